@@ -1,0 +1,3 @@
+//! Text becomes a plan; no sockets, no runtime, no clock.
+
+pub mod plan;

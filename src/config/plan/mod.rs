@@ -1,0 +1,146 @@
+//! What runs: the configuration after every name is resolved and every rule checked.
+//!
+//! A plan can only be made by [`crate::config::compile`], which refuses what does not fit, so the rooms
+//! above never meet an unknown zone or a rate of nothing. They refer to each other by index.
+
+mod limit;
+mod map;
+mod names;
+mod site;
+mod template;
+mod upstream;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+pub use limit::{
+    ConnRule, ConnZone, Delay, DryRun, Excess, LimitHeaders, LogLevel, OnEmptyKey, Override,
+    OverrideKey, Queue, Rate, ReqRule, ReqZone,
+};
+pub use map::{Geo, Lookup, Map, Values};
+pub use names::{Path, PathRule, ServerName};
+pub use site::{
+    Access, Action, ClientTimeouts, Forward, Network, NextUpstream, Return, ReturnBody, SetHeader,
+    Site, Tries, Via,
+};
+pub use template::{Part, Template, Variable};
+pub use upstream::{Address, Balance, Upstream, UpstreamServer};
+
+/// Everything that runs.
+#[derive(Debug)]
+pub struct Plan {
+    /// How many event loops.
+    pub workers: usize,
+    /// How long requests in flight may go on after a stop was asked for.
+    pub shutdown_timeout: Duration,
+    /// Where log lines go.
+    pub log: Log,
+    /// The listener for those who look in from outside.
+    pub admin: Option<Admin>,
+    /// `maps`: [`Variable::Map`] is an index into this.
+    pub maps: Vec<Map>,
+    /// `limit_req_zones`: [`ReqRule::zone`] is an index into this.
+    pub req_zones: Vec<ReqZone>,
+    /// `limit_conn_zones`: [`ConnRule::zone`] is an index into this.
+    pub conn_zones: Vec<ConnZone>,
+    /// `upstreams`, and one more for every `proxy_pass` that names an address; [`Forward::upstream`] is an index.
+    pub upstreams: Vec<Upstream>,
+    /// What to listen on, each address once.
+    pub listeners: Vec<Listener>,
+    /// `servers`: [`Listener::servers`] are indices into this.
+    pub servers: Vec<Server>,
+}
+
+/// Where log lines go.
+#[derive(Debug, Clone)]
+pub struct Log {
+    /// The least severe level that is written.
+    pub level: tracing::Level,
+    /// `None` for `access: off`.
+    pub access: Option<AccessLog>,
+}
+
+/// The access log.
+#[derive(Debug, Clone)]
+pub struct AccessLog {
+    /// Where its lines go.
+    pub path: LogPath,
+    /// What a line looks like.
+    pub format: LogFormat,
+}
+
+/// Where a log goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LogPath {
+    /// Appended to a file, which USR1 opens again.
+    File(PathBuf),
+    /// Standard output, written `-`.
+    Stdout,
+}
+
+/// What an access-log line looks like.
+#[derive(Debug, Clone)]
+pub enum LogFormat {
+    /// nginx's `combined`.
+    Combined,
+    /// One JSON object a line.
+    Json,
+    /// The user's own text of variables.
+    Text(Template),
+}
+
+/// The admin listener.
+#[derive(Debug, Clone)]
+pub struct Admin {
+    /// Where it listens.
+    pub listen: SocketAddr,
+    /// What a caller has to show where one is needed.
+    pub token: Option<String>,
+}
+
+/// One address to listen on, and the servers behind it.
+#[derive(Debug, Clone)]
+pub struct Listener {
+    /// Where.
+    pub address: Listen,
+    /// Those that name this address, in the file's order.
+    pub servers: Vec<usize>,
+    /// The one for a host nobody claims: the server marked `default_server`, else one without a name, else the first.
+    pub default_server: usize,
+}
+
+/// Where to listen.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Listen {
+    /// A TCP address.
+    Tcp(SocketAddr),
+    /// A unix socket.
+    Unix(PathBuf),
+}
+
+/// A virtual server.
+#[derive(Debug)]
+pub struct Server {
+    /// What `$server_name` gives: the first name, or nothing.
+    pub name: Box<str>,
+    /// Hosts it answers for.
+    pub names: Vec<ServerName>,
+    /// Connection-level settings, in force from the moment the server is known (the listener's default server before).
+    pub timeouts: ClientTimeouts,
+    /// Largest request head, `large_client_header_buffers` multiplied out.
+    pub max_head: usize,
+    /// Its locations in the file's order.
+    pub locations: Vec<Location>,
+    /// What holds where no location matches: the server's own settings.
+    pub fallback: Site,
+}
+
+/// A path and what holds there.
+#[derive(Debug)]
+pub struct Location {
+    /// Which paths.
+    pub path: Path,
+    /// What holds there.
+    pub site: Site,
+}

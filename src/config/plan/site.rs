@@ -1,0 +1,183 @@
+//! What holds at one location, everything inherited already filled in.
+
+use std::time::Duration;
+
+use http::{HeaderName, StatusCode};
+use ipnet::IpNet;
+
+use super::{ConnRule, DryRun, LimitHeaders, LogLevel, ReqRule, Template};
+
+/// What holds at one location.
+#[derive(Debug, Clone)]
+pub struct Site {
+    /// `limit_req`, in order.
+    pub limit_req: Vec<ReqRule>,
+    /// `limit_conn`, in order.
+    pub limit_conn: Vec<ConnRule>,
+    /// `limit_req_status`
+    pub limit_req_status: StatusCode,
+    /// `limit_conn_status`
+    pub limit_conn_status: StatusCode,
+    /// `limit_req_dry_run`
+    pub limit_req_dry_run: DryRun,
+    /// `limit_conn_dry_run`
+    pub limit_conn_dry_run: DryRun,
+    /// `limit_req_log_level`
+    pub limit_req_log_level: LogLevel,
+    /// `limit_conn_log_level`
+    pub limit_conn_log_level: LogLevel,
+    /// `limit_headers`
+    pub limit_headers: LimitHeaders,
+    /// `allow` and `deny`.
+    pub access: Access,
+    /// `client_max_body_size`; `None` for no limit (written 0).
+    pub max_body: Option<u64>,
+    /// Timeouts towards the client.
+    pub timeouts: ClientTimeouts,
+    /// What is done with a request that passed.
+    pub action: Action,
+}
+
+/// Timeouts towards the client, under nginx's names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClientTimeouts {
+    /// `client_header_timeout`: for the whole head.
+    pub header: Duration,
+    /// `client_body_timeout`: between two reads of the body.
+    pub body: Duration,
+    /// `keepalive_timeout`: between requests; `None` closes after each (written 0).
+    pub keepalive: Option<Duration>,
+    /// `keepalive_requests`: how many a connection carries.
+    pub keepalive_requests: u64,
+    /// `send_timeout`: between two writes.
+    pub send: Duration,
+    /// `lingering_timeout`: how long to wait for more of what a client sends after its answer, before closing.
+    pub lingering: Duration,
+}
+
+/// Who may come in, by address.
+#[derive(Debug, Clone, Default)]
+pub struct Access {
+    /// Both lists together, longest prefix first, refusal before permission where they are equal.
+    pub networks: Vec<(Network, bool)>,
+    /// What becomes of the rest: refused where an `allow` list was given.
+    pub refuse_others: bool,
+}
+
+/// Some clients.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Network {
+    /// Those with an address in this network.
+    Ip(IpNet),
+    /// Those on a unix socket.
+    Unix,
+}
+
+/// What is done with a request.
+#[derive(Debug, Clone)]
+pub enum Action {
+    /// Sent to an upstream.
+    Forward(Box<Forward>),
+    /// Nothing is configured here: 404.
+    NotFound,
+    /// Answered at once.
+    Return(Return),
+}
+
+/// `return`
+#[derive(Debug, Clone)]
+pub struct Return {
+    /// With this status; 444 closes without an answer.
+    pub status: u16,
+    /// And this.
+    pub body: ReturnBody,
+}
+
+/// What a `return` answers with.
+#[derive(Debug, Clone)]
+pub enum ReturnBody {
+    /// A redirect to this address.
+    Location(Template),
+    /// weir's own page for the status.
+    Page,
+    /// This text.
+    Text {
+        /// The text.
+        text: Template,
+        /// Its `Content-Type`.
+        content_type: Box<str>,
+    },
+}
+
+/// `proxy_pass` and what belongs to it.
+#[derive(Debug, Clone)]
+pub struct Forward {
+    /// Index of the upstream.
+    pub upstream: usize,
+    /// What `$proxy_host` gives: the upstream's name, or host and port of the address.
+    pub host: Box<str>,
+    /// The URI part of `proxy_pass`, which takes the place of the first `replaces` bytes of the normalised path; `None`
+    /// sends the target on as the client wrote it.
+    pub uri: Option<Box<str>>,
+    /// Length of the location's prefix.
+    pub replaces: usize,
+    /// `proxy_set_header`, defaults included (`Host`, and the `X-Forwarded-` family), in order. An empty value removes.
+    pub set_headers: Vec<SetHeader>,
+    /// `via`
+    pub via: Via,
+    /// `proxy_connect_timeout`
+    pub connect_timeout: Duration,
+    /// `proxy_send_timeout`
+    pub send_timeout: Duration,
+    /// `proxy_read_timeout`
+    pub read_timeout: Duration,
+    /// `proxy_next_upstream`
+    pub next_upstream: NextUpstream,
+}
+
+/// One header towards the upstream.
+#[derive(Debug, Clone)]
+pub struct SetHeader {
+    /// Its name.
+    pub name: HeaderName,
+    /// Its value.
+    pub value: Template,
+}
+
+/// Whether a `Via` field is added.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Via {
+    /// Not.
+    Off,
+    /// As RFC 9110 asks.
+    #[default]
+    On,
+}
+
+/// When the next server may be tried.
+#[derive(Debug, Clone)]
+pub struct NextUpstream {
+    /// `error`: no connection, or it broke before the answer's head.
+    pub error: bool,
+    /// `timeout`
+    pub timeout: bool,
+    /// `invalid_header`: what came was not an answer.
+    pub invalid_header: bool,
+    /// `non_idempotent`: also for requests that must not be sent twice.
+    pub non_idempotent: bool,
+    /// `http_500`, `http_502`, `http_503`, `http_504`, `http_403`, `http_404`, `http_429`.
+    pub statuses: Vec<StatusCode>,
+    /// `proxy_next_upstream_tries`
+    pub tries: Tries,
+    /// `proxy_next_upstream_timeout`; `None` for no limit (written 0).
+    pub within: Option<Duration>,
+}
+
+/// How many servers may be tried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tries {
+    /// Each once (written 0).
+    Each,
+    /// At most so many, the first included.
+    Most(u32),
+}

@@ -1,0 +1,154 @@
+//! A text with variables, parsed once when the configuration is read and rendered for every request.
+
+use http::HeaderName;
+
+/// A text of literal parts and variables.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Template {
+    /// In order of appearance; two literals never stand side by side.
+    pub parts: Box<[Part]>,
+}
+
+/// A piece of a [`Template`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Part {
+    /// Stands for itself.
+    Text(Box<str>),
+    /// Stands for what is known of the request.
+    Variable(Variable),
+}
+
+/// A variable, named as nginx names it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Variable {
+    /// `$arg_NAME`: one argument of the query, name in lower case.
+    Arg(Box<str>),
+    /// `$args`, `$query_string`: the query as the client wrote it.
+    Args,
+    /// `$binary_remote_addr`: the client's address in 4 or 16 bytes.
+    BinaryRemoteAddr,
+    /// `$body_bytes_sent`
+    BodyBytesSent,
+    /// `$bytes_sent`
+    BytesSent,
+    /// `$connection`: the connection's serial number.
+    Connection,
+    /// `$connection_requests`: how many requests it has carried, this one included.
+    ConnectionRequests,
+    /// `$content_length`
+    ContentLength,
+    /// `$content_type`
+    ContentType,
+    /// `$cookie_NAME`
+    Cookie(Box<str>),
+    /// `$host`: from the target or the Host header, lower case, no port; else the server's name.
+    Host,
+    /// `$hostname`: this machine's.
+    Hostname,
+    /// `$http_NAME`: a request header.
+    Http(HeaderName),
+    /// `$is_args`: `?` if there is a query.
+    IsArgs,
+    /// `$limit_conn_status`
+    LimitConnStatus,
+    /// `$limit_req_status`
+    LimitReqStatus,
+    /// `$NAME` of `maps`, by index.
+    Map(usize),
+    /// `$msec`: seconds since the epoch with milliseconds, when the line is written.
+    Msec,
+    /// `$pid`
+    Pid,
+    /// `$proxy_add_x_forwarded_for`: the client's X-Forwarded-For with its address appended.
+    ProxyAddXForwardedFor,
+    /// `$proxy_host`: name and port of the upstream as `proxy_pass` wrote them.
+    ProxyHost,
+    /// `$remote_addr`
+    RemoteAddr,
+    /// `$remote_port`
+    RemotePort,
+    /// `$remote_user`: the name in a Basic Authorization header.
+    RemoteUser,
+    /// `$request`: the request line.
+    Request,
+    /// `$request_id`: 32 random hexadecimal digits.
+    RequestId,
+    /// `$request_length`: head and body as received.
+    RequestLength,
+    /// `$request_method`
+    RequestMethod,
+    /// `$request_time`: seconds with milliseconds since the head was read.
+    RequestTime,
+    /// `$request_uri`: the target as the client wrote it.
+    RequestUri,
+    /// `$scheme`
+    Scheme,
+    /// `$sent_http_NAME`: a response header.
+    SentHttp(HeaderName),
+    /// `$server_addr`
+    ServerAddr,
+    /// `$server_name`
+    ServerName,
+    /// `$server_port`
+    ServerPort,
+    /// `$server_protocol`
+    ServerProtocol,
+    /// `$status`
+    Status,
+    /// `$time_iso8601`
+    TimeIso8601,
+    /// `$time_local`
+    TimeLocal,
+    /// `$upstream_addr`: every server tried, comma separated.
+    UpstreamAddr,
+    /// `$upstream_connect_time`
+    UpstreamConnectTime,
+    /// `$upstream_header_time`
+    UpstreamHeaderTime,
+    /// `$upstream_response_time`
+    UpstreamResponseTime,
+    /// `$upstream_status`
+    UpstreamStatus,
+    /// `$uri`, `$document_uri`: the path, decoded and normalised.
+    Uri,
+}
+
+impl Template {
+    /// A text without variables.
+    #[must_use]
+    pub fn literal(text: &str) -> Self {
+        if text.is_empty() {
+            return Self::default();
+        }
+        Self {
+            parts: Box::new([Part::Text(text.into())]),
+        }
+    }
+
+    /// One variable and nothing else.
+    #[must_use]
+    pub fn variable(variable: Variable) -> Self {
+        Self {
+            parts: Box::new([Part::Variable(variable)]),
+        }
+    }
+
+    /// The text, if there is no variable in it.
+    #[must_use]
+    pub fn as_literal(&self) -> Option<&str> {
+        match &*self.parts {
+            [] => Some(""),
+            [Part::Text(text)] => Some(text),
+            _ => None,
+        }
+    }
+
+    /// The variable, if it is all there is.
+    #[must_use]
+    pub fn as_variable(&self) -> Option<&Variable> {
+        match &*self.parts {
+            [Part::Variable(variable)] => Some(variable),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! Groups of servers to forward to.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// A group of servers.
+#[derive(Debug, Clone)]
+pub struct Upstream {
+    /// Its name, or host and port where `proxy_pass` gave an address.
+    pub name: Box<str>,
+    /// How one is picked.
+    pub balance: Balance,
+    /// Idle connections kept open, per event loop.
+    pub keepalive: usize,
+    /// How long an idle one is kept.
+    pub keepalive_timeout: Duration,
+    /// How many requests one connection carries.
+    pub keepalive_requests: u64,
+    /// At least one.
+    pub servers: Vec<UpstreamServer>,
+}
+
+/// How a server is picked.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Balance {
+    /// Smooth weighted round robin, nginx's own.
+    #[default]
+    RoundRobin,
+}
+
+/// One server of a group.
+#[derive(Debug, Clone)]
+pub struct UpstreamServer {
+    /// Where it is.
+    pub address: Address,
+    /// Its share.
+    pub weight: u32,
+    /// After how many failures it is left alone; 0 for never.
+    pub max_fails: u32,
+    /// Within which they are counted, and for how long it is then left alone.
+    pub fail_timeout: Duration,
+    /// How many requests it gets at once; 0 for any number.
+    pub max_conns: u32,
+    /// Only asked when no other can be.
+    pub backup: bool,
+    /// Never asked.
+    pub down: bool,
+}
+
+/// Where a server is.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Address {
+    /// A name or an address, and a port; a name with several addresses is several servers.
+    Tcp {
+        /// Name or address, an IPv6 one without brackets.
+        host: Box<str>,
+        /// Port.
+        port: u16,
+    },
+    /// A unix socket.
+    Unix(PathBuf),
+}

@@ -1,0 +1,131 @@
+//! The body of an answer, and what waits for its end.
+//!
+//! An enum, never boxed: every answer passes through here. Whatever must last as long as the answer —
+//! the place in a `limit_conn`, the access-log line — travels with it as its [`Tail`], and is let go when
+//! the last byte has left the socket or the client is gone, in every way an answer can end.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::{Buf, Bytes};
+use http_body::{Frame, SizeHint};
+
+use super::{Ending, Peer};
+
+/// What lasts as long as an answer.
+pub trait Tail: std::fmt::Debug + Send {
+    /// So many bytes of the body were handed to the connection.
+    fn sent(&mut self, bytes: usize);
+    /// The connection it belongs to.
+    fn peer(&self) -> &Arc<Peer>;
+    /// It is over.
+    fn finish(self: Box<Self>, ending: Ending);
+}
+
+/// The body of an answer; `D` is how one from upstream is read.
+#[derive(Debug)]
+pub struct Body<D: http_body::Body> {
+    source: Source<D>,
+    tail: Option<Box<dyn Tail>>,
+}
+
+#[derive(Debug)]
+enum Source<D> {
+    Download(D),
+    Whole(Bytes),
+}
+
+impl<D: http_body::Body> Body<D> {
+    /// A body that is all here.
+    #[must_use]
+    pub fn whole(bytes: Bytes) -> Self {
+        Self {
+            source: Source::Whole(bytes),
+            tail: None,
+        }
+    }
+
+    /// A body that comes from upstream.
+    #[must_use]
+    pub fn download(download: D) -> Self {
+        Self {
+            source: Source::Download(download),
+            tail: None,
+        }
+    }
+
+    /// Gives it what has to last as long as it does.
+    #[must_use]
+    pub fn with_tail(mut self, tail: Box<dyn Tail>) -> Self {
+        self.tail = Some(tail);
+        self
+    }
+
+    fn has_ended(&self) -> bool {
+        match &self.source {
+            Source::Download(download) => download.is_end_stream(),
+            Source::Whole(bytes) => bytes.is_empty(),
+        }
+    }
+
+    fn end(&mut self, ending: Ending) {
+        let Some(tail) = self.tail.take() else { return };
+        match ending {
+            Ending::Complete => {
+                let peer = Arc::clone(tail.peer());
+                peer.line.finish_when_flushed(tail);
+            }
+            Ending::Aborted => tail.finish(Ending::Aborted),
+        }
+    }
+}
+
+impl<D: http_body::Body<Data = Bytes> + Unpin> http_body::Body for Body<D> {
+    type Data = Bytes;
+    type Error = D::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        let this = &mut *self;
+        let frame = match &mut this.source {
+            Source::Download(download) => std::task::ready!(Pin::new(download).poll_frame(context)),
+            Source::Whole(bytes) if bytes.is_empty() => None,
+            Source::Whole(bytes) => Some(Ok(Frame::data(std::mem::take(bytes)))),
+        };
+        match &frame {
+            Some(Ok(frame)) => {
+                if let (Some(data), Some(tail)) = (frame.data_ref(), &mut this.tail) {
+                    tail.sent(data.remaining());
+                }
+            }
+            Some(Err(_)) => this.end(Ending::Aborted),
+            None => this.end(Ending::Complete),
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.has_ended()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.source {
+            Source::Download(download) => download.size_hint(),
+            Source::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
+        }
+    }
+}
+
+impl<D: http_body::Body> Drop for Body<D> {
+    fn drop(&mut self) {
+        // hyper lets go of a body it knows to be finished without asking for the end.
+        self.end(if self.has_ended() {
+            Ending::Complete
+        } else {
+            Ending::Aborted
+        });
+    }
+}

@@ -1,0 +1,162 @@
+//! What we learn about one request while it passes; written by all rooms, read by the log.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use http::request::Parts;
+use http::{HeaderMap, StatusCode};
+
+use super::Peer;
+use super::target::Target;
+use crate::clock::Millis;
+use crate::config::plan::{Plan, Server};
+
+/// One request and what became of it.
+#[derive(Debug)]
+pub struct Exchange {
+    /// The configuration it lives in, from start to end.
+    pub plan: Arc<Plan>,
+    /// Index of its virtual server.
+    pub server: usize,
+    /// Who asked.
+    pub peer: Arc<Peer>,
+    /// What was asked, as it came. Never changed: what goes upstream is made from it.
+    pub head: Parts,
+    /// Host and path in the form that routing and keys use.
+    pub target: Target,
+    /// When its head had been read.
+    pub started: Millis,
+    /// `$connection_requests`
+    pub number: u64,
+    /// What the connection had received before this request's body: for `$request_length`.
+    pub head_length: u64,
+    /// Bytes of the request's body read so far, framing not counted.
+    pub body_received: u64,
+    /// What the connection had sent before this answer: for `$bytes_sent`.
+    pub sent_before: u64,
+    /// What `limit_req` said.
+    pub limit_req: Option<LimitStatus>,
+    /// What `limit_conn` said.
+    pub limit_conn: Option<LimitStatus>,
+    /// What `$proxy_host` gives; empty where nothing is forwarded.
+    pub proxy_host: Box<str>,
+    /// Every upstream server tried.
+    pub attempts: Vec<Attempt>,
+    /// The answer's status; `None` until there is one.
+    pub status: Option<StatusCode>,
+    /// The answer's header fields, where the log needs them.
+    pub sent_headers: HeaderMap,
+    /// Bytes of the answer's body handed to the connection.
+    pub body_sent: u64,
+    /// When it was over.
+    pub ended: Option<Millis>,
+    request_id: OnceLock<[u8; 32]>,
+}
+
+/// What a limit said of a request, in nginx's words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LimitStatus {
+    /// `DELAYED`
+    Delay,
+    /// `DELAYED_DRY_RUN`
+    DelayDryRun,
+    /// `PASSED`
+    Pass,
+    /// `REJECTED`
+    Refuse,
+    /// `REJECTED_DRY_RUN`
+    RefuseDryRun,
+}
+
+impl LimitStatus {
+    /// nginx's word for it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Delay => "DELAYED",
+            Self::DelayDryRun => "DELAYED_DRY_RUN",
+            Self::Pass => "PASSED",
+            Self::Refuse => "REJECTED",
+            Self::RefuseDryRun => "REJECTED_DRY_RUN",
+        }
+    }
+}
+
+/// One try at an upstream server.
+#[derive(Debug, Clone)]
+pub struct Attempt {
+    /// Its address as `$upstream_addr` shows it. Shared with the backend: no text is made per request.
+    pub address: Arc<str>,
+    /// The status it answered with, or the one its failure stands for.
+    pub status: Option<StatusCode>,
+    /// Until connected; zero for a kept connection.
+    pub connect: Option<Duration>,
+    /// Until the answer's head.
+    pub header: Option<Duration>,
+    /// Until the answer's last byte.
+    pub response: Option<Duration>,
+}
+
+/// How an exchange ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ending {
+    /// The client went away, or the answer could not be completed.
+    Aborted,
+    /// The last byte has left.
+    Complete,
+}
+
+impl Exchange {
+    /// A request whose head has just been read.
+    #[must_use]
+    pub fn begin(
+        plan: Arc<Plan>,
+        server: usize,
+        peer: Arc<Peer>,
+        head: Parts,
+        target: Target,
+        now: Millis,
+    ) -> Self {
+        let number = peer.count_request();
+        Self {
+            sent_before: peer.line.sent(),
+            head_length: 0,
+            body_received: 0,
+            plan,
+            server,
+            peer,
+            head,
+            target,
+            started: now,
+            number,
+            limit_req: None,
+            limit_conn: None,
+            proxy_host: Box::default(),
+            attempts: Vec::new(),
+            status: None,
+            sent_headers: HeaderMap::new(),
+            body_sent: 0,
+            ended: None,
+            request_id: OnceLock::new(),
+        }
+    }
+
+    /// Its virtual server.
+    #[must_use]
+    pub fn server(&self) -> &Server {
+        &self.plan.servers[self.server]
+    }
+
+    /// `$request_id`, made when it is first asked for.
+    #[must_use]
+    pub fn request_id(&self) -> &str {
+        let digits = self.request_id.get_or_init(|| {
+            let mut digits = [0; 32];
+            for digit in &mut digits {
+                *digit = b"0123456789abcdef"[fastrand::usize(..16)];
+            }
+            digits
+        });
+        std::str::from_utf8(digits).unwrap_or_default()
+    }
+}

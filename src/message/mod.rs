@@ -1,0 +1,17 @@
+//! What can be said about one HTTP message: the common vocabulary of the rooms above.
+
+pub mod answer;
+pub mod body;
+pub mod exchange;
+pub mod headers;
+pub mod line;
+pub mod peer;
+pub mod target;
+pub mod upload;
+pub mod vars;
+
+pub use body::{Body, Tail};
+pub use exchange::{Attempt, Ending, Exchange, LimitStatus};
+pub use line::{Line, Phase};
+pub use peer::{Peer, Remote};
+pub use upload::Upload;
