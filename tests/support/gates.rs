@@ -1,0 +1,62 @@
+//! Gates that answers wait behind until a test opens them: an answer is slow for as long as the test
+//! needs it to be, not for a time somebody guessed.
+
+use std::collections::HashMap;
+
+use parking_lot::{Condvar, Mutex};
+
+use super::PATIENCE;
+
+/// All gates of one backend, by name.
+#[derive(Debug, Default)]
+pub(crate) struct Gates {
+    gates: Mutex<HashMap<String, Gate>>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Gate {
+    waiting: usize,
+    open: bool,
+}
+
+impl Gates {
+    /// Waits until the gate is open.
+    pub(crate) fn pass(&self, name: &str) {
+        let mut gates = self.gates.lock();
+        gates.entry(name.to_owned()).or_default().waiting += 1;
+        self.changed.notify_all();
+        while !gates[name].open {
+            if self.changed.wait_for(&mut gates, PATIENCE).timed_out() {
+                break;
+            }
+        }
+        if let Some(gate) = gates.get_mut(name) {
+            gate.waiting -= 1;
+        }
+        self.changed.notify_all();
+    }
+
+    /// Opens a gate for those who wait and all who come.
+    pub(crate) fn open(&self, name: &str) {
+        self.gates.lock().entry(name.to_owned()).or_default().open = true;
+        self.changed.notify_all();
+    }
+
+    /// Waits until `count` wait behind the gate.
+    pub(crate) fn await_waiting(&self, name: &str, count: usize) {
+        let mut gates = self.gates.lock();
+        while gates.get(name).map_or(0, |gate| gate.waiting) != count {
+            assert!(
+                !self.changed.wait_for(&mut gates, PATIENCE).timed_out(),
+                "{} instead of {count} wait behind gate {name}",
+                gates.get(name).map_or(0, |gate| gate.waiting),
+            );
+        }
+    }
+
+    /// How many wait behind the gate.
+    pub(crate) fn waiting(&self, name: &str) -> usize {
+        self.gates.lock().get(name).map_or(0, |gate| gate.waiting)
+    }
+}

@@ -1,0 +1,37 @@
+//! What the tests stand on: the real binary, the real nginx, a backend that can misbehave and a client
+//! that says exactly the bytes it is given.
+
+pub(crate) mod client;
+pub(crate) mod gates;
+pub(crate) mod message;
+pub(crate) mod nginx;
+pub(crate) mod origin;
+pub(crate) mod ports;
+pub(crate) mod process;
+pub(crate) mod weir;
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+pub(crate) use client::{Client, get, get_from};
+pub(crate) use nginx::Nginx;
+pub(crate) use origin::Origin;
+pub(crate) use weir::Weir;
+
+/// Longer than anything here takes on a busy machine; reaching it is a failure, never a pass.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Waits until `condition` holds.
+pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !condition() {
+        assert!(Instant::now() < deadline, "never happened: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Milliseconds since `start`.
+pub(crate) fn millis_since(start: Instant) -> u64 {
+    u64::try_from(start.elapsed().as_millis()).expect("a test does not last that long")
+}

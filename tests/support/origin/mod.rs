@@ -1,0 +1,219 @@
+//! A backend that does what the path asks for, well-behaved or not, and remembers what reached it.
+//!
+//! One thread a connection and plain blocking reads: nothing here shares code with what is tested.
+
+mod behaviour;
+
+use std::io::{self, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+
+use super::gates::Gates;
+use super::message::{Head, Reader};
+use super::{PATIENCE, eventually};
+
+/// A backend.
+#[derive(Debug)]
+pub(crate) struct Origin {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    name: String,
+    /// Behaves like this whatever the path says.
+    always: Mutex<Option<String>>,
+    gates: Gates,
+    connections: AtomicUsize,
+    seen: Mutex<Vec<Seen>>,
+}
+
+/// A request that reached the backend.
+#[derive(Debug, Clone)]
+pub(crate) struct Seen {
+    pub(crate) head: Head,
+    /// The first of it; see `length` for how much there was.
+    pub(crate) body: Vec<u8>,
+    pub(crate) length: usize,
+    pub(crate) trailers: Vec<(String, String)>,
+    /// Whether all of it was read.
+    pub(crate) complete: bool,
+    /// The serial number of its connection.
+    pub(crate) connection: usize,
+}
+
+impl Origin {
+    pub(crate) fn start() -> Self {
+        Self::named("origin")
+    }
+
+    /// One that says its name in `X-Origin`.
+    pub(crate) fn named(name: &str) -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("there is a free port");
+        let address = listener.local_addr().expect("it is bound");
+        let shared = Arc::new(Shared {
+            name: name.to_owned(),
+            always: Mutex::default(),
+            gates: Gates::default(),
+            connections: AtomicUsize::new(0),
+            seen: Mutex::default(),
+        });
+        let accepting = Arc::clone(&shared);
+        std::thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                let number = accepting.connections.fetch_add(1, Ordering::SeqCst);
+                let shared = Arc::clone(&accepting);
+                std::thread::spawn(move || {
+                    // A peer that goes away is what many tests are about.
+                    Connection::new(shared, stream, number).run().ok();
+                });
+            }
+        });
+        Self { address, shared }
+    }
+
+    /// Makes it behave like `path` whatever it is asked for.
+    pub(crate) fn always(self, path: &str) -> Self {
+        *self.shared.always.lock() = Some(path.to_owned());
+        self
+    }
+
+    /// Makes it do again what the path asks for.
+    pub(crate) fn recover(&self) {
+        *self.shared.always.lock() = None;
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    pub(crate) fn gates(&self) -> &Gates {
+        &self.shared.gates
+    }
+
+    /// How many connections were made to it.
+    pub(crate) fn connections(&self) -> usize {
+        self.shared.connections.load(Ordering::SeqCst)
+    }
+
+    /// Every request that reached it.
+    pub(crate) fn seen(&self) -> Vec<Seen> {
+        self.shared.seen.lock().clone()
+    }
+
+    /// How many requests reached it.
+    pub(crate) fn count(&self) -> usize {
+        self.shared.seen.lock().len()
+    }
+
+    /// The only request that reached it.
+    pub(crate) fn only(&self) -> Seen {
+        let seen = self.seen();
+        assert_eq!(seen.len(), 1, "{seen:?}");
+        seen.into_iter().next().expect("there is one")
+    }
+
+    /// Waits until so many requests have reached it.
+    pub(crate) fn await_count(&self, count: usize) {
+        eventually(&format!("{count} requests at the backend"), || {
+            self.count() >= count
+        });
+    }
+}
+
+/// One connection to the backend.
+#[derive(Debug)]
+struct Connection {
+    shared: Arc<Shared>,
+    reader: Reader<TcpStream>,
+    number: usize,
+    /// How many requests it has carried.
+    requests: usize,
+}
+
+/// Whether a connection goes on after an answer.
+#[derive(Debug, PartialEq, Eq)]
+enum Next {
+    Close,
+    Keep,
+}
+
+impl Connection {
+    fn new(shared: Arc<Shared>, stream: TcpStream, number: usize) -> Self {
+        stream.set_nodelay(true).expect("it is a socket");
+        stream
+            .set_read_timeout(Some(PATIENCE * 2))
+            .expect("not zero");
+        Self {
+            shared,
+            reader: Reader::new(stream),
+            number,
+            requests: 0,
+        }
+    }
+
+    fn run(&mut self) -> io::Result<()> {
+        while let Some(head) = self.reader.head()? {
+            self.requests += 1;
+            let index = {
+                let mut seen = self.shared.seen.lock();
+                seen.push(Seen {
+                    head: head.clone(),
+                    body: Vec::new(),
+                    length: 0,
+                    trailers: Vec::new(),
+                    complete: false,
+                    connection: self.number,
+                });
+                seen.len() - 1
+            };
+            if self.answer(&head, index)? == Next::Close {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the body of request `index`, so that a test can watch it arrive.
+    fn read_body(&mut self, head: &Head, index: usize) -> io::Result<()> {
+        let shared = Arc::clone(&self.shared);
+        let mut take = |piece: &[u8]| {
+            let seen = &mut shared.seen.lock()[index];
+            seen.length += piece.len();
+            let room = REMEMBERED.saturating_sub(seen.body.len());
+            seen.body.extend_from_slice(&piece[..room.min(piece.len())]);
+        };
+        let trailers = if head.is_chunked() {
+            self.reader.chunked(&mut take)?
+        } else {
+            let length = head.content_length().unwrap_or(0);
+            self.reader.exactly(length, &mut take)?;
+            Vec::new()
+        };
+        let seen = &mut self.shared.seen.lock()[index];
+        seen.trailers = trailers;
+        seen.complete = true;
+        Ok(())
+    }
+
+    fn write(&self, bytes: impl AsRef<[u8]>) -> io::Result<()> {
+        let mut stream = self.reader.source();
+        stream.write_all(bytes.as_ref())
+    }
+
+    /// A whole answer with its length.
+    fn reply(&self, status: &str, body: &[u8]) -> io::Result<()> {
+        let name = &self.shared.name;
+        let length = body.len();
+        let head =
+            format!("HTTP/1.1 {status}\r\nContent-Length: {length}\r\nX-Origin: {name}\r\n\r\n");
+        self.write([head.as_bytes(), body].concat())
+    }
+}
+
+/// How much of a body is kept.
+const REMEMBERED: usize = 1 << 20;
