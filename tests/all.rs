@@ -2,5 +2,16 @@
 //!
 //! One binary for all of them, because linking costs more than running them.
 
+mod config_cli;
+mod demo;
+mod failures;
+mod house;
+mod limit_conn;
+mod limit_req;
+mod logs;
 mod parity;
+mod proxying;
+mod routing;
+mod stopping;
+mod supply_chain;
 mod support;

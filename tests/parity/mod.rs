@@ -73,7 +73,7 @@ impl Side<'_> {
 
     /// Sends a request and does not wait for its answer.
     fn begin(&self, ask: &Ask) -> Client {
-        let mut client = Client::connect_from(ask.source(), self.address);
+        let client = Client::connect_from(ask.source(), self.address);
         client.send(format!(
             "GET {} HTTP/1.1\r\nHost: {}\r\n{}\r\n",
             ask.path, ask.host, ask.fields

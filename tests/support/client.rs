@@ -83,16 +83,16 @@ impl Client {
         })
     }
 
-    pub(crate) fn try_send(&mut self, bytes: impl AsRef<[u8]>) -> io::Result<()> {
+    pub(crate) fn try_send(&self, bytes: impl AsRef<[u8]>) -> io::Result<()> {
         self.stream().write_all(bytes.as_ref())
     }
 
-    pub(crate) fn send(&mut self, bytes: impl AsRef<[u8]>) {
+    pub(crate) fn send(&self, bytes: impl AsRef<[u8]>) {
         self.try_send(bytes).expect("the server reads");
     }
 
     /// Sends a GET without waiting for the answer.
-    pub(crate) fn get(&mut self, path: &str) {
+    pub(crate) fn get(&self, path: &str) {
         self.send(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n"));
     }
 
@@ -138,7 +138,7 @@ impl Client {
     }
 
     /// Closes our sending side.
-    pub(crate) fn finish_sending(&mut self) {
+    pub(crate) fn finish_sending(&self) {
         self.stream().shutdown(Shutdown::Write).expect("it is open");
     }
 

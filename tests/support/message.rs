@@ -85,11 +85,6 @@ impl<R: Read> Reader<R> {
         &self.source
     }
 
-    /// What was received and not yet taken.
-    pub(crate) fn left_over(&self) -> &[u8] {
-        &self.buffer
-    }
-
     /// The next head; `None` where the other end closed instead of beginning one.
     pub(crate) fn head(&mut self) -> io::Result<Option<Head>> {
         loop {

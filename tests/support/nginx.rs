@@ -56,6 +56,11 @@ impl Nginx {
         self.port.address()
     }
 
+    /// What it said on standard output: the access log where it goes there.
+    pub(crate) fn stdout(&self) -> String {
+        self.process.file("stdout")
+    }
+
     /// Its error log.
     pub(crate) fn log(&self) -> String {
         self.process.file("stderr")

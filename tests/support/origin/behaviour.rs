@@ -27,9 +27,8 @@ impl Connection {
         }
         self.read_body(head, index)?;
         match behaviour {
-            "both-lengths" | "close-early" | "garbage" | "lie-length" | "once" | "two-lengths" => {
-                self.misbehave(behaviour)
-            }
+            "both-lengths" | "close-early" | "cut-chunked" | "garbage" | "lie-length" | "once"
+            | "two-lengths" => self.misbehave(behaviour),
             "hang" => self.hang(),
             "hang-body" => {
                 self.write("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nsome")?;
@@ -75,6 +74,10 @@ impl Connection {
             )?,
             "close-early" => {
                 self.write("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nonly this")?;
+                return Ok(Next::Close);
+            }
+            "cut-chunked" => {
+                self.write("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n")?;
                 return Ok(Next::Close);
             }
             "garbage" => {

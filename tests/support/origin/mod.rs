@@ -42,8 +42,6 @@ pub(crate) struct Seen {
     pub(crate) trailers: Vec<(String, String)>,
     /// Whether all of it was read.
     pub(crate) complete: bool,
-    /// The serial number of its connection.
-    pub(crate) connection: usize,
 }
 
 impl Origin {
@@ -65,11 +63,11 @@ impl Origin {
         let accepting = Arc::clone(&shared);
         std::thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
-                let number = accepting.connections.fetch_add(1, Ordering::SeqCst);
+                accepting.connections.fetch_add(1, Ordering::SeqCst);
                 let shared = Arc::clone(&accepting);
                 std::thread::spawn(move || {
                     // A peer that goes away is what many tests are about.
-                    Connection::new(shared, stream, number).run().ok();
+                    Connection::new(shared, stream).run().ok();
                 });
             }
         });
@@ -130,7 +128,6 @@ impl Origin {
 struct Connection {
     shared: Arc<Shared>,
     reader: Reader<TcpStream>,
-    number: usize,
     /// How many requests it has carried.
     requests: usize,
 }
@@ -143,7 +140,7 @@ enum Next {
 }
 
 impl Connection {
-    fn new(shared: Arc<Shared>, stream: TcpStream, number: usize) -> Self {
+    fn new(shared: Arc<Shared>, stream: TcpStream) -> Self {
         stream.set_nodelay(true).expect("it is a socket");
         stream
             .set_read_timeout(Some(PATIENCE * 2))
@@ -151,7 +148,6 @@ impl Connection {
         Self {
             shared,
             reader: Reader::new(stream),
-            number,
             requests: 0,
         }
     }
@@ -167,7 +163,6 @@ impl Connection {
                     length: 0,
                     trailers: Vec::new(),
                     complete: false,
-                    connection: self.number,
                 });
                 seen.len() - 1
             };

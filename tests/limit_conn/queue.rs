@@ -1,0 +1,109 @@
+//! The waiting line before a `limit_conn`: first come first served, bounded in length and in time.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::hold;
+use crate::support::{Client, Origin, Weir, eventually, get};
+
+fn with_queue(origin: &Origin, queue: &str) -> Weir {
+    Weir::before(
+        origin,
+        &format!(
+            "limit_conn_zones: {{ places: {{ key: $binary_remote_addr, size: 1m }} }}
+servers:
+- listen: LISTEN
+  locations:
+  - {{ path: /, limit_conn: {{ zone: places, limit: 1, queue: {queue} }}, proxy_pass: 'http://ORIGIN' }}
+"
+        ),
+    )
+}
+
+/// Sends a request that has to wait in line; long enough ago that the next comes after it.
+fn line_up(weir: &Weir, name: &str) -> Client {
+    let mut client = Client::connect(weir.address());
+    client.get(&format!("/ok?{name}"));
+    assert!(client.is_quiet(Duration::from_millis(100)), "{name} waits");
+    client
+}
+
+#[test]
+fn who_came_first_goes_first() {
+    let origin = Origin::start();
+    let weir = with_queue(&origin, "{ size: 5, timeout: 20s }");
+    let mut held = hold(&weir, &origin, "g");
+    let names = ["first", "second", "third", "fourth"];
+    let mut waiting = names.map(|name| line_up(&weir, name));
+    assert_eq!(origin.count(), 1);
+    origin.gates().open("g");
+    assert_eq!(held.response().status, 200);
+    for client in &mut waiting {
+        assert_eq!(client.response().status, 200);
+    }
+    let order: Vec<_> = origin
+        .seen()
+        .iter()
+        .map(|seen| seen.head.word(1).to_owned())
+        .collect();
+    assert_eq!(
+        order,
+        [
+            "/hold?gate=g",
+            "/ok?first",
+            "/ok?second",
+            "/ok?third",
+            "/ok?fourth"
+        ]
+    );
+}
+
+#[test]
+fn a_full_line_turns_away_at_once() {
+    let origin = Origin::start();
+    let weir = with_queue(&origin, "{ size: 1, timeout: 20s }");
+    let mut held = hold(&weir, &origin, "g");
+    let mut waiting = line_up(&weir, "waiting");
+    assert_eq!(get(weir.address(), "/ok").status, 503);
+    origin.gates().open("g");
+    assert_eq!(
+        [held.response().status, waiting.response().status],
+        [200, 200]
+    );
+}
+
+#[test]
+fn who_waited_too_long_is_turned_away() {
+    let origin = Origin::start();
+    let weir = with_queue(&origin, "{ size: 5, timeout: 500ms }");
+    let _held = hold(&weir, &origin, "g");
+    let started = Instant::now();
+    assert_eq!(get(weir.address(), "/ok").status, 503);
+    let waited = started.elapsed().as_millis();
+    assert!((499..3000).contains(&waited), "{waited} ms");
+    origin.gates().open("g");
+}
+
+#[test]
+fn who_leaves_the_line_lets_the_others_move_up() {
+    let origin = Origin::start();
+    let weir = with_queue(&origin, "{ size: 2, timeout: 20s }");
+    let mut held = hold(&weir, &origin, "g");
+    let leaving = line_up(&weir, "leaving");
+    let mut staying = line_up(&weir, "staying");
+    drop(leaving);
+    eventually("the 499 of who left", || {
+        weir.stdout().contains("/ok?leaving HTTP/1.1\" 499 ")
+    });
+    let mut coming = line_up(&weir, "coming");
+    origin.gates().open("g");
+    let statuses = [&mut held, &mut staying, &mut coming].map(|client| client.response().status);
+    assert_eq!(statuses, [200; 3]);
+    assert!(
+        !origin
+            .seen()
+            .iter()
+            .any(|seen| seen.head.line.contains("leaving"))
+    );
+}

@@ -1,0 +1,170 @@
+//! What a refused client is told: when to come back, under which policy, in which form.
+
+use std::time::Duration;
+
+use super::limited;
+use crate::support::client::Response;
+use crate::support::{Client, Origin, Weir, get};
+
+/// Two pass, and this is the third.
+fn refused(weir: &Weir, fields: &str) -> Response {
+    let mut client = Client::connect(weir.address());
+    for _ in 0..3 {
+        client.send(format!("GET /ok HTTP/1.1\r\nHost: a\r\n{fields}\r\n"));
+    }
+    let statuses = [client.response().status, client.response().status];
+    let response = client.response();
+    assert_eq!((statuses, response.status), ([200, 200], 429));
+    response
+}
+
+fn one_a_minute(origin: &Origin) -> Weir {
+    limited(origin, "rate: 1r/m", "burst: 1, nodelay: true")
+}
+
+#[test]
+fn retry_after_is_exact_and_honoured() {
+    let origin = Origin::start();
+    let weir = limited(&origin, "rate: 30r/m", "burst: 1, nodelay: true");
+    let response = refused(&weir, "");
+    assert_eq!(response.get("retry-after"), Some("2"));
+    std::thread::sleep(Duration::from_millis(1100));
+    let response = get(weir.address(), "/ok");
+    assert_eq!(response.status, 429);
+    assert_eq!(response.get("retry-after"), Some("1"));
+    std::thread::sleep(Duration::from_secs(1));
+    assert_eq!(get(weir.address(), "/ok").status, 200);
+}
+
+#[test]
+fn rates_are_exact_beyond_what_nginx_can_say() {
+    let origin = Origin::start();
+    for (rate, seconds) in [
+        ("1r/m", "60"),
+        ("7r/m", "9"),
+        ("1r/h", "3600"),
+        ("1r/d", "86400"),
+        ("0.5r/s", "2"),
+        ("2.5r/m", "24"),
+    ] {
+        let weir = limited(&origin, &format!("rate: {rate}"), "burst: 1, nodelay: true");
+        let response = refused(&weir, "");
+        assert_eq!(response.get("retry-after"), Some(seconds), "{rate}");
+    }
+}
+
+#[test]
+fn the_refusing_zone_that_frees_last_sets_retry_after() {
+    let origin = Origin::start();
+    let weir = Weir::before(
+        &origin,
+        "limit_req_zones:
+  fast: { key: $binary_remote_addr, size: 1m, rate: 30r/m }
+  slow: { key: $binary_remote_addr, size: 1m, rate: 1r/m }
+servers:
+- listen: LISTEN
+  locations:
+  - { path: /, limit_req: [ { zone: fast }, { zone: slow } ], proxy_pass: 'http://ORIGIN' }
+",
+    );
+    assert_eq!(get(weir.address(), "/ok").status, 200);
+    let response = get(weir.address(), "/ok");
+    assert_eq!(response.status, 429);
+    assert_eq!(
+        response.get("retry-after"),
+        Some("60"),
+        "when a retry would pass"
+    );
+}
+
+#[test]
+fn a_refusal_names_its_policy() {
+    let origin = Origin::start();
+    let response = refused(&one_a_minute(&origin), "");
+    // Capacity is burst and the one that is always free; it comes back in two minutes.
+    assert_eq!(response.get("ratelimit-policy"), Some("\"one\";q=2;w=120"));
+    assert_eq!(response.get("ratelimit"), Some("\"one\";r=0;t=60"));
+    assert_eq!(
+        response.get("connection"),
+        None,
+        "it may ask again on this connection"
+    );
+    assert!(response.has("date"));
+}
+
+#[test]
+fn the_fields_can_be_the_old_ones_or_none() {
+    let origin = Origin::start();
+    for (choice, limit) in [("legacy", Some("2")), ("off", None)] {
+        let weir = Weir::before(
+            &origin,
+            &format!(
+                "limit_req_zones: {{ one: {{ key: $binary_remote_addr, size: 1m, rate: 1r/m }} }}
+limit_headers: {choice}
+servers:
+- listen: LISTEN
+  locations:
+  - {{ path: /, limit_req: {{ zone: one, burst: 1, nodelay: true }}, proxy_pass: 'http://ORIGIN' }}
+"
+            ),
+        );
+        let response = refused(&weir, "");
+        assert_eq!(response.get("retry-after"), Some("60"));
+        assert!(!response.has("ratelimit") && !response.has("ratelimit-policy"));
+        assert_eq!(response.get("x-ratelimit-limit"), limit);
+        assert_eq!(response.get("x-ratelimit-remaining"), limit.map(|_| "0"));
+        assert_eq!(response.has("x-ratelimit-reset"), limit.is_some());
+    }
+}
+
+#[test]
+fn the_body_is_what_the_client_accepts() {
+    let origin = Origin::start();
+    for (accept, expected) in [
+        ("", "text/plain"),
+        ("Accept: */*\r\n", "text/plain"),
+        (
+            "Accept: text/html,application/xhtml+xml,*/*;q=0.8\r\n",
+            "text/html",
+        ),
+        ("Accept: application/json\r\n", "application/problem+json"),
+        (
+            "Accept: application/problem+json\r\n",
+            "application/problem+json",
+        ),
+        (
+            "Accept: text/html;q=0.1, application/problem+json\r\n",
+            "application/problem+json",
+        ),
+        ("Accept: image/png\r\n", "text/plain"),
+    ] {
+        let response = refused(&one_a_minute(&origin), accept);
+        let kind = response.get("content-type").unwrap_or_default();
+        assert!(kind.starts_with(expected), "{accept:?} got {kind}");
+        let text = response.text();
+        match expected {
+            "text/html" => assert!(text.contains("<title>") && text.contains("429"), "{text}"),
+            "text/plain" => assert!(text.len() < 200 && !text.contains('<'), "{text}"),
+            _ => {
+                let problem: serde_json::Value = serde_json::from_str(&text).unwrap();
+                assert_eq!(problem["status"], 429);
+                assert_eq!(problem["violated-policies"], serde_json::json!(["one"]));
+                let kind = problem["type"].as_str().unwrap();
+                assert!(kind.ends_with("#quota-exceeded"), "{kind}");
+                assert!(problem["title"].is_string());
+            }
+        }
+    }
+}
+
+#[test]
+fn a_refused_head_request_has_no_body() {
+    let origin = Origin::start();
+    let weir = one_a_minute(&origin);
+    let mut client = Client::connect(weir.address());
+    client.send("HEAD /ok HTTP/1.1\r\nHost: a\r\n\r\n".repeat(4));
+    let responses: Vec<_> = (0..4).map(|_| client.response_to_head()).collect();
+    let statuses: Vec<_> = responses.iter().map(|response| response.status).collect();
+    // The fourth would not be understood if the third had carried a body.
+    assert_eq!(statuses, [200, 200, 429, 429]);
+}
