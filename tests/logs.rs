@@ -51,8 +51,8 @@ fn hostile_bytes_are_escaped_as_nginx_escapes_them() {
     let nginx = Nginx::before(
         &origin,
         &format!(
-            "log_format own '{format}'; access_log /dev/stdout own;
-            server {{ listen LISTEN; location / {{ proxy_pass http://ORIGIN; }} }}"
+            "log_format own '{format}';
+            server {{ listen LISTEN; access_log /dev/stdout own; location / {{ proxy_pass http://ORIGIN; }} }}"
         ),
     );
     let mut client = Client::connect(nginx.address());

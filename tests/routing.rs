@@ -29,21 +29,21 @@ fn both(servers: &[(&[&str], &[&str])]) -> (Nginx, Weir) {
             true => String::new(),
             false => format!("server_name {};", quoted.join(" ")),
         };
-        let locations: String = paths
-            .iter()
-            .map(|path| {
-                let (modifier, expression) = path.rsplit_once(' ').unwrap_or(("", path));
-                format!(
-                    "location {modifier} '{expression}' {{ return 200 '{number} {path} $uri'; }}\n"
-                )
+        let locations: String = (paths.iter().enumerate())
+            .map(|(index, path)| {
+                let modifier = ["= ", "^~ ", "~ ", "~* "]
+                    .into_iter()
+                    .find(|m| path.starts_with(m));
+                let modifier = modifier.unwrap_or_default();
+                let rest = path.trim_start_matches(modifier);
+                format!("location {modifier} '{rest}' {{ return 200 '{number}.{index} $uri'; }}\n")
             })
             .collect();
         nginx += &format!("server {{ listen LISTEN; {server_name} {locations} }}\n");
-        let locations: Vec<_> = paths
-            .iter()
-            .map(|path| {
+        let locations: Vec<_> = (paths.iter().enumerate())
+            .map(|(index, path)| {
                 format!(
-                    "{{ path: '{path}', return: {{ status: 200, body: '{number} {path} $uri' }} }}"
+                    "{{ path: '{path}', return: {{ status: 200, body: '{number}.{index} $uri' }} }}"
                 )
             })
             .collect();

@@ -1,6 +1,6 @@
 //! What we depend on: known licences, one source, and none of the crates that were ruled out.
 //!
-//! `.deny.toml` says the same to `cargo deny`, where that is installed; this needs nothing but cargo.
+//! Asked of cargo itself, so that it holds wherever the tests run.
 
 use std::collections::BTreeSet;
 use std::process::Command;
