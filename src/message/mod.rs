@@ -7,6 +7,8 @@ pub mod headers;
 pub mod line;
 pub mod peer;
 pub mod target;
+#[cfg(test)]
+pub(crate) mod testing;
 pub mod upload;
 pub mod vars;
 
