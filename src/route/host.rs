@@ -13,11 +13,26 @@ use crate::config::plan::ServerName;
 pub struct Hosts {
     exact: HashMap<Box<[u8]>, usize>,
     /// With their leading dot: `.example.com`.
-    suffixes: HashMap<Box<[u8]>, usize>,
+    suffixes: Wildcards,
     /// With their last dot: `www.example.`.
-    prefixes: HashMap<Box<[u8]>, usize>,
+    prefixes: Wildcards,
     expressions: Vec<(Regex, usize)>,
     default: usize,
+}
+
+#[derive(Debug, Default)]
+struct Wildcards {
+    servers: HashMap<Box<[u8]>, usize>,
+    /// The longest there is. Nothing longer is looked for, or a host of ten thousand dots would be hashed as often.
+    longest: usize,
+}
+
+impl Wildcards {
+    fn insert(&mut self, name: Box<str>, server: usize) {
+        self.longest = self.longest.max(name.len());
+        let name = name.into_boxed_bytes();
+        self.servers.entry(name).or_insert(server);
+    }
 }
 
 impl Hosts {
@@ -25,27 +40,22 @@ impl Hosts {
     pub fn build(names: impl IntoIterator<Item = (ServerName, usize)>, default: usize) -> Self {
         let mut hosts = Self {
             exact: HashMap::new(),
-            suffixes: HashMap::new(),
-            prefixes: HashMap::new(),
+            suffixes: Wildcards::default(),
+            prefixes: Wildcards::default(),
             expressions: Vec::new(),
             default,
         };
         for (name, server) in names {
-            let (map, key) = match name {
-                ServerName::Exact(name) => (&mut hosts.exact, name),
-                ServerName::Expression(expression) => {
-                    hosts.expressions.push((expression, server));
-                    continue;
-                }
-                ServerName::Prefix(prefix) => (&mut hosts.prefixes, prefix),
-                ServerName::Suffix(suffix) => (&mut hosts.suffixes, suffix),
+            match name {
+                ServerName::Exact(name) => hosts.insert_exact(&name, server),
+                ServerName::Expression(expression) => hosts.expressions.push((expression, server)),
+                ServerName::Prefix(prefix) => hosts.prefixes.insert(prefix, server),
+                ServerName::Suffix(suffix) => hosts.suffixes.insert(suffix, server),
                 ServerName::SuffixAndSelf(suffix) => {
-                    let own = suffix.strip_prefix('.').unwrap_or(&suffix);
-                    hosts.exact.entry(own.as_bytes().into()).or_insert(server);
-                    (&mut hosts.suffixes, suffix)
+                    hosts.insert_exact(suffix.strip_prefix('.').unwrap_or(&suffix), server);
+                    hosts.suffixes.insert(suffix, server);
                 }
-            };
-            map.entry(key.into_boxed_bytes()).or_insert(server);
+            }
         }
         hosts
     }
@@ -63,25 +73,25 @@ impl Hosts {
             .unwrap_or(self.default)
     }
 
+    fn insert_exact(&mut self, name: &str, server: usize) {
+        self.exact.entry(name.as_bytes().into()).or_insert(server);
+    }
+
     /// The longest first: from the first dot on. The star stands for at least one character.
     fn find_suffix(&self, host: &[u8]) -> Option<usize> {
-        if self.suffixes.is_empty() {
-            return None;
-        }
-        (1..host.len())
+        let first = host.len().saturating_sub(self.suffixes.longest).max(1);
+        (first..host.len())
             .filter(|at| host[*at] == b'.')
-            .find_map(|at| self.suffixes.get(&host[at..]).copied())
+            .find_map(|at| self.suffixes.servers.get(&host[at..]).copied())
     }
 
     /// The longest first: up to the last dot.
     fn find_prefix(&self, host: &[u8]) -> Option<usize> {
-        if self.prefixes.is_empty() {
-            return None;
-        }
-        (0..host.len().saturating_sub(1))
+        let last = host.len().saturating_sub(1).min(self.prefixes.longest);
+        (0..last)
             .rev()
             .filter(|at| host[*at] == b'.')
-            .find_map(|at| self.prefixes.get(&host[..=at]).copied())
+            .find_map(|at| self.prefixes.servers.get(&host[..=at]).copied())
     }
 
     fn find_expression(&self, host: &str) -> Option<usize> {

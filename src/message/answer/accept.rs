@@ -16,9 +16,16 @@ pub(super) enum Form {
     Text,
 }
 
-/// How much a client wants a form; the greatest wins.
-// Field by field: how well it likes it, how clearly it said so, and what we do if it likes two the same.
-type Wish = (u16, u8, u8);
+/// How much a client wants a form; the greatest wins, compared field by field.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Wish {
+    /// How well it likes it, in thousandths.
+    quality: u16,
+    /// How clearly it said so.
+    clarity: u8,
+    /// What we do if it likes two the same.
+    preference: u8,
+}
 
 impl Form {
     /// Its `Content-Type`.
@@ -57,7 +64,7 @@ pub(super) fn best_form(accept: &HeaderValue) -> Form {
     [Form::Text, Form::Html, Form::Problem]
         .into_iter()
         .map(|form| (wish(accept.as_bytes(), form), form))
-        .filter(|((quality, ..), _)| *quality > 0)
+        .filter(|(wish, _)| wish.quality > 0)
         .max_by_key(|(wish, _)| *wish)
         // Nothing we have is wanted, but a status without a word helps nobody.
         .map_or(Form::Text, |(_, form)| form)
@@ -78,7 +85,11 @@ fn wish(accept: &[u8], form: Form) -> Wish {
         Form::Text => 1,
         Form::Html | Form::Problem => 0,
     };
-    (quality, clarity, preference)
+    Wish {
+        quality,
+        clarity,
+        preference,
+    }
 }
 
 /// A `q` parameter in thousandths; one that is not a number between 0 and 1 counts as 0.

@@ -10,7 +10,7 @@ use http::uri::InvalidUri;
 use http::{HeaderMap, HeaderValue, Uri, Version};
 
 use super::Exchange;
-use super::target::encode_path;
+use super::target::push_encoded;
 use super::vars::{self, with_buffer};
 use crate::config::plan::{Forward, Template, Variable, Via};
 
@@ -96,7 +96,7 @@ pub fn target_for(exchange: &Exchange, forward: &Forward) -> Result<Uri, Invalid
     match std::str::from_utf8(rest) {
         // It was never decoded, so what the client did not escape needs no escaping.
         Ok(rest) if !exchange.target.is_rewritten() => target.push_str(rest),
-        _ => target.push_str(&encode_path(rest)),
+        _ => push_encoded(rest, &mut target),
     }
     if let Some(query) = query {
         target.push('?');

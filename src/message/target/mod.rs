@@ -123,14 +123,19 @@ impl Target {
 #[must_use]
 pub fn encode_path(path: &[u8]) -> String {
     let mut text = String::with_capacity(path.len() + path.len() / 4);
+    push_encoded(path, &mut text);
+    text
+}
+
+/// Appends what [`encode_path`] gives.
+pub(super) fn push_encoded(path: &[u8], text: &mut String) {
     for &byte in path {
         if must_escape(byte) {
-            push_escaped(byte, &mut text);
+            push_escaped(byte, text);
         } else {
             text.push(char::from(byte));
         }
     }
-    text
 }
 
 /// Appends `%XX`.
