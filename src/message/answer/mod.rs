@@ -125,6 +125,18 @@ impl Answer {
         }
         (parts, body)
     }
+
+    /// What a HEAD is answered with: the head of the same answer, which tells the length of the body it leaves out.
+    // The server would tell it too, given the body, but then it drops one it never sends, and that looks like an abort.
+    #[must_use]
+    pub fn into_head_for(self, accept: Option<&HeaderValue>) -> response::Parts {
+        let (mut parts, body) = self.into_parts_for(accept);
+        if !has_no_body(parts.status) {
+            let length = HeaderValue::from(body.len());
+            parts.headers.insert(header::CONTENT_LENGTH, length);
+        }
+        parts
+    }
 }
 
 /// The phrase for a status; nginx's for those that only nginx knows.

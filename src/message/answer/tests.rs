@@ -83,6 +83,14 @@ fn some_answers_have_no_body() {
 }
 
 #[test]
+fn a_head_tells_the_length_of_what_it_leaves_out() {
+    let head = Answer::new(StatusCode::NOT_FOUND).into_head_for(None);
+    assert_eq!(head.headers[header::CONTENT_LENGTH], "14");
+    let head = Answer::new(StatusCode::NO_CONTENT).into_head_for(None);
+    assert!(!head.headers.contains_key(header::CONTENT_LENGTH));
+}
+
+#[test]
 fn a_status_only_nginx_knows_has_a_phrase() {
     let status = StatusCode::from_u16(499).unwrap();
     let (parts, body) = parts(Answer::new(status), None);

@@ -31,12 +31,14 @@ pub fn end_to_end(headers: &HeaderMap, out: &mut HeaderMap) {
 /// An upgrade has to be dealt with before: its fields go too.
 pub fn clean_response(headers: &mut HeaderMap) {
     let (mut connection, mut hidden, mut lengths) = (false, false, 0);
-    for (name, _) in headers.iter() {
+    for (name, value) in headers.iter() {
         connection |= belongs_to_connection(name);
         hidden |= is_hidden(name);
-        lengths += usize::from(name == header::CONTENT_LENGTH);
+        if name == header::CONTENT_LENGTH {
+            lengths += if is_length(value) { 1 } else { 2 };
+        }
     }
-    if lengths > 1 || headers.contains_key(header::TRANSFER_ENCODING) {
+    if lengths > 1 || connection && headers.contains_key(header::TRANSFER_ENCODING) {
         settle_length(headers);
     }
     if connection {
@@ -205,13 +207,17 @@ fn nominated(options: &HeaderValue) -> impl Iterator<Item = &str> {
 /// Leaves one valid length, or none: next to a transfer coding it means nothing, and two that differ say nothing.
 fn settle_length(headers: &mut HeaderMap) {
     let mut lengths = headers.get_all(header::CONTENT_LENGTH).iter();
-    let first = lengths.next().cloned();
+    let first = lengths.next().filter(|first| is_length(first)).cloned();
     let agreed = !headers.contains_key(header::TRANSFER_ENCODING)
         && lengths.all(|other| Some(other) == first.as_ref());
     match first.filter(|_| agreed) {
         Some(length) => headers.insert(header::CONTENT_LENGTH, length),
         None => headers.remove(header::CONTENT_LENGTH),
     };
+}
+
+fn is_length(value: &HeaderValue) -> bool {
+    !value.is_empty() && value.as_bytes().iter().all(u8::is_ascii_digit)
 }
 
 fn frames_body(name: &HeaderName) -> bool {

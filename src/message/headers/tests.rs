@@ -224,6 +224,8 @@ fn an_answer_has_one_length_or_none() {
     };
     assert!(cleaned(&[("content-length", "5"), ("transfer-encoding", "chunked")]).is_empty());
     assert!(cleaned(&[("content-length", "5"), ("content-length", "6")]).is_empty());
+    assert!(cleaned(&[("content-length", "+5")]).is_empty());
+    assert!(cleaned(&[("content-length", "")]).is_empty());
     assert_eq!(
         cleaned(&[("content-length", "5"), ("content-length", "5")]),
         ["content-length: 5"]
