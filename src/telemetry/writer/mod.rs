@@ -147,9 +147,14 @@ impl Writer {
             log.shared.order(|orders| orders.stop = true);
             let left = within.saturating_sub(Duration::from_millis(clock.now().0));
             // One log that is stuck must not take the others' last lines with it.
-            all & log
+            let stopped = log
                 .shared
-                .wait(left.max(LAST_CHANCE), |orders| orders.stopped)
+                .wait(left.max(LAST_CHANCE), |orders| orders.stopped);
+            if !stopped {
+                let (name, to) = (log.shared.name, &log.shared.destination);
+                tracing::warn!("the {name} log's last lines could not be written to {to} in time");
+            }
+            all & stopped
         })
     }
 
