@@ -5,7 +5,8 @@
 //! socket, not when hyper has taken it. They meet here. All of it stays on one event loop, so the
 //! atomics are never contended; they only make the type shareable.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use std::task::Waker;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -22,8 +23,17 @@ pub struct Line {
     received: AtomicU64,
     sent: AtomicU64,
     linger: AtomicBool,
+    // hyper has let go of the answer's body; the request is over with the next flush.
+    answered: AtomicBool,
+    unsent: AtomicBool,
+    gone: AtomicBool,
+    refused: AtomicU16,
+    drains: AtomicU32,
+    // Whether there is anything in the two locks below: a load instead of two locks for every flush.
+    waiting: AtomicBool,
     interim: Mutex<Vec<u8>>,
     finishing: Mutex<Option<Box<dyn Tail>>>,
+    waker: Mutex<Option<Waker>>,
 }
 
 /// Where a connection is between two requests.
@@ -49,8 +59,15 @@ impl Line {
             received: AtomicU64::new(0),
             sent: AtomicU64::new(0),
             linger: AtomicBool::new(false),
+            answered: AtomicBool::new(false),
+            unsent: AtomicBool::new(false),
+            gone: AtomicBool::new(false),
+            refused: AtomicU16::new(0),
+            drains: AtomicU32::new(0),
+            waiting: AtomicBool::new(false),
             interim: Mutex::new(Vec::new()),
             finishing: Mutex::new(None),
+            waker: Mutex::new(None),
         }
     }
 
@@ -127,37 +144,118 @@ impl Line {
     // hyper's server cannot send these; `serve` writes them between two of hyper's messages.
     pub fn send_interim(&self, head: &[u8]) {
         self.interim.lock().extend_from_slice(head);
+        self.waiting.store(true, Ordering::Relaxed);
+        // Who hands it over need not run in the connection's task.
+        self.wake();
     }
 
     /// Takes the interim answers that have not gone out yet.
     pub fn take_interim(&self) -> Vec<u8> {
+        if !self.waiting.load(Ordering::Relaxed) {
+            return Vec::new();
+        }
         std::mem::take(&mut *self.interim.lock())
+    }
+
+    /// A request's head has been read and it goes on the road.
+    pub fn begin(&self) {
+        self.answered.store(false, Ordering::Relaxed);
+        self.enter(Phase::Busy);
+    }
+
+    /// All of the answer has been taken by the connection.
+    pub fn answered(&self) {
+        self.answered.store(true, Ordering::Relaxed);
     }
 
     /// The answer's body has ended: its tail waits here for the last byte to leave the socket.
     pub fn finish_when_flushed(&self, tail: Box<dyn Tail>) {
+        // A connection that breaks lets go of its socket first and of the body after it. A tail kept
+        // then would never end, and it holds the peer that holds this line.
+        if self.gone.load(Ordering::Relaxed) {
+            tail.finish(Ending::Aborted);
+            return;
+        }
         // A tail still here belongs to a pipelined answer that hyper has not flushed on its own; it
         // leaves with this one's bytes at the latest, and its request is over.
         let earlier = self.finishing.lock().replace(tail);
+        self.waiting.store(true, Ordering::Relaxed);
         if let Some(earlier) = earlier {
             earlier.finish(Ending::Complete);
         }
     }
 
-    /// All that was written has left.
-    pub fn flushed(&self) {
-        let tail = self.finishing.lock().take();
-        if let Some(tail) = tail {
-            self.enter(Phase::Idle);
-            tail.finish(Ending::Complete);
+    /// Says whether something that was written has not left yet.
+    pub fn set_unsent(&self, unsent: bool) {
+        self.unsent.store(unsent, Ordering::Relaxed);
+    }
+
+    /// Whether something that was written has not left yet.
+    pub fn unsent(&self) -> bool {
+        self.unsent.load(Ordering::Relaxed)
+    }
+
+    /// All that was written has left. True when that was the end of a request: the next is awaited.
+    pub fn flushed(&self) -> bool {
+        self.set_unsent(false);
+        if self.waiting.swap(false, Ordering::Relaxed) {
+            if !self.interim.lock().is_empty() {
+                self.waiting.store(true, Ordering::Relaxed);
+            }
+            let tail = self.finishing.lock().take();
+            if let Some(tail) = tail {
+                tail.finish(Ending::Complete);
+            }
         }
+        // While its body is still being discarded, what comes is not the next request.
+        if self.drains.load(Ordering::Relaxed) > 0 || !self.answered.load(Ordering::Relaxed) {
+            return false;
+        }
+        self.answered.store(false, Ordering::Relaxed);
+        self.enter(Phase::Idle);
+        true
+    }
+
+    /// What came was not a request, and was answered with this status.
+    pub fn refuse(&self, status: u16) {
+        self.refused.store(status, Ordering::Relaxed);
+    }
+
+    /// The status something that was not a request has been answered with.
+    pub fn refused(&self) -> Option<u16> {
+        Some(self.refused.load(Ordering::Relaxed)).filter(|status| *status != 0)
+    }
+
+    /// A request's body is being discarded after its answer, until [`Line::drained`].
+    pub fn draining(&self) {
+        self.drains.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A request's body that was discarded has ended, or has been given up.
+    pub fn drained(&self) {
+        self.drains.fetch_sub(1, Ordering::Relaxed);
+        // Only the connection's own task can begin to wait for the next request.
+        self.wake();
+    }
+
+    /// Says which task drives the connection.
+    pub fn driven_by(&self, waker: &Waker) {
+        *self.waker.lock() = Some(waker.clone());
     }
 
     /// The connection is gone.
     pub fn closed(&self) {
+        self.gone.store(true, Ordering::Relaxed);
+        *self.waker.lock() = None;
         let tail = self.finishing.lock().take();
         if let Some(tail) = tail {
             tail.finish(Ending::Aborted);
+        }
+    }
+
+    fn wake(&self) {
+        if let Some(waker) = &*self.waker.lock() {
+            waker.wake_by_ref();
         }
     }
 }

@@ -2,6 +2,7 @@
 
 pub mod answer;
 pub mod body;
+pub mod drain;
 pub mod exchange;
 pub mod headers;
 pub mod line;
@@ -13,6 +14,7 @@ pub mod upload;
 pub mod vars;
 
 pub use body::{Body, Tail};
+pub use drain::drain;
 pub use exchange::{Attempt, Ending, Exchange, LimitStatus};
 pub use line::{Line, Phase};
 pub use peer::{Peer, Remote};
