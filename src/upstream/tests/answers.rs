@@ -1,0 +1,186 @@
+//! Good answers, in all the shapes they come in.
+
+use http_body::Body;
+
+use super::*;
+
+const SHORT: &str = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
+
+#[tokio::test]
+async fn a_request_goes_out_and_its_answer_comes_back() {
+    let origin = Origin::always(SHORT).await;
+    let mut road = Road::to(&[&origin]);
+    let response = road.get().await.unwrap();
+    assert_eq!(response.status(), 200);
+    assert_eq!(response.body().size_hint().exact(), Some(2));
+    assert_eq!(text(response).await.unwrap(), "ok");
+    assert_eq!(
+        origin.heads(),
+        ["GET /path?query HTTP/1.1\r\nhost: origin\r\n\r\n"]
+    );
+    let attempt = &road.exchange.attempts[0];
+    assert_eq!(*attempt.address, origin.address.to_string());
+    assert_eq!(attempt.status, Some(StatusCode::OK));
+    assert!(attempt.connect.is_some() && attempt.header.is_some());
+    let backend = &road.upstream.backends()[0];
+    assert_eq!(backend.answers().collect::<Vec<_>>(), [(200, 1)]);
+    assert_eq!((backend.opened(), backend.active()), (1, 0));
+}
+
+#[tokio::test]
+async fn the_time_of_the_last_byte_can_be_asked_for_later() {
+    let origin = Origin::start(|mut caller| async move {
+        caller.head().await;
+        caller
+            .say("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n")
+            .await;
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        caller.say("ok").await;
+        caller.wait().await;
+    })
+    .await;
+    let mut road = Road::to(&[&origin]);
+    let mut response = road.get().await.unwrap();
+    let stopwatch = response.body_mut().stopwatch();
+    assert_eq!(stopwatch.finished_after(), None);
+    text(response).await.unwrap();
+    assert!(stopwatch.finished_after() >= Some(Duration::from_millis(19)));
+}
+
+#[tokio::test]
+async fn an_answer_without_a_body_is_over_at_once() {
+    let origin = Origin::always("HTTP/1.1 204 No Content\r\n\r\n").await;
+    let mut road = Road::to(&[&origin]);
+    let mut response = road.get().await.unwrap();
+    assert!(response.body().is_end_stream());
+    assert!(response.body().finished_after().is_some());
+    assert!(response.body_mut().stopwatch().finished_after().is_some());
+    assert_eq!(road.kept(), 1);
+}
+
+#[tokio::test]
+async fn the_answer_to_head_has_a_length_and_no_body() {
+    let origin = Origin::always("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n").await;
+    let mut road = Road::to(&[&origin]);
+    for _ in 0..2 {
+        let response = road.send(outgoing(Method::HEAD)).await.unwrap();
+        assert_eq!(response.headers()["content-length"], "9");
+        assert_eq!(text(response).await.unwrap(), "");
+    }
+    assert_eq!(origin.connections(), 1);
+}
+
+#[tokio::test]
+async fn trailers_pass() {
+    let origin = Origin::always(
+        "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\nx-sum: 1\r\n\r\n",
+    )
+    .await;
+    let mut road = Road::to(&[&origin]);
+    let response = road.get().await.unwrap();
+    let collected = response.into_body().collect().await.unwrap();
+    assert_eq!(collected.trailers().unwrap()["x-sum"], "1");
+    assert_eq!(road.kept(), 1);
+}
+
+#[tokio::test]
+async fn an_answer_ended_by_closing_is_whole() {
+    let origin = Origin::start(|mut caller| async move {
+        caller.head().await;
+        caller.say("HTTP/1.0 200 OK\r\n\r\nall of it").await;
+    })
+    .await;
+    let mut road = Road::to(&[&origin]);
+    assert_eq!(road.get_text().await, "all of it");
+    assert_eq!(road.kept(), 0);
+}
+
+#[tokio::test]
+async fn a_body_streams_upstream_with_its_length() {
+    let origin = Origin::start(|mut caller| async move {
+        caller.head().await;
+        let body = caller.body(6).await;
+        assert_eq!(body, "abcdef");
+        caller.say(SHORT).await;
+        caller.wait().await;
+    })
+    .await;
+    let mut road = Road::to(&[&origin]);
+    let (outgoing, mut client) = post(6, "abc").await;
+    client.write_all(b"def").await.unwrap();
+    let response = road.send(outgoing).await.unwrap();
+    assert_eq!(text(response).await.unwrap(), "ok");
+    assert!(origin.heads()[0].contains("content-length: 6\r\n"));
+    assert_eq!(road.kept(), 1);
+}
+
+#[tokio::test]
+async fn an_early_answer_passes_and_its_connection_is_not_kept() {
+    let origin = Origin::start(|mut caller| async move {
+        caller.head().await;
+        caller
+            .say("HTTP/1.1 413 Too Large\r\ncontent-length: 3\r\n\r\nbig")
+            .await;
+        caller.wait().await;
+    })
+    .await;
+    let mut road = Road::to(&[&origin]);
+    let (outgoing, _client) = post(1_000, "a few of them").await;
+    let response = road.send(outgoing).await.unwrap();
+    assert_eq!(response.status(), 413);
+    assert_eq!(text(response).await.unwrap(), "big");
+    assert_eq!(road.kept(), 0);
+    origin.until_closed(1).await;
+}
+
+#[tokio::test]
+async fn an_early_answer_survives_a_backend_that_stops_listening() {
+    let origin = Origin::start(|mut caller| async move {
+        caller.head().await;
+        caller.body(10).await;
+        caller
+            .say("HTTP/1.1 413 Too Large\r\nconnection: close\r\n\r\nbig")
+            .await;
+    })
+    .await;
+    let mut road = Road::to(&[&origin]);
+    let (outgoing, mut client) = post(1_000, "just so it").await;
+    let response = road.send(outgoing).await.unwrap();
+    // More of the body is under way while the answer is read: its writes fail, the answer does not.
+    client.write_all(&[b'x'; 300]).await.unwrap();
+    assert_eq!(response.status(), 413);
+    assert_eq!(text(response).await.unwrap(), "big");
+}
+
+#[tokio::test]
+async fn interim_answers_reach_the_client_but_not_without_end() {
+    let origin = Origin::start(|mut caller| async move {
+        caller.head().await;
+        caller.say("HTTP/1.1 100 Continue\r\n\r\n").await;
+        for _ in 0..40 {
+            caller
+                .say("HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n")
+                .await;
+        }
+        caller.say(SHORT).await;
+        caller.wait().await;
+    })
+    .await;
+    let mut road = Road::to(&[&origin]);
+    assert_eq!(road.get_text().await, "ok");
+    let interim = String::from_utf8(road.exchange.peer.line.take_interim()).unwrap();
+    let hint = "HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n";
+    assert_eq!(interim, hint.repeat(16));
+}
+
+#[tokio::test]
+async fn a_client_of_http_1_0_gets_no_interim_answers() {
+    let origin = Origin::always(
+        "HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok",
+    )
+    .await;
+    let mut road = Road::to(&[&origin]);
+    road.exchange.head.version = http::Version::HTTP_10;
+    assert_eq!(road.get_text().await, "ok");
+    assert!(road.exchange.peer.line.take_interim().is_empty());
+}
