@@ -49,7 +49,7 @@ impl Failed {
     /// Whether it says nothing about the backend: it may close a connection that it has no request on, and ours
     /// was under way then.
     pub(super) fn is_stale(&self) -> bool {
-        self.over == Over::Kept && matches!(self.error, Error::Closed(_))
+        self.over == Over::Kept && matches!(self.error, Error::Broken(_))
     }
 }
 
@@ -228,7 +228,7 @@ fn stands_for(error: &Error) -> Option<StatusCode> {
     match error {
         Error::Client(_) => None,
         Error::Timeout(_) => Some(StatusCode::GATEWAY_TIMEOUT),
-        Error::Closed(_)
+        Error::Broken(_)
         | Error::Connect(_)
         | Error::InvalidHeader(_)
         | Error::NoLiveBackend

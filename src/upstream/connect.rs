@@ -40,7 +40,7 @@ impl Connection {
             .max_header_size(MAX_BUFFER)
             .handshake(TokioIo::new(wire))
             .await
-            .map_err(Error::Closed)?;
+            .map_err(Error::Broken)?;
         let task = tokio::spawn(async move {
             // Whoever waits for the answer is told of the failure; nobody else needs to know.
             drop(connection.await);

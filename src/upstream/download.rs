@@ -10,7 +10,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::Response;
+use http::{Response, Version};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 
@@ -29,6 +29,7 @@ pub struct Download {
     incoming: Incoming,
     // `None` once the answer is over, in whatever way.
     source: Option<Source>,
+    keep: Keep,
     pause: Duration,
     deadline: Deadline,
     complete: bool,
@@ -46,6 +47,16 @@ struct Source {
     lease: Lease,
 }
 
+/// Whether a connection is kept when its answer is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Keep {
+    /// Not one to a backend of HTTP/1.0, as in nginx: hyper would speak 1.0 too from then on, which has no way to
+    /// send a body of unknown length.
+    Never,
+    /// If request and answer are whole.
+    Whole,
+}
+
 /// Tells how long an answer took after its [`Download`] has been handed to somebody else.
 #[derive(Debug, Clone)]
 pub struct Stopwatch(Arc<AtomicU64>);
@@ -58,6 +69,7 @@ impl Download {
         clock: &Clock,
         peer: &Arc<Peer>,
     ) -> Response<Self> {
+        let old = answer.response.version() == Version::HTTP_10;
         answer.response.map(|incoming| {
             let mut download = Self {
                 incoming,
@@ -66,6 +78,7 @@ impl Download {
                     watch: answer.watch,
                     lease,
                 }),
+                keep: if old { Keep::Never } else { Keep::Whole },
                 pause,
                 deadline: Deadline::default(),
                 complete: false,
@@ -114,7 +127,7 @@ impl Download {
         let sent = source
             .watch
             .is_none_or(|watch| watch.ended().is_some() && !watch.has_failed());
-        if sent {
+        if sent && self.keep == Keep::Whole {
             pool::put(&source.lease, source.connection, &self.clock);
         }
     }

@@ -12,13 +12,13 @@ use crate::message::upload;
 /// Why there is no answer, or not all of it.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
+    /// The connection ended before a whole head had come. Usually a backend that crashed or restarts.
+    #[error("{} while reading response header from upstream", ended(.0))]
+    Broken(#[source] hyper::Error),
     /// The request's body could not be read from the client; the backend is not to blame.
     /// [`Error::client_fault`] says what the client did.
     #[error("client's request body could not be read while sending request to upstream")]
     Client(#[source] hyper::Error),
-    /// The connection ended before a whole head had come. Usually a backend that crashed or restarts.
-    #[error("{} while reading response header from upstream", ended(.0))]
-    Closed(#[source] hyper::Error),
     /// No connection could be made. Usually nobody listens there.
     #[error("connect() failed ({}) while connecting to upstream", os(.0))]
     Connect(#[source] io::Error),
@@ -101,7 +101,7 @@ impl Error {
         } else if source.is_parse() {
             Self::InvalidHeader(Invalid::Unreadable(source))
         } else {
-            Self::Closed(source)
+            Self::Broken(source)
         }
     }
 }

@@ -135,8 +135,8 @@ impl Failure {
         match error {
             Error::InvalidHeader(_) => Self::InvalidHeader,
             Error::Timeout(_) => Self::Timeout,
-            Error::Client(_)
-            | Error::Closed(_)
+            Error::Broken(_)
+            | Error::Client(_)
             | Error::Connect(_)
             | Error::NoLiveBackend
             | Error::Resolve { .. }

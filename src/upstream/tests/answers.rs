@@ -27,6 +27,15 @@ async fn a_request_goes_out_and_its_answer_comes_back() {
     assert_eq!((backend.opened(), backend.active()), (1, 0));
 }
 
+/// Connections never leave their event loop, but `tokio::spawn` wants to be sure that they could.
+#[tokio::test]
+async fn a_request_can_be_spawned() {
+    let origin = Origin::always(SHORT).await;
+    let mut road = Road::to(&[&origin]);
+    let text = tokio::spawn(async move { road.get_text().await });
+    assert_eq!(text.await.unwrap(), "ok");
+}
+
 #[tokio::test]
 async fn the_time_of_the_last_byte_can_be_asked_for_later() {
     let origin = Origin::start(|mut caller| async move {
@@ -112,6 +121,28 @@ async fn a_body_streams_upstream_with_its_length() {
     assert_eq!(text(response).await.unwrap(), "ok");
     assert!(origin.heads()[0].contains("content-length: 6\r\n"));
     assert_eq!(road.kept(), 1);
+}
+
+/// hyper takes a GET for one without a body unless it is told otherwise.
+#[tokio::test]
+async fn a_body_of_unknown_length_is_sent_in_chunks_whatever_the_method() {
+    let origin = Origin::start(|mut caller| async move {
+        caller.head().await;
+        assert_eq!(caller.body(13).await, "3\r\nabc\r\n0\r\n\r\n");
+        caller.say(SHORT).await;
+        caller.wait().await;
+    })
+    .await;
+    let mut road = Road::to(&[&origin]);
+    for method in [Method::GET, Method::POST] {
+        let body = "3\r\nabc\r\n0\r\n\r\n";
+        let (upload, _client) = upload("transfer-encoding: chunked", body).await;
+        let mut outgoing = outgoing(method);
+        outgoing.upload = upload;
+        road.upstream = Upstream::build(&plan_to(&[&origin])).unwrap();
+        assert_eq!(road.send(outgoing).await.unwrap().status(), 200);
+    }
+    assert!(origin.heads()[0].contains("transfer-encoding: chunked\r\n"));
 }
 
 #[tokio::test]

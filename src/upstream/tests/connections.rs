@@ -81,6 +81,15 @@ async fn close_is_honoured() {
 }
 
 #[tokio::test]
+async fn a_connection_to_an_old_backend_is_not_kept() {
+    let old = "HTTP/1.0 200 OK\r\ncontent-length: 2\r\nconnection: keep-alive\r\n\r\nok";
+    let origin = Origin::always(old).await;
+    let mut road = Road::to(&[&origin]);
+    assert_eq!(road.get_text().await, "ok");
+    assert_eq!(road.kept(), 0);
+}
+
+#[tokio::test]
 async fn bytes_after_an_answer_never_become_the_next_one() {
     let origin = Origin::start(|mut caller| async move {
         let first = caller.number == 0;

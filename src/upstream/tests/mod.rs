@@ -96,7 +96,7 @@ pub(super) fn outgoing(method: Method) -> Outgoing {
 }
 
 /// A body as a client sends it: what is written to the other end arrives in it.
-async fn upload(length: usize, first: &str) -> (Upload, DuplexStream) {
+async fn upload(framing: &str, first: &str) -> (Upload, DuplexStream) {
     let (mut client, server) = tokio::io::duplex(64 * 1024);
     let (found, request) = tokio::sync::oneshot::channel();
     let found = parking_lot::Mutex::new(Some(found));
@@ -111,7 +111,7 @@ async fn upload(length: usize, first: &str) -> (Upload, DuplexStream) {
     });
     let connection = http1::Builder::new().serve_connection(TokioIo::new(server), service);
     tokio::spawn(async move { drop(connection.await) });
-    let head = format!("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: {length}\r\n\r\n{first}");
+    let head = format!("POST / HTTP/1.1\r\nhost: a\r\n{framing}\r\n\r\n{first}");
     client.write_all(head.as_bytes()).await.unwrap();
     let request: http::Request<hyper::body::Incoming> = request.await.unwrap();
     let upload = Upload::new(request.into_body(), None, Duration::from_secs(5));
@@ -119,7 +119,7 @@ async fn upload(length: usize, first: &str) -> (Upload, DuplexStream) {
 }
 
 async fn post(length: usize, first: &str) -> (Outgoing, DuplexStream) {
-    let (upload, client) = upload(length, first).await;
+    let (upload, client) = upload(&format!("content-length: {length}"), first).await;
     let mut outgoing = outgoing(Method::POST);
     outgoing.upload = upload;
     (outgoing, client)

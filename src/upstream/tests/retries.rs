@@ -79,7 +79,7 @@ async fn a_post_on_a_stale_connection_is_not_sent_again() {
     let mut road = Road::to(&[&origin]);
     road.get_text().await;
     let error = road.send(outgoing(Method::POST)).await.unwrap_err();
-    assert!(matches!(error, Error::Closed(_)), "{error:?}");
+    assert!(matches!(error, Error::Broken(_)), "{error:?}");
     assert_eq!(origin.heads().len(), 2);
 }
 
