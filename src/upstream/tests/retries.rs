@@ -1,5 +1,7 @@
 //! What is sent again, and what never is.
 
+use std::io::{Read, Write};
+
 use super::*;
 
 const SHORT: &str = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
@@ -42,20 +44,38 @@ async fn a_connection_closed_while_idle_is_not_used() {
     assert_eq!(road.statuses(), [200, 200, 200]);
 }
 
-/// The end of the kept connection is in the kernel, but nobody has polled for it yet.
+/// The end of the kept connection is in the kernel, but the event loop has not looked yet.
 #[tokio::test]
 async fn a_post_does_not_fall_into_a_connection_that_has_just_been_closed() {
-    let origin = Origin::start(|mut caller| async move {
-        caller.head().await;
-        caller.say(SHORT).await;
-    })
-    .await;
-    let mut road = Road::to(&[&origin]);
-    for _ in 0..20 {
-        let response = road.send(outgoing(Method::POST)).await.unwrap();
-        assert_eq!(text(response).await.unwrap(), "ok");
-    }
-    assert_eq!(road.statuses(), [200; 20]);
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let (close, closing) = std::sync::mpsc::channel::<()>();
+    let (closed, has_closed) = std::sync::mpsc::channel::<()>();
+    let origin = std::thread::spawn(move || {
+        for _ in 0..2 {
+            let (mut stream, _) = listener.accept().unwrap();
+            let head = stream.read(&mut [0; 1024]).unwrap();
+            assert!(head > 0);
+            stream.write_all(SHORT.as_bytes()).unwrap();
+            closing.recv().unwrap();
+            drop(stream);
+            closed.send(()).unwrap();
+        }
+    });
+    let mut plan = plan_to(&[&Origin::absent().await]);
+    plan.servers[0].address = plan::Address::Tcp {
+        host: "127.0.0.1".into(),
+        port: address.port(),
+    };
+    let mut road = Road::with(&plan);
+    assert_eq!(road.get_text().await, "ok");
+    close.send(()).unwrap();
+    has_closed.recv().unwrap();
+    let response = road.send(outgoing(Method::POST)).await.unwrap();
+    assert_eq!(text(response).await.unwrap(), "ok");
+    assert_eq!(road.statuses(), [200, 200]);
+    close.send(()).unwrap();
+    origin.join().unwrap();
 }
 
 #[tokio::test]
