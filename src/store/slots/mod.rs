@@ -57,8 +57,12 @@ struct Shard {
 struct Active {
     places: u32,
     // Boxed: nearly no key ever has a line, and a zone's memory is counted in these.
-    line: Option<Box<VecDeque<Waiting>>>,
+    line: Option<Box<Line>>,
 }
+
+/// Those who wait for a place, in the order they came.
+#[derive(Debug, Default)]
+struct Line(VecDeque<Waiting>);
 
 #[derive(Debug)]
 struct Waiting {
@@ -334,7 +338,7 @@ impl Shard {
         longest: u32,
     ) -> Option<(u64, oneshot::Receiver<Place>)> {
         let slot = self.table.slot(key)?;
-        let line = self.table.value_mut(slot).line.get_or_insert_default();
+        let Line(line) = &mut **self.table.value_mut(slot).line.get_or_insert_default();
         if line.len() >= usize::try_from(longest).unwrap_or(usize::MAX) {
             return None;
         }
@@ -354,7 +358,7 @@ impl Shard {
             return;
         };
         let active = self.table.value_mut(slot);
-        if let Some(line) = &mut active.line {
+        if let Some(Line(line)) = active.line.as_deref_mut() {
             line.retain(|waiting| waiting.ticket != ticket);
         }
     }
@@ -364,7 +368,7 @@ impl Shard {
         let slot = self.table.slot(key)?;
         let active = self.table.value_mut(slot);
         active.places -= 1;
-        if let Some(line) = &mut active.line {
+        if let Some(Line(line)) = active.line.as_deref_mut() {
             // Limits of several locations may meet in one zone: the first who may, not the first of all.
             let first = line
                 .iter()

@@ -137,6 +137,15 @@ impl Zone {
         self.division.tables * self.division.keys
     }
 
+    /// What it takes from the machine at this moment, in bytes; never more than its size.
+    #[must_use]
+    pub fn memory(&self) -> usize {
+        self.shards
+            .iter()
+            .map(|shard| size_of::<Padded>() + shard.0.lock().memory())
+            .sum()
+    }
+
     /// How often it has said what, and how many live buckets it had to push out.
     #[must_use]
     pub fn counts(&self) -> Counts {

@@ -123,9 +123,8 @@ impl Shard {
     }
 
     /// What it takes from the machine, in bytes.
-    #[cfg(test)]
     pub(super) fn memory(&self) -> usize {
-        size_of::<Self>() + self.table.memory() + self.order.capacity() * size_of::<Reverse<Due>>()
+        self.table.memory() + self.order.capacity() * size_of::<Reverse<Due>>()
     }
 
     fn counter(&mut self, outcome: &Outcome) -> &mut u64 {

@@ -21,13 +21,6 @@ fn passes(outcome: &Outcome) -> bool {
     !matches!(outcome, Outcome::Refuse { .. })
 }
 
-fn memory(zone: &Zone) -> usize {
-    zone.shards
-        .iter()
-        .map(|shard| size_of::<Padded>() - size_of::<Shard>() + shard.0.lock().memory())
-        .sum()
-}
-
 #[test]
 fn keys_do_not_share_a_bucket() {
     let zone = zone(32 << 10);
@@ -104,7 +97,7 @@ fn a_million_keys_stay_in_a_small_zone_and_the_debtor_stays_known() {
     assert!(zone.counts().evictions > 900_000);
     let bucket = zone.peek(&debtor).expect("the debtor is still known");
     assert_eq!(bucket.excess, Excess::requests(200));
-    assert!(memory(&zone) <= 256 << 10, "{} bytes", memory(&zone));
+    assert!(zone.memory() <= 256 << 10, "{} bytes", zone.memory());
 }
 
 #[test]
@@ -177,20 +170,20 @@ fn a_key_costs_at_most_64_bytes_in_zones_of_every_size() {
             zone.charge(&zone.key(&number.to_be_bytes()), Millis(0), &terms(5));
         }
         assert_eq!(zone.len(), zone.capacity());
-        let each = memory(&zone).div_ceil(zone.capacity());
+        let each = zone.memory().div_ceil(zone.capacity());
         assert!(each <= BYTES_PER_KEY, "{each} bytes a key in {size}");
-        assert!(memory(&zone) <= size);
+        assert!(zone.memory() <= size);
     }
 }
 
 #[test]
 fn a_zone_takes_memory_as_keys_come() {
     let zone = zone(10 << 20);
-    let empty = memory(&zone);
+    let empty = zone.memory();
     for number in 0..100u32 {
         zone.charge(&zone.key(&number.to_be_bytes()), Millis(0), &terms(5));
     }
-    assert!(empty < 16 << 10 && memory(&zone) < 64 << 10);
+    assert!(empty < 16 << 10 && zone.memory() < 64 << 10);
 }
 
 #[test]

@@ -251,14 +251,7 @@ fn oracle(accepted: &[u64], now: u64, per_period: u128, period: u128) -> u128 {
             Some((level, last)) => {
                 let drain = per_period * u128::from(at - last);
                 let with_this = level + period;
-                (
-                    if drain > with_this {
-                        0
-                    } else {
-                        with_this - drain
-                    },
-                    at,
-                )
+                (with_this.saturating_sub(drain), at)
             }
         });
     }
