@@ -262,7 +262,7 @@ impl Slots {
     fn no_room(&self, now: Millis) -> Refused {
         if let Some(times) = self.full.note(now) {
             tracing::warn!(
-                "zone \"{}\" is too small: {times} requests were turned away because it had no room \
+                "zone \"{}\" is full: {times} requests were turned away because it had no room \
                  for their key; a key takes {BYTES_PER_KEY} bytes of its size",
                 self.name,
             );

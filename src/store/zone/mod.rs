@@ -164,7 +164,7 @@ impl Zone {
     fn warn(&self, now: Millis) {
         if let Some(evicted) = self.evictions.note(now) {
             tracing::warn!(
-                "zone \"{}\" is too small: {evicted} keys not yet drained were pushed out of its {}; \
+                "zone \"{}\" is full: of its {} keys, {evicted} were pushed out before they had drained; \
                  a key takes {BYTES_PER_KEY} bytes of its size",
                 self.name,
                 self.capacity(),
