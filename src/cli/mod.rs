@@ -1,1 +1,5 @@
 //! Not built yet.
+
+pub mod check;
+pub mod paint;
+pub mod schema;
