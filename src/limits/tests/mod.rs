@@ -340,3 +340,32 @@ fn the_future_of_admit_can_be_spawned() {
     let (mut exchange, clock) = (exchange(&[]), Clock::by_hand(Millis(0)));
     spawnable(&limits.admit(&mut exchange, &clock));
 }
+
+proptest::proptest! {
+    #[test]
+    fn several_rules_charge_all_or_none(
+        bursts in [0..4u32, 0..4u32, 0..4u32],
+        gaps in proptest::collection::vec(0..400u64, 1..60),
+    ) {
+        let rates = [3_000, 5_000, 7_000];
+        let zones = rates.map(|rate| req_zone("z", rate)).to_vec();
+        let rules: Vec<_> = (0..3).map(|zone| req_rule(zone, bursts[zone])).collect();
+        let limits = limits(&plan(zones, vec![]), &rules, &[]);
+        // Each rule on its own: how many thousandths of thousandths stand in it, and since when.
+        let mut levels: [Option<(u64, u64)>; 3] = [None; 3];
+        let mut now = 0;
+        for gap in gaps {
+            now += gap;
+            let next: [u64; 3] = std::array::from_fn(|rule| {
+                levels[rule].map_or(0, |(level, last)| {
+                    (level + 1_000_000).saturating_sub(rates[rule] * (now - last))
+                })
+            });
+            let passes = (0..3).all(|rule| next[rule] <= u64::from(bursts[rule]) * 1_000_000);
+            proptest::prop_assert_eq!(matches!(ask(&limits, now).0, Verdict::Pass), passes);
+            if passes {
+                levels = next.map(|level| Some((level, now)));
+            }
+        }
+    }
+}
