@@ -23,6 +23,8 @@ pub struct Line {
     received: AtomicU64,
     sent: AtomicU64,
     linger: AtomicBool,
+    // The final answer is there, or there is no request: no interim answer has a place any more.
+    decided: AtomicBool,
     // hyper has let go of the answer's body; the request is over with the next flush.
     answered: AtomicBool,
     unsent: AtomicBool,
@@ -59,6 +61,7 @@ impl Line {
             received: AtomicU64::new(0),
             sent: AtomicU64::new(0),
             linger: AtomicBool::new(false),
+            decided: AtomicBool::new(true),
             answered: AtomicBool::new(false),
             unsent: AtomicBool::new(false),
             gone: AtomicBool::new(false),
@@ -141,9 +144,13 @@ impl Line {
     }
 
     /// Hands over an interim (1xx) answer, encoded, to go out before the final one. Nobody has to have
-    /// one: it is left out where too many wait already for a client that does not read.
+    /// one: it is left out when it comes after the final one, or when too many wait already for a client
+    /// that does not read.
     // hyper's server cannot send these; `serve` writes them between two of hyper's messages.
     pub fn send_interim(&self, head: &[u8]) {
+        if self.decided.load(Ordering::Relaxed) {
+            return;
+        }
         {
             let mut interim = self.interim.lock();
             if interim.len() + head.len() > MOST_INTERIM {
@@ -167,7 +174,18 @@ impl Line {
     /// A request's head has been read and it goes on the road.
     pub fn begin(&self) {
         self.answered.store(false, Ordering::Relaxed);
+        self.decided.store(false, Ordering::Relaxed);
         self.enter(Phase::Busy);
+    }
+
+    /// The final answer is there, and about to be written.
+    pub fn decide(&self) {
+        self.decided.store(true, Ordering::Relaxed);
+        // Bytes of an earlier answer are still on their way and this one's will follow in the same
+        // write: what could not go out between the two has lost its place.
+        if self.unsent() {
+            self.interim.lock().clear();
+        }
     }
 
     /// All of the answer has been taken by the connection.
@@ -336,11 +354,28 @@ mod tests {
     #[test]
     fn interim_answers_do_not_pile_up_without_bound() {
         let peer = peer();
+        peer.line.begin();
         for _ in 0..10_000 {
             peer.line.send_interim(b"HTTP/1.1 102 Processing\r\n\r\n");
         }
         assert!(peer.line.take_interim().len() <= MOST_INTERIM);
         peer.line.send_interim(b"HTTP/1.1 102 Processing\r\n\r\n");
         assert!(!peer.line.take_interim().is_empty());
+    }
+
+    #[test]
+    fn an_interim_answer_never_stands_inside_or_behind_the_final_one() {
+        let peer = peer();
+        peer.line.begin();
+        peer.line.send_interim(b"in time");
+        peer.line.decide();
+        peer.line.send_interim(b"too late");
+        assert_eq!(peer.line.take_interim(), b"in time");
+
+        peer.line.begin();
+        peer.line.set_unsent(true);
+        peer.line.send_interim(b"behind an earlier answer");
+        peer.line.decide();
+        assert!(peer.line.take_interim().is_empty());
     }
 }
