@@ -74,6 +74,8 @@ impl From<&Server> for Settings {
 }
 
 /// Serves one client until it leaves, is too slow, or `stop` is cancelled and its last answer is out.
+///
+/// `stop` is looked at whenever the connection wakes, behind a lock: give each event loop a child token of its own.
 pub async fn connection<H: Handler>(
     socket: impl Into<Socket>,
     peer: Arc<Peer>,
@@ -137,10 +139,7 @@ async fn answer<H: Handler>(
     request: Request<Incoming>,
 ) -> Result<Response<Held<H::Body>>, Closed> {
     let response = handler.handle(Arc::clone(&peer), request).await?;
-    // What has not gone out by now and cannot go out before this answer would end up inside or behind it.
-    if peer.line.unsent() {
-        drop(peer.line.take_interim());
-    }
+    peer.line.decide();
     Ok(response.map(|body| Held::new(body, peer)))
 }
 

@@ -97,6 +97,23 @@ async fn a_refused_client_that_waits_to_be_asked_is_not_asked() {
     assert_eq!(client.rest().await, "");
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_refused_client_that_sends_its_body_late_is_not_reset() {
+    let rig = Rig::start().await;
+    let mut client = rig.client().await;
+    client
+        .send("POST /refuse HTTP/1.1\r\ncontent-length: 1000000\r\n\r\n")
+        .await;
+    client.answer().await;
+    assert_eq!(client.rest().await, "");
+    for _ in 0..3 {
+        tokio::time::sleep(Duration::from_secs(4)).await;
+        client.send("late").await;
+    }
+    drop(client);
+    rig.all_closed().await;
+}
+
 #[tokio::test]
 async fn a_welcome_client_that_waits_to_be_asked_is_asked() {
     let rig = Rig::start().await;
