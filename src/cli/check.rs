@@ -9,7 +9,7 @@ use crate::config;
 
 /// Reads a configuration and says what it thinks of it.
 #[must_use]
-pub fn run(path: &Path) -> ExitCode {
+pub(super) fn run(path: &Path) -> ExitCode {
     let (report, verdict) = match config::load(path) {
         Ok((_, warnings)) => (warnings, Ok(())),
         Err(report) => {

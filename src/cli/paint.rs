@@ -10,7 +10,7 @@ use crate::config::report::Look;
 /// # Errors
 ///
 /// What writing there fails with.
-pub fn draw(report: &Report) -> std::io::Result<()> {
+pub(super) fn draw(report: &Report) -> std::io::Result<()> {
     // anstream takes the colours out again where nobody would see them.
     let mut stderr = anstream::stderr().lock();
     writeln!(stderr, "{}\n", report.draw(Look::Coloured))

@@ -9,7 +9,7 @@ use crate::config;
 /// # Errors
 ///
 /// What writing there fails with.
-pub fn run() -> std::io::Result<()> {
+pub(super) fn run() -> std::io::Result<()> {
     std::io::stdout()
         .lock()
         .write_all(config::schema().as_bytes())

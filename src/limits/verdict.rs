@@ -34,7 +34,8 @@ pub struct Permit {
 }
 
 /// Why a request was turned away, and all that its answer has to say about it.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("limited by zone \"{}\"", self.zone())]
 pub struct Refusal {
     /// What there was too much of.
     pub kind: Kind,

@@ -62,7 +62,7 @@ pub fn append(variable: &Variable, exchange: &Exchange, out: &mut Vec<u8>) -> bo
         Variable::RemoteUser => request::user(head, out),
         Variable::Request => request::line(head, out),
         Variable::RequestId => text(out, exchange.request_id()),
-        Variable::RequestLength => shown(out, exchange.head_length + exchange.body_received),
+        Variable::RequestLength => shown(out, exchange.request_length()),
         Variable::RequestMethod => text(out, head.method.as_str()),
         Variable::RequestTime => time::taken(exchange, out),
         Variable::RequestUri => text(out, request::uri(head)),

@@ -202,6 +202,7 @@ async fn interim_answers_reach_the_client_but_not_without_end() {
     })
     .await;
     let mut road = Road::to(&[&origin]);
+    road.exchange.peer.line.begin();
     assert_eq!(road.get_text().await, "ok");
     let interim = String::from_utf8(road.exchange.peer.line.take_interim()).unwrap();
     let hint = "HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n";
