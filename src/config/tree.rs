@@ -28,6 +28,8 @@ pub enum Kind {
     Scalar(Scalar),
     /// A list.
     Sequence(Vec<Node>),
+    /// Text with something from the environment that is not set there.
+    Unset,
 }
 
 /// A scalar.
@@ -54,7 +56,7 @@ impl Node {
     pub(super) fn describe(&self) -> String {
         match &self.kind {
             Kind::Mapping(_) => "a mapping".to_owned(),
-            Kind::Null => "nothing".to_owned(),
+            Kind::Null | Kind::Unset => "nothing".to_owned(),
             Kind::Scalar(scalar) => format!("`{}`", shorten(&scalar.text)),
             Kind::Sequence(_) => "a list".to_owned(),
         }
@@ -68,7 +70,7 @@ impl Node {
                 .map(|(key, value)| key.weight() + value.weight())
                 .sum(),
             Kind::Sequence(items) => items.iter().map(Self::weight).sum(),
-            Kind::Null | Kind::Scalar(_) => 0,
+            Kind::Null | Kind::Scalar(_) | Kind::Unset => 0,
         }
     }
 
@@ -93,7 +95,7 @@ impl Node {
                     item.gather_paths(&format!("{here}[{index}]"), paths);
                 }
             }
-            Kind::Null | Kind::Scalar(_) => {}
+            Kind::Null | Kind::Scalar(_) | Kind::Unset => {}
         }
         paths.entry(self.span).or_insert_with(|| here.to_owned());
     }

@@ -13,6 +13,8 @@ mod names;
 mod servers;
 mod sites;
 mod templates;
+#[cfg(test)]
+mod tests;
 mod top;
 mod unused;
 mod upstreams;

@@ -60,7 +60,10 @@ fn server_name(text: &str) -> Result<ServerName, Mistake> {
         return wrong("a name has no scheme, port or path; a port belongs to `listen`");
     }
     let name = text.to_ascii_lowercase();
-    let name = name.strip_suffix('.').unwrap_or(&name);
+    let name = name
+        .strip_suffix('.')
+        .filter(|rest| !rest.is_empty())
+        .unwrap_or(&name);
     let made = if let Some(suffix) = name.strip_prefix('*') {
         (suffix.len() > 1 && suffix.starts_with('.')).then(|| ServerName::Suffix(suffix.into()))
     } else if name.starts_with('.') {

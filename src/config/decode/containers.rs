@@ -109,6 +109,7 @@ impl<T: HasBrief> Decode for Brief<T> {
             }),
         };
         let mut record = T::default();
+        context.brief = true;
         record.take(&key, node, context);
         record.finish(node.span, context);
         Some(Self(record))

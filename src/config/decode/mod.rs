@@ -30,6 +30,8 @@ pub struct Context<'a> {
     path: Vec<Step>,
     /// Where the key stands whose value is being decoded; `None` inside a list.
     key: Option<Span>,
+    /// The next key is not in the file: its value stands for the whole mapping.
+    brief: bool,
     /// In which mapping a key would have been right.
     homes: fn(&str) -> Option<String>,
 }
@@ -48,12 +50,16 @@ impl<'a> Context<'a> {
             report,
             path: Vec::new(),
             key: None,
+            brief: false,
             homes,
         }
     }
 
     /// Decodes the value of a key.
     fn below<T: Decode>(&mut self, key: &Node, value: &Node) -> Option<T> {
+        if std::mem::take(&mut self.brief) {
+            return T::decode(value, self);
+        }
         let name = key.text().unwrap_or_default().to_owned();
         self.path.push(Step::Key(name));
         let outer = self.key.replace(key.span);
@@ -105,6 +111,8 @@ impl<'a> Context<'a> {
     /// Complains that something else was expected here.
     pub(super) fn expected(&mut self, node: &Node, what: &str) {
         let complaint = match node.kind {
+            // What it would have been is unknown, and was complained about.
+            super::tree::Kind::Unset => return,
             super::tree::Kind::Null => {
                 Complaint::new(self.place(node), format!("`{}` has no value", self.name()))
                     .help(format!("expected {what}"))

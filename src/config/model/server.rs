@@ -93,7 +93,7 @@ impl Decode for Return {
                 .record(node)
                 .map(|parts| Self::Parts(Box::new(parts))),
             Kind::Scalar(_) => Text::decode(node, context).map(Self::Text),
-            Kind::Null | Kind::Sequence(_) => {
+            Kind::Null | Kind::Sequence(_) | Kind::Unset => {
                 context.expected(
                     node,
                     "a status, or a mapping with `status` and `body` or `url`",

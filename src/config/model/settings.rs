@@ -165,18 +165,21 @@ impl Decode for NextUpstream {
         let texts = List::<Text>::decode(node, context)?;
         let mut words = Vec::new();
         for Spanned { value, span } in &texts.0 {
-            for word in value.text.split_whitespace() {
-                // `off` alone is a flag to YAML's older dialect, and so may come as one of its other names.
-                let word = if matches!(word, "false" | "no") {
-                    "off"
-                } else {
-                    word
+            let mut at = 0;
+            for word in value.text.split(' ') {
+                let place = value.part(*span, at..at + word.len());
+                at += word.len() + 1;
+                // `off` is a flag in YAML's older dialect, and so may come as one of its other names.
+                let word = match word {
+                    "" => continue,
+                    "false" | "no" => "off",
+                    word => word,
                 };
                 if !OCCASIONS.contains(&word) {
                     let hint = near::hint(word, OCCASIONS)
                         .unwrap_or_else(|| format!("expected some of {}", OCCASIONS.join(", ")));
                     let sentence = format!("`{word}` is no reason to try the next server");
-                    context.complain(Complaint::new(*span, sentence).help(hint));
+                    context.complain(Complaint::new(place, sentence).help(hint));
                 }
                 words.push(word.to_owned());
             }

@@ -55,7 +55,10 @@ scalar! {
     "a rate such as `10r/s`, or `unlimited`",
     |text| match text {
         "unlimited" => Ok(None),
-        _ => units::rate(text).map(Some),
+        _ => units::rate(text).map(Some).map_err(|mistake| match near::hint(text, ["unlimited"]) {
+            Some(hint) => mistake.help(hint),
+            None => mistake,
+        }),
     },
     {
         "description": "A rate as 10r/s, or unlimited.",
@@ -210,7 +213,7 @@ macro_rules! only {
                 match word {
                     Some($only) => return Some(Self),
                     Some(word) if others.contains(&word) => context.complain(
-                        Complaint::new(node.span, format!("{} `{word}` is not supported by this version", $what))
+                        Complaint::new(node.span, format!("the {} `{word}` is not supported by this version", $what))
                             .help(concat!("`", $only, "` is")),
                     ),
                     Some(word) => {
@@ -242,13 +245,13 @@ macro_rules! only {
 
 only! {
     /// How a zone counts.
-    pub struct Algorithm = "the algorithm", "leaky_bucket",
+    pub struct Algorithm = "algorithm", "leaky_bucket",
     not yet ["token_bucket", "gcra", "fixed_window", "sliding_window", "sliding_log", "concurrency"]
 }
 
 only! {
     /// How a server is picked.
-    pub struct Balance = "the balance", "round_robin",
+    pub struct Balance = "balance", "round_robin",
     not yet ["least_conn", "ip_hash", "random", "hash"]
 }
 

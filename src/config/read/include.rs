@@ -48,7 +48,7 @@ impl Reader<'_> {
                     }
                 }
             }
-            Kind::Null | Kind::Scalar(_) => {}
+            Kind::Null | Kind::Scalar(_) | Kind::Unset => {}
         }
     }
 
@@ -62,6 +62,7 @@ impl Reader<'_> {
         for item in items {
             match item.text() {
                 Some(text) => names.push((text.to_owned(), item.span)),
+                None if matches!(item.kind, Kind::Unset) => {}
                 None => self.complain(
                     item.span,
                     format!(
@@ -138,7 +139,7 @@ impl Reader<'_> {
         above.pop();
         match root.kind {
             Kind::Mapping(pairs) => self.merge(into, pairs),
-            Kind::Null => {}
+            Kind::Null | Kind::Unset => {}
             Kind::Scalar(_) | Kind::Sequence(_) => self.complain(
                 root.span,
                 format!(

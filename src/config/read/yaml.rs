@@ -141,6 +141,7 @@ impl Builder<'_, '_, '_> {
         }
         let offset = source.find(text).filter(|offset| *offset <= 1);
         let filled = env::fill(text, self.reader.env);
+        let whole = filled.unset.is_empty();
         for (name, place) in filled.unset {
             let part = offset.map_or(span, |offset| Span {
                 file: span.file,
@@ -152,6 +153,12 @@ impl Builder<'_, '_, '_> {
                 format!("the environment variable `{name}` is not set"),
                 Some(format!("set it, or give a default: `${{{name}:-…}}`")),
             );
+        }
+        if !whole {
+            return Node {
+                span,
+                kind: Kind::Unset,
+            };
         }
         let unchanged = filled.text == text;
         Node {
@@ -283,6 +290,7 @@ impl Builder<'_, '_, '_> {
             Some(Collection::Mapping { pairs, known, key }) => match key.take() {
                 None => *key = Some(node),
                 Some(name) => match name.text().map(ToOwned::to_owned) {
+                    None if matches!(name.kind, Kind::Unset) => {}
                     None => {
                         let sentence = format!("a key must be text, not {}", name.describe());
                         self.reader.complain(name.span, sentence, None);
