@@ -1,3 +1,7 @@
 //! weir: a reverse proxy that decides what passes, what waits and what is turned away.
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    weir::cli::main()
+}

@@ -1,1 +1,167 @@
-//! Not built yet.
+//! The composition root: a plan becomes a running gateway.
+//!
+//! Sockets are bound and names resolved before anything starts, so that what cannot work fails at once and
+//! in one place. Then one event loop per core runs until told to stop.
+
+pub mod demo;
+mod gateway;
+mod stop;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use tokio_util::sync::CancellationToken;
+
+use crate::admin::Admin;
+use crate::clock::Clock;
+use crate::config::plan::Plan;
+use crate::limits::Zones;
+use crate::listen::{self, Bound};
+use crate::proxy::Live;
+use crate::telemetry::{self, AccessLog, Writer};
+use crate::upstream::{self, Upstream};
+
+/// A gateway, built and not yet running.
+#[derive(Debug)]
+pub struct App {
+    live: Arc<ArcSwap<Live>>,
+    sockets: Vec<Vec<Bound>>,
+    admin: Option<std::net::TcpListener>,
+    clock: Clock,
+    writer: Writer,
+}
+
+/// Why a gateway could not be started, or did not run to its end.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The access log could not be opened; usually a missing folder or a lack of rights.
+    #[error(transparent)]
+    AccessLog(#[from] telemetry::Error),
+    /// The admin listener's address is taken, or not ours to take.
+    #[error("cannot listen on {address} for admin")]
+    Admin {
+        /// The address.
+        address: SocketAddr,
+        #[source]
+        /// Why.
+        source: std::io::Error,
+    },
+    /// An address to listen on is taken, or not ours to take.
+    #[error(transparent)]
+    Listen(#[from] listen::Error),
+    /// The machine would not give us a thread, a runtime or a signal.
+    #[error("cannot start")]
+    Start(#[source] std::io::Error),
+    /// An upstream's name could not be resolved.
+    #[error(transparent)]
+    Upstream(#[from] upstream::Error),
+}
+
+impl App {
+    /// Builds everything a plan asks for.
+    ///
+    /// # Errors
+    /// When an address cannot be bound, a name not be resolved or a log not be opened.
+    pub fn build(plan: Plan, writer: Writer) -> Result<Self, Error> {
+        let plan = Arc::new(plan);
+        let sockets = bind(&plan)?;
+        let admin = plan
+            .admin
+            .as_ref()
+            .map(|admin| bind_admin(admin.listen))
+            .transpose()?;
+        let access = plan
+            .log
+            .access
+            .as_ref()
+            .map(|log| AccessLog::open(log, &writer))
+            .transpose()?;
+        let upstreams = plan
+            .upstreams
+            .iter()
+            .map(|upstream| Upstream::build(upstream).map(Arc::new))
+            .collect::<Result<_, _>>()?;
+        let zones = Zones::build(&plan);
+        let live = Live::build(plan, zones, upstreams, access);
+        Ok(Self {
+            live: Arc::new(ArcSwap::from_pointee(live)),
+            sockets,
+            admin,
+            clock: Clock::machine(),
+            writer,
+        })
+    }
+
+    /// Runs until a signal says stop and what was in flight is done, or its time is up.
+    ///
+    /// # Errors
+    /// When a thread, a runtime or a signal handler cannot be had.
+    pub fn run(self) -> Result<(), Error> {
+        let stop = CancellationToken::new();
+        let grace = self.live.load().plan.shutdown_timeout;
+        let admin = Admin::new(Arc::clone(&self.live), self.writer.clone());
+        let loops = self
+            .sockets
+            .into_iter()
+            .enumerate()
+            .map(|(number, sockets)| {
+                let run = gateway::Loop {
+                    live: Arc::clone(&self.live),
+                    clock: self.clock.clone(),
+                    // A token is checked behind a lock at every wake-up: one for each loop.
+                    stop: stop.child_token(),
+                    sockets,
+                    grace,
+                };
+                thread::Builder::new()
+                    .name(format!("weir-{number}"))
+                    .spawn(move || run.run())
+            })
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(Error::Start)?;
+
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(Error::Start)?;
+        runtime.block_on(async {
+            if let Some(listener) = self.admin {
+                let listener = tokio::net::TcpListener::from_std(listener).map_err(Error::Start)?;
+                tokio::spawn(admin.clone().serve(listener, CancellationToken::new()));
+            }
+            admin.set_ready(true);
+            tracing::info!("weir {} is running", env!("CARGO_PKG_VERSION"));
+            stop::wait(&self.writer).await.map_err(Error::Start)?;
+            admin.set_ready(false);
+            stop.cancel();
+            stop::drained(loops, grace).await;
+            Ok::<_, Error>(())
+        })?;
+        // Admin connections may linger; nobody waits for those.
+        runtime.shutdown_timeout(Duration::from_millis(100));
+        tracing::info!("weir has stopped");
+        Ok(())
+    }
+}
+
+/// For every loop its own socket on every address, in the order of the plan's listeners.
+fn bind(plan: &Plan) -> Result<Vec<Vec<Bound>>, Error> {
+    let addresses = plan.listeners.iter().map(|listener| &listener.address);
+    let mut loops: Vec<Vec<Bound>> = (0..plan.workers).map(|_| Vec::new()).collect();
+    for bound in listen::bind_all(addresses, plan.workers)? {
+        for (sockets, socket) in loops.iter_mut().zip(bound) {
+            sockets.push(socket);
+        }
+    }
+    Ok(loops)
+}
+
+fn bind_admin(address: SocketAddr) -> Result<std::net::TcpListener, Error> {
+    let failed = |source| Error::Admin { address, source };
+    let listener = std::net::TcpListener::bind(address).map_err(failed)?;
+    listener.set_nonblocking(true).map_err(failed)?;
+    Ok(listener)
+}

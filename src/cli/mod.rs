@@ -1,1 +1,67 @@
-//! Not built yet.
+//! The command line: the only room that prints to a terminal.
+
+mod check;
+mod health;
+mod paint;
+mod run;
+mod schema;
+
+use std::io::Write as _;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// A reverse proxy that decides, request by request, what passes, what waits and what is turned away.
+#[derive(Debug, Parser)]
+#[command(name = "weir", version, about)]
+struct Flags {
+    #[command(subcommand)]
+    verb: Option<Verb>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Check a configuration and list every problem in it
+    Check {
+        /// The configuration
+        #[arg(short, long, default_value = DEFAULT_CONFIG)]
+        config: PathBuf,
+    },
+    /// Ask a running weir's admin listener whether it is well
+    Health {
+        /// Where the admin listener is
+        #[arg(long, default_value = "127.0.0.1:9900")]
+        admin: SocketAddr,
+    },
+    /// Run the gateway; without a configuration, the embedded demo
+    Run {
+        /// The configuration
+        #[arg(short, long)]
+        config: Option<PathBuf>,
+    },
+    /// Print the JSON Schema of the configuration, for editors
+    Schema,
+}
+
+/// Does what the command line says. 0: well; 1: failed, or problems found; 2: a command line or a
+/// configuration that makes no sense.
+#[must_use]
+pub fn main() -> ExitCode {
+    let done = match Flags::parse().verb.unwrap_or(Verb::Run { config: None }) {
+        Verb::Check { config } => return check::run(&config),
+        Verb::Health { admin } => health::run(admin).map(|()| ExitCode::SUCCESS),
+        Verb::Run { config } => run::run(config.as_deref()),
+        Verb::Schema => schema::run()
+            .map(|()| ExitCode::SUCCESS)
+            .map_err(Into::into),
+    };
+    done.unwrap_or_else(|error| {
+        // With nowhere to complain to, the exit status still tells.
+        drop(writeln!(anstream::stderr(), "weir: {error:#}"));
+        ExitCode::FAILURE
+    })
+}
+
+const DEFAULT_CONFIG: &str = "weir.yaml";

@@ -1,1 +1,262 @@
-//! Not built yet.
+//! May a request pass, and when.
+//!
+//! Policy, where `store` is state: which rules hold at a location, what a request's key is, in what order
+//! rules are asked and charged, what the log says and what a refusal tells the client. The order is
+//! nginx's: all `limit_req` first, then the wait if one asks for it, then the `limit_conn`, so that a
+//! request waiting for its turn holds no place.
+
+mod fields;
+mod key;
+mod overrides;
+mod report;
+mod rule;
+#[cfg(test)]
+mod tests;
+mod verdict;
+mod zones;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{HeaderValue, StatusCode};
+
+use self::fields::Name;
+use self::key::Found;
+use self::report::Voice;
+use self::rule::{Connections, Decision, Requests};
+use crate::clock::{Clock, Millis};
+use crate::config::plan::{DryRun, Site};
+use crate::message::{Exchange, LimitStatus};
+use crate::store::Place;
+use crate::store::algorithm::leaky_bucket::Terms;
+
+pub use verdict::{Kind, Permit, Refusal, Verdict};
+pub use zones::{ConnZone, ReqZone, Zones};
+
+/// The limits of one location.
+#[derive(Debug)]
+pub struct Limits {
+    requests: Box<[Requests]>,
+    connections: Box<[Connections]>,
+    requests_voice: Voice,
+    connections_voice: Voice,
+    requests_status: StatusCode,
+    connections_status: StatusCode,
+    /// `RateLimit-Policy`, the same for everybody who has no numbers of their own.
+    policy: Option<HeaderValue>,
+}
+
+impl Limits {
+    /// The limits of a location; `zones` are those of the plan it comes from.
+    #[must_use]
+    pub fn compile(site: &Site, zones: &Zones) -> Self {
+        let mut limits = Self {
+            requests: site
+                .limit_req
+                .iter()
+                .map(|rule| {
+                    let zone = Arc::clone(&zones.req[rule.zone]);
+                    let terms = Terms {
+                        rate: zone.rate,
+                        burst: rule.burst,
+                        delay: rule.delay,
+                    };
+                    Requests { zone, terms }
+                })
+                .collect(),
+            connections: site
+                .limit_conn
+                .iter()
+                .map(|rule| Connections {
+                    zone: Arc::clone(&zones.conn[rule.zone]),
+                    limit: rule.limit,
+                    queue: rule.queue,
+                })
+                .collect(),
+            requests_voice: Voice {
+                dry_run: site.limit_req_dry_run,
+                level: site.limit_req_log_level,
+            },
+            connections_voice: Voice {
+                dry_run: site.limit_conn_dry_run,
+                level: site.limit_conn_log_level,
+            },
+            requests_status: site.limit_req_status,
+            connections_status: site.limit_conn_status,
+            policy: None,
+        };
+        limits.policy = limits.policy(None);
+        limits
+    }
+
+    /// Lets a request in: waits where a rule says so, and gives what it holds while it is in progress.
+    ///
+    /// # Errors
+    /// The refusal, if a rule refuses it.
+    pub async fn admit(&self, exchange: &mut Exchange, clock: &Clock) -> Result<Permit, Refusal> {
+        match self.ask_requests(exchange, clock.now()) {
+            Verdict::Delay(wait) => tokio::time::sleep(wait).await,
+            Verdict::Pass => {}
+            Verdict::Refuse(refusal) => return Err(refusal),
+        }
+        if self.connections.is_empty() {
+            return Ok(Permit::default());
+        }
+        self.take_places(exchange, clock).await
+    }
+
+    /// What the `limit_req` rules say of a request; unless they refuse it, it is charged.
+    pub fn ask_requests(&self, exchange: &mut Exchange, now: Millis) -> Verdict {
+        let voice = self.requests_voice;
+        match rule::decide(&self.requests, exchange, now) {
+            Decision::Accept { rule, outcome } if outcome.wait() > Duration::ZERO => {
+                let name = &self.requests[rule].zone.name.plain;
+                voice.delayed_request(exchange, now, outcome.excess(), name);
+                exchange.limit_req = Some(match voice.dry_run {
+                    DryRun::Off => LimitStatus::Delay,
+                    DryRun::On => LimitStatus::DelayDryRun,
+                });
+                match voice.dry_run {
+                    DryRun::Off => Verdict::Delay(outcome.wait()),
+                    DryRun::On => Verdict::Pass,
+                }
+            }
+            Decision::Accept { .. } => {
+                exchange.limit_req = Some(LimitStatus::Pass);
+                Verdict::Pass
+            }
+            Decision::NoKey { rule } => {
+                let Requests { zone, terms } = &self.requests[rule];
+                voice.request_without_key(exchange, now, &zone.name.plain);
+                self.refuse_request(exchange, &zone.name, terms, None, self.policy.clone())
+            }
+            Decision::NotLimited => Verdict::Pass,
+            Decision::Refuse {
+                rule,
+                keyed,
+                excess,
+                retry_after,
+            } => {
+                let name = &self.requests[rule].zone.name;
+                voice.refused_request(exchange, now, excess, &name.plain);
+                let policy = if keyed.overridden {
+                    self.policy(Some((rule, &keyed.terms)))
+                } else {
+                    self.policy.clone()
+                };
+                self.refuse_request(exchange, name, &keyed.terms, Some(retry_after), policy)
+            }
+        }
+    }
+
+    fn refuse_request(
+        &self,
+        exchange: &mut Exchange,
+        name: &Arc<Name>,
+        terms: &Terms,
+        retry_after: Option<Duration>,
+        policy: Option<HeaderValue>,
+    ) -> Verdict {
+        if self.requests_voice.dry_run == DryRun::On {
+            exchange.limit_req = Some(LimitStatus::RefuseDryRun);
+            return Verdict::Pass;
+        }
+        exchange.limit_req = Some(LimitStatus::Refuse);
+        Verdict::Refuse(Refusal {
+            kind: Kind::Requests,
+            status: self.requests_status,
+            retry_after,
+            name: Arc::clone(name),
+            quota: fields::quota(terms),
+            policy,
+        })
+    }
+
+    /// Takes a place in every `limit_conn` zone. A refusal lets go of those already taken, with the permit.
+    async fn take_places(&self, exchange: &mut Exchange, clock: &Clock) -> Result<Permit, Refusal> {
+        let mut permit = Permit::default();
+        for rule in &self.connections {
+            match self.take_place(rule, exchange, clock).await {
+                Found::Key(Some(place)) => {
+                    exchange.limit_conn = Some(LimitStatus::Pass);
+                    permit.hold(place);
+                }
+                Found::Key(None) => {
+                    let voice = self.connections_voice;
+                    voice.refused_connection(exchange, clock.now(), &rule.zone.name.plain);
+                    return self.refuse_connection(rule, exchange);
+                }
+                Found::Nothing => {}
+                Found::Refuse => {
+                    let (voice, store) = (self.connections_voice, &rule.zone.store);
+                    store.count_refusal(&store.key(b""));
+                    voice.connection_without_key(exchange, clock.now(), &rule.zone.name.plain);
+                    return self.refuse_connection(rule, exchange);
+                }
+            }
+        }
+        Ok(permit)
+    }
+
+    async fn take_place(
+        &self,
+        rule: &Connections,
+        exchange: &Exchange,
+        clock: &Clock,
+    ) -> Found<Option<Place>> {
+        let key = match rule.zone.find(exchange) {
+            Found::Key(key) => key,
+            Found::Nothing => return Found::Nothing,
+            Found::Refuse => return Found::Refuse,
+        };
+        let (store, now) = (&rule.zone.store, clock.now());
+        let place = match &rule.queue {
+            // A dry run changes nothing for the client, so nobody waits in one.
+            Some(queue) if self.connections_voice.dry_run == DryRun::Off => {
+                store.wait(&key, rule.limit, queue, now).await
+            }
+            _ => store.take(&key, rule.limit, now),
+        };
+        Found::Key(place.ok())
+    }
+
+    fn refuse_connection(
+        &self,
+        rule: &Connections,
+        exchange: &mut Exchange,
+    ) -> Result<Permit, Refusal> {
+        if self.connections_voice.dry_run == DryRun::On {
+            exchange.limit_conn = Some(LimitStatus::RefuseDryRun);
+            return Ok(Permit::default());
+        }
+        exchange.limit_conn = Some(LimitStatus::Refuse);
+        Err(Refusal {
+            kind: Kind::Connections,
+            status: self.connections_status,
+            retry_after: None,
+            name: Arc::clone(&rule.zone.name),
+            quota: u64::from(rule.limit),
+            policy: self.policy.clone(),
+        })
+    }
+
+    /// What is enforced here, with other numbers for one rule where a key has its own.
+    fn policy(&self, own: Option<(usize, &Terms)>) -> Option<HeaderValue> {
+        let mut text = String::new();
+        if self.requests_voice.dry_run == DryRun::Off {
+            for (index, rule) in self.requests.iter().enumerate() {
+                let terms = match own {
+                    Some((whose, terms)) if whose == index => terms,
+                    _ => &rule.terms,
+                };
+                fields::add_requests(&mut text, &rule.zone.name, terms);
+            }
+        }
+        if self.connections_voice.dry_run == DryRun::Off {
+            for rule in &self.connections {
+                fields::add_connections(&mut text, &rule.zone.name, rule.limit);
+            }
+        }
+        fields::value(text)
+    }
+}

@@ -1,1 +1,213 @@
-//! Not built yet.
+//! A socket becomes a stream we can name the other end of.
+//!
+//! Accepting must outlive everything that can go wrong around it: no descriptors left, a client gone
+//! before it was greeted, a connection that panics. So an error is waited out rather than returned, and
+//! every connection is a task of its own.
+
+mod socket;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::net::SocketAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
+use std::time::Duration;
+
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::clock::Clock;
+use crate::config::plan::Listen;
+use crate::message::{Peer, Remote};
+use socket::Listening;
+pub use socket::{Bound, bind, bind_all};
+
+/// An accepted connection.
+#[derive(Debug)]
+pub enum Stream {
+    /// Over TCP.
+    Tcp(TcpStream),
+    /// Over a unix socket.
+    Unix(UnixStream),
+}
+
+/// An address could not be listened on.
+#[derive(Debug)]
+pub struct Error {
+    address: Listen,
+    source: io::Error,
+}
+
+impl Error {
+    fn new(address: Listen, source: io::Error) -> Self {
+        Self { address, source }
+    }
+
+    /// The address.
+    #[must_use]
+    pub fn address(&self) -> &Listen {
+        &self.address
+    }
+
+    /// Why.
+    #[must_use]
+    pub fn kind(&self) -> io::ErrorKind {
+        self.source.kind()
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, text: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.address {
+            Listen::Tcp(address) => write!(text, "cannot listen on {address}: ")?,
+            Listen::Unix(path) => write!(text, "cannot listen on unix:{}: ", path.display())?,
+        }
+        match (self.source.kind(), &self.address) {
+            (io::ErrorKind::AddrInUse, _) => text.write_str("address in use"),
+            (io::ErrorKind::AddrNotAvailable, _) => {
+                text.write_str("this machine does not have that address")
+            }
+            (io::ErrorKind::PermissionDenied, Listen::Tcp(_)) => {
+                text.write_str("permission denied (ports below 1024 need a privilege)")
+            }
+            _ => self.source.fmt(text),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.source)
+    }
+}
+
+/// Accepts connections on one event loop until `stop` is cancelled. Each becomes a task in `connections`, by which its
+/// end can be awaited.
+///
+/// # Errors
+/// When the socket cannot be given to this event loop.
+pub async fn accept_loop<F, C>(
+    bound: Bound,
+    clock: Clock,
+    connections: TaskTracker,
+    stop: CancellationToken,
+    on_connection: F,
+) -> Result<(), Error>
+where
+    F: Fn(Stream, Arc<Peer>) -> C,
+    C: Future<Output = ()> + Send + 'static,
+{
+    let listener =
+        Listener::new(bound.socket).map_err(|source| Error::new(bound.address.clone(), source))?;
+    let mut grievance = Grievance::default();
+    let accepting = async {
+        loop {
+            let (stream, remote, local) = match listener.accept().await {
+                Ok(accepted) => accepted,
+                Err(error) if is_clients_doing(&error) => continue,
+                Err(error) => {
+                    grievance.tell(&bound.address, &error);
+                    // The connection stays in the kernel's queue, so asking again at once would spin.
+                    tokio::time::sleep(PATIENCE).await;
+                    continue;
+                }
+            };
+            let serial = CONNECTIONS.fetch_add(1, Ordering::Relaxed) + 1;
+            let peer = Arc::new(Peer::new(remote, local, serial, clock.now()));
+            connections.spawn(isolated(serial, on_connection(stream, peer)));
+        }
+    };
+    stop.run_until_cancelled(accepting).await;
+    Ok(())
+}
+
+enum Listener {
+    Tcp(TcpListener, Option<SocketAddr>),
+    Unix(UnixListener),
+}
+
+impl Listener {
+    fn new(socket: Listening) -> io::Result<Self> {
+        Ok(match socket {
+            Listening::Tcp(socket) => {
+                // Only on a wildcard does each connection have to be asked where it arrived.
+                let fixed = Some(socket.local_addr()?).filter(|local| !local.ip().is_unspecified());
+                Self::Tcp(TcpListener::from_std(socket)?, fixed)
+            }
+            Listening::Unix(socket) => Self::Unix(UnixListener::from_std(socket)?),
+        })
+    }
+
+    async fn accept(&self) -> io::Result<(Stream, Remote, Option<SocketAddr>)> {
+        Ok(match self {
+            Self::Tcp(listener, fixed) => {
+                let (stream, remote) = listener.accept().await?;
+                let local = match fixed {
+                    Some(local) => *local,
+                    None => stream.local_addr()?,
+                };
+                (Stream::Tcp(stream), Remote::Ip(remote), Some(local))
+            }
+            Self::Unix(listener) => {
+                let (stream, _) = listener.accept().await?;
+                (Stream::Unix(stream), Remote::Unix, None)
+            }
+        })
+    }
+}
+
+/// Runs a connection; a panic ends only that connection.
+async fn isolated(serial: u64, connection: impl Future<Output = ()>) {
+    let mut connection = pin!(connection);
+    let panicked = poll_fn(|context| {
+        catch_unwind(AssertUnwindSafe(|| connection.as_mut().poll(context)))
+            .map_or(Poll::Ready(true), |poll| poll.map(|()| false))
+    });
+    if panicked.await {
+        tracing::error!(
+            connection = serial,
+            "a connection's task panicked and was ended"
+        );
+    }
+}
+
+fn is_clients_doing(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::Interrupted
+            | io::ErrorKind::NotConnected
+    )
+}
+
+/// A complaint that is not repeated more than once a second.
+#[derive(Default)]
+struct Grievance(Option<Instant>);
+
+impl Grievance {
+    fn tell(&mut self, address: &Listen, error: &io::Error) {
+        if self
+            .0
+            .is_some_and(|told| told.elapsed() < Duration::from_secs(1))
+        {
+            return;
+        }
+        self.0 = Some(Instant::now());
+        tracing::error!(?address, %error, "connections cannot be accepted; trying again");
+    }
+}
+
+/// `$connection` of the last connection: one series for all event loops.
+static CONNECTIONS: AtomicU64 = AtomicU64::new(0);
+
+/// How long is waited when there is no descriptor, or no memory, for another connection.
+const PATIENCE: Duration = Duration::from_millis(100);

@@ -28,8 +28,6 @@ pub struct Exchange {
     pub started: Millis,
     /// `$connection_requests`
     pub number: u64,
-    /// What the connection had received before this request's body: for `$request_length`.
-    pub head_length: u64,
     /// Bytes of the request's body read so far, framing not counted.
     pub body_received: u64,
     /// What the connection had sent before this answer: for `$bytes_sent`.
@@ -120,7 +118,6 @@ impl Exchange {
         let number = peer.count_request();
         Self {
             sent_before: peer.line.sent(),
-            head_length: 0,
             body_received: 0,
             plan,
             server,
@@ -145,6 +142,24 @@ impl Exchange {
     #[must_use]
     pub fn server(&self) -> &Server {
         &self.plan.servers[self.server]
+    }
+
+    /// `$request_length`: the request line and the fields as a plain spelling of them would be long, and
+    /// the body received so far.
+    #[must_use]
+    pub fn request_length(&self) -> u64 {
+        let target = match self.head.uri.path_and_query() {
+            Some(target) if self.head.uri.authority().is_none() => target.as_str().len(),
+            _ => self.head.uri.to_string().len(),
+        };
+        let line = self.head.method.as_str().len() + target + "  HTTP/1.1\r\n\r\n".len();
+        let fields: usize = self
+            .head
+            .headers
+            .iter()
+            .map(|(name, value)| name.as_str().len() + value.len() + ": \r\n".len())
+            .sum();
+        (line + fields) as u64 + self.body_received
     }
 
     /// `$request_id`, made when it is first asked for.

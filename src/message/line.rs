@@ -5,7 +5,8 @@
 //! socket, not when hyper has taken it. They meet here. All of it stays on one event loop, so the
 //! atomics are never contended; they only make the type shareable.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use std::task::Waker;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -22,8 +23,19 @@ pub struct Line {
     received: AtomicU64,
     sent: AtomicU64,
     linger: AtomicBool,
+    // The final answer is there, or there is no request: no interim answer has a place any more.
+    decided: AtomicBool,
+    // hyper has let go of the answer's body; the request is over with the next flush.
+    answered: AtomicBool,
+    unsent: AtomicBool,
+    gone: AtomicBool,
+    refused: AtomicU16,
+    drains: AtomicU32,
+    // Whether there is anything in the two locks below: a load instead of two locks for every flush.
+    waiting: AtomicBool,
     interim: Mutex<Vec<u8>>,
     finishing: Mutex<Option<Box<dyn Tail>>>,
+    waker: Mutex<Option<Waker>>,
 }
 
 /// Where a connection is between two requests.
@@ -49,8 +61,16 @@ impl Line {
             received: AtomicU64::new(0),
             sent: AtomicU64::new(0),
             linger: AtomicBool::new(false),
+            decided: AtomicBool::new(true),
+            answered: AtomicBool::new(false),
+            unsent: AtomicBool::new(false),
+            gone: AtomicBool::new(false),
+            refused: AtomicU16::new(0),
+            drains: AtomicU32::new(0),
+            waiting: AtomicBool::new(false),
             interim: Mutex::new(Vec::new()),
             finishing: Mutex::new(None),
+            waker: Mutex::new(None),
         }
     }
 
@@ -123,45 +143,239 @@ impl Line {
         self.linger.load(Ordering::Relaxed)
     }
 
-    /// Hands over an interim (1xx) answer, encoded, to go out before the final one.
+    /// Hands over an interim (1xx) answer, encoded, to go out before the final one. Nobody has to have
+    /// one: it is left out when it comes after the final one, or when too many wait already for a client
+    /// that does not read.
     // hyper's server cannot send these; `serve` writes them between two of hyper's messages.
     pub fn send_interim(&self, head: &[u8]) {
-        self.interim.lock().extend_from_slice(head);
+        if self.decided.load(Ordering::Relaxed) {
+            return;
+        }
+        {
+            let mut interim = self.interim.lock();
+            if interim.len() + head.len() > MOST_INTERIM {
+                return;
+            }
+            interim.extend_from_slice(head);
+        }
+        self.waiting.store(true, Ordering::Relaxed);
+        // Who hands it over need not run in the connection's task.
+        self.wake();
     }
 
     /// Takes the interim answers that have not gone out yet.
     pub fn take_interim(&self) -> Vec<u8> {
+        if !self.waiting.load(Ordering::Relaxed) {
+            return Vec::new();
+        }
         std::mem::take(&mut *self.interim.lock())
+    }
+
+    /// A request's head has been read and it goes on the road.
+    pub fn begin(&self) {
+        self.answered.store(false, Ordering::Relaxed);
+        self.decided.store(false, Ordering::Relaxed);
+        self.enter(Phase::Busy);
+    }
+
+    /// The final answer is there, and about to be written.
+    pub fn decide(&self) {
+        self.decided.store(true, Ordering::Relaxed);
+        // Bytes of an earlier answer are still on their way and this one's will follow in the same
+        // write: what could not go out between the two has lost its place.
+        if self.unsent() {
+            self.interim.lock().clear();
+        }
+    }
+
+    /// All of the answer has been taken by the connection.
+    pub fn answered(&self) {
+        self.answered.store(true, Ordering::Relaxed);
     }
 
     /// The answer's body has ended: its tail waits here for the last byte to leave the socket.
     pub fn finish_when_flushed(&self, tail: Box<dyn Tail>) {
+        // A connection that breaks lets go of its socket first and of the body after it. A tail kept
+        // then would never end, and it holds the peer that holds this line.
+        if self.gone.load(Ordering::Relaxed) {
+            tail.finish(Ending::Aborted);
+            return;
+        }
         // A tail still here belongs to a pipelined answer that hyper has not flushed on its own; it
         // leaves with this one's bytes at the latest, and its request is over.
         let earlier = self.finishing.lock().replace(tail);
+        self.waiting.store(true, Ordering::Relaxed);
         if let Some(earlier) = earlier {
             earlier.finish(Ending::Complete);
         }
     }
 
-    /// All that was written has left.
-    pub fn flushed(&self) {
-        let tail = self.finishing.lock().take();
-        if let Some(tail) = tail {
-            self.enter(Phase::Idle);
-            tail.finish(Ending::Complete);
+    /// Says whether something that was written has not left yet.
+    pub fn set_unsent(&self, unsent: bool) {
+        self.unsent.store(unsent, Ordering::Relaxed);
+    }
+
+    /// Whether something that was written has not left yet.
+    pub fn unsent(&self) -> bool {
+        self.unsent.load(Ordering::Relaxed)
+    }
+
+    /// All that was written has left. True when that was the end of a request: the next is awaited.
+    pub fn flushed(&self) -> bool {
+        self.set_unsent(false);
+        if self.waiting.load(Ordering::Relaxed) {
+            self.waiting
+                .store(!self.interim.lock().is_empty(), Ordering::Relaxed);
+            let tail = self.finishing.lock().take();
+            if let Some(tail) = tail {
+                tail.finish(Ending::Complete);
+            }
         }
+        // While its body is still being discarded, what comes is not the next request.
+        if self.drains.load(Ordering::Relaxed) > 0 || !self.answered.load(Ordering::Relaxed) {
+            return false;
+        }
+        self.answered.store(false, Ordering::Relaxed);
+        self.enter(Phase::Idle);
+        true
+    }
+
+    /// What came was not a request, and was answered with this status.
+    pub fn refuse(&self, status: u16) {
+        self.refused.store(status, Ordering::Relaxed);
+    }
+
+    /// The status something that was not a request has been answered with.
+    pub fn refused(&self) -> Option<u16> {
+        Some(self.refused.load(Ordering::Relaxed)).filter(|status| *status != 0)
+    }
+
+    /// A request's body is being discarded after its answer, until [`Line::drained`].
+    pub fn draining(&self) {
+        self.drains.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A request's body that was discarded has ended, or has been given up.
+    pub fn drained(&self) {
+        self.drains.fetch_sub(1, Ordering::Relaxed);
+        // Only the connection's own task can begin to wait for the next request.
+        self.wake();
+    }
+
+    /// Says which task drives the connection.
+    pub fn driven_by(&self, waker: &Waker) {
+        *self.waker.lock() = Some(waker.clone());
     }
 
     /// The connection is gone.
     pub fn closed(&self) {
+        self.gone.store(true, Ordering::Relaxed);
+        *self.waker.lock() = None;
         let tail = self.finishing.lock().take();
         if let Some(tail) = tail {
             tail.finish(Ending::Aborted);
+        }
+    }
+
+    fn wake(&self) {
+        if let Some(waker) = &*self.waker.lock() {
+            waker.wake_by_ref();
         }
     }
 }
 
 fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Bytes of interim answers that may wait: a backend can send them without end.
+const MOST_INTERIM: usize = 64 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::clock::Millis;
+    use crate::message::{Peer, Remote};
+
+    #[derive(Debug)]
+    struct Ended(Arc<Peer>, Arc<Mutex<Vec<Ending>>>);
+
+    impl Tail for Ended {
+        fn sent(&mut self, _bytes: usize) {}
+
+        fn peer(&self) -> &Arc<Peer> {
+            &self.0
+        }
+
+        fn finish(self: Box<Self>, ending: Ending) {
+            self.1.lock().push(ending);
+        }
+    }
+
+    fn peer() -> Arc<Peer> {
+        Arc::new(Peer::new(Remote::Unix, None, 1, Millis(0)))
+    }
+
+    #[test]
+    fn a_tail_ends_with_the_flush_and_the_next_request_is_awaited() {
+        let (peer, endings) = (peer(), Arc::default());
+        peer.line.begin();
+        peer.line
+            .finish_when_flushed(Box::new(Ended(Arc::clone(&peer), Arc::clone(&endings))));
+        peer.line.answered();
+        assert!(endings.lock().is_empty());
+        assert!(peer.line.flushed());
+        assert_eq!(*endings.lock(), [Ending::Complete]);
+        assert_eq!(peer.line.phase(), Phase::Idle);
+        assert!(!peer.line.flushed());
+    }
+
+    #[test]
+    fn a_flush_in_the_middle_of_an_answer_is_not_its_end() {
+        let peer = peer();
+        peer.line.begin();
+        assert!(!peer.line.flushed());
+        assert_eq!(peer.line.phase(), Phase::Busy);
+    }
+
+    /// hyper drops the socket before the body.
+    #[test]
+    fn a_tail_that_comes_after_the_end_of_the_connection_is_not_kept() {
+        let (peer, endings) = (peer(), Arc::default());
+        peer.line.closed();
+        peer.line
+            .finish_when_flushed(Box::new(Ended(Arc::clone(&peer), Arc::clone(&endings))));
+        assert_eq!(*endings.lock(), [Ending::Aborted]);
+        assert_eq!(Arc::strong_count(&peer), 1);
+    }
+
+    #[test]
+    fn interim_answers_do_not_pile_up_without_bound() {
+        let peer = peer();
+        peer.line.begin();
+        for _ in 0..10_000 {
+            peer.line.send_interim(b"HTTP/1.1 102 Processing\r\n\r\n");
+        }
+        assert!(peer.line.take_interim().len() <= MOST_INTERIM);
+        peer.line.send_interim(b"HTTP/1.1 102 Processing\r\n\r\n");
+        assert!(!peer.line.take_interim().is_empty());
+    }
+
+    #[test]
+    fn an_interim_answer_never_stands_inside_or_behind_the_final_one() {
+        let peer = peer();
+        peer.line.begin();
+        peer.line.send_interim(b"in time");
+        peer.line.decide();
+        peer.line.send_interim(b"too late");
+        assert_eq!(peer.line.take_interim(), b"in time");
+
+        peer.line.begin();
+        peer.line.set_unsent(true);
+        peer.line.send_interim(b"behind an earlier answer");
+        peer.line.decide();
+        assert!(peer.line.take_interim().is_empty());
+    }
 }

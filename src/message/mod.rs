@@ -2,15 +2,19 @@
 
 pub mod answer;
 pub mod body;
+pub mod drain;
 pub mod exchange;
 pub mod headers;
 pub mod line;
 pub mod peer;
 pub mod target;
+#[cfg(test)]
+pub(crate) mod testing;
 pub mod upload;
 pub mod vars;
 
 pub use body::{Body, Tail};
+pub use drain::drain;
 pub use exchange::{Attempt, Ending, Exchange, LimitStatus};
 pub use line::{Line, Phase};
 pub use peer::{Peer, Remote};

@@ -1,1 +1,165 @@
-//! Not built yet.
+//! The road itself: one request from its head to its last byte.
+
+mod failure;
+mod live;
+mod site;
+mod visit;
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use http::{HeaderMap, HeaderValue, Method, Request, Response, Version, header};
+use http_body::Body as _;
+use hyper::body::Incoming;
+
+pub use live::Live;
+
+use crate::clock::Clock;
+use crate::config::plan::{Action, Forward};
+use crate::message::target::Target;
+use crate::message::{Body, Exchange, Peer, Upload, headers};
+use crate::upstream::{Download, Outgoing, Upstream};
+use failure::Failure;
+use site::Site;
+use visit::Visit;
+
+/// Takes requests of one listener down the road.
+#[derive(Debug, Clone)]
+pub struct Proxy {
+    live: Arc<ArcSwap<Live>>,
+    listener: usize,
+    clock: Clock,
+}
+
+/// The connection is to be closed without an answer (nginx's 444).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NoAnswer;
+
+impl Proxy {
+    /// For the listener with this index in the plan.
+    #[must_use]
+    pub fn new(live: Arc<ArcSwap<Live>>, listener: usize, clock: Clock) -> Self {
+        Self {
+            live,
+            listener,
+            clock,
+        }
+    }
+
+    /// Takes one request down the whole road and comes back with a response, or with the wish to
+    /// close without one.
+    pub async fn handle(
+        &self,
+        peer: Arc<Peer>,
+        request: Request<Incoming>,
+    ) -> Result<Response<Body<Download>>, NoAnswer> {
+        // One generation for the whole request, whatever a reload does meanwhile. `load_full`, not
+        // `load`: arc-swap's guards are few and meant to be short, and this one lives across awaits.
+        let live = self.live.load_full();
+        let (head, incoming) = request.into_parts();
+        let (target, misfit) = match Target::parse(&head) {
+            Ok(target) => (target, None),
+            Err(misfit) => (Target::default(), Some(misfit)),
+        };
+        let server = live.sites.server(self.listener, target.host(&head));
+        let plan = Arc::clone(&live.plan);
+        let exchange = Exchange::begin(plan, server, peer, head, target, self.clock.now());
+        let mut visit = Visit::begin(exchange, Arc::clone(&live), self.clock.clone());
+
+        // A target that does not parse has no path, and so gets the server's own settings.
+        let site = live
+            .sites
+            .find(server, visit.exchange.target.path(&visit.exchange.head));
+        let mut unread = Some(incoming);
+        let answered = match misfit {
+            Some(misfit) => Err(Failure::BadTarget(misfit)),
+            None if live.adds_slash(&visit.exchange) => Ok(site::slash_added(&visit.exchange)),
+            None => self.pass(&mut visit, site, &mut unread).await,
+        };
+        let mut response = match answered {
+            Ok(response) => response,
+            Err(failure) => {
+                visit.exchange.status = Some(failure.status());
+                failure.answer(&visit.exchange, &site.plan)?
+            }
+        };
+        let drained = unread.is_none_or(|incoming| visit.discard(incoming));
+        if !drained || visit.is_last(site) {
+            response
+                .headers_mut()
+                .insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
+        visit.exchange.status = Some(response.status());
+        if live.keeps_sent_headers() {
+            visit.exchange.sent_headers = response.headers().clone();
+        }
+        Ok(response.map(|body| body.with_tail(visit)))
+    }
+
+    /// Limits, then access, then the answer: nginx's order of phases, except that limits also hold
+    /// where the answer is a `return`.
+    async fn pass(
+        &self,
+        visit: &mut Visit,
+        site: &Site,
+        unread: &mut Option<Incoming>,
+    ) -> Result<Response<Body<Download>>, Failure> {
+        site.apply_timeouts(&visit.exchange.peer);
+        let announced = unread
+            .as_ref()
+            .map_or(0, |incoming| incoming.size_hint().lower());
+        if site.plan.max_body.is_some_and(|limit| announced > limit) {
+            return Err(Failure::TooLarge);
+        }
+        if matches!(visit.exchange.head.method, Method::CONNECT | Method::TRACE) {
+            return Err(Failure::Method);
+        }
+        // Waits here when a rule says wait.
+        visit.permit = Some(site.limits.admit(&mut visit.exchange, &self.clock).await?);
+        if !site.admits(&visit.exchange.peer) {
+            return Err(Failure::Forbidden);
+        }
+        match (&site.plan.action, &site.upstream) {
+            (Action::Forward(forward), Some(upstream)) => {
+                let upload = unread.take().map_or_else(Upload::none, |incoming| {
+                    Upload::new(incoming, site.plan.max_body, site.plan.timeouts.body)
+                });
+                visit.progress = upload.progress();
+                self.forward(visit, forward, upstream, upload).await
+            }
+            (Action::Return(answer), _) => site::returned(answer, &visit.exchange),
+            (Action::Forward(_) | Action::NotFound, _) => Err(Failure::NotFound),
+        }
+    }
+
+    async fn forward(
+        &self,
+        visit: &mut Visit,
+        forward: &Forward,
+        upstream: &Upstream,
+        upload: Upload,
+    ) -> Result<Response<Body<Download>>, Failure> {
+        let exchange = &mut visit.exchange;
+        exchange.proxy_host.clone_from(&forward.host);
+        let mut copied = HeaderMap::with_capacity(exchange.head.headers.len() + ADDED_FIELDS);
+        headers::for_upstream(exchange, forward, &mut copied);
+        let outgoing = Outgoing {
+            method: exchange.head.method.clone(),
+            target: headers::target_for(exchange, forward)?,
+            headers: copied,
+            upload,
+        };
+        let response = upstream
+            .send(exchange, forward, outgoing, &self.clock)
+            .await?;
+        let (mut head, mut download) = response.into_parts();
+        visit.stopwatch = Some(download.stopwatch());
+        headers::clean_response(&mut head.headers);
+        // The backend's version says nothing about what this client understands.
+        head.version = Version::HTTP_11;
+        Ok(Response::from_parts(head, Body::download(download)))
+    }
+}
+
+/// Fields that forwarding usually adds: the X-Forwarded- family and Via.
+const ADDED_FIELDS: usize = 4;

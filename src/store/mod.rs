@@ -1,1 +1,43 @@
-//! Not built yet.
+//! Where the counting lives: buckets and places, and how long each is remembered.
+//!
+//! State apart from policy. Nothing in here knows of requests, rules or templates; it is given a key of
+//! some bytes, the time and the numbers, and answers. What it promises is what an attacker would like to
+//! break: memory never grows past a zone's `size`, no key can be chosen to make lookups slow, and no
+//! bucket in debt is forgotten while there is another to forget.
+
+pub mod algorithm;
+pub mod key;
+pub mod slots;
+mod table;
+mod warning;
+pub mod zone;
+
+pub use key::Key;
+pub use slots::{Place, Slots};
+pub use zone::Zone;
+
+/// What one key costs, all in, at most: a zone of `size` bytes holds `size / BYTES_PER_KEY` keys.
+pub const BYTES_PER_KEY: usize = 64;
+
+/// How often a zone has said what.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Requests that passed at once.
+    pub pass: u64,
+    /// Requests that had to wait and then passed.
+    pub delay: u64,
+    /// Requests that were turned away.
+    pub refuse: u64,
+    /// How often the zone's memory was too small: live buckets pushed out of a [`Zone`], requests turned
+    /// away by [`Slots`] for want of room.
+    pub evictions: u64,
+}
+
+impl std::ops::AddAssign for Counts {
+    fn add_assign(&mut self, other: Self) {
+        self.pass += other.pass;
+        self.delay += other.delay;
+        self.refuse += other.refuse;
+        self.evictions += other.evictions;
+    }
+}

@@ -1,1 +1,18 @@
-//! Not built yet.
+//! What we tell operators: the access log, the error log and the numbers.
+//!
+//! One decision shapes the room: an event loop never waits for a log. Lines are handed to a [`Writer`],
+//! which takes them to their file on a thread of its own; when that thread cannot keep up, lines are
+//! dropped and counted, and traffic goes on.
+
+mod access;
+mod counters;
+mod error_log;
+mod page;
+mod stamp;
+mod writer;
+
+pub use access::{AccessLog, Error};
+pub use counters::{COUNTERS, Connection, Counters};
+pub use error_log::{Guard, start};
+pub use page::{Number, Page};
+pub use writer::{Destination, Sink, Writer};

@@ -1,1 +1,211 @@
-//! Not built yet.
+//! An answer from somebody else.
+//!
+//! [`Upstream::send`] picks a backend, takes a kept connection or makes one, sends, waits for the head, judges, and
+//! perhaps tries the next one. Everything about speaking HTTP to a backend stands behind this seam, so that
+//! hyper's client can be replaced without anybody noticing.
+//!
+//! In one thing we are kinder than nginx: a kept connection that the backend closed just as a request went out is no
+//! failure of the backend. The request, if it may be sent again, goes to the same one over a new connection;
+//! nginx would count a failure and, with `max_fails` at its default, leave a healthy server alone for 10 s.
+
+mod ask;
+mod backend;
+mod balance;
+mod connect;
+mod download;
+mod error;
+mod framing;
+mod interim;
+mod pool;
+mod retry;
+mod sending;
+mod wire;
+
+use std::net::ToSocketAddrs;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use http::{HeaderMap, Method, Response, StatusCode, Uri};
+
+pub use backend::{Address, Backend};
+pub use download::{Download, Stopwatch};
+pub use error::{Error, Invalid, Stage};
+
+use self::ask::{Answer, Failed, Over, ask, report};
+use self::balance::{Balance, Pick, Round, Verdict};
+use self::retry::{Errand, Failure};
+use crate::clock::{Clock, Millis};
+use crate::config::plan;
+use crate::message::{Attempt, Exchange, Upload};
+
+/// A group of backends that stand for each other. Shared by all event loops.
+#[derive(Debug)]
+pub struct Upstream {
+    name: Arc<str>,
+    backends: Box<[Arc<Backend>]>,
+    balance: Balance,
+    tries: u32,
+}
+
+/// A request to send to a backend.
+#[derive(Debug)]
+pub struct Outgoing {
+    /// Its method.
+    pub method: Method,
+    /// Its target, in origin form.
+    pub target: Uri,
+    /// Its header fields, `Host` included. How long the body is need not be said: that is done here.
+    pub headers: HeaderMap,
+    /// Its body.
+    pub upload: Upload,
+}
+
+impl Upstream {
+    /// Looks every name up and makes the group; a name with several addresses is several backends. Blocks, as
+    /// nginx does when it starts.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Resolve`] for a name without an address.
+    pub fn build(plan: &plan::Upstream) -> Result<Self, Error> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let keep = pool::Rules::new(NEXT.fetch_add(1, Ordering::Relaxed), plan);
+        let mut backends = Vec::new();
+        for server in &plan.servers {
+            for address in resolve(&server.address)? {
+                backends.push(Arc::new(Backend::new(address, server, keep)));
+            }
+        }
+        let usable = backends.iter().filter(|backend| !backend.server.down);
+        Ok(Self {
+            name: plan.name.as_ref().into(),
+            tries: u32::try_from(usable.count()).unwrap_or(u32::MAX),
+            balance: Balance::new(plan.balance, &backends),
+            backends: backends.into(),
+        })
+    }
+
+    /// Sends a request to one backend after the other until there is an answer to pass on. Every try is added to
+    /// [`Exchange::attempts`], and a failed one is logged.
+    ///
+    /// # Errors
+    ///
+    /// What went wrong with the last try.
+    pub async fn send(
+        &self,
+        exchange: &mut Exchange,
+        forward: &plan::Forward,
+        outgoing: Outgoing,
+        clock: &Clock,
+    ) -> Result<Response<Download>, Error> {
+        let next = &forward.next_upstream;
+        let mut errand = Errand::new(outgoing, next, self.tries, clock.now());
+        let mut round = Round::default();
+        loop {
+            let pick = self.balance.pick(&self.backends, &mut round, clock.now());
+            let Some(pick) = pick else {
+                return Err(self.nobody(exchange));
+            };
+            let tried = self.ask(&pick, &mut errand, exchange, forward, clock).await;
+            let now = clock.now();
+            let failure = match &tried {
+                Ok(answer) => Failure::Status(answer.response.status()),
+                Err(failed) => Failure::of(&failed.error),
+            };
+            let moves_on = errand.may_move_on(failure, now);
+            match tried {
+                Ok(answer) if !moves_on => {
+                    self.balance.succeeded(&pick);
+                    let pause = forward.read_timeout;
+                    let peer = &exchange.peer;
+                    return Ok(Download::begin(answer, pick.lease, pause, clock, peer));
+                }
+                Ok(_) if failure.is_fault() => self.blame(&pick, now),
+                Ok(_) => self.balance.succeeded(&pick),
+                Err(failed) => {
+                    let innocent = failed.is_stale() || matches!(failed.error, Error::Client(_));
+                    if !innocent {
+                        self.blame(&pick, now);
+                    }
+                    if !moves_on || matches!(failed.error, Error::Client(_)) {
+                        return Err(failed.error);
+                    }
+                }
+            }
+            errand.move_on();
+        }
+    }
+
+    /// Its name, or host and port where `proxy_pass` gave an address.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its backends, in the plan's order.
+    #[must_use]
+    pub fn backends(&self) -> &[Arc<Backend>] {
+        &self.backends
+    }
+
+    /// Asks one backend, and once more if a kept connection turned out to be stale.
+    async fn ask(
+        &self,
+        pick: &Pick,
+        errand: &mut Errand<'_>,
+        exchange: &mut Exchange,
+        forward: &plan::Forward,
+        clock: &Clock,
+    ) -> Result<Answer, Failed> {
+        let backend = &pick.lease;
+        match ask(backend, Over::Kept, errand, exchange, forward, clock).await {
+            Err(failed) if failed.is_stale() && errand.may_repeat(Failure::Error, clock.now()) => {
+                ask(backend, Over::Fresh, errand, exchange, forward, clock).await
+            }
+            tried => tried,
+        }
+    }
+
+    fn blame(&self, pick: &Pick, now: Millis) {
+        if self.balance.failed(pick, now) == Verdict::Disable {
+            let (upstream, server) = (&*self.name, &*pick.lease.name);
+            tracing::warn!(upstream, server, "upstream server temporarily disabled");
+        }
+    }
+
+    fn nobody(&self, exchange: &mut Exchange) -> Error {
+        let error = Error::NoLiveBackend;
+        report(&error, &self.name, exchange);
+        exchange.attempts.push(Attempt {
+            address: Arc::clone(&self.name),
+            status: Some(StatusCode::BAD_GATEWAY),
+            connect: None,
+            header: None,
+            response: Some(std::time::Duration::ZERO),
+        });
+        error
+    }
+}
+
+fn resolve(address: &plan::Address) -> Result<Vec<Address>, Error> {
+    let (host, port) = match address {
+        plan::Address::Tcp { host, port } => (host, *port),
+        plan::Address::Unix(path) => return Ok(vec![Address::Unix(path.clone())]),
+    };
+    let unresolved = |source| Error::Resolve {
+        host: host.clone(),
+        source,
+    };
+    let found: Vec<_> = (&**host, port)
+        .to_socket_addrs()
+        .map_err(unresolved)?
+        .map(Address::Tcp)
+        .collect();
+    if found.is_empty() {
+        return Err(unresolved(std::io::ErrorKind::NotFound.into()));
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests;

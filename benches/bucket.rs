@@ -1,0 +1,145 @@
+//! What one decision costs on one thread: key, hash, lookup, arithmetic and the clock.
+
+use std::hint::black_box;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use criterion::{Criterion, criterion_group, criterion_main};
+use http::{Request, StatusCode};
+use weir::clock::{Clock, Millis};
+use weir::config::plan::{
+    Access, Action, ClientTimeouts, Delay, DryRun, Excess, LimitHeaders, Log, LogLevel, OnEmptyKey,
+    Plan, Rate, ReqRule, ReqZone, Server, Site, Template, Variable,
+};
+use weir::limits::{Limits, Zones};
+use weir::message::target::Target;
+use weir::message::{Exchange, Peer, Remote};
+use weir::store::Zone;
+use weir::store::algorithm::leaky_bucket::{self, Bucket, Terms};
+
+criterion_group!(benches, arithmetic, store, limits);
+criterion_main!(benches);
+
+const TERMS: Terms = Terms {
+    rate: Rate::per_second(10_000),
+    burst: Excess::requests(20),
+    delay: Delay::Never,
+};
+
+/// Enough clients that their buckets do not all sit in the nearest cache.
+const CLIENTS: u32 = 10_000;
+
+fn arithmetic(criterion: &mut Criterion) {
+    let bucket = Bucket {
+        excess: Excess::requests(3),
+        last: Millis(1_000),
+    };
+    criterion.bench_function("the arithmetic alone", |bencher| {
+        bencher.iter(|| leaky_bucket::decide(black_box(bucket), black_box(Millis(1_234)), &TERMS));
+    });
+}
+
+fn store(criterion: &mut Criterion) {
+    let zone = Zone::new("perip", 10 << 20, TERMS.rate);
+    let clock = Clock::machine();
+    let mut number = 0u32;
+    let mut decide = |clients: u32| {
+        number = number.wrapping_add(1);
+        let key = zone.key(&(number.wrapping_mul(2_654_435_761) % clients).to_be_bytes());
+        zone.charge(&key, clock.now(), &TERMS)
+    };
+    criterion.bench_function("key, hash, lookup and clock, one client", |bencher| {
+        bencher.iter(|| decide(1));
+    });
+    criterion.bench_function("key, hash, lookup and clock, 10 000 clients", |bencher| {
+        bencher.iter(|| decide(CLIENTS));
+    });
+}
+
+fn limits(criterion: &mut Criterion) {
+    let plan = Arc::new(plan());
+    let limits = Limits::compile(&plan.servers[0].fallback, &Zones::build(&plan));
+    let clock = Clock::machine();
+    for (address, name) in [
+        ("192.0.2.1:4711", "a whole limit_req, IPv4 client"),
+        ("[2001:db8::1]:4711", "a whole limit_req, IPv6 client"),
+    ] {
+        let mut exchange = exchange(&plan, address.parse().expect("an address"));
+        criterion.bench_function(name, |bencher| {
+            bencher.iter(|| limits.ask_requests(&mut exchange, clock.now()));
+        });
+    }
+}
+
+fn exchange(plan: &Arc<Plan>, address: SocketAddr) -> Exchange {
+    let request = Request::get("/").body(()).expect("a request");
+    Exchange::begin(
+        Arc::clone(plan),
+        0,
+        Arc::new(Peer::new(Remote::Ip(address), None, 1, Millis(0))),
+        request.into_parts().0,
+        Target::default(),
+        Millis(0),
+    )
+}
+
+fn plan() -> Plan {
+    let minute = Duration::from_secs(60);
+    let timeouts = ClientTimeouts {
+        header: minute,
+        body: minute,
+        keepalive: Some(minute),
+        keepalive_requests: 1000,
+        send: minute,
+        lingering: minute,
+    };
+    Plan {
+        workers: 1,
+        shutdown_timeout: Duration::ZERO,
+        log: Log {
+            level: tracing::Level::ERROR,
+            access: None,
+        },
+        admin: None,
+        maps: vec![],
+        req_zones: vec![ReqZone {
+            name: "perip".into(),
+            key: Template::variable(Variable::BinaryRemoteAddr),
+            size: 10 << 20,
+            rate: TERMS.rate,
+            on_empty_key: OnEmptyKey::Skip,
+            ipv6_prefix: 128,
+            overrides: vec![],
+        }],
+        conn_zones: vec![],
+        upstreams: vec![],
+        listeners: vec![],
+        servers: vec![Server {
+            name: "front".into(),
+            names: vec![],
+            timeouts,
+            max_head: 32 << 10,
+            locations: vec![],
+            fallback: Site {
+                limit_req: vec![ReqRule {
+                    zone: 0,
+                    burst: TERMS.burst,
+                    delay: TERMS.delay,
+                }],
+                limit_conn: vec![],
+                limit_req_status: StatusCode::TOO_MANY_REQUESTS,
+                limit_conn_status: StatusCode::SERVICE_UNAVAILABLE,
+                limit_req_dry_run: DryRun::Off,
+                limit_conn_dry_run: DryRun::Off,
+                limit_req_log_level: LogLevel::Error,
+                limit_conn_log_level: LogLevel::Error,
+                limit_headers: LimitHeaders::Ietf,
+                access: Access::default(),
+                max_body: None,
+                timeouts,
+                action: Action::NotFound,
+            },
+        }],
+    }
+}

@@ -1,0 +1,135 @@
+//! What a zone costs when it is shared, when it is large, and when it is flooded.
+
+use std::sync::Barrier;
+use std::time::Duration;
+
+use criterion::{Criterion, criterion_group};
+use tokio::time::Instant;
+use weir::clock::Millis;
+use weir::config::plan::{Delay, Excess, Rate};
+use weir::store::Zone;
+use weir::store::algorithm::leaky_bucket::Terms;
+
+criterion_group!(benches, shared);
+
+fn main() {
+    benches();
+    Criterion::default().configure_from_args().final_summary();
+    bytes_per_key();
+    flood();
+}
+
+const TERMS: Terms = Terms {
+    rate: Rate::per_second(1_000),
+    burst: Excess::requests(20),
+    delay: Delay::Never,
+};
+
+/// Time for one decision as each thread sees it, alone and with a second thread on the same zone.
+fn shared(criterion: &mut Criterion) {
+    for (clients, whose) in [(10_000, "10 000 clients"), (1, "one client")] {
+        for threads in [1, 2] {
+            let zone = Zone::new("perip", 10 << 20, TERMS.rate);
+            let name = format!("{threads} threads on one zone, {whose}");
+            criterion.bench_function(&name, |bencher| {
+                bencher.iter_custom(|times| time_threads(&zone, threads, times, clients));
+            });
+        }
+    }
+}
+
+fn time_threads(zone: &Zone, threads: u32, times: u64, clients: u32) -> Duration {
+    let barrier = Barrier::new(threads as usize);
+    std::thread::scope(|scope| {
+        let running: Vec<_> = (0..threads)
+            .map(|thread| {
+                let barrier = &barrier;
+                scope.spawn(move || {
+                    barrier.wait();
+                    let start = Instant::now();
+                    decide(zone, thread, times, clients);
+                    start.elapsed()
+                })
+            })
+            .collect();
+        running
+            .into_iter()
+            .map(|thread| thread.join().expect("a decision does not panic"))
+            .max()
+            .unwrap_or_default()
+    })
+}
+
+fn decide(zone: &Zone, thread: u32, times: u64, clients: u32) {
+    let mut number = thread.wrapping_mul(7_919);
+    for _ in 0..times {
+        number = number.wrapping_add(1);
+        let client = number.wrapping_mul(2_654_435_761) % clients;
+        zone.charge(&zone.key(&client.to_be_bytes()), Millis(5_000), &TERMS);
+    }
+}
+
+#[expect(clippy::print_stdout, reason = "it is what a bench is for")]
+fn bytes_per_key() {
+    for room in [1_000_000usize, 2_000_000] {
+        let before = resident();
+        let zone = Zone::new("perip", room * 64, TERMS.rate);
+        for number in 0..1_000_000u32 {
+            zone.charge(&zone.key(&number.to_be_bytes()), Millis(0), &TERMS);
+        }
+        println!(
+            "{} keys of a million in a zone with room for {}: {:.1} bytes each by count, {:.1} resident",
+            zone.len(),
+            zone.capacity(),
+            per(zone.memory(), zone.len()),
+            per(resident().saturating_sub(before), zone.len()),
+        );
+    }
+}
+
+#[expect(clippy::print_stdout, reason = "it is what a bench is for")]
+fn flood() {
+    const KEYS: u32 = 10_000_000;
+    let zone = Zone::new("perip", 10 << 20, TERMS.rate);
+    let before = resident();
+    let (mut worst, mut slow, mut first_half) = (Duration::ZERO, 0u32, 0);
+    let start = Instant::now();
+    let mut last = start;
+    for number in 0..KEYS {
+        if number == KEYS / 2 {
+            first_half = resident();
+        }
+        // A thousand new keys a millisecond, none of them drained within the second a zone of this size lasts.
+        let now = Millis(u64::from(number) / 1000);
+        zone.charge(&zone.key(&number.to_be_bytes()), now, &TERMS);
+        let instant = Instant::now();
+        let took = instant - last;
+        last = instant;
+        worst = worst.max(took);
+        slow += u32::from(took > Duration::from_micros(500));
+    }
+    println!(
+        "10 million keys through a 10m zone: {:.0} ns each, the slowest {worst:?}, {slow} over 500 µs; \
+         {} keys kept of {}, {} bytes by count, {} KB resident growth ({} KB of it in the second half), {} evictions",
+        start.elapsed().as_secs_f64() * 1e9 / f64::from(KEYS),
+        zone.len(),
+        zone.capacity(),
+        zone.memory(),
+        resident().saturating_sub(before) / 1024,
+        resident().saturating_sub(first_half) / 1024,
+        zone.counts().evictions,
+    );
+}
+
+fn per(bytes: usize, keys: usize) -> f64 {
+    f64::from(u32::try_from(bytes).unwrap_or(u32::MAX))
+        / f64::from(u32::try_from(keys).unwrap_or(u32::MAX))
+}
+
+/// Memory of this process, in bytes, as Linux counts it.
+fn resident() -> usize {
+    std::fs::read_to_string("/proc/self/statm")
+        .ok()
+        .and_then(|text| text.split(' ').nth(1)?.parse::<usize>().ok())
+        .map_or(0, |pages| pages * 4096)
+}

@@ -1,0 +1,109 @@
+//! `/metrics`: every metric, named once.
+//!
+//! Counters live where they are counted (zones, backends, the process); here they are only read and
+//! written out. A key is never a label: its number is the client's to choose.
+
+use crate::proxy::Live;
+use crate::telemetry::{COUNTERS, Page, Writer};
+
+/// The page in Prometheus's text format.
+pub(super) fn page(live: &Live, writer: &Writer) -> String {
+    let mut page = Page::new();
+    COUNTERS.describe(&mut page);
+    writer.describe(&mut page);
+    zones(live, &mut page);
+    upstreams(live, &mut page);
+    page.finish()
+}
+
+fn zones(live: &Live, page: &mut Page) {
+    let requests = live
+        .plan
+        .req_zones
+        .iter()
+        .zip(&live.zones.req)
+        .map(|(plan, zone)| {
+            (
+                &plan.name,
+                zone.store.counts(),
+                zone.store.len(),
+                zone.store.capacity(),
+            )
+        });
+    let connections = live
+        .plan
+        .conn_zones
+        .iter()
+        .zip(&live.zones.conn)
+        .map(|(plan, zone)| {
+            (
+                &plan.name,
+                zone.store.counts(),
+                zone.store.len(),
+                zone.store.capacity(),
+            )
+        });
+    for (zone, counts, keys, capacity) in requests.chain(connections) {
+        for (verdict, count) in [
+            ("pass", counts.pass),
+            ("delay", counts.delay),
+            ("refuse", counts.refuse),
+        ] {
+            page.counter(
+                "weir_limit_verdicts_total",
+                "What limits said of requests.",
+                &[("zone", zone), ("verdict", verdict)],
+                count,
+            );
+        }
+        let labels = [("zone", &**zone)];
+        page.gauge("weir_zone_keys", "Keys a zone holds.", &labels, keys as u64);
+        page.gauge(
+            "weir_zone_capacity",
+            "Keys a zone can hold.",
+            &labels,
+            capacity as u64,
+        );
+        page.counter(
+            "weir_zone_evictions_total",
+            "Keys pushed out before they had drained, or turned away for want of room.",
+            &labels,
+            counts.evictions,
+        );
+    }
+}
+
+fn upstreams(live: &Live, page: &mut Page) {
+    for (plan, upstream) in live.plan.upstreams.iter().zip(&live.upstreams) {
+        for backend in upstream.backends() {
+            let labels = [("upstream", &*plan.name), ("server", &*backend.name)];
+            for (status, count) in backend.answers() {
+                let status = status.to_string();
+                page.counter(
+                    "weir_upstream_requests_total",
+                    "Requests answered by an upstream server.",
+                    &[labels[0], labels[1], ("status", &status)],
+                    count,
+                );
+            }
+            page.gauge(
+                "weir_upstream_active_requests",
+                "Requests at an upstream server now.",
+                &labels,
+                u64::from(backend.active()),
+            );
+            page.counter(
+                "weir_upstream_connections_total",
+                "Connections opened to it.",
+                &labels,
+                backend.opened(),
+            );
+            page.counter(
+                "weir_upstream_reused_total",
+                "Requests sent over a kept connection.",
+                &labels,
+                backend.reused(),
+            );
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! `weir run`: a configuration, or the demo, until stopped.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+
+use super::paint;
+use crate::app::{App, demo};
+use crate::config::{self, Plan, Report};
+use crate::telemetry;
+
+/// Runs the gateway. 2 if the configuration does not compile, 1 if it fails while starting or running.
+pub(super) fn run(path: Option<&Path>) -> anyhow::Result<ExitCode> {
+    let loaded = match path {
+        Some(path) => config::load(path),
+        None => demo(demo::start().context("the demo's upstream cannot be started")?),
+    };
+    let plan = match loaded {
+        Ok((plan, warnings)) => {
+            if !warnings.is_empty() {
+                paint::draw(&warnings)?;
+            }
+            plan
+        }
+        Err(report) => {
+            paint::draw(&report)?;
+            return Ok(ExitCode::from(2));
+        }
+    };
+    // Held to the end: what is left in the logs is written when it goes.
+    let logs = telemetry::start(plan.log.level).context("cannot start the logs")?;
+    let app = App::build(plan, logs.writer().clone())?;
+    if path.is_none() {
+        anstream::println!("{GREETING}");
+    }
+    app.run()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn demo(echo: SocketAddr) -> Result<(Plan, Report), Report> {
+    config::load_text("demo.yaml", demo::CONFIGURATION, |name| {
+        (name == "ECHO").then(|| echo.to_string())
+    })
+}
+
+const GREETING: &str = "\
+weir demo: http://127.0.0.1:8080, an echo upstream behind it. Each address gets 10 requests a second and a
+burst of 20; /slow two at a time; /queue makes the excess wait. Metrics: http://127.0.0.1:9900/metrics
+
+  curl -i http://127.0.0.1:8080/hello
+      passes, and shows what the upstream was sent
+
+  for i in $(seq 40); do curl -s -o /dev/null -w '%{http_code} ' http://127.0.0.1:8080/; done
+      21 times 200 (the burst and one), one more every 100 ms, the rest 429 with Retry-After
+
+  oha -n 60 -c 30 http://127.0.0.1:8080/queue
+      ten a second: the excess waits for its turn, and where 20 wait already the next gets 429
+
+Ctrl-C stops it. With your own configuration: weir run --config weir.yaml
+";

@@ -1,0 +1,302 @@
+//! `proxy_pass` and what belongs to it.
+
+use std::time::Duration;
+
+use http::{HeaderName, HeaderValue, StatusCode};
+
+use super::sites::Levels;
+use super::templates::When;
+use super::{Compiler, Found};
+use crate::config::decode::{Named, Spanned, Text, mistaken};
+use crate::config::near;
+use crate::config::plan::{
+    Address, Forward, NextUpstream, Part, PathRule, SetHeader, Template, Tries, Variable, Via,
+};
+use crate::config::report::Complaint;
+use crate::config::units;
+
+/// Where a `proxy_pass` leads.
+struct Target {
+    upstream: usize,
+    host: Box<str>,
+    uri: Option<Box<str>>,
+}
+
+/// Headers that say how one connection carries a message; the next connection has its own.
+const HOP_BY_HOP: [&str; 8] = [
+    "connection",
+    "content-length",
+    "keep-alive",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];
+
+impl Compiler<'_> {
+    /// A `proxy_pass` under this path; `None` for a server's own.
+    pub(super) fn forward(
+        &mut self,
+        pass: &Spanned<Text>,
+        path: Option<&PathRule>,
+        levels: Levels<'_>,
+    ) -> Option<Forward> {
+        let target = self.target(pass);
+        let replaces = match path {
+            // A server's own stands where nginx has `location /`.
+            None => 1,
+            Some(PathRule::Exact(text) | PathRule::Prefix(text) | PathRule::PrefixFirst(text)) => {
+                text.len()
+            }
+            Some(PathRule::Expression(_)) => {
+                if target.as_ref().is_some_and(|target| target.uri.is_some()) {
+                    let sentence =
+                        "`proxy_pass` with a path cannot stand under a regular expression";
+                    self.complain_with(pass.span, sentence, "there is no prefix for it to take the place of: leave the path out, the `/` too");
+                }
+                0
+            }
+        };
+        let set_headers = self.set_headers(levels);
+        let target = target?;
+        Some(Forward {
+            upstream: target.upstream,
+            host: target.host,
+            uri: target.uri,
+            replaces,
+            set_headers,
+            via: match levels.find(|settings| &settings.via) {
+                Some(flag) if !flag.value.0 => Via::Off,
+                _ => Via::On,
+            },
+            connect_timeout: self.some_time(levels.find(|s| &s.proxy_connect_timeout), 60),
+            send_timeout: self.some_time(levels.find(|s| &s.proxy_send_timeout), 60),
+            read_timeout: self.some_time(levels.find(|s| &s.proxy_read_timeout), 60),
+            next_upstream: next_upstream(levels),
+        })
+    }
+
+    fn target(&mut self, pass: &Spanned<Text>) -> Option<Target> {
+        let text = pass.value.text.as_str();
+        if text.contains('$') {
+            self.complain(
+                pass.span,
+                "variables in `proxy_pass` are not supported by this version",
+            );
+            return None;
+        }
+        match text.split_once("://") {
+            Some(("http", rest)) => self.url(pass, rest),
+            Some(("https", _)) => {
+                self.complain(
+                    pass.span,
+                    "`https://` upstreams are not supported by this version",
+                );
+                None
+            }
+            Some((scheme, _)) => {
+                let sentence = format!("`{scheme}://` is no scheme for `proxy_pass`");
+                self.complain_with(pass.span, sentence, "expected `http://`");
+                None
+            }
+            None => match self.groups.find(text) {
+                Found::At(upstream) => Some(Target {
+                    upstream,
+                    host: text.into(),
+                    uri: None,
+                }),
+                Found::Broken => None,
+                Found::Nowhere if text.contains('/') && !text.starts_with("unix:") => {
+                    let sentence = format!("`{text}` is neither an upstream nor an address");
+                    self.complain_with(
+                        pass.span,
+                        sentence,
+                        format!("with a path it needs a scheme: `http://{text}`"),
+                    );
+                    None
+                }
+                Found::Nowhere if text.contains(':') => self.address(pass, text, None),
+                Found::Nowhere => {
+                    let hint = near::hint(text, self.groups.all())
+                        .unwrap_or_else(|| format!("expected one of `upstreams`, or an address such as `http://{text}:8080`"));
+                    self.complain_with(pass.span, format!("unknown upstream `{text}`"), hint);
+                    None
+                }
+            },
+        }
+    }
+
+    /// What stands behind `http://`.
+    fn url(&mut self, pass: &Spanned<Text>, rest: &str) -> Option<Target> {
+        let (authority, uri) = if let Some(path) = rest.strip_prefix("unix:") {
+            match path.split_once(':') {
+                Some((path, uri)) => (format!("unix:{path}"), (!uri.is_empty()).then_some(uri)),
+                None => (rest.to_owned(), None),
+            }
+        } else {
+            match rest.find(['/', '?']) {
+                Some(at) => {
+                    let (authority, uri) = rest.split_at(at);
+                    (authority.to_owned(), Some(uri))
+                }
+                None => (rest.to_owned(), None),
+            }
+        };
+        if uri.is_some_and(|uri| {
+            !uri.starts_with('/') || !uri.bytes().all(|byte| byte.is_ascii_graphic())
+        }) {
+            let sentence = format!("`{}` has no path that could be sent", pass.value.text);
+            self.complain_with(
+                pass.span,
+                sentence,
+                "a path begins with `/` and is percent-encoded",
+            );
+            return None;
+        }
+        match self.groups.find(&authority) {
+            Found::At(upstream) => Some(Target {
+                upstream,
+                host: authority.into(),
+                uri: uri.map(Into::into),
+            }),
+            Found::Broken => None,
+            Found::Nowhere => self.address(pass, &authority, uri),
+        }
+    }
+
+    fn address(&mut self, pass: &Spanned<Text>, text: &str, uri: Option<&str>) -> Option<Target> {
+        let address = units::host_port(text)
+            .map_err(|mistake| self.report.add(mistaken(pass.span, mistake)))
+            .ok()?;
+        let (name, host) = match &address {
+            Address::Unix(path) => (format!("unix:{}", path.display()), "localhost"),
+            Address::Tcp { host, port } if host.contains(':') => (format!("[{host}]:{port}"), text),
+            Address::Tcp { host, port } => {
+                if let Found::At(_) = self.groups.find(host) {
+                    let sentence =
+                        format!("`{host}` is an upstream, whose servers have ports of their own");
+                    self.complain_with(pass.span, sentence, format!("write `http://{host}`"));
+                    return None;
+                }
+                let one_word = !host.contains('.') && &**host != "localhost" && !text.contains(':');
+                if let Some(meant) = near::near(host, self.groups.all()).filter(|_| one_word) {
+                    self.warn(
+                        pass.span,
+                        format!("`{host}` is taken for the name of a machine"),
+                        format!("did you mean the upstream `{meant}`?"),
+                    );
+                }
+                (format!("{host}:{port}"), text)
+            }
+        };
+        Some(Target {
+            host: host.into(),
+            uri: uri.map(Into::into),
+            upstream: self.upstream_at(name, address),
+        })
+    }
+
+    /// weir's own headers, and the user's over them.
+    fn set_headers(&mut self, levels: Levels<'_>) -> Vec<SetHeader> {
+        let mut headers: Vec<SetHeader> = [
+            ("host", Variable::ProxyHost),
+            ("x-forwarded-for", Variable::ProxyAddXForwardedFor),
+            ("x-forwarded-proto", Variable::Scheme),
+            ("x-forwarded-host", Variable::Host),
+        ]
+        .into_iter()
+        .map(|(name, variable)| SetHeader {
+            name: HeaderName::from_static(name),
+            value: Template::variable(variable),
+        })
+        .collect();
+        let own = levels.find(|settings| &settings.proxy_set_header);
+        for header in own.map_or_else(Vec::new, |own| self.own_headers(&own.value)) {
+            match headers.iter_mut().find(|known| known.name == header.name) {
+                Some(known) => *known = header,
+                None => headers.push(header),
+            }
+        }
+        headers
+    }
+
+    fn own_headers(&mut self, named: &Named<Text>) -> Vec<SetHeader> {
+        let mut headers: Vec<SetHeader> = Vec::new();
+        for (key, value) in &named.entries {
+            let Ok(name) = HeaderName::try_from(key.value.as_str()) else {
+                let sentence = format!("`{}` is not the name of a header", key.value);
+                self.complain(key.span, sentence);
+                continue;
+            };
+            if HOP_BY_HOP.contains(&name.as_str()) {
+                // `Connection ""` is what nginx needs for keep-alive; here it is so anyway.
+                if name != "connection" || !value.value.text.is_empty() {
+                    let sentence = format!(
+                        "`{}` belongs to one connection and cannot be set",
+                        key.value
+                    );
+                    self.complain_with(
+                        key.span,
+                        sentence,
+                        "weir writes it as the connection to the upstream needs it",
+                    );
+                }
+                continue;
+            }
+            if headers.iter().any(|known| known.name == name) {
+                let sentence = format!("the header `{}` is given twice", key.value);
+                self.complain_with(key.span, sentence, "case makes no difference here");
+            }
+            let value = self.header_value(value);
+            headers.push(SetHeader { name, value });
+        }
+        headers
+    }
+
+    /// A template whose own text can stand in a header.
+    pub(super) fn header_value(&mut self, text: &Spanned<Text>) -> Template {
+        let template = self.template(text, When::Before);
+        let sound = template.parts.iter().all(|part| match part {
+            Part::Text(text) => HeaderValue::from_str(text).is_ok(),
+            Part::Variable(_) => true,
+        });
+        if !sound {
+            let complaint = Complaint::new(
+                text.span,
+                "a header cannot hold line breaks or control characters",
+            );
+            self.report.add(complaint);
+        }
+        template
+    }
+}
+
+fn next_upstream(levels: Levels<'_>) -> NextUpstream {
+    let default = ["error".to_owned(), "timeout".to_owned()];
+    let words = levels
+        .find(|settings| &settings.proxy_next_upstream)
+        .map_or(&default[..], |given| &given.value.0);
+    let has = |word: &str| words.iter().any(|given| given == word);
+    NextUpstream {
+        error: has("error"),
+        timeout: has("timeout"),
+        invalid_header: has("invalid_header"),
+        non_idempotent: has("non_idempotent"),
+        statuses: words
+            .iter()
+            .filter_map(|word| StatusCode::from_bytes(word.strip_prefix("http_")?.as_bytes()).ok())
+            .collect(),
+        tries: match levels
+            .find(|s| &s.proxy_next_upstream_tries)
+            .map(|tries| tries.value.0)
+        {
+            None | Some(0) => Tries::Each,
+            Some(most) => Tries::Most(most),
+        },
+        within: levels
+            .find(|s| &s.proxy_next_upstream_timeout)
+            .map(|time| time.value.0)
+            .filter(|time| *time > Duration::ZERO),
+    }
+}

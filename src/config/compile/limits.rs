@@ -1,0 +1,304 @@
+//! Zones and the rules that use them.
+
+use super::templates::When;
+use super::{Compiler, Found, Names};
+use crate::config::decode::{Field, List, Named, OrOff, Spanned, Text};
+use crate::config::model;
+use crate::config::near;
+use crate::config::plan::{
+    ConnRule, ConnZone, Delay, Excess, Override, OverrideKey, Queue, Rate, ReqRule, ReqZone,
+    Template,
+};
+use crate::config::report::Complaint;
+use crate::config::span::Span;
+use crate::config::units;
+
+/// nginx's least size of a zone: eight pages.
+const LEAST_SIZE: u64 = 32 << 10;
+
+/// The size of a zone that gives none: room for a hundred thousand addresses.
+const DEFAULT_SIZE: u64 = 10 << 20;
+
+/// Which kind of zone a rule looks for.
+#[derive(Clone, Copy)]
+enum Kind {
+    Conn,
+    Req,
+}
+
+impl Compiler<'_> {
+    /// `limit_req_zones`
+    pub(super) fn req_zones(&mut self) -> Vec<ReqZone> {
+        let entries = entries(&self.config.limit_req_zones);
+        entries
+            .iter()
+            .map(|(name, zone)| {
+                let zone = &zone.value;
+                // Any rate can stand in for a rate that was complained about.
+                let rate = zone
+                    .rate
+                    .value()
+                    .map_or(Rate::per_second(1000), |rate| rate.0);
+                ReqZone {
+                    name: name.value.as_str().into(),
+                    key: self.zone_key(zone.key.get()),
+                    size: self.zone_size(zone.size.get()),
+                    rate,
+                    on_empty_key: zone
+                        .on_empty_key
+                        .value()
+                        .map(|word| word.0)
+                        .unwrap_or_default(),
+                    ipv6_prefix: zone.ipv6_prefix.value().map_or(128, |bits| bits.0),
+                    overrides: self.overrides(&zone.overrides, rate),
+                }
+            })
+            .collect()
+    }
+
+    /// `limit_conn_zones`
+    pub(super) fn conn_zones(&mut self) -> Vec<ConnZone> {
+        let entries = entries(&self.config.limit_conn_zones);
+        entries
+            .iter()
+            .map(|(name, zone)| {
+                let zone = &zone.value;
+                if let Found::At(_) = self.req_zones.find(&name.value) {
+                    let sentence = format!("a limit_req zone is called `{}`, too", name.value);
+                    self.complain_with(
+                        name.span,
+                        sentence,
+                        "names of zones are given once, whatever their kind",
+                    );
+                }
+                ConnZone {
+                    name: name.value.as_str().into(),
+                    key: self.zone_key(zone.key.get()),
+                    size: self.zone_size(zone.size.get()),
+                    on_empty_key: zone
+                        .on_empty_key
+                        .value()
+                        .map(|word| word.0)
+                        .unwrap_or_default(),
+                    ipv6_prefix: zone.ipv6_prefix.value().map_or(128, |bits| bits.0),
+                }
+            })
+            .collect()
+    }
+
+    fn zone_key(&mut self, key: Option<&Spanned<Text>>) -> Template {
+        let Some(key) = key else {
+            return Template::default();
+        };
+        if key.value.text.is_empty() {
+            let sentence = "an empty key limits nobody";
+            self.complain_with(
+                key.span,
+                sentence,
+                "expected a text of variables, such as `$binary_remote_addr`",
+            );
+        }
+        let template = self.template(key, When::Before);
+        if template.as_literal().is_some_and(|text| !text.is_empty())
+            && !key.value.text.contains('$')
+        {
+            let sentence = format!(
+                "the key `{}` has no variable: all requests share one bucket",
+                key.value.text
+            );
+            let hint = match near::near(&key.value.text, super::variables::names()) {
+                Some(meant) => format!("did you mean `${meant}`?"),
+                None => "if that is meant, all is well".to_owned(),
+            };
+            self.warn(key.span, sentence, hint);
+        }
+        template
+    }
+
+    fn zone_size(&mut self, size: Option<&Spanned<model::Size>>) -> usize {
+        let bytes = size.map_or(DEFAULT_SIZE, |size| size.value.0);
+        if let Some(size) = size.filter(|_| bytes < LEAST_SIZE) {
+            self.complain_with(
+                size.span,
+                "a zone of this size is too small",
+                "the least is 32k",
+            );
+        }
+        usize::try_from(bytes).unwrap_or(usize::MAX)
+    }
+
+    fn overrides(
+        &mut self,
+        named: &Field<Named<model::Override>>,
+        zone_rate: Rate,
+    ) -> Vec<Override> {
+        let mut overrides: Vec<Override> = Vec::new();
+        for (key, own) in entries(named) {
+            if own
+                .value
+                .rate
+                .key()
+                .or_else(|| own.value.burst.key())
+                .is_none()
+            {
+                self.complain_with(
+                    key.span,
+                    format!("`{}` has nothing of its own", key.value),
+                    "give it a `rate` or a `burst`",
+                );
+            }
+            let whom = match units::network(&key.value) {
+                Ok((network, loose)) => {
+                    if let Some(loose) = loose {
+                        let sentence =
+                            format!("low address bits of `{}` are meaningless", key.value);
+                        self.warn(
+                            key.span,
+                            sentence,
+                            format!("it is read as `{}`", loose.meant),
+                        );
+                    }
+                    OverrideKey::Network(network)
+                }
+                Err(_) => OverrideKey::Text(key.value.as_str().into()),
+            };
+            if overrides.iter().any(|known| known.key == whom) {
+                self.complain(key.span, format!("`{}` is given twice", key.value));
+            }
+            overrides.push(Override {
+                key: whom,
+                rate: own
+                    .value
+                    .rate
+                    .value()
+                    .map_or(Some(zone_rate), |rate| rate.0),
+                burst: own
+                    .value
+                    .burst
+                    .value()
+                    .map(|burst| Excess::requests(burst.0)),
+            });
+        }
+        overrides
+    }
+
+    /// A `limit_req` list.
+    pub(super) fn req_rules(
+        &mut self,
+        given: Option<&Spanned<OrOff<List<model::ReqRule>>>>,
+    ) -> Vec<ReqRule> {
+        let mut seen = Vec::new();
+        let rules = rules(given);
+        rules
+            .iter()
+            .filter_map(|rule| {
+                let rule = &rule.value;
+                let zone = self.zone(rule.zone.get()?, Kind::Req, &mut seen)?;
+                let nodelay = rule.nodelay.get().filter(|flag| flag.value.0);
+                if let (Some(_), Some(delay)) = (nodelay, rule.delay.get()) {
+                    let sentence = "`delay` and `nodelay` contradict each other";
+                    self.complain_with(
+                        delay.span,
+                        sentence,
+                        "`nodelay` lets the whole burst pass at once, `delay: N` the first N of it",
+                    );
+                }
+                Some(ReqRule {
+                    zone,
+                    burst: Excess::requests(rule.burst.value().map_or(0, |burst| burst.0)),
+                    delay: match nodelay {
+                        Some(_) => Delay::Never,
+                        None => Delay::After(Excess::requests(
+                            rule.delay.value().map_or(0, |delay| delay.0),
+                        )),
+                    },
+                })
+            })
+            .collect()
+    }
+
+    /// A `limit_conn` list.
+    pub(super) fn conn_rules(
+        &mut self,
+        given: Option<&Spanned<OrOff<List<model::ConnRule>>>>,
+    ) -> Vec<ConnRule> {
+        let mut seen = Vec::new();
+        let rules = rules(given);
+        rules
+            .iter()
+            .filter_map(|rule| {
+                let rule = &rule.value;
+                let zone = self.zone(rule.zone.get()?, Kind::Conn, &mut seen)?;
+                let queue = rule.queue.value().and_then(|queue| {
+                    let timeout = queue.timeout.get()?;
+                    Some(Queue {
+                        size: queue.size.value()?.0,
+                        timeout: self.some_time(Some(timeout), 1),
+                    })
+                });
+                Some(ConnRule {
+                    zone,
+                    limit: rule.limit.value()?.0,
+                    queue,
+                })
+            })
+            .collect()
+    }
+
+    /// The zone a rule names, which no other rule of its list may name.
+    fn zone(&mut self, name: &Spanned<Text>, kind: Kind, seen: &mut Vec<usize>) -> Option<usize> {
+        let (own, other, this_kind, other_kind) = match kind {
+            Kind::Req => (&self.req_zones, &self.conn_zones, "limit_req", "limit_conn"),
+            Kind::Conn => (&self.conn_zones, &self.req_zones, "limit_conn", "limit_req"),
+        };
+        let text = name.value.text.as_str();
+        match own.find(text) {
+            Found::At(index) if seen.contains(&index) => {
+                let sentence = format!("the zone `{text}` stands twice in this list");
+                self.complain(name.span, sentence);
+                None
+            }
+            Found::At(index) => {
+                seen.push(index);
+                Some(index)
+            }
+            Found::Broken => None,
+            Found::Nowhere => {
+                let complaint = unknown_zone(name.span, text, own, other, this_kind, other_kind);
+                self.report.add(complaint);
+                None
+            }
+        }
+    }
+}
+
+fn unknown_zone(
+    span: Span,
+    name: &str,
+    own: &Names,
+    other: &Names,
+    kind: &str,
+    other_kind: &str,
+) -> Complaint {
+    if let Found::At(_) = other.find(name) {
+        return Complaint::new(span, format!("`{name}` is a {other_kind} zone"))
+            .help(format!("`{kind}` needs one of `{kind}_zones`"));
+    }
+    let hint = near::hint(name, own.all()).or_else(|| {
+        own.known
+            .is_empty()
+            .then(|| format!("there are no `{kind}_zones`"))
+    });
+    Complaint::new(span, format!("unknown zone `{name}`")).hint(hint)
+}
+
+pub(super) fn entries<T>(named: &Field<Named<T>>) -> &[(Spanned<String>, Spanned<T>)] {
+    named.value().map_or(&[], |named| &named.entries)
+}
+
+fn rules<T>(given: Option<&Spanned<OrOff<List<T>>>>) -> &[Spanned<T>] {
+    match given.map(|given| &given.value) {
+        Some(OrOff::On(list)) => &list.0,
+        Some(OrOff::Off) | None => &[],
+    }
+}

@@ -1,0 +1,162 @@
+//! The user's model becomes the plan: names are resolved, rules checked, defaults and inheritance filled in.
+//!
+//! Like decoding, compiling goes on after a mistake, with whatever stands in for the wrong value; the plan that
+//! comes out is only used when the report stayed without errors.
+
+mod access;
+mod answers;
+mod forward;
+mod geo;
+mod limits;
+mod maps;
+mod names;
+mod servers;
+mod sites;
+mod templates;
+#[cfg(test)]
+mod tests;
+mod top;
+mod unused;
+mod upstreams;
+mod variables;
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use super::decode::{Field, Named, Spanned};
+use super::model::{Config, Time};
+use super::plan::{Plan, Upstream};
+use super::report::{Complaint, Report};
+use super::span::Span;
+
+/// Makes the plan.
+pub(super) fn compile(config: &Config, report: &mut Report) -> Plan {
+    let mut compiler = Compiler {
+        config,
+        report,
+        maps: Names::of(&config.maps, |name| name.trim_start_matches('$')),
+        req_zones: Names::of(&config.limit_req_zones, |name| name),
+        conn_zones: Names::of(&config.limit_conn_zones, |name| name),
+        groups: Names::of(&config.upstreams, |name| name),
+        late_maps: Vec::new(),
+        upstreams: Vec::new(),
+        addresses: HashMap::new(),
+    };
+    let maps = compiler.maps();
+    compiler.upstreams();
+    let req_zones = compiler.req_zones();
+    let conn_zones = compiler.conn_zones();
+    let (servers, listeners) = compiler.servers();
+    let plan = Plan {
+        workers: compiler.workers(),
+        shutdown_timeout: config
+            .shutdown_timeout
+            .value()
+            .map_or(Duration::from_secs(30), |time| time.0),
+        log: compiler.log(),
+        admin: compiler.admin(),
+        maps,
+        req_zones,
+        conn_zones,
+        upstreams: std::mem::take(&mut compiler.upstreams),
+        listeners,
+        servers,
+    };
+    compiler.warn_of_unused(&plan);
+    plan
+}
+
+/// What is needed to make one part of the plan refer to another.
+struct Compiler<'a> {
+    config: &'a Config,
+    report: &'a mut Report,
+    maps: Names,
+    req_zones: Names,
+    conn_zones: Names,
+    /// Names of `upstreams`.
+    groups: Names,
+    /// Which maps need something that is not known before the answer.
+    late_maps: Vec<bool>,
+    /// Those of `upstreams`, then those of addresses in `proxy_pass`.
+    upstreams: Vec<Upstream>,
+    /// The latter by name.
+    addresses: HashMap<String, usize>,
+}
+
+/// Names that may be referred to.
+struct Names {
+    known: HashMap<String, usize>,
+    /// Defined, but not understood: nobody is wrong to refer to them.
+    broken: Vec<String>,
+}
+
+/// What a name stands for.
+enum Found {
+    /// This index.
+    At(usize),
+    /// Something that was complained about already.
+    Broken,
+    /// Nothing.
+    Nowhere,
+}
+
+impl Names {
+    fn of<T>(named: &Field<Named<T>>, trim: fn(&str) -> &str) -> Self {
+        let (entries, broken) = named
+            .value()
+            .map_or((&[][..], &[][..]), |named| (&named.entries, &named.broken));
+        Self {
+            known: entries
+                .iter()
+                .enumerate()
+                .map(|(index, (name, _))| (trim(&name.value).to_owned(), index))
+                .collect(),
+            broken: broken.iter().map(|name| trim(name).to_owned()).collect(),
+        }
+    }
+
+    fn find(&self, name: &str) -> Found {
+        match self.known.get(name) {
+            Some(index) => Found::At(*index),
+            None if self.broken.iter().any(|broken| broken == name) => Found::Broken,
+            None => Found::Nowhere,
+        }
+    }
+
+    /// All of them in one order, so that of two equally near misses always the same is offered.
+    fn all(&self) -> Vec<&str> {
+        let mut names: Vec<_> = self.known.keys().map(String::as_str).collect();
+        names.sort_unstable();
+        names
+    }
+}
+
+impl Compiler<'_> {
+    fn complain(&mut self, span: Span, sentence: impl Into<String>) {
+        self.report.add(Complaint::new(span, sentence));
+    }
+
+    fn complain_with(&mut self, span: Span, sentence: impl Into<String>, hint: impl Into<String>) {
+        self.report.add(Complaint::new(span, sentence).help(hint));
+    }
+
+    fn warn(&mut self, span: Span, sentence: impl Into<String>, hint: impl Into<String>) {
+        self.report
+            .add(Complaint::new(span, sentence).help(hint).warning());
+    }
+
+    /// A time that must not be nothing.
+    fn some_time(&mut self, given: Option<&Spanned<Time>>, default: u64) -> Duration {
+        let Some(given) = given else {
+            return Duration::from_secs(default);
+        };
+        if given.value.0.is_zero() {
+            self.complain_with(
+                given.span,
+                "a timeout of nothing would end everything at once",
+                format!("the default is {default}s"),
+            );
+        }
+        given.value.0
+    }
+}

@@ -1,0 +1,145 @@
+//! What holds at one location, after inheritance: the innermost level that gives a setting wins.
+
+use std::time::Duration;
+
+use http::StatusCode;
+
+use super::{Compiler, access};
+use crate::config::decode::{Field, Spanned, Text};
+use crate::config::model::{self, Settings};
+use crate::config::plan::{Action, ClientTimeouts, DryRun, LogLevel, PathRule, Site};
+
+/// The settings that hold somewhere, the innermost first.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Levels<'a>(pub(super) &'a [&'a Settings]);
+
+impl<'a> Levels<'a> {
+    /// The innermost value given.
+    pub(super) fn find<T>(
+        self,
+        pick: impl Fn(&'a Settings) -> &'a Field<T>,
+    ) -> Option<&'a Spanned<T>> {
+        self.0.iter().find_map(|settings| pick(settings).get())
+    }
+
+    /// Each level.
+    pub(super) fn iter(self) -> impl Iterator<Item = &'a Settings> {
+        self.0.iter().copied()
+    }
+}
+
+/// What one level does with its requests.
+#[derive(Clone, Copy)]
+pub(super) struct Does<'a> {
+    /// `proxy_pass`
+    pub(super) pass: &'a Field<Text>,
+    /// `return`
+    pub(super) answer: &'a Field<model::Return>,
+}
+
+impl Does<'_> {
+    /// Whether it does anything at all.
+    pub(super) fn something(self) -> bool {
+        self.pass.key().or_else(|| self.answer.key()).is_some()
+    }
+}
+
+/// nginx's default of `client_max_body_size`.
+const MAX_BODY: u64 = 1 << 20;
+
+impl Compiler<'_> {
+    /// What holds where `levels` do and `does` is done, under this path (`None` for a server's own).
+    pub(super) fn site(
+        &mut self,
+        levels: Levels<'_>,
+        does: Does<'_>,
+        path: Option<&PathRule>,
+        timeouts: ClientTimeouts,
+    ) -> Site {
+        let status = |given: Option<&Spanned<model::LimitStatus>>, default| {
+            given
+                .and_then(|given| StatusCode::from_u16(given.value.0).ok())
+                .unwrap_or(default)
+        };
+        let dry = |given: Option<&Spanned<model::Flag>>| match given {
+            Some(flag) if flag.value.0 => DryRun::On,
+            _ => DryRun::Off,
+        };
+        let level = |given: Option<&Spanned<model::LogLevel>>| {
+            given.map_or(LogLevel::Error, |given| given.value.0)
+        };
+        Site {
+            limit_req: self.req_rules(levels.find(|s| &s.limit_req)),
+            limit_conn: self.conn_rules(levels.find(|s| &s.limit_conn)),
+            limit_req_status: status(
+                levels.find(|s| &s.limit_req_status),
+                StatusCode::TOO_MANY_REQUESTS,
+            ),
+            limit_conn_status: status(
+                levels.find(|s| &s.limit_conn_status),
+                StatusCode::SERVICE_UNAVAILABLE,
+            ),
+            limit_req_dry_run: dry(levels.find(|s| &s.limit_req_dry_run)),
+            limit_conn_dry_run: dry(levels.find(|s| &s.limit_conn_dry_run)),
+            limit_req_log_level: level(levels.find(|s| &s.limit_req_log_level)),
+            limit_conn_log_level: level(levels.find(|s| &s.limit_conn_log_level)),
+            limit_headers: levels
+                .find(|s| &s.limit_headers)
+                .map(|given| given.value.0)
+                .unwrap_or_default(),
+            access: access::compile(levels),
+            max_body: match levels
+                .find(|s| &s.client_max_body_size)
+                .map(|size| size.value.0)
+            {
+                Some(0) => None,
+                Some(bytes) => Some(bytes),
+                None => Some(MAX_BODY),
+            },
+            timeouts: self.client_timeouts(levels, timeouts.header),
+            action: self.action(levels, does, path),
+        }
+    }
+
+    /// Timeouts towards the client; the head's is known to whoever knows the server.
+    pub(super) fn client_timeouts(
+        &mut self,
+        levels: Levels<'_>,
+        header: Duration,
+    ) -> ClientTimeouts {
+        let time = |given: Option<&Spanned<model::Time>>, default| {
+            given.map_or_else(|| Duration::from_secs(default), |given| given.value.0)
+        };
+        ClientTimeouts {
+            header,
+            body: self.some_time(levels.find(|s| &s.client_body_timeout), 60),
+            keepalive: Some(time(levels.find(|s| &s.keepalive_timeout), 75))
+                .filter(|time| !time.is_zero()),
+            keepalive_requests: levels
+                .find(|s| &s.keepalive_requests)
+                .map_or(1000, |most| most.value.0),
+            send: self.some_time(levels.find(|s| &s.send_timeout), 60),
+            lingering: time(levels.find(|s| &s.lingering_timeout), 5),
+        }
+    }
+
+    fn action(&mut self, levels: Levels<'_>, does: Does<'_>, path: Option<&PathRule>) -> Action {
+        match (does.pass.get(), does.answer.get()) {
+            (Some(_), Some(answer)) => {
+                self.complain_with(
+                    answer.span,
+                    "`proxy_pass` and `return` in one place",
+                    "a request is either sent on or answered",
+                );
+                Action::NotFound
+            }
+            (Some(pass), None) => self
+                .forward(pass, path, levels)
+                .map_or(Action::NotFound, |forward| {
+                    Action::Forward(Box::new(forward))
+                }),
+            (None, Some(answer)) => self.answer(answer).map_or(Action::NotFound, Action::Return),
+            (None, None) => Action::NotFound,
+        }
+    }
+}

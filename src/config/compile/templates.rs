@@ -1,0 +1,192 @@
+//! Texts of variables become templates.
+//!
+//! `$name` and `${name}` as in nginx; a `$` that no name follows stands for itself. `${NAME}` in upper case never
+//! gets here: it is the environment's (see `config::read`).
+
+use std::ops::Range;
+
+use super::{Compiler, Found, variables};
+use crate::config::decode::{Spanned, Text};
+use crate::config::near;
+use crate::config::plan::{Part, Template, Variable};
+use crate::config::report::Complaint;
+
+/// When a template is rendered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum When {
+    /// After the answer: everything is known.
+    After,
+    /// Before there is an answer.
+    Before,
+}
+
+/// A piece of text as cut up, not yet understood.
+#[derive(Debug, PartialEq, Eq)]
+enum Piece<'a> {
+    /// Stands for itself.
+    Literal(&'a str),
+    /// `${` with something in it that is not a name, or without an end.
+    Malformed,
+    /// A variable's name.
+    Name(&'a str),
+}
+
+/// Cuts a text up, each piece with its place.
+fn pieces(text: &str) -> Vec<(Piece<'_>, Range<usize>)> {
+    let mut pieces = Vec::new();
+    let mut rest = text;
+    let mut at = 0;
+    while !rest.is_empty() {
+        let (piece, length) = piece(rest);
+        pieces.push((piece, at..at + length));
+        at += length;
+        rest = rest.get(length..).unwrap_or_default();
+    }
+    pieces
+}
+
+fn piece(rest: &str) -> (Piece<'_>, usize) {
+    let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let Some(behind) = rest.strip_prefix('$') else {
+        let end = rest.find('$').unwrap_or(rest.len());
+        return (Piece::Literal(rest.split_at(end).0), end);
+    };
+    if let Some(inside) = behind.strip_prefix('{') {
+        return match inside.split_once('}') {
+            Some((name, _)) if !name.is_empty() && name.chars().all(is_name) => {
+                (Piece::Name(name), name.len() + 3)
+            }
+            Some((wrong, _)) => (Piece::Malformed, wrong.len() + 3),
+            None => (Piece::Malformed, rest.len()),
+        };
+    }
+    let end = behind.find(|c| !is_name(c)).unwrap_or(behind.len());
+    match behind.split_at(end).0 {
+        "" => (Piece::Literal("$"), 1),
+        name => (Piece::Name(name), end + 1),
+    }
+}
+
+impl Compiler<'_> {
+    /// A text as a template.
+    pub(super) fn template(&mut self, text: &Spanned<Text>, when: When) -> Template {
+        let mut parts: Vec<Part> = Vec::new();
+        for (piece, range) in pieces(&text.value.text) {
+            match piece {
+                Piece::Literal(literal) => match parts.last_mut() {
+                    Some(Part::Text(before)) => *before = format!("{before}{literal}").into(),
+                    _ => parts.push(Part::Text(literal.into())),
+                },
+                Piece::Malformed => {
+                    self.wrong_variable(
+                        text,
+                        range,
+                        "`${` without a name and a `}`".to_owned(),
+                        None,
+                    );
+                }
+                Piece::Name(name) => {
+                    if let Some(variable) = self.variable(text, range, name, when) {
+                        parts.push(Part::Variable(variable));
+                    }
+                }
+            }
+        }
+        Template {
+            parts: parts.into(),
+        }
+    }
+
+    fn variable(
+        &mut self,
+        text: &Spanned<Text>,
+        range: Range<usize>,
+        name: &str,
+        when: When,
+    ) -> Option<Variable> {
+        let variable = match self.maps.find(name) {
+            Found::At(index) => Some(Variable::Map(index)),
+            Found::Broken => return None,
+            Found::Nowhere => variables::find(name),
+        };
+        let Some(variable) = variable else {
+            let mut known: Vec<&str> = variables::names().collect();
+            known.extend(self.maps.all());
+            let hint = if name.bytes().all(|byte| byte.is_ascii_digit()) {
+                Some("what an expression captures cannot be used here".to_owned())
+            } else {
+                near::near(name, known).map(|meant| format!("did you mean `${meant}`?"))
+            };
+            self.wrong_variable(text, range, format!("unknown variable `${name}`"), hint);
+            return None;
+        };
+        let late = match &variable {
+            Variable::Map(index) => self.late_maps.get(*index).copied().unwrap_or(false),
+            other => variables::is_late(other),
+        };
+        if late && when == When::Before {
+            let sentence = format!("`${name}` is not known before the answer is");
+            self.wrong_variable(
+                text,
+                range,
+                sentence,
+                Some("here only what is known of the request can be used".to_owned()),
+            );
+        }
+        Some(variable)
+    }
+
+    fn wrong_variable(
+        &mut self,
+        text: &Spanned<Text>,
+        range: Range<usize>,
+        sentence: String,
+        hint: Option<String>,
+    ) {
+        let part = text.value.part(text.span, range);
+        self.report
+            .add(Complaint::new(part, sentence).hint(hint).part_of(text.span));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cut(text: &str) -> Vec<Piece<'_>> {
+        pieces(text).into_iter().map(|(piece, _)| piece).collect()
+    }
+
+    #[test]
+    fn names_end_where_they_end_in_nginx() {
+        assert_eq!(
+            cut("$host:$uri"),
+            [Piece::Name("host"), Piece::Literal(":"), Piece::Name("uri")]
+        );
+        assert_eq!(cut("${host}x"), [Piece::Name("host"), Piece::Literal("x")]);
+        assert_eq!(
+            cut("$server_name$uri"),
+            [Piece::Name("server_name"), Piece::Name("uri")]
+        );
+    }
+
+    #[test]
+    fn a_dollar_without_a_name_is_a_dollar() {
+        assert_eq!(
+            cut("a$ b$"),
+            [
+                Piece::Literal("a"),
+                Piece::Literal("$"),
+                Piece::Literal(" b"),
+                Piece::Literal("$")
+            ]
+        );
+    }
+
+    #[test]
+    fn braces_have_to_be_closed_around_a_name() {
+        assert_eq!(cut("${host"), [Piece::Malformed]);
+        assert_eq!(cut("${}x"), [Piece::Malformed, Piece::Literal("x")]);
+        assert_eq!(cut("${a b}"), [Piece::Malformed]);
+    }
+}

@@ -1,0 +1,134 @@
+//! What a mapping may hold under one key: a [`Field`] that may be left out, or one that is [`Needed`].
+
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+
+use super::{Context, Decode};
+use crate::config::report::Complaint;
+use crate::config::span::Span;
+use crate::config::tree::Node;
+
+/// A value and where it stood.
+#[derive(Debug, Clone)]
+pub struct Spanned<T> {
+    /// The value.
+    pub value: T,
+    /// Where it stood.
+    pub span: Span,
+}
+
+/// A value that may be left out.
+#[derive(Debug, Clone)]
+pub struct Field<T> {
+    value: Option<Spanned<T>>,
+    key: Option<Span>,
+}
+
+/// A value that may not be left out. Still empty where it was, or was wrong; the complaint is made already.
+#[derive(Debug, Clone)]
+pub struct Needed<T>(Field<T>);
+
+impl<T> Default for Field<T> {
+    fn default() -> Self {
+        Self {
+            value: None,
+            key: None,
+        }
+    }
+}
+
+impl<T> Default for Needed<T> {
+    fn default() -> Self {
+        Self(Field::default())
+    }
+}
+
+impl<T> Field<T> {
+    /// The value, if one was given and could be understood.
+    #[must_use]
+    pub fn get(&self) -> Option<&Spanned<T>> {
+        self.value.as_ref()
+    }
+
+    /// The value without its place.
+    #[must_use]
+    pub fn value(&self) -> Option<&T> {
+        self.value.as_ref().map(|given| &given.value)
+    }
+
+    /// Where its key stands, if it was given, understood or not.
+    #[must_use]
+    pub fn key(&self) -> Option<Span> {
+        self.key
+    }
+}
+
+impl<T> Needed<T> {
+    /// The value, if it could be understood.
+    #[must_use]
+    pub fn get(&self) -> Option<&Spanned<T>> {
+        self.0.get()
+    }
+
+    /// The value without its place.
+    #[must_use]
+    pub fn value(&self) -> Option<&T> {
+        self.0.value()
+    }
+}
+
+impl<T: Decode> Decode for Spanned<T> {
+    fn decode(node: &Node, context: &mut Context<'_>) -> Option<Self> {
+        T::decode(node, context).map(|value| Self {
+            value,
+            span: node.span,
+        })
+    }
+}
+
+/// What stands under one key of a record.
+pub(in crate::config) trait Slot {
+    /// Whether a mapping without it is incomplete.
+    const NEEDED: bool;
+
+    /// Takes the value that was found under its key.
+    fn fill(&mut self, key: &Node, value: &Node, context: &mut Context<'_>);
+
+    /// Complains if it is needed and was not there.
+    fn demand(&self, name: &str, at: Span, context: &mut Context<'_>);
+
+    /// What its value looks like.
+    fn schema(generator: &mut SchemaGenerator) -> Schema;
+}
+
+impl<T: Decode + JsonSchema> Slot for Field<T> {
+    const NEEDED: bool = false;
+
+    fn fill(&mut self, key: &Node, value: &Node, context: &mut Context<'_>) {
+        self.key = Some(key.span);
+        self.value = context.below(key, value);
+    }
+
+    fn demand(&self, _: &str, _: Span, _: &mut Context<'_>) {}
+
+    fn schema(generator: &mut SchemaGenerator) -> Schema {
+        generator.subschema_for::<T>()
+    }
+}
+
+impl<T: Decode + JsonSchema> Slot for Needed<T> {
+    const NEEDED: bool = true;
+
+    fn fill(&mut self, key: &Node, value: &Node, context: &mut Context<'_>) {
+        self.0.fill(key, value, context);
+    }
+
+    fn demand(&self, name: &str, at: Span, context: &mut Context<'_>) {
+        if self.0.key.is_none() {
+            context.complain(Complaint::new(at, format!("`{name}` is missing here")));
+        }
+    }
+
+    fn schema(generator: &mut SchemaGenerator) -> Schema {
+        generator.subschema_for::<T>()
+    }
+}

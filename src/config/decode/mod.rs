@@ -1,0 +1,127 @@
+//! The tree becomes the user's model, key by key, without stopping at mistakes.
+//!
+//! Whoever cannot make sense of a value complains and says `None`; the caller goes on with the next one. So a
+//! model may have gaps, but every gap has its complaint, and nothing downstream has to report it again.
+
+mod containers;
+mod field;
+mod record;
+mod scalar;
+
+pub(super) use containers::{Brief, HasBrief, List, Named, OrOff};
+pub(super) use field::{Field, Needed, Slot, Spanned};
+pub(super) use record::{Properties, Record, own_name, record, schema_of};
+pub(super) use scalar::{Text, Unsupported, choice, mistaken, number, scalar, scalar_from};
+
+use super::report::{Complaint, Report};
+use super::span::Span;
+use super::tree::Node;
+
+/// What can be made from a node.
+pub(super) trait Decode: Sized {
+    /// The value; `None` after a complaint.
+    fn decode(node: &Node, context: &mut Context<'_>) -> Option<Self>;
+}
+
+/// Where we are in the tree, and whom to complain to.
+#[derive(Debug)]
+pub struct Context<'a> {
+    report: &'a mut Report,
+    path: Vec<Step>,
+    /// Where the key stands whose value is being decoded; `None` inside a list.
+    key: Option<Span>,
+    /// The next key is not in the file: its value stands for the whole mapping.
+    brief: bool,
+    /// In which mapping a key would have been right.
+    homes: fn(&str) -> Option<String>,
+}
+
+/// One step down.
+#[derive(Debug, Clone)]
+enum Step {
+    Index(usize),
+    Key(String),
+}
+
+impl<'a> Context<'a> {
+    /// At the root.
+    pub(super) fn new(report: &'a mut Report, homes: fn(&str) -> Option<String>) -> Self {
+        Self {
+            report,
+            path: Vec::new(),
+            key: None,
+            brief: false,
+            homes,
+        }
+    }
+
+    /// Decodes the value of a key.
+    fn below<T: Decode>(&mut self, key: &Node, value: &Node) -> Option<T> {
+        if std::mem::take(&mut self.brief) {
+            return T::decode(value, self);
+        }
+        let name = key.text().unwrap_or_default().to_owned();
+        self.path.push(Step::Key(name));
+        let outer = self.key.replace(key.span);
+        let decoded = T::decode(value, self);
+        self.key = outer;
+        self.path.pop();
+        decoded
+    }
+
+    /// Decodes an item of a list.
+    fn item<T: Decode>(&mut self, index: usize, item: &Node) -> Option<T> {
+        self.path.push(Step::Index(index));
+        let outer = self.key.take();
+        let decoded = T::decode(item, self);
+        self.key = outer;
+        self.path.pop();
+        decoded
+    }
+
+    /// What best stands for a whole collection: the key it belongs to, else its beginning.
+    fn place(&self, node: &Node) -> Span {
+        self.key.unwrap_or(node.span)
+    }
+
+    /// The key whose value is being decoded.
+    fn name(&self) -> &str {
+        self.path
+            .iter()
+            .rev()
+            .find_map(|step| match step {
+                Step::Key(key) => Some(key.as_str()),
+                Step::Index(_) => None,
+            })
+            .unwrap_or("the configuration")
+    }
+
+    /// Notes a complaint with the path of where we are.
+    pub(super) fn complain(&mut self, complaint: Complaint) {
+        let path = self
+            .path
+            .iter()
+            .fold(String::new(), |path, step| match step {
+                Step::Key(key) => super::tree::join(&path, key),
+                Step::Index(index) => format!("{path}[{index}]"),
+            });
+        self.report.add(complaint.at(path));
+    }
+
+    /// Complains that something else was expected here.
+    pub(super) fn expected(&mut self, node: &Node, what: &str) {
+        let complaint = match node.kind {
+            // What it would have been is unknown, and was complained about.
+            super::tree::Kind::Unset => return,
+            super::tree::Kind::Null => {
+                Complaint::new(self.place(node), format!("`{}` has no value", self.name()))
+                    .help(format!("expected {what}"))
+            }
+            _ => Complaint::new(
+                node.span,
+                format!("expected {what}, found {}", node.describe()),
+            ),
+        };
+        self.complain(complaint);
+    }
+}

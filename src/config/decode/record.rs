@@ -1,0 +1,224 @@
+//! Mappings with known keys: the `record!` macro.
+//!
+//! It makes from one declaration the struct, its decoding, its list of known keys and its JSON Schema, the
+//! doc comments becoming the schema's descriptions: a key is named once, and cannot be known to one of them
+//! and unknown to another.
+
+use schemars::{Schema, SchemaGenerator};
+use serde_json::{Map, Value, json};
+
+use super::Context;
+use crate::config::near;
+use crate::config::report::Complaint;
+use crate::config::span::Span;
+use crate::config::tree::{Kind, Node};
+
+/// A mapping with known keys.
+pub trait Record: Default {
+    /// Takes a key's value; `false` if the key is not one of its own.
+    #[doc(hidden)]
+    fn take(&mut self, key: &Node, value: &Node, context: &mut Context<'_>) -> bool;
+
+    /// Complains about what is missing.
+    #[doc(hidden)]
+    fn finish(&mut self, at: Span, context: &mut Context<'_>);
+
+    /// All keys it knows.
+    fn keys() -> Vec<&'static str>;
+
+    /// Adds its keys to a JSON Schema.
+    #[doc(hidden)]
+    fn properties(generator: &mut SchemaGenerator, schema: &mut Properties);
+}
+
+/// The part of a JSON Schema that a record adds to.
+#[derive(Debug, Default)]
+pub struct Properties {
+    known: Map<String, Value>,
+    required: Vec<Value>,
+}
+
+impl Properties {
+    /// Adds a key.
+    pub(in crate::config) fn add(
+        &mut self,
+        name: &str,
+        doc: &str,
+        needed: bool,
+        mut schema: Schema,
+    ) {
+        let object = schema.ensure_object();
+        object.insert("description".to_owned(), json!(tidy(doc)));
+        self.known.insert(name.to_owned(), schema.to_value());
+        if needed {
+            self.required.push(json!(name));
+        }
+    }
+
+    /// What a key's value looks like.
+    pub(super) fn of(&self, name: &str) -> Option<Value> {
+        self.known.get(name).cloned()
+    }
+}
+
+/// The JSON Schema of a record.
+pub(in crate::config) fn schema_of<R: Record>(
+    generator: &mut SchemaGenerator,
+    doc: &str,
+) -> Schema {
+    let mut properties = Properties::default();
+    R::properties(generator, &mut properties);
+    let include = json!({
+        "description": "Files whose mappings are merged in here: names or patterns, relative to this file.",
+        "anyOf": [
+            { "type": "string" },
+            { "type": "array", "items": { "type": "string" } },
+        ],
+    });
+    properties.known.insert("include".to_owned(), include);
+    let mut schema = Map::new();
+    schema.insert("description".to_owned(), json!(tidy(doc)));
+    schema.insert("type".to_owned(), json!("object"));
+    schema.insert("properties".to_owned(), Value::Object(properties.known));
+    if !properties.required.is_empty() {
+        schema.insert("required".to_owned(), Value::Array(properties.required));
+    }
+    schema.insert("additionalProperties".to_owned(), json!(false));
+    schema.into()
+}
+
+/// A doc comment as one paragraph.
+pub(in crate::config) fn tidy(doc: &str) -> String {
+    doc.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// A field's name without the mark of a raw identifier.
+pub(in crate::config) fn own_name(name: &'static str) -> &'static str {
+    name.strip_prefix("r#").unwrap_or(name)
+}
+
+impl Context<'_> {
+    /// Decodes a mapping with known keys.
+    pub(in crate::config) fn record<R: Record>(&mut self, node: &Node) -> Option<R> {
+        let Kind::Mapping(pairs) = &node.kind else {
+            self.expected(node, "a mapping");
+            return None;
+        };
+        let mut record = R::default();
+        for (key, value) in pairs {
+            if !record.take(key, value, self) {
+                self.unknown_key::<R>(key);
+            }
+        }
+        record.finish(self.place(node), self);
+        Some(record)
+    }
+
+    fn unknown_key<R: Record>(&mut self, key: &Node) {
+        let name = key.text().unwrap_or_default();
+        // A key that is right elsewhere is in the wrong place, whatever it resembles here.
+        let hint = (self.homes)(name).or_else(|| near::hint(name, R::keys()));
+        let sentence = match (self.homes)(name) {
+            Some(_) => format!("{} cannot stand here", key.describe()),
+            None => format!("unknown key {}", key.describe()),
+        };
+        self.complain(Complaint::new(key.span, sentence).hint(hint));
+    }
+}
+
+/// Declares a record. `with` names records whose keys are known here as well.
+macro_rules! record {
+    (
+        $(#[doc = $doc:literal])*
+        pub struct $name:ident {
+            $( $(#[doc = $field_doc:literal])* $field:ident: $type:ty, )*
+        }
+        $( with $( $part:ident: $part_type:ty, )+ )?
+    ) => {
+        $(#[doc = $doc])*
+        #[derive(Debug, Clone, Default)]
+        pub struct $name {
+            $( $(#[doc = $field_doc])* pub $field: $type, )*
+            $( $(
+                #[doc = "Keys that are known elsewhere, too."]
+                pub $part: $part_type,
+            )+ )?
+        }
+
+        impl $crate::config::decode::Record for $name {
+            fn take(
+                &mut self,
+                key: &$crate::config::tree::Node,
+                value: &$crate::config::tree::Node,
+                context: &mut $crate::config::decode::Context<'_>,
+            ) -> bool {
+                let name = key.text().unwrap_or_default();
+                $(
+                    if name == $crate::config::decode::own_name(stringify!($field)) {
+                        $crate::config::decode::Slot::fill(&mut self.$field, key, value, context);
+                        return true;
+                    }
+                )*
+                false $( $( || self.$part.take(key, value, context) )+ )?
+            }
+
+            fn finish(
+                &mut self,
+                at: $crate::config::span::Span,
+                context: &mut $crate::config::decode::Context<'_>,
+            ) {
+                $( $crate::config::decode::Slot::demand(
+                    &self.$field,
+                    $crate::config::decode::own_name(stringify!($field)),
+                    at,
+                    context,
+                ); )*
+                $( $( self.$part.finish(at, context); )+ )?
+            }
+
+            fn keys() -> Vec<&'static str> {
+                [
+                    vec![ $( $crate::config::decode::own_name(stringify!($field)) ),* ],
+                    $( $( <$part_type>::keys() ),+ )?
+                ]
+                .concat()
+            }
+
+            fn properties(
+                generator: &mut schemars::SchemaGenerator,
+                properties: &mut $crate::config::decode::Properties,
+            ) {
+                $(
+                    let schema = <$type as $crate::config::decode::Slot>::schema(generator);
+                    properties.add(
+                        $crate::config::decode::own_name(stringify!($field)),
+                        concat!($($field_doc, "\n"),*),
+                        <$type as $crate::config::decode::Slot>::NEEDED,
+                        schema,
+                    );
+                )*
+                $( $( <$part_type>::properties(generator, properties); )+ )?
+            }
+        }
+
+        impl $crate::config::decode::Decode for $name {
+            fn decode(
+                node: &$crate::config::tree::Node,
+                context: &mut $crate::config::decode::Context<'_>,
+            ) -> Option<Self> {
+                context.record(node)
+            }
+        }
+
+        impl schemars::JsonSchema for $name {
+            fn schema_name() -> std::borrow::Cow<'static, str> {
+                stringify!($name).into()
+            }
+
+            fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+                $crate::config::decode::schema_of::<Self>(generator, concat!($($doc, "\n"),*))
+            }
+        }
+    };
+}
+pub(in crate::config) use record;

@@ -1,0 +1,197 @@
+//! Single values: texts, numbers, words to choose from, and what nginx has units for.
+
+use std::borrow::Cow;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+
+use super::{Context, Decode};
+use crate::config::report::Complaint;
+use crate::config::span::Span;
+use crate::config::tree::{Kind, Node};
+use crate::config::units::Mistake;
+
+/// A text, in which parts can be pointed at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Text {
+    /// The text.
+    pub text: String,
+    verbatim: Option<usize>,
+}
+
+impl Text {
+    /// Where a part of it stands, given where all of it does.
+    pub(in crate::config) fn part(&self, whole: Span, range: std::ops::Range<usize>) -> Span {
+        self.verbatim.map_or(whole, |start| Span {
+            file: whole.file,
+            start: start + range.start,
+            end: start + range.end,
+        })
+    }
+
+    /// Its end, which `tail` has to be.
+    pub(in crate::config) fn tail(&self, tail: &str) -> Self {
+        Self {
+            text: tail.to_owned(),
+            verbatim: self
+                .verbatim
+                .map(|start| start + self.text.trim_end().len() - tail.len()),
+        }
+    }
+}
+
+impl Decode for Text {
+    fn decode(node: &Node, context: &mut Context<'_>) -> Option<Self> {
+        let Kind::Scalar(scalar) = &node.kind else {
+            context.expected(node, "a text");
+            return None;
+        };
+        Some(Self {
+            text: scalar.text.clone(),
+            verbatim: scalar.verbatim,
+        })
+    }
+}
+
+impl JsonSchema for Text {
+    fn schema_name() -> Cow<'static, str> {
+        "Text".into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": ["string", "number", "boolean"] })
+    }
+}
+
+/// A key of the contract whose feature this version does not have. Ignoring it would be the worst answer:
+/// somebody who wrote `tls` believes that there is some.
+#[derive(Debug, Clone)]
+pub struct Unsupported;
+
+impl Decode for Unsupported {
+    fn decode(node: &Node, context: &mut Context<'_>) -> Option<Self> {
+        let sentence = format!("`{}` is not supported by this version", context.name());
+        context.complain(Complaint::new(context.place(node), sentence));
+        None
+    }
+}
+
+impl JsonSchema for Unsupported {
+    fn schema_name() -> Cow<'static, str> {
+        "Unsupported".into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "not": {} })
+    }
+}
+
+/// Decodes a single value by parsing its text.
+pub(in crate::config) fn scalar_from<T>(
+    node: &Node,
+    context: &mut Context<'_>,
+    what: &str,
+    parse: impl FnOnce(&str) -> Result<T, Mistake>,
+) -> Option<T> {
+    let Some(text) = node.text() else {
+        context.expected(node, what);
+        return None;
+    };
+    parse(text)
+        .map_err(|mistake| context.complain(mistaken(node.span, mistake)))
+        .ok()
+}
+
+/// A mistake and where it was made.
+pub(in crate::config) fn mistaken(span: Span, mistake: Mistake) -> Complaint {
+    Complaint::new(span, mistake.sentence).hint(mistake.hint)
+}
+
+/// Declares a type for values with a syntax of their own.
+macro_rules! scalar {
+    (
+        $(#[doc = $doc:literal])*
+        pub struct $name:ident($inner:ty);
+        $what:literal, $parse:expr, $schema:tt
+    ) => {
+        $(#[doc = $doc])*
+        #[derive(Debug, Clone, PartialEq)]
+        pub struct $name(
+            /// What it means.
+            pub $inner,
+        );
+
+        impl $crate::config::decode::Decode for $name {
+            fn decode(
+                node: &$crate::config::tree::Node,
+                context: &mut $crate::config::decode::Context<'_>,
+            ) -> Option<Self> {
+                $crate::config::decode::scalar_from(node, context, $what, $parse).map(Self)
+            }
+        }
+
+        impl schemars::JsonSchema for $name {
+            fn schema_name() -> std::borrow::Cow<'static, str> {
+                stringify!($name).into()
+            }
+
+            fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+                schemars::json_schema!($schema)
+            }
+        }
+    };
+}
+pub(in crate::config) use scalar;
+
+/// Declares a type for whole numbers within bounds.
+macro_rules! number {
+    (
+        $(#[doc = $doc:literal])*
+        pub struct $name:ident($inner:ty) = $what:literal, $least:literal..=$most:literal
+    ) => {
+        $crate::config::decode::scalar! {
+            $(#[doc = $doc])*
+            pub struct $name($inner);
+            $what,
+            |text| {
+                let number = $crate::config::units::whole(text, $what, $least, $most)?;
+                <$inner>::try_from(number)
+                    .map_err(|_| $crate::config::units::Mistake::new(format!("`{text}` is too large")))
+            },
+            { "type": "integer", "minimum": $least, "maximum": $most }
+        }
+    };
+}
+pub(in crate::config) use number;
+
+/// Declares a type for one of several words.
+macro_rules! choice {
+    (
+        $(#[doc = $doc:literal])*
+        pub struct $name:ident($inner:ty) = $what:literal { $( $word:literal => $value:expr, )+ }
+    ) => {
+        $crate::config::decode::scalar! {
+            $(#[doc = $doc])*
+            pub struct $name($inner);
+            $what,
+            |text| match text {
+                $( $word => Ok($value), )+
+                _ => {
+                    let words = [$($word),+];
+                    let hint = $crate::config::near::hint(text, words)
+                        .unwrap_or_else(|| format!("expected one of {}", words.join(", ")));
+                    Err($crate::config::units::Mistake::new(format!("`{text}` is not {}", $what)).help(hint))
+                }
+            },
+            { "enum": [$($word),+] }
+        }
+    };
+}
+pub(in crate::config) use choice;

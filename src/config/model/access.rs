@@ -1,0 +1,57 @@
+//! `allow` and `deny`: whom a line of theirs is about.
+
+use std::borrow::Cow;
+
+use ipnet::IpNet;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+
+use crate::config::decode::{Context, Decode, scalar_from};
+use crate::config::report::Complaint;
+use crate::config::tree::Node;
+use crate::config::units;
+
+/// Some clients.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Everybody.
+    All,
+    /// Those with an address in this network.
+    Network(IpNet),
+    /// Those on a unix socket.
+    Unix,
+}
+
+impl Decode for Access {
+    fn decode(node: &Node, context: &mut Context<'_>) -> Option<Self> {
+        match node.text() {
+            Some("all") => return Some(Self::All),
+            Some("unix:") => return Some(Self::Unix),
+            _ => {}
+        }
+        let what = "an address, a network, `all` or `unix:`";
+        let (network, loose) = scalar_from(node, context, what, |text| {
+            units::network(text).map_err(|mistake| {
+                mistake.help("expected an address, a network as in `10.0.0.0/8`, `all` or `unix:`")
+            })
+        })?;
+        if let Some(loose) = loose {
+            let sentence = format!("low address bits of {} are meaningless", node.describe());
+            context.complain(
+                Complaint::new(node.span, sentence)
+                    .help(format!("it is read as `{}`", loose.meant))
+                    .warning(),
+            );
+        }
+        Some(Self::Network(network))
+    }
+}
+
+impl JsonSchema for Access {
+    fn schema_name() -> Cow<'static, str> {
+        "Access".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "description": "An address, a network, `all` or `unix:`.", "type": "string" })
+    }
+}

@@ -1,0 +1,91 @@
+//! Zones, and the rules that use them.
+
+use super::values::{
+    Algorithm, Burst, ConnLimit, ConnTotal, Flag, OnEmptyKey, Prefix, Rate, RateOrUnlimited, Size,
+    Store, Time,
+};
+use crate::config::decode::{Field, Named, Needed, Text, record};
+
+record! {
+    /// A zone of `limit_req`: nginx's `limit_req_zone KEY zone=NAME:SIZE rate=RATE`.
+    pub struct ReqZone {
+        /// What requests are told apart by: any text of variables, such as `$binary_remote_addr`.
+        key: Needed<Text>,
+        /// The bound of its memory, at least 32k. Default: 10m.
+        size: Field<Size>,
+        /// How fast its buckets drain: `10r/s`, `30r/m`, also r/h and r/d; up to three decimals.
+        rate: Needed<Rate>,
+        /// How it counts. Default: leaky_bucket, which is nginx's own.
+        algorithm: Field<Algorithm>,
+        /// Where its counters are kept. Default: local.
+        store: Field<Store>,
+        /// What to do with a request whose key is empty: `skip` it as nginx does, count it under the client's `address`, or `refuse` it. Default: skip.
+        on_empty_key: Field<OnEmptyKey>,
+        /// How many bits of an IPv6 address tell clients apart. Default: 128, all of them.
+        ipv6_prefix: Field<Prefix>,
+        /// Rates of their own for some keys: under each an address, a network or the exact text of a key.
+        overrides: Field<Named<Override>>,
+    }
+}
+
+record! {
+    /// Numbers of its own for one key or network.
+    pub struct Override {
+        /// Instead of the zone's rate; `unlimited` for none. Default: the zone's.
+        rate: Field<RateOrUnlimited>,
+        /// Instead of the rule's burst. Default: the rule's.
+        burst: Field<Burst>,
+    }
+}
+
+record! {
+    /// A zone of `limit_conn`: nginx's `limit_conn_zone KEY zone=NAME:SIZE`.
+    pub struct ConnZone {
+        /// What requests are told apart by: any text of variables, such as `$binary_remote_addr`.
+        key: Needed<Text>,
+        /// The bound of its memory, at least 32k. Default: 10m.
+        size: Field<Size>,
+        /// Where its counters are kept. Default: local.
+        store: Field<Store>,
+        /// What to do with a request whose key is empty: `skip` it as nginx does, count it under the client's `address`, or `refuse` it. Default: skip.
+        on_empty_key: Field<OnEmptyKey>,
+        /// How many bits of an IPv6 address tell clients apart. Default: 128, all of them.
+        ipv6_prefix: Field<Prefix>,
+    }
+}
+
+record! {
+    /// One `limit_req`.
+    pub struct ReqRule {
+        /// The zone, one of `limit_req_zones`.
+        zone: Needed<Text>,
+        /// How many requests a key may be ahead of its rate. Default: 0.
+        burst: Field<Burst>,
+        /// Requests within the burst pass at once instead of waiting for their turn. Default: false.
+        nodelay: Field<Flag>,
+        /// So many requests of the burst pass at once, the others wait. Default: 0, all wait.
+        delay: Field<Burst>,
+    }
+}
+
+record! {
+    /// One `limit_conn`.
+    pub struct ConnRule {
+        /// The zone, one of `limit_conn_zones`.
+        zone: Needed<Text>,
+        /// How many requests at once.
+        limit: Needed<ConnLimit>,
+        /// Where requests wait for a place. Default: they are refused at once.
+        queue: Field<Queue>,
+    }
+}
+
+record! {
+    /// A waiting line before a `limit_conn`, first come first served.
+    pub struct Queue {
+        /// How many may wait for one key.
+        size: Needed<ConnTotal>,
+        /// How long each may wait.
+        timeout: Needed<Time>,
+    }
+}

@@ -1,0 +1,50 @@
+//! What the user writes, one struct per concept, with the place of every value.
+//!
+//! Names and shapes here are the contract with users; what they mean together is decided in
+//! [`super::compile`]. The doc comments are what `weir schema` tells editors.
+
+mod access;
+mod limits;
+mod maps;
+mod server;
+mod settings;
+mod top;
+mod upstream;
+mod values;
+
+pub use access::Access;
+pub use limits::{ConnRule, ConnZone, Override, Queue, ReqRule, ReqZone};
+pub use maps::Map;
+pub use server::{Listen, Location, Return, ReturnParts, Server};
+pub use settings::{Buffers, BuffersParts, Connection, NextUpstream, Settings};
+pub use top::{AccessLog, Admin, Config, Log};
+pub use upstream::{Upstream, UpstreamServer};
+pub use values::{
+    AdminAddress, Algorithm, Balance, Burst, ConnLimit, ConnTotal, Failures, Flag, Level,
+    LimitHeaders, LimitStatus, ListenAddress, LogLevel, NoMore, NotYet, OnEmptyKey, Prefix, Rate,
+    RateOrUnlimited, Requests, Size, Store, Time, Tries, Weight, Workers,
+};
+
+use super::decode::Record;
+
+/// Where a key belongs that was found where it does not.
+pub(super) fn homes(key: &str) -> Option<String> {
+    let places = [
+        ("at the top level", Config::keys()),
+        ("in a server", Server::keys()),
+        ("in a location", Location::keys()),
+        ("in an upstream", Upstream::keys()),
+        ("in a server of an upstream", UpstreamServer::keys()),
+        ("in a limit_req zone", ReqZone::keys()),
+        ("in a limit_conn zone", ConnZone::keys()),
+        ("in a limit_req rule", ReqRule::keys()),
+        ("in a limit_conn rule", ConnRule::keys()),
+        ("in a map", Map::keys()),
+    ];
+    let homes: Vec<_> = places
+        .into_iter()
+        .filter(|(_, keys)| keys.contains(&key))
+        .map(|(place, _)| place)
+        .collect();
+    (!homes.is_empty()).then(|| format!("`{key}` belongs {}", homes.join(" or ")))
+}

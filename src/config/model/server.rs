@@ -1,0 +1,116 @@
+//! `servers` and their `locations`.
+
+use std::borrow::Cow;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+
+use super::settings::{Connection, Settings};
+use super::values::{Flag, ListenAddress, NotYet};
+use crate::config::decode::{
+    Brief, Context, Decode, Field, HasBrief, List, Needed, Text, Unsupported, record,
+};
+use crate::config::tree::{Kind, Node};
+
+record! {
+    /// A virtual server.
+    pub struct Server {
+        /// Where it listens: `8080`, `127.0.0.1:8080`, `[::1]:8080`, `unix:/run/weir.sock`. Default: *:80.
+        listen: Field<List<Brief<Listen>>>,
+        /// Hosts it answers for: `example.com`, `*.example.com`, `.example.com`, `www.example.*`, `~expr`. None given: whatever no other server claims.
+        server_name: Field<List<Text>>,
+        /// Not supported by this version.
+        tls: Field<Unsupported>,
+        /// Where requests go that no location of their own sends elsewhere: an upstream's name or `http://host:port[/uri]`.
+        proxy_pass: Field<Text>,
+        /// What requests are answered with that no location of their own sends elsewhere.
+        r#return: Field<Return>,
+        /// Paths with rules of their own.
+        locations: Field<List<Location>>,
+    }
+    with settings: Settings, connection: Connection,
+}
+
+record! {
+    /// One address to listen on.
+    pub struct Listen {
+        /// Where.
+        address: Needed<ListenAddress>,
+        /// Not supported by this version, but for `false`.
+        tls: Field<NotYet>,
+        /// Not supported by this version, but for `false`.
+        proxy_protocol: Field<NotYet>,
+        /// This server answers for hosts that nobody claims on this address. Default: false.
+        default_server: Field<Flag>,
+    }
+}
+
+impl HasBrief for Listen {
+    const KEY: &'static str = "address";
+}
+
+record! {
+    /// A path and what holds there.
+    pub struct Location {
+        /// Which paths: a prefix such as `/api/`, `= /exact`, `^~ /prefix`, `~ expr` or `~* expr`, in nginx's order of preference.
+        path: Needed<Text>,
+        /// Where requests go: an upstream's name or `http://host:port[/uri]`. Default: as the server says.
+        proxy_pass: Field<Text>,
+        /// What requests are answered with, in place of being sent on.
+        r#return: Field<Return>,
+    }
+    with settings: Settings,
+}
+
+/// `return`, as nginx writes it or in parts.
+#[derive(Debug, Clone)]
+pub enum Return {
+    /// In parts.
+    Parts(Box<ReturnParts>),
+    /// `204`, `200 text`, `301 https://…` or `https://…`.
+    Text(Text),
+}
+
+record! {
+    /// An answer without an upstream.
+    pub struct ReturnParts {
+        /// Its status; 444 closes the connection without an answer. Default: 302 with `url`, else 200.
+        status: Field<Text>,
+        /// Its text. Default: a page about the status.
+        body: Field<Text>,
+        /// The type of the text. Default: text/plain.
+        content_type: Field<Text>,
+        /// Where a redirect leads.
+        url: Field<Text>,
+        /// The same as `url`.
+        location: Field<Text>,
+    }
+}
+
+impl Decode for Return {
+    fn decode(node: &Node, context: &mut Context<'_>) -> Option<Self> {
+        match node.kind {
+            Kind::Mapping(_) => context
+                .record(node)
+                .map(|parts| Self::Parts(Box::new(parts))),
+            Kind::Scalar(_) => Text::decode(node, context).map(Self::Text),
+            Kind::Null | Kind::Sequence(_) | Kind::Unset => {
+                context.expected(
+                    node,
+                    "a status, or a mapping with `status` and `body` or `url`",
+                );
+                None
+            }
+        }
+    }
+}
+
+impl JsonSchema for Return {
+    fn schema_name() -> Cow<'static, str> {
+        "Return".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let parts = generator.subschema_for::<ReturnParts>();
+        json_schema!({ "anyOf": [{ "type": ["integer", "string"] }, parts] })
+    }
+}

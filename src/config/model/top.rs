@@ -1,0 +1,68 @@
+//! The file as a whole.
+
+use super::limits::{ConnZone, ReqZone};
+use super::maps::Map;
+use super::server::Server;
+use super::settings::{Connection, Settings};
+use super::upstream::Upstream;
+use super::values::{AdminAddress, Level, Time, Workers};
+use crate::config::decode::{Field, List, Named, Needed, OrOff, Text, Unsupported, record};
+
+record! {
+    /// The configuration of weir.
+    pub struct Config {
+        /// Event loops, each a thread; `auto` for one per core. Default: auto.
+        workers: Field<Workers>,
+        /// How long requests in flight may go on after a stop was asked for. Default: 30s.
+        shutdown_timeout: Field<Time>,
+        /// Where log lines go.
+        log: Field<Log>,
+        /// The listener for metrics and whoever looks in from outside. Default: none; `admin: {}` for one on 127.0.0.1:9900.
+        admin: Field<Admin>,
+        /// Not supported by this version.
+        real_ip: Field<Unsupported>,
+        /// Variables made from others, nginx's `map` and `geo`; the names begin with `$`.
+        maps: Field<Named<Map>>,
+        /// Not supported by this version.
+        stores: Field<Unsupported>,
+        /// Zones of `limit_req`, by name.
+        limit_req_zones: Field<Named<ReqZone>>,
+        /// Zones of `limit_conn`, by name.
+        limit_conn_zones: Field<Named<ConnZone>>,
+        /// Groups of servers to forward to, by name.
+        upstreams: Field<Named<Upstream>>,
+        /// Virtual servers.
+        servers: Needed<List<Server>>,
+    }
+    with settings: Settings, connection: Connection,
+}
+
+record! {
+    /// Where log lines go.
+    pub struct Log {
+        /// The least severe level that is written: error, warn, info or debug. Default: info.
+        level: Field<Level>,
+        /// One line per request; `off` for none.
+        access: Field<OrOff<AccessLog>>,
+    }
+}
+
+record! {
+    /// The access log.
+    pub struct AccessLog {
+        /// A file, or `-` for standard output. Default: -.
+        path: Field<Text>,
+        /// `combined` as nginx's, `json`, or a text of variables. Default: combined.
+        format: Field<Text>,
+    }
+}
+
+record! {
+    /// The admin listener.
+    pub struct Admin {
+        /// Where it listens. Default: 127.0.0.1:9900.
+        listen: Field<AdminAddress>,
+        /// What has to be shown for every call that changes something, and for every call from off this machine.
+        token: Field<Text>,
+    }
+}

@@ -1,0 +1,317 @@
+//! Single values of the model, each with its units and bounds.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use crate::config::decode::{Context, Decode, choice, number, scalar, scalar_from};
+use crate::config::near;
+use crate::config::plan;
+use crate::config::report::Complaint;
+use crate::config::tree::{Kind, Node};
+use crate::config::units::{self, Mistake};
+
+scalar! {
+    /// A time.
+    pub struct Time(Duration);
+    "a time such as `60s`", units::time,
+    {
+        "description": "A time: a number with ms, s, m, h, d, w, M or y behind it, or several as in 1h30m; seconds without.",
+        "anyOf": [
+            { "type": "integer", "minimum": 0 },
+            { "type": "string", "pattern": r"^([0-9]+(ms|s|m|h|d|w|M|y)? *)+$|\$\{" },
+        ],
+    }
+}
+
+scalar! {
+    /// A size in bytes.
+    pub struct Size(u64);
+    "a size such as `10m`", units::size,
+    {
+        "description": "A size in bytes, or with k, m or g behind it.",
+        "anyOf": [
+            { "type": "integer", "minimum": 0 },
+            { "type": "string", "pattern": r"^[0-9]+[kKmMgG]?$|\$\{" },
+        ],
+    }
+}
+
+scalar! {
+    /// A rate.
+    pub struct Rate(plan::Rate);
+    "a rate such as `10r/s`", units::rate,
+    {
+        "description": "A rate: 10r/s, 30r/m, r/h or r/d; up to three decimals.",
+        "anyOf": [
+            { "type": "number", "exclusiveMinimum": 0 },
+            { "type": "string", "pattern": r"^[0-9]+(\.[0-9]{1,3})?(r/[smhd])?$|\$\{" },
+        ],
+    }
+}
+
+scalar! {
+    /// A rate, or none to speak of.
+    pub struct RateOrUnlimited(Option<plan::Rate>);
+    "a rate such as `10r/s`, or `unlimited`",
+    |text| match text {
+        "unlimited" => Ok(None),
+        _ => units::rate(text).map(Some).map_err(|mistake| match near::hint(text, ["unlimited"]) {
+            Some(hint) => mistake.help(hint),
+            None => mistake,
+        }),
+    },
+    {
+        "description": "A rate as 10r/s, or unlimited.",
+        "anyOf": [
+            { "type": "number", "exclusiveMinimum": 0 },
+            { "type": "string", "pattern": r"^unlimited$|^[0-9]+(\.[0-9]{1,3})?(r/[smhd])?$|\$\{" },
+        ],
+    }
+}
+
+scalar! {
+    /// On or off.
+    pub struct Flag(bool);
+    "`on` or `off`", units::flag,
+    { "description": "true or false; on and off, yes and no mean the same.", "enum": [true, false, "on", "off", "yes", "no"] }
+}
+
+scalar! {
+    /// How many event loops; `None` for one per core.
+    pub struct Workers(Option<usize>);
+    "a number of workers or `auto`",
+    |text| match text {
+        "auto" => Ok(None),
+        _ => units::whole(text, "a number of workers", 1, 1024)
+            .map(|number| usize::try_from(number).ok())
+            .map_err(|mistake| mistake.help("expected `auto` or a number up to 1024")),
+    },
+    { "anyOf": [{ "const": "auto" }, { "type": "integer", "minimum": 1, "maximum": 1024 }] }
+}
+
+scalar! {
+    /// Where to listen.
+    pub struct ListenAddress(plan::Listen);
+    "an address to listen on", |text| units::listen(text, Ipv4Addr::UNSPECIFIED),
+    { "description": "8080, 127.0.0.1:8080, *:8080, [::1]:8080 or unix:/run/weir.sock.", "type": ["string", "integer"] }
+}
+
+scalar! {
+    /// Where the admin listener listens.
+    pub struct AdminAddress(SocketAddr);
+    "an address to listen on",
+    // A port alone is one on loopback here: nobody should open the admin listener to the world by brevity.
+    |text| match units::listen(text, Ipv4Addr::LOCALHOST)? {
+        plan::Listen::Tcp(address) => Ok(address),
+        plan::Listen::Unix(_) => Err(Mistake::new("the admin listener cannot be a unix socket")),
+    },
+    { "description": "127.0.0.1:9900, or a port on loopback.", "type": ["string", "integer"] }
+}
+
+number! {
+    /// The status of a refusal.
+    pub struct LimitStatus(u16) = "a status for refusals", 400..=599
+}
+
+number! {
+    /// How far a key may go above its rate.
+    pub struct Burst(u32) = "a number of requests", 0..=100_000_000
+}
+
+number! {
+    /// How many requests at once.
+    pub struct ConnLimit(u32) = "a number of connections", 1..=65_535
+}
+
+number! {
+    /// How many may wait for one key.
+    pub struct ConnTotal(u32) = "a number of waiting requests", 1..=1_000_000
+}
+
+number! {
+    /// How much of an IPv6 address tells clients apart.
+    pub struct Prefix(u8) = "the length of an IPv6 prefix", 1..=128
+}
+
+number! {
+    /// A server's share.
+    pub struct Weight(u32) = "a weight", 1..=65_535
+}
+
+number! {
+    /// How many failures.
+    pub struct Failures(u32) = "a number of failures", 0..=1_000_000
+}
+
+number! {
+    /// How many servers may be tried; 0 for each once.
+    pub struct Tries(u32) = "a number of tries", 0..=1_000_000
+}
+
+number! {
+    /// How many requests.
+    pub struct Requests(u64) = "a number of requests", 1..=1_000_000_000
+}
+
+number! {
+    /// Idle connections.
+    pub struct NoMore(usize) = "a number of connections", 0..=1_000_000
+}
+
+choice! {
+    /// What to do with a request whose key is empty.
+    pub struct OnEmptyKey(plan::OnEmptyKey) = "something to do with an empty key" {
+        "skip" => plan::OnEmptyKey::Skip,
+        "address" => plan::OnEmptyKey::Address,
+        "refuse" => plan::OnEmptyKey::Refuse,
+    }
+}
+
+choice! {
+    /// At which level refusals are logged.
+    pub struct LogLevel(plan::LogLevel) = "a log level" {
+        "info" => plan::LogLevel::Info,
+        "notice" => plan::LogLevel::Notice,
+        "warn" => plan::LogLevel::Warn,
+        "error" => plan::LogLevel::Error,
+    }
+}
+
+choice! {
+    /// Which header fields a refusal carries.
+    pub struct LimitHeaders(plan::LimitHeaders) = "a kind of headers" {
+        "ietf" => plan::LimitHeaders::Ietf,
+        "legacy" => plan::LimitHeaders::Legacy,
+        "off" => plan::LimitHeaders::Off,
+    }
+}
+
+choice! {
+    /// The least severe level that is logged.
+    pub struct Level(tracing::Level) = "a log level" {
+        "error" => tracing::Level::ERROR,
+        "warn" => tracing::Level::WARN,
+        "info" => tracing::Level::INFO,
+        "debug" => tracing::Level::DEBUG,
+    }
+}
+
+/// Declares a type whose words are known to the contract, but of which this version has only one.
+macro_rules! only {
+    ($(#[doc = $doc:literal])* pub struct $name:ident = $what:literal, $only:literal, not yet [$($other:literal),*]) => {
+        $(#[doc = $doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub struct $name;
+
+        impl Decode for $name {
+            fn decode(node: &Node, context: &mut Context<'_>) -> Option<Self> {
+                let others: &[&str] = &[$($other),*];
+                let word = match &node.kind {
+                    Kind::Mapping(pairs) => pairs.first().and_then(|(key, _)| key.text()),
+                    _ => node.text(),
+                };
+                match word {
+                    Some($only) => return Some(Self),
+                    Some(word) if others.contains(&word) => context.complain(
+                        Complaint::new(node.span, format!("the {} `{word}` is not supported by this version", $what))
+                            .help(concat!("`", $only, "` is")),
+                    ),
+                    Some(word) => {
+                        let known = others.iter().copied().chain([$only]);
+                        let hint = near::hint(word, known).unwrap_or(concat!("expected `", $only, "`").to_owned());
+                        context.complain(Complaint::new(node.span, format!("unknown {} `{word}`", $what)).help(hint));
+                    }
+                    None => context.expected(node, concat!("`", $only, "`")),
+                }
+                None
+            }
+        }
+
+        impl schemars::JsonSchema for $name {
+            fn schema_name() -> std::borrow::Cow<'static, str> {
+                stringify!($name).into()
+            }
+
+            fn inline_schema() -> bool {
+                true
+            }
+
+            fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+                schemars::json_schema!({ "enum": [$only] })
+            }
+        }
+    };
+}
+
+only! {
+    /// How a zone counts.
+    pub struct Algorithm = "algorithm", "leaky_bucket",
+    not yet ["token_bucket", "gcra", "fixed_window", "sliding_window", "sliding_log", "concurrency"]
+}
+
+only! {
+    /// How a server is picked.
+    pub struct Balance = "balance", "round_robin",
+    not yet ["least_conn", "ip_hash", "random", "hash"]
+}
+
+/// Where a zone keeps its counters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Store;
+
+impl Decode for Store {
+    fn decode(node: &Node, context: &mut Context<'_>) -> Option<Self> {
+        match scalar_from(node, context, "`local`", |text| Ok(text == "local"))? {
+            true => Some(Self),
+            false => {
+                let sentence = "a `store` other than `local` is not supported by this version";
+                context.complain(Complaint::new(node.span, sentence));
+                None
+            }
+        }
+    }
+}
+
+impl schemars::JsonSchema for Store {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Store".into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({ "enum": ["local"] })
+    }
+}
+
+/// A setting of the contract that this version only knows turned off (`off`, `false` or 0).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NotYet;
+
+impl Decode for NotYet {
+    fn decode(node: &Node, context: &mut Context<'_>) -> Option<Self> {
+        match node.text() {
+            Some("off" | "false" | "no" | "0") => Some(Self),
+            _ => {
+                crate::config::decode::Unsupported::decode(node, context);
+                None
+            }
+        }
+    }
+}
+
+impl schemars::JsonSchema for NotYet {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "NotYet".into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({ "enum": [false, "off", "no", 0] })
+    }
+}

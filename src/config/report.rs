@@ -1,0 +1,280 @@
+//! Everything that is wrong with a configuration, gathered.
+//!
+//! A complaint never stops anything: whoever finds one notes it here and goes on as well as can be, so that
+//! a file with five mistakes takes one run to mend and not five.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+
+use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
+
+use super::span::{Sources, Span};
+
+/// How bad it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    /// The configuration cannot be used.
+    Error,
+    /// It can, but probably does not do what was meant.
+    Warning,
+}
+
+/// One thing that is wrong.
+#[derive(Debug, Clone)]
+pub struct Complaint {
+    /// How bad it is.
+    pub severity: Severity,
+    /// Where; `None` for a file that could not be read at all.
+    pub span: Option<Span>,
+    /// What is wrong.
+    pub sentence: String,
+    /// What to do about it.
+    pub hint: Option<String>,
+    /// The way there through the file's keys, such as `servers[0].listen`.
+    pub path: Option<String>,
+    /// The whole value, where `span` is only a part of it.
+    anchor: Option<Span>,
+}
+
+/// With or without colour.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Look {
+    /// With terminal colours.
+    Coloured,
+    /// Plain text.
+    Plain,
+}
+
+/// Everything that is wrong with a configuration.
+#[derive(Debug, Default)]
+pub struct Report {
+    sources: Sources,
+    complaints: Vec<Complaint>,
+    seen: HashSet<(Option<Span>, String)>,
+}
+
+impl Complaint {
+    /// What is wrong with what stands at `span`.
+    pub(super) fn new(span: Span, sentence: impl Into<String>) -> Self {
+        Self {
+            severity: Severity::Error,
+            span: Some(span),
+            sentence: sentence.into(),
+            hint: None,
+            path: None,
+            anchor: Some(span),
+        }
+    }
+
+    /// What is wrong with a file as a whole.
+    pub(super) fn nowhere(sentence: impl Into<String>) -> Self {
+        Self {
+            severity: Severity::Error,
+            span: None,
+            sentence: sentence.into(),
+            hint: None,
+            path: None,
+            anchor: None,
+        }
+    }
+
+    /// With a hint, if there is one.
+    pub(super) fn hint(mut self, hint: impl Into<Option<String>>) -> Self {
+        self.hint = hint.into();
+        self
+    }
+
+    /// With a hint.
+    pub(super) fn help(self, hint: impl Into<String>) -> Self {
+        self.hint(Some(hint.into()))
+    }
+
+    /// Only a warning.
+    pub(super) fn warning(mut self) -> Self {
+        self.severity = Severity::Warning;
+        self
+    }
+
+    /// About a part of the value at `anchor`.
+    pub(super) fn part_of(mut self, anchor: Span) -> Self {
+        self.anchor = Some(anchor);
+        self
+    }
+
+    /// At this path.
+    pub(super) fn at(mut self, path: String) -> Self {
+        self.path = Some(path);
+        self
+    }
+}
+
+impl Report {
+    /// Notes a complaint. The same one about the same place is noted once: a setting that is inherited, or an
+    /// anchor that is used twice, is looked at more than once.
+    pub(super) fn add(&mut self, complaint: Complaint) {
+        if self
+            .seen
+            .insert((complaint.span, complaint.sentence.clone()))
+        {
+            self.complaints.push(complaint);
+        }
+    }
+
+    /// The files read so far.
+    pub(super) fn sources(&self) -> &Sources {
+        &self.sources
+    }
+
+    /// The files read so far.
+    pub(super) fn sources_mut(&mut self) -> &mut Sources {
+        &mut self.sources
+    }
+
+    /// Fills in the paths of those that have none yet.
+    pub(super) fn fill_paths(&mut self, paths: &HashMap<Span, String>) {
+        for complaint in &mut self.complaints {
+            if complaint.path.is_none() {
+                complaint.path = complaint.anchor.and_then(|span| paths.get(&span).cloned());
+            }
+        }
+    }
+
+    /// Puts them in the order of files and positions.
+    pub(super) fn sort(&mut self) {
+        self.complaints.sort_by_key(|complaint| {
+            (
+                complaint.span.map(|span| (span.file, span.start, span.end)),
+                complaint.severity,
+            )
+        });
+    }
+
+    /// All of them, in the order of files and positions.
+    #[must_use]
+    pub fn complaints(&self) -> &[Complaint] {
+        &self.complaints
+    }
+
+    /// Whether there is nothing to complain about.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.complaints.is_empty()
+    }
+
+    /// How many make the configuration unusable.
+    #[must_use]
+    pub fn errors(&self) -> usize {
+        self.complaints
+            .iter()
+            .filter(|complaint| complaint.severity == Severity::Error)
+            .count()
+    }
+
+    /// How many do not.
+    #[must_use]
+    pub fn warnings(&self) -> usize {
+        self.complaints.len() - self.errors()
+    }
+
+    /// All of them with their source lines, as a compiler would draw them.
+    #[must_use]
+    pub fn draw(&self, look: Look) -> String {
+        let renderer = match look {
+            Look::Coloured => Renderer::styled(),
+            Look::Plain => Renderer::plain(),
+        };
+        let drawn: Vec<_> = self
+            .complaints
+            .iter()
+            .map(|complaint| self.draw_one(complaint, &renderer))
+            .collect();
+        drawn.join("\n\n")
+    }
+
+    fn draw_one(&self, complaint: &Complaint, renderer: &Renderer) -> String {
+        let level = match complaint.severity {
+            Severity::Error => Level::ERROR,
+            Severity::Warning => Level::WARNING,
+        };
+        let title = level.primary_title(complaint.sentence.as_str());
+        let mut groups = Vec::new();
+        let excerpt = complaint.span.map(|span| self.sources.excerpt(span));
+        match &excerpt {
+            None => groups.push(Group::with_title(title)),
+            Some(excerpt) => {
+                // A path of one step says nothing that the marked line does not.
+                let label = complaint
+                    .path
+                    .as_deref()
+                    .filter(|path| path.contains(['.', '[']));
+                groups.push(
+                    title.element(
+                        Snippet::source(excerpt.text)
+                            .path(excerpt.name)
+                            .line_start(excerpt.line)
+                            .annotation(
+                                AnnotationKind::Primary
+                                    .span(excerpt.marked.clone())
+                                    .label(label),
+                            ),
+                    ),
+                );
+            }
+        }
+        if let Some(hint) = &complaint.hint {
+            groups.push(Group::with_title(
+                Level::HELP.secondary_title(hint.as_str()),
+            ));
+        }
+        renderer.render(&groups)
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.draw(Look::Plain))
+    }
+}
+
+impl std::error::Error for Report {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report() -> (Report, Span) {
+        let mut report = Report::default();
+        let file = report
+            .sources_mut()
+            .add("weir.yaml".into(), "a: 1\nzone: perpi\n".into());
+        let span = Span {
+            file,
+            start: 11,
+            end: 16,
+        };
+        (report, span)
+    }
+
+    #[test]
+    fn a_complaint_shows_place_line_marker_and_hint() {
+        let (mut report, span) = report();
+        report.add(Complaint::new(span, "unknown zone `perpi`").help("did you mean `perip`?"));
+        insta::assert_snapshot!(report.to_string(), @r"
+        error: unknown zone `perpi`
+         --> weir.yaml:2:7
+          |
+        2 | zone: perpi
+          |       ^^^^^
+          |
+        help: did you mean `perip`?
+        ");
+    }
+
+    #[test]
+    fn the_same_complaint_twice_is_one() {
+        let (mut report, span) = report();
+        report.add(Complaint::new(span, "no"));
+        report.add(Complaint::new(span, "no"));
+        assert_eq!(report.complaints().len(), 1);
+    }
+}

@@ -1,0 +1,148 @@
+//! Where to listen and where to connect: `8080`, `127.0.0.1:8080`, `[::1]:8080`, `unix:/run/weir.sock`.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+
+use super::Mistake;
+use crate::config::plan::{Address, Listen};
+
+/// nginx's port where none is given.
+const HTTP: u16 = 80;
+
+/// Where to listen. A port alone is one on `any`.
+pub(in crate::config) fn listen(text: &str, any: Ipv4Addr) -> Result<Listen, Mistake> {
+    let wrong = || {
+        Mistake::new(format!("`{text}` is not an address to listen on")).help(
+            "expected `8080`, `127.0.0.1:8080`, `*:8080`, `[::1]:8080` or `unix:/run/weir.sock`",
+        )
+    };
+    if let Some(path) = text.strip_prefix("unix:") {
+        return unix(path).map(Listen::Unix).ok_or_else(wrong);
+    }
+    if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
+        let port = port(text)?;
+        return Ok(Listen::Tcp(SocketAddr::from((any, port))));
+    }
+    let (host, port) = split(text).ok_or_else(wrong)?;
+    let port = port.map_or(Ok(HTTP), self::port)?;
+    let address = match host {
+        "*" => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        "localhost" => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        host => host.parse().map_err(|_| wrong())?,
+    };
+    Ok(Listen::Tcp(SocketAddr::new(address, port)))
+}
+
+/// Where to connect: name or address, and a port, 80 where none is given; or a unix socket.
+pub(in crate::config) fn host_port(text: &str) -> Result<Address, Mistake> {
+    let wrong = || {
+        Mistake::new(format!("`{text}` is not the address of a server"))
+            .help("expected `host:port`, `127.0.0.1:9001`, `[::1]:9001` or `unix:/run/app.sock`")
+    };
+    if let Some(path) = text.strip_prefix("unix:") {
+        return unix(path).map(Address::Unix).ok_or_else(wrong);
+    }
+    let (host, port) = split(text).ok_or_else(wrong)?;
+    let port = port.map_or(Ok(HTTP), self::port)?;
+    if port == 0 {
+        return Err(Mistake::new(format!(
+            "`{text}`: nothing can be reached on port 0"
+        )));
+    }
+    let is_name = !host.is_empty()
+        && host.len() <= 253
+        && host
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_'));
+    if !is_name && host.parse::<IpAddr>().is_err() {
+        return Err(wrong());
+    }
+    Ok(Address::Tcp {
+        host: host.to_ascii_lowercase().into(),
+        port,
+    })
+}
+
+fn unix(path: &str) -> Option<PathBuf> {
+    // The kernel's bound on the name of a socket, its closing zero included.
+    const MOST: usize = 108;
+    (path.starts_with('/') && path.len() < MOST).then(|| PathBuf::from(path))
+}
+
+/// Host, without the brackets of IPv6, and port.
+fn split(text: &str) -> Option<(&str, Option<&str>)> {
+    if let Some(rest) = text.strip_prefix('[') {
+        let (host, behind) = rest.split_once(']')?;
+        host.parse::<std::net::Ipv6Addr>().ok()?;
+        return match behind.strip_prefix(':') {
+            Some(port) => Some((host, Some(port))),
+            None => behind.is_empty().then_some((host, None)),
+        };
+    }
+    match text.split_once(':') {
+        Some((host, port)) if !port.contains(':') => Some((host, Some(port))),
+        Some(_) => None,
+        None => Some((text, None)),
+    }
+}
+
+fn port(text: &str) -> Result<u16, Mistake> {
+    text.bytes()
+        .all(|byte| byte.is_ascii_digit())
+        .then(|| text.parse().ok())
+        .flatten()
+        .ok_or_else(|| {
+            Mistake::new(format!("`{text}` is not a port")).help("expected a number up to 65535")
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn listening_takes_the_forms_of_nginx() {
+        let tcp = |text: &str| match listen(text, Ipv4Addr::UNSPECIFIED) {
+            Ok(Listen::Tcp(address)) => address.to_string(),
+            other => format!("{other:?}"),
+        };
+        assert_eq!(tcp("8080"), "0.0.0.0:8080");
+        assert_eq!(tcp("*:8080"), "0.0.0.0:8080");
+        assert_eq!(tcp("127.0.0.1:8080"), "127.0.0.1:8080");
+        assert_eq!(tcp("127.0.0.1"), "127.0.0.1:80");
+        assert_eq!(tcp("[::1]:8080"), "[::1]:8080");
+        assert_eq!(tcp("localhost:1"), "127.0.0.1:1");
+        assert_eq!(
+            listen("unix:/run/weir.sock", Ipv4Addr::UNSPECIFIED),
+            Ok(Listen::Unix("/run/weir.sock".into()))
+        );
+        for wrong in [
+            "",
+            "x",
+            "99999",
+            "127.0.0.1:x",
+            "::1:80",
+            "[::1",
+            "unix:run",
+            "a.b:1:2",
+            "127.0.0.1:",
+        ] {
+            assert!(listen(wrong, Ipv4Addr::UNSPECIFIED).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn connecting_takes_names_and_addresses() {
+        let tcp = |text: &str| match host_port(text) {
+            Ok(Address::Tcp { host, port }) => format!("{host} {port}"),
+            other => format!("{other:?}"),
+        };
+        assert_eq!(tcp("127.0.0.1:9001"), "127.0.0.1 9001");
+        assert_eq!(tcp("App.internal"), "app.internal 80");
+        assert_eq!(tcp("[::1]:9001"), "::1 9001");
+        assert_eq!(host_port("unix:/a"), Ok(Address::Unix("/a".into())));
+        for wrong in ["", "a b", "http://x", "x:0", "x:", ":80", "x/y", "::1"] {
+            assert!(host_port(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! From a request to the few bytes its limits are counted under.
+//!
+//! The client's address alone is by far the most common key and costs nothing: the connection has it ready.
+//! Everything else is rendered into a buffer that the thread keeps, so no key is ever allocated.
+
+use std::cell::RefCell;
+use std::io::Write;
+use std::net::{IpAddr, Ipv6Addr};
+
+use crate::config::plan::{OnEmptyKey, Part, Template, Variable};
+use crate::message::{Exchange, Peer, vars};
+
+/// Where a zone's keys come from.
+#[derive(Debug)]
+pub(super) struct Source {
+    template: Template,
+    shape: Shape,
+    ipv6_prefix: u8,
+    on_empty: OnEmptyKey,
+}
+
+/// What a key is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Shape {
+    /// `$binary_remote_addr` and nothing else.
+    BinaryAddress,
+    /// `$remote_addr` and nothing else.
+    TextAddress,
+    /// Anything.
+    Other,
+}
+
+/// What was found of a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Found<T> {
+    /// A key, and what was made of it.
+    Key(T),
+    /// None, and the zone does not limit such requests.
+    Nothing,
+    /// None, and the zone turns such requests away.
+    Refuse,
+}
+
+impl Source {
+    pub(super) fn new(template: &Template, ipv6_prefix: u8, on_empty: OnEmptyKey) -> Self {
+        Self {
+            shape: match template.as_variable() {
+                Some(Variable::BinaryRemoteAddr) => Shape::BinaryAddress,
+                Some(Variable::RemoteAddr) => Shape::TextAddress,
+                _ => Shape::Other,
+            },
+            template: template.clone(),
+            ipv6_prefix,
+            on_empty,
+        }
+    }
+
+    /// Whether its keys are clients' addresses.
+    pub(super) fn is_address(&self) -> bool {
+        self.shape != Shape::Other
+    }
+
+    /// Renders the key of a request and makes something of it.
+    pub(super) fn find<T>(&self, exchange: &Exchange, make: impl FnOnce(&[u8]) -> T) -> Found<T> {
+        if self.shape == Shape::BinaryAddress {
+            return Found::Key(match self.masked(&exchange.peer) {
+                Some(masked) => make(&masked.octets()),
+                None => make(exchange.peer.binary()),
+            });
+        }
+        SCRATCH.with_borrow_mut(|scratch| {
+            scratch.clear();
+            self.render(exchange, scratch);
+            if scratch.is_empty() {
+                match self.on_empty {
+                    OnEmptyKey::Skip => return Found::Nothing,
+                    OnEmptyKey::Refuse => return Found::Refuse,
+                    OnEmptyKey::Address => self.stand_in(&exchange.peer, scratch),
+                }
+            }
+            Found::Key(make(scratch))
+        })
+    }
+
+    fn render(&self, exchange: &Exchange, out: &mut Vec<u8>) {
+        let Some(masked) = self.masked(&exchange.peer) else {
+            return vars::render(&self.template, exchange, out);
+        };
+        for part in &self.template.parts {
+            match part {
+                Part::Text(text) => out.extend_from_slice(text.as_bytes()),
+                Part::Variable(variable) => {
+                    let start = out.len();
+                    vars::append(variable, exchange, out);
+                    mask(variable, &exchange.peer, masked, out, start);
+                }
+            }
+        }
+    }
+
+    /// The client's address in place of a key that is not there.
+    fn stand_in(&self, peer: &Peer, out: &mut Vec<u8>) {
+        // No header and no target can hold this byte: nobody can send the key of somebody else's address.
+        out.push(0);
+        match self.masked(peer) {
+            Some(masked) => out.extend_from_slice(&masked.octets()),
+            None => out.extend_from_slice(peer.binary()),
+        }
+    }
+
+    /// The client's network, where that is what tells clients apart.
+    fn masked(&self, peer: &Peer) -> Option<Ipv6Addr> {
+        match peer.ip() {
+            Some(IpAddr::V6(address)) if self.ipv6_prefix < 128 => {
+                let mask = u128::MAX
+                    .checked_shl(128 - u32::from(self.ipv6_prefix))
+                    .unwrap_or(0);
+                Some(Ipv6Addr::from_bits(address.to_bits() & mask))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Replaces the client's address, appended at `start`, by its network.
+fn mask(variable: &Variable, peer: &Peer, masked: Ipv6Addr, out: &mut Vec<u8>, start: usize) {
+    // A map may give the address too: `{ geo: $remote_addr, default: $binary_remote_addr, … }`.
+    if !matches!(
+        variable,
+        Variable::BinaryRemoteAddr | Variable::Map(_) | Variable::RemoteAddr
+    ) {
+        return;
+    }
+    if &out[start..] == peer.binary() {
+        out.truncate(start);
+        out.extend_from_slice(&masked.octets());
+    } else if &out[start..] == peer.text().as_bytes() {
+        out.truncate(start);
+        write!(out, "{masked}").expect("a vector takes everything");
+    }
+}
+
+thread_local! {
+    static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::tests::support::{exchange, exchange_from, header, key};
+
+    fn found(source: &Source, exchange: &Exchange) -> Found<Vec<u8>> {
+        source.find(exchange, <[u8]>::to_vec)
+    }
+
+    fn binary(prefix: u8) -> Source {
+        let template = Template::variable(Variable::BinaryRemoteAddr);
+        Source::new(&template, prefix, OnEmptyKey::Skip)
+    }
+
+    #[test]
+    fn an_address_is_its_bytes() {
+        let exchange = exchange_from("127.0.0.1", &[]);
+        assert_eq!(
+            found(&binary(128), &exchange),
+            Found::Key(vec![127, 0, 0, 1])
+        );
+        let exchange = exchange_from("2001:db8::1", &[]);
+        assert!(matches!(found(&binary(128), &exchange), Found::Key(key) if key.len() == 16));
+    }
+
+    #[test]
+    fn a_prefix_makes_one_key_of_a_network() {
+        let one = found(&binary(64), &exchange_from("2001:db8:1:2:aaaa::1", &[]));
+        let same = found(&binary(64), &exchange_from("2001:db8:1:2:bbbb::9", &[]));
+        let other = found(&binary(64), &exchange_from("2001:db8:1:3:aaaa::1", &[]));
+        assert_eq!(one, same);
+        assert_ne!(one, other);
+        let all = found(&binary(0), &exchange_from("2001:db8::1", &[]));
+        assert_eq!(all, Found::Key(vec![0; 16]));
+    }
+
+    #[test]
+    fn a_prefix_leaves_ipv4_alone() {
+        let one = found(&binary(64), &exchange_from("10.0.0.1", &[]));
+        assert_eq!(one, Found::Key(vec![10, 0, 0, 1]));
+    }
+
+    #[test]
+    fn a_prefix_reaches_into_a_longer_key() {
+        let source = Source::new(
+            &Template {
+                parts: Box::new([
+                    Part::Variable(Variable::ServerName),
+                    Part::Text("|".into()),
+                    Part::Variable(Variable::RemoteAddr),
+                ]),
+            },
+            48,
+            OnEmptyKey::Skip,
+        );
+        let exchange = exchange_from("2001:db8:1:2::7", &[]);
+        assert_eq!(
+            found(&source, &exchange),
+            Found::Key(b"front|2001:db8:1::".to_vec())
+        );
+    }
+
+    #[test]
+    fn a_header_is_a_key() {
+        let source = Source::new(&key("x-api-key"), 128, OnEmptyKey::Skip);
+        let exchange = exchange(&[header("x-api-key", "abc")]);
+        assert_eq!(found(&source, &exchange), Found::Key(b"abc".to_vec()));
+    }
+
+    #[test]
+    fn an_empty_key_is_what_the_zone_says() {
+        let source = |on_empty| Source::new(&key("x-api-key"), 128, on_empty);
+        let exchange = exchange_from("127.0.0.1", &[]);
+        assert_eq!(found(&source(OnEmptyKey::Skip), &exchange), Found::Nothing);
+        assert_eq!(found(&source(OnEmptyKey::Refuse), &exchange), Found::Refuse);
+        assert_eq!(
+            found(&source(OnEmptyKey::Address), &exchange),
+            Found::Key(vec![0, 127, 0, 0, 1])
+        );
+    }
+}

@@ -1,0 +1,159 @@
+//! Keys and networks with numbers of their own.
+//!
+//! A zone may have thousands of them, one for every paying customer, so both kinds are found by hashing:
+//! a text at once, a network with one try for each prefix length that is in use.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use crate::config::plan::{Excess, Override, OverrideKey, Rate};
+use crate::store::algorithm::leaky_bucket::Terms;
+
+/// The overrides of one zone.
+#[derive(Debug, Default)]
+pub(super) struct Overrides {
+    texts: HashMap<Box<[u8]>, Numbers>,
+    networks: HashMap<IpNet, Numbers>,
+    /// Prefix lengths in use, longest first.
+    lengths_v4: Vec<u8>,
+    lengths_v6: Vec<u8>,
+}
+
+/// What a key has instead of the zone's and the rule's numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Numbers {
+    rate: Option<Rate>,
+    burst: Option<Excess>,
+}
+
+/// What holds for a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Held {
+    /// These numbers, its own.
+    Own(Terms),
+    /// What holds for everybody.
+    Same,
+    /// Nothing.
+    Unlimited,
+}
+
+impl Overrides {
+    pub(super) fn new(overrides: &[Override]) -> Self {
+        let mut all = Self::default();
+        for one in overrides {
+            let numbers = Numbers {
+                rate: one.rate,
+                burst: one.burst,
+            };
+            match &one.key {
+                OverrideKey::Network(network) => {
+                    let network = network.trunc();
+                    match network {
+                        IpNet::V4(v4) => all.lengths_v4.push(v4.prefix_len()),
+                        IpNet::V6(v6) => all.lengths_v6.push(v6.prefix_len()),
+                    }
+                    all.networks.insert(network, numbers);
+                }
+                OverrideKey::Text(text) => {
+                    all.texts.insert(text.as_bytes().into(), numbers);
+                }
+            }
+        }
+        for lengths in [&mut all.lengths_v4, &mut all.lengths_v6] {
+            lengths.sort_unstable_by(|a, b| b.cmp(a));
+            lengths.dedup();
+        }
+        all
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.texts.is_empty() && self.networks.is_empty()
+    }
+
+    /// What holds for a key instead of `terms`; `address` is the client's where the key is its address.
+    pub(super) fn find(&self, key: &[u8], address: Option<IpAddr>, terms: &Terms) -> Held {
+        let numbers = self.texts.get(key).or_else(|| self.network(address?));
+        match numbers {
+            None => Held::Same,
+            Some(Numbers { rate: None, .. }) => Held::Unlimited,
+            Some(Numbers {
+                rate: Some(rate),
+                burst,
+            }) => Held::Own(Terms {
+                rate: *rate,
+                burst: burst.unwrap_or(terms.burst),
+                delay: terms.delay,
+            }),
+        }
+    }
+
+    fn network(&self, address: IpAddr) -> Option<&Numbers> {
+        let lengths = match address {
+            IpAddr::V4(_) => &self.lengths_v4,
+            IpAddr::V6(_) => &self.lengths_v6,
+        };
+        lengths.iter().find_map(|length| {
+            let network = IpNet::new(address, *length).ok()?;
+            self.networks.get(&network.trunc())
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::plan::Delay;
+
+    const TERMS: Terms = Terms {
+        rate: Rate::per_second(1_000),
+        burst: Excess::requests(5),
+        delay: Delay::Never,
+    };
+
+    fn network(text: &str, rate: Option<u64>, burst: Option<u32>) -> Override {
+        Override {
+            key: OverrideKey::Network(text.parse().unwrap()),
+            rate: rate.map(Rate::per_second),
+            burst: burst.map(Excess::requests),
+        }
+    }
+
+    fn held(overrides: &Overrides, address: &str) -> Held {
+        overrides.find(b"", Some(address.parse().unwrap()), &TERMS)
+    }
+
+    #[test]
+    fn the_longest_network_wins() {
+        let overrides = Overrides::new(&[
+            network("10.0.0.0/8", Some(10_000), Some(50)),
+            network("10.1.2.3/32", None, None),
+            network("10.1.0.0/16", Some(20_000), None),
+            network("2001:db8::/32", Some(30_000), None),
+        ]);
+        let own = |milli, burst| {
+            Held::Own(Terms {
+                rate: Rate::per_second(milli),
+                burst: Excess::requests(burst),
+                delay: Delay::Never,
+            })
+        };
+        assert_eq!(held(&overrides, "10.9.9.9"), own(10_000, 50));
+        assert_eq!(held(&overrides, "10.1.9.9"), own(20_000, 5));
+        assert_eq!(held(&overrides, "10.1.2.3"), Held::Unlimited);
+        assert_eq!(held(&overrides, "2001:db8:5::1"), own(30_000, 5));
+        assert_eq!(held(&overrides, "192.0.2.1"), Held::Same);
+    }
+
+    #[test]
+    fn a_text_is_for_exactly_that_key() {
+        let overrides = Overrides::new(&[Override {
+            key: OverrideKey::Text("gold".into()),
+            rate: None,
+            burst: None,
+        }]);
+        assert_eq!(overrides.find(b"gold", None, &TERMS), Held::Unlimited);
+        assert_eq!(overrides.find(b"golden", None, &TERMS), Held::Same);
+    }
+}

@@ -1,0 +1,266 @@
+//! What the error log says of a limited request, in nginx's own words.
+//!
+//! People search their logs for these lines, so they are nginx's to the comma. A flood is the moment when
+//! they come by the hundred thousand and are worth least: each thread writes so many a second and then
+//! says how many it left out.
+
+use std::cell::Cell;
+use std::fmt::{self, Write};
+
+use tracing::Level;
+
+use crate::clock::Millis;
+use crate::config::plan::{DryRun, Excess, LogLevel};
+use crate::message::Exchange;
+
+/// How a location's limits are enforced and spoken of.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Voice {
+    pub(super) dry_run: DryRun,
+    pub(super) level: LogLevel,
+}
+
+impl Voice {
+    pub(super) fn refused_request(
+        self,
+        exchange: &Exchange,
+        now: Millis,
+        excess: Excess,
+        zone: &str,
+    ) {
+        let (dry, excess) = (self.dry(), Thousandths(excess));
+        let message = format_args!("limiting requests,{dry} excess: {excess} by zone \"{zone}\"");
+        write(self.refusal_level(), message, exchange, now);
+    }
+
+    pub(super) fn delayed_request(
+        self,
+        exchange: &Exchange,
+        now: Millis,
+        excess: Excess,
+        zone: &str,
+    ) {
+        let (dry, excess) = (self.dry(), Thousandths(excess));
+        let message = format_args!("delaying request,{dry} excess: {excess}, by zone \"{zone}\"");
+        write(self.delay_level(), message, exchange, now);
+    }
+
+    pub(super) fn request_without_key(self, exchange: &Exchange, now: Millis, zone: &str) {
+        let dry = self.dry();
+        let message = format_args!("limiting requests,{dry} empty key by zone \"{zone}\"");
+        write(self.refusal_level(), message, exchange, now);
+    }
+
+    pub(super) fn refused_connection(self, exchange: &Exchange, now: Millis, zone: &str) {
+        let message = match self.dry_run {
+            DryRun::Off => format_args!("limiting connections by zone \"{zone}\""),
+            DryRun::On => format_args!("limiting connections, dry run, by zone \"{zone}\""),
+        };
+        write(self.refusal_level(), message, exchange, now);
+    }
+
+    pub(super) fn connection_without_key(self, exchange: &Exchange, now: Millis, zone: &str) {
+        let dry = self.dry();
+        let message = format_args!("limiting connections,{dry} empty key by zone \"{zone}\"");
+        write(self.refusal_level(), message, exchange, now);
+    }
+
+    fn dry(self) -> &'static str {
+        match self.dry_run {
+            DryRun::Off => "",
+            DryRun::On => " dry run,",
+        }
+    }
+
+    fn refusal_level(self) -> Level {
+        match self.level {
+            LogLevel::Error => Level::ERROR,
+            LogLevel::Warn => Level::WARN,
+            LogLevel::Info | LogLevel::Notice => Level::INFO,
+        }
+    }
+
+    fn delay_level(self) -> Level {
+        match self.level {
+            LogLevel::Error => Level::WARN,
+            LogLevel::Info | LogLevel::Notice | LogLevel::Warn => Level::INFO,
+        }
+    }
+}
+
+/// An excess as nginx prints it.
+struct Thousandths(Excess);
+
+impl fmt::Display for Thousandths {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let milli = self.0.milli();
+        write!(f, "{}.{:03}", milli / 1000, milli % 1000)
+    }
+}
+
+fn write(level: Level, message: fmt::Arguments<'_>, exchange: &Exchange, now: Millis) {
+    let enabled = match level {
+        Level::ERROR => tracing::enabled!(Level::ERROR),
+        Level::WARN => tracing::enabled!(Level::WARN),
+        _ => tracing::enabled!(Level::INFO),
+    };
+    if !enabled {
+        return;
+    }
+    let mut flood = FLOOD.get();
+    let (allowed, left_out) = flood.admit(now);
+    FLOOD.set(flood);
+    if let Some(left_out) = left_out {
+        tracing::warn!("{left_out} more lines about limited requests were left out");
+    }
+    if !allowed {
+        return;
+    }
+    let line = line(message, exchange);
+    match level {
+        Level::ERROR => tracing::error!("{line}"),
+        Level::WARN => tracing::warn!("{line}"),
+        _ => tracing::info!("{line}"),
+    }
+}
+
+fn line(message: fmt::Arguments<'_>, exchange: &Exchange) -> String {
+    let mut line = String::with_capacity(256);
+    let head = &exchange.head;
+    // Writing to a string cannot fail.
+    let _written = write!(
+        line,
+        "{message}, client: {}, server: {}, request: \"{} ",
+        exchange.peer.text(),
+        exchange.server().name,
+        head.method,
+    );
+    let _written = write!(Escaped(&mut line), "{} {:?}", head.uri, head.version);
+    line.push('"');
+    if let Some(host) = head.headers.get(http::header::HOST) {
+        line.push_str(", host: \"");
+        escape(&mut line, host.as_bytes());
+        line.push('"');
+    }
+    line.truncate(line.floor_char_boundary(LONGEST));
+    line
+}
+
+/// Takes text from outside into a line, so that it can neither end it nor act on a terminal.
+struct Escaped<'a>(&'a mut String);
+
+impl Write for Escaped<'_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        escape(self.0, text.as_bytes());
+        Ok(())
+    }
+}
+
+fn escape(line: &mut String, bytes: &[u8]) {
+    for &byte in bytes {
+        match byte {
+            b'"' | b'\\' | 0..=0x1f | 0x7f.. => {
+                let _written = write!(line, "\\x{byte:02X}");
+            }
+            _ => line.push(char::from(byte)),
+        }
+    }
+}
+
+/// Counts the lines of one second.
+#[derive(Debug, Clone, Copy, Default)]
+struct Flood {
+    since: Millis,
+    written: u32,
+    left_out: u64,
+}
+
+impl Flood {
+    /// Whether one more line may be written, and how many were left out before, when it is time to say so.
+    fn admit(&mut self, now: Millis) -> (bool, Option<u64>) {
+        let mut before = None;
+        if now.since(self.since).as_millis() >= 1000 {
+            before = Some(self.left_out).filter(|left_out| *left_out > 0);
+            *self = Self {
+                since: now,
+                ..Self::default()
+            };
+        }
+        if self.written < MOST_A_SECOND {
+            self.written += 1;
+            return (true, before);
+        }
+        self.left_out += 1;
+        (false, before)
+    }
+}
+
+thread_local! {
+    static FLOOD: Cell<Flood> = const {
+        Cell::new(Flood { since: Millis(0), written: 0, left_out: 0 })
+    };
+}
+
+/// Lines a second and thread.
+const MOST_A_SECOND: u32 = 100;
+
+/// Where nginx cuts a line, in bytes.
+const LONGEST: usize = 2048;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::tests::support::{exchange, header};
+
+    #[test]
+    fn a_line_is_nginxs() {
+        let exchange = exchange(&[header("host", "localhost")]);
+        let message = format_args!(
+            "limiting requests, excess: {} by zone \"r10\"",
+            Thousandths(Excess(Excess::ONE.0 / 1000 * 5760))
+        );
+        assert_eq!(
+            line(message, &exchange),
+            "limiting requests, excess: 5.760 by zone \"r10\", client: 127.0.0.1, server: front, \
+             request: \"GET /r10/f?k=b HTTP/1.1\", host: \"localhost\""
+        );
+    }
+
+    #[test]
+    fn text_from_outside_cannot_forge_a_line() {
+        let mut line = String::new();
+        escape(&mut line, b"a\"b\\c\r\n\x1b[31m\xff");
+        assert_eq!(line, r"a\x22b\x5Cc\x0D\x0A\x1B[31m\xFF");
+    }
+
+    #[test]
+    fn a_long_line_is_cut() {
+        let exchange = exchange(&[header("host", &"h".repeat(5_000))]);
+        assert_eq!(line(format_args!("x"), &exchange).len(), LONGEST);
+    }
+
+    #[test]
+    fn a_flood_is_cut_off_and_told_of_in_the_next_second() {
+        let mut flood = Flood::default();
+        let count = |flood: &mut Flood, now, times| {
+            (0..times).filter(|_| flood.admit(Millis(now)).0).count()
+        };
+        assert_eq!(count(&mut flood, 5_000, 150), 100);
+        assert_eq!(count(&mut flood, 5_999, 7), 0);
+        assert_eq!(flood.admit(Millis(6_000)), (true, Some(57)));
+        assert_eq!(flood.admit(Millis(6_001)), (true, None));
+    }
+
+    #[test]
+    fn levels_are_nginxs_with_notice_as_info() {
+        let voice = |level| Voice {
+            dry_run: DryRun::Off,
+            level,
+        };
+        let levels = |level| (voice(level).refusal_level(), voice(level).delay_level());
+        assert_eq!(levels(LogLevel::Error), (Level::ERROR, Level::WARN));
+        assert_eq!(levels(LogLevel::Warn), (Level::WARN, Level::INFO));
+        assert_eq!(levels(LogLevel::Notice), (Level::INFO, Level::INFO));
+        assert_eq!(levels(LogLevel::Info), (Level::INFO, Level::INFO));
+    }
+}

@@ -1,0 +1,143 @@
+//! A plan, a request and rules, as short as a test wants to write them.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{HeaderName, HeaderValue, Request, StatusCode};
+
+use crate::clock::Millis;
+use crate::config::plan::{
+    Access, Action, ClientTimeouts, ConnRule, ConnZone, Delay, DryRun, Excess, LimitHeaders, Log,
+    LogLevel, OnEmptyKey, Plan, Rate, ReqRule, ReqZone, Server, Site, Template, Variable,
+};
+use crate::limits::{Limits, Zones};
+use crate::message::{Exchange, Peer, Remote};
+
+pub(in crate::limits) fn req_zone(name: &str, milli_per_second: u64) -> ReqZone {
+    ReqZone {
+        name: name.into(),
+        key: Template::variable(Variable::BinaryRemoteAddr),
+        size: 32 << 10,
+        rate: Rate::per_second(milli_per_second),
+        on_empty_key: OnEmptyKey::Skip,
+        ipv6_prefix: 128,
+        overrides: vec![],
+    }
+}
+
+pub(in crate::limits) fn conn_zone(name: &str) -> ConnZone {
+    ConnZone {
+        name: name.into(),
+        key: Template::variable(Variable::BinaryRemoteAddr),
+        size: 32 << 10,
+        on_empty_key: OnEmptyKey::Skip,
+        ipv6_prefix: 128,
+    }
+}
+
+/// `nodelay`.
+pub(in crate::limits) fn req_rule(zone: usize, burst: u32) -> ReqRule {
+    ReqRule {
+        zone,
+        burst: Excess::requests(burst),
+        delay: Delay::Never,
+    }
+}
+
+pub(in crate::limits) fn conn_rule(zone: usize, limit: u32) -> ConnRule {
+    ConnRule {
+        zone,
+        limit,
+        queue: None,
+    }
+}
+
+pub(in crate::limits) fn site(req: &[ReqRule], conn: &[ConnRule]) -> Site {
+    Site {
+        limit_req: req.to_vec(),
+        limit_conn: conn.to_vec(),
+        limit_req_status: StatusCode::TOO_MANY_REQUESTS,
+        limit_conn_status: StatusCode::SERVICE_UNAVAILABLE,
+        limit_req_dry_run: DryRun::Off,
+        limit_conn_dry_run: DryRun::Off,
+        limit_req_log_level: LogLevel::Error,
+        limit_conn_log_level: LogLevel::Error,
+        limit_headers: LimitHeaders::Ietf,
+        access: Access::default(),
+        max_body: None,
+        timeouts: timeouts(),
+        action: Action::NotFound,
+    }
+}
+
+pub(in crate::limits) fn limits(plan: &Plan, req: &[ReqRule], conn: &[ConnRule]) -> Limits {
+    Limits::compile(&site(req, conn), &Zones::build(plan))
+}
+
+pub(in crate::limits) fn plan(req_zones: Vec<ReqZone>, conn_zones: Vec<ConnZone>) -> Plan {
+    Plan {
+        workers: 1,
+        shutdown_timeout: Duration::ZERO,
+        log: Log {
+            level: tracing::Level::INFO,
+            access: None,
+        },
+        admin: None,
+        maps: vec![],
+        req_zones,
+        conn_zones,
+        upstreams: vec![],
+        listeners: vec![],
+        servers: vec![Server {
+            name: "front".into(),
+            names: vec![],
+            timeouts: timeouts(),
+            max_head: 32 << 10,
+            locations: vec![],
+            fallback: site(&[], &[]),
+        }],
+    }
+}
+
+pub(in crate::limits) fn header(name: &str, value: &str) -> (HeaderName, HeaderValue) {
+    (name.parse().unwrap(), value.parse().unwrap())
+}
+
+/// The template of a request header.
+pub(in crate::limits) fn key(name: &str) -> Template {
+    Template::variable(Variable::Http(name.parse().unwrap()))
+}
+
+pub(in crate::limits) fn exchange(headers: &[(HeaderName, HeaderValue)]) -> Exchange {
+    exchange_from("127.0.0.1", headers)
+}
+
+pub(in crate::limits) fn exchange_from(
+    address: &str,
+    headers: &[(HeaderName, HeaderValue)],
+) -> Exchange {
+    let mut request = Request::get("/r10/f?k=b").body(()).unwrap();
+    request.headers_mut().extend(headers.iter().cloned());
+    let remote = Remote::Ip(SocketAddr::new(address.parse().unwrap(), 4711));
+    Exchange::begin(
+        Arc::new(plan(vec![], vec![])),
+        0,
+        Arc::new(Peer::new(remote, None, 1, Millis(0))),
+        request.into_parts().0,
+        crate::message::target::Target::default(),
+        Millis(0),
+    )
+}
+
+fn timeouts() -> ClientTimeouts {
+    let minute = Duration::from_secs(60);
+    ClientTimeouts {
+        header: minute,
+        body: minute,
+        keepalive: Some(minute),
+        keepalive_requests: 1000,
+        send: minute,
+        lingering: minute,
+    }
+}

@@ -1,0 +1,187 @@
+//! What comes of asking the limits: a permit, a wait, or a refusal that can say why and until when.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{HeaderName, HeaderValue, StatusCode, header};
+
+use super::fields::{
+    self, Name, RATELIMIT, RATELIMIT_POLICY, X_RATELIMIT_LIMIT, X_RATELIMIT_REMAINING,
+    X_RATELIMIT_RESET,
+};
+use crate::config::plan::LimitHeaders;
+use crate::store::Place;
+
+/// What the `limit_req` rules of a location say of a request.
+#[derive(Debug)]
+pub enum Verdict {
+    /// It goes on after a wait; it is charged already.
+    Delay(Duration),
+    /// It goes on.
+    Pass,
+    /// It is turned away.
+    Refuse(Refusal),
+}
+
+/// What a request in progress holds; its places are given back when this is dropped.
+// Two inline: nearly every location has at most one zone by address and one by server.
+#[derive(Debug, Default)]
+#[must_use = "a permit that is not held gives its places back"]
+pub struct Permit {
+    first: Option<Place>,
+    second: Option<Place>,
+    more: Vec<Place>,
+}
+
+/// Why a request was turned away, and all that its answer has to say about it.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("limited by zone \"{}\"", self.zone())]
+pub struct Refusal {
+    /// What there was too much of.
+    pub kind: Kind,
+    /// The status it is answered with.
+    pub status: StatusCode,
+    /// When the same request would pass; `None` where nobody knows.
+    pub retry_after: Option<Duration>,
+    pub(super) name: Arc<Name>,
+    pub(super) quota: u64,
+    pub(super) policy: Option<HeaderValue>,
+}
+
+/// What there was too much of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Requests at once: `limit_conn`.
+    Connections,
+    /// Requests in a time: `limit_req`.
+    Requests,
+}
+
+impl Permit {
+    pub(super) fn hold(&mut self, place: Place) {
+        if self.first.is_none() {
+            self.first = Some(place);
+        } else if self.second.is_none() {
+            self.second = Some(place);
+        } else {
+            self.more.push(place);
+        }
+    }
+}
+
+impl Refusal {
+    /// The zone that refused.
+    #[must_use]
+    pub fn zone(&self) -> &str {
+        &self.name.plain
+    }
+
+    /// `Retry-After`: whole seconds, rounded up, at least one.
+    #[must_use]
+    pub fn retry_after_seconds(&self) -> u64 {
+        self.retry_after.map_or(1, |after| {
+            let started = u64::from(after.subsec_nanos() > 0);
+            after.as_secs().saturating_add(started).max(1)
+        })
+    }
+
+    /// The header fields of the answer.
+    pub fn header_fields(
+        &self,
+        headers: LimitHeaders,
+    ) -> impl Iterator<Item = (HeaderName, HeaderValue)> + use<> {
+        let seconds = self.retry_after_seconds();
+        let mut list = [
+            Some((header::RETRY_AFTER, HeaderValue::from(seconds))),
+            None,
+            None,
+            None,
+        ];
+        match headers {
+            LimitHeaders::Ietf => {
+                let state = match self.kind {
+                    Kind::Connections => format!("{};r=0", self.name.quoted),
+                    Kind::Requests => format!("{};r=0;t={seconds}", self.name.quoted),
+                };
+                list[1] = self.policy.clone().map(|policy| (RATELIMIT_POLICY, policy));
+                list[2] = fields::value(state).map(|state| (RATELIMIT, state));
+            }
+            LimitHeaders::Legacy => {
+                list[1] = Some((X_RATELIMIT_LIMIT, HeaderValue::from(self.quota)));
+                list[2] = Some((X_RATELIMIT_REMAINING, HeaderValue::from(0)));
+                list[3] = Some((X_RATELIMIT_RESET, HeaderValue::from(seconds)));
+            }
+            LimitHeaders::Off => {}
+        }
+        list.into_iter().flatten()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(kind: Kind, retry_after: Option<u64>) -> Refusal {
+        Refusal {
+            kind,
+            status: StatusCode::TOO_MANY_REQUESTS,
+            retry_after: retry_after.map(Duration::from_millis),
+            name: Arc::new(Name::new("perip")),
+            quota: 21,
+            policy: Some(HeaderValue::from_static("\"perip\";q=21;w=3")),
+        }
+    }
+
+    fn written(refusal: &Refusal, headers: LimitHeaders) -> Vec<String> {
+        refusal
+            .header_fields(headers)
+            .map(|(name, value)| format!("{name}: {}", value.to_str().unwrap()))
+            .collect()
+    }
+
+    #[test]
+    fn retry_after_is_rounded_up_and_never_nothing() {
+        for (millis, seconds) in [(0, 1), (1, 1), (1000, 1), (1001, 2), (62_500, 63)] {
+            let refusal = refusal(Kind::Requests, Some(millis));
+            assert_eq!(refusal.retry_after_seconds(), seconds, "{millis}");
+        }
+        assert_eq!(refusal(Kind::Connections, None).retry_after_seconds(), 1);
+    }
+
+    #[test]
+    fn ietf_fields_name_the_policy_and_what_is_left_of_it() {
+        assert_eq!(
+            written(&refusal(Kind::Requests, Some(1_200)), LimitHeaders::Ietf),
+            [
+                "retry-after: 2",
+                "ratelimit-policy: \"perip\";q=21;w=3",
+                "ratelimit: \"perip\";r=0;t=2"
+            ]
+        );
+        assert_eq!(
+            written(&refusal(Kind::Connections, None), LimitHeaders::Ietf)[2],
+            "ratelimit: \"perip\";r=0"
+        );
+    }
+
+    #[test]
+    fn legacy_fields_are_three_numbers() {
+        assert_eq!(
+            written(&refusal(Kind::Requests, Some(1_200)), LimitHeaders::Legacy),
+            [
+                "retry-after: 2",
+                "x-ratelimit-limit: 21",
+                "x-ratelimit-remaining: 0",
+                "x-ratelimit-reset: 2"
+            ]
+        );
+    }
+
+    #[test]
+    fn with_headers_off_retry_after_stays() {
+        assert_eq!(
+            written(&refusal(Kind::Requests, Some(1_200)), LimitHeaders::Off),
+            ["retry-after: 2"]
+        );
+    }
+}

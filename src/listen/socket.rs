@@ -1,0 +1,187 @@
+//! Sockets to listen on.
+//!
+//! Every event loop gets a listening socket of its own (SO_REUSEPORT), and the kernel deals connections
+//! out between them. The same option would let a second weir take a share of the first one's connections
+//! without a word, so an address is first bound without it: that fails while anybody else listens there.
+
+use std::fs;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use socket2::{Domain, SockAddr, Socket, Type};
+
+use super::Error;
+use crate::config::plan::Listen;
+
+/// A listening socket, one event loop's.
+#[derive(Debug)]
+pub struct Bound {
+    pub(super) socket: Listening,
+    pub(super) address: Listen,
+    // Held for its drop: the last loop to stop takes the file away.
+    _file: Option<Arc<SocketFile>>,
+}
+
+#[derive(Debug)]
+pub(super) enum Listening {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+impl Bound {
+    /// Where it listens; the real port where 0 was asked for.
+    #[must_use]
+    pub fn address(&self) -> &Listen {
+        &self.address
+    }
+}
+
+/// Binds one address, once for each event loop.
+///
+/// # Errors
+/// When the address cannot be listened on.
+pub fn bind(listen: &Listen, loops: usize) -> Result<Vec<Bound>, Error> {
+    Ok(bind_all([listen], loops)?.pop().unwrap_or_default())
+}
+
+/// Binds all addresses, each once for each event loop, in the order given.
+///
+/// Together, because a wildcard and one address of the same port can both be ours: seen one after the other, the
+/// second would look taken.
+///
+/// # Errors
+/// When one of the addresses cannot be listened on; then none is.
+pub fn bind_all<'a>(
+    listens: impl IntoIterator<Item = &'a Listen>,
+    loops: usize,
+) -> Result<Vec<Vec<Bound>>, Error> {
+    let listens: Vec<&Listen> = listens.into_iter().collect();
+    let failed = |listen: &Listen, source| Error::new(listen.clone(), source);
+    for listen in &listens {
+        if let Listen::Tcp(address) = listen
+            && address.port() != 0
+        {
+            open_tcp(*address, Sharing::Alone).map_err(|source| failed(listen, source))?;
+        }
+    }
+    listens
+        .into_iter()
+        .map(|listen| {
+            match listen {
+                Listen::Tcp(address) => bind_tcp(*address, loops),
+                Listen::Unix(path) => bind_unix(path, loops),
+            }
+            .map_err(|source| failed(listen, source))
+        })
+        .collect()
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sharing {
+    Alone,
+    BetweenLoops,
+}
+
+fn bind_tcp(mut address: SocketAddr, loops: usize) -> io::Result<Vec<Bound>> {
+    (0..loops)
+        .map(|_| {
+            let socket = open_tcp(address, Sharing::BetweenLoops)?;
+            // With port 0 the first socket finds one, and the others have to follow it.
+            address = socket.local_addr()?;
+            Ok(Bound {
+                socket: Listening::Tcp(socket),
+                address: Listen::Tcp(address),
+                _file: None,
+            })
+        })
+        .collect()
+}
+
+fn open_tcp(address: SocketAddr, sharing: Sharing) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+    if address.is_ipv6() {
+        // So that [::]:80 and 0.0.0.0:80 can stand side by side, and every client has one form of address.
+        socket.set_only_v6(true)?;
+    }
+    // Lets a restart bind while the last run's connections are still in TIME_WAIT.
+    socket.set_reuse_address(true)?;
+    if sharing == Sharing::BetweenLoops {
+        socket.set_reuse_port(true)?;
+    }
+    // What is accepted inherits it: a system call a socket instead of one a connection.
+    socket.set_tcp_nodelay(true)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
+fn bind_unix(path: &Path, loops: usize) -> io::Result<Vec<Bound>> {
+    remove_stale(path)?;
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&SockAddr::unix(path)?)?;
+    let file = Arc::new(SocketFile::at(path)?);
+    // As nginx does: who may connect is decided by the folder.
+    fs::set_permissions(path, fs::Permissions::from_mode(0o666))?;
+    socket.listen(BACKLOG)?;
+    (0..loops)
+        .map(|_| {
+            Ok(Bound {
+                socket: Listening::Unix(socket.try_clone()?.into()),
+                address: Listen::Unix(path.to_owned()),
+                _file: Some(Arc::clone(&file)),
+            })
+        })
+        .collect()
+}
+
+/// Removes what a run that was killed has left behind; nothing else.
+fn remove_stale(path: &Path) -> io::Result<()> {
+    let is_socket = fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket());
+    if !is_socket {
+        return Ok(());
+    }
+    match UnixStream::connect(path) {
+        Ok(_) => Err(io::ErrorKind::AddrInUse.into()),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path),
+        Err(error) => Err(error),
+    }
+}
+
+/// The file of a unix socket.
+#[derive(Debug)]
+struct SocketFile {
+    path: PathBuf,
+    device: u64,
+    inode: u64,
+}
+
+impl SocketFile {
+    fn at(path: &Path) -> io::Result<Self> {
+        let file = fs::symlink_metadata(path)?;
+        Ok(Self {
+            path: path.to_owned(),
+            device: file.dev(),
+            inode: file.ino(),
+        })
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        // Somebody else may have put a socket of their own in its place meanwhile.
+        let is_ours = fs::symlink_metadata(&self.path)
+            .is_ok_and(|file| file.dev() == self.device && file.ino() == self.inode);
+        if is_ours && let Err(error) = fs::remove_file(&self.path) {
+            tracing::warn!(path = %self.path.display(), %error, "the socket file could not be removed");
+        }
+    }
+}
+
+/// Connections the kernel holds for us until they are accepted; it cuts this to `net.core.somaxconn`.
+const BACKLOG: i32 = 4096;

@@ -1,0 +1,266 @@
+//! What passes in either direction.
+
+use super::*;
+use crate::config::plan::{Part, SetHeader};
+use crate::message::testing::{exchange, forward, request};
+
+fn lines(headers: &HeaderMap) -> Vec<String> {
+    let line =
+        |(name, value): (&HeaderName, &HeaderValue)| format!("{name}: {}", value.to_str().unwrap());
+    headers.iter().map(line).collect()
+}
+
+fn map(fields: &[(&'static str, &'static str)]) -> HeaderMap {
+    let field = |(name, value): &(&'static str, &'static str)| {
+        (
+            HeaderName::from_static(name),
+            HeaderValue::from_static(value),
+        )
+    };
+    fields.iter().map(field).collect()
+}
+
+fn set(name: &'static str, value: Template) -> SetHeader {
+    SetHeader {
+        name: HeaderName::from_static(name),
+        value,
+    }
+}
+
+fn sent(exchange: &Exchange, forward: &Forward) -> HeaderMap {
+    let mut out = HeaderMap::new();
+    for_upstream(exchange, forward, &mut out);
+    out
+}
+
+#[test]
+fn fields_of_the_connection_stay_on_it() {
+    let mut out = HeaderMap::new();
+    let headers = map(&[
+        ("accept", "a"),
+        ("connection", "keep-alive, X-Private , ,close"),
+        ("content-length", "3"),
+        ("content-type", "t"),
+        ("expect", "100-continue"),
+        ("host", "h"),
+        ("http2-settings", "x"),
+        ("keep-alive", "5"),
+        ("proxy-authorization", "p"),
+        ("proxy-connection", "close"),
+        ("te", "gzip"),
+        ("trailer", "x-sum"),
+        ("transfer-encoding", "chunked"),
+        ("upgrade", "h2c"),
+        ("x-private", "1"),
+        ("x-twice", "1"),
+        ("x-twice", "2"),
+    ]);
+    end_to_end(&headers, &mut out);
+    let expected = [
+        "accept: a",
+        "content-type: t",
+        "trailer: x-sum",
+        "x-twice: 1",
+        "x-twice: 2",
+    ];
+    assert_eq!(lines(&out), expected);
+}
+
+#[test]
+fn a_client_cannot_name_our_fields_away() {
+    let exchange = exchange(&[
+        (
+            "connection",
+            "host, content-length, x-forwarded-for, via, @?, \u{e4}, x-real-ip",
+        ),
+        ("x-forwarded-for", "6.6.6.6"),
+    ]);
+    let mut forward = forward();
+    forward.via = Via::On;
+    forward.set_headers = vec![
+        set("host", Template::variable(Variable::Host)),
+        set(
+            "x-forwarded-for",
+            Template::variable(Variable::ProxyAddXForwardedFor),
+        ),
+        set("x-real-ip", Template::variable(Variable::RemoteAddr)),
+    ];
+    let mut lines = lines(&sent(&exchange, &forward));
+    lines.sort();
+    assert_eq!(
+        lines,
+        [
+            "host: example.com",
+            "via: 1.1 weir",
+            "x-forwarded-for: 6.6.6.6, 192.0.2.7",
+            "x-real-ip: 192.0.2.7"
+        ]
+    );
+}
+
+#[test]
+fn a_field_set_to_nothing_is_removed_and_an_invalid_one_left_out() {
+    let exchange = request(
+        "GET",
+        "/a%0d%0aX-Evil:%201",
+        &[("accept", "*/*"), ("x-path", "old")],
+    );
+    let mut forward = forward();
+    forward.set_headers = vec![
+        set("accept", Template::default()),
+        set("x-path", Template::variable(Variable::Uri)),
+        set(
+            "x-missing",
+            Template::variable(Variable::Arg("none".into())),
+        ),
+        set("content-length", Template::literal("7")),
+        set(
+            "x-literal",
+            Template {
+                parts: Box::new([Part::Text("v".into()), Part::Variable(Variable::RemotePort)]),
+            },
+        ),
+    ];
+    assert_eq!(lines(&sent(&exchange, &forward)), ["x-literal: v50000"]);
+}
+
+#[test]
+fn values_that_are_there_already_are_the_same_as_rendered_ones() {
+    let fields = [
+        ("host", "Example.com:80"),
+        ("x-one", "1"),
+        ("x-two", "1"),
+        ("x-two", "2"),
+        ("x-none", ""),
+    ];
+    let exchange = exchange(&fields);
+    for variable in [
+        Variable::Host,
+        Variable::Http(header::HOST),
+        Variable::Http(HeaderName::from_static("x-one")),
+        Variable::Http(HeaderName::from_static("x-two")),
+        Variable::Http(HeaderName::from_static("x-none")),
+        Variable::ProxyAddXForwardedFor,
+        Variable::RemoteAddr,
+        Variable::Scheme,
+    ] {
+        let mut rendered = Vec::new();
+        vars::append(&variable, &exchange, &mut rendered);
+        let value = value_of(&Template::variable(variable.clone()), &exchange);
+        let value = value.as_ref().map_or(&b""[..], HeaderValue::as_bytes);
+        assert_eq!(value, rendered, "{variable:?}");
+    }
+}
+
+#[test]
+fn trailers_are_asked_for_only_if_the_client_takes_them() {
+    let te = |value| {
+        let headers = sent(
+            &exchange(&[("te", value), ("connection", "te")]),
+            &forward(),
+        );
+        lines(&headers)
+    };
+    assert_eq!(
+        te("gzip;q=0.5, Trailers"),
+        ["te: trailers", "connection: te"]
+    );
+    assert!(te("gzip").is_empty());
+}
+
+#[test]
+fn via_is_added_to_what_is_there_and_tells_the_version_that_was_spoken() {
+    let mut exchange = exchange(&[("via", "1.1 other")]);
+    let mut forward = forward();
+    forward.via = Via::On;
+    assert_eq!(
+        lines(&sent(&exchange, &forward)),
+        ["via: 1.1 other", "via: 1.1 weir"]
+    );
+    exchange.head.version = Version::HTTP_10;
+    assert_eq!(
+        lines(&sent(&exchange, &forward)),
+        ["via: 1.1 other", "via: 1.0 weir"]
+    );
+}
+
+#[test]
+fn an_answer_loses_what_was_for_us_and_keeps_what_is_the_backends() {
+    let mut headers = map(&[
+        ("connection", "x-gone, Content-Length"),
+        ("content-length", "5"),
+        ("date", "d"),
+        ("keep-alive", "timeout=5"),
+        ("server", "s"),
+        ("set-cookie", "a"),
+        ("set-cookie", "b"),
+        ("trailer", "t"),
+        ("upgrade", "x"),
+        ("x-accel-buffering", "no"),
+        ("x-accel-redirect", "/secret"),
+        ("x-gone", "1"),
+        ("x-pad", "avoid browser bug"),
+    ]);
+    clean_response(&mut headers);
+    let mut lines = lines(&headers);
+    lines.sort();
+    let kept = [
+        "content-length: 5",
+        "date: d",
+        "server: s",
+        "set-cookie: a",
+        "set-cookie: b",
+        "trailer: t",
+    ];
+    assert_eq!(lines, kept);
+}
+
+#[test]
+fn an_answer_has_one_length_or_none() {
+    let cleaned = |fields: &[(&'static str, &'static str)]| {
+        let mut headers = map(fields);
+        clean_response(&mut headers);
+        lines(&headers)
+    };
+    assert!(cleaned(&[("content-length", "5"), ("transfer-encoding", "chunked")]).is_empty());
+    assert!(cleaned(&[("content-length", "5"), ("content-length", "6")]).is_empty());
+    assert!(cleaned(&[("content-length", "+5")]).is_empty());
+    assert!(cleaned(&[("content-length", "")]).is_empty());
+    assert_eq!(
+        cleaned(&[("content-length", "5"), ("content-length", "5")]),
+        ["content-length: 5"]
+    );
+}
+
+#[test]
+fn without_a_uri_part_the_target_goes_on_as_the_client_wrote_it() {
+    for (asked, goes) in [
+        ("/a/../b%20c//?x=%zz", "/a/../b%20c//?x=%zz"),
+        ("http://other.example/x?y", "/x?y"),
+        ("http://other.example?y", "/?y"),
+        ("http://other.example", "/"),
+    ] {
+        let exchange = request("GET", asked, &[]);
+        assert_eq!(target_for(&exchange, &forward()).unwrap().to_string(), goes);
+    }
+    let exchange = request("OPTIONS", "*", &[]);
+    assert_eq!(target_for(&exchange, &forward()).unwrap().to_string(), "*");
+}
+
+#[test]
+fn with_a_uri_part_the_location_is_replaced_in_the_normal_path() {
+    let mut forward = forward();
+    forward.uri = Some("/new/".into());
+    forward.replaces = "/old/".len();
+    for (asked, goes) in [
+        ("/old/x?y=1", "/new/x?y=1"),
+        ("/old/{x}", "/new/{x}"),
+        ("//old/./a%20b%2Fc%25?q=%20", "/new/a%20b/c%25?q=%20"),
+        ("/old/", "/new/"),
+        ("/old/%C3%A4", "/new/%C3%A4"),
+        ("/ol", "/new/"),
+    ] {
+        let exchange = request("GET", asked, &[]);
+        assert_eq!(target_for(&exchange, &forward).unwrap().to_string(), goes);
+    }
+}

@@ -1,0 +1,151 @@
+//! A plan and a request made by hand, for tests that need a whole [`Exchange`].
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{Request, StatusCode};
+
+use super::target::Target;
+use super::{Exchange, Peer, Remote};
+use crate::clock::Millis;
+use crate::config::plan::{
+    Access, Action, ClientTimeouts, DryRun, Forward, LimitHeaders, Log, LogLevel, NextUpstream,
+    Plan, Server, ServerName, Site, Tries, Via,
+};
+
+/// A plan of one server, `example.com`, that has no locations.
+pub(crate) fn plan() -> Plan {
+    Plan {
+        workers: 1,
+        shutdown_timeout: Duration::from_secs(30),
+        log: Log {
+            level: tracing::Level::INFO,
+            access: None,
+        },
+        admin: None,
+        maps: Vec::new(),
+        req_zones: Vec::new(),
+        conn_zones: Vec::new(),
+        upstreams: Vec::new(),
+        listeners: Vec::new(),
+        servers: vec![server("example.com")],
+    }
+}
+
+/// A server with one name and no locations.
+pub(crate) fn server(name: &str) -> Server {
+    Server {
+        name: name.into(),
+        names: vec![ServerName::Exact(name.into())],
+        timeouts: timeouts(),
+        max_head: 32 * 1024,
+        locations: Vec::new(),
+        fallback: site(Action::NotFound),
+    }
+}
+
+/// A site without limits.
+pub(crate) fn site(action: Action) -> Site {
+    Site {
+        limit_req: Vec::new(),
+        limit_conn: Vec::new(),
+        limit_req_status: StatusCode::TOO_MANY_REQUESTS,
+        limit_conn_status: StatusCode::SERVICE_UNAVAILABLE,
+        limit_req_dry_run: DryRun::Off,
+        limit_conn_dry_run: DryRun::Off,
+        limit_req_log_level: LogLevel::Error,
+        limit_conn_log_level: LogLevel::Error,
+        limit_headers: LimitHeaders::Ietf,
+        access: Access::default(),
+        max_body: None,
+        timeouts: timeouts(),
+        action,
+    }
+}
+
+/// nginx's defaults.
+pub(crate) fn timeouts() -> ClientTimeouts {
+    ClientTimeouts {
+        header: Duration::from_secs(60),
+        body: Duration::from_secs(60),
+        keepalive: Some(Duration::from_secs(75)),
+        keepalive_requests: 1000,
+        send: Duration::from_secs(60),
+        lingering: Duration::from_secs(5),
+    }
+}
+
+/// A `proxy_pass` to the first upstream that sets no header and adds no Via.
+pub(crate) fn forward() -> Forward {
+    Forward {
+        upstream: 0,
+        host: "app".into(),
+        uri: None,
+        replaces: 0,
+        set_headers: Vec::new(),
+        via: Via::Off,
+        connect_timeout: Duration::from_secs(60),
+        send_timeout: Duration::from_secs(60),
+        read_timeout: Duration::from_secs(60),
+        next_upstream: NextUpstream {
+            error: true,
+            timeout: true,
+            invalid_header: false,
+            non_idempotent: false,
+            statuses: Vec::new(),
+            tries: Tries::Each,
+            within: None,
+        },
+    }
+}
+
+/// A client at 192.0.2.7, port 50000.
+pub(crate) fn peer() -> Peer {
+    let remote = SocketAddr::from(([192, 0, 2, 7], 50_000));
+    let local = SocketAddr::from(([127, 0, 0, 1], 8080));
+    Peer::new(Remote::Ip(remote), Some(local), 17, Millis(0))
+}
+
+/// A request for `/` with these fields; a Host field is added where there is none.
+pub(crate) fn exchange(fields: &[(&str, &str)]) -> Exchange {
+    request("GET", "/", fields)
+}
+
+/// Any request, in a [`plan`] of its own, begun at 1000 ms.
+pub(crate) fn request(method: &str, uri: &str, fields: &[(&str, &str)]) -> Exchange {
+    request_in(plan(), peer(), method, uri, fields)
+}
+
+/// Any request from anybody in any plan.
+pub(crate) fn request_in(
+    plan: Plan,
+    peer: Peer,
+    method: &str,
+    uri: &str,
+    fields: &[(&str, &str)],
+) -> Exchange {
+    let mut request = Request::builder().method(method).uri(uri);
+    if !fields
+        .iter()
+        .any(|(name, _)| name.eq_ignore_ascii_case("host"))
+    {
+        request = request.header("host", "example.com");
+    }
+    for (name, value) in fields {
+        request = request.header(*name, *value);
+    }
+    let (head, ()) = request
+        .body(())
+        .expect("a test's request is well-formed")
+        .into_parts();
+    let target = Target::parse(&head).expect("a test's target is well-formed");
+    Exchange::begin(
+        Arc::new(plan),
+        0,
+        Arc::new(peer),
+        head,
+        target,
+        Millis(1000),
+    )
+}

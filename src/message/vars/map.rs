@@ -1,0 +1,95 @@
+//! `maps`: variables made from other variables, nginx's `map` and `geo`.
+//!
+//! Where the source is the client's address itself, no text is made of it only to be parsed again.
+
+use std::net::IpAddr;
+
+use super::{render, with_buffer};
+use crate::config::plan::{Geo, Lookup, ServerName, Template, Values, Variable};
+use crate::message::Exchange;
+
+/// Appends what a map makes of a request.
+pub(super) fn append(index: usize, exchange: &Exchange, out: &mut Vec<u8>) -> bool {
+    let map = &exchange.plan.maps[index];
+    let value = match &map.lookup {
+        Lookup::Geo(geo) => find_network(geo, &map.source, exchange),
+        Lookup::Values(values) => with_buffer(|source| {
+            render(&map.source, exchange, source);
+            find_value(values, source)
+        }),
+    };
+    render(value.unwrap_or(&map.default), exchange, out);
+    true
+}
+
+fn find_network<'a>(geo: &'a Geo, source: &Template, exchange: &Exchange) -> Option<&'a Template> {
+    let address = match source.as_variable() {
+        Some(Variable::RemoteAddr | Variable::BinaryRemoteAddr) => exchange.peer.ip(),
+        _ => with_buffer(|text| {
+            render(source, exchange, text);
+            std::str::from_utf8(text)
+                .ok()?
+                .trim_ascii()
+                .parse::<IpAddr>()
+                .ok()
+        }),
+    };
+    geo.find(address?)
+}
+
+fn find_value<'a>(values: &'a Values, source: &[u8]) -> Option<&'a Template> {
+    let named = std::str::from_utf8(source).ok().and_then(|source| {
+        if !source.bytes().any(|b| b.is_ascii_uppercase()) {
+            return find_name(values, source);
+        }
+        with_buffer(|lower| {
+            lower.extend(source.bytes().map(|b| b.to_ascii_lowercase()));
+            find_name(values, std::str::from_utf8(lower).ok()?)
+        })
+    });
+    named.or_else(|| {
+        let mut expressions = values.expressions.iter();
+        expressions
+            .find(|(expression, _)| expression.is_match(source))
+            .map(|(_, value)| value)
+    })
+}
+
+fn find_name<'a>(values: &'a Values, source: &str) -> Option<&'a Template> {
+    let exact = values.exact.get(source);
+    if exact.is_some() || values.hostnames.is_empty() {
+        return exact;
+    }
+    let host = source.strip_suffix('.').unwrap_or(source);
+    let matching = |wanted: fn(&ServerName, &str) -> bool| {
+        let mut names = values.hostnames.iter();
+        names
+            .find(|(name, _)| wanted(name, host))
+            .map(|(_, value)| value)
+    };
+    // Each kind is sorted by length; a leading star comes before a trailing one whatever the lengths.
+    values
+        .exact
+        .get(host)
+        .or_else(|| matching(is_below))
+        .or_else(|| matching(is_before))
+}
+
+fn is_below(name: &ServerName, host: &str) -> bool {
+    let below = |suffix: &str| host.len() > suffix.len() && host.ends_with(suffix);
+    match name {
+        ServerName::Exact(exact) => **exact == *host,
+        ServerName::Suffix(suffix) => below(suffix),
+        ServerName::SuffixAndSelf(suffix) => {
+            below(suffix) || suffix.strip_prefix('.') == Some(host)
+        }
+        ServerName::Expression(_) | ServerName::Prefix(_) => false,
+    }
+}
+
+fn is_before(name: &ServerName, host: &str) -> bool {
+    match name {
+        ServerName::Prefix(prefix) => host.len() > prefix.len() && host.starts_with(&**prefix),
+        _ => false,
+    }
+}

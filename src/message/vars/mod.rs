@@ -1,0 +1,124 @@
+//! Variables: what is known of a request, as text.
+//!
+//! A template was parsed when the configuration was read; here it only appends to a buffer of the caller's. Nothing
+//! else is allocated, because keys are made this way for every request. Meanings are nginx's, to the byte.
+
+mod buffer;
+mod connection;
+mod map;
+mod request;
+mod time;
+mod upstream;
+
+use std::fmt;
+use std::io::Write;
+
+use http::{HeaderMap, HeaderName, header};
+
+pub(super) use buffer::with_buffer;
+
+use super::{Exchange, LimitStatus};
+use crate::config::plan::{Part, Template, Variable};
+
+/// Appends what a template stands for; a variable without a value stands for nothing.
+pub fn render(template: &Template, exchange: &Exchange, out: &mut Vec<u8>) {
+    for part in &template.parts {
+        match part {
+            Part::Text(text) => out.extend_from_slice(text.as_bytes()),
+            Part::Variable(variable) => {
+                append(variable, exchange, out);
+            }
+        }
+    }
+}
+
+/// Appends a variable's value and says whether it has one: an empty value is one too.
+pub fn append(variable: &Variable, exchange: &Exchange, out: &mut Vec<u8>) -> bool {
+    let head = &exchange.head;
+    match variable {
+        Variable::Arg(name) => request::arg(head, name, out),
+        Variable::Args => some(out, head.uri.query()),
+        Variable::BinaryRemoteAddr => text(out, exchange.peer.binary()),
+        Variable::BodyBytesSent => shown(out, exchange.body_sent),
+        Variable::BytesSent => shown(out, connection::bytes_sent(exchange)),
+        Variable::Connection => shown(out, exchange.peer.connection),
+        Variable::ConnectionRequests => shown(out, exchange.number),
+        Variable::ContentLength => field(&head.headers, &header::CONTENT_LENGTH, out),
+        Variable::ContentType => field(&head.headers, &header::CONTENT_TYPE, out),
+        Variable::Cookie(name) => request::cookie(head, name, out),
+        Variable::Host => text(out, request::host(exchange)),
+        Variable::Hostname => text(out, &*connection::HOSTNAME),
+        Variable::Http(name) => field(&head.headers, name, out),
+        Variable::IsArgs => text(out, request::is_args(head)),
+        Variable::LimitConnStatus => some(out, exchange.limit_conn.map(LimitStatus::as_str)),
+        Variable::LimitReqStatus => some(out, exchange.limit_req.map(LimitStatus::as_str)),
+        Variable::Map(index) => map::append(*index, exchange, out),
+        Variable::Msec => time::msec(out),
+        Variable::Pid => shown(out, std::process::id()),
+        Variable::ProxyAddXForwardedFor => request::forwarded_for(exchange, out),
+        Variable::ProxyHost => some(out, upstream::host(exchange)),
+        Variable::RemoteAddr => text(out, exchange.peer.text()),
+        Variable::RemotePort => connection::remote_port(&exchange.peer, out),
+        Variable::RemoteUser => request::user(head, out),
+        Variable::Request => request::line(head, out),
+        Variable::RequestId => text(out, exchange.request_id()),
+        Variable::RequestLength => shown(out, exchange.request_length()),
+        Variable::RequestMethod => text(out, head.method.as_str()),
+        Variable::RequestTime => time::taken(exchange, out),
+        Variable::RequestUri => text(out, request::uri(head)),
+        Variable::Scheme => text(out, "http"),
+        Variable::SentHttp(name) => field(&exchange.sent_headers, name, out),
+        Variable::ServerAddr => connection::server_addr(&exchange.peer, out),
+        Variable::ServerName => text(out, &*exchange.server().name),
+        Variable::ServerPort => connection::server_port(&exchange.peer, out),
+        Variable::ServerProtocol => text(out, request::protocol(head)),
+        Variable::Status => request::status(exchange, out),
+        Variable::TimeIso8601 => time::iso8601(out),
+        Variable::TimeLocal => time::local(out),
+        Variable::UpstreamAddr => upstream::addresses(exchange, out),
+        Variable::UpstreamConnectTime => upstream::times(exchange, |a| a.connect, out),
+        Variable::UpstreamHeaderTime => upstream::times(exchange, |a| a.header, out),
+        Variable::UpstreamResponseTime => upstream::times(exchange, |a| a.response, out),
+        Variable::UpstreamStatus => upstream::statuses(exchange, out),
+        Variable::Uri => text(out, exchange.target.path(head)),
+    }
+}
+
+fn text(out: &mut Vec<u8>, text: impl AsRef<[u8]>) -> bool {
+    out.extend_from_slice(text.as_ref());
+    true
+}
+
+fn some(out: &mut Vec<u8>, value: Option<&str>) -> bool {
+    value.is_some_and(|value| text(out, value))
+}
+
+fn shown(out: &mut Vec<u8>, value: impl fmt::Display) -> bool {
+    formatted(out, format_args!("{value}"))
+}
+
+fn formatted(out: &mut Vec<u8>, value: fmt::Arguments<'_>) -> bool {
+    out.write_fmt(value).is_ok()
+}
+
+/// A header field; several lines of it are one list.
+fn field(headers: &HeaderMap, name: &HeaderName, out: &mut Vec<u8>) -> bool {
+    let mut values = headers.get_all(name).iter();
+    let Some(first) = values.next() else {
+        return false;
+    };
+    out.extend_from_slice(first.as_bytes());
+    let between: &[u8] = if *name == header::COOKIE {
+        b"; "
+    } else {
+        b", "
+    };
+    for value in values {
+        out.extend_from_slice(between);
+        out.extend_from_slice(value.as_bytes());
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,52 @@
+//! Variables that tell of every upstream server tried, in order and comma separated, as nginx lists them.
+
+use std::time::Duration;
+
+use super::{shown, text, time};
+use crate::message::{Attempt, Exchange};
+
+/// `$proxy_host`
+pub(super) fn host(exchange: &Exchange) -> Option<&str> {
+    Some(&*exchange.proxy_host).filter(|host| !host.is_empty())
+}
+
+/// `$upstream_addr`
+pub(super) fn addresses(exchange: &Exchange, out: &mut Vec<u8>) -> bool {
+    listed(exchange, out, |attempt, out| text(out, &*attempt.address))
+}
+
+/// `$upstream_status`
+pub(super) fn statuses(exchange: &Exchange, out: &mut Vec<u8>) -> bool {
+    listed(exchange, out, |attempt, out| {
+        attempt
+            .status
+            .is_some_and(|status| shown(out, status.as_u16()))
+    })
+}
+
+/// `$upstream_connect_time`, `$upstream_header_time`, `$upstream_response_time`
+pub(super) fn times(
+    exchange: &Exchange,
+    time: impl Fn(&Attempt) -> Option<Duration>,
+    out: &mut Vec<u8>,
+) -> bool {
+    listed(exchange, out, |attempt, out| {
+        time(attempt).is_some_and(|time| time::seconds(time, out))
+    })
+}
+
+fn listed(
+    exchange: &Exchange,
+    out: &mut Vec<u8>,
+    append: impl Fn(&Attempt, &mut Vec<u8>) -> bool,
+) -> bool {
+    for (index, attempt) in exchange.attempts.iter().enumerate() {
+        if index > 0 {
+            out.extend_from_slice(b", ");
+        }
+        if !append(attempt, out) {
+            out.push(b'-');
+        }
+    }
+    !exchange.attempts.is_empty()
+}

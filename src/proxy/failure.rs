@@ -1,0 +1,136 @@
+//! What went wrong, whose fault it was, and which answer it gets.
+//!
+//! The one place that knows statuses: the rooms below say what happened, here it becomes what the client
+//! is told, in nginx's numbers.
+
+use bytes::Bytes;
+use http::{HeaderValue, Method, Response, StatusCode, header};
+
+use super::NoAnswer;
+use super::site::NO_ANSWER;
+use crate::config::plan;
+use crate::limits::Refusal;
+use crate::message::answer::Answer;
+use crate::message::{Body, Exchange, target, upload};
+use crate::upstream::{self, Download};
+
+/// Why a request was not answered by a backend.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Failure {
+    /// Host or path make no sense; often a probe, sometimes a smuggling attempt.
+    #[error(transparent)]
+    BadTarget(#[from] target::Error),
+    /// What would have to be sent upstream is not a valid request.
+    #[error("the target to send upstream is not valid")]
+    BadForward(#[from] http::uri::InvalidUri),
+    /// `allow` and `deny` keep this address out.
+    #[error("access forbidden by rule")]
+    Forbidden,
+    /// A method that a gateway does not carry: CONNECT, TRACE.
+    #[error("method not allowed")]
+    Method,
+    /// The configuration wants no answer at all.
+    #[error("closed without an answer, as configured")]
+    NoAnswer,
+    /// Nothing is configured for this path.
+    #[error("nothing is configured for this path")]
+    NotFound,
+    /// A limit turned it away.
+    #[error("refused by a limit")]
+    Refused(#[from] Refusal),
+    /// The request says it is larger than `client_max_body_size`.
+    #[error("client intended to send too large body")]
+    TooLarge,
+    /// The backends could not be made to answer.
+    #[error(transparent)]
+    Upstream(#[from] upstream::Error),
+}
+
+impl Failure {
+    /// The answer for the client, unless there is to be none.
+    pub(super) fn answer(
+        self,
+        exchange: &Exchange,
+        site: &plan::Site,
+    ) -> Result<Response<Body<Download>>, NoAnswer> {
+        let status = self.status();
+        if status.as_u16() == NO_ANSWER {
+            return Err(NoAnswer);
+        }
+        self.log(exchange);
+        let mut answer = Answer::new(status);
+        if let Self::Refused(refusal) = &self {
+            answer = answer.violating(refusal.zone());
+            for (name, value) in refusal.header_fields(site.limit_headers) {
+                answer = answer.with_header(name, value);
+            }
+        }
+        if self.ends_connection() {
+            answer = answer.with_header(header::CONNECTION, HeaderValue::from_static("close"));
+            exchange.peer.line.linger_on_close();
+        }
+        Ok(respond(answer, exchange))
+    }
+
+    /// The status it stands for.
+    pub(super) fn status(&self) -> StatusCode {
+        match self {
+            Self::BadTarget(_) | Self::BadForward(_) => StatusCode::BAD_REQUEST,
+            Self::Forbidden => StatusCode::FORBIDDEN,
+            Self::Method => StatusCode::METHOD_NOT_ALLOWED,
+            Self::NoAnswer => StatusCode::from_u16(NO_ANSWER).unwrap_or(StatusCode::NOT_FOUND),
+            Self::NotFound => StatusCode::NOT_FOUND,
+            Self::Refused(refusal) => refusal.status,
+            Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::Upstream(error) => upstream_status(error),
+        }
+    }
+
+    /// After these nobody can say where the next request would begin, or nobody wants it.
+    fn ends_connection(&self) -> bool {
+        match self {
+            Self::BadTarget(_) | Self::TooLarge | Self::Method => true,
+            Self::Upstream(error) => matches!(error, upstream::Error::Client(_)),
+            _ => false,
+        }
+    }
+
+    /// Once, here: what went wrong upstream or with a limit was logged where it was seen.
+    fn log(&self, exchange: &Exchange) {
+        match self {
+            Self::BadTarget(_) | Self::BadForward(_) | Self::Method => {
+                tracing::info!(client = exchange.peer.text(), "{self}");
+            }
+            Self::Forbidden | Self::TooLarge => {
+                tracing::error!(
+                    client = exchange.peer.text(),
+                    server = &*exchange.server().name,
+                    "{self}"
+                );
+            }
+            Self::NoAnswer | Self::NotFound | Self::Refused(_) | Self::Upstream(_) => {}
+        }
+    }
+}
+
+fn upstream_status(error: &upstream::Error) -> StatusCode {
+    match error {
+        upstream::Error::Client(_) => match error.client_fault() {
+            Some(upload::Error::Paused) => StatusCode::REQUEST_TIMEOUT,
+            Some(upload::Error::TooLarge) => StatusCode::PAYLOAD_TOO_LARGE,
+            Some(upload::Error::Broken(_)) | None => StatusCode::BAD_REQUEST,
+        },
+        upstream::Error::Timeout(_) => StatusCode::GATEWAY_TIMEOUT,
+        _ => StatusCode::BAD_GATEWAY,
+    }
+}
+
+/// Puts an answer of our own into the form this client wants.
+pub(super) fn respond(answer: Answer, exchange: &Exchange) -> Response<Body<Download>> {
+    let accept = exchange.head.headers.get(header::ACCEPT);
+    if exchange.head.method == Method::HEAD {
+        return Response::from_parts(answer.into_head_for(accept), Body::whole(Bytes::new()));
+    }
+    let (head, body) = answer.into_parts_for(accept);
+    Response::from_parts(head, Body::whole(body))
+}

@@ -1,0 +1,101 @@
+//! What a location means on the road: its limits, who may come in, and where its answers come from.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{Response, StatusCode};
+
+use super::failure::{Failure, respond};
+use crate::config::plan::{self, Action, Network, Return, ReturnBody};
+use crate::limits::{Limits, Zones};
+use crate::message::answer::Answer;
+use crate::message::target::encode_path;
+use crate::message::{Body, Exchange, Peer, Remote, vars};
+use crate::upstream::{Download, Upstream};
+
+/// A location, ready to use.
+#[derive(Debug)]
+pub(super) struct Site {
+    pub(super) plan: plan::Site,
+    pub(super) limits: Limits,
+    pub(super) upstream: Option<Arc<Upstream>>,
+}
+
+impl Site {
+    pub(super) fn build(site: &plan::Site, zones: &Zones, upstreams: &[Arc<Upstream>]) -> Self {
+        let upstream = match &site.action {
+            Action::Forward(forward) => upstreams.get(forward.upstream).cloned(),
+            Action::NotFound | Action::Return(_) => None,
+        };
+        Self {
+            limits: Limits::compile(site, zones),
+            upstream,
+            plan: site.clone(),
+        }
+    }
+
+    /// Puts this location's timeouts in force on the client's connection.
+    pub(super) fn apply_timeouts(&self, peer: &Peer) {
+        let timeouts = &self.plan.timeouts;
+        peer.line.set_timeouts(
+            timeouts.keepalive.unwrap_or(Duration::ZERO),
+            timeouts.send,
+            timeouts.lingering,
+        );
+    }
+
+    /// Whether `allow` and `deny` let this client in.
+    pub(super) fn admits(&self, peer: &Peer) -> bool {
+        let access = &self.plan.access;
+        let matches = |network: &Network| match (network, peer.remote) {
+            (Network::Ip(network), Remote::Ip(address)) => network.contains(&address.ip()),
+            (Network::Unix, Remote::Unix) => true,
+            (Network::Ip(_), Remote::Unix) | (Network::Unix, Remote::Ip(_)) => false,
+        };
+        access
+            .networks
+            .iter()
+            .find(|(network, _)| matches(network))
+            .map_or(!access.refuse_others, |(_, allowed)| *allowed)
+    }
+}
+
+/// Answers a `return`.
+pub(super) fn returned(
+    answer: &Return,
+    exchange: &Exchange,
+) -> Result<Response<Body<Download>>, Failure> {
+    let Ok(status) = StatusCode::from_u16(answer.status) else {
+        return Err(Failure::NotFound);
+    };
+    if answer.status == NO_ANSWER {
+        return Err(Failure::NoAnswer);
+    }
+    let rendered = |template: &plan::Template| {
+        let mut text = Vec::new();
+        vars::render(template, exchange, &mut text);
+        text
+    };
+    let page = Answer::new(status);
+    let page = match &answer.body {
+        ReturnBody::Location(url) => page.with_location(&rendered(url)),
+        ReturnBody::Page => page,
+        ReturnBody::Text { text, content_type } => page.with_text(rendered(text), content_type),
+    };
+    Ok(respond(page, exchange))
+}
+
+/// Sends a client that left out a location's last slash to where it meant to go, as nginx does.
+pub(super) fn slash_added(exchange: &Exchange) -> Response<Body<Download>> {
+    let mut url = encode_path(exchange.target.path(&exchange.head));
+    url.push('/');
+    if let Some(query) = exchange.head.uri.query() {
+        url.push('?');
+        url.push_str(query);
+    }
+    let answer = Answer::new(StatusCode::MOVED_PERMANENTLY);
+    respond(answer.with_location(url.as_bytes()), exchange)
+}
+
+/// nginx's status that closes the connection without an answer.
+pub(super) const NO_ANSWER: u16 = 444;

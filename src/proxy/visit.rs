@@ -1,0 +1,105 @@
+//! One request's stay: everything that has to last until its answer's last byte has left.
+//!
+//! The place in a `limit_conn`, the line in the access log, the counters: they are settled here, once,
+//! in whatever way the request ends. A request whose future is dropped on the way — the client hung up —
+//! is settled too, as nginx's 499.
+
+use std::sync::Arc;
+
+use http::{StatusCode, header};
+use hyper::body::Incoming;
+
+use super::Live;
+use super::site::Site;
+use crate::clock::Clock;
+use crate::limits::Permit;
+use crate::message::upload::Progress;
+use crate::message::{Ending, Exchange, Peer, Tail, drain};
+use crate::upstream::Stopwatch;
+
+/// A request on the road.
+#[derive(Debug)]
+pub(super) struct Visit {
+    pub(super) exchange: Exchange,
+    pub(super) permit: Option<Permit>,
+    pub(super) progress: Option<Arc<Progress>>,
+    pub(super) stopwatch: Option<Stopwatch>,
+    live: Arc<Live>,
+    clock: Clock,
+    settled: bool,
+}
+
+impl Visit {
+    /// A request enters. Boxed once, here: it moves from the road into the answer's body and from
+    /// there to the connection.
+    pub(super) fn begin(exchange: Exchange, live: Arc<Live>, clock: Clock) -> Box<Self> {
+        Box::new(Self {
+            exchange,
+            permit: None,
+            progress: None,
+            stopwatch: None,
+            live,
+            clock,
+            settled: false,
+        })
+    }
+
+    /// Whether keep-alive ends with this request.
+    pub(super) fn is_last(&self, site: &Site) -> bool {
+        let timeouts = &site.plan.timeouts;
+        timeouts.keepalive.is_none() || self.exchange.number >= timeouts.keepalive_requests
+    }
+
+    /// Throws away a body nobody wanted; false if the connection cannot be used after it.
+    pub(super) fn discard(&self, incoming: Incoming) -> bool {
+        let held_back = self.exchange.head.headers.contains_key(header::EXPECT);
+        drain(&self.exchange.peer, incoming, held_back)
+    }
+
+    fn settle(&mut self, ending: Ending) {
+        if std::mem::replace(&mut self.settled, true) {
+            return;
+        }
+        let exchange = &mut self.exchange;
+        exchange.ended = Some(self.clock.now());
+        if let Some(progress) = &self.progress {
+            exchange.body_received = progress.received();
+            if !progress.ended() {
+                // The answer came before the request was whole; what is still on its way must not
+                // turn into a reset that takes the answer with it.
+                exchange.peer.line.linger_on_close();
+            }
+        }
+        if let (Some(stopwatch), Some(attempt)) = (&self.stopwatch, exchange.attempts.last_mut()) {
+            attempt.response = stopwatch.finished_after();
+        }
+        if exchange.status.is_none() && ending == Ending::Aborted {
+            exchange.status = StatusCode::from_u16(CLIENT_CLOSED).ok();
+        }
+        self.live.conclude(exchange);
+        self.permit = None;
+    }
+}
+
+impl Tail for Visit {
+    fn sent(&mut self, bytes: usize) {
+        self.exchange.body_sent += bytes as u64;
+    }
+
+    fn peer(&self) -> &Arc<Peer> {
+        &self.exchange.peer
+    }
+
+    fn finish(mut self: Box<Self>, ending: Ending) {
+        self.settle(ending);
+    }
+}
+
+impl Drop for Visit {
+    fn drop(&mut self) {
+        self.settle(Ending::Aborted);
+    }
+}
+
+/// nginx's status for a client that left before it was answered.
+const CLIENT_CLOSED: u16 = 499;

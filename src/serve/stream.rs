@@ -1,0 +1,302 @@
+//! A client's socket as hyper sees it, and everything about the connection that hyper leaves to us.
+//!
+//! Slow clients end here: a head has a deadline in total, an idle connection and a blocked answer have
+//! theirs. Which of them holds is told by the connection's [`Line`](crate::message::Line), which the
+//! requests write. Written against tokio's traits and handed to hyper through `TokioIo`, because counting
+//! what was read into hyper's own uninitialised buffer would need unsafe code.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::{Buf, Bytes};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::Socket;
+use super::linger::Linger;
+use crate::clock::Deadline;
+use crate::message::{Peer, Phase};
+
+/// A socket with time limits.
+#[derive(Debug)]
+pub(super) struct Stream {
+    socket: Socket,
+    peer: Arc<Peer>,
+    header_timeout: Duration,
+    // For a whole head, or for the first byte of the next request; which of them, the phase says.
+    reading: Deadline,
+    writing: Deadline,
+    watch: Deadline,
+    // hyper waits for input, so it will see by itself that the client has gone.
+    awaits_input: bool,
+    interim: Bytes,
+    linger: Option<Linger>,
+}
+
+impl Stream {
+    /// A connection just accepted: the time for its first head runs.
+    pub(super) fn new(socket: Socket, peer: Arc<Peer>, header_timeout: Duration) -> Self {
+        let mut reading = Deadline::default();
+        reading.start(header_timeout);
+        Self {
+            socket,
+            peer,
+            header_timeout,
+            reading,
+            writing: Deadline::default(),
+            watch: Deadline::default(),
+            awaits_input: false,
+            interim: Bytes::new(),
+            linger: None,
+        }
+    }
+
+    /// Ready with true at the first sign of the client, with false when it took too long.
+    pub(super) fn poll_first_sign(&mut self, context: &mut Context<'_>) -> Poll<bool> {
+        if self.socket.poll_read_ready(context).is_ready() {
+            return Poll::Ready(true);
+        }
+        self.reading.poll_passed(context).map(|()| false)
+    }
+
+    /// Nothing has come: ready when that has lasted too long, and the connection is over.
+    fn poll_no_input(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        match self.peer.line.phase() {
+            // The request's body has a limit of its own, and so has everything upstream.
+            Phase::Busy => Poll::Pending,
+            Phase::Head => {
+                self.reading.start(self.header_timeout);
+                ready!(self.reading.poll_passed(context));
+                if !self.answer_too_slow(context) {
+                    return Poll::Ready(());
+                }
+                self.poll_linger(context)
+            }
+            Phase::Idle => {
+                self.reading.start(self.peer.line.keepalive_timeout());
+                self.reading.poll_passed(context)
+            }
+        }
+    }
+
+    fn answer_too_slow(&mut self, context: &mut Context<'_>) -> bool {
+        let line = &self.peer.line;
+        // In the middle of an earlier answer this one would be taken for a part of it, and who has said
+        // nothing has asked nothing.
+        if line.unsent() || line.received() == 0 {
+            return false;
+        }
+        line.refuse(408);
+        // All of it or nothing: the socket's buffer is empty, and there is nobody to wait for.
+        if let Poll::Ready(Ok(sent)) = Pin::new(&mut self.socket).poll_write(context, TOO_SLOW) {
+            line.add_sent(sent);
+        }
+        true
+    }
+
+    /// Writes interim answers that wait. They may only stand between two answers, so they are taken
+    /// only when all of the earlier one has left.
+    fn poll_interim(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let line = &self.peer.line;
+        if self.interim.is_empty() && !line.unsent() {
+            self.interim = line.take_interim().into();
+        }
+        while !self.interim.is_empty() {
+            line.set_unsent(true);
+            let written = Pin::new(&mut self.socket).poll_write(context, &self.interim);
+            let sent = ready!(limit(&mut self.writing, &self.peer, written, context))?;
+            self.interim.advance(sent);
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_linger(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        if self.linger.is_none() {
+            if ready!(Pin::new(&mut self.socket).poll_shutdown(context)).is_err() {
+                return Poll::Ready(());
+            }
+            self.linger = Some(Linger::new(self.peer.line.lingering_timeout()));
+        }
+        match &mut self.linger {
+            Some(linger) => linger.poll_over(&mut self.socket, context),
+            None => Poll::Ready(()),
+        }
+    }
+
+    /// hyper does not look at the socket while a body, or a pipelined request, waits to be read; but a
+    /// request that is parked must end when its client goes.
+    fn poll_hung_up(&mut self, context: &mut Context<'_>) -> Poll<io::Error> {
+        loop {
+            self.watch.start(WATCH);
+            ready!(self.watch.poll_passed(context));
+            self.watch.clear();
+            if self.socket.is_hung_up() {
+                return Poll::Ready(io::ErrorKind::ConnectionAborted.into());
+            }
+        }
+    }
+
+    /// hyper begins to write.
+    fn begin_write(&self, first: &[u8]) {
+        let line = &self.peer.line;
+        if line.unsent() {
+            return;
+        }
+        line.set_unsent(true);
+        // With no request on the road it is hyper's own answer to what was not one.
+        if line.phase() != Phase::Busy {
+            line.refuse(status(first).unwrap_or(400));
+        }
+    }
+
+    fn has_input(&mut self, context: &mut Context<'_>) -> bool {
+        let mut byte = [0];
+        let mut buffer = ReadBuf::new(&mut byte);
+        let read = Pin::new(&mut self.socket).poll_read(context, &mut buffer);
+        matches!(read, Poll::Ready(Ok(()))) && !buffer.filled().is_empty()
+    }
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        if this.linger.is_some() {
+            return this.poll_linger(context).map(Ok);
+        }
+        let before = buffer.filled().len();
+        let Poll::Ready(read) = Pin::new(&mut this.socket).poll_read(context, buffer) else {
+            this.awaits_input = true;
+            // Nothing read is the end, as if the client had closed.
+            return this.poll_no_input(context).map(Ok);
+        };
+        this.awaits_input = false;
+        let line = &this.peer.line;
+        let received = buffer.filled().len() - before;
+        line.add_received(received);
+        if received > 0 && line.phase() == Phase::Idle {
+            line.enter(Phase::Head);
+            this.reading.clear();
+        }
+        Poll::Ready(read)
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let this = &mut *self;
+        ready!(this.poll_interim(context))?;
+        this.begin_write(bytes);
+        let written = Pin::new(&mut this.socket).poll_write(context, bytes);
+        limit(&mut this.writing, &this.peer, written, context)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let this = &mut *self;
+        ready!(this.poll_interim(context))?;
+        this.begin_write(slices.first().map_or(&[], |slice| slice));
+        let written = Pin::new(&mut this.socket).poll_write_vectored(context, slices);
+        limit(&mut this.writing, &this.peer, written, context)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.socket.is_write_vectored()
+    }
+
+    // hyper comes here at the end of every poll in which its own buffer is empty, also when the request
+    // only waits: that is what makes interim answers leave and the watch tick.
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        if this.interim.is_empty() {
+            this.peer.line.set_unsent(false);
+        }
+        ready!(this.poll_interim(context))?;
+        if this.linger.is_some() {
+            return Poll::Ready(Ok(()));
+        }
+        let line = &this.peer.line;
+        if line.flushed() {
+            this.watch.clear();
+            this.reading.clear();
+            this.reading.start(line.keepalive_timeout());
+            // hyper does not read again now, and would never come to wait for this limit. When it has
+            // passed already, the reading that follows the wake-up finds out.
+            if this.reading.poll_passed(context).is_ready() {
+                context.waker().wake_by_ref();
+            }
+        } else if line.phase() == Phase::Busy
+            && !this.awaits_input
+            && let Poll::Ready(gone) = this.poll_hung_up(context)
+        {
+            return Poll::Ready(Err(gone));
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        let line = &this.peer.line;
+        // Input waiting unread would make the close a reset whatever anybody knew of it.
+        if this.linger.is_some()
+            || line.lingers()
+            || line.refused().is_some()
+            || this.has_input(context)
+        {
+            return this.poll_linger(context).map(Ok);
+        }
+        // Dropping the socket says all that a shutdown would.
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.peer.line.closed();
+    }
+}
+
+/// Counts what was written, and ends a wait that is longer than `send_timeout`.
+fn limit(
+    deadline: &mut Deadline,
+    peer: &Peer,
+    written: Poll<io::Result<usize>>,
+    context: &mut Context<'_>,
+) -> Poll<io::Result<usize>> {
+    match written {
+        Poll::Ready(Ok(bytes)) => {
+            peer.line.add_sent(bytes);
+            deadline.clear();
+            Poll::Ready(Ok(bytes))
+        }
+        Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+        Poll::Pending => {
+            deadline.start(peer.line.send_timeout());
+            ready!(deadline.poll_passed(context));
+            Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+        }
+    }
+}
+
+/// The status in a status line.
+fn status(head: &[u8]) -> Option<u16> {
+    std::str::from_utf8(head.get(9..12)?).ok()?.parse().ok()
+}
+
+/// How often a connection nobody reads from is looked at for a hang-up.
+const WATCH: Duration = Duration::from_millis(250);
+
+const TOO_SLOW: &[u8] =
+    b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";

@@ -1,0 +1,336 @@
+//! The bucket against nginx's own numbers, and against an oracle that shares no arithmetic with it.
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// One zone and one key, as a test asks it.
+struct Key {
+    terms: Terms,
+    bucket: Option<Bucket>,
+}
+
+impl Key {
+    fn new(rate: Rate, burst: u32, delay: Delay) -> Self {
+        Self {
+            terms: Terms {
+                rate,
+                burst: Excess::requests(burst),
+                delay,
+            },
+            bucket: None,
+        }
+    }
+
+    fn charge(&mut self, now: u64) -> Outcome {
+        let (outcome, bucket) = match self.bucket {
+            Some(bucket) => decide(bucket, Millis(now), &self.terms),
+            None => first(Millis(now)),
+        };
+        self.bucket = Some(bucket);
+        outcome
+    }
+
+    /// nginx's words for what happens at `now`: the excess it reports, and the decision.
+    fn say(&mut self, now: u64) -> String {
+        match self.charge(now) {
+            Outcome::Delay { excess, wait } => format!("{} d{}", excess.milli(), wait.as_millis()),
+            Outcome::Pass { excess } => format!("{} pass", excess.milli()),
+            Outcome::Refuse { excess, .. } => format!("{} reject", excess.milli()),
+        }
+    }
+}
+
+fn check(mut key: Key, script: &[(u64, &str)]) {
+    for (now, expected) in script {
+        assert_eq!(key.say(*now), *expected, "at {now} ms");
+    }
+}
+
+const EACH: Delay = Delay::After(Excess(0));
+
+#[test]
+fn ten_a_second_with_burst_five_spaces_requests_as_nginx_does() {
+    check(
+        Key::new(Rate::per_second(10_000), 5, EACH),
+        &[
+            (0, "0 pass"),
+            (4, "960 d96"),
+            (8, "1920 d192"),
+            (12, "2880 d288"),
+            (16, "3840 d384"),
+            (20, "4800 d480"),
+            (24, "5760 reject"),
+            (28, "5720 reject"),
+        ],
+    );
+}
+
+#[test]
+fn delay_two_lets_two_excess_requests_go_at_once() {
+    check(
+        Key::new(
+            Rate::per_second(10_000),
+            5,
+            Delay::After(Excess::requests(2)),
+        ),
+        &[
+            (0, "0 pass"),
+            (4, "960 pass"),
+            (8, "1920 pass"),
+            (12, "2880 d88"),
+            (16, "3840 d184"),
+            (20, "4800 d280"),
+            (24, "5760 reject"),
+            (28, "5720 reject"),
+        ],
+    );
+}
+
+#[test]
+fn fifty_nine_a_minute_in_nginx_passes_after_1018_ms() {
+    check(
+        Key::new(Rate::per_second(983), 0, EACH),
+        &[
+            (0, "0 pass"),
+            (1011, "7 reject"),
+            (1016, "2 reject"),
+            (1018, "0 pass"),
+        ],
+    );
+}
+
+#[test]
+fn thirty_a_minute_with_burst_three_admits_four() {
+    check(
+        Key::new(Rate::per_minute(30_000), 3, Delay::Never),
+        &[
+            (0, "0 pass"),
+            (0, "1000 pass"),
+            (0, "2000 pass"),
+            (0, "3000 pass"),
+            (0, "4000 reject"),
+            (658, "3671 reject"),
+        ],
+    );
+}
+
+#[test]
+fn one_a_minute_in_nginx_is_one_in_62500_ms() {
+    check(
+        Key::new(Rate::per_second(16), 1, Delay::Never),
+        &[
+            (0, "0 pass"),
+            (0, "1000 pass"),
+            (100, "1999 reject"),
+            (62_500, "1000 pass"),
+        ],
+    );
+}
+
+#[test]
+fn one_a_minute_here_is_one_in_60000_ms() {
+    check(
+        Key::new(Rate::per_minute(1_000), 0, Delay::Never),
+        &[(0, "0 pass"), (59_999, "1 reject"), (60_000, "0 pass")],
+    );
+}
+
+#[test]
+fn two_a_second_with_burst_one() {
+    check(
+        Key::new(Rate::per_second(2_000), 1, Delay::Never),
+        &[
+            (0, "0 pass"),
+            (0, "1000 pass"),
+            (0, "2000 reject"),
+            (499, "1002 reject"),
+            (500, "1000 pass"),
+        ],
+    );
+}
+
+#[test]
+fn three_a_second_passes_after_334_ms() {
+    check(
+        Key::new(Rate::per_second(3_000), 0, EACH),
+        &[(0, "0 pass"), (333, "1 reject"), (334, "0 pass")],
+    );
+}
+
+#[test]
+fn a_thousand_a_second_waits_one_millisecond() {
+    check(
+        Key::new(Rate::per_second(1_000_000), 1, EACH),
+        &[
+            (0, "0 pass"),
+            (0, "1000 d1"),
+            (1, "1000 d1"),
+            (100, "0 pass"),
+        ],
+    );
+}
+
+#[test]
+fn a_delay_of_less_than_a_millisecond_is_none() {
+    check(
+        Key::new(Rate::per_second(100_000_000), 1, EACH),
+        &[(0, "0 pass"), (0, "1000 pass")],
+    );
+}
+
+#[test]
+fn a_clock_slightly_behind_leaks_nothing_and_keeps_the_later_time() {
+    let mut key = Key::new(Rate::per_second(1_000), 5, Delay::Never);
+    key.charge(1000);
+    assert_eq!(key.say(900), "1000 pass");
+    assert_eq!(key.bucket.unwrap().last, Millis(1000));
+}
+
+#[test]
+fn a_clock_that_jumped_back_starts_over() {
+    let mut key = Key::new(Rate::per_second(1_000), 5, Delay::Never);
+    key.charge(100_000);
+    assert_eq!(key.say(30_000), "999 pass");
+    assert_eq!(key.bucket.unwrap().last, Millis(30_000));
+}
+
+#[test]
+fn a_clock_exactly_a_minute_behind_has_not_jumped() {
+    let mut key = Key::new(Rate::per_second(1_000), 5, Delay::Never);
+    key.charge(100_000);
+    assert_eq!(key.say(40_000), "1000 pass");
+    assert_eq!(key.bucket.unwrap().last, Millis(100_000));
+}
+
+#[test]
+fn a_refund_leaves_no_trace() {
+    let terms = Key::new(Rate::per_second(10_000), 5, Delay::Never).terms;
+    let (_, fresh) = first(Millis(5_000));
+    let back = refund(fresh, terms.rate);
+    assert!(drained(back, Millis(5_000), terms.rate));
+
+    let before = Bucket {
+        excess: Excess::requests(3),
+        last: Millis(5_000),
+    };
+    let (_, charged) = decide(before, Millis(5_100), &terms);
+    let (outcome, _) = decide(refund(charged, terms.rate), Millis(5_100), &terms);
+    assert_eq!(outcome, decide(before, Millis(5_100), &terms).0);
+}
+
+#[test]
+fn numbers_at_their_ends_do_not_wrap() {
+    let terms = Terms {
+        rate: Rate::per_second(Rate::MAX_PER_SECOND * 1000),
+        burst: Excess(u64::MAX),
+        delay: EACH,
+    };
+    let full = Bucket {
+        excess: Excess(u64::MAX),
+        last: Millis(0),
+    };
+    assert_eq!(decide(full, Millis(0), &terms).1.excess, Excess(u64::MAX));
+    assert_eq!(decide(full, Millis(u64::MAX), &terms).1.excess, Excess(0));
+    assert_eq!(
+        drained_at(full, Rate::per_day(1)),
+        Millis(u64::MAX),
+        "one unit a millisecond"
+    );
+}
+
+/// What the rules mean, from the list of accepted requests alone: each adds one request to the level, the level drains
+/// with the time between them, and never stands under zero. In u128 thousandths of nothing shared with the bucket:
+/// numerator over a denominator of requests × milliseconds.
+fn oracle(accepted: &[u64], now: u64, per_period: u128, period: u128) -> u128 {
+    // A level of one request is `period` of these; a millisecond drains `per_period`.
+    let mut level: Option<(u128, u64)> = None;
+    for &at in accepted.iter().chain([&now]) {
+        level = Some(match level {
+            None => (0, at),
+            Some((level, last)) => {
+                let drain = per_period * u128::from(at - last);
+                let with_this = level + period;
+                (with_this.saturating_sub(drain), at)
+            }
+        });
+    }
+    level.map_or(0, |(level, _)| level)
+}
+
+fn rates() -> impl Strategy<Value = (Rate, u128, u128)> {
+    (1..2_000_000u64, 0..4usize).prop_map(|(milli, period)| {
+        let (rate, millis): (Rate, u128) = match period {
+            0 => (Rate::per_second(milli), 1_000),
+            1 => (Rate::per_minute(milli), 60_000),
+            2 => (Rate::per_hour(milli), 3_600_000),
+            _ => (Rate::per_day(milli), 86_400_000),
+        };
+        (rate, u128::from(milli), millis * 1000)
+    })
+}
+
+proptest! {
+    #[test]
+    fn every_answer_is_the_one_exact_arithmetic_gives(
+        (rate, per_period, period) in rates(),
+        burst in 0..20u32,
+        threshold in 0..20u32,
+        gaps in prop::collection::vec(prop_oneof![Just(0u64), 0..5u64, 0..2_000u64, 0..100_000u64], 1..80),
+    ) {
+        let mut key = Key::new(rate, burst, Delay::After(Excess::requests(threshold)));
+        let mut accepted = Vec::new();
+        let mut now = 7;
+        for gap in gaps {
+            now += gap;
+            let level = oracle(&accepted, now, per_period, period);
+            let outcome = key.charge(now);
+            if level > u128::from(burst) * period {
+                let Outcome::Refuse { retry_after, .. } = outcome else {
+                    return Err(TestCaseError::fail(format!("{outcome:?} where the oracle refuses")));
+                };
+                let retry = u64::try_from(retry_after.as_millis()).unwrap();
+                let allowed = |at| oracle(&accepted, at, per_period, period) <= u128::from(burst) * period;
+                prop_assert!(allowed(now + retry) && !allowed(now + retry - 1), "retry after {retry}");
+            } else {
+                let waits = level.saturating_sub(u128::from(threshold) * period) / per_period;
+                prop_assert_eq!(outcome.wait().as_millis(), waits);
+                let refused = matches!(outcome, Outcome::Refuse { .. });
+                prop_assert!(!refused);
+                accepted.push(now);
+            }
+            prop_assert_eq!(
+                u128::from(outcome.excess().0) * period,
+                level * u128::from(Excess::ONE.0)
+            );
+        }
+    }
+
+    #[test]
+    fn a_drained_bucket_can_be_forgotten_and_no_other(
+        (rate, ..) in rates(),
+        excess in 0..50_000_000_000_000u64,
+        later in 0..10_000_000u64,
+    ) {
+        let terms = Terms { rate, burst: Excess(u64::MAX), delay: Delay::Never };
+        let bucket = Bucket { excess: Excess(excess), last: Millis(1_000) };
+        let now = Millis(1_000 + later);
+        let same = decide(bucket, now, &terms).0 == first(now).0;
+        prop_assert_eq!(drained(bucket, now, rate), same);
+    }
+
+    #[test]
+    fn no_more_pass_than_rate_and_burst_allow(
+        (rate, per_period, period) in rates(),
+        burst in 0..10u32,
+        gaps in prop::collection::vec(0..500u64, 1..200),
+    ) {
+        let mut key = Key::new(rate, burst, Delay::Never);
+        let (mut now, mut passed) = (0, 0u128);
+        for gap in gaps {
+            now += gap;
+            passed += u128::from(!matches!(key.charge(now), Outcome::Refuse { .. }));
+        }
+        prop_assert!(passed <= u128::from(burst) + 1 + u128::from(now) * per_period / period);
+    }
+}

@@ -1,0 +1,113 @@
+//! A key as a zone keeps it: sixteen bytes, whatever it was before.
+//!
+//! A fixed length is what makes a zone's memory a number one can promise. Short keys, IPv4 addresses among
+//! them, are kept as they are; long ones as 120 bits of a keyed hash, so that none is ever too long to be
+//! limited. Keys are chosen by those who are to be limited: every hash is seeded, at random and anew for
+//! each zone, and nobody can pick keys that meet in one bucket.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+
+/// The secret of a zone's hashes.
+#[derive(Debug, Default)]
+pub(super) struct Seeds {
+    first: RandomState,
+    second: RandomState,
+}
+
+/// A key, ready to be looked up: made once by a zone, good for every question to that same zone.
+#[derive(Debug, Clone, Copy)]
+pub struct Key {
+    pub(super) packed: Packed,
+    pub(super) hash: u64,
+}
+
+/// What is stored of a key.
+///
+/// The last byte tells the two kinds apart: the length of a key kept as it is, or [`HASHED`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Packed([u8; 16]);
+
+impl Seeds {
+    pub(super) fn key(&self, bytes: &[u8]) -> Key {
+        let packed = self.pack(bytes);
+        Key {
+            packed,
+            hash: self.hash(packed),
+        }
+    }
+
+    /// Where to look for it; can be had again from what is stored, because a growing table has to.
+    pub(super) fn hash(&self, packed: Packed) -> u64 {
+        let [start @ .., kind] = packed.0;
+        if kind == HASHED {
+            // Already the output of a keyed hash.
+            let mut first = [0; 8];
+            first.copy_from_slice(&start[..8]);
+            return u64::from_le_bytes(first);
+        }
+        digest(&self.first, &packed.0)
+    }
+
+    fn pack(&self, bytes: &[u8]) -> Packed {
+        let mut packed = [0; 16];
+        if bytes.len() <= LONGEST_AS_IS {
+            packed[..bytes.len()].copy_from_slice(bytes);
+            packed[LONGEST_AS_IS] = u8::try_from(bytes.len()).unwrap_or(HASHED);
+        } else {
+            packed[..8].copy_from_slice(&digest(&self.first, bytes).to_le_bytes());
+            packed[8..].copy_from_slice(&digest(&self.second, bytes).to_le_bytes());
+            packed[LONGEST_AS_IS] = HASHED;
+        }
+        Packed(packed)
+    }
+}
+
+fn digest(seed: &RandomState, bytes: &[u8]) -> u64 {
+    let mut hasher = seed.build_hasher();
+    hasher.write(bytes);
+    hasher.finish()
+}
+
+const LONGEST_AS_IS: usize = 15;
+const HASHED: u8 = 0xFF;
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn short_keys_are_kept_as_they_are() {
+        let seeds = Seeds::default();
+        assert_eq!(
+            seeds.pack(b"\x7f\0\0\x01").0,
+            *b"\x7f\0\0\x01\0\0\0\0\0\0\0\0\0\0\0\x04"
+        );
+        assert_eq!(seeds.pack(b"").0, [0; 16]);
+    }
+
+    #[test]
+    fn a_trailing_zero_makes_another_key() {
+        let seeds = Seeds::default();
+        assert_ne!(seeds.pack(b"a"), seeds.pack(b"a\0"));
+    }
+
+    #[test]
+    fn long_keys_are_hashed_and_told_apart_by_their_last_byte() {
+        let seeds = Seeds::default();
+        let mut long = vec![b'x'; 70_000];
+        let one = seeds.key(&long);
+        *long.last_mut().unwrap() = b'y';
+        let other = seeds.key(&long);
+        assert_ne!(one.packed, other.packed);
+        assert_eq!(one.packed.0[15], HASHED);
+        assert_eq!(seeds.hash(one.packed), one.hash);
+    }
+
+    #[test]
+    fn two_zones_hash_the_same_key_differently() {
+        let hashes: HashSet<u64> = (0..16).map(|_| Seeds::default().key(b"a").hash).collect();
+        assert_eq!(hashes.len(), 16);
+    }
+}

@@ -1,0 +1,386 @@
+//! A `limit_conn` zone: how many requests of each key are in progress, and who waits for one to end.
+//!
+//! A place is a value: whoever holds it is counted, and letting go of it, in whatever way, gives it back
+//! once. The same holds for one that is handed to somebody in the waiting line: it travels as a value, so
+//! if the receiver is gone it is dropped, which passes it on to the next. One promise keeps the line fair:
+//! nobody is left in it who could go. A newcomer that finds a free place therefore overtakes no one.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+
+use super::key::{Key, Seeds};
+use super::table::{Division, Table};
+use super::warning::Warning;
+use super::{BYTES_PER_KEY, Counts};
+use crate::clock::Millis;
+use crate::config::plan::Queue;
+
+/// Places by key.
+#[derive(Debug)]
+pub struct Slots {
+    name: Box<str>,
+    seeds: Seeds,
+    division: Division,
+    shards: Box<[Mutex<Shard>]>,
+    full: Warning,
+}
+
+/// A place among a key's requests in progress, given back when dropped.
+// Not `Clone`: two owners of one place would give it back twice.
+#[derive(Debug)]
+#[must_use = "a place that is not held is given back"]
+pub struct Place {
+    slots: Arc<Slots>,
+    key: Key,
+}
+
+/// Every place is taken, and the waiting line, where there is one, is full or took too long; or the zone has
+/// no room for one more key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Refused;
+
+#[derive(Debug)]
+struct Shard {
+    table: Table<Active>,
+    counts: Counts,
+    next_ticket: u64,
+}
+
+/// A key with requests in progress; one without has no entry.
+#[derive(Debug)]
+struct Active {
+    places: u32,
+    // Boxed: nearly no key ever has a line, and a zone's memory is counted in these.
+    line: Option<Box<Line>>,
+}
+
+/// Those who wait for a place, in the order they came.
+#[derive(Debug, Default)]
+struct Line(VecDeque<Waiting>);
+
+#[derive(Debug)]
+struct Waiting {
+    ticket: u64,
+    limit: u32,
+    hand: oneshot::Sender<Place>,
+}
+
+enum Taken {
+    No,
+    NoRoom,
+    Yes,
+}
+
+impl Slots {
+    /// A zone of at most `size` bytes, nobody in it.
+    #[must_use]
+    pub fn new(name: &str, size: usize) -> Arc<Self> {
+        let division = Division::of(size);
+        Arc::new(Self {
+            name: name.into(),
+            seeds: Seeds::default(),
+            division,
+            shards: (0..division.tables)
+                .map(|_| Mutex::new(Shard::new(division.keys)))
+                .collect(),
+            full: Warning::default(),
+        })
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The key these bytes are in this zone.
+    #[must_use]
+    pub fn key(&self, bytes: &[u8]) -> Key {
+        self.seeds.key(bytes)
+    }
+
+    /// Takes a place for a key unless `limit` are taken.
+    ///
+    /// # Errors
+    /// [`Refused`] if they are, or if the zone is full.
+    pub fn take(self: &Arc<Self>, key: &Key, limit: u32, now: Millis) -> Result<Place, Refused> {
+        let mut shard = self.shard(key).lock();
+        let taken = shard.take(key, limit, &self.seeds);
+        match taken {
+            Taken::Yes => shard.counts.pass += 1,
+            Taken::No | Taken::NoRoom => shard.counts.refuse += 1,
+        }
+        drop(shard);
+        match taken {
+            Taken::Yes => Ok(self.place(key)),
+            Taken::No => Err(Refused),
+            Taken::NoRoom => Err(self.no_room(now)),
+        }
+    }
+
+    /// Takes a place for a key, and waits for one in a line if `limit` are taken.
+    ///
+    /// Dropping the future leaves the line.
+    ///
+    /// # Errors
+    /// [`Refused`] if the line is full, the wait took too long, or the zone is full.
+    pub async fn wait(
+        self: &Arc<Self>,
+        key: &Key,
+        limit: u32,
+        queue: &Queue,
+        now: Millis,
+    ) -> Result<Place, Refused> {
+        let mut waiter = match self.take_or_queue(key, limit, queue, now)? {
+            Entry::At(place) => return Ok(place),
+            Entry::InLine(waiter) => waiter,
+        };
+        let handed = tokio::time::timeout(queue.timeout, &mut waiter.handed).await;
+        let mut shard = self.shard(key).lock();
+        if let Ok(Ok(place)) = handed {
+            shard.counts.delay += 1;
+            return Ok(place);
+        }
+        shard.leave(key, waiter.ticket);
+        // Out of line and nothing sent: nobody can hand us a place any more. Taken out by somebody who has
+        // one for us in the same moment: then it is here, or comes back to him.
+        let place = waiter.handed.try_recv().map_err(|_| Refused);
+        match place {
+            Ok(_) => shard.counts.delay += 1,
+            Err(_) => shard.counts.refuse += 1,
+        }
+        drop(shard);
+        place
+    }
+
+    /// Counts a refusal that was decided without asking for a place.
+    pub fn count_refusal(&self, key: &Key) {
+        self.shard(key).lock().counts.refuse += 1;
+    }
+
+    /// How many requests of a key are in progress.
+    #[must_use]
+    pub fn taken(&self, key: &Key) -> u32 {
+        let shard = self.shard(key).lock();
+        shard
+            .table
+            .slot(key)
+            .map_or(0, |slot| shard.table.value(slot).places)
+    }
+
+    /// How many keys have requests in progress.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.shards
+            .iter()
+            .map(|shard| shard.lock().table.len())
+            .sum()
+    }
+
+    /// Whether none has.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// How many keys there is room for.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.division.tables * self.division.keys
+    }
+
+    /// How often it has said what, and how often it had no room for a key.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        let mut sum = Counts::default();
+        for shard in &self.shards {
+            sum += shard.lock().counts;
+        }
+        sum.evictions = self.full.total();
+        sum
+    }
+
+    fn take_or_queue(
+        self: &Arc<Self>,
+        key: &Key,
+        limit: u32,
+        queue: &Queue,
+        now: Millis,
+    ) -> Result<Entry<'_>, Refused> {
+        let mut shard = self.shard(key).lock();
+        match shard.take(key, limit, &self.seeds) {
+            Taken::Yes => {
+                shard.counts.pass += 1;
+                drop(shard);
+                Ok(Entry::At(self.place(key)))
+            }
+            Taken::No => {
+                let Some((ticket, handed)) = shard.queue(key, limit, queue.size) else {
+                    shard.counts.refuse += 1;
+                    return Err(Refused);
+                };
+                Ok(Entry::InLine(Waiter {
+                    slots: self,
+                    key: *key,
+                    ticket,
+                    handed,
+                }))
+            }
+            Taken::NoRoom => {
+                shard.counts.refuse += 1;
+                drop(shard);
+                Err(self.no_room(now))
+            }
+        }
+    }
+
+    fn give_back(self: &Arc<Self>, key: &Key) {
+        let next = self.shard(key).lock().give_back(key, &self.seeds);
+        if let Some(next) = next {
+            // Outside the lock: if the receiver has just gone, the place is dropped here and comes back.
+            drop(next.hand.send(self.place(key)));
+        }
+    }
+
+    fn place(self: &Arc<Self>, key: &Key) -> Place {
+        Place {
+            slots: Arc::clone(self),
+            key: *key,
+        }
+    }
+
+    fn shard(&self, key: &Key) -> &Mutex<Shard> {
+        &self.shards[self.division.table(key)]
+    }
+
+    fn no_room(&self, now: Millis) -> Refused {
+        if let Some(times) = self.full.note(now) {
+            tracing::warn!(
+                "zone \"{}\" is full: {times} requests were turned away because it had no room \
+                 for their key; a key takes {BYTES_PER_KEY} bytes of its size",
+                self.name,
+            );
+        }
+        Refused
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.slots.give_back(&self.key);
+    }
+}
+
+/// How far one got who may wait.
+enum Entry<'a> {
+    At(Place),
+    InLine(Waiter<'a>),
+}
+
+/// Somebody in line; leaves it when dropped.
+struct Waiter<'a> {
+    slots: &'a Arc<Slots>,
+    key: Key,
+    ticket: u64,
+    // A place handed over and not picked up is dropped with this, which gives it back.
+    handed: oneshot::Receiver<Place>,
+}
+
+impl Drop for Waiter<'_> {
+    fn drop(&mut self) {
+        self.slots
+            .shard(&self.key)
+            .lock()
+            .leave(&self.key, self.ticket);
+    }
+}
+
+impl Shard {
+    fn new(bound: usize) -> Self {
+        Self {
+            table: Table::new(bound),
+            counts: Counts::default(),
+            next_ticket: 0,
+        }
+    }
+
+    fn take(&mut self, key: &Key, limit: u32, seeds: &Seeds) -> Taken {
+        let Some(slot) = self.table.slot(key) else {
+            if self.table.is_full() {
+                return Taken::NoRoom;
+            }
+            let first = Active {
+                places: 1,
+                line: None,
+            };
+            self.table.insert(key, first, seeds);
+            return Taken::Yes;
+        };
+        let active = self.table.value_mut(slot);
+        if active.places >= limit {
+            return Taken::No;
+        }
+        active.places += 1;
+        Taken::Yes
+    }
+
+    /// Joins the line of a key, unless `longest` stand in it.
+    fn queue(
+        &mut self,
+        key: &Key,
+        limit: u32,
+        longest: u32,
+    ) -> Option<(u64, oneshot::Receiver<Place>)> {
+        let slot = self.table.slot(key)?;
+        let Line(line) = &mut **self.table.value_mut(slot).line.get_or_insert_default();
+        if line.len() >= usize::try_from(longest).unwrap_or(usize::MAX) {
+            return None;
+        }
+        let (hand, handed) = oneshot::channel();
+        let ticket = self.next_ticket;
+        self.next_ticket += 1;
+        line.push_back(Waiting {
+            ticket,
+            limit,
+            hand,
+        });
+        Some((ticket, handed))
+    }
+
+    fn leave(&mut self, key: &Key, ticket: u64) {
+        let Some(slot) = self.table.slot(key) else {
+            return;
+        };
+        let active = self.table.value_mut(slot);
+        if let Some(Line(line)) = active.line.as_deref_mut() {
+            line.retain(|waiting| waiting.ticket != ticket);
+        }
+    }
+
+    /// One place less; or, if somebody in line may have it, as many as before.
+    fn give_back(&mut self, key: &Key, seeds: &Seeds) -> Option<Waiting> {
+        let slot = self.table.slot(key)?;
+        let active = self.table.value_mut(slot);
+        active.places -= 1;
+        if let Some(Line(line)) = active.line.as_deref_mut() {
+            // Limits of several locations may meet in one zone: the first who may, not the first of all.
+            let first = line
+                .iter()
+                .position(|waiting| waiting.limit > active.places);
+            if let Some(next) = first.and_then(|at| line.remove(at)) {
+                active.places += 1;
+                return Some(next);
+            }
+        }
+        if active.places == 0 {
+            self.table.remove(slot, seeds);
+        }
+        None
+    }
+}

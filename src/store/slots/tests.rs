@@ -1,0 +1,287 @@
+//! Places are never lost, never given twice, and handed on in order.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use tokio::task::JoinHandle;
+
+use super::*;
+
+const NOW: Millis = Millis(0);
+
+fn queue(size: u32, millis: u64) -> Queue {
+    Queue {
+        size,
+        timeout: Duration::from_millis(millis),
+    }
+}
+
+fn spawn_wait(slots: &Arc<Slots>, limit: u32, queue: Queue) -> JoinHandle<Result<Place, Refused>> {
+    let slots = Arc::clone(slots);
+    tokio::spawn(async move { slots.wait(&slots.key(b"a"), limit, &queue, NOW).await })
+}
+
+async fn settle() {
+    for _ in 0..20 {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[test]
+fn a_limit_of_two_lets_two_in_and_a_third_when_one_has_left() {
+    let slots = Slots::new("one", 32 << 10);
+    let key = slots.key(b"a");
+    let first = slots.take(&key, 2, NOW).unwrap();
+    let _second = slots.take(&key, 2, NOW).unwrap();
+    assert_eq!(slots.take(&key, 2, NOW).unwrap_err(), Refused);
+    drop(first);
+    let _third = slots.take(&key, 2, NOW).unwrap();
+    assert_eq!(slots.taken(&key), 2);
+    assert_eq!((slots.counts().pass, slots.counts().refuse), (3, 1));
+}
+
+#[test]
+fn different_limits_meet_the_same_counter() {
+    let slots = Slots::new("one", 32 << 10);
+    let key = slots.key(b"a");
+    let _places = [slots.take(&key, 10, NOW), slots.take(&key, 10, NOW)];
+    assert!(slots.take(&key, 2, NOW).is_err());
+    assert!(slots.take(&key, 3, NOW).is_ok());
+}
+
+#[test]
+fn a_key_without_requests_takes_no_room() {
+    let slots = Slots::new("one", 32 << 10);
+    let place = slots.take(&slots.key(b"a"), 1, NOW);
+    assert_eq!(slots.len(), 1);
+    drop(place);
+    assert!(slots.is_empty());
+}
+
+#[test]
+fn a_full_zone_refuses_new_keys_and_serves_known_ones() {
+    let slots = Slots::new("one", 2 * BYTES_PER_KEY);
+    let a = slots.key(b"a");
+    let _places = [slots.take(&a, 9, NOW), slots.take(&slots.key(b"b"), 9, NOW)];
+    assert!(slots.take(&slots.key(b"c"), 9, NOW).is_err());
+    assert!(slots.take(&a, 9, NOW).is_ok());
+    assert_eq!(slots.counts().evictions, 1);
+}
+
+#[test]
+fn a_key_costs_at_most_64_bytes() {
+    for size in [32 << 10, 115_000, 1 << 20] {
+        let slots = Slots::new("one", size);
+        let mut places: Vec<Result<Place, Refused>> = Vec::new();
+        for round in 0..3u32 {
+            places.clear();
+            for number in 0..u32::try_from(slots.capacity() * 2).unwrap() {
+                let key = slots.key(&(number ^ (round << 24)).to_be_bytes());
+                places.push(slots.take(&key, 1, NOW));
+            }
+        }
+        assert_eq!(slots.len(), slots.capacity());
+        let memory: usize = slots
+            .shards
+            .iter()
+            .map(|shard| size_of::<Mutex<Shard>>() + shard.lock().table.memory())
+            .sum();
+        assert!(memory <= size, "{memory} bytes in {size}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn those_in_line_get_their_places_in_order() {
+    let slots = Slots::new("one", 32 << 10);
+    let mut held = slots.take(&slots.key(b"a"), 1, NOW).unwrap();
+    let mut waiting = Vec::new();
+    for _ in 0..3 {
+        waiting.push(spawn_wait(&slots, 1, queue(3, 60_000)));
+        settle().await;
+    }
+    for next in 0..3 {
+        drop(held);
+        settle().await;
+        let done: Vec<bool> = waiting.iter().map(JoinHandle::is_finished).collect();
+        assert_eq!(done, [true, false, false][..3 - next], "{next}");
+        assert!(
+            slots.take(&slots.key(b"a"), 1, NOW).is_err(),
+            "the place was handed over, not left lying"
+        );
+        held = waiting.remove(0).await.unwrap().unwrap();
+    }
+    drop(held);
+    assert!(slots.is_empty());
+    assert_eq!(slots.counts().delay, 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_line_that_is_full_refuses_at_once() {
+    let slots = Slots::new("one", 32 << 10);
+    let held = slots.take(&slots.key(b"a"), 1, NOW).unwrap();
+    let waiting = spawn_wait(&slots, 1, queue(1, 60_000));
+    settle().await;
+    let late = spawn_wait(&slots, 1, queue(1, 60_000));
+    assert_eq!(late.await.unwrap().unwrap_err(), Refused);
+    drop(held);
+    assert!(waiting.await.unwrap().is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_too_long_is_refused_and_leaves_the_line() {
+    let slots = Slots::new("one", 32 << 10);
+    let held = slots.take(&slots.key(b"a"), 1, NOW).unwrap();
+    let before = tokio::time::Instant::now();
+    let refused = slots
+        .wait(&slots.key(b"a"), 1, &queue(5, 300), NOW)
+        .await
+        .unwrap_err();
+    assert_eq!(refused, Refused);
+    assert_eq!(before.elapsed(), Duration::from_millis(300));
+    drop(held);
+    assert!(slots.is_empty(), "nothing was handed to somebody gone");
+    assert_eq!((slots.counts().refuse, slots.counts().delay), (1, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_gives_up_leaves_the_line_to_the_next() {
+    let slots = Slots::new("one", 32 << 10);
+    let held = slots.take(&slots.key(b"a"), 1, NOW).unwrap();
+    let first = spawn_wait(&slots, 1, queue(2, 60_000));
+    settle().await;
+    let second = spawn_wait(&slots, 1, queue(2, 60_000));
+    settle().await;
+    first.abort();
+    settle().await;
+    drop(held);
+    let place = second.await.unwrap().unwrap();
+    assert_eq!(slots.taken(&slots.key(b"a")), 1);
+    drop(place);
+    assert!(slots.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_place_handed_to_one_who_gave_up_is_passed_on() {
+    let slots = Slots::new("one", 32 << 10);
+    let held = slots.take(&slots.key(b"a"), 1, NOW).unwrap();
+    let first = spawn_wait(&slots, 1, queue(2, 60_000));
+    settle().await;
+    let second = spawn_wait(&slots, 1, queue(2, 60_000));
+    settle().await;
+    // Handed over and aborted before the task could run again.
+    drop(held);
+    first.abort();
+    assert!(second.await.unwrap().is_ok());
+    assert!(first.await.unwrap_err().is_cancelled());
+    assert!(slots.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stricter_limit_at_the_head_does_not_hold_up_the_others() {
+    let slots = Slots::new("one", 32 << 10);
+    let key = slots.key(b"a");
+    let mut held: Vec<Place> = (0..3).map(|_| slots.take(&key, 3, NOW).unwrap()).collect();
+    let strict = spawn_wait(&slots, 1, queue(9, 60_000));
+    settle().await;
+    let loose = spawn_wait(&slots, 3, queue(9, 60_000));
+    settle().await;
+    held.pop();
+    held.push(loose.await.unwrap().unwrap());
+    assert!(!strict.is_finished());
+    held.clear();
+    assert!(strict.await.unwrap().is_ok());
+}
+
+/// Waits for a place fifty times over; whoever has no patience gives up at once, in line or with a place just handed over.
+async fn come_and_go(slots: Arc<Slots>, number: u64) {
+    for round in 0..50 {
+        let (key, queue) = (slots.key(b"a"), queue(64, 60_000));
+        let wait = slots.wait(&key, 3, &queue, NOW);
+        if number.is_multiple_of(2) {
+            drop(wait.await);
+        } else {
+            let patience = Duration::from_micros((number * 7 + round) % 50);
+            drop(tokio::time::timeout(patience, wait).await);
+        }
+        assert!(slots.taken(&key) <= 3);
+    }
+}
+
+#[test]
+fn no_place_is_lost_between_threads() {
+    let slots = Slots::new("one", 32 << 10);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let runtime = tokio::runtime::Builder::new_current_thread()
+                    .enable_time()
+                    .build()
+                    .unwrap();
+                runtime.block_on(async {
+                    let tasks: Vec<_> = (0..16)
+                        .map(|number| tokio::spawn(come_and_go(Arc::clone(&slots), number)))
+                        .collect();
+                    for task in tasks {
+                        task.await.unwrap();
+                    }
+                });
+            });
+        }
+    });
+    assert!(slots.is_empty());
+}
+
+proptest! {
+    #[test]
+    fn places_never_leak_in_any_order(steps in prop::collection::vec((0..5u8, 0..4u8, 0..64usize), 0..200)) {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let slots = Slots::new("one", 32 << 10);
+            let mut held: Vec<(u8, Place)> = Vec::new();
+            let mut waiting: Vec<(u8, JoinHandle<Result<Place, Refused>>)> = Vec::new();
+            for (action, name, pick) in steps {
+                let key = slots.key(&[name]);
+                match action {
+                    0 | 1 => {
+                        if let Ok(place) = slots.take(&key, 2, NOW) {
+                            held.push((name, place));
+                        }
+                    }
+                    2 => {
+                        let slots = Arc::clone(&slots);
+                        let wait = tokio::spawn(async move { slots.wait(&key, 2, &queue(3, 60_000), NOW).await });
+                        waiting.push((name, wait));
+                    }
+                    3 if !held.is_empty() => drop(held.swap_remove(pick % held.len())),
+                    4 if !waiting.is_empty() => waiting.swap_remove(pick % waiting.len()).1.abort(),
+                    _ => {}
+                }
+                if pick % 3 > 0 {
+                    settle().await;
+                    let (done, still): (Vec<_>, Vec<_>) = waiting.into_iter().partition(|(_, wait)| wait.is_finished());
+                    waiting = still;
+                    for (name, wait) in done {
+                        if let Ok(Ok(place)) = wait.await {
+                            held.push((name, place));
+                        }
+                    }
+                    for name in 0..4u8 {
+                        let mine = held.iter().filter(|(holder, _)| *holder == name).count();
+                        assert_eq!(slots.taken(&slots.key(&[name])) as usize, mine);
+                        assert!(mine <= 2);
+                    }
+                }
+            }
+            held.clear();
+            for (_, wait) in waiting {
+                drop(wait.await);
+            }
+            settle().await;
+            assert!(slots.is_empty());
+        });
+    }
+}

@@ -1,0 +1,216 @@
+//! A bounded map from key to value: the part of a zone that one lock guards.
+//!
+//! Values stand in a plain vector and an index of four-byte slots points into it. So a value's slot can be
+//! named elsewhere, the index is small, and memory is known beforehand: the vector grows to exactly its
+//! bound, the index never past the size at which it can tidy itself up in place. Both grow as keys come;
+//! with a few thousand of them, the slowest insert there is copies or rehashes those and no more.
+
+use hashbrown::HashTable;
+
+use super::BYTES_PER_KEY;
+use super::key::{Key, Packed, Seeds};
+
+#[derive(Debug)]
+pub(super) struct Table<V> {
+    index: HashTable<u32>,
+    entries: Vec<(Packed, V)>,
+    bound: usize,
+}
+
+/// How a zone's memory is divided: into so many tables, each with room for so many keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Division {
+    pub(super) tables: usize,
+    pub(super) keys: usize,
+}
+
+impl Division {
+    /// For a zone of so many bytes.
+    pub(super) fn of(size: usize) -> Self {
+        let keys = (size / BYTES_PER_KEY).max(1);
+        let tables = keys.div_ceil(LARGEST).next_power_of_two();
+        Self {
+            tables,
+            keys: keys / tables,
+        }
+    }
+
+    /// Which table a key belongs to.
+    // Bits of the hash that the tables themselves look at last: they take their place from the lowest and
+    // a tag from the highest seven.
+    pub(super) fn table(self, key: &Key) -> usize {
+        usize::try_from(key.hash >> 32).unwrap_or_default() & (self.tables - 1)
+    }
+}
+
+impl<V> Table<V> {
+    pub(super) fn new(bound: usize) -> Self {
+        Self {
+            index: HashTable::new(),
+            entries: Vec::new(),
+            bound,
+        }
+    }
+
+    /// The slot a key's value stands in.
+    pub(super) fn slot(&self, key: &Key) -> Option<usize> {
+        self.index
+            .find(key.hash, |&slot| {
+                self.entries[slot as usize].0 == key.packed
+            })
+            .map(|&slot| slot as usize)
+    }
+
+    pub(super) fn value(&self, slot: usize) -> &V {
+        &self.entries[slot].1
+    }
+
+    pub(super) fn value_mut(&mut self, slot: usize) -> &mut V {
+        &mut self.entries[slot].1
+    }
+
+    pub(super) fn values(&self) -> impl Iterator<Item = &V> {
+        self.entries.iter().map(|(_, value)| value)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.entries.len() >= self.bound
+    }
+
+    /// Adds a key that is not there yet; only to a table that is not full.
+    pub(super) fn insert(&mut self, key: &Key, value: V, seeds: &Seeds) {
+        debug_assert!(!self.is_full());
+        let length = self.entries.len();
+        if length == self.entries.capacity() {
+            // By doubling, but exactly to the bound at last: doubling alone may end at twice of it.
+            let target = (length * 2).clamp(SMALLEST, self.bound.max(SMALLEST));
+            self.entries.reserve_exact(target - length);
+        }
+        self.entries.push((key.packed, value));
+        self.point(key, length, seeds);
+    }
+
+    /// Gives a slot to a key that is not there yet.
+    pub(super) fn replace(&mut self, slot: usize, key: &Key, value: V, seeds: &Seeds) {
+        self.unpoint(slot, seeds);
+        self.entries[slot] = (key.packed, value);
+        self.point(key, slot, seeds);
+    }
+
+    /// Takes a value out. The last slot's value, if it was not that one, moves into its slot.
+    pub(super) fn remove(&mut self, slot: usize, seeds: &Seeds) -> V {
+        self.unpoint(slot, seeds);
+        let last = self.entries.len() - 1;
+        if slot != last {
+            let hash = seeds.hash(self.entries[last].0);
+            if let Some(pointer) = self.index.find_mut(hash, |&at| at as usize == last) {
+                *pointer = Self::narrow(slot);
+            }
+        }
+        self.entries.swap_remove(slot).1
+    }
+
+    /// What it takes from the machine, in bytes.
+    pub(super) fn memory(&self) -> usize {
+        self.index.allocation_size() + self.entries.capacity() * size_of::<(Packed, V)>()
+    }
+
+    fn point(&mut self, key: &Key, slot: usize, seeds: &Seeds) {
+        let entries = &self.entries;
+        self.index
+            .insert_unique(key.hash, Self::narrow(slot), |&slot| {
+                seeds.hash(entries[slot as usize].0)
+            });
+    }
+
+    fn unpoint(&mut self, slot: usize, seeds: &Seeds) {
+        let hash = seeds.hash(self.entries[slot].0);
+        if let Ok(pointer) = self.index.find_entry(hash, |&at| at as usize == slot) {
+            pointer.remove();
+        }
+    }
+
+    fn narrow(slot: usize) -> u32 {
+        u32::try_from(slot).expect("a table holds fewer than LARGEST keys")
+    }
+}
+
+/// The most keys of one table.
+///
+/// Seven sixteenths of 8192: up to here an index of 8192 places makes room by sorting out what was removed
+/// instead of growing. An index is at least half that full in a full table, which makes 12 to 23 bytes a key;
+/// with 32 for the entry and 8 for its place in the order of leaving, under [`BYTES_PER_KEY`].
+pub(super) const LARGEST: usize = 3584;
+
+/// The fewest places worth allocating.
+const SMALLEST: usize = 4;
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn ten_megabytes_hold_the_keys_they_promise() {
+        let division = Division::of(10 << 20);
+        assert_eq!(division.tables * division.keys, (10 << 20) / BYTES_PER_KEY);
+        assert!(division.keys <= LARGEST);
+    }
+
+    #[test]
+    fn the_smallest_zone_still_holds_a_key() {
+        assert_eq!(Division::of(0), Division { tables: 1, keys: 1 });
+    }
+
+    #[test]
+    fn tables_stay_in_their_bound_for_every_size_of_zone() {
+        for size in (0..64 << 20).step_by(99_991) {
+            let division = Division::of(size);
+            assert!(division.keys <= LARGEST);
+            assert!(division.tables * division.keys * BYTES_PER_KEY <= size.max(BYTES_PER_KEY));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn it_does_what_a_hash_map_does(steps in prop::collection::vec((0..40u8, 0..4u8, any::<u32>()), 0..400)) {
+            let seeds = Seeds::default();
+            let mut table = Table::new(24);
+            let mut model: HashMap<u8, u32> = HashMap::new();
+            for (name, action, value) in steps {
+                let key = seeds.key(&[name]);
+                match table.slot(&key) {
+                    Some(slot) if action == 0 => {
+                        prop_assert_eq!(Some(table.remove(slot, &seeds)), model.remove(&name));
+                    }
+                    Some(slot) => {
+                        prop_assert_eq!(Some(table.value(slot)), model.get(&name));
+                        *table.value_mut(slot) = value;
+                        model.insert(name, value);
+                    }
+                    None if table.is_full() => {
+                        prop_assert!(!model.contains_key(&name));
+                        let victim = usize::from(action) % table.len();
+                        let gone = (0..40).find(|name| table.slot(&seeds.key(&[*name])) == Some(victim));
+                        model.remove(&gone.unwrap());
+                        table.replace(victim, &key, value, &seeds);
+                        model.insert(name, value);
+                    }
+                    None => {
+                        prop_assert!(!model.contains_key(&name));
+                        table.insert(&key, value, &seeds);
+                        model.insert(name, value);
+                    }
+                }
+                prop_assert_eq!(table.len(), model.len());
+            }
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! A complaint that may come a million times a second and is written once a minute.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::clock::Millis;
+
+/// Counts what happens and says when to speak of it.
+#[derive(Debug, Default)]
+pub(super) struct Warning {
+    total: AtomicU64,
+    told: AtomicU64,
+    next: AtomicU64,
+}
+
+impl Warning {
+    /// It happened once more; `Some` with how often since it was last spoken of, when it is time to.
+    pub(super) fn note(&self, now: Millis) -> Option<u64> {
+        let total = self.total.fetch_add(1, Ordering::Relaxed) + 1;
+        let next = self.next.load(Ordering::Relaxed);
+        if now.0 < next {
+            return None;
+        }
+        // One thread of all that come here at the same time wins and speaks.
+        self.next
+            .compare_exchange(
+                next,
+                now.0.saturating_add(PAUSE),
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            )
+            .ok()?;
+        let told = self.told.swap(total, Ordering::Relaxed);
+        Some(total.saturating_sub(told))
+    }
+
+    /// How often it happened in all.
+    pub(super) fn total(&self) -> u64 {
+        self.total.load(Ordering::Relaxed)
+    }
+}
+
+/// Between two lines, in milliseconds.
+const PAUSE: u64 = 60_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_speaks_at_once_and_then_once_a_minute_with_the_number() {
+        let warning = Warning::default();
+        assert_eq!(warning.note(Millis(5)), Some(1));
+        assert_eq!(warning.note(Millis(6)), None);
+        assert_eq!(warning.note(Millis(60_004)), None);
+        assert_eq!(warning.note(Millis(60_005)), Some(3));
+        assert_eq!(warning.total(), 4);
+    }
+}

@@ -1,0 +1,174 @@
+//! A `limit_req` zone: buckets by key, in bounded memory.
+//!
+//! What a zone forgets is a security decision: whoever can have his bucket forgotten has no limit. So a
+//! full table pushes out the bucket that is the first to be drained anyhow. One already drained changes no
+//! answer by going; among the others the one least in debt goes, and a key deep in debt is the last. nginx
+//! forgets whom it has not seen for longest, which a flood of other keys can arrange.
+
+mod shard;
+#[cfg(test)]
+mod tests;
+
+use parking_lot::Mutex;
+
+use self::shard::{Room, Shard};
+use super::algorithm::leaky_bucket::{self, Bucket, Outcome, Terms};
+use super::key::{Key, Seeds};
+use super::table::Division;
+use super::warning::Warning;
+use super::{BYTES_PER_KEY, Counts};
+use crate::clock::Millis;
+use crate::config::plan::Rate;
+
+/// Buckets by key.
+#[derive(Debug)]
+pub struct Zone {
+    name: Box<str>,
+    seeds: Seeds,
+    division: Division,
+    shards: Box<[Padded]>,
+    slowest: Rate,
+    evictions: Warning,
+}
+
+// Two cache lines of its own: threads on neighbouring shards would otherwise take turns on one.
+#[derive(Debug)]
+#[repr(align(128))]
+struct Padded(Mutex<Shard>);
+
+impl Zone {
+    /// An empty zone of at most `size` bytes, where no key's bucket drains slower than `slowest`.
+    #[must_use]
+    pub fn new(name: &str, size: usize, slowest: Rate) -> Self {
+        let division = Division::of(size);
+        Self {
+            name: name.into(),
+            seeds: Seeds::default(),
+            division,
+            shards: (0..division.tables)
+                .map(|_| Padded(Mutex::new(Shard::new(division.keys))))
+                .collect(),
+            slowest,
+            evictions: Warning::default(),
+        }
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The key these bytes are in this zone.
+    #[must_use]
+    pub fn key(&self, bytes: &[u8]) -> Key {
+        self.seeds.key(bytes)
+    }
+
+    /// What would become of a request; changes nothing.
+    #[must_use]
+    pub fn ask(&self, key: &Key, now: Millis, terms: &Terms) -> Outcome {
+        match self.peek(key) {
+            Some(bucket) => leaky_bucket::decide(bucket, now, terms).0,
+            None => leaky_bucket::first(now).0,
+        }
+    }
+
+    /// Decides about a request and charges its key unless it is refused, in one step.
+    pub fn charge(&self, key: &Key, now: Millis, terms: &Terms) -> Outcome {
+        let mut shard = self.shard(key).lock();
+        if let Some(bucket) = shard.bucket_mut(key) {
+            let (outcome, charged) = leaky_bucket::decide(*bucket, now, terms);
+            *bucket = charged;
+            shard.count(&outcome);
+            return outcome;
+        }
+        let (outcome, bucket) = leaky_bucket::first(now);
+        let room = shard.insert(key, bucket, now, self.slowest, &self.seeds);
+        shard.count(&outcome);
+        // Writing a log line takes longer than everything else here.
+        drop(shard);
+        if let Room::Evicted = room {
+            self.warn(now);
+        }
+        outcome
+    }
+
+    /// Takes back what [`Zone::charge`] did for a request that another zone then refused.
+    pub fn refund(&self, key: &Key, outcome: &Outcome, rate: Rate) {
+        let mut shard = self.shard(key).lock();
+        shard.uncount(outcome);
+        if let Some(bucket) = shard.bucket_mut(key) {
+            *bucket = leaky_bucket::refund(*bucket, rate);
+        }
+    }
+
+    /// Counts a refusal that was found by [`Zone::ask`].
+    pub fn count_refusal(&self, key: &Key) {
+        self.shard(key).lock().count_refusal();
+    }
+
+    /// Forgets a key; whether there was something to forget.
+    pub fn forget(&self, key: &Key) -> bool {
+        self.shard(key).lock().forget(key, &self.seeds)
+    }
+
+    /// A key's bucket as it was when last charged.
+    #[must_use]
+    pub fn peek(&self, key: &Key) -> Option<Bucket> {
+        self.shard(key).lock().bucket(key)
+    }
+
+    /// How many keys are remembered.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.shards.iter().map(|shard| shard.0.lock().len()).sum()
+    }
+
+    /// Whether none is.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// How many keys there is room for.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.division.tables * self.division.keys
+    }
+
+    /// What it takes from the machine at this moment, in bytes; never more than its size.
+    #[must_use]
+    pub fn memory(&self) -> usize {
+        self.shards
+            .iter()
+            .map(|shard| size_of::<Padded>() + shard.0.lock().memory())
+            .sum()
+    }
+
+    /// How often it has said what, and how many live buckets it had to push out.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        let mut sum = Counts::default();
+        for shard in &self.shards {
+            sum += shard.0.lock().counts();
+        }
+        sum.evictions = self.evictions.total();
+        sum
+    }
+
+    fn shard(&self, key: &Key) -> &Mutex<Shard> {
+        &self.shards[self.division.table(key)].0
+    }
+
+    fn warn(&self, now: Millis) {
+        if let Some(evicted) = self.evictions.note(now) {
+            tracing::warn!(
+                "zone \"{}\" is full: of its {} keys, {evicted} were pushed out before they had drained; \
+                 a key takes {BYTES_PER_KEY} bytes of its size",
+                self.name,
+                self.capacity(),
+            );
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! What is counted for the whole process: whatever belongs to no zone and no upstream.
+//!
+//! Every event loop counts in a cell of its own, a cache line away from the others', and a scrape adds them
+//! up: two loops that counted in one place would take turns owning it at every request.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use http::StatusCode;
+
+use super::Page;
+
+/// The process's own.
+pub static COUNTERS: Counters = Counters::new();
+
+/// Counts of connections and requests.
+#[derive(Debug)]
+pub struct Counters {
+    cells: [Cell; CELLS],
+}
+
+/// An open connection; counted as active until dropped.
+// Not `Clone`: a connection closes once.
+#[derive(Debug)]
+pub struct Connection<'a>(&'a Counters);
+
+#[derive(Debug)]
+#[repr(align(128))]
+struct Cell {
+    accepted: AtomicU64,
+    closed: AtomicU64,
+    requests: [AtomicU64; STATUSES.len()],
+    refused_heads: [AtomicU64; REFUSALS.len()],
+}
+
+impl Counters {
+    /// All at zero.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            cells: [const { Cell::new() }; CELLS],
+        }
+    }
+
+    /// Counts a connection, accepted now and active until what is returned is dropped.
+    #[must_use]
+    pub fn connect(&self) -> Connection<'_> {
+        count(&self.mine().accepted);
+        Connection(self)
+    }
+
+    /// Counts a request that is over; `None` where it was never answered.
+    pub fn answer(&self, status: Option<StatusCode>) {
+        let class = status.map_or(0, |status| usize::from(status.as_u16() / 100));
+        // Statuses of a class nobody has defined stand with the unanswered.
+        count(&self.mine().requests[if class < STATUSES.len() { class } else { 0 }]);
+    }
+
+    /// Counts a head that never became a request: 408 (it did not come in time), 431 (too large), or 400 (not HTTP).
+    pub fn refuse_head(&self, status: StatusCode) {
+        let refusal = REFUSALS
+            .iter()
+            .position(|(code, _)| *code == status.as_u16());
+        count(&self.mine().refused_heads[refusal.unwrap_or(0)]);
+    }
+
+    /// Connections accepted so far.
+    #[must_use]
+    pub fn accepted(&self) -> u64 {
+        self.sum(|cell| &cell.accepted)
+    }
+
+    /// Connections open now.
+    #[must_use]
+    pub fn active(&self) -> u64 {
+        // Closed first: one that opens and closes between the two readings then counts as active, never as minus one.
+        let closed = self.sum(|cell| &cell.closed);
+        self.accepted().saturating_sub(closed)
+    }
+
+    /// Requests that are over.
+    #[must_use]
+    pub fn requests(&self) -> u64 {
+        (0..STATUSES.len())
+            .map(|class| self.sum(|cell| &cell.requests[class]))
+            .sum()
+    }
+
+    /// Writes them all.
+    pub fn describe(&self, page: &mut Page) {
+        page.counter(
+            "weir_connections_accepted_total",
+            "Client connections accepted.",
+            &[],
+            self.accepted(),
+        );
+        page.gauge(
+            "weir_connections_active",
+            "Client connections open now.",
+            &[],
+            self.active(),
+        );
+        for (class, status) in STATUSES.iter().enumerate() {
+            page.counter(
+                "weir_requests_total",
+                "Requests that are over, by the class of the answer's status; none where the client got no answer.",
+                &[("status", status)],
+                self.sum(|cell| &cell.requests[class]),
+            );
+        }
+        for (refusal, (_, status)) in REFUSALS.iter().enumerate() {
+            page.counter(
+                "weir_heads_refused_total",
+                "Request heads that were malformed (400), late (408) or too large (431).",
+                &[("status", status)],
+                self.sum(|cell| &cell.refused_heads[refusal]),
+            );
+        }
+    }
+
+    fn mine(&self) -> &Cell {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        thread_local! {
+            static MINE: usize = NEXT.fetch_add(1, Ordering::Relaxed) % CELLS;
+        }
+        &self.cells[MINE.try_with(|mine| *mine).unwrap_or(0)]
+    }
+
+    fn sum(&self, counter: impl Fn(&Cell) -> &AtomicU64) -> u64 {
+        self.cells
+            .iter()
+            .map(|cell| counter(cell).load(Ordering::Relaxed))
+            .sum()
+    }
+}
+
+impl Default for Counters {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for Connection<'_> {
+    fn drop(&mut self) {
+        count(&self.0.mine().closed);
+    }
+}
+
+impl Cell {
+    const fn new() -> Self {
+        Self {
+            accepted: AtomicU64::new(0),
+            closed: AtomicU64::new(0),
+            requests: [const { AtomicU64::new(0) }; STATUSES.len()],
+            refused_heads: [const { AtomicU64::new(0) }; REFUSALS.len()],
+        }
+    }
+}
+
+fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+/// More loops than this share cells, which is slower and still right.
+const CELLS: usize = 32;
+
+/// By class: the index is the status's first digit.
+const STATUSES: [&str; 6] = ["none", "1xx", "2xx", "3xx", "4xx", "5xx"];
+
+const REFUSALS: [(u16, &str); 3] = [(400, "400"), (408, "408"), (431, "431")];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_is_active_until_dropped() {
+        let counters = Counters::new();
+        let first = counters.connect();
+        let second = counters.connect();
+        assert_eq!((counters.accepted(), counters.active()), (2, 2));
+        drop(first);
+        assert_eq!((counters.accepted(), counters.active()), (2, 1));
+        drop(second);
+        assert_eq!(counters.active(), 0);
+    }
+
+    #[test]
+    fn a_connection_may_be_closed_by_another_thread() {
+        let counters = Counters::new();
+        std::thread::scope(|scope| {
+            let connection = counters.connect();
+            scope.spawn(move || drop(connection));
+        });
+        assert_eq!((counters.accepted(), counters.active()), (1, 0));
+    }
+
+    #[test]
+    fn requests_are_told_apart_by_class() {
+        let counters = Counters::new();
+        for status in [200, 204, 429, 999] {
+            counters.answer(StatusCode::from_u16(status).ok());
+        }
+        counters.answer(None);
+        counters.refuse_head(StatusCode::REQUEST_TIMEOUT);
+        counters.refuse_head(StatusCode::BAD_REQUEST);
+        let mut page = Page::new();
+        counters.describe(&mut page);
+        let text = page.finish();
+        for line in [
+            "weir_requests_total{status=\"none\"} 2",
+            "weir_requests_total{status=\"2xx\"} 2",
+            "weir_requests_total{status=\"4xx\"} 1",
+            "weir_requests_total{status=\"5xx\"} 0",
+            "weir_heads_refused_total{status=\"400\"} 1",
+            "weir_heads_refused_total{status=\"408\"} 1",
+            "weir_heads_refused_total{status=\"431\"} 0",
+        ] {
+            assert!(text.lines().any(|it| it == line), "{line} in\n{text}");
+        }
+        assert_eq!(counters.requests(), 5);
+    }
+}

@@ -1,0 +1,351 @@
+//! The error log: tracing events as lines like nginx's, on standard error.
+//!
+//! ```text
+//! 2026/11/16 01:58:24 [error] message key=value
+//! ```
+//!
+//! Lines are bounded and carry no control characters: much of what is logged was written by a client.
+
+use std::fmt::{self, Write};
+use std::io;
+use std::time::Duration;
+
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::fmt::format::{FormatEvent, FormatFields, Writer as Line};
+use tracing_subscriber::fmt::{FmtContext, MakeWriter};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::{EnvFilter, Registry, reload};
+
+use super::stamp;
+use super::writer::{Destination, Sink, Writer};
+
+/// Keeps the logs going; writes what is left when dropped.
+#[derive(Debug)]
+#[must_use = "dropping it closes the logs"]
+pub struct Guard {
+    writer: Writer,
+    filter: Option<reload::Handle<EnvFilter, Registry>>,
+}
+
+/// Starts the error log at `level`, or as the variable `RUST_LOG` says.
+///
+/// # Errors
+/// When standard error cannot be had or no thread can be started.
+pub fn start(level: Level) -> io::Result<Guard> {
+    let writer = Writer::new();
+    let sink = writer.open("error", Destination::Stderr)?;
+    let own = std::env::var("RUST_LOG").ok().filter(|own| !own.is_empty());
+    let own = own.map(EnvFilter::try_new);
+    let (filter, handle) = match &own {
+        Some(Ok(filter)) => (reload::Layer::new(filter.clone()).0, None),
+        _ => {
+            let (filter, handle) = reload::Layer::new(at(level));
+            (filter, Some(handle))
+        }
+    };
+    // Whoever has set a subscriber before keeps it, and its level.
+    let ours = tracing::subscriber::set_global_default(subscriber(filter, Lines(sink))).is_ok();
+    if let Some(Err(error)) = own {
+        tracing::warn!("RUST_LOG is not understood and ignored: {error}");
+    }
+    Ok(Guard {
+        writer,
+        filter: handle.filter(|_| ours),
+    })
+}
+
+fn subscriber<W>(filter: reload::Layer<EnvFilter, Registry>, lines: W) -> impl Subscriber
+where
+    W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
+{
+    let layer = tracing_subscriber::fmt::layer().event_format(Nginx);
+    Registry::default()
+        .with(filter)
+        .with(layer.with_writer(lines))
+}
+
+fn at(level: Level) -> EnvFilter {
+    EnvFilter::default().add_directive(level.into())
+}
+
+impl Guard {
+    /// Changes the level, unless `RUST_LOG` has fixed it.
+    pub fn set_level(&self, level: Level) {
+        let Some(filter) = &self.filter else { return };
+        if let Err(error) = filter.reload(at(level)) {
+            tracing::error!("cannot change the log level to {level}: {error}");
+        }
+    }
+
+    /// Where the process's logs are written.
+    pub fn writer(&self) -> &Writer {
+        &self.writer
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.writer.flush_and_stop(AT_EXIT);
+    }
+}
+
+/// Hands each line to the sink whole.
+#[derive(Debug)]
+struct Lines(Sink);
+
+impl<'a> MakeWriter<'a> for Lines {
+    type Writer = &'a Self;
+
+    fn make_writer(&'a self) -> Self::Writer {
+        self
+    }
+}
+
+impl io::Write for &Lines {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        if self.0.push(line) {
+            return Ok(line.len());
+        }
+        // The last words of a process that has closed its logs.
+        io::stderr().write(line)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// An event as a line in nginx's manner.
+#[derive(Debug)]
+struct Nginx;
+
+impl<S, N> FormatEvent<S, N> for Nginx
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        _: &FmtContext<'_, S, N>,
+        mut line: Line<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        let level = match *event.metadata().level() {
+            Level::ERROR => "error",
+            Level::WARN => "warn",
+            Level::INFO => "info",
+            Level::DEBUG => "debug",
+            Level::TRACE => "trace",
+        };
+        write!(line, "{} [{level}]", stamp::now().0.slashed)?;
+        let mut fields = Fields {
+            out: Plain {
+                out: &mut line,
+                left: LONGEST,
+            },
+            result: Ok(()),
+        };
+        event.record(&mut fields);
+        fields.result?;
+        writeln!(line)
+    }
+}
+
+/// Writes ` message key=value`.
+struct Fields<'a, W> {
+    out: Plain<'a, W>,
+    result: fmt::Result,
+}
+
+impl<W: Write> Fields<'_, W> {
+    fn field(&mut self, field: &Field, value: fmt::Arguments<'_>) {
+        if self.result.is_ok() {
+            self.result = match field.name() {
+                "message" => write!(self.out, " {value}"),
+                name => write!(self.out, " {name}={value}"),
+            };
+        }
+    }
+}
+
+impl<W: Write> Visit for Fields<'_, W> {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        let bare = field.name() == "message"
+            || !value.is_empty() && !value.contains([' ', '"', '=', '\\']);
+        if bare {
+            self.field(field, format_args!("{value}"));
+        } else {
+            self.field(field, format_args!("{value:?}"));
+        }
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.field(field, format_args!("{value:?}"));
+    }
+
+    fn record_error(&mut self, field: &Field, value: &(dyn std::error::Error + 'static)) {
+        self.field(field, format_args!("{value}"));
+        let mut cause = value.source();
+        while let Some(error) = cause {
+            if self.result.is_ok() {
+                self.result = write!(self.out, ": {error}");
+            }
+            cause = error.source();
+        }
+    }
+}
+
+/// Writes text without control characters, and no more than `left` bytes of it.
+struct Plain<'a, W> {
+    out: &'a mut W,
+    left: usize,
+}
+
+impl<W: Write> Write for Plain<'_, W> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        for character in text.chars() {
+            let length = if character.is_control() {
+                4
+            } else {
+                character.len_utf8()
+            };
+            let Some(left) = self.left.checked_sub(length) else {
+                self.left = 0;
+                break;
+            };
+            self.left = left;
+            if character.is_control() {
+                write!(self.out, "\\x{:02X}", u32::from(character))?;
+            } else {
+                self.out.write_char(character)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// How long the logs may take for their last lines at exit.
+const AT_EXIT: Duration = Duration::from_secs(2);
+
+/// Most of a line that is written, in bytes: nginx's number, less what stands before and after.
+const LONGEST: usize = 2048 - 32;
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use parking_lot::Mutex;
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Caught(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Caught {
+        fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+            self.0.lock().extend_from_slice(line);
+            Ok(line.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn caught(level: Level, log: impl FnOnce(&Guard)) -> String {
+        let caught = Caught::default();
+        let lines = caught.clone();
+        let (filter, handle) = reload::Layer::new(at(level));
+        let guard = Guard {
+            writer: Writer::new(),
+            filter: Some(handle),
+        };
+        let subscriber = subscriber(filter, move || lines.clone());
+        tracing::subscriber::with_default(subscriber, || log(&guard));
+        String::from_utf8(caught.0.lock().clone()).unwrap()
+    }
+
+    /// The line without its time, whose shape is checked.
+    fn after_time(line: &str) -> &str {
+        let (time, rest) = line.split_at_checked(20).unwrap();
+        let shape: String = (time.chars())
+            .map(|c| if c.is_ascii_digit() { '0' } else { c })
+            .collect();
+        assert_eq!(shape, "0000/00/00 00:00:00 ");
+        rest
+    }
+
+    #[test]
+    fn a_line_looks_like_nginx_s() {
+        let text = caught(Level::INFO, |_| {
+            tracing::error!(port = 80, path = "/a b", name = "x", "cannot listen");
+        });
+        assert_eq!(
+            after_time(&text),
+            "[error] cannot listen port=80 path=\"/a b\" name=x\n"
+        );
+    }
+
+    #[test]
+    fn an_event_without_a_message_is_a_line_too() {
+        let text = caught(Level::INFO, |_| tracing::warn!(left = 3));
+        assert_eq!(after_time(&text), "[warn] left=3\n");
+    }
+
+    #[test]
+    fn a_client_cannot_write_lines_of_its_own() {
+        let text = caught(Level::INFO, |_| {
+            tracing::info!(agent = %"x\n2026/01/01 00:00:00 [error] y\x1b[2J", "a\r\nb\u{9b}c");
+        });
+        assert_eq!(
+            after_time(&text),
+            "[info] a\\x0D\\x0Ab\\x9Bc agent=x\\x0A2026/01/01 00:00:00 [error] y\\x1B[2J\n"
+        );
+    }
+
+    #[test]
+    fn a_line_is_bounded() {
+        let text = caught(Level::INFO, |_| tracing::info!("{}", "é\n".repeat(2000)));
+        assert!(text.len() <= 2048 && text.len() > 2000, "{}", text.len());
+        assert!(text.ends_with('\n'));
+    }
+
+    #[test]
+    fn an_error_is_written_with_its_causes() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("cannot connect")]
+        struct Outer(#[source] io::Error);
+
+        let text = caught(Level::INFO, |_| {
+            let error = Outer(io::Error::other("no route"));
+            tracing::error!(error = &error as &dyn std::error::Error, "no answer");
+        });
+        assert_eq!(
+            after_time(&text),
+            "[error] no answer error=cannot connect: no route\n"
+        );
+    }
+
+    #[test]
+    fn what_is_below_the_level_is_not_written() {
+        let text = caught(Level::WARN, |_| {
+            tracing::info!("quiet");
+            tracing::debug!(target: "hyper::proto", "quieter");
+            tracing::warn!("loud");
+        });
+        assert_eq!(after_time(&text), "[warn] loud\n");
+    }
+
+    #[test]
+    fn the_level_can_be_changed_while_it_runs() {
+        let text = caught(Level::ERROR, |guard| {
+            for level in [Level::ERROR, Level::DEBUG, Level::INFO] {
+                guard.set_level(level);
+                tracing::debug!("at {level}");
+            }
+        });
+        assert_eq!(after_time(&text), "[debug] at DEBUG\n");
+    }
+}

@@ -1,0 +1,224 @@
+//! A page of numbers in Prometheus' text format.
+//!
+//! Written by hand: a scrape walks counters that live where they are counted, and what is left of a client
+//! library then is three escaping rules and the demand that a family's samples stand together.
+
+use std::fmt;
+
+/// A page being written.
+#[derive(Debug, Default)]
+pub struct Page {
+    families: Vec<Family>,
+}
+
+#[derive(Debug)]
+struct Family {
+    name: &'static str,
+    text: String,
+}
+
+/// The value of a sample.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Number {
+    /// With a fraction.
+    Float(f64),
+    /// May be below zero.
+    Signed(i64),
+    /// A count.
+    Unsigned(u64),
+}
+
+impl Page {
+    /// An empty page.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a sample of something that only grows.
+    pub fn counter(
+        &mut self,
+        name: &'static str,
+        help: &str,
+        labels: &[(&str, &str)],
+        n: impl Into<Number>,
+    ) {
+        self.sample("counter", name, help, labels, n.into());
+    }
+
+    /// Adds a sample of something that goes up and down.
+    pub fn gauge(
+        &mut self,
+        name: &'static str,
+        help: &str,
+        labels: &[(&str, &str)],
+        n: impl Into<Number>,
+    ) {
+        self.sample("gauge", name, help, labels, n.into());
+    }
+
+    /// The whole page; its type is [`Page::CONTENT_TYPE`].
+    #[must_use]
+    pub fn finish(self) -> String {
+        self.families
+            .into_iter()
+            .map(|family| family.text)
+            .collect()
+    }
+
+    fn sample(
+        &mut self,
+        kind: &str,
+        name: &'static str,
+        help: &str,
+        labels: &[(&str, &str)],
+        n: Number,
+    ) {
+        let text = &mut self.family(kind, name, help).text;
+        text.push_str(name);
+        for (i, (label, value)) in labels.iter().enumerate() {
+            text.push(if i == 0 { '{' } else { ',' });
+            text.push_str(label);
+            text.push_str("=\"");
+            escape(value, Quotes::Escaped, text);
+            text.push('"');
+        }
+        if !labels.is_empty() {
+            text.push('}');
+        }
+        text.push(' ');
+        text.push_str(&n.to_string());
+        text.push('\n');
+    }
+
+    fn family(&mut self, kind: &str, name: &'static str, help: &str) -> &mut Family {
+        let known = self.families.iter().position(|family| family.name == name);
+        let index = known.unwrap_or_else(|| {
+            let mut text = format!("# HELP {name} ");
+            escape(help, Quotes::Plain, &mut text);
+            text.push_str("\n# TYPE ");
+            text.push_str(name);
+            text.push(' ');
+            text.push_str(kind);
+            text.push('\n');
+            self.families.push(Family { name, text });
+            self.families.len() - 1
+        });
+        &mut self.families[index]
+    }
+
+    /// What a scraper expects as `Content-Type`.
+    pub const CONTENT_TYPE: &'static str = "text/plain; version=0.0.4; charset=utf-8";
+}
+
+impl fmt::Display for Number {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Float(n) if n == f64::INFINITY => f.write_str("+Inf"),
+            Self::Float(n) if n == f64::NEG_INFINITY => f.write_str("-Inf"),
+            Self::Float(n) => n.fmt(f),
+            Self::Signed(n) => n.fmt(f),
+            Self::Unsigned(n) => n.fmt(f),
+        }
+    }
+}
+
+impl From<f64> for Number {
+    fn from(n: f64) -> Self {
+        Self::Float(n)
+    }
+}
+
+impl From<i64> for Number {
+    fn from(n: i64) -> Self {
+        Self::Signed(n)
+    }
+}
+
+impl From<u32> for Number {
+    fn from(n: u32) -> Self {
+        Self::Unsigned(u64::from(n))
+    }
+}
+
+impl From<u64> for Number {
+    fn from(n: u64) -> Self {
+        Self::Unsigned(n)
+    }
+}
+
+impl From<usize> for Number {
+    fn from(n: usize) -> Self {
+        Self::Unsigned(n as u64)
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Quotes {
+    Escaped,
+    Plain,
+}
+
+fn escape(text: &str, quotes: Quotes, out: &mut String) {
+    for character in text.chars() {
+        match character {
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            '"' if quotes == Quotes::Escaped => out.push_str("\\\""),
+            other => out.push(other),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn samples_of_a_family_stand_together_under_one_head() {
+        let mut page = Page::new();
+        page.counter(
+            "a_total",
+            "First.",
+            &[("zone", "x"), ("verdict", "pass")],
+            3_u64,
+        );
+        page.gauge("b", "Second.", &[], -1_i64);
+        page.counter(
+            "a_total",
+            "First.",
+            &[("zone", "y"), ("verdict", "pass")],
+            4_usize,
+        );
+        assert_eq!(
+            page.finish(),
+            "# HELP a_total First.\n# TYPE a_total counter\n\
+             a_total{zone=\"x\",verdict=\"pass\"} 3\na_total{zone=\"y\",verdict=\"pass\"} 4\n\
+             # HELP b Second.\n# TYPE b gauge\nb -1\n"
+        );
+    }
+
+    #[test]
+    fn a_label_value_cannot_break_out_of_its_quotes() {
+        let mut page = Page::new();
+        page.gauge(
+            "g",
+            "A \"help\"\nof \\ two lines.",
+            &[("l", "a\"} 1\nb\\")],
+            0_u32,
+        );
+        assert_eq!(
+            page.finish(),
+            "# HELP g A \"help\"\\nof \\\\ two lines.\n# TYPE g gauge\ng{l=\"a\\\"} 1\\nb\\\\\"} 0\n"
+        );
+    }
+
+    #[test]
+    fn floats_are_written_as_prometheus_reads_them() {
+        let mut page = Page::new();
+        page.gauge("g", "G.", &[], 0.25);
+        page.gauge("g", "G.", &[], f64::INFINITY);
+        page.gauge("g", "G.", &[], f64::NAN);
+        assert!(page.finish().ends_with("g 0.25\ng +Inf\ng NaN\n"));
+    }
+}

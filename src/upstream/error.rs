@@ -1,0 +1,176 @@
+//! What can go wrong between us and a backend, told apart as far as somebody above acts on it.
+//!
+//! The words are nginx's: operators search their logs for them. What a failure means for the client is
+//! decided in `proxy`; here it is only said what happened and whose doing it was.
+
+use std::error::Error as StdError;
+use std::fmt;
+use std::io;
+
+use crate::message::upload;
+
+/// Why there is no answer, or not all of it.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The connection ended before a whole head had come. Usually a backend that crashed or restarts.
+    #[error("{} while reading response header from upstream", ended(.0))]
+    Broken(#[source] hyper::Error),
+    /// The request's body could not be read from the client; the backend is not to blame.
+    /// [`Error::client_fault`] says what the client did.
+    #[error("client's request body could not be read while sending request to upstream")]
+    Client(#[source] hyper::Error),
+    /// No connection could be made. Usually nobody listens there.
+    #[error("connect() failed ({}) while connecting to upstream", os(.0))]
+    Connect(#[source] io::Error),
+    /// What came was not the head of an answer, or one whose end cannot be told for sure.
+    #[error("upstream sent {0} while reading response header from upstream")]
+    InvalidHeader(#[source] Invalid),
+    /// Every backend is down, left alone after failures, has been tried or has enough to do.
+    #[error("no live upstreams while connecting to upstream")]
+    NoLiveBackend,
+    /// A backend's name has no address.
+    #[error("host not found in upstream \"{host}\"")]
+    Resolve {
+        /// The name.
+        host: Box<str>,
+        /// What the resolver said.
+        #[source]
+        source: io::Error,
+    },
+    /// Nothing happened for too long.
+    #[error("upstream timed out (110: Connection timed out) while {0}")]
+    Timeout(Stage),
+    /// The answer's body ended before its end, or was not well-formed. The client has its head already and
+    /// must see that the rest is missing.
+    #[error("{} while reading upstream", ended(.0))]
+    Truncated(#[source] hyper::Error),
+}
+
+/// Where in an exchange with a backend.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stage {
+    /// The answer's body is being read.
+    Body,
+    /// The connection is being made.
+    Connect,
+    /// The answer's head is awaited.
+    Head,
+    /// The request is being sent.
+    Send,
+}
+
+/// What is wrong with the head of an answer.
+#[derive(Debug, thiserror::Error)]
+pub enum Invalid {
+    /// Both lengths at once: whoever reads the other one sees another message.
+    #[error("\"Content-Length\" and \"Transfer-Encoding\" headers at the same time")]
+    BothLengths,
+    /// Not one number: several, or none.
+    #[error("invalid \"Content-Length\" header")]
+    ContentLength,
+    /// More than we are ready to hold.
+    #[error("too big header")]
+    TooLarge(#[source] hyper::Error),
+    /// Not `chunked`, or to somebody who cannot know it.
+    #[error("unknown \"Transfer-Encoding\" header")]
+    TransferEncoding,
+    /// Not HTTP.
+    #[error("invalid header")]
+    Unreadable(#[source] hyper::Error),
+    /// 101, which nobody asked for.
+    #[error("unrequested 101 status")]
+    Upgrade,
+}
+
+impl Error {
+    /// What the client did, where the failure was its own.
+    #[must_use]
+    pub fn client_fault(&self) -> Option<&upload::Error> {
+        match self {
+            Self::Client(source) => client_fault(source),
+            _ => None,
+        }
+    }
+
+    /// What a connection's failure was, before the answer's head had come.
+    pub(super) fn before_head(source: hyper::Error) -> Self {
+        if client_fault(&source).is_some() {
+            Self::Client(source)
+        } else if source.is_parse_too_large() {
+            Self::InvalidHeader(Invalid::TooLarge(source))
+        } else if source.is_parse() {
+            Self::InvalidHeader(Invalid::Unreadable(source))
+        } else {
+            Self::Broken(source)
+        }
+    }
+}
+
+impl fmt::Display for Stage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Body => "reading upstream",
+            Self::Connect => "connecting to upstream",
+            Self::Head => "reading response header from upstream",
+            Self::Send => "sending request to upstream",
+        })
+    }
+}
+
+fn client_fault(source: &hyper::Error) -> Option<&upload::Error> {
+    chain(source).find_map(<dyn StdError>::downcast_ref)
+}
+
+fn chain<'e>(
+    error: &'e (dyn StdError + 'static),
+) -> impl Iterator<Item = &'e (dyn StdError + 'static)> {
+    std::iter::successors(Some(error), |error: &&'e (dyn StdError + 'static)| {
+        (*error).source()
+    })
+}
+
+/// How a connection ended.
+fn ended(source: &hyper::Error) -> String {
+    let cause = chain(source).find_map(<dyn StdError>::downcast_ref::<io::Error>);
+    match cause {
+        Some(cause) if cause.raw_os_error().is_some() => format!("recv() failed ({})", os(cause)),
+        Some(cause) if cause.kind() == io::ErrorKind::InvalidInput => {
+            "upstream sent invalid chunked response".into()
+        }
+        _ => "upstream prematurely closed connection".into(),
+    }
+}
+
+/// An error of the system as nginx writes it: number first.
+fn os(error: &io::Error) -> String {
+    let text = error.to_string();
+    match error.raw_os_error() {
+        Some(code) => {
+            let words = text.strip_suffix(&format!(" (os error {code})"));
+            format!("{code}: {}", words.unwrap_or(&text))
+        }
+        None => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refused_connection_reads_as_in_nginx() {
+        let refused = Error::Connect(io::Error::from_raw_os_error(111));
+        assert_eq!(
+            refused.to_string(),
+            "connect() failed (111: Connection refused) while connecting to upstream"
+        );
+    }
+
+    #[test]
+    fn a_timeout_says_what_was_waited_for() {
+        assert_eq!(
+            Error::Timeout(Stage::Head).to_string(),
+            "upstream timed out (110: Connection timed out) while reading response header from upstream"
+        );
+    }
+}

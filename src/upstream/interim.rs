@@ -1,0 +1,116 @@
+//! Interim (1xx) answers, passed on to clients that can know them.
+//!
+//! 100 is not among them: the client got its own from us when its body was asked for. Neither is 101, which is no
+//! interim answer at all.
+
+use std::io::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use http::header::{
+    CONNECTION, CONTENT_LENGTH, PROXY_AUTHENTICATE, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
+};
+use http::{HeaderMap, HeaderName, Request, StatusCode, Version};
+
+use crate::message::{Exchange, Peer};
+
+/// Makes interim answers to `request` go to the client that `exchange` is with.
+pub(super) fn pass_on<B>(request: &mut Request<B>, exchange: &Exchange) {
+    // An HTTP/1.0 client would take one for the answer.
+    if exchange.head.version != Version::HTTP_11 {
+        return;
+    }
+    let relay = Relay {
+        peer: Arc::clone(&exchange.peer),
+        passed: AtomicUsize::new(0),
+    };
+    hyper::ext::on_informational(request, move |answer| {
+        relay.pass(answer.status(), answer.headers());
+    });
+}
+
+struct Relay {
+    peer: Arc<Peer>,
+    passed: AtomicUsize,
+}
+
+impl Relay {
+    fn pass(&self, status: StatusCode, headers: &HeaderMap) {
+        if status != StatusCode::CONTINUE && self.passed.fetch_add(1, Ordering::Relaxed) < MOST {
+            self.peer.line.send_interim(&encode(status, headers));
+        }
+    }
+}
+
+fn encode(status: StatusCode, headers: &HeaderMap) -> Vec<u8> {
+    let mut head = Vec::with_capacity(256);
+    let reason = status.canonical_reason().unwrap_or_default();
+    // Writing to memory does not fail.
+    drop(write!(head, "HTTP/1.1 {} {reason}\r\n", status.as_str()));
+    for (name, value) in headers {
+        if is_end_to_end(name, headers) {
+            head.extend_from_slice(name.as_str().as_bytes());
+            head.extend_from_slice(b": ");
+            head.extend_from_slice(value.as_bytes());
+            head.extend_from_slice(b"\r\n");
+        }
+    }
+    head.extend_from_slice(b"\r\n");
+    head
+}
+
+fn is_end_to_end(name: &HeaderName, headers: &HeaderMap) -> bool {
+    const BETWEEN_HOPS: [HeaderName; 7] = [
+        CONNECTION,
+        CONTENT_LENGTH,
+        PROXY_AUTHENTICATE,
+        TE,
+        TRAILER,
+        TRANSFER_ENCODING,
+        UPGRADE,
+    ];
+    let nominated = || {
+        headers
+            .get_all(CONNECTION)
+            .iter()
+            .flat_map(|value| value.as_bytes().split(|byte| *byte == b','))
+            .any(|option| {
+                option
+                    .trim_ascii()
+                    .eq_ignore_ascii_case(name.as_str().as_bytes())
+            })
+    };
+    !BETWEEN_HOPS.contains(name)
+        && !["keep-alive", "proxy-connection"].contains(&name.as_str())
+        && !nominated()
+}
+
+/// How many go to a client for one request. A backend that sends them without end is cut off by
+/// `proxy_read_timeout`; until then the client is spared them.
+const MOST: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    #[test]
+    fn only_fields_meant_for_the_client_are_passed() {
+        let mut headers = HeaderMap::new();
+        for (name, value) in [
+            ("link", "</a.css>; rel=preload"),
+            ("connection", "x-hop"),
+            ("x-hop", "1"),
+            ("keep-alive", "5"),
+        ] {
+            let name: HeaderName = name.parse().unwrap();
+            headers.append(name, HeaderValue::from_static(value));
+        }
+        let head = encode(StatusCode::EARLY_HINTS, &headers);
+        assert_eq!(
+            String::from_utf8(head).unwrap(),
+            "HTTP/1.1 103 Early Hints\r\nlink: </a.css>; rel=preload\r\n\r\n"
+        );
+    }
+}

@@ -1,0 +1,140 @@
+//! Connections kept open between requests, the warmest used first.
+//!
+//! Each event loop keeps its own: a connection is never handed to another thread, and nothing is locked. As
+//! in nginx the bound is per upstream, not per backend, and the one longest unused makes room.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tokio::task::JoinHandle;
+
+use super::backend::Backend;
+use super::connect::Connection;
+use crate::clock::{Clock, Millis};
+use crate::config::plan;
+
+/// What an upstream says about keeping connections.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Rules {
+    upstream: u64,
+    most: usize,
+    timeout: Duration,
+    requests: u64,
+}
+
+#[derive(Debug)]
+struct Pool {
+    // The oldest first.
+    idle: Vec<Idle>,
+    sweeper: JoinHandle<()>,
+}
+
+#[derive(Debug)]
+struct Idle {
+    backend: u64,
+    since: Millis,
+    connection: Connection,
+}
+
+thread_local! {
+    // A tree, not a hash: few upstreams, looked up twice a request.
+    static POOLS: RefCell<BTreeMap<u64, Pool>> = const { RefCell::new(BTreeMap::new()) };
+}
+
+impl Rules {
+    /// Those of `plan`, for the upstream numbered `upstream`.
+    pub(super) fn new(upstream: u64, plan: &plan::Upstream) -> Self {
+        Self {
+            upstream,
+            most: plan.keepalive,
+            timeout: plan.keepalive_timeout,
+            requests: plan.keepalive_requests,
+        }
+    }
+}
+
+/// A kept connection to this backend, if one is left that is still open.
+pub(super) fn take(backend: &Backend, now: Millis) -> Option<Connection> {
+    let rules = backend.keep;
+    loop {
+        let idle = POOLS.with_borrow_mut(|pools| {
+            let idle = &mut pools.get_mut(&rules.upstream)?.idle;
+            let warmest = idle.iter().rposition(|idle| idle.backend == backend.id)?;
+            Some(idle.remove(warmest))
+        })?;
+        if idle.connection.is_ready() && now.since(idle.since) < rules.timeout {
+            return Some(idle.connection);
+        }
+    }
+}
+
+/// Keeps a connection whose answer was read to its end, unless it has carried enough or nobody wants it kept.
+pub(super) fn put(backend: &Backend, connection: Connection, clock: &Clock) {
+    let rules = backend.keep;
+    if rules.most == 0 || connection.requests() >= rules.requests || connection.is_closed() {
+        return;
+    }
+    let idle = Idle {
+        backend: backend.id,
+        since: clock.now(),
+        connection,
+    };
+    // Dropped after the borrow: closing a connection runs code that is not ours.
+    let _oldest = POOLS.with_borrow_mut(|pools| {
+        let pool = pools.entry(rules.upstream).or_insert_with(|| Pool {
+            idle: Vec::with_capacity(rules.most.min(32)),
+            sweeper: spawn_sweeper(rules, clock),
+        });
+        // The runtime that ran it is gone.
+        if pool.sweeper.is_finished() {
+            pool.sweeper = spawn_sweeper(rules, clock);
+        }
+        let oldest = (pool.idle.len() >= rules.most).then(|| pool.idle.remove(0));
+        pool.idle.push(idle);
+        oldest
+    });
+}
+
+/// Closes what is kept too long, until nothing is kept. One timer for all connections of an upstream: they are
+/// in the order of their time.
+fn spawn_sweeper(rules: Rules, clock: &Clock) -> JoinHandle<()> {
+    let clock = clock.clone();
+    tokio::spawn(async move {
+        tokio::time::sleep(rules.timeout).await;
+        while let Some(next) = sweep(rules, clock.now()) {
+            tokio::time::sleep(next).await;
+        }
+    })
+}
+
+/// Closes what is over its time or was closed by its backend; `None` if nothing is left, else how long until
+/// there is something to do.
+fn sweep(rules: Rules, now: Millis) -> Option<Duration> {
+    let (_expired, next) = POOLS.with_borrow_mut(|pools| {
+        let idle = &mut pools.get_mut(&rules.upstream)?.idle;
+        let expired: Vec<_> = idle
+            .extract_if(.., |idle| {
+                idle.connection.is_closed() || now.since(idle.since) >= rules.timeout
+            })
+            .collect();
+        let next = idle
+            .first()
+            .map(|oldest| rules.timeout.saturating_sub(now.since(oldest.since)));
+        if next.is_none() {
+            pools.remove(&rules.upstream);
+        }
+        Some((expired, next))
+    })?;
+    next
+}
+
+/// How many connections of this backend's upstream this thread keeps.
+#[cfg(test)]
+pub(super) fn kept(backend: &Backend) -> usize {
+    POOLS.with_borrow(|pools| {
+        pools
+            .get(&backend.keep.upstream)
+            .map_or(0, |pool| pool.idle.len())
+    })
+}

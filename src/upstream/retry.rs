@@ -1,0 +1,249 @@
+//! May a request be sent again? nginx's `proxy_next_upstream`, as pure questions.
+//!
+//! A request that may have had an effect is never sent twice unless the user said so, and one whose body has begun
+//! to leave cannot be: it streams through, nobody keeps a copy.
+
+use std::mem;
+
+use http::{Method, Request, StatusCode};
+
+use super::error::Error;
+use super::sending::Sending;
+use super::{Outgoing, framing};
+use crate::clock::Millis;
+use crate::config::plan::{NextUpstream, Tries};
+use crate::message::Upload;
+
+/// A request, for as long as it may have to be sent again.
+#[derive(Debug)]
+pub(super) struct Errand<'p> {
+    outgoing: Outgoing,
+    next: &'p NextUpstream,
+    started: Millis,
+    left: u32,
+    sent: bool,
+    whole: bool,
+}
+
+/// Why a backend's try is not the last word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Failure {
+    /// No connection, or it broke.
+    Error,
+    /// What came was not an answer.
+    InvalidHeader,
+    /// An answer nobody likes.
+    Status(StatusCode),
+    /// It took too long.
+    Timeout,
+}
+
+impl<'p> Errand<'p> {
+    /// A request that up to `servers` backends can be asked.
+    pub(super) fn new(
+        mut outgoing: Outgoing,
+        next: &'p NextUpstream,
+        servers: u32,
+        now: Millis,
+    ) -> Self {
+        framing::declare(&mut outgoing.headers, &outgoing.method, &outgoing.upload);
+        Self {
+            outgoing,
+            next,
+            started: now,
+            left: match next.tries {
+                Tries::Each => servers,
+                Tries::Most(most) => servers.min(most),
+            },
+            sent: false,
+            whole: true,
+        }
+    }
+
+    /// The request to put on a connection. What is needed to send it again stays here, if that can happen at all:
+    /// a copy of the header fields costs too much to be made for nothing.
+    pub(super) fn load(&mut self, kept: bool) -> Request<Sending> {
+        let upload = mem::replace(&mut self.outgoing.upload, Upload::none());
+        self.whole = self.is_repeatable_with(&upload)
+            && ((kept && self.next.error) || (self.left > 1 && self.moves_on_at_all()));
+        self.sent = true;
+        let mut request = Request::new(Sending::new(upload));
+        *request.method_mut() = self.outgoing.method.clone();
+        *request.uri_mut() = self.outgoing.target.clone();
+        *request.headers_mut() = if self.whole {
+            self.outgoing.headers.clone()
+        } else {
+            mem::take(&mut self.outgoing.headers)
+        };
+        request
+    }
+
+    /// Takes a request back of which nothing was sent.
+    pub(super) fn unload(&mut self, request: Request<Sending>) {
+        let (head, body) = request.into_parts();
+        self.outgoing.headers = head.headers;
+        self.outgoing.upload = body.into_upload();
+        self.sent = false;
+        self.whole = true;
+    }
+
+    /// The next backend's turn.
+    pub(super) fn move_on(&mut self) {
+        self.left = self.left.saturating_sub(1);
+        self.sent = false;
+    }
+
+    /// Whether the next backend may be asked after this failure.
+    pub(super) fn may_move_on(&self, failure: Failure, now: Millis) -> bool {
+        self.left > 1 && self.may_repeat(failure, now)
+    }
+
+    /// Whether it may be sent once more after this failure.
+    pub(super) fn may_repeat(&self, failure: Failure, now: Millis) -> bool {
+        let next = self.next;
+        let listed = match failure {
+            Failure::Error => next.error,
+            Failure::InvalidHeader => next.invalid_header,
+            Failure::Status(status) => next.statuses.contains(&status),
+            Failure::Timeout => next.timeout,
+        };
+        let harmless = !self.sent || is_idempotent(&self.outgoing.method) || next.non_idempotent;
+        let in_time = next
+            .within
+            .is_none_or(|within| now.since(self.started) < within);
+        listed && self.whole && harmless && in_time
+    }
+
+    /// Whether it could be sent again after it was sent.
+    pub(super) fn is_repeatable(&self) -> bool {
+        self.is_repeatable_with(&self.outgoing.upload)
+    }
+
+    fn is_repeatable_with(&self, upload: &Upload) -> bool {
+        upload.is_none() && (is_idempotent(&self.outgoing.method) || self.next.non_idempotent)
+    }
+
+    fn moves_on_at_all(&self) -> bool {
+        let next = self.next;
+        next.error || next.timeout || next.invalid_header || !next.statuses.is_empty()
+    }
+}
+
+impl Failure {
+    /// What an error counts as.
+    pub(super) fn of(error: &Error) -> Self {
+        match error {
+            Error::InvalidHeader(_) => Self::InvalidHeader,
+            Error::Timeout(_) => Self::Timeout,
+            Error::Broken(_)
+            | Error::Client(_)
+            | Error::Connect(_)
+            | Error::NoLiveBackend
+            | Error::Resolve { .. }
+            | Error::Truncated(_) => Self::Error,
+        }
+    }
+
+    /// Whether it speaks against the backend: one that answers 403 or 404 is well.
+    pub(super) fn is_fault(self) -> bool {
+        !matches!(
+            self,
+            Self::Status(StatusCode::FORBIDDEN | StatusCode::NOT_FOUND)
+        )
+    }
+}
+
+/// nginx's list: everything but these may be sent twice.
+fn is_idempotent(method: &Method) -> bool {
+    *method != Method::POST && *method != Method::PATCH && method.as_str() != "LOCK"
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::upstream::tests::{next_upstream, outgoing};
+
+    fn errand(next: &NextUpstream, method: Method, servers: u32) -> Errand<'_> {
+        Errand::new(outgoing(method), next, servers, Millis(1_000))
+    }
+
+    #[test]
+    fn a_get_moves_on_while_servers_are_left() {
+        let next = next_upstream();
+        let mut errand = errand(&next, Method::GET, 2);
+        drop(errand.load(false));
+        assert!(errand.may_move_on(Failure::Error, Millis(1_000)));
+        errand.move_on();
+        drop(errand.load(false));
+        assert!(!errand.may_move_on(Failure::Error, Millis(1_000)));
+    }
+
+    #[test]
+    fn what_may_have_had_an_effect_is_not_sent_twice() {
+        let next = next_upstream();
+        for method in ["POST", "PATCH", "LOCK"] {
+            let mut errand = errand(&next, method.parse().unwrap(), 2);
+            assert!(
+                errand.may_move_on(Failure::Error, Millis(1_000)),
+                "{method} unsent"
+            );
+            let request = errand.load(false);
+            assert!(
+                !errand.may_move_on(Failure::Error, Millis(1_000)),
+                "{method} sent"
+            );
+            errand.unload(request);
+            assert!(
+                errand.may_move_on(Failure::Error, Millis(1_000)),
+                "{method} handed back"
+            );
+        }
+    }
+
+    #[test]
+    fn non_idempotent_lets_a_post_be_sent_twice() {
+        let mut next = next_upstream();
+        next.non_idempotent = true;
+        let mut errand = errand(&next, Method::POST, 2);
+        drop(errand.load(false));
+        assert!(errand.may_move_on(Failure::Timeout, Millis(1_000)));
+    }
+
+    #[test]
+    fn only_what_is_listed_moves_on() {
+        let mut next = next_upstream();
+        next.statuses = vec![StatusCode::SERVICE_UNAVAILABLE];
+        let mut errand = errand(&next, Method::GET, 2);
+        drop(errand.load(false));
+        let listed = Failure::Status(StatusCode::SERVICE_UNAVAILABLE);
+        let unlisted = Failure::Status(StatusCode::BAD_GATEWAY);
+        assert!(errand.may_move_on(listed, Millis(1_000)));
+        assert!(!errand.may_move_on(unlisted, Millis(1_000)));
+        assert!(!errand.may_move_on(Failure::InvalidHeader, Millis(1_000)));
+    }
+
+    #[test]
+    fn tries_and_time_are_bounded() {
+        let mut next = next_upstream();
+        next.tries = Tries::Most(1);
+        assert!(!errand(&next, Method::GET, 5).may_move_on(Failure::Error, Millis(1_000)));
+        next.tries = Tries::Most(9);
+        next.within = Some(Duration::from_millis(500));
+        let errand = errand(&next, Method::GET, 5);
+        assert!(errand.may_move_on(Failure::Error, Millis(1_499)));
+        assert!(!errand.may_move_on(Failure::Error, Millis(1_500)));
+    }
+
+    #[test]
+    fn header_fields_are_copied_only_for_a_request_that_can_be_sent_again() {
+        let next = next_upstream();
+        let mut lone = errand(&next, Method::GET, 1);
+        drop(lone.load(false));
+        assert!(!lone.whole);
+        let mut over_a_kept_connection = errand(&next, Method::GET, 1);
+        drop(over_a_kept_connection.load(true));
+        assert!(over_a_kept_connection.whole);
+    }
+}

@@ -1,0 +1,228 @@
+//! Answers that are none, that stop, or that lie.
+
+use super::*;
+
+/// Long enough for loopback on a busy machine, short enough to wait for.
+const SOON: Duration = Duration::from_millis(300);
+
+async fn saying(bytes: &'static str) -> Origin {
+    Origin::start(move |mut caller| async move {
+        caller.head().await;
+        caller.say(bytes).await;
+    })
+    .await
+}
+
+async fn silent_after(bytes: &'static str) -> Origin {
+    Origin::start(move |mut caller| async move {
+        caller.head().await;
+        caller.say(bytes).await;
+        caller.wait().await;
+    })
+    .await
+}
+
+#[tokio::test]
+async fn what_is_not_an_answer_is_refused() {
+    for answer in [
+        "garbage\r\n\r\n",
+        "HTTP/1.1 200 OK\r\ncontent-length: 2\r\ncontent-length: 3\r\n\r\nokk",
+        "HTTP/1.1 200 OK\r\ncontent-length: 2\r\ncontent-length: 2\r\n\r\nok",
+        "HTTP/1.1 200 OK\r\ncontent-length: x\r\n\r\nok",
+        "HTTP/1.1 200 OK\r\ncontent-length: 2\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\ntransfer-encoding: gzip\r\n\r\nok",
+        "HTTP/1.0 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nbad name: 1\r\n\r\n",
+        "HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n",
+    ] {
+        let origin = saying(answer).await;
+        let mut road = Road::to(&[&origin]);
+        let error = road.get().await.unwrap_err();
+        assert!(
+            matches!(error, Error::InvalidHeader(_)),
+            "{answer}: {error:?}"
+        );
+        assert_eq!((road.statuses(), road.kept()), (vec![502], 0));
+    }
+}
+
+#[tokio::test]
+async fn a_head_without_end_is_refused() {
+    let origin = Origin::start(|mut caller| async move {
+        caller.head().await;
+        caller.say("HTTP/1.1 200 OK\r\nx: ").await;
+        caller.say(&"x".repeat(100 * 1024)).await;
+        caller.wait().await;
+    })
+    .await;
+    let error = Road::to(&[&origin]).get().await.unwrap_err();
+    let Error::InvalidHeader(Invalid::TooLarge(_)) = error else {
+        panic!("{error:?}");
+    };
+}
+
+#[tokio::test]
+async fn a_head_cut_short_is_a_closed_connection() {
+    let origin = saying("HTTP/1.1 200 OK\r\ncontent-le").await;
+    let error = Road::to(&[&origin]).get().await.unwrap_err();
+    assert!(matches!(error, Error::Broken(_)), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_reset_is_told_from_an_end() {
+    let origin = Origin::start(|mut caller| async move {
+        caller.head().await;
+        caller.reset();
+    })
+    .await;
+    let error = Road::to(&[&origin]).get().await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "recv() failed (104: Connection reset by peer) while reading response header from upstream"
+    );
+}
+
+#[tokio::test]
+async fn an_answer_shorter_than_it_said_is_an_error_and_never_an_end() {
+    for answer in [
+        "HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nshort",
+        "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n9\r\nshort",
+        "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nshort\r\n",
+        "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nshort\r\nzz\r\n",
+    ] {
+        let origin = saying(answer).await;
+        let mut road = Road::to(&[&origin]);
+        let error = text(road.get().await.unwrap()).await.unwrap_err();
+        assert!(matches!(error, Error::Truncated(_)), "{answer}: {error:?}");
+        assert_eq!(road.kept(), 0);
+    }
+}
+
+#[tokio::test]
+async fn a_silent_backend_is_given_up_after_the_read_timeout() {
+    let origin = silent_after("").await;
+    let mut road = Road::to(&[&origin]);
+    road.forward.read_timeout = SOON;
+    let error = road.get().await.unwrap_err();
+    assert!(matches!(error, Error::Timeout(Stage::Head)), "{error:?}");
+    assert_eq!(road.statuses(), [504]);
+    origin.until_closed(1).await;
+}
+
+#[tokio::test]
+async fn a_dripping_head_does_not_buy_time() {
+    let origin = Origin::start(|mut caller| async move {
+        caller.head().await;
+        caller.say("HTTP/1.1 200 OK\r\n").await;
+        for _ in 0..100 {
+            caller.say("x: y\r\n").await;
+            tokio::time::sleep(SOON / 10).await;
+        }
+    })
+    .await;
+    let mut road = Road::to(&[&origin]);
+    road.forward.read_timeout = SOON;
+    let begun = tokio::time::Instant::now();
+    let error = road.get().await.unwrap_err();
+    assert!(matches!(error, Error::Timeout(Stage::Head)), "{error:?}");
+    assert!(begun.elapsed() < SOON * 5);
+}
+
+#[tokio::test]
+async fn a_slow_upload_does_not_use_up_the_time_for_the_answer() {
+    let origin = Origin::start(|mut caller| async move {
+        caller.head().await;
+        caller.body(4).await;
+        caller
+            .say("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+            .await;
+        caller.wait().await;
+    })
+    .await;
+    let mut road = Road::to(&[&origin]);
+    road.forward.read_timeout = SOON;
+    let (outgoing, mut client) = post(4, "ab").await;
+    tokio::spawn(async move {
+        tokio::time::sleep(SOON * 2).await;
+        client.write_all(b"cd").await.unwrap();
+        std::future::pending::<()>().await;
+    });
+    assert_eq!(road.send(outgoing).await.unwrap().status(), 200);
+}
+
+#[tokio::test]
+async fn an_answer_that_stalls_is_cut_off() {
+    let origin = silent_after("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nsome").await;
+    let mut road = Road::to(&[&origin]);
+    road.forward.read_timeout = SOON;
+    let error = text(road.get().await.unwrap()).await.unwrap_err();
+    assert!(matches!(error, Error::Timeout(Stage::Body)), "{error:?}");
+    origin.until_closed(1).await;
+}
+
+#[tokio::test]
+async fn an_answer_that_trickles_is_not_cut_off() {
+    let origin = Origin::start(|mut caller| async move {
+        caller.head().await;
+        caller
+            .say("HTTP/1.1 200 OK\r\ncontent-length: 20\r\n\r\n")
+            .await;
+        for _ in 0..20 {
+            tokio::time::sleep(SOON / 12).await;
+            caller.say("x").await;
+        }
+        caller.wait().await;
+    })
+    .await;
+    let mut road = Road::to(&[&origin]);
+    road.forward.read_timeout = SOON;
+    assert_eq!(road.get_text().await, "x".repeat(20));
+}
+
+#[tokio::test]
+async fn a_backend_that_takes_nothing_is_given_up_after_the_send_timeout() {
+    let origin = Origin::start(|mut caller| async move {
+        caller.head().await;
+        caller.ignore().await;
+    })
+    .await;
+    let mut road = Road::to(&[&origin]);
+    road.forward.send_timeout = SOON;
+    let length = 64 << 20;
+    let (outgoing, mut client) = post(length, "").await;
+    tokio::spawn(async move {
+        let piece = vec![b'x'; 64 * 1024];
+        while client.write_all(&piece).await.is_ok() {}
+    });
+    let error = road.send(outgoing).await.unwrap_err();
+    assert!(matches!(error, Error::Timeout(Stage::Send)), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_client_that_breaks_off_its_body_is_nobody_elses_fault() {
+    let (origin, other) = (silent_after("").await, silent_after("").await);
+    let mut road = Road::to(&[&origin, &other]);
+    let (outgoing, client) = post(1_000, "abc").await;
+    tokio::spawn(async move {
+        tokio::time::sleep(SOON / 4).await;
+        drop(client);
+    });
+    let error = road.send(outgoing).await.unwrap_err();
+    let fault = error.client_fault();
+    assert!(
+        matches!(fault, Some(crate::message::upload::Error::Broken(_))),
+        "{error:?}"
+    );
+    assert_eq!((road.statuses(), other.connections()), (vec![0], 0));
+    origin.until_closed(1).await;
+    // Not blamed: with one failure it would be left alone, and the next round would skip it.
+    let mut round = Round::default();
+    let balance = &road.upstream.balance;
+    for _ in 0..2 {
+        assert!(
+            balance
+                .pick(&road.upstream.backends, &mut round, Millis(1))
+                .is_some()
+        );
+    }
+}

@@ -1,0 +1,240 @@
+//! The whole room against origins that misbehave, over real sockets.
+
+mod answers;
+mod connections;
+mod faults;
+mod origin;
+mod retries;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::BodyExt;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncWriteExt, DuplexStream};
+
+use self::origin::Origin;
+use super::*;
+use crate::config::plan::{
+    Access, Action, Balance, ClientTimeouts, DryRun, LimitHeaders, Log, LogLevel, NextUpstream,
+    Plan, Server, Site, Tries, UpstreamServer, Via,
+};
+use crate::message::target::Target;
+use crate::message::{Peer, Remote};
+
+/// A client's request on its way through an upstream.
+struct Road {
+    upstream: Upstream,
+    forward: plan::Forward,
+    exchange: Exchange,
+    clock: Clock,
+}
+
+impl Road {
+    /// To these origins, in this order.
+    fn to(origins: &[&Origin]) -> Self {
+        Self::with(&plan_to(origins))
+    }
+
+    fn with(plan: &plan::Upstream) -> Self {
+        Self {
+            upstream: Upstream::build(plan).unwrap(),
+            forward: forward(),
+            exchange: exchange(),
+            clock: Clock::machine(),
+        }
+    }
+
+    async fn send(&mut self, outgoing: Outgoing) -> Result<Response<Download>, Error> {
+        let Self {
+            upstream,
+            forward,
+            exchange,
+            clock,
+        } = self;
+        upstream.send(exchange, forward, outgoing, clock).await
+    }
+
+    async fn get(&mut self) -> Result<Response<Download>, Error> {
+        self.send(outgoing(Method::GET)).await
+    }
+
+    /// A GET and all of its answer.
+    async fn get_text(&mut self) -> String {
+        text(self.get().await.unwrap()).await.unwrap()
+    }
+
+    fn statuses(&self) -> Vec<u16> {
+        let attempts = self.exchange.attempts.iter();
+        attempts
+            .map(|attempt| attempt.status.map_or(0, |status| status.as_u16()))
+            .collect()
+    }
+
+    fn kept(&self) -> usize {
+        pool::kept(&self.upstream.backends[0])
+    }
+}
+
+async fn text(response: Response<Download>) -> Result<String, Error> {
+    let bytes = response.into_body().collect().await?.to_bytes();
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+pub(super) fn outgoing(method: Method) -> Outgoing {
+    let mut headers = HeaderMap::new();
+    headers.insert(http::header::HOST, http::HeaderValue::from_static("origin"));
+    Outgoing {
+        method,
+        target: Uri::from_static("/path?query"),
+        headers,
+        upload: Upload::none(),
+    }
+}
+
+/// A body as a client sends it: what is written to the other end arrives in it.
+async fn upload(framing: &str, first: &str) -> (Upload, DuplexStream) {
+    let (mut client, server) = tokio::io::duplex(64 * 1024);
+    let (found, request) = tokio::sync::oneshot::channel();
+    let found = parking_lot::Mutex::new(Some(found));
+    let service = service_fn(move |request| {
+        let found = found.lock().take();
+        async move {
+            if let Some(found) = found {
+                drop(found.send(request));
+            }
+            std::future::pending::<Result<Response<http_body_util::Empty<Bytes>>, Error>>().await
+        }
+    });
+    let connection = http1::Builder::new().serve_connection(TokioIo::new(server), service);
+    tokio::spawn(async move { drop(connection.await) });
+    let head = format!("POST / HTTP/1.1\r\nhost: a\r\n{framing}\r\n\r\n{first}");
+    client.write_all(head.as_bytes()).await.unwrap();
+    let request: http::Request<hyper::body::Incoming> = request.await.unwrap();
+    let upload = Upload::new(request.into_body(), None, Duration::from_secs(5));
+    (upload, client)
+}
+
+async fn post(length: usize, first: &str) -> (Outgoing, DuplexStream) {
+    let (upload, client) = upload(&format!("content-length: {length}"), first).await;
+    let mut outgoing = outgoing(Method::POST);
+    outgoing.upload = upload;
+    (outgoing, client)
+}
+
+pub(super) fn next_upstream() -> NextUpstream {
+    NextUpstream {
+        error: true,
+        timeout: true,
+        invalid_header: false,
+        non_idempotent: false,
+        statuses: Vec::new(),
+        tries: Tries::Each,
+        within: None,
+    }
+}
+
+fn plan_to(origins: &[&Origin]) -> plan::Upstream {
+    plan::Upstream {
+        name: "app".into(),
+        balance: Balance::RoundRobin,
+        keepalive: 8,
+        keepalive_timeout: Duration::from_secs(60),
+        keepalive_requests: 1000,
+        servers: origins.iter().map(|origin| server(origin)).collect(),
+    }
+}
+
+fn server(origin: &Origin) -> UpstreamServer {
+    UpstreamServer {
+        address: plan::Address::Tcp {
+            host: origin.address.ip().to_string().into(),
+            port: origin.address.port(),
+        },
+        weight: 1,
+        max_fails: 1,
+        fail_timeout: Duration::from_secs(10),
+        max_conns: 0,
+        backup: false,
+        down: false,
+    }
+}
+
+fn forward() -> plan::Forward {
+    plan::Forward {
+        upstream: 0,
+        host: "app".into(),
+        uri: None,
+        replaces: 0,
+        set_headers: Vec::new(),
+        via: Via::Off,
+        connect_timeout: Duration::from_secs(5),
+        send_timeout: Duration::from_secs(5),
+        read_timeout: Duration::from_secs(5),
+        next_upstream: next_upstream(),
+    }
+}
+
+fn exchange() -> Exchange {
+    let head = http::Request::builder()
+        .uri("/asked")
+        .body(())
+        .unwrap()
+        .into_parts()
+        .0;
+    let peer = Peer::new(Remote::Unix, None, 1, Millis(0));
+    let target = Target::default();
+    Exchange::begin(Arc::new(plan()), 0, Arc::new(peer), head, target, Millis(0))
+}
+
+fn plan() -> Plan {
+    let timeouts = ClientTimeouts {
+        header: Duration::from_secs(60),
+        body: Duration::from_secs(60),
+        keepalive: None,
+        keepalive_requests: 1000,
+        send: Duration::from_secs(60),
+        lingering: Duration::from_secs(5),
+    };
+    let fallback = Site {
+        limit_req: Vec::new(),
+        limit_conn: Vec::new(),
+        limit_req_status: StatusCode::TOO_MANY_REQUESTS,
+        limit_conn_status: StatusCode::SERVICE_UNAVAILABLE,
+        limit_req_dry_run: DryRun::default(),
+        limit_conn_dry_run: DryRun::default(),
+        limit_req_log_level: LogLevel::Error,
+        limit_conn_log_level: LogLevel::Error,
+        limit_headers: LimitHeaders::default(),
+        access: Access::default(),
+        max_body: None,
+        timeouts,
+        action: Action::NotFound,
+    };
+    let server = Server {
+        name: "s".into(),
+        names: Vec::new(),
+        timeouts,
+        max_head: 32 * 1024,
+        locations: Vec::new(),
+        fallback,
+    };
+    Plan {
+        workers: 1,
+        shutdown_timeout: Duration::ZERO,
+        log: Log {
+            level: tracing::Level::INFO,
+            access: None,
+        },
+        admin: None,
+        maps: Vec::new(),
+        req_zones: Vec::new(),
+        conn_zones: Vec::new(),
+        upstreams: Vec::new(),
+        listeners: Vec::new(),
+        servers: vec![server],
+    }
+}
