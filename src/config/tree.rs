@@ -28,7 +28,7 @@ pub enum Kind {
     Scalar(Scalar),
     /// A list.
     Sequence(Vec<Node>),
-    /// Text with something from the environment that is not set there.
+    /// Something that was complained about already: text from an environment that lacks it, or an alias of nothing.
     Unset,
 }
 
