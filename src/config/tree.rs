@@ -74,6 +74,16 @@ impl Node {
         }
     }
 
+    /// How deep it nests.
+    pub(super) fn depth(&self) -> usize {
+        1 + match &self.kind {
+            Kind::Mapping(pairs) => pairs.iter().map(|(_, value)| value.depth()).max(),
+            Kind::Sequence(items) => items.iter().map(Self::depth).max(),
+            Kind::Null | Kind::Scalar(_) | Kind::Unset => None,
+        }
+        .unwrap_or(0)
+    }
+
     /// The way to every node below this one, by where it stands.
     pub(super) fn paths(&self) -> HashMap<Span, String> {
         let mut paths = HashMap::new();

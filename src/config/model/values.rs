@@ -125,7 +125,7 @@ number! {
 
 number! {
     /// How many may wait for one key.
-    pub struct ConnTotal(u32) = "a number of waiting requests", 1..=1_000_000
+    pub struct Waiting(u32) = "a number of waiting requests", 1..=1_000_000
 }
 
 number! {
@@ -155,7 +155,7 @@ number! {
 
 number! {
     /// Idle connections.
-    pub struct NoMore(usize) = "a number of connections", 0..=1_000_000
+    pub struct Idle(usize) = "a number of connections", 0..=1_000_000
 }
 
 choice! {

@@ -182,9 +182,7 @@ impl Builder<'_, '_, '_> {
         span: Span,
     ) -> Result<(), Stop> {
         if self.open.len() >= MAX_DEPTH {
-            self.reader
-                .complain(span, format!("nested deeper than {MAX_DEPTH} levels"), None);
-            return Err(Stop);
+            return self.too_deep(span);
         }
         self.open.push(Open {
             kind,
@@ -265,6 +263,10 @@ impl Builder<'_, '_, '_> {
         if self.reader.nodes + node.weight() > MAX_NODES {
             return self.too_many(span);
         }
+        // And measured: what is walked by recursion must not get deeper by being put together from pieces.
+        if self.open.len() + node.depth() > MAX_DEPTH {
+            return self.too_deep(span);
+        }
         let node = node.clone();
         self.reader.nodes += node.weight();
         self.put(node, 0)
@@ -286,6 +288,12 @@ impl Builder<'_, '_, '_> {
     fn too_many(&mut self, span: Span) -> Result<(), Stop> {
         self.reader
             .complain(span, format!("more than {MAX_NODES} values"), None);
+        Err(Stop)
+    }
+
+    fn too_deep(&mut self, span: Span) -> Result<(), Stop> {
+        self.reader
+            .complain(span, format!("nested deeper than {MAX_DEPTH} levels"), None);
         Err(Stop)
     }
 
