@@ -27,6 +27,9 @@ const TERMS: Terms = Terms {
     delay: Delay::Never,
 };
 
+/// So much that one thread cannot use it up.
+const PLENTY: Rate = Rate::per_second(Rate::MAX_PER_SECOND * 1000);
+
 /// Enough clients that their buckets do not all sit in the nearest cache.
 const CLIENTS: u32 = 10_000;
 
@@ -58,13 +61,18 @@ fn store(criterion: &mut Criterion) {
 }
 
 fn limits(criterion: &mut Criterion) {
-    let plan = Arc::new(plan());
-    let limits = Limits::compile(&plan.servers[0].fallback, &Zones::build(&plan));
     let clock = Clock::machine();
-    for (address, name) in [
-        ("192.0.2.1:4711", "a whole limit_req, IPv4 client"),
-        ("[2001:db8::1]:4711", "a whole limit_req, IPv6 client"),
+    for (name, address, rate) in [
+        ("a limit_req that passes, IPv4", "192.0.2.1:4711", PLENTY),
+        (
+            "a limit_req that passes, IPv6",
+            "[2001:db8::1]:4711",
+            PLENTY,
+        ),
+        ("a limit_req that refuses", "192.0.2.1:4711", TERMS.rate),
     ] {
+        let plan = Arc::new(plan(rate));
+        let limits = Limits::compile(&plan.servers[0].fallback, &Zones::build(&plan));
         let mut exchange = exchange(&plan, address.parse().expect("an address"));
         criterion.bench_function(name, |bencher| {
             bencher.iter(|| limits.ask_requests(&mut exchange, clock.now()));
@@ -84,16 +92,7 @@ fn exchange(plan: &Arc<Plan>, address: SocketAddr) -> Exchange {
     )
 }
 
-fn plan() -> Plan {
-    let minute = Duration::from_secs(60);
-    let timeouts = ClientTimeouts {
-        header: minute,
-        body: minute,
-        keepalive: Some(minute),
-        keepalive_requests: 1000,
-        send: minute,
-        lingering: minute,
-    };
+fn plan(rate: Rate) -> Plan {
     Plan {
         workers: 1,
         shutdown_timeout: Duration::ZERO,
@@ -107,7 +106,7 @@ fn plan() -> Plan {
             name: "perip".into(),
             key: Template::variable(Variable::BinaryRemoteAddr),
             size: 10 << 20,
-            rate: TERMS.rate,
+            rate,
             on_empty_key: OnEmptyKey::Skip,
             ipv6_prefix: 128,
             overrides: vec![],
@@ -118,28 +117,48 @@ fn plan() -> Plan {
         servers: vec![Server {
             name: "front".into(),
             names: vec![],
-            timeouts,
+            timeouts: timeouts(),
             max_head: 32 << 10,
             locations: vec![],
-            fallback: Site {
-                limit_req: vec![ReqRule {
-                    zone: 0,
-                    burst: TERMS.burst,
-                    delay: TERMS.delay,
-                }],
-                limit_conn: vec![],
-                limit_req_status: StatusCode::TOO_MANY_REQUESTS,
-                limit_conn_status: StatusCode::SERVICE_UNAVAILABLE,
-                limit_req_dry_run: DryRun::Off,
-                limit_conn_dry_run: DryRun::Off,
-                limit_req_log_level: LogLevel::Error,
-                limit_conn_log_level: LogLevel::Error,
-                limit_headers: LimitHeaders::Ietf,
-                access: Access::default(),
-                max_body: None,
-                timeouts,
-                action: Action::NotFound,
-            },
+            fallback: site(rate),
         }],
+    }
+}
+
+fn site(rate: Rate) -> Site {
+    Site {
+        limit_req: vec![ReqRule {
+            zone: 0,
+            burst: if rate == PLENTY {
+                Excess(u64::MAX)
+            } else {
+                TERMS.burst
+            },
+            delay: TERMS.delay,
+        }],
+        limit_conn: vec![],
+        limit_req_status: StatusCode::TOO_MANY_REQUESTS,
+        limit_conn_status: StatusCode::SERVICE_UNAVAILABLE,
+        limit_req_dry_run: DryRun::Off,
+        limit_conn_dry_run: DryRun::Off,
+        limit_req_log_level: LogLevel::Error,
+        limit_conn_log_level: LogLevel::Error,
+        limit_headers: LimitHeaders::Ietf,
+        access: Access::default(),
+        max_body: None,
+        timeouts: timeouts(),
+        action: Action::NotFound,
+    }
+}
+
+fn timeouts() -> ClientTimeouts {
+    let minute = Duration::from_secs(60);
+    ClientTimeouts {
+        header: minute,
+        body: minute,
+        keepalive: Some(minute),
+        keepalive_requests: 1000,
+        send: minute,
+        lingering: minute,
     }
 }

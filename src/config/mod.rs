@@ -1,7 +1,7 @@
 //! Text becomes a plan; no sockets, no runtime, no clock.
 //!
-//! Three steps, each in a folder of its own: [`read`] makes one tree of all files, [`decode`] makes the user's
-//! [`model`] from it, [`compile`] makes the [`plan`]. None of them stops at a mistake; all of them tell the same
+//! Three steps, each in a folder of its own: `read` makes one tree of all files, `decode` makes the user's
+//! [`model`] from it, `compile` makes the [`plan`]. None of them stops at a mistake; all of them tell the same
 //! [`Report`].
 
 mod compile;
@@ -85,5 +85,49 @@ fn finish(root: Option<Node>, mut report: Report) -> Result<(Plan, Report), Repo
     match plan {
         Some(plan) if report.errors() == 0 => Ok((plan, report)),
         _ => Err(report),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const TOUR: &str = include_str!("../../conf/weir.yaml");
+
+    #[test]
+    fn a_setting_may_come_from_the_environment() {
+        let text = "workers: ${COUNT}\nservers: { return: '${STATUS:-204}' }\n";
+        let (plan, _) = load_text("weir.yaml", text, |name| {
+            (name == "COUNT").then(|| "3".to_owned())
+        })
+        .unwrap();
+        assert_eq!(plan.workers, 3);
+    }
+
+    #[test]
+    fn json_is_yaml() {
+        let text = r#"{ "workers": 2, "servers": [ { "listen": "8080", "return": 204 } ] }"#;
+        assert!(load_text("weir.json", text, |_| None).is_ok());
+    }
+
+    proptest! {
+        /// What comes out does not matter, but it comes out.
+        #[test]
+        fn no_text_is_too_strange(
+            cuts in prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>(), "[ -~äß\\n\\t]{0,6}"), 1..4),
+        ) {
+            let mut text: Vec<char> = TOUR.chars().collect();
+            for (from, length, patch) in cuts {
+                let start = from.index(text.len());
+                let end = (start + length.index(20)).min(text.len());
+                text.splice(start..end, patch.chars());
+            }
+            let text: String = text.into_iter().collect();
+            match load_text("weir.yaml", &text, |_| None) {
+                Ok((_, report)) | Err(report) => prop_assert!(report.to_string().len() < 1 << 20),
+            }
+        }
     }
 }

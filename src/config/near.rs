@@ -2,6 +2,11 @@
 
 /// The one of `known` that `word` is most likely a misspelling of.
 pub(super) fn near<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    // Nobody misspells a key at this length, and comparing takes the square of it.
+    const LONGEST: usize = 64;
+    if word.len() > LONGEST {
+        return None;
+    }
     let word = word.to_lowercase();
     known
         .into_iter()

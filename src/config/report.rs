@@ -53,13 +53,16 @@ pub struct Report {
     seen: HashSet<(Option<Span>, String)>,
 }
 
+/// Most complaints drawn at once: nobody reads on, and a generated file may have any number of them.
+const MOST_DRAWN: usize = 1000;
+
 impl Complaint {
     /// What is wrong with what stands at `span`.
     pub(super) fn new(span: Span, sentence: impl Into<String>) -> Self {
         Self {
             severity: Severity::Error,
             span: Some(span),
-            sentence: sentence.into(),
+            sentence: bounded(sentence.into()),
             hint: None,
             path: None,
             anchor: Some(span),
@@ -186,9 +189,14 @@ impl Report {
         let drawn: Vec<_> = self
             .complaints
             .iter()
+            .take(MOST_DRAWN)
             .map(|complaint| self.draw_one(complaint, &renderer))
             .collect();
-        drawn.join("\n\n")
+        let mut text = drawn.join("\n\n");
+        if let Some(more) = self.complaints.len().checked_sub(MOST_DRAWN + 1) {
+            text = format!("{text}\n\nand {} more", more + 1);
+        }
+        text
     }
 
     fn draw_one(&self, complaint: &Complaint, renderer: &Renderer) -> String {
@@ -228,6 +236,15 @@ impl Report {
         }
         renderer.render(&groups)
     }
+}
+
+/// A sentence may quote what it is about, which may be a whole file.
+fn bounded(sentence: String) -> String {
+    const MOST: usize = 300;
+    if sentence.len() <= MOST {
+        return sentence;
+    }
+    sentence.chars().take(MOST).chain(['…']).collect()
 }
 
 impl fmt::Display for Report {

@@ -25,6 +25,8 @@ pub(super) struct Sources {
 struct Source {
     name: String,
     text: String,
+    /// Where each line begins: a file may be long, and its complaints many.
+    lines: Vec<usize>,
 }
 
 /// The line a complaint is about, cut out for drawing.
@@ -45,7 +47,10 @@ pub(super) struct Excerpt<'a> {
 impl Sources {
     /// Keeps a file's text and gives it a number.
     pub(super) fn add(&mut self, name: String, text: String) -> usize {
-        self.files.push(Source { name, text });
+        let lines = std::iter::once(0)
+            .chain(text.match_indices('\n').map(|(newline, _)| newline + 1))
+            .collect();
+        self.files.push(Source { name, text, lines });
         self.files.len() - 1
     }
 
@@ -68,11 +73,13 @@ impl Sources {
     pub(super) fn excerpt(&self, span: Span) -> Excerpt<'_> {
         let text = self.text(span.file);
         let start = floor(text, span.start);
-        let (before, after) = text.split_at(start);
-        let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
-        let line_end = after
-            .find('\n')
-            .map_or(text.len(), |newline| start + newline);
+        let lines = self
+            .files
+            .get(span.file)
+            .map_or(&[0][..], |source| &source.lines);
+        let number = lines.partition_point(|begin| *begin <= start).max(1);
+        let line_start = lines.get(number - 1).copied().unwrap_or(0);
+        let line_end = lines.get(number).map_or(text.len(), |next| next - 1);
         let line = text
             .get(line_start..line_end)
             .unwrap_or_default()
@@ -82,7 +89,7 @@ impl Sources {
         let column = text.get(line_start..start).unwrap_or_default();
         Excerpt {
             name: self.name(span.file),
-            line: before.bytes().filter(|byte| *byte == b'\n').count() + 1,
+            line: number,
             column: column.chars().count() + 1,
             text: line,
             marked: (start - line_start).min(line.len())..(end - line_start).min(line.len()),

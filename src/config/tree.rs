@@ -28,7 +28,7 @@ pub enum Kind {
     Scalar(Scalar),
     /// A list.
     Sequence(Vec<Node>),
-    /// Text with something from the environment that is not set there.
+    /// Something that was complained about already: text from an environment that lacks it, or an alias of nothing.
     Unset,
 }
 
@@ -72,6 +72,16 @@ impl Node {
             Kind::Sequence(items) => items.iter().map(Self::weight).sum(),
             Kind::Null | Kind::Scalar(_) | Kind::Unset => 0,
         }
+    }
+
+    /// How deep it nests.
+    pub(super) fn depth(&self) -> usize {
+        1 + match &self.kind {
+            Kind::Mapping(pairs) => pairs.iter().map(|(_, value)| value.depth()).max(),
+            Kind::Sequence(items) => items.iter().map(Self::depth).max(),
+            Kind::Null | Kind::Scalar(_) | Kind::Unset => None,
+        }
+        .unwrap_or(0)
     }
 
     /// The way to every node below this one, by where it stands.

@@ -137,14 +137,14 @@ impl Limits {
                 excess,
                 retry_after,
             } => {
-                let name = &self.requests[rule].zone.name;
-                voice.refused_request(exchange, now, excess, &name.plain);
-                let policy = if keyed.overridden {
-                    self.policy(Some((rule, &keyed.terms)))
-                } else {
-                    self.policy.clone()
+                let Requests { zone, terms } = &self.requests[rule];
+                voice.refused_request(exchange, now, excess, &zone.name.plain);
+                let policy = match &keyed.own {
+                    Some(own) => self.policy(Some((rule, own))),
+                    None => self.policy.clone(),
                 };
-                self.refuse_request(exchange, name, &keyed.terms, Some(retry_after), policy)
+                let terms = keyed.terms(terms);
+                self.refuse_request(exchange, &zone.name, terms, Some(retry_after), policy)
             }
         }
     }

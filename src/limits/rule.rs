@@ -139,13 +139,14 @@ fn charge(rules: &[Requests], asked: &mut [Asked], now: Millis) -> Decision {
 
 impl Requests {
     fn charge(&self, rule: usize, keyed: &Keyed, now: Millis) -> Decision {
-        let outcome = self.zone.store.charge(&keyed.key, now, &keyed.terms);
+        let terms = keyed.terms(&self.terms);
+        let outcome = self.zone.store.charge(&keyed.key, now, terms);
         Decision::from(rule, keyed, outcome)
     }
 
     fn ask(&self, rule: usize, keyed: &Keyed, now: Millis) -> Decision {
         let store = &self.zone.store;
-        let outcome = store.ask(&keyed.key, now, &keyed.terms);
+        let outcome = store.ask(&keyed.key, now, keyed.terms(&self.terms));
         if let Outcome::Refuse { .. } = outcome {
             store.count_refusal(&keyed.key);
         }
@@ -162,8 +163,9 @@ impl Requests {
 impl Asked {
     fn refund(&self, rules: &[Requests]) {
         if let Some(outcome) = &self.charged {
-            let store = &rules[self.rule].zone.store;
-            store.refund(&self.keyed.key, outcome, self.keyed.terms.rate);
+            let rule = &rules[self.rule];
+            let rate = self.keyed.terms(&rule.terms).rate;
+            rule.zone.store.refund(&self.keyed.key, outcome, rate);
         }
     }
 }
@@ -215,7 +217,7 @@ mod tests {
         assert!(matches!(decision, Decision::Refuse { rule: 0, .. }));
         let second = &limits.requests[1].zone.store;
         assert_eq!(second.counts().pass, 0);
-        let next = second.ask(&asked[1].keyed.key, now, &asked[1].keyed.terms);
+        let next = second.ask(&asked[1].keyed.key, now, &limits.requests[1].terms);
         assert_eq!(next.excess(), Excess(0), "as if it had never been charged");
     }
 }

@@ -42,13 +42,19 @@ pub struct ConnZone {
     source: Source,
 }
 
-/// A request's key in a `limit_req` zone, and the numbers it is held to.
+/// A request's key in a `limit_req` zone.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Keyed {
     pub(super) key: Key,
-    pub(super) terms: Terms,
-    /// Whether these are not the rule's own numbers.
-    pub(super) overridden: bool,
+    /// Its own numbers, where it has some.
+    pub(super) own: Option<Terms>,
+}
+
+impl Keyed {
+    /// What it is held to where a rule gives `terms`.
+    pub(super) fn terms<'a>(&'a self, terms: &'a Terms) -> &'a Terms {
+        self.own.as_ref().unwrap_or(terms)
+    }
 }
 
 impl Zones {
@@ -86,7 +92,7 @@ impl ReqZone {
         }
     }
 
-    /// The key of a request, and what it is held to where a rule gives `terms`.
+    /// The key of a request, with its own numbers where it has some instead of a rule's `terms`.
     pub(super) fn find(&self, exchange: &Exchange, terms: &Terms) -> Found<Keyed> {
         let found = self.source.find(exchange, |bytes| {
             let held = if self.overrides.is_empty() {
@@ -98,15 +104,10 @@ impl ReqZone {
             (self.store.key(bytes), held)
         });
         match found {
-            Found::Key((key, Held::Same)) => Found::Key(Keyed {
-                key,
-                terms: *terms,
-                overridden: false,
-            }),
+            Found::Key((key, Held::Same)) => Found::Key(Keyed { key, own: None }),
             Found::Key((key, Held::Own(terms))) => Found::Key(Keyed {
                 key,
-                terms,
-                overridden: true,
+                own: Some(terms),
             }),
             Found::Key((_, Held::Unlimited)) | Found::Nothing => Found::Nothing,
             Found::Refuse => Found::Refuse,

@@ -13,8 +13,16 @@ use super::key::{Key, Packed, Seeds};
 #[derive(Debug)]
 pub(super) struct Table<V> {
     index: HashTable<u32>,
-    entries: Vec<(Packed, V)>,
+    entries: Vec<Entry<V>>,
     bound: usize,
+}
+
+// Aligned so that none lies across two cache lines: threads that share a zone hand these to each other.
+#[derive(Debug)]
+#[repr(align(32))]
+struct Entry<V> {
+    key: Packed,
+    value: V,
 }
 
 /// How a zone's memory is divided: into so many tables, each with room for so many keys.
@@ -56,21 +64,21 @@ impl<V> Table<V> {
     pub(super) fn slot(&self, key: &Key) -> Option<usize> {
         self.index
             .find(key.hash, |&slot| {
-                self.entries[slot as usize].0 == key.packed
+                self.entries[slot as usize].key == key.packed
             })
             .map(|&slot| slot as usize)
     }
 
     pub(super) fn value(&self, slot: usize) -> &V {
-        &self.entries[slot].1
+        &self.entries[slot].value
     }
 
     pub(super) fn value_mut(&mut self, slot: usize) -> &mut V {
-        &mut self.entries[slot].1
+        &mut self.entries[slot].value
     }
 
     pub(super) fn values(&self) -> impl Iterator<Item = &V> {
-        self.entries.iter().map(|(_, value)| value)
+        self.entries.iter().map(|entry| &entry.value)
     }
 
     pub(super) fn len(&self) -> usize {
@@ -90,14 +98,20 @@ impl<V> Table<V> {
             let target = (length * 2).clamp(SMALLEST, self.bound.max(SMALLEST));
             self.entries.reserve_exact(target - length);
         }
-        self.entries.push((key.packed, value));
+        self.entries.push(Entry {
+            key: key.packed,
+            value,
+        });
         self.point(key, length, seeds);
     }
 
     /// Gives a slot to a key that is not there yet.
     pub(super) fn replace(&mut self, slot: usize, key: &Key, value: V, seeds: &Seeds) {
         self.unpoint(slot, seeds);
-        self.entries[slot] = (key.packed, value);
+        self.entries[slot] = Entry {
+            key: key.packed,
+            value,
+        };
         self.point(key, slot, seeds);
     }
 
@@ -106,29 +120,29 @@ impl<V> Table<V> {
         self.unpoint(slot, seeds);
         let last = self.entries.len() - 1;
         if slot != last {
-            let hash = seeds.hash(self.entries[last].0);
+            let hash = seeds.hash(self.entries[last].key);
             if let Some(pointer) = self.index.find_mut(hash, |&at| at as usize == last) {
                 *pointer = Self::narrow(slot);
             }
         }
-        self.entries.swap_remove(slot).1
+        self.entries.swap_remove(slot).value
     }
 
     /// What it takes from the machine, in bytes.
     pub(super) fn memory(&self) -> usize {
-        self.index.allocation_size() + self.entries.capacity() * size_of::<(Packed, V)>()
+        self.index.allocation_size() + self.entries.capacity() * size_of::<Entry<V>>()
     }
 
     fn point(&mut self, key: &Key, slot: usize, seeds: &Seeds) {
         let entries = &self.entries;
         self.index
             .insert_unique(key.hash, Self::narrow(slot), |&slot| {
-                seeds.hash(entries[slot as usize].0)
+                seeds.hash(entries[slot as usize].key)
             });
     }
 
     fn unpoint(&mut self, slot: usize, seeds: &Seeds) {
-        let hash = seeds.hash(self.entries[slot].0);
+        let hash = seeds.hash(self.entries[slot].key);
         if let Ok(pointer) = self.index.find_entry(hash, |&at| at as usize == slot) {
             pointer.remove();
         }

@@ -156,7 +156,7 @@ impl Compiler<'_> {
         let mut own: Vec<(String, Span)> = names
             .map_or(&[][..], |list| &list.0)
             .iter()
-            .map(|name| (name.value.text.to_ascii_lowercase(), name.span))
+            .map(|name| (folded(&name.value.text), name.span))
             .collect();
         if own.is_empty() {
             own.push((String::new(), listen));
@@ -198,8 +198,7 @@ impl Compiler<'_> {
         Server {
             name: texts
                 .first()
-                .map_or("", |name| &name.value.text)
-                .to_ascii_lowercase()
+                .map_or_else(String::new, |name| folded(&name.value.text))
                 .into(),
             names,
             timeouts,
@@ -281,5 +280,14 @@ impl Compiler<'_> {
             );
         }
         usize::try_from(bytes).unwrap_or(usize::MAX)
+    }
+}
+
+/// A name as it is compared; an expression's letters mean what they are.
+fn folded(name: &str) -> String {
+    if name.starts_with('~') {
+        name.to_owned()
+    } else {
+        name.to_ascii_lowercase()
     }
 }

@@ -323,3 +323,29 @@ fn anchors_and_merge_keys_save_writing() {
     assert_eq!(plan.servers[1].timeouts.send, Duration::from_secs(5));
     assert_eq!(plan.listeners[0].servers, [0, 1]);
 }
+
+/// What later versions have more of is accepted where it says what this one does anyway.
+#[test]
+fn words_for_what_is_so_anyway_are_accepted() {
+    let plan = plan(
+        "log: { level: debug, access: off }
+admin: {}
+limit_req_zones: { a: { key: $host, rate: 1, algorithm: leaky_bucket, store: local } }
+upstreams:
+  app:
+    balance: round_robin
+    servers: [{ address: '127.0.0.1:1', weight: 5, max_conns: 0, backup: false, down: false }]
+servers:
+  - listen: ['0.0.0.0:8080', { address: '0.0.0.0:8443', tls: false, proxy_protocol: off }]
+    limit_req: { zone: a, burst: 0, nodelay: false }
+    proxy_next_upstream: off
+    large_client_header_buffers: { number: 2, size: 4k }
+    proxy_pass: app
+",
+    );
+    assert!(plan.log.access.is_none());
+    assert_eq!(plan.admin.map(|admin| admin.listen.port()), Some(9900));
+    assert_eq!(plan.servers[0].max_head, 8192);
+    let next = &forward(&plan.servers[0].fallback).next_upstream;
+    assert!(!next.error && !next.timeout && next.statuses.is_empty());
+}

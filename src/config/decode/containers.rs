@@ -142,9 +142,10 @@ impl<T: JsonSchema> JsonSchema for Named<T> {
 
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
         let value = generator.subschema_for::<T>();
+        let include = generator.subschema_for::<super::record::Include>();
         json_schema!({
             "type": "object",
-            "properties": { "include": { "anyOf": [{ "type": "string" }, { "type": "array", "items": { "type": "string" } }] } },
+            "properties": { "include": include },
             "additionalProperties": value,
         })
     }

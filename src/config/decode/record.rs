@@ -4,7 +4,9 @@
 //! doc comments becoming the schema's descriptions: a key is named once, and cannot be known to one of them
 //! and unknown to another.
 
-use schemars::{Schema, SchemaGenerator};
+use std::borrow::Cow;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::{Map, Value, json};
 
 use super::Context;
@@ -68,23 +70,40 @@ pub(in crate::config) fn schema_of<R: Record>(
 ) -> Schema {
     let mut properties = Properties::default();
     R::properties(generator, &mut properties);
-    let include = json!({
-        "description": "Files whose mappings are merged in here: names or patterns, relative to this file.",
-        "anyOf": [
-            { "type": "string" },
-            { "type": "array", "items": { "type": "string" } },
-        ],
-    });
-    properties.known.insert("include".to_owned(), include);
+    let include = generator.subschema_for::<Include>();
+    properties
+        .known
+        .insert("include".to_owned(), include.to_value());
     let mut schema = Map::new();
     schema.insert("description".to_owned(), json!(tidy(doc)));
     schema.insert("type".to_owned(), json!("object"));
     schema.insert("properties".to_owned(), Value::Object(properties.known));
     if !properties.required.is_empty() {
-        schema.insert("required".to_owned(), Value::Array(properties.required));
+        // What is missing here may come from there.
+        let complete = json!([{ "required": properties.required }, { "required": ["include"] }]);
+        schema.insert("anyOf".to_owned(), complete);
     }
     schema.insert("additionalProperties".to_owned(), json!(false));
     schema.into()
+}
+
+/// `include`, which every mapping takes and no record knows: it is gone before decoding.
+pub(super) struct Include;
+
+impl JsonSchema for Include {
+    fn schema_name() -> Cow<'static, str> {
+        "Include".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "description": "Files whose mappings are merged in here: names or patterns, relative to this file.",
+            "anyOf": [
+                { "type": "string" },
+                { "type": "array", "items": { "type": "string" } },
+            ],
+        })
+    }
 }
 
 /// A doc comment as one paragraph.

@@ -109,6 +109,29 @@ pub(in crate::config) fn scalar_from<T>(
         .ok()
 }
 
+/// A schema that lets a value come from the environment as well.
+pub(in crate::config) fn or_environment(value: Schema, generator: &mut SchemaGenerator) -> Schema {
+    let environment = generator.subschema_for::<Environment>();
+    json_schema!({ "anyOf": [value, environment] })
+}
+
+/// A value that comes from the environment; what it is there is not the schema's to know.
+struct Environment;
+
+impl JsonSchema for Environment {
+    fn schema_name() -> Cow<'static, str> {
+        "Environment".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "description": "${NAME} from the environment, or ${NAME:-default}.",
+            "type": "string",
+            "pattern": r"\$\{[A-Z_][A-Z0-9_]*(:-[^}]*)?\}",
+        })
+    }
+}
+
 /// A mistake and where it was made.
 pub(in crate::config) fn mistaken(span: Span, mistake: Mistake) -> Complaint {
     Complaint::new(span, mistake.sentence).hint(mistake.hint)
@@ -142,8 +165,9 @@ macro_rules! scalar {
                 stringify!($name).into()
             }
 
-            fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-                schemars::json_schema!($schema)
+            fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+                let value = schemars::json_schema!($schema);
+                $crate::config::decode::or_environment(value, generator)
             }
         }
     };

@@ -1,8 +1,8 @@
 //! Zones, and the rules that use them.
 
 use super::values::{
-    Algorithm, Burst, ConnLimit, ConnTotal, Flag, OnEmptyKey, Prefix, Rate, RateOrUnlimited, Size,
-    Store, Time,
+    Algorithm, Burst, ConnLimit, Flag, OnEmptyKey, Prefix, Rate, RateOrUnlimited, Size, Store,
+    Time, Waiting,
 };
 use crate::config::decode::{Field, Named, Needed, Text, record};
 
@@ -84,7 +84,7 @@ record! {
     /// A waiting line before a `limit_conn`, first come first served.
     pub struct Queue {
         /// How many may wait for one key.
-        size: Needed<ConnTotal>,
+        size: Needed<Waiting>,
         /// How long each may wait.
         timeout: Needed<Time>,
     }

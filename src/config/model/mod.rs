@@ -1,7 +1,7 @@
 //! What the user writes, one struct per concept, with the place of every value.
 //!
 //! Names and shapes here are the contract with users; what they mean together is decided in
-//! [`super::compile`]. The doc comments are what `weir schema` tells editors.
+//! `config::compile`. The doc comments are what `weir schema` tells editors.
 
 mod access;
 mod limits;
@@ -20,9 +20,9 @@ pub use settings::{Buffers, BuffersParts, Connection, NextUpstream, Settings};
 pub use top::{AccessLog, Admin, Config, Log};
 pub use upstream::{Upstream, UpstreamServer};
 pub use values::{
-    AdminAddress, Algorithm, Balance, Burst, ConnLimit, ConnTotal, Failures, Flag, Level,
-    LimitHeaders, LimitStatus, ListenAddress, LogLevel, NoMore, NotYet, OnEmptyKey, Prefix, Rate,
-    RateOrUnlimited, Requests, Size, Store, Time, Tries, Weight, Workers,
+    AdminAddress, Algorithm, Balance, Burst, ConnLimit, Failures, Flag, Idle, Level, LimitHeaders,
+    LimitStatus, ListenAddress, LogLevel, NotYet, OnEmptyKey, Prefix, Rate, RateOrUnlimited,
+    Requests, Size, Store, Time, Tries, Waiting, Weight, Workers,
 };
 
 use super::decode::Record;

@@ -1,6 +1,6 @@
 //! `upstreams`: groups of servers to forward to.
 
-use super::values::{Balance, Failures, Flag, NoMore, NotYet, Requests, Time, Weight};
+use super::values::{Balance, Failures, Flag, Idle, NotYet, Requests, Time, Weight};
 use crate::config::decode::{Brief, Field, HasBrief, List, Needed, Text, record};
 
 record! {
@@ -9,7 +9,7 @@ record! {
         /// How one is picked. Default: round_robin, smooth and weighted as nginx's.
         balance: Field<Balance>,
         /// Idle connections kept open, per worker. Default: 64.
-        keepalive: Field<NoMore>,
+        keepalive: Field<Idle>,
         /// How long an idle one is kept. Default: 60s.
         keepalive_timeout: Field<Time>,
         /// How many requests one connection carries. Default: 1000.

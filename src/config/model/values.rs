@@ -18,7 +18,7 @@ scalar! {
         "description": "A time: a number with ms, s, m, h, d, w, M or y behind it, or several as in 1h30m; seconds without.",
         "anyOf": [
             { "type": "integer", "minimum": 0 },
-            { "type": "string", "pattern": r"^([0-9]+(ms|s|m|h|d|w|M|y)? *)+$|\$\{" },
+            { "type": "string", "pattern": r"^([0-9]+(ms|s|m|h|d|w|M|y)? *)+$" },
         ],
     }
 }
@@ -31,7 +31,7 @@ scalar! {
         "description": "A size in bytes, or with k, m or g behind it.",
         "anyOf": [
             { "type": "integer", "minimum": 0 },
-            { "type": "string", "pattern": r"^[0-9]+[kKmMgG]?$|\$\{" },
+            { "type": "string", "pattern": r"^[0-9]+[kKmMgG]?$" },
         ],
     }
 }
@@ -44,7 +44,7 @@ scalar! {
         "description": "A rate: 10r/s, 30r/m, r/h or r/d; up to three decimals.",
         "anyOf": [
             { "type": "number", "exclusiveMinimum": 0 },
-            { "type": "string", "pattern": r"^[0-9]+(\.[0-9]{1,3})?(r/[smhd])?$|\$\{" },
+            { "type": "string", "pattern": r"^[0-9]+(\.[0-9]{1,3})?(r/[smhd])?$" },
         ],
     }
 }
@@ -64,7 +64,7 @@ scalar! {
         "description": "A rate as 10r/s, or unlimited.",
         "anyOf": [
             { "type": "number", "exclusiveMinimum": 0 },
-            { "type": "string", "pattern": r"^unlimited$|^[0-9]+(\.[0-9]{1,3})?(r/[smhd])?$|\$\{" },
+            { "type": "string", "pattern": r"^unlimited$|^[0-9]+(\.[0-9]{1,3})?(r/[smhd])?$" },
         ],
     }
 }
@@ -125,7 +125,7 @@ number! {
 
 number! {
     /// How many may wait for one key.
-    pub struct ConnTotal(u32) = "a number of waiting requests", 1..=1_000_000
+    pub struct Waiting(u32) = "a number of waiting requests", 1..=1_000_000
 }
 
 number! {
@@ -155,7 +155,7 @@ number! {
 
 number! {
     /// Idle connections.
-    pub struct NoMore(usize) = "a number of connections", 0..=1_000_000
+    pub struct Idle(usize) = "a number of connections", 0..=1_000_000
 }
 
 choice! {

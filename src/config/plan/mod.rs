@@ -1,6 +1,6 @@
 //! What runs: the configuration after every name is resolved and every rule checked.
 //!
-//! A plan can only be made by [`crate::config::compile`], which refuses what does not fit, so the rooms
+//! A plan can only be made by `config::compile`, which refuses what does not fit, so the rooms
 //! above never meet an unknown zone or a rate of nothing. They refer to each other by index.
 
 mod limit;

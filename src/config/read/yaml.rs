@@ -24,7 +24,7 @@ pub(super) fn parse(file: usize, text: &str, reader: &mut Reader<'_>) -> Option<
         root: None,
         anchors: HashMap::new(),
     };
-    let options = granit::options! { emit_comments: false };
+    let options = granit::options! { emit_comments: false, emit_unresolved_aliases: true };
     for event in granit::Parser::new_from_str_with_options(text, options) {
         let outcome = match event {
             Ok((event, span)) => builder.event(event, span),
@@ -117,6 +117,7 @@ impl Builder<'_, '_, '_> {
             }
             Event::SequenceEnd | Event::MappingEnd => self.end(span),
             Event::Alias(id) => self.alias(id, span),
+            Event::UnresolvedAlias(name) => self.no_such_anchor(&name, span),
             _ => Ok(()),
         }
     }
@@ -181,9 +182,7 @@ impl Builder<'_, '_, '_> {
         span: Span,
     ) -> Result<(), Stop> {
         if self.open.len() >= MAX_DEPTH {
-            self.reader
-                .complain(span, format!("nested deeper than {MAX_DEPTH} levels"), None);
-            return Err(Stop);
+            return self.too_deep(span);
         }
         self.open.push(Open {
             kind,
@@ -264,14 +263,37 @@ impl Builder<'_, '_, '_> {
         if self.reader.nodes + node.weight() > MAX_NODES {
             return self.too_many(span);
         }
+        // And measured: what is walked by recursion must not get deeper by being put together from pieces.
+        if self.open.len() + node.depth() > MAX_DEPTH {
+            return self.too_deep(span);
+        }
         let node = node.clone();
         self.reader.nodes += node.weight();
         self.put(node, 0)
     }
 
+    /// Goes on: nearly always it is `*.example.com` or `*:80` without quotes, and the rest is fine.
+    fn no_such_anchor(&mut self, name: &str, span: Span) -> Result<(), Stop> {
+        self.reader.complain(
+            span,
+            format!("no anchor `&{name}` stands before this"),
+            Some(format!(
+                "a text that begins with `*` needs quotes: `\"*{name}\"`"
+            )),
+        );
+        let kind = Kind::Unset;
+        self.put(Node { span, kind }, 0)
+    }
+
     fn too_many(&mut self, span: Span) -> Result<(), Stop> {
         self.reader
             .complain(span, format!("more than {MAX_NODES} values"), None);
+        Err(Stop)
+    }
+
+    fn too_deep(&mut self, span: Span) -> Result<(), Stop> {
+        self.reader
+            .complain(span, format!("nested deeper than {MAX_DEPTH} levels"), None);
         Err(Stop)
     }
 

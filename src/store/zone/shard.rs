@@ -16,7 +16,10 @@ use crate::store::algorithm::leaky_bucket::{self, Bucket, Outcome};
 use crate::store::key::{Key, Seeds};
 use crate::store::table::{LARGEST, Table};
 
+// In this order, the half that every charge writes lies beside the lock, and the half that is only read, where the
+// table is, can stay in the caches of all threads.
 #[derive(Debug)]
+#[repr(C)]
 pub(super) struct Shard {
     table: Table<Bucket>,
     /// Every slot once, when there is anything in it at all.
