@@ -195,5 +195,7 @@ fn backups_are_asked_only_when_nobody_else_can_be() {
     for _ in 0..5 {
         assert_eq!(get(weir.address(), "/ok").get("x-origin"), Some("b"));
     }
-    assert_eq!((first.count(), third.count()), (6, 0));
+    // Once more where it was a kept connection that failed, on a new one.
+    assert!(matches!(first.count(), 6 | 7), "{}", first.count());
+    assert_eq!(third.count(), 0);
 }

@@ -72,12 +72,13 @@ servers:
     });
     let mut held: Vec<_> = (0..3)
         .map(|_| {
-            let client = Client::connect(weir.address());
-            client.get("/three/hold?gate=g");
-            client
+            origin.hold("g", || {
+                let client = Client::connect(weir.address());
+                client.get("/three/hold?gate=g");
+                client
+            })
         })
         .collect();
-    origin.gates().await_waiting("g", 3);
     assert_eq!(get(weir.address(), "/three/ok").status, 503);
     origin.gates().open("g");
     for client in &mut held {

@@ -26,11 +26,11 @@ servers:
 
 /// Sends a request and waits until it is at the backend, where it stays until the gate opens.
 fn hold(weir: &Weir, origin: &Origin, gate: &str) -> Client {
-    let before = origin.gates().waiting(gate);
-    let client = Client::connect(weir.address());
-    client.get(&format!("/hold?gate={gate}"));
-    origin.gates().await_waiting(gate, before + 1);
-    client
+    origin.hold(gate, || {
+        let client = Client::connect(weir.address());
+        client.get(&format!("/hold?gate={gate}"));
+        client
+    })
 }
 
 fn comes_free(weir: &Weir) {

@@ -46,6 +46,10 @@ fn hammer(address: SocketAddr, source: Ipv4Addr, during: Duration) -> Heard {
             client.get("/ok");
             let response = client.response();
             first_answer = first_answer.min(millis_since(started));
+            if response.get("connection") == Some("close") {
+                // After `keepalive_requests`.
+                client = Client::connect_from(source, address);
+            }
             match response.status {
                 200 => passed += 1,
                 429 => {

@@ -1,5 +1,7 @@
 //! `limit_conn`: who is in progress is decided by the backend's gates, so nothing here depends on time.
 
+use std::time::Duration;
+
 use super::{Pair, Side, ask};
 use crate::support::eventually;
 
@@ -76,6 +78,8 @@ fn an_idle_connection_takes_no_place() {
         kept.get("/ok");
         verdicts.push(kept.response().status);
         side.release("gate", held, "/ok");
+        // A place comes free a moment after the last byte.
+        std::thread::sleep(Duration::from_millis(200));
         halfway.send("\r\n");
         verdicts.push(halfway.response().status);
         verdicts

@@ -4,6 +4,7 @@
 //! can fall on the other side of a boundary, or it keeps to a timetable and says when it missed it.
 
 mod connections;
+mod random;
 mod requests;
 mod timing;
 
@@ -83,12 +84,10 @@ impl Side<'_> {
 
     /// Sends so many requests that the backend answers only once `gate` opens, and waits until they are there.
     fn hold(&self, count: usize, path: &str, gate: &str) -> Vec<Client> {
-        let already = self.origin.gates().waiting(gate);
-        let held = (0..count)
-            .map(|_| self.begin(&ask(&format!("{path}?gate={gate}"))))
-            .collect();
-        self.origin.gates().await_waiting(gate, already + count);
-        held
+        let ask = ask(&format!("{path}?gate={gate}"));
+        (0..count)
+            .map(|_| self.origin.hold(gate, || self.begin(&ask)))
+            .collect()
     }
 }
 

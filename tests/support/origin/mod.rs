@@ -8,12 +8,14 @@ use std::io::{self, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use parking_lot::Mutex;
+use tokio::time::Instant;
 
 use super::gates::Gates;
 use super::message::{Head, Reader};
-use super::{PATIENCE, eventually};
+use super::{Client, PATIENCE, eventually};
 
 /// A backend.
 #[derive(Debug)]
@@ -91,6 +93,22 @@ impl Origin {
 
     pub(crate) fn gates(&self) -> &Gates {
         &self.shared.gates
+    }
+
+    /// Sends a request that waits behind `gate`, and waits until it does. A place in a `limit_conn` comes free a moment
+    /// after the client has its last byte, so one that is refused is sent again.
+    pub(crate) fn hold(&self, gate: &str, begin: impl Fn() -> Client) -> Client {
+        let before = self.gates().waiting(gate);
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let mut client = begin();
+            while client.is_quiet(Duration::from_millis(2)) {
+                if self.gates().waiting(gate) > before {
+                    return client;
+                }
+            }
+            assert!(Instant::now() < deadline, "nothing comes to gate {gate}");
+        }
     }
 
     /// How many connections were made to it.
