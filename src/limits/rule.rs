@@ -94,7 +94,7 @@ fn ask(
             rule.ask(index, &keyed, now)
         };
         let Decision::Accept { outcome, .. } = decision else {
-            return Some(decision);
+            return Some(decision.until_all_pass(&rules[index + 1..], exchange, now));
         };
         asked.push(Asked {
             rule: index,
@@ -171,6 +171,26 @@ impl Asked {
 }
 
 impl Decision {
+    /// Makes a refusal tell when a retry would pass the `later` rules too, which nobody has asked yet.
+    fn until_all_pass(mut self, later: &[Requests], exchange: &Exchange, now: Millis) -> Self {
+        if let Self::Refuse { retry_after, .. } = &mut self {
+            for rule in later {
+                let Found::Key(keyed) = rule.zone.find(exchange, &rule.terms) else {
+                    continue;
+                };
+                let terms = keyed.terms(&rule.terms);
+                let outcome = rule.zone.store.ask(&keyed.key, now, terms);
+                if let Outcome::Refuse {
+                    retry_after: own, ..
+                } = outcome
+                {
+                    *retry_after = own.max(*retry_after);
+                }
+            }
+        }
+        self
+    }
+
     fn from(rule: usize, keyed: &Keyed, outcome: Outcome) -> Self {
         match outcome {
             Outcome::Refuse {

@@ -41,6 +41,9 @@ pub(super) enum Failure {
     /// The request says it is larger than `client_max_body_size`.
     #[error("client intended to send too large body")]
     TooLarge,
+    /// A transfer coding that two readers might take for two different bodies.
+    #[error("client sent an unsupported transfer coding")]
+    TransferCoding,
     /// The backends could not be made to answer.
     #[error(transparent)]
     Upstream(#[from] upstream::Error),
@@ -75,7 +78,9 @@ impl Failure {
     /// The status it stands for.
     pub(super) fn status(&self) -> StatusCode {
         match self {
-            Self::BadTarget(_) | Self::BadForward(_) => StatusCode::BAD_REQUEST,
+            Self::BadTarget(_) | Self::BadForward(_) | Self::TransferCoding => {
+                StatusCode::BAD_REQUEST
+            }
             Self::Forbidden => StatusCode::FORBIDDEN,
             Self::Method => StatusCode::METHOD_NOT_ALLOWED,
             Self::NoAnswer => StatusCode::from_u16(NO_ANSWER).unwrap_or(StatusCode::NOT_FOUND),
@@ -89,7 +94,7 @@ impl Failure {
     /// After these nobody can say where the next request would begin, or nobody wants it.
     fn ends_connection(&self) -> bool {
         match self {
-            Self::BadTarget(_) | Self::TooLarge | Self::Method => true,
+            Self::BadTarget(_) | Self::TooLarge | Self::Method | Self::TransferCoding => true,
             Self::Upstream(error) => matches!(error, upstream::Error::Client(_)),
             _ => false,
         }
@@ -98,7 +103,7 @@ impl Failure {
     /// Once, here: what went wrong upstream or with a limit was logged where it was seen.
     fn log(&self, exchange: &Exchange) {
         match self {
-            Self::BadTarget(_) | Self::BadForward(_) | Self::Method => {
+            Self::BadTarget(_) | Self::BadForward(_) | Self::Method | Self::TransferCoding => {
                 tracing::info!(client = exchange.peer.text(), "{self}");
             }
             Self::Forbidden | Self::TooLarge => {

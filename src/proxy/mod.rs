@@ -111,6 +111,9 @@ impl Proxy {
         if site.plan.max_body.is_some_and(|limit| announced > limit) {
             return Err(Failure::TooLarge);
         }
+        if !headers::is_plainly_coded(&visit.exchange.head.headers) {
+            return Err(Failure::TransferCoding);
+        }
         if matches!(visit.exchange.head.method, Method::CONNECT | Method::TRACE) {
             return Err(Failure::Method);
         }

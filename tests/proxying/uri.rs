@@ -68,7 +68,7 @@ fn proxy_pass_with_and_without_a_uri_sends_what_nginx_sends() {
 }
 
 #[test]
-fn an_absolute_target_beats_the_host_field() {
+fn an_absolute_target_goes_on_in_origin_form_unless_the_host_is_at_odds_with_it() {
     let origin = Origin::start();
     let weir = Weir::before(
         &origin,
@@ -78,9 +78,14 @@ fn an_absolute_target_beats_the_host_field() {
 ",
     );
     let mut client = Client::connect(weir.address());
-    client.send("GET http://named.test/ok?x HTTP/1.1\r\nHost: other.test\r\n\r\n");
+    client.send("GET http://named.test/ok?x HTTP/1.1\r\nHost: named.test\r\n\r\n");
     assert_eq!(client.response().status, 200);
     let head = origin.only().head;
     assert_eq!(head.word(1), "/ok?x");
     assert_eq!(head.get("x-forwarded-host"), Some("named.test"));
+
+    client.send("GET http://named.test/ok?x HTTP/1.1\r\nHost: other.test\r\n\r\n");
+    assert_eq!(client.response().status, 400);
+    assert!(client.is_closed());
+    assert_eq!(origin.count(), 1);
 }

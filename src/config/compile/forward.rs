@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use http::{HeaderName, HeaderValue, StatusCode};
+use http::{HeaderName, HeaderValue, StatusCode, header};
 
 use super::sites::Levels;
 use super::templates::When;
@@ -203,7 +203,7 @@ impl Compiler<'_> {
             ("host", Variable::ProxyHost),
             ("x-forwarded-for", Variable::ProxyAddXForwardedFor),
             ("x-forwarded-proto", Variable::Scheme),
-            ("x-forwarded-host", Variable::Host),
+            ("x-forwarded-host", Variable::Http(header::HOST)),
         ]
         .into_iter()
         .map(|(name, variable)| SetHeader {

@@ -26,6 +26,20 @@ pub fn end_to_end(headers: &HeaderMap, out: &mut HeaderMap) {
     remove_nominated(headers, out);
 }
 
+/// Whether a request's transfer coding is one that everybody reads alike: none, or `chunked` once. hyper takes others
+/// that end in it, and would leave the rest of the decoding to the backend.
+#[must_use]
+pub fn is_plainly_coded(headers: &HeaderMap) -> bool {
+    let mut codings = headers.get_all(header::TRANSFER_ENCODING).iter();
+    match codings.next() {
+        None => true,
+        Some(coding) => {
+            let coding = coding.as_bytes().trim_ascii();
+            coding.eq_ignore_ascii_case(b"chunked") && codings.next().is_none()
+        }
+    }
+}
+
 /// Takes from an answer what is meant for us, and what nginx hides. `Date` and `Server` stay the backend's.
 ///
 /// An upgrade has to be dealt with before: its fields go too.

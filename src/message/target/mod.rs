@@ -38,6 +38,9 @@ pub enum Error {
     /// Not a name or an address, or its port is not a number.
     #[error("the host is not valid")]
     Host,
+    /// Another host than the one in a target in absolute form: two readers would see two sites.
+    #[error("the Host field is at odds with the target")]
+    HostAtOdds,
     /// HTTP/1.1 asks for one, always.
     #[error("there is no Host field")]
     HostMissing,
@@ -74,13 +77,19 @@ impl Target {
         if needed && field.is_none() {
             return Err(Error::HostMissing);
         }
-        // Checked even where the target in absolute form beats it: a backend may look at it first.
-        let named = field
-            .map(|value| parse_host(value.to_str().map_err(|_| Error::Host)?))
+        let field = field
+            .map(|value| value.to_str().map_err(|_| Error::Host))
             .transpose()?;
-        let host = match authority {
-            Some(authority) => parse_host(authority.as_str())?,
-            None => named.unwrap_or_default(),
+        // RFC 9112 lets the target win. Whoever sends both does not need that, unless to fool somebody.
+        if let (Some(field), Some(authority)) = (field, authority)
+            && !field.eq_ignore_ascii_case(authority.as_str())
+        {
+            return Err(Error::HostAtOdds);
+        }
+        let host = match (authority, field) {
+            (Some(authority), _) => parse_host(authority.as_str())?,
+            (None, Some(field)) => parse_host(field)?,
+            (None, None) => Host::Absent,
         };
         let path = match head.uri.path().as_bytes() {
             path if is_normal(path) => None,

@@ -70,13 +70,16 @@ fn one_host_field_is_needed_and_one_only() {
 }
 
 #[test]
-fn a_target_in_absolute_form_beats_the_host_field() {
-    let found = get("http://Real.example:80/x?y", "other.example").unwrap();
+fn a_target_in_absolute_form_names_the_host_that_the_field_names_too() {
+    let found = get("http://Real.example:80/x?y", "real.example:80").unwrap();
     assert_eq!(found, ("real.example".into(), "/x".into()));
-    assert_eq!(get("http://real.example?y", "h").unwrap().1, "/");
-    assert_eq!(get("http://user@h/", "h"), Err(Error::Host));
+    assert_eq!(get("http://h?y", "h").unwrap().1, "/");
+    assert_eq!(get("http://user@h/", "user@h"), Err(Error::Host));
     assert_eq!(get("ftp://h/", "h"), Err(Error::Scheme));
-    assert_eq!(get("http://real.example/", "b@d"), Err(Error::Host));
+    for at_odds in ["other.example", "real.example:81", "b@d", ""] {
+        let found = get("http://real.example/", at_odds);
+        assert_eq!(found, Err(Error::HostAtOdds), "{at_odds}");
+    }
     let lonely = head("GET", "http://h/", Version::HTTP_11, &[]);
     assert_eq!(Target::parse(&lonely).unwrap_err(), Error::HostMissing);
     let old = head("GET", "http://h/", Version::HTTP_10, &[]);
@@ -86,7 +89,8 @@ fn a_target_in_absolute_form_beats_the_host_field() {
 #[test]
 fn authority_and_star_are_for_connect_and_options() {
     let parse = |method, uri| {
-        let head = head(method, uri, Version::HTTP_11, &["h"]);
+        let host = if method == "CONNECT" { "a:443" } else { "h" };
+        let head = head(method, uri, Version::HTTP_11, &[host]);
         Target::parse(&head)
             .map(|target| (target.host(&head).to_owned(), target.path(&head).to_vec()))
     };
