@@ -2,6 +2,7 @@
 //!
 //! One binary for all of them, because linking costs more than running them.
 
+mod admin;
 mod config_cli;
 mod config_errors;
 mod demo;

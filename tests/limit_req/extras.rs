@@ -89,6 +89,35 @@ fn a_missing_key_is_skipped_or_counted_or_refused() {
 }
 
 #[test]
+fn flooding_a_zone_gives_nobody_a_fresh_bucket() {
+    let origin = Origin::start();
+    let weir = Weir::before(
+        &origin,
+        "log: { level: error, access: off }
+limit_req_zones: { small: { key: $http_x_api_key, size: 32k, rate: 1r/m } }
+servers:
+- listen: LISTEN
+  keepalive_requests: 100000
+  locations:
+  - { path: /, limit_req: { zone: small, burst: 1, nodelay: true }, proxy_pass: 'http://ORIGIN' }
+",
+    );
+    let mut client = Client::connect(weir.address());
+    let mut ask = |key: &str| {
+        client.send(format!(
+            "GET /ok HTTP/1.1\r\nHost: a\r\nX-Api-Key: {key}\r\n\r\n"
+        ));
+        client.response().status
+    };
+    assert_eq!([0; 3].map(|_| ask("attacker")), [200, 200, 429]);
+    // Several times what 32k can hold; each of them owes nothing, so they make room for each other.
+    for number in 0..5000 {
+        assert_eq!(ask(&format!("key {number}")), 200);
+    }
+    assert_eq!(ask("attacker"), 429);
+}
+
+#[test]
 fn clients_over_ipv6_are_limited_by_their_prefix() {
     let origin = Origin::start();
     let weir = Weir::before(

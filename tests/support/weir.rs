@@ -58,6 +58,10 @@ impl Weir {
         self.ports[1].address()
     }
 
+    pub(crate) fn admin_address(&self) -> SocketAddr {
+        self.ports[2].address()
+    }
+
     pub(crate) fn port(&self) -> u16 {
         self.ports[0].number()
     }
