@@ -13,8 +13,10 @@ use std::thread;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
 
+use self::stop::Signals;
 use crate::admin::Admin;
 use crate::clock::Clock;
 use crate::config::plan::Plan;
@@ -27,6 +29,8 @@ use crate::upstream::{self, Upstream};
 /// A gateway, built and not yet running.
 #[derive(Debug)]
 pub struct App {
+    runtime: Runtime,
+    signals: Signals,
     live: Arc<ArcSwap<Live>>,
     sockets: Vec<Vec<Bound>>,
     admin: Option<std::net::TcpListener>,
@@ -66,6 +70,15 @@ impl App {
     /// # Errors
     /// When an address cannot be bound, a name not be resolved or a log not be opened.
     pub fn build(plan: Plan, writer: Writer) -> Result<Self, Error> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(Error::Start)?;
+        // Before anything can be connected to: a signal that comes then must not find us unprepared.
+        let signals = {
+            let _context = runtime.enter();
+            Signals::catch().map_err(Error::Start)?
+        };
         let plan = Arc::new(plan);
         let sockets = bind(&plan)?;
         let admin = plan
@@ -87,6 +100,8 @@ impl App {
         let zones = Zones::build(&plan);
         let live = Live::build(plan, zones, upstreams, access);
         Ok(Self {
+            runtime,
+            signals,
             live: Arc::new(ArcSwap::from_pointee(live)),
             sockets,
             admin,
@@ -99,7 +114,7 @@ impl App {
     ///
     /// # Errors
     /// When a thread, a runtime or a signal handler cannot be had.
-    pub fn run(self) -> Result<(), Error> {
+    pub fn run(mut self) -> Result<(), Error> {
         let stop = CancellationToken::new();
         let grace = self.live.load().plan.shutdown_timeout;
         let admin = Admin::new(Arc::clone(&self.live), self.writer.clone());
@@ -123,25 +138,21 @@ impl App {
             .collect::<Result<Vec<_>, _>>()
             .map_err(Error::Start)?;
 
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .map_err(Error::Start)?;
-        runtime.block_on(async {
+        self.runtime.block_on(async {
             if let Some(listener) = self.admin {
                 let listener = tokio::net::TcpListener::from_std(listener).map_err(Error::Start)?;
                 tokio::spawn(admin.clone().serve(listener, CancellationToken::new()));
             }
             admin.set_ready(true);
             tracing::info!("weir {} is running", env!("CARGO_PKG_VERSION"));
-            stop::wait(&self.writer).await.map_err(Error::Start)?;
+            self.signals.stop(&self.writer).await;
             admin.set_ready(false);
             stop.cancel();
-            stop::drained(loops, grace).await;
+            self.signals.drained(loops, grace).await;
             Ok::<_, Error>(())
         })?;
         // Admin connections may linger; nobody waits for those.
-        runtime.shutdown_timeout(Duration::from_millis(100));
+        self.runtime.shutdown_timeout(Duration::from_millis(100));
         tracing::info!("weir has stopped");
         Ok(())
     }

@@ -3,61 +3,76 @@
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::telemetry::Writer;
 
-/// Waits for a signal that says stop; answers the others meanwhile.
-pub(super) async fn wait(writer: &Writer) -> std::io::Result<()> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut quit = signal(SignalKind::quit())?;
-    let mut reopen = signal(SignalKind::user_defined1())?;
-    let mut hangup = signal(SignalKind::hangup())?;
-    loop {
-        let name = tokio::select! {
-            _ = terminate.recv() => "TERM",
-            _ = interrupt.recv() => "INT",
-            _ = quit.recv() => "QUIT",
-            _ = reopen.recv() => {
-                writer.reopen();
-                tracing::info!("logs are opened again");
-                continue;
-            }
-            // The default would end the process, which is the last thing somebody who asks for a reload wants.
-            _ = hangup.recv() => {
-                tracing::warn!("HUP: reload is not supported by this version; the configuration stays as it is");
-                continue;
-            }
-        };
-        tracing::info!("{name}: stopping; requests in flight may finish");
-        return Ok(());
+/// The signals weir answers to.
+#[derive(Debug)]
+pub(super) struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    quit: Signal,
+    reopen: Signal,
+    hangup: Signal,
+}
+
+impl Signals {
+    /// From here on none of them ends the process on its own.
+    pub(super) fn catch() -> std::io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            quit: signal(SignalKind::quit())?,
+            reopen: signal(SignalKind::user_defined1())?,
+            hangup: signal(SignalKind::hangup())?,
+        })
+    }
+
+    /// Waits for one that says stop; answers the others meanwhile.
+    pub(super) async fn stop(&mut self, writer: &Writer) {
+        loop {
+            let name = tokio::select! {
+                _ = self.terminate.recv() => "TERM",
+                _ = self.interrupt.recv() => "INT",
+                _ = self.quit.recv() => "QUIT",
+                _ = self.reopen.recv() => {
+                    writer.reopen();
+                    tracing::info!("logs are opened again");
+                    continue;
+                }
+                // Whoever asks for a reload does not want the end of the process, which is the default.
+                _ = self.hangup.recv() => {
+                    tracing::warn!("HUP: reload is not supported by this version; the configuration stays as it is");
+                    continue;
+                }
+            };
+            tracing::info!("{name}: stopping; requests in flight may finish");
+            return;
+        }
+    }
+
+    /// Waits for the loops to have drained. A second TERM or INT does not wait.
+    pub(super) async fn drained(
+        &mut self,
+        loops: Vec<JoinHandle<std::io::Result<()>>>,
+        grace: Duration,
+    ) {
+        let joined = tokio::task::spawn_blocking(move || loops.into_iter().for_each(join));
+        tokio::select! {
+            // The loops keep to the same deadline; a second more is for them to notice.
+            _ = tokio::time::timeout(grace + Duration::from_secs(1), joined) => return,
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+        tracing::warn!("second signal: not waiting for what is in flight");
     }
 }
 
-/// Waits for the loops to have drained. A second signal does not wait.
-pub(super) async fn drained(loops: Vec<JoinHandle<std::io::Result<()>>>, grace: Duration) {
-    let joined = tokio::task::spawn_blocking(move || {
-        for event_loop in loops {
-            match event_loop.join() {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => tracing::error!(%error, "an event loop could not run"),
-                Err(_) => tracing::error!("an event loop panicked"),
-            }
-        }
-    });
-    let impatient = async {
-        let (Ok(mut terminate), Ok(mut interrupt)) = (
-            signal(SignalKind::terminate()),
-            signal(SignalKind::interrupt()),
-        ) else {
-            return std::future::pending().await;
-        };
-        tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
-    };
-    tokio::select! {
-        // The loops keep to the same deadline; a second more is for them to notice.
-        _ = tokio::time::timeout(grace + Duration::from_secs(1), joined) => {}
-        () = impatient => tracing::warn!("second signal: not waiting for what is in flight"),
+fn join(event_loop: JoinHandle<std::io::Result<()>>) {
+    match event_loop.join() {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::error!(%error, "an event loop could not run"),
+        Err(_) => tracing::error!("an event loop panicked"),
     }
 }

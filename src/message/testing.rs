@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{Request, StatusCode};
+use http::{Request, StatusCode, Uri};
 
 use super::target::Target;
 use super::{Exchange, Peer, Remote};
@@ -130,7 +130,9 @@ pub(crate) fn request_in(
         .iter()
         .any(|(name, _)| name.eq_ignore_ascii_case("host"))
     {
-        request = request.header("host", "example.com");
+        let target: Uri = uri.parse().unwrap();
+        let host = target.authority().map_or("example.com", |own| own.as_str());
+        request = request.header("host", host);
     }
     for (name, value) in fields {
         request = request.header(*name, *value);
