@@ -76,6 +76,25 @@ impl Refusal {
         &self.name.plain
     }
 
+    /// Whether both are told to the client in the very same words.
+    #[must_use]
+    pub fn reads_like(&self, other: &Self) -> bool {
+        let policy = |refusal: &Self| {
+            refusal
+                .policy
+                .as_ref()
+                .map(HeaderValue::as_bytes)
+                .map(<[u8]>::as_ptr)
+        };
+        Arc::ptr_eq(&self.name, &other.name)
+            && self.status == other.status
+            && self.kind == other.kind
+            && self.quota == other.quota
+            && self.retry_after_seconds() == other.retry_after_seconds()
+            // The text is shared by all refusals of a location, so where it stands says which one it is.
+            && policy(self) == policy(other)
+    }
+
     /// `Retry-After`: whole seconds, rounded up, at least one.
     #[must_use]
     pub fn retry_after_seconds(&self) -> u64 {

@@ -6,8 +6,8 @@
 use bytes::Bytes;
 use http::{HeaderValue, Method, Response, StatusCode, header};
 
-use super::NoAnswer;
 use super::site::NO_ANSWER;
+use super::{NoAnswer, refused};
 use crate::config::plan;
 use crate::limits::Refusal;
 use crate::message::answer::Answer;
@@ -61,13 +61,10 @@ impl Failure {
             return Err(NoAnswer);
         }
         self.log(exchange);
-        let mut answer = Answer::new(status);
-        if let Self::Refused(refusal) = &self {
-            answer = answer.violating(refusal.zone());
-            for (name, value) in refusal.header_fields(site.limit_headers) {
-                answer = answer.with_header(name, value);
-            }
+        if let Self::Refused(refusal) = self {
+            return Ok(refused::respond(refusal, site.limit_headers, exchange));
         }
+        let mut answer = Answer::new(status);
         if self.ends_connection() {
             answer = answer.with_header(header::CONNECTION, HeaderValue::from_static("close"));
             exchange.peer.line.linger_on_close();

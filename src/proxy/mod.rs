@@ -2,6 +2,7 @@
 
 mod failure;
 mod live;
+mod refused;
 mod site;
 mod visit;
 
