@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 
 use super::backend::Backend;
-use super::connect::Connection;
+use super::wire::Wire;
 use crate::clock::{Clock, Millis};
 use crate::config::plan;
 
@@ -34,7 +34,7 @@ struct Pool {
 struct Idle {
     backend: u64,
     since: Millis,
-    connection: Connection,
+    wire: Wire,
 }
 
 thread_local! {
@@ -55,7 +55,7 @@ impl Rules {
 }
 
 /// A kept connection to this backend, if one is left that is still open.
-pub(super) fn take(backend: &Backend, now: Millis) -> Option<Connection> {
+pub(super) fn take(backend: &Backend, now: Millis) -> Option<Wire> {
     let rules = backend.keep;
     loop {
         let idle = POOLS.with_borrow_mut(|pools| {
@@ -63,22 +63,22 @@ pub(super) fn take(backend: &Backend, now: Millis) -> Option<Connection> {
             let warmest = idle.iter().rposition(|idle| idle.backend == backend.id)?;
             Some(idle.remove(warmest))
         })?;
-        if idle.connection.is_ready() && now.since(idle.since) < rules.timeout {
-            return Some(idle.connection);
+        if now.since(idle.since) < rules.timeout && idle.wire.is_quiet() {
+            return Some(idle.wire);
         }
     }
 }
 
 /// Keeps a connection whose answer was read to its end, unless it has carried enough or nobody wants it kept.
-pub(super) fn put(backend: &Backend, connection: Connection, clock: &Clock) {
+pub(super) fn put(backend: &Backend, mut wire: Wire, clock: &Clock) {
     let rules = backend.keep;
-    if rules.most == 0 || connection.requests() >= rules.requests || connection.is_closed() {
+    if rules.most == 0 || wire.requests >= rules.requests || !wire.rest() {
         return;
     }
     let idle = Idle {
         backend: backend.id,
         since: clock.now(),
-        connection,
+        wire,
     };
     // Dropped after the borrow: closing a connection runs code that is not ours.
     let _oldest = POOLS.with_borrow_mut(|pools| {
@@ -115,7 +115,7 @@ fn sweep(rules: Rules, now: Millis) -> Option<Duration> {
         let idle = &mut pools.get_mut(&rules.upstream)?.idle;
         let expired: Vec<_> = idle
             .extract_if(.., |idle| {
-                idle.connection.is_closed() || now.since(idle.since) >= rules.timeout
+                !idle.wire.is_quiet() || now.since(idle.since) >= rules.timeout
             })
             .collect();
         let next = idle
