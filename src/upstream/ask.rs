@@ -10,7 +10,7 @@ use http::{Method, StatusCode};
 
 use super::backend::Backend;
 use super::error::{Error, Stage};
-use super::http1::{Head, Sending};
+use super::http1::{Cargo, Head, Sending};
 use super::interim::Relay;
 use super::retry::Errand;
 use super::wire::Wire;
@@ -36,6 +36,14 @@ pub(super) struct Answer {
 pub(super) struct Failed {
     pub(super) error: Error,
     pub(super) over: Over,
+}
+
+/// A request without an answer.
+#[derive(Debug)]
+pub(super) struct Unanswered {
+    pub(super) error: Error,
+    /// Its body, if nothing of the request was sent.
+    unsent: Option<Cargo>,
 }
 
 /// What kind of connection a request went over.
@@ -121,7 +129,7 @@ async fn attempt(
     now: Millis,
 ) -> Result<Answer, Failed> {
     loop {
-        let (mut wire, over) = connection(backend, over, errand, forward, now)
+        let (wire, over) = connection(backend, over, errand, forward, now)
             .await
             .map_err(|error| Failed {
                 error,
@@ -133,38 +141,57 @@ async fn attempt(
                 Over::Kept => Duration::ZERO,
             });
         }
-        wire.requests += 1;
-        let mut sending = errand.load();
-        let mut call = Call {
-            wire: &mut wire,
-            sending: &mut sending,
-            relay: Relay::new(exchange),
-            method: errand.method(),
-            forward,
-            scanned: 0,
+        let unanswered = match call(wire, errand, exchange, forward, now).await {
+            Ok(answer) => return Ok(answer),
+            Err(unanswered) => unanswered,
         };
-        let error = match poll_fn(|context| call.poll_head(context)).await {
-            Ok(head) => {
-                return Ok(Answer {
-                    head,
-                    wire,
-                    sending,
-                    started: now,
-                    came: now,
-                });
-            }
-            Err(error) => error,
-        };
-        if let Error::Broken(_) = error
-            && let Some(cargo) = sending.into_unsent()
-        {
+        if let Some(cargo) = unanswered.unsent {
             errand.unload(cargo);
             // Nothing was sent: as if this one had never been kept.
             if over == Over::Kept {
                 continue;
             }
         }
-        return Err(Failed { error, over });
+        return Err(Failed {
+            error: unanswered.error,
+            over,
+        });
+    }
+}
+
+/// Sends a request over a connection and waits for the head of its answer.
+pub(super) async fn call(
+    mut wire: Wire,
+    errand: &mut Errand<'_>,
+    exchange: &Exchange,
+    forward: &Forward,
+    now: Millis,
+) -> Result<Answer, Unanswered> {
+    wire.requests += 1;
+    let mut sending = errand.load();
+    let mut call = Call {
+        wire: &mut wire,
+        sending: &mut sending,
+        relay: Relay::new(exchange),
+        method: errand.method(),
+        forward,
+        scanned: 0,
+    };
+    match poll_fn(|context| call.poll_head(context)).await {
+        Ok(head) => Ok(Answer {
+            head,
+            wire,
+            sending,
+            started: now,
+            came: now,
+        }),
+        Err(error) => Err(Unanswered {
+            unsent: match error {
+                Error::Broken(_) => sending.into_unsent(),
+                _ => None,
+            },
+            error,
+        }),
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod answers;
 mod connections;
+mod differential;
 mod faults;
 mod origin;
 mod retries;
