@@ -17,6 +17,8 @@ mod connect;
 mod download;
 mod error;
 mod framing;
+#[cfg(any(fuzzing, test))]
+pub mod fuzzing;
 mod http1;
 mod interim;
 mod pool;

@@ -85,7 +85,10 @@ impl Chunked {
 
     /// Reads on until there is data, or trailers, or nothing left.
     fn skip(&mut self, read: &mut BytesMut) -> Result<(), Malformed> {
-        while !matches!(self.state, State::Data { .. } | State::Trailers | State::Done) {
+        while !matches!(
+            self.state,
+            State::Data { .. } | State::Trailers | State::Done
+        ) {
             let Some(byte) = read.first().copied() else {
                 return Ok(());
             };
@@ -102,7 +105,9 @@ impl Chunked {
     fn step(&mut self, byte: u8) -> Option<State> {
         Some(match (self.state, byte) {
             (State::Size { left, digits }, b'0'..=b'9' | b'a'..=b'f' | b'A'..=b'F') => {
-                let digit = char::from(byte).to_digit(16).filter(|_| digits < MOST_DIGITS);
+                let digit = char::from(byte)
+                    .to_digit(16)
+                    .filter(|_| digits < MOST_DIGITS);
                 State::Size {
                     left: left << 4 | u64::from(digit?),
                     digits: digits + 1,

@@ -6,7 +6,9 @@ use http::{HeaderMap, HeaderName, Method, Uri, header};
 pub(super) fn request(method: &Method, target: &Uri, headers: &HeaderMap, out: &mut Vec<u8>) {
     out.extend_from_slice(method.as_str().as_bytes());
     out.push(b' ');
-    let target = target.path_and_query().map_or("/", |target| target.as_str());
+    let target = target
+        .path_and_query()
+        .map_or("/", |target| target.as_str());
     out.extend_from_slice(target.as_bytes());
     out.extend_from_slice(b" HTTP/1.1\r\n");
     for (name, value) in headers {

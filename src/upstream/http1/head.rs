@@ -8,7 +8,7 @@
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 use http::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Version};
 use hyper::ext::ReasonPhrase;
@@ -38,9 +38,11 @@ impl Head {
     ) -> Result<Option<Self>, Invalid> {
         let mut fields = [const { MaybeUninit::uninit() }; MOST_FIELDS];
         let mut parsed = httparse::Response::new(&mut []);
-        let length = match httparse::ParserConfig::default()
-            .parse_response_with_uninit_headers(&mut parsed, read, &mut fields)
-        {
+        let length = match httparse::ParserConfig::default().parse_response_with_uninit_headers(
+            &mut parsed,
+            read,
+            &mut fields,
+        ) {
             Ok(httparse::Status::Complete(length)) if length <= Self::LARGEST => length,
             Ok(httparse::Status::Partial) if read.len() <= Self::LARGEST => return Ok(None),
             Ok(_) | Err(httparse::Error::TooManyHeaders) => return Err(Invalid::TooLarge),
@@ -61,22 +63,22 @@ impl Head {
 
         // The fields are noted as places first: they borrow what is about to be split.
         let start = read.as_ptr().addr();
-        let place = |part: &[u8]| {
-            let from = part.as_ptr().addr() - start;
-            (from, from + part.len())
-        };
-        let mut places = [((0, 0), (0, 0)); MOST_FIELDS];
-        let count = parsed.headers.len();
-        for (noted, field) in places.iter_mut().zip(parsed.headers.iter()) {
-            *noted = (place(field.name.as_bytes()), place(field.value));
+        let mut places = [Place::default(); MOST_FIELDS];
+        let places = &mut places[..parsed.headers.len()];
+        for (place, field) in places.iter_mut().zip(parsed.headers.iter()) {
+            *place = Place {
+                name: Span::of(field.name.as_bytes(), start),
+                value: Span::of(field.value, start),
+            };
         }
         let text = read.split_to(length).freeze();
-        let mut headers = HeaderMap::with_capacity(count + SPARE);
+        let mut headers = HeaderMap::with_capacity(places.len() + SPARE);
         let mut ends = Ends::default();
-        for ((name_from, name_to), (from, to)) in places.into_iter().take(count) {
-            let name = HeaderName::from_bytes(&text[name_from..name_to])
+        for place in places {
+            let name = HeaderName::from_bytes(&text[place.name.range()])
                 .map_err(|_| Invalid::Unreadable(httparse::Error::HeaderName))?;
-            let value = value(&text, from..to)?;
+            let value = HeaderValue::from_maybe_shared(text.slice(place.value.range()))
+                .map_err(|_| Invalid::Unreadable(httparse::Error::HeaderValue))?;
             ends.note(&name, value.as_bytes(), version);
             headers.append(name, value);
         }
@@ -169,9 +171,33 @@ impl Ends {
     }
 }
 
-fn value(text: &Bytes, place: Range<usize>) -> Result<HeaderValue, Invalid> {
-    HeaderValue::from_maybe_shared(text.slice(place))
-        .map_err(|_| Invalid::Unreadable(httparse::Error::HeaderValue))
+/// Where in a head a field is.
+// Small, because there is room for a hundred of them.
+#[derive(Debug, Clone, Copy, Default)]
+struct Place {
+    name: Span,
+    value: Span,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Span {
+    from: u32,
+    to: u32,
+}
+
+impl Span {
+    /// Where `part` is in the text that starts at this address; a head is never longer than [`Head::LARGEST`].
+    fn of(part: &[u8], start: usize) -> Self {
+        let from = part.as_ptr().addr() - start;
+        Self {
+            from: from as u32,
+            to: (from + part.len()) as u32,
+        }
+    }
+
+    fn range(self) -> Range<usize> {
+        self.from as usize..self.to as usize
+    }
 }
 
 /// Digits and nothing else: `u64::from_str` would take a sign.

@@ -174,7 +174,11 @@ impl Sending {
         let Poll::Ready(frame) = Pin::new(&mut self.upload).poll_frame(context) else {
             return Ok(Poll::Pending);
         };
-        match frame.transpose().map_err(Error::Client)?.map(Frame::into_data) {
+        match frame
+            .transpose()
+            .map_err(Error::Client)?
+            .map(Frame::into_data)
+        {
             Some(Ok(data)) if data.is_empty() => {}
             Some(Ok(data)) => self.add(data),
             Some(Err(frame)) => self.finish(frame.into_trailers().ok().as_ref()),

@@ -2,55 +2,15 @@
 
 use bytes::BytesMut;
 use http::header::CONTENT_LENGTH;
-use http::{HeaderMap, Method, StatusCode, Uri};
+use http::{HeaderMap, Method, Uri};
 use proptest::prelude::*;
 
 use super::chunked::Malformed;
 use super::*;
 use crate::upstream::error::Invalid;
+use crate::upstream::fuzzing::{Answer, read};
 
-/// What is known of an answer once all of it has been read.
-#[derive(Debug, PartialEq)]
-struct Whole {
-    status: StatusCode,
-    body: Vec<u8>,
-    trailers: Option<HeaderMap>,
-    reusable: bool,
-}
-
-/// Reads an answer that comes in pieces; `None` if it is not one, or not all of one.
-fn read<'p>(method: &Method, pieces: impl IntoIterator<Item = &'p [u8]>) -> Option<Whole> {
-    let mut pieces = pieces.into_iter();
-    let mut read = BytesMut::new();
-    let mut head = loop {
-        if let Some(head) = Head::parse(&mut read, method).ok()? {
-            break head;
-        }
-        read.extend_from_slice(pieces.next()?);
-    };
-    let mut whole = Whole {
-        status: head.status,
-        body: Vec::new(),
-        trailers: None,
-        reusable: head.reusable,
-    };
-    loop {
-        match head.reading.next(&mut read).ok()? {
-            Piece::Data(data) => whole.body.extend_from_slice(&data),
-            Piece::End(trailers) => {
-                whole.trailers = trailers;
-                whole.reusable &= read.is_empty();
-                return Some(whole);
-            }
-            Piece::Starved => match pieces.next() {
-                Some(piece) => read.extend_from_slice(piece),
-                None => return head.reading.ends_with_connection().then_some(whole),
-            },
-        }
-    }
-}
-
-fn at_once(text: &str) -> Option<Whole> {
+fn at_once(text: &str) -> Option<Answer> {
     read(&Method::GET, [text.as_bytes()])
 }
 
@@ -232,7 +192,11 @@ fn an_answer_reads_the_same_wherever_it_is_cut() {
         let bytes = text.as_bytes();
         for cut in 0..=bytes.len() {
             let (one, two) = bytes.split_at(cut);
-            assert_eq!(read(&Method::GET, [one, two]).as_ref(), Some(&whole), "{cut}");
+            assert_eq!(
+                read(&Method::GET, [one, two]).as_ref(),
+                Some(&whole),
+                "{cut}"
+            );
             if !text.starts_with("HTTP/1.0") && cut < bytes.len() {
                 assert_eq!(read(&Method::GET, [one]), None, "{text} up to {cut}");
             }

@@ -17,7 +17,7 @@ use crate::upstream::wire::{Socket, Wire};
 /// What came of an answer.
 #[derive(Debug, PartialEq)]
 enum Outcome {
-    Answer(Answered),
+    Answer(Box<Answered>),
     Refused,
 }
 
@@ -50,7 +50,7 @@ impl Outcome {
                 }
             }
         }
-        Self::Answer(answered)
+        Self::Answer(Box::new(answered))
     }
 }
 
@@ -181,9 +181,11 @@ fn answer() -> impl Strategy<Value = String> {
         "HTTP/1.1 404",
         "HTTP/1.1 599 Some \t words",
         "HTTP/1.0 200 OK",
-        "HTTP/2.0 200 OK",
-        "HTTP/1.1 20 Short",
     ]);
+    let status = prop_oneof![
+        9 => status,
+        1 => prop::sample::select(vec!["HTTP/2.0 200 OK", "HTTP/1.1 20 Short"]),
+    ];
     let fields = prop::sample::select(vec![
         "",
         "x: y\r\n",
@@ -191,10 +193,11 @@ fn answer() -> impl Strategy<Value = String> {
         "connection: close\r\n",
         "Connection: keep-alive\r\nempty:\r\n",
         "obs: \u{fc}\r\n",
-        "bad name: x\r\n",
-        "folded: a\r\n b\r\n",
-        ": x\r\n",
     ]);
+    let fields = prop_oneof![
+        9 => fields,
+        1 => prop::sample::select(vec!["bad name: x\r\n", "folded: a\r\n b\r\n", ": x\r\n"]),
+    ];
     (interim, status, fields, framed())
         .prop_filter("a coding from HTTP/1.0", |(_, status, _, framed)| {
             !(status.starts_with("HTTP/1.0") && framed.starts_with("Transfer"))
