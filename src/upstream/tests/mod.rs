@@ -4,6 +4,7 @@ mod answers;
 mod connections;
 mod differential;
 mod faults;
+mod flow;
 mod origin;
 mod retries;
 
