@@ -35,7 +35,9 @@ pub(super) struct Answer {
 #[derive(Debug)]
 pub(super) struct Failed {
     pub(super) error: Error,
-    pub(super) over: Over,
+    over: Over,
+    // Nothing of an answer was seen.
+    silent: bool,
 }
 
 /// A request without an answer.
@@ -44,6 +46,7 @@ pub(super) struct Unanswered {
     pub(super) error: Error,
     /// Its body, if nothing of the request was sent.
     unsent: Option<Cargo>,
+    silent: bool,
 }
 
 /// What kind of connection a request went over.
@@ -59,7 +62,7 @@ impl Failed {
     /// Whether it says nothing about the backend: it may close a connection that it has no request on, and ours
     /// was under way then.
     pub(super) fn is_stale(&self) -> bool {
-        self.over == Over::Kept && matches!(self.error, Error::Broken(_))
+        self.over == Over::Kept && self.silent && matches!(self.error, Error::Broken(_))
     }
 }
 
@@ -134,6 +137,7 @@ async fn attempt(
             .map_err(|error| Failed {
                 error,
                 over: Over::Fresh,
+                silent: true,
             })?;
         if let Some(attempt) = exchange.attempts.last_mut() {
             attempt.connect = Some(match over {
@@ -155,6 +159,7 @@ async fn attempt(
         return Err(Failed {
             error: unanswered.error,
             over,
+            silent: unanswered.silent,
         });
     }
 }
@@ -177,7 +182,9 @@ pub(super) async fn call(
         forward,
         scanned: 0,
     };
-    match poll_fn(|context| call.poll_head(context)).await {
+    let called = poll_fn(|context| call.poll_head(context)).await;
+    let interim = call.relay.is_used();
+    match called {
         Ok(head) => Ok(Answer {
             head,
             wire,
@@ -191,6 +198,7 @@ pub(super) async fn call(
                 _ => None,
             },
             error,
+            silent: wire.read.is_empty() && !interim,
         }),
     }
 }

@@ -169,12 +169,12 @@ impl Download {
 }
 
 impl Source {
-    /// The next piece; never [`Piece::Starved`].
+    /// The next piece, as soon as there is one.
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Piece, Error>> {
         loop {
             match self.reading.next(&mut self.wire.read) {
-                Ok(Piece::Starved) => {}
-                Ok(piece) => return Poll::Ready(Ok(piece)),
+                Ok(None) => {}
+                Ok(Some(piece)) => return Poll::Ready(Ok(piece)),
                 Err(malformed) => {
                     let error = io::Error::new(io::ErrorKind::InvalidData, malformed);
                     return Poll::Ready(Err(Error::Truncated(error)));
@@ -236,7 +236,6 @@ impl Body for Download {
                 this.complete = true;
                 trailers.map(|trailers| Ok(Frame::trailers(trailers)))
             }
-            Ok(Piece::Starved) => return Poll::Pending,
             Err(error) => Some(Err(this.fail(error))),
         })
     }

@@ -35,9 +35,9 @@ pub fn read<'p>(method: &Method, pieces: impl IntoIterator<Item = &'p [u8]>) -> 
     let mut body = Vec::new();
     let trailers = loop {
         match head.reading.next(&mut read).ok()? {
-            Piece::Data(data) => body.extend_from_slice(&data),
-            Piece::End(trailers) => break trailers,
-            Piece::Starved => match pieces.next() {
+            Some(Piece::Data(data)) => body.extend_from_slice(&data),
+            Some(Piece::End(trailers)) => break trailers,
+            None => match pieces.next() {
                 Some(piece) => read.extend_from_slice(piece),
                 None if head.reading.ends_with_connection() => break None,
                 None => return None,

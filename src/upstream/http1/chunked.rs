@@ -53,8 +53,8 @@ impl Chunked {
         }
     }
 
-    /// The next piece of what was read.
-    pub(super) fn next(&mut self, read: &mut BytesMut) -> Result<Piece, Malformed> {
+    /// The next piece of what was read; `None` if more has to be read first.
+    pub(super) fn next(&mut self, read: &mut BytesMut) -> Result<Option<Piece>, Malformed> {
         self.skip(read)?;
         Ok(match &mut self.state {
             State::Data { left } if !read.is_empty() => {
@@ -62,11 +62,11 @@ impl Chunked {
                 if *left == 0 {
                     self.state = State::DataReturn;
                 }
-                Piece::Data(data)
+                Some(Piece::Data(data))
             }
             State::Trailers => return self.trailers(read),
-            State::Done => Piece::End(None),
-            _ => Piece::Starved,
+            State::Done => Some(Piece::End(None)),
+            _ => None,
         })
     }
 
@@ -78,7 +78,7 @@ impl Chunked {
             return None;
         }
         match self.trailers(read) {
-            Ok(Piece::End(trailers)) => Some(trailers),
+            Ok(Some(Piece::End(trailers))) => Some(trailers),
             _ => None,
         }
     }
@@ -135,19 +135,19 @@ impl Chunked {
         })
     }
 
-    fn trailers(&mut self, read: &mut BytesMut) -> Result<Piece, Malformed> {
+    fn trailers(&mut self, read: &mut BytesMut) -> Result<Option<Piece>, Malformed> {
         if read.starts_with(b"\r\n") {
             read.advance(2);
             self.state = State::Done;
-            return Ok(Piece::End(None));
+            return Ok(Some(Piece::End(None)));
         }
         let found = trailers(read);
         match found {
-            Ok(None) => return Ok(Piece::Starved),
+            Ok(None) => {}
             Ok(Some(_)) => self.state = State::Done,
             Err(Malformed) => self.state = State::Lost,
         }
-        found.map(Piece::End)
+        Ok(found?.map(|trailers| Piece::End(Some(trailers))))
     }
 
     fn spend(&mut self) -> Option<()> {

@@ -20,9 +20,8 @@ pub(in crate::upstream) enum Reading {
 #[derive(Debug)]
 pub(in crate::upstream) enum Piece {
     Data(Bytes),
+    /// The end, with what came after the body.
     End(Option<HeaderMap>),
-    /// More has to be read first.
-    Starved,
 }
 
 impl Reading {
@@ -35,15 +34,18 @@ impl Reading {
         Self::Chunked(Chunked::new())
     }
 
-    /// The next piece, off the front of what was read.
-    pub(in crate::upstream) fn next(&mut self, read: &mut BytesMut) -> Result<Piece, Malformed> {
-        match self {
-            Self::Chunked(chunked) => chunked.next(read),
-            Self::Length(0) => Ok(Piece::End(None)),
-            Self::Length(_) | Self::UntilClose if read.is_empty() => Ok(Piece::Starved),
-            Self::Length(left) => Ok(Piece::Data(take(left, read))),
-            Self::UntilClose => Ok(Piece::Data(read.split().freeze())),
-        }
+    /// The next piece, off the front of what was read; `None` if more has to be read first.
+    pub(in crate::upstream) fn next(
+        &mut self,
+        read: &mut BytesMut,
+    ) -> Result<Option<Piece>, Malformed> {
+        Ok(match self {
+            Self::Chunked(chunked) => return chunked.next(read),
+            Self::Length(0) => Some(Piece::End(None)),
+            Self::Length(_) | Self::UntilClose if read.is_empty() => None,
+            Self::Length(left) => Some(Piece::Data(take(left, read))),
+            Self::UntilClose => Some(Piece::Data(read.split().freeze())),
+        })
     }
 
     /// The end, if nothing but it comes next and it is there already.

@@ -25,7 +25,7 @@ fn framed(fields: &str) -> Result<Option<Head>, Invalid> {
 fn body(text: &str) -> Result<Vec<u8>, Malformed> {
     let (mut reading, mut read) = (Reading::chunked(), BytesMut::from(text));
     let mut body = Vec::new();
-    while let Piece::Data(data) = reading.next(&mut read)? {
+    while let Some(Piece::Data(data)) = reading.next(&mut read)? {
         body.extend_from_slice(&data);
     }
     Ok(body)
@@ -155,7 +155,7 @@ fn what_is_not_a_chunk_is_found_out() {
 #[test]
 fn what_cannot_be_read_stays_unreadable() {
     let (mut reading, mut read) = (Reading::chunked(), BytesMut::from("1\r\na\rX0\r\n\r\n"));
-    assert!(matches!(reading.next(&mut read), Ok(Piece::Data(_))));
+    assert!(matches!(reading.next(&mut read), Ok(Some(Piece::Data(_)))));
     assert!(reading.end(&mut read).is_none());
     assert!(reading.next(&mut read).is_err());
     assert!(reading.next(&mut read).is_err());
@@ -175,7 +175,7 @@ fn the_end_is_seen_with_the_last_data() {
     let mut read = BytesMut::from("2\r\nok\r\n0\r\nx-sum: 1\r\n\r\n");
     let mut reading = Reading::chunked();
     assert!(reading.end(&mut read).is_none());
-    assert!(matches!(reading.next(&mut read), Ok(Piece::Data(data)) if data == "ok"));
+    assert!(matches!(reading.next(&mut read), Ok(Some(Piece::Data(data))) if data == "ok"));
     let trailers = reading.end(&mut read).unwrap().unwrap();
     assert_eq!(trailers["x-sum"], "1");
 }
