@@ -74,6 +74,9 @@ impl Download {
         let over = answer.sending.is_over();
         let reading = std::mem::replace(&mut answer.head.reading, Reading::nothing());
         let here = reading.is_within(&answer.wire.read);
+        if let Some(length) = reading.size_hint().exact().filter(|_| !here) {
+            answer.wire.expect(length);
+        }
         let mut download = Self {
             source: Some(Source {
                 reusable: answer.head.reusable && (!over || answer.sending.has_arrived()),

@@ -96,21 +96,25 @@ pub(super) fn put(backend: &Backend, mut wire: Wire, clock: &Clock) {
     });
 }
 
-/// Closes what is kept too long, until nothing is kept. One timer for all connections of an upstream: they are
-/// in the order of their time.
+/// Closes what is kept too long or was closed by its backend, until nothing is kept. One timer for all connections of
+/// an upstream, and nobody who waits on each.
 fn spawn_sweeper(rules: Rules, clock: &Clock) -> JoinHandle<()> {
     let clock = clock.clone();
     tokio::spawn(async move {
-        tokio::time::sleep(rules.timeout).await;
-        while let Some(next) = sweep(rules, clock.now()) {
-            tokio::time::sleep(next).await;
+        let mut next = rules.timeout;
+        loop {
+            tokio::time::sleep(next.min(LOOK)).await;
+            match sweep(rules, clock.now()) {
+                Some(due) => next = due,
+                None => return,
+            }
         }
     })
 }
 
 /// Closes what is over its time or was closed by its backend; `None` if nothing is left, else how long until
 /// there is something to do.
-fn sweep(rules: Rules, now: Millis) -> Option<Duration> {
+pub(super) fn sweep(rules: Rules, now: Millis) -> Option<Duration> {
     let (_expired, next) = POOLS.with_borrow_mut(|pools| {
         let idle = &mut pools.get_mut(&rules.upstream)?.idle;
         let expired: Vec<_> = idle
@@ -128,6 +132,9 @@ fn sweep(rules: Rules, now: Millis) -> Option<Duration> {
     })?;
     next
 }
+
+/// How long a connection that its backend closed may lie around.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// How many connections of this backend's upstream this thread keeps.
 #[cfg(test)]

@@ -106,6 +106,12 @@ impl Wire {
         }
     }
 
+    /// Prepares for this many bytes more.
+    pub(super) fn expect(&mut self, bytes: u64) {
+        let bytes = usize::try_from(bytes).unwrap_or(LONGEST);
+        self.reach = bytes.clamp(SHORTEST, LONGEST);
+    }
+
     /// Makes it ready to wait for its next request and gives its memory back; false if it cannot carry another,
     /// because more came than was asked for.
     pub(super) fn rest(&mut self) -> bool {
