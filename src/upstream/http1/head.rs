@@ -211,6 +211,5 @@ fn number(text: &[u8]) -> Option<u64> {
 
 /// How many fields a head may have; hyper's number, too.
 const MOST_FIELDS: usize = 100;
-/// Fields that may be added on the way to the client (`Connection`): no second allocation for them. Not more, which would
-/// double the map of a usual answer and take it out of reach of the allocator's short way.
+/// Fields that may be added on the way to the client (`Connection`): the map need not grow for them.
 const SPARE: usize = 1;
