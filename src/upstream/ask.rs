@@ -1,39 +1,52 @@
 //! One try at one backend: a connection, the request, the head of an answer, and what is remembered of it.
 
-use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::future::poll_fn;
+use std::io;
 use std::sync::Arc;
-use std::task::{Poll, ready};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use http::{Response, StatusCode};
-use hyper::body::Incoming;
-use tokio::time::Instant;
+use http::{Method, StatusCode};
 
 use super::backend::Backend;
-use super::connect::Connection;
 use super::error::{Error, Stage};
+use super::http1::{Cargo, Head, Sending};
+use super::interim::Relay;
 use super::retry::Errand;
-use super::sending::Watch;
-use super::{framing, interim, pool};
-use crate::clock::{Clock, Deadline, Millis};
+use super::wire::Wire;
+use super::{connect, pool};
+use crate::clock::{Clock, Millis};
 use crate::config::plan::Forward;
 use crate::message::{Attempt, Exchange};
 
 /// The head of an answer, and what its body comes from.
 #[derive(Debug)]
 pub(super) struct Answer {
-    pub(super) response: Response<Incoming>,
-    pub(super) connection: Connection,
-    pub(super) watch: Option<Arc<Watch>>,
+    pub(super) head: Head,
+    pub(super) wire: Wire,
+    /// The request, of which more may have to be sent.
+    pub(super) sending: Sending,
     pub(super) started: Millis,
+    /// When its head was there.
+    pub(super) came: Millis,
 }
 
 /// A try without an answer.
 #[derive(Debug)]
 pub(super) struct Failed {
     pub(super) error: Error,
-    pub(super) over: Over,
+    over: Over,
+    // Nothing of an answer was seen.
+    silent: bool,
+}
+
+/// A request without an answer.
+#[derive(Debug)]
+pub(super) struct Unanswered {
+    pub(super) error: Error,
+    /// Its body, if nothing of the request was sent.
+    unsent: Option<Cargo>,
+    silent: bool,
 }
 
 /// What kind of connection a request went over.
@@ -49,7 +62,7 @@ impl Failed {
     /// Whether it says nothing about the backend: it may close a connection that it has no request on, and ours
     /// was under way then.
     pub(super) fn is_stale(&self) -> bool {
-        self.over == Over::Kept && matches!(self.error, Error::Broken(_))
+        self.over == Over::Kept && self.silent && matches!(self.error, Error::Broken(_))
     }
 }
 
@@ -61,8 +74,8 @@ pub(super) async fn ask(
     exchange: &mut Exchange,
     forward: &Forward,
     clock: &Clock,
+    now: Millis,
 ) -> Result<Answer, Failed> {
-    let started = clock.now();
     exchange.attempts.push(Attempt {
         address: Arc::clone(&backend.name),
         status: None,
@@ -70,12 +83,13 @@ pub(super) async fn ask(
         header: None,
         response: None,
     });
-    let mut tried = attempt(backend, over, errand, exchange, forward, clock).await;
-    let taken = clock.now().since(started);
+    let mut tried = attempt(backend, over, errand, exchange, forward, clock, now).await;
+    let came = clock.now();
+    let taken = came.since(now);
     let (status, header) = match &mut tried {
         Ok(answer) => {
-            answer.started = started;
-            (Some(answer.response.status()), Some(taken))
+            answer.came = came;
+            (Some(answer.head.status), Some(taken))
         }
         Err(failed) => {
             report(&failed.error, &backend.name, exchange);
@@ -115,52 +129,77 @@ async fn attempt(
     exchange: &mut Exchange,
     forward: &Forward,
     clock: &Clock,
+    now: Millis,
 ) -> Result<Answer, Failed> {
-    let started = clock.now();
     loop {
-        let (mut connection, over) = connection(backend, over, errand, forward, clock)
+        let (wire, over) = connection(backend, over, errand, forward, now)
             .await
             .map_err(|error| Failed {
                 error,
                 over: Over::Fresh,
+                silent: true,
             })?;
         if let Some(attempt) = exchange.attempts.last_mut() {
             attempt.connect = Some(match over {
-                Over::Fresh => clock.now().since(started),
+                Over::Fresh => clock.now().since(now),
                 Over::Kept => Duration::ZERO,
             });
         }
-        let mut request = errand.load(over == Over::Kept);
-        interim::pass_on(&mut request, exchange);
-        let watch = request.body().watch();
-        let answer = connection.send(request, forward.send_timeout);
-        let error = match head(answer, watch.as_deref(), forward.read_timeout).await {
-            Ok(Ok(response)) => match checked(response) {
-                Ok(response) => {
-                    return Ok(Answer {
-                        response,
-                        connection,
-                        watch,
-                        started,
-                    });
-                }
-                Err(error) => error,
-            },
-            Ok(Err(mut failure)) => match failure.take_message() {
-                Some(request) => {
-                    errand.unload(request);
-                    // Nothing was sent: as if this one had never been kept.
-                    if over == Over::Kept {
-                        continue;
-                    }
-                    Error::before_head(failure.into_error())
-                }
-                None if connection.has_stalled() => Error::Timeout(Stage::Send),
-                None => Error::before_head(failure.into_error()),
-            },
-            Err(error) => error,
+        let unanswered = match call(wire, errand, exchange, forward, now).await {
+            Ok(answer) => return Ok(answer),
+            Err(unanswered) => unanswered,
         };
-        return Err(Failed { error, over });
+        if let Some(cargo) = unanswered.unsent {
+            errand.unload(cargo);
+            // Nothing was sent: as if this one had never been kept.
+            if over == Over::Kept {
+                continue;
+            }
+        }
+        return Err(Failed {
+            error: unanswered.error,
+            over,
+            silent: unanswered.silent,
+        });
+    }
+}
+
+/// Sends a request over a connection and waits for the head of its answer.
+pub(super) async fn call(
+    mut wire: Wire,
+    errand: &mut Errand<'_>,
+    exchange: &Exchange,
+    forward: &Forward,
+    now: Millis,
+) -> Result<Answer, Unanswered> {
+    wire.requests += 1;
+    let mut sending = errand.load();
+    let mut call = Call {
+        wire: &mut wire,
+        sending: &mut sending,
+        relay: Relay::new(exchange),
+        method: errand.method(),
+        forward,
+        scanned: 0,
+    };
+    let called = poll_fn(|context| call.poll_head(context)).await;
+    let interim = call.relay.is_used();
+    match called {
+        Ok(head) => Ok(Answer {
+            head,
+            wire,
+            sending,
+            started: now,
+            came: now,
+        }),
+        Err(error) => Err(Unanswered {
+            unsent: match error {
+                Error::Broken(_) => sending.into_unsent(),
+                _ => None,
+            },
+            error,
+            silent: wire.read.is_empty() && !interim,
+        }),
     }
 }
 
@@ -170,57 +209,97 @@ async fn connection(
     over: Over,
     errand: &Errand<'_>,
     forward: &Forward,
-    clock: &Clock,
-) -> Result<(Connection, Over), Error> {
+    now: Millis,
+) -> Result<(Wire, Over), Error> {
     while over == Over::Kept
-        && let Some(connection) = pool::take(backend, clock.now())
+        && let Some(wire) = pool::take(backend, now)
     {
         // What cannot be sent twice must not go into a connection that was just closed: give the event loop the
         // chance to notice. Others find out by trying, which is cheaper.
         if !errand.is_repeatable() {
             tokio::task::yield_now().await;
-            if !connection.is_ready() {
+            if !wire.is_quiet() {
                 continue;
             }
         }
         backend.count_reused();
-        return Ok((connection, Over::Kept));
+        return Ok((wire, Over::Kept));
     }
-    let connection = Connection::open(backend, forward.connect_timeout).await?;
-    Ok((connection, Over::Fresh))
+    let wire = connect::open(backend, forward.connect_timeout).await?;
+    Ok((wire, Over::Fresh))
 }
 
-/// Waits for an answer's head: `timeout` in all, as nginx does, however it drips; counted from the end of the
-/// request's body, whose own pauses have limits of their own.
-async fn head<T>(
-    answer: impl Future<Output = T>,
-    watch: Option<&Watch>,
-    timeout: Duration,
-) -> Result<T, Error> {
-    let mut answer = pin!(answer);
-    let mut deadline = Deadline::default();
-    poll_fn(|context| {
-        if let Poll::Ready(answer) = answer.as_mut().poll(context) {
-            return Poll::Ready(Ok(answer));
+/// A request on its way and an answer not come yet.
+struct Call<'c> {
+    wire: &'c mut Wire,
+    sending: &'c mut Sending,
+    relay: Relay<'c>,
+    method: &'c Method,
+    forward: &'c Forward,
+    // How much of what was read has been looked at.
+    scanned: usize,
+}
+
+impl Call<'_> {
+    /// Sends the request and waits for the answer's head, both at once: a backend may answer before it has heard
+    /// all.
+    fn poll_head(&mut self, context: &mut Context<'_>) -> Poll<Result<Head, Error>> {
+        let timeout = self.forward.send_timeout;
+        if let Poll::Ready(sent) = self.sending.poll(self.wire, timeout, context) {
+            sent?;
         }
-        deadline.start(timeout);
+        // Interim answers without end would keep reading busy and never let it wait.
+        if self.relay.is_used() && self.poll_overdue(context).is_ready() {
+            return Poll::Ready(Err(Error::Timeout(Stage::Head)));
+        }
         loop {
-            ready!(deadline.poll_passed(context));
-            let now = Instant::now();
-            let ended = watch.map(|watch| watch.ended().unwrap_or(now));
-            match ended.and_then(|ended| ended.checked_add(timeout)) {
-                Some(due) if due > now => deadline.set(due),
-                _ => return Poll::Ready(Err(Error::Timeout(Stage::Head))),
+            if let Some(head) = self.head()? {
+                self.wire.patience.clear();
+                return Poll::Ready(Ok(head));
+            }
+            match self.wire.poll_read(context).map_err(Error::Broken)? {
+                Poll::Ready(0) => {
+                    let end = io::ErrorKind::UnexpectedEof;
+                    return Poll::Ready(Err(Error::Broken(end.into())));
+                }
+                Poll::Ready(_) => {}
+                Poll::Pending => break,
             }
         }
-    })
-    .await
-}
+        ready!(self.poll_overdue(context));
+        Poll::Ready(Err(Error::Timeout(Stage::Head)))
+    }
 
-fn checked(response: Response<Incoming>) -> Result<Response<Incoming>, Error> {
-    let (head, body) = response.into_parts();
-    framing::check(&head).map_err(Error::InvalidHeader)?;
-    Ok(Response::from_parts(head, body))
+    /// The answer's head, if all of it has been read.
+    fn head(&mut self) -> Result<Option<Head>, Error> {
+        let read = &mut self.wire.read;
+        // A head that drips is not parsed again for every byte: only where a line has ended, or too much has come.
+        while read.len() > self.scanned
+            && (self.scanned == 0
+                || read[self.scanned..].contains(&b'\n')
+                || read.len() > Head::LARGEST)
+        {
+            match Head::parse(read, self.method).map_err(Error::InvalidHeader)? {
+                Some(head) if head.status.is_informational() => {
+                    self.relay.pass(head.status, &head.headers);
+                    self.scanned = 0;
+                }
+                Some(head) => return Ok(Some(head)),
+                None => self.scanned = read.len(),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Ready when the head has been awaited for too long: `read_timeout` in all, as in nginx, however it drips;
+    /// counted from the end of the request, whose own pauses have limits of their own.
+    fn poll_overdue(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        if !self.sending.is_over() {
+            return Poll::Pending;
+        }
+        self.wire.patience.start(self.forward.read_timeout);
+        self.wire.patience.poll_passed(context)
+    }
 }
 
 /// The status that a failure is shown as, as in nginx; none for what the client did.

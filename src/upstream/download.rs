@@ -3,6 +3,7 @@
 //! It owns the connection it is read from. Read to its end, the connection is kept for the next request; let go
 //! before, it is closed on the spot, because what is left on it belongs to nobody.
 
+use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,89 +11,93 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Response, Version};
+use http::{HeaderMap, Response};
 use http_body::{Body, Frame, SizeHint};
-use hyper::body::Incoming;
 
 use super::ask::Answer;
 use super::backend::Lease;
-use super::connect::Connection;
 use super::error::{Error, Stage};
+use super::http1::{Piece, Reading, Sending};
 use super::pool;
-use super::sending::Watch;
-use crate::clock::{Clock, Deadline, Millis};
+use super::wire::Wire;
+use crate::clock::{Clock, Millis};
+use crate::config::plan::Forward;
 use crate::message::Peer;
 
 /// An answer's body.
 #[derive(Debug)]
 pub struct Download {
-    incoming: Incoming,
     // `None` once the answer is over, in whatever way.
     source: Option<Source>,
-    keep: Keep,
-    pause: Duration,
-    deadline: Deadline,
+    // Those of an answer that is over and was asked for its last data only.
+    trailers: Option<HeaderMap>,
     complete: bool,
     started: Millis,
     taken: Option<Duration>,
-    stopwatch: Option<Stopwatch>,
+    stopwatch: Option<Arc<AtomicU64>>,
     clock: Clock,
     peer: Arc<Peer>,
 }
 
+/// Where it comes from.
 #[derive(Debug)]
 struct Source {
-    connection: Connection,
-    watch: Option<Arc<Watch>>,
+    wire: Wire,
+    reading: Reading,
+    // What is left to send of the request, which the answer overtook. Boxed: it seldom does.
+    sending: Option<Box<Sending>>,
+    reusable: bool,
     lease: Lease,
-}
-
-/// Whether a connection is kept when its answer is over.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Keep {
-    /// Not one to a backend of HTTP/1.0, as in nginx: hyper would speak 1.0 too from then on, which has no way to
-    /// send a body of unknown length.
-    Never,
-    /// If request and answer are whole.
-    Whole,
+    read_timeout: Duration,
+    send_timeout: Duration,
 }
 
 /// Tells how long an answer took after its [`Download`] has been handed to somebody else.
 #[derive(Debug, Clone)]
-pub struct Stopwatch(Arc<AtomicU64>);
+pub struct Stopwatch(Time);
+
+#[derive(Debug, Clone)]
+enum Time {
+    Known(Duration),
+    /// In milliseconds, once it is known.
+    Running(Arc<AtomicU64>),
+}
 
 impl Download {
     pub(super) fn begin(
-        answer: Answer,
+        mut answer: Answer,
         lease: Lease,
-        pause: Duration,
+        forward: &Forward,
         clock: &Clock,
-        peer: &Arc<Peer>,
+        peer: Arc<Peer>,
     ) -> Response<Self> {
-        let old = answer.response.version() == Version::HTTP_10;
-        answer.response.map(|incoming| {
-            let mut download = Self {
-                incoming,
-                source: Some(Source {
-                    connection: answer.connection,
-                    watch: answer.watch,
-                    lease,
-                }),
-                keep: if old { Keep::Never } else { Keep::Whole },
-                pause,
-                deadline: Deadline::default(),
-                complete: false,
-                started: answer.started,
-                taken: None,
-                stopwatch: None,
-                clock: clock.clone(),
-                peer: Arc::clone(peer),
-            };
-            if download.incoming.is_end_stream() {
-                download.complete();
-            }
-            download
-        })
+        let over = answer.sending.is_over();
+        let reading = std::mem::replace(&mut answer.head.reading, Reading::nothing());
+        let here = reading.is_within(&answer.wire.read);
+        if let Some(length) = reading.size_hint().exact().filter(|_| !here) {
+            answer.wire.expect(length);
+        }
+        let mut download = Self {
+            source: Some(Source {
+                reusable: answer.head.reusable && (!over || answer.sending.has_arrived()),
+                wire: answer.wire,
+                reading,
+                sending: (!over).then(|| Box::new(answer.sending)),
+                lease,
+                read_timeout: forward.read_timeout,
+                send_timeout: forward.send_timeout,
+            }),
+            trailers: None,
+            complete: false,
+            started: answer.started,
+            // An answer that came whole has taken what it took, whenever it is passed on.
+            taken: here.then(|| answer.came.since(answer.started)),
+            stopwatch: None,
+            clock: clock.clone(),
+            peer,
+        };
+        download.end_if_over();
+        answer.head.into_response(download)
     }
 
     /// How long the answer took from the try's beginning to its last byte; `None` while it goes on.
@@ -102,54 +107,54 @@ impl Download {
     }
 
     /// Something to ask [`Download::finished_after`] when this is out of reach.
-    // Only made when asked for: an answer whose times nobody logs does without.
+    // Nothing is shared where the time is known already, as it is of most answers.
     pub fn stopwatch(&mut self) -> Stopwatch {
-        let taken = self.taken;
-        self.stopwatch
-            .get_or_insert_with(|| {
-                let stopwatch = Stopwatch(Arc::new(AtomicU64::new(RUNNING)));
-                if let Some(taken) = taken {
-                    stopwatch.stop(taken);
-                }
-                stopwatch
-            })
-            .clone()
+        Stopwatch(match self.taken {
+            Some(taken) => Time::Known(taken),
+            None => Time::Running(Arc::clone(
+                self.stopwatch
+                    .get_or_insert_with(|| Arc::new(AtomicU64::new(RUNNING))),
+            )),
+        })
+    }
+
+    /// Ends it if its end was read already.
+    fn end_if_over(&mut self) {
+        if let Some(source) = &mut self.source
+            && let Some(trailers) = source.reading.end(&mut source.wire.read)
+        {
+            self.finish();
+            self.complete = trailers.is_none();
+            self.trailers = trailers;
+        }
     }
 
     /// All of it was read.
-    fn complete(&mut self) {
-        self.complete = true;
+    fn finish(&mut self) {
         self.stop();
-        let Some(source) = self.source.take() else {
+        let Some(mut source) = self.source.take() else {
             return;
         };
         // An answer that came before its request was all sent leaves a connection nobody can use.
         let sent = source
-            .watch
-            .is_none_or(|watch| watch.ended().is_some() && !watch.has_failed());
-        if sent && self.keep == Keep::Whole {
-            pool::put(&source.lease, source.connection, &self.clock);
+            .sending
+            .take()
+            .is_none_or(|sending| sending.has_arrived());
+        if sent && source.reusable {
+            pool::put(&source.lease, source.wire, &self.clock);
         }
     }
 
     /// It ends here, too early.
-    fn fail(&mut self, error: Option<hyper::Error>) -> Error {
+    fn fail(&mut self, error: Error) -> Error {
         self.stop();
-        let Some(source) = self.source.take() else {
-            return Error::Timeout(Stage::Body);
-        };
-        let client_failed = source.watch.is_some_and(|watch| watch.has_failed());
-        let error = match error {
-            Some(error) if client_failed => Error::Client(error),
-            Some(_) if source.connection.has_stalled() => Error::Timeout(Stage::Send),
-            Some(error) => Error::Truncated(error),
-            None => Error::Timeout(Stage::Body),
-        };
-        let (client, upstream) = (self.peer.text(), &*source.lease.name);
-        if client_failed {
-            tracing::info!(client, upstream, "{error}");
-        } else {
-            tracing::error!(client, upstream, "{error}");
+        if let Some(source) = self.source.take() {
+            let (client, upstream) = (self.peer.text(), &*source.lease.name);
+            if let Error::Client(_) = error {
+                tracing::info!(client, upstream, "{error}");
+            } else {
+                tracing::error!(client, upstream, "{error}");
+            }
         }
         error
     }
@@ -159,9 +164,54 @@ impl Download {
             let taken = self.clock.now().since(self.started);
             self.taken = Some(taken);
             if let Some(stopwatch) = &self.stopwatch {
-                stopwatch.stop(taken);
+                let millis = u64::try_from(taken.as_millis()).unwrap_or(RUNNING);
+                stopwatch.store(millis, Ordering::Relaxed);
             }
         }
+    }
+}
+
+impl Source {
+    /// The next piece, as soon as there is one.
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Piece, Error>> {
+        loop {
+            match self.reading.next(&mut self.wire.read) {
+                Ok(None) => {}
+                Ok(Some(piece)) => return Poll::Ready(Ok(piece)),
+                Err(malformed) => {
+                    let error = io::Error::new(io::ErrorKind::InvalidData, malformed);
+                    return Poll::Ready(Err(Error::Truncated(error)));
+                }
+            }
+            if let Some(sending) = &mut self.sending
+                && let Poll::Ready(sent) = sending.poll(&mut self.wire, self.send_timeout, context)
+            {
+                sent.map_err(after_head)?;
+            }
+            match self.wire.poll_read(context).map_err(Error::Truncated)? {
+                Poll::Ready(0) if self.reading.ends_with_connection() => {
+                    return Poll::Ready(Ok(Piece::End(None)));
+                }
+                Poll::Ready(0) => {
+                    let end = io::ErrorKind::UnexpectedEof;
+                    return Poll::Ready(Err(Error::Truncated(end.into())));
+                }
+                Poll::Ready(_) => self.wire.patience.clear(),
+                Poll::Pending => {
+                    self.wire.patience.start(self.read_timeout);
+                    ready!(self.wire.patience.poll_passed(context));
+                    return Poll::Ready(Err(Error::Timeout(Stage::Body)));
+                }
+            }
+        }
+    }
+}
+
+/// What breaks a connection whose answer has begun leaves that answer short.
+fn after_head(error: Error) -> Error {
+    match error {
+        Error::Broken(error) => Error::Truncated(error),
+        error => error,
     }
 }
 
@@ -174,27 +224,22 @@ impl Body for Download {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
         let this = &mut *self;
-        if this.source.is_none() {
-            return Poll::Ready(None);
-        }
-        let Poll::Ready(frame) = Pin::new(&mut this.incoming).poll_frame(context) else {
-            this.deadline.start(this.pause);
-            ready!(this.deadline.poll_passed(context));
-            return Poll::Ready(Some(Err(this.fail(None))));
+        let Some(source) = &mut this.source else {
+            let trailers = this.trailers.take();
+            this.complete |= trailers.is_some();
+            return Poll::Ready(trailers.map(|trailers| Ok(Frame::trailers(trailers))));
         };
-        this.deadline.clear();
-        Poll::Ready(match frame {
-            Some(Ok(frame)) => {
-                if this.incoming.is_end_stream() {
-                    this.complete();
-                }
-                Some(Ok(frame))
+        Poll::Ready(match ready!(source.poll_next(context)) {
+            Ok(Piece::Data(data)) => {
+                this.end_if_over();
+                Some(Ok(Frame::data(data)))
             }
-            Some(Err(error)) => Some(Err(this.fail(Some(error)))),
-            None => {
-                this.complete();
-                None
+            Ok(Piece::End(trailers)) => {
+                this.finish();
+                this.complete = true;
+                trailers.map(|trailers| Ok(Frame::trailers(trailers)))
             }
+            Err(error) => Some(Err(this.fail(error))),
         })
     }
 
@@ -203,7 +248,11 @@ impl Body for Download {
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.incoming.size_hint()
+        match &self.source {
+            Some(source) => source.reading.size_hint(),
+            None if self.complete => SizeHint::with_exact(0),
+            None => SizeHint::default(),
+        }
     }
 }
 
@@ -217,15 +266,13 @@ impl Stopwatch {
     /// How long the answer took; `None` while it goes on.
     #[must_use]
     pub fn finished_after(&self) -> Option<Duration> {
-        match self.0.load(Ordering::Relaxed) {
-            RUNNING => None,
-            millis => Some(Duration::from_millis(millis)),
+        match &self.0 {
+            Time::Known(taken) => Some(*taken),
+            Time::Running(millis) => match millis.load(Ordering::Relaxed) {
+                RUNNING => None,
+                millis => Some(Duration::from_millis(millis)),
+            },
         }
-    }
-
-    fn stop(&self, taken: Duration) {
-        let millis = u64::try_from(taken.as_millis()).unwrap_or(RUNNING);
-        self.0.store(millis, Ordering::Relaxed);
     }
 }
 

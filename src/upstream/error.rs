@@ -3,7 +3,6 @@
 //! The words are nginx's: operators search their logs for them. What a failure means for the client is
 //! decided in `proxy`; here it is only said what happened and whose doing it was.
 
-use std::error::Error as StdError;
 use std::fmt;
 use std::io;
 
@@ -14,11 +13,10 @@ use crate::message::upload;
 pub enum Error {
     /// The connection ended before a whole head had come. Usually a backend that crashed or restarts.
     #[error("{} while reading response header from upstream", ended(.0))]
-    Broken(#[source] hyper::Error),
+    Broken(#[source] io::Error),
     /// The request's body could not be read from the client; the backend is not to blame.
-    /// [`Error::client_fault`] says what the client did.
     #[error("client's request body could not be read while sending request to upstream")]
-    Client(#[source] hyper::Error),
+    Client(#[source] upload::Error),
     /// No connection could be made. Usually nobody listens there.
     #[error("connect() failed ({}) while connecting to upstream", os(.0))]
     Connect(#[source] io::Error),
@@ -43,7 +41,7 @@ pub enum Error {
     /// The answer's body ended before its end, or was not well-formed. The client has its head already and
     /// must see that the rest is missing.
     #[error("{} while reading upstream", ended(.0))]
-    Truncated(#[source] hyper::Error),
+    Truncated(#[source] io::Error),
 }
 
 /// Where in an exchange with a backend.
@@ -70,13 +68,13 @@ pub enum Invalid {
     ContentLength,
     /// More than we are ready to hold.
     #[error("too big header")]
-    TooLarge(#[source] hyper::Error),
+    TooLarge,
     /// Not `chunked`, or to somebody who cannot know it.
     #[error("unknown \"Transfer-Encoding\" header")]
     TransferEncoding,
     /// Not HTTP.
     #[error("invalid header")]
-    Unreadable(#[source] hyper::Error),
+    Unreadable(#[source] httparse::Error),
     /// 101, which nobody asked for.
     #[error("unrequested 101 status")]
     Upgrade,
@@ -87,21 +85,8 @@ impl Error {
     #[must_use]
     pub fn client_fault(&self) -> Option<&upload::Error> {
         match self {
-            Self::Client(source) => client_fault(source),
+            Self::Client(source) => Some(source),
             _ => None,
-        }
-    }
-
-    /// What a connection's failure was, before the answer's head had come.
-    pub(super) fn before_head(source: hyper::Error) -> Self {
-        if client_fault(&source).is_some() {
-            Self::Client(source)
-        } else if source.is_parse_too_large() {
-            Self::InvalidHeader(Invalid::TooLarge(source))
-        } else if source.is_parse() {
-            Self::InvalidHeader(Invalid::Unreadable(source))
-        } else {
-            Self::Broken(source)
         }
     }
 }
@@ -117,26 +102,13 @@ impl fmt::Display for Stage {
     }
 }
 
-fn client_fault(source: &hyper::Error) -> Option<&upload::Error> {
-    chain(source).find_map(<dyn StdError>::downcast_ref)
-}
-
-fn chain<'e>(
-    error: &'e (dyn StdError + 'static),
-) -> impl Iterator<Item = &'e (dyn StdError + 'static)> {
-    std::iter::successors(Some(error), |error: &&'e (dyn StdError + 'static)| {
-        (*error).source()
-    })
-}
-
 /// How a connection ended.
-fn ended(source: &hyper::Error) -> String {
-    let cause = chain(source).find_map(<dyn StdError>::downcast_ref::<io::Error>);
-    match cause {
-        Some(cause) if cause.raw_os_error().is_some() => format!("recv() failed ({})", os(cause)),
-        Some(cause) if cause.kind() == io::ErrorKind::InvalidInput => {
-            "upstream sent invalid chunked response".into()
-        }
+fn ended(cause: &io::Error) -> String {
+    if cause.raw_os_error().is_some() {
+        return format!("recv() failed ({})", os(cause));
+    }
+    match cause.kind() {
+        io::ErrorKind::InvalidData => "upstream sent invalid chunked response".into(),
         _ => "upstream prematurely closed connection".into(),
     }
 }

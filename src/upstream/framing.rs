@@ -1,15 +1,12 @@
-//! Where a message ends: said in one way only when we send, and believed in one way only when we read.
+//! Where a request ends, said in one way only.
 //!
-//! hyper is kinder than a gateway may be. It sends what lengths it is given, drops the body of a GET whose length is
-//! not known, lets Transfer-Encoding win over Content-Length, takes several equal lengths for one, and does not
-//! look at all where an answer has no body (HEAD, 204, 304). Two readers that disagree on where an answer ends are
-//! how smuggling starts, so here it is nginx's way: one length, or `chunked` alone, or the answer is refused.
+//! Whatever a client or a `proxy_set_header` said of the body's length does not count: the length we know, or chunks
+//! where we know none. Two readers that disagree on where a request ends are how smuggling starts.
 
 use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
-use http::{HeaderMap, HeaderValue, Method, StatusCode, Version, response};
+use http::{HeaderMap, HeaderValue, Method};
 use http_body::Body;
 
-use super::error::Invalid;
 use crate::message::Upload;
 
 /// Makes the header fields say how long the body is, whatever they said before.
@@ -29,83 +26,9 @@ pub(super) fn declare(headers: &mut HeaderMap, method: &Method, upload: &Upload)
     }
 }
 
-/// Refuses an answer whose end could be read in two ways, or that is none.
-pub(super) fn check(head: &response::Parts) -> Result<(), Invalid> {
-    if head.status == StatusCode::SWITCHING_PROTOCOLS {
-        return Err(Invalid::Upgrade);
-    }
-    let mut encodings = head.headers.get_all(TRANSFER_ENCODING).iter();
-    let mut lengths = head.headers.get_all(CONTENT_LENGTH).iter();
-    let (encoding, length) = (encodings.next(), lengths.next());
-    if encoding.is_some() && length.is_some() {
-        return Err(Invalid::BothLengths);
-    }
-    let chunked = |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"chunked");
-    if let Some(encoding) = encoding
-        && (!chunked(encoding) || encodings.next().is_some() || head.version != Version::HTTP_11)
-    {
-        return Err(Invalid::TransferEncoding);
-    }
-    if let Some(length) = length
-        && (!is_number(length) || lengths.next().is_some())
-    {
-        return Err(Invalid::ContentLength);
-    }
-    Ok(())
-}
-
-fn is_number(value: &HeaderValue) -> bool {
-    // `u64::from_str` alone would take a sign.
-    value.as_bytes().iter().all(u8::is_ascii_digit)
-        && value.to_str().is_ok_and(|text| text.parse::<u64>().is_ok())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn verdict(version: Version, fields: &[(&str, &str)]) -> Result<(), Invalid> {
-        let mut answer = http::Response::builder().version(version);
-        for (name, value) in fields {
-            answer = answer.header(*name, *value);
-        }
-        check(&answer.body(()).unwrap().into_parts().0)
-    }
-
-    #[test]
-    fn one_length_or_chunked_or_nothing_is_an_answer() {
-        for fields in [
-            &[][..],
-            &[("content-length", "0")],
-            &[("content-length", "18446744073709551615")],
-            &[("transfer-encoding", "Chunked")],
-        ] {
-            assert!(verdict(Version::HTTP_11, fields).is_ok(), "{fields:?}");
-        }
-    }
-
-    #[test]
-    fn two_ways_to_read_the_end_are_none() {
-        for fields in [
-            &[("content-length", "5"), ("transfer-encoding", "chunked")][..],
-            &[("content-length", "5"), ("content-length", "5")],
-            &[("content-length", "5"), ("content-length", "6")],
-            &[("content-length", "5, 5")],
-            &[("content-length", "+5")],
-            &[("content-length", "-1")],
-            &[("content-length", "")],
-            &[("content-length", "18446744073709551616")],
-            &[("transfer-encoding", "gzip, chunked")],
-            &[("transfer-encoding", "identity")],
-            &[
-                ("transfer-encoding", "chunked"),
-                ("transfer-encoding", "chunked"),
-            ],
-        ] {
-            assert!(verdict(Version::HTTP_11, fields).is_err(), "{fields:?}");
-        }
-        assert!(verdict(Version::HTTP_10, &[("transfer-encoding", "chunked")]).is_err());
-    }
 
     #[test]
     fn a_request_without_a_body_promises_none() {

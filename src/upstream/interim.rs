@@ -4,41 +4,47 @@
 //! interim answer at all.
 
 use std::io::Write;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use http::header::{
     CONNECTION, CONTENT_LENGTH, PROXY_AUTHENTICATE, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
-use http::{HeaderMap, HeaderName, Request, StatusCode, Version};
+use http::{HeaderMap, HeaderName, StatusCode, Version};
 
-use crate::message::{Exchange, Peer};
+use crate::message::Exchange;
 
-/// Makes interim answers to `request` go to the client that `exchange` is with.
-pub(super) fn pass_on<B>(request: &mut Request<B>, exchange: &Exchange) {
-    // An HTTP/1.0 client would take one for the answer.
-    if exchange.head.version != Version::HTTP_11 {
-        return;
-    }
-    let relay = Relay {
-        peer: Arc::clone(&exchange.peer),
-        passed: AtomicUsize::new(0),
-    };
-    hyper::ext::on_informational(request, move |answer| {
-        relay.pass(answer.status(), answer.headers());
-    });
+/// Passes interim answers on to the client that `exchange` is with.
+#[derive(Debug)]
+pub(super) struct Relay<'e> {
+    exchange: &'e Exchange,
+    seen: bool,
+    passed: usize,
 }
 
-struct Relay {
-    peer: Arc<Peer>,
-    passed: AtomicUsize,
-}
-
-impl Relay {
-    fn pass(&self, status: StatusCode, headers: &HeaderMap) {
-        if status != StatusCode::CONTINUE && self.passed.fetch_add(1, Ordering::Relaxed) < MOST {
-            self.peer.line.send_interim(&encode(status, headers));
+impl<'e> Relay<'e> {
+    pub(super) fn new(exchange: &'e Exchange) -> Self {
+        Self {
+            exchange,
+            seen: false,
+            passed: 0,
         }
+    }
+
+    pub(super) fn pass(&mut self, status: StatusCode, headers: &HeaderMap) {
+        self.seen = true;
+        // An HTTP/1.0 client would take one for the answer.
+        if status != StatusCode::CONTINUE
+            && self.passed < MOST
+            && self.exchange.head.version == Version::HTTP_11
+        {
+            self.passed += 1;
+            let line = &self.exchange.peer.line;
+            line.send_interim(&encode(status, headers));
+        }
+    }
+
+    /// Whether there have been any.
+    pub(super) fn is_used(&self) -> bool {
+        self.seen
     }
 }
 

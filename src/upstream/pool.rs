@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 
 use super::backend::Backend;
-use super::connect::Connection;
+use super::wire::Wire;
 use crate::clock::{Clock, Millis};
 use crate::config::plan;
 
@@ -34,7 +34,7 @@ struct Pool {
 struct Idle {
     backend: u64,
     since: Millis,
-    connection: Connection,
+    wire: Wire,
 }
 
 thread_local! {
@@ -55,7 +55,7 @@ impl Rules {
 }
 
 /// A kept connection to this backend, if one is left that is still open.
-pub(super) fn take(backend: &Backend, now: Millis) -> Option<Connection> {
+pub(super) fn take(backend: &Backend, now: Millis) -> Option<Wire> {
     let rules = backend.keep;
     loop {
         let idle = POOLS.with_borrow_mut(|pools| {
@@ -63,22 +63,22 @@ pub(super) fn take(backend: &Backend, now: Millis) -> Option<Connection> {
             let warmest = idle.iter().rposition(|idle| idle.backend == backend.id)?;
             Some(idle.remove(warmest))
         })?;
-        if idle.connection.is_ready() && now.since(idle.since) < rules.timeout {
-            return Some(idle.connection);
+        if now.since(idle.since) < rules.timeout && idle.wire.is_quiet() {
+            return Some(idle.wire);
         }
     }
 }
 
 /// Keeps a connection whose answer was read to its end, unless it has carried enough or nobody wants it kept.
-pub(super) fn put(backend: &Backend, connection: Connection, clock: &Clock) {
+pub(super) fn put(backend: &Backend, mut wire: Wire, clock: &Clock) {
     let rules = backend.keep;
-    if rules.most == 0 || connection.requests() >= rules.requests || connection.is_closed() {
+    if rules.most == 0 || wire.requests >= rules.requests || !wire.rest() {
         return;
     }
     let idle = Idle {
         backend: backend.id,
         since: clock.now(),
-        connection,
+        wire,
     };
     // Dropped after the borrow: closing a connection runs code that is not ours.
     let _oldest = POOLS.with_borrow_mut(|pools| {
@@ -96,26 +96,30 @@ pub(super) fn put(backend: &Backend, connection: Connection, clock: &Clock) {
     });
 }
 
-/// Closes what is kept too long, until nothing is kept. One timer for all connections of an upstream: they are
-/// in the order of their time.
+/// Closes what is kept too long or was closed by its backend, until nothing is kept. One timer for all connections of
+/// an upstream, and nobody who waits on each.
 fn spawn_sweeper(rules: Rules, clock: &Clock) -> JoinHandle<()> {
     let clock = clock.clone();
     tokio::spawn(async move {
-        tokio::time::sleep(rules.timeout).await;
-        while let Some(next) = sweep(rules, clock.now()) {
-            tokio::time::sleep(next).await;
+        let mut next = rules.timeout;
+        loop {
+            tokio::time::sleep(next.min(LOOK)).await;
+            match sweep(rules, clock.now()) {
+                Some(due) => next = due,
+                None => return,
+            }
         }
     })
 }
 
 /// Closes what is over its time or was closed by its backend; `None` if nothing is left, else how long until
 /// there is something to do.
-fn sweep(rules: Rules, now: Millis) -> Option<Duration> {
+pub(super) fn sweep(rules: Rules, now: Millis) -> Option<Duration> {
     let (_expired, next) = POOLS.with_borrow_mut(|pools| {
         let idle = &mut pools.get_mut(&rules.upstream)?.idle;
         let expired: Vec<_> = idle
             .extract_if(.., |idle| {
-                idle.connection.is_closed() || now.since(idle.since) >= rules.timeout
+                !idle.wire.is_quiet() || now.since(idle.since) >= rules.timeout
             })
             .collect();
         let next = idle
@@ -128,6 +132,9 @@ fn sweep(rules: Rules, now: Millis) -> Option<Duration> {
     })?;
     next
 }
+
+/// How long a connection that its backend closed may lie around.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// How many connections of this backend's upstream this thread keeps.
 #[cfg(test)]

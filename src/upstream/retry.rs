@@ -5,19 +5,21 @@
 
 use std::mem;
 
-use http::{Method, Request, StatusCode};
+use http::{HeaderMap, Method, StatusCode, Uri};
 
 use super::error::Error;
-use super::sending::Sending;
+use super::http1::{Cargo, Sending};
 use super::{Outgoing, framing};
 use crate::clock::Millis;
 use crate::config::plan::{NextUpstream, Tries};
-use crate::message::Upload;
 
 /// A request, for as long as it may have to be sent again.
 #[derive(Debug)]
 pub(super) struct Errand<'p> {
-    outgoing: Outgoing,
+    method: Method,
+    target: Uri,
+    headers: HeaderMap,
+    cargo: Cargo,
     next: &'p NextUpstream,
     started: Millis,
     left: u32,
@@ -48,7 +50,10 @@ impl<'p> Errand<'p> {
     ) -> Self {
         framing::declare(&mut outgoing.headers, &outgoing.method, &outgoing.upload);
         Self {
-            outgoing,
+            method: outgoing.method,
+            target: outgoing.target,
+            headers: outgoing.headers,
+            cargo: Cargo::new(outgoing.upload),
             next,
             started: now,
             left: match next.tries {
@@ -60,29 +65,17 @@ impl<'p> Errand<'p> {
         }
     }
 
-    /// The request to put on a connection. What is needed to send it again stays here, if that can happen at all:
-    /// a copy of the header fields costs too much to be made for nothing.
-    pub(super) fn load(&mut self, kept: bool) -> Request<Sending> {
-        let upload = mem::replace(&mut self.outgoing.upload, Upload::none());
-        self.whole = self.is_repeatable_with(&upload)
-            && ((kept && self.next.error) || (self.left > 1 && self.moves_on_at_all()));
+    /// The request, ready to be written. Its head stays here to be sent again.
+    pub(super) fn load(&mut self) -> Sending {
+        let cargo = mem::replace(&mut self.cargo, Cargo::none());
+        self.whole = cargo.is_none();
         self.sent = true;
-        let mut request = Request::new(Sending::new(upload));
-        *request.method_mut() = self.outgoing.method.clone();
-        *request.uri_mut() = self.outgoing.target.clone();
-        *request.headers_mut() = if self.whole {
-            self.outgoing.headers.clone()
-        } else {
-            mem::take(&mut self.outgoing.headers)
-        };
-        request
+        Sending::new(&self.method, &self.target, &self.headers, cargo)
     }
 
-    /// Takes a request back of which nothing was sent.
-    pub(super) fn unload(&mut self, request: Request<Sending>) {
-        let (head, body) = request.into_parts();
-        self.outgoing.headers = head.headers;
-        self.outgoing.upload = body.into_upload();
+    /// Takes a request's body back of which nothing was sent.
+    pub(super) fn unload(&mut self, cargo: Cargo) {
+        self.cargo = cargo;
         self.sent = false;
         self.whole = true;
     }
@@ -107,7 +100,7 @@ impl<'p> Errand<'p> {
             Failure::Status(status) => next.statuses.contains(&status),
             Failure::Timeout => next.timeout,
         };
-        let harmless = !self.sent || is_idempotent(&self.outgoing.method) || next.non_idempotent;
+        let harmless = !self.sent || is_idempotent(&self.method) || next.non_idempotent;
         let in_time = next
             .within
             .is_none_or(|within| now.since(self.started) < within);
@@ -116,16 +109,12 @@ impl<'p> Errand<'p> {
 
     /// Whether it could be sent again after it was sent.
     pub(super) fn is_repeatable(&self) -> bool {
-        self.is_repeatable_with(&self.outgoing.upload)
+        self.cargo.is_none() && (is_idempotent(&self.method) || self.next.non_idempotent)
     }
 
-    fn is_repeatable_with(&self, upload: &Upload) -> bool {
-        upload.is_none() && (is_idempotent(&self.outgoing.method) || self.next.non_idempotent)
-    }
-
-    fn moves_on_at_all(&self) -> bool {
-        let next = self.next;
-        next.error || next.timeout || next.invalid_header || !next.statuses.is_empty()
+    /// What is asked.
+    pub(super) fn method(&self) -> &Method {
+        &self.method
     }
 }
 
@@ -173,10 +162,10 @@ mod tests {
     fn a_get_moves_on_while_servers_are_left() {
         let next = next_upstream();
         let mut errand = errand(&next, Method::GET, 2);
-        drop(errand.load(false));
+        drop(errand.load());
         assert!(errand.may_move_on(Failure::Error, Millis(1_000)));
         errand.move_on();
-        drop(errand.load(false));
+        drop(errand.load());
         assert!(!errand.may_move_on(Failure::Error, Millis(1_000)));
     }
 
@@ -189,12 +178,12 @@ mod tests {
                 errand.may_move_on(Failure::Error, Millis(1_000)),
                 "{method} unsent"
             );
-            let request = errand.load(false);
+            let sending = errand.load();
             assert!(
                 !errand.may_move_on(Failure::Error, Millis(1_000)),
                 "{method} sent"
             );
-            errand.unload(request);
+            errand.unload(sending.into_unsent().unwrap());
             assert!(
                 errand.may_move_on(Failure::Error, Millis(1_000)),
                 "{method} handed back"
@@ -207,7 +196,7 @@ mod tests {
         let mut next = next_upstream();
         next.non_idempotent = true;
         let mut errand = errand(&next, Method::POST, 2);
-        drop(errand.load(false));
+        drop(errand.load());
         assert!(errand.may_move_on(Failure::Timeout, Millis(1_000)));
     }
 
@@ -216,7 +205,7 @@ mod tests {
         let mut next = next_upstream();
         next.statuses = vec![StatusCode::SERVICE_UNAVAILABLE];
         let mut errand = errand(&next, Method::GET, 2);
-        drop(errand.load(false));
+        drop(errand.load());
         let listed = Failure::Status(StatusCode::SERVICE_UNAVAILABLE);
         let unlisted = Failure::Status(StatusCode::BAD_GATEWAY);
         assert!(errand.may_move_on(listed, Millis(1_000)));
@@ -234,16 +223,5 @@ mod tests {
         let errand = errand(&next, Method::GET, 5);
         assert!(errand.may_move_on(Failure::Error, Millis(1_499)));
         assert!(!errand.may_move_on(Failure::Error, Millis(1_500)));
-    }
-
-    #[test]
-    fn header_fields_are_copied_only_for_a_request_that_can_be_sent_again() {
-        let next = next_upstream();
-        let mut lone = errand(&next, Method::GET, 1);
-        drop(lone.load(false));
-        assert!(!lone.whole);
-        let mut over_a_kept_connection = errand(&next, Method::GET, 1);
-        drop(over_a_kept_connection.load(true));
-        assert!(over_a_kept_connection.whole);
     }
 }

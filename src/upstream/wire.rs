@@ -1,166 +1,158 @@
-//! The socket to a backend, and the two things hyper's client does not do with one: a limit to how long a
-//! write may wait, and patience with a backend that has answered and stopped listening.
+//! A connection to a backend: a socket, and what was read from it and not used yet.
 //!
-//! A backend may answer a large upload early and close its side. The next write fails then, and hyper would
-//! drop the answer that is on its way for it. So a failed write is not reported: what follows is thrown away,
-//! and whether there is an answer is for reading to find out.
+//! It belongs to whoever uses it: the request that is being sent, then its answer, then the pool. Let go, it is closed
+//! on the spot; a client that has left releases the backend at once.
 
+use std::cell::Cell;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::task::{Context, Poll};
-use std::time::Duration;
+use std::task::{Context, Poll, ready};
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use bytes::BytesMut;
+use tokio::io::AsyncWrite;
 use tokio::net::{TcpStream, UnixStream};
+use tokio_util::io::poll_read_buf;
 
 use crate::clock::Deadline;
 
-/// A connected socket.
+/// A connection that carries one request at a time.
 #[derive(Debug)]
 pub(super) struct Wire {
     socket: Socket,
-    state: Arc<State>,
-    deadline: Deadline,
+    /// What was read and not used yet.
+    pub(super) read: BytesMut,
+    /// How many requests it has carried.
+    pub(super) requests: u64,
+    /// How long the backend may stay silent. Kept from one request to the next: its timer is armed once and
+    /// then only moved.
+    pub(super) patience: Deadline,
+    reach: usize,
 }
 
 #[derive(Debug)]
 pub(super) enum Socket {
     Tcp(TcpStream),
     Unix(UnixStream),
+    /// One whose other end a test holds.
+    #[cfg(test)]
+    Test(tokio::io::DuplexStream),
 }
 
-/// What those who use the connection and the socket under hyper tell each other.
-#[derive(Debug, Default)]
-pub(super) struct State {
-    send_millis: AtomicU64,
-    deaf: AtomicBool,
-    stalled: AtomicBool,
+thread_local! {
+    // The buffer of the connection that went idle last. Answers mostly come whole and leave at once, so that one
+    // connection after the other reads into the same memory, and none of them holds any while it waits.
+    static SPARE: Cell<BytesMut> = Cell::new(BytesMut::new());
 }
 
 impl Wire {
-    pub(super) fn new(socket: Socket) -> (Self, Arc<State>) {
-        let state = Arc::new(State::default());
-        let wire = Self {
+    pub(super) fn new(socket: Socket) -> Self {
+        Self {
             socket,
-            state: Arc::clone(&state),
-            deadline: Deadline::default(),
-        };
-        (wire, state)
+            read: BytesMut::new(),
+            requests: 0,
+            patience: Deadline::default(),
+            reach: SHORTEST,
+        }
     }
 
-    fn written(
+    /// Reads more; 0 is the end.
+    pub(super) fn poll_read(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        if self.read.capacity() == 0 {
+            ready!(self.socket.poll_readable(context))?;
+            self.read = SPARE.take();
+        }
+        // All of it was taken: as much again, mostly in the same place. Some is left: what little room there
+        // is will do, rather than move it.
+        let room = self.read.capacity() - self.read.len();
+        let wanted = if self.read.is_empty() { 1 } else { 4 };
+        if room < self.reach / wanted {
+            self.read.reserve(self.reach);
+        }
+        let count = ready!(match &mut self.socket {
+            Socket::Tcp(socket) => poll_read_buf(Pin::new(socket), context, &mut self.read),
+            Socket::Unix(socket) => poll_read_buf(Pin::new(socket), context, &mut self.read),
+            #[cfg(test)]
+            Socket::Test(socket) => poll_read_buf(Pin::new(socket), context, &mut self.read),
+        })?;
+        if self.read.len() == self.read.capacity() {
+            self.reach = LONGEST.min(self.reach * 2);
+        }
+        Poll::Ready(Ok(count))
+    }
+
+    pub(super) fn poll_write(
         &mut self,
-        context: &mut Context<'_>,
-        written: Poll<io::Result<usize>>,
-        offered: usize,
-    ) -> Poll<io::Result<usize>> {
-        match written {
-            Poll::Pending => {
-                self.deadline.start(self.state.send_timeout());
-                std::task::ready!(self.deadline.poll_passed(context));
-                self.state.stalled.store(true, Ordering::Relaxed);
-                Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
-            }
-            Poll::Ready(Err(error)) if is_hangup(&error) => {
-                self.state.deaf.store(true, Ordering::Relaxed);
-                Poll::Ready(Ok(offered))
-            }
-            Poll::Ready(result) => {
-                self.deadline.clear();
-                Poll::Ready(result)
-            }
-        }
-    }
-}
-
-impl State {
-    /// Sets how long a write may wait from now on.
-    pub(super) fn set_send_timeout(&self, timeout: Duration) {
-        let millis = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
-        self.send_millis.store(millis, Ordering::Relaxed);
-    }
-
-    /// Whether the backend no longer takes what is sent.
-    pub(super) fn is_deaf(&self) -> bool {
-        self.deaf.load(Ordering::Relaxed)
-    }
-
-    /// Whether a write has waited too long.
-    pub(super) fn has_stalled(&self) -> bool {
-        self.stalled.load(Ordering::Relaxed)
-    }
-
-    fn send_timeout(&self) -> Duration {
-        Duration::from_millis(self.send_millis.load(Ordering::Relaxed))
-    }
-}
-
-fn is_hangup(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset
-    )
-}
-
-impl AsyncRead for Wire {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        match &mut self.socket {
-            Socket::Tcp(socket) => Pin::new(socket).poll_read(context, buffer),
-            Socket::Unix(socket) => Pin::new(socket).poll_read(context, buffer),
-        }
-    }
-}
-
-impl AsyncWrite for Wire {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        if self.state.is_deaf() {
-            return Poll::Ready(Ok(bytes.len()));
-        }
-        let written = match &mut self.socket {
+        match &mut self.socket {
             Socket::Tcp(socket) => Pin::new(socket).poll_write(context, bytes),
             Socket::Unix(socket) => Pin::new(socket).poll_write(context, bytes),
-        };
-        self.written(context, written, bytes.len())
+            #[cfg(test)]
+            Socket::Test(socket) => Pin::new(socket).poll_write(context, bytes),
+        }
     }
 
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
+    pub(super) fn poll_write_vectored(
+        &mut self,
         context: &mut Context<'_>,
         pieces: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let offered = pieces.iter().map(|piece| piece.len()).sum();
-        if self.state.is_deaf() {
-            return Poll::Ready(Ok(offered));
-        }
-        let written = match &mut self.socket {
+        match &mut self.socket {
             Socket::Tcp(socket) => Pin::new(socket).poll_write_vectored(context, pieces),
             Socket::Unix(socket) => Pin::new(socket).poll_write_vectored(context, pieces),
-        };
-        self.written(context, written, offered)
+            #[cfg(test)]
+            Socket::Test(socket) => Pin::new(socket).poll_write_vectored(context, pieces),
+        }
     }
 
-    fn is_write_vectored(&self) -> bool {
+    /// Prepares for this many bytes more.
+    pub(super) fn expect(&mut self, bytes: u64) {
+        let bytes = usize::try_from(bytes).unwrap_or(LONGEST);
+        self.reach = bytes.clamp(SHORTEST, LONGEST);
+    }
+
+    /// Makes it ready to wait for its next request and gives its memory back; false if it cannot carry another,
+    /// because more came than was asked for.
+    pub(super) fn rest(&mut self) -> bool {
+        if !self.read.is_empty() {
+            return false;
+        }
+        let read = std::mem::take(&mut self.read);
+        if self.reach == SHORTEST {
+            SPARE.set(read);
+        }
+        self.reach = SHORTEST;
+        self.patience.clear();
         true
     }
 
-    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
+    /// Whether nothing has come that nobody asked for, not even its end. Costs a system call only where the
+    /// event loop has seen something.
+    pub(super) fn is_quiet(&self) -> bool {
+        let mut stray = [0];
+        let tried = match &self.socket {
+            Socket::Tcp(socket) => socket.try_read(&mut stray),
+            Socket::Unix(socket) => socket.try_read(&mut stray),
+            #[cfg(test)]
+            Socket::Test(_) => return true,
+        };
+        matches!(tried, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
     }
+}
 
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.socket {
-            Socket::Tcp(socket) => Pin::new(socket).poll_shutdown(context),
-            Socket::Unix(socket) => Pin::new(socket).poll_shutdown(context),
+impl Socket {
+    fn poll_readable(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Self::Tcp(socket) => socket.poll_read_ready(context),
+            Self::Unix(socket) => socket.poll_read_ready(context),
+            #[cfg(test)]
+            Self::Test(_) => Poll::Ready(Ok(())),
         }
     }
 }
+
+/// What is read at once, first: most answers are no longer.
+const SHORTEST: usize = 8 * 1024;
+/// What is read at once where answers are long: fewer system calls, and still no memory to speak of.
+const LONGEST: usize = 64 * 1024;

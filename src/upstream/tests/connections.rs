@@ -72,6 +72,21 @@ async fn an_idle_connection_is_closed_when_its_time_is_over() {
 }
 
 #[tokio::test]
+async fn a_connection_closed_by_its_backend_does_not_lie_around() {
+    let origin = Origin::start(|mut caller| async move {
+        caller.head().await;
+        caller.say(SHORT).await;
+    })
+    .await;
+    let mut road = Road::to(&[&origin]);
+    road.get_text().await;
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    let rules = road.upstream.backends()[0].keep;
+    assert_eq!(pool::sweep(rules, road.clock.now()), None);
+    assert_eq!(road.kept(), 0);
+}
+
+#[tokio::test]
 async fn close_is_honoured() {
     let origin =
         Origin::always("HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\nok").await;

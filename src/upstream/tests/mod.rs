@@ -2,7 +2,9 @@
 
 mod answers;
 mod connections;
+mod differential;
 mod faults;
+mod flow;
 mod origin;
 mod retries;
 

@@ -93,6 +93,23 @@ async fn a_get_on_a_stale_connection_is_sent_again_and_nobody_is_blamed() {
     assert_eq!(other.connections(), 0);
 }
 
+/// It had begun to answer: that is no connection closed for want of requests.
+#[tokio::test]
+async fn a_kept_connection_that_breaks_in_an_answer_is_the_backends_fault() {
+    let origin = Origin::start(|mut caller| async move {
+        caller.head().await;
+        caller.say(SHORT).await;
+        caller.head().await;
+        caller.say("HTTP/1.1 200").await;
+    })
+    .await;
+    let mut road = Road::to(&[&origin]);
+    road.get_text().await;
+    let error = road.get().await.unwrap_err();
+    assert!(matches!(error, Error::Broken(_)), "{error:?}");
+    assert_eq!((road.statuses(), origin.connections()), (vec![200, 502], 1));
+}
+
 #[tokio::test]
 async fn a_post_on_a_stale_connection_is_not_sent_again() {
     let origin = fickle().await;

@@ -1,0 +1,54 @@
+//! An answer read from its bytes alone, without a connection: for tests, and the way in for the fuzzer.
+
+use bytes::BytesMut;
+use http::{HeaderMap, Method, StatusCode};
+
+use super::http1::{Head, Piece};
+
+/// An answer that was read to its end.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// Its status.
+    pub status: StatusCode,
+    /// Its header fields.
+    pub headers: HeaderMap,
+    /// Its body, decoded.
+    pub body: Vec<u8>,
+    /// What came after the body.
+    pub trailers: Option<HeaderMap>,
+    /// Whether its connection could carry another request.
+    pub reusable: bool,
+}
+
+/// Reads an answer to `method` that comes in pieces and ends with the connection; `None` if it is not one, or not
+/// all of one.
+pub fn read<'p>(method: &Method, pieces: impl IntoIterator<Item = &'p [u8]>) -> Option<Answer> {
+    let mut pieces = pieces.into_iter();
+    let mut read = BytesMut::new();
+    let mut head = loop {
+        match Head::parse(&mut read, method).ok()? {
+            Some(head) if head.status.is_informational() => {}
+            Some(head) => break head,
+            None => read.extend_from_slice(pieces.next()?),
+        }
+    };
+    let mut body = Vec::new();
+    let trailers = loop {
+        match head.reading.next(&mut read).ok()? {
+            Some(Piece::Data(data)) => body.extend_from_slice(&data),
+            Some(Piece::End(trailers)) => break trailers,
+            None => match pieces.next() {
+                Some(piece) => read.extend_from_slice(piece),
+                None if head.reading.ends_with_connection() => break None,
+                None => return None,
+            },
+        }
+    };
+    Some(Answer {
+        status: head.status,
+        headers: head.headers,
+        body,
+        trailers,
+        reusable: head.reusable && read.is_empty(),
+    })
+}

@@ -1,0 +1,215 @@
+//! The head of an answer: where it ends, what it says, and how the body after it is delimited.
+//!
+//! Framing is strict. A backend that gives two lengths, a length that is not a number, or both kinds of length is
+//! either broken or being used against us: what follows cannot be told apart from the next answer for sure, so the
+//! answer is refused and the connection never used again. That holds where an answer has no body, too (HEAD, 204,
+//! 304): whoever reads it after us may not know what was asked.
+
+use std::mem::MaybeUninit;
+use std::ops::Range;
+
+use bytes::BytesMut;
+use http::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Version};
+use hyper::ext::ReasonPhrase;
+
+use super::Reading;
+use crate::upstream::error::Invalid;
+
+/// The head of an answer.
+#[derive(Debug)]
+pub(in crate::upstream) struct Head {
+    pub(in crate::upstream) status: StatusCode,
+    pub(in crate::upstream) headers: HeaderMap,
+    /// How its body is read.
+    pub(in crate::upstream) reading: Reading,
+    /// Whether the connection may carry another request once the body has ended.
+    pub(in crate::upstream) reusable: bool,
+    version: Version,
+    // Only one that is not the usual one.
+    reason: Option<ReasonPhrase>,
+}
+
+impl Head {
+    /// Takes the head of an answer to `method` off the front of what was read; `None` while it is incomplete.
+    pub(in crate::upstream) fn parse(
+        read: &mut BytesMut,
+        method: &Method,
+    ) -> Result<Option<Self>, Invalid> {
+        let mut fields = [const { MaybeUninit::uninit() }; MOST_FIELDS];
+        let mut parsed = httparse::Response::new(&mut []);
+        let length = match httparse::ParserConfig::default().parse_response_with_uninit_headers(
+            &mut parsed,
+            read,
+            &mut fields,
+        ) {
+            Ok(httparse::Status::Complete(length)) if length <= Self::LARGEST => length,
+            Ok(httparse::Status::Partial) if read.len() <= Self::LARGEST => return Ok(None),
+            Ok(_) | Err(httparse::Error::TooManyHeaders) => return Err(Invalid::TooLarge),
+            Err(error) => return Err(Invalid::Unreadable(error)),
+        };
+        let status = parsed
+            .code
+            .and_then(|code| StatusCode::from_u16(code).ok())
+            .ok_or(Invalid::Unreadable(httparse::Error::Status))?;
+        let version = match parsed.version {
+            Some(0) => Version::HTTP_10,
+            _ => Version::HTTP_11,
+        };
+        let reason = parsed
+            .reason
+            .filter(|reason| Some(*reason) != status.canonical_reason())
+            .and_then(|reason| ReasonPhrase::try_from(reason.as_bytes()).ok());
+
+        // The fields are noted as places first: they borrow what is about to be split.
+        let start = read.as_ptr().addr();
+        let mut places = [Place::default(); MOST_FIELDS];
+        let places = &mut places[..parsed.headers.len()];
+        for (place, field) in places.iter_mut().zip(parsed.headers.iter()) {
+            *place = Place {
+                name: Span::of(field.name.as_bytes(), start),
+                value: Span::of(field.value, start),
+            };
+        }
+        let text = read.split_to(length).freeze();
+        let mut headers = HeaderMap::with_capacity(places.len() + SPARE);
+        let mut ends = Ends::default();
+        for place in places {
+            let name = HeaderName::from_bytes(&text[place.name.range()])
+                .map_err(|_| Invalid::Unreadable(httparse::Error::HeaderName))?;
+            let value = HeaderValue::from_maybe_shared(text.slice(place.value.range()))
+                .map_err(|_| Invalid::Unreadable(httparse::Error::HeaderValue))?;
+            ends.note(&name, value.as_bytes(), version);
+            headers.append(name, value);
+        }
+        let (reading, reusable) = ends.judge(status, version, method)?;
+        Ok(Some(Self {
+            status,
+            headers,
+            reading,
+            reusable,
+            version,
+            reason,
+        }))
+    }
+
+    /// The answer, with this for its body.
+    pub(in crate::upstream) fn into_response<B>(self, body: B) -> Response<B> {
+        let mut response = Response::new(body);
+        *response.status_mut() = self.status;
+        *response.version_mut() = self.version;
+        *response.headers_mut() = self.headers;
+        if let Some(reason) = self.reason {
+            response.extensions_mut().insert(reason);
+        }
+        response
+    }
+
+    /// Bytes of a head. nginx's default is 4k or 8k; a backend that needs more than this is broken.
+    pub(in crate::upstream) const LARGEST: usize = 64 * 1024;
+}
+
+/// What the fields say of where the answer and the connection end.
+#[derive(Debug, Default)]
+struct Ends {
+    length: Option<u64>,
+    chunked: bool,
+    close: bool,
+    invalid: Option<Invalid>,
+}
+
+impl Ends {
+    fn note(&mut self, name: &HeaderName, value: &[u8], version: Version) {
+        if *name == CONTENT_LENGTH {
+            let length = number(value).filter(|_| self.length.is_none());
+            if length.is_none() {
+                self.invalid = Some(Invalid::ContentLength);
+            }
+            self.length = length.or(self.length);
+        } else if *name == TRANSFER_ENCODING {
+            let known = value.eq_ignore_ascii_case(b"chunked");
+            if self.chunked || !known || version != Version::HTTP_11 {
+                self.invalid = Some(Invalid::TransferEncoding);
+            }
+            self.chunked = true;
+        } else if *name == CONNECTION {
+            self.close |= value
+                .split(|byte| *byte == b',')
+                .any(|option| option.trim_ascii().eq_ignore_ascii_case(b"close"));
+        }
+    }
+
+    /// How the body is read, and whether the connection can be used after it.
+    fn judge(
+        self,
+        status: StatusCode,
+        version: Version,
+        method: &Method,
+    ) -> Result<(Reading, bool), Invalid> {
+        // As in nginx not to a backend of HTTP/1.0, whatever it says: it has no way to take a body of unknown length.
+        let open = version == Version::HTTP_11 && !self.close;
+        if status == StatusCode::SWITCHING_PROTOCOLS {
+            return Err(Invalid::Upgrade);
+        }
+        if status.is_informational() {
+            return Ok((Reading::nothing(), open));
+        }
+        if let Some(invalid) = self.invalid {
+            return Err(invalid);
+        }
+        if self.chunked && self.length.is_some() {
+            return Err(Invalid::BothLengths);
+        }
+        let bodiless = *method == Method::HEAD
+            || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
+        Ok(match self.length {
+            _ if bodiless => (Reading::nothing(), open),
+            _ if self.chunked => (Reading::chunked(), open),
+            Some(length) => (Reading::Length(length), open),
+            None => (Reading::UntilClose, false),
+        })
+    }
+}
+
+/// Where in a head a field is.
+// Small, because there is room for a hundred of them.
+#[derive(Debug, Clone, Copy, Default)]
+struct Place {
+    name: Span,
+    value: Span,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Span {
+    from: u32,
+    to: u32,
+}
+
+impl Span {
+    /// Where `part` is in the text that starts at this address; a head is never longer than [`Head::LARGEST`].
+    fn of(part: &[u8], start: usize) -> Self {
+        let from = part.as_ptr().addr() - start;
+        Self {
+            from: from as u32,
+            to: (from + part.len()) as u32,
+        }
+    }
+
+    fn range(self) -> Range<usize> {
+        self.from as usize..self.to as usize
+    }
+}
+
+/// Digits and nothing else: `u64::from_str` would take a sign.
+fn number(text: &[u8]) -> Option<u64> {
+    let digit = |digit: &u8| digit.is_ascii_digit().then(|| u64::from(digit - b'0'));
+    let (first, rest) = text.split_first()?;
+    rest.iter().try_fold(digit(first)?, |number, next| {
+        number.checked_mul(10)?.checked_add(digit(next)?)
+    })
+}
+
+/// How many fields a head may have; hyper's number, too.
+const MOST_FIELDS: usize = 100;
+/// Fields that may be added on the way to the client (`Connection`): the map need not grow for them.
+const SPARE: usize = 1;

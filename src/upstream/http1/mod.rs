@@ -1,0 +1,18 @@
+//! HTTP/1.1 as a client speaks it.
+//!
+//! Nothing in here waits, and nobody in here owns a connection: heads and chunks are taken off the front of what was
+//! read, requests are written as far as they go. Whoever has the connection does the waiting, in one future,
+//! so that an exchange costs no task, no channel and no wake-up of its own.
+
+mod chunked;
+mod encode;
+mod head;
+mod reading;
+mod sending;
+
+pub(super) use head::Head;
+pub(super) use reading::{Piece, Reading};
+pub(super) use sending::{Cargo, Sending};
+
+#[cfg(test)]
+mod tests;

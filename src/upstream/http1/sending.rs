@@ -1,0 +1,270 @@
+//! A request on its way out.
+//!
+//! A backend may answer a large upload early and close its side. The next write fails then, and the answer is already
+//! on its way. So a write that fails because nobody listens does not end the exchange: what follows is
+//! thrown away, and whether there is an answer is for reading to find out.
+
+use std::cell::Cell;
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::{Buf, Bytes};
+use http::{HeaderMap, Method, Uri, header};
+use http_body::{Body, Frame};
+
+use super::encode;
+use crate::clock::Deadline;
+use crate::message::Upload;
+use crate::upstream::error::{Error, Stage};
+use crate::upstream::wire::Wire;
+
+/// A request's body, perhaps with its first piece in hand already.
+#[derive(Debug)]
+pub(in crate::upstream) struct Cargo {
+    upload: Upload,
+    first: Bytes,
+}
+
+/// A request that is being written.
+#[derive(Debug)]
+pub(in crate::upstream) struct Sending {
+    // What waits to be written, in this order: the head or a chunk's line, a piece of the body, the end of its line.
+    front: Vec<u8>,
+    passed: usize,
+    piece: Bytes,
+    back: &'static [u8],
+    upload: Upload,
+    coding: Coding,
+    progress: Progress,
+    // Something of it has left.
+    begun: bool,
+    // The backend takes nothing more.
+    deaf: bool,
+    deadline: Deadline,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Coding {
+    Chunked,
+    // hyper holds a body to the length it announced: what comes is as long as we said.
+    Plain,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Progress {
+    /// More of the body is to come.
+    Body,
+    /// What waits is the last of it.
+    Last,
+    /// All has left.
+    Over,
+}
+
+thread_local! {
+    // The room a head is written in, for one request after the other.
+    static ROOM: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
+
+impl Cargo {
+    pub(in crate::upstream) fn new(upload: Upload) -> Self {
+        Self {
+            upload,
+            first: Bytes::new(),
+        }
+    }
+
+    /// No body.
+    pub(in crate::upstream) fn none() -> Self {
+        Self::new(Upload::none())
+    }
+
+    pub(in crate::upstream) fn is_none(&self) -> bool {
+        self.upload.is_none()
+    }
+}
+
+impl Sending {
+    pub(in crate::upstream) fn new(
+        method: &Method,
+        target: &Uri,
+        headers: &HeaderMap,
+        cargo: Cargo,
+    ) -> Self {
+        let mut front = ROOM.take();
+        encode::request(method, target, headers, &mut front);
+        let coding = if !cargo.is_none() && headers.contains_key(header::TRANSFER_ENCODING) {
+            Coding::Chunked
+        } else {
+            Coding::Plain
+        };
+        let mut sending = Self {
+            front,
+            passed: 0,
+            piece: Bytes::new(),
+            back: b"",
+            progress: if cargo.is_none() {
+                Progress::Last
+            } else {
+                Progress::Body
+            },
+            upload: cargo.upload,
+            coding,
+            begun: false,
+            deaf: false,
+            deadline: Deadline::default(),
+        };
+        if !cargo.first.is_empty() {
+            sending.add(cargo.first);
+        }
+        sending
+    }
+
+    /// Writes on; ready when all has left, or cannot leave any more.
+    pub(in crate::upstream) fn poll(
+        &mut self,
+        wire: &mut Wire,
+        timeout: Duration,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<(), Error>> {
+        while self.progress != Progress::Over {
+            // A head that waits leaves with what comes first of the body, if that is there.
+            let free = self.piece.is_empty() && self.back.is_empty();
+            let filled = if free && self.progress == Progress::Body {
+                self.poll_fill(context)?
+            } else {
+                Poll::Ready(())
+            };
+            if self.waits() {
+                ready!(self.poll_write(wire, timeout, context))?;
+            } else if self.progress == Progress::Last {
+                self.progress = Progress::Over;
+                self.front.clear();
+                self.passed = 0;
+                ROOM.set(std::mem::take(&mut self.front));
+            } else {
+                ready!(filled);
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Whether there is nothing more to write.
+    pub(in crate::upstream) fn is_over(&self) -> bool {
+        self.progress == Progress::Over
+    }
+
+    /// Whether the backend has got all of it.
+    pub(in crate::upstream) fn has_arrived(&self) -> bool {
+        self.is_over() && !self.deaf
+    }
+
+    /// What was to be sent, if nothing of it has left and all of it is still here.
+    pub(in crate::upstream) fn into_unsent(self) -> Option<Cargo> {
+        let ended = self.coding == Coding::Chunked && self.progress != Progress::Body;
+        (!self.begun && !ended).then_some(Cargo {
+            upload: self.upload,
+            first: self.piece,
+        })
+    }
+
+    /// Fetches the next piece of the body.
+    fn poll_fill(&mut self, context: &mut Context<'_>) -> Result<Poll<()>, Error> {
+        let Poll::Ready(frame) = Pin::new(&mut self.upload).poll_frame(context) else {
+            return Ok(Poll::Pending);
+        };
+        match frame
+            .transpose()
+            .map_err(Error::Client)?
+            .map(Frame::into_data)
+        {
+            Some(Ok(data)) if data.is_empty() => {}
+            Some(Ok(data)) => self.add(data),
+            Some(Err(frame)) => self.finish(frame.into_trailers().ok().as_ref()),
+            None => self.finish(None),
+        }
+        Ok(Poll::Ready(()))
+    }
+
+    fn add(&mut self, data: Bytes) {
+        if self.coding == Coding::Chunked {
+            encode::size(data.len(), &mut self.front);
+            self.back = b"\r\n";
+        } else if self.upload.is_end_stream() {
+            self.progress = Progress::Last;
+        }
+        self.piece = data;
+    }
+
+    fn finish(&mut self, trailers: Option<&HeaderMap>) {
+        if self.coding == Coding::Chunked {
+            encode::end(trailers, &mut self.front);
+        }
+        self.progress = Progress::Last;
+    }
+
+    fn waits(&self) -> bool {
+        self.passed < self.front.len() || !self.piece.is_empty() || !self.back.is_empty()
+    }
+
+    fn poll_write(
+        &mut self,
+        wire: &mut Wire,
+        timeout: Duration,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<(), Error>> {
+        let front = &self.front[self.passed..];
+        let written = if self.deaf {
+            Poll::Ready(Ok(usize::MAX))
+        } else if self.piece.is_empty() && self.back.is_empty() {
+            wire.poll_write(context, front)
+        } else {
+            let all = [front, &self.piece, self.back].map(IoSlice::new);
+            wire.poll_write_vectored(context, &all)
+        };
+        match written {
+            Poll::Pending => {
+                self.deadline.start(timeout);
+                ready!(self.deadline.poll_passed(context));
+                return Poll::Ready(Err(Error::Timeout(Stage::Send)));
+            }
+            Poll::Ready(Ok(0)) => {
+                return Poll::Ready(Err(Error::Broken(io::ErrorKind::WriteZero.into())));
+            }
+            Poll::Ready(Ok(written)) => {
+                self.deadline.clear();
+                self.begun = true;
+                self.pass(written);
+            }
+            Poll::Ready(Err(error)) if is_hangup(&error) && self.begun => self.deaf = true,
+            Poll::Ready(Err(error)) => return Poll::Ready(Err(Error::Broken(error))),
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// So much has left.
+    fn pass(&mut self, mut written: usize) {
+        let front = (self.front.len() - self.passed).min(written);
+        self.passed += front;
+        written -= front;
+        if self.passed == self.front.len() {
+            self.front.clear();
+            self.passed = 0;
+        }
+        let piece = self.piece.len().min(written);
+        self.piece.advance(piece);
+        if self.piece.is_empty() {
+            self.piece = Bytes::new();
+        }
+        let back = self.back.len().min(written - piece);
+        self.back = &self.back[back..];
+    }
+}
+
+fn is_hangup(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset
+    )
+}

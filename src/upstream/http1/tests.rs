@@ -1,0 +1,263 @@
+//! Answers as bytes, cut wherever they can be cut.
+
+use bytes::BytesMut;
+use http::header::CONTENT_LENGTH;
+use http::{HeaderMap, Method, Uri};
+use proptest::prelude::*;
+
+use super::chunked::Malformed;
+use super::*;
+use crate::upstream::error::Invalid;
+use crate::upstream::fuzzing::{Answer, read};
+
+fn at_once(text: &str) -> Option<Answer> {
+    read(&Method::GET, [text.as_bytes()])
+}
+
+fn head(text: &str) -> Result<Option<Head>, Invalid> {
+    Head::parse(&mut BytesMut::from(text), &Method::GET)
+}
+
+fn framed(fields: &str) -> Result<Option<Head>, Invalid> {
+    head(&format!("HTTP/1.1 200 OK\r\n{fields}\r\n"))
+}
+
+fn body(text: &str) -> Result<Vec<u8>, Malformed> {
+    let (mut reading, mut read) = (Reading::chunked(), BytesMut::from(text));
+    let mut body = Vec::new();
+    while let Some(Piece::Data(data)) = reading.next(&mut read)? {
+        body.extend_from_slice(&data);
+    }
+    Ok(body)
+}
+
+#[test]
+fn one_length_or_chunked_or_nothing_is_an_answer() {
+    for fields in [
+        "",
+        "content-length: 0\r\n",
+        "content-length: 18446744073709551615\r\n",
+        "transfer-encoding: Chunked\r\n",
+    ] {
+        assert!(framed(fields).is_ok(), "{fields:?}");
+    }
+}
+
+#[test]
+fn two_ways_to_read_the_end_are_none() {
+    for fields in [
+        "content-length: 5\r\ntransfer-encoding: chunked\r\n",
+        "transfer-encoding: chunked\r\ncontent-length: 5\r\n",
+        "content-length: 5\r\ncontent-length: 5\r\n",
+        "content-length: 5\r\ncontent-length: 6\r\n",
+        "content-length: 5, 5\r\n",
+        "content-length: +5\r\n",
+        "content-length: -1\r\n",
+        "content-length: \r\n",
+        "content-length: 0x5\r\n",
+        "content-length: 18446744073709551616\r\n",
+        "transfer-encoding: gzip, chunked\r\n",
+        "transfer-encoding: identity\r\n",
+        "transfer-encoding: \r\n",
+        "transfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n",
+    ] {
+        assert!(framed(fields).is_err(), "{fields:?}");
+    }
+    assert!(head("HTTP/1.0 200 OK\r\ntransfer-encoding: chunked\r\n\r\n").is_err());
+}
+
+/// Whoever reads it after us may not know that it was asked with HEAD.
+#[test]
+fn an_answer_without_a_body_is_held_to_the_same() {
+    for status in ["200 OK", "204 No Content", "304 Not Modified"] {
+        let text = format!("HTTP/1.1 {status}\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\n");
+        let parsed = Head::parse(&mut BytesMut::from(&*text), &Method::HEAD);
+        assert!(parsed.is_err(), "{status}");
+    }
+}
+
+#[test]
+fn head_204_and_304_have_no_body_whatever_they_say() {
+    for (method, status) in [
+        (Method::HEAD, "200 OK"),
+        (Method::GET, "204 No Content"),
+        (Method::GET, "304 Not Modified"),
+    ] {
+        for framing in ["content-length: 5", "transfer-encoding: chunked", "x: y"] {
+            let text = format!("HTTP/1.1 {status}\r\n{framing}\r\n\r\n");
+            let whole = read(&method, [text.as_bytes()]).unwrap();
+            assert!(whole.body.is_empty() && whole.reusable, "{text}");
+        }
+    }
+}
+
+#[test]
+fn what_follows_an_answer_makes_its_connection_useless() {
+    let text = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
+    assert!(at_once(text).unwrap().reusable);
+    assert!(!at_once(&format!("{text}H")).unwrap().reusable);
+}
+
+#[test]
+fn a_head_with_too_many_fields_is_too_large() {
+    assert!(framed(&"a: b\r\n".repeat(100)).is_ok());
+    let error = framed(&"a: b\r\n".repeat(101)).unwrap_err();
+    assert!(matches!(error, Invalid::TooLarge), "{error:?}");
+    let long = "x".repeat(Head::LARGEST);
+    let error = framed(&format!("a: {long}\r\n")).unwrap_err();
+    assert!(matches!(error, Invalid::TooLarge), "{error:?}");
+}
+
+#[test]
+fn an_unusual_reason_is_passed_on() {
+    let head = head("HTTP/1.1 200 Fine\r\n\r\n").unwrap().unwrap();
+    let response = head.into_response(());
+    let reason = response.extensions().get::<hyper::ext::ReasonPhrase>();
+    assert_eq!(reason.unwrap().as_bytes(), b"Fine");
+}
+
+#[test]
+fn interim_answers_are_not_asked_for_a_length() {
+    let text = "HTTP/1.1 103 Hints\r\ncontent-length: x\r\n\r\n";
+    assert!(head(text).unwrap().unwrap().status.is_informational());
+    let switch = head("HTTP/1.1 101 Switch\r\n\r\n").unwrap_err();
+    assert!(matches!(switch, Invalid::Upgrade), "{switch:?}");
+}
+
+#[test]
+fn chunks_are_joined_and_their_extensions_dropped() {
+    let text = "5;a=b;c=\"d\"\r\nhello\r\n00A \t;x\r\n, nice one\r\n0\r\n\r\n";
+    assert_eq!(body(text).unwrap(), b"hello, nice one");
+}
+
+#[test]
+fn what_is_not_a_chunk_is_found_out() {
+    for text in [
+        "\r\n",
+        ";\r\n",
+        "x\r\n",
+        "5\nhello\r\n",
+        "5 5\r\nhello\r\n",
+        "5;a\nhello\r\n",
+        "5;a\rb\r\nhello\r\n",
+        "5\r\nhello!\r\n",
+        "5\r\nhello\n0\r\n\r\n",
+        "fffffffffffffffff\r\n",
+        "1000000000000000\r\n",
+        "0\r\nbad name: 1\r\n\r\n",
+        "0\r\na: b\n\r\n",
+        "0\r\n\n",
+    ] {
+        assert_eq!(body(text), Err(Malformed), "{text:?}");
+    }
+}
+
+#[test]
+fn what_cannot_be_read_stays_unreadable() {
+    let (mut reading, mut read) = (Reading::chunked(), BytesMut::from("1\r\na\rX0\r\n\r\n"));
+    assert!(matches!(reading.next(&mut read), Ok(Some(Piece::Data(_)))));
+    assert!(reading.end(&mut read).is_none());
+    assert!(reading.next(&mut read).is_err());
+    assert!(reading.next(&mut read).is_err());
+}
+
+#[test]
+fn extensions_and_trailers_have_an_end() {
+    let extensions = format!("1;{}\r\na\r\n", "x".repeat(1024)).repeat(17);
+    assert!(body(&extensions).is_err());
+    assert!(body(&format!("1{}\r\na\r\n", " ".repeat(17 * 1024))).is_err());
+    assert!(body(&format!("0\r\na: {}", "x".repeat(17 * 1024))).is_err());
+    assert!(body(&format!("0\r\n{}\r\n", "a: b\r\n".repeat(33))).is_err());
+}
+
+#[test]
+fn the_end_is_seen_with_the_last_data() {
+    let mut read = BytesMut::from("2\r\nok\r\n0\r\nx-sum: 1\r\n\r\n");
+    let mut reading = Reading::chunked();
+    assert!(reading.end(&mut read).is_none());
+    assert!(matches!(reading.next(&mut read), Ok(Some(Piece::Data(data))) if data == "ok"));
+    let trailers = reading.end(&mut read).unwrap().unwrap();
+    assert_eq!(trailers["x-sum"], "1");
+}
+
+#[test]
+fn an_answer_reads_the_same_wherever_it_is_cut() {
+    for text in [
+        "HTTP/1.1 200 OK\r\ncontent-length: 5\r\nx: y\r\n\r\nhello",
+        "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5;x=y\r\nhello\r\na\r\n0123456789\r\n0\r\nx-sum: 1\r\ny: z\r\n\r\n",
+        "HTTP/1.0 200\r\n\r\nuntil the end",
+        "HTTP/1.1 404 Not Found\ncontent-length: 1\n\nx",
+    ] {
+        let whole = at_once(text).unwrap();
+        let bytes = text.as_bytes();
+        for cut in 0..=bytes.len() {
+            let (one, two) = bytes.split_at(cut);
+            assert_eq!(
+                read(&Method::GET, [one, two]).as_ref(),
+                Some(&whole),
+                "{cut}"
+            );
+            if !text.starts_with("HTTP/1.0") && cut < bytes.len() {
+                assert_eq!(read(&Method::GET, [one]), None, "{text} up to {cut}");
+            }
+        }
+        assert_eq!(read(&Method::GET, bytes.chunks(1)), Some(whole));
+    }
+}
+
+proptest! {
+    #[test]
+    fn nothing_makes_it_panic_and_no_cut_makes_a_difference(
+        garbage in prop::collection::vec(any::<u8>(), 0..64),
+        start in prop::sample::select(vec![
+            "", "HTTP/1.1 200 OK\r\n", "HTTP/1.1 200 OK\r\n\r\n",
+            "HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n",
+            "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n",
+            "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n0\r\n",
+        ]),
+        every in 1_usize..9,
+    ) {
+        let bytes = [start.as_bytes(), &garbage].concat();
+        let whole = read(&Method::GET, [&*bytes]);
+        let cut = read(&Method::GET, bytes.chunks(every));
+        // Bytes after the end are only seen where they are read with it.
+        prop_assert_eq!(
+            whole.map(|whole| (whole.status, whole.body, whole.trailers)),
+            cut.map(|cut| (cut.status, cut.body, cut.trailers))
+        );
+    }
+
+    #[test]
+    fn sizes_are_written_as_they_are_read(length in any::<u32>()) {
+        let mut line = Vec::new();
+        encode::size(length as usize, &mut line);
+        prop_assert_eq!(String::from_utf8(line).unwrap(), format!("{length:x}\r\n"));
+    }
+}
+
+#[test]
+fn a_request_is_written_as_it_is() {
+    let mut headers = HeaderMap::new();
+    headers.insert("host", "h".parse().unwrap());
+    headers.append("x", "1".parse().unwrap());
+    headers.append("x", "2".parse().unwrap());
+    for (target, written) in [("/a?b", "/a?b"), ("/", "/"), ("*", "*")] {
+        let mut out = Vec::new();
+        let target = Uri::from_static(target);
+        encode::request(&Method::OPTIONS, &target, &headers, &mut out);
+        let text = format!("OPTIONS {written} HTTP/1.1\r\nhost: h\r\nx: 1\r\nx: 2\r\n\r\n");
+        assert_eq!(String::from_utf8(out).unwrap(), text);
+    }
+}
+
+#[test]
+fn a_trailer_says_nothing_that_belongs_in_the_head() {
+    let mut trailers = HeaderMap::new();
+    for name in ["x-sum", "host", "x-forwarded-for", "x-real-ip", "te"] {
+        trailers.insert(name, "1".parse().unwrap());
+    }
+    trailers.insert(CONTENT_LENGTH, "1".parse().unwrap());
+    let mut out = Vec::new();
+    encode::end(Some(&trailers), &mut out);
+    assert_eq!(out, b"0\r\nx-sum: 1\r\n\r\n");
+}
