@@ -25,8 +25,9 @@ pub trait Tail: std::fmt::Debug + Send {
 
 /// The body of an answer; `D` is how one from upstream is read.
 #[derive(Debug)]
-pub struct Body<D: http_body::Body> {
+pub struct Body<D: http_body::Body<Error: std::fmt::Debug>> {
     source: Source<D>,
+    failure: Option<D::Error>,
     tail: Option<Box<dyn Tail>>,
 }
 
@@ -36,12 +37,13 @@ enum Source<D> {
     Whole(Bytes),
 }
 
-impl<D: http_body::Body> Body<D> {
+impl<D: http_body::Body<Error: std::fmt::Debug>> Body<D> {
     /// A body that is all here.
     #[must_use]
     pub fn whole(bytes: Bytes) -> Self {
         Self {
             source: Source::Whole(bytes),
+            failure: None,
             tail: None,
         }
     }
@@ -51,6 +53,7 @@ impl<D: http_body::Body> Body<D> {
     pub fn download(download: D) -> Self {
         Self {
             source: Source::Download(download),
+            failure: None,
             tail: None,
         }
     }
@@ -81,7 +84,10 @@ impl<D: http_body::Body> Body<D> {
     }
 }
 
-impl<D: http_body::Body<Data = Bytes> + Unpin> http_body::Body for Body<D> {
+impl<D> http_body::Body for Body<D>
+where
+    D: http_body::Body<Data = Bytes, Error: std::fmt::Debug + Unpin> + Unpin,
+{
     type Data = Bytes;
     type Error = D::Error;
 
@@ -90,21 +96,43 @@ impl<D: http_body::Body<Data = Bytes> + Unpin> http_body::Body for Body<D> {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         let this = &mut *self;
+        if let Some(failure) = this.failure.take() {
+            // What came before it is still on its way to a client that reads slowly: this is asked again then.
+            if this
+                .tail
+                .as_ref()
+                .is_some_and(|tail| tail.peer().line.unsent())
+            {
+                this.failure = Some(failure);
+                return Poll::Pending;
+            }
+            this.end(Ending::Aborted);
+            return Poll::Ready(Some(Err(failure)));
+        }
         let frame = match &mut this.source {
             Source::Download(download) => std::task::ready!(Pin::new(download).poll_frame(context)),
             Source::Whole(bytes) if bytes.is_empty() => None,
             Source::Whole(bytes) => Some(Ok(Frame::data(std::mem::take(bytes)))),
         };
-        match &frame {
+        match frame {
             Some(Ok(frame)) => {
                 if let (Some(data), Some(tail)) = (frame.data_ref(), &mut this.tail) {
                     tail.sent(data.remaining());
                 }
+                Poll::Ready(Some(Ok(frame)))
             }
-            Some(Err(_)) => this.end(Ending::Aborted),
-            None => this.end(Ending::Complete),
+            // hyper would let go of the connection with all it has not written yet, perhaps the head. It
+            // writes when there is nothing more for now: then the client sees how far the answer came.
+            Some(Err(failure)) => {
+                this.failure = Some(failure);
+                context.waker().wake_by_ref();
+                Poll::Pending
+            }
+            None => {
+                this.end(Ending::Complete);
+                Poll::Ready(None)
+            }
         }
-        Poll::Ready(frame)
     }
 
     fn is_end_stream(&self) -> bool {
@@ -119,7 +147,7 @@ impl<D: http_body::Body<Data = Bytes> + Unpin> http_body::Body for Body<D> {
     }
 }
 
-impl<D: http_body::Body> Drop for Body<D> {
+impl<D: http_body::Body<Error: std::fmt::Debug>> Drop for Body<D> {
     fn drop(&mut self) {
         // hyper lets go of a body it knows to be finished without asking for the end.
         self.end(if self.has_ended() {
