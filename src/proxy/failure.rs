@@ -110,6 +110,7 @@ impl Failure {
                 tracing::error!(
                     client = exchange.peer.text(),
                     server = &*exchange.server().name,
+                    request = %format_args!("{} {}", exchange.head.method, exchange.head.uri),
                     "{self}"
                 );
             }
