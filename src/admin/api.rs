@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use super::zones::zones;
 use crate::proxy::Live;
 
 /// A zone as `/api/zones` shows it.
@@ -19,46 +20,24 @@ struct Zone<'a> {
 }
 
 /// `GET /api/zones`
-pub(super) fn zones(live: &Live) -> String {
-    let requests = live
-        .plan
-        .req_zones
-        .iter()
-        .zip(&live.zones.req)
-        .map(|(plan, zone)| {
-            let counts = zone.store.counts();
-            Zone {
-                name: &plan.name,
-                kind: "limit_req",
-                algorithm: Some("leaky_bucket"),
-                rate: Some(plan.rate.to_string()),
-                keys: zone.store.len(),
-                capacity: zone.store.capacity(),
-                pass: counts.pass,
-                delay: counts.delay,
-                refuse: counts.refuse,
-            }
-        });
-    let connections = live
-        .plan
-        .conn_zones
-        .iter()
-        .zip(&live.zones.conn)
-        .map(|(plan, zone)| {
-            let counts = zone.store.counts();
-            Zone {
-                name: &plan.name,
-                kind: "limit_conn",
-                algorithm: None,
-                rate: None,
-                keys: zone.store.len(),
-                capacity: zone.store.capacity(),
-                pass: counts.pass,
-                delay: counts.delay,
-                refuse: counts.refuse,
-            }
-        });
-    let zones: Vec<_> = requests.chain(connections).collect();
+pub(super) fn list(live: &Live) -> String {
+    let zones: Vec<_> = zones(live)
+        .map(|zone| Zone {
+            name: zone.name,
+            kind: if zone.rate.is_some() {
+                "limit_req"
+            } else {
+                "limit_conn"
+            },
+            algorithm: zone.rate.is_some().then_some("leaky_bucket"),
+            rate: zone.rate,
+            keys: zone.keys,
+            capacity: zone.capacity,
+            pass: zone.counts.pass,
+            delay: zone.counts.delay,
+            refuse: zone.counts.refuse,
+        })
+        .collect();
     // Only numbers and names that were read as text: there is nothing in it that could fail.
     serde_json::to_string(&zones).unwrap_or_default()
 }

@@ -3,6 +3,7 @@
 //! Counters live where they are counted (zones, backends, the process); here they are only read and
 //! written out. A key is never a label: its number is the client's to choose.
 
+use super::zones::zones;
 use crate::proxy::Live;
 use crate::telemetry::{COUNTERS, Page, Writer};
 
@@ -11,39 +12,14 @@ pub(super) fn page(live: &Live, writer: &Writer) -> String {
     let mut page = Page::new();
     COUNTERS.describe(&mut page);
     writer.describe(&mut page);
-    zones(live, &mut page);
+    limits(live, &mut page);
     upstreams(live, &mut page);
     page.finish()
 }
 
-fn zones(live: &Live, page: &mut Page) {
-    let requests = live
-        .plan
-        .req_zones
-        .iter()
-        .zip(&live.zones.req)
-        .map(|(plan, zone)| {
-            (
-                &plan.name,
-                zone.store.counts(),
-                zone.store.len(),
-                zone.store.capacity(),
-            )
-        });
-    let connections = live
-        .plan
-        .conn_zones
-        .iter()
-        .zip(&live.zones.conn)
-        .map(|(plan, zone)| {
-            (
-                &plan.name,
-                zone.store.counts(),
-                zone.store.len(),
-                zone.store.capacity(),
-            )
-        });
-    for (zone, counts, keys, capacity) in requests.chain(connections) {
+fn limits(live: &Live, page: &mut Page) {
+    for zone in zones(live) {
+        let (name, counts) = (zone.name, zone.counts);
         for (verdict, count) in [
             ("pass", counts.pass),
             ("delay", counts.delay),
@@ -52,17 +28,22 @@ fn zones(live: &Live, page: &mut Page) {
             page.counter(
                 "weir_limit_verdicts_total",
                 "What limits said of requests.",
-                &[("zone", zone), ("verdict", verdict)],
+                &[("zone", name), ("verdict", verdict)],
                 count,
             );
         }
-        let labels = [("zone", &**zone)];
-        page.gauge("weir_zone_keys", "Keys a zone holds.", &labels, keys as u64);
+        let labels = [("zone", name)];
+        page.gauge(
+            "weir_zone_keys",
+            "Keys a zone holds.",
+            &labels,
+            zone.keys as u64,
+        );
         page.gauge(
             "weir_zone_capacity",
             "Keys a zone can hold.",
             &labels,
-            capacity as u64,
+            zone.capacity as u64,
         );
         page.counter(
             "weir_zone_evictions_total",

@@ -4,6 +4,7 @@
 
 mod api;
 mod metrics;
+mod zones;
 
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
@@ -107,7 +108,7 @@ impl Admin {
                 metrics::page(&live, &self.writer),
                 "text/plain; version=0.0.4; charset=utf-8",
             ),
-            "/api/zones" => typed(api::zones(&live), "application/json"),
+            "/api/zones" => typed(api::list(&live), "application/json"),
             _ => text(
                 StatusCode::NOT_FOUND,
                 "not found; there are /healthz, /readyz, /metrics and /api/zones\n",

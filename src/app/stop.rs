@@ -15,6 +15,7 @@ pub(super) struct Signals {
     quit: Signal,
     reopen: Signal,
     hangup: Signal,
+    upgrade: Signal,
 }
 
 impl Signals {
@@ -26,6 +27,7 @@ impl Signals {
             quit: signal(SignalKind::quit())?,
             reopen: signal(SignalKind::user_defined1())?,
             hangup: signal(SignalKind::hangup())?,
+            upgrade: signal(SignalKind::user_defined2())?,
         })
     }
 
@@ -41,9 +43,14 @@ impl Signals {
                     tracing::info!("logs are opened again");
                     continue;
                 }
-                // Whoever asks for a reload does not want the end of the process, which is the default.
+                // Whoever asks for a reload or an upgrade does not want the end of the process, which is what
+                // these two signals do unless caught.
                 _ = self.hangup.recv() => {
                     tracing::warn!("HUP: reload is not supported by this version; the configuration stays as it is");
+                    continue;
+                }
+                _ = self.upgrade.recv() => {
+                    tracing::warn!("USR2: handing over to a new binary is not supported by this version");
                     continue;
                 }
             };

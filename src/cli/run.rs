@@ -56,7 +56,7 @@ burst of 20; /slow two at a time; /queue makes the excess wait. Metrics: http://
       21 times 200 (the burst and one), one more every 100 ms, the rest 429 with Retry-After
 
   oha -n 60 -c 30 http://127.0.0.1:8080/queue
-      ten a second: the excess waits for its turn, and where 20 wait already the next gets 429
+      21 times 200, one every 100 ms, because the excess waits; 39 times 429: no more than 20 may wait
 
 Ctrl-C stops it. With your own configuration: weir run --config weir.yaml
 ";

@@ -130,7 +130,8 @@ fn line(message: fmt::Arguments<'_>, exchange: &Exchange) -> String {
     // Writing to a string cannot fail.
     let _written = write!(
         line,
-        "{message}, client: {}, server: {}, request: \"{} ",
+        "*{} {message}, client: {}, server: {}, request: \"{} ",
+        exchange.peer.connection,
         exchange.peer.text(),
         exchange.server().name,
         head.method,
@@ -221,7 +222,7 @@ mod tests {
         );
         assert_eq!(
             line(message, &exchange),
-            "limiting requests, excess: 5.760 by zone \"r10\", client: 127.0.0.1, server: front, \
+            "*1 limiting requests, excess: 5.760 by zone \"r10\", client: 127.0.0.1, server: front, \
              request: \"GET /r10/f?k=b HTTP/1.1\", host: \"localhost\""
         );
     }

@@ -65,6 +65,8 @@ pub fn bind_all<'a>(
         if let Listen::Tcp(address) = listen
             && address.port() != 0
         {
+            // Without `SO_REUSEPORT`, so that an address somebody else listens on is noticed. Bound and no
+            // more: whoever connected to it would be reset when it is closed a moment later.
             open_tcp(*address, Sharing::Alone).map_err(|source| failed(listen, source))?;
         }
     }
@@ -90,6 +92,8 @@ fn bind_tcp(mut address: SocketAddr, loops: usize) -> io::Result<Vec<Bound>> {
     (0..loops)
         .map(|_| {
             let socket = open_tcp(address, Sharing::BetweenLoops)?;
+            socket.listen(BACKLOG)?;
+            let socket = TcpListener::from(socket);
             // With port 0 the first socket finds one, and the others have to follow it.
             address = socket.local_addr()?;
             Ok(Bound {
@@ -101,7 +105,7 @@ fn bind_tcp(mut address: SocketAddr, loops: usize) -> io::Result<Vec<Bound>> {
         .collect()
 }
 
-fn open_tcp(address: SocketAddr, sharing: Sharing) -> io::Result<TcpListener> {
+fn open_tcp(address: SocketAddr, sharing: Sharing) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
     if address.is_ipv6() {
         // So that [::]:80 and 0.0.0.0:80 can stand side by side, and every client has one form of address.
@@ -116,8 +120,7 @@ fn open_tcp(address: SocketAddr, sharing: Sharing) -> io::Result<TcpListener> {
     socket.set_tcp_nodelay(true)?;
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
-    socket.listen(BACKLOG)?;
-    Ok(socket.into())
+    Ok(socket)
 }
 
 fn bind_unix(path: &Path, loops: usize) -> io::Result<Vec<Bound>> {
@@ -185,3 +188,32 @@ impl Drop for SocketFile {
 
 /// Connections the kernel holds for us until they are accepted; it cuts this to `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A client that connects while weir starts would otherwise be reset: the socket is closed again.
+    #[test]
+    fn looking_whether_an_address_is_free_takes_no_connections() {
+        let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
+        let probe = open_tcp(loopback, Sharing::Alone).unwrap();
+        let address = probe.local_addr().unwrap().as_socket().unwrap();
+        let connected = std::net::TcpStream::connect(address);
+        assert_eq!(
+            connected.unwrap_err().kind(),
+            io::ErrorKind::ConnectionRefused
+        );
+    }
+
+    #[test]
+    fn an_address_that_others_share_among_themselves_is_taken() {
+        let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
+        let others = bind_tcp(loopback, 1).unwrap();
+        let Listen::Tcp(address) = others[0].address else {
+            panic!("a TCP address")
+        };
+        let error = bind_all([&Listen::Tcp(address)], 1).unwrap_err();
+        assert!(error.to_string().contains("in use"), "{error}");
+    }
+}

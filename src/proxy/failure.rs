@@ -104,9 +104,11 @@ impl Failure {
                 tracing::info!(client = exchange.peer.text(), "{self}");
             }
             Self::Forbidden | Self::TooLarge => {
+                let head = &exchange.head;
                 tracing::error!(
                     client = exchange.peer.text(),
                     server = &*exchange.server().name,
+                    request = %format_args!("{} {} {:?}", head.method, head.uri, head.version),
                     "{self}"
                 );
             }

@@ -2,17 +2,16 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
-use http::{HeaderName, HeaderValue, Request, StatusCode};
+use http::{HeaderName, HeaderValue, Request};
 
 use crate::clock::Millis;
 use crate::config::plan::{
-    Access, Action, ClientTimeouts, ConnRule, ConnZone, Delay, DryRun, Excess, LimitHeaders, Log,
-    LogLevel, OnEmptyKey, Plan, Rate, ReqRule, ReqZone, Server, Site, Template, Variable,
+    Action, ConnRule, ConnZone, Delay, Excess, OnEmptyKey, Plan, Rate, ReqRule, ReqZone, Site,
+    Template, Variable,
 };
 use crate::limits::{Limits, Zones};
-use crate::message::{Exchange, Peer, Remote};
+use crate::message::{Exchange, Peer, Remote, testing};
 
 pub(in crate::limits) fn req_zone(name: &str, milli_per_second: u64) -> ReqZone {
     ReqZone {
@@ -57,17 +56,7 @@ pub(in crate::limits) fn site(req: &[ReqRule], conn: &[ConnRule]) -> Site {
     Site {
         limit_req: req.to_vec(),
         limit_conn: conn.to_vec(),
-        limit_req_status: StatusCode::TOO_MANY_REQUESTS,
-        limit_conn_status: StatusCode::SERVICE_UNAVAILABLE,
-        limit_req_dry_run: DryRun::Off,
-        limit_conn_dry_run: DryRun::Off,
-        limit_req_log_level: LogLevel::Error,
-        limit_conn_log_level: LogLevel::Error,
-        limit_headers: LimitHeaders::Ietf,
-        access: Access::default(),
-        max_body: None,
-        timeouts: timeouts(),
-        action: Action::NotFound,
+        ..testing::site(Action::NotFound)
     }
 }
 
@@ -77,26 +66,10 @@ pub(in crate::limits) fn limits(plan: &Plan, req: &[ReqRule], conn: &[ConnRule])
 
 pub(in crate::limits) fn plan(req_zones: Vec<ReqZone>, conn_zones: Vec<ConnZone>) -> Plan {
     Plan {
-        workers: 1,
-        shutdown_timeout: Duration::ZERO,
-        log: Log {
-            level: tracing::Level::INFO,
-            access: None,
-        },
-        admin: None,
-        maps: vec![],
         req_zones,
         conn_zones,
-        upstreams: vec![],
-        listeners: vec![],
-        servers: vec![Server {
-            name: "front".into(),
-            names: vec![],
-            timeouts: timeouts(),
-            max_head: 32 << 10,
-            locations: vec![],
-            fallback: site(&[], &[]),
-        }],
+        servers: vec![testing::server("front")],
+        ..testing::plan()
     }
 }
 
@@ -128,16 +101,4 @@ pub(in crate::limits) fn exchange_from(
         crate::message::target::Target::default(),
         Millis(0),
     )
-}
-
-fn timeouts() -> ClientTimeouts {
-    let minute = Duration::from_secs(60);
-    ClientTimeouts {
-        header: minute,
-        body: minute,
-        keepalive: Some(minute),
-        keepalive_requests: 1000,
-        send: minute,
-        lingering: minute,
-    }
 }

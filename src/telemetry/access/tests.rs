@@ -8,60 +8,8 @@ use serde_json::Value;
 
 use super::*;
 use crate::clock::Millis;
-use crate::config::plan::{
-    Access, Action, ClientTimeouts, DryRun, LimitHeaders, Log, LogLevel, Plan, Server, Site,
-};
 use crate::message::target::Target;
-use crate::message::{Attempt, LimitStatus, Peer, Remote};
-
-fn plan() -> Plan {
-    let second = Duration::from_secs(1);
-    let timeouts = ClientTimeouts {
-        header: second,
-        body: second,
-        keepalive: None,
-        keepalive_requests: 1,
-        send: second,
-        lingering: second,
-    };
-    let fallback = Site {
-        limit_req: Vec::new(),
-        limit_conn: Vec::new(),
-        limit_req_status: StatusCode::TOO_MANY_REQUESTS,
-        limit_conn_status: StatusCode::SERVICE_UNAVAILABLE,
-        limit_req_dry_run: DryRun::Off,
-        limit_conn_dry_run: DryRun::Off,
-        limit_req_log_level: LogLevel::Error,
-        limit_conn_log_level: LogLevel::Error,
-        limit_headers: LimitHeaders::Ietf,
-        access: Access::default(),
-        max_body: None,
-        timeouts,
-        action: Action::NotFound,
-    };
-    Plan {
-        workers: 1,
-        shutdown_timeout: second,
-        log: Log {
-            level: tracing::Level::INFO,
-            access: None,
-        },
-        admin: None,
-        maps: Vec::new(),
-        req_zones: Vec::new(),
-        conn_zones: Vec::new(),
-        upstreams: Vec::new(),
-        listeners: Vec::new(),
-        servers: vec![Server {
-            name: "example.com".into(),
-            names: Vec::new(),
-            timeouts,
-            max_head: 32 << 10,
-            locations: Vec::new(),
-            fallback,
-        }],
-    }
-}
+use crate::message::{Attempt, LimitStatus, Peer, Remote, testing};
 
 fn exchange(agent: Option<&[u8]>) -> Exchange {
     let mut request = Request::get("/a?b=c").body(()).unwrap();
@@ -76,7 +24,7 @@ fn exchange(agent: Option<&[u8]>) -> Exchange {
         Millis(0),
     );
     let mut exchange = Exchange::begin(
-        Arc::new(plan()),
+        Arc::new(testing::plan()),
         0,
         Arc::new(peer),
         request.into_parts().0,
