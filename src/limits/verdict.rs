@@ -95,13 +95,18 @@ impl Refusal {
             && policy(self) == policy(other)
     }
 
-    /// `Retry-After`: whole seconds, rounded up, at least one.
+    /// `Retry-After`: whole seconds, rounded up, at least one; `None` for a request without a key, which no
+    /// waiting helps.
     #[must_use]
-    pub fn retry_after_seconds(&self) -> u64 {
-        self.retry_after.map_or(1, |after| {
-            let started = u64::from(after.subsec_nanos() > 0);
-            after.as_secs().saturating_add(started).max(1)
-        })
+    pub fn retry_after_seconds(&self) -> Option<u64> {
+        match (self.kind, self.retry_after) {
+            // A place may come free at any moment.
+            (Kind::Connections, None) => Some(1),
+            (_, after) => after.map(|after| {
+                let started = u64::from(after.subsec_nanos() > 0);
+                after.as_secs().saturating_add(started).max(1)
+            }),
+        }
     }
 
     /// The header fields of the answer.
@@ -111,16 +116,16 @@ impl Refusal {
     ) -> impl Iterator<Item = (HeaderName, HeaderValue)> + use<> {
         let seconds = self.retry_after_seconds();
         let mut list = [
-            Some((header::RETRY_AFTER, HeaderValue::from(seconds))),
+            seconds.map(|seconds| (header::RETRY_AFTER, HeaderValue::from(seconds))),
             None,
             None,
             None,
         ];
         match headers {
             LimitHeaders::Ietf => {
-                let state = match self.kind {
-                    Kind::Connections => format!("{};r=0", self.name.quoted),
-                    Kind::Requests => format!("{};r=0;t={seconds}", self.name.quoted),
+                let state = match (self.kind, seconds) {
+                    (Kind::Requests, Some(t)) => format!("{};r=0;t={t}", self.name.quoted),
+                    _ => format!("{};r=0", self.name.quoted),
                 };
                 list[1] = self.policy.clone().map(|policy| (RATELIMIT_POLICY, policy));
                 list[2] = fields::value(state).map(|state| (RATELIMIT, state));
@@ -128,7 +133,7 @@ impl Refusal {
             LimitHeaders::Legacy => {
                 list[1] = Some((X_RATELIMIT_LIMIT, HeaderValue::from(self.quota)));
                 list[2] = Some((X_RATELIMIT_REMAINING, HeaderValue::from(0)));
-                list[3] = Some((X_RATELIMIT_RESET, HeaderValue::from(seconds)));
+                list[3] = seconds.map(|seconds| (X_RATELIMIT_RESET, HeaderValue::from(seconds)));
             }
             LimitHeaders::Off => {}
         }
@@ -162,9 +167,22 @@ mod tests {
     fn retry_after_is_rounded_up_and_never_nothing() {
         for (millis, seconds) in [(0, 1), (1, 1), (1000, 1), (1001, 2), (62_500, 63)] {
             let refusal = refusal(Kind::Requests, Some(millis));
-            assert_eq!(refusal.retry_after_seconds(), seconds, "{millis}");
+            assert_eq!(refusal.retry_after_seconds(), Some(seconds), "{millis}");
         }
-        assert_eq!(refusal(Kind::Connections, None).retry_after_seconds(), 1);
+        let place = refusal(Kind::Connections, None);
+        assert_eq!(place.retry_after_seconds(), Some(1));
+    }
+
+    #[test]
+    fn a_request_without_a_key_is_not_told_to_come_back() {
+        let refusal = refusal(Kind::Requests, None);
+        assert_eq!(
+            written(&refusal, LimitHeaders::Ietf),
+            [
+                "ratelimit-policy: \"perip\";q=21;w=3",
+                "ratelimit: \"perip\";r=0"
+            ]
+        );
     }
 
     #[test]
