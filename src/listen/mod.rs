@@ -83,11 +83,8 @@ impl fmt::Display for Error {
     }
 }
 
-impl std::error::Error for Error {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&self.source)
-    }
-}
+// Without a source: what the system said is told, or told better, above.
+impl std::error::Error for Error {}
 
 /// Accepts connections on one event loop until `stop` is cancelled. Each becomes a task in `connections`, by which its
 /// end can be awaited.
@@ -108,26 +105,33 @@ where
     let listener =
         Listener::new(bound.socket).map_err(|source| Error::new(bound.address.clone(), source))?;
     let mut grievance = Grievance::default();
+    let welcome = |(stream, remote, local)| {
+        let serial = CONNECTIONS.fetch_add(1, Ordering::Relaxed) + 1;
+        let peer = Arc::new(Peer::new(remote, local, serial, clock.now()));
+        // Boxed: an `async fn` keeps room for its argument beside what it makes of it.
+        connections.spawn(isolated(serial, Box::pin(on_connection(stream, peer))));
+    };
     let accepting = async {
         loop {
-            let (stream, remote, local) = match listener.accept().await {
-                Ok(accepted) => accepted,
+            match listener.accept().await {
+                Ok(accepted) => welcome(accepted),
                 Err(error) if is_clients_doing(&error) => continue,
                 Err(error) => {
                     grievance.tell(&bound.address, &error);
                     // The connection stays in the kernel's queue, so asking again at once would spin.
                     tokio::time::sleep(PATIENCE).await;
-                    continue;
                 }
-            };
-            let serial = CONNECTIONS.fetch_add(1, Ordering::Relaxed) + 1;
-            let peer = Arc::new(Peer::new(remote, local, serial, clock.now()));
-            connections.spawn(isolated(serial, on_connection(stream, peer)));
+            }
         }
     };
     stop.run_until_cancelled(accepting).await;
+    // Who connected before the stop has been greeted by the kernel and may have asked already. Closing
+    // the socket would reset them.
+    listener.accept_waiting().for_each(welcome);
     Ok(())
 }
+
+type Accepted = (Stream, Remote, Option<SocketAddr>);
 
 enum Listener {
     Tcp(TcpListener, Option<SocketAddr>),
@@ -146,15 +150,11 @@ impl Listener {
         })
     }
 
-    async fn accept(&self) -> io::Result<(Stream, Remote, Option<SocketAddr>)> {
+    async fn accept(&self) -> io::Result<Accepted> {
         Ok(match self {
             Self::Tcp(listener, fixed) => {
                 let (stream, remote) = listener.accept().await?;
-                let local = match fixed {
-                    Some(local) => *local,
-                    None => stream.local_addr()?,
-                };
-                (Stream::Tcp(stream), Remote::Ip(remote), Some(local))
+                named(stream, remote, *fixed)?
             }
             Self::Unix(listener) => {
                 let (stream, _) = listener.accept().await?;
@@ -162,6 +162,55 @@ impl Listener {
             }
         })
     }
+
+    /// Those who wait to be accepted at this moment.
+    // The system is asked: the event loop may not have heard of the last ones yet.
+    fn accept_waiting(self) -> impl Iterator<Item = Accepted> {
+        let listening = match self {
+            Self::Tcp(listener, fixed) => listener
+                .into_std()
+                .map(|socket| (Listening::Tcp(socket), fixed)),
+            Self::Unix(listener) => listener
+                .into_std()
+                .map(|socket| (Listening::Unix(socket), None)),
+        };
+        let accept = move || {
+            let (listening, fixed) = listening.as_ref().ok()?;
+            loop {
+                match listening.accept_now(*fixed) {
+                    Err(error) if is_clients_doing(&error) => {}
+                    accepted => return accepted.ok(),
+                }
+            }
+        };
+        std::iter::from_fn(accept).take(MOST_WAITING)
+    }
+}
+
+impl Listening {
+    fn accept_now(&self, fixed: Option<SocketAddr>) -> io::Result<Accepted> {
+        match self {
+            Self::Tcp(socket) => {
+                let (stream, remote) = socket.accept()?;
+                stream.set_nonblocking(true)?;
+                named(TcpStream::from_std(stream)?, remote, fixed)
+            }
+            Self::Unix(socket) => {
+                let (stream, _) = socket.accept()?;
+                stream.set_nonblocking(true)?;
+                let stream = UnixStream::from_std(stream)?;
+                Ok((Stream::Unix(stream), Remote::Unix, None))
+            }
+        }
+    }
+}
+
+fn named(stream: TcpStream, remote: SocketAddr, fixed: Option<SocketAddr>) -> io::Result<Accepted> {
+    let local = match fixed {
+        Some(local) => local,
+        None => stream.local_addr()?,
+    };
+    Ok((Stream::Tcp(stream), Remote::Ip(remote), Some(local)))
 }
 
 /// Runs a connection; a panic ends only that connection.
@@ -211,3 +260,6 @@ static CONNECTIONS: AtomicU64 = AtomicU64::new(0);
 
 /// How long is waited when there is no descriptor, or no memory, for another connection.
 const PATIENCE: Duration = Duration::from_millis(100);
+
+/// How many are still let in when told to stop: more than any backlog holds, and an end to a flood.
+const MOST_WAITING: usize = 65_536;

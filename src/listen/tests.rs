@@ -250,6 +250,27 @@ async fn a_stop_ends_accepting_and_leaves_connections_to_finish() {
     assert_eq!(client.read_u8().await.unwrap(), b'a');
 }
 
+#[tokio::test]
+async fn who_connected_before_the_stop_is_let_in() {
+    let bound = bind(&loopback(0), 1).unwrap().remove(0);
+    let address = tcp(&bound);
+    let clients: Vec<_> = (0..20)
+        .map(|_| {
+            let mut client = std::net::TcpStream::connect(address).unwrap();
+            io::Write::write_all(&mut client, b"a").unwrap();
+            client.set_nonblocking(true).unwrap();
+            TcpStream::from_std(client).unwrap()
+        })
+        .collect();
+    let rig = Rig::start(bound);
+    // Before the loop has run for the first time.
+    rig.stop.cancel();
+    rig.accepting.await.unwrap().unwrap();
+    for mut client in clients {
+        assert_eq!(client.read_u8().await.unwrap(), b'a');
+    }
+}
+
 /// Nanoseconds of processor time this thread has used.
 fn processor_time() -> u64 {
     let text = fs::read_to_string("/proc/thread-self/schedstat").unwrap();

@@ -30,6 +30,7 @@ pub struct Line {
     unsent: AtomicBool,
     gone: AtomicBool,
     refused: AtomicU16,
+    last: AtomicBool,
     drains: AtomicU32,
     // Whether there is anything in the two locks below: a load instead of two locks for every flush.
     waiting: AtomicBool,
@@ -66,6 +67,7 @@ impl Line {
             unsent: AtomicBool::new(false),
             gone: AtomicBool::new(false),
             refused: AtomicU16::new(0),
+            last: AtomicBool::new(false),
             drains: AtomicU32::new(0),
             waiting: AtomicBool::new(false),
             interim: Mutex::new(Vec::new()),
@@ -141,6 +143,16 @@ impl Line {
     /// Whether [`Line::linger_on_close`] was asked for.
     pub fn lingers(&self) -> bool {
         self.linger.load(Ordering::Relaxed)
+    }
+
+    /// We are stopping: the connection carries no request after the one it has, or the one on its way.
+    pub fn close_after_answer(&self) {
+        self.last.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether [`Line::close_after_answer`] was asked for.
+    pub fn closes_after_answer(&self) -> bool {
+        self.last.load(Ordering::Relaxed)
     }
 
     /// Hands over an interim (1xx) answer, encoded, to go out before the final one. Nobody has to have

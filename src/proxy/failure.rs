@@ -125,6 +125,7 @@ fn upstream_status(error: &upstream::Error) -> StatusCode {
             Some(upload::Error::Broken(_)) | None => StatusCode::BAD_REQUEST,
         },
         upstream::Error::Timeout(_) => StatusCode::GATEWAY_TIMEOUT,
+        error if error.is_ours() => StatusCode::INTERNAL_SERVER_ERROR,
         _ => StatusCode::BAD_GATEWAY,
     }
 }

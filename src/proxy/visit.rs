@@ -47,7 +47,9 @@ impl Visit {
     /// Whether keep-alive ends with this request.
     pub(super) fn is_last(&self, site: &Site) -> bool {
         let timeouts = &site.plan.timeouts;
-        timeouts.keepalive.is_none() || self.exchange.number >= timeouts.keepalive_requests
+        timeouts.keepalive.is_none()
+            || self.exchange.number >= timeouts.keepalive_requests
+            || self.exchange.peer.line.closes_after_answer()
     }
 
     /// Throws away a body nobody wanted; false if the connection cannot be used after it.

@@ -14,7 +14,8 @@ mod tests;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Poll, ready};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, Response};
@@ -24,8 +25,9 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tokio_util::sync::CancellationToken;
 
+use crate::clock::Deadline;
 use crate::config::plan::{ClientTimeouts, Server};
-use crate::message::Peer;
+use crate::message::{Peer, Phase};
 use held::Held;
 pub use socket::Socket;
 use stream::Stream;
@@ -91,15 +93,21 @@ pub async fn connection<H: Handler>(
     );
     let mut stream = Stream::new(socket.into(), Arc::clone(&peer), timeouts.header);
     let mut cancelled = pin!(stop.cancelled());
+    let mut last_call = Deadline::default();
 
     // hyper's buffers are not made for somebody who has not said anything yet.
     let speaks = poll_fn(|context| {
         // Once is enough, here and for `cancelled`: a connection stays in its task.
         peer.line.driven_by(context.waker());
-        if cancelled.as_mut().poll(context).is_ready() {
-            return Poll::Ready(false);
+        let stopping = cancelled.as_mut().poll(context).is_ready();
+        if let Poll::Ready(speaks) = stream.poll_first_sign(context) {
+            return Poll::Ready(speaks);
         }
-        stream.poll_first_sign(context)
+        if !stopping {
+            return Poll::Pending;
+        }
+        last_call.start(LAST_CALL);
+        last_call.poll_passed(context).map(|()| false)
     });
     if !speaks.await {
         return;
@@ -123,7 +131,12 @@ pub async fn connection<H: Handler>(
         if result.is_ready() || stopping || !stop.is_cancelled() {
             return result;
         }
-        // Idle connections close now, busy ones after their answer.
+        // Busy connections close after their answer, idle ones when the next request is not on its way.
+        peer.line.close_after_answer();
+        if peer.line.phase() == Phase::Idle {
+            last_call.start(LAST_CALL);
+            ready!(last_call.poll_passed(context));
+        }
         stopping = true;
         connection.as_mut().graceful_shutdown();
         connection.as_mut().poll(context)
@@ -154,6 +167,10 @@ fn builder(settings: &Settings) -> http1::Builder {
     // makes hyper allocate two tables for every request.
     builder
 }
+
+/// How long a connection that is idle when told to stop may still turn out not to be: its client may have
+/// sent a request before it could know. Whoever stops weir does not notice.
+const LAST_CALL: Duration = Duration::from_millis(100);
 
 /// hyper refuses to work with less.
 const LEAST_BUFFER: usize = 8192;

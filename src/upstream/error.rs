@@ -81,6 +81,24 @@ pub enum Invalid {
 }
 
 impl Error {
+    /// Whether this machine could not even try: out of descriptors, ports or memory. The backend is as well as before.
+    #[must_use]
+    pub fn is_ours(&self) -> bool {
+        const EXHAUSTED: [i32; 5] = [
+            12,  // ENOMEM
+            23,  // ENFILE
+            24,  // EMFILE
+            99,  // EADDRNOTAVAIL: no local port is free
+            105, // ENOBUFS
+        ];
+        let Self::Connect(source) = self else {
+            return false;
+        };
+        source
+            .raw_os_error()
+            .is_some_and(|code| EXHAUSTED.contains(&code))
+    }
+
     /// What the client did, where the failure was its own.
     #[must_use]
     pub fn client_fault(&self) -> Option<&upload::Error> {
@@ -136,6 +154,14 @@ mod tests {
             refused.to_string(),
             "connect() failed (111: Connection refused) while connecting to upstream"
         );
+    }
+
+    #[test]
+    fn what_this_machine_lacks_is_not_the_backends_fault() {
+        let connect = |code| Error::Connect(io::Error::from_raw_os_error(code));
+        assert!(connect(24).is_ours());
+        assert!(!connect(111).is_ours());
+        assert!(!Error::Timeout(Stage::Connect).is_ours());
     }
 
     #[test]

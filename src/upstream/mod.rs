@@ -132,11 +132,11 @@ impl Upstream {
                 Ok(_) if failure.is_fault() => self.blame(&pick, now),
                 Ok(_) => self.balance.succeeded(&pick),
                 Err(failed) => {
-                    let innocent = failed.is_stale() || matches!(failed.error, Error::Client(_));
-                    if !innocent {
+                    let others = matches!(failed.error, Error::Client(_)) || failed.error.is_ours();
+                    if !others && !failed.is_stale() {
                         self.blame(&pick, now);
                     }
-                    if !moves_on || matches!(failed.error, Error::Client(_)) {
+                    if !moves_on || others {
                         return Err(failed.error);
                     }
                 }

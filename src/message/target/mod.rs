@@ -82,7 +82,7 @@ impl Target {
             .transpose()?;
         // RFC 9112 lets the target win. Whoever sends both does not need that, unless to fool somebody.
         if let (Some(field), Some(authority)) = (field, authority)
-            && !field.eq_ignore_ascii_case(authority.as_str())
+            && !same_site(field, authority.as_str(), head.uri.scheme_str())
         {
             return Err(Error::HostAtOdds);
         }
@@ -125,6 +125,17 @@ impl Target {
     pub(super) fn is_rewritten(&self) -> bool {
         self.path.is_some()
     }
+}
+
+/// Whether two authorities name the same site, the scheme's own port written out or not.
+fn same_site(one: &str, other: &str, scheme: Option<&str>) -> bool {
+    let port = match scheme {
+        Some("http") => ":80",
+        Some("https") => ":443",
+        _ => "",
+    };
+    let plain = |text| str::strip_suffix(text, port).unwrap_or(text);
+    plain(one).eq_ignore_ascii_case(plain(other))
 }
 
 /// Encodes a decoded path, byte for byte where nginx does (` `, `%`, `?`, `#`, what is not allowed in a target, and all

@@ -74,6 +74,8 @@ fn a_target_in_absolute_form_names_the_host_that_the_field_names_too() {
     let found = get("http://Real.example:80/x?y", "real.example:80").unwrap();
     assert_eq!(found, ("real.example".into(), "/x".into()));
     assert_eq!(get("http://h?y", "h").unwrap().1, "/");
+    assert_eq!(get("http://h:80/", "H").unwrap().0, "h");
+    assert_eq!(get("http://h/", "h:80").unwrap().0, "h");
     assert_eq!(get("http://user@h/", "user@h"), Err(Error::Host));
     assert_eq!(get("ftp://h/", "h"), Err(Error::Scheme));
     for at_odds in ["other.example", "real.example:81", "b@d", ""] {
