@@ -5,8 +5,6 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use http::HeaderValue;
-
 use super::Line;
 use crate::clock::Millis;
 
@@ -24,8 +22,6 @@ pub struct Peer {
     /// What the road and the connection tell each other.
     pub line: Line,
     text: Box<str>,
-    // Kept beside the text, because nearly every request forwarded carries it.
-    value: HeaderValue,
     binary: ([u8; 16], u8),
     requests: AtomicU64,
 }
@@ -60,7 +56,6 @@ impl Peer {
             connection,
             opened,
             line: Line::new(),
-            value: HeaderValue::from_str(&text).expect("an address is plain ASCII"),
             text,
             binary,
             requests: AtomicU64::new(0),
@@ -88,11 +83,6 @@ impl Peer {
     /// `$remote_addr`
     pub fn text(&self) -> &str {
         &self.text
-    }
-
-    /// `$remote_addr` as a header field says it; a clone shares it.
-    pub fn value(&self) -> &HeaderValue {
-        &self.value
     }
 
     /// `$binary_remote_addr`

@@ -20,9 +20,6 @@ pub(super) enum Failure {
     /// Host or path make no sense; often a probe, sometimes a smuggling attempt.
     #[error(transparent)]
     BadTarget(#[from] target::Error),
-    /// What would have to be sent upstream is not a valid request.
-    #[error("the target to send upstream is not valid")]
-    BadForward(#[from] http::uri::InvalidUri),
     /// `allow` and `deny` keep this address out.
     #[error("access forbidden by rule")]
     Forbidden,
@@ -75,9 +72,7 @@ impl Failure {
     /// The status it stands for.
     pub(super) fn status(&self) -> StatusCode {
         match self {
-            Self::BadTarget(_) | Self::BadForward(_) | Self::TransferCoding => {
-                StatusCode::BAD_REQUEST
-            }
+            Self::BadTarget(_) | Self::TransferCoding => StatusCode::BAD_REQUEST,
             Self::Forbidden => StatusCode::FORBIDDEN,
             Self::Method => StatusCode::METHOD_NOT_ALLOWED,
             Self::NoAnswer => StatusCode::from_u16(NO_ANSWER).unwrap_or(StatusCode::NOT_FOUND),
@@ -100,7 +95,7 @@ impl Failure {
     /// Once, here: what went wrong upstream or with a limit was logged where it was seen.
     fn log(&self, exchange: &Exchange) {
         match self {
-            Self::BadTarget(_) | Self::BadForward(_) | Self::Method | Self::TransferCoding => {
+            Self::BadTarget(_) | Self::Method | Self::TransferCoding => {
                 tracing::info!(client = exchange.peer.text(), "{self}");
             }
             Self::Forbidden | Self::TooLarge => {

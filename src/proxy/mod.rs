@@ -9,7 +9,7 @@ mod visit;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use http::{HeaderMap, HeaderValue, Method, Request, Response, Version, header};
+use http::{HeaderValue, Method, Request, Response, Version, header};
 use http_body::Body as _;
 use hyper::body::Incoming;
 
@@ -145,12 +145,11 @@ impl Proxy {
     ) -> Result<Response<Body<Download>>, Failure> {
         let exchange = &mut visit.exchange;
         exchange.proxy_host.clone_from(&forward.host);
-        let mut copied = HeaderMap::with_capacity(exchange.head.headers.len() + ADDED_FIELDS);
-        headers::for_upstream(exchange, forward, &mut copied);
+        let mut written = Vec::with_capacity(USUAL_HEAD);
+        headers::write_request(exchange, forward, &mut written);
         let outgoing = Outgoing {
             method: exchange.head.method.clone(),
-            target: headers::target_for(exchange, forward)?,
-            headers: copied,
+            head: written,
             upload,
         };
         let response = upstream
@@ -165,5 +164,5 @@ impl Proxy {
     }
 }
 
-/// Fields that forwarding usually adds: the X-Forwarded- family and Via.
-const ADDED_FIELDS: usize = 4;
+/// What the head of a request from a browser comes to, in bytes.
+const USUAL_HEAD: usize = 1024;

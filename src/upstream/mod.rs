@@ -29,7 +29,7 @@ use std::net::ToSocketAddrs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use http::{HeaderMap, Method, Response, StatusCode, Uri};
+use http::{Method, Response, StatusCode};
 
 pub use backend::{Address, Backend};
 pub use download::{Download, Stopwatch};
@@ -56,10 +56,9 @@ pub struct Upstream {
 pub struct Outgoing {
     /// Its method.
     pub method: Method,
-    /// Its target, in origin form.
-    pub target: Uri,
-    /// Its header fields, `Host` included. How long the body is need not be said: that is done here.
-    pub headers: HeaderMap,
+    /// The request line and the header fields as they go out, `Host` included. How long the body is and the blank
+    /// line are added here.
+    pub head: Vec<u8>,
     /// Its body.
     pub upload: Upload,
 }

@@ -5,10 +5,10 @@
 
 use std::mem;
 
-use http::{HeaderMap, Method, StatusCode, Uri};
+use http::{Method, StatusCode};
 
 use super::error::Error;
-use super::http1::{Cargo, Sending};
+use super::http1::{Cargo, Coding, Sending};
 use super::{Outgoing, framing};
 use crate::clock::Millis;
 use crate::config::plan::{NextUpstream, Tries};
@@ -17,8 +17,8 @@ use crate::config::plan::{NextUpstream, Tries};
 #[derive(Debug)]
 pub(super) struct Errand<'p> {
     method: Method,
-    target: Uri,
-    headers: HeaderMap,
+    head: Vec<u8>,
+    coding: Coding,
     cargo: Cargo,
     next: &'p NextUpstream,
     started: Millis,
@@ -48,11 +48,12 @@ impl<'p> Errand<'p> {
         servers: u32,
         now: Millis,
     ) -> Self {
-        framing::declare(&mut outgoing.headers, &outgoing.method, &outgoing.upload);
+        let coding = framing::declare(&outgoing.method, &outgoing.upload, &mut outgoing.head);
+        outgoing.head.extend_from_slice(b"\r\n");
         Self {
             method: outgoing.method,
-            target: outgoing.target,
-            headers: outgoing.headers,
+            head: outgoing.head,
+            coding,
             cargo: Cargo::new(outgoing.upload),
             next,
             started: now,
@@ -70,7 +71,7 @@ impl<'p> Errand<'p> {
         let cargo = mem::replace(&mut self.cargo, Cargo::none());
         self.whole = cargo.is_none();
         self.sent = true;
-        Sending::new(&self.method, &self.target, &self.headers, cargo)
+        Sending::new(&self.head, self.coding, cargo)
     }
 
     /// Takes a request's body back of which nothing was sent.

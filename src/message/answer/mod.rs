@@ -167,11 +167,11 @@ fn has_no_body(status: StatusCode) -> bool {
         )
 }
 
-fn escape_location(url: &[u8]) -> String {
-    let mut text = String::with_capacity(url.len() + 16);
+fn escape_location(url: &[u8]) -> Vec<u8> {
+    let mut text = Vec::with_capacity(url.len() + 16);
     for &byte in url {
         if byte.is_ascii_graphic() {
-            text.push(char::from(byte));
+            text.push(byte);
         } else {
             push_escaped(byte, &mut text);
         }

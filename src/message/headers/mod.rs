@@ -1,30 +1,13 @@
 //! Which header fields pass, and which belong to one connection only.
 //!
-//! What goes upstream is copied into a new map rather than cleaned in place: the client's head stays as it came, for
-//! variables and the log. What we add is set after everything the client says has been carried out, so that no
-//! `Connection` field can take it away again.
+//! Requests are written anew ([`write_request`]), answers are cleaned in place.
 
-use bytes::Bytes;
+mod request;
+
 use http::header::{self, HeaderName};
-use http::uri::InvalidUri;
-use http::{HeaderMap, HeaderValue, Uri, Version};
+use http::{HeaderMap, HeaderValue};
 
-use super::Exchange;
-use super::target::push_encoded;
-use super::vars::{self, with_buffer};
-use crate::config::plan::{Forward, Template, Variable, Via};
-
-/// Copies the fields of a request that are meant for whoever answers it. Those that frame the body and `Host` are left
-/// out too: whoever sends the request sets them anew.
-pub fn end_to_end(headers: &HeaderMap, out: &mut HeaderMap) {
-    out.reserve(headers.len());
-    for (name, value) in headers {
-        if !belongs_to_connection(name) && !is_rebuilt(name) {
-            out.append(name, value.clone());
-        }
-    }
-    remove_nominated(headers, out);
-}
+pub use request::write_request;
 
 /// Whether a request's transfer coding is one that everybody reads alike: none, or `chunked` once. hyper takes others
 /// that end in it, and would leave the rest of the decoding to the backend.
@@ -66,122 +49,6 @@ pub fn clean_response(headers: &mut HeaderMap) {
             .collect();
         for name in names {
             headers.remove(name);
-        }
-    }
-}
-
-/// The header fields to send upstream: the client's that pass, then what `proxy_set_header` says, then `Via`.
-pub fn for_upstream(exchange: &Exchange, forward: &Forward, out: &mut HeaderMap) {
-    let headers = &exchange.head.headers;
-    end_to_end(headers, out);
-    if wants_trailers(headers) {
-        out.insert(header::TE, HeaderValue::from_static("trailers"));
-        out.insert(header::CONNECTION, HeaderValue::from_static("te"));
-    }
-    for set in &forward.set_headers {
-        if frames_body(&set.name) {
-            continue;
-        }
-        match value_of(&set.value, exchange) {
-            Some(value) => out.insert(&set.name, value),
-            None => out.remove(&set.name),
-        };
-    }
-    if forward.via == Via::On {
-        out.append(header::VIA, via(exchange.head.version));
-    }
-}
-
-/// The target to ask an upstream for, in origin form.
-///
-/// # Errors
-///
-/// When `proxy_pass` has a URI part and the target made with it is too long for one.
-pub fn target_for(exchange: &Exchange, forward: &Forward) -> Result<Uri, InvalidUri> {
-    let head = &exchange.head;
-    let asked = head.uri.path_and_query();
-    let Some(uri) = &forward.uri else {
-        return Ok(asked.map_or_else(|| Uri::from_static("/"), |asked| asked.clone().into()));
-    };
-    let path = exchange.target.path(head);
-    let rest = path.get(forward.replaces..).unwrap_or_default();
-    let query = asked.and_then(|asked| asked.query());
-    let length = uri.len() + rest.len() + query.map_or(0, |query| query.len() + 1);
-    let mut target = String::with_capacity(length);
-    target.push_str(uri);
-    match std::str::from_utf8(rest) {
-        // It was never decoded, so what the client did not escape needs no escaping.
-        Ok(rest) if !exchange.target.is_rewritten() => target.push_str(rest),
-        _ => push_encoded(rest, &mut target),
-    }
-    if let Some(query) = query {
-        target.push('?');
-        target.push_str(query);
-    }
-    Uri::from_maybe_shared(Bytes::from(target))
-}
-
-/// What a template says as a field's value; `None` where that is nothing, or nothing a field could carry.
-fn value_of(template: &Template, exchange: &Exchange) -> Option<HeaderValue> {
-    if let Some(value) = shared_value(template.as_variable(), exchange) {
-        return Some(value);
-    }
-    with_buffer(|text| {
-        vars::render(template, exchange, text);
-        HeaderValue::from_bytes(text)
-            .ok()
-            .filter(|value| !value.is_empty())
-    })
-}
-
-/// A value that is there already and need not be put together.
-fn shared_value(variable: Option<&Variable>, exchange: &Exchange) -> Option<HeaderValue> {
-    let headers = &exchange.head.headers;
-    let only = |name: &HeaderName| {
-        let mut values = headers.get_all(name).iter();
-        values
-            .next()
-            .filter(|value| values.next().is_none() && !value.is_empty())
-    };
-    match variable? {
-        Variable::Host => only(&header::HOST)
-            .filter(|value| value.as_bytes() == exchange.target.host(&exchange.head).as_bytes())
-            .cloned(),
-        Variable::Http(name) => only(name).cloned(),
-        Variable::ProxyAddXForwardedFor if headers.contains_key("x-forwarded-for") => None,
-        Variable::ProxyAddXForwardedFor | Variable::RemoteAddr => {
-            Some(exchange.peer.value().clone())
-        }
-        Variable::Scheme => Some(HeaderValue::from_static("http")),
-        _ => None,
-    }
-}
-
-fn via(version: Version) -> HeaderValue {
-    HeaderValue::from_static(match version {
-        Version::HTTP_09 | Version::HTTP_10 => "1.0 weir",
-        Version::HTTP_2 => "2.0 weir",
-        _ => "1.1 weir",
-    })
-}
-
-/// Whether a client's TE says it will take trailers; all else in there is between it and us.
-fn wants_trailers(headers: &HeaderMap) -> bool {
-    let mut lines = headers.get_all(header::TE).iter();
-    lines.any(|line| {
-        let mut codings = line.as_bytes().split(|b| *b == b',');
-        codings.any(|coding| {
-            let name = coding.split(|b| *b == b';').next().unwrap_or_default();
-            name.trim_ascii().eq_ignore_ascii_case(b"trailers")
-        })
-    })
-}
-
-/// Removes from `out` what the `Connection` fields in `headers` name.
-fn remove_nominated(headers: &HeaderMap, out: &mut HeaderMap) {
-    for options in headers.get_all(header::CONNECTION) {
-        for name in nominated(options) {
-            out.remove(name);
         }
     }
 }

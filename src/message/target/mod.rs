@@ -142,28 +142,28 @@ fn same_site(one: &str, other: &str, scheme: Option<&str>) -> bool {
 /// that is not ASCII).
 #[must_use]
 pub fn encode_path(path: &[u8]) -> String {
-    let mut text = String::with_capacity(path.len() + path.len() / 4);
+    let mut text = Vec::with_capacity(path.len() + path.len() / 4);
     push_encoded(path, &mut text);
-    text
+    String::from_utf8(text).expect("what is not ASCII was escaped")
 }
 
 /// Appends what [`encode_path`] gives.
-pub(super) fn push_encoded(path: &[u8], text: &mut String) {
+pub(super) fn push_encoded(path: &[u8], text: &mut Vec<u8>) {
     for &byte in path {
         if must_escape(byte) {
             push_escaped(byte, text);
         } else {
-            text.push(char::from(byte));
+            text.push(byte);
         }
     }
 }
 
 /// Appends `%XX`.
-pub(super) fn push_escaped(byte: u8, text: &mut String) {
+pub(super) fn push_escaped(byte: u8, text: &mut Vec<u8>) {
     const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
-    text.push('%');
-    text.push(char::from(DIGITS[usize::from(byte >> 4)]));
-    text.push(char::from(DIGITS[usize::from(byte & 15)]));
+    text.push(b'%');
+    text.push(DIGITS[usize::from(byte >> 4)]);
+    text.push(DIGITS[usize::from(byte & 15)]);
 }
 
 fn must_escape(byte: u8) -> bool {

@@ -1,21 +1,6 @@
 //! What a request looks like on the wire. Plain copying: nothing is formatted, nothing allocated.
 
-use http::{HeaderMap, HeaderName, Method, Uri, header};
-
-/// Writes the head of a request.
-pub(super) fn request(method: &Method, target: &Uri, headers: &HeaderMap, out: &mut Vec<u8>) {
-    out.extend_from_slice(method.as_str().as_bytes());
-    out.push(b' ');
-    let target = target
-        .path_and_query()
-        .map_or("/", |target| target.as_str());
-    out.extend_from_slice(target.as_bytes());
-    out.extend_from_slice(b" HTTP/1.1\r\n");
-    for (name, value) in headers {
-        field(name, value.as_bytes(), out);
-    }
-    out.extend_from_slice(b"\r\n");
-}
+use http::{HeaderMap, HeaderName, header};
 
 /// Writes the line before a chunk of this length.
 pub(super) fn size(length: usize, out: &mut Vec<u8>) {

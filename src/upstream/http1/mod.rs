@@ -12,7 +12,7 @@ mod sending;
 
 pub(super) use head::Head;
 pub(super) use reading::{Piece, Reading};
-pub(super) use sending::{Cargo, Sending};
+pub(super) use sending::{Cargo, Coding, Sending};
 
 #[cfg(test)]
 mod tests;

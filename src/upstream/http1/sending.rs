@@ -11,7 +11,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
-use http::{HeaderMap, Method, Uri, header};
+use http::HeaderMap;
 use http_body::{Body, Frame};
 
 use super::encode;
@@ -45,8 +45,9 @@ pub(in crate::upstream) struct Sending {
     deadline: Deadline,
 }
 
+/// How the end of a request's body is told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Coding {
+pub(in crate::upstream) enum Coding {
     Chunked,
     // hyper holds a body to the length it announced: what comes is as long as we said.
     Plain,
@@ -86,19 +87,9 @@ impl Cargo {
 }
 
 impl Sending {
-    pub(in crate::upstream) fn new(
-        method: &Method,
-        target: &Uri,
-        headers: &HeaderMap,
-        cargo: Cargo,
-    ) -> Self {
+    pub(in crate::upstream) fn new(head: &[u8], coding: Coding, cargo: Cargo) -> Self {
         let mut front = ROOM.take();
-        encode::request(method, target, headers, &mut front);
-        let coding = if !cargo.is_none() && headers.contains_key(header::TRANSFER_ENCODING) {
-            Coding::Chunked
-        } else {
-            Coding::Plain
-        };
+        front.extend_from_slice(head);
         let mut sending = Self {
             front,
             passed: 0,

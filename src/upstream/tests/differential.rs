@@ -5,6 +5,7 @@
 //!   hyper picks one way to read them;
 //! - a chunk's size of more than 15 digits, a bare line feed inside trailers, more than 32 of these.
 
+use http::HeaderMap;
 use http_body_util::{BodyExt, Empty};
 use hyper::client::conn::http1 as hyper1;
 use proptest::prelude::*;

@@ -87,12 +87,10 @@ async fn text(response: Response<Download>) -> Result<String, Error> {
 }
 
 pub(super) fn outgoing(method: Method) -> Outgoing {
-    let mut headers = HeaderMap::new();
-    headers.insert(http::header::HOST, http::HeaderValue::from_static("origin"));
+    let head = format!("{method} /path?query HTTP/1.1\r\nhost: origin\r\n");
     Outgoing {
         method,
-        target: Uri::from_static("/path?query"),
-        headers,
+        head: head.into_bytes(),
         upload: Upload::none(),
     }
 }

@@ -1,0 +1,135 @@
+//! The head of a request on its way upstream, written straight into bytes.
+//!
+//! The client's head stays as it came, for variables, for the log and for a second try; nothing is copied into a map
+//! in between only to be read out of it again. What we add is written after everything the client says has been
+//! carried out, so that no `Connection` field can take it away.
+
+use http::header::{self, HeaderName};
+use http::{HeaderMap, HeaderValue, Version};
+
+use super::{belongs_to_connection, frames_body, is_rebuilt, nominated};
+use crate::config::plan::{Forward, Template, Via};
+use crate::message::Exchange;
+use crate::message::target::push_encoded;
+use crate::message::vars;
+
+/// Appends the request line and the header fields to send upstream: the client's that pass, then what
+/// `proxy_set_header` says, then `Via`. How long the body is and the blank line are left to whoever sends it.
+pub fn write_request(exchange: &Exchange, forward: &Forward, out: &mut Vec<u8>) {
+    out.extend_from_slice(exchange.head.method.as_str().as_bytes());
+    out.push(b' ');
+    write_target(exchange, forward, out);
+    out.extend_from_slice(b" HTTP/1.1\r\n");
+
+    let headers = &exchange.head.headers;
+    let nominating = nominates(headers);
+    for (name, value) in headers {
+        let stays = belongs_to_connection(name)
+            || is_rebuilt(name)
+            || forward.set_headers.iter().any(|set| set.name == *name)
+            || (nominating && is_nominated(name, headers));
+        if !stays {
+            write_field(name, value.as_bytes(), out);
+        }
+    }
+    if wants_trailers(headers) {
+        out.extend_from_slice(b"te: trailers\r\nconnection: te\r\n");
+    }
+    for set in &forward.set_headers {
+        if !frames_body(&set.name) {
+            write_set(&set.name, &set.value, exchange, out);
+        }
+    }
+    if forward.via == Via::On {
+        write_field(&header::VIA, via(exchange.head.version), out);
+    }
+}
+
+/// The target in origin form: as the client wrote it, or with the URI part of `proxy_pass` in place of the location's
+/// prefix.
+fn write_target(exchange: &Exchange, forward: &Forward, out: &mut Vec<u8>) {
+    let head = &exchange.head;
+    let asked = head.uri.path_and_query();
+    let Some(uri) = &forward.uri else {
+        let target = asked.map_or("/", |asked| asked.as_str());
+        // In absolute form with a query and no path, the path is the root.
+        if target.starts_with('?') {
+            out.push(b'/');
+        }
+        out.extend_from_slice(target.as_bytes());
+        return;
+    };
+    out.extend_from_slice(uri.as_bytes());
+    let path = exchange.target.path(head);
+    let rest = path.get(forward.replaces..).unwrap_or_default();
+    if exchange.target.is_rewritten() {
+        push_encoded(rest, out);
+    } else {
+        // It was never decoded, so what the client did not escape needs no escaping.
+        out.extend_from_slice(rest);
+    }
+    if let Some(query) = asked.and_then(|asked| asked.query()) {
+        out.push(b'?');
+        out.extend_from_slice(query.as_bytes());
+    }
+}
+
+fn write_field(name: &HeaderName, value: &[u8], out: &mut Vec<u8>) {
+    out.extend_from_slice(name.as_str().as_bytes());
+    out.extend_from_slice(b": ");
+    out.extend_from_slice(value);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// A field of ours; none where its template says nothing, or nothing a field could carry.
+fn write_set(name: &HeaderName, value: &Template, exchange: &Exchange, out: &mut Vec<u8>) {
+    let line = out.len();
+    out.extend_from_slice(name.as_str().as_bytes());
+    out.extend_from_slice(b": ");
+    let start = out.len();
+    vars::render(value, exchange, out);
+    let written = &out[start..];
+    if written.is_empty() || !written.iter().all(|byte| may_stand_in_value(*byte)) {
+        out.truncate(line);
+        return;
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
+fn may_stand_in_value(byte: u8) -> bool {
+    byte == b'\t' || (byte >= 0x20 && byte != 0x7f)
+}
+
+fn via(version: Version) -> &'static [u8] {
+    match version {
+        Version::HTTP_09 | Version::HTTP_10 => b"1.0 weir",
+        Version::HTTP_2 => b"2.0 weir",
+        _ => b"1.1 weir",
+    }
+}
+
+/// Whether a client's TE says it will take trailers; all else in there is between it and us.
+fn wants_trailers(headers: &HeaderMap) -> bool {
+    let mut lines = headers.get_all(header::TE).iter();
+    lines.any(|line| {
+        let mut codings = line.as_bytes().split(|b| *b == b',');
+        codings.any(|coding| {
+            let name = coding.split(|b| *b == b';').next().unwrap_or_default();
+            name.trim_ascii().eq_ignore_ascii_case(b"trailers")
+        })
+    })
+}
+
+/// Whether a `Connection` field names any other; hardly any does.
+fn nominates(headers: &HeaderMap) -> bool {
+    let names = |options: &HeaderValue| nominated(options).next().is_some();
+    headers.get_all(header::CONNECTION).iter().any(names)
+}
+
+fn is_nominated(name: &HeaderName, headers: &HeaderMap) -> bool {
+    let mut nominated = headers
+        .get_all(header::CONNECTION)
+        .iter()
+        .flat_map(nominated);
+    nominated.any(|nominated| nominated.eq_ignore_ascii_case(name.as_str()))
+}
