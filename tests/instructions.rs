@@ -52,8 +52,8 @@ impl Job {
         }
     }
 
-    /// One loop, no access log, and refusals below the level that is logged: how many lines of a flood are written
-    /// depends on the time.
+    /// One loop, connections that are never used up, no access log, and refusals below the level that is logged: how
+    /// many lines of a flood are written depends on the time.
     fn yaml(self, listen: SocketAddr, backend: SocketAddr) -> String {
         let (rate, burst) = match self {
             Self::Proxied => ("1000000r/s", ", burst: 100000, nodelay: true"),
@@ -63,14 +63,17 @@ impl Job {
             "workers: 1
 log: {{ level: error, access: off }}
 limit_req_zones: {{ perip: {{ key: $binary_remote_addr, size: 1m, rate: {rate} }} }}
+keepalive_timeout: 600s
+keepalive_requests: 1000000
+upstreams:
+  backend: {{ keepalive: 16, keepalive_requests: 1000000, servers: [{{ address: \"{backend}\" }}] }}
 servers:
   - listen: \"{listen}\"
     limit_req_log_level: info
-    keepalive_timeout: 600s
     locations:
       - path: /
         limit_req: {{ zone: perip{burst} }}
-        proxy_pass: \"http://{backend}\"
+        proxy_pass: backend
 "
         )
     }

@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Cores to run on. A proxy has one of its own, so that what it shares with the load is only the memory bus.
+/// Cores to run on. The load is kept off the proxies' core: what it used there would not be charged
+/// to them, but they would wait for it.
 #[derive(Debug)]
 pub(crate) struct Cores {
     proxy: Option<String>,
@@ -82,7 +83,7 @@ pub(crate) fn describe() -> String {
         .find(|line| line.starts_with("model name"))
         .and_then(|line| line.split_once(':'))
         .map_or("unknown processor", |(_, model)| model.trim());
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let cores = cores();
     let kernel = read("/proc/sys/kernel/osrelease");
     format!("{model}, {cores} cores, Linux {}", kernel.trim())
 }
@@ -91,6 +92,16 @@ pub(crate) fn describe() -> String {
 pub(crate) fn load() -> String {
     let load = read("/proc/loadavg");
     load.split(' ').next().unwrap_or_default().to_owned()
+}
+
+/// Whether a load from before we began leaves less than half of the machine to us.
+pub(crate) fn is_busy(load: &str) -> bool {
+    load.parse::<f64>()
+        .is_ok_and(|load| load > cores() as f64 / 2.0)
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 fn read(file: &str) -> String {

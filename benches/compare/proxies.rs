@@ -97,7 +97,8 @@ pub(crate) fn versions(weir: &Path) -> String {
         let text = [output.stdout, output.stderr].concat();
         let text = String::from_utf8_lossy(&text);
         let words = text.lines().next()?.split_whitespace();
-        let words = words.take_while(|word| !word.starts_with(['[', '2']) && *word != "Copyright");
+        // After the version some tell when and with what they were built.
+        let words = words.take(3).take_while(|word| !word.starts_with('['));
         Some(words.collect::<Vec<_>>().join(" "))
     });
     told.collect::<Vec<_>>().join(", ")
@@ -202,8 +203,10 @@ fn weir(home: &Path, listen: SocketAddr, backend: u16, job: Job) -> String {
         "workers: 1
 log: {{ level: error, access: {log} }}
 keepalive_timeout: 600s
+keepalive_requests: 1000000000
 limit_req_zones: {{ perip: {{ key: $binary_remote_addr, size: 10m, rate: {rate} }} }}
-upstreams: {{ backend: {{ keepalive: 64, servers: [{{ address: \"127.0.0.1:{backend}\" }}] }} }}
+upstreams:
+  backend: {{ keepalive: 64, keepalive_requests: 1000000000, servers: [{{ address: \"127.0.0.1:{backend}\" }}] }}
 servers:
   - listen: \"{listen}\"
     limit_req_status: 429

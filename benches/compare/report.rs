@@ -143,13 +143,17 @@ fn summary(outcomes: &[Outcome]) -> String {
         text += &format!("| {} ", outcome.case.title);
         for other in others {
             text += &match outcome.cpu(Contender::Weir, other) {
-                Some(ratio) => format!("| {:.2} ", ratio.median),
+                Some(ratio) => format!(
+                    "| **{:.2}** ({:.2}..{:.2}) ",
+                    ratio.median, ratio.least, ratio.most
+                ),
                 None => "| ".to_owned(),
             };
         }
         text += "|\n";
     }
-    text += "\nBelow 1 weir is cheaper, above 1 it is dearer. Differences under 0.05 are not established.\n\n";
+    text += "\nThe median over the rounds (least..most): below 1 weir is cheaper, above 1 it is dearer; where the \
+             rounds fall on both sides of 1, neither is established.\n\n";
     text
 }
 
@@ -157,13 +161,19 @@ fn method(facts: &Facts) -> String {
     let date = jiff::Zoned::now().date();
     let place = match facts.pinned {
         true => {
-            "Each proxy runs on one core that it shares with no other part of the run, wrk and the backend on others."
+            "The proxies have one core, of which only the loaded one makes use; wrk and the backend run on others."
         }
         false => "Nobody is bound to a core.",
     };
+    let busy = match machine::is_busy(&facts.load.0) {
+        true => {
+            ". **The machine was busy with other work**: the ratios are rough, and the times say little of a quiet one"
+        }
+        false => "",
+    };
     format!(
         "## How it was measured\n\n\
-         - {date}, {machine}; load average {before} at the start, {after} at the end\n\
+         - {date}, {machine}; load average {before} at the start, {after} at the end{busy}\n\
          - {versions}\n\
          - {rounds} rounds of {seconds} s a case. In each round wrk loads every proxy in turn, as fast as it answers, and \
          another one begins each time. {place}\n\
