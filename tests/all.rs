@@ -8,6 +8,7 @@ mod config_errors;
 mod demo;
 mod failures;
 mod house;
+mod instructions;
 mod limit_conn;
 mod limit_req;
 mod logs;

@@ -1,0 +1,155 @@
+//! weir beside nginx and HAProxy, doing the same job in the same minutes.
+//!
+//! Speeds measured at different times cannot be compared: a busy neighbour moves all of them by more than they
+//! differ. So every round loads each proxy in turn, the order changes from round to round, and what counts is the
+//! ratio within a round. A run of all cases writes `docs/benchmarks.md` and its chart, won or lost.
+//!
+//! ```console
+//! $ cargo bench --bench compare -- --rounds 7 --seconds 1 --cases small,refused
+//! ```
+#![expect(clippy::print_stdout, reason = "it is what a bench is for")]
+
+mod backend;
+mod cases;
+mod chart;
+mod load;
+mod machine;
+#[path = "../../tests/support/ports.rs"]
+mod ports;
+mod process;
+mod proxies;
+mod report;
+mod rounds;
+
+use std::error::Error;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+
+use machine::Cores;
+use report::Outcome;
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+const ROOT: &str = env!("CARGO_MANIFEST_DIR");
+
+const USAGE: &str = "\
+cargo bench --bench compare -- [--rounds N] [--seconds N] [--cases NAME,NAME] [--weir PATH]
+
+  --rounds N    how often each proxy is measured (7)
+  --seconds N   how long each time (1)
+  --cases LIST  of small, refused, large, close, log (all; only then docs/benchmarks.md is written)
+  --weir PATH   a weir other than the one `cargo build --release` makes";
+
+/// What the command line asks for.
+#[derive(Debug)]
+struct Options {
+    rounds: usize,
+    seconds: u32,
+    cases: Option<Vec<String>>,
+    weir: Option<PathBuf>,
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let outcome = match arguments.first().map(String::as_str) {
+        Some(backend::ARGUMENT) => backend::serve(),
+        Some("--help" | "-h") => {
+            println!("{USAGE}");
+            Ok(())
+        }
+        _ => options(&arguments).and_then(|options| compare(&options)),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            println!("compare: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn options(arguments: &[String]) -> Result<Options> {
+    let mut options = Options {
+        rounds: 7,
+        seconds: 1,
+        cases: None,
+        weir: None,
+    };
+    let mut arguments = arguments.iter();
+    while let Some(name) = arguments.next() {
+        // cargo adds it for harnesses that can do other things too.
+        if name == "--bench" {
+            continue;
+        }
+        let value = arguments
+            .next()
+            .ok_or_else(|| format!("{name} is not understood\n\n{USAGE}"))?;
+        match name.as_str() {
+            "--rounds" => options.rounds = value.parse::<usize>()?.max(1),
+            "--seconds" => options.seconds = value.parse::<u32>()?.max(1),
+            "--cases" => options.cases = Some(value.split(',').map(str::to_owned).collect()),
+            "--weir" => options.weir = Some(value.into()),
+            _ => return Err(format!("{name} is not understood\n\n{USAGE}").into()),
+        }
+    }
+    Ok(options)
+}
+
+fn compare(options: &Options) -> Result<()> {
+    if machine::find("wrk").is_none() {
+        return Err(
+            "wrk makes the load and is not installed; on Debian: apt-get install wrk".into(),
+        );
+    }
+    let chosen = cases::chosen(options.cases.as_deref())?;
+    let weir = match &options.weir {
+        Some(path) => path.clone(),
+        None => build()?,
+    };
+    let cores = Cores::allowed();
+    let backend = backend::Backend::start(&cores)?;
+    let before = machine::load();
+    let mut outcomes = Vec::new();
+    for case in chosen {
+        let proxies = rounds::measure(case, options, &weir, &cores, backend.port())?;
+        let outcome = Outcome { case, proxies };
+        println!("{}", report::section(&outcome));
+        outcomes.push(outcome);
+    }
+    let facts = report::Facts {
+        rounds: options.rounds,
+        seconds: options.seconds,
+        versions: proxies::versions(&weir),
+        pinned: cores.are_pinned(),
+        load: (before, machine::load()),
+    };
+    if options.cases.is_some() || !outcomes.iter().all(Outcome::has_base) {
+        println!("docs/benchmarks.md stays as it is: it takes all cases, and nginx.");
+        return Ok(());
+    }
+    let docs = Path::new(ROOT).join("docs");
+    std::fs::write(
+        docs.join("benchmarks.md"),
+        report::document(&facts, &outcomes),
+    )?;
+    std::fs::write(docs.join("benchmarks.svg"), chart::draw(&outcomes))?;
+    println!("Written to docs/benchmarks.md and docs/benchmarks.svg.");
+    Ok(())
+}
+
+/// The weir that users get.
+// Not the one cargo built for this bench: that one has the features of the tests' crates too, tokio's clock that tests
+// can stop among them, and every reading of it costs.
+fn build() -> Result<PathBuf> {
+    let output = Command::new(env!("CARGO"))
+        .args(["build", "--release", "--bin", "weir"])
+        .arg("--message-format=json-render-diagnostics")
+        .current_dir(ROOT)
+        .stderr(Stdio::inherit())
+        .output()?;
+    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    told.lines()
+        .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
+        .find_map(|message| message["executable"].as_str().map(PathBuf::from))
+        .ok_or_else(|| "cargo build --release made no weir".into())
+}
