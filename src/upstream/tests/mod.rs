@@ -20,12 +20,8 @@ use tokio::io::{AsyncWriteExt, DuplexStream};
 
 use self::origin::Origin;
 use super::*;
-use crate::config::plan::{
-    Access, Action, Balance, ClientTimeouts, DryRun, LimitHeaders, Log, LogLevel, NextUpstream,
-    Plan, Server, Site, Tries, UpstreamServer, Via,
-};
-use crate::message::target::Target;
-use crate::message::{Peer, Remote};
+use crate::config::plan::{Balance, NextUpstream, Tries, UpstreamServer, Via};
+use crate::message::testing;
 
 /// A client's request on its way through an upstream.
 struct Road {
@@ -179,62 +175,5 @@ fn forward() -> plan::Forward {
 }
 
 fn exchange() -> Exchange {
-    let head = http::Request::builder()
-        .uri("/asked")
-        .body(())
-        .unwrap()
-        .into_parts()
-        .0;
-    let peer = Peer::new(Remote::Unix, None, 1, Millis(0));
-    let target = Target::default();
-    Exchange::begin(Arc::new(plan()), 0, Arc::new(peer), head, target, Millis(0))
-}
-
-fn plan() -> Plan {
-    let timeouts = ClientTimeouts {
-        header: Duration::from_secs(60),
-        body: Duration::from_secs(60),
-        keepalive: None,
-        keepalive_requests: 1000,
-        send: Duration::from_secs(60),
-        lingering: Duration::from_secs(5),
-    };
-    let fallback = Site {
-        limit_req: Vec::new(),
-        limit_conn: Vec::new(),
-        limit_req_status: StatusCode::TOO_MANY_REQUESTS,
-        limit_conn_status: StatusCode::SERVICE_UNAVAILABLE,
-        limit_req_dry_run: DryRun::default(),
-        limit_conn_dry_run: DryRun::default(),
-        limit_req_log_level: LogLevel::Error,
-        limit_conn_log_level: LogLevel::Error,
-        limit_headers: LimitHeaders::default(),
-        access: Access::default(),
-        max_body: None,
-        timeouts,
-        action: Action::NotFound,
-    };
-    let server = Server {
-        name: "s".into(),
-        names: Vec::new(),
-        timeouts,
-        max_head: 32 * 1024,
-        locations: Vec::new(),
-        fallback,
-    };
-    Plan {
-        workers: 1,
-        shutdown_timeout: Duration::ZERO,
-        log: Log {
-            level: tracing::Level::INFO,
-            access: None,
-        },
-        admin: None,
-        maps: Vec::new(),
-        req_zones: Vec::new(),
-        conn_zones: Vec::new(),
-        upstreams: Vec::new(),
-        listeners: Vec::new(),
-        servers: vec![server],
-    }
+    testing::request("GET", "/asked", &[])
 }
