@@ -16,7 +16,7 @@ use tracing_subscriber::fmt::format::{FormatEvent, FormatFields, Writer as Line}
 use tracing_subscriber::fmt::{FmtContext, MakeWriter};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::LookupSpan;
-use tracing_subscriber::{EnvFilter, Registry, reload};
+use tracing_subscriber::{EnvFilter, Registry};
 
 use super::stamp;
 use super::writer::{Destination, Sink, Writer};
@@ -26,7 +26,6 @@ use super::writer::{Destination, Sink, Writer};
 #[must_use = "dropping it closes the logs"]
 pub struct Guard {
     writer: Writer,
-    filter: Option<reload::Handle<EnvFilter, Registry>>,
 }
 
 /// Starts the error log at `level`, or as the variable `RUST_LOG` says.
@@ -38,25 +37,22 @@ pub fn start(level: Level) -> io::Result<Guard> {
     let sink = writer.open("error", Destination::Stderr)?;
     let own = std::env::var("RUST_LOG").ok().filter(|own| !own.is_empty());
     let own = own.map(EnvFilter::try_new);
-    let (filter, handle) = match &own {
-        Some(Ok(filter)) => (reload::Layer::new(filter.clone()).0, None),
-        _ => {
-            let (filter, handle) = reload::Layer::new(at(level));
-            (filter, Some(handle))
-        }
+    let filter = match &own {
+        Some(Ok(filter)) => filter.clone(),
+        _ => at(level),
     };
     // Whoever has set a subscriber before keeps it, and its level.
-    let ours = tracing::subscriber::set_global_default(subscriber(filter, Lines(sink))).is_ok();
+    drop(tracing::subscriber::set_global_default(subscriber(
+        filter,
+        Lines(sink),
+    )));
     if let Some(Err(error)) = own {
         tracing::warn!("RUST_LOG is not understood and ignored: {error}");
     }
-    Ok(Guard {
-        writer,
-        filter: handle.filter(|_| ours),
-    })
+    Ok(Guard { writer })
 }
 
-fn subscriber<W>(filter: reload::Layer<EnvFilter, Registry>, lines: W) -> impl Subscriber
+fn subscriber<W>(filter: EnvFilter, lines: W) -> impl Subscriber
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
@@ -71,14 +67,6 @@ fn at(level: Level) -> EnvFilter {
 }
 
 impl Guard {
-    /// Changes the level, unless `RUST_LOG` has fixed it.
-    pub fn set_level(&self, level: Level) {
-        let Some(filter) = &self.filter else { return };
-        if let Err(error) = filter.reload(at(level)) {
-            tracing::error!("cannot change the log level to {level}: {error}");
-        }
-    }
-
     /// Where the process's logs are written.
     pub fn writer(&self) -> &Writer {
         &self.writer
@@ -254,16 +242,11 @@ mod tests {
         }
     }
 
-    fn caught(level: Level, log: impl FnOnce(&Guard)) -> String {
+    fn caught(level: Level, log: impl FnOnce()) -> String {
         let caught = Caught::default();
         let lines = caught.clone();
-        let (filter, handle) = reload::Layer::new(at(level));
-        let guard = Guard {
-            writer: Writer::new(),
-            filter: Some(handle),
-        };
-        let subscriber = subscriber(filter, move || lines.clone());
-        tracing::subscriber::with_default(subscriber, || log(&guard));
+        let subscriber = subscriber(at(level), move || lines.clone());
+        tracing::subscriber::with_default(subscriber, log);
         String::from_utf8(caught.0.lock().clone()).unwrap()
     }
 
@@ -279,7 +262,7 @@ mod tests {
 
     #[test]
     fn a_line_looks_like_nginx_s() {
-        let text = caught(Level::INFO, |_| {
+        let text = caught(Level::INFO, || {
             tracing::error!(port = 80, path = "/a b", name = "x", "cannot listen");
         });
         assert_eq!(
@@ -290,13 +273,13 @@ mod tests {
 
     #[test]
     fn an_event_without_a_message_is_a_line_too() {
-        let text = caught(Level::INFO, |_| tracing::warn!(left = 3));
+        let text = caught(Level::INFO, || tracing::warn!(left = 3));
         assert_eq!(after_time(&text), "[warn] left=3\n");
     }
 
     #[test]
     fn a_client_cannot_write_lines_of_its_own() {
-        let text = caught(Level::INFO, |_| {
+        let text = caught(Level::INFO, || {
             tracing::info!(agent = %"x\n2026/01/01 00:00:00 [error] y\x1b[2J", "a\r\nb\u{9b}c");
         });
         assert_eq!(
@@ -307,7 +290,7 @@ mod tests {
 
     #[test]
     fn a_line_is_bounded() {
-        let text = caught(Level::INFO, |_| tracing::info!("{}", "é\n".repeat(2000)));
+        let text = caught(Level::INFO, || tracing::info!("{}", "é\n".repeat(2000)));
         assert!(text.len() <= 2048 && text.len() > 2000, "{}", text.len());
         assert!(text.ends_with('\n'));
     }
@@ -318,7 +301,7 @@ mod tests {
         #[error("cannot connect")]
         struct Outer(#[source] io::Error);
 
-        let text = caught(Level::INFO, |_| {
+        let text = caught(Level::INFO, || {
             let error = Outer(io::Error::other("no route"));
             tracing::error!(error = &error as &dyn std::error::Error, "no answer");
         });
@@ -330,22 +313,11 @@ mod tests {
 
     #[test]
     fn what_is_below_the_level_is_not_written() {
-        let text = caught(Level::WARN, |_| {
+        let text = caught(Level::WARN, || {
             tracing::info!("quiet");
             tracing::debug!(target: "hyper::proto", "quieter");
             tracing::warn!("loud");
         });
         assert_eq!(after_time(&text), "[warn] loud\n");
-    }
-
-    #[test]
-    fn the_level_can_be_changed_while_it_runs() {
-        let text = caught(Level::ERROR, |guard| {
-            for level in [Level::ERROR, Level::DEBUG, Level::INFO] {
-                guard.set_level(level);
-                tracing::debug!("at {level}");
-            }
-        });
-        assert_eq!(after_time(&text), "[debug] at DEBUG\n");
     }
 }

@@ -105,12 +105,6 @@ impl AccessLog {
         }
     }
 
-    /// Lines dropped so far because they could not be written fast enough.
-    #[must_use]
-    pub fn dropped(&self) -> u64 {
-        self.sink.dropped()
-    }
-
     fn write_with(&self, exchange: &Exchange, scratch: &mut Scratch) {
         scratch.line.clear();
         match &self.format {
