@@ -113,11 +113,13 @@ fn plan(rate: Rate) -> Plan {
         }],
         conn_zones: vec![],
         upstreams: vec![],
+        upstream_tls: vec![],
         listeners: vec![],
         servers: vec![Server {
             name: "front".into(),
             names: vec![],
             timeouts: timeouts(),
+            tls: None,
             max_head: 32 << 10,
             locations: vec![],
             fallback: site(rate),

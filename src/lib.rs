@@ -3,7 +3,7 @@
 //!
 //! # The road of a request
 //!
-//! A socket is accepted by [`listen`] and becomes requests in [`serve`]. [`proxy`] takes each one down
+//! A socket is accepted by [`listen`], unwrapped by [`tls`] where it is, and becomes requests in [`serve`]. [`proxy`] takes each one down
 //! the road: [`route`] finds the rules that apply, [`limits`] asks them and waits or refuses, [`upstream`]
 //! fetches the answer. [`message`] is the vocabulary they share, [`store`] is where the counting lives,
 //! [`telemetry`] tells operators what happened, [`admin`] lets them look in. [`config`] turns the user's
@@ -22,6 +22,7 @@
 //! limits     upstream    route
 //! store
 //! telemetry
+//! tls
 //! message
 //! config
 //! clock
@@ -44,4 +45,5 @@ pub mod route;
 pub mod serve;
 pub mod store;
 pub mod telemetry;
+pub mod tls;
 pub mod upstream;

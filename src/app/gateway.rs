@@ -9,12 +9,15 @@ use hyper::body::Incoming;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::secure;
 use crate::clock::Clock;
+use crate::config::plan::Carrier;
 use crate::listen::{self, Bound};
 use crate::message::{Body, Peer};
 use crate::proxy::{Live, Proxy};
-use crate::serve::{self, Closed, Handler, Settings};
+use crate::serve::{self, Closed, Handler, Settings, Socket};
 use crate::telemetry::COUNTERS;
+use crate::tls::{self, Greeting};
 use crate::upstream::Download;
 
 /// What a loop's thread runs.
@@ -84,18 +87,48 @@ struct Gateway {
 
 impl Gateway {
     async fn serve(self, stream: listen::Stream, peer: Arc<Peer>, stop: CancellationToken) {
-        let settings = {
+        let (settings, carrier) = {
             let live = self.live.load();
             let listener = &live.plan.listeners[self.listener];
-            Settings::from(&live.plan.servers[listener.default_server])
+            let server = &live.plan.servers[listener.default_server];
+            (Settings::from(server), listener.carrier)
         };
         let _active = COUNTERS.connect();
-        match stream {
-            listen::Stream::Tcp(stream) => {
-                serve::connection(stream, peer, settings, self, stop).await
+        let socket = match (stream, carrier) {
+            (listen::Stream::Tcp(stream), Carrier::Plain) => Some(stream.into()),
+            (listen::Stream::Unix(stream), Carrier::Plain) => Some(stream.into()),
+            (listen::Stream::Tcp(stream), Carrier::Tls) => {
+                self.secured(stream, &peer, &settings, &stop).await
             }
-            listen::Stream::Unix(stream) => {
-                serve::connection(stream, peer, settings, self, stop).await
+            (listen::Stream::Unix(stream), Carrier::Tls) => {
+                self.secured(stream, &peer, &settings, &stop).await
+            }
+        };
+        if let Some(socket) = socket {
+            serve::connection(socket, peer, settings, self, stop).await;
+        }
+    }
+
+    /// The stream inside TLS, or the bare one of a client that speaks without.
+    async fn secured<IO>(
+        &self,
+        io: IO,
+        peer: &Peer,
+        settings: &Settings,
+        stop: &CancellationToken,
+    ) -> Option<Socket>
+    where
+        IO: tls::Bare,
+        Socket: From<IO> + From<Box<tls::Stream<IO>>>,
+    {
+        let choose = |name: Option<&str>| self.live.load().secured(self.listener, name);
+        // Boxed: once it is over, nothing is left of it.
+        let handshake = Box::pin(tls::greet(io, choose));
+        match secure::bounded(handshake, peer, settings.timeouts.header, stop).await? {
+            Greeting::Plain(io) => Some(io.into()),
+            Greeting::Secured(stream, known) => {
+                peer.secured(known);
+                Some(stream.into())
             }
         }
     }

@@ -5,6 +5,7 @@
 
 pub mod demo;
 mod gateway;
+mod secure;
 mod stop;
 
 use std::net::SocketAddr;
@@ -24,6 +25,7 @@ use crate::limits::Zones;
 use crate::listen::{self, Bound};
 use crate::proxy::Live;
 use crate::telemetry::{self, AccessLog, Writer};
+use crate::tls::{self, Kit};
 use crate::upstream::{self, Upstream};
 
 /// A gateway, built and not yet running.
@@ -59,6 +61,9 @@ pub enum Error {
     /// The machine would not give us a thread, a runtime or a signal.
     #[error("cannot start")]
     Start(#[source] std::io::Error),
+    /// A certificate, a key or a list cannot be used.
+    #[error(transparent)]
+    Tls(#[from] tls::Error),
     /// An upstream's name could not be resolved.
     #[error(transparent)]
     Upstream(#[from] upstream::Error),
@@ -92,13 +97,14 @@ impl App {
             .as_ref()
             .map(|log| AccessLog::open(log, &writer))
             .transpose()?;
+        let tls = Kit::build(&plan)?;
         let upstreams = plan
             .upstreams
             .iter()
-            .map(|upstream| Upstream::build(upstream).map(Arc::new))
+            .map(|upstream| Upstream::build(upstream, tls.clients()).map(Arc::new))
             .collect::<Result<_, _>>()?;
         let zones = Zones::build(&plan);
-        let live = Live::build(plan, zones, upstreams, access);
+        let live = Live::build(plan, zones, upstreams, tls, access);
         Ok(Self {
             runtime,
             signals,
@@ -143,6 +149,7 @@ impl App {
                 let listener = tokio::net::TcpListener::from_std(listener).map_err(Error::Start)?;
                 tokio::spawn(admin.clone().serve(listener, CancellationToken::new()));
             }
+            tokio::spawn(secure::refresh(Arc::clone(&self.live)));
             admin.set_ready(true);
             tracing::info!("weir {} is running", env!("CARGO_PKG_VERSION"));
             self.signals.stop(&self.writer).await;

@@ -6,16 +6,21 @@ use std::process::ExitCode;
 
 use super::paint;
 use crate::config;
+use crate::tls::{self, Validity};
 
 /// Reads a configuration and says what it thinks of it.
 #[must_use]
 pub(super) fn run(path: &Path) -> ExitCode {
-    let (report, verdict) = match config::load(path) {
-        Ok((_, warnings)) => (warnings, Ok(())),
-        Err(report) => {
-            let problems = report.errors();
-            (report, Err(problems))
+    let report = match config::load(path) {
+        Ok((plan, mut report)) => {
+            tls::check(&plan, &mut report, Validity::Demanded);
+            report
         }
+        Err(report) => report,
+    };
+    let verdict = match report.errors() {
+        0 => Ok(()),
+        problems => Err(problems),
     };
     // Nowhere is left to complain to when standard error is gone; the exit status still tells.
     let told = tell(path, &report, verdict);

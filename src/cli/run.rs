@@ -10,6 +10,7 @@ use super::paint;
 use crate::app::{App, demo};
 use crate::config::{self, Plan, Report};
 use crate::telemetry;
+use crate::tls::{self, Validity};
 
 /// Runs the gateway. 2 if the configuration does not compile, 1 if it fails while starting or running.
 pub(super) fn run(path: Option<&Path>) -> anyhow::Result<ExitCode> {
@@ -18,9 +19,13 @@ pub(super) fn run(path: Option<&Path>) -> anyhow::Result<ExitCode> {
         None => demo(demo::start().context("the demo's upstream cannot be started")?),
     };
     let plan = match loaded {
-        Ok((plan, warnings)) => {
-            if !warnings.is_empty() {
-                paint::draw(&warnings)?;
+        Ok((plan, mut report)) => {
+            tls::check(&plan, &mut report, Validity::Wished);
+            if !report.is_empty() {
+                paint::draw(&report)?;
+            }
+            if report.errors() > 0 {
+                return Ok(ExitCode::from(2));
             }
             plan
         }

@@ -123,6 +123,14 @@ impl Report {
         }
     }
 
+    /// Notes what somebody else has found wrong with what stands at `span`.
+    pub fn note(&mut self, severity: Severity, span: Span, sentence: String, hint: Option<&str>) {
+        let mut complaint = Complaint::new(span, sentence).hint(hint.map(str::to_owned));
+        complaint.severity = severity;
+        self.add(complaint);
+        self.sort();
+    }
+
     /// The files read so far.
     pub(super) fn sources(&self) -> &Sources {
         &self.sources

@@ -10,6 +10,7 @@ pub mod peer;
 pub mod target;
 #[cfg(test)]
 pub(crate) mod testing;
+pub mod tls;
 pub mod upload;
 pub mod vars;
 
@@ -18,4 +19,5 @@ pub use drain::drain;
 pub use exchange::{Attempt, Ending, Exchange, LimitStatus};
 pub use line::{Line, Phase};
 pub use peer::{Peer, Remote};
+pub use tls::Tls;
 pub use upload::Upload;

@@ -3,9 +3,10 @@
 //! Made once per connection, so that no request formats an address or builds a key again.
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::Line;
+use super::{Line, Tls};
 use crate::clock::Millis;
 
 /// A client's connection.
@@ -21,6 +22,7 @@ pub struct Peer {
     pub opened: Millis,
     /// What the road and the connection tell each other.
     pub line: Line,
+    tls: OnceLock<Tls>,
     text: Box<str>,
     binary: ([u8; 16], u8),
     requests: AtomicU64,
@@ -56,10 +58,22 @@ impl Peer {
             connection,
             opened,
             line: Line::new(),
+            tls: OnceLock::new(),
             text,
             binary,
             requests: AtomicU64::new(0),
         }
+    }
+
+    /// Notes that it came inside TLS; once, before its first request.
+    pub fn secured(&self, tls: Tls) {
+        // A second handshake on one connection does not exist.
+        let _first = self.tls.set(tls);
+    }
+
+    /// What is known of its TLS, if it came inside any.
+    pub fn tls(&self) -> Option<&Tls> {
+        self.tls.get()
     }
 
     /// Counts one more request and says how many that makes.

@@ -28,6 +28,7 @@ pub(crate) fn plan() -> Plan {
         req_zones: Vec::new(),
         conn_zones: Vec::new(),
         upstreams: Vec::new(),
+        upstream_tls: Vec::new(),
         listeners: Vec::new(),
         servers: vec![server("example.com")],
     }
@@ -39,6 +40,7 @@ pub(crate) fn server(name: &str) -> Server {
         name: name.into(),
         names: vec![ServerName::Exact(name.into())],
         timeouts: timeouts(),
+        tls: None,
         max_head: 32 * 1024,
         locations: Vec::new(),
         fallback: site(Action::NotFound),
@@ -80,6 +82,7 @@ pub(crate) fn timeouts() -> ClientTimeouts {
 pub(crate) fn forward() -> Forward {
     Forward {
         upstream: 0,
+        tls: None,
         host: "app".into(),
         uri: None,
         replaces: 0,

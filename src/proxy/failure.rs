@@ -38,6 +38,20 @@ pub(super) enum Failure {
     /// The request says it is larger than `client_max_body_size`.
     #[error("client intended to send too large body")]
     TooLarge,
+    /// A request for a server that asks for certificates, over a connection that was made for another.
+    #[error(
+        "client attempted to request the server name different from the one that was negotiated"
+    )]
+    Misdirected,
+    /// `verify_client` wants a certificate, and there is none.
+    #[error("client sent no required SSL certificate")]
+    NoCertificate,
+    /// Somebody speaks plain HTTP where TLS is spoken.
+    #[error("client sent plain HTTP request to HTTPS port")]
+    PlainToTls,
+    /// The client's certificate is no good.
+    #[error("client SSL certificate verify error: {0}")]
+    BadCertificate(Box<str>),
     /// A transfer coding that two readers might take for two different bodies.
     #[error("client sent an unsupported transfer coding")]
     TransferCoding,
@@ -62,6 +76,10 @@ impl Failure {
             return Ok(refused::respond(refusal, site.limit_headers, exchange));
         }
         let mut answer = Answer::new(status);
+        if let Some(reason) = self.reason() {
+            let text = format!("400 Bad Request\n{reason}\n");
+            answer = answer.with_text(text, "text/plain; charset=utf-8");
+        }
         if self.ends_connection() {
             answer = answer.with_header(header::CONNECTION, HeaderValue::from_static("close"));
             exchange.peer.line.linger_on_close();
@@ -69,10 +87,25 @@ impl Failure {
         Ok(respond(answer, exchange))
     }
 
+    /// What the page says besides the status, in nginx's words.
+    fn reason(&self) -> Option<&'static str> {
+        match self {
+            Self::BadCertificate(_) => Some("The SSL certificate error"),
+            Self::NoCertificate => Some("No required SSL certificate was sent"),
+            Self::PlainToTls => Some("The plain HTTP request was sent to HTTPS port"),
+            _ => None,
+        }
+    }
+
     /// The status it stands for.
     pub(super) fn status(&self) -> StatusCode {
         match self {
-            Self::BadTarget(_) | Self::TransferCoding => StatusCode::BAD_REQUEST,
+            Self::BadCertificate(_)
+            | Self::BadTarget(_)
+            | Self::NoCertificate
+            | Self::PlainToTls
+            | Self::TransferCoding => StatusCode::BAD_REQUEST,
+            Self::Misdirected => StatusCode::MISDIRECTED_REQUEST,
             Self::Forbidden => StatusCode::FORBIDDEN,
             Self::Method => StatusCode::METHOD_NOT_ALLOWED,
             Self::NoAnswer => StatusCode::from_u16(NO_ANSWER).unwrap_or(StatusCode::NOT_FOUND),
@@ -86,7 +119,14 @@ impl Failure {
     /// After these nobody can say where the next request would begin, or nobody wants it.
     fn ends_connection(&self) -> bool {
         match self {
-            Self::BadTarget(_) | Self::TooLarge | Self::Method | Self::TransferCoding => true,
+            Self::BadCertificate(_)
+            | Self::BadTarget(_)
+            | Self::Method
+            | Self::Misdirected
+            | Self::NoCertificate
+            | Self::PlainToTls
+            | Self::TooLarge
+            | Self::TransferCoding => true,
             Self::Upstream(error) => matches!(error, upstream::Error::Client(_)),
             _ => false,
         }
@@ -95,7 +135,13 @@ impl Failure {
     /// Once, here: what went wrong upstream or with a limit was logged where it was seen.
     fn log(&self, exchange: &Exchange) {
         match self {
-            Self::BadTarget(_) | Self::Method | Self::TransferCoding => {
+            Self::BadCertificate(_)
+            | Self::BadTarget(_)
+            | Self::Method
+            | Self::Misdirected
+            | Self::NoCertificate
+            | Self::PlainToTls
+            | Self::TransferCoding => {
                 tracing::info!(client = exchange.peer.text(), "{self}");
             }
             Self::Forbidden | Self::TooLarge => {

@@ -8,6 +8,7 @@ use crate::limits::Zones;
 use crate::message::Exchange;
 use crate::route::Table;
 use crate::telemetry::{AccessLog, COUNTERS};
+use crate::tls::{self, Kit};
 use crate::upstream::Upstream;
 
 /// What requests are judged by and sent to.
@@ -19,6 +20,8 @@ pub struct Live {
     pub zones: Zones,
     /// In the plan's order.
     pub upstreams: Vec<Arc<Upstream>>,
+    /// What TLS needs.
+    pub tls: Kit,
     pub(super) sites: Table<Site>,
     access: Option<AccessLog>,
 }
@@ -30,6 +33,7 @@ impl Live {
         plan: Arc<Plan>,
         zones: Zones,
         upstreams: Vec<Arc<Upstream>>,
+        tls: Kit,
         access: Option<AccessLog>,
     ) -> Self {
         let sites = Table::build(&plan, |site| Site::build(site, &zones, &upstreams));
@@ -37,9 +41,24 @@ impl Live {
             plan,
             zones,
             upstreams,
+            tls,
             sites,
             access,
         }
+    }
+
+    /// What a client is met with on this listener that asks for this name, or for none.
+    #[must_use]
+    pub fn secured(&self, listener: usize, name: Option<&str>) -> Option<Arc<tls::Server>> {
+        self.tls.server(self.named(listener, name)?)
+    }
+
+    /// The server for a name in a TLS handshake, or for none.
+    pub(super) fn named(&self, listener: usize, name: Option<&str>) -> Option<usize> {
+        Some(match name {
+            Some(name) => self.sites.server(listener, name),
+            None => self.plan.listeners.get(listener)?.default_server,
+        })
     }
 
     /// Whether a location that forwards is this very path with a slash at its end.

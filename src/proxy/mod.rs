@@ -3,6 +3,7 @@
 mod failure;
 mod live;
 mod refused;
+mod secured;
 mod site;
 mod visit;
 
@@ -72,8 +73,11 @@ impl Proxy {
             .sites
             .find(server, visit.exchange.target.path(&visit.exchange.head));
         let mut unread = Some(incoming);
-        let answered = match misfit {
-            Some(misfit) => Err(Failure::BadTarget(misfit)),
+        let objection = misfit
+            .map(Failure::BadTarget)
+            .or_else(|| secured::objection(&live, self.listener, &visit.exchange));
+        let answered = match objection {
+            Some(failure) => Err(failure),
             None if live.adds_slash(&visit.exchange) => Ok(site::slash_added(&visit.exchange)),
             None => self.pass(&mut visit, site, &mut unread).await,
         };

@@ -74,7 +74,7 @@ impl<T> Table<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::plan::{Action, Listen, Listener, Location, Path, PathRule};
+    use crate::config::plan::{Action, Carrier, Listen, Listener, Location, Path, PathRule};
     use crate::message::testing;
 
     #[test]
@@ -90,6 +90,7 @@ mod tests {
         });
         let listener = |port, default_server| Listener {
             address: Listen::Tcp(([127, 0, 0, 1], port).into()),
+            carrier: Carrier::Plain,
             servers: vec![0, 1],
             default_server,
         };

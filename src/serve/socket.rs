@@ -4,19 +4,23 @@
 //! beside a system call.
 
 use std::io::{self, IoSlice};
-use std::mem::MaybeUninit;
-use std::pin::{Pin, pin};
-use std::task::{Context, Poll, Waker, ready};
+use std::pin::Pin;
+use std::task::{Context, Poll};
 
-use socket2::SockRef;
-use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
+
+use crate::tls::{self, Bare as _};
 
 /// A client's connection as the system knows it.
 #[derive(Debug)]
 pub enum Socket {
     /// Over TCP.
     Tcp(TcpStream),
+    /// Over TCP, inside TLS.
+    TlsTcp(Box<tls::Stream<TcpStream>>),
+    /// Over a unix socket, inside TLS.
+    TlsUnix(Box<tls::Stream<UnixStream>>),
     /// Over a unix socket.
     Unix(UnixStream),
 }
@@ -33,10 +37,24 @@ impl From<UnixStream> for Socket {
     }
 }
 
+impl From<Box<tls::Stream<TcpStream>>> for Socket {
+    fn from(stream: Box<tls::Stream<TcpStream>>) -> Self {
+        Self::TlsTcp(stream)
+    }
+}
+
+impl From<Box<tls::Stream<UnixStream>>> for Socket {
+    fn from(stream: Box<tls::Stream<UnixStream>>) -> Self {
+        Self::TlsUnix(stream)
+    }
+}
+
 macro_rules! each {
     ($socket:expr, $stream:ident => $do:expr) => {
         match $socket {
             Socket::Tcp($stream) => $do,
+            Socket::TlsTcp($stream) => $do,
+            Socket::TlsUnix($stream) => $do,
             Socket::Unix($stream) => $do,
         }
     };
@@ -44,31 +62,23 @@ macro_rules! each {
 
 impl Socket {
     /// Ready once there is something to read, or nothing will come any more.
-    // The event loop calls a new socket readable before anything has come, so it is tried here: one look
-    // for each connection, and whoever stays silent costs no buffers.
     pub(super) fn poll_read_ready(&self, context: &mut Context<'_>) -> Poll<()> {
-        loop {
-            let ready = each!(self, stream => stream.poll_read_ready(context));
-            if ready!(ready).is_err() {
-                return Poll::Ready(());
-            }
-            let mut byte = [MaybeUninit::uninit()];
-            let peeked = each!(self, stream => stream.try_io(Interest::READABLE, || {
-                SockRef::from(stream).peek(&mut byte)
-            }));
-            if !matches!(peeked, Err(error) if error.kind() == io::ErrorKind::WouldBlock) {
-                return Poll::Ready(());
-            }
-        }
+        each!(self, stream => stream.poll_waiting(context)).map(|_| ())
     }
 
     /// Whether the client has ended its side, even with bytes before that end still unread.
-    // The event loop notes the hang-up when the kernel reports it; asking makes no system call.
     pub(super) fn is_hung_up(&self) -> bool {
-        let mut context = Context::from_waker(Waker::noop());
-        let ready =
-            each!(self, stream => pin!(stream.ready(Interest::READABLE)).poll(&mut context));
-        matches!(ready, Poll::Ready(Ok(ready)) if ready.is_read_closed())
+        each!(self, stream => stream.is_hung_up())
+    }
+
+    /// Tells the client that nothing was cut off, where there is a way to.
+    pub(super) fn farewell(&mut self) {
+        match self {
+            Self::TlsTcp(stream) => stream.farewell(),
+            Self::TlsUnix(stream) => stream.farewell(),
+            // Dropping the socket says all that a shutdown would.
+            Self::Tcp(_) | Self::Unix(_) => {}
+        }
     }
 }
 

@@ -257,7 +257,7 @@ impl AsyncWrite for Stream {
         {
             return this.poll_linger(context).map(Ok);
         }
-        // Dropping the socket says all that a shutdown would.
+        this.socket.farewell();
         Poll::Ready(Ok(()))
     }
 }

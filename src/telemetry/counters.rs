@@ -30,6 +30,18 @@ struct Cell {
     closed: AtomicU64,
     requests: [AtomicU64; STATUSES.len()],
     refused_heads: [AtomicU64; REFUSALS.len()],
+    handshakes: [AtomicU64; HANDSHAKES.len()],
+}
+
+/// How a TLS handshake with a client ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Handshake {
+    /// Without an agreement.
+    Failed,
+    /// With a new session.
+    Full,
+    /// With an earlier session taken up again.
+    Resumed,
 }
 
 impl Counters {
@@ -115,6 +127,19 @@ impl Counters {
                 self.sum(|cell| &cell.refused_heads[refusal]),
             );
         }
+        for (index, result) in HANDSHAKES.iter().enumerate() {
+            page.counter(
+                "weir_tls_handshakes_total",
+                "TLS handshakes with clients: with a new session, with one taken up again, or failed.",
+                &[("result", result)],
+                self.sum(|cell| &cell.handshakes[index]),
+            );
+        }
+    }
+
+    /// Counts a TLS handshake with a client.
+    pub fn handshake(&self, handshake: Handshake) {
+        count(&self.mine().handshakes[handshake as usize]);
     }
 
     fn mine(&self) -> &Cell {
@@ -152,6 +177,7 @@ impl Cell {
             closed: AtomicU64::new(0),
             requests: [const { AtomicU64::new(0) }; STATUSES.len()],
             refused_heads: [const { AtomicU64::new(0) }; REFUSALS.len()],
+            handshakes: [const { AtomicU64::new(0) }; HANDSHAKES.len()],
         }
     }
 }
@@ -165,6 +191,9 @@ const CELLS: usize = 32;
 
 /// By class: the index is the status's first digit.
 const STATUSES: [&str; 6] = ["none", "1xx", "2xx", "3xx", "4xx", "5xx"];
+
+/// In the order of [`Handshake`].
+const HANDSHAKES: [&str; 3] = ["failed", "full", "resumed"];
 
 const REFUSALS: [(u16, &str); 3] = [(400, "400"), (408, "408"), (431, "431")];
 

@@ -211,8 +211,9 @@ async fn connection(
     forward: &Forward,
     now: Millis,
 ) -> Result<(Wire, Over), Error> {
+    let tls = backend.tls(forward).map(|client| client.id);
     while over == Over::Kept
-        && let Some(wire) = pool::take(backend, now)
+        && let Some(mut wire) = pool::take(backend, tls, now)
     {
         // What cannot be sent twice must not go into a connection that was just closed: give the event loop the
         // chance to notice. Others find out by trying, which is cheaper.
@@ -225,7 +226,7 @@ async fn connection(
         backend.count_reused();
         return Ok((wire, Over::Kept));
     }
-    let wire = connect::open(backend, forward.connect_timeout).await?;
+    let wire = connect::open(backend, forward).await?;
     Ok((wire, Over::Fresh))
 }
 
@@ -309,6 +310,7 @@ fn stands_for(error: &Error) -> Option<StatusCode> {
         Error::Timeout(_) => Some(StatusCode::GATEWAY_TIMEOUT),
         Error::Broken(_)
         | Error::Connect(_)
+        | Error::Handshake { .. }
         | Error::InvalidHeader(_)
         | Error::NoLiveBackend
         | Error::Resolve { .. }

@@ -12,6 +12,7 @@ use http::StatusCode;
 
 use super::pool;
 use crate::config::plan;
+use crate::tls;
 
 /// A server that can be asked.
 #[derive(Debug)]
@@ -25,6 +26,7 @@ pub struct Backend {
     /// What the plan says of it; where its `address` is a name, this backend is one of that name's addresses.
     pub server: plan::UpstreamServer,
     pub(super) keep: pool::Rules,
+    tls: Arc<[Arc<tls::Client>]>,
     active: AtomicU32,
     opened: AtomicU64,
     reused: AtomicU64,
@@ -46,7 +48,12 @@ pub enum Address {
 pub(super) struct Lease(Arc<Backend>);
 
 impl Backend {
-    pub(super) fn new(address: Address, server: &plan::UpstreamServer, keep: pool::Rules) -> Self {
+    pub(super) fn new(
+        address: Address,
+        server: &plan::UpstreamServer,
+        keep: pool::Rules,
+        tls: Arc<[Arc<tls::Client>]>,
+    ) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
@@ -57,6 +64,7 @@ impl Backend {
             address,
             server: server.clone(),
             keep,
+            tls,
             active: AtomicU32::new(0),
             opened: AtomicU64::new(0),
             reused: AtomicU64::new(0),
@@ -86,6 +94,11 @@ impl Backend {
             .zip(&self.answers)
             .map(|(status, count)| (status, count.load(Ordering::Relaxed)))
             .filter(|(_, count)| *count > 0)
+    }
+
+    /// How it is met for this `proxy_pass`, if that is inside TLS.
+    pub(super) fn tls(&self, forward: &plan::Forward) -> Option<&Arc<tls::Client>> {
+        self.tls.get(forward.tls?)
     }
 
     /// Whether it has as much to do as `max_conns` allows.

@@ -1,22 +1,35 @@
-//! A connection to a backend, made within a time limit.
+//! A connection to a backend, made within a time limit: with its handshake, where it is inside TLS.
 
 use std::io;
-use std::time::Duration;
+use std::sync::Arc;
 
 use tokio::net::{TcpStream, UnixStream};
+use tokio::time::Instant;
 
 use super::backend::{Address, Backend};
 use super::error::{Error, Stage};
 use super::wire::{Socket, Wire};
+use crate::config::plan::Forward;
+use crate::tls::Client;
 
 /// Connects to a backend.
-pub(super) async fn open(backend: &Backend, timeout: Duration) -> Result<Wire, Error> {
-    let socket = tokio::time::timeout(timeout, connect(&backend.address))
+pub(super) async fn open(backend: &Backend, forward: &Forward) -> Result<Wire, Error> {
+    let client = backend.tls(forward);
+    let began = client.map(|_| Instant::now());
+    let timeout = forward.connect_timeout;
+    let mut socket = tokio::time::timeout(timeout, connect(&backend.address))
         .await
         .map_err(|_| Error::Timeout(Stage::Connect))?
         .map_err(Error::Connect)?;
+    if let (Some(client), Some(began)) = (client, began) {
+        let left = timeout.saturating_sub(began.elapsed());
+        // Boxed: what most connections do without takes no room in them.
+        socket = tokio::time::timeout(left, Box::pin(secure(client, socket)))
+            .await
+            .map_err(|_| Error::Timeout(Stage::Handshake))??;
+    }
     backend.count_opened();
-    Ok(Wire::new(socket))
+    Ok(Wire::new(socket, client.map(|client| client.id)))
 }
 
 async fn connect(address: &Address) -> io::Result<Socket> {
@@ -28,4 +41,24 @@ async fn connect(address: &Address) -> io::Result<Socket> {
         }
         Address::Unix(path) => Ok(Socket::Unix(UnixStream::connect(path).await?)),
     }
+}
+
+async fn secure(client: &Arc<Client>, socket: Socket) -> Result<Socket, Error> {
+    let secured = match socket {
+        Socket::Tcp(socket) => client
+            .connect(socket)
+            .await
+            .map(Box::new)
+            .map(Socket::TlsTcp),
+        Socket::Unix(socket) => client
+            .connect(socket)
+            .await
+            .map(Box::new)
+            .map(Socket::TlsUnix),
+        secured => Ok(secured),
+    };
+    secured.map_err(|source| Error::Handshake {
+        name: client.name().into(),
+        source,
+    })
 }

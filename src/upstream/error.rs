@@ -6,6 +6,8 @@
 use std::fmt;
 use std::io;
 
+use rustls::CertificateError;
+
 use crate::message::upload;
 
 /// Why there is no answer, or not all of it.
@@ -20,6 +22,15 @@ pub enum Error {
     /// No connection could be made. Usually nobody listens there.
     #[error("connect() failed ({}) while connecting to upstream", os(.0))]
     Connect(#[source] io::Error),
+    /// The server could not be agreed with, or is not who it should be.
+    #[error("{} while SSL handshaking to upstream", disagreed(.source, name))]
+    Handshake {
+        /// Whom it should have been.
+        name: Box<str>,
+        /// What went wrong.
+        #[source]
+        source: io::Error,
+    },
     /// What came was not the head of an answer, or one whose end cannot be told for sure.
     #[error("upstream sent {0} while reading response header from upstream")]
     InvalidHeader(#[source] Invalid),
@@ -53,6 +64,8 @@ pub enum Stage {
     Connect,
     /// The answer's head is awaited.
     Head,
+    /// The two agree on TLS.
+    Handshake,
     /// The request is being sent.
     Send,
 }
@@ -115,6 +128,7 @@ impl fmt::Display for Stage {
             Self::Body => "reading upstream",
             Self::Connect => "connecting to upstream",
             Self::Head => "reading response header from upstream",
+            Self::Handshake => "SSL handshaking to upstream",
             Self::Send => "sending request to upstream",
         })
     }
@@ -128,6 +142,22 @@ fn ended(cause: &io::Error) -> String {
     match cause.kind() {
         io::ErrorKind::InvalidData => "upstream sent invalid chunked response".into(),
         _ => "upstream prematurely closed connection".into(),
+    }
+}
+
+/// Why there is no agreement with a server.
+fn disagreed(cause: &io::Error, name: &str) -> String {
+    let reason = cause.get_ref().and_then(|inner| inner.downcast_ref());
+    match reason {
+        Some(rustls::Error::InvalidCertificate(
+            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
+        )) => format!("upstream SSL certificate does not match \"{name}\""),
+        Some(rustls::Error::InvalidCertificate(reason)) => {
+            format!("upstream SSL certificate verify error: ({reason})")
+        }
+        Some(reason) => format!("SSL_do_handshake() failed ({reason})"),
+        None if cause.kind() == io::ErrorKind::UnexpectedEof => "peer closed connection".into(),
+        None => format!("SSL_do_handshake() failed ({})", os(cause)),
     }
 }
 

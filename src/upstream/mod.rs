@@ -41,6 +41,7 @@ use self::retry::{Errand, Failure};
 use crate::clock::{Clock, Millis};
 use crate::config::plan;
 use crate::message::{Attempt, Exchange, Upload};
+use crate::tls;
 
 /// A group of backends that stand for each other. Shared by all event loops.
 #[derive(Debug)]
@@ -64,19 +65,24 @@ pub struct Outgoing {
 }
 
 impl Upstream {
-    /// Looks every name up and makes the group; a name with several addresses is several backends. Blocks, as
-    /// nginx does when it starts.
+    /// Looks every name up and makes the group; a name with several addresses is several backends. `tls` are the
+    /// plan's ways to meet them. Blocks, as nginx does when it starts.
     ///
     /// # Errors
     ///
     /// [`Error::Resolve`] for a name without an address.
-    pub fn build(plan: &plan::Upstream) -> Result<Self, Error> {
+    pub fn build(plan: &plan::Upstream, tls: Arc<[Arc<tls::Client>]>) -> Result<Self, Error> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let keep = pool::Rules::new(NEXT.fetch_add(1, Ordering::Relaxed), plan);
         let mut backends = Vec::new();
         for server in &plan.servers {
             for address in resolve(&server.address)? {
-                backends.push(Arc::new(Backend::new(address, server, keep)));
+                backends.push(Arc::new(Backend::new(
+                    address,
+                    server,
+                    keep,
+                    Arc::clone(&tls),
+                )));
             }
         }
         let usable = backends.iter().filter(|backend| !backend.server.down);

@@ -54,13 +54,15 @@ impl Rules {
     }
 }
 
-/// A kept connection to this backend, if one is left that is still open.
-pub(super) fn take(backend: &Backend, now: Millis) -> Option<Wire> {
+/// A kept connection to this backend, met in this way, if one is left that is still open.
+pub(super) fn take(backend: &Backend, tls: Option<u64>, now: Millis) -> Option<Wire> {
     let rules = backend.keep;
     loop {
-        let idle = POOLS.with_borrow_mut(|pools| {
+        let mut idle = POOLS.with_borrow_mut(|pools| {
             let idle = &mut pools.get_mut(&rules.upstream)?.idle;
-            let warmest = idle.iter().rposition(|idle| idle.backend == backend.id)?;
+            let warmest = idle
+                .iter()
+                .rposition(|idle| idle.backend == backend.id && idle.wire.tls == tls)?;
             Some(idle.remove(warmest))
         })?;
         if now.since(idle.since) < rules.timeout && idle.wire.is_quiet() {

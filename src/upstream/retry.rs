@@ -128,6 +128,7 @@ impl Failure {
             Error::Broken(_)
             | Error::Client(_)
             | Error::Connect(_)
+            | Error::Handshake { .. }
             | Error::NoLiveBackend
             | Error::Resolve { .. }
             | Error::Truncated(_) => Self::Error,

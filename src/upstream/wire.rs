@@ -6,14 +6,15 @@
 use std::cell::Cell;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 
 use bytes::BytesMut;
-use tokio::io::AsyncWrite;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_util::io::poll_read_buf;
 
 use crate::clock::Deadline;
+use crate::tls::{self, Bare as _};
 
 /// A connection that carries one request at a time.
 #[derive(Debug)]
@@ -26,16 +27,33 @@ pub(super) struct Wire {
     /// How long the backend may stay silent. Kept from one request to the next: its timer is armed once and
     /// then only moved.
     pub(super) patience: Deadline,
+    /// In which way the backend was met inside TLS; only who would meet it in the same way may use it.
+    pub(super) tls: Option<u64>,
     reach: usize,
 }
 
 #[derive(Debug)]
 pub(super) enum Socket {
     Tcp(TcpStream),
+    TlsTcp(Box<tls::Stream<TcpStream>>),
+    TlsUnix(Box<tls::Stream<UnixStream>>),
     Unix(UnixStream),
     /// One whose other end a test holds.
     #[cfg(test)]
     Test(tokio::io::DuplexStream),
+}
+
+macro_rules! each {
+    ($socket:expr, $stream:ident => $do:expr) => {
+        match $socket {
+            Socket::Tcp($stream) => $do,
+            Socket::TlsTcp($stream) => $do,
+            Socket::TlsUnix($stream) => $do,
+            Socket::Unix($stream) => $do,
+            #[cfg(test)]
+            Socket::Test($stream) => $do,
+        }
+    };
 }
 
 thread_local! {
@@ -45,12 +63,13 @@ thread_local! {
 }
 
 impl Wire {
-    pub(super) fn new(socket: Socket) -> Self {
+    pub(super) fn new(socket: Socket, tls: Option<u64>) -> Self {
         Self {
             socket,
             read: BytesMut::new(),
             requests: 0,
             patience: Deadline::default(),
+            tls,
             reach: SHORTEST,
         }
     }
@@ -68,12 +87,10 @@ impl Wire {
         if room < self.reach / wanted {
             self.read.reserve(self.reach);
         }
-        let count = ready!(match &mut self.socket {
-            Socket::Tcp(socket) => poll_read_buf(Pin::new(socket), context, &mut self.read),
-            Socket::Unix(socket) => poll_read_buf(Pin::new(socket), context, &mut self.read),
-            #[cfg(test)]
-            Socket::Test(socket) => poll_read_buf(Pin::new(socket), context, &mut self.read),
-        })?;
+        let read = &mut self.read;
+        let count = ready!(
+            each!(&mut self.socket, socket => poll_read_buf(Pin::new(socket), context, read))
+        )?;
         if self.read.len() == self.read.capacity() {
             self.reach = LONGEST.min(self.reach * 2);
         }
@@ -85,12 +102,7 @@ impl Wire {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        match &mut self.socket {
-            Socket::Tcp(socket) => Pin::new(socket).poll_write(context, bytes),
-            Socket::Unix(socket) => Pin::new(socket).poll_write(context, bytes),
-            #[cfg(test)]
-            Socket::Test(socket) => Pin::new(socket).poll_write(context, bytes),
-        }
+        each!(&mut self.socket, socket => Pin::new(socket).poll_write(context, bytes))
     }
 
     pub(super) fn poll_write_vectored(
@@ -98,12 +110,7 @@ impl Wire {
         context: &mut Context<'_>,
         pieces: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        match &mut self.socket {
-            Socket::Tcp(socket) => Pin::new(socket).poll_write_vectored(context, pieces),
-            Socket::Unix(socket) => Pin::new(socket).poll_write_vectored(context, pieces),
-            #[cfg(test)]
-            Socket::Test(socket) => Pin::new(socket).poll_write_vectored(context, pieces),
-        }
+        each!(&mut self.socket, socket => Pin::new(socket).poll_write_vectored(context, pieces))
     }
 
     /// Prepares for this many bytes more.
@@ -129,11 +136,13 @@ impl Wire {
 
     /// Whether nothing has come that nobody asked for, not even its end. Costs a system call only where the
     /// event loop has seen something.
-    pub(super) fn is_quiet(&self) -> bool {
+    pub(super) fn is_quiet(&mut self) -> bool {
         let mut stray = [0];
-        let tried = match &self.socket {
+        let tried = match &mut self.socket {
             Socket::Tcp(socket) => socket.try_read(&mut stray),
             Socket::Unix(socket) => socket.try_read(&mut stray),
+            Socket::TlsTcp(socket) => return is_silent(&mut **socket),
+            Socket::TlsUnix(socket) => return is_silent(&mut **socket),
             #[cfg(test)]
             Socket::Test(_) => return true,
         };
@@ -146,10 +155,23 @@ impl Socket {
         match self {
             Self::Tcp(socket) => socket.poll_read_ready(context),
             Self::Unix(socket) => socket.poll_read_ready(context),
+            Self::TlsTcp(socket) => socket.poll_waiting(context).map_ok(|_| ()),
+            Self::TlsUnix(socket) => socket.poll_waiting(context).map_ok(|_| ()),
             #[cfg(test)]
             Self::Test(_) => Poll::Ready(Ok(())),
         }
     }
+}
+
+/// Whether there is nothing to read: no byte, no end. What TLS has to say to itself is listened to and does not count.
+fn is_silent<IO>(stream: &mut tls::Stream<IO>) -> bool
+where
+    IO: AsyncRead + AsyncWrite + Unpin,
+{
+    let mut stray = [0];
+    let mut context = Context::from_waker(Waker::noop());
+    let read = Pin::new(stream).poll_read(&mut context, &mut ReadBuf::new(&mut stray));
+    read.is_pending()
 }
 
 /// What is read at once, first: most answers are no longer.

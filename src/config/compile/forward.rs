@@ -22,6 +22,13 @@ struct Target {
     uri: Option<Box<str>>,
 }
 
+/// What a server of an upstream is spoken to in.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Scheme {
+    Http,
+    Https,
+}
+
 /// Headers that say how one connection carries a message; the next connection has its own.
 const HOP_BY_HOP: [&str; 8] = [
     "connection",
@@ -42,7 +49,11 @@ impl Compiler<'_> {
         path: Option<&PathRule>,
         levels: Levels<'_>,
     ) -> Option<Forward> {
-        let target = self.target(pass);
+        let scheme = match pass.value.text.starts_with("https://") {
+            true => Scheme::Https,
+            false => Scheme::Http,
+        };
+        let target = self.target(pass, scheme);
         let replaces = match path {
             // A server's own stands where nginx has `location /`.
             None => 1,
@@ -62,6 +73,7 @@ impl Compiler<'_> {
         let target = target?;
         Some(Forward {
             upstream: target.upstream,
+            tls: (scheme == Scheme::Https).then(|| self.upstream_tls(&target.host, levels)),
             host: target.host,
             uri: target.uri,
             replaces,
@@ -77,7 +89,7 @@ impl Compiler<'_> {
         })
     }
 
-    fn target(&mut self, pass: &Spanned<Text>) -> Option<Target> {
+    fn target(&mut self, pass: &Spanned<Text>, scheme: Scheme) -> Option<Target> {
         let text = pass.value.text.as_str();
         if text.contains('$') {
             self.complain(
@@ -87,17 +99,10 @@ impl Compiler<'_> {
             return None;
         }
         match text.split_once("://") {
-            Some(("http", rest)) => self.url(pass, rest),
-            Some(("https", _)) => {
-                self.complain(
-                    pass.span,
-                    "`https://` upstreams are not supported by this version",
-                );
-                None
-            }
+            Some(("http" | "https", rest)) => self.url(pass, rest, scheme),
             Some((scheme, _)) => {
                 let sentence = format!("`{scheme}://` is no scheme for `proxy_pass`");
-                self.complain_with(pass.span, sentence, "expected `http://`");
+                self.complain_with(pass.span, sentence, "expected `http://` or `https://`");
                 None
             }
             None => match self.groups.find(text) {
@@ -116,7 +121,7 @@ impl Compiler<'_> {
                     );
                     None
                 }
-                Found::Nowhere if text.contains(':') => self.address(pass, text, None),
+                Found::Nowhere if text.contains(':') => self.address(pass, text, None, scheme),
                 Found::Nowhere => {
                     let hint = near::hint(text, self.groups.all())
                         .unwrap_or_else(|| format!("expected one of `upstreams`, or an address such as `http://{text}:8080`"));
@@ -127,8 +132,8 @@ impl Compiler<'_> {
         }
     }
 
-    /// What stands behind `http://`.
-    fn url(&mut self, pass: &Spanned<Text>, rest: &str) -> Option<Target> {
+    /// What stands behind `http://` or `https://`.
+    fn url(&mut self, pass: &Spanned<Text>, rest: &str, scheme: Scheme) -> Option<Target> {
         let (authority, uri) = if let Some(path) = rest.strip_prefix("unix:") {
             match path.split_once(':') {
                 Some((path, uri)) => (format!("unix:{path}"), (!uri.is_empty()).then_some(uri)),
@@ -161,12 +166,22 @@ impl Compiler<'_> {
                 uri: uri.map(Into::into),
             }),
             Found::Broken => None,
-            Found::Nowhere => self.address(pass, &authority, uri),
+            Found::Nowhere => self.address(pass, &authority, uri, scheme),
         }
     }
 
-    fn address(&mut self, pass: &Spanned<Text>, text: &str, uri: Option<&str>) -> Option<Target> {
-        let address = units::host_port(text)
+    fn address(
+        &mut self,
+        pass: &Spanned<Text>,
+        text: &str,
+        uri: Option<&str>,
+        scheme: Scheme,
+    ) -> Option<Target> {
+        let port = match scheme {
+            Scheme::Http => units::HTTP,
+            Scheme::Https => units::HTTPS,
+        };
+        let address = units::host_port(text, port)
             .map_err(|mistake| self.report.add(mistaken(pass.span, mistake)))
             .ok()?;
         let (name, host) = match &address {

@@ -15,6 +15,7 @@ mod sites;
 mod templates;
 #[cfg(test)]
 mod tests;
+mod tls;
 mod top;
 mod unused;
 mod upstreams;
@@ -25,7 +26,7 @@ use std::time::Duration;
 
 use super::decode::{Field, Named, Spanned};
 use super::model::{Config, Time};
-use super::plan::{Plan, Upstream};
+use super::plan::{Plan, Upstream, UpstreamTls};
 use super::report::{Complaint, Report};
 use super::span::Span;
 
@@ -40,6 +41,7 @@ pub(super) fn compile(config: &Config, report: &mut Report) -> Plan {
         groups: Names::of(&config.upstreams, |name| name),
         late_maps: Vec::new(),
         upstreams: Vec::new(),
+        upstream_tls: Vec::new(),
         addresses: HashMap::new(),
     };
     let maps = compiler.maps();
@@ -59,6 +61,7 @@ pub(super) fn compile(config: &Config, report: &mut Report) -> Plan {
         req_zones,
         conn_zones,
         upstreams: std::mem::take(&mut compiler.upstreams),
+        upstream_tls: std::mem::take(&mut compiler.upstream_tls),
         listeners,
         servers,
     };
@@ -79,6 +82,8 @@ struct Compiler<'a> {
     late_maps: Vec<bool>,
     /// Those of `upstreams`, then those of addresses in `proxy_pass`.
     upstreams: Vec<Upstream>,
+    /// How servers behind `https://` are met, each way once.
+    upstream_tls: Vec<UpstreamTls>,
     /// The latter by name.
     addresses: HashMap<String, usize>,
 }

@@ -7,7 +7,7 @@ use super::Compiler;
 use super::sites::{Does, Levels};
 use crate::config::decode::{Needed, Spanned, Text};
 use crate::config::model;
-use crate::config::plan::{ClientTimeouts, Listen, Listener, Location, PathRule, Server};
+use crate::config::plan::{Carrier, ClientTimeouts, Listen, Listener, Location, PathRule, Server};
 use crate::config::span::Span;
 
 /// nginx's default of `large_client_header_buffers`, multiplied out.
@@ -22,8 +22,18 @@ struct Gathered {
     listeners: Vec<Listener>,
     /// Where each listener's `default_server` was said, if it was.
     defaults: Vec<Option<Span>>,
+    /// Where each was first named.
+    said: Vec<Span>,
     /// Which names were claimed on which listener, and where.
     claimed: HashMap<(usize, String), Span>,
+}
+
+/// An address as a server asks for it.
+struct Asked {
+    address: Listen,
+    span: Span,
+    is_default: bool,
+    carrier: Carrier,
 }
 
 impl Compiler<'_> {
@@ -37,8 +47,8 @@ impl Compiler<'_> {
         let mut gathered = Gathered::default();
         let mut servers = Vec::new();
         for (index, server) in given.iter().enumerate() {
-            self.listen(index, server, &mut gathered);
-            servers.push(self.server(&server.value));
+            let tls = self.listen(index, server, &mut gathered);
+            servers.push(self.server(server, tls));
         }
         for (listener, marked) in gathered.listeners.iter_mut().zip(&gathered.defaults) {
             if marked.is_none() {
@@ -58,12 +68,23 @@ impl Compiler<'_> {
         (servers, gathered.listeners)
     }
 
-    fn listen(&mut self, index: usize, server: &Spanned<model::Server>, gathered: &mut Gathered) {
+    /// Gathers what a server listens on, and says where it was told to do so with TLS, if it was.
+    fn listen(
+        &mut self,
+        index: usize,
+        server: &Spanned<model::Server>,
+        gathered: &mut Gathered,
+    ) -> Option<Span> {
         let any = Listen::Tcp(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 80)));
-        let mut addresses: Vec<(Listen, Span, bool)> = Vec::new();
+        let mut addresses: Vec<Asked> = Vec::new();
         match server.value.listen.value() {
             None if server.value.listen.key().is_none() => {
-                addresses.push((any, server.span, false))
+                addresses.push(Asked {
+                    address: any,
+                    span: server.span,
+                    is_default: false,
+                    carrier: Carrier::Plain,
+                });
             }
             None => {}
             Some(list) => {
@@ -71,13 +92,19 @@ impl Compiler<'_> {
                     let Some(address) = entry.value.0.address.get() else {
                         continue;
                     };
-                    let marked = entry
-                        .value
-                        .0
-                        .default_server
-                        .value()
-                        .is_some_and(|flag| flag.0);
-                    addresses.push((address.value.0.clone(), address.span, marked));
+                    let entry = &entry.value.0;
+                    let text = &address.value.0;
+                    let tls = entry.tls.value().map_or(text.ssl, |flag| flag.0);
+                    addresses.push(Asked {
+                        address: text.address.clone(),
+                        span: address.span,
+                        is_default: text.default_server
+                            || entry.default_server.value().is_some_and(|flag| flag.0),
+                        carrier: match tls {
+                            true => Carrier::Tls,
+                            false => Carrier::Plain,
+                        },
+                    });
                 }
                 if list.0.is_empty() {
                     self.complain_with(
@@ -88,9 +115,12 @@ impl Compiler<'_> {
                 }
             }
         }
-        for (address, span, marked) in addresses {
-            self.join(index, server, gathered, address, span, marked);
+        let tls = addresses.iter().find(|asked| asked.carrier == Carrier::Tls);
+        let tls = tls.map(|asked| asked.span);
+        for asked in addresses {
+            self.join(index, server, gathered, asked);
         }
+        tls
     }
 
     /// Makes a server one of those behind an address.
@@ -99,21 +129,22 @@ impl Compiler<'_> {
         index: usize,
         server: &Spanned<model::Server>,
         gathered: &mut Gathered,
-        address: Listen,
-        span: Span,
-        marked: bool,
+        asked: Asked,
     ) {
+        let span = asked.span;
         let known = gathered
             .listeners
             .iter()
-            .position(|listener| listener.address == address);
+            .position(|listener| listener.address == asked.address);
         let at = known.unwrap_or_else(|| {
             gathered.listeners.push(Listener {
-                address,
+                address: asked.address,
+                carrier: asked.carrier,
                 servers: Vec::new(),
                 default_server: index,
             });
             gathered.defaults.push(None);
+            gathered.said.push(span);
             gathered.listeners.len() - 1
         });
         let (Some(listener), Some(default)) = (
@@ -127,7 +158,18 @@ impl Compiler<'_> {
             return;
         }
         listener.servers.push(index);
-        if marked {
+        if listener.carrier != asked.carrier {
+            let place = gathered
+                .said
+                .get(at)
+                .map(|first| self.report.sources().place(*first));
+            self.complain_with(
+                span,
+                "one address cannot be with TLS for one server and without for another",
+                format!("the other is at {}", place.unwrap_or_default()),
+            );
+        }
+        if asked.is_default {
             if let Some(first) = default.replace(span) {
                 let place = self.report.sources().place(first);
                 self.complain_with(
@@ -176,7 +218,8 @@ impl Compiler<'_> {
         }
     }
 
-    fn server(&mut self, server: &model::Server) -> Server {
+    fn server(&mut self, given: &Spanned<model::Server>, tls: Option<Span>) -> Server {
+        let server = &given.value;
         let texts: &[Spanned<Text>] = server.server_name.value().map_or(&[], |list| &list.0);
         let names = texts
             .iter()
@@ -202,6 +245,7 @@ impl Compiler<'_> {
                 .into(),
             names,
             timeouts,
+            tls: self.tls(given, tls),
             max_head: self.max_head(connection),
             locations,
             fallback: self.site(Levels(&outer), own, None, timeouts),

@@ -61,7 +61,7 @@ impl Compiler<'_> {
 
     fn upstream_server(&mut self, server: &model::UpstreamServer) -> Option<UpstreamServer> {
         let given = server.address.get()?;
-        let address = units::host_port(&given.value.text)
+        let address = units::host_port(&given.value.text, units::HTTP)
             .map_err(|mistake| self.report.add(mistaken(given.span, mistake)))
             .ok()?;
         Some(UpstreamServer {

@@ -2,7 +2,7 @@
 
 use http::HeaderName;
 
-use crate::config::plan::Variable;
+use crate::config::plan::{Ssl, Variable};
 
 /// Variables with a fixed name.
 const FIXED: &[(&str, Variable)] = &[
@@ -17,6 +17,7 @@ const FIXED: &[(&str, Variable)] = &[
     ("document_uri", Variable::Uri),
     ("host", Variable::Host),
     ("hostname", Variable::Hostname),
+    ("https", Variable::Https),
     ("is_args", Variable::IsArgs),
     ("limit_conn_status", Variable::LimitConnStatus),
     ("limit_req_status", Variable::LimitReqStatus),
@@ -39,6 +40,24 @@ const FIXED: &[(&str, Variable)] = &[
     ("server_name", Variable::ServerName),
     ("server_port", Variable::ServerPort),
     ("server_protocol", Variable::ServerProtocol),
+    ("ssl_alpn_protocol", Variable::Ssl(Ssl::AlpnProtocol)),
+    ("ssl_cipher", Variable::Ssl(Ssl::Cipher)),
+    (
+        "ssl_client_escaped_cert",
+        Variable::Ssl(Ssl::ClientEscapedCert),
+    ),
+    (
+        "ssl_client_fingerprint",
+        Variable::Ssl(Ssl::ClientFingerprint),
+    ),
+    ("ssl_client_i_dn", Variable::Ssl(Ssl::ClientIDn)),
+    ("ssl_client_s_dn", Variable::Ssl(Ssl::ClientSDn)),
+    ("ssl_client_serial", Variable::Ssl(Ssl::ClientSerial)),
+    ("ssl_client_verify", Variable::Ssl(Ssl::ClientVerify)),
+    ("ssl_curve", Variable::Ssl(Ssl::Curve)),
+    ("ssl_protocol", Variable::Ssl(Ssl::Protocol)),
+    ("ssl_server_name", Variable::Ssl(Ssl::ServerName)),
+    ("ssl_session_reused", Variable::Ssl(Ssl::SessionReused)),
     ("status", Variable::Status),
     ("time_iso8601", Variable::TimeIso8601),
     ("time_local", Variable::TimeLocal),

@@ -8,6 +8,7 @@ mod limits;
 mod maps;
 mod server;
 mod settings;
+mod tls;
 mod top;
 mod upstream;
 mod values;
@@ -17,12 +18,13 @@ pub use limits::{ConnRule, ConnZone, Override, Queue, ReqRule, ReqZone};
 pub use maps::Map;
 pub use server::{Listen, Location, Return, ReturnParts, Server};
 pub use settings::{Buffers, BuffersParts, Connection, NextUpstream, Settings};
+pub use tls::{Ciphers, Depth, Protocols, ProxySsl, Tls, VerifyClientWord};
 pub use top::{AccessLog, Admin, Config, Log};
 pub use upstream::{Upstream, UpstreamServer};
 pub use values::{
     AdminAddress, Algorithm, Balance, Burst, ConnLimit, Failures, Flag, Idle, Level, LimitHeaders,
-    LimitStatus, ListenAddress, LogLevel, NotYet, OnEmptyKey, Prefix, Rate, RateOrUnlimited,
-    Requests, Size, Store, Time, Tries, Waiting, Weight, Workers,
+    LimitStatus, ListenAddress, ListenText, LogLevel, NotYet, OnEmptyKey, Prefix, Rate,
+    RateOrUnlimited, Requests, Size, Store, Time, Tries, Waiting, Weight, Workers,
 };
 
 use super::decode::Record;
@@ -40,6 +42,7 @@ pub(super) fn homes(key: &str) -> Option<String> {
         ("in a limit_req rule", ReqRule::keys()),
         ("in a limit_conn rule", ConnRule::keys()),
         ("in a map", Map::keys()),
+        ("in `tls`", Tls::keys()),
     ];
     let homes: Vec<_> = places
         .into_iter()

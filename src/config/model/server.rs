@@ -5,22 +5,21 @@ use std::borrow::Cow;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 
 use super::settings::{Connection, Settings};
+use super::tls::Tls;
 use super::values::{Flag, ListenAddress, NotYet};
-use crate::config::decode::{
-    Brief, Context, Decode, Field, HasBrief, List, Needed, Text, Unsupported, record,
-};
+use crate::config::decode::{Brief, Context, Decode, Field, HasBrief, List, Needed, Text, record};
 use crate::config::tree::{Kind, Node};
 
 record! {
     /// A virtual server.
     pub struct Server {
-        /// Where it listens: `8080`, `127.0.0.1:8080`, `[::1]:8080`, `unix:/run/weir.sock`. Default: *:80.
+        /// Where it listens: `8080`, `127.0.0.1:8080`, `[::1]:8080`, `unix:/run/weir.sock`; `8443 ssl` for TLS. Default: *:80.
         listen: Field<List<Brief<Listen>>>,
         /// Hosts it answers for: `example.com`, `*.example.com`, `.example.com`, `www.example.*`, `~expr`. None given: whatever no other server claims.
         server_name: Field<List<Text>>,
-        /// Not supported by this version.
-        tls: Field<Unsupported>,
-        /// Where requests go that no location of their own sends elsewhere: an upstream's name or `http://host:port[/uri]`.
+        /// Its certificate and how TLS is spoken on its addresses; what is not given here holds as at the top level.
+        tls: Field<Tls>,
+        /// Where requests go that no location of their own sends elsewhere: an upstream's name or `http://host:port[/uri]`, `https://…`.
         proxy_pass: Field<Text>,
         /// What requests are answered with that no location of their own sends elsewhere.
         r#return: Field<Return>,
@@ -35,8 +34,8 @@ record! {
     pub struct Listen {
         /// Where.
         address: Needed<ListenAddress>,
-        /// Not supported by this version, but for `false`.
-        tls: Field<NotYet>,
+        /// Clients speak TLS here. Default: false.
+        tls: Field<Flag>,
         /// Not supported by this version, but for `false`.
         proxy_protocol: Field<NotYet>,
         /// This server answers for hosts that nobody claims on this address. Default: false.

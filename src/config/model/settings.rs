@@ -6,6 +6,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 
 use super::access::Access;
 use super::limits::{ConnRule, ReqRule};
+use super::tls::ProxySsl;
 use super::values::{Flag, LimitHeaders, LimitStatus, LogLevel, Requests, Size, Time, Tries};
 use crate::config::decode::{
     Context, Decode, Field, List, Named, Needed, OrOff, Spanned, Text, record, scalar_from,
@@ -69,6 +70,7 @@ record! {
         /// Whether upstreams are sent a `Via` header. Default: on.
         via: Field<Flag>,
     }
+    with proxy_ssl: ProxySsl,
 }
 
 record! {

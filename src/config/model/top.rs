@@ -4,6 +4,7 @@ use super::limits::{ConnZone, ReqZone};
 use super::maps::Map;
 use super::server::Server;
 use super::settings::{Connection, Settings};
+use super::tls::Tls;
 use super::upstream::Upstream;
 use super::values::{AdminAddress, Level, Time, Workers};
 use crate::config::decode::{Field, List, Named, Needed, OrOff, Text, Unsupported, record};
@@ -31,6 +32,8 @@ record! {
         limit_conn_zones: Field<Named<ConnZone>>,
         /// Groups of servers to forward to, by name.
         upstreams: Field<Named<Upstream>>,
+        /// What holds for TLS in every server that does not say otherwise.
+        tls: Field<Tls>,
         /// Virtual servers.
         servers: Needed<List<Server>>,
     }

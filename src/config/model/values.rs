@@ -91,9 +91,42 @@ scalar! {
 
 scalar! {
     /// Where to listen.
-    pub struct ListenAddress(plan::Listen);
-    "an address to listen on", |text| units::listen(text, Ipv4Addr::UNSPECIFIED),
-    { "description": "8080, 127.0.0.1:8080, *:8080, [::1]:8080 or unix:/run/weir.sock.", "type": ["string", "integer"] }
+    pub struct ListenAddress(ListenText);
+    "an address to listen on", listen_text,
+    { "description": "8080, 127.0.0.1:8080, *:8080, [::1]:8080 or unix:/run/weir.sock; behind it may stand ssl and default_server.", "type": ["string", "integer"] }
+}
+
+/// An address and the words nginx writes behind it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListenText {
+    /// Where.
+    pub address: plan::Listen,
+    /// `ssl`
+    pub ssl: bool,
+    /// `default_server`
+    pub default_server: bool,
+}
+
+fn listen_text(text: &str) -> Result<ListenText, Mistake> {
+    let mut words = text.split(' ').filter(|word| !word.is_empty());
+    let mut listen = ListenText {
+        address: units::listen(words.next().unwrap_or_default(), Ipv4Addr::UNSPECIFIED)?,
+        ssl: false,
+        default_server: false,
+    };
+    for word in words {
+        match word {
+            "ssl" => listen.ssl = true,
+            "default_server" => listen.default_server = true,
+            _ => {
+                let hint = near::hint(word, ["ssl", "default_server"])
+                    .unwrap_or_else(|| "`ssl` and `default_server` may stand there".to_owned());
+                let sentence = format!("`{word}` cannot stand behind an address to listen on");
+                return Err(Mistake::new(sentence).help(hint));
+            }
+        }
+    }
+    Ok(listen)
 }
 
 scalar! {

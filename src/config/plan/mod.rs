@@ -8,6 +8,7 @@ mod map;
 mod names;
 mod site;
 mod template;
+mod tls;
 mod upstream;
 
 use std::net::SocketAddr;
@@ -24,7 +25,11 @@ pub use site::{
     Access, Action, ClientTimeouts, Forward, Network, NextUpstream, Return, ReturnBody, SetHeader,
     Site, Tries, Via,
 };
-pub use template::{Part, Template, Variable};
+pub use template::{Part, Ssl, Template, Variable};
+pub use tls::{
+    Carrier, Certificate, Cipher, File, Protocol, ServerNameSent, SessionReuse, SessionTickets,
+    Tls, UpstreamTls, Verify, VerifyClient,
+};
 pub use upstream::{Address, Balance, Upstream, UpstreamServer};
 
 /// Everything that runs.
@@ -46,6 +51,8 @@ pub struct Plan {
     pub conn_zones: Vec<ConnZone>,
     /// `upstreams`, and one more for every `proxy_pass` that names an address; [`Forward::upstream`] is an index.
     pub upstreams: Vec<Upstream>,
+    /// How servers behind `https://` are met; [`Forward::tls`] is an index.
+    pub upstream_tls: Vec<UpstreamTls>,
     /// What to listen on, each address once.
     pub listeners: Vec<Listener>,
     /// `servers`: [`Listener::servers`] are indices into this.
@@ -104,6 +111,8 @@ pub struct Admin {
 pub struct Listener {
     /// Where.
     pub address: Listen,
+    /// How its connections are carried.
+    pub carrier: Carrier,
     /// Those that name this address, in the file's order.
     pub servers: Vec<usize>,
     /// The one for a host nobody claims: the server marked `default_server`, else one without a name, else the first.
@@ -128,6 +137,8 @@ pub struct Server {
     pub names: Vec<ServerName>,
     /// Connection-level settings, in force from the moment the server is known (the listener's default server before).
     pub timeouts: ClientTimeouts,
+    /// What clients that come over TLS are met with; there for every server of a listener that speaks it.
+    pub tls: Option<Tls>,
     /// Largest request head, `large_client_header_buffers` multiplied out.
     pub max_head: usize,
     /// Its locations in the file's order.

@@ -114,6 +114,8 @@ pub enum ReturnBody {
 pub struct Forward {
     /// Index of the upstream.
     pub upstream: usize,
+    /// Behind `https://`: index of how its servers are met.
+    pub tls: Option<usize>,
     /// What `$proxy_host` gives: the upstream's name, or host and port of the address.
     pub host: Box<str>,
     /// The URI part of `proxy_pass`, which takes the place of the first `replaces` bytes of the normalised path; `None`

@@ -47,6 +47,8 @@ pub enum Variable {
     Hostname,
     /// `$http_NAME`: a request header.
     Http(HeaderName),
+    /// `$https`: `on` inside TLS.
+    Https,
     /// `$is_args`: `?` if there is a query.
     IsArgs,
     /// `$limit_conn_status`
@@ -93,6 +95,8 @@ pub enum Variable {
     ServerPort,
     /// `$server_protocol`
     ServerProtocol,
+    /// `$ssl_…`: what is known of the TLS connection.
+    Ssl(Ssl),
     /// `$status`
     Status,
     /// `$time_iso8601`
@@ -111,6 +115,35 @@ pub enum Variable {
     UpstreamStatus,
     /// `$uri`, `$document_uri`: the path, decoded and normalised.
     Uri,
+}
+
+/// What is known of a TLS connection, behind `$ssl_`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ssl {
+    /// `$ssl_alpn_protocol`: what was agreed to speak inside.
+    AlpnProtocol,
+    /// `$ssl_cipher`: by OpenSSL's name.
+    Cipher,
+    /// `$ssl_client_escaped_cert`: the client's certificate in PEM, percent-encoded.
+    ClientEscapedCert,
+    /// `$ssl_client_fingerprint`: the SHA-1 of the client's certificate.
+    ClientFingerprint,
+    /// `$ssl_client_i_dn`: who issued it.
+    ClientIDn,
+    /// `$ssl_client_s_dn`: whom it names.
+    ClientSDn,
+    /// `$ssl_client_serial`
+    ClientSerial,
+    /// `$ssl_client_verify`: `SUCCESS`, `NONE` or `FAILED:reason`.
+    ClientVerify,
+    /// `$ssl_curve`: the group of the key exchange.
+    Curve,
+    /// `$ssl_protocol`: `TLSv1.2` or `TLSv1.3`.
+    Protocol,
+    /// `$ssl_server_name`: the name the client asked for.
+    ServerName,
+    /// `$ssl_session_reused`: `r` for a session taken up again, else `.`.
+    SessionReused,
 }
 
 impl Template {

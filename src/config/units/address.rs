@@ -7,7 +7,10 @@ use super::Mistake;
 use crate::config::plan::{Address, Listen};
 
 /// nginx's port where none is given.
-const HTTP: u16 = 80;
+pub(in crate::config) const HTTP: u16 = 80;
+
+/// And behind `https://`.
+pub(in crate::config) const HTTPS: u16 = 443;
 
 /// Where to listen. A port alone is one on `any`.
 pub(in crate::config) fn listen(text: &str, any: Ipv4Addr) -> Result<Listen, Mistake> {
@@ -33,8 +36,8 @@ pub(in crate::config) fn listen(text: &str, any: Ipv4Addr) -> Result<Listen, Mis
     Ok(Listen::Tcp(SocketAddr::new(address, port)))
 }
 
-/// Where to connect: name or address, and a port, 80 where none is given; or a unix socket.
-pub(in crate::config) fn host_port(text: &str) -> Result<Address, Mistake> {
+/// Where to connect: name or address, and a port, `usual` where none is given; or a unix socket.
+pub(in crate::config) fn host_port(text: &str, usual: u16) -> Result<Address, Mistake> {
     let wrong = || {
         Mistake::new(format!("`{text}` is not the address of a server"))
             .help("expected `host:port`, `127.0.0.1:9001`, `[::1]:9001` or `unix:/run/app.sock`")
@@ -43,7 +46,7 @@ pub(in crate::config) fn host_port(text: &str) -> Result<Address, Mistake> {
         return unix(path).map(Address::Unix).ok_or_else(wrong);
     }
     let (host, port) = split(text).ok_or_else(wrong)?;
-    let port = port.map_or(Ok(HTTP), self::port)?;
+    let port = port.map_or(Ok(usual), self::port)?;
     if port == 0 {
         return Err(Mistake::new(format!(
             "`{text}`: nothing can be reached on port 0"
@@ -133,16 +136,16 @@ mod tests {
 
     #[test]
     fn connecting_takes_names_and_addresses() {
-        let tcp = |text: &str| match host_port(text) {
+        let tcp = |text: &str| match host_port(text, HTTP) {
             Ok(Address::Tcp { host, port }) => format!("{host} {port}"),
             other => format!("{other:?}"),
         };
         assert_eq!(tcp("127.0.0.1:9001"), "127.0.0.1 9001");
         assert_eq!(tcp("App.internal"), "app.internal 80");
         assert_eq!(tcp("[::1]:9001"), "::1 9001");
-        assert_eq!(host_port("unix:/a"), Ok(Address::Unix("/a".into())));
+        assert_eq!(host_port("unix:/a", HTTP), Ok(Address::Unix("/a".into())));
         for wrong in ["", "a b", "http://x", "x:0", "x:", ":80", "x/y", "::1"] {
-            assert!(host_port(wrong).is_err(), "{wrong}");
+            assert!(host_port(wrong, HTTP).is_err(), "{wrong}");
         }
     }
 }

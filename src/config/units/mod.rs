@@ -8,7 +8,7 @@ mod rate;
 mod size;
 mod time;
 
-pub(super) use address::{host_port, listen};
+pub(super) use address::{HTTP, HTTPS, host_port, listen};
 pub(super) use network::network;
 pub(super) use rate::rate;
 pub(super) use size::size;

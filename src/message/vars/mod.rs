@@ -8,6 +8,7 @@ mod connection;
 mod map;
 mod request;
 mod time;
+mod tls;
 mod upstream;
 
 use std::fmt;
@@ -49,6 +50,7 @@ pub fn append(variable: &Variable, exchange: &Exchange, out: &mut Vec<u8>) -> bo
         Variable::Host => text(out, request::host(exchange)),
         Variable::Hostname => text(out, &*connection::HOSTNAME),
         Variable::Http(name) => field(&head.headers, name, out),
+        Variable::Https => tls::https(&exchange.peer, out),
         Variable::IsArgs => text(out, request::is_args(head)),
         Variable::LimitConnStatus => some(out, exchange.limit_conn.map(LimitStatus::as_str)),
         Variable::LimitReqStatus => some(out, exchange.limit_req.map(LimitStatus::as_str)),
@@ -66,12 +68,13 @@ pub fn append(variable: &Variable, exchange: &Exchange, out: &mut Vec<u8>) -> bo
         Variable::RequestMethod => text(out, head.method.as_str()),
         Variable::RequestTime => time::taken(exchange, out),
         Variable::RequestUri => text(out, request::uri(head)),
-        Variable::Scheme => text(out, "http"),
+        Variable::Scheme => text(out, tls::scheme(&exchange.peer)),
         Variable::SentHttp(name) => field(&exchange.sent_headers, name, out),
         Variable::ServerAddr => connection::server_addr(&exchange.peer, out),
         Variable::ServerName => text(out, &*exchange.server().name),
         Variable::ServerPort => connection::server_port(&exchange.peer, out),
         Variable::ServerProtocol => text(out, request::protocol(head)),
+        Variable::Ssl(what) => tls::append(*what, &exchange.peer, out),
         Variable::Status => request::status(exchange, out),
         Variable::TimeIso8601 => time::iso8601(out),
         Variable::TimeLocal => time::local(out),

@@ -139,7 +139,7 @@ async fn a_body_of_unknown_length_is_sent_in_chunks_whatever_the_method() {
         let (upload, _client) = upload("transfer-encoding: chunked", body).await;
         let mut outgoing = outgoing(method);
         outgoing.upload = upload;
-        road.upstream = Upstream::build(&plan_to(&[&origin])).unwrap();
+        road.upstream = Upstream::build(&plan_to(&[&origin]), Arc::default()).unwrap();
         assert_eq!(road.send(outgoing).await.unwrap().status(), 200);
     }
     assert!(origin.heads()[0].contains("transfer-encoding: chunked\r\n"));

@@ -191,6 +191,6 @@ async fn a_name_without_an_address_is_no_upstream() {
         host: "no such name".into(),
         port: 80,
     };
-    let error = Upstream::build(&plan).unwrap_err();
+    let error = Upstream::build(&plan, Arc::default()).unwrap_err();
     assert!(matches!(error, Error::Resolve { .. }), "{error:?}");
 }

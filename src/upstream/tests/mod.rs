@@ -39,7 +39,7 @@ impl Road {
 
     fn with(plan: &plan::Upstream) -> Self {
         Self {
-            upstream: Upstream::build(plan).unwrap(),
+            upstream: Upstream::build(plan, Arc::default()).unwrap(),
             forward: forward(),
             exchange: exchange(),
             clock: Clock::machine(),
@@ -162,6 +162,7 @@ fn server(origin: &Origin) -> UpstreamServer {
 fn forward() -> plan::Forward {
     plan::Forward {
         upstream: 0,
+        tls: None,
         host: "app".into(),
         uri: None,
         replaces: 0,

@@ -1,0 +1,77 @@
+//! TLS in the running gateway: handshakes within their time, and files that change while it runs.
+
+use std::future::Future;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use tokio_util::sync::CancellationToken;
+
+use crate::message::Peer;
+use crate::proxy::Live;
+use crate::telemetry::{COUNTERS, Handshake};
+use crate::tls::{Failure, Greeting, Refreshed};
+
+/// A handshake within its time, counted; what went wrong is logged.
+pub(super) async fn bounded<IO>(
+    handshake: impl Future<Output = Result<Greeting<IO>, Failure>>,
+    peer: &Peer,
+    timeout: Duration,
+    stop: &CancellationToken,
+) -> Option<Greeting<IO>> {
+    let too_late = async {
+        tokio::select! {
+            () = tokio::time::sleep(timeout) => {}
+            () = async {
+                stop.cancelled().await;
+                tokio::time::sleep(LAST_CALL).await;
+            } => {}
+        }
+    };
+    let failed = tokio::select! {
+        biased;
+        done = handshake => match done {
+            Ok(Greeting::Secured(stream, known)) => {
+                COUNTERS.handshake(match known.resumed {
+                    true => Handshake::Resumed,
+                    false => Handshake::Full,
+                });
+                return Some(Greeting::Secured(stream, known));
+            }
+            Ok(plain) => return Some(plain),
+            Err(failure) => failure.to_string(),
+        },
+        () = too_late => "it took too long".to_owned(),
+    };
+    COUNTERS.handshake(Handshake::Failed);
+    let (client, connection) = (peer.text(), peer.connection);
+    tracing::info!(client, connection, "TLS handshake failed: {failed}");
+    None
+}
+
+/// Looks at certificates, keys and lists again and again, for as long as the gateway runs.
+pub(super) async fn refresh(live: Arc<ArcSwap<Live>>) {
+    loop {
+        tokio::time::sleep(LOOK).await;
+        let live = live.load_full();
+        live.tls.refresh(tell);
+    }
+}
+
+fn tell(file: PathBuf, refreshed: Refreshed) {
+    let file = file.display();
+    match refreshed {
+        Refreshed::Same => {}
+        Refreshed::Renewed => tracing::info!(%file, "certificates were read again and are in use"),
+        Refreshed::Kept(error) => {
+            tracing::error!(%file, "{error}; what was read before stays in use");
+        }
+    }
+}
+
+/// How often files are looked at.
+const LOOK: Duration = Duration::from_secs(2);
+
+/// For how long a handshake may go on when told to stop.
+const LAST_CALL: Duration = Duration::from_secs(1);

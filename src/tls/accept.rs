@@ -1,0 +1,162 @@
+//! The handshake with a client.
+//!
+//! Whoever connects and stays silent costs a socket; the memory for a handshake is taken when the first byte has come.
+//! That byte also tells somebody who speaks plain HTTP here, and who gets a plain answer then.
+
+use std::future::poll_fn;
+use std::io;
+use std::sync::Arc;
+
+use rustls::HandshakeKind;
+use rustls::pki_types::CertificateDer;
+use rustls::server::{Accepted, Acceptor};
+use tokio::io::AsyncWriteExt as _;
+
+use super::bare::Bare;
+use super::server::{Made, Server};
+use super::stream::{Ending, Nonblocking, Stream, polled};
+use super::{der, dn, files, suites};
+use crate::message::Tls;
+use crate::message::tls::{Inner, Shown};
+
+/// How a connection begins on an address that speaks TLS.
+#[derive(Debug)]
+pub enum Greeting<IO> {
+    /// Without TLS.
+    Plain(IO),
+    /// With TLS, and with what is known of it.
+    Secured(Box<Stream<IO>>, Tls),
+}
+
+/// A handshake that came to nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// The client went before it was over, most often a scanner or a health check.
+    #[error("the client left")]
+    Gone(#[source] io::Error),
+    /// The two could not agree, or one of them does not speak TLS as it should.
+    #[error("{0}")]
+    Refused(#[source] rustls::Error),
+}
+
+/// Meets a client; `choose` gives the server for the name it asks for.
+///
+/// # Errors
+/// When it leaves, or there is nothing to agree on.
+pub async fn greet<IO: Bare>(
+    mut io: IO,
+    choose: impl Fn(Option<&str>) -> Option<Arc<Server>>,
+) -> Result<Greeting<IO>, Failure> {
+    let speaks = poll_fn(|context| io.poll_waiting(context)).await;
+    if !speaks.map_err(Failure::Gone)? {
+        return Err(Failure::Gone(io::ErrorKind::UnexpectedEof.into()));
+    }
+    match io.first() {
+        // A record of a handshake, or what no request begins with: TLS will say what is wrong with it.
+        None | Some(HANDSHAKE | 0x80..) => {}
+        Some(_) => return Ok(Greeting::Plain(io)),
+    }
+    let accepted = hello(&mut io).await?;
+    let name: Option<Box<str>> = accepted
+        .client_hello()
+        .server_name()
+        .map(|name| name.to_ascii_lowercase().into());
+    let Some(server) = choose(name.as_deref()) else {
+        let refused = rustls::Error::General("no server for this name".into());
+        return Err(Failure::Refused(refused));
+    };
+    let made = server.made();
+    let tls = match accepted.into_connection(Arc::clone(&made.config)) {
+        Ok(tls) => tls,
+        Err((error, mut alert)) => {
+            let mut told = Vec::new();
+            // Into memory, which cannot fail.
+            let _written = alert.write_all(&mut told);
+            return Err(refuse(&mut io, error, &told).await);
+        }
+    };
+    let mut stream = Box::new(Stream::new(io, tls, Ending::Taken));
+    poll_fn(|context| stream.poll_handshake(context))
+        .await
+        .map_err(failure)?;
+    let known = known(&stream, &made, name);
+    Ok(Greeting::Secured(stream, known))
+}
+
+/// Reads until the client has said what it wants.
+async fn hello<IO: Bare>(io: &mut IO) -> Result<Accepted, Failure> {
+    let mut acceptor = Acceptor::default();
+    loop {
+        let read = poll_fn(|context| {
+            let mut socket = Nonblocking { io, context };
+            polled(acceptor.read_tls(&mut socket))
+        });
+        if read.await.map_err(Failure::Gone)? == 0 {
+            return Err(Failure::Gone(io::ErrorKind::UnexpectedEof.into()));
+        }
+        match acceptor.accept() {
+            Ok(Some(accepted)) => return Ok(accepted),
+            Ok(None) => {}
+            Err((error, mut alert)) => {
+                let mut told = Vec::new();
+                let _written = alert.write_all(&mut told);
+                return Err(refuse(io, error, &told).await);
+            }
+        }
+    }
+}
+
+/// Tells the client what is wrong; it may be gone.
+async fn refuse<IO: Bare>(io: &mut IO, error: rustls::Error, alert: &[u8]) -> Failure {
+    match io.write_all(alert).await {
+        Ok(()) => Failure::Refused(error),
+        Err(gone) => Failure::Gone(gone),
+    }
+}
+
+fn failure(error: io::Error) -> Failure {
+    match error.downcast::<rustls::Error>() {
+        Ok(refused) => Failure::Refused(refused),
+        Err(gone) => Failure::Gone(gone),
+    }
+}
+
+fn known<IO: Bare>(stream: &Stream<IO>, made: &Made, name: Option<Box<str>>) -> Tls {
+    let tls = stream.tls();
+    let chain = tls.peer_certificates().unwrap_or_default();
+    Tls {
+        protocol: suites::protocol(tls.protocol_version()),
+        cipher: tls
+            .negotiated_cipher_suite()
+            .map_or("", |suite| suites::name(suite.suite())),
+        curve: tls
+            .negotiated_key_exchange_group()
+            .map(|group| suites::curve(group.name())),
+        server_name: name,
+        inner: match tls.alpn_protocol() {
+            None => Inner::Unsaid,
+            Some(b"h2") => Inner::Http2,
+            Some(_) => Inner::Http1,
+        },
+        resumed: tls.handshake_kind() == Some(HandshakeKind::Resumed),
+        client: shown(chain, made),
+    }
+}
+
+fn shown(chain: &[CertificateDer<'_>], made: &Made) -> Option<Box<Shown>> {
+    let own = chain.first()?;
+    let clients = made.clients.as_ref()?;
+    let parsed = der::Certificate::parse(own)?;
+    let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA1_FOR_LEGACY_USE_ONLY, own);
+    Some(Box::new(Shown {
+        verdict: clients.judge(chain, files::now()),
+        subject: dn::text(parsed.subject).into(),
+        issuer: dn::text(parsed.issuer).into(),
+        serial: dn::serial(parsed.serial).into(),
+        fingerprint: dn::hex(digest.as_ref()).to_ascii_lowercase().into(),
+        der: own.as_ref().into(),
+    }))
+}
+
+/// The kind of record a handshake begins with.
+const HANDSHAKE: u8 = 0x16;

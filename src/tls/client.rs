@@ -1,0 +1,213 @@
+//! How a server of an upstream is met.
+
+use std::future::poll_fn;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{Resumption, WebPkiServerVerifier};
+use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, RootCertStore};
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use super::files::{self, Error, Flaw};
+use super::stream::{Ending, Stream};
+use super::suites;
+use super::watch::{Refreshed, Watched};
+use crate::config::plan::{self, ServerNameSent, SessionReuse, UpstreamTls, Verify};
+
+/// One way to meet servers of upstreams, renewed when its files change.
+#[derive(Debug)]
+pub struct Client {
+    /// Unique in this process: connections of one are never used by another.
+    pub id: u64,
+    plan: UpstreamTls,
+    name: ServerName<'static>,
+    config: Watched<ClientConfig>,
+}
+
+impl Client {
+    /// Reads the files and makes it.
+    ///
+    /// # Errors
+    /// When one of the files cannot be used.
+    pub fn build(plan: &UpstreamTls) -> Result<Self, Error> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Ok(Self {
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            // What is no name at all can still be asked for, and is refused for it.
+            name: ServerName::try_from(plan.name.to_string())
+                .unwrap_or_else(|_| ServerName::from(std::net::Ipv4Addr::UNSPECIFIED)),
+            config: Watched::new(watched(plan), || make(plan))?,
+            plan: plan.clone(),
+        })
+    }
+
+    /// Looks at the files again.
+    pub fn refresh(&self) -> Refreshed {
+        self.config.refresh(|| make(&self.plan))
+    }
+
+    /// The file that names it best in a log.
+    #[must_use]
+    pub fn file(&self) -> PathBuf {
+        watched(&self.plan).into_iter().next().unwrap_or_default()
+    }
+
+    /// Whom the other side has to be.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.plan.name
+    }
+
+    /// Agrees with the server at the other end of a connection.
+    ///
+    /// # Errors
+    /// When it leaves, cannot agree, or is not who it should be; the last two carry a [`rustls::Error`].
+    pub async fn connect<IO>(&self, io: IO) -> io::Result<Stream<IO>>
+    where
+        IO: AsyncRead + AsyncWrite + Unpin,
+    {
+        let tls = ClientConnection::new(self.config.get(), self.name.clone())
+            .map_err(io::Error::other)?;
+        let mut stream = Stream::new(io, tls, Ending::Told);
+        poll_fn(|context| stream.poll_handshake(context)).await?;
+        Ok(stream)
+    }
+}
+
+fn make(plan: &UpstreamTls) -> Result<ClientConfig, Error> {
+    let provider = suites::provider(&plan.ciphers);
+    let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
+        .with_protocol_versions(&suites::versions(&plan.protocols))
+        .map_err(|error| refused(plan, error))?
+        .dangerous()
+        .with_custom_certificate_verifier(verifier(plan, provider)?);
+    let mut config = match &plan.certificate {
+        None => builder.with_no_client_auth(),
+        Some(certificate) => {
+            let own = Arc::new(files::certified(certificate)?);
+            let only = rustls::sign::SingleCertAndKey::from(own);
+            builder.with_client_cert_resolver(Arc::new(only))
+        }
+    };
+    config.enable_sni = plan.server_name == ServerNameSent::On;
+    config.resumption = match plan.session_reuse {
+        SessionReuse::Off => Resumption::disabled(),
+        SessionReuse::On => Resumption::in_memory_sessions(SESSIONS),
+    };
+    Ok(config)
+}
+
+fn verifier(
+    plan: &UpstreamTls,
+    provider: Arc<CryptoProvider>,
+) -> Result<Arc<dyn ServerCertVerifier>, Error> {
+    let verify = plan.verify;
+    if verify == Verify::Off {
+        return Ok(Arc::new(Blunt { verify, provider }));
+    }
+    let roots = match &plan.trusted {
+        Some(file) => files::roots(file)?,
+        None => system_roots(),
+    };
+    if roots.is_empty() {
+        // A machine without roots trusts nobody; every handshake will say so.
+        return Ok(Arc::new(Blunt { verify, provider }));
+    }
+    let lists = match &plan.crl {
+        Some(file) => files::lists(file)?,
+        None => Vec::new(),
+    };
+    let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider)
+        .with_crls(lists)
+        .build()
+        .map_err(|error| refused(plan, rustls::Error::General(error.to_string())))?;
+    Ok(verifier)
+}
+
+/// What this machine trusts.
+fn system_roots() -> RootCertStore {
+    let mut roots = RootCertStore::empty();
+    let found = rustls_native_certs::load_native_certs();
+    for error in &found.errors {
+        tracing::warn!(%error, "some of the system's certificates cannot be read");
+    }
+    roots.add_parsable_certificates(found.certs);
+    roots
+}
+
+fn refused(plan: &UpstreamTls, error: rustls::Error) -> Error {
+    let file = plan.trusted.clone().or_else(|| plan.crl.clone());
+    let file = file.unwrap_or_else(plan::File::nowhere);
+    Flaw::Refused(error).of(&file)
+}
+
+fn watched(plan: &UpstreamTls) -> Vec<PathBuf> {
+    let own = plan.certificate.as_ref();
+    [
+        own.map(|own| &own.chain),
+        own.map(|own| &own.key),
+        plan.trusted.as_ref(),
+        plan.crl.as_ref(),
+    ]
+    .into_iter()
+    .flatten()
+    .map(|file| file.path.clone())
+    .collect()
+}
+
+/// Believes whoever answers, or nobody; looks at no certificate either way.
+#[derive(Debug)]
+struct Blunt {
+    verify: Verify,
+    provider: Arc<CryptoProvider>,
+}
+
+impl ServerCertVerifier for Blunt {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        match self.verify {
+            Verify::Off => Ok(ServerCertVerified::assertion()),
+            Verify::On => Err(rustls::CertificateError::UnknownIssuer.into()),
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let known = &self.provider.signature_verification_algorithms;
+        verify_tls12_signature(message, certificate, signed, known)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let known = &self.provider.signature_verification_algorithms;
+        verify_tls13_signature(message, certificate, signed, known)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
+        self.provider
+            .signature_verification_algorithms
+            .supported_schemes()
+    }
+}
+
+/// Sessions kept for one way to meet servers: more than an upstream has servers.
+const SESSIONS: usize = 256;

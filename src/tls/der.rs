@@ -1,0 +1,160 @@
+//! As much of a certificate as we have to read ourselves: whom it names, who issued it, its number and its time.
+//!
+//! Whether it can be trusted is rustls's to say; what stands here only has to make no mistake about where things are.
+
+/// The parts of a certificate, each as it is encoded.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Certificate<'a> {
+    /// The content of its number.
+    pub(super) serial: &'a [u8],
+    /// The content of its issuer's name.
+    pub(super) issuer: &'a [u8],
+    /// The content of its subject's name.
+    pub(super) subject: &'a [u8],
+    /// From when it holds, in seconds since the epoch.
+    pub(super) not_before: i64,
+    /// Until when it holds.
+    pub(super) not_after: i64,
+}
+
+impl<'a> Certificate<'a> {
+    /// Reads one; `None` for what is not a certificate.
+    pub(super) fn parse(der: &'a [u8]) -> Option<Self> {
+        let mut outer = Reader(der);
+        let mut signed = Reader(Reader(outer.content(SEQUENCE)?).content(SEQUENCE)?);
+        if signed.peek() == Some(VERSION) {
+            signed.next()?;
+        }
+        let serial = signed.content(INTEGER)?;
+        signed.content(SEQUENCE)?;
+        let issuer = signed.content(SEQUENCE)?;
+        let mut validity = Reader(signed.content(SEQUENCE)?);
+        Some(Self {
+            serial,
+            issuer,
+            not_before: time(validity.next()?)?,
+            not_after: time(validity.next()?)?,
+            subject: signed.content(SEQUENCE)?,
+        })
+    }
+}
+
+/// Elements one after the other.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Reader<'a>(pub(super) &'a [u8]);
+
+/// One element: its tag, its content, and all of it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Element<'a> {
+    pub(super) tag: u8,
+    pub(super) content: &'a [u8],
+    pub(super) whole: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    /// The content of the next element, if it has this tag.
+    pub(super) fn content(&mut self, tag: u8) -> Option<&'a [u8]> {
+        let element = self.next()?;
+        (element.tag == tag).then_some(element.content)
+    }
+
+    fn peek(&self) -> Option<u8> {
+        self.0.first().copied()
+    }
+}
+
+impl<'a> Iterator for Reader<'a> {
+    type Item = Element<'a>;
+
+    fn next(&mut self) -> Option<Element<'a>> {
+        let tag = *self.0.first()?;
+        let first = *self.0.get(1)?;
+        let (header, length) = match first {
+            0..=0x7f => (2, usize::from(first)),
+            // Four bytes of length are more than any certificate needs.
+            0x81..=0x84 => {
+                let bytes = usize::from(first & 0x7f);
+                let digits = self.0.get(2..2 + bytes)?;
+                let length = digits
+                    .iter()
+                    .fold(0, |length, byte| length << 8 | usize::from(*byte));
+                (2 + bytes, length)
+            }
+            _ => return None,
+        };
+        let end = header.checked_add(length)?;
+        let whole = self.0.get(..end)?;
+        self.0 = self.0.get(end..)?;
+        Some(Element {
+            tag,
+            content: whole.get(header..)?,
+            whole,
+        })
+    }
+}
+
+/// `YYMMDDHHMMSSZ` or `YYYYMMDDHHMMSSZ`.
+fn time(element: Element<'_>) -> Option<i64> {
+    let text = std::str::from_utf8(element.content).ok()?;
+    let text = text.strip_suffix('Z')?;
+    let number = |range: std::ops::Range<usize>| text.get(range)?.parse::<i64>().ok();
+    let (year, rest) = match element.tag {
+        UTC_TIME => {
+            let year = number(0..2)?;
+            // RFC 5280: what is written with two digits lies between 1950 and 2049.
+            (if year < 50 { 2000 + year } else { 1900 + year }, 2)
+        }
+        GENERALIZED_TIME => (number(0..4)?, 4),
+        _ => return None,
+    };
+    let part = |at: usize| number(rest + at..rest + at + 2);
+    let date = jiff::civil::Date::new(
+        i16::try_from(year).ok()?,
+        i8::try_from(part(0)?).ok()?,
+        i8::try_from(part(2)?).ok()?,
+    );
+    let clock = jiff::civil::Time::new(
+        i8::try_from(part(4)?).ok()?,
+        i8::try_from(part(6)?).ok()?,
+        i8::try_from(part(8)?).ok()?,
+        0,
+    );
+    let moment = date.ok()?.to_datetime(clock.ok()?);
+    let moment = moment.to_zoned(jiff::tz::TimeZone::UTC).ok()?;
+    Some(moment.timestamp().as_second())
+}
+
+pub(super) const SEQUENCE: u8 = 0x30;
+pub(super) const SET: u8 = 0x31;
+pub(super) const OBJECT_IDENTIFIER: u8 = 0x06;
+const INTEGER: u8 = 0x02;
+const UTC_TIME: u8 = 0x17;
+const GENERALIZED_TIME: u8 = 0x18;
+const VERSION: u8 = 0xa0;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_certificate_says_when_it_holds() {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let mut wanted = rcgen::CertificateParams::new(vec!["a.example".into()]).unwrap();
+        wanted.not_before = rcgen::date_time_ymd(2020, 2, 29);
+        wanted.not_after = rcgen::date_time_ymd(2120, 1, 1);
+        let made = wanted.self_signed(&key).unwrap();
+        let read = Certificate::parse(made.der()).unwrap();
+        assert_eq!(read.not_before, 1_582_934_400);
+        assert_eq!(read.not_after, 4_733_510_400);
+        assert_eq!(read.subject, read.issuer);
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_are_too_strange(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            Certificate::parse(&bytes);
+        }
+    }
+}

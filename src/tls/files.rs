@@ -1,0 +1,244 @@
+//! Certificates, keys and lists from PEM files, and what can be wrong with them.
+
+use std::fs;
+use std::io;
+use std::sync::Arc;
+
+use rustls::RootCertStore;
+use rustls::crypto::aws_lc_rs::sign;
+use rustls::pki_types::pem::{self, PemObject as _};
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer, UnixTime};
+use rustls::sign::{CertifiedKey, SigningKey};
+
+use super::der;
+use crate::clock::Clock;
+use crate::config::plan::{Certificate, File};
+
+/// A file that cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("`{}` {flaw}", file.path.display())]
+pub struct Error {
+    /// Which, and where it is named.
+    pub file: File,
+    /// Why not.
+    pub flaw: Flaw,
+}
+
+/// What is wrong with a file.
+#[derive(Debug, thiserror::Error)]
+pub enum Flaw {
+    /// What stands between the lines of PEM is no certificate.
+    #[error("holds a certificate that is damaged")]
+    Damaged,
+    /// A key behind a passphrase, which nobody is there to type.
+    #[error("holds an encrypted key")]
+    EncryptedKey,
+    /// Its time is over.
+    #[error("holds a certificate that expired on {}", day(*.0))]
+    Expired(i64),
+    /// Most often the certificate was renewed and the key was not, or an intermediate stands first.
+    #[error("holds a key that does not match the certificate in `{0}`")]
+    Mismatch(String),
+    /// The file is something else; often the key was named in place of the certificate.
+    #[error("holds no certificate")]
+    NoCertificate,
+    /// The file is something else; often the certificate was named in place of the key.
+    #[error("holds no private key")]
+    NoKey,
+    /// The file holds none of the lists it was named for.
+    #[error("holds no list of revoked certificates that can be read")]
+    NoList,
+    /// Its time has not come; often a clock is wrong.
+    #[error("holds a certificate that is not valid before {}", day(*.0))]
+    NotYetValid(i64),
+    /// Often DER.
+    #[error("is not PEM")]
+    NotPem,
+    /// Not there, or not ours to read.
+    #[error("cannot be read: {}", reason(.0))]
+    Read(#[source] io::Error),
+    /// What rustls does not like about it.
+    #[error("cannot be used: {0}")]
+    Refused(#[source] rustls::Error),
+    /// An OCSP answer is one element of DER.
+    #[error("is not an OCSP answer in DER")]
+    Staple,
+}
+
+impl Flaw {
+    /// What to do about it.
+    pub(super) fn hint(&self) -> Option<&'static str> {
+        Some(match self {
+            Self::EncryptedKey => {
+                "nobody is there to type a passphrase: `openssl pkey -in key.pem -out plain.pem`"
+            }
+            Self::Mismatch(_) => {
+                "the server's own certificate comes first in its file, those that lead to a root behind it"
+            }
+            Self::NotPem => {
+                "a file in DER is converted with `openssl x509 -inform der` or `openssl pkey -inform der`"
+            }
+            Self::Read(_) => "a relative name is looked for beside the file that names it",
+            _ => return None,
+        })
+    }
+
+    /// Whether there is nothing wrong but the time.
+    pub(super) fn is_untimely(&self) -> bool {
+        matches!(self, Self::Expired(_) | Self::NotYetValid(_))
+    }
+
+    pub(super) fn of(self, file: &File) -> Error {
+        Error {
+            file: file.clone(),
+            flaw: self,
+        }
+    }
+}
+
+/// The certificates in a file, the first of which has to be readable.
+pub(super) fn chain(file: &File) -> Result<Vec<CertificateDer<'static>>, Error> {
+    let text = read(file)?;
+    let chain = CertificateDer::pem_slice_iter(&text)
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(|error| not_pem(&error).of(file))?;
+    match chain.first() {
+        None => Err(Flaw::NoCertificate.of(file)),
+        Some(own) if parse(own).is_none() => Err(Flaw::Damaged.of(file)),
+        Some(_) => Ok(chain),
+    }
+}
+
+/// The first key in a file.
+pub(super) fn key(file: &File) -> Result<Arc<dyn SigningKey>, Error> {
+    let text = read(file)?;
+    let key = PrivateKeyDer::from_pem_slice(&text).map_err(|error| match error {
+        _ if has(&text, b"ENCRYPTED") => Flaw::EncryptedKey.of(file),
+        pem::Error::NoItemsFound => Flaw::NoKey.of(file),
+        error => not_pem(&error).of(file),
+    })?;
+    sign::any_supported_type(&key).map_err(|_| {
+        // An old form says so only inside: what was decoded is not a key.
+        let encrypted = has(&text, b"ENCRYPTED");
+        let unusable = Flaw::Refused(rustls::Error::General(
+            "a kind of key that is not supported".into(),
+        ));
+        if encrypted {
+            Flaw::EncryptedKey
+        } else {
+            unusable
+        }
+        .of(file)
+    })
+}
+
+/// A certificate and its key, if they belong together.
+pub(super) fn pair(
+    chain: Vec<CertificateDer<'static>>,
+    key: Arc<dyn SigningKey>,
+    named: &Certificate,
+) -> Result<CertifiedKey, Error> {
+    let pair = CertifiedKey::new(chain, key);
+    match pair.keys_match() {
+        // What cannot be told apart is not held against it.
+        Ok(()) | Err(rustls::Error::InconsistentKeys(rustls::InconsistentKeys::Unknown)) => {
+            Ok(pair)
+        }
+        Err(rustls::Error::InconsistentKeys(_)) => {
+            let chain = named.chain.path.display().to_string();
+            Err(Flaw::Mismatch(chain).of(&named.key))
+        }
+        Err(error) => Err(Flaw::Refused(error).of(&named.chain)),
+    }
+}
+
+/// What an issuer said about a certificate.
+pub(super) fn staple(file: &File) -> Result<Vec<u8>, Error> {
+    let bytes = read(file)?;
+    let mut elements = der::Reader(&bytes);
+    match elements.content(der::SEQUENCE) {
+        Some(_) if elements.0.is_empty() => Ok(bytes),
+        _ => Err(Flaw::Staple.of(file)),
+    }
+}
+
+/// A certificate, its key and what its issuer said.
+pub(super) fn certified(named: &Certificate) -> Result<CertifiedKey, Error> {
+    let mut made = pair(chain(&named.chain)?, key(&named.key)?, named)?;
+    made.ocsp = named.staple.as_ref().map(staple).transpose()?;
+    Ok(made)
+}
+
+/// Certificates to trust.
+pub(super) fn roots(file: &File) -> Result<RootCertStore, Error> {
+    let mut roots = RootCertStore::empty();
+    for root in chain(file)? {
+        roots
+            .add(root)
+            .map_err(|error| Flaw::Refused(error).of(file))?;
+    }
+    Ok(roots)
+}
+
+/// Lists of revoked certificates.
+pub(super) fn lists(file: &File) -> Result<Vec<CertificateRevocationListDer<'static>>, Error> {
+    let text = read(file)?;
+    let lists = CertificateRevocationListDer::pem_slice_iter(&text)
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(|error| not_pem(&error).of(file))?;
+    let sound = |list: &CertificateRevocationListDer<'_>| {
+        webpki::BorrowedCertRevocationList::from_der(list).is_ok()
+    };
+    if lists.is_empty() || !lists.iter().all(sound) {
+        return Err(Flaw::NoList.of(file));
+    }
+    Ok(lists)
+}
+
+/// What is wrong with the time of a chain's own certificate.
+pub(super) fn untimely(own: &CertificateDer<'_>, now: UnixTime) -> Option<Flaw> {
+    let certificate = parse(own)?;
+    let now = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
+    if now > certificate.not_after {
+        return Some(Flaw::Expired(certificate.not_after));
+    }
+    (now < certificate.not_before).then_some(Flaw::NotYetValid(certificate.not_before))
+}
+
+/// The time of day, for what certificates say about theirs.
+pub(super) fn now() -> UnixTime {
+    UnixTime::since_unix_epoch(Clock::wall())
+}
+
+fn parse<'a>(certificate: &'a CertificateDer<'_>) -> Option<der::Certificate<'a>> {
+    webpki::EndEntityCert::try_from(certificate).ok()?;
+    der::Certificate::parse(certificate)
+}
+
+fn read(file: &File) -> Result<Vec<u8>, Error> {
+    fs::read(&file.path).map_err(|error| Flaw::Read(error).of(file))
+}
+
+fn not_pem(_: &pem::Error) -> Flaw {
+    Flaw::NotPem
+}
+
+fn has(text: &[u8], word: &[u8]) -> bool {
+    text.windows(word.len()).any(|window| window == word)
+}
+
+fn day(seconds: i64) -> String {
+    jiff::Timestamp::from_second(seconds).map_or_else(
+        |_| format!("{seconds} s after 1970"),
+        |moment| moment.strftime("%Y-%m-%d %H:%M:%S UTC").to_string(),
+    )
+}
+
+fn reason(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::NotFound => "there is no such file".into(),
+        io::ErrorKind::PermissionDenied => "permission denied".into(),
+        io::ErrorKind::IsADirectory => "it is a directory".into(),
+        _ => error.to_string(),
+    }
+}

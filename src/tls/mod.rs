@@ -1,0 +1,33 @@
+//! TLS: certificates and keys from files, the handshake with clients and with servers of upstreams, and the stream inside.
+//!
+//! The cryptography and the protocol are rustls's, over aws-lc-rs. What is ours is around it: every complaint about a
+//! file names the place in the configuration that named the file, files are looked at again while weir runs, and a
+//! stream gives its memory back when nothing passes.
+//!
+//! A client's certificate never fails the handshake. As in nginx it is judged afterwards, so that a client without a
+//! good one gets an answer it can show to somebody.
+
+mod accept;
+mod bare;
+mod check;
+mod client;
+mod der;
+mod dn;
+mod files;
+mod kit;
+mod server;
+mod sessions;
+mod stream;
+mod suites;
+mod verify;
+mod watch;
+
+pub use accept::{Failure, Greeting, greet};
+pub use bare::Bare;
+pub use check::{Validity, check};
+pub use client::Client;
+pub use files::{Error, Flaw};
+pub use kit::Kit;
+pub use server::Server;
+pub use stream::{Ending, Stream};
+pub use watch::Refreshed;

@@ -1,0 +1,150 @@
+//! Files that may change while weir runs.
+//!
+//! Looked at again and again rather than watched: what certificates are renewed by writes in place, renames over them or
+//! swaps a link to a whole folder, as Kubernetes does, and only looking sees all of that. A change is taken up when it
+//! has stood still from one look to the next, so that nothing half written is read.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use parking_lot::{Mutex, RwLock};
+
+use super::files::Error;
+
+/// Something made from files, and made again when they change.
+#[derive(Debug)]
+pub(super) struct Watched<T> {
+    current: RwLock<Arc<T>>,
+    watch: Mutex<Watch>,
+}
+
+/// What a look at the files has led to.
+#[derive(Debug)]
+pub enum Refreshed {
+    /// They changed and cannot be used; what was made before stays.
+    Kept(Error),
+    /// They changed, and what is made from them is in use.
+    Renewed,
+    /// They are as they were.
+    Same,
+}
+
+#[derive(Debug)]
+struct Watch {
+    files: Vec<PathBuf>,
+    used: Vec<Stamp>,
+    seen: Vec<Stamp>,
+}
+
+/// What a file looks like from outside, the one behind a link; `None` while there is none.
+type Stamp = Option<[i64; 6]>;
+
+impl<T> Watched<T> {
+    /// Makes it for the first time.
+    pub(super) fn new(
+        files: Vec<PathBuf>,
+        make: impl FnOnce() -> Result<T, Error>,
+    ) -> Result<Self, Error> {
+        // Before they are read: what changes meanwhile is then noticed.
+        let used: Vec<_> = files.iter().map(stamp).collect();
+        Ok(Self {
+            current: RwLock::new(Arc::new(make()?)),
+            watch: Mutex::new(Watch {
+                seen: used.clone(),
+                files,
+                used,
+            }),
+        })
+    }
+
+    /// As it is now.
+    pub(super) fn get(&self) -> Arc<T> {
+        Arc::clone(&self.current.read())
+    }
+
+    /// Looks at the files, and makes it again if they have changed and stood still since the last look.
+    pub(super) fn refresh(&self, make: impl FnOnce() -> Result<T, Error>) -> Refreshed {
+        if !self.watch.lock().has_changed() {
+            return Refreshed::Same;
+        }
+        match make() {
+            Ok(made) => {
+                *self.current.write() = Arc::new(made);
+                Refreshed::Renewed
+            }
+            Err(error) => Refreshed::Kept(error),
+        }
+    }
+}
+
+impl Watch {
+    /// Whether there is a change to take up. True once for each: a file that cannot be used is not tried again until
+    /// it changes.
+    fn has_changed(&mut self) -> bool {
+        let now: Vec<_> = self.files.iter().map(stamp).collect();
+        let settled = now == self.seen;
+        self.seen = now;
+        if !settled || self.seen == self.used {
+            return false;
+        }
+        self.used.clone_from(&self.seen);
+        true
+    }
+}
+
+fn stamp(path: &PathBuf) -> Stamp {
+    let file = fs::metadata(path).ok()?;
+    Some([
+        i64::try_from(file.dev()).unwrap_or(-1),
+        i64::try_from(file.ino()).unwrap_or(-1),
+        i64::try_from(file.size()).unwrap_or(-1),
+        file.mtime(),
+        file.mtime_nsec(),
+        // A file moved here from elsewhere keeps its other times.
+        file.ctime() * 1_000_000_000 + file.ctime_nsec(),
+    ])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_is_taken_up_once_and_when_it_stands_still() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("a");
+        fs::write(&path, "one").unwrap();
+        let read = || Ok(fs::read_to_string(&path).unwrap());
+        let watched = Watched::new(vec![path.clone()], read).unwrap();
+        assert!(matches!(watched.refresh(read), Refreshed::Same));
+
+        fs::write(&path, "three").unwrap();
+        assert!(matches!(watched.refresh(read), Refreshed::Same), "too soon");
+        assert!(matches!(watched.refresh(read), Refreshed::Renewed));
+        assert!(matches!(watched.refresh(read), Refreshed::Same));
+        assert_eq!(*watched.get(), "three");
+    }
+
+    #[test]
+    fn a_swapped_link_to_a_folder_is_a_change() {
+        let home = tempfile::tempdir().unwrap();
+        let link = home.path().join("data");
+        for name in ["1", "2"] {
+            fs::create_dir(home.path().join(name)).unwrap();
+            fs::write(home.path().join(name).join("a"), name).unwrap();
+        }
+        std::os::unix::fs::symlink("1", &link).unwrap();
+        let path = link.join("a");
+        let read = || Ok(fs::read_to_string(&path).unwrap());
+        let watched = Watched::new(vec![path.clone()], read).unwrap();
+
+        let next = home.path().join("next");
+        std::os::unix::fs::symlink("2", &next).unwrap();
+        fs::rename(&next, &link).unwrap();
+        watched.refresh(read);
+        assert!(matches!(watched.refresh(read), Refreshed::Renewed));
+        assert_eq!(*watched.get(), "2");
+    }
+}
