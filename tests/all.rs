@@ -18,3 +18,4 @@ mod routing;
 mod stopping;
 mod supply_chain;
 mod support;
+mod tls;

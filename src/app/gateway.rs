@@ -13,9 +13,9 @@ use super::secure;
 use crate::clock::Clock;
 use crate::config::plan::Carrier;
 use crate::listen::{self, Bound};
-use crate::message::{Body, Peer};
+use crate::message::{Body, NoAnswer, Peer};
 use crate::proxy::{Live, Proxy};
-use crate::serve::{self, Closed, Handler, Settings, Socket};
+use crate::serve::{self, Handler, Settings, Socket};
 use crate::telemetry::COUNTERS;
 use crate::tls::{self, Greeting};
 use crate::upstream::Download;
@@ -137,12 +137,12 @@ impl Gateway {
 impl Handler for Gateway {
     type Body = Body<Download>;
 
-    async fn handle(
+    fn handle(
         &self,
         peer: Arc<Peer>,
         request: Request<Incoming>,
-    ) -> Result<Response<Self::Body>, Closed> {
-        self.proxy.handle(peer, request).await.map_err(|_| Closed)
+    ) -> impl Future<Output = Result<Response<Self::Body>, NoAnswer>> + Send {
+        self.proxy.handle(peer, request)
     }
 
     fn refused_head(&self, peer: &Peer, status: u16) {

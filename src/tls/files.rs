@@ -103,6 +103,7 @@ pub(super) fn chain(file: &File) -> Result<Vec<CertificateDer<'static>>, Error> 
         .collect::<Result<Vec<_>, _>>()
         .map_err(|error| not_pem(&error).of(file))?;
     match chain.first() {
+        None if !text.is_empty() && !has(&text, b"-----BEGIN ") => Err(Flaw::NotPem.of(file)),
         None => Err(Flaw::NoCertificate.of(file)),
         Some(own) if parse(own).is_none() => Err(Flaw::Damaged.of(file)),
         Some(_) => Ok(chain),

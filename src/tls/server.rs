@@ -109,6 +109,9 @@ fn make(plan: &plan::Tls, keeps: &Keeps) -> Result<Made, Error> {
     if let Some(tickets) = &keeps.tickets {
         config.ticketer = Arc::clone(tickets);
     }
+    if plan.session_timeout.is_zero() {
+        config.send_tls13_tickets = 0;
+    }
     config.alpn_protocols = OFFERED.iter().map(|name| name.to_vec()).collect();
     config.ignore_client_order = !plan.ciphers.is_empty();
     Ok(Made {

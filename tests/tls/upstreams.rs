@@ -1,0 +1,239 @@
+//! TLS towards upstreams, with a real nginx behind weir.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
+use std::sync::Arc;
+
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+
+use crate::support::{Certs, Client, Nginx, Origin, Weir, get, wanted};
+
+/// A backend that says how it was met.
+fn backend(certs: &Certs, more: &str) -> Nginx {
+    let http = certs.filled(&format!(
+        "server {{
+            listen LISTEN ssl; ssl_certificate CERTS/back.pem; ssl_certificate_key CERTS/back.key;
+            ssl_protocols TLSv1.2 TLSv1.3; ssl_session_cache shared:s:1m; ssl_client_certificate CERTS/ca.pem; {more}
+            location / {{
+                return 200 \"$ssl_server_name|$host|$ssl_session_reused|$connection|$ssl_client_s_dn|$ssl_protocol\";
+            }}
+        }}"
+    ));
+    Nginx::before(&Origin::start(), &http)
+}
+
+fn certs() -> Certs {
+    let certs = Certs::new();
+    certs.issue("back", &wanted(&["back.example", "127.0.0.1"]));
+    certs.issue("own", &wanted(&["weir.example"]));
+    certs
+}
+
+fn weir(certs: &Certs, backend: &Nginx, lines: &str) -> Weir {
+    let port = backend.address().port().to_string();
+    Weir::start(
+        &certs.filled(&format!("servers:\n  - listen: LISTEN\n{lines}").replace("BACK", &port)),
+    )
+}
+
+fn parts(weir: &Weir, path: &str) -> Vec<String> {
+    let answer = get(weir.address(), path);
+    assert_eq!(answer.status, 200, "{}", weir.stderr());
+    answer.text().split('|').map(str::to_owned).collect()
+}
+
+#[test]
+fn a_backend_is_verified_by_our_own_roots_and_told_its_name() {
+    let certs = certs();
+    let backend = backend(&certs, "");
+    let weir = weir(
+        &certs,
+        &backend,
+        "    proxy_ssl_trusted_certificate: CERTS/ca.pem
+    locations:
+      - { path: /address, proxy_pass: \"https://127.0.0.1:BACK\" }
+      - { path: /named, proxy_pass: \"https://127.0.0.1:BACK\", proxy_ssl_name: back.example }
+      - { path: /quiet, proxy_pass: \"https://127.0.0.1:BACK\", proxy_ssl_name: back.example, proxy_ssl_server_name: off }
+      - { path: /old, proxy_pass: \"https://127.0.0.1:BACK\", proxy_ssl_protocols: TLSv1.2 }
+",
+    );
+    assert_eq!(parts(&weir, "/address")[0], "");
+    assert_eq!(parts(&weir, "/named")[0], "back.example");
+    assert_eq!(parts(&weir, "/quiet")[0], "");
+    assert_eq!(parts(&weir, "/old")[5], "TLSv1.2");
+    assert_eq!(parts(&weir, "/named")[5], "TLSv1.3");
+}
+
+#[test]
+fn a_backend_that_is_not_who_it_should_be_gets_nothing() {
+    let certs = certs();
+    let backend = backend(&certs, "");
+    let weir = weir(
+        &certs,
+        &backend,
+        "    locations:
+      - { path: /system, proxy_pass: \"https://127.0.0.1:BACK\" }
+      - { path: /name, proxy_pass: \"https://127.0.0.1:BACK\", proxy_ssl_name: other.example, proxy_ssl_trusted_certificate: CERTS/ca.pem }
+      - { path: /off, proxy_pass: \"https://127.0.0.1:BACK\", proxy_ssl_name: other.example, proxy_ssl_verify: off }
+",
+    );
+    assert_eq!(get(weir.address(), "/system").status, 502);
+    let line = weir.error_line("upstream SSL certificate verify error");
+    assert!(line.contains("while SSL handshaking to upstream"), "{line}");
+    assert_eq!(weir.stderr().matches("verify error").count(), 1, "once");
+    assert_eq!(get(weir.address(), "/name").status, 502);
+    weir.error_line("upstream SSL certificate does not match \"other.example\"");
+    assert_eq!(parts(&weir, "/off")[0], "other.example");
+}
+
+#[test]
+fn connections_are_kept_and_never_shared_between_settings() {
+    let certs = certs();
+    let backend = backend(&certs, "");
+    let weir = weir(
+        &certs,
+        &backend,
+        "    proxy_ssl_trusted_certificate: CERTS/ca.pem
+    locations:
+      - { path: /one, proxy_pass: \"https://127.0.0.1:BACK\" }
+      - { path: /two, proxy_pass: \"https://127.0.0.1:BACK\", proxy_ssl_name: back.example }
+",
+    );
+    // One client, and so one event loop.
+    let mut client = Client::connect(weir.address());
+    let mut connection = |path: &str| {
+        client.get(path);
+        let text = client.response().text();
+        text.split('|').nth(3).map(str::to_owned)
+    };
+    let first = connection("/one");
+    assert_eq!(connection("/one"), first);
+    let second = connection("/two");
+    assert_ne!(second, first);
+    assert_eq!(connection("/two"), second);
+    assert_eq!(connection("/one"), first);
+}
+
+#[test]
+fn sessions_are_taken_up_again_unless_told_not_to() {
+    let certs = certs();
+    let backend = backend(&certs, "keepalive_requests 1;");
+    for (more, reused) in [("", "r"), ("    proxy_ssl_session_reuse: off\n", ".")] {
+        let weir = weir(
+            &certs,
+            &backend,
+            &format!(
+                "{more}    proxy_ssl_trusted_certificate: CERTS/ca.pem\n    proxy_pass: https://127.0.0.1:BACK\n"
+            ),
+        );
+        let mut client = Client::connect(weir.address());
+        let mut again = || {
+            client.get("/");
+            client
+                .response()
+                .text()
+                .split('|')
+                .nth(2)
+                .map(str::to_owned)
+        };
+        assert_eq!(again().as_deref(), Some("."));
+        assert_eq!(again().as_deref(), Some(reused));
+    }
+}
+
+#[test]
+fn a_backend_may_ask_who_we_are() {
+    let certs = certs();
+    let backend = backend(&certs, "ssl_verify_client on;");
+    let weir = weir(
+        &certs,
+        &backend,
+        "    proxy_ssl_trusted_certificate: CERTS/ca.pem
+    locations:
+      - { path: /nobody, proxy_pass: \"https://127.0.0.1:BACK\" }
+      - { path: /known, proxy_pass: \"https://127.0.0.1:BACK\", proxy_ssl_certificate: CERTS/own.pem, proxy_ssl_certificate_key: CERTS/own.key }
+",
+    );
+    assert_eq!(get(weir.address(), "/nobody").status, 400);
+    assert!(parts(&weir, "/known")[4].contains("CN=weir.example"));
+}
+
+#[test]
+fn a_group_is_met_inside_tls_too() {
+    let certs = certs();
+    let backend = backend(&certs, "");
+    let port = backend.address().port();
+    let weir = Weir::start(&certs.filled(&format!(
+        "upstreams: {{ back.example: {{ servers: \"127.0.0.1:{port}\" }} }}
+servers:
+  - listen: LISTEN
+    proxy_ssl_trusted_certificate: CERTS/ca.pem
+    proxy_pass: https://back.example/
+"
+    )));
+    assert_eq!(parts(&weir, "/")[..2], ["back.example", "back.example"]);
+}
+
+#[test]
+fn a_backend_silent_in_the_handshake_is_a_timeout() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("there is a port");
+    let address = listener.local_addr().expect("it is bound");
+    let weir = Weir::start(&format!(
+        "servers: [{{ listen: LISTEN, proxy_connect_timeout: 1s, proxy_pass: \"https://{address}\" }}]"
+    ));
+    assert_eq!(get(weir.address(), "/").status, 504);
+    weir.error_line("timed out (110: Connection timed out) while SSL handshaking to upstream");
+}
+
+#[test]
+fn a_backend_without_tls_is_a_bad_gateway() {
+    let plain = Nginx::before(&Origin::start(), "server { listen LISTEN; return 204; }");
+    let weir = Weir::start(&format!(
+        "servers: [{{ listen: LISTEN, proxy_pass: \"https://{}\" }}]",
+        plain.address()
+    ));
+    assert_eq!(get(weir.address(), "/").status, 502);
+    weir.error_line("SSL_do_handshake() failed");
+}
+
+/// An answer without a length ends with its connection: only TLS can tell whether that is all of it.
+#[test]
+fn an_answer_that_was_cut_off_is_not_passed_on_as_whole() {
+    let certs = certs();
+    let read = |name: &str| std::fs::read(certs.path(name)).expect("it is there");
+    let chain = vec![CertificateDer::from_pem_slice(&read("back.pem")).expect("it is one")];
+    let key = PrivateKeyDer::from_pem_slice(&read("back.key")).expect("it is one");
+    let provider = rustls::crypto::aws_lc_rs::default_provider();
+    let config = rustls::ServerConfig::builder_with_provider(Arc::new(provider))
+        .with_safe_default_protocol_versions()
+        .expect("they are there")
+        .with_no_client_auth()
+        .with_single_cert(chain, key)
+        .expect("they match");
+    let config = Arc::new(config);
+    let listener = TcpListener::bind("127.0.0.1:0").expect("there is a port");
+    let address = listener.local_addr().expect("it is bound");
+    std::thread::spawn(move || {
+        for (number, socket) in listener.incoming().map_while(Result::ok).enumerate() {
+            let tls = rustls::ServerConnection::new(Arc::clone(&config)).expect("it can be made");
+            let mut stream = rustls::StreamOwned::new(tls, socket);
+            let mut bytes = [0; 1024];
+            if stream.read(&mut bytes).is_err() {
+                continue;
+            }
+            stream.write_all(b"HTTP/1.1 200 OK\r\n\r\nbegun").ok();
+            if number == 0 {
+                stream.conn.send_close_notify();
+            }
+            stream.flush().ok();
+        }
+    });
+    let weir = Weir::start(&certs.filled(&format!(
+        "servers: [{{ listen: LISTEN, proxy_ssl_trusted_certificate: CERTS/ca.pem, proxy_pass: \"https://{address}\" }}]"
+    )));
+    let told = get(weir.address(), "/");
+    assert!(told.complete && told.text() == "begun", "{told:?}");
+    let cut = get(weir.address(), "/");
+    assert!(!cut.complete, "{cut:?}");
+}
