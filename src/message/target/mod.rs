@@ -78,7 +78,7 @@ impl Target {
             return Err(Error::HostMissing);
         }
         let field = field
-            .map(|value| value.to_str().map_err(|_| Error::Host))
+            .map(|value| std::str::from_utf8(value.as_bytes()).map_err(|_| Error::Host))
             .transpose()?;
         // RFC 9112 lets the target win. Whoever sends both does not need that, unless to fool somebody.
         if let (Some(field), Some(authority)) = (field, authority)
@@ -192,7 +192,7 @@ fn host_in(head: &Parts) -> &str {
         None => head
             .headers
             .get(header::HOST)
-            .and_then(|value| value.to_str().ok())
+            .and_then(|value| std::str::from_utf8(value.as_bytes()).ok())
             .unwrap_or_default(),
     }
 }
