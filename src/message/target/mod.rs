@@ -78,7 +78,7 @@ impl Target {
             return Err(Error::HostMissing);
         }
         let field = field
-            .map(|value| std::str::from_utf8(value.as_bytes()).map_err(|_| Error::Host))
+            .map(|value| value.to_str().map_err(|_| Error::Host))
             .transpose()?;
         // RFC 9112 lets the target win. Whoever sends both does not need that, unless to fool somebody.
         if let (Some(field), Some(authority)) = (field, authority)
@@ -192,7 +192,7 @@ fn host_in(head: &Parts) -> &str {
         None => head
             .headers
             .get(header::HOST)
-            .and_then(|value| std::str::from_utf8(value.as_bytes()).ok())
+            .and_then(|value| value.to_str().ok())
             .unwrap_or_default(),
     }
 }
@@ -217,7 +217,10 @@ fn parse_host(text: &str) -> Result<Host, Error> {
     if host.is_empty() {
         return Err(Error::Host);
     }
-    if host.iter().any(u8::is_ascii_uppercase) {
+    if host
+        .iter()
+        .fold(false, |upper, byte| upper | byte.is_ascii_uppercase())
+    {
         let host = text.get(..host.len()).unwrap_or_default();
         return Ok(Host::Lowered(host.to_ascii_lowercase().into()));
     }
