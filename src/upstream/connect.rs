@@ -13,7 +13,7 @@ use crate::config::plan::Forward;
 use crate::tls::Client;
 
 /// Connects to a backend.
-pub(super) async fn open(backend: &Backend, forward: &Forward) -> Result<Wire, Error> {
+pub(super) async fn open(backend: &Backend, forward: &Forward) -> Result<Box<Wire>, Error> {
     let client = backend.tls(forward);
     let began = client.map(|_| Instant::now());
     let timeout = forward.connect_timeout;

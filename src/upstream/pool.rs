@@ -34,7 +34,7 @@ struct Pool {
 struct Idle {
     backend: u64,
     since: Millis,
-    wire: Wire,
+    wire: Box<Wire>,
 }
 
 thread_local! {
@@ -55,7 +55,7 @@ impl Rules {
 }
 
 /// A kept connection to this backend, met in this way, if one is left that is still open.
-pub(super) fn take(backend: &Backend, tls: Option<u64>, now: Millis) -> Option<Wire> {
+pub(super) fn take(backend: &Backend, tls: Option<u64>, now: Millis) -> Option<Box<Wire>> {
     let rules = backend.keep;
     loop {
         let mut idle = POOLS.with_borrow_mut(|pools| {
@@ -72,7 +72,7 @@ pub(super) fn take(backend: &Backend, tls: Option<u64>, now: Millis) -> Option<W
 }
 
 /// Keeps a connection whose answer was read to its end `now`, unless it has carried enough or nobody wants it kept.
-pub(super) fn put(backend: &Backend, mut wire: Wire, now: Millis, clock: &Clock) {
+pub(super) fn put(backend: &Backend, mut wire: Box<Wire>, now: Millis, clock: &Clock) {
     let rules = backend.keep;
     if rules.most == 0 || wire.requests >= rules.requests || !wire.rest() {
         return;

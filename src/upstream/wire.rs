@@ -63,15 +63,16 @@ thread_local! {
 }
 
 impl Wire {
-    pub(super) fn new(socket: Socket, tls: Option<u64>) -> Self {
-        Self {
+    /// Boxed once for all the requests it carries: it is handed from the pool to a request, to its answer and back.
+    pub(super) fn new(socket: Socket, tls: Option<u64>) -> Box<Self> {
+        Box::new(Self {
             socket,
             read: BytesMut::new(),
             requests: 0,
             patience: Deadline::default(),
             tls,
             reach: SHORTEST,
-        }
+        })
     }
 
     /// Reads more; 0 is the end.
