@@ -29,6 +29,21 @@ pub(crate) enum Job {
     Close,
     /// Every request is logged to a file.
     Log,
+    /// Inside TLS.
+    Tls,
+    /// Inside TLS, and a connection for each request.
+    Handshake,
+}
+
+impl Job {
+    pub(crate) fn is_secured(self) -> bool {
+        matches!(self, Self::Tls | Self::Handshake)
+    }
+
+    /// Whether every request has a connection of its own.
+    pub(crate) fn closes(self) -> bool {
+        matches!(self, Self::Close | Self::Handshake)
+    }
 }
 
 /// A proxy with its settings.
@@ -58,7 +73,7 @@ impl Contender {
 
 const EVERYONE: &[Contender] = &[Contender::Nginx, Contender::Haproxy, Contender::Weir];
 
-static CASES: [Case; 5] = [
+static CASES: [Case; 7] = [
     Case {
         name: "small",
         title: "Small answers",
@@ -120,6 +135,26 @@ static CASES: [Case; 5] = [
             Contender::Haproxy,
             Contender::Weir,
         ],
+    },
+    Case {
+        name: "tls",
+        title: "TLS, small answers",
+        note: "As small answers, inside TLS 1.3: 64 connections that stay open, ECDSA on P-256.",
+        job: Job::Tls,
+        path: "/",
+        connections: 64,
+        answer: (200, Some(2)),
+        contenders: EVERYONE,
+    },
+    Case {
+        name: "handshake",
+        title: "TLS handshakes",
+        note: "A connection with a full handshake per request, to 64 clients; tickets are sent, as all do by default.",
+        job: Job::Handshake,
+        path: "/",
+        connections: 64,
+        answer: (200, Some(2)),
+        contenders: EVERYONE,
     },
 ];
 

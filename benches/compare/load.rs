@@ -36,10 +36,15 @@ pub(crate) fn run(case: &Case, cores: &Cores, port: u16, seconds: u32) -> Result
         .args(["-t1", "--latency", "--timeout", "10s"])
         .arg(format!("-c{}", case.connections))
         .arg(format!("-d{seconds}s"));
-    if case.job == Job::Close {
+    if case.job.closes() {
         command.args(["-H", "Connection: close"]);
     }
-    command.arg(format!("http://127.0.0.1:{port}{}", case.path));
+    let scheme = if case.job.is_secured() {
+        "https"
+    } else {
+        "http"
+    };
+    command.arg(format!("{scheme}://127.0.0.1:{port}{}", case.path));
     let output = command.output()?;
     let text = String::from_utf8_lossy(&output.stdout);
     read(&text).ok_or_else(|| format!("wrk said\n{text}").into())

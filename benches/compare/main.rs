@@ -12,6 +12,7 @@
 mod backend;
 mod cases;
 mod chart;
+mod idle;
 mod load;
 mod machine;
 #[path = "../../tests/support/ports.rs"]
@@ -20,6 +21,7 @@ mod process;
 mod proxies;
 mod report;
 mod rounds;
+mod secure;
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -37,7 +39,7 @@ cargo bench --bench compare -- [--rounds N] [--seconds N] [--cases NAME,NAME] [-
 
   --rounds N    how often each proxy is measured (7)
   --seconds N   how long each time (1)
-  --cases LIST  of small, refused, large, close, log (all; only then docs/benchmarks.md is written)
+  --cases LIST  of small, refused, large, close, log, tls, handshake, idle (all; only then docs/benchmarks.md is written)
   --weir PATH   a weir other than the one `cargo build --release` makes";
 
 /// What the command line asks for.
@@ -101,7 +103,11 @@ fn compare(options: &Options) -> Result<()> {
             "wrk makes the load and is not installed; on Debian: apt-get install wrk".into(),
         );
     }
-    let chosen = cases::chosen(options.cases.as_deref())?;
+    let names = options.cases.as_ref().map(|names| {
+        let names = names.iter().filter(|name| *name != "idle");
+        names.cloned().collect::<Vec<_>>()
+    });
+    let chosen = cases::chosen(names.as_deref())?;
     let weir = match &options.weir {
         Some(path) => path.clone(),
         None => build()?,
@@ -115,6 +121,12 @@ fn compare(options: &Options) -> Result<()> {
         let outcome = Outcome { case, proxies };
         println!("{}", report::section(&outcome));
         outcomes.push(outcome);
+    }
+    let mut idle = Vec::new();
+    let all = options.cases.as_ref();
+    if all.is_none_or(|names| names.iter().any(|name| name == "idle")) {
+        idle = idle::measure(&weir, &cores, backend.port())?;
+        println!("{}", idle::section(&idle));
     }
     let facts = report::Facts {
         rounds: options.rounds,
@@ -130,7 +142,7 @@ fn compare(options: &Options) -> Result<()> {
     let docs = Path::new(ROOT).join("docs");
     std::fs::write(
         docs.join("benchmarks.md"),
-        report::document(&facts, &outcomes),
+        report::document(&facts, &outcomes) + "\n" + &idle::section(&idle),
     )?;
     std::fs::write(docs.join("benchmarks.svg"), chart::draw(&outcomes))?;
     println!("Written to docs/benchmarks.md and docs/benchmarks.svg.");

@@ -12,6 +12,7 @@ use crate::cases::{Contender, Job};
 use crate::machine::{self, Cores};
 use crate::ports::Port;
 use crate::process::Process;
+use crate::secure;
 
 /// A running proxy in a directory of its own.
 #[derive(Debug)]
@@ -37,8 +38,11 @@ impl Proxy {
         let directory = tempfile::tempdir()?;
         let home = directory.path();
         let port = Port::claim();
+        if job.is_secured() {
+            secure::write(home)?;
+        }
         let text = match contender {
-            Contender::Haproxy => haproxy(port.address(), backend, job),
+            Contender::Haproxy => haproxy(home, port.address(), backend, job),
             Contender::Weir => self::weir(home, port.address(), backend, job),
             _ => nginx(contender, home, port.address(), backend, job),
         };
@@ -118,6 +122,15 @@ fn nginx(contender: Contender, home: &Path, listen: SocketAddr, backend: u16, jo
         (Job::Log, _) => format!("{home}/access.log combined"),
         _ => "off".to_owned(),
     };
+    let (ssl, certificate) = match job.is_secured() {
+        true => (
+            "ssl",
+            format!(
+                "ssl_certificate {home}/cert.pem; ssl_certificate_key {home}/key.pem; ssl_protocols TLSv1.2 TLSv1.3;"
+            ),
+        ),
+        false => ("", String::new()),
+    };
     let buffers = match contender {
         Contender::NginxLargeBuffers => {
             "proxy_buffers 16 32k; proxy_buffer_size 32k; proxy_busy_buffers_size 64k;"
@@ -135,7 +148,7 @@ http {{
     limit_req_status 429; limit_req_log_level info;
     upstream backend {{ server 127.0.0.1:{backend}; keepalive 64; keepalive_requests 1000000000; }}
     server {{
-        listen {listen} backlog=4096;
+        listen {listen} {ssl} backlog=4096; {certificate}
         location / {{
             limit_req zone=perip {burst};
             proxy_pass http://backend; proxy_http_version 1.1; proxy_set_header Connection \"\";
@@ -148,7 +161,11 @@ http {{
     )
 }
 
-fn haproxy(listen: SocketAddr, backend: u16, job: Job) -> String {
+fn haproxy(home: &Path, listen: SocketAddr, backend: u16, job: Job) -> String {
+    let tls = match job.is_secured() {
+        true => format!("ssl crt {}/both.pem", home.display()),
+        false => String::new(),
+    };
     let most = match job {
         Job::Refuse => 0,
         _ => 2_000_000_000,
@@ -176,7 +193,7 @@ defaults
   http-reuse always
   option forwardfor
 frontend clients
-  bind {listen}
+  bind {listen} {tls}
   stick-table type ip size 100k expire 60s store http_req_rate(10s)
   http-request track-sc0 src
   http-request deny deny_status 429 if {{ sc_http_req_rate(0) gt {most} }}
@@ -199,16 +216,22 @@ fn weir(home: &Path, listen: SocketAddr, backend: u16, job: Job) -> String {
         ),
         _ => "off".to_owned(),
     };
+    let tls = job.is_secured();
+    let certificate = match tls {
+        true => "tls: { certificate: cert.pem, key: key.pem }",
+        false => "",
+    };
     format!(
         "workers: 1
 log: {{ level: error, access: {log} }}
+{certificate}
 keepalive_timeout: 600s
 keepalive_requests: 1000000000
 limit_req_zones: {{ perip: {{ key: $binary_remote_addr, size: 10m, rate: {rate} }} }}
 upstreams:
   backend: {{ keepalive: 64, keepalive_requests: 1000000000, servers: [{{ address: \"127.0.0.1:{backend}\" }}] }}
 servers:
-  - listen: \"{listen}\"
+  - listen: {{ address: \"{listen}\", tls: {tls} }}
     limit_req_status: 429
     limit_req_log_level: info
     locations:

@@ -1,7 +1,5 @@
 //! Rounds: everyone is loaded in turn, and another begins each time.
 
-use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::path::Path;
 use std::thread::sleep;
 use std::time::Duration;
@@ -9,7 +7,7 @@ use std::time::Duration;
 use crate::cases::{Case, Contender};
 use crate::machine::Cores;
 use crate::proxies::Proxy;
-use crate::{Options, Result, load};
+use crate::{Options, Result, load, secure};
 
 /// What one proxy did and used in one round.
 #[derive(Debug, Clone, Copy)]
@@ -79,8 +77,7 @@ fn check(case: &Case, proxy: &Proxy) -> Result<()> {
     // The first two may pass where all others are refused.
     for _ in 0..3 {
         answer.clear();
-        let mut stream = TcpStream::connect(proxy.address())?;
-        stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+        let mut stream = secure::connect(proxy.address(), case.job.is_secured())?;
         let request = format!(
             "GET {} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
             case.path
