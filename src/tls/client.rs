@@ -10,7 +10,9 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use rustls::client::{Resumption, WebPkiServerVerifier};
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, RootCertStore};
+use rustls::{
+    CertificateError, ClientConfig, ClientConnection, DigitallySignedStruct, RootCertStore,
+};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::files::{self, Error, Flaw};
@@ -79,6 +81,30 @@ impl Client {
     }
 }
 
+/// What is held against a server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Objection {
+    /// Its certificate is no good.
+    Certificate(String),
+    /// Its certificate is somebody else's.
+    Name,
+    /// It does not speak as it should, or not as we do.
+    Protocol(String),
+}
+
+/// What a handshake failed for, where that was not the connection.
+#[must_use]
+pub fn objection(failure: &io::Error) -> Option<Objection> {
+    let reason = failure.get_ref()?.downcast_ref()?;
+    Some(match reason {
+        rustls::Error::InvalidCertificate(
+            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
+        ) => Objection::Name,
+        rustls::Error::InvalidCertificate(reason) => Objection::Certificate(reason.to_string()),
+        reason => Objection::Protocol(reason.to_string()),
+    })
+}
+
 fn make(plan: &UpstreamTls) -> Result<ClientConfig, Error> {
     let provider = suites::provider(&plan.ciphers);
     let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
@@ -137,6 +163,11 @@ fn system_roots() -> RootCertStore {
         tracing::warn!(%error, "some of the system's certificates cannot be read");
     }
     roots.add_parsable_certificates(found.certs);
+    if roots.is_empty() {
+        tracing::warn!(
+            "this machine trusts nobody: no upstream can be verified by its certificates"
+        );
+    }
     roots
 }
 
@@ -178,7 +209,7 @@ impl ServerCertVerifier for Blunt {
     ) -> Result<ServerCertVerified, rustls::Error> {
         match self.verify {
             Verify::Off => Ok(ServerCertVerified::assertion()),
-            Verify::On => Err(rustls::CertificateError::UnknownIssuer.into()),
+            Verify::On => Err(CertificateError::UnknownIssuer.into()),
         }
     }
 

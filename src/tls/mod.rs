@@ -19,13 +19,15 @@ mod server;
 mod sessions;
 mod stream;
 mod suites;
+#[cfg(test)]
+mod tests;
 mod verify;
 mod watch;
 
 pub use accept::{Failure, Greeting, greet};
 pub use bare::Bare;
 pub use check::{Validity, check};
-pub use client::Client;
+pub use client::{Client, Objection, objection};
 pub use files::{Error, Flaw};
 pub use kit::Kit;
 pub use server::Server;

@@ -170,4 +170,4 @@ impl ResolvesServerCert for Certificates {
 }
 
 /// What may be spoken inside, the preferred first.
-const OFFERED: &[&[u8]] = &[b"http/1.1", b"http/1.0"];
+const OFFERED: &[&[u8]] = &[b"http/1.1"];

@@ -52,10 +52,13 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Stream<IO> {
         &self.tls
     }
 
-    /// Ready when both sides have agreed, and all that was to be said is said.
+    /// Ready when both sides have agreed. Of what is to be said, some may still be on its way: the other side may
+    /// have begun to write by now, and not read before that is taken.
     pub(super) fn poll_handshake(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
-            ready!(self.poll_drain(context))?;
+            if let Poll::Ready(Err(error)) = self.poll_drain(context) {
+                return Poll::Ready(Err(error));
+            }
             if !self.tls.is_handshaking() {
                 return Poll::Ready(Ok(()));
             }
@@ -74,6 +77,10 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Stream<IO> {
 
     /// Reads from the socket and decrypts.
     fn poll_fill(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        // What the other side waits for may still be here.
+        if let Poll::Ready(Err(error)) = self.poll_drain(context) {
+            return Poll::Ready(Err(error));
+        }
         let mut socket = Nonblocking {
             io: &mut self.io,
             context,

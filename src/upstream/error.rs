@@ -6,9 +6,8 @@
 use std::fmt;
 use std::io;
 
-use rustls::CertificateError;
-
 use crate::message::upload;
+use crate::tls::{self, Objection};
 
 /// Why there is no answer, or not all of it.
 #[derive(Debug, thiserror::Error)]
@@ -147,15 +146,12 @@ fn ended(cause: &io::Error) -> String {
 
 /// Why there is no agreement with a server.
 fn disagreed(cause: &io::Error, name: &str) -> String {
-    let reason = cause.get_ref().and_then(|inner| inner.downcast_ref());
-    match reason {
-        Some(rustls::Error::InvalidCertificate(
-            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
-        )) => format!("upstream SSL certificate does not match \"{name}\""),
-        Some(rustls::Error::InvalidCertificate(reason)) => {
+    match tls::objection(cause) {
+        Some(Objection::Name) => format!("upstream SSL certificate does not match \"{name}\""),
+        Some(Objection::Certificate(reason)) => {
             format!("upstream SSL certificate verify error: ({reason})")
         }
-        Some(reason) => format!("SSL_do_handshake() failed ({reason})"),
+        Some(Objection::Protocol(reason)) => format!("SSL_do_handshake() failed ({reason})"),
         None if cause.kind() == io::ErrorKind::UnexpectedEof => "peer closed connection".into(),
         None => format!("SSL_do_handshake() failed ({})", os(cause)),
     }

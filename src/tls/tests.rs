@@ -1,0 +1,102 @@
+//! Both ends of a stream over a pipe that holds less than a record.
+
+use std::io;
+use std::sync::Arc;
+
+use rustls::pki_types::{PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
+
+use super::stream::{Ending, Stream};
+use super::suites;
+
+/// A server's end and a client's, not yet agreed, with a pipe of this size between them.
+fn ends(pipe: usize, ending: Ending) -> (Stream<DuplexStream>, Stream<DuplexStream>) {
+    let made = rcgen::generate_simple_self_signed(["a.example".to_owned()]).unwrap();
+    let key = PrivateKeyDer::Pkcs8(made.signing_key.serialize_der().into());
+    let server = ServerConfig::builder_with_provider(suites::provider(&[]))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![made.cert.der().clone()], key)
+        .unwrap();
+    let mut roots = RootCertStore::empty();
+    roots.add(made.cert.der().clone()).unwrap();
+    let client = ClientConfig::builder_with_provider(suites::provider(&[]))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let name = ServerName::try_from("a.example").unwrap();
+    let (near, far) = tokio::io::duplex(pipe);
+    let server = ServerConnection::new(Arc::new(server)).unwrap();
+    let client = ClientConnection::new(Arc::new(client), name).unwrap();
+    (
+        Stream::new(near, server, Ending::Taken),
+        Stream::new(far, client, ending),
+    )
+}
+
+async fn agreed(mut stream: Stream<DuplexStream>) -> Stream<DuplexStream> {
+    std::future::poll_fn(|context| stream.poll_handshake(context))
+        .await
+        .unwrap();
+    stream
+}
+
+#[tokio::test]
+async fn what_does_not_fit_at_once_arrives_whole_and_in_order() {
+    for pipe in [7, 1000, 100_000] {
+        let (server, client) = ends(pipe, Ending::Told);
+        let sent: Vec<u8> = (0..200_000_u32).map(|i| (i % 251) as u8).collect();
+        let expected = sent.clone();
+        let serving = tokio::spawn(async move {
+            let mut server = agreed(server).await;
+            let mut came = vec![0; sent.len()];
+            server.read_exact(&mut came).await.unwrap();
+            server.write_all(&came).await.unwrap();
+            server.shutdown().await.unwrap();
+        });
+        let mut client = agreed(client).await;
+        client.write_all(&expected).await.unwrap();
+        let mut back = Vec::new();
+        client.read_to_end(&mut back).await.unwrap();
+        assert!(back == expected, "{} bytes over {pipe}", back.len());
+        serving.await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn an_end_without_a_goodbye_is_told_where_it_matters() {
+    for (ending, said) in [
+        (Ending::Told, Err(io::ErrorKind::UnexpectedEof)),
+        (Ending::Taken, Ok(4)),
+    ] {
+        let (server, client) = ends(100_000, ending);
+        let serving = tokio::spawn(async move {
+            let mut server = agreed(server).await;
+            server.write_all(b"half").await.unwrap();
+        });
+        let mut client = agreed(client).await;
+        serving.await.unwrap();
+        let mut back = Vec::new();
+        let read = client.read_to_end(&mut back).await;
+        assert_eq!(read.map_err(|error| error.kind()), said);
+        assert_eq!(back, b"half");
+    }
+}
+
+#[tokio::test]
+async fn a_goodbye_is_an_end_like_any_other() {
+    let (server, client) = ends(100_000, Ending::Told);
+    let serving = tokio::spawn(async move {
+        let mut server = agreed(server).await;
+        server.write_all(b"all").await.unwrap();
+        server.farewell();
+    });
+    let mut client = agreed(client).await;
+    serving.await.unwrap();
+    let mut back = String::new();
+    client.read_to_string(&mut back).await.unwrap();
+    assert_eq!(back, "all");
+}
