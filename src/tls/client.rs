@@ -150,6 +150,7 @@ fn verifier(
     };
     let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider)
         .with_crls(lists)
+        .enforce_revocation_expiration()
         .build()
         .map_err(|error| refused(plan, rustls::Error::General(error.to_string())))?;
     Ok(verifier)

@@ -8,7 +8,9 @@ use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls12_signature, verify_t
 use rustls::pki_types::{CertificateDer, TrustAnchor, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{DigitallySignedStruct, DistinguishedName, RootCertStore, SignatureScheme};
-use webpki::{CertRevocationList, EndEntityCert, KeyUsage, RevocationOptionsBuilder};
+use webpki::{
+    CertRevocationList, EndEntityCert, ExpirationPolicy, KeyUsage, RevocationOptionsBuilder,
+};
 
 use super::files::{self, Error};
 use super::suites;
@@ -69,9 +71,11 @@ impl Clients {
         now: UnixTime,
     ) -> Result<(), webpki::Error> {
         let lists: Vec<_> = self.lists.iter().collect();
-        let revocation = RevocationOptionsBuilder::new(&lists)
-            .ok()
-            .map(RevocationOptionsBuilder::build);
+        let revocation = RevocationOptionsBuilder::new(&lists).ok();
+        let revocation = revocation.map(|options| {
+            let expired = ExpirationPolicy::Enforce;
+            options.with_expiration_policy(expired).build()
+        });
         let deep = |path: &webpki::VerifiedPath<'_>| match path.intermediate_certificates().count()
             > self.depth
         {
