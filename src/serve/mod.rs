@@ -86,7 +86,8 @@ pub fn connection<H: Handler>(
 ) -> impl Future<Output = ()> + Send {
     let mut socket = socket.into();
     async move {
-        let (line, timeouts) = (&peer.line, settings.timeouts);
+        // Borrowed: a copy would be kept for as long as the connection lasts.
+        let (line, timeouts) = (&peer.line, &settings.timeouts);
         line.set_timeouts(
             timeouts.keepalive.unwrap_or_default(),
             timeouts.send,
