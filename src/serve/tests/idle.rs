@@ -275,6 +275,6 @@ async fn a_connection_that_waits_is_small() {
         Toy::default(),
         CancellationToken::new(),
     );
-    let size = std::mem::size_of_val(&connection);
+    let size = size_of_val(&connection);
     assert!(size <= 400, "{size}");
 }
