@@ -217,10 +217,10 @@ const LONG: Duration = Duration::from_secs(1);
 
 /// The same when hyper has many connections. What the allocator was once asked for by all of them together
 /// it hardly ever gives back to the system, so they are kept from piling up.
-const SHORT: Duration = Duration::from_millis(50);
+const SHORT: Duration = Duration::from_millis(20);
 
-/// As many connections of an event loop as may keep hyper while they are idle: 6 MB.
-pub(super) const FEW: usize = 512;
+/// As many connections of an event loop as may keep hyper while they are idle: 4 MB.
+pub(super) const FEW: usize = 256;
 
 /// hyper refuses to work with less.
 const LEAST_BUFFER: usize = 8192;
