@@ -18,9 +18,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::held::Held;
 use super::stream::Stream;
-use super::{Closed, Handler, LAST_CALL, Settings, Socket};
+use super::{Handler, LAST_CALL, Settings, Socket};
 use crate::clock::Deadline;
-use crate::message::{Line, Peer, Phase};
+use crate::message::{Line, NoAnswer, Peer, Phase};
 
 /// A connection on which nothing of the next request has come for a while.
 pub(super) struct Idle {
@@ -101,7 +101,7 @@ async fn answer<H: Handler>(
     handler: &H,
     peer: &Arc<Peer>,
     request: Request<Incoming>,
-) -> Result<Response<Held<H::Body>>, Closed> {
+) -> Result<Response<Held<H::Body>>, NoAnswer> {
     let response = handler.handle(Arc::clone(peer), request).await?;
     peer.line.decide();
     Ok(response.map(|body| Held::new(body, Arc::clone(peer))))

@@ -26,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::Deadline;
 use crate::config::plan::{ClientTimeouts, Server};
-use crate::message::{Line, Peer};
+use crate::message::{Line, NoAnswer, Peer};
 pub use socket::Socket;
 use stream::Stream;
 
@@ -43,16 +43,11 @@ pub trait Handler: Clone + Send + Sync + 'static {
         &self,
         peer: Arc<Peer>,
         request: Request<Incoming>,
-    ) -> impl Future<Output = Result<Response<Self::Body>, Closed>> + Send;
+    ) -> impl Future<Output = Result<Response<Self::Body>, NoAnswer>> + Send;
 
     /// What came was not a request, and was answered with 400, 408, 414 or 431; for the log.
     fn refused_head(&self, _peer: &Peer, _status: u16) {}
 }
-
-/// The connection is to be closed without an answer: nginx's 444.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("closed without an answer")]
-pub struct Closed;
 
 /// What holds for a connection before its first request is known.
 #[derive(Debug, Clone, Copy)]
@@ -99,7 +94,11 @@ pub fn connection<H: Handler>(
         patience.start(timeouts.header);
         let mut word = Bytes::new();
         // Once is enough, for this and for `cancelled`: a connection stays in its task.
-        poll_fn(|context| Poll::Ready(line.driven_by(context.waker()))).await;
+        poll_fn(|context| {
+            line.driven_by(context.waker());
+            Poll::Ready(())
+        })
+        .await;
         loop {
             if word.is_empty() {
                 let wait = poll_fn(|context| {
