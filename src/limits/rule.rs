@@ -63,7 +63,7 @@ pub(super) fn decide(rules: &[Requests], exchange: &Exchange, now: Millis) -> De
         [] => Decision::NotLimited,
         // Nearly every location: one lookup, one lock.
         [rule] => match rule.zone.find(exchange, &rule.terms) {
-            Found::Key(keyed) => rule.charge(0, &keyed, now),
+            Found::Key(keyed) => Decision::from(0, &keyed, rule.charge(&keyed, now)),
             Found::Nothing => Decision::NotLimited,
             Found::Refuse => rule.no_key(0),
         },
@@ -82,20 +82,24 @@ fn ask(
     asked: &mut Vec<Asked>,
 ) -> Option<Decision> {
     for (index, rule) in rules.iter().enumerate() {
-        let keyed = match rule.zone.find(exchange, &rule.terms) {
+        let mut keyed = match rule.zone.find(exchange, &rule.terms) {
             Found::Key(keyed) => keyed,
             Found::Nothing => continue,
             Found::Refuse => return Some(rule.no_key(index)),
         };
         let is_last = index + 1 == rules.len();
-        let decision = if is_last {
-            rule.charge(index, &keyed, now)
+        let outcome = if is_last {
+            rule.charge(&keyed, now)
         } else {
-            rule.ask(index, &keyed, now)
+            rule.ask(&mut keyed, now)
         };
-        let Decision::Accept { outcome, .. } = decision else {
-            return Some(decision.until_all_pass(&rules[index + 1..], exchange, now));
-        };
+        if let Outcome::Refuse { .. } = outcome {
+            if !is_last {
+                rule.zone.store.count_refusal(&keyed.key);
+            }
+            let refusal = Decision::from(index, &keyed, outcome);
+            return Some(refusal.until_all_pass(&rules[index + 1..], exchange, now));
+        }
         asked.push(Asked {
             rule: index,
             keyed,
@@ -116,14 +120,15 @@ fn charge(rules: &[Requests], asked: &mut [Asked], now: Millis) -> Decision {
         } = &mut asked[at];
         let outcome = match *charged {
             Some(outcome) => outcome,
-            None => match rules[*rule].charge(*rule, keyed, now) {
-                Decision::Accept { outcome, .. } => outcome,
-                refusal => {
+            None => match rules[*rule].charge(keyed, now) {
+                refusal @ Outcome::Refuse { .. } => {
+                    let refusal = Decision::from(*rule, keyed, refusal);
                     for later in &asked[at + 1..] {
                         later.refund(rules);
                     }
                     return refusal;
                 }
+                outcome => outcome,
             },
         };
         *charged = Some(outcome);
@@ -138,19 +143,14 @@ fn charge(rules: &[Requests], asked: &mut [Asked], now: Millis) -> Decision {
 }
 
 impl Requests {
-    fn charge(&self, rule: usize, keyed: &Keyed, now: Millis) -> Decision {
+    fn charge(&self, keyed: &Keyed, now: Millis) -> Outcome {
         let terms = keyed.terms(&self.terms);
-        let outcome = self.zone.store.charge(&keyed.key, now, terms);
-        Decision::from(rule, keyed, outcome)
+        self.zone.store.charge(&keyed.key, now, terms)
     }
 
-    fn ask(&self, rule: usize, keyed: &Keyed, now: Millis) -> Decision {
-        let store = &self.zone.store;
-        let outcome = store.ask(&keyed.key, now, keyed.terms(&self.terms));
-        if let Outcome::Refuse { .. } = outcome {
-            store.count_refusal(&keyed.key);
-        }
-        Decision::from(rule, keyed, outcome)
+    fn ask(&self, keyed: &mut Keyed, now: Millis) -> Outcome {
+        let terms = keyed.own.as_ref().unwrap_or(&self.terms);
+        self.zone.store.ask(&mut keyed.key, now, terms)
     }
 
     fn no_key(&self, rule: usize) -> Decision {
@@ -175,14 +175,12 @@ impl Decision {
     fn until_all_pass(mut self, later: &[Requests], exchange: &Exchange, now: Millis) -> Self {
         if let Self::Refuse { retry_after, .. } = &mut self {
             for rule in later {
-                let Found::Key(keyed) = rule.zone.find(exchange, &rule.terms) else {
+                let Found::Key(mut keyed) = rule.zone.find(exchange, &rule.terms) else {
                     continue;
                 };
-                let terms = keyed.terms(&rule.terms);
-                let outcome = rule.zone.store.ask(&keyed.key, now, terms);
                 if let Outcome::Refuse {
                     retry_after: own, ..
-                } = outcome
+                } = rule.ask(&mut keyed, now)
                 {
                     *retry_after = own.max(*retry_after);
                 }
@@ -237,7 +235,7 @@ mod tests {
         assert!(matches!(decision, Decision::Refuse { rule: 0, .. }));
         let second = &limits.requests[1].zone.store;
         assert_eq!(second.counts().pass, 0);
-        let next = second.ask(&asked[1].keyed.key, now, &limits.requests[1].terms);
+        let next = second.ask(&mut asked[1].keyed.key, now, &limits.requests[1].terms);
         assert_eq!(next.excess(), Excess(0), "as if it had never been charged");
     }
 }

@@ -65,10 +65,11 @@ impl Zone {
         self.seeds.key(bytes)
     }
 
-    /// What would become of a request; changes nothing.
+    /// What would become of a request; changes nothing but where the key is looked for first the next time.
     #[must_use]
-    pub fn ask(&self, key: &Key, now: Millis, terms: &Terms) -> Outcome {
-        match self.peek(key) {
+    pub fn ask(&self, key: &mut Key, now: Millis, terms: &Terms) -> Outcome {
+        let bucket = self.shard(key).lock().locate(key);
+        match bucket {
             Some(bucket) => leaky_bucket::decide(bucket, now, terms).0,
             None => leaky_bucket::first(now).0,
         }

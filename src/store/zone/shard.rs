@@ -14,7 +14,7 @@ use crate::config::plan::Rate;
 use crate::store::Counts;
 use crate::store::algorithm::leaky_bucket::{self, Bucket, Outcome};
 use crate::store::key::{Key, Seeds};
-use crate::store::table::{LARGEST, Table};
+use crate::store::table::{LARGEST, Table, narrow};
 
 // In this order, the half that every charge writes lies beside the lock, and the half that is only read, where the
 // table is, can stay in the caches of all threads.
@@ -63,6 +63,13 @@ impl Shard {
         self.table.slot(key).map(|slot| *self.table.value(slot))
     }
 
+    /// As [`Shard::bucket`], and the key is found faster when it is looked for again.
+    pub(super) fn locate(&self, key: &mut Key) -> Option<Bucket> {
+        let slot = self.table.slot(key)?;
+        key.slot = narrow(slot);
+        Some(*self.table.value(slot))
+    }
+
     pub(super) fn bucket_mut(&mut self, key: &Key) -> Option<&mut Bucket> {
         let slot = self.table.slot(key)?;
         Some(self.table.value_mut(slot))
@@ -98,7 +105,7 @@ impl Shard {
         let Some(slot) = self.table.slot(key) else {
             return false;
         };
-        self.table.remove(slot, seeds);
+        self.table.remove(key, slot, seeds);
         // Another bucket may have moved into its slot; the heap is made again when the shard is full again.
         self.order = BinaryHeap::new();
         true

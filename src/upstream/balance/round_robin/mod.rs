@@ -345,8 +345,7 @@ impl Standing {
         if self.down || self.full {
             Seat::Away
         } else if self.is_left_alone(now) {
-            let timeout = u64::try_from(self.fail_timeout.as_millis()).unwrap_or(u64::MAX);
-            Seat::Asleep(Millis(self.checked.0.saturating_add(timeout)))
+            Seat::Asleep(self.checked.after(self.fail_timeout))
         } else if self.effective < self.weight {
             Seat::Recovering
         } else {
