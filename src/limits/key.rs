@@ -12,7 +12,7 @@ use crate::config::plan::{OnEmptyKey, Part, Template, Variable};
 use crate::message::{Exchange, Peer, vars};
 
 /// Where a zone's keys come from.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub(super) struct Source {
     template: Template,
     shape: Shape,

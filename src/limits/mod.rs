@@ -60,7 +60,11 @@ impl Limits {
                         burst: rule.burst,
                         delay: rule.delay,
                     };
-                    Requests { zone, terms }
+                    Requests {
+                        zone,
+                        terms,
+                        same_key_as: None,
+                    }
                 })
                 .collect(),
             connections: site
@@ -84,6 +88,11 @@ impl Limits {
             connections_status: site.limit_conn_status,
             policy: None,
         };
+        for index in 0..limits.requests.len() {
+            let (before, rule) = (&limits.requests[..index], &limits.requests[index]);
+            let same = |other: &Requests| rule.zone.shares_keys(&other.zone);
+            limits.requests[index].same_key_as = before.iter().position(same);
+        }
         limits.policy = limits.policy(None);
         limits
     }
@@ -112,24 +121,24 @@ impl Limits {
     pub fn ask_requests(&self, exchange: &mut Exchange, now: Millis) -> Verdict {
         let voice = self.requests_voice;
         match rule::decide(&self.requests, exchange, now) {
-            Decision::Accept { rule, outcome } if outcome.wait() > Duration::ZERO => {
+            Decision::Delay { rule, excess, wait } => {
                 let name = &self.requests[rule].zone.name.plain;
-                voice.delayed_request(exchange, now, outcome.excess(), name);
+                voice.delayed_request(exchange, now, excess, name);
                 exchange.limit_req = Some(match voice.dry_run {
                     DryRun::Off => LimitStatus::Delay,
                     DryRun::On => LimitStatus::DelayDryRun,
                 });
                 match voice.dry_run {
-                    DryRun::Off => Verdict::Delay(outcome.wait()),
+                    DryRun::Off => Verdict::Delay(wait),
                     DryRun::On => Verdict::Pass,
                 }
             }
-            Decision::Accept { .. } => {
+            Decision::Pass => {
                 exchange.limit_req = Some(LimitStatus::Pass);
                 Verdict::Pass
             }
             Decision::NoKey { rule } => {
-                let Requests { zone, terms } = &self.requests[rule];
+                let Requests { zone, terms, .. } = &self.requests[rule];
                 voice.request_without_key(exchange, now, &zone.name.plain);
                 self.refuse_request(exchange, &zone.name, terms, None, self.policy.clone())
             }
@@ -140,7 +149,7 @@ impl Limits {
                 excess,
                 retry_after,
             } => {
-                let Requests { zone, terms } = &self.requests[rule];
+                let Requests { zone, terms, .. } = &self.requests[rule];
                 voice.refused_request(exchange, now, excess, &zone.name.plain);
                 let policy = match &keyed.own {
                     Some(own) => self.policy(Some((rule, own))),

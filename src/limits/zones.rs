@@ -92,6 +92,11 @@ impl ReqZone {
         }
     }
 
+    /// Whether a request has the same key in both, and no numbers of its own in either.
+    pub(super) fn shares_keys(&self, other: &Self) -> bool {
+        self.source == other.source && self.overrides.is_empty() && other.overrides.is_empty()
+    }
+
     /// The key of a request, with its own numbers where it has some instead of a rule's `terms`.
     pub(super) fn find(&self, exchange: &Exchange, terms: &Terms) -> Found<Keyed> {
         let found = self.source.find(exchange, |bytes| {

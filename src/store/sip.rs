@@ -13,9 +13,9 @@ pub(super) struct Sip<const WORD: usize = 1, const END: usize = 3>(u64, u64);
 #[derive(Clone, Copy)]
 struct State(u64, u64, u64, u64);
 
-impl Default for Sip {
+impl Sip {
     /// A random secret.
-    fn default() -> Self {
+    pub(super) fn random() -> Self {
         let random = RandomState::new();
         Self(random.hash_one(0), random.hash_one(1))
     }
@@ -41,11 +41,13 @@ impl<const WORD: usize, const END: usize> Sip<WORD, END> {
         for word in words {
             state.take::<WORD>(u64::from_le_bytes(*word));
         }
-        let mut last = [0; 8];
-        last[..rest.len()].copy_from_slice(rest);
         // Only the lowest byte of the length, as it is defined.
-        last[7] = bytes.len().to_le_bytes()[0];
-        state.take::<WORD>(u64::from_le_bytes(last));
+        let length = u64::from(bytes.len().to_le_bytes()[0]) << 56;
+        let last = rest
+            .iter()
+            .rev()
+            .fold(0, |word, byte| word << 8 | u64::from(*byte));
+        state.take::<WORD>(last | length);
         state.2 ^= 0xee;
         let first = state.end::<END>();
         state.1 ^= 0xdd;
@@ -123,7 +125,7 @@ mod tests {
 
     #[test]
     fn every_secret_is_another() {
-        let (one, other) = (Sip::default(), Sip::default());
+        let (one, other) = (Sip::random(), Sip::random());
         assert_ne!(one.short([0; 2]), other.short([0; 2]));
         assert_ne!(one.long(b"long"), other.long(b"long"));
     }

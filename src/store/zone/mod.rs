@@ -31,6 +31,15 @@ pub struct Zone {
     evictions: Warning,
 }
 
+/// What a charge did, for the case that it has to be taken back.
+#[derive(Debug, Clone, Copy)]
+pub struct Receipt {
+    /// What became of the request.
+    pub outcome: Outcome,
+    before: Option<Bucket>,
+    after: Bucket,
+}
+
 // Two cache lines of its own: threads on neighbouring shards would otherwise take turns on one.
 #[derive(Debug)]
 #[repr(align(128))]
@@ -65,46 +74,55 @@ impl Zone {
         self.seeds.key(bytes)
     }
 
-    /// What would become of a request; changes nothing but where the key is looked for first the next time.
+    /// What would become of a request; changes nothing.
     #[must_use]
-    pub fn ask(&self, key: &mut Key, now: Millis, terms: &Terms) -> Outcome {
-        let bucket = self.shard(key).lock().locate(key);
-        match bucket {
+    pub fn ask(&self, key: &Key, now: Millis, terms: &Terms) -> Outcome {
+        match self.peek(key) {
             Some(bucket) => leaky_bucket::decide(bucket, now, terms).0,
             None => leaky_bucket::first(now).0,
         }
     }
 
     /// Decides about a request and charges its key unless it is refused, in one step.
-    pub fn charge(&self, key: &Key, now: Millis, terms: &Terms) -> Outcome {
+    pub fn charge(&self, key: &Key, now: Millis, terms: &Terms) -> Receipt {
         let mut shard = self.shard(key).lock();
-        if let Some(bucket) = shard.bucket_mut(key) {
-            let (outcome, charged) = leaky_bucket::decide(*bucket, now, terms);
-            *bucket = charged;
-            shard.count(&outcome);
-            return outcome;
+        if let Some(receipt) = shard.charge(key, now, terms) {
+            return receipt;
         }
-        let (outcome, bucket) = leaky_bucket::first(now);
-        let room = shard.insert(key, bucket, now, self.slowest, &self.seeds);
+        let (outcome, after) = leaky_bucket::first(now);
+        let room = shard.insert(key, after, now, self.slowest, &self.seeds);
         shard.count(&outcome);
         // Writing a log line takes longer than everything else here.
         drop(shard);
         if let Room::Evicted = room {
             self.warn(now);
         }
-        outcome
-    }
-
-    /// Takes back what [`Zone::charge`] did for a request that another zone then refused.
-    pub fn refund(&self, key: &Key, outcome: &Outcome, rate: Rate) {
-        let mut shard = self.shard(key).lock();
-        shard.uncount(outcome);
-        if let Some(bucket) = shard.bucket_mut(key) {
-            *bucket = leaky_bucket::refund(*bucket, rate);
+        Receipt {
+            outcome,
+            before: None,
+            after,
         }
     }
 
-    /// Counts a refusal that was found by [`Zone::ask`].
+    /// As [`Zone::charge`] for a key that is known; does nothing where it is not.
+    pub fn charge_known(&self, key: &Key, now: Millis, terms: &Terms) -> Option<Receipt> {
+        self.shard(key).lock().charge(key, now, terms)
+    }
+
+    /// Takes back what a charge did for a request that another zone then refused.
+    pub fn refund(&self, key: &Key, receipt: &Receipt, rate: Rate) {
+        let mut shard = self.shard(key).lock();
+        shard.uncount(&receipt.outcome);
+        let Some(bucket) = shard.bucket_mut(key) else {
+            return;
+        };
+        *bucket = match receipt.before {
+            Some(before) if *bucket == receipt.after => before,
+            _ => leaky_bucket::refund(*bucket, rate),
+        };
+    }
+
+    /// Counts a refusal that was decided without asking.
     pub fn count_refusal(&self, key: &Key) {
         self.shard(key).lock().count_refusal();
     }

@@ -9,12 +9,13 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
 
+use super::Receipt;
 use crate::clock::Millis;
 use crate::config::plan::Rate;
 use crate::store::Counts;
-use crate::store::algorithm::leaky_bucket::{self, Bucket, Outcome};
+use crate::store::algorithm::leaky_bucket::{self, Bucket, Outcome, Terms};
 use crate::store::key::{Key, Seeds};
-use crate::store::table::{LARGEST, Table, narrow};
+use crate::store::table::{LARGEST, Table};
 
 // In this order, the half that every charge writes lies beside the lock, and the half that is only read, where the
 // table is, can stay in the caches of all threads.
@@ -63,11 +64,18 @@ impl Shard {
         self.table.slot(key).map(|slot| *self.table.value(slot))
     }
 
-    /// As [`Shard::bucket`], and the key is found faster when it is looked for again.
-    pub(super) fn locate(&self, key: &mut Key) -> Option<Bucket> {
-        let slot = self.table.slot(key)?;
-        key.slot = narrow(slot);
-        Some(*self.table.value(slot))
+    /// Decides about a request of a key that is known, charges it unless it is refused, and counts.
+    pub(super) fn charge(&mut self, key: &Key, now: Millis, terms: &Terms) -> Option<Receipt> {
+        let bucket = self.bucket_mut(key)?;
+        let before = *bucket;
+        let (outcome, after) = leaky_bucket::decide(before, now, terms);
+        *bucket = after;
+        self.count(&outcome);
+        Some(Receipt {
+            outcome,
+            before: Some(before),
+            after,
+        })
     }
 
     pub(super) fn bucket_mut(&mut self, key: &Key) -> Option<&mut Bucket> {
