@@ -23,9 +23,11 @@ use crate::message::{Attempt, Exchange};
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) head: Head,
-    pub(super) wire: Wire,
-    /// The request, of which more may have to be sent.
-    pub(super) sending: Sending,
+    pub(super) wire: Box<Wire>,
+    /// What is left to send of the request, which the answer overtook. Boxed: it seldom does.
+    pub(super) sending: Option<Box<Sending>>,
+    /// Whether all that was sent has arrived, as far as anybody can tell.
+    pub(super) heard: bool,
     pub(super) started: Millis,
     /// When its head was there.
     pub(super) came: Millis,
@@ -166,7 +168,7 @@ async fn attempt(
 
 /// Sends a request over a connection and waits for the head of its answer.
 pub(super) async fn call(
-    mut wire: Wire,
+    mut wire: Box<Wire>,
     errand: &mut Errand<'_>,
     exchange: &Exchange,
     forward: &Forward,
@@ -188,7 +190,8 @@ pub(super) async fn call(
         Ok(head) => Ok(Answer {
             head,
             wire,
-            sending,
+            heard: !sending.is_over() || sending.has_arrived(),
+            sending: (!sending.is_over()).then(|| Box::new(sending)),
             started: now,
             came: now,
         }),
@@ -210,7 +213,7 @@ async fn connection(
     errand: &Errand<'_>,
     forward: &Forward,
     now: Millis,
-) -> Result<(Wire, Over), Error> {
+) -> Result<(Box<Wire>, Over), Error> {
     while over == Over::Kept
         && let Some(wire) = pool::take(backend, now)
     {
