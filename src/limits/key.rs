@@ -65,19 +65,23 @@ impl Source {
     }
 
     /// Renders the key of a request and makes something of it.
-    pub(super) fn find<T>(&self, exchange: &Exchange, make: impl FnOnce(&[u8]) -> T) -> Found<T> {
+    pub(super) fn find<T>(
+        &self,
+        exchange: &Exchange,
+        make: impl FnOnce(&[u8]) -> Found<T>,
+    ) -> Found<T> {
         if self.shape == Shape::BinaryAddress {
-            return Found::Key(match self.masked(&exchange.peer) {
+            return match self.masked(&exchange.peer) {
                 Some(masked) => make(&masked.octets()),
                 None => make(exchange.peer.binary()),
-            });
+            };
         }
         if self.shape == Shape::Single
             && let [Part::Variable(variable)] = &*self.template.parts
             && let Some(value) = vars::lent(variable, exchange)
             && !value.is_empty()
         {
-            return Found::Key(make(value));
+            return make(value);
         }
         SCRATCH.with_borrow_mut(|scratch| {
             scratch.clear();
@@ -89,7 +93,7 @@ impl Source {
                     OnEmptyKey::Address => self.stand_in(&exchange.peer, scratch),
                 }
             }
-            Found::Key(make(scratch))
+            make(scratch)
         })
     }
 
@@ -161,7 +165,7 @@ mod tests {
     use crate::limits::tests::support::{exchange, exchange_from, header, key};
 
     fn found(source: &Source, exchange: &Exchange) -> Found<Vec<u8>> {
-        source.find(exchange, <[u8]>::to_vec)
+        source.find(exchange, |bytes| Found::Key(bytes.to_vec()))
     }
 
     fn binary(prefix: u8) -> Source {

@@ -155,11 +155,12 @@ impl Limits {
             } => {
                 let Requests { zone, terms, .. } = &self.requests[rule];
                 voice.refused_request(exchange, now, excess, &zone.name.plain);
-                let policy = match &keyed.own {
+                let own = zone.own_terms(&keyed, terms);
+                let policy = match &own {
                     Some(own) => self.policy(Some((rule, own))),
                     None => self.policy.clone(),
                 };
-                let terms = keyed.terms(terms);
+                let terms = own.as_ref().unwrap_or(terms);
                 self.refuse_request(exchange, &zone.name, terms, Some(retry_after), policy)
             }
         }

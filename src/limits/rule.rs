@@ -15,8 +15,7 @@ use super::zones::{ConnZone, Keyed, ReqZone};
 use crate::clock::Millis;
 use crate::config::plan::{Excess, Queue};
 use crate::message::Exchange;
-use crate::store::algorithm::leaky_bucket::{Outcome, Terms};
-use crate::store::zone::Receipt;
+use crate::store::algorithm::leaky_bucket::{Bucket, Outcome, Terms};
 
 /// One `limit_req`.
 #[derive(Debug)]
@@ -62,8 +61,11 @@ pub(super) enum Decision {
 /// A rule that lets a request pass, before all have been heard.
 #[derive(Debug)]
 enum Asked {
-    /// It is charged.
-    Charged { keyed: Keyed, receipt: Receipt },
+    /// It is charged; this was its bucket before.
+    Charged {
+        keyed: Keyed,
+        before: Option<Bucket>,
+    },
     /// Its zone does not know the key yet.
     New { keyed: Keyed },
     /// It does not apply.
@@ -76,8 +78,8 @@ pub(super) fn decide(rules: &[Requests], exchange: &Exchange, now: Millis) -> De
     match rules {
         [] => {}
         // Nearly every location: one lookup, one lock.
-        [rule] => match rule.zone.find(exchange, &rule.terms) {
-            Found::Key(keyed) => decision.hear(0, &keyed, rule.charge(&keyed, now).outcome),
+        [rule] => match rule.zone.find(exchange) {
+            Found::Key(keyed) => decision.hear(0, &keyed, rule.charge(&keyed, now).0),
             Found::Nothing => {}
             Found::Refuse => decision = rule.no_key(0),
         },
@@ -88,7 +90,7 @@ pub(super) fn decide(rules: &[Requests], exchange: &Exchange, now: Millis) -> De
                 remember(rules, asked, now, &mut decision);
             }
             if decision.is_refusal() {
-                refund(rules, asked);
+                refund(rules, asked, now);
             }
         }),
     }
@@ -115,16 +117,17 @@ fn ask(
                 return;
             }
         };
-        let Some(receipt) = rule.charge_known(&keyed, now) else {
+        let Some((outcome, before)) = rule.charge_known(&keyed, now) else {
             asked.push(Asked::New { keyed });
             continue;
         };
-        decision.hear(index, &keyed, receipt.outcome);
+        decision.hear(index, &keyed, outcome);
         if decision.is_refusal() {
             decision.until_all_pass(&rules[index + 1..], exchange, now);
             return;
         }
-        asked.push(Asked::Charged { keyed, receipt });
+        let before = Some(before);
+        asked.push(Asked::Charged { keyed, before });
     }
 }
 
@@ -134,34 +137,45 @@ fn remember(rules: &[Requests], asked: &mut [Asked], now: Millis, decision: &mut
         let Asked::New { keyed } = *asked else {
             continue;
         };
-        let receipt = rule.charge(&keyed, now);
-        decision.hear(index, &keyed, receipt.outcome);
+        let (outcome, before) = rule.charge(&keyed, now);
+        decision.hear(index, &keyed, outcome);
         if decision.is_refusal() {
             return;
         }
-        *asked = Asked::Charged { keyed, receipt };
+        *asked = Asked::Charged { keyed, before };
     }
 }
 
 /// Takes back every charge.
-fn refund(rules: &[Requests], asked: &[Asked]) {
+fn refund(rules: &[Requests], asked: &[Asked], now: Millis) {
     for (rule, asked) in rules.iter().zip(asked) {
-        if let Asked::Charged { keyed, receipt } = asked {
-            let rate = keyed.terms(&rule.terms).rate;
-            rule.zone.store.refund(&keyed.key, receipt, rate);
+        if let Asked::Charged { keyed, before } = asked {
+            rule.with_terms(keyed, |terms| {
+                rule.zone.store.refund(&keyed.key, *before, now, terms);
+            });
         }
     }
 }
 
 impl Requests {
-    fn charge(&self, keyed: &Keyed, now: Millis) -> Receipt {
-        let terms = keyed.terms(&self.terms);
-        self.zone.store.charge(&keyed.key, now, terms)
+    fn charge(&self, keyed: &Keyed, now: Millis) -> (Outcome, Option<Bucket>) {
+        self.with_terms(keyed, |terms| {
+            self.zone.store.charge(&keyed.key, now, terms)
+        })
     }
 
-    fn charge_known(&self, keyed: &Keyed, now: Millis) -> Option<Receipt> {
-        let terms = keyed.terms(&self.terms);
-        self.zone.store.charge_known(&keyed.key, now, terms)
+    fn charge_known(&self, keyed: &Keyed, now: Millis) -> Option<(Outcome, Bucket)> {
+        self.with_terms(keyed, |terms| {
+            self.zone.store.charge_known(&keyed.key, now, terms)
+        })
+    }
+
+    /// Does something with the numbers that a key is held to here.
+    fn with_terms<T>(&self, keyed: &Keyed, act: impl Fn(&Terms) -> T) -> T {
+        match self.zone.own_terms(keyed, &self.terms) {
+            Some(own) => act(&own),
+            None => act(&self.terms),
+        }
     }
 
     /// The key of a request, taken over from a rule that has found it already.
@@ -169,7 +183,7 @@ impl Requests {
         match self.same_key_as.and_then(|same| asked.get(same)) {
             Some(Asked::Charged { keyed, .. } | Asked::New { keyed }) => Found::Key(*keyed),
             Some(Asked::Skipped) => Found::Nothing,
-            None => self.zone.find(exchange, &self.terms),
+            None => self.zone.find(exchange),
         }
     }
 
@@ -216,13 +230,12 @@ impl Decision {
     fn until_all_pass(&mut self, later: &[Requests], exchange: &Exchange, now: Millis) {
         if let Self::Refuse { retry_after, .. } = self {
             for rule in later {
-                let Found::Key(keyed) = rule.zone.find(exchange, &rule.terms) else {
+                let Found::Key(keyed) = rule.zone.find(exchange) else {
                     continue;
                 };
-                let terms = keyed.terms(&rule.terms);
                 if let Outcome::Refuse {
                     retry_after: own, ..
-                } = rule.zone.store.ask(&keyed.key, now, terms)
+                } = rule.with_terms(&keyed, |terms| rule.zone.store.ask(&keyed.key, now, terms))
                 {
                     *retry_after = own.max(*retry_after);
                 }
@@ -267,7 +280,7 @@ mod tests {
 
         remember(rules, &mut asked, now, &mut decision);
         assert!(matches!(decision, Decision::Refuse { rule: 0, .. }));
-        refund(rules, &asked);
+        refund(rules, &asked, now);
         let second = &rules[1].zone.store;
         assert_eq!(second.counts().pass, 1);
         assert_eq!(second.peek(&key), before, "as if it had never been charged");

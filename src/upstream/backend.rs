@@ -17,8 +17,8 @@ use crate::config::plan;
 /// A server that can be asked.
 #[derive(Debug)]
 pub struct Backend {
-    /// Unique in this process, across reloads.
-    pub id: u64,
+    /// Its place among the backends of its upstream.
+    pub(super) index: usize,
     /// Where it is.
     pub address: Address,
     /// As `$upstream_addr` shows it: `ip:port` or `unix:/path`.
@@ -46,8 +46,8 @@ pub enum Address {
 #[derive(Debug)]
 pub(super) struct Lease {
     backend: Arc<Backend>,
-    /// Where it is told that a full backend has room again, and under which index.
-    vacancies: Option<(Arc<Vacancies>, usize)>,
+    /// Where it is told that a full backend has room again.
+    vacancies: Option<Arc<Vacancies>>,
 }
 
 /// Backends of an upstream that were full and have room again, until its balancer hears of it.
@@ -59,10 +59,14 @@ pub(super) struct Vacancies {
 }
 
 impl Backend {
-    pub(super) fn new(address: Address, server: &plan::UpstreamServer, keep: pool::Rules) -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
+    pub(super) fn new(
+        index: usize,
+        address: Address,
+        server: &plan::UpstreamServer,
+        keep: pool::Rules,
+    ) -> Self {
         Self {
-            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            index,
             name: match &address {
                 Address::Tcp(address) => address.to_string().into(),
                 Address::Unix(path) => format!("unix:{}", path.display()).into(),
@@ -136,8 +140,8 @@ impl Backend {
 
 impl Lease {
     /// From now on, its end is told if it leaves room where there was none.
-    pub(super) fn announce(&mut self, vacancies: &Arc<Vacancies>, index: usize) {
-        self.vacancies = Some((Arc::clone(vacancies), index));
+    pub(super) fn announce(&mut self, vacancies: &Arc<Vacancies>) {
+        self.vacancies = Some(Arc::clone(vacancies));
     }
 }
 
@@ -152,10 +156,10 @@ impl std::ops::Deref for Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         let before = self.backend.active.fetch_sub(1, Ordering::Relaxed);
-        if let Some((vacancies, index)) = &self.vacancies
+        if let Some(vacancies) = &self.vacancies
             && before == self.backend.server.max_conns
         {
-            vacancies.list.lock().push(*index);
+            vacancies.list.lock().push(self.backend.index);
             vacancies.any.store(true, Ordering::Release);
         }
     }

@@ -31,15 +31,6 @@ pub struct Zone {
     evictions: Warning,
 }
 
-/// What a charge did, for the case that it has to be taken back.
-#[derive(Debug, Clone, Copy)]
-pub struct Receipt {
-    /// What became of the request.
-    pub outcome: Outcome,
-    before: Option<Bucket>,
-    after: Bucket,
-}
-
 // Two cache lines of its own: threads on neighbouring shards would otherwise take turns on one.
 #[derive(Debug)]
 #[repr(align(128))]
@@ -83,42 +74,45 @@ impl Zone {
         }
     }
 
-    /// Decides about a request and charges its key unless it is refused, in one step.
-    pub fn charge(&self, key: &Key, now: Millis, terms: &Terms) -> Receipt {
+    /// Decides about a request and charges its key unless it is refused, in one step. With the answer comes the bucket
+    /// as it was before, if there was one.
+    pub fn charge(&self, key: &Key, now: Millis, terms: &Terms) -> (Outcome, Option<Bucket>) {
         let mut shard = self.shard(key).lock();
-        if let Some(receipt) = shard.charge(key, now, terms) {
-            return receipt;
+        if let Some((outcome, before)) = shard.charge(key, now, terms) {
+            return (outcome, Some(before));
         }
-        let (outcome, after) = leaky_bucket::first(now);
-        let room = shard.insert(key, after, now, self.slowest, &self.seeds);
+        let (outcome, bucket) = leaky_bucket::first(now);
+        let room = shard.insert(key, bucket, now, self.slowest, &self.seeds);
         shard.count(&outcome);
         // Writing a log line takes longer than everything else here.
         drop(shard);
         if let Room::Evicted = room {
             self.warn(now);
         }
-        Receipt {
-            outcome,
-            before: None,
-            after,
-        }
+        (outcome, None)
     }
 
     /// As [`Zone::charge`] for a key that is known; does nothing where it is not.
-    pub fn charge_known(&self, key: &Key, now: Millis, terms: &Terms) -> Option<Receipt> {
+    pub fn charge_known(&self, key: &Key, now: Millis, terms: &Terms) -> Option<(Outcome, Bucket)> {
         self.shard(key).lock().charge(key, now, terms)
     }
 
-    /// Takes back what a charge did for a request that another zone then refused.
-    pub fn refund(&self, key: &Key, receipt: &Receipt, rate: Rate) {
+    /// Takes back what a charge with the same arguments did, for a request that another zone then refused; `before` is
+    /// what it gave.
+    pub fn refund(&self, key: &Key, before: Option<Bucket>, now: Millis, terms: &Terms) {
+        let (outcome, after) = match before {
+            Some(before) => leaky_bucket::decide(before, now, terms),
+            None => leaky_bucket::first(now),
+        };
         let mut shard = self.shard(key).lock();
-        shard.uncount(&receipt.outcome);
+        shard.uncount(&outcome);
         let Some(bucket) = shard.bucket_mut(key) else {
             return;
         };
-        *bucket = match receipt.before {
-            Some(before) if *bucket == receipt.after => before,
-            _ => leaky_bucket::refund(*bucket, rate),
+        *bucket = match before {
+            // Nobody has been there since.
+            Some(before) if *bucket == after => before,
+            _ => leaky_bucket::refund(*bucket, terms.rate),
         };
     }
 

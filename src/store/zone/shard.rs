@@ -9,7 +9,6 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
 
-use super::Receipt;
 use crate::clock::Millis;
 use crate::config::plan::Rate;
 use crate::store::Counts;
@@ -64,18 +63,20 @@ impl Shard {
         self.table.slot(key).map(|slot| *self.table.value(slot))
     }
 
-    /// Decides about a request of a key that is known, charges it unless it is refused, and counts.
-    pub(super) fn charge(&mut self, key: &Key, now: Millis, terms: &Terms) -> Option<Receipt> {
+    /// Decides about a request of a key that is known, charges it unless it is refused, and counts. With the answer
+    /// comes the bucket as it was before.
+    pub(super) fn charge(
+        &mut self,
+        key: &Key,
+        now: Millis,
+        terms: &Terms,
+    ) -> Option<(Outcome, Bucket)> {
         let bucket = self.bucket_mut(key)?;
         let before = *bucket;
         let (outcome, after) = leaky_bucket::decide(before, now, terms);
         *bucket = after;
         self.count(&outcome);
-        Some(Receipt {
-            outcome,
-            before: Some(before),
-            after,
-        })
+        Some((outcome, before))
     }
 
     pub(super) fn bucket_mut(&mut self, key: &Key) -> Option<&mut Bucket> {

@@ -66,7 +66,7 @@ impl Balance {
                 let index = servers.pick(round, now)?;
                 let mut lease = backends[index].lease();
                 if backends[index].server.max_conns > 0 {
-                    lease.announce(vacancies, index);
+                    lease.announce(vacancies);
                     if backends[index].is_full() {
                         servers.is_full(index, now);
                     }
