@@ -61,11 +61,6 @@ macro_rules! each {
 }
 
 impl Socket {
-    /// Ready once there is something to read, or nothing will come any more.
-    pub(super) fn poll_read_ready(&self, context: &mut Context<'_>) -> Poll<()> {
-        each!(self, stream => stream.poll_waiting(context)).map(|_| ())
-    }
-
     /// Whether the client has ended its side, even with bytes before that end still unread.
     pub(super) fn is_hung_up(&self) -> bool {
         each!(self, stream => stream.is_hung_up())

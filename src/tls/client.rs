@@ -4,7 +4,6 @@ use std::future::poll_fn;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{Resumption, WebPkiServerVerifier};
@@ -24,8 +23,6 @@ use crate::config::plan::{self, ServerNameSent, SessionReuse, UpstreamTls, Verif
 /// One way to meet servers of upstreams, renewed when its files change.
 #[derive(Debug)]
 pub struct Client {
-    /// Unique in this process: connections of one are never used by another.
-    pub id: u64,
     plan: UpstreamTls,
     name: ServerName<'static>,
     config: Watched<ClientConfig>,
@@ -37,9 +34,7 @@ impl Client {
     /// # Errors
     /// When one of the files cannot be used.
     pub fn build(plan: &UpstreamTls) -> Result<Self, Error> {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
         Ok(Self {
-            id: NEXT.fetch_add(1, Ordering::Relaxed),
             // What is no name at all can still be asked for, and is refused for it.
             name: ServerName::try_from(plan.name.to_string())
                 .unwrap_or_else(|_| ServerName::from(std::net::Ipv4Addr::UNSPECIFIED)),

@@ -214,9 +214,9 @@ async fn connection(
     forward: &Forward,
     now: Millis,
 ) -> Result<(Box<Wire>, Over), Error> {
-    let tls = backend.tls(forward).map(|client| client.id);
+    let owner = backend.owner(forward);
     while over == Over::Kept
-        && let Some(mut wire) = pool::take(backend, tls, now)
+        && let Some(mut wire) = pool::take(backend, owner, now)
     {
         // What cannot be sent twice must not go into a connection that was just closed: give the event loop the
         // chance to notice. Others find out by trying, which is cheaper.

@@ -29,7 +29,7 @@ pub(super) async fn open(backend: &Backend, forward: &Forward) -> Result<Box<Wir
             .map_err(|_| Error::Timeout(Stage::Handshake))??;
     }
     backend.count_opened();
-    Ok(Wire::new(socket, client.map(|client| client.id)))
+    Ok(Wire::new(socket, backend.owner(forward)))
 }
 
 async fn connect(address: &Address) -> io::Result<Socket> {

@@ -77,7 +77,9 @@ impl Upstream {
         let mut backends = Vec::new();
         for server in &plan.servers {
             for address in resolve(&server.address)? {
+                let index = backends.len();
                 backends.push(Arc::new(Backend::new(
+                    index,
                     address,
                     server,
                     keep,

@@ -27,8 +27,8 @@ pub(super) struct Wire {
     /// How long the backend may stay silent. Kept from one request to the next: its timer is armed once and
     /// then only moved.
     pub(super) patience: Deadline,
-    /// In which way the backend was met inside TLS; only who would meet it in the same way may use it.
-    pub(super) tls: Option<u64>,
+    /// Who may use it; see [`Backend::owner`](super::Backend::owner).
+    pub(super) owner: usize,
     reach: usize,
 }
 
@@ -64,13 +64,13 @@ thread_local! {
 
 impl Wire {
     /// Boxed once for all the requests it carries: it is handed from the pool to a request, to its answer and back.
-    pub(super) fn new(socket: Socket, tls: Option<u64>) -> Box<Self> {
+    pub(super) fn new(socket: Socket, owner: usize) -> Box<Self> {
         Box::new(Self {
             socket,
             read: BytesMut::new(),
             requests: 0,
             patience: Deadline::default(),
-            tls,
+            owner,
             reach: SHORTEST,
         })
     }
