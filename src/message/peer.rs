@@ -22,7 +22,8 @@ pub struct Peer {
     pub opened: Millis,
     /// What the road and the connection tell each other.
     pub line: Line,
-    tls: OnceLock<Tls>,
+    // Boxed: a connection without TLS has no room for it.
+    tls: OnceLock<Box<Tls>>,
     text: Box<str>,
     binary: ([u8; 16], u8),
     requests: AtomicU64,
@@ -68,12 +69,12 @@ impl Peer {
     /// Notes that it came inside TLS; once, before its first request.
     pub fn secured(&self, tls: Tls) {
         // A second handshake on one connection does not exist.
-        let _first = self.tls.set(tls);
+        let _first = self.tls.set(Box::new(tls));
     }
 
     /// What is known of its TLS, if it came inside any.
     pub fn tls(&self) -> Option<&Tls> {
-        self.tls.get()
+        self.tls.get().map(|tls| &**tls)
     }
 
     /// Counts one more request and says how many that makes.

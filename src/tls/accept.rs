@@ -7,14 +7,16 @@ use std::future::poll_fn;
 use std::io;
 use std::sync::Arc;
 
+use bytes::BytesMut;
 use rustls::HandshakeKind;
 use rustls::pki_types::CertificateDer;
-use rustls::server::{Accepted, Acceptor};
-use tokio::io::AsyncWriteExt as _;
+use rustls::server::{Acceptor, UnbufferedServerConnection};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::bare::Bare;
 use super::server::{Made, Server};
-use super::stream::{Ending, Nonblocking, Stream, polled};
+use super::session::Session;
+use super::stream::{Ending, Stream};
 use super::{der, dn, files, suites};
 use crate::message::Tls;
 use crate::message::tls::{Inner, Shown};
@@ -56,26 +58,15 @@ pub async fn greet<IO: Bare>(
         None | Some(HANDSHAKE | 0x80..) => {}
         Some(_) => return Ok(Greeting::Plain(io)),
     }
-    let accepted = hello(&mut io).await?;
-    let name: Option<Box<str>> = accepted
-        .client_hello()
-        .server_name()
-        .map(|name| name.to_ascii_lowercase().into());
+    let (name, read) = hello(&mut io).await?;
     let Some(server) = choose(name.as_deref()) else {
         let refused = rustls::Error::General("no server for this name".into());
         return Err(Failure::Refused(refused));
     };
     let made = server.made();
-    let tls = match accepted.into_connection(Arc::clone(&made.config)) {
-        Ok(tls) => tls,
-        Err((error, mut alert)) => {
-            let mut told = Vec::new();
-            // Into memory, which cannot fail.
-            let _written = alert.write_all(&mut told);
-            return Err(refuse(&mut io, error, &told).await);
-        }
-    };
-    let mut stream = Box::new(Stream::new(io, tls, Ending::Taken));
+    let tls =
+        UnbufferedServerConnection::new(Arc::clone(&made.config)).map_err(Failure::Refused)?;
+    let mut stream = Box::new(Stream::new(io, Session::Server(tls), &read, Ending::Taken));
     poll_fn(|context| stream.poll_handshake(context))
         .await
         .map_err(failure)?;
@@ -83,22 +74,29 @@ pub async fn greet<IO: Bare>(
     Ok(Greeting::Secured(stream, known))
 }
 
-/// Reads until the client has said what it wants.
-async fn hello<IO: Bare>(io: &mut IO) -> Result<Accepted, Failure> {
+/// Reads until the client has said whom it wants. What was read is given back: the server it names reads it again.
+async fn hello<IO: Bare>(io: &mut IO) -> Result<(Option<Box<str>>, BytesMut), Failure> {
     let mut acceptor = Acceptor::default();
+    let mut read = BytesMut::with_capacity(HELLO);
     loop {
-        let read = poll_fn(|context| {
-            let mut socket = Nonblocking { io, context };
-            polled(acceptor.read_tls(&mut socket))
-        });
-        if read.await.map_err(Failure::Gone)? == 0 {
+        let known = read.len();
+        if io.read_buf(&mut read).await.map_err(Failure::Gone)? == 0 {
             return Err(Failure::Gone(io::ErrorKind::UnexpectedEof.into()));
         }
+        let mut unseen = &read[known..];
+        while !unseen.is_empty() {
+            acceptor.read_tls(&mut unseen).map_err(Failure::Gone)?;
+        }
         match acceptor.accept() {
-            Ok(Some(accepted)) => return Ok(accepted),
+            Ok(Some(accepted)) => {
+                let hello = accepted.client_hello();
+                let name = hello.server_name().map(str::to_ascii_lowercase);
+                return Ok((name.map(Into::into), read));
+            }
             Ok(None) => {}
             Err((error, mut alert)) => {
                 let mut told = Vec::new();
+                // Into memory, which cannot fail.
                 let _written = alert.write_all(&mut told);
                 return Err(refuse(io, error, &told).await);
             }
@@ -122,7 +120,7 @@ fn failure(error: io::Error) -> Failure {
 }
 
 fn known<IO: Bare>(stream: &Stream<IO>, made: &Made, name: Option<Box<str>>) -> Tls {
-    let tls = stream.tls();
+    let tls = stream.session().state();
     let chain = tls.peer_certificates().unwrap_or_default();
     Tls {
         protocol: suites::protocol(tls.protocol_version()),
@@ -157,6 +155,9 @@ fn shown(chain: &[CertificateDer<'_>], made: &Made) -> Option<Box<Shown>> {
         der: own.as_ref().into(),
     }))
 }
+
+/// As much as a client says first, mostly.
+const HELLO: usize = 2048;
 
 /// The kind of record a handshake begins with.
 const HANDSHAKE: u8 = 0x16;

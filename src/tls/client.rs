@@ -6,15 +6,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::client::{Resumption, WebPkiServerVerifier};
+use rustls::client::{Resumption, UnbufferedClientConnection, WebPkiServerVerifier};
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{
-    CertificateError, ClientConfig, ClientConnection, DigitallySignedStruct, RootCertStore,
-};
+use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::files::{self, Error, Flaw};
+use super::session::Session;
 use super::stream::{Ending, Stream};
 use super::suites;
 use super::watch::{Refreshed, Watched};
@@ -68,9 +67,10 @@ impl Client {
     where
         IO: AsyncRead + AsyncWrite + Unpin,
     {
-        let tls = ClientConnection::new(self.config.get(), self.name.clone())
+        let tls = UnbufferedClientConnection::new(self.config.get(), self.name.clone())
             .map_err(io::Error::other)?;
-        let mut stream = Stream::new(io, tls, Ending::Told);
+        let session = Session::Client(tls);
+        let mut stream = Stream::new(io, session, &[], Ending::Told);
         poll_fn(|context| stream.poll_handshake(context)).await?;
         Ok(stream)
     }

@@ -16,6 +16,7 @@ mod dn;
 mod files;
 mod kit;
 mod server;
+mod session;
 mod sessions;
 mod stream;
 mod suites;

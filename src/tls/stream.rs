@@ -1,25 +1,36 @@
 //! A stream inside TLS.
 //!
+//! rustls decrypts and encrypts in memory that is ours, so that a stream on which nothing passes holds none: what is
+//! read goes into a buffer that all connections of an event loop share, unless a record has come in part.
+//!
 //! What is written counts as written when the socket has taken it: whoever limits how long a write may take, and whoever
 //! closes when all is written, need not know that there is something in between. The price is that a write that had to
 //! wait has to be repeated with the same bytes, which all do that write here.
 
-use std::io::{self, BufRead as _, IoSlice, Read, Write};
+use std::cell::Cell;
+use std::io::{self, IoSlice};
+use std::mem;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker, ready};
 
-use rustls::Connection;
+use bytes::{Buf as _, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio_util::io::poll_read_buf;
 
 use super::bare::Bare;
+use super::session::{Session, Step};
 
 /// A stream inside TLS.
 #[derive(Debug)]
 pub struct Stream<IO> {
     io: IO,
-    tls: Connection,
-    /// Bytes that are decrypted and not read yet.
-    plain: usize,
+    session: Session,
+    /// What was read and is not a whole record yet.
+    read: BytesMut,
+    /// What is decrypted, and more than was asked for.
+    plain: BytesMut,
+    /// What is encrypted and has not left.
+    sealed: BytesMut,
     /// Bytes that are encrypted, and not told yet that they are written.
     taken: usize,
     ended: bool,
@@ -35,31 +46,41 @@ pub enum Ending {
     Told,
 }
 
+thread_local! {
+    // Whoever reads takes it, and puts it back empty: nearly always all of it is used at once.
+    static SPARE: Cell<BytesMut> = Cell::new(BytesMut::new());
+    static SEALED: Cell<BytesMut> = Cell::new(BytesMut::new());
+}
+
 impl<IO: AsyncRead + AsyncWrite + Unpin> Stream<IO> {
-    pub(super) fn new(io: IO, tls: impl Into<Connection>, ending: Ending) -> Self {
+    /// With what was read of the other side's first words.
+    pub(super) fn new(io: IO, session: Session, words: &[u8], ending: Ending) -> Self {
+        let mut read = SPARE.take();
+        read.extend_from_slice(words);
         Self {
             io,
-            tls: tls.into(),
-            plain: 0,
+            session,
+            read,
+            plain: BytesMut::new(),
+            sealed: BytesMut::new(),
             taken: 0,
             ended: false,
             ending,
         }
     }
 
-    /// The connection as rustls knows it.
-    pub(super) fn tls(&self) -> &Connection {
-        &self.tls
+    /// What was agreed on.
+    pub(super) fn session(&self) -> &Session {
+        &self.session
     }
 
     /// Ready when both sides have agreed. Of what is to be said, some may still be on its way: the other side may
     /// have begun to write by now, and not read before that is taken.
     pub(super) fn poll_handshake(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut nothing = ReadBuf::new(&mut []);
         loop {
-            if let Poll::Ready(Err(error)) = self.poll_drain(context) {
-                return Poll::Ready(Err(error));
-            }
-            if !self.tls.is_handshaking() {
+            self.process(&mut nothing, context)?;
+            if !self.session.is_handshaking() {
                 return Poll::Ready(Ok(()));
             }
             if ready!(self.poll_fill(context))? == 0 {
@@ -70,50 +91,89 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Stream<IO> {
 
     /// Says goodbye, as far as the socket takes it without waiting.
     pub fn farewell(&mut self) {
-        self.tls.send_close_notify();
+        let mut context = Context::from_waker(Waker::noop());
         // Nobody waits for whether it arrives.
-        let _tried = self.poll_drain(&mut Context::from_waker(Waker::noop()));
+        let _tried = self.poll_goodbye(&mut context);
     }
 
-    /// Reads from the socket and decrypts.
-    fn poll_fill(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        // What the other side waits for may still be here.
-        if let Poll::Ready(Err(error)) = self.poll_drain(context) {
-            return Poll::Ready(Err(error));
+    fn poll_goodbye(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if !self.session.is_handshaking() {
+            self.session.goodbye(&mut self.read, &mut self.sealed)?;
         }
-        let mut socket = Nonblocking {
-            io: &mut self.io,
-            context,
-        };
-        let read = ready!(polled(self.tls.read_tls(&mut socket)))?;
-        let state = match self.tls.process_new_packets() {
-            Ok(state) => state,
-            Err(error) => {
-                // What is wrong is told to the other side, too; it may be gone.
-                let _told = self.poll_drain(context);
-                return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, error)));
+        self.poll_drain(context)
+    }
+
+    /// Reads from the socket.
+    fn poll_fill(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        if self.read.capacity() == 0 {
+            self.read = SPARE.take();
+        }
+        let room = self.read.capacity() - self.read.len();
+        if room < RECORD / 4 {
+            self.read.reserve(RECORD);
+        }
+        let filled = poll_read_buf(Pin::new(&mut self.io), context, &mut self.read);
+        if filled.is_pending() {
+            self.rest();
+        }
+        filled
+    }
+
+    /// Gives memory back that holds nothing.
+    fn rest(&mut self) {
+        if self.read.is_empty() {
+            SPARE.set(mem::take(&mut self.read));
+        }
+    }
+
+    /// Decrypts what was read, into `buffer` as far as it goes.
+    fn process(&mut self, buffer: &mut ReadBuf<'_>, context: &mut Context<'_>) -> io::Result<()> {
+        let done = loop {
+            let plain = &mut self.plain;
+            let mut take = |bytes: &[u8]| {
+                let count = match plain.is_empty() {
+                    true => bytes.len().min(buffer.remaining()),
+                    false => 0,
+                };
+                let (now, later) = bytes.split_at(count);
+                buffer.put_slice(now);
+                plain.extend_from_slice(later);
+            };
+            match self
+                .session
+                .step(&mut self.read, &mut self.sealed, &mut take)
+            {
+                Ok(Step::Again | Step::Said) => {}
+                Ok(Step::Ended) => self.ended = true,
+                Ok(Step::Waits) => break Ok(()),
+                Err(error) => break Err(error),
             }
         };
-        self.plain = state.plaintext_bytes_to_read();
-        self.ended |= state.peer_has_closed();
-        if state.tls_bytes_to_write() > 0
-            && let Poll::Ready(Err(error)) = self.poll_drain(context)
-        {
-            return Poll::Ready(Err(error));
+        if done.is_err() {
+            // Nothing that follows can be trusted.
+            self.ended = true;
+            self.read.clear();
+            self.session.last_words(&mut self.read, &mut self.sealed);
         }
-        Poll::Ready(Ok(read))
+        self.rest();
+        // What is to be said is said as soon as it can be; what is wrong is told to the other side, too.
+        match self.poll_drain(context) {
+            Poll::Ready(Err(error)) if done.is_ok() => Err(error),
+            _ => done,
+        }
     }
 
     /// Writes what is encrypted; ready when all of it has left.
     fn poll_drain(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        while self.tls.wants_write() {
-            let mut socket = Nonblocking {
-                io: &mut self.io,
-                context,
-            };
-            if ready!(polled(self.tls.write_tls(&mut socket)))? == 0 {
-                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+        while !self.sealed.is_empty() {
+            let written = Pin::new(&mut self.io).poll_write(context, &self.sealed);
+            match ready!(written)? {
+                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                count => self.sealed.advance(count),
             }
+        }
+        if self.sealed.capacity() > 0 {
+            SEALED.set(mem::take(&mut self.sealed));
         }
         Poll::Ready(Ok(()))
     }
@@ -121,20 +181,23 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Stream<IO> {
     fn poll_encrypt(
         &mut self,
         context: &mut Context<'_>,
-        encrypt: impl Fn(&mut dyn Write) -> io::Result<usize>,
+        slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         if self.taken == 0 {
             ready!(self.poll_drain(context))?;
-            self.taken = encrypt(&mut self.tls.writer())?;
+            self.sealed = SEALED.take();
+            self.taken = self
+                .session
+                .encrypt(slices, &mut self.read, &mut self.sealed)?;
         }
         ready!(self.poll_drain(context))?;
-        Poll::Ready(Ok(std::mem::take(&mut self.taken)))
+        Poll::Ready(Ok(mem::take(&mut self.taken)))
     }
 }
 
 impl<IO: Bare> Bare for Stream<IO> {
     fn poll_waiting(&self, context: &mut Context<'_>) -> Poll<io::Result<bool>> {
-        if self.plain > 0 {
+        if !self.plain.is_empty() {
             return Poll::Ready(Ok(true));
         }
         self.io.poll_waiting(context)
@@ -152,19 +215,21 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> AsyncRead for Stream<IO> {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = &mut *self;
-        loop {
-            if this.plain > 0 {
-                let mut reader = this.tls.reader();
-                let chunk = reader.fill_buf()?;
-                let count = chunk.len().min(buffer.remaining());
-                buffer.put_slice(&chunk[..count]);
-                reader.consume(count);
-                this.plain = this.plain.saturating_sub(count);
-                return Poll::Ready(Ok(()));
+        if !this.plain.is_empty() {
+            let count = this.plain.len().min(buffer.remaining());
+            buffer.put_slice(&this.plain[..count]);
+            this.plain.advance(count);
+            if this.plain.is_empty() {
+                this.plain = BytesMut::new();
             }
-            if this.ended {
-                return Poll::Ready(Ok(()));
-            }
+            return Poll::Ready(Ok(()));
+        }
+        // What the other side waits for may still be here.
+        if let Poll::Ready(Err(error)) = this.poll_drain(context) {
+            return Poll::Ready(Err(error));
+        }
+        let before = buffer.filled().len();
+        while !this.ended && buffer.filled().len() == before && buffer.remaining() > 0 {
             if ready!(this.poll_fill(context))? == 0 {
                 this.ended = true;
                 return Poll::Ready(match this.ending {
@@ -172,7 +237,9 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> AsyncRead for Stream<IO> {
                     Ending::Told => Err(io::ErrorKind::UnexpectedEof.into()),
                 });
             }
+            this.process(buffer, context)?;
         }
+        Poll::Ready(Ok(()))
     }
 }
 
@@ -182,7 +249,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Stream<IO> {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        self.poll_encrypt(context, |writer| writer.write(bytes))
+        self.poll_encrypt(context, &[IoSlice::new(bytes)])
     }
 
     fn poll_write_vectored(
@@ -190,7 +257,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Stream<IO> {
         context: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.poll_encrypt(context, |writer| writer.write_vectored(slices))
+        self.poll_encrypt(context, slices)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -203,48 +270,10 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Stream<IO> {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.tls.send_close_notify();
-        ready!(self.poll_drain(context))?;
+        ready!(self.poll_goodbye(context))?;
         Pin::new(&mut self.io).poll_shutdown(context)
     }
 }
 
-/// A socket as rustls wants it: with `WouldBlock` where there is something to wait for.
-pub(super) struct Nonblocking<'a, 'c, IO> {
-    pub(super) io: &'a mut IO,
-    pub(super) context: &'a mut Context<'c>,
-}
-
-impl<IO: AsyncRead + Unpin> Read for Nonblocking<'_, '_, IO> {
-    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        let mut buffer = ReadBuf::new(bytes);
-        match Pin::new(&mut *self.io).poll_read(self.context, &mut buffer) {
-            Poll::Ready(read) => read.map(|()| buffer.filled().len()),
-            Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),
-        }
-    }
-}
-
-impl<IO: AsyncWrite + Unpin> Write for Nonblocking<'_, '_, IO> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.write_vectored(&[IoSlice::new(bytes)])
-    }
-
-    fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
-        match Pin::new(&mut *self.io).poll_write_vectored(self.context, slices) {
-            Poll::Ready(written) => written,
-            Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),
-        }
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-pub(super) fn polled(done: io::Result<usize>) -> Poll<io::Result<usize>> {
-    match done {
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Poll::Pending,
-        done => Poll::Ready(done),
-    }
-}
+/// Read at once: the longest record with all that is around it.
+const RECORD: usize = 17 * 1024;

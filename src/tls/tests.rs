@@ -3,10 +3,13 @@
 use std::io;
 use std::sync::Arc;
 
+use rustls::client::UnbufferedClientConnection;
 use rustls::pki_types::{PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection};
+use rustls::server::UnbufferedServerConnection;
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 
+use super::session::Session;
 use super::stream::{Ending, Stream};
 use super::suites;
 
@@ -29,11 +32,11 @@ fn ends(pipe: usize, ending: Ending) -> (Stream<DuplexStream>, Stream<DuplexStre
         .with_no_client_auth();
     let name = ServerName::try_from("a.example").unwrap();
     let (near, far) = tokio::io::duplex(pipe);
-    let server = ServerConnection::new(Arc::new(server)).unwrap();
-    let client = ClientConnection::new(Arc::new(client), name).unwrap();
+    let server = UnbufferedServerConnection::new(Arc::new(server)).unwrap();
+    let client = UnbufferedClientConnection::new(Arc::new(client), name).unwrap();
     (
-        Stream::new(near, server, Ending::Taken),
-        Stream::new(far, client, ending),
+        Stream::new(near, Session::Server(server), &[], Ending::Taken),
+        Stream::new(far, Session::Client(client), &[], ending),
     )
 }
 
