@@ -10,11 +10,11 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::clock::Clock;
-use crate::listen::{self, Bound};
+use crate::listen::{self, Bound, proxy_header};
 use crate::message::{Body, Peer};
 use crate::proxy::{Live, Proxy};
 use crate::serve::{self, Closed, Handler, Settings};
-use crate::telemetry::COUNTERS;
+use crate::telemetry::{COUNTERS, ProxyHeader};
 use crate::upstream::Download;
 
 /// What a loop's thread runs.
@@ -83,13 +83,17 @@ struct Gateway {
 }
 
 impl Gateway {
-    async fn serve(self, stream: listen::Stream, peer: Arc<Peer>, stop: CancellationToken) {
-        let settings = {
+    async fn serve(self, mut stream: listen::Stream, peer: Arc<Peer>, stop: CancellationToken) {
+        let (settings, proxied) = {
             let live = self.live.load();
             let listener = &live.plan.listeners[self.listener];
-            Settings::from(&live.plan.servers[listener.default_server])
+            let server = &live.plan.servers[listener.default_server];
+            (Settings::from(server), listener.proxy_protocol)
         };
         let _active = COUNTERS.connect();
+        if proxied && !introduce(&mut stream, &peer, settings.timeouts.header, &stop).await {
+            return;
+        }
         match stream {
             listen::Stream::Tcp(stream) => {
                 serve::connection(stream, peer, settings, self, stop).await
@@ -97,6 +101,45 @@ impl Gateway {
             listen::Stream::Unix(stream) => {
                 serve::connection(stream, peer, settings, self, stop).await
             }
+        }
+    }
+}
+
+/// Reads the PROXY header that a connection has to begin with; false if it does not, and has to end.
+async fn introduce(
+    stream: &mut listen::Stream,
+    peer: &Peer,
+    timeout: Duration,
+    stop: &CancellationToken,
+) -> bool {
+    let stopped = async {
+        stop.cancelled().await;
+        tokio::time::sleep(serve::LAST_CALL).await;
+    };
+    let read = tokio::select! {
+        biased;
+        read = proxy_header::read(stream, timeout) => read,
+        () = stopped => return false,
+    };
+    match read {
+        Ok(says) => {
+            if let Some(says) = says {
+                peer.set_proxied(says);
+            }
+            true
+        }
+        Err(error) => {
+            COUNTERS.refuse_proxy_header(match error {
+                proxy_header::Error::Broken(_) => ProxyHeader::Broken,
+                proxy_header::Error::Malformed(_) => ProxyHeader::Malformed,
+                proxy_header::Error::TimedOut => ProxyHeader::TimedOut,
+            });
+            tracing::info!(
+                connection = peer.connection,
+                client = peer.text(),
+                "{error}"
+            );
+            false
         }
     }
 }

@@ -98,7 +98,7 @@ impl ReqZone {
             let held = if self.overrides.is_empty() {
                 Held::Same
             } else {
-                let address = exchange.peer.ip().filter(|_| self.source.is_address());
+                let address = exchange.client().ip().filter(|_| self.source.is_address());
                 self.overrides.find(bytes, address, terms)
             };
             (self.store.key(bytes), held)

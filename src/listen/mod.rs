@@ -4,6 +4,7 @@
 //! before it was greeted, a connection that panics. So an error is waited out rather than returned, and
 //! every connection is a task of its own.
 
+pub mod proxy_header;
 mod socket;
 #[cfg(test)]
 mod tests;

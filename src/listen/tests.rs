@@ -220,7 +220,11 @@ async fn a_unix_socket_accepts_on_every_event_loop() {
         .flat_map(|rig| rig.peers.lock().clone())
         .collect();
     assert_eq!(peers.len(), 8);
-    assert!(peers.iter().all(|peer| peer.remote == Remote::Unix));
+    assert!(
+        peers
+            .iter()
+            .all(|peer| peer.client.remote() == Remote::Unix)
+    );
 }
 
 #[tokio::test]

@@ -6,10 +6,10 @@ use std::time::Duration;
 use http::request::Parts;
 use http::{HeaderMap, StatusCode};
 
-use super::Peer;
 use super::target::Target;
+use super::{Caller, Client, Peer, real_ip};
 use crate::clock::Millis;
-use crate::config::plan::{Plan, Server};
+use crate::config::plan::{Plan, RealIp, Server};
 
 /// One request and what became of it.
 #[derive(Debug)]
@@ -49,6 +49,9 @@ pub struct Exchange {
     /// When it was over.
     pub ended: Option<Millis>,
     request_id: OnceLock<[u8; 32]>,
+    // Who asked, where a trusted proxy says so; else it is who holds the connection.
+    named: Option<Arc<Client>>,
+    trusted: bool,
 }
 
 /// What a limit said of a request, in nginx's words.
@@ -135,7 +138,41 @@ impl Exchange {
             body_sent: 0,
             ended: None,
             request_id: OnceLock::new(),
+            named: None,
+            trusted: false,
         }
+    }
+
+    /// Takes the word of a proxy for who asks, if `rule` trusts it and nobody was named before.
+    pub fn identify(&mut self, rule: &RealIp) {
+        let Some(found) = real_ip::find(rule, &self.peer, &self.head.headers) else {
+            return;
+        };
+        self.trusted = true;
+        if self.named.is_none() {
+            self.named = found.map(|address| self.peer.speaks_for(address));
+        }
+    }
+
+    /// Who asks: for keys, rules and logs.
+    #[must_use]
+    pub fn client(&self) -> &Client {
+        self.named.as_deref().unwrap_or(&self.peer.client)
+    }
+
+    /// Who asks, for whoever may outlive this.
+    #[must_use]
+    pub fn caller(&self) -> Caller {
+        match &self.named {
+            Some(named) => Caller::Named(Arc::clone(named)),
+            None => Caller::Direct(Arc::clone(&self.peer)),
+        }
+    }
+
+    /// Whether what the connection's other end says of the client is believed.
+    #[must_use]
+    pub fn is_trusted(&self) -> bool {
+        self.trusted
     }
 
     /// Its virtual server.

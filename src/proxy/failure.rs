@@ -96,12 +96,12 @@ impl Failure {
     fn log(&self, exchange: &Exchange) {
         match self {
             Self::BadTarget(_) | Self::Method | Self::TransferCoding => {
-                tracing::info!(client = exchange.peer.text(), "{self}");
+                tracing::info!(client = exchange.client().text(), "{self}");
             }
             Self::Forbidden | Self::TooLarge => {
                 let head = &exchange.head;
                 tracing::error!(
-                    client = exchange.peer.text(),
+                    client = exchange.client().text(),
                     server = &*exchange.server().name,
                     request = %format_args!("{} {} {:?}", head.method, head.uri, head.version),
                     "{self}"

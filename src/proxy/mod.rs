@@ -64,13 +64,19 @@ impl Proxy {
         };
         let server = live.sites.server(self.listener, target.host(&head));
         let plan = Arc::clone(&live.plan);
-        let exchange = Exchange::begin(plan, server, peer, head, target, self.clock.now());
+        let mut exchange = Exchange::begin(plan, server, peer, head, target, self.clock.now());
+        if let Some(rule) = &live.plan.servers[server].real_ip {
+            exchange.identify(rule);
+        }
         let mut visit = Visit::begin(exchange, Arc::clone(&live), self.clock.clone());
 
         // A target that does not parse has no path, and so gets the server's own settings.
         let site = live
             .sites
             .find(server, visit.exchange.target.path(&visit.exchange.head));
+        if let Some(rule) = &site.plan.real_ip {
+            visit.exchange.identify(rule);
+        }
         let mut unread = Some(incoming);
         let answered = match misfit {
             Some(misfit) => Err(Failure::BadTarget(misfit)),
@@ -120,7 +126,7 @@ impl Proxy {
         }
         // Waits here when a rule says wait.
         visit.permit = Some(site.limits.admit(&mut visit.exchange, &self.clock).await?);
-        if !site.admits(&visit.exchange.peer) {
+        if !site.admits(visit.exchange.client()) {
             return Err(Failure::Forbidden);
         }
         match (&site.plan.action, &site.upstream) {

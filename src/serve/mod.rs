@@ -170,7 +170,7 @@ fn builder(settings: &Settings) -> http1::Builder {
 
 /// How long a connection that is idle when told to stop may still turn out not to be: its client may have
 /// sent a request before it could know. Whoever stops weir does not notice.
-const LAST_CALL: Duration = Duration::from_millis(100);
+pub const LAST_CALL: Duration = Duration::from_millis(100);
 
 /// hyper refuses to work with less.
 const LEAST_BUFFER: usize = 8192;

@@ -22,7 +22,7 @@ use super::pool;
 use super::wire::Wire;
 use crate::clock::{Clock, Millis};
 use crate::config::plan::Forward;
-use crate::message::Peer;
+use crate::message::Caller;
 
 /// An answer's body.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ pub struct Download {
     taken: Option<Duration>,
     stopwatch: Option<Arc<AtomicU64>>,
     clock: Clock,
-    peer: Arc<Peer>,
+    caller: Caller,
 }
 
 /// Where it comes from.
@@ -69,7 +69,7 @@ impl Download {
         lease: Lease,
         forward: &Forward,
         clock: &Clock,
-        peer: Arc<Peer>,
+        caller: Caller,
     ) -> Response<Self> {
         let over = answer.sending.is_over();
         let reading = std::mem::replace(&mut answer.head.reading, Reading::nothing());
@@ -94,7 +94,7 @@ impl Download {
             taken: here.then(|| answer.came.since(answer.started)),
             stopwatch: None,
             clock: clock.clone(),
-            peer,
+            caller,
         };
         download.end_if_over();
         answer.head.into_response(download)
@@ -149,7 +149,7 @@ impl Download {
     fn fail(&mut self, error: Error) -> Error {
         self.stop();
         if let Some(source) = self.source.take() {
-            let (client, upstream) = (self.peer.text(), &*source.lease.name);
+            let (client, upstream) = (self.caller.text(), &*source.lease.name);
             if let Error::Client(_) = error {
                 tracing::info!(client, upstream, "{error}");
             } else {

@@ -125,8 +125,8 @@ impl Upstream {
             match tried {
                 Ok(answer) if !moves_on => {
                     self.balance.succeeded(&pick);
-                    let peer = Arc::clone(&exchange.peer);
-                    return Ok(Download::begin(answer, pick.lease, forward, clock, peer));
+                    let caller = exchange.caller();
+                    return Ok(Download::begin(answer, pick.lease, forward, clock, caller));
                 }
                 Ok(_) if failure.is_fault() => self.blame(&pick, now),
                 Ok(_) => self.balance.succeeded(&pick),

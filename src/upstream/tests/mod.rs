@@ -8,7 +8,6 @@ mod flow;
 mod origin;
 mod retries;
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -167,6 +166,7 @@ fn forward() -> plan::Forward {
         replaces: 0,
         set_headers: Vec::new(),
         via: Via::Off,
+        proxy_protocol: plan::SendProxy::Off,
         connect_timeout: Duration::from_secs(5),
         send_timeout: Duration::from_secs(5),
         read_timeout: Duration::from_secs(5),
