@@ -10,10 +10,11 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::clock::Clock;
-use crate::listen::{self, Bound, proxy_header};
+use crate::config::plan::{Plan, RealIp, RealIpHeader};
+use crate::listen::{self, Bound, Cap, Place, proxy_header};
 use crate::message::{Body, Peer};
 use crate::proxy::{Live, Proxy};
-use crate::serve::{self, Closed, Handler, Settings};
+use crate::serve::{self, Closed, Handler, Settings, Socket};
 use crate::telemetry::{COUNTERS, ProxyHeader};
 use crate::upstream::Download;
 
@@ -25,6 +26,8 @@ pub(super) struct Loop {
     /// In the order of the plan's listeners.
     pub(super) sockets: Vec<Bound>,
     pub(super) grace: Duration,
+    /// Shared by all loops.
+    pub(super) cap: Arc<Cap>,
 }
 
 impl Loop {
@@ -41,6 +44,7 @@ impl Loop {
                     live: Arc::clone(&self.live),
                     proxy: Proxy::new(Arc::clone(&self.live), listener, self.clock.clone()),
                     listener,
+                    cap: Arc::clone(&self.cap),
                 };
                 let stop = self.stop.clone();
                 let accepting = listen::accept_loop(
@@ -48,7 +52,10 @@ impl Loop {
                     self.clock.clone(),
                     connections.clone(),
                     self.stop.clone(),
-                    move |stream, peer| gateway.clone().serve(stream, peer, stop.clone()),
+                    move |stream, peer| {
+                        let place = gateway.admit(&peer)?;
+                        Some(gateway.clone().serve(stream, peer, place, stop.clone()))
+                    },
                 );
                 acceptors.spawn(async move {
                     if let Err(error) = accepting.await {
@@ -80,28 +87,60 @@ struct Gateway {
     live: Arc<ArcSwap<Live>>,
     proxy: Proxy,
     listener: usize,
+    cap: Arc<Cap>,
 }
 
 impl Gateway {
-    async fn serve(self, mut stream: listen::Stream, peer: Arc<Peer>, stop: CancellationToken) {
-        let (settings, proxied) = {
-            let live = self.live.load();
-            let listener = &live.plan.listeners[self.listener];
-            let server = &live.plan.servers[listener.default_server];
-            (Settings::from(server), listener.proxy_protocol)
+    /// A place for a connection, unless there are enough.
+    fn admit(&self, peer: &Arc<Peer>) -> Option<Place> {
+        let plan = Arc::clone(&self.live.load().plan);
+        let address = match self.rule_of_introduction(&plan, peer) {
+            // It is not the proxy who connects; who does is known when its header has been read.
+            Some(_) => None,
+            None => peer.client.ip(),
         };
+        self.cap.admit(&plan.caps, peer, address)
+    }
+
+    /// The rule by which this connection's PROXY header is believed.
+    fn rule_of_introduction<'p>(&self, plan: &'p Plan, peer: &Peer) -> Option<&'p RealIp> {
+        let listener = &plan.listeners[self.listener];
+        let rule = plan.servers[listener.default_server].real_ip.as_ref()?;
+        let asked = listener.proxy_protocol && rule.header == RealIpHeader::ProxyProtocol;
+        Some(rule).filter(|rule| asked && peer.is_trusted_by(rule))
+    }
+
+    async fn serve(
+        self,
+        mut stream: listen::Stream,
+        peer: Arc<Peer>,
+        mut place: Place,
+        stop: CancellationToken,
+    ) {
+        let plan = Arc::clone(&self.live.load().plan);
+        let listener = &plan.listeners[self.listener];
+        let settings = Settings::from(&plan.servers[listener.default_server]);
         let _active = COUNTERS.connect();
-        if proxied && !introduce(&mut stream, &peer, settings.timeouts.header, &stop).await {
-            return;
-        }
-        match stream {
-            listen::Stream::Tcp(stream) => {
-                serve::connection(stream, peer, settings, self, stop).await
+        if listener.proxy_protocol {
+            let reading = introduce(&mut stream, &peer, settings.timeouts.header, &stop);
+            if place.hold(reading).await != Some(true) {
+                return;
             }
-            listen::Stream::Unix(stream) => {
-                serve::connection(stream, peer, settings, self, stop).await
+            if let Some(rule) = self.rule_of_introduction(&plan, &peer) {
+                let client = peer.introduced_by(rule).map(|client| client.ip());
+                if !place.counts_for(&plan.caps, client) {
+                    return;
+                }
             }
         }
+        // The connection may outlive its plan.
+        drop(plan);
+        let socket = match stream {
+            listen::Stream::Tcp(stream) => Socket::from(stream),
+            listen::Stream::Unix(stream) => Socket::from(stream),
+        };
+        let connection = serve::connection(socket, peer, settings, self, stop);
+        place.hold(connection).await;
     }
 }
 

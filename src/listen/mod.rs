@@ -4,6 +4,7 @@
 //! before it was greeted, a connection that panics. So an error is waited out rather than returned, and
 //! every connection is a task of its own.
 
+mod cap;
 pub mod proxy_header;
 mod socket;
 #[cfg(test)]
@@ -28,6 +29,7 @@ use tokio_util::task::TaskTracker;
 use crate::clock::Clock;
 use crate::config::plan::Listen;
 use crate::message::{Peer, Remote};
+pub use cap::{Cap, Place};
 use socket::Listening;
 pub use socket::{Bound, bind, bind_all};
 
@@ -88,7 +90,7 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {}
 
 /// Accepts connections on one event loop until `stop` is cancelled. Each becomes a task in `connections`, by which its
-/// end can be awaited.
+/// end can be awaited, unless `on_connection` does not want it.
 ///
 /// # Errors
 /// When the socket cannot be given to this event loop.
@@ -100,7 +102,7 @@ pub async fn accept_loop<F, C>(
     on_connection: F,
 ) -> Result<(), Error>
 where
-    F: Fn(Stream, Arc<Peer>) -> C,
+    F: Fn(Stream, Arc<Peer>) -> Option<C>,
     C: Future<Output = ()> + Send + 'static,
 {
     let listener =
@@ -109,8 +111,10 @@ where
     let welcome = |(stream, remote, local)| {
         let serial = CONNECTIONS.fetch_add(1, Ordering::Relaxed) + 1;
         let peer = Arc::new(Peer::new(remote, local, serial, clock.now()));
-        // Boxed: an `async fn` keeps room for its argument beside what it makes of it.
-        connections.spawn(isolated(serial, Box::pin(on_connection(stream, peer))));
+        if let Some(connection) = on_connection(stream, peer) {
+            // Boxed: an `async fn` keeps room for its argument beside what it makes of it.
+            connections.spawn(isolated(serial, Box::pin(connection)));
+        }
     };
     let accepting = async {
         loop {

@@ -145,7 +145,7 @@ impl Rig {
             stop.clone(),
             move |stream, peer| {
                 seen.lock().push(peer);
-                async move {
+                Some(async move {
                     match stream {
                         Stream::Tcp(mut stream) => {
                             assert!(stream.nodelay().unwrap());
@@ -158,7 +158,7 @@ impl Rig {
                             stream.write_u8(byte).await.unwrap();
                         }
                     }
-                }
+                })
             },
         ));
         Self {

@@ -4,14 +4,17 @@
 //! it carries the requests of many.
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use http::HeaderMap;
 use parking_lot::Mutex;
 
 use super::proxied::Proxied;
-use super::{Client, Line, Remote};
+use super::real_ip;
+use super::{Client, Line, Phase, Remote};
 use crate::clock::Millis;
+use crate::config::plan::{RealIp, RealIpHeader};
 
 /// A client's connection.
 #[derive(Debug)]
@@ -27,6 +30,9 @@ pub struct Peer {
     /// What the road and the connection tell each other.
     pub line: Line,
     requests: AtomicU64,
+    // When its last request was over.
+    rested: AtomicU64,
+    leaving: AtomicBool,
     // What its PROXY header said.
     proxied: OnceLock<Box<Proxied>>,
     // Whom a trusted proxy named last: it often is the same again.
@@ -64,6 +70,8 @@ impl Peer {
             opened,
             line: Line::new(),
             requests: AtomicU64::new(0),
+            rested: AtomicU64::new(0),
+            leaving: AtomicBool::new(false),
             proxied: OnceLock::new(),
             named: Mutex::new(None),
         }
@@ -79,6 +87,37 @@ impl Peer {
         self.requests.load(Ordering::Relaxed)
     }
 
+    /// A request is over, now.
+    pub fn rest(&self, now: Millis) {
+        self.rested.store(now.0, Ordering::Relaxed);
+    }
+
+    /// Since when it has had nothing to do; `None` while it has.
+    pub fn idle_since(&self) -> Option<Millis> {
+        match self.line.phase() {
+            Phase::Idle => Some(Millis(self.rested.load(Ordering::Relaxed))),
+            // It has not said a word yet.
+            Phase::Head if self.line.received() == 0 => Some(self.opened),
+            Phase::Busy | Phase::Head => None,
+        }
+    }
+
+    /// Asks it to close if it is idle: somebody else needs the place.
+    pub fn ask_to_leave(&self) {
+        self.leaving.store(true, Ordering::Relaxed);
+        self.line.wake();
+    }
+
+    /// Whether it was asked to leave.
+    pub fn is_asked_to_leave(&self) -> bool {
+        self.leaving.load(Ordering::Relaxed)
+    }
+
+    /// It does not leave; whether it had been asked to.
+    pub fn stay(&self) -> bool {
+        self.leaving.swap(false, Ordering::Relaxed)
+    }
+
     /// What stands before its first byte: a PROXY header.
     pub fn set_proxied(&self, proxied: Proxied) {
         // A connection begins once.
@@ -88,6 +127,19 @@ impl Peer {
     /// What its PROXY header said, if it had one that says anything.
     pub fn proxied(&self) -> Option<&Proxied> {
         self.proxied.get().map(|proxied| &**proxied)
+    }
+
+    /// Whom its PROXY header names, if `rule` wants to know it from there and trusts the other end.
+    pub fn introduced_by(&self, rule: &RealIp) -> Option<SocketAddr> {
+        let asked = rule.header == RealIpHeader::ProxyProtocol;
+        real_ip::find(rule, self, &HeaderMap::new())
+            .flatten()
+            .filter(|_| asked)
+    }
+
+    /// Whether `rule` trusts the other end to name others.
+    pub fn is_trusted_by(&self, rule: &RealIp) -> bool {
+        real_ip::trusts(rule, self.client.ip())
     }
 
     /// Somebody else whose request comes over this connection.

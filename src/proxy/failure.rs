@@ -115,7 +115,7 @@ impl Failure {
 fn upstream_status(error: &upstream::Error) -> StatusCode {
     match error {
         upstream::Error::Client(_) => match error.client_fault() {
-            Some(upload::Error::Paused) => StatusCode::REQUEST_TIMEOUT,
+            Some(upload::Error::Paused | upload::Error::Slow) => StatusCode::REQUEST_TIMEOUT,
             Some(upload::Error::TooLarge) => StatusCode::PAYLOAD_TOO_LARGE,
             Some(upload::Error::Broken(_)) | None => StatusCode::BAD_REQUEST,
         },

@@ -15,7 +15,7 @@ use hyper::body::Incoming;
 
 pub use live::Live;
 
-use crate::clock::Clock;
+use crate::clock::{Clock, Least};
 use crate::config::plan::{Action, Forward};
 use crate::message::target::Target;
 use crate::message::{Body, Exchange, Peer, Upload, headers};
@@ -132,7 +132,9 @@ impl Proxy {
         match (&site.plan.action, &site.upstream) {
             (Action::Forward(forward), Some(upstream)) => {
                 let upload = unread.take().map_or_else(Upload::none, |incoming| {
-                    Upload::new(incoming, site.plan.max_body, site.plan.timeouts.body)
+                    let timeouts = &site.plan.timeouts;
+                    let least = Least(timeouts.body_min_rate);
+                    Upload::new(incoming, site.plan.max_body, timeouts.body, least)
                 });
                 visit.progress = upload.progress();
                 self.forward(visit, forward, upstream, upload).await

@@ -1,7 +1,6 @@
 //! What a location means on the road: its limits, who may come in, and where its answers come from.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use http::{Response, StatusCode};
 
@@ -36,12 +35,7 @@ impl Site {
 
     /// Puts this location's timeouts in force on the client's connection.
     pub(super) fn apply_timeouts(&self, peer: &Peer) {
-        let timeouts = &self.plan.timeouts;
-        peer.line.set_timeouts(
-            timeouts.keepalive.unwrap_or(Duration::ZERO),
-            timeouts.send,
-            timeouts.lingering,
-        );
+        peer.line.set_timeouts(&self.plan.timeouts);
     }
 
     /// Whether `allow` and `deny` let this client in.

@@ -63,7 +63,9 @@ impl Visit {
             return;
         }
         let exchange = &mut self.exchange;
-        exchange.ended = Some(self.clock.now());
+        let now = self.clock.now();
+        exchange.ended = Some(now);
+        exchange.peer.rest(now);
         if let Some(progress) = &self.progress {
             exchange.body_received = progress.received();
             if !progress.ended() {

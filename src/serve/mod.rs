@@ -86,11 +86,7 @@ pub async fn connection<H: Handler>(
     stop: CancellationToken,
 ) {
     let timeouts = settings.timeouts;
-    peer.line.set_timeouts(
-        timeouts.keepalive.unwrap_or_default(),
-        timeouts.send,
-        timeouts.lingering,
-    );
+    peer.line.set_timeouts(&timeouts);
     let mut stream = Stream::new(socket.into(), Arc::clone(&peer), timeouts.header);
     let mut cancelled = pin!(stop.cancelled());
     let mut last_call = Deadline::default();

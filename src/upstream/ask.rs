@@ -110,6 +110,7 @@ pub(super) async fn ask(
 
 /// Writes a failure to the log, with what is known of the request it befell.
 pub(super) fn report(error: &Error, upstream: &str, exchange: &Exchange) {
+    error.count();
     let client = exchange.client().text();
     let server = &*exchange.server().name;
     let (method, uri) = (&exchange.head.method, &exchange.head.uri);

@@ -148,6 +148,7 @@ impl Download {
     /// It ends here, too early.
     fn fail(&mut self, error: Error) -> Error {
         self.stop();
+        error.count();
         if let Some(source) = self.source.take() {
             let (client, upstream) = (self.caller.text(), &*source.lease.name);
             if let Error::Client(_) = error {

@@ -43,7 +43,8 @@ pub(super) fn find(rule: &RealIp, peer: &Peer, headers: &HeaderMap) -> Option<Op
     })
 }
 
-fn trusts(rule: &RealIp, address: Option<IpAddr>) -> bool {
+/// Whether this address may say who the client is; `None` is a unix socket.
+pub(super) fn trusts(rule: &RealIp, address: Option<IpAddr>) -> bool {
     rule.from.iter().any(|network| network.contains(address))
 }
 
