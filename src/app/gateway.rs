@@ -12,9 +12,9 @@ use tokio_util::task::TaskTracker;
 use crate::clock::Clock;
 use crate::config::plan::{Plan, RealIp, RealIpHeader};
 use crate::listen::{self, Bound, Cap, Place, proxy_header};
-use crate::message::{Body, Peer};
+use crate::message::{Body, NoAnswer, Peer};
 use crate::proxy::{Live, Proxy};
-use crate::serve::{self, Closed, Handler, Settings, Socket};
+use crate::serve::{self, Handler, Settings, Socket};
 use crate::telemetry::{COUNTERS, ProxyHeader};
 use crate::upstream::Download;
 
@@ -186,12 +186,12 @@ async fn introduce(
 impl Handler for Gateway {
     type Body = Body<Download>;
 
-    async fn handle(
+    fn handle(
         &self,
         peer: Arc<Peer>,
         request: Request<Incoming>,
-    ) -> Result<Response<Self::Body>, Closed> {
-        self.proxy.handle(peer, request).await.map_err(|_| Closed)
+    ) -> impl Future<Output = Result<Response<Self::Body>, NoAnswer>> + Send {
+        self.proxy.handle(peer, request)
     }
 
     fn refused_head(&self, peer: &Peer, status: u16) {

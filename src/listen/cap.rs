@@ -291,9 +291,9 @@ mod tests {
             .iter()
             .map(|peer| cap.admit(&caps, peer, None))
             .collect();
-        for (peer, ended) in [(&peers[1], 500), (&peers[2], 400)] {
+        for (peer, asked) in [(&peers[1], 500), (&peers[2], 400)] {
+            peer.count_request(Millis(asked));
             peer.line.enter(Phase::Idle);
-            peer.rest(Millis(ended));
         }
         let fourth = cap.admit(&caps, &busy(4, 1000), None);
         assert!(fourth.is_some());

@@ -19,7 +19,7 @@ pub mod vars;
 pub use body::{Body, Tail};
 pub use client::{Client, Remote};
 pub use drain::drain;
-pub use exchange::{Attempt, Ending, Exchange, LimitStatus};
+pub use exchange::{Attempt, Ending, Exchange, LimitStatus, NoAnswer};
 pub use line::{Line, Phase};
 pub use peer::{Caller, Peer};
 pub use proxied::Proxied;

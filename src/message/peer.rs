@@ -30,8 +30,8 @@ pub struct Peer {
     /// What the road and the connection tell each other.
     pub line: Line,
     requests: AtomicU64,
-    // When its last request was over.
-    rested: AtomicU64,
+    // When its last request came.
+    asked: AtomicU64,
     leaving: AtomicBool,
     // What its PROXY header said.
     proxied: OnceLock<Box<Proxied>>,
@@ -70,7 +70,7 @@ impl Peer {
             opened,
             line: Line::new(),
             requests: AtomicU64::new(0),
-            rested: AtomicU64::new(0),
+            asked: AtomicU64::new(0),
             leaving: AtomicBool::new(false),
             proxied: OnceLock::new(),
             named: Mutex::new(None),
@@ -78,7 +78,8 @@ impl Peer {
     }
 
     /// Counts one more request and says how many that makes.
-    pub fn count_request(&self) -> u64 {
+    pub fn count_request(&self, now: Millis) -> u64 {
+        self.asked.store(now.0, Ordering::Relaxed);
         self.requests.fetch_add(1, Ordering::Relaxed) + 1
     }
 
@@ -87,15 +88,10 @@ impl Peer {
         self.requests.load(Ordering::Relaxed)
     }
 
-    /// A request is over, now.
-    pub fn rest(&self, now: Millis) {
-        self.rested.store(now.0, Ordering::Relaxed);
-    }
-
-    /// Since when it has had nothing to do; `None` while it has.
+    /// When a connection that has nothing to do had something to do last; `None` while it has.
     pub fn idle_since(&self) -> Option<Millis> {
         match self.line.phase() {
-            Phase::Idle => Some(Millis(self.rested.load(Ordering::Relaxed))),
+            Phase::Idle => Some(Millis(self.asked.load(Ordering::Relaxed))),
             // It has not said a word yet.
             Phase::Head if self.line.received() == 0 => Some(self.opened),
             Phase::Busy | Phase::Head => None,

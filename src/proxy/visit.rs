@@ -63,9 +63,6 @@ impl Visit {
             return;
         }
         let exchange = &mut self.exchange;
-        let now = self.clock.now();
-        exchange.ended = Some(now);
-        exchange.peer.rest(now);
         if let Some(progress) = &self.progress {
             exchange.body_received = progress.received();
             if !progress.ended() {
@@ -80,7 +77,7 @@ impl Visit {
         if exchange.status.is_none() && ending == Ending::Aborted {
             exchange.status = StatusCode::from_u16(CLIENT_CLOSED).ok();
         }
-        self.live.conclude(exchange);
+        self.live.conclude(exchange, &self.clock);
         self.permit = None;
     }
 }

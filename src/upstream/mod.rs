@@ -125,8 +125,9 @@ impl Upstream {
             match tried {
                 Ok(answer) if !moves_on => {
                     self.balance.succeeded(&pick);
-                    let caller = exchange.caller();
-                    return Ok(Download::begin(answer, pick.lease, forward, clock, caller));
+                    return Ok(Download::begin(
+                        answer, pick.lease, forward, clock, exchange,
+                    ));
                 }
                 Ok(_) if failure.is_fault() => self.blame(&pick, now),
                 Ok(_) => self.balance.succeeded(&pick),

@@ -81,8 +81,7 @@ async fn ours(method: Method, pieces: Vec<Vec<u8>>) -> Outcome {
     match called.await {
         Ok(answer) => {
             let lease = road.upstream.backends()[0].lease();
-            let caller = road.exchange.caller();
-            let begun = Download::begin(answer, lease, &road.forward, &road.clock, caller);
+            let begun = Download::begin(answer, lease, &road.forward, &road.clock, &road.exchange);
             Outcome::of(begun).await
         }
         Err(_) => Outcome::Refused,
