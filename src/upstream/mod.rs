@@ -21,6 +21,7 @@ mod framing;
 pub mod fuzzing;
 mod http1;
 mod interim;
+mod introduction;
 mod pool;
 mod retry;
 mod wire;

@@ -41,16 +41,6 @@ impl Compiler<'_> {
             }
         }
         let header = given(levels, |real_ip| &real_ip.header);
-        if let Some(header) = header
-            && !is_name(&header.value.text)
-        {
-            let sentence = format!("`{}` is not the name of a header", header.value.text);
-            self.complain_with(
-                header.span,
-                sentence,
-                "expected for example `X-Forwarded-For`, or `proxy_protocol`",
-            );
-        }
         Some(RealIp {
             from: networks,
             header: header_of(header),
@@ -59,12 +49,24 @@ impl Compiler<'_> {
         .filter(|real_ip| !real_ip.from.is_empty())
     }
 
-    /// Warns of a `real_ip` that has no effect.
-    pub(super) fn warn_of_idle_real_ip(&mut self, levels: Levels<'_>) {
-        let Some(own) = levels.iter().next().and_then(|level| level.real_ip.get()) else {
-            return;
-        };
-        if given(levels, |real_ip| &real_ip.from).is_none() {
+    /// Complains about headers that are none, and warns of a `real_ip` that has no effect.
+    pub(super) fn check_real_ip(&mut self, levels: Levels<'_>) {
+        for real_ip in levels.iter().filter_map(|level| level.real_ip.value()) {
+            if let Some(header) = real_ip.header.get()
+                && HeaderName::try_from(&header.value.text).is_err()
+            {
+                let sentence = format!("`{}` is not the name of a header", header.value.text);
+                self.complain_with(
+                    header.span,
+                    sentence,
+                    "expected for example `X-Forwarded-For`, or `proxy_protocol`",
+                );
+            }
+        }
+        let innermost = levels.iter().find_map(|level| level.real_ip.get());
+        if let Some(own) = innermost
+            && given(levels, |real_ip| &real_ip.from).is_none()
+        {
             self.warn(
                 own.span,
                 "`real_ip` without `from` believes nobody",
@@ -118,10 +120,6 @@ fn given<'a, T: 'a>(
         .iter()
         .filter_map(|level| level.real_ip.value())
         .find_map(|real_ip| pick(real_ip).get())
-}
-
-fn is_name(text: &str) -> bool {
-    HeaderName::try_from(text).is_ok()
 }
 
 fn header_of(given: Option<&Spanned<Text>>) -> RealIpHeader {

@@ -192,7 +192,7 @@ impl Compiler<'_> {
         let header = self.some_time(header, 60);
         let outer = [&server.settings, &config.settings];
         let timeouts = self.client_timeouts(Levels(&outer), header);
-        self.warn_of_idle_real_ip(Levels(&outer));
+        self.check_real_ip(Levels(&outer));
         let own = Does {
             pass: &server.proxy_pass,
             answer: &server.r#return,
@@ -245,7 +245,7 @@ impl Compiler<'_> {
             };
             let mut site = self.site(Levels(&inner), does, rule, timeouts);
             if location.value.settings.real_ip.get().is_some() {
-                self.warn_of_idle_real_ip(Levels(&inner));
+                self.check_real_ip(Levels(&inner));
                 site.real_ip = self.real_ip(Levels(&inner));
             }
             locations.extend(given.map(|path| Location { path, site }));

@@ -76,7 +76,7 @@ fn listed(line: &[u8]) -> impl Iterator<Item = Option<SocketAddr>> {
         let line = rest.take()?;
         let separates = |byte: &u8| matches!(byte, b' ' | b',');
         let end = line.iter().rposition(|byte| !separates(byte));
-        let line = &line[..end.map_or(line.len().min(1), |end| end + 1)];
+        let line = &line[..end.map_or_else(|| line.len().min(1), |end| end + 1)];
         let start = line
             .iter()
             .rposition(separates)

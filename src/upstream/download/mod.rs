@@ -22,7 +22,7 @@ use super::error::Error;
 use super::http1::Reading;
 use super::pool;
 use crate::clock::Clock;
-use crate::config::plan::Forward;
+use crate::config::plan::{Forward, SendProxy};
 use crate::message::Exchange;
 
 /// An answer's body.
@@ -64,7 +64,8 @@ impl Download {
             came,
         } = answer;
         let mut reading = std::mem::replace(&mut head.reading, Reading::nothing());
-        let reusable = head.reusable && heard;
+        let shared = forward.proxy_protocol == SendProxy::Off;
+        let reusable = head.reusable && heard && shared;
         if sending.is_none()
             && let Some(bytes) = reading.take_all(&mut wire.read)
         {
