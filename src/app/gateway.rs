@@ -198,8 +198,13 @@ impl Handler for Gateway {
         if let Ok(status) = StatusCode::from_u16(status) {
             COUNTERS.refuse_head(status);
         }
+        let plan = Arc::clone(&self.live.load().plan);
+        let introduced = self
+            .rule_of_introduction(&plan, peer)
+            .and_then(|rule| peer.introduced_by(rule))
+            .map(|client| client.ip().to_string());
         tracing::info!(
-            client = peer.text(),
+            client = introduced.as_deref().unwrap_or(peer.text()),
             status,
             "what a client sent was not a request"
         );
