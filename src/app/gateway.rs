@@ -204,7 +204,7 @@ impl Handler for Gateway {
             .and_then(|rule| peer.introduced_by(rule))
             .map(|client| client.ip().to_string());
         tracing::info!(
-            client = introduced.as_deref().unwrap_or(peer.text()),
+            client = introduced.as_deref().unwrap_or_else(|| peer.text()),
             status,
             "what a client sent was not a request"
         );
