@@ -15,7 +15,7 @@ pub(super) async fn open(
     backend: &Backend,
     timeout: Duration,
     first: &[u8],
-) -> Result<Wire, Error> {
+) -> Result<Box<Wire>, Error> {
     let connecting = async {
         let mut socket = connect(&backend.address).await?;
         match &mut socket {
