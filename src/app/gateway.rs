@@ -1,5 +1,6 @@
 //! One event loop: its own sockets, its own connections, nothing shared on the path but zones and plan.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::clock::Clock;
 use crate::config::plan::{Plan, RealIp, RealIpHeader};
-use crate::listen::{self, Bound, Cap, Place, proxy_header};
+use crate::listen::{self, Bound, Cap, Seat, proxy_header};
 use crate::message::{Body, NoAnswer, Peer};
 use crate::proxy::{Live, Proxy};
 use crate::serve::{self, Handler, Settings, Socket};
@@ -53,8 +54,8 @@ impl Loop {
                     connections.clone(),
                     self.stop.clone(),
                     move |stream, peer| {
-                        let place = gateway.admit(&peer)?;
-                        Some(gateway.clone().serve(stream, peer, place, stop.clone()))
+                        let seat = gateway.admit(&peer)?;
+                        Some(gateway.clone().serve(stream, peer, seat, stop.clone()))
                     },
                 );
                 acceptors.spawn(async move {
@@ -92,7 +93,7 @@ struct Gateway {
 
 impl Gateway {
     /// A place for a connection, unless there are enough.
-    fn admit(&self, peer: &Arc<Peer>) -> Option<Place> {
+    fn admit(&self, peer: &Arc<Peer>) -> Option<Seat> {
         let plan = Arc::clone(&self.live.load().plan);
         let address = match self.rule_of_introduction(&plan, peer) {
             // It is not the proxy who connects; who does is known when its header has been read.
@@ -114,7 +115,7 @@ impl Gateway {
         self,
         mut stream: listen::Stream,
         peer: Arc<Peer>,
-        mut place: Place,
+        mut seat: Seat,
         stop: CancellationToken,
     ) {
         let plan = Arc::clone(&self.live.load().plan);
@@ -123,12 +124,12 @@ impl Gateway {
         let _active = COUNTERS.connect();
         if listener.proxy_protocol {
             let reading = introduce(&mut stream, &peer, settings.timeouts.header, &stop);
-            if place.hold(reading).await != Some(true) {
+            if seat.hold(pin!(reading)).await != Some(true) {
                 return;
             }
             if let Some(rule) = self.rule_of_introduction(&plan, &peer) {
                 let client = peer.introduced_by(rule).map(|client| client.ip());
-                if !place.counts_for(&plan.caps, client) {
+                if !seat.counts_for(&plan.caps, client) {
                     return;
                 }
             }
@@ -140,7 +141,7 @@ impl Gateway {
             listen::Stream::Unix(stream) => Socket::from(stream),
         };
         let connection = serve::connection(socket, peer, settings, self, stop);
-        place.hold(connection).await;
+        seat.hold(pin!(connection)).await;
     }
 }
 

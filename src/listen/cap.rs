@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::future::{Future, poll_fn};
 use std::net::{IpAddr, Ipv6Addr};
-use std::pin::pin;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
@@ -41,7 +41,7 @@ struct Everybody {
 /// A connection's place, given back when dropped.
 // Not `Clone`: two owners of one place would give it back twice.
 #[derive(Debug)]
-pub struct Place {
+pub struct Seat {
     cap: Arc<Cap>,
     peer: Arc<Peer>,
     counted: bool,
@@ -56,19 +56,19 @@ impl Cap {
         caps: &Caps,
         peer: &Arc<Peer>,
         address: Option<IpAddr>,
-    ) -> Option<Place> {
-        let mut place = Place {
+    ) -> Option<Seat> {
+        let mut seat = Seat {
             cap: Arc::clone(self),
             peer: Arc::clone(peer),
             counted: false,
             address: None,
         };
         // First the address: nobody has to leave for somebody who may not stay.
-        if !place.counts_for(caps, address) {
+        if !seat.counts_for(caps, address) {
             return None;
         }
         let Some(most) = caps.all else {
-            return Some(place);
+            return Some(seat);
         };
         let most = most.get() as usize;
         if !self.everybody.lock().enter(peer, most) {
@@ -81,8 +81,8 @@ impl Cap {
             }
             return None;
         }
-        place.counted = true;
-        Some(place)
+        seat.counted = true;
+        Some(seat)
     }
 
     /// At most once a second.
@@ -92,7 +92,7 @@ impl Cap {
     }
 }
 
-impl Place {
+impl Seat {
     /// Counts the connection as one of this address; false if that has enough.
     #[must_use]
     pub fn counts_for(&mut self, caps: &Caps, address: Option<IpAddr>) -> bool {
@@ -121,20 +121,20 @@ impl Place {
     }
 
     /// Runs a connection, or a part of it, to its end; `None` if it was idle and its place is wanted.
-    pub async fn hold<T>(&self, connection: impl Future<Output = T>) -> Option<T> {
-        let mut connection = pin!(connection);
-        if !self.counted {
-            return Some(connection.await);
-        }
-        let mut known = false;
-        poll_fn(|context| {
+    // Pinned by the caller: an `async fn` would keep room for it twice.
+    pub fn hold<T>(
+        &self,
+        mut connection: Pin<&mut impl Future<Output = T>>,
+    ) -> impl Future<Output = Option<T>> {
+        let mut known = !self.counted;
+        poll_fn(move |context| {
             if !std::mem::replace(&mut known, true) {
                 self.peer.line.driven_by(context.waker());
             }
             if let Poll::Ready(done) = connection.as_mut().poll(context) {
                 return Poll::Ready(Some(done));
             }
-            if !self.peer.is_asked_to_leave() {
+            if !self.counted || !self.peer.is_asked_to_leave() {
                 return Poll::Pending;
             }
             if self.peer.idle_since().is_some() {
@@ -145,11 +145,10 @@ impl Place {
             self.cap.everybody.lock().stay(&self.peer);
             Poll::Pending
         })
-        .await
     }
 }
 
-impl Drop for Place {
+impl Drop for Seat {
     fn drop(&mut self) {
         if self.counted {
             self.cap.everybody.lock().leave(&self.peer);
@@ -228,6 +227,7 @@ const REST: std::time::Duration = std::time::Duration::from_millis(50);
 mod tests {
     use std::net::SocketAddr;
     use std::num::NonZeroU32;
+    use std::pin::pin;
 
     use super::*;
     use crate::message::{Phase, Remote};
@@ -305,16 +305,18 @@ mod tests {
         let mut places = places.into_iter().flatten();
         let (_first, second, third) = (places.next(), places.next(), places.next());
         let third = third.unwrap();
-        let mut staying = pin!(third.hold(std::future::pending::<()>()));
+        let forever = pin!(std::future::pending::<()>());
+        let mut staying = pin!(third.hold(forever));
         assert!(poll_once(staying.as_mut()).await.is_pending());
         assert!(!peers[2].is_asked_to_leave());
         assert!(cap.admit(&caps, &busy(5, 1000), None).is_some());
         let second = second.unwrap();
-        let mut leaving = pin!(second.hold(std::future::pending::<()>()));
+        let forever = pin!(std::future::pending::<()>());
+        let mut leaving = pin!(second.hold(forever));
         assert_eq!(poll_once(leaving.as_mut()).await, Poll::Ready(None));
     }
 
-    async fn poll_once<F: Future>(mut future: std::pin::Pin<&mut F>) -> Poll<F::Output> {
+    async fn poll_once<F: Future>(mut future: Pin<&mut F>) -> Poll<F::Output> {
         poll_fn(|context| Poll::Ready(future.as_mut().poll(context))).await
     }
 

@@ -29,7 +29,7 @@ use tokio_util::task::TaskTracker;
 use crate::clock::Clock;
 use crate::config::plan::Listen;
 use crate::message::{Peer, Remote};
-pub use cap::{Cap, Place};
+pub use cap::{Cap, Seat};
 use socket::Listening;
 pub use socket::{Bound, bind, bind_all};
 

@@ -152,12 +152,12 @@ impl Exchange {
 
     /// Takes the word of a proxy for who asks, if `rule` trusts it and nobody was named before.
     pub fn identify(&mut self, rule: &RealIp) {
-        let Some(found) = real_ip::find(rule, &self.peer, &self.head.headers) else {
-            return;
-        };
-        self.trusted = true;
+        let found = real_ip::find(rule, &self.peer, &self.head.headers);
+        // Of two rules the location's decides what else is believed.
+        self.trusted = found.is_some();
         if self.named.is_none() {
-            self.named = found.map(|address| self.peer.speaks_for(address));
+            let address = found.flatten();
+            self.named = address.map(|address| self.peer.speaks_for(address));
         }
     }
 

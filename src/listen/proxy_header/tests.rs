@@ -185,6 +185,15 @@ async fn an_early_end_is_no_header() {
     assert!(matches!(read, Err(Error::Broken(_))), "{read:?}");
 }
 
+/// How much of these bytes somebody reads who asks for no more than the parser wants.
+fn stepwise(bytes: &[u8]) -> usize {
+    let mut read = 0;
+    while let Ok(Found::Part { wanted }) = parse(&bytes[..read]) {
+        read = wanted;
+    }
+    read
+}
+
 proptest! {
     /// Cut anywhere, a header asks for no more than is left of it, and for something.
     #[test]
@@ -206,11 +215,22 @@ proptest! {
 
     #[test]
     fn anything_may_come(bytes: Vec<u8>) {
-        for beginning in [&b""[..], b"PROXY ", b"PROXY TCP4 ", b"\r\n\r\n\0\r\nQUIT\n\x21\x11"] {
-            let bytes = [beginning, &bytes].concat();
+        for (beginning, end) in [
+            (&b""[..], &b""[..]),
+            (b"PROXY ", b"\r\n"),
+            (b"PROXY UNKNOWN ", b"\r\n"),
+            (b"PROXY TCP4 1.1.1.1 2.2.2.2 ", b" 1 2\r\n"),
+            (b"PROXY TCP4 1.1.1.1 2.2.2.2 1 2\r\n", b""),
+            (b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c", b"0123456789ab"),
+            (b"\r\n\r\n\0\r\nQUIT\n\x21", b""),
+        ] {
+            let bytes = [beginning, &bytes, end].concat();
             match parse(&bytes) {
                 Ok(Found::Part { wanted }) => prop_assert!(wanted > bytes.len() && wanted <= 4096),
-                Ok(Found::Whole { length, .. }) => prop_assert!(length <= bytes.len()),
+                Ok(Found::Whole { length, .. }) => {
+                    prop_assert!(length <= bytes.len());
+                    prop_assert_eq!(stepwise(&bytes), length, "not a byte too many");
+                }
                 Err(_) => {}
             }
         }
