@@ -8,7 +8,9 @@ use super::Compiler;
 use super::sites::Levels;
 use crate::config::decode::{Field, Spanned, Text};
 use crate::config::model;
-use crate::config::plan::{Caps, Network, RealIp, RealIpHeader, SetHeader, Template, Variable};
+use crate::config::plan::{
+    Caps, Listener, Network, RealIp, RealIpHeader, SetHeader, Template, Variable,
+};
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
@@ -72,6 +74,26 @@ impl Compiler<'_> {
                 "`real_ip` without `from` believes nobody",
                 "name the proxies that stand before weir, as in `from: 10.0.0.0/8`",
             );
+        }
+    }
+
+    /// Warns of a `real_ip` that waits for PROXY headers where no listener reads any.
+    pub(super) fn warn_of_no_proxy_header(&mut self, listeners: &[Listener]) {
+        if listeners.iter().any(|listener| listener.proxy_protocol) {
+            return;
+        }
+        let config = self.config;
+        let servers = config.servers.value().map_or(&[][..], |list| &list.0);
+        let levels = servers.iter().map(|server| &server.value.settings);
+        for level in levels.chain([&config.settings]) {
+            let header = level.real_ip.value().and_then(|it| it.header.get());
+            if let Some(header) = header.filter(|it| it.value.text == "proxy_protocol") {
+                self.warn(
+                    header.span,
+                    "no listener expects a PROXY header",
+                    "say so where it does: `listen: { address: …, proxy_protocol: true }`",
+                );
+            }
         }
     }
 }

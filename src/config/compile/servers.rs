@@ -55,6 +55,7 @@ impl Compiler<'_> {
                 listener.default_server = first.copied().unwrap_or(0);
             }
         }
+        self.warn_of_no_proxy_header(&gathered.listeners);
         (servers, gathered.listeners)
     }
 
