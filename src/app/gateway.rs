@@ -111,6 +111,13 @@ impl Gateway {
         Some(rule).filter(|rule| asked && peer.is_trusted_by(rule))
     }
 
+    /// What holds before a request is known: its listener's default server's.
+    fn settings(&self) -> Settings {
+        let live = self.live.load();
+        let listener = &live.plan.listeners[self.listener];
+        Settings::from(&live.plan.servers[listener.default_server])
+    }
+
     async fn serve(
         self,
         mut stream: listen::Stream,
@@ -118,30 +125,42 @@ impl Gateway {
         mut seat: Seat,
         stop: CancellationToken,
     ) {
-        let plan = Arc::clone(&self.live.load().plan);
-        let listener = &plan.listeners[self.listener];
-        let settings = Settings::from(&plan.servers[listener.default_server]);
         let _active = COUNTERS.connect();
-        if listener.proxy_protocol {
-            let reading = introduce(&mut stream, &peer, settings.timeouts.header, &stop);
-            if seat.hold(pin!(reading)).await != Some(true) {
+        if self.live.load().plan.listeners[self.listener].proxy_protocol {
+            // Boxed: most listeners have no use for it, and every connection would keep room.
+            let introduced = Box::pin(self.introduced(&mut stream, &mut seat, &stop));
+            if !introduced.await {
                 return;
             }
-            if let Some(rule) = self.rule_of_introduction(&plan, &peer) {
-                let client = peer.introduced_by(rule).map(|client| client.ip());
-                if !seat.counts_for(&plan.caps, client) {
-                    return;
-                }
-            }
         }
-        // The connection may outlive its plan.
-        drop(plan);
+        let settings = self.settings();
         let socket = match stream {
             listen::Stream::Tcp(stream) => Socket::from(stream),
             listen::Stream::Unix(stream) => Socket::from(stream),
         };
         let connection = serve::connection(socket, peer, settings, self, stop);
         seat.hold(pin!(connection)).await;
+    }
+
+    /// Reads a connection's PROXY header and counts it for whom that names; false if it has to end.
+    async fn introduced(
+        &self,
+        stream: &mut listen::Stream,
+        seat: &mut Seat,
+        stop: &CancellationToken,
+    ) -> bool {
+        let peer = Arc::clone(seat.peer());
+        let timeout = self.settings().timeouts.header;
+        let reading = pin!(introduce(stream, &peer, timeout, stop));
+        if seat.hold(reading).await != Some(true) {
+            return false;
+        }
+        let plan = Arc::clone(&self.live.load().plan);
+        let rule = self.rule_of_introduction(&plan, &peer);
+        rule.is_none_or(|rule| {
+            let client = peer.introduced_by(rule).map(|client| client.ip());
+            seat.counts_for(&plan.caps, client)
+        })
     }
 }
 

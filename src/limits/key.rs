@@ -134,7 +134,7 @@ fn mask(variable: &Variable, client: &Client, masked: Ipv6Addr, out: &mut Vec<u8
     if &out[start..] == client.binary() {
         out.truncate(start);
         out.extend_from_slice(&masked.octets());
-    } else if &out[start..] == client.text().as_bytes() {
+    } else if &out[start..] == client.as_bytes() {
         out.truncate(start);
         write!(out, "{masked}").expect("a vector takes everything");
     }

@@ -93,6 +93,12 @@ impl Cap {
 }
 
 impl Seat {
+    /// Whose it is.
+    #[must_use]
+    pub fn peer(&self) -> &Arc<Peer> {
+        &self.peer
+    }
+
     /// Counts the connection as one of this address; false if that has enough.
     #[must_use]
     pub fn counts_for(&mut self, caps: &Caps, address: Option<IpAddr>) -> bool {

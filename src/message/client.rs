@@ -87,7 +87,13 @@ impl Client {
     /// `$remote_addr`
     #[must_use]
     pub fn text(&self) -> &str {
-        std::str::from_utf8(self.text.as_slice()).unwrap_or_default()
+        std::str::from_utf8(self.as_bytes()).unwrap_or_default()
+    }
+
+    /// The same for those who only pass it on.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        self.text.as_slice()
     }
 
     /// `$binary_remote_addr`

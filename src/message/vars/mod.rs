@@ -65,7 +65,7 @@ pub fn append(variable: &Variable, exchange: &Exchange, out: &mut Vec<u8>) -> bo
         Variable::ProxyProtocolTlv(tlv) => connection::tlv(exchange, *tlv, out),
         Variable::RealipRemoteAddr => text(out, exchange.peer.text()),
         Variable::RealipRemotePort => connection::port(&exchange.peer.client, out),
-        Variable::RemoteAddr => text(out, exchange.client().text()),
+        Variable::RemoteAddr => text(out, exchange.client().as_bytes()),
         Variable::RemotePort => connection::port(exchange.client(), out),
         Variable::RemoteUser => request::user(head, out),
         Variable::Request => request::line(head, out),
