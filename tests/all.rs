@@ -5,6 +5,7 @@
 mod admin;
 mod config_cli;
 mod config_errors;
+mod connections;
 mod demo;
 mod failures;
 mod house;
