@@ -8,6 +8,7 @@ mod config_errors;
 mod connections;
 mod demo;
 mod failures;
+mod growth;
 mod house;
 mod instructions;
 mod limit_conn;
