@@ -1,5 +1,6 @@
 //! What can be said about one HTTP message: the common vocabulary of the rooms above.
 
+mod address;
 pub mod answer;
 pub mod body;
 pub mod drain;

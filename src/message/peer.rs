@@ -5,7 +5,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::Line;
+use super::{Line, address};
 use crate::clock::Millis;
 
 /// A client's connection.
@@ -46,7 +46,7 @@ impl Peer {
             Remote::Unix => Remote::Unix,
         };
         let (text, binary): (Box<str>, _) = match remote {
-            Remote::Ip(address) => (address.ip().to_string().into(), binary(address.ip())),
+            Remote::Ip(address) => (address::text(address.ip()), binary(address.ip())),
             // nginx's text for both variables: all who come over a unix socket share one key.
             Remote::Unix => ("unix:".into(), padded(b"unix:")),
         };
