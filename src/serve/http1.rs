@@ -170,15 +170,15 @@ impl Rest {
 }
 
 /// The beginning of a request in what was read after the last one; line ends before it are nobody's.
-fn begun(read: Bytes, ahead: &[u8]) -> Bytes {
-    let mut word = if ahead.is_empty() {
-        read
-    } else {
-        [&read, ahead].concat().into()
-    };
-    let empty = word.iter().take_while(|byte| matches!(byte, b'\r' | b'\n'));
-    let empty = empty.count();
-    word.split_off(empty)
+fn begun(mut read: Bytes, ahead: &[u8]) -> Bytes {
+    if !ahead.is_empty() {
+        read = [&read, ahead].concat().into();
+    }
+    match read.iter().position(|byte| !matches!(byte, b'\r' | b'\n')) {
+        Some(start) => read.slice(start..),
+        // Not an empty piece of it, which would hold all of hyper's buffer.
+        None => Bytes::new(),
+    }
 }
 
 /// A connection that hyper has; counted for each event loop.
