@@ -60,14 +60,16 @@ impl<V> Table<V> {
         }
     }
 
+    /// The slot a key's value stands in, most likely where it last stood.
+    pub(super) fn slot_again(&self, key: &Key) -> Option<usize> {
+        match self.entries.get(key.slot as usize) {
+            Some(entry) if entry.key == key.packed => Some(key.slot as usize),
+            _ => self.slot(key),
+        }
+    }
+
     /// The slot a key's value stands in.
     pub(super) fn slot(&self, key: &Key) -> Option<usize> {
-        let last = key.slot as usize;
-        if let Some(entry) = self.entries.get(last)
-            && entry.key == key.packed
-        {
-            return Some(last);
-        }
         self.index
             .find(key.hash, |&slot| {
                 self.entries[slot as usize].key == key.packed

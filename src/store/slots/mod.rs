@@ -372,7 +372,7 @@ impl Shard {
 
     /// One place less; or, if somebody in line may have it, as many as before.
     fn give_back(&mut self, key: &Key, seeds: &Seeds) -> Option<Waiting> {
-        let slot = self.table.slot(key)?;
+        let slot = self.table.slot_again(key)?;
         let active = self.table.value_mut(slot);
         active.places -= 1;
         if let Some(Line(line)) = active.line.as_deref_mut() {
