@@ -9,6 +9,7 @@
 use std::sync::LazyLock;
 
 use super::sip::Sip;
+use super::work;
 
 /// The secret of a zone's hashes.
 #[derive(Debug, Clone, Copy)]
@@ -60,6 +61,7 @@ impl Seeds {
 
     /// Where to look for it; can be had again from what is stored, because a growing table has to.
     pub(super) fn hash(&self, packed: Packed) -> u64 {
+        work::count(1);
         let Packed([first, second]) = packed;
         if second.to_le_bytes()[7] == HASHED {
             // Already the output of a keyed hash.

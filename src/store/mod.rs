@@ -11,6 +11,7 @@ mod sip;
 pub mod slots;
 mod table;
 mod warning;
+mod work;
 pub mod zone;
 
 pub use key::Key;

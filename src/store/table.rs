@@ -9,6 +9,7 @@ use hashbrown::HashTable;
 
 use super::BYTES_PER_KEY;
 use super::key::{Key, Packed, Seeds};
+use super::work;
 
 #[derive(Debug)]
 pub(super) struct Table<V> {
@@ -105,6 +106,7 @@ impl<V> Table<V> {
             // By doubling, but exactly to the bound at last: doubling alone may end at twice of it.
             let target = (length * 2).clamp(SMALLEST, self.bound.max(SMALLEST));
             self.entries.reserve_exact(target - length);
+            work::count(length);
         }
         self.entries.push(Entry {
             key: key.packed,
