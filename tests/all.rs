@@ -3,8 +3,10 @@
 //! One binary for all of them, because linking costs more than running them.
 
 mod admin;
+mod clients;
 mod config_cli;
 mod config_errors;
+mod connections;
 mod demo;
 mod failures;
 mod growth;

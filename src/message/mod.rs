@@ -2,11 +2,14 @@
 
 pub mod answer;
 pub mod body;
+pub mod client;
 pub mod drain;
 pub mod exchange;
 pub mod headers;
 pub mod line;
 pub mod peer;
+pub mod proxied;
+mod real_ip;
 pub mod target;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -15,9 +18,11 @@ pub mod upload;
 pub mod vars;
 
 pub use body::{Body, Tail};
+pub use client::{Client, Remote};
 pub use drain::drain;
 pub use exchange::{Attempt, Ending, Exchange, LimitStatus, NoAnswer};
 pub use line::{Line, Phase};
-pub use peer::{Peer, Remote};
+pub use peer::{Caller, Peer};
+pub use proxied::Proxied;
 pub use tls::Tls;
 pub use upload::Upload;

@@ -3,6 +3,7 @@
 //! A table is built once from a plan and only read afterwards. It is generic in what it finds, so that it need not
 //! know the rooms that come after it on the road.
 
+mod expression;
 mod host;
 mod location;
 mod trie;
@@ -92,6 +93,7 @@ mod tests {
         let listener = |port, default_server| Listener {
             address: Listen::Tcp(([127, 0, 0, 1], port).into()),
             carrier: Carrier::Plain,
+            proxy_protocol: false,
             servers: vec![0, 1],
             default_server,
         };

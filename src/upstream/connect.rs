@@ -3,6 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
+use tokio::io::AsyncWriteExt as _;
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::Instant;
 
@@ -12,12 +13,27 @@ use super::wire::{Socket, Wire};
 use crate::config::plan::Forward;
 use crate::tls::Client;
 
-/// Connects to a backend.
-pub(super) async fn open(backend: &Backend, forward: &Forward) -> Result<Box<Wire>, Error> {
+/// Connects to a backend and says `first`, if anything: before the handshake, if there is one.
+pub(super) async fn open(
+    backend: &Backend,
+    forward: &Forward,
+    first: &[u8],
+) -> Result<Box<Wire>, Error> {
     let client = backend.tls(forward);
     let began = client.map(|_| Instant::now());
     let timeout = forward.connect_timeout;
-    let mut socket = tokio::time::timeout(timeout, connect(&backend.address))
+    let connecting = async {
+        let mut socket = connect(&backend.address).await?;
+        match &mut socket {
+            _ if first.is_empty() => {}
+            Socket::Tcp(socket) => socket.write_all(first).await?,
+            Socket::Unix(socket) => socket.write_all(first).await?,
+            // What was just connected is none of the others.
+            _ => {}
+        }
+        Ok(socket)
+    };
+    let mut socket = tokio::time::timeout(timeout, connecting)
         .await
         .map_err(|_| Error::Timeout(Stage::Connect))?
         .map_err(Error::Connect)?;

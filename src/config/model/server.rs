@@ -6,7 +6,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 
 use super::settings::{Connection, Settings};
 use super::tls::Tls;
-use super::values::{Flag, ListenAddress, NotYet};
+use super::values::{Flag, ListenAddress};
 use crate::config::decode::{Brief, Context, Decode, Field, HasBrief, List, Needed, Text, record};
 use crate::config::tree::{Kind, Node};
 
@@ -36,8 +36,8 @@ record! {
         address: Needed<ListenAddress>,
         /// Clients speak TLS here. Default: false.
         tls: Field<Flag>,
-        /// Not supported by this version, but for `false`.
-        proxy_protocol: Field<NotYet>,
+        /// Every connection begins with a PROXY header, version 1 or 2; `real_ip` says whether it is believed. Default: false.
+        proxy_protocol: Field<Flag>,
         /// This server answers for hosts that nobody claims on this address. Default: false.
         default_server: Field<Flag>,
     }

@@ -3,6 +3,7 @@
 //! A plan can only be made by `config::compile`, which refuses what does not fit, so the rooms
 //! above never meet an unknown zone or a rate of nothing. They refer to each other by index.
 
+mod client;
 mod limit;
 mod map;
 mod names;
@@ -15,6 +16,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+pub use client::{Caps, RealIp, RealIpHeader, SendProxy};
 pub use limit::{
     ConnRule, ConnZone, Delay, DryRun, Excess, LimitHeaders, LogLevel, OnEmptyKey, Override,
     OverrideKey, Queue, Rate, ReqRule, ReqZone,
@@ -25,7 +27,7 @@ pub use site::{
     Access, Action, ClientTimeouts, Forward, Network, NextUpstream, Return, ReturnBody, SetHeader,
     Site, Tries, Via,
 };
-pub use template::{Part, Ssl, Template, Variable};
+pub use template::{Part, Ssl, Template, Tlv, Variable};
 pub use tls::{
     Carrier, Certificate, Cipher, File, Protocol, ServerNameSent, SessionReuse, SessionTickets,
     Tls, UpstreamTls, Verify, VerifyClient,
@@ -43,6 +45,8 @@ pub struct Plan {
     pub log: Log,
     /// The listener for those who look in from outside.
     pub admin: Option<Admin>,
+    /// How many client connections may be open.
+    pub caps: Caps,
     /// `maps`: [`Variable::Map`] is an index into this.
     pub maps: Vec<Map>,
     /// `limit_req_zones`: [`ReqRule::zone`] is an index into this.
@@ -113,6 +117,8 @@ pub struct Listener {
     pub address: Listen,
     /// How its connections are carried.
     pub carrier: Carrier,
+    /// Whether every connection begins with a PROXY header.
+    pub proxy_protocol: bool,
     /// Those that name this address, in the file's order.
     pub servers: Vec<usize>,
     /// The one for a host nobody claims: the server marked `default_server`, else one without a name, else the first.
@@ -139,6 +145,8 @@ pub struct Server {
     pub timeouts: ClientTimeouts,
     /// What clients that come over TLS are met with; there for every server of a listener that speaks it.
     pub tls: Option<Tls>,
+    /// `real_ip`
+    pub real_ip: Option<RealIp>,
     /// Largest request head, `large_client_header_buffers` multiplied out.
     pub max_head: usize,
     /// Its locations in the file's order.

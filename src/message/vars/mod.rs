@@ -39,7 +39,7 @@ pub fn append(variable: &Variable, exchange: &Exchange, out: &mut Vec<u8>) -> bo
     match variable {
         Variable::Arg(name) => request::arg(head, name, out),
         Variable::Args => some(out, head.uri.query()),
-        Variable::BinaryRemoteAddr => text(out, exchange.peer.binary()),
+        Variable::BinaryRemoteAddr => text(out, exchange.client().binary()),
         Variable::BodyBytesSent => shown(out, exchange.body_sent),
         Variable::BytesSent => shown(out, connection::bytes_sent(exchange)),
         Variable::Connection => shown(out, exchange.peer.connection),
@@ -47,6 +47,7 @@ pub fn append(variable: &Variable, exchange: &Exchange, out: &mut Vec<u8>) -> bo
         Variable::ContentLength => field(&head.headers, &header::CONTENT_LENGTH, out),
         Variable::ContentType => field(&head.headers, &header::CONTENT_TYPE, out),
         Variable::Cookie(name) => request::cookie(head, name, out),
+        Variable::ForwardedFor => request::believed_forwarded_for(exchange, out),
         Variable::Host => text(out, request::host(exchange)),
         Variable::Hostname => text(out, &*connection::HOSTNAME),
         Variable::Http(name) => field(&head.headers, name, out),
@@ -59,8 +60,15 @@ pub fn append(variable: &Variable, exchange: &Exchange, out: &mut Vec<u8>) -> bo
         Variable::Pid => shown(out, std::process::id()),
         Variable::ProxyAddXForwardedFor => request::forwarded_for(exchange, out),
         Variable::ProxyHost => some(out, upstream::host(exchange)),
-        Variable::RemoteAddr => text(out, exchange.peer.text()),
-        Variable::RemotePort => connection::remote_port(&exchange.peer, out),
+        Variable::ProxyProtocolAddr => connection::proxied(exchange, |it| it.from.ip(), out),
+        Variable::ProxyProtocolPort => connection::proxied(exchange, |it| it.from.port(), out),
+        Variable::ProxyProtocolServerAddr => connection::proxied(exchange, |it| it.to.ip(), out),
+        Variable::ProxyProtocolServerPort => connection::proxied(exchange, |it| it.to.port(), out),
+        Variable::ProxyProtocolTlv(tlv) => connection::tlv(exchange, *tlv, out),
+        Variable::RealipRemoteAddr => text(out, exchange.peer.text()),
+        Variable::RealipRemotePort => connection::port(&exchange.peer.client, out),
+        Variable::RemoteAddr => text(out, exchange.client().as_bytes()),
+        Variable::RemotePort => connection::port(exchange.client(), out),
         Variable::RemoteUser => request::user(head, out),
         Variable::Request => request::line(head, out),
         Variable::RequestId => text(out, exchange.request_id()),
@@ -69,10 +77,7 @@ pub fn append(variable: &Variable, exchange: &Exchange, out: &mut Vec<u8>) -> bo
         Variable::RequestTime => time::taken(exchange, out),
         Variable::RequestUri => text(out, request::uri(head)),
         Variable::Scheme => text(out, tls::scheme(&exchange.peer)),
-        Variable::SentHttp(name) => {
-            let sent = exchange.sent_headers.as_deref();
-            sent.is_some_and(|sent| field(sent, name, out))
-        }
+        Variable::SentHttp(name) => sent(exchange, name, out),
         Variable::ServerAddr => connection::server_addr(&exchange.peer, out),
         Variable::ServerName => text(out, &*exchange.server().name),
         Variable::ServerPort => connection::server_port(&exchange.peer, out),
@@ -81,6 +86,7 @@ pub fn append(variable: &Variable, exchange: &Exchange, out: &mut Vec<u8>) -> bo
         Variable::Status => request::status(exchange, out),
         Variable::TimeIso8601 => time::iso8601(out),
         Variable::TimeLocal => time::local(out),
+        Variable::Trusted(name) => exchange.is_trusted() && field(&head.headers, name, out),
         Variable::UpstreamAddr => upstream::addresses(exchange, out),
         Variable::UpstreamConnectTime => upstream::times(exchange, |a| a.connect, out),
         Variable::UpstreamHeaderTime => upstream::times(exchange, |a| a.header, out),
@@ -121,6 +127,12 @@ fn shown(out: &mut Vec<u8>, value: impl fmt::Display) -> bool {
 
 fn formatted(out: &mut Vec<u8>, value: fmt::Arguments<'_>) -> bool {
     out.write_fmt(value).is_ok()
+}
+
+/// A header field of the answer, where those are kept.
+fn sent(exchange: &Exchange, name: &HeaderName, out: &mut Vec<u8>) -> bool {
+    let sent = exchange.sent_headers.as_deref();
+    sent.is_some_and(|sent| field(sent, name, out))
 }
 
 /// A header field; several lines of it are one list.
