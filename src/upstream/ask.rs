@@ -218,8 +218,8 @@ async fn connection(
 ) -> Result<(Box<Wire>, Over), Error> {
     if forward.proxy_protocol != SendProxy::Off {
         let first = introduction::of(exchange, forward.proxy_protocol);
-        let wire = connect::open(backend, forward, &first).await?;
-        return Ok((wire, Over::Fresh));
+        let opening = connect::open_with(backend, forward, &first);
+        return Ok((Box::pin(opening).await?, Over::Fresh));
     }
     let owner = backend.owner(forward);
     while over == Over::Kept
@@ -236,7 +236,7 @@ async fn connection(
         backend.count_reused();
         return Ok((wire, Over::Kept));
     }
-    let wire = connect::open(backend, forward, &[]).await?;
+    let wire = connect::open(backend, forward).await?;
     Ok((wire, Over::Fresh))
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::Instant;
+use tokio::time::error::Elapsed;
 
 use super::backend::{Address, Backend};
 use super::error::{Error, Stage};
@@ -13,19 +14,27 @@ use super::wire::{Socket, Wire};
 use crate::config::plan::Forward;
 use crate::tls::Client;
 
-/// Connects to a backend and says `first`, if anything: before the handshake, if there is one.
-pub(super) async fn open(
+/// Connects to a backend.
+pub(super) async fn open(backend: &Backend, forward: &Forward) -> Result<Box<Wire>, Error> {
+    if backend.tls(forward).is_some() {
+        return Box::pin(open_with(backend, forward, &[])).await;
+    }
+    let tried = tokio::time::timeout(forward.connect_timeout, connect(&backend.address)).await;
+    Ok(opened(backend, forward, connected(tried)?))
+}
+
+/// Connects to a backend, says `first`, and agrees with it if that is to be inside TLS.
+// Apart, and boxed by whoever needs it: every other request would keep room for it.
+pub(super) async fn open_with(
     backend: &Backend,
     forward: &Forward,
     first: &[u8],
 ) -> Result<Box<Wire>, Error> {
-    let client = backend.tls(forward);
-    let began = client.map(|_| Instant::now());
+    let began = Instant::now();
     let timeout = forward.connect_timeout;
     let connecting = async {
         let mut socket = connect(&backend.address).await?;
         match &mut socket {
-            _ if first.is_empty() => {}
             Socket::Tcp(socket) => socket.write_all(first).await?,
             Socket::Unix(socket) => socket.write_all(first).await?,
             // What was just connected is none of the others.
@@ -33,19 +42,25 @@ pub(super) async fn open(
         }
         Ok(socket)
     };
-    let mut socket = tokio::time::timeout(timeout, connecting)
-        .await
-        .map_err(|_| Error::Timeout(Stage::Connect))?
-        .map_err(Error::Connect)?;
-    if let (Some(client), Some(began)) = (client, began) {
+    let mut socket = connected(tokio::time::timeout(timeout, connecting).await)?;
+    if let Some(client) = backend.tls(forward) {
         let left = timeout.saturating_sub(began.elapsed());
-        // Boxed: what most connections do without takes no room in them.
-        socket = tokio::time::timeout(left, Box::pin(secure(client, socket)))
+        socket = tokio::time::timeout(left, secure(client, socket))
             .await
             .map_err(|_| Error::Timeout(Stage::Handshake))??;
     }
+    Ok(opened(backend, forward, socket))
+}
+
+fn connected(tried: Result<io::Result<Socket>, Elapsed>) -> Result<Socket, Error> {
+    tried
+        .map_err(|_| Error::Timeout(Stage::Connect))?
+        .map_err(Error::Connect)
+}
+
+fn opened(backend: &Backend, forward: &Forward, socket: Socket) -> Box<Wire> {
     backend.count_opened();
-    Ok(Wire::new(socket, backend.owner(forward)))
+    Wire::new(socket, backend.owner(forward))
 }
 
 async fn connect(address: &Address) -> io::Result<Socket> {
