@@ -5,15 +5,14 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use http::{Request, Response, StatusCode};
-use hyper::body::Incoming;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::clock::Clock;
 use crate::listen::{self, Bound};
-use crate::message::{Body, Peer};
+use crate::message::{Body, Incoming, Peer};
 use crate::proxy::{Live, Proxy};
-use crate::serve::{self, Closed, Handler, Settings};
+use crate::serve::{self, Closed, Flood, Handler, Settings};
 use crate::telemetry::COUNTERS;
 use crate::upstream::Download;
 
@@ -110,6 +109,16 @@ impl Handler for Gateway {
         request: Request<Incoming>,
     ) -> Result<Response<Self::Body>, Closed> {
         self.proxy.handle(peer, request).await.map_err(|_| Closed)
+    }
+
+    fn flooded(&self, peer: &Peer, flood: Flood) {
+        let kind = flood.name();
+        COUNTERS.flood(kind);
+        tracing::warn!(
+            client = peer.text(),
+            kind,
+            "http2 flood detected: connection closed"
+        );
     }
 
     fn refused_head(&self, peer: &Peer, status: u16) {

@@ -3,6 +3,7 @@
 //! Made once per connection, so that no request formats an address or builds a key again.
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Line;
@@ -21,7 +22,7 @@ pub struct Peer {
     pub opened: Millis,
     /// What the road and the connection tell each other.
     pub line: Line,
-    text: Box<str>,
+    text: Arc<str>,
     binary: ([u8; 16], u8),
     requests: AtomicU64,
 }
@@ -45,7 +46,7 @@ impl Peer {
             }
             Remote::Unix => Remote::Unix,
         };
-        let (text, binary): (Box<str>, _) = match remote {
+        let (text, binary): (Arc<str>, _) = match remote {
             Remote::Ip(address) => (address.ip().to_string().into(), binary(address.ip())),
             // nginx's text for both variables: all who come over a unix socket share one key.
             Remote::Unix => ("unix:".into(), padded(b"unix:")),
@@ -59,6 +60,24 @@ impl Peer {
             text,
             binary,
             requests: AtomicU64::new(0),
+        }
+    }
+
+    /// The same client on one of the streams of its connection: as if it had made a connection for this one request,
+    /// except that it is known which of the connection's requests it is.
+    #[must_use]
+    pub fn stream(&self) -> Self {
+        let line = Line::new();
+        line.adopt_timeouts(&self.line);
+        Self {
+            remote: self.remote,
+            local: self.local,
+            connection: self.connection,
+            opened: self.opened,
+            line,
+            text: Arc::clone(&self.text),
+            binary: self.binary,
+            requests: AtomicU64::new(self.count_request() - 1),
         }
     }
 

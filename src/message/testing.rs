@@ -10,8 +10,8 @@ use super::target::Target;
 use super::{Exchange, Peer, Remote};
 use crate::clock::Millis;
 use crate::config::plan::{
-    Access, Action, ClientTimeouts, DryRun, Forward, LimitHeaders, Log, LogLevel, NextUpstream,
-    Plan, Server, ServerName, Site, Tries, Via,
+    Access, Action, ClientTimeouts, DryRun, Forward, Http2, LimitHeaders, Log, LogLevel,
+    NextUpstream, Plan, Server, ServerName, Site, Tries, Via,
 };
 
 /// A plan of one server, `example.com`, that has no locations.
@@ -40,6 +40,8 @@ pub(crate) fn server(name: &str) -> Server {
         names: vec![ServerName::Exact(name.into())],
         timeouts: timeouts(),
         max_head: 32 * 1024,
+        http2: Http2::On,
+        max_streams: 128,
         locations: Vec::new(),
         fallback: site(Action::NotFound),
     }

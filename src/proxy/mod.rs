@@ -11,14 +11,13 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use http::{HeaderValue, Method, Request, Response, Version, header};
 use http_body::Body as _;
-use hyper::body::Incoming;
 
 pub use live::Live;
 
 use crate::clock::Clock;
 use crate::config::plan::{Action, Forward};
 use crate::message::target::Target;
-use crate::message::{Body, Exchange, Peer, Upload, headers};
+use crate::message::{Body, Exchange, Incoming, Peer, Upload, headers};
 use crate::upstream::{Download, Outgoing, Upstream};
 use failure::Failure;
 use site::Site;
@@ -85,7 +84,11 @@ impl Proxy {
             }
         };
         let drained = unread.is_none_or(|incoming| visit.discard(incoming));
-        if !drained || visit.is_last(site) {
+        let last = visit.is_last(site);
+        if last {
+            visit.exchange.peer.line.close_after_answer();
+        }
+        if !drained || last {
             response
                 .headers_mut()
                 .insert(header::CONNECTION, HeaderValue::from_static("close"));

@@ -5,6 +5,7 @@
 //! around the socket it is given. One connection is one task on one event loop, and it never leaves it.
 
 mod held;
+pub mod http2;
 mod linger;
 mod socket;
 mod stream;
@@ -19,16 +20,16 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, Response};
-use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Deadline;
-use crate::config::plan::{ClientTimeouts, Server};
-use crate::message::{Peer, Phase};
+use crate::config::plan::{ClientTimeouts, Http2, Server};
+use crate::message::{Incoming, Peer, Phase};
 use held::Held;
+pub use http2::Flood;
 pub use socket::Socket;
 use stream::Stream;
 
@@ -49,6 +50,9 @@ pub trait Handler: Clone + Send + Sync + 'static {
 
     /// What came was not a request, and was answered with 400, 408, 414 or 431; for the log.
     fn refused_head(&self, _peer: &Peer, _status: u16) {}
+
+    /// The client went too far and is sent away; for the log.
+    fn flooded(&self, _peer: &Peer, _flood: Flood) {}
 }
 
 /// The connection is to be closed without an answer: nginx's 444.
@@ -63,6 +67,19 @@ pub struct Settings {
     pub timeouts: ClientTimeouts,
     /// How long a request's head may be, in bytes.
     pub max_head: usize,
+    /// Which versions of HTTP are spoken.
+    pub http2: Http2,
+    /// How many requests a client may have under way at once, over HTTP/2.
+    pub max_streams: u32,
+}
+
+/// What a client speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Protocol {
+    /// One request after the other.
+    Http1,
+    /// Many at once.
+    Http2,
 }
 
 impl From<&Server> for Settings {
@@ -71,6 +88,8 @@ impl From<&Server> for Settings {
         Self {
             timeouts: server.timeouts,
             max_head: server.max_head,
+            http2: server.http2,
+            max_streams: server.max_streams,
         }
     }
 }
@@ -91,7 +110,9 @@ pub async fn connection<H: Handler>(
         timeouts.send,
         timeouts.lingering,
     );
-    let mut stream = Stream::new(socket.into(), Arc::clone(&peer), timeouts.header);
+    let socket = socket.into();
+    let mut first = Deadline::default();
+    first.start(timeouts.header);
     let mut cancelled = pin!(stop.cancelled());
     let mut last_call = Deadline::default();
 
@@ -100,18 +121,26 @@ pub async fn connection<H: Handler>(
         // Once is enough, here and for `cancelled`: a connection stays in its task.
         peer.line.driven_by(context.waker());
         let stopping = cancelled.as_mut().poll(context).is_ready();
-        if let Poll::Ready(speaks) = stream.poll_first_sign(context) {
-            return Poll::Ready(speaks);
+        if let Poll::Ready(protocol) = socket.poll_protocol(settings.http2, context) {
+            return Poll::Ready(Some(protocol));
+        }
+        if first.poll_passed(context).is_ready() {
+            return Poll::Ready(None);
         }
         if !stopping {
             return Poll::Pending;
         }
         last_call.start(LAST_CALL);
-        last_call.poll_passed(context).map(|()| false)
+        last_call.poll_passed(context).map(|()| None)
     });
-    if !speaks.await {
-        return;
+    match speaks.await {
+        Some(Protocol::Http1) => {}
+        Some(Protocol::Http2) => {
+            return Box::pin(http2::serve(socket, peer, settings, handler, &stop)).await;
+        }
+        None => return,
     }
+    let stream = Stream::new(socket, Arc::clone(&peer), timeouts.header, first);
 
     let service = service_fn(|request| {
         peer.line.begin();
@@ -149,8 +178,9 @@ pub async fn connection<H: Handler>(
 async fn answer<H: Handler>(
     handler: H,
     peer: Arc<Peer>,
-    request: Request<Incoming>,
+    request: Request<hyper::body::Incoming>,
 ) -> Result<Response<Held<H::Body>>, Closed> {
+    let request = request.map(Incoming::from);
     let response = handler.handle(Arc::clone(&peer), request).await?;
     peer.line.decide();
     Ok(response.map(|body| Held::new(body, peer)))

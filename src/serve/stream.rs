@@ -36,10 +36,13 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    /// A connection just accepted: the time for its first head runs.
-    pub(super) fn new(socket: Socket, peer: Arc<Peer>, header_timeout: Duration) -> Self {
-        let mut reading = Deadline::default();
-        reading.start(header_timeout);
+    /// A connection on which the first request begins to come; `reading` is the time for its head.
+    pub(super) fn new(
+        socket: Socket,
+        peer: Arc<Peer>,
+        header_timeout: Duration,
+        reading: Deadline,
+    ) -> Self {
         Self {
             socket,
             peer,
@@ -51,14 +54,6 @@ impl Stream {
             interim: Bytes::new(),
             linger: None,
         }
-    }
-
-    /// Ready with true at the first sign of the client, with false when it took too long.
-    pub(super) fn poll_first_sign(&mut self, context: &mut Context<'_>) -> Poll<bool> {
-        if self.socket.poll_read_ready(context).is_ready() {
-            return Poll::Ready(true);
-        }
-        self.reading.poll_passed(context).map(|()| false)
     }
 
     /// Nothing has come: ready when that has lasted too long, and the connection is over.
@@ -101,7 +96,11 @@ impl Stream {
     fn poll_interim(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let line = &self.peer.line;
         if self.interim.is_empty() && !line.unsent() {
-            self.interim = line.take_interim().into();
+            let mut heads = Vec::new();
+            for interim in line.take_interim() {
+                interim.encode(&mut heads);
+            }
+            self.interim = heads.into();
         }
         while !self.interim.is_empty() {
             line.set_unsent(true);

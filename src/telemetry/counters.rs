@@ -30,6 +30,7 @@ struct Cell {
     closed: AtomicU64,
     requests: [AtomicU64; STATUSES.len()],
     refused_heads: [AtomicU64; REFUSALS.len()],
+    floods: [AtomicU64; FLOODS.len()],
 }
 
 impl Counters {
@@ -61,6 +62,13 @@ impl Counters {
             .iter()
             .position(|(code, _)| *code == status.as_u16());
         count(&self.mine().refused_heads[refusal.unwrap_or(0)]);
+    }
+
+    /// Counts an HTTP/2 connection that was closed because its client went too far with this.
+    pub fn flood(&self, kind: &str) {
+        if let Some(kind) = FLOODS.iter().position(|known| *known == kind) {
+            count(&self.mine().floods[kind]);
+        }
     }
 
     /// Connections accepted so far.
@@ -115,6 +123,18 @@ impl Counters {
                 self.sum(|cell| &cell.refused_heads[refusal]),
             );
         }
+        self.describe_floods(page);
+    }
+
+    fn describe_floods(&self, page: &mut Page) {
+        for (index, kind) in FLOODS.iter().enumerate() {
+            page.counter(
+                "weir_http2_floods_total",
+                "HTTP/2 connections closed because the client sent too much of what costs it nothing.",
+                &[("kind", kind)],
+                self.sum(|cell| &cell.floods[index]),
+            );
+        }
     }
 
     fn mine(&self) -> &Cell {
@@ -152,6 +172,7 @@ impl Cell {
             closed: AtomicU64::new(0),
             requests: [const { AtomicU64::new(0) }; STATUSES.len()],
             refused_heads: [const { AtomicU64::new(0) }; REFUSALS.len()],
+            floods: [const { AtomicU64::new(0) }; FLOODS.len()],
         }
     }
 }
@@ -167,6 +188,17 @@ const CELLS: usize = 32;
 const STATUSES: [&str; 6] = ["none", "1xx", "2xx", "3xx", "4xx", "5xx"];
 
 const REFUSALS: [(u16, &str); 3] = [(400, "400"), (408, "408"), (431, "431")];
+
+/// What clients go too far with.
+const FLOODS: [&str; 7] = [
+    "empty_data",
+    "headers",
+    "ping",
+    "priority",
+    "reset",
+    "settings",
+    "window_update",
+];
 
 #[cfg(test)]
 mod tests {

@@ -22,7 +22,7 @@ pub use upstream::{Upstream, UpstreamServer};
 pub use values::{
     AdminAddress, Algorithm, Balance, Burst, ConnLimit, Failures, Flag, Idle, Level, LimitHeaders,
     LimitStatus, ListenAddress, LogLevel, NotYet, OnEmptyKey, Prefix, Rate, RateOrUnlimited,
-    Requests, Size, Store, Time, Tries, Waiting, Weight, Workers,
+    Requests, Size, Store, Streams, Time, Tries, Waiting, Weight, Workers,
 };
 
 use super::decode::Record;

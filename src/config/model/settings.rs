@@ -6,7 +6,9 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 
 use super::access::Access;
 use super::limits::{ConnRule, ReqRule};
-use super::values::{Flag, LimitHeaders, LimitStatus, LogLevel, Requests, Size, Time, Tries};
+use super::values::{
+    Flag, LimitHeaders, LimitStatus, LogLevel, Requests, Size, Streams, Time, Tries,
+};
 use crate::config::decode::{
     Context, Decode, Field, List, Named, Needed, OrOff, Spanned, Text, record, scalar_from,
 };
@@ -80,6 +82,10 @@ record! {
         client_header_buffer_size: Field<Size>,
         /// How large a request's head may be: number and size, multiplied. Default: 4 8k.
         large_client_header_buffers: Field<Buffers>,
+        /// Whether clients may speak HTTP/2, which they choose with TLS or say first. Default: on.
+        http2: Field<Flag>,
+        /// How many requests a client may have under way at once on an HTTP/2 connection. Default: 128.
+        http2_max_concurrent_streams: Field<Streams>,
     }
 }
 

@@ -154,6 +154,11 @@ number! {
 }
 
 number! {
+    /// How many streams at once.
+    pub struct Streams(u32) = "a number of streams", 1..=65_535
+}
+
+number! {
     /// Idle connections.
     pub struct Idle(usize) = "a number of connections", 0..=1_000_000
 }

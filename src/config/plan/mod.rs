@@ -130,10 +130,24 @@ pub struct Server {
     pub timeouts: ClientTimeouts,
     /// Largest request head, `large_client_header_buffers` multiplied out.
     pub max_head: usize,
+    /// `http2`
+    pub http2: Http2,
+    /// `http2_max_concurrent_streams`
+    pub max_streams: u32,
     /// Its locations in the file's order.
     pub locations: Vec<Location>,
     /// What holds where no location matches: the server's own settings.
     pub fallback: Site,
+}
+
+/// Whether clients may speak HTTP/2.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Http2 {
+    /// Not.
+    Off,
+    /// As well as HTTP/1.
+    #[default]
+    On,
 }
 
 /// A path and what holds there.

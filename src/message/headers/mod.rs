@@ -53,6 +53,13 @@ pub fn clean_response(headers: &mut HeaderMap) {
     }
 }
 
+/// Takes from an answer, or from what follows it, what HTTP/2 has no place for.
+pub fn clean_for_streams(headers: &mut HeaderMap) {
+    if headers.keys().any(belongs_to_connection) {
+        remove_connection_fields(headers);
+    }
+}
+
 fn remove_connection_fields(headers: &mut HeaderMap) {
     // Nearly always empty, and then it costs nothing.
     let nominating: Vec<_> = headers

@@ -16,7 +16,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Request, Response, header};
 use http_body_util::{BodyExt as _, Empty};
-use hyper::body::Incoming;
 use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -25,8 +24,8 @@ use tokio_util::task::TaskTracker;
 
 use super::{Closed, Handler, Settings, connection};
 use crate::clock::Millis;
-use crate::config::plan::ClientTimeouts;
-use crate::message::{Body, Ending, Line, Peer, Remote, Tail, drain};
+use crate::config::plan::{ClientTimeouts, Http2};
+use crate::message::{Body, Ending, Incoming, Interim, Line, Peer, Remote, Tail, drain};
 
 /// A server with a toy handler.
 struct Rig {
@@ -75,6 +74,14 @@ impl Rig {
     }
 }
 
+fn interim(status: u16, link: Option<&'static str>) -> Interim {
+    let link = link.map(|link| (header::LINK, header::HeaderValue::from_static(link)));
+    Interim {
+        status: http::StatusCode::from_u16(status).unwrap(),
+        headers: link.into_iter().collect(),
+    }
+}
+
 fn settings() -> Settings {
     Settings {
         timeouts: ClientTimeouts {
@@ -86,6 +93,8 @@ fn settings() -> Settings {
             lingering: Duration::from_secs(5),
         },
         max_head: 32 * 1024,
+        http2: Http2::On,
+        max_streams: 128,
     }
 }
 
@@ -174,13 +183,12 @@ impl Handler for Toy {
             "/big" => Ok(self.text(&peer, vec![b'x'; 64 * 1024 * 1024])),
             "/closed" => Err(Closed),
             "/early" => {
-                peer.line
-                    .send_interim(b"HTTP/1.1 103 Early Hints\r\nlink: </style.css>\r\n\r\n");
+                peer.line.send_interim(interim(103, Some("</style.css>")));
                 tokio::time::sleep(Duration::from_secs(1)).await;
                 Ok(self.text(&peer, "late"))
             }
             "/early-at-once" => {
-                peer.line.send_interim(b"HTTP/1.1 103 Early Hints\r\n\r\n");
+                peer.line.send_interim(interim(103, None));
                 Ok(self.text(&peer, "at once"))
             }
             "/echo" => match request.into_body().collect().await {

@@ -110,7 +110,7 @@ async fn upload(framing: &str, first: &str) -> (Upload, DuplexStream) {
     let head = format!("POST / HTTP/1.1\r\nhost: a\r\n{framing}\r\n\r\n{first}");
     client.write_all(head.as_bytes()).await.unwrap();
     let request: http::Request<hyper::body::Incoming> = request.await.unwrap();
-    let upload = Upload::new(request.into_body(), None, Duration::from_secs(5));
+    let upload = Upload::new(request.into_body().into(), None, Duration::from_secs(5));
     (upload, client)
 }
 

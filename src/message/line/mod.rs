@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::{Ending, Tail};
+use super::{Ending, Interim, Tail};
 
 /// The state of one client connection.
 #[derive(Debug)]
@@ -34,7 +34,7 @@ pub struct Line {
     drains: AtomicU32,
     // Whether there is anything in the two locks below: a load instead of two locks for every flush.
     waiting: AtomicBool,
-    interim: Mutex<Vec<u8>>,
+    interim: Mutex<Vec<Interim>>,
     finishing: Mutex<Option<Box<dyn Tail>>>,
     waker: Mutex<Option<Waker>>,
 }
@@ -114,6 +114,15 @@ impl Line {
         Duration::from_millis(self.lingering_millis.load(Ordering::Relaxed))
     }
 
+    /// Takes over the timeouts of another line of the same client.
+    pub fn adopt_timeouts(&self, other: &Self) {
+        self.set_timeouts(
+            other.keepalive_timeout(),
+            other.send_timeout(),
+            other.lingering_timeout(),
+        );
+    }
+
     /// Counts bytes read from the socket.
     pub fn add_received(&self, bytes: usize) {
         self.received.fetch_add(bytes as u64, Ordering::Relaxed);
@@ -155,20 +164,20 @@ impl Line {
         self.last.load(Ordering::Relaxed)
     }
 
-    /// Hands over an interim (1xx) answer, encoded, to go out before the final one. Nobody has to have
-    /// one: it is left out when it comes after the final one, or when too many wait already for a client
-    /// that does not read.
+    /// Hands over an interim (1xx) answer to go out before the final one. Nobody has to have one: it is left out when
+    /// it comes after the final one, or when too many wait already for a client that does not read.
     // hyper's server cannot send these; `serve` writes them between two of hyper's messages.
-    pub fn send_interim(&self, head: &[u8]) {
+    pub fn send_interim(&self, interim: Interim) {
         if self.decided.load(Ordering::Relaxed) {
             return;
         }
         {
-            let mut interim = self.interim.lock();
-            if interim.len() + head.len() > MOST_INTERIM {
+            let mut waiting = self.interim.lock();
+            let length: usize = waiting.iter().map(Interim::length).sum();
+            if length + interim.length() > MOST_INTERIM {
                 return;
             }
-            interim.extend_from_slice(head);
+            waiting.push(interim);
         }
         self.waiting.store(true, Ordering::Relaxed);
         // Who hands it over need not run in the connection's task.
@@ -176,7 +185,7 @@ impl Line {
     }
 
     /// Takes the interim answers that have not gone out yet.
-    pub fn take_interim(&self) -> Vec<u8> {
+    pub fn take_interim(&self) -> Vec<Interim> {
         if !self.waiting.load(Ordering::Relaxed) {
             return Vec::new();
         }
@@ -289,7 +298,8 @@ impl Line {
         }
     }
 
-    fn wake(&self) {
+    /// Wakes the task that drives the connection.
+    pub fn wake(&self) {
         if let Some(waker) = &*self.waker.lock() {
             waker.wake_by_ref();
         }
@@ -304,90 +314,4 @@ fn millis(duration: Duration) -> u64 {
 const MOST_INTERIM: usize = 64 * 1024;
 
 #[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use super::*;
-    use crate::clock::Millis;
-    use crate::message::{Peer, Remote};
-
-    #[derive(Debug)]
-    struct Ended(Arc<Peer>, Arc<Mutex<Vec<Ending>>>);
-
-    impl Tail for Ended {
-        fn sent(&mut self, _bytes: usize) {}
-
-        fn peer(&self) -> &Arc<Peer> {
-            &self.0
-        }
-
-        fn finish(self: Box<Self>, ending: Ending) {
-            self.1.lock().push(ending);
-        }
-    }
-
-    fn peer() -> Arc<Peer> {
-        Arc::new(Peer::new(Remote::Unix, None, 1, Millis(0)))
-    }
-
-    #[test]
-    fn a_tail_ends_with_the_flush_and_the_next_request_is_awaited() {
-        let (peer, endings) = (peer(), Arc::default());
-        peer.line.begin();
-        peer.line
-            .finish_when_flushed(Box::new(Ended(Arc::clone(&peer), Arc::clone(&endings))));
-        peer.line.answered();
-        assert!(endings.lock().is_empty());
-        assert!(peer.line.flushed());
-        assert_eq!(*endings.lock(), [Ending::Complete]);
-        assert_eq!(peer.line.phase(), Phase::Idle);
-        assert!(!peer.line.flushed());
-    }
-
-    #[test]
-    fn a_flush_in_the_middle_of_an_answer_is_not_its_end() {
-        let peer = peer();
-        peer.line.begin();
-        assert!(!peer.line.flushed());
-        assert_eq!(peer.line.phase(), Phase::Busy);
-    }
-
-    /// hyper drops the socket before the body.
-    #[test]
-    fn a_tail_that_comes_after_the_end_of_the_connection_is_not_kept() {
-        let (peer, endings) = (peer(), Arc::default());
-        peer.line.closed();
-        peer.line
-            .finish_when_flushed(Box::new(Ended(Arc::clone(&peer), Arc::clone(&endings))));
-        assert_eq!(*endings.lock(), [Ending::Aborted]);
-        assert_eq!(Arc::strong_count(&peer), 1);
-    }
-
-    #[test]
-    fn interim_answers_do_not_pile_up_without_bound() {
-        let peer = peer();
-        peer.line.begin();
-        for _ in 0..10_000 {
-            peer.line.send_interim(b"HTTP/1.1 102 Processing\r\n\r\n");
-        }
-        assert!(peer.line.take_interim().len() <= MOST_INTERIM);
-        peer.line.send_interim(b"HTTP/1.1 102 Processing\r\n\r\n");
-        assert!(!peer.line.take_interim().is_empty());
-    }
-
-    #[test]
-    fn an_interim_answer_never_stands_inside_or_behind_the_final_one() {
-        let peer = peer();
-        peer.line.begin();
-        peer.line.send_interim(b"in time");
-        peer.line.decide();
-        peer.line.send_interim(b"too late");
-        assert_eq!(peer.line.take_interim(), b"in time");
-
-        peer.line.begin();
-        peer.line.set_unsent(true);
-        peer.line.send_interim(b"behind an earlier answer");
-        peer.line.decide();
-        assert!(peer.line.take_interim().is_empty());
-    }
-}
+mod tests;
