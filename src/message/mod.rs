@@ -17,7 +17,7 @@ pub mod vars;
 
 pub use body::{Body, Tail};
 pub use drain::drain;
-pub use exchange::{Attempt, Ending, Exchange, LimitStatus};
+pub use exchange::{Attempt, Ending, Exchange, LimitStatus, NoAnswer};
 pub use incoming::Incoming;
 pub use interim::Interim;
 pub use line::{Line, Phase};

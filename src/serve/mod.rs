@@ -27,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::Deadline;
 use crate::config::plan::{ClientTimeouts, Http2, Server};
-use crate::message::{Incoming, Peer, Phase};
+use crate::message::{Incoming, NoAnswer, Peer, Phase};
 use held::Held;
 pub use http2::Flood;
 pub use socket::Socket;
@@ -46,7 +46,7 @@ pub trait Handler: Clone + Send + Sync + 'static {
         &self,
         peer: Arc<Peer>,
         request: Request<Incoming>,
-    ) -> impl Future<Output = Result<Response<Self::Body>, Closed>> + Send;
+    ) -> impl Future<Output = Result<Response<Self::Body>, NoAnswer>> + Send;
 
     /// What came was not a request, and was answered with 400, 408, 414 or 431; for the log.
     fn refused_head(&self, _peer: &Peer, _status: u16) {}
@@ -54,11 +54,6 @@ pub trait Handler: Clone + Send + Sync + 'static {
     /// The client went too far and is sent away; for the log.
     fn flooded(&self, _peer: &Peer, _flood: Flood) {}
 }
-
-/// The connection is to be closed without an answer: nginx's 444.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("closed without an answer")]
-pub struct Closed;
 
 /// What holds for a connection before its first request is known.
 #[derive(Debug, Clone, Copy)]
@@ -179,7 +174,7 @@ async fn answer<H: Handler>(
     handler: H,
     peer: Arc<Peer>,
     request: Request<hyper::body::Incoming>,
-) -> Result<Response<Held<H::Body>>, Closed> {
+) -> Result<Response<Held<H::Body>>, NoAnswer> {
     let request = request.map(Incoming::from);
     let response = handler.handle(Arc::clone(&peer), request).await?;
     peer.line.decide();

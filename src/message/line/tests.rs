@@ -1,4 +1,4 @@
-//! What the road and the connection agree on.
+//! When a request is over, and where interim answers may stand.
 
 use std::sync::Arc;
 

@@ -14,8 +14,8 @@ use http_body::Body as _;
 use super::head;
 use super::roster::Roster;
 use crate::clock::Deadline;
-use crate::message::{Incoming, Peer, Phase, headers};
-use crate::serve::{Closed, Handler};
+use crate::message::{Incoming, NoAnswer, Peer, Phase, headers};
+use crate::serve::Handler;
 
 /// A request that has come, and where its answer goes.
 pub(super) struct Stream {
@@ -61,7 +61,7 @@ impl Stream {
         peer.line.begin();
         let response = match handled(&handler, request, &peer, &mut respond).await {
             Ok(Ok(response)) => response,
-            Ok(Err(Closed)) => return respond.send_reset(Reason::CANCEL),
+            Ok(Err(NoAnswer)) => return respond.send_reset(Reason::CANCEL),
             Err(Gone) => return,
         };
         peer.line.decide();
@@ -98,7 +98,7 @@ async fn handled<H: Handler>(
     request: Request<Incoming>,
     peer: &Arc<Peer>,
     respond: &mut SendResponse<Bytes>,
-) -> Result<Result<Response<H::Body>, Closed>, Gone> {
+) -> Result<Result<Response<H::Body>, NoAnswer>, Gone> {
     let mut handling = pin!(handler.handle(Arc::clone(peer), request));
     let mut known = false;
     poll_fn(|context| {
@@ -110,7 +110,11 @@ async fn handled<H: Handler>(
             return Poll::Ready(Err(Gone));
         }
         let handled = handling.as_mut().poll(context);
-        for interim in peer.line.take_interim() {
+        let interims = match peer.line.has_interim() {
+            true => peer.line.take_interim(),
+            false => Vec::new(),
+        };
+        for interim in interims {
             let mut response = Response::new(());
             *response.status_mut() = interim.status;
             *response.headers_mut() = interim.headers;

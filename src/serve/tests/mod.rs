@@ -22,10 +22,12 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::{Closed, Handler, Settings, connection};
+use super::{Handler, Settings, connection};
 use crate::clock::Millis;
 use crate::config::plan::{ClientTimeouts, Http2};
-use crate::message::{Body, Ending, Incoming, Interim, Line, Peer, Remote, Tail, drain};
+use crate::message::{
+    Body, Ending, Incoming, Interim, Line, NoAnswer, Peer, Remote, Tail, drain,
+};
 
 /// A server with a toy handler.
 struct Rig {
@@ -163,11 +165,12 @@ impl Toy {
     }
 
     fn text(&self, peer: &Arc<Peer>, text: impl Into<Bytes>) -> Response<Body<Empty<Bytes>>> {
-        let tail = Box::new(Ended {
+        let mut body = Body::whole(text.into());
+        body.set_tail(Box::new(Ended {
             peer: Arc::clone(peer),
             endings: Arc::clone(&self.endings),
-        });
-        Response::new(Body::whole(text.into()).with_tail(tail))
+        }));
+        Response::new(body)
     }
 }
 
@@ -178,10 +181,10 @@ impl Handler for Toy {
         &self,
         peer: Arc<Peer>,
         request: Request<Incoming>,
-    ) -> Result<Response<Self::Body>, Closed> {
+    ) -> Result<Response<Self::Body>, NoAnswer> {
         match request.uri().path() {
             "/big" => Ok(self.text(&peer, vec![b'x'; 64 * 1024 * 1024])),
-            "/closed" => Err(Closed),
+            "/closed" => Err(NoAnswer),
             "/early" => {
                 peer.line.send_interim(interim(103, Some("</style.css>")));
                 tokio::time::sleep(Duration::from_secs(1)).await;
@@ -193,13 +196,13 @@ impl Handler for Toy {
             }
             "/echo" => match request.into_body().collect().await {
                 Ok(body) => Ok(self.text(&peer, body.to_bytes())),
-                Err(_) => Err(Closed),
+                Err(_) => Err(NoAnswer),
             },
             "/park" => {
                 let _abandoned = Abandoned(Arc::clone(&self.abandoned));
                 std::future::pending::<Infallible>().await;
                 drop(request);
-                Err(Closed)
+                Err(NoAnswer)
             }
             "/refuse" => {
                 let expects = request.headers().contains_key(header::EXPECT);
