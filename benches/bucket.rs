@@ -9,8 +9,8 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use http::{Request, StatusCode};
 use weir::clock::{Clock, Millis};
 use weir::config::plan::{
-    Access, Action, ClientTimeouts, Delay, DryRun, Excess, LimitHeaders, Log, LogLevel, OnEmptyKey,
-    Plan, Rate, ReqRule, ReqZone, Server, Site, Template, Variable,
+    Access, Action, ClientTimeouts, Delay, DryRun, Excess, Http2, LimitHeaders, Log, LogLevel,
+    OnEmptyKey, Plan, Rate, ReqRule, ReqZone, Server, Site, Template, Variable,
 };
 use weir::limits::{Limits, Zones};
 use weir::message::target::Target;
@@ -119,6 +119,8 @@ fn plan(rate: Rate) -> Plan {
             names: vec![],
             timeouts: timeouts(),
             max_head: 32 << 10,
+            http2: Http2::On,
+            max_streams: 128,
             locations: vec![],
             fallback: site(rate),
         }],

@@ -4,6 +4,7 @@ pub mod answer;
 pub mod body;
 pub mod drain;
 pub mod exchange;
+pub mod grpc;
 pub mod headers;
 pub mod incoming;
 pub mod interim;

@@ -10,8 +10,8 @@ use super::target::Target;
 use super::{Exchange, Peer, Remote};
 use crate::clock::Millis;
 use crate::config::plan::{
-    Access, Action, ClientTimeouts, DryRun, Forward, Http2, LimitHeaders, Log, LogLevel,
-    NextUpstream, Plan, Server, ServerName, Site, Tries, Via,
+    Access, Action, ClientTimeouts, DryRun, Forward, Http2, HttpVersion, LimitHeaders, Log,
+    LogLevel, NextUpstream, Plan, Server, ServerName, Site, Tries, Via,
 };
 
 /// A plan of one server, `example.com`, that has no locations.
@@ -87,6 +87,7 @@ pub(crate) fn forward() -> Forward {
         replaces: 0,
         set_headers: Vec::new(),
         via: Via::Off,
+        version: HttpVersion::One,
         connect_timeout: Duration::from_secs(60),
         send_timeout: Duration::from_secs(60),
         read_timeout: Duration::from_secs(60),

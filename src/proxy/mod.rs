@@ -15,10 +15,10 @@ use http_body::Body as _;
 pub use live::Live;
 
 use crate::clock::Clock;
-use crate::config::plan::{Action, Forward};
+use crate::config::plan::{Action, Forward, HttpVersion};
 use crate::message::target::Target;
 use crate::message::{Body, Exchange, Incoming, NoAnswer, Peer, Upload, headers};
-use crate::upstream::{Download, Outgoing, Upstream};
+use crate::upstream::{Download, Outgoing, Outset, Upstream};
 use failure::Failure;
 use site::Site;
 use visit::Visit;
@@ -146,11 +146,20 @@ impl Proxy {
     ) -> Result<Response<Body<Download>>, Failure> {
         let exchange = &mut visit.exchange;
         exchange.proxy_host = Some(Arc::clone(&forward.host));
-        let mut written = Vec::with_capacity(USUAL_HEAD);
-        headers::write_request(exchange, forward, &mut written);
+        let head = match forward.version {
+            HttpVersion::One => {
+                let mut written = Vec::with_capacity(USUAL_HEAD);
+                headers::write_request(exchange, forward, &mut written);
+                Outset::Lines(written)
+            }
+            HttpVersion::Two => {
+                let request = headers::stream_request(exchange, forward);
+                Outset::Stream(Box::new(request.ok_or(Failure::Unsayable)?))
+            }
+        };
         let outgoing = Outgoing {
             method: exchange.head.method.clone(),
-            head: written,
+            head,
             upload,
         };
         let response = upstream

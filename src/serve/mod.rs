@@ -13,7 +13,7 @@ mod stream;
 mod tests;
 
 use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Poll, ready};
 use std::time::Duration;
@@ -109,26 +109,15 @@ pub async fn connection<H: Handler>(
     let mut first = Deadline::default();
     first.start(timeouts.header);
     let mut cancelled = pin!(stop.cancelled());
-    let mut last_call = Deadline::default();
-
-    // hyper's buffers are not made for somebody who has not said anything yet.
-    let speaks = poll_fn(|context| {
-        // Once is enough, here and for `cancelled`: a connection stays in its task.
-        peer.line.driven_by(context.waker());
-        let stopping = cancelled.as_mut().poll(context).is_ready();
-        if let Poll::Ready(protocol) = socket.poll_protocol(settings.http2, context) {
-            return Poll::Ready(Some(protocol));
-        }
-        if first.poll_passed(context).is_ready() {
-            return Poll::Ready(None);
-        }
-        if !stopping {
-            return Poll::Pending;
-        }
-        last_call.start(LAST_CALL);
-        last_call.poll_passed(context).map(|()| None)
-    });
-    match speaks.await {
+    match protocol(
+        &socket,
+        &peer,
+        settings.http2,
+        &mut first,
+        cancelled.as_mut(),
+    )
+    .await
+    {
         Some(Protocol::Http1) => {}
         Some(Protocol::Http2) => {
             return Box::pin(http2::serve(socket, peer, settings, handler, &stop)).await;
@@ -136,6 +125,7 @@ pub async fn connection<H: Handler>(
         None => return,
     }
     let stream = Stream::new(socket, Arc::clone(&peer), timeouts.header, first);
+    let mut last_call = Deadline::default();
 
     let service = service_fn(|request| {
         peer.line.begin();
@@ -168,6 +158,35 @@ pub async fn connection<H: Handler>(
     if let Err(error) = served.await {
         tracing::debug!(connection = peer.connection, client = peer.text(), %error, "connection ended");
     }
+}
+
+/// What the client speaks; `None` if it says nothing in time.
+async fn protocol(
+    socket: &Socket,
+    peer: &Peer,
+    http2: Http2,
+    first: &mut Deadline,
+    mut cancelled: Pin<&mut impl Future<Output = ()>>,
+) -> Option<Protocol> {
+    let mut last_call = Deadline::default();
+    // hyper's buffers are not made for somebody who has not said anything yet.
+    poll_fn(|context| {
+        // Once is enough, here and for `cancelled`: a connection stays in its task.
+        peer.line.driven_by(context.waker());
+        let stopping = cancelled.as_mut().poll(context).is_ready();
+        if let Poll::Ready(protocol) = socket.poll_protocol(http2, context) {
+            return Poll::Ready(Some(protocol));
+        }
+        if first.poll_passed(context).is_ready() {
+            return Poll::Ready(None);
+        }
+        if !stopping {
+            return Poll::Pending;
+        }
+        last_call.start(LAST_CALL);
+        last_call.poll_passed(context).map(|()| None)
+    })
+    .await
 }
 
 async fn answer<H: Handler>(

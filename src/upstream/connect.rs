@@ -11,12 +11,17 @@ use super::wire::{Socket, Wire};
 
 /// Connects to a backend.
 pub(super) async fn open(backend: &Backend, timeout: Duration) -> Result<Wire, Error> {
+    socket(backend, timeout).await.map(Wire::new)
+}
+
+/// The same, for those who speak over it in their own way.
+pub(super) async fn socket(backend: &Backend, timeout: Duration) -> Result<Socket, Error> {
     let socket = tokio::time::timeout(timeout, connect(&backend.address))
         .await
         .map_err(|_| Error::Timeout(Stage::Connect))?
         .map_err(Error::Connect)?;
     backend.count_opened();
-    Ok(Wire::new(socket))
+    Ok(socket)
 }
 
 async fn connect(address: &Address) -> io::Result<Socket> {

@@ -11,7 +11,8 @@ use super::{Compiler, Found};
 use crate::config::decode::{Named, Spanned, Text, mistaken};
 use crate::config::near;
 use crate::config::plan::{
-    Address, Forward, NextUpstream, Part, PathRule, SetHeader, Template, Tries, Variable, Via,
+    Address, Forward, HttpVersion, NextUpstream, Part, PathRule, SetHeader, Template, Tries,
+    Variable, Via,
 };
 use crate::config::report::Complaint;
 use crate::config::units;
@@ -36,10 +37,11 @@ const HOP_BY_HOP: [&str; 8] = [
 ];
 
 impl Compiler<'_> {
-    /// A `proxy_pass` under this path; `None` for a server's own.
+    /// A `proxy_pass` under this path, `None` for a server's own; spoken to in `version` unless something else is said.
     pub(super) fn forward(
         &mut self,
         pass: &Spanned<Text>,
+        version: HttpVersion,
         path: Option<&PathRule>,
         levels: Levels<'_>,
     ) -> Option<Forward> {
@@ -71,6 +73,9 @@ impl Compiler<'_> {
                 Some(flag) if !flag.value.0 => Via::Off,
                 _ => Via::On,
             },
+            version: levels
+                .find(|settings| &settings.proxy_http_version)
+                .map_or(version, |given| given.value.0),
             connect_timeout: self.some_time(levels.find(|s| &s.proxy_connect_timeout), 60),
             send_timeout: self.some_time(levels.find(|s| &s.proxy_send_timeout), 60),
             read_timeout: self.some_time(levels.find(|s| &s.proxy_read_timeout), 60),

@@ -195,6 +195,7 @@ impl Compiler<'_> {
         let timeouts = self.client_timeouts(Levels(&outer), header);
         let own = Does {
             pass: &server.proxy_pass,
+            grpc: &server.grpc_pass,
             answer: &server.r#return,
         };
         let locations = self.locations(server, own, timeouts);
@@ -235,6 +236,7 @@ impl Compiler<'_> {
             let inner = [&location.value.settings, &server.settings, &config.settings];
             let does = Does {
                 pass: &location.value.proxy_pass,
+                grpc: &location.value.grpc_pass,
                 answer: &location.value.r#return,
             };
             // Without an action of its own it does what its server does, from the server's point of view.

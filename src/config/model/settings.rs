@@ -7,7 +7,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use super::access::Access;
 use super::limits::{ConnRule, ReqRule};
 use super::values::{
-    Flag, LimitHeaders, LimitStatus, LogLevel, Requests, Size, Streams, Time, Tries,
+    Flag, HttpVersion, LimitHeaders, LimitStatus, LogLevel, Requests, Size, Streams, Time, Tries,
 };
 use crate::config::decode::{
     Context, Decode, Field, List, Named, Needed, OrOff, Spanned, Text, record, scalar_from,
@@ -56,6 +56,8 @@ record! {
         lingering_timeout: Field<Time>,
         /// Headers to send on, in place of the client's; an empty value removes one. An inner mapping takes the place of an outer one.
         proxy_set_header: Field<Named<Text>>,
+        /// What upstreams are spoken to in: `1.1`, or `2` with many requests on one connection. Default: 1.1, and 2 with `grpc_pass`.
+        proxy_http_version: Field<HttpVersion>,
         /// How long connecting to an upstream may take. Default: 60s.
         proxy_connect_timeout: Field<Time>,
         /// How long an upstream may take between two pieces of the request. Default: 60s.

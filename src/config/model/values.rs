@@ -173,6 +173,15 @@ choice! {
 }
 
 choice! {
+    /// What upstreams are spoken to in.
+    pub struct HttpVersion(plan::HttpVersion) = "a version of HTTP" {
+        "1.1" => plan::HttpVersion::One,
+        "2" => plan::HttpVersion::Two,
+        "2.0" => plan::HttpVersion::Two,
+    }
+}
+
+choice! {
     /// At which level refusals are logged.
     pub struct LogLevel(plan::LogLevel) = "a log level" {
         "info" => plan::LogLevel::Info,

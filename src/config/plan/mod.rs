@@ -21,8 +21,8 @@ pub use limit::{
 pub use map::{Geo, Lookup, Map, Values};
 pub use names::{Path, PathRule, ServerName};
 pub use site::{
-    Access, Action, ClientTimeouts, Forward, Network, NextUpstream, Return, ReturnBody, SetHeader,
-    Site, Tries, Via,
+    Access, Action, ClientTimeouts, Forward, HttpVersion, Network, NextUpstream, Return,
+    ReturnBody, SetHeader, Site, Tries, Via,
 };
 pub use template::{Part, Template, Variable};
 pub use upstream::{Address, Balance, Upstream, UpstreamServer};

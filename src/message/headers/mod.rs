@@ -7,7 +7,7 @@ mod request;
 use http::header::{self, HeaderName};
 use http::{HeaderMap, HeaderValue};
 
-pub use request::write_request;
+pub use request::{stream_request, write_request};
 
 /// Whether a request's transfer coding is one that everybody reads alike: none, or `chunked` once. hyper takes others
 /// that end in it, and would leave the rest of the decoding to the backend.

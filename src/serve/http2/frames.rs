@@ -251,7 +251,7 @@ mod tests {
             prop_assert_eq!(whole.len(), sent.len());
             let (mut pieces, mut rest) = (Frames::from_server(), &bytes[..]);
             let mut seen = Vec::new();
-            for cut in cuts.iter().cycle().take_while(|_| true) {
+            for cut in cuts.iter().cycle() {
                 if rest.is_empty() {
                     break;
                 }

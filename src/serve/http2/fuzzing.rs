@@ -12,7 +12,7 @@ pub fn watch(bytes: &[u8], piece: usize) -> usize {
         for mut piece in bytes.chunks(piece.max(1)) {
             while let Some(frame) = frames.next(&mut piece) {
                 count += 1;
-                if budgets.receive(frame).and(budgets.send(frame)).is_err() {
+                if budgets.receive(frame).is_err() || budgets.send(frame).is_err() {
                     return count;
                 }
             }

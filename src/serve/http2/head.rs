@@ -70,9 +70,9 @@ pub(super) fn answer(head: &mut response::Parts, asked: &Method, body: &SizeHint
     if !head.headers.contains_key(header::DATE) {
         head.headers.insert(header::DATE, date());
     }
-    // What a HEAD would have got is for the answer to say.
-    let bodiless = *asked == Method::HEAD || matches!(head.status.as_u16(), 204 | 304);
-    if let Some(length) = body.exact().filter(|_| !bodiless)
+    // What a HEAD would have got is for the answer to say, and that there is nothing is seen.
+    let length = body.exact().filter(|length| *length > 0);
+    if let Some(length) = length.filter(|_| *asked != Method::HEAD)
         && !head.headers.contains_key(header::CONTENT_LENGTH)
     {
         let length = HeaderValue::from(length);

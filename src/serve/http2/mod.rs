@@ -110,7 +110,10 @@ impl<H: Handler> Client<H> {
             } {
                 match accepted {
                     Some(Ok((request, respond))) => self.begin(request, respond),
-                    Some(Err(error)) => return Poll::Ready(self.broke(&error)),
+                    Some(Err(error)) => {
+                        self.broke(&error);
+                        return Poll::Ready(());
+                    }
                     None => return Poll::Ready(()),
                 }
             }

@@ -25,9 +25,7 @@ use tokio_util::task::TaskTracker;
 use super::{Handler, Settings, connection};
 use crate::clock::Millis;
 use crate::config::plan::{ClientTimeouts, Http2};
-use crate::message::{
-    Body, Ending, Incoming, Interim, Line, NoAnswer, Peer, Remote, Tail, drain,
-};
+use crate::message::{Body, Ending, Incoming, Interim, Line, NoAnswer, Peer, Remote, Tail, drain};
 
 /// A server with a toy handler.
 struct Rig {
