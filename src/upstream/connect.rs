@@ -10,8 +10,9 @@ use super::error::{Error, Stage};
 use super::wire::{Socket, Wire};
 
 /// Connects to a backend.
-pub(super) async fn open(backend: &Backend, timeout: Duration) -> Result<Wire, Error> {
-    socket(backend, timeout).await.map(Wire::new)
+pub(super) async fn open(backend: &Backend, timeout: Duration) -> Result<Box<Wire>, Error> {
+    let socket = socket(backend, timeout).await?;
+    Ok(Wire::new(socket))
 }
 
 /// The same, for those who speak over it in their own way.

@@ -68,7 +68,13 @@ struct Fields {
 
 fn pass_on(exchange: &Exchange, forward: &Forward, out: &mut impl Out) {
     let headers = &exchange.head.headers;
-    let nominating = nominates(headers);
+    // Few requests have either; looking at the names is cheaper than looking the two up.
+    let (mut connection, mut te) = (false, false);
+    for name in headers.keys() {
+        connection |= *name == header::CONNECTION;
+        te |= *name == header::TE;
+    }
+    let nominating = connection && nominates(headers);
     for (name, value) in headers {
         let stays = belongs_to_connection(name)
             || is_rebuilt(name)
@@ -78,7 +84,7 @@ fn pass_on(exchange: &Exchange, forward: &Forward, out: &mut impl Out) {
             out.field(name, value);
         }
     }
-    if wants_trailers(headers) {
+    if te && wants_trailers(headers) {
         out.trailers();
     }
     for set in &forward.set_headers {
@@ -106,7 +112,7 @@ impl Out for Lines<'_> {
         let start = self.0.len();
         vars::render(value, exchange, self.0);
         let written = &self.0[start..];
-        if written.is_empty() || !written.iter().all(|byte| may_stand_in_value(*byte)) {
+        if written.is_empty() || !may_be_value(written) {
             self.0.truncate(line);
             return;
         }
@@ -175,8 +181,11 @@ fn write_target(exchange: &Exchange, forward: &Forward, out: &mut Vec<u8>) {
     }
 }
 
-fn may_stand_in_value(byte: u8) -> bool {
-    byte == b'\t' || (byte >= 0x20 && byte != 0x7f)
+// Without a way out early, so that many bytes are looked at in one step.
+fn may_be_value(text: &[u8]) -> bool {
+    text.iter().fold(true, |fine, &byte| {
+        fine & (byte >= 0x20) & (byte != 0x7f) | fine & (byte == b'\t')
+    })
 }
 
 fn via(version: Version) -> HeaderValue {

@@ -27,7 +27,7 @@ pub(super) enum Source {
 /// A body that is read from a connection of its own.
 #[derive(Debug)]
 pub(super) struct Wired {
-    pub(super) wire: Wire,
+    pub(super) wire: Box<Wire>,
     pub(super) reading: Reading,
     /// What is left to send of the request, which the answer overtook.
     pub(super) sending: Option<Box<Sending>>,
