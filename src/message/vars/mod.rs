@@ -49,6 +49,7 @@ pub fn append(variable: &Variable, exchange: &Exchange, out: &mut Vec<u8>) -> bo
         Variable::Host => text(out, request::host(exchange)),
         Variable::Hostname => text(out, &*connection::HOSTNAME),
         Variable::Http(name) => field(&head.headers, name, out),
+        Variable::Http2 => some(out, request::http2(head)),
         Variable::IsArgs => text(out, request::is_args(head)),
         Variable::LimitConnStatus => some(out, exchange.limit_conn.map(LimitStatus::as_str)),
         Variable::LimitReqStatus => some(out, exchange.limit_req.map(LimitStatus::as_str)),

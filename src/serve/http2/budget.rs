@@ -114,6 +114,17 @@ impl Budgets {
         }
         Ok(())
     }
+
+    /// What the client has most likely done too much of, where it was h2 that had enough.
+    pub(super) fn suspect(&self) -> Flood {
+        if self.empty_data.left < self.empty_data.most {
+            Flood::EmptyData
+        } else if self.resets.left < self.resets.most {
+            Flood::Resets
+        } else {
+            Flood::Headers
+        }
+    }
 }
 
 impl Budget {

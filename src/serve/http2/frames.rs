@@ -12,8 +12,8 @@ pub(super) struct Frame {
     pub(super) length: u32,
     /// 0 for the connection itself.
     pub(super) stream: u32,
-    // The first bytes of its payload: a reset's code.
-    word: u32,
+    // The first bytes of its payload.
+    word: u64,
 }
 
 /// What a frame is.
@@ -40,7 +40,7 @@ pub(super) struct Frames {
     // How much of the head is there; all of it while the payload passes.
     known: usize,
     left: u32,
-    word: u32,
+    word: u64,
     block: bool,
 }
 
@@ -59,14 +59,19 @@ impl Frame {
     pub(super) fn is_empty_data(self) -> bool {
         let padding = match self.flags & PADDED {
             0 => 0,
-            _ => 1 + (self.word >> 24),
+            _ => 1 + (self.word >> 56),
         };
-        self.kind == Kind::Data && self.flags & END_STREAM == 0 && self.length <= padding
+        let data = u64::from(self.length) > padding;
+        self.kind == Kind::Data && self.flags & END_STREAM == 0 && !data
     }
 
-    /// Why a stream is reset.
+    /// Why a stream is reset, or a connection ended.
     pub(super) fn code(self) -> u32 {
-        self.word
+        let [a, b, c, d, rest @ ..] = self.word.to_be_bytes();
+        u32::from_be_bytes(match self.kind {
+            Kind::GoAway => rest,
+            _ => [a, b, c, d],
+        })
     }
 
     /// Bytes on the wire.
@@ -112,8 +117,8 @@ impl Frames {
         }
         let part = take(bytes, self.left as usize);
         let passed = self.length() - self.left;
-        for (at, byte) in (passed..4).zip(part) {
-            self.word |= u32::from(*byte) << (24 - 8 * at);
+        for (at, byte) in (passed..8).zip(part) {
+            self.word |= u64::from(*byte) << (56 - 8 * at);
         }
         // No longer than what is left, which is a number of this type.
         self.left -= part.len() as u32;
@@ -208,6 +213,8 @@ mod tests {
         let bytes = frame(3, 0, 5, &8_u32.to_be_bytes());
         let seen = all(&mut Frames::from_server(), &bytes);
         assert_eq!((seen[0].stream, seen[0].code()), (5, 8));
+        let bytes = frame(7, 0, 0, &[0, 0, 0, 5, 0, 0, 0, 11, b'x']);
+        assert_eq!(all(&mut Frames::from_server(), &bytes)[0].code(), 11);
     }
 
     #[test]

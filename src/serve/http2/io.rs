@@ -114,9 +114,12 @@ impl AsyncWrite for Io {
         Pin::new(&mut self.socket).poll_flush(context)
     }
 
-    /// Closes slowly: the last answers, or the reason for the end, must not be lost to a reset.
+    /// Closes slowly, so that the last answers are not lost to a reset; at once on those who have done wrong.
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
+        if this.roster.state().told_off {
+            return Poll::Ready(Ok(()));
+        }
         if this.linger.is_none() {
             ready!(Pin::new(&mut this.socket).poll_shutdown(context))?;
             this.linger = Some(Linger::new(this.peer.line.lingering_timeout()));

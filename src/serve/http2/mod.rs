@@ -210,9 +210,7 @@ impl<H: Handler> Client<H> {
             && error.is_library()
             && error.reason() == Some(Reason::ENHANCE_YOUR_CALM)
         {
-            let flood = self.roster.state().flood;
-            self.handler
-                .flooded(&self.peer, flood.unwrap_or(Flood::Headers));
+            self.handler.flooded(&self.peer, self.roster.suspect());
         }
         let (connection, client) = (self.peer.connection, self.peer.text());
         tracing::debug!(connection, client, %error, "connection ended");

@@ -35,6 +35,8 @@ pub(super) struct State {
     pub(super) idle: bool,
     /// The connection is to end after the streams it has.
     pub(super) last: bool,
+    /// The client was told that it has done something wrong.
+    pub(super) told_off: bool,
     /// Heads that h2 has answered itself, because they were too large.
     pub(super) oversized: u32,
 }
@@ -81,6 +83,7 @@ impl Roster {
             inner.state.flood.get_or_insert(flood);
         }
         if frame.stream == 0 {
+            inner.state.told_off |= frame.kind == Kind::GoAway && frame.code() != 0;
             return;
         }
         let Some(peer) = inner.streams.get(&frame.stream) else {
@@ -110,6 +113,11 @@ impl Roster {
         let state = inner.state;
         inner.state.oversized = 0;
         state
+    }
+
+    /// What h2 has had enough of.
+    pub(super) fn suspect(&self) -> Flood {
+        self.0.lock().budgets.suspect()
     }
 
     /// The connection is gone, and all its streams with it.
