@@ -15,7 +15,7 @@ mod stream;
 
 use std::future::poll_fn;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -118,10 +118,10 @@ impl<H: Handler> Client<H> {
                 }
             }
             let before = self.ending;
-            ready!(self.poll_ending(context));
-            // Something is to be said.
-            if self.ending == before {
-                return Poll::Pending;
+            let over = self.poll_ending(context);
+            // Otherwise there is something to be said.
+            if over.is_ready() || self.ending == before {
+                return over;
             }
         }
     }

@@ -72,9 +72,12 @@ impl Stream {
 
 impl Drop for Stay {
     fn drop(&mut self) {
-        let line = &self.peer.line;
-        self.connection.line.adopt_timeouts(line);
+        let (line, connection) = (&self.peer.line, &self.connection.line);
+        connection.adopt_timeouts(line);
         self.roster.leave(self.number, line.closes_after_answer());
+        if line.closes_after_answer() {
+            connection.wake();
+        }
         line.closed();
     }
 }
