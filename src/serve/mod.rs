@@ -5,30 +5,28 @@
 //! around the socket it is given. One connection is one task on one event loop, and it never leaves it.
 
 mod held;
+mod http1;
 pub mod http2;
 mod linger;
 mod socket;
 mod stream;
 #[cfg(test)]
 mod tests;
+mod wait;
 
 use std::future::{Future, poll_fn};
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Poll, ready};
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, Response};
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Deadline;
 use crate::config::plan::{ClientTimeouts, Http2, Server};
-use crate::message::{Incoming, NoAnswer, Peer, Phase};
-use held::Held;
+use crate::message::{Incoming, Line, NoAnswer, Peer};
 pub use http2::Flood;
 pub use socket::Socket;
 use stream::Stream;
@@ -62,19 +60,10 @@ pub struct Settings {
     pub timeouts: ClientTimeouts,
     /// How long a request's head may be, in bytes.
     pub max_head: usize,
-    /// Which versions of HTTP are spoken.
+    /// Whether HTTP/2 is spoken, too.
     pub http2: Http2,
     /// How many requests a client may have under way at once, over HTTP/2.
     pub max_streams: u32,
-}
-
-/// What a client speaks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Protocol {
-    /// One request after the other.
-    Http1,
-    /// Many at once.
-    Http2,
 }
 
 impl From<&Server> for Settings {
@@ -92,129 +81,90 @@ impl From<&Server> for Settings {
 /// Serves one client until it leaves, is too slow, or `stop` is cancelled and its last answer is out.
 ///
 /// `stop` is looked at whenever the connection wakes, behind a lock: give each event loop a child token of its own.
-pub async fn connection<H: Handler>(
+// Not an `async fn`: that keeps room for every argument twice, and most connections are idle.
+pub fn connection<H: Handler>(
     socket: impl Into<Socket>,
     peer: Arc<Peer>,
     settings: Settings,
     handler: H,
     stop: CancellationToken,
-) {
-    let timeouts = settings.timeouts;
-    peer.line.set_timeouts(
-        timeouts.keepalive.unwrap_or_default(),
-        timeouts.send,
-        timeouts.lingering,
-    );
-    let socket = socket.into();
-    let mut first = Deadline::default();
-    first.start(timeouts.header);
-    let mut cancelled = pin!(stop.cancelled());
-    match protocol(
-        &socket,
-        &peer,
-        settings.http2,
-        &mut first,
-        cancelled.as_mut(),
-    )
-    .await
-    {
-        Some(Protocol::Http1) => {}
-        Some(Protocol::Http2) => {
-            return Box::pin(http2::serve(socket, peer, settings, handler, &stop)).await;
-        }
-        None => return,
-    }
-    let stream = Stream::new(socket, Arc::clone(&peer), timeouts.header, first);
-    let mut last_call = Deadline::default();
-
-    let service = service_fn(|request| {
-        peer.line.begin();
-        answer(handler.clone(), Arc::clone(&peer), request)
-    });
-    let mut connection = pin!(builder(&settings).serve_connection(TokioIo::new(stream), service));
-    let mut refused = None;
-    let mut stopping = false;
-    let served = poll_fn(|context| {
-        let result = connection.as_mut().poll(context);
-        if refused.is_none() {
-            refused = peer.line.refused();
-            if let Some(status) = refused {
-                handler.refused_head(&peer, status);
+) -> impl Future<Output = ()> + Send {
+    let mut socket = socket.into();
+    async move {
+        // Borrowed: a copy would be kept for as long as the connection lasts.
+        let (line, timeouts) = (&peer.line, &settings.timeouts);
+        line.set_timeouts(
+            timeouts.keepalive.unwrap_or_default(),
+            timeouts.send,
+            timeouts.lingering,
+        );
+        let _gone = Gone(line);
+        let mut cancelled = pin!(stop.cancelled());
+        let mut patience = Deadline::default();
+        patience.start(timeouts.header);
+        let mut word = Bytes::new();
+        // Once is enough, for this and for `cancelled`: a connection stays in its task.
+        poll_fn(|context| {
+            line.driven_by(context.waker());
+            Poll::Ready(())
+        })
+        .await;
+        let mut speaks = None;
+        loop {
+            while word.is_empty() || speaks.is_none() {
+                let wait = poll_fn(|context| {
+                    wait::poll_word(
+                        &mut socket,
+                        line,
+                        &mut patience,
+                        cancelled.as_mut(),
+                        context,
+                    )
+                });
+                let Some(more) = wait.await else { return };
+                word = joined(word, more);
+                speaks = speaks.or_else(|| wait::protocol(&word, settings.http2));
             }
+            if speaks == Some(Protocol::Http2) {
+                return Box::pin(http2::serve(
+                    socket, word, &peer, &settings, &handler, &stop,
+                ))
+                .await;
+            }
+            let stream = Stream::new(socket, word, Arc::clone(&peer), timeouts.header, patience);
+            // Boxed: while a connection waits, there is not even room for it.
+            let serving = Box::pin(http1::serve(stream, &peer, &settings, &handler, &stop));
+            let Some(idle) = serving.await else { return };
+            (socket, word, patience) = (idle.socket, idle.word, idle.patience);
         }
-        if result.is_ready() || stopping || !stop.is_cancelled() {
-            return result;
-        }
-        // Busy connections close after their answer, idle ones when the next request is not on its way.
-        peer.line.close_after_answer();
-        if peer.line.phase() == Phase::Idle {
-            last_call.start(LAST_CALL);
-            ready!(last_call.poll_passed(context));
-        }
-        stopping = true;
-        connection.as_mut().graceful_shutdown();
-        connection.as_mut().poll(context)
-    });
-    if let Err(error) = served.await {
-        tracing::debug!(connection = peer.connection, client = peer.text(), %error, "connection ended");
     }
 }
 
-/// What the client speaks; `None` if it says nothing in time.
-async fn protocol(
-    socket: &Socket,
-    peer: &Peer,
-    http2: Http2,
-    first: &mut Deadline,
-    mut cancelled: Pin<&mut impl Future<Output = ()>>,
-) -> Option<Protocol> {
-    let mut last_call = Deadline::default();
-    // hyper's buffers are not made for somebody who has not said anything yet.
-    poll_fn(|context| {
-        // Once is enough, here and for `cancelled`: a connection stays in its task.
-        peer.line.driven_by(context.waker());
-        let stopping = cancelled.as_mut().poll(context).is_ready();
-        if let Poll::Ready(protocol) = socket.poll_protocol(http2, context) {
-            return Poll::Ready(Some(protocol));
-        }
-        if first.poll_passed(context).is_ready() {
-            return Poll::Ready(None);
-        }
-        if !stopping {
-            return Poll::Pending;
-        }
-        last_call.start(LAST_CALL);
-        last_call.poll_passed(context).map(|()| None)
-    })
-    .await
+/// What a client speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Protocol {
+    /// One request after the other.
+    Http1,
+    /// Many at once.
+    Http2,
 }
 
-async fn answer<H: Handler>(
-    handler: H,
-    peer: Arc<Peer>,
-    request: Request<hyper::body::Incoming>,
-) -> Result<Response<Held<H::Body>>, NoAnswer> {
-    let request = request.map(Incoming::from);
-    let response = handler.handle(Arc::clone(&peer), request).await?;
-    peer.line.decide();
-    Ok(response.map(|body| Held::new(body, peer)))
+fn joined(word: Bytes, more: Bytes) -> Bytes {
+    match word.is_empty() {
+        true => more,
+        false => [word, more].concat().into(),
+    }
 }
 
-fn builder(settings: &Settings) -> http1::Builder {
-    let mut builder = http1::Builder::new();
-    builder
-        // Ours runs in total and knows what phase the connection is in; hyper's would run beside it.
-        .header_read_timeout(None)
-        .max_header_size(settings.max_head)
-        .max_buf_size(settings.max_head.max(LEAST_BUFFER));
-    // The number of fields stays at hyper's 100, which is Apache's and HAProxy's number too: any other
-    // makes hyper allocate two tables for every request.
-    builder
+/// Tells the line when the connection is gone.
+struct Gone<'a>(&'a Line);
+
+impl Drop for Gone<'_> {
+    fn drop(&mut self) {
+        self.0.closed();
+    }
 }
 
 /// How long a connection that is idle when told to stop may still turn out not to be: its client may have
 /// sent a request before it could know. Whoever stops weir does not notice.
 const LAST_CALL: Duration = Duration::from_millis(100);
-
-/// hyper refuses to work with less.
-const LEAST_BUFFER: usize = 8192;

@@ -4,16 +4,11 @@
 //! beside a system call.
 
 use std::io::{self, IoSlice};
-use std::mem::MaybeUninit;
 use std::pin::{Pin, pin};
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, Waker};
 
-use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
-
-use super::Protocol;
-use crate::config::plan::Http2;
 
 /// A client's connection as the system knows it.
 #[derive(Debug)]
@@ -46,31 +41,6 @@ macro_rules! each {
 }
 
 impl Socket {
-    /// Ready once it is known what the client speaks, or nothing will come any more.
-    // The event loop calls a new socket readable before anything has come, so it is tried here: one look
-    // for each connection, and whoever stays silent costs no buffers.
-    pub(super) fn poll_protocol(&self, http2: Http2, context: &mut Context<'_>) -> Poll<Protocol> {
-        loop {
-            let mut start = [0; PREFACE.len()];
-            let mut start = ReadBuf::new(&mut start);
-            let peeked = match self {
-                Self::Tcp(stream) => ready!(stream.poll_peek(context, &mut start)),
-                Self::Unix(stream) => ready!(poll_unix_peek(stream, context)),
-            };
-            let start = start.filled();
-            let may_be = http2 == Http2::On && !start.is_empty() && PREFACE.starts_with(start);
-            if peeked.is_err() || !may_be || self.is_hung_up() {
-                return Poll::Ready(Protocol::Http1);
-            }
-            if start.len() == PREFACE.len() {
-                return Poll::Ready(Protocol::Http2);
-            }
-            // More has to come, and what is there stays where it is: as if it were not.
-            let _waits: io::Result<()> = each!(self, stream => stream
-                .try_io(Interest::READABLE, || Err(io::ErrorKind::WouldBlock.into())));
-        }
-    }
-
     /// Whether the client has ended its side, even with bytes before that end still unread.
     // The event loop notes the hang-up when the kernel reports it; asking makes no system call.
     pub(super) fn is_hung_up(&self) -> bool {
@@ -120,18 +90,3 @@ impl AsyncWrite for Socket {
         each!(self.get_mut(), stream => Pin::new(stream).poll_shutdown(context))
     }
 }
-
-/// Ready once there is something to read; what it is cannot be seen without taking it.
-fn poll_unix_peek(stream: &UnixStream, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
-    loop {
-        ready!(stream.poll_read_ready(context))?;
-        let mut byte = [MaybeUninit::uninit()];
-        let peeked = stream.try_io(Interest::READABLE, || SockRef::from(stream).peek(&mut byte));
-        if !matches!(&peeked, Err(error) if error.kind() == io::ErrorKind::WouldBlock) {
-            return Poll::Ready(peeked);
-        }
-    }
-}
-
-/// What an HTTP/2 client says first, so that nobody takes it for HTTP/1.
-const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";

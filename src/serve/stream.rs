@@ -23,9 +23,11 @@ use crate::message::{Peer, Phase};
 #[derive(Debug)]
 pub(super) struct Stream {
     socket: Socket,
+    // What was read from the socket before hyper was there to read it.
+    ahead: Bytes,
     peer: Arc<Peer>,
     header_timeout: Duration,
-    // For a whole head, or for the first byte of the next request; which of them, the phase says.
+    // For a whole head.
     reading: Deadline,
     writing: Deadline,
     watch: Deadline,
@@ -36,15 +38,17 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    /// A connection on which the first request begins to come; `reading` is the time for its head.
+    /// A connection that has begun to speak; of the time for its first head some may have passed.
     pub(super) fn new(
         socket: Socket,
+        ahead: Bytes,
         peer: Arc<Peer>,
         header_timeout: Duration,
         reading: Deadline,
     ) -> Self {
         Self {
             socket,
+            ahead,
             peer,
             header_timeout,
             reading,
@@ -56,11 +60,17 @@ impl Stream {
         }
     }
 
+    /// The socket, what of its input has not been taken, and a timer.
+    pub(super) fn into_parts(self) -> (Socket, Bytes, Deadline) {
+        (self.socket, self.ahead, self.reading)
+    }
+
     /// Nothing has come: ready when that has lasted too long, and the connection is over.
     fn poll_no_input(&mut self, context: &mut Context<'_>) -> Poll<()> {
         match self.peer.line.phase() {
-            // The request's body has a limit of its own, and so has everything upstream.
-            Phase::Busy => Poll::Pending,
+            // The request's body has a limit of its own, and so has everything upstream. How long a
+            // connection may be idle is measured around hyper.
+            Phase::Busy | Phase::Idle => Poll::Pending,
             Phase::Head => {
                 self.reading.start(self.header_timeout);
                 ready!(self.reading.poll_passed(context));
@@ -68,10 +78,6 @@ impl Stream {
                     return Poll::Ready(());
                 }
                 self.poll_linger(context)
-            }
-            Phase::Idle => {
-                self.reading.start(self.peer.line.keepalive_timeout());
-                self.reading.poll_passed(context)
             }
         }
     }
@@ -150,6 +156,14 @@ impl Stream {
         }
     }
 
+    /// Something has come: between two requests it is the next one's head.
+    fn begin_head(&mut self) {
+        if self.peer.line.phase() == Phase::Idle {
+            self.peer.line.enter(Phase::Head);
+            self.reading.clear();
+        }
+    }
+
     fn has_input(&mut self, context: &mut Context<'_>) -> bool {
         let mut byte = [0];
         let mut buffer = ReadBuf::new(&mut byte);
@@ -168,6 +182,12 @@ impl AsyncRead for Stream {
         if this.linger.is_some() {
             return this.poll_linger(context).map(Ok);
         }
+        if !this.ahead.is_empty() {
+            let length = this.ahead.len().min(buffer.remaining());
+            buffer.put_slice(&this.ahead.split_to(length));
+            this.begin_head();
+            return Poll::Ready(Ok(()));
+        }
         let before = buffer.filled().len();
         let Poll::Ready(read) = Pin::new(&mut this.socket).poll_read(context, buffer) else {
             this.awaits_input = true;
@@ -175,12 +195,10 @@ impl AsyncRead for Stream {
             return this.poll_no_input(context).map(Ok);
         };
         this.awaits_input = false;
-        let line = &this.peer.line;
         let received = buffer.filled().len() - before;
-        line.add_received(received);
-        if received > 0 && line.phase() == Phase::Idle {
-            line.enter(Phase::Head);
-            this.reading.clear();
+        this.peer.line.add_received(received);
+        if received > 0 {
+            this.begin_head();
         }
         Poll::Ready(read)
     }
@@ -229,13 +247,6 @@ impl AsyncWrite for Stream {
         let line = &this.peer.line;
         if line.flushed() {
             this.watch.clear();
-            this.reading.clear();
-            this.reading.start(line.keepalive_timeout());
-            // hyper does not read again now, and would never come to wait for this limit. When it has
-            // passed already, the reading that follows the wake-up finds out.
-            if this.reading.poll_passed(context).is_ready() {
-                context.waker().wake_by_ref();
-            }
         } else if line.phase() == Phase::Busy
             && !this.awaits_input
             && let Poll::Ready(gone) = this.poll_hung_up(context)
@@ -248,6 +259,10 @@ impl AsyncWrite for Stream {
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
         let line = &this.peer.line;
+        // hyper is taken off the socket; the connection goes on.
+        if line.parks() {
+            return Poll::Ready(Ok(()));
+        }
         // Input waiting unread would make the close a reset whatever anybody knew of it.
         if this.linger.is_some()
             || line.lingers()
@@ -258,12 +273,6 @@ impl AsyncWrite for Stream {
         }
         // Dropping the socket says all that a shutdown would.
         Poll::Ready(Ok(()))
-    }
-}
-
-impl Drop for Stream {
-    fn drop(&mut self) {
-        self.peer.line.closed();
     }
 }
 

@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
+use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::frames::Frames;
@@ -18,6 +19,8 @@ use crate::serve::linger::Linger;
 #[derive(Debug)]
 pub(super) struct Io {
     socket: Socket,
+    // What was read from the socket before h2 was there to read it.
+    ahead: Bytes,
     peer: Arc<Peer>,
     roster: Arc<Roster>,
     received: Frames,
@@ -27,9 +30,10 @@ pub(super) struct Io {
 }
 
 impl Io {
-    pub(super) fn new(socket: Socket, peer: Arc<Peer>, roster: Arc<Roster>) -> Self {
+    pub(super) fn new(socket: Socket, ahead: Bytes, peer: Arc<Peer>, roster: Arc<Roster>) -> Self {
         Self {
             socket,
+            ahead,
             peer,
             roster,
             received: Frames::from_client(),
@@ -76,9 +80,14 @@ impl AsyncRead for Io {
     ) -> Poll<io::Result<()>> {
         let this = &mut *self;
         let before = buffer.filled().len();
-        ready!(Pin::new(&mut this.socket).poll_read(context, buffer))?;
+        if this.ahead.is_empty() {
+            ready!(Pin::new(&mut this.socket).poll_read(context, buffer))?;
+            this.peer.line.add_received(buffer.filled().len() - before);
+        } else {
+            let length = this.ahead.len().min(buffer.remaining());
+            buffer.put_slice(&this.ahead.split_to(length));
+        }
         let mut bytes = &buffer.filled()[before..];
-        this.peer.line.add_received(bytes.len());
         while let Some(frame) = this.received.next(&mut bytes) {
             this.roster.receive(frame);
         }
@@ -134,6 +143,5 @@ impl AsyncWrite for Io {
 impl Drop for Io {
     fn drop(&mut self) {
         self.roster.close();
-        self.peer.line.closed();
     }
 }

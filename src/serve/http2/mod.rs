@@ -34,17 +34,18 @@ use super::{Handler, Settings, Socket};
 use crate::clock::Deadline;
 use crate::message::Peer;
 
-/// Serves one client until it leaves, goes too far, is too slow, or `stop` is cancelled and its last answer is out.
+/// Serves one client, of which `ahead` has been read, until it leaves, goes too far, is too slow, or `stop` is cancelled and its last answer is out.
 pub(super) async fn serve<H: Handler>(
     socket: Socket,
-    peer: Arc<Peer>,
-    settings: Settings,
-    handler: H,
+    ahead: Bytes,
+    peer: &Arc<Peer>,
+    settings: &Settings,
+    handler: &H,
     stop: &CancellationToken,
 ) {
     let roster = Arc::new(Roster::new(settings.max_streams));
-    let io = Io::new(socket, Arc::clone(&peer), Arc::clone(&roster));
-    let handshake = builder(&settings).handshake(io);
+    let io = Io::new(socket, ahead, Arc::clone(peer), Arc::clone(&roster));
+    let handshake = builder(settings).handshake(io);
     let Ok(Ok(h2)) = tokio::time::timeout(settings.timeouts.header, handshake).await else {
         return;
     };
@@ -72,12 +73,12 @@ pub(super) async fn serve<H: Handler>(
 }
 
 /// A connection.
-struct Client<H> {
+struct Client<'c, H> {
     h2: Connection<Io, Bytes>,
     roster: Arc<Roster>,
-    peer: Arc<Peer>,
-    settings: Settings,
-    handler: H,
+    peer: &'c Arc<Peer>,
+    settings: &'c Settings,
+    handler: &'c H,
     streams: JoinSet<()>,
     ending: Ending,
     // Whether there has been a request.
@@ -100,7 +101,7 @@ enum Ending {
     Closes,
 }
 
-impl<H: Handler> Client<H> {
+impl<H: Handler> Client<'_, H> {
     /// Ready when the connection is over.
     fn poll_over(&mut self, context: &mut Context<'_>) -> Poll<()> {
         loop {
@@ -133,7 +134,7 @@ impl<H: Handler> Client<H> {
             request,
             respond,
             peer: Arc::new(self.peer.stream()),
-            connection: Arc::clone(&self.peer),
+            connection: Arc::clone(self.peer),
             roster: Arc::clone(&self.roster),
         };
         if self.ending != Ending::NotYet {
@@ -146,14 +147,14 @@ impl<H: Handler> Client<H> {
     fn poll_ending(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let state = self.roster.state();
         for _ in 0..state.oversized {
-            self.handler.refused_head(&self.peer, 431);
+            self.handler.refused_head(self.peer, 431);
         }
         if self.ending == Ending::Closes {
             self.close.start(CLOSE);
             return self.close.poll_passed(context);
         }
         if let Some(flood) = state.flood {
-            self.handler.flooded(&self.peer, flood);
+            self.handler.flooded(self.peer, flood);
             self.close(Reason::ENHANCE_YOUR_CALM);
             return Poll::Pending;
         }
@@ -169,7 +170,7 @@ impl<H: Handler> Client<H> {
         if within_head {
             self.head.start(self.settings.timeouts.header);
             if self.head.poll_passed(context).is_ready() {
-                self.handler.refused_head(&self.peer, 408);
+                self.handler.refused_head(self.peer, 408);
                 return self.close(Reason::NO_ERROR);
             }
         } else {
@@ -210,7 +211,7 @@ impl<H: Handler> Client<H> {
             && error.is_library()
             && error.reason() == Some(Reason::ENHANCE_YOUR_CALM)
         {
-            self.handler.flooded(&self.peer, self.roster.suspect());
+            self.handler.flooded(self.peer, self.roster.suspect());
         }
         let (connection, client) = (self.peer.connection, self.peer.text());
         tracing::debug!(connection, client, %error, "connection ended");

@@ -49,9 +49,15 @@ struct Group {
     gate: Arc<tokio::sync::Mutex<()>>,
 }
 
+/// Which backend of which upstream.
+type Key = (u64, usize);
+
+fn key(backend: &Backend) -> Key {
+    (backend.keep.upstream(), backend.index)
+}
+
 thread_local! {
-    // By backend.
-    static GROUPS: RefCell<BTreeMap<u64, Group>> = const { RefCell::new(BTreeMap::new()) };
+    static GROUPS: RefCell<BTreeMap<Key, Group>> = const { RefCell::new(BTreeMap::new()) };
 }
 
 /// A place on a connection to this backend.
@@ -60,7 +66,7 @@ pub(super) async fn join(backend: &Backend, timeout: Duration) -> Result<(Ride, 
         return Ok((ride, Over::Kept));
     }
     let gate = GROUPS.with_borrow_mut(|groups| {
-        let group = groups.entry(backend.id).or_default();
+        let group = groups.entry(key(backend)).or_default();
         Arc::clone(&group.gate)
     });
     let made = tokio::time::timeout(timeout, async {
@@ -76,7 +82,7 @@ pub(super) async fn join(backend: &Backend, timeout: Duration) -> Result<(Ride, 
 /// A place on a connection that has one.
 fn board(backend: &Backend) -> Option<Ride> {
     let ride = GROUPS.with_borrow_mut(|groups| {
-        let shared = &mut groups.get_mut(&backend.id)?.shared;
+        let shared = &mut groups.get_mut(&key(backend))?.shared;
         let shared = shared.iter_mut().find(|shared| shared.has_room(backend))?;
         shared.requests += 1;
         Some(Ride::new(&shared.send, &shared.load))
@@ -98,11 +104,11 @@ async fn open(backend: &Backend, timeout: Duration) -> Result<Ride, Error> {
     let ride = Ride::new(&send, &load);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     tokio::spawn(drive::run(connection, Arc::clone(&load), backend.keep, {
-        let backend = backend.id;
+        let backend = key(backend);
         move || forget(backend, number)
     }));
     GROUPS.with_borrow_mut(|groups| {
-        let group = groups.entry(backend.id).or_default();
+        let group = groups.entry(key(backend)).or_default();
         group.shared.push(Shared {
             number,
             send,
@@ -114,7 +120,7 @@ async fn open(backend: &Backend, timeout: Duration) -> Result<Ride, Error> {
 }
 
 /// Nobody else joins this connection; it closes when those who have are done.
-fn forget(backend: u64, number: u64) {
+fn forget(backend: Key, number: u64) {
     // Dropped after the borrow: it runs code that is not ours.
     let _gone = GROUPS.with_borrow_mut(|groups| {
         let group = groups.get_mut(&backend)?;
@@ -205,7 +211,7 @@ const SEND_BUFFER: usize = 64 * 1024;
 pub(in crate::upstream) fn connections(backend: &Backend) -> usize {
     GROUPS.with_borrow(|groups| {
         groups
-            .get(&backend.id)
+            .get(&key(backend))
             .map_or(0, |group| group.shared.len())
     })
 }
