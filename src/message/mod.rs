@@ -2,6 +2,7 @@
 
 pub mod answer;
 pub mod body;
+pub mod client;
 pub mod drain;
 pub mod exchange;
 pub mod grpc;
@@ -10,6 +11,8 @@ pub mod incoming;
 pub mod interim;
 pub mod line;
 pub mod peer;
+pub mod proxied;
+mod real_ip;
 pub mod target;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -17,10 +20,12 @@ pub mod upload;
 pub mod vars;
 
 pub use body::{Body, Tail};
+pub use client::{Client, Remote};
 pub use drain::drain;
 pub use exchange::{Attempt, Ending, Exchange, LimitStatus, NoAnswer};
 pub use incoming::Incoming;
 pub use interim::Interim;
 pub use line::{Line, Phase};
-pub use peer::{Peer, Remote};
+pub use peer::{Caller, Peer};
+pub use proxied::Proxied;
 pub use upload::Upload;

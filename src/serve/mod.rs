@@ -93,11 +93,7 @@ pub fn connection<H: Handler>(
     async move {
         // Borrowed: a copy would be kept for as long as the connection lasts.
         let (line, timeouts) = (&peer.line, &settings.timeouts);
-        line.set_timeouts(
-            timeouts.keepalive.unwrap_or_default(),
-            timeouts.send,
-            timeouts.lingering,
-        );
+        line.set_timeouts(timeouts);
         let _gone = Gone(line);
         let mut cancelled = pin!(stop.cancelled());
         let mut patience = Deadline::default();
@@ -167,4 +163,4 @@ impl Drop for Gone<'_> {
 
 /// How long a connection that is idle when told to stop may still turn out not to be: its client may have
 /// sent a request before it could know. Whoever stops weir does not notice.
-const LAST_CALL: Duration = Duration::from_millis(100);
+pub const LAST_CALL: Duration = Duration::from_millis(100);

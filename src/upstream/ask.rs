@@ -15,9 +15,9 @@ use super::http2::{self, Receiving};
 use super::interim::Relay;
 use super::retry::Errand;
 use super::wire::Wire;
-use super::{connect, pool};
+use super::{connect, introduction, pool};
 use crate::clock::{Clock, Millis};
-use crate::config::plan::{Forward, HttpVersion};
+use crate::config::plan::{Forward, HttpVersion, SendProxy};
 use crate::message::{Attempt, Exchange};
 
 /// The head of an answer, and what its body comes from.
@@ -133,7 +133,8 @@ pub(super) async fn ask(
 
 /// Writes a failure to the log, with what is known of the request it befell.
 pub(super) fn report(error: &Error, upstream: &str, exchange: &Exchange) {
-    let client = exchange.peer.text();
+    error.count();
+    let client = exchange.client().text();
     let server = &*exchange.server().name;
     let (method, uri) = (&exchange.head.method, &exchange.head.uri);
     let request = format_args!("{method} {uri} {:?}", exchange.head.version);
@@ -162,7 +163,7 @@ async fn attempt(
         .await;
     }
     loop {
-        let (wire, over) = connection(backend, over, errand, forward, now)
+        let (wire, over) = connection(backend, over, errand, exchange, forward, now)
             .await
             .map_err(|error| Failed::new(error, Over::Fresh, true))?;
         if let Some(attempt) = exchange.attempts.last_mut() {
@@ -233,9 +234,15 @@ async fn connection(
     backend: &Backend,
     over: Over,
     errand: &Errand<'_>,
+    exchange: &Exchange,
     forward: &Forward,
     now: Millis,
 ) -> Result<(Box<Wire>, Over), Error> {
+    if forward.proxy_protocol != SendProxy::Off {
+        let first = introduction::of(exchange, forward.proxy_protocol);
+        let wire = connect::open(backend, forward.connect_timeout, &first).await?;
+        return Ok((wire, Over::Fresh));
+    }
     while over == Over::Kept
         && let Some(wire) = pool::take(backend, now)
     {
@@ -250,7 +257,7 @@ async fn connection(
         backend.count_reused();
         return Ok((wire, Over::Kept));
     }
-    let wire = connect::open(backend, forward.connect_timeout).await?;
+    let wire = connect::open(backend, forward.connect_timeout, &[]).await?;
     Ok((wire, Over::Fresh))
 }
 

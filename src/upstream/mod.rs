@@ -22,6 +22,7 @@ pub mod fuzzing;
 mod http1;
 mod http2;
 mod interim;
+mod introduction;
 mod pool;
 mod retry;
 mod wire;
@@ -135,8 +136,9 @@ impl Upstream {
             match tried {
                 Ok(answer) if !moves_on => {
                     self.balance.succeeded(&pick);
-                    let peer = &exchange.peer;
-                    return Ok(Download::begin(answer, pick.lease, forward, clock, peer));
+                    return Ok(Download::begin(
+                        answer, pick.lease, forward, clock, exchange,
+                    ));
                 }
                 Ok(_) if failure.is_fault() => self.blame(&pick, now),
                 Ok(_) => self.balance.succeeded(&pick),

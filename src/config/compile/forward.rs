@@ -7,12 +7,12 @@ use http::{HeaderName, HeaderValue, StatusCode, header};
 
 use super::sites::Levels;
 use super::templates::When;
-use super::{Compiler, Found};
+use super::{Compiler, Found, client};
 use crate::config::decode::{Named, Spanned, Text, mistaken};
 use crate::config::near;
 use crate::config::plan::{
-    Address, Forward, HttpVersion, NextUpstream, Part, PathRule, SetHeader, Template, Tries,
-    Variable, Via,
+    Address, Forward, HttpVersion, NextUpstream, Part, PathRule, SendProxy, SetHeader, Template,
+    Tries, Variable, Via,
 };
 use crate::config::report::Complaint;
 use crate::config::units;
@@ -62,6 +62,20 @@ impl Compiler<'_> {
             }
         };
         let set_headers = self.set_headers(levels);
+        let version = levels
+            .find(|settings| &settings.proxy_http_version)
+            .map_or(version, |given| given.value.0);
+        let proxy_protocol = levels.find(|settings| &settings.proxy_protocol);
+        if let (HttpVersion::Two, Some(given)) = (version, proxy_protocol)
+            && given.value.0 != SendProxy::Off
+        {
+            self.complain_with(
+                given.span,
+                "`proxy_protocol` and HTTP/2 to the same upstream",
+                "it names one client for a whole connection, and over HTTP/2 all share one",
+            );
+        }
+        let proxy_protocol = proxy_protocol.map_or(SendProxy::Off, |given| given.value.0);
         let target = target?;
         Some(Forward {
             upstream: target.upstream,
@@ -73,9 +87,8 @@ impl Compiler<'_> {
                 Some(flag) if !flag.value.0 => Via::Off,
                 _ => Via::On,
             },
-            version: levels
-                .find(|settings| &settings.proxy_http_version)
-                .map_or(version, |given| given.value.0),
+            version,
+            proxy_protocol,
             connect_timeout: self.some_time(levels.find(|s| &s.proxy_connect_timeout), 60),
             send_timeout: self.some_time(levels.find(|s| &s.proxy_send_timeout), 60),
             read_timeout: self.some_time(levels.find(|s| &s.proxy_read_timeout), 60),
@@ -207,7 +220,6 @@ impl Compiler<'_> {
     fn set_headers(&mut self, levels: Levels<'_>) -> Vec<SetHeader> {
         let mut headers: Vec<SetHeader> = [
             ("host", Variable::ProxyHost),
-            ("x-forwarded-for", Variable::ProxyAddXForwardedFor),
             ("x-forwarded-proto", Variable::Scheme),
             ("x-forwarded-host", Variable::Http(header::HOST)),
         ]
@@ -217,6 +229,7 @@ impl Compiler<'_> {
             value: Template::variable(variable),
         })
         .collect();
+        headers.extend(client::headers(levels));
         let own = levels.find(|settings| &settings.proxy_set_header);
         for header in own.map_or_else(Vec::new, |own| self.own_headers(&own.value)) {
             match headers.iter_mut().find(|known| known.name == header.name) {

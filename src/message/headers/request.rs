@@ -88,7 +88,8 @@ fn pass_on(exchange: &Exchange, forward: &Forward, out: &mut impl Out) {
         out.trailers();
     }
     for set in &forward.set_headers {
-        if !frames_body(&set.name) {
+        let removed = set.value.parts.is_empty();
+        if !removed && !frames_body(&set.name) {
             out.set(&set.name, &set.value, exchange);
         }
     }

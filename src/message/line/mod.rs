@@ -15,6 +15,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::{Ending, Interim, Tail};
+use crate::clock::Least;
+use crate::config::plan::ClientTimeouts;
 
 /// The state of one client connection.
 #[derive(Debug)]
@@ -22,6 +24,7 @@ pub struct Line {
     phase: AtomicU8,
     keepalive_millis: AtomicU64,
     send_millis: AtomicU64,
+    send_rate: AtomicU64,
     lingering_millis: AtomicU64,
     received: AtomicU64,
     sent: AtomicU64,
@@ -63,6 +66,7 @@ impl Line {
             phase: AtomicU8::new(Phase::Head as u8),
             keepalive_millis: AtomicU64::new(75_000),
             send_millis: AtomicU64::new(60_000),
+            send_rate: AtomicU64::new(0),
             lingering_millis: AtomicU64::new(5_000),
             received: AtomicU64::new(0),
             sent: AtomicU64::new(0),
@@ -98,12 +102,16 @@ impl Line {
     }
 
     /// Sets the timeouts that hold from now on.
-    pub fn set_timeouts(&self, keepalive: Duration, send: Duration, lingering: Duration) {
-        self.keepalive_millis
-            .store(millis(keepalive), Ordering::Relaxed);
-        self.send_millis.store(millis(send), Ordering::Relaxed);
-        self.lingering_millis
-            .store(millis(lingering), Ordering::Relaxed);
+    pub fn set_timeouts(&self, timeouts: &ClientTimeouts) {
+        let set = |cell: &AtomicU64, time| cell.store(millis(time), Ordering::Relaxed);
+        set(
+            &self.keepalive_millis,
+            timeouts.keepalive.unwrap_or_default(),
+        );
+        set(&self.send_millis, timeouts.send);
+        set(&self.lingering_millis, timeouts.lingering);
+        self.send_rate
+            .store(timeouts.send_min_rate, Ordering::Relaxed);
     }
 
     /// How long the next request may be waited for.
@@ -116,6 +124,11 @@ impl Line {
         Duration::from_millis(self.send_millis.load(Ordering::Relaxed))
     }
 
+    /// How fast the client has to accept more, on average.
+    pub fn send_rate(&self) -> Least {
+        Least(self.send_rate.load(Ordering::Relaxed))
+    }
+
     /// How long more of what the client sends is awaited after the answer.
     pub fn lingering_timeout(&self) -> Duration {
         Duration::from_millis(self.lingering_millis.load(Ordering::Relaxed))
@@ -123,11 +136,14 @@ impl Line {
 
     /// Takes over the timeouts of another line of the same client.
     pub fn adopt_timeouts(&self, other: &Self) {
-        self.set_timeouts(
-            other.keepalive_timeout(),
-            other.send_timeout(),
-            other.lingering_timeout(),
-        );
+        for (own, other) in [
+            (&self.keepalive_millis, &other.keepalive_millis),
+            (&self.send_millis, &other.send_millis),
+            (&self.send_rate, &other.send_rate),
+            (&self.lingering_millis, &other.lingering_millis),
+        ] {
+            own.store(other.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
     }
 
     /// Counts bytes read from the socket.

@@ -10,10 +10,11 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::frames::Frames;
 use super::roster::Roster;
-use crate::clock::Deadline;
+use crate::clock::Pace;
 use crate::message::Peer;
 use crate::serve::Socket;
 use crate::serve::linger::Linger;
+use crate::serve::stream::limit;
 
 /// A socket that carries frames.
 #[derive(Debug)]
@@ -25,7 +26,7 @@ pub(super) struct Io {
     roster: Arc<Roster>,
     received: Frames,
     sent: Frames,
-    writing: Deadline,
+    writing: Pace,
     linger: Option<Linger>,
 }
 
@@ -38,26 +39,20 @@ impl Io {
             roster,
             received: Frames::from_client(),
             sent: Frames::from_server(),
-            writing: Deadline::default(),
+            writing: Pace::default(),
             linger: None,
         }
     }
 
-    /// Notes what was written, which is the front of these; ends a wait that is longer than `send_timeout`.
+    /// Notes what was written, which is the front of these; ends waits as over HTTP/1.
     fn written<'b>(
         &mut self,
         written: Poll<io::Result<usize>>,
         slices: impl Iterator<Item = &'b [u8]>,
         context: &mut Context<'_>,
     ) -> Poll<io::Result<usize>> {
-        let Poll::Ready(written) = written else {
-            self.writing.start(self.peer.line.send_timeout());
-            ready!(self.writing.poll_passed(context));
-            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
-        };
-        self.writing.clear();
+        let written = ready!(limit(&mut self.writing, &self.peer, written, context));
         let mut left = *written.as_ref().unwrap_or(&0);
-        self.peer.line.add_sent(left);
         for slice in slices {
             let mut bytes = &slice[..left.min(slice.len())];
             left -= bytes.len();

@@ -32,7 +32,7 @@ use self::roster::Roster;
 use self::stream::Stream;
 use super::{Handler, Settings, Socket};
 use crate::clock::Deadline;
-use crate::message::Peer;
+use crate::message::{Peer, Phase};
 
 /// Serves one client, of which `ahead` has been read, until it leaves, goes too far, is too slow, or `stop` is cancelled and its last answer is out.
 pub(super) async fn serve<H: Handler>(
@@ -133,7 +133,7 @@ impl<H: Handler> Client<'_, H> {
         let stream = Stream {
             request,
             respond,
-            peer: Arc::new(self.peer.stream()),
+            peer: Arc::new(Peer::stream(self.peer)),
             connection: Arc::clone(self.peer),
             roster: Arc::clone(&self.roster),
         };
@@ -176,6 +176,11 @@ impl<H: Handler> Client<'_, H> {
         } else {
             self.head.clear();
         }
+        // Others may see whether it could make room for them.
+        self.peer.line.enter(match idle && self.asked {
+            true => Phase::Idle,
+            false => Phase::Busy,
+        });
         if !idle {
             return self.rest.clear();
         }

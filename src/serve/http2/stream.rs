@@ -13,9 +13,10 @@ use http_body::Body as _;
 
 use super::head;
 use super::roster::Roster;
-use crate::clock::Deadline;
+use crate::clock::{Late, Pace};
 use crate::message::{Incoming, NoAnswer, Peer, Phase, headers};
 use crate::serve::Handler;
+use crate::telemetry::{COUNTERS, Slow};
 
 /// A request that has come, and where its answer goes.
 pub(super) struct Stream {
@@ -145,7 +146,7 @@ where
     let mut sending = Sending {
         stream: sending.map_err(|_| Gone)?,
         peer,
-        stalled: Deadline::default(),
+        pace: Pace::default(),
         sent: 0,
     };
     if !ends {
@@ -161,7 +162,7 @@ where
 struct Sending<'s> {
     stream: SendStream<Bytes>,
     peer: &'s Peer,
-    stalled: Deadline,
+    pace: Pace,
     // How much of it had left when it was last looked at.
     sent: u64,
 }
@@ -218,7 +219,7 @@ impl Sending<'_> {
         self.stream.reserve_capacity(1);
         match self.stream.poll_capacity(context) {
             Poll::Ready(Some(Ok(_))) => {
-                self.stalled.clear();
+                self.note_sent();
                 Poll::Ready(Ok(()))
             }
             Poll::Ready(Some(Err(_)) | None) => Poll::Ready(Err(Gone)),
@@ -237,19 +238,32 @@ impl Sending<'_> {
         self.poll_stalled(context).map(Err)
     }
 
-    /// Ready when the client has taken nothing for too long; then it gets no more.
+    /// Ready when the client has taken nothing for too long, or too little; then it gets no more.
     fn poll_stalled(&mut self, context: &mut Context<'_>) -> Poll<Gone> {
+        let line = &self.peer.line;
+        loop {
+            if line.sent() != self.sent {
+                self.note_sent();
+            }
+            let (timeout, rate) = (line.send_timeout(), line.send_rate());
+            let late = ready!(self.pace.poll_late(timeout, rate, context));
+            if line.sent() != self.sent {
+                continue;
+            }
+            if late == Late::Slow {
+                COUNTERS.give_up(Slow::Answer);
+                let (connection, client) = (self.peer.connection, self.peer.text());
+                tracing::info!(connection, client, "client takes its answer too slowly");
+            }
+            self.stream.send_reset(Reason::CANCEL);
+            return Poll::Ready(Gone);
+        }
+    }
+
+    fn note_sent(&mut self) {
         let sent = self.peer.line.sent();
-        if sent != self.sent {
-            self.sent = sent;
-            self.stalled.clear();
-        }
-        self.stalled.start(self.peer.line.send_timeout());
-        ready!(self.stalled.poll_passed(context));
-        if self.peer.line.sent() != self.sent {
-            return self.poll_stalled(context);
-        }
-        self.stream.send_reset(Reason::CANCEL);
-        Poll::Ready(Gone)
+        let more = usize::try_from(sent - self.sent).unwrap_or(usize::MAX);
+        self.pace.moved(more, self.peer.line.send_rate());
+        self.sent = sent;
     }
 }

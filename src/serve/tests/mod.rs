@@ -25,8 +25,10 @@ use tokio_util::task::TaskTracker;
 
 use super::{Handler, Settings, connection};
 use crate::clock::Millis;
-use crate::config::plan::{ClientTimeouts, Http2};
-use crate::message::{Body, Ending, Incoming, Interim, Line, NoAnswer, Peer, Remote, Tail, drain};
+use crate::config::plan::Http2;
+use crate::message::{
+    Body, Ending, Incoming, Interim, Line, NoAnswer, Peer, Remote, Tail, drain, testing,
+};
 
 /// A server with a toy handler.
 struct Rig {
@@ -85,14 +87,7 @@ fn interim(status: u16, link: Option<&'static str>) -> Interim {
 
 fn settings() -> Settings {
     Settings {
-        timeouts: ClientTimeouts {
-            header: Duration::from_secs(60),
-            body: Duration::from_secs(60),
-            keepalive: Some(Duration::from_secs(75)),
-            keepalive_requests: 1000,
-            send: Duration::from_secs(60),
-            lingering: Duration::from_secs(5),
-        },
+        timeouts: testing::timeouts(),
         max_head: 32 * 1024,
         http2: Http2::On,
         max_streams: 128,

@@ -24,8 +24,8 @@ use super::error::Error;
 use super::http1::Reading;
 use super::pool;
 use crate::clock::Clock;
-use crate::config::plan::Forward;
-use crate::message::Peer;
+use crate::config::plan::{Forward, SendProxy};
+use crate::message::Exchange;
 
 /// An answer's body.
 #[derive(Debug)]
@@ -55,7 +55,7 @@ impl Download {
         lease: Lease,
         forward: &Forward,
         clock: &Clock,
-        peer: &Arc<Peer>,
+        exchange: &Exchange,
     ) -> Response<Self> {
         let Answer {
             mut head,
@@ -71,7 +71,7 @@ impl Download {
                     read_timeout: forward.read_timeout,
                     send_timeout: forward.send_timeout,
                 });
-                let stream = Stream::new(source, started, clock, Arc::clone(peer));
+                let stream = Stream::new(source, started, clock, exchange.caller());
                 return head.into_response(Self(Body::Stream(Box::new(stream))));
             }
             Carrier::Wire {
@@ -81,7 +81,8 @@ impl Download {
             } => (wire, sending, heard),
         };
         let mut reading = std::mem::replace(&mut head.reading, Reading::nothing());
-        let reusable = head.reusable && heard;
+        let shared = forward.proxy_protocol == SendProxy::Off;
+        let reusable = head.reusable && heard && shared;
         if sending.is_none()
             && let Some(bytes) = reading.take_all(&mut wire.read)
         {
@@ -100,7 +101,7 @@ impl Download {
             read_timeout: forward.read_timeout,
             send_timeout: forward.send_timeout,
         });
-        let stream = Stream::new(source, started, clock, Arc::clone(peer));
+        let stream = Stream::new(source, started, clock, exchange.caller());
         head.into_response(Self(Body::Stream(Box::new(stream))))
     }
 

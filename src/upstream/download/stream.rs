@@ -16,7 +16,7 @@ use http_body::{Body, Frame, SizeHint};
 use super::Stopwatch;
 use super::source::Source;
 use crate::clock::{Clock, Millis};
-use crate::message::Peer;
+use crate::message::Caller;
 use crate::upstream::error::Error;
 use crate::upstream::http1::Piece;
 
@@ -32,12 +32,12 @@ pub(super) struct Stream {
     taken: Option<Duration>,
     stopwatch: Option<Arc<AtomicU64>>,
     clock: Clock,
-    peer: Arc<Peer>,
+    caller: Caller,
 }
 
 impl Stream {
     /// A body of which this much is known, of an answer asked for at `started`.
-    pub(super) fn new(mut source: Source, started: Millis, clock: &Clock, peer: Arc<Peer>) -> Self {
+    pub(super) fn new(mut source: Source, started: Millis, clock: &Clock, caller: Caller) -> Self {
         source.prepare();
         let mut stream = Self {
             source: Some(source),
@@ -47,7 +47,7 @@ impl Stream {
             taken: None,
             stopwatch: None,
             clock: clock.clone(),
-            peer,
+            caller,
         };
         stream.end_if_over();
         stream
@@ -90,8 +90,9 @@ impl Stream {
     /// It ends here, too early.
     fn fail(&mut self, error: Error) -> Error {
         self.stop();
+        error.count();
         if let Some(source) = self.source.take() {
-            let (client, upstream) = (self.peer.text(), source.name());
+            let (client, upstream) = (self.caller.text(), source.name());
             if let Error::Client(_) = error {
                 tracing::info!(client, upstream, "{error}");
             } else {

@@ -50,10 +50,11 @@ struct Group {
 }
 
 /// Which backend of which upstream.
-type Key = (u64, usize);
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Key(u64, usize);
 
 fn key(backend: &Backend) -> Key {
-    (backend.keep.upstream(), backend.index)
+    Key(backend.keep.upstream(), backend.index)
 }
 
 thread_local! {
@@ -93,7 +94,7 @@ fn board(backend: &Backend) -> Option<Ride> {
 
 async fn open(backend: &Backend, timeout: Duration) -> Result<Ride, Error> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
-    let socket = connect::socket(backend, timeout).await?;
+    let socket = connect::socket(backend, timeout, b"").await?;
     let load = Arc::new(Load::default());
     let io = Io {
         socket,
