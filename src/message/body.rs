@@ -17,6 +17,8 @@ use super::{Ending, Peer};
 pub trait Tail: std::fmt::Debug + Send {
     /// So many bytes of the body were handed to the connection.
     fn sent(&mut self, bytes: usize);
+    /// The connection has all of the answer and is about to write it.
+    fn taken(&mut self) {}
     /// The connection it belongs to.
     fn peer(&self) -> &Arc<Peer>;
     /// It is over.
@@ -72,9 +74,12 @@ impl<D: http_body::Body<Error: std::fmt::Debug>> Body<D> {
     }
 
     fn end(&mut self, ending: Ending) {
-        let Some(tail) = self.tail.take() else { return };
+        let Some(mut tail) = self.tail.take() else {
+            return;
+        };
         match ending {
             Ending::Complete => {
+                tail.taken();
                 let peer = Arc::clone(tail.peer());
                 peer.line.finish_when_flushed(tail);
             }
