@@ -112,8 +112,8 @@ fn builder(settings: &Settings) -> http1::Builder {
     builder
         // Ours runs in total and knows what phase the connection is in; hyper's would run beside it.
         .header_read_timeout(None)
-        .max_header_size(settings.max_head)
-        .max_buf_size(settings.max_head.max(LEAST_BUFFER));
+        .max_header_size(settings.max_head as usize)
+        .max_buf_size(settings.max_head.max(LEAST_BUFFER) as usize);
     // The number of fields stays at hyper's 100, which is Apache's and HAProxy's number too: any other
     // makes hyper allocate two tables for every request.
     builder
@@ -223,4 +223,4 @@ const SHORT: Duration = Duration::from_millis(10);
 pub(super) const FEW: usize = 128;
 
 /// hyper refuses to work with less.
-const LEAST_BUFFER: usize = 8192;
+const LEAST_BUFFER: u32 = 8192;

@@ -15,6 +15,7 @@ mod tests;
 mod wait;
 
 use std::future::{Future, poll_fn};
+use std::num::NonZeroU32;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
@@ -59,11 +60,9 @@ pub struct Settings {
     /// How long the client may take.
     pub timeouts: ClientTimeouts,
     /// How long a request's head may be, in bytes.
-    pub max_head: usize,
-    /// Whether HTTP/2 is spoken, too.
-    pub http2: Http2,
-    /// How many requests a client may have under way at once, over HTTP/2.
-    pub max_streams: u32,
+    pub max_head: u32,
+    /// How many requests a client may have under way at once over HTTP/2; `None` where that is not spoken.
+    pub streams: Option<NonZeroU32>,
 }
 
 impl From<&Server> for Settings {
@@ -71,9 +70,11 @@ impl From<&Server> for Settings {
     fn from(server: &Server) -> Self {
         Self {
             timeouts: server.timeouts,
-            max_head: server.max_head,
-            http2: server.http2,
-            max_streams: server.max_streams,
+            max_head: u32::try_from(server.max_head).unwrap_or(u32::MAX),
+            streams: match server.http2 {
+                Http2::Off => None,
+                Http2::On => NonZeroU32::new(server.max_streams),
+            },
         }
     }
 }
@@ -119,13 +120,16 @@ pub fn connection<H: Handler>(
                 });
                 let Some(more) = wait.await else { return };
                 word = joined(word, more);
-                speaks = speaks.or_else(|| wait::protocol(&word, settings.http2));
+                speaks = speaks.or_else(|| wait::protocol(&word, &settings));
             }
-            if speaks == Some(Protocol::Http2) {
-                return Box::pin(http2::serve(
-                    socket, word, &peer, &settings, &handler, &stop,
-                ))
-                .await;
+            if let Some(Protocol::Http2 { streams }) = speaks {
+                let limits = http2::Limits {
+                    streams: streams.get(),
+                    head: settings.max_head,
+                    header_timeout: timeouts.header,
+                };
+                let serving = http2::serve(socket, word, &peer, limits, &handler, &stop);
+                return Box::pin(serving).await;
             }
             let stream = Stream::new(socket, word, Arc::clone(&peer), timeouts.header, patience);
             // Boxed: while a connection waits, there is not even room for it.
@@ -141,8 +145,11 @@ pub fn connection<H: Handler>(
 enum Protocol {
     /// One request after the other.
     Http1,
-    /// Many at once.
-    Http2,
+    /// Many at once, so many at most.
+    Http2 {
+        /// How many.
+        streams: NonZeroU32,
+    },
 }
 
 fn joined(word: Bytes, more: Bytes) -> Bytes {

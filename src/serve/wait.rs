@@ -10,9 +10,8 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use tokio::io::{AsyncRead as _, ReadBuf};
 
-use super::{LAST_CALL, Protocol, Socket};
+use super::{LAST_CALL, Protocol, Settings, Socket};
 use crate::clock::Deadline;
-use crate::config::plan::Http2;
 use crate::message::Line;
 
 /// Ready with the first bytes the client says, or with nothing when it has left, took too long, or had nothing to say
@@ -49,12 +48,12 @@ pub(super) fn poll_word(
 }
 
 /// What somebody speaks who says this first; `None` while it could be either.
-pub(super) fn protocol(word: &[u8], http2: Http2) -> Option<Protocol> {
-    if http2 == Http2::On && word.starts_with(PREFACE) {
-        return Some(Protocol::Http2);
+pub(super) fn protocol(word: &[u8], settings: &Settings) -> Option<Protocol> {
+    match settings.streams {
+        Some(streams) if word.starts_with(PREFACE) => Some(Protocol::Http2 { streams }),
+        Some(_) if PREFACE.starts_with(word) => None,
+        _ => Some(Protocol::Http1),
     }
-    let may_be = http2 == Http2::On && PREFACE.starts_with(word);
-    (!may_be).then_some(Protocol::Http1)
 }
 
 /// What an HTTP/2 client says first, so that nobody takes it for HTTP/1.

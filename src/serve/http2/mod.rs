@@ -30,7 +30,7 @@ pub use budget::Flood;
 use self::io::Io;
 use self::roster::Roster;
 use self::stream::Stream;
-use super::{Handler, Settings, Socket};
+use super::{Handler, Socket};
 use crate::clock::Deadline;
 use crate::message::{Peer, Phase};
 
@@ -39,21 +39,21 @@ pub(super) async fn serve<H: Handler>(
     socket: Socket,
     ahead: Bytes,
     peer: &Arc<Peer>,
-    settings: &Settings,
+    limits: Limits,
     handler: &H,
     stop: &CancellationToken,
 ) {
-    let roster = Arc::new(Roster::new(settings.max_streams));
+    let roster = Arc::new(Roster::new(limits.streams));
     let io = Io::new(socket, ahead, Arc::clone(peer), Arc::clone(&roster));
-    let handshake = builder(settings).handshake(io);
-    let Ok(Ok(h2)) = tokio::time::timeout(settings.timeouts.header, handshake).await else {
+    let handshake = builder(&limits).handshake(io);
+    let Ok(Ok(h2)) = tokio::time::timeout(limits.header_timeout, handshake).await else {
         return;
     };
     let mut client = Client {
         h2,
         roster,
         peer,
-        settings,
+        limits,
         handler,
         streams: JoinSet::new(),
         ending: Ending::NotYet,
@@ -72,12 +72,23 @@ pub(super) async fn serve<H: Handler>(
     .await;
 }
 
+/// What holds for a connection.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limits {
+    /// How many requests may be under way at once.
+    pub(super) streams: u32,
+    /// How large a head may be, in bytes.
+    pub(super) head: u32,
+    /// How long one may take.
+    pub(super) header_timeout: Duration,
+}
+
 /// A connection.
 struct Client<'c, H> {
     h2: Connection<Io, Bytes>,
     roster: Arc<Roster>,
     peer: &'c Arc<Peer>,
-    settings: &'c Settings,
+    limits: Limits,
     handler: &'c H,
     streams: JoinSet<()>,
     ending: Ending,
@@ -168,7 +179,7 @@ impl<H: Handler> Client<'_, H> {
     /// Ends a connection whose client keeps us waiting.
     fn poll_late(&mut self, within_head: bool, idle: bool, context: &mut Context<'_>) {
         if within_head {
-            self.head.start(self.settings.timeouts.header);
+            self.head.start(self.limits.header_timeout);
             if self.head.poll_passed(context).is_ready() {
                 self.handler.refused_head(self.peer, 408);
                 return self.close(Reason::NO_ERROR);
@@ -186,7 +197,7 @@ impl<H: Handler> Client<'_, H> {
         }
         self.rest.start(match self.ending {
             Ending::NotYet if self.asked => self.peer.line.keepalive_timeout(),
-            Ending::NotYet => self.settings.timeouts.header,
+            Ending::NotYet => self.limits.header_timeout,
             Ending::Retires | Ending::Closes => FAREWELL,
         });
         if self.rest.poll_passed(context).is_ready() {
@@ -223,11 +234,11 @@ impl<H: Handler> Client<'_, H> {
     }
 }
 
-fn builder(settings: &Settings) -> server::Builder {
+fn builder(limits: &Limits) -> server::Builder {
     let mut builder = server::Builder::new();
     builder
-        .max_concurrent_streams(settings.max_streams)
-        .max_header_list_size(u32::try_from(settings.max_head).unwrap_or(u32::MAX))
+        .max_concurrent_streams(limits.streams)
+        .max_header_list_size(limits.head)
         .initial_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_send_buffer_size(SEND_BUFFER)

@@ -11,6 +11,7 @@ mod timeouts;
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,7 +26,6 @@ use tokio_util::task::TaskTracker;
 
 use super::{Handler, Settings, connection};
 use crate::clock::Millis;
-use crate::config::plan::Http2;
 use crate::message::{
     Body, Ending, Incoming, Interim, Line, NoAnswer, Peer, Remote, Tail, drain, testing,
 };
@@ -89,8 +89,7 @@ fn settings() -> Settings {
     Settings {
         timeouts: testing::timeouts(),
         max_head: 32 * 1024,
-        http2: Http2::On,
-        max_streams: 128,
+        streams: NonZeroU32::new(128),
     }
 }
 
