@@ -122,9 +122,9 @@ pub fn connection<H: Handler>(
                 word = joined(word, more);
                 speaks = speaks.or_else(|| wait::protocol(&word, &settings));
             }
-            if let Some(Protocol::Http2 { streams }) = speaks {
+            if speaks == Some(Protocol::Http2) {
                 let limits = http2::Limits {
-                    streams: streams.get(),
+                    streams: settings.streams.map_or(1, NonZeroU32::get),
                     head: settings.max_head,
                     header_timeout: timeouts.header,
                 };
@@ -145,11 +145,8 @@ pub fn connection<H: Handler>(
 enum Protocol {
     /// One request after the other.
     Http1,
-    /// Many at once, so many at most.
-    Http2 {
-        /// How many.
-        streams: NonZeroU32,
-    },
+    /// Many at once.
+    Http2,
 }
 
 fn joined(word: Bytes, more: Bytes) -> Bytes {

@@ -50,7 +50,7 @@ pub(super) fn poll_word(
 /// What somebody speaks who says this first; `None` while it could be either.
 pub(super) fn protocol(word: &[u8], settings: &Settings) -> Option<Protocol> {
     match settings.streams {
-        Some(streams) if word.starts_with(PREFACE) => Some(Protocol::Http2 { streams }),
+        Some(_) if word.starts_with(PREFACE) => Some(Protocol::Http2),
         Some(_) if PREFACE.starts_with(word) => None,
         _ => Some(Protocol::Http1),
     }

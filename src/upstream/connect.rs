@@ -13,6 +13,11 @@ use super::wire::{Socket, Wire};
 
 /// Connects to a backend.
 pub(super) async fn open(backend: &Backend, timeout: Duration) -> Result<Box<Wire>, Error> {
+    socket(backend, timeout).await.map(Wire::new)
+}
+
+/// The same, for those who speak over it in their own way.
+pub(super) async fn socket(backend: &Backend, timeout: Duration) -> Result<Socket, Error> {
     let tried = tokio::time::timeout(timeout, connect(&backend.address)).await;
     opened(backend, tried)
 }
@@ -24,15 +29,6 @@ pub(super) async fn open_with(
     timeout: Duration,
     first: &[u8],
 ) -> Result<Box<Wire>, Error> {
-    socket(backend, timeout, first).await.map(Wire::new)
-}
-
-/// The same, for those who speak over it in their own way.
-pub(super) async fn socket(
-    backend: &Backend,
-    timeout: Duration,
-    first: &[u8],
-) -> Result<Socket, Error> {
     let connecting = async {
         let mut socket = connect(&backend.address).await?;
         match &mut socket {
@@ -43,13 +39,10 @@ pub(super) async fn socket(
         }
         Ok(socket)
     };
-    opened(backend, tokio::time::timeout(timeout, connecting).await)
+    opened(backend, tokio::time::timeout(timeout, connecting).await).map(Wire::new)
 }
 
-fn opened(
-    backend: &Backend,
-    tried: Result<io::Result<Socket>, Elapsed>,
-) -> Result<Box<Wire>, Error> {
+fn opened(backend: &Backend, tried: Result<io::Result<Socket>, Elapsed>) -> Result<Socket, Error> {
     let socket = tried
         .map_err(|_| Error::Timeout(Stage::Connect))?
         .map_err(Error::Connect)?;

@@ -94,7 +94,7 @@ fn board(backend: &Backend) -> Option<Ride> {
 
 async fn open(backend: &Backend, timeout: Duration) -> Result<Ride, Error> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
-    let socket = connect::socket(backend, timeout, b"").await?;
+    let socket = connect::socket(backend, timeout).await?;
     let load = Arc::new(Load::default());
     let io = Io {
         socket,
