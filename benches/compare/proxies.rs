@@ -95,6 +95,7 @@ pub(crate) fn versions(weir: &Path) -> String {
         (machine::find("nginx"), "-v"),
         (machine::find("haproxy"), "-v"),
         (machine::find("wrk"), "-v"),
+        (machine::find("h2load"), "--version"),
     ];
     let told = asked.into_iter().filter_map(|(program, argument)| {
         let output = Command::new(program?).arg(argument).output().ok()?;
@@ -137,6 +138,10 @@ fn nginx(contender: Contender, home: &Path, listen: SocketAddr, backend: u16, jo
         }
         _ => "",
     };
+    let http2 = match job {
+        Job::Http2 => "http2",
+        _ => "",
+    };
     format!(
         "daemon off; master_process off; worker_processes 1; pid {home}/pid; error_log stderr error;
 events {{ worker_connections 4096; }}
@@ -148,7 +153,7 @@ http {{
     limit_req_status 429; limit_req_log_level info;
     upstream backend {{ server 127.0.0.1:{backend}; keepalive 64; keepalive_requests 1000000000; }}
     server {{
-        listen {listen} {ssl} backlog=4096; {certificate}
+        listen {listen} {ssl} {http2} backlog=4096; {certificate}
         location / {{
             limit_req zone=perip {burst};
             proxy_pass http://backend; proxy_http_version 1.1; proxy_set_header Connection \"\";
@@ -169,6 +174,10 @@ fn haproxy(home: &Path, listen: SocketAddr, backend: u16, job: Job) -> String {
     let most = match job {
         Job::Refuse => 0,
         _ => 2_000_000_000,
+    };
+    let http2 = match job {
+        Job::Http2 => "proto h2",
+        _ => "",
     };
     let (target, log) = match job {
         Job::Log => (
@@ -193,7 +202,7 @@ defaults
   http-reuse always
   option forwardfor
 frontend clients
-  bind {listen} {tls}
+  bind {listen} {tls} {http2}
   stick-table type ip size 100k expire 60s store http_req_rate(10s)
   http-request track-sc0 src
   http-request deny deny_status 429 if {{ sc_http_req_rate(0) gt {most} }}

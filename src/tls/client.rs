@@ -9,7 +9,9 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use rustls::client::{Resumption, UnbufferedClientConnection, WebPkiServerVerifier};
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore};
+use rustls::{
+    AlertDescription, CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore,
+};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::files::{self, Error, Flaw};
@@ -17,7 +19,7 @@ use super::session::Session;
 use super::stream::{Ending, Stream};
 use super::suites;
 use super::watch::{Refreshed, Watched};
-use crate::config::plan::{self, ServerNameSent, SessionReuse, UpstreamTls, Verify};
+use crate::config::plan::{self, HttpVersion, ServerNameSent, SessionReuse, UpstreamTls, Verify};
 
 /// One way to meet servers of upstreams, renewed when its files change.
 #[derive(Debug)]
@@ -72,6 +74,10 @@ impl Client {
         let session = Session::Client(tls);
         let mut stream = Stream::new(io, session, &[], Ending::Told);
         poll_fn(|context| stream.poll_handshake(context)).await?;
+        let agreed = stream.session().state().alpn_protocol();
+        if self.plan.version == HttpVersion::Two && agreed != Some(HTTP2) {
+            return Err(io::Error::other(rustls::Error::NoApplicationProtocol));
+        }
         Ok(stream)
     }
 }
@@ -81,6 +87,8 @@ impl Client {
 pub enum Objection {
     /// Its certificate is no good.
     Certificate(String),
+    /// It does not speak HTTP/2.
+    Http1,
     /// Its certificate is somebody else's.
     Name,
     /// It does not speak as it should, or not as we do.
@@ -96,6 +104,8 @@ pub fn objection(failure: &io::Error) -> Option<Objection> {
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
         ) => Objection::Name,
         rustls::Error::InvalidCertificate(reason) => Objection::Certificate(reason.to_string()),
+        rustls::Error::NoApplicationProtocol
+        | rustls::Error::AlertReceived(AlertDescription::NoApplicationProtocol) => Objection::Http1,
         reason => Objection::Protocol(reason.to_string()),
     })
 }
@@ -115,6 +125,10 @@ fn make(plan: &UpstreamTls) -> Result<ClientConfig, Error> {
             builder.with_client_cert_resolver(Arc::new(only))
         }
     };
+    if plan.version == HttpVersion::Two {
+        // Nothing else: what else it could answer in, nobody would understand.
+        config.alpn_protocols = vec![HTTP2.to_vec()];
+    }
     config.enable_sni = plan.server_name == ServerNameSent::On;
     config.resumption = match plan.session_reuse {
         SessionReuse::Off => Resumption::disabled(),
@@ -235,6 +249,9 @@ impl ServerCertVerifier for Blunt {
             .supported_schemes()
     }
 }
+
+/// Its name in ALPN.
+const HTTP2: &[u8] = b"h2";
 
 /// Sessions kept for one way to meet servers: more than an upstream has servers.
 const SESSIONS: usize = 256;

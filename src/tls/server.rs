@@ -12,12 +12,13 @@ use super::sessions::{Sessions, Tickets};
 use super::suites;
 use super::verify::Clients;
 use super::watch::{Refreshed, Watched};
-use crate::config::plan::{self, SessionTickets, VerifyClient};
+use crate::config::plan::{self, Http2, SessionTickets, VerifyClient};
 
 /// One server's certificates and settings, renewed when their files change.
 #[derive(Debug)]
 pub struct Server {
     plan: plan::Tls,
+    http2: Http2,
     keeps: Keeps,
     made: Watched<Made>,
 }
@@ -38,11 +39,11 @@ struct Keeps {
 }
 
 impl Server {
-    /// Reads the files and makes it.
+    /// Reads the files and makes it; `http2` says whether that may be spoken inside.
     ///
     /// # Errors
     /// When one of the files cannot be used.
-    pub fn build(plan: &plan::Tls) -> Result<Self, Error> {
+    pub fn build(plan: &plan::Tls, http2: Http2) -> Result<Self, Error> {
         let keeps = Keeps {
             sessions: Arc::new(Sessions::new(plan.session_timeout)),
             tickets: match plan.session_tickets {
@@ -50,9 +51,10 @@ impl Server {
                 SessionTickets::On => Some(tickets(plan)?),
             },
         };
-        let made = Watched::new(watched(plan), || make(plan, &keeps))?;
+        let made = Watched::new(watched(plan), || make(plan, http2, &keeps))?;
         Ok(Self {
             plan: plan.clone(),
+            http2,
             keeps,
             made,
         })
@@ -71,7 +73,7 @@ impl Server {
                     return Err(flaw.of(&certificate.chain));
                 }
             }
-            make(&self.plan, &self.keeps)
+            make(&self.plan, self.http2, &self.keeps)
         })
     }
 
@@ -87,7 +89,7 @@ impl Server {
     }
 }
 
-fn make(plan: &plan::Tls, keeps: &Keeps) -> Result<Made, Error> {
+fn make(plan: &plan::Tls, http2: Http2, keeps: &Keeps) -> Result<Made, Error> {
     let certificates = plan
         .certificates
         .iter()
@@ -112,7 +114,11 @@ fn make(plan: &plan::Tls, keeps: &Keeps) -> Result<Made, Error> {
     if plan.session_timeout.is_zero() {
         config.send_tls13_tickets = 0;
     }
-    config.alpn_protocols = OFFERED.iter().map(|name| name.to_vec()).collect();
+    // The preferred first.
+    config.alpn_protocols = match http2 {
+        Http2::Off => vec![b"http/1.1".to_vec()],
+        Http2::On => vec![b"h2".to_vec(), b"http/1.1".to_vec()],
+    };
     config.ignore_client_order = !plan.ciphers.is_empty();
     Ok(Made {
         config: Arc::new(config),
@@ -168,6 +174,3 @@ impl ResolvesServerCert for Certificates {
             .map(Arc::clone)
     }
 }
-
-/// What may be spoken inside, the preferred first.
-const OFFERED: &[&[u8]] = &[b"http/1.1"];

@@ -16,11 +16,17 @@ use crate::tls::Client;
 
 /// Connects to a backend.
 pub(super) async fn open(backend: &Backend, forward: &Forward) -> Result<Box<Wire>, Error> {
+    let socket = socket(backend, forward).await?;
+    Ok(Wire::new(socket, backend.owner(forward)))
+}
+
+/// The same, for those who speak over it in their own way.
+pub(super) async fn socket(backend: &Backend, forward: &Forward) -> Result<Socket, Error> {
     if backend.tls(forward).is_some() {
-        return Box::pin(open_with(backend, forward, &[])).await;
+        return Box::pin(socket_with(backend, forward, &[])).await;
     }
     let tried = tokio::time::timeout(forward.connect_timeout, connect(&backend.address)).await;
-    Ok(opened(backend, forward, connected(tried)?))
+    Ok(opened(backend, connected(tried)?))
 }
 
 /// Connects to a backend, says `first`, and agrees with it if that is to be inside TLS.
@@ -30,6 +36,11 @@ pub(super) async fn open_with(
     forward: &Forward,
     first: &[u8],
 ) -> Result<Box<Wire>, Error> {
+    let socket = socket_with(backend, forward, first).await?;
+    Ok(Wire::new(socket, backend.owner(forward)))
+}
+
+async fn socket_with(backend: &Backend, forward: &Forward, first: &[u8]) -> Result<Socket, Error> {
     let began = Instant::now();
     let timeout = forward.connect_timeout;
     let connecting = async {
@@ -49,7 +60,7 @@ pub(super) async fn open_with(
             .await
             .map_err(|_| Error::Timeout(Stage::Handshake))??;
     }
-    Ok(opened(backend, forward, socket))
+    Ok(opened(backend, socket))
 }
 
 fn connected(tried: Result<io::Result<Socket>, Elapsed>) -> Result<Socket, Error> {
@@ -58,9 +69,9 @@ fn connected(tried: Result<io::Result<Socket>, Elapsed>) -> Result<Socket, Error
         .map_err(Error::Connect)
 }
 
-fn opened(backend: &Backend, forward: &Forward, socket: Socket) -> Box<Wire> {
+fn opened(backend: &Backend, socket: Socket) -> Socket {
     backend.count_opened();
-    Wire::new(socket, backend.owner(forward))
+    socket
 }
 
 async fn connect(address: &Address) -> io::Result<Socket> {

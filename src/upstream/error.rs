@@ -37,6 +37,9 @@ pub enum Error {
     /// Every backend is down, left alone after failures, has been tried or has enough to do.
     #[error("no live upstreams while connecting to upstream")]
     NoLiveBackend,
+    /// The backend has reset the stream, or gone away, before it answered.
+    #[error("upstream rejected request with error {} while reading response header from upstream", code(.0))]
+    Rejected(#[source] h2::Error),
     /// A backend's name has no address.
     #[error("host not found in upstream \"{host}\"")]
     Resolve {
@@ -141,6 +144,11 @@ impl fmt::Display for Stage {
     }
 }
 
+/// HTTP/2's number for what happened.
+fn code(error: &h2::Error) -> u32 {
+    error.reason().map_or(0, u32::from)
+}
+
 /// How a connection ended.
 fn ended(cause: &io::Error) -> String {
     if cause.raw_os_error().is_some() {
@@ -159,6 +167,7 @@ fn disagreed(cause: &io::Error, name: &str) -> String {
         Some(Objection::Certificate(reason)) => {
             format!("upstream SSL certificate verify error: ({reason})")
         }
+        Some(Objection::Http1) => "upstream does not speak HTTP/2 (ALPN \"h2\")".into(),
         Some(Objection::Protocol(reason)) => format!("SSL_do_handshake() failed ({reason})"),
         None if cause.kind() == io::ErrorKind::UnexpectedEof => "peer closed connection".into(),
         None => format!("SSL_do_handshake() failed ({})", os(cause)),

@@ -8,8 +8,8 @@ use super::sites::Levels;
 use crate::config::decode::{Field, List, Spanned, Text};
 use crate::config::model;
 use crate::config::plan::{
-    Certificate, Cipher, File, Protocol, ServerNameSent, SessionReuse, SessionTickets, Tls,
-    UpstreamTls, Verify, VerifyClient,
+    Certificate, Cipher, File, HttpVersion, Protocol, ServerNameSent, SessionReuse, SessionTickets,
+    Tls, UpstreamTls, Verify, VerifyClient,
 };
 use crate::config::span::Span;
 
@@ -150,7 +150,12 @@ impl Compiler<'_> {
     }
 
     /// How a server behind `https://` is met, as a place in the plan: the same for the same settings.
-    pub(super) fn upstream_tls(&mut self, host: &str, levels: Levels<'_>) -> usize {
+    pub(super) fn upstream_tls(
+        &mut self,
+        host: &str,
+        version: HttpVersion,
+        levels: Levels<'_>,
+    ) -> usize {
         let flag = |given: Option<&Spanned<model::Flag>>| given.is_none_or(|flag| flag.value.0);
         let certificate = levels.find(|s| &s.proxy_ssl.proxy_ssl_certificate);
         let key = levels.find(|s| &s.proxy_ssl.proxy_ssl_certificate_key);
@@ -184,6 +189,7 @@ impl Compiler<'_> {
                 true => SessionReuse::On,
                 false => SessionReuse::Off,
             },
+            version,
         };
         let known = self.upstream_tls.iter().position(|known| *known == tls);
         known.unwrap_or_else(|| {

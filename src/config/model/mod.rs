@@ -24,9 +24,9 @@ pub use tls::{Ciphers, Depth, Protocols, ProxySsl, Tls, VerifyClientWord};
 pub use top::{AccessLog, Admin, Config, Log};
 pub use upstream::{Upstream, UpstreamServer};
 pub use values::{
-    AdminAddress, Algorithm, Balance, Burst, ConnLimit, Failures, Flag, Idle, Level, LimitHeaders,
-    LimitStatus, ListenAddress, ListenText, LogLevel, NotYet, OnEmptyKey, Prefix, Rate,
-    RateOrUnlimited, Requests, Size, Store, Time, Tries, Waiting, Weight, Workers,
+    AdminAddress, Algorithm, Balance, Burst, ConnLimit, Failures, Flag, HttpVersion, Idle, Level,
+    LimitHeaders, LimitStatus, ListenAddress, ListenText, LogLevel, NotYet, OnEmptyKey, Prefix,
+    Rate, RateOrUnlimited, Requests, Size, Store, Streams, Time, Tries, Waiting, Weight, Workers,
 };
 
 use super::decode::Record;

@@ -6,6 +6,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::HttpVersion;
 use crate::config::Span;
 
 /// How a listener's connections are carried.
@@ -194,6 +195,8 @@ pub struct UpstreamTls {
     pub ciphers: Vec<Cipher>,
     /// `proxy_ssl_session_reuse`
     pub session_reuse: SessionReuse,
+    /// What is spoken inside.
+    pub version: HttpVersion,
 }
 
 /// Whether a certificate is looked at.

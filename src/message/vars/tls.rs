@@ -1,10 +1,12 @@
 //! Variables of a TLS connection, as nginx fills them.
 
+use http::Version;
+
 use super::{some, text};
 use crate::config::plan::Ssl;
-use crate::message::Peer;
 use crate::message::target::push_escaped;
 use crate::message::tls::{Shown, Tls, Verdict};
+use crate::message::{Exchange, Peer};
 
 /// `$scheme`
 pub(super) fn scheme(peer: &Peer) -> &'static str {
@@ -12,6 +14,12 @@ pub(super) fn scheme(peer: &Peer) -> &'static str {
         Some(_) => "https",
         None => "http",
     }
+}
+
+/// `$http2`: what is spoken, by the name it has inside TLS or outside.
+pub(super) fn http2(exchange: &Exchange) -> Option<&'static str> {
+    let name = exchange.peer.tls().map_or("h2c", |_| "h2");
+    (exchange.head.version == Version::HTTP_2).then_some(name)
 }
 
 /// `$https`: known to be nothing outside TLS.
