@@ -2,6 +2,8 @@
 
 pub mod answer;
 pub mod body;
+pub mod chunks;
+pub mod doubt;
 pub mod drain;
 pub mod exchange;
 pub mod headers;

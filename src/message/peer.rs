@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Line;
+use super::doubt::Doubts;
 use crate::clock::Millis;
 
 /// A client's connection.
@@ -21,6 +22,8 @@ pub struct Peer {
     pub opened: Millis,
     /// What the road and the connection tell each other.
     pub line: Line,
+    /// Which of its requests must not be believed.
+    pub doubts: Doubts,
     text: Box<str>,
     binary: ([u8; 16], u8),
     requests: AtomicU64,
@@ -56,6 +59,7 @@ impl Peer {
             connection,
             opened,
             line: Line::new(),
+            doubts: Doubts::default(),
             text,
             binary,
             requests: AtomicU64::new(0),

@@ -11,6 +11,8 @@ use super::{NoAnswer, refused};
 use crate::config::plan;
 use crate::limits::Refusal;
 use crate::message::answer::Answer;
+use crate::message::doubt::Doubt;
+use crate::message::headers::Coding;
 use crate::message::{Body, Exchange, target, upload};
 use crate::upstream::{self, Download};
 
@@ -20,6 +22,9 @@ pub(super) enum Failure {
     /// Host or path make no sense; often a probe, sometimes a smuggling attempt.
     #[error(transparent)]
     BadTarget(#[from] target::Error),
+    /// The request could be read in two ways.
+    #[error(transparent)]
+    Doubtful(#[from] Doubt),
     /// `allow` and `deny` keep this address out.
     #[error("access forbidden by rule")]
     Forbidden,
@@ -39,8 +44,11 @@ pub(super) enum Failure {
     #[error("client intended to send too large body")]
     TooLarge,
     /// A transfer coding that two readers might take for two different bodies.
-    #[error("client sent an unsupported transfer coding")]
+    #[error("client sent an invalid transfer coding")]
     TransferCoding,
+    /// A transfer coding that would have to be undone, by somebody who knows it.
+    #[error("client sent an unknown transfer coding")]
+    UnknownCoding,
     /// The backends could not be made to answer.
     #[error(transparent)]
     Upstream(#[from] upstream::Error),
@@ -69,16 +77,28 @@ impl Failure {
         Ok(respond(answer, exchange))
     }
 
+    /// What is to be said of a request's transfer coding.
+    pub(super) fn of_coding(coding: Coding) -> Result<(), Self> {
+        match coding {
+            Coding::Plain => Ok(()),
+            Coding::Unknown => Err(Self::UnknownCoding),
+            Coding::Invalid => Err(Self::TransferCoding),
+        }
+    }
+
     /// The status it stands for.
     pub(super) fn status(&self) -> StatusCode {
         match self {
-            Self::BadTarget(_) | Self::TransferCoding => StatusCode::BAD_REQUEST,
+            Self::BadTarget(_) | Self::Doubtful(_) | Self::TransferCoding => {
+                StatusCode::BAD_REQUEST
+            }
             Self::Forbidden => StatusCode::FORBIDDEN,
             Self::Method => StatusCode::METHOD_NOT_ALLOWED,
             Self::NoAnswer => StatusCode::from_u16(NO_ANSWER).unwrap_or(StatusCode::NOT_FOUND),
             Self::NotFound => StatusCode::NOT_FOUND,
             Self::Refused(refusal) => refusal.status,
             Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::UnknownCoding => StatusCode::NOT_IMPLEMENTED,
             Self::Upstream(error) => upstream_status(error),
         }
     }
@@ -86,7 +106,12 @@ impl Failure {
     /// After these nobody can say where the next request would begin, or nobody wants it.
     fn ends_connection(&self) -> bool {
         match self {
-            Self::BadTarget(_) | Self::TooLarge | Self::Method | Self::TransferCoding => true,
+            Self::BadTarget(_)
+            | Self::Doubtful(_)
+            | Self::Method
+            | Self::TooLarge
+            | Self::TransferCoding
+            | Self::UnknownCoding => true,
             Self::Upstream(error) => matches!(error, upstream::Error::Client(_)),
             _ => false,
         }
@@ -95,7 +120,11 @@ impl Failure {
     /// Once, here: what went wrong upstream or with a limit was logged where it was seen.
     fn log(&self, exchange: &Exchange) {
         match self {
-            Self::BadTarget(_) | Self::Method | Self::TransferCoding => {
+            Self::BadTarget(_)
+            | Self::Doubtful(_)
+            | Self::Method
+            | Self::TransferCoding
+            | Self::UnknownCoding => {
                 tracing::info!(client = exchange.peer.text(), "{self}");
             }
             Self::Forbidden | Self::TooLarge => {

@@ -72,8 +72,9 @@ impl Proxy {
             .sites
             .find(server, visit.exchange.target.path(&visit.exchange.head));
         let mut unread = Some(incoming);
-        let answered = match misfit {
-            Some(misfit) => Err(Failure::BadTarget(misfit)),
+        let doubt = visit.doubt().map(Failure::Doubtful);
+        let answered = match doubt.or_else(|| misfit.map(Failure::BadTarget)) {
+            Some(failure) => Err(failure),
             None if live.adds_slash(&visit.exchange) => Ok(site::slash_added(&visit.exchange)),
             None => self.pass(&mut visit, site, &mut unread).await,
         };
@@ -112,9 +113,7 @@ impl Proxy {
         if site.plan.max_body.is_some_and(|limit| announced > limit) {
             return Err(Failure::TooLarge);
         }
-        if !headers::is_plainly_coded(&visit.exchange.head.headers) {
-            return Err(Failure::TransferCoding);
-        }
+        Failure::of_coding(headers::coding(&visit.exchange.head.headers))?;
         if matches!(visit.exchange.head.method, Method::CONNECT | Method::TRACE) {
             return Err(Failure::Method);
         }

@@ -13,6 +13,7 @@ use super::Live;
 use super::site::Site;
 use crate::clock::Clock;
 use crate::limits::Permit;
+use crate::message::doubt::Doubt;
 use crate::message::upload::Progress;
 use crate::message::{Ending, Exchange, Peer, Tail, drain};
 use crate::upstream::Stopwatch;
@@ -42,6 +43,12 @@ impl Visit {
             clock,
             settled: false,
         })
+    }
+
+    /// What makes it impossible to believe this request.
+    pub(super) fn doubt(&self) -> Option<Doubt> {
+        let exchange = &self.exchange;
+        exchange.peer.doubts.about(exchange.number)
     }
 
     /// Whether keep-alive ends with this request.

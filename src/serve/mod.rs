@@ -4,6 +4,7 @@
 //! without losing the answer, interim answers, a client that leaves while its request waits — is added
 //! around the socket it is given. One connection is one task on one event loop, and it never leaves it.
 
+mod heads;
 mod held;
 mod linger;
 mod socket;
@@ -47,7 +48,7 @@ pub trait Handler: Clone + Send + Sync + 'static {
         request: Request<Incoming>,
     ) -> impl Future<Output = Result<Response<Self::Body>, Closed>> + Send;
 
-    /// What came was not a request, and was answered with 400, 408, 414 or 431; for the log.
+    /// What came was not a request, and was answered with 400, 408, 414, 431 or 505; for the log.
     fn refused_head(&self, _peer: &Peer, _status: u16) {}
 }
 
@@ -91,7 +92,7 @@ pub async fn connection<H: Handler>(
         timeouts.send,
         timeouts.lingering,
     );
-    let mut stream = Stream::new(socket.into(), Arc::clone(&peer), timeouts.header);
+    let mut stream = Stream::new(socket.into(), Arc::clone(&peer), &settings);
     let mut cancelled = pin!(stop.cancelled());
     let mut last_call = Deadline::default();
 

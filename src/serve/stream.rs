@@ -14,8 +14,9 @@ use std::time::Duration;
 use bytes::{Buf, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::Socket;
+use super::heads::Heads;
 use super::linger::Linger;
+use super::{Settings, Socket};
 use crate::clock::Deadline;
 use crate::message::{Peer, Phase};
 
@@ -31,13 +32,17 @@ pub(super) struct Stream {
     watch: Deadline,
     // hyper waits for input, so it will see by itself that the client has gone.
     awaits_input: bool,
+    heads: Heads,
     interim: Bytes,
+    // What hyper says goes nowhere: something better waits in its place.
+    overruled: bool,
     linger: Option<Linger>,
 }
 
 impl Stream {
     /// A connection just accepted: the time for its first head runs.
-    pub(super) fn new(socket: Socket, peer: Arc<Peer>, header_timeout: Duration) -> Self {
+    pub(super) fn new(socket: Socket, peer: Arc<Peer>, settings: &Settings) -> Self {
+        let header_timeout = settings.timeouts.header;
         let mut reading = Deadline::default();
         reading.start(header_timeout);
         Self {
@@ -48,7 +53,9 @@ impl Stream {
             writing: Deadline::default(),
             watch: Deadline::default(),
             awaits_input: false,
+            heads: Heads::new(settings.max_head),
             interim: Bytes::new(),
+            overruled: false,
             linger: None,
         }
     }
@@ -138,16 +145,21 @@ impl Stream {
         }
     }
 
-    /// hyper begins to write.
-    fn begin_write(&self, first: &[u8]) {
+    /// hyper begins to write. With no request on the road it is its own answer to what was not one.
+    fn begin_write(&mut self, first: &[u8]) {
         let line = &self.peer.line;
         if line.unsent() {
             return;
         }
         line.set_unsent(true);
-        // With no request on the road it is hyper's own answer to what was not one.
         if line.phase() != Phase::Busy {
-            line.refuse(status(first).unwrap_or(400));
+            let hypers = status(first).unwrap_or(400);
+            let status = self.heads.status(hypers, self.peer.requests());
+            line.refuse(status);
+            if let Some(answer) = (status != hypers).then(|| refusal(status)).flatten() {
+                self.interim = Bytes::from_static(answer);
+                self.overruled = true;
+            }
         }
     }
 
@@ -169,6 +181,9 @@ impl AsyncRead for Stream {
         if this.linger.is_some() {
             return this.poll_linger(context).map(Ok);
         }
+        if this.heads.is_broken() {
+            return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
+        }
         let before = buffer.filled().len();
         let Poll::Ready(read) = Pin::new(&mut this.socket).poll_read(context, buffer) else {
             this.awaits_input = true;
@@ -179,6 +194,10 @@ impl AsyncRead for Stream {
         let line = &this.peer.line;
         let received = buffer.filled().len() - before;
         line.add_received(received);
+        let sound = this.heads.follow(&buffer.filled()[before..], &this.peer);
+        if sound < received {
+            buffer.set_filled(before + sound);
+        }
         if received > 0 && line.phase() == Phase::Idle {
             line.enter(Phase::Head);
             this.reading.clear();
@@ -196,6 +215,9 @@ impl AsyncWrite for Stream {
         let this = &mut *self;
         ready!(this.poll_interim(context))?;
         this.begin_write(bytes);
+        if this.overruled {
+            return Poll::Ready(Ok(bytes.len()));
+        }
         let written = Pin::new(&mut this.socket).poll_write(context, bytes);
         limit(&mut this.writing, &this.peer, written, context)
     }
@@ -208,6 +230,9 @@ impl AsyncWrite for Stream {
         let this = &mut *self;
         ready!(this.poll_interim(context))?;
         this.begin_write(slices.first().map_or(&[], |slice| slice));
+        if this.overruled {
+            return Poll::Ready(Ok(slices.iter().map(|slice| slice.len()).sum()));
+        }
         let written = Pin::new(&mut this.socket).poll_write_vectored(context, slices);
         limit(&mut this.writing, &this.peer, written, context)
     }
@@ -297,6 +322,19 @@ fn status(head: &[u8]) -> Option<u16> {
 
 /// How often a connection nobody reads from is looked at for a hang-up.
 const WATCH: Duration = Duration::from_millis(250);
+
+/// What to say instead of hyper.
+fn refusal(status: u16) -> Option<&'static [u8]> {
+    match status {
+        414 => Some(
+            b"HTTP/1.1 414 URI Too Long\r\ncontent-length: 0\r\nconnection: close\r\n\r\n",
+        ),
+        505 => Some(
+            b"HTTP/1.1 505 HTTP Version Not Supported\r\ncontent-length: 0\r\nconnection: close\r\n\r\n",
+        ),
+        _ => None,
+    }
+}
 
 const TOO_SLOW: &[u8] =
     b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";

@@ -4,6 +4,7 @@
 //! anything left to do, and an hour of waiting takes no time.
 
 mod closing;
+mod heads;
 mod parked;
 mod requests;
 mod timeouts;

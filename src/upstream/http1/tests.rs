@@ -5,8 +5,8 @@ use http::header::CONTENT_LENGTH;
 use http::{HeaderMap, Method};
 use proptest::prelude::*;
 
-use super::chunked::Malformed;
 use super::*;
+use crate::message::chunks::Malformed;
 use crate::upstream::error::Invalid;
 use crate::upstream::fuzzing::{Answer, read};
 
