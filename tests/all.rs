@@ -15,6 +15,7 @@ mod logs;
 mod parity;
 mod proxying;
 mod routing;
+mod smuggling;
 mod stopping;
 mod supply_chain;
 mod support;

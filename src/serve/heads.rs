@@ -183,6 +183,10 @@ impl Heads {
             Head {
                 coding: Some(Coding::Other),
                 ..
+            }
+            | Head {
+                first: Some(First { foreign: true, .. }),
+                ..
             } => Place::Over,
             Head {
                 length: None | Some(0),
