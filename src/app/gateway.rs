@@ -11,9 +11,9 @@ use tokio_util::task::TaskTracker;
 
 use crate::clock::Clock;
 use crate::listen::{self, Bound};
-use crate::message::{Body, Peer};
+use crate::message::{Body, NoAnswer, Peer};
 use crate::proxy::{Live, Proxy};
-use crate::serve::{self, Closed, Handler, Settings};
+use crate::serve::{self, Handler, Settings};
 use crate::telemetry::COUNTERS;
 use crate::upstream::Download;
 
@@ -104,12 +104,12 @@ impl Gateway {
 impl Handler for Gateway {
     type Body = Body<Download>;
 
-    async fn handle(
+    fn handle(
         &self,
         peer: Arc<Peer>,
         request: Request<Incoming>,
-    ) -> Result<Response<Self::Body>, Closed> {
-        self.proxy.handle(peer, request).await.map_err(|_| Closed)
+    ) -> impl Future<Output = Result<Response<Self::Body>, NoAnswer>> + Send {
+        self.proxy.handle(peer, request)
     }
 
     fn refused_head(&self, peer: &Peer, status: u16) {

@@ -89,12 +89,17 @@ impl Limits {
         limits
     }
 
-    /// Lets a request in: waits where a rule says so, and gives what it holds while it is in progress.
+    /// Lets a request in that comes `now`: waits where a rule says so, and gives what it holds while it is in progress.
     ///
     /// # Errors
     /// The refusal, if a rule refuses it.
-    pub async fn admit(&self, exchange: &mut Exchange, clock: &Clock) -> Result<Permit, Refusal> {
-        match self.ask_requests(exchange, clock.now()) {
+    pub async fn admit(
+        &self,
+        exchange: &mut Exchange,
+        now: Millis,
+        clock: &Clock,
+    ) -> Result<Permit, Refusal> {
+        match self.ask_requests(exchange, now) {
             Verdict::Delay(wait) => tokio::time::sleep(wait).await,
             Verdict::Pass => {}
             Verdict::Refuse(refusal) => return Err(refusal),

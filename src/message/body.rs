@@ -27,7 +27,8 @@ pub trait Tail: std::fmt::Debug + Send {
 #[derive(Debug)]
 pub struct Body<D: http_body::Body<Error: std::fmt::Debug>> {
     source: Source<D>,
-    failure: Option<D::Error>,
+    // Boxed: hardly any answer has one, and all are moved about.
+    failure: Option<Box<D::Error>>,
     tail: Option<Box<dyn Tail>>,
 }
 
@@ -59,10 +60,8 @@ impl<D: http_body::Body<Error: std::fmt::Debug>> Body<D> {
     }
 
     /// Gives it what has to last as long as it does.
-    #[must_use]
-    pub fn with_tail(mut self, tail: Box<dyn Tail>) -> Self {
+    pub fn set_tail(&mut self, tail: Box<dyn Tail>) {
         self.tail = Some(tail);
-        self
     }
 
     fn has_ended(&self) -> bool {
@@ -107,7 +106,7 @@ where
                 return Poll::Pending;
             }
             this.end(Ending::Aborted);
-            return Poll::Ready(Some(Err(failure)));
+            return Poll::Ready(Some(Err(*failure)));
         }
         let frame = match &mut this.source {
             Source::Download(download) => std::task::ready!(Pin::new(download).poll_frame(context)),
@@ -124,7 +123,7 @@ where
             // hyper would let go of the connection with all it has not written yet, perhaps the head. It
             // writes when there is nothing more for now: then the client sees how far the answer came.
             Some(Err(failure)) => {
-                this.failure = Some(failure);
+                this.failure = Some(Box::new(failure));
                 context.waker().wake_by_ref();
                 Poll::Pending
             }
@@ -217,12 +216,13 @@ mod tests {
             }
         }
 
-        fn watch(&self, body: Body<Download>) -> Body<Download> {
-            body.with_tail(Box::new(Witness {
+        fn watch(&self, mut body: Body<Download>) -> Body<Download> {
+            body.set_tail(Box::new(Witness {
                 peer: Arc::clone(&self.peer),
                 sent: 0,
                 heard: Arc::clone(&self.heard),
-            }))
+            }));
+            body
         }
 
         fn heard(&self) -> Vec<(usize, Ending)> {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use http::request::Parts;
 use http::{HeaderMap, StatusCode};
+use smallvec::SmallVec;
 
 use super::Peer;
 use super::target::Target;
@@ -36,19 +37,20 @@ pub struct Exchange {
     pub limit_req: Option<LimitStatus>,
     /// What `limit_conn` said.
     pub limit_conn: Option<LimitStatus>,
-    /// What `$proxy_host` gives; empty where nothing is forwarded.
-    pub proxy_host: Box<str>,
-    /// Every upstream server tried.
-    pub attempts: Vec<Attempt>,
+    /// What `$proxy_host` gives, where something is forwarded.
+    pub proxy_host: Option<Arc<str>>,
+    /// Every upstream server tried; mostly one.
+    pub attempts: SmallVec<[Attempt; 1]>,
     /// The answer's status; `None` until there is one.
     pub status: Option<StatusCode>,
     /// The answer's header fields, where the log needs them.
-    pub sent_headers: HeaderMap,
+    // Boxed, like all that few requests need: every one of them carries the room for it.
+    pub sent_headers: Option<Box<HeaderMap>>,
     /// Bytes of the answer's body handed to the connection.
     pub body_sent: u64,
     /// When it was over.
     pub ended: Option<Millis>,
-    request_id: OnceLock<[u8; 32]>,
+    request_id: OnceLock<Box<[u8; 32]>>,
 }
 
 /// What a limit said of a request, in nginx's words.
@@ -95,6 +97,11 @@ pub struct Attempt {
     pub response: Option<Duration>,
 }
 
+/// The connection is to be closed without an answer: nginx's 444.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("closed without an answer")]
+pub struct NoAnswer;
+
 /// How an exchange ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ending {
@@ -128,10 +135,10 @@ impl Exchange {
             number,
             limit_req: None,
             limit_conn: None,
-            proxy_host: Box::default(),
-            attempts: Vec::new(),
+            proxy_host: None,
+            attempts: SmallVec::new(),
             status: None,
-            sent_headers: HeaderMap::new(),
+            sent_headers: None,
             body_sent: 0,
             ended: None,
             request_id: OnceLock::new(),
@@ -166,12 +173,12 @@ impl Exchange {
     #[must_use]
     pub fn request_id(&self) -> &str {
         let digits = self.request_id.get_or_init(|| {
-            let mut digits = [0; 32];
-            for digit in &mut digits {
+            let mut digits = Box::new([0; 32]);
+            for digit in digits.iter_mut() {
                 *digit = b"0123456789abcdef"[fastrand::usize(..16)];
             }
             digits
         });
-        std::str::from_utf8(digits).unwrap_or_default()
+        std::str::from_utf8(&**digits).unwrap_or_default()
     }
 }

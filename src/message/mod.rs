@@ -17,7 +17,7 @@ pub mod vars;
 
 pub use body::{Body, Tail};
 pub use drain::drain;
-pub use exchange::{Attempt, Ending, Exchange, LimitStatus};
+pub use exchange::{Attempt, Ending, Exchange, LimitStatus, NoAnswer};
 pub use line::{Line, Phase};
 pub use peer::{Peer, Remote};
 pub use upload::Upload;

@@ -6,14 +6,14 @@
 use bytes::Bytes;
 use http::{HeaderValue, Method, Response, StatusCode, header};
 
+use super::refused;
 use super::site::NO_ANSWER;
-use super::{NoAnswer, refused};
 use crate::config::plan;
 use crate::limits::Refusal;
 use crate::message::answer::Answer;
 use crate::message::doubt::Doubt;
 use crate::message::headers::Coding;
-use crate::message::{Body, Exchange, target, upload};
+use crate::message::{Body, Exchange, NoAnswer, target, upload};
 use crate::upstream::{self, Download};
 
 /// Why a request was not answered by a backend.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::site::Site;
+use crate::clock::Clock;
 use crate::config::plan::Plan;
 use crate::limits::Zones;
 use crate::message::Exchange;
@@ -57,9 +58,11 @@ impl Live {
     }
 
     /// Books a request that is over.
-    pub(super) fn conclude(&self, exchange: &Exchange) {
+    pub(super) fn conclude(&self, exchange: &mut Exchange, clock: &Clock) {
         COUNTERS.answer(exchange.status);
         if let Some(access) = &self.access {
+            // Nobody else wants to know.
+            exchange.ended = Some(clock.now());
             access.write(exchange);
         }
     }

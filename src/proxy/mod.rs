@@ -18,7 +18,7 @@ pub use live::Live;
 use crate::clock::Clock;
 use crate::config::plan::{Action, Forward};
 use crate::message::target::Target;
-use crate::message::{Body, Exchange, Peer, Upload, headers};
+use crate::message::{Body, Exchange, NoAnswer, Peer, Upload, headers};
 use crate::upstream::{Download, Outgoing, Upstream};
 use failure::Failure;
 use site::Site;
@@ -31,10 +31,6 @@ pub struct Proxy {
     listener: usize,
     clock: Clock,
 }
-
-/// The connection is to be closed without an answer (nginx's 444).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct NoAnswer;
 
 impl Proxy {
     /// For the listener with this index in the plan.
@@ -71,7 +67,7 @@ impl Proxy {
         let site = live
             .sites
             .find(server, visit.exchange.target.path(&visit.exchange.head));
-        let mut unread = Some(incoming);
+        let mut unread = Some(incoming).filter(|incoming| !incoming.is_end_stream());
         let doubt = visit.doubt().map(Failure::Doubtful);
         let answered = match doubt.or_else(|| misfit.map(Failure::BadTarget)) {
             Some(failure) => Err(failure),
@@ -93,9 +89,10 @@ impl Proxy {
         }
         visit.exchange.status = Some(response.status());
         if live.keeps_sent_headers() {
-            visit.exchange.sent_headers = response.headers().clone();
+            visit.exchange.sent_headers = Some(Box::new(response.headers().clone()));
         }
-        Ok(response.map(|body| body.with_tail(visit)))
+        response.body_mut().set_tail(visit);
+        Ok(response)
     }
 
     /// Limits, then access, then the answer: nginx's order of phases, except that limits also hold
@@ -107,18 +104,19 @@ impl Proxy {
         unread: &mut Option<Incoming>,
     ) -> Result<Response<Body<Download>>, Failure> {
         site.apply_timeouts(&visit.exchange.peer);
-        let announced = unread
-            .as_ref()
-            .map_or(0, |incoming| incoming.size_hint().lower());
-        if site.plan.max_body.is_some_and(|limit| announced > limit) {
-            return Err(Failure::TooLarge);
+        if let Some(incoming) = unread {
+            let announced = incoming.size_hint().lower();
+            if site.plan.max_body.is_some_and(|limit| announced > limit) {
+                return Err(Failure::TooLarge);
+            }
+            Failure::of_coding(headers::coding(&visit.exchange.head.headers))?;
         }
-        Failure::of_coding(headers::coding(&visit.exchange.head.headers))?;
         if matches!(visit.exchange.head.method, Method::CONNECT | Method::TRACE) {
             return Err(Failure::Method);
         }
         // Waits here when a rule says wait.
-        visit.permit = Some(site.limits.admit(&mut visit.exchange, &self.clock).await?);
+        let (now, exchange) = (visit.exchange.started, &mut visit.exchange);
+        visit.permit = Some(site.limits.admit(exchange, now, &self.clock).await?);
         if !site.admits(&visit.exchange.peer) {
             return Err(Failure::Forbidden);
         }
@@ -143,7 +141,7 @@ impl Proxy {
         upload: Upload,
     ) -> Result<Response<Body<Download>>, Failure> {
         let exchange = &mut visit.exchange;
-        exchange.proxy_host.clone_from(&forward.host);
+        exchange.proxy_host = Some(Arc::clone(&forward.host));
         let mut written = Vec::with_capacity(USUAL_HEAD);
         headers::write_request(exchange, forward, &mut written);
         let outgoing = Outgoing {
@@ -154,12 +152,18 @@ impl Proxy {
         let response = upstream
             .send(exchange, forward, outgoing, &self.clock)
             .await?;
-        let (mut head, mut download) = response.into_parts();
-        visit.stopwatch = Some(download.stopwatch());
+        let (mut head, download) = response.into_parts();
         headers::clean_response(&mut head.headers);
         // The backend's version says nothing about what this client understands.
         head.version = Version::HTTP_11;
-        Ok(Response::from_parts(head, Body::download(download)))
+        let body = match download.into_whole() {
+            Ok(bytes) => Body::whole(bytes),
+            Err(mut download) => {
+                visit.stopwatch = Some(download.stopwatch());
+                Body::download(download)
+            }
+        };
+        Ok(Response::from_parts(head, body))
     }
 }
 

@@ -70,7 +70,6 @@ impl Visit {
             return;
         }
         let exchange = &mut self.exchange;
-        exchange.ended = Some(self.clock.now());
         if let Some(progress) = &self.progress {
             exchange.body_received = progress.received();
             if !progress.ended() {
@@ -85,7 +84,7 @@ impl Visit {
         if exchange.status.is_none() && ending == Ending::Aborted {
             exchange.status = StatusCode::from_u16(CLIENT_CLOSED).ok();
         }
-        self.live.conclude(exchange);
+        self.live.conclude(exchange, &self.clock);
         self.permit = None;
     }
 }

@@ -28,7 +28,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::Deadline;
 use crate::config::plan::{ClientTimeouts, Server};
-use crate::message::{Peer, Phase};
+use crate::message::{NoAnswer, Peer, Phase};
 use held::Held;
 pub use socket::Socket;
 use stream::Stream;
@@ -46,16 +46,11 @@ pub trait Handler: Clone + Send + Sync + 'static {
         &self,
         peer: Arc<Peer>,
         request: Request<Incoming>,
-    ) -> impl Future<Output = Result<Response<Self::Body>, Closed>> + Send;
+    ) -> impl Future<Output = Result<Response<Self::Body>, NoAnswer>> + Send;
 
     /// What came was not a request, and was answered with 400, 408, 414, 431 or 505; for the log.
     fn refused_head(&self, _peer: &Peer, _status: u16) {}
 }
-
-/// The connection is to be closed without an answer: nginx's 444.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("closed without an answer")]
-pub struct Closed;
 
 /// What holds for a connection before its first request is known.
 #[derive(Debug, Clone, Copy)]
@@ -151,7 +146,7 @@ async fn answer<H: Handler>(
     handler: H,
     peer: Arc<Peer>,
     request: Request<Incoming>,
-) -> Result<Response<Held<H::Body>>, Closed> {
+) -> Result<Response<Held<H::Body>>, NoAnswer> {
     let response = handler.handle(Arc::clone(&peer), request).await?;
     peer.line.decide();
     Ok(response.map(|body| Held::new(body, peer)))

@@ -107,7 +107,7 @@ impl Stream {
     /// only when all of the earlier one has left.
     fn poll_interim(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let line = &self.peer.line;
-        if self.interim.is_empty() && !line.unsent() {
+        if self.interim.is_empty() && line.has_interim() && !line.unsent() {
             self.interim = line.take_interim().into();
         }
         while !self.interim.is_empty() {

@@ -24,8 +24,10 @@ use crate::message::{Attempt, Exchange};
 pub(super) struct Answer {
     pub(super) head: Head,
     pub(super) wire: Wire,
-    /// The request, of which more may have to be sent.
-    pub(super) sending: Sending,
+    /// What is left to send of the request, which the answer overtook. Boxed: it seldom does.
+    pub(super) sending: Option<Box<Sending>>,
+    /// Whether all that was sent has arrived, as far as anybody can tell.
+    pub(super) heard: bool,
     pub(super) started: Millis,
     /// When its head was there.
     pub(super) came: Millis,
@@ -188,7 +190,8 @@ pub(super) async fn call(
         Ok(head) => Ok(Answer {
             head,
             wire,
-            sending,
+            heard: !sending.is_over() || sending.has_arrived(),
+            sending: (!sending.is_over()).then(|| Box::new(sending)),
             started: now,
             came: now,
         }),

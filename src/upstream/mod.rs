@@ -125,7 +125,7 @@ impl Upstream {
             match tried {
                 Ok(answer) if !moves_on => {
                     self.balance.succeeded(&pick);
-                    let peer = Arc::clone(&exchange.peer);
+                    let peer = &exchange.peer;
                     return Ok(Download::begin(answer, pick.lease, forward, clock, peer));
                 }
                 Ok(_) if failure.is_fault() => self.blame(&pick, now),

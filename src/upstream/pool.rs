@@ -69,15 +69,15 @@ pub(super) fn take(backend: &Backend, now: Millis) -> Option<Wire> {
     }
 }
 
-/// Keeps a connection whose answer was read to its end, unless it has carried enough or nobody wants it kept.
-pub(super) fn put(backend: &Backend, mut wire: Wire, clock: &Clock) {
+/// Keeps a connection whose answer was read to its end `now`, unless it has carried enough or nobody wants it kept.
+pub(super) fn put(backend: &Backend, mut wire: Wire, now: Millis, clock: &Clock) {
     let rules = backend.keep;
     if rules.most == 0 || wire.requests >= rules.requests || !wire.rest() {
         return;
     }
     let idle = Idle {
         backend: backend.id,
-        since: clock.now(),
+        since: now,
         wire,
     };
     // Dropped after the borrow: closing a connection runs code that is not ours.

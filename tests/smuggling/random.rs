@@ -30,49 +30,20 @@ servers:
 ",
         recorder.address()
     ));
-    for seed in 0..ROUNDS {
-        let mut random = Rng::with_seed(seed);
-        let mut client = Client::connect(weir.address());
-        let bytes = bent(&mut random, seed);
-        let every = random.usize(1..=bytes.len());
-        for piece in bytes.chunks(every) {
-            if client.try_send(piece).is_err() {
-                break;
-            }
-        }
-        client.try_finish_sending();
-        while client.try_response().is_ok() {}
-    }
-    let page = |name: &str| {
-        let text = get(weir.admin_address(), "/metrics").text();
-        let line = text.lines().find(|line| line.starts_with(name));
-        line.and_then(|line| line.rsplit(' ').next()?.parse().ok())
-            .unwrap_or(0_usize)
-    };
+    send_all(&weir);
     let lines = || {
         let log = weir.stdout();
         log.lines().map(str::to_owned).collect::<Vec<_>>()
     };
     eventually("every counted request in the log", || {
-        let counted = page("weir_limit_verdicts_total{zone=\"all\",verdict=\"pass\"}");
+        let counted = metric(
+            &weir,
+            "weir_limit_verdicts_total{zone=\"all\",verdict=\"pass\"}",
+        );
         let logged = lines().iter().filter(|l| l.ends_with(" PASSED")).count();
         counted > 0 && counted == logged
     });
-    let (mut answered, mut counted) = (Tally::new(), Tally::new());
-    for line in lines() {
-        let words: Vec<_> = line.rsplitn(4, ' ').collect();
-        let [limit, upstream, _, target] = words[..] else {
-            panic!("{line}");
-        };
-        if limit == "PASSED" {
-            *counted.entry(target.to_owned()).or_default() += 1;
-        } else {
-            assert_eq!(upstream, "-", "{line}");
-        }
-        if upstream == "200" {
-            *answered.entry(target.to_owned()).or_default() += 1;
-        }
-    }
+    let (answered, counted) = logged(&lines());
     let (mut complete, mut seen) = (Tally::new(), Tally::new());
     for connection in recorder.connections() {
         tally(&connection, &mut complete, &mut seen);
@@ -93,6 +64,50 @@ servers:
     assert!(complete.values().sum::<usize>() > 100, "{complete:?}");
     weir.signal("TERM");
     weir.wait();
+}
+
+/// Sends every round's requests over a connection of their own, and hears all that is answered.
+fn send_all(weir: &Weir) {
+    for seed in 0..ROUNDS {
+        let mut random = Rng::with_seed(seed);
+        let mut client = Client::connect(weir.address());
+        let bytes = bent(&mut random, seed);
+        let every = random.usize(1..=bytes.len());
+        for piece in bytes.chunks(every) {
+            if client.try_send(piece).is_err() {
+                break;
+            }
+        }
+        client.try_finish_sending();
+        while client.try_response().is_ok() {}
+    }
+}
+
+fn metric(weir: &Weir, name: &str) -> usize {
+    let text = get(weir.admin_address(), "/metrics").text();
+    let line = text.lines().find(|line| line.starts_with(name));
+    line.and_then(|line| line.rsplit(' ').next()?.parse().ok())
+        .unwrap_or(0)
+}
+
+/// The requests that the log says were answered by the backend, and those that were counted.
+fn logged(lines: &[String]) -> (Tally, Tally) {
+    let (mut answered, mut counted) = (Tally::new(), Tally::new());
+    for line in lines {
+        let words: Vec<_> = line.rsplitn(4, ' ').collect();
+        let [limit, upstream, _, target] = words[..] else {
+            panic!("{line}");
+        };
+        if limit == "PASSED" {
+            *counted.entry(target.to_owned()).or_default() += 1;
+        } else {
+            assert_eq!(upstream, "-", "{line}");
+        }
+        if upstream == "200" {
+            *answered.entry(target.to_owned()).or_default() += 1;
+        }
+    }
+    (answered, counted)
 }
 
 /// Some requests, with some of their bytes changed.

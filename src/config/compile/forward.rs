@@ -1,5 +1,6 @@
 //! `proxy_pass` and what belongs to it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::{HeaderName, HeaderValue, StatusCode, header};
@@ -18,7 +19,7 @@ use crate::config::units;
 /// Where a `proxy_pass` leads.
 struct Target {
     upstream: usize,
-    host: Box<str>,
+    host: Arc<str>,
     uri: Option<Box<str>>,
 }
 

@@ -1,5 +1,6 @@
 //! What holds at one location, everything inherited already filled in.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::{HeaderName, StatusCode};
@@ -115,7 +116,7 @@ pub struct Forward {
     /// Index of the upstream.
     pub upstream: usize,
     /// What `$proxy_host` gives: the upstream's name, or host and port of the address.
-    pub host: Box<str>,
+    pub host: Arc<str>,
     /// The URI part of `proxy_pass`, which takes the place of the first `replaces` bytes of the normalised path; `None`
     /// sends the target on as the client wrote it.
     pub uri: Option<Box<str>>,

@@ -229,10 +229,15 @@ async fn a_delayed_request_waits_and_holds_no_place_meanwhile() {
     let plan = plan(vec![req_zone("a", 10_000)], vec![conn_zone("c")]);
     let limits = limits(&plan, &[delaying(0, 5)], &[conn_rule(0, 1)]);
     let clock = Clock::machine();
-    drop(limits.admit(&mut exchange(&[]), &clock).await.unwrap());
+    drop(
+        limits
+            .admit(&mut exchange(&[]), clock.now(), &clock)
+            .await
+            .unwrap(),
+    );
     let start = Instant::now();
     let mut delayed = exchange(&[]);
-    let mut waiting = Box::pin(limits.admit(&mut delayed, &clock));
+    let mut waiting = Box::pin(limits.admit(&mut delayed, clock.now(), &clock));
     tokio::select! {
         biased;
         _ = &mut waiting => panic!("it has to wait"),
@@ -254,9 +259,15 @@ async fn a_refusal_by_a_later_limit_conn_gives_earlier_places_back() {
     let rules = [conn_rule(0, 5), conn_rule(1, 1)];
     let limits = limits(&plan, &[], &rules);
     let clock = Clock::by_hand(Millis(0));
-    let held = limits.admit(&mut exchange(&[]), &clock).await.unwrap();
+    let held = limits
+        .admit(&mut exchange(&[]), clock.now(), &clock)
+        .await
+        .unwrap();
     let mut refused = exchange(&[]);
-    let refusal = limits.admit(&mut refused, &clock).await.unwrap_err();
+    let refusal = limits
+        .admit(&mut refused, clock.now(), &clock)
+        .await
+        .unwrap_err();
     assert_eq!((refusal.zone(), refusal.kind), ("b", Kind::Connections));
     assert_eq!(refusal.status, StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(refused.limit_conn, Some(LimitStatus::Refuse));
@@ -276,9 +287,12 @@ async fn a_dry_run_of_limit_conn_lets_the_request_run_uncounted() {
     let plan = plan(vec![], vec![conn_zone("a"), conn_zone("b")]);
     let limits = dry(&plan, &[], &[conn_rule(0, 5), conn_rule(1, 1)]);
     let clock = Clock::by_hand(Millis(0));
-    let _held = limits.admit(&mut exchange(&[]), &clock).await.unwrap();
+    let _held = limits
+        .admit(&mut exchange(&[]), clock.now(), &clock)
+        .await
+        .unwrap();
     let mut over = exchange(&[]);
-    let _permit = limits.admit(&mut over, &clock).await.unwrap();
+    let _permit = limits.admit(&mut over, clock.now(), &clock).await.unwrap();
     assert_eq!(over.limit_conn, Some(LimitStatus::RefuseDryRun));
     let places = &limits.connections[0].zone.store;
     assert_eq!(places.taken(&places.key(&[127, 0, 0, 1])), 1);
@@ -296,9 +310,17 @@ async fn a_queue_makes_a_request_wait_for_its_place() {
     };
     let limits = limits(&plan, &[], &[rule]);
     let clock = Clock::machine();
-    let held = limits.admit(&mut exchange(&[]), &clock).await.unwrap();
+    let held = limits
+        .admit(&mut exchange(&[]), clock.now(), &clock)
+        .await
+        .unwrap();
     let start = Instant::now();
-    assert!(limits.admit(&mut exchange(&[]), &clock).await.is_err());
+    assert!(
+        limits
+            .admit(&mut exchange(&[]), clock.now(), &clock)
+            .await
+            .is_err()
+    );
     assert_eq!(start.elapsed(), Duration::from_millis(200));
     let (mut first, mut second) = (exchange(&[]), exchange(&[]));
     let leave = async {
@@ -306,8 +328,8 @@ async fn a_queue_makes_a_request_wait_for_its_place() {
         drop(held);
     };
     let (in_line, too_many, ()) = tokio::join!(
-        limits.admit(&mut first, &clock),
-        limits.admit(&mut second, &clock),
+        limits.admit(&mut first, clock.now(), &clock),
+        limits.admit(&mut second, clock.now(), &clock),
         leave
     );
     assert!(in_line.is_ok() && too_many.is_err());
@@ -320,7 +342,10 @@ async fn a_permit_holds_any_number_of_places() {
     let rules: Vec<_> = (0..4).map(|zone| conn_rule(zone, 1)).collect();
     let limits = limits(&plan(vec![], zones), &[], &rules);
     let clock = Clock::by_hand(Millis(0));
-    let permit = limits.admit(&mut exchange(&[]), &clock).await.unwrap();
+    let permit = limits
+        .admit(&mut exchange(&[]), clock.now(), &clock)
+        .await
+        .unwrap();
     let taken = || {
         limits
             .connections
@@ -338,7 +363,7 @@ fn the_future_of_admit_can_be_spawned() {
     fn spawnable(_: &impl Send) {}
     let limits = limits(&plan(vec![], vec![]), &[], &[]);
     let (mut exchange, clock) = (exchange(&[]), Clock::by_hand(Millis(0)));
-    spawnable(&limits.admit(&mut exchange, &clock));
+    spawnable(&limits.admit(&mut exchange, clock.now(), &clock));
 }
 
 proptest::proptest! {

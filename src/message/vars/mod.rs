@@ -67,7 +67,10 @@ pub fn append(variable: &Variable, exchange: &Exchange, out: &mut Vec<u8>) -> bo
         Variable::RequestTime => time::taken(exchange, out),
         Variable::RequestUri => text(out, request::uri(head)),
         Variable::Scheme => text(out, "http"),
-        Variable::SentHttp(name) => field(&exchange.sent_headers, name, out),
+        Variable::SentHttp(name) => {
+            let sent = exchange.sent_headers.as_deref();
+            sent.is_some_and(|sent| field(sent, name, out))
+        }
         Variable::ServerAddr => connection::server_addr(&exchange.peer, out),
         Variable::ServerName => text(out, &*exchange.server().name),
         Variable::ServerPort => connection::server_port(&exchange.peer, out),

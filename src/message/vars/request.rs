@@ -1,7 +1,7 @@
 //! Variables that have to be searched for in the request's head.
 
 use http::request::Parts;
-use http::{Version, header};
+use http::{HeaderName, Version, header};
 
 use super::{formatted, text};
 use crate::message::Exchange;
@@ -100,8 +100,9 @@ pub(super) fn status(exchange: &Exchange, out: &mut Vec<u8>) -> bool {
 
 /// `$proxy_add_x_forwarded_for`: what the client claims, and then what we know.
 pub(super) fn forwarded_for(exchange: &Exchange, out: &mut Vec<u8>) -> bool {
-    for claim in exchange.head.headers.get_all("x-forwarded-for") {
-        if !claim.is_empty() {
+    // Looked for one by one: most requests have few fields, and the name would have to be hashed.
+    for (name, claim) in &exchange.head.headers {
+        if *name == X_FORWARDED_FOR && !claim.is_empty() {
             out.extend_from_slice(claim.as_bytes());
             out.extend_from_slice(b", ");
         }
@@ -150,3 +151,5 @@ fn decode_base64(encoded: &[u8], out: &mut Vec<u8>) -> bool {
     }
     true
 }
+
+static X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");

@@ -188,8 +188,9 @@ fn what_became_of_it_is_told_once_it_is_known() {
     it.limit_conn = Some(LimitStatus::Pass);
     it.body_received = 9;
     it.body_sent = 21;
-    it.proxy_host = "app".into();
+    it.proxy_host = Some("app".into());
     it.sent_headers
+        .get_or_insert_default()
         .insert("retry-after", HeaderValue::from_static("3"));
     assert_eq!(say(Variable::Status, &it), "429");
     assert_eq!(say(Variable::RequestTime, &it), "2.045");
@@ -215,7 +216,7 @@ fn every_server_tried_is_listed() {
     let mut it = exchange(&[]);
     assert_eq!(say(Variable::UpstreamAddr, &it), "-");
     assert_eq!(say(Variable::UpstreamStatus, &it), "-");
-    it.attempts = vec![
+    it.attempts = smallvec::smallvec![
         Attempt {
             address: Arc::from("10.0.0.1:80"),
             status: Some(StatusCode::BAD_GATEWAY),

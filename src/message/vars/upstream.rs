@@ -7,7 +7,7 @@ use crate::message::{Attempt, Exchange};
 
 /// `$proxy_host`
 pub(super) fn host(exchange: &Exchange) -> Option<&str> {
-    Some(&*exchange.proxy_host).filter(|host| !host.is_empty())
+    exchange.proxy_host.as_deref()
 }
 
 /// `$upstream_addr`

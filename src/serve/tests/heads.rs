@@ -128,7 +128,7 @@ async fn found_by_hyper(bytes: &[u8], every: usize) -> (u64, bool) {
         async move {
             // The road would not take it either.
             if headers::coding(request.headers()) != headers::Coding::Plain {
-                return Err(Closed.into());
+                return Err("refused".into());
             }
             // To its end, or the connection is closed instead.
             request.into_body().collect().await?;

@@ -24,10 +24,10 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::{Closed, Handler, Settings, connection};
+use super::{Handler, Settings, connection};
 use crate::clock::Millis;
 use crate::config::plan::ClientTimeouts;
-use crate::message::{Body, Ending, Line, Peer, Remote, Tail, drain};
+use crate::message::{Body, Ending, Line, NoAnswer, Peer, Remote, Tail, drain};
 
 /// A server with a toy handler.
 struct Rig {
@@ -155,11 +155,12 @@ impl Toy {
     }
 
     fn text(&self, peer: &Arc<Peer>, text: impl Into<Bytes>) -> Response<Body<Empty<Bytes>>> {
-        let tail = Box::new(Ended {
+        let mut body = Body::whole(text.into());
+        body.set_tail(Box::new(Ended {
             peer: Arc::clone(peer),
             endings: Arc::clone(&self.endings),
-        });
-        Response::new(Body::whole(text.into()).with_tail(tail))
+        }));
+        Response::new(body)
     }
 }
 
@@ -170,10 +171,10 @@ impl Handler for Toy {
         &self,
         peer: Arc<Peer>,
         request: Request<Incoming>,
-    ) -> Result<Response<Self::Body>, Closed> {
+    ) -> Result<Response<Self::Body>, NoAnswer> {
         match request.uri().path() {
             "/big" => Ok(self.text(&peer, vec![b'x'; 64 * 1024 * 1024])),
-            "/closed" => Err(Closed),
+            "/closed" => Err(NoAnswer),
             "/early" => {
                 peer.line
                     .send_interim(b"HTTP/1.1 103 Early Hints\r\nlink: </style.css>\r\n\r\n");
@@ -186,13 +187,13 @@ impl Handler for Toy {
             }
             "/echo" => match request.into_body().collect().await {
                 Ok(body) => Ok(self.text(&peer, body.to_bytes())),
-                Err(_) => Err(Closed),
+                Err(_) => Err(NoAnswer),
             },
             "/park" => {
                 let _abandoned = Abandoned(Arc::clone(&self.abandoned));
                 std::future::pending::<Infallible>().await;
                 drop(request);
-                Err(Closed)
+                Err(NoAnswer)
             }
             "/refuse" => {
                 let expects = request.headers().contains_key(header::EXPECT);

@@ -103,6 +103,7 @@ fn a_format_of_ones_own_shows_what_it_names() {
     let hit = HeaderValue::from_static("hit");
     exchange
         .sent_headers
+        .get_or_insert_default()
         .insert(HeaderName::from_static("x-cache"), hit);
     assert_eq!(
         line(LogFormat::Text(template), &exchange),
@@ -137,7 +138,7 @@ fn sent_headers_are_only_asked_for_where_they_are_shown() {
 fn json_has_numbers_as_numbers() {
     let mut exchange = exchange(Some(b"a\"b\xff"));
     exchange.limit_req = Some(LimitStatus::Pass);
-    exchange.attempts = vec![Attempt {
+    exchange.attempts = smallvec::smallvec![Attempt {
         address: "127.0.0.1:9001".into(),
         status: Some(StatusCode::OK),
         connect: None,

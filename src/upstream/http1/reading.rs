@@ -58,9 +58,12 @@ impl Reading {
         }
     }
 
-    /// Whether all that is left has been read.
-    pub(in crate::upstream) fn is_within(&self, read: &BytesMut) -> bool {
-        matches!(self, Self::Length(left) if *left <= read.len() as u64)
+    /// All that is left, if its length is known and all of it has been read.
+    pub(in crate::upstream) fn take_all(&mut self, read: &mut BytesMut) -> Option<Bytes> {
+        match self {
+            Self::Length(left) if *left <= read.len() as u64 => Some(take(left, read)),
+            _ => None,
+        }
     }
 
     /// Whether the end of the connection is its end.

@@ -4,8 +4,6 @@ use http_body::Body;
 
 use super::*;
 
-const SHORT: &str = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
-
 #[tokio::test]
 async fn a_request_goes_out_and_its_answer_comes_back() {
     let origin = Origin::always(SHORT).await;

@@ -2,8 +2,6 @@
 
 use super::*;
 
-const SHORT: &str = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
-
 #[tokio::test]
 async fn a_connection_carries_one_request_after_the_other() {
     let origin = Origin::always(SHORT).await;
@@ -19,7 +17,7 @@ async fn a_connection_carries_one_request_after_the_other() {
 
 #[tokio::test]
 async fn no_more_are_kept_than_allowed_and_the_oldest_goes_first() {
-    let origin = Origin::always(SHORT).await;
+    let origin = Origin::always(CHUNKED).await;
     let mut plan = plan_to(&[&origin]);
     plan.keepalive = 2;
     let mut road = Road::with(&plan);

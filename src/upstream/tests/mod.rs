@@ -177,3 +177,9 @@ fn forward() -> plan::Forward {
 fn exchange() -> Exchange {
     testing::request("GET", "/asked", &[])
 }
+
+/// An answer that is read with its head.
+const SHORT: &str = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
+
+/// One whose body is read when somebody asks for it.
+const CHUNKED: &str = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n";

@@ -4,8 +4,6 @@ use std::io::{Read, Write};
 
 use super::*;
 
-const SHORT: &str = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
-
 /// Answers the first request, then hangs up on the second of the same connection once it has read it.
 async fn fickle() -> Origin {
     Origin::start(|mut caller| async move {
@@ -236,7 +234,7 @@ async fn a_single_server_is_never_left_alone() {
 
 #[tokio::test]
 async fn a_full_server_is_not_asked() {
-    let origin = Origin::always(SHORT).await;
+    let origin = Origin::always(CHUNKED).await;
     let mut plan = plan_to(&[&origin]);
     plan.servers[0].max_conns = 1;
     let mut road = Road::with(&plan);

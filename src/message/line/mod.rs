@@ -5,6 +5,9 @@
 //! socket, not when hyper has taken it. They meet here. All of it stays on one event loop, so the
 //! atomics are never contended; they only make the type shareable.
 
+#[cfg(test)]
+mod tests;
+
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::task::Waker;
 use std::time::Duration;
@@ -32,9 +35,10 @@ pub struct Line {
     refused: AtomicU16,
     last: AtomicBool,
     drains: AtomicU32,
-    // Whether there is anything in the two locks below: a load instead of two locks for every flush.
-    waiting: AtomicBool,
+    // Whether there is anything in the lock below each: a load instead of a lock for every flush.
+    has_interim: AtomicBool,
     interim: Mutex<Vec<u8>>,
+    is_finishing: AtomicBool,
     finishing: Mutex<Option<Box<dyn Tail>>>,
     waker: Mutex<Option<Waker>>,
 }
@@ -69,8 +73,9 @@ impl Line {
             refused: AtomicU16::new(0),
             last: AtomicBool::new(false),
             drains: AtomicU32::new(0),
-            waiting: AtomicBool::new(false),
+            has_interim: AtomicBool::new(false),
             interim: Mutex::new(Vec::new()),
+            is_finishing: AtomicBool::new(false),
             finishing: Mutex::new(None),
             waker: Mutex::new(None),
         }
@@ -116,12 +121,12 @@ impl Line {
 
     /// Counts bytes read from the socket.
     pub fn add_received(&self, bytes: usize) {
-        self.received.fetch_add(bytes as u64, Ordering::Relaxed);
+        add(&self.received, bytes);
     }
 
     /// Counts bytes written to the socket.
     pub fn add_sent(&self, bytes: usize) {
-        self.sent.fetch_add(bytes as u64, Ordering::Relaxed);
+        add(&self.sent, bytes);
     }
 
     /// Bytes read so far.
@@ -170,16 +175,19 @@ impl Line {
             }
             interim.extend_from_slice(head);
         }
-        self.waiting.store(true, Ordering::Relaxed);
+        self.has_interim.store(true, Ordering::Relaxed);
         // Who hands it over need not run in the connection's task.
         self.wake();
     }
 
+    /// Whether there may be interim answers to take.
+    pub fn has_interim(&self) -> bool {
+        self.has_interim.load(Ordering::Relaxed)
+    }
+
     /// Takes the interim answers that have not gone out yet.
     pub fn take_interim(&self) -> Vec<u8> {
-        if !self.waiting.load(Ordering::Relaxed) {
-            return Vec::new();
-        }
+        self.has_interim.store(false, Ordering::Relaxed);
         std::mem::take(&mut *self.interim.lock())
     }
 
@@ -216,7 +224,7 @@ impl Line {
         // A tail still here belongs to a pipelined answer that hyper has not flushed on its own; it
         // leaves with this one's bytes at the latest, and its request is over.
         let earlier = self.finishing.lock().replace(tail);
-        self.waiting.store(true, Ordering::Relaxed);
+        self.is_finishing.store(true, Ordering::Relaxed);
         if let Some(earlier) = earlier {
             earlier.finish(Ending::Complete);
         }
@@ -235,9 +243,8 @@ impl Line {
     /// All that was written has left. True when that was the end of a request: the next is awaited.
     pub fn flushed(&self) -> bool {
         self.set_unsent(false);
-        if self.waiting.load(Ordering::Relaxed) {
-            self.waiting
-                .store(!self.interim.lock().is_empty(), Ordering::Relaxed);
+        if self.is_finishing.load(Ordering::Relaxed) {
+            self.is_finishing.store(false, Ordering::Relaxed);
             let tail = self.finishing.lock().take();
             if let Some(tail) = tail {
                 tail.finish(Ending::Complete);
@@ -296,98 +303,17 @@ impl Line {
     }
 }
 
+/// Adds without locking the bus: nobody else writes it.
+fn add(counter: &AtomicU64, bytes: usize) {
+    counter.store(
+        counter.load(Ordering::Relaxed) + bytes as u64,
+        Ordering::Relaxed,
+    );
+}
+
 fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Bytes of interim answers that may wait: a backend can send them without end.
 const MOST_INTERIM: usize = 64 * 1024;
-
-#[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use super::*;
-    use crate::clock::Millis;
-    use crate::message::{Peer, Remote};
-
-    #[derive(Debug)]
-    struct Ended(Arc<Peer>, Arc<Mutex<Vec<Ending>>>);
-
-    impl Tail for Ended {
-        fn sent(&mut self, _bytes: usize) {}
-
-        fn peer(&self) -> &Arc<Peer> {
-            &self.0
-        }
-
-        fn finish(self: Box<Self>, ending: Ending) {
-            self.1.lock().push(ending);
-        }
-    }
-
-    fn peer() -> Arc<Peer> {
-        Arc::new(Peer::new(Remote::Unix, None, 1, Millis(0)))
-    }
-
-    #[test]
-    fn a_tail_ends_with_the_flush_and_the_next_request_is_awaited() {
-        let (peer, endings) = (peer(), Arc::default());
-        peer.line.begin();
-        peer.line
-            .finish_when_flushed(Box::new(Ended(Arc::clone(&peer), Arc::clone(&endings))));
-        peer.line.answered();
-        assert!(endings.lock().is_empty());
-        assert!(peer.line.flushed());
-        assert_eq!(*endings.lock(), [Ending::Complete]);
-        assert_eq!(peer.line.phase(), Phase::Idle);
-        assert!(!peer.line.flushed());
-    }
-
-    #[test]
-    fn a_flush_in_the_middle_of_an_answer_is_not_its_end() {
-        let peer = peer();
-        peer.line.begin();
-        assert!(!peer.line.flushed());
-        assert_eq!(peer.line.phase(), Phase::Busy);
-    }
-
-    /// hyper drops the socket before the body.
-    #[test]
-    fn a_tail_that_comes_after_the_end_of_the_connection_is_not_kept() {
-        let (peer, endings) = (peer(), Arc::default());
-        peer.line.closed();
-        peer.line
-            .finish_when_flushed(Box::new(Ended(Arc::clone(&peer), Arc::clone(&endings))));
-        assert_eq!(*endings.lock(), [Ending::Aborted]);
-        assert_eq!(Arc::strong_count(&peer), 1);
-    }
-
-    #[test]
-    fn interim_answers_do_not_pile_up_without_bound() {
-        let peer = peer();
-        peer.line.begin();
-        for _ in 0..10_000 {
-            peer.line.send_interim(b"HTTP/1.1 102 Processing\r\n\r\n");
-        }
-        assert!(peer.line.take_interim().len() <= MOST_INTERIM);
-        peer.line.send_interim(b"HTTP/1.1 102 Processing\r\n\r\n");
-        assert!(!peer.line.take_interim().is_empty());
-    }
-
-    #[test]
-    fn an_interim_answer_never_stands_inside_or_behind_the_final_one() {
-        let peer = peer();
-        peer.line.begin();
-        peer.line.send_interim(b"in time");
-        peer.line.decide();
-        peer.line.send_interim(b"too late");
-        assert_eq!(peer.line.take_interim(), b"in time");
-
-        peer.line.begin();
-        peer.line.set_unsent(true);
-        peer.line.send_interim(b"behind an earlier answer");
-        peer.line.decide();
-        assert!(peer.line.take_interim().is_empty());
-    }
-}

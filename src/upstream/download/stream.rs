@@ -1,4 +1,4 @@
-//! The body of an answer on its way to the client.
+//! A body that is still coming.
 //!
 //! It owns the connection it is read from. Read to its end, the connection is kept for the next request; let go
 //! before, it is closed on the spot, because what is left on it belongs to nobody.
@@ -11,22 +11,21 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderMap, Response};
+use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 
-use super::ask::Answer;
-use super::backend::Lease;
-use super::error::{Error, Stage};
-use super::http1::{Piece, Reading, Sending};
-use super::pool;
-use super::wire::Wire;
+use super::Stopwatch;
 use crate::clock::{Clock, Millis};
-use crate::config::plan::Forward;
 use crate::message::Peer;
+use crate::upstream::backend::Lease;
+use crate::upstream::error::{Error, Stage};
+use crate::upstream::http1::{Piece, Reading, Sending};
+use crate::upstream::pool;
+use crate::upstream::wire::Wire;
 
-/// An answer's body.
+/// The rest of an answer.
 #[derive(Debug)]
-pub struct Download {
+pub(super) struct Stream {
     // `None` once the answer is over, in whatever way.
     source: Option<Source>,
     // Those of an answer that is over and was asked for its last data only.
@@ -41,81 +40,50 @@ pub struct Download {
 
 /// Where it comes from.
 #[derive(Debug)]
-struct Source {
-    wire: Wire,
-    reading: Reading,
-    // What is left to send of the request, which the answer overtook. Boxed: it seldom does.
-    sending: Option<Box<Sending>>,
-    reusable: bool,
-    lease: Lease,
-    read_timeout: Duration,
-    send_timeout: Duration,
+pub(super) struct Source {
+    pub(super) wire: Wire,
+    pub(super) reading: Reading,
+    /// What is left to send of the request, which the answer overtook.
+    pub(super) sending: Option<Box<Sending>>,
+    pub(super) reusable: bool,
+    pub(super) lease: Lease,
+    pub(super) read_timeout: Duration,
+    pub(super) send_timeout: Duration,
 }
 
-/// Tells how long an answer took after its [`Download`] has been handed to somebody else.
-#[derive(Debug, Clone)]
-pub struct Stopwatch(Time);
-
-#[derive(Debug, Clone)]
-enum Time {
-    Known(Duration),
-    /// In milliseconds, once it is known.
-    Running(Arc<AtomicU64>),
-}
-
-impl Download {
-    pub(super) fn begin(
-        mut answer: Answer,
-        lease: Lease,
-        forward: &Forward,
-        clock: &Clock,
-        peer: Arc<Peer>,
-    ) -> Response<Self> {
-        let over = answer.sending.is_over();
-        let reading = std::mem::replace(&mut answer.head.reading, Reading::nothing());
-        let here = reading.is_within(&answer.wire.read);
-        if let Some(length) = reading.size_hint().exact().filter(|_| !here) {
-            answer.wire.expect(length);
+impl Stream {
+    /// A body of which this much is known, of an answer asked for at `started`.
+    pub(super) fn new(mut source: Source, started: Millis, clock: &Clock, peer: Arc<Peer>) -> Self {
+        if let Some(length) = source.reading.size_hint().exact() {
+            source.wire.expect(length);
         }
-        let mut download = Self {
-            source: Some(Source {
-                reusable: answer.head.reusable && (!over || answer.sending.has_arrived()),
-                wire: answer.wire,
-                reading,
-                sending: (!over).then(|| Box::new(answer.sending)),
-                lease,
-                read_timeout: forward.read_timeout,
-                send_timeout: forward.send_timeout,
-            }),
+        let mut stream = Self {
+            source: Some(source),
             trailers: None,
             complete: false,
-            started: answer.started,
-            // An answer that came whole has taken what it took, whenever it is passed on.
-            taken: here.then(|| answer.came.since(answer.started)),
+            started,
+            taken: None,
             stopwatch: None,
             clock: clock.clone(),
             peer,
         };
-        download.end_if_over();
-        answer.head.into_response(download)
+        stream.end_if_over();
+        stream
     }
 
     /// How long the answer took from the try's beginning to its last byte; `None` while it goes on.
-    #[must_use]
-    pub fn finished_after(&self) -> Option<Duration> {
+    pub(super) fn finished_after(&self) -> Option<Duration> {
         self.taken
     }
 
-    /// Something to ask [`Download::finished_after`] when this is out of reach.
-    // Nothing is shared where the time is known already, as it is of most answers.
-    pub fn stopwatch(&mut self) -> Stopwatch {
-        Stopwatch(match self.taken {
-            Some(taken) => Time::Known(taken),
-            None => Time::Running(Arc::clone(
+    pub(super) fn stopwatch(&mut self) -> Stopwatch {
+        match self.taken {
+            Some(taken) => Stopwatch::stopped(taken),
+            None => Stopwatch::running(
                 self.stopwatch
-                    .get_or_insert_with(|| Arc::new(AtomicU64::new(RUNNING))),
-            )),
-        })
+                    .get_or_insert_with(|| Arc::new(AtomicU64::new(Stopwatch::RUNNING))),
+            ),
+        }
     }
 
     /// Ends it if its end was read already.
@@ -141,7 +109,7 @@ impl Download {
             .take()
             .is_none_or(|sending| sending.has_arrived());
         if sent && source.reusable {
-            pool::put(&source.lease, source.wire, &self.clock);
+            pool::put(&source.lease, source.wire, self.clock.now(), &self.clock);
         }
     }
 
@@ -164,7 +132,7 @@ impl Download {
             let taken = self.clock.now().since(self.started);
             self.taken = Some(taken);
             if let Some(stopwatch) = &self.stopwatch {
-                let millis = u64::try_from(taken.as_millis()).unwrap_or(RUNNING);
+                let millis = u64::try_from(taken.as_millis()).unwrap_or(Stopwatch::RUNNING);
                 stopwatch.store(millis, Ordering::Relaxed);
             }
         }
@@ -215,7 +183,7 @@ fn after_head(error: Error) -> Error {
     }
 }
 
-impl Body for Download {
+impl Body for Stream {
     type Data = Bytes;
     type Error = Error;
 
@@ -256,24 +224,8 @@ impl Body for Download {
     }
 }
 
-impl Drop for Download {
+impl Drop for Stream {
     fn drop(&mut self) {
         self.stop();
     }
 }
-
-impl Stopwatch {
-    /// How long the answer took; `None` while it goes on.
-    #[must_use]
-    pub fn finished_after(&self) -> Option<Duration> {
-        match &self.0 {
-            Time::Known(taken) => Some(*taken),
-            Time::Running(millis) => match millis.load(Ordering::Relaxed) {
-                RUNNING => None,
-                millis => Some(Duration::from_millis(millis)),
-            },
-        }
-    }
-}
-
-const RUNNING: u64 = u64::MAX;

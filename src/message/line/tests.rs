@@ -1,0 +1,87 @@
+//! When a request is over, and where interim answers may stand.
+
+use std::sync::Arc;
+
+use super::*;
+use crate::clock::Millis;
+use crate::message::{Peer, Remote};
+
+#[derive(Debug)]
+struct Ended(Arc<Peer>, Arc<Mutex<Vec<Ending>>>);
+
+impl Tail for Ended {
+    fn sent(&mut self, _bytes: usize) {}
+
+    fn peer(&self) -> &Arc<Peer> {
+        &self.0
+    }
+
+    fn finish(self: Box<Self>, ending: Ending) {
+        self.1.lock().push(ending);
+    }
+}
+
+fn peer() -> Arc<Peer> {
+    Arc::new(Peer::new(Remote::Unix, None, 1, Millis(0)))
+}
+
+#[test]
+fn a_tail_ends_with_the_flush_and_the_next_request_is_awaited() {
+    let (peer, endings) = (peer(), Arc::default());
+    peer.line.begin();
+    peer.line
+        .finish_when_flushed(Box::new(Ended(Arc::clone(&peer), Arc::clone(&endings))));
+    peer.line.answered();
+    assert!(endings.lock().is_empty());
+    assert!(peer.line.flushed());
+    assert_eq!(*endings.lock(), [Ending::Complete]);
+    assert_eq!(peer.line.phase(), Phase::Idle);
+    assert!(!peer.line.flushed());
+}
+
+#[test]
+fn a_flush_in_the_middle_of_an_answer_is_not_its_end() {
+    let peer = peer();
+    peer.line.begin();
+    assert!(!peer.line.flushed());
+    assert_eq!(peer.line.phase(), Phase::Busy);
+}
+
+/// hyper drops the socket before the body.
+#[test]
+fn a_tail_that_comes_after_the_end_of_the_connection_is_not_kept() {
+    let (peer, endings) = (peer(), Arc::default());
+    peer.line.closed();
+    peer.line
+        .finish_when_flushed(Box::new(Ended(Arc::clone(&peer), Arc::clone(&endings))));
+    assert_eq!(*endings.lock(), [Ending::Aborted]);
+    assert_eq!(Arc::strong_count(&peer), 1);
+}
+
+#[test]
+fn interim_answers_do_not_pile_up_without_bound() {
+    let peer = peer();
+    peer.line.begin();
+    for _ in 0..10_000 {
+        peer.line.send_interim(b"HTTP/1.1 102 Processing\r\n\r\n");
+    }
+    assert!(peer.line.take_interim().len() <= MOST_INTERIM);
+    peer.line.send_interim(b"HTTP/1.1 102 Processing\r\n\r\n");
+    assert!(!peer.line.take_interim().is_empty());
+}
+
+#[test]
+fn an_interim_answer_never_stands_inside_or_behind_the_final_one() {
+    let peer = peer();
+    peer.line.begin();
+    peer.line.send_interim(b"in time");
+    peer.line.decide();
+    peer.line.send_interim(b"too late");
+    assert_eq!(peer.line.take_interim(), b"in time");
+
+    peer.line.begin();
+    peer.line.set_unsent(true);
+    peer.line.send_interim(b"behind an earlier answer");
+    peer.line.decide();
+    assert!(peer.line.take_interim().is_empty());
+}

@@ -1,0 +1,173 @@
+//! The body of an answer on its way to the client.
+//!
+//! Most answers have been read whole with their head. Such a body is a piece of what was read and nothing else: the
+//! connection is kept for the next request before the client hears of this one.
+
+mod stream;
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::Response;
+use http_body::{Frame, SizeHint};
+
+use self::stream::{Source, Stream};
+use super::ask::Answer;
+use super::backend::Lease;
+use super::error::Error;
+use super::http1::Reading;
+use super::pool;
+use crate::clock::Clock;
+use crate::config::plan::Forward;
+use crate::message::Peer;
+
+/// An answer's body.
+#[derive(Debug)]
+pub struct Download(Body);
+
+// Kept small: it is moved from hand to hand.
+#[derive(Debug)]
+enum Body {
+    Stream(Box<Stream>),
+    Whole { bytes: Bytes, taken: Duration },
+}
+
+/// Tells how long an answer took after its [`Download`] has been handed to somebody else.
+#[derive(Debug, Clone)]
+pub struct Stopwatch(Time);
+
+#[derive(Debug, Clone)]
+enum Time {
+    Known(Duration),
+    /// In milliseconds, once it is known.
+    Running(Arc<AtomicU64>),
+}
+
+impl Download {
+    pub(super) fn begin(
+        answer: Answer,
+        lease: Lease,
+        forward: &Forward,
+        clock: &Clock,
+        peer: &Arc<Peer>,
+    ) -> Response<Self> {
+        let Answer {
+            mut head,
+            mut wire,
+            sending,
+            heard,
+            started,
+            came,
+        } = answer;
+        let mut reading = std::mem::replace(&mut head.reading, Reading::nothing());
+        let reusable = head.reusable && heard;
+        if sending.is_none()
+            && let Some(bytes) = reading.take_all(&mut wire.read)
+        {
+            if reusable {
+                pool::put(&lease, wire, came, clock);
+            }
+            let taken = came.since(started);
+            return head.into_response(Self(Body::Whole { bytes, taken }));
+        }
+        let source = Source {
+            wire,
+            reading,
+            sending,
+            reusable,
+            lease,
+            read_timeout: forward.read_timeout,
+            send_timeout: forward.send_timeout,
+        };
+        let stream = Stream::new(source, started, clock, Arc::clone(peer));
+        head.into_response(Self(Body::Stream(Box::new(stream))))
+    }
+
+    /// All of it, if it was read with the head and nothing was taken yet.
+    ///
+    /// # Errors
+    ///
+    /// Itself, if more is to come.
+    pub fn into_whole(self) -> Result<Bytes, Self> {
+        match self.0 {
+            Body::Whole { bytes, .. } => Ok(bytes),
+            Body::Stream(_) => Err(self),
+        }
+    }
+
+    /// How long the answer took from the try's beginning to its last byte; `None` while it goes on.
+    #[must_use]
+    pub fn finished_after(&self) -> Option<Duration> {
+        match &self.0 {
+            Body::Stream(stream) => stream.finished_after(),
+            Body::Whole { taken, .. } => Some(*taken),
+        }
+    }
+
+    /// Something to ask [`Download::finished_after`] when this is out of reach.
+    pub fn stopwatch(&mut self) -> Stopwatch {
+        match &mut self.0 {
+            Body::Stream(stream) => stream.stopwatch(),
+            Body::Whole { taken, .. } => Stopwatch::stopped(*taken),
+        }
+    }
+}
+
+impl http_body::Body for Download {
+    type Data = Bytes;
+    type Error = Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
+        match &mut self.0 {
+            Body::Stream(stream) => Pin::new(&mut **stream).poll_frame(context),
+            Body::Whole { bytes, .. } if bytes.is_empty() => Poll::Ready(None),
+            Body::Whole { bytes, .. } => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.0 {
+            Body::Stream(stream) => stream.is_end_stream(),
+            Body::Whole { bytes, .. } => bytes.is_empty(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.0 {
+            Body::Stream(stream) => stream.size_hint(),
+            Body::Whole { bytes, .. } => SizeHint::with_exact(bytes.len() as u64),
+        }
+    }
+}
+
+impl Stopwatch {
+    fn stopped(after: Duration) -> Self {
+        Self(Time::Known(after))
+    }
+
+    fn running(millis: &Arc<AtomicU64>) -> Self {
+        Self(Time::Running(Arc::clone(millis)))
+    }
+
+    /// How long the answer took; `None` while it goes on.
+    #[must_use]
+    pub fn finished_after(&self) -> Option<Duration> {
+        match &self.0 {
+            Time::Known(taken) => Some(*taken),
+            Time::Running(millis) => match millis.load(Ordering::Relaxed) {
+                Self::RUNNING => None,
+                millis => Some(Duration::from_millis(millis)),
+            },
+        }
+    }
+
+    /// What stands for a time that is not known yet.
+    const RUNNING: u64 = u64::MAX;
+}
