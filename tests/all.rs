@@ -19,3 +19,4 @@ mod smuggling;
 mod stopping;
 mod supply_chain;
 mod support;
+mod upgrades;

@@ -87,7 +87,10 @@ impl Gateway {
         let settings = {
             let live = self.live.load();
             let listener = &live.plan.listeners[self.listener];
-            Settings::from(&live.plan.servers[listener.default_server])
+            Settings::new(
+                &live.plan.servers[listener.default_server],
+                live.plan.shutdown_timeout,
+            )
         };
         let _active = COUNTERS.connect();
         match stream {

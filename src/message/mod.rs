@@ -12,6 +12,7 @@ pub mod peer;
 pub mod target;
 #[cfg(test)]
 pub(crate) mod testing;
+pub mod tunnel;
 pub mod upload;
 pub mod vars;
 
@@ -20,4 +21,5 @@ pub use drain::drain;
 pub use exchange::{Attempt, Ending, Exchange, LimitStatus, NoAnswer};
 pub use line::{Line, Phase};
 pub use peer::{Peer, Remote};
+pub use tunnel::Tunnel;
 pub use upload::Upload;

@@ -4,14 +4,14 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{Request, StatusCode, Uri};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode, Uri};
 
 use super::target::Target;
 use super::{Exchange, Peer, Remote};
 use crate::clock::Millis;
 use crate::config::plan::{
     Access, Action, ClientTimeouts, DryRun, Forward, LimitHeaders, Log, LogLevel, NextUpstream,
-    Plan, Server, ServerName, Site, Tries, Via,
+    Plan, Server, ServerName, Site, Tries, Upgrades, Via,
 };
 
 /// A plan of one server, `example.com`, that has no locations.
@@ -84,6 +84,7 @@ pub(crate) fn forward() -> Forward {
         uri: None,
         replaces: 0,
         set_headers: Vec::new(),
+        upgrades: Upgrades::On,
         via: Via::Off,
         connect_timeout: Duration::from_secs(60),
         send_timeout: Duration::from_secs(60),
@@ -150,4 +151,15 @@ pub(crate) fn request_in(
         target,
         Millis(1000),
     )
+}
+
+/// These fields.
+pub(crate) fn map(fields: &[(&'static str, &'static str)]) -> HeaderMap {
+    let field = |(name, value): &(&'static str, &'static str)| {
+        (
+            HeaderName::from_static(name),
+            HeaderValue::from_static(value),
+        )
+    };
+    fields.iter().map(field).collect()
 }

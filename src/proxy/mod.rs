@@ -4,6 +4,7 @@ mod failure;
 mod live;
 mod refused;
 mod site;
+mod upgrade;
 mod visit;
 
 use std::sync::Arc;
@@ -82,7 +83,7 @@ impl Proxy {
             }
         };
         let drained = unread.is_none_or(|incoming| visit.discard(incoming));
-        if !drained || visit.is_last(site) {
+        if visit.agreed.is_none() && (!drained || visit.is_last(site)) {
             response
                 .headers_mut()
                 .insert(header::CONNECTION, HeaderValue::from_static("close"));
@@ -91,7 +92,10 @@ impl Proxy {
         if live.keeps_sent_headers() {
             visit.exchange.sent_headers = Some(Box::new(response.headers().clone()));
         }
-        response.body_mut().set_tail(visit);
+        match visit.agreed.take() {
+            Some(agreed) => upgrade::hand_over(agreed, visit),
+            None => response.body_mut().set_tail(visit),
+        }
         Ok(response)
     }
 
@@ -143,19 +147,24 @@ impl Proxy {
         let exchange = &mut visit.exchange;
         exchange.proxy_host = Some(Arc::clone(&forward.host));
         let mut written = Vec::with_capacity(USUAL_HEAD);
-        headers::write_request(exchange, forward, &mut written);
+        let upgrade = upgrade::asked(exchange, forward, &upload);
+        headers::write_request(exchange, forward, upgrade.as_ref(), &mut written);
         let outgoing = Outgoing {
             method: exchange.head.method.clone(),
             head: written,
             upload,
+            upgrade,
         };
         let response = upstream
             .send(exchange, forward, outgoing, &self.clock)
             .await?;
-        let (mut head, download) = response.into_parts();
-        headers::clean_response(&mut head.headers);
+        let (mut head, mut download) = response.into_parts();
         // The backend's version says nothing about what this client understands.
         head.version = Version::HTTP_11;
+        if let Some(far) = download.take_switched() {
+            return Ok(upgrade::agree(visit, head, far, forward));
+        }
+        headers::clean_response(&mut head.headers);
         let body = match download.into_whole() {
             Ok(bytes) => Body::whole(bytes),
             Err(mut download) => {

@@ -11,6 +11,7 @@ use hyper::body::Incoming;
 
 use super::Live;
 use super::site::Site;
+use super::upgrade::Agreed;
 use crate::clock::Clock;
 use crate::limits::Permit;
 use crate::message::doubt::Doubt;
@@ -25,6 +26,7 @@ pub(super) struct Visit {
     pub(super) permit: Option<Permit>,
     pub(super) progress: Option<Arc<Progress>>,
     pub(super) stopwatch: Option<Stopwatch>,
+    pub(super) agreed: Option<Agreed>,
     live: Arc<Live>,
     clock: Clock,
     settled: bool,
@@ -39,6 +41,7 @@ impl Visit {
             permit: None,
             progress: None,
             stopwatch: None,
+            agreed: None,
             live,
             clock,
             settled: false,
@@ -92,6 +95,10 @@ impl Visit {
 impl Tail for Visit {
     fn sent(&mut self, bytes: usize) {
         self.exchange.body_sent += bytes as u64;
+    }
+
+    fn received(&mut self, bytes: usize) {
+        self.exchange.body_received += bytes as u64;
     }
 
     fn peer(&self) -> &Arc<Peer> {

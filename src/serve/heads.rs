@@ -75,13 +75,13 @@ enum Coding {
 }
 
 impl Heads {
-    /// At the beginning of a connection whose heads may be as large as `largest`.
-    pub(super) fn new(largest: usize) -> Self {
+    /// At the beginning of a head, which may be as large as `largest`, after so many requests.
+    pub(super) fn new(largest: usize, requests: u64) -> Self {
         Self {
             place: Place::Head,
             head: Head::default(),
             line: Vec::new(),
-            ended: 0,
+            ended: requests,
             last: None,
             largest,
         }

@@ -11,19 +11,22 @@ mod socket;
 mod stream;
 #[cfg(test)]
 mod tests;
+mod tunnel;
 
 use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::{Poll, ready};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, Response};
 use hyper::body::Incoming;
-use hyper::server::conn::http1;
+use hyper::server::conn::http1::{self, Parts};
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use tokio::io::AsyncWrite as _;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Deadline;
@@ -59,14 +62,19 @@ pub struct Settings {
     pub timeouts: ClientTimeouts,
     /// How long a request's head may be, in bytes.
     pub max_head: usize,
+    /// How long what cannot end by itself may go on when told to stop.
+    pub grace: Duration,
 }
 
-impl From<&Server> for Settings {
-    /// From a listener's default server.
-    fn from(server: &Server) -> Self {
+impl Settings {
+    /// From a listener's default server, and from `shutdown_timeout`.
+    #[must_use]
+    pub fn new(server: &Server, shutdown_timeout: Duration) -> Self {
         Self {
             timeouts: server.timeouts,
             max_head: server.max_head,
+            // A little less: the end of a tunnel is told and logged, the end of the process is not.
+            grace: shutdown_timeout - (shutdown_timeout / 10).min(FAREWELL),
         }
     }
 }
@@ -95,29 +103,25 @@ pub async fn connection<H: Handler>(
     let speaks = poll_fn(|context| {
         // Once is enough, here and for `cancelled`: a connection stays in its task.
         peer.line.driven_by(context.waker());
-        let stopping = cancelled.as_mut().poll(context).is_ready();
-        if let Poll::Ready(speaks) = stream.poll_first_sign(context) {
-            return Poll::Ready(speaks);
-        }
-        if !stopping {
-            return Poll::Pending;
-        }
-        last_call.start(LAST_CALL);
-        last_call.poll_passed(context).map(|()| false)
+        poll_speaks(&mut stream, cancelled.as_mut(), &mut last_call, context)
     });
     if !speaks.await {
         return;
     }
 
-    let service = service_fn(|request| {
+    let switching = AtomicBool::new(false);
+    let service = service_fn(|request: Request<Incoming>| {
         peer.line.begin();
+        if !request.extensions().is_empty() {
+            switching.store(true, Ordering::Relaxed);
+        }
         answer(handler.clone(), Arc::clone(&peer), request)
     });
-    let mut connection = pin!(builder(&settings).serve_connection(TokioIo::new(stream), service));
+    let mut connection = builder(&settings).serve_connection(TokioIo::new(stream), service);
     let mut refused = None;
     let mut stopping = false;
     let served = poll_fn(|context| {
-        let result = connection.as_mut().poll(context);
+        let result = Pin::new(&mut connection).poll(context);
         if refused.is_none() {
             refused = peer.line.refused();
             if let Some(status) = refused {
@@ -134,12 +138,59 @@ pub async fn connection<H: Handler>(
             ready!(last_call.poll_passed(context));
         }
         stopping = true;
-        connection.as_mut().graceful_shutdown();
-        connection.as_mut().poll(context)
+        Pin::new(&mut connection).graceful_shutdown();
+        Pin::new(&mut connection).poll(context)
     });
     if let Err(error) = served.await {
         tracing::debug!(connection = peer.connection, client = peer.text(), %error, "connection ended");
+    } else if switching.load(Ordering::Relaxed) {
+        // Boxed: few connections come here, and all would keep room for it.
+        Box::pin(switch(
+            connection.into_parts(),
+            &peer,
+            settings.grace,
+            &stop,
+        ))
+        .await;
     }
+}
+
+/// Ready at the first sign of the client with true, with false if there will be none.
+fn poll_speaks(
+    stream: &mut Stream,
+    cancelled: Pin<&mut impl Future>,
+    last_call: &mut Deadline,
+    context: &mut Context<'_>,
+) -> Poll<bool> {
+    let stopping = cancelled.poll(context).is_ready();
+    if let Poll::Ready(speaks) = stream.poll_first_sign(context) {
+        return Poll::Ready(speaks);
+    }
+    if !stopping {
+        return Poll::Pending;
+    }
+    last_call.start(LAST_CALL);
+    last_call.poll_passed(context).map(|()| false)
+}
+
+/// What becomes of a connection that hyper lets go of because it was asked to switch protocols.
+async fn switch<S>(
+    parts: Parts<TokioIo<Stream>, S>,
+    peer: &Peer,
+    grace: Duration,
+    stop: &CancellationToken,
+) {
+    let mut stream = parts.io.into_inner();
+    let Some(tunnel) = peer.line.take_tunnel() else {
+        // Nobody agreed: it ends as others do, which hyper left to us.
+        let _ended = poll_fn(|context| Pin::new(&mut stream).poll_shutdown(context)).await;
+        return;
+    };
+    let stopped = async {
+        stop.cancelled().await;
+        tokio::time::sleep(grace).await;
+    };
+    tunnel::carry(stream.socket(), parts.read_buf, tunnel, &peer.line, stopped).await;
 }
 
 async fn answer<H: Handler>(
@@ -167,6 +218,9 @@ fn builder(settings: &Settings) -> http1::Builder {
 /// How long a connection that is idle when told to stop may still turn out not to be: its client may have
 /// sent a request before it could know. Whoever stops weir does not notice.
 const LAST_CALL: Duration = Duration::from_millis(100);
+
+/// How long before the end of everything a tunnel is ended.
+const FAREWELL: Duration = Duration::from_millis(250);
 
 /// hyper refuses to work with less.
 const LEAST_BUFFER: usize = 8192;

@@ -47,13 +47,13 @@ impl Stream {
         reading.start(header_timeout);
         Self {
             socket,
+            heads: Heads::new(settings.max_head, peer.requests()),
             peer,
             header_timeout,
             reading,
             writing: Deadline::default(),
             watch: Deadline::default(),
             awaits_input: false,
-            heads: Heads::new(settings.max_head),
             interim: Bytes::new(),
             overruled: false,
             linger: None,
@@ -66,6 +66,11 @@ impl Stream {
             return Poll::Ready(true);
         }
         self.reading.poll_passed(context).map(|()| false)
+    }
+
+    /// The socket itself, where what follows is not HTTP.
+    pub(super) fn socket(&mut self) -> &mut Socket {
+        &mut self.socket
     }
 
     /// Nothing has come: ready when that has lasted too long, and the connection is over.

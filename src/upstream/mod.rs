@@ -23,6 +23,7 @@ mod http1;
 mod interim;
 mod pool;
 mod retry;
+mod switched;
 mod wire;
 
 use std::net::ToSocketAddrs;
@@ -34,12 +35,14 @@ use http::{Method, Response, StatusCode};
 pub use backend::{Address, Backend};
 pub use download::{Download, Stopwatch};
 pub use error::{Error, Invalid, Stage};
+pub use switched::Switched;
 
 use self::ask::{Answer, Failed, Over, ask, report};
 use self::balance::{Balance, Pick, Round, Verdict};
 use self::retry::{Errand, Failure};
 use crate::clock::{Clock, Millis};
 use crate::config::plan;
+use crate::message::headers::Upgrade;
 use crate::message::{Attempt, Exchange, Upload};
 
 /// A group of backends that stand for each other. Shared by all event loops.
@@ -61,6 +64,8 @@ pub struct Outgoing {
     pub head: Vec<u8>,
     /// Its body.
     pub upload: Upload,
+    /// What the client would rather speak, where the head says so.
+    pub upgrade: Option<Upgrade>,
 }
 
 impl Upstream {

@@ -12,6 +12,7 @@ use super::http1::{Cargo, Coding, Sending};
 use super::{Outgoing, framing};
 use crate::clock::Millis;
 use crate::config::plan::{NextUpstream, Tries};
+use crate::message::headers::Upgrade;
 
 /// A request, for as long as it may have to be sent again.
 #[derive(Debug)]
@@ -20,6 +21,7 @@ pub(super) struct Errand<'p> {
     head: Vec<u8>,
     coding: Coding,
     cargo: Cargo,
+    upgrade: Option<Upgrade>,
     next: &'p NextUpstream,
     started: Millis,
     left: u32,
@@ -55,6 +57,7 @@ impl<'p> Errand<'p> {
             head: outgoing.head,
             coding,
             cargo: Cargo::new(outgoing.upload),
+            upgrade: outgoing.upgrade,
             next,
             started: now,
             left: match next.tries {
@@ -111,6 +114,11 @@ impl<'p> Errand<'p> {
     /// Whether it could be sent again after it was sent.
     pub(super) fn is_repeatable(&self) -> bool {
         self.cargo.is_none() && (is_idempotent(&self.method) || self.next.non_idempotent)
+    }
+
+    /// What the client would rather speak.
+    pub(super) fn upgrade(&self) -> Option<&Upgrade> {
+        self.upgrade.as_ref()
     }
 
     /// What is asked.

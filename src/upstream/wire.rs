@@ -106,6 +106,25 @@ impl Wire {
         }
     }
 
+    pub(super) fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.socket {
+            Socket::Tcp(socket) => Pin::new(socket).poll_flush(context),
+            Socket::Unix(socket) => Pin::new(socket).poll_flush(context),
+            #[cfg(test)]
+            Socket::Test(socket) => Pin::new(socket).poll_flush(context),
+        }
+    }
+
+    /// Ends what we say; the backend may go on.
+    pub(super) fn poll_shutdown(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.socket {
+            Socket::Tcp(socket) => Pin::new(socket).poll_shutdown(context),
+            Socket::Unix(socket) => Pin::new(socket).poll_shutdown(context),
+            #[cfg(test)]
+            Socket::Test(socket) => Pin::new(socket).poll_shutdown(context),
+        }
+    }
+
     /// Prepares for this many bytes more.
     pub(super) fn expect(&mut self, bytes: u64) {
         let bytes = usize::try_from(bytes).unwrap_or(LONGEST);

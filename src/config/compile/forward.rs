@@ -11,7 +11,8 @@ use super::{Compiler, Found};
 use crate::config::decode::{Named, Spanned, Text, mistaken};
 use crate::config::near;
 use crate::config::plan::{
-    Address, Forward, NextUpstream, Part, PathRule, SetHeader, Template, Tries, Variable, Via,
+    Address, Forward, NextUpstream, Part, PathRule, SetHeader, Template, Tries, Upgrades, Variable,
+    Via,
 };
 use crate::config::report::Complaint;
 use crate::config::units;
@@ -70,6 +71,10 @@ impl Compiler<'_> {
             via: match levels.find(|settings| &settings.via) {
                 Some(flag) if !flag.value.0 => Via::Off,
                 _ => Via::On,
+            },
+            upgrades: match levels.find(|settings| &settings.proxy_upgrade) {
+                Some(flag) if !flag.value.0 => Upgrades::Off,
+                _ => Upgrades::On,
             },
             connect_timeout: self.some_time(levels.find(|s| &s.proxy_connect_timeout), 60),
             send_timeout: self.some_time(levels.find(|s| &s.proxy_send_timeout), 60),
@@ -231,8 +236,7 @@ impl Compiler<'_> {
                 continue;
             };
             if HOP_BY_HOP.contains(&name.as_str()) {
-                // `Connection ""` is what nginx needs for keep-alive; here it is so anyway.
-                if name != "connection" || !value.value.text.is_empty() {
+                if !self.is_so_anyway(&name, value) {
                     let sentence = format!(
                         "`{}` belongs to one connection and cannot be set",
                         key.value
@@ -253,6 +257,22 @@ impl Compiler<'_> {
             headers.push(SetHeader { name, value });
         }
         headers
+    }
+
+    /// Whether it only says what nginx has to be told and is done here without: keep-alive to the upstream, and
+    /// upgrades.
+    fn is_so_anyway(&mut self, name: &HeaderName, value: &Spanned<Text>) -> bool {
+        let text = value.value.text.as_str();
+        match name.as_str() {
+            "connection" if text.starts_with('$') => {
+                // A map of the user's, mostly; it has to be one.
+                self.template(value, When::Before);
+                text.ends_with("_upgrade") || text == "$http_connection"
+            }
+            "connection" => text.is_empty() || text.eq_ignore_ascii_case("upgrade"),
+            "upgrade" => text == "$http_upgrade",
+            _ => false,
+        }
     }
 
     /// A template whose own text can stand in a header.

@@ -126,6 +126,8 @@ pub struct Forward {
     pub set_headers: Vec<SetHeader>,
     /// `via`
     pub via: Via,
+    /// `proxy_upgrade`
+    pub upgrades: Upgrades,
     /// `proxy_connect_timeout`
     pub connect_timeout: Duration,
     /// `proxy_send_timeout`
@@ -151,6 +153,16 @@ pub enum Via {
     /// Not.
     Off,
     /// As RFC 9110 asks.
+    #[default]
+    On,
+}
+
+/// Whether a client and a backend may agree to speak something else than HTTP.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Upgrades {
+    /// Not: what they say of it is removed.
+    Off,
+    /// Through a tunnel.
     #[default]
     On,
 }

@@ -3,11 +3,13 @@
 //! Requests are written anew ([`write_request`]), answers are cleaned in place.
 
 mod request;
+mod upgrade;
 
 use http::header::{self, HeaderName};
 use http::{HeaderMap, HeaderValue};
 
 pub use request::write_request;
+pub use upgrade::{Upgrade, restore_upgrade};
 
 /// What a request's transfer coding is to us.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

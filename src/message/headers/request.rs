@@ -7,15 +7,21 @@
 use http::header::{self, HeaderName};
 use http::{HeaderMap, HeaderValue, Version};
 
+use super::upgrade::Upgrade;
 use super::{belongs_to_connection, frames_body, is_rebuilt, nominated};
 use crate::config::plan::{Forward, Template, Via};
 use crate::message::Exchange;
 use crate::message::target::push_encoded;
 use crate::message::vars;
 
-/// Appends the request line and the header fields to send upstream: the client's that pass, then what
-/// `proxy_set_header` says, then `Via`. How long the body is and the blank line are left to whoever sends it.
-pub fn write_request(exchange: &Exchange, forward: &Forward, out: &mut Vec<u8>) {
+/// Appends the request line and the header fields to send upstream: the client's that pass, its wish to
+/// `upgrade`, then what `proxy_set_header` says, then `Via`. How long the body is and the blank line are left to whoever sends it.
+pub fn write_request(
+    exchange: &Exchange,
+    forward: &Forward,
+    upgrade: Option<&Upgrade>,
+    out: &mut Vec<u8>,
+) {
     out.extend_from_slice(exchange.head.method.as_str().as_bytes());
     out.push(b' ');
     write_target(exchange, forward, out);
@@ -32,7 +38,9 @@ pub fn write_request(exchange: &Exchange, forward: &Forward, out: &mut Vec<u8>) 
             write_field(name, value.as_bytes(), out);
         }
     }
-    if wants_trailers(headers) {
+    if let Some(upgrade) = upgrade {
+        upgrade.write(out);
+    } else if wants_trailers(headers) {
         out.extend_from_slice(b"te: trailers\r\nconnection: te\r\n");
     }
     for set in &forward.set_headers {

@@ -11,7 +11,7 @@ use crate::serve::heads::Heads;
 /// What is made of bytes that come in pieces: how many go on, how many heads ended, and about which there is doubt.
 fn followed<'p>(pieces: impl IntoIterator<Item = &'p [u8]>) -> (usize, u64, Option<(u64, Doubt)>) {
     let peer = testing::peer();
-    let mut heads = Heads::new(1024);
+    let mut heads = Heads::new(1024, 0);
     let mut sound = 0;
     for piece in pieces {
         sound += heads.follow(piece, &peer);
@@ -99,7 +99,7 @@ fn a_chunk_that_is_none_goes_no_further() {
 #[test]
 fn a_refusal_is_told_by_its_cause() {
     let status = |text: String, hypers| {
-        let mut heads = Heads::new(1024);
+        let mut heads = Heads::new(1024, 0);
         heads.follow(text.as_bytes(), &testing::peer());
         heads.status(hypers, 0)
     };

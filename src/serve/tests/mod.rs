@@ -87,6 +87,7 @@ fn settings() -> Settings {
             lingering: Duration::from_secs(5),
         },
         max_head: 32 * 1024,
+        grace: Duration::from_secs(30),
     }
 }
 

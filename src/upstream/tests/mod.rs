@@ -88,6 +88,7 @@ pub(super) fn outgoing(method: Method) -> Outgoing {
         method,
         head: head.into_bytes(),
         upload: Upload::none(),
+        upgrade: None,
     }
 }
 
@@ -167,6 +168,7 @@ fn forward() -> plan::Forward {
         replaces: 0,
         set_headers: Vec::new(),
         via: Via::Off,
+        upgrades: plan::Upgrades::On,
         connect_timeout: Duration::from_secs(5),
         send_timeout: Duration::from_secs(5),
         read_timeout: Duration::from_secs(5),
