@@ -55,11 +55,7 @@ fn a_101_that_does_not_fit_is_a_bad_gateway() {
         assert_eq!(client.response().status, 502, "{request}");
     }
     eventually("nothing left open", || far.open() == 0);
-    assert!(
-        weir.stderr().contains("unrequested 101"),
-        "{}",
-        weir.stderr()
-    );
+    weir.error_line("unrequested 101");
 }
 
 /// What Pingora got wrong: bytes behind the question are not the tunnel's before the backend has agreed.
