@@ -24,7 +24,7 @@ use crate::message::{Attempt, Exchange};
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) head: Head,
-    pub(super) wire: Wire,
+    pub(super) wire: Box<Wire>,
     /// What is left to send of the request, which the answer overtook. Boxed: it seldom does.
     pub(super) sending: Option<Box<Sending>>,
     /// Whether all that was sent has arrived, as far as anybody can tell.
@@ -169,7 +169,7 @@ async fn attempt(
 
 /// Sends a request over a connection and waits for the head of its answer.
 pub(super) async fn call(
-    mut wire: Wire,
+    mut wire: Box<Wire>,
     errand: &mut Errand<'_>,
     exchange: &Exchange,
     forward: &Forward,
@@ -215,7 +215,7 @@ async fn connection(
     errand: &Errand<'_>,
     forward: &Forward,
     now: Millis,
-) -> Result<(Wire, Over), Error> {
+) -> Result<(Box<Wire>, Over), Error> {
     while over == Over::Kept
         && let Some(wire) = pool::take(backend, now)
     {

@@ -10,7 +10,7 @@ use super::error::{Error, Stage};
 use super::wire::{Socket, Wire};
 
 /// Connects to a backend.
-pub(super) async fn open(backend: &Backend, timeout: Duration) -> Result<Wire, Error> {
+pub(super) async fn open(backend: &Backend, timeout: Duration) -> Result<Box<Wire>, Error> {
     let socket = tokio::time::timeout(timeout, connect(&backend.address))
         .await
         .map_err(|_| Error::Timeout(Stage::Connect))?

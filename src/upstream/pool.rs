@@ -34,7 +34,7 @@ struct Pool {
 struct Idle {
     backend: u64,
     since: Millis,
-    wire: Wire,
+    wire: Box<Wire>,
 }
 
 thread_local! {
@@ -55,7 +55,7 @@ impl Rules {
 }
 
 /// A kept connection to this backend, if one is left that is still open.
-pub(super) fn take(backend: &Backend, now: Millis) -> Option<Wire> {
+pub(super) fn take(backend: &Backend, now: Millis) -> Option<Box<Wire>> {
     let rules = backend.keep;
     loop {
         let idle = POOLS.with_borrow_mut(|pools| {
@@ -70,7 +70,7 @@ pub(super) fn take(backend: &Backend, now: Millis) -> Option<Wire> {
 }
 
 /// Keeps a connection whose answer was read to its end `now`, unless it has carried enough or nobody wants it kept.
-pub(super) fn put(backend: &Backend, mut wire: Wire, now: Millis, clock: &Clock) {
+pub(super) fn put(backend: &Backend, mut wire: Box<Wire>, now: Millis, clock: &Clock) {
     let rules = backend.keep;
     if rules.most == 0 || wire.requests >= rules.requests || !wire.rest() {
         return;

@@ -45,14 +45,15 @@ thread_local! {
 }
 
 impl Wire {
-    pub(super) fn new(socket: Socket) -> Self {
-        Self {
+    /// Boxed once for all the requests it carries: it is handed from the pool to a request, to its answer and back.
+    pub(super) fn new(socket: Socket) -> Box<Self> {
+        Box::new(Self {
             socket,
             read: BytesMut::new(),
             requests: 0,
             patience: Deadline::default(),
             reach: SHORTEST,
-        }
+        })
     }
 
     /// Reads more; 0 is the end.

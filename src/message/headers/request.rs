@@ -15,7 +15,8 @@ use crate::message::target::push_encoded;
 use crate::message::vars;
 
 /// Appends the request line and the header fields to send upstream: the client's that pass, its wish to
-/// `upgrade`, then what `proxy_set_header` says, then `Via`. How long the body is and the blank line are left to whoever sends it.
+/// `upgrade`, then what `proxy_set_header` says, then `Via`. How long the body is and the blank line are left to whoever
+/// sends it.
 pub fn write_request(
     exchange: &Exchange,
     forward: &Forward,
@@ -28,7 +29,13 @@ pub fn write_request(
     out.extend_from_slice(b" HTTP/1.1\r\n");
 
     let headers = &exchange.head.headers;
-    let nominating = nominates(headers);
+    // Few requests have either; looking at the names is cheaper than looking the two up.
+    let (mut connection, mut te) = (false, false);
+    for name in headers.keys() {
+        connection |= *name == header::CONNECTION;
+        te |= *name == header::TE;
+    }
+    let nominating = connection && nominates(headers);
     for (name, value) in headers {
         let stays = belongs_to_connection(name)
             || is_rebuilt(name)
@@ -40,7 +47,7 @@ pub fn write_request(
     }
     if let Some(upgrade) = upgrade {
         upgrade.write(out);
-    } else if wants_trailers(headers) {
+    } else if te && wants_trailers(headers) {
         out.extend_from_slice(b"te: trailers\r\nconnection: te\r\n");
     }
     for set in &forward.set_headers {
@@ -97,15 +104,18 @@ fn write_set(name: &HeaderName, value: &Template, exchange: &Exchange, out: &mut
     let start = out.len();
     vars::render(value, exchange, out);
     let written = &out[start..];
-    if written.is_empty() || !written.iter().all(|byte| may_stand_in_value(*byte)) {
+    if written.is_empty() || !may_be_value(written) {
         out.truncate(line);
         return;
     }
     out.extend_from_slice(b"\r\n");
 }
 
-fn may_stand_in_value(byte: u8) -> bool {
-    byte == b'\t' || (byte >= 0x20 && byte != 0x7f)
+// Without a way out early, so that many bytes are looked at in one step.
+fn may_be_value(text: &[u8]) -> bool {
+    text.iter().fold(true, |fine, &byte| {
+        fine & (byte >= 0x20) & (byte != 0x7f) | fine & (byte == b'\t')
+    })
 }
 
 fn via(version: Version) -> &'static [u8] {

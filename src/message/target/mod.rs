@@ -217,7 +217,10 @@ fn parse_host(text: &str) -> Result<Host, Error> {
     if host.is_empty() {
         return Err(Error::Host);
     }
-    if host.iter().any(u8::is_ascii_uppercase) {
+    if host
+        .iter()
+        .fold(false, |upper, byte| upper | byte.is_ascii_uppercase())
+    {
         let host = text.get(..host.len()).unwrap_or_default();
         return Ok(Host::Lowered(host.to_ascii_lowercase().into()));
     }

@@ -41,7 +41,7 @@ pub(super) struct Stream {
 /// Where it comes from.
 #[derive(Debug)]
 pub(super) struct Source {
-    pub(super) wire: Wire,
+    pub(super) wire: Box<Wire>,
     pub(super) reading: Reading,
     /// What is left to send of the request, which the answer overtook.
     pub(super) sending: Option<Box<Sending>>,
