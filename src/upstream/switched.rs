@@ -18,7 +18,7 @@ use crate::clock::{Clock, Millis};
 /// The backend's end of a tunnel.
 #[derive(Debug)]
 pub struct Switched {
-    wire: Wire,
+    wire: Box<Wire>,
     stopwatch: Stopwatch,
     started: Millis,
     clock: Clock,
@@ -26,7 +26,7 @@ pub struct Switched {
 }
 
 impl Switched {
-    pub(super) fn new(wire: Wire, lease: Lease, started: Millis, clock: &Clock) -> Self {
+    pub(super) fn new(wire: Box<Wire>, lease: Lease, started: Millis, clock: &Clock) -> Self {
         Self {
             wire,
             stopwatch: Stopwatch::begin(),
