@@ -8,6 +8,7 @@ mod heads;
 mod parked;
 mod requests;
 mod timeouts;
+mod tunnels;
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
