@@ -143,15 +143,11 @@ pub async fn connection<H: Handler>(
     });
     if let Err(error) = served.await {
         tracing::debug!(connection = peer.connection, client = peer.text(), %error, "connection ended");
-    } else if switching.load(Ordering::Relaxed) {
+    }
+    if switching.load(Ordering::Relaxed) {
+        let parts = connection.into_parts();
         // Boxed: few connections come here, and all would keep room for it.
-        Box::pin(switch(
-            connection.into_parts(),
-            &peer,
-            settings.grace,
-            &stop,
-        ))
-        .await;
+        Box::pin(switch(parts, &peer, settings.grace, &stop)).await;
     }
 }
 
@@ -190,7 +186,14 @@ async fn switch<S>(
         stop.cancelled().await;
         tokio::time::sleep(grace).await;
     };
-    tunnel::carry(stream.socket(), parts.read_buf, tunnel, &peer.line, stopped).await;
+    tunnel::carry(
+        stream.leave_http(),
+        parts.read_buf,
+        tunnel,
+        &peer.line,
+        stopped,
+    )
+    .await;
 }
 
 async fn answer<H: Handler>(

@@ -68,8 +68,9 @@ impl Stream {
         self.reading.poll_passed(context).map(|()| false)
     }
 
-    /// The socket itself, where what follows is not HTTP.
-    pub(super) fn socket(&mut self) -> &mut Socket {
+    /// The socket itself: what follows is not HTTP.
+    pub(super) fn leave_http(&mut self) -> &mut Socket {
+        self.heads.stop();
         &mut self.socket
     }
 

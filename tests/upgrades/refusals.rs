@@ -105,6 +105,15 @@ fn a_refused_question_closes_as_others_do() {
     let response = client.response();
     assert_eq!((response.status, response.text().as_str()), (426, "no"));
     assert!(client.is_closed());
+
+    let weir = before(far.address(), "", "");
+    let mut client = ask(&weir, "/no", "");
+    assert_eq!(client.response().status, 426);
+    client
+        .try_send(format!("{{}}\r\n{}", "x".repeat(100_000)))
+        .ok();
+    assert_eq!(client.response().status, 400);
+    assert!(client.is_closed());
 }
 
 #[test]
