@@ -11,7 +11,7 @@ use super::{Exchange, Peer, Remote};
 use crate::clock::Millis;
 use crate::config::plan::{
     Access, Action, ClientTimeouts, DryRun, Forward, LimitHeaders, Log, LogLevel, NextUpstream,
-    Plan, Server, ServerName, Site, Tries, Upgrades, Via,
+    Plan, Server, ServerName, Site, Tries, Underscores, Upgrades, Via,
 };
 
 /// A plan of one server, `example.com`, that has no locations.
@@ -84,6 +84,7 @@ pub(crate) fn forward() -> Forward {
         uri: None,
         replaces: 0,
         set_headers: Vec::new(),
+        underscores: Underscores::Drop,
         upgrades: Upgrades::On,
         via: Via::Off,
         connect_timeout: Duration::from_secs(60),

@@ -92,6 +92,25 @@ fn no_fields_of_one_connection_only() {
     ]);
 }
 
+/// Many backends cannot tell `X_Forwarded_For` from the field that only we may set.
+#[test]
+fn no_fields_with_an_underscore() {
+    const SENT: &str =
+        "GET / HTTP/1.1\r\nHost: a\r\nX_Forwarded_For: 6.6.6.6\r\nX-Real-IP: 1\r\n_: 2\r\n\r\n";
+    become_of(&[(SENT, "GET / HTTP/1.1\r\nx-real-ip: 1\r\nhost: a\r\n\r\n")]);
+    let recorder = Recorder::start();
+    let weir = Weir::start(&format!(
+        "underscores_in_headers: on
+servers: [ {{ listen: LISTEN, proxy_pass: 'http://{}' }} ]
+",
+        recorder.address()
+    ));
+    let mut client = Client::connect(weir.address());
+    client.send(SENT);
+    assert_eq!(client.response().status, 200);
+    assert!(recorder.take().contains("\r\nx_forwarded_for: 6.6.6.6\r\n"));
+}
+
 #[test]
 fn the_target_in_origin_form_as_it_was_written() {
     become_of(&[

@@ -11,8 +11,8 @@ use super::{Compiler, Found};
 use crate::config::decode::{Named, Spanned, Text, mistaken};
 use crate::config::near;
 use crate::config::plan::{
-    Address, Forward, NextUpstream, Part, PathRule, SetHeader, Template, Tries, Upgrades, Variable,
-    Via,
+    Address, Forward, NextUpstream, Part, PathRule, SetHeader, Template, Tries, Underscores,
+    Upgrades, Variable, Via,
 };
 use crate::config::report::Complaint;
 use crate::config::units;
@@ -75,6 +75,10 @@ impl Compiler<'_> {
             upgrades: match levels.find(|settings| &settings.proxy_upgrade) {
                 Some(flag) if !flag.value.0 => Upgrades::Off,
                 _ => Upgrades::On,
+            },
+            underscores: match levels.find(|settings| &settings.underscores_in_headers) {
+                Some(flag) if flag.value.0 => Underscores::Keep,
+                _ => Underscores::Drop,
             },
             connect_timeout: self.some_time(levels.find(|s| &s.proxy_connect_timeout), 60),
             send_timeout: self.some_time(levels.find(|s| &s.proxy_send_timeout), 60),

@@ -22,7 +22,7 @@ pub use map::{Geo, Lookup, Map, Values};
 pub use names::{Path, PathRule, ServerName};
 pub use site::{
     Access, Action, ClientTimeouts, Forward, Network, NextUpstream, Return, ReturnBody, SetHeader,
-    Site, Tries, Upgrades, Via,
+    Site, Tries, Underscores, Upgrades, Via,
 };
 pub use template::{Part, Template, Variable};
 pub use upstream::{Address, Balance, Upstream, UpstreamServer};

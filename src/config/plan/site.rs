@@ -128,6 +128,8 @@ pub struct Forward {
     pub via: Via,
     /// `proxy_upgrade`
     pub upgrades: Upgrades,
+    /// `underscores_in_headers`
+    pub underscores: Underscores,
     /// `proxy_connect_timeout`
     pub connect_timeout: Duration,
     /// `proxy_send_timeout`
@@ -155,6 +157,16 @@ pub enum Via {
     /// As RFC 9110 asks.
     #[default]
     On,
+}
+
+/// What becomes of fields with an underscore in their name, which many backends cannot tell from a hyphen.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Underscores {
+    /// They stay behind: one could pass for a field that only we may set.
+    #[default]
+    Drop,
+    /// They are sent on.
+    Keep,
 }
 
 /// Whether a client and a backend may agree to speak something else than HTTP.

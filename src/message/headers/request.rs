@@ -9,7 +9,7 @@ use http::{HeaderMap, HeaderValue, Version};
 
 use super::upgrade::Upgrade;
 use super::{belongs_to_connection, frames_body, is_rebuilt, nominated};
-use crate::config::plan::{Forward, Template, Via};
+use crate::config::plan::{Forward, Template, Underscores, Via};
 use crate::message::Exchange;
 use crate::message::target::push_encoded;
 use crate::message::vars;
@@ -36,11 +36,13 @@ pub fn write_request(
         te |= *name == header::TE;
     }
     let nominating = connection && nominates(headers);
+    let drops_underscores = forward.underscores == Underscores::Drop;
     for (name, value) in headers {
         let stays = belongs_to_connection(name)
             || is_rebuilt(name)
             || forward.set_headers.iter().any(|set| set.name == *name)
-            || (nominating && is_nominated(name, headers));
+            || (nominating && is_nominated(name, headers))
+            || (drops_underscores && name.as_str().as_bytes().contains(&b'_'));
         if !stays {
             write_field(name, value.as_bytes(), out);
         }

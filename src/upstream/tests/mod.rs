@@ -168,6 +168,7 @@ fn forward() -> plan::Forward {
         replaces: 0,
         set_headers: Vec::new(),
         via: Via::Off,
+        underscores: plan::Underscores::Drop,
         upgrades: plan::Upgrades::On,
         connect_timeout: Duration::from_secs(5),
         send_timeout: Duration::from_secs(5),
