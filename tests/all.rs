@@ -7,6 +7,7 @@ mod config_cli;
 mod config_errors;
 mod demo;
 mod failures;
+mod growth;
 mod house;
 mod instructions;
 mod limit_conn;

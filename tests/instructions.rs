@@ -9,7 +9,6 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::path::Path;
 use std::process::Command;
 use std::thread;
 use std::time::Duration;
@@ -20,9 +19,11 @@ use super::support::process::Process;
 
 const BUDGET: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/budget.toml");
 
-/// In either run so many requests are the same, and so many more in the second.
+/// In the second run there are so many requests more than in the first, which has as many.
 const REQUESTS: u64 = 4_000;
 const CONNECTIONS: usize = 16;
+
+const REQUEST: &str = "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
 /// Above the budget by more than this is a failure, below it a reason to lower the budget. In hundredths.
 const MARGIN: u64 = 5;
@@ -82,13 +83,18 @@ servers:
 #[test]
 #[ignore = "needs valgrind and the release binary: tests/instructions runs it"]
 fn a_request_costs_no_more_than_its_budget() {
-    let binary = std::env::var_os("WEIR_RELEASE").expect("tests/instructions sets WEIR_RELEASE");
     let update = std::env::var_os("WEIR_UPDATE_BUDGET").is_some();
     let text = std::fs::read_to_string(BUDGET).expect("the budget can be read");
     let (mut dear, mut updated) = (Vec::new(), text.clone());
     for job in [Job::Proxied, Job::Refused] {
         let name = job.name();
-        let cost = measure(Path::new(&binary), job);
+        let cost = Measured {
+            yaml: &|listen, backend| job.yaml(listen, backend),
+            request: REQUEST,
+            status: job.status(),
+            requests: REQUESTS,
+        }
+        .cost();
         if update {
             updated = with_budget(&updated, name, cost);
             println!("{name}: {cost} instructions, written down");
@@ -118,19 +124,32 @@ fn a_request_costs_no_more_than_its_budget() {
     );
 }
 
-/// Instructions for one request.
-fn measure(binary: &Path, job: Job) -> u64 {
-    let few = run(binary, job, REQUESTS);
-    let many = run(binary, job, 2 * REQUESTS);
-    many.saturating_sub(few) / REQUESTS
+/// What is counted: a configuration, and one request over and over again.
+pub(super) struct Measured<'m> {
+    /// For a listener and a backend.
+    pub(super) yaml: &'m dyn Fn(SocketAddr, SocketAddr) -> String,
+    pub(super) request: &'m str,
+    pub(super) status: u16,
+    pub(super) requests: u64,
+}
+
+impl Measured<'_> {
+    /// Instructions for one request.
+    pub(super) fn cost(&self) -> u64 {
+        let few = run(self, self.requests);
+        let many = run(self, 2 * self.requests);
+        many.saturating_sub(few) / self.requests
+    }
 }
 
 /// Instructions of a whole run with so many requests.
-fn run(binary: &Path, job: Job, requests: u64) -> u64 {
+fn run(measured: &Measured<'_>, requests: u64) -> u64 {
+    let binary = std::env::var_os("WEIR_RELEASE").expect("tests/instructions sets WEIR_RELEASE");
     let directory = tempfile::tempdir().expect("the temporary directory can be written");
     let port = Port::claim();
     let file = directory.path().join("weir.yaml");
-    std::fs::write(&file, job.yaml(port.address(), backend())).expect("it can be written");
+    let yaml = (measured.yaml)(port.address(), backend());
+    std::fs::write(&file, yaml).expect("it can be written");
     let mut command = Command::new("valgrind");
     command
         .args(["--tool=callgrind", "--callgrind-out-file=counts"])
@@ -139,7 +158,7 @@ fn run(binary: &Path, job: Job, requests: u64) -> u64 {
         .arg(file)
         .current_dir(directory.path());
     let mut process = Process::spawn("valgrind", command, directory);
-    ask(&mut process, port.address(), job, requests);
+    ask(&mut process, port.address(), measured, requests);
     process.signal("TERM");
     let status = process.wait(EMULATED).expect("weir ends");
     assert!(status.success(), "{status}");
@@ -147,20 +166,20 @@ fn run(binary: &Path, job: Job, requests: u64) -> u64 {
 }
 
 /// Sends so many requests after one that may pass where the others are refused.
-fn ask(process: &mut Process, address: SocketAddr, job: Job, requests: u64) {
+fn ask(process: &mut Process, address: SocketAddr, measured: &Measured<'_>, requests: u64) {
     // A try that is not accepted costs weir nothing; one that is, is the first of the connections. So both runs
     // accept equally many.
     let mut clients = vec![first_client(process, address)];
     clients.extend((1..CONNECTIONS).map(|_| Client::connect(address)));
     for client in &mut clients {
-        client.get("/");
+        client.send(measured.request);
         client.response();
     }
     for number in 0..requests {
         let client = &mut clients[usize::try_from(number).unwrap_or(0) % CONNECTIONS];
-        client.get("/");
+        client.send(measured.request);
         let status = client.response().status;
-        assert_eq!(status, job.status(), "request {number}");
+        assert_eq!(status, measured.status, "request {number}");
     }
 }
 

@@ -1,7 +1,8 @@
 //! From a request to the few bytes its limits are counted under.
 //!
-//! The client's address alone is by far the most common key and costs nothing: the connection has it ready.
-//! Everything else is rendered into a buffer that the thread keeps, so no key is ever allocated.
+//! The client's address alone is by far the most common key and costs nothing: the connection has it ready. One other
+//! value of the request is taken from where it stands. Everything else is rendered into a buffer that the thread
+//! keeps, so no key is ever allocated.
 
 use std::cell::RefCell;
 use std::io::Write;
@@ -11,7 +12,7 @@ use crate::config::plan::{OnEmptyKey, Part, Template, Variable};
 use crate::message::{Exchange, Peer, vars};
 
 /// Where a zone's keys come from.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub(super) struct Source {
     template: Template,
     shape: Shape,
@@ -26,6 +27,8 @@ enum Shape {
     BinaryAddress,
     /// `$remote_addr` and nothing else.
     TextAddress,
+    /// Another variable and nothing else.
+    Single,
     /// Anything.
     Other,
 }
@@ -47,7 +50,8 @@ impl Source {
             shape: match template.as_variable() {
                 Some(Variable::BinaryRemoteAddr) => Shape::BinaryAddress,
                 Some(Variable::RemoteAddr) => Shape::TextAddress,
-                _ => Shape::Other,
+                Some(_) => Shape::Single,
+                None => Shape::Other,
             },
             template: template.clone(),
             ipv6_prefix,
@@ -57,16 +61,27 @@ impl Source {
 
     /// Whether its keys are clients' addresses.
     pub(super) fn is_address(&self) -> bool {
-        self.shape != Shape::Other
+        matches!(self.shape, Shape::BinaryAddress | Shape::TextAddress)
     }
 
     /// Renders the key of a request and makes something of it.
-    pub(super) fn find<T>(&self, exchange: &Exchange, make: impl FnOnce(&[u8]) -> T) -> Found<T> {
+    pub(super) fn find<T>(
+        &self,
+        exchange: &Exchange,
+        make: impl FnOnce(&[u8]) -> Found<T>,
+    ) -> Found<T> {
         if self.shape == Shape::BinaryAddress {
-            return Found::Key(match self.masked(&exchange.peer) {
+            return match self.masked(&exchange.peer) {
                 Some(masked) => make(&masked.octets()),
                 None => make(exchange.peer.binary()),
-            });
+            };
+        }
+        if self.shape == Shape::Single
+            && let [Part::Variable(variable)] = &*self.template.parts
+            && let Some(value) = vars::lent(variable, exchange)
+            && !value.is_empty()
+        {
+            return make(value);
         }
         SCRATCH.with_borrow_mut(|scratch| {
             scratch.clear();
@@ -78,7 +93,7 @@ impl Source {
                     OnEmptyKey::Address => self.stand_in(&exchange.peer, scratch),
                 }
             }
-            Found::Key(make(scratch))
+            make(scratch)
         })
     }
 
@@ -150,7 +165,7 @@ mod tests {
     use crate::limits::tests::support::{exchange, exchange_from, header, key};
 
     fn found(source: &Source, exchange: &Exchange) -> Found<Vec<u8>> {
-        source.find(exchange, <[u8]>::to_vec)
+        source.find(exchange, |bytes| Found::Key(bytes.to_vec()))
     }
 
     fn binary(prefix: u8) -> Source {

@@ -27,7 +27,6 @@ use self::rule::{Connections, Decision, Requests};
 use crate::clock::{Clock, Millis};
 use crate::config::plan::{DryRun, Site};
 use crate::message::{Exchange, LimitStatus};
-use crate::store::Place;
 use crate::store::algorithm::leaky_bucket::Terms;
 
 pub use verdict::{Kind, Permit, Refusal, Verdict};
@@ -61,7 +60,11 @@ impl Limits {
                         burst: rule.burst,
                         delay: rule.delay,
                     };
-                    Requests { zone, terms }
+                    Requests {
+                        zone,
+                        terms,
+                        same_key_as: None,
+                    }
                 })
                 .collect(),
             connections: site
@@ -85,6 +88,11 @@ impl Limits {
             connections_status: site.limit_conn_status,
             policy: None,
         };
+        for index in 0..limits.requests.len() {
+            let (before, rule) = (&limits.requests[..index], &limits.requests[index]);
+            let same = |other: &Requests| rule.zone.shares_keys(&other.zone);
+            limits.requests[index].same_key_as = before.iter().position(same);
+        }
         limits.policy = limits.policy(None);
         limits
     }
@@ -96,42 +104,45 @@ impl Limits {
     pub async fn admit(
         &self,
         exchange: &mut Exchange,
-        now: Millis,
+        mut now: Millis,
         clock: &Clock,
     ) -> Result<Permit, Refusal> {
         match self.ask_requests(exchange, now) {
-            Verdict::Delay(wait) => tokio::time::sleep(wait).await,
+            Verdict::Delay(wait) => {
+                tokio::time::sleep(wait).await;
+                now = clock.now();
+            }
             Verdict::Pass => {}
             Verdict::Refuse(refusal) => return Err(refusal),
         }
         if self.connections.is_empty() {
             return Ok(Permit::default());
         }
-        self.take_places(exchange, clock).await
+        self.take_places(exchange, clock, now).await
     }
 
     /// What the `limit_req` rules say of a request; unless they refuse it, it is charged.
     pub fn ask_requests(&self, exchange: &mut Exchange, now: Millis) -> Verdict {
         let voice = self.requests_voice;
         match rule::decide(&self.requests, exchange, now) {
-            Decision::Accept { rule, outcome } if outcome.wait() > Duration::ZERO => {
+            Decision::Delay { rule, excess, wait } => {
                 let name = &self.requests[rule].zone.name.plain;
-                voice.delayed_request(exchange, now, outcome.excess(), name);
+                voice.delayed_request(exchange, now, excess, name);
                 exchange.limit_req = Some(match voice.dry_run {
                     DryRun::Off => LimitStatus::Delay,
                     DryRun::On => LimitStatus::DelayDryRun,
                 });
                 match voice.dry_run {
-                    DryRun::Off => Verdict::Delay(outcome.wait()),
+                    DryRun::Off => Verdict::Delay(wait),
                     DryRun::On => Verdict::Pass,
                 }
             }
-            Decision::Accept { .. } => {
+            Decision::Pass => {
                 exchange.limit_req = Some(LimitStatus::Pass);
                 Verdict::Pass
             }
             Decision::NoKey { rule } => {
-                let Requests { zone, terms } = &self.requests[rule];
+                let Requests { zone, terms, .. } = &self.requests[rule];
                 voice.request_without_key(exchange, now, &zone.name.plain);
                 self.refuse_request(exchange, &zone.name, terms, None, self.policy.clone())
             }
@@ -142,13 +153,14 @@ impl Limits {
                 excess,
                 retry_after,
             } => {
-                let Requests { zone, terms } = &self.requests[rule];
+                let Requests { zone, terms, .. } = &self.requests[rule];
                 voice.refused_request(exchange, now, excess, &zone.name.plain);
-                let policy = match &keyed.own {
+                let own = zone.own_terms(&keyed, terms);
+                let policy = match &own {
                     Some(own) => self.policy(Some((rule, own))),
                     None => self.policy.clone(),
                 };
-                let terms = keyed.terms(terms);
+                let terms = own.as_ref().unwrap_or(terms);
                 self.refuse_request(exchange, &zone.name, terms, Some(retry_after), policy)
             }
         }
@@ -178,51 +190,39 @@ impl Limits {
     }
 
     /// Takes a place in every `limit_conn` zone. A refusal lets go of those already taken, with the permit.
-    async fn take_places(&self, exchange: &mut Exchange, clock: &Clock) -> Result<Permit, Refusal> {
+    async fn take_places(
+        &self,
+        exchange: &mut Exchange,
+        clock: &Clock,
+        mut now: Millis,
+    ) -> Result<Permit, Refusal> {
+        let voice = self.connections_voice;
         let mut permit = Permit::default();
         for rule in &self.connections {
-            match self.take_place(rule, exchange, clock).await {
-                Found::Key(Some(place)) => {
-                    exchange.limit_conn = Some(LimitStatus::Pass);
-                    permit.hold(place);
+            let (store, name) = (&rule.zone.store, &rule.zone.name.plain);
+            let place = match (rule.zone.find(exchange), &rule.queue) {
+                // A dry run changes nothing for the client, so nobody waits in one.
+                (Found::Key(key), Some(queue)) if voice.dry_run == DryRun::Off => {
+                    let place = store.wait(&key, rule.limit, queue, now).await;
+                    now = clock.now();
+                    place
                 }
-                Found::Key(None) => {
-                    let voice = self.connections_voice;
-                    voice.refused_connection(exchange, clock.now(), &rule.zone.name.plain);
-                    return self.refuse_connection(rule, exchange);
-                }
-                Found::Nothing => {}
-                Found::Refuse => {
-                    let (voice, store) = (self.connections_voice, &rule.zone.store);
+                (Found::Key(key), _) => store.take(&key, rule.limit, now),
+                (Found::Nothing, _) => continue,
+                (Found::Refuse, _) => {
                     store.count_refusal(&store.key(b""));
-                    voice.connection_without_key(exchange, clock.now(), &rule.zone.name.plain);
+                    voice.connection_without_key(exchange, now, name);
                     return self.refuse_connection(rule, exchange);
                 }
-            }
+            };
+            let Ok(place) = place else {
+                voice.refused_connection(exchange, now, name);
+                return self.refuse_connection(rule, exchange);
+            };
+            exchange.limit_conn = Some(LimitStatus::Pass);
+            permit.hold(place);
         }
         Ok(permit)
-    }
-
-    async fn take_place(
-        &self,
-        rule: &Connections,
-        exchange: &Exchange,
-        clock: &Clock,
-    ) -> Found<Option<Place>> {
-        let key = match rule.zone.find(exchange) {
-            Found::Key(key) => key,
-            Found::Nothing => return Found::Nothing,
-            Found::Refuse => return Found::Refuse,
-        };
-        let (store, now) = (&rule.zone.store, clock.now());
-        let place = match &rule.queue {
-            // A dry run changes nothing for the client, so nobody waits in one.
-            Some(queue) if self.connections_voice.dry_run == DryRun::Off => {
-                store.wait(&key, rule.limit, queue, now).await
-            }
-            _ => store.take(&key, rule.limit, now),
-        };
-        Found::Key(place.ok())
     }
 
     fn refuse_connection(

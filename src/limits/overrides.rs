@@ -14,8 +14,10 @@ use crate::store::algorithm::leaky_bucket::Terms;
 /// The overrides of one zone.
 #[derive(Debug, Default)]
 pub(super) struct Overrides {
-    texts: HashMap<Box<[u8]>, Numbers>,
-    networks: HashMap<IpNet, Numbers>,
+    numbers: Vec<Numbers>,
+    /// By index of their numbers.
+    texts: HashMap<Box<[u8]>, u32>,
+    networks: HashMap<IpNet, u32>,
     /// Prefix lengths in use, longest first.
     lengths_v4: Vec<u8>,
     lengths_v6: Vec<u8>,
@@ -31,8 +33,8 @@ struct Numbers {
 /// What holds for a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Held {
-    /// These numbers, its own.
-    Own(Terms),
+    /// Numbers of its own, found under this index.
+    Own(u32),
     /// What holds for everybody.
     Same,
     /// Nothing.
@@ -42,11 +44,11 @@ pub(super) enum Held {
 impl Overrides {
     pub(super) fn new(overrides: &[Override]) -> Self {
         let mut all = Self::default();
-        for one in overrides {
-            let numbers = Numbers {
+        for (numbers, one) in (0..).zip(overrides) {
+            all.numbers.push(Numbers {
                 rate: one.rate,
                 burst: one.burst,
-            };
+            });
             match &one.key {
                 OverrideKey::Network(network) => {
                     let network = network.trunc();
@@ -72,24 +74,27 @@ impl Overrides {
         self.texts.is_empty() && self.networks.is_empty()
     }
 
-    /// What holds for a key instead of `terms`; `address` is the client's where the key is its address.
-    pub(super) fn find(&self, key: &[u8], address: Option<IpAddr>, terms: &Terms) -> Held {
-        let numbers = self.texts.get(key).or_else(|| self.network(address?));
-        match numbers {
+    /// What holds for a key; `address` is the client's where the key is its address.
+    pub(super) fn find(&self, key: &[u8], address: Option<IpAddr>) -> Held {
+        let found = self.texts.get(key).or_else(|| self.network(address?));
+        match found.map(|index| (*index, self.numbers[*index as usize].rate)) {
             None => Held::Same,
-            Some(Numbers { rate: None, .. }) => Held::Unlimited,
-            Some(Numbers {
-                rate: Some(rate),
-                burst,
-            }) => Held::Own(Terms {
-                rate: *rate,
-                burst: burst.unwrap_or(terms.burst),
-                delay: terms.delay,
-            }),
+            Some((_, None)) => Held::Unlimited,
+            Some((index, Some(_))) => Held::Own(index),
         }
     }
 
-    fn network(&self, address: IpAddr) -> Option<&Numbers> {
+    /// The numbers of a [key of its own](Held::Own) where everybody else has `terms`.
+    pub(super) fn terms(&self, index: u32, terms: &Terms) -> Terms {
+        let own = self.numbers[index as usize];
+        Terms {
+            rate: own.rate.unwrap_or(terms.rate),
+            burst: own.burst.unwrap_or(terms.burst),
+            delay: terms.delay,
+        }
+    }
+
+    fn network(&self, address: IpAddr) -> Option<&u32> {
         let lengths = match address {
             IpAddr::V4(_) => &self.lengths_v4,
             IpAddr::V6(_) => &self.lengths_v6,
@@ -121,7 +126,7 @@ mod tests {
     }
 
     fn held(overrides: &Overrides, address: &str) -> Held {
-        overrides.find(b"", Some(address.parse().unwrap()), &TERMS)
+        overrides.find(b"", Some(address.parse().unwrap()))
     }
 
     #[test]
@@ -132,17 +137,21 @@ mod tests {
             network("10.1.0.0/16", Some(20_000), None),
             network("2001:db8::/32", Some(30_000), None),
         ]);
-        let own = |milli, burst| {
-            Held::Own(Terms {
+        let own = |address, milli, burst| {
+            let Held::Own(index) = held(&overrides, address) else {
+                panic!("{address} has no numbers of its own");
+            };
+            let expected = Terms {
                 rate: Rate::per_second(milli),
                 burst: Excess::requests(burst),
                 delay: Delay::Never,
-            })
+            };
+            assert_eq!(overrides.terms(index, &TERMS), expected);
         };
-        assert_eq!(held(&overrides, "10.9.9.9"), own(10_000, 50));
-        assert_eq!(held(&overrides, "10.1.9.9"), own(20_000, 5));
+        own("10.9.9.9", 10_000, 50);
+        own("10.1.9.9", 20_000, 5);
+        own("2001:db8:5::1", 30_000, 5);
         assert_eq!(held(&overrides, "10.1.2.3"), Held::Unlimited);
-        assert_eq!(held(&overrides, "2001:db8:5::1"), own(30_000, 5));
         assert_eq!(held(&overrides, "192.0.2.1"), Held::Same);
     }
 
@@ -153,7 +162,7 @@ mod tests {
             rate: None,
             burst: None,
         }]);
-        assert_eq!(overrides.find(b"gold", None, &TERMS), Held::Unlimited);
-        assert_eq!(overrides.find(b"golden", None, &TERMS), Held::Same);
+        assert_eq!(overrides.find(b"gold", None), Held::Unlimited);
+        assert_eq!(overrides.find(b"golden", None), Held::Same);
     }
 }

@@ -1,9 +1,10 @@
 //! The rules of a location, and how several `limit_req` decide as one.
 //!
-//! Every rule is asked before any is charged: a request refused by the second must not have spent the
-//! first one's burst. The last is asked and charged in one step, the others are charged after it and asked
-//! again while at it, because another thread may have been there in between. nginx lets such a request
-//! pass, one over the burst; here it is refused and what was charged is given back.
+//! A request refused by the second rule must not have spent the first one's burst. So what was charged is given back
+//! when a later rule refuses: the bucket is then as it was before. A key that its zone does not know yet is remembered
+//! only when all rules let the request pass; who is refused cannot fill a zone. Should another thread have been
+//! there in between and the bucket be full by now, the request is refused. nginx lets such a request pass, one over
+//! the burst.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -14,13 +15,15 @@ use super::zones::{ConnZone, Keyed, ReqZone};
 use crate::clock::Millis;
 use crate::config::plan::{Excess, Queue};
 use crate::message::Exchange;
-use crate::store::algorithm::leaky_bucket::{Outcome, Terms};
+use crate::store::algorithm::leaky_bucket::{Bucket, Outcome, Terms};
 
 /// One `limit_req`.
 #[derive(Debug)]
 pub(super) struct Requests {
     pub(super) zone: Arc<ReqZone>,
     pub(super) terms: Terms,
+    /// A rule before this one in the same list whose key is this one's too.
+    pub(super) same_key_as: Option<usize>,
 }
 
 /// One `limit_conn`.
@@ -34,12 +37,18 @@ pub(super) struct Connections {
 /// What all `limit_req` of a location say together; `rule` is the index of the one that has the say.
 #[derive(Debug)]
 pub(super) enum Decision {
-    /// It passes, at once or after the longest wait any rule asks for.
-    Accept { rule: usize, outcome: Outcome },
+    /// It passes after a wait, the longest that any rule asks for.
+    Delay {
+        rule: usize,
+        excess: Excess,
+        wait: Duration,
+    },
     /// It has no key, and the rule's zone does not take such requests.
     NoKey { rule: usize },
     /// No rule applies to it.
     NotLimited,
+    /// It passes at once.
+    Pass,
     /// It is over a limit.
     Refuse {
         rule: usize,
@@ -51,106 +60,131 @@ pub(super) enum Decision {
 
 /// A rule that lets a request pass, before all have been heard.
 #[derive(Debug)]
-struct Asked {
-    rule: usize,
-    keyed: Keyed,
-    charged: Option<Outcome>,
+enum Asked {
+    /// It is charged; this was its bucket before.
+    Charged {
+        keyed: Keyed,
+        before: Option<Bucket>,
+    },
+    /// Its zone does not know the key yet.
+    New { keyed: Keyed },
+    /// It does not apply.
+    Skipped,
 }
 
 /// Asks all rules about a request, and charges it unless one refuses.
 pub(super) fn decide(rules: &[Requests], exchange: &Exchange, now: Millis) -> Decision {
+    let mut decision = Decision::NotLimited;
     match rules {
-        [] => Decision::NotLimited,
+        [] => {}
         // Nearly every location: one lookup, one lock.
-        [rule] => match rule.zone.find(exchange, &rule.terms) {
-            Found::Key(keyed) => rule.charge(0, &keyed, now),
-            Found::Nothing => Decision::NotLimited,
-            Found::Refuse => rule.no_key(0),
+        [rule] => match rule.zone.find(exchange) {
+            Found::Key(keyed) => decision.hear(0, &keyed, rule.charge(&keyed, now).0),
+            Found::Nothing => {}
+            Found::Refuse => decision = rule.no_key(0),
         },
         rules => ASKED.with_borrow_mut(|asked| {
             asked.clear();
-            ask(rules, exchange, now, asked).unwrap_or_else(|| charge(rules, asked, now))
+            ask(rules, exchange, now, asked, &mut decision);
+            if !decision.is_refusal() {
+                remember(rules, asked, now, &mut decision);
+            }
+            if decision.is_refusal() {
+                refund(rules, asked, now);
+            }
         }),
     }
+    decision
 }
 
-/// Asks in order until one refuses; those that do not are added to `asked`.
+/// Asks in order until one refuses, and charges those that know the key. What came of each is added to `asked`.
 fn ask(
     rules: &[Requests],
     exchange: &Exchange,
     now: Millis,
     asked: &mut Vec<Asked>,
-) -> Option<Decision> {
+    decision: &mut Decision,
+) {
     for (index, rule) in rules.iter().enumerate() {
-        let keyed = match rule.zone.find(exchange, &rule.terms) {
+        let keyed = match rule.find(exchange, asked) {
             Found::Key(keyed) => keyed,
-            Found::Nothing => continue,
-            Found::Refuse => return Some(rule.no_key(index)),
+            Found::Nothing => {
+                asked.push(Asked::Skipped);
+                continue;
+            }
+            Found::Refuse => {
+                *decision = rule.no_key(index);
+                return;
+            }
         };
-        let is_last = index + 1 == rules.len();
-        let decision = if is_last {
-            rule.charge(index, &keyed, now)
-        } else {
-            rule.ask(index, &keyed, now)
+        let Some((outcome, before)) = rule.charge_known(&keyed, now) else {
+            asked.push(Asked::New { keyed });
+            continue;
         };
-        let Decision::Accept { outcome, .. } = decision else {
-            return Some(decision.until_all_pass(&rules[index + 1..], exchange, now));
-        };
-        asked.push(Asked {
-            rule: index,
-            keyed,
-            charged: is_last.then_some(outcome),
-        });
+        decision.hear(index, &keyed, outcome);
+        if decision.is_refusal() {
+            decision.until_all_pass(&rules[index + 1..], exchange, now);
+            return;
+        }
+        let before = Some(before);
+        asked.push(Asked::Charged { keyed, before });
     }
-    None
 }
 
-/// Charges what was asked, the last first; the longest wait counts, and of equal ones the later rule's.
-fn charge(rules: &[Requests], asked: &mut [Asked], now: Millis) -> Decision {
-    let mut longest: Option<(usize, Outcome)> = None;
-    for at in (0..asked.len()).rev() {
-        let Asked {
-            rule,
-            keyed,
-            charged,
-        } = &mut asked[at];
-        let outcome = match *charged {
-            Some(outcome) => outcome,
-            None => match rules[*rule].charge(*rule, keyed, now) {
-                Decision::Accept { outcome, .. } => outcome,
-                refusal => {
-                    for later in &asked[at + 1..] {
-                        later.refund(rules);
-                    }
-                    return refusal;
-                }
-            },
+/// Charges the keys that are new in their zones.
+fn remember(rules: &[Requests], asked: &mut [Asked], now: Millis, decision: &mut Decision) {
+    for (index, (rule, asked)) in rules.iter().zip(asked).enumerate() {
+        let Asked::New { keyed } = *asked else {
+            continue;
         };
-        *charged = Some(outcome);
-        if longest.is_none_or(|(_, longest)| outcome.wait() > longest.wait()) {
-            longest = Some((*rule, outcome));
+        let (outcome, before) = rule.charge(&keyed, now);
+        decision.hear(index, &keyed, outcome);
+        if decision.is_refusal() {
+            return;
         }
+        *asked = Asked::Charged { keyed, before };
     }
-    match longest {
-        Some((rule, outcome)) => Decision::Accept { rule, outcome },
-        None => Decision::NotLimited,
+}
+
+/// Takes back every charge.
+fn refund(rules: &[Requests], asked: &[Asked], now: Millis) {
+    for (rule, asked) in rules.iter().zip(asked) {
+        if let Asked::Charged { keyed, before } = asked {
+            rule.with_terms(keyed, |terms| {
+                rule.zone.store.refund(&keyed.key, *before, now, terms);
+            });
+        }
     }
 }
 
 impl Requests {
-    fn charge(&self, rule: usize, keyed: &Keyed, now: Millis) -> Decision {
-        let terms = keyed.terms(&self.terms);
-        let outcome = self.zone.store.charge(&keyed.key, now, terms);
-        Decision::from(rule, keyed, outcome)
+    fn charge(&self, keyed: &Keyed, now: Millis) -> (Outcome, Option<Bucket>) {
+        self.with_terms(keyed, |terms| {
+            self.zone.store.charge(&keyed.key, now, terms)
+        })
     }
 
-    fn ask(&self, rule: usize, keyed: &Keyed, now: Millis) -> Decision {
-        let store = &self.zone.store;
-        let outcome = store.ask(&keyed.key, now, keyed.terms(&self.terms));
-        if let Outcome::Refuse { .. } = outcome {
-            store.count_refusal(&keyed.key);
+    fn charge_known(&self, keyed: &Keyed, now: Millis) -> Option<(Outcome, Bucket)> {
+        self.with_terms(keyed, |terms| {
+            self.zone.store.charge_known(&keyed.key, now, terms)
+        })
+    }
+
+    /// Does something with the numbers that a key is held to here.
+    fn with_terms<T>(&self, keyed: &Keyed, act: impl Fn(&Terms) -> T) -> T {
+        match self.zone.own_terms(keyed, &self.terms) {
+            Some(own) => act(&own),
+            None => act(&self.terms),
         }
-        Decision::from(rule, keyed, outcome)
+    }
+
+    /// The key of a request, taken over from a rule that has found it already.
+    fn find(&self, exchange: &Exchange, asked: &[Asked]) -> Found<Keyed> {
+        match self.same_key_as.and_then(|same| asked.get(same)) {
+            Some(Asked::Charged { keyed, .. } | Asked::New { keyed }) => Found::Key(*keyed),
+            Some(Asked::Skipped) => Found::Nothing,
+            None => self.zone.find(exchange),
+        }
     }
 
     fn no_key(&self, rule: usize) -> Decision {
@@ -160,49 +194,52 @@ impl Requests {
     }
 }
 
-impl Asked {
-    fn refund(&self, rules: &[Requests]) {
-        if let Some(outcome) = &self.charged {
-            let rule = &rules[self.rule];
-            let rate = self.keyed.terms(&rule.terms).rate;
-            rule.zone.store.refund(&self.keyed.key, outcome, rate);
+impl Decision {
+    /// One more rule has spoken; of equal waits, the later rule's counts.
+    fn hear(&mut self, rule: usize, keyed: &Keyed, outcome: Outcome) {
+        match outcome {
+            Outcome::Delay { excess, wait } => {
+                if !matches!(self, Self::Delay { wait: longest, .. } if wait < *longest) {
+                    *self = Self::Delay { rule, excess, wait };
+                }
+            }
+            Outcome::Pass { .. } => {
+                if let Self::NotLimited = self {
+                    *self = Self::Pass;
+                }
+            }
+            Outcome::Refuse {
+                excess,
+                retry_after,
+            } => {
+                *self = Self::Refuse {
+                    rule,
+                    keyed: *keyed,
+                    excess,
+                    retry_after,
+                };
+            }
         }
     }
-}
 
-impl Decision {
+    fn is_refusal(&self) -> bool {
+        matches!(self, Self::NoKey { .. } | Self::Refuse { .. })
+    }
+
     /// Makes a refusal tell when a retry would pass the `later` rules too, which nobody has asked yet.
-    fn until_all_pass(mut self, later: &[Requests], exchange: &Exchange, now: Millis) -> Self {
-        if let Self::Refuse { retry_after, .. } = &mut self {
+    fn until_all_pass(&mut self, later: &[Requests], exchange: &Exchange, now: Millis) {
+        if let Self::Refuse { retry_after, .. } = self {
             for rule in later {
-                let Found::Key(keyed) = rule.zone.find(exchange, &rule.terms) else {
+                let Found::Key(keyed) = rule.zone.find(exchange) else {
                     continue;
                 };
-                let terms = keyed.terms(&rule.terms);
-                let outcome = rule.zone.store.ask(&keyed.key, now, terms);
                 if let Outcome::Refuse {
                     retry_after: own, ..
-                } = outcome
+                } = rule.with_terms(&keyed, |terms| rule.zone.store.ask(&keyed.key, now, terms))
                 {
                     *retry_after = own.max(*retry_after);
                 }
             }
-        }
-        self
-    }
-
-    fn from(rule: usize, keyed: &Keyed, outcome: Outcome) -> Self {
-        match outcome {
-            Outcome::Refuse {
-                excess,
-                retry_after,
-            } => Self::Refuse {
-                rule,
-                keyed: *keyed,
-                excess,
-                retry_after,
-            },
-            Outcome::Delay { .. } | Outcome::Pass { .. } => Self::Accept { rule, outcome },
         }
     }
 }
@@ -217,27 +254,35 @@ mod tests {
     use super::*;
     use crate::limits::tests::support::{exchange, limits, plan, req_rule, req_zone};
 
-    /// Between asking and charging, another thread takes the last request of the first zone.
+    /// Between asking and charging, another thread takes the last request of the first zone, where the key is new.
     #[test]
     fn a_race_for_the_last_request_is_lost_without_charging_anyone() {
         let plan = plan(vec![req_zone("a", 1_000), req_zone("b", 1_000)], vec![]);
         let limits = limits(&plan, &[req_rule(0, 0), req_rule(1, 5)], &[]);
         let exchange = exchange(&[]);
         let now = Millis(50_000);
-        let mut asked = Vec::new();
-        assert!(ask(&limits.requests, &exchange, now, &mut asked).is_none());
+        let rules = &limits.requests;
+        let key = rules[0].zone.store.key(&[127, 0, 0, 1]);
+        let known = |rule: &Requests| {
+            rule.zone.store.charge(
+                &rule.zone.store.key(&[127, 0, 0, 1]),
+                Millis(0),
+                &rule.terms,
+            );
+        };
+        known(&rules[1]);
+        let before = rules[1].zone.store.peek(&key);
+        let (mut asked, mut decision) = (Vec::new(), Decision::NotLimited);
+        ask(rules, &exchange, now, &mut asked, &mut decision);
+        assert!(matches!(decision, Decision::Pass));
 
-        let first = &limits.requests[0];
-        first
-            .zone
-            .store
-            .charge(&asked[0].keyed.key, now, &first.terms);
+        rules[0].zone.store.charge(&key, now, &rules[0].terms);
 
-        let decision = charge(&limits.requests, &mut asked, now);
+        remember(rules, &mut asked, now, &mut decision);
         assert!(matches!(decision, Decision::Refuse { rule: 0, .. }));
-        let second = &limits.requests[1].zone.store;
-        assert_eq!(second.counts().pass, 0);
-        let next = second.ask(&asked[1].keyed.key, now, &limits.requests[1].terms);
-        assert_eq!(next.excess(), Excess(0), "as if it had never been charged");
+        refund(rules, &asked, now);
+        let second = &rules[1].zone.store;
+        assert_eq!(second.counts().pass, 1);
+        assert_eq!(second.peek(&key), before, "as if it had never been charged");
     }
 }

@@ -43,18 +43,12 @@ pub struct ConnZone {
 }
 
 /// A request's key in a `limit_req` zone.
+// Small: it is copied for every rule of a location.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Keyed {
     pub(super) key: Key,
-    /// Its own numbers, where it has some.
-    pub(super) own: Option<Terms>,
-}
-
-impl Keyed {
-    /// What it is held to where a rule gives `terms`.
-    pub(super) fn terms<'a>(&'a self, terms: &'a Terms) -> &'a Terms {
-        self.own.as_ref().unwrap_or(terms)
-    }
+    /// Where its own numbers are, if it has some.
+    own: Option<u32>,
 }
 
 impl Zones {
@@ -92,26 +86,33 @@ impl ReqZone {
         }
     }
 
-    /// The key of a request, with its own numbers where it has some instead of a rule's `terms`.
-    pub(super) fn find(&self, exchange: &Exchange, terms: &Terms) -> Found<Keyed> {
-        let found = self.source.find(exchange, |bytes| {
-            let held = if self.overrides.is_empty() {
-                Held::Same
+    /// Whether a request has the same key in both, and no numbers of its own in either.
+    pub(super) fn shares_keys(&self, other: &Self) -> bool {
+        self.source == other.source && self.overrides.is_empty() && other.overrides.is_empty()
+    }
+
+    /// The key of a request.
+    pub(super) fn find(&self, exchange: &Exchange) -> Found<Keyed> {
+        self.source.find(exchange, |bytes| {
+            let own = if self.overrides.is_empty() {
+                None
             } else {
                 let address = exchange.peer.ip().filter(|_| self.source.is_address());
-                self.overrides.find(bytes, address, terms)
+                match self.overrides.find(bytes, address) {
+                    Held::Own(index) => Some(index),
+                    Held::Same => None,
+                    Held::Unlimited => return Found::Nothing,
+                }
             };
-            (self.store.key(bytes), held)
-        });
-        match found {
-            Found::Key((key, Held::Same)) => Found::Key(Keyed { key, own: None }),
-            Found::Key((key, Held::Own(terms))) => Found::Key(Keyed {
-                key,
-                own: Some(terms),
-            }),
-            Found::Key((_, Held::Unlimited)) | Found::Nothing => Found::Nothing,
-            Found::Refuse => Found::Refuse,
-        }
+            let key = self.store.key(bytes);
+            Found::Key(Keyed { key, own })
+        })
+    }
+
+    /// The numbers a key is held to instead of a rule's `terms`, if it has its own.
+    pub(super) fn own_terms(&self, keyed: &Keyed, terms: &Terms) -> Option<Terms> {
+        let index = keyed.own?;
+        Some(self.overrides.terms(index, terms))
     }
 }
 
@@ -126,6 +127,7 @@ impl ConnZone {
 
     /// The key of a request.
     pub(super) fn find(&self, exchange: &Exchange) -> Found<Key> {
-        self.source.find(exchange, |bytes| self.store.key(bytes))
+        let key = |bytes: &[u8]| Found::Key(self.store.key(bytes));
+        self.source.find(exchange, key)
     }
 }

@@ -4,6 +4,7 @@
 //! before it was greeted, a connection that panics. So an error is waited out rather than returned, and
 //! every connection is a task of its own.
 
+mod balance;
 mod socket;
 #[cfg(test)]
 mod tests;
@@ -16,7 +17,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::Poll;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
@@ -24,9 +25,10 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::clock::Clock;
+use crate::clock::{Clock, Deadline};
 use crate::config::plan::Listen;
 use crate::message::{Peer, Remote};
+use balance::{Handed, Lane, Place};
 use socket::Listening;
 pub use socket::{Bound, bind, bind_all};
 
@@ -102,24 +104,38 @@ where
     F: Fn(Stream, Arc<Peer>) -> C,
     C: Future<Output = ()> + Send + 'static,
 {
+    let (mut lane, address) = (bound.lane, bound.address);
     let listener =
-        Listener::new(bound.socket).map_err(|source| Error::new(bound.address.clone(), source))?;
+        Listener::new(bound.socket).map_err(|source| Error::new(address.clone(), source))?;
     let mut grievance = Grievance::default();
-    let welcome = |(stream, remote, local)| {
+    let welcome = |(stream, remote, local): Accepted, place| {
         let serial = CONNECTIONS.fetch_add(1, Ordering::Relaxed) + 1;
         let peer = Arc::new(Peer::new(remote, local, serial, clock.now()));
         // Boxed: an `async fn` keeps room for its argument beside what it makes of it.
-        connections.spawn(isolated(serial, Box::pin(on_connection(stream, peer))));
+        connections.spawn(isolated(
+            serial,
+            place,
+            Box::pin(on_connection(stream, peer)),
+        ));
     };
     let accepting = async {
+        let mut pause = None;
         loop {
-            match listener.accept().await {
-                Ok(accepted) => welcome(accepted),
-                Err(error) if is_clients_doing(&error) => continue,
+            let arrival =
+                poll_fn(|context| poll_arrival(&listener, &mut lane, &mut pause, context));
+            let placed = match arrival.await {
+                Arrival::Accepted(accepted) => lane.place(accepted, clock.now()),
+                Arrival::Failed(error) => Err(error),
+                Arrival::Handed(handed) => handed.settle().map(Some),
+            };
+            match placed {
+                Ok(Some((accepted, place))) => welcome(accepted, place),
+                Ok(None) => {}
+                Err(error) if is_clients_doing(&error) => {}
                 Err(error) => {
-                    grievance.tell(&bound.address, &error);
+                    grievance.tell(&address, &error);
                     // The connection stays in the kernel's queue, so asking again at once would spin.
-                    tokio::time::sleep(PATIENCE).await;
+                    pause.insert(Deadline::default()).start(PATIENCE);
                 }
             }
         }
@@ -127,8 +143,41 @@ where
     stop.run_until_cancelled(accepting).await;
     // Who connected before the stop has been greeted by the kernel and may have asked already. Closing
     // the socket would reset them.
-    listener.accept_waiting().for_each(welcome);
+    for accepted in listener.accept_waiting() {
+        welcome(accepted, lane.own_place());
+    }
+    while let Some(handed) = lane.last_handed().await {
+        match handed.settle() {
+            Ok((accepted, place)) => welcome(accepted, place),
+            Err(error) => grievance.tell(&address, &error),
+        }
+    }
     Ok(())
+}
+
+enum Arrival {
+    Accepted(Accepted),
+    Failed(io::Error),
+    Handed(Handed),
+}
+
+fn poll_arrival(
+    listener: &Listener,
+    lane: &mut Lane,
+    pause: &mut Option<Deadline>,
+    context: &mut Context<'_>,
+) -> Poll<Arrival> {
+    if let Poll::Ready(handed) = lane.poll_handed(context) {
+        return Poll::Ready(Arrival::Handed(handed));
+    }
+    if let Some(limit) = pause {
+        ready!(limit.poll_passed(context));
+        *pause = None;
+    }
+    Poll::Ready(match ready!(listener.poll_accept(context)) {
+        Ok(accepted) => Arrival::Accepted(accepted),
+        Err(error) => Arrival::Failed(error),
+    })
 }
 
 type Accepted = (Stream, Remote, Option<SocketAddr>);
@@ -150,16 +199,12 @@ impl Listener {
         })
     }
 
-    async fn accept(&self) -> io::Result<Accepted> {
-        Ok(match self {
-            Self::Tcp(listener, fixed) => {
-                let (stream, remote) = listener.accept().await?;
-                named(stream, remote, *fixed)?
-            }
-            Self::Unix(listener) => {
-                let (stream, _) = listener.accept().await?;
-                (Stream::Unix(stream), Remote::Unix, None)
-            }
+    fn poll_accept(&self, context: &mut Context<'_>) -> Poll<io::Result<Accepted>> {
+        Poll::Ready(match self {
+            Self::Tcp(listener, fixed) => ready!(listener.poll_accept(context))
+                .and_then(|(stream, remote)| named(stream, remote, *fixed)),
+            Self::Unix(listener) => ready!(listener.poll_accept(context))
+                .map(|(stream, _)| (Stream::Unix(stream), Remote::Unix, None)),
         })
     }
 
@@ -214,7 +259,7 @@ fn named(stream: TcpStream, remote: SocketAddr, fixed: Option<SocketAddr>) -> io
 }
 
 /// Runs a connection; a panic ends only that connection.
-async fn isolated(serial: u64, connection: impl Future<Output = ()>) {
+async fn isolated(serial: u64, _place: Place, connection: impl Future<Output = ()>) {
     let mut connection = pin!(connection);
     let panicked = poll_fn(|context| {
         catch_unwind(AssertUnwindSafe(|| connection.as_mut().poll(context)))

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::Error;
+use super::balance::{Lane, Place};
 use crate::config::plan::Listen;
 
 /// A listening socket, one event loop's.
@@ -22,6 +23,7 @@ use crate::config::plan::Listen;
 pub struct Bound {
     pub(super) socket: Listening,
     pub(super) address: Listen,
+    pub(super) lane: Lane,
     // Held for its drop: the last loop to stop takes the file away.
     _file: Option<Arc<SocketFile>>,
 }
@@ -70,12 +72,14 @@ pub fn bind_all<'a>(
             open_tcp(*address, Sharing::Alone).map_err(|source| failed(listen, source))?;
         }
     }
+    let places: Vec<Place> = (0..loops).map(|_| Place::default()).collect();
     listens
         .into_iter()
         .map(|listen| {
+            let lanes = Lane::between(&places);
             match listen {
-                Listen::Tcp(address) => bind_tcp(*address, loops),
-                Listen::Unix(path) => bind_unix(path, loops),
+                Listen::Tcp(address) => bind_tcp(*address, lanes),
+                Listen::Unix(path) => bind_unix(path, lanes),
             }
             .map_err(|source| failed(listen, source))
         })
@@ -88,9 +92,10 @@ enum Sharing {
     BetweenLoops,
 }
 
-fn bind_tcp(mut address: SocketAddr, loops: usize) -> io::Result<Vec<Bound>> {
-    (0..loops)
-        .map(|_| {
+fn bind_tcp(mut address: SocketAddr, lanes: Vec<Lane>) -> io::Result<Vec<Bound>> {
+    lanes
+        .into_iter()
+        .map(|lane| {
             let socket = open_tcp(address, Sharing::BetweenLoops)?;
             socket.listen(BACKLOG)?;
             let socket = TcpListener::from(socket);
@@ -99,6 +104,7 @@ fn bind_tcp(mut address: SocketAddr, loops: usize) -> io::Result<Vec<Bound>> {
             Ok(Bound {
                 socket: Listening::Tcp(socket),
                 address: Listen::Tcp(address),
+                lane,
                 _file: None,
             })
         })
@@ -123,7 +129,7 @@ fn open_tcp(address: SocketAddr, sharing: Sharing) -> io::Result<Socket> {
     Ok(socket)
 }
 
-fn bind_unix(path: &Path, loops: usize) -> io::Result<Vec<Bound>> {
+fn bind_unix(path: &Path, lanes: Vec<Lane>) -> io::Result<Vec<Bound>> {
     remove_stale(path)?;
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     socket.set_nonblocking(true)?;
@@ -132,11 +138,13 @@ fn bind_unix(path: &Path, loops: usize) -> io::Result<Vec<Bound>> {
     // As nginx does: who may connect is decided by the folder.
     fs::set_permissions(path, fs::Permissions::from_mode(0o666))?;
     socket.listen(BACKLOG)?;
-    (0..loops)
-        .map(|_| {
+    lanes
+        .into_iter()
+        .map(|lane| {
             Ok(Bound {
                 socket: Listening::Unix(socket.try_clone()?.into()),
                 address: Listen::Unix(path.to_owned()),
+                lane,
                 _file: Some(Arc::clone(&file)),
             })
         })
@@ -209,7 +217,7 @@ mod tests {
     #[test]
     fn an_address_that_others_share_among_themselves_is_taken() {
         let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
-        let others = bind_tcp(loopback, 1).unwrap();
+        let others = bind_tcp(loopback, Lane::between(&[Place::default()])).unwrap();
         let Listen::Tcp(address) = others[0].address else {
             panic!("a TCP address")
         };

@@ -271,6 +271,68 @@ async fn who_connected_before_the_stop_is_let_in() {
     }
 }
 
+/// How many connections each of two loops has when so many clients have come and stay.
+async fn shares(clients: usize, path: Option<&Path>) -> [usize; 2] {
+    let listen = path.map_or_else(|| loopback(0), |path| Listen::Unix(path.to_owned()));
+    let bound = bind(&listen, 2).unwrap();
+    let address = bound[0].address().clone();
+    let rigs: Vec<Rig> = bound.into_iter().map(Rig::start).collect();
+    let mut connected: Vec<Box<dyn Send>> = Vec::new();
+    for _ in 0..clients {
+        connected.push(match &address {
+            Listen::Tcp(address) => Box::new(TcpStream::connect(address).await.unwrap()),
+            Listen::Unix(path) => Box::new(UnixStream::connect(path).await.unwrap()),
+        });
+    }
+    let seen = || [0, 1].map(|rig: usize| rigs[rig].peers.lock().len());
+    while seen().iter().sum::<usize>() < clients {
+        tokio::task::yield_now().await;
+    }
+    seen()
+}
+
+#[tokio::test]
+async fn every_loop_gets_its_fair_share_of_few_connections() {
+    let folder = tempfile::tempdir().unwrap();
+    for clients in [8, 16, 64] {
+        for round in 0..20 {
+            let path = folder.path().join(format!("{clients}-{round}"));
+            for path in [None, Some(path.as_path())] {
+                let shares = shares(clients, path).await;
+                assert!(shares[0].abs_diff(clients / 2) <= 1, "{shares:?}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn who_is_being_handed_over_when_told_to_stop_is_let_in() {
+    for _ in 0..20 {
+        let bound = bind(&loopback(0), 2).unwrap();
+        let address = tcp(&bound[0]);
+        let rigs: Vec<Rig> = bound.into_iter().map(Rig::start).collect();
+        let mut clients = Vec::new();
+        for number in 0..60 {
+            let mut client = TcpStream::connect(address).await.unwrap();
+            client.write_u8(b'a').await.unwrap();
+            clients.push(client);
+            if number == 30 {
+                tokio::task::yield_now().await;
+            }
+        }
+        // One after the other: the second may still hand over to the first.
+        rigs[0].stop.cancel();
+        tokio::task::yield_now().await;
+        rigs[1].stop.cancel();
+        for mut client in clients {
+            assert_eq!(client.read_u8().await.unwrap(), b'a');
+        }
+        for rig in rigs {
+            rig.accepting.await.unwrap().unwrap();
+        }
+    }
+}
+
 /// Nanoseconds of processor time this thread has used.
 fn processor_time() -> u64 {
     let text = fs::read_to_string("/proc/thread-self/schedstat").unwrap();

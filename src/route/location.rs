@@ -1,71 +1,67 @@
 //! `location`: `=`, `^~`, `~`, `~*`, prefix, in nginx's order of preference.
 //!
-//! Prefixes stand sorted, each knowing the longest other one it begins with. Whatever prefix of a path is in the
-//! list, the last entry not after that path begins with it too: so one binary search finds the neighbourhood and a
-//! few steps outwards the longest match, without hashing and however many locations there are.
-
-use std::collections::HashMap;
+//! Everything that is told by the path's own bytes is found in one walk along it: the longest prefix, the exact
+//! location, and whether only a slash is missing. Expressions are tried one after the other, as in nginx.
 
 use regex::bytes::Regex;
 
+use super::trie::Trie;
 use crate::config::plan::PathRule;
 
 /// The locations of one server.
 #[derive(Debug)]
 pub struct Locations<T> {
     found: Vec<T>,
-    exact: HashMap<Box<[u8]>, usize>,
-    prefixes: Vec<Prefix>,
+    paths: Trie<Named>,
     expressions: Vec<(Regex, usize)>,
-    /// Paths that a location names with one more slash, and that no location names itself.
-    slashless: HashMap<Box<[u8]>, usize>,
+    slashless: bool,
 }
 
-#[derive(Debug)]
+/// The locations of one path, by index.
+#[derive(Debug, Default)]
+struct Named {
+    exact: Option<usize>,
+    prefix: Option<Prefix>,
+    /// Of the path with one more slash, if there is none of this one.
+    slashless: Option<usize>,
+}
+
+#[derive(Debug, Clone, Copy)]
 struct Prefix {
-    path: Box<[u8]>,
     found: usize,
+    /// No expression is tried where this is the longest.
     stops: bool,
-    /// The longest other prefix this one begins with.
-    outer: Option<usize>,
 }
 
 impl<T> Locations<T> {
     /// Sorts locations by kind. Of two equal paths the first wins.
     pub fn build(locations: impl IntoIterator<Item = (PathRule, T)>) -> Self {
-        let mut found = Vec::new();
-        let mut exact = HashMap::new();
-        let mut prefixes = Vec::new();
-        let mut expressions = Vec::new();
-        for (index, (rule, value)) in locations.into_iter().enumerate() {
-            found.push(value);
+        let mut all = Self {
+            found: Vec::new(),
+            paths: Trie::new(),
+            expressions: Vec::new(),
+            slashless: false,
+        };
+        for (found, (rule, value)) in locations.into_iter().enumerate() {
+            all.found.push(value);
             let (path, stops) = match rule {
                 PathRule::Exact(path) => {
-                    exact.entry(path.into_boxed_bytes()).or_insert(index);
+                    let named = all.paths.entry(path.as_bytes());
+                    named.exact.get_or_insert(found);
                     continue;
                 }
                 PathRule::Expression(expression) => {
-                    expressions.push((expression, index));
+                    all.expressions.push((expression, found));
                     continue;
                 }
                 PathRule::Prefix(path) => (path, false),
                 PathRule::PrefixFirst(path) => (path, true),
             };
-            prefixes.push(Prefix {
-                path: path.into_boxed_bytes(),
-                found: index,
-                stops,
-                outer: None,
-            });
+            let named = all.paths.entry(path.as_bytes());
+            named.prefix.get_or_insert(Prefix { found, stops });
         }
-        nest(&mut prefixes);
-        Self {
-            slashless: slashless(&exact, &prefixes),
-            found,
-            exact,
-            prefixes,
-            expressions,
-        }
+        all.note_slashless();
+        all
     }
 
     /// What holds at a normalised path.
@@ -78,19 +74,29 @@ impl<T> Locations<T> {
     /// a path with a 301 if the location forwards.
     #[must_use]
     pub fn redirects_to_slash(&self, path: &[u8]) -> Option<&T> {
-        if self.slashless.is_empty() {
+        if !self.slashless {
             return None;
         }
-        self.found.get(*self.slashless.get(path)?)
+        let mut slashless = None;
+        self.paths.walk(path, |named, rest| {
+            if rest.is_empty() {
+                slashless = named.slashless;
+            }
+        });
+        self.found.get(slashless?)
     }
 
     fn index(&self, path: &[u8]) -> Option<usize> {
-        if !self.exact.is_empty()
-            && let Some(index) = self.exact.get(path)
-        {
-            return Some(*index);
+        let (mut exact, mut prefix) = (None, None);
+        self.paths.walk(path, |named, rest| {
+            if rest.is_empty() {
+                exact = named.exact;
+            }
+            prefix = named.prefix.or(prefix);
+        });
+        if exact.is_some() {
+            return exact;
         }
-        let prefix = self.longest_prefix(path);
         if prefix.is_none_or(|prefix| !prefix.stops) {
             let mut expressions = self.expressions.iter();
             if let Some((_, index)) = expressions.find(|(expression, _)| expression.is_match(path))
@@ -101,56 +107,28 @@ impl<T> Locations<T> {
         prefix.map(|prefix| prefix.found)
     }
 
-    fn longest_prefix(&self, path: &[u8]) -> Option<&Prefix> {
-        let after = self
-            .prefixes
-            .partition_point(|prefix| *prefix.path <= *path);
-        let mut prefix = &self.prefixes[after.checked_sub(1)?];
-        let shared = prefix
-            .path
-            .iter()
-            .zip(path)
-            .take_while(|(a, b)| a == b)
-            .count();
-        while prefix.path.len() > shared {
-            prefix = &self.prefixes[prefix.outer?];
+    /// Remembers every path that a location names with one more slash, and that no location names itself.
+    fn note_slashless(&mut self) {
+        let mut slashless: Vec<(Box<[u8]>, usize)> = Vec::new();
+        self.paths.each(&mut |path, named: &Named| {
+            // A path both exact and a prefix is taken from the exact one, as it would be found.
+            let found = named
+                .exact
+                .or_else(|| named.prefix.map(|prefix| prefix.found));
+            if let (Some(found), Some(path)) = (found, path.strip_suffix(b"/"))
+                && !path.is_empty()
+            {
+                slashless.push((path.into(), found));
+            }
+        });
+        for (path, found) in slashless {
+            let named = self.paths.entry(&path);
+            if named.exact.is_none() && named.prefix.is_none() {
+                named.slashless = Some(found);
+                self.slashless = true;
+            }
         }
-        Some(prefix)
     }
-}
-
-/// Sorts prefixes and links each to the one around it.
-fn nest(prefixes: &mut Vec<Prefix>) {
-    prefixes.sort_by(|a, b| a.path.cmp(&b.path));
-    prefixes.dedup_by(|later, first| later.path == first.path);
-    let mut around: Vec<usize> = Vec::new();
-    for index in 0..prefixes.len() {
-        while let Some(&outer) = around.last()
-            && !prefixes[index].path.starts_with(&prefixes[outer].path)
-        {
-            around.pop();
-        }
-        prefixes[index].outer = around.last().copied();
-        around.push(index);
-    }
-}
-
-fn slashless(exact: &HashMap<Box<[u8]>, usize>, prefixes: &[Prefix]) -> HashMap<Box<[u8]>, usize> {
-    let named = |path: &[u8]| {
-        exact.contains_key(path)
-            || prefixes
-                .binary_search_by(|prefix| (*prefix.path).cmp(path))
-                .is_ok()
-    };
-    let exact = exact.iter().map(|(path, index)| (path, *index));
-    let prefixes = prefixes.iter().map(|prefix| (&prefix.path, prefix.found));
-    // A path both exact and a prefix is taken from the exact one, as it would be found.
-    prefixes
-        .chain(exact)
-        .filter_map(|(path, index)| Some((path.strip_suffix(b"/")?, index)))
-        .filter(|(path, _)| !path.is_empty() && !named(path))
-        .map(|(path, index)| (path.into(), index))
-        .collect()
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 
 mod host;
 mod location;
+mod trie;
 
 pub use host::Hosts;
 pub use location::Locations;

@@ -118,12 +118,6 @@ impl Heads {
         bytes.len()
     }
 
-    /// There are no more of them.
-    pub(super) fn stop(&mut self) {
-        self.place = Place::Over;
-        self.line = Vec::new();
-    }
-
     /// How many have come to their end.
     #[cfg(test)]
     pub(super) fn ended(&self) -> u64 {

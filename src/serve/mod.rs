@@ -6,33 +6,29 @@
 
 mod heads;
 mod held;
+mod http1;
 mod linger;
 mod socket;
 mod stream;
 #[cfg(test)]
 mod tests;
 mod tunnel;
+mod wait;
 
 use std::future::{Future, poll_fn};
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll, ready};
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, Response};
 use hyper::body::Incoming;
-use hyper::server::conn::http1::{self, Parts};
-use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
-use tokio::io::AsyncWrite as _;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Deadline;
 use crate::config::plan::{ClientTimeouts, Server};
-use crate::message::{NoAnswer, Peer, Phase};
-use held::Held;
+use crate::message::{Line, NoAnswer, Peer};
 pub use socket::Socket;
 use stream::Stream;
 
@@ -82,140 +78,64 @@ impl Settings {
 /// Serves one client until it leaves, is too slow, or `stop` is cancelled and its last answer is out.
 ///
 /// `stop` is looked at whenever the connection wakes, behind a lock: give each event loop a child token of its own.
-pub async fn connection<H: Handler>(
+// Not an `async fn`: that keeps room for every argument twice, and most connections are idle.
+pub fn connection<H: Handler>(
     socket: impl Into<Socket>,
     peer: Arc<Peer>,
     settings: Settings,
     handler: H,
     stop: CancellationToken,
-) {
-    let timeouts = settings.timeouts;
-    peer.line.set_timeouts(
-        timeouts.keepalive.unwrap_or_default(),
-        timeouts.send,
-        timeouts.lingering,
-    );
-    let mut stream = Stream::new(socket.into(), Arc::clone(&peer), &settings);
-    let mut cancelled = pin!(stop.cancelled());
-    let mut last_call = Deadline::default();
-
-    // hyper's buffers are not made for somebody who has not said anything yet.
-    let speaks = poll_fn(|context| {
-        // Once is enough, here and for `cancelled`: a connection stays in its task.
-        peer.line.driven_by(context.waker());
-        poll_speaks(&mut stream, cancelled.as_mut(), &mut last_call, context)
-    });
-    if !speaks.await {
-        return;
-    }
-
-    let switching = AtomicBool::new(false);
-    let service = service_fn(|request: Request<Incoming>| {
-        peer.line.begin();
-        if !request.extensions().is_empty() {
-            switching.store(true, Ordering::Relaxed);
-        }
-        answer(handler.clone(), Arc::clone(&peer), request)
-    });
-    let mut connection = builder(&settings).serve_connection(TokioIo::new(stream), service);
-    let mut refused = None;
-    let mut stopping = false;
-    let served = poll_fn(|context| {
-        let result = Pin::new(&mut connection).poll(context);
-        if refused.is_none() {
-            refused = peer.line.refused();
-            if let Some(status) = refused {
-                handler.refused_head(&peer, status);
+) -> impl Future<Output = ()> + Send {
+    let mut socket = socket.into();
+    async move {
+        // Borrowed: a copy would be kept for as long as the connection lasts.
+        let (line, timeouts) = (&peer.line, &settings.timeouts);
+        line.set_timeouts(
+            timeouts.keepalive.unwrap_or_default(),
+            timeouts.send,
+            timeouts.lingering,
+        );
+        let _gone = Gone(line);
+        let mut cancelled = pin!(stop.cancelled());
+        let mut patience = Deadline::default();
+        patience.start(timeouts.header);
+        let mut word = Bytes::new();
+        // Once is enough, for this and for `cancelled`: a connection stays in its task.
+        poll_fn(|context| {
+            line.driven_by(context.waker());
+            Poll::Ready(())
+        })
+        .await;
+        loop {
+            if word.is_empty() {
+                let wait = poll_fn(|context| {
+                    wait::poll_word(
+                        &mut socket,
+                        line,
+                        &mut patience,
+                        cancelled.as_mut(),
+                        context,
+                    )
+                });
+                let Some(first) = wait.await else { return };
+                word = first;
             }
+            let stream = Stream::new(socket, word, Arc::clone(&peer), &settings, patience);
+            // Boxed: while a connection waits, there is not even room for it.
+            let serving = Box::pin(http1::serve(stream, &peer, &settings, &handler, &stop));
+            let Some(idle) = serving.await else { return };
+            (socket, word, patience) = (idle.socket, idle.word, idle.patience);
         }
-        if result.is_ready() || stopping || !stop.is_cancelled() {
-            return result;
-        }
-        // Busy connections close after their answer, idle ones when the next request is not on its way.
-        peer.line.close_after_answer();
-        if peer.line.phase() == Phase::Idle {
-            last_call.start(LAST_CALL);
-            ready!(last_call.poll_passed(context));
-        }
-        stopping = true;
-        Pin::new(&mut connection).graceful_shutdown();
-        Pin::new(&mut connection).poll(context)
-    });
-    if let Err(error) = served.await {
-        tracing::debug!(connection = peer.connection, client = peer.text(), %error, "connection ended");
-    }
-    if switching.load(Ordering::Relaxed) {
-        let parts = connection.into_parts();
-        // Boxed: few connections come here, and all would keep room for it.
-        Box::pin(switch(parts, &peer, settings.grace, &stop)).await;
     }
 }
 
-/// Ready at the first sign of the client with true, with false if there will be none.
-fn poll_speaks(
-    stream: &mut Stream,
-    cancelled: Pin<&mut impl Future>,
-    last_call: &mut Deadline,
-    context: &mut Context<'_>,
-) -> Poll<bool> {
-    let stopping = cancelled.poll(context).is_ready();
-    if let Poll::Ready(speaks) = stream.poll_first_sign(context) {
-        return Poll::Ready(speaks);
+/// Tells the line when the connection is gone.
+struct Gone<'a>(&'a Line);
+
+impl Drop for Gone<'_> {
+    fn drop(&mut self) {
+        self.0.closed();
     }
-    if !stopping {
-        return Poll::Pending;
-    }
-    last_call.start(LAST_CALL);
-    last_call.poll_passed(context).map(|()| false)
-}
-
-/// What becomes of a connection that hyper lets go of because it was asked to switch protocols.
-async fn switch<S>(
-    parts: Parts<TokioIo<Stream>, S>,
-    peer: &Peer,
-    grace: Duration,
-    stop: &CancellationToken,
-) {
-    let mut stream = parts.io.into_inner();
-    let Some(tunnel) = peer.line.take_tunnel() else {
-        // Nobody agreed: it ends as others do, which hyper left to us.
-        let _ended = poll_fn(|context| Pin::new(&mut stream).poll_shutdown(context)).await;
-        return;
-    };
-    let stopped = async {
-        stop.cancelled().await;
-        tokio::time::sleep(grace).await;
-    };
-    tunnel::carry(
-        stream.leave_http(),
-        parts.read_buf,
-        tunnel,
-        &peer.line,
-        stopped,
-    )
-    .await;
-}
-
-async fn answer<H: Handler>(
-    handler: H,
-    peer: Arc<Peer>,
-    request: Request<Incoming>,
-) -> Result<Response<Held<H::Body>>, NoAnswer> {
-    let response = handler.handle(Arc::clone(&peer), request).await?;
-    peer.line.decide();
-    Ok(response.map(|body| Held::new(body, peer)))
-}
-
-fn builder(settings: &Settings) -> http1::Builder {
-    let mut builder = http1::Builder::new();
-    builder
-        // Ours runs in total and knows what phase the connection is in; hyper's would run beside it.
-        .header_read_timeout(None)
-        .max_header_size(settings.max_head)
-        .max_buf_size(settings.max_head.max(LEAST_BUFFER));
-    // The number of fields stays at hyper's 100, which is Apache's and HAProxy's number too: any other
-    // makes hyper allocate two tables for every request.
-    builder
 }
 
 /// How long a connection that is idle when told to stop may still turn out not to be: its client may have
@@ -224,6 +144,3 @@ const LAST_CALL: Duration = Duration::from_millis(100);
 
 /// How long before the end of everything a tunnel is ended.
 const FAREWELL: Duration = Duration::from_millis(250);
-
-/// hyper refuses to work with less.
-const LEAST_BUFFER: usize = 8192;

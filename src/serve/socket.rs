@@ -4,11 +4,9 @@
 //! beside a system call.
 
 use std::io::{self, IoSlice};
-use std::mem::MaybeUninit;
 use std::pin::{Pin, pin};
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, Waker};
 
-use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 
@@ -43,25 +41,6 @@ macro_rules! each {
 }
 
 impl Socket {
-    /// Ready once there is something to read, or nothing will come any more.
-    // The event loop calls a new socket readable before anything has come, so it is tried here: one look
-    // for each connection, and whoever stays silent costs no buffers.
-    pub(super) fn poll_read_ready(&self, context: &mut Context<'_>) -> Poll<()> {
-        loop {
-            let ready = each!(self, stream => stream.poll_read_ready(context));
-            if ready!(ready).is_err() {
-                return Poll::Ready(());
-            }
-            let mut byte = [MaybeUninit::uninit()];
-            let peeked = each!(self, stream => stream.try_io(Interest::READABLE, || {
-                SockRef::from(stream).peek(&mut byte)
-            }));
-            if !matches!(peeked, Err(error) if error.kind() == io::ErrorKind::WouldBlock) {
-                return Poll::Ready(());
-            }
-        }
-    }
-
     /// Whether the client has ended its side, even with bytes before that end still unread.
     // The event loop notes the hang-up when the kernel reports it; asking makes no system call.
     pub(super) fn is_hung_up(&self) -> bool {

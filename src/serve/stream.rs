@@ -24,9 +24,11 @@ use crate::message::{Peer, Phase};
 #[derive(Debug)]
 pub(super) struct Stream {
     socket: Socket,
+    // What was read from the socket before hyper was there to read it.
+    ahead: Bytes,
     peer: Arc<Peer>,
     header_timeout: Duration,
-    // For a whole head, or for the first byte of the next request; which of them, the phase says.
+    // For a whole head.
     reading: Deadline,
     writing: Deadline,
     watch: Deadline,
@@ -40,16 +42,20 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    /// A connection just accepted: the time for its first head runs.
-    pub(super) fn new(socket: Socket, peer: Arc<Peer>, settings: &Settings) -> Self {
-        let header_timeout = settings.timeouts.header;
-        let mut reading = Deadline::default();
-        reading.start(header_timeout);
+    /// A connection that has begun to speak; of the time for its first head some may have passed.
+    pub(super) fn new(
+        socket: Socket,
+        ahead: Bytes,
+        peer: Arc<Peer>,
+        settings: &Settings,
+        reading: Deadline,
+    ) -> Self {
         Self {
             socket,
+            ahead,
             heads: Heads::new(settings.max_head, peer.requests()),
             peer,
-            header_timeout,
+            header_timeout: settings.timeouts.header,
             reading,
             writing: Deadline::default(),
             watch: Deadline::default(),
@@ -60,25 +66,17 @@ impl Stream {
         }
     }
 
-    /// Ready with true at the first sign of the client, with false when it took too long.
-    pub(super) fn poll_first_sign(&mut self, context: &mut Context<'_>) -> Poll<bool> {
-        if self.socket.poll_read_ready(context).is_ready() {
-            return Poll::Ready(true);
-        }
-        self.reading.poll_passed(context).map(|()| false)
-    }
-
-    /// The socket itself: what follows is not HTTP.
-    pub(super) fn leave_http(&mut self) -> &mut Socket {
-        self.heads.stop();
-        &mut self.socket
+    /// The socket, what of its input has not been taken, and a timer.
+    pub(super) fn into_parts(self) -> (Socket, Bytes, Deadline) {
+        (self.socket, self.ahead, self.reading)
     }
 
     /// Nothing has come: ready when that has lasted too long, and the connection is over.
     fn poll_no_input(&mut self, context: &mut Context<'_>) -> Poll<()> {
         match self.peer.line.phase() {
-            // The request's body has a limit of its own, and so has everything upstream.
-            Phase::Busy => Poll::Pending,
+            // The request's body has a limit of its own, and so has everything upstream. How long a
+            // connection may be idle is measured around hyper.
+            Phase::Busy | Phase::Idle => Poll::Pending,
             Phase::Head => {
                 self.reading.start(self.header_timeout);
                 ready!(self.reading.poll_passed(context));
@@ -86,10 +84,6 @@ impl Stream {
                     return Poll::Ready(());
                 }
                 self.poll_linger(context)
-            }
-            Phase::Idle => {
-                self.reading.start(self.peer.line.keepalive_timeout());
-                self.reading.poll_passed(context)
             }
         }
     }
@@ -169,6 +163,25 @@ impl Stream {
         }
     }
 
+    /// Looks at what has come, before hyper does. Between two requests it is the next one's head; in a body, what is no
+    /// chunk is kept from hyper.
+    fn look_at(&mut self, buffer: &mut ReadBuf<'_>, before: usize) -> io::Result<()> {
+        let come = &buffer.filled()[before..];
+        if come.is_empty() {
+            return Ok(());
+        }
+        if self.peer.line.phase() == Phase::Idle {
+            self.peer.line.enter(Phase::Head);
+            self.reading.clear();
+        }
+        let sound = self.heads.follow(come, &self.peer);
+        if sound == 0 {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        buffer.set_filled(before + sound);
+        Ok(())
+    }
+
     fn has_input(&mut self, context: &mut Context<'_>) -> bool {
         let mut byte = [0];
         let mut buffer = ReadBuf::new(&mut byte);
@@ -191,24 +204,20 @@ impl AsyncRead for Stream {
             return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
         }
         let before = buffer.filled().len();
+        if !this.ahead.is_empty() {
+            let length = this.ahead.len().min(buffer.remaining());
+            buffer.put_slice(&this.ahead.split_to(length));
+            return Poll::Ready(this.look_at(buffer, before));
+        }
         let Poll::Ready(read) = Pin::new(&mut this.socket).poll_read(context, buffer) else {
             this.awaits_input = true;
             // Nothing read is the end, as if the client had closed.
             return this.poll_no_input(context).map(Ok);
         };
         this.awaits_input = false;
-        let line = &this.peer.line;
         let received = buffer.filled().len() - before;
-        line.add_received(received);
-        let sound = this.heads.follow(&buffer.filled()[before..], &this.peer);
-        if sound < received {
-            buffer.set_filled(before + sound);
-        }
-        if received > 0 && line.phase() == Phase::Idle {
-            line.enter(Phase::Head);
-            this.reading.clear();
-        }
-        Poll::Ready(read)
+        this.peer.line.add_received(received);
+        Poll::Ready(read.and_then(|()| this.look_at(buffer, before)))
     }
 }
 
@@ -261,13 +270,6 @@ impl AsyncWrite for Stream {
         let line = &this.peer.line;
         if line.flushed() {
             this.watch.clear();
-            this.reading.clear();
-            this.reading.start(line.keepalive_timeout());
-            // hyper does not read again now, and would never come to wait for this limit. When it has
-            // passed already, the reading that follows the wake-up finds out.
-            if this.reading.poll_passed(context).is_ready() {
-                context.waker().wake_by_ref();
-            }
         } else if line.phase() == Phase::Busy
             && !this.awaits_input
             && let Poll::Ready(gone) = this.poll_hung_up(context)
@@ -280,6 +282,10 @@ impl AsyncWrite for Stream {
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
         let line = &this.peer.line;
+        // hyper is taken off the socket; the connection goes on.
+        if line.parks() {
+            return Poll::Ready(Ok(()));
+        }
         // Input waiting unread would make the close a reset whatever anybody knew of it.
         if this.linger.is_some()
             || line.lingers()
@@ -290,12 +296,6 @@ impl AsyncWrite for Stream {
         }
         // Dropping the socket says all that a shutdown would.
         Poll::Ready(Ok(()))
-    }
-}
-
-impl Drop for Stream {
-    fn drop(&mut self) {
-        self.peer.line.closed();
     }
 }
 

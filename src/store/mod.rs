@@ -7,6 +7,7 @@
 
 pub mod algorithm;
 pub mod key;
+mod sip;
 pub mod slots;
 mod table;
 mod warning;

@@ -62,6 +62,12 @@ impl<V> Table<V> {
 
     /// The slot a key's value stands in.
     pub(super) fn slot(&self, key: &Key) -> Option<usize> {
+        let last = key.slot as usize;
+        if let Some(entry) = self.entries.get(last)
+            && entry.key == key.packed
+        {
+            return Some(last);
+        }
         self.index
             .find(key.hash, |&slot| {
                 self.entries[slot as usize].key == key.packed
@@ -89,8 +95,8 @@ impl<V> Table<V> {
         self.entries.len() >= self.bound
     }
 
-    /// Adds a key that is not there yet; only to a table that is not full.
-    pub(super) fn insert(&mut self, key: &Key, value: V, seeds: &Seeds) {
+    /// Adds a key that is not there yet, only to a table that is not full; the slot it gets.
+    pub(super) fn insert(&mut self, key: &Key, value: V, seeds: &Seeds) -> usize {
         debug_assert!(!self.is_full());
         let length = self.entries.len();
         if length == self.entries.capacity() {
@@ -103,11 +109,12 @@ impl<V> Table<V> {
             value,
         });
         self.point(key, length, seeds);
+        length
     }
 
     /// Gives a slot to a key that is not there yet.
     pub(super) fn replace(&mut self, slot: usize, key: &Key, value: V, seeds: &Seeds) {
-        self.unpoint(slot, seeds);
+        self.unpoint(slot, seeds.hash(self.entries[slot].key));
         self.entries[slot] = Entry {
             key: key.packed,
             value,
@@ -115,14 +122,14 @@ impl<V> Table<V> {
         self.point(key, slot, seeds);
     }
 
-    /// Takes a value out. The last slot's value, if it was not that one, moves into its slot.
-    pub(super) fn remove(&mut self, slot: usize, seeds: &Seeds) -> V {
-        self.unpoint(slot, seeds);
+    /// Takes a key's value out of its slot. The last slot's value, if it was not that one, moves into it.
+    pub(super) fn remove(&mut self, key: &Key, slot: usize, seeds: &Seeds) -> V {
+        self.unpoint(slot, key.hash);
         let last = self.entries.len() - 1;
         if slot != last {
             let hash = seeds.hash(self.entries[last].key);
             if let Some(pointer) = self.index.find_mut(hash, |&at| at as usize == last) {
-                *pointer = Self::narrow(slot);
+                *pointer = narrow(slot);
             }
         }
         self.entries.swap_remove(slot).value
@@ -135,22 +142,21 @@ impl<V> Table<V> {
 
     fn point(&mut self, key: &Key, slot: usize, seeds: &Seeds) {
         let entries = &self.entries;
-        self.index
-            .insert_unique(key.hash, Self::narrow(slot), |&slot| {
-                seeds.hash(entries[slot as usize].key)
-            });
+        self.index.insert_unique(key.hash, narrow(slot), |&slot| {
+            seeds.hash(entries[slot as usize].key)
+        });
     }
 
-    fn unpoint(&mut self, slot: usize, seeds: &Seeds) {
-        let hash = seeds.hash(self.entries[slot].key);
+    fn unpoint(&mut self, slot: usize, hash: u64) {
         if let Ok(pointer) = self.index.find_entry(hash, |&at| at as usize == slot) {
             pointer.remove();
         }
     }
+}
 
-    fn narrow(slot: usize) -> u32 {
-        u32::try_from(slot).expect("a table holds fewer than LARGEST keys")
-    }
+/// A slot in the width it is kept in.
+pub(super) fn narrow(slot: usize) -> u32 {
+    u32::try_from(slot).expect("a table holds fewer than LARGEST keys")
 }
 
 /// The most keys of one table.
@@ -202,7 +208,7 @@ mod tests {
                 let key = seeds.key(&[name]);
                 match table.slot(&key) {
                     Some(slot) if action == 0 => {
-                        prop_assert_eq!(Some(table.remove(slot, &seeds)), model.remove(&name));
+                        prop_assert_eq!(Some(table.remove(&key, slot, &seeds)), model.remove(&name));
                     }
                     Some(slot) => {
                         prop_assert_eq!(Some(table.value(slot)), model.get(&name));

@@ -6,9 +6,10 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use http::StatusCode;
+use parking_lot::Mutex;
 
 use super::pool;
 use crate::config::plan;
@@ -16,8 +17,8 @@ use crate::config::plan;
 /// A server that can be asked.
 #[derive(Debug)]
 pub struct Backend {
-    /// Unique in this process, across reloads.
-    pub id: u64,
+    /// Its place among the backends of its upstream.
+    pub(super) index: usize,
     /// Where it is.
     pub address: Address,
     /// As `$upstream_addr` shows it: `ip:port` or `unix:/path`.
@@ -43,13 +44,29 @@ pub enum Address {
 /// A request in progress at a backend, over when dropped.
 // Not `Clone`: two owners would end one request twice.
 #[derive(Debug)]
-pub(super) struct Lease(Arc<Backend>);
+pub(super) struct Lease {
+    backend: Arc<Backend>,
+    /// Where it is told that a full backend has room again.
+    vacancies: Option<Arc<Vacancies>>,
+}
+
+/// Backends of an upstream that were full and have room again, until its balancer hears of it.
+#[derive(Debug, Default)]
+pub(super) struct Vacancies {
+    // Spares the balancer the lock: mostly there is nothing to hear.
+    any: AtomicBool,
+    list: Mutex<Vec<usize>>,
+}
 
 impl Backend {
-    pub(super) fn new(address: Address, server: &plan::UpstreamServer, keep: pool::Rules) -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
+    pub(super) fn new(
+        index: usize,
+        address: Address,
+        server: &plan::UpstreamServer,
+        keep: pool::Rules,
+    ) -> Self {
         Self {
-            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            index,
             name: match &address {
                 Address::Tcp(address) => address.to_string().into(),
                 Address::Unix(path) => format!("unix:{}", path.display()).into(),
@@ -96,7 +113,10 @@ impl Backend {
     /// Begins a request.
     pub(super) fn lease(self: &Arc<Self>) -> Lease {
         self.active.fetch_add(1, Ordering::Relaxed);
-        Lease(Arc::clone(self))
+        Lease {
+            backend: Arc::clone(self),
+            vacancies: None,
+        }
     }
 
     pub(super) fn count_opened(&self) {
@@ -118,17 +138,42 @@ impl Backend {
     }
 }
 
+impl Lease {
+    /// From now on, its end is told if it leaves room where there was none.
+    pub(super) fn announce(&mut self, vacancies: &Arc<Vacancies>) {
+        self.vacancies = Some(Arc::clone(vacancies));
+    }
+}
+
 impl std::ops::Deref for Lease {
     type Target = Arc<Backend>;
 
     fn deref(&self) -> &Arc<Backend> {
-        &self.0
+        &self.backend
     }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        self.0.active.fetch_sub(1, Ordering::Relaxed);
+        let before = self.backend.active.fetch_sub(1, Ordering::Relaxed);
+        if let Some(vacancies) = &self.vacancies
+            && before == self.backend.server.max_conns
+        {
+            vacancies.list.lock().push(self.backend.index);
+            vacancies.any.store(true, Ordering::Release);
+        }
+    }
+}
+
+impl Vacancies {
+    /// Tells every vacancy since the last time.
+    pub(super) fn take(&self, mut each: impl FnMut(usize)) {
+        if !self.any.load(Ordering::Acquire) {
+            return;
+        }
+        // First this: what is added after it is told now or the next time.
+        self.any.store(false, Ordering::Release);
+        self.list.lock().drain(..).for_each(&mut each);
     }
 }
 

@@ -81,7 +81,8 @@ impl Upstream {
         let mut backends = Vec::new();
         for server in &plan.servers {
             for address in resolve(&server.address)? {
-                backends.push(Arc::new(Backend::new(address, server, keep)));
+                let index = backends.len();
+                backends.push(Arc::new(Backend::new(index, address, server, keep)));
             }
         }
         let usable = backends.iter().filter(|backend| !backend.server.down);

@@ -124,7 +124,7 @@ fn of_equal_waits_the_later_rules_is_named() {
     ask(&limits, 0);
     let exchange = exchange(&[]);
     let decision = rule::decide(&limits.requests, &exchange, Millis(0));
-    assert!(matches!(decision, Decision::Accept { rule: 1, .. }));
+    assert!(matches!(decision, Decision::Delay { rule: 1, .. }));
 }
 
 #[test]

@@ -34,6 +34,7 @@ pub struct Line {
     gone: AtomicBool,
     refused: AtomicU16,
     last: AtomicBool,
+    parking: AtomicBool,
     drains: AtomicU32,
     // Whether there is anything in the lock below each: a load instead of a lock for every flush.
     has_interim: AtomicBool,
@@ -73,6 +74,7 @@ impl Line {
             gone: AtomicBool::new(false),
             refused: AtomicU16::new(0),
             last: AtomicBool::new(false),
+            parking: AtomicBool::new(false),
             drains: AtomicU32::new(0),
             has_interim: AtomicBool::new(false),
             interim: Mutex::new(Vec::new()),
@@ -160,6 +162,16 @@ impl Line {
     /// Whether [`Line::close_after_answer`] was asked for.
     pub fn closes_after_answer(&self) -> bool {
         self.last.load(Ordering::Relaxed)
+    }
+
+    /// Says whether the end of hyper's work is not the end of the connection.
+    pub fn set_parking(&self, parking: bool) {
+        self.parking.store(parking, Ordering::Relaxed);
+    }
+
+    /// Whether the connection outlives hyper's work on it.
+    pub fn parks(&self) -> bool {
+        self.parking.load(Ordering::Relaxed)
     }
 
     /// Hands over an interim (1xx) answer, encoded, to go out before the final one. Nobody has to have

@@ -87,6 +87,22 @@ pub fn append(variable: &Variable, exchange: &Exchange, out: &mut Vec<u8>) -> bo
     }
 }
 
+/// A variable's value where it stands ready, to be read without a copy; `None` where it has to be made.
+#[must_use]
+pub fn lent<'e>(variable: &Variable, exchange: &'e Exchange) -> Option<&'e [u8]> {
+    let head = &exchange.head;
+    Some(match variable {
+        Variable::Host => request::host(exchange).as_bytes(),
+        Variable::Http(name) if is_single(&head.headers) => {
+            head.headers.get(name).map_or(b"", |value| value.as_bytes())
+        }
+        Variable::RequestUri => request::uri(head).as_bytes(),
+        Variable::ServerName => exchange.server().name.as_bytes(),
+        Variable::Uri => exchange.target.path(head),
+        _ => return None,
+    })
+}
+
 fn text(out: &mut Vec<u8>, text: impl AsRef<[u8]>) -> bool {
     out.extend_from_slice(text.as_ref());
     true
@@ -106,21 +122,28 @@ fn formatted(out: &mut Vec<u8>, value: fmt::Arguments<'_>) -> bool {
 
 /// A header field; several lines of it are one list.
 fn field(headers: &HeaderMap, name: &HeaderName, out: &mut Vec<u8>) -> bool {
-    let mut values = headers.get_all(name).iter();
-    let Some(first) = values.next() else {
+    let Some(first) = headers.get(name) else {
         return false;
     };
     out.extend_from_slice(first.as_bytes());
+    if is_single(headers) {
+        return true;
+    }
     let between: &[u8] = if *name == header::COOKIE {
         b"; "
     } else {
         b", "
     };
-    for value in values {
+    for value in headers.get_all(name).iter().skip(1) {
         out.extend_from_slice(between);
         out.extend_from_slice(value.as_bytes());
     }
     true
+}
+
+/// Whether no field has more than one line.
+fn is_single(headers: &HeaderMap) -> bool {
+    headers.len() == headers.keys_len()
 }
 
 #[cfg(test)]

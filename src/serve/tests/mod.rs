@@ -5,6 +5,7 @@
 
 mod closing;
 mod heads;
+mod idle;
 mod parked;
 mod requests;
 mod timeouts;
@@ -191,6 +192,13 @@ impl Handler for Toy {
                 Ok(body) => Ok(self.text(&peer, body.to_bytes())),
                 Err(_) => Err(NoAnswer),
             },
+            "/hold" => {
+                tokio::spawn(async move {
+                    tokio::time::sleep(Duration::from_secs(10)).await;
+                    request.into_body().collect().await
+                });
+                Ok(self.text(&peer, "held"))
+            }
             "/park" => {
                 let _abandoned = Abandoned(Arc::clone(&self.abandoned));
                 std::future::pending::<Infallible>().await;

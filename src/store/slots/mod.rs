@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use super::key::{Key, Seeds};
-use super::table::{Division, Table};
+use super::table::{Division, Table, narrow};
 use super::warning::Warning;
 use super::{BYTES_PER_KEY, Counts};
 use crate::clock::Millis;
@@ -74,7 +74,8 @@ struct Waiting {
 enum Taken {
     No,
     NoRoom,
-    Yes,
+    /// In this slot.
+    Yes(usize),
 }
 
 impl Slots {
@@ -113,12 +114,12 @@ impl Slots {
         let mut shard = self.shard(key).lock();
         let taken = shard.take(key, limit, &self.seeds);
         match taken {
-            Taken::Yes => shard.counts.pass += 1,
+            Taken::Yes(_) => shard.counts.pass += 1,
             Taken::No | Taken::NoRoom => shard.counts.refuse += 1,
         }
         drop(shard);
         match taken {
-            Taken::Yes => Ok(self.place(key)),
+            Taken::Yes(slot) => Ok(self.place(key, slot)),
             Taken::No => Err(Refused),
             Taken::NoRoom => Err(self.no_room(now)),
         }
@@ -215,10 +216,10 @@ impl Slots {
     ) -> Result<Entry<'_>, Refused> {
         let mut shard = self.shard(key).lock();
         match shard.take(key, limit, &self.seeds) {
-            Taken::Yes => {
+            Taken::Yes(slot) => {
                 shard.counts.pass += 1;
                 drop(shard);
-                Ok(Entry::At(self.place(key)))
+                Ok(Entry::At(self.place(key, slot)))
             }
             Taken::No => {
                 let Some((ticket, handed)) = shard.queue(key, limit, queue.size) else {
@@ -244,14 +245,21 @@ impl Slots {
         let next = self.shard(key).lock().give_back(key, &self.seeds);
         if let Some(next) = next {
             // Outside the lock: if the receiver has just gone, the place is dropped here and comes back.
-            drop(next.hand.send(self.place(key)));
+            drop(next.hand.send(Place {
+                slots: Arc::clone(self),
+                key: *key,
+            }));
         }
     }
 
-    fn place(self: &Arc<Self>, key: &Key) -> Place {
+    fn place(self: &Arc<Self>, key: &Key, slot: usize) -> Place {
         Place {
             slots: Arc::clone(self),
-            key: *key,
+            // To be found at once when it is given back.
+            key: Key {
+                slot: narrow(slot),
+                ..*key
+            },
         }
     }
 
@@ -319,15 +327,14 @@ impl Shard {
                 places: 1,
                 line: None,
             };
-            self.table.insert(key, first, seeds);
-            return Taken::Yes;
+            return Taken::Yes(self.table.insert(key, first, seeds));
         };
         let active = self.table.value_mut(slot);
         if active.places >= limit {
             return Taken::No;
         }
         active.places += 1;
-        Taken::Yes
+        Taken::Yes(slot)
     }
 
     /// Joins the line of a key, unless `longest` stand in it.
@@ -379,7 +386,7 @@ impl Shard {
             }
         }
         if active.places == 0 {
-            self.table.remove(slot, seeds);
+            self.table.remove(key, slot, seeds);
         }
         None
     }

@@ -74,14 +74,12 @@ impl Zone {
         }
     }
 
-    /// Decides about a request and charges its key unless it is refused, in one step.
-    pub fn charge(&self, key: &Key, now: Millis, terms: &Terms) -> Outcome {
+    /// Decides about a request and charges its key unless it is refused, in one step. With the answer comes the bucket
+    /// as it was before, if there was one.
+    pub fn charge(&self, key: &Key, now: Millis, terms: &Terms) -> (Outcome, Option<Bucket>) {
         let mut shard = self.shard(key).lock();
-        if let Some(bucket) = shard.bucket_mut(key) {
-            let (outcome, charged) = leaky_bucket::decide(*bucket, now, terms);
-            *bucket = charged;
-            shard.count(&outcome);
-            return outcome;
+        if let Some((outcome, before)) = shard.charge(key, now, terms) {
+            return (outcome, Some(before));
         }
         let (outcome, bucket) = leaky_bucket::first(now);
         let room = shard.insert(key, bucket, now, self.slowest, &self.seeds);
@@ -91,19 +89,34 @@ impl Zone {
         if let Room::Evicted = room {
             self.warn(now);
         }
-        outcome
+        (outcome, None)
     }
 
-    /// Takes back what [`Zone::charge`] did for a request that another zone then refused.
-    pub fn refund(&self, key: &Key, outcome: &Outcome, rate: Rate) {
+    /// As [`Zone::charge`] for a key that is known; does nothing where it is not.
+    pub fn charge_known(&self, key: &Key, now: Millis, terms: &Terms) -> Option<(Outcome, Bucket)> {
+        self.shard(key).lock().charge(key, now, terms)
+    }
+
+    /// Takes back what a charge with the same arguments did, for a request that another zone then refused; `before` is
+    /// what it gave.
+    pub fn refund(&self, key: &Key, before: Option<Bucket>, now: Millis, terms: &Terms) {
+        let (outcome, after) = match before {
+            Some(before) => leaky_bucket::decide(before, now, terms),
+            None => leaky_bucket::first(now),
+        };
         let mut shard = self.shard(key).lock();
-        shard.uncount(outcome);
-        if let Some(bucket) = shard.bucket_mut(key) {
-            *bucket = leaky_bucket::refund(*bucket, rate);
-        }
+        shard.uncount(&outcome);
+        let Some(bucket) = shard.bucket_mut(key) else {
+            return;
+        };
+        *bucket = match before {
+            // Nobody has been there since.
+            Some(before) if *bucket == after => before,
+            _ => leaky_bucket::refund(*bucket, terms.rate),
+        };
     }
 
-    /// Counts a refusal that was found by [`Zone::ask`].
+    /// Counts a refusal that was decided without asking.
     pub fn count_refusal(&self, key: &Key) {
         self.shard(key).lock().count_refusal();
     }

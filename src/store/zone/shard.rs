@@ -12,7 +12,7 @@ use std::collections::binary_heap::PeekMut;
 use crate::clock::Millis;
 use crate::config::plan::Rate;
 use crate::store::Counts;
-use crate::store::algorithm::leaky_bucket::{self, Bucket, Outcome};
+use crate::store::algorithm::leaky_bucket::{self, Bucket, Outcome, Terms};
 use crate::store::key::{Key, Seeds};
 use crate::store::table::{LARGEST, Table};
 
@@ -63,6 +63,22 @@ impl Shard {
         self.table.slot(key).map(|slot| *self.table.value(slot))
     }
 
+    /// Decides about a request of a key that is known, charges it unless it is refused, and counts. With the answer
+    /// comes the bucket as it was before.
+    pub(super) fn charge(
+        &mut self,
+        key: &Key,
+        now: Millis,
+        terms: &Terms,
+    ) -> Option<(Outcome, Bucket)> {
+        let bucket = self.bucket_mut(key)?;
+        let before = *bucket;
+        let (outcome, after) = leaky_bucket::decide(before, now, terms);
+        *bucket = after;
+        self.count(&outcome);
+        Some((outcome, before))
+    }
+
     pub(super) fn bucket_mut(&mut self, key: &Key) -> Option<&mut Bucket> {
         let slot = self.table.slot(key)?;
         Some(self.table.value_mut(slot))
@@ -98,7 +114,7 @@ impl Shard {
         let Some(slot) = self.table.slot(key) else {
             return false;
         };
-        self.table.remove(slot, seeds);
+        self.table.remove(key, slot, seeds);
         // Another bucket may have moved into its slot; the heap is made again when the shard is full again.
         self.order = BinaryHeap::new();
         true

@@ -1,9 +1,10 @@
 //! Which backend is asked next.
 //!
 //! One standing for all event loops, unlike nginx without a `zone`: what one loop learned of a dead backend
-//! spares the others the same failure. The lock is held for one pass over a few numbers.
+//! spares the others the same failure. The lock is held for a few numbers, however many servers there are.
 
 mod round_robin;
+mod tournament;
 
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ use parking_lot::Mutex;
 pub(super) use round_robin::{Round, Verdict};
 
 use self::round_robin::RoundRobin;
-use super::backend::{Backend, Lease};
+use super::backend::{Backend, Lease, Vacancies};
 use crate::clock::Millis;
 use crate::config::plan;
 
@@ -20,7 +21,10 @@ use crate::config::plan;
 #[derive(Debug)]
 pub(super) enum Balance {
     /// Smooth weighted round robin.
-    RoundRobin(Mutex<RoundRobin>),
+    RoundRobin {
+        servers: Box<Mutex<RoundRobin>>,
+        vacancies: Arc<Vacancies>,
+    },
     /// One server: there is nothing to choose and nobody to spare it for, so it is never left alone.
     Single,
 }
@@ -39,7 +43,10 @@ impl Balance {
             (_, [only]) if !only.server.backup => Self::Single,
             (plan::Balance::RoundRobin, _) => {
                 let servers = backends.iter().map(|backend| &backend.server);
-                Self::RoundRobin(Mutex::new(RoundRobin::new(servers)))
+                Self::RoundRobin {
+                    servers: Box::new(Mutex::new(RoundRobin::new(servers))),
+                    vacancies: Arc::default(),
+                }
             }
         }
     }
@@ -52,12 +59,20 @@ impl Balance {
         now: Millis,
     ) -> Option<Pick> {
         match self {
-            Self::RoundRobin(servers) => {
+            Self::RoundRobin { servers, vacancies } => {
                 // The lease is taken under the lock too: between the two another loop could fill the backend.
                 let mut servers = servers.lock();
-                let index = servers.pick(round, now, |index| backends[index].is_full())?;
+                vacancies.take(|index| servers.has_room(index, now));
+                let index = servers.pick(round, now)?;
+                let mut lease = backends[index].lease();
+                if backends[index].server.max_conns > 0 {
+                    lease.announce(vacancies);
+                    if backends[index].is_full() {
+                        servers.is_full(index, now);
+                    }
+                }
                 Some(Pick {
-                    lease: backends[index].lease(),
+                    lease,
                     index,
                     blemished: servers.is_blemished(index),
                 })
@@ -81,7 +96,7 @@ impl Balance {
 
     pub(super) fn failed(&self, pick: &Pick, now: Millis) -> Verdict {
         match self {
-            Self::RoundRobin(servers) => servers.lock().failed(pick.index, now),
+            Self::RoundRobin { servers, .. } => servers.lock().failed(pick.index, now),
             Self::Single => Verdict::Keep,
         }
     }
@@ -89,8 +104,10 @@ impl Balance {
     pub(super) fn succeeded(&self, pick: &Pick) {
         match self {
             // Nearly all are without blemish when picked: no second lock for them.
-            Self::RoundRobin(servers) if pick.blemished => servers.lock().succeeded(pick.index),
-            Self::RoundRobin(_) | Self::Single => {}
+            Self::RoundRobin { servers, .. } if pick.blemished => {
+                servers.lock().succeeded(pick.index);
+            }
+            Self::RoundRobin { .. } | Self::Single => {}
         }
     }
 }

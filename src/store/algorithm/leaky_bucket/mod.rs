@@ -58,27 +58,6 @@ pub enum Outcome {
     },
 }
 
-impl Outcome {
-    /// Where the bucket stands, or would stand, with this request in it.
-    #[must_use]
-    pub fn excess(&self) -> Excess {
-        match *self {
-            Self::Delay { excess, .. } | Self::Pass { excess } | Self::Refuse { excess, .. } => {
-                excess
-            }
-        }
-    }
-
-    /// How long the request waits; nothing unless it is delayed.
-    #[must_use]
-    pub fn wait(&self) -> Duration {
-        match *self {
-            Self::Delay { wait, .. } => wait,
-            Self::Pass { .. } | Self::Refuse { .. } => Duration::ZERO,
-        }
-    }
-}
-
 /// Decides about one request, and gives the bucket as it is with that request in it.
 ///
 /// A refused request changes nothing: the bucket given back is the one that came in.

@@ -4,6 +4,25 @@ use proptest::prelude::*;
 
 use super::*;
 
+impl Outcome {
+    /// Where the bucket stands, or would stand, with this request in it.
+    fn excess(&self) -> Excess {
+        match *self {
+            Self::Delay { excess, .. } | Self::Pass { excess } | Self::Refuse { excess, .. } => {
+                excess
+            }
+        }
+    }
+
+    /// How long the request waits; nothing unless it is delayed.
+    fn wait(&self) -> Duration {
+        match *self {
+            Self::Delay { wait, .. } => wait,
+            Self::Pass { .. } | Self::Refuse { .. } => Duration::ZERO,
+        }
+    }
+}
+
 /// One zone and one key, as a test asks it.
 struct Key {
     terms: Terms,

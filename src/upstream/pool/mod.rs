@@ -3,12 +3,15 @@
 //! Each event loop keeps its own: a connection is never handed to another thread, and nothing is locked. As
 //! in nginx the bound is per upstream, not per backend, and the one longest unused makes room.
 
+mod shelf;
+
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
 
+use self::shelf::Shelf;
 use super::backend::Backend;
 use super::wire::Wire;
 use crate::clock::{Clock, Millis};
@@ -25,14 +28,12 @@ pub(super) struct Rules {
 
 #[derive(Debug)]
 struct Pool {
-    // The oldest first.
-    idle: Vec<Idle>,
+    idle: Shelf<Idle>,
     sweeper: JoinHandle<()>,
 }
 
 #[derive(Debug)]
 struct Idle {
-    backend: u64,
     since: Millis,
     wire: Box<Wire>,
 }
@@ -59,9 +60,8 @@ pub(super) fn take(backend: &Backend, now: Millis) -> Option<Box<Wire>> {
     let rules = backend.keep;
     loop {
         let idle = POOLS.with_borrow_mut(|pools| {
-            let idle = &mut pools.get_mut(&rules.upstream)?.idle;
-            let warmest = idle.iter().rposition(|idle| idle.backend == backend.id)?;
-            Some(idle.remove(warmest))
+            let pool = pools.get_mut(&rules.upstream)?;
+            pool.idle.take(backend.index)
         })?;
         if now.since(idle.since) < rules.timeout && idle.wire.is_quiet() {
             return Some(idle.wire);
@@ -75,23 +75,23 @@ pub(super) fn put(backend: &Backend, mut wire: Box<Wire>, now: Millis, clock: &C
     if rules.most == 0 || wire.requests >= rules.requests || !wire.rest() {
         return;
     }
-    let idle = Idle {
-        backend: backend.id,
-        since: now,
-        wire,
-    };
+    let idle = Idle { since: now, wire };
     // Dropped after the borrow: closing a connection runs code that is not ours.
     let _oldest = POOLS.with_borrow_mut(|pools| {
         let pool = pools.entry(rules.upstream).or_insert_with(|| Pool {
-            idle: Vec::with_capacity(rules.most.min(32)),
+            idle: Shelf::new(),
             sweeper: spawn_sweeper(rules, clock),
         });
         // The runtime that ran it is gone.
         if pool.sweeper.is_finished() {
             pool.sweeper = spawn_sweeper(rules, clock);
         }
-        let oldest = (pool.idle.len() >= rules.most).then(|| pool.idle.remove(0));
-        pool.idle.push(idle);
+        let oldest = if pool.idle.len() < rules.most {
+            None
+        } else {
+            pool.idle.take_oldest()
+        };
+        pool.idle.put(backend.index, idle);
         oldest
     });
 }
@@ -117,13 +117,10 @@ fn spawn_sweeper(rules: Rules, clock: &Clock) -> JoinHandle<()> {
 pub(super) fn sweep(rules: Rules, now: Millis) -> Option<Duration> {
     let (_expired, next) = POOLS.with_borrow_mut(|pools| {
         let idle = &mut pools.get_mut(&rules.upstream)?.idle;
-        let expired: Vec<_> = idle
-            .extract_if(.., |idle| {
-                !idle.wire.is_quiet() || now.since(idle.since) >= rules.timeout
-            })
-            .collect();
+        let expired =
+            idle.take_if(|idle| !idle.wire.is_quiet() || now.since(idle.since) >= rules.timeout);
         let next = idle
-            .first()
+            .oldest()
             .map(|oldest| rules.timeout.saturating_sub(now.since(oldest.since)));
         if next.is_none() {
             pools.remove(&rules.upstream);

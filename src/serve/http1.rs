@@ -1,0 +1,277 @@
+//! hyper's part of a connection: from the first byte of a request until the connection is over, or has
+//! been idle for so long that hyper's buffers are worth more than the work to make them again.
+
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tokio::io::AsyncWrite as _;
+use tokio_util::sync::CancellationToken;
+
+use super::held::Held;
+use super::stream::Stream;
+use super::{Handler, LAST_CALL, Settings, Socket, tunnel};
+use crate::clock::Deadline;
+use crate::message::{Line, NoAnswer, Peer, Phase};
+
+/// A connection on which nothing of the next request has come for a while.
+pub(super) struct Idle {
+    pub(super) socket: Socket,
+    /// What hyper has read and not understood yet: where it is not empty, the next request has begun.
+    pub(super) word: Bytes,
+    /// How long the next request may still be waited for.
+    pub(super) patience: Deadline,
+}
+
+/// Serves requests; ready with nothing when the connection is over.
+pub(super) async fn serve<H: Handler>(
+    stream: Stream,
+    peer: &Arc<Peer>,
+    settings: &Settings,
+    handler: &H,
+    stop: &CancellationToken,
+) -> Option<Idle> {
+    let switching = AtomicBool::new(false);
+    let service = service_fn(|request: Request<Incoming>| {
+        peer.line.begin();
+        // Where a switch of protocols is asked for, and only there, hyper leaves the means for it.
+        if !request.extensions().is_empty() {
+            switching.store(true, Ordering::Relaxed);
+        }
+        answer(handler, peer, request)
+    });
+    let mut connection = builder(settings).serve_connection(TokioIo::new(stream), service);
+    let _served = Served::count();
+    let mut rest = Rest::default();
+    let mut refused = None;
+    let mut stopping = false;
+    let served = poll_fn(|context| {
+        let mut hyper = Pin::new(&mut connection);
+        let result = hyper.as_mut().poll(context);
+        if refused.is_none() {
+            refused = peer.line.refused();
+            if let Some(status) = refused {
+                handler.refused_head(peer, status);
+            }
+        }
+        if result.is_ready() || stopping {
+            return result;
+        }
+        if stop.is_cancelled() {
+            // Busy connections close after their answer, idle ones when the next request is not on its way.
+            peer.line.close_after_answer();
+            ready!(rest.poll_last_call(&peer.line, context));
+        } else {
+            peer.line
+                .set_parking(ready!(rest.poll_over(&peer.line, context)) == Over::Parks);
+        }
+        stopping = true;
+        // An idle connection is done with this. Where hyper knows of a request that we do not, it is not
+        // idle, and will be closed after it.
+        hyper.as_mut().graceful_shutdown();
+        let result = hyper.poll(context);
+        if result.is_pending() {
+            peer.line.set_parking(false);
+        }
+        result
+    });
+    if let Err(error) = served.await {
+        tracing::debug!(connection = peer.connection, client = peer.text(), %error, "connection ended");
+        peer.line.set_parking(false);
+    }
+    let parts = connection.into_parts();
+    if peer.line.parks() {
+        peer.line.set_parking(false);
+        return Some(Idle::new(parts, &peer.line, rest.length));
+    }
+    if switching.load(Ordering::Relaxed) {
+        switch(parts, peer, settings.grace, stop).await;
+    }
+    None
+}
+
+impl Idle {
+    /// A connection that hyper lets go of after it has rested for so long.
+    fn new<S>(parts: http1::Parts<TokioIo<Stream>, S>, line: &Line, rested: Duration) -> Self {
+        let (socket, ahead, mut patience) = parts.io.into_inner().into_parts();
+        patience.clear();
+        patience.start(line.keepalive_timeout().saturating_sub(rested));
+        Self {
+            socket,
+            word: begun(parts.read_buf, &ahead),
+            patience,
+        }
+    }
+}
+
+/// What becomes of a connection that was asked to switch protocols, when hyper lets go of it.
+async fn switch<S>(
+    parts: http1::Parts<TokioIo<Stream>, S>,
+    peer: &Peer,
+    grace: Duration,
+    stop: &CancellationToken,
+) {
+    let mut stream = parts.io.into_inner();
+    let Some(tunnel) = peer.line.take_tunnel() else {
+        // Nobody agreed: it ends as others do, which hyper leaves to us then.
+        let _ended = poll_fn(|context| Pin::new(&mut stream).poll_shutdown(context)).await;
+        return;
+    };
+    let (mut socket, ahead, _) = stream.into_parts();
+    let early = joined(parts.read_buf, &ahead);
+    let stopped = async {
+        stop.cancelled().await;
+        tokio::time::sleep(grace).await;
+    };
+    // Boxed: few connections come here, and all would keep room for it.
+    Box::pin(tunnel::carry(
+        &mut socket,
+        early,
+        tunnel,
+        &peer.line,
+        stopped,
+    ))
+    .await;
+}
+
+async fn answer<H: Handler>(
+    handler: &H,
+    peer: &Arc<Peer>,
+    request: Request<Incoming>,
+) -> Result<Response<Held<H::Body>>, NoAnswer> {
+    let response = handler.handle(Arc::clone(peer), request).await?;
+    peer.line.decide();
+    Ok(response.map(|body| Held::new(body, Arc::clone(peer))))
+}
+
+fn builder(settings: &Settings) -> http1::Builder {
+    let mut builder = http1::Builder::new();
+    builder
+        // Ours runs in total and knows what phase the connection is in; hyper's would run beside it.
+        .header_read_timeout(None)
+        .max_header_size(settings.max_head)
+        .max_buf_size(settings.max_head.max(LEAST_BUFFER));
+    // The number of fields stays at hyper's 100, which is Apache's and HAProxy's number too: any other
+    // makes hyper allocate two tables for every request.
+    builder
+}
+
+/// The time between two requests.
+#[derive(Default)]
+struct Rest {
+    limit: Deadline,
+    // How much had been received when it began: more since then is another request, and another rest.
+    began: Option<u64>,
+    length: Duration,
+    last_call: Deadline,
+}
+
+/// What becomes of a connection that has been idle for long enough.
+#[derive(PartialEq, Eq)]
+enum Over {
+    Closes,
+    Parks,
+}
+
+impl Rest {
+    /// Ready when the connection has been idle for long enough.
+    fn poll_over(&mut self, line: &Line, context: &mut Context<'_>) -> Poll<Over> {
+        if line.phase() != Phase::Idle {
+            self.began = None;
+            return Poll::Pending;
+        }
+        let keepalive = line.keepalive_timeout();
+        let received = line.received();
+        if self.began != Some(received) {
+            self.began = Some(received);
+            self.length = keepalive.min(Served::rest());
+            self.limit.clear();
+            self.limit.start(self.length);
+        }
+        ready!(self.limit.poll_passed(context));
+        Poll::Ready(if keepalive > self.length {
+            Over::Parks
+        } else {
+            Over::Closes
+        })
+    }
+
+    /// Ready when it is told to stop and no request is on its way.
+    fn poll_last_call(&mut self, line: &Line, context: &mut Context<'_>) -> Poll<()> {
+        if line.phase() != Phase::Idle {
+            return Poll::Ready(());
+        }
+        self.last_call.start(LAST_CALL);
+        self.last_call.poll_passed(context)
+    }
+}
+
+/// The beginning of a request in what was read after the last one; line ends before it are nobody's.
+fn begun(read: Bytes, ahead: &[u8]) -> Bytes {
+    let mut word = joined(read, ahead);
+    let empty = word.iter().take_while(|byte| matches!(byte, b'\r' | b'\n'));
+    let empty = empty.count();
+    word.split_off(empty)
+}
+
+/// What hyper has read, and what it has not.
+fn joined(read: Bytes, ahead: &[u8]) -> Bytes {
+    if ahead.is_empty() {
+        return read;
+    }
+    [&read, ahead].concat().into()
+}
+
+/// A connection that hyper has; counted for each event loop.
+pub(super) struct Served;
+
+impl Served {
+    fn count() -> Self {
+        SERVED.set(Self::now() + 1);
+        Self
+    }
+
+    /// How many there are.
+    pub(super) fn now() -> usize {
+        SERVED.get()
+    }
+
+    /// How long one of them may be idle.
+    fn rest() -> Duration {
+        if Self::now() > FEW { SHORT } else { LONG }
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        SERVED.set(Self::now().saturating_sub(1));
+    }
+}
+
+thread_local! {
+    static SERVED: Cell<usize> = const { Cell::new(0) };
+}
+
+/// How long a connection is idle before hyper is taken off it. Whoever asks at least once a second never
+/// pays for making it anew; who does not, pays a microsecond a request for 12 KB less in the meantime.
+const LONG: Duration = Duration::from_secs(1);
+
+/// The same when hyper has many connections. What the allocator was once asked for by all of them together
+/// it hardly ever gives back to the system, so they are kept from piling up.
+const SHORT: Duration = Duration::from_millis(20);
+
+/// As many connections of an event loop as may keep hyper while they are idle: 4 MB.
+pub(super) const FEW: usize = 256;
+
+/// hyper refuses to work with less.
+const LEAST_BUFFER: usize = 8192;
