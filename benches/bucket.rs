@@ -9,8 +9,8 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use http::{Request, StatusCode};
 use weir::clock::{Clock, Millis};
 use weir::config::plan::{
-    Access, Action, ClientTimeouts, Delay, DryRun, Excess, LimitHeaders, Log, LogLevel, OnEmptyKey,
-    Plan, Rate, ReqRule, ReqZone, Server, Site, Template, Variable,
+    Access, Action, Caps, ClientTimeouts, Delay, DryRun, Excess, LimitHeaders, Log, LogLevel,
+    OnEmptyKey, Plan, Rate, ReqRule, ReqZone, Server, Site, Template, Variable,
 };
 use weir::limits::{Limits, Zones};
 use weir::message::target::Target;
@@ -101,6 +101,7 @@ fn plan(rate: Rate) -> Plan {
             access: None,
         },
         admin: None,
+        caps: Caps::default(),
         maps: vec![],
         req_zones: vec![ReqZone {
             name: "perip".into(),
@@ -118,6 +119,7 @@ fn plan(rate: Rate) -> Plan {
             name: "front".into(),
             names: vec![],
             timeouts: timeouts(),
+            real_ip: None,
             max_head: 32 << 10,
             locations: vec![],
             fallback: site(rate),
@@ -145,6 +147,7 @@ fn site(rate: Rate) -> Site {
         limit_conn_log_level: LogLevel::Error,
         limit_headers: LimitHeaders::Ietf,
         access: Access::default(),
+        real_ip: None,
         max_body: None,
         timeouts: timeouts(),
         action: Action::NotFound,
@@ -156,9 +159,11 @@ fn timeouts() -> ClientTimeouts {
     ClientTimeouts {
         header: minute,
         body: minute,
+        body_min_rate: 100,
         keepalive: Some(minute),
         keepalive_requests: 1000,
         send: minute,
+        send_min_rate: 100,
         lingering: minute,
     }
 }

@@ -1,5 +1,6 @@
 //! One event loop: its own sockets, its own connections, nothing shared on the path but zones and plan.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,11 +11,12 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::clock::Clock;
-use crate::listen::{self, Bound};
+use crate::config::plan::{Plan, RealIp, RealIpHeader};
+use crate::listen::{self, Bound, Cap, Seat, proxy_header};
 use crate::message::{Body, NoAnswer, Peer};
 use crate::proxy::{Live, Proxy};
-use crate::serve::{self, Handler, Settings};
-use crate::telemetry::COUNTERS;
+use crate::serve::{self, Handler, Settings, Socket};
+use crate::telemetry::{COUNTERS, ProxyHeader};
 use crate::upstream::Download;
 
 /// What a loop's thread runs.
@@ -25,6 +27,8 @@ pub(super) struct Loop {
     /// In the order of the plan's listeners.
     pub(super) sockets: Vec<Bound>,
     pub(super) grace: Duration,
+    /// Shared by all loops.
+    pub(super) cap: Arc<Cap>,
 }
 
 impl Loop {
@@ -41,6 +45,7 @@ impl Loop {
                     live: Arc::clone(&self.live),
                     proxy: Proxy::new(Arc::clone(&self.live), listener, self.clock.clone()),
                     listener,
+                    cap: Arc::clone(&self.cap),
                 };
                 let stop = self.stop.clone();
                 let accepting = listen::accept_loop(
@@ -48,7 +53,10 @@ impl Loop {
                     self.clock.clone(),
                     connections.clone(),
                     self.stop.clone(),
-                    move |stream, peer| gateway.clone().serve(stream, peer, stop.clone()),
+                    move |stream, peer| {
+                        let seat = gateway.admit(&peer)?;
+                        Some(gateway.clone().serve(stream, peer, seat, stop.clone()))
+                    },
                 );
                 acceptors.spawn(async move {
                     if let Err(error) = accepting.await {
@@ -80,26 +88,117 @@ struct Gateway {
     live: Arc<ArcSwap<Live>>,
     proxy: Proxy,
     listener: usize,
+    cap: Arc<Cap>,
 }
 
 impl Gateway {
-    async fn serve(self, stream: listen::Stream, peer: Arc<Peer>, stop: CancellationToken) {
-        let settings = {
-            let live = self.live.load();
-            let listener = &live.plan.listeners[self.listener];
-            Settings::new(
-                &live.plan.servers[listener.default_server],
-                live.plan.shutdown_timeout,
-            )
+    /// A place for a connection, unless there are enough.
+    fn admit(&self, peer: &Arc<Peer>) -> Option<Seat> {
+        let plan = Arc::clone(&self.live.load().plan);
+        let address = match self.rule_of_introduction(&plan, peer) {
+            // It is not the proxy who connects; who does is known when its header has been read.
+            Some(_) => None,
+            None => peer.client.ip(),
         };
+        self.cap.admit(&plan.caps, peer, address)
+    }
+
+    /// The rule by which this connection's PROXY header is believed.
+    fn rule_of_introduction<'p>(&self, plan: &'p Plan, peer: &Peer) -> Option<&'p RealIp> {
+        let listener = &plan.listeners[self.listener];
+        let rule = plan.servers[listener.default_server].real_ip.as_ref()?;
+        let asked = listener.proxy_protocol && rule.header == RealIpHeader::ProxyProtocol;
+        Some(rule).filter(|rule| asked && peer.is_trusted_by(rule))
+    }
+
+    /// What holds before a request is known: its listener's default server's.
+    fn settings(&self) -> Settings {
+        let live = self.live.load();
+        let listener = &live.plan.listeners[self.listener];
+        Settings::from(&live.plan.servers[listener.default_server])
+    }
+
+    async fn serve(
+        self,
+        mut stream: listen::Stream,
+        peer: Arc<Peer>,
+        mut seat: Seat,
+        stop: CancellationToken,
+    ) {
         let _active = COUNTERS.connect();
-        match stream {
-            listen::Stream::Tcp(stream) => {
-                serve::connection(stream, peer, settings, self, stop).await
+        if self.live.load().plan.listeners[self.listener].proxy_protocol {
+            // Boxed: most listeners have no use for it, and every connection would keep room.
+            let introduced = Box::pin(self.introduced(&mut stream, &mut seat, &stop));
+            if !introduced.await {
+                return;
             }
-            listen::Stream::Unix(stream) => {
-                serve::connection(stream, peer, settings, self, stop).await
+        }
+        let settings = self.settings();
+        let socket = match stream {
+            listen::Stream::Tcp(stream) => Socket::from(stream),
+            listen::Stream::Unix(stream) => Socket::from(stream),
+        };
+        let connection = serve::connection(socket, peer, settings, self, stop);
+        seat.hold(pin!(connection)).await;
+    }
+
+    /// Reads a connection's PROXY header and counts it for whom that names; false if it has to end.
+    async fn introduced(
+        &self,
+        stream: &mut listen::Stream,
+        seat: &mut Seat,
+        stop: &CancellationToken,
+    ) -> bool {
+        let peer = Arc::clone(seat.peer());
+        let timeout = self.settings().timeouts.header;
+        let reading = pin!(introduce(stream, &peer, timeout, stop));
+        if seat.hold(reading).await != Some(true) {
+            return false;
+        }
+        let plan = Arc::clone(&self.live.load().plan);
+        let rule = self.rule_of_introduction(&plan, &peer);
+        rule.is_none_or(|rule| {
+            let client = peer.introduced_by(rule).map(|client| client.ip());
+            seat.counts_for(&plan.caps, client)
+        })
+    }
+}
+
+/// Reads the PROXY header that a connection has to begin with; false if it does not, and has to end.
+async fn introduce(
+    stream: &mut listen::Stream,
+    peer: &Peer,
+    timeout: Duration,
+    stop: &CancellationToken,
+) -> bool {
+    let stopped = async {
+        stop.cancelled().await;
+        tokio::time::sleep(serve::LAST_CALL).await;
+    };
+    let read = tokio::select! {
+        biased;
+        read = proxy_header::read(stream, timeout) => read,
+        () = stopped => return false,
+    };
+    match read {
+        Ok(says) => {
+            if let Some(says) = says {
+                peer.set_proxied(says);
             }
+            true
+        }
+        Err(error) => {
+            COUNTERS.refuse_proxy_header(match error {
+                proxy_header::Error::Broken(_) => ProxyHeader::Broken,
+                proxy_header::Error::Malformed(_) => ProxyHeader::Malformed,
+                proxy_header::Error::TimedOut => ProxyHeader::TimedOut,
+            });
+            tracing::info!(
+                connection = peer.connection,
+                client = peer.text(),
+                "{error}"
+            );
+            false
         }
     }
 }
@@ -119,8 +218,13 @@ impl Handler for Gateway {
         if let Ok(status) = StatusCode::from_u16(status) {
             COUNTERS.refuse_head(status);
         }
+        let plan = Arc::clone(&self.live.load().plan);
+        let introduced = self
+            .rule_of_introduction(&plan, peer)
+            .and_then(|rule| peer.introduced_by(rule))
+            .map(|client| client.ip().to_string());
         tracing::info!(
-            client = peer.text(),
+            client = introduced.as_deref().unwrap_or_else(|| peer.text()),
             status,
             "what a client sent was not a request"
         );

@@ -21,7 +21,7 @@ use crate::admin::Admin;
 use crate::clock::Clock;
 use crate::config::plan::Plan;
 use crate::limits::Zones;
-use crate::listen::{self, Bound};
+use crate::listen::{self, Bound, Cap};
 use crate::proxy::Live;
 use crate::telemetry::{self, AccessLog, Writer};
 use crate::upstream::{self, Upstream};
@@ -118,6 +118,7 @@ impl App {
         let stop = CancellationToken::new();
         let grace = self.live.load().plan.shutdown_timeout;
         let admin = Admin::new(Arc::clone(&self.live), self.writer.clone());
+        let cap = Arc::new(Cap::default());
         let loops = self
             .sockets
             .into_iter()
@@ -130,6 +131,7 @@ impl App {
                     stop: stop.child_token(),
                     sockets,
                     grace,
+                    cap: Arc::clone(&cap),
                 };
                 thread::Builder::new()
                     .name(format!("weir-{number}"))

@@ -4,12 +4,14 @@
 //! without sleeping. This is the one place that asks the machine.
 
 mod deadline;
+mod pace;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 pub use deadline::Deadline;
+pub use pace::{Late, Least, Pace};
 
 /// A moment, in whole milliseconds since the clock was started. Never goes back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -9,7 +9,7 @@ use std::io::Write;
 use std::net::{IpAddr, Ipv6Addr};
 
 use crate::config::plan::{OnEmptyKey, Part, Template, Variable};
-use crate::message::{Exchange, Peer, vars};
+use crate::message::{Client, Exchange, vars};
 
 /// Where a zone's keys come from.
 #[derive(Debug, PartialEq, Eq)]
@@ -71,9 +71,9 @@ impl Source {
         make: impl FnOnce(&[u8]) -> Found<T>,
     ) -> Found<T> {
         if self.shape == Shape::BinaryAddress {
-            return match self.masked(&exchange.peer) {
+            return match self.masked(exchange.client()) {
                 Some(masked) => make(&masked.octets()),
-                None => make(exchange.peer.binary()),
+                None => make(exchange.client().binary()),
             };
         }
         if self.shape == Shape::Single
@@ -90,7 +90,7 @@ impl Source {
                 match self.on_empty {
                     OnEmptyKey::Skip => return Found::Nothing,
                     OnEmptyKey::Refuse => return Found::Refuse,
-                    OnEmptyKey::Address => self.stand_in(&exchange.peer, scratch),
+                    OnEmptyKey::Address => self.stand_in(exchange.client(), scratch),
                 }
             }
             make(scratch)
@@ -98,7 +98,7 @@ impl Source {
     }
 
     fn render(&self, exchange: &Exchange, out: &mut Vec<u8>) {
-        let Some(masked) = self.masked(&exchange.peer) else {
+        let Some(masked) = self.masked(exchange.client()) else {
             return vars::render(&self.template, exchange, out);
         };
         for part in &self.template.parts {
@@ -107,25 +107,25 @@ impl Source {
                 Part::Variable(variable) => {
                     let start = out.len();
                     vars::append(variable, exchange, out);
-                    mask(variable, &exchange.peer, masked, out, start);
+                    mask(variable, exchange.client(), masked, out, start);
                 }
             }
         }
     }
 
     /// The client's address in place of a key that is not there.
-    fn stand_in(&self, peer: &Peer, out: &mut Vec<u8>) {
+    fn stand_in(&self, client: &Client, out: &mut Vec<u8>) {
         // No header and no target can hold this byte: nobody can send the key of somebody else's address.
         out.push(0);
-        match self.masked(peer) {
+        match self.masked(client) {
             Some(masked) => out.extend_from_slice(&masked.octets()),
-            None => out.extend_from_slice(peer.binary()),
+            None => out.extend_from_slice(client.binary()),
         }
     }
 
     /// The client's network, where that is what tells clients apart.
-    fn masked(&self, peer: &Peer) -> Option<Ipv6Addr> {
-        match peer.ip() {
+    fn masked(&self, client: &Client) -> Option<Ipv6Addr> {
+        match client.ip() {
             Some(IpAddr::V6(address)) if self.ipv6_prefix < 128 => {
                 let mask = u128::MAX
                     .checked_shl(128 - u32::from(self.ipv6_prefix))
@@ -138,7 +138,7 @@ impl Source {
 }
 
 /// Replaces the client's address, appended at `start`, by its network.
-fn mask(variable: &Variable, peer: &Peer, masked: Ipv6Addr, out: &mut Vec<u8>, start: usize) {
+fn mask(variable: &Variable, client: &Client, masked: Ipv6Addr, out: &mut Vec<u8>, start: usize) {
     // A map may give the address too: `{ geo: $remote_addr, default: $binary_remote_addr, … }`.
     if !matches!(
         variable,
@@ -146,10 +146,10 @@ fn mask(variable: &Variable, peer: &Peer, masked: Ipv6Addr, out: &mut Vec<u8>, s
     ) {
         return;
     }
-    if &out[start..] == peer.binary() {
+    if &out[start..] == client.binary() {
         out.truncate(start);
         out.extend_from_slice(&masked.octets());
-    } else if &out[start..] == peer.text().as_bytes() {
+    } else if &out[start..] == client.as_bytes() {
         out.truncate(start);
         write!(out, "{masked}").expect("a vector takes everything");
     }

@@ -132,7 +132,7 @@ fn line(message: fmt::Arguments<'_>, exchange: &Exchange) -> String {
         line,
         "*{} {message}, client: {}, server: {}, request: \"{} ",
         exchange.peer.connection,
-        exchange.peer.text(),
+        exchange.client().text(),
         exchange.server().name,
         head.method,
     );

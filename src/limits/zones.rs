@@ -97,7 +97,7 @@ impl ReqZone {
             let own = if self.overrides.is_empty() {
                 None
             } else {
-                let address = exchange.peer.ip().filter(|_| self.source.is_address());
+                let address = exchange.client().ip().filter(|_| self.source.is_address());
                 match self.overrides.find(bytes, address) {
                     Held::Own(index) => Some(index),
                     Held::Same => None,

@@ -5,6 +5,8 @@
 //! every connection is a task of its own.
 
 mod balance;
+mod cap;
+pub mod proxy_header;
 mod socket;
 #[cfg(test)]
 mod tests;
@@ -29,6 +31,7 @@ use crate::clock::{Clock, Deadline};
 use crate::config::plan::Listen;
 use crate::message::{Peer, Remote};
 use balance::{Handed, Lane, Place};
+pub use cap::{Cap, Seat};
 use socket::Listening;
 pub use socket::{Bound, bind, bind_all};
 
@@ -89,7 +92,7 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {}
 
 /// Accepts connections on one event loop until `stop` is cancelled. Each becomes a task in `connections`, by which its
-/// end can be awaited.
+/// end can be awaited, unless `on_connection` does not want it.
 ///
 /// # Errors
 /// When the socket cannot be given to this event loop.
@@ -101,7 +104,7 @@ pub async fn accept_loop<F, C>(
     on_connection: F,
 ) -> Result<(), Error>
 where
-    F: Fn(Stream, Arc<Peer>) -> C,
+    F: Fn(Stream, Arc<Peer>) -> Option<C>,
     C: Future<Output = ()> + Send + 'static,
 {
     let (mut lane, address) = (bound.lane, bound.address);
@@ -111,12 +114,10 @@ where
     let welcome = |(stream, remote, local): Accepted, place| {
         let serial = CONNECTIONS.fetch_add(1, Ordering::Relaxed) + 1;
         let peer = Arc::new(Peer::new(remote, local, serial, clock.now()));
-        // Boxed: an `async fn` keeps room for its argument beside what it makes of it.
-        connections.spawn(isolated(
-            serial,
-            place,
-            Box::pin(on_connection(stream, peer)),
-        ));
+        if let Some(connection) = on_connection(stream, peer) {
+            // Boxed: an `async fn` keeps room for its argument beside what it makes of it.
+            connections.spawn(isolated(serial, place, Box::pin(connection)));
+        }
     };
     let accepting = async {
         let mut pause = None;

@@ -145,7 +145,7 @@ impl Rig {
             stop.clone(),
             move |stream, peer| {
                 seen.lock().push(peer);
-                async move {
+                Some(async move {
                     match stream {
                         Stream::Tcp(mut stream) => {
                             assert!(stream.nodelay().unwrap());
@@ -158,7 +158,7 @@ impl Rig {
                             stream.write_u8(byte).await.unwrap();
                         }
                     }
-                }
+                })
             },
         ));
         Self {
@@ -220,7 +220,11 @@ async fn a_unix_socket_accepts_on_every_event_loop() {
         .flat_map(|rig| rig.peers.lock().clone())
         .collect();
     assert_eq!(peers.len(), 8);
-    assert!(peers.iter().all(|peer| peer.remote == Remote::Unix));
+    assert!(
+        peers
+            .iter()
+            .all(|peer| peer.client.remote() == Remote::Unix)
+    );
 }
 
 #[tokio::test]

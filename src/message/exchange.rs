@@ -7,10 +7,10 @@ use http::request::Parts;
 use http::{HeaderMap, StatusCode};
 use smallvec::SmallVec;
 
-use super::Peer;
 use super::target::Target;
+use super::{Caller, Client, Peer, real_ip};
 use crate::clock::Millis;
-use crate::config::plan::{Plan, Server};
+use crate::config::plan::{Plan, RealIp, Server};
 
 /// One request and what became of it.
 #[derive(Debug)]
@@ -51,6 +51,9 @@ pub struct Exchange {
     /// When it was over.
     pub ended: Option<Millis>,
     request_id: OnceLock<Box<[u8; 32]>>,
+    // Who asked, where a trusted proxy says so; else it is who holds the connection.
+    named: Option<Arc<Client>>,
+    trusted: bool,
 }
 
 /// What a limit said of a request, in nginx's words.
@@ -122,7 +125,7 @@ impl Exchange {
         target: Target,
         now: Millis,
     ) -> Self {
-        let number = peer.count_request();
+        let number = peer.count_request(now);
         Self {
             sent_before: peer.line.sent(),
             body_received: 0,
@@ -142,7 +145,41 @@ impl Exchange {
             body_sent: 0,
             ended: None,
             request_id: OnceLock::new(),
+            named: None,
+            trusted: false,
         }
+    }
+
+    /// Takes the word of a proxy for who asks, if `rule` trusts it and nobody was named before.
+    pub fn identify(&mut self, rule: &RealIp) {
+        let found = real_ip::find(rule, &self.peer, &self.head.headers);
+        // Of two rules the location's decides what else is believed.
+        self.trusted = found.is_some();
+        if self.named.is_none() {
+            let address = found.flatten();
+            self.named = address.map(|address| self.peer.speaks_for(address));
+        }
+    }
+
+    /// Who asks: for keys, rules and logs.
+    #[must_use]
+    pub fn client(&self) -> &Client {
+        self.named.as_deref().unwrap_or(&self.peer.client)
+    }
+
+    /// Who asks, for whoever may outlive this.
+    #[must_use]
+    pub fn caller(&self) -> Caller {
+        match &self.named {
+            Some(named) => Caller::Named(Arc::clone(named)),
+            None => Caller::Direct(Arc::clone(&self.peer)),
+        }
+    }
+
+    /// Whether what the connection's other end says of the client is believed.
+    #[must_use]
+    pub fn is_trusted(&self) -> bool {
+        self.trusted
     }
 
     /// Its virtual server.

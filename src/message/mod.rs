@@ -3,12 +3,15 @@
 pub mod answer;
 pub mod body;
 pub mod chunks;
+pub mod client;
 pub mod doubt;
 pub mod drain;
 pub mod exchange;
 pub mod headers;
 pub mod line;
 pub mod peer;
+pub mod proxied;
+mod real_ip;
 pub mod target;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -17,9 +20,11 @@ pub mod upload;
 pub mod vars;
 
 pub use body::{Body, Tail};
+pub use client::{Client, Remote};
 pub use drain::drain;
 pub use exchange::{Attempt, Ending, Exchange, LimitStatus, NoAnswer};
 pub use line::{Line, Phase};
-pub use peer::{Peer, Remote};
+pub use peer::{Caller, Peer};
+pub use proxied::Proxied;
 pub use tunnel::Tunnel;
 pub use upload::Upload;

@@ -1,19 +1,27 @@
 //! Who is calling: everything known of a connection's two ends before it says a word.
 //!
-//! Made once per connection, so that no request formats an address or builds a key again.
+//! Made once per connection. Who a request comes from may be somebody else: where a trusted proxy holds the other end,
+//! it carries the requests of many.
 
-use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
-use super::Line;
+use http::HeaderMap;
+use parking_lot::Mutex;
+
 use super::doubt::Doubts;
+use super::proxied::Proxied;
+use super::real_ip;
+use super::{Client, Line, Phase, Remote};
 use crate::clock::Millis;
+use crate::config::plan::{RealIp, RealIpHeader};
 
 /// A client's connection.
 #[derive(Debug)]
 pub struct Peer {
     /// The other end.
-    pub remote: Remote,
+    pub client: Client,
     /// Our end; `None` on a unix socket.
     pub local: Option<SocketAddr>,
     /// `$connection`: its serial number.
@@ -24,50 +32,58 @@ pub struct Peer {
     pub line: Line,
     /// Which of its requests must not be believed.
     pub doubts: Doubts,
-    text: Box<str>,
-    binary: ([u8; 16], u8),
     requests: AtomicU64,
+    // When its last request came.
+    asked: AtomicU64,
+    leaving: AtomicBool,
+    // What its PROXY header said.
+    proxied: OnceLock<Box<Proxied>>,
+    // Whom a trusted proxy named last: it often is the same again.
+    named: Mutex<Option<Arc<Client>>>,
 }
 
-/// The other end of a connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Remote {
-    /// An address; one of IPv4 mapped into IPv6 is kept as IPv4.
-    Ip(SocketAddr),
-    /// Somebody on a unix socket.
-    Unix,
+/// Who asks.
+#[derive(Debug, Clone)]
+pub enum Caller {
+    /// Who holds the connection.
+    Direct(Arc<Peer>),
+    /// Somebody it speaks for.
+    Named(Arc<Client>),
+}
+
+impl Caller {
+    /// `$remote_addr`
+    #[must_use]
+    pub fn text(&self) -> &str {
+        match self {
+            Self::Direct(peer) => peer.text(),
+            Self::Named(client) => client.text(),
+        }
+    }
 }
 
 impl Peer {
     /// A connection that has just been accepted.
     #[must_use]
     pub fn new(remote: Remote, local: Option<SocketAddr>, connection: u64, opened: Millis) -> Self {
-        let remote = match remote {
-            Remote::Ip(address) => {
-                Remote::Ip(SocketAddr::new(address.ip().to_canonical(), address.port()))
-            }
-            Remote::Unix => Remote::Unix,
-        };
-        let (text, binary): (Box<str>, _) = match remote {
-            Remote::Ip(address) => (address.ip().to_string().into(), binary(address.ip())),
-            // nginx's text for both variables: all who come over a unix socket share one key.
-            Remote::Unix => ("unix:".into(), padded(b"unix:")),
-        };
         Self {
-            remote,
+            client: Client::new(remote),
             local,
             connection,
             opened,
             line: Line::new(),
             doubts: Doubts::default(),
-            text,
-            binary,
             requests: AtomicU64::new(0),
+            asked: AtomicU64::new(0),
+            leaving: AtomicBool::new(false),
+            proxied: OnceLock::new(),
+            named: Mutex::new(None),
         }
     }
 
     /// Counts one more request and says how many that makes.
-    pub fn count_request(&self) -> u64 {
+    pub fn count_request(&self, now: Millis) -> u64 {
+        self.asked.store(now.0, Ordering::Relaxed);
         self.requests.fetch_add(1, Ordering::Relaxed) + 1
     }
 
@@ -76,34 +92,68 @@ impl Peer {
         self.requests.load(Ordering::Relaxed)
     }
 
-    /// The client's address, if it has one.
-    pub fn ip(&self) -> Option<IpAddr> {
-        match self.remote {
-            Remote::Ip(address) => Some(address.ip()),
-            Remote::Unix => None,
+    /// When a connection that has nothing to do had something to do last; `None` while it has.
+    pub fn idle_since(&self) -> Option<Millis> {
+        match self.line.phase() {
+            Phase::Idle => Some(Millis(self.asked.load(Ordering::Relaxed))),
+            // It has not said a word yet.
+            Phase::Head if self.line.received() == 0 => Some(self.opened),
+            Phase::Busy | Phase::Head => None,
         }
     }
 
-    /// `$remote_addr`
+    /// Asks it to close if it is idle: somebody else needs the place.
+    pub fn ask_to_leave(&self) {
+        self.leaving.store(true, Ordering::Relaxed);
+        self.line.wake();
+    }
+
+    /// Whether it was asked to leave.
+    pub fn is_asked_to_leave(&self) -> bool {
+        self.leaving.load(Ordering::Relaxed)
+    }
+
+    /// It does not leave; whether it had been asked to.
+    pub fn stay(&self) -> bool {
+        self.leaving.swap(false, Ordering::Relaxed)
+    }
+
+    /// What stands before its first byte: a PROXY header.
+    pub fn set_proxied(&self, proxied: Proxied) {
+        // A connection begins once.
+        let _first = self.proxied.set(Box::new(proxied));
+    }
+
+    /// What its PROXY header said, if it had one that says anything.
+    pub fn proxied(&self) -> Option<&Proxied> {
+        self.proxied.get().map(|proxied| &**proxied)
+    }
+
+    /// Whom its PROXY header names, if `rule` wants to know it from there and trusts the other end.
+    pub fn introduced_by(&self, rule: &RealIp) -> Option<SocketAddr> {
+        let asked = rule.header == RealIpHeader::ProxyProtocol;
+        real_ip::find(rule, self, &HeaderMap::new())
+            .flatten()
+            .filter(|_| asked)
+    }
+
+    /// Whether `rule` trusts the other end to name others.
+    pub fn is_trusted_by(&self, rule: &RealIp) -> bool {
+        real_ip::trusts(rule, self.client.ip())
+    }
+
+    /// Somebody else whose request comes over this connection.
+    pub(super) fn speaks_for(&self, address: SocketAddr) -> Arc<Client> {
+        let mut named = self.named.lock();
+        match &*named {
+            // Only the very same address: nothing of one client is ever shown as another's.
+            Some(last) if last.remote() == Remote::Ip(address) => Arc::clone(last),
+            _ => Arc::clone(named.insert(Arc::new(Client::new(Remote::Ip(address))))),
+        }
+    }
+
+    /// The other end's address, whoever it speaks for.
     pub fn text(&self) -> &str {
-        &self.text
+        self.client.text()
     }
-
-    /// `$binary_remote_addr`
-    pub fn binary(&self) -> &[u8] {
-        &self.binary.0[..usize::from(self.binary.1)]
-    }
-}
-
-fn binary(address: IpAddr) -> ([u8; 16], u8) {
-    match address {
-        IpAddr::V4(v4) => padded(&v4.octets()),
-        IpAddr::V6(v6) => (v6.octets(), 16),
-    }
-}
-
-fn padded(short: &[u8]) -> ([u8; 16], u8) {
-    let mut bytes = [0; 16];
-    bytes[..short.len()].copy_from_slice(short);
-    (bytes, u8::try_from(short.len()).unwrap_or(16))
 }

@@ -10,8 +10,8 @@ use super::target::Target;
 use super::{Exchange, Peer, Remote};
 use crate::clock::Millis;
 use crate::config::plan::{
-    Access, Action, ClientTimeouts, DryRun, Forward, LimitHeaders, Log, LogLevel, NextUpstream,
-    Plan, Server, ServerName, Site, Tries, Underscores, Upgrades, Via,
+    Access, Action, Caps, ClientTimeouts, DryRun, Forward, LimitHeaders, Log, LogLevel,
+    NextUpstream, Plan, SendProxy, Server, ServerName, Site, Tries, Underscores, Upgrades, Via,
 };
 
 /// A plan of one server, `example.com`, that has no locations.
@@ -24,6 +24,7 @@ pub(crate) fn plan() -> Plan {
             access: None,
         },
         admin: None,
+        caps: Caps::default(),
         maps: Vec::new(),
         req_zones: Vec::new(),
         conn_zones: Vec::new(),
@@ -39,6 +40,7 @@ pub(crate) fn server(name: &str) -> Server {
         name: name.into(),
         names: vec![ServerName::Exact(name.into())],
         timeouts: timeouts(),
+        real_ip: None,
         max_head: 32 * 1024,
         locations: Vec::new(),
         fallback: site(Action::NotFound),
@@ -58,6 +60,7 @@ pub(crate) fn site(action: Action) -> Site {
         limit_conn_log_level: LogLevel::Error,
         limit_headers: LimitHeaders::Ietf,
         access: Access::default(),
+        real_ip: None,
         max_body: None,
         timeouts: timeouts(),
         action,
@@ -69,9 +72,11 @@ pub(crate) fn timeouts() -> ClientTimeouts {
     ClientTimeouts {
         header: Duration::from_secs(60),
         body: Duration::from_secs(60),
+        body_min_rate: 100,
         keepalive: Some(Duration::from_secs(75)),
         keepalive_requests: 1000,
         send: Duration::from_secs(60),
+        send_min_rate: 100,
         lingering: Duration::from_secs(5),
     }
 }
@@ -87,6 +92,7 @@ pub(crate) fn forward() -> Forward {
         underscores: Underscores::Drop,
         upgrades: Upgrades::On,
         via: Via::Off,
+        proxy_protocol: SendProxy::Off,
         connect_timeout: Duration::from_secs(60),
         send_timeout: Duration::from_secs(60),
         read_timeout: Duration::from_secs(60),

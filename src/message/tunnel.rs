@@ -24,6 +24,8 @@ pub struct Tunnel {
     pub idle_timeout: Duration,
     /// How long the backend may take to accept more.
     pub send_timeout: Duration,
+    /// How long it may go on when told to stop.
+    pub grace: Duration,
     /// What lasts as long as the tunnel.
     pub tail: Box<dyn Tail>,
 }

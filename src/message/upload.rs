@@ -1,4 +1,4 @@
-//! The body of a request on its way upstream: bounded in size, and in how long the client may pause.
+//! The body of a request on its way upstream: bounded in size, and in how long the client may take.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use bytes::{Buf, Bytes};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 
-use crate::clock::Deadline;
+use crate::clock::{Late, Least, Pace};
 
 /// A request's body.
 #[derive(Debug)]
@@ -21,7 +21,8 @@ struct Inner {
     incoming: Incoming,
     left: u64,
     pause: Duration,
-    deadline: Deadline,
+    least: Least,
+    pace: Pace,
     progress: Arc<Progress>,
 }
 
@@ -42,6 +43,9 @@ pub enum Error {
     /// The client paused for longer than `client_body_timeout`.
     #[error("the client paused too long while sending its request body")]
     Paused,
+    /// It came so slowly, for so long, that it fell behind `client_body_min_rate`.
+    #[error("the client sent its request body too slowly")]
+    Slow,
     /// More came than `client_max_body_size` allows.
     #[error("the client's request body is larger than allowed")]
     TooLarge,
@@ -54,9 +58,10 @@ impl Upload {
         Self(None)
     }
 
-    /// What the client sends, at most `limit` bytes of it, with no pause longer than `pause`.
+    /// What the client sends, at most `limit` bytes of it, with no pause longer than `pause` and, measured over that
+    /// time, not slower than `least`.
     #[must_use]
-    pub fn new(incoming: Incoming, limit: Option<u64>, pause: Duration) -> Self {
+    pub fn new(incoming: Incoming, limit: Option<u64>, pause: Duration, least: Least) -> Self {
         if incoming.is_end_stream() {
             return Self::none();
         }
@@ -64,7 +69,8 @@ impl Upload {
             incoming,
             left: limit.unwrap_or(u64::MAX),
             pause,
-            deadline: Deadline::default(),
+            least,
+            pace: Pace::default(),
             progress: Arc::new(Progress::default()),
         })))
     }
@@ -115,11 +121,16 @@ impl Body for Upload {
         };
         inner.progress.touched.store(true, Ordering::Relaxed);
         let Poll::Ready(frame) = Pin::new(&mut inner.incoming).poll_frame(context) else {
-            inner.deadline.start(inner.pause);
-            ready!(inner.deadline.poll_passed(context));
-            return Poll::Ready(Some(Err(Error::Paused)));
+            let late = ready!(inner.pace.poll_late(inner.pause, inner.least, context));
+            return Poll::Ready(Some(Err(match late {
+                Late::Paused => Error::Paused,
+                Late::Slow => Error::Slow,
+            })));
         };
-        inner.deadline.clear();
+        let come = frame
+            .as_ref()
+            .and_then(|frame| frame.as_ref().ok()?.data_ref());
+        inner.pace.moved(come.map_or(0, Bytes::len), inner.least);
         let frame = match frame {
             None => None,
             Some(Err(error)) => Some(Err(Error::Broken(error))),
@@ -172,7 +183,12 @@ mod tests {
         client.write_all(wire.as_bytes()).await.unwrap();
         let seen = Mutex::new(None);
         let service = service_fn(|request: http::Request<Incoming>| {
-            let upload = Upload::new(request.into_body(), limit, Duration::from_secs(60));
+            let upload = Upload::new(
+                request.into_body(),
+                limit,
+                Duration::from_secs(60),
+                Least(100),
+            );
             let progress = upload.progress().unwrap_or_default();
             assert!(!progress.touched());
             let seen = &seen;

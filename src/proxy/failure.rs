@@ -125,12 +125,12 @@ impl Failure {
             | Self::Method
             | Self::TransferCoding
             | Self::UnknownCoding => {
-                tracing::info!(client = exchange.peer.text(), "{self}");
+                tracing::info!(client = exchange.client().text(), "{self}");
             }
             Self::Forbidden | Self::TooLarge => {
                 let head = &exchange.head;
                 tracing::error!(
-                    client = exchange.peer.text(),
+                    client = exchange.client().text(),
                     server = &*exchange.server().name,
                     request = %format_args!("{} {} {:?}", head.method, head.uri, head.version),
                     "{self}"
@@ -144,7 +144,7 @@ impl Failure {
 fn upstream_status(error: &upstream::Error) -> StatusCode {
     match error {
         upstream::Error::Client(_) => match error.client_fault() {
-            Some(upload::Error::Paused) => StatusCode::REQUEST_TIMEOUT,
+            Some(upload::Error::Paused | upload::Error::Slow) => StatusCode::REQUEST_TIMEOUT,
             Some(upload::Error::TooLarge) => StatusCode::PAYLOAD_TOO_LARGE,
             Some(upload::Error::Broken(_)) | None => StatusCode::BAD_REQUEST,
         },

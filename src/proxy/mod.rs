@@ -16,7 +16,7 @@ use hyper::body::Incoming;
 
 pub use live::Live;
 
-use crate::clock::Clock;
+use crate::clock::{Clock, Least};
 use crate::config::plan::{Action, Forward};
 use crate::message::target::Target;
 use crate::message::{Body, Exchange, NoAnswer, Peer, Upload, headers};
@@ -61,13 +61,19 @@ impl Proxy {
         };
         let server = live.sites.server(self.listener, target.host(&head));
         let plan = Arc::clone(&live.plan);
-        let exchange = Exchange::begin(plan, server, peer, head, target, self.clock.now());
+        let mut exchange = Exchange::begin(plan, server, peer, head, target, self.clock.now());
+        if let Some(rule) = &live.plan.servers[server].real_ip {
+            exchange.identify(rule);
+        }
         let mut visit = Visit::begin(exchange, Arc::clone(&live), self.clock.clone());
 
         // A target that does not parse has no path, and so gets the server's own settings.
         let site = live
             .sites
             .find(server, visit.exchange.target.path(&visit.exchange.head));
+        if let Some(rule) = &site.plan.real_ip {
+            visit.exchange.identify(rule);
+        }
         let mut unread = Some(incoming).filter(|incoming| !incoming.is_end_stream());
         let doubt = visit.doubt().map(Failure::Doubtful);
         let answered = match doubt.or_else(|| misfit.map(Failure::BadTarget)) {
@@ -121,13 +127,15 @@ impl Proxy {
         // Waits here when a rule says wait.
         let (now, exchange) = (visit.exchange.started, &mut visit.exchange);
         visit.permit = Some(site.limits.admit(exchange, now, &self.clock).await?);
-        if !site.admits(&visit.exchange.peer) {
+        if !site.admits(visit.exchange.client()) {
             return Err(Failure::Forbidden);
         }
         match (&site.plan.action, &site.upstream) {
             (Action::Forward(forward), Some(upstream)) => {
                 let upload = unread.take().map_or_else(Upload::none, |incoming| {
-                    Upload::new(incoming, site.plan.max_body, site.plan.timeouts.body)
+                    let timeouts = &site.plan.timeouts;
+                    let least = Least(timeouts.body_min_rate);
+                    Upload::new(incoming, site.plan.max_body, timeouts.body, least)
                 });
                 visit.progress = upload.progress();
                 self.forward(visit, forward, upstream, upload).await

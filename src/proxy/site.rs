@@ -1,16 +1,15 @@
 //! What a location means on the road: its limits, who may come in, and where its answers come from.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use http::{Response, StatusCode};
 
 use super::failure::{Failure, respond};
-use crate::config::plan::{self, Action, Network, Return, ReturnBody};
+use crate::config::plan::{self, Action, Return, ReturnBody};
 use crate::limits::{Limits, Zones};
 use crate::message::answer::Answer;
 use crate::message::target::encode_path;
-use crate::message::{Body, Exchange, Peer, Remote, vars};
+use crate::message::{Body, Client, Exchange, Peer, vars};
 use crate::upstream::{Download, Upstream};
 
 /// A location, ready to use.
@@ -36,26 +35,16 @@ impl Site {
 
     /// Puts this location's timeouts in force on the client's connection.
     pub(super) fn apply_timeouts(&self, peer: &Peer) {
-        let timeouts = &self.plan.timeouts;
-        peer.line.set_timeouts(
-            timeouts.keepalive.unwrap_or(Duration::ZERO),
-            timeouts.send,
-            timeouts.lingering,
-        );
+        peer.line.set_timeouts(&self.plan.timeouts);
     }
 
     /// Whether `allow` and `deny` let this client in.
-    pub(super) fn admits(&self, peer: &Peer) -> bool {
+    pub(super) fn admits(&self, client: &Client) -> bool {
         let access = &self.plan.access;
-        let matches = |network: &Network| match (network, peer.remote) {
-            (Network::Ip(network), Remote::Ip(address)) => network.contains(&address.ip()),
-            (Network::Unix, Remote::Unix) => true,
-            (Network::Ip(_), Remote::Unix) | (Network::Unix, Remote::Ip(_)) => false,
-        };
         access
             .networks
             .iter()
-            .find(|(network, _)| matches(network))
+            .find(|(network, _)| network.contains(client.ip()))
             .map_or(!access.refuse_others, |(_, allowed)| *allowed)
     }
 }

@@ -3,6 +3,10 @@
 //! It stays one request: limited once when it came, in its place of a `limit_conn` for as long as the tunnel lasts,
 //! and one line in the log when it is over.
 
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
 use http::response::Parts;
 use http::{Method, Response, header};
 
@@ -16,8 +20,8 @@ use crate::upstream::{Download, Switched};
 #[derive(Debug)]
 pub(super) struct Agreed {
     far: Box<Switched>,
-    idle_timeout: std::time::Duration,
-    send_timeout: std::time::Duration,
+    idle_timeout: Duration,
+    send_timeout: Duration,
 }
 
 /// What the client would rather speak, if this location lets it ask.
@@ -47,16 +51,22 @@ pub(super) fn agree(
         idle_timeout: forward.read_timeout,
         send_timeout: forward.send_timeout,
     });
-    Response::from_parts(head, Body::whole(bytes::Bytes::new()))
+    Response::from_parts(head, Body::whole(Bytes::new()))
 }
 
 /// Hands the tunnel to the connection, which begins it when the 101 has left.
 pub(super) fn hand_over(agreed: Agreed, visit: Box<Visit>) {
-    let peer = std::sync::Arc::clone(&visit.exchange.peer);
+    let peer = Arc::clone(&visit.exchange.peer);
+    let grace = visit.exchange.plan.shutdown_timeout;
     peer.line.open_tunnel(Box::new(Tunnel {
         far: agreed.far,
         idle_timeout: agreed.idle_timeout,
         send_timeout: agreed.send_timeout,
+        // A little less: its end is told and logged, the end of the process is not.
+        grace: grace - (grace / 10).min(FAREWELL),
         tail: visit,
     }));
 }
+
+/// How long before the end of everything a tunnel is ended.
+const FAREWELL: Duration = Duration::from_millis(250);

@@ -91,6 +91,7 @@ mod tests {
         });
         let listener = |port, default_server| Listener {
             address: Listen::Tcp(([127, 0, 0, 1], port).into()),
+            proxy_protocol: false,
             servers: vec![0, 1],
             default_server,
         };

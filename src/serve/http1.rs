@@ -95,7 +95,7 @@ pub(super) async fn serve<H: Handler>(
         return Some(Idle::new(parts, &peer.line, rest.length));
     }
     if switching.load(Ordering::Relaxed) {
-        switch(parts, peer, settings.grace, stop).await;
+        switch(parts, peer, stop).await;
     }
     None
 }
@@ -115,20 +115,18 @@ impl Idle {
 }
 
 /// What becomes of a connection that was asked to switch protocols, when hyper lets go of it.
-async fn switch<S>(
-    parts: http1::Parts<TokioIo<Stream>, S>,
-    peer: &Peer,
-    grace: Duration,
-    stop: &CancellationToken,
-) {
+async fn switch<S>(parts: http1::Parts<TokioIo<Stream>, S>, peer: &Peer, stop: &CancellationToken) {
     let mut stream = parts.io.into_inner();
     let Some(tunnel) = peer.line.take_tunnel() else {
         // Nobody agreed: it ends as others do, which hyper leaves to us then.
         let _ended = poll_fn(|context| Pin::new(&mut stream).poll_shutdown(context)).await;
         return;
     };
+    // It may be silent for long, and is not idle.
+    peer.line.enter(Phase::Busy);
     let (mut socket, ahead, _) = stream.into_parts();
     let early = joined(parts.read_buf, &ahead);
+    let grace = tunnel.grace;
     let stopped = async {
         stop.cancelled().await;
         tokio::time::sleep(grace).await;

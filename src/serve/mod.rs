@@ -58,19 +58,14 @@ pub struct Settings {
     pub timeouts: ClientTimeouts,
     /// How long a request's head may be, in bytes.
     pub max_head: usize,
-    /// How long what cannot end by itself may go on when told to stop.
-    pub grace: Duration,
 }
 
-impl Settings {
-    /// From a listener's default server, and from `shutdown_timeout`.
-    #[must_use]
-    pub fn new(server: &Server, shutdown_timeout: Duration) -> Self {
+impl From<&Server> for Settings {
+    /// From a listener's default server.
+    fn from(server: &Server) -> Self {
         Self {
             timeouts: server.timeouts,
             max_head: server.max_head,
-            // A little less: the end of a tunnel is told and logged, the end of the process is not.
-            grace: shutdown_timeout - (shutdown_timeout / 10).min(FAREWELL),
         }
     }
 }
@@ -90,11 +85,7 @@ pub fn connection<H: Handler>(
     async move {
         // Borrowed: a copy would be kept for as long as the connection lasts.
         let (line, timeouts) = (&peer.line, &settings.timeouts);
-        line.set_timeouts(
-            timeouts.keepalive.unwrap_or_default(),
-            timeouts.send,
-            timeouts.lingering,
-        );
+        line.set_timeouts(timeouts);
         let _gone = Gone(line);
         let mut cancelled = pin!(stop.cancelled());
         let mut patience = Deadline::default();
@@ -140,7 +131,4 @@ impl Drop for Gone<'_> {
 
 /// How long a connection that is idle when told to stop may still turn out not to be: its client may have
 /// sent a request before it could know. Whoever stops weir does not notice.
-const LAST_CALL: Duration = Duration::from_millis(100);
-
-/// How long before the end of everything a tunnel is ended.
-const FAREWELL: Duration = Duration::from_millis(250);
+pub const LAST_CALL: Duration = Duration::from_millis(100);

@@ -17,8 +17,9 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use super::heads::Heads;
 use super::linger::Linger;
 use super::{Settings, Socket};
-use crate::clock::Deadline;
+use crate::clock::{Deadline, Late, Pace};
 use crate::message::{Peer, Phase};
+use crate::telemetry::{COUNTERS, Slow};
 
 /// A socket with time limits.
 #[derive(Debug)]
@@ -30,7 +31,7 @@ pub(super) struct Stream {
     header_timeout: Duration,
     // For a whole head.
     reading: Deadline,
-    writing: Deadline,
+    writing: Pace,
     watch: Deadline,
     // hyper waits for input, so it will see by itself that the client has gone.
     awaits_input: bool,
@@ -57,7 +58,7 @@ impl Stream {
             peer,
             header_timeout: settings.timeouts.header,
             reading,
-            writing: Deadline::default(),
+            writing: Pace::default(),
             watch: Deadline::default(),
             awaits_input: false,
             interim: Bytes::new(),
@@ -299,9 +300,9 @@ impl AsyncWrite for Stream {
     }
 }
 
-/// Counts what was written, and ends a wait that is longer than `send_timeout`.
+/// Counts what was written, and ends waits that are longer than `send_timeout`, or come to more than that.
 fn limit(
-    deadline: &mut Deadline,
+    pace: &mut Pace,
     peer: &Peer,
     written: Poll<io::Result<usize>>,
     context: &mut Context<'_>,
@@ -309,13 +310,18 @@ fn limit(
     match written {
         Poll::Ready(Ok(bytes)) => {
             peer.line.add_sent(bytes);
-            deadline.clear();
+            pace.moved(bytes, peer.line.send_rate());
             Poll::Ready(Ok(bytes))
         }
         Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
         Poll::Pending => {
-            deadline.start(peer.line.send_timeout());
-            ready!(deadline.poll_passed(context));
+            let line = &peer.line;
+            let late = ready!(pace.poll_late(line.send_timeout(), line.send_rate(), context));
+            if late == Late::Slow {
+                COUNTERS.give_up(Slow::Answer);
+                let (connection, client) = (peer.connection, peer.text());
+                tracing::info!(connection, client, "client takes its answer too slowly");
+            }
             Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
         }
     }

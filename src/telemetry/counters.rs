@@ -30,6 +30,39 @@ struct Cell {
     closed: AtomicU64,
     requests: [AtomicU64; STATUSES.len()],
     refused_heads: [AtomicU64; REFUSALS.len()],
+    refused_proxy_headers: [AtomicU64; PROXY_HEADERS.len()],
+    crowded: [AtomicU64; CROWDS.len()],
+    evicted: AtomicU64,
+    slow: [AtomicU64; SLOW.len()],
+}
+
+/// Why a connection was closed for want of a PROXY header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProxyHeader {
+    /// It ended first.
+    Broken = 0,
+    /// Something else came.
+    Malformed = 1,
+    /// It did not come in time.
+    TimedOut = 2,
+}
+
+/// Which cap a connection was one too many for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Crowd {
+    /// `max_connections`
+    All = 0,
+    /// `max_connections_per_address`
+    Address = 1,
+}
+
+/// What a client was too slow with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Slow {
+    /// Taking its answer.
+    Answer = 0,
+    /// Sending its body.
+    Body = 1,
 }
 
 impl Counters {
@@ -61,6 +94,26 @@ impl Counters {
             .iter()
             .position(|(code, _)| *code == status.as_u16());
         count(&self.mine().refused_heads[refusal.unwrap_or(0)]);
+    }
+
+    /// Counts a connection that did not begin with the PROXY header it has to begin with.
+    pub fn refuse_proxy_header(&self, why: ProxyHeader) {
+        count(&self.mine().refused_proxy_headers[why as usize]);
+    }
+
+    /// Counts a connection that was closed at once because there were enough.
+    pub fn turn_away(&self, crowd: Crowd) {
+        count(&self.mine().crowded[crowd as usize]);
+    }
+
+    /// Counts an idle connection that was closed to make room for another.
+    pub fn evict(&self) {
+        count(&self.mine().evicted);
+    }
+
+    /// Counts a client that was given up because it fell behind its least rate.
+    pub fn give_up(&self, slow: Slow) {
+        count(&self.mine().slow[slow as usize]);
     }
 
     /// Connections accepted so far.
@@ -115,6 +168,40 @@ impl Counters {
                 self.sum(|cell| &cell.refused_heads[refusal]),
             );
         }
+        self.describe_unwelcome(page);
+    }
+
+    fn describe_unwelcome(&self, page: &mut Page) {
+        for (index, reason) in PROXY_HEADERS.iter().enumerate() {
+            page.counter(
+                "weir_proxy_headers_refused_total",
+                "Connections closed because their PROXY header was malformed, late or not whole.",
+                &[("reason", reason)],
+                self.sum(|cell| &cell.refused_proxy_headers[index]),
+            );
+        }
+        for (index, cap) in CROWDS.iter().enumerate() {
+            page.counter(
+                "weir_connections_refused_total",
+                "Connections closed at once because there were as many as allowed.",
+                &[("cap", cap)],
+                self.sum(|cell| &cell.crowded[index]),
+            );
+        }
+        page.counter(
+            "weir_connections_evicted_total",
+            "Idle connections closed to make room for others.",
+            &[],
+            self.sum(|cell| &cell.evicted),
+        );
+        for (index, what) in SLOW.iter().enumerate() {
+            page.counter(
+                "weir_slow_clients_total",
+                "Clients given up because they fell behind the least rate for what they sent or took.",
+                &[("with", what)],
+                self.sum(|cell| &cell.slow[index]),
+            );
+        }
     }
 
     fn mine(&self) -> &Cell {
@@ -152,6 +239,10 @@ impl Cell {
             closed: AtomicU64::new(0),
             requests: [const { AtomicU64::new(0) }; STATUSES.len()],
             refused_heads: [const { AtomicU64::new(0) }; REFUSALS.len()],
+            refused_proxy_headers: [const { AtomicU64::new(0) }; PROXY_HEADERS.len()],
+            crowded: [const { AtomicU64::new(0) }; CROWDS.len()],
+            evicted: AtomicU64::new(0),
+            slow: [const { AtomicU64::new(0) }; SLOW.len()],
         }
     }
 }
@@ -173,6 +264,15 @@ const REFUSALS: [(u16, &str); 5] = [
     (431, "431"),
     (505, "505"),
 ];
+
+/// By [`ProxyHeader`].
+const PROXY_HEADERS: [&str; 3] = ["broken", "malformed", "timeout"];
+
+/// By [`Crowd`], as the configuration calls them.
+const CROWDS: [&str; 2] = ["max_connections", "max_connections_per_address"];
+
+/// By [`Slow`].
+const SLOW: [&str; 2] = ["answer", "body"];
 
 #[cfg(test)]
 mod tests {

@@ -12,7 +12,7 @@ mod stamp;
 mod writer;
 
 pub use access::{AccessLog, Error};
-pub use counters::{COUNTERS, Connection, Counters};
+pub use counters::{COUNTERS, Connection, Counters, Crowd, ProxyHeader, Slow};
 pub use error_log::{Guard, start};
 pub use page::{Number, Page};
 pub use writer::{Destination, Sink, Writer};

@@ -14,9 +14,9 @@ use super::http1::{Cargo, Head, Sending};
 use super::interim::Relay;
 use super::retry::Errand;
 use super::wire::Wire;
-use super::{connect, pool};
+use super::{connect, introduction, pool};
 use crate::clock::{Clock, Millis};
-use crate::config::plan::Forward;
+use crate::config::plan::{Forward, SendProxy};
 use crate::message::headers::Upgrade;
 use crate::message::{Attempt, Exchange};
 
@@ -113,7 +113,8 @@ pub(super) async fn ask(
 
 /// Writes a failure to the log, with what is known of the request it befell.
 pub(super) fn report(error: &Error, upstream: &str, exchange: &Exchange) {
-    let client = exchange.peer.text();
+    error.count();
+    let client = exchange.client().text();
     let server = &*exchange.server().name;
     let (method, uri) = (&exchange.head.method, &exchange.head.uri);
     let request = format_args!("{method} {uri} {:?}", exchange.head.version);
@@ -135,7 +136,7 @@ async fn attempt(
     now: Millis,
 ) -> Result<Answer, Failed> {
     loop {
-        let (wire, over) = connection(backend, over, errand, forward, now)
+        let (wire, over) = connection(backend, over, errand, exchange, forward, now)
             .await
             .map_err(|error| Failed {
                 error,
@@ -213,9 +214,15 @@ async fn connection(
     backend: &Backend,
     over: Over,
     errand: &Errand<'_>,
+    exchange: &Exchange,
     forward: &Forward,
     now: Millis,
 ) -> Result<(Box<Wire>, Over), Error> {
+    if forward.proxy_protocol != SendProxy::Off {
+        let first = introduction::of(exchange, forward.proxy_protocol);
+        let wire = connect::open(backend, forward.connect_timeout, &first).await?;
+        return Ok((wire, Over::Fresh));
+    }
     while over == Over::Kept
         && let Some(wire) = pool::take(backend, now)
     {
@@ -230,7 +237,7 @@ async fn connection(
         backend.count_reused();
         return Ok((wire, Over::Kept));
     }
-    let wire = connect::open(backend, forward.connect_timeout).await?;
+    let wire = connect::open(backend, forward.connect_timeout, &[]).await?;
     Ok((wire, Over::Fresh))
 }
 

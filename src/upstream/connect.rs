@@ -3,15 +3,31 @@
 use std::io;
 use std::time::Duration;
 
+use tokio::io::AsyncWriteExt as _;
 use tokio::net::{TcpStream, UnixStream};
 
 use super::backend::{Address, Backend};
 use super::error::{Error, Stage};
 use super::wire::{Socket, Wire};
 
-/// Connects to a backend.
-pub(super) async fn open(backend: &Backend, timeout: Duration) -> Result<Box<Wire>, Error> {
-    let socket = tokio::time::timeout(timeout, connect(&backend.address))
+/// Connects to a backend and says `first`, if anything.
+pub(super) async fn open(
+    backend: &Backend,
+    timeout: Duration,
+    first: &[u8],
+) -> Result<Box<Wire>, Error> {
+    let connecting = async {
+        let mut socket = connect(&backend.address).await?;
+        match &mut socket {
+            _ if first.is_empty() => {}
+            Socket::Tcp(socket) => socket.write_all(first).await?,
+            Socket::Unix(socket) => socket.write_all(first).await?,
+            #[cfg(test)]
+            Socket::Test(socket) => socket.write_all(first).await?,
+        }
+        Ok(socket)
+    };
+    let socket = tokio::time::timeout(timeout, connecting)
         .await
         .map_err(|_| Error::Timeout(Stage::Connect))?
         .map_err(Error::Connect)?;

@@ -7,6 +7,7 @@ use std::fmt;
 use std::io;
 
 use crate::message::upload;
+use crate::telemetry::{COUNTERS, Slow};
 
 /// Why there is no answer, or not all of it.
 #[derive(Debug, thiserror::Error)]
@@ -97,6 +98,13 @@ impl Error {
         source
             .raw_os_error()
             .is_some_and(|code| EXHAUSTED.contains(&code))
+    }
+
+    /// Counts a client that was given up because it was too slow.
+    pub(super) fn count(&self) {
+        if let Self::Client(upload::Error::Slow) = self {
+            COUNTERS.give_up(Slow::Body);
+        }
     }
 
     /// What the client did, where the failure was its own.

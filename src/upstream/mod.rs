@@ -21,6 +21,7 @@ mod framing;
 pub mod fuzzing;
 mod http1;
 mod interim;
+mod introduction;
 mod pool;
 mod retry;
 mod switched;
@@ -131,8 +132,9 @@ impl Upstream {
             match tried {
                 Ok(answer) if !moves_on => {
                     self.balance.succeeded(&pick);
-                    let peer = &exchange.peer;
-                    return Ok(Download::begin(answer, pick.lease, forward, clock, peer));
+                    return Ok(Download::begin(
+                        answer, pick.lease, forward, clock, exchange,
+                    ));
                 }
                 Ok(_) if failure.is_fault() => self.blame(&pick, now),
                 Ok(_) => self.balance.succeeded(&pick),

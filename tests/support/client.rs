@@ -116,7 +116,11 @@ impl Client {
 
     /// At most `most` bytes of a body whose head was read with [`Client::head`].
     pub(crate) fn some(&mut self, most: usize) -> Vec<u8> {
-        self.reader.some(most).expect("more of the body")
+        self.try_some(most).expect("more of the body")
+    }
+
+    pub(crate) fn try_some(&mut self, most: usize) -> io::Result<Vec<u8>> {
+        self.reader.some(most)
     }
 
     /// Whether the server closes without another byte.

@@ -86,3 +86,24 @@ fn a_thousand_tunnels_leave_nothing_behind() {
             == MANY
     });
 }
+
+/// A silent tunnel is in use; whoever makes room for others is a connection between two requests.
+#[test]
+fn a_tunnel_does_not_make_room_for_others() {
+    let far = Far::start();
+    let weir = before(far.address(), "max_connections: 2", "");
+    let mut tunnel = ask(&weir, "/echo", "x");
+    tunnel.head();
+    assert_eq!(read(&mut tunnel, 1), "x");
+    for _ in 0..3 {
+        let mut other = Client::connect(weir.address());
+        other.get("/ok");
+        assert_eq!(other.response().text(), "ok");
+        let mut another = Client::connect(weir.address());
+        another.get("/ok");
+        assert_eq!(another.response().text(), "ok");
+        assert!(other.is_closed());
+    }
+    tunnel.send("y");
+    assert_eq!(read(&mut tunnel, 1), "y");
+}

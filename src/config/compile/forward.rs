@@ -7,12 +7,12 @@ use http::{HeaderName, HeaderValue, StatusCode, header};
 
 use super::sites::Levels;
 use super::templates::When;
-use super::{Compiler, Found};
+use super::{Compiler, Found, client};
 use crate::config::decode::{Named, Spanned, Text, mistaken};
 use crate::config::near;
 use crate::config::plan::{
-    Address, Forward, NextUpstream, Part, PathRule, SetHeader, Template, Tries, Underscores,
-    Upgrades, Variable, Via,
+    Address, Forward, NextUpstream, Part, PathRule, SendProxy, SetHeader, Template, Tries,
+    Underscores, Upgrades, Variable, Via,
 };
 use crate::config::report::Complaint;
 use crate::config::units;
@@ -80,6 +80,9 @@ impl Compiler<'_> {
                 Some(flag) if flag.value.0 => Underscores::Keep,
                 _ => Underscores::Drop,
             },
+            proxy_protocol: levels
+                .find(|settings| &settings.proxy_protocol)
+                .map_or(SendProxy::Off, |given| given.value.0),
             connect_timeout: self.some_time(levels.find(|s| &s.proxy_connect_timeout), 60),
             send_timeout: self.some_time(levels.find(|s| &s.proxy_send_timeout), 60),
             read_timeout: self.some_time(levels.find(|s| &s.proxy_read_timeout), 60),
@@ -211,7 +214,6 @@ impl Compiler<'_> {
     fn set_headers(&mut self, levels: Levels<'_>) -> Vec<SetHeader> {
         let mut headers: Vec<SetHeader> = [
             ("host", Variable::ProxyHost),
-            ("x-forwarded-for", Variable::ProxyAddXForwardedFor),
             ("x-forwarded-proto", Variable::Scheme),
             ("x-forwarded-host", Variable::Http(header::HOST)),
         ]
@@ -221,6 +223,7 @@ impl Compiler<'_> {
             value: Template::variable(variable),
         })
         .collect();
+        headers.extend(client::headers(levels));
         let own = levels.find(|settings| &settings.proxy_set_header);
         for header in own.map_or_else(Vec::new, |own| self.own_headers(&own.value)) {
             match headers.iter_mut().find(|known| known.name == header.name) {

@@ -5,6 +5,7 @@
 
 mod access;
 mod answers;
+mod client;
 mod forward;
 mod geo;
 mod limits;
@@ -55,6 +56,7 @@ pub(super) fn compile(config: &Config, report: &mut Report) -> Plan {
             .map_or(Duration::from_secs(30), |time| time.0),
         log: compiler.log(),
         admin: compiler.admin(),
+        caps: compiler.caps(),
         maps,
         req_zones,
         conn_zones,

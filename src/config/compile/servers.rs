@@ -55,6 +55,7 @@ impl Compiler<'_> {
                 listener.default_server = first.copied().unwrap_or(0);
             }
         }
+        self.warn_of_no_proxy_header(&gathered.listeners);
         (servers, gathered.listeners)
     }
 
@@ -91,6 +92,7 @@ impl Compiler<'_> {
         for (address, span, marked) in addresses {
             self.join(index, server, gathered, address, span, marked);
         }
+        begin_with_proxy_header(&server.value, &mut gathered.listeners);
     }
 
     /// Makes a server one of those behind an address.
@@ -110,6 +112,7 @@ impl Compiler<'_> {
         let at = known.unwrap_or_else(|| {
             gathered.listeners.push(Listener {
                 address,
+                proxy_protocol: false,
                 servers: Vec::new(),
                 default_server: index,
             });
@@ -190,6 +193,7 @@ impl Compiler<'_> {
         let header = self.some_time(header, 60);
         let outer = [&server.settings, &config.settings];
         let timeouts = self.client_timeouts(Levels(&outer), header);
+        self.check_real_ip(Levels(&outer));
         let own = Does {
             pass: &server.proxy_pass,
             answer: &server.r#return,
@@ -202,6 +206,7 @@ impl Compiler<'_> {
                 .into(),
             names,
             timeouts,
+            real_ip: self.real_ip(Levels(&outer)),
             max_head: self.max_head(connection),
             locations,
             fallback: self.site(Levels(&outer), own, None, timeouts),
@@ -239,7 +244,11 @@ impl Compiler<'_> {
                 }
                 (own, None)
             };
-            let site = self.site(Levels(&inner), does, rule, timeouts);
+            let mut site = self.site(Levels(&inner), does, rule, timeouts);
+            if location.value.settings.real_ip.get().is_some() {
+                self.check_real_ip(Levels(&inner));
+                site.real_ip = self.real_ip(Levels(&inner));
+            }
             locations.extend(given.map(|path| Location { path, site }));
         }
         locations
@@ -280,6 +289,20 @@ impl Compiler<'_> {
             );
         }
         usize::try_from(bytes).unwrap_or(usize::MAX)
+    }
+}
+
+/// One server that says `proxy_protocol` of an address says it for all, as in nginx: the header comes before anybody
+/// knows which server is meant.
+fn begin_with_proxy_header(server: &model::Server, listeners: &mut [Listener]) {
+    let entries = server.listen.value().map_or(&[][..], |list| &list.0);
+    for entry in entries {
+        let entry = &entry.value.0;
+        let said = entry.proxy_protocol.value().is_some_and(|flag| flag.0);
+        let address = entry.address.value().filter(|_| said);
+        for listener in listeners.iter_mut() {
+            listener.proxy_protocol |= address.is_some_and(|it| it.0 == listener.address);
+        }
     }
 }
 

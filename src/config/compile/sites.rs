@@ -47,6 +47,9 @@ impl Does<'_> {
 /// nginx's default of `client_max_body_size`.
 const MAX_BODY: u64 = 1 << 20;
 
+/// Bytes a second that a client keeps up with whatever it is connected by.
+const MIN_RATE: u64 = 100;
+
 impl Compiler<'_> {
     /// What holds where `levels` do and `does` is done, under this path (`None` for a server's own).
     pub(super) fn site(
@@ -88,6 +91,7 @@ impl Compiler<'_> {
                 .map(|given| given.value.0)
                 .unwrap_or_default(),
             access: access::compile(levels),
+            real_ip: None,
             max_body: match levels
                 .find(|s| &s.client_max_body_size)
                 .map(|size| size.value.0)
@@ -110,15 +114,19 @@ impl Compiler<'_> {
         let time = |given: Option<&Spanned<model::Time>>, default| {
             given.map_or_else(|| Duration::from_secs(default), |given| given.value.0)
         };
+        let rate =
+            |given: Option<&Spanned<model::Size>>| given.map_or(MIN_RATE, |given| given.value.0);
         ClientTimeouts {
             header,
             body: self.some_time(levels.find(|s| &s.client_body_timeout), 60),
+            body_min_rate: rate(levels.find(|s| &s.client_body_min_rate)),
             keepalive: Some(time(levels.find(|s| &s.keepalive_timeout), 75))
                 .filter(|time| !time.is_zero()),
             keepalive_requests: levels
                 .find(|s| &s.keepalive_requests)
                 .map_or(1000, |most| most.value.0),
             send: self.some_time(levels.find(|s| &s.send_timeout), 60),
+            send_min_rate: rate(levels.find(|s| &s.send_min_rate)),
             lingering: time(levels.find(|s| &s.lingering_timeout), 5),
         }
     }

@@ -133,17 +133,19 @@ fn headers_of_our_own_stand_under_those_of_the_user() {
         names(site),
         [
             "host",
-            "x-forwarded-for",
             "x-forwarded-proto",
             "x-forwarded-host",
+            "x-forwarded-for",
+            "x-real-ip",
+            "forwarded",
             "x-tag"
         ]
     );
     let headers = &forward(site).set_headers;
     assert_eq!(headers[0].value.as_variable(), Some(&Variable::Host));
-    assert_eq!(headers[1].value.as_literal(), Some(""));
+    assert_eq!(headers[3].value.as_literal(), Some(""));
     assert_eq!(
-        headers[4].value.parts[..],
+        headers[6].value.parts[..],
         [Part::Text("a-".into()), Part::Variable(Variable::Uri)]
     );
     let inner = location(&plan, 0);

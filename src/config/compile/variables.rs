@@ -2,7 +2,7 @@
 
 use http::HeaderName;
 
-use crate::config::plan::Variable;
+use crate::config::plan::{Tlv, Variable};
 
 /// Variables with a fixed name.
 const FIXED: &[(&str, Variable)] = &[
@@ -24,7 +24,19 @@ const FIXED: &[(&str, Variable)] = &[
     ("pid", Variable::Pid),
     ("proxy_add_x_forwarded_for", Variable::ProxyAddXForwardedFor),
     ("proxy_host", Variable::ProxyHost),
+    ("proxy_protocol_addr", Variable::ProxyProtocolAddr),
+    ("proxy_protocol_port", Variable::ProxyProtocolPort),
+    (
+        "proxy_protocol_server_addr",
+        Variable::ProxyProtocolServerAddr,
+    ),
+    (
+        "proxy_protocol_server_port",
+        Variable::ProxyProtocolServerPort,
+    ),
     ("query_string", Variable::Args),
+    ("realip_remote_addr", Variable::RealipRemoteAddr),
+    ("realip_remote_port", Variable::RealipRemotePort),
     ("remote_addr", Variable::RemoteAddr),
     ("remote_port", Variable::RemotePort),
     ("remote_user", Variable::RemoteUser),
@@ -69,12 +81,39 @@ pub(super) fn find(name: &str) -> Option<Variable> {
     if let Some(argument) = name.strip_prefix("arg_") {
         return (!argument.is_empty()).then(|| Variable::Arg(argument.to_ascii_lowercase().into()));
     }
+    if let Some(tlv) = name.strip_prefix("proxy_protocol_tlv_") {
+        return tlv_type(tlv).map(Variable::ProxyProtocolTlv);
+    }
     let cookie = name.strip_prefix("cookie_")?;
     (!cookie.is_empty()).then(|| Variable::Cookie(cookie.into()))
 }
 
 fn header_name(name: &str) -> Option<HeaderName> {
     HeaderName::try_from(name.replace('_', "-")).ok()
+}
+
+/// nginx's names for the pieces of a PROXY header; `0xNN` for those without one.
+fn tlv_type(name: &str) -> Option<Tlv> {
+    let number = |name: &str| u8::from_str_radix(name.strip_prefix("0x")?, 16).ok();
+    let Some(inside) = name.strip_prefix("ssl_") else {
+        return Some(Tlv::Plain(match name {
+            "alpn" => 0x01,
+            "authority" => 0x02,
+            "unique_id" => 0x05,
+            "ssl" => 0x20,
+            "netns" => 0x30,
+            name => number(name)?,
+        }));
+    };
+    Some(Tlv::Ssl(match inside {
+        "verify" => return Some(Tlv::SslVerify),
+        "version" => 0x21,
+        "cn" => 0x22,
+        "cipher" => 0x23,
+        "sig_alg" => 0x24,
+        "key_alg" => 0x25,
+        name => number(name)?,
+    }))
 }
 
 /// Whether it is not known before the answer is.
@@ -111,5 +150,17 @@ mod tests {
         assert_eq!(find("http_"), None);
         assert_eq!(find("arg_"), None);
         assert_eq!(find("nothing"), None);
+        let tlv = |name: &str| match find(&format!("proxy_protocol_tlv_{name}")) {
+            Some(Variable::ProxyProtocolTlv(tlv)) => Some(tlv),
+            _ => None,
+        };
+        assert_eq!(tlv("authority"), Some(Tlv::Plain(2)));
+        assert_eq!(tlv("0xEa"), Some(Tlv::Plain(0xea)));
+        assert_eq!(tlv("ssl_cn"), Some(Tlv::Ssl(0x22)));
+        assert_eq!(tlv("ssl_verify"), Some(Tlv::SslVerify));
+        assert_eq!(tlv("ssl_0x26"), Some(Tlv::Ssl(0x26)));
+        for wrong in ["", "0x", "0x100", "cn", "ssl_", "ssl_alpn"] {
+            assert_eq!(tlv(wrong), None, "{wrong}");
+        }
     }
 }

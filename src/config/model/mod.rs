@@ -4,6 +4,7 @@
 //! `config::compile`. The doc comments are what `weir schema` tells editors.
 
 mod access;
+mod client;
 mod limits;
 mod maps;
 mod server;
@@ -13,6 +14,7 @@ mod upstream;
 mod values;
 
 pub use access::Access;
+pub use client::{Connections, ProxyProtocol, RealIp};
 pub use limits::{ConnRule, ConnZone, Override, Queue, ReqRule, ReqZone};
 pub use maps::Map;
 pub use server::{Listen, Location, Return, ReturnParts, Server};
@@ -40,6 +42,7 @@ pub(super) fn homes(key: &str) -> Option<String> {
         ("in a limit_req rule", ReqRule::keys()),
         ("in a limit_conn rule", ConnRule::keys()),
         ("in a map", Map::keys()),
+        ("in `real_ip`", RealIp::keys()),
     ];
     let homes: Vec<_> = places
         .into_iter()

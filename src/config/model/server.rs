@@ -37,8 +37,8 @@ record! {
         address: Needed<ListenAddress>,
         /// Not supported by this version, but for `false`.
         tls: Field<NotYet>,
-        /// Not supported by this version, but for `false`.
-        proxy_protocol: Field<NotYet>,
+        /// Every connection begins with a PROXY header, version 1 or 2; `real_ip` says whether it is believed. Default: false.
+        proxy_protocol: Field<Flag>,
         /// This server answers for hosts that nobody claims on this address. Default: false.
         default_server: Field<Flag>,
     }

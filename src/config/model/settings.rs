@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 
 use super::access::Access;
+use super::client::{ProxyProtocol, RealIp};
 use super::limits::{ConnRule, ReqRule};
 use super::values::{Flag, LimitHeaders, LimitStatus, LogLevel, Requests, Size, Time, Tries};
 use crate::config::decode::{
@@ -40,20 +41,28 @@ record! {
         allow: Field<List<Access>>,
         /// Who may not come in. Of `allow` and `deny` the longest prefix holds.
         deny: Field<List<Access>>,
+        /// Whose word is taken for the client's address. Each of its keys is inherited by itself.
+        real_ip: Field<RealIp>,
         /// The largest request body; 0 for no limit. Default: 1m.
         client_max_body_size: Field<Size>,
         /// How long a client may take between two pieces of its body. Default: 60s.
         client_body_timeout: Field<Time>,
+        /// How many bytes a second a client's body has to come with, on average over client_body_timeout; 0 for any speed. Default: 100.
+        client_body_min_rate: Field<Size>,
         /// How long a connection may idle between requests; 0 closes it after each. Default: 75s.
         keepalive_timeout: Field<Time>,
         /// How many requests a connection carries. Default: 1000.
         keepalive_requests: Field<Requests>,
         /// How long a client may take between two pieces of the answer. Default: 60s.
         send_timeout: Field<Time>,
+        /// How many bytes a second of the answer a client has to take, on average over send_timeout; 0 for any speed. Default: 100.
+        send_min_rate: Field<Size>,
         /// How long to wait for more of what a client sends after its answer, before closing. Default: 5s.
         lingering_timeout: Field<Time>,
         /// Headers to send on, in place of the client's; an empty value removes one. An inner mapping takes the place of an outer one.
         proxy_set_header: Field<Named<Text>>,
+        /// Whether upstreams are told the client's address by a PROXY header: on or v1, v2, or off. Each request then has a connection of its own. Default: off.
+        proxy_protocol: Field<ProxyProtocol>,
         /// How long connecting to an upstream may take. Default: 60s.
         proxy_connect_timeout: Field<Time>,
         /// How long an upstream may take between two pieces of the request. Default: 60s.

@@ -1,5 +1,6 @@
 //! The file as a whole.
 
+use super::client::Connections;
 use super::limits::{ConnZone, ReqZone};
 use super::maps::Map;
 use super::server::Server;
@@ -19,8 +20,10 @@ record! {
         log: Field<Log>,
         /// The listener for metrics and whoever looks in from outside. Default: none; `admin: {}` for one on 127.0.0.1:9900.
         admin: Field<Admin>,
-        /// Not supported by this version.
-        real_ip: Field<Unsupported>,
+        /// How many client connections may be open at once, in all. Default: no limit but the system's.
+        max_connections: Field<Connections>,
+        /// How many of them may come from one address, or from one /64 of IPv6. Default: no limit.
+        max_connections_per_address: Field<Connections>,
         /// Variables made from others, nginx's `map` and `geo`; the names begin with `$`.
         maps: Field<Named<Map>>,
         /// Not supported by this version.

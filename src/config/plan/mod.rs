@@ -3,6 +3,7 @@
 //! A plan can only be made by `config::compile`, which refuses what does not fit, so the rooms
 //! above never meet an unknown zone or a rate of nothing. They refer to each other by index.
 
+mod client;
 mod limit;
 mod map;
 mod names;
@@ -14,6 +15,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+pub use client::{Caps, RealIp, RealIpHeader, SendProxy};
 pub use limit::{
     ConnRule, ConnZone, Delay, DryRun, Excess, LimitHeaders, LogLevel, OnEmptyKey, Override,
     OverrideKey, Queue, Rate, ReqRule, ReqZone,
@@ -24,7 +26,7 @@ pub use site::{
     Access, Action, ClientTimeouts, Forward, Network, NextUpstream, Return, ReturnBody, SetHeader,
     Site, Tries, Underscores, Upgrades, Via,
 };
-pub use template::{Part, Template, Variable};
+pub use template::{Part, Template, Tlv, Variable};
 pub use upstream::{Address, Balance, Upstream, UpstreamServer};
 
 /// Everything that runs.
@@ -38,6 +40,8 @@ pub struct Plan {
     pub log: Log,
     /// The listener for those who look in from outside.
     pub admin: Option<Admin>,
+    /// How many client connections may be open.
+    pub caps: Caps,
     /// `maps`: [`Variable::Map`] is an index into this.
     pub maps: Vec<Map>,
     /// `limit_req_zones`: [`ReqRule::zone`] is an index into this.
@@ -104,6 +108,8 @@ pub struct Admin {
 pub struct Listener {
     /// Where.
     pub address: Listen,
+    /// Whether every connection begins with a PROXY header.
+    pub proxy_protocol: bool,
     /// Those that name this address, in the file's order.
     pub servers: Vec<usize>,
     /// The one for a host nobody claims: the server marked `default_server`, else one without a name, else the first.
@@ -128,6 +134,8 @@ pub struct Server {
     pub names: Vec<ServerName>,
     /// Connection-level settings, in force from the moment the server is known (the listener's default server before).
     pub timeouts: ClientTimeouts,
+    /// `real_ip`
+    pub real_ip: Option<RealIp>,
     /// Largest request head, `large_client_header_buffers` multiplied out.
     pub max_head: usize,
     /// Its locations in the file's order.

@@ -1,12 +1,13 @@
 //! What holds at one location, everything inherited already filled in.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use http::{HeaderName, StatusCode};
 use ipnet::IpNet;
 
-use super::{ConnRule, DryRun, LimitHeaders, LogLevel, ReqRule, Template};
+use super::{ConnRule, DryRun, LimitHeaders, LogLevel, RealIp, ReqRule, SendProxy, Template};
 
 /// What holds at one location.
 #[derive(Debug, Clone)]
@@ -31,6 +32,8 @@ pub struct Site {
     pub limit_headers: LimitHeaders,
     /// `allow` and `deny`.
     pub access: Access,
+    /// `real_ip`, where the location has one of its own: asked when the server's has said nothing.
+    pub real_ip: Option<RealIp>,
     /// `client_max_body_size`; `None` for no limit (written 0).
     pub max_body: Option<u64>,
     /// Timeouts towards the client.
@@ -46,12 +49,16 @@ pub struct ClientTimeouts {
     pub header: Duration,
     /// `client_body_timeout`: between two reads of the body.
     pub body: Duration,
+    /// `client_body_min_rate`: bytes a second; 0 for any speed.
+    pub body_min_rate: u64,
     /// `keepalive_timeout`: between requests; `None` closes after each (written 0).
     pub keepalive: Option<Duration>,
     /// `keepalive_requests`: how many a connection carries.
     pub keepalive_requests: u64,
     /// `send_timeout`: between two writes.
     pub send: Duration,
+    /// `send_min_rate`: bytes a second; 0 for any speed.
+    pub send_min_rate: u64,
     /// `lingering_timeout`: how long to wait for more of what a client sends after its answer, before closing.
     pub lingering: Duration,
 }
@@ -72,6 +79,18 @@ pub enum Network {
     Ip(IpNet),
     /// Those on a unix socket.
     Unix,
+}
+
+impl Network {
+    /// Whether somebody with this address is one of them; `None` is on a unix socket.
+    #[must_use]
+    pub fn contains(&self, address: Option<IpAddr>) -> bool {
+        match (self, address) {
+            (Self::Ip(network), Some(address)) => network.contains(&address),
+            (Self::Unix, None) => true,
+            (Self::Ip(_), None) | (Self::Unix, Some(_)) => false,
+        }
+    }
 }
 
 /// What is done with a request.
@@ -130,6 +149,8 @@ pub struct Forward {
     pub upgrades: Upgrades,
     /// `underscores_in_headers`
     pub underscores: Underscores,
+    /// `proxy_protocol`
+    pub proxy_protocol: SendProxy,
     /// `proxy_connect_timeout`
     pub connect_timeout: Duration,
     /// `proxy_send_timeout`

@@ -61,8 +61,25 @@ pub enum Variable {
     Pid,
     /// `$proxy_add_x_forwarded_for`: the client's X-Forwarded-For with its address appended.
     ProxyAddXForwardedFor,
+    /// `X-Forwarded-For` as it is sent on by default: `$proxy_add_x_forwarded_for` from a proxy that is believed, else
+    /// `$remote_addr`. Has no name of its own.
+    ForwardedFor,
     /// `$proxy_host`: name and port of the upstream as `proxy_pass` wrote them.
     ProxyHost,
+    /// `$proxy_protocol_addr`: the client's address in the PROXY header.
+    ProxyProtocolAddr,
+    /// `$proxy_protocol_port`
+    ProxyProtocolPort,
+    /// `$proxy_protocol_server_addr`: the address the client connected to, in the PROXY header.
+    ProxyProtocolServerAddr,
+    /// `$proxy_protocol_server_port`
+    ProxyProtocolServerPort,
+    /// `$proxy_protocol_tlv_NAME`
+    ProxyProtocolTlv(Tlv),
+    /// `$realip_remote_addr`: the connection's own other end, whoever the client is.
+    RealipRemoteAddr,
+    /// `$realip_remote_port`
+    RealipRemotePort,
     /// `$remote_addr`
     RemoteAddr,
     /// `$remote_port`
@@ -109,8 +126,21 @@ pub enum Variable {
     UpstreamResponseTime,
     /// `$upstream_status`
     UpstreamStatus,
+    /// A header field of a proxy that is believed; nothing from anybody else. Has no name of its own.
+    Trusted(HeaderName),
     /// `$uri`, `$document_uri`: the path, decoded and normalised.
     Uri,
+}
+
+/// A piece of a PROXY header of version 2, by its type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tlv {
+    /// One of the header's own.
+    Plain(u8),
+    /// One inside that of TLS.
+    Ssl(u8),
+    /// What came of verifying the client's certificate: 0 is well.
+    SslVerify,
 }
 
 impl Template {

@@ -53,7 +53,8 @@ pub fn write_request(
         out.extend_from_slice(b"te: trailers\r\nconnection: te\r\n");
     }
     for set in &forward.set_headers {
-        if !frames_body(&set.name) {
+        let removed = set.value.parts.is_empty();
+        if !removed && !frames_body(&set.name) {
             write_set(&set.name, &set.value, exchange, out);
         }
     }

@@ -15,6 +15,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::{Ending, Tail, Tunnel};
+use crate::clock::Least;
+use crate::config::plan::ClientTimeouts;
 
 /// The state of one client connection.
 #[derive(Debug)]
@@ -22,6 +24,7 @@ pub struct Line {
     phase: AtomicU8,
     keepalive_millis: AtomicU64,
     send_millis: AtomicU64,
+    send_rate: AtomicU64,
     lingering_millis: AtomicU64,
     received: AtomicU64,
     sent: AtomicU64,
@@ -64,6 +67,7 @@ impl Line {
             phase: AtomicU8::new(Phase::Head as u8),
             keepalive_millis: AtomicU64::new(75_000),
             send_millis: AtomicU64::new(60_000),
+            send_rate: AtomicU64::new(0),
             lingering_millis: AtomicU64::new(5_000),
             received: AtomicU64::new(0),
             sent: AtomicU64::new(0),
@@ -100,12 +104,16 @@ impl Line {
     }
 
     /// Sets the timeouts that hold from now on.
-    pub fn set_timeouts(&self, keepalive: Duration, send: Duration, lingering: Duration) {
-        self.keepalive_millis
-            .store(millis(keepalive), Ordering::Relaxed);
-        self.send_millis.store(millis(send), Ordering::Relaxed);
-        self.lingering_millis
-            .store(millis(lingering), Ordering::Relaxed);
+    pub fn set_timeouts(&self, timeouts: &ClientTimeouts) {
+        let set = |cell: &AtomicU64, time| cell.store(millis(time), Ordering::Relaxed);
+        set(
+            &self.keepalive_millis,
+            timeouts.keepalive.unwrap_or_default(),
+        );
+        set(&self.send_millis, timeouts.send);
+        set(&self.lingering_millis, timeouts.lingering);
+        self.send_rate
+            .store(timeouts.send_min_rate, Ordering::Relaxed);
     }
 
     /// How long the next request may be waited for.
@@ -116,6 +124,11 @@ impl Line {
     /// How long the client may take to accept more.
     pub fn send_timeout(&self) -> Duration {
         Duration::from_millis(self.send_millis.load(Ordering::Relaxed))
+    }
+
+    /// How fast the client has to accept more, on average.
+    pub fn send_rate(&self) -> Least {
+        Least(self.send_rate.load(Ordering::Relaxed))
     }
 
     /// How long more of what the client sends is awaited after the answer.
@@ -328,7 +341,7 @@ impl Line {
         }
     }
 
-    fn wake(&self) {
+    pub(super) fn wake(&self) {
         if let Some(waker) = &*self.waker.lock() {
             waker.wake_by_ref();
         }

@@ -1,9 +1,11 @@
 //! Variables of the connection and the machine it ends at.
 
+use std::fmt;
 use std::sync::LazyLock;
 
 use super::{shown, text};
-use crate::message::{Exchange, Peer, Remote};
+use crate::config::plan::Tlv;
+use crate::message::{Client, Exchange, Peer, Proxied};
 
 /// `$bytes_sent`
 pub(super) fn bytes_sent(exchange: &Exchange) -> u64 {
@@ -11,11 +13,30 @@ pub(super) fn bytes_sent(exchange: &Exchange) -> u64 {
     sent.saturating_sub(exchange.sent_before)
 }
 
-/// `$remote_port`: known to be none on a unix socket.
-pub(super) fn remote_port(peer: &Peer, out: &mut Vec<u8>) -> bool {
-    match peer.remote {
-        Remote::Ip(address) => shown(out, address.port()),
-        Remote::Unix => true,
+/// `$remote_port`, `$realip_remote_port`: known to be none on a unix socket, and where a proxy named none.
+pub(super) fn port(client: &Client, out: &mut Vec<u8>) -> bool {
+    client.port().is_none_or(|port| shown(out, port))
+}
+
+/// `$proxy_protocol_addr` and its like.
+pub(super) fn proxied<T: fmt::Display>(
+    exchange: &Exchange,
+    pick: impl Fn(&Proxied) -> T,
+    out: &mut Vec<u8>,
+) -> bool {
+    let proxied = exchange.peer.proxied();
+    proxied.is_some_and(|proxied| shown(out, pick(proxied)))
+}
+
+/// `$proxy_protocol_tlv_NAME`
+pub(super) fn tlv(exchange: &Exchange, tlv: Tlv, out: &mut Vec<u8>) -> bool {
+    let Some(proxied) = exchange.peer.proxied() else {
+        return false;
+    };
+    match tlv {
+        Tlv::Plain(kind) => proxied.tlv(kind).is_some_and(|value| text(out, value)),
+        Tlv::Ssl(kind) => proxied.ssl_tlv(kind).is_some_and(|value| text(out, value)),
+        Tlv::SslVerify => proxied.ssl_verify().is_some_and(|it| shown(out, it)),
     }
 }
 

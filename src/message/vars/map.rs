@@ -24,7 +24,7 @@ pub(super) fn append(index: usize, exchange: &Exchange, out: &mut Vec<u8>) -> bo
 
 fn find_network<'a>(geo: &'a Geo, source: &Template, exchange: &Exchange) -> Option<&'a Template> {
     let address = match source.as_variable() {
-        Some(Variable::RemoteAddr | Variable::BinaryRemoteAddr) => exchange.peer.ip(),
+        Some(Variable::RemoteAddr | Variable::BinaryRemoteAddr) => exchange.client().ip(),
         _ => with_buffer(|text| {
             render(source, exchange, text);
             std::str::from_utf8(text)

@@ -107,7 +107,15 @@ pub(super) fn forwarded_for(exchange: &Exchange, out: &mut Vec<u8>) -> bool {
             out.extend_from_slice(b", ");
         }
     }
-    text(out, exchange.peer.text())
+    text(out, exchange.client().as_bytes())
+}
+
+/// The same, with what the other end claims left out unless it is believed.
+pub(super) fn believed_forwarded_for(exchange: &Exchange, out: &mut Vec<u8>) -> bool {
+    if exchange.is_trusted() {
+        return forwarded_for(exchange, out);
+    }
+    text(out, exchange.client().as_bytes())
 }
 
 /// `$remote_user`: the name in a Basic Authorization field, the password unchecked.

@@ -28,8 +28,7 @@ use tokio_util::task::TaskTracker;
 
 use super::{Handler, Settings, connection};
 use crate::clock::Millis;
-use crate::config::plan::ClientTimeouts;
-use crate::message::{Body, Ending, Line, NoAnswer, Peer, Remote, Tail, drain};
+use crate::message::{Body, Ending, Line, NoAnswer, Peer, Remote, Tail, drain, testing};
 
 /// A server with a toy handler.
 struct Rig {
@@ -80,16 +79,8 @@ impl Rig {
 
 fn settings() -> Settings {
     Settings {
-        timeouts: ClientTimeouts {
-            header: Duration::from_secs(60),
-            body: Duration::from_secs(60),
-            keepalive: Some(Duration::from_secs(75)),
-            keepalive_requests: 1000,
-            send: Duration::from_secs(60),
-            lingering: Duration::from_secs(5),
-        },
+        timeouts: testing::timeouts(),
         max_head: 32 * 1024,
-        grace: Duration::from_secs(30),
     }
 }
 

@@ -26,6 +26,7 @@ fn join(room: usize, early: &'static [u8]) -> Joined {
         far: Box::new(theirs),
         idle_timeout: Duration::from_secs(60),
         send_timeout: Duration::from_secs(20),
+        grace: Duration::ZERO,
         tail: Box::new(Ended {
             peer: Arc::clone(&peer),
             endings: Arc::clone(&endings),

@@ -23,8 +23,8 @@ use super::http1::Reading;
 use super::pool;
 use super::switched::Switched;
 use crate::clock::Clock;
-use crate::config::plan::Forward;
-use crate::message::Peer;
+use crate::config::plan::{Forward, SendProxy};
+use crate::message::Exchange;
 
 /// An answer's body.
 #[derive(Debug)]
@@ -59,7 +59,7 @@ impl Download {
         lease: Lease,
         forward: &Forward,
         clock: &Clock,
-        peer: &Arc<Peer>,
+        exchange: &Exchange,
     ) -> Response<Self> {
         let Answer {
             mut head,
@@ -74,7 +74,8 @@ impl Download {
             return head.into_response(Self(Body::Switched(Box::new(switched))));
         }
         let mut reading = std::mem::replace(&mut head.reading, Reading::nothing());
-        let reusable = head.reusable && heard;
+        let shared = forward.proxy_protocol == SendProxy::Off;
+        let reusable = head.reusable && heard && shared;
         if sending.is_none()
             && let Some(bytes) = reading.take_all(&mut wire.read)
         {
@@ -93,7 +94,7 @@ impl Download {
             read_timeout: forward.read_timeout,
             send_timeout: forward.send_timeout,
         };
-        let stream = Stream::new(source, started, clock, Arc::clone(peer));
+        let stream = Stream::new(source, started, clock, exchange.caller());
         head.into_response(Self(Body::Stream(Box::new(stream))))
     }
 

@@ -16,7 +16,7 @@ use http_body::{Body, Frame, SizeHint};
 
 use super::Stopwatch;
 use crate::clock::{Clock, Millis};
-use crate::message::Peer;
+use crate::message::Caller;
 use crate::upstream::backend::Lease;
 use crate::upstream::error::{Error, Stage};
 use crate::upstream::http1::{Piece, Reading, Sending};
@@ -35,7 +35,7 @@ pub(super) struct Stream {
     taken: Option<Duration>,
     stopwatch: Option<Arc<AtomicU64>>,
     clock: Clock,
-    peer: Arc<Peer>,
+    caller: Caller,
 }
 
 /// Where it comes from.
@@ -53,7 +53,7 @@ pub(super) struct Source {
 
 impl Stream {
     /// A body of which this much is known, of an answer asked for at `started`.
-    pub(super) fn new(mut source: Source, started: Millis, clock: &Clock, peer: Arc<Peer>) -> Self {
+    pub(super) fn new(mut source: Source, started: Millis, clock: &Clock, caller: Caller) -> Self {
         if let Some(length) = source.reading.size_hint().exact() {
             source.wire.expect(length);
         }
@@ -65,7 +65,7 @@ impl Stream {
             taken: None,
             stopwatch: None,
             clock: clock.clone(),
-            peer,
+            caller,
         };
         stream.end_if_over();
         stream
@@ -116,8 +116,9 @@ impl Stream {
     /// It ends here, too early.
     fn fail(&mut self, error: Error) -> Error {
         self.stop();
+        error.count();
         if let Some(source) = self.source.take() {
-            let (client, upstream) = (self.peer.text(), &*source.lease.name);
+            let (client, upstream) = (self.caller.text(), &*source.lease.name);
             if let Error::Client(_) = error {
                 tracing::info!(client, upstream, "{error}");
             } else {

@@ -81,8 +81,7 @@ async fn ours(method: Method, pieces: Vec<Vec<u8>>) -> Outcome {
     match called.await {
         Ok(answer) => {
             let lease = road.upstream.backends()[0].lease();
-            let peer = Arc::clone(&road.exchange.peer);
-            let begun = Download::begin(answer, lease, &road.forward, &road.clock, &peer);
+            let begun = Download::begin(answer, lease, &road.forward, &road.clock, &road.exchange);
             Outcome::of(begun).await
         }
         Err(_) => Outcome::Refused,

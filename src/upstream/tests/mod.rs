@@ -8,7 +8,6 @@ mod flow;
 mod origin;
 mod retries;
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -20,6 +19,7 @@ use tokio::io::{AsyncWriteExt, DuplexStream};
 
 use self::origin::Origin;
 use super::*;
+use crate::clock::Least;
 use crate::config::plan::{Balance, NextUpstream, Tries, UpstreamServer, Via};
 use crate::message::testing;
 
@@ -111,7 +111,7 @@ async fn upload(framing: &str, first: &str) -> (Upload, DuplexStream) {
     let head = format!("POST / HTTP/1.1\r\nhost: a\r\n{framing}\r\n\r\n{first}");
     client.write_all(head.as_bytes()).await.unwrap();
     let request: http::Request<hyper::body::Incoming> = request.await.unwrap();
-    let upload = Upload::new(request.into_body(), None, Duration::from_secs(5));
+    let upload = Upload::new(request.into_body(), None, Duration::from_secs(5), Least(0));
     (upload, client)
 }
 
@@ -170,6 +170,7 @@ fn forward() -> plan::Forward {
         via: Via::Off,
         underscores: plan::Underscores::Drop,
         upgrades: plan::Upgrades::On,
+        proxy_protocol: plan::SendProxy::Off,
         connect_timeout: Duration::from_secs(5),
         send_timeout: Duration::from_secs(5),
         read_timeout: Duration::from_secs(5),

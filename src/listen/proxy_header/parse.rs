@@ -1,0 +1,201 @@
+//! What a PROXY header says, as far as it has come.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::str::FromStr;
+
+use crate::message::Proxied;
+
+/// What the bytes at the beginning of a connection are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Found {
+    /// The beginning of a header.
+    Part {
+        /// How long it is at least: so much can be read without reading beyond it.
+        wanted: usize,
+    },
+    /// A header.
+    Whole {
+        /// How long it is.
+        length: usize,
+        /// Whom it names; nobody where the proxy speaks for itself or does not know.
+        says: Option<Proxied>,
+    },
+}
+
+/// What is wrong with a header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Malformed {
+    /// An address or a port that is none, or of another family than was announced.
+    #[error("bad address")]
+    Address,
+    /// A command, a family or a protocol that the specification does not know.
+    #[error("unknown kind")]
+    Kind,
+    /// It begins like neither version.
+    #[error("something else came")]
+    Other,
+    /// Longer than any that is sent.
+    #[error("too long")]
+    TooLong,
+}
+
+/// What version 2 begins with.
+const SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
+
+/// What a line of version 1 begins with.
+const WORD: &[u8; 6] = b"PROXY ";
+
+/// The shortest header: `PROXY UNKNOWN` and the end of the line.
+const LEAST: usize = 15;
+
+/// The longest line of version 1 by the specification, CRLF included.
+const V1_MOST: usize = 107;
+
+/// The longest header of version 2 that is taken, as in nginx. Real ones have a few hundred bytes.
+const V2_MOST: usize = 4096;
+
+/// Version 2 before its addresses.
+const V2_HEAD: usize = 16;
+
+/// Reads as much of a header as there is.
+///
+/// # Errors
+/// As soon as it cannot become one any more.
+pub fn parse(bytes: &[u8]) -> Result<Found, Malformed> {
+    if agrees(bytes, SIGNATURE) {
+        version2(bytes)
+    } else if agrees(bytes, WORD) {
+        version1(bytes)
+    } else {
+        Err(Malformed::Other)
+    }
+}
+
+/// Whether one is the beginning of the other.
+fn agrees(bytes: &[u8], beginning: &[u8]) -> bool {
+    bytes.iter().zip(beginning).all(|(one, other)| one == other)
+}
+
+fn version1(bytes: &[u8]) -> Result<Found, Malformed> {
+    let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else {
+        if bytes.len() >= V1_MOST {
+            return Err(Malformed::TooLong);
+        }
+        let wanted = (bytes.len() + least_left(bytes)?).clamp(LEAST, V1_MOST);
+        return Ok(Found::Part { wanted });
+    };
+    let length = end + 1;
+    if length > V1_MOST {
+        return Err(Malformed::TooLong);
+    }
+    let line = bytes[..end].strip_suffix(b"\r").ok_or(Malformed::Other)?;
+    let line = line.strip_prefix(WORD).ok_or(Malformed::Other)?;
+    let line = std::str::from_utf8(line).map_err(|_| Malformed::Other)?;
+    let mut words = line.split(' ');
+    let says = match words.next() {
+        Some("TCP4") => Some(named::<Ipv4Addr>(words)?),
+        Some("TCP6") => Some(named::<Ipv6Addr>(words)?),
+        Some("UNKNOWN") => None,
+        _ => return Err(Malformed::Kind),
+    };
+    Ok(Found::Whole { length, says })
+}
+
+/// How many bytes a line without an end has to have more.
+fn least_left(line: &[u8]) -> Result<usize, Malformed> {
+    let address = match line.get(WORD.len()..WORD.len() + 5) {
+        None => 0,
+        Some(b"TCP4 ") => "0.0.0.0".len(),
+        Some(b"TCP6 ") => "::".len(),
+        Some(b"UNKNO") => 0,
+        Some(_) => return Err(Malformed::Kind),
+    };
+    let spaces = line.iter().filter(|byte| **byte == b' ').count();
+    let fields = match spaces {
+        2 if address > 0 => " ".len() + address + " 0 0".len(),
+        3 if address > 0 => " 0 0".len(),
+        4 if address > 0 => " 0".len(),
+        _ => 0,
+    };
+    let end = if line.ends_with(b"\r") { 1 } else { 2 };
+    Ok(fields + end)
+}
+
+/// The two ends in a line, both of one family.
+fn named<A: FromStr + Into<IpAddr>>(
+    mut words: std::str::Split<'_, char>,
+) -> Result<Proxied, Malformed> {
+    let mut address = || words.next()?.parse::<A>().ok().map(Into::into);
+    let (from, to) = (address(), address());
+    let mut port = || {
+        let word = words.next()?;
+        let digits = word.bytes().all(|byte| byte.is_ascii_digit());
+        word.parse::<u16>().ok().filter(|_| digits)
+    };
+    let (from_port, to_port) = (port(), port());
+    match (from, to, from_port, to_port, words.next()) {
+        (Some(from), Some(to), Some(from_port), Some(to_port), None) => Ok(Proxied {
+            from: SocketAddr::new(from, from_port),
+            to: SocketAddr::new(to, to_port),
+            tlvs: Box::default(),
+        }),
+        _ => Err(Malformed::Address),
+    }
+}
+
+fn version2(bytes: &[u8]) -> Result<Found, Malformed> {
+    let Some((head, rest)) = bytes.split_first_chunk::<V2_HEAD>() else {
+        // It may still become a line of version 1, of which nothing has come.
+        let wanted = if bytes.is_empty() { LEAST } else { V2_HEAD };
+        return Ok(Found::Part { wanted });
+    };
+    let (command, family) = (head[12], head[13]);
+    let body = usize::from(u16::from_be_bytes([head[14], head[15]]));
+    let length = V2_HEAD + body;
+    let known = matches!(command, LOCAL | PROXY) && family >> 4 <= 3 && family & 0xf <= 2;
+    if !known {
+        return Err(Malformed::Kind);
+    }
+    if length > V2_MOST {
+        return Err(Malformed::TooLong);
+    }
+    let Some(body) = rest.get(..body) else {
+        return Ok(Found::Part { wanted: length });
+    };
+    let says = match (command, family) {
+        (PROXY, TCP4) => Some(binary::<4, Ipv4Addr>(body)?),
+        (PROXY, TCP6) => Some(binary::<16, Ipv6Addr>(body)?),
+        // The proxy itself, a datagram, a unix socket: nobody with an address.
+        _ => None,
+    };
+    Ok(Found::Whole { length, says })
+}
+
+/// Version 2, the proxy speaks for itself.
+const LOCAL: u8 = 0x20;
+/// Version 2, the proxy speaks for a client.
+const PROXY: u8 = 0x21;
+/// Over IPv4 and TCP.
+const TCP4: u8 = 0x11;
+/// Over IPv6 and TCP.
+const TCP6: u8 = 0x21;
+
+fn binary<const N: usize, A: From<[u8; N]> + Into<IpAddr>>(
+    body: &[u8],
+) -> Result<Proxied, Malformed> {
+    let split = || {
+        let (from, rest) = body.split_first_chunk::<N>()?;
+        let (to, rest) = rest.split_first_chunk::<N>()?;
+        let (from_port, rest) = rest.split_first_chunk::<2>()?;
+        let (to_port, tlvs) = rest.split_first_chunk::<2>()?;
+        let end = |address: &[u8; N], port: &[u8; 2]| {
+            SocketAddr::new(A::from(*address).into(), u16::from_be_bytes(*port))
+        };
+        Some(Proxied {
+            from: end(from, from_port),
+            to: end(to, to_port),
+            tlvs: tlvs.into(),
+        })
+    };
+    split().ok_or(Malformed::Address)
+}

@@ -1,0 +1,162 @@
+//! Whose request it is: an address in every form in which it is asked for.
+//!
+//! Made once per connection, so that no request formats an address or builds a key again; and once more for each
+//! client that a trusted proxy names.
+
+use std::io::Write;
+use std::net::{IpAddr, SocketAddr};
+
+/// The other end of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Remote {
+    /// An address; one of IPv4 mapped into IPv6 is kept as IPv4.
+    Ip(SocketAddr),
+    /// Somebody on a unix socket.
+    Unix,
+}
+
+/// Somebody who asks.
+// Text and bytes stand inside: behind a proxy every request may bring somebody else.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Client {
+    remote: Remote,
+    text: Short<LONGEST_TEXT>,
+    binary: Short<16>,
+}
+
+/// The longest address there is, written out.
+const LONGEST_TEXT: usize = "ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255".len();
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Short<const N: usize> {
+    bytes: [u8; N],
+    length: u8,
+}
+
+impl Client {
+    /// Somebody at this end.
+    #[must_use]
+    pub fn new(remote: Remote) -> Self {
+        match remote {
+            Remote::Ip(address) => {
+                let address = SocketAddr::new(address.ip().to_canonical(), address.port());
+                let mut text = Short::default();
+                text.write(format_args!("{}", address.ip()));
+                Self {
+                    remote: Remote::Ip(address),
+                    text,
+                    binary: match address.ip() {
+                        IpAddr::V4(v4) => Short::of(&v4.octets()),
+                        IpAddr::V6(v6) => Short::of(&v6.octets()),
+                    },
+                }
+            }
+            // nginx's text for both variables: all who come over a unix socket share one key.
+            Remote::Unix => Self {
+                remote,
+                text: Short::of(b"unix:"),
+                binary: Short::of(b"unix:"),
+            },
+        }
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn remote(&self) -> Remote {
+        self.remote
+    }
+
+    /// Its address, if it has one.
+    #[must_use]
+    pub fn ip(&self) -> Option<IpAddr> {
+        match self.remote {
+            Remote::Ip(address) => Some(address.ip()),
+            Remote::Unix => None,
+        }
+    }
+
+    /// Its port, where there is one and it is known.
+    #[must_use]
+    pub fn port(&self) -> Option<u16> {
+        match self.remote {
+            Remote::Ip(address) => Some(address.port()).filter(|port| *port != 0),
+            Remote::Unix => None,
+        }
+    }
+
+    /// `$remote_addr`
+    #[must_use]
+    pub fn text(&self) -> &str {
+        std::str::from_utf8(self.as_bytes()).unwrap_or_default()
+    }
+
+    /// The same for those who only pass it on.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        self.text.as_slice()
+    }
+
+    /// `$binary_remote_addr`
+    #[must_use]
+    pub fn binary(&self) -> &[u8] {
+        self.binary.as_slice()
+    }
+}
+
+impl<const N: usize> Short<N> {
+    fn of(bytes: &[u8]) -> Self {
+        let mut short = Self::default();
+        let length = bytes.len().min(N);
+        short.bytes[..length].copy_from_slice(&bytes[..length]);
+        short.length = u8::try_from(length).unwrap_or(0);
+        short
+    }
+
+    /// What does not fit is left out.
+    fn write(&mut self, text: std::fmt::Arguments<'_>) {
+        let mut room = &mut self.bytes[..];
+        let before = room.len();
+        let _all = room.write_fmt(text);
+        self.length = u8::try_from(before - room.len()).unwrap_or(0);
+    }
+
+    fn as_slice(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.length)]
+    }
+}
+
+impl<const N: usize> Default for Short<N> {
+    fn default() -> Self {
+        Self {
+            bytes: [0; N],
+            length: 0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(address: &str) -> Client {
+        Client::new(Remote::Ip(address.parse().unwrap()))
+    }
+
+    #[test]
+    fn an_address_is_written_once_in_every_form() {
+        let v4 = at("192.0.2.7:80");
+        assert_eq!((v4.text(), v4.binary()), ("192.0.2.7", &[192, 0, 2, 7][..]));
+        assert_eq!(v4.port(), Some(80));
+        let v6 = at("[2001:DB8::0:1]:0");
+        assert_eq!((v6.text(), v6.binary().len()), ("2001:db8::1", 16));
+        assert_eq!(v6.port(), None);
+        assert_eq!(at("[::ffff:192.0.2.7]:80"), v4);
+        let longest = at("[1111:2222:3333:4444:5555:6666:7777:8888]:1");
+        assert_eq!(longest.text(), "1111:2222:3333:4444:5555:6666:7777:8888");
+        let unix = Client::new(Remote::Unix);
+        assert_eq!(
+            (unix.text(), unix.binary(), unix.ip()),
+            ("unix:", &b"unix:"[..], None)
+        );
+    }
+}
