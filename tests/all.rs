@@ -6,6 +6,7 @@ mod admin;
 mod clients;
 mod config_cli;
 mod config_errors;
+mod connections;
 mod demo;
 mod failures;
 mod growth;

@@ -138,8 +138,9 @@ impl Gateway {
             listen::Stream::Tcp(stream) => Socket::from(stream),
             listen::Stream::Unix(stream) => Socket::from(stream),
         };
-        let connection = serve::connection(socket, peer, settings, self, stop);
-        seat.hold(pin!(connection)).await;
+        // Pinned where it is made: moved, it would have room twice.
+        let connection = pin!(serve::connection(socket, peer, settings, self, stop));
+        seat.hold(connection).await;
     }
 
     /// Reads a connection's PROXY header and counts it for whom that names; false if it has to end.

@@ -19,6 +19,8 @@ pub trait Tail: std::fmt::Debug + Send {
     fn sent(&mut self, bytes: usize);
     /// So many bytes came from the client, through a tunnel.
     fn received(&mut self, _bytes: usize) {}
+    /// The connection has all of the answer and is about to write it.
+    fn taken(&mut self) {}
     /// The connection it belongs to.
     fn peer(&self) -> &Arc<Peer>;
     /// It is over.
@@ -74,9 +76,12 @@ impl<D: http_body::Body<Error: std::fmt::Debug>> Body<D> {
     }
 
     fn end(&mut self, ending: Ending) {
-        let Some(tail) = self.tail.take() else { return };
+        let Some(mut tail) = self.tail.take() else {
+            return;
+        };
         match ending {
             Ending::Complete => {
+                tail.taken();
                 let peer = Arc::clone(tail.peer());
                 peer.line.finish_when_flushed(tail);
             }

@@ -1,10 +1,12 @@
 //! `location`: `=`, `^~`, `~`, `~*`, prefix, in nginx's order of preference.
 //!
 //! Everything that is told by the path's own bytes is found in one walk along it: the longest prefix, the exact
-//! location, and whether only a slash is missing. Expressions are tried one after the other, as in nginx.
+//! location, and whether only a slash is missing. Expressions are tried one after the other, as in nginx, but only
+//! those that can match a path with this beginning.
 
 use regex::bytes::Regex;
 
+use super::expression::beginning;
 use super::trie::Trie;
 use crate::config::plan::PathRule;
 
@@ -24,6 +26,10 @@ struct Named {
     prefix: Option<Prefix>,
     /// Of the path with one more slash, if there is none of this one.
     slashless: Option<usize>,
+    /// Expressions that match only paths with this beginning.
+    begin_here: Vec<usize>,
+    /// All that can match a path with this beginning; `None` for those of the longest shorter one.
+    candidates: Option<Box<[usize]>>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -51,6 +57,8 @@ impl<T> Locations<T> {
                     continue;
                 }
                 PathRule::Expression(expression) => {
+                    let named = all.paths.entry(&beginning(&expression));
+                    named.begin_here.push(all.expressions.len());
                     all.expressions.push((expression, found));
                     continue;
                 }
@@ -61,6 +69,7 @@ impl<T> Locations<T> {
             named.prefix.get_or_insert(Prefix { found, stops });
         }
         all.note_slashless();
+        all.note_candidates();
         all
     }
 
@@ -87,24 +96,47 @@ impl<T> Locations<T> {
     }
 
     fn index(&self, path: &[u8]) -> Option<usize> {
-        let (mut exact, mut prefix) = (None, None);
+        let (mut exact, mut prefix, mut candidates) = (None, None, None);
         self.paths.walk(path, |named, rest| {
             if rest.is_empty() {
                 exact = named.exact;
             }
             prefix = named.prefix.or(prefix);
+            candidates = named.candidates.as_deref().or(candidates);
         });
         if exact.is_some() {
             return exact;
         }
         if prefix.is_none_or(|prefix| !prefix.stops) {
-            let mut expressions = self.expressions.iter();
+            let mut expressions = candidates
+                .into_iter()
+                .flatten()
+                .map(|at| &self.expressions[*at]);
             if let Some((_, index)) = expressions.find(|(expression, _)| expression.is_match(path))
             {
                 return Some(*index);
             }
         }
         prefix.map(|prefix| prefix.found)
+    }
+
+    /// Adds to the expressions that begin somewhere those that begin before, all in the file's order.
+    fn note_candidates(&mut self) {
+        let mut all: Vec<(Box<[u8]>, Vec<usize>)> = Vec::new();
+        self.paths.each(&mut |path, named: &Named| {
+            if named.begin_here.is_empty() {
+                return;
+            }
+            let mut candidates = Vec::new();
+            self.paths.walk(path, |named, _| {
+                candidates.extend_from_slice(&named.begin_here)
+            });
+            candidates.sort_unstable();
+            all.push((path.into(), candidates));
+        });
+        for (path, candidates) in all {
+            self.paths.entry(&path).candidates = Some(candidates.into());
+        }
     }
 
     /// Remembers every path that a location names with one more slash, and that no location names itself.
@@ -241,6 +273,18 @@ mod tests {
     }
 
     proptest! {
+        /// Leaving expressions out by their beginnings never changes which is found.
+        #[test]
+        fn the_first_expression_that_matches_is_found(
+            expressions in prop::collection::vec(r"(\(\?i\))?\^?[aAb/]{0,4}(\.|[ab]\*|\$)?", 0..12),
+            path in "/[aAb/]{0,6}",
+        ) {
+            let rules: Vec<_> = expressions.iter().map(|text| Regex::new(text).unwrap()).collect();
+            let first = rules.iter().position(|rule| rule.is_match(path.as_bytes()));
+            let all = Locations::build(rules.into_iter().map(PathRule::Expression).zip(0..));
+            prop_assert_eq!(all.find(path.as_bytes()).copied(), first);
+        }
+
         #[test]
         fn the_longest_prefix_is_what_a_plain_search_finds(
             paths in prop::collection::btree_set("/[ab/]{0,6}", 0..40),

@@ -3,6 +3,7 @@
 //! A table is built once from a plan and only read afterwards. It is generic in what it finds, so that it need not
 //! know the rooms that come after it on the road.
 
+mod expression;
 mod host;
 mod location;
 mod trie;

@@ -9,6 +9,7 @@
 use std::sync::LazyLock;
 
 use super::sip::Sip;
+use super::work;
 
 /// The secret of a zone's hashes.
 #[derive(Debug, Clone, Copy)]
@@ -43,16 +44,24 @@ impl Default for Seeds {
 
 impl Seeds {
     pub(super) fn key(&self, bytes: &[u8]) -> Key {
-        let packed = self.pack(bytes);
+        let (packed, hash) = if bytes.len() <= LONGEST_AS_IS {
+            let packed = pack(bytes);
+            (packed, self.0.short(packed.0))
+        } else {
+            let [first, second] = self.0.long(bytes);
+            let kind = u64::from(HASHED) << 56;
+            (Packed([first, second | kind]), first)
+        };
         Key {
             packed,
-            hash: self.hash(packed),
+            hash,
             slot: Key::NOWHERE,
         }
     }
 
     /// Where to look for it; can be had again from what is stored, because a growing table has to.
     pub(super) fn hash(&self, packed: Packed) -> u64 {
+        work::count(1);
         let Packed([first, second]) = packed;
         if second.to_le_bytes()[7] == HASHED {
             // Already the output of a keyed hash.
@@ -60,29 +69,24 @@ impl Seeds {
         }
         self.0.short([first, second])
     }
+}
 
-    fn pack(&self, bytes: &[u8]) -> Packed {
-        let (first, last) = if bytes.len() <= LONGEST_AS_IS {
-            let length = u64::try_from(bytes.len()).unwrap_or_default() << 56;
-            // IPv4, by far the most common: spared the detour over a buffer.
-            if let Ok(four) = bytes.try_into() {
-                return Packed([u32::from_le_bytes(four).into(), length]);
-            }
-            let mut packed = [0; 16];
-            packed[..bytes.len()].copy_from_slice(bytes);
-            let [first, second] = packed.as_chunks().0 else {
-                unreachable!("sixteen bytes are two words");
-            };
-            (
-                u64::from_le_bytes(*first),
-                u64::from_le_bytes(*second) | length,
-            )
-        } else {
-            let [first, second] = self.0.long(bytes);
-            (first, second | u64::from(HASHED) << 56)
-        };
-        Packed([first, last])
+/// A short key as it is.
+fn pack(bytes: &[u8]) -> Packed {
+    let length = u64::try_from(bytes.len()).unwrap_or_default() << 56;
+    // IPv4, by far the most common: spared the detour over a buffer.
+    if let Ok(four) = bytes.try_into() {
+        return Packed([u32::from_le_bytes(four).into(), length]);
     }
+    let mut packed = [0; 16];
+    packed[..bytes.len()].copy_from_slice(bytes);
+    let [first, second] = packed.as_chunks().0 else {
+        unreachable!("sixteen bytes are two words");
+    };
+    Packed([
+        u64::from_le_bytes(*first),
+        u64::from_le_bytes(*second) | length,
+    ])
 }
 
 const LONGEST_AS_IS: usize = 15;
@@ -94,8 +98,7 @@ mod tests {
 
     #[test]
     fn short_keys_are_kept_as_they_are() {
-        let seeds = Seeds::default();
-        let packed = |bytes: &[u8]| seeds.pack(bytes).0.map(u64::to_le_bytes);
+        let packed = |bytes: &[u8]| pack(bytes).0.map(u64::to_le_bytes);
         assert_eq!(
             packed(b"\x7f\0\0\x01"),
             [*b"\x7f\0\0\x01\0\0\0\0", *b"\0\0\0\0\0\0\0\x04"]
@@ -105,8 +108,7 @@ mod tests {
 
     #[test]
     fn a_trailing_zero_makes_another_key() {
-        let seeds = Seeds::default();
-        assert_ne!(seeds.pack(b"a"), seeds.pack(b"a\0"));
+        assert_ne!(pack(b"a"), pack(b"a\0"));
     }
 
     #[test]

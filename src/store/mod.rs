@@ -7,10 +7,12 @@
 
 pub mod algorithm;
 pub mod key;
+mod lock;
 mod sip;
 pub mod slots;
 mod table;
 mod warning;
+mod work;
 pub mod zone;
 
 pub use key::Key;

@@ -9,6 +9,7 @@ use hashbrown::HashTable;
 
 use super::BYTES_PER_KEY;
 use super::key::{Key, Packed, Seeds};
+use super::work;
 
 #[derive(Debug)]
 pub(super) struct Table<V> {
@@ -60,14 +61,16 @@ impl<V> Table<V> {
         }
     }
 
+    /// The slot a key's value stands in, most likely where it last stood.
+    pub(super) fn slot_again(&self, key: &Key) -> Option<usize> {
+        match self.entries.get(key.slot as usize) {
+            Some(entry) if entry.key == key.packed => Some(key.slot as usize),
+            _ => self.slot(key),
+        }
+    }
+
     /// The slot a key's value stands in.
     pub(super) fn slot(&self, key: &Key) -> Option<usize> {
-        let last = key.slot as usize;
-        if let Some(entry) = self.entries.get(last)
-            && entry.key == key.packed
-        {
-            return Some(last);
-        }
         self.index
             .find(key.hash, |&slot| {
                 self.entries[slot as usize].key == key.packed
@@ -103,6 +106,7 @@ impl<V> Table<V> {
             // By doubling, but exactly to the bound at last: doubling alone may end at twice of it.
             let target = (length * 2).clamp(SMALLEST, self.bound.max(SMALLEST));
             self.entries.reserve_exact(target - length);
+            work::count(length);
         }
         self.entries.push(Entry {
             key: key.packed,

@@ -89,12 +89,15 @@ impl Side<'_> {
     /// Asserts that the k-th of those that passed came `due[k]` ms after the first, and that the rest were refused.
     fn waits(&self, path: &str, count: usize, due: &[u64]) {
         let answers = self.volley(&ask(&format!("{path}?k=volley")), count);
-        let passed: Vec<_> = answers
+        let mut passed: Vec<_> = answers
             .iter()
             .filter(|(status, _)| *status == 200)
+            .map(|(_, came)| *came)
             .collect();
         assert_eq!(passed.len(), due.len(), "{answers:?}");
-        for ((_, came), due) in passed.iter().zip(due) {
+        // On a busy machine one that was sent later may be read earlier.
+        passed.sort_unstable();
+        for (came, due) in passed.iter().zip(due) {
             // Earlier by the milliseconds that clocks are cut to; later by what a busy machine takes.
             assert!(*came + 3 >= *due && *came < *due + 300, "{answers:?}");
         }

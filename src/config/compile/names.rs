@@ -17,9 +17,13 @@ pub(super) enum Case {
 
 /// An expression for what clients send, which need not be UTF-8: it works on bytes, as nginx's do.
 pub(super) fn bytes_expression(text: &str, case: Case) -> Result<bytes::Regex, Mistake> {
-    bytes::RegexBuilder::new(text)
+    // Written into the expression, so that nobody has to be told beside it.
+    let flag = match case {
+        Case::Ignored => "(?i)",
+        Case::Matters => "",
+    };
+    bytes::RegexBuilder::new(&format!("{flag}{text}"))
         .unicode(false)
-        .case_insensitive(case == Case::Ignored)
         .build()
         .map_err(|error| not_an_expression(text, &error))
 }

@@ -11,10 +11,10 @@ mod tests;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use super::key::{Key, Seeds};
+use super::lock::Lock;
 use super::table::{Division, Table, narrow};
 use super::warning::Warning;
 use super::{BYTES_PER_KEY, Counts};
@@ -27,7 +27,7 @@ pub struct Slots {
     name: Box<str>,
     seeds: Seeds,
     division: Division,
-    shards: Box<[Mutex<Shard>]>,
+    shards: Box<[Lock<Shard>]>,
     full: Warning,
 }
 
@@ -88,7 +88,7 @@ impl Slots {
             seeds: Seeds::default(),
             division,
             shards: (0..division.tables)
-                .map(|_| Mutex::new(Shard::new(division.keys)))
+                .map(|_| Lock::new(Shard::new(division.keys)))
                 .collect(),
             full: Warning::default(),
         })
@@ -263,7 +263,7 @@ impl Slots {
         }
     }
 
-    fn shard(&self, key: &Key) -> &Mutex<Shard> {
+    fn shard(&self, key: &Key) -> &Lock<Shard> {
         &self.shards[self.division.table(key)]
     }
 
@@ -372,7 +372,7 @@ impl Shard {
 
     /// One place less; or, if somebody in line may have it, as many as before.
     fn give_back(&mut self, key: &Key, seeds: &Seeds) -> Option<Waiting> {
-        let slot = self.table.slot(key)?;
+        let slot = self.table.slot_again(key)?;
         let active = self.table.value_mut(slot);
         active.places -= 1;
         if let Some(Line(line)) = active.line.as_deref_mut() {

@@ -9,11 +9,10 @@ mod shard;
 #[cfg(test)]
 mod tests;
 
-use parking_lot::Mutex;
-
 use self::shard::{Room, Shard};
 use super::algorithm::leaky_bucket::{self, Bucket, Outcome, Terms};
 use super::key::{Key, Seeds};
+use super::lock::Lock;
 use super::table::Division;
 use super::warning::Warning;
 use super::{BYTES_PER_KEY, Counts};
@@ -26,15 +25,10 @@ pub struct Zone {
     name: Box<str>,
     seeds: Seeds,
     division: Division,
-    shards: Box<[Padded]>,
+    shards: Box<[Lock<Shard>]>,
     slowest: Rate,
     evictions: Warning,
 }
-
-// Two cache lines of its own: threads on neighbouring shards would otherwise take turns on one.
-#[derive(Debug)]
-#[repr(align(128))]
-struct Padded(Mutex<Shard>);
 
 impl Zone {
     /// An empty zone of at most `size` bytes, where no key's bucket drains slower than `slowest`.
@@ -46,7 +40,7 @@ impl Zone {
             seeds: Seeds::default(),
             division,
             shards: (0..division.tables)
-                .map(|_| Padded(Mutex::new(Shard::new(division.keys))))
+                .map(|_| Lock::new(Shard::new(division.keys)))
                 .collect(),
             slowest,
             evictions: Warning::default(),
@@ -135,7 +129,7 @@ impl Zone {
     /// How many keys are remembered.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.shards.iter().map(|shard| shard.0.lock().len()).sum()
+        self.shards.iter().map(|shard| shard.lock().len()).sum()
     }
 
     /// Whether none is.
@@ -155,7 +149,7 @@ impl Zone {
     pub fn memory(&self) -> usize {
         self.shards
             .iter()
-            .map(|shard| size_of::<Padded>() + shard.0.lock().memory())
+            .map(|shard| size_of::<Lock<Shard>>() + shard.lock().memory())
             .sum()
     }
 
@@ -164,14 +158,14 @@ impl Zone {
     pub fn counts(&self) -> Counts {
         let mut sum = Counts::default();
         for shard in &self.shards {
-            sum += shard.0.lock().counts();
+            sum += shard.lock().counts();
         }
         sum.evictions = self.evictions.total();
         sum
     }
 
-    fn shard(&self, key: &Key) -> &Mutex<Shard> {
-        &self.shards[self.division.table(key)].0
+    fn shard(&self, key: &Key) -> &Lock<Shard> {
+        &self.shards[self.division.table(key)]
     }
 
     fn warn(&self, now: Millis) {

@@ -15,6 +15,7 @@ use crate::store::Counts;
 use crate::store::algorithm::leaky_bucket::{self, Bucket, Outcome, Terms};
 use crate::store::key::{Key, Seeds};
 use crate::store::table::{LARGEST, Table};
+use crate::store::work;
 
 // In this order, the half that every charge writes lies beside the lock, and the half that is only read, where the
 // table is, can stay in the caches of all threads.
@@ -165,8 +166,10 @@ impl Shard {
                     Reverse(Due::new(leaky_bucket::drained_at(*bucket, slowest), slot))
                 })
                 .collect();
+            work::count(self.order.len());
         }
         loop {
+            work::count(1);
             let mut first = self.order.peek_mut()?;
             let slot = first.0.slot();
             let due = Due::new(

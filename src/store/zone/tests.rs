@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::config::plan::{Delay, Excess};
+use crate::store::table::LARGEST;
+use crate::store::work;
 
 const RATE: Rate = Rate::per_second(10_000);
 
@@ -174,6 +176,25 @@ fn a_key_costs_at_most_64_bytes_in_zones_of_every_size() {
         assert!(each <= BYTES_PER_KEY, "{each} bytes a key in {size}");
         assert!(zone.memory() <= size);
     }
+}
+
+/// Growing, tidying up and forgetting are all done within one part of the zone, however large it is.
+#[test]
+fn no_insert_has_to_do_with_more_than_one_part_of_the_zone() {
+    let zone = zone(4 << 20);
+    let keys = u32::try_from(zone.capacity()).unwrap();
+    let mut most = 0;
+    // Filled, then flooded; all that are known used once more, then flooded again.
+    for number in (0..keys * 2).chain(keys..keys * 3) {
+        let key = zone.key(&number.to_be_bytes());
+        work::steps();
+        zone.charge(&key, Millis(u64::from(number / keys)), &terms(5));
+        most = most.max(work::steps());
+    }
+    assert!(zone.counts().evictions > 0, "it was full");
+    assert!(most > 500, "something was counted: {most}");
+    // Moved once and hashed once when it grows, or sorted by when they drain and all looked at anew.
+    assert!(most <= 2 * LARGEST + 2, "{most} keys");
 }
 
 #[test]
