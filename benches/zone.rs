@@ -1,4 +1,4 @@
-//! What a zone costs when it is shared, when it is large, and when it is flooded.
+//! What a zone costs when it is shared, in bytes, and at its worst moment. `growth` has what a flood costs.
 
 use std::sync::Barrier;
 use std::time::Duration;
@@ -16,7 +16,6 @@ fn main() {
     benches();
     Criterion::default().configure_from_args().final_summary();
     bytes_per_key();
-    flood();
     hardest_insert();
 }
 
@@ -87,40 +86,6 @@ fn bytes_per_key() {
             per(resident().saturating_sub(before), zone.len()),
         );
     }
-}
-
-#[expect(clippy::print_stdout, reason = "it is what a bench is for")]
-fn flood() {
-    const KEYS: u32 = 10_000_000;
-    let zone = Zone::new("perip", 10 << 20, TERMS.rate);
-    let before = resident();
-    let (mut worst, mut slow, mut first_half) = (Duration::ZERO, 0u32, 0);
-    let start = Instant::now();
-    let mut last = start;
-    for number in 0..KEYS {
-        if number == KEYS / 2 {
-            first_half = resident();
-        }
-        // A thousand new keys a millisecond, none of them drained within the second a zone of this size lasts.
-        let now = Millis(u64::from(number) / 1000);
-        zone.charge(&zone.key(&number.to_be_bytes()), now, &TERMS);
-        let instant = Instant::now();
-        let took = instant - last;
-        last = instant;
-        worst = worst.max(took);
-        slow += u32::from(took > Duration::from_micros(500));
-    }
-    println!(
-        "10 million keys through a 10m zone: {:.0} ns each, the slowest {worst:?}, {slow} over 500 µs; \
-         {} keys kept of {}, {} bytes by count, {} KB resident growth ({} KB of it in the second half), {} evictions",
-        start.elapsed().as_secs_f64() * 1e9 / f64::from(KEYS),
-        zone.len(),
-        zone.capacity(),
-        zone.memory(),
-        resident().saturating_sub(before) / 1024,
-        resident().saturating_sub(first_half) / 1024,
-        zone.counts().evictions,
-    );
 }
 
 /// The most that one insert can have to do, made to happen: on a busy machine the slowest of a flood tells more of

@@ -220,8 +220,8 @@ async fn connection(
 ) -> Result<(Box<Wire>, Over), Error> {
     if forward.proxy_protocol != SendProxy::Off {
         let first = introduction::of(exchange, forward.proxy_protocol);
-        let wire = connect::open(backend, forward.connect_timeout, &first).await?;
-        return Ok((wire, Over::Fresh));
+        let opening = connect::open_with(backend, forward.connect_timeout, &first);
+        return Ok((Box::pin(opening).await?, Over::Fresh));
     }
     while over == Over::Kept
         && let Some(wire) = pool::take(backend, now)
@@ -237,7 +237,7 @@ async fn connection(
         backend.count_reused();
         return Ok((wire, Over::Kept));
     }
-    let wire = connect::open(backend, forward.connect_timeout, &[]).await?;
+    let wire = connect::open(backend, forward.connect_timeout).await?;
     Ok((wire, Over::Fresh))
 }
 

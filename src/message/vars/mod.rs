@@ -13,7 +13,7 @@ mod upstream;
 use std::fmt;
 use std::io::Write;
 
-use http::{HeaderMap, HeaderName, header};
+use http::{HeaderMap, HeaderName, HeaderValue, header};
 
 pub(super) use buffer::with_buffer;
 
@@ -103,7 +103,7 @@ pub fn lent<'e>(variable: &Variable, exchange: &'e Exchange) -> Option<&'e [u8]>
     Some(match variable {
         Variable::Host => request::host(exchange).as_bytes(),
         Variable::Http(name) if is_single(&head.headers) => {
-            head.headers.get(name).map_or(b"", |value| value.as_bytes())
+            single(&head.headers, name).map_or(b"", HeaderValue::as_bytes)
         }
         Variable::RequestUri => request::uri(head).as_bytes(),
         Variable::ServerName => exchange.server().name.as_bytes(),
@@ -131,13 +131,14 @@ fn formatted(out: &mut Vec<u8>, value: fmt::Arguments<'_>) -> bool {
 
 /// A header field; several lines of it are one list.
 fn field(headers: &HeaderMap, name: &HeaderName, out: &mut Vec<u8>) -> bool {
+    if is_single(headers) {
+        let value = single(headers, name);
+        return value.is_some_and(|value| text(out, value.as_bytes()));
+    }
     let Some(first) = headers.get(name) else {
         return false;
     };
     out.extend_from_slice(first.as_bytes());
-    if is_single(headers) {
-        return true;
-    }
     let between: &[u8] = if *name == header::COOKIE {
         b"; "
     } else {
@@ -150,10 +151,23 @@ fn field(headers: &HeaderMap, name: &HeaderName, out: &mut Vec<u8>) -> bool {
     true
 }
 
+/// A field, where none has more than one line.
+fn single<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Option<&'h HeaderValue> {
+    // Looking at a few names is cheaper than hashing one.
+    if headers.len() > FEW_FIELDS {
+        return headers.get(name);
+    }
+    let mut fields = headers.iter();
+    fields.find_map(|(found, value)| (found == name).then_some(value))
+}
+
 /// Whether no field has more than one line.
 fn is_single(headers: &HeaderMap) -> bool {
     headers.len() == headers.keys_len()
 }
+
+/// About what a browser sends.
+const FEW_FIELDS: usize = 16;
 
 #[cfg(test)]
 mod tests;

@@ -87,6 +87,7 @@ impl Zone {
     }
 
     /// As [`Zone::charge`] for a key that is known; does nothing where it is not.
+    #[inline]
     pub fn charge_known(&self, key: &Key, now: Millis, terms: &Terms) -> Option<(Outcome, Bucket)> {
         self.shard(key).lock().charge(key, now, terms)
     }

@@ -66,6 +66,7 @@ impl Shard {
 
     /// Decides about a request of a key that is known, charges it unless it is refused, and counts. With the answer
     /// comes the bucket as it was before.
+    #[inline]
     pub(super) fn charge(
         &mut self,
         key: &Key,
