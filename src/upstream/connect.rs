@@ -13,6 +13,11 @@ use super::wire::{Socket, Wire};
 
 /// Connects to a backend.
 pub(super) async fn open(backend: &Backend, timeout: Duration) -> Result<Box<Wire>, Error> {
+    socket(backend, timeout).await.map(Wire::new)
+}
+
+/// The same, for those who speak over it in their own way.
+pub(super) async fn socket(backend: &Backend, timeout: Duration) -> Result<Socket, Error> {
     let tried = tokio::time::timeout(timeout, connect(&backend.address)).await;
     opened(backend, tried)
 }
@@ -34,18 +39,15 @@ pub(super) async fn open_with(
         }
         Ok(socket)
     };
-    opened(backend, tokio::time::timeout(timeout, connecting).await)
+    opened(backend, tokio::time::timeout(timeout, connecting).await).map(Wire::new)
 }
 
-fn opened(
-    backend: &Backend,
-    tried: Result<io::Result<Socket>, Elapsed>,
-) -> Result<Box<Wire>, Error> {
+fn opened(backend: &Backend, tried: Result<io::Result<Socket>, Elapsed>) -> Result<Socket, Error> {
     let socket = tried
         .map_err(|_| Error::Timeout(Stage::Connect))?
         .map_err(Error::Connect)?;
     backend.count_opened();
-    Ok(Wire::new(socket))
+    Ok(socket)
 }
 
 async fn connect(address: &Address) -> io::Result<Socket> {

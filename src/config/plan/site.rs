@@ -149,6 +149,8 @@ pub struct Forward {
     pub upgrades: Upgrades,
     /// `underscores_in_headers`
     pub underscores: Underscores,
+    /// `proxy_http_version`
+    pub version: HttpVersion,
     /// `proxy_protocol`
     pub proxy_protocol: SendProxy,
     /// `proxy_connect_timeout`
@@ -198,6 +200,16 @@ pub enum Upgrades {
     /// Through a tunnel.
     #[default]
     On,
+}
+
+/// What an upstream is spoken to in.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum HttpVersion {
+    /// HTTP/1.1
+    #[default]
+    One,
+    /// HTTP/2
+    Two,
 }
 
 /// When the next server may be tried.

@@ -8,7 +8,7 @@ mod upgrade;
 use http::header::{self, HeaderName};
 use http::{HeaderMap, HeaderValue};
 
-pub use request::write_request;
+pub use request::{stream_request, write_request};
 pub use upgrade::{Upgrade, restore_upgrade};
 
 /// What a request's transfer coding is to us.
@@ -69,6 +69,13 @@ pub fn clean_response(headers: &mut HeaderMap) {
         for name in names {
             headers.remove(name);
         }
+    }
+}
+
+/// Takes from an answer, or from what follows it, what HTTP/2 has no place for.
+pub fn clean_for_streams(headers: &mut HeaderMap) {
+    if headers.keys().any(belongs_to_connection) {
+        remove_connection_fields(headers);
     }
 }
 

@@ -123,7 +123,7 @@ async fn found_by_hyper(bytes: &[u8], every: usize) -> (u64, bool) {
     let (mut client, server) = tokio::io::duplex(64);
     let found = Arc::new(Mutex::new(0));
     let counting = Arc::clone(&found);
-    let service = hyper::service::service_fn(move |request: Request<Incoming>| {
+    let service = hyper::service::service_fn(move |request: Request<hyper::body::Incoming>| {
         *counting.lock() += 1;
         async move {
             // The road would not take it either.
