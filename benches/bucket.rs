@@ -9,8 +9,8 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use http::{Request, StatusCode};
 use weir::clock::{Clock, Millis};
 use weir::config::plan::{
-    Access, Action, Caps, ClientTimeouts, Delay, DryRun, Excess, LimitHeaders, Log, LogLevel,
-    OnEmptyKey, Plan, Rate, ReqRule, ReqZone, Server, Site, Template, Variable,
+    Access, Action, Caps, ClientTimeouts, Delay, DryRun, Excess, Http2, LimitHeaders, Log,
+    LogLevel, OnEmptyKey, Plan, Rate, ReqRule, ReqZone, Server, Site, Template, Variable,
 };
 use weir::limits::{Limits, Zones};
 use weir::message::target::Target;
@@ -121,6 +121,8 @@ fn plan(rate: Rate) -> Plan {
             timeouts: timeouts(),
             real_ip: None,
             max_head: 32 << 10,
+            http2: Http2::On,
+            max_streams: 128,
             locations: vec![],
             fallback: site(rate),
         }],

@@ -27,6 +27,8 @@ pub(crate) enum Job {
     Refuse,
     /// The client asks for the connection to be closed after each answer.
     Close,
+    /// The client speaks HTTP/2, many requests at once on every connection.
+    Http2,
     /// Every request is logged to a file.
     Log,
 }
@@ -58,7 +60,7 @@ impl Contender {
 
 const EVERYONE: &[Contender] = &[Contender::Nginx, Contender::Haproxy, Contender::Weir];
 
-static CASES: [Case; 5] = [
+static CASES: [Case; 6] = [
     Case {
         name: "small",
         title: "Small answers",
@@ -102,6 +104,17 @@ static CASES: [Case; 5] = [
         job: Job::Close,
         path: "/",
         connections: 64,
+        answer: (200, Some(2)),
+        contenders: EVERYONE,
+    },
+    Case {
+        name: "http2",
+        title: "HTTP/2",
+        note: "Small answers to clients that speak HTTP/2 without TLS, by h2load: 8 connections with 16 requests at once \
+               on each. To the backend all speak HTTP/1.",
+        job: Job::Http2,
+        path: "/",
+        connections: 8,
         answer: (200, Some(2)),
         contenders: EVERYONE,
     },

@@ -1,10 +1,10 @@
-//! The load, by wrk, and what wrk tells.
+//! The load, by wrk or h2load, and what they tell.
 
 use crate::Result;
 use crate::cases::{Case, Job};
 use crate::machine::{self, Cores};
 
-/// What wrk saw.
+/// What the client saw.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Seen {
     pub(crate) requests: u64,
@@ -30,6 +30,9 @@ impl Seen {
 
 /// Loads the proxy on `port` for so many seconds.
 pub(crate) fn run(case: &Case, cores: &Cores, port: u16, seconds: u32) -> Result<Seen> {
+    if case.job == Job::Http2 {
+        return run_http2(case, cores, port, seconds);
+    }
     let wrk = machine::find("wrk").ok_or("wrk is gone")?;
     let mut command = cores.for_load(&wrk);
     command
@@ -43,6 +46,50 @@ pub(crate) fn run(case: &Case, cores: &Cores, port: u16, seconds: u32) -> Result
     let output = command.output()?;
     let text = String::from_utf8_lossy(&output.stdout);
     read(&text).ok_or_else(|| format!("wrk said\n{text}").into())
+}
+
+/// The same over HTTP/2.
+fn run_http2(case: &Case, cores: &Cores, port: u16, seconds: u32) -> Result<Seen> {
+    let h2load = machine::find("h2load").ok_or("h2load is gone")?;
+    let times = tempfile::NamedTempFile::new()?;
+    let mut command = cores.for_load(&h2load);
+    command
+        .args(["-t1", "-m16", "--log-file"])
+        .arg(times.path())
+        .arg(format!("-c{}", case.connections))
+        .arg(format!("-D{seconds}"))
+        .arg(format!("http://127.0.0.1:{port}{}", case.path));
+    let output = command.output()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let times = std::fs::read_to_string(times.path())?;
+    read_http2(&text, &times, f64::from(seconds))
+        .ok_or_else(|| format!("h2load said\n{text}").into())
+}
+
+/// `times` has a line for each request: when it began, its status, and how long it took in microseconds.
+fn read_http2(text: &str, times: &str, seconds: f64) -> Option<Seen> {
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("requests: "))?;
+    let count = |what: &str| -> Option<u64> {
+        let mut parts = line.split(", ");
+        let part = parts.find_map(|part| part.strip_suffix(what))?;
+        part.trim().parse().ok()
+    };
+    let mut times: Vec<f64> = times
+        .lines()
+        .filter_map(|line| line.split('\t').nth(2)?.parse().ok())
+        .collect();
+    times.sort_by(f64::total_cmp);
+    let at = |percent: usize| times.get(times.len() * percent / 100).map(|us| us / 1000.0);
+    Some(Seen {
+        requests: count(" succeeded").filter(|requests| *requests > 0)?,
+        seconds,
+        p50: at(50)?,
+        p99: at(99)?,
+        failures: count(" failed")?,
+        socket_errors: count(" errored")?,
+    })
 }
 
 fn read(text: &str) -> Option<Seen> {

@@ -37,7 +37,7 @@ cargo bench --bench compare -- [--rounds N] [--seconds N] [--cases NAME,NAME] [-
 
   --rounds N    how often each proxy is measured (7)
   --seconds N   how long each time (1)
-  --cases LIST  of small, refused, large, close, log (all; only then docs/benchmarks.md is written)
+  --cases LIST  of small, refused, large, close, http2, log (all; only then docs/benchmarks.md is written)
   --weir PATH   a weir other than the one `cargo build --release` makes";
 
 /// What the command line asks for.
@@ -96,10 +96,11 @@ fn options(arguments: &[String]) -> Result<Options> {
 }
 
 fn compare(options: &Options) -> Result<()> {
-    if machine::find("wrk").is_none() {
-        return Err(
-            "wrk makes the load and is not installed; on Debian: apt-get install wrk".into(),
-        );
+    for (program, package) in [("wrk", "wrk"), ("h2load", "nghttp2-client")] {
+        if machine::find(program).is_none() {
+            let hint = format!("on Debian: apt-get install {package}");
+            return Err(format!("{program} makes the load and is not installed; {hint}").into());
+        }
     }
     let chosen = cases::chosen(options.cases.as_deref())?;
     let weir = match &options.weir {

@@ -91,6 +91,7 @@ pub(crate) fn versions(weir: &Path) -> String {
         (machine::find("nginx"), "-v"),
         (machine::find("haproxy"), "-v"),
         (machine::find("wrk"), "-v"),
+        (machine::find("h2load"), "--version"),
     ];
     let told = asked.into_iter().filter_map(|(program, argument)| {
         let output = Command::new(program?).arg(argument).output().ok()?;
@@ -124,6 +125,10 @@ fn nginx(contender: Contender, home: &Path, listen: SocketAddr, backend: u16, jo
         }
         _ => "",
     };
+    let http2 = match job {
+        Job::Http2 => "http2",
+        _ => "",
+    };
     format!(
         "daemon off; master_process off; worker_processes 1; pid {home}/pid; error_log stderr error;
 events {{ worker_connections 4096; }}
@@ -135,7 +140,7 @@ http {{
     limit_req_status 429; limit_req_log_level info;
     upstream backend {{ server 127.0.0.1:{backend}; keepalive 64; keepalive_requests 1000000000; }}
     server {{
-        listen {listen} backlog=4096;
+        listen {listen} {http2} backlog=4096;
         location / {{
             limit_req zone=perip {burst};
             proxy_pass http://backend; proxy_http_version 1.1; proxy_set_header Connection \"\";
@@ -152,6 +157,10 @@ fn haproxy(listen: SocketAddr, backend: u16, job: Job) -> String {
     let most = match job {
         Job::Refuse => 0,
         _ => 2_000_000_000,
+    };
+    let http2 = match job {
+        Job::Http2 => "proto h2",
+        _ => "",
     };
     let (target, log) = match job {
         Job::Log => (
@@ -176,7 +185,7 @@ defaults
   http-reuse always
   option forwardfor
 frontend clients
-  bind {listen}
+  bind {listen} {http2}
   stick-table type ip size 100k expire 60s store http_req_rate(10s)
   http-request track-sc0 src
   http-request deny deny_status 429 if {{ sc_http_req_rate(0) gt {most} }}

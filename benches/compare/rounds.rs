@@ -6,7 +6,7 @@ use std::path::Path;
 use std::thread::sleep;
 use std::time::Duration;
 
-use crate::cases::{Case, Contender};
+use crate::cases::{Case, Contender, Job};
 use crate::machine::Cores;
 use crate::proxies::Proxy;
 use crate::{Options, Result, load};
@@ -75,6 +75,10 @@ fn round(case: &Case, proxy: &Proxy, cores: &Cores, seconds: u32) -> Result<Roun
 
 /// Whether it does the job at all: numbers of one that answers something else would be worth nothing.
 fn check(case: &Case, proxy: &Proxy) -> Result<()> {
+    // What loads it over HTTP/2 tells answers apart by itself.
+    if case.job == Job::Http2 {
+        return Ok(());
+    }
     let mut answer = Vec::new();
     // The first two may pass where all others are refused.
     for _ in 0..3 {

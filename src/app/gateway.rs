@@ -6,16 +6,15 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use http::{Request, Response, StatusCode};
-use hyper::body::Incoming;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::clock::Clock;
 use crate::config::plan::{Plan, RealIp, RealIpHeader};
 use crate::listen::{self, Bound, Cap, Seat, proxy_header};
-use crate::message::{Body, NoAnswer, Peer};
+use crate::message::{Body, Incoming, NoAnswer, Peer};
 use crate::proxy::{Live, Proxy};
-use crate::serve::{self, Handler, Settings, Socket};
+use crate::serve::{self, Flood, Handler, Settings, Socket};
 use crate::telemetry::{COUNTERS, ProxyHeader};
 use crate::upstream::Download;
 
@@ -213,6 +212,16 @@ impl Handler for Gateway {
         request: Request<Incoming>,
     ) -> impl Future<Output = Result<Response<Self::Body>, NoAnswer>> + Send {
         self.proxy.handle(peer, request)
+    }
+
+    fn flooded(&self, peer: &Peer, flood: Flood) {
+        let kind = flood.name();
+        COUNTERS.flood(kind);
+        tracing::warn!(
+            client = peer.text(),
+            kind,
+            "http2 flood detected: connection closed"
+        );
     }
 
     fn refused_head(&self, peer: &Peer, status: u16) {

@@ -10,16 +10,16 @@ use std::sync::Arc;
 use bytes::Buf;
 use http_body::Body as _;
 use http_body_util::BodyExt as _;
-use hyper::body::Incoming;
 
-use super::Peer;
+use super::{Incoming, Peer};
 
 /// Discards the rest of a request's body, in a task of its own. False when the connection will not carry
 /// another request, and the answer should say `Connection: close`.
 ///
 /// `expects_continue`: the client waits to be told before it sends the body.
 pub fn drain(peer: &Arc<Peer>, incoming: Incoming, expects_continue: bool) -> bool {
-    if incoming.is_end_stream() {
+    // An HTTP/2 stream ends without the others noticing.
+    if incoming.is_end_stream() || matches!(incoming, Incoming::Http2(_)) {
         return true;
     }
     // Reading a body that is waited to be asked for would ask for it, after the answer was decided.

@@ -29,6 +29,8 @@ pub struct Peer {
     pub opened: Millis,
     /// What the road and the connection tell each other.
     pub line: Line,
+    // Where this is one of many on a connection.
+    stream_of: Option<Arc<Self>>,
     requests: AtomicU64,
     // When its last request came.
     asked: AtomicU64,
@@ -69,6 +71,7 @@ impl Peer {
             connection,
             opened,
             line: Line::new(),
+            stream_of: None,
             requests: AtomicU64::new(0),
             asked: AtomicU64::new(0),
             leaving: AtomicBool::new(false),
@@ -77,15 +80,39 @@ impl Peer {
         }
     }
 
+    /// The same client on one of the streams of its connection: as if it had made a connection for this one request,
+    /// except for what is known of the whole.
+    #[must_use]
+    pub fn stream(connection: &Arc<Self>) -> Self {
+        let stream = Self {
+            client: connection.client,
+            stream_of: Some(Arc::clone(connection)),
+            ..Self::new(
+                connection.client.remote(),
+                connection.local,
+                connection.connection,
+                connection.opened,
+            )
+        };
+        stream.line.adopt_timeouts(&connection.line);
+        stream
+    }
+
     /// Counts one more request and says how many that makes.
     pub fn count_request(&self, now: Millis) -> u64 {
+        if let Some(connection) = &self.stream_of {
+            return connection.count_request(now);
+        }
         self.asked.store(now.0, Ordering::Relaxed);
         self.requests.fetch_add(1, Ordering::Relaxed) + 1
     }
 
     /// `$connection_requests`
     pub fn requests(&self) -> u64 {
-        self.requests.load(Ordering::Relaxed)
+        match &self.stream_of {
+            Some(connection) => connection.requests(),
+            None => self.requests.load(Ordering::Relaxed),
+        }
     }
 
     /// When a connection that has nothing to do had something to do last; `None` while it has.
@@ -122,7 +149,10 @@ impl Peer {
 
     /// What its PROXY header said, if it had one that says anything.
     pub fn proxied(&self) -> Option<&Proxied> {
-        self.proxied.get().map(|proxied| &**proxied)
+        match &self.stream_of {
+            Some(connection) => connection.proxied(),
+            None => self.proxied.get().map(|proxied| &**proxied),
+        }
     }
 
     /// Whom its PROXY header names, if `rule` wants to know it from there and trusts the other end.
@@ -140,6 +170,9 @@ impl Peer {
 
     /// Somebody else whose request comes over this connection.
     pub(super) fn speaks_for(&self, address: SocketAddr) -> Arc<Client> {
+        if let Some(connection) = &self.stream_of {
+            return connection.speaks_for(address);
+        }
         let mut named = self.named.lock();
         match &*named {
             // Only the very same address: nothing of one client is ever shown as another's.

@@ -10,8 +10,8 @@ use super::target::Target;
 use super::{Exchange, Peer, Remote};
 use crate::clock::Millis;
 use crate::config::plan::{
-    Access, Action, Caps, ClientTimeouts, DryRun, Forward, LimitHeaders, Log, LogLevel,
-    NextUpstream, Plan, SendProxy, Server, ServerName, Site, Tries, Via,
+    Access, Action, Caps, ClientTimeouts, DryRun, Forward, Http2, HttpVersion, LimitHeaders, Log,
+    LogLevel, NextUpstream, Plan, SendProxy, Server, ServerName, Site, Tries, Via,
 };
 
 /// A plan of one server, `example.com`, that has no locations.
@@ -42,6 +42,8 @@ pub(crate) fn server(name: &str) -> Server {
         timeouts: timeouts(),
         real_ip: None,
         max_head: 32 * 1024,
+        http2: Http2::On,
+        max_streams: 128,
         locations: Vec::new(),
         fallback: site(Action::NotFound),
     }
@@ -90,6 +92,7 @@ pub(crate) fn forward() -> Forward {
         replaces: 0,
         set_headers: Vec::new(),
         via: Via::Off,
+        version: HttpVersion::One,
         proxy_protocol: SendProxy::Off,
         connect_timeout: Duration::from_secs(60),
         send_timeout: Duration::from_secs(60),

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use http_body::{Body, Frame, SizeHint};
-use hyper::body::Incoming;
 
+use super::{Incoming, incoming};
 use crate::clock::{Late, Least, Pace};
 
 /// A request's body.
@@ -39,7 +39,7 @@ pub struct Progress {
 pub enum Error {
     /// The connection broke, or what came was not well-formed.
     #[error("the client's request body could not be read")]
-    Broken(#[source] hyper::Error),
+    Broken(#[source] incoming::Error),
     /// The client paused for longer than `client_body_timeout`.
     #[error("the client paused too long while sending its request body")]
     Paused,
@@ -182,9 +182,9 @@ mod tests {
         let (mut client, server) = duplex(4096);
         client.write_all(wire.as_bytes()).await.unwrap();
         let seen = Mutex::new(None);
-        let service = service_fn(|request: http::Request<Incoming>| {
+        let service = service_fn(|request: http::Request<hyper::body::Incoming>| {
             let upload = Upload::new(
-                request.into_body(),
+                request.into_body().into(),
                 limit,
                 Duration::from_secs(60),
                 Least(100),

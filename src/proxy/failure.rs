@@ -11,7 +11,7 @@ use super::site::NO_ANSWER;
 use crate::config::plan;
 use crate::limits::Refusal;
 use crate::message::answer::Answer;
-use crate::message::{Body, Exchange, NoAnswer, target, upload};
+use crate::message::{Body, Exchange, NoAnswer, grpc, target, upload};
 use crate::upstream::{self, Download};
 
 /// Why a request was not answered by a backend.
@@ -41,6 +41,9 @@ pub(super) enum Failure {
     /// A transfer coding that two readers might take for two different bodies.
     #[error("client sent an unsupported transfer coding")]
     TransferCoding,
+    /// Its target has bytes in it that HTTP/2 cannot say.
+    #[error("the target cannot be sent over HTTP/2")]
+    Unsayable,
     /// The backends could not be made to answer.
     #[error(transparent)]
     Upstream(#[from] upstream::Error),
@@ -58,6 +61,9 @@ impl Failure {
             return Err(NoAnswer);
         }
         self.log(exchange);
+        if grpc::is_call(&exchange.head.headers) {
+            return Ok(self.grpc_answer(exchange, site));
+        }
         if let Self::Refused(refusal) = self {
             return Ok(refused::respond(refusal, site.limit_headers, exchange));
         }
@@ -69,10 +75,29 @@ impl Failure {
         Ok(respond(answer, exchange))
     }
 
+    /// The answer to a gRPC call, which looks for its reason elsewhere.
+    fn grpc_answer(self, exchange: &Exchange, site: &plan::Site) -> Response<Body<Download>> {
+        let code = match &self {
+            Self::Refused(_) => grpc::Code::ResourceExhausted,
+            other => grpc::Code::of(other.status()),
+        };
+        let kind = exchange.head.headers.get(header::CONTENT_TYPE);
+        let mut response = grpc::refusal(kind, code, &self.to_string());
+        if let Self::Refused(refusal) = self {
+            let headers = response.headers_mut();
+            headers.extend(refusal.header_fields(site.limit_headers));
+            if let Some(wait) = refusal.retry_after {
+                let millis = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+                headers.insert(grpc::PUSHBACK, HeaderValue::from(millis));
+            }
+        }
+        response.map(Body::whole)
+    }
+
     /// The status it stands for.
     pub(super) fn status(&self) -> StatusCode {
         match self {
-            Self::BadTarget(_) | Self::TransferCoding => StatusCode::BAD_REQUEST,
+            Self::BadTarget(_) | Self::TransferCoding | Self::Unsayable => StatusCode::BAD_REQUEST,
             Self::Forbidden => StatusCode::FORBIDDEN,
             Self::Method => StatusCode::METHOD_NOT_ALLOWED,
             Self::NoAnswer => StatusCode::from_u16(NO_ANSWER).unwrap_or(StatusCode::NOT_FOUND),
@@ -95,7 +120,7 @@ impl Failure {
     /// Once, here: what went wrong upstream or with a limit was logged where it was seen.
     fn log(&self, exchange: &Exchange) {
         match self {
-            Self::BadTarget(_) | Self::Method | Self::TransferCoding => {
+            Self::BadTarget(_) | Self::Method | Self::TransferCoding | Self::Unsayable => {
                 tracing::info!(client = exchange.client().text(), "{self}");
             }
             Self::Forbidden | Self::TooLarge => {

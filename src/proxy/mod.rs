@@ -11,15 +11,14 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use http::{HeaderValue, Method, Request, Response, Version, header};
 use http_body::Body as _;
-use hyper::body::Incoming;
 
 pub use live::Live;
 
 use crate::clock::{Clock, Least};
-use crate::config::plan::{Action, Forward};
+use crate::config::plan::{Action, Forward, HttpVersion};
 use crate::message::target::Target;
-use crate::message::{Body, Exchange, NoAnswer, Peer, Upload, headers};
-use crate::upstream::{Download, Outgoing, Upstream};
+use crate::message::{Body, Exchange, Incoming, NoAnswer, Peer, Upload, grpc, headers};
+use crate::upstream::{Download, Outgoing, Outset, Upstream};
 use failure::Failure;
 use site::Site;
 use visit::Visit;
@@ -87,7 +86,11 @@ impl Proxy {
             }
         };
         let drained = unread.is_none_or(|incoming| visit.discard(incoming));
-        if !drained || visit.is_last(site) {
+        let last = visit.is_last(site);
+        if last {
+            visit.exchange.peer.line.close_after_answer();
+        }
+        if !drained || last {
             response
                 .headers_mut()
                 .insert(header::CONNECTION, HeaderValue::from_static("close"));
@@ -131,7 +134,11 @@ impl Proxy {
             (Action::Forward(forward), Some(upstream)) => {
                 let upload = unread.take().map_or_else(Upload::none, |incoming| {
                     let timeouts = &site.plan.timeouts;
-                    let least = Least(timeouts.body_min_rate);
+                    // A call may go on for as long as both sides like, and say little.
+                    let least = match grpc::is_call(&visit.exchange.head.headers) {
+                        true => Least(0),
+                        false => Least(timeouts.body_min_rate),
+                    };
                     Upload::new(incoming, site.plan.max_body, timeouts.body, least)
                 });
                 visit.progress = upload.progress();
@@ -151,11 +158,20 @@ impl Proxy {
     ) -> Result<Response<Body<Download>>, Failure> {
         let exchange = &mut visit.exchange;
         exchange.proxy_host = Some(Arc::clone(&forward.host));
-        let mut written = Vec::with_capacity(USUAL_HEAD);
-        headers::write_request(exchange, forward, &mut written);
+        let head = match forward.version {
+            HttpVersion::One => {
+                let mut written = Vec::with_capacity(USUAL_HEAD);
+                headers::write_request(exchange, forward, &mut written);
+                Outset::Lines(written)
+            }
+            HttpVersion::Two => {
+                let request = headers::stream_request(exchange, forward);
+                Outset::Stream(Box::new(request.ok_or(Failure::Unsayable)?))
+            }
+        };
         let outgoing = Outgoing {
             method: exchange.head.method.clone(),
-            head: written,
+            head,
             upload,
         };
         let response = upstream

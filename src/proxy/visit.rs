@@ -7,14 +7,13 @@
 use std::sync::Arc;
 
 use http::{StatusCode, header};
-use hyper::body::Incoming;
 
 use super::Live;
 use super::site::Site;
 use crate::clock::Clock;
 use crate::limits::Permit;
 use crate::message::upload::Progress;
-use crate::message::{Ending, Exchange, Peer, Tail, drain};
+use crate::message::{Ending, Exchange, Incoming, Peer, Tail, drain};
 use crate::upstream::Stopwatch;
 
 /// A request on the road.

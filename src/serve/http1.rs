@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, Response};
-use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
@@ -20,7 +19,7 @@ use super::held::Held;
 use super::stream::Stream;
 use super::{Handler, LAST_CALL, Settings, Socket};
 use crate::clock::Deadline;
-use crate::message::{Line, NoAnswer, Peer, Phase};
+use crate::message::{Incoming, Line, NoAnswer, Peer, Phase};
 
 /// A connection on which nothing of the next request has come for a while.
 pub(super) struct Idle {
@@ -100,8 +99,9 @@ pub(super) async fn serve<H: Handler>(
 async fn answer<H: Handler>(
     handler: &H,
     peer: &Arc<Peer>,
-    request: Request<Incoming>,
+    request: Request<hyper::body::Incoming>,
 ) -> Result<Response<Held<H::Body>>, NoAnswer> {
+    let request = request.map(Incoming::from);
     let response = handler.handle(Arc::clone(peer), request).await?;
     peer.line.decide();
     Ok(response.map(|body| Held::new(body, Arc::clone(peer))))
@@ -112,8 +112,8 @@ fn builder(settings: &Settings) -> http1::Builder {
     builder
         // Ours runs in total and knows what phase the connection is in; hyper's would run beside it.
         .header_read_timeout(None)
-        .max_header_size(settings.max_head)
-        .max_buf_size(settings.max_head.max(LEAST_BUFFER));
+        .max_header_size(settings.max_head as usize)
+        .max_buf_size(settings.max_head.max(LEAST_BUFFER) as usize);
     // The number of fields stays at hyper's 100, which is Apache's and HAProxy's number too: any other
     // makes hyper allocate two tables for every request.
     builder
@@ -223,4 +223,4 @@ const SHORT: Duration = Duration::from_millis(10);
 pub(super) const FEW: usize = 128;
 
 /// hyper refuses to work with less.
-const LEAST_BUFFER: usize = 8192;
+const LEAST_BUFFER: u32 = 8192;

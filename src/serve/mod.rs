@@ -6,6 +6,7 @@
 
 mod held;
 mod http1;
+pub mod http2;
 mod linger;
 mod socket;
 mod stream;
@@ -14,6 +15,7 @@ mod tests;
 mod wait;
 
 use std::future::{Future, poll_fn};
+use std::num::NonZeroU32;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
@@ -21,12 +23,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, Response};
-use hyper::body::Incoming;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Deadline;
-use crate::config::plan::{ClientTimeouts, Server};
-use crate::message::{Line, NoAnswer, Peer};
+use crate::config::plan::{ClientTimeouts, Http2, Server};
+use crate::message::{Incoming, Line, NoAnswer, Peer};
+pub use http2::Flood;
 pub use socket::Socket;
 use stream::Stream;
 
@@ -47,6 +49,9 @@ pub trait Handler: Clone + Send + Sync + 'static {
 
     /// What came was not a request, and was answered with 400, 408, 414 or 431; for the log.
     fn refused_head(&self, _peer: &Peer, _status: u16) {}
+
+    /// The client went too far and is sent away; for the log.
+    fn flooded(&self, _peer: &Peer, _flood: Flood) {}
 }
 
 /// What holds for a connection before its first request is known.
@@ -55,7 +60,9 @@ pub struct Settings {
     /// How long the client may take.
     pub timeouts: ClientTimeouts,
     /// How long a request's head may be, in bytes.
-    pub max_head: usize,
+    pub max_head: u32,
+    /// How many requests a client may have under way at once over HTTP/2; `None` where that is not spoken.
+    pub streams: Option<NonZeroU32>,
 }
 
 impl From<&Server> for Settings {
@@ -63,7 +70,11 @@ impl From<&Server> for Settings {
     fn from(server: &Server) -> Self {
         Self {
             timeouts: server.timeouts,
-            max_head: server.max_head,
+            max_head: u32::try_from(server.max_head).unwrap_or(u32::MAX),
+            streams: match server.http2 {
+                Http2::Off => None,
+                Http2::On => NonZeroU32::new(server.max_streams),
+            },
         }
     }
 }
@@ -95,8 +106,9 @@ pub fn connection<H: Handler>(
             Poll::Ready(())
         })
         .await;
+        let mut speaks = None;
         loop {
-            if word.is_empty() {
+            while word.is_empty() || speaks.is_none() {
                 let wait = poll_fn(|context| {
                     wait::poll_word(
                         &mut socket,
@@ -106,8 +118,18 @@ pub fn connection<H: Handler>(
                         context,
                     )
                 });
-                let Some(first) = wait.await else { return };
-                word = first;
+                let Some(more) = wait.await else { return };
+                word = joined(word, more);
+                speaks = speaks.or_else(|| wait::protocol(&word, &settings));
+            }
+            if speaks == Some(Protocol::Http2) {
+                let limits = http2::Limits {
+                    streams: settings.streams.map_or(1, NonZeroU32::get),
+                    head: settings.max_head,
+                    header_timeout: timeouts.header,
+                };
+                let serving = http2::serve(socket, word, &peer, limits, &handler, &stop);
+                return Box::pin(serving).await;
             }
             let stream = Stream::new(socket, word, Arc::clone(&peer), timeouts.header, patience);
             // Boxed: while a connection waits, there is not even room for it.
@@ -115,6 +137,22 @@ pub fn connection<H: Handler>(
             let Some(idle) = serving.await else { return };
             (socket, word, patience) = (idle.socket, idle.word, idle.patience);
         }
+    }
+}
+
+/// What a client speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Protocol {
+    /// One request after the other.
+    Http1,
+    /// Many at once.
+    Http2,
+}
+
+fn joined(word: Bytes, more: Bytes) -> Bytes {
+    match word.is_empty() {
+        true => more,
+        false => [word, more].concat().into(),
     }
 }
 

@@ -103,7 +103,11 @@ impl Stream {
     fn poll_interim(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let line = &self.peer.line;
         if self.interim.is_empty() && line.has_interim() && !line.unsent() {
-            self.interim = line.take_interim().into();
+            let mut heads = Vec::new();
+            for interim in line.take_interim() {
+                interim.encode(&mut heads);
+            }
+            self.interim = heads.into();
         }
         while !self.interim.is_empty() {
             line.set_unsent(true);
@@ -274,7 +278,7 @@ impl AsyncWrite for Stream {
 }
 
 /// Counts what was written, and ends waits that are longer than `send_timeout`, or come to more than that.
-fn limit(
+pub(super) fn limit(
     pace: &mut Pace,
     peer: &Peer,
     written: Poll<io::Result<usize>>,

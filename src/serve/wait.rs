@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use tokio::io::{AsyncRead as _, ReadBuf};
 
-use super::{LAST_CALL, Socket};
+use super::{LAST_CALL, Protocol, Settings, Socket};
 use crate::clock::Deadline;
 use crate::message::Line;
 
@@ -46,6 +46,18 @@ pub(super) fn poll_word(
     }
     patience.poll_passed(context).map(|()| None)
 }
+
+/// What somebody speaks who says this first; `None` while it could be either.
+pub(super) fn protocol(word: &[u8], settings: &Settings) -> Option<Protocol> {
+    match settings.streams {
+        Some(_) if word.starts_with(PREFACE) => Some(Protocol::Http2),
+        Some(_) if PREFACE.starts_with(word) => None,
+        _ => Some(Protocol::Http1),
+    }
+}
+
+/// What an HTTP/2 client says first, so that nobody takes it for HTTP/1.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// As much as hyper reads at first.
 const MOST: usize = 8192;

@@ -30,6 +30,7 @@ struct Cell {
     closed: AtomicU64,
     requests: [AtomicU64; STATUSES.len()],
     refused_heads: [AtomicU64; REFUSALS.len()],
+    floods: [AtomicU64; FLOODS.len()],
     refused_proxy_headers: [AtomicU64; PROXY_HEADERS.len()],
     crowded: [AtomicU64; CROWDS.len()],
     evicted: AtomicU64,
@@ -94,6 +95,13 @@ impl Counters {
             .iter()
             .position(|(code, _)| *code == status.as_u16());
         count(&self.mine().refused_heads[refusal.unwrap_or(0)]);
+    }
+
+    /// Counts an HTTP/2 connection that was closed because its client went too far with this.
+    pub fn flood(&self, kind: &str) {
+        if let Some(kind) = FLOODS.iter().position(|known| *known == kind) {
+            count(&self.mine().floods[kind]);
+        }
     }
 
     /// Counts a connection that did not begin with the PROXY header it has to begin with.
@@ -169,6 +177,18 @@ impl Counters {
             );
         }
         self.describe_unwelcome(page);
+        self.describe_floods(page);
+    }
+
+    fn describe_floods(&self, page: &mut Page) {
+        for (index, kind) in FLOODS.iter().enumerate() {
+            page.counter(
+                "weir_http2_floods_total",
+                "HTTP/2 connections closed because the client sent too much of what costs it nothing.",
+                &[("kind", kind)],
+                self.sum(|cell| &cell.floods[index]),
+            );
+        }
     }
 
     fn describe_unwelcome(&self, page: &mut Page) {
@@ -239,6 +259,7 @@ impl Cell {
             closed: AtomicU64::new(0),
             requests: [const { AtomicU64::new(0) }; STATUSES.len()],
             refused_heads: [const { AtomicU64::new(0) }; REFUSALS.len()],
+            floods: [const { AtomicU64::new(0) }; FLOODS.len()],
             refused_proxy_headers: [const { AtomicU64::new(0) }; PROXY_HEADERS.len()],
             crowded: [const { AtomicU64::new(0) }; CROWDS.len()],
             evicted: AtomicU64::new(0),
@@ -258,6 +279,17 @@ const CELLS: usize = 32;
 const STATUSES: [&str; 6] = ["none", "1xx", "2xx", "3xx", "4xx", "5xx"];
 
 const REFUSALS: [(u16, &str); 3] = [(400, "400"), (408, "408"), (431, "431")];
+
+/// What clients go too far with.
+const FLOODS: [&str; 7] = [
+    "empty_data",
+    "headers",
+    "ping",
+    "priority",
+    "reset",
+    "settings",
+    "window_update",
+];
 
 /// By [`ProxyHeader`].
 const PROXY_HEADERS: [&str; 3] = ["broken", "malformed", "timeout"];

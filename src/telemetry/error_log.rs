@@ -63,7 +63,10 @@ where
 }
 
 fn at(level: Level) -> EnvFilter {
-    EnvFilter::default().add_directive(level.into())
+    // What h2 says of frames is of use to nobody but its makers; what matters of it we say ourselves.
+    let quiet = "h2=off".parse();
+    let filter = EnvFilter::default().add_directive(level.into());
+    quiet.into_iter().fold(filter, EnvFilter::add_directive)
 }
 
 impl Guard {

@@ -11,26 +11,38 @@ use http::{Method, StatusCode};
 use super::backend::Backend;
 use super::error::{Error, Stage};
 use super::http1::{Cargo, Head, Sending};
+use super::http2::{self, Receiving};
 use super::interim::Relay;
 use super::retry::Errand;
 use super::wire::Wire;
 use super::{connect, introduction, pool};
 use crate::clock::{Clock, Millis};
-use crate::config::plan::{Forward, SendProxy};
+use crate::config::plan::{Forward, HttpVersion, SendProxy};
 use crate::message::{Attempt, Exchange};
 
 /// The head of an answer, and what its body comes from.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) head: Head,
-    pub(super) wire: Box<Wire>,
-    /// What is left to send of the request, which the answer overtook. Boxed: it seldom does.
-    pub(super) sending: Option<Box<Sending>>,
-    /// Whether all that was sent has arrived, as far as anybody can tell.
-    pub(super) heard: bool,
+    pub(super) carrier: Carrier,
     pub(super) started: Millis,
     /// When its head was there.
     pub(super) came: Millis,
+}
+
+/// What an answer's body comes over.
+#[derive(Debug)]
+pub(super) enum Carrier {
+    /// HTTP/2.
+    Stream(Box<Receiving>),
+    /// HTTP/1.
+    Wire {
+        wire: Box<Wire>,
+        /// What is left to send of the request, which the answer overtook. Boxed: it seldom does.
+        sending: Option<Box<Sending>>,
+        /// Whether all that was sent has arrived, as far as anybody can tell.
+        heard: bool,
+    },
 }
 
 /// A try without an answer.
@@ -47,8 +59,9 @@ pub(super) struct Failed {
 pub(super) struct Unanswered {
     pub(super) error: Error,
     /// Its body, if nothing of the request was sent.
-    unsent: Option<Cargo>,
-    silent: bool,
+    pub(super) unsent: Option<Cargo>,
+    /// Nothing of an answer was seen.
+    pub(super) silent: bool,
 }
 
 /// What kind of connection a request went over.
@@ -61,6 +74,14 @@ pub(super) enum Over {
 }
 
 impl Failed {
+    pub(super) fn new(error: Error, over: Over, silent: bool) -> Self {
+        Self {
+            error,
+            over,
+            silent,
+        }
+    }
+
     /// Whether it says nothing about the backend: it may close a connection that it has no request on, and ours
     /// was under way then.
     pub(super) fn is_stale(&self) -> bool {
@@ -134,14 +155,17 @@ async fn attempt(
     clock: &Clock,
     now: Millis,
 ) -> Result<Answer, Failed> {
+    if forward.version == HttpVersion::Two {
+        // Boxed, so that those who do not need it do not carry it about.
+        return Box::pin(http2::attempt(
+            backend, errand, exchange, forward, clock, now,
+        ))
+        .await;
+    }
     loop {
         let (wire, over) = connection(backend, over, errand, exchange, forward, now)
             .await
-            .map_err(|error| Failed {
-                error,
-                over: Over::Fresh,
-                silent: true,
-            })?;
+            .map_err(|error| Failed::new(error, Over::Fresh, true))?;
         if let Some(attempt) = exchange.attempts.last_mut() {
             attempt.connect = Some(match over {
                 Over::Fresh => clock.now().since(now),
@@ -159,11 +183,7 @@ async fn attempt(
                 continue;
             }
         }
-        return Err(Failed {
-            error: unanswered.error,
-            over,
-            silent: unanswered.silent,
-        });
+        return Err(Failed::new(unanswered.error, over, unanswered.silent));
     }
 }
 
@@ -190,9 +210,11 @@ pub(super) async fn call(
     match called {
         Ok(head) => Ok(Answer {
             head,
-            wire,
-            heard: !sending.is_over() || sending.has_arrived(),
-            sending: (!sending.is_over()).then(|| Box::new(sending)),
+            carrier: Carrier::Wire {
+                wire,
+                heard: !sending.is_over() || sending.has_arrived(),
+                sending: (!sending.is_over()).then(|| Box::new(sending)),
+            },
             started: now,
             came: now,
         }),
@@ -218,8 +240,8 @@ async fn connection(
 ) -> Result<(Box<Wire>, Over), Error> {
     if forward.proxy_protocol != SendProxy::Off {
         let first = introduction::of(exchange, forward.proxy_protocol);
-        let wire = connect::open(backend, forward.connect_timeout, &first).await?;
-        return Ok((wire, Over::Fresh));
+        let opening = connect::open_with(backend, forward.connect_timeout, &first);
+        return Ok((Box::pin(opening).await?, Over::Fresh));
     }
     while over == Over::Kept
         && let Some(wire) = pool::take(backend, now)
@@ -235,7 +257,7 @@ async fn connection(
         backend.count_reused();
         return Ok((wire, Over::Kept));
     }
-    let wire = connect::open(backend, forward.connect_timeout, &[]).await?;
+    let wire = connect::open(backend, forward.connect_timeout).await?;
     Ok((wire, Over::Fresh))
 }
 
@@ -321,6 +343,7 @@ fn stands_for(error: &Error) -> Option<StatusCode> {
         | Error::Connect(_)
         | Error::InvalidHeader(_)
         | Error::NoLiveBackend
+        | Error::Rejected(_)
         | Error::Resolve { .. }
         | Error::Truncated(_) => Some(StatusCode::BAD_GATEWAY),
     }

@@ -27,6 +27,9 @@ pub enum Error {
     /// Every backend is down, left alone after failures, has been tried or has enough to do.
     #[error("no live upstreams while connecting to upstream")]
     NoLiveBackend,
+    /// The backend has reset the stream, or gone away, before it answered.
+    #[error("upstream rejected request with error {} while reading response header from upstream", code(.0))]
+    Rejected(#[source] h2::Error),
     /// A backend's name has no address.
     #[error("host not found in upstream \"{host}\"")]
     Resolve {
@@ -126,6 +129,11 @@ impl fmt::Display for Stage {
             Self::Send => "sending request to upstream",
         })
     }
+}
+
+/// HTTP/2's number for what happened.
+fn code(error: &h2::Error) -> u32 {
+    error.reason().map_or(0, u32::from)
 }
 
 /// How a connection ended.

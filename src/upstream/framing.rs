@@ -3,7 +3,8 @@
 //! Whatever a client or a `proxy_set_header` said of the body's length does not count: the length we know, or chunks
 //! where we know none. Two readers that disagree on where a request ends are how smuggling starts.
 
-use http::Method;
+use http::header::CONTENT_LENGTH;
+use http::{HeaderMap, HeaderValue, Method};
 use http_body::Body;
 
 use super::http1::Coding;
@@ -26,6 +27,16 @@ pub(super) fn declare(method: &Method, upload: &Upload, head: &mut Vec<u8>) -> C
     head.extend_from_slice(length.to_string().as_bytes());
     head.extend_from_slice(b"\r\n");
     Coding::Plain
+}
+
+/// The same for HTTP/2, where the end is told in another way and the length only helps.
+pub(super) fn announce(method: &Method, upload: &Upload, headers: &mut HeaderMap) {
+    let length = match upload.size_hint().exact() {
+        Some(0) if ![Method::POST, Method::PUT, Method::PATCH].contains(method) => return,
+        Some(length) => length,
+        None => return,
+    };
+    headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
 }
 
 #[cfg(test)]

@@ -3,14 +3,12 @@
 //! 100 is not among them: the client got its own from us when its body was asked for. Neither is 101, which is no
 //! interim answer at all.
 
-use std::io::Write;
-
 use http::header::{
     CONNECTION, CONTENT_LENGTH, PROXY_AUTHENTICATE, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
 use http::{HeaderMap, HeaderName, StatusCode, Version};
 
-use crate::message::Exchange;
+use crate::message::{Exchange, Interim};
 
 /// Passes interim answers on to the client that `exchange` is with.
 #[derive(Debug)]
@@ -34,11 +32,11 @@ impl<'e> Relay<'e> {
         // An HTTP/1.0 client would take one for the answer.
         if status != StatusCode::CONTINUE
             && self.passed < MOST
-            && self.exchange.head.version == Version::HTTP_11
+            && self.exchange.head.version >= Version::HTTP_11
         {
             self.passed += 1;
             let line = &self.exchange.peer.line;
-            line.send_interim(&encode(status, headers));
+            line.send_interim(passed_on(status, headers));
         }
     }
 
@@ -48,21 +46,17 @@ impl<'e> Relay<'e> {
     }
 }
 
-fn encode(status: StatusCode, headers: &HeaderMap) -> Vec<u8> {
-    let mut head = Vec::with_capacity(256);
-    let reason = status.canonical_reason().unwrap_or_default();
-    // Writing to memory does not fail.
-    drop(write!(head, "HTTP/1.1 {} {reason}\r\n", status.as_str()));
-    for (name, value) in headers {
-        if is_end_to_end(name, headers) {
-            head.extend_from_slice(name.as_str().as_bytes());
-            head.extend_from_slice(b": ");
-            head.extend_from_slice(value.as_bytes());
-            head.extend_from_slice(b"\r\n");
-        }
+fn passed_on(status: StatusCode, headers: &HeaderMap) -> Interim {
+    let fields = headers.iter();
+    let fields = fields.filter(|(name, _)| is_end_to_end(name, headers));
+    let mut kept = HeaderMap::new();
+    for (name, value) in fields {
+        kept.append(name, value.clone());
     }
-    head.extend_from_slice(b"\r\n");
-    head
+    Interim {
+        status,
+        headers: kept,
+    }
 }
 
 fn is_end_to_end(name: &HeaderName, headers: &HeaderMap) -> bool {
@@ -113,7 +107,8 @@ mod tests {
             let name: HeaderName = name.parse().unwrap();
             headers.append(name, HeaderValue::from_static(value));
         }
-        let head = encode(StatusCode::EARLY_HINTS, &headers);
+        let mut head = Vec::new();
+        passed_on(StatusCode::EARLY_HINTS, &headers).encode(&mut head);
         assert_eq!(
             String::from_utf8(head).unwrap(),
             "HTTP/1.1 103 Early Hints\r\nlink: </a.css>; rel=preload\r\n\r\n"

@@ -20,6 +20,7 @@ mod framing;
 #[cfg(any(fuzzing, test))]
 pub mod fuzzing;
 mod http1;
+mod http2;
 mod interim;
 mod introduction;
 mod pool;
@@ -30,7 +31,7 @@ use std::net::ToSocketAddrs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use http::{Method, Response, StatusCode};
+use http::{Method, Request, Response, StatusCode};
 
 pub use backend::{Address, Backend};
 pub use download::{Download, Stopwatch};
@@ -57,11 +58,19 @@ pub struct Upstream {
 pub struct Outgoing {
     /// Its method.
     pub method: Method,
-    /// The request line and the header fields as they go out, `Host` included. How long the body is and the blank
-    /// line are added here.
-    pub head: Vec<u8>,
+    /// How it begins.
+    pub head: Outset,
     /// Its body.
     pub upload: Upload,
+}
+
+/// A request but for its body, in the form of the version the backend speaks. How long the body is, is added here.
+#[derive(Debug)]
+pub enum Outset {
+    /// HTTP/1: the request line and the header fields as they go out, `Host` included, without the blank line.
+    Lines(Vec<u8>),
+    /// HTTP/2.
+    Stream(Box<Request<()>>),
 }
 
 impl Upstream {

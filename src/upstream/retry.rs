@@ -5,11 +5,11 @@
 
 use std::mem;
 
-use http::{Method, StatusCode};
+use http::{Method, Request, StatusCode};
 
 use super::error::Error;
 use super::http1::{Cargo, Coding, Sending};
-use super::{Outgoing, framing};
+use super::{Outgoing, Outset, framing};
 use crate::clock::Millis;
 use crate::config::plan::{NextUpstream, Tries};
 
@@ -17,14 +17,20 @@ use crate::config::plan::{NextUpstream, Tries};
 #[derive(Debug)]
 pub(super) struct Errand<'p> {
     method: Method,
-    head: Vec<u8>,
-    coding: Coding,
+    head: Head,
     cargo: Cargo,
     next: &'p NextUpstream,
     started: Millis,
     left: u32,
     sent: bool,
     whole: bool,
+}
+
+/// How it begins, complete.
+#[derive(Debug)]
+enum Head {
+    Lines(Vec<u8>, Coding),
+    Stream(Box<Request<()>>),
 }
 
 /// Why a backend's try is not the last word.
@@ -43,17 +49,26 @@ pub(super) enum Failure {
 impl<'p> Errand<'p> {
     /// A request that up to `servers` backends can be asked.
     pub(super) fn new(
-        mut outgoing: Outgoing,
+        outgoing: Outgoing,
         next: &'p NextUpstream,
         servers: u32,
         now: Millis,
     ) -> Self {
-        let coding = framing::declare(&outgoing.method, &outgoing.upload, &mut outgoing.head);
-        outgoing.head.extend_from_slice(b"\r\n");
+        let (method, upload) = (&outgoing.method, &outgoing.upload);
+        let head = match outgoing.head {
+            Outset::Lines(mut lines) => {
+                let coding = framing::declare(method, upload, &mut lines);
+                lines.extend_from_slice(b"\r\n");
+                Head::Lines(lines, coding)
+            }
+            Outset::Stream(mut request) => {
+                framing::announce(method, upload, request.headers_mut());
+                Head::Stream(request)
+            }
+        };
         Self {
             method: outgoing.method,
-            head: outgoing.head,
-            coding,
+            head,
             cargo: Cargo::new(outgoing.upload),
             next,
             started: now,
@@ -68,10 +83,28 @@ impl<'p> Errand<'p> {
 
     /// The request, ready to be written. Its head stays here to be sent again.
     pub(super) fn load(&mut self) -> Sending {
+        let cargo = self.take_cargo();
+        match &self.head {
+            Head::Lines(lines, coding) => Sending::new(lines, *coding, cargo),
+            // Never: the same setting says how a head is made and over what it is sent.
+            Head::Stream(_) => Sending::new(b"", Coding::Plain, cargo),
+        }
+    }
+
+    /// The same for a backend that speaks HTTP/2.
+    pub(super) fn load_stream(&mut self) -> (Request<()>, Cargo) {
+        let cargo = self.take_cargo();
+        match &self.head {
+            Head::Stream(request) => (Request::clone(request), cargo),
+            Head::Lines(..) => (Request::default(), cargo),
+        }
+    }
+
+    fn take_cargo(&mut self) -> Cargo {
         let cargo = mem::replace(&mut self.cargo, Cargo::none());
         self.whole = cargo.is_none();
         self.sent = true;
-        Sending::new(&self.head, self.coding, cargo)
+        cargo
     }
 
     /// Takes a request's body back of which nothing was sent.
@@ -129,6 +162,7 @@ impl Failure {
             | Error::Client(_)
             | Error::Connect(_)
             | Error::NoLiveBackend
+            | Error::Rejected(_)
             | Error::Resolve { .. }
             | Error::Truncated(_) => Self::Error,
         }

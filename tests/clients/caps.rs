@@ -23,9 +23,10 @@ max_connections_per_address: 3
 servers: [{ listen: LISTEN, return: 204 }]
 ",
     );
-    // The one that looked whether weir was up has to be gone first.
+    // The one that looked whether weir was up has to have come and gone first.
     eventually("nobody is connected", || {
-        metric(&weir, "weir_connections_active") == 0
+        metric(&weir, "weir_connections_accepted_total") > 0
+            && metric(&weir, "weir_connections_active") == 0
     });
     let mut kept: Vec<_> = (0..3).map(|_| Client::connect(weir.address())).collect();
     assert!(kept.iter_mut().all(opened));
@@ -132,6 +133,9 @@ servers: [{ listen: LISTEN, return: 204 }]
 ",
     );
     let silent: Vec<_> = (0..50).map(|_| Client::connect(weir.address())).collect();
+    eventually("they have all been let in", || {
+        metric(&weir, "weir_connections_accepted_total") > 50
+    });
     let mut polite: Vec<_> = (0..20)
         .map(|_| {
             let mut client = Client::connect(weir.address());

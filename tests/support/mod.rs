@@ -2,6 +2,7 @@
 //! that says exactly the bytes it is given.
 
 pub(crate) mod client;
+pub(crate) mod frames;
 pub(crate) mod gates;
 pub(crate) mod message;
 pub(crate) mod nginx;

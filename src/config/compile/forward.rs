@@ -11,8 +11,8 @@ use super::{Compiler, Found, client};
 use crate::config::decode::{Named, Spanned, Text, mistaken};
 use crate::config::near;
 use crate::config::plan::{
-    Address, Forward, NextUpstream, Part, PathRule, SendProxy, SetHeader, Template, Tries,
-    Variable, Via,
+    Address, Forward, HttpVersion, NextUpstream, Part, PathRule, SendProxy, SetHeader, Template,
+    Tries, Variable, Via,
 };
 use crate::config::report::Complaint;
 use crate::config::units;
@@ -37,10 +37,11 @@ const HOP_BY_HOP: [&str; 8] = [
 ];
 
 impl Compiler<'_> {
-    /// A `proxy_pass` under this path; `None` for a server's own.
+    /// A `proxy_pass` under this path, `None` for a server's own; spoken to in `version` unless something else is said.
     pub(super) fn forward(
         &mut self,
         pass: &Spanned<Text>,
+        version: HttpVersion,
         path: Option<&PathRule>,
         levels: Levels<'_>,
     ) -> Option<Forward> {
@@ -61,6 +62,20 @@ impl Compiler<'_> {
             }
         };
         let set_headers = self.set_headers(levels);
+        let version = levels
+            .find(|settings| &settings.proxy_http_version)
+            .map_or(version, |given| given.value.0);
+        let proxy_protocol = levels.find(|settings| &settings.proxy_protocol);
+        if let (HttpVersion::Two, Some(given)) = (version, proxy_protocol)
+            && given.value.0 != SendProxy::Off
+        {
+            self.complain_with(
+                given.span,
+                "`proxy_protocol` and HTTP/2 to the same upstream",
+                "it names one client for a whole connection, and over HTTP/2 all share one",
+            );
+        }
+        let proxy_protocol = proxy_protocol.map_or(SendProxy::Off, |given| given.value.0);
         let target = target?;
         Some(Forward {
             upstream: target.upstream,
@@ -72,9 +87,8 @@ impl Compiler<'_> {
                 Some(flag) if !flag.value.0 => Via::Off,
                 _ => Via::On,
             },
-            proxy_protocol: levels
-                .find(|settings| &settings.proxy_protocol)
-                .map_or(SendProxy::Off, |given| given.value.0),
+            version,
+            proxy_protocol,
             connect_timeout: self.some_time(levels.find(|s| &s.proxy_connect_timeout), 60),
             send_timeout: self.some_time(levels.find(|s| &s.proxy_send_timeout), 60),
             read_timeout: self.some_time(levels.find(|s| &s.proxy_read_timeout), 60),

@@ -7,7 +7,7 @@ use super::Compiler;
 use super::sites::{Does, Levels};
 use crate::config::decode::{Needed, Spanned, Text};
 use crate::config::model;
-use crate::config::plan::{ClientTimeouts, Listen, Listener, Location, PathRule, Server};
+use crate::config::plan::{ClientTimeouts, Http2, Listen, Listener, Location, PathRule, Server};
 use crate::config::span::Span;
 
 /// nginx's default of `large_client_header_buffers`, multiplied out.
@@ -15,6 +15,9 @@ const MAX_HEAD: u64 = 4 * (8 << 10);
 
 /// Largest head accepted in a configuration: every connection may make us keep as much.
 const MOST_HEAD: u64 = 16 << 20;
+
+/// nginx's default of `http2_max_concurrent_streams`.
+const MAX_STREAMS: u32 = 128;
 
 /// The listeners as they are gathered.
 #[derive(Default)]
@@ -196,6 +199,7 @@ impl Compiler<'_> {
         self.check_real_ip(Levels(&outer));
         let own = Does {
             pass: &server.proxy_pass,
+            grpc: &server.grpc_pass,
             answer: &server.r#return,
         };
         let locations = self.locations(server, own, timeouts);
@@ -208,6 +212,14 @@ impl Compiler<'_> {
             timeouts,
             real_ip: self.real_ip(Levels(&outer)),
             max_head: self.max_head(connection),
+            http2: match connection.iter().find_map(|level| level.http2.get()) {
+                Some(flag) if !flag.value.0 => Http2::Off,
+                _ => Http2::On,
+            },
+            max_streams: connection
+                .iter()
+                .find_map(|level| level.http2_max_concurrent_streams.get())
+                .map_or(MAX_STREAMS, |most| most.value.0),
             locations,
             fallback: self.site(Levels(&outer), own, None, timeouts),
         }
@@ -229,6 +241,7 @@ impl Compiler<'_> {
             let inner = [&location.value.settings, &server.settings, &config.settings];
             let does = Does {
                 pass: &location.value.proxy_pass,
+                grpc: &location.value.grpc_pass,
                 answer: &location.value.r#return,
             };
             // Without an action of its own it does what its server does, from the server's point of view.

@@ -7,7 +7,7 @@ use http::StatusCode;
 use super::{Compiler, access};
 use crate::config::decode::{Field, Spanned, Text};
 use crate::config::model::{self, Settings};
-use crate::config::plan::{Action, ClientTimeouts, DryRun, LogLevel, PathRule, Site};
+use crate::config::plan::{Action, ClientTimeouts, DryRun, HttpVersion, LogLevel, PathRule, Site};
 
 /// The settings that hold somewhere, the innermost first.
 #[derive(Debug, Clone, Copy)]
@@ -33,6 +33,8 @@ impl<'a> Levels<'a> {
 pub(super) struct Does<'a> {
     /// `proxy_pass`
     pub(super) pass: &'a Field<Text>,
+    /// `grpc_pass`
+    pub(super) grpc: &'a Field<Text>,
     /// `return`
     pub(super) answer: &'a Field<model::Return>,
 }
@@ -40,7 +42,8 @@ pub(super) struct Does<'a> {
 impl Does<'_> {
     /// Whether it does anything at all.
     pub(super) fn something(self) -> bool {
-        self.pass.key().or_else(|| self.answer.key()).is_some()
+        let passes = self.pass.key().or_else(|| self.grpc.key());
+        passes.or_else(|| self.answer.key()).is_some()
     }
 }
 
@@ -132,7 +135,12 @@ impl Compiler<'_> {
     }
 
     fn action(&mut self, levels: Levels<'_>, does: Does<'_>, path: Option<&PathRule>) -> Action {
-        match (does.pass.get(), does.answer.get()) {
+        let pass = does.pass.get().map(|pass| (pass.clone(), HttpVersion::One));
+        let grpc = does.grpc.get().and_then(|pass| self.grpc(pass));
+        if let (Some(_), Some(grpc)) = (&pass, does.grpc.get()) {
+            self.complain(grpc.span, "`proxy_pass` and `grpc_pass` in one place");
+        }
+        match (pass.or(grpc), does.answer.get()) {
             (Some(_), Some(answer)) => {
                 self.complain_with(
                     answer.span,
@@ -141,13 +149,31 @@ impl Compiler<'_> {
                 );
                 Action::NotFound
             }
-            (Some(pass), None) => self
-                .forward(pass, path, levels)
+            (Some((pass, version)), None) => self
+                .forward(&pass, version, path, levels)
                 .map_or(Action::NotFound, |forward| {
                     Action::Forward(Box::new(forward))
                 }),
             (None, Some(answer)) => self.answer(answer).map_or(Action::NotFound, Action::Return),
             (None, None) => Action::NotFound,
         }
+    }
+
+    /// `grpc_pass` as the `proxy_pass` it stands for.
+    fn grpc(&mut self, pass: &Spanned<Text>) -> Option<(Spanned<Text>, HttpVersion)> {
+        let mut pass = pass.clone();
+        if let Some((scheme, rest)) = pass.value.text.split_once("://") {
+            let plain = match scheme {
+                "grpc" => "http",
+                "grpcs" => "https",
+                scheme => {
+                    let sentence = format!("`{scheme}://` is no scheme for `grpc_pass`");
+                    self.complain_with(pass.span, sentence, "expected `grpc://` or `grpcs://`");
+                    return None;
+                }
+            };
+            pass.value.text = format!("{plain}://{rest}");
+        }
+        Some((pass, HttpVersion::Two))
     }
 }

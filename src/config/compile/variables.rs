@@ -17,6 +17,7 @@ const FIXED: &[(&str, Variable)] = &[
     ("document_uri", Variable::Uri),
     ("host", Variable::Host),
     ("hostname", Variable::Hostname),
+    ("http2", Variable::Http2),
     ("is_args", Variable::IsArgs),
     ("limit_conn_status", Variable::LimitConnStatus),
     ("limit_req_status", Variable::LimitReqStatus),

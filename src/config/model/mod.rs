@@ -22,9 +22,9 @@ pub use settings::{Buffers, BuffersParts, Connection, NextUpstream, Settings};
 pub use top::{AccessLog, Admin, Config, Log};
 pub use upstream::{Upstream, UpstreamServer};
 pub use values::{
-    AdminAddress, Algorithm, Balance, Burst, ConnLimit, Failures, Flag, Idle, Level, LimitHeaders,
-    LimitStatus, ListenAddress, LogLevel, NotYet, OnEmptyKey, Prefix, Rate, RateOrUnlimited,
-    Requests, Size, Store, Time, Tries, Waiting, Weight, Workers,
+    AdminAddress, Algorithm, Balance, Burst, ConnLimit, Failures, Flag, HttpVersion, Idle, Level,
+    LimitHeaders, LimitStatus, ListenAddress, LogLevel, NotYet, OnEmptyKey, Prefix, Rate,
+    RateOrUnlimited, Requests, Size, Store, Streams, Time, Tries, Waiting, Weight, Workers,
 };
 
 use super::decode::Record;

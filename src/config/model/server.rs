@@ -22,6 +22,8 @@ record! {
         tls: Field<Unsupported>,
         /// Where requests go that no location of their own sends elsewhere: an upstream's name or `http://host:port[/uri]`.
         proxy_pass: Field<Text>,
+        /// The same for gRPC: an upstream's name or `grpc://host:port`, spoken to in HTTP/2.
+        grpc_pass: Field<Text>,
         /// What requests are answered with that no location of their own sends elsewhere.
         r#return: Field<Return>,
         /// Paths with rules of their own.
@@ -55,6 +57,8 @@ record! {
         path: Needed<Text>,
         /// Where requests go: an upstream's name or `http://host:port[/uri]`. Default: as the server says.
         proxy_pass: Field<Text>,
+        /// The same for gRPC: an upstream's name or `grpc://host:port`, spoken to in HTTP/2.
+        grpc_pass: Field<Text>,
         /// What requests are answered with, in place of being sent on.
         r#return: Field<Return>,
     }

@@ -7,7 +7,9 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use super::access::Access;
 use super::client::{ProxyProtocol, RealIp};
 use super::limits::{ConnRule, ReqRule};
-use super::values::{Flag, LimitHeaders, LimitStatus, LogLevel, Requests, Size, Time, Tries};
+use super::values::{
+    Flag, HttpVersion, LimitHeaders, LimitStatus, LogLevel, Requests, Size, Streams, Time, Tries,
+};
 use crate::config::decode::{
     Context, Decode, Field, List, Named, Needed, OrOff, Spanned, Text, record, scalar_from,
 };
@@ -61,6 +63,8 @@ record! {
         lingering_timeout: Field<Time>,
         /// Headers to send on, in place of the client's; an empty value removes one. An inner mapping takes the place of an outer one.
         proxy_set_header: Field<Named<Text>>,
+        /// What upstreams are spoken to in: `1.1`, or `2` with many requests on one connection. Default: 1.1, and 2 with `grpc_pass`.
+        proxy_http_version: Field<HttpVersion>,
         /// Whether upstreams are told the client's address by a PROXY header: on or v1, v2, or off. Each request then has a connection of its own. Default: off.
         proxy_protocol: Field<ProxyProtocol>,
         /// How long connecting to an upstream may take. Default: 60s.
@@ -89,6 +93,10 @@ record! {
         client_header_buffer_size: Field<Size>,
         /// How large a request's head may be: number and size, multiplied. Default: 4 8k.
         large_client_header_buffers: Field<Buffers>,
+        /// Whether clients may speak HTTP/2, which they choose with TLS or say first. Default: on.
+        http2: Field<Flag>,
+        /// How many requests a client may have under way at once on an HTTP/2 connection. Default: 128.
+        http2_max_concurrent_streams: Field<Streams>,
     }
 }
 

@@ -154,6 +154,11 @@ number! {
 }
 
 number! {
+    /// How many streams at once.
+    pub struct Streams(u32) = "a number of streams", 1..=65_535
+}
+
+number! {
     /// Idle connections.
     pub struct Idle(usize) = "a number of connections", 0..=1_000_000
 }
@@ -164,6 +169,15 @@ choice! {
         "skip" => plan::OnEmptyKey::Skip,
         "address" => plan::OnEmptyKey::Address,
         "refuse" => plan::OnEmptyKey::Refuse,
+    }
+}
+
+choice! {
+    /// What upstreams are spoken to in.
+    pub struct HttpVersion(plan::HttpVersion) = "a version of HTTP" {
+        "1.1" => plan::HttpVersion::One,
+        "2" => plan::HttpVersion::Two,
+        "2.0" => plan::HttpVersion::Two,
     }
 }
 

@@ -23,8 +23,8 @@ pub use limit::{
 pub use map::{Geo, Lookup, Map, Values};
 pub use names::{Path, PathRule, ServerName};
 pub use site::{
-    Access, Action, ClientTimeouts, Forward, Network, NextUpstream, Return, ReturnBody, SetHeader,
-    Site, Tries, Via,
+    Access, Action, ClientTimeouts, Forward, HttpVersion, Network, NextUpstream, Return,
+    ReturnBody, SetHeader, Site, Tries, Via,
 };
 pub use template::{Part, Template, Tlv, Variable};
 pub use upstream::{Address, Balance, Upstream, UpstreamServer};
@@ -138,10 +138,24 @@ pub struct Server {
     pub real_ip: Option<RealIp>,
     /// Largest request head, `large_client_header_buffers` multiplied out.
     pub max_head: usize,
+    /// `http2`
+    pub http2: Http2,
+    /// `http2_max_concurrent_streams`
+    pub max_streams: u32,
     /// Its locations in the file's order.
     pub locations: Vec<Location>,
     /// What holds where no location matches: the server's own settings.
     pub fallback: Site,
+}
+
+/// Whether clients may speak HTTP/2.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Http2 {
+    /// Not.
+    Off,
+    /// As well as HTTP/1.
+    #[default]
+    On,
 }
 
 /// A path and what holds there.

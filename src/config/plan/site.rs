@@ -145,6 +145,8 @@ pub struct Forward {
     pub set_headers: Vec<SetHeader>,
     /// `via`
     pub via: Via,
+    /// `proxy_http_version`
+    pub version: HttpVersion,
     /// `proxy_protocol`
     pub proxy_protocol: SendProxy,
     /// `proxy_connect_timeout`
@@ -174,6 +176,16 @@ pub enum Via {
     /// As RFC 9110 asks.
     #[default]
     On,
+}
+
+/// What an upstream is spoken to in.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum HttpVersion {
+    /// HTTP/1.1
+    #[default]
+    One,
+    /// HTTP/2
+    Two,
 }
 
 /// When the next server may be tried.

@@ -45,6 +45,8 @@ pub enum Variable {
     Host,
     /// `$hostname`: this machine's.
     Hostname,
+    /// `$http2`: `h2` over TLS, `h2c` without, nothing for HTTP/1.
+    Http2,
     /// `$http_NAME`: a request header.
     Http(HeaderName),
     /// `$is_args`: `?` if there is a query.

@@ -7,7 +7,7 @@ mod request;
 use http::header::{self, HeaderName};
 use http::{HeaderMap, HeaderValue};
 
-pub use request::write_request;
+pub use request::{stream_request, write_request};
 
 /// Whether a request's transfer coding is one that everybody reads alike: none, or `chunked` once. hyper takes others
 /// that end in it, and would leave the rest of the decoding to the backend.
@@ -50,6 +50,13 @@ pub fn clean_response(headers: &mut HeaderMap) {
         for name in names {
             headers.remove(name);
         }
+    }
+}
+
+/// Takes from an answer, or from what follows it, what HTTP/2 has no place for.
+pub fn clean_for_streams(headers: &mut HeaderMap) {
+    if headers.keys().any(belongs_to_connection) {
+        remove_connection_fields(headers);
     }
 }
 

@@ -1,11 +1,11 @@
-//! The head of a request on its way upstream, written straight into bytes.
+//! The head of a request on its way upstream, written straight into bytes, or into fields for HTTP/2.
 //!
 //! The client's head stays as it came, for variables, for the log and for a second try; nothing is copied into a map
 //! in between only to be read out of it again. What we add is written after everything the client says has been
 //! carried out, so that no `Connection` field can take it away.
 
 use http::header::{self, HeaderName};
-use http::{HeaderMap, HeaderValue, Version};
+use http::{HeaderMap, HeaderValue, Request, Uri, Version};
 
 use super::{belongs_to_connection, frames_body, is_rebuilt, nominated};
 use crate::config::plan::{Forward, Template, Via};
@@ -20,7 +20,53 @@ pub fn write_request(exchange: &Exchange, forward: &Forward, out: &mut Vec<u8>) 
     out.push(b' ');
     write_target(exchange, forward, out);
     out.extend_from_slice(b" HTTP/1.1\r\n");
+    pass_on(exchange, forward, &mut Lines(out));
+}
 
+/// The same for an upstream that speaks HTTP/2; `None` where its target or its host cannot be said there.
+#[must_use]
+pub fn stream_request(exchange: &Exchange, forward: &Forward) -> Option<Request<()>> {
+    let mut target = Vec::new();
+    write_target(exchange, forward, &mut target);
+    let mut fields = Fields {
+        headers: HeaderMap::with_capacity(exchange.head.headers.len() + forward.set_headers.len()),
+        host: None,
+    };
+    pass_on(exchange, forward, &mut fields);
+    let host = fields.host.as_ref().map(HeaderValue::as_bytes);
+    let uri = Uri::builder()
+        .scheme("http")
+        .authority(host.unwrap_or(forward.host.as_bytes()))
+        .path_and_query(target)
+        .build()
+        .ok()?;
+    let mut request = Request::new(());
+    *request.method_mut() = exchange.head.method.clone();
+    *request.uri_mut() = uri;
+    *request.version_mut() = Version::HTTP_2;
+    *request.headers_mut() = fields.headers;
+    Some(request)
+}
+
+/// Where the fields of a request go.
+trait Out {
+    fn field(&mut self, name: &HeaderName, value: &HeaderValue);
+    /// A field of ours; none where its template says nothing, or nothing a field could carry.
+    fn set(&mut self, name: &HeaderName, value: &Template, exchange: &Exchange);
+    /// The client takes trailers, and so do we.
+    fn trailers(&mut self);
+}
+
+/// One after the other, as HTTP/1 writes them.
+struct Lines<'o>(&'o mut Vec<u8>);
+
+/// In a map, without those that HTTP/2 has other places for.
+struct Fields {
+    headers: HeaderMap,
+    host: Option<HeaderValue>,
+}
+
+fn pass_on(exchange: &Exchange, forward: &Forward, out: &mut impl Out) {
     let headers = &exchange.head.headers;
     // Few requests have either; looking at the names is cheaper than looking the two up.
     let (mut connection, mut te) = (false, false);
@@ -35,20 +81,75 @@ pub fn write_request(exchange: &Exchange, forward: &Forward, out: &mut Vec<u8>) 
             || forward.set_headers.iter().any(|set| set.name == *name)
             || (nominating && is_nominated(name, headers));
         if !stays {
-            write_field(name, value.as_bytes(), out);
+            out.field(name, value);
         }
     }
     if te && wants_trailers(headers) {
-        out.extend_from_slice(b"te: trailers\r\nconnection: te\r\n");
+        out.trailers();
     }
     for set in &forward.set_headers {
         let removed = set.value.parts.is_empty();
         if !removed && !frames_body(&set.name) {
-            write_set(&set.name, &set.value, exchange, out);
+            out.set(&set.name, &set.value, exchange);
         }
     }
     if forward.via == Via::On {
-        write_field(&header::VIA, via(exchange.head.version), out);
+        out.field(&header::VIA, &via(exchange.head.version));
+    }
+}
+
+impl Out for Lines<'_> {
+    fn field(&mut self, name: &HeaderName, value: &HeaderValue) {
+        self.0.extend_from_slice(name.as_str().as_bytes());
+        self.0.extend_from_slice(b": ");
+        self.0.extend_from_slice(value.as_bytes());
+        self.0.extend_from_slice(b"\r\n");
+    }
+
+    fn set(&mut self, name: &HeaderName, value: &Template, exchange: &Exchange) {
+        let line = self.0.len();
+        self.0.extend_from_slice(name.as_str().as_bytes());
+        self.0.extend_from_slice(b": ");
+        let start = self.0.len();
+        vars::render(value, exchange, self.0);
+        let written = &self.0[start..];
+        if written.is_empty() || !may_be_value(written) {
+            self.0.truncate(line);
+            return;
+        }
+        self.0.extend_from_slice(b"\r\n");
+    }
+
+    fn trailers(&mut self) {
+        self.0
+            .extend_from_slice(b"te: trailers\r\nconnection: te\r\n");
+    }
+}
+
+impl Out for Fields {
+    fn field(&mut self, name: &HeaderName, value: &HeaderValue) {
+        self.headers.append(name, value.clone());
+    }
+
+    fn set(&mut self, name: &HeaderName, value: &Template, exchange: &Exchange) {
+        let mut text = Vec::new();
+        vars::render(value, exchange, &mut text);
+        let Ok(value) = HeaderValue::try_from(text) else {
+            return;
+        };
+        if value.is_empty() || belongs_to_connection(name) {
+            return;
+        }
+        if *name == header::HOST {
+            self.host = Some(value);
+        } else {
+            self.headers.append(name, value);
+        }
+    }
+
+    fn trailers(&mut self) {
+        let trailers = HeaderValue::from_static("trailers");
+        self.headers.insert(header::TE, trailers);
     }
 }
 
@@ -81,28 +182,6 @@ fn write_target(exchange: &Exchange, forward: &Forward, out: &mut Vec<u8>) {
     }
 }
 
-fn write_field(name: &HeaderName, value: &[u8], out: &mut Vec<u8>) {
-    out.extend_from_slice(name.as_str().as_bytes());
-    out.extend_from_slice(b": ");
-    out.extend_from_slice(value);
-    out.extend_from_slice(b"\r\n");
-}
-
-/// A field of ours; none where its template says nothing, or nothing a field could carry.
-fn write_set(name: &HeaderName, value: &Template, exchange: &Exchange, out: &mut Vec<u8>) {
-    let line = out.len();
-    out.extend_from_slice(name.as_str().as_bytes());
-    out.extend_from_slice(b": ");
-    let start = out.len();
-    vars::render(value, exchange, out);
-    let written = &out[start..];
-    if written.is_empty() || !may_be_value(written) {
-        out.truncate(line);
-        return;
-    }
-    out.extend_from_slice(b"\r\n");
-}
-
 // Without a way out early, so that many bytes are looked at in one step.
 fn may_be_value(text: &[u8]) -> bool {
     text.iter().fold(true, |fine, &byte| {
@@ -110,12 +189,12 @@ fn may_be_value(text: &[u8]) -> bool {
     })
 }
 
-fn via(version: Version) -> &'static [u8] {
-    match version {
-        Version::HTTP_09 | Version::HTTP_10 => b"1.0 weir",
-        Version::HTTP_2 => b"2.0 weir",
-        _ => b"1.1 weir",
-    }
+fn via(version: Version) -> HeaderValue {
+    HeaderValue::from_static(match version {
+        Version::HTTP_09 | Version::HTTP_10 => "1.0 weir",
+        Version::HTTP_2 => "2.0 weir",
+        _ => "1.1 weir",
+    })
 }
 
 /// Whether a client's TE says it will take trailers; all else in there is between it and us.

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::{Ending, Tail};
+use super::{Ending, Interim, Tail};
 use crate::clock::Least;
 use crate::config::plan::ClientTimeouts;
 
@@ -41,7 +41,7 @@ pub struct Line {
     drains: AtomicU32,
     // Whether there is anything in the lock below each: a load instead of a lock for every flush.
     has_interim: AtomicBool,
-    interim: Mutex<Vec<u8>>,
+    interim: Mutex<Vec<Interim>>,
     is_finishing: AtomicBool,
     finishing: Mutex<Option<Box<dyn Tail>>>,
     waker: Mutex<Option<Waker>>,
@@ -134,6 +134,18 @@ impl Line {
         Duration::from_millis(self.lingering_millis.load(Ordering::Relaxed))
     }
 
+    /// Takes over the timeouts of another line of the same client.
+    pub fn adopt_timeouts(&self, other: &Self) {
+        for (own, other) in [
+            (&self.keepalive_millis, &other.keepalive_millis),
+            (&self.send_millis, &other.send_millis),
+            (&self.send_rate, &other.send_rate),
+            (&self.lingering_millis, &other.lingering_millis),
+        ] {
+            own.store(other.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+    }
+
     /// Counts bytes read from the socket.
     pub fn add_received(&self, bytes: usize) {
         add(&self.received, bytes);
@@ -185,20 +197,20 @@ impl Line {
         self.parking.load(Ordering::Relaxed)
     }
 
-    /// Hands over an interim (1xx) answer, encoded, to go out before the final one. Nobody has to have
-    /// one: it is left out when it comes after the final one, or when too many wait already for a client
-    /// that does not read.
+    /// Hands over an interim (1xx) answer to go out before the final one. Nobody has to have one: it is left out when
+    /// it comes after the final one, or when too many wait already for a client that does not read.
     // hyper's server cannot send these; `serve` writes them between two of hyper's messages.
-    pub fn send_interim(&self, head: &[u8]) {
+    pub fn send_interim(&self, interim: Interim) {
         if self.decided.load(Ordering::Relaxed) {
             return;
         }
         {
-            let mut interim = self.interim.lock();
-            if interim.len() + head.len() > MOST_INTERIM {
+            let mut waiting = self.interim.lock();
+            let length: usize = waiting.iter().map(Interim::length).sum();
+            if length + interim.length() > MOST_INTERIM {
                 return;
             }
-            interim.extend_from_slice(head);
+            waiting.push(interim);
         }
         self.has_interim.store(true, Ordering::Relaxed);
         // Who hands it over need not run in the connection's task.
@@ -211,7 +223,7 @@ impl Line {
     }
 
     /// Takes the interim answers that have not gone out yet.
-    pub fn take_interim(&self) -> Vec<u8> {
+    pub fn take_interim(&self) -> Vec<Interim> {
         self.has_interim.store(false, Ordering::Relaxed);
         std::mem::take(&mut *self.interim.lock())
     }
@@ -321,7 +333,8 @@ impl Line {
         }
     }
 
-    pub(super) fn wake(&self) {
+    /// Wakes the task that drives the connection.
+    pub fn wake(&self) {
         if let Some(waker) = &*self.waker.lock() {
             waker.wake_by_ref();
         }

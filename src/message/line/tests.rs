@@ -21,6 +21,13 @@ impl Tail for Ended {
     }
 }
 
+fn interim(status: u16) -> Interim {
+    Interim {
+        status: http::StatusCode::from_u16(status).unwrap(),
+        headers: http::HeaderMap::new(),
+    }
+}
+
 fn peer() -> Arc<Peer> {
     Arc::new(Peer::new(Remote::Unix, None, 1, Millis(0)))
 }
@@ -63,10 +70,10 @@ fn interim_answers_do_not_pile_up_without_bound() {
     let peer = peer();
     peer.line.begin();
     for _ in 0..10_000 {
-        peer.line.send_interim(b"HTTP/1.1 102 Processing\r\n\r\n");
+        peer.line.send_interim(interim(102));
     }
-    assert!(peer.line.take_interim().len() <= MOST_INTERIM);
-    peer.line.send_interim(b"HTTP/1.1 102 Processing\r\n\r\n");
+    assert!(peer.line.take_interim().len() <= MOST_INTERIM / 16);
+    peer.line.send_interim(interim(102));
     assert!(!peer.line.take_interim().is_empty());
 }
 
@@ -74,14 +81,15 @@ fn interim_answers_do_not_pile_up_without_bound() {
 fn an_interim_answer_never_stands_inside_or_behind_the_final_one() {
     let peer = peer();
     peer.line.begin();
-    peer.line.send_interim(b"in time");
+    peer.line.send_interim(interim(102));
     peer.line.decide();
-    peer.line.send_interim(b"too late");
-    assert_eq!(peer.line.take_interim(), b"in time");
+    peer.line.send_interim(interim(103));
+    let sent = peer.line.take_interim();
+    assert_eq!(sent.iter().map(|one| one.status).collect::<Vec<_>>(), [102]);
 
     peer.line.begin();
     peer.line.set_unsent(true);
-    peer.line.send_interim(b"behind an earlier answer");
+    peer.line.send_interim(interim(103));
     peer.line.decide();
     assert!(peer.line.take_interim().is_empty());
 }

@@ -86,6 +86,11 @@ pub(super) fn protocol(head: &Parts) -> &'static str {
     }
 }
 
+/// `$http2`
+pub(super) fn http2(head: &Parts) -> Option<&'static str> {
+    (head.version == Version::HTTP_2).then_some("h2c")
+}
+
 /// `$request_uri`
 pub(super) fn uri(head: &Parts) -> &str {
     let target = head.uri.path_and_query();

@@ -9,6 +9,7 @@ use jiff::{Timestamp, Zoned};
 
 use super::{formatted, text};
 use crate::clock::Clock;
+use crate::config::plan::Variable;
 use crate::message::Exchange;
 
 thread_local! {
@@ -23,18 +24,27 @@ struct Stamp {
     iso8601: String,
 }
 
+/// The moment itself: `$msec`, `$time_iso8601` or `$time_local`.
+pub(super) fn now(variable: &Variable, out: &mut Vec<u8>) -> bool {
+    match variable {
+        Variable::Msec => msec(out),
+        Variable::TimeIso8601 => iso8601(out),
+        _ => local(out),
+    }
+}
+
 /// `$time_local`: `16/Nov/2026:02:03:23 +0000`
-pub(super) fn local(out: &mut Vec<u8>) -> bool {
+fn local(out: &mut Vec<u8>) -> bool {
     with_stamp(|stamp| text(out, &stamp.local))
 }
 
 /// `$time_iso8601`: `2026-11-16T02:03:23+00:00`
-pub(super) fn iso8601(out: &mut Vec<u8>) -> bool {
+fn iso8601(out: &mut Vec<u8>) -> bool {
     with_stamp(|stamp| text(out, &stamp.iso8601))
 }
 
 /// `$msec`: `1794794603.021`
-pub(super) fn msec(out: &mut Vec<u8>) -> bool {
+fn msec(out: &mut Vec<u8>) -> bool {
     seconds(Clock::wall(), out)
 }
 

@@ -11,13 +11,13 @@ mod timeouts;
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, Response, header};
 use http_body_util::{BodyExt as _, Empty};
-use hyper::body::Incoming;
 use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -26,7 +26,9 @@ use tokio_util::task::TaskTracker;
 
 use super::{Handler, Settings, connection};
 use crate::clock::Millis;
-use crate::message::{Body, Ending, Line, NoAnswer, Peer, Remote, Tail, drain, testing};
+use crate::message::{
+    Body, Ending, Incoming, Interim, Line, NoAnswer, Peer, Remote, Tail, drain, testing,
+};
 
 /// A server with a toy handler.
 struct Rig {
@@ -75,10 +77,19 @@ impl Rig {
     }
 }
 
+fn interim(status: u16, link: Option<&'static str>) -> Interim {
+    let link = link.map(|link| (header::LINK, header::HeaderValue::from_static(link)));
+    Interim {
+        status: http::StatusCode::from_u16(status).unwrap(),
+        headers: link.into_iter().collect(),
+    }
+}
+
 fn settings() -> Settings {
     Settings {
         timeouts: testing::timeouts(),
         max_head: 32 * 1024,
+        streams: NonZeroU32::new(128),
     }
 }
 
@@ -168,13 +179,12 @@ impl Handler for Toy {
             "/big" => Ok(self.text(&peer, vec![b'x'; 64 * 1024 * 1024])),
             "/closed" => Err(NoAnswer),
             "/early" => {
-                peer.line
-                    .send_interim(b"HTTP/1.1 103 Early Hints\r\nlink: </style.css>\r\n\r\n");
+                peer.line.send_interim(interim(103, Some("</style.css>")));
                 tokio::time::sleep(Duration::from_secs(1)).await;
                 Ok(self.text(&peer, "late"))
             }
             "/early-at-once" => {
-                peer.line.send_interim(b"HTTP/1.1 103 Early Hints\r\n\r\n");
+                peer.line.send_interim(interim(103, None));
                 Ok(self.text(&peer, "at once"))
             }
             "/echo" => match request.into_body().collect().await {

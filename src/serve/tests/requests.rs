@@ -161,10 +161,7 @@ async fn an_interim_answer_from_another_task_leaves_at_once() {
     let mut client = rig.client().await;
     client.send("GET /park HTTP/1.1\r\n\r\n").await;
     rig.toy.line_is(|line| line.phase() == Phase::Busy).await;
-    rig.toy
-        .peer()
-        .line
-        .send_interim(b"HTTP/1.1 102 Processing\r\n\r\n");
+    rig.toy.peer().line.send_interim(interim(102, None));
     assert_eq!(client.head().await, "HTTP/1.1 102 Processing\r\n\r\n");
 }
 

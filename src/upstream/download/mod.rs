@@ -3,6 +3,7 @@
 //! Most answers have been read whole with their head. Such a body is a piece of what was read and nothing else: the
 //! connection is kept for the next request before the client hears of this one.
 
+mod source;
 mod stream;
 
 use std::pin::Pin;
@@ -15,8 +16,9 @@ use bytes::Bytes;
 use http::Response;
 use http_body::{Frame, SizeHint};
 
-use self::stream::{Source, Stream};
-use super::ask::Answer;
+use self::source::{Source, Streamed, Wired};
+use self::stream::Stream;
+use super::ask::{Answer, Carrier};
 use super::backend::Lease;
 use super::error::Error;
 use super::http1::Reading;
@@ -57,12 +59,27 @@ impl Download {
     ) -> Response<Self> {
         let Answer {
             mut head,
-            mut wire,
-            sending,
-            heard,
+            carrier,
             started,
             came,
         } = answer;
+        let (mut wire, sending, heard) = match carrier {
+            Carrier::Stream(receiving) => {
+                let source = Source::Stream(Streamed {
+                    receiving,
+                    lease,
+                    read_timeout: forward.read_timeout,
+                    send_timeout: forward.send_timeout,
+                });
+                let stream = Stream::new(source, started, clock, exchange.caller());
+                return head.into_response(Self(Body::Stream(Box::new(stream))));
+            }
+            Carrier::Wire {
+                wire,
+                sending,
+                heard,
+            } => (wire, sending, heard),
+        };
         let mut reading = std::mem::replace(&mut head.reading, Reading::nothing());
         let shared = forward.proxy_protocol == SendProxy::Off;
         let reusable = head.reusable && heard && shared;
@@ -75,7 +92,7 @@ impl Download {
             let taken = came.since(started);
             return head.into_response(Self(Body::Whole { bytes, taken }));
         }
-        let source = Source {
+        let source = Source::Wire(Wired {
             wire,
             reading,
             sending,
@@ -83,7 +100,7 @@ impl Download {
             lease,
             read_timeout: forward.read_timeout,
             send_timeout: forward.send_timeout,
-        };
+        });
         let stream = Stream::new(source, started, clock, exchange.caller());
         head.into_response(Self(Body::Stream(Box::new(stream))))
     }

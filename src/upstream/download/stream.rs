@@ -3,7 +3,6 @@
 //! It owns the connection it is read from. Read to its end, the connection is kept for the next request; let go
 //! before, it is closed on the spot, because what is left on it belongs to nobody.
 
-use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,13 +14,11 @@ use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 
 use super::Stopwatch;
+use super::source::Source;
 use crate::clock::{Clock, Millis};
 use crate::message::Caller;
-use crate::upstream::backend::Lease;
-use crate::upstream::error::{Error, Stage};
-use crate::upstream::http1::{Piece, Reading, Sending};
-use crate::upstream::pool;
-use crate::upstream::wire::Wire;
+use crate::upstream::error::Error;
+use crate::upstream::http1::Piece;
 
 /// The rest of an answer.
 #[derive(Debug)]
@@ -38,25 +35,10 @@ pub(super) struct Stream {
     caller: Caller,
 }
 
-/// Where it comes from.
-#[derive(Debug)]
-pub(super) struct Source {
-    pub(super) wire: Box<Wire>,
-    pub(super) reading: Reading,
-    /// What is left to send of the request, which the answer overtook.
-    pub(super) sending: Option<Box<Sending>>,
-    pub(super) reusable: bool,
-    pub(super) lease: Lease,
-    pub(super) read_timeout: Duration,
-    pub(super) send_timeout: Duration,
-}
-
 impl Stream {
     /// A body of which this much is known, of an answer asked for at `started`.
     pub(super) fn new(mut source: Source, started: Millis, clock: &Clock, caller: Caller) -> Self {
-        if let Some(length) = source.reading.size_hint().exact() {
-            source.wire.expect(length);
-        }
+        source.prepare();
         let mut stream = Self {
             source: Some(source),
             trailers: None,
@@ -89,7 +71,7 @@ impl Stream {
     /// Ends it if its end was read already.
     fn end_if_over(&mut self) {
         if let Some(source) = &mut self.source
-            && let Some(trailers) = source.reading.end(&mut source.wire.read)
+            && let Some(trailers) = source.end()
         {
             self.finish();
             self.complete = trailers.is_none();
@@ -100,16 +82,8 @@ impl Stream {
     /// All of it was read.
     fn finish(&mut self) {
         self.stop();
-        let Some(mut source) = self.source.take() else {
-            return;
-        };
-        // An answer that came before its request was all sent leaves a connection nobody can use.
-        let sent = source
-            .sending
-            .take()
-            .is_none_or(|sending| sending.has_arrived());
-        if sent && source.reusable {
-            pool::put(&source.lease, source.wire, self.clock.now(), &self.clock);
+        if let Some(source) = self.source.take() {
+            source.keep(&self.clock);
         }
     }
 
@@ -118,7 +92,7 @@ impl Stream {
         self.stop();
         error.count();
         if let Some(source) = self.source.take() {
-            let (client, upstream) = (self.caller.text(), &*source.lease.name);
+            let (client, upstream) = (self.caller.text(), source.name());
             if let Error::Client(_) = error {
                 tracing::info!(client, upstream, "{error}");
             } else {
@@ -137,50 +111,6 @@ impl Stream {
                 stopwatch.store(millis, Ordering::Relaxed);
             }
         }
-    }
-}
-
-impl Source {
-    /// The next piece, as soon as there is one.
-    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Piece, Error>> {
-        loop {
-            match self.reading.next(&mut self.wire.read) {
-                Ok(None) => {}
-                Ok(Some(piece)) => return Poll::Ready(Ok(piece)),
-                Err(malformed) => {
-                    let error = io::Error::new(io::ErrorKind::InvalidData, malformed);
-                    return Poll::Ready(Err(Error::Truncated(error)));
-                }
-            }
-            if let Some(sending) = &mut self.sending
-                && let Poll::Ready(sent) = sending.poll(&mut self.wire, self.send_timeout, context)
-            {
-                sent.map_err(after_head)?;
-            }
-            match self.wire.poll_read(context).map_err(Error::Truncated)? {
-                Poll::Ready(0) if self.reading.ends_with_connection() => {
-                    return Poll::Ready(Ok(Piece::End(None)));
-                }
-                Poll::Ready(0) => {
-                    let end = io::ErrorKind::UnexpectedEof;
-                    return Poll::Ready(Err(Error::Truncated(end.into())));
-                }
-                Poll::Ready(_) => self.wire.patience.clear(),
-                Poll::Pending => {
-                    self.wire.patience.start(self.read_timeout);
-                    ready!(self.wire.patience.poll_passed(context));
-                    return Poll::Ready(Err(Error::Timeout(Stage::Body)));
-                }
-            }
-        }
-    }
-}
-
-/// What breaks a connection whose answer has begun leaves that answer short.
-fn after_head(error: Error) -> Error {
-    match error {
-        Error::Broken(error) => Error::Truncated(error),
-        error => error,
     }
 }
 
@@ -218,7 +148,7 @@ impl Body for Stream {
 
     fn size_hint(&self) -> SizeHint {
         match &self.source {
-            Some(source) => source.reading.size_hint(),
+            Some(source) => source.size_hint(),
             None if self.complete => SizeHint::with_exact(0),
             None => SizeHint::default(),
         }

@@ -31,7 +31,7 @@ fn field(name: &HeaderName, value: &[u8], out: &mut Vec<u8>) {
 
 /// Whether a field may come after the body. Not one that says how to read the message, whom it is for or who
 /// sent it: a backend that takes trailers for more of the head would believe the client what only we may say.
-fn may_trail(name: &HeaderName) -> bool {
+pub(in crate::upstream) fn may_trail(name: &HeaderName) -> bool {
     const NEVER: [HeaderName; 17] = [
         header::AUTHORIZATION,
         header::CACHE_CONTROL,

@@ -93,6 +93,18 @@ impl Head {
         }))
     }
 
+    /// One that came over HTTP/2, where bodies are none of its business.
+    pub(in crate::upstream) fn streamed(status: StatusCode, headers: HeaderMap) -> Self {
+        Self {
+            status,
+            headers,
+            reading: Reading::nothing(),
+            reusable: false,
+            version: Version::HTTP_2,
+            reason: None,
+        }
+    }
+
     /// The answer, with this for its body.
     pub(in crate::upstream) fn into_response<B>(self, body: B) -> Response<B> {
         let mut response = Response::new(body);

@@ -10,6 +10,7 @@ mod head;
 mod reading;
 mod sending;
 
+pub(super) use encode::may_trail;
 pub(super) use head::Head;
 pub(super) use reading::{Piece, Reading};
 pub(super) use sending::{Cargo, Coding, Sending};

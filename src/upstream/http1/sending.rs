@@ -76,6 +76,16 @@ impl Cargo {
         }
     }
 
+    /// A body, and the piece of it that is in hand already.
+    pub(in crate::upstream) fn from_parts(upload: Upload, first: Bytes) -> Self {
+        Self { upload, first }
+    }
+
+    /// What [`Cargo::from_parts`] was given.
+    pub(in crate::upstream) fn into_parts(self) -> (Upload, Bytes) {
+        (self.upload, self.first)
+    }
+
     /// No body.
     pub(in crate::upstream) fn none() -> Self {
         Self::new(Upload::none())

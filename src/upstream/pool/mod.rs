@@ -53,6 +53,24 @@ impl Rules {
             requests: plan.keepalive_requests,
         }
     }
+
+    /// The upstream's number, unique in this process.
+    pub(super) fn upstream(self) -> u64 {
+        self.upstream
+    }
+
+    /// How many requests a connection carries.
+    pub(super) fn requests(self) -> u64 {
+        self.requests
+    }
+
+    /// For how many whole seconds a connection without a request is kept, at least one.
+    pub(super) fn idle_seconds(self) -> u64 {
+        match self.most {
+            0 => 1,
+            _ => self.timeout.as_secs().max(1),
+        }
+    }
 }
 
 /// A kept connection to this backend, if one is left that is still open.

@@ -202,7 +202,11 @@ async fn interim_answers_reach_the_client_but_not_without_end() {
     let mut road = Road::to(&[&origin]);
     road.exchange.peer.line.begin();
     assert_eq!(road.get_text().await, "ok");
-    let interim = String::from_utf8(road.exchange.peer.line.take_interim()).unwrap();
+    let mut interim = Vec::new();
+    for one in road.exchange.peer.line.take_interim() {
+        one.encode(&mut interim);
+    }
+    let interim = String::from_utf8(interim).unwrap();
     let hint = "HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n";
     assert_eq!(interim, hint.repeat(16));
 }

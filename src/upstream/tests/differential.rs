@@ -93,7 +93,7 @@ async fn hypers(method: Method, pieces: Vec<Vec<u8>>) -> Outcome {
     tokio::spawn(play(far, pieces));
     let (mut sender, connection) = hyper1::handshake(TokioIo::new(near)).await.unwrap();
     tokio::spawn(async move { drop(connection.await) });
-    let request = http::Request::builder()
+    let request = Request::builder()
         .method(method)
         .uri("/path?query")
         .header("host", "origin")

@@ -5,6 +5,7 @@ mod connections;
 mod differential;
 mod faults;
 mod flow;
+mod http2;
 mod origin;
 mod retries;
 
@@ -86,7 +87,7 @@ pub(super) fn outgoing(method: Method) -> Outgoing {
     let head = format!("{method} /path?query HTTP/1.1\r\nhost: origin\r\n");
     Outgoing {
         method,
-        head: head.into_bytes(),
+        head: Outset::Lines(head.into_bytes()),
         upload: Upload::none(),
     }
 }
@@ -109,8 +110,9 @@ async fn upload(framing: &str, first: &str) -> (Upload, DuplexStream) {
     tokio::spawn(async move { drop(connection.await) });
     let head = format!("POST / HTTP/1.1\r\nhost: a\r\n{framing}\r\n\r\n{first}");
     client.write_all(head.as_bytes()).await.unwrap();
-    let request: http::Request<hyper::body::Incoming> = request.await.unwrap();
-    let upload = Upload::new(request.into_body(), None, Duration::from_secs(5), Least(0));
+    let request: Request<hyper::body::Incoming> = request.await.unwrap();
+    let body = request.into_body().into();
+    let upload = Upload::new(body, None, Duration::from_secs(5), Least(0));
     (upload, client)
 }
 
@@ -167,6 +169,7 @@ fn forward() -> plan::Forward {
         replaces: 0,
         set_headers: Vec::new(),
         via: Via::Off,
+        version: plan::HttpVersion::One,
         proxy_protocol: plan::SendProxy::Off,
         connect_timeout: Duration::from_secs(5),
         send_timeout: Duration::from_secs(5),

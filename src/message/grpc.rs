@@ -1,0 +1,191 @@
+//! What gRPC says in its own way: deadlines, and why a call came to nothing.
+//!
+//! A gRPC client does not look at an answer's status, which is always 200; it looks for `grpc-status`, in the trailers
+//! or, where there is nothing else to say, in the head.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
+
+use super::Exchange;
+use super::target::push_escaped;
+use crate::clock::{Deadline, Millis};
+
+/// Why a call came to nothing, in gRPC's numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Code {
+    /// The time the client gave has passed.
+    DeadlineExceeded = 4,
+    /// The client may not.
+    PermissionDenied = 7,
+    /// There is too much of something.
+    ResourceExhausted = 8,
+    /// Nobody does this here.
+    Unimplemented = 12,
+    /// Something is wrong with the request, or with us.
+    Internal = 13,
+    /// Whoever does this cannot be reached; perhaps later.
+    Unavailable = 14,
+    /// The client has not said who it is.
+    Unauthenticated = 16,
+}
+
+impl Code {
+    /// What a status stands for, as gRPC's mapping has it; except that what came too late, or is too much, has a code
+    /// of its own.
+    #[must_use]
+    pub fn of(status: StatusCode) -> Self {
+        match status.as_u16() {
+            401 => Self::Unauthenticated,
+            403 => Self::PermissionDenied,
+            404 | 405 => Self::Unimplemented,
+            408 | 504 => Self::DeadlineExceeded,
+            413 | 429 | 431 => Self::ResourceExhausted,
+            502 | 503 => Self::Unavailable,
+            _ => Self::Internal,
+        }
+    }
+}
+
+/// Whether a request is a gRPC call.
+#[must_use]
+pub fn is_call(headers: &HeaderMap) -> bool {
+    let kind = headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes);
+    kind.and_then(|kind| kind.get(..KIND.len()))
+        .is_some_and(|kind| kind.eq_ignore_ascii_case(KIND.as_bytes()))
+}
+
+/// When the client of a call has waited for long enough, counted from `now`; never for any other request.
+#[must_use]
+pub fn due(exchange: &Exchange, now: Millis) -> Deadline {
+    let mut due = Deadline::default();
+    let headers = &exchange.head.headers;
+    if let Some(given) = headers.get(TIMEOUT)
+        && let Some(given) = given.to_str().ok().and_then(timeout)
+        && is_call(headers)
+    {
+        due.start(given.saturating_sub(now.since(exchange.started)));
+    }
+    due
+}
+
+/// `grpc-timeout`: up to eight digits and a unit.
+fn timeout(text: &str) -> Option<Duration> {
+    let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+    if !(1..=8).contains(&digits.len()) || !digits.bytes().all(|digit| digit.is_ascii_digit()) {
+        return None;
+    }
+    let number: u64 = digits.parse().ok()?;
+    Some(match unit {
+        "H" => Duration::from_secs(number * 3600),
+        "M" => Duration::from_secs(number * 60),
+        "S" => Duration::from_secs(number),
+        "m" => Duration::from_millis(number),
+        "u" => Duration::from_micros(number),
+        "n" => Duration::from_nanos(number),
+        _ => return None,
+    })
+}
+
+/// The trailers of an answer that was not there in time.
+#[must_use]
+pub fn too_late() -> HeaderMap {
+    let mut trailers = HeaderMap::new();
+    tell(&mut trailers, Code::DeadlineExceeded, "deadline exceeded");
+    trailers
+}
+
+/// An answer that is nothing but a reason; `kind` is what the call said of itself.
+#[must_use]
+pub fn refusal(kind: Option<&HeaderValue>, code: Code, why: &str) -> Response<Bytes> {
+    let mut response = Response::new(Bytes::new());
+    // Browsers' clients know their own kind only.
+    let web = kind.filter(|kind| kind.as_bytes().starts_with(b"application/grpc-web"));
+    let kind = web.cloned().unwrap_or(HeaderValue::from_static(KIND));
+    response.headers_mut().insert(header::CONTENT_TYPE, kind);
+    tell(response.headers_mut(), code, why);
+    response
+}
+
+fn tell(headers: &mut HeaderMap, code: Code, why: &str) {
+    headers.insert(STATUS, HeaderValue::from(code as u16));
+    if let Ok(why) = HeaderValue::try_from(encode(why)) {
+        headers.insert(MESSAGE, why);
+    }
+}
+
+/// A text as `grpc-message` carries it.
+fn encode(text: &str) -> Vec<u8> {
+    let mut encoded = Vec::with_capacity(text.len());
+    for &byte in text.as_bytes() {
+        if matches!(byte, b' '..=b'~') && byte != b'%' {
+            encoded.push(byte);
+        } else {
+            push_escaped(byte, &mut encoded);
+        }
+    }
+    encoded
+}
+
+const KIND: &str = "application/grpc";
+const TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
+const STATUS: HeaderName = HeaderName::from_static("grpc-status");
+const MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
+
+/// How long a client is to wait before it tries again, in milliseconds.
+pub const PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timeouts_have_units() {
+        for (text, expected) in [
+            ("1H", Some(Duration::from_secs(3600))),
+            ("2M", Some(Duration::from_secs(120))),
+            ("99999999S", Some(Duration::from_secs(99_999_999))),
+            ("100m", Some(Duration::from_millis(100))),
+            ("7u", Some(Duration::from_micros(7))),
+            ("1n", Some(Duration::from_nanos(1))),
+            ("123456789S", None),
+            ("S", None),
+            ("", None),
+            ("1", None),
+            ("-1S", None),
+            ("1s", None),
+            ("1\u{fc}", None),
+        ] {
+            assert_eq!(timeout(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_call_is_known_by_its_kind() {
+        for (kind, call) in [
+            ("application/grpc", true),
+            ("application/grpc+proto", true),
+            ("Application/gRPC; x=y", true),
+            ("application/grpc-web", true),
+            ("application/json", false),
+        ] {
+            let kind = HeaderValue::from_static(kind);
+            let headers = HeaderMap::from_iter([(header::CONTENT_TYPE, kind)]);
+            assert_eq!(is_call(&headers), call, "{headers:?}");
+        }
+        assert!(!is_call(&HeaderMap::new()));
+    }
+
+    #[test]
+    fn a_refusal_is_all_head() {
+        let answer = refusal(None, Code::ResourceExhausted, "100% \u{fc}ber\n");
+        assert_eq!(answer.status(), 200);
+        assert_eq!(answer.headers()["content-type"], "application/grpc");
+        assert_eq!(answer.headers()["grpc-status"], "8");
+        assert_eq!(answer.headers()["grpc-message"], "100%25 %C3%BCber%0A");
+        let web = HeaderValue::from_static("application/grpc-web+proto");
+        let answer = refusal(Some(&web), Code::Unavailable, "gone");
+        assert_eq!(answer.headers()["content-type"], web);
+    }
+}

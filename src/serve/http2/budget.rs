@@ -1,0 +1,251 @@
+//! What a client may do besides asking: so much a second of everything that costs us work and it nothing.
+//!
+//! h2 bounds what would cost memory (streams at once, a head's size and its frames, resets nobody has looked at yet,
+//! data in small pieces). What is left costs time only, and is bounded here. The numbers are far above what browsers
+//! and gRPC clients do, and far below what an attack needs.
+
+use tokio::time::Instant;
+
+use super::frames::{Frame, Kind};
+
+/// What a client did too much of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Flood {
+    /// Data without data.
+    EmptyData,
+    /// A head larger than anybody needs, or in more pieces.
+    Headers,
+    /// PING.
+    Pings,
+    /// PRIORITY, and frames of kinds nobody knows.
+    Priorities,
+    /// Streams reset by the client, or by us because it broke the rules on them.
+    Resets,
+    /// SETTINGS.
+    Settings,
+    /// WINDOW_UPDATE.
+    WindowUpdates,
+}
+
+/// All budgets of a connection.
+#[derive(Debug)]
+pub(super) struct Budgets {
+    empty_data: Budget,
+    pings: Budget,
+    priorities: Budget,
+    resets: Budget,
+    settings: Budget,
+    window_updates: Budget,
+}
+
+#[derive(Debug)]
+struct Budget {
+    left: u32,
+    most: u32,
+    per_second: u32,
+    since: Instant,
+}
+
+impl Flood {
+    /// Its name in logs and metrics.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::EmptyData => "empty_data",
+            Self::Headers => "headers",
+            Self::Pings => "ping",
+            Self::Priorities => "priority",
+            Self::Resets => "reset",
+            Self::Settings => "settings",
+            Self::WindowUpdates => "window_update",
+        }
+    }
+}
+
+impl Budgets {
+    /// Those of a new connection that may have so many streams at once.
+    pub(super) fn new(streams: u32, now: Instant) -> Self {
+        let budget = |most, per_second| Budget {
+            left: most,
+            most,
+            per_second,
+            since: now,
+        };
+        Self {
+            empty_data: budget(100, 10),
+            pings: budget(1000, 100),
+            priorities: budget(1000, 100),
+            // A page that is left takes all its streams with it, twice.
+            resets: budget(streams.saturating_mul(2).max(200), 20),
+            settings: budget(100, 10),
+            window_updates: budget(2000, 200),
+        }
+    }
+
+    /// Charges what the client has sent. The clock is asked only for what is charged.
+    pub(super) fn receive(&mut self, frame: Frame) -> Result<(), Flood> {
+        let (budget, flood) = match frame.kind {
+            Kind::Data if frame.is_empty_data() => (&mut self.empty_data, Flood::EmptyData),
+            Kind::Ping if !frame.acknowledges() => (&mut self.pings, Flood::Pings),
+            Kind::Priority | Kind::Other | Kind::GoAway => {
+                (&mut self.priorities, Flood::Priorities)
+            }
+            Kind::Reset => (&mut self.resets, Flood::Resets),
+            Kind::Settings if !frame.acknowledges() => (&mut self.settings, Flood::Settings),
+            Kind::WindowUpdate => (&mut self.window_updates, Flood::WindowUpdates),
+            _ => return Ok(()),
+        };
+        budget.spend(Instant::now()).ok_or(flood)
+    }
+
+    /// Notes what we have sent: resets that the client made us send are charged like its own, and what it has done
+    /// properly earns it back.
+    pub(super) fn send(&mut self, frame: Frame) -> Result<(), Flood> {
+        match frame.kind {
+            Kind::Reset if is_their_fault(frame.code()) => {
+                self.resets.spend(Instant::now()).ok_or(Flood::Resets)?;
+            }
+            // Whoever takes data in may say so, for the stream and for the connection.
+            Kind::Data => self.window_updates.earn(4),
+            _ => {}
+        }
+        if frame.ends_stream() {
+            self.resets.earn(1);
+        }
+        Ok(())
+    }
+
+    /// What the client has most likely done too much of, where it was h2 that had enough.
+    pub(super) fn suspect(&self) -> Flood {
+        if self.empty_data.left < self.empty_data.most {
+            Flood::EmptyData
+        } else if self.resets.left < self.resets.most {
+            Flood::Resets
+        } else {
+            Flood::Headers
+        }
+    }
+}
+
+impl Budget {
+    fn spend(&mut self, now: Instant) -> Option<()> {
+        let millis = now.saturating_duration_since(self.since).as_millis();
+        let due = u128::from(self.per_second) * millis / 1000;
+        if due > 0 {
+            self.since = now;
+            self.earn(u32::try_from(due).unwrap_or(u32::MAX));
+        }
+        self.left = self.left.checked_sub(1)?;
+        Some(())
+    }
+
+    fn earn(&mut self, more: u32) {
+        self.left = self.left.saturating_add(more).min(self.most);
+    }
+}
+
+/// Whether a reset of ours answers a client that broke the rules: CVE-2025-8671 makes a server reset streams that it
+/// goes on working for. What fails behind us, and what we give up, is reset with other codes.
+fn is_their_fault(code: u32) -> bool {
+    const PROTOCOL_ERROR: u32 = 1;
+    const FLOW_CONTROL_ERROR: u32 = 3;
+    const STREAM_CLOSED: u32 = 5;
+    const FRAME_SIZE_ERROR: u32 = 6;
+    const REFUSED_STREAM: u32 = 7;
+    matches!(
+        code,
+        PROTOCOL_ERROR | FLOW_CONTROL_ERROR | STREAM_CLOSED | FRAME_SIZE_ERROR | REFUSED_STREAM
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::frames::Frames;
+    use super::*;
+
+    fn frame(kind: u8, flags: u8, payload: &[u8]) -> Frame {
+        let mut bytes = vec![0, 0, payload.len() as u8, kind, flags, 0, 0, 0, 1];
+        bytes.extend(payload);
+        Frames::from_server().next(&mut &bytes[..]).unwrap()
+    }
+
+    fn reset(code: u8) -> Frame {
+        frame(3, 0, &[0, 0, 0, code])
+    }
+
+    fn budgets() -> Budgets {
+        Budgets::new(128, Instant::now())
+    }
+
+    /// How many of a frame pass at once.
+    fn most(frame: Frame) -> usize {
+        let mut budgets = budgets();
+        (0..10_000)
+            .take_while(|_| budgets.receive(frame).is_ok())
+            .count()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn everything_that_costs_nothing_to_send_has_an_end() {
+        for (frame, bound) in [
+            (frame(0, 0, b""), 100),
+            (frame(2, 0, b"12345"), 1000),
+            (reset(8), 256),
+            (frame(4, 0, b""), 100),
+            (frame(6, 0, b"12345678"), 1000),
+            (frame(8, 0, b"1234"), 2000),
+            (frame(99, 0, b""), 1000),
+        ] {
+            assert_eq!(most(frame), bound, "{frame:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_we_asked_for_and_what_carries_something_is_free() {
+        for frame in [
+            frame(0, 0, b"x"),
+            frame(0, 1, b""),
+            frame(1, 4, b""),
+            frame(4, 1, b""),
+            frame(6, 1, b"12345678"),
+        ] {
+            assert_eq!(most(frame), 10_000, "{frame:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn resets_that_we_are_made_to_send_count_as_the_clients_own() {
+        for (code, bound) in [
+            (0, 1000),
+            (1, 256),
+            (2, 1000),
+            (3, 256),
+            (7, 256),
+            (8, 1000),
+        ] {
+            let mut budgets = budgets();
+            let sent = (0..1000).take_while(|_| budgets.send(reset(code)).is_ok());
+            assert_eq!(sent.count(), bound, "{code}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_is_also_answered_may_reset_as_many() {
+        let mut budgets = budgets();
+        for _ in 0..10_000 {
+            assert_eq!(budgets.receive(reset(8)), Ok(()));
+            assert_eq!(budgets.send(frame(1, 5, b"")), Ok(()));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn time_heals() {
+        let mut budgets = budgets();
+        while budgets.receive(reset(8)).is_ok() {}
+        tokio::time::advance(Duration::from_millis(500)).await;
+        let more = (0..100).take_while(|_| budgets.receive(reset(8)).is_ok());
+        assert_eq!(more.count(), 10);
+    }
+}

@@ -1,0 +1,261 @@
+//! HTTP/2: many requests at once on one connection.
+//!
+//! h2 is used as it is, without hyper's server around it: the road needs to know the streams by their numbers (when
+//! the last byte of an answer has left, what it came to in bytes), to send interim answers and trailers, and to end a
+//! stream that its client does not read. Each stream is a task; all of them end with their connection.
+
+mod budget;
+mod frames;
+#[cfg(any(fuzzing, test))]
+pub mod fuzzing;
+mod head;
+mod io;
+mod roster;
+mod stream;
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use h2::server::{self, Connection};
+use h2::{Reason, RecvStream};
+use http::Request;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+pub use budget::Flood;
+
+use self::io::Io;
+use self::roster::Roster;
+use self::stream::Stream;
+use super::{Handler, Socket};
+use crate::clock::Deadline;
+use crate::message::{Peer, Phase};
+
+/// Serves one client, of which `ahead` has been read, until it leaves, goes too far, is too slow, or `stop` is cancelled and its last answer is out.
+pub(super) async fn serve<H: Handler>(
+    socket: Socket,
+    ahead: Bytes,
+    peer: &Arc<Peer>,
+    limits: Limits,
+    handler: &H,
+    stop: &CancellationToken,
+) {
+    let roster = Arc::new(Roster::new(limits.streams));
+    let io = Io::new(socket, ahead, Arc::clone(peer), Arc::clone(&roster));
+    let handshake = builder(&limits).handshake(io);
+    let Ok(Ok(h2)) = tokio::time::timeout(limits.header_timeout, handshake).await else {
+        return;
+    };
+    let mut client = Client {
+        h2,
+        roster,
+        peer,
+        limits,
+        handler,
+        streams: JoinSet::new(),
+        ending: Ending::NotYet,
+        asked: false,
+        head: Deadline::default(),
+        rest: Deadline::default(),
+        close: Deadline::default(),
+    };
+    let mut stopping = std::pin::pin!(stop.cancelled());
+    poll_fn(|context| {
+        if client.ending == Ending::NotYet && stopping.as_mut().poll(context).is_ready() {
+            client.retire();
+        }
+        client.poll_over(context)
+    })
+    .await;
+}
+
+/// What holds for a connection.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limits {
+    /// How many requests may be under way at once.
+    pub(super) streams: u32,
+    /// How large a head may be, in bytes.
+    pub(super) head: u32,
+    /// How long one may take.
+    pub(super) header_timeout: Duration,
+}
+
+/// A connection.
+struct Client<'c, H> {
+    h2: Connection<Io, Bytes>,
+    roster: Arc<Roster>,
+    peer: &'c Arc<Peer>,
+    limits: Limits,
+    handler: &'c H,
+    streams: JoinSet<()>,
+    ending: Ending,
+    // Whether there has been a request.
+    asked: bool,
+    // For a head that has begun to come.
+    head: Deadline,
+    // For the next request.
+    rest: Deadline,
+    // For the client to leave, once it was told to.
+    close: Deadline,
+}
+
+/// How far its end has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ending {
+    NotYet,
+    /// It was told to ask nothing more; what it has asked is answered.
+    Retires,
+    /// It was told to go.
+    Closes,
+}
+
+impl<H: Handler> Client<'_, H> {
+    /// Ready when the connection is over.
+    fn poll_over(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        loop {
+            while let Some(accepted) = match self.h2.poll_accept(context) {
+                Poll::Ready(accepted) => Some(accepted),
+                Poll::Pending => None,
+            } {
+                match accepted {
+                    Some(Ok((request, respond))) => self.begin(request, respond),
+                    Some(Err(error)) => {
+                        self.broke(&error);
+                        return Poll::Ready(());
+                    }
+                    None => return Poll::Ready(()),
+                }
+            }
+            let before = self.ending;
+            let over = self.poll_ending(context);
+            // Otherwise there is something to be said.
+            if over.is_ready() || self.ending == before {
+                return over;
+            }
+        }
+    }
+
+    fn begin(&mut self, request: Request<RecvStream>, respond: server::SendResponse<Bytes>) {
+        self.asked = true;
+        while self.streams.try_join_next().is_some() {}
+        let stream = Stream {
+            request,
+            respond,
+            peer: Arc::new(Peer::stream(self.peer)),
+            connection: Arc::clone(self.peer),
+            roster: Arc::clone(&self.roster),
+        };
+        if self.ending != Ending::NotYet {
+            stream.peer.line.close_after_answer();
+        }
+        self.streams.spawn(stream.run(self.handler.clone()));
+    }
+
+    /// Looks for reasons to end the connection; ready when it need not be ended any more.
+    fn poll_ending(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let state = self.roster.state();
+        for _ in 0..state.oversized {
+            self.handler.refused_head(self.peer, 431);
+        }
+        if self.ending == Ending::Closes {
+            self.close.start(CLOSE);
+            return self.close.poll_passed(context);
+        }
+        if let Some(flood) = state.flood {
+            self.handler.flooded(self.peer, flood);
+            self.close(Reason::ENHANCE_YOUR_CALM);
+            return Poll::Pending;
+        }
+        if state.last && self.ending == Ending::NotYet {
+            self.retire();
+        }
+        self.poll_late(state.within_head, state.idle, context);
+        Poll::Pending
+    }
+
+    /// Ends a connection whose client keeps us waiting.
+    fn poll_late(&mut self, within_head: bool, idle: bool, context: &mut Context<'_>) {
+        if within_head {
+            self.head.start(self.limits.header_timeout);
+            if self.head.poll_passed(context).is_ready() {
+                self.handler.refused_head(self.peer, 408);
+                return self.close(Reason::NO_ERROR);
+            }
+        } else {
+            self.head.clear();
+        }
+        // Others may see whether it could make room for them.
+        self.peer.line.enter(match idle && self.asked {
+            true => Phase::Idle,
+            false => Phase::Busy,
+        });
+        if !idle {
+            return self.rest.clear();
+        }
+        self.rest.start(match self.ending {
+            Ending::NotYet if self.asked => self.peer.line.keepalive_timeout(),
+            Ending::NotYet => self.limits.header_timeout,
+            Ending::Retires | Ending::Closes => FAREWELL,
+        });
+        if self.rest.poll_passed(context).is_ready() {
+            self.rest.clear();
+            match self.ending {
+                Ending::NotYet => self.retire(),
+                Ending::Retires | Ending::Closes => self.close(Reason::NO_ERROR),
+            }
+        }
+    }
+
+    /// Asks the client to ask nothing more here; what it has asked already is answered.
+    fn retire(&mut self) {
+        self.h2.graceful_shutdown();
+        self.ending = Ending::Retires;
+        self.rest.clear();
+    }
+
+    fn close(&mut self, reason: Reason) {
+        self.h2.abrupt_shutdown(reason);
+        self.ending = Ending::Closes;
+    }
+
+    /// The connection broke, or h2 has ended it.
+    fn broke(&self, error: &h2::Error) {
+        if self.ending != Ending::Closes
+            && error.is_library()
+            && error.reason() == Some(Reason::ENHANCE_YOUR_CALM)
+        {
+            self.handler.flooded(self.peer, self.roster.suspect());
+        }
+        let (connection, client) = (self.peer.connection, self.peer.text());
+        tracing::debug!(connection, client, %error, "connection ended");
+    }
+}
+
+fn builder(limits: &Limits) -> server::Builder {
+    let mut builder = server::Builder::new();
+    builder
+        .max_concurrent_streams(limits.streams)
+        .max_header_list_size(limits.head)
+        .initial_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_send_buffer_size(SEND_BUFFER)
+        // Theirs is for what lies unread, ours for what was worked on.
+        .max_pending_accept_reset_streams(RESETS_UNSEEN);
+    builder
+}
+
+/// What a client may send on one stream before it is read on.
+const STREAM_WINDOW: u32 = 128 * 1024;
+/// The same for all of them together: this much memory a connection may cost us at most.
+const CONNECTION_WINDOW: u32 = 1024 * 1024;
+/// What of an answer may wait for the client to take it in.
+const SEND_BUFFER: usize = 64 * 1024;
+/// How many streams may be reset before they were looked at.
+const RESETS_UNSEEN: usize = 100;
+/// How long a client that was told to ask nothing more, and has nothing to wait for, may take to leave.
+const FAREWELL: Duration = Duration::from_secs(1);
+/// How long the last words may take.
+const CLOSE: Duration = Duration::from_secs(5);

@@ -1,0 +1,130 @@
+//! The streams of a connection, known by their numbers: where bytes on the socket and requests on the road meet.
+//!
+//! h2 stands between the two and tells neither when the last byte of an answer has left. Its frames do, so whoever
+//! watches them says here which stream they were for.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use super::budget::{Budgets, Flood};
+use super::frames::{Frame, Kind};
+use crate::message::Peer;
+
+/// What the socket and the streams of a connection share. All of it stays in one event loop.
+#[derive(Debug)]
+pub(super) struct Roster(Mutex<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    streams: BTreeMap<u32, Arc<Peer>>,
+    budgets: Budgets,
+    state: State,
+}
+
+/// What the connection has to know.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct State {
+    /// The client has gone too far.
+    pub(super) flood: Option<Flood>,
+    /// A head has begun to come and is not complete.
+    pub(super) within_head: bool,
+    /// No stream is under way.
+    pub(super) idle: bool,
+    /// The connection is to end after the streams it has.
+    pub(super) last: bool,
+    /// The client was told that it has done something wrong.
+    pub(super) told_off: bool,
+    /// Heads that h2 has answered itself, because they were too large.
+    pub(super) oversized: u32,
+}
+
+impl Roster {
+    /// For a connection that may have so many streams at once.
+    pub(super) fn new(streams: u32) -> Self {
+        Self(Mutex::new(Inner {
+            streams: BTreeMap::new(),
+            budgets: Budgets::new(streams, Instant::now()),
+            state: State::default(),
+        }))
+    }
+
+    /// A stream begins.
+    pub(super) fn enter(&self, stream: u32, peer: Arc<Peer>) {
+        self.0.lock().streams.insert(stream, peer);
+    }
+
+    /// A stream is over; `last` if the connection is to carry no more.
+    pub(super) fn leave(&self, stream: u32, last: bool) {
+        let mut inner = self.0.lock();
+        inner.state.last |= last;
+        inner.streams.remove(&stream);
+    }
+
+    /// A frame has come.
+    pub(super) fn receive(&self, frame: Frame) {
+        let mut inner = self.0.lock();
+        if let Err(flood) = inner.budgets.receive(frame) {
+            inner.state.flood.get_or_insert(flood);
+        }
+    }
+
+    /// Whether more of a head has to come.
+    pub(super) fn set_within_head(&self, within: bool) {
+        self.0.lock().state.within_head = within;
+    }
+
+    /// A frame has left.
+    pub(super) fn send(&self, frame: Frame) {
+        let mut inner = self.0.lock();
+        if let Err(flood) = inner.budgets.send(frame) {
+            inner.state.flood.get_or_insert(flood);
+        }
+        if frame.stream == 0 {
+            inner.state.told_off |= frame.kind == Kind::GoAway && frame.code() != 0;
+            return;
+        }
+        let Some(peer) = inner.streams.get(&frame.stream) else {
+            if frame.kind == Kind::Headers {
+                inner.state.oversized += 1;
+            }
+            return;
+        };
+        peer.line.add_sent(frame.size());
+        let over = frame.ends_stream() || frame.kind == Kind::Reset;
+        let peer = over.then(|| inner.streams.remove(&frame.stream)).flatten();
+        drop(inner);
+        if let Some(peer) = peer {
+            if frame.kind == Kind::Reset {
+                peer.line.closed();
+            } else {
+                peer.line.flushed();
+                peer.line.wake();
+            }
+        }
+    }
+
+    /// How things stand; what has to be told once is told once.
+    pub(super) fn state(&self) -> State {
+        let mut inner = self.0.lock();
+        inner.state.idle = inner.streams.is_empty();
+        let state = inner.state;
+        inner.state.oversized = 0;
+        state
+    }
+
+    /// What h2 has had enough of.
+    pub(super) fn suspect(&self) -> Flood {
+        self.0.lock().budgets.suspect()
+    }
+
+    /// The connection is gone, and all its streams with it.
+    pub(super) fn close(&self) {
+        let streams = std::mem::take(&mut self.0.lock().streams);
+        for peer in streams.values() {
+            peer.line.closed();
+        }
+    }
+}

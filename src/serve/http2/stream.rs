@@ -1,0 +1,269 @@
+//! One stream: a request on the road, then its answer, until the last byte has left or the client gives it up.
+
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use h2::server::SendResponse;
+use h2::{Reason, RecvStream, SendStream};
+use http::{HeaderMap, Method, Request, Response, header};
+use http_body::Body as _;
+
+use super::head;
+use super::roster::Roster;
+use crate::clock::{Late, Pace};
+use crate::message::{Incoming, NoAnswer, Peer, Phase, headers};
+use crate::serve::Handler;
+use crate::telemetry::{COUNTERS, Slow};
+
+/// A request that has come, and where its answer goes.
+pub(super) struct Stream {
+    pub(super) request: Request<RecvStream>,
+    pub(super) respond: SendResponse<Bytes>,
+    /// The client, as on a connection of its own.
+    pub(super) peer: Arc<Peer>,
+    /// The client's connection.
+    pub(super) connection: Arc<Peer>,
+    pub(super) roster: Arc<Roster>,
+}
+
+/// A stream under way, over when dropped.
+struct Stay {
+    number: u32,
+    peer: Arc<Peer>,
+    connection: Arc<Peer>,
+    roster: Arc<Roster>,
+}
+
+/// The client has reset the stream, or the connection is gone.
+struct Gone;
+
+impl Stream {
+    /// Answers it.
+    pub(super) async fn run<H: Handler>(self, handler: H) {
+        let mut respond = self.respond;
+        let number = respond.stream_id().as_u32();
+        self.roster.enter(number, Arc::clone(&self.peer));
+        let peer = Arc::clone(&self.peer);
+        let _stay = Stay {
+            number,
+            peer: self.peer,
+            connection: self.connection,
+            roster: self.roster,
+        };
+        let Some(request) = understood(self.request, &peer) else {
+            handler.refused_head(&peer, 400);
+            respond.send_reset(Reason::PROTOCOL_ERROR);
+            return;
+        };
+        let asked = request.method().clone();
+        peer.line.begin();
+        let response = match handled(&handler, request, &peer, &mut respond).await {
+            Ok(Ok(response)) => response,
+            Ok(Err(NoAnswer)) => return respond.send_reset(Reason::CANCEL),
+            Err(Gone) => return,
+        };
+        peer.line.decide();
+        // An error here is a stream that is gone: who waits for it is told by the drop of the body.
+        drop(answer(response, &asked, &peer, &mut respond).await);
+    }
+}
+
+impl Drop for Stay {
+    fn drop(&mut self) {
+        let (line, connection) = (&self.peer.line, &self.connection.line);
+        connection.adopt_timeouts(line);
+        self.roster.leave(self.number, line.closes_after_answer());
+        if line.closes_after_answer() {
+            connection.wake();
+        }
+        line.closed();
+    }
+}
+
+/// The request in the form the road knows.
+fn understood(request: Request<RecvStream>, peer: &Arc<Peer>) -> Option<Request<Incoming>> {
+    let (head, body) = request.into_parts();
+    let head = head::request(head)?;
+    // h2 has read it already, and holds the body to it.
+    let length = head.headers.get(header::CONTENT_LENGTH);
+    let length = length.and_then(|length| length.to_str().ok()?.parse().ok());
+    let waits = head.headers.get(header::EXPECT);
+    let waits = waits.filter(|what| what.as_bytes().eq_ignore_ascii_case(b"100-continue"));
+    let incoming = Incoming::stream(body, length, waits.map(|_| Arc::clone(peer)));
+    Some(Request::from_parts(head, incoming))
+}
+
+/// What the road makes of a request; given up when the client gives it up.
+async fn handled<H: Handler>(
+    handler: &H,
+    request: Request<Incoming>,
+    peer: &Arc<Peer>,
+    respond: &mut SendResponse<Bytes>,
+) -> Result<Result<Response<H::Body>, NoAnswer>, Gone> {
+    let mut handling = pin!(handler.handle(Arc::clone(peer), request));
+    let mut known = false;
+    poll_fn(|context| {
+        // Once is enough: a stream stays in its task.
+        if !std::mem::replace(&mut known, true) {
+            peer.line.driven_by(context.waker());
+        }
+        if respond.poll_reset(context).is_ready() {
+            return Poll::Ready(Err(Gone));
+        }
+        let handled = handling.as_mut().poll(context);
+        let interims = match peer.line.has_interim() {
+            true => peer.line.take_interim(),
+            false => Vec::new(),
+        };
+        for interim in interims {
+            let mut response = Response::new(());
+            *response.status_mut() = interim.status;
+            *response.headers_mut() = interim.headers;
+            respond.send_informational(response).map_err(|_| Gone)?;
+        }
+        handled.map(Ok)
+    })
+    .await
+}
+
+/// Sends an answer until its last byte has left.
+async fn answer<B>(
+    response: Response<B>,
+    asked: &Method,
+    peer: &Peer,
+    respond: &mut SendResponse<Bytes>,
+) -> Result<(), Gone>
+where
+    B: http_body::Body<Data = Bytes> + Unpin,
+{
+    let (mut head, mut body) = response.into_parts();
+    head::answer(&mut head, asked, &body.size_hint());
+    let ends = body.is_end_stream();
+    let sending = respond.send_response(Response::from_parts(head, ()), ends);
+    let mut sending = Sending {
+        stream: sending.map_err(|_| Gone)?,
+        peer,
+        pace: Pace::default(),
+        sent: 0,
+    };
+    if !ends {
+        poll_fn(|context| sending.poll_body(&mut body, context)).await?;
+    }
+    // What lasts as long as the answer now waits for its last byte.
+    drop(body);
+    peer.line.answered();
+    poll_fn(|context| sending.poll_left(context)).await
+}
+
+/// An answer on its way.
+struct Sending<'s> {
+    stream: SendStream<Bytes>,
+    peer: &'s Peer,
+    pace: Pace,
+    // How much of it had left when it was last looked at.
+    sent: u64,
+}
+
+impl Sending<'_> {
+    /// Hands the body over as fast as the client takes it.
+    fn poll_body<B>(&mut self, body: &mut B, context: &mut Context<'_>) -> Poll<Result<(), Gone>>
+    where
+        B: http_body::Body<Data = Bytes> + Unpin,
+    {
+        if self.stream.poll_reset(context).is_ready() {
+            return Poll::Ready(Err(Gone));
+        }
+        loop {
+            ready!(self.poll_room(context))?;
+            let frame = match ready!(Pin::new(&mut *body).poll_frame(context)) {
+                Some(Ok(frame)) => frame,
+                Some(Err(_)) => {
+                    // The client must see that the rest is missing.
+                    self.stream.send_reset(Reason::INTERNAL_ERROR);
+                    return Poll::Ready(Err(Gone));
+                }
+                None => {
+                    let ended = self.stream.send_data(Bytes::new(), true);
+                    return Poll::Ready(ended.map_err(|_| Gone));
+                }
+            };
+            match frame.into_data() {
+                Ok(data) => {
+                    let ends = body.is_end_stream();
+                    self.stream.send_data(data, ends).map_err(|_| Gone)?;
+                    if ends {
+                        return Poll::Ready(Ok(()));
+                    }
+                }
+                Err(frame) => {
+                    let trailers = frame.into_trailers().unwrap_or_default();
+                    return Poll::Ready(self.end(trailers));
+                }
+            }
+        }
+    }
+
+    fn end(&mut self, mut trailers: HeaderMap) -> Result<(), Gone> {
+        headers::clean_for_streams(&mut trailers);
+        self.stream.send_trailers(trailers).map_err(|_| Gone)
+    }
+
+    /// Ready when the client takes more.
+    fn poll_room(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Gone>> {
+        if self.stream.capacity() > 0 {
+            return Poll::Ready(Ok(()));
+        }
+        self.stream.reserve_capacity(1);
+        match self.stream.poll_capacity(context) {
+            Poll::Ready(Some(Ok(_))) => {
+                self.note_sent();
+                Poll::Ready(Ok(()))
+            }
+            Poll::Ready(Some(Err(_)) | None) => Poll::Ready(Err(Gone)),
+            Poll::Pending => self.poll_stalled(context).map(Err),
+        }
+    }
+
+    /// Ready when the last byte has left.
+    fn poll_left(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Gone>> {
+        if self.peer.line.phase() == Phase::Idle {
+            return Poll::Ready(Ok(()));
+        }
+        if self.stream.poll_reset(context).is_ready() {
+            return Poll::Ready(Err(Gone));
+        }
+        self.poll_stalled(context).map(Err)
+    }
+
+    /// Ready when the client has taken nothing for too long, or too little; then it gets no more.
+    fn poll_stalled(&mut self, context: &mut Context<'_>) -> Poll<Gone> {
+        let line = &self.peer.line;
+        loop {
+            if line.sent() != self.sent {
+                self.note_sent();
+            }
+            let (timeout, rate) = (line.send_timeout(), line.send_rate());
+            let late = ready!(self.pace.poll_late(timeout, rate, context));
+            if line.sent() != self.sent {
+                continue;
+            }
+            if late == Late::Slow {
+                COUNTERS.give_up(Slow::Answer);
+                let (connection, client) = (self.peer.connection, self.peer.text());
+                tracing::info!(connection, client, "client takes its answer too slowly");
+            }
+            self.stream.send_reset(Reason::CANCEL);
+            return Poll::Ready(Gone);
+        }
+    }
+
+    fn note_sent(&mut self) {
+        let sent = self.peer.line.sent();
+        let more = usize::try_from(sent - self.sent).unwrap_or(usize::MAX);
+        self.pace.moved(more, self.peer.line.send_rate());
+        self.sent = sent;
+    }
+}

@@ -1,0 +1,148 @@
+//! What a body is read from: a connection of its own, or a stream on a shared one.
+
+use std::io;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use http::HeaderMap;
+use http_body::SizeHint;
+
+use crate::clock::Clock;
+use crate::upstream::backend::Lease;
+use crate::upstream::error::{Error, Stage};
+use crate::upstream::http1::{Piece, Reading, Sending};
+use crate::upstream::http2::Receiving;
+use crate::upstream::pool;
+use crate::upstream::wire::Wire;
+
+/// Where a body comes from.
+#[derive(Debug)]
+pub(super) enum Source {
+    /// HTTP/2.
+    Stream(Streamed),
+    /// HTTP/1.
+    Wire(Wired),
+}
+
+/// A body that is read from a connection of its own.
+#[derive(Debug)]
+pub(super) struct Wired {
+    pub(super) wire: Box<Wire>,
+    pub(super) reading: Reading,
+    /// What is left to send of the request, which the answer overtook.
+    pub(super) sending: Option<Box<Sending>>,
+    pub(super) reusable: bool,
+    pub(super) lease: Lease,
+    pub(super) read_timeout: Duration,
+    pub(super) send_timeout: Duration,
+}
+
+/// A body that is read from a stream.
+#[derive(Debug)]
+pub(super) struct Streamed {
+    pub(super) receiving: Box<Receiving>,
+    pub(super) lease: Lease,
+    pub(super) read_timeout: Duration,
+    pub(super) send_timeout: Duration,
+}
+
+impl Source {
+    /// Prepares for what is known to come.
+    pub(super) fn prepare(&mut self) {
+        if let Self::Wire(wired) = self
+            && let Some(length) = wired.reading.size_hint().exact()
+        {
+            wired.wire.expect(length);
+        }
+    }
+
+    /// The next piece, as soon as there is one.
+    pub(super) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Piece, Error>> {
+        match self {
+            Self::Stream(streamed) => {
+                let (read, send) = (streamed.read_timeout, streamed.send_timeout);
+                streamed.receiving.poll_next(read, send, context)
+            }
+            Self::Wire(wired) => wired.poll_next(context),
+        }
+    }
+
+    /// The end, if nothing but it comes next and it is there already.
+    pub(super) fn end(&mut self) -> Option<Option<HeaderMap>> {
+        match self {
+            Self::Stream(streamed) => streamed.receiving.is_over().then_some(None),
+            Self::Wire(wired) => wired.reading.end(&mut wired.wire.read),
+        }
+    }
+
+    /// All of it was read: what it came over may carry another.
+    pub(super) fn keep(self, clock: &Clock) {
+        let Self::Wire(mut wired) = self else { return };
+        // An answer that came before its request was all sent leaves a connection nobody can use.
+        let sent = wired
+            .sending
+            .take()
+            .is_none_or(|sending| sending.has_arrived());
+        if sent && wired.reusable {
+            pool::put(&wired.lease, wired.wire, clock.now(), clock);
+        }
+    }
+
+    /// The backend it comes from.
+    pub(super) fn name(&self) -> &str {
+        match self {
+            Self::Stream(streamed) => &streamed.lease.name,
+            Self::Wire(wired) => &wired.lease.name,
+        }
+    }
+
+    pub(super) fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Stream(streamed) => streamed.receiving.size_hint(),
+            Self::Wire(wired) => wired.reading.size_hint(),
+        }
+    }
+}
+
+impl Wired {
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Piece, Error>> {
+        loop {
+            match self.reading.next(&mut self.wire.read) {
+                Ok(None) => {}
+                Ok(Some(piece)) => return Poll::Ready(Ok(piece)),
+                Err(malformed) => {
+                    let error = io::Error::new(io::ErrorKind::InvalidData, malformed);
+                    return Poll::Ready(Err(Error::Truncated(error)));
+                }
+            }
+            if let Some(sending) = &mut self.sending
+                && let Poll::Ready(sent) = sending.poll(&mut self.wire, self.send_timeout, context)
+            {
+                sent.map_err(after_head)?;
+            }
+            match self.wire.poll_read(context).map_err(Error::Truncated)? {
+                Poll::Ready(0) if self.reading.ends_with_connection() => {
+                    return Poll::Ready(Ok(Piece::End(None)));
+                }
+                Poll::Ready(0) => {
+                    let end = io::ErrorKind::UnexpectedEof;
+                    return Poll::Ready(Err(Error::Truncated(end.into())));
+                }
+                Poll::Ready(_) => self.wire.patience.clear(),
+                Poll::Pending => {
+                    self.wire.patience.start(self.read_timeout);
+                    ready!(self.wire.patience.poll_passed(context));
+                    return Poll::Ready(Err(Error::Timeout(Stage::Body)));
+                }
+            }
+        }
+    }
+}
+
+/// What breaks a connection whose answer has begun leaves that answer short.
+fn after_head(error: Error) -> Error {
+    match error {
+        Error::Broken(error) => Error::Truncated(error),
+        error => error,
+    }
+}

@@ -1,0 +1,141 @@
+//! One request on a shared connection, until the head of its answer.
+
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use h2::client::ResponseFuture;
+use h2::{Reason, RecvStream};
+use http::Response;
+
+use super::broken;
+use super::pool::Ride;
+use super::receiving::Receiving;
+use super::sending::Sending;
+use crate::clock::{Deadline, Millis};
+use crate::config::plan::Forward;
+use crate::message::{Exchange, grpc};
+use crate::upstream::ask::{Answer, Carrier, Unanswered};
+use crate::upstream::error::{Error, Stage};
+use crate::upstream::http1::Head;
+use crate::upstream::interim::Relay;
+use crate::upstream::retry::Errand;
+
+/// Sends a request and waits for the head of its answer.
+pub(super) async fn call(
+    mut ride: Ride,
+    errand: &mut Errand<'_>,
+    exchange: &Exchange,
+    forward: &Forward,
+    now: Millis,
+) -> Result<Answer, Unanswered> {
+    let ready = poll_fn(|context| ride.send.poll_ready(context));
+    let ready = match tokio::time::timeout(forward.send_timeout, ready).await {
+        Ok(ready) => ready.map_err(broken),
+        Err(_) => Err(Error::Timeout(Stage::Send)),
+    };
+    let (request, cargo) = errand.load_stream();
+    let ends = cargo.is_none();
+    let begun = ready.and_then(|()| ride.send.send_request(request, ends).map_err(broken));
+    let (response, stream) = match begun {
+        Ok(begun) => begun,
+        Err(error) => {
+            ride.retire();
+            return Err(Unanswered {
+                error,
+                unsent: Some(cargo),
+                silent: true,
+            });
+        }
+    };
+    let mut call = Call {
+        response,
+        sending: Sending::new(stream, cargo),
+        relay: Relay::new(exchange),
+        forward,
+        patience: Deadline::default(),
+        due: grpc::due(exchange, now),
+    };
+    match poll_fn(|context| call.poll_head(context)).await {
+        Ok(response) => Ok(call.answer(response, ride, now)),
+        Err(error) => Err(call.unanswered(error, &ride)),
+    }
+}
+
+struct Call<'c> {
+    response: ResponseFuture,
+    sending: Sending,
+    relay: Relay<'c>,
+    forward: &'c Forward,
+    patience: Deadline,
+    // When the client will not want it any more.
+    due: Deadline,
+}
+
+impl Call<'_> {
+    /// Sends the request and waits for the answer's head, both at once: a backend may answer before it has heard
+    /// all.
+    fn poll_head(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Response<RecvStream>, Error>> {
+        let timeout = self.forward.send_timeout;
+        if let Poll::Ready(sent) = self.sending.poll(timeout, context) {
+            sent?;
+        }
+        while let Poll::Ready(Some(interim)) = self.response.poll_informational(context) {
+            let interim = interim.map_err(broken)?;
+            self.relay.pass(interim.status(), interim.headers());
+        }
+        if let Poll::Ready(response) = Pin::new(&mut self.response).poll(context) {
+            return Poll::Ready(response.map_err(broken));
+        }
+        if self.due.poll_passed(context).is_pending() {
+            if !self.sending.is_over() {
+                return Poll::Pending;
+            }
+            self.patience.start(self.forward.read_timeout);
+            ready!(self.patience.poll_passed(context));
+        }
+        Poll::Ready(Err(Error::Timeout(Stage::Head)))
+    }
+
+    fn answer(self, response: Response<RecvStream>, ride: Ride, now: Millis) -> Answer {
+        let (head, stream) = response.into_parts();
+        let sending = (!self.sending.is_over()).then_some(self.sending);
+        let receiving = Receiving::new(stream, sending, &head.headers, self.due, ride);
+        Answer {
+            head: Head::streamed(head.status, head.headers),
+            carrier: Carrier::Stream(Box::new(receiving)),
+            started: now,
+            came: now,
+        }
+    }
+
+    fn unanswered(self, error: Error, ride: &Ride) -> Unanswered {
+        let untouched = match &error {
+            Error::Rejected(rejected) => is_untouched(rejected),
+            _ => false,
+        };
+        // It is only told to stop making requests, or broken altogether.
+        if matches!(&error, Error::Rejected(rejected) if rejected.is_go_away())
+            || matches!(error, Error::Broken(_))
+        {
+            ride.retire();
+        }
+        let silent = !self.relay.is_used();
+        Unanswered {
+            unsent: self.sending.into_unsent().filter(|_| untouched),
+            error,
+            silent,
+        }
+    }
+}
+
+/// Whether the backend has said that it did nothing about a request.
+fn is_untouched(error: &h2::Error) -> bool {
+    let refused = error.is_reset() && error.reason() == Some(Reason::REFUSED_STREAM);
+    // Only streams that it will not look at end in this way.
+    let leaves = error.is_go_away() && error.reason() == Some(Reason::NO_ERROR);
+    error.is_remote() && (refused || leaves)
+}

@@ -1,0 +1,127 @@
+//! The task of one connection: it moves frames, notices when the other side is dead, and ends what nobody uses.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use h2::client::Connection;
+use h2::{Ping, PingPong};
+use tokio::time::{Interval, MissedTickBehavior, interval};
+
+use super::io::Io;
+use super::pool::Load;
+use crate::upstream::pool::Rules;
+
+/// Drives a connection until it is over; `forget` is called once nobody may join it any more.
+pub(super) async fn run(
+    mut connection: Connection<Io, Bytes>,
+    load: Arc<Load>,
+    rules: Rules,
+    forget: impl Fn(),
+) {
+    let mut tick = interval(TICK);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut watch = Watch {
+        pings: connection.ping_pong(),
+        tick,
+        heard: 0,
+        quiet: 0,
+        patience: PING_AFTER,
+        idle: 0,
+        most_idle: rules.idle_seconds(),
+    };
+    poll_fn(|context| {
+        if let Poll::Ready(ended) = std::pin::Pin::new(&mut connection).poll(context) {
+            if let Err(error) = ended {
+                tracing::debug!(%error, "upstream connection ended");
+            }
+            return Poll::Ready(());
+        }
+        match watch.poll(&load, context) {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(Verdict::Dead) => Poll::Ready(()),
+            Poll::Ready(Verdict::Unused) => {
+                load.retire();
+                forget();
+                // It ends by itself once nobody holds it.
+                context.waker().wake_by_ref();
+                Poll::Pending
+            }
+        }
+    })
+    .await;
+    load.retire();
+    forget();
+}
+
+/// Looks after a connection once a second.
+struct Watch {
+    pings: Option<PingPong>,
+    tick: Interval,
+    // What had been heard at the last look, and for how many looks nothing more was.
+    heard: u64,
+    quiet: u32,
+    // How many of them before it is asked whether it lives.
+    patience: u32,
+    idle: u64,
+    most_idle: u64,
+}
+
+enum Verdict {
+    /// It does not answer.
+    Dead,
+    /// Nobody has needed it for long enough.
+    Unused,
+}
+
+impl Watch {
+    fn poll(&mut self, load: &Load, context: &mut Context<'_>) -> Poll<Verdict> {
+        if let Some(pings) = &mut self.pings
+            && pings.poll_pong(context).is_ready()
+        {
+            // It lives. Backends take it ill to be asked too often: grpc's ends the connection at the third time
+            // in five minutes, unless something else has come in between.
+            self.heard = load.heard();
+            self.quiet = 0;
+            self.patience = PING_SELDOM;
+        }
+        while self.tick.poll_tick(context).is_ready() {
+            if load.active() == 0 {
+                self.idle += 1;
+                self.quiet = 0;
+                if self.idle == self.most_idle {
+                    return Poll::Ready(Verdict::Unused);
+                }
+                continue;
+            }
+            self.idle = 0;
+            if load.heard() != self.heard {
+                self.heard = load.heard();
+                self.quiet = 0;
+                self.patience = PING_AFTER;
+                continue;
+            }
+            self.quiet += 1;
+            if self.quiet == self.patience
+                && let Some(pings) = &mut self.pings
+            {
+                // One that is still under way will do.
+                drop(pings.send_ping(Ping::opaque()));
+            }
+            if self.quiet >= self.patience + PONG_WITHIN {
+                return Poll::Ready(Verdict::Dead);
+            }
+        }
+        Poll::Pending
+    }
+}
+
+const TICK: Duration = Duration::from_secs(1);
+/// Seconds of silence, with an answer outstanding, after which the other side is asked whether it is there.
+const PING_AFTER: u32 = 10;
+/// The same where it has said so, and nothing else, since.
+const PING_SELDOM: u32 = 330;
+/// Seconds it has to say so.
+const PONG_WITHIN: u32 = 10;

@@ -1,0 +1,218 @@
+//! Connections that are shared: a request joins one that has room, and another is made only when none has.
+//!
+//! Each event loop has its own, as over HTTP/1. While one is being made, whoever else needs one waits for it: a burst
+//! of requests at a cold start must not become a burst of connections.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use h2::client::{self, SendRequest};
+
+use super::drive;
+use super::io::Io;
+use crate::upstream::ask::Over;
+use crate::upstream::backend::Backend;
+use crate::upstream::connect;
+use crate::upstream::error::{Error, Stage};
+
+/// What is known of a connection while its task has it.
+#[derive(Debug, Default)]
+pub(super) struct Load {
+    active: AtomicUsize,
+    gone: AtomicBool,
+    heard: AtomicU64,
+}
+
+/// A place on a connection, given back when dropped.
+#[derive(Debug)]
+pub(in crate::upstream) struct Ride {
+    pub(super) send: SendRequest<Bytes>,
+    load: Arc<Load>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    number: u64,
+    send: SendRequest<Bytes>,
+    load: Arc<Load>,
+    requests: u64,
+}
+
+#[derive(Debug, Default)]
+struct Group {
+    shared: Vec<Shared>,
+    // Held by who makes the next.
+    gate: Arc<tokio::sync::Mutex<()>>,
+}
+
+/// Which backend of which upstream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Key(u64, usize);
+
+fn key(backend: &Backend) -> Key {
+    Key(backend.keep.upstream(), backend.index)
+}
+
+thread_local! {
+    static GROUPS: RefCell<BTreeMap<Key, Group>> = const { RefCell::new(BTreeMap::new()) };
+}
+
+/// A place on a connection to this backend.
+pub(super) async fn join(backend: &Backend, timeout: Duration) -> Result<(Ride, Over), Error> {
+    if let Some(ride) = board(backend) {
+        return Ok((ride, Over::Kept));
+    }
+    let gate = GROUPS.with_borrow_mut(|groups| {
+        let group = groups.entry(key(backend)).or_default();
+        Arc::clone(&group.gate)
+    });
+    let made = tokio::time::timeout(timeout, async {
+        let _turn = gate.lock().await;
+        if let Some(ride) = board(backend) {
+            return Ok((ride, Over::Kept));
+        }
+        open(backend, timeout).await.map(|ride| (ride, Over::Fresh))
+    });
+    made.await.unwrap_or(Err(Error::Timeout(Stage::Connect)))
+}
+
+/// A place on a connection that has one.
+fn board(backend: &Backend) -> Option<Ride> {
+    let ride = GROUPS.with_borrow_mut(|groups| {
+        let shared = &mut groups.get_mut(&key(backend))?.shared;
+        let shared = shared.iter_mut().find(|shared| shared.has_room(backend))?;
+        shared.requests += 1;
+        Some(Ride::new(&shared.send, &shared.load))
+    })?;
+    backend.count_reused();
+    Some(ride)
+}
+
+async fn open(backend: &Backend, timeout: Duration) -> Result<Ride, Error> {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let socket = connect::socket(backend, timeout).await?;
+    let load = Arc::new(Load::default());
+    let io = Io {
+        socket,
+        load: Arc::clone(&load),
+    };
+    let handshake = builder().handshake(io).await;
+    let (send, connection) = handshake.map_err(super::broken)?;
+    let ride = Ride::new(&send, &load);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    tokio::spawn(drive::run(connection, Arc::clone(&load), backend.keep, {
+        let backend = key(backend);
+        move || forget(backend, number)
+    }));
+    GROUPS.with_borrow_mut(|groups| {
+        let group = groups.entry(key(backend)).or_default();
+        group.shared.push(Shared {
+            number,
+            send,
+            load,
+            requests: 1,
+        });
+    });
+    Ok(ride)
+}
+
+/// Nobody else joins this connection; it closes when those who have are done.
+fn forget(backend: Key, number: u64) {
+    // Dropped after the borrow: it runs code that is not ours.
+    let _gone = GROUPS.with_borrow_mut(|groups| {
+        let group = groups.get_mut(&backend)?;
+        let at = group.shared.iter().position(|one| one.number == number)?;
+        Some(group.shared.swap_remove(at))
+    });
+}
+
+fn builder() -> client::Builder {
+    let mut builder = client::Builder::new();
+    builder
+        .enable_push(false)
+        .max_header_list_size(LARGEST_HEAD)
+        .initial_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_send_buffer_size(SEND_BUFFER);
+    builder
+}
+
+impl Shared {
+    fn has_room(&self, backend: &Backend) -> bool {
+        !self.load.is_gone()
+            && self.requests < backend.keep.requests()
+            && self.load.active() < self.send.current_max_send_streams().min(MOST_STREAMS)
+    }
+}
+
+impl Load {
+    /// Requests under way.
+    pub(super) fn active(&self) -> usize {
+        self.active.load(Ordering::Relaxed)
+    }
+
+    /// Something has come.
+    pub(super) fn hear(&self) {
+        self.heard.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How often something has come.
+    pub(super) fn heard(&self) -> u64 {
+        self.heard.load(Ordering::Relaxed)
+    }
+
+    /// It takes no more requests.
+    pub(super) fn retire(&self) {
+        self.gone.store(true, Ordering::Relaxed);
+    }
+
+    fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Relaxed)
+    }
+}
+
+impl Ride {
+    fn new(send: &SendRequest<Bytes>, load: &Arc<Load>) -> Self {
+        load.active.fetch_add(1, Ordering::Relaxed);
+        Self {
+            send: send.clone(),
+            load: Arc::clone(load),
+        }
+    }
+
+    /// The connection is of no use to others.
+    pub(super) fn retire(&self) {
+        self.load.retire();
+    }
+}
+
+impl Drop for Ride {
+    fn drop(&mut self) {
+        self.load.active.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// How many requests share a connection however many the backend would take: one that breaks takes them all along.
+const MOST_STREAMS: usize = 100;
+/// Bytes of an answer's head; as over HTTP/1.
+const LARGEST_HEAD: u32 = 64 * 1024;
+/// What a backend may send of one answer before its client has taken it in: so much memory a slow one costs.
+const STREAM_WINDOW: u32 = 128 * 1024;
+/// The same for all answers of a connection: enough that those who do not read stand in nobody's way.
+const CONNECTION_WINDOW: u32 = 2 * MOST_STREAMS as u32 * STREAM_WINDOW;
+/// What of a request may wait for the backend to take it in.
+const SEND_BUFFER: usize = 64 * 1024;
+
+/// How many connections this thread has to a backend.
+#[cfg(test)]
+pub(in crate::upstream) fn connections(backend: &Backend) -> usize {
+    GROUPS.with_borrow(|groups| {
+        groups
+            .get(&key(backend))
+            .map_or(0, |group| group.shared.len())
+    })
+}

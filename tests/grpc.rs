@@ -1,0 +1,134 @@
+//! gRPC through weir, with gRPC's own client and server.
+
+use std::process::Command;
+
+use crate::support::ports::Port;
+use crate::support::process::Process;
+use crate::support::{Weir, eventually};
+
+const PYTHON: &str = "/usr/bin/python3";
+
+/// A backend, and weir before it.
+struct Scene {
+    _server: Process,
+    _port: Port,
+    weir: Weir,
+}
+
+impl Scene {
+    fn start() -> Self {
+        let port = Port::claim();
+        let mut command = Command::new(PYTHON);
+        command
+            .arg(concat!(
+                env!("CARGO_MANIFEST_DIR"),
+                "/tests/support/grpc_server.py"
+            ))
+            .arg(port.address().to_string());
+        let directory = tempfile::tempdir().expect("the temporary directory can be written");
+        let mut server = Process::spawn("grpc server", command, directory);
+        assert!(server.accepts(port.address()), "{}", server.file("stderr"));
+        let yaml = "log: { access: { path: '-', format: '$request|$status|$sent_http_grpc_status' } }
+limit_req_zones: { rate: { key: $binary_remote_addr, size: 1m, rate: 1r/m } }
+limit_conn_zones: { places: { key: $binary_remote_addr, size: 1m } }
+servers:
+- listen: LISTEN
+  client_max_body_size: 20m
+  locations:
+  - { path: /test.Test/, grpc_pass: 'grpc://BACKEND' }
+  - { path: = /test.Test/Count, limit_req: { zone: rate, nodelay: true }, grpc_pass: 'grpc://BACKEND' }
+  - { path: = /test.Test/Total, client_max_body_size: 1m, grpc_pass: 'grpc://BACKEND' }
+- listen: LISTEN2
+  locations:
+  - { path: = /test.Test/Echo, grpc_pass: 'grpc://127.0.0.1:1' }
+  - { path: = /test.Test/Sleep, proxy_read_timeout: 1s, grpc_pass: 'grpc://BACKEND' }
+  - { path: = /test.Test/Fail, deny: all, grpc_pass: 'grpc://BACKEND' }
+";
+        Self {
+            weir: Weir::start(&yaml.replace("BACKEND", &port.address().to_string())),
+            _server: server,
+            _port: port,
+        }
+    }
+
+    /// What the client prints after this.
+    fn call(&self, what: &[&str]) -> String {
+        call(&self.weir.address().to_string(), what)
+    }
+
+    /// The same where everything is in the way.
+    fn call_in_vain(&self, what: &[&str]) -> String {
+        call(&self.weir.second_address().to_string(), what)
+    }
+}
+
+fn call(address: &str, what: &[&str]) -> String {
+    let output = Command::new(PYTHON)
+        .arg(concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/tests/support/grpc_client.py"
+        ))
+        .arg(address)
+        .args(what)
+        .output()
+        .expect("python is installed");
+    let text = [output.stdout, output.stderr].concat();
+    String::from_utf8_lossy(&text).into_owned()
+}
+
+#[test]
+fn calls_of_all_four_kinds_pass() {
+    let scene = Scene::start();
+    assert!(scene.call(&["echo", "hi"]).starts_with("OK hi"));
+    let trailers = scene.call(&["trailers", "behind"]);
+    assert!(trailers.contains("'x-trailed': 'behind'"), "{trailers}");
+    assert_eq!(scene.call(&["two_ways"]), "OK ONE TWO THREE\n");
+    assert_eq!(scene.call(&["count", "1000"]), "OK 1000\n");
+    assert_eq!(scene.call(&["total", "9"]), "OK 900000\n");
+    assert_eq!(scene.call(&["many", "300"]), "OK 300\n");
+    let failed = scene.call(&["fail"]);
+    let expected = "FAILED_PRECONDITION | not like this: 100% \u{fc} |";
+    assert!(failed.starts_with(expected), "{failed}");
+    assert!(scene.call(&["unknown"]).starts_with("UNIMPLEMENTED"));
+}
+
+#[test]
+fn a_refusal_is_told_in_grpcs_words() {
+    let scene = Scene::start();
+    assert_eq!(scene.call(&["count", "3"]), "OK 3\n");
+    let refused = scene.call(&["count", "3"]);
+    assert!(refused.starts_with("RESOURCE_EXHAUSTED"), "{refused}");
+    assert!(refused.contains("'retry-after': '60'"), "{refused}");
+    assert!(refused.contains("'grpc-retry-pushback-ms'"), "{refused}");
+    assert!(
+        scene
+            .call(&["total", "20"])
+            .starts_with("RESOURCE_EXHAUSTED")
+    );
+    for (what, code) in [
+        (["echo", "x"], "UNAVAILABLE"),
+        (["no_deadline", "30"], "DEADLINE_EXCEEDED"),
+        (["count", "1"], "UNIMPLEMENTED"),
+        (["fail", ""], "PERMISSION_DENIED"),
+    ] {
+        let told = scene.call_in_vain(&what);
+        assert!(told.starts_with(code), "{what:?}: {told}");
+    }
+    eventually("it is logged", || scene.weir.stdout().contains("|200|14"));
+}
+
+#[test]
+fn deadlines_and_cancels_reach_the_backend() {
+    let scene = Scene::start();
+    assert!(
+        scene
+            .call(&["deadline", "0.5"])
+            .starts_with("DEADLINE_EXCEEDED")
+    );
+    let dripped = scene.call(&["drip", "1"]);
+    assert!(
+        dripped.contains("got 5") && dripped.contains("DEADLINE_EXCEEDED"),
+        "{dripped}"
+    );
+    assert!(scene.call(&["cancel"]).starts_with("OK yes"));
+}

@@ -1,0 +1,71 @@
+"""A gRPC backend without generated code: methods take and give bytes."""
+
+import sys
+import threading
+import time
+from concurrent import futures
+
+import grpc
+
+SEEN = {"cancelled": threading.Event()}
+
+
+def echo(request, context):
+    for key, value in context.invocation_metadata():
+        if key == "x-trailing":
+            context.set_trailing_metadata((("x-trailed", value),))
+    return request
+
+
+def upper(requests, context):
+    for request in requests:
+        yield request.upper()
+
+
+def count(request, context):
+    for number in range(int(request)):
+        yield str(number).encode()
+
+
+def total(requests, context):
+    return str(sum(len(request) for request in requests)).encode()
+
+
+def fail(request, context):
+    context.abort(grpc.StatusCode.FAILED_PRECONDITION, "not like this: 100% \u00fc")
+
+
+def sleep(request, context):
+    context.add_callback(SEEN["cancelled"].set)
+    deadline = time.monotonic() + float(request)
+    while context.is_active() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return b"slept"
+
+
+def was_cancelled(request, context):
+    return b"yes" if SEEN["cancelled"].wait(float(request)) else b"no"
+
+
+def drip(request, context):
+    for number in range(1000):
+        yield str(number).encode()
+        time.sleep(float(request))
+
+
+HANDLERS = {
+    "Echo": grpc.unary_unary_rpc_method_handler(echo),
+    "Upper": grpc.stream_stream_rpc_method_handler(upper),
+    "Count": grpc.unary_stream_rpc_method_handler(count),
+    "Total": grpc.stream_unary_rpc_method_handler(total),
+    "Fail": grpc.unary_unary_rpc_method_handler(fail),
+    "Sleep": grpc.unary_unary_rpc_method_handler(sleep),
+    "WasCancelled": grpc.unary_unary_rpc_method_handler(was_cancelled),
+    "Drip": grpc.unary_stream_rpc_method_handler(drip),
+}
+
+server = grpc.server(futures.ThreadPoolExecutor(max_workers=64))
+server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("test.Test", HANDLERS),))
+server.add_insecure_port(sys.argv[1])
+server.start()
+server.wait_for_termination()
