@@ -17,6 +17,8 @@ use super::{Ending, Peer};
 pub trait Tail: std::fmt::Debug + Send {
     /// So many bytes of the body were handed to the connection.
     fn sent(&mut self, bytes: usize);
+    /// So many bytes came from the client, through a tunnel.
+    fn received(&mut self, _bytes: usize) {}
     /// The connection has all of the answer and is about to write it.
     fn taken(&mut self) {}
     /// The connection it belongs to.

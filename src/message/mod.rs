@@ -2,7 +2,9 @@
 
 pub mod answer;
 pub mod body;
+pub mod chunks;
 pub mod client;
+pub mod doubt;
 pub mod drain;
 pub mod exchange;
 pub mod grpc;
@@ -17,6 +19,7 @@ pub mod target;
 #[cfg(test)]
 pub(crate) mod testing;
 pub mod tls;
+pub mod tunnel;
 pub mod upload;
 pub mod vars;
 
@@ -30,4 +33,5 @@ pub use line::{Line, Phase};
 pub use peer::{Caller, Peer};
 pub use proxied::Proxied;
 pub use tls::Tls;
+pub use tunnel::Tunnel;
 pub use upload::Upload;

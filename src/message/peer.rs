@@ -10,6 +10,7 @@ use std::sync::{Arc, OnceLock};
 use http::HeaderMap;
 use parking_lot::Mutex;
 
+use super::doubt::Doubts;
 use super::proxied::Proxied;
 use super::real_ip;
 use super::{Client, Line, Phase, Remote, Tls};
@@ -31,6 +32,8 @@ pub struct Peer {
     pub line: Line,
     // Boxed: a connection without TLS has no room for it.
     tls: OnceLock<Box<Tls>>,
+    /// Which of its requests must not be believed.
+    pub doubts: Doubts,
     // Where this is one of many on a connection.
     stream_of: Option<Arc<Self>>,
     requests: AtomicU64,
@@ -74,6 +77,7 @@ impl Peer {
             opened,
             line: Line::new(),
             tls: OnceLock::new(),
+            doubts: Doubts::default(),
             stream_of: None,
             requests: AtomicU64::new(0),
             asked: AtomicU64::new(0),

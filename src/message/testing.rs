@@ -4,14 +4,15 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{Request, StatusCode, Uri};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode, Uri};
 
 use super::target::Target;
 use super::{Exchange, Peer, Remote};
 use crate::clock::Millis;
 use crate::config::plan::{
     Access, Action, Caps, ClientTimeouts, DryRun, Forward, Http2, HttpVersion, LimitHeaders, Log,
-    LogLevel, NextUpstream, Plan, SendProxy, Server, ServerName, Site, Tries, Via,
+    LogLevel, NextUpstream, Plan, SendProxy, Server, ServerName, Site, Tries, Underscores,
+    Upgrades, Via,
 };
 
 /// A plan of one server, `example.com`, that has no locations.
@@ -94,6 +95,8 @@ pub(crate) fn forward() -> Forward {
         uri: None,
         replaces: 0,
         set_headers: Vec::new(),
+        underscores: Underscores::Drop,
+        upgrades: Upgrades::On,
         via: Via::Off,
         version: HttpVersion::One,
         proxy_protocol: SendProxy::Off,
@@ -162,4 +165,15 @@ pub(crate) fn request_in(
         target,
         Millis(1000),
     )
+}
+
+/// These fields.
+pub(crate) fn map(fields: &[(&'static str, &'static str)]) -> HeaderMap {
+    let field = |(name, value): &(&'static str, &'static str)| {
+        (
+            HeaderName::from_static(name),
+            HeaderValue::from_static(value),
+        )
+    };
+    fields.iter().map(field).collect()
 }

@@ -11,6 +11,8 @@ use super::site::NO_ANSWER;
 use crate::config::plan;
 use crate::limits::Refusal;
 use crate::message::answer::Answer;
+use crate::message::doubt::Doubt;
+use crate::message::headers::Coding;
 use crate::message::{Body, Exchange, NoAnswer, grpc, target, upload};
 use crate::upstream::{self, Download};
 
@@ -20,6 +22,9 @@ pub(super) enum Failure {
     /// Host or path make no sense; often a probe, sometimes a smuggling attempt.
     #[error(transparent)]
     BadTarget(#[from] target::Error),
+    /// The request could be read in two ways.
+    #[error(transparent)]
+    Doubtful(#[from] Doubt),
     /// `allow` and `deny` keep this address out.
     #[error("access forbidden by rule")]
     Forbidden,
@@ -53,8 +58,11 @@ pub(super) enum Failure {
     #[error("client SSL certificate verify error: {0}")]
     BadCertificate(Box<str>),
     /// A transfer coding that two readers might take for two different bodies.
-    #[error("client sent an unsupported transfer coding")]
+    #[error("client sent an invalid transfer coding")]
     TransferCoding,
+    /// A transfer coding that would have to be undone, by somebody who knows it.
+    #[error("client sent an unknown transfer coding")]
+    UnknownCoding,
     /// Its target has bytes in it that HTTP/2 cannot say.
     #[error("the target cannot be sent over HTTP/2")]
     Unsayable,
@@ -103,6 +111,15 @@ impl Failure {
         }
     }
 
+    /// What is to be said of a request's transfer coding.
+    pub(super) fn of_coding(coding: Coding) -> Result<(), Self> {
+        match coding {
+            Coding::Plain => Ok(()),
+            Coding::Unknown => Err(Self::UnknownCoding),
+            Coding::Invalid => Err(Self::TransferCoding),
+        }
+    }
+
     /// The answer to a gRPC call, which looks for its reason elsewhere.
     fn grpc_answer(self, exchange: &Exchange, site: &plan::Site) -> Response<Body<Download>> {
         let code = match &self {
@@ -127,6 +144,7 @@ impl Failure {
         match self {
             Self::BadCertificate(_)
             | Self::BadTarget(_)
+            | Self::Doubtful(_)
             | Self::NoCertificate
             | Self::PlainToTls
             | Self::TransferCoding
@@ -138,6 +156,7 @@ impl Failure {
             Self::NotFound => StatusCode::NOT_FOUND,
             Self::Refused(refusal) => refusal.status,
             Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::UnknownCoding => StatusCode::NOT_IMPLEMENTED,
             Self::Upstream(error) => upstream_status(error),
         }
     }
@@ -147,12 +166,14 @@ impl Failure {
         match self {
             Self::BadCertificate(_)
             | Self::BadTarget(_)
+            | Self::Doubtful(_)
             | Self::Method
             | Self::Misdirected
             | Self::NoCertificate
             | Self::PlainToTls
             | Self::TooLarge
-            | Self::TransferCoding => true,
+            | Self::TransferCoding
+            | Self::UnknownCoding => true,
             Self::Upstream(error) => matches!(error, upstream::Error::Client(_)),
             _ => false,
         }
@@ -163,11 +184,13 @@ impl Failure {
         match self {
             Self::BadCertificate(_)
             | Self::BadTarget(_)
+            | Self::Doubtful(_)
             | Self::Method
             | Self::Misdirected
             | Self::NoCertificate
             | Self::PlainToTls
             | Self::TransferCoding
+            | Self::UnknownCoding
             | Self::Unsayable => {
                 tracing::info!(client = exchange.client().text(), "{self}");
             }

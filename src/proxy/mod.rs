@@ -5,6 +5,7 @@ mod live;
 mod refused;
 mod secured;
 mod site;
+mod upgrade;
 mod visit;
 
 use std::sync::Arc;
@@ -74,8 +75,9 @@ impl Proxy {
             visit.exchange.identify(rule);
         }
         let mut unread = Some(incoming).filter(|incoming| !incoming.is_end_stream());
-        let objection = misfit
-            .map(Failure::BadTarget)
+        let doubt = visit.doubt().map(Failure::Doubtful);
+        let objection = doubt
+            .or_else(|| misfit.map(Failure::BadTarget))
             .or_else(|| secured::objection(&live, self.listener, &visit.exchange));
         let answered = match objection {
             Some(failure) => Err(failure),
@@ -94,7 +96,7 @@ impl Proxy {
         if last {
             visit.exchange.peer.line.close_after_answer();
         }
-        if !drained || last {
+        if visit.agreed.is_none() && (!drained || last) {
             response
                 .headers_mut()
                 .insert(header::CONNECTION, HeaderValue::from_static("close"));
@@ -103,7 +105,10 @@ impl Proxy {
         if live.keeps_sent_headers() {
             visit.exchange.sent_headers = Some(Box::new(response.headers().clone()));
         }
-        response.body_mut().set_tail(visit);
+        match visit.agreed.take() {
+            Some(agreed) => upgrade::hand_over(agreed, visit),
+            None => response.body_mut().set_tail(visit),
+        }
         Ok(response)
     }
 
@@ -121,9 +126,7 @@ impl Proxy {
             if site.plan.max_body.is_some_and(|limit| announced > limit) {
                 return Err(Failure::TooLarge);
             }
-            if !headers::is_plainly_coded(&visit.exchange.head.headers) {
-                return Err(Failure::TransferCoding);
-            }
+            Failure::of_coding(headers::coding(&visit.exchange.head.headers))?;
         }
         if matches!(visit.exchange.head.method, Method::CONNECT | Method::TRACE) {
             return Err(Failure::Method);
@@ -162,10 +165,11 @@ impl Proxy {
     ) -> Result<Response<Body<Download>>, Failure> {
         let exchange = &mut visit.exchange;
         exchange.proxy_host = Some(Arc::clone(&forward.host));
+        let upgrade = upgrade::asked(exchange, forward, &upload);
         let head = match forward.version {
             HttpVersion::One => {
                 let mut written = Vec::with_capacity(USUAL_HEAD);
-                headers::write_request(exchange, forward, &mut written);
+                headers::write_request(exchange, forward, upgrade.as_ref(), &mut written);
                 Outset::Lines(written)
             }
             HttpVersion::Two => {
@@ -177,14 +181,18 @@ impl Proxy {
             method: exchange.head.method.clone(),
             head,
             upload,
+            upgrade,
         };
         let response = upstream
             .send(exchange, forward, outgoing, &self.clock)
             .await?;
-        let (mut head, download) = response.into_parts();
-        headers::clean_response(&mut head.headers);
+        let (mut head, mut download) = response.into_parts();
         // The backend's version says nothing about what this client understands.
         head.version = Version::HTTP_11;
+        if let Some(far) = download.take_switched() {
+            return Ok(upgrade::agree(visit, head, far, forward));
+        }
+        headers::clean_response(&mut head.headers);
         let body = match download.into_whole() {
             Ok(bytes) => Body::whole(bytes),
             Err(mut download) => {

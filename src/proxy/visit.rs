@@ -10,8 +10,10 @@ use http::{StatusCode, header};
 
 use super::Live;
 use super::site::Site;
+use super::upgrade::Agreed;
 use crate::clock::Clock;
 use crate::limits::Permit;
+use crate::message::doubt::Doubt;
 use crate::message::upload::Progress;
 use crate::message::{Ending, Exchange, Incoming, Peer, Tail, drain};
 use crate::upstream::Stopwatch;
@@ -23,6 +25,7 @@ pub(super) struct Visit {
     pub(super) permit: Option<Permit>,
     pub(super) progress: Option<Arc<Progress>>,
     pub(super) stopwatch: Option<Stopwatch>,
+    pub(super) agreed: Option<Agreed>,
     live: Arc<Live>,
     clock: Clock,
     settled: bool,
@@ -37,10 +40,17 @@ impl Visit {
             permit: None,
             progress: None,
             stopwatch: None,
+            agreed: None,
             live,
             clock,
             settled: false,
         })
+    }
+
+    /// What makes it impossible to believe this request.
+    pub(super) fn doubt(&self) -> Option<Doubt> {
+        let exchange = &self.exchange;
+        exchange.peer.doubts.about(exchange.number)
     }
 
     /// Whether keep-alive ends with this request.
@@ -84,6 +94,10 @@ impl Visit {
 impl Tail for Visit {
     fn sent(&mut self, bytes: usize) {
         self.exchange.body_sent += bytes as u64;
+    }
+
+    fn received(&mut self, bytes: usize) {
+        self.exchange.body_received += bytes as u64;
     }
 
     fn taken(&mut self) {

@@ -5,6 +5,7 @@ use std::cell::Cell;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -13,11 +14,12 @@ use http::{Request, Response};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use tokio::io::AsyncWrite as _;
 use tokio_util::sync::CancellationToken;
 
 use super::held::Held;
 use super::stream::Stream;
-use super::{Handler, LAST_CALL, Settings, Socket};
+use super::{Handler, LAST_CALL, Settings, Socket, tunnel};
 use crate::clock::Deadline;
 use crate::message::{Incoming, Line, NoAnswer, Peer, Phase};
 
@@ -38,8 +40,13 @@ pub(super) async fn serve<H: Handler>(
     handler: &H,
     stop: &CancellationToken,
 ) -> Option<Idle> {
-    let service = service_fn(|request| {
+    let switching = AtomicBool::new(false);
+    let service = service_fn(|request: Request<hyper::body::Incoming>| {
         peer.line.begin();
+        // Where a switch of protocols is asked for, and only there, hyper leaves the means for it.
+        if !request.extensions().is_empty() {
+            switching.store(true, Ordering::Relaxed);
+        }
         answer(handler, peer, request)
     });
     let mut connection = builder(settings).serve_connection(TokioIo::new(stream), service);
@@ -79,21 +86,59 @@ pub(super) async fn serve<H: Handler>(
     });
     if let Err(error) = served.await {
         tracing::debug!(connection = peer.connection, client = peer.text(), %error, "connection ended");
-        return None;
+        peer.line.set_parking(false);
     }
-    if !peer.line.parks() {
-        return None;
-    }
-    peer.line.set_parking(false);
     let parts = connection.into_parts();
-    let (socket, ahead, mut patience) = parts.io.into_inner().into_parts();
-    patience.clear();
-    patience.start(peer.line.keepalive_timeout().saturating_sub(rest.length));
-    Some(Idle {
-        socket,
-        word: begun(parts.read_buf, &ahead),
-        patience,
-    })
+    if peer.line.parks() {
+        peer.line.set_parking(false);
+        return Some(Idle::new(parts, &peer.line, rest.length));
+    }
+    if switching.load(Ordering::Relaxed) {
+        switch(parts, peer, stop).await;
+    }
+    None
+}
+
+impl Idle {
+    /// A connection that hyper lets go of after it has rested for so long.
+    fn new<S>(parts: http1::Parts<TokioIo<Stream>, S>, line: &Line, rested: Duration) -> Self {
+        let (socket, ahead, mut patience) = parts.io.into_inner().into_parts();
+        patience.clear();
+        patience.start(line.keepalive_timeout().saturating_sub(rested));
+        Self {
+            socket,
+            word: begun(parts.read_buf, &ahead),
+            patience,
+        }
+    }
+}
+
+/// What becomes of a connection that was asked to switch protocols, when hyper lets go of it.
+async fn switch<S>(parts: http1::Parts<TokioIo<Stream>, S>, peer: &Peer, stop: &CancellationToken) {
+    let mut stream = parts.io.into_inner();
+    let Some(tunnel) = peer.line.take_tunnel() else {
+        // Nobody agreed: it ends as others do, which hyper leaves to us then.
+        let _ended = poll_fn(|context| Pin::new(&mut stream).poll_shutdown(context)).await;
+        return;
+    };
+    // It may be silent for long, and is not idle.
+    peer.line.enter(Phase::Busy);
+    let (mut socket, ahead, _) = stream.into_parts();
+    let early = joined(parts.read_buf, &ahead);
+    let grace = tunnel.grace;
+    let stopped = async {
+        stop.cancelled().await;
+        tokio::time::sleep(grace).await;
+    };
+    // Boxed: few connections come here, and all would keep room for it.
+    Box::pin(tunnel::carry(
+        &mut socket,
+        early,
+        tunnel,
+        &peer.line,
+        stopped,
+    ))
+    .await;
 }
 
 async fn answer<H: Handler>(
@@ -170,15 +215,21 @@ impl Rest {
 }
 
 /// The beginning of a request in what was read after the last one; line ends before it are nobody's.
-fn begun(mut read: Bytes, ahead: &[u8]) -> Bytes {
-    if !ahead.is_empty() {
-        read = [&read, ahead].concat().into();
-    }
+fn begun(read: Bytes, ahead: &[u8]) -> Bytes {
+    let read = joined(read, ahead);
     match read.iter().position(|byte| !matches!(byte, b'\r' | b'\n')) {
         Some(start) => read.slice(start..),
         // Not an empty piece of it, which would hold all of hyper's buffer.
         None => Bytes::new(),
     }
+}
+
+/// What hyper has read, and what it has not.
+fn joined(read: Bytes, ahead: &[u8]) -> Bytes {
+    if ahead.is_empty() {
+        return read;
+    }
+    [&read, ahead].concat().into()
 }
 
 /// A connection that hyper has; counted for each event loop.

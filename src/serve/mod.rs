@@ -4,6 +4,7 @@
 //! without losing the answer, interim answers, a client that leaves while its request waits — is added
 //! around the socket it is given. One connection is one task on one event loop, and it never leaves it.
 
+mod heads;
 mod held;
 mod http1;
 pub mod http2;
@@ -12,6 +13,7 @@ mod socket;
 mod stream;
 #[cfg(test)]
 mod tests;
+mod tunnel;
 mod wait;
 
 use std::future::{Future, poll_fn};
@@ -47,7 +49,7 @@ pub trait Handler: Clone + Send + Sync + 'static {
         request: Request<Incoming>,
     ) -> impl Future<Output = Result<Response<Self::Body>, NoAnswer>> + Send;
 
-    /// What came was not a request, and was answered with 400, 408, 414 or 431; for the log.
+    /// What came was not a request, and was answered with 400, 408, 414, 431 or 505; for the log.
     fn refused_head(&self, _peer: &Peer, _status: u16) {}
 
     /// The client went too far and is sent away; for the log.
@@ -134,7 +136,7 @@ pub fn connection<H: Handler>(
                 let serving = http2::serve(socket, word, &peer, limits, &handler, &stop);
                 return Box::pin(serving).await;
             }
-            let stream = Stream::new(socket, word, Arc::clone(&peer), timeouts.header, patience);
+            let stream = Stream::new(socket, word, Arc::clone(&peer), &settings, patience);
             // Boxed: while a connection waits, there is not even room for it.
             let serving = Box::pin(http1::serve(stream, &peer, &settings, &handler, &stop));
             let Some(idle) = serving.await else { return };

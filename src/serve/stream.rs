@@ -14,8 +14,9 @@ use std::time::Duration;
 use bytes::{Buf, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::Socket;
+use super::heads::Heads;
 use super::linger::Linger;
+use super::{Settings, Socket};
 use crate::clock::{Deadline, Late, Pace};
 use crate::message::{Peer, Phase};
 use crate::telemetry::{COUNTERS, Slow};
@@ -34,7 +35,10 @@ pub(super) struct Stream {
     watch: Deadline,
     // hyper waits for input, so it will see by itself that the client has gone.
     awaits_input: bool,
+    heads: Heads,
     interim: Bytes,
+    // What hyper says goes nowhere: something better waits in its place.
+    overruled: bool,
     linger: Option<Linger>,
 }
 
@@ -44,19 +48,21 @@ impl Stream {
         socket: Socket,
         ahead: Bytes,
         peer: Arc<Peer>,
-        header_timeout: Duration,
+        settings: &Settings,
         reading: Deadline,
     ) -> Self {
         Self {
             socket,
             ahead,
+            heads: Heads::new(settings.max_head as usize, peer.requests()),
             peer,
-            header_timeout,
+            header_timeout: settings.timeouts.header,
             reading,
             writing: Pace::default(),
             watch: Deadline::default(),
             awaits_input: false,
             interim: Bytes::new(),
+            overruled: false,
             linger: None,
         }
     }
@@ -144,25 +150,41 @@ impl Stream {
         }
     }
 
-    /// hyper begins to write.
-    fn begin_write(&self, first: &[u8]) {
+    /// hyper begins to write. With no request on the road it is its own answer to what was not one.
+    fn begin_write(&mut self, first: &[u8]) {
         let line = &self.peer.line;
         if line.unsent() {
             return;
         }
         line.set_unsent(true);
-        // With no request on the road it is hyper's own answer to what was not one.
         if line.phase() != Phase::Busy {
-            line.refuse(status(first).unwrap_or(400));
+            let hypers = status(first).unwrap_or(400);
+            let status = self.heads.status(hypers, self.peer.requests());
+            line.refuse(status);
+            if let Some(answer) = (status != hypers).then(|| refusal(status)).flatten() {
+                self.interim = Bytes::from_static(answer);
+                self.overruled = true;
+            }
         }
     }
 
-    /// Something has come: between two requests it is the next one's head.
-    fn begin_head(&mut self) {
+    /// Looks at what has come, before hyper does. Between two requests it is the next one's head; in a body, what is no
+    /// chunk is kept from hyper.
+    fn look_at(&mut self, buffer: &mut ReadBuf<'_>, before: usize) -> io::Result<()> {
+        let come = &buffer.filled()[before..];
+        if come.is_empty() {
+            return Ok(());
+        }
         if self.peer.line.phase() == Phase::Idle {
             self.peer.line.enter(Phase::Head);
             self.reading.clear();
         }
+        let sound = self.heads.follow(come, &self.peer);
+        if sound == 0 {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        buffer.set_filled(before + sound);
+        Ok(())
     }
 
     fn has_input(&mut self, context: &mut Context<'_>) -> bool {
@@ -183,13 +205,15 @@ impl AsyncRead for Stream {
         if this.linger.is_some() {
             return this.poll_linger(context).map(Ok);
         }
+        if this.heads.is_broken() {
+            return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
+        }
+        let before = buffer.filled().len();
         if !this.ahead.is_empty() {
             let length = this.ahead.len().min(buffer.remaining());
             buffer.put_slice(&this.ahead.split_to(length));
-            this.begin_head();
-            return Poll::Ready(Ok(()));
+            return Poll::Ready(this.look_at(buffer, before));
         }
-        let before = buffer.filled().len();
         let Poll::Ready(read) = Pin::new(&mut this.socket).poll_read(context, buffer) else {
             this.awaits_input = true;
             // Nothing read is the end, as if the client had closed.
@@ -198,10 +222,7 @@ impl AsyncRead for Stream {
         this.awaits_input = false;
         let received = buffer.filled().len() - before;
         this.peer.line.add_received(received);
-        if received > 0 {
-            this.begin_head();
-        }
-        Poll::Ready(read)
+        Poll::Ready(read.and_then(|()| this.look_at(buffer, before)))
     }
 }
 
@@ -214,6 +235,9 @@ impl AsyncWrite for Stream {
         let this = &mut *self;
         ready!(this.poll_interim(context))?;
         this.begin_write(bytes);
+        if this.overruled {
+            return Poll::Ready(Ok(bytes.len()));
+        }
         let written = Pin::new(&mut this.socket).poll_write(context, bytes);
         limit(&mut this.writing, &this.peer, written, context)
     }
@@ -226,6 +250,9 @@ impl AsyncWrite for Stream {
         let this = &mut *self;
         ready!(this.poll_interim(context))?;
         this.begin_write(slices.first().map_or(&[], |slice| slice));
+        if this.overruled {
+            return Poll::Ready(Ok(slices.iter().map(|slice| slice.len()).sum()));
+        }
         let written = Pin::new(&mut this.socket).poll_write_vectored(context, slices);
         limit(&mut this.writing, &this.peer, written, context)
     }
@@ -311,6 +338,19 @@ fn status(head: &[u8]) -> Option<u16> {
 
 /// How often a connection nobody reads from is looked at for a hang-up.
 const WATCH: Duration = Duration::from_millis(250);
+
+/// What to say instead of hyper.
+fn refusal(status: u16) -> Option<&'static [u8]> {
+    match status {
+        414 => Some(
+            b"HTTP/1.1 414 URI Too Long\r\ncontent-length: 0\r\nconnection: close\r\n\r\n",
+        ),
+        505 => Some(
+            b"HTTP/1.1 505 HTTP Version Not Supported\r\ncontent-length: 0\r\nconnection: close\r\n\r\n",
+        ),
+        _ => None,
+    }
+}
 
 const TOO_SLOW: &[u8] =
     b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";

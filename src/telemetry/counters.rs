@@ -183,7 +183,7 @@ impl Counters {
         for (refusal, (_, status)) in REFUSALS.iter().enumerate() {
             page.counter(
                 "weir_heads_refused_total",
-                "Request heads that were malformed (400), late (408) or too large (431).",
+                "Request heads that were malformed (400), late (408), too large (414, 431) or of another version (505).",
                 &[("status", status)],
                 self.sum(|cell| &cell.refused_heads[refusal]),
             );
@@ -307,7 +307,13 @@ const STATUSES: [&str; 6] = ["none", "1xx", "2xx", "3xx", "4xx", "5xx"];
 /// In the order of [`Handshake`].
 const HANDSHAKES: [&str; 3] = ["failed", "full", "resumed"];
 
-const REFUSALS: [(u16, &str); 3] = [(400, "400"), (408, "408"), (431, "431")];
+const REFUSALS: [(u16, &str); 5] = [
+    (400, "400"),
+    (408, "408"),
+    (414, "414"),
+    (431, "431"),
+    (505, "505"),
+];
 
 /// What clients go too far with.
 const FLOODS: [&str; 7] = [

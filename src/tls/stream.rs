@@ -200,6 +200,9 @@ impl<IO: Bare> Bare for Stream<IO> {
         if !self.plain.is_empty() {
             return Poll::Ready(Ok(true));
         }
+        if self.ended {
+            return Poll::Ready(Ok(false));
+        }
         self.io.poll_waiting(context)
     }
 

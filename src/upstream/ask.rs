@@ -9,7 +9,7 @@ use std::time::Duration;
 use http::{Method, StatusCode};
 
 use super::backend::Backend;
-use super::error::{Error, Stage};
+use super::error::{Error, Invalid, Stage};
 use super::http1::{Cargo, Head, Sending};
 use super::http2::{self, Receiving};
 use super::interim::Relay;
@@ -18,6 +18,7 @@ use super::wire::Wire;
 use super::{connect, introduction, pool};
 use crate::clock::{Clock, Millis};
 use crate::config::plan::{Forward, HttpVersion, SendProxy};
+use crate::message::headers::Upgrade;
 use crate::message::{Attempt, Exchange};
 
 /// The head of an answer, and what its body comes from.
@@ -202,6 +203,7 @@ pub(super) async fn call(
         sending: &mut sending,
         relay: Relay::new(exchange),
         method: errand.method(),
+        upgrade: errand.upgrade(),
         forward,
         scanned: 0,
     };
@@ -268,6 +270,7 @@ struct Call<'c> {
     sending: &'c mut Sending,
     relay: Relay<'c>,
     method: &'c Method,
+    upgrade: Option<&'c Upgrade>,
     forward: &'c Forward,
     // How much of what was read has been looked at.
     scanned: usize,
@@ -313,6 +316,15 @@ impl Call<'_> {
                 || read.len() > Head::LARGEST)
         {
             match Head::parse(read, self.method).map_err(Error::InvalidHeader)? {
+                Some(head) if head.status == StatusCode::SWITCHING_PROTOCOLS => {
+                    let met = self
+                        .upgrade
+                        .is_some_and(|asked| asked.is_met_by(&head.headers));
+                    if !met || !self.sending.is_over() {
+                        return Err(Error::InvalidHeader(Invalid::Upgrade));
+                    }
+                    return Ok(Some(head));
+                }
                 Some(head) if head.status.is_informational() => {
                     self.relay.pass(head.status, &head.headers);
                     self.scanned = 0;

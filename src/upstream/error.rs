@@ -91,7 +91,7 @@ pub enum Invalid {
     /// Not HTTP.
     #[error("invalid header")]
     Unreadable(#[source] httparse::Error),
-    /// 101, which nobody asked for.
+    /// 101, which nobody asked for, or to something else than was asked for.
     #[error("unrequested 101 status")]
     Upgrade,
 }

@@ -27,6 +27,8 @@ pub fn read<'p>(method: &Method, pieces: impl IntoIterator<Item = &'p [u8]>) -> 
     let mut read = BytesMut::new();
     let mut head = loop {
         match Head::parse(&mut read, method).ok()? {
+            // Nobody asked for it.
+            Some(head) if head.status == StatusCode::SWITCHING_PROTOCOLS => return None,
             Some(head) if head.status.is_informational() => {}
             Some(head) => break head,
             None => read.extend_from_slice(pieces.next()?),

@@ -25,6 +25,7 @@ mod interim;
 mod introduction;
 mod pool;
 mod retry;
+mod switched;
 mod wire;
 
 use std::net::ToSocketAddrs;
@@ -36,12 +37,14 @@ use http::{Method, Request, Response, StatusCode};
 pub use backend::{Address, Backend};
 pub use download::{Download, Stopwatch};
 pub use error::{Error, Invalid, Stage};
+pub use switched::Switched;
 
 use self::ask::{Answer, Failed, Over, ask, report};
 use self::balance::{Balance, Pick, Round, Verdict};
 use self::retry::{Errand, Failure};
 use crate::clock::{Clock, Millis};
 use crate::config::plan;
+use crate::message::headers::Upgrade;
 use crate::message::{Attempt, Exchange, Upload};
 use crate::tls;
 
@@ -63,6 +66,8 @@ pub struct Outgoing {
     pub head: Outset,
     /// Its body.
     pub upload: Upload,
+    /// What the client would rather speak, where the head says so.
+    pub upgrade: Option<Upgrade>,
 }
 
 /// A request but for its body, in the form of the version the backend speaks. How long the body is, is added here.

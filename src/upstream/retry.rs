@@ -12,6 +12,7 @@ use super::http1::{Cargo, Coding, Sending};
 use super::{Outgoing, Outset, framing};
 use crate::clock::Millis;
 use crate::config::plan::{NextUpstream, Tries};
+use crate::message::headers::Upgrade;
 
 /// A request, for as long as it may have to be sent again.
 #[derive(Debug)]
@@ -19,6 +20,7 @@ pub(super) struct Errand<'p> {
     method: Method,
     head: Head,
     cargo: Cargo,
+    upgrade: Option<Upgrade>,
     next: &'p NextUpstream,
     started: Millis,
     left: u32,
@@ -70,6 +72,7 @@ impl<'p> Errand<'p> {
             method: outgoing.method,
             head,
             cargo: Cargo::new(outgoing.upload),
+            upgrade: outgoing.upgrade,
             next,
             started: now,
             left: match next.tries {
@@ -144,6 +147,11 @@ impl<'p> Errand<'p> {
     /// Whether it could be sent again after it was sent.
     pub(super) fn is_repeatable(&self) -> bool {
         self.cargo.is_none() && (is_idempotent(&self.method) || self.next.non_idempotent)
+    }
+
+    /// What the client would rather speak.
+    pub(super) fn upgrade(&self) -> Option<&Upgrade> {
+        self.upgrade.as_ref()
     }
 
     /// What is asked.

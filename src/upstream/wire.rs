@@ -114,6 +114,15 @@ impl Wire {
         each!(&mut self.socket, socket => Pin::new(socket).poll_write_vectored(context, pieces))
     }
 
+    pub(super) fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        each!(&mut self.socket, socket => Pin::new(socket).poll_flush(context))
+    }
+
+    /// Ends what we say; the backend may go on.
+    pub(super) fn poll_shutdown(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        each!(&mut self.socket, socket => Pin::new(socket).poll_shutdown(context))
+    }
+
     /// Prepares for this many bytes more.
     pub(super) fn expect(&mut self, bytes: u64) {
         let bytes = usize::try_from(bytes).unwrap_or(LONGEST);

@@ -146,6 +146,11 @@ impl Client {
         self.stream().shutdown(Shutdown::Write).expect("it is open");
     }
 
+    /// Closes our sending side, if the server has not closed all of it.
+    pub(crate) fn try_finish_sending(&self) {
+        self.stream().shutdown(Shutdown::Write).ok();
+    }
+
     /// Closes with a reset instead of an orderly end.
     pub(crate) fn reset(self) {
         SockRef::from(self.stream())

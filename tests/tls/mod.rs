@@ -2,6 +2,7 @@
 
 mod clients;
 mod files;
+mod http2;
 mod renewal;
 mod sessions;
 mod upstreams;

@@ -12,7 +12,7 @@ use crate::config::decode::{Named, Spanned, Text, mistaken};
 use crate::config::near;
 use crate::config::plan::{
     Address, Forward, HttpVersion, NextUpstream, Part, PathRule, SendProxy, SetHeader, Template,
-    Tries, Variable, Via,
+    Tries, Underscores, Upgrades, Variable, Via,
 };
 use crate::config::report::Complaint;
 use crate::config::units;
@@ -76,17 +76,7 @@ impl Compiler<'_> {
         let version = levels
             .find(|settings| &settings.proxy_http_version)
             .map_or(version, |given| given.value.0);
-        let proxy_protocol = levels.find(|settings| &settings.proxy_protocol);
-        if let (HttpVersion::Two, Some(given)) = (version, proxy_protocol)
-            && given.value.0 != SendProxy::Off
-        {
-            self.complain_with(
-                given.span,
-                "`proxy_protocol` and HTTP/2 to the same upstream",
-                "it names one client for a whole connection, and over HTTP/2 all share one",
-            );
-        }
-        let proxy_protocol = proxy_protocol.map_or(SendProxy::Off, |given| given.value.0);
+        let proxy_protocol = self.send_proxy(version, levels);
         let target = target?;
         Some(Forward {
             upstream: target.upstream,
@@ -100,6 +90,14 @@ impl Compiler<'_> {
                 Some(flag) if !flag.value.0 => Via::Off,
                 _ => Via::On,
             },
+            upgrades: match levels.find(|settings| &settings.proxy_upgrade) {
+                Some(flag) if !flag.value.0 => Upgrades::Off,
+                _ => Upgrades::On,
+            },
+            underscores: match levels.find(|settings| &settings.underscores_in_headers) {
+                Some(flag) if flag.value.0 => Underscores::Keep,
+                _ => Underscores::Drop,
+            },
             version,
             proxy_protocol,
             connect_timeout: self.some_time(levels.find(|s| &s.proxy_connect_timeout), 60),
@@ -107,6 +105,21 @@ impl Compiler<'_> {
             read_timeout: self.some_time(levels.find(|s| &s.proxy_read_timeout), 60),
             next_upstream: next_upstream(levels),
         })
+    }
+
+    /// `proxy_protocol`
+    fn send_proxy(&mut self, version: HttpVersion, levels: Levels<'_>) -> SendProxy {
+        let Some(given) = levels.find(|settings| &settings.proxy_protocol) else {
+            return SendProxy::Off;
+        };
+        if version == HttpVersion::Two && given.value.0 != SendProxy::Off {
+            self.complain_with(
+                given.span,
+                "`proxy_protocol` and HTTP/2 to the same upstream",
+                "it names one client for a whole connection, and over HTTP/2 all share one",
+            );
+        }
+        given.value.0
     }
 
     fn target(&mut self, pass: &Spanned<Text>, scheme: Scheme) -> Option<Target> {
@@ -265,8 +278,7 @@ impl Compiler<'_> {
                 continue;
             };
             if HOP_BY_HOP.contains(&name.as_str()) {
-                // `Connection ""` is what nginx needs for keep-alive; here it is so anyway.
-                if name != "connection" || !value.value.text.is_empty() {
+                if !self.is_so_anyway(&name, value) {
                     let sentence = format!(
                         "`{}` belongs to one connection and cannot be set",
                         key.value
@@ -287,6 +299,22 @@ impl Compiler<'_> {
             headers.push(SetHeader { name, value });
         }
         headers
+    }
+
+    /// Whether it only says what nginx has to be told and is done here without: keep-alive to the upstream, and
+    /// upgrades.
+    fn is_so_anyway(&mut self, name: &HeaderName, value: &Spanned<Text>) -> bool {
+        let text = value.value.text.as_str();
+        match name.as_str() {
+            "connection" if text.starts_with('$') => {
+                // A map of the user's, mostly; it has to be one.
+                self.template(value, When::Before);
+                text.ends_with("_upgrade") || text == "$http_connection"
+            }
+            "connection" => text.is_empty() || text.eq_ignore_ascii_case("upgrade"),
+            "upgrade" => text == "$http_upgrade",
+            _ => false,
+        }
     }
 
     /// A template whose own text can stand in a header.

@@ -80,6 +80,10 @@ record! {
         proxy_next_upstream_tries: Field<Tries>,
         /// For how long another server may be tried; 0 for no limit. Default: 0.
         proxy_next_upstream_timeout: Field<Time>,
+        /// Whether a client's `Upgrade` (WebSocket and others, never h2c) is sent on, and a tunnel made where the upstream agrees. Default: on.
+        proxy_upgrade: Field<Flag>,
+        /// Whether header fields with an underscore in their name are sent on. Default: off.
+        underscores_in_headers: Field<Flag>,
         /// Whether upstreams are sent a `Via` header. Default: on.
         via: Field<Flag>,
     }

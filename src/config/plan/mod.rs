@@ -25,7 +25,7 @@ pub use map::{Geo, Lookup, Map, Values};
 pub use names::{Path, PathRule, ServerName};
 pub use site::{
     Access, Action, ClientTimeouts, Forward, HttpVersion, Network, NextUpstream, Return,
-    ReturnBody, SetHeader, Site, Tries, Via,
+    ReturnBody, SetHeader, Site, Tries, Underscores, Upgrades, Via,
 };
 pub use template::{Part, Ssl, Template, Tlv, Variable};
 pub use tls::{

@@ -147,6 +147,10 @@ pub struct Forward {
     pub set_headers: Vec<SetHeader>,
     /// `via`
     pub via: Via,
+    /// `proxy_upgrade`
+    pub upgrades: Upgrades,
+    /// `underscores_in_headers`
+    pub underscores: Underscores,
     /// `proxy_http_version`
     pub version: HttpVersion,
     /// `proxy_protocol`
@@ -176,6 +180,26 @@ pub enum Via {
     /// Not.
     Off,
     /// As RFC 9110 asks.
+    #[default]
+    On,
+}
+
+/// What becomes of fields with an underscore in their name, which many backends cannot tell from a hyphen.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Underscores {
+    /// They stay behind: one could pass for a field that only we may set.
+    #[default]
+    Drop,
+    /// They are sent on.
+    Keep,
+}
+
+/// Whether a client and a backend may agree to speak something else than HTTP.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Upgrades {
+    /// Not: what they say of it is removed.
+    Off,
+    /// Through a tunnel.
     #[default]
     On,
 }

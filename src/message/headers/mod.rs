@@ -3,23 +3,42 @@
 //! Requests are written anew ([`write_request`]), answers are cleaned in place.
 
 mod request;
+mod upgrade;
 
 use http::header::{self, HeaderName};
 use http::{HeaderMap, HeaderValue};
 
 pub use request::{stream_request, write_request};
+pub use upgrade::{Upgrade, restore_upgrade};
 
-/// Whether a request's transfer coding is one that everybody reads alike: none, or `chunked` once. hyper takes others
-/// that end in it, and would leave the rest of the decoding to the backend.
+/// What a request's transfer coding is to us.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Coding {
+    /// None, or `chunked` once: everybody reads it alike.
+    Plain,
+    /// One that ends in `chunked` and would leave the rest of the decoding to the backend.
+    Unknown,
+    /// One that nobody can tell the end of.
+    Invalid,
+}
+
+/// What a request's transfer coding is to us; hyper takes whatever ends in `chunked`.
 #[must_use]
-pub fn is_plainly_coded(headers: &HeaderMap) -> bool {
-    let mut codings = headers.get_all(header::TRANSFER_ENCODING).iter();
-    match codings.next() {
-        None => true,
-        Some(coding) => {
-            let coding = coding.as_bytes().trim_ascii();
-            coding.eq_ignore_ascii_case(b"chunked") && codings.next().is_none()
-        }
+pub fn coding(headers: &HeaderMap) -> Coding {
+    let mut fields = headers.get_all(header::TRANSFER_ENCODING).iter();
+    let Some(field) = fields.next() else {
+        return Coding::Plain;
+    };
+    let mut codings = field.as_bytes().split(|byte| *byte == b',').rev();
+    let mut is_chunked = || {
+        let coding = codings.next().map(<[u8]>::trim_ascii);
+        coding.map(|coding| coding.eq_ignore_ascii_case(b"chunked"))
+    };
+    match (is_chunked(), is_chunked()) {
+        _ if fields.next().is_some() => Coding::Invalid,
+        (Some(true), None) => Coding::Plain,
+        (Some(true), Some(false)) => Coding::Unknown,
+        _ => Coding::Invalid,
     }
 }
 

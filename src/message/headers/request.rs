@@ -7,20 +7,31 @@
 use http::header::{self, HeaderName};
 use http::{HeaderMap, HeaderValue, Request, Uri, Version};
 
+use super::upgrade::Upgrade;
 use super::{belongs_to_connection, frames_body, is_rebuilt, nominated};
-use crate::config::plan::{Forward, Template, Via};
+use crate::config::plan::{Forward, Template, Underscores, Via};
 use crate::message::Exchange;
 use crate::message::target::push_encoded;
 use crate::message::vars;
 
-/// Appends the request line and the header fields to send upstream: the client's that pass, then what
-/// `proxy_set_header` says, then `Via`. How long the body is and the blank line are left to whoever sends it.
-pub fn write_request(exchange: &Exchange, forward: &Forward, out: &mut Vec<u8>) {
+/// Appends the request line and the header fields to send upstream: the client's that pass, its wish to
+/// `upgrade`, then what `proxy_set_header` says, then `Via`. How long the body is and the blank line are left to whoever
+/// sends it.
+pub fn write_request(
+    exchange: &Exchange,
+    forward: &Forward,
+    upgrade: Option<&Upgrade>,
+    out: &mut Vec<u8>,
+) {
     out.extend_from_slice(exchange.head.method.as_str().as_bytes());
     out.push(b' ');
     write_target(exchange, forward, out);
     out.extend_from_slice(b" HTTP/1.1\r\n");
-    pass_on(exchange, forward, &mut Lines(out));
+    let upgrades = upgrade.is_some();
+    pass_on(exchange, forward, &mut Lines { out, upgrades });
+    if let Some(upgrade) = upgrade {
+        upgrade.write(out);
+    }
 }
 
 /// The same for an upstream that speaks HTTP/2; `None` where its target or its host cannot be said there.
@@ -58,7 +69,11 @@ trait Out {
 }
 
 /// One after the other, as HTTP/1 writes them.
-struct Lines<'o>(&'o mut Vec<u8>);
+struct Lines<'o> {
+    out: &'o mut Vec<u8>,
+    // Trailers have no place in what follows then, and there is one `Connection` field.
+    upgrades: bool,
+}
 
 /// In a map, without those that HTTP/2 has other places for.
 struct Fields {
@@ -75,11 +90,13 @@ fn pass_on(exchange: &Exchange, forward: &Forward, out: &mut impl Out) {
         te |= *name == header::TE;
     }
     let nominating = connection && nominates(headers);
+    let drops_underscores = forward.underscores == Underscores::Drop;
     for (name, value) in headers {
         let stays = belongs_to_connection(name)
             || is_rebuilt(name)
             || forward.set_headers.iter().any(|set| set.name == *name)
-            || (nominating && is_nominated(name, headers));
+            || (nominating && is_nominated(name, headers))
+            || (drops_underscores && name.as_str().as_bytes().contains(&b'_'));
         if !stays {
             out.field(name, value);
         }
@@ -100,29 +117,31 @@ fn pass_on(exchange: &Exchange, forward: &Forward, out: &mut impl Out) {
 
 impl Out for Lines<'_> {
     fn field(&mut self, name: &HeaderName, value: &HeaderValue) {
-        self.0.extend_from_slice(name.as_str().as_bytes());
-        self.0.extend_from_slice(b": ");
-        self.0.extend_from_slice(value.as_bytes());
-        self.0.extend_from_slice(b"\r\n");
+        self.out.extend_from_slice(name.as_str().as_bytes());
+        self.out.extend_from_slice(b": ");
+        self.out.extend_from_slice(value.as_bytes());
+        self.out.extend_from_slice(b"\r\n");
     }
 
     fn set(&mut self, name: &HeaderName, value: &Template, exchange: &Exchange) {
-        let line = self.0.len();
-        self.0.extend_from_slice(name.as_str().as_bytes());
-        self.0.extend_from_slice(b": ");
-        let start = self.0.len();
-        vars::render(value, exchange, self.0);
-        let written = &self.0[start..];
+        let line = self.out.len();
+        self.out.extend_from_slice(name.as_str().as_bytes());
+        self.out.extend_from_slice(b": ");
+        let start = self.out.len();
+        vars::render(value, exchange, self.out);
+        let written = &self.out[start..];
         if written.is_empty() || !may_be_value(written) {
-            self.0.truncate(line);
+            self.out.truncate(line);
             return;
         }
-        self.0.extend_from_slice(b"\r\n");
+        self.out.extend_from_slice(b"\r\n");
     }
 
     fn trailers(&mut self) {
-        self.0
-            .extend_from_slice(b"te: trailers\r\nconnection: te\r\n");
+        if !self.upgrades {
+            self.out
+                .extend_from_slice(b"te: trailers\r\nconnection: te\r\n");
+        }
     }
 }
 

@@ -5,22 +5,12 @@ use http::Version;
 use super::*;
 use crate::config::plan::{Forward, Part, SetHeader, Template, Variable, Via};
 use crate::message::Exchange;
-use crate::message::testing::{exchange, forward, request};
+use crate::message::testing::{exchange, forward, map, request};
 
 fn lines(headers: &HeaderMap) -> Vec<String> {
     let line =
         |(name, value): (&HeaderName, &HeaderValue)| format!("{name}: {}", value.to_str().unwrap());
     headers.iter().map(line).collect()
-}
-
-fn map(fields: &[(&'static str, &'static str)]) -> HeaderMap {
-    let field = |(name, value): &(&'static str, &'static str)| {
-        (
-            HeaderName::from_static(name),
-            HeaderValue::from_static(value),
-        )
-    };
-    fields.iter().map(field).collect()
 }
 
 fn set(name: &'static str, value: Template) -> SetHeader {
@@ -33,7 +23,7 @@ fn set(name: &'static str, value: Template) -> SetHeader {
 /// What is written, read again: the target and the fields.
 fn written(exchange: &Exchange, forward: &Forward) -> (String, HeaderMap) {
     let mut out = Vec::new();
-    write_request(exchange, forward, &mut out);
+    write_request(exchange, forward, None, &mut out);
     out.extend_from_slice(b"\r\n");
     let mut fields = [httparse::EMPTY_HEADER; 32];
     let mut request = httparse::Request::new(&mut fields);

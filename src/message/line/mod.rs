@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::{Ending, Interim, Tail};
+use super::{Ending, Interim, Tail, Tunnel};
 use crate::clock::Least;
 use crate::config::plan::ClientTimeouts;
 
@@ -44,6 +44,7 @@ pub struct Line {
     interim: Mutex<Vec<Interim>>,
     is_finishing: AtomicBool,
     finishing: Mutex<Option<Box<dyn Tail>>>,
+    tunnel: Mutex<Option<Box<Tunnel>>>,
     waker: Mutex<Option<Waker>>,
 }
 
@@ -83,6 +84,7 @@ impl Line {
             interim: Mutex::new(Vec::new()),
             is_finishing: AtomicBool::new(false),
             finishing: Mutex::new(None),
+            tunnel: Mutex::new(None),
             waker: Mutex::new(None),
         }
     }
@@ -267,6 +269,21 @@ impl Line {
         }
     }
 
+    /// The answer is a 101: from its last byte on, this connection is the near end of a tunnel.
+    pub fn open_tunnel(&self, tunnel: Box<Tunnel>) {
+        // As with tails: nobody would take it up any more.
+        if self.gone.load(Ordering::Relaxed) {
+            tunnel.finish(Ending::Aborted);
+            return;
+        }
+        *self.tunnel.lock() = Some(tunnel);
+    }
+
+    /// The tunnel to be carried from now on, if there is one.
+    pub fn take_tunnel(&self) -> Option<Box<Tunnel>> {
+        self.tunnel.lock().take()
+    }
+
     /// Says whether something that was written has not left yet.
     pub fn set_unsent(&self, unsent: bool) {
         self.unsent.store(unsent, Ordering::Relaxed);
@@ -330,6 +347,9 @@ impl Line {
         let tail = self.finishing.lock().take();
         if let Some(tail) = tail {
             tail.finish(Ending::Aborted);
+        }
+        if let Some(tunnel) = self.take_tunnel() {
+            tunnel.finish(Ending::Aborted);
         }
     }
 

@@ -141,6 +141,7 @@ impl<H: Handler> Client<'_, H> {
     fn begin(&mut self, request: Request<RecvStream>, respond: server::SendResponse<Bytes>) {
         self.asked = true;
         while self.streams.try_join_next().is_some() {}
+        let number = respond.stream_id().as_u32();
         let stream = Stream {
             request,
             respond,
@@ -151,6 +152,8 @@ impl<H: Handler> Client<'_, H> {
         if self.ending != Ending::NotYet {
             stream.peer.line.close_after_answer();
         }
+        // Before its task runs: however soon it is over, the connection was not idle.
+        self.roster.enter(number, Arc::clone(&stream.peer));
         self.streams.spawn(stream.run(self.handler.clone()));
     }
 

@@ -45,7 +45,6 @@ impl Stream {
     pub(super) async fn run<H: Handler>(self, handler: H) {
         let mut respond = self.respond;
         let number = respond.stream_id().as_u32();
-        self.roster.enter(number, Arc::clone(&self.peer));
         let peer = Arc::clone(&self.peer);
         let _stay = Stay {
             number,

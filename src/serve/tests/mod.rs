@@ -4,10 +4,12 @@
 //! anything left to do, and an hour of waiting takes no time.
 
 mod closing;
+mod heads;
 mod idle;
 mod parked;
 mod requests;
 mod timeouts;
+mod tunnels;
 
 use std::convert::Infallible;
 use std::net::SocketAddr;

@@ -13,7 +13,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::Response;
+use http::{Response, StatusCode};
 use http_body::{Frame, SizeHint};
 
 use self::source::{Source, Streamed, Wired};
@@ -23,6 +23,7 @@ use super::backend::Lease;
 use super::error::Error;
 use super::http1::Reading;
 use super::pool;
+use super::switched::Switched;
 use crate::clock::Clock;
 use crate::config::plan::{Forward, SendProxy};
 use crate::message::Exchange;
@@ -35,7 +36,12 @@ pub struct Download(Body);
 #[derive(Debug)]
 enum Body {
     Stream(Box<Stream>),
-    Whole { bytes: Bytes, taken: Duration },
+    /// None: what follows the head is not HTTP.
+    Switched(Box<Switched>),
+    Whole {
+        bytes: Bytes,
+        taken: Duration,
+    },
 }
 
 /// Tells how long an answer took after its [`Download`] has been handed to somebody else.
@@ -80,6 +86,10 @@ impl Download {
                 heard,
             } => (wire, sending, heard),
         };
+        if head.status == StatusCode::SWITCHING_PROTOCOLS {
+            let switched = Switched::new(wire, lease, started, clock);
+            return head.into_response(Self(Body::Switched(Box::new(switched))));
+        }
         let mut reading = std::mem::replace(&mut head.reading, Reading::nothing());
         let shared = forward.proxy_protocol == SendProxy::Off;
         let reusable = head.reusable && heard && shared;
@@ -113,7 +123,22 @@ impl Download {
     pub fn into_whole(self) -> Result<Bytes, Self> {
         match self.0 {
             Body::Whole { bytes, .. } => Ok(bytes),
-            Body::Stream(_) => Err(self),
+            Body::Stream(_) | Body::Switched(_) => Err(self),
+        }
+    }
+
+    /// The connection itself, where the answer was to switch protocols; there is no body then.
+    pub fn take_switched(&mut self) -> Option<Box<Switched>> {
+        if !matches!(self.0, Body::Switched(_)) {
+            return None;
+        }
+        let nothing = Body::Whole {
+            bytes: Bytes::new(),
+            taken: Duration::ZERO,
+        };
+        match std::mem::replace(&mut self.0, nothing) {
+            Body::Switched(switched) => Some(switched),
+            Body::Stream(_) | Body::Whole { .. } => None,
         }
     }
 
@@ -122,6 +147,7 @@ impl Download {
     pub fn finished_after(&self) -> Option<Duration> {
         match &self.0 {
             Body::Stream(stream) => stream.finished_after(),
+            Body::Switched(_) => None,
             Body::Whole { taken, .. } => Some(*taken),
         }
     }
@@ -130,6 +156,7 @@ impl Download {
     pub fn stopwatch(&mut self) -> Stopwatch {
         match &mut self.0 {
             Body::Stream(stream) => stream.stopwatch(),
+            Body::Switched(switched) => switched.stopwatch(),
             Body::Whole { taken, .. } => Stopwatch::stopped(*taken),
         }
     }
@@ -145,6 +172,7 @@ impl http_body::Body for Download {
     ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
         match &mut self.0 {
             Body::Stream(stream) => Pin::new(&mut **stream).poll_frame(context),
+            Body::Switched(_) => Poll::Ready(None),
             Body::Whole { bytes, .. } if bytes.is_empty() => Poll::Ready(None),
             Body::Whole { bytes, .. } => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
         }
@@ -153,6 +181,7 @@ impl http_body::Body for Download {
     fn is_end_stream(&self) -> bool {
         match &self.0 {
             Body::Stream(stream) => stream.is_end_stream(),
+            Body::Switched(_) => true,
             Body::Whole { bytes, .. } => bytes.is_empty(),
         }
     }
@@ -160,6 +189,7 @@ impl http_body::Body for Download {
     fn size_hint(&self) -> SizeHint {
         match &self.0 {
             Body::Stream(stream) => stream.size_hint(),
+            Body::Switched(_) => SizeHint::with_exact(0),
             Body::Whole { bytes, .. } => SizeHint::with_exact(bytes.len() as u64),
         }
     }
@@ -168,6 +198,19 @@ impl http_body::Body for Download {
 impl Stopwatch {
     fn stopped(after: Duration) -> Self {
         Self(Time::Known(after))
+    }
+
+    /// One that runs until [`Stopwatch::stop`].
+    pub(super) fn begin() -> Self {
+        Self::running(&Arc::new(AtomicU64::new(Self::RUNNING)))
+    }
+
+    /// It took so long.
+    pub(super) fn stop(&self, taken: Duration) {
+        if let Time::Running(millis) = &self.0 {
+            let taken = u64::try_from(taken.as_millis()).unwrap_or(Self::RUNNING);
+            millis.store(taken, Ordering::Relaxed);
+        }
     }
 
     fn running(millis: &Arc<AtomicU64>) -> Self {

@@ -160,9 +160,8 @@ impl Ends {
     ) -> Result<(Reading, bool), Invalid> {
         // As in nginx not to a backend of HTTP/1.0, whatever it says: it has no way to take a body of unknown length.
         let open = version == Version::HTTP_11 && !self.close;
-        if status == StatusCode::SWITCHING_PROTOCOLS {
-            return Err(Invalid::Upgrade);
-        }
+        // Nothing that follows is HTTP; whether that was asked for, whoever asked knows.
+        let open = open && status != StatusCode::SWITCHING_PROTOCOLS;
         if status.is_informational() {
             return Ok((Reading::nothing(), open));
         }

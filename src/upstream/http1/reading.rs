@@ -4,7 +4,8 @@ use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
 use http_body::SizeHint;
 
-use super::chunked::{Chunked, Malformed};
+use super::chunked::Chunked;
+use crate::message::chunks::Malformed;
 
 /// What is left of a body.
 #[derive(Debug)]
@@ -31,7 +32,7 @@ impl Reading {
     }
 
     pub(in crate::upstream) fn chunked() -> Self {
-        Self::Chunked(Chunked::new())
+        Self::Chunked(Chunked::default())
     }
 
     /// The next piece, off the front of what was read; `None` if more has to be read first.

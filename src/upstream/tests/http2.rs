@@ -121,6 +121,7 @@ fn streamed(method: Method) -> Outgoing {
     Outgoing {
         method,
         head: Outset::Stream(Box::new(request.body(()).unwrap())),
+        upgrade: None,
         upload: Upload::none(),
     }
 }

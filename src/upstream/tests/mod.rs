@@ -89,6 +89,7 @@ pub(super) fn outgoing(method: Method) -> Outgoing {
         method,
         head: Outset::Lines(head.into_bytes()),
         upload: Upload::none(),
+        upgrade: None,
     }
 }
 
@@ -170,6 +171,8 @@ fn forward() -> plan::Forward {
         replaces: 0,
         set_headers: Vec::new(),
         via: Via::Off,
+        underscores: plan::Underscores::Drop,
+        upgrades: plan::Upgrades::On,
         version: plan::HttpVersion::One,
         proxy_protocol: plan::SendProxy::Off,
         connect_timeout: Duration::from_secs(5),

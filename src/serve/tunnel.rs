@@ -1,0 +1,205 @@
+//! Bytes from one end to the other, after both have agreed to speak something else than HTTP.
+//!
+//! What one side does not take is not read from the other, so a tunnel holds no more than one piece in either
+//! direction, and nothing at all while nothing moves: pieces are read into memory that all tunnels of an event loop
+//! share. A side that has ended is told to the other, which may go on.
+
+use std::cell::Cell;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::{Buf, Bytes};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::clock::Deadline;
+use crate::message::{Ending, Line, Tunnel};
+
+/// What flows in one direction.
+#[derive(Debug)]
+struct Flow {
+    // Read from one side and not taken by the other.
+    piece: Bytes,
+    state: State,
+    // How long it may not be taken.
+    timeout: Duration,
+    patience: Deadline,
+    moved: usize,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Open,
+    /// One side has ended, and the other is to be told.
+    Ending,
+    Over,
+}
+
+thread_local! {
+    static SCRATCH: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
+
+/// Carries bytes between the client and the far end, until both have ended, neither says anything for too long, or
+/// `stopped` comes. `early` is what the client said already.
+pub(super) async fn carry(
+    near: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    early: Bytes,
+    mut tunnel: Box<Tunnel>,
+    line: &Line,
+    stopped: impl Future<Output = ()>,
+) {
+    let mut up = Flow::new(early, tunnel.send_timeout);
+    let mut down = Flow::new(Bytes::new(), line.send_timeout());
+    let mut idle = Deadline::default();
+    let mut stopped = pin!(stopped);
+    tunnel.tail.received(up.piece.len());
+    let carried = poll_fn(|context| {
+        let mut scratch = SCRATCH.take();
+        scratch.resize(PIECE, 0);
+        let far = &mut tunnel.far;
+        let both = (
+            up.poll(near, far, &mut scratch, context),
+            down.poll(far, near, &mut scratch, context),
+        );
+        SCRATCH.set(scratch);
+        let (received, sent) = (up.take_moved(), down.take_moved());
+        line.add_received(received);
+        line.add_sent(sent);
+        tunnel.tail.received(received);
+        tunnel.tail.sent(sent);
+        match both {
+            (Poll::Ready(Err(error)), _) | (_, Poll::Ready(Err(error))) => {
+                return Poll::Ready(Err(error));
+            }
+            (Poll::Ready(Ok(())), Poll::Ready(Ok(()))) => return Poll::Ready(Ok(())),
+            _ => {}
+        }
+        if received + sent > 0 {
+            idle.clear();
+        }
+        idle.start(tunnel.idle_timeout);
+        if idle.poll_passed(context).is_ready() {
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
+        stopped.as_mut().poll(context).map(Ok)
+    })
+    .await;
+    close(near, &mut tunnel, &mut down).await;
+    tunnel.finish(match carried {
+        Ok(()) => Ending::Complete,
+        Err(_) => Ending::Aborted,
+    });
+}
+
+/// Says goodbye to whoever still listens, without waiting for anybody.
+async fn close(near: &mut (impl AsyncWrite + Unpin), tunnel: &mut Tunnel, down: &mut Flow) {
+    poll_fn(|context| {
+        // What was read for the client is the last it gets, if it takes it now.
+        while !down.piece.is_empty() {
+            let Poll::Ready(Ok(taken @ 1..)) =
+                Pin::new(&mut *near).poll_write(context, &down.piece)
+            else {
+                break;
+            };
+            down.piece.advance(taken);
+        }
+        let _ended = (
+            Pin::new(&mut *near).poll_shutdown(context),
+            Pin::new(&mut tunnel.far).poll_shutdown(context),
+        );
+        Poll::Ready(())
+    })
+    .await;
+}
+
+impl Flow {
+    fn new(piece: Bytes, timeout: Duration) -> Self {
+        Self {
+            piece,
+            state: State::Open,
+            timeout,
+            patience: Deadline::default(),
+            moved: 0,
+        }
+    }
+
+    /// How many bytes have come since this was last asked.
+    fn take_moved(&mut self) -> usize {
+        std::mem::take(&mut self.moved)
+    }
+
+    /// Moves what can be moved; ready when `from` has ended and `to` has been told.
+    fn poll(
+        &mut self,
+        from: &mut (impl AsyncRead + Unpin),
+        to: &mut (impl AsyncWrite + Unpin),
+        scratch: &mut [u8],
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
+        loop {
+            ready!(self.poll_write(to, context))?;
+            match self.state {
+                State::Open => {}
+                State::Ending => {
+                    // Whoever is gone need not be told.
+                    let _told = ready!(Pin::new(&mut *to).poll_shutdown(context));
+                    self.state = State::Over;
+                    continue;
+                }
+                State::Over => return Poll::Ready(Ok(())),
+            }
+            let mut buffer = ReadBuf::new(scratch);
+            if Pin::new(&mut *from)
+                .poll_read(context, &mut buffer)?
+                .is_pending()
+            {
+                // Who is not asked for more may hold it back.
+                ready!(Pin::new(&mut *to).poll_flush(context))?;
+                return Poll::Pending;
+            }
+            let read = buffer.filled();
+            self.moved += read.len();
+            if read.is_empty() {
+                self.state = State::Ending;
+                continue;
+            }
+            // Mostly all of it is taken at once, and nothing has to be kept.
+            let taken = match Pin::new(&mut *to).poll_write(context, read)? {
+                Poll::Ready(taken) => taken,
+                Poll::Pending => 0,
+            };
+            if taken < read.len() {
+                self.piece = Bytes::copy_from_slice(&read[taken..]);
+            }
+        }
+    }
+
+    /// Ready when nothing is left to be taken.
+    fn poll_write(
+        &mut self,
+        to: &mut (impl AsyncWrite + Unpin),
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
+        while !self.piece.is_empty() {
+            match Pin::new(&mut *to).poll_write(context, &self.piece)? {
+                Poll::Ready(0) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                Poll::Ready(taken) => {
+                    self.piece.advance(taken);
+                    self.patience.clear();
+                }
+                Poll::Pending => {
+                    self.patience.start(self.timeout);
+                    ready!(self.patience.poll_passed(context));
+                    return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+                }
+            }
+        }
+        self.piece = Bytes::new();
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// What is read at once.
+const PIECE: usize = 16 * 1024;

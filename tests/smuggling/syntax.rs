@@ -1,0 +1,157 @@
+//! Heads that some readers would forgive, each in its own way.
+
+use super::Pair;
+
+#[test]
+fn obsolete_folding() {
+    Pair::start().refuse(
+        400,
+        &[
+            ("GET / HTTP/1.1\r\nHost: a\r\nX: a\r\n b\r\n\r\n", 400),
+            ("GET / HTTP/1.1\r\nHost: a\r\nX: a\r\n\tb\r\n\r\n", 400),
+            (
+                "GET / HTTP/1.1\r\nHost: a\r\nX: a\r\n Content-Length: 5\r\n\r\n",
+                400,
+            ),
+        ],
+    );
+}
+
+#[test]
+fn whitespace_before_the_first_field() {
+    Pair::start().refuse(
+        400,
+        &[
+            ("GET / HTTP/1.1\r\n Host: a\r\n\r\n", 400),
+            ("GET / HTTP/1.1\r\n\tX: y\r\nHost: a\r\n\r\n", 400),
+        ],
+    );
+}
+
+#[test]
+fn a_bare_carriage_return() {
+    Pair::start().refuse(
+        400,
+        &[
+            ("GET / HTTP/1.1\r\nHost: a\r\nX: a\rb\r\n\r\n", 400),
+            ("GET / HTTP/1.1\r\nHost: a\r\nX: a\r\r\n\r\n", 200),
+            (
+                "GET / HTTP/1.1\r\nHost: a\r\nX: a\rContent-Length: 5\r\n\r\n",
+                400,
+            ),
+            ("GET / HTTP/1.1\rHost: a\r\n\r\n", 400),
+        ],
+    );
+}
+
+#[test]
+fn a_nul_or_another_control_character() {
+    Pair::start().refuse(
+        400,
+        &[
+            ("GET / HTTP/1.1\r\nHost: a\r\nX: a\0b\r\n\r\n", 400),
+            ("GET / HTTP/1.1\r\nHost: a\r\nX: \0\r\n\r\n", 400),
+            ("GET / HTTP/1.1\r\nHost: a\r\nX\0: y\r\n\r\n", 400),
+            ("GET /\0 HTTP/1.1\r\nHost: a\r\n\r\n", 400),
+            ("GET / HTTP/1.1\r\nHost: a\r\nX: a\u{1}b\r\n\r\n", 200),
+            ("GET / HTTP/1.1\r\nHost: a\r\nX: a\u{b}b\r\n\r\n", 200),
+            ("GET / HTTP/1.1\r\nHost: a\r\nX: a\u{7f}b\r\n\r\n", 200),
+            ("GET /\u{1} HTTP/1.1\r\nHost: a\r\n\r\n", 400),
+        ],
+    );
+}
+
+#[test]
+fn a_space_before_the_colon() {
+    Pair::start().refuse(
+        400,
+        &[
+            (
+                "POST / HTTP/1.1\r\nHost: a\r\nContent-Length : 5\r\n\r\nhello",
+                400,
+            ),
+            (
+                "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding\t: chunked\r\n\r\n0\r\n\r\n",
+                400,
+            ),
+            ("GET / HTTP/1.1\r\nHost : a\r\n\r\n", 400),
+        ],
+    );
+}
+
+#[test]
+fn what_is_not_a_field() {
+    Pair::start().refuse(
+        400,
+        &[
+            ("GET / HTTP/1.1\r\nHost: a\r\n: a\r\n\r\n", 400),
+            ("GET / HTTP/1.1\r\nHost: a\r\nnothing\r\n\r\n", 200),
+            ("GET / HTTP/1.1\r\nHost: a\r\nX(y): a\r\n\r\n", 200),
+            ("GET / HTTP/1.1\r\nHost: a\r\nX y: a\r\n\r\n", 400),
+            ("GET / HTTP/1.1\r\nHost: a\r\n\u{e4}: a\r\n\r\n", 200),
+        ],
+    );
+}
+
+#[test]
+fn what_is_not_a_request_line() {
+    Pair::start().refuse(
+        400,
+        &[
+            ("GET  / HTTP/1.1\r\nHost: a\r\n\r\n", 200),
+            ("GET /  HTTP/1.1\r\nHost: a\r\n\r\n", 200),
+            (" GET / HTTP/1.1\r\nHost: a\r\n\r\n", 400),
+            ("GET /o k HTTP/1.1\r\nHost: a\r\n\r\n", 400),
+            ("GET\t/ HTTP/1.1\r\nHost: a\r\n\r\n", 400),
+            ("GET / HTTP/1.1 \r\nHost: a\r\n\r\n", 200),
+            ("G(T / HTTP/1.1\r\nHost: a\r\n\r\n", 400),
+            ("GET ok HTTP/1.1\r\nHost: a\r\n\r\n", 400),
+            ("GET / http/1.1\r\nHost: a\r\n\r\n", 400),
+            ("GET / HTTP/1.\r\nHost: a\r\n\r\n", 400),
+            ("GET / HTTP/11\r\nHost: a\r\n\r\n", 505),
+            ("GET / HTTP/0.9\r\nHost: a\r\n\r\n", 400),
+            ("GET /a#b HTTP/1.1\r\nHost: a\r\n\r\n", 200),
+            ("GET /%zz HTTP/1.1\r\nHost: a\r\n\r\n", 400),
+            ("GET /a%00b HTTP/1.1\r\nHost: a\r\n\r\n", 400),
+            ("GET /../a HTTP/1.1\r\nHost: a\r\n\r\n", 400),
+            ("GET /a/%2e%2E/../b HTTP/1.1\r\nHost: a\r\n\r\n", 400),
+        ],
+    );
+}
+
+#[test]
+fn a_version_that_is_not_spoken_here() {
+    Pair::start().refuse(
+        505,
+        &[
+            ("GET / HTTP/2.0\r\nHost: a\r\n\r\n", 505),
+            ("GET / HTTP/3.7\r\nHost: a\r\n\r\n", 505),
+        ],
+    );
+}
+
+#[test]
+fn a_request_line_too_long_and_a_head_too_large() {
+    let pair = Pair::start();
+    let long = "x".repeat(70_000);
+    pair.refuse(
+        414,
+        &[(&format!("GET /{long} HTTP/1.1\r\nHost: a\r\n\r\n"), 414)],
+    );
+    pair.refuse(
+        431,
+        &[
+            (
+                &format!("GET / HTTP/1.1\r\nHost: a\r\nX: {long}\r\n\r\n"),
+                400,
+            ),
+            (
+                &format!(
+                    "GET / HTTP/1.1\r\nHost: a\r\n{}\r\n",
+                    "X: y\r\n".repeat(101)
+                ),
+                200,
+            ),
+        ],
+    );
+}

@@ -1,0 +1,109 @@
+//! A tunnel is one request for `limit_req`, and for `limit_conn` one that lasts.
+
+use super::{Far, ask, before, read};
+use crate::support::{Client, Weir, eventually, get};
+
+fn limited(far: &Far, limit: usize) -> Weir {
+    before(
+        far.address(),
+        "admin: { listen: ADMIN }
+limit_conn_zones: { open: { key: $binary_remote_addr, size: 1m } }
+limit_req_zones: { asked: { key: $binary_remote_addr, size: 1m, rate: 1r/d } }",
+        &format!(
+            "limit_conn: {{ zone: open, limit: {limit} }}, limit_req: {{ zone: asked, burst: {}, nodelay: true }},",
+            limit + 1
+        ),
+    )
+}
+
+fn metric(weir: &Weir, name: &str) -> Option<f64> {
+    let page = get(weir.admin_address(), "/metrics").text();
+    let line = page.lines().find(|line| line.starts_with(name))?;
+    line.rsplit(' ').next()?.parse().ok()
+}
+
+#[test]
+fn a_tunnel_keeps_its_place_until_it_is_over() {
+    let far = Far::start();
+    let weir = limited(&far, 2);
+    let mut tunnels: Vec<_> = (0..2).map(|_| ask(&weir, "/echo", "")).collect();
+    for tunnel in &mut tunnels {
+        assert_eq!(tunnel.head().word(1), "101");
+    }
+    let mut refused = ask(&weir, "/echo", "");
+    assert_eq!(refused.response().status, 503);
+    tunnels[0].send("x");
+    assert_eq!(read(&mut tunnels[0], 1), "x");
+    tunnels.pop().expect("one of two").reset();
+    eventually("a place", || far.open() == 1);
+    // Each was charged once, the one without a place too.
+    let mut third = ask(&weir, "/echo", "");
+    assert_eq!(third.head().word(1), "101");
+    drop((third, tunnels));
+    eventually("nobody left", || {
+        metric(&weir, "weir_zone_keys{zone=\"open\"}") == Some(0.0)
+    });
+    let mut fourth = ask(&weir, "/echo", "");
+    assert_eq!(
+        fourth.response().status,
+        429,
+        "every tunnel was charged once"
+    );
+}
+
+#[test]
+fn a_thousand_tunnels_leave_nothing_behind() {
+    const MANY: usize = 1000;
+    let far = Far::start();
+    let weir = limited(&far, MANY);
+    let before = weir.resident();
+    let mut tunnels = Vec::new();
+    for _ in 0..MANY {
+        let mut tunnel: Client = ask(&weir, "/echo", "x");
+        assert_eq!(tunnel.head().word(1), "101");
+        assert_eq!(read(&mut tunnel, 1), "x");
+        tunnels.push(tunnel);
+    }
+    assert_eq!(far.open(), MANY);
+    let each = weir.resident().saturating_sub(before) / MANY as u64;
+    assert!(each < 24 * 1024, "{each} bytes each");
+    // Half of them end well, half do not.
+    for (number, tunnel) in tunnels.into_iter().enumerate() {
+        match number % 2 {
+            0 => drop(tunnel),
+            _ => tunnel.reset(),
+        }
+    }
+    eventually("nobody at the backend", || far.open() == 0);
+    eventually("no place taken", || {
+        metric(&weir, "weir_zone_keys{zone=\"open\"}") == Some(0.0)
+    });
+    eventually("every line in the log", || {
+        weir.stdout()
+            .lines()
+            .filter(|line| line.starts_with("/echo 101 "))
+            .count()
+            == MANY
+    });
+}
+
+/// A silent tunnel is in use; whoever makes room for others is a connection between two requests.
+#[test]
+fn a_tunnel_does_not_make_room_for_others() {
+    let far = Far::start();
+    let weir = before(far.address(), "max_connections: 2", "");
+    let mut tunnel = ask(&weir, "/echo", "x");
+    tunnel.head();
+    assert_eq!(read(&mut tunnel, 1), "x");
+    for _ in 0..3 {
+        let mut other = Client::connect(weir.address());
+        other.get("/ok");
+        assert_eq!(other.response().text(), "ok");
+        let mut another = Client::connect(weir.address());
+        another.get("/ok");
+        assert_eq!(another.response().text(), "ok");
+        assert!(other.is_closed());
+    }
+    tunnel.send("y");
+    assert_eq!(read(&mut tunnel, 1), "y");
+}
