@@ -1,34 +1,16 @@
 //! gRPC through weir, with gRPC's own client and server.
 
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::support::ports::Port;
 use crate::support::process::Process;
-use crate::support::{Weir, eventually};
+use crate::support::{Certs, Weir, eventually, wanted};
 
 const PYTHON: &str = "/usr/bin/python3";
 
-/// A backend, and weir before it.
-struct Scene {
-    _server: Process,
-    _port: Port,
-    weir: Weir,
-}
-
-impl Scene {
-    fn start() -> Self {
-        let port = Port::claim();
-        let mut command = Command::new(PYTHON);
-        command
-            .arg(concat!(
-                env!("CARGO_MANIFEST_DIR"),
-                "/tests/support/grpc_server.py"
-            ))
-            .arg(port.address().to_string());
-        let directory = tempfile::tempdir().expect("the temporary directory can be written");
-        let mut server = Process::spawn("grpc server", command, directory);
-        assert!(server.accepts(port.address()), "{}", server.file("stderr"));
-        let yaml = "log: { access: { path: '-', format: '$request|$status|$sent_http_grpc_status' } }
+/// Calls go on as they are, in vain on the second address.
+const PLAIN: &str = "log: { access: { path: '-', format: '$request|$status|$sent_http_grpc_status' } }
 limit_req_zones: { rate: { key: $binary_remote_addr, size: 1m, rate: 1r/m } }
 limit_conn_zones: { places: { key: $binary_remote_addr, size: 1m } }
 servers:
@@ -44,6 +26,33 @@ servers:
   - { path: = /test.Test/Sleep, proxy_read_timeout: 1s, grpc_pass: 'grpc://BACKEND' }
   - { path: = /test.Test/Fail, deny: all, grpc_pass: 'grpc://BACKEND' }
 ";
+
+/// A backend, and weir before it.
+struct Scene {
+    _server: Process,
+    _port: Port,
+    weir: Weir,
+}
+
+impl Scene {
+    fn start() -> Self {
+        Self::before(&[], PLAIN)
+    }
+
+    /// Before a backend with these arguments.
+    fn before(arguments: &[PathBuf], yaml: &str) -> Self {
+        let port = Port::claim();
+        let mut command = Command::new(PYTHON);
+        command
+            .arg(concat!(
+                env!("CARGO_MANIFEST_DIR"),
+                "/tests/support/grpc_server.py"
+            ))
+            .arg(port.address().to_string())
+            .args(arguments);
+        let directory = tempfile::tempdir().expect("the temporary directory can be written");
+        let mut server = Process::spawn("grpc server", command, directory);
+        assert!(server.accepts(port.address()), "{}", server.file("stderr"));
         Self {
             weir: Weir::start(&yaml.replace("BACKEND", &port.address().to_string())),
             _server: server,
@@ -53,17 +62,18 @@ servers:
 
     /// What the client prints after this.
     fn call(&self, what: &[&str]) -> String {
-        call(&self.weir.address().to_string(), what)
+        call(&self.weir.address().to_string(), None, what)
     }
 
     /// The same where everything is in the way.
     fn call_in_vain(&self, what: &[&str]) -> String {
-        call(&self.weir.second_address().to_string(), what)
+        call(&self.weir.second_address().to_string(), None, what)
     }
 }
 
-fn call(address: &str, what: &[&str]) -> String {
+fn call(address: &str, roots: Option<&Path>, what: &[&str]) -> String {
     let output = Command::new(PYTHON)
+        .envs(roots.map(|roots| ("ROOTS", roots)))
         .arg(concat!(
             env!("CARGO_MANIFEST_DIR"),
             "/tests/support/grpc_client.py"
@@ -131,4 +141,24 @@ fn deadlines_and_cancels_reach_the_backend() {
         "{dripped}"
     );
     assert!(scene.call(&["cancel"]).starts_with("OK yes"));
+}
+
+#[test]
+fn calls_pass_inside_tls() {
+    let certs = Certs::new();
+    certs.issue("a", &wanted(&["a.example", "127.0.0.1"]));
+    let yaml = "proxy_ssl_trusted_certificate: CERTS/ca.pem
+servers:
+- listen: { address: LISTEN, tls: true }
+  tls: { certificate: CERTS/a.pem, key: CERTS/a.key }
+  grpc_pass: 'grpcs://BACKEND'
+";
+    let own = [certs.path("a.pem"), certs.path("a.key")];
+    let scene = Scene::before(&own, &certs.filled(yaml));
+    let address = scene.weir.address().to_string();
+    let call = |what: &[&str]| call(&address, Some(&certs.path("ca.pem")), what);
+    assert!(call(&["echo", "hi"]).starts_with("OK hi"));
+    assert_eq!(call(&["two_ways"]), "OK ONE TWO THREE\n");
+    assert_eq!(call(&["many", "300"]), "OK 300\n");
+    assert!(call(&["fail"]).starts_with("FAILED_PRECONDITION"));
 }

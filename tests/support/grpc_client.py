@@ -1,5 +1,6 @@
 """A gRPC client: makes one kind of call and prints what came of it."""
 
+import os
 import sys
 import threading
 
@@ -7,7 +8,13 @@ import grpc
 
 address, what = sys.argv[1], sys.argv[2]
 argument = sys.argv[3] if len(sys.argv) > 3 else ""
-channel = grpc.insecure_channel(address, options=[("grpc.enable_retries", 0)])
+options = [("grpc.enable_retries", 0), ("grpc.ssl_target_name_override", "a.example")]
+roots = os.environ.get("ROOTS")
+if roots:
+    trusted = grpc.ssl_channel_credentials(open(roots, "rb").read())
+    channel = grpc.secure_channel(address, trusted, options=options)
+else:
+    channel = grpc.insecure_channel(address, options=options)
 
 
 def method(name, kind="unary_unary"):

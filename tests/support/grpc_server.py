@@ -66,6 +66,10 @@ HANDLERS = {
 
 server = grpc.server(futures.ThreadPoolExecutor(max_workers=64))
 server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("test.Test", HANDLERS),))
-server.add_insecure_port(sys.argv[1])
+if len(sys.argv) > 2:
+    certificate, key = (open(name, "rb").read() for name in sys.argv[2:4])
+    server.add_secure_port(sys.argv[1], grpc.ssl_server_credentials([(key, certificate)]))
+else:
+    server.add_insecure_port(sys.argv[1])
 server.start()
 server.wait_for_termination()

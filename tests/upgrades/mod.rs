@@ -3,6 +3,7 @@
 mod far;
 mod limits;
 mod refusals;
+mod secured;
 mod tunnels;
 mod websocket;
 
