@@ -5,7 +5,7 @@ use std::process::Command;
 
 use crate::support::ports::Port;
 use crate::support::process::Process;
-use crate::support::{Certs, Weir, eventually, wanted};
+use crate::support::{Certs, Client, Origin, Weir, eventually, get, wanted};
 
 const PYTHON: &str = "/usr/bin/python3";
 
@@ -169,4 +169,31 @@ servers:
     assert_eq!(call(&["two_ways"]), "OK ONE TWO THREE\n");
     assert_eq!(call(&["many", "300"]), "OK 300\n");
     assert!(call(&["fail"]).starts_with("FAILED_PRECONDITION"));
+}
+
+/// How long a client waits is its own business: it must not be able to take a backend away from others with it.
+#[test]
+fn a_deadline_holds_before_any_backend_and_speaks_against_none() {
+    let (one, two) = (Origin::start(), Origin::start());
+    let weir = Weir::start(&format!(
+        "upstreams: {{ app: {{ servers: [{{ address: '{}' }}, {{ address: '{}' }}] }} }}
+servers: [{{ listen: LISTEN, proxy_pass: app }}]
+",
+        one.address(),
+        two.address()
+    ));
+    for _ in 0..4 {
+        let mut client = Client::connect(weir.address());
+        client.send(
+            "POST /hold?gate=g HTTP/1.1\r\nHost: a\r\nContent-Type: application/grpc\r\n\
+             grpc-timeout: 100m\r\nContent-Length: 0\r\n\r\n",
+        );
+        let told = client.response();
+        assert_eq!(told.status, 200);
+        assert_eq!(told.head.get("grpc-status"), Some("4"));
+    }
+    for _ in 0..4 {
+        assert_eq!(get(weir.address(), "/ok").status, 200);
+    }
+    assert!(!weir.stderr().contains("temporarily disabled"));
 }

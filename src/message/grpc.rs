@@ -6,7 +6,8 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
+use http::request::Parts;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, header};
 
 use super::Exchange;
 use super::target::push_escaped;
@@ -50,24 +51,27 @@ impl Code {
 
 /// Whether a request is a gRPC call.
 #[must_use]
-pub fn is_call(headers: &HeaderMap) -> bool {
-    let kind = headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes);
+pub fn is_call(head: &Parts) -> bool {
+    // Every call is a POST; of others no field is looked for.
+    if head.method != Method::POST {
+        return false;
+    }
+    let kind = head.headers.get(header::CONTENT_TYPE);
+    let kind = kind.map(HeaderValue::as_bytes);
     kind.and_then(|kind| kind.get(..KIND.len()))
         .is_some_and(|kind| kind.eq_ignore_ascii_case(KIND.as_bytes()))
 }
 
 /// When the client of a call has waited for long enough, counted from `now`; never for any other request.
 #[must_use]
-pub fn due(exchange: &Exchange, now: Millis) -> Deadline {
-    let mut due = Deadline::default();
-    let headers = &exchange.head.headers;
-    if let Some(given) = headers.get(TIMEOUT)
-        && let Some(given) = given.to_str().ok().and_then(timeout)
-        && is_call(headers)
-    {
-        due.start(given.saturating_sub(now.since(exchange.started)));
+pub fn due(exchange: &Exchange, now: Millis) -> Option<Deadline> {
+    if !is_call(&exchange.head) {
+        return None;
     }
-    due
+    let given = exchange.head.headers.get(TIMEOUT)?.to_str().ok()?;
+    let mut due = Deadline::default();
+    due.start(timeout(given)?.saturating_sub(now.since(exchange.started)));
+    Some(due)
 }
 
 /// `grpc-timeout`: up to eight digits and a unit.
@@ -138,6 +142,8 @@ pub const PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms
 
 #[cfg(test)]
 mod tests {
+    use http::Request;
+
     use super::*;
 
     #[test]
@@ -170,11 +176,12 @@ mod tests {
             ("application/grpc-web", true),
             ("application/json", false),
         ] {
-            let kind = HeaderValue::from_static(kind);
-            let headers = HeaderMap::from_iter([(header::CONTENT_TYPE, kind)]);
-            assert_eq!(is_call(&headers), call, "{headers:?}");
+            let request = Request::post("/").header(header::CONTENT_TYPE, kind);
+            let (head, ()) = request.body(()).unwrap().into_parts();
+            assert_eq!(is_call(&head), call, "{kind}");
         }
-        assert!(!is_call(&HeaderMap::new()));
+        let (head, ()) = Request::post("/").body(()).unwrap().into_parts();
+        assert!(!is_call(&head));
     }
 
     #[test]

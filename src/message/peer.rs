@@ -138,11 +138,12 @@ impl Peer {
 
     /// When a connection that has nothing to do had something to do last; `None` while it has.
     pub fn idle_since(&self) -> Option<Millis> {
+        let asked = Millis(self.asked.load(Ordering::Relaxed));
         match self.line.phase() {
-            Phase::Idle => Some(Millis(self.asked.load(Ordering::Relaxed))),
-            // It has not said a word yet.
-            Phase::Head if self.line.received() == 0 => Some(self.opened),
-            Phase::Busy | Phase::Head => None,
+            Phase::Idle => Some(asked),
+            // It has asked nothing yet: a word or two do not keep a place.
+            Phase::Head => Some(self.opened.max(asked)),
+            Phase::Busy => None,
         }
     }
 

@@ -10,7 +10,7 @@ use super::refused;
 use super::site::NO_ANSWER;
 use crate::config::plan;
 use crate::limits::Refusal;
-use crate::message::answer::Answer;
+use crate::message::answer::{Answer, reason};
 use crate::message::doubt::Doubt;
 use crate::message::headers::Coding;
 use crate::message::{Body, Exchange, NoAnswer, grpc, target, upload};
@@ -25,6 +25,9 @@ pub(super) enum Failure {
     /// The request could be read in two ways.
     #[error(transparent)]
     Doubtful(#[from] Doubt),
+    /// A call has taken longer than its client waits: its own doing, not the backend's.
+    #[error("the call's deadline has passed")]
+    Deadline,
     /// `allow` and `deny` keep this address out.
     #[error("access forbidden by rule")]
     Forbidden,
@@ -83,7 +86,7 @@ impl Failure {
             return Err(NoAnswer);
         }
         self.log(exchange);
-        if grpc::is_call(&exchange.head.headers) {
+        if grpc::is_call(&exchange.head) {
             return Ok(self.grpc_answer(exchange, site));
         }
         if let Self::Refused(refusal) = self {
@@ -127,7 +130,12 @@ impl Failure {
             other => grpc::Code::of(other.status()),
         };
         let kind = exchange.head.headers.get(header::CONTENT_TYPE);
-        let mut response = grpc::refusal(kind, code, &self.to_string());
+        // What went wrong upstream is for the log; others learn from it where our backends are.
+        let why = match &self {
+            Self::Upstream(_) => reason(self.status()).to_owned(),
+            other => other.to_string(),
+        };
+        let mut response = grpc::refusal(kind, code, &why);
         if let Self::Refused(refusal) = self {
             let headers = response.headers_mut();
             headers.extend(refusal.header_fields(site.limit_headers));
@@ -149,6 +157,7 @@ impl Failure {
             | Self::PlainToTls
             | Self::TransferCoding
             | Self::Unsayable => StatusCode::BAD_REQUEST,
+            Self::Deadline => StatusCode::GATEWAY_TIMEOUT,
             Self::Misdirected => StatusCode::MISDIRECTED_REQUEST,
             Self::Forbidden => StatusCode::FORBIDDEN,
             Self::Method => StatusCode::METHOD_NOT_ALLOWED,
@@ -184,6 +193,7 @@ impl Failure {
         match self {
             Self::BadCertificate(_)
             | Self::BadTarget(_)
+            | Self::Deadline
             | Self::Doubtful(_)
             | Self::Method
             | Self::Misdirected

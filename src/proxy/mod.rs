@@ -8,7 +8,10 @@ mod site;
 mod upgrade;
 mod visit;
 
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::Poll;
 
 use arc_swap::ArcSwap;
 use http::{HeaderValue, Method, Request, Response, Version, header};
@@ -16,7 +19,7 @@ use http_body::Body as _;
 
 pub use live::Live;
 
-use crate::clock::{Clock, Least};
+use crate::clock::{Clock, Deadline, Least};
 use crate::config::plan::{Action, Forward, HttpVersion};
 use crate::message::target::Target;
 use crate::message::{Body, Exchange, Incoming, NoAnswer, Peer, Upload, grpc, headers};
@@ -82,7 +85,11 @@ impl Proxy {
         let answered = match objection {
             Some(failure) => Err(failure),
             None if live.adds_slash(&visit.exchange) => Ok(site::slash_added(&visit.exchange)),
-            None => self.pass(&mut visit, site, &mut unread).await,
+            None => match grpc::due(&visit.exchange, visit.exchange.started) {
+                None => self.pass(&mut visit, site, &mut unread).await,
+                // Boxed: few requests have one, and all would keep the room for it.
+                Some(due) => within(due, Box::pin(self.pass(&mut visit, site, &mut unread))).await,
+            },
         };
         let mut response = match answered {
             Ok(response) => response,
@@ -141,11 +148,13 @@ impl Proxy {
             (Action::Forward(forward), Some(upstream)) => {
                 let upload = unread.take().map_or_else(Upload::none, |incoming| {
                     let timeouts = &site.plan.timeouts;
-                    // A call may go on for as long as both sides like, and say little.
-                    let least = match grpc::is_call(&visit.exchange.head.headers) {
-                        true => Least(0),
-                        false => Least(timeouts.body_min_rate),
-                    };
+                    // A call may go on for as long as both sides like, and say little. Only where calls are what
+                    // is expected: anybody can claim to make one.
+                    let head = &visit.exchange.head;
+                    let is_call = forward.version == HttpVersion::Two
+                        && head.version == Version::HTTP_2
+                        && grpc::is_call(head);
+                    let least = Least(if is_call { 0 } else { timeouts.body_min_rate });
                     Upload::new(incoming, site.plan.max_body, timeouts.body, least)
                 });
                 visit.progress = upload.progress();
@@ -202,6 +211,20 @@ impl Proxy {
         };
         Ok(Response::from_parts(head, body))
     }
+}
+
+/// Waits no longer than the client of a call does.
+async fn within<T>(
+    mut due: Deadline,
+    mut answering: Pin<Box<impl Future<Output = Result<T, Failure>>>>,
+) -> Result<T, Failure> {
+    poll_fn(|context| {
+        if let Poll::Ready(answered) = answering.as_mut().poll(context) {
+            return Poll::Ready(answered);
+        }
+        due.poll_passed(context).map(|()| Err(Failure::Deadline))
+    })
+    .await
 }
 
 /// What the head of a request from a browser comes to, in bytes.

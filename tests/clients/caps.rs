@@ -148,3 +148,33 @@ servers: [{ listen: LISTEN, return: 204 }]
     assert!(metric(&weir, "weir_connections_active") <= 50);
     drop(silent);
 }
+
+/// Nor is half a word.
+#[test]
+fn those_who_never_finish_a_head_make_room() {
+    for word in [
+        "GET ",
+        "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\u{4}\0\0\0\0\0",
+    ] {
+        let weir = Weir::start(
+            "admin: { listen: ADMIN }
+max_connections: 20
+servers: [{ listen: LISTEN, return: 204 }]
+",
+        );
+        let half: Vec<_> = (0..20)
+            .map(|_| {
+                let client = Client::connect(weir.address());
+                client.send(word);
+                client
+            })
+            .collect();
+        eventually("they have all been let in", || {
+            metric(&weir, "weir_connections_accepted_total") > 20
+        });
+        eventually("a newcomer is served", || {
+            opened(&mut Client::connect(weir.address()))
+        });
+        drop(half);
+    }
+}

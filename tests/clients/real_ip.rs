@@ -283,3 +283,30 @@ fn a_location_asks_when_its_server_has_not_been_told() {
     assert_eq!(ask("/cdn", both), "1.1.1.1");
     assert_eq!(ask("/deaf", both), "1.1.1.1");
 }
+
+/// Behind a balancer that speaks TLS, the backend has to know that the client did.
+#[test]
+fn what_a_trusted_proxy_was_asked_for_is_passed_on() {
+    for (from, protocol, host) in [
+        ("127.0.0.1", "https", "shop.example"),
+        ("10.0.0.0/8", "http", "a"),
+    ] {
+        let origin = Origin::start();
+        let weir = Weir::before(
+            &origin,
+            &format!(
+                "real_ip: {{ from: {from}, header: X-Forwarded-For }}
+servers: [{{ listen: LISTEN, proxy_pass: 'http://ORIGIN' }}]
+"
+            ),
+        );
+        let mut client = Client::connect(weir.address());
+        client.send(
+            "GET /ok HTTP/1.1\r\nHost: a\r\nX-Forwarded-Proto: https\r\nX-Forwarded-Host: shop.example\r\n\r\n",
+        );
+        assert_eq!(client.response().status, 200);
+        let head = &origin.seen()[0].head;
+        assert_eq!(head.get("x-forwarded-proto"), Some(protocol));
+        assert_eq!(head.get("x-forwarded-host"), Some(host));
+    }
+}

@@ -247,10 +247,19 @@ impl Compiler<'_> {
 
     /// weir's own headers, and the user's over them.
     fn set_headers(&mut self, levels: Levels<'_>) -> Vec<SetHeader> {
+        // Behind a proxy that is believed, what the client asked for is what that proxy was asked for.
+        let passed_on = |name, known| {
+            let name = HeaderName::from_static(name);
+            Variable::TrustedOr(name, Box::new(known))
+        };
+        let host = Variable::Http(header::HOST);
         let mut headers: Vec<SetHeader> = [
             ("host", Variable::ProxyHost),
-            ("x-forwarded-proto", Variable::Scheme),
-            ("x-forwarded-host", Variable::Http(header::HOST)),
+            (
+                "x-forwarded-proto",
+                passed_on("x-forwarded-proto", Variable::Scheme),
+            ),
+            ("x-forwarded-host", passed_on("x-forwarded-host", host)),
         ]
         .into_iter()
         .map(|(name, variable)| SetHeader {

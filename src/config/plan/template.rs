@@ -134,6 +134,8 @@ pub enum Variable {
     UpstreamStatus,
     /// A header field of a proxy that is believed; nothing from anybody else. Has no name of its own.
     Trusted(HeaderName),
+    /// What a proxy that is believed says in this field, else what we know ourselves.
+    TrustedOr(HeaderName, Box<Self>),
     /// `$uri`, `$document_uri`: the path, decoded and normalised.
     Uri,
 }

@@ -85,7 +85,8 @@ pub fn append(variable: &Variable, exchange: &Exchange, out: &mut Vec<u8>) -> bo
         Variable::ServerProtocol => text(out, request::protocol(head)),
         Variable::Ssl(what) => tls::append(*what, &exchange.peer, out),
         Variable::Status => request::status(exchange, out),
-        Variable::Trusted(name) => exchange.is_trusted() && field(&head.headers, name, out),
+        Variable::Trusted(name) => trusted(exchange, name, out),
+        Variable::TrustedOr(name, own) => best(exchange, name, own, out),
         Variable::UpstreamAddr => upstream::addresses(exchange, out),
         Variable::UpstreamConnectTime => upstream::times(exchange, |a| a.connect, out),
         Variable::UpstreamHeaderTime => upstream::times(exchange, |a| a.header, out),
@@ -132,6 +133,16 @@ fn formatted(out: &mut Vec<u8>, value: fmt::Arguments<'_>) -> bool {
 fn sent(exchange: &Exchange, name: &HeaderName, out: &mut Vec<u8>) -> bool {
     let sent = exchange.sent_headers.as_deref();
     sent.is_some_and(|sent| field(sent, name, out))
+}
+
+/// What a proxy that is believed says in a field.
+fn trusted(exchange: &Exchange, name: &HeaderName, out: &mut Vec<u8>) -> bool {
+    exchange.is_trusted() && field(&exchange.head.headers, name, out)
+}
+
+/// The same, or else what we know ourselves.
+fn best(exchange: &Exchange, name: &HeaderName, own: &Variable, out: &mut Vec<u8>) -> bool {
+    trusted(exchange, name, out) || append(own, exchange, out)
 }
 
 /// A header field; several lines of it are one list.

@@ -17,9 +17,15 @@ use crate::message::headers;
 
 /// A request's head as if it had come over HTTP/1; `None` where a reader of HTTP/1 would be fooled.
 pub(super) fn request(mut head: request::Parts) -> Option<request::Parts> {
+    if head.headers.values().any(is_padded) {
+        return None;
+    }
     join_cookies(&mut head.headers)?;
     if head.method == Method::CONNECT {
         return Some(head);
+    }
+    if !matches!(head.uri.scheme_str(), None | Some("http" | "https")) {
+        return None;
     }
     let target = head.uri.path_and_query()?.clone();
     if !target.as_str().starts_with('/') && !is_whole_server(&head.method, &target) {
@@ -41,6 +47,13 @@ pub(super) fn request(mut head: request::Parts) -> Option<request::Parts> {
     }
     head.uri = Uri::from(target);
     Some(head)
+}
+
+/// Whether there is white space around a value. HTTP/1 does not take it for a part of the value, so the same value
+/// would have many spellings, and a limit as many buckets.
+fn is_padded(value: &HeaderValue) -> bool {
+    let is_space = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
+    is_space(value.as_bytes().first()) || is_space(value.as_bytes().last())
 }
 
 /// `*`, which is all there is to ask a whole server for.

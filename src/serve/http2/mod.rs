@@ -191,9 +191,10 @@ impl<H: Handler> Client<'_, H> {
             self.head.clear();
         }
         // Others may see whether it could make room for them.
-        self.peer.line.enter(match idle && self.asked {
-            true => Phase::Idle,
-            false => Phase::Busy,
+        self.peer.line.enter(match (idle, self.asked) {
+            (true, true) => Phase::Idle,
+            (true, false) => Phase::Head,
+            (false, _) => Phase::Busy,
         });
         if !idle {
             return self.rest.clear();

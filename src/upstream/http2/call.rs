@@ -54,7 +54,7 @@ pub(super) async fn call(
         relay: Relay::new(exchange),
         forward,
         patience: Deadline::default(),
-        due: grpc::due(exchange, now),
+        due: grpc::due(exchange, now).unwrap_or_default(),
     };
     match poll_fn(|context| call.poll_head(context)).await {
         Ok(response) => Ok(call.answer(response, ride, now)),
@@ -68,7 +68,7 @@ struct Call<'c> {
     relay: Relay<'c>,
     forward: &'c Forward,
     patience: Deadline,
-    // When the client will not want it any more.
+    // When the client will not want the answer any more; until there is one, the road sees to it.
     due: Deadline,
 }
 
@@ -90,13 +90,11 @@ impl Call<'_> {
         if let Poll::Ready(response) = Pin::new(&mut self.response).poll(context) {
             return Poll::Ready(response.map_err(broken));
         }
-        if self.due.poll_passed(context).is_pending() {
-            if !self.sending.is_over() {
-                return Poll::Pending;
-            }
-            self.patience.start(self.forward.read_timeout);
-            ready!(self.patience.poll_passed(context));
+        if !self.sending.is_over() {
+            return Poll::Pending;
         }
+        self.patience.start(self.forward.read_timeout);
+        ready!(self.patience.poll_passed(context));
         Poll::Ready(Err(Error::Timeout(Stage::Head)))
     }
 
