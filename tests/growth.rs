@@ -149,7 +149,7 @@ const GROWTHS: [Growth; 4] = [
             ..FEW_SERVERS
         },
         by: 1,
-        most: 1_000,
+        most: 1_500,
     },
 ];
 
