@@ -35,10 +35,14 @@ pub fn drain(peer: &Arc<Peer>, incoming: Incoming, expects_continue: bool) -> bo
 async fn discard(draining: Draining, mut incoming: Incoming) {
     let line = &draining.0.line;
     let mut taken = 0;
+    let most = match incoming.size_hint().exact() {
+        Some(_) => MOST,
+        None => MOST_UNTOLD,
+    };
     let ended = tokio::time::timeout(line.lingering_timeout(), async {
         // hyper does not tell the end of a body with a length until the next head has come, once the
         // answer is out; the body itself knows.
-        while taken <= MOST {
+        while taken <= most {
             if incoming.is_end_stream() {
                 return true;
             }
@@ -73,3 +77,7 @@ impl Drop for Draining {
 
 /// How much is worth reading to keep a connection, in bytes: about what is on its way anyhow.
 const MOST: u64 = 64 * 1024;
+
+/// The same where nobody could know how long the body would be when the answer did not say `close`: whoever sends it
+/// counts on the connection. It costs no memory, and no more time than the lingering does.
+const MOST_UNTOLD: u64 = 16 * 1024 * 1024;

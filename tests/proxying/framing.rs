@@ -83,3 +83,19 @@ fn a_long_request_line_is_taken() {
         "RFC 9112 asks for at least 8000"
     );
 }
+
+/// The answer came before anybody could know how long the body would be, and did not say `close`.
+#[test]
+fn a_long_chunked_body_that_nobody_wants_leaves_the_connection_usable() {
+    let weir = Weir::start("servers: [{ listen: LISTEN, return: 200 }]\n");
+    let mut client = Client::connect(weir.address());
+    client.send("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
+    let answer = client.response();
+    assert_eq!((answer.status, answer.head.get("connection")), (200, None));
+    let chunk = format!("2710\r\n{}\r\n", "x".repeat(10_000));
+    for _ in 0..40 {
+        client.send(&chunk);
+    }
+    client.send("0\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert_eq!(client.response().status, 200);
+}
