@@ -74,6 +74,18 @@ pub(super) enum Over {
     Kept,
 }
 
+impl Over {
+    /// Notes how long the present attempt, begun at `now`, has waited for its connection.
+    pub(super) fn note(self, exchange: &mut Exchange, clock: &Clock, now: Millis) {
+        if let Some(attempt) = exchange.attempts.last_mut() {
+            attempt.connect = Some(match self {
+                Self::Fresh => clock.now().since(now),
+                Self::Kept => Duration::ZERO,
+            });
+        }
+    }
+}
+
 impl Failed {
     pub(super) fn new(error: Error, over: Over, silent: bool) -> Self {
         Self {
@@ -167,12 +179,7 @@ async fn attempt(
         let (wire, over) = connection(backend, over, errand, exchange, forward, now)
             .await
             .map_err(|error| Failed::new(error, Over::Fresh, true))?;
-        if let Some(attempt) = exchange.attempts.last_mut() {
-            attempt.connect = Some(match over {
-                Over::Fresh => clock.now().since(now),
-                Over::Kept => Duration::ZERO,
-            });
-        }
+        over.note(exchange, clock, now);
         let unanswered = match call(wire, errand, exchange, forward, now).await {
             Ok(answer) => return Ok(answer),
             Err(unanswered) => unanswered,

@@ -11,8 +11,6 @@ mod pool;
 mod receiving;
 mod sending;
 
-use std::time::Duration;
-
 #[cfg(test)]
 pub(super) use pool::connections;
 pub(super) use receiving::Receiving;
@@ -40,12 +38,7 @@ pub(super) async fn attempt(
         let (ride, over) = pool::join(backend, forward)
             .await
             .map_err(|error| Failed::new(error, Over::Fresh, true))?;
-        if let Some(attempt) = exchange.attempts.last_mut() {
-            attempt.connect = Some(match over {
-                Over::Fresh => clock.now().since(now),
-                Over::Kept => Duration::ZERO,
-            });
-        }
+        over.note(exchange, clock, now);
         let unanswered = match call(ride, errand, exchange, forward, now).await {
             Ok(answer) => return Ok(answer),
             Err(unanswered) => unanswered,

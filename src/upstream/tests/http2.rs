@@ -126,6 +126,16 @@ fn streamed(method: Method) -> Outgoing {
     }
 }
 
+/// Asks in a task of its own; all who share `upstream` share its connections.
+fn spawn_get(upstream: &Arc<Upstream>, mut road: Road) -> tokio::task::JoinHandle<String> {
+    let upstream = Arc::clone(upstream);
+    tokio::spawn(async move {
+        let (exchange, forward) = (&mut road.exchange, &road.forward);
+        let sent = upstream.send(exchange, forward, streamed(Method::GET), &road.clock);
+        text(sent.await.unwrap()).await.unwrap()
+    })
+}
+
 async fn get(road: &mut Road) -> String {
     let response = road.send(streamed(Method::GET)).await.unwrap();
     text(response).await.unwrap()
@@ -147,20 +157,7 @@ async fn a_burst_at_a_cold_start_makes_one_connection() {
     let backend = ok().await;
     let plan = backend.road().upstream;
     let upstream = Arc::new(plan);
-    let calls = (0..50).map(|_| {
-        let (upstream, mut road) = (Arc::clone(&upstream), backend.road());
-        tokio::spawn(async move {
-            let sent = upstream
-                .send(
-                    &mut road.exchange,
-                    &road.forward,
-                    streamed(Method::GET),
-                    &road.clock,
-                )
-                .await;
-            text(sent.unwrap()).await.unwrap()
-        })
-    });
+    let calls = (0..50).map(|_| spawn_get(&upstream, backend.road()));
     for call in calls.collect::<Vec<_>>() {
         assert_eq!(call.await.unwrap(), "ok");
     }
@@ -185,20 +182,7 @@ async fn another_connection_is_made_only_when_none_has_room() {
     .await;
     let upstream = Arc::new(backend.road().upstream);
     // The first one learns how many the backend takes.
-    let call = || {
-        let (upstream, mut road) = (Arc::clone(&upstream), backend.road());
-        tokio::spawn(async move {
-            let sent = upstream
-                .send(
-                    &mut road.exchange,
-                    &road.forward,
-                    streamed(Method::GET),
-                    &road.clock,
-                )
-                .await;
-            text(sent.unwrap()).await.unwrap()
-        })
-    };
+    let call = || spawn_get(&upstream, backend.road());
     let mut calls = Vec::new();
     for count in 1..=5 {
         calls.push(call());
