@@ -10,7 +10,8 @@ use http::{Request, StatusCode};
 use weir::clock::{Clock, Millis};
 use weir::config::plan::{
     Access, Action, Bandwidth, Caps, ClientTimeouts, Delay, DryRun, Excess, Http2, LimitHeaders,
-    Log, LogLevel, OnEmptyKey, Plan, Rate, ReqRule, ReqZone, Server, Site, Template, Variable,
+    Log, LogLevel, OnEmptyKey, Plan, Rate, ReqRule, ReqZone, Sanction, Server, Site, Template,
+    Variable,
 };
 use weir::limits::{Limits, Zones};
 use weir::message::target::Target;
@@ -141,6 +142,7 @@ fn site(rate: Rate) -> Site {
                 TERMS.burst
             },
             delay: TERMS.delay,
+            sanction: Sanction::default(),
         }],
         limit_conn: vec![],
         limit_req_status: StatusCode::TOO_MANY_REQUESTS,

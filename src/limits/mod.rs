@@ -20,7 +20,6 @@ use std::time::Duration;
 
 use http::{HeaderValue, StatusCode};
 
-use self::fields::Name;
 use self::key::Found;
 use self::report::Voice;
 use self::rule::{Connections, Decision, Requests};
@@ -63,6 +62,7 @@ impl Limits {
                     Requests {
                         zone,
                         terms,
+                        sanction: rule.sanction.clone(),
                         same_key_as: None,
                     }
                 })
@@ -74,6 +74,7 @@ impl Limits {
                     zone: Arc::clone(&zones.conn[rule.zone]),
                     limit: rule.limit,
                     queue: rule.queue,
+                    sanction: rule.sanction.clone(),
                 })
                 .collect(),
             requests_voice: Voice {
@@ -142,9 +143,9 @@ impl Limits {
                 Verdict::Pass
             }
             Decision::NoKey { rule } => {
-                let Requests { zone, terms, .. } = &self.requests[rule];
-                voice.request_without_key(exchange, now, &zone.name.plain);
-                self.refuse_request(exchange, &zone.name, terms, None, self.policy.clone())
+                let rule = &self.requests[rule];
+                voice.request_without_key(exchange, now, &rule.zone.name.plain);
+                self.refuse_request(exchange, rule, &rule.terms, None, self.policy.clone())
             }
             Decision::NotLimited => Verdict::Pass,
             Decision::Refuse {
@@ -153,15 +154,15 @@ impl Limits {
                 excess,
                 retry_after,
             } => {
-                let Requests { zone, terms, .. } = &self.requests[rule];
-                voice.refused_request(exchange, now, excess, &zone.name.plain);
-                let own = zone.own_terms(&keyed, terms);
+                let refused = &self.requests[rule];
+                voice.refused_request(exchange, now, excess, &refused.zone.name.plain);
+                let own = refused.zone.own_terms(&keyed, &refused.terms);
                 let policy = match &own {
                     Some(own) => self.policy(Some((rule, own))),
                     None => self.policy.clone(),
                 };
-                let terms = own.as_ref().unwrap_or(terms);
-                self.refuse_request(exchange, &zone.name, terms, Some(retry_after), policy)
+                let terms = own.as_ref().unwrap_or(&refused.terms);
+                self.refuse_request(exchange, refused, terms, Some(retry_after), policy)
             }
         }
     }
@@ -169,7 +170,7 @@ impl Limits {
     fn refuse_request(
         &self,
         exchange: &mut Exchange,
-        name: &Arc<Name>,
+        rule: &Requests,
         terms: &Terms,
         retry_after: Option<Duration>,
         policy: Option<HeaderValue>,
@@ -181,9 +182,10 @@ impl Limits {
         exchange.limit_req = Some(LimitStatus::Refuse);
         Verdict::Refuse(Refusal {
             kind: Kind::Requests,
-            status: self.requests_status,
+            status: rule.sanction.status.unwrap_or(self.requests_status),
+            body: rule.sanction.body.clone(),
             retry_after,
-            name: Arc::clone(name),
+            name: Arc::clone(&rule.zone.name),
             quota: fields::quota(terms),
             policy,
         })
@@ -237,7 +239,8 @@ impl Limits {
         exchange.limit_conn = Some(LimitStatus::Refuse);
         Err(Refusal {
             kind: Kind::Connections,
-            status: self.connections_status,
+            status: rule.sanction.status.unwrap_or(self.connections_status),
+            body: rule.sanction.body.clone(),
             retry_after: None,
             name: Arc::clone(&rule.zone.name),
             quota: u64::from(rule.limit),

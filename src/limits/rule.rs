@@ -13,7 +13,7 @@ use std::time::Duration;
 use super::key::Found;
 use super::zones::{ConnZone, Keyed, ReqZone};
 use crate::clock::Millis;
-use crate::config::plan::{Excess, Queue};
+use crate::config::plan::{Excess, Queue, Sanction};
 use crate::message::Exchange;
 use crate::store::algorithm::leaky_bucket::{Bucket, Outcome, Terms};
 
@@ -22,6 +22,7 @@ use crate::store::algorithm::leaky_bucket::{Bucket, Outcome, Terms};
 pub(super) struct Requests {
     pub(super) zone: Arc<ReqZone>,
     pub(super) terms: Terms,
+    pub(super) sanction: Sanction,
     /// A rule before this one in the same list whose key is this one's too.
     pub(super) same_key_as: Option<usize>,
 }
@@ -32,6 +33,7 @@ pub(super) struct Connections {
     pub(super) zone: Arc<ConnZone>,
     pub(super) limit: u32,
     pub(super) queue: Option<Queue>,
+    pub(super) sanction: Sanction,
 }
 
 /// What all `limit_req` of a location say together; `rule` is the index of the one that has the say.

@@ -4,13 +4,14 @@
 //! seconds, same wish in `Accept`. Its head is kept by each event loop and copied, which costs a fifth of making it.
 
 use std::cell::RefCell;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::response::Parts;
 use http::{HeaderValue, Method, Response, header};
 
-use super::failure;
-use crate::config::plan::LimitHeaders;
+use super::{failure, wording};
+use crate::config::plan::{LimitHeaders, Wording};
 use crate::limits::Refusal;
 use crate::message::answer::Answer;
 use crate::message::{Body, Exchange};
@@ -36,8 +37,9 @@ pub(super) fn respond(
     fields: LimitHeaders,
     exchange: &Exchange,
 ) -> Response<Body<Download>> {
-    if exchange.head.method == Method::HEAD {
-        return failure::respond(answer(&refusal, fields), exchange);
+    let changes = |body: &Arc<Wording>| body.text.as_literal().is_none();
+    if exchange.head.method == Method::HEAD || refusal.body.as_ref().is_some_and(changes) {
+        return failure::respond(answer(&refusal, fields, exchange), exchange);
     }
     let accept = exchange.head.headers.get(header::ACCEPT);
     LAST.with_borrow_mut(|last| {
@@ -47,7 +49,7 @@ pub(super) fn respond(
                 && given.refusal.reads_like(&refusal)
         };
         if !last.as_mut().is_some_and(fits) {
-            let (head, body) = answer(&refusal, fields).into_parts_for(accept);
+            let (head, body) = answer(&refusal, fields, exchange).into_parts_for(accept);
             // A copy of its own: the client's would keep alive all that was read with it.
             let accept = accept.and_then(|value| HeaderValue::from_bytes(value.as_bytes()).ok());
             *last = Some(Given {
@@ -63,8 +65,12 @@ pub(super) fn respond(
     })
 }
 
-fn answer(refusal: &Refusal, fields: LimitHeaders) -> Answer {
-    let answer = Answer::new(refusal.status).violating(refusal.zone());
+fn answer(refusal: &Refusal, fields: LimitHeaders, exchange: &Exchange) -> Answer {
+    let answer = Answer::new(refusal.status);
+    let answer = match &refusal.body {
+        Some(body) => answer.with_text(wording::render(body, exchange), body.form.content_type()),
+        None => answer.violating(refusal.zone()),
+    };
     refusal
         .header_fields(fields)
         .fold(answer, |answer, (name, value)| {

@@ -212,6 +212,7 @@ impl Compiler<'_> {
                             rule.delay.value().map_or(0, |delay| delay.0),
                         )),
                     },
+                    sanction: self.req_sanction(rule),
                 })
             })
             .collect()
@@ -240,6 +241,7 @@ impl Compiler<'_> {
                     zone,
                     limit: rule.limit.value()?.0,
                     queue,
+                    sanction: self.conn_sanction(rule),
                 })
             })
             .collect()

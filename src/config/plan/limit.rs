@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
-use super::Template;
+use super::{Sanction, Template};
 
 /// How fast a bucket drains, exactly.
 ///
@@ -190,6 +190,8 @@ pub struct ReqRule {
     pub burst: Excess,
     /// Which of the excess waits.
     pub delay: Delay,
+    /// What becomes of the rest.
+    pub sanction: Sanction,
 }
 
 /// Which of the excess requests wait for their turn.
@@ -210,6 +212,8 @@ pub struct ConnRule {
     pub limit: u32,
     /// Where requests wait for a place; `None`: they are refused at once.
     pub queue: Option<Queue>,
+    /// What becomes of requests without a place.
+    pub sanction: Sanction,
 }
 
 /// A waiting line before a `limit_conn`.

@@ -8,6 +8,7 @@ mod client;
 mod limit;
 mod map;
 mod names;
+mod sanction;
 mod site;
 mod template;
 mod tls;
@@ -25,6 +26,7 @@ pub use limit::{
 };
 pub use map::{Geo, Lookup, Map, Values};
 pub use names::{Path, PathRule, ServerName};
+pub use sanction::{Form, Sanction, Wording};
 pub use site::{
     Access, Action, ClientTimeouts, Forward, HttpVersion, Network, NextUpstream, Return,
     ReturnBody, SetHeader, Site, Tries, Underscores, Upgrades, Via,

@@ -7,8 +7,8 @@ use http::{HeaderName, HeaderValue, Request};
 
 use crate::clock::Millis;
 use crate::config::plan::{
-    Action, ConnRule, ConnZone, Delay, Excess, OnEmptyKey, Plan, Rate, ReqRule, ReqZone, Site,
-    Template, Variable,
+    Action, ConnRule, ConnZone, Delay, Excess, OnEmptyKey, Plan, Rate, ReqRule, ReqZone, Sanction,
+    Site, Template, Variable,
 };
 use crate::limits::{Limits, Zones};
 use crate::message::{Exchange, Peer, Remote, testing};
@@ -41,6 +41,7 @@ pub(in crate::limits) fn req_rule(zone: usize, burst: u32) -> ReqRule {
         zone,
         burst: Excess::requests(burst),
         delay: Delay::Never,
+        sanction: Sanction::default(),
     }
 }
 
@@ -49,6 +50,7 @@ pub(in crate::limits) fn conn_rule(zone: usize, limit: u32) -> ConnRule {
         zone,
         limit,
         queue: None,
+        sanction: Sanction::default(),
     }
 }
 
