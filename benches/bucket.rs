@@ -9,8 +9,8 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use http::{Request, StatusCode};
 use weir::clock::{Clock, Millis};
 use weir::config::plan::{
-    Access, Action, Caps, ClientTimeouts, Delay, DryRun, Excess, Http2, LimitHeaders, Log,
-    LogLevel, OnEmptyKey, Plan, Rate, ReqRule, ReqZone, Server, Site, Template, Variable,
+    Access, Action, Bandwidth, Caps, ClientTimeouts, Delay, DryRun, Excess, Http2, LimitHeaders,
+    Log, LogLevel, OnEmptyKey, Plan, Rate, ReqRule, ReqZone, Server, Site, Template, Variable,
 };
 use weir::limits::{Limits, Zones};
 use weir::message::target::Target;
@@ -154,6 +154,7 @@ fn site(rate: Rate) -> Site {
         real_ip: None,
         max_body: None,
         timeouts: timeouts(),
+        bandwidth: Bandwidth::default(),
         action: Action::NotFound,
     }
 }

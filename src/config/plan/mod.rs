@@ -3,6 +3,7 @@
 //! A plan can only be made by `config::compile`, which refuses what does not fit, so the rooms
 //! above never meet an unknown zone or a rate of nothing. They refer to each other by index.
 
+mod bandwidth;
 mod client;
 mod limit;
 mod map;
@@ -16,6 +17,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+pub use bandwidth::{Bandwidth, Volume};
 pub use client::{Caps, RealIp, RealIpHeader, SendProxy};
 pub use limit::{
     ConnRule, ConnZone, Delay, DryRun, Excess, LimitHeaders, LogLevel, OnEmptyKey, Override,

@@ -14,10 +14,10 @@ use super::algorithm::leaky_bucket::{self, Bucket, Outcome, Terms};
 use super::key::{Key, Seeds};
 use super::lock::Lock;
 use super::table::Division;
-use super::warning::Warning;
 use super::{BYTES_PER_KEY, Counts};
 use crate::clock::Millis;
 use crate::config::plan::Rate;
+use crate::telemetry::Warning;
 
 /// Buckets by key.
 #[derive(Debug)]
