@@ -9,9 +9,9 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use http::{Request, StatusCode};
 use weir::clock::{Clock, Millis};
 use weir::config::plan::{
-    Access, Action, Algorithm, Caps, ClientTimeouts, Cost, CountRefused, Delay, DryRun, Excess,
-    Http2, LimitHeaders, Log, LogLevel, OnEmptyKey, Plan, Rate, ReqRule, ReqZone, Server, Site,
-    Template, Variable, Weight,
+    Access, Action, Algorithm, Bandwidth, Caps, ClientTimeouts, Cost, CountRefused, Delay, DryRun,
+    Excess, Http2, LimitHeaders, Log, LogLevel, OnEmptyKey, Plan, Rate, ReqRule, ReqZone, Server,
+    Site, Template, Variable, Weight,
 };
 use weir::limits::{Limits, Zones};
 use weir::message::target::Target;
@@ -157,6 +157,7 @@ fn site(rate: Rate) -> Site {
         real_ip: None,
         max_body: None,
         timeouts: timeouts(),
+        bandwidth: Bandwidth::default(),
         action: Action::NotFound,
     }
 }

@@ -11,7 +11,6 @@ mod lock;
 mod sip;
 pub mod slots;
 mod table;
-mod warning;
 mod work;
 pub mod zone;
 

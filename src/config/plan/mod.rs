@@ -4,6 +4,7 @@
 //! above never meet an unknown zone or a rate of nothing. They refer to each other by index.
 
 mod algorithm;
+mod bandwidth;
 mod client;
 mod limit;
 mod map;
@@ -18,6 +19,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub use algorithm::{Algorithm, Cost, CountRefused, Weight};
+pub use bandwidth::{Bandwidth, Volume};
 pub use client::{Caps, RealIp, RealIpHeader, SendProxy};
 pub use limit::{
     ConnRule, ConnZone, Delay, DryRun, Excess, LimitHeaders, LogLevel, OnEmptyKey, Override,

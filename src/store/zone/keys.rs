@@ -8,8 +8,8 @@ use crate::store::algorithm::{Algorithm, Outcome, Standing};
 use crate::store::key::{Key, Seeds};
 use crate::store::lock::Lock;
 use crate::store::table::Division;
-use crate::store::warning::Warning;
 use crate::store::zone::Receipt;
+use crate::telemetry::Warning;
 
 /// States by key.
 #[derive(Debug)]
