@@ -8,11 +8,14 @@
 mod fields;
 mod key;
 mod overrides;
+mod penalty;
 mod report;
 mod rule;
 #[cfg(test)]
 mod tests;
 mod verdict;
+mod wait;
+mod weight;
 mod zones;
 
 use std::sync::Arc;
@@ -23,10 +26,11 @@ use http::{HeaderValue, StatusCode};
 use self::key::Found;
 use self::report::Voice;
 use self::rule::{Connections, Decision, Requests};
+use self::zones::Keyed;
 use crate::clock::{Clock, Millis};
 use crate::config::plan::{DryRun, Site};
 use crate::message::{Exchange, LimitStatus};
-use crate::store::algorithm::leaky_bucket::Terms;
+use crate::store::algorithm::Terms;
 
 pub use verdict::{Kind, Permit, Refusal, Verdict};
 pub use zones::{ConnZone, ReqZone, Zones};
@@ -35,6 +39,8 @@ pub use zones::{ConnZone, ReqZone, Zones};
 #[derive(Debug)]
 pub struct Limits {
     requests: Box<[Requests]>,
+    /// Whether one of them punishes.
+    punishes: bool,
     connections: Box<[Connections]>,
     requests_voice: Voice,
     connections_voice: Voice,
@@ -54,14 +60,10 @@ impl Limits {
                 .iter()
                 .map(|rule| {
                     let zone = Arc::clone(&zones.req[rule.zone]);
-                    let terms = Terms {
-                        rate: zone.rate,
-                        burst: rule.burst,
-                        delay: rule.delay,
-                    };
                     Requests {
+                        terms: Terms::new(&zone.algorithm, rule.burst, rule.delay),
                         zone,
-                        terms,
+                        weight: rule.weight.clone(),
                         sanction: rule.sanction.clone(),
                         same_key_as: None,
                     }
@@ -77,6 +79,10 @@ impl Limits {
                     sanction: rule.sanction.clone(),
                 })
                 .collect(),
+            punishes: site
+                .limit_req
+                .iter()
+                .any(|rule| rule.sanction.penalty.is_some()),
             requests_voice: Voice {
                 dry_run: site.limit_req_dry_run,
                 level: site.limit_req_log_level,
@@ -125,7 +131,7 @@ impl Limits {
     /// What the `limit_req` rules say of a request; unless they refuse it, it is charged.
     pub fn ask_requests(&self, exchange: &mut Exchange, now: Millis) -> Verdict {
         let voice = self.requests_voice;
-        match rule::decide(&self.requests, exchange, now) {
+        match self.decide(exchange, now) {
             Decision::Delay { rule, excess, wait } => {
                 let name = &self.requests[rule].zone.name.plain;
                 voice.delayed_request(exchange, now, excess, name);
@@ -148,23 +154,59 @@ impl Limits {
                 self.refuse_request(exchange, rule, &rule.terms, None, self.policy.clone())
             }
             Decision::NotLimited => Verdict::Pass,
+            Decision::Penalize {
+                rule,
+                keyed,
+                left,
+                retry_after,
+            } => {
+                voice.penalized_request(exchange, now, left, &self.requests[rule].zone.name.plain);
+                let verdict = self.refuse_key(exchange, rule, &keyed, Some(retry_after));
+                exchange.limit_req = Some(match voice.dry_run {
+                    DryRun::Off => LimitStatus::Penalize,
+                    DryRun::On => LimitStatus::PenalizeDryRun,
+                });
+                verdict
+            }
             Decision::Refuse {
                 rule,
                 keyed,
                 excess,
                 retry_after,
             } => {
-                let refused = &self.requests[rule];
-                voice.refused_request(exchange, now, excess, &refused.zone.name.plain);
-                let own = refused.zone.own_terms(&keyed, &refused.terms);
-                let policy = match &own {
-                    Some(own) => self.policy(Some((rule, own))),
-                    None => self.policy.clone(),
-                };
-                let terms = own.as_ref().unwrap_or(&refused.terms);
-                self.refuse_request(exchange, refused, terms, Some(retry_after), policy)
+                voice.refused_request(exchange, now, excess, &self.requests[rule].zone.name.plain);
+                self.refuse_key(exchange, rule, &keyed, retry_after)
             }
         }
+    }
+
+    fn decide(&self, exchange: &Exchange, now: Millis) -> Decision {
+        if !self.punishes {
+            return rule::decide(&self.requests, exchange, now);
+        }
+        penalty::serving(&self.requests, exchange, now).unwrap_or_else(|| {
+            let mut decision = rule::decide(&self.requests, exchange, now);
+            penalty::punish(&mut decision, &self.requests, now);
+            decision
+        })
+    }
+
+    /// Refuses a request with a key, which may have numbers of its own.
+    fn refuse_key(
+        &self,
+        exchange: &mut Exchange,
+        rule: usize,
+        keyed: &Keyed,
+        retry_after: Option<Duration>,
+    ) -> Verdict {
+        let refused = &self.requests[rule];
+        let own = refused.zone.own_terms(keyed, &refused.terms);
+        let policy = match &own {
+            Some(own) => self.policy(Some((rule, own))),
+            None => self.policy.clone(),
+        };
+        let terms = own.as_ref().unwrap_or(&refused.terms);
+        self.refuse_request(exchange, refused, terms, retry_after, policy)
     }
 
     fn refuse_request(
@@ -186,7 +228,7 @@ impl Limits {
             body: rule.sanction.body.clone(),
             retry_after,
             name: Arc::clone(&rule.zone.name),
-            quota: fields::quota(terms),
+            quota: terms.quota(),
             policy,
         })
     }

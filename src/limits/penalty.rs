@@ -7,8 +7,10 @@ use std::time::Duration;
 
 use super::key::Found;
 use super::rule::{Decision, Requests};
+use super::zones::Keyed;
 use crate::clock::Millis;
 use crate::message::Exchange;
+use crate::store::Penalties;
 use crate::store::algorithm::Outcome;
 
 /// The rule of these that still keeps a request's key out, if one does.
@@ -39,13 +41,32 @@ pub(super) fn punish(decision: &mut Decision, rules: &[Requests], now: Millis) {
     if let Decision::Refuse {
         rule,
         keyed,
-        retry_after: Some(retry_after),
+        retry_after,
         ..
     } = decision
         && let Some(penalties) = rules[*rule].penalties()
         && let Some(term) = rules[*rule].sanction.penalty
     {
         let left = penalties.punish(&keyed.key, now, term);
-        *retry_after = left.max(*retry_after);
+        *retry_after = retry_after.map(|after| after.max(left));
+    }
+}
+
+impl Requests {
+    /// When a request would pass that comes now; changes nothing.
+    fn passes_after(&self, keyed: &Keyed, exchange: &Exchange, now: Millis) -> Duration {
+        let cost = self.cost(exchange);
+        let outcome = self.with_terms(keyed, |terms| {
+            self.zone.store.ask(&keyed.key, now, cost, terms)
+        });
+        match outcome {
+            Outcome::Refuse { retry_after, .. } => retry_after.unwrap_or_default(),
+            Outcome::Delay { .. } | Outcome::Pass { .. } => Duration::ZERO,
+        }
+    }
+
+    /// Where those are remembered who stay out, if this rule punishes.
+    fn penalties(&self) -> Option<&Penalties> {
+        self.sanction.penalty.and(self.zone.penalties.as_ref())
     }
 }

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use super::fields::Name;
 use super::key::{Found, Source};
 use super::overrides::{Held, Overrides};
-use crate::config::plan::{self, Plan, Rate};
+use crate::config::plan::{self, Algorithm, Delay, Excess, Plan};
 use crate::message::Exchange;
-use crate::store::algorithm::leaky_bucket::Terms;
-use crate::store::{Key, Slots, Zone};
+use crate::store::algorithm::Terms;
+use crate::store::{Key, Penalties, Slots, Zone};
 
 /// Every zone of a plan, under the plan's indices.
 #[derive(Debug, Default)]
@@ -25,10 +25,12 @@ pub struct Zones {
 /// A `limit_req` zone.
 #[derive(Debug)]
 pub struct ReqZone {
-    /// Where its buckets are.
+    /// Where its keys are.
     pub store: Arc<Zone>,
     pub(super) name: Arc<Name>,
-    pub(super) rate: Rate,
+    pub(super) algorithm: Algorithm,
+    /// Who stays out, where a rule punishes.
+    pub(super) penalties: Option<Penalties>,
     source: Source,
     overrides: Overrides,
 }
@@ -59,7 +61,8 @@ impl Zones {
             req: plan
                 .req_zones
                 .iter()
-                .map(|zone| Arc::new(ReqZone::new(zone)))
+                .enumerate()
+                .map(|(index, zone)| Arc::new(ReqZone::new(zone, punishes(plan, index))))
                 .collect(),
             conn: plan
                 .conn_zones
@@ -71,16 +74,23 @@ impl Zones {
 }
 
 impl ReqZone {
-    fn new(zone: &plan::ReqZone) -> Self {
-        let slowest = zone
-            .overrides
-            .iter()
-            .filter_map(|one| one.rate)
-            .fold(zone.rate, Rate::min);
+    fn new(zone: &plan::ReqZone, punishes: bool) -> Self {
+        let penalties = if punishes { zone.size / PENALTIES } else { 0 };
+        let own = zone.overrides.iter().filter_map(|one| one.own);
+        let terms = |algorithm: &Algorithm| Terms::new(algorithm, Excess(0), Delay::Never);
+        let slowest = own.fold(terms(&zone.algorithm), |slowest, own| {
+            slowest.slower(terms(&own.algorithm))
+        });
         Self {
-            store: Arc::new(Zone::new(&zone.name, zone.size, slowest)),
+            store: Arc::new(Zone::new(
+                &zone.name,
+                zone.size - penalties,
+                &slowest,
+                zone.count_refused,
+            )),
             name: Arc::new(Name::new(&zone.name)),
-            rate: zone.rate,
+            algorithm: zone.algorithm,
+            penalties: punishes.then(|| Penalties::new(penalties)),
             source: Source::new(&zone.key, zone.ipv6_prefix, zone.on_empty_key),
             overrides: Overrides::new(&zone.overrides),
         }
@@ -111,8 +121,8 @@ impl ReqZone {
 
     /// The numbers a key is held to instead of a rule's `terms`, if it has its own.
     pub(super) fn own_terms(&self, keyed: &Keyed, terms: &Terms) -> Option<Terms> {
-        let index = keyed.own?;
-        Some(self.overrides.terms(index, terms))
+        let own = self.overrides.own(keyed.own?)?;
+        Some(terms.with(&own.algorithm, own.burst))
     }
 }
 
@@ -131,3 +141,12 @@ impl ConnZone {
         self.source.find(exchange, key)
     }
 }
+
+/// Whether a rule somewhere punishes those who go over in this zone.
+fn punishes(plan: &Plan, zone: usize) -> bool {
+    let mut rules = plan.sites().flat_map(|site| &site.limit_req);
+    rules.any(|rule| rule.zone == zone && rule.sanction.penalty.is_some())
+}
+
+/// Which part of a zone's size is for the penalties, where there are some.
+const PENALTIES: usize = 4;

@@ -6,8 +6,10 @@
 //! bucket in debt is forgotten while there is another to forget.
 
 pub mod algorithm;
+mod bounded;
 pub mod key;
 mod lock;
+pub mod penalties;
 mod sip;
 pub mod slots;
 mod table;
@@ -15,8 +17,9 @@ mod work;
 pub mod zone;
 
 pub use key::Key;
+pub use penalties::Penalties;
 pub use slots::{Place, Slots};
-pub use zone::Zone;
+pub use zone::{Receipt, Zone};
 
 /// What one key costs, all in, at most: a zone of `size` bytes holds `size / BYTES_PER_KEY` keys.
 pub const BYTES_PER_KEY: usize = 64;

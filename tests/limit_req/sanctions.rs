@@ -1,7 +1,11 @@
 //! What a rule does with requests that it does not let pass: another status, other words, or no answer at all.
 
+use std::time::Duration;
+
+use tokio::time::Instant;
+
 use crate::support::frames::{self, Framed};
-use crate::support::{Client, Origin, Weir, get};
+use crate::support::{Client, Origin, Weir, get, millis_since};
 
 fn weir(origin: &Origin) -> Weir {
     Weir::before(
@@ -11,6 +15,7 @@ log: { access: { path: '-', format: '$uri|$status|$limit_req_status|$limit_conn_
 limit_req_zones:
   one: { key: $uri, size: 1m, rate: 1r/m }
   two: { key: $uri, size: 1m, rate: 1r/h }
+  five: { key: $uri, size: 1m, rate: 5r/s }
 limit_conn_zones: { places: { key: $uri, size: 1m } }
 servers:
 - listen: LISTEN
@@ -24,6 +29,9 @@ servers:
   - { path: /fixed, limit_req: { zone: one, body: '<h1>Later</h1>' } }
   - { path: /drop, limit_req: { zone: one, on_excess: drop } }
   - { path: /both, limit_req: [{ zone: one, status: 499 }, { zone: two, status: 498 }] }
+  - { path: /wait, limit_req: { zone: five, on_excess: delay, max_wait: 900ms } }
+  - { path: /out, limit_req: { zone: five, penalty: 2s } }
+  - { path: /dry, limit_req: { zone: five, penalty: 1h }, limit_req_dry_run: on }
   - { path: /crowd, limit_conn: { zone: places, limit: 1, status: 429, body: 'one at a time' } }
   - { path: /alone, limit_conn: { zone: places, limit: 1, on_excess: drop } }
 ",
@@ -110,4 +118,70 @@ fn a_crowd_is_turned_away_in_its_own_way() {
     assert!(client.is_closed());
     assert_eq!(weir.access_line("|444|"), "/alone/hold|444|-|REJECTED");
     drop((held, alone));
+}
+
+/// Those over the rate wait for their turn, one every 200 ms; of ten at once, those that would wait for too long do not.
+#[test]
+fn excess_waits_as_long_as_it_may() {
+    let origin = Origin::start();
+    let weir = weir(&origin);
+    let began = Instant::now();
+    let clients: Vec<_> = (0..10)
+        .map(|_| {
+            let client = Client::connect(weir.address());
+            client.get("/wait");
+            client
+        })
+        .collect();
+    let answers = clients.into_iter().map(|mut client| {
+        let response = client.response();
+        (response.status, millis_since(began))
+    });
+    let answers: Vec<_> = answers.collect();
+    let passed = answers.iter().filter(|(status, _)| *status == 200).count();
+    let refused = answers.iter().filter(|(status, _)| *status == 420).count();
+    // One at once and four in 900 ms; a machine that is slow to send them may let a few more in.
+    assert!((5..10).contains(&passed), "{answers:?}");
+    assert_eq!(passed + refused, 10, "{answers:?}");
+    let last = answers
+        .iter()
+        .filter(|(status, _)| *status == 200)
+        .map(|it| it.1)
+        .max();
+    assert!(last.is_some_and(|last| last >= 797), "{answers:?}");
+    weir.access_line("/wait|200|DELAYED|-");
+}
+
+#[test]
+fn who_goes_over_stays_out() {
+    let origin = Origin::start();
+    let weir = weir(&origin);
+    let refused = second(&weir, "/out", "");
+    let began = Instant::now();
+    assert_eq!(
+        (refused.status, refused.get("retry-after")),
+        (420, Some("2"))
+    );
+    // Long enough for the rate, and too short for the penalty.
+    std::thread::sleep(Duration::from_millis(800));
+    let refused = get(weir.address(), "/out");
+    if millis_since(began) < 1_900 {
+        assert_eq!(refused.status, 420);
+        assert_eq!(
+            refused.get("ratelimit"),
+            refused
+                .get("retry-after")
+                .map(|t| format!("\"five\";r=0;t={t}"))
+                .as_deref()
+        );
+        weir.access_line("/out|420|PENALIZED|-");
+        weir.error_line("limiting requests, penalty: ");
+    }
+    std::thread::sleep(Duration::from_millis(1_300));
+    assert_eq!(get(weir.address(), "/out").status, 200);
+
+    assert_eq!(second(&weir, "/dry", "").status, 200);
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(get(weir.address(), "/dry").status, 200);
+    weir.access_line("/dry|200|PENALIZED_DRY_RUN|-");
 }

@@ -3,6 +3,7 @@
 //! A plan can only be made by `config::compile`, which refuses what does not fit, so the rooms
 //! above never meet an unknown zone or a rate of nothing. They refer to each other by index.
 
+mod algorithm;
 mod bandwidth;
 mod client;
 mod limit;
@@ -18,11 +19,12 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+pub use algorithm::{Algorithm, Cost, CountRefused, Weight};
 pub use bandwidth::{Bandwidth, Volume};
 pub use client::{Caps, RealIp, RealIpHeader, SendProxy};
 pub use limit::{
     ConnRule, ConnZone, Delay, DryRun, Excess, LimitHeaders, LogLevel, OnEmptyKey, Override,
-    OverrideKey, Queue, Rate, ReqRule, ReqZone,
+    OverrideKey, Own, Queue, Rate, ReqRule, ReqZone,
 };
 pub use map::{Geo, Lookup, Map, Values};
 pub use names::{Path, PathRule, ServerName};
@@ -65,6 +67,16 @@ pub struct Plan {
     pub listeners: Vec<Listener>,
     /// `servers`: [`Listener::servers`] are indices into this.
     pub servers: Vec<Server>,
+}
+
+impl Plan {
+    /// What holds at each location of each server, and where there is none.
+    pub fn sites(&self) -> impl Iterator<Item = &Site> {
+        self.servers.iter().flat_map(|server| {
+            let locations = server.locations.iter().map(|location| &location.site);
+            locations.chain([&server.fallback])
+        })
+    }
 }
 
 /// Where log lines go.
