@@ -106,7 +106,7 @@ fn a_key_that_goes_over_stays_out_for_its_penalty() {
     assert!(matches!(ask(&limits, 30_000).0, Verdict::Pass));
     assert_eq!(limits.requests[0].zone.store.counts().refuse, 3);
     // Others are not touched.
-    let mut other = exchange_from("192.0.2.1:1", &[]);
+    let mut other = exchange_from("192.0.2.1", &[]);
     assert!(matches!(
         limits.ask_requests(&mut other, Millis(1)),
         Verdict::Pass
