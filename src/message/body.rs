@@ -39,6 +39,8 @@ pub struct Body<D: http_body::Body<Error: std::fmt::Debug>> {
 #[derive(Debug)]
 enum Source<D> {
     Download(D),
+    /// So many bytes that lie ready at the connection.
+    Stocked(usize),
     Whole(Bytes),
 }
 
@@ -48,6 +50,16 @@ impl<D: http_body::Body<Error: std::fmt::Debug>> Body<D> {
     pub fn whole(bytes: Bytes) -> Self {
         Self {
             source: Source::Whole(bytes),
+            failure: None,
+            tail: None,
+        }
+    }
+
+    /// A body of this length, with which the connection completes the answer.
+    #[must_use]
+    pub fn stocked(length: usize) -> Self {
+        Self {
+            source: Source::Stocked(length),
             failure: None,
             tail: None,
         }
@@ -71,6 +83,7 @@ impl<D: http_body::Body<Error: std::fmt::Debug>> Body<D> {
     fn has_ended(&self) -> bool {
         match &self.source {
             Source::Download(download) => download.is_end_stream(),
+            Source::Stocked(_) => true,
             Source::Whole(bytes) => bytes.is_empty(),
         }
     }
@@ -81,6 +94,9 @@ impl<D: http_body::Body<Error: std::fmt::Debug>> Body<D> {
         };
         match ending {
             Ending::Complete => {
+                if let Source::Stocked(length) = self.source {
+                    tail.sent(length);
+                }
                 tail.taken();
                 let peer = Arc::clone(tail.peer());
                 peer.line.finish_when_flushed(tail);
@@ -117,6 +133,7 @@ where
         }
         let frame = match &mut this.source {
             Source::Download(download) => std::task::ready!(Pin::new(download).poll_frame(context)),
+            Source::Stocked(_) => None,
             Source::Whole(bytes) if bytes.is_empty() => None,
             Source::Whole(bytes) => Some(Ok(Frame::data(std::mem::take(bytes)))),
         };
@@ -148,6 +165,7 @@ where
     fn size_hint(&self) -> SizeHint {
         match &self.source {
             Source::Download(download) => download.size_hint(),
+            Source::Stocked(_) => SizeHint::with_exact(0),
             Source::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
         }
     }

@@ -6,8 +6,8 @@
 use bytes::Bytes;
 use http::{HeaderValue, Method, Response, StatusCode, header};
 
-use super::refused;
 use super::site::NO_ANSWER;
+use super::{Live, refused};
 use crate::config::plan;
 use crate::limits::Refusal;
 use crate::message::answer::{Answer, reason};
@@ -80,6 +80,7 @@ impl Failure {
         self,
         exchange: &Exchange,
         site: &plan::Site,
+        live: &Live,
     ) -> Result<Response<Body<Download>>, NoAnswer> {
         let status = self.status();
         if status.as_u16() == NO_ANSWER {
@@ -90,7 +91,8 @@ impl Failure {
             return Ok(self.grpc_answer(exchange, site));
         }
         if let Self::Refused(refusal) = self {
-            return Ok(refused::respond(refusal, site.limit_headers, exchange));
+            let headers = site.limit_headers;
+            return Ok(refused::respond(refusal, headers, exchange, live));
         }
         let mut answer = Answer::new(status);
         if let Some(reason) = self.reason() {

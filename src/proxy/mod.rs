@@ -95,7 +95,7 @@ impl Proxy {
             Ok(response) => response,
             Err(failure) => {
                 visit.exchange.status = Some(failure.status());
-                failure.answer(&visit.exchange, &site.plan)?
+                failure.answer(&visit.exchange, &site.plan, &live)?
             }
         };
         let drained = unread.is_none_or(|incoming| visit.discard(incoming));

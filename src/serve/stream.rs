@@ -5,6 +5,7 @@
 //! requests write. Written against tokio's traits and handed to hyper through `TokioIo`, because counting
 //! what was read into hyper's own uninitialised buffer would need unsafe code.
 
+use std::cell::RefCell;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -51,6 +52,7 @@ impl Stream {
         settings: &Settings,
         reading: Deadline,
     ) -> Self {
+        peer.line.ready.open();
         Self {
             socket,
             ahead,
@@ -187,6 +189,30 @@ impl Stream {
         Ok(())
     }
 
+    /// Writes an answer that is completed with what lies ready, in one piece; none if it is not such an answer. What
+    /// does not leave at once leaves before the connection is flushed, as if it came before the answer.
+    fn write_completed(
+        &mut self,
+        empty: &[u8],
+        context: &mut Context<'_>,
+    ) -> Option<io::Result<usize>> {
+        let stock = self.peer.line.ready.take()?;
+        COMPLETED.with_borrow_mut(|answer| {
+            answer.clear();
+            stock.complete(empty, answer);
+            let written = Pin::new(&mut self.socket).poll_write(context, answer);
+            let sent = match limit(&mut self.writing, &self.peer, written, context) {
+                Poll::Ready(Ok(sent)) => sent,
+                Poll::Ready(Err(error)) => return Some(Err(error)),
+                Poll::Pending => 0,
+            };
+            if sent < answer.len() {
+                self.interim = Bytes::copy_from_slice(&answer[sent..]);
+            }
+            Some(Ok(empty.len()))
+        })
+    }
+
     fn has_input(&mut self, context: &mut Context<'_>) -> bool {
         let mut byte = [0];
         let mut buffer = ReadBuf::new(&mut byte);
@@ -238,6 +264,9 @@ impl AsyncWrite for Stream {
         if this.overruled {
             return Poll::Ready(Ok(bytes.len()));
         }
+        if let Some(written) = this.write_completed(bytes, context) {
+            return Poll::Ready(written);
+        }
         let written = Pin::new(&mut this.socket).poll_write(context, bytes);
         limit(&mut this.writing, &this.peer, written, context)
     }
@@ -249,9 +278,13 @@ impl AsyncWrite for Stream {
     ) -> Poll<io::Result<usize>> {
         let this = &mut *self;
         ready!(this.poll_interim(context))?;
-        this.begin_write(slices.first().map_or(&[], |slice| slice));
+        let first = slices.first().map_or(&[][..], |slice| slice);
+        this.begin_write(first);
         if this.overruled {
             return Poll::Ready(Ok(slices.iter().map(|slice| slice.len()).sum()));
+        }
+        if let Some(written) = this.write_completed(first, context) {
+            return Poll::Ready(written);
         }
         let written = Pin::new(&mut this.socket).poll_write_vectored(context, slices);
         limit(&mut this.writing, &this.peer, written, context)
@@ -329,6 +362,11 @@ pub(super) fn limit(
             Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
         }
     }
+}
+
+thread_local! {
+    // The room an answer is completed in, for one after the other.
+    static COMPLETED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
 /// The status in a status line.
