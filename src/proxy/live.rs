@@ -57,7 +57,7 @@ impl Live {
     /// The server for a name in a TLS handshake, or for none.
     pub(super) fn named(&self, listener: usize, name: Option<&str>) -> Option<usize> {
         Some(match name {
-            Some(name) => self.sites.server(listener, name),
+            Some(name) => self.sites.server(listener, name.as_bytes()),
             None => self.plan.listeners.get(listener)?.default_server,
         })
     }

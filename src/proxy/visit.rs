@@ -34,6 +34,7 @@ pub(super) struct Visit {
 impl Visit {
     /// A request enters. Boxed once, here: it moves from the road into the answer's body and from
     /// there to the connection.
+    #[inline]
     pub(super) fn begin(exchange: Exchange, live: Arc<Live>, clock: Clock) -> Box<Self> {
         Box::new(Self {
             exchange,
@@ -45,6 +46,11 @@ impl Visit {
             clock,
             settled: false,
         })
+    }
+
+    /// The generation it lives in.
+    pub(super) fn live(&self) -> Arc<Live> {
+        Arc::clone(&self.live)
     }
 
     /// What makes it impossible to believe this request.
