@@ -14,7 +14,7 @@ use super::{Live, failure};
 use crate::config::plan::LimitHeaders;
 use crate::limits::Refusal;
 use crate::message::answer::Answer;
-use crate::message::{Body, Exchange, Stock};
+use crate::message::{Body, Exchange, Stock, headers};
 use crate::upstream::Download;
 
 /// What was answered last, and to what.
@@ -74,6 +74,7 @@ pub(super) fn respond(
         {
             let mut response = Response::new(Body::stocked(stock.length()));
             *response.status_mut() = given.head.status;
+            *response.headers_mut() = headers::spare();
             return response;
         }
         Response::from_parts(given.head.clone(), Body::whole(given.body.clone()))

@@ -15,7 +15,7 @@ use crate::clock::Clock;
 use crate::limits::Permit;
 use crate::message::doubt::Doubt;
 use crate::message::upload::Progress;
-use crate::message::{Ending, Exchange, Incoming, Peer, Tail, drain};
+use crate::message::{Ending, Exchange, Incoming, Peer, Tail, drain, headers};
 use crate::upstream::Stopwatch;
 
 /// A request on the road.
@@ -126,6 +126,7 @@ impl Tail for Visit {
 impl Drop for Visit {
     fn drop(&mut self) {
         self.settle(Ending::Aborted);
+        headers::reuse(std::mem::take(&mut self.exchange.head.headers));
     }
 }
 

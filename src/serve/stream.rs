@@ -15,6 +15,7 @@ use std::time::Duration;
 use bytes::{Buf, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use super::canned::{TOO_SLOW, refusal, status};
 use super::heads::Heads;
 use super::linger::Linger;
 use super::{Settings, Socket};
@@ -67,6 +68,11 @@ impl Stream {
             overruled: false,
             linger: None,
         }
+    }
+
+    /// Whether it sees by itself that the client has gone.
+    pub(super) fn sees_hang_up(&self) -> bool {
+        self.socket.is_plain()
     }
 
     /// The socket, what of its input has not been taken, and a timer.
@@ -139,9 +145,14 @@ impl Stream {
         }
     }
 
-    /// hyper does not look at the socket while a body, or a pipelined request, waits to be read; but a
-    /// request that is parked must end when its client goes.
+    /// While a request is on the road hyper does not look at the socket, or only until something waits to be read; but
+    /// the request must end when its client goes.
     fn poll_hung_up(&mut self, context: &mut Context<'_>) -> Poll<io::Error> {
+        ready!(self.socket.poll_readable(context));
+        if self.socket.is_hung_up() {
+            return Poll::Ready(io::ErrorKind::ConnectionAborted.into());
+        }
+        // A body or a pipelined request waits, and nobody tells what comes after it.
         loop {
             self.watch.start(WATCH);
             ready!(self.watch.poll_passed(context));
@@ -369,26 +380,5 @@ thread_local! {
     static COMPLETED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The status in a status line.
-fn status(head: &[u8]) -> Option<u16> {
-    std::str::from_utf8(head.get(9..12)?).ok()?.parse().ok()
-}
-
 /// How often a connection nobody reads from is looked at for a hang-up.
 const WATCH: Duration = Duration::from_millis(250);
-
-/// What to say instead of hyper.
-fn refusal(status: u16) -> Option<&'static [u8]> {
-    match status {
-        414 => Some(
-            b"HTTP/1.1 414 URI Too Long\r\ncontent-length: 0\r\nconnection: close\r\n\r\n",
-        ),
-        505 => Some(
-            b"HTTP/1.1 505 HTTP Version Not Supported\r\ncontent-length: 0\r\nconnection: close\r\n\r\n",
-        ),
-        _ => None,
-    }
-}
-
-const TOO_SLOW: &[u8] =
-    b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
