@@ -17,7 +17,7 @@
 //! ```text
 //! cli
 //! app
-//! admin
+//! admin      replay
 //! proxy      listen      serve
 //! limits     upstream    route
 //! store
@@ -41,6 +41,7 @@ pub mod limits;
 pub mod listen;
 pub mod message;
 pub mod proxy;
+pub mod replay;
 pub mod route;
 pub mod serve;
 pub mod store;

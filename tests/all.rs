@@ -3,6 +3,7 @@
 //! One binary for all of them, because linking costs more than running them.
 
 mod admin;
+mod bandwidth;
 mod clients;
 mod config_cli;
 mod config_errors;

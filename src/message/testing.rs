@@ -10,9 +10,9 @@ use super::target::Target;
 use super::{Exchange, Peer, Remote};
 use crate::clock::Millis;
 use crate::config::plan::{
-    Access, Action, Caps, ClientTimeouts, DryRun, Forward, Http2, HttpVersion, LimitHeaders, Log,
-    LogLevel, NextUpstream, Plan, SendProxy, Server, ServerName, Site, Tries, Underscores,
-    Upgrades, Via,
+    Access, Action, Bandwidth, Caps, ClientTimeouts, DryRun, Forward, Http2, HttpVersion,
+    LimitHeaders, Log, LogLevel, NextUpstream, Plan, SendProxy, Server, ServerName, Site, Tries,
+    Underscores, Upgrades, Via,
 };
 
 /// A plan of one server, `example.com`, that has no locations.
@@ -68,6 +68,7 @@ pub(crate) fn site(action: Action) -> Site {
         real_ip: None,
         max_body: None,
         timeouts: timeouts(),
+        bandwidth: Bandwidth::default(),
         action,
     }
 }

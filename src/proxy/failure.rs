@@ -6,7 +6,7 @@
 use bytes::Bytes;
 use http::{HeaderValue, Method, Response, StatusCode, header};
 
-use super::site::NO_ANSWER;
+use super::site::{NO_ANSWER, Site};
 use super::{Live, refused};
 use crate::config::plan;
 use crate::limits::Refusal;
@@ -79,7 +79,7 @@ impl Failure {
     pub(super) fn answer(
         self,
         exchange: &Exchange,
-        site: &plan::Site,
+        site: &Site,
         live: &Live,
     ) -> Result<Response<Body<Download>>, NoAnswer> {
         let status = self.status();
@@ -88,11 +88,10 @@ impl Failure {
         }
         self.log(exchange);
         if grpc::is_call(&exchange.head) {
-            return Ok(self.grpc_answer(exchange, site));
+            return Ok(self.grpc_answer(exchange, &site.plan));
         }
         if let Self::Refused(refusal) = self {
-            let headers = site.limit_headers;
-            return Ok(refused::respond(refusal, headers, exchange, live));
+            return Ok(refused::respond(refusal, exchange, site, live));
         }
         let mut answer = Answer::new(status);
         if let Some(reason) = self.reason() {

@@ -1,5 +1,6 @@
 //! The road itself: one request from its head to its last byte.
 
+mod bandwidth;
 mod failure;
 mod live;
 mod refused;
@@ -102,32 +103,15 @@ impl Proxy {
                 Some(due) => within(due, Box::pin(self.pass(&mut visit, site, &mut unread))).await,
             },
         };
-        let mut response = match answered {
+        let response = match answered {
             Ok(response) => response,
             Err(failure) => {
                 visit.exchange.status = Some(failure.status());
-                failure.answer(&visit.exchange, &site.plan, &live)?
+                failure.answer(&visit.exchange, site, &live)?
             }
         };
         let drained = unread.is_none_or(|incoming| visit.discard(incoming));
-        let last = visit.is_last(site);
-        if last {
-            visit.exchange.peer.line.close_after_answer();
-        }
-        if visit.agreed.is_none() && (!drained || last) {
-            response
-                .headers_mut()
-                .insert(header::CONNECTION, HeaderValue::from_static("close"));
-        }
-        visit.exchange.status = Some(response.status());
-        if live.keeps_sent_headers() {
-            visit.exchange.sent_headers = Some(Box::new(response.headers().clone()));
-        }
-        match visit.agreed.take() {
-            Some(agreed) => upgrade::hand_over(agreed, visit),
-            None => response.body_mut().set_tail(visit),
-        }
-        Ok(response)
+        Ok(send_off(response, visit, site, &live, drained))
     }
 
     /// Limits, then access, then the answer: nginx's order of phases, except that limits also hold
@@ -212,7 +196,7 @@ impl Proxy {
         if let Some(far) = download.take_switched() {
             return Ok(upgrade::agree(visit, head, far, forward));
         }
-        headers::clean_response(&mut head.headers);
+        visit.told_rate = headers::clean_response(&mut head.headers);
         let body = match download.into_whole() {
             Ok(bytes) => Body::whole(bytes),
             Err(mut download) => {
@@ -222,6 +206,39 @@ impl Proxy {
         };
         Ok(Response::from_parts(head, body))
     }
+}
+
+/// Lets an answer go, and with it all that lasts as long as it does. `drained`: nothing of the request is left unread.
+fn send_off(
+    mut response: Response<Body<Download>>,
+    mut visit: Box<Visit>,
+    site: &Site,
+    live: &Live,
+    drained: bool,
+) -> Response<Body<Download>> {
+    let last = visit.is_last(site);
+    if last {
+        visit.exchange.peer.line.close_after_answer();
+    }
+    if visit.agreed.is_none() && (!drained || last) {
+        response
+            .headers_mut()
+            .insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
+    visit.exchange.status = Some(response.status());
+    if live.keeps_sent_headers(site) {
+        visit.exchange.sent_headers = Some(Box::new(response.headers().clone()));
+    }
+    match visit.agreed.take() {
+        Some(agreed) => upgrade::hand_over(agreed, visit),
+        None => {
+            if let Some(throttle) = bandwidth::throttle(site, &visit) {
+                response.body_mut().set_throttle(throttle);
+            }
+            response.body_mut().set_tail(visit);
+        }
+    }
+    response
 }
 
 /// Waits no longer than the client of a call does.

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use http::response::Parts;
 use http::{HeaderValue, Method, Response, header};
 
+use super::site::Site;
 use super::{Live, failure};
 use crate::config::plan::LimitHeaders;
 use crate::limits::Refusal;
@@ -35,10 +36,11 @@ thread_local! {
 /// Answers a refused request.
 pub(super) fn respond(
     refusal: Refusal,
-    fields: LimitHeaders,
     exchange: &Exchange,
+    site: &Site,
     live: &Live,
 ) -> Response<Body<Download>> {
+    let fields = site.plan.limit_headers;
     if exchange.head.method == Method::HEAD {
         return failure::respond(answer(&refusal, fields), exchange);
     }
@@ -67,7 +69,7 @@ pub(super) fn respond(
         }
         let given = last.as_ref().expect("made above if it was not there");
         if let Some(stock) = &given.stock
-            && !live.keeps_sent_headers()
+            && !live.keeps_sent_headers(site)
             // Else something would leave before it.
             && !exchange.peer.line.unsent()
             && exchange.peer.line.ready.put(stock)

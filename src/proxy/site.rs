@@ -18,6 +18,8 @@ pub(super) struct Site {
     pub(super) plan: plan::Site,
     pub(super) limits: Limits,
     pub(super) upstream: Option<Arc<Upstream>>,
+    /// Whether something here asks for the answer's header fields.
+    pub(super) keeps_sent_headers: bool,
 }
 
 impl Site {
@@ -29,6 +31,7 @@ impl Site {
         Self {
             limits: Limits::compile(site, zones),
             upstream,
+            keeps_sent_headers: site.bandwidth.needs_sent_headers(),
             plan: site.clone(),
         }
     }

@@ -26,6 +26,8 @@ pub(super) struct Visit {
     pub(super) progress: Option<Arc<Progress>>,
     pub(super) stopwatch: Option<Stopwatch>,
     pub(super) agreed: Option<Agreed>,
+    /// How fast the backend wants its answer to leave, in bytes a second; 0 for any speed.
+    pub(super) told_rate: Option<u64>,
     live: Arc<Live>,
     clock: Clock,
     settled: bool,
@@ -42,6 +44,7 @@ impl Visit {
             progress: None,
             stopwatch: None,
             agreed: None,
+            told_rate: None,
             live,
             clock,
             settled: false,

@@ -11,13 +11,12 @@ mod lock;
 mod sip;
 pub mod slots;
 mod table;
-mod warning;
 mod work;
 pub mod zone;
 
 pub use key::Key;
 pub use slots::{Place, Slots};
-pub use zone::Zone;
+pub use zone::{Receipt, Zone};
 
 /// What one key costs, all in, at most: a zone of `size` bytes holds `size / BYTES_PER_KEY` keys.
 pub const BYTES_PER_KEY: usize = 64;

@@ -9,10 +9,12 @@ mod counters;
 mod error_log;
 mod page;
 mod stamp;
+mod warning;
 mod writer;
 
 pub use access::{AccessLog, Error};
 pub use counters::{COUNTERS, Connection, Counters, Crowd, Handshake, ProxyHeader, Slow};
 pub use error_log::{Guard, start};
 pub use page::{Number, Page};
+pub use warning::Warning;
 pub use writer::{Destination, Sink, Writer};

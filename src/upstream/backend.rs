@@ -6,11 +6,11 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use http::StatusCode;
-use parking_lot::Mutex;
 
+use super::condition::{Bar, Condition, Notices};
 use super::pool;
 use crate::config::plan;
 use crate::tls;
@@ -28,6 +28,9 @@ pub struct Backend {
     pub server: plan::UpstreamServer,
     pub(super) keep: pool::Rules,
     tls: Arc<[Arc<tls::Client>]>,
+    condition: Condition,
+    /// Where its upstream's balancer hears of changes.
+    notices: Arc<Notices>,
     active: AtomicU32,
     opened: AtomicU64,
     reused: AtomicU64,
@@ -46,19 +49,7 @@ pub enum Address {
 /// A request in progress at a backend, over when dropped.
 // Not `Clone`: two owners would end one request twice.
 #[derive(Debug)]
-pub(super) struct Lease {
-    backend: Arc<Backend>,
-    /// Where it is told that a full backend has room again.
-    vacancies: Option<Arc<Vacancies>>,
-}
-
-/// Backends of an upstream that were full and have room again, until its balancer hears of it.
-#[derive(Debug, Default)]
-pub(super) struct Vacancies {
-    // Spares the balancer the lock: mostly there is nothing to hear.
-    any: AtomicBool,
-    list: Mutex<Vec<usize>>,
-}
+pub(super) struct Lease(Arc<Backend>);
 
 impl Backend {
     pub(super) fn new(
@@ -67,7 +58,10 @@ impl Backend {
         server: &plan::UpstreamServer,
         keep: pool::Rules,
         tls: Arc<[Arc<tls::Client>]>,
+        notices: &Arc<Notices>,
     ) -> Self {
+        let condition = Condition::default();
+        condition.set(Bar::Down, server.down);
         Self {
             index,
             name: match &address {
@@ -78,6 +72,8 @@ impl Backend {
             server: server.clone(),
             keep,
             tls,
+            condition,
+            notices: Arc::clone(notices),
             active: AtomicU32::new(0),
             opened: AtomicU64::new(0),
             reused: AtomicU64::new(0),
@@ -88,6 +84,32 @@ impl Backend {
     /// Requests in progress.
     pub fn active(&self) -> u32 {
         self.active.load(Ordering::Relaxed)
+    }
+
+    /// Whether it may be asked, as far as anybody has said: no [`Bar`] is up.
+    pub fn may_be_asked(&self) -> bool {
+        self.condition.is_clear()
+    }
+
+    /// Whether this bar is up.
+    pub fn is_barred_by(&self, bar: Bar) -> bool {
+        self.condition.has(bar)
+    }
+
+    /// Puts a bar up: it gets no new request until this and every other is down again. Those it has go on.
+    pub fn bar(&self, bar: Bar) {
+        self.set(bar, true);
+    }
+
+    /// Takes a bar down.
+    pub fn unbar(&self, bar: Bar) {
+        self.set(bar, false);
+    }
+
+    fn set(&self, bar: Bar, up: bool) {
+        if self.condition.set(bar, up) {
+            self.notices.post(self.index);
+        }
     }
 
     /// Connections made so far.
@@ -125,13 +147,15 @@ impl Backend {
         self.server.max_conns > 0 && self.active() >= self.server.max_conns
     }
 
+    /// Whether it may be asked and has room for one more.
+    pub(super) fn is_free(&self) -> bool {
+        self.may_be_asked() && !self.is_full()
+    }
+
     /// Begins a request.
     pub(super) fn lease(self: &Arc<Self>) -> Lease {
         self.active.fetch_add(1, Ordering::Relaxed);
-        Lease {
-            backend: Arc::clone(self),
-            vacancies: None,
-        }
+        Lease(Arc::clone(self))
     }
 
     pub(super) fn count_opened(&self) {
@@ -153,42 +177,21 @@ impl Backend {
     }
 }
 
-impl Lease {
-    /// From now on, its end is told if it leaves room where there was none.
-    pub(super) fn announce(&mut self, vacancies: &Arc<Vacancies>) {
-        self.vacancies = Some(Arc::clone(vacancies));
-    }
-}
-
 impl std::ops::Deref for Lease {
     type Target = Arc<Backend>;
 
     fn deref(&self) -> &Arc<Backend> {
-        &self.backend
+        &self.0
     }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        let before = self.backend.active.fetch_sub(1, Ordering::Relaxed);
-        if let Some(vacancies) = &self.vacancies
-            && before == self.backend.server.max_conns
-        {
-            vacancies.list.lock().push(self.backend.index);
-            vacancies.any.store(true, Ordering::Release);
+        let before = self.0.active.fetch_sub(1, Ordering::Relaxed);
+        // It was full and has room again.
+        if before == self.0.server.max_conns {
+            self.0.notices.post(self.0.index);
         }
-    }
-}
-
-impl Vacancies {
-    /// Tells every vacancy since the last time.
-    pub(super) fn take(&self, mut each: impl FnMut(usize)) {
-        if !self.any.load(Ordering::Acquire) {
-            return;
-        }
-        // First this: what is added after it is told now or the next time.
-        self.any.store(false, Ordering::Release);
-        self.list.lock().drain(..).for_each(&mut each);
     }
 }
 

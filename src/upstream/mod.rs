@@ -13,6 +13,7 @@
 mod ask;
 mod backend;
 mod balance;
+mod condition;
 mod connect;
 mod download;
 mod error;
@@ -35,12 +36,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use http::{Method, Request, Response, StatusCode};
 
 pub use backend::{Address, Backend};
+pub use condition::Bar;
 pub use download::{Download, Stopwatch};
 pub use error::{Error, Invalid, Stage};
 pub use switched::Switched;
 
 use self::ask::{Answer, Failed, Over, ask, report};
 use self::balance::{Balance, Pick, Round, Verdict};
+use self::condition::Notices;
 use self::retry::{Errand, Failure};
 use crate::clock::{Clock, Millis};
 use crate::config::plan;
@@ -89,6 +92,7 @@ impl Upstream {
     pub fn build(plan: &plan::Upstream, tls: Arc<[Arc<tls::Client>]>) -> Result<Self, Error> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let keep = pool::Rules::new(NEXT.fetch_add(1, Ordering::Relaxed), plan);
+        let notices = Arc::<Notices>::default();
         let mut backends = Vec::new();
         for server in &plan.servers {
             for address in resolve(&server.address)? {
@@ -99,6 +103,7 @@ impl Upstream {
                     server,
                     keep,
                     Arc::clone(&tls),
+                    &notices,
                 )));
             }
         }
@@ -106,7 +111,7 @@ impl Upstream {
         Ok(Self {
             name: plan.name.as_ref().into(),
             tries: u32::try_from(usable.count()).unwrap_or(u32::MAX),
-            balance: Balance::new(plan.balance, &backends),
+            balance: Balance::new(plan.balance, &backends, notices),
             backends: backends.into(),
         })
     }

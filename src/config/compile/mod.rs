@@ -5,6 +5,7 @@
 
 mod access;
 mod answers;
+mod bandwidth;
 mod client;
 mod forward;
 mod geo;

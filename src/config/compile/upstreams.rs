@@ -1,11 +1,9 @@
 //! `upstreams`, and those that a `proxy_pass` with an address brings with it.
 
-use std::time::Duration;
-
 use super::Compiler;
 use crate::config::decode::{Spanned, mistaken};
 use crate::config::model;
-use crate::config::plan::{Address, Balance, Upstream, UpstreamServer};
+use crate::config::plan::{Address, Upstream, UpstreamServer};
 use crate::config::units;
 
 impl Compiler<'_> {
@@ -49,14 +47,15 @@ impl Compiler<'_> {
                 );
             }
         }
-        Upstream {
-            name: name.value.as_str().into(),
-            balance: Balance::RoundRobin,
-            keepalive: group.keepalive.value().map_or(64, |most| most.0),
-            keepalive_timeout: self.some_time(group.keepalive_timeout.get(), 60),
-            keepalive_requests: group.keepalive_requests.value().map_or(1000, |most| most.0),
-            servers,
+        let mut upstream = Upstream::of(&name.value, servers);
+        if let Some(most) = group.keepalive.value() {
+            upstream.keepalive = most.0;
         }
+        upstream.keepalive_timeout = self.some_time(group.keepalive_timeout.get(), 60);
+        if let Some(most) = group.keepalive_requests.value() {
+            upstream.keepalive_requests = most.0;
+        }
+        upstream
     }
 
     fn upstream_server(&mut self, server: &model::UpstreamServer) -> Option<UpstreamServer> {
@@ -65,13 +64,12 @@ impl Compiler<'_> {
             .map_err(|mistake| self.report.add(mistaken(given.span, mistake)))
             .ok()?;
         Some(UpstreamServer {
-            address,
             weight: server.weight.value().map_or(1, |weight| weight.0),
             max_fails: server.max_fails.value().map_or(1, |fails| fails.0),
             fail_timeout: self.some_time(server.fail_timeout.get(), 10),
-            max_conns: 0,
             backup: server.backup.value().is_some_and(|flag| flag.0),
             down: server.down.value().is_some_and(|flag| flag.0),
+            ..UpstreamServer::at(address)
         })
     }
 
@@ -80,22 +78,8 @@ impl Compiler<'_> {
         if let Some(known) = self.addresses.get(&name) {
             return *known;
         }
-        self.upstreams.push(Upstream {
-            name: name.as_str().into(),
-            balance: Balance::RoundRobin,
-            keepalive: 64,
-            keepalive_timeout: Duration::from_secs(60),
-            keepalive_requests: 1000,
-            servers: vec![UpstreamServer {
-                address,
-                weight: 1,
-                max_fails: 1,
-                fail_timeout: Duration::from_secs(10),
-                max_conns: 0,
-                backup: false,
-                down: false,
-            }],
-        });
+        let server = UpstreamServer::at(address);
+        self.upstreams.push(Upstream::of(&name, vec![server]));
         let index = self.upstreams.len() - 1;
         self.addresses.insert(name, index);
         index

@@ -4,6 +4,7 @@
 //! `config::compile`. The doc comments are what `weir schema` tells editors.
 
 mod access;
+mod bandwidth;
 mod client;
 mod limits;
 mod maps;
@@ -15,6 +16,7 @@ mod upstream;
 mod values;
 
 pub use access::Access;
+pub use bandwidth::SizeText;
 pub use client::{Connections, ProxyProtocol, RealIp};
 pub use limits::{ConnRule, ConnZone, Override, Queue, ReqRule, ReqZone};
 pub use maps::Map;

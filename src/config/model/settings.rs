@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 
 use super::access::Access;
+use super::bandwidth::SizeText;
 use super::client::{ProxyProtocol, RealIp};
 use super::limits::{ConnRule, ReqRule};
 use super::tls::ProxySsl;
@@ -60,6 +61,10 @@ record! {
         send_timeout: Field<Time>,
         /// How many bytes a second of the answer a client has to take, on average over send_timeout; 0 for any speed. Default: 100.
         send_min_rate: Field<Size>,
+        /// How fast an answer leaves, in bytes a second: a size as 100k, or a text of variables that gives one; 0 or nothing for any speed. Default: 0.
+        limit_rate: Field<SizeText>,
+        /// How much of an answer leaves before limit_rate holds: a size, or a text of variables that gives one. Default: 0.
+        limit_rate_after: Field<SizeText>,
         /// How long to wait for more of what a client sends after its answer, before closing. Default: 5s.
         lingering_timeout: Field<Time>,
         /// Headers to send on, in place of the client's; an empty value removes one. An inner mapping takes the place of an outer one.

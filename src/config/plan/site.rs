@@ -7,7 +7,9 @@ use std::time::Duration;
 use http::{HeaderName, StatusCode};
 use ipnet::IpNet;
 
-use super::{ConnRule, DryRun, LimitHeaders, LogLevel, RealIp, ReqRule, SendProxy, Template};
+use super::{
+    Bandwidth, ConnRule, DryRun, LimitHeaders, LogLevel, RealIp, ReqRule, SendProxy, Template,
+};
 
 /// What holds at one location.
 #[derive(Debug, Clone)]
@@ -38,6 +40,8 @@ pub struct Site {
     pub max_body: Option<u64>,
     /// Timeouts towards the client.
     pub timeouts: ClientTimeouts,
+    /// `limit_rate` and `limit_rate_after`
+    pub bandwidth: Bandwidth,
     /// What is done with a request that passed.
     pub action: Action,
 }

@@ -20,6 +20,21 @@ pub struct Upstream {
     pub servers: Vec<UpstreamServer>,
 }
 
+impl Upstream {
+    /// A group of these servers with every setting at its default.
+    #[must_use]
+    pub fn of(name: &str, servers: Vec<UpstreamServer>) -> Self {
+        Self {
+            name: name.into(),
+            balance: Balance::RoundRobin,
+            keepalive: 64,
+            keepalive_timeout: Duration::from_secs(60),
+            keepalive_requests: 1000,
+            servers,
+        }
+    }
+}
+
 /// How a server is picked.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Balance {
@@ -45,6 +60,22 @@ pub struct UpstreamServer {
     pub backup: bool,
     /// Never asked.
     pub down: bool,
+}
+
+impl UpstreamServer {
+    /// A server with every setting at its default, nginx's.
+    #[must_use]
+    pub fn at(address: Address) -> Self {
+        Self {
+            address,
+            weight: 1,
+            max_fails: 1,
+            fail_timeout: Duration::from_secs(10),
+            max_conns: 0,
+            backup: false,
+            down: false,
+        }
+    }
 }
 
 /// Where a server is.

@@ -46,8 +46,9 @@ pub fn coding(headers: &HeaderMap) -> Coding {
 
 /// Takes from an answer what is meant for us, and what nginx hides. `Date` and `Server` stay the backend's.
 ///
-/// An upgrade has to be dealt with before: its fields go too.
-pub fn clean_response(headers: &mut HeaderMap) {
+/// An upgrade has to be dealt with before: its fields go too. What is left is what was told to us: how fast the answer
+/// may leave (`X-Accel-Limit-Rate`, in bytes a second), if the backend says so.
+pub fn clean_response(headers: &mut HeaderMap) -> Option<u64> {
     let (mut connection, mut hidden, mut lengths) = (false, false, 0);
     for (name, value) in headers.iter() {
         connection |= belongs_to_connection(name);
@@ -62,7 +63,9 @@ pub fn clean_response(headers: &mut HeaderMap) {
     if connection {
         remove_connection_fields(headers);
     }
+    let mut rate = None;
     if hidden {
+        rate = limit_rate(headers);
         let names: Vec<_> = headers
             .keys()
             .filter(|name| is_hidden(name))
@@ -72,6 +75,15 @@ pub fn clean_response(headers: &mut HeaderMap) {
             headers.remove(name);
         }
     }
+    rate
+}
+
+/// The last of the backend's wishes that is a number.
+fn limit_rate(headers: &HeaderMap) -> Option<u64> {
+    let wishes = headers.get_all("x-accel-limit-rate").into_iter().rev();
+    wishes
+        .filter(|wish| is_length(wish))
+        .find_map(|wish| wish.to_str().ok()?.parse().ok())
 }
 
 /// Takes from an answer, or from what follows it, what HTTP/2 has no place for.

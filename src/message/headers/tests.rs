@@ -244,3 +244,22 @@ fn with_a_uri_part_the_location_is_replaced_in_the_normal_path() {
         assert_eq!(written(&exchange, &forward).0, goes);
     }
 }
+
+#[test]
+fn a_backend_tells_how_fast_its_answer_may_leave() {
+    let told = |values: &[&'static str]| {
+        let mut headers = HeaderMap::new();
+        for value in values {
+            headers.append("x-accel-limit-rate", HeaderValue::from_static(value));
+        }
+        let rate = clean_response(&mut headers);
+        assert!(headers.is_empty());
+        rate
+    };
+    assert_eq!(told(&[]), None);
+    assert_eq!(told(&["0"]), Some(0));
+    assert_eq!(told(&["100", "200"]), Some(200));
+    for wrong in ["", "10k", "-1", "1.5", "99999999999999999999"] {
+        assert_eq!(told(&["100", wrong]), Some(100), "{wrong}");
+    }
+}

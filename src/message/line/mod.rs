@@ -135,6 +135,12 @@ impl Line {
         Least(self.send_rate.load(Ordering::Relaxed))
     }
 
+    /// The client has to accept no more than this, in bytes a second: it gets no more.
+    pub fn lower_send_rate(&self, most: u64) {
+        let rate = self.send_rate().0;
+        self.send_rate.store(rate.min(most), Ordering::Relaxed);
+    }
+
     /// How long more of what the client sends is awaited after the answer.
     pub fn lingering_timeout(&self) -> Duration {
         Duration::from_millis(self.lingering_millis.load(Ordering::Relaxed))

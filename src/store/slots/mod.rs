@@ -16,10 +16,10 @@ use tokio::sync::oneshot;
 use super::key::{Key, Seeds};
 use super::lock::Lock;
 use super::table::{Division, Table, narrow};
-use super::warning::Warning;
 use super::{BYTES_PER_KEY, Counts};
 use crate::clock::Millis;
 use crate::config::plan::Queue;
+use crate::telemetry::Warning;
 
 /// Places by key.
 #[derive(Debug)]

@@ -13,7 +13,8 @@ use parking_lot::Mutex;
 pub(super) use round_robin::{Round, Verdict};
 
 use self::round_robin::RoundRobin;
-use super::backend::{Backend, Lease, Vacancies};
+use super::backend::{Backend, Lease};
+use super::condition::Notices;
 use crate::clock::Millis;
 use crate::config::plan;
 
@@ -23,7 +24,7 @@ pub(super) enum Balance {
     /// Smooth weighted round robin.
     RoundRobin {
         servers: Box<Mutex<RoundRobin>>,
-        vacancies: Arc<Vacancies>,
+        notices: Arc<Notices>,
     },
     /// One server: there is nothing to choose and nobody to spare it for, so it is never left alone.
     Single,
@@ -38,14 +39,18 @@ pub(super) struct Pick {
 }
 
 impl Balance {
-    pub(super) fn new(method: plan::Balance, backends: &[Arc<Backend>]) -> Self {
+    pub(super) fn new(
+        method: plan::Balance,
+        backends: &[Arc<Backend>],
+        notices: Arc<Notices>,
+    ) -> Self {
         match (method, backends) {
             (_, [only]) if !only.server.backup => Self::Single,
             (plan::Balance::RoundRobin, _) => {
                 let servers = backends.iter().map(|backend| &backend.server);
                 Self::RoundRobin {
                     servers: Box::new(Mutex::new(RoundRobin::new(servers))),
-                    vacancies: Arc::default(),
+                    notices,
                 }
             }
         }
@@ -59,17 +64,14 @@ impl Balance {
         now: Millis,
     ) -> Option<Pick> {
         match self {
-            Self::RoundRobin { servers, vacancies } => {
+            Self::RoundRobin { servers, notices } => {
                 // The lease is taken under the lock too: between the two another loop could fill the backend.
                 let mut servers = servers.lock();
-                vacancies.take(|index| servers.has_room(index, now));
+                notices.take(|index| servers.consider(index, backends[index].is_free(), now));
                 let index = servers.pick(round, now)?;
-                let mut lease = backends[index].lease();
-                if backends[index].server.max_conns > 0 {
-                    lease.announce(vacancies);
-                    if backends[index].is_full() {
-                        servers.is_full(index, now);
-                    }
+                let lease = backends[index].lease();
+                if lease.is_full() {
+                    servers.consider(index, false, now);
                 }
                 Some(Pick {
                     lease,
@@ -79,7 +81,7 @@ impl Balance {
             }
             Self::Single => {
                 let backend = &backends[0];
-                if backend.server.down {
+                if !backend.may_be_asked() {
                     return None;
                 }
                 let lease = backend.lease();

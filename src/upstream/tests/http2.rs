@@ -66,25 +66,10 @@ impl Backend2 {
 
     fn road(&self) -> Road {
         let mut plan = plan_to(&[]);
-        plan.servers = vec![self.server()];
+        plan.servers = vec![server(self.address)];
         let mut road = Road::with(&plan);
         road.forward.version = plan::HttpVersion::Two;
         road
-    }
-
-    fn server(&self) -> UpstreamServer {
-        UpstreamServer {
-            address: plan::Address::Tcp {
-                host: self.address.ip().to_string().into(),
-                port: self.address.port(),
-            },
-            weight: 1,
-            max_fails: 1,
-            fail_timeout: Duration::from_secs(10),
-            max_conns: 0,
-            backup: false,
-            down: false,
-        }
     }
 
     fn connections(&self) -> usize {

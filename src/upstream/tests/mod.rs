@@ -21,7 +21,7 @@ use tokio::io::{AsyncWriteExt, DuplexStream};
 use self::origin::Origin;
 use super::*;
 use crate::clock::Least;
-use crate::config::plan::{Balance, NextUpstream, Tries, UpstreamServer, Via};
+use crate::config::plan::{NextUpstream, Tries, UpstreamServer, Via};
 use crate::message::testing;
 
 /// A client's request on its way through an upstream.
@@ -137,29 +137,18 @@ pub(super) fn next_upstream() -> NextUpstream {
 }
 
 fn plan_to(origins: &[&Origin]) -> plan::Upstream {
+    let servers = origins.iter().map(|origin| server(origin.address));
     plan::Upstream {
-        name: "app".into(),
-        balance: Balance::RoundRobin,
         keepalive: 8,
-        keepalive_timeout: Duration::from_secs(60),
-        keepalive_requests: 1000,
-        servers: origins.iter().map(|origin| server(origin)).collect(),
+        ..plan::Upstream::of("app", servers.collect())
     }
 }
 
-fn server(origin: &Origin) -> UpstreamServer {
-    UpstreamServer {
-        address: plan::Address::Tcp {
-            host: origin.address.ip().to_string().into(),
-            port: origin.address.port(),
-        },
-        weight: 1,
-        max_fails: 1,
-        fail_timeout: Duration::from_secs(10),
-        max_conns: 0,
-        backup: false,
-        down: false,
-    }
+fn server(address: std::net::SocketAddr) -> UpstreamServer {
+    UpstreamServer::at(plan::Address::Tcp {
+        host: address.ip().to_string().into(),
+        port: address.port(),
+    })
 }
 
 fn forward() -> plan::Forward {

@@ -243,3 +243,24 @@ async fn a_full_server_is_not_asked() {
     text(first).await.unwrap();
     assert_eq!(road.get_text().await, "ok");
 }
+
+#[tokio::test]
+async fn a_barred_server_is_not_asked_until_its_last_bar_is_down() {
+    let (first, second) = (Origin::always(SHORT).await, Origin::always(SHORT).await);
+    for origins in [&[&first, &second][..], &[&first][..]] {
+        let mut road = Road::to(origins);
+        for backend in road.upstream.backends() {
+            backend.bar(Bar::Unhealthy);
+        }
+        road.upstream.backends()[0].bar(Bar::Breaker);
+        assert!(matches!(road.get().await, Err(Error::NoLiveBackend)));
+        road.upstream.backends()[0].unbar(Bar::Unhealthy);
+        assert!(matches!(road.get().await, Err(Error::NoLiveBackend)));
+        road.upstream.backends()[0].unbar(Bar::Breaker);
+        for _ in 0..2 {
+            road.get_text().await;
+            let last = road.exchange.attempts.last().unwrap();
+            assert_eq!(last.address, road.upstream.backends()[0].name);
+        }
+    }
+}

@@ -119,9 +119,13 @@ impl Connection {
         shared.gates.pass(query.get("gate").unwrap_or("gate"));
     }
 
+    /// `n` bytes; `field` is a line of the head.
     fn bytes(&self, query: &Query<'_>) -> io::Result<()> {
         let mut left = usize::try_from(query.number("n", 1000)).unwrap_or(0);
-        self.write(format!("HTTP/1.1 200 OK\r\nContent-Length: {left}\r\n\r\n"))?;
+        let field = query.get("field").map(|field| format!("{field}\r\n"));
+        let field = field.unwrap_or_default();
+        let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {left}\r\n{field}\r\n");
+        self.write(head)?;
         let piece = [b'x'; 64 * 1024];
         while left > 0 {
             let length = left.min(piece.len());

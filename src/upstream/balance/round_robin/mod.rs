@@ -46,8 +46,8 @@ struct Standing {
     max_fails: u32,
     fail_timeout: Duration,
     backup: bool,
-    down: bool,
-    full: bool,
+    /// Barred, or full.
+    away: bool,
     /// Not for this pick: it has been asked already.
     skipped: bool,
     effective: i64,
@@ -66,7 +66,7 @@ struct Standing {
 enum Seat {
     /// Among those who are left alone until this has passed.
     Asleep(Millis),
-    /// Nowhere: it is down or full.
+    /// Nowhere: it is barred or full.
     Away,
     /// In the tournament.
     Playing,
@@ -111,15 +111,9 @@ impl RoundRobin {
         self.pick_among(round, now)
     }
 
-    /// The server has as many requests as it may have; it is left out until it [has room](Self::has_room).
-    pub(super) fn is_full(&mut self, index: usize, now: Millis) {
-        self.standings[index].full = true;
-        self.seat(index, now);
-    }
-
-    /// The server has room again.
-    pub(super) fn has_room(&mut self, index: usize, now: Millis) {
-        self.standings[index].full = false;
+    /// Whether the server can be asked at all has changed: somebody barred it, or it has as much to do as it may.
+    pub(super) fn consider(&mut self, index: usize, free: bool, now: Millis) {
+        self.standings[index].away = !free;
         self.seat(index, now);
     }
 
@@ -328,8 +322,7 @@ impl Standing {
             max_fails: server.max_fails,
             fail_timeout: server.fail_timeout,
             backup: server.backup,
-            down: server.down,
-            full: false,
+            away: server.down,
             skipped: false,
             effective: server.weight.into(),
             current: 0,
@@ -342,7 +335,7 @@ impl Standing {
     }
 
     fn proper_seat(&self, now: Millis) -> Seat {
-        if self.down || self.full {
+        if self.away {
             Seat::Away
         } else if self.is_left_alone(now) {
             Seat::Asleep(self.checked.after(self.fail_timeout))

@@ -8,13 +8,8 @@ use crate::config::plan::Address;
 
 fn server(weight: u32) -> UpstreamServer {
     UpstreamServer {
-        address: Address::Unix("/s".into()),
         weight,
-        max_fails: 1,
-        fail_timeout: Duration::from_secs(10),
-        max_conns: 0,
-        backup: false,
-        down: false,
+        ..UpstreamServer::at(Address::Unix("/s".into()))
     }
 }
 
@@ -147,18 +142,18 @@ fn a_server_that_is_down_or_full_is_never_asked() {
     let mut down = server(1);
     down.down = true;
     let mut servers = of(&[down, server(1), server(1)]);
-    servers.is_full(1, Millis(0));
+    servers.consider(1, false, Millis(0));
     assert_eq!(sequence(&mut servers, 4, Millis(0)), [2; 4]);
-    servers.has_room(1, Millis(0));
+    servers.consider(1, true, Millis(0));
     assert!(sequence(&mut servers, 2, Millis(0)).contains(&1));
 }
 
 #[test]
 fn a_full_server_that_fails_is_left_alone_when_it_has_room_again() {
     let mut servers = of(&[server(1), server(1)]);
-    servers.is_full(0, Millis(0));
+    servers.consider(0, false, Millis(0));
     servers.failed(0, Millis(1));
-    servers.has_room(0, Millis(2));
+    servers.consider(0, true, Millis(2));
     assert_eq!(sequence(&mut servers, 3, Millis(10_001)), [1; 3]);
     assert!(sequence(&mut servers, 2, Millis(10_002)).contains(&0));
 }
@@ -243,11 +238,7 @@ proptest! {
                 }
                 Event::Fullness { server } => {
                     full[server] = !full[server];
-                    if full[server] {
-                        servers.is_full(server, now);
-                    } else {
-                        servers.has_room(server, now);
-                    }
+                    servers.consider(server, !full[server] && !all[server].down, now);
                 }
                 Event::Pause { millis } => now = Millis(now.0 + millis),
             }

@@ -4,14 +4,19 @@
 //! the place in a `limit_conn`, the access-log line — travels with it as its [`Tail`], and is let go when
 //! the last byte has left the socket or the client is gone, in every way an answer can end.
 
+#[cfg(test)]
+mod tests;
+mod throttle;
+
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
 use http_body::{Frame, SizeHint};
 
 use super::{Ending, Peer};
+pub use throttle::Throttle;
 
 /// What lasts as long as an answer.
 pub trait Tail: std::fmt::Debug + Send {
@@ -33,6 +38,8 @@ pub struct Body<D: http_body::Body<Error: std::fmt::Debug>> {
     source: Source<D>,
     // Boxed: hardly any answer has one, and all are moved about.
     failure: Option<Box<D::Error>>,
+    // Boxed for the same reason.
+    throttle: Option<Box<Throttle>>,
     tail: Option<Box<dyn Tail>>,
 }
 
@@ -51,6 +58,7 @@ impl<D: http_body::Body<Error: std::fmt::Debug>> Body<D> {
         Self {
             source: Source::Whole(bytes),
             failure: None,
+            throttle: None,
             tail: None,
         }
     }
@@ -61,6 +69,7 @@ impl<D: http_body::Body<Error: std::fmt::Debug>> Body<D> {
         Self {
             source: Source::Stocked(length),
             failure: None,
+            throttle: None,
             tail: None,
         }
     }
@@ -71,6 +80,7 @@ impl<D: http_body::Body<Error: std::fmt::Debug>> Body<D> {
         Self {
             source: Source::Download(download),
             failure: None,
+            throttle: None,
             tail: None,
         }
     }
@@ -80,12 +90,23 @@ impl<D: http_body::Body<Error: std::fmt::Debug>> Body<D> {
         self.tail = Some(tail);
     }
 
+    /// It leaves no faster than this.
+    pub fn set_throttle(&mut self, throttle: Throttle) {
+        self.throttle = Some(Box::new(throttle));
+    }
+
     fn has_ended(&self) -> bool {
-        match &self.source {
+        let all_taken = match &self.source {
             Source::Download(download) => download.is_end_stream(),
             Source::Stocked(_) => true,
             Source::Whole(bytes) => bytes.is_empty(),
-        }
+        };
+        all_taken && self.held_back() == 0
+    }
+
+    /// Bytes that were taken from the source and may not leave yet.
+    fn held_back(&self) -> u64 {
+        self.throttle.as_ref().map_or(0, |it| it.held_back())
     }
 
     fn end(&mut self, ending: Ending) {
@@ -131,11 +152,9 @@ where
             this.end(Ending::Aborted);
             return Poll::Ready(Some(Err(*failure)));
         }
-        let frame = match &mut this.source {
-            Source::Download(download) => std::task::ready!(Pin::new(download).poll_frame(context)),
-            Source::Stocked(_) => None,
-            Source::Whole(bytes) if bytes.is_empty() => None,
-            Source::Whole(bytes) => Some(Ok(Frame::data(std::mem::take(bytes)))),
+        let frame = match &mut this.throttle {
+            None => ready!(this.source.poll_frame(context)),
+            Some(throttle) => ready!(throttle.poll_frame(&mut this.source, context)),
         };
         match frame {
             Some(Ok(frame)) => {
@@ -163,10 +182,35 @@ where
     }
 
     fn size_hint(&self) -> SizeHint {
-        match &self.source {
+        let mut hint = match &self.source {
             Source::Download(download) => download.size_hint(),
             Source::Stocked(_) => SizeHint::with_exact(0),
             Source::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
+        };
+        let held_back = self.held_back();
+        if held_back > 0 {
+            if let Some(upper) = hint.upper() {
+                hint.set_upper(upper.saturating_add(held_back));
+            }
+            hint.set_lower(hint.lower().saturating_add(held_back));
+        }
+        hint
+    }
+}
+
+impl<D> Source<D>
+where
+    D: http_body::Body<Data = Bytes> + Unpin,
+{
+    fn poll_frame(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, D::Error>>> {
+        match self {
+            Self::Download(download) => Pin::new(download).poll_frame(context),
+            Self::Stocked(_) => Poll::Ready(None),
+            Self::Whole(bytes) if bytes.is_empty() => Poll::Ready(None),
+            Self::Whole(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
         }
     }
 }
@@ -179,141 +223,5 @@ impl<D: http_body::Body<Error: std::fmt::Debug>> Drop for Body<D> {
         } else {
             Ending::Aborted
         });
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use http_body_util::BodyExt;
-    use parking_lot::Mutex;
-
-    use super::*;
-    use crate::message::testing;
-
-    /// What an upstream sends before its connection breaks.
-    #[derive(Debug)]
-    struct Download(Option<Bytes>);
-
-    impl http_body::Body for Download {
-        type Data = Bytes;
-        type Error = &'static str;
-
-        fn poll_frame(
-            mut self: Pin<&mut Self>,
-            _: &mut Context<'_>,
-        ) -> Poll<Option<Result<Frame<Bytes>, &'static str>>> {
-            Poll::Ready(Some(self.0.take().map(Frame::data).ok_or("gone")))
-        }
-    }
-
-    /// Remembers what it was told.
-    #[derive(Debug)]
-    struct Witness {
-        peer: Arc<Peer>,
-        sent: usize,
-        heard: Arc<Mutex<Vec<(usize, Ending)>>>,
-    }
-
-    impl Tail for Witness {
-        fn sent(&mut self, bytes: usize) {
-            self.sent += bytes;
-        }
-
-        fn peer(&self) -> &Arc<Peer> {
-            &self.peer
-        }
-
-        fn finish(self: Box<Self>, ending: Ending) {
-            self.heard.lock().push((self.sent, ending));
-        }
-    }
-
-    struct Scene {
-        peer: Arc<Peer>,
-        heard: Arc<Mutex<Vec<(usize, Ending)>>>,
-    }
-
-    impl Scene {
-        fn new() -> Self {
-            Self {
-                peer: Arc::new(testing::peer()),
-                heard: Arc::default(),
-            }
-        }
-
-        fn watch(&self, mut body: Body<Download>) -> Body<Download> {
-            body.set_tail(Box::new(Witness {
-                peer: Arc::clone(&self.peer),
-                sent: 0,
-                heard: Arc::clone(&self.heard),
-            }));
-            body
-        }
-
-        fn heard(&self) -> Vec<(usize, Ending)> {
-            self.heard.lock().clone()
-        }
-    }
-
-    #[tokio::test]
-    async fn an_answer_is_over_when_its_bytes_have_left_and_not_before() {
-        let scene = Scene::new();
-        let mut body = scene.watch(Body::whole(Bytes::from_static(b"hello")));
-        let frame = body.frame().await.unwrap().unwrap();
-        assert_eq!(frame.into_data().unwrap(), "hello");
-        // hyper knows it to be finished and does not ask again.
-        drop(body);
-        assert_eq!(scene.heard(), []);
-        scene.peer.line.flushed();
-        assert_eq!(scene.heard(), [(5, Ending::Complete)]);
-        scene.peer.line.closed();
-        assert_eq!(scene.heard().len(), 1);
-    }
-
-    #[tokio::test]
-    async fn an_answer_whose_bytes_never_left_was_aborted() {
-        let scene = Scene::new();
-        let body = scene.watch(Body::whole(Bytes::from_static(b"hello")));
-        body.collect().await.unwrap();
-        scene.peer.line.closed();
-        assert_eq!(scene.heard(), [(5, Ending::Aborted)]);
-    }
-
-    #[test]
-    fn an_answer_nobody_took_was_aborted_but_an_empty_one_is_complete() {
-        let scene = Scene::new();
-        drop(scene.watch(Body::whole(Bytes::from_static(b"hello"))));
-        assert_eq!(scene.heard(), [(0, Ending::Aborted)]);
-
-        let scene = Scene::new();
-        drop(scene.watch(Body::whole(Bytes::new())));
-        scene.peer.line.flushed();
-        assert_eq!(scene.heard(), [(0, Ending::Complete)]);
-    }
-
-    #[tokio::test]
-    async fn a_download_that_breaks_is_aborted_at_once() {
-        let scene = Scene::new();
-        let part = Bytes::from_static(b"par");
-        let mut body = scene.watch(Body::download(Download(Some(part))));
-        assert!(body.frame().await.unwrap().is_ok());
-        assert!(body.frame().await.unwrap().is_err());
-        assert_eq!(scene.heard(), [(3, Ending::Aborted)]);
-        drop(body);
-        assert_eq!(scene.heard().len(), 1);
-    }
-
-    #[tokio::test]
-    async fn pipelined_answers_end_in_their_order() {
-        let scene = Scene::new();
-        for text in ["a", "bb"] {
-            let body = scene.watch(Body::whole(Bytes::from_static(text.as_bytes())));
-            body.collect().await.unwrap();
-        }
-        scene.peer.line.flushed();
-        assert_eq!(
-            scene.heard(),
-            [(1, Ending::Complete), (2, Ending::Complete)]
-        );
     }
 }

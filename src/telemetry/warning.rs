@@ -6,15 +6,25 @@ use crate::clock::Millis;
 
 /// Counts what happens and says when to speak of it.
 #[derive(Debug, Default)]
-pub(super) struct Warning {
+pub struct Warning {
     total: AtomicU64,
     told: AtomicU64,
     next: AtomicU64,
 }
 
 impl Warning {
+    /// Of something that has not happened yet.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            total: AtomicU64::new(0),
+            told: AtomicU64::new(0),
+            next: AtomicU64::new(0),
+        }
+    }
+
     /// It happened once more; `Some` with how often since it was last spoken of, when it is time to.
-    pub(super) fn note(&self, now: Millis) -> Option<u64> {
+    pub fn note(&self, now: Millis) -> Option<u64> {
         let total = self.total.fetch_add(1, Ordering::Relaxed) + 1;
         let next = self.next.load(Ordering::Relaxed);
         if now.0 < next {
@@ -34,7 +44,8 @@ impl Warning {
     }
 
     /// How often it happened in all.
-    pub(super) fn total(&self) -> u64 {
+    #[must_use]
+    pub fn total(&self) -> u64 {
         self.total.load(Ordering::Relaxed)
     }
 }

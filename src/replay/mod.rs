@@ -1,0 +1,3 @@
+//! Access logs through the same limits, on the log's own clock.
+
+pub mod plot;

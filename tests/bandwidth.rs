@@ -1,0 +1,207 @@
+//! `limit_rate`: answers that leave no faster than they may, on whatever they leave.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::support::frames::{self, DATA, Framed, WINDOW_UPDATE, frame};
+use crate::support::{Client, Origin, Weir, eventually, get, millis_since};
+
+fn weir(origin: &Origin, more: &str) -> Weir {
+    Weir::before(
+        origin,
+        &format!(
+            "limit_conn_zones: {{ places: {{ key: $binary_remote_addr, size: 1m }} }}
+maps:
+  $speed: {{ map: $http_x_tier, default: '', values: {{ slow: 50k, odd: quick }} }}
+  $by_answer: {{ map: $sent_http_x_kind, default: '', values: {{ film: 50k }} }}
+{more}
+servers:
+- listen: LISTEN
+  proxy_pass: http://ORIGIN
+  locations:
+  - {{ path: /slow/, limit_rate: 100k }}
+  - {{ path: /later/, limit_rate: 100k, limit_rate_after: 1m }}
+  - {{ path: /told/, limit_rate: $speed }}
+  - {{ path: /answered/, limit_rate: $by_answer }}
+  - {{ path: /one/, limit_rate: 10k, limit_conn: {{ zone: places, limit: 1 }} }}
+  - {{ path: /here, limit_rate: 2k, return: {{ status: 200, body: \"{}\" }} }}
+",
+            "x".repeat(5000)
+        ),
+    )
+}
+
+/// How long all of an answer takes, in milliseconds.
+fn takes(weir: &Weir, path: &str, fields: &str, length: usize) -> u64 {
+    let began = Instant::now();
+    let mut client = Client::connect(weir.address());
+    client.send(format!("GET {path} HTTP/1.1\r\nHost: a\r\n{fields}\r\n"));
+    let response = client.response();
+    assert_eq!((response.status, response.body.len()), (200, length));
+    assert!(!response.has("x-accel-limit-rate"));
+    millis_since(began)
+}
+
+/// Between the time that the rate asks for, less its first piece, and what a busy machine makes of it.
+fn assert_about(took: u64, seconds: f64) {
+    let took = Duration::from_millis(took).as_secs_f64();
+    assert!(
+        took > seconds * 0.8 && took < seconds + 3.0,
+        "{took} s instead of {seconds}"
+    );
+}
+
+fn assert_at_once(took: u64) {
+    assert!(took < 900, "{took} ms");
+}
+
+#[test]
+fn an_answer_leaves_at_its_rate_wherever_it_comes_from() {
+    let origin = Origin::start();
+    let weir = weir(&origin, "");
+    assert_about(takes(&weir, "/slow/bytes?n=204800", "", 204_800), 2.0);
+    assert_about(takes(&weir, "/here", "", 5000), 2.4);
+    assert_at_once(takes(&weir, "/bytes?n=1000000", "", 1_000_000));
+    // A connection that is used again begins anew.
+    let mut client = Client::connect(weir.address());
+    for _ in 0..3 {
+        let began = Instant::now();
+        client.get("/slow/bytes?n=5000");
+        assert_eq!(client.response().body.len(), 5000);
+        assert_at_once(millis_since(began));
+    }
+}
+
+#[test]
+fn chunks_leave_at_their_rate_and_so_do_trailers_after_them() {
+    let origin = Origin::start();
+    let weir = weir(&origin, "limit_rate: 1k");
+    let took = takes(&weir, "/chunked?n=300", "", 2100);
+    assert_about(took, 2.0);
+    let mut client = Client::connect(weir.address());
+    client.send("GET /trailers HTTP/1.1\r\nHost: a\r\nTE: trailers\r\n\r\n");
+    let response = client.response();
+    assert_eq!(response.text(), "hello");
+    assert_eq!(response.trailers.len(), 1);
+}
+
+#[test]
+fn the_first_bytes_are_free() {
+    let origin = Origin::start();
+    let weir = weir(&origin, "");
+    assert_at_once(takes(&weir, "/later/bytes?n=1000000", "", 1_000_000));
+    let took = takes(&weir, "/later/bytes?n=1253376", "", 1_253_376);
+    assert_about(took, 2.0);
+}
+
+#[test]
+fn variables_say_how_fast() {
+    let origin = Origin::start();
+    let weir = weir(&origin, "");
+    let slow = |tier: &str| {
+        let fields = format!("X-Tier: {tier}\r\n");
+        takes(&weir, "/told/bytes?n=102400", &fields, 102_400)
+    };
+    assert_about(slow("slow"), 2.0);
+    assert_at_once(slow("none"));
+    assert_at_once(slow("odd"));
+    weir.error_line("invalid size \"quick\"");
+    let path = "/answered/bytes?n=102400&field=X-Kind:film";
+    assert_about(takes(&weir, path, "", 102_400), 2.0);
+    assert_at_once(takes(&weir, "/answered/bytes?n=102400", "", 102_400));
+}
+
+#[test]
+fn a_backend_may_ask_for_another_rate() {
+    let origin = Origin::start();
+    let weir = weir(&origin, "");
+    let asking = |place: &str, rate: &str| {
+        let path = format!("{place}/bytes?n=204800&field=X-Accel-Limit-Rate:{rate}");
+        takes(&weir, &path, "", 204_800)
+    };
+    assert_about(asking("", "102400"), 2.0);
+    assert_at_once(asking("/slow", "0"));
+    assert_at_once(asking("", "100k"));
+}
+
+#[test]
+fn streams_leave_each_at_its_own_rate() {
+    let origin = Origin::start();
+    let weir = weir(&origin, "");
+    // Room for both, so that neither waits for the client.
+    let window = [(4, 1 << 24)];
+    let client = Framed::with_settings(weir.address(), &window);
+    client.send(frame(
+        WINDOW_UPDATE,
+        0,
+        0,
+        (1_u32 << 24).to_be_bytes().to_vec(),
+    ));
+    let began = Instant::now();
+    client.send(frames::get(1, "/slow/bytes?n=204800"));
+    client.send(frames::get(3, "/bytes?n=1000000"));
+    let (mut slow, mut fast) = (0, 0);
+    let mut ended = Vec::new();
+    while ended.len() < 2 {
+        let frame = client.frame().expect("both are answered");
+        match (frame.kind, frame.stream) {
+            (DATA, 1) => slow += frame.payload.len(),
+            (DATA, 3) => fast += frame.payload.len(),
+            _ => {}
+        }
+        if frame.ends_stream() {
+            ended.push((frame.stream, millis_since(began)));
+        }
+    }
+    assert_eq!((slow, fast), (204_800, 1_000_000));
+    let [(3, first), (1, last)] = ended[..] else {
+        panic!("{ended:?}");
+    };
+    assert_at_once(first);
+    assert_about(last, 2.0);
+}
+
+/// What may not leave yet is not fetched either.
+#[test]
+fn a_large_answer_is_not_piled_up() {
+    let origin = Origin::start();
+    let weir = weir(&origin, "limit_rate: 200k");
+    let before = weir.resident();
+    let mut client = Client::connect(weir.address());
+    client.get("/bytes?n=100000000");
+    client.head();
+    let mut taken = 0;
+    while taken < 300_000 {
+        taken += client.some(usize::MAX).len();
+    }
+    let grown = weir.resident().saturating_sub(before);
+    assert!(grown < 8 << 20, "{grown} bytes more");
+}
+
+/// Who gets little from us cannot take much.
+#[test]
+fn a_client_that_is_held_back_is_not_slow() {
+    let origin = Origin::start();
+    let weir = weir(
+        &origin,
+        "send_timeout: 1s
+send_min_rate: 100k
+limit_rate: 2k",
+    );
+    assert_about(takes(&weir, "/bytes?n=5000", "", 5000), 2.2);
+}
+
+#[test]
+fn a_client_that_leaves_frees_its_place_at_once() {
+    let origin = Origin::start();
+    let weir = weir(&origin, "");
+    let mut client = Client::connect(weir.address());
+    client.get("/one/bytes?n=10000000");
+    client.head();
+    assert_eq!(get(weir.address(), "/one/bytes?n=10").status, 503);
+    client.reset();
+    eventually("the place is free", || {
+        get(weir.address(), "/one/bytes?n=10").status == 200
+    });
+}
