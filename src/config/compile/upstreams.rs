@@ -91,8 +91,12 @@ impl Compiler<'_> {
             }
             (None, Some(method)) => method.0.clone(),
             (None, None) => {
-                let said = balance.hash.key().or(balance.method.key());
-                if said.or(balance.consistent.key()).is_none() {
+                let keys = [
+                    balance.hash.key(),
+                    balance.method.key(),
+                    balance.consistent.key(),
+                ];
+                if keys.iter().all(Option::is_none) {
                     self.complain(given.span, "this does not say how a server is picked");
                 }
                 Balance::default()

@@ -53,11 +53,10 @@ impl Naive {
                 let left_alone = server.max_fails > 0
                     && peer.fails >= server.max_fails
                     && now.since(peer.checked) <= server.fail_timeout;
-                server.backup == round.backups
-                    && !server.down
-                    && !left_alone
-                    && !(server.max_conns > 0 && peer.active >= server.max_conns)
-                    && !round.tried().any(|tried| tried == *index)
+                let full = server.max_conns > 0 && peer.active >= server.max_conns;
+                let tried = round.tried().any(|tried| tried == *index);
+                let away = server.down || left_alone || full || tried;
+                server.backup == round.backups && !away
             })
             .collect();
         let load = |index: usize| {
