@@ -15,7 +15,7 @@ use super::{Live, failure};
 use crate::config::plan::LimitHeaders;
 use crate::limits::Refusal;
 use crate::message::answer::Answer;
-use crate::message::{Body, Exchange, Stock, headers};
+use crate::message::{Body, Completion, Exchange, Lines, Stock, headers};
 use crate::upstream::Download;
 
 /// What was answered last, and to what.
@@ -57,7 +57,7 @@ pub(super) fn respond(
             let accept = accept.and_then(|value| HeaderValue::from_bytes(value.as_bytes()).ok());
             // A phrase of its own is beside the fields.
             let stock = Some(&head).filter(|head| head.extensions.is_empty());
-            let stock = stock.and_then(|head| Stock::new(&head.headers, &body));
+            let stock = stock.and_then(|head| stock_of(head, &body));
             *last = Some(Given {
                 refusal,
                 fields,
@@ -72,8 +72,10 @@ pub(super) fn respond(
             && !live.keeps_sent_headers(site)
             // Else something would leave before it.
             && !exchange.peer.line.unsent()
-            && exchange.peer.line.ready.put(stock)
+            && exchange.peer.line.ready.is_open()
         {
+            let completion = Completion::Kept(Arc::clone(stock));
+            exchange.peer.line.ready.put(completion);
             let mut response = Response::new(Body::stocked(stock.length()));
             *response.status_mut() = given.head.status;
             *response.headers_mut() = headers::spare();
@@ -81,6 +83,18 @@ pub(super) fn respond(
         }
         Response::from_parts(given.head.clone(), Body::whole(given.body.clone()))
     })
+}
+
+fn stock_of(head: &Parts, body: &Bytes) -> Option<Stock> {
+    let mut lines = Lines::new();
+    let length = HeaderValue::from(body.len());
+    let fields = [(&header::CONTENT_LENGTH, &length)];
+    for (name, value) in fields.into_iter().chain(&head.headers) {
+        lines.add(name.as_str().as_bytes(), value.as_bytes());
+    }
+    lines
+        .fit(body.len())
+        .then(|| Stock::new(lines, body.clone()))
 }
 
 fn answer(refusal: &Refusal, fields: LimitHeaders) -> Answer {

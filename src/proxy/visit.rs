@@ -12,11 +12,14 @@ use super::Live;
 use super::site::Site;
 use super::upgrade::Agreed;
 use crate::clock::Clock;
+use crate::config::plan::Volume;
 use crate::limits::Permit;
 use crate::message::doubt::Doubt;
 use crate::message::upload::Progress;
-use crate::message::{Ending, Exchange, Incoming, Peer, Tail, drain, headers};
-use crate::upstream::Stopwatch;
+use crate::message::{
+    Body, Completion, Ending, Exchange, Incoming, Peer, Stock, Tail, drain, headers,
+};
+use crate::upstream::{Download, Form, Stopwatch, Whole};
 
 /// A request on the road.
 #[derive(Debug)]
@@ -54,6 +57,33 @@ impl Visit {
     /// The generation it lives in.
     pub(super) fn live(&self) -> Arc<Live> {
         Arc::clone(&self.live)
+    }
+
+    /// How the fields of an answer from upstream are wanted: as a map where somebody looks at them.
+    pub(super) fn form_of_answer(&self, site: &Site) -> Form {
+        let line = &self.exchange.peer.line;
+        // Until all of an earlier answer has left, this one is not the next.
+        let next = line.ready.is_open() && !line.unsent();
+        let unbounded = matches!(site.plan.bandwidth.rate, Volume::Fixed(0));
+        if next && unbounded && !self.live.keeps_sent_headers(site) {
+            Form::Lines
+        } else {
+            Form::Fields
+        }
+    }
+
+    /// The body of an answer that is all here.
+    pub(super) fn whole(&self, whole: Whole) -> Body<Download> {
+        let Whole { bytes, lines } = whole;
+        match lines {
+            Some(lines) => {
+                let length = bytes.len();
+                let completion = Completion::Own(Stock::new(lines, bytes));
+                self.exchange.peer.line.ready.put(completion);
+                Body::stocked(length)
+            }
+            None => Body::whole(bytes),
+        }
     }
 
     /// What makes it impossible to believe this request.
