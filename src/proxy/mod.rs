@@ -8,6 +8,7 @@ mod secured;
 mod site;
 mod upgrade;
 mod visit;
+mod wording;
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
