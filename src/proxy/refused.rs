@@ -12,7 +12,7 @@ use http::{HeaderValue, Method, Response, header};
 
 use super::site::Site;
 use super::{Live, failure, wording};
-use crate::config::plan::{LimitHeaders, Volume, Wording};
+use crate::config::plan::{LimitHeaders, Wording};
 use crate::limits::Refusal;
 use crate::message::answer::Answer;
 use crate::message::{Body, Completion, Exchange, Lines, Stock, headers};
@@ -56,9 +56,7 @@ pub(super) fn respond(
             let (head, body) = answer(&refusal, fields, exchange).into_parts_for(accept);
             // A copy of its own: the client's would keep alive all that was read with it.
             let accept = accept.and_then(|value| HeaderValue::from_bytes(value.as_bytes()).ok());
-            // A phrase of its own is beside the fields.
-            let stock = Some(&head).filter(|head| head.extensions.is_empty());
-            let stock = stock.and_then(|head| stock_of(head, &body));
+            let stock = stock_of(&head, &body);
             *last = Some(Given {
                 refusal,
                 fields,
@@ -70,11 +68,7 @@ pub(super) fn respond(
         }
         let given = last.as_ref().expect("made above if it was not there");
         if let Some(stock) = &given.stock
-            && !live.keeps_sent_headers(site)
-            && matches!(site.plan.bandwidth.rate, Volume::Fixed(0))
-            // Else something would leave before it.
-            && !exchange.peer.line.unsent()
-            && exchange.peer.line.ready.is_open()
+            && live.takes_lines(exchange, site)
         {
             let completion = Completion::Kept(Arc::clone(stock));
             exchange.peer.line.ready.put(completion);
@@ -88,6 +82,10 @@ pub(super) fn respond(
 }
 
 fn stock_of(head: &Parts, body: &Bytes) -> Option<Stock> {
+    // A phrase of its own is beside the fields.
+    if !head.extensions.is_empty() || !Stock::may_complete(&Method::GET, head.status) {
+        return None;
+    }
     let mut lines = Lines::new();
     let length = HeaderValue::from(body.len());
     let fields = [(&header::CONTENT_LENGTH, &length)];

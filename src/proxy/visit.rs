@@ -12,7 +12,6 @@ use super::Live;
 use super::site::Site;
 use super::upgrade::Agreed;
 use crate::clock::Clock;
-use crate::config::plan::Volume;
 use crate::limits::Permit;
 use crate::message::doubt::Doubt;
 use crate::message::upload::Progress;
@@ -61,14 +60,9 @@ impl Visit {
 
     /// How the fields of an answer from upstream are wanted: as a map where somebody looks at them.
     pub(super) fn form_of_answer(&self, site: &Site) -> Form {
-        let line = &self.exchange.peer.line;
-        // Until all of an earlier answer has left, this one is not the next.
-        let next = line.ready.is_open() && !line.unsent();
-        let unbounded = matches!(site.plan.bandwidth.rate, Volume::Fixed(0));
-        if next && unbounded && !self.live.keeps_sent_headers(site) {
-            Form::Lines
-        } else {
-            Form::Fields
+        match self.live.takes_lines(&self.exchange, site) {
+            true => Form::Lines,
+            false => Form::Fields,
         }
     }
 
