@@ -10,6 +10,7 @@ mod fields;
 mod key;
 mod overrides;
 mod penalty;
+mod rehearsal;
 mod report;
 mod rule;
 mod rules;
@@ -38,6 +39,7 @@ use crate::message::{Exchange, LimitStatus};
 use crate::store::algorithm::Terms;
 
 pub use bill::Bill;
+pub use rehearsal::{Places, Said};
 pub use shadow::{Differs, ShadowZone};
 pub use verdict::{Kind, Permit, Refusal, Verdict};
 pub use weight::bad_costs;
@@ -125,7 +127,8 @@ impl Limits {
 
     /// The same, and what the request owes when it is over.
     fn ask(&self, exchange: &mut Exchange, now: Millis) -> (Verdict, Vec<Bill>) {
-        let verdict = self.enforce(exchange, now);
+        let decision = self.requests.decide(exchange, now, &mut ());
+        let verdict = self.pronounce(decision, exchange, now);
         let mut bills = Vec::new();
         if let Some(LimitStatus::Pass | LimitStatus::Delay | LimitStatus::DelayDryRun) =
             exchange.limit_req
@@ -138,9 +141,9 @@ impl Limits {
         (verdict, bills)
     }
 
-    fn enforce(&self, exchange: &mut Exchange, now: Millis) -> Verdict {
+    fn pronounce(&self, decision: Decision, exchange: &mut Exchange, now: Millis) -> Verdict {
         let voice = self.requests_voice;
-        match self.requests.decide(exchange, now) {
+        match decision {
             Decision::Delay { rule, excess, wait } => {
                 let name = &self.requests[rule].zone.name.plain;
                 voice.delayed_request(exchange, now, excess, name);

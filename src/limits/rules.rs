@@ -4,7 +4,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use super::bill::Bill;
-use super::rule::{Decision, Requests};
+use super::rule::{Decision, Ears, Requests};
 use super::zones::ReqZone;
 use super::{penalty, rule};
 use crate::clock::Millis;
@@ -49,12 +49,17 @@ impl Rules {
     }
 
     /// What they say of a request together; unless they refuse it, it is charged.
-    pub(super) fn decide(&self, exchange: &Exchange, now: Millis) -> Decision {
+    pub(super) fn decide(
+        &self,
+        exchange: &Exchange,
+        now: Millis,
+        ears: &mut impl Ears,
+    ) -> Decision {
         if !self.punishes {
-            return rule::decide(&self.list, exchange, now);
+            return rule::decide(&self.list, exchange, now, ears);
         }
         penalty::serving(&self.list, exchange, now).unwrap_or_else(|| {
-            let mut decision = rule::decide(&self.list, exchange, now);
+            let mut decision = rule::decide(&self.list, exchange, now, ears);
             penalty::punish(&mut decision, &self.list, now);
             decision
         })

@@ -81,7 +81,7 @@ impl Shadow {
     /// Looks at a request of which this was said; with what it would owe, had it been let in by these rules.
     pub(super) fn watch(&self, exchange: &Exchange, now: Millis, said: &Verdict) -> Option<Bill> {
         let refused = matches!(said, Verdict::Refuse(_));
-        let (rule, excess) = match self.rules.decide(exchange, now) {
+        let (rule, excess) = match self.rules.decide(exchange, now, &mut ()) {
             Decision::Delay { .. } | Decision::Pass => {
                 if refused {
                     self.count(0, |zone| &zone.laxer);
