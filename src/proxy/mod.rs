@@ -2,6 +2,7 @@
 
 mod bandwidth;
 mod failure;
+mod guard;
 mod live;
 mod refused;
 mod secured;
@@ -18,6 +19,7 @@ use arc_swap::ArcSwap;
 use http::{HeaderValue, Method, Request, Response, Version, header};
 use http_body::Body as _;
 
+pub use guard::Guard;
 pub use live::Live;
 
 use crate::clock::{Clock, Deadline, Least};
@@ -130,6 +132,13 @@ impl Proxy {
         }
         match (&site.plan.action, &site.upstream) {
             (Action::Forward(forward), Some(upstream)) => {
+                let guarded = match &site.guard {
+                    None => None,
+                    Some(guard) => {
+                        let now = self.clock.now();
+                        Some((guard, guard.breaker.admit(now)?, now))
+                    }
+                };
                 let upload = unread.take().map_or_else(Upload::none, |incoming| {
                     let timeouts = &site.plan.timeouts;
                     // A call may go on for as long as both sides like, and say little. Only where calls are what
@@ -142,7 +151,11 @@ impl Proxy {
                     Upload::new(incoming, site.plan.max_body, timeouts.body, least)
                 });
                 visit.progress = upload.progress();
-                self.forward(visit, forward, upstream, upload).await
+                let answered = self.forward(visit, forward, upstream, upload).await;
+                if let Some((guard, pass, sent)) = guarded {
+                    guard.report(pass, &answered, sent, self.clock.now());
+                }
+                answered
             }
             (Action::Return(answer), _) => site::returned(answer, &visit.exchange),
             (Action::Forward(_) | Action::NotFound, _) => Err(Failure::NotFound),

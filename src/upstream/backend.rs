@@ -10,7 +10,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use http::StatusCode;
 
+use super::breaker::Breaker;
 use super::condition::{Bar, Condition, Notices};
+use super::health::Health;
 use super::pool;
 use crate::config::plan;
 use crate::tls;
@@ -26,6 +28,10 @@ pub struct Backend {
     pub name: Arc<str>,
     /// What the plan says of it; where its `address` is a name, this backend is one of that name's addresses.
     pub server: plan::UpstreamServer,
+    /// How it is, where that is checked.
+    pub health: Option<Box<Health>>,
+    /// What leaves it alone when it fails, where that is asked for.
+    pub breaker: Option<Box<Breaker>>,
     pub(super) keep: pool::Rules,
     tls: Arc<[Arc<tls::Client>]>,
     condition: Condition,
@@ -56,18 +62,28 @@ impl Backend {
         index: usize,
         address: Address,
         server: &plan::UpstreamServer,
+        upstream: &plan::Upstream,
         keep: pool::Rules,
         tls: Arc<[Arc<tls::Client>]>,
         notices: &Arc<Notices>,
     ) -> Self {
         let condition = Condition::default();
         condition.set(Bar::Down, server.down);
+        let name: Arc<str> = match &address {
+            Address::Tcp(address) => address.to_string().into(),
+            Address::Unix(path) => format!("unix:{}", path.display()).into(),
+        };
+        let health = upstream.health_check.as_ref().map(Health::new);
+        let healthy = health.as_ref().is_none_or(Health::is_healthy);
+        condition.set(Bar::Unhealthy, !healthy);
         Self {
             index,
-            name: match &address {
-                Address::Tcp(address) => address.to_string().into(),
-                Address::Unix(path) => format!("unix:{}", path.display()).into(),
-            },
+            breaker: upstream.breaker.as_ref().map(|rules| {
+                let name = format!("{} {name}", upstream.name);
+                Box::new(Breaker::new(name, rules))
+            }),
+            health: health.map(Box::new),
+            name,
             address,
             server: server.clone(),
             keep,
@@ -134,6 +150,11 @@ impl Backend {
     /// How it is met for this `proxy_pass`, if that is inside TLS.
     pub(super) fn tls(&self, forward: &plan::Forward) -> Option<&Arc<tls::Client>> {
         self.tls.get(forward.tls?)
+    }
+
+    /// The way to meet it that stands in this place of the plan.
+    pub(super) fn tls_at(&self, place: usize) -> Option<&Arc<tls::Client>> {
+        self.tls.get(place)
     }
 
     /// Whose a connection is that was made for this `proxy_pass`: only who would meet this backend in the same way

@@ -13,6 +13,7 @@
 mod ask;
 mod backend;
 mod balance;
+pub mod breaker;
 mod condition;
 mod connect;
 mod download;
@@ -20,12 +21,14 @@ mod error;
 mod framing;
 #[cfg(any(fuzzing, test))]
 pub mod fuzzing;
+pub mod health;
 mod http1;
 mod http2;
 mod interim;
 mod introduction;
 mod pool;
 mod retry;
+mod spared;
 mod switched;
 mod wire;
 
@@ -33,7 +36,7 @@ use std::net::ToSocketAddrs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use http::{Method, Request, Response, StatusCode};
+use http::{Method, Request, Response};
 
 pub use backend::{Address, Backend};
 pub use condition::Bar;
@@ -41,7 +44,7 @@ pub use download::{Download, Stopwatch};
 pub use error::{Error, Invalid, Stage};
 pub use switched::Switched;
 
-use self::ask::{Answer, Failed, Over, ask, report};
+use self::ask::{Answer, Failed, Over, ask, report, stands_for};
 use self::balance::{Balance, Pick, Round, Verdict};
 use self::condition::Notices;
 use self::retry::{Errand, Failure};
@@ -58,6 +61,8 @@ pub struct Upstream {
     backends: Box<[Arc<Backend>]>,
     balance: Balance,
     tries: u32,
+    /// When the first of those whose breaker is open is let back.
+    wakes: AtomicU64,
 }
 
 /// A request to send to a backend.
@@ -101,6 +106,7 @@ impl Upstream {
                     index,
                     address,
                     server,
+                    plan,
                     keep,
                     Arc::clone(&tls),
                     &notices,
@@ -113,6 +119,7 @@ impl Upstream {
             tries: u32::try_from(usable.count()).unwrap_or(u32::MAX),
             balance: Balance::new(plan.balance, &backends, notices),
             backends: backends.into(),
+            wakes: AtomicU64::new(u64::MAX),
         })
     }
 
@@ -132,9 +139,18 @@ impl Upstream {
         let mut now = clock.now();
         let mut errand = Errand::new(outgoing, &forward.next_upstream, self.tries, now);
         let mut round = Round::default();
+        let mut refusals = 0;
         loop {
+            self.wake(now);
             let Some(pick) = self.balance.pick(&self.backends, &mut round, now) else {
-                return Err(self.nobody(exchange));
+                return Err(self.nobody(exchange, now));
+            };
+            let Ok(pass) = self.admit(&pick.lease, now) else {
+                refusals += 1;
+                if refusals < self.backends.len() {
+                    continue;
+                }
+                return Err(self.nobody(exchange, now));
             };
             let tried = self
                 .ask(&pick, &mut errand, exchange, forward, clock, now)
@@ -149,6 +165,7 @@ impl Upstream {
                     Failure::of(&failed.error)
                 }
             };
+            self.book(&pick.lease, pass, &tried, now);
             let moves_on = errand.may_move_on(failure, now);
             match tried {
                 Ok(answer) if !moves_on => {
@@ -216,12 +233,12 @@ impl Upstream {
         }
     }
 
-    fn nobody(&self, exchange: &mut Exchange) -> Error {
-        let error = Error::NoLiveBackend;
+    fn nobody(&self, exchange: &mut Exchange, now: Millis) -> Error {
+        let error = self.why_nobody(now);
         report(&error, &self.name, exchange);
         exchange.attempts.push(Attempt {
             address: Arc::clone(&self.name),
-            status: Some(StatusCode::BAD_GATEWAY),
+            status: stands_for(&error),
             connect: None,
             header: None,
             response: Some(std::time::Duration::ZERO),

@@ -1,7 +1,7 @@
 //! `upstreams`, and those that a `proxy_pass` with an address brings with it.
 
 use super::Compiler;
-use crate::config::decode::{Spanned, mistaken};
+use crate::config::decode::{Brief, OrOff, Spanned, mistaken};
 use crate::config::model;
 use crate::config::plan::{Address, Upstream, UpstreamServer};
 use crate::config::units;
@@ -24,8 +24,14 @@ impl Compiler<'_> {
     fn upstream(&mut self, name: &Spanned<String>, group: &model::Upstream) -> Upstream {
         let listed = group.servers.value().map_or(&[][..], |list| &list.0);
         let mut servers = Vec::new();
+        let breaker = match group.breaker.value() {
+            Some(OrOff::On(given)) => Some(self.breaker(given)),
+            Some(OrOff::Off) | None => None,
+        };
+        // Where there is a breaker, it judges alone unless told otherwise.
+        let max_fails = u32::from(breaker.is_none());
         for server in listed {
-            servers.extend(self.upstream_server(&server.value.0));
+            servers.extend(self.upstream_server(&server.value.0, max_fails));
         }
         if group.servers.value().is_some_and(|list| list.0.is_empty()) {
             let sentence = format!("the upstream `{}` has no servers", name.value);
@@ -47,7 +53,12 @@ impl Compiler<'_> {
                 );
             }
         }
+        let check = group.health_check.value();
+        let health_check =
+            check.map(|Brief(given)| self.health_check(given, &name.value, &servers));
         let mut upstream = Upstream::of(&name.value, servers);
+        upstream.health_check = health_check;
+        upstream.breaker = breaker;
         if let Some(most) = group.keepalive.value() {
             upstream.keepalive = most.0;
         }
@@ -58,14 +69,18 @@ impl Compiler<'_> {
         upstream
     }
 
-    fn upstream_server(&mut self, server: &model::UpstreamServer) -> Option<UpstreamServer> {
+    fn upstream_server(
+        &mut self,
+        server: &model::UpstreamServer,
+        max_fails: u32,
+    ) -> Option<UpstreamServer> {
         let given = server.address.get()?;
         let address = units::host_port(&given.value.text, units::HTTP)
             .map_err(|mistake| self.report.add(mistaken(given.span, mistake)))
             .ok()?;
         Some(UpstreamServer {
             weight: server.weight.value().map_or(1, |weight| weight.0),
-            max_fails: server.max_fails.value().map_or(1, |fails| fails.0),
+            max_fails: server.max_fails.value().map_or(max_fails, |fails| fails.0),
             fail_timeout: self.some_time(server.fail_timeout.get(), 10),
             backup: server.backup.value().is_some_and(|flag| flag.0),
             down: server.down.value().is_some_and(|flag| flag.0),

@@ -4,7 +4,9 @@
 //! above never meet an unknown zone or a rate of nothing. They refer to each other by index.
 
 mod bandwidth;
+mod breaker;
 mod client;
+mod health;
 mod limit;
 mod map;
 mod names;
@@ -18,7 +20,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub use bandwidth::{Bandwidth, Volume};
+pub use breaker::{Breaker, Recovery, Share};
 pub use client::{Caps, RealIp, RealIpHeader, SendProxy};
+pub use health::{CheckKind, HealthCheck, HttpCheck, Initial};
 pub use limit::{
     ConnRule, ConnZone, Delay, DryRun, Excess, LimitHeaders, LogLevel, OnEmptyKey, Override,
     OverrideKey, Queue, Rate, ReqRule, ReqZone,
