@@ -9,23 +9,27 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use http::{Request, StatusCode};
 use weir::clock::{Clock, Millis};
 use weir::config::plan::{
-    Access, Action, Bandwidth, Caps, ClientTimeouts, Delay, DryRun, Excess, Http2, LimitHeaders,
-    Log, LogLevel, OnEmptyKey, Plan, Rate, ReqRule, ReqZone, Server, Site, Template, Variable,
+    Access, Action, Algorithm, Bandwidth, Caps, ClientTimeouts, Cost, CountRefused, Delay, DryRun,
+    Excess, Http2, LimitHeaders, Log, LogLevel, OnEmptyKey, Plan, Rate, ReqRule, ReqZone, Server,
+    Site, Template, Variable, Weight,
 };
 use weir::limits::{Limits, Zones};
 use weir::message::target::Target;
 use weir::message::{Exchange, Peer, Remote};
 use weir::store::Zone;
-use weir::store::algorithm::leaky_bucket::{self, Bucket, Terms};
+use weir::store::algorithm::leaky_bucket::LeakyBucket;
+use weir::store::algorithm::{Algorithm as _, Terms};
 
 criterion_group!(benches, arithmetic, store, limits);
 criterion_main!(benches);
 
-const TERMS: Terms = Terms {
+const BUCKET: LeakyBucket = LeakyBucket {
     rate: Rate::per_second(10_000),
     burst: Excess::requests(20),
     delay: Delay::Never,
 };
+
+const TERMS: Terms = Terms::LeakyBucket(BUCKET);
 
 /// So much that one thread cannot use it up.
 const PLENTY: Rate = Rate::per_second(Rate::MAX_PER_SECOND * 1000);
@@ -34,23 +38,20 @@ const PLENTY: Rate = Rate::per_second(Rate::MAX_PER_SECOND * 1000);
 const CLIENTS: u32 = 10_000;
 
 fn arithmetic(criterion: &mut Criterion) {
-    let bucket = Bucket {
-        excess: Excess::requests(3),
-        last: Millis(1_000),
-    };
+    let bucket = BUCKET.fresh(Millis(1_000));
     criterion.bench_function("the arithmetic alone", |bencher| {
-        bencher.iter(|| leaky_bucket::decide(black_box(bucket), black_box(Millis(1_234)), &TERMS));
+        bencher.iter(|| BUCKET.ask(black_box(&bucket), black_box(Millis(1_234)), Cost::ONE));
     });
 }
 
 fn store(criterion: &mut Criterion) {
-    let zone = Zone::new("perip", 10 << 20, TERMS.rate);
+    let zone = Zone::new("perip", 10 << 20, &TERMS, CountRefused::No);
     let clock = Clock::machine();
     let mut number = 0u32;
     let mut decide = |clients: u32| {
         number = number.wrapping_add(1);
         let key = zone.key(&(number.wrapping_mul(2_654_435_761) % clients).to_be_bytes());
-        zone.charge(&key, clock.now(), &TERMS)
+        zone.charge(&key, clock.now(), Cost::ONE, &TERMS)
     };
     criterion.bench_function("key, hash, lookup and clock, one client", |bencher| {
         bencher.iter(|| decide(1));
@@ -69,7 +70,7 @@ fn limits(criterion: &mut Criterion) {
             "[2001:db8::1]:4711",
             PLENTY,
         ),
-        ("a limit_req that refuses", "192.0.2.1:4711", TERMS.rate),
+        ("a limit_req that refuses", "192.0.2.1:4711", BUCKET.rate),
     ] {
         let plan = Arc::new(plan(rate));
         let limits = Limits::compile(&plan.servers[0].fallback, &Zones::build(&plan));
@@ -107,7 +108,8 @@ fn plan(rate: Rate) -> Plan {
             name: "perip".into(),
             key: Template::variable(Variable::BinaryRemoteAddr),
             size: 10 << 20,
-            rate,
+            algorithm: Algorithm::LeakyBucket { rate },
+            count_refused: CountRefused::No,
             on_empty_key: OnEmptyKey::Skip,
             ipv6_prefix: 128,
             overrides: vec![],
@@ -139,9 +141,10 @@ fn site(rate: Rate) -> Site {
             burst: if rate == PLENTY {
                 Excess(u64::MAX)
             } else {
-                TERMS.burst
+                BUCKET.burst
             },
-            delay: TERMS.delay,
+            delay: BUCKET.delay,
+            weight: Weight::Fixed(Cost::ONE),
         }],
         limit_conn: vec![],
         limit_req_status: StatusCode::TOO_MANY_REQUESTS,

@@ -6,9 +6,10 @@ use std::time::Duration;
 use criterion::{Criterion, criterion_group};
 use tokio::time::Instant;
 use weir::clock::{Clock, Millis};
-use weir::config::plan::{Delay, Excess, Rate};
+use weir::config::plan::{Cost, CountRefused, Delay, Excess, Rate};
 use weir::store::Zone;
-use weir::store::algorithm::leaky_bucket::Terms;
+use weir::store::algorithm::Terms;
+use weir::store::algorithm::leaky_bucket::LeakyBucket;
 
 criterion_group!(benches, shared);
 
@@ -19,17 +20,17 @@ fn main() {
     hardest_insert();
 }
 
-const TERMS: Terms = Terms {
+const TERMS: Terms = Terms::LeakyBucket(LeakyBucket {
     rate: Rate::per_second(1_000),
     burst: Excess::requests(20),
     delay: Delay::Never,
-};
+});
 
 /// Time for one decision as each thread sees it, alone and with a second thread on the same zone.
 fn shared(criterion: &mut Criterion) {
     for (clients, whose) in [(10_000, "10 000 clients"), (1, "one client")] {
         for threads in [1, 2] {
-            let zone = Zone::new("perip", 10 << 20, TERMS.rate);
+            let zone = Zone::new("perip", 10 << 20, &TERMS, CountRefused::No);
             let name = format!("{threads} threads on one zone, {whose}");
             criterion.bench_function(&name, |bencher| {
                 bencher.iter_custom(|times| time_threads(&zone, threads, times, clients));
@@ -66,7 +67,12 @@ fn decide(zone: &Zone, thread: u32, times: u64, clients: u32) {
     for _ in 0..times {
         number = number.wrapping_add(1);
         let client = number.wrapping_mul(2_654_435_761) % clients;
-        zone.charge(&zone.key(&client.to_be_bytes()), clock.now(), &TERMS);
+        zone.charge(
+            &zone.key(&client.to_be_bytes()),
+            clock.now(),
+            Cost::ONE,
+            &TERMS,
+        );
     }
 }
 
@@ -74,9 +80,14 @@ fn decide(zone: &Zone, thread: u32, times: u64, clients: u32) {
 fn bytes_per_key() {
     for room in [1_000_000usize, 2_000_000] {
         let before = resident();
-        let zone = Zone::new("perip", room * 64, TERMS.rate);
+        let zone = Zone::new("perip", room * 64, &TERMS, CountRefused::No);
         for number in 0..1_000_000u32 {
-            zone.charge(&zone.key(&number.to_be_bytes()), Millis(0), &TERMS);
+            zone.charge(
+                &zone.key(&number.to_be_bytes()),
+                Millis(0),
+                Cost::ONE,
+                &TERMS,
+            );
         }
         println!(
             "{} keys of a million in a zone with room for {}: {:.1} bytes each by count, {:.1} resident",
@@ -95,11 +106,11 @@ fn hardest_insert() {
     const KEYS: u32 = 3584;
     let (mut first_full, mut all_charged) = (Duration::MAX, Duration::MAX);
     for _ in 0..100 {
-        let zone = Zone::new("perip", KEYS as usize * 64, TERMS.rate);
+        let zone = Zone::new("perip", KEYS as usize * 64, &TERMS, CountRefused::No);
         let charge = |number: u32, now| {
             let key = zone.key(&number.to_be_bytes());
             let start = Instant::now();
-            zone.charge(&key, Millis(now), &TERMS);
+            zone.charge(&key, Millis(now), Cost::ONE, &TERMS);
             start.elapsed()
         };
         for number in 0..KEYS {

@@ -6,29 +6,35 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use weir::clock::Millis;
-use weir::config::plan::{Delay, Excess, Rate};
-use weir::store::algorithm::leaky_bucket::Terms;
+use weir::config::plan::{Cost, CountRefused, Delay, Excess, Rate};
+use weir::store::algorithm::Terms;
+use weir::store::algorithm::leaky_bucket::LeakyBucket;
 use weir::store::{BYTES_PER_KEY, Zone};
 
 use crate::axis;
 use crate::cpu::Cpu;
 
-const TERMS: Terms = Terms {
+const TERMS: Terms = Terms::LeakyBucket(LeakyBucket {
     rate: Rate::per_second(1_000),
     burst: Excess::requests(20),
     delay: Delay::Never,
-};
+});
 
 const MOST: u32 = 10_000_000;
 
 fn charge(zone: &Zone, number: u32, now: Millis) {
-    black_box(zone.charge(&zone.key(&number.to_be_bytes()), now, &TERMS));
+    black_box(zone.charge(&zone.key(&number.to_be_bytes()), now, Cost::ONE, &TERMS));
 }
 
 /// One decision about a known key.
 pub(crate) fn known() {
     let full = |size: usize| {
-        let zone = Zone::new("perip", size * BYTES_PER_KEY * 5 / 4, TERMS.rate);
+        let zone = Zone::new(
+            "perip",
+            size * BYTES_PER_KEY * 5 / 4,
+            &TERMS,
+            CountRefused::No,
+        );
         let size = u32::try_from(size).unwrap_or(u32::MAX);
         (0..size).for_each(|number| charge(&zone, number, Millis(0)));
         (zone, size)
@@ -47,7 +53,7 @@ pub(crate) fn flood() {
         (640 << 20, "into a 640m zone"),
         (10 << 20, "through a 10m zone"),
     ] {
-        let zone = Zone::new("perip", size, TERMS.rate);
+        let zone = Zone::new("perip", size, &TERMS, CountRefused::No);
         let mut took: Vec<Duration> = Vec::with_capacity(MOST as usize);
         let (mut longest_wall, mut last) = (Duration::ZERO, Instant::now());
         for number in 0..MOST {
@@ -89,7 +95,7 @@ pub(crate) fn hot() {
 
 fn rate(threads: u32) -> f64 {
     const TIMES: u32 = 3_000_000;
-    let zone = Zone::new("perip", 1 << 20, TERMS.rate);
+    let zone = Zone::new("perip", 1 << 20, &TERMS, CountRefused::No);
     let barrier = Barrier::new(threads as usize);
     let slowest = std::thread::scope(|scope| {
         let running: Vec<_> = (0..threads)

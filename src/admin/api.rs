@@ -24,13 +24,13 @@ pub(super) fn list(live: &Live) -> String {
     let zones: Vec<_> = zones(live)
         .map(|zone| Zone {
             name: zone.name,
-            kind: if zone.rate.is_some() {
+            kind: if zone.algorithm.is_some() {
                 "limit_req"
             } else {
                 "limit_conn"
             },
-            algorithm: zone.rate.is_some().then_some("leaky_bucket"),
-            rate: zone.rate,
+            algorithm: zone.algorithm.map(|algorithm| algorithm.name()),
+            rate: zone.algorithm.map(|algorithm| algorithm.to_string()),
             keys: zone.keys,
             capacity: zone.capacity,
             pass: zone.counts.pass,

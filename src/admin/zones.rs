@@ -1,13 +1,14 @@
 //! The zones of both kinds as one list: what `/metrics` and `/api/zones` both read.
 
+use crate::config::plan::Algorithm;
 use crate::proxy::Live;
 use crate::store::Counts;
 
 /// A zone at this moment.
 pub(super) struct Zone<'a> {
     pub(super) name: &'a str,
-    /// Only a `limit_req` zone has one.
-    pub(super) rate: Option<String>,
+    /// How it counts; only a `limit_req` zone has this.
+    pub(super) algorithm: Option<Algorithm>,
     pub(super) keys: usize,
     pub(super) capacity: usize,
     pub(super) counts: Counts,
@@ -19,14 +20,14 @@ pub(super) fn zones(live: &Live) -> impl Iterator<Item = Zone<'_>> {
     let connections = live.plan.conn_zones.iter().zip(&live.zones.conn);
     let requests = requests.map(|(plan, zone)| Zone {
         name: &plan.name,
-        rate: Some(plan.rate.to_string()),
+        algorithm: Some(plan.algorithm),
         keys: zone.store.len(),
         capacity: zone.store.capacity(),
         counts: zone.store.counts(),
     });
     requests.chain(connections.map(|(plan, zone)| Zone {
         name: &plan.name,
-        rate: None,
+        algorithm: None,
         keys: zone.store.len(),
         capacity: zone.store.capacity(),
         counts: zone.store.counts(),

@@ -5,8 +5,7 @@ use std::fmt::Write;
 
 use http::{HeaderName, HeaderValue};
 
-use crate::config::plan::Excess;
-use crate::store::algorithm::leaky_bucket::Terms;
+use crate::store::algorithm::Terms;
 
 /// A zone's name, plain and as a structured-field string.
 #[derive(Debug, PartialEq, Eq)]
@@ -35,17 +34,10 @@ impl Name {
     }
 }
 
-/// How many requests a key may send at one moment: its burst, and the one that is within the rate.
-pub(super) fn quota(terms: &Terms) -> u64 {
-    terms.burst.0 / Excess::ONE.0 + 1
-}
-
 /// Appends what a `limit_req` allows to a `RateLimit-Policy`.
 pub(super) fn add_requests(policy: &mut String, name: &Name, terms: &Terms) {
-    let quota = quota(terms);
-    let per_second = u128::from(terms.rate.units_per_milli()).max(1) * 1000;
-    // The time in which a whole quota drains.
-    let window = (u128::from(quota) * u128::from(Excess::ONE.0)).div_ceil(per_second);
+    let quota = terms.quota();
+    let window = terms.period().as_millis().div_ceil(1000);
     separate(policy);
     // Writing to a string cannot fail.
     let _written = write!(policy, "{};q={quota};w={window}", name.quoted);
@@ -85,15 +77,15 @@ pub(super) const X_RATELIMIT_RESET: HeaderName = HeaderName::from_static("x-rate
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::plan::{Delay, Rate};
+    use crate::config::plan::{Algorithm, Delay, Excess, Rate};
 
     fn policy(rate: Rate, burst: u32) -> String {
         let mut text = String::new();
-        let terms = Terms {
-            rate,
-            burst: Excess::requests(burst),
-            delay: Delay::Never,
-        };
+        let terms = Terms::new(
+            &Algorithm::LeakyBucket { rate },
+            Excess::requests(burst),
+            Delay::Never,
+        );
         add_requests(&mut text, &Name::new("perip"), &terms);
         text
     }

@@ -13,6 +13,7 @@ mod rule;
 #[cfg(test)]
 mod tests;
 mod verdict;
+mod weight;
 mod zones;
 
 use std::sync::Arc;
@@ -27,7 +28,7 @@ use self::rule::{Connections, Decision, Requests};
 use crate::clock::{Clock, Millis};
 use crate::config::plan::{DryRun, Site};
 use crate::message::{Exchange, LimitStatus};
-use crate::store::algorithm::leaky_bucket::Terms;
+use crate::store::algorithm::Terms;
 
 pub use verdict::{Kind, Permit, Refusal, Verdict};
 pub use zones::{ConnZone, ReqZone, Zones};
@@ -55,14 +56,10 @@ impl Limits {
                 .iter()
                 .map(|rule| {
                     let zone = Arc::clone(&zones.req[rule.zone]);
-                    let terms = Terms {
-                        rate: zone.rate,
-                        burst: rule.burst,
-                        delay: rule.delay,
-                    };
                     Requests {
+                        terms: Terms::new(&zone.algorithm, rule.burst, rule.delay),
                         zone,
-                        terms,
+                        weight: rule.weight.clone(),
                         same_key_as: None,
                     }
                 })
@@ -161,7 +158,7 @@ impl Limits {
                     None => self.policy.clone(),
                 };
                 let terms = own.as_ref().unwrap_or(terms);
-                self.refuse_request(exchange, &zone.name, terms, Some(retry_after), policy)
+                self.refuse_request(exchange, &zone.name, terms, retry_after, policy)
             }
         }
     }
@@ -184,7 +181,7 @@ impl Limits {
             status: self.requests_status,
             retry_after,
             name: Arc::clone(name),
-            quota: fields::quota(terms),
+            quota: terms.quota(),
             policy,
         })
     }

@@ -8,26 +8,19 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use crate::config::plan::{Excess, Override, OverrideKey, Rate};
-use crate::store::algorithm::leaky_bucket::Terms;
+use crate::config::plan::{Override, OverrideKey, Own};
 
 /// The overrides of one zone.
 #[derive(Debug, Default)]
 pub(super) struct Overrides {
-    numbers: Vec<Numbers>,
+    /// `None` for unlimited.
+    numbers: Vec<Option<Own>>,
     /// By index of their numbers.
     texts: HashMap<Box<[u8]>, u32>,
     networks: HashMap<IpNet, u32>,
     /// Prefix lengths in use, longest first.
     lengths_v4: Vec<u8>,
     lengths_v6: Vec<u8>,
-}
-
-/// What a key has instead of the zone's and the rule's numbers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Numbers {
-    rate: Option<Rate>,
-    burst: Option<Excess>,
 }
 
 /// What holds for a key.
@@ -45,10 +38,7 @@ impl Overrides {
     pub(super) fn new(overrides: &[Override]) -> Self {
         let mut all = Self::default();
         for (numbers, one) in (0..).zip(overrides) {
-            all.numbers.push(Numbers {
-                rate: one.rate,
-                burst: one.burst,
-            });
+            all.numbers.push(one.own);
             match &one.key {
                 OverrideKey::Network(network) => {
                     let network = network.trunc();
@@ -77,21 +67,16 @@ impl Overrides {
     /// What holds for a key; `address` is the client's where the key is its address.
     pub(super) fn find(&self, key: &[u8], address: Option<IpAddr>) -> Held {
         let found = self.texts.get(key).or_else(|| self.network(address?));
-        match found.map(|index| (*index, self.numbers[*index as usize].rate)) {
+        match found.map(|index| (*index, self.numbers[*index as usize])) {
             None => Held::Same,
             Some((_, None)) => Held::Unlimited,
             Some((index, Some(_))) => Held::Own(index),
         }
     }
 
-    /// The numbers of a [key of its own](Held::Own) where everybody else has `terms`.
-    pub(super) fn terms(&self, index: u32, terms: &Terms) -> Terms {
-        let own = self.numbers[index as usize];
-        Terms {
-            rate: own.rate.unwrap_or(terms.rate),
-            burst: own.burst.unwrap_or(terms.burst),
-            delay: terms.delay,
-        }
+    /// The numbers of a [key of its own](Held::Own).
+    pub(super) fn own(&self, index: u32) -> Option<&Own> {
+        self.numbers.get(index as usize)?.as_ref()
     }
 
     fn network(&self, address: IpAddr) -> Option<&u32> {
@@ -109,18 +94,20 @@ impl Overrides {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::plan::Delay;
+    use crate::config::plan::{Algorithm, Excess, Rate};
 
-    const TERMS: Terms = Terms {
-        rate: Rate::per_second(1_000),
-        burst: Excess::requests(5),
-        delay: Delay::Never,
-    };
-
-    fn network(text: &str, rate: Option<u64>, burst: Option<u32>) -> Override {
+    fn network(text: &str, own: Option<(u64, Option<u32>)>) -> Override {
         Override {
             key: OverrideKey::Network(text.parse().unwrap()),
-            rate: rate.map(Rate::per_second),
+            own: own.map(|(milli, burst)| numbers(milli, burst)),
+        }
+    }
+
+    fn numbers(milli: u64, burst: Option<u32>) -> Own {
+        Own {
+            algorithm: Algorithm::LeakyBucket {
+                rate: Rate::per_second(milli),
+            },
             burst: burst.map(Excess::requests),
         }
     }
@@ -132,25 +119,20 @@ mod tests {
     #[test]
     fn the_longest_network_wins() {
         let overrides = Overrides::new(&[
-            network("10.0.0.0/8", Some(10_000), Some(50)),
-            network("10.1.2.3/32", None, None),
-            network("10.1.0.0/16", Some(20_000), None),
-            network("2001:db8::/32", Some(30_000), None),
+            network("10.0.0.0/8", Some((10_000, Some(50)))),
+            network("10.1.2.3/32", None),
+            network("10.1.0.0/16", Some((20_000, None))),
+            network("2001:db8::/32", Some((30_000, None))),
         ]);
         let own = |address, milli, burst| {
             let Held::Own(index) = held(&overrides, address) else {
                 panic!("{address} has no numbers of its own");
             };
-            let expected = Terms {
-                rate: Rate::per_second(milli),
-                burst: Excess::requests(burst),
-                delay: Delay::Never,
-            };
-            assert_eq!(overrides.terms(index, &TERMS), expected);
+            assert_eq!(overrides.own(index), Some(&numbers(milli, burst)));
         };
-        own("10.9.9.9", 10_000, 50);
-        own("10.1.9.9", 20_000, 5);
-        own("2001:db8:5::1", 30_000, 5);
+        own("10.9.9.9", 10_000, Some(50));
+        own("10.1.9.9", 20_000, None);
+        own("2001:db8:5::1", 30_000, None);
         assert_eq!(held(&overrides, "10.1.2.3"), Held::Unlimited);
         assert_eq!(held(&overrides, "192.0.2.1"), Held::Same);
     }
@@ -159,8 +141,7 @@ mod tests {
     fn a_text_is_for_exactly_that_key() {
         let overrides = Overrides::new(&[Override {
             key: OverrideKey::Text("gold".into()),
-            rate: None,
-            burst: None,
+            own: None,
         }]);
         assert_eq!(overrides.find(b"gold", None), Held::Unlimited);
         assert_eq!(overrides.find(b"golden", None), Held::Same);

@@ -1,9 +1,9 @@
 //! The rules of a location, and how several `limit_req` decide as one.
 //!
 //! A request refused by the second rule must not have spent the first one's burst. So what was charged is given back
-//! when a later rule refuses: the bucket is then as it was before. A key that its zone does not know yet is remembered
+//! when a later rule refuses: the key is then as it was before. A key that its zone does not know yet is remembered
 //! only when all rules let the request pass; who is refused cannot fill a zone. Should another thread have been
-//! there in between and the bucket be full by now, the request is refused. nginx lets such a request pass, one over
+//! there in between and nothing be left by now, the request is refused. nginx lets such a request pass, one over
 //! the burst.
 
 use std::cell::RefCell;
@@ -11,17 +11,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::key::Found;
+use super::weight;
 use super::zones::{ConnZone, Keyed, ReqZone};
 use crate::clock::Millis;
-use crate::config::plan::{Excess, Queue};
+use crate::config::plan::{Cost, Excess, Queue, Weight};
 use crate::message::Exchange;
-use crate::store::algorithm::leaky_bucket::{Bucket, Outcome, Terms};
+use crate::store::Receipt;
+use crate::store::algorithm::{Outcome, Terms};
 
 /// One `limit_req`.
 #[derive(Debug)]
 pub(super) struct Requests {
     pub(super) zone: Arc<ReqZone>,
     pub(super) terms: Terms,
+    pub(super) weight: Weight,
     /// A rule before this one in the same list whose key is this one's too.
     pub(super) same_key_as: Option<usize>,
 }
@@ -54,20 +57,22 @@ pub(super) enum Decision {
         rule: usize,
         keyed: Keyed,
         excess: Excess,
-        retry_after: Duration,
+        /// `None` where no waiting helps.
+        retry_after: Option<Duration>,
     },
 }
 
 /// A rule that lets a request pass, before all have been heard.
 #[derive(Debug)]
 enum Asked {
-    /// It is charged; this was its bucket before.
+    /// It is charged.
     Charged {
         keyed: Keyed,
-        before: Option<Bucket>,
+        cost: Cost,
+        receipt: Receipt,
     },
     /// Its zone does not know the key yet.
-    New { keyed: Keyed },
+    New { keyed: Keyed, cost: Cost },
     /// It does not apply.
     Skipped,
 }
@@ -79,7 +84,10 @@ pub(super) fn decide(rules: &[Requests], exchange: &Exchange, now: Millis) -> De
         [] => {}
         // Nearly every location: one lookup, one lock.
         [rule] => match rule.zone.find(exchange) {
-            Found::Key(keyed) => decision.hear(0, &keyed, rule.charge(&keyed, now).0),
+            Found::Key(keyed) => {
+                let cost = rule.cost(exchange);
+                decision.hear(0, &keyed, rule.charge(&keyed, now, cost).0);
+            }
             Found::Nothing => {}
             Found::Refuse => decision = rule.no_key(0),
         },
@@ -117,8 +125,9 @@ fn ask(
                 return;
             }
         };
-        let Some((outcome, before)) = rule.charge_known(&keyed, now) else {
-            asked.push(Asked::New { keyed });
+        let cost = rule.cost(exchange);
+        let Some((outcome, receipt)) = rule.charge_known(&keyed, now, cost) else {
+            asked.push(Asked::New { keyed, cost });
             continue;
         };
         decision.hear(index, &keyed, outcome);
@@ -126,48 +135,69 @@ fn ask(
             decision.until_all_pass(&rules[index + 1..], exchange, now);
             return;
         }
-        let before = Some(before);
-        asked.push(Asked::Charged { keyed, before });
+        asked.push(Asked::Charged {
+            keyed,
+            cost,
+            receipt,
+        });
     }
 }
 
 /// Charges the keys that are new in their zones.
 fn remember(rules: &[Requests], asked: &mut [Asked], now: Millis, decision: &mut Decision) {
     for (index, (rule, asked)) in rules.iter().zip(asked).enumerate() {
-        let Asked::New { keyed } = *asked else {
+        let Asked::New { keyed, cost } = *asked else {
             continue;
         };
-        let (outcome, before) = rule.charge(&keyed, now);
+        let (outcome, receipt) = rule.charge(&keyed, now, cost);
         decision.hear(index, &keyed, outcome);
         if decision.is_refusal() {
             return;
         }
-        *asked = Asked::Charged { keyed, before };
+        *asked = Asked::Charged {
+            keyed,
+            cost,
+            receipt,
+        };
     }
 }
 
 /// Takes back every charge.
 fn refund(rules: &[Requests], asked: &[Asked], now: Millis) {
     for (rule, asked) in rules.iter().zip(asked) {
-        if let Asked::Charged { keyed, before } = asked {
+        if let Asked::Charged {
+            keyed,
+            cost,
+            receipt,
+        } = asked
+        {
             rule.with_terms(keyed, |terms| {
-                rule.zone.store.refund(&keyed.key, *before, now, terms);
+                let store = &rule.zone.store;
+                store.refund(&keyed.key, *receipt, now, *cost, terms);
             });
         }
     }
 }
 
 impl Requests {
-    fn charge(&self, keyed: &Keyed, now: Millis) -> (Outcome, Option<Bucket>) {
+    fn charge(&self, keyed: &Keyed, now: Millis, cost: Cost) -> (Outcome, Receipt) {
         self.with_terms(keyed, |terms| {
-            self.zone.store.charge(&keyed.key, now, terms)
+            self.zone.store.charge(&keyed.key, now, cost, terms)
         })
     }
 
-    fn charge_known(&self, keyed: &Keyed, now: Millis) -> Option<(Outcome, Bucket)> {
+    fn charge_known(&self, keyed: &Keyed, now: Millis, cost: Cost) -> Option<(Outcome, Receipt)> {
         self.with_terms(keyed, |terms| {
-            self.zone.store.charge_known(&keyed.key, now, terms)
+            self.zone.store.charge_known(&keyed.key, now, cost, terms)
         })
+    }
+
+    /// What a request weighs, as far as that is known when it comes.
+    fn cost(&self, exchange: &Exchange) -> Cost {
+        match &self.weight {
+            Weight::Fixed(cost) => *cost,
+            other => weight::before(other, exchange),
+        }
     }
 
     /// Does something with the numbers that a key is held to here.
@@ -181,7 +211,7 @@ impl Requests {
     /// The key of a request, taken over from a rule that has found it already.
     fn find(&self, exchange: &Exchange, asked: &[Asked]) -> Found<Keyed> {
         match self.same_key_as.and_then(|same| asked.get(same)) {
-            Some(Asked::Charged { keyed, .. } | Asked::New { keyed }) => Found::Key(*keyed),
+            Some(Asked::Charged { keyed, .. } | Asked::New { keyed, .. }) => Found::Key(*keyed),
             Some(Asked::Skipped) => Found::Nothing,
             None => self.zone.find(exchange),
         }
@@ -233,11 +263,15 @@ impl Decision {
                 let Found::Key(keyed) = rule.zone.find(exchange) else {
                     continue;
                 };
+                let cost = rule.cost(exchange);
+                let outcome = rule.with_terms(&keyed, |terms| {
+                    rule.zone.store.ask(&keyed.key, now, cost, terms)
+                });
                 if let Outcome::Refuse {
                     retry_after: own, ..
-                } = rule.with_terms(&keyed, |terms| rule.zone.store.ask(&keyed.key, now, terms))
+                } = outcome
                 {
-                    *retry_after = own.max(*retry_after);
+                    *retry_after = own.zip(*retry_after).map(|(own, other)| own.max(other));
                 }
             }
         }
@@ -263,26 +297,22 @@ mod tests {
         let now = Millis(50_000);
         let rules = &limits.requests;
         let key = rules[0].zone.store.key(&[127, 0, 0, 1]);
-        let known = |rule: &Requests| {
-            rule.zone.store.charge(
-                &rule.zone.store.key(&[127, 0, 0, 1]),
-                Millis(0),
-                &rule.terms,
-            );
+        let charge = |rule: &Requests, now| {
+            rule.zone.store.charge(&key, now, Cost::ONE, &rule.terms);
         };
-        known(&rules[1]);
-        let before = rules[1].zone.store.peek(&key);
+        charge(&rules[1], Millis(0));
+        let standing = || rules[1].zone.store.standing(&key, now, &rules[1].terms);
+        let before = standing();
         let (mut asked, mut decision) = (Vec::new(), Decision::NotLimited);
         ask(rules, &exchange, now, &mut asked, &mut decision);
         assert!(matches!(decision, Decision::Pass));
 
-        rules[0].zone.store.charge(&key, now, &rules[0].terms);
+        charge(&rules[0], now);
 
         remember(rules, &mut asked, now, &mut decision);
         assert!(matches!(decision, Decision::Refuse { rule: 0, .. }));
         refund(rules, &asked, now);
-        let second = &rules[1].zone.store;
-        assert_eq!(second.counts().pass, 1);
-        assert_eq!(second.peek(&key), before, "as if it had never been charged");
+        assert_eq!(rules[1].zone.store.counts().pass, 1);
+        assert_eq!(standing(), before, "as if it had never been charged");
     }
 }

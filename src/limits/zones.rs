@@ -8,9 +8,9 @@ use std::sync::Arc;
 use super::fields::Name;
 use super::key::{Found, Source};
 use super::overrides::{Held, Overrides};
-use crate::config::plan::{self, Plan, Rate};
+use crate::config::plan::{self, Algorithm, Delay, Excess, Plan};
 use crate::message::Exchange;
-use crate::store::algorithm::leaky_bucket::Terms;
+use crate::store::algorithm::Terms;
 use crate::store::{Key, Slots, Zone};
 
 /// Every zone of a plan, under the plan's indices.
@@ -25,10 +25,10 @@ pub struct Zones {
 /// A `limit_req` zone.
 #[derive(Debug)]
 pub struct ReqZone {
-    /// Where its buckets are.
+    /// Where its keys are.
     pub store: Arc<Zone>,
     pub(super) name: Arc<Name>,
-    pub(super) rate: Rate,
+    pub(super) algorithm: Algorithm,
     source: Source,
     overrides: Overrides,
 }
@@ -72,15 +72,20 @@ impl Zones {
 
 impl ReqZone {
     fn new(zone: &plan::ReqZone) -> Self {
-        let slowest = zone
-            .overrides
-            .iter()
-            .filter_map(|one| one.rate)
-            .fold(zone.rate, Rate::min);
+        let own = zone.overrides.iter().filter_map(|one| one.own);
+        let terms = |algorithm: &Algorithm| Terms::new(algorithm, Excess(0), Delay::Never);
+        let slowest = own.fold(terms(&zone.algorithm), |slowest, own| {
+            slowest.slower(terms(&own.algorithm))
+        });
         Self {
-            store: Arc::new(Zone::new(&zone.name, zone.size, slowest)),
+            store: Arc::new(Zone::new(
+                &zone.name,
+                zone.size,
+                &slowest,
+                zone.count_refused,
+            )),
             name: Arc::new(Name::new(&zone.name)),
-            rate: zone.rate,
+            algorithm: zone.algorithm,
             source: Source::new(&zone.key, zone.ipv6_prefix, zone.on_empty_key),
             overrides: Overrides::new(&zone.overrides),
         }
@@ -111,8 +116,8 @@ impl ReqZone {
 
     /// The numbers a key is held to instead of a rule's `terms`, if it has its own.
     pub(super) fn own_terms(&self, keyed: &Keyed, terms: &Terms) -> Option<Terms> {
-        let index = keyed.own?;
-        Some(self.overrides.terms(index, terms))
+        let own = self.overrides.own(keyed.own?)?;
+        Some(terms.with(&own.algorithm, own.burst))
     }
 }
 

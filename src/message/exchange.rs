@@ -116,6 +116,7 @@ pub enum Ending {
 
 impl Exchange {
     /// A request whose head has just been read.
+    #[inline]
     #[must_use]
     pub fn begin(
         plan: Arc<Plan>,

@@ -16,7 +16,7 @@ pub mod zone;
 
 pub use key::Key;
 pub use slots::{Place, Slots};
-pub use zone::Zone;
+pub use zone::{Receipt, Zone};
 
 /// What one key costs, all in, at most: a zone of `size` bytes holds `size / BYTES_PER_KEY` keys.
 pub const BYTES_PER_KEY: usize = 64;

@@ -6,8 +6,8 @@ use crate::config::decode::{Field, List, Named, OrOff, Spanned, Text};
 use crate::config::model;
 use crate::config::near;
 use crate::config::plan::{
-    ConnRule, ConnZone, Delay, Excess, Override, OverrideKey, Queue, Rate, ReqRule, ReqZone,
-    Template,
+    Algorithm, ConnRule, ConnZone, Cost, CountRefused, Delay, Excess, Override, OverrideKey, Own,
+    Queue, Rate, ReqRule, ReqZone, Template, Weight,
 };
 use crate::config::report::Complaint;
 use crate::config::span::Span;
@@ -34,23 +34,20 @@ impl Compiler<'_> {
             .iter()
             .map(|(name, zone)| {
                 let zone = &zone.value;
-                // Any rate can stand in for a rate that was complained about.
-                let rate = zone
-                    .rate
-                    .value()
-                    .map_or(Rate::per_second(1000), |rate| rate.0);
+                let algorithm = algorithm(zone);
                 ReqZone {
                     name: name.value.as_str().into(),
                     key: self.zone_key(zone.key.get()),
                     size: self.zone_size(zone.size.get()),
-                    rate,
+                    algorithm,
+                    count_refused: CountRefused::No,
                     on_empty_key: zone
                         .on_empty_key
                         .value()
                         .map(|word| word.0)
                         .unwrap_or_default(),
                     ipv6_prefix: zone.ipv6_prefix.value().map_or(128, |bits| bits.0),
-                    overrides: self.overrides(&zone.overrides, rate),
+                    overrides: self.overrides(&zone.overrides, algorithm),
                 }
             })
             .collect()
@@ -130,7 +127,7 @@ impl Compiler<'_> {
     fn overrides(
         &mut self,
         named: &Field<Named<model::Override>>,
-        zone_rate: Rate,
+        zone: Algorithm,
     ) -> Vec<Override> {
         let mut overrides: Vec<Override> = Vec::new();
         for (key, own) in entries(named) {
@@ -167,16 +164,7 @@ impl Compiler<'_> {
             }
             overrides.push(Override {
                 key: whom,
-                rate: own
-                    .value
-                    .rate
-                    .value()
-                    .map_or(Some(zone_rate), |rate| rate.0),
-                burst: own
-                    .value
-                    .burst
-                    .value()
-                    .map(|burst| Excess::requests(burst.0)),
+                own: own_numbers(&own.value, zone),
             });
         }
         overrides
@@ -212,6 +200,7 @@ impl Compiler<'_> {
                             rule.delay.value().map_or(0, |delay| delay.0),
                         )),
                     },
+                    weight: Weight::Fixed(Cost::ONE),
                 })
             })
             .collect()
@@ -270,6 +259,28 @@ impl Compiler<'_> {
             }
         }
     }
+}
+
+/// How a zone counts.
+fn algorithm(zone: &model::ReqZone) -> Algorithm {
+    // Any rate can stand in for a rate that was complained about.
+    let rate = zone
+        .rate
+        .value()
+        .map_or(Rate::per_second(1000), |rate| rate.0);
+    Algorithm::LeakyBucket { rate }
+}
+
+/// What holds for one key; `None` for unlimited.
+fn own_numbers(own: &model::Override, zone: Algorithm) -> Option<Own> {
+    let rate = own.rate.value().map(|rate| rate.0);
+    let algorithm = match (rate, zone) {
+        (Some(None), _) => return None,
+        (Some(Some(rate)), Algorithm::LeakyBucket { .. }) => Algorithm::LeakyBucket { rate },
+        (None, _) => zone,
+    };
+    let burst = own.burst.value().map(|burst| Excess::requests(burst.0));
+    Some(Own { algorithm, burst })
 }
 
 fn unknown_zone(

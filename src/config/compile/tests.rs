@@ -6,8 +6,8 @@ use http::StatusCode;
 
 use crate::config::load_text;
 use crate::config::plan::{
-    Access, Action, Address, Delay, Excess, Forward, Listen, Lookup, Network, OverrideKey, Part,
-    Plan, Rate, ReturnBody, Site, Tries, Variable, Via,
+    Access, Action, Address, Algorithm, Delay, Excess, Forward, Listen, Lookup, Network,
+    OverrideKey, Own, Part, Plan, Rate, ReturnBody, Site, Tries, Variable, Via,
 };
 
 fn plan(text: &str) -> Plan {
@@ -284,6 +284,7 @@ fn access_is_searched_by_the_longest_prefix() {
 
 #[test]
 fn zones_keep_their_numbers() {
+    let leaky = |rate| Algorithm::LeakyBucket { rate };
     let plan = plan(
         "limit_req_zones:
   a:
@@ -300,17 +301,21 @@ servers: { return: 204 }
     );
     let zone = &plan.req_zones[0];
     assert_eq!(
-        (zone.rate, zone.size, zone.ipv6_prefix),
-        (Rate::per_second(500), 10 << 20, 64)
+        (zone.algorithm, zone.size, zone.ipv6_prefix),
+        (leaky(Rate::per_second(500)), 10 << 20, 64)
     );
     assert_eq!(zone.key.as_variable(), Some(&Variable::Map(0)));
-    assert_eq!(zone.overrides[0].rate, None);
+    assert_eq!(zone.overrides[0].own, None);
     assert_eq!(zone.overrides[1].key, OverrideKey::Text("gold".into()));
+    let own = |algorithm, burst| Some(Own { algorithm, burst });
     assert_eq!(
-        (zone.overrides[1].rate, zone.overrides[1].burst),
-        (Some(zone.rate), Some(Excess::requests(7)))
+        zone.overrides[1].own,
+        own(zone.algorithm, Some(Excess::requests(7)))
     );
-    assert_eq!(zone.overrides[2].rate, Some(Rate::per_minute(9000)));
+    assert_eq!(
+        zone.overrides[2].own,
+        own(leaky(Rate::per_minute(9000)), None)
+    );
     assert!(matches!(&plan.maps[0].lookup, Lookup::Geo(geo) if geo.values.len() == 1));
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
-use super::Template;
+use super::{Algorithm, CountRefused, Template, Weight};
 
 /// How fast a bucket drains, exactly.
 ///
@@ -124,8 +124,10 @@ pub struct ReqZone {
     pub key: Template,
     /// The bound of its memory, in bytes.
     pub size: usize,
-    /// How fast its buckets drain.
-    pub rate: Rate,
+    /// How it counts, and with which numbers.
+    pub algorithm: Algorithm,
+    /// Whether refused requests are charged, too.
+    pub count_refused: CountRefused,
     /// What to do with a request without a key.
     pub on_empty_key: OnEmptyKey,
     /// How much of an IPv6 address tells clients apart, in bits; 128 for all of it.
@@ -166,8 +168,15 @@ pub enum OnEmptyKey {
 pub struct Override {
     /// Whom it is for.
     pub key: OverrideKey,
-    /// Instead of the zone's; `None` for unlimited.
-    pub rate: Option<Rate>,
+    /// What holds for them; `None` for unlimited.
+    pub own: Option<Own>,
+}
+
+/// What holds for a key with numbers of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Own {
+    /// Instead of the zone's; of the same kind.
+    pub algorithm: Algorithm,
     /// Instead of the rule's.
     pub burst: Option<Excess>,
 }
@@ -190,6 +199,8 @@ pub struct ReqRule {
     pub burst: Excess,
     /// Which of the excess waits.
     pub delay: Delay,
+    /// What a request weighs.
+    pub weight: Weight,
 }
 
 /// Which of the excess requests wait for their turn.

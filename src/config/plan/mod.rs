@@ -3,6 +3,7 @@
 //! A plan can only be made by `config::compile`, which refuses what does not fit, so the rooms
 //! above never meet an unknown zone or a rate of nothing. They refer to each other by index.
 
+mod algorithm;
 mod bandwidth;
 mod breaker;
 mod client;
@@ -19,13 +20,14 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+pub use algorithm::{Algorithm, Cost, CountRefused, Weight};
 pub use bandwidth::{Bandwidth, Volume};
 pub use breaker::{Breaker, Recovery, Share};
 pub use client::{Caps, RealIp, RealIpHeader, SendProxy};
 pub use health::{CheckKind, HealthCheck, HttpCheck, Initial};
 pub use limit::{
     ConnRule, ConnZone, Delay, DryRun, Excess, LimitHeaders, LogLevel, OnEmptyKey, Override,
-    OverrideKey, Queue, Rate, ReqRule, ReqZone,
+    OverrideKey, Own, Queue, Rate, ReqRule, ReqZone,
 };
 pub use map::{Geo, Lookup, Map, Values};
 pub use names::{Path, PathRule, ServerName};

@@ -10,8 +10,8 @@ use self::support::{
 };
 use super::*;
 use crate::config::plan::{
-    ConnRule, Delay, Excess, LimitHeaders, OnEmptyKey, Override, OverrideKey, Plan, Queue, Rate,
-    ReqRule,
+    Algorithm, ConnRule, Delay, Excess, LimitHeaders, OnEmptyKey, Override, OverrideKey, Own, Plan,
+    Queue, Rate, ReqRule,
 };
 
 fn ask(limits: &Limits, now: u64) -> (Verdict, Option<LimitStatus>) {
@@ -192,13 +192,16 @@ fn overrides_give_a_network_its_own_numbers() {
     zone.overrides = vec![
         Override {
             key: OverrideKey::Network("10.0.0.0/8".parse().unwrap()),
-            rate: Some(Rate::per_second(2_000)),
-            burst: Some(Excess::requests(3)),
+            own: Some(Own {
+                algorithm: Algorithm::LeakyBucket {
+                    rate: Rate::per_second(2_000),
+                },
+                burst: Some(Excess::requests(3)),
+            }),
         },
         Override {
             key: OverrideKey::Network("192.0.2.7/32".parse().unwrap()),
-            rate: None,
-            burst: None,
+            own: None,
         },
     ];
     let limits = limits(&plan(vec![zone], vec![]), &[req_rule(0, 0)], &[]);

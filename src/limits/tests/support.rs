@@ -7,8 +7,8 @@ use http::{HeaderName, HeaderValue, Request};
 
 use crate::clock::Millis;
 use crate::config::plan::{
-    Action, ConnRule, ConnZone, Delay, Excess, OnEmptyKey, Plan, Rate, ReqRule, ReqZone, Site,
-    Template, Variable,
+    Action, Algorithm, ConnRule, ConnZone, Cost, CountRefused, Delay, Excess, OnEmptyKey, Plan,
+    Rate, ReqRule, ReqZone, Site, Template, Variable, Weight,
 };
 use crate::limits::{Limits, Zones};
 use crate::message::{Exchange, Peer, Remote, testing};
@@ -18,7 +18,10 @@ pub(in crate::limits) fn req_zone(name: &str, milli_per_second: u64) -> ReqZone 
         name: name.into(),
         key: Template::variable(Variable::BinaryRemoteAddr),
         size: 32 << 10,
-        rate: Rate::per_second(milli_per_second),
+        algorithm: Algorithm::LeakyBucket {
+            rate: Rate::per_second(milli_per_second),
+        },
+        count_refused: CountRefused::No,
         on_empty_key: OnEmptyKey::Skip,
         ipv6_prefix: 128,
         overrides: vec![],
@@ -41,6 +44,7 @@ pub(in crate::limits) fn req_rule(zone: usize, burst: u32) -> ReqRule {
         zone,
         burst: Excess::requests(burst),
         delay: Delay::Never,
+        weight: Weight::Fixed(Cost::ONE),
     }
 }
 

@@ -1,49 +1,79 @@
-//! A `limit_req` zone: buckets by key, in bounded memory.
+//! A `limit_req` zone: what is remembered of each key, in bounded memory.
 //!
-//! What a zone forgets is a security decision: whoever can have his bucket forgotten has no limit. So a
-//! full table pushes out the bucket that is the first to be drained anyhow. One already drained changes no
+//! What a zone forgets is a security decision: whoever can have his key forgotten has no limit. So a
+//! full table pushes out the key that is the first to be drained anyhow. One already drained changes no
 //! answer by going; among the others the one least in debt goes, and a key deep in debt is the last. nginx
 //! forgets whom it has not seen for longest, which a flood of other keys can arrange.
 
+mod keys;
 mod shard;
 #[cfg(test)]
 mod tests;
 
-use self::shard::{Room, Shard};
-use super::algorithm::leaky_bucket::{self, Bucket, Outcome, Terms};
-use super::key::{Key, Seeds};
-use super::lock::Lock;
-use super::table::Division;
+use self::keys::Keys;
+use self::shard::Room;
+use super::algorithm::leaky_bucket::LeakyBucket;
+use super::algorithm::{Outcome, Spent, Standing, Terms};
+use super::key::Key;
 use super::{BYTES_PER_KEY, Counts};
 use crate::clock::Millis;
-use crate::config::plan::Rate;
-use crate::telemetry::Warning;
+use crate::config::plan::{Cost, CountRefused};
 
-/// Buckets by key.
+/// A `limit_req` zone.
 #[derive(Debug)]
 pub struct Zone {
     name: Box<str>,
-    seeds: Seeds,
-    division: Division,
-    shards: Box<[Lock<Shard>]>,
-    slowest: Rate,
-    evictions: Warning,
+    keys: Kind,
+}
+
+/// The keys of a zone, each kind with the state of its own algorithm.
+#[derive(Debug)]
+enum Kind {
+    LeakyBucket(Keys<LeakyBucket>),
+}
+
+/// What takes a charge back.
+#[derive(Debug, Clone, Copy)]
+pub struct Receipt {
+    counted: Counted,
+    spent: Spent,
+}
+
+/// What a charge was counted as.
+#[derive(Debug, Clone, Copy)]
+enum Counted {
+    Delay,
+    Pass,
+    Refuse,
+}
+
+/// Does the same with the keys of every algorithm.
+macro_rules! each {
+    ($zone:expr, $keys:ident => $act:expr) => {
+        match &$zone.keys {
+            Kind::LeakyBucket($keys) => $act,
+        }
+    };
+}
+
+/// Does the same with the keys of every algorithm and the numbers of that algorithm.
+macro_rules! with {
+    ($zone:expr, $terms:expr, ($keys:ident, $numbers:ident) => $act:expr) => {
+        match (&$zone.keys, $terms) {
+            (Kind::LeakyBucket($keys), Terms::LeakyBucket($numbers)) => $act,
+        }
+    };
 }
 
 impl Zone {
-    /// An empty zone of at most `size` bytes, where no key's bucket drains slower than `slowest`.
+    /// An empty zone of at most `size` bytes, where no key drains slower than by the numbers of `slowest`.
     #[must_use]
-    pub fn new(name: &str, size: usize, slowest: Rate) -> Self {
-        let division = Division::of(size);
+    pub fn new(name: &str, size: usize, slowest: &Terms, refused: CountRefused) -> Self {
         Self {
             name: name.into(),
-            seeds: Seeds::default(),
-            division,
-            shards: (0..division.tables)
-                .map(|_| Lock::new(Shard::new(division.keys)))
-                .collect(),
-            slowest,
-            evictions: Warning::default(),
+            keys: match *slowest {
+                Terms::LeakyBucket(slowest) => Kind::LeakyBucket(Keys::new(size, slowest, refused)),
+            },
         }
     }
 
@@ -56,81 +86,69 @@ impl Zone {
     /// The key these bytes are in this zone.
     #[must_use]
     pub fn key(&self, bytes: &[u8]) -> Key {
-        self.seeds.key(bytes)
+        each!(self, keys => keys.key(bytes))
     }
 
     /// What would become of a request; changes nothing.
     #[must_use]
-    pub fn ask(&self, key: &Key, now: Millis, terms: &Terms) -> Outcome {
-        match self.peek(key) {
-            Some(bucket) => leaky_bucket::decide(bucket, now, terms).0,
-            None => leaky_bucket::first(now).0,
-        }
+    pub fn ask(&self, key: &Key, now: Millis, cost: Cost, terms: &Terms) -> Outcome {
+        with!(self, terms, (keys, terms) => keys.ask(key, now, cost, terms))
     }
 
-    /// Decides about a request and charges its key unless it is refused, in one step. With the answer comes the bucket
-    /// as it was before, if there was one.
-    pub fn charge(&self, key: &Key, now: Millis, terms: &Terms) -> (Outcome, Option<Bucket>) {
-        let mut shard = self.shard(key).lock();
-        if let Some((outcome, before)) = shard.charge(key, now, terms) {
-            return (outcome, Some(before));
-        }
-        let (outcome, bucket) = leaky_bucket::first(now);
-        let room = shard.insert(key, bucket, now, self.slowest, &self.seeds);
-        shard.count(&outcome);
-        // Writing a log line takes longer than everything else here.
-        drop(shard);
-        if let Room::Evicted = room {
-            self.warn(now);
-        }
-        (outcome, None)
+    /// Decides about a request and charges its key unless it is refused, in one step. With the answer comes what takes
+    /// the charge back.
+    pub fn charge(&self, key: &Key, now: Millis, cost: Cost, terms: &Terms) -> (Outcome, Receipt) {
+        let (outcome, receipt, room) =
+            with!(self, terms, (keys, terms) => keys.charge(key, now, cost, terms));
+        self.heed(room, now);
+        (outcome, receipt)
     }
 
     /// As [`Zone::charge`] for a key that is known; does nothing where it is not.
     #[inline]
-    pub fn charge_known(&self, key: &Key, now: Millis, terms: &Terms) -> Option<(Outcome, Bucket)> {
-        self.shard(key).lock().charge(key, now, terms)
+    pub fn charge_known(
+        &self,
+        key: &Key,
+        now: Millis,
+        cost: Cost,
+        terms: &Terms,
+    ) -> Option<(Outcome, Receipt)> {
+        with!(self, terms, (keys, terms) => keys.charge_known(key, now, cost, terms))
     }
 
-    /// Takes back what a charge with the same arguments did, for a request that another zone then refused; `before` is
+    /// Takes back what a charge with the same arguments did, for a request that another zone then refused; `receipt` is
     /// what it gave.
-    pub fn refund(&self, key: &Key, before: Option<Bucket>, now: Millis, terms: &Terms) {
-        let (outcome, after) = match before {
-            Some(before) => leaky_bucket::decide(before, now, terms),
-            None => leaky_bucket::first(now),
-        };
-        let mut shard = self.shard(key).lock();
-        shard.uncount(&outcome);
-        let Some(bucket) = shard.bucket_mut(key) else {
-            return;
-        };
-        *bucket = match before {
-            // Nobody has been there since.
-            Some(before) if *bucket == after => before,
-            _ => leaky_bucket::refund(*bucket, terms.rate),
-        };
+    pub fn refund(&self, key: &Key, receipt: Receipt, now: Millis, cost: Cost, terms: &Terms) {
+        with!(self, terms, (keys, terms) => keys.refund(key, receipt, now, cost, terms));
+    }
+
+    /// Charges a key with what is known to be owed only afterwards. Nobody is refused by it and nothing is counted;
+    /// a key may come to be in debt.
+    pub fn debit(&self, key: &Key, now: Millis, cost: Cost, terms: &Terms) {
+        let room = with!(self, terms, (keys, terms) => keys.debit(key, now, cost, terms));
+        self.heed(room, now);
+    }
+
+    /// Where a key stands; `None` if it is not known, and has all it may have.
+    #[must_use]
+    pub fn standing(&self, key: &Key, now: Millis, terms: &Terms) -> Option<Standing> {
+        with!(self, terms, (keys, terms) => keys.standing(key, now, terms))
     }
 
     /// Counts a refusal that was decided without asking.
     pub fn count_refusal(&self, key: &Key) {
-        self.shard(key).lock().count_refusal();
+        each!(self, keys => keys.count_refusal(key));
     }
 
     /// Forgets a key; whether there was something to forget.
     pub fn forget(&self, key: &Key) -> bool {
-        self.shard(key).lock().forget(key, &self.seeds)
-    }
-
-    /// A key's bucket as it was when last charged.
-    #[must_use]
-    pub fn peek(&self, key: &Key) -> Option<Bucket> {
-        self.shard(key).lock().bucket(key)
+        each!(self, keys => keys.forget(key))
     }
 
     /// How many keys are remembered.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.shards.iter().map(|shard| shard.lock().len()).sum()
+        each!(self, keys => keys.len())
     }
 
     /// Whether none is.
@@ -142,35 +160,26 @@ impl Zone {
     /// How many keys there is room for.
     #[must_use]
     pub fn capacity(&self) -> usize {
-        self.division.tables * self.division.keys
+        each!(self, keys => keys.capacity())
     }
 
     /// What it takes from the machine at this moment, in bytes; never more than its size.
     #[must_use]
     pub fn memory(&self) -> usize {
-        self.shards
-            .iter()
-            .map(|shard| size_of::<Lock<Shard>>() + shard.lock().memory())
-            .sum()
+        each!(self, keys => keys.memory())
     }
 
-    /// How often it has said what, and how many live buckets it had to push out.
+    /// How often it has said what, and how many live keys it had to push out.
     #[must_use]
     pub fn counts(&self) -> Counts {
-        let mut sum = Counts::default();
-        for shard in &self.shards {
-            sum += shard.lock().counts();
-        }
-        sum.evictions = self.evictions.total();
-        sum
+        each!(self, keys => keys.counts())
     }
 
-    fn shard(&self, key: &Key) -> &Lock<Shard> {
-        &self.shards[self.division.table(key)]
-    }
-
-    fn warn(&self, now: Millis) {
-        if let Some(evicted) = self.evictions.note(now) {
+    // Writing a log line takes longer than everything else here: never under a lock.
+    fn heed(&self, room: Room, now: Millis) {
+        if room == Room::Evicted
+            && let Some(evicted) = each!(self, keys => keys.note_eviction(now))
+        {
             tracing::warn!(
                 "zone \"{}\" is full: of its {} keys, {evicted} were pushed out before they had drained; \
                  a key takes {BYTES_PER_KEY} bytes of its size",

@@ -1,6 +1,6 @@
 //! The part of a zone that one lock guards, and the order in which it forgets.
 //!
-//! Nothing is kept in order while there is room. Only a full shard makes a heap of its buckets by when
+//! Nothing is kept in order while there is room. Only a full shard makes a heap of its keys by when
 //! they will be drained, and keeps it lazily: charging a key moves that moment later and does not touch
 //! the heap, so what the heap says is a lower bound. The smallest is looked at anew before it goes; if it
 //! was charged since, it is put back where it belongs.
@@ -9,10 +9,11 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
 
+use super::{Counted, Receipt};
 use crate::clock::Millis;
-use crate::config::plan::Rate;
+use crate::config::plan::{Cost, CountRefused};
 use crate::store::Counts;
-use crate::store::algorithm::leaky_bucket::{self, Bucket, Outcome, Terms};
+use crate::store::algorithm::{Algorithm, Outcome, Spent};
 use crate::store::key::{Key, Seeds};
 use crate::store::table::{LARGEST, Table};
 use crate::store::work;
@@ -21,8 +22,8 @@ use crate::store::work;
 // table is, can stay in the caches of all threads.
 #[derive(Debug)]
 #[repr(C)]
-pub(super) struct Shard {
-    table: Table<Bucket>,
+pub(super) struct Shard<A: Algorithm> {
+    table: Table<A::State>,
     /// Every slot once, when there is anything in it at all.
     order: BinaryHeap<Reverse<Due>>,
     counts: Counts,
@@ -37,7 +38,7 @@ pub(super) enum Room {
     Found,
 }
 
-/// From when on the bucket in a slot is drained, at the earliest; both packed in one word, the time above.
+/// From when on the key in a slot is drained, at the earliest; both packed in one word, the time above.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Due(u64);
 
@@ -51,7 +52,7 @@ impl Due {
     }
 }
 
-impl Shard {
+impl<A: Algorithm> Shard<A> {
     pub(super) fn new(bound: usize) -> Self {
         Self {
             table: Table::new(bound),
@@ -60,28 +61,29 @@ impl Shard {
         }
     }
 
-    pub(super) fn bucket(&self, key: &Key) -> Option<Bucket> {
-        self.table.slot(key).map(|slot| *self.table.value(slot))
+    pub(super) fn state(&self, key: &Key) -> Option<&A::State> {
+        self.table.slot(key).map(|slot| self.table.value(slot))
     }
 
-    /// Decides about a request of a key that is known, charges it unless it is refused, and counts. With the answer
-    /// comes the bucket as it was before.
+    /// Decides about a request of a key that is known, charges it unless it is refused, and counts.
     #[inline]
     pub(super) fn charge(
         &mut self,
         key: &Key,
         now: Millis,
-        terms: &Terms,
-    ) -> Option<(Outcome, Bucket)> {
-        let bucket = self.bucket_mut(key)?;
-        let before = *bucket;
-        let (outcome, after) = leaky_bucket::decide(before, now, terms);
-        *bucket = after;
-        self.count(&outcome);
-        Some((outcome, before))
+        cost: Cost,
+        terms: &A,
+        refused: CountRefused,
+    ) -> Option<(Outcome, Receipt)> {
+        let state = self.state_mut(key)?;
+        let (outcome, spent) = terms.charge(state, now, cost);
+        if refused == CountRefused::Yes && matches!(outcome, Outcome::Refuse { .. }) {
+            terms.count_refused(state, now, cost);
+        }
+        Some((outcome, self.count(&outcome, spent)))
     }
 
-    pub(super) fn bucket_mut(&mut self, key: &Key) -> Option<&mut Bucket> {
+    pub(super) fn state_mut(&mut self, key: &Key) -> Option<&mut A::State> {
         let slot = self.table.slot(key)?;
         Some(self.table.value_mut(slot))
     }
@@ -90,24 +92,24 @@ impl Shard {
     pub(super) fn insert(
         &mut self,
         key: &Key,
-        bucket: Bucket,
+        state: A::State,
         now: Millis,
-        slowest: Rate,
+        slowest: &A,
         seeds: &Seeds,
     ) -> Room {
         if !self.table.is_full() {
-            self.table.insert(key, bucket, seeds);
+            self.table.insert(key, state, seeds);
             return Room::Found;
         }
         let Some(slot) = self.first_to_drain(slowest) else {
             return Room::Found;
         };
-        let room = if leaky_bucket::drained(*self.table.value(slot), now, slowest) {
+        let room = if slowest.drained_at(self.table.value(slot)) <= now {
             Room::Found
         } else {
             Room::Evicted
         };
-        self.table.replace(slot, key, bucket, seeds);
+        self.table.replace(slot, key, state, seeds);
         // Its slot's place in the heap is now too early, which is what a lower bound may be.
         room
     }
@@ -117,7 +119,7 @@ impl Shard {
             return false;
         };
         self.table.remove(key, slot, seeds);
-        // Another bucket may have moved into its slot; the heap is made again when the shard is full again.
+        // Another key may have moved into its slot; the heap is made again when the shard is full again.
         self.order = BinaryHeap::new();
         true
     }
@@ -130,12 +132,18 @@ impl Shard {
         self.counts
     }
 
-    pub(super) fn count(&mut self, outcome: &Outcome) {
-        *self.counter(outcome) += 1;
+    pub(super) fn count(&mut self, outcome: &Outcome, spent: Spent) -> Receipt {
+        let counted = match outcome {
+            Outcome::Delay { .. } => Counted::Delay,
+            Outcome::Pass { .. } => Counted::Pass,
+            Outcome::Refuse { .. } => Counted::Refuse,
+        };
+        *self.counter(counted) += 1;
+        Receipt { counted, spent }
     }
 
-    pub(super) fn uncount(&mut self, outcome: &Outcome) {
-        let counter = self.counter(outcome);
+    pub(super) fn uncount(&mut self, receipt: Receipt) {
+        let counter = self.counter(receipt.counted);
         *counter = counter.saturating_sub(1);
     }
 
@@ -148,24 +156,22 @@ impl Shard {
         self.table.memory() + self.order.capacity() * size_of::<Reverse<Due>>()
     }
 
-    fn counter(&mut self, outcome: &Outcome) -> &mut u64 {
-        match outcome {
-            Outcome::Delay { .. } => &mut self.counts.delay,
-            Outcome::Pass { .. } => &mut self.counts.pass,
-            Outcome::Refuse { .. } => &mut self.counts.refuse,
+    fn counter(&mut self, counted: Counted) -> &mut u64 {
+        match counted {
+            Counted::Delay => &mut self.counts.delay,
+            Counted::Pass => &mut self.counts.pass,
+            Counted::Refuse => &mut self.counts.refuse,
         }
     }
 
-    /// The slot of the bucket that is the first to be drained.
-    fn first_to_drain(&mut self, slowest: Rate) -> Option<usize> {
+    /// The slot of the key that is the first to be drained.
+    fn first_to_drain(&mut self, slowest: &A) -> Option<usize> {
         if self.order.is_empty() {
             self.order = self
                 .table
                 .values()
                 .enumerate()
-                .map(|(slot, bucket)| {
-                    Reverse(Due::new(leaky_bucket::drained_at(*bucket, slowest), slot))
-                })
+                .map(|(slot, state)| Reverse(Due::new(slowest.drained_at(state), slot)))
                 .collect();
             work::count(self.order.len());
         }
@@ -173,10 +179,7 @@ impl Shard {
             work::count(1);
             let mut first = self.order.peek_mut()?;
             let slot = first.0.slot();
-            let due = Due::new(
-                leaky_bucket::drained_at(*self.table.value(slot), slowest),
-                slot,
-            );
+            let due = Due::new(slowest.drained_at(self.table.value(slot)), slot);
             if due <= first.0 {
                 return Some(slot);
             }

@@ -1,22 +1,35 @@
 //! What a zone remembers, what it forgets, and what it costs.
 
 use super::*;
-use crate::config::plan::{Delay, Excess};
+use crate::config::plan::{Delay, Excess, Rate};
 use crate::store::table::LARGEST;
 use crate::store::work;
 
 const RATE: Rate = Rate::per_second(10_000);
 
 fn terms(burst: u32) -> Terms {
-    Terms {
-        rate: RATE,
+    leaky(RATE, burst, Delay::Never)
+}
+
+fn leaky(rate: Rate, burst: u32, delay: Delay) -> Terms {
+    Terms::LeakyBucket(LeakyBucket {
+        rate,
         burst: Excess::requests(burst),
-        delay: Delay::Never,
-    }
+        delay,
+    })
 }
 
 fn zone(size: usize) -> Zone {
-    Zone::new("one", size, RATE)
+    Zone::new("one", size, &terms(0), CountRefused::No)
+}
+
+/// A plain request, and whether it passes.
+fn charge(zone: &Zone, key: &Key, now: u64, terms: &Terms) -> bool {
+    passes(&zone.charge(key, Millis(now), Cost::ONE, terms).0)
+}
+
+fn is_known(zone: &Zone, key: &Key) -> bool {
+    zone.standing(key, Millis(0), &terms(0)).is_some()
 }
 
 fn passes(outcome: &Outcome) -> bool {
@@ -27,9 +40,9 @@ fn passes(outcome: &Outcome) -> bool {
 fn keys_do_not_share_a_bucket() {
     let zone = zone(32 << 10);
     let (a, b) = (zone.key(b"a"), zone.key(b"b"));
-    assert!(passes(&zone.charge(&a, Millis(0), &terms(0)).0));
-    assert!(!passes(&zone.charge(&a, Millis(0), &terms(0)).0));
-    assert!(passes(&zone.charge(&b, Millis(0), &terms(0)).0));
+    assert!(charge(&zone, &a, 0, &terms(0)));
+    assert!(!charge(&zone, &a, 0, &terms(0)));
+    assert!(charge(&zone, &b, 0, &terms(0)));
     assert_eq!(zone.len(), 2);
 }
 
@@ -38,7 +51,7 @@ fn asking_changes_nothing() {
     let zone = zone(32 << 10);
     let key = zone.key(b"a");
     for _ in 0..3 {
-        assert!(passes(&zone.ask(&key, Millis(0), &terms(0))));
+        assert!(passes(&zone.ask(&key, Millis(0), Cost::ONE, &terms(0))));
     }
     assert_eq!((zone.len(), zone.counts()), (0, Counts::default()));
 }
@@ -47,12 +60,9 @@ fn asking_changes_nothing() {
 fn counts_are_kept_by_verdict() {
     let zone = zone(32 << 10);
     let key = zone.key(b"a");
-    let terms = Terms {
-        delay: Delay::After(Excess(0)),
-        ..terms(1)
-    };
+    let terms = leaky(RATE, 1, Delay::After(Excess(0)));
     for _ in 0..5 {
-        zone.charge(&key, Millis(0), &terms);
+        charge(&zone, &key, 0, &terms);
     }
     zone.count_refusal(&key);
     let Counts {
@@ -68,37 +78,78 @@ fn counts_are_kept_by_verdict() {
 fn a_refund_gives_back_request_and_count() {
     let zone = zone(32 << 10);
     let key = zone.key(b"a");
-    let (_, before) = zone.charge(&key, Millis(5_000), &terms(0));
-    zone.refund(&key, before, Millis(5_000), &terms(0));
+    let now = Millis(5_000);
+    let (_, receipt) = zone.charge(&key, now, Cost::ONE, &terms(0));
+    zone.refund(&key, receipt, now, Cost::ONE, &terms(0));
     assert_eq!(zone.counts().pass, 0);
-    assert!(passes(&zone.charge(&key, Millis(5_000), &terms(0)).0));
+    assert!(charge(&zone, &key, 5_000, &terms(0)));
+}
+
+#[test]
+fn what_is_owed_afterwards_is_charged_and_counted_as_nothing() {
+    let zone = zone(32 << 10);
+    let key = zone.key(b"a");
+    zone.debit(&key, Millis(0), Cost(0), &terms(0));
+    assert!(zone.is_empty(), "nothing is owed");
+    zone.debit(&key, Millis(0), Cost::milli(3_000), &terms(0));
+    assert_eq!(zone.counts(), Counts::default());
+    let ask = |now, cost| passes(&zone.ask(&key, Millis(now), cost, &terms(0)));
+    assert!(!ask(199, Cost(0)) && ask(200, Cost(0)));
+    assert!(!ask(299, Cost::ONE) && ask(300, Cost::ONE));
+}
+
+#[test]
+fn who_weighs_nothing_or_too_much_takes_no_room() {
+    let zone = zone(32 << 10);
+    for (number, cost) in [(1, Cost(0)), (2, Cost::milli(1_001))] {
+        let key = zone.key(&[number]);
+        zone.charge(&key, Millis(0), cost, &terms(0));
+    }
+    assert!(zone.is_empty());
+    let Counts { pass, refuse, .. } = zone.counts();
+    assert_eq!((pass, refuse), (1, 1));
+}
+
+#[test]
+fn refusals_count_where_that_is_asked_for() {
+    let zone = Zone::new("one", 32 << 10, &terms(0), CountRefused::Yes);
+    let key = zone.key(b"a");
+    let passed = (0..1_000).step_by(50);
+    assert_eq!(
+        passed
+            .filter(|now| charge(&zone, &key, *now, &terms(0)))
+            .count(),
+        1
+    );
+    assert!(charge(&zone, &key, 1_050, &terms(0)));
 }
 
 #[test]
 fn a_forgotten_key_starts_anew() {
     let zone = zone(32 << 10);
     let key = zone.key(b"a");
-    zone.charge(&key, Millis(0), &terms(0));
+    charge(&zone, &key, 0, &terms(0));
     assert!(zone.forget(&key));
     assert!(!zone.forget(&key));
-    assert_eq!(zone.peek(&key), None);
-    assert!(passes(&zone.charge(&key, Millis(0), &terms(0)).0));
+    assert!(!is_known(&zone, &key));
+    assert!(charge(&zone, &key, 0, &terms(0)));
 }
 
 #[test]
 fn a_million_keys_stay_in_a_small_zone_and_the_debtor_stays_known() {
     let zone = zone(256 << 10);
     let debtor = zone.key(b"debtor");
-    while passes(&zone.charge(&debtor, Millis(0), &terms(200)).0) {}
+    while charge(&zone, &debtor, 0, &terms(200)) {}
     for number in 0..1_000_000u32 {
         // Ten seconds in all: half of what the debtor has to wait off.
-        let now = Millis(u64::from(number) / 100);
-        zone.charge(&zone.key(&number.to_be_bytes()), now, &terms(200));
+        let now = u64::from(number) / 100;
+        charge(&zone, &zone.key(&number.to_be_bytes()), now, &terms(200));
     }
     assert!(zone.len() <= zone.capacity());
     assert!(zone.counts().evictions > 900_000);
-    let bucket = zone.peek(&debtor).expect("the debtor is still known");
-    assert_eq!(bucket.excess, Excess::requests(200));
+    let standing = zone.standing(&debtor, Millis(0), &terms(200));
+    let standing = standing.expect("the debtor is still known");
+    assert_eq!(standing.excess, Excess::requests(200));
     assert!(zone.memory() <= 256 << 10, "{} bytes", zone.memory());
 }
 
@@ -107,23 +158,24 @@ fn drained_keys_go_first_and_are_not_counted_as_evicted() {
     let zone = zone(32 << 10);
     let capacity = u32::try_from(zone.capacity()).unwrap();
     for number in 0..capacity {
-        zone.charge(&zone.key(&number.to_be_bytes()), Millis(0), &terms(5));
+        charge(&zone, &zone.key(&number.to_be_bytes()), 0, &terms(5));
     }
     // All but the first hundred are used again and in debt when the others have drained.
     for number in 100..capacity {
-        zone.charge(&zone.key(&number.to_be_bytes()), Millis(99), &terms(5));
+        charge(&zone, &zone.key(&number.to_be_bytes()), 99, &terms(5));
     }
     for number in 0..100u32 {
-        zone.charge(
+        charge(
+            &zone,
             &zone.key(&(number + capacity).to_be_bytes()),
-            Millis(100),
+            100,
             &terms(5),
         );
     }
     assert_eq!(zone.counts().evictions, 0);
     assert_eq!(zone.len(), zone.capacity());
     for number in 100..capacity {
-        assert!(zone.peek(&zone.key(&number.to_be_bytes())).is_some());
+        assert!(is_known(&zone, &zone.key(&number.to_be_bytes())));
     }
 }
 
@@ -134,11 +186,11 @@ fn the_least_in_debt_is_the_one_to_go() {
     for number in 0..capacity {
         let key = zone.key(&number.to_be_bytes());
         for _ in 0..if number == 77 { 2 } else { 3 } {
-            zone.charge(&key, Millis(0), &terms(5));
+            charge(&zone, &key, 0, &terms(5));
         }
     }
-    zone.charge(&zone.key(b"new"), Millis(0), &terms(5));
-    assert_eq!(zone.peek(&zone.key(&77u32.to_be_bytes())), None);
+    charge(&zone, &zone.key(b"new"), 0, &terms(5));
+    assert!(!is_known(&zone, &zone.key(&77u32.to_be_bytes())));
     assert_eq!(zone.counts().evictions, 1);
 }
 
@@ -147,19 +199,20 @@ fn forgetting_while_full_keeps_the_order_of_leaving_right() {
     let zone = zone(32 << 10);
     let capacity = u32::try_from(zone.capacity()).unwrap();
     for number in 0..=capacity {
-        zone.charge(&zone.key(&number.to_be_bytes()), Millis(0), &terms(5));
+        charge(&zone, &zone.key(&number.to_be_bytes()), 0, &terms(5));
     }
     zone.forget(&zone.key(&capacity.to_be_bytes()));
     let debtor = zone.key(&400u32.to_be_bytes());
-    while passes(&zone.charge(&debtor, Millis(0), &terms(5)).0) {}
+    while charge(&zone, &debtor, 0, &terms(5)) {}
     for number in 0..capacity * 2 {
-        zone.charge(
+        charge(
+            &zone,
             &zone.key(&(number + 1_000_000).to_be_bytes()),
-            Millis(1),
+            1,
             &terms(5),
         );
     }
-    assert!(zone.peek(&debtor).is_some());
+    assert!(is_known(&zone, &debtor));
     assert_eq!(zone.len(), zone.capacity());
 }
 
@@ -169,7 +222,7 @@ fn a_key_costs_at_most_64_bytes_in_zones_of_every_size() {
         let zone = zone(size);
         // Three times over, so that every shard is full, has its heap, and has forgotten often enough to need order.
         for number in 0..u32::try_from(zone.capacity() * 3).unwrap() {
-            zone.charge(&zone.key(&number.to_be_bytes()), Millis(0), &terms(5));
+            charge(&zone, &zone.key(&number.to_be_bytes()), 0, &terms(5));
         }
         assert_eq!(zone.len(), zone.capacity());
         let each = zone.memory().div_ceil(zone.capacity());
@@ -188,7 +241,7 @@ fn no_insert_has_to_do_with_more_than_one_part_of_the_zone() {
     for number in (0..keys * 2).chain(keys..keys * 3) {
         let key = zone.key(&number.to_be_bytes());
         work::steps();
-        zone.charge(&key, Millis(u64::from(number / keys)), &terms(5));
+        charge(&zone, &key, u64::from(number / keys), &terms(5));
         most = most.max(work::steps());
     }
     assert!(zone.counts().evictions > 0, "it was full");
@@ -202,18 +255,23 @@ fn a_zone_takes_memory_as_keys_come() {
     let zone = zone(10 << 20);
     let empty = zone.memory();
     for number in 0..100u32 {
-        zone.charge(&zone.key(&number.to_be_bytes()), Millis(0), &terms(5));
+        charge(&zone, &zone.key(&number.to_be_bytes()), 0, &terms(5));
     }
     assert!(empty < 16 << 10 && zone.memory() < 64 << 10);
 }
 
 #[test]
 fn with_several_rates_the_slowest_says_when_a_key_may_be_forgotten() {
-    let zone = Zone::new("one", 0, Rate::per_minute(1_000));
-    zone.charge(&zone.key(b"slow"), Millis(0), &terms(0));
-    zone.charge(&zone.key(b"other"), Millis(59_999), &terms(0));
+    let zone = Zone::new(
+        "one",
+        0,
+        &leaky(Rate::per_minute(1_000), 0, Delay::Never),
+        CountRefused::No,
+    );
+    charge(&zone, &zone.key(b"slow"), 0, &terms(0));
+    charge(&zone, &zone.key(b"other"), 59_999, &terms(0));
     assert_eq!(zone.counts().evictions, 1);
-    zone.charge(&zone.key(b"third"), Millis(120_000), &terms(0));
+    charge(&zone, &zone.key(b"third"), 120_000, &terms(0));
     assert_eq!(zone.counts().evictions, 1);
 }
 
@@ -226,7 +284,7 @@ fn threads_on_one_key_pass_no_more_than_its_burst() {
                 scope.spawn(|| {
                     let key = zone.key(b"a");
                     (0..500)
-                        .filter(|_| passes(&zone.charge(&key, Millis(1), &terms(99)).0))
+                        .filter(|_| charge(&zone, &key, 1, &terms(99)))
                         .count()
                 })
             })

@@ -1,5 +1,7 @@
 //! The bucket against nginx's own numbers, and against an oracle that shares no arithmetic with it.
 
+mod costs;
+
 use proptest::prelude::*;
 
 use super::*;
@@ -25,14 +27,14 @@ impl Outcome {
 
 /// One zone and one key, as a test asks it.
 struct Key {
-    terms: Terms,
-    bucket: Option<Bucket>,
+    terms: LeakyBucket,
+    bucket: Option<Level>,
 }
 
 impl Key {
     fn new(rate: Rate, burst: u32, delay: Delay) -> Self {
         Self {
-            terms: Terms {
+            terms: LeakyBucket {
                 rate,
                 burst: Excess::requests(burst),
                 delay,
@@ -42,12 +44,13 @@ impl Key {
     }
 
     fn charge(&mut self, now: u64) -> Outcome {
-        let (outcome, bucket) = match self.bucket {
-            Some(bucket) => decide(bucket, Millis(now), &self.terms),
-            None => first(Millis(now)),
-        };
-        self.bucket = Some(bucket);
-        outcome
+        self.charge_cost(now, Cost::ONE)
+    }
+
+    fn charge_cost(&mut self, now: u64, cost: Cost) -> Outcome {
+        let now = Millis(now);
+        let bucket = self.bucket.get_or_insert_with(|| self.terms.fresh(now));
+        self.terms.charge(bucket, now, cost).0
     }
 
     /// nginx's words for what happens at `now`: the excess it reports, and the decision.
@@ -225,34 +228,48 @@ fn a_clock_exactly_a_minute_behind_has_not_jumped() {
 #[test]
 fn a_refund_leaves_no_trace() {
     let terms = Key::new(Rate::per_second(10_000), 5, Delay::Never).terms;
-    let (_, fresh) = first(Millis(5_000));
-    let back = refund(fresh, terms.rate);
-    assert!(drained(back, Millis(5_000), terms.rate));
+    let mut bucket = terms.fresh(Millis(5_000));
+    let charge = |bucket: &mut Level, now| terms.charge(bucket, now, Cost::ONE);
+    let (_, spent) = charge(&mut bucket, Millis(5_000));
+    terms.refund(&mut bucket, Millis(5_000), Cost::ONE, spent);
+    assert!(terms.drained_at(&bucket) <= Millis(5_000));
 
-    let before = Bucket {
-        excess: Excess::requests(3),
-        last: Millis(5_000),
-    };
-    let (_, charged) = decide(before, Millis(5_100), &terms);
-    let (outcome, _) = decide(refund(charged, terms.rate), Millis(5_100), &terms);
-    assert_eq!(outcome, decide(before, Millis(5_100), &terms).0);
+    for _ in 0..4 {
+        charge(&mut bucket, Millis(5_000));
+    }
+    let before = bucket;
+    let (_, spent) = charge(&mut bucket, Millis(5_150));
+    terms.refund(&mut bucket, Millis(5_150), Cost::ONE, spent);
+    for later in [5_150, 5_151, 5_200, 9_000] {
+        let ask = |bucket| terms.ask(bucket, Millis(later), Cost::ONE);
+        assert_eq!(ask(&bucket), ask(&before), "at {later}");
+    }
 }
 
 #[test]
 fn numbers_at_their_ends_do_not_wrap() {
-    let terms = Terms {
+    let terms = LeakyBucket {
         rate: Rate::per_second(Rate::MAX_PER_SECOND * 1000),
         burst: Excess(u64::MAX),
         delay: EACH,
     };
-    let full = Bucket {
-        excess: Excess(u64::MAX),
+    let full = Level {
+        height: Excess(u64::MAX),
         last: Millis(0),
     };
-    assert_eq!(decide(full, Millis(0), &terms).1.excess, Excess(u64::MAX));
-    assert_eq!(decide(full, Millis(u64::MAX), &terms).1.excess, Excess(0));
+    let after = |now| {
+        let mut bucket = full;
+        terms.charge(&mut bucket, now, Cost::ONE);
+        bucket.height
+    };
+    assert_eq!(after(Millis(0)), Excess(u64::MAX));
+    assert_eq!(after(Millis(u64::MAX)), Excess::ONE);
+    let slow = LeakyBucket {
+        rate: Rate::per_day(1),
+        ..terms
+    };
     assert_eq!(
-        drained_at(full, Rate::per_day(1)),
+        slow.drained_at(&full),
         Millis(u64::MAX),
         "one unit a millisecond"
     );
@@ -308,7 +325,7 @@ proptest! {
                 let Outcome::Refuse { retry_after, .. } = outcome else {
                     return Err(TestCaseError::fail(format!("{outcome:?} where the oracle refuses")));
                 };
-                let retry = u64::try_from(retry_after.as_millis()).unwrap();
+                let retry = u64::try_from(retry_after.unwrap().as_millis()).unwrap();
                 let allowed = |at| oracle(&accepted, at, per_period, period) <= u128::from(burst) * period;
                 prop_assert!(allowed(now + retry) && !allowed(now + retry - 1), "retry after {retry}");
             } else {
@@ -331,11 +348,14 @@ proptest! {
         excess in 0..50_000_000_000_000u64,
         later in 0..10_000_000u64,
     ) {
-        let terms = Terms { rate, burst: Excess(u64::MAX), delay: Delay::Never };
-        let bucket = Bucket { excess: Excess(excess), last: Millis(1_000) };
+        let terms = LeakyBucket { rate, burst: Excess(u64::MAX), delay: Delay::Never };
+        let bucket = Level { height: Excess(excess), last: Millis(1_000) };
         let now = Millis(1_000 + later);
-        let same = decide(bucket, now, &terms).0 == first(now).0;
-        prop_assert_eq!(drained(bucket, now, rate), same);
+        let ask = |bucket| terms.ask(&bucket, now, Cost::ONE);
+        // What is less than one request above the rate is not told, and is there all the same.
+        let same = terms.standing(&bucket, now) == terms.standing(&terms.fresh(now), now);
+        prop_assert_eq!(terms.drained_at(&bucket) <= now, same);
+        prop_assert!(!same || ask(bucket) == ask(terms.fresh(now)));
     }
 
     #[test]

@@ -1,0 +1,105 @@
+//! Requests that weigh more or less than one, and what is charged without asking.
+
+use super::*;
+
+#[test]
+fn a_heavy_request_takes_the_place_of_several() {
+    let mut key = Key::new(Rate::per_second(1_000), 9, Delay::Never);
+    let cost = |count: u64| Cost::milli(count * 1000);
+    assert_eq!(
+        key.charge_cost(0, cost(4)),
+        Outcome::Pass {
+            excess: Excess::requests(3)
+        }
+    );
+    assert!(matches!(key.charge_cost(0, cost(6)), Outcome::Pass { .. }));
+    assert_eq!(
+        key.charge_cost(0, cost(3)),
+        Outcome::Refuse {
+            excess: Excess::requests(12),
+            retry_after: Some(Duration::from_secs(3)),
+        }
+    );
+    assert!(matches!(
+        key.charge_cost(3_000, cost(3)),
+        Outcome::Pass { .. }
+    ));
+}
+
+#[test]
+fn a_cost_beyond_the_capacity_never_passes_and_names_no_time() {
+    let mut key = Key::new(Rate::per_second(1_000), 9, Delay::Never);
+    for now in [0, 1_000_000] {
+        let outcome = key.charge_cost(now, Cost::milli(10_001));
+        assert!(
+            matches!(
+                outcome,
+                Outcome::Refuse {
+                    retry_after: None,
+                    ..
+                }
+            ),
+            "{outcome:?}"
+        );
+    }
+    assert!(matches!(
+        key.charge_cost(1_000_000, Cost::milli(10_000)),
+        Outcome::Pass { .. }
+    ));
+}
+
+#[test]
+fn a_cost_of_nothing_passes_unless_the_key_is_in_debt() {
+    let mut key = Key::new(Rate::per_second(1_000), 0, Delay::Never);
+    key.charge(0);
+    assert!(matches!(key.charge_cost(0, Cost(0)), Outcome::Pass { .. }));
+    let bucket = key.bucket.as_mut().unwrap();
+    key.terms.debit(bucket, Millis(0), Cost::milli(2_000));
+    let refused = |wait| Outcome::Refuse {
+        excess: Excess::requests(2),
+        retry_after: Some(Duration::from_millis(wait)),
+    };
+    assert_eq!(key.charge_cost(0, Cost(0)), refused(2_000));
+    assert!(matches!(
+        key.charge_cost(2_000, Cost(0)),
+        Outcome::Pass { .. }
+    ));
+}
+
+#[test]
+fn counted_refusals_keep_a_key_out_that_goes_on_asking() {
+    let mut key = Key::new(Rate::per_second(1_000), 2, Delay::Never);
+    for now in (0..30_000).step_by(500) {
+        let outcome = key.charge(now);
+        let refused = matches!(outcome, Outcome::Refuse { .. });
+        assert_eq!(refused, now > 2_000, "at {now}");
+        if refused {
+            let bucket = key.bucket.as_mut().unwrap();
+            key.terms.count_refused(bucket, Millis(now), Cost::ONE);
+        }
+    }
+    assert!(matches!(key.charge(30_500), Outcome::Pass { .. }));
+}
+
+#[test]
+fn a_standing_is_what_the_next_requests_find() {
+    let mut key = Key::new(Rate::per_second(1_000), 4, Delay::Never);
+    let standing = |key: &Key, now| {
+        key.terms
+            .standing(key.bucket.as_ref().unwrap(), Millis(now))
+    };
+    let expected = |excess, remaining, retry, reset| Standing {
+        excess: Excess::requests(excess),
+        limit: 5,
+        remaining,
+        retry_after: Duration::from_millis(retry),
+        reset_after: Duration::from_millis(reset),
+    };
+    key.charge(0);
+    assert_eq!(standing(&key, 0), expected(0, 4, 0, 1_000));
+    for _ in 0..4 {
+        key.charge(0);
+    }
+    assert_eq!(standing(&key, 0), expected(4, 0, 1_000, 5_000));
+    assert_eq!(standing(&key, 9_000), expected(0, 5, 0, 0));
+}
