@@ -9,6 +9,7 @@ mod secured;
 mod site;
 mod upgrade;
 mod visit;
+mod wording;
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;

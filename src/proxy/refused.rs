@@ -11,8 +11,8 @@ use http::response::Parts;
 use http::{HeaderValue, Method, Response, header};
 
 use super::site::Site;
-use super::{Live, failure};
-use crate::config::plan::LimitHeaders;
+use super::{Live, failure, wording};
+use crate::config::plan::{LimitHeaders, Volume, Wording};
 use crate::limits::Refusal;
 use crate::message::answer::Answer;
 use crate::message::{Body, Exchange, Stock, headers};
@@ -41,8 +41,9 @@ pub(super) fn respond(
     live: &Live,
 ) -> Response<Body<Download>> {
     let fields = site.plan.limit_headers;
-    if exchange.head.method == Method::HEAD {
-        return failure::respond(answer(&refusal, fields), exchange);
+    let changes = |body: &Arc<Wording>| body.text.as_literal().is_none();
+    if exchange.head.method == Method::HEAD || refusal.body.as_ref().is_some_and(changes) {
+        return failure::respond(answer(&refusal, fields, exchange), exchange);
     }
     let accept = exchange.head.headers.get(header::ACCEPT);
     LAST.with_borrow_mut(|last| {
@@ -52,7 +53,7 @@ pub(super) fn respond(
                 && given.refusal.reads_like(&refusal)
         };
         if !last.as_mut().is_some_and(fits) {
-            let (head, body) = answer(&refusal, fields).into_parts_for(accept);
+            let (head, body) = answer(&refusal, fields, exchange).into_parts_for(accept);
             // A copy of its own: the client's would keep alive all that was read with it.
             let accept = accept.and_then(|value| HeaderValue::from_bytes(value.as_bytes()).ok());
             // A phrase of its own is beside the fields.
@@ -70,6 +71,7 @@ pub(super) fn respond(
         let given = last.as_ref().expect("made above if it was not there");
         if let Some(stock) = &given.stock
             && !live.keeps_sent_headers(site)
+            && matches!(site.plan.bandwidth.rate, Volume::Fixed(0))
             // Else something would leave before it.
             && !exchange.peer.line.unsent()
             && exchange.peer.line.ready.put(stock)
@@ -83,8 +85,12 @@ pub(super) fn respond(
     })
 }
 
-fn answer(refusal: &Refusal, fields: LimitHeaders) -> Answer {
-    let answer = Answer::new(refusal.status).violating(refusal.zone());
+fn answer(refusal: &Refusal, fields: LimitHeaders, exchange: &Exchange) -> Answer {
+    let answer = Answer::new(refusal.status);
+    let answer = match &refusal.body {
+        Some(body) => answer.with_text(wording::render(body, exchange), body.form.content_type()),
+        None => answer.violating(refusal.zone()),
+    };
     refusal
         .header_fields(fields)
         .fold(answer, |answer, (name, value)| {

@@ -6,8 +6,10 @@
 //! bucket in debt is forgotten while there is another to forget.
 
 pub mod algorithm;
+mod bounded;
 pub mod key;
 mod lock;
+pub mod penalties;
 mod sip;
 pub mod slots;
 mod table;
@@ -15,6 +17,7 @@ mod work;
 pub mod zone;
 
 pub use key::Key;
+pub use penalties::Penalties;
 pub use slots::{Place, Slots};
 pub use zone::{Receipt, Zone};
 

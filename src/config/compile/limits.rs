@@ -201,6 +201,7 @@ impl Compiler<'_> {
                         )),
                     },
                     weight: Weight::Fixed(Cost::ONE),
+                    sanction: self.req_sanction(rule),
                 })
             })
             .collect()
@@ -229,6 +230,7 @@ impl Compiler<'_> {
                     zone,
                     limit: rule.limit.value()?.0,
                     queue,
+                    sanction: self.conn_sanction(rule),
                 })
             })
             .collect()
