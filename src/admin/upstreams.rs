@@ -11,12 +11,12 @@ use crate::upstream::{Backend, Bar};
 #[derive(Debug, Serialize)]
 struct Upstream<'a> {
     name: &'a str,
-    servers: Vec<Server<'a>>,
+    servers: Vec<Server>,
 }
 
 #[derive(Debug, Serialize)]
-struct Server<'a> {
-    address: &'a str,
+struct Server {
+    address: String,
     /// Whether it gets requests: nothing speaks against it.
     up: bool,
     down: bool,
@@ -47,9 +47,9 @@ pub(super) fn list(live: &Live) -> String {
     serde_json::to_string(&upstreams).unwrap_or_default()
 }
 
-fn server(backend: &Backend) -> Server<'_> {
+fn server(backend: &Backend) -> Server {
     Server {
-        address: &backend.name,
+        address: backend.name.to_string(),
         up: backend.may_be_asked(),
         down: backend.is_barred_by(Bar::Down),
         backup: backend.server.backup,

@@ -21,10 +21,8 @@ impl Upstream {
 
     /// Has the breaker of a server do what an operator wants, or lets it judge again; whether there is such a server.
     pub fn force(&self, server: &str, forced: Option<Forced>) -> bool {
-        let mut backends = self
-            .backends
-            .iter()
-            .filter(|backend| *backend.name == *server);
+        let backends = self.backends();
+        let mut backends = backends.iter().filter(|backend| *backend.name == *server);
         let Some((backend, breaker)) =
             backends.find_map(|backend| Some((backend, backend.breaker.as_deref()?)))
         else {
@@ -45,7 +43,7 @@ impl Upstream {
         }
         // First this: a breaker that opens meanwhile is seen now, or brings the time forward after this.
         self.wakes.store(u64::MAX, Ordering::Relaxed);
-        for backend in &self.backends {
+        for backend in &self.backends() {
             match backend.breaker.as_deref().map(|breaker| breaker.wake(now)) {
                 Some(Some(until)) => self.spare(backend, until),
                 Some(None) => backend.unbar(Bar::Breaker),
@@ -113,7 +111,7 @@ impl Upstream {
     /// How long until the first of them may be asked, if it is for their health or their breaker that none is.
     fn spared(&self, now: Millis, is_open: impl Fn(&Backend) -> bool) -> Option<Duration> {
         let mut soonest = None;
-        for backend in &self.backends {
+        for backend in &self.backends() {
             if backend.is_barred_by(Bar::Down) || backend.is_barred_by(Bar::Draining) {
                 continue;
             }

@@ -296,12 +296,6 @@ only! {
     not yet ["token_bucket", "gcra", "fixed_window", "sliding_window", "sliding_log", "concurrency"]
 }
 
-only! {
-    /// How a server is picked.
-    pub struct Balance = "balance", "round_robin",
-    not yet ["least_conn", "ip_hash", "random", "hash"]
-}
-
 /// Where a zone keeps its counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Store;
@@ -330,35 +324,5 @@ impl schemars::JsonSchema for Store {
 
     fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
         schemars::json_schema!({ "enum": ["local"] })
-    }
-}
-
-/// A setting of the contract that this version only knows turned off (`off`, `false` or 0).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct NotYet;
-
-impl Decode for NotYet {
-    fn decode(node: &Node, context: &mut Context<'_>) -> Option<Self> {
-        match node.text() {
-            Some("off" | "false" | "no" | "0") => Some(Self),
-            _ => {
-                crate::config::decode::Unsupported::decode(node, context);
-                None
-            }
-        }
-    }
-}
-
-impl schemars::JsonSchema for NotYet {
-    fn schema_name() -> std::borrow::Cow<'static, str> {
-        "NotYet".into()
-    }
-
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-        schemars::json_schema!({ "enum": [false, "off", "no", 0] })
     }
 }
