@@ -11,7 +11,7 @@ use crate::upstream::backend::{Address, Backend};
 use crate::upstream::error::{Error, Invalid};
 use crate::upstream::http1::{Head, Piece};
 use crate::upstream::wire::{Socket, Wire};
-use crate::upstream::{connect, http2};
+use crate::upstream::{Form, connect, http2};
 
 /// What speaks against a server.
 #[derive(Debug, thiserror::Error)]
@@ -71,7 +71,7 @@ async fn request(socket: Socket, check: &HttpCheck) -> Result<(), Objection> {
     let flushed = poll_fn(|context| wire.poll_flush(context)).await;
     flushed.map_err(Error::Broken)?;
     let mut head = loop {
-        match Head::parse(&mut wire.read, method).map_err(Error::InvalidHeader)? {
+        match Head::parse(&mut wire.read, method, Form::Fields).map_err(Error::InvalidHeader)? {
             Some(head) if head.status == StatusCode::SWITCHING_PROTOCOLS => {
                 return Err(Error::InvalidHeader(Invalid::Upgrade).into());
             }
