@@ -20,6 +20,7 @@ mod limit_req;
 mod logs;
 mod parity;
 mod proxying;
+mod replay;
 mod resilience;
 mod routing;
 mod smuggling;
