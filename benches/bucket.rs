@@ -127,6 +127,7 @@ fn plan(rate: Rate) -> Plan {
             max_head: 32 << 10,
             http2: Http2::On,
             max_streams: 128,
+            max_resets: 256,
             locations: vec![],
             fallback: site(rate),
         }],

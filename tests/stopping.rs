@@ -108,6 +108,9 @@ fn shutdown_timeout_ends_what_does_not_end() {
     let waited = started.elapsed().as_millis();
     assert!((950..6000).contains(&waited), "{waited} ms");
     assert!(stuck.try_response().is_err(), "it was cut");
+    let log = weir.stderr();
+    assert!(log.contains("shutdown_timeout is over"), "{log}");
+    assert!(log.trim_end().ends_with("weir has stopped"), "{log}");
 }
 
 #[test]

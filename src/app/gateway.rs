@@ -114,9 +114,7 @@ impl Gateway {
 
     /// What holds before a request is known: its listener's default server's.
     fn settings(&self) -> Settings {
-        let live = self.live.load();
-        let listener = &live.plan.listeners[self.listener];
-        Settings::from(&live.plan.servers[listener.default_server])
+        Settings::of(&self.live.load().plan, self.listener)
     }
 
     async fn serve(

@@ -164,10 +164,15 @@ impl App {
         })?;
         // Admin connections may linger; nobody waits for those.
         self.runtime.shutdown_timeout(Duration::from_millis(100));
+        // What the event loops had to say comes first; each has lines of its own that are still to be written.
+        self.writer.flush(LAST_LINES);
         tracing::info!("weir has stopped");
         Ok(())
     }
 }
+
+/// How long the last line of the error log waits for those before it.
+const LAST_LINES: Duration = Duration::from_secs(1);
 
 /// For every loop its own socket on every address, in the order of the plan's listeners.
 fn bind(plan: &Plan) -> Result<Vec<Vec<Bound>>, Error> {

@@ -71,10 +71,7 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, text: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.address {
-            Listen::Tcp(address) => write!(text, "cannot listen on {address}: ")?,
-            Listen::Unix(path) => write!(text, "cannot listen on unix:{}: ", path.display())?,
-        }
+        write!(text, "cannot listen on {}: ", self.address)?;
         match (self.source.kind(), &self.address) {
             (io::ErrorKind::AddrInUse, _) => text.write_str("address in use"),
             (io::ErrorKind::AddrNotAvailable, _) => {
@@ -297,7 +294,7 @@ impl Grievance {
             return;
         }
         self.0 = Some(Instant::now());
-        tracing::error!(?address, %error, "connections cannot be accepted; trying again");
+        tracing::error!(%address, %error, "connections cannot be accepted; trying again");
     }
 }
 

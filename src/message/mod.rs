@@ -7,6 +7,7 @@ pub mod client;
 pub mod doubt;
 pub mod drain;
 pub mod exchange;
+pub mod frames;
 pub mod grpc;
 pub mod headers;
 pub mod incoming;

@@ -6,9 +6,11 @@
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use http::HeaderMap;
 use parking_lot::Mutex;
+use tokio::time::Instant;
 
 use super::doubt::Doubts;
 use super::proxied::Proxied;
@@ -28,6 +30,8 @@ pub struct Peer {
     pub connection: u64,
     /// When it was accepted.
     pub opened: Millis,
+    // The same by the machine's own clock.
+    accepted: Instant,
     /// What the road and the connection tell each other.
     pub line: Line,
     // Boxed: a connection without TLS has no room for it.
@@ -75,6 +79,7 @@ impl Peer {
             local,
             connection,
             opened,
+            accepted: Instant::now(),
             line: Line::new(),
             tls: OnceLock::new(),
             doubts: Doubts::default(),
@@ -126,6 +131,12 @@ impl Peer {
         }
         self.asked.store(now.0, Ordering::Relaxed);
         self.requests.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// How long ago its last request came.
+    pub fn asked_for(&self) -> Duration {
+        let now = self.opened.after(self.accepted.elapsed());
+        now.since(Millis(self.asked.load(Ordering::Relaxed)))
     }
 
     /// `$connection_requests`
@@ -193,13 +204,23 @@ impl Peer {
     /// Somebody else whose request comes over this connection.
     pub(super) fn speaks_for(&self, address: SocketAddr) -> Arc<Client> {
         if let Some(connection) = &self.stream_of {
-            return connection.speaks_for(address);
+            let client = connection.speaks_for(address);
+            *self.named.lock() = Some(Arc::clone(&client));
+            return client;
         }
         let mut named = self.named.lock();
         match &*named {
             // Only the very same address: nothing of one client is ever shown as another's.
             Some(last) if last.remote() == Remote::Ip(address) => Arc::clone(last),
             _ => Arc::clone(named.insert(Arc::new(Client::new(Remote::Ip(address))))),
+        }
+    }
+
+    /// Whom its latest request came from, as far as anybody has said; for the log.
+    pub fn caller(&self) -> Box<str> {
+        match &*self.named.lock() {
+            Some(client) => client.text().into(),
+            None => self.text().into(),
         }
     }
 

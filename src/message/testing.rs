@@ -47,6 +47,7 @@ pub(crate) fn server(name: &str) -> Server {
         max_head: 32 * 1024,
         http2: Http2::On,
         max_streams: 128,
+        max_resets: 256,
         locations: Vec::new(),
         fallback: site(Action::NotFound),
     }

@@ -201,7 +201,6 @@ impl Failure {
             | Self::BadTarget(_)
             | Self::Doubtful(_)
             | Self::Method
-            | Self::Misdirected
             | Self::NoCertificate
             | Self::PlainToTls
             | Self::TooLarge
@@ -253,6 +252,7 @@ fn upstream_status(error: &upstream::Error) -> StatusCode {
             Some(upload::Error::TooLarge) => StatusCode::PAYLOAD_TOO_LARGE,
             Some(upload::Error::Broken(_)) | None => StatusCode::BAD_REQUEST,
         },
+        upstream::Error::TooLarge => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
         upstream::Error::Timeout(_) => StatusCode::GATEWAY_TIMEOUT,
         upstream::Error::Unavailable { .. } => StatusCode::SERVICE_UNAVAILABLE,
         error if error.is_ours() => StatusCode::INTERNAL_SERVER_ERROR,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::guard::Guard;
 use super::site::Site;
 use crate::clock::Clock;
-use crate::config::plan::{Plan, Volume};
+use crate::config::plan::{Http2, Plan, Volume};
 use crate::limits::Zones;
 use crate::message::Exchange;
 use crate::route::Table;
@@ -59,8 +59,13 @@ impl Live {
 
     /// What a client is met with on this listener that asks for this name, or for none.
     #[must_use]
-    pub fn secured(&self, listener: usize, name: Option<&str>) -> Option<Arc<tls::Server>> {
-        self.tls.server(self.named(listener, name)?)
+    pub fn secured(
+        &self,
+        listener: usize,
+        name: Option<&str>,
+    ) -> Option<(Arc<tls::Server>, Http2)> {
+        let server = self.named(listener, name)?;
+        Some((self.tls.server(server)?, self.plan.http2(listener, server)))
     }
 
     /// The server for a name in a TLS handshake, or for none.

@@ -91,6 +91,7 @@ mod tests {
             site: testing::site(Action::NotFound),
         });
         let listener = |port, default_server| Listener {
+            http2: None,
             address: Listen::Tcp(([127, 0, 0, 1], port).into()),
             carrier: Carrier::Plain,
             proxy_protocol: false,

@@ -8,6 +8,9 @@ pub(super) fn status(head: &[u8]) -> Option<u16> {
 /// What to say instead of hyper.
 pub(super) fn refusal(status: u16) -> Option<&'static [u8]> {
     match status {
+        413 => Some(
+            b"HTTP/1.1 413 Content Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n",
+        ),
         414 => Some(
             b"HTTP/1.1 414 URI Too Long\r\ncontent-length: 0\r\nconnection: close\r\n\r\n",
         ),

@@ -67,6 +67,8 @@ struct First {
     length: usize,
     // Its version is not ours to speak.
     foreign: bool,
+    // A body follows that hyper has no number for.
+    endless: bool,
 }
 
 impl First {
@@ -75,6 +77,7 @@ impl First {
         (line.ends_with(b" HTTP/1.1\r") && !line.contains(&b'#')).then_some(Self {
             length: line.len(),
             foreign: false,
+            endless: false,
         })
     }
 }
@@ -135,6 +138,14 @@ impl Heads {
         self.ended
     }
 
+    /// Whether more of a request's body has to come.
+    pub(super) fn is_within_body(&self) -> bool {
+        matches!(
+            self.place,
+            Place::Body(_) | Place::Chunks(_) | Place::Trailers(_)
+        )
+    }
+
     /// Whether what came was not a chunk.
     pub(super) fn is_broken(&self) -> bool {
         matches!(self.place, Place::Broken)
@@ -148,6 +159,7 @@ impl Heads {
             self.head.first
         };
         match hypers {
+            431 if first.is_some_and(|first| first.endless) => 413,
             431 if first.is_none_or(|first| first.length > self.largest) => 414,
             400 if first.is_some_and(|first| first.foreign) => 505,
             hypers => hypers,
@@ -305,6 +317,7 @@ impl Head {
         self.first = Some(First {
             length: line.len(),
             foreign,
+            endless: false,
         });
         if memchr(b'#', line).is_some() {
             self.doubt = Some(Doubt::Fragment);
@@ -321,9 +334,13 @@ impl Head {
         let digits = value
             .iter()
             .map(|digit| u64::from(digit.wrapping_sub(b'0')));
-        self.length = Some(digits.fold(0, |number: u64, digit| {
+        let length = digits.fold(0, |number: u64, digit| {
             number.saturating_mul(10).saturating_add(digit)
-        }));
+        });
+        self.length = Some(length);
+        if let Some(first) = &mut self.first {
+            first.endless |= length >= u64::MAX - 1;
+        }
     }
 
     fn add_coding(&mut self, value: &[u8]) {

@@ -5,11 +5,13 @@
 //! around the socket it is given. One connection is one task on one event loop, and it never leaves it.
 
 mod canned;
+mod departure;
 mod heads;
 mod held;
 mod http1;
 pub mod http2;
 mod linger;
+mod sent;
 mod socket;
 mod stream;
 #[cfg(test)]
@@ -18,7 +20,7 @@ mod tunnel;
 mod wait;
 
 use std::future::{Future, poll_fn};
-use std::num::NonZeroU32;
+use std::num::NonZeroU16;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
@@ -29,7 +31,7 @@ use http::{Request, Response};
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Deadline;
-use crate::config::plan::{ClientTimeouts, Http2, Server};
+use crate::config::plan::{ClientTimeouts, Http2, Plan};
 use crate::message::{Incoming, Line, NoAnswer, Peer};
 pub use http2::Flood;
 pub use socket::Socket;
@@ -50,7 +52,7 @@ pub trait Handler: Clone + Send + Sync + 'static {
         request: Request<Incoming>,
     ) -> impl Future<Output = Result<Response<Self::Body>, NoAnswer>> + Send;
 
-    /// What came was not a request, and was answered with 400, 408, 414, 431 or 505; for the log.
+    /// What came was not a request, and was answered with 400, 408, 413, 414, 431 or 505; for the log.
     fn refused_head(&self, _peer: &Peer, _status: u16) {}
 
     /// The client went too far and is sent away; for the log.
@@ -65,19 +67,26 @@ pub struct Settings {
     /// How long a request's head may be, in bytes.
     pub max_head: u32,
     /// How many requests a client may have under way at once over HTTP/2; `None` where that is not spoken.
-    pub streams: Option<NonZeroU32>,
+    pub streams: Option<NonZeroU16>,
+    /// How many of them it may reset.
+    pub resets: u16,
 }
 
-impl From<&Server> for Settings {
-    /// From a listener's default server.
-    fn from(server: &Server) -> Self {
+impl Settings {
+    /// Those of a listener: its default server's.
+    #[must_use]
+    pub fn of(plan: &Plan, listener: usize) -> Self {
+        let server = plan.listeners[listener].default_server;
+        let http2 = plan.http2(listener, server);
+        let server = &plan.servers[server];
         Self {
             timeouts: server.timeouts,
             max_head: u32::try_from(server.max_head).unwrap_or(u32::MAX),
-            streams: match server.http2 {
+            streams: match http2 {
                 Http2::Off => None,
-                Http2::On => NonZeroU32::new(server.max_streams),
+                Http2::On => NonZeroU16::new(narrow(server.max_streams)),
             },
+            resets: narrow(server.max_resets),
         }
     }
 }
@@ -130,7 +139,8 @@ pub fn connection<H: Handler>(
             }
             if speaks == Some(Protocol::Http2) {
                 let limits = http2::Limits {
-                    streams: settings.streams.map_or(1, NonZeroU32::get),
+                    streams: settings.streams.map_or(1, NonZeroU16::get).into(),
+                    resets: settings.resets.into(),
                     head: settings.max_head,
                     header_timeout: timeouts.header,
                 };
@@ -144,6 +154,11 @@ pub fn connection<H: Handler>(
             (socket, word, patience) = (idle.socket, idle.word, idle.patience);
         }
     }
+}
+
+/// Few bytes, because every connection keeps them; nobody says more.
+fn narrow(number: u32) -> u16 {
+    u16::try_from(number).unwrap_or(u16::MAX)
 }
 
 /// What a client speaks.

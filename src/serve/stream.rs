@@ -16,12 +16,13 @@ use bytes::{Buf, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::canned::{TOO_SLOW, refusal, status};
+use super::departure::Departure;
 use super::heads::Heads;
 use super::linger::Linger;
+use super::sent::limit;
 use super::{Settings, Socket};
-use crate::clock::{Deadline, Late, Pace};
+use crate::clock::{Deadline, Pace};
 use crate::message::{Peer, Phase};
-use crate::telemetry::{COUNTERS, Slow};
 
 /// A socket with time limits.
 #[derive(Debug)]
@@ -34,7 +35,7 @@ pub(super) struct Stream {
     // For a whole head.
     reading: Deadline,
     writing: Pace,
-    watch: Deadline,
+    departure: Departure,
     // hyper waits for input, so it will see by itself that the client has gone.
     awaits_input: bool,
     heads: Heads,
@@ -62,7 +63,7 @@ impl Stream {
             header_timeout: settings.timeouts.header,
             reading,
             writing: Pace::default(),
-            watch: Deadline::default(),
+            departure: Departure::default(),
             awaits_input: false,
             interim: Bytes::new(),
             overruled: false,
@@ -148,19 +149,19 @@ impl Stream {
     /// While a request is on the road hyper does not look at the socket, or only until something waits to be read; but
     /// the request must end when its client goes.
     fn poll_hung_up(&mut self, context: &mut Context<'_>) -> Poll<io::Error> {
+        if self.departure.is_half() {
+            return Poll::Pending;
+        }
+        let at_once = self.departure.looks_first();
         ready!(self.socket.poll_readable(context));
-        if self.socket.is_hung_up() {
-            return Poll::Ready(io::ErrorKind::ConnectionAborted.into());
-        }
         // A body or a pipelined request waits, and nobody tells what comes after it.
-        loop {
-            self.watch.start(WATCH);
-            ready!(self.watch.poll_passed(context));
-            self.watch.clear();
-            if self.socket.is_hung_up() {
-                return Poll::Ready(io::ErrorKind::ConnectionAborted.into());
-            }
+        while !self.socket.is_hung_up() {
+            ready!(self.departure.poll_watch(context));
         }
+        if !self.socket.is_gone() && self.departure.excuse(at_once, &self.peer, &self.heads) {
+            return Poll::Pending;
+        }
+        Poll::Ready(io::ErrorKind::ConnectionAborted.into())
     }
 
     /// hyper begins to write. With no request on the road it is its own answer to what was not one.
@@ -192,7 +193,11 @@ impl Stream {
             self.peer.line.enter(Phase::Head);
             self.reading.clear();
         }
+        let within_body = self.heads.is_within_body();
         let sound = self.heads.follow(come, &self.peer);
+        if within_body && !self.heads.is_within_body() {
+            self.departure.uploaded();
+        }
         if sound == 0 {
             return Err(io::ErrorKind::InvalidData.into());
         }
@@ -255,6 +260,12 @@ impl AsyncRead for Stream {
         if this.heads.is_broken() {
             return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
         }
+        if this.departure.is_half() && !this.socket.is_plain() {
+            return match this.peer.line.phase() {
+                Phase::Busy => Poll::Pending,
+                Phase::Head | Phase::Idle => Poll::Ready(Ok(())),
+            };
+        }
         let before = buffer.filled().len();
         if !this.ahead.is_empty() {
             let length = this.ahead.len().min(buffer.remaining());
@@ -266,8 +277,11 @@ impl AsyncRead for Stream {
             // Nothing read is the end, as if the client had closed.
             return this.poll_no_input(context).map(Ok);
         };
-        this.awaits_input = false;
         let received = buffer.filled().len() - before;
+        if received == 0 && read.is_ok() && this.departure.excuse(false, &this.peer, &this.heads) {
+            return Poll::Pending;
+        }
+        this.awaits_input = false;
         this.peer.line.add_received(received);
         Poll::Ready(read.and_then(|()| this.look_at(buffer, before)))
     }
@@ -328,7 +342,11 @@ impl AsyncWrite for Stream {
         }
         let line = &this.peer.line;
         if line.flushed() {
-            this.watch.clear();
+            this.departure.answered();
+            if this.departure.is_half() {
+                // hyper may have asked for the next request before this one was over.
+                context.waker().wake_by_ref();
+            }
         } else if line.phase() == Phase::Busy
             && !this.awaits_input
             && let Poll::Ready(gone) = this.poll_hung_up(context)
@@ -358,37 +376,7 @@ impl AsyncWrite for Stream {
     }
 }
 
-/// Counts what was written, and ends waits that are longer than `send_timeout`, or come to more than that.
-pub(super) fn limit(
-    pace: &mut Pace,
-    peer: &Peer,
-    written: Poll<io::Result<usize>>,
-    context: &mut Context<'_>,
-) -> Poll<io::Result<usize>> {
-    match written {
-        Poll::Ready(Ok(bytes)) => {
-            peer.line.add_sent(bytes);
-            pace.moved(bytes, peer.line.send_rate());
-            Poll::Ready(Ok(bytes))
-        }
-        Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
-        Poll::Pending => {
-            let line = &peer.line;
-            let late = ready!(pace.poll_late(line.send_timeout(), line.send_rate(), context));
-            if late == Late::Slow {
-                COUNTERS.give_up(Slow::Answer);
-                let (connection, client) = (peer.connection, peer.text());
-                tracing::info!(connection, client, "client takes its answer too slowly");
-            }
-            Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
-        }
-    }
-}
-
 thread_local! {
     // The room an answer is completed in, for one after the other.
     static COMPLETED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
-
-/// How often a connection nobody reads from is looked at for a hang-up.
-const WATCH: Duration = Duration::from_millis(250);

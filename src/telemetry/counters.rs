@@ -183,7 +183,7 @@ impl Counters {
         for (refusal, (_, status)) in REFUSALS.iter().enumerate() {
             page.counter(
                 "weir_heads_refused_total",
-                "Request heads that were malformed (400), late (408), too large (414, 431) or of another version (505).",
+                "Request heads that were malformed (400), late (408), too large (413, 414, 431) or of another version (505).",
                 &[("status", status)],
                 self.sum(|cell| &cell.refused_heads[refusal]),
             );
@@ -307,9 +307,10 @@ const STATUSES: [&str; 6] = ["none", "1xx", "2xx", "3xx", "4xx", "5xx"];
 /// In the order of [`Handshake`].
 const HANDSHAKES: [&str; 3] = ["failed", "full", "resumed"];
 
-const REFUSALS: [(u16, &str); 5] = [
+const REFUSALS: [(u16, &str); 6] = [
     (400, "400"),
     (408, "408"),
+    (413, "413"),
     (414, "414"),
     (431, "431"),
     (505, "505"),

@@ -8,9 +8,9 @@ use std::io;
 use std::sync::Arc;
 
 use bytes::BytesMut;
-use rustls::HandshakeKind;
 use rustls::pki_types::CertificateDer;
 use rustls::server::{Acceptor, UnbufferedServerConnection};
+use rustls::{CipherSuite, HandshakeKind};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::bare::Bare;
@@ -18,6 +18,7 @@ use super::server::{Made, Server};
 use super::session::Session;
 use super::stream::{Ending, Stream};
 use super::{der, dn, files, suites};
+use crate::config::plan::Http2;
 use crate::message::Tls;
 use crate::message::tls::{Inner, Shown};
 
@@ -41,13 +42,13 @@ pub enum Failure {
     Refused(#[source] rustls::Error),
 }
 
-/// Meets a client; `choose` gives the server for the name it asks for.
+/// Meets a client; `choose` gives the server for the name it asks for, and says whether HTTP/2 may be spoken with it.
 ///
 /// # Errors
 /// When it leaves, or there is nothing to agree on.
 pub async fn greet<IO: Bare>(
     mut io: IO,
-    choose: impl Fn(Option<&str>) -> Option<Arc<Server>>,
+    choose: impl Fn(Option<&str>) -> Option<(Arc<Server>, Http2)>,
 ) -> Result<Greeting<IO>, Failure> {
     let speaks = poll_fn(|context| io.poll_waiting(context)).await;
     if !speaks.map_err(Failure::Gone)? {
@@ -58,14 +59,14 @@ pub async fn greet<IO: Bare>(
         None | Some(HANDSHAKE | 0x80..) => {}
         Some(_) => return Ok(Greeting::Plain(io)),
     }
-    let (name, read) = hello(&mut io).await?;
-    let Some(server) = choose(name.as_deref()) else {
+    let Hello { name, suites, read } = hello(&mut io).await?;
+    let Some((server, http2)) = choose(name.as_deref()) else {
         let refused = rustls::Error::General("no server for this name".into());
         return Err(Failure::Refused(refused));
     };
     let made = server.made();
     let tls =
-        UnbufferedServerConnection::new(Arc::clone(&made.config)).map_err(Failure::Refused)?;
+        UnbufferedServerConnection::new(made.config(http2, &suites)).map_err(Failure::Refused)?;
     let mut stream = Box::new(Stream::new(io, Session::Server(tls), &read, Ending::Taken));
     poll_fn(|context| stream.poll_handshake(context))
         .await
@@ -74,8 +75,17 @@ pub async fn greet<IO: Bare>(
     Ok(Greeting::Secured(stream, known))
 }
 
-/// Reads until the client has said whom it wants. What was read is given back: the server it names reads it again.
-async fn hello<IO: Bare>(io: &mut IO) -> Result<(Option<Box<str>>, BytesMut), Failure> {
+/// What a client says first.
+struct Hello {
+    // Whom it wants.
+    name: Option<Box<str>>,
+    suites: Box<[CipherSuite]>,
+    // What was read: the server it names reads it again.
+    read: BytesMut,
+}
+
+/// Reads until the client has said whom it wants.
+async fn hello<IO: Bare>(io: &mut IO) -> Result<Hello, Failure> {
     let mut acceptor = Acceptor::default();
     let mut read = BytesMut::with_capacity(HELLO);
     loop {
@@ -91,7 +101,11 @@ async fn hello<IO: Bare>(io: &mut IO) -> Result<(Option<Box<str>>, BytesMut), Fa
             Ok(Some(accepted)) => {
                 let hello = accepted.client_hello();
                 let name = hello.server_name().map(str::to_ascii_lowercase);
-                return Ok((name.map(Into::into), read));
+                return Ok(Hello {
+                    name: name.map(Into::into),
+                    suites: hello.cipher_suites().into(),
+                    read,
+                });
             }
             Ok(None) => {}
             Err((error, mut alert)) => {

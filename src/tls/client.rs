@@ -14,10 +14,12 @@ use rustls::{
 };
 use tokio::io::{AsyncRead, AsyncWrite};
 
+use super::bounded::Bounded;
 use super::files::{self, Error, Flaw};
 use super::session::Session;
 use super::stream::{Ending, Stream};
 use super::suites;
+use super::verify::Trust;
 use super::watch::{Refreshed, Watched};
 use crate::config::plan::{self, HttpVersion, ServerNameSent, SessionReuse, UpstreamTls, Verify};
 
@@ -103,6 +105,9 @@ pub fn objection(failure: &io::Error) -> Option<Objection> {
         rustls::Error::InvalidCertificate(
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
         ) => Objection::Name,
+        rustls::Error::InvalidCertificate(CertificateError::Other(reason)) => {
+            Objection::Certificate(reason.0.to_string())
+        }
         rustls::Error::InvalidCertificate(reason) => Objection::Certificate(reason.to_string()),
         rustls::Error::NoApplicationProtocol
         | rustls::Error::AlertReceived(AlertDescription::NoApplicationProtocol) => Objection::Http1,
@@ -157,12 +162,21 @@ fn verifier(
         Some(file) => files::lists(file)?,
         None => Vec::new(),
     };
+    let bound = plan.depth.map(|depth| Trust {
+        roots: roots.roots.clone(),
+        lists: Vec::new(),
+        depth,
+        algorithms: provider.signature_verification_algorithms,
+    });
     let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider)
         .with_crls(lists)
         .enforce_revocation_expiration()
         .build()
         .map_err(|error| refused(plan, rustls::Error::General(error.to_string())))?;
-    Ok(verifier)
+    Ok(match bound {
+        Some(bound) => Arc::new(Bounded { verifier, bound }),
+        None => verifier,
+    })
 }
 
 /// What this machine trusts.

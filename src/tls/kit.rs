@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::{Client, Error, Refreshed, Server};
-use crate::config::plan::{Http2, Plan};
+use crate::config::plan::Plan;
 
 /// What clients are met with, and how servers of upstreams are.
 #[derive(Debug, Default)]
@@ -19,10 +19,9 @@ impl Kit {
     /// # Errors
     /// When one of them cannot be used.
     pub fn build(plan: &Plan) -> Result<Self, Error> {
-        let servers = plan.servers.iter().enumerate().map(|(index, server)| {
+        let servers = plan.servers.iter().map(|server| {
             let tls = server.tls.as_ref();
-            tls.map(|tls| Server::build(tls, offered(plan, index)).map(Arc::new))
-                .transpose()
+            tls.map(|tls| Server::build(tls).map(Arc::new)).transpose()
         });
         let clients = plan.upstream_tls.iter();
         Ok(Self {
@@ -53,19 +52,5 @@ impl Kit {
         for client in self.clients.iter() {
             tell(client.file(), client.refresh());
         }
-    }
-}
-
-/// Whether clients of this server may choose HTTP/2: it and the default servers of all its addresses have to speak it,
-/// because what is spoken on a connection is settled before anybody asks for a server by its host.
-fn offered(plan: &Plan, server: usize) -> Http2 {
-    let listeners = plan.listeners.iter();
-    let defaults = listeners
-        .filter(|listener| listener.servers.contains(&server))
-        .map(|listener| listener.default_server);
-    let mut all = defaults.chain([server]);
-    match all.all(|index| plan.servers[index].http2 == Http2::On) {
-        true => Http2::On,
-        false => Http2::Off,
     }
 }

@@ -9,6 +9,7 @@
 
 mod accept;
 mod bare;
+mod bounded;
 mod check;
 mod client;
 mod der;

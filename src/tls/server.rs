@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use rustls::ServerConfig;
 use rustls::server::{ClientHello, ProducesTickets, ResolvesServerCert, StoresServerSessions};
 use rustls::sign::CertifiedKey;
+use rustls::{CipherSuite, ServerConfig};
 
 use super::files::{self, Error, Flaw};
 use super::sessions::{Sessions, Tickets};
@@ -18,7 +18,6 @@ use crate::config::plan::{self, Http2, SessionTickets, VerifyClient};
 #[derive(Debug)]
 pub struct Server {
     plan: plan::Tls,
-    http2: Http2,
     keeps: Keeps,
     made: Watched<Made>,
 }
@@ -26,9 +25,18 @@ pub struct Server {
 /// What is made from the files.
 #[derive(Debug)]
 pub(super) struct Made {
-    pub(super) config: Arc<ServerConfig>,
+    // By whose order of suites counts, ours or the client's.
+    ours: Offer,
+    theirs: Offer,
     /// Whom to believe about clients, where they are asked.
     pub(super) clients: Option<Arc<Clients>>,
+}
+
+/// For where HTTP/2 is spoken, and where it is not.
+#[derive(Debug, Clone)]
+struct Offer {
+    http2: Arc<ServerConfig>,
+    http1: Arc<ServerConfig>,
 }
 
 /// What outlives the files: sessions of clients go on after a certificate was renewed.
@@ -39,11 +47,11 @@ struct Keeps {
 }
 
 impl Server {
-    /// Reads the files and makes it; `http2` says whether that may be spoken inside.
+    /// Reads the files and makes it.
     ///
     /// # Errors
     /// When one of the files cannot be used.
-    pub fn build(plan: &plan::Tls, http2: Http2) -> Result<Self, Error> {
+    pub fn build(plan: &plan::Tls) -> Result<Self, Error> {
         let keeps = Keeps {
             sessions: Arc::new(Sessions::new(plan.session_timeout)),
             tickets: match plan.session_tickets {
@@ -51,10 +59,9 @@ impl Server {
                 SessionTickets::On => Some(tickets(plan)?),
             },
         };
-        let made = Watched::new(watched(plan), || make(plan, http2, &keeps))?;
+        let made = Watched::new(watched(plan), || make(plan, &keeps))?;
         Ok(Self {
             plan: plan.clone(),
-            http2,
             keeps,
             made,
         })
@@ -73,7 +80,7 @@ impl Server {
                     return Err(flaw.of(&certificate.chain));
                 }
             }
-            make(&self.plan, self.http2, &self.keeps)
+            make(&self.plan, &self.keeps)
         })
     }
 
@@ -89,39 +96,76 @@ impl Server {
     }
 }
 
-fn make(plan: &plan::Tls, http2: Http2, keeps: &Keeps) -> Result<Made, Error> {
-    let certificates = plan
+impl Made {
+    /// For a client that asks for these suites.
+    pub(super) fn config(&self, http2: Http2, suites: &[CipherSuite]) -> Arc<ServerConfig> {
+        let offer = match suites::dislikes_aes(suites) {
+            true => &self.theirs,
+            false => &self.ours,
+        };
+        Arc::clone(match http2 {
+            Http2::Off => &offer.http1,
+            Http2::On => &offer.http2,
+        })
+    }
+}
+
+impl Offer {
+    fn new(mut config: ServerConfig) -> Self {
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        let mut http2 = config.clone();
+        // The preferred first.
+        http2.alpn_protocols.insert(0, b"h2".to_vec());
+        Self {
+            http2: Arc::new(http2),
+            http1: Arc::new(config),
+        }
+    }
+}
+
+fn make(plan: &plan::Tls, keeps: &Keeps) -> Result<Made, Error> {
+    let certificates: Vec<_> = plan
         .certificates
         .iter()
         .map(|certificate| files::certified(certificate).map(Arc::new))
-        .collect::<Result<Vec<_>, _>>()?;
+        .collect::<Result<_, _>>()?;
+    let certificates = Arc::new(Certificates::new(certificates));
     let clients = match plan.verify_client {
         VerifyClient::Off => None,
         _ => Some(Arc::new(Clients::read(plan)?)),
     };
-    let builder = ServerConfig::builder_with_provider(suites::provider(&plan.ciphers))
-        .with_protocol_versions(&suites::versions(&plan.protocols))
-        .map_err(|error| refused(plan, error))?;
-    let builder = match &clients {
-        Some(clients) => builder.with_client_cert_verifier(Arc::clone(clients) as Arc<_>),
-        None => builder.with_no_client_auth(),
+    let offer = |provider, ours| {
+        let builder = ServerConfig::builder_with_provider(provider)
+            .with_protocol_versions(&suites::versions(&plan.protocols))
+            .map_err(|error| refused(plan, error))?;
+        let builder = match &clients {
+            Some(clients) => builder.with_client_cert_verifier(Arc::clone(clients) as Arc<_>),
+            None => builder.with_no_client_auth(),
+        };
+        let mut config = builder.with_cert_resolver(Arc::clone(&certificates) as Arc<_>);
+        config.session_storage = Arc::clone(&keeps.sessions);
+        if let Some(tickets) = &keeps.tickets {
+            config.ticketer = Arc::clone(tickets);
+        }
+        if plan.session_timeout.is_zero() {
+            config.send_tls13_tickets = 0;
+        }
+        config.ignore_client_order = ours;
+        Ok(Offer::new(config))
     };
-    let mut config = builder.with_cert_resolver(Arc::new(Certificates::new(certificates)));
-    config.session_storage = Arc::clone(&keeps.sessions);
-    if let Some(tickets) = &keeps.tickets {
-        config.ticketer = Arc::clone(tickets);
-    }
-    if plan.session_timeout.is_zero() {
-        config.send_tls13_tickets = 0;
-    }
-    // The preferred first.
-    config.alpn_protocols = match http2 {
-        Http2::Off => vec![b"http/1.1".to_vec()],
-        Http2::On => vec![b"h2".to_vec(), b"http/1.1".to_vec()],
+    let (ours, theirs) = match plan.ciphers.is_empty() {
+        true => (
+            offer(suites::swift(), true)?,
+            offer(suites::provider(&[]), false)?,
+        ),
+        false => {
+            let named = offer(suites::provider(&plan.ciphers), true)?;
+            (named.clone(), named)
+        }
     };
-    config.ignore_client_order = !plan.ciphers.is_empty();
     Ok(Made {
-        config: Arc::new(config),
+        ours,
+        theirs,
         clients,
     })
 }

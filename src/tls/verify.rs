@@ -20,11 +20,21 @@ use crate::message::tls::Verdict;
 /// Whom to believe about clients.
 #[derive(Debug)]
 pub(super) struct Clients {
-    roots: Vec<TrustAnchor<'static>>,
     hints: Vec<DistinguishedName>,
-    lists: Vec<CertRevocationList<'static>>,
-    depth: usize,
-    algorithms: WebPkiSupportedAlgorithms,
+    trust: Trust,
+}
+
+/// Whom to believe about somebody's certificate.
+#[derive(Debug)]
+pub(super) struct Trust {
+    /// Where a chain has to end.
+    pub(super) roots: Vec<TrustAnchor<'static>>,
+    /// Who has been revoked.
+    pub(super) lists: Vec<CertRevocationList<'static>>,
+    /// How many may stand in between.
+    pub(super) depth: usize,
+    /// What may be signed with.
+    pub(super) algorithms: WebPkiSupportedAlgorithms,
 }
 
 impl Clients {
@@ -45,10 +55,12 @@ impl Clients {
             .collect();
         Ok(Self {
             hints: roots.subjects(),
-            roots: roots.roots,
-            lists,
-            depth: plan.verify_depth,
-            algorithms: suites::provider(&[]).signature_verification_algorithms,
+            trust: Trust {
+                roots: roots.roots,
+                lists,
+                depth: plan.verify_depth,
+                algorithms: suites::provider(&[]).signature_verification_algorithms,
+            },
         })
     }
 
@@ -57,18 +69,22 @@ impl Clients {
         let Some((own, others)) = chain.split_first() else {
             return Verdict::Bad("no certificate".into());
         };
-        match self.verify(own, others, now) {
+        match self.trust.verify(own, others, now, KeyUsage::client_auth()) {
             Ok(()) => Verdict::Good,
             Err(webpki::Error::UnknownIssuer) => Verdict::Unknown(unknown(own, others)),
             Err(error) => Verdict::Bad(reason(&error)),
         }
     }
+}
 
-    fn verify(
+impl Trust {
+    /// Whether a chain may be used for this.
+    pub(super) fn verify(
         &self,
         own: &CertificateDer<'_>,
         others: &[CertificateDer<'_>],
         now: UnixTime,
+        usage: KeyUsage,
     ) -> Result<(), webpki::Error> {
         let lists: Vec<_> = self.lists.iter().collect();
         let revocation = RevocationOptionsBuilder::new(&lists).ok();
@@ -88,7 +104,7 @@ impl Clients {
                 &self.roots,
                 others,
                 now,
-                KeyUsage::client_auth(),
+                usage,
                 revocation,
                 Some(&deep),
             )
@@ -120,7 +136,7 @@ impl ClientCertVerifier for Clients {
         cert: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls12_signature(message, cert, signed, &self.algorithms)
+        verify_tls12_signature(message, cert, signed, &self.trust.algorithms)
     }
 
     fn verify_tls13_signature(
@@ -129,11 +145,11 @@ impl ClientCertVerifier for Clients {
         cert: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, cert, signed, &self.algorithms)
+        verify_tls13_signature(message, cert, signed, &self.trust.algorithms)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.algorithms.supported_schemes()
+        self.trust.algorithms.supported_schemes()
     }
 }
 

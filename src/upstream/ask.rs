@@ -96,9 +96,10 @@ impl Failed {
     }
 
     /// Whether it says nothing about the backend: it may close a connection that it has no request on, and ours
-    /// was under way then.
+    /// was under way then; or one that others made it close.
     pub(super) fn is_stale(&self) -> bool {
-        self.over == Over::Kept && self.silent && matches!(self.error, Error::Broken(_))
+        let idle = self.over == Over::Kept && matches!(self.error, Error::Broken(_));
+        self.silent && (idle || matches!(self.error, Error::Calmed))
     }
 }
 
@@ -154,7 +155,7 @@ pub(super) fn report(error: &Error, upstream: &str, exchange: &Exchange) {
     if let Error::Unavailable { .. } = error {
         // Why was said when it began; everybody it befalls would say it again.
         tracing::debug!(client, server, %request, upstream, "{error}");
-    } else if let Error::Client(_) = error {
+    } else if let Error::Client(_) | Error::TooLarge = error {
         let cause = error.client_fault().map(tracing::field::display);
         tracing::info!(client, server, %request, upstream, cause, "{error}");
     } else {
@@ -367,10 +368,11 @@ impl Call<'_> {
 /// The status that a failure is shown as, as in nginx; none for what the client did.
 pub(super) fn stands_for(error: &Error) -> Option<StatusCode> {
     match error {
-        Error::Client(_) => None,
+        Error::Client(_) | Error::TooLarge => None,
         Error::Timeout(_) => Some(StatusCode::GATEWAY_TIMEOUT),
         Error::Unavailable { .. } => Some(StatusCode::SERVICE_UNAVAILABLE),
         Error::Broken(_)
+        | Error::Calmed
         | Error::Connect(_)
         | Error::Handshake { .. }
         | Error::InvalidHeader(_)

@@ -7,6 +7,8 @@ use std::fmt;
 use std::io;
 use std::time::Duration;
 
+use h2::Reason;
+
 use crate::message::upload;
 use crate::telemetry::{COUNTERS, Slow};
 use crate::tls::{self, Objection};
@@ -17,6 +19,11 @@ pub enum Error {
     /// The connection ended before a whole head had come. Usually a backend that crashed or restarts.
     #[error("{} while reading response header from upstream", ended(.0))]
     Broken(#[source] io::Error),
+    /// The backend has ended a connection that many share, because one of them asked too much.
+    #[error(
+        "upstream closed a shared connection that it was asked too much over while reading response header from upstream"
+    )]
+    Calmed,
     /// The request's body could not be read from the client; the backend is not to blame.
     #[error("client's request body could not be read while sending request to upstream")]
     Client(#[source] upload::Error),
@@ -50,6 +57,9 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
+    /// The request's head is larger than the backend takes; it is not to blame.
+    #[error("client's request header is larger than upstream takes")]
+    TooLarge,
     /// Nothing happened for too long.
     #[error("upstream timed out (110: Connection timed out) while {0}")]
     Timeout(Stage),
@@ -120,6 +130,22 @@ impl Error {
         source
             .raw_os_error()
             .is_some_and(|code| EXHAUSTED.contains(&code))
+    }
+
+    /// Whether the request itself is what is wrong: another backend would do the same with it, and this one is well.
+    pub(super) fn is_requests_own(&self) -> bool {
+        match self {
+            Self::Client(_) | Self::TooLarge => true,
+            Self::Rejected(rejected) => {
+                let reason = rejected.reason();
+                rejected.is_remote()
+                    && rejected.is_reset()
+                    && [Reason::ENHANCE_YOUR_CALM, Reason::PROTOCOL_ERROR]
+                        .map(Some)
+                        .contains(&reason)
+            }
+            _ => false,
+        }
     }
 
     /// Counts a client that was given up because it was too slow.

@@ -187,7 +187,7 @@ impl Upstream {
                 Ok(_) if failure.is_fault() => self.blame(&pick, now),
                 Ok(_) => self.balance.succeeded(&pick),
                 Err(failed) => {
-                    let others = matches!(failed.error, Error::Client(_)) || failed.error.is_ours();
+                    let others = failed.error.is_requests_own() || failed.error.is_ours();
                     if !others && !failed.is_stale() {
                         self.blame(&pick, now);
                     }

@@ -174,12 +174,14 @@ impl Failure {
             Error::InvalidHeader(_) => Self::InvalidHeader,
             Error::Timeout(_) => Self::Timeout,
             Error::Broken(_)
+            | Error::Calmed
             | Error::Client(_)
             | Error::Connect(_)
             | Error::Handshake { .. }
             | Error::NoLiveBackend
             | Error::Rejected(_)
             | Error::Resolve { .. }
+            | Error::TooLarge
             | Error::Truncated(_)
             | Error::Unavailable { .. } => Self::Error,
         }

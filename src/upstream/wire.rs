@@ -89,9 +89,7 @@ impl Wire {
             self.read.reserve(self.reach);
         }
         let read = &mut self.read;
-        let count = ready!(
-            each!(&mut self.socket, socket => poll_read_buf(Pin::new(socket), context, read))
-        )?;
+        let count = ready!(poll_read_buf(Pin::new(&mut self.socket), context, read))?;
         if self.read.len() == self.read.capacity() {
             self.reach = LONGEST.min(self.reach * 2);
         }
@@ -103,7 +101,7 @@ impl Wire {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        each!(&mut self.socket, socket => Pin::new(socket).poll_write(context, bytes))
+        Pin::new(&mut self.socket).poll_write(context, bytes)
     }
 
     pub(super) fn poll_write_vectored(
@@ -111,16 +109,16 @@ impl Wire {
         context: &mut Context<'_>,
         pieces: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        each!(&mut self.socket, socket => Pin::new(socket).poll_write_vectored(context, pieces))
+        Pin::new(&mut self.socket).poll_write_vectored(context, pieces)
     }
 
     pub(super) fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        each!(&mut self.socket, socket => Pin::new(socket).poll_flush(context))
+        Pin::new(&mut self.socket).poll_flush(context)
     }
 
     /// Ends what we say; the backend may go on.
     pub(super) fn poll_shutdown(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        each!(&mut self.socket, socket => Pin::new(socket).poll_shutdown(context))
+        Pin::new(&mut self.socket).poll_shutdown(context)
     }
 
     /// Prepares for this many bytes more.
@@ -175,6 +173,46 @@ impl Socket {
             #[cfg(test)]
             Self::Test(_) => Poll::Ready(Ok(())),
         }
+    }
+}
+
+impl AsyncRead for Socket {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        each!(self.get_mut(), socket => Pin::new(socket).poll_read(context, buffer))
+    }
+}
+
+impl AsyncWrite for Socket {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        each!(self.get_mut(), socket => Pin::new(socket).poll_write(context, bytes))
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        pieces: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        each!(self.get_mut(), socket => Pin::new(socket).poll_write_vectored(context, pieces))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        each!(self.get_mut(), socket => Pin::new(socket).poll_flush(context))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        each!(self.get_mut(), socket => Pin::new(socket).poll_shutdown(context))
     }
 }
 

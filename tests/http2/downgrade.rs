@@ -1,12 +1,13 @@
 //! What HTTP/2 can say and HTTP/1 cannot: none of it may reach a backend as something else.
 
 use crate::support::frames::*;
-use crate::support::{Origin, Weir};
+use crate::support::{Origin, Weir, eventually, get as ask};
 
 fn weir(origin: &Origin) -> Weir {
     Weir::before(
         origin,
-        "servers: [ { listen: LISTEN, proxy_pass: 'http://ORIGIN' } ]",
+        "admin: { listen: ADMIN }
+servers: [ { listen: LISTEN, proxy_pass: 'http://ORIGIN' } ]",
     )
 }
 
@@ -51,6 +52,7 @@ fn fields_that_would_split_or_fool_somebody_are_refused() {
         &[("host", "localhost"), ("host", "elsewhere")],
         &[("content-length", "5")],
         &[("content-length", "0"), ("content-length", "5")],
+        &[("content-length", "0"), ("content-length", "0")],
         &[("content-length", "+0")],
         &[("content-length", "0, 0")],
     ] {
@@ -72,6 +74,8 @@ fn requests_that_are_none_are_refused() {
         asking("GET", "no-slash", &[]),
         asking("GET", "*", &[]),
         asking("GET", "/a b", &[]),
+        asking("GET", "/a#b", &[]),
+        asking("GET", "/a?b#c", &[]),
         asking("GET", "/a HTTP/1.1\r\nx-injected: 1\r\n\r\nGET /b", &[]),
         asking("GE T", "/ok", &[]),
         asking("GET /other HTTP/1.1\r\nhost: x\r\n\r\nGET", "/ok", &[]),
@@ -87,6 +91,48 @@ fn requests_that_are_none_are_refused() {
         assert!(is_malformed(&weir, &fields), "{fields:?}");
     }
     assert_eq!(origin.count(), 0, "{:?}", origin.seen());
+    eventually("each is counted", || {
+        let metrics = ask(weir.admin_address(), "/metrics").text();
+        metrics.contains("weir_heads_refused_total{status=\"400\"} 17")
+    });
+}
+
+/// Once in the table it is one byte for ever after, and still no path.
+#[test]
+fn a_hash_in_the_table_is_refused_every_time() {
+    let origin = Origin::start();
+    let weir = weir(&origin);
+    let client = Framed::connect(weir.address());
+    let rest = block(&[(":method", "GET"), (":scheme", "http"), (":authority", "a")]);
+    for (stream, path) in [(1, &b"\x44\x04/a#b"[..]), (3, b"\xbe"), (5, b"\xbe")] {
+        let head = [path, &rest].concat();
+        client.send(frame(HEADERS, END_STREAM | END_HEADERS, stream, head));
+        assert_eq!(client.reset(stream), Some(PROTOCOL_ERROR), "{stream}");
+    }
+    client.send(get(7, "/ok"));
+    assert_eq!(client.reset(7), None);
+    assert_eq!(origin.count(), 1);
+}
+
+/// They would say again what was asked for, when it has been passed on already.
+#[test]
+fn pseudo_fields_in_trailers_are_refused() {
+    let origin = Origin::start();
+    let weir = weir(&origin);
+    let client = Framed::connect(weir.address());
+    let mut stream = 1;
+    for pseudo in [(":path", "/other"), (":status", "200"), (":authority", "b")] {
+        client.send(request(stream, 0, &asking("POST", "/ok", &[])));
+        client.send(frame(DATA, 0, stream, "hello"));
+        let trailers = block(&[pseudo, ("x-sum", "5")]);
+        client.send(frame(HEADERS, END_STREAM | END_HEADERS, stream, trailers));
+        assert_eq!(client.reset(stream), Some(PROTOCOL_ERROR), "{pseudo:?}");
+        stream += 2;
+    }
+    client.send(get(stream, "/ok"));
+    assert_eq!(client.reset(stream), None);
+    let whole = origin.seen().into_iter().filter(|seen| seen.complete);
+    assert_eq!(whole.count(), 1);
 }
 
 /// These are understood, and answered as over HTTP/1.

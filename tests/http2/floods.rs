@@ -93,6 +93,56 @@ fn late_resets_are_cut_off_too() {
     origin.gates().open("never");
 }
 
+/// A cheap answer for each reset does not make up for it.
+#[test]
+fn resets_between_answers_are_cut_off_too() {
+    let origin = Origin::start();
+    let weir = weir(&origin);
+    attack(&weir, "reset", |number| {
+        let stream = 4 * number + 1;
+        [
+            get(stream, "/here"),
+            get(stream + 2, "/slow?ms=1"),
+            frame(RESET, 0, stream + 2, 8_u32.to_be_bytes()),
+        ]
+        .concat()
+    });
+    assert!(origin.count() < 1500, "{}", origin.count());
+}
+
+/// `http2_max_resets` is for those who know their clients.
+#[test]
+fn how_many_resets_are_too_many_can_be_said() {
+    let origin = Origin::start();
+    for (most, reset_in_vain) in [(5, 20), (1000, 900)] {
+        let weir = Weir::before(
+            &origin,
+            &format!(
+                "http2_max_resets: {most}
+servers: [ {{ listen: LISTEN, proxy_pass: 'http://ORIGIN' }} ]"
+            ),
+        );
+        let client = Framed::connect(weir.address());
+        for number in 0..reset_in_vain {
+            let stream = 2 * number + 1;
+            let reset = frame(RESET, 0, stream, 8_u32.to_be_bytes());
+            if client
+                .try_send([get(stream, "/ok"), reset].concat())
+                .is_err()
+            {
+                break;
+            }
+        }
+        let last = get(2 * reset_in_vain + 1, "/ok");
+        let answered = client.try_send(last).is_ok()
+            && client
+                .until(|frame| frame.ends_stream())
+                .last()
+                .is_some_and(|frame| frame.stream == 2 * reset_in_vain + 1);
+        assert_eq!(answered, most == 1000, "{most}");
+    }
+}
+
 /// CVE-2025-8671: the client never resets, it makes the server do so.
 #[test]
 fn resets_that_the_server_is_made_to_send_count_as_well() {
@@ -132,12 +182,14 @@ fn resets_that_the_server_is_made_to_send_count_as_well() {
 fn pings_settings_priorities_and_windows_are_cut_off() {
     let origin = Origin::start();
     let ping = frame(PING, 0, 0, "12345678");
+    let unasked = frame(PING, 1, 0, "12345678");
     let settings = frame(SETTINGS, 0, 0, [0, 4, 0, 1, 0, 0]);
     let priority = frame(PRIORITY, 0, 3, [0, 0, 0, 0, 7]);
     let window = frame(WINDOW_UPDATE, 0, 0, 1_u32.to_be_bytes());
     let unknown = frame(42, 0, 0, "what is this");
     for (kind, bytes) in [
         ("ping", ping),
+        ("ping", unasked),
         ("settings", settings),
         ("priority", priority),
         ("window_update", window),

@@ -1,7 +1,9 @@
 //! HTTP/2 towards clients, with curl, nghttp and h2load, and frame by frame where they behave too well.
 
 mod downgrade;
+mod ending;
 mod floods;
+mod too_large;
 mod upstream;
 
 use std::process::Command;

@@ -30,6 +30,23 @@ fn two_lengths() {
     );
 }
 
+/// nginx's numbers end at 63 bits.
+#[test]
+fn lengths_that_nobody_can_count() {
+    let pair = Pair::start();
+    let length =
+        |length: &str| format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\nx");
+    pair.refuse(
+        413,
+        &[
+            (&length("18446744073709551615"), 400),
+            (&length("18446744073709551614"), 400),
+        ],
+    );
+    pair.refuse(413, &[(&length("18446744073709551613"), 400)]);
+    pair.refuse(400, &[(&length("18446744073709551616"), 400)]);
+}
+
 #[test]
 fn signs_spaces_and_commas_in_lengths() {
     Pair::start().refuse(

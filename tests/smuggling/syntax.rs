@@ -126,6 +126,8 @@ fn a_version_that_is_not_spoken_here() {
         &[
             ("GET / HTTP/2.0\r\nHost: a\r\n\r\n", 505),
             ("GET / HTTP/3.7\r\nHost: a\r\n\r\n", 505),
+            ("GET / HTTP/2.0\nHost: a\n\n", 505),
+            ("\r\nGET / HTTP/2.0\r\n\r\n", 505),
         ],
     );
 }

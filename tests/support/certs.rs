@@ -106,6 +106,29 @@ impl Certs {
         self.write(&format!("{name}.key"), key.serialize_pem());
     }
 
+    /// The same with another authority in between, which is in `NAME.pem`, too.
+    pub(crate) fn issue_through(&self, name: &str, wanted: &Wanted) {
+        let (between, key) = (
+            KeyPair::generate().expect("a key can be made"),
+            wanted.key(),
+        );
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+        params
+            .distinguished_name
+            .push(DnType::CommonName, "Somebody in between");
+        let made = params
+            .signed_by(&between, &self.authority)
+            .expect("it can be signed");
+        let own = wanted
+            .params()
+            .signed_by(&key, &Issuer::new(params, between));
+        let own = own.expect("it can be signed").pem();
+        self.write(&format!("{name}.pem"), own + &made.pem());
+        self.write(&format!("{name}.key"), key.serialize_pem());
+    }
+
     /// One that nobody but itself has signed.
     pub(crate) fn sign_itself(&self, name: &str, wanted: &Wanted) {
         let key = wanted.key();

@@ -105,6 +105,29 @@ fn where_it_is_off_it_is_not_offered() {
     assert_eq!(fetch(&none, "b.example"), "http/1.1 1.1");
 }
 
+/// As nginx's old `listen … http2`: one address speaks it, another of the same server does not.
+#[test]
+fn an_address_may_have_its_own_word() {
+    let certs = certs();
+    let weir = Weir::start(&certs.filled(
+        "http2: off
+servers:
+  - listen: [ LISTEN ssl http2, { address: LISTEN2, tls: true } ]
+    server_name: a.example
+    tls: { certificate: CERTS/a.pem, key: CERTS/a.key }
+    return: { status: 200, body: $ssl_alpn_protocol }
+",
+    ));
+    for (address, expected) in [
+        (weir.address(), "h2 2"),
+        (weir.second_address(), "http/1.1 1.1"),
+    ] {
+        let url = format!("https://a.example:{}/", address.port());
+        let fetched = certs.fetch(&["--http2", "--write-out", " %{http_version}", &url]);
+        assert_eq!(fetched, expected, "{address}");
+    }
+}
+
 #[test]
 fn a_certificate_is_the_key_of_a_limit_on_every_stream() {
     let certs = certs();

@@ -88,6 +88,27 @@ fn a_backend_that_is_not_who_it_should_be_gets_nothing() {
 }
 
 #[test]
+fn a_chain_may_be_so_long_and_no_longer() {
+    let certs = certs();
+    certs.issue_through("back", &wanted(&["127.0.0.1"]));
+    let backend = backend(&certs, "");
+    let weir = weir(
+        &certs,
+        &backend,
+        "    proxy_ssl_trusted_certificate: CERTS/ca.pem
+    locations:
+      - { path: /any, proxy_pass: \"https://127.0.0.1:BACK\" }
+      - { path: /one, proxy_pass: \"https://127.0.0.1:BACK\", proxy_ssl_verify_depth: 1 }
+      - { path: /none, proxy_pass: \"https://127.0.0.1:BACK\", proxy_ssl_verify_depth: 0 }
+",
+    );
+    assert_eq!(get(weir.address(), "/any").status, 200);
+    assert_eq!(get(weir.address(), "/one").status, 200);
+    assert_eq!(get(weir.address(), "/none").status, 502);
+    weir.error_line("certificate chain too long");
+}
+
+#[test]
 fn connections_are_kept_and_never_shared_between_settings() {
     let certs = certs();
     let backend = backend(&certs, "");

@@ -9,6 +9,7 @@ mod bandwidth;
 mod breakers;
 mod checks;
 mod client;
+mod connection;
 mod forward;
 mod geo;
 mod limits;

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};
 
 use super::Compiler;
+use super::connection::{self, spoken};
 use super::sites::{Does, Levels};
 use crate::config::decode::{Needed, Spanned, Text};
 use crate::config::model;
@@ -11,15 +12,6 @@ use crate::config::plan::{
     Carrier, ClientTimeouts, Http2, Listen, Listener, Location, PathRule, Server,
 };
 use crate::config::span::Span;
-
-/// nginx's default of `large_client_header_buffers`, multiplied out.
-const MAX_HEAD: u64 = 4 * (8 << 10);
-
-/// Largest head accepted in a configuration: every connection may make us keep as much.
-const MOST_HEAD: u64 = 16 << 20;
-
-/// nginx's default of `http2_max_concurrent_streams`.
-const MAX_STREAMS: u32 = 128;
 
 /// The listeners as they are gathered.
 #[derive(Default)]
@@ -39,6 +31,7 @@ struct Asked {
     span: Span,
     is_default: bool,
     carrier: Carrier,
+    http2: Option<Http2>,
 }
 
 impl Compiler<'_> {
@@ -90,6 +83,7 @@ impl Compiler<'_> {
                     span: server.span,
                     is_default: false,
                     carrier: Carrier::Plain,
+                    http2: None,
                 });
             }
             None => {}
@@ -110,6 +104,7 @@ impl Compiler<'_> {
                             true => Carrier::Tls,
                             false => Carrier::Plain,
                         },
+                        http2: spoken(entry.http2.value().map(|flag| flag.0), text.http2),
                     });
                 }
                 if list.0.is_empty() {
@@ -148,6 +143,7 @@ impl Compiler<'_> {
                 address: asked.address,
                 carrier: asked.carrier,
                 proxy_protocol: false,
+                http2: asked.http2,
                 servers: Vec::new(),
                 default_server: index,
             });
@@ -176,6 +172,11 @@ impl Compiler<'_> {
                 "one address cannot be with TLS for one server and without for another",
                 format!("the other is at {}", place.unwrap_or_default()),
             );
+        }
+        listener.http2 = listener.http2.or(asked.http2);
+        if asked.http2.is_some() && listener.http2 != asked.http2 {
+            let sentence = "one address cannot speak HTTP/2 for one server and not for another";
+            self.complain(span, sentence);
         }
         if asked.is_default {
             if let Some(first) = default.replace(span) {
@@ -234,8 +235,8 @@ impl Compiler<'_> {
             .filter_map(|name| self.server_name(&name.value.text, name.span))
             .collect();
         let config = self.config;
-        let connection = [&server.connection, &config.connection];
-        let header = connection
+        let levels = [&server.connection, &config.connection];
+        let header = levels
             .iter()
             .find_map(|level| level.client_header_timeout.get());
         let header = self.some_time(header, 60);
@@ -257,15 +258,10 @@ impl Compiler<'_> {
             timeouts,
             tls: self.tls(given, tls),
             real_ip: self.real_ip(Levels(&outer)),
-            max_head: self.max_head(connection),
-            http2: match connection.iter().find_map(|level| level.http2.get()) {
-                Some(flag) if !flag.value.0 => Http2::Off,
-                _ => Http2::On,
-            },
-            max_streams: connection
-                .iter()
-                .find_map(|level| level.http2_max_concurrent_streams.get())
-                .map_or(MAX_STREAMS, |most| most.value.0),
+            max_head: self.max_head(levels),
+            http2: connection::http2(levels),
+            max_streams: connection::max_streams(levels),
+            max_resets: connection::max_resets(levels),
             locations,
             fallback: self.site(Levels(&outer), own, None, timeouts),
         }
@@ -331,23 +327,6 @@ impl Compiler<'_> {
             self.complain_with(given.span, sentence, format!("the first is at {place}"));
         }
         Some(path)
-    }
-
-    fn max_head(&mut self, levels: [&model::Connection; 2]) -> usize {
-        let given = levels
-            .iter()
-            .find_map(|level| level.large_client_header_buffers.get());
-        let bytes = given.map_or(MAX_HEAD, |given| {
-            given.value.number.saturating_mul(given.value.size)
-        });
-        if let Some(given) = given.filter(|_| !(1024..=MOST_HEAD).contains(&bytes)) {
-            self.complain_with(
-                given.span,
-                "no sensible size for a request's head",
-                "number and size multiplied give 1k to 16m",
-            );
-        }
-        usize::try_from(bytes).unwrap_or(usize::MAX)
     }
 }
 

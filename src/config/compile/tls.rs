@@ -178,6 +178,9 @@ impl Compiler<'_> {
                 true => Verify::On,
                 false => Verify::Off,
             },
+            depth: levels
+                .find(|s| &s.proxy_ssl.proxy_ssl_verify_depth)
+                .map(|depth| depth.value.0),
             certificate,
             server_name: match flag(levels.find(|s| &s.proxy_ssl.proxy_ssl_server_name)) {
                 true => ServerNameSent::On,

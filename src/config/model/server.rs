@@ -40,6 +40,8 @@ record! {
         tls: Field<Flag>,
         /// Every connection begins with a PROXY header, version 1 or 2; `real_ip` says whether it is believed. Default: false.
         proxy_protocol: Field<Flag>,
+        /// Whether clients may speak HTTP/2 here, whatever its servers say. Default: as the address's default server says.
+        http2: Field<Flag>,
         /// This server answers for hosts that nobody claims on this address. Default: false.
         default_server: Field<Flag>,
     }

@@ -113,6 +113,8 @@ record! {
         http2: Field<Flag>,
         /// How many requests a client may have under way at once on an HTTP/2 connection. Default: 128.
         http2_max_concurrent_streams: Field<Streams>,
+        /// How many requests a client may reset at once on an HTTP/2 connection; a tenth of that it may reset every second. Default: twice `http2_max_concurrent_streams`, at least 200.
+        http2_max_resets: Field<Streams>,
     }
 }
 

@@ -41,6 +41,8 @@ record! {
         proxy_ssl_verify: Field<Flag>,
         /// A PEM file with the roots to trust in place of the system's.
         proxy_ssl_trusted_certificate: Field<Text>,
+        /// How many intermediate certificates may stand between the server's and a root. Default: as many as there are, up to 6 (nginx: 1).
+        proxy_ssl_verify_depth: Field<Depth>,
         /// A PEM file with lists of revoked certificates.
         proxy_ssl_crl: Field<Text>,
         /// A PEM file with the certificate to show.

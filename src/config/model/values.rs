@@ -93,7 +93,7 @@ scalar! {
     /// Where to listen.
     pub struct ListenAddress(ListenText);
     "an address to listen on", listen_text,
-    { "description": "8080, 127.0.0.1:8080, *:8080, [::1]:8080 or unix:/run/weir.sock; behind it may stand ssl and default_server.", "type": ["string", "integer"] }
+    { "description": "8080, 127.0.0.1:8080, *:8080, [::1]:8080 or unix:/run/weir.sock; behind it may stand ssl, http2 and default_server.", "type": ["string", "integer"] }
 }
 
 /// An address and the words nginx writes behind it.
@@ -103,6 +103,8 @@ pub struct ListenText {
     pub address: plan::Listen,
     /// `ssl`
     pub ssl: bool,
+    /// `http2`
+    pub http2: bool,
     /// `default_server`
     pub default_server: bool,
 }
@@ -112,15 +114,19 @@ fn listen_text(text: &str) -> Result<ListenText, Mistake> {
     let mut listen = ListenText {
         address: units::listen(words.next().unwrap_or_default(), Ipv4Addr::UNSPECIFIED)?,
         ssl: false,
+        http2: false,
         default_server: false,
     };
     for word in words {
         match word {
             "ssl" => listen.ssl = true,
+            "http2" => listen.http2 = true,
             "default_server" => listen.default_server = true,
             _ => {
-                let hint = near::hint(word, ["ssl", "default_server"])
-                    .unwrap_or_else(|| "`ssl` and `default_server` may stand there".to_owned());
+                let hint =
+                    near::hint(word, ["ssl", "http2", "default_server"]).unwrap_or_else(|| {
+                        "`ssl`, `http2` and `default_server` may stand there".into()
+                    });
                 let sentence = format!("`{word}` cannot stand behind an address to listen on");
                 return Err(Mistake::new(sentence).help(hint));
             }

@@ -17,6 +17,7 @@ mod template;
 mod tls;
 mod upstream;
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -74,6 +75,18 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// Whether HTTP/2 is spoken on a listener with clients of one of its servers. The listener's default server has its
+    /// say, too, because what is spoken is settled before anybody asks for a server by its host.
+    #[must_use]
+    pub fn http2(&self, listener: usize, server: usize) -> Http2 {
+        let listener = &self.listeners[listener];
+        let both = [listener.default_server, server].map(|index| self.servers[index].http2);
+        listener.http2.unwrap_or(match both {
+            [Http2::On, Http2::On] => Http2::On,
+            _ => Http2::Off,
+        })
+    }
+
     /// What holds at each location of each server, and where there is none.
     pub fn sites(&self) -> impl Iterator<Item = &Site> {
         self.servers.iter().flat_map(|server| {
@@ -139,6 +152,8 @@ pub struct Listener {
     pub carrier: Carrier,
     /// Whether every connection begins with a PROXY header.
     pub proxy_protocol: bool,
+    /// Whether HTTP/2 is spoken here, where that was said of the address itself.
+    pub http2: Option<Http2>,
     /// Those that name this address, in the file's order.
     pub servers: Vec<usize>,
     /// The one for a host nobody claims: the server marked `default_server`, else one without a name, else the first.
@@ -152,6 +167,15 @@ pub enum Listen {
     Tcp(SocketAddr),
     /// A unix socket.
     Unix(PathBuf),
+}
+
+impl fmt::Display for Listen {
+    fn fmt(&self, text: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => address.fmt(text),
+            Self::Unix(path) => write!(text, "unix:{}", path.display()),
+        }
+    }
 }
 
 /// A virtual server.
@@ -173,6 +197,8 @@ pub struct Server {
     pub http2: Http2,
     /// `http2_max_concurrent_streams`
     pub max_streams: u32,
+    /// `http2_max_resets`
+    pub max_resets: u32,
     /// Its locations in the file's order.
     pub locations: Vec<Location>,
     /// What holds where no location matches: the server's own settings.

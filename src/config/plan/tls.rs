@@ -181,6 +181,8 @@ pub struct UpstreamTls {
     pub name: Box<str>,
     /// `proxy_ssl_verify`
     pub verify: Verify,
+    /// `proxy_ssl_verify_depth`
+    pub depth: Option<usize>,
     /// `proxy_ssl_trusted_certificate`; `None` for the system's roots.
     pub trusted: Option<File>,
     /// `proxy_ssl_crl`

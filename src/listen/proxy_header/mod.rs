@@ -5,6 +5,7 @@
 //! certain, and only those are asked for. Of version 2 that is all of it at once, of a line of version 1 what its
 //! fields come to at least.
 
+mod checksum;
 mod parse;
 #[cfg(test)]
 mod tests;

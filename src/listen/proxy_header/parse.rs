@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 
+use super::checksum;
 use crate::message::Proxied;
 
 /// What the bytes at the beginning of a connection are.
@@ -28,6 +29,9 @@ pub enum Malformed {
     /// An address or a port that is none, or of another family than was announced.
     #[error("bad address")]
     Address,
+    /// It says of itself that something got lost or changed on the way.
+    #[error("wrong checksum")]
+    Checksum,
     /// A command, a family or a protocol that the specification does not know.
     #[error("unknown kind")]
     Kind,
@@ -168,6 +172,15 @@ fn version2(bytes: &[u8]) -> Result<Found, Malformed> {
         // The proxy itself, a datagram, a unix socket: nobody with an address.
         _ => None,
     };
+    let addresses = match family >> 4 {
+        1 => 12,
+        2 => 36,
+        3 => 216,
+        _ => 0,
+    };
+    if !checksum::is_right(&bytes[..length], V2_HEAD + addresses) {
+        return Err(Malformed::Checksum);
+    }
     Ok(Found::Whole { length, says })
 }
 

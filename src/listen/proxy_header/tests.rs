@@ -108,6 +108,23 @@ fn what_is_no_header_is_told_at_once() {
     ));
 }
 
+/// Whoever sends a checksum wants it looked at; the sums here were computed elsewhere.
+#[test]
+fn a_checksum_has_to_be_right() {
+    let summed = |command, family, body: &[u8], sum: [u8; 4]| {
+        parse(&v2(command, family, &[body, b"\x03\0\x04", &sum].concat())).map(drop)
+    };
+    let named = [ENDS4, b"\x02\0\x06a.test"].concat();
+    let right = [0x74, 0xfd, 0x3c, 0x8c];
+    assert_eq!(summed(0x21, 0x11, &named, right), Ok(()));
+    assert_eq!(summed(0x20, 0x00, b"", [0xa9, 0xb8, 0x7e, 0x8f]), Ok(()));
+    assert_eq!(summed(0x20, 0x00, b"", right), Err(Malformed::Checksum));
+    assert_eq!(summed(0x21, 0x11, &named, [0; 4]), Err(Malformed::Checksum));
+    let mut other = named;
+    other[3] += 1;
+    assert_eq!(summed(0x21, 0x11, &other, right), Err(Malformed::Checksum));
+}
+
 async fn read_in_pieces(bytes: Vec<u8>, size: usize) -> (Result<Option<Proxied>, Error>, Vec<u8>) {
     let (mut proxy, near) = UnixStream::pair().unwrap();
     let (sent, ()) = tokio::join!(

@@ -2,6 +2,7 @@
 //!
 //! Requests are written anew ([`write_request`]), answers are cleaned in place.
 
+mod identity;
 mod request;
 mod spare;
 mod upgrade;
@@ -9,6 +10,7 @@ mod upgrade;
 use http::header::{self, HeaderName};
 use http::{HeaderMap, HeaderValue};
 
+pub use identity::speaks_for_client;
 pub use request::{stream_request, write_request};
 pub use spare::{reuse, spare};
 pub use upgrade::{Upgrade, restore_upgrade};

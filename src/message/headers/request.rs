@@ -8,7 +8,7 @@ use http::header::{self, HeaderName};
 use http::{HeaderMap, HeaderValue, Request, Uri, Version};
 
 use super::upgrade::Upgrade;
-use super::{belongs_to_connection, frames_body, is_rebuilt, nominated};
+use super::{belongs_to_connection, frames_body, is_rebuilt, nominated, speaks_for_client};
 use crate::config::plan::{Forward, Template, Underscores, Via};
 use crate::message::Exchange;
 use crate::message::target::push_encoded;
@@ -91,12 +91,14 @@ fn pass_on(exchange: &Exchange, forward: &Forward, out: &mut impl Out) {
     }
     let nominating = connection && nominates(headers);
     let drops_underscores = forward.underscores == Underscores::Drop;
+    let believed = exchange.is_trusted();
     for (name, value) in headers {
         let stays = belongs_to_connection(name)
             || is_rebuilt(name)
             || forward.set_headers.iter().any(|set| set.name == *name)
             || (nominating && is_nominated(name, headers))
-            || (drops_underscores && name.as_str().as_bytes().contains(&b'_'));
+            || (drops_underscores && name.as_str().as_bytes().contains(&b'_'))
+            || (!believed && speaks_for_client(name));
         if !stays {
             out.field(name, value);
         }

@@ -6,7 +6,7 @@
 
 use tokio::time::Instant;
 
-use super::frames::{Frame, Kind};
+use crate::message::frames::{Frame, Kind};
 
 /// What a client did too much of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,6 +36,9 @@ pub(super) struct Budgets {
     resets: Budget,
     settings: Budget,
     window_updates: Budget,
+    // Of ours, that it may answer.
+    pings_sent: u32,
+    answers: u32,
 }
 
 #[derive(Debug)]
@@ -63,8 +66,8 @@ impl Flood {
 }
 
 impl Budgets {
-    /// Those of a new connection that may have so many streams at once.
-    pub(super) fn new(streams: u32, now: Instant) -> Self {
+    /// Those of a new connection that may reset so many streams at once.
+    pub(super) fn new(resets: u32, now: Instant) -> Self {
         let budget = |most, per_second| Budget {
             left: most,
             most,
@@ -75,10 +78,11 @@ impl Budgets {
             empty_data: budget(100, 10),
             pings: budget(1000, 100),
             priorities: budget(1000, 100),
-            // A page that is left takes all its streams with it, twice.
-            resets: budget(streams.saturating_mul(2).max(200), 20),
+            resets: budget(resets, (resets / 10).max(1)),
             settings: budget(100, 10),
             window_updates: budget(2000, 200),
+            pings_sent: 0,
+            answers: 0,
         }
     }
 
@@ -86,7 +90,11 @@ impl Budgets {
     pub(super) fn receive(&mut self, frame: Frame) -> Result<(), Flood> {
         let (budget, flood) = match frame.kind {
             Kind::Data if frame.is_empty_data() => (&mut self.empty_data, Flood::EmptyData),
-            Kind::Ping if !frame.acknowledges() => (&mut self.pings, Flood::Pings),
+            Kind::Ping if frame.acknowledges() && self.pings_sent > 0 => {
+                self.pings_sent -= 1;
+                return Ok(());
+            }
+            Kind::Ping => (&mut self.pings, Flood::Pings),
             Kind::Priority | Kind::Other | Kind::GoAway => {
                 (&mut self.priorities, Flood::Priorities)
             }
@@ -107,10 +115,15 @@ impl Budgets {
             }
             // Whoever takes data in may say so, for the stream and for the connection.
             Kind::Data => self.window_updates.earn(4),
+            Kind::Ping if !frame.acknowledges() => {
+                self.pings_sent = self.pings_sent.saturating_add(1);
+            }
             _ => {}
         }
         if frame.ends_stream() {
-            self.resets.earn(1);
+            // Not every answer: whoever has a cheap one for each reset could go on for ever.
+            self.answers = (self.answers + 1) % ANSWERS_A_RESET;
+            self.resets.earn(u32::from(self.answers == 0));
         }
         Ok(())
     }
@@ -144,6 +157,9 @@ impl Budget {
     }
 }
 
+/// So many answers that are taken make up for one reset.
+const ANSWERS_A_RESET: u32 = 4;
+
 /// Whether a reset of ours answers a client that broke the rules: CVE-2025-8671 makes a server reset streams that it
 /// goes on working for. What fails behind us, and what we give up, is reset with other codes.
 fn is_their_fault(code: u32) -> bool {
@@ -162,8 +178,8 @@ fn is_their_fault(code: u32) -> bool {
 mod tests {
     use std::time::Duration;
 
-    use super::super::frames::Frames;
     use super::*;
+    use crate::message::frames::Frames;
 
     fn frame(kind: u8, flags: u8, payload: &[u8]) -> Frame {
         let mut bytes = vec![0, 0, payload.len() as u8, kind, flags, 0, 0, 0, 1];
@@ -176,7 +192,7 @@ mod tests {
     }
 
     fn budgets() -> Budgets {
-        Budgets::new(128, Instant::now())
+        Budgets::new(256, Instant::now())
     }
 
     /// How many of a frame pass at once.
@@ -209,7 +225,6 @@ mod tests {
             frame(0, 1, b""),
             frame(1, 4, b""),
             frame(4, 1, b""),
-            frame(6, 1, b"12345678"),
         ] {
             assert_eq!(most(frame), 10_000, "{frame:?}");
         }
@@ -232,11 +247,25 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_client_that_is_also_answered_may_reset_as_many() {
+    async fn a_client_that_takes_four_answers_may_reset_one_more() {
+        for (answers, goes_on) in [(1, false), (3, false), (4, true)] {
+            let mut budgets = budgets();
+            let going_on = (0..10_000).all(|_| {
+                let answered = (0..answers).all(|_| budgets.send(frame(1, 5, b"")).is_ok());
+                answered && budgets.receive(reset(8)).is_ok()
+            });
+            assert_eq!(going_on, goes_on, "{answers}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn answers_to_pings_that_nobody_sent_are_pings() {
+        let answer = frame(6, 1, b"12345678");
+        assert_eq!(most(answer), 1000);
         let mut budgets = budgets();
         for _ in 0..10_000 {
-            assert_eq!(budgets.receive(reset(8)), Ok(()));
-            assert_eq!(budgets.send(frame(1, 5, b"")), Ok(()));
+            assert_eq!(budgets.send(frame(6, 0, b"12345678")), Ok(()));
+            assert_eq!(budgets.receive(answer), Ok(()));
         }
     }
 
@@ -246,6 +275,6 @@ mod tests {
         while budgets.receive(reset(8)).is_ok() {}
         tokio::time::advance(Duration::from_millis(500)).await;
         let more = (0..100).take_while(|_| budgets.receive(reset(8)).is_ok());
-        assert_eq!(more.count(), 10);
+        assert_eq!(more.count(), 12);
     }
 }

@@ -1,13 +1,13 @@
 //! A door for the fuzzer, which stands outside.
 
 use super::budget::Budgets;
-use super::frames::Frames;
+use crate::message::frames::Frames;
 
 /// Lets bytes pass in pieces of this length as a client's, and again as ours; says how many frames they were.
 #[must_use]
 pub fn watch(bytes: &[u8], piece: usize) -> usize {
     let pass = |mut frames: Frames| {
-        let mut budgets = Budgets::new(128, tokio::time::Instant::now());
+        let mut budgets = Budgets::new(256, tokio::time::Instant::now());
         let mut count = 0;
         for mut piece in bytes.chunks(piece.max(1)) {
             while let Some(frame) = frames.next(&mut piece) {

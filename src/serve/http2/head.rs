@@ -7,8 +7,9 @@
 
 use std::cell::RefCell;
 
+use http::header::{self, HeaderName};
 use http::uri::PathAndQuery;
-use http::{HeaderMap, HeaderValue, Method, Uri, header, request, response};
+use http::{HeaderMap, HeaderValue, Method, Uri, request, response};
 use http_body::SizeHint;
 use jiff::Timestamp;
 
@@ -18,6 +19,10 @@ use crate::message::headers;
 /// A request's head as if it had come over HTTP/1; `None` where a reader of HTTP/1 would be fooled.
 pub(super) fn request(mut head: request::Parts) -> Option<request::Parts> {
     if head.headers.values().any(is_padded) {
+        return None;
+    }
+    // Equal or not, as over HTTP/1: RFC 9110, 8.6 lets a recipient choose, and nobody sends two by accident.
+    if is_repeated(&head.headers, &header::CONTENT_LENGTH) {
         return None;
     }
     join_cookies(&mut head.headers)?;
@@ -56,24 +61,27 @@ fn is_padded(value: &HeaderValue) -> bool {
     is_space(value.as_bytes().first()) || is_space(value.as_bytes().last())
 }
 
+fn is_repeated(fields: &HeaderMap, name: &HeaderName) -> bool {
+    fields.get_all(name).iter().nth(1).is_some()
+}
+
 /// `*`, which is all there is to ask a whole server for.
 fn is_whole_server(method: &Method, target: &PathAndQuery) -> bool {
     *method == Method::OPTIONS && target == "*"
 }
 
 /// Cookies may come in crumbs so that each is compressed on its own.
-fn join_cookies(headers: &mut HeaderMap) -> Option<()> {
-    let mut crumbs = headers.get_all(header::COOKIE).iter();
-    if crumbs.nth(1).is_none() {
+fn join_cookies(fields: &mut HeaderMap) -> Option<()> {
+    if !is_repeated(fields, &header::COOKIE) {
         return Some(());
     }
-    let crumbs: Vec<_> = headers.get_all(header::COOKIE).iter().collect();
+    let crumbs: Vec<_> = fields.get_all(header::COOKIE).iter().collect();
     let whole = crumbs
         .iter()
         .map(|crumb| crumb.as_bytes())
         .collect::<Vec<_>>()
         .join(&b"; "[..]);
-    headers.insert(header::COOKIE, HeaderValue::from_bytes(&whole).ok()?);
+    fields.insert(header::COOKIE, HeaderValue::from_bytes(&whole).ok()?);
     Some(())
 }
 
@@ -154,6 +162,13 @@ mod tests {
         assert!(came("GET", "*", &[("host", "a")]).is_none());
         assert!(came("OPTIONS", "*", &[("host", "a")]).is_some());
         assert!(came("CONNECT", "a:443", &[]).is_some());
+    }
+
+    #[test]
+    fn two_lengths_are_refused_even_if_they_are_equal() {
+        let length = ("content-length", "5");
+        assert!(came("POST", "https://a/", &[length]).is_some());
+        assert!(came("POST", "https://a/", &[length, length]).is_none());
     }
 
     #[test]

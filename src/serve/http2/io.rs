@@ -8,13 +8,13 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::frames::Frames;
 use super::roster::Roster;
 use crate::clock::Pace;
 use crate::message::Peer;
+use crate::message::frames::Frames;
 use crate::serve::Socket;
 use crate::serve::linger::Linger;
-use crate::serve::stream::limit;
+use crate::serve::sent::limit;
 
 /// A socket that carries frames.
 #[derive(Debug)]
@@ -121,7 +121,7 @@ impl AsyncWrite for Io {
     /// Closes slowly, so that the last answers are not lost to a reset; at once on those who have done wrong.
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
-        if this.roster.state().told_off {
+        if this.roster.has_told_off() {
             return Poll::Ready(Ok(()));
         }
         if this.linger.is_none() {

@@ -5,7 +5,6 @@
 //! stream that its client does not read. Each stream is a task; all of them end with their connection.
 
 mod budget;
-mod frames;
 #[cfg(any(fuzzing, test))]
 pub mod fuzzing;
 mod head;
@@ -28,9 +27,9 @@ use tokio_util::sync::CancellationToken;
 pub use budget::Flood;
 
 use self::io::Io;
-use self::roster::Roster;
+use self::roster::{Roster, State};
 use self::stream::Stream;
-use super::{Handler, Socket};
+use super::{Handler, LAST_CALL, Socket};
 use crate::clock::Deadline;
 use crate::message::{Peer, Phase};
 
@@ -43,7 +42,7 @@ pub(super) async fn serve<H: Handler>(
     handler: &H,
     stop: &CancellationToken,
 ) {
-    let roster = Arc::new(Roster::new(limits.streams));
+    let roster = Arc::new(Roster::new(limits.resets));
     let io = Io::new(socket, ahead, Arc::clone(peer), Arc::clone(&roster));
     let handshake = builder(&limits).handshake(io);
     let Ok(Ok(h2)) = tokio::time::timeout(limits.header_timeout, handshake).await else {
@@ -60,12 +59,16 @@ pub(super) async fn serve<H: Handler>(
         asked: false,
         head: Deadline::default(),
         rest: Deadline::default(),
+        farewell: FAREWELL,
         close: Deadline::default(),
+        last_words: CLOSE,
     };
     let mut stopping = std::pin::pin!(stop.cancelled());
+    let mut stopped = false;
     poll_fn(|context| {
-        if client.ending == Ending::NotYet && stopping.as_mut().poll(context).is_ready() {
-            client.retire();
+        if !stopped && stopping.as_mut().poll(context).is_ready() {
+            stopped = true;
+            client.stop();
         }
         client.poll_over(context)
     })
@@ -77,6 +80,8 @@ pub(super) async fn serve<H: Handler>(
 pub(super) struct Limits {
     /// How many requests may be under way at once.
     pub(super) streams: u32,
+    /// How many of them it may reset.
+    pub(super) resets: u32,
     /// How large a head may be, in bytes.
     pub(super) head: u32,
     /// How long one may take.
@@ -98,8 +103,11 @@ struct Client<'c, H> {
     head: Deadline,
     // For the next request.
     rest: Deadline,
+    // How long it may stay when it has nothing to wait for and was told to ask nothing more.
+    farewell: Duration,
     // For the client to leave, once it was told to.
     close: Deadline,
+    last_words: Duration,
 }
 
 /// How far its end has come.
@@ -138,6 +146,15 @@ impl<H: Handler> Client<'_, H> {
         }
     }
 
+    /// Tells of what came and was no request.
+    fn report(&self, state: &State) {
+        for (times, status) in [(state.malformed, 400), (state.oversized, 431)] {
+            for _ in 0..times {
+                self.handler.refused_head(self.peer, status);
+            }
+        }
+    }
+
     fn begin(&mut self, request: Request<RecvStream>, respond: server::SendResponse<Bytes>) {
         self.asked = true;
         while self.streams.try_join_next().is_some() {}
@@ -159,12 +176,10 @@ impl<H: Handler> Client<'_, H> {
 
     /// Looks for reasons to end the connection; ready when it need not be ended any more.
     fn poll_ending(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        let state = self.roster.state();
-        for _ in 0..state.oversized {
-            self.handler.refused_head(self.peer, 431);
-        }
+        let state = self.roster.take_state();
+        self.report(&state);
         if self.ending == Ending::Closes {
-            self.close.start(CLOSE);
+            self.close.start(self.last_words);
             return self.close.poll_passed(context);
         }
         if let Some(flood) = state.flood {
@@ -202,7 +217,7 @@ impl<H: Handler> Client<'_, H> {
         self.rest.start(match self.ending {
             Ending::NotYet if self.asked => self.peer.line.keepalive_timeout(),
             Ending::NotYet => self.limits.header_timeout,
-            Ending::Retires | Ending::Closes => FAREWELL,
+            Ending::Retires | Ending::Closes => self.farewell,
         });
         if self.rest.poll_passed(context).is_ready() {
             self.rest.clear();
@@ -210,6 +225,19 @@ impl<H: Handler> Client<'_, H> {
                 Ending::NotYet => self.retire(),
                 Ending::Retires | Ending::Closes => self.close(Reason::NO_ERROR),
             }
+        }
+    }
+
+    /// We stop: what is under way is answered, and nobody is waited for who has nothing to wait for.
+    fn stop(&mut self) {
+        if self.roster.is_idle() {
+            self.farewell = LAST_CALL;
+        }
+        self.last_words = LAST_CALL;
+        match self.ending {
+            Ending::NotYet => self.retire(),
+            Ending::Retires => self.rest.clear(),
+            Ending::Closes => self.close.clear(),
         }
     }
 
@@ -227,6 +255,7 @@ impl<H: Handler> Client<'_, H> {
 
     /// The connection broke, or h2 has ended it.
     fn broke(&self, error: &h2::Error) {
+        self.report(&self.roster.take_state());
         if self.ending != Ending::Closes
             && error.is_library()
             && error.reason() == Some(Reason::ENHANCE_YOUR_CALM)
@@ -246,8 +275,8 @@ fn builder(limits: &Limits) -> server::Builder {
         .initial_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_send_buffer_size(SEND_BUFFER)
-        // Theirs is for what lies unread, ours for what was worked on.
-        .max_pending_accept_reset_streams(RESETS_UNSEEN);
+        // Theirs is for what lies unread, ours for all.
+        .max_pending_accept_reset_streams(limits.resets as usize);
     builder
 }
 
@@ -257,8 +286,6 @@ const STREAM_WINDOW: u32 = 128 * 1024;
 const CONNECTION_WINDOW: u32 = 1024 * 1024;
 /// What of an answer may wait for the client to take it in.
 const SEND_BUFFER: usize = 64 * 1024;
-/// How many streams may be reset before they were looked at.
-const RESETS_UNSEEN: usize = 100;
 /// How long a client that was told to ask nothing more, and has nothing to wait for, may take to leave.
 const FAREWELL: Duration = Duration::from_secs(1);
 /// How long the last words may take.

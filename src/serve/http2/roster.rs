@@ -10,8 +10,8 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::budget::{Budgets, Flood};
-use super::frames::{Frame, Kind};
 use crate::message::Peer;
+use crate::message::frames::{Frame, Kind};
 
 /// What the socket and the streams of a connection share. All of it stays in one event loop.
 #[derive(Debug)]
@@ -22,6 +22,10 @@ struct Inner {
     streams: BTreeMap<u32, Arc<Peer>>,
     budgets: Budgets,
     state: State,
+    // The client was told that it has done something wrong.
+    told_off: bool,
+    // Streams of which something malformed has come, and which have not begun here.
+    malformed: Vec<u32>,
 }
 
 /// What the connection has to know.
@@ -35,25 +39,33 @@ pub(super) struct State {
     pub(super) idle: bool,
     /// The connection is to end after the streams it has.
     pub(super) last: bool,
-    /// The client was told that it has done something wrong.
-    pub(super) told_off: bool,
     /// Heads that h2 has answered itself, because they were too large.
     pub(super) oversized: u32,
+    /// Streams that were reset, or the connection ended, because what came was no request.
+    pub(super) malformed: u32,
 }
 
 impl Roster {
-    /// For a connection that may have so many streams at once.
-    pub(super) fn new(streams: u32) -> Self {
+    /// For a connection that may reset so many streams at once.
+    pub(super) fn new(resets: u32) -> Self {
         Self(Mutex::new(Inner {
             streams: BTreeMap::new(),
-            budgets: Budgets::new(streams, Instant::now()),
+            budgets: Budgets::new(resets, Instant::now()),
             state: State::default(),
+            told_off: false,
+            malformed: Vec::new(),
         }))
     }
 
     /// A stream begins.
     pub(super) fn enter(&self, stream: u32, peer: Arc<Peer>) {
-        self.0.lock().streams.insert(stream, peer);
+        let mut inner = self.0.lock();
+        if inner.malformed.contains(&stream) {
+            peer.line.refuse(400);
+        }
+        // They begin in the order of their numbers: earlier ones never will.
+        inner.malformed.retain(|malformed| *malformed > stream);
+        inner.streams.insert(stream, peer);
     }
 
     /// A stream is over; `last` if the connection is to carry no more.
@@ -69,6 +81,19 @@ impl Roster {
         if let Err(flood) = inner.budgets.receive(frame) {
             inner.state.flood.get_or_insert(flood);
         }
+        if !frame.malformed {
+            return;
+        }
+        match inner.streams.get(&frame.stream) {
+            Some(peer) => {
+                peer.line.refuse(400);
+                peer.line.wake();
+            }
+            None if inner.malformed.len() < MOST_MALFORMED => inner.malformed.push(frame.stream),
+            None => {
+                inner.state.flood.get_or_insert(Flood::Resets);
+            }
+        }
     }
 
     /// Whether more of a head has to come.
@@ -83,13 +108,13 @@ impl Roster {
             inner.state.flood.get_or_insert(flood);
         }
         if frame.stream == 0 {
-            inner.state.told_off |= frame.kind == Kind::GoAway && frame.code() != 0;
+            inner.told_off |= frame.kind == Kind::GoAway && frame.code() != 0;
+            inner.state.malformed += u32::from(frame.says_malformed());
             return;
         }
         let Some(peer) = inner.streams.get(&frame.stream) else {
-            if frame.kind == Kind::Headers {
-                inner.state.oversized += 1;
-            }
+            inner.state.oversized += u32::from(frame.kind == Kind::Headers);
+            inner.state.malformed += u32::from(frame.says_malformed());
             return;
         };
         peer.line.add_sent(frame.size());
@@ -107,12 +132,25 @@ impl Roster {
     }
 
     /// How things stand; what has to be told once is told once.
-    pub(super) fn state(&self) -> State {
+    pub(super) fn take_state(&self) -> State {
         let mut inner = self.0.lock();
-        inner.state.idle = inner.streams.is_empty();
-        let state = inner.state;
+        let state = State {
+            idle: inner.streams.is_empty(),
+            ..inner.state
+        };
         inner.state.oversized = 0;
+        inner.state.malformed = 0;
         state
+    }
+
+    /// Whether no stream is under way.
+    pub(super) fn is_idle(&self) -> bool {
+        self.0.lock().streams.is_empty()
+    }
+
+    /// Whether the client was told that it has done something wrong.
+    pub(super) fn has_told_off(&self) -> bool {
+        self.0.lock().told_off
     }
 
     /// What h2 has had enough of.
@@ -128,3 +166,6 @@ impl Roster {
         }
     }
 }
+
+/// How many of them may be waited for.
+const MOST_MALFORMED: usize = 256;

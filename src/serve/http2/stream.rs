@@ -37,7 +37,7 @@ struct Stay {
     roster: Arc<Roster>,
 }
 
-/// The client has reset the stream, or the connection is gone.
+/// The client has reset the stream, or the connection is gone, or what came on it was malformed.
 struct Gone;
 
 impl Stream {
@@ -53,9 +53,7 @@ impl Stream {
             roster: self.roster,
         };
         let Some(request) = understood(self.request, &peer) else {
-            handler.refused_head(&peer, 400);
-            respond.send_reset(Reason::PROTOCOL_ERROR);
-            return;
+            return respond.send_reset(Reason::PROTOCOL_ERROR);
         };
         let asked = request.method().clone();
         peer.line.begin();
@@ -84,6 +82,9 @@ impl Drop for Stay {
 
 /// The request in the form the road knows.
 fn understood(request: Request<RecvStream>, peer: &Arc<Peer>) -> Option<Request<Incoming>> {
+    if peer.line.refused().is_some() {
+        return None;
+    }
     let (head, body) = request.into_parts();
     let head = head::request(head)?;
     // h2 has read it already, and holds the body to it.
@@ -108,6 +109,11 @@ async fn handled<H: Handler>(
         // Once is enough: a stream stays in its task.
         if !std::mem::replace(&mut known, true) {
             peer.line.driven_by(context.waker());
+        }
+        // Before anybody can see the end of a body that has no good end.
+        if peer.line.refused().is_some() {
+            respond.send_reset(Reason::PROTOCOL_ERROR);
+            return Poll::Ready(Err(Gone));
         }
         if respond.poll_reset(context).is_ready() {
             return Poll::Ready(Err(Gone));
@@ -172,6 +178,10 @@ impl Sending<'_> {
     where
         B: http_body::Body<Data = Bytes> + Unpin,
     {
+        if self.peer.line.refused().is_some() {
+            self.stream.send_reset(Reason::PROTOCOL_ERROR);
+            return Poll::Ready(Err(Gone));
+        }
         if self.stream.poll_reset(context).is_ready() {
             return Poll::Ready(Err(Gone));
         }
@@ -251,7 +261,7 @@ impl Sending<'_> {
             }
             if late == Late::Slow {
                 COUNTERS.give_up(Slow::Answer);
-                let (connection, client) = (self.peer.connection, self.peer.text());
+                let (connection, client) = (self.peer.connection, &*self.peer.caller());
                 tracing::info!(connection, client, "client takes its answer too slowly");
             }
             self.stream.send_reset(Reason::CANCEL);

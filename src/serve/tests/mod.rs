@@ -13,7 +13,7 @@ mod tunnels;
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
-use std::num::NonZeroU32;
+use std::num::NonZeroU16;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -89,9 +89,10 @@ fn interim(status: u16, link: Option<&'static str>) -> Interim {
 
 fn settings() -> Settings {
     Settings {
+        resets: 256,
         timeouts: testing::timeouts(),
         max_head: 32 * 1024,
-        streams: NonZeroU32::new(128),
+        streams: NonZeroU16::new(128),
     }
 }
 

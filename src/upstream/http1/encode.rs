@@ -2,6 +2,8 @@
 
 use http::{HeaderMap, HeaderName, header};
 
+use crate::message::headers::speaks_for_client;
+
 /// Writes the line before a chunk of this length.
 pub(super) fn size(length: usize, out: &mut Vec<u8>) {
     let digits = length.checked_ilog(16).unwrap_or_default();
@@ -32,7 +34,7 @@ fn field(name: &HeaderName, value: &[u8], out: &mut Vec<u8>) {
 /// Whether a field may come after the body. Not one that says how to read the message, whom it is for or who
 /// sent it: a backend that takes trailers for more of the head would believe the client what only we may say.
 pub(in crate::upstream) fn may_trail(name: &HeaderName) -> bool {
-    const NEVER: [HeaderName; 17] = [
+    const NEVER: [HeaderName; 16] = [
         header::AUTHORIZATION,
         header::CACHE_CONTROL,
         header::CONNECTION,
@@ -42,7 +44,6 @@ pub(in crate::upstream) fn may_trail(name: &HeaderName) -> bool {
         header::CONTENT_TYPE,
         header::COOKIE,
         header::EXPECT,
-        header::FORWARDED,
         header::HOST,
         header::MAX_FORWARDS,
         header::TE,
@@ -52,6 +53,6 @@ pub(in crate::upstream) fn may_trail(name: &HeaderName) -> bool {
         header::VIA,
     ];
     !NEVER.contains(name)
-        && !name.as_str().starts_with("x-forwarded-")
-        && !["keep-alive", "proxy-connection", "x-real-ip"].contains(&name.as_str())
+        && !speaks_for_client(name)
+        && !["keep-alive", "proxy-connection"].contains(&name.as_str())
 }

@@ -6,10 +6,10 @@ use std::task::{Context, Poll, ready};
 
 use h2::client::ResponseFuture;
 use h2::{Reason, RecvStream};
-use http::Response;
+use http::{Request, Response};
 
 use super::broken;
-use super::pool::Ride;
+use super::pool::{Ride, SMALL_HEAD};
 use super::receiving::Receiving;
 use super::sending::Sending;
 use crate::clock::{Deadline, Millis};
@@ -29,18 +29,27 @@ pub(super) async fn call(
     forward: &Forward,
     now: Millis,
 ) -> Result<Answer, Unanswered> {
-    let ready = poll_fn(|context| ride.send.poll_ready(context));
-    let ready = match tokio::time::timeout(forward.send_timeout, ready).await {
-        Ok(ready) => ready.map_err(broken),
-        Err(_) => Err(Error::Timeout(Stage::Send)),
-    };
     let (request, cargo) = errand.load_stream();
+    let head = list_size(&request);
+    let ready = async {
+        poll_fn(|context| ride.send.poll_ready(context))
+            .await
+            .map_err(broken)?;
+        match ride.takes(head).await {
+            true => Ok(()),
+            false => Err(Error::TooLarge),
+        }
+    };
+    let ready = tokio::time::timeout(forward.send_timeout, ready).await;
+    let ready = ready.unwrap_or(Err(Error::Timeout(Stage::Send)));
     let ends = cargo.is_none();
     let begun = ready.and_then(|()| ride.send.send_request(request, ends).map_err(broken));
     let (response, stream) = match begun {
         Ok(begun) => begun,
         Err(error) => {
-            ride.retire();
+            if !matches!(error, Error::TooLarge) {
+                ride.retire();
+            }
             return Err(Unanswered {
                 error,
                 unsent: Some(cargo),
@@ -52,6 +61,7 @@ pub(super) async fn call(
         response,
         sending: Sending::new(stream, cargo),
         relay: Relay::new(exchange),
+        head,
         forward,
         patience: Deadline::default(),
         due: grpc::due(exchange, now).unwrap_or_default(),
@@ -66,6 +76,8 @@ struct Call<'c> {
     response: ResponseFuture,
     sending: Sending,
     relay: Relay<'c>,
+    // How large the request's own is.
+    head: usize,
     forward: &'c Forward,
     patience: Deadline,
     // When the client will not want the answer any more; until there is one, the road sees to it.
@@ -122,12 +134,40 @@ impl Call<'_> {
             ride.retire();
         }
         let silent = !self.relay.is_used();
+        let error = match error {
+            Error::Broken(_) | Error::Rejected(_) if ride.is_calmed() => {
+                // The backend would do the same again, with others on the connection.
+                match self.head > SMALL_HEAD {
+                    true => Error::TooLarge,
+                    false => Error::Calmed,
+                }
+            }
+            error => error,
+        };
         Unanswered {
             unsent: self.sending.into_unsent().filter(|_| untouched),
             error,
             silent,
         }
     }
+}
+
+/// How large a head is, as HTTP/2 counts.
+fn list_size(request: &Request<()>) -> usize {
+    const EACH: usize = 32;
+    let (uri, method) = (request.uri(), request.method().as_str());
+    let target = uri
+        .path_and_query()
+        .map_or(0, |target| target.as_str().len());
+    let authority = uri
+        .authority()
+        .map_or(0, |authority| authority.as_str().len());
+    let pseudo = ":method:scheme:path:authority".len() + "https".len() + 4 * EACH;
+    let fields = request.headers().iter();
+    let fields: usize = fields
+        .map(|(name, value)| name.as_str().len() + value.len() + EACH)
+        .sum();
+    pseudo + method.len() + target + authority + fields
 }
 
 /// Whether the backend has said that it did nothing about a request.

@@ -8,26 +8,29 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::pool::Load;
+use super::terms::Preface;
+use crate::message::frames::Frames;
 use crate::upstream::wire::Socket;
 
 /// A socket, and whom to tell that it was heard of.
 #[derive(Debug)]
 pub(super) struct Io {
-    pub(super) socket: Socket,
-    pub(super) load: Arc<Load>,
+    socket: Socket,
+    load: Arc<Load>,
+    // Its beginning, until that has been understood.
+    preface: Option<Preface>,
+    frames: Frames,
 }
 
-macro_rules! each {
-    ($io:expr, $socket:ident => $do:expr) => {
-        match &mut $io.socket {
-            Socket::Tcp($socket) => $do,
-            Socket::TlsTcp($socket) => $do,
-            Socket::TlsUnix($socket) => $do,
-            Socket::Unix($socket) => $do,
-            #[cfg(test)]
-            Socket::Test($socket) => $do,
+impl Io {
+    pub(super) fn new(socket: Socket, load: Arc<Load>) -> Self {
+        Self {
+            socket,
+            load,
+            preface: Some(Preface::default()),
+            frames: Frames::from_server(),
         }
-    };
+    }
 }
 
 impl AsyncRead for Io {
@@ -36,8 +39,22 @@ impl AsyncRead for Io {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        ready!(each!(self, socket => Pin::new(socket).poll_read(context, buffer)))?;
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut self.socket).poll_read(context, buffer))?;
         self.load.hear();
+        let this = &mut *self;
+        let mut bytes = &buffer.filled()[before..];
+        if let Some(preface) = &mut this.preface
+            && let Some(largest_head) = preface.read(bytes)
+        {
+            this.load.terms.agree(largest_head);
+            this.preface = None;
+        }
+        while let Some(frame) = this.frames.next(&mut bytes) {
+            if frame.asks_for_calm() {
+                this.load.calm();
+            }
+        }
         Poll::Ready(Ok(()))
     }
 }
@@ -48,7 +65,7 @@ impl AsyncWrite for Io {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        each!(self, socket => Pin::new(socket).poll_write(context, bytes))
+        Pin::new(&mut self.socket).poll_write(context, bytes)
     }
 
     fn poll_write_vectored(
@@ -56,18 +73,18 @@ impl AsyncWrite for Io {
         context: &mut Context<'_>,
         pieces: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        each!(self, socket => Pin::new(socket).poll_write_vectored(context, pieces))
+        Pin::new(&mut self.socket).poll_write_vectored(context, pieces)
     }
 
     fn is_write_vectored(&self) -> bool {
-        true
+        self.socket.is_write_vectored()
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        each!(self, socket => Pin::new(socket).poll_flush(context))
+        Pin::new(&mut self.socket).poll_flush(context)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        each!(self, socket => Pin::new(socket).poll_shutdown(context))
+        Pin::new(&mut self.socket).poll_shutdown(context)
     }
 }

@@ -11,6 +11,7 @@ mod once;
 mod pool;
 mod receiving;
 mod sending;
+mod terms;
 
 pub(super) use once::once;
 #[cfg(test)]

@@ -27,10 +27,7 @@ pub(in crate::upstream) async fn once(
     body: Bytes,
     most: usize,
 ) -> Result<Whole, Error> {
-    let io = Io {
-        socket,
-        load: Default::default(),
-    };
+    let io = Io::new(socket, Default::default());
     let (send, connection) = builder().handshake::<_, Bytes>(io).await.map_err(broken)?;
     let mut asking = pin!(async move {
         let mut send = send.ready().await?;

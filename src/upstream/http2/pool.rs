@@ -13,6 +13,7 @@ use h2::client::{self, SendRequest};
 
 use super::drive;
 use super::io::Io;
+use super::terms::Terms;
 use crate::config::plan::Forward;
 use crate::upstream::ask::Over;
 use crate::upstream::backend::Backend;
@@ -25,6 +26,9 @@ pub(super) struct Load {
     active: AtomicUsize,
     gone: AtomicBool,
     heard: AtomicU64,
+    calmed: AtomicBool,
+    /// What the backend has said of itself first.
+    pub(super) terms: Terms,
 }
 
 /// A place on a connection, given back when dropped.
@@ -97,10 +101,7 @@ async fn open(backend: &Backend, forward: &Forward) -> Result<Ride, Error> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let socket = connect::socket(backend, forward).await?;
     let load = Arc::new(Load::default());
-    let io = Io {
-        socket,
-        load: Arc::clone(&load),
-    };
+    let io = Io::new(socket, Arc::clone(&load));
     let handshake = builder().handshake(io).await;
     let (send, connection) = handshake.map_err(super::broken)?;
     let ride = Ride::new(&send, &load);
@@ -166,9 +167,16 @@ impl Load {
         self.heard.load(Ordering::Relaxed)
     }
 
+    /// Somebody has asked too much, and the backend says so.
+    pub(super) fn calm(&self) {
+        self.calmed.store(true, Ordering::Relaxed);
+    }
+
     /// It takes no more requests.
     pub(super) fn retire(&self) {
         self.gone.store(true, Ordering::Relaxed);
+        // Whoever waits to hear of it hears that nothing will come.
+        self.terms.agree(usize::MAX);
     }
 
     fn is_gone(&self) -> bool {
@@ -183,6 +191,17 @@ impl Ride {
             send: send.clone(),
             load: Arc::clone(load),
         }
+    }
+
+    /// Ready when it is known how large a head the backend takes, and with whether it takes this one.
+    pub(super) async fn takes(&self, head: usize) -> bool {
+        // What everybody takes need not wait for it to be said.
+        head <= SMALL_HEAD || head <= self.load.terms.largest_head().await
+    }
+
+    /// Whether the backend has ended the connection because somebody asked too much.
+    pub(super) fn is_calmed(&self) -> bool {
+        self.load.calmed.load(Ordering::Relaxed)
     }
 
     /// The connection is of no use to others.
@@ -207,6 +226,10 @@ const STREAM_WINDOW: u32 = 128 * 1024;
 const CONNECTION_WINDOW: u32 = 2 * MOST_STREAMS as u32 * STREAM_WINDOW;
 /// What of a request may wait for the backend to take it in.
 const SEND_BUFFER: usize = 64 * 1024;
+
+/// Bytes of a request's head that no backend ends a connection over. It is what nginx takes of one field; of all together
+/// it takes four times as much.
+pub(super) const SMALL_HEAD: usize = 8000;
 
 /// How many connections this thread has to a backend.
 #[cfg(test)]

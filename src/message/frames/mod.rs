@@ -1,39 +1,57 @@
 //! HTTP/2's frames as they pass by on a connection: nine bytes of each are looked at, the rest is counted.
 //!
-//! Pure and without memory of its own, so that it can stand beside the real reader on both directions of every
-//! connection. It never judges: what is not well-formed is refused by whoever reads for real.
+//! Pure, so that it can stand beside the real reader on both directions of every connection, a client's or a backend's. What is not well-formed
+//! is refused by whoever reads for real, except for what [`Fields`] see and h2 does not.
+
+mod fields;
+mod huffman;
+
+use fields::Fields;
 
 /// One frame that has passed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Frame {
-    pub(super) kind: Kind,
+pub struct Frame {
+    /// What it is.
+    pub kind: Kind,
     flags: u8,
     /// How long its payload was.
-    pub(super) length: u32,
+    pub length: u32,
     /// 0 for the connection itself.
-    pub(super) stream: u32,
+    pub stream: u32,
     // The first bytes of its payload.
     word: u64,
+    /// It ends fields that are malformed in a way that h2 does not mind.
+    pub malformed: bool,
 }
 
 /// What a frame is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub enum Kind {
+    /// More of a head.
     Continuation,
+    /// A part of a body.
     Data,
+    /// The end of a connection, or its announcement.
     GoAway,
+    /// A head, or trailers.
     Headers,
+    /// One that nobody knows, or that is none of ours.
     Other,
+    /// A question whether somebody is there, or the answer.
     Ping,
+    /// What to send first.
     Priority,
+    /// The end of a stream before its end.
     Reset,
+    /// What somebody is ready to take.
     Settings,
+    /// That more may be sent.
     WindowUpdate,
 }
 
 /// Where in the frames of one direction we are.
 #[derive(Debug)]
-pub(super) struct Frames {
+pub struct Frames {
     // What comes before the first frame.
     skip: usize,
     head: [u8; HEAD],
@@ -42,21 +60,29 @@ pub(super) struct Frames {
     left: u32,
     word: u64,
     block: bool,
+    // A client's, which are looked at, and its latest stream.
+    fields: Option<Fields>,
+    latest: u32,
+    // The block belongs to a stream that was there before.
+    trailers: bool,
 }
 
 impl Frame {
     /// Whether it is the last of its stream in this direction.
-    pub(super) fn ends_stream(self) -> bool {
+    #[must_use]
+    pub fn ends_stream(self) -> bool {
         matches!(self.kind, Kind::Data | Kind::Headers) && self.flags & END_STREAM != 0
     }
 
     /// Whether it only acknowledges one of the other side's.
-    pub(super) fn acknowledges(self) -> bool {
+    #[must_use]
+    pub fn acknowledges(self) -> bool {
         matches!(self.kind, Kind::Ping | Kind::Settings) && self.flags & ACK != 0
     }
 
     /// Data without any: nothing but padding, and not the end.
-    pub(super) fn is_empty_data(self) -> bool {
+    #[must_use]
+    pub fn is_empty_data(self) -> bool {
         let padding = match self.flags & PADDED {
             0 => 0,
             _ => 1 + (self.word >> 56),
@@ -66,7 +92,8 @@ impl Frame {
     }
 
     /// Why a stream is reset, or a connection ended.
-    pub(super) fn code(self) -> u32 {
+    #[must_use]
+    pub fn code(self) -> u32 {
         let [a, b, c, d, rest @ ..] = self.word.to_be_bytes();
         u32::from_be_bytes(match self.kind {
             Kind::GoAway => rest,
@@ -74,20 +101,46 @@ impl Frame {
         })
     }
 
+    /// Whether it tells somebody that what came was not well-formed.
+    #[must_use]
+    pub fn says_malformed(self) -> bool {
+        const PROTOCOL_ERROR: u32 = 1;
+        const FRAME_SIZE_ERROR: u32 = 6;
+        const COMPRESSION_ERROR: u32 = 9;
+        matches!(self.kind, Kind::Reset | Kind::GoAway)
+            && matches!(
+                self.code(),
+                PROTOCOL_ERROR | FRAME_SIZE_ERROR | COMPRESSION_ERROR
+            )
+    }
+
+    /// Whether it ends a connection because too much was asked.
+    #[must_use]
+    pub fn asks_for_calm(self) -> bool {
+        const ENHANCE_YOUR_CALM: u32 = 11;
+        self.kind == Kind::GoAway && self.code() == ENHANCE_YOUR_CALM
+    }
+
     /// Bytes on the wire.
-    pub(super) fn size(self) -> usize {
+    #[must_use]
+    pub fn size(self) -> usize {
         HEAD + self.length as usize
     }
 }
 
 impl Frames {
     /// What the client sends: its preface first.
-    pub(super) fn from_client() -> Self {
-        Self::after(24)
+    #[must_use]
+    pub fn from_client() -> Self {
+        Self {
+            fields: Some(Fields::default()),
+            ..Self::after(24)
+        }
     }
 
     /// What the server sends.
-    pub(super) fn from_server() -> Self {
+    #[must_use]
+    pub fn from_server() -> Self {
         Self::after(0)
     }
 
@@ -99,11 +152,14 @@ impl Frames {
             left: 0,
             word: 0,
             block: false,
+            fields: None,
+            latest: 0,
+            trailers: false,
         }
     }
 
     /// Takes bytes off the front up to the end of a frame; `None` when they end before it does.
-    pub(super) fn next(&mut self, bytes: &mut &[u8]) -> Option<Frame> {
+    pub fn next(&mut self, bytes: &mut &[u8]) -> Option<Frame> {
         self.skip -= take(bytes, self.skip).len();
         if self.known < HEAD {
             let part = take(bytes, HEAD - self.known);
@@ -120,21 +176,62 @@ impl Frames {
         for (at, byte) in (passed..8).zip(part) {
             self.word |= u64::from(*byte) << (56 - 8 * at);
         }
+        self.look_at(part, passed);
         // No longer than what is left, which is a number of this type.
         self.left -= part.len() as u32;
         if self.left > 0 {
             return None;
         }
         self.known = 0;
-        let frame = self.frame();
+        let mut frame = self.frame();
         if matches!(frame.kind, Kind::Headers | Kind::Continuation) {
             self.block = frame.flags & END_HEADERS == 0;
+            frame.malformed = self.end_fields(frame);
         }
         Some(frame)
     }
 
+    /// Looks at a part of a payload, before which so much of it has passed, if there are fields in it.
+    fn look_at(&mut self, part: &[u8], passed: u32) {
+        let (kind, flags, length) = (self.head[3], self.head[4], self.length());
+        let Some(fields) = &mut self.fields else {
+            return;
+        };
+        let (before, after) = match kind {
+            HEADERS => {
+                let padded = u32::from(flags & PADDED != 0);
+                let padding = padded * (self.word >> 56) as u32;
+                let weighed = u32::from(flags & PRIORITY != 0);
+                (padded + 5 * weighed, padding)
+            }
+            CONTINUATION => (0, 0),
+            _ => return,
+        };
+        let start = before.saturating_sub(passed) as usize;
+        let end = length.saturating_sub(after).saturating_sub(passed) as usize;
+        if let Some(block) = part.get(start..end.min(part.len())) {
+            fields.read(block);
+        }
+    }
+
+    /// Whether the fields that may have ended with this frame are malformed.
+    fn end_fields(&mut self, frame: Frame) -> bool {
+        if frame.kind == Kind::Headers {
+            self.trailers = frame.stream <= self.latest;
+            self.latest = self.latest.max(frame.stream);
+        }
+        match &mut self.fields {
+            Some(fields) if !self.block => {
+                let found = fields.end();
+                found.fragment || (self.trailers && found.pseudo)
+            }
+            _ => false,
+        }
+    }
+
     /// Whether the head of a request has begun and not ended, or anything else that is not a body.
-    pub(super) fn is_within_head(&self) -> bool {
+    #[must_use]
+    pub fn is_within_head(&self) -> bool {
         let begun = self.known > 0 && !(self.known == HEAD && self.head[3] == DATA);
         self.skip > 0 || self.block || begun
     }
@@ -148,14 +245,14 @@ impl Frames {
         Frame {
             kind: match kind {
                 DATA => Kind::Data,
-                1 => Kind::Headers,
+                HEADERS => Kind::Headers,
                 2 => Kind::Priority,
                 3 => Kind::Reset,
                 4 => Kind::Settings,
                 6 => Kind::Ping,
                 7 => Kind::GoAway,
                 8 => Kind::WindowUpdate,
-                9 => Kind::Continuation,
+                CONTINUATION => Kind::Continuation,
                 _ => Kind::Other,
             },
             flags,
@@ -163,6 +260,7 @@ impl Frames {
             // The first bit is reserved.
             stream: u32::from_be_bytes(stream) & (u32::MAX >> 1),
             word: self.word,
+            malformed: false,
         }
     }
 }
@@ -175,10 +273,13 @@ fn take<'b>(bytes: &mut &'b [u8], most: usize) -> &'b [u8] {
 
 const HEAD: usize = 9;
 const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const CONTINUATION: u8 = 9;
 const END_STREAM: u8 = 1;
 const ACK: u8 = 1;
 const END_HEADERS: u8 = 4;
 const PADDED: u8 = 8;
+const PRIORITY: u8 = 32;
 
 #[cfg(test)]
 mod tests {
@@ -229,6 +330,32 @@ mod tests {
         // The body's frames have a limit of their own.
         all(&mut frames, &frame(0, 0, 1, b"abc")[..10]);
         assert!(!frames.is_within_head());
+    }
+
+    #[test]
+    fn fields_are_found_between_what_pads_them() {
+        let malformed = |frames: &[Vec<u8>]| {
+            let mut client = Frames::from_client();
+            let bytes = [&[b' '; 24][..], &frames.concat()].concat();
+            let seen = all(&mut client, &bytes);
+            seen.last().unwrap().malformed
+        };
+        let path = b"\x04\x04/a#b";
+        assert!(malformed(&[frame(1, END_HEADERS, 1, path)]));
+        let mut padded = vec![3, 0, 0, 0, 0, 16];
+        padded.extend(path);
+        padded.extend([0; 3]);
+        let flags = END_HEADERS | PADDED | PRIORITY;
+        assert!(malformed(&[frame(1, flags, 1, &padded)]));
+        let halves = [
+            frame(1, 0, 1, &path[..3]),
+            frame(9, END_HEADERS, 1, &path[3..]),
+        ];
+        assert!(malformed(&halves));
+        // In what a stream begins with they are wanted, in its trailers they are not.
+        let head = frame(1, END_HEADERS, 1, b"\x84");
+        assert!(!malformed(std::slice::from_ref(&head)));
+        assert!(malformed(&[head.clone(), head]));
     }
 
     #[test]

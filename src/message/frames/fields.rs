@@ -1,0 +1,381 @@
+//! A look of our own at a client's compressed fields, for what h2 does not tell.
+//!
+//! h2 cuts a `:path` at its `#` and forgets pseudo fields in trailers; both are malformed (RFC 9113, 8.1 and 8.3). So
+//! the blocks are followed on their way to h2, field by field: where a name or a value is not of interest, which is
+//! nearly always, its bytes are skipped. Of the dynamic table only those entries are kept that matter here, by how
+//! many were inserted before them, which is all that an index says, whatever has been thrown out since.
+
+use std::collections::VecDeque;
+
+use super::huffman::Symbols;
+
+/// Where in the blocks of a connection we are.
+#[derive(Debug, Default)]
+pub(super) struct Fields {
+    place: Place,
+    field: Field,
+    inserted: u64,
+    // With the number of entries inserted before.
+    entries: VecDeque<(u64, Entry)>,
+    found: Found,
+}
+
+/// What the fields of a block come to.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Found {
+    /// There is one whose name begins with a colon.
+    pub(super) pseudo: bool,
+    /// There is a `#` in its path.
+    pub(super) fragment: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Entry {
+    Path { fragment: bool },
+    Pseudo,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+enum Place {
+    /// Before a field.
+    #[default]
+    Start,
+    /// In the number that a field begins with.
+    Index(Number),
+    /// Before a string.
+    Length,
+    /// In the length of one.
+    LongLength(Number),
+    /// In one, with so many bytes to come.
+    Text(u32),
+    /// Not HPACK: h2 ends the connection.
+    Lost,
+}
+
+/// A number of more than one byte.
+#[derive(Debug, Clone, Copy)]
+struct Number {
+    value: u32,
+    shift: u32,
+}
+
+/// The field that is being read.
+#[derive(Debug, Default)]
+struct Field {
+    kind: Kind,
+    name: Name,
+    huffman: bool,
+    // The beginning of a name that is spelled out, and how long it is.
+    begins: [u8; PATH.len()],
+    length: u32,
+    symbols: Symbols,
+    fragment: bool,
+}
+
+/// How a field is given.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Kind {
+    /// As an entry of the table.
+    Indexed,
+    /// Spelled out, and made an entry.
+    Inserted,
+    /// A change of the table's size.
+    Resized,
+    #[default]
+    Spelled,
+}
+
+/// What a field's name is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Name {
+    /// To be read.
+    Spelled,
+    Path,
+    Pseudo,
+    #[default]
+    Other,
+}
+
+impl Fields {
+    /// Reads more of a block.
+    pub(super) fn read(&mut self, mut bytes: &[u8]) {
+        while let Some((&byte, rest)) = bytes.split_first() {
+            if let Place::Text(left) = self.place {
+                let (text, after) = bytes.split_at(bytes.len().min(left as usize));
+                self.add_text(text, left);
+                bytes = after;
+                continue;
+            }
+            bytes = rest;
+            match self.place {
+                Place::Start => self.begin(byte),
+                Place::Index(number) => match number.add(byte) {
+                    Ok(index) => self.set_index(index),
+                    Err(more) => self.place = more.map_or(Place::Lost, Place::Index),
+                },
+                Place::Length => {
+                    self.field.huffman = byte & 0x80 != 0;
+                    match byte & 0x7f {
+                        0x7f => self.place = Place::LongLength(Number::after(0x7f)),
+                        length => self.set_length(u32::from(length)),
+                    }
+                }
+                Place::LongLength(number) => match number.add(byte) {
+                    Ok(length) => self.set_length(length),
+                    Err(more) => self.place = more.map_or(Place::Lost, Place::LongLength),
+                },
+                Place::Text(_) | Place::Lost => return,
+            }
+        }
+    }
+
+    /// The block is over; says what was in it.
+    pub(super) fn end(&mut self) -> Found {
+        if !matches!(self.place, Place::Start) {
+            self.place = Place::Lost;
+        }
+        std::mem::take(&mut self.found)
+    }
+
+    fn begin(&mut self, byte: u8) {
+        let (kind, bits) = match byte.leading_zeros() {
+            0 => (Kind::Indexed, 0x7f),
+            1 => (Kind::Inserted, 0x3f),
+            2 => (Kind::Resized, 0x1f),
+            _ => (Kind::Spelled, 0x0f),
+        };
+        self.field = Field {
+            kind,
+            ..Field::default()
+        };
+        match byte & bits {
+            index if index == bits => self.place = Place::Index(Number::after(u32::from(bits))),
+            index => self.set_index(u32::from(index)),
+        }
+    }
+
+    fn set_index(&mut self, index: u32) {
+        self.place = match self.field.kind {
+            Kind::Indexed | Kind::Resized => Place::Start,
+            Kind::Inserted | Kind::Spelled => Place::Length,
+        };
+        if self.field.kind == Kind::Resized {
+            return;
+        }
+        let entry = self.entry(index);
+        self.field.name = match (index, entry) {
+            (0, _) => Name::Spelled,
+            (_, Some(Entry::Path { fragment })) => {
+                self.field.fragment = fragment && self.field.kind == Kind::Indexed;
+                Name::Path
+            }
+            (_, Some(Entry::Pseudo)) => Name::Pseudo,
+            (_, None) => Name::Other,
+        };
+        if self.field.kind == Kind::Indexed {
+            self.note();
+        }
+    }
+
+    /// What an index stands for.
+    fn entry(&self, index: u32) -> Option<Entry> {
+        match index {
+            4 | 5 => Some(Entry::Path { fragment: false }),
+            1..=LAST_PSEUDO => Some(Entry::Pseudo),
+            ..FIRST_DYNAMIC => None,
+            _ => {
+                let back = u64::from(index - FIRST_DYNAMIC) + 1;
+                let number = self.inserted.checked_sub(back)?;
+                let place = self.entries.binary_search_by_key(&number, |entry| entry.0);
+                Some(self.entries[place.ok()?].1)
+            }
+        }
+    }
+
+    fn set_length(&mut self, length: u32) {
+        self.field.length = length;
+        self.place = Place::Text(length);
+        if length == 0 {
+            self.end_text();
+        }
+    }
+
+    fn add_text(&mut self, text: &[u8], left: u32) {
+        let field = &mut self.field;
+        match field.name {
+            Name::Spelled => {
+                let passed = (field.length - left) as usize;
+                let begins = field.begins.iter_mut().skip(passed);
+                begins.zip(text).for_each(|(own, byte)| *own = *byte);
+            }
+            Name::Path if field.huffman => field.fragment |= field.symbols.have_hash(text),
+            Name::Path => field.fragment |= memchr::memchr(b'#', text).is_some(),
+            Name::Pseudo | Name::Other => {}
+        }
+        // No longer than what is left, which is a number of this type.
+        let left = left - text.len() as u32;
+        self.place = Place::Text(left);
+        if left == 0 {
+            self.end_text();
+        }
+    }
+
+    fn end_text(&mut self) {
+        if self.field.name == Name::Spelled {
+            self.field.name = self.field.spelled();
+            self.place = Place::Length;
+            return;
+        }
+        self.place = Place::Start;
+        let entry = self.note();
+        if self.field.kind == Kind::Inserted {
+            if let Some(entry) = entry {
+                self.entries.push_back((self.inserted, entry));
+            }
+            self.inserted += 1;
+            let oldest = self.inserted.saturating_sub(MOST_ENTRIES);
+            while self.entries.front().is_some_and(|entry| entry.0 < oldest) {
+                self.entries.pop_front();
+            }
+        }
+    }
+
+    /// A field is complete.
+    fn note(&mut self) -> Option<Entry> {
+        let fragment = self.field.fragment;
+        let entry = match self.field.name {
+            Name::Path => Entry::Path { fragment },
+            Name::Pseudo => Entry::Pseudo,
+            Name::Spelled | Name::Other => return None,
+        };
+        self.found.pseudo = true;
+        self.found.fragment |= fragment;
+        Some(entry)
+    }
+}
+
+impl Field {
+    /// What the name is that was spelled out.
+    fn spelled(&self) -> Name {
+        let [first, ..] = self.begins;
+        let is_path = match self.huffman {
+            true => self.length == 4 && u32_of(&self.begins) >> 3 == PATH_IN_HUFFMAN,
+            false => self.begins == PATH && self.length as usize == PATH.len(),
+        };
+        let is_pseudo = match self.huffman {
+            true => first >> 1 == COLON_IN_HUFFMAN,
+            false => first == b':',
+        };
+        match (is_path, is_pseudo) {
+            (true, _) => Name::Path,
+            (false, true) => Name::Pseudo,
+            (false, false) => Name::Other,
+        }
+    }
+}
+
+impl Number {
+    fn after(value: u32) -> Self {
+        Self { value, shift: 0 }
+    }
+
+    /// The number, if this is its last byte; else what to go on with, unless it is too large for anybody.
+    fn add(self, byte: u8) -> Result<u32, Option<Self>> {
+        if self.shift > 21 {
+            return Err(None);
+        }
+        let value = self.value + (u32::from(byte & 0x7f) << self.shift);
+        match byte & 0x80 {
+            0 => Ok(value),
+            _ => Err(Some(Self {
+                value,
+                shift: self.shift + 7,
+            })),
+        }
+    }
+}
+
+fn u32_of(bytes: &[u8; PATH.len()]) -> u32 {
+    let [a, b, c, d, _] = *bytes;
+    u32::from_be_bytes([a, b, c, d])
+}
+
+const PATH: [u8; 5] = *b":path";
+/// Its 29 bits; three of padding follow.
+const PATH_IN_HUFFMAN: u32 = 0xb958_d33f >> 3;
+const COLON_IN_HUFFMAN: u8 = 0x5c;
+/// The last name in the static table that begins with a colon.
+const LAST_PSEUDO: u32 = 14;
+/// Where the dynamic table begins.
+const FIRST_DYNAMIC: u32 = 62;
+/// An entry comes to 32 bytes at least, and all to 4096 at most.
+const MOST_ENTRIES: u64 = 128;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is in one block.
+    fn found(fields: &mut Fields, block: &[u8]) -> Found {
+        fields.read(block);
+        fields.end()
+    }
+
+    fn has_fragment(block: &[u8]) -> bool {
+        found(&mut Fields::default(), block).fragment
+    }
+
+    #[test]
+    fn a_hash_is_seen_in_every_spelling_of_a_path() {
+        for (block, fragment) in [
+            (&b"\x04\x04/a#b"[..], true),
+            (b"\x44\x04/a#b", true),
+            (b"\x15\x04/a#b", true),
+            (b"\x00\x05:path\x04/a#b", true),
+            (b"\x00\x84\xb9\x58\xd3\x3f\x04/a#b", true),
+            // `/#` in Huffman's code: 011000 111111111010 and padding.
+            (b"\x04\x83\x63\xfe\xbf", true),
+            // `/` and `?` there.
+            (b"\x04\x83\x63\xf9\xff", false),
+            (b"\x04\x04/a/b", false),
+            // The same in other fields: of a name we know, of a pseudo field, of a name that only begins alike.
+            (b"\x0f\x24\x04/a#b", false),
+            (b"\x01\x04/a#b", false),
+            (b"\x00\x06:paths\x04/a#b", false),
+            (b"\x00\x04:pat\x04/a#b", false),
+        ] {
+            assert_eq!(has_fragment(block), fragment, "{block:x?}");
+        }
+    }
+
+    #[test]
+    fn entries_of_the_table_mean_what_they_were_made_of() {
+        let fields = &mut Fields::default();
+        assert!(found(fields, b"\x44\x04/a#b").fragment);
+        assert!(found(fields, b"\xbe").fragment);
+        // Two more entries, which move it back; the second has its name from it.
+        assert!(!found(fields, b"\x40\x01x\x01y").pseudo);
+        assert!(!found(fields, b"\x7f\x00\x02/a").fragment);
+        assert!(!found(fields, b"\xbe").fragment);
+        assert!(found(fields, b"\xbe").pseudo);
+        assert!(!found(fields, b"\xbf").pseudo);
+        assert!(found(fields, b"\xc0").fragment);
+    }
+
+    #[test]
+    fn cuts_make_no_difference_and_nonsense_is_left_to_others() {
+        let block =
+            b"\x82\x86\x00\x84\xb9\x58\xd3\x3f\x83\x63\xfe\xbf\x40\x0acustom-key\x0dcustom-header";
+        for piece in 1..block.len() {
+            let mut fields = Fields::default();
+            block.chunks(piece).for_each(|piece| fields.read(piece));
+            assert!(fields.end().fragment, "{piece}");
+        }
+        let fields = &mut Fields::default();
+        assert_eq!(
+            found(fields, b"\x04\x7f\xff\xff\xff\xff\xff\xff"),
+            Found::default()
+        );
+        assert_eq!(found(fields, b"\x04\x04/a#b"), Found::default());
+    }
+}
