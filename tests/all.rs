@@ -20,6 +20,8 @@ mod limit_req;
 mod logs;
 mod parity;
 mod proxying;
+mod replay;
+mod resilience;
 mod routing;
 mod smuggling;
 mod stopping;

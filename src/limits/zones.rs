@@ -5,10 +5,11 @@
 
 use std::sync::Arc;
 
+use super::ShadowZone;
 use super::fields::Name;
 use super::key::{Found, Source};
 use super::overrides::{Held, Overrides};
-use crate::config::plan::{self, Algorithm, Delay, Excess, Plan};
+use crate::config::plan::{self, Algorithm, Delay, Excess, Plan, ReqRule, Site};
 use crate::message::Exchange;
 use crate::store::algorithm::Terms;
 use crate::store::{Key, Penalties, Slots, Zone};
@@ -18,6 +19,8 @@ use crate::store::{Key, Penalties, Slots, Zone};
 pub struct Zones {
     /// Those of `limit_req`.
     pub req: Vec<Arc<ReqZone>>,
+    /// The same again where a `shadow` counts, beside those that are enforced.
+    pub shadow: Vec<Option<Arc<ShadowZone>>>,
     /// Those of `limit_conn`.
     pub conn: Vec<Arc<ConnZone>>,
 }
@@ -62,7 +65,19 @@ impl Zones {
                 .req_zones
                 .iter()
                 .enumerate()
-                .map(|(index, zone)| Arc::new(ReqZone::new(zone, punishes(plan, index))))
+                .map(|(index, zone)| {
+                    let punishes = used(plan, index, |site| &site.limit_req).unwrap_or(false);
+                    Arc::new(ReqZone::new(zone, punishes))
+                })
+                .collect(),
+            shadow: plan
+                .req_zones
+                .iter()
+                .enumerate()
+                .map(|(index, zone)| {
+                    let punishes = used(plan, index, |site| &site.shadow)?;
+                    Some(Arc::new(ShadowZone::new(ReqZone::new(zone, punishes))))
+                })
                 .collect(),
             conn: plan
                 .conn_zones
@@ -119,6 +134,16 @@ impl ReqZone {
         })
     }
 
+    /// The bytes of a request's key, if it has one.
+    pub(super) fn with_key(&self, exchange: &Exchange, act: impl FnOnce(&[u8])) {
+        self.source.with(exchange, act);
+    }
+
+    /// What a request's key looks like to people.
+    pub(super) fn label(&self, exchange: &Exchange) -> String {
+        self.source.label(exchange)
+    }
+
     /// The numbers a key is held to instead of a rule's `terms`, if it has its own.
     pub(super) fn own_terms(&self, keyed: &Keyed, terms: &Terms) -> Option<Terms> {
         let own = self.overrides.own(keyed.own?)?;
@@ -140,12 +165,25 @@ impl ConnZone {
         let key = |bytes: &[u8]| Found::Key(self.store.key(bytes));
         self.source.find(exchange, key)
     }
+
+    /// The bytes of a request's key, if it has one.
+    pub(super) fn with_key(&self, exchange: &Exchange, act: impl FnOnce(&[u8])) {
+        self.source.with(exchange, act);
+    }
+
+    /// What a request's key looks like to people.
+    pub(super) fn label(&self, exchange: &Exchange) -> String {
+        self.source.label(exchange)
+    }
 }
 
-/// Whether a rule somewhere punishes those who go over in this zone.
-fn punishes(plan: &Plan, zone: usize) -> bool {
-    let mut rules = plan.sites().flat_map(|site| &site.limit_req);
-    rules.any(|rule| rule.zone == zone && rule.sanction.penalty.is_some())
+/// Whether those who go over in this zone are punished by one of these rules; `None` where none names it.
+fn used(plan: &Plan, zone: usize, rules: impl Fn(&Site) -> &Vec<ReqRule>) -> Option<bool> {
+    plan.sites()
+        .flat_map(rules)
+        .filter(|rule| rule.zone == zone)
+        .map(|rule| rule.sanction.penalty.is_some())
+        .reduce(|one, other| one || other)
 }
 
 /// Which part of a zone's size is for the penalties, where there are some.

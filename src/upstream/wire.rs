@@ -163,6 +163,13 @@ impl Wire {
     }
 }
 
+impl Socket {
+    /// Whether what it carries is inside TLS.
+    pub(super) fn is_secured(&self) -> bool {
+        matches!(self, Self::TlsTcp(_) | Self::TlsUnix(_))
+    }
+}
+
 /// Whether there is nothing to read: no byte, no end. What TLS has to say to itself is listened to and does not count.
 fn is_silent<IO>(stream: &mut tls::Stream<IO>) -> bool
 where
