@@ -141,7 +141,7 @@ fn a_client_that_leaves_before_the_answer_is_a_499() {
     let client = Client::connect(weir.address());
     client.get("/hold?gate=never");
     origin.gates().await_waiting("never", 1);
-    client.reset();
+    drop(client);
     assert_eq!(weir.access_line("/hold"), "499 /hold?gate=never");
 }
 

@@ -6,11 +6,9 @@
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 use http::HeaderMap;
 use parking_lot::Mutex;
-use tokio::time::Instant;
 
 use super::doubt::Doubts;
 use super::proxied::Proxied;
@@ -30,8 +28,6 @@ pub struct Peer {
     pub connection: u64,
     /// When it was accepted.
     pub opened: Millis,
-    // The same by the machine's own clock.
-    accepted: Instant,
     /// What the road and the connection tell each other.
     pub line: Line,
     // Boxed: a connection without TLS has no room for it.
@@ -79,7 +75,6 @@ impl Peer {
             local,
             connection,
             opened,
-            accepted: Instant::now(),
             line: Line::new(),
             tls: OnceLock::new(),
             doubts: Doubts::default(),
@@ -131,12 +126,6 @@ impl Peer {
         }
         self.asked.store(now.0, Ordering::Relaxed);
         self.requests.fetch_add(1, Ordering::Relaxed) + 1
-    }
-
-    /// How long ago its last request came.
-    pub fn asked_for(&self) -> Duration {
-        let now = self.opened.after(self.accepted.elapsed());
-        now.since(Millis(self.asked.load(Ordering::Relaxed)))
     }
 
     /// `$connection_requests`

@@ -138,14 +138,6 @@ impl Heads {
         self.ended
     }
 
-    /// Whether more of a request's body has to come.
-    pub(super) fn is_within_body(&self) -> bool {
-        matches!(
-            self.place,
-            Place::Body(_) | Place::Chunks(_) | Place::Trailers(_)
-        )
-    }
-
     /// Whether what came was not a chunk.
     pub(super) fn is_broken(&self) -> bool {
         matches!(self.place, Place::Broken)

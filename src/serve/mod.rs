@@ -5,7 +5,6 @@
 //! around the socket it is given. One connection is one task on one event loop, and it never leaves it.
 
 mod canned;
-mod departure;
 mod heads;
 mod held;
 mod http1;

@@ -66,11 +66,6 @@ impl Socket {
         each!(self, stream => stream.is_hung_up())
     }
 
-    /// Whether the client has gone altogether, as far as can be told.
-    pub(super) fn is_gone(&self) -> bool {
-        each!(self, stream => stream.is_gone())
-    }
-
     /// Whether what comes over the wire is what the client says.
     pub(super) fn is_plain(&self) -> bool {
         matches!(self, Self::Tcp(_) | Self::Unix(_))

@@ -16,7 +16,6 @@ use bytes::{Buf, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::canned::{TOO_SLOW, refusal, status};
-use super::departure::Departure;
 use super::heads::Heads;
 use super::linger::Linger;
 use super::sent::limit;
@@ -35,7 +34,7 @@ pub(super) struct Stream {
     // For a whole head.
     reading: Deadline,
     writing: Pace,
-    departure: Departure,
+    watch: Deadline,
     // hyper waits for input, so it will see by itself that the client has gone.
     awaits_input: bool,
     heads: Heads,
@@ -63,7 +62,7 @@ impl Stream {
             header_timeout: settings.timeouts.header,
             reading,
             writing: Pace::default(),
-            departure: Departure::default(),
+            watch: Deadline::default(),
             awaits_input: false,
             interim: Bytes::new(),
             overruled: false,
@@ -149,19 +148,19 @@ impl Stream {
     /// While a request is on the road hyper does not look at the socket, or only until something waits to be read; but
     /// the request must end when its client goes.
     fn poll_hung_up(&mut self, context: &mut Context<'_>) -> Poll<io::Error> {
-        if self.departure.is_half() {
-            return Poll::Pending;
-        }
-        let at_once = self.departure.looks_first();
         ready!(self.socket.poll_readable(context));
+        if self.socket.is_hung_up() {
+            return Poll::Ready(io::ErrorKind::ConnectionAborted.into());
+        }
         // A body or a pipelined request waits, and nobody tells what comes after it.
-        while !self.socket.is_hung_up() {
-            ready!(self.departure.poll_watch(context));
+        loop {
+            self.watch.start(WATCH);
+            ready!(self.watch.poll_passed(context));
+            self.watch.clear();
+            if self.socket.is_hung_up() {
+                return Poll::Ready(io::ErrorKind::ConnectionAborted.into());
+            }
         }
-        if !self.socket.is_gone() && self.departure.excuse(at_once, &self.peer, &self.heads) {
-            return Poll::Pending;
-        }
-        Poll::Ready(io::ErrorKind::ConnectionAborted.into())
     }
 
     /// hyper begins to write. With no request on the road it is its own answer to what was not one.
@@ -193,11 +192,7 @@ impl Stream {
             self.peer.line.enter(Phase::Head);
             self.reading.clear();
         }
-        let within_body = self.heads.is_within_body();
         let sound = self.heads.follow(come, &self.peer);
-        if within_body && !self.heads.is_within_body() {
-            self.departure.uploaded();
-        }
         if sound == 0 {
             return Err(io::ErrorKind::InvalidData.into());
         }
@@ -260,12 +255,6 @@ impl AsyncRead for Stream {
         if this.heads.is_broken() {
             return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
         }
-        if this.departure.is_half() && !this.socket.is_plain() {
-            return match this.peer.line.phase() {
-                Phase::Busy => Poll::Pending,
-                Phase::Head | Phase::Idle => Poll::Ready(Ok(())),
-            };
-        }
         let before = buffer.filled().len();
         if !this.ahead.is_empty() {
             let length = this.ahead.len().min(buffer.remaining());
@@ -277,11 +266,8 @@ impl AsyncRead for Stream {
             // Nothing read is the end, as if the client had closed.
             return this.poll_no_input(context).map(Ok);
         };
-        let received = buffer.filled().len() - before;
-        if received == 0 && read.is_ok() && this.departure.excuse(false, &this.peer, &this.heads) {
-            return Poll::Pending;
-        }
         this.awaits_input = false;
+        let received = buffer.filled().len() - before;
         this.peer.line.add_received(received);
         Poll::Ready(read.and_then(|()| this.look_at(buffer, before)))
     }
@@ -342,11 +328,7 @@ impl AsyncWrite for Stream {
         }
         let line = &this.peer.line;
         if line.flushed() {
-            this.departure.answered();
-            if this.departure.is_half() {
-                // hyper may have asked for the next request before this one was over.
-                context.waker().wake_by_ref();
-            }
+            this.watch.clear();
         } else if line.phase() == Phase::Busy
             && !this.awaits_input
             && let Poll::Ready(gone) = this.poll_hung_up(context)
@@ -380,3 +362,6 @@ thread_local! {
     // The room an answer is completed in, for one after the other.
     static COMPLETED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
+
+/// How often a connection nobody reads from is looked at for a hang-up.
+const WATCH: Duration = Duration::from_millis(250);

@@ -20,10 +20,6 @@ pub trait Bare: AsyncRead + AsyncWrite + Unpin {
     // The event loop notes the hang-up when the kernel reports it; asking makes no system call.
     fn is_hung_up(&self) -> bool;
 
-    /// Whether the other end has gone altogether. One that has merely closed cannot be told from one that still listens,
-    /// except over a unix socket.
-    fn is_gone(&self) -> bool;
-
     /// The byte that waits, where it can be seen without taking it.
     fn first(&self) -> Option<u8> {
         None
@@ -48,12 +44,6 @@ macro_rules! bare {
             let mut context = Context::from_waker(Waker::noop());
             let ready = pin!(self.ready(Interest::READABLE)).poll(&mut context);
             matches!(ready, Poll::Ready(Ok(ready)) if ready.is_read_closed())
-        }
-
-        fn is_gone(&self) -> bool {
-            let mut context = Context::from_waker(Waker::noop());
-            let ready = pin!(self.ready(Interest::WRITABLE)).poll(&mut context);
-            matches!(ready, Poll::Ready(Ok(ready)) if ready.is_write_closed())
         }
     };
 }

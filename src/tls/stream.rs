@@ -209,10 +209,6 @@ impl<IO: Bare> Bare for Stream<IO> {
     fn is_hung_up(&self) -> bool {
         self.io.is_hung_up()
     }
-
-    fn is_gone(&self) -> bool {
-        self.io.is_gone()
-    }
 }
 
 impl<IO: AsyncRead + AsyncWrite + Unpin> AsyncRead for Stream<IO> {

@@ -61,8 +61,6 @@ fn a_place_comes_free_when_the_client_leaves_before_the_answer() {
     let weir = one_at_a_time(&origin, "");
     let client = hold(&weir, &origin, "never");
     assert_eq!(get(weir.address(), "/ok").status, 503);
-    // Later than somebody would be who has only said all it has to say.
-    std::thread::sleep(Duration::from_millis(50));
     drop(client);
     comes_free(&weir);
     let client = hold(&weir, &origin, "never");

@@ -257,11 +257,6 @@ impl Line {
         }
     }
 
-    /// Whether the final answer is there.
-    pub fn is_decided(&self) -> bool {
-        self.decided.load(Ordering::Relaxed)
-    }
-
     /// All of the answer has been taken by the connection.
     pub fn answered(&self) {
         self.answered.store(true, Ordering::Relaxed);
