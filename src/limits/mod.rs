@@ -10,6 +10,7 @@ mod key;
 mod overrides;
 mod report;
 mod rule;
+mod shared;
 #[cfg(test)]
 mod tests;
 mod verdict;
@@ -25,6 +26,7 @@ use self::fields::Name;
 use self::key::Found;
 use self::report::Voice;
 use self::rule::{Connections, Decision, Requests};
+use self::shared::Case;
 use crate::clock::{Clock, Millis};
 use crate::config::plan::{DryRun, Site};
 use crate::message::{Exchange, LimitStatus};
@@ -44,6 +46,8 @@ pub struct Limits {
     connections_status: StatusCode,
     /// `RateLimit-Policy`, the same for everybody who has no numbers of their own.
     policy: Option<HeaderValue>,
+    /// Whether some of `requests` count in a store.
+    is_shared: bool,
 }
 
 impl Limits {
@@ -84,6 +88,10 @@ impl Limits {
             requests_status: site.limit_req_status,
             connections_status: site.limit_conn_status,
             policy: None,
+            is_shared: site
+                .limit_req
+                .iter()
+                .any(|rule| zones.req[rule.zone].shared.is_some()),
         };
         for index in 0..limits.requests.len() {
             let (before, rule) = (&limits.requests[..index], &limits.requests[index]);
@@ -104,7 +112,13 @@ impl Limits {
         mut now: Millis,
         clock: &Clock,
     ) -> Result<Permit, Refusal> {
-        match self.ask_requests(exchange, now) {
+        let verdict = if self.is_shared {
+            // Boxed: most locations have no use for it, and every request would keep room.
+            Box::pin(self.ask_stores(exchange, now)).await
+        } else {
+            self.ask_requests(exchange, now)
+        };
+        match verdict {
             Verdict::Delay(wait) => {
                 tokio::time::sleep(wait).await;
                 now = clock.now();
@@ -120,8 +134,22 @@ impl Limits {
 
     /// What the `limit_req` rules say of a request; unless they refuse it, it is charged.
     pub fn ask_requests(&self, exchange: &mut Exchange, now: Millis) -> Verdict {
+        let decision = rule::decide(&self.requests, exchange, now);
+        self.conclude(decision, exchange, now)
+    }
+
+    /// The same where some of the rules count in a store.
+    async fn ask_stores(&self, exchange: &mut Exchange, now: Millis) -> Verdict {
+        let decision = match Case::open(&self.requests, exchange) {
+            Ok(case) => case.decide(&self.requests, now).await,
+            Err(decision) => decision,
+        };
+        self.conclude(decision, exchange, now)
+    }
+
+    fn conclude(&self, decision: Decision, exchange: &mut Exchange, now: Millis) -> Verdict {
         let voice = self.requests_voice;
-        match rule::decide(&self.requests, exchange, now) {
+        match decision {
             Decision::Delay { rule, excess, wait } => {
                 let name = &self.requests[rule].zone.name.plain;
                 voice.delayed_request(exchange, now, excess, name);

@@ -193,7 +193,7 @@ impl Requests {
     }
 
     /// What a request weighs, as far as that is known when it comes.
-    fn cost(&self, exchange: &Exchange) -> Cost {
+    pub(super) fn cost(&self, exchange: &Exchange) -> Cost {
         match &self.weight {
             Weight::Fixed(cost) => *cost,
             other => weight::before(other, exchange),
@@ -201,7 +201,7 @@ impl Requests {
     }
 
     /// Does something with the numbers that a key is held to here.
-    fn with_terms<T>(&self, keyed: &Keyed, act: impl Fn(&Terms) -> T) -> T {
+    pub(super) fn with_terms<T>(&self, keyed: &Keyed, act: impl Fn(&Terms) -> T) -> T {
         match self.zone.own_terms(keyed, &self.terms) {
             Some(own) => act(&own),
             None => act(&self.terms),
@@ -217,7 +217,7 @@ impl Requests {
         }
     }
 
-    fn no_key(&self, rule: usize) -> Decision {
+    pub(super) fn no_key(&self, rule: usize) -> Decision {
         let store = &self.zone.store;
         store.count_refusal(&store.key(b""));
         Decision::NoKey { rule }
@@ -226,7 +226,7 @@ impl Requests {
 
 impl Decision {
     /// One more rule has spoken; of equal waits, the later rule's counts.
-    fn hear(&mut self, rule: usize, keyed: &Keyed, outcome: Outcome) {
+    pub(super) fn hear(&mut self, rule: usize, keyed: &Keyed, outcome: Outcome) {
         match outcome {
             Outcome::Delay { excess, wait } => {
                 if !matches!(self, Self::Delay { wait: longest, .. } if wait < *longest) {
@@ -249,6 +249,21 @@ impl Decision {
                     retry_after,
                 };
             }
+        }
+    }
+
+    /// One of several rules refuses: the first has the say, and the longest time to wait.
+    pub(super) fn hear_refusal(&mut self, rule: usize, keyed: &Keyed, outcome: Outcome) {
+        let Outcome::Refuse {
+            retry_after: own, ..
+        } = outcome
+        else {
+            return;
+        };
+        if let Self::Refuse { retry_after, .. } = self {
+            *retry_after = own.zip(*retry_after).map(|(own, other)| own.max(other));
+        } else {
+            self.hear(rule, keyed, outcome);
         }
     }
 

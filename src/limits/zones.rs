@@ -8,10 +8,10 @@ use std::sync::Arc;
 use super::fields::Name;
 use super::key::{Found, Source};
 use super::overrides::{Held, Overrides};
-use crate::config::plan::{self, Algorithm, Delay, Excess, Plan};
+use crate::config::plan::{self, Algorithm, CountRefused, Delay, Excess, Plan};
 use crate::message::Exchange;
 use crate::store::algorithm::Terms;
-use crate::store::{Key, Slots, Zone};
+use crate::store::{Key, Shared, Slots, Zone};
 
 /// Every zone of a plan, under the plan's indices.
 #[derive(Debug, Default)]
@@ -20,6 +20,8 @@ pub struct Zones {
     pub req: Vec<Arc<ReqZone>>,
     /// Those of `limit_conn`.
     pub conn: Vec<Arc<ConnZone>>,
+    /// Where some of them count together with other gateways.
+    pub stores: Vec<Arc<Shared>>,
 }
 
 /// A `limit_req` zone.
@@ -29,6 +31,9 @@ pub struct ReqZone {
     pub store: Arc<Zone>,
     pub(super) name: Arc<Name>,
     pub(super) algorithm: Algorithm,
+    pub(super) count_refused: CountRefused,
+    /// Where it counts together with other gateways; [`ReqZone::store`] then goes on while that is away.
+    pub(super) shared: Option<Arc<Shared>>,
     source: Source,
     overrides: Overrides,
 }
@@ -52,26 +57,33 @@ pub(super) struct Keyed {
 }
 
 impl Zones {
-    /// Builds the zones of a plan, all empty.
+    /// Builds the zones of a plan, all empty, and all in this process.
     #[must_use]
     pub fn build(plan: &Plan) -> Self {
+        Self::build_with(plan, &[])
+    }
+
+    /// Builds the zones of a plan, where `stores` are the plan's.
+    #[must_use]
+    pub fn build_with(plan: &Plan, stores: &[Arc<Shared>]) -> Self {
         Self {
             req: plan
                 .req_zones
                 .iter()
-                .map(|zone| Arc::new(ReqZone::new(zone)))
+                .map(|zone| Arc::new(ReqZone::new(zone, stores)))
                 .collect(),
             conn: plan
                 .conn_zones
                 .iter()
                 .map(|zone| Arc::new(ConnZone::new(zone)))
                 .collect(),
+            stores: stores.to_vec(),
         }
     }
 }
 
 impl ReqZone {
-    fn new(zone: &plan::ReqZone) -> Self {
+    fn new(zone: &plan::ReqZone, stores: &[Arc<Shared>]) -> Self {
         let own = zone.overrides.iter().filter_map(|one| one.own);
         let terms = |algorithm: &Algorithm| Terms::new(algorithm, Excess(0), Delay::Never);
         let slowest = own.fold(terms(&zone.algorithm), |slowest, own| {
@@ -86,6 +98,8 @@ impl ReqZone {
             )),
             name: Arc::new(Name::new(&zone.name)),
             algorithm: zone.algorithm,
+            count_refused: zone.count_refused,
+            shared: zone.store.and_then(|store| stores.get(store).cloned()),
             source: Source::new(&zone.key, zone.ipv6_prefix, zone.on_empty_key),
             overrides: Overrides::new(&zone.overrides),
         }
@@ -98,7 +112,13 @@ impl ReqZone {
 
     /// The key of a request.
     pub(super) fn find(&self, exchange: &Exchange) -> Found<Keyed> {
+        self.find_with(exchange, |_| {})
+    }
+
+    #[inline]
+    fn find_with(&self, exchange: &Exchange, note: impl FnOnce(&[u8])) -> Found<Keyed> {
         self.source.find(exchange, |bytes| {
+            note(bytes);
             let own = if self.overrides.is_empty() {
                 None
             } else {
@@ -112,6 +132,11 @@ impl ReqZone {
             let key = self.store.key(bytes);
             Found::Key(Keyed { key, own })
         })
+    }
+
+    /// The key of a request, and the bytes it was made from.
+    pub(super) fn find_in_full(&self, exchange: &Exchange, full: &mut Vec<u8>) -> Found<Keyed> {
+        self.find_with(exchange, |bytes| full.extend_from_slice(bytes))
     }
 
     /// The numbers a key is held to instead of a rule's `terms`, if it has its own.

@@ -8,6 +8,7 @@
 pub mod algorithm;
 pub mod key;
 mod lock;
+mod redis;
 mod sip;
 pub mod slots;
 mod table;
@@ -15,6 +16,7 @@ mod work;
 pub mod zone;
 
 pub use key::Key;
+pub use redis::{Answer, Away, Error, Gateway, Inquiry, Outage, Shared, View};
 pub use slots::{Place, Slots};
 pub use zone::{Receipt, Zone};
 

@@ -10,6 +10,7 @@ mod limits;
 mod maps;
 mod server;
 mod settings;
+mod store;
 mod tls;
 mod top;
 mod upstream;
@@ -22,13 +23,15 @@ pub use limits::{ConnRule, ConnZone, Override, Queue, ReqRule, ReqZone};
 pub use maps::Map;
 pub use server::{Listen, Location, Return, ReturnParts, Server};
 pub use settings::{Buffers, BuffersParts, Connection, NextUpstream, Settings};
+pub use store::{OnOutage, Store};
 pub use tls::{Ciphers, Depth, Protocols, ProxySsl, Tls, VerifyClientWord};
 pub use top::{AccessLog, Admin, Config, Log};
 pub use upstream::{Upstream, UpstreamServer};
 pub use values::{
     AdminAddress, Algorithm, Balance, Burst, ConnLimit, Failures, Flag, HttpVersion, Idle, Level,
     LimitHeaders, LimitStatus, ListenAddress, ListenText, LogLevel, NotYet, OnEmptyKey, Prefix,
-    Rate, RateOrUnlimited, Requests, Size, Store, Streams, Time, Tries, Waiting, Weight, Workers,
+    Rate, RateOrUnlimited, Requests, Size, StoreMode, Streams, Time, Tries, Waiting, Weight,
+    Workers,
 };
 
 use super::decode::Record;
@@ -46,6 +49,7 @@ pub(super) fn homes(key: &str) -> Option<String> {
         ("in a limit_req rule", ReqRule::keys()),
         ("in a limit_conn rule", ConnRule::keys()),
         ("in a map", Map::keys()),
+        ("in a store", Store::keys()),
         ("in `tls`", Tls::keys()),
         ("in `real_ip`", RealIp::keys()),
     ];

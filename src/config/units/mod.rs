@@ -5,12 +5,14 @@
 mod address;
 mod network;
 mod rate;
+mod redis;
 mod size;
 mod time;
 
 pub(super) use address::{HTTP, HTTPS, host_port, listen};
 pub(super) use network::network;
 pub(super) use rate::rate;
+pub(super) use redis::{RedisUrl, redis_url};
 pub(super) use size::size;
 pub(super) use time::time;
 
