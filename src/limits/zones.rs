@@ -11,7 +11,7 @@ use super::overrides::{Held, Overrides};
 use crate::config::plan::{self, Algorithm, CountRefused, Delay, Excess, Plan};
 use crate::message::Exchange;
 use crate::store::algorithm::Terms;
-use crate::store::{Key, Shared, Slots, Zone};
+use crate::store::{Key, Penalties, Shared, Slots, Zone};
 
 /// Every zone of a plan, under the plan's indices.
 #[derive(Debug, Default)]
@@ -34,6 +34,8 @@ pub struct ReqZone {
     pub(super) count_refused: CountRefused,
     /// Where it counts together with other gateways; [`ReqZone::store`] then goes on while that is away.
     pub(super) shared: Option<Arc<Shared>>,
+    /// Who stays out, where a rule punishes.
+    pub(super) penalties: Option<Penalties>,
     source: Source,
     overrides: Overrides,
 }
@@ -70,7 +72,11 @@ impl Zones {
             req: plan
                 .req_zones
                 .iter()
-                .map(|zone| Arc::new(ReqZone::new(zone, stores)))
+                .enumerate()
+                .map(|(index, zone)| {
+                    let punishes = punishes(plan, index);
+                    Arc::new(ReqZone::new(zone, punishes, stores))
+                })
                 .collect(),
             conn: plan
                 .conn_zones
@@ -83,7 +89,8 @@ impl Zones {
 }
 
 impl ReqZone {
-    fn new(zone: &plan::ReqZone, stores: &[Arc<Shared>]) -> Self {
+    fn new(zone: &plan::ReqZone, punishes: bool, stores: &[Arc<Shared>]) -> Self {
+        let penalties = if punishes { zone.size / PENALTIES } else { 0 };
         let own = zone.overrides.iter().filter_map(|one| one.own);
         let terms = |algorithm: &Algorithm| Terms::new(algorithm, Excess(0), Delay::Never);
         let slowest = own.fold(terms(&zone.algorithm), |slowest, own| {
@@ -92,7 +99,7 @@ impl ReqZone {
         Self {
             store: Arc::new(Zone::new(
                 &zone.name,
-                zone.size,
+                zone.size - penalties,
                 &slowest,
                 zone.count_refused,
             )),
@@ -100,6 +107,7 @@ impl ReqZone {
             algorithm: zone.algorithm,
             count_refused: zone.count_refused,
             shared: zone.store.and_then(|store| stores.get(store).cloned()),
+            penalties: punishes.then(|| Penalties::new(penalties)),
             source: Source::new(&zone.key, zone.ipv6_prefix, zone.on_empty_key),
             overrides: Overrides::new(&zone.overrides),
         }
@@ -161,3 +169,12 @@ impl ConnZone {
         self.source.find(exchange, key)
     }
 }
+
+/// Whether a rule somewhere punishes those who go over in this zone.
+fn punishes(plan: &Plan, zone: usize) -> bool {
+    let mut rules = plan.sites().flat_map(|site| &site.limit_req);
+    rules.any(|rule| rule.zone == zone && rule.sanction.penalty.is_some())
+}
+
+/// Which part of a zone's size is for the penalties, where there are some.
+const PENALTIES: usize = 4;

@@ -6,8 +6,10 @@
 //! bucket in debt is forgotten while there is another to forget.
 
 pub mod algorithm;
+mod bounded;
 pub mod key;
 mod lock;
+pub mod penalties;
 mod redis;
 mod sip;
 pub mod slots;
@@ -16,6 +18,7 @@ mod work;
 pub mod zone;
 
 pub use key::Key;
+pub use penalties::Penalties;
 pub use redis::{Answer, Away, Error, Gateway, Inquiry, Outage, Shared, View};
 pub use slots::{Place, Slots};
 pub use zone::{Receipt, Zone};

@@ -3,6 +3,7 @@
 //! Where the deadline of a decision is not what is tested it is a second: a busy machine is no outage.
 
 mod outage;
+mod shapes;
 
 use std::net::SocketAddr;
 use std::thread;

@@ -39,7 +39,8 @@ fn nobody_gets_a_fresh_burst_when_redis_dies() {
     }
     // Back, and with nothing in it: all have their burst again, together.
     redis.restart();
-    [&one, &two].map(returns);
+    returns(&one);
+    returns(&two);
     eventually("all threads are connected again", || {
         one.stderr().len() + two.stderr().len() > 0 && redis.info("connected_clients") >= 6
     });

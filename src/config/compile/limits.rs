@@ -185,6 +185,7 @@ impl Compiler<'_> {
     ) -> Vec<ReqRule> {
         let mut seen = Vec::new();
         let rules = rules(given);
+        self.no_shared_waits(rules);
         rules
             .iter()
             .filter_map(|rule| {
@@ -209,6 +210,7 @@ impl Compiler<'_> {
                         )),
                     },
                     weight: Weight::Fixed(Cost::ONE),
+                    sanction: self.req_sanction(rule),
                 })
             })
             .collect()
@@ -237,6 +239,7 @@ impl Compiler<'_> {
                     zone,
                     limit: rule.limit.value()?.0,
                     queue,
+                    sanction: self.conn_sanction(rule),
                 })
             })
             .collect()

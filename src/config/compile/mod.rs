@@ -12,6 +12,7 @@ mod geo;
 mod limits;
 mod maps;
 mod names;
+mod sanctions;
 mod servers;
 mod sites;
 mod stores;

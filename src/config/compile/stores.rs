@@ -50,6 +50,31 @@ impl Compiler<'_> {
         }
     }
 
+    /// Complains of rules that let requests wait in line, where one of their list counts in a store.
+    pub(super) fn no_shared_waits(&mut self, rules: &[Spanned<model::ReqRule>]) {
+        let zones = entries(&self.config.limit_req_zones);
+        let is_shared = |rule: &Spanned<model::ReqRule>| {
+            let name = rule.value.zone.value().map(|name| name.text.as_str());
+            let zone = zones
+                .iter()
+                .find(|(zone, _)| Some(zone.value.as_str()) == name);
+            let store = zone.and_then(|(_, zone)| zone.value.store.value());
+            store.is_some_and(|store| store.text != LOCAL)
+        };
+        if !rules.iter().any(is_shared) {
+            return;
+        }
+        for rule in rules {
+            if let Some(given) = rule.value.on_excess.get()
+                && given.value.0 == model::Manner::Delay
+            {
+                let sentence =
+                    "`on_excess: delay` beside a shared zone is not supported by this version";
+                self.complain_with(given.span, sentence, "`reject` and `drop` are");
+            }
+        }
+    }
+
     fn store(&mut self, name: &Spanned<String>, store: &model::Store) -> Option<Store> {
         let list = store.redis.get()?;
         let mut urls: Vec<(Span, RedisUrl)> = Vec::new();

@@ -11,9 +11,9 @@ mod shard;
 mod tests;
 
 use self::keys::Keys;
-use self::shard::Room;
 use super::algorithm::leaky_bucket::LeakyBucket;
 use super::algorithm::{Outcome, Spent, Standing, Terms};
+use super::bounded::Room;
 use super::key::Key;
 use super::{Answer, BYTES_PER_KEY, Counts};
 use crate::clock::Millis;
@@ -133,6 +133,13 @@ impl Zone {
     pub fn witness(&self, key: &Key, now: Millis, cost: Cost, terms: &Terms, answer: Answer) {
         let room =
             with!(self, terms, (keys, terms) => keys.witness(key, now, cost, terms, &answer));
+        self.heed(room, now);
+    }
+
+    /// Charges a key with a request that waits until it would pass, and counts it as one that does. As after
+    /// [`Zone::debit`], whoever comes next finds the key in debt: those who wait are in order.
+    pub fn reserve(&self, key: &Key, now: Millis, cost: Cost, terms: &Terms) {
+        let room = with!(self, terms, (keys, terms) => keys.reserve(key, now, cost, terms));
         self.heed(room, now);
     }
 
