@@ -7,7 +7,7 @@ use super::{Compiler, Found};
 use crate::config::decode::{Field, Spanned, Text, mistaken};
 use crate::config::model;
 use crate::config::near;
-use crate::config::plan::{Shape, Store, StoreTls};
+use crate::config::plan::{Shape, Store, StoreMode, StoreTls};
 use crate::config::span::Span;
 use crate::config::units::{self, RedisUrl};
 
@@ -96,6 +96,12 @@ impl Compiler<'_> {
                 let hint = "TLS, user, password and database are the same for all of them";
                 self.complain_with(*span, sentence, hint);
             }
+        }
+        if let Some(mode) = store.mode.get()
+            && mode.value.0 == StoreMode::Leased
+        {
+            let sentence = "the mode `leased` is not supported by this version";
+            self.complain_with(mode.span, sentence, "`exact` is");
         }
         let sentinel = store.sentinel_master.get();
         let shape = match (sentinel, urls.len()) {

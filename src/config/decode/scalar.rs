@@ -69,7 +69,7 @@ impl JsonSchema for Text {
 /// A key of the contract whose feature this version does not have. Ignoring it would be the worst answer:
 /// somebody who wrote `tls` believes that there is some.
 #[derive(Debug, Clone)]
-pub(in crate::config) struct Unsupported;
+pub struct Unsupported;
 
 impl Decode for Unsupported {
     fn decode(node: &Node, context: &mut Context<'_>) -> Option<Self> {

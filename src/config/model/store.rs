@@ -1,7 +1,7 @@
 //! `stores`: where zones count that several gateways share.
 
-use super::values::{NotYet, StoreMode, Time};
-use crate::config::decode::{Field, List, Needed, Text, choice, record};
+use super::values::Time;
+use crate::config::decode::{Field, List, Needed, Text, Unsupported, choice, record};
 use crate::config::plan;
 
 record! {
@@ -24,7 +24,7 @@ record! {
         /// How it is asked: `exact` for one question a request. Default: exact.
         mode: Field<StoreMode>,
         /// Not supported by this version.
-        local_above: Field<NotYet>,
+        local_above: Field<Unsupported>,
     }
 }
 
@@ -34,5 +34,13 @@ choice! {
         "local" => plan::OnOutage::Local,
         "allow" => plan::OnOutage::Allow,
         "refuse" => plan::OnOutage::Refuse,
+    }
+}
+
+choice! {
+    /// How a store is asked.
+    pub struct StoreMode(plan::StoreMode) = "a way to ask a store" {
+        "exact" => plan::StoreMode::Exact,
+        "leased" => plan::StoreMode::Leased,
     }
 }

@@ -34,7 +34,7 @@ pub use site::{
     Access, Action, ClientTimeouts, Forward, HttpVersion, Network, NextUpstream, Return,
     ReturnBody, SetHeader, Site, Tries, Underscores, Upgrades, Via,
 };
-pub use store::{Login, OnOutage, Secret, Shape, Store, StoreTls};
+pub use store::{Login, OnOutage, Secret, Shape, Store, StoreMode, StoreTls};
 pub use template::{Part, Ssl, Template, Tlv, Variable};
 pub use tls::{
     Carrier, Certificate, Cipher, File, Protocol, ServerNameSent, SessionReuse, SessionTickets,

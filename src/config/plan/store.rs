@@ -76,3 +76,13 @@ pub enum OnOutage {
     /// Nobody: all are refused.
     Refuse,
 }
+
+/// How a store is asked.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum StoreMode {
+    /// About every request.
+    #[default]
+    Exact,
+    /// Now and then, for as many requests as are likely to come.
+    Leased,
+}
