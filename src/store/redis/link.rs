@@ -213,7 +213,7 @@ fn certificates(tls: &StoreTls) -> Result<TlsCertificates, Error> {
 }
 
 /// How long a connection may take to be there.
-const CONNECT: Duration = Duration::from_millis(500);
+const CONNECT: Duration = Duration::from_secs(1);
 
 /// How long a node of a cluster may be silent before its connection is taken for dead.
 const RESPONSE: Duration = Duration::from_millis(500);

@@ -148,7 +148,7 @@ async fn timed<T>(
 }
 
 /// How long a connection may take, all in.
-const CONNECTED: Duration = Duration::from_secs(1);
+const CONNECTED: Duration = Duration::from_secs(2);
 
 /// How long a server may take over a probe.
 const HEARD: Duration = Duration::from_secs(1);
