@@ -37,7 +37,7 @@ use http::{Method, Request, Response, StatusCode};
 
 pub use backend::{Address, Backend};
 pub use condition::Bar;
-pub use download::{Download, Stopwatch};
+pub use download::{Download, Stopwatch, Whole};
 pub use error::{Error, Invalid, Stage};
 pub use switched::Switched;
 
@@ -70,6 +70,17 @@ pub struct Outgoing {
     pub upload: Upload,
     /// What the client would rather speak, where the head says so.
     pub upgrade: Option<Upgrade>,
+    /// How the answer's fields are wanted.
+    pub form: Form,
+}
+
+/// A form that the fields of an answer can have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// As a map.
+    Fields,
+    /// Written out, where they can be passed on as they came and the body has come with them; else as a map.
+    Lines,
 }
 
 /// A request but for its body, in the form of the version the backend speaks. How long the body is, is added here.
