@@ -21,6 +21,7 @@ mod logs;
 mod parity;
 mod proxying;
 mod redis;
+mod replay;
 mod routing;
 mod smuggling;
 mod stopping;

@@ -90,7 +90,7 @@ impl Case {
             if let Spoken::There(answer) = held.spoken {
                 held.witness(rules, now, answer);
             }
-            decision.hear(held.rule, &held.keyed, outcome);
+            decision.hear(held.rule, &held.keyed, outcome, &mut ());
         }
         decision
     }

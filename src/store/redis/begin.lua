@@ -2,15 +2,13 @@
 local PASS, DELAY, REFUSE = 0, 1, 2
 local NEVER = -1
 
-local function written(...)
-  local parts = {}
-  for i = 1, select('#', ...) do
-    parts[i] = string.format('%.0f', (select(i, ...)))
-  end
-  return table.concat(parts, ' ')
+local function written(numbers)
+  for i = 1, #numbers do numbers[i] = string.format('%.0f', numbers[i]) end
+  return table.concat(numbers, ' ')
 end
 
--- The numbers kept under a key; none for one that is not known, or that somebody else has written.
+-- The numbers kept under a key, any number of them unless it is said how many; none for one that is not known, or that
+-- somebody else has written.
 local function kept(key, count)
   local numbers = {}
   for word in string.gmatch(redis.call('GET', key) or '', '%S+') do
@@ -18,17 +16,17 @@ local function kept(key, count)
     if not number then return {} end
     numbers[#numbers + 1] = number
   end
-  if #numbers ~= count then return {} end
+  if count and #numbers ~= count then return {} end
   return numbers
 end
 
 -- Keeps numbers until they say nothing any more. A key that would be forgotten earlier had its burst twice.
-local function keep(key, drained_at, ...)
+local function keep(key, drained_at, numbers)
   local left = drained_at - now
   if left <= 0 then
     redis.call('DEL', key)
   else
-    redis.call('SET', key, written(...), 'PX', string.format('%.0f', left + 1))
+    redis.call('SET', key, written(numbers), 'PX', string.format('%.0f', left + 1))
   end
 end
 

@@ -29,7 +29,7 @@ local function level_room_after(height, last, cost, capacity, rate)
 end
 
 local function level_keep(key, state, unit, rate)
-  keep(key, level_falls_to(state.height, state.last, 0, rate), state.height, state.last, unit)
+  keep(key, level_falls_to(state.height, state.last, 0, rate), { state.height, state.last, unit })
 end
 
 local function level_load(key, numbers)

@@ -21,7 +21,7 @@ pub(super) enum Connector {
     Cluster(Box<ClusterClient>),
     /// A sentinel's answer changes with every failover: its client is made anew for every connection.
     Sentinel(Box<Sentinels>),
-    Single(Client),
+    Single(Box<Client>),
 }
 
 /// Whom to ask for a master.
@@ -57,13 +57,13 @@ impl Connector {
             .collect::<Result<Vec<_>, _>>()
             .map_err(wrong)?;
         Ok(match (&store.shape, infos.into_iter().next()) {
-            (Shape::Single, Some(info)) => Self::Single(
-                match certificates {
+            (Shape::Single, Some(info)) => {
+                let client = match certificates {
                     Some(certificates) => Client::build_with_tls(info, certificates),
                     None => Client::open(info),
-                }
-                .map_err(wrong)?,
-            ),
+                };
+                Self::Single(Box::new(client.map_err(wrong)?))
+            }
             (Shape::Sentinel(master), _) => Self::Sentinel(Box::new(Sentinels {
                 addresses: addresses.collect(),
                 master: master.clone(),
