@@ -316,21 +316,6 @@ impl Decision {
         }
     }
 
-    /// One of several rules refuses: the first has the say, and the longest time to wait.
-    pub(super) fn hear_refusal(&mut self, rule: usize, keyed: &Keyed, outcome: Outcome) {
-        let Outcome::Refuse {
-            retry_after: own, ..
-        } = outcome
-        else {
-            return;
-        };
-        if let Self::Refuse { retry_after, .. } = self {
-            *retry_after = own.zip(*retry_after).map(|(own, other)| own.max(other));
-        } else {
-            self.hear(rule, keyed, outcome, &mut ());
-        }
-    }
-
     fn is_refusal(&self) -> bool {
         matches!(
             self,

@@ -234,5 +234,22 @@ impl Held {
     }
 }
 
+impl Decision {
+    /// One of several rules refuses: the first has the say, and the longest time to wait.
+    fn hear_refusal(&mut self, rule: usize, keyed: &Keyed, outcome: Outcome) {
+        let Outcome::Refuse {
+            retry_after: own, ..
+        } = outcome
+        else {
+            return;
+        };
+        if let Self::Refuse { retry_after, .. } = self {
+            *retry_after = own.zip(*retry_after).map(|(own, other)| own.max(other));
+        } else {
+            self.hear(rule, keyed, outcome, &mut ());
+        }
+    }
+}
+
 /// When somebody may try again who was refused for want of a store.
 const AWHILE: Duration = Duration::from_secs(1);
