@@ -22,6 +22,7 @@ mod parity;
 mod proxying;
 mod redis;
 mod replay;
+mod resilience;
 mod routing;
 mod smuggling;
 mod stopping;

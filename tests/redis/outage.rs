@@ -122,9 +122,9 @@ fn a_wrong_password_is_said_and_not_shown() {
     let redis = Redis::with(&["--requirepass", "right"]);
     starts_without(
         &format!("redis://:secret@{}", redis.address()),
-        "uthentication",
+        "uthenticat",
     );
-    starts_without(&redis.url(), "uthentication");
+    starts_without(&redis.url(), "uthenticat");
 }
 
 #[test]

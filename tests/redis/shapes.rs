@@ -12,8 +12,19 @@ const RULE: &str = "burst: 8, nodelay: true";
 
 /// Three masters that share the keys.
 fn cluster() -> Vec<Redis> {
-    let options = ["--cluster-enabled", "yes", "--cluster-node-timeout", "2000"];
-    let nodes: Vec<_> = (0..3).map(|_| Redis::with(&options)).collect();
+    let options = [
+        "--cluster-enabled",
+        "yes",
+        "--cluster-node-timeout",
+        "2000",
+        "--cluster-port",
+    ];
+    let nodes: Vec<_> = (0..3)
+        .map(|_| {
+            let bus = Port::claim().number().to_string();
+            Redis::with(&[&options[..], &[&bus]].concat())
+        })
+        .collect();
     let addresses: Vec<_> = nodes
         .iter()
         .map(|node| node.address().to_string())
@@ -184,7 +195,8 @@ fn tls_is_checked_and_spoken() {
         passed(&[&trusting], 1) == 1 && redis.cli(&["KEYS", "weir:{one*"]).contains("weir:{one")
     });
     let wary = gateway(&url, "rate: 1r/m", RULE);
-    assert!(degraded(&wary), "nobody knows who that is");
+    eventually("nobody knows who that is", || degraded(&wary));
+    assert!(wary.error_line("is away").contains("certificate"));
 }
 
 #[test]

@@ -6,6 +6,8 @@
 mod access;
 mod answers;
 mod bandwidth;
+mod breakers;
+mod checks;
 mod client;
 mod forward;
 mod geo;
@@ -57,6 +59,7 @@ pub(super) fn compile(config: &Config, report: &mut Report) -> Plan {
     let req_zones = compiler.req_zones();
     let conn_zones = compiler.conn_zones();
     let (servers, listeners) = compiler.servers();
+    compiler.meet_checked(&servers);
     let plan = Plan {
         workers: compiler.workers(),
         shutdown_timeout: config
@@ -75,6 +78,7 @@ pub(super) fn compile(config: &Config, report: &mut Report) -> Plan {
         listeners,
         servers,
     };
+    compiler.no_late_costs(&plan);
     compiler.warn_of_unused(&plan);
     plan
 }

@@ -7,7 +7,7 @@ use super::{Compiler, Found};
 use crate::config::decode::{Field, Spanned, Text, mistaken};
 use crate::config::model;
 use crate::config::near;
-use crate::config::plan::{Shape, Store, StoreMode, StoreTls};
+use crate::config::plan::{Plan, ReqRule, Shape, Store, StoreMode, StoreTls};
 use crate::config::span::Span;
 use crate::config::units::{self, RedisUrl};
 
@@ -71,6 +71,26 @@ impl Compiler<'_> {
                 let sentence =
                     "`on_excess: delay` beside a shared zone is not supported by this version";
                 self.complain_with(given.span, sentence, "`reject` and `drop` are");
+            }
+        }
+    }
+
+    /// Complains of zones in a store where a request's cost is known only when it is over.
+    pub(super) fn no_late_costs(&mut self, plan: &Plan) {
+        let config = self.config;
+        for (index, (_, zone)) in entries(&config.limit_req_zones).iter().enumerate() {
+            let late = |rule: &ReqRule| rule.zone == index && rule.weight.is_late();
+            let sites = plan.servers.iter().flat_map(|server| {
+                let locations = server.locations.iter().map(|location| &location.site);
+                locations.chain([&server.fallback])
+            });
+            if let Some(store) = zone.value.store.get()
+                && store.value.text != LOCAL
+                && sites.flat_map(|site| &site.limit_req).any(late)
+            {
+                let sentence =
+                    "costs that are known only with the answer cannot be shared in this version";
+                self.complain_with(store.span, sentence, "`local` is where they can be counted");
             }
         }
     }

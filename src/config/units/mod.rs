@@ -4,15 +4,17 @@
 
 mod address;
 mod network;
+mod percent;
 mod rate;
-mod redis;
+mod redis_url;
 mod size;
 mod time;
 
 pub(super) use address::{HTTP, HTTPS, host_port, listen};
 pub(super) use network::network;
+pub(super) use percent::percent;
 pub(super) use rate::rate;
-pub(super) use redis::{RedisUrl, redis_url};
+pub(super) use redis_url::{RedisUrl, redis_url};
 pub(super) use size::size;
 pub(super) use time::time;
 
