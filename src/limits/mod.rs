@@ -40,7 +40,7 @@ use crate::message::{Exchange, LimitStatus};
 use crate::store::algorithm::Terms;
 
 pub use bill::Bill;
-pub use rehearsal::{Places, Said};
+pub use rehearsal::{Places, Said, Taken};
 pub use shadow::{Differs, ShadowZone};
 pub use verdict::{Kind, Permit, Refusal, Verdict};
 pub use weight::bad_costs;

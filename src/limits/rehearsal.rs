@@ -8,10 +8,10 @@ use smallvec::SmallVec;
 
 use super::Limits;
 use super::key::Found;
-use super::rule::{Decision, Ears, Requests};
+use super::rule::{Connections, Decision, Ears, Requests};
 use super::verdict::{Permit, Verdict};
 use crate::clock::Millis;
-use crate::config::plan::DryRun;
+use crate::config::plan::{DryRun, Queue};
 use crate::message::Exchange;
 use crate::store::Key;
 use crate::store::algorithm::Outcome;
@@ -33,6 +33,21 @@ pub struct Places {
     keys: SmallVec<[Option<Key>; 2]>,
     /// The rule that turns it away because it has no key.
     keyless: Option<usize>,
+}
+
+/// What came of wanting a place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Taken {
+    /// There was none, which changes nothing in a dry run.
+    DryRun,
+    /// There was none; one may wait for it in this line, if there is room in it.
+    Line(Queue),
+    /// There was none.
+    No,
+    /// None is needed.
+    NotNeeded,
+    /// It is held.
+    Yes,
 }
 
 impl Limits {
@@ -108,33 +123,31 @@ impl Limits {
         places
     }
 
-    /// Takes the places a request needs, as far as there are any; nobody waits for one. Tells what each rule said.
-    /// `None` if it is turned away.
-    pub fn take_places_aloud(
+    /// Takes the place a request needs in the zone of one `limit_conn`, if there is one, into its permit.
+    pub fn take_place_aloud(
         &self,
+        rule: usize,
         places: &Places,
         now: Millis,
-        mut tell: impl FnMut(usize, Said),
-    ) -> Option<Permit> {
-        let mut permit = Permit::default();
-        let enforced = self.connections_voice.dry_run == DryRun::Off;
-        for (index, rule) in self.connections.iter().enumerate() {
-            let taken = match places.keys.get(index).copied().flatten() {
-                Some(key) => rule.zone.store.take(&key, rule.limit, now),
-                None if places.keyless == Some(index) => {
-                    tell(index, Said::Refuse);
-                    return (!enforced).then(Permit::default);
-                }
-                None => continue,
-            };
-            let Ok(place) = taken else {
-                tell(index, Said::Refuse);
-                return (!enforced).then(Permit::default);
-            };
-            tell(index, Said::Pass);
-            permit.hold(place);
+        permit: &mut Permit,
+    ) -> Taken {
+        let Connections {
+            zone, limit, queue, ..
+        } = &self.connections[rule];
+        let taken = match places.keys.get(rule).copied().flatten() {
+            Some(key) => zone.store.take(&key, *limit, now).map_err(|_| *queue),
+            None if places.keyless == Some(rule) => Err(None),
+            None => return Taken::NotNeeded,
+        };
+        match (taken, self.connections_voice.dry_run) {
+            (Ok(place), _) => {
+                permit.hold(place);
+                Taken::Yes
+            }
+            (Err(_), DryRun::On) => Taken::DryRun,
+            (Err(Some(queue)), DryRun::Off) => Taken::Line(queue),
+            (Err(None), DryRun::Off) => Taken::No,
         }
-        Some(permit)
     }
 }
 
@@ -191,11 +204,15 @@ mod tests {
         let limits = limits(&plan, &[], &[conn_rule(0, 1)]);
         let exchange = exchange_from("192.0.2.1", &[]);
         let places = limits.places(&exchange);
-        let take = |now| limits.take_places_aloud(&places, Millis(now), |_, _| {});
-        let first = take(0);
-        assert!(first.is_some());
-        assert!(take(1).is_none());
-        drop(first);
-        assert!(take(2).is_some());
+        let take = |now| {
+            let mut permit = Permit::default();
+            let taken = limits.take_place_aloud(0, &places, Millis(now), &mut permit);
+            (taken, permit)
+        };
+        let (taken, permit) = take(0);
+        assert_eq!(taken, Taken::Yes);
+        assert_eq!(take(1).0, Taken::No);
+        drop(permit);
+        assert_eq!(take(2).0, Taken::Yes);
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::needs::{Needs, sites};
 use super::order::Entry;
-use super::places::{Arrived, Coming, Progress};
+use super::places::{Coming, Crowd, Ending, Progress};
 use super::report::{Kind, Report, Zone};
 use super::request::{Court, Spot, Way};
 use super::run::{Each, Options};
@@ -46,7 +46,7 @@ pub(super) struct Judge<'a> {
     tallies: Vec<tally::Zone>,
     /// For each `limit_req` zone, where it is asked for.
     arrivals: Vec<Option<Arrivals>>,
-    progress: Progress,
+    crowd: Crowd,
     /// Whether it is known how long requests took.
     timed: bool,
     options: Options,
@@ -83,7 +83,7 @@ impl<'a> Judge<'a> {
                 .collect(),
             zones,
             plan,
-            progress: Progress::default(),
+            crowd: Crowd::default(),
             timed: needs.took.is_some(),
             options: options.clone(),
             files,
@@ -126,7 +126,7 @@ impl<'a> Judge<'a> {
                     verdict if self.timed && !spot.conn.is_empty() => {
                         let waited = wait(&verdict);
                         let coming = coming(spot, exchange, entry, waited);
-                        self.progress.expect(coming);
+                        self.crowd.expect(coming);
                         return self.advance(entry.at);
                     }
                     verdict => Outcome::GoOn(status, wait(&verdict)),
@@ -143,26 +143,21 @@ impl<'a> Judge<'a> {
 
     /// Lets those take their places whose time has come.
     fn advance(&mut self, until: i64) {
-        while let Some(Arrived {
-            coming,
-            said,
-            refused,
-        }) = self.progress.next(until)
-        {
+        while let Some((coming, ending)) = self.crowd.next(until) {
             let mut refusing = None;
-            for (rule, word) in said {
-                let zone = coming.spot.conn[rule];
-                let (key, label) = &coming.keys[rule];
-                let event = Event::new(word, coming.at, coming.line);
+            for (rule, word) in &coming.progress.said {
+                let zone = coming.spot.conn[*rule];
+                let (key, label) = &coming.keys[*rule];
+                let event = Event::new(*word, coming.at, coming.line);
                 self.tallies[self.plan.req_zones.len() + zone].count(key, event, || label.clone());
-                if word == limits::Said::Refuse {
+                if ending == Ending::Refuse {
                     refusing = Some(zone);
                 }
             }
-            let (word, counter) = match (refused, coming.waited) {
-                (true, _) => ("refuse", &mut self.report.requests.refuse),
-                (false, Some(_)) => ("delay", &mut self.report.requests.delay),
-                (false, None) => ("pass", &mut self.report.requests.pass),
+            let (word, counter) = match (ending, coming.waited) {
+                (Ending::Refuse, _) => ("refuse", &mut self.report.requests.refuse),
+                (Ending::GoOn, Some(_)) => ("delay", &mut self.report.requests.delay),
+                (Ending::GoOn, None) => ("pass", &mut self.report.requests.pass),
             };
             *counter += 1;
             let plan = Arc::clone(&self.plan);
@@ -170,14 +165,9 @@ impl<'a> Judge<'a> {
                 &Verdict {
                     file: "",
                     line: coming.line.1,
-                    at: coming.at
-                        - coming
-                            .waited
-                            .map_or(0, |waited| i64::try_from(waited).unwrap_or(0)),
+                    at: coming.came,
                     word,
-                    zone: refusing
-                        .filter(|_| refused)
-                        .map(|zone| &*plan.conn_zones[zone].name),
+                    zone: refusing.map(|zone| &*plan.conn_zones[zone].name),
                     delay: coming.waited,
                     limit_req: coming.status,
                 },
@@ -354,8 +344,10 @@ fn coming(spot: &Arc<Spot>, exchange: &Exchange, entry: &Entry, waited: Option<u
         at: entry.at + waited.map_or(0, |waited| i64::try_from(waited).unwrap_or(0)),
         took: entry.took.unwrap_or(0),
         line: (entry.file, entry.line),
+        came: entry.at,
         waited,
         status: exchange.limit_req,
+        progress: Progress::default(),
     }
 }
 

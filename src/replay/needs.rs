@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use http::HeaderName;
 
 use super::format::Format;
-use crate::config::plan::{Lookup, Map, Part, Plan, Site, Template, Variable};
+use crate::config::plan::{Lookup, Map, Part, Plan, Site, Template, Variable, Weight};
 use crate::config::variable_name;
 
 /// Where in a line the parts of a request stand: indices into `names`.
@@ -64,6 +64,9 @@ impl Needs {
         for (name, key) in keys_in_use(plan, finder.needs.took.is_some()) {
             finder.key(key, &plan.maps, name, host);
         }
+        for (name, weight) in weights(plan) {
+            finder.weight(weight, &plan.maps, name, host);
+        }
         if !finder.missing.is_empty() {
             // A map's values come in no order.
             finder.missing.sort();
@@ -94,6 +97,18 @@ impl Needs {
         let req = plan.req_zones.iter_mut().map(|zone| &mut zone.key);
         let conn = plan.conn_zones.iter_mut().map(|zone| &mut zone.key);
         req.chain(conn).for_each(replace);
+        for server in &mut plan.servers {
+            let locations = server.locations.iter_mut();
+            let sites = locations.map(|location| &mut location.site);
+            for rule in sites
+                .chain([&mut server.fallback])
+                .flat_map(|site| &mut site.limit_req)
+            {
+                if let Weight::Before(template) = &mut rule.weight {
+                    replace(template);
+                }
+            }
+        }
         for map in &mut plan.maps {
             replace(&mut map.source);
             replace(&mut map.default);
@@ -139,6 +154,12 @@ fn keys_in_use(plan: &Plan, connections: bool) -> Vec<(&str, &Template)> {
         .into_iter()
         .map(|index| (&*plan.conn_zones[index].name, &plan.conn_zones[index].key));
     req.chain(conn).collect()
+}
+
+/// What requests weigh, by the name of the zone.
+fn weights(plan: &Plan) -> impl Iterator<Item = (&str, &Weight)> {
+    let rules = sites(plan).flat_map(|site| &site.limit_req);
+    rules.map(|rule| (&*plan.req_zones[rule.zone].name, &rule.weight))
 }
 
 struct Finder {
@@ -225,6 +246,18 @@ impl Finder {
                 Variable::Cookie(_) => self.lacks(&[&name, "http_cookie"], zone),
                 _ => self.lacks(&[&name], zone),
             }
+        }
+    }
+
+    /// What is needed to know what a request weighs when it comes.
+    fn weight(&mut self, weight: &Weight, maps: &[Map], zone: &str, host: bool) {
+        match weight {
+            Weight::Before(template) => self.key(template, maps, zone, host),
+            Weight::RequestBytes if self.known.contains("content_length") => {
+                self.field(http::header::CONTENT_LENGTH, "content_length");
+            }
+            Weight::RequestBytes => self.lacks(&["content_length"], zone),
+            Weight::After(_) | Weight::Fixed(_) | Weight::ResponseBytes => {}
         }
     }
 

@@ -124,56 +124,32 @@ servers:
 }
 
 #[test]
-fn requests_at_once_are_known_from_how_long_they_took() {
+fn a_penalty_is_served_on_the_clock_of_the_log() {
     let desk = Desk::new(
         "
-limit_conn_zones: { perip: { key: $binary_remote_addr, size: 1m } }
-servers: [ { listen: 8080, limit_conn: { zone: perip, limit: 2 }, return: 200 } ]
+limit_req_zones: { perip: { key: $binary_remote_addr, size: 1m, rate: 1r/s } }
+servers: [ { listen: 8080, limit_req: { zone: perip, nodelay: true, penalty: 30s }, return: 200 } ]
 ",
     );
-    // Logged when they end: those that began first last longest.
-    let line = |began: u64, took: u64| {
-        let ended = START * 1000 + began + took;
-        format!(
-            "192.0.2.1 {}.{:03} {}.{:03} /{began}\n",
-            ended / 1000,
-            ended % 1000,
-            took / 1000,
-            took % 1000
-        )
-    };
-    let log = [
-        line(200, 100),
-        line(500, 300),
-        line(100, 900),
-        line(0, 1_100),
-        line(1_000, 500),
-        line(1_050, 10),
-    ];
-    desk.put("access.log", log.concat());
-    let format = [
-        "--format",
-        "$remote_addr $msec $request_time $request_uri",
-        "access.log",
-    ];
-    let refused: Vec<_> = desk
+    let times = [0, 0, 2, 10, 29, 31, 40];
+    let log: String = times
+        .iter()
+        .map(|second| format!("192.0.2.1 {}.000 /\n", START + second))
+        .collect();
+    desk.put("access.log", log);
+    let format = ["--format", "$remote_addr $msec $request_uri", "access.log"];
+    let words: Vec<_> = desk
         .each(&format)
         .iter()
-        .filter(|each| each["verdict"] == "refuse")
-        .map(|each| (each["line"].as_u64().unwrap(), each["zone"].clone()))
+        .map(|each| each["verdict"].clone())
         .collect();
-    // 0 to 1100 and 100 to 1000 hold both places: 200 and 500 find none, 1000 does, 1050 does not.
     assert_eq!(
-        refused,
+        words,
         [
-            (1, "perip".into()),
-            (2, "perip".into()),
-            (6, "perip".into())
+            "pass", "refuse", "refuse", "refuse", "refuse", "pass", "pass"
         ]
     );
-    let report = desk.json(&format);
-    assert_eq!(counts(&report, "perip"), [3, 0, 3, 1]);
-    assert_eq!(report["limit_conn"], "replayed");
+    assert_eq!(counts(&desk.json(&format), "perip"), [3, 0, 4, 1]);
 }
 
 #[test]

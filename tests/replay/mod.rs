@@ -2,6 +2,7 @@
 //! be read.
 
 mod answers;
+mod connections;
 mod formats;
 mod live;
 mod page;

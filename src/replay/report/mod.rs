@@ -230,7 +230,7 @@ impl Missing {
         };
         let why = match &self.zone {
             Some(zone) => {
-                format!("the key of zone \"{zone}\" needs {any}, which the log does not have")
+                format!("zone \"{zone}\" needs {any}, which the log does not have")
             }
             None => {
                 format!("the log does not have {any}, without which no request can be replayed")
@@ -317,7 +317,7 @@ mod tests {
         };
         let advice = missing.advice();
         assert!(
-            advice.starts_with("the key of zone \"sessions\" needs $cookie_sid or $http_cookie"),
+            advice.starts_with("zone \"sessions\" needs $cookie_sid or $http_cookie"),
             "{advice}"
         );
     }
