@@ -58,6 +58,8 @@ impl Limits {
                     let zone = Arc::clone(&zones.req[rule.zone]);
                     Requests {
                         terms: Terms::new(&zone.algorithm, rule.burst, rule.delay),
+                        burst: rule.burst,
+                        delay: rule.delay,
                         zone,
                         weight: rule.weight.clone(),
                         same_key_as: None,
@@ -152,7 +154,7 @@ impl Limits {
             } => {
                 let Requests { zone, terms, .. } = &self.requests[rule];
                 voice.refused_request(exchange, now, excess, &zone.name.plain);
-                let own = zone.own_terms(&keyed, terms);
+                let own = self.requests[rule].own_terms(&keyed);
                 let policy = match &own {
                     Some(own) => self.policy(Some((rule, own))),
                     None => self.policy.clone(),

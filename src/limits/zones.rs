@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::fields::Name;
 use super::key::{Found, Source};
 use super::overrides::{Held, Overrides};
-use crate::config::plan::{self, Algorithm, Delay, Excess, Plan};
+use crate::config::plan::{self, Algorithm, Delay, Excess, Own, Plan};
 use crate::message::Exchange;
 use crate::store::algorithm::Terms;
 use crate::store::{Key, Slots, Zone};
@@ -114,10 +114,9 @@ impl ReqZone {
         })
     }
 
-    /// The numbers a key is held to instead of a rule's `terms`, if it has its own.
-    pub(super) fn own_terms(&self, keyed: &Keyed, terms: &Terms) -> Option<Terms> {
-        let own = self.overrides.own(keyed.own?)?;
-        Some(terms.with(&own.algorithm, own.burst))
+    /// What holds for a key instead, if it has numbers of its own.
+    pub(super) fn own(&self, keyed: &Keyed) -> Option<&Own> {
+        self.overrides.own(keyed.own?)
     }
 }
 

@@ -4,6 +4,7 @@
 //! comes out is only used when the report stayed without errors.
 
 mod access;
+mod algorithm;
 mod answers;
 mod bandwidth;
 mod client;
@@ -28,7 +29,7 @@ use std::time::Duration;
 
 use super::decode::{Field, Named, Spanned};
 use super::model::{Config, Time};
-use super::plan::{Plan, Upstream, UpstreamTls};
+use super::plan::{Algorithm, Plan, Upstream, UpstreamTls};
 use super::report::{Complaint, Report};
 use super::span::Span;
 
@@ -42,6 +43,7 @@ pub(super) fn compile(config: &Config, report: &mut Report) -> Plan {
         conn_zones: Names::of(&config.limit_conn_zones, |name| name),
         groups: Names::of(&config.upstreams, |name| name),
         late_maps: Vec::new(),
+        algorithms: Vec::new(),
         upstreams: Vec::new(),
         upstream_tls: Vec::new(),
         addresses: HashMap::new(),
@@ -83,6 +85,8 @@ struct Compiler<'a> {
     groups: Names,
     /// Which maps need something that is not known before the answer.
     late_maps: Vec<bool>,
+    /// Of the `limit_req_zones`.
+    algorithms: Vec<Algorithm>,
     /// Those of `upstreams`, then those of addresses in `proxy_pass`.
     upstreams: Vec<Upstream>,
     /// How servers behind `https://` are met, each way once.

@@ -4,6 +4,7 @@
 //! `config::compile`. The doc comments are what `weir schema` tells editors.
 
 mod access;
+mod algorithm;
 mod bandwidth;
 mod client;
 mod limits;
@@ -16,6 +17,7 @@ mod upstream;
 mod values;
 
 pub use access::Access;
+pub use algorithm::{Algorithm, Counting, LimitOrUnlimited, WindowLimit};
 pub use bandwidth::SizeText;
 pub use client::{Connections, ProxyProtocol, RealIp};
 pub use limits::{ConnRule, ConnZone, Override, Queue, ReqRule, ReqZone};
@@ -26,7 +28,7 @@ pub use tls::{Ciphers, Depth, Protocols, ProxySsl, Tls, VerifyClientWord};
 pub use top::{AccessLog, Admin, Config, Log};
 pub use upstream::{Upstream, UpstreamServer};
 pub use values::{
-    AdminAddress, Algorithm, Balance, Burst, ConnLimit, Failures, Flag, HttpVersion, Idle, Level,
+    AdminAddress, Balance, Burst, ConnLimit, Failures, Flag, HttpVersion, Idle, Level,
     LimitHeaders, LimitStatus, ListenAddress, ListenText, LogLevel, NotYet, OnEmptyKey, Prefix,
     Rate, RateOrUnlimited, Requests, Size, Store, Streams, Time, Tries, Waiting, Weight, Workers,
 };

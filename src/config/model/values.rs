@@ -291,12 +291,6 @@ macro_rules! only {
 }
 
 only! {
-    /// How a zone counts.
-    pub struct Algorithm = "algorithm", "leaky_bucket",
-    not yet ["token_bucket", "gcra", "fixed_window", "sliding_window", "sliding_log", "concurrency"]
-}
-
-only! {
     /// How a server is picked.
     pub struct Balance = "balance", "round_robin",
     not yet ["least_conn", "ip_hash", "random", "hash"]

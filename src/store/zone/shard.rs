@@ -153,7 +153,9 @@ impl<A: Algorithm> Shard<A> {
 
     /// What it takes from the machine, in bytes.
     pub(super) fn memory(&self) -> usize {
-        self.table.memory() + self.order.capacity() * size_of::<Reverse<Due>>()
+        self.table.memory()
+            + self.order.capacity() * size_of::<Reverse<Due>>()
+            + self.table.values().map(A::heap).sum::<usize>()
     }
 
     fn counter(&mut self, counted: Counted) -> &mut u64 {
