@@ -10,8 +10,8 @@ use http::{Request, StatusCode};
 use weir::clock::{Clock, Millis};
 use weir::config::plan::{
     Access, Action, Algorithm, Bandwidth, Caps, ClientTimeouts, Cost, CountRefused, Delay, DryRun,
-    Excess, Http2, LimitHeaders, Log, LogLevel, OnEmptyKey, Plan, Rate, ReqRule, ReqZone, Server,
-    Site, Template, Variable, Weight,
+    Excess, Http2, LimitHeaders, Log, LogLevel, OnEmptyKey, Plan, Rate, ReqRule, ReqZone, Sanction,
+    Server, Site, Template, Variable, Weight,
 };
 use weir::limits::{Limits, Zones};
 use weir::message::target::Target;
@@ -144,6 +144,7 @@ fn site(rate: Rate) -> Site {
             },
             delay: BUCKET.delay,
             weight: Weight::Fixed(Cost::ONE),
+            sanction: Sanction::default(),
         }],
         limit_conn: vec![],
         limit_req_status: StatusCode::TOO_MANY_REQUESTS,

@@ -18,7 +18,7 @@ pub(crate) fn names() {
         (hosts, format!("host{}.example.com", size - 1))
     };
     axis("server names", &sizes, exact, |(hosts, host), _| {
-        black_box(hosts.find(host));
+        black_box(hosts.find(host.as_bytes()));
     });
     let suffix = |size: usize| {
         let name = |number| ServerName::Suffix(format!(".host{number}.example.com").into());
@@ -27,7 +27,7 @@ pub(crate) fn names() {
     };
     let title = "server names with a star in front";
     axis(title, &sizes, suffix, |(hosts, host), _| {
-        black_box(hosts.find(host));
+        black_box(hosts.find(host.as_bytes()));
     });
 }
 

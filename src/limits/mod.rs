@@ -8,11 +8,13 @@
 mod fields;
 mod key;
 mod overrides;
+mod penalty;
 mod report;
 mod rule;
 #[cfg(test)]
 mod tests;
 mod verdict;
+mod wait;
 mod weight;
 mod zones;
 
@@ -21,10 +23,10 @@ use std::time::Duration;
 
 use http::{HeaderValue, StatusCode};
 
-use self::fields::Name;
 use self::key::Found;
 use self::report::Voice;
 use self::rule::{Connections, Decision, Requests};
+use self::zones::Keyed;
 use crate::clock::{Clock, Millis};
 use crate::config::plan::{DryRun, Site};
 use crate::message::{Exchange, LimitStatus};
@@ -37,6 +39,8 @@ pub use zones::{ConnZone, ReqZone, Zones};
 #[derive(Debug)]
 pub struct Limits {
     requests: Box<[Requests]>,
+    /// Whether one of them punishes.
+    punishes: bool,
     connections: Box<[Connections]>,
     requests_voice: Voice,
     connections_voice: Voice,
@@ -62,6 +66,7 @@ impl Limits {
                         delay: rule.delay,
                         zone,
                         weight: rule.weight.clone(),
+                        sanction: rule.sanction.clone(),
                         same_key_as: None,
                     }
                 })
@@ -73,8 +78,13 @@ impl Limits {
                     zone: Arc::clone(&zones.conn[rule.zone]),
                     limit: rule.limit,
                     queue: rule.queue,
+                    sanction: rule.sanction.clone(),
                 })
                 .collect(),
+            punishes: site
+                .limit_req
+                .iter()
+                .any(|rule| rule.sanction.penalty.is_some()),
             requests_voice: Voice {
                 dry_run: site.limit_req_dry_run,
                 level: site.limit_req_log_level,
@@ -123,7 +133,7 @@ impl Limits {
     /// What the `limit_req` rules say of a request; unless they refuse it, it is charged.
     pub fn ask_requests(&self, exchange: &mut Exchange, now: Millis) -> Verdict {
         let voice = self.requests_voice;
-        match rule::decide(&self.requests, exchange, now) {
+        match self.decide(exchange, now) {
             Decision::Delay { rule, excess, wait } => {
                 let name = &self.requests[rule].zone.name.plain;
                 voice.delayed_request(exchange, now, excess, name);
@@ -141,34 +151,70 @@ impl Limits {
                 Verdict::Pass
             }
             Decision::NoKey { rule } => {
-                let Requests { zone, terms, .. } = &self.requests[rule];
-                voice.request_without_key(exchange, now, &zone.name.plain);
-                self.refuse_request(exchange, &zone.name, terms, None, self.policy.clone())
+                let rule = &self.requests[rule];
+                voice.request_without_key(exchange, now, &rule.zone.name.plain);
+                self.refuse_request(exchange, rule, &rule.terms, None, self.policy.clone())
             }
             Decision::NotLimited => Verdict::Pass,
+            Decision::Penalize {
+                rule,
+                keyed,
+                left,
+                retry_after,
+            } => {
+                voice.penalized_request(exchange, now, left, &self.requests[rule].zone.name.plain);
+                let verdict = self.refuse_key(exchange, rule, &keyed, Some(retry_after));
+                exchange.limit_req = Some(match voice.dry_run {
+                    DryRun::Off => LimitStatus::Penalize,
+                    DryRun::On => LimitStatus::PenalizeDryRun,
+                });
+                verdict
+            }
             Decision::Refuse {
                 rule,
                 keyed,
                 excess,
                 retry_after,
             } => {
-                let Requests { zone, terms, .. } = &self.requests[rule];
-                voice.refused_request(exchange, now, excess, &zone.name.plain);
-                let own = self.requests[rule].own_terms(&keyed);
-                let policy = match &own {
-                    Some(own) => self.policy(Some((rule, own))),
-                    None => self.policy.clone(),
-                };
-                let terms = own.as_ref().unwrap_or(terms);
-                self.refuse_request(exchange, &zone.name, terms, retry_after, policy)
+                voice.refused_request(exchange, now, excess, &self.requests[rule].zone.name.plain);
+                self.refuse_key(exchange, rule, &keyed, retry_after)
             }
         }
+    }
+
+    fn decide(&self, exchange: &Exchange, now: Millis) -> Decision {
+        if !self.punishes {
+            return rule::decide(&self.requests, exchange, now);
+        }
+        penalty::serving(&self.requests, exchange, now).unwrap_or_else(|| {
+            let mut decision = rule::decide(&self.requests, exchange, now);
+            penalty::punish(&mut decision, &self.requests, now);
+            decision
+        })
+    }
+
+    /// Refuses a request with a key, which may have numbers of its own.
+    fn refuse_key(
+        &self,
+        exchange: &mut Exchange,
+        rule: usize,
+        keyed: &Keyed,
+        retry_after: Option<Duration>,
+    ) -> Verdict {
+        let refused = &self.requests[rule];
+        let own = refused.own_terms(keyed);
+        let policy = match &own {
+            Some(own) => self.policy(Some((rule, own))),
+            None => self.policy.clone(),
+        };
+        let terms = own.as_ref().unwrap_or(&refused.terms);
+        self.refuse_request(exchange, refused, terms, retry_after, policy)
     }
 
     fn refuse_request(
         &self,
         exchange: &mut Exchange,
-        name: &Arc<Name>,
+        rule: &Requests,
         terms: &Terms,
         retry_after: Option<Duration>,
         policy: Option<HeaderValue>,
@@ -180,9 +226,10 @@ impl Limits {
         exchange.limit_req = Some(LimitStatus::Refuse);
         Verdict::Refuse(Refusal {
             kind: Kind::Requests,
-            status: self.requests_status,
+            status: rule.sanction.status.unwrap_or(self.requests_status),
+            body: rule.sanction.body.clone(),
             retry_after,
-            name: Arc::clone(name),
+            name: Arc::clone(&rule.zone.name),
             quota: terms.quota(),
             policy,
         })
@@ -236,7 +283,8 @@ impl Limits {
         exchange.limit_conn = Some(LimitStatus::Refuse);
         Err(Refusal {
             kind: Kind::Connections,
-            status: self.connections_status,
+            status: rule.sanction.status.unwrap_or(self.connections_status),
+            body: rule.sanction.body.clone(),
             retry_after: None,
             name: Arc::clone(&rule.zone.name),
             quota: u64::from(rule.limit),

@@ -6,6 +6,7 @@
 
 use std::cell::Cell;
 use std::fmt::{self, Write};
+use std::time::Duration;
 
 use tracing::Level;
 
@@ -30,6 +31,19 @@ impl Voice {
     ) {
         let (dry, excess) = (self.dry(), Thousandths(excess));
         let message = format_args!("limiting requests,{dry} excess: {excess} by zone \"{zone}\"");
+        write(self.refusal_level(), message, exchange, now);
+    }
+
+    pub(super) fn penalized_request(
+        self,
+        exchange: &Exchange,
+        now: Millis,
+        left: Duration,
+        zone: &str,
+    ) {
+        let (dry, left) = (self.dry(), left.as_secs_f64());
+        let message =
+            format_args!("limiting requests,{dry} penalty: {left:.3}s more by zone \"{zone}\"");
         write(self.refusal_level(), message, exchange, now);
     }
 

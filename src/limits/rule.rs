@@ -14,7 +14,7 @@ use super::key::Found;
 use super::weight;
 use super::zones::{ConnZone, Keyed, ReqZone};
 use crate::clock::Millis;
-use crate::config::plan::{Cost, Delay, Excess, Queue, Weight};
+use crate::config::plan::{Cost, Delay, Excess, Queue, Sanction, Weight};
 use crate::message::Exchange;
 use crate::store::Receipt;
 use crate::store::algorithm::{Outcome, Terms};
@@ -27,6 +27,7 @@ pub(super) struct Requests {
     pub(super) burst: Excess,
     pub(super) delay: Delay,
     pub(super) weight: Weight,
+    pub(super) sanction: Sanction,
     /// A rule before this one in the same list whose key is this one's too.
     pub(super) same_key_as: Option<usize>,
 }
@@ -37,6 +38,7 @@ pub(super) struct Connections {
     pub(super) zone: Arc<ConnZone>,
     pub(super) limit: u32,
     pub(super) queue: Option<Queue>,
+    pub(super) sanction: Sanction,
 }
 
 /// What all `limit_req` of a location say together; `rule` is the index of the one that has the say.
@@ -47,6 +49,13 @@ pub(super) enum Decision {
         rule: usize,
         excess: Excess,
         wait: Duration,
+    },
+    /// Its key serves a penalty.
+    Penalize {
+        rule: usize,
+        keyed: Keyed,
+        left: Duration,
+        retry_after: Duration,
     },
     /// It has no key, and the rule's zone does not take such requests.
     NoKey { rule: usize },
@@ -77,6 +86,8 @@ enum Asked {
     New { keyed: Keyed, cost: Cost },
     /// It does not apply.
     Skipped,
+    /// It is over the burst, and waits until it is not.
+    Waits { keyed: Keyed, cost: Cost },
 }
 
 /// Asks all rules about a request, and charges it unless one refuses.
@@ -85,7 +96,7 @@ pub(super) fn decide(rules: &[Requests], exchange: &Exchange, now: Millis) -> De
     match rules {
         [] => {}
         // Nearly every location: one lookup, one lock.
-        [rule] => match rule.zone.find(exchange) {
+        [rule] if rule.sanction.max_wait.is_none() => match rule.zone.find(exchange) {
             Found::Key(keyed) => {
                 let cost = rule.cost(exchange);
                 decision.hear(0, &keyed, rule.charge(&keyed, now, cost).0);
@@ -101,6 +112,8 @@ pub(super) fn decide(rules: &[Requests], exchange: &Exchange, now: Millis) -> De
             }
             if decision.is_refusal() {
                 refund(rules, asked, now);
+            } else {
+                reserve(rules, asked, now);
             }
         }),
     }
@@ -128,12 +141,18 @@ fn ask(
             }
         };
         let cost = rule.cost(exchange);
+        if let Some(outcome) = rule.waits(&keyed, now, cost) {
+            decision.hear(index, &keyed, outcome);
+            asked.push(Asked::Waits { keyed, cost });
+            continue;
+        }
         let Some((outcome, receipt)) = rule.charge_known(&keyed, now, cost) else {
             asked.push(Asked::New { keyed, cost });
             continue;
         };
         decision.hear(index, &keyed, outcome);
         if decision.is_refusal() {
+            decision.may_wait(rule.sanction.max_wait);
             decision.until_all_pass(&rules[index + 1..], exchange, now);
             return;
         }
@@ -161,6 +180,17 @@ fn remember(rules: &[Requests], asked: &mut [Asked], now: Millis, decision: &mut
             cost,
             receipt,
         };
+    }
+}
+
+/// Charges the keys whose requests wait, once nobody refuses any more.
+fn reserve(rules: &[Requests], asked: &[Asked], now: Millis) {
+    for (rule, asked) in rules.iter().zip(asked) {
+        if let Asked::Waits { keyed, cost } = asked {
+            rule.with_terms(keyed, |terms| {
+                rule.zone.store.reserve(&keyed.key, now, *cost, terms);
+            });
+        }
     }
 }
 
@@ -195,7 +225,7 @@ impl Requests {
     }
 
     /// What a request weighs, as far as that is known when it comes.
-    fn cost(&self, exchange: &Exchange) -> Cost {
+    pub(super) fn cost(&self, exchange: &Exchange) -> Cost {
         match &self.weight {
             Weight::Fixed(cost) => *cost,
             other => weight::before(other, exchange),
@@ -210,7 +240,7 @@ impl Requests {
     }
 
     /// Does something with the numbers that a key is held to here.
-    fn with_terms<T>(&self, keyed: &Keyed, act: impl Fn(&Terms) -> T) -> T {
+    pub(super) fn with_terms<T>(&self, keyed: &Keyed, act: impl Fn(&Terms) -> T) -> T {
         match self.own_terms(keyed) {
             Some(own) => act(&own),
             None => act(&self.terms),
@@ -220,7 +250,11 @@ impl Requests {
     /// The key of a request, taken over from a rule that has found it already.
     fn find(&self, exchange: &Exchange, asked: &[Asked]) -> Found<Keyed> {
         match self.same_key_as.and_then(|same| asked.get(same)) {
-            Some(Asked::Charged { keyed, .. } | Asked::New { keyed, .. }) => Found::Key(*keyed),
+            Some(
+                Asked::Charged { keyed, .. }
+                | Asked::New { keyed, .. }
+                | Asked::Waits { keyed, .. },
+            ) => Found::Key(*keyed),
             Some(Asked::Skipped) => Found::Nothing,
             None => self.zone.find(exchange),
         }
@@ -262,7 +296,17 @@ impl Decision {
     }
 
     fn is_refusal(&self) -> bool {
-        matches!(self, Self::NoKey { .. } | Self::Refuse { .. })
+        matches!(
+            self,
+            Self::NoKey { .. } | Self::Penalize { .. } | Self::Refuse { .. }
+        )
+    }
+
+    /// Makes a refusal tell when a retry would be let in to wait for the rest of the time.
+    fn may_wait(&mut self, most: Option<Duration>) {
+        if let (Self::Refuse { retry_after, .. }, Some(most)) = (self, most) {
+            *retry_after = retry_after.map(|after| after.saturating_sub(most));
+        }
     }
 
     /// Makes a refusal tell when a retry would pass the `later` rules too, which nobody has asked yet.

@@ -9,7 +9,7 @@ use super::fields::{
     self, Name, RATELIMIT, RATELIMIT_POLICY, X_RATELIMIT_LIMIT, X_RATELIMIT_REMAINING,
     X_RATELIMIT_RESET,
 };
-use crate::config::plan::LimitHeaders;
+use crate::config::plan::{LimitHeaders, Wording};
 use crate::store::Place;
 
 /// What the `limit_req` rules of a location say of a request.
@@ -41,6 +41,8 @@ pub struct Refusal {
     pub kind: Kind,
     /// The status it is answered with.
     pub status: StatusCode,
+    /// What it is answered with; `None` for weir's own page.
+    pub body: Option<Arc<Wording>>,
     /// When the same request would pass; `None` where nobody knows.
     pub retry_after: Option<Duration>,
     pub(super) name: Arc<Name>,
@@ -88,6 +90,7 @@ impl Refusal {
         };
         Arc::ptr_eq(&self.name, &other.name)
             && self.status == other.status
+            && self.body.as_ref().map(Arc::as_ptr) == other.body.as_ref().map(Arc::as_ptr)
             && self.kind == other.kind
             && self.quota == other.quota
             && self.retry_after_seconds() == other.retry_after_seconds()
@@ -149,6 +152,7 @@ mod tests {
         Refusal {
             kind,
             status: StatusCode::TOO_MANY_REQUESTS,
+            body: None,
             retry_after: retry_after.map(Duration::from_millis),
             name: Arc::new(Name::new("perip")),
             quota: 21,

@@ -11,7 +11,7 @@ use super::overrides::{Held, Overrides};
 use crate::config::plan::{self, Algorithm, Delay, Excess, Own, Plan};
 use crate::message::Exchange;
 use crate::store::algorithm::Terms;
-use crate::store::{Key, Slots, Zone};
+use crate::store::{Key, Penalties, Slots, Zone};
 
 /// Every zone of a plan, under the plan's indices.
 #[derive(Debug, Default)]
@@ -29,6 +29,8 @@ pub struct ReqZone {
     pub store: Arc<Zone>,
     pub(super) name: Arc<Name>,
     pub(super) algorithm: Algorithm,
+    /// Who stays out, where a rule punishes.
+    pub(super) penalties: Option<Penalties>,
     source: Source,
     overrides: Overrides,
 }
@@ -59,7 +61,8 @@ impl Zones {
             req: plan
                 .req_zones
                 .iter()
-                .map(|zone| Arc::new(ReqZone::new(zone)))
+                .enumerate()
+                .map(|(index, zone)| Arc::new(ReqZone::new(zone, punishes(plan, index))))
                 .collect(),
             conn: plan
                 .conn_zones
@@ -71,7 +74,8 @@ impl Zones {
 }
 
 impl ReqZone {
-    fn new(zone: &plan::ReqZone) -> Self {
+    fn new(zone: &plan::ReqZone, punishes: bool) -> Self {
+        let penalties = if punishes { zone.size / PENALTIES } else { 0 };
         let own = zone.overrides.iter().filter_map(|one| one.own);
         let terms = |algorithm: &Algorithm| Terms::new(algorithm, Excess(0), Delay::Never);
         let slowest = own.fold(terms(&zone.algorithm), |slowest, own| {
@@ -80,12 +84,13 @@ impl ReqZone {
         Self {
             store: Arc::new(Zone::new(
                 &zone.name,
-                zone.size,
+                zone.size - penalties,
                 &slowest,
                 zone.count_refused,
             )),
             name: Arc::new(Name::new(&zone.name)),
             algorithm: zone.algorithm,
+            penalties: punishes.then(|| Penalties::new(penalties)),
             source: Source::new(&zone.key, zone.ipv6_prefix, zone.on_empty_key),
             overrides: Overrides::new(&zone.overrides),
         }
@@ -135,3 +140,12 @@ impl ConnZone {
         self.source.find(exchange, key)
     }
 }
+
+/// Whether a rule somewhere punishes those who go over in this zone.
+fn punishes(plan: &Plan, zone: usize) -> bool {
+    let mut rules = plan.sites().flat_map(|site| &site.limit_req);
+    rules.any(|rule| rule.zone == zone && rule.sanction.penalty.is_some())
+}
+
+/// Which part of a zone's size is for the penalties, where there are some.
+const PENALTIES: usize = 4;

@@ -65,6 +65,10 @@ pub enum LimitStatus {
     DelayDryRun,
     /// `PASSED`
     Pass,
+    /// `PENALIZED`: nginx has no word for it.
+    Penalize,
+    /// `PENALIZED_DRY_RUN`
+    PenalizeDryRun,
     /// `REJECTED`
     Refuse,
     /// `REJECTED_DRY_RUN`
@@ -79,6 +83,8 @@ impl LimitStatus {
             Self::Delay => "DELAYED",
             Self::DelayDryRun => "DELAYED_DRY_RUN",
             Self::Pass => "PASSED",
+            Self::Penalize => "PENALIZED",
+            Self::PenalizeDryRun => "PENALIZED_DRY_RUN",
             Self::Refuse => "REJECTED",
             Self::RefuseDryRun => "REJECTED_DRY_RUN",
         }
@@ -116,6 +122,7 @@ pub enum Ending {
 
 impl Exchange {
     /// A request whose head has just been read.
+    #[inline]
     #[must_use]
     pub fn begin(
         plan: Arc<Plan>,

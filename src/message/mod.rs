@@ -15,6 +15,7 @@ pub mod line;
 pub mod peer;
 pub mod proxied;
 mod real_ip;
+pub mod stock;
 pub mod target;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -32,6 +33,7 @@ pub use interim::Interim;
 pub use line::{Line, Phase};
 pub use peer::{Caller, Peer};
 pub use proxied::Proxied;
+pub use stock::Stock;
 pub use tls::Tls;
 pub use tunnel::Tunnel;
 pub use upload::Upload;

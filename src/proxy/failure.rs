@@ -6,8 +6,8 @@
 use bytes::Bytes;
 use http::{HeaderValue, Method, Response, StatusCode, header};
 
-use super::refused;
-use super::site::NO_ANSWER;
+use super::site::{NO_ANSWER, Site};
+use super::{Live, refused};
 use crate::config::plan;
 use crate::limits::Refusal;
 use crate::message::answer::{Answer, reason};
@@ -79,7 +79,8 @@ impl Failure {
     pub(super) fn answer(
         self,
         exchange: &Exchange,
-        site: &plan::Site,
+        site: &Site,
+        live: &Live,
     ) -> Result<Response<Body<Download>>, NoAnswer> {
         let status = self.status();
         if status.as_u16() == NO_ANSWER {
@@ -87,10 +88,10 @@ impl Failure {
         }
         self.log(exchange);
         if grpc::is_call(&exchange.head) {
-            return Ok(self.grpc_answer(exchange, site));
+            return Ok(self.grpc_answer(exchange, &site.plan));
         }
         if let Self::Refused(refusal) = self {
-            return Ok(refused::respond(refusal, site.limit_headers, exchange));
+            return Ok(refused::respond(refusal, exchange, site, live));
         }
         let mut answer = Answer::new(status);
         if let Some(reason) = self.reason() {

@@ -57,7 +57,7 @@ impl Live {
     /// The server for a name in a TLS handshake, or for none.
     pub(super) fn named(&self, listener: usize, name: Option<&str>) -> Option<usize> {
         Some(match name {
-            Some(name) => self.sites.server(listener, name),
+            Some(name) => self.sites.server(listener, name.as_bytes()),
             None => self.plan.listeners.get(listener)?.default_server,
         })
     }
@@ -69,11 +69,10 @@ impl Live {
         site.is_some_and(|site| site.upstream.is_some())
     }
 
-    /// Whether the access log wants to know the answer's header fields.
-    pub(super) fn keeps_sent_headers(&self) -> bool {
-        self.access
-            .as_ref()
-            .is_some_and(AccessLog::needs_sent_headers)
+    /// Whether the access log, or something at the site, wants to know the answer's header fields.
+    pub(super) fn keeps_sent_headers(&self, site: &Site) -> bool {
+        let access = self.access.as_ref();
+        site.keeps_sent_headers || access.is_some_and(AccessLog::needs_sent_headers)
     }
 
     /// Books a request that is over.

@@ -8,6 +8,7 @@ mod secured;
 mod site;
 mod upgrade;
 mod visit;
+mod wording;
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -22,7 +23,7 @@ pub use live::Live;
 
 use crate::clock::{Clock, Deadline, Least};
 use crate::config::plan::{Action, Forward, HttpVersion};
-use crate::message::target::Target;
+use crate::message::target::{self, Target};
 use crate::message::{Body, Exchange, Incoming, NoAnswer, Peer, Upload, grpc, headers};
 use crate::upstream::{Download, Outgoing, Outset, Upstream};
 use failure::Failure;
@@ -50,11 +51,12 @@ impl Proxy {
 
     /// Takes one request down the whole road and comes back with a response, or with the wish to
     /// close without one.
-    pub async fn handle(
+    // Not an `async fn`: a head is large, and goes to where it stays before there is a future to carry it about.
+    pub fn handle(
         &self,
         peer: Arc<Peer>,
         request: Request<Incoming>,
-    ) -> Result<Response<Body<Download>>, NoAnswer> {
+    ) -> impl Future<Output = Result<Response<Body<Download>>, NoAnswer>> + Send {
         // One generation for the whole request, whatever a reload does meanwhile. `load_full`, not
         // `load`: arc-swap's guards are few and meant to be short, and this one lives across awaits.
         let live = self.live.load_full();
@@ -65,12 +67,22 @@ impl Proxy {
         };
         let server = live.sites.server(self.listener, target.host(&head));
         let plan = Arc::clone(&live.plan);
-        let mut exchange = Exchange::begin(plan, server, peer, head, target, self.clock.now());
-        if let Some(rule) = &live.plan.servers[server].real_ip {
-            exchange.identify(rule);
-        }
-        let mut visit = Visit::begin(exchange, Arc::clone(&live), self.clock.clone());
+        let exchange = Exchange::begin(plan, server, peer, head, target, self.clock.now());
+        let visit = Visit::begin(exchange, live, self.clock.clone());
+        self.answer(visit, misfit, incoming)
+    }
 
+    async fn answer(
+        &self,
+        mut visit: Box<Visit>,
+        misfit: Option<target::Error>,
+        incoming: Incoming,
+    ) -> Result<Response<Body<Download>>, NoAnswer> {
+        let live = visit.live();
+        let server = visit.exchange.server;
+        if let Some(rule) = &live.plan.servers[server].real_ip {
+            visit.exchange.identify(rule);
+        }
         // A target that does not parse has no path, and so gets the server's own settings.
         let site = live
             .sites
@@ -96,7 +108,7 @@ impl Proxy {
             Ok(response) => response,
             Err(failure) => {
                 visit.exchange.status = Some(failure.status());
-                failure.answer(&visit.exchange, &site.plan)?
+                failure.answer(&visit.exchange, site, &live)?
             }
         };
         let drained = unread.is_none_or(|incoming| visit.discard(incoming));
@@ -215,7 +227,7 @@ fn send_off(
             .insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
     visit.exchange.status = Some(response.status());
-    if live.keeps_sent_headers() || site.keeps_sent_headers {
+    if live.keeps_sent_headers(site) {
         visit.exchange.sent_headers = Some(Box::new(response.headers().clone()));
     }
     match visit.agreed.take() {

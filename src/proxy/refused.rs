@@ -1,19 +1,21 @@
 //! The answer to a refusal, made once and given often.
 //!
 //! Under attack nearly every request gets the same refusal as the one before it: same rule, same number of
-//! seconds, same wish in `Accept`. Its head is kept by each event loop and copied, which costs a fifth of making it.
+//! seconds, same wish in `Accept`. So it is kept by each event loop, and mostly lies ready to the last byte.
 
 use std::cell::RefCell;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::response::Parts;
 use http::{HeaderValue, Method, Response, header};
 
-use super::failure;
-use crate::config::plan::LimitHeaders;
+use super::site::Site;
+use super::{Live, failure, wording};
+use crate::config::plan::{LimitHeaders, Volume, Wording};
 use crate::limits::Refusal;
 use crate::message::answer::Answer;
-use crate::message::{Body, Exchange};
+use crate::message::{Body, Exchange, Stock, headers};
 use crate::upstream::Download;
 
 /// What was answered last, and to what.
@@ -24,6 +26,7 @@ struct Given {
     accept: Option<HeaderValue>,
     head: Parts,
     body: Bytes,
+    stock: Option<Arc<Stock>>,
 }
 
 thread_local! {
@@ -33,11 +36,14 @@ thread_local! {
 /// Answers a refused request.
 pub(super) fn respond(
     refusal: Refusal,
-    fields: LimitHeaders,
     exchange: &Exchange,
+    site: &Site,
+    live: &Live,
 ) -> Response<Body<Download>> {
-    if exchange.head.method == Method::HEAD {
-        return failure::respond(answer(&refusal, fields), exchange);
+    let fields = site.plan.limit_headers;
+    let changes = |body: &Arc<Wording>| body.text.as_literal().is_none();
+    if exchange.head.method == Method::HEAD || refusal.body.as_ref().is_some_and(changes) {
+        return failure::respond(answer(&refusal, fields, exchange), exchange);
     }
     let accept = exchange.head.headers.get(header::ACCEPT);
     LAST.with_borrow_mut(|last| {
@@ -47,24 +53,44 @@ pub(super) fn respond(
                 && given.refusal.reads_like(&refusal)
         };
         if !last.as_mut().is_some_and(fits) {
-            let (head, body) = answer(&refusal, fields).into_parts_for(accept);
+            let (head, body) = answer(&refusal, fields, exchange).into_parts_for(accept);
             // A copy of its own: the client's would keep alive all that was read with it.
             let accept = accept.and_then(|value| HeaderValue::from_bytes(value.as_bytes()).ok());
+            // A phrase of its own is beside the fields.
+            let stock = Some(&head).filter(|head| head.extensions.is_empty());
+            let stock = stock.and_then(|head| Stock::new(&head.headers, &body));
             *last = Some(Given {
                 refusal,
                 fields,
                 accept,
                 head,
                 body,
+                stock: stock.map(Arc::new),
             });
         }
         let given = last.as_ref().expect("made above if it was not there");
+        if let Some(stock) = &given.stock
+            && !live.keeps_sent_headers(site)
+            && matches!(site.plan.bandwidth.rate, Volume::Fixed(0))
+            // Else something would leave before it.
+            && !exchange.peer.line.unsent()
+            && exchange.peer.line.ready.put(stock)
+        {
+            let mut response = Response::new(Body::stocked(stock.length()));
+            *response.status_mut() = given.head.status;
+            *response.headers_mut() = headers::spare();
+            return response;
+        }
         Response::from_parts(given.head.clone(), Body::whole(given.body.clone()))
     })
 }
 
-fn answer(refusal: &Refusal, fields: LimitHeaders) -> Answer {
-    let answer = Answer::new(refusal.status).violating(refusal.zone());
+fn answer(refusal: &Refusal, fields: LimitHeaders, exchange: &Exchange) -> Answer {
+    let answer = Answer::new(refusal.status);
+    let answer = match &refusal.body {
+        Some(body) => answer.with_text(wording::render(body, exchange), body.form.content_type()),
+        None => answer.violating(refusal.zone()),
+    };
     refusal
         .header_fields(fields)
         .fold(answer, |answer, (name, value)| {

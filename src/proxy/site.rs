@@ -90,4 +90,4 @@ pub(super) fn slash_added(exchange: &Exchange) -> Response<Body<Download>> {
 }
 
 /// nginx's status that closes the connection without an answer.
-pub(super) const NO_ANSWER: u16 = 444;
+pub(super) const NO_ANSWER: u16 = plan::Sanction::DROP;

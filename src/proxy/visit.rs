@@ -15,7 +15,7 @@ use crate::clock::Clock;
 use crate::limits::Permit;
 use crate::message::doubt::Doubt;
 use crate::message::upload::Progress;
-use crate::message::{Ending, Exchange, Incoming, Peer, Tail, drain};
+use crate::message::{Ending, Exchange, Incoming, Peer, Tail, drain, headers};
 use crate::upstream::Stopwatch;
 
 /// A request on the road.
@@ -36,6 +36,7 @@ pub(super) struct Visit {
 impl Visit {
     /// A request enters. Boxed once, here: it moves from the road into the answer's body and from
     /// there to the connection.
+    #[inline]
     pub(super) fn begin(exchange: Exchange, live: Arc<Live>, clock: Clock) -> Box<Self> {
         Box::new(Self {
             exchange,
@@ -48,6 +49,11 @@ impl Visit {
             clock,
             settled: false,
         })
+    }
+
+    /// The generation it lives in.
+    pub(super) fn live(&self) -> Arc<Live> {
+        Arc::clone(&self.live)
     }
 
     /// What makes it impossible to believe this request.
@@ -123,6 +129,7 @@ impl Tail for Visit {
 impl Drop for Visit {
     fn drop(&mut self) {
         self.settle(Ending::Aborted);
+        headers::reuse(std::mem::take(&mut self.exchange.head.headers));
     }
 }
 

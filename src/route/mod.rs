@@ -55,7 +55,7 @@ impl<T> Table<T> {
 
     /// The server for a host in [normal form](crate::message::target::Target::host), by the plan's indices.
     #[must_use]
-    pub fn server(&self, listener: usize, host: &str) -> usize {
+    pub fn server(&self, listener: usize, host: &[u8]) -> usize {
         self.hosts[listener].find(host)
     }
 
@@ -103,9 +103,9 @@ mod tests {
         let mut made = 0..;
         let table = Table::build(&plan, |_| made.next());
 
-        assert_eq!(table.server(0, "b.example"), 1);
-        assert_eq!(table.server(0, "unknown"), 0);
-        assert_eq!(table.server(1, "unknown"), 1);
+        assert_eq!(table.server(0, b"b.example"), 1);
+        assert_eq!(table.server(0, b"unknown"), 0);
+        assert_eq!(table.server(1, b"unknown"), 1);
         assert_eq!(table.find(0, b"/api/x"), &Some(0));
         assert_eq!(table.find(1, b"/api/x"), &Some(1));
         assert_eq!(table.find(1, b"/"), &Some(2));

@@ -49,7 +49,10 @@ pub(super) async fn serve<H: Handler>(
         }
         answer(handler, peer, request)
     });
-    let mut connection = builder(settings).serve_connection(TokioIo::new(stream), service);
+    let mut builder = builder(settings);
+    // Else hyper looks for the client's end itself, and takes a buffer for every request to do so.
+    builder.half_close(stream.sees_hang_up());
+    let mut connection = builder.serve_connection(TokioIo::new(stream), service);
     let _served = Served::count();
     let mut rest = Rest::default();
     let mut refused = None;

@@ -4,6 +4,7 @@
 //! without losing the answer, interim answers, a client that leaves while its request waits — is added
 //! around the socket it is given. One connection is one task on one event loop, and it never leaves it.
 
+mod canned;
 mod heads;
 mod held;
 mod http1;

@@ -66,6 +66,20 @@ impl Socket {
         each!(self, stream => stream.is_hung_up())
     }
 
+    /// Whether what comes over the wire is what the client says.
+    pub(super) fn is_plain(&self) -> bool {
+        matches!(self, Self::Tcp(_) | Self::Unix(_))
+    }
+
+    /// Ready when there is something to read, or nothing will come any more; only for a plain one.
+    pub(super) fn poll_readable(&self, context: &mut Context<'_>) -> Poll<()> {
+        match self {
+            Self::Tcp(stream) => stream.poll_read_ready(context).map(|_| ()),
+            Self::Unix(stream) => stream.poll_read_ready(context).map(|_| ()),
+            Self::TlsTcp(_) | Self::TlsUnix(_) => Poll::Ready(()),
+        }
+    }
+
     /// Tells the client that nothing was cut off, where there is a way to.
     pub(super) fn farewell(&mut self) {
         match self {

@@ -5,6 +5,7 @@
 //! requests write. Written against tokio's traits and handed to hyper through `TokioIo`, because counting
 //! what was read into hyper's own uninitialised buffer would need unsafe code.
 
+use std::cell::RefCell;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -14,6 +15,7 @@ use std::time::Duration;
 use bytes::{Buf, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use super::canned::{TOO_SLOW, refusal, status};
 use super::heads::Heads;
 use super::linger::Linger;
 use super::{Settings, Socket};
@@ -51,6 +53,7 @@ impl Stream {
         settings: &Settings,
         reading: Deadline,
     ) -> Self {
+        peer.line.ready.open();
         Self {
             socket,
             ahead,
@@ -65,6 +68,11 @@ impl Stream {
             overruled: false,
             linger: None,
         }
+    }
+
+    /// Whether it sees by itself that the client has gone.
+    pub(super) fn sees_hang_up(&self) -> bool {
+        self.socket.is_plain()
     }
 
     /// The socket, what of its input has not been taken, and a timer.
@@ -137,9 +145,14 @@ impl Stream {
         }
     }
 
-    /// hyper does not look at the socket while a body, or a pipelined request, waits to be read; but a
-    /// request that is parked must end when its client goes.
+    /// While a request is on the road hyper does not look at the socket, or only until something waits to be read; but
+    /// the request must end when its client goes.
     fn poll_hung_up(&mut self, context: &mut Context<'_>) -> Poll<io::Error> {
+        ready!(self.socket.poll_readable(context));
+        if self.socket.is_hung_up() {
+            return Poll::Ready(io::ErrorKind::ConnectionAborted.into());
+        }
+        // A body or a pipelined request waits, and nobody tells what comes after it.
         loop {
             self.watch.start(WATCH);
             ready!(self.watch.poll_passed(context));
@@ -185,6 +198,30 @@ impl Stream {
         }
         buffer.set_filled(before + sound);
         Ok(())
+    }
+
+    /// Writes an answer that is completed with what lies ready, in one piece; none if it is not such an answer. What
+    /// does not leave at once leaves before the connection is flushed, as if it came before the answer.
+    fn write_completed(
+        &mut self,
+        empty: &[u8],
+        context: &mut Context<'_>,
+    ) -> Option<io::Result<usize>> {
+        let stock = self.peer.line.ready.take()?;
+        COMPLETED.with_borrow_mut(|answer| {
+            answer.clear();
+            stock.complete(empty, answer);
+            let written = Pin::new(&mut self.socket).poll_write(context, answer);
+            let sent = match limit(&mut self.writing, &self.peer, written, context) {
+                Poll::Ready(Ok(sent)) => sent,
+                Poll::Ready(Err(error)) => return Some(Err(error)),
+                Poll::Pending => 0,
+            };
+            if sent < answer.len() {
+                self.interim = Bytes::copy_from_slice(&answer[sent..]);
+            }
+            Some(Ok(empty.len()))
+        })
     }
 
     fn has_input(&mut self, context: &mut Context<'_>) -> bool {
@@ -238,6 +275,9 @@ impl AsyncWrite for Stream {
         if this.overruled {
             return Poll::Ready(Ok(bytes.len()));
         }
+        if let Some(written) = this.write_completed(bytes, context) {
+            return Poll::Ready(written);
+        }
         let written = Pin::new(&mut this.socket).poll_write(context, bytes);
         limit(&mut this.writing, &this.peer, written, context)
     }
@@ -249,9 +289,13 @@ impl AsyncWrite for Stream {
     ) -> Poll<io::Result<usize>> {
         let this = &mut *self;
         ready!(this.poll_interim(context))?;
-        this.begin_write(slices.first().map_or(&[], |slice| slice));
+        let first = slices.first().map_or(&[][..], |slice| slice);
+        this.begin_write(first);
         if this.overruled {
             return Poll::Ready(Ok(slices.iter().map(|slice| slice.len()).sum()));
+        }
+        if let Some(written) = this.write_completed(first, context) {
+            return Poll::Ready(written);
         }
         let written = Pin::new(&mut this.socket).poll_write_vectored(context, slices);
         limit(&mut this.writing, &this.peer, written, context)
@@ -331,26 +375,10 @@ pub(super) fn limit(
     }
 }
 
-/// The status in a status line.
-fn status(head: &[u8]) -> Option<u16> {
-    std::str::from_utf8(head.get(9..12)?).ok()?.parse().ok()
+thread_local! {
+    // The room an answer is completed in, for one after the other.
+    static COMPLETED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
 /// How often a connection nobody reads from is looked at for a hang-up.
 const WATCH: Duration = Duration::from_millis(250);
-
-/// What to say instead of hyper.
-fn refusal(status: u16) -> Option<&'static [u8]> {
-    match status {
-        414 => Some(
-            b"HTTP/1.1 414 URI Too Long\r\ncontent-length: 0\r\nconnection: close\r\n\r\n",
-        ),
-        505 => Some(
-            b"HTTP/1.1 505 HTTP Version Not Supported\r\ncontent-length: 0\r\nconnection: close\r\n\r\n",
-        ),
-        _ => None,
-    }
-}
-
-const TOO_SLOW: &[u8] =
-    b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";

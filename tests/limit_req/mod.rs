@@ -2,6 +2,7 @@
 
 mod extras;
 mod refusal;
+mod sanctions;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;

@@ -168,3 +168,78 @@ fn a_refused_head_request_has_no_body() {
     // The fourth would not be understood if the third had carried a body.
     assert_eq!(statuses, [200, 200, 429, 429]);
 }
+
+/// Most refusals lie ready to the last byte. Where the log wants to know an answer's fields, they are made one by one.
+#[test]
+fn a_refusal_that_lies_ready_reads_like_one_that_is_made() {
+    let origin = Origin::start();
+    let [ready, made] = ["$status", "$status $sent_http_retry_after"].map(|format| {
+        Weir::before(
+            &origin,
+            &format!(
+                "log: {{ access: {{ path: '-', format: '{format} $body_bytes_sent' }} }}
+limit_req_zones: {{ one: {{ key: $binary_remote_addr, size: 1m, rate: 1r/d }} }}
+servers:
+- listen: LISTEN
+  locations:
+  - {{ path: /, limit_req: {{ zone: one }}, proxy_pass: 'http://ORIGIN' }}
+"
+            ),
+        )
+    });
+    for request in [
+        "GET / HTTP/1.1\r\nHost: a\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: a\r\nAccept: application/json\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: a\r\nConnection: keep-alive\r\n\r\n",
+        "GET / HTTP/1.0\r\n\r\n",
+        "GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n",
+        "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi",
+        "POST / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n",
+        "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n",
+    ] {
+        let [ready, made] = [&ready, &made].map(|weir| {
+            // The first of all passes, and is no refusal.
+            get(weir.address(), "/ok");
+            let mut client = Client::connect(weir.address());
+            client.send(request);
+            let response = client.response();
+            let mut fields: Vec<_> = response
+                .fields
+                .iter()
+                .filter(|(name, _)| name != "date" && name != "retry-after" && name != "ratelimit")
+                .cloned()
+                .collect();
+            fields.sort();
+            let kept = response.get("connection").is_none_or(|it| it != "close")
+                && !request.starts_with("GET / HTTP/1.0\r\n\r");
+            if kept {
+                client.get("/ok");
+                assert_eq!(client.response().status, 429, "{request}");
+            } else {
+                assert!(client.is_closed(), "{request}");
+            }
+            assert!(response.has("date") && response.has("retry-after"));
+            (response.status, fields, response.text())
+        });
+        assert_eq!(ready, made, "{request}");
+        assert_eq!(ready.0, 429);
+    }
+}
+
+/// More than a socket takes at once: nothing is lost or comes twice where a refusal leaves in pieces.
+#[test]
+fn refusals_for_somebody_who_does_not_read_come_whole_when_he_does() {
+    const MANY: usize = 900;
+    let origin = Origin::start();
+    let weir = limited(&origin, "rate: 1r/d", "burst: 0");
+    assert_eq!(get(weir.address(), "/ok").status, 200);
+    let mut client = Client::connect(weir.address()).with_small_receive_buffer();
+    let requests = "GET /ok HTTP/1.1\r\nHost: a\r\nAccept: text/html\r\n\r\n".repeat(MANY);
+    client.send(requests);
+    let first = client.response();
+    for _ in 1..MANY {
+        let response = client.response();
+        assert_eq!((response.status, response.text()), (429, first.text()));
+    }
+}

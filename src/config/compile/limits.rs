@@ -200,6 +200,7 @@ impl Compiler<'_> {
                     burst,
                     delay,
                     weight: self.weight(rule.cost.get()),
+                    sanction: self.req_sanction(rule),
                 })
             })
             .collect()
@@ -228,6 +229,7 @@ impl Compiler<'_> {
                     zone,
                     limit: rule.limit.value()?.0,
                     queue,
+                    sanction: self.conn_sanction(rule),
                 })
             })
             .collect()

@@ -13,6 +13,7 @@ mod geo;
 mod limits;
 mod maps;
 mod names;
+mod sanctions;
 mod servers;
 mod sites;
 mod templates;

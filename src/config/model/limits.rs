@@ -1,8 +1,10 @@
 //! Zones, and the rules that use them.
 
 use super::algorithm::{Algorithm, LimitOrUnlimited, WindowLimit};
+use super::sanction::{OnCrowd, OnExcess};
 use super::values::{
-    Burst, ConnLimit, Flag, OnEmptyKey, Prefix, Rate, RateOrUnlimited, Size, Store, Time, Waiting,
+    Burst, ConnLimit, Flag, LimitStatus, OnEmptyKey, Prefix, Rate, RateOrUnlimited, Size, Store,
+    Time, Waiting,
 };
 use crate::config::decode::{Field, Named, Needed, Text, record};
 
@@ -81,6 +83,16 @@ record! {
         delay: Field<Burst>,
         /// What a request weighs: a number, a text of variables that says one, `request_bytes` or `response_bytes`. What is only known with the answer is charged then. Default: 1.
         cost: Field<Text>,
+        /// What becomes of requests beyond the burst: `reject` answers them, `delay` lets them wait until they are in rate, `drop` closes the connection without an answer. Default: reject.
+        on_excess: Field<OnExcess>,
+        /// With `on_excess: delay`: how long a request waits at most; one that would have to wait for longer is refused. Default: 10s.
+        max_wait: Field<Time>,
+        /// For how long a key that was refused stays out. Default: not at all.
+        penalty: Field<Time>,
+        /// The status of a request that this rule refuses, 400 to 599. Default: limit_req_status.
+        status: Field<LimitStatus>,
+        /// What is answered to a request that this rule refuses: a text of variables, JSON or HTML by its first letter. Default: a page in the form the client likes.
+        body: Field<Text>,
     }
 }
 
@@ -93,6 +105,12 @@ record! {
         limit: Needed<ConnLimit>,
         /// Where requests wait for a place. Default: they are refused at once.
         queue: Field<Queue>,
+        /// What becomes of requests without a place: `reject` answers them, `drop` closes the connection without an answer. Default: reject.
+        on_excess: Field<OnCrowd>,
+        /// The status of a request that this rule refuses, 400 to 599. Default: limit_conn_status.
+        status: Field<LimitStatus>,
+        /// What is answered to a request that this rule refuses: a text of variables, JSON or HTML by its first letter. Default: a page in the form the client likes.
+        body: Field<Text>,
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
-use super::{Algorithm, CountRefused, Template, Weight};
+use super::{Algorithm, CountRefused, Sanction, Template, Weight};
 
 /// How fast a bucket drains, exactly.
 ///
@@ -201,6 +201,8 @@ pub struct ReqRule {
     pub delay: Delay,
     /// What a request weighs.
     pub weight: Weight,
+    /// What becomes of the rest.
+    pub sanction: Sanction,
 }
 
 /// Which of the excess requests wait for their turn.
@@ -221,6 +223,8 @@ pub struct ConnRule {
     pub limit: u32,
     /// Where requests wait for a place; `None`: they are refused at once.
     pub queue: Option<Queue>,
+    /// What becomes of requests without a place.
+    pub sanction: Sanction,
 }
 
 /// A waiting line before a `limit_conn`.

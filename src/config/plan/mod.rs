@@ -9,6 +9,7 @@ mod client;
 mod limit;
 mod map;
 mod names;
+mod sanction;
 mod site;
 mod template;
 mod tls;
@@ -27,6 +28,7 @@ pub use limit::{
 };
 pub use map::{Geo, Lookup, Map, Values};
 pub use names::{Path, PathRule, ServerName};
+pub use sanction::{Form, Sanction, Wording};
 pub use site::{
     Access, Action, ClientTimeouts, Forward, HttpVersion, Network, NextUpstream, Return,
     ReturnBody, SetHeader, Site, Tries, Underscores, Upgrades, Via,
@@ -65,6 +67,16 @@ pub struct Plan {
     pub listeners: Vec<Listener>,
     /// `servers`: [`Listener::servers`] are indices into this.
     pub servers: Vec<Server>,
+}
+
+impl Plan {
+    /// What holds at each location of each server, and where there is none.
+    pub fn sites(&self) -> impl Iterator<Item = &Site> {
+        self.servers.iter().flat_map(|server| {
+            let locations = server.locations.iter().map(|location| &location.site);
+            locations.chain([&server.fallback])
+        })
+    }
 }
 
 /// Where log lines go.

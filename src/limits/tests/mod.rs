@@ -1,5 +1,6 @@
 //! Rules together: what is charged, what waits, what is given back.
 
+mod sanctions;
 pub(super) mod support;
 
 use tokio::time::Instant;

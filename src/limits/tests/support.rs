@@ -8,7 +8,7 @@ use http::{HeaderName, HeaderValue, Request};
 use crate::clock::Millis;
 use crate::config::plan::{
     Action, Algorithm, ConnRule, ConnZone, Cost, CountRefused, Delay, Excess, OnEmptyKey, Plan,
-    Rate, ReqRule, ReqZone, Site, Template, Variable, Weight,
+    Rate, ReqRule, ReqZone, Sanction, Site, Template, Variable, Weight,
 };
 use crate::limits::{Limits, Zones};
 use crate::message::{Exchange, Peer, Remote, testing};
@@ -45,6 +45,7 @@ pub(in crate::limits) fn req_rule(zone: usize, burst: u32) -> ReqRule {
         burst: Excess::requests(burst),
         delay: Delay::Never,
         weight: Weight::Fixed(Cost::ONE),
+        sanction: Sanction::default(),
     }
 }
 
@@ -53,6 +54,7 @@ pub(in crate::limits) fn conn_rule(zone: usize, limit: u32) -> ConnRule {
         zone,
         limit,
         queue: None,
+        sanction: Sanction::default(),
     }
 }
 

@@ -46,6 +46,8 @@ pub struct Body<D: http_body::Body<Error: std::fmt::Debug>> {
 #[derive(Debug)]
 enum Source<D> {
     Download(D),
+    /// So many bytes that lie ready at the connection.
+    Stocked(usize),
     Whole(Bytes),
 }
 
@@ -55,6 +57,17 @@ impl<D: http_body::Body<Error: std::fmt::Debug>> Body<D> {
     pub fn whole(bytes: Bytes) -> Self {
         Self {
             source: Source::Whole(bytes),
+            failure: None,
+            throttle: None,
+            tail: None,
+        }
+    }
+
+    /// A body of this length, with which the connection completes the answer.
+    #[must_use]
+    pub fn stocked(length: usize) -> Self {
+        Self {
+            source: Source::Stocked(length),
             failure: None,
             throttle: None,
             tail: None,
@@ -85,6 +98,7 @@ impl<D: http_body::Body<Error: std::fmt::Debug>> Body<D> {
     fn has_ended(&self) -> bool {
         let all_taken = match &self.source {
             Source::Download(download) => download.is_end_stream(),
+            Source::Stocked(_) => true,
             Source::Whole(bytes) => bytes.is_empty(),
         };
         all_taken && self.held_back() == 0
@@ -101,6 +115,9 @@ impl<D: http_body::Body<Error: std::fmt::Debug>> Body<D> {
         };
         match ending {
             Ending::Complete => {
+                if let Source::Stocked(length) = self.source {
+                    tail.sent(length);
+                }
                 tail.taken();
                 let peer = Arc::clone(tail.peer());
                 peer.line.finish_when_flushed(tail);
@@ -167,6 +184,7 @@ where
     fn size_hint(&self) -> SizeHint {
         let mut hint = match &self.source {
             Source::Download(download) => download.size_hint(),
+            Source::Stocked(_) => SizeHint::with_exact(0),
             Source::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
         };
         let held_back = self.held_back();
@@ -190,6 +208,7 @@ where
     ) -> Poll<Option<Result<Frame<Bytes>, D::Error>>> {
         match self {
             Self::Download(download) => Pin::new(download).poll_frame(context),
+            Self::Stocked(_) => Poll::Ready(None),
             Self::Whole(bytes) if bytes.is_empty() => Poll::Ready(None),
             Self::Whole(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
         }

@@ -3,12 +3,14 @@
 //! Requests are written anew ([`write_request`]), answers are cleaned in place.
 
 mod request;
+mod spare;
 mod upgrade;
 
 use http::header::{self, HeaderName};
 use http::{HeaderMap, HeaderValue};
 
 pub use request::{stream_request, write_request};
+pub use spare::{reuse, spare};
 pub use upgrade::{Upgrade, restore_upgrade};
 
 /// What a request's transfer coding is to us.

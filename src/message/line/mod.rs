@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use super::stock::Ready;
 use super::{Ending, Interim, Tail, Tunnel};
 use crate::clock::Least;
 use crate::config::plan::ClientTimeouts;
@@ -44,6 +45,8 @@ pub struct Line {
     interim: Mutex<Vec<Interim>>,
     is_finishing: AtomicBool,
     finishing: Mutex<Option<Box<dyn Tail>>>,
+    /// What completes the answer that leaves next.
+    pub ready: Ready,
     tunnel: Mutex<Option<Box<Tunnel>>>,
     waker: Mutex<Option<Waker>>,
 }
@@ -84,6 +87,7 @@ impl Line {
             interim: Mutex::new(Vec::new()),
             is_finishing: AtomicBool::new(false),
             finishing: Mutex::new(None),
+            ready: Ready::default(),
             tunnel: Mutex::new(None),
             waker: Mutex::new(None),
         }

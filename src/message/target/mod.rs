@@ -7,7 +7,7 @@
 use std::net::Ipv6Addr;
 
 use http::request::Parts;
-use http::{Method, Version, header};
+use http::{HeaderValue, Method, Version, header};
 
 /// Host and path of a request, normalised.
 #[derive(Debug, Default)]
@@ -22,8 +22,12 @@ enum Host {
     #[default]
     Absent,
     /// So many bytes from the start of what the head says: port and last dot are all that may follow.
-    InHead(usize),
-    Lowered(Box<str>),
+    InHead {
+        length: usize,
+        /// The place of the field among all, where the target does not say it.
+        field: usize,
+    },
+    Lowered(Box<[u8]>),
 }
 
 /// Why a request's target or Host field cannot be understood. Each is answered with 400.
@@ -63,9 +67,11 @@ impl Target {
     /// When the head leaves room for doubt about either.
     pub fn parse(head: &Parts) -> Result<Self, Error> {
         check_form(head)?;
-        let mut fields = head.headers.get_all(header::HOST).iter();
-        let field = fields.next();
-        if fields.next().is_some() {
+        // Mostly the first of few: looking at the names is cheaper than looking one up, and tells where it is.
+        let fields = head.headers.iter().enumerate();
+        let mut hosts = fields.filter(|(_, (name, _))| **name == header::HOST);
+        let field = hosts.next();
+        if hosts.next().is_some() {
             return Err(Error::HostTwice);
         }
         let authority = head.uri.authority();
@@ -77,18 +83,16 @@ impl Target {
         if needed && field.is_none() {
             return Err(Error::HostMissing);
         }
-        let field = field
-            .map(|value| value.to_str().map_err(|_| Error::Host))
-            .transpose()?;
+        let field = field.map(|(at, (_, value))| (at, value.as_bytes()));
         // RFC 9112 lets the target win. Whoever sends both does not need that, unless to fool somebody.
-        if let (Some(field), Some(authority)) = (field, authority)
-            && !same_site(field, authority.as_str(), head.uri.scheme_str())
+        if let (Some((_, field)), Some(authority)) = (field, authority)
+            && !same_site(field, authority.as_str().as_bytes(), head.uri.scheme_str())
         {
             return Err(Error::HostAtOdds);
         }
         let host = match (authority, field) {
-            (Some(authority), _) => parse_host(authority.as_str())?,
-            (None, Some(field)) => parse_host(field)?,
+            (Some(authority), _) => parse_host(authority.as_str().as_bytes(), 0)?,
+            (None, Some((at, field))) => parse_host(field, at)?,
             (None, None) => Host::Absent,
         };
         let path = match head.uri.path().as_bytes() {
@@ -100,10 +104,13 @@ impl Target {
 
     /// The host: lower case, no port, no last dot, IPv6 in brackets; empty where the request names none.
     #[must_use]
-    pub fn host<'a>(&'a self, head: &'a Parts) -> &'a str {
+    pub fn host<'a>(&'a self, head: &'a Parts) -> &'a [u8] {
         match &self.host {
-            Host::Absent => "",
-            Host::InHead(length) => host_in(head).get(..*length).unwrap_or_default(),
+            Host::Absent => b"",
+            Host::InHead { length, field } => {
+                let host = host_in(head, *field);
+                host.get(..*length).unwrap_or_default()
+            }
             Host::Lowered(host) => host,
         }
     }
@@ -128,13 +135,13 @@ impl Target {
 }
 
 /// Whether two authorities name the same site, the scheme's own port written out or not.
-fn same_site(one: &str, other: &str, scheme: Option<&str>) -> bool {
-    let port = match scheme {
-        Some("http") => ":80",
-        Some("https") => ":443",
-        _ => "",
+fn same_site(one: &[u8], other: &[u8], scheme: Option<&str>) -> bool {
+    let port: &[u8] = match scheme {
+        Some("http") => b":80",
+        Some("https") => b":443",
+        _ => b"",
     };
-    let plain = |text| str::strip_suffix(text, port).unwrap_or(text);
+    let plain = |text| <[u8]>::strip_suffix(text, port).unwrap_or(text);
     plain(one).eq_ignore_ascii_case(plain(other))
 }
 
@@ -186,28 +193,29 @@ fn check_form(head: &Parts) -> Result<(), Error> {
     }
 }
 
-fn host_in(head: &Parts) -> &str {
+fn host_in(head: &Parts, field: usize) -> &[u8] {
     match head.uri.authority() {
-        Some(authority) => authority.as_str(),
-        None => head
-            .headers
-            .get(header::HOST)
-            .and_then(|value| value.to_str().ok())
-            .unwrap_or_default(),
+        Some(authority) => authority.as_str().as_bytes(),
+        None => {
+            let mut values = head.headers.values();
+            values.nth(field).map_or(b"", HeaderValue::as_bytes)
+        }
     }
 }
 
-fn parse_host(text: &str) -> Result<Host, Error> {
-    let bytes = text.as_bytes();
-    let end = if bytes.first() == Some(&b'[') {
+fn parse_host(bytes: &[u8], field: usize) -> Result<Host, Error> {
+    let (end, upper) = if bytes.first() == Some(&b'[') {
         let end = bytes.iter().position(|b| *b == b']').ok_or(Error::Host)?;
-        let literal = text.get(1..end).unwrap_or_default();
+        let literal = std::str::from_utf8(&bytes[1..end]).map_err(|_| Error::Host)?;
         if literal.parse::<Ipv6Addr>().is_err() {
             return Err(Error::Host);
         }
-        end + 1
+        (
+            end + 1,
+            literal.bytes().any(|byte| byte.is_ascii_uppercase()),
+        )
     } else {
-        name_length(bytes)?
+        read_name(bytes)?
     };
     let (host, port) = bytes.split_at(end);
     if !matches!(port, [] | [b':', ..]) || !port.iter().skip(1).all(u8::is_ascii_digit) {
@@ -217,51 +225,59 @@ fn parse_host(text: &str) -> Result<Host, Error> {
     if host.is_empty() {
         return Err(Error::Host);
     }
-    if host
-        .iter()
-        .fold(false, |upper, byte| upper | byte.is_ascii_uppercase())
-    {
-        let host = text.get(..host.len()).unwrap_or_default();
+    if upper {
         return Ok(Host::Lowered(host.to_ascii_lowercase().into()));
     }
-    Ok(Host::InHead(host.len()))
+    Ok(Host::InHead {
+        length: host.len(),
+        field,
+    })
 }
 
-/// How many bytes there are of a name before the port. Read once, with a table: every request has one.
-fn name_length(bytes: &[u8]) -> Result<usize, Error> {
-    let mut before = 0;
+/// How many bytes there are of a name before the port, and whether any is a capital. Read once, with a table: every
+/// request has one.
+fn read_name(bytes: &[u8]) -> Result<(usize, bool), Error> {
+    let (mut before, mut seen) = (0, 0);
     for (at, &byte) in bytes.iter().enumerate() {
-        if !IS_HOST_BYTE[usize::from(byte)] {
-            return if byte == b':' {
-                Ok(at)
-            } else {
-                Err(Error::Host)
-            };
+        let kind = HOST_BYTES[usize::from(byte)];
+        if kind == 0 && byte == b':' {
+            return Ok((at, seen & CAPITAL != 0));
         }
-        if byte == b'.' && before == b'.' {
+        if kind == 0 || kind & before & DOT != 0 {
             return Err(Error::Host);
         }
-        before = byte;
+        seen |= kind;
+        before = kind;
     }
-    Ok(bytes.len())
+    Ok((bytes.len(), seen & CAPITAL != 0))
 }
 
 /// What RFC 3986 allows in a name. No `@`: who is asked for must not depend on whether a reader knows userinfo.
-const IS_HOST_BYTE: [bool; 256] = {
-    let mut allowed = [false; 256];
+const HOST_BYTES: [u8; 256] = {
+    let mut allowed = [0; 256];
     let mut byte = 0;
     while byte < 128 {
-        allowed[byte] = (byte as u8).is_ascii_alphanumeric();
+        if (byte as u8).is_ascii_alphanumeric() {
+            allowed[byte] = ALLOWED;
+        }
+        if (byte as u8).is_ascii_uppercase() {
+            allowed[byte] = CAPITAL;
+        }
         byte += 1;
     }
-    let marks = b"-._~%!$&'()*+,;=";
+    let marks = b"-_~%!$&'()*+,;=";
     let mut mark = 0;
     while mark < marks.len() {
-        allowed[marks[mark] as usize] = true;
+        allowed[marks[mark] as usize] = ALLOWED;
         mark += 1;
     }
+    allowed[b'.' as usize] = DOT;
     allowed
 };
+
+const ALLOWED: u8 = 1;
+const CAPITAL: u8 = 2;
+const DOT: u8 = 4;
 
 fn is_normal(path: &[u8]) -> bool {
     let mut after_slash = false;

@@ -101,7 +101,7 @@ pub fn append(variable: &Variable, exchange: &Exchange, out: &mut Vec<u8>) -> bo
 pub fn lent<'e>(variable: &Variable, exchange: &'e Exchange) -> Option<&'e [u8]> {
     let head = &exchange.head;
     Some(match variable {
-        Variable::Host => request::host(exchange).as_bytes(),
+        Variable::Host => request::host(exchange),
         Variable::Http(name) if is_single(&head.headers) => {
             single(&head.headers, name).map_or(b"", HeaderValue::as_bytes)
         }

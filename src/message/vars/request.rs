@@ -60,9 +60,9 @@ pub(super) fn line(head: &Parts, out: &mut Vec<u8>) -> bool {
 }
 
 /// `$host`: whom the request asks for, or else the server that answers it.
-pub(super) fn host(exchange: &Exchange) -> &str {
+pub(super) fn host(exchange: &Exchange) -> &[u8] {
     match exchange.target.host(&exchange.head) {
-        "" => &exchange.server().name,
+        b"" => exchange.server().name.as_bytes(),
         host => host,
     }
 }

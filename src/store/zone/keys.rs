@@ -1,10 +1,11 @@
 //! The keys of a zone and their states, as one algorithm has them.
 
-use super::shard::{Room, Shard};
+use super::shard::Shard;
 use crate::clock::Millis;
 use crate::config::plan::{Cost, CountRefused};
 use crate::store::Counts;
 use crate::store::algorithm::{Algorithm, Outcome, Standing, bytes_per_key};
+use crate::store::bounded::Room;
 use crate::store::key::{Key, Seeds};
 use crate::store::lock::Lock;
 use crate::store::table::Division;
@@ -103,7 +104,23 @@ impl<A: Algorithm> Keys<A> {
     }
 
     pub(super) fn debit(&self, key: &Key, now: Millis, cost: Cost, terms: &A) -> Room {
+        self.debit_in(&mut self.shard(key).lock(), key, now, cost, terms)
+    }
+
+    pub(super) fn reserve(&self, key: &Key, now: Millis, cost: Cost, terms: &A) -> Room {
         let mut shard = self.shard(key).lock();
+        shard.count_delay();
+        self.debit_in(&mut shard, key, now, cost, terms)
+    }
+
+    fn debit_in(
+        &self,
+        shard: &mut Shard<A>,
+        key: &Key,
+        now: Millis,
+        cost: Cost,
+        terms: &A,
+    ) -> Room {
         if let Some(state) = shard.state_mut(key) {
             terms.debit(state, now, cost);
             return Room::Found;

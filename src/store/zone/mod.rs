@@ -13,7 +13,6 @@ mod shard;
 mod tests;
 
 use self::keys::Keys;
-use self::shard::Room;
 use super::Counts;
 use super::algorithm::blocks::Blocks;
 use super::algorithm::bursty::Bursty;
@@ -27,6 +26,7 @@ use super::algorithm::sliding_window::SlidingWindow;
 use super::algorithm::token_bucket::TokenBucket;
 use super::algorithm::warm_up::WarmUp;
 use super::algorithm::{Outcome, Spent, Standing, Terms};
+use super::bounded::Room;
 use super::key::Key;
 use crate::clock::Millis;
 use crate::config::plan::{Cost, CountRefused};
@@ -177,6 +177,13 @@ impl Zone {
     /// a key may come to be in debt.
     pub fn debit(&self, key: &Key, now: Millis, cost: Cost, terms: &Terms) {
         let room = with!(self, terms, (keys, terms) => keys.debit(key, now, cost, terms));
+        self.heed(room, now);
+    }
+
+    /// Charges a key with a request that waits until it would pass, and counts it as one that does. As after
+    /// [`Zone::debit`], whoever comes next finds the key in debt: those who wait are in order.
+    pub fn reserve(&self, key: &Key, now: Millis, cost: Cost, terms: &Terms) {
+        let room = with!(self, terms, (keys, terms) => keys.reserve(key, now, cost, terms));
         self.heed(room, now);
     }
 

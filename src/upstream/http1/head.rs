@@ -14,6 +14,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Ver
 use hyper::ext::ReasonPhrase;
 
 use super::Reading;
+use crate::message::headers::spare;
 use crate::upstream::error::Invalid;
 
 /// The head of an answer.
@@ -72,7 +73,8 @@ impl Head {
             };
         }
         let text = read.split_to(length).freeze();
-        let mut headers = HeaderMap::with_capacity(places.len() + SPARE);
+        let mut headers = spare();
+        headers.reserve(places.len() + SPARE);
         let mut ends = Ends::default();
         for place in places {
             let name = HeaderName::from_bytes(&text[place.name.range()])

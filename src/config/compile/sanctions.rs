@@ -1,0 +1,115 @@
+//! What becomes of requests that a rule does not let pass.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::StatusCode;
+
+use super::Compiler;
+use super::templates::When;
+use crate::config::decode::{Field, Spanned, Text};
+use crate::config::model::{self, Manner};
+use crate::config::plan::{Sanction, Wording};
+use crate::config::span::Span;
+
+/// How long a request waits at most where `on_excess: delay` says no more.
+const MAX_WAIT: Duration = Duration::from_secs(10);
+
+/// The longest penalty: what is kept for longer is an `allow` and `deny` list.
+const LONGEST: Duration = Duration::from_secs(30 * 86_400);
+
+impl Compiler<'_> {
+    /// Of a `limit_req`.
+    pub(super) fn req_sanction(&mut self, rule: &model::ReqRule) -> Sanction {
+        let manner = rule.on_excess.get().map(|given| given.value.0);
+        let manner = manner.unwrap_or(Manner::Reject);
+        let longest = rule.max_wait.get();
+        if let Some(longest) = longest.filter(|_| manner != Manner::Delay) {
+            self.complain_with(
+                longest.span,
+                "`max_wait` without `on_excess: delay`",
+                "who waits within the burst waits for as long as the rate asks for",
+            );
+        }
+        let penalty = rule.penalty.get().and_then(|given| self.penalty(given));
+        if let (Some(given), Manner::Delay) = (rule.penalty.get(), manner) {
+            self.complain_with(
+                given.span,
+                "`penalty` and `on_excess: delay` contradict each other",
+                "who is made to wait is not kept out",
+            );
+        }
+        Sanction {
+            max_wait: (manner == Manner::Delay).then(|| self.max_wait(longest)),
+            penalty,
+            ..self.wording(manner, &rule.status, &rule.body)
+        }
+    }
+
+    /// Of a `limit_conn`.
+    pub(super) fn conn_sanction(&mut self, rule: &model::ConnRule) -> Sanction {
+        let manner = rule.on_excess.get().map(|given| given.value.0);
+        self.wording(manner.unwrap_or(Manner::Reject), &rule.status, &rule.body)
+    }
+
+    fn wording(
+        &mut self,
+        manner: Manner,
+        status: &Field<model::LimitStatus>,
+        body: &Field<Text>,
+    ) -> Sanction {
+        let given = status.value().map(|status| status.0);
+        let drops = manner == Manner::Drop;
+        if drops && let Some(status) = status.get() {
+            self.answers_nothing(status.span, "status");
+        }
+        if let Some(body) = body.get()
+            && (drops || given == Some(Sanction::DROP))
+        {
+            self.answers_nothing(body.span, "body");
+        }
+        let status = if drops { Some(Sanction::DROP) } else { given };
+        Sanction {
+            status: status.and_then(|status| StatusCode::from_u16(status).ok()),
+            body: body.get().map(|text| {
+                let text = self.template(text, When::After);
+                Arc::new(Wording::new(text))
+            }),
+            ..Sanction::default()
+        }
+    }
+
+    fn answers_nothing(&mut self, span: Span, what: &str) {
+        self.complain_with(
+            span,
+            format!("a request that is dropped has no `{what}`"),
+            "its connection is closed without an answer; `on_excess: reject` answers",
+        );
+    }
+
+    fn max_wait(&mut self, given: Option<&Spanned<model::Time>>) -> Duration {
+        let Some(given) = given else {
+            return MAX_WAIT;
+        };
+        if given.value.0.is_zero() {
+            let hint = "leave `on_excess` out to refuse at once";
+            self.complain_with(given.span, "a wait of nothing", hint);
+        }
+        given.value.0
+    }
+
+    fn penalty(&mut self, given: &Spanned<model::Time>) -> Option<Duration> {
+        let time = given.value.0;
+        if time > LONGEST {
+            self.complain_with(given.span, "too long a penalty", "the most is 30d");
+        }
+        if time.is_zero() {
+            self.complain_with(
+                given.span,
+                "a penalty of nothing",
+                "leave it out: who is refused may come back when the rate allows it",
+            );
+        }
+        Some(time).filter(|time| !time.is_zero())
+    }
+}

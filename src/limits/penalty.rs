@@ -1,0 +1,72 @@
+//! Keys that stay out for a while because they went over.
+//!
+//! A rule with a `penalty` asks first whether the key still serves one, and gives one to a key that it refuses. What other
+//! rules refuse punishes nobody.
+
+use std::time::Duration;
+
+use super::key::Found;
+use super::rule::{Decision, Requests};
+use super::zones::Keyed;
+use crate::clock::Millis;
+use crate::message::Exchange;
+use crate::store::Penalties;
+use crate::store::algorithm::Outcome;
+
+/// The rule of these that still keeps a request's key out, if one does.
+pub(super) fn serving(rules: &[Requests], exchange: &Exchange, now: Millis) -> Option<Decision> {
+    for (index, rule) in rules.iter().enumerate() {
+        let Some(penalties) = rule.penalties() else {
+            continue;
+        };
+        let Found::Key(keyed) = rule.zone.find(exchange) else {
+            continue;
+        };
+        if let Some(left) = penalties.left(&keyed.key, now) {
+            rule.zone.store.count_refusal(&keyed.key);
+            return Some(Decision::Penalize {
+                rule: index,
+                keyed,
+                left,
+                // Who comes back when the penalty is over and is still over the rate would get the next one.
+                retry_after: rule.passes_after(&keyed, exchange, now).max(left),
+            });
+        }
+    }
+    None
+}
+
+/// Gives a key that was refused its penalty: for how long it has to stay away.
+pub(super) fn punish(decision: &mut Decision, rules: &[Requests], now: Millis) {
+    if let Decision::Refuse {
+        rule,
+        keyed,
+        retry_after,
+        ..
+    } = decision
+        && let Some(penalties) = rules[*rule].penalties()
+        && let Some(term) = rules[*rule].sanction.penalty
+    {
+        let left = penalties.punish(&keyed.key, now, term);
+        *retry_after = retry_after.map(|after| after.max(left));
+    }
+}
+
+impl Requests {
+    /// When a request would pass that comes now; changes nothing.
+    fn passes_after(&self, keyed: &Keyed, exchange: &Exchange, now: Millis) -> Duration {
+        let cost = self.cost(exchange);
+        let outcome = self.with_terms(keyed, |terms| {
+            self.zone.store.ask(&keyed.key, now, cost, terms)
+        });
+        match outcome {
+            Outcome::Refuse { retry_after, .. } => retry_after.unwrap_or_default(),
+            Outcome::Delay { .. } | Outcome::Pass { .. } => Duration::ZERO,
+        }
+    }
+
+    /// Where those are remembered who stay out, if this rule punishes.
+    fn penalties(&self) -> Option<&Penalties> {
+        self.sanction.penalty.and(self.zone.penalties.as_ref())
+    }
+}

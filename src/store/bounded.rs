@@ -1,0 +1,143 @@
+//! Keys and what is remembered of them, in bounded memory, and the order in which they are forgotten.
+//!
+//! Nothing is kept in order while there is room. Only a full table makes a heap of its keys by when they could be
+//! forgotten without anybody gaining by it, and keeps it lazily: changing what is remembered may move that moment later and does
+//! not touch the heap, so what the heap says is a lower bound. The smallest is looked at anew before it goes; if it
+//! has moved, it is put back where it belongs.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::collections::binary_heap::PeekMut;
+
+use super::key::{Key, Seeds};
+use super::table::{LARGEST, Table};
+use super::work;
+use crate::clock::Millis;
+
+// In this order, what is only read, where the table is, comes first, and can stay in the caches of all threads.
+#[derive(Debug)]
+#[repr(C)]
+pub(super) struct Bounded<V> {
+    table: Table<V>,
+    /// Every slot once, when there is anything in it at all.
+    order: BinaryHeap<Reverse<Due>>,
+}
+
+/// How room was made for a new key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Room {
+    /// By forgetting one too early.
+    Evicted,
+    /// There was some, or one that nobody needed made it.
+    Found,
+}
+
+/// From when on nobody needs the key in a slot, at the earliest; both packed in one word, the time above.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Due(u64);
+
+impl Due {
+    fn new(at: Millis, slot: usize) -> Self {
+        Self((at.0.min(u64::MAX >> SLOT_BITS) << SLOT_BITS) | slot as u64)
+    }
+
+    fn slot(self) -> usize {
+        usize::try_from(self.0 & ((1 << SLOT_BITS) - 1)).unwrap_or_default()
+    }
+}
+
+impl<V> Bounded<V> {
+    pub(super) fn new(bound: usize) -> Self {
+        Self {
+            table: Table::new(bound),
+            order: BinaryHeap::new(),
+        }
+    }
+
+    pub(super) fn get(&self, key: &Key) -> Option<&V> {
+        self.table.slot(key).map(|slot| self.table.value(slot))
+    }
+
+    pub(super) fn get_mut(&mut self, key: &Key) -> Option<&mut V> {
+        let slot = self.table.slot(key)?;
+        Some(self.table.value_mut(slot))
+    }
+
+    /// Remembers a key that is not there yet. `needed_until` says from when on a key may go.
+    pub(super) fn insert(
+        &mut self,
+        key: &Key,
+        value: V,
+        now: Millis,
+        seeds: &Seeds,
+        needed_until: impl Fn(&V) -> Millis,
+    ) -> Room {
+        if !self.table.is_full() {
+            self.table.insert(key, value, seeds);
+            return Room::Found;
+        }
+        let Some(slot) = self.first_to_go(&needed_until) else {
+            return Room::Found;
+        };
+        let room = if needed_until(self.table.value(slot)) <= now {
+            Room::Found
+        } else {
+            Room::Evicted
+        };
+        self.table.replace(slot, key, value, seeds);
+        // Its slot's place in the heap is now too early, which is what a lower bound may be.
+        room
+    }
+
+    pub(super) fn forget(&mut self, key: &Key, seeds: &Seeds) -> bool {
+        let Some(slot) = self.table.slot(key) else {
+            return false;
+        };
+        self.table.remove(key, slot, seeds);
+        // Another key may have moved into its slot; the heap is made again when the table is full again.
+        self.order = BinaryHeap::new();
+        true
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    pub(super) fn values(&self) -> impl Iterator<Item = &V> {
+        self.table.values()
+    }
+
+    /// What it takes from the machine, in bytes.
+    pub(super) fn memory(&self) -> usize {
+        self.table.memory() + self.order.capacity() * size_of::<Reverse<Due>>()
+    }
+
+    /// The slot of the key that is the first nobody needs.
+    fn first_to_go(&mut self, needed_until: impl Fn(&V) -> Millis) -> Option<usize> {
+        if self.order.is_empty() {
+            self.order = self
+                .table
+                .values()
+                .enumerate()
+                .map(|(slot, value)| Reverse(Due::new(needed_until(value), slot)))
+                .collect();
+            work::count(self.order.len());
+        }
+        loop {
+            work::count(1);
+            let mut first = self.order.peek_mut()?;
+            let slot = first.0.slot();
+            let due = Due::new(needed_until(self.table.value(slot)), slot);
+            if due <= first.0 {
+                return Some(slot);
+            }
+            // Sinks to its place when the borrow ends.
+            *first = Reverse(due);
+            drop::<PeekMut<'_, _>>(first);
+        }
+    }
+}
+
+/// Enough for every slot of a table.
+const SLOT_BITS: u32 = 12;
+const _: () = assert!(LARGEST <= 1 << SLOT_BITS);
