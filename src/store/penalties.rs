@@ -56,7 +56,7 @@ impl Penalties {
             Some(known) if *known > now => return known.since(now),
             Some(known) => *known = end,
             None => {
-                shard.insert(key, end, now, &self.seeds, |end| *end);
+                shard.insert(key, end, &self.seeds, |end| *end);
             }
         }
         self.last.fetch_max(end.0, Ordering::Relaxed);

@@ -118,14 +118,16 @@ impl<V> Table<V> {
         length
     }
 
-    /// Gives a slot to a key that is not there yet.
-    pub(super) fn replace(&mut self, slot: usize, key: &Key, value: V, seeds: &Seeds) {
+    /// Gives a slot to a key that is not there yet, and takes out what was in it.
+    pub(super) fn replace(&mut self, slot: usize, key: &Key, value: V, seeds: &Seeds) -> V {
         self.unpoint(slot, seeds.hash(self.entries[slot].key));
-        self.entries[slot] = Entry {
+        let entry = Entry {
             key: key.packed,
             value,
         };
+        let before = std::mem::replace(&mut self.entries[slot], entry);
         self.point(key, slot, seeds);
+        before.value
     }
 
     /// Takes a key's value out of its slot. The last slot's value, if it was not that one, moves into it.

@@ -23,9 +23,18 @@ impl Compiler<'_> {
     /// How a zone counts, with a number of any size standing in for one that was complained about.
     pub(super) fn algorithm(&mut self, zone: &Spanned<model::ReqZone>) -> Algorithm {
         let (at, zone) = (zone.span, &zone.value);
-        let word = zone.algorithm.value().map(|word| word.0);
+        let word = match (zone.algorithm.key(), zone.algorithm.value()) {
+            (_, Some(word)) => word.0,
+            (None, None) => Counting::LeakyBucket,
+            // Of one that was not understood nobody knows what it needs.
+            (Some(_), None) => {
+                return Algorithm::LeakyBucket {
+                    rate: Rate::per_second(1000),
+                };
+            }
+        };
         let max_wait = zone.max_wait.value().map_or(MAX_WAIT, |time| time.0);
-        let algorithm = match word.unwrap_or(Counting::LeakyBucket) {
+        let algorithm = match word {
             Counting::Bursty => Algorithm::Bursty {
                 rate: self.rate(at, zone),
                 max_wait,
@@ -238,7 +247,7 @@ impl Compiler<'_> {
             }
             // What comes in a second.
             Algorithm::Bursty { rate, .. } => {
-                burst.unwrap_or(Excess(rate.units_per_milli().saturating_mul(1000)))
+                burst.unwrap_or_else(|| Excess(rate.units_per_milli().saturating_mul(1000)))
             }
             _ => burst.unwrap_or_default(),
         };

@@ -1,11 +1,10 @@
 //! The keys of a zone and their states, as one algorithm has them.
 
-use super::shard::Shard;
+use super::shard::{Room, Shard};
 use crate::clock::Millis;
 use crate::config::plan::{Cost, CountRefused};
 use crate::store::Counts;
 use crate::store::algorithm::{Algorithm, Outcome, Standing, bytes_per_key};
-use crate::store::bounded::Room;
 use crate::store::key::{Key, Seeds};
 use crate::store::lock::Lock;
 use crate::store::table::Division;

@@ -13,6 +13,7 @@ mod shard;
 mod tests;
 
 use self::keys::Keys;
+use self::shard::Room;
 use super::Counts;
 use super::algorithm::blocks::Blocks;
 use super::algorithm::bursty::Bursty;
@@ -26,7 +27,6 @@ use super::algorithm::sliding_window::SlidingWindow;
 use super::algorithm::token_bucket::TokenBucket;
 use super::algorithm::warm_up::WarmUp;
 use super::algorithm::{Outcome, Spent, Standing, Terms};
-use super::bounded::Room;
 use super::key::Key;
 use crate::clock::Millis;
 use crate::config::plan::{Cost, CountRefused};
