@@ -15,6 +15,7 @@ struct Size {
     locations: usize,
     zones: usize,
     servers: usize,
+    balance: &'static str,
     keepalive: usize,
 }
 
@@ -23,6 +24,7 @@ const SMALL: Size = Size {
     locations: 1,
     zones: 1,
     servers: 1,
+    balance: "round_robin",
     keepalive: 16,
 };
 
@@ -58,8 +60,8 @@ impl Size {
         }
         let _written = writeln!(
             text,
-            "upstreams:\n  backend:\n    keepalive: {}\n    keepalive_requests: 1000000\n    servers:",
-            self.keepalive
+            "upstreams:\n  backend:\n    balance: {}\n    keepalive: {}\n    keepalive_requests: 1000000\n    servers:",
+            self.balance, self.keepalive
         );
         for _ in 0..self.servers {
             let _written = writeln!(text, "      - {{ address: \"{backend}\" }}");
@@ -113,7 +115,7 @@ struct Growth {
     most: u64,
 }
 
-const GROWTHS: [Growth; 4] = [
+const GROWTHS: [Growth; 7] = [
     Growth {
         what: "10,000 server names",
         from: SMALL,
@@ -151,7 +153,29 @@ const GROWTHS: [Growth; 4] = [
         by: 1,
         most: 1_500,
     },
+    many_balanced("10,000 upstream servers by load", "least_conn", 8_000),
+    many_balanced("10,000 upstream servers by lot", "random", 3_000),
+    many_balanced(
+        "10,000 upstream servers on a ring",
+        "{ hash: $uri, consistent: true }",
+        3_000,
+    ),
 ];
+
+/// Many servers of which one is picked in this way, against two that take turns.
+const fn many_balanced(what: &'static str, balance: &'static str, most: u64) -> Growth {
+    Growth {
+        what,
+        from: FEW_SERVERS,
+        to: Size {
+            servers: 10_000,
+            balance,
+            ..FEW_SERVERS
+        },
+        by: 1,
+        most,
+    }
+}
 
 #[test]
 #[ignore = "needs valgrind and the release binary: tests/instructions runs it"]

@@ -13,7 +13,7 @@ mod keys;
 mod limits;
 mod routes;
 #[expect(dead_code, reason = "nobody fails in a bench")]
-#[path = "../../src/upstream/balance/tournament.rs"]
+#[path = "../../src/upstream/balance/round_robin/tournament.rs"]
 mod tournament;
 
 use std::hint::black_box;

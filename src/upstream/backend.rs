@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use http::StatusCode;
 
+use super::balance::Presence;
 use super::condition::{Bar, Condition, Notices};
 use super::pool;
 use crate::config::plan;
@@ -27,10 +28,12 @@ pub struct Backend {
     /// What the plan says of it; where its `address` is a name, this backend is one of that name's addresses.
     pub server: plan::UpstreamServer,
     pub(super) keep: pool::Rules,
+    /// Whether its balancer wants to know of every request that begins or ends.
+    pub(super) is_told: bool,
     tls: Arc<[Arc<tls::Client>]>,
     condition: Condition,
-    /// Where its upstream's balancer hears of changes.
-    notices: Arc<Notices>,
+    /// Where its upstream's balancer hears of changes, where that has to choose.
+    notices: Option<Arc<Notices>>,
     active: AtomicU32,
     opened: AtomicU64,
     reused: AtomicU64,
@@ -57,8 +60,9 @@ impl Backend {
         address: Address,
         server: &plan::UpstreamServer,
         keep: pool::Rules,
+        is_told: bool,
         tls: Arc<[Arc<tls::Client>]>,
-        notices: &Arc<Notices>,
+        notices: Option<&Arc<Notices>>,
     ) -> Self {
         let condition = Condition::default();
         condition.set(Bar::Down, server.down);
@@ -71,9 +75,10 @@ impl Backend {
             address,
             server: server.clone(),
             keep,
+            is_told,
             tls,
             condition,
-            notices: Arc::clone(notices),
+            notices: notices.map(Arc::clone),
             active: AtomicU32::new(0),
             opened: AtomicU64::new(0),
             reused: AtomicU64::new(0),
@@ -108,7 +113,13 @@ impl Backend {
 
     fn set(&self, bar: Bar, up: bool) {
         if self.condition.set(bar, up) {
-            self.notices.post(self.index);
+            self.tell();
+        }
+    }
+
+    fn tell(&self) {
+        if let Some(notices) = &self.notices {
+            notices.post(self.index);
         }
     }
 
@@ -147,15 +158,28 @@ impl Backend {
         self.server.max_conns > 0 && self.active() >= self.server.max_conns
     }
 
-    /// Whether it may be asked and has room for one more.
-    pub(super) fn is_free(&self) -> bool {
-        self.may_be_asked() && !self.is_full()
+    /// What its balancer has to know of it.
+    pub(super) fn presence(&self) -> Presence {
+        Presence {
+            barred: !self.may_be_asked(),
+            full: self.is_full(),
+            active: self.active(),
+        }
     }
 
     /// Begins a request.
     pub(super) fn lease(self: &Arc<Self>) -> Lease {
         self.active.fetch_add(1, Ordering::Relaxed);
         Lease(Arc::clone(self))
+    }
+
+    /// Begins a request, unless it has as many as it may have.
+    pub(super) fn lease_within_limit(self: &Arc<Self>) -> Option<Lease> {
+        let before = self.active.fetch_add(1, Ordering::Relaxed);
+        // Counted first: two loops that come at once are both in the number.
+        let lease = Lease(Arc::clone(self));
+        let limit = self.server.max_conns;
+        (limit == 0 || before < limit).then_some(lease)
     }
 
     pub(super) fn count_opened(&self) {
@@ -188,9 +212,9 @@ impl std::ops::Deref for Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         let before = self.0.active.fetch_sub(1, Ordering::Relaxed);
-        // It was full and has room again.
-        if before == self.0.server.max_conns {
-            self.0.notices.post(self.0.index);
+        // It was full and has room again, or its load counts.
+        if self.0.is_told || before == self.0.server.max_conns {
+            self.0.tell();
         }
     }
 }

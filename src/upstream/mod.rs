@@ -42,7 +42,7 @@ pub use error::{Error, Invalid, Stage};
 pub use switched::Switched;
 
 use self::ask::{Answer, Failed, Over, ask, report};
-use self::balance::{Balance, Pick, Round, Verdict};
+use self::balance::{Balance, Pick, Verdict};
 use self::condition::Notices;
 use self::retry::{Errand, Failure};
 use crate::clock::{Clock, Millis};
@@ -55,7 +55,6 @@ use crate::tls;
 #[derive(Debug)]
 pub struct Upstream {
     name: Arc<str>,
-    backends: Box<[Arc<Backend>]>,
     balance: Balance,
     tries: u32,
 }
@@ -92,27 +91,29 @@ impl Upstream {
     pub fn build(plan: &plan::Upstream, tls: Arc<[Arc<tls::Client>]>) -> Result<Self, Error> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let keep = pool::Rules::new(NEXT.fetch_add(1, Ordering::Relaxed), plan);
-        let notices = Arc::<Notices>::default();
-        let mut backends = Vec::new();
+        let mut servers = Vec::new();
         for server in &plan.servers {
-            for address in resolve(&server.address)? {
-                let index = backends.len();
-                backends.push(Arc::new(Backend::new(
-                    index,
-                    address,
-                    server,
-                    keep,
-                    Arc::clone(&tls),
-                    &notices,
-                )));
-            }
+            let addresses = resolve(&server.address)?;
+            servers.extend(addresses.into_iter().map(|address| (address, server)));
         }
+        let notices = Arc::<Notices>::default();
+        // One alone has no balancer to tell.
+        let told = (servers.len() > 1).then_some(&notices);
+        let is_told = plan.balance == plan::Balance::LeastConn;
+        let backends: Vec<_> = servers
+            .into_iter()
+            .enumerate()
+            .map(|(index, (address, server))| {
+                let tls = Arc::clone(&tls);
+                let backend = Backend::new(index, address, server, keep, is_told, tls, told);
+                Arc::new(backend)
+            })
+            .collect();
         let usable = backends.iter().filter(|backend| !backend.server.down);
         Ok(Self {
             name: plan.name.as_ref().into(),
             tries: u32::try_from(usable.count()).unwrap_or(u32::MAX),
-            balance: Balance::new(plan.balance, &backends, notices),
-            backends: backends.into(),
+            balance: Balance::new(&plan.balance, backends, notices),
         })
     }
 
@@ -131,9 +132,9 @@ impl Upstream {
     ) -> Result<Response<Download>, Error> {
         let mut now = clock.now();
         let mut errand = Errand::new(outgoing, &forward.next_upstream, self.tries, now);
-        let mut round = Round::default();
+        let mut round = self.balance.round(exchange);
         loop {
-            let Some(pick) = self.balance.pick(&self.backends, &mut round, now) else {
+            let Some(pick) = self.balance.pick(&mut round, now) else {
                 return Err(self.nobody(exchange));
             };
             let tried = self
@@ -179,10 +180,10 @@ impl Upstream {
         &self.name
     }
 
-    /// Its backends, in the plan's order.
+    /// Its backends as they are now, in the plan's order.
     #[must_use]
-    pub fn backends(&self) -> &[Arc<Backend>] {
-        &self.backends
+    pub fn backends(&self) -> Vec<Arc<Backend>> {
+        self.balance.backends()
     }
 
     /// Asks one backend, and once more if a kept connection turned out to be stale.

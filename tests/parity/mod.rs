@@ -3,6 +3,7 @@
 //! Times are never equal on two processes, so a script is either so fast against its rate that no step
 //! can fall on the other side of a boundary, or it keeps to a timetable and says when it missed it.
 
+mod balancing;
 mod bandwidth;
 mod connections;
 mod random;

@@ -1,9 +1,12 @@
 //! `upstreams`, and those that a `proxy_pass` with an address brings with it.
 
+use std::time::Duration;
+
 use super::Compiler;
-use crate::config::decode::{Spanned, mistaken};
+use super::templates::When;
+use crate::config::decode::{Brief, Spanned, mistaken};
 use crate::config::model;
-use crate::config::plan::{Address, Upstream, UpstreamServer};
+use crate::config::plan::{Address, Balance, Upstream, UpstreamServer};
 use crate::config::units;
 
 impl Compiler<'_> {
@@ -23,9 +26,10 @@ impl Compiler<'_> {
 
     fn upstream(&mut self, name: &Spanned<String>, group: &model::Upstream) -> Upstream {
         let listed = group.servers.value().map_or(&[][..], |list| &list.0);
+        let balance = self.balance(group.balance.get());
         let mut servers = Vec::new();
         for server in listed {
-            servers.extend(self.upstream_server(&server.value.0));
+            servers.extend(self.upstream_server(&server.value.0, &balance));
         }
         if group.servers.value().is_some_and(|list| list.0.is_empty()) {
             let sentence = format!("the upstream `{}` has no servers", name.value);
@@ -48,6 +52,7 @@ impl Compiler<'_> {
             }
         }
         let mut upstream = Upstream::of(&name.value, servers);
+        upstream.balance = balance;
         if let Some(most) = group.keepalive.value() {
             upstream.keepalive = most.0;
         }
@@ -58,7 +63,65 @@ impl Compiler<'_> {
         upstream
     }
 
-    fn upstream_server(&mut self, server: &model::UpstreamServer) -> Option<UpstreamServer> {
+    fn balance(&mut self, given: Option<&Spanned<Brief<model::Balance>>>) -> Balance {
+        let Some(given) = given else {
+            return Balance::default();
+        };
+        let Brief(balance) = &given.value;
+        let consistent = balance.consistent.value().is_some_and(|flag| flag.0);
+        if balance.hash.get().is_none()
+            && let Some(key) = balance.consistent.key()
+        {
+            let sentence = "`consistent` says how a key is hashed, and there is none";
+            self.complain_with(key, sentence, "expected { hash: KEY, consistent: true }");
+        }
+        if let (Some(hash), Some(_)) = (balance.hash.key(), balance.method.key()) {
+            self.complain(hash, "a server is picked either by a method or by a hash");
+        }
+        match (balance.hash.get(), balance.method.value()) {
+            (Some(key), _) => {
+                if key.value.text.is_empty() {
+                    self.complain(key.span, "an empty key leads to no server");
+                }
+                let template = self.template(key, When::Before);
+                match consistent {
+                    true => Balance::ConsistentHash(template),
+                    false => Balance::Hash(template),
+                }
+            }
+            (None, Some(method)) => method.0.clone(),
+            (None, None) => {
+                let keys = [
+                    balance.hash.key(),
+                    balance.method.key(),
+                    balance.consistent.key(),
+                ];
+                if keys.iter().all(Option::is_none) {
+                    self.complain(given.span, "this does not say how a server is picked");
+                }
+                Balance::default()
+            }
+        }
+    }
+
+    fn upstream_server(
+        &mut self,
+        server: &model::UpstreamServer,
+        balance: &Balance,
+    ) -> Option<UpstreamServer> {
+        if !balance.has_backups() {
+            let backup = server.backup.get().filter(|flag| flag.value.0);
+            let slow = server.slow_start.get().map(|time| time.span);
+            for (at, what) in [
+                (backup.map(|flag| flag.span), "backup"),
+                (slow, "slow_start"),
+            ] {
+                if let Some(at) = at {
+                    let sentence = format!("this way to pick a server knows no `{what}`");
+                    self.complain_with(at, sentence, "round_robin and least_conn do");
+                }
+            }
+        }
         let given = server.address.get()?;
         let address = units::host_port(&given.value.text, units::HTTP)
             .map_err(|mistake| self.report.add(mistaken(given.span, mistake)))
@@ -69,6 +132,12 @@ impl Compiler<'_> {
             fail_timeout: self.some_time(server.fail_timeout.get(), 10),
             backup: server.backup.value().is_some_and(|flag| flag.0),
             down: server.down.value().is_some_and(|flag| flag.0),
+            max_conns: server.max_conns.value().map_or(0, |most| most.0),
+            slow_start: server
+                .slow_start
+                .value()
+                .map_or(Duration::ZERO, |time| time.0),
+            name: given.value.text.as_str().into(),
             ..UpstreamServer::at(address)
         })
     }

@@ -28,11 +28,11 @@ pub use server::{Listen, Location, Return, ReturnParts, Server};
 pub use settings::{Buffers, BuffersParts, Connection, NextUpstream, Settings};
 pub use tls::{Ciphers, Depth, Protocols, ProxySsl, Tls, VerifyClientWord};
 pub use top::{AccessLog, Admin, Config, Log};
-pub use upstream::{Upstream, UpstreamServer};
+pub use upstream::{Balance, Upstream, UpstreamServer};
 pub use values::{
-    AdminAddress, Balance, Burst, ConnLimit, Failures, Flag, HttpVersion, Idle, Level,
-    LimitHeaders, LimitStatus, ListenAddress, ListenText, LogLevel, NotYet, OnEmptyKey, Prefix,
-    Rate, RateOrUnlimited, Requests, Size, Store, Streams, Time, Tries, Waiting, Weight, Workers,
+    AdminAddress, Burst, ConnLimit, Failures, Flag, HttpVersion, Idle, Level, LimitHeaders,
+    LimitStatus, ListenAddress, ListenText, LogLevel, OnEmptyKey, Prefix, Rate, RateOrUnlimited,
+    Requests, Size, Store, Streams, Time, Tries, Waiting, Weight, Workers,
 };
 
 use super::decode::Record;
@@ -45,6 +45,7 @@ pub(super) fn homes(key: &str) -> Option<String> {
         ("in a location", Location::keys()),
         ("in an upstream", Upstream::keys()),
         ("in a server of an upstream", UpstreamServer::keys()),
+        ("in `balance`", Balance::keys()),
         ("in a limit_req zone", ReqZone::keys()),
         ("in a limit_conn zone", ConnZone::keys()),
         ("in a limit_req rule", ReqRule::keys()),

@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::Template;
+
 /// A group of servers.
 #[derive(Debug, Clone)]
 pub struct Upstream {
@@ -36,16 +38,36 @@ impl Upstream {
 }
 
 /// How a server is picked.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Balance {
+    /// By a key, on a ring: one server more or less moves few keys.
+    ConsistentHash(Template),
+    /// By a key.
+    Hash(Template),
+    /// By the client's address.
+    IpHash,
+    /// Whoever has the least to do.
+    LeastConn,
+    /// The less loaded of two drawn by lot.
+    Random,
     /// Smooth weighted round robin, nginx's own.
     #[default]
     RoundRobin,
 }
 
+impl Balance {
+    /// Whether somebody can wait until no other can be asked.
+    #[must_use]
+    pub fn has_backups(&self) -> bool {
+        matches!(self, Self::LeastConn | Self::RoundRobin)
+    }
+}
+
 /// One server of a group.
 #[derive(Debug, Clone)]
 pub struct UpstreamServer {
+    /// As it was written: where a consistent hash puts it depends on nothing else.
+    pub name: Box<str>,
     /// Where it is.
     pub address: Address,
     /// Its share.
@@ -56,6 +78,8 @@ pub struct UpstreamServer {
     pub fail_timeout: Duration,
     /// How many requests it gets at once; 0 for any number.
     pub max_conns: u32,
+    /// How long its weight takes to grow when it has come back; zero for no time.
+    pub slow_start: Duration,
     /// Only asked when no other can be.
     pub backup: bool,
     /// Never asked.
@@ -67,11 +91,16 @@ impl UpstreamServer {
     #[must_use]
     pub fn at(address: Address) -> Self {
         Self {
+            name: match &address {
+                Address::Tcp { host, port } => format!("{host}:{port}").into(),
+                Address::Unix(path) => format!("unix:{}", path.display()).into(),
+            },
             address,
             weight: 1,
             max_fails: 1,
             fail_timeout: Duration::from_secs(10),
             max_conns: 0,
+            slow_start: Duration::ZERO,
             backup: false,
             down: false,
         }

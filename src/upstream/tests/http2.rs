@@ -148,7 +148,7 @@ async fn a_burst_at_a_cold_start_makes_one_connection() {
     }
     assert_eq!(backend.connections(), 1);
     assert_eq!(
-        connections(&upstream.backends[0], &backend.road().forward),
+        connections(&upstream.backends()[0], &backend.road().forward),
         1
     );
 }

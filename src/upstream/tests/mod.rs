@@ -74,7 +74,7 @@ impl Road {
     }
 
     fn kept(&self) -> usize {
-        pool::kept(&self.upstream.backends[0])
+        pool::kept(&self.upstream.backends()[0])
     }
 }
 

@@ -1,214 +1,32 @@
 //! nginx's smooth weighted round robin, in its own arithmetic.
 //!
-//! Every usable server gains its effective weight in each round, the one that stands highest is picked and
-//! pays what all gained. A server that fails loses effective weight and earns it back one by one; one that
-//! failed `max_fails` times is left alone for `fail_timeout`, then asked once to see. The same weights give nginx's
-//! sequence; only time is finer, milliseconds for seconds.
+//! Every server that may be asked gains its effective weight in each round, the one that stands highest is picked and
+//! pays what all gained. The same weights give nginx's sequence.
 //!
 //! nginx looks at every server for every request. Here those that are well play a [`Tournament`], and only who has
-//! just come back with less than its weight is looked at one by one; who cannot be asked at all stands aside until
-//! something happens to it. So it does not matter how many servers there are.
+//! just come back with less than its weight is looked at one by one.
 
 #[cfg(test)]
 mod naive;
-mod round;
 #[cfg(test)]
 mod tests;
+mod tournament;
 
-use std::collections::BTreeSet;
-use std::time::Duration;
-
-pub(in crate::upstream) use self::round::Round;
-use super::tournament::Tournament;
+use self::tournament::Tournament;
+use super::round::Round;
+use super::standing::{Seat, Standing};
 use crate::clock::Millis;
-use crate::config::plan::UpstreamServer;
 
-/// The standing of every server of an upstream, in the order of its backends.
+/// Those who may be asked, on one side of an upstream.
 #[derive(Debug)]
-pub(in crate::upstream) struct RoundRobin {
-    standings: Box<[Standing]>,
-    primaries: Side,
-    backups: Side,
-}
-
-/// What came of a failure.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::upstream) enum Verdict {
-    /// It is left alone for `fail_timeout` from now.
-    Disable,
-    /// It goes on.
-    Keep,
-}
-
-#[derive(Debug)]
-struct Standing {
-    weight: i64,
-    max_fails: u32,
-    fail_timeout: Duration,
-    backup: bool,
-    /// Barred, or full.
-    away: bool,
-    /// Not for this pick: it has been asked already.
-    skipped: bool,
-    effective: i64,
-    /// While it does not play: there the tournament keeps the score.
-    current: i64,
-    fails: u32,
-    accessed: Millis,
-    checked: Millis,
-    seat: Seat,
-    /// Where it plays when it does.
-    place: usize,
-}
-
-/// Where a server is to be found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Seat {
-    /// Among those who are left alone until this has passed.
-    Asleep(Millis),
-    /// Nowhere: it is barred or full.
-    Away,
-    /// In the tournament.
-    Playing,
-    /// Among those who have to earn back some of their weight.
-    Recovering,
-}
-
-/// The primaries of an upstream, or its backups.
-#[derive(Debug)]
-struct Side {
+pub(super) struct RoundRobin {
     playing: Tournament,
     recovering: Vec<usize>,
-    asleep: BTreeSet<(Millis, usize)>,
 }
 
 impl RoundRobin {
-    pub(super) fn new<'s>(servers: impl Iterator<Item = &'s UpstreamServer>) -> Self {
-        let mut standings: Box<[_]> = servers.map(Standing::new).collect();
-        let primaries = Side::new(&mut standings, false);
-        let backups = Side::new(&mut standings, true);
-        let mut all = Self {
-            standings,
-            primaries,
-            backups,
-        };
-        for index in 0..all.standings.len() {
-            all.seat(index, Millis::default());
-        }
-        all
-    }
-
-    /// The server to ask next, if there is one that may be asked.
-    pub(super) fn pick(&mut self, round: &mut Round, now: Millis) -> Option<usize> {
-        if !round.backups {
-            if let Some(primary) = self.pick_among(round, now) {
-                return Some(primary);
-            }
-            // For the rest of this request only backups are asked, as in nginx: a primary that comes back
-            // meanwhile serves the next one.
-            round.backups = true;
-        }
-        self.pick_among(round, now)
-    }
-
-    /// Whether the server can be asked at all has changed: somebody barred it, or it has as much to do as it may.
-    pub(super) fn consider(&mut self, index: usize, free: bool, now: Millis) {
-        self.standings[index].away = !free;
-        self.seat(index, now);
-    }
-
-    /// The server did not answer, or not as it should.
-    pub(super) fn failed(&mut self, index: usize, now: Millis) -> Verdict {
-        let standing = &mut self.standings[index];
-        standing.fails = standing.fails.saturating_add(1);
-        standing.accessed = now;
-        standing.checked = now;
-        if standing.max_fails == 0 {
-            return Verdict::Keep;
-        }
-        let loss = standing.weight / i64::from(standing.max_fails);
-        standing.effective = (standing.effective - loss).max(0);
-        let verdict = if standing.fails >= standing.max_fails {
-            Verdict::Disable
-        } else {
-            Verdict::Keep
-        };
-        self.seat(index, now);
-        verdict
-    }
-
-    /// The server answered.
-    pub(super) fn succeeded(&mut self, index: usize) {
-        let standing = &mut self.standings[index];
-        // Only the answer to a probe clears what is remembered: any other may be to a request that was sent
-        // before the failures.
-        if standing.accessed < standing.checked {
-            standing.fails = 0;
-            let now = standing.checked;
-            self.seat(index, now);
-        }
-    }
-
-    /// Whether a success would change anything.
-    pub(super) fn is_blemished(&self, index: usize) -> bool {
-        self.standings[index].fails > 0
-    }
-
-    fn pick_among(&mut self, round: &mut Round, now: Millis) -> Option<usize> {
-        self.wake(round.backups, now);
-        let side = match round.backups {
-            false => &mut self.primaries,
-            true => &mut self.backups,
-        };
-        for index in round.tried() {
-            self.standings[index].skipped = true;
-        }
-        let picked = side.pick(&mut self.standings, round);
-        for index in round.tried() {
-            self.standings[index].skipped = false;
-        }
-        let index = picked?;
-        let standing = &mut self.standings[index];
-        if now.since(standing.checked) > standing.fail_timeout {
-            standing.checked = now;
-        }
-        // It was asked to see whether it is well again; the answer decides.
-        if standing.is_left_alone(now) {
-            self.seat(index, now);
-        }
-        round.mark(index);
-        Some(index)
-    }
-
-    /// Takes back those who have been left alone for long enough.
-    fn wake(&mut self, backups: bool, now: Millis) {
-        loop {
-            let side = match backups {
-                false => &self.primaries,
-                true => &self.backups,
-            };
-            match side.asleep.first() {
-                Some(&(until, index)) if until < now => self.seat(index, now),
-                _ => return,
-            }
-        }
-    }
-
-    /// Puts a server where it belongs now.
-    fn seat(&mut self, index: usize, now: Millis) {
-        let standing = &mut self.standings[index];
-        let seat = standing.proper_seat(now);
-        let side = match standing.backup {
-            false => &mut self.primaries,
-            true => &mut self.backups,
-        };
-        side.seat(index, standing, seat);
-    }
-}
-
-impl Side {
     /// A side of which nobody is seated yet.
-    fn new(standings: &mut [Standing], backups: bool) -> Self {
+    pub(super) fn new(standings: &mut [Standing], backups: bool) -> Self {
         let own = (0u32..).zip(&*standings);
         let playing = Tournament::new(
             own.filter(|(_, standing)| standing.backup == backups)
@@ -220,35 +38,32 @@ impl Side {
         Self {
             playing,
             recovering: Vec::new(),
-            asleep: BTreeSet::new(),
         }
     }
 
-    fn seat(&mut self, index: usize, standing: &mut Standing, seat: Seat) {
-        if standing.seat == seat {
-            return;
-        }
+    /// A server takes the seat it has been given.
+    pub(super) fn enter(&mut self, index: usize, standing: &Standing) {
         match standing.seat {
-            Seat::Asleep(until) => {
-                self.asleep.remove(&(until, index));
-            }
-            Seat::Away => {}
-            Seat::Playing => standing.current = self.playing.leave(standing.place),
-            Seat::Recovering => self.recovering.retain(|other| *other != index),
-        }
-        match seat {
-            Seat::Asleep(until) => {
-                self.asleep.insert((until, index));
-            }
-            Seat::Away => {}
-            Seat::Playing => self.playing.enter(standing.place, standing.current),
             Seat::Recovering => self.recovering.push(index),
+            _ => self.playing.enter(standing.place, standing.current),
         }
-        standing.seat = seat;
+    }
+
+    /// A server leaves the seat it has.
+    pub(super) fn leave(&mut self, index: usize, standing: &mut Standing) {
+        match standing.seat {
+            Seat::Recovering => self.recovering.retain(|other| *other != index),
+            _ => standing.current = self.playing.leave(standing.place),
+        }
     }
 
     /// One round: everybody but the skipped gains, and who then stands highest pays.
-    fn pick(&mut self, standings: &mut [Standing], round: &Round) -> Option<usize> {
+    pub(super) fn pick(
+        &mut self,
+        standings: &mut [Standing],
+        round: &Round,
+        now: Millis,
+    ) -> Option<usize> {
         let mut total = self.playing.total();
         self.playing.advance();
         let skipped = |index: u32| standings[index as usize].skipped;
@@ -259,9 +74,10 @@ impl Side {
             if standing.skipped {
                 continue;
             }
+            standing.grow(now);
             standing.current += standing.effective;
             total += standing.effective;
-            standing.effective += 1;
+            standing.earn();
             let this = (index, standing.current);
             if best.is_none_or(|best| is_above(this, best)) {
                 best = Some(this);
@@ -305,51 +121,13 @@ impl Side {
     fn graduate(&mut self, standings: &mut [Standing]) {
         self.recovering.retain(|&index| {
             let standing = &mut standings[index];
-            let whole = standing.effective >= standing.weight;
+            let whole = standing.is_whole();
             if whole {
                 self.playing.enter(standing.place, standing.current);
                 standing.seat = Seat::Playing;
             }
             !whole
         });
-    }
-}
-
-impl Standing {
-    fn new(server: &UpstreamServer) -> Self {
-        Self {
-            weight: server.weight.into(),
-            max_fails: server.max_fails,
-            fail_timeout: server.fail_timeout,
-            backup: server.backup,
-            away: server.down,
-            skipped: false,
-            effective: server.weight.into(),
-            current: 0,
-            fails: 0,
-            accessed: Millis::default(),
-            checked: Millis::default(),
-            seat: Seat::Away,
-            place: 0,
-        }
-    }
-
-    fn proper_seat(&self, now: Millis) -> Seat {
-        if self.away {
-            Seat::Away
-        } else if self.is_left_alone(now) {
-            Seat::Asleep(self.checked.after(self.fail_timeout))
-        } else if self.effective < self.weight {
-            Seat::Recovering
-        } else {
-            Seat::Playing
-        }
-    }
-
-    fn is_left_alone(&self, now: Millis) -> bool {
-        self.max_fails > 0
-            && self.fails >= self.max_fails
-            && now.since(self.checked) <= self.fail_timeout
     }
 }
 

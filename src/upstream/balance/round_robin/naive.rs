@@ -1,7 +1,8 @@
 //! The same algorithm as nginx writes it, a pass over all servers for every pick: what the tests measure by.
 
-use super::{Round, UpstreamServer};
+use super::Round;
 use crate::clock::Millis;
+use crate::config::plan::UpstreamServer;
 
 pub(super) struct Naive(Vec<Peer>);
 

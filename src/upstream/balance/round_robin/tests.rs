@@ -1,10 +1,14 @@
 //! What is picked, and that it is what nginx would pick.
 
+use std::time::Duration;
+
 use proptest::prelude::*;
 
+use super::super::standing::Presence;
+use super::super::standings::{Order, Standings, Verdict};
 use super::naive::Naive;
 use super::*;
-use crate::config::plan::Address;
+use crate::config::plan::{Address, UpstreamServer};
 
 fn server(weight: u32) -> UpstreamServer {
     UpstreamServer {
@@ -13,12 +17,21 @@ fn server(weight: u32) -> UpstreamServer {
     }
 }
 
-fn of(servers: &[UpstreamServer]) -> RoundRobin {
-    RoundRobin::new(servers.iter())
+fn of(servers: &[UpstreamServer]) -> Standings {
+    let servers = servers.iter().map(|server| (server, free(!server.down)));
+    Standings::new(Order::RoundRobin, servers)
+}
+
+fn free(free: bool) -> Presence {
+    Presence {
+        barred: false,
+        full: !free,
+        active: 0,
+    }
 }
 
 /// What the next `n` requests get.
-fn sequence(servers: &mut RoundRobin, n: usize, now: Millis) -> Vec<usize> {
+fn sequence(servers: &mut Standings, n: usize, now: Millis) -> Vec<usize> {
     (0..n)
         .filter_map(|_| servers.pick(&mut Round::default(), now))
         .collect()
@@ -109,11 +122,11 @@ fn lost_weight_is_earned_back_one_a_round() {
     heavy.max_fails = 2;
     let mut servers = of(&[heavy, server(4)]);
     servers.failed(0, Millis(0));
-    assert_eq!(servers.standings[0].effective, 2);
+    assert_eq!(servers.effective(0), 2);
     sequence(&mut servers, 1, Millis(1));
-    assert_eq!(servers.standings[0].effective, 3);
+    assert_eq!(servers.effective(0), 3);
     sequence(&mut servers, 5, Millis(1));
-    assert_eq!(servers.standings[0].effective, 4);
+    assert_eq!(servers.effective(0), 4);
 }
 
 #[test]
@@ -142,18 +155,18 @@ fn a_server_that_is_down_or_full_is_never_asked() {
     let mut down = server(1);
     down.down = true;
     let mut servers = of(&[down, server(1), server(1)]);
-    servers.consider(1, false, Millis(0));
+    servers.consider(1, free(false), Millis(0));
     assert_eq!(sequence(&mut servers, 4, Millis(0)), [2; 4]);
-    servers.consider(1, true, Millis(0));
+    servers.consider(1, free(true), Millis(0));
     assert!(sequence(&mut servers, 2, Millis(0)).contains(&1));
 }
 
 #[test]
 fn a_full_server_that_fails_is_left_alone_when_it_has_room_again() {
     let mut servers = of(&[server(1), server(1)]);
-    servers.consider(0, false, Millis(0));
+    servers.consider(0, free(false), Millis(0));
     servers.failed(0, Millis(1));
-    servers.consider(0, true, Millis(2));
+    servers.consider(0, free(true), Millis(2));
     assert_eq!(sequence(&mut servers, 3, Millis(10_001)), [1; 3]);
     assert!(sequence(&mut servers, 2, Millis(10_002)).contains(&0));
 }
@@ -238,7 +251,7 @@ proptest! {
                 }
                 Event::Fullness { server } => {
                     full[server] = !full[server];
-                    servers.consider(server, !full[server] && !all[server].down, now);
+                    servers.consider(server, free(!full[server] && !all[server].down), now);
                 }
                 Event::Pause { millis } => now = Millis(now.0 + millis),
             }

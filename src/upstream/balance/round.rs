@@ -1,0 +1,57 @@
+//! Who has been asked for one request, and where the search for the next one stands.
+
+/// The servers a request has been to; nobody is asked twice.
+#[derive(Debug, Default)]
+pub(in crate::upstream) struct Round {
+    // Nearly every request is answered by the first: no allocation for it.
+    first: Option<usize>,
+    others: Vec<usize>,
+    /// No primary could be asked, and none is asked any more.
+    pub(super) backups: bool,
+    /// Where servers are sought by what the request is. Boxed: most are not.
+    pub(super) search: Option<Box<Search>>,
+}
+
+/// A search for a server that goes on where it has stopped, from one try to the next.
+#[derive(Debug, Default)]
+pub(super) struct Search {
+    /// What is hashed.
+    pub(super) key: Vec<u8>,
+    /// Where the search has got to.
+    pub(super) hash: u64,
+    /// How often it has been hashed.
+    pub(super) hashed: u32,
+    /// How often it found somebody who could not be asked.
+    pub(super) misses: u32,
+}
+
+impl Round {
+    /// Those asked so far, in their order.
+    pub(super) fn tried(&self) -> impl Iterator<Item = usize> + Clone {
+        self.first.iter().chain(&self.others).copied()
+    }
+
+    /// How many those are.
+    pub(super) fn len(&self) -> usize {
+        usize::from(self.first.is_some()) + self.others.len()
+    }
+
+    pub(super) fn mark(&mut self, index: usize) {
+        match self.first {
+            None => self.first = Some(index),
+            Some(_) => self.others.push(index),
+        }
+    }
+}
+
+impl Search {
+    /// One more could not be asked.
+    pub(super) fn miss(&mut self) {
+        self.misses += 1;
+    }
+
+    /// Whether it has missed so often that who has a turn is asked; nginx's number.
+    pub(super) fn is_over(&self) -> bool {
+        self.misses > 20
+    }
+}

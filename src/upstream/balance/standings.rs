@@ -1,0 +1,267 @@
+//! How every server of an upstream stands: who may be asked, who is left alone, who has to earn its weight back.
+//!
+//! What all methods of balancing have in common, in nginx's arithmetic. A server that fails loses effective weight
+//! and earns it back one by one; one that failed `max_fails` times is left alone for `fail_timeout`, then asked once
+//! to see. Only time is finer than nginx's, milliseconds for seconds.
+//!
+//! nginx looks at every server for every request. Here those who may be asked stand where their method finds them,
+//! and who cannot be asked stands aside until something happens to it. So it does not matter how many there are.
+
+use std::collections::BTreeSet;
+
+use super::least_conn::LeastConn;
+use super::round::Round;
+use super::round_robin::RoundRobin;
+use super::standing::{Presence, Seat, Standing};
+use crate::clock::Millis;
+use crate::config::plan::UpstreamServer;
+
+/// The standing of every server of an upstream, in the order of its backends.
+#[derive(Debug)]
+pub(in crate::upstream) struct Standings {
+    all: Vec<Standing>,
+    primaries: Bench,
+    backups: Bench,
+}
+
+/// What came of a failure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::upstream) enum Verdict {
+    /// It is left alone for `fail_timeout` from now.
+    Disable,
+    /// It goes on.
+    Keep,
+}
+
+/// How those who may be asked are found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Order {
+    LeastConn,
+    RoundRobin,
+}
+
+/// The primaries of an upstream, or its backups.
+#[derive(Debug)]
+struct Bench {
+    side: Side,
+    asleep: BTreeSet<(Millis, usize)>,
+}
+
+#[derive(Debug)]
+enum Side {
+    LeastConn(LeastConn),
+    RoundRobin(RoundRobin),
+}
+
+impl Standings {
+    pub(super) fn new<'s>(
+        order: Order,
+        servers: impl Iterator<Item = (&'s UpstreamServer, Presence)>,
+    ) -> Self {
+        let servers: Vec<_> = servers.collect();
+        let slow = servers
+            .iter()
+            .any(|(server, _)| !server.slow_start.is_zero());
+        let unit = if slow { FINE } else { 1 };
+        let all = servers
+            .iter()
+            .map(|(server, presence)| Standing::new(server, *presence, unit));
+        Self::seated(order, all.collect(), Millis::default())
+    }
+
+    fn seated(order: Order, mut all: Vec<Standing>, now: Millis) -> Self {
+        let primaries = Bench::new(order, &mut all, false);
+        let backups = Bench::new(order, &mut all, true);
+        let mut standings = Self {
+            all,
+            primaries,
+            backups,
+        };
+        for index in 0..standings.all.len() {
+            standings.seat(index, now);
+        }
+        standings
+    }
+
+    /// The server to ask next, if there is one that may be asked.
+    pub(super) fn pick(&mut self, round: &mut Round, now: Millis) -> Option<usize> {
+        if !round.backups {
+            if let Some(primary) = self.pick_among(round, now) {
+                return Some(primary);
+            }
+            // For the rest of this request only backups are asked, as in nginx: a primary that comes back
+            // meanwhile serves the next one.
+            round.backups = true;
+        }
+        self.pick_among(round, now)
+    }
+
+    /// Whether the server can be asked now in this round.
+    pub(super) fn is_usable(&self, index: usize, round: &Round, now: Millis) -> bool {
+        let standing = &self.all[index];
+        let present = !standing.presence.barred && !standing.presence.full;
+        present && !standing.is_left_alone(now) && !round.tried().any(|tried| tried == index)
+    }
+
+    /// The server is asked, whoever chose it.
+    pub(super) fn choose(&mut self, index: usize, round: &mut Round, now: Millis) {
+        let standing = &mut self.all[index];
+        if now.since(standing.checked) > standing.fail_timeout {
+            standing.checked = now;
+        }
+        // It was asked to see whether it is well again; the answer decides.
+        if standing.is_left_alone(now) {
+            self.seat(index, now);
+        }
+        round.mark(index);
+    }
+
+    /// What a server says of itself has changed.
+    pub(super) fn consider(&mut self, index: usize, presence: Presence, now: Millis) {
+        let Some(standing) = self.all.get_mut(index) else {
+            return;
+        };
+        let before = std::mem::replace(&mut standing.presence, presence);
+        if before.barred && !presence.barred {
+            standing.rise(now);
+        }
+        self.seat(index, now);
+        let standing = &self.all[index];
+        let bench = match standing.backup {
+            false => &mut self.primaries,
+            true => &mut self.backups,
+        };
+        if let Side::LeastConn(side) = &mut bench.side {
+            side.weigh(standing);
+        }
+    }
+
+    /// The server did not answer, or not as it should.
+    pub(super) fn failed(&mut self, index: usize, now: Millis) -> Verdict {
+        let standing = &mut self.all[index];
+        standing.fails = standing.fails.saturating_add(1);
+        standing.accessed = now;
+        standing.checked = now;
+        if standing.max_fails == 0 {
+            return Verdict::Keep;
+        }
+        let loss = standing.weight / i64::from(standing.max_fails);
+        standing.effective = (standing.effective - loss).max(0);
+        standing.fall();
+        let verdict = if standing.fails >= standing.max_fails {
+            Verdict::Disable
+        } else {
+            Verdict::Keep
+        };
+        self.seat(index, now);
+        verdict
+    }
+
+    /// The server answered.
+    pub(super) fn succeeded(&mut self, index: usize) {
+        let standing = &mut self.all[index];
+        // Only the answer to a probe clears what is remembered: any other may be to a request that was sent
+        // before the failures.
+        if standing.accessed < standing.checked {
+            standing.fails = 0;
+            let now = standing.checked;
+            standing.rise(now);
+            self.seat(index, now);
+        }
+    }
+
+    /// Whether a success would change anything.
+    pub(super) fn is_blemished(&self, index: usize) -> bool {
+        self.all[index].fails > 0
+    }
+
+    #[cfg(test)]
+    pub(super) fn effective(&self, index: usize) -> i64 {
+        self.all[index].effective
+    }
+
+    fn pick_among(&mut self, round: &mut Round, now: Millis) -> Option<usize> {
+        self.wake(round.backups, now);
+        let bench = match round.backups {
+            false => &mut self.primaries,
+            true => &mut self.backups,
+        };
+        for index in round.tried() {
+            self.all[index].skipped = true;
+        }
+        let picked = match &mut bench.side {
+            Side::LeastConn(side) => side.pick(&mut self.all, round, now),
+            Side::RoundRobin(side) => side.pick(&mut self.all, round, now),
+        };
+        for index in round.tried() {
+            self.all[index].skipped = false;
+        }
+        let index = picked?;
+        self.choose(index, round, now);
+        Some(index)
+    }
+
+    /// Takes back those who have been left alone for long enough.
+    fn wake(&mut self, backups: bool, now: Millis) {
+        loop {
+            let bench = match backups {
+                false => &self.primaries,
+                true => &self.backups,
+            };
+            match bench.asleep.first() {
+                Some(&(until, index)) if until < now => self.seat(index, now),
+                _ => return,
+            }
+        }
+    }
+
+    /// Puts a server where it belongs now.
+    fn seat(&mut self, index: usize, now: Millis) {
+        let standing = &mut self.all[index];
+        let seat = standing.proper_seat(now);
+        let bench = match standing.backup {
+            false => &mut self.primaries,
+            true => &mut self.backups,
+        };
+        bench.seat(index, standing, seat);
+    }
+}
+
+impl Bench {
+    /// A bench on which nobody is seated yet.
+    fn new(order: Order, standings: &mut [Standing], backups: bool) -> Self {
+        Self {
+            side: match order {
+                Order::LeastConn => Side::LeastConn(LeastConn::new(standings, backups)),
+                Order::RoundRobin => Side::RoundRobin(RoundRobin::new(standings, backups)),
+            },
+            asleep: BTreeSet::new(),
+        }
+    }
+
+    fn seat(&mut self, index: usize, standing: &mut Standing, seat: Seat) {
+        if standing.seat == seat {
+            return;
+        }
+        match (standing.seat, &mut self.side) {
+            (Seat::Asleep(until), _) => {
+                self.asleep.remove(&(until, index));
+            }
+            (Seat::Away, _) => {}
+            (_, Side::LeastConn(side)) => side.leave(index, standing),
+            (_, Side::RoundRobin(side)) => side.leave(index, standing),
+        }
+        standing.seat = seat;
+        match (seat, &mut self.side) {
+            (Seat::Asleep(until), _) => {
+                self.asleep.insert((until, index));
+            }
+            (Seat::Away, _) => {}
+            (_, Side::LeastConn(side)) => side.enter(index, standing),
+            (_, Side::RoundRobin(side)) => side.enter(index, standing),
+        }
+    }
+}
+
+/// A weight of 1 in the finest steps that a weight grows in.
+const FINE: i64 = 256;
