@@ -135,6 +135,7 @@ fn plan(rate: Rate) -> Plan {
 
 fn site(rate: Rate) -> Site {
     Site {
+        breaker: None,
         limit_req: vec![ReqRule {
             zone: 0,
             burst: if rate == PLENTY {

@@ -21,6 +21,8 @@ mod logs;
 mod parity;
 mod pictures;
 mod proxying;
+mod replay;
+mod resilience;
 mod routing;
 mod smuggling;
 mod stopping;

@@ -18,6 +18,9 @@ const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/algorithms.svg");
 const PANEL: (f64, f64) = (420.0, 210.0);
 const COLUMNS: usize = 2;
 
+/// Height of the line that says what the colours are.
+const LEGEND: f64 = 28.0;
+
 /// A bar is so many milliseconds wide.
 const BAR: u64 = 500;
 const END: u64 = 20_000;
@@ -75,10 +78,10 @@ fn run(algorithm: &Algorithm, burst: u32, delay: Delay) -> Bars {
 fn panel(title: &str, bars: &Bars) -> Plot {
     let mut floor = [0; BARS];
     let mut series = Vec::new();
-    for (name, hue, counts) in [
-        ("passes", Hue::Pass, &bars.pass),
-        ("passes after a wait", Hue::Delay, &bars.delay),
-        ("refused", Hue::Refuse, &bars.refuse),
+    for (hue, counts) in [
+        (Hue::Pass, &bars.pass),
+        (Hue::Delay, &bars.delay),
+        (Hue::Refuse, &bars.refuse),
     ] {
         let mut points = Vec::new();
         for (index, count) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {
@@ -91,7 +94,7 @@ fn panel(title: &str, bars: &Bars) -> Plot {
             });
         }
         series.push(Series {
-            name: name.to_owned(),
+            name: String::new(),
             shape: Shape::Bars(BAR as f64 / 1000.0),
             hue,
             points,
@@ -180,7 +183,6 @@ fn panels() -> Vec<Plot> {
     let mut first = panel("what comes", &demand);
     first.series.truncate(1);
     first.series[0].hue = Hue::Ink;
-    first.series[0].name = "asked for".to_owned();
     let mut panels = vec![first];
     for (title, algorithm, burst, delay) in by_rate() {
         panels.push(panel(title, &run(&algorithm, burst, delay)));
@@ -197,15 +199,27 @@ fn panels() -> Vec<Plot> {
 fn picture() -> String {
     let panels = panels();
     let rows = panels.len().div_ceil(COLUMNS);
-    let (width, height) = (PANEL.0 * COLUMNS as f64, PANEL.1 * rows as f64);
+    let (width, height) = (PANEL.0 * COLUMNS as f64, PANEL.1 * rows as f64 + LEGEND);
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" height=\"{height}\">\n\
-         <style>\n{STYLE}</style>\n"
+         <style>\n{STYLE}</style>\n<g class=\"plot\">"
     );
+    for (x, hue, text) in [
+        (4, "pass", "passes at once"),
+        (140, "delay", "passes after a wait, where it leaves"),
+        (400, "refuse", "is refused"),
+    ] {
+        svg += &format!(
+            "<rect x=\"{x}\" y=\"6\" width=\"12\" height=\"12\" rx=\"2\" style=\"fill:var(--{hue})\"/>\
+             <text class=\"small\" x=\"{}\" y=\"17\">{text}</text>",
+            x + 17
+        );
+    }
+    svg += "</g>\n";
     for (index, panel) in panels.iter().enumerate() {
         let (x, y) = (
             (index % COLUMNS) as f64 * PANEL.0,
-            (index / COLUMNS) as f64 * PANEL.1,
+            (index / COLUMNS) as f64 * PANEL.1 + LEGEND,
         );
         let place = format!(
             "<svg x=\"{x}\" y=\"{y}\" width=\"{}\" height=\"{}\" ",

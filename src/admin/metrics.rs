@@ -3,6 +3,7 @@
 //! Counters live where they are counted (zones, backends, the process); here they are only read and
 //! written out. A key is never a label: its number is the client's to choose.
 
+use super::upstreams as conditions;
 use super::zones::zones;
 use crate::proxy::Live;
 use crate::telemetry::{COUNTERS, Page, Writer};
@@ -14,6 +15,7 @@ pub(super) fn page(live: &Live, writer: &Writer) -> String {
     writer.describe(&mut page);
     limits(live, &mut page);
     upstreams(live, &mut page);
+    conditions::describe(live, &mut page);
     page.finish()
 }
 

@@ -14,6 +14,7 @@ use crate::message::answer::{Answer, reason};
 use crate::message::doubt::Doubt;
 use crate::message::headers::Coding;
 use crate::message::{Body, Exchange, NoAnswer, grpc, target, upload};
+use crate::upstream::breaker::Refused;
 use crate::upstream::{self, Download};
 
 /// Why a request was not answered by a backend.
@@ -31,6 +32,9 @@ pub(super) enum Failure {
     /// `allow` and `deny` keep this address out.
     #[error("access forbidden by rule")]
     Forbidden,
+    /// The location's breaker is open.
+    #[error(transparent)]
+    Open(#[from] Refused),
     /// A method that a gateway does not carry: CONNECT, TRACE.
     #[error("method not allowed")]
     Method,
@@ -98,11 +102,25 @@ impl Failure {
             let text = format!("400 Bad Request\n{reason}\n");
             answer = answer.with_text(text, "text/plain; charset=utf-8");
         }
+        if let Some(seconds) = self.retry_after() {
+            answer = answer.with_header(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
         if self.ends_connection() {
             answer = answer.with_header(header::CONNECTION, HeaderValue::from_static("close"));
             exchange.peer.line.linger_on_close();
         }
         Ok(respond(answer, exchange))
+    }
+
+    /// In how many seconds it may be worth another try, where something was not even tried.
+    fn retry_after(&self) -> Option<u64> {
+        let after = match self {
+            Self::Open(Refused { retry_after })
+            | Self::Upstream(upstream::Error::Unavailable { retry_after }) => *retry_after,
+            _ => return None,
+        };
+        let started = u64::from(after.subsec_nanos() > 0);
+        Some(after.as_secs().saturating_add(started).max(1))
     }
 
     /// What the page says besides the status, in nginx's words.
@@ -137,6 +155,10 @@ impl Failure {
             other => other.to_string(),
         };
         let mut response = grpc::refusal(kind, code, &why);
+        if let Some(seconds) = self.retry_after() {
+            let millis = HeaderValue::from(seconds.saturating_mul(1000));
+            response.headers_mut().insert(grpc::PUSHBACK, millis);
+        }
         if let Self::Refused(refusal) = self {
             let headers = response.headers_mut();
             headers.extend(refusal.header_fields(site.limit_headers));
@@ -164,6 +186,7 @@ impl Failure {
             Self::Method => StatusCode::METHOD_NOT_ALLOWED,
             Self::NoAnswer => StatusCode::from_u16(NO_ANSWER).unwrap_or(StatusCode::NOT_FOUND),
             Self::NotFound => StatusCode::NOT_FOUND,
+            Self::Open(_) => StatusCode::SERVICE_UNAVAILABLE,
             Self::Refused(refusal) => refusal.status,
             Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Self::UnknownCoding => StatusCode::NOT_IMPLEMENTED,
@@ -214,7 +237,11 @@ impl Failure {
                     "{self}"
                 );
             }
-            Self::NoAnswer | Self::NotFound | Self::Refused(_) | Self::Upstream(_) => {}
+            Self::NoAnswer
+            | Self::NotFound
+            | Self::Open(_)
+            | Self::Refused(_)
+            | Self::Upstream(_) => {}
         }
     }
 }
@@ -227,6 +254,7 @@ fn upstream_status(error: &upstream::Error) -> StatusCode {
             Some(upload::Error::Broken(_)) | None => StatusCode::BAD_REQUEST,
         },
         upstream::Error::Timeout(_) => StatusCode::GATEWAY_TIMEOUT,
+        upstream::Error::Unavailable { .. } => StatusCode::SERVICE_UNAVAILABLE,
         error if error.is_ours() => StatusCode::INTERNAL_SERVER_ERROR,
         _ => StatusCode::BAD_GATEWAY,
     }

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use super::guard::Guard;
 use super::site::Site;
 use crate::clock::Clock;
-use crate::config::plan::Plan;
+use crate::config::plan::{Plan, Volume};
 use crate::limits::Zones;
 use crate::message::Exchange;
 use crate::route::Table;
@@ -23,6 +24,8 @@ pub struct Live {
     pub upstreams: Vec<Arc<Upstream>>,
     /// What TLS needs.
     pub tls: Kit,
+    /// The breakers of locations.
+    pub guards: Vec<Arc<Guard>>,
     pub(super) sites: Table<Site>,
     access: Option<AccessLog>,
 }
@@ -37,12 +40,18 @@ impl Live {
         tls: Kit,
         access: Option<AccessLog>,
     ) -> Self {
-        let sites = Table::build(&plan, |site| Site::build(site, &zones, &upstreams));
+        let mut guards = Vec::new();
+        let sites = Table::build(&plan, |site| {
+            let site = Site::build(&plan, site, &zones, &upstreams);
+            guards.extend(site.guard.clone());
+            site
+        });
         Self {
             plan,
             zones,
             upstreams,
             tls,
+            guards,
             sites,
             access,
         }
@@ -73,6 +82,15 @@ impl Live {
     pub(super) fn keeps_sent_headers(&self, site: &Site) -> bool {
         let access = self.access.as_ref();
         site.keeps_sent_headers || access.is_some_and(AccessLog::needs_sent_headers)
+    }
+
+    /// Whether the fields of the next answer can be written out: nobody looks at them, and nothing holds it back.
+    pub(super) fn takes_lines(&self, exchange: &Exchange, site: &Site) -> bool {
+        let line = &exchange.peer.line;
+        // Until all of an earlier answer has left, this one is not the next.
+        let next = line.ready.is_open() && !line.unsent();
+        let unbounded = matches!(site.plan.bandwidth.rate, Volume::Fixed(0));
+        next && unbounded && !self.keeps_sent_headers(site)
     }
 
     /// Books a request that is over.

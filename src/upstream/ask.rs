@@ -15,7 +15,7 @@ use super::http2::{self, Receiving};
 use super::interim::Relay;
 use super::retry::Errand;
 use super::wire::Wire;
-use super::{connect, introduction, pool};
+use super::{Form, connect, introduction, pool};
 use crate::clock::{Clock, Millis};
 use crate::config::plan::{Forward, HttpVersion, SendProxy};
 use crate::message::headers::Upgrade;
@@ -151,7 +151,10 @@ pub(super) fn report(error: &Error, upstream: &str, exchange: &Exchange) {
     let server = &*exchange.server().name;
     let (method, uri) = (&exchange.head.method, &exchange.head.uri);
     let request = format_args!("{method} {uri} {:?}", exchange.head.version);
-    if let Error::Client(_) = error {
+    if let Error::Unavailable { .. } = error {
+        // Why was said when it began; everybody it befalls would say it again.
+        tracing::debug!(client, server, %request, upstream, "{error}");
+    } else if let Error::Client(_) = error {
         let cause = error.client_fault().map(tracing::field::display);
         tracing::info!(client, server, %request, upstream, cause, "{error}");
     } else {
@@ -211,6 +214,7 @@ pub(super) async fn call(
         relay: Relay::new(exchange),
         method: errand.method(),
         upgrade: errand.upgrade(),
+        form: errand.form(),
         forward,
         scanned: 0,
     };
@@ -278,6 +282,7 @@ struct Call<'c> {
     relay: Relay<'c>,
     method: &'c Method,
     upgrade: Option<&'c Upgrade>,
+    form: Form,
     forward: &'c Forward,
     // How much of what was read has been looked at.
     scanned: usize,
@@ -315,6 +320,11 @@ impl Call<'_> {
 
     /// The answer's head, if all of it has been read.
     fn head(&mut self) -> Result<Option<Head>, Error> {
+        // While it is still being sent, there is more to an answer than its bytes.
+        let form = match self.sending.is_over() {
+            true => self.form,
+            false => Form::Fields,
+        };
         let read = &mut self.wire.read;
         // A head that drips is not parsed again for every byte: only where a line has ended, or too much has come.
         while read.len() > self.scanned
@@ -322,7 +332,7 @@ impl Call<'_> {
                 || read[self.scanned..].contains(&b'\n')
                 || read.len() > Head::LARGEST)
         {
-            match Head::parse(read, self.method).map_err(Error::InvalidHeader)? {
+            match Head::parse(read, self.method, form).map_err(Error::InvalidHeader)? {
                 Some(head) if head.status == StatusCode::SWITCHING_PROTOCOLS => {
                     let met = self
                         .upgrade
@@ -355,10 +365,11 @@ impl Call<'_> {
 }
 
 /// The status that a failure is shown as, as in nginx; none for what the client did.
-fn stands_for(error: &Error) -> Option<StatusCode> {
+pub(super) fn stands_for(error: &Error) -> Option<StatusCode> {
     match error {
         Error::Client(_) => None,
         Error::Timeout(_) => Some(StatusCode::GATEWAY_TIMEOUT),
+        Error::Unavailable { .. } => Some(StatusCode::SERVICE_UNAVAILABLE),
         Error::Broken(_)
         | Error::Connect(_)
         | Error::Handshake { .. }

@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::io;
+use std::time::Duration;
 
 use crate::message::upload;
 use crate::telemetry::{COUNTERS, Slow};
@@ -56,6 +57,12 @@ pub enum Error {
     /// must see that the rest is missing.
     #[error("{} while reading upstream", ended(.0))]
     Truncated(#[source] io::Error),
+    /// Nobody is asked for a while: every backend is unhealthy, or failed so often that its breaker is open.
+    #[error("no healthy upstreams while connecting to upstream")]
+    Unavailable {
+        /// When it may be worth another try.
+        retry_after: Duration,
+    },
 }
 
 /// Where in an exchange with a backend.

@@ -13,6 +13,7 @@
 mod ask;
 mod backend;
 mod balance;
+pub mod breaker;
 mod condition;
 mod connect;
 mod download;
@@ -20,12 +21,14 @@ mod error;
 mod framing;
 #[cfg(any(fuzzing, test))]
 pub mod fuzzing;
+pub mod health;
 mod http1;
 mod http2;
 mod interim;
 mod introduction;
 mod pool;
 mod retry;
+mod spared;
 mod switched;
 mod wire;
 
@@ -33,15 +36,15 @@ use std::net::ToSocketAddrs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use http::{Method, Request, Response, StatusCode};
+use http::{Method, Request, Response};
 
 pub use backend::{Address, Backend};
 pub use condition::Bar;
-pub use download::{Download, Stopwatch};
+pub use download::{Download, Stopwatch, Whole};
 pub use error::{Error, Invalid, Stage};
 pub use switched::Switched;
 
-use self::ask::{Answer, Failed, Over, ask, report};
+use self::ask::{Answer, Failed, Over, ask, report, stands_for};
 use self::balance::{Balance, Pick, Verdict};
 use self::condition::Notices;
 use self::retry::{Errand, Failure};
@@ -57,6 +60,8 @@ pub struct Upstream {
     name: Arc<str>,
     balance: Balance,
     tries: u32,
+    /// When the first of those whose breaker is open is let back.
+    wakes: AtomicU64,
 }
 
 /// A request to send to a backend.
@@ -70,6 +75,17 @@ pub struct Outgoing {
     pub upload: Upload,
     /// What the client would rather speak, where the head says so.
     pub upgrade: Option<Upgrade>,
+    /// How the answer's fields are wanted.
+    pub form: Form,
+}
+
+/// A form that the fields of an answer can have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// As a map.
+    Fields,
+    /// Written out, where they can be passed on as they came and the body has come with them; else as a map.
+    Lines,
 }
 
 /// A request but for its body, in the form of the version the backend speaks. How long the body is, is added here.
@@ -99,13 +115,12 @@ impl Upstream {
         let notices = Arc::<Notices>::default();
         // One alone has no balancer to tell.
         let told = (servers.len() > 1).then_some(&notices);
-        let is_told = plan.balance == plan::Balance::LeastConn;
         let backends: Vec<_> = servers
             .into_iter()
             .enumerate()
             .map(|(index, (address, server))| {
                 let tls = Arc::clone(&tls);
-                let backend = Backend::new(index, address, server, keep, is_told, tls, told);
+                let backend = Backend::new(index, address, server, plan, keep, tls, told);
                 Arc::new(backend)
             })
             .collect();
@@ -114,6 +129,7 @@ impl Upstream {
             name: plan.name.as_ref().into(),
             tries: u32::try_from(usable.count()).unwrap_or(u32::MAX),
             balance: Balance::new(&plan.balance, backends, notices),
+            wakes: AtomicU64::new(u64::MAX),
         })
     }
 
@@ -133,9 +149,18 @@ impl Upstream {
         let mut now = clock.now();
         let mut errand = Errand::new(outgoing, &forward.next_upstream, self.tries, now);
         let mut round = self.balance.round(exchange);
+        let mut refusals = 0;
         loop {
+            self.wake(now);
             let Some(pick) = self.balance.pick(&mut round, now) else {
-                return Err(self.nobody(exchange));
+                return Err(self.nobody(exchange, now));
+            };
+            let Ok(pass) = self.admit(&pick.lease, now) else {
+                refusals += 1;
+                if refusals < self.tries {
+                    continue;
+                }
+                return Err(self.nobody(exchange, now));
             };
             let tried = self
                 .ask(&pick, &mut errand, exchange, forward, clock, now)
@@ -150,6 +175,7 @@ impl Upstream {
                     Failure::of(&failed.error)
                 }
             };
+            self.book(&pick.lease, pass, &tried, now);
             let moves_on = errand.may_move_on(failure, now);
             match tried {
                 Ok(answer) if !moves_on => {
@@ -217,12 +243,12 @@ impl Upstream {
         }
     }
 
-    fn nobody(&self, exchange: &mut Exchange) -> Error {
-        let error = Error::NoLiveBackend;
+    fn nobody(&self, exchange: &mut Exchange, now: Millis) -> Error {
+        let error = self.why_nobody(now);
         report(&error, &self.name, exchange);
         exchange.attempts.push(Attempt {
             address: Arc::clone(&self.name),
-            status: Some(StatusCode::BAD_GATEWAY),
+            status: stands_for(&error),
             connect: None,
             header: None,
             response: Some(std::time::Duration::ZERO),

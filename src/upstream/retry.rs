@@ -9,7 +9,7 @@ use http::{Method, Request, StatusCode};
 
 use super::error::Error;
 use super::http1::{Cargo, Coding, Sending};
-use super::{Outgoing, Outset, framing};
+use super::{Form, Outgoing, Outset, framing};
 use crate::clock::Millis;
 use crate::config::plan::{NextUpstream, Tries};
 use crate::message::headers::Upgrade;
@@ -21,6 +21,7 @@ pub(super) struct Errand<'p> {
     head: Head,
     cargo: Cargo,
     upgrade: Option<Upgrade>,
+    form: Form,
     next: &'p NextUpstream,
     started: Millis,
     left: u32,
@@ -73,6 +74,7 @@ impl<'p> Errand<'p> {
             head,
             cargo: Cargo::new(outgoing.upload),
             upgrade: outgoing.upgrade,
+            form: outgoing.form,
             next,
             started: now,
             left: match next.tries {
@@ -154,6 +156,11 @@ impl<'p> Errand<'p> {
         self.upgrade.as_ref()
     }
 
+    /// How the answer's fields are wanted.
+    pub(super) fn form(&self) -> Form {
+        self.form
+    }
+
     /// What is asked.
     pub(super) fn method(&self) -> &Method {
         &self.method
@@ -173,7 +180,8 @@ impl Failure {
             | Error::NoLiveBackend
             | Error::Rejected(_)
             | Error::Resolve { .. }
-            | Error::Truncated(_) => Self::Error,
+            | Error::Truncated(_)
+            | Error::Unavailable { .. } => Self::Error,
         }
     }
 

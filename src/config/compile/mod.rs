@@ -7,6 +7,8 @@ mod access;
 mod algorithm;
 mod answers;
 mod bandwidth;
+mod breakers;
+mod checks;
 mod client;
 mod forward;
 mod geo;
@@ -27,6 +29,8 @@ mod variables;
 
 use std::collections::HashMap;
 use std::time::Duration;
+
+pub(super) use variables::name as variable_name;
 
 use super::decode::{Field, Named, Spanned};
 use super::model::{Config, Time};
@@ -54,6 +58,7 @@ pub(super) fn compile(config: &Config, report: &mut Report) -> Plan {
     let req_zones = compiler.req_zones();
     let conn_zones = compiler.conn_zones();
     let (servers, listeners) = compiler.servers();
+    compiler.meet_checked(&servers);
     let plan = Plan {
         workers: compiler.workers(),
         shutdown_timeout: config

@@ -104,6 +104,7 @@ impl Compiler<'_> {
                 None => Some(MAX_BODY),
             },
             timeouts: self.client_timeouts(levels, timeouts.header),
+            breaker: self.site_breaker(levels).map(Box::new),
             bandwidth: self.bandwidth(levels),
             action: self.action(levels, does, path),
         }

@@ -1,7 +1,10 @@
 //! `upstreams`: groups of servers to forward to.
 
+use super::health::{Breaker, HealthCheck};
 use super::values::{Failures, Flag, Idle, Requests, Time, Weight};
-use crate::config::decode::{Brief, Field, HasBrief, List, Needed, Text, choice, number, record};
+use crate::config::decode::{
+    Brief, Field, HasBrief, List, Needed, OrOff, Text, choice, number, record,
+};
 use crate::config::plan;
 
 record! {
@@ -16,6 +19,10 @@ record! {
         keepalive_timeout: Field<Time>,
         /// How many requests one connection carries. Default: 1000.
         keepalive_requests: Field<Requests>,
+        /// Asks every server again and again whether it is well; a path alone will do. Default: none.
+        health_check: Field<Brief<HealthCheck>>,
+        /// Leaves a server alone for a while that fails too often; `{}` for one with all defaults. Default: off.
+        breaker: Field<OrOff<Breaker>>,
         /// The servers; each may be written as its address alone.
         servers: Needed<List<Brief<UpstreamServer>>>,
     }

@@ -116,6 +116,20 @@ impl Algorithm {
             Self::WarmUp { .. } => "warm_up",
         }
     }
+
+    /// The rate it goes by; those that count in windows have none.
+    #[must_use]
+    pub const fn rate(&self) -> Option<Rate> {
+        match self {
+            Self::Bursty { rate, .. }
+            | Self::Gcra { rate }
+            | Self::LeakyBucket { rate }
+            | Self::Paced { rate, .. }
+            | Self::TokenBucket { rate }
+            | Self::WarmUp { rate, .. } => Some(*rate),
+            Self::FixedWindow { .. } | Self::SlidingLog { .. } | Self::SlidingWindow { .. } => None,
+        }
+    }
 }
 
 /// What it allows, as the user wrote it.

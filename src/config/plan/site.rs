@@ -8,7 +8,8 @@ use http::{HeaderName, StatusCode};
 use ipnet::IpNet;
 
 use super::{
-    Bandwidth, ConnRule, DryRun, LimitHeaders, LogLevel, RealIp, ReqRule, SendProxy, Template,
+    Bandwidth, Breaker, ConnRule, DryRun, LimitHeaders, LogLevel, RealIp, ReqRule, SendProxy,
+    Template,
 };
 
 /// What holds at one location.
@@ -40,6 +41,8 @@ pub struct Site {
     pub max_body: Option<u64>,
     /// Timeouts towards the client.
     pub timeouts: ClientTimeouts,
+    /// `breaker`
+    pub breaker: Option<Box<Breaker>>,
     /// `limit_rate` and `limit_rate_after`
     pub bandwidth: Bandwidth,
     /// What is done with a request that passed.

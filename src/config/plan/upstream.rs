@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::Template;
+use super::{Breaker, HealthCheck, Template};
 
 /// A group of servers.
 #[derive(Debug, Clone)]
@@ -18,6 +18,10 @@ pub struct Upstream {
     pub keepalive_timeout: Duration,
     /// How many requests one connection carries.
     pub keepalive_requests: u64,
+    /// `health_check`
+    pub health_check: Option<HealthCheck>,
+    /// `breaker`: of each of its servers.
+    pub breaker: Option<Breaker>,
     /// At least one.
     pub servers: Vec<UpstreamServer>,
 }
@@ -32,6 +36,8 @@ impl Upstream {
             keepalive: 64,
             keepalive_timeout: Duration::from_secs(60),
             keepalive_requests: 1000,
+            health_check: None,
+            breaker: None,
             servers,
         }
     }
