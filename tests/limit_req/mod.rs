@@ -4,6 +4,7 @@ mod algorithms;
 mod extras;
 mod refusal;
 mod sanctions;
+mod shadow;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
