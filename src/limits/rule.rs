@@ -3,8 +3,7 @@
 //! A request refused by the second rule must not have spent the first one's burst. So what was charged is given back
 //! when a later rule refuses: the key is then as it was before. A key that its zone does not know yet is remembered
 //! only when all rules let the request pass; who is refused cannot fill a zone. Should another thread have been
-//! there in between and nothing be left by now, the request is refused. nginx lets such a request pass, one over
-//! the burst.
+//! there in between and nothing be left by now, the request is refused. nginx lets it pass, one over the burst.
 
 use std::cell::RefCell;
 use std::sync::Arc;
