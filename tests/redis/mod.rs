@@ -82,6 +82,35 @@ fn gateways_count_together() {
 }
 
 #[test]
+fn gateways_count_together_whichever_way_they_count() {
+    let redis = Redis::start();
+    for (zone, rule, most) in [
+        ("algorithm: token_bucket, rate: 1r/m", ", burst: 5", 5),
+        ("algorithm: gcra, rate: 1r/m", ", burst: 5", 6),
+        ("algorithm: fixed_window, limit: 7, window: 1d", "", 7),
+        ("algorithm: sliding_window, limit: 8, window: 1d", "", 8),
+        ("algorithm: sliding_log, limit: 4, window: 1d", "", 4),
+    ] {
+        redis.cli(&["FLUSHALL"]);
+        let start = || {
+            Weir::start(&format!(
+                "log: {{ access: off }}
+stores: {{ shared: {{ redis: '{}', timeout: 1s }} }}
+limit_req_zones: {{ one: {{ key: $host, store: shared, {zone} }} }}
+servers: [{{ listen: LISTEN, limit_req: {{ zone: one{rule} }}, return: {{ status: 200 }} }}]",
+                redis.url()
+            ))
+        };
+        let (one, two) = (start(), start());
+        assert_eq!(passed(&[&one, &two], 20), most, "{zone}");
+        assert!(
+            redis.cli(&["KEYS", "*"]).contains("weir:{one:localhost}"),
+            "{zone}"
+        );
+    }
+}
+
+#[test]
 fn a_key_can_be_found_and_goes_when_it_has_drained() {
     let redis = Redis::start();
     let weir = usual(&redis);

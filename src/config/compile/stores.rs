@@ -7,12 +7,15 @@ use super::{Compiler, Found};
 use crate::config::decode::{Field, Spanned, Text, mistaken};
 use crate::config::model;
 use crate::config::near;
-use crate::config::plan::{Plan, ReqRule, Shape, Store, StoreMode, StoreTls};
+use crate::config::plan::{Algorithm, Plan, ReqRule, Shape, Store, StoreMode, StoreTls};
 use crate::config::span::Span;
 use crate::config::units::{self, RedisUrl};
 
 /// The word for a zone's counters in this process.
 const LOCAL: &str = "local";
+
+/// How many requests a log in a store remembers at most: all of them are read for every decision.
+const LONGEST_LOG: u32 = 1000;
 
 /// How long a decision may wait where nothing is said: longer than Redis takes on a network of one's own, and too
 /// short to be noticed.
@@ -48,6 +51,34 @@ impl Compiler<'_> {
                 None
             }
         }
+    }
+
+    /// The store of a zone that counts like this.
+    pub(super) fn req_zone_store(
+        &mut self,
+        given: Option<&Spanned<Text>>,
+        algorithm: &Algorithm,
+    ) -> Option<usize> {
+        let store = self.zone_store(given)?;
+        let (wrong, hint) = match algorithm {
+            Algorithm::Bursty { .. } | Algorithm::WarmUp { .. } => {
+                (true, "`token_bucket` can be shared")
+            }
+            Algorithm::SlidingWindow { precision, .. } => {
+                (precision.is_some(), "leave `precision` out")
+            }
+            Algorithm::SlidingLog { limit, .. } => (
+                *limit > LONGEST_LOG,
+                "up to 1000 requests can be logged there",
+            ),
+            _ => (false, ""),
+        };
+        if let Some(given) = given.filter(|_| wrong) {
+            let name = algorithm.name();
+            let sentence = format!("such a `{name}` in a store is not supported by this version");
+            self.complain_with(given.span, sentence, hint);
+        }
+        Some(store)
     }
 
     /// Complains of rules that let requests wait in line, where one of their list counts in a store.

@@ -15,6 +15,7 @@ mod share;
 mod tend;
 #[cfg(test)]
 mod tests;
+mod units;
 
 use std::path::PathBuf;
 use std::sync::Arc;

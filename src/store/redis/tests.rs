@@ -12,7 +12,13 @@ use tempfile::TempDir;
 use super::script::{self, Answer, DECIDING, Program, Question};
 use crate::clock::Millis;
 use crate::config::plan::{Cost, CountRefused, Delay, Excess, Rate};
+use crate::store::algorithm::fixed_window::FixedWindow;
+use crate::store::algorithm::gcra::Gcra;
 use crate::store::algorithm::leaky_bucket::LeakyBucket;
+use crate::store::algorithm::paced::Paced;
+use crate::store::algorithm::sliding_log::SlidingLog;
+use crate::store::algorithm::sliding_window::SlidingWindow;
+use crate::store::algorithm::token_bucket::TokenBucket;
 use crate::store::algorithm::{Outcome, Terms};
 use crate::store::zone::Zone;
 
@@ -180,6 +186,7 @@ fn hold(terms: impl Strategy<Value = Terms>) {
                         };
                     }
                     Step::Refund => {
+                        now -= pause;
                         if let Some((cost, receipt)) = last.take() {
                             let question = Question::new(b"key".to_vec(), &terms, cost, refused);
                             zone.refund(&key, receipt, Millis(now), cost, &terms);
@@ -196,6 +203,57 @@ fn hold(terms: impl Strategy<Value = Terms>) {
 #[test]
 fn the_leaky_bucket_is_the_same_in_redis() {
     hold(leaky_buckets());
+}
+
+fn windows() -> impl Strategy<Value = (Excess, Duration)> {
+    let window = prop_oneof![Just(1_000u64), Just(60_000), 1..100_000u64];
+    (1..40u32, window)
+        .prop_map(|(limit, window)| (Excess::requests(limit), Duration::from_millis(window)))
+}
+
+#[test]
+fn the_token_bucket_is_the_same_in_redis() {
+    hold((rates(), 1..30u32).prop_map(|(rate, capacity)| {
+        let capacity = Excess::requests(capacity);
+        Terms::TokenBucket(TokenBucket { rate, capacity })
+    }));
+}
+
+#[test]
+fn paced_is_the_same_in_redis() {
+    hold((rates(), 0..5_000u64).prop_map(|(rate, longest)| {
+        let max_wait = Duration::from_millis(longest);
+        Terms::Paced(Paced { rate, max_wait })
+    }));
+}
+
+#[test]
+fn gcra_is_the_same_in_redis() {
+    let rates = prop_oneof![
+        (1_000..2_000_000u64).prop_map(Rate::per_second),
+        (1_000..2_000_000u64).prop_map(Rate::per_minute),
+    ];
+    hold(
+        (rates, 0..30u32)
+            .prop_map(|(rate, burst)| Terms::Gcra(Gcra::new(rate, Excess::requests(burst)))),
+    );
+}
+
+#[test]
+fn the_fixed_window_is_the_same_in_redis() {
+    hold(windows().prop_map(|(limit, window)| Terms::FixedWindow(FixedWindow { limit, window })));
+}
+
+#[test]
+fn the_sliding_window_is_the_same_in_redis() {
+    hold(
+        windows().prop_map(|(limit, window)| Terms::SlidingWindow(SlidingWindow { limit, window })),
+    );
+}
+
+#[test]
+fn the_sliding_log_is_the_same_in_redis() {
+    hold(windows().prop_map(|(limit, window)| Terms::SlidingLog(SlidingLog { limit, window })));
 }
 
 /// A second rule that refuses leaves the first one's key alone.

@@ -1,0 +1,75 @@
+-- When each request came. Kept: units in a request, then moment and cost of each, the oldest first. Numbers: units in a request,
+-- how much in any window, its length in milliseconds, and how many entries there may be.
+local function journal_add(state, cost, most)
+  if cost == 0 then return end
+  local entries = state.entries
+  local last = entries[#entries]
+  state.total = state.total + cost
+  if last and (last.at == state.at or #entries >= most) then
+    last.at, last.cost = state.at, last.cost + cost
+  else
+    entries[#entries + 1] = { at = state.at, cost = cost }
+  end
+end
+
+ways.sliding_log = {
+  load = function(key, numbers)
+    local was = kept(key)
+    local scale = was[1] and numbers[1] / was[1] or 1
+    local at, back = moment(was[#was - 1] or now)
+    local state = { entries = {}, total = 0, at = at }
+    for i = 2, #was - 1, 2 do
+      local entry = { at = was[i] - back, cost = math.ceil(was[i + 1] * scale) }
+      -- What is out of the window goes.
+      if at - entry.at < numbers[3] then
+        state.entries[#state.entries + 1] = entry
+        state.total = state.total + entry.cost
+      end
+    end
+    return state
+  end,
+  ask = function(state, cost, numbers)
+    local limit, length = numbers[2], numbers[3]
+    local surplus = state.total + cost - limit
+    if surplus <= 0 then return PASS, 0, 0 end
+    if cost > limit then return REFUSE, surplus, NEVER end
+    local left, at = state.total, now
+    for _, entry in ipairs(state.entries) do
+      if left <= limit - cost then break end
+      left, at = left - entry.cost, entry.at + length
+    end
+    return REFUSE, surplus, math.max(0, at - now)
+  end,
+  debit = function(state, cost, numbers)
+    journal_add(state, cost, numbers[4])
+  end,
+  refund = function(state, cost)
+    local last = state.entries[#state.entries]
+    if not last then return end
+    local back = math.min(cost, last.cost)
+    last.cost, state.total = last.cost - back, state.total - back
+    if last.cost == 0 then table.remove(state.entries) end
+  end,
+  fill = function(state, cost, numbers)
+    cost = math.min(cost, numbers[2])
+    local surplus = math.min(cost, math.max(0, state.total + cost - numbers[2]))
+    while surplus > 0 and state.entries[1] do
+      local oldest = state.entries[1]
+      local taken = math.min(surplus, oldest.cost)
+      oldest.cost, state.total, surplus = oldest.cost - taken, state.total - taken, surplus - taken
+      if oldest.cost == 0 then table.remove(state.entries, 1) end
+    end
+    journal_add(state, cost, numbers[4])
+  end,
+  left = function(state, numbers)
+    return math.floor(math.max(0, numbers[2] - state.total) / numbers[1])
+  end,
+  save = function(key, state, numbers)
+    local flat = { numbers[1] }
+    for _, entry in ipairs(state.entries) do
+      flat[#flat + 1], flat[#flat + 2] = entry.at, entry.cost
+    end
+    local last = state.entries[#state.entries]
+    keep(key, last and last.at + numbers[3] or 0, flat)
+  end,
+}

@@ -1,0 +1,142 @@
+//! The numbers of a rule as its script is told them.
+//!
+//! Lua's numbers are exact up to 2^53, where [`Excess`] counts 86 400 000 000 units in a request. So each question is
+//! put in the largest unit in which all its numbers are whole: with a rate of 10r/s a thousandth of a request. A bucket
+//! of more than 2^53 of them (104 000 requests at a rate of `1.001r/d`, nine thousand million at any rate a second) is
+//! exact to sixteen digits.
+
+use std::time::Duration;
+
+use crate::config::plan::{Cost, Delay, Excess};
+use crate::store::algorithm::Terms;
+
+/// What a script is told of one rule.
+#[derive(Debug, Clone)]
+pub(super) struct Told {
+    pub(super) way: &'static str,
+    pub(super) cost: u64,
+    pub(super) numbers: [i64; 4],
+    pub(super) scale: Scale,
+}
+
+/// What an excess is counted in.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Scale {
+    /// Units times milliseconds: so large is a unit, and so long a window.
+    Area { unit: u64, length: u64 },
+    /// The time it takes, one request taking so many nanoseconds.
+    Nanos(u64),
+    /// Units of this size.
+    Units(u64),
+}
+
+impl Told {
+    pub(super) fn of(terms: &Terms, cost: Cost) -> Self {
+        let windowed = |way, limit: Excess, window: Duration, most: u64| {
+            let length = u64::try_from(window.as_millis()).unwrap_or(u64::MAX).max(1);
+            let numbers = [Excess::ONE.0, limit.0].map(|amount| number(amount, THOUSANDTH));
+            let numbers = [numbers[0], numbers[1], number(length, 1), number(most, 1)];
+            let told = Self {
+                way,
+                cost: scaled(cost.0, THOUSANDTH),
+                numbers,
+                scale: Scale::Units(THOUSANDTH),
+            };
+            (told, length)
+        };
+        let levelled = |way, per_milli: u64, third: u64, fourth: Option<u64>| {
+            let unit = unit(per_milli);
+            Self {
+                way,
+                cost: scaled(cost.0, unit),
+                numbers: [
+                    number(Excess::ONE.0, unit),
+                    number(per_milli.max(1), unit),
+                    number(third, unit),
+                    fourth.map_or(-1, |fourth| number(fourth, unit)),
+                ],
+                scale: Scale::Units(unit),
+            }
+        };
+        match terms {
+            Terms::FixedWindow(terms) => windowed("fixed_window", terms.limit, terms.window, 0).0,
+            Terms::Gcra(terms) => {
+                let (interval, tolerance, takes) = terms.in_nanos(cost);
+                Self {
+                    way: "gcra",
+                    cost: takes.min(LARGEST),
+                    numbers: [number(interval, 1), number(tolerance, 1), 0, 0],
+                    scale: Scale::Nanos(interval),
+                }
+            }
+            Terms::LeakyBucket(terms) => {
+                let threshold = match terms.delay {
+                    Delay::After(threshold) => Some(threshold.0),
+                    Delay::Never => None,
+                };
+                let rate = terms.rate.units_per_milli();
+                levelled("leaky_bucket", rate, terms.burst.0, threshold)
+            }
+            Terms::Paced(terms) => {
+                let rate = terms.rate.units_per_milli();
+                let longest = u64::try_from(terms.max_wait.as_millis()).unwrap_or(u64::MAX);
+                levelled("paced", rate, longest.saturating_mul(rate), None)
+            }
+            Terms::SlidingLog(terms) => {
+                let most = (terms.limit.0 / Excess::ONE.0).max(1);
+                windowed("sliding_log", terms.limit, terms.window, most).0
+            }
+            Terms::SlidingWindow(terms) => {
+                let (told, length) = windowed("sliding_window", terms.limit, terms.window, 0);
+                let unit = THOUSANDTH;
+                let scale = Scale::Area { unit, length };
+                Self { scale, ..told }
+            }
+            Terms::TokenBucket(terms) => {
+                let rate = terms.rate.units_per_milli();
+                levelled("token_bucket", rate, terms.capacity.0, None)
+            }
+            Terms::Blocks(_) | Terms::Bursty(_) | Terms::WarmUp(_) => {
+                unreachable!("config::compile lets no such zone count in a store")
+            }
+        }
+    }
+}
+
+impl Scale {
+    /// What an answer means.
+    pub(super) fn excess(self, told: u64) -> Excess {
+        let told = u128::from(told);
+        let units = match self {
+            Self::Area { unit, length } => told * u128::from(unit) / u128::from(length.max(1)),
+            Self::Nanos(interval) => (told * u128::from(Excess::ONE.0)
+                / u128::from(interval.max(1)))
+            .saturating_sub(u128::from(Excess::ONE.0)),
+            Self::Units(unit) => told * u128::from(unit),
+        };
+        Excess(u64::try_from(units).unwrap_or(u64::MAX))
+    }
+}
+
+/// The largest unit in which a rate and every cost are whole.
+fn unit(units_per_milli: u64) -> u64 {
+    let (mut a, mut b) = (THOUSANDTH, units_per_milli.max(1));
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    a
+}
+
+fn scaled(amount: u64, unit: u64) -> u64 {
+    amount.div_ceil(unit).min(LARGEST)
+}
+
+fn number(amount: u64, unit: u64) -> i64 {
+    i64::try_from(scaled(amount, unit)).unwrap_or(i64::MAX)
+}
+
+/// Costs are given to the thousandth of a request.
+const THOUSANDTH: u64 = Excess::ONE.0 / 1000;
+
+/// No number is larger where Lua counts exactly.
+const LARGEST: u64 = 1 << 53;
