@@ -19,6 +19,7 @@ mod limit_conn;
 mod limit_req;
 mod logs;
 mod parity;
+mod pictures;
 mod proxying;
 mod replay;
 mod resilience;

@@ -201,7 +201,7 @@ impl Limits {
         retry_after: Option<Duration>,
     ) -> Verdict {
         let refused = &self.requests[rule];
-        let own = refused.zone.own_terms(keyed, &refused.terms);
+        let own = refused.own_terms(keyed);
         let policy = match &own {
             Some(own) => self.policy(Some((rule, own))),
             None => self.policy.clone(),

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use super::Limits;
 use super::key::Found;
-use super::rule::{Decision, Ears, Requests};
+use super::rule::{Decision, Ears};
 use super::verdict::{Permit, Verdict};
 use crate::clock::Millis;
 use crate::config::plan::DryRun;
@@ -67,9 +67,9 @@ impl Limits {
     /// Whether a request's key has numbers of its own in the zone of a `limit_req`.
     #[must_use]
     pub fn has_own_numbers(&self, rule: usize, exchange: &Exchange) -> bool {
-        let Requests { zone, terms, .. } = &self.requests[rule];
+        let zone = &self.requests[rule].zone;
         match zone.find(exchange) {
-            Found::Key(keyed) => zone.own_terms(&keyed, terms).is_some(),
+            Found::Key(keyed) => zone.own(&keyed).is_some(),
             Found::Nothing | Found::Refuse => false,
         }
     }

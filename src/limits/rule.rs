@@ -14,7 +14,7 @@ use super::key::Found;
 use super::weight;
 use super::zones::{ConnZone, Keyed, ReqZone};
 use crate::clock::Millis;
-use crate::config::plan::{Cost, Excess, Queue, Sanction, Weight};
+use crate::config::plan::{Cost, Delay, Excess, Queue, Sanction, Weight};
 use crate::message::Exchange;
 use crate::store::Receipt;
 use crate::store::algorithm::{Outcome, Terms};
@@ -24,6 +24,8 @@ use crate::store::algorithm::{Outcome, Terms};
 pub(super) struct Requests {
     pub(super) zone: Arc<ReqZone>,
     pub(super) terms: Terms,
+    pub(super) burst: Excess,
+    pub(super) delay: Delay,
     pub(super) weight: Weight,
     pub(super) sanction: Sanction,
     /// A rule before this one in the same list whose key is this one's too.
@@ -253,9 +255,16 @@ impl Requests {
         }
     }
 
+    /// The numbers of a key that has its own.
+    pub(super) fn own_terms(&self, keyed: &Keyed) -> Option<Terms> {
+        let own = self.zone.own(keyed)?;
+        let burst = own.burst.unwrap_or(self.burst);
+        Some(Terms::new(&own.algorithm, burst, self.delay))
+    }
+
     /// Does something with the numbers that a key is held to here.
     pub(super) fn with_terms<T>(&self, keyed: &Keyed, act: impl Fn(&Terms) -> T) -> T {
-        match self.zone.own_terms(keyed, &self.terms) {
+        match self.own_terms(keyed) {
             Some(own) => act(&own),
             None => act(&self.terms),
         }

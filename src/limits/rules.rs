@@ -35,6 +35,8 @@ impl Rules {
             let same = |other: &Requests| zone.shares_keys(&other.zone);
             list.push(Requests {
                 terms: Terms::new(&zone.algorithm, rule.burst, rule.delay),
+                burst: rule.burst,
+                delay: rule.delay,
                 same_key_as: list.iter().position(same),
                 zone: Arc::clone(zone),
                 weight: rule.weight.clone(),

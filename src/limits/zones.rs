@@ -9,7 +9,7 @@ use super::ShadowZone;
 use super::fields::Name;
 use super::key::{Found, Source};
 use super::overrides::{Held, Overrides};
-use crate::config::plan::{self, Algorithm, Delay, Excess, Plan, ReqRule, Site};
+use crate::config::plan::{self, Algorithm, Delay, Excess, Own, Plan, ReqRule, Site};
 use crate::message::Exchange;
 use crate::store::algorithm::Terms;
 use crate::store::{Key, Penalties, Slots, Zone};
@@ -144,10 +144,9 @@ impl ReqZone {
         self.source.label(exchange)
     }
 
-    /// The numbers a key is held to instead of a rule's `terms`, if it has its own.
-    pub(super) fn own_terms(&self, keyed: &Keyed, terms: &Terms) -> Option<Terms> {
-        let own = self.overrides.own(keyed.own?)?;
-        Some(terms.with(&own.algorithm, own.burst))
+    /// What holds for a key instead, if it has numbers of its own.
+    pub(super) fn own(&self, keyed: &Keyed) -> Option<&Own> {
+        self.overrides.own(keyed.own?)
     }
 }
 

@@ -13,7 +13,7 @@ use super::run::{Each, Options};
 use super::suggest::{self, Arrivals};
 use super::tally::{self, Event};
 use crate::clock::Millis;
-use crate::config::plan::{Algorithm, Delay, Excess, Plan, ReqRule};
+use crate::config::plan::{Delay, Excess, Plan, ReqRule};
 use crate::limits::{self, Zones};
 use crate::message::{Exchange, LimitStatus};
 use crate::store::algorithm::Terms;
@@ -250,9 +250,7 @@ impl<'a> Judge<'a> {
             .filter(|rule| rule.zone == index)
             .collect();
         let burst = rules.iter().map(|rule| rule.burst).max();
-        let rate = match zone.algorithm {
-            Algorithm::LeakyBucket { rate } => Some(rate),
-        };
+        let rate = zone.algorithm.rate();
         let whole = burst.map_or(0, |burst| {
             u32::try_from(burst.0 / Excess::ONE.0).unwrap_or(u32::MAX)
         });

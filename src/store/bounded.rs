@@ -23,15 +23,6 @@ pub(super) struct Bounded<V> {
     order: BinaryHeap<Reverse<Due>>,
 }
 
-/// How room was made for a new key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Room {
-    /// By forgetting one too early.
-    Evicted,
-    /// There was some, or one that nobody needed made it.
-    Found,
-}
-
 /// From when on nobody needs the key in a slot, at the earliest; both packed in one word, the time above.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Due(u64);
@@ -63,30 +54,22 @@ impl<V> Bounded<V> {
         Some(self.table.value_mut(slot))
     }
 
-    /// Remembers a key that is not there yet. `needed_until` says from when on a key may go.
+    /// Remembers a key that is not there yet, and gives what had to go for it. Of all keys the one goes whose
+    /// `needed_until` is the earliest.
     pub(super) fn insert(
         &mut self,
         key: &Key,
         value: V,
-        now: Millis,
         seeds: &Seeds,
         needed_until: impl Fn(&V) -> Millis,
-    ) -> Room {
+    ) -> Option<V> {
         if !self.table.is_full() {
             self.table.insert(key, value, seeds);
-            return Room::Found;
+            return None;
         }
-        let Some(slot) = self.first_to_go(&needed_until) else {
-            return Room::Found;
-        };
-        let room = if needed_until(self.table.value(slot)) <= now {
-            Room::Found
-        } else {
-            Room::Evicted
-        };
-        self.table.replace(slot, key, value, seeds);
+        let slot = self.first_to_go(&needed_until)?;
         // Its slot's place in the heap is now too early, which is what a lower bound may be.
-        room
+        Some(self.table.replace(slot, key, value, seeds))
     }
 
     pub(super) fn forget(&mut self, key: &Key, seeds: &Seeds) -> bool {
@@ -101,6 +84,10 @@ impl<V> Bounded<V> {
 
     pub(super) fn len(&self) -> usize {
         self.table.len()
+    }
+
+    pub(super) fn values(&self) -> impl Iterator<Item = &V> {
+        self.table.values()
     }
 
     /// What it takes from the machine, in bytes.

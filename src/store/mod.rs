@@ -21,7 +21,8 @@ pub use penalties::Penalties;
 pub use slots::{Place, Slots};
 pub use zone::{Receipt, Zone};
 
-/// What one key costs, all in, at most: a zone of `size` bytes holds `size / BYTES_PER_KEY` keys.
+/// What one key of which two words are remembered costs, all in, at most: a zone of `size` bytes then holds
+/// `size / BYTES_PER_KEY` keys. What others cost, [`algorithm::Terms::bytes_per_key`] says.
 pub const BYTES_PER_KEY: usize = 64;
 
 /// How often a zone has said what.

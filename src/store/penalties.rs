@@ -6,6 +6,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use super::BYTES_PER_KEY;
 use super::bounded::Bounded;
 use super::key::{Key, Seeds};
 use super::lock::Lock;
@@ -26,7 +27,7 @@ impl Penalties {
     /// None so far, and at most as many as fit in `size` bytes.
     #[must_use]
     pub fn new(size: usize) -> Self {
-        let division = Division::of(size);
+        let division = Division::of(size, BYTES_PER_KEY);
         Self {
             seeds: Seeds::default(),
             division,
@@ -55,7 +56,7 @@ impl Penalties {
             Some(known) if *known > now => return known.since(now),
             Some(known) => *known = end,
             None => {
-                shard.insert(key, end, now, &self.seeds, |end| *end);
+                shard.insert(key, end, &self.seeds, |end| *end);
             }
         }
         self.last.fetch_max(end.0, Ordering::Relaxed);
@@ -93,7 +94,6 @@ impl Penalties {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::BYTES_PER_KEY;
 
     const TERM: Duration = Duration::from_secs(30);
 

@@ -34,13 +34,15 @@ pub(super) struct Division {
 }
 
 impl Division {
-    /// For a zone of so many bytes.
-    pub(super) fn of(size: usize) -> Self {
-        let keys = (size / BYTES_PER_KEY).max(1);
+    /// For a zone of so many bytes, where a key takes `each`.
+    pub(super) fn of(size: usize, each: usize) -> Self {
+        let keys = (size / each).max(1);
         let tables = keys.div_ceil(LARGEST).next_power_of_two();
+        // What a table takes for itself is nothing beside many small keys, and something beside few large ones.
+        let spare = if each > BYTES_PER_KEY { TABLE } else { 0 };
         Self {
             tables,
-            keys: keys / tables,
+            keys: (size / tables).saturating_sub(spare).max(each) / each,
         }
     }
 
@@ -116,14 +118,16 @@ impl<V> Table<V> {
         length
     }
 
-    /// Gives a slot to a key that is not there yet.
-    pub(super) fn replace(&mut self, slot: usize, key: &Key, value: V, seeds: &Seeds) {
+    /// Gives a slot to a key that is not there yet, and takes out what was in it.
+    pub(super) fn replace(&mut self, slot: usize, key: &Key, value: V, seeds: &Seeds) -> V {
         self.unpoint(slot, seeds.hash(self.entries[slot].key));
-        self.entries[slot] = Entry {
+        let entry = Entry {
             key: key.packed,
             value,
         };
+        let before = std::mem::replace(&mut self.entries[slot], entry);
         self.point(key, slot, seeds);
+        before.value
     }
 
     /// Takes a key's value out of its slot. The last slot's value, if it was not that one, moves into it.
@@ -170,6 +174,16 @@ pub(super) fn narrow(slot: usize) -> u32 {
 /// with 32 for the entry and 8 for its place in the order of leaving, under [`BYTES_PER_KEY`].
 pub(super) const LARGEST: usize = 1792;
 
+/// What a key with a value of this type takes all in, at most: 64 bytes for two words.
+pub(super) const fn bytes_per_key<V>() -> usize {
+    size_of::<Entry<V>>() + 32
+}
+
+const _: () = assert!(bytes_per_key::<[u64; 2]>() == BYTES_PER_KEY);
+
+/// What a table takes for itself, in bytes: its lock and its counters.
+const TABLE: usize = 512;
+
 /// The fewest places worth allocating.
 const SMALLEST: usize = 4;
 
@@ -183,21 +197,24 @@ mod tests {
 
     #[test]
     fn ten_megabytes_hold_the_keys_they_promise() {
-        let division = Division::of(10 << 20);
+        let division = Division::of(10 << 20, BYTES_PER_KEY);
         assert_eq!(division.tables * division.keys, (10 << 20) / BYTES_PER_KEY);
         assert!(division.keys <= LARGEST);
     }
 
     #[test]
     fn the_smallest_zone_still_holds_a_key() {
-        assert_eq!(Division::of(0), Division { tables: 1, keys: 1 });
+        assert_eq!(
+            Division::of(0, BYTES_PER_KEY),
+            Division { tables: 1, keys: 1 }
+        );
     }
 
     #[test]
     fn tables_stay_in_their_bound_for_every_size_of_zone() {
         // The last is a zone of 10 million keys.
         for size in (0..64 << 20).step_by(99_991).chain([640 << 20]) {
-            let division = Division::of(size);
+            let division = Division::of(size, BYTES_PER_KEY);
             assert!(division.keys <= LARGEST);
             assert!(division.tables * division.keys * BYTES_PER_KEY <= size.max(BYTES_PER_KEY));
         }

@@ -1,5 +1,6 @@
 //! `limit_req` as a client and an operator see it: how many pass, what a refusal says, what the logs say.
 
+mod algorithms;
 mod extras;
 mod refusal;
 mod sanctions;

@@ -6,8 +6,8 @@ use crate::config::decode::{Field, List, Named, OrOff, Spanned, Text};
 use crate::config::model;
 use crate::config::near;
 use crate::config::plan::{
-    Algorithm, ConnRule, ConnZone, Cost, CountRefused, Delay, Excess, Override, OverrideKey, Own,
-    Queue, Rate, ReqRule, ReqZone, Template, Weight,
+    Algorithm, ConnRule, ConnZone, CountRefused, Override, OverrideKey, Queue, Rate, ReqRule,
+    ReqZone, Template,
 };
 use crate::config::report::Complaint;
 use crate::config::span::Span;
@@ -33,14 +33,20 @@ impl Compiler<'_> {
         entries
             .iter()
             .map(|(name, zone)| {
+                let algorithm = self.algorithm(zone);
+                self.algorithms.push(algorithm);
                 let zone = &zone.value;
-                let algorithm = algorithm(zone);
+                let size = self.zone_size(zone.size.get());
+                self.room_for_a_key(zone, algorithm, size);
                 ReqZone {
                     name: name.value.as_str().into(),
                     key: self.zone_key(zone.key.get()),
-                    size: self.zone_size(zone.size.get()),
+                    size,
                     algorithm,
-                    count_refused: CountRefused::No,
+                    count_refused: match zone.count_refused.value() {
+                        Some(model::Flag(true)) => CountRefused::Yes,
+                        _ => CountRefused::No,
+                    },
                     on_empty_key: zone
                         .on_empty_key
                         .value()
@@ -135,13 +141,14 @@ impl Compiler<'_> {
                 .value
                 .rate
                 .key()
+                .or_else(|| own.value.limit.key())
                 .or_else(|| own.value.burst.key())
                 .is_none()
             {
                 self.complain_with(
                     key.span,
                     format!("`{}` has nothing of its own", key.value),
-                    "give it a `rate` or a `burst`",
+                    "give it a `rate`, a `limit` or a `burst`",
                 );
             }
             let whom = match units::network(&key.value) {
@@ -164,7 +171,7 @@ impl Compiler<'_> {
             }
             overrides.push(Override {
                 key: whom,
-                own: own_numbers(&own.value, zone),
+                own: self.own_numbers(&own.value, zone),
             });
         }
         overrides
@@ -182,25 +189,17 @@ impl Compiler<'_> {
             .filter_map(|rule| {
                 let rule = &rule.value;
                 let zone = self.zone(rule.zone.get()?, Kind::Req, &mut seen)?;
-                let nodelay = rule.nodelay.get().filter(|flag| flag.value.0);
-                if let (Some(_), Some(delay)) = (nodelay, rule.delay.get()) {
-                    let sentence = "`delay` and `nodelay` contradict each other";
-                    self.complain_with(
-                        delay.span,
-                        sentence,
-                        "`nodelay` lets the whole burst pass at once, `delay: N` the first N of it",
-                    );
-                }
+                // A zone that was not understood has no algorithm of its own.
+                let algorithm = self.algorithms.get(zone).copied();
+                let algorithm = algorithm.unwrap_or(Algorithm::LeakyBucket {
+                    rate: Rate::per_second(1000),
+                });
+                let (burst, delay) = self.burst_and_delay(rule, algorithm);
                 Some(ReqRule {
                     zone,
-                    burst: Excess::requests(rule.burst.value().map_or(0, |burst| burst.0)),
-                    delay: match nodelay {
-                        Some(_) => Delay::Never,
-                        None => Delay::After(Excess::requests(
-                            rule.delay.value().map_or(0, |delay| delay.0),
-                        )),
-                    },
-                    weight: Weight::Fixed(Cost::ONE),
+                    burst,
+                    delay,
+                    weight: self.weight(rule.cost.get()),
                     sanction: self.req_sanction(rule),
                 })
             })
@@ -261,28 +260,6 @@ impl Compiler<'_> {
             }
         }
     }
-}
-
-/// How a zone counts.
-fn algorithm(zone: &model::ReqZone) -> Algorithm {
-    // Any rate can stand in for a rate that was complained about.
-    let rate = zone
-        .rate
-        .value()
-        .map_or(Rate::per_second(1000), |rate| rate.0);
-    Algorithm::LeakyBucket { rate }
-}
-
-/// What holds for one key; `None` for unlimited.
-fn own_numbers(own: &model::Override, zone: Algorithm) -> Option<Own> {
-    let rate = own.rate.value().map(|rate| rate.0);
-    let algorithm = match (rate, zone) {
-        (Some(None), _) => return None,
-        (Some(Some(rate)), Algorithm::LeakyBucket { .. }) => Algorithm::LeakyBucket { rate },
-        (None, _) => zone,
-    };
-    let burst = own.burst.value().map(|burst| Excess::requests(burst.0));
-    Some(Own { algorithm, burst })
 }
 
 fn unknown_zone(

@@ -4,6 +4,7 @@
 //! comes out is only used when the report stayed without errors.
 
 mod access;
+mod algorithm;
 mod answers;
 mod bandwidth;
 mod breakers;
@@ -33,7 +34,7 @@ pub(super) use variables::name as variable_name;
 
 use super::decode::{Field, Named, Spanned};
 use super::model::{Config, Time};
-use super::plan::{Plan, Upstream, UpstreamTls};
+use super::plan::{Algorithm, Plan, Upstream, UpstreamTls};
 use super::report::{Complaint, Report};
 use super::span::Span;
 
@@ -47,6 +48,7 @@ pub(super) fn compile(config: &Config, report: &mut Report) -> Plan {
         conn_zones: Names::of(&config.limit_conn_zones, |name| name),
         groups: Names::of(&config.upstreams, |name| name),
         late_maps: Vec::new(),
+        algorithms: Vec::new(),
         upstreams: Vec::new(),
         upstream_tls: Vec::new(),
         addresses: HashMap::new(),
@@ -89,6 +91,8 @@ struct Compiler<'a> {
     groups: Names,
     /// Which maps need something that is not known before the answer.
     late_maps: Vec<bool>,
+    /// Of the `limit_req_zones`.
+    algorithms: Vec<Algorithm>,
     /// Those of `upstreams`, then those of addresses in `proxy_pass`.
     upstreams: Vec<Upstream>,
     /// How servers behind `https://` are met, each way once.

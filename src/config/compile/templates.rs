@@ -97,6 +97,21 @@ impl Compiler<'_> {
         }
     }
 
+    /// Whether a template needs something that is not known before the answer.
+    pub(super) fn is_late(&self, template: &Template) -> bool {
+        template.parts.iter().any(|part| match part {
+            Part::Text(_) => false,
+            Part::Variable(variable) => self.is_late_variable(variable),
+        })
+    }
+
+    fn is_late_variable(&self, variable: &Variable) -> bool {
+        match variable {
+            Variable::Map(index) => self.late_maps.get(*index).copied().unwrap_or(false),
+            other => variables::is_late(other),
+        }
+    }
+
     fn variable(
         &mut self,
         text: &Spanned<Text>,
@@ -120,11 +135,7 @@ impl Compiler<'_> {
             self.wrong_variable(text, range, format!("unknown variable `${name}`"), hint);
             return None;
         };
-        let late = match &variable {
-            Variable::Map(index) => self.late_maps.get(*index).copied().unwrap_or(false),
-            other => variables::is_late(other),
-        };
-        if late && when == When::Before {
+        if self.is_late_variable(&variable) && when == When::Before {
             let sentence = format!("`${name}` is not known before the answer is");
             self.wrong_variable(
                 text,

@@ -1,9 +1,10 @@
 //! Zones, and the rules that use them.
 
+use super::algorithm::{Algorithm, LimitOrUnlimited, WindowLimit};
 use super::sanction::{OnCrowd, OnExcess};
 use super::values::{
-    Algorithm, Burst, ConnLimit, Flag, LimitStatus, OnEmptyKey, Prefix, Rate, RateOrUnlimited,
-    Size, Store, Time, Waiting,
+    Burst, ConnLimit, Flag, LimitStatus, OnEmptyKey, Prefix, Rate, RateOrUnlimited, Size, Store,
+    Time, Waiting,
 };
 use crate::config::decode::{Field, Named, Needed, Text, record};
 
@@ -14,10 +15,22 @@ record! {
         key: Needed<Text>,
         /// The bound of its memory, at least 32k. Default: 10m.
         size: Field<Size>,
-        /// How fast its buckets drain: `10r/s`, `30r/m`, also r/h and r/d; up to three decimals.
-        rate: Needed<Rate>,
         /// How it counts. Default: leaky_bucket, which is nginx's own.
         algorithm: Field<Algorithm>,
+        /// How fast requests may come: `10r/s`, `30r/m`, also r/h and r/d; up to three decimals. All algorithms need it that do not count in windows.
+        rate: Field<Rate>,
+        /// How many requests in a window, for fixed_window, sliding_window and sliding_log.
+        limit: Field<WindowLimit>,
+        /// How long that window is.
+        window: Field<Time>,
+        /// Into blocks of which length a sliding_window is divided. Default: none, it is estimated from two counters.
+        precision: Field<Time>,
+        /// How long a request may have to wait for its turn, for paced, warm_up and bursty. Default: 500ms.
+        max_wait: Field<Time>,
+        /// How long it takes warm_up to get to its rate. Default: 10s.
+        warm_up: Field<Time>,
+        /// Refused requests are charged, too: who goes on asking stays out. Default: false.
+        count_refused: Field<Flag>,
         /// Where its counters are kept. Default: local.
         store: Field<Store>,
         /// What to do with a request whose key is empty: `skip` it as nginx does, count it under the client's `address`, or `refuse` it. Default: skip.
@@ -34,6 +47,8 @@ record! {
     pub struct Override {
         /// Instead of the zone's rate; `unlimited` for none. Default: the zone's.
         rate: Field<RateOrUnlimited>,
+        /// Instead of the zone's limit; `unlimited` for none. Default: the zone's.
+        limit: Field<LimitOrUnlimited>,
         /// Instead of the rule's burst. Default: the rule's.
         burst: Field<Burst>,
     }
@@ -60,12 +75,14 @@ record! {
     pub struct ReqRule {
         /// The zone, one of `limit_req_zones`.
         zone: Needed<Text>,
-        /// How many requests a key may be ahead of its rate. Default: 0.
+        /// How many requests a key may be ahead of its rate; the capacity of a token_bucket, what a bursty zone saves while idle. Default: 0; 1 for a token_bucket, a second's worth for bursty.
         burst: Field<Burst>,
         /// Requests within the burst pass at once instead of waiting for their turn. Default: false.
         nodelay: Field<Flag>,
         /// So many requests of the burst pass at once, the others wait. Default: 0, all wait.
         delay: Field<Burst>,
+        /// What a request weighs: a number, a text of variables that says one, `request_bytes` or `response_bytes`. What is only known with the answer is charged then. Default: 1.
+        cost: Field<Text>,
         /// What becomes of requests beyond the burst: `reject` answers them, `delay` lets them wait until they are in rate, `drop` closes the connection without an answer. Default: reject.
         on_excess: Field<OnExcess>,
         /// With `on_excess: delay`: how long a request waits at most; one that would have to wait for longer is refused. Default: 10s.

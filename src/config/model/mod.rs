@@ -4,6 +4,7 @@
 //! `config::compile`. The doc comments are what `weir schema` tells editors.
 
 mod access;
+mod algorithm;
 mod bandwidth;
 mod client;
 mod health;
@@ -18,6 +19,7 @@ mod upstream;
 mod values;
 
 pub use access::Access;
+pub use algorithm::{Algorithm, Counting, LimitOrUnlimited, WindowLimit};
 pub use bandwidth::SizeText;
 pub use client::{Connections, ProxyProtocol, RealIp};
 pub use health::{Breaker, CheckWord, Expect, FailureStatus, HealthCheck, Percent, Way};
@@ -30,9 +32,9 @@ pub use tls::{Ciphers, Depth, Protocols, ProxySsl, Tls, VerifyClientWord};
 pub use top::{AccessLog, Admin, Config, Log};
 pub use upstream::{Balance, Upstream, UpstreamServer};
 pub use values::{
-    AdminAddress, Algorithm, Burst, ConnLimit, Failures, Flag, HttpVersion, Idle, Level,
-    LimitHeaders, LimitStatus, ListenAddress, ListenText, LogLevel, OnEmptyKey, Prefix, Rate,
-    RateOrUnlimited, Requests, Size, Store, Streams, Time, Tries, Waiting, Weight, Workers,
+    AdminAddress, Burst, ConnLimit, Failures, Flag, HttpVersion, Idle, Level, LimitHeaders,
+    LimitStatus, ListenAddress, ListenText, LogLevel, OnEmptyKey, Prefix, Rate, RateOrUnlimited,
+    Requests, Size, Store, Streams, Time, Tries, Waiting, Weight, Workers,
 };
 
 use super::decode::Record;

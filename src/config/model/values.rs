@@ -7,7 +7,7 @@ use crate::config::decode::{Context, Decode, choice, number, scalar, scalar_from
 use crate::config::near;
 use crate::config::plan;
 use crate::config::report::Complaint;
-use crate::config::tree::{Kind, Node};
+use crate::config::tree::Node;
 use crate::config::units::{self, Mistake};
 
 scalar! {
@@ -241,59 +241,6 @@ choice! {
         "info" => tracing::Level::INFO,
         "debug" => tracing::Level::DEBUG,
     }
-}
-
-/// Declares a type whose words are known to the contract, but of which this version has only one.
-macro_rules! only {
-    ($(#[doc = $doc:literal])* pub struct $name:ident = $what:literal, $only:literal, not yet [$($other:literal),*]) => {
-        $(#[doc = $doc])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-        pub struct $name;
-
-        impl Decode for $name {
-            fn decode(node: &Node, context: &mut Context<'_>) -> Option<Self> {
-                let others: &[&str] = &[$($other),*];
-                let word = match &node.kind {
-                    Kind::Mapping(pairs) => pairs.first().and_then(|(key, _)| key.text()),
-                    _ => node.text(),
-                };
-                match word {
-                    Some($only) => return Some(Self),
-                    Some(word) if others.contains(&word) => context.complain(
-                        Complaint::new(node.span, format!("the {} `{word}` is not supported by this version", $what))
-                            .help(concat!("`", $only, "` is")),
-                    ),
-                    Some(word) => {
-                        let known = others.iter().copied().chain([$only]);
-                        let hint = near::hint(word, known).unwrap_or(concat!("expected `", $only, "`").to_owned());
-                        context.complain(Complaint::new(node.span, format!("unknown {} `{word}`", $what)).help(hint));
-                    }
-                    None => context.expected(node, concat!("`", $only, "`")),
-                }
-                None
-            }
-        }
-
-        impl schemars::JsonSchema for $name {
-            fn schema_name() -> std::borrow::Cow<'static, str> {
-                stringify!($name).into()
-            }
-
-            fn inline_schema() -> bool {
-                true
-            }
-
-            fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-                schemars::json_schema!({ "enum": [$only] })
-            }
-        }
-    };
-}
-
-only! {
-    /// How a zone counts.
-    pub struct Algorithm = "algorithm", "leaky_bucket",
-    not yet ["token_bucket", "gcra", "fixed_window", "sliding_window", "sliding_log", "concurrency"]
 }
 
 /// Where a zone keeps its counters.

@@ -1,16 +1,73 @@
 //! How a zone counts, and what a request weighs.
 
 use std::fmt;
+use std::time::Duration;
 
 use super::{Excess, Rate, Template};
 
 /// How a zone counts, and with which numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Algorithm {
+    /// Guava's `SmoothBursty`: the next caller pays for the last.
+    Bursty {
+        /// How fast permits come.
+        rate: Rate,
+        /// How long a request may have to wait.
+        max_wait: Duration,
+    },
+    /// A counter that starts over with every window.
+    FixedWindow {
+        /// How many in a window.
+        limit: u32,
+        /// How long it is.
+        window: Duration,
+    },
+    /// redis-cell's.
+    Gcra {
+        /// How fast requests may come.
+        rate: Rate,
+    },
     /// nginx's.
     LeakyBucket {
         /// How fast a bucket drains.
         rate: Rate,
+    },
+    /// A queue that is emptied at a constant rate.
+    Paced {
+        /// How fast requests are let out.
+        rate: Rate,
+        /// How long a request may have to wait.
+        max_wait: Duration,
+    },
+    /// When each request came.
+    SlidingLog {
+        /// How many in any window.
+        limit: u32,
+        /// How long it is.
+        window: Duration,
+    },
+    /// Two counters, or one for each block.
+    SlidingWindow {
+        /// How many in any window.
+        limit: u32,
+        /// How long it is.
+        window: Duration,
+        /// How long a block is.
+        precision: Option<Duration>,
+    },
+    /// Full at the start; a rule's burst is its capacity.
+    TokenBucket {
+        /// How fast tokens come back.
+        rate: Rate,
+    },
+    /// Guava's `SmoothWarmingUp`: who was idle begins at a third of the rate.
+    WarmUp {
+        /// How fast permits come once it is warm.
+        rate: Rate,
+        /// How long it takes to get warm.
+        warm_up: Duration,
+        /// How long a request may have to wait.
+        max_wait: Duration,
     },
 }
 
@@ -59,7 +116,29 @@ impl Algorithm {
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
+            Self::Bursty { .. } => "bursty",
+            Self::FixedWindow { .. } => "fixed_window",
+            Self::Gcra { .. } => "gcra",
             Self::LeakyBucket { .. } => "leaky_bucket",
+            Self::Paced { .. } => "paced",
+            Self::SlidingLog { .. } => "sliding_log",
+            Self::SlidingWindow { .. } => "sliding_window",
+            Self::TokenBucket { .. } => "token_bucket",
+            Self::WarmUp { .. } => "warm_up",
+        }
+    }
+
+    /// The rate it goes by; those that count in windows have none.
+    #[must_use]
+    pub const fn rate(&self) -> Option<Rate> {
+        match self {
+            Self::Bursty { rate, .. }
+            | Self::Gcra { rate }
+            | Self::LeakyBucket { rate }
+            | Self::Paced { rate, .. }
+            | Self::TokenBucket { rate }
+            | Self::WarmUp { rate, .. } => Some(*rate),
+            Self::FixedWindow { .. } | Self::SlidingLog { .. } | Self::SlidingWindow { .. } => None,
         }
     }
 }
@@ -68,8 +147,39 @@ impl Algorithm {
 impl fmt::Display for Algorithm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::LeakyBucket { rate } => rate.fmt(f),
+            Self::Bursty { rate, .. }
+            | Self::Gcra { rate }
+            | Self::LeakyBucket { rate }
+            | Self::Paced { rate, .. }
+            | Self::TokenBucket { rate }
+            | Self::WarmUp { rate, .. } => rate.fmt(f),
+            Self::FixedWindow { limit, window }
+            | Self::SlidingLog { limit, window }
+            | Self::SlidingWindow { limit, window, .. } => {
+                write!(f, "{limit}r/{}", Units(*window))
+            }
         }
+    }
+}
+
+/// A time as a configuration writes it, in the largest unit that says it exactly.
+struct Units(Duration);
+
+impl fmt::Display for Units {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let millis = self.0.as_millis();
+        let units = [
+            (86_400_000, "d"),
+            (3_600_000, "h"),
+            (60_000, "m"),
+            (1_000, "s"),
+        ];
+        for (length, unit) in units {
+            if millis >= length && millis.is_multiple_of(length) {
+                return write!(f, "{}{unit}", millis / length);
+            }
+        }
+        write!(f, "{millis}ms")
     }
 }
 
@@ -81,5 +191,24 @@ impl Cost {
     #[must_use]
     pub const fn milli(thousandths: u64) -> Self {
         Self(thousandths.saturating_mul(Self::ONE.0 / 1000))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_allowed_is_said_as_it_was_written() {
+        let fixed = |millis| {
+            let window = Duration::from_millis(millis);
+            Algorithm::FixedWindow { limit: 100, window }.to_string()
+        };
+        assert_eq!(fixed(60_000), "100r/1m");
+        assert_eq!(fixed(90_000), "100r/90s");
+        assert_eq!(fixed(86_400_000), "100r/1d");
+        assert_eq!(fixed(1_500), "100r/1500ms");
+        let rate = Rate::per_minute(1_000);
+        assert_eq!(Algorithm::Gcra { rate }.to_string(), "1r/m");
     }
 }

@@ -12,7 +12,7 @@ mod time;
 pub(super) use address::{HTTP, HTTPS, host_port, listen};
 pub(super) use network::network;
 pub(super) use percent::percent;
-pub(super) use rate::rate;
+pub(super) use rate::{rate, thousandths};
 pub(super) use size::size;
 pub(super) use time::time;
 

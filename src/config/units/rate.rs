@@ -43,8 +43,8 @@ pub(in crate::config) fn rate(text: &str) -> Result<Rate, Mistake> {
         })
 }
 
-/// A decimal in thousandths; `Some(None)` when it is one but too large.
-fn thousandths(number: &str) -> Option<Option<u64>> {
+/// A decimal in thousandths, what is finer cut off; `Some(None)` when it is one but too large.
+pub(in crate::config) fn thousandths(number: &str) -> Option<Option<u64>> {
     let (whole, decimals) = number.split_once('.').unwrap_or((number, "0"));
     let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     if !digits(whole) || !digits(decimals) {

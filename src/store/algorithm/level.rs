@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use super::Standing;
+use super::moment::FARTHEST_AHEAD;
 use crate::clock::Millis;
 use crate::config::plan::{Cost, Excess, Rate};
 
@@ -45,6 +47,11 @@ impl Level {
         }
     }
 
+    /// nginx's number: what stands in it besides the one request that is within the rate.
+    pub(super) fn excess(self) -> Excess {
+        Excess(self.height.0.saturating_sub(Excess::ONE.0))
+    }
+
     /// From when on it has fallen to `height`.
     // Counted from when it was last charged: should that moment lie ahead, nothing leaks before it.
     pub(super) fn falls_to(self, height: Excess, rate: Rate) -> Millis {
@@ -65,9 +72,46 @@ impl Level {
     }
 }
 
-/// How long it takes for so much to drain, in whole milliseconds, rounded up.
-pub(super) fn drains_in(height: Excess, rate: Rate) -> Duration {
-    Duration::from_millis(height.0.div_ceil(units(rate)))
+/// A level, the rate it falls with and what fits under it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Meter {
+    pub(super) rate: Rate,
+    pub(super) capacity: Excess,
+}
+
+impl Meter {
+    /// The level with a refused request in it, as far as there was room.
+    pub(super) fn filled(self, level: Level, now: Millis, cost: Cost) -> Level {
+        let left = level.with(now, Cost(0), self.rate);
+        let height = left.height.0.saturating_add(cost.0).min(self.capacity.0);
+        Level {
+            height: left.height.max(Excess(height)),
+            last: left.last,
+        }
+    }
+
+    pub(super) fn standing(self, level: Level, now: Millis) -> Standing {
+        let left = level.with(now, Cost(0), self.rate);
+        let retry_after = left.room_after(now, Cost::ONE, self.capacity, self.rate);
+        Standing {
+            excess: left.excess(),
+            limit: self.quota(),
+            remaining: self.capacity.0.saturating_sub(left.height.0) / Excess::ONE.0,
+            retry_after: retry_after.unwrap_or_default(),
+            reset_after: left.falls_to(Excess(0), self.rate).since(now),
+        }
+    }
+
+    /// What fits, in whole requests.
+    pub(super) fn quota(self) -> u64 {
+        self.capacity.0 / Excess::ONE.0
+    }
+
+    /// In which time a whole quota drains.
+    pub(super) fn period(self) -> Duration {
+        let whole = self.quota().saturating_mul(Excess::ONE.0);
+        Duration::from_millis(whole.div_ceil(units(self.rate)))
+    }
 }
 
 /// For how long something has leaked, in milliseconds.
@@ -86,6 +130,3 @@ pub(super) fn elapsed(last: Millis, now: Millis) -> u64 {
 pub(super) fn units(rate: Rate) -> u64 {
     rate.units_per_milli().max(1)
 }
-
-/// How far ahead a key's time may lie before the clock is taken to have jumped, in milliseconds; nginx's number.
-const FARTHEST_AHEAD: u64 = 60_000;

@@ -4,12 +4,36 @@
 //! time, and nothing else. So the live path, replay and the tests ask the same code, and a zone is typed by its
 //! algorithm: nobody can hand it the state of another. [`Terms`] is all of them behind one word.
 
+pub mod blocks;
+pub mod bursty;
+pub mod fixed_window;
+pub mod gcra;
 pub mod leaky_bucket;
-mod level;
+pub mod level;
+mod moment;
+mod nanos;
+pub mod paced;
+pub mod reserve;
+pub mod sliding_log;
+pub mod sliding_window;
+#[cfg(test)]
+mod testing;
+pub mod token_bucket;
+pub mod warm_up;
 
 use std::time::Duration;
 
+use self::blocks::Blocks;
+use self::bursty::Bursty;
+use self::fixed_window::FixedWindow;
+use self::gcra::Gcra;
 use self::leaky_bucket::LeakyBucket;
+use self::paced::Paced;
+use self::reserve::Reserve;
+use self::sliding_log::SlidingLog;
+use self::sliding_window::SlidingWindow;
+use self::token_bucket::TokenBucket;
+use self::warm_up::WarmUp;
 use crate::clock::Millis;
 use crate::config::plan::{self, Cost, Delay, Excess};
 
@@ -21,10 +45,10 @@ pub trait Algorithm: Copy {
     /// What is known of a key that nobody has charged yet.
     fn fresh(&self, now: Millis) -> Self::State;
 
-    /// What becomes of a request of this cost, and what its charge takes from the key; changes nothing.
+    /// What becomes of a request of this cost; changes nothing.
     ///
     /// A cost of nothing asks whether the key is in debt. One that is more than a key can ever have is refused, and
-    /// no time is named to come back at.
+    /// no time is named to come back at; where the next one pays for the last there is no such cost.
     fn ask(&self, state: &Self::State, now: Millis, cost: Cost) -> Outcome;
 
     /// Decides about a request and charges the key with it, unless it is refused.
@@ -42,6 +66,12 @@ pub trait Algorithm: Copy {
     /// From when on forgetting the key gives nobody anything.
     fn drained_at(&self, state: &Self::State) -> Millis;
 
+    /// In which order keys are forgotten when there is no room: who has more to gain by it stays for longer, also where
+    /// all are drained at the same moment.
+    fn leaves_at(&self, state: &Self::State) -> Millis {
+        self.drained_at(state)
+    }
+
     /// Where a key stands.
     fn standing(&self, state: &Self::State, now: Millis) -> Standing;
 
@@ -54,7 +84,20 @@ pub trait Algorithm: Copy {
     /// The numbers of whichever of both takes longer to drain, and more room to remember.
     #[must_use]
     fn slower(self, other: Self) -> Self;
+
+    /// What a key of these numbers may take besides its state, in bytes.
+    fn most_heap(&self) -> usize {
+        0
+    }
+
+    /// What a key takes besides its state.
+    fn heap(_: &Self::State) -> usize {
+        0
+    }
 }
+
+/// What the allocator keeps for itself of each piece, in bytes.
+const ALLOCATION: usize = 16;
 
 /// What becomes of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -102,15 +145,42 @@ pub struct Standing {
 /// The numbers a key is held to, whichever way its zone counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Terms {
+    /// A sliding window in blocks.
+    Blocks(Blocks),
+    /// Guava's `SmoothBursty`.
+    Bursty(Reserve<Bursty>),
+    /// A counter that starts over.
+    FixedWindow(FixedWindow),
+    /// redis-cell's.
+    Gcra(Gcra),
     /// nginx's.
     LeakyBucket(LeakyBucket),
+    /// A queue that is emptied at a constant rate.
+    Paced(Paced),
+    /// When each request came.
+    SlidingLog(SlidingLog),
+    /// Cloudflare's two counters.
+    SlidingWindow(SlidingWindow),
+    /// Full at the start.
+    TokenBucket(TokenBucket),
+    /// Guava's `SmoothWarmingUp`.
+    WarmUp(Reserve<WarmUp>),
 }
 
 /// Does the same with the numbers of every algorithm.
 macro_rules! each {
     ($terms:expr, $numbers:ident => $act:expr) => {
         match $terms {
+            Terms::Blocks($numbers) => $act,
+            Terms::Bursty($numbers) => $act,
+            Terms::FixedWindow($numbers) => $act,
+            Terms::Gcra($numbers) => $act,
             Terms::LeakyBucket($numbers) => $act,
+            Terms::Paced($numbers) => $act,
+            Terms::SlidingLog($numbers) => $act,
+            Terms::SlidingWindow($numbers) => $act,
+            Terms::TokenBucket($numbers) => $act,
+            Terms::WarmUp($numbers) => $act,
         }
     };
 }
@@ -119,20 +189,44 @@ impl Terms {
     /// What a rule with this `burst` and `delay` asks of a key in a zone that counts like this.
     #[must_use]
     pub fn new(algorithm: &plan::Algorithm, burst: Excess, delay: Delay) -> Self {
+        use plan::Algorithm as Plan;
         match *algorithm {
-            plan::Algorithm::LeakyBucket { rate } => {
-                Self::LeakyBucket(LeakyBucket { rate, burst, delay })
+            Plan::Bursty { rate, max_wait } => Self::Bursty(Reserve::bursty(rate, max_wait, burst)),
+            Plan::FixedWindow { limit, window } => Self::FixedWindow(FixedWindow {
+                limit: Excess::requests(limit),
+                window,
+            }),
+            Plan::Gcra { rate } => Self::Gcra(Gcra::new(rate, burst)),
+            Plan::LeakyBucket { rate } => Self::LeakyBucket(LeakyBucket { rate, burst, delay }),
+            Plan::Paced { rate, max_wait } => Self::Paced(Paced { rate, max_wait }),
+            Plan::SlidingLog { limit, window } => Self::SlidingLog(SlidingLog {
+                limit: Excess::requests(limit),
+                window,
+            }),
+            Plan::SlidingWindow {
+                limit,
+                window,
+                precision,
+            } => {
+                let limit = Excess::requests(limit);
+                match precision {
+                    Some(precision) => Self::Blocks(Blocks {
+                        limit,
+                        window,
+                        precision,
+                    }),
+                    None => Self::SlidingWindow(SlidingWindow { limit, window }),
+                }
             }
-        }
-    }
-
-    /// The same for a key with other numbers; what is not given stays.
-    #[must_use]
-    pub fn with(&self, algorithm: &plan::Algorithm, burst: Option<Excess>) -> Self {
-        match *self {
-            Self::LeakyBucket(LeakyBucket {
-                burst: rule, delay, ..
-            }) => Self::new(algorithm, burst.unwrap_or(rule), delay),
+            Plan::TokenBucket { rate } => Self::TokenBucket(TokenBucket {
+                rate,
+                capacity: burst,
+            }),
+            Plan::WarmUp {
+                rate,
+                warm_up,
+                max_wait,
+            } => Self::WarmUp(Reserve::warm_up(rate, max_wait, warm_up)),
         }
     }
 
@@ -140,10 +234,33 @@ impl Terms {
     #[must_use]
     pub fn slower(self, other: Self) -> Self {
         match (self, other) {
+            (Self::Blocks(one), Self::Blocks(other)) => Self::Blocks(one.slower(other)),
+            (Self::Bursty(one), Self::Bursty(other)) => Self::Bursty(one.slower(other)),
+            (Self::FixedWindow(one), Self::FixedWindow(other)) => {
+                Self::FixedWindow(one.slower(other))
+            }
+            (Self::Gcra(one), Self::Gcra(other)) => Self::Gcra(one.slower(other)),
             (Self::LeakyBucket(one), Self::LeakyBucket(other)) => {
                 Self::LeakyBucket(one.slower(other))
             }
+            (Self::Paced(one), Self::Paced(other)) => Self::Paced(one.slower(other)),
+            (Self::SlidingLog(one), Self::SlidingLog(other)) => Self::SlidingLog(one.slower(other)),
+            (Self::SlidingWindow(one), Self::SlidingWindow(other)) => {
+                Self::SlidingWindow(one.slower(other))
+            }
+            (Self::TokenBucket(one), Self::TokenBucket(other)) => {
+                Self::TokenBucket(one.slower(other))
+            }
+            (Self::WarmUp(one), Self::WarmUp(other)) => Self::WarmUp(one.slower(other)),
+            // Those of another zone say nothing about this one.
+            (one, _) => one,
         }
+    }
+
+    /// What a key of these numbers may take of its zone's size, all in, in bytes.
+    #[must_use]
+    pub fn bytes_per_key(&self) -> usize {
+        each!(self, numbers => bytes_per_key(numbers))
     }
 
     /// What a key may have at one moment, in whole requests.
@@ -157,4 +274,10 @@ impl Terms {
     pub fn period(&self) -> Duration {
         each!(self, numbers => numbers.period())
     }
+}
+
+/// What a key may take all in: its entry in a table, its place in the index and in the order of leaving, and what it
+/// has besides.
+pub(super) fn bytes_per_key<A: Algorithm>(numbers: &A) -> usize {
+    super::table::bytes_per_key::<A::State>().saturating_add(numbers.most_heap())
 }

@@ -82,7 +82,7 @@ impl Slots {
     /// A zone of at most `size` bytes, nobody in it.
     #[must_use]
     pub fn new(name: &str, size: usize) -> Arc<Self> {
-        let division = Division::of(size);
+        let division = Division::of(size, BYTES_PER_KEY);
         Arc::new(Self {
             name: name.into(),
             seeds: Seeds::default(),

@@ -1,11 +1,10 @@
 //! The keys of a zone and their states, as one algorithm has them.
 
-use super::shard::Shard;
+use super::shard::{Room, Shard};
 use crate::clock::Millis;
 use crate::config::plan::{Cost, CountRefused};
 use crate::store::Counts;
-use crate::store::algorithm::{Algorithm, Outcome, Standing};
-use crate::store::bounded::Room;
+use crate::store::algorithm::{Algorithm, Outcome, Standing, bytes_per_key};
 use crate::store::key::{Key, Seeds};
 use crate::store::lock::Lock;
 use crate::store::table::Division;
@@ -26,7 +25,7 @@ pub(super) struct Keys<A: Algorithm> {
 
 impl<A: Algorithm> Keys<A> {
     pub(super) fn new(size: usize, slowest: A, refused: CountRefused) -> Self {
-        let division = Division::of(size);
+        let division = Division::of(size, bytes_per_key(&slowest));
         Self {
             seeds: Seeds::default(),
             division,
@@ -152,6 +151,10 @@ impl<A: Algorithm> Keys<A> {
 
     pub(super) fn capacity(&self) -> usize {
         self.division.tables * self.division.keys
+    }
+
+    pub(super) fn bytes_per_key(&self) -> usize {
+        bytes_per_key(&self.slowest)
     }
 
     pub(super) fn memory(&self) -> usize {

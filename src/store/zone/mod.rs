@@ -6,16 +6,28 @@
 //! forgets whom it has not seen for longest, which a flood of other keys can arrange.
 
 mod keys;
+#[cfg(test)]
+mod kinds;
 mod shard;
 #[cfg(test)]
 mod tests;
 
 use self::keys::Keys;
+use self::shard::Room;
+use super::Counts;
+use super::algorithm::blocks::Blocks;
+use super::algorithm::bursty::Bursty;
+use super::algorithm::fixed_window::FixedWindow;
+use super::algorithm::gcra::Gcra;
 use super::algorithm::leaky_bucket::LeakyBucket;
+use super::algorithm::paced::Paced;
+use super::algorithm::reserve::Reserve;
+use super::algorithm::sliding_log::SlidingLog;
+use super::algorithm::sliding_window::SlidingWindow;
+use super::algorithm::token_bucket::TokenBucket;
+use super::algorithm::warm_up::WarmUp;
 use super::algorithm::{Outcome, Spent, Standing, Terms};
-use super::bounded::Room;
 use super::key::Key;
-use super::{BYTES_PER_KEY, Counts};
 use crate::clock::Millis;
 use crate::config::plan::{Cost, CountRefused};
 
@@ -29,7 +41,16 @@ pub struct Zone {
 /// The keys of a zone, each kind with the state of its own algorithm.
 #[derive(Debug)]
 enum Kind {
+    Blocks(Keys<Blocks>),
+    Bursty(Keys<Reserve<Bursty>>),
+    FixedWindow(Keys<FixedWindow>),
+    Gcra(Keys<Gcra>),
     LeakyBucket(Keys<LeakyBucket>),
+    Paced(Keys<Paced>),
+    SlidingLog(Keys<SlidingLog>),
+    SlidingWindow(Keys<SlidingWindow>),
+    TokenBucket(Keys<TokenBucket>),
+    WarmUp(Keys<Reserve<WarmUp>>),
 }
 
 /// What takes a charge back.
@@ -51,7 +72,16 @@ enum Counted {
 macro_rules! each {
     ($zone:expr, $keys:ident => $act:expr) => {
         match &$zone.keys {
+            Kind::Blocks($keys) => $act,
+            Kind::Bursty($keys) => $act,
+            Kind::FixedWindow($keys) => $act,
+            Kind::Gcra($keys) => $act,
             Kind::LeakyBucket($keys) => $act,
+            Kind::Paced($keys) => $act,
+            Kind::SlidingLog($keys) => $act,
+            Kind::SlidingWindow($keys) => $act,
+            Kind::TokenBucket($keys) => $act,
+            Kind::WarmUp($keys) => $act,
         }
     };
 }
@@ -60,7 +90,17 @@ macro_rules! each {
 macro_rules! with {
     ($zone:expr, $terms:expr, ($keys:ident, $numbers:ident) => $act:expr) => {
         match (&$zone.keys, $terms) {
+            (Kind::Blocks($keys), Terms::Blocks($numbers)) => $act,
+            (Kind::Bursty($keys), Terms::Bursty($numbers)) => $act,
+            (Kind::FixedWindow($keys), Terms::FixedWindow($numbers)) => $act,
+            (Kind::Gcra($keys), Terms::Gcra($numbers)) => $act,
             (Kind::LeakyBucket($keys), Terms::LeakyBucket($numbers)) => $act,
+            (Kind::Paced($keys), Terms::Paced($numbers)) => $act,
+            (Kind::SlidingLog($keys), Terms::SlidingLog($numbers)) => $act,
+            (Kind::SlidingWindow($keys), Terms::SlidingWindow($numbers)) => $act,
+            (Kind::TokenBucket($keys), Terms::TokenBucket($numbers)) => $act,
+            (Kind::WarmUp($keys), Terms::WarmUp($numbers)) => $act,
+            _ => mismatched(),
         }
     };
 }
@@ -72,7 +112,18 @@ impl Zone {
         Self {
             name: name.into(),
             keys: match *slowest {
+                Terms::Blocks(slowest) => Kind::Blocks(Keys::new(size, slowest, refused)),
+                Terms::Bursty(slowest) => Kind::Bursty(Keys::new(size, slowest, refused)),
+                Terms::FixedWindow(slowest) => Kind::FixedWindow(Keys::new(size, slowest, refused)),
+                Terms::Gcra(slowest) => Kind::Gcra(Keys::new(size, slowest, refused)),
                 Terms::LeakyBucket(slowest) => Kind::LeakyBucket(Keys::new(size, slowest, refused)),
+                Terms::Paced(slowest) => Kind::Paced(Keys::new(size, slowest, refused)),
+                Terms::SlidingLog(slowest) => Kind::SlidingLog(Keys::new(size, slowest, refused)),
+                Terms::SlidingWindow(slowest) => {
+                    Kind::SlidingWindow(Keys::new(size, slowest, refused))
+                }
+                Terms::TokenBucket(slowest) => Kind::TokenBucket(Keys::new(size, slowest, refused)),
+                Terms::WarmUp(slowest) => Kind::WarmUp(Keys::new(size, slowest, refused)),
             },
         }
     }
@@ -189,10 +240,17 @@ impl Zone {
         {
             tracing::warn!(
                 "zone \"{}\" is full: of its {} keys, {evicted} were pushed out before they had drained; \
-                 a key takes {BYTES_PER_KEY} bytes of its size",
+                 a key takes {} bytes of its size",
                 self.name,
                 self.capacity(),
+                each!(self, keys => keys.bytes_per_key()),
             );
         }
     }
+}
+
+// A rule's terms and its zone are made from one algorithm of one plan; a zone whose algorithm changes is a new one.
+#[cold]
+fn mismatched() -> ! {
+    unreachable!("a zone was asked with the terms of another algorithm")
 }

@@ -5,7 +5,7 @@ use crate::clock::Millis;
 use crate::config::plan::{Cost, CountRefused};
 use crate::store::Counts;
 use crate::store::algorithm::{Algorithm, Outcome, Spent};
-use crate::store::bounded::{Bounded, Room};
+use crate::store::bounded::Bounded;
 use crate::store::key::{Key, Seeds};
 
 // In this order, the half that every charge writes lies beside the lock, and the half that is only read, where the
@@ -15,6 +15,15 @@ use crate::store::key::{Key, Seeds};
 pub(super) struct Shard<A: Algorithm> {
     keys: Bounded<A::State>,
     counts: Counts,
+}
+
+/// How room was made for a new key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Room {
+    /// By forgetting one that was not drained yet.
+    Evicted,
+    /// There was some, or a drained one made it.
+    Found,
 }
 
 impl<A: Algorithm> Shard<A> {
@@ -60,8 +69,11 @@ impl<A: Algorithm> Shard<A> {
         slowest: &A,
         seeds: &Seeds,
     ) -> Room {
-        let drained_at = |state: &A::State| slowest.drained_at(state);
-        self.keys.insert(key, state, now, seeds, drained_at)
+        let leaves_at = |state: &A::State| slowest.leaves_at(state);
+        match self.keys.insert(key, state, seeds, leaves_at) {
+            Some(gone) if slowest.drained_at(&gone) > now => Room::Evicted,
+            _ => Room::Found,
+        }
     }
 
     pub(super) fn forget(&mut self, key: &Key, seeds: &Seeds) -> bool {
@@ -101,7 +113,7 @@ impl<A: Algorithm> Shard<A> {
 
     /// What it takes from the machine, in bytes.
     pub(super) fn memory(&self) -> usize {
-        self.keys.memory()
+        self.keys.memory() + self.keys.values().map(A::heap).sum::<usize>()
     }
 
     fn counter(&mut self, counted: Counted) -> &mut u64 {

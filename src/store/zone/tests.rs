@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::config::plan::{Delay, Excess, Rate};
+use crate::store::BYTES_PER_KEY;
 use crate::store::table::LARGEST;
 use crate::store::work;
 

@@ -12,7 +12,7 @@ mod tests;
 
 use std::time::Duration;
 
-use super::level::{self, Level, drains_in};
+use super::level::{self, Level, Meter};
 use super::{Algorithm, Outcome, Spent, Standing};
 use crate::clock::Millis;
 use crate::config::plan::{Cost, Delay, Excess, Rate};
@@ -55,10 +55,7 @@ impl Algorithm for LeakyBucket {
     }
 
     fn count_refused(&self, bucket: &mut Level, now: Millis, cost: Cost) {
-        let left = bucket.with(now, Cost(0), self.rate);
-        let height = left.height.0.saturating_add(cost.0).min(self.capacity().0);
-        bucket.height = left.height.max(Excess(height));
-        bucket.last = left.last;
+        *bucket = self.meter().filled(*bucket, now, cost);
     }
 
     fn drained_at(&self, bucket: &Level) -> Millis {
@@ -66,28 +63,15 @@ impl Algorithm for LeakyBucket {
     }
 
     fn standing(&self, bucket: &Level, now: Millis) -> Standing {
-        let left = bucket.with(now, Cost(0), self.rate);
-        let capacity = self.capacity();
-        Standing {
-            excess: excess(left),
-            limit: self.quota(),
-            remaining: capacity.0.saturating_sub(left.height.0) / Excess::ONE.0,
-            retry_after: left
-                .room_after(now, Cost::ONE, capacity, self.rate)
-                .unwrap_or_default(),
-            reset_after: self.drained_at(&left).since(now),
-        }
+        self.meter().standing(*bucket, now)
     }
 
     fn quota(&self) -> u64 {
-        self.capacity().0 / Excess::ONE.0
+        self.meter().quota()
     }
 
     fn period(&self) -> Duration {
-        drains_in(
-            Excess(self.quota().saturating_mul(Excess::ONE.0)),
-            self.rate,
-        )
+        self.meter().period()
     }
 
     fn slower(self, other: Self) -> Self {
@@ -102,11 +86,11 @@ impl LeakyBucket {
     #[inline]
     fn decide(&self, bucket: Level, now: Millis, cost: Cost) -> (Outcome, Level) {
         let after = bucket.with(now, cost, self.rate);
-        let excess = excess(after);
+        let excess = after.excess();
         if excess > self.burst {
             let refuse = Outcome::Refuse {
                 excess,
-                retry_after: bucket.room_after(now, cost, self.capacity(), self.rate),
+                retry_after: bucket.room_after(now, cost, self.meter().capacity, self.rate),
             };
             return (refuse, bucket);
         }
@@ -128,12 +112,10 @@ impl LeakyBucket {
     }
 
     /// All that fits: the burst, and the one request that is within the rate. A burst of 5 admits 6 at once.
-    fn capacity(&self) -> Excess {
-        Excess(self.burst.0.saturating_add(Excess::ONE.0))
+    fn meter(&self) -> Meter {
+        Meter {
+            rate: self.rate,
+            capacity: Excess(self.burst.0.saturating_add(Excess::ONE.0)),
+        }
     }
-}
-
-/// nginx's number: what stands in the bucket besides the one request that is within the rate.
-fn excess(bucket: Level) -> Excess {
-    Excess(bucket.height.0.saturating_sub(Excess::ONE.0))
 }

@@ -1,0 +1,272 @@
+//! The sliding window in blocks: a counter for each short stretch of it, and the oldest falls out as time goes on.
+//!
+//! What is counted is never less than what came within the window, and at most one block's length more: a little
+//! harsher than exact, never laxer, in a few bytes for every block.
+
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+use super::fixed_window::{as_if_drained, millis};
+use super::moment::Moment;
+use super::{Algorithm, Outcome, Spent, Standing};
+use crate::clock::Millis;
+use crate::config::plan::{Cost, Excess};
+
+/// The numbers a key is held to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Blocks {
+    /// How many in any window.
+    pub limit: Excess,
+    /// How long it is.
+    pub window: Duration,
+    /// How long a block is.
+    pub precision: Duration,
+}
+
+/// What is remembered of one key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ring {
+    /// The number of the newest block since the clock began.
+    newest: u64,
+    /// All blocks together.
+    total: u64,
+    /// Each under its number, modulo how many there are.
+    counts: Box<[u64]>,
+}
+
+/// What is left of a ring at some moment.
+struct View {
+    moment: Moment,
+    /// How many of its blocks have fallen out.
+    gone: usize,
+    total: u64,
+}
+
+impl Ring {
+    fn index(&self, block: u64) -> usize {
+        usize::try_from(block % (self.counts.len() as u64).max(1)).unwrap_or_default()
+    }
+
+    /// What came in each block, the oldest first.
+    fn oldest_first(&self) -> impl Iterator<Item = u64> + '_ {
+        let oldest = self.index(self.newest.wrapping_add(1));
+        let (after, before) = self.counts.split_at(oldest);
+        before.iter().chain(after).copied()
+    }
+
+    fn add(&mut self, cost: u64) {
+        let newest = self.index(self.newest);
+        if let Some(count) = self.counts.get_mut(newest) {
+            let room = u64::MAX - self.total;
+            *count += cost.min(room);
+            self.total += cost.min(room);
+        }
+    }
+
+    /// Takes so much out, the oldest first.
+    fn drop_oldest(&mut self, mut amount: u64) {
+        let oldest = self.newest.wrapping_add(1);
+        for block in 0..self.counts.len() as u64 {
+            let index = self.index(oldest.wrapping_add(block));
+            if let Some(count) = self.counts.get_mut(index) {
+                let taken = amount.min(*count);
+                *count -= taken;
+                self.total -= taken;
+                amount -= taken;
+            }
+        }
+    }
+}
+
+impl Blocks {
+    fn count(&self) -> usize {
+        let blocks = millis(self.window).div_ceil(millis(self.precision));
+        usize::try_from(blocks).unwrap_or(usize::MAX)
+    }
+
+    fn view(&self, ring: &Ring, now: Millis) -> View {
+        let length = millis(self.precision);
+        let moment = Moment::of(Millis(ring.newest.saturating_mul(length)), now);
+        let passed = match moment.back {
+            0 => (moment.now.0 / length).saturating_sub(ring.newest),
+            _ => 0,
+        };
+        let gone = usize::try_from(passed).unwrap_or(usize::MAX);
+        let gone = gone.min(ring.counts.len());
+        View {
+            moment,
+            gone,
+            total: ring.total - ring.oldest_first().take(gone).sum::<u64>(),
+        }
+    }
+
+    /// Moves a ring on to now.
+    fn advance(&self, ring: &mut Ring, now: Millis) {
+        let View {
+            moment,
+            gone,
+            total,
+        } = self.view(ring, now);
+        let block = moment.now.0 / millis(self.precision);
+        if moment.back > 0 {
+            // Every block keeps its age; only its number is another.
+            let (from, to) = (ring.index(ring.newest), ring.index(block));
+            let length = ring.counts.len();
+            ring.counts
+                .rotate_right((to + length - from) % length.max(1));
+        }
+        for passed in 1..=gone as u64 {
+            let index = ring.index(ring.newest.wrapping_add(passed));
+            if let Some(count) = ring.counts.get_mut(index) {
+                *count = 0;
+            }
+        }
+        ring.newest = block;
+        ring.total = total;
+    }
+
+    /// How long until `cost` fits; `None` if it never does.
+    fn room_after(&self, ring: &Ring, now: Millis, cost: Cost) -> Option<Duration> {
+        let room = self.limit.0.checked_sub(cost.0)?;
+        let length = millis(self.precision);
+        let View {
+            moment,
+            gone,
+            total,
+        } = self.view(ring, now);
+        let newest = match moment.back {
+            0 => ring.newest,
+            _ => moment.now.0 / length,
+        };
+        let (mut left, mut passed) = (total, gone as u64);
+        for count in ring.oldest_first().skip(gone) {
+            if left <= room {
+                break;
+            }
+            left -= count;
+            passed += 1;
+        }
+        let at = newest.saturating_add(passed).saturating_mul(length);
+        Some(Millis(at).since(now))
+    }
+}
+
+impl Algorithm for Blocks {
+    type State = Ring;
+
+    fn fresh(&self, now: Millis) -> Ring {
+        Ring {
+            newest: now.0 / millis(self.precision),
+            total: 0,
+            counts: vec![0; self.count()].into(),
+        }
+    }
+
+    fn ask(&self, ring: &Ring, now: Millis, cost: Cost) -> Outcome {
+        let with_this = self.view(ring, now).total.saturating_add(cost.0);
+        let surplus = with_this.saturating_sub(self.limit.0);
+        if surplus > 0 {
+            return Outcome::Refuse {
+                excess: Excess(surplus),
+                retry_after: self.room_after(ring, now, cost),
+            };
+        }
+        Outcome::Pass { excess: Excess(0) }
+    }
+
+    fn charge(&self, ring: &mut Ring, now: Millis, cost: Cost) -> (Outcome, Spent) {
+        let outcome = self.ask(ring, now, cost);
+        if !matches!(outcome, Outcome::Refuse { .. }) {
+            self.debit(ring, now, cost);
+        }
+        (outcome, Spent::default())
+    }
+
+    fn refund(&self, ring: &mut Ring, now: Millis, cost: Cost, _: Spent) {
+        let block = (now.0 / millis(self.precision)).min(ring.newest);
+        // Of a block that has fallen out there is nothing left to give back.
+        if ring.newest - block < ring.counts.len() as u64 {
+            let index = ring.index(block);
+            if let Some(count) = ring.counts.get_mut(index) {
+                let back = cost.0.min(*count);
+                *count -= back;
+                ring.total -= back;
+            }
+        }
+    }
+
+    fn debit(&self, ring: &mut Ring, now: Millis, cost: Cost) {
+        self.advance(ring, now);
+        ring.add(cost.0);
+    }
+
+    fn count_refused(&self, ring: &mut Ring, now: Millis, cost: Cost) {
+        self.advance(ring, now);
+        let cost = cost.0.min(self.limit.0);
+        // The latest of all that were asked for are those that count.
+        let surplus = ring.total.saturating_add(cost).saturating_sub(self.limit.0);
+        ring.drop_oldest(surplus.min(cost));
+        ring.add(cost);
+    }
+
+    fn drained_at(&self, ring: &Ring) -> Millis {
+        let blocks = if ring.total == 0 {
+            0
+        } else {
+            ring.counts.len() as u64
+        };
+        let last = ring.newest.saturating_add(blocks);
+        Millis(last.saturating_mul(millis(self.precision)))
+    }
+
+    fn leaves_at(&self, ring: &Ring) -> Millis {
+        let from = Millis(ring.newest.saturating_mul(millis(self.precision)));
+        as_if_drained(from, ring.total, self.limit, millis(self.window))
+    }
+
+    fn standing(&self, ring: &Ring, now: Millis) -> Standing {
+        let total = self.view(ring, now).total;
+        let free = self.limit.0.saturating_sub(total);
+        Standing {
+            excess: Excess(total.saturating_sub(self.limit.0)),
+            limit: self.quota(),
+            remaining: free / Excess::ONE.0,
+            retry_after: match free {
+                ONE_REQUEST.. => Duration::ZERO,
+                _ => self.room_after(ring, now, Cost::ONE).unwrap_or_default(),
+            },
+            reset_after: match total {
+                0 => Duration::ZERO,
+                _ => self.drained_at(ring).since(now),
+            },
+        }
+    }
+
+    fn quota(&self) -> u64 {
+        self.limit.0 / Excess::ONE.0
+    }
+
+    fn period(&self) -> Duration {
+        self.window
+    }
+
+    fn slower(self, other: Self) -> Self {
+        if other.window > self.window {
+            other
+        } else {
+            self
+        }
+    }
+
+    fn most_heap(&self) -> usize {
+        self.count().saturating_mul(size_of::<u64>()) + super::ALLOCATION
+    }
+
+    fn heap(ring: &Ring) -> usize {
+        size_of_val::<[u64]>(&ring.counts) + super::ALLOCATION
+    }
+}
+
+const ONE_REQUEST: u64 = Excess::ONE.0;

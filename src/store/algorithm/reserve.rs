@@ -1,0 +1,227 @@
+//! Guava's way of counting: permits are saved while idle, and the next caller pays for the last one.
+//!
+//! A key remembers when it is free again and what it has saved. Whoever comes waits until then, however much it
+//! asks for, and moves that moment on by what it takes: for what is saved as the [`Price`] says, for the rest at the
+//! rate. Saved permits are kept as the time they took to save. So a change of rate turns them into as many more or
+//! fewer of the new ones, as Guava's `setRate` does.
+
+use std::marker::PhantomData;
+use std::time::Duration;
+
+use super::moment::Moment;
+use super::nanos::Nanos;
+use super::{Algorithm, Outcome, Spent, Standing};
+use crate::clock::Millis;
+use crate::config::plan::{Cost, Excess, Rate};
+
+/// What saved permits cost.
+pub trait Price: Copy + std::fmt::Debug {
+    /// Whether a key that nobody knows has saved all it can.
+    const STARTS_SAVED: bool;
+
+    /// What it takes to spend so much of what is saved, where `most` can be.
+    fn of(saved: Span, spent: Span, most: Span) -> Span;
+}
+
+/// A length of time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Span(pub(super) u64);
+
+/// The numbers a key is held to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reserve<P> {
+    rate: Rate,
+    max_wait: Nanos,
+    /// The most that is saved, as the time that takes.
+    most: Nanos,
+    quota: u64,
+    price: PhantomData<P>,
+}
+
+/// What is remembered of one key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reserved {
+    /// When it is free again.
+    free_at: Nanos,
+    /// What it has saved by then.
+    saved: Nanos,
+    last: Millis,
+}
+
+impl<P: Price> Reserve<P> {
+    pub(super) fn new(rate: Rate, max_wait: Duration, most: Nanos) -> Self {
+        let max_wait = Nanos::of_duration(max_wait);
+        let numbers = Self {
+            rate,
+            max_wait,
+            most,
+            quota: 0,
+            price: PhantomData,
+        };
+        let rested = numbers.admits(most, max_wait);
+        Self {
+            quota: rested.max(numbers.admits(Nanos(0), max_wait)),
+            ..numbers
+        }
+    }
+
+    /// A key as it is now, and now.
+    fn at(&self, key: &Reserved, now: Millis) -> (Reserved, Nanos) {
+        let moment = Moment::of(key.last, now);
+        let now = Nanos::at(moment.now);
+        let free_at = key.free_at.before(Nanos::at(Millis(moment.back)));
+        let saved = key.saved.after(now.before(free_at)).min(self.most);
+        let key = Reserved {
+            free_at: free_at.max(now),
+            saved,
+            last: moment.now,
+        };
+        (key, now)
+    }
+
+    /// What it takes a key with so much saved to let so much pass; and how much of what is saved that spends.
+    fn owed(&self, saved: Nanos, cost: Cost) -> (Nanos, Nanos) {
+        let time = Nanos::of(cost, self.rate);
+        let spent = time.min(saved);
+        let price = P::of(Span(saved.0), Span(spent.0), Span(self.most.0));
+        (Nanos(price.0).after(time.before(spent)), spent)
+    }
+
+    fn take(&self, key: &mut Reserved, now: Millis, cost: Cost) -> Spent {
+        *key = self.at(key, now).0;
+        let (owed, spent) = self.owed(key.saved, cost);
+        key.free_at = key.free_at.after(owed);
+        key.saved = key.saved.before(spent);
+        Spent(spent.0)
+    }
+
+    /// How many requests pass at one moment where one more may owe so much.
+    fn admits(&self, saved: Nanos, room: Nanos) -> u64 {
+        let fits = |count: u64| {
+            let cost = Cost(count.saturating_mul(Cost::ONE.0));
+            self.owed(saved, cost).0 <= room
+        };
+        let (mut fitting, mut too_many) = (0, MOST);
+        while too_many - fitting > 1 {
+            let middle = fitting + (too_many - fitting) / 2;
+            if fits(middle) {
+                fitting = middle;
+            } else {
+                too_many = middle;
+            }
+        }
+        // The one that comes then finds only just as much ahead of it as it may.
+        fitting + 1
+    }
+
+    fn excess(&self, wait: Nanos) -> Excess {
+        Excess(wait.at_rate(self.rate))
+    }
+}
+
+impl<P: Price> Algorithm for Reserve<P> {
+    type State = Reserved;
+
+    fn fresh(&self, now: Millis) -> Reserved {
+        Reserved {
+            free_at: Nanos::at(now),
+            saved: if P::STARTS_SAVED { self.most } else { Nanos(0) },
+            last: now,
+        }
+    }
+
+    fn ask(&self, key: &Reserved, now: Millis, _: Cost) -> Outcome {
+        let (key, now) = self.at(key, now);
+        let wait = key.free_at.before(now);
+        let excess = self.excess(wait);
+        if wait > self.max_wait {
+            return Outcome::Refuse {
+                excess,
+                retry_after: Some(wait.before(self.max_wait).to_millis()),
+            };
+        }
+        // Less than a millisecond is no wait, as in nginx.
+        match wait.whole_millis() {
+            Duration::ZERO => Outcome::Pass { excess },
+            wait => Outcome::Delay { excess, wait },
+        }
+    }
+
+    fn charge(&self, key: &mut Reserved, now: Millis, cost: Cost) -> (Outcome, Spent) {
+        let outcome = self.ask(key, now, cost);
+        let spent = match outcome {
+            Outcome::Refuse { .. } => Spent::default(),
+            Outcome::Delay { .. } | Outcome::Pass { .. } => self.take(key, now, cost),
+        };
+        (outcome, spent)
+    }
+
+    fn refund(&self, key: &mut Reserved, _: Millis, cost: Cost, spent: Spent) {
+        let spent = Nanos(spent.0);
+        key.saved = key.saved.after(spent).min(self.most);
+        let price = P::of(Span(key.saved.0), Span(spent.0), Span(self.most.0));
+        let fresh = Nanos::of(cost, self.rate).before(spent);
+        key.free_at = key.free_at.before(Nanos(price.0)).before(fresh);
+    }
+
+    fn debit(&self, key: &mut Reserved, now: Millis, cost: Cost) {
+        self.take(key, now, cost);
+    }
+
+    fn count_refused(&self, key: &mut Reserved, now: Millis, cost: Cost) {
+        let (at, now) = self.at(key, now);
+        // As if it had come when the wait was just short enough.
+        let filled = now.after(self.max_wait).after(Nanos::of(cost, self.rate));
+        *key = Reserved {
+            free_at: at.free_at.max(filled),
+            ..at
+        };
+    }
+
+    fn drained_at(&self, key: &Reserved) -> Millis {
+        // Who is forgotten has saved nothing, or everything where that is the harder start.
+        let missing = if P::STARTS_SAVED {
+            self.most.before(key.saved)
+        } else {
+            Nanos(0)
+        };
+        key.free_at.after(missing).passed_at()
+    }
+
+    fn standing(&self, key: &Reserved, now: Millis) -> Standing {
+        let (key, now) = self.at(key, now);
+        let wait = key.free_at.before(now);
+        let missing = if P::STARTS_SAVED {
+            Nanos(0)
+        } else {
+            self.most.before(key.saved)
+        };
+        Standing {
+            excess: self.excess(wait),
+            limit: self.quota(),
+            remaining: if wait > self.max_wait {
+                0
+            } else {
+                self.admits(key.saved, self.max_wait.before(wait))
+            },
+            retry_after: wait.before(self.max_wait).to_millis(),
+            reset_after: wait.after(missing).to_millis(),
+        }
+    }
+
+    fn quota(&self) -> u64 {
+        self.quota
+    }
+
+    fn period(&self) -> Duration {
+        let whole = Cost(self.quota().saturating_mul(Cost::ONE.0));
+        Nanos::of(whole, self.rate).to_millis()
+    }
+
+    fn slower(self, other: Self) -> Self {
+        if other.rate < self.rate { other } else { self }
+    }
+}
+
+/// More requests at one moment are not told apart.
+const MOST: u64 = u64::MAX / Cost::ONE.0;

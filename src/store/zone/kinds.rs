@@ -1,0 +1,197 @@
+//! What holds for a zone whichever way it counts.
+
+use std::time::Duration;
+
+use super::*;
+use crate::config::plan::{Algorithm, Delay, Excess, Rate};
+
+/// Two a second and a burst of five, or ten in five seconds, as each algorithm says that.
+fn all() -> [Algorithm; 10] {
+    let rate = Rate::per_second(2_000);
+    let (limit, window) = (10, Duration::from_secs(5));
+    let max_wait = Duration::from_secs(2);
+    let sliding = |precision| Algorithm::SlidingWindow {
+        limit,
+        window,
+        precision,
+    };
+    [
+        Algorithm::Bursty { rate, max_wait },
+        Algorithm::FixedWindow { limit, window },
+        Algorithm::Gcra { rate },
+        Algorithm::LeakyBucket { rate },
+        Algorithm::Paced { rate, max_wait },
+        Algorithm::SlidingLog { limit, window },
+        sliding(None),
+        sliding(Some(Duration::from_millis(250))),
+        Algorithm::TokenBucket { rate },
+        Algorithm::WarmUp {
+            rate,
+            warm_up: Duration::from_secs(4),
+            max_wait,
+        },
+    ]
+}
+
+fn terms(algorithm: &Algorithm) -> Terms {
+    Terms::new(algorithm, Excess::requests(5), Delay::Never)
+}
+
+fn zone(algorithm: &Algorithm, size: usize) -> Zone {
+    Zone::new("one", size, &terms(algorithm), CountRefused::No)
+}
+
+fn passes(zone: &Zone, key: &Key, now: u64, terms: &Terms) -> bool {
+    let (outcome, _) = zone.charge(key, Millis(now), Cost::ONE, terms);
+    !matches!(outcome, Outcome::Refuse { .. })
+}
+
+#[test]
+fn memory_stays_within_the_size_of_every_zone() {
+    for algorithm in all() {
+        let terms = terms(&algorithm);
+        for size in [32 << 10, 100_000, 300_000, 1 << 20] {
+            let zone = zone(&algorithm, size);
+            // Over three times as many as fit, each until it is refused.
+            for number in 0..u32::try_from(zone.capacity() * 3).unwrap() {
+                let key = zone.key(&number.to_be_bytes());
+                for tick in 0..12 {
+                    passes(&zone, &key, tick, &terms);
+                }
+            }
+            assert_eq!(zone.len(), zone.capacity(), "{algorithm:?}");
+            let memory = zone.memory();
+            assert!(memory <= size, "{algorithm:?}: {memory} bytes of {size}");
+            assert!(memory > size / 3, "{algorithm:?}: {memory} bytes of {size}");
+            assert!(zone.capacity() * terms.bytes_per_key() <= size);
+        }
+    }
+}
+
+#[test]
+fn two_words_a_key_are_64_bytes() {
+    let bytes = all().map(|algorithm| (algorithm.name(), terms(&algorithm).bytes_per_key()));
+    let expected = [
+        ("bursty", 96),
+        ("fixed_window", 64),
+        ("gcra", 64),
+        ("leaky_bucket", 64),
+        ("paced", 64),
+        ("sliding_log", 96 + 16 + 10 * 16),
+        ("sliding_window", 96),
+        ("sliding_window", 96 + 16 + 20 * 8),
+        ("token_bucket", 64),
+        ("warm_up", 96),
+    ];
+    assert_eq!(bytes, expected);
+}
+
+#[test]
+fn a_zone_of_a_few_heavy_keys_keeps_within_its_size() {
+    for limit in [100, 500, 1_900] {
+        let algorithm = Algorithm::SlidingLog {
+            limit,
+            window: Duration::from_secs(60),
+        };
+        let (zone, terms) = (zone(&algorithm, 32 << 10), terms(&algorithm));
+        for number in 0..100u8 {
+            let key = zone.key(&[number]);
+            for tick in 0..u64::from(limit) + 3 {
+                passes(&zone, &key, tick, &terms);
+            }
+        }
+        assert!(zone.len() == zone.capacity() && zone.memory() <= 32 << 10);
+    }
+}
+
+#[test]
+fn who_owes_most_is_the_last_to_be_forgotten() {
+    for algorithm in all() {
+        let (zone, terms) = (zone(&algorithm, 64 << 10), terms(&algorithm));
+        let debtor = zone.key(b"debtor");
+        zone.debit(&debtor, Millis(0), Cost::milli(60_000), &terms);
+        for number in 0..u32::try_from(zone.capacity() * 4).unwrap() {
+            passes(&zone, &zone.key(&number.to_be_bytes()), 1, &terms);
+        }
+        assert!(zone.counts().evictions > 0, "{algorithm:?}");
+        assert!(!passes(&zone, &debtor, 2, &terms), "{algorithm:?}");
+    }
+}
+
+#[test]
+fn who_has_drained_goes_first_and_nobody_is_evicted() {
+    for algorithm in all() {
+        let (zone, terms) = (zone(&algorithm, 64 << 10), terms(&algorithm));
+        for round in 0..4u32 {
+            // Long enough for a cold key to be cold again.
+            let now = u64::from(round) * 20_000;
+            for number in 0..u32::try_from(zone.capacity()).unwrap() {
+                let key = zone.key(&(round << 24 | number).to_be_bytes());
+                assert!(passes(&zone, &key, now, &terms));
+            }
+        }
+        // Shards fill unevenly: one may be full before all are.
+        let evictions = zone.counts().evictions;
+        assert!(
+            evictions * 10 < zone.capacity() as u64,
+            "{algorithm:?}: {evictions}"
+        );
+    }
+}
+
+#[test]
+fn asking_and_charging_in_vain_change_nothing() {
+    for algorithm in all() {
+        let (zone, terms) = (zone(&algorithm, 64 << 10), terms(&algorithm));
+        let key = zone.key(b"a");
+        passes(&zone, &key, 0, &terms);
+        let standing = |now| zone.standing(&key, Millis(now), &terms);
+        let before = standing(7);
+        for _ in 0..20 {
+            let _outcome = zone.ask(&key, Millis(7), Cost::ONE, &terms);
+            let (outcome, receipt) = zone.charge(&key, Millis(7), Cost::ONE, &terms);
+            assert!(!matches!(outcome, Outcome::Refuse { .. }), "{algorithm:?}");
+            zone.refund(&key, receipt, Millis(7), Cost::ONE, &terms);
+        }
+        assert_eq!(standing(7), before, "{algorithm:?}");
+        let Counts { pass, delay, .. } = zone.counts();
+        assert_eq!(pass + delay, 1, "{algorithm:?}");
+    }
+}
+
+#[test]
+fn a_remaining_request_passes_and_one_more_does_not() {
+    for algorithm in all() {
+        let (zone, terms) = (zone(&algorithm, 64 << 10), terms(&algorithm));
+        let key = zone.key(b"a");
+        passes(&zone, &key, 3_000, &terms);
+        for now in [3_000, 3_400, 6_100, 30_000, 100_000] {
+            let standing = zone.standing(&key, Millis(now), &terms).unwrap();
+            assert_eq!(standing.limit, terms.quota());
+            let passed = (0..100)
+                .filter(|_| passes(&zone, &key, now, &terms))
+                .count();
+            assert_eq!(passed as u64, standing.remaining, "{algorithm:?} at {now}");
+            let standing = zone.standing(&key, Millis(now), &terms).unwrap();
+            let retry = u64::try_from(standing.retry_after.as_millis()).unwrap();
+            let ask = |now| zone.ask(&key, Millis(now), Cost::ONE, &terms);
+            assert!(matches!(ask(now + retry - 1), Outcome::Refuse { .. }));
+            assert!(!matches!(ask(now + retry), Outcome::Refuse { .. }));
+        }
+    }
+}
+
+#[test]
+fn the_slowest_of_two_drains_no_sooner_than_either() {
+    for algorithm in all() {
+        let one = terms(&algorithm);
+        assert_eq!(one.slower(one), one);
+    }
+    let log = |limit| {
+        terms(&Algorithm::SlidingLog {
+            limit,
+            window: Duration::from_secs(1),
+        })
+    };
+    assert_eq!(log(5).slower(log(9)), log(9), "it needs the most room");
+}
