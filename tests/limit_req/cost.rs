@@ -107,7 +107,11 @@ fn an_aborted_request_is_paid_for_as_far_as_it_came() {
     while taken < 100_000 {
         taken += client.some(usize::MAX).len();
     }
-    assert_eq!(get(weir.address(), "/down/bytes?n=1").status, 200, "not yet");
+    assert_eq!(
+        get(weir.address(), "/down/bytes?n=1").status,
+        200,
+        "not yet"
+    );
     client.reset();
     is_refused(&weir, "/down/bytes?n=1");
 }
