@@ -1,6 +1,7 @@
 //! `limit_req` as a client and an operator see it: how many pass, what a refusal says, what the logs say.
 
 mod algorithms;
+mod cost;
 mod extras;
 mod refusal;
 mod sanctions;

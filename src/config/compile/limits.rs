@@ -209,7 +209,7 @@ impl Compiler<'_> {
                     burst,
                     delay,
                     weight: self.weight(rule.cost.get()),
-                    sanction: self.req_sanction(rule),
+                    sanction: self.req_sanction(rule, algorithm),
                 })
             })
             .collect()

@@ -9,7 +9,7 @@ use super::Compiler;
 use super::templates::When;
 use crate::config::decode::{Field, Spanned, Text};
 use crate::config::model::{self, Manner};
-use crate::config::plan::{Sanction, Wording};
+use crate::config::plan::{Algorithm, Sanction, Wording};
 use crate::config::span::Span;
 
 /// How long a request waits at most where `on_excess: delay` says no more.
@@ -20,9 +20,12 @@ const LONGEST: Duration = Duration::from_secs(30 * 86_400);
 
 impl Compiler<'_> {
     /// Of a `limit_req`.
-    pub(super) fn req_sanction(&mut self, rule: &model::ReqRule) -> Sanction {
+    pub(super) fn req_sanction(&mut self, rule: &model::ReqRule, zone: Algorithm) -> Sanction {
         let manner = rule.on_excess.get().map(|given| given.value.0);
         let manner = manner.unwrap_or(Manner::Reject);
+        if let (Some(given), Manner::Delay) = (rule.on_excess.get(), manner) {
+            self.has_a_line(given.span, zone);
+        }
         let longest = rule.max_wait.get();
         if let Some(longest) = longest.filter(|_| manner != Manner::Delay) {
             self.complain_with(
@@ -44,6 +47,23 @@ impl Compiler<'_> {
             penalty,
             ..self.wording(manner, &rule.status, &rule.body)
         }
+    }
+
+    /// Complains of waiting where there is no order to wait in.
+    fn has_a_line(&mut self, span: Span, zone: Algorithm) {
+        let hint = match zone {
+            Algorithm::Gcra { .. }
+            | Algorithm::LeakyBucket { .. }
+            | Algorithm::TokenBucket { .. } => return,
+            Algorithm::Bursty { .. } | Algorithm::Paced { .. } | Algorithm::WarmUp { .. } => {
+                "there everybody waits already, up to the zone's `max_wait`"
+            }
+            _ => {
+                "a window that begins anew lets in all that wait at once; leaky_bucket, token_bucket and gcra do not"
+            }
+        };
+        let sentence = format!("`on_excess: delay` has no meaning with `{}`", zone.name());
+        self.complain_with(span, sentence, hint);
     }
 
     /// Of a `limit_conn`.
