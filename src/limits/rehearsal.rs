@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use super::Limits;
 use super::key::Found;
-use super::rule::{Connections, Decision, Ears, Requests};
+use super::rule::{Connections, Decision, Ears};
 use super::verdict::{Permit, Verdict};
 use crate::clock::Millis;
 use crate::config::plan::{DryRun, Queue};
