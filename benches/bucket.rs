@@ -151,6 +151,7 @@ fn site(rate: Rate) -> Site {
             weight: Weight::Fixed(Cost::ONE),
             sanction: Sanction::default(),
         }],
+        shadow: vec![],
         limit_conn: vec![],
         limit_req_status: StatusCode::TOO_MANY_REQUESTS,
         limit_conn_status: StatusCode::SERVICE_UNAVAILABLE,

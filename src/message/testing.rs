@@ -61,6 +61,7 @@ pub(crate) fn site(action: Action) -> Site {
         fallback: None,
         degrade_group: None,
         limit_req: Vec::new(),
+        shadow: Vec::new(),
         limit_conn: Vec::new(),
         limit_req_status: StatusCode::TOO_MANY_REQUESTS,
         limit_conn_status: StatusCode::SERVICE_UNAVAILABLE,

@@ -149,7 +149,9 @@ impl Proxy {
         }
         // Waits here when a rule says wait.
         let (now, exchange) = (visit.exchange.started, &mut visit.exchange);
-        visit.permit = Some(site.limits.admit(exchange, now, &self.clock).await?);
+        let mut permit = site.limits.admit(exchange, now, &self.clock).await?;
+        visit.bills = std::mem::take(&mut permit.bills);
+        visit.permit = Some(permit);
         if !site.admits(visit.exchange.client()) {
             return Err(Failure::Forbidden);
         }

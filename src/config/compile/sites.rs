@@ -76,6 +76,7 @@ impl Compiler<'_> {
         };
         Site {
             limit_req: self.req_rules(levels.find(|s| &s.limit_req)),
+            shadow: self.req_rules(levels.find(|s| &s.shadow)),
             limit_conn: self.conn_rules(levels.find(|s| &s.limit_conn)),
             limit_req_status: status(
                 levels.find(|s| &s.limit_req_status),

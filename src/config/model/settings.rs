@@ -27,6 +27,8 @@ record! {
     pub struct Settings {
         /// Rates to keep to, all of them. An inner list takes the place of an outer one; `off` for none.
         limit_req: Field<OrOff<List<ReqRule>>>,
+        /// Rates that are proposed: asked and counted beside `limit_req`, and not enforced. An inner list takes the place of an outer one; `off` for none.
+        shadow: Field<OrOff<List<ReqRule>>>,
         /// Numbers of requests at once to keep to, all of them. An inner list takes the place of an outer one; `off` for none.
         limit_conn: Field<OrOff<List<ConnRule>>>,
         /// The status of a request that `limit_req` refuses, 400 to 599. Default: 429 (nginx: 503).

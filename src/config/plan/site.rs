@@ -17,6 +17,8 @@ use super::{
 pub struct Site {
     /// `limit_req`, in order.
     pub limit_req: Vec<ReqRule>,
+    /// `shadow`: proposed rules that are not enforced, in order.
+    pub shadow: Vec<ReqRule>,
     /// `limit_conn`, in order.
     pub limit_conn: Vec<ConnRule>,
     /// `limit_req_status`
