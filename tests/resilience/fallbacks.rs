@@ -65,7 +65,7 @@ fn an_open_breaker_and_a_limit_lead_there_too() {
     let origin = Origin::start();
     let weir = Weir::before(
         &origin,
-        "limit_req_zones: { one: { key: $server_name, rate: 1r/m } }
+        "limit_req_zones: { one: { key: $uri, rate: 1r/m } }
 servers:
 - listen: LISTEN
   proxy_pass: http://ORIGIN
