@@ -171,6 +171,9 @@ impl Proxy {
                     return Err(Error::Unavailable { retry_after }.into());
                 }
                 let upload = site.upload(visit, forward, unread);
+                if visit.keeps_upstream_headers(site) {
+                    visit.exchange.upstream_headers = Some(Box::default());
+                }
                 let (form, keeps) = (visit.form_of_answer(site), site.fallback.as_deref());
                 let answered = self
                     .forward(visit, forward, upstream, upload, form, keeps)
@@ -223,6 +226,9 @@ impl Proxy {
         head.version = Version::HTTP_11;
         if let Some(far) = download.take_switched() {
             return Ok(upgrade::agree(visit, head, far, forward));
+        }
+        if let Some(kept) = &mut visit.exchange.upstream_headers {
+            head.headers.clone_into(kept);
         }
         visit.told_rate = headers::clean_response(&mut head.headers);
         let keeper =

@@ -9,7 +9,9 @@ use super::fallback::{Fallback, Group, Kept};
 use super::guard::Guard;
 use super::visit::Visit;
 use crate::clock::Least;
-use crate::config::plan::{self, Action, Degrade, Forward, HttpVersion, Return, ReturnBody};
+use crate::config::plan::{
+    self, Action, Degrade, Forward, HttpVersion, Return, ReturnBody, Variable, Weight,
+};
 use crate::limits::{Limits, Zones};
 use crate::message::answer::Answer;
 use crate::message::target::encode_path;
@@ -27,6 +29,8 @@ pub(super) struct Site {
     group: Option<Arc<Group>>,
     /// Whether something here asks for the answer's header fields.
     pub(super) keeps_sent_headers: bool,
+    /// Whether something here asks for those of the upstream's answer.
+    pub(super) keeps_upstream_headers: bool,
 }
 
 impl Site {
@@ -50,7 +54,8 @@ impl Site {
             group: site
                 .degrade_group
                 .and_then(|index| groups.get(index).cloned()),
-            keeps_sent_headers: site.bandwidth.needs_sent_headers(),
+            keeps_sent_headers: uses(site, |it| matches!(it, Variable::SentHttp(_))),
+            keeps_upstream_headers: uses(site, |it| matches!(it, Variable::UpstreamHttp(_))),
             plan: site.clone(),
         }
     }
@@ -104,6 +109,16 @@ impl Site {
             .find(|(network, _)| network.contains(client.ip()))
             .map_or(!access.refuse_others, |(_, allowed)| *allowed)
     }
+}
+
+/// Whether what is said here of an answer's speed or cost depends on a variable like this.
+fn uses(site: &plan::Site, like: impl Fn(&Variable) -> bool) -> bool {
+    let mut rules = site.limit_req.iter().chain(&site.shadow);
+    site.bandwidth.may_use(&like)
+        || rules.any(|rule| match &rule.weight {
+            Weight::After(template) => template.may_use(&like),
+            _ => false,
+        })
 }
 
 /// Answers a `return`.
