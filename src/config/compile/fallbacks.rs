@@ -16,7 +16,7 @@ const OCCASIONS: [&str; 5] = ["open", "no_server", "timeout", "error", "limited"
 
 impl Compiler<'_> {
     /// `degrade_groups`, in the file's order.
-    pub(super) fn degrade_groups(&mut self) -> Vec<DegradeGroup> {
+    pub(super) fn degrade_groups(&self) -> Vec<DegradeGroup> {
         let named = self.config.degrade_groups.value();
         let entries = named.map_or(&[][..], |named| &named.entries);
         entries
