@@ -18,6 +18,7 @@ mod names;
 mod sanctions;
 mod servers;
 mod sites;
+mod stores;
 mod templates;
 #[cfg(test)]
 mod tests;
@@ -46,6 +47,7 @@ pub(super) fn compile(config: &Config, report: &mut Report) -> Plan {
         maps: Names::of(&config.maps, |name| name.trim_start_matches('$')),
         req_zones: Names::of(&config.limit_req_zones, |name| name),
         conn_zones: Names::of(&config.limit_conn_zones, |name| name),
+        stores: Names::of(&config.stores, |name| name),
         groups: Names::of(&config.upstreams, |name| name),
         degraded: Names::of(&config.degrade_groups, |name| name),
         late_maps: Vec::new(),
@@ -55,6 +57,7 @@ pub(super) fn compile(config: &Config, report: &mut Report) -> Plan {
     };
     let maps = compiler.maps();
     compiler.upstreams();
+    let stores = compiler.stores();
     let req_zones = compiler.req_zones();
     let conn_zones = compiler.conn_zones();
     let (servers, listeners) = compiler.servers();
@@ -69,6 +72,7 @@ pub(super) fn compile(config: &Config, report: &mut Report) -> Plan {
         admin: compiler.admin(),
         caps: compiler.caps(),
         maps,
+        stores,
         req_zones,
         conn_zones,
         degrade_groups: compiler.degrade_groups(),
@@ -78,6 +82,7 @@ pub(super) fn compile(config: &Config, report: &mut Report) -> Plan {
         listeners,
         servers,
     };
+    compiler.no_late_costs(&plan);
     compiler.warn_of_unused(&plan);
     plan
 }
@@ -89,6 +94,7 @@ struct Compiler<'a> {
     maps: Names,
     req_zones: Names,
     conn_zones: Names,
+    stores: Names,
     /// Names of `upstreams`.
     groups: Names,
     /// Names of `degrade_groups`.
