@@ -32,34 +32,10 @@ pub(super) enum Scale {
 
 impl Told {
     pub(super) fn of(terms: &Terms, cost: Cost) -> Self {
-        let windowed = |way, limit: Excess, window: Duration, most: u64| {
-            let length = u64::try_from(window.as_millis()).unwrap_or(u64::MAX).max(1);
-            let numbers = [Excess::ONE.0, limit.0].map(|amount| number(amount, THOUSANDTH));
-            let numbers = [numbers[0], numbers[1], number(length, 1), number(most, 1)];
-            let told = Self {
-                way,
-                cost: scaled(cost.0, THOUSANDTH),
-                numbers,
-                scale: Scale::Units(THOUSANDTH),
-            };
-            (told, length)
-        };
-        let levelled = |way, per_milli: u64, third: u64, fourth: Option<u64>| {
-            let unit = unit(per_milli);
-            Self {
-                way,
-                cost: scaled(cost.0, unit),
-                numbers: [
-                    number(Excess::ONE.0, unit),
-                    number(per_milli.max(1), unit),
-                    number(third, unit),
-                    fourth.map_or(-1, |fourth| number(fourth, unit)),
-                ],
-                scale: Scale::Units(unit),
-            }
-        };
         match terms {
-            Terms::FixedWindow(terms) => windowed("fixed_window", terms.limit, terms.window, 0).0,
+            Terms::FixedWindow(terms) => {
+                Self::windowed("fixed_window", cost, terms.limit, terms.window, 0).0
+            }
             Terms::Gcra(terms) => {
                 let (interval, tolerance, takes) = terms.in_nanos(cost);
                 Self {
@@ -75,30 +51,78 @@ impl Told {
                     Delay::Never => None,
                 };
                 let rate = terms.rate.units_per_milli();
-                levelled("leaky_bucket", rate, terms.burst.0, threshold)
+                Self::levelled("leaky_bucket", cost, rate, terms.burst.0, threshold)
             }
             Terms::Paced(terms) => {
                 let rate = terms.rate.units_per_milli();
                 let longest = u64::try_from(terms.max_wait.as_millis()).unwrap_or(u64::MAX);
-                levelled("paced", rate, longest.saturating_mul(rate), None)
+                Self::levelled("paced", cost, rate, longest.saturating_mul(rate), None)
             }
             Terms::SlidingLog(terms) => {
                 let most = (terms.limit.0 / Excess::ONE.0).max(1);
-                windowed("sliding_log", terms.limit, terms.window, most).0
+                Self::windowed("sliding_log", cost, terms.limit, terms.window, most).0
             }
             Terms::SlidingWindow(terms) => {
-                let (told, length) = windowed("sliding_window", terms.limit, terms.window, 0);
+                let (told, length) =
+                    Self::windowed("sliding_window", cost, terms.limit, terms.window, 0);
                 let unit = THOUSANDTH;
                 let scale = Scale::Area { unit, length };
                 Self { scale, ..told }
             }
             Terms::TokenBucket(terms) => {
                 let rate = terms.rate.units_per_milli();
-                levelled("token_bucket", rate, terms.capacity.0, None)
+                Self::levelled("token_bucket", cost, rate, terms.capacity.0, None)
             }
             Terms::Blocks(_) | Terms::Bursty(_) | Terms::WarmUp(_) => {
                 unreachable!("config::compile lets no such zone count in a store")
             }
+        }
+    }
+}
+
+impl Told {
+    /// One that counts in windows, and how long those are.
+    fn windowed(
+        way: &'static str,
+        cost: Cost,
+        limit: Excess,
+        window: Duration,
+        most: u64,
+    ) -> (Self, u64) {
+        let length = u64::try_from(window.as_millis()).unwrap_or(u64::MAX).max(1);
+        let told = Self {
+            way,
+            cost: scaled(cost.0, THOUSANDTH),
+            numbers: [
+                number(Excess::ONE.0, THOUSANDTH),
+                number(limit.0, THOUSANDTH),
+                number(length, 1),
+                number(most, 1),
+            ],
+            scale: Scale::Units(THOUSANDTH),
+        };
+        (told, length)
+    }
+
+    /// One that has a level that falls with time.
+    fn levelled(
+        way: &'static str,
+        cost: Cost,
+        per_milli: u64,
+        third: u64,
+        fourth: Option<u64>,
+    ) -> Self {
+        let unit = unit(per_milli);
+        Self {
+            way,
+            cost: scaled(cost.0, unit),
+            numbers: [
+                number(Excess::ONE.0, unit),
+                number(per_milli.max(1), unit),
+                number(third, unit),
+                fourth.map_or(-1, |fourth| number(fourth, unit)),
+            ],
+            scale: Scale::Units(unit),
         }
     }
 }
