@@ -144,8 +144,7 @@ fn is_length(value: &HeaderValue) -> bool {
 }
 
 /// Whether there is no control character in it, not even a tab. Eight bytes at a time: every value is looked at.
-#[must_use]
-pub fn is_plain(text: &[u8]) -> bool {
+fn is_plain(text: &[u8]) -> bool {
     const EACH: u64 = u64::MAX / 255;
     let (words, rest) = text.as_chunks::<8>();
     // A byte's highest bit is set where the byte was less than what is taken from it, and had no such bit before.

@@ -263,3 +263,14 @@ fn a_backend_tells_how_fast_its_answer_may_leave() {
         assert_eq!(told(&["100", wrong]), Some(100), "{wrong}");
     }
 }
+
+#[test]
+fn a_control_character_is_seen_wherever_it_stands() {
+    for byte in 0..=u8::MAX {
+        for at in 0..19 {
+            let mut text = *b"\xff!~\x80 plain and so on";
+            text[at] = byte;
+            assert_eq!(is_plain(&text), !byte.is_ascii_control(), "{byte} at {at}");
+        }
+    }
+}

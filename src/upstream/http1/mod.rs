@@ -7,7 +7,6 @@
 mod chunked;
 mod encode;
 mod head;
-mod plain;
 mod reading;
 mod sending;
 
