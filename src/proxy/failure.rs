@@ -3,6 +3,8 @@
 //! The one place that knows statuses: the rooms below say what happened, here it becomes what the client
 //! is told, in nginx's numbers.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use http::{HeaderValue, Method, Response, StatusCode, header};
 
@@ -94,6 +96,10 @@ impl Failure {
             return Ok(refused::respond(refusal, exchange, site, live));
         }
         let mut answer = Answer::new(status);
+        if let Some(wait) = self.retry_after() {
+            answer =
+                answer.with_header(header::RETRY_AFTER, HeaderValue::from(whole_seconds(wait)));
+        }
         if let Some(reason) = self.reason() {
             let text = format!("400 Bad Request\n{reason}\n");
             answer = answer.with_text(text, "text/plain; charset=utf-8");
@@ -103,6 +109,14 @@ impl Failure {
             exchange.peer.line.linger_on_close();
         }
         Ok(respond(answer, exchange))
+    }
+
+    /// When the client should come back, where that can be said and the answer does not say it anyway.
+    fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Upstream(error) => error.retry_after(),
+            _ => None,
+        }
     }
 
     /// What the page says besides the status, in nginx's words.
@@ -226,10 +240,17 @@ fn upstream_status(error: &upstream::Error) -> StatusCode {
             Some(upload::Error::TooLarge) => StatusCode::PAYLOAD_TOO_LARGE,
             Some(upload::Error::Broken(_)) | None => StatusCode::BAD_REQUEST,
         },
+        upstream::Error::Crowded { .. } => StatusCode::SERVICE_UNAVAILABLE,
         upstream::Error::Timeout(_) => StatusCode::GATEWAY_TIMEOUT,
         error if error.is_ours() => StatusCode::INTERNAL_SERVER_ERROR,
         _ => StatusCode::BAD_GATEWAY,
     }
+}
+
+/// A time as header fields say it, at least one second.
+fn whole_seconds(time: Duration) -> u64 {
+    let seconds = time.as_secs() + u64::from(time.subsec_nanos() > 0);
+    seconds.max(1)
 }
 
 /// Puts an answer of our own into the form this client wants.

@@ -355,9 +355,10 @@ impl Call<'_> {
 }
 
 /// The status that a failure is shown as, as in nginx; none for what the client did.
-fn stands_for(error: &Error) -> Option<StatusCode> {
+pub(super) fn stands_for(error: &Error) -> Option<StatusCode> {
     match error {
         Error::Client(_) => None,
+        Error::Crowded { .. } => Some(StatusCode::SERVICE_UNAVAILABLE),
         Error::Timeout(_) => Some(StatusCode::GATEWAY_TIMEOUT),
         Error::Broken(_)
         | Error::Connect(_)

@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::io;
+use std::time::Duration;
 
 use crate::message::upload;
 use crate::telemetry::{COUNTERS, Slow};
@@ -22,6 +23,14 @@ pub enum Error {
     /// No connection could be made. Usually nobody listens there.
     #[error("connect() failed ({}) while connecting to upstream", os(.0))]
     Connect(#[source] io::Error),
+    /// Every backend has as much to do as `max_conns` allows, and waiting did not help.
+    #[error("{why} while waiting for upstream")]
+    Crowded {
+        /// Why not.
+        why: Crowded,
+        /// When it may be better.
+        retry_after: Duration,
+    },
     /// The server could not be agreed with, or is not who it should be.
     #[error("{} while SSL handshaking to upstream", disagreed(.source, name))]
     Handshake {
@@ -56,6 +65,15 @@ pub enum Error {
     /// must see that the rest is missing.
     #[error("{} while reading upstream", ended(.0))]
     Truncated(#[source] io::Error),
+}
+
+/// Why waiting for a backend did not help.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Crowded {
+    /// As many waited as may.
+    Full,
+    /// It took too long.
+    Late,
 }
 
 /// Where in an exchange with a backend.
@@ -115,6 +133,15 @@ impl Error {
             .is_some_and(|code| EXHAUSTED.contains(&code))
     }
 
+    /// When the client should come back, if that can be said.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Crowded { retry_after, .. } => Some(*retry_after),
+            _ => None,
+        }
+    }
+
     /// Counts a client that was given up because it was too slow.
     pub(super) fn count(&self) {
         if let Self::Client(upload::Error::Slow) = self {
@@ -129,6 +156,15 @@ impl Error {
             Self::Client(source) => Some(source),
             _ => None,
         }
+    }
+}
+
+impl fmt::Display for Crowded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Full => "queue is full",
+            Self::Late => "queue timed out",
+        })
     }
 }
 

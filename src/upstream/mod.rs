@@ -13,6 +13,7 @@
 mod ask;
 mod backend;
 mod balance;
+mod budget;
 mod condition;
 mod connect;
 mod download;
@@ -25,25 +26,30 @@ mod http2;
 mod interim;
 mod introduction;
 mod pool;
+mod queue;
 mod retry;
 mod switched;
 mod wire;
 
+use std::hash::{BuildHasher, RandomState};
 use std::net::ToSocketAddrs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use http::{Method, Request, Response, StatusCode};
+use http::{Method, Request, Response};
 
 pub use backend::{Address, Backend};
 pub use condition::Bar;
 pub use download::{Download, Stopwatch};
-pub use error::{Error, Invalid, Stage};
+pub use error::{Crowded, Error, Invalid, Stage};
+pub use queue::Waits;
 pub use switched::Switched;
 
-use self::ask::{Answer, Failed, Over, ask, report};
+use self::ask::{Answer, Failed, Over, ask, report, stands_for};
 use self::balance::{Balance, Pick, Verdict};
+use self::budget::{Budget, Spent};
 use self::condition::Notices;
+use self::queue::Queue;
 use self::retry::{Errand, Failure};
 use crate::clock::{Clock, Millis};
 use crate::config::plan;
@@ -56,6 +62,8 @@ use crate::tls;
 pub struct Upstream {
     name: Arc<str>,
     balance: Balance,
+    queue: Option<Arc<Queue>>,
+    budget: Option<Box<Budget>>,
     tries: u32,
 }
 
@@ -96,16 +104,18 @@ impl Upstream {
             let addresses = resolve(&server.address)?;
             servers.extend(addresses.into_iter().map(|address| (address, server)));
         }
-        let notices = Arc::<Notices>::default();
+        let queue = plan.queue.as_ref().map(|plan| Arc::new(Queue::new(plan)));
         // One alone has no balancer to tell.
-        let told = (servers.len() > 1).then_some(&notices);
+        let alone = matches!(&servers[..], [(_, only)] if !only.backup);
+        let notices = (!alone || queue.is_some()).then(|| Arc::new(Notices::new(queue.clone())));
         let is_told = plan.balance == plan::Balance::LeastConn;
         let backends: Vec<_> = servers
             .into_iter()
             .enumerate()
             .map(|(index, (address, server))| {
                 let tls = Arc::clone(&tls);
-                let backend = Backend::new(index, address, server, keep, is_told, tls, told);
+                let backend =
+                    Backend::new(index, address, server, keep, is_told, tls, notices.as_ref());
                 Arc::new(backend)
             })
             .collect();
@@ -114,6 +124,8 @@ impl Upstream {
             name: plan.name.as_ref().into(),
             tries: u32::try_from(usable.count()).unwrap_or(u32::MAX),
             balance: Balance::new(&plan.balance, backends, notices),
+            queue,
+            budget: plan.retry_budget.map(|plan| Box::new(Budget::new(plan))),
         })
     }
 
@@ -131,11 +143,29 @@ impl Upstream {
         clock: &Clock,
     ) -> Result<Response<Download>, Error> {
         let mut now = clock.now();
-        let mut errand = Errand::new(outgoing, &forward.next_upstream, self.tries, now);
+        let again = self.begin(now);
+        let mut errand = Errand::new(outgoing, &forward.next_upstream, self.tries, again, now);
+        let mut rounds = 0;
         let mut round = self.balance.round(exchange);
         loop {
-            let Some(pick) = self.balance.pick(&mut round, now) else {
-                return Err(self.nobody(exchange));
+            let picked = match &self.queue {
+                None => Ok(self.balance.pick(&mut round, now)),
+                // Boxed, so that those who do not wait do not carry it about.
+                Some(queue) => {
+                    Box::pin(queue.pick(&self.balance, &mut round, exchange, clock)).await
+                }
+            };
+            let pick = match picked {
+                Ok(Some(pick)) => pick,
+                Ok(None) if self.rest(&errand, rounds, now).await => {
+                    rounds += 1;
+                    errand.move_on();
+                    round = self.balance.round(exchange);
+                    now = clock.now();
+                    continue;
+                }
+                Ok(None) => return Err(self.nobody(Error::NoLiveBackend, exchange)),
+                Err(crowded) => return Err(self.nobody(crowded, exchange)),
             };
             let tried = self
                 .ask(&pick, &mut errand, exchange, forward, clock, now)
@@ -150,7 +180,7 @@ impl Upstream {
                     Failure::of(&failed.error)
                 }
             };
-            let moves_on = errand.may_move_on(failure, now);
+            let moves_on = errand.may_move_on(failure, now) && self.may_retry(now);
             match tried {
                 Ok(answer) if !moves_on => {
                     self.balance.succeeded(&pick);
@@ -186,6 +216,18 @@ impl Upstream {
         self.balance.backends()
     }
 
+    /// How its waiting line fares, where it has one.
+    #[must_use]
+    pub fn waits(&self) -> Option<Waits> {
+        self.queue.as_ref().map(|queue| queue.waits())
+    }
+
+    /// How many retries its budget has denied, where it has one.
+    #[must_use]
+    pub fn denied_retries(&self) -> Option<u64> {
+        self.budget.as_ref().map(|budget| budget.denied())
+    }
+
     /// Asks one backend, and once more if a kept connection turned out to be stale.
     async fn ask(
         &self,
@@ -210,6 +252,40 @@ impl Upstream {
         }
     }
 
+    /// A request begins; whether it may ask all backends again when all have failed.
+    fn begin(&self, now: Millis) -> bool {
+        self.budget.as_ref().is_some_and(|budget| {
+            budget.earn(now);
+            budget.backoff().is_some()
+        })
+    }
+
+    /// Whether there is enough left for one more try.
+    fn may_retry(&self, now: Millis) -> bool {
+        let Some(budget) = &self.budget else {
+            return true;
+        };
+        let spent = budget.spend(now);
+        if spent == (Spent::Denied { is_news: true }) {
+            let upstream = &*self.name;
+            tracing::warn!(upstream, "retry budget is spent, requests are tried once");
+        }
+        spent == Spent::Granted
+    }
+
+    /// All backends have failed: waits before they are asked again, if they may be.
+    async fn rest(&self, errand: &Errand<'_>, rounds: u32, now: Millis) -> bool {
+        let Some(backoff) = self.budget.as_ref().and_then(|budget| budget.backoff()) else {
+            return false;
+        };
+        let pause = budget::pause(backoff, rounds, RandomState::new().hash_one(rounds));
+        let may = errand.may_wait(pause, now);
+        if may {
+            tokio::time::sleep(pause).await;
+        }
+        may
+    }
+
     fn blame(&self, pick: &Pick, now: Millis) {
         if self.balance.failed(pick, now) == Verdict::Disable {
             let (upstream, server) = (&*self.name, &*pick.lease.name);
@@ -217,12 +293,12 @@ impl Upstream {
         }
     }
 
-    fn nobody(&self, exchange: &mut Exchange) -> Error {
-        let error = Error::NoLiveBackend;
+    /// Nobody was asked; it counts as a try of the upstream as a whole.
+    fn nobody(&self, error: Error, exchange: &mut Exchange) -> Error {
         report(&error, &self.name, exchange);
         exchange.attempts.push(Attempt {
             address: Arc::clone(&self.name),
-            status: Some(StatusCode::BAD_GATEWAY),
+            status: stands_for(&error),
             connect: None,
             header: None,
             response: Some(std::time::Duration::ZERO),
