@@ -103,7 +103,7 @@ fn bytes_per_key() {
 /// its scheduler. The least of many tries is what the work takes.
 #[expect(clippy::print_stdout, reason = "it is what a bench is for")]
 fn hardest_insert() {
-    const KEYS: u32 = 3584;
+    const KEYS: u32 = 1792;
     let (mut first_full, mut all_charged) = (Duration::MAX, Duration::MAX);
     for _ in 0..100 {
         let zone = Zone::new("perip", KEYS as usize * 64, &TERMS, CountRefused::No);

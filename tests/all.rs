@@ -20,6 +20,7 @@ mod limit_req;
 mod logs;
 mod parity;
 mod proxying;
+mod replay;
 mod routing;
 mod smuggling;
 mod stopping;

@@ -3,6 +3,7 @@
 mod check;
 mod health;
 mod paint;
+mod replay;
 mod run;
 mod schema;
 
@@ -35,6 +36,8 @@ enum Verb {
         #[arg(long, default_value = "127.0.0.1:9900")]
         admin: SocketAddr,
     },
+    /// Show what a configuration's limits would have done to the traffic of an access log
+    Replay(replay::Flags),
     /// Run the gateway; without a configuration, the embedded demo
     Run {
         /// The configuration
@@ -52,6 +55,7 @@ pub fn main() -> ExitCode {
     let done = match Flags::parse().verb.unwrap_or(Verb::Run { config: None }) {
         Verb::Check { config } => return check::run(&config),
         Verb::Health { admin } => health::run(admin).map(|()| ExitCode::SUCCESS),
+        Verb::Replay(flags) => replay::run(flags),
         Verb::Run { config } => run::run(config.as_deref()),
         Verb::Schema => schema::run()
             .map(|()| ExitCode::SUCCESS)

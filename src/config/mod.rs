@@ -50,6 +50,16 @@ pub fn load_text(
     finish(root, report)
 }
 
+/// What users call a variable, without the dollar sign; `maps` are those of its plan.
+#[must_use]
+pub fn variable_name(variable: &plan::Variable, maps: &[plan::Map]) -> String {
+    match variable {
+        plan::Variable::Map(index) => maps.get(*index).map(|map| map.name.to_string()),
+        other => Some(compile::variable_name(other)),
+    }
+    .unwrap_or_default()
+}
+
 /// The JSON Schema of the YAML, for editors.
 #[must_use]
 pub fn schema() -> String {

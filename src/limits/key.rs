@@ -8,6 +8,8 @@ use std::cell::RefCell;
 use std::io::Write;
 use std::net::{IpAddr, Ipv6Addr};
 
+use smallvec::SmallVec;
+
 use crate::config::plan::{OnEmptyKey, Part, Template, Variable};
 use crate::message::{Client, Exchange, vars};
 
@@ -95,6 +97,55 @@ impl Source {
             }
             make(scratch)
         })
+    }
+
+    /// The bytes of a request's key, if it has one; nothing is held while `act` looks at them.
+    pub(super) fn with(&self, exchange: &Exchange, act: impl FnOnce(&[u8])) {
+        let copied = self.find(exchange, |bytes| {
+            Found::Key(SmallVec::<[u8; 32]>::from_slice(bytes))
+        });
+        if let Found::Key(key) = copied {
+            act(&key);
+        }
+    }
+
+    /// What a request's key looks like to people: as it is, with addresses in digits.
+    pub(super) fn label(&self, exchange: &Exchange) -> String {
+        let client = exchange.client();
+        let address = match self.masked(client) {
+            Some(masked) => format!("{masked}/{}", self.ipv6_prefix),
+            None => client.text().to_owned(),
+        };
+        let mut label = String::new();
+        let mut add = |bytes: &[u8]| {
+            let is_address = |octets: &[u8]| !bytes.is_empty() && bytes == octets;
+            if is_address(client.binary())
+                || self.masked(client).is_some_and(|m| is_address(&m.octets()))
+            {
+                label.push_str(&address);
+            } else {
+                label.push_str(&String::from_utf8_lossy(bytes));
+            }
+        };
+        let mut value = Vec::new();
+        for part in &self.template.parts {
+            match part {
+                Part::Text(text) => add(text.as_bytes()),
+                Part::Variable(variable) => {
+                    value.clear();
+                    vars::append(variable, exchange, &mut value);
+                    if let Some(masked) = self.masked(client) {
+                        mask(variable, client, masked, &mut value, 0);
+                    }
+                    add(&value);
+                }
+            }
+        }
+        match (label.is_empty(), self.on_empty) {
+            (false, _) => label,
+            (true, OnEmptyKey::Address) => format!("(no key) {address}"),
+            (true, _) => "(no key)".to_owned(),
+        }
     }
 
     fn render(&self, exchange: &Exchange, out: &mut Vec<u8>) {

@@ -9,6 +9,7 @@ mod fields;
 mod key;
 mod overrides;
 mod penalty;
+mod rehearsal;
 mod report;
 mod rule;
 #[cfg(test)]
@@ -25,13 +26,14 @@ use http::{HeaderValue, StatusCode};
 
 use self::key::Found;
 use self::report::Voice;
-use self::rule::{Connections, Decision, Requests};
+use self::rule::{Connections, Decision, Ears, Requests};
 use self::zones::Keyed;
 use crate::clock::{Clock, Millis};
 use crate::config::plan::{DryRun, Site};
 use crate::message::{Exchange, LimitStatus};
 use crate::store::algorithm::Terms;
 
+pub use rehearsal::{Places, Said};
 pub use verdict::{Kind, Permit, Refusal, Verdict};
 pub use zones::{ConnZone, ReqZone, Zones};
 
@@ -130,8 +132,13 @@ impl Limits {
 
     /// What the `limit_req` rules say of a request; unless they refuse it, it is charged.
     pub fn ask_requests(&self, exchange: &mut Exchange, now: Millis) -> Verdict {
+        let decision = self.decide(exchange, now, &mut ());
+        self.pronounce(decision, exchange, now)
+    }
+
+    fn pronounce(&self, decision: Decision, exchange: &mut Exchange, now: Millis) -> Verdict {
         let voice = self.requests_voice;
-        match self.decide(exchange, now) {
+        match decision {
             Decision::Delay { rule, excess, wait } => {
                 let name = &self.requests[rule].zone.name.plain;
                 voice.delayed_request(exchange, now, excess, name);
@@ -180,12 +187,12 @@ impl Limits {
         }
     }
 
-    fn decide(&self, exchange: &Exchange, now: Millis) -> Decision {
+    fn decide(&self, exchange: &Exchange, now: Millis, ears: &mut impl Ears) -> Decision {
         if !self.punishes {
-            return rule::decide(&self.requests, exchange, now);
+            return rule::decide(&self.requests, exchange, now, ears);
         }
         penalty::serving(&self.requests, exchange, now).unwrap_or_else(|| {
-            let mut decision = rule::decide(&self.requests, exchange, now);
+            let mut decision = rule::decide(&self.requests, exchange, now, ears);
             penalty::punish(&mut decision, &self.requests, now);
             decision
         })

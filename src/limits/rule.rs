@@ -88,8 +88,24 @@ enum Asked {
     Waits { keyed: Keyed, cost: Cost },
 }
 
+/// Somebody who wants to know what each rule said. If one refuses, what those before it said is taken back.
+pub(super) trait Ears {
+    /// A rule has spoken.
+    fn hear(&mut self, rule: usize, outcome: &Outcome);
+}
+
+/// Nobody: on the road only the decision counts.
+impl Ears for () {
+    fn hear(&mut self, _: usize, _: &Outcome) {}
+}
+
 /// Asks all rules about a request, and charges it unless one refuses.
-pub(super) fn decide(rules: &[Requests], exchange: &Exchange, now: Millis) -> Decision {
+pub(super) fn decide(
+    rules: &[Requests],
+    exchange: &Exchange,
+    now: Millis,
+    ears: &mut impl Ears,
+) -> Decision {
     let mut decision = Decision::NotLimited;
     match rules {
         [] => {}
@@ -97,16 +113,16 @@ pub(super) fn decide(rules: &[Requests], exchange: &Exchange, now: Millis) -> De
         [rule] if rule.sanction.max_wait.is_none() => match rule.zone.find(exchange) {
             Found::Key(keyed) => {
                 let cost = rule.cost(exchange);
-                decision.hear(0, &keyed, rule.charge(&keyed, now, cost).0);
+                decision.hear(0, &keyed, rule.charge(&keyed, now, cost).0, ears);
             }
             Found::Nothing => {}
             Found::Refuse => decision = rule.no_key(0),
         },
         rules => ASKED.with_borrow_mut(|asked| {
             asked.clear();
-            ask(rules, exchange, now, asked, &mut decision);
+            ask(rules, exchange, now, asked, &mut decision, ears);
             if !decision.is_refusal() {
-                remember(rules, asked, now, &mut decision);
+                remember(rules, asked, now, &mut decision, ears);
             }
             if decision.is_refusal() {
                 refund(rules, asked, now);
@@ -125,6 +141,7 @@ fn ask(
     now: Millis,
     asked: &mut Vec<Asked>,
     decision: &mut Decision,
+    ears: &mut impl Ears,
 ) {
     for (index, rule) in rules.iter().enumerate() {
         let keyed = match rule.find(exchange, asked) {
@@ -140,7 +157,7 @@ fn ask(
         };
         let cost = rule.cost(exchange);
         if let Some(outcome) = rule.waits(&keyed, now, cost) {
-            decision.hear(index, &keyed, outcome);
+            decision.hear(index, &keyed, outcome, ears);
             asked.push(Asked::Waits { keyed, cost });
             continue;
         }
@@ -148,7 +165,7 @@ fn ask(
             asked.push(Asked::New { keyed, cost });
             continue;
         };
-        decision.hear(index, &keyed, outcome);
+        decision.hear(index, &keyed, outcome, ears);
         if decision.is_refusal() {
             decision.may_wait(rule.sanction.max_wait);
             decision.until_all_pass(&rules[index + 1..], exchange, now);
@@ -163,13 +180,19 @@ fn ask(
 }
 
 /// Charges the keys that are new in their zones.
-fn remember(rules: &[Requests], asked: &mut [Asked], now: Millis, decision: &mut Decision) {
+fn remember(
+    rules: &[Requests],
+    asked: &mut [Asked],
+    now: Millis,
+    decision: &mut Decision,
+    ears: &mut impl Ears,
+) {
     for (index, (rule, asked)) in rules.iter().zip(asked).enumerate() {
         let Asked::New { keyed, cost } = *asked else {
             continue;
         };
         let (outcome, receipt) = rule.charge(&keyed, now, cost);
-        decision.hear(index, &keyed, outcome);
+        decision.hear(index, &keyed, outcome, ears);
         if decision.is_refusal() {
             return;
         }
@@ -260,7 +283,8 @@ impl Requests {
 
 impl Decision {
     /// One more rule has spoken; of equal waits, the later rule's counts.
-    fn hear(&mut self, rule: usize, keyed: &Keyed, outcome: Outcome) {
+    fn hear(&mut self, rule: usize, keyed: &Keyed, outcome: Outcome, ears: &mut impl Ears) {
+        ears.hear(rule, &outcome);
         match outcome {
             Outcome::Delay { excess, wait } => {
                 if !matches!(self, Self::Delay { wait: longest, .. } if wait < *longest) {
@@ -348,12 +372,12 @@ mod tests {
         let standing = || rules[1].zone.store.standing(&key, now, &rules[1].terms);
         let before = standing();
         let (mut asked, mut decision) = (Vec::new(), Decision::NotLimited);
-        ask(rules, &exchange, now, &mut asked, &mut decision);
+        ask(rules, &exchange, now, &mut asked, &mut decision, &mut ());
         assert!(matches!(decision, Decision::Pass));
 
         charge(&rules[0], now);
 
-        remember(rules, &mut asked, now, &mut decision);
+        remember(rules, &mut asked, now, &mut decision, &mut ());
         assert!(matches!(decision, Decision::Refuse { rule: 0, .. }));
         refund(rules, &asked, now);
         assert_eq!(rules[1].zone.store.counts().pass, 1);

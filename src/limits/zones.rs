@@ -119,6 +119,16 @@ impl ReqZone {
         })
     }
 
+    /// The bytes of a request's key, if it has one.
+    pub(super) fn with_key(&self, exchange: &Exchange, act: impl FnOnce(&[u8])) {
+        self.source.with(exchange, act);
+    }
+
+    /// What a request's key looks like to people.
+    pub(super) fn label(&self, exchange: &Exchange) -> String {
+        self.source.label(exchange)
+    }
+
     /// The numbers a key is held to instead of a rule's `terms`, if it has its own.
     pub(super) fn own_terms(&self, keyed: &Keyed, terms: &Terms) -> Option<Terms> {
         let own = self.overrides.own(keyed.own?)?;
@@ -139,6 +149,16 @@ impl ConnZone {
     pub(super) fn find(&self, exchange: &Exchange) -> Found<Key> {
         let key = |bytes: &[u8]| Found::Key(self.store.key(bytes));
         self.source.find(exchange, key)
+    }
+
+    /// The bytes of a request's key, if it has one.
+    pub(super) fn with_key(&self, exchange: &Exchange, act: impl FnOnce(&[u8])) {
+        self.source.with(exchange, act);
+    }
+
+    /// What a request's key looks like to people.
+    pub(super) fn label(&self, exchange: &Exchange) -> String {
+        self.source.label(exchange)
     }
 }
 

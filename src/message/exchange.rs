@@ -168,6 +168,14 @@ impl Exchange {
         }
     }
 
+    /// Says who asks, for those who read of requests instead of receiving them.
+    pub fn set_client(&mut self, client: Client) {
+        match self.named.as_mut().and_then(Arc::get_mut) {
+            Some(named) => *named = client,
+            None => self.named = Some(Arc::new(client)),
+        }
+    }
+
     /// Who asks: for keys, rules and logs.
     #[must_use]
     pub fn client(&self) -> &Client {

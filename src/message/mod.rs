@@ -33,7 +33,7 @@ pub use interim::Interim;
 pub use line::{Line, Phase};
 pub use peer::{Caller, Peer};
 pub use proxied::Proxied;
-pub use stock::Stock;
+pub use stock::{Completion, Lines, Stock};
 pub use tls::Tls;
 pub use tunnel::Tunnel;
 pub use upload::Upload;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::site::Site;
 use crate::clock::Clock;
-use crate::config::plan::Plan;
+use crate::config::plan::{Plan, Volume};
 use crate::limits::Zones;
 use crate::message::Exchange;
 use crate::route::Table;
@@ -73,6 +73,15 @@ impl Live {
     pub(super) fn keeps_sent_headers(&self, site: &Site) -> bool {
         let access = self.access.as_ref();
         site.keeps_sent_headers || access.is_some_and(AccessLog::needs_sent_headers)
+    }
+
+    /// Whether the fields of the next answer can be written out: nobody looks at them, and nothing holds it back.
+    pub(super) fn takes_lines(&self, exchange: &Exchange, site: &Site) -> bool {
+        let line = &exchange.peer.line;
+        // Until all of an earlier answer has left, this one is not the next.
+        let next = line.ready.is_open() && !line.unsent();
+        let unbounded = matches!(site.plan.bandwidth.rate, Volume::Fixed(0));
+        next && unbounded && !self.keeps_sent_headers(site)
     }
 
     /// Books a request that is over.

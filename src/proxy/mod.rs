@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use arc_swap::ArcSwap;
+use http::request::Parts;
 use http::{HeaderValue, Method, Request, Response, Version, header};
 use http_body::Body as _;
 
@@ -25,7 +26,7 @@ use crate::clock::{Clock, Deadline, Least};
 use crate::config::plan::{Action, Forward, HttpVersion};
 use crate::message::target::{self, Target};
 use crate::message::{Body, Exchange, Incoming, NoAnswer, Peer, Upload, grpc, headers};
-use crate::upstream::{Download, Outgoing, Outset, Upstream};
+use crate::upstream::{Download, Form, Outgoing, Outset, Upstream};
 use failure::Failure;
 use site::Site;
 use visit::Visit;
@@ -51,33 +52,13 @@ impl Proxy {
 
     /// Takes one request down the whole road and comes back with a response, or with the wish to
     /// close without one.
-    // Not an `async fn`: a head is large, and goes to where it stays before there is a future to carry it about.
-    pub fn handle(
+    pub async fn handle(
         &self,
         peer: Arc<Peer>,
         request: Request<Incoming>,
-    ) -> impl Future<Output = Result<Response<Body<Download>>, NoAnswer>> + Send {
-        // One generation for the whole request, whatever a reload does meanwhile. `load_full`, not
-        // `load`: arc-swap's guards are few and meant to be short, and this one lives across awaits.
-        let live = self.live.load_full();
-        let (head, incoming) = request.into_parts();
-        let (target, misfit) = match Target::parse(&head) {
-            Ok(target) => (target, None),
-            Err(misfit) => (Target::default(), Some(misfit)),
-        };
-        let server = live.sites.server(self.listener, target.host(&head));
-        let plan = Arc::clone(&live.plan);
-        let exchange = Exchange::begin(plan, server, peer, head, target, self.clock.now());
-        let visit = Visit::begin(exchange, live, self.clock.clone());
-        self.answer(visit, misfit, incoming)
-    }
-
-    async fn answer(
-        &self,
-        mut visit: Box<Visit>,
-        misfit: Option<target::Error>,
-        incoming: Incoming,
     ) -> Result<Response<Body<Download>>, NoAnswer> {
+        let (head, incoming) = request.into_parts();
+        let (mut visit, misfit) = self.begin(peer, head);
         let live = visit.live();
         let server = visit.exchange.server;
         if let Some(rule) = &live.plan.servers[server].real_ip {
@@ -113,6 +94,22 @@ impl Proxy {
         };
         let drained = unread.is_none_or(|incoming| visit.discard(incoming));
         Ok(send_off(response, visit, site, &live, drained))
+    }
+
+    /// A request enters; with what is wrong with its target, if something is.
+    // Apart, and not in a future: a head is large, and goes from here to where it stays.
+    fn begin(&self, peer: Arc<Peer>, head: Parts) -> (Box<Visit>, Option<target::Error>) {
+        // One generation for the whole request, whatever a reload does meanwhile. `load_full`, not
+        // `load`: arc-swap's guards are few and meant to be short, and this one lives across awaits.
+        let live = self.live.load_full();
+        let (target, misfit) = match Target::parse(&head) {
+            Ok(target) => (target, None),
+            Err(misfit) => (Target::default(), Some(misfit)),
+        };
+        let server = live.sites.server(self.listener, target.host(&head));
+        let plan = Arc::clone(&live.plan);
+        let exchange = Exchange::begin(plan, server, peer, head, target, self.clock.now());
+        (Visit::begin(exchange, live, self.clock.clone()), misfit)
     }
 
     /// Limits, then access, then the answer: nginx's order of phases, except that limits also hold
@@ -154,7 +151,8 @@ impl Proxy {
                     Upload::new(incoming, site.plan.max_body, timeouts.body, least)
                 });
                 visit.progress = upload.progress();
-                self.forward(visit, forward, upstream, upload).await
+                let form = visit.form_of_answer(site);
+                self.forward(visit, forward, upstream, upload, form).await
             }
             (Action::Return(answer), _) => site::returned(answer, &visit.exchange),
             (Action::Forward(_) | Action::NotFound, _) => Err(Failure::NotFound),
@@ -167,6 +165,7 @@ impl Proxy {
         forward: &Forward,
         upstream: &Upstream,
         upload: Upload,
+        form: Form,
     ) -> Result<Response<Body<Download>>, Failure> {
         let exchange = &mut visit.exchange;
         exchange.proxy_host = Some(Arc::clone(&forward.host));
@@ -187,6 +186,7 @@ impl Proxy {
             head,
             upload,
             upgrade,
+            form,
         };
         let response = upstream
             .send(exchange, forward, outgoing, &self.clock)
@@ -199,7 +199,7 @@ impl Proxy {
         }
         visit.told_rate = headers::clean_response(&mut head.headers);
         let body = match download.into_whole() {
-            Ok(bytes) => Body::whole(bytes),
+            Ok(whole) => visit.whole(whole),
             Err(mut download) => {
                 visit.stopwatch = Some(download.stopwatch());
                 Body::download(download)

@@ -12,10 +12,10 @@ use http::{HeaderValue, Method, Response, header};
 
 use super::site::Site;
 use super::{Live, failure, wording};
-use crate::config::plan::{LimitHeaders, Volume, Wording};
+use crate::config::plan::{LimitHeaders, Wording};
 use crate::limits::Refusal;
 use crate::message::answer::Answer;
-use crate::message::{Body, Exchange, Stock, headers};
+use crate::message::{Body, Completion, Exchange, Lines, Stock, headers};
 use crate::upstream::Download;
 
 /// What was answered last, and to what.
@@ -56,9 +56,7 @@ pub(super) fn respond(
             let (head, body) = answer(&refusal, fields, exchange).into_parts_for(accept);
             // A copy of its own: the client's would keep alive all that was read with it.
             let accept = accept.and_then(|value| HeaderValue::from_bytes(value.as_bytes()).ok());
-            // A phrase of its own is beside the fields.
-            let stock = Some(&head).filter(|head| head.extensions.is_empty());
-            let stock = stock.and_then(|head| Stock::new(&head.headers, &body));
+            let stock = stock_of(&head, &body);
             *last = Some(Given {
                 refusal,
                 fields,
@@ -70,12 +68,10 @@ pub(super) fn respond(
         }
         let given = last.as_ref().expect("made above if it was not there");
         if let Some(stock) = &given.stock
-            && !live.keeps_sent_headers(site)
-            && matches!(site.plan.bandwidth.rate, Volume::Fixed(0))
-            // Else something would leave before it.
-            && !exchange.peer.line.unsent()
-            && exchange.peer.line.ready.put(stock)
+            && live.takes_lines(exchange, site)
         {
+            let completion = Completion::Kept(Arc::clone(stock));
+            exchange.peer.line.ready.put(completion);
             let mut response = Response::new(Body::stocked(stock.length()));
             *response.status_mut() = given.head.status;
             *response.headers_mut() = headers::spare();
@@ -83,6 +79,22 @@ pub(super) fn respond(
         }
         Response::from_parts(given.head.clone(), Body::whole(given.body.clone()))
     })
+}
+
+fn stock_of(head: &Parts, body: &Bytes) -> Option<Stock> {
+    // A phrase of its own is beside the fields.
+    if !head.extensions.is_empty() || !Stock::may_complete(&Method::GET, head.status) {
+        return None;
+    }
+    let mut lines = Lines::new();
+    let length = HeaderValue::from(body.len());
+    let fields = [(&header::CONTENT_LENGTH, &length)];
+    for (name, value) in fields.into_iter().chain(&head.headers) {
+        lines.add(name.as_str().as_bytes(), value.as_bytes());
+    }
+    lines
+        .fit(body.len())
+        .then(|| Stock::new(lines, body.clone()))
 }
 
 fn answer(refusal: &Refusal, fields: LimitHeaders, exchange: &Exchange) -> Answer {

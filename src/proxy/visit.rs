@@ -15,8 +15,10 @@ use crate::clock::Clock;
 use crate::limits::Permit;
 use crate::message::doubt::Doubt;
 use crate::message::upload::Progress;
-use crate::message::{Ending, Exchange, Incoming, Peer, Tail, drain, headers};
-use crate::upstream::Stopwatch;
+use crate::message::{
+    Body, Completion, Ending, Exchange, Incoming, Peer, Stock, Tail, drain, headers,
+};
+use crate::upstream::{Download, Form, Stopwatch, Whole};
 
 /// A request on the road.
 #[derive(Debug)]
@@ -54,6 +56,28 @@ impl Visit {
     /// The generation it lives in.
     pub(super) fn live(&self) -> Arc<Live> {
         Arc::clone(&self.live)
+    }
+
+    /// How the fields of an answer from upstream are wanted: as a map where somebody looks at them.
+    pub(super) fn form_of_answer(&self, site: &Site) -> Form {
+        match self.live.takes_lines(&self.exchange, site) {
+            true => Form::Lines,
+            false => Form::Fields,
+        }
+    }
+
+    /// The body of an answer that is all here.
+    pub(super) fn whole(&self, whole: Whole) -> Body<Download> {
+        let Whole { bytes, lines } = whole;
+        match lines {
+            Some(lines) => {
+                let length = bytes.len();
+                let completion = Completion::Own(Stock::new(lines, bytes));
+                self.exchange.peer.line.ready.put(completion);
+                Body::stocked(length)
+            }
+            None => Body::whole(bytes),
+        }
     }
 
     /// What makes it impossible to believe this request.

@@ -202,23 +202,33 @@ impl Stream {
 
     /// Writes an answer that is completed with what lies ready, in one piece; none if it is not such an answer. What
     /// does not leave at once leaves before the connection is flushed, as if it came before the answer.
+    // Asked first of all: hyper writes as soon as it has an answer, and only then is this one the last it has.
     fn write_completed(
         &mut self,
         empty: &[u8],
         context: &mut Context<'_>,
     ) -> Option<io::Result<usize>> {
-        let stock = self.peer.line.ready.take()?;
+        let completion = self.peer.line.ready.take()?;
+        let free = match self.poll_interim(context) {
+            Poll::Ready(Ok(())) => true,
+            Poll::Ready(Err(error)) => return Some(Err(error)),
+            Poll::Pending => false,
+        };
+        self.peer.line.set_unsent(true);
         COMPLETED.with_borrow_mut(|answer| {
             answer.clear();
-            stock.complete(empty, answer);
-            let written = Pin::new(&mut self.socket).poll_write(context, answer);
-            let sent = match limit(&mut self.writing, &self.peer, written, context) {
-                Poll::Ready(Ok(sent)) => sent,
-                Poll::Ready(Err(error)) => return Some(Err(error)),
-                Poll::Pending => 0,
-            };
+            completion.stock().complete(empty, answer);
+            let mut sent = 0;
+            if free {
+                let written = Pin::new(&mut self.socket).poll_write(context, answer);
+                match limit(&mut self.writing, &self.peer, written, context) {
+                    Poll::Ready(Ok(bytes)) => sent = bytes,
+                    Poll::Ready(Err(error)) => return Some(Err(error)),
+                    Poll::Pending => {}
+                }
+            }
             if sent < answer.len() {
-                self.interim = Bytes::copy_from_slice(&answer[sent..]);
+                self.interim = [&self.interim, &answer[sent..]].concat().into();
             }
             Some(Ok(empty.len()))
         })
@@ -270,13 +280,13 @@ impl AsyncWrite for Stream {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let this = &mut *self;
+        if let Some(written) = this.write_completed(bytes, context) {
+            return Poll::Ready(written);
+        }
         ready!(this.poll_interim(context))?;
         this.begin_write(bytes);
         if this.overruled {
             return Poll::Ready(Ok(bytes.len()));
-        }
-        if let Some(written) = this.write_completed(bytes, context) {
-            return Poll::Ready(written);
         }
         let written = Pin::new(&mut this.socket).poll_write(context, bytes);
         limit(&mut this.writing, &this.peer, written, context)
@@ -288,14 +298,14 @@ impl AsyncWrite for Stream {
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let this = &mut *self;
-        ready!(this.poll_interim(context))?;
         let first = slices.first().map_or(&[][..], |slice| slice);
+        if let Some(written) = this.write_completed(first, context) {
+            return Poll::Ready(written);
+        }
+        ready!(this.poll_interim(context))?;
         this.begin_write(first);
         if this.overruled {
             return Poll::Ready(Ok(slices.iter().map(|slice| slice.len()).sum()));
-        }
-        if let Some(written) = this.write_completed(first, context) {
-            return Poll::Ready(written);
         }
         let written = Pin::new(&mut this.socket).poll_write_vectored(context, slices);
         limit(&mut this.writing, &this.peer, written, context)

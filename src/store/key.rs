@@ -6,7 +6,7 @@
 //! each process, and nobody can pick keys that meet in one bucket. All zones of a process have the same secret, so
 //! that one hash of a client's address does for all of them.
 
-use std::sync::LazyLock;
+use std::sync::OnceLock;
 
 use super::sip::Sip;
 use super::work;
@@ -34,11 +34,18 @@ impl Key {
     pub(super) const NOWHERE: u32 = u32::MAX;
 }
 
+/// Gives the process a secret that everybody knows, if it has none yet: for a replay, which is asked by nobody but its
+/// user, and whose answer must be the same always, also where a full zone has to choose whom it forgets.
+pub fn fix_secret() {
+    SECRET.get_or_init(Sip::known);
+}
+
+static SECRET: OnceLock<Sip> = OnceLock::new();
+
 impl Default for Seeds {
     /// The process's own.
     fn default() -> Self {
-        static SECRET: LazyLock<Sip> = LazyLock::new(Sip::random);
-        Self(*SECRET)
+        Self(*SECRET.get_or_init(Sip::random))
     }
 }
 

@@ -15,7 +15,7 @@ use super::http2::{self, Receiving};
 use super::interim::Relay;
 use super::retry::Errand;
 use super::wire::Wire;
-use super::{connect, introduction, pool};
+use super::{Form, connect, introduction, pool};
 use crate::clock::{Clock, Millis};
 use crate::config::plan::{Forward, HttpVersion, SendProxy};
 use crate::message::headers::Upgrade;
@@ -211,6 +211,7 @@ pub(super) async fn call(
         relay: Relay::new(exchange),
         method: errand.method(),
         upgrade: errand.upgrade(),
+        form: errand.form(),
         forward,
         scanned: 0,
     };
@@ -278,6 +279,7 @@ struct Call<'c> {
     relay: Relay<'c>,
     method: &'c Method,
     upgrade: Option<&'c Upgrade>,
+    form: Form,
     forward: &'c Forward,
     // How much of what was read has been looked at.
     scanned: usize,
@@ -315,6 +317,11 @@ impl Call<'_> {
 
     /// The answer's head, if all of it has been read.
     fn head(&mut self) -> Result<Option<Head>, Error> {
+        // While it is still being sent, there is more to an answer than its bytes.
+        let form = match self.sending.is_over() {
+            true => self.form,
+            false => Form::Fields,
+        };
         let read = &mut self.wire.read;
         // A head that drips is not parsed again for every byte: only where a line has ended, or too much has come.
         while read.len() > self.scanned
@@ -322,7 +329,7 @@ impl Call<'_> {
                 || read[self.scanned..].contains(&b'\n')
                 || read.len() > Head::LARGEST)
         {
-            match Head::parse(read, self.method).map_err(Error::InvalidHeader)? {
+            match Head::parse(read, self.method, form).map_err(Error::InvalidHeader)? {
                 Some(head) if head.status == StatusCode::SWITCHING_PROTOCOLS => {
                     let met = self
                         .upgrade

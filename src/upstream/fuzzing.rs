@@ -3,6 +3,7 @@
 use bytes::BytesMut;
 use http::{HeaderMap, Method, StatusCode};
 
+use super::Form;
 use super::http1::{Head, Piece};
 
 /// An answer that was read to its end.
@@ -26,7 +27,7 @@ pub fn read<'p>(method: &Method, pieces: impl IntoIterator<Item = &'p [u8]>) -> 
     let mut pieces = pieces.into_iter();
     let mut read = BytesMut::new();
     let mut head = loop {
-        match Head::parse(&mut read, method).ok()? {
+        match Head::parse(&mut read, method, Form::Fields).ok()? {
             // Nobody asked for it.
             Some(head) if head.status == StatusCode::SWITCHING_PROTOCOLS => return None,
             Some(head) if head.status.is_informational() => {}

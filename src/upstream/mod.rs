@@ -40,7 +40,7 @@ use http::{Method, Request, Response};
 
 pub use backend::{Address, Backend};
 pub use condition::Bar;
-pub use download::{Download, Stopwatch};
+pub use download::{Download, Stopwatch, Whole};
 pub use error::{Crowded, Error, Invalid, Stage};
 pub use queue::Waits;
 pub use switched::Switched;
@@ -78,6 +78,17 @@ pub struct Outgoing {
     pub upload: Upload,
     /// What the client would rather speak, where the head says so.
     pub upgrade: Option<Upgrade>,
+    /// How the answer's fields are wanted.
+    pub form: Form,
+}
+
+/// A form that the fields of an answer can have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// As a map.
+    Fields,
+    /// Written out, where they can be passed on as they came and the body has come with them; else as a map.
+    Lines,
 }
 
 /// A request but for its body, in the form of the version the backend speaks. How long the body is, is added here.
@@ -145,7 +156,6 @@ impl Upstream {
         let mut now = clock.now();
         let again = self.begin(now);
         let mut errand = Errand::new(outgoing, &forward.next_upstream, self.tries, again, now);
-        let mut rounds = 0;
         let mut round = self.balance.round(exchange);
         loop {
             let picked = match &self.queue {
@@ -157,9 +167,7 @@ impl Upstream {
             };
             let pick = match picked {
                 Ok(Some(pick)) => pick,
-                Ok(None) if self.rest(&errand, rounds, now).await => {
-                    rounds += 1;
-                    errand.move_on();
+                Ok(None) if Box::pin(self.rest(&mut errand, now)).await => {
                     round = self.balance.round(exchange);
                     now = clock.now();
                     continue;
@@ -274,13 +282,15 @@ impl Upstream {
     }
 
     /// All backends have failed: waits before they are asked again, if they may be.
-    async fn rest(&self, errand: &Errand<'_>, rounds: u32, now: Millis) -> bool {
+    async fn rest(&self, errand: &mut Errand<'_>, now: Millis) -> bool {
         let Some(backoff) = self.budget.as_ref().and_then(|budget| budget.backoff()) else {
             return false;
         };
+        let rounds = errand.rounds();
         let pause = budget::pause(backoff, rounds, RandomState::new().hash_one(rounds));
         let may = errand.may_wait(pause, now);
         if may {
+            errand.go_round();
             tokio::time::sleep(pause).await;
         }
         may

@@ -10,7 +10,7 @@ use http::{Method, Request, StatusCode};
 
 use super::error::Error;
 use super::http1::{Cargo, Coding, Sending};
-use super::{Outgoing, Outset, framing};
+use super::{Form, Outgoing, Outset, framing};
 use crate::clock::Millis;
 use crate::config::plan::{NextUpstream, Tries};
 use crate::message::headers::Upgrade;
@@ -22,9 +22,11 @@ pub(super) struct Errand<'p> {
     head: Head,
     cargo: Cargo,
     upgrade: Option<Upgrade>,
+    form: Form,
     next: &'p NextUpstream,
     started: Millis,
     left: u32,
+    rounds: u32,
     sent: bool,
     whole: bool,
 }
@@ -75,6 +77,7 @@ impl<'p> Errand<'p> {
             head,
             cargo: Cargo::new(outgoing.upload),
             upgrade: outgoing.upgrade,
+            form: outgoing.form,
             next,
             started: now,
             left: match next.tries {
@@ -82,6 +85,7 @@ impl<'p> Errand<'p> {
                 Tries::Most(most) if again => most,
                 Tries::Most(most) => servers.min(most),
             },
+            rounds: 0,
             sent: false,
             whole: true,
         }
@@ -126,6 +130,17 @@ impl<'p> Errand<'p> {
         self.sent = false;
     }
 
+    /// All backends' turn again.
+    pub(super) fn go_round(&mut self) {
+        self.rounds += 1;
+        self.move_on();
+    }
+
+    /// How often that was.
+    pub(super) fn rounds(&self) -> u32 {
+        self.rounds
+    }
+
     /// Whether the next backend may be asked after this failure.
     pub(super) fn may_move_on(&self, failure: Failure, now: Millis) -> bool {
         self.left > 1 && self.may_repeat(failure, now)
@@ -163,6 +178,11 @@ impl<'p> Errand<'p> {
     /// What the client would rather speak.
     pub(super) fn upgrade(&self) -> Option<&Upgrade> {
         self.upgrade.as_ref()
+    }
+
+    /// How the answer's fields are wanted.
+    pub(super) fn form(&self) -> Form {
+        self.form
     }
 
     /// What is asked.

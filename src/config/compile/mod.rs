@@ -27,6 +27,8 @@ mod variables;
 use std::collections::HashMap;
 use std::time::Duration;
 
+pub(super) use variables::name as variable_name;
+
 use super::decode::{Field, Named, Spanned};
 use super::model::{Config, Time};
 use super::plan::{Plan, Upstream, UpstreamTls};

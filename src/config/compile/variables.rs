@@ -108,6 +108,27 @@ pub(super) fn find(name: &str) -> Option<Variable> {
     (!cookie.is_empty()).then(|| Variable::Cookie(cookie.into()))
 }
 
+/// What users call a variable, without the dollar sign; of several names the first. Maps have names of their own.
+pub(in crate::config) fn name(variable: &Variable) -> String {
+    if let Some((name, _)) = FIXED.iter().find(|(_, known)| known == variable) {
+        return (*name).to_owned();
+    }
+    let underscored = |name: &HeaderName| name.as_str().replace('-', "_");
+    match variable {
+        Variable::Arg(name) => format!("arg_{name}"),
+        Variable::Cookie(name) => format!("cookie_{name}"),
+        Variable::Http(name) => format!("http_{}", underscored(name)),
+        Variable::ProxyProtocolTlv(Tlv::Plain(kind)) => format!("proxy_protocol_tlv_0x{kind:02x}"),
+        Variable::ProxyProtocolTlv(Tlv::Ssl(kind)) => {
+            format!("proxy_protocol_tlv_ssl_0x{kind:02x}")
+        }
+        Variable::ProxyProtocolTlv(Tlv::SslVerify) => "proxy_protocol_tlv_ssl_verify".to_owned(),
+        Variable::SentHttp(name) => format!("sent_http_{}", underscored(name)),
+        // The rest has no name that a user could write.
+        _ => String::new(),
+    }
+}
+
 fn header_name(name: &str) -> Option<HeaderName> {
     HeaderName::try_from(name.replace('_', "-")).ok()
 }
@@ -158,6 +179,21 @@ pub(super) fn is_late(variable: &Variable) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_leads_to_its_variable_and_back() {
+        let families = [
+            "http_x_api_key",
+            "arg_page",
+            "cookie_Sid",
+            "sent_http_etag",
+            "proxy_protocol_tlv_0xea",
+        ];
+        for known in names().chain(families) {
+            let variable = find(known).unwrap();
+            assert_eq!(find(&name(&variable)), Some(variable), "{known}");
+        }
+    }
 
     #[test]
     fn families_of_variables_carry_their_name() {

@@ -124,7 +124,7 @@ fn of_equal_waits_the_later_rules_is_named() {
     let limits = limits(&plan, &[delaying(0, 9), delaying(1, 9)], &[]);
     ask(&limits, 0);
     let exchange = exchange(&[]);
-    let decision = rule::decide(&limits.requests, &exchange, Millis(0));
+    let decision = rule::decide(&limits.requests, &exchange, Millis(0), &mut ());
     assert!(matches!(decision, Decision::Delay { rule: 1, .. }));
 }
 

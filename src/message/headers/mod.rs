@@ -52,7 +52,7 @@ pub fn clean_response(headers: &mut HeaderMap) -> Option<u64> {
     let (mut connection, mut hidden, mut lengths) = (false, false, 0);
     for (name, value) in headers.iter() {
         connection |= belongs_to_connection(name);
-        hidden |= is_hidden(name);
+        hidden |= is_hidden(name.as_ref());
         if name == header::CONTENT_LENGTH {
             lengths += if is_length(value) { 1 } else { 2 };
         }
@@ -68,7 +68,7 @@ pub fn clean_response(headers: &mut HeaderMap) -> Option<u64> {
         rate = limit_rate(headers);
         let names: Vec<_> = headers
             .keys()
-            .filter(|name| is_hidden(name))
+            .filter(|name| is_hidden(name.as_ref()))
             .cloned()
             .collect();
         for name in names {
@@ -150,27 +150,37 @@ fn is_rebuilt(name: &HeaderName) -> bool {
     matches!(name.as_str(), "content-length" | "expect" | "host")
 }
 
+/// Whether a field of an answer, its name in lower case, is passed on whatever else the answer says; unless a field that
+/// is not names it.
+#[must_use]
+pub fn passes(name: &[u8]) -> bool {
+    !concerns_connection(name) && !is_hidden(name)
+}
+
 /// What concerns the connection it came on, whether `Connection` says so or not.
 fn belongs_to_connection(name: &HeaderName) -> bool {
+    concerns_connection(name.as_ref())
+}
+
+fn concerns_connection(name: &[u8]) -> bool {
     // Asked of every field of every message: the length tells most of them apart.
     matches!(
-        name.as_str(),
-        "connection"
-            | "http2-settings"
-            | "keep-alive"
-            | "proxy-authenticate"
-            | "proxy-authorization"
-            | "proxy-connection"
-            | "te"
-            | "transfer-encoding"
-            | "upgrade"
+        name,
+        b"connection"
+            | b"http2-settings"
+            | b"keep-alive"
+            | b"proxy-authenticate"
+            | b"proxy-authorization"
+            | b"proxy-connection"
+            | b"te"
+            | b"transfer-encoding"
+            | b"upgrade"
     )
 }
 
 /// What a backend says to nginx, not to the client.
-fn is_hidden(name: &HeaderName) -> bool {
-    let name = name.as_str();
-    name == "x-pad" || name.starts_with("x-accel-")
+fn is_hidden(name: &[u8]) -> bool {
+    name == b"x-pad" || name.starts_with(b"x-accel-")
 }
 
 /// Those of [`belongs_to_connection`].

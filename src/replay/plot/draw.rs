@@ -20,7 +20,7 @@ pub(super) fn plot(plot: &Plot, place: Place) -> String {
         plot,
         left: 52.0,
         right: width - 14.0,
-        top: if legend.is_empty() { 34.0 } else { 54.0 },
+        top: if legend.is_empty() { 46.0 } else { 68.0 },
         bottom: height - 42.0,
     };
     let mut svg = String::new();

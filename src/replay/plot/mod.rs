@@ -139,25 +139,33 @@ impl Plot {
 #[must_use]
 pub fn escape(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
-    for letter in text.chars() {
+    for letter in visible(text).chars() {
         match letter {
             '&' => safe.push_str("&amp;"),
             '<' => safe.push_str("&lt;"),
             '>' => safe.push_str("&gt;"),
             '"' => safe.push_str("&quot;"),
             '\'' => safe.push_str("&#39;"),
-            // What turns the direction of text around or hides in it could make one key look like another.
-            '\u{200b}'..='\u{200f}'
-            | '\u{202a}'..='\u{202e}'
-            | '\u{2060}'..='\u{206f}'
-            | '\u{feff}' => {
-                safe.push('\u{fffd}');
-            }
-            letter if letter.is_control() => safe.push('\u{fffd}'),
             letter => safe.push(letter),
         }
     }
     safe
+}
+
+/// Replaces what acts on a terminal, turns the direction of text around or hides in it: one key could look like
+/// another.
+#[must_use]
+pub fn visible(text: &str) -> String {
+    text.chars()
+        .map(|letter| match letter {
+            '\u{200b}'..='\u{200f}'
+            | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}'
+            | '\u{feff}' => '\u{fffd}',
+            letter if letter.is_control() => '\u{fffd}',
+            letter => letter,
+        })
+        .collect()
 }
 
 const OTHERS: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];

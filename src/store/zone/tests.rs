@@ -257,7 +257,7 @@ fn a_zone_takes_memory_as_keys_come() {
     for number in 0..100u32 {
         charge(&zone, &zone.key(&number.to_be_bytes()), 0, &terms(5));
     }
-    assert!(empty < 16 << 10 && zone.memory() < 64 << 10);
+    assert!(empty < 40 << 10 && zone.memory() < 80 << 10);
 }
 
 #[test]

@@ -26,7 +26,7 @@ use super::pool;
 use super::switched::Switched;
 use crate::clock::Clock;
 use crate::config::plan::{Forward, SendProxy};
-use crate::message::Exchange;
+use crate::message::{Exchange, Lines};
 
 /// An answer's body.
 #[derive(Debug)]
@@ -40,8 +40,18 @@ enum Body {
     Switched(Box<Switched>),
     Whole {
         bytes: Bytes,
+        lines: Option<Lines>,
         taken: Duration,
     },
+}
+
+/// A body that was read with its head.
+#[derive(Debug)]
+pub struct Whole {
+    /// All of it.
+    pub bytes: Bytes,
+    /// The answer's fields, where they were written out instead of put in its head.
+    pub lines: Option<Lines>,
 }
 
 /// Tells how long an answer took after its [`Download`] has been handed to somebody else.
@@ -100,8 +110,14 @@ impl Download {
                 pool::put(&lease, wire, came, clock);
             }
             let taken = came.since(started);
-            return head.into_response(Self(Body::Whole { bytes, taken }));
+            let lines = head.lines.take();
+            return head.into_response(Self(Body::Whole {
+                bytes,
+                lines,
+                taken,
+            }));
         }
+        debug_assert!(head.lines.is_none(), "only a whole answer is written out");
         let source = Source::Wire(Wired {
             wire,
             reading,
@@ -120,9 +136,9 @@ impl Download {
     /// # Errors
     ///
     /// Itself, if more is to come.
-    pub fn into_whole(self) -> Result<Bytes, Self> {
+    pub fn into_whole(self) -> Result<Whole, Self> {
         match self.0 {
-            Body::Whole { bytes, .. } => Ok(bytes),
+            Body::Whole { bytes, lines, .. } => Ok(Whole { bytes, lines }),
             Body::Stream(_) | Body::Switched(_) => Err(self),
         }
     }
@@ -134,6 +150,7 @@ impl Download {
         }
         let nothing = Body::Whole {
             bytes: Bytes::new(),
+            lines: None,
             taken: Duration::ZERO,
         };
         match std::mem::replace(&mut self.0, nothing) {

@@ -8,20 +8,25 @@
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use bytes::BytesMut;
-use http::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING};
+use bytes::{Buf, Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Version};
 use hyper::ext::ReasonPhrase;
+use smallvec::SmallVec;
 
 use super::Reading;
-use crate::message::headers::spare;
+use crate::message::headers::{passes, spare};
+use crate::message::{Lines, Stock};
+use crate::upstream::Form;
 use crate::upstream::error::Invalid;
 
 /// The head of an answer.
 #[derive(Debug)]
 pub(in crate::upstream) struct Head {
     pub(in crate::upstream) status: StatusCode,
+    /// Empty where it is written out.
     pub(in crate::upstream) headers: HeaderMap,
+    /// Written out, if that was wanted and can be done.
+    pub(in crate::upstream) lines: Option<Lines>,
     /// How its body is read.
     pub(in crate::upstream) reading: Reading,
     /// Whether the connection may carry another request once the body has ended.
@@ -36,6 +41,7 @@ impl Head {
     pub(in crate::upstream) fn parse(
         read: &mut BytesMut,
         method: &Method,
+        form: Form,
     ) -> Result<Option<Self>, Invalid> {
         let mut fields = [const { MaybeUninit::uninit() }; MOST_FIELDS];
         let mut parsed = httparse::Response::new(&mut []);
@@ -62,37 +68,37 @@ impl Head {
             .filter(|reason| Some(*reason) != status.canonical_reason())
             .and_then(|reason| ReasonPhrase::try_from(reason.as_bytes()).ok());
 
-        // The fields are noted as places first: they borrow what is about to be split.
-        let start = read.as_ptr().addr();
-        let mut places = [Place::default(); MOST_FIELDS];
-        let places = &mut places[..parsed.headers.len()];
-        for (place, field) in places.iter_mut().zip(parsed.headers.iter()) {
-            *place = Place {
-                name: Span::of(field.name.as_bytes(), start),
-                value: Span::of(field.value, start),
-            };
-        }
-        let text = read.split_to(length).freeze();
-        let mut headers = spare();
-        headers.reserve(places.len() + SPARE);
-        let mut ends = Ends::default();
-        for place in places {
-            let name = HeaderName::from_bytes(&text[place.name.range()])
-                .map_err(|_| Invalid::Unreadable(httparse::Error::HeaderName))?;
-            let value = HeaderValue::from_maybe_shared(text.slice(place.value.range()))
-                .map_err(|_| Invalid::Unreadable(httparse::Error::HeaderValue))?;
-            ends.note(&name, value.as_bytes(), version);
-            headers.append(name, value);
-        }
-        let (reading, reusable) = ends.judge(status, version, method)?;
-        Ok(Some(Self {
+        let first = First {
             status,
-            headers,
-            reading,
-            reusable,
             version,
             reason,
-        }))
+        };
+        if form == Form::Lines
+            && first.reason.is_none()
+            && Stock::may_complete(method, status)
+            && let Some((lines, ends)) = written(parsed.headers, version)
+        {
+            let (reading, reusable) = ends.judge(status, version, method)?;
+            let come = read.len() - length;
+            if reading.is_all_in(come) && lines.fit(come) {
+                read.advance(length);
+                let lines = Some(lines);
+                return Ok(Some(first.head(spare(), lines, reading, reusable)));
+            }
+        }
+        // The fields are noted as places: they borrow what is about to be split.
+        let start = read.as_ptr().addr();
+        let places: SmallVec<[Place; USUAL_FIELDS]> = parsed
+            .headers
+            .iter()
+            .map(|field| Place {
+                name: Span::of(field.name.as_bytes(), start),
+                value: Span::of(field.value, start),
+            })
+            .collect();
+        let (headers, ends) = mapped(&read.split_to(length).freeze(), &places, version)?;
+        let (reading, reusable) = ends.judge(status, version, method)?;
+        Ok(Some(first.head(headers, None, reading, reusable)))
     }
 
     /// One that came over HTTP/2, where bodies are none of its business.
@@ -100,6 +106,7 @@ impl Head {
         Self {
             status,
             headers,
+            lines: None,
             reading: Reading::nothing(),
             reusable: false,
             version: Version::HTTP_2,
@@ -123,6 +130,62 @@ impl Head {
     pub(in crate::upstream) const LARGEST: usize = 64 * 1024;
 }
 
+/// The first line of a head.
+#[derive(Debug)]
+struct First {
+    status: StatusCode,
+    version: Version,
+    reason: Option<ReasonPhrase>,
+}
+
+impl First {
+    fn head(
+        self,
+        headers: HeaderMap,
+        lines: Option<Lines>,
+        reading: Reading,
+        reusable: bool,
+    ) -> Head {
+        Head {
+            status: self.status,
+            headers,
+            lines,
+            reading,
+            reusable,
+            version: self.version,
+            reason: self.reason,
+        }
+    }
+}
+
+/// The fields at these places in a map, and what they say of where the answer ends.
+fn mapped(text: &Bytes, places: &[Place], version: Version) -> Result<(HeaderMap, Ends), Invalid> {
+    let (mut headers, mut ends) = (spare(), Ends::default());
+    headers.reserve(places.len() + SPARE);
+    for place in places {
+        let name = HeaderName::from_bytes(&text[place.name.range()])
+            .map_err(|_| Invalid::Unreadable(httparse::Error::HeaderName))?;
+        let value = HeaderValue::from_maybe_shared(text.slice(place.value.range()))
+            .map_err(|_| Invalid::Unreadable(httparse::Error::HeaderValue))?;
+        ends.note(name.as_ref(), value.as_bytes(), version);
+        headers.append(name, value);
+    }
+    Ok((headers, ends))
+}
+
+/// The fields written out, and what they say of where the answer ends; `None` if one of them is not passed on as it is.
+fn written(fields: &[httparse::Header<'_>], version: Version) -> Option<(Lines, Ends)> {
+    let (mut lines, mut ends) = (Lines::new(), Ends::default());
+    for field in fields {
+        let name = lines.add(field.name.as_bytes(), field.value);
+        if !passes(name) {
+            return None;
+        }
+        ends.note(name, field.value, version);
+    }
+    Some((lines, ends))
+}
+
 /// What the fields say of where the answer and the connection end.
 #[derive(Debug, Default)]
 struct Ends {
@@ -133,20 +196,21 @@ struct Ends {
 }
 
 impl Ends {
-    fn note(&mut self, name: &HeaderName, value: &[u8], version: Version) {
-        if *name == CONTENT_LENGTH {
+    /// Hears a field, its name in lower case.
+    fn note(&mut self, name: &[u8], value: &[u8], version: Version) {
+        if name == b"content-length" {
             let length = number(value).filter(|_| self.length.is_none());
             if length.is_none() {
                 self.invalid = Some(Invalid::ContentLength);
             }
             self.length = length.or(self.length);
-        } else if *name == TRANSFER_ENCODING {
+        } else if name == b"transfer-encoding" {
             let known = value.eq_ignore_ascii_case(b"chunked");
             if self.chunked || !known || version != Version::HTTP_11 {
                 self.invalid = Some(Invalid::TransferEncoding);
             }
             self.chunked = true;
-        } else if *name == CONNECTION {
+        } else if name == b"connection" {
             self.close |= value
                 .split(|byte| *byte == b',')
                 .any(|option| option.trim_ascii().eq_ignore_ascii_case(b"close"));
@@ -185,7 +249,7 @@ impl Ends {
 }
 
 /// Where in a head a field is.
-// Small, because there is room for a hundred of them.
+// Small, because there is room for many of them.
 #[derive(Debug, Clone, Copy, Default)]
 struct Place {
     name: Span,
@@ -224,5 +288,7 @@ fn number(text: &[u8]) -> Option<u64> {
 
 /// How many fields a head may have; hyper's number, too.
 const MOST_FIELDS: usize = 100;
+/// How many it mostly has at most.
+const USUAL_FIELDS: usize = 24;
 /// Fields that may be added on the way to the client (`Connection`): the map need not grow for them.
 const SPARE: usize = 1;

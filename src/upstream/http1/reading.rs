@@ -58,6 +58,11 @@ impl Reading {
         }
     }
 
+    /// Whether so many bytes are enough for all that is left, and that is known.
+    pub(in crate::upstream) fn is_all_in(&self, bytes: usize) -> bool {
+        matches!(self, Self::Length(left) if *left <= bytes as u64)
+    }
+
     /// All that is left, if its length is known and all of it has been read.
     pub(in crate::upstream) fn take_all(&mut self, read: &mut BytesMut) -> Option<Bytes> {
         match self {

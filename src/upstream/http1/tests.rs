@@ -6,7 +6,9 @@ use http::{HeaderMap, Method};
 use proptest::prelude::*;
 
 use super::*;
+use crate::message::Stock;
 use crate::message::chunks::Malformed;
+use crate::upstream::Form;
 use crate::upstream::error::Invalid;
 use crate::upstream::fuzzing::{Answer, read};
 
@@ -15,7 +17,7 @@ fn at_once(text: &str) -> Option<Answer> {
 }
 
 fn head(text: &str) -> Result<Option<Head>, Invalid> {
-    Head::parse(&mut BytesMut::from(text), &Method::GET)
+    Head::parse(&mut BytesMut::from(text), &Method::GET, Form::Fields)
 }
 
 fn framed(fields: &str) -> Result<Option<Head>, Invalid> {
@@ -71,7 +73,7 @@ fn two_ways_to_read_the_end_are_none() {
 fn an_answer_without_a_body_is_held_to_the_same() {
     for status in ["200 OK", "204 No Content", "304 Not Modified"] {
         let text = format!("HTTP/1.1 {status}\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\n");
-        let parsed = Head::parse(&mut BytesMut::from(&*text), &Method::HEAD);
+        let parsed = Head::parse(&mut BytesMut::from(&*text), &Method::HEAD, Form::Fields);
         assert!(parsed.is_err(), "{status}");
     }
 }
@@ -245,4 +247,76 @@ fn a_trailer_says_nothing_that_belongs_in_the_head() {
     let mut out = Vec::new();
     encode::end(Some(&trailers), &mut out);
     assert_eq!(out, b"0\r\nx-sum: 1\r\n\r\n");
+}
+
+/// What a client would be sent of an answer whose fields are written out; `None` where they are not.
+fn written_out(text: &str, method: &Method) -> Option<String> {
+    let mut read = BytesMut::from(text);
+    let head = Head::parse(&mut read, method, Form::Lines).ok()??;
+    let mut reading = head.reading;
+    let stock = Stock::new(head.lines?, reading.take_all(&mut read)?);
+    let mut out = Vec::new();
+    let end = "content-length: 0\r\ndate: Mon, 16 Nov 2026 10:05:48 GMT\r\n\r\n";
+    stock.complete(end.as_bytes(), &mut out);
+    String::from_utf8(out).ok()
+}
+
+#[test]
+fn fields_are_written_out_where_all_of_them_pass_and_the_body_is_there() {
+    let get = |text: &str| written_out(text, &Method::GET);
+    let plain =
+        "HTTP/1.1 200 OK\r\nServer:  it \nDATE: now\r\nX: 1\r\nx: 2\r\nContent-Length: 2\r\n\r\n";
+    assert_eq!(
+        get(&format!("{plain}hi")).unwrap(),
+        "server: it\r\ndate: now\r\nx: 1\r\nx: 2\r\ncontent-length: 2\r\n\r\nhi"
+    );
+    assert_eq!(get(&format!("{plain}h")), None, "more is to come");
+    assert_eq!(written_out(&format!("{plain}hi"), &Method::HEAD), None);
+    for other in [
+        "HTTP/1.1 200 Fine\r\ncontent-length: 0\r\n\r\n",
+        "HTTP/1.1 204 No Content\r\ncontent-length: 0\r\n\r\n",
+        "HTTP/1.1 304 Not Modified\r\ncontent-length: 0\r\n\r\n",
+        "HTTP/1.1 103 Early Hints\r\ncontent-length: 0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\n\r\n",
+        "HTTP/1.1 200 OK\r\ncontent-length: 0\r\nCONNECTION: x\r\n\r\n",
+        "HTTP/1.1 200 OK\r\ncontent-length: 0\r\nKeep-Alive: x\r\n\r\n",
+        "HTTP/1.1 200 OK\r\ncontent-length: 0\r\nX-Accel-Limit-Rate: 1\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    ] {
+        assert_eq!(get(other), None, "{other}");
+    }
+}
+
+proptest! {
+    /// In either form the same answers are answers, end at the same place and have the same fields.
+    #[test]
+    fn written_out_or_not_it_is_the_same_answer(
+        fields in prop::collection::vec(("[A-Za-z]{1,3}|[Cc]ontent-[Ll]ength|Connection|Date", "[ -~]{0,6}|[0-9]"), 0..6),
+        body in "[a-z]{0,12}",
+    ) {
+        let lines: String = fields.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+        let text = format!("HTTP/1.1 200 OK\r\n{lines}\r\n{body}");
+        let parse = |form| {
+            let mut read = BytesMut::from(&*text);
+            let head = Head::parse(&mut read, &Method::GET, form).ok().flatten()?;
+            Some((format!("{:?} {}", head.reading, head.reusable), read, head.headers, head.lines))
+        };
+        match (parse(Form::Lines), parse(Form::Fields)) {
+            (Some((how, rest, _, Some(_))), Some((as_map, map_rest, map, None))) => {
+                prop_assert_eq!((how, rest), (as_map, map_rest));
+                let written = written_out(&text, &Method::GET).unwrap();
+                let (written, _) = written.split_once("\r\n\r\n").unwrap();
+                let mut written: Vec<_> = written.split("\r\n").filter(|line| map.contains_key("date") || !line.starts_with("date: ")).collect();
+                let mut expected: Vec<_> = map.iter().map(|(name, value)| format!("{name}: {}", value.to_str().unwrap())).collect();
+                written.sort_unstable();
+                expected.sort_unstable();
+                prop_assert_eq!(written, expected);
+            }
+            (Some((how, rest, map, None)), other) => {
+                let (as_map, map_rest, fields, _) = other.unwrap();
+                prop_assert_eq!((how, rest, map), (as_map, map_rest, fields));
+            }
+            (lines, map) => prop_assert!(lines.is_none() && map.is_none()),
+        }
+    }
 }

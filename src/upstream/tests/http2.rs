@@ -108,6 +108,7 @@ fn streamed(method: Method) -> Outgoing {
         head: Outset::Stream(Box::new(request.body(()).unwrap())),
         upgrade: None,
         upload: Upload::none(),
+        form: Form::Fields,
     }
 }
 

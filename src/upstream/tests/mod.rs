@@ -91,6 +91,7 @@ pub(super) fn outgoing(method: Method) -> Outgoing {
         head: Outset::Lines(head.into_bytes()),
         upload: Upload::none(),
         upgrade: None,
+        form: Form::Fields,
     }
 }
 

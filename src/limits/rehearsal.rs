@@ -1,0 +1,201 @@
+//! The same decisions for those who only want to know: what every rule said of a request, and under which key.
+//!
+//! Nothing is decided here. What happens on the road is asked of the road's own functions, and told rule by rule.
+
+use std::time::Duration;
+
+use smallvec::SmallVec;
+
+use super::Limits;
+use super::key::Found;
+use super::rule::{Decision, Ears, Requests};
+use super::verdict::{Permit, Verdict};
+use crate::clock::Millis;
+use crate::config::plan::DryRun;
+use crate::message::Exchange;
+use crate::store::Key;
+use crate::store::algorithm::Outcome;
+
+/// What a rule said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Said {
+    /// It has to wait for so long.
+    Delay(Duration),
+    /// It may pass.
+    Pass,
+    /// It may not.
+    Refuse,
+}
+
+/// The places a request needs in `limit_conn` zones, to be taken when its time has come.
+#[derive(Debug, Default)]
+pub struct Places {
+    keys: SmallVec<[Option<Key>; 2]>,
+    /// The rule that turns it away because it has no key.
+    keyless: Option<usize>,
+}
+
+impl Limits {
+    /// As [`Limits::ask_requests`], and tells what each rule said that had a say: the request, the rule's
+    /// index, the request's key there, and its word. Of a request that is refused, only the rule that refused it had one.
+    pub fn ask_requests_aloud(
+        &self,
+        exchange: &mut Exchange,
+        now: Millis,
+        mut tell: impl FnMut(&Exchange, usize, &[u8], Said),
+    ) -> Verdict {
+        let mut heard = Heard::default();
+        let decision = self.decide(exchange, now, &mut heard);
+        match &decision {
+            Decision::NoKey { rule } => tell(exchange, *rule, b"", Said::Refuse),
+            Decision::NotLimited => {}
+            Decision::Delay { .. } | Decision::Pass => {
+                for (rule, said) in heard.0 {
+                    self.requests[rule]
+                        .zone
+                        .with_key(exchange, |key| tell(exchange, rule, key, said));
+                }
+            }
+            Decision::Penalize { rule, .. } | Decision::Refuse { rule, .. } => {
+                let zone = &self.requests[*rule].zone;
+                zone.with_key(exchange, |key| tell(exchange, *rule, key, Said::Refuse));
+            }
+        }
+        self.pronounce(decision, exchange, now)
+    }
+
+    /// Whether a request's key has numbers of its own in the zone of a `limit_req`.
+    #[must_use]
+    pub fn has_own_numbers(&self, rule: usize, exchange: &Exchange) -> bool {
+        let Requests { zone, terms, .. } = &self.requests[rule];
+        match zone.find(exchange) {
+            Found::Key(keyed) => zone.own_terms(&keyed, terms).is_some(),
+            Found::Nothing | Found::Refuse => false,
+        }
+    }
+
+    /// What the key of a request looks like to people, in the zone of a `limit_req`.
+    #[must_use]
+    pub fn requests_label(&self, rule: usize, exchange: &Exchange) -> String {
+        self.requests[rule].zone.label(exchange)
+    }
+
+    /// The same in the zone of a `limit_conn`.
+    #[must_use]
+    pub fn connections_label(&self, rule: usize, exchange: &Exchange) -> String {
+        self.connections[rule].zone.label(exchange)
+    }
+
+    /// The key of a request in the zone of a `limit_conn`.
+    pub fn with_connections_key(&self, rule: usize, exchange: &Exchange, act: impl FnOnce(&[u8])) {
+        self.connections[rule].zone.with_key(exchange, act);
+    }
+
+    /// Which places a request needs.
+    #[must_use]
+    pub fn places(&self, exchange: &Exchange) -> Places {
+        let mut places = Places::default();
+        for (index, rule) in self.connections.iter().enumerate() {
+            places.keys.push(match rule.zone.find(exchange) {
+                Found::Key(key) => Some(key),
+                Found::Nothing => None,
+                Found::Refuse => {
+                    places.keyless.get_or_insert(index);
+                    None
+                }
+            });
+        }
+        places
+    }
+
+    /// Takes the places a request needs, as far as there are any; nobody waits for one. Tells what each rule said.
+    /// `None` if it is turned away.
+    pub fn take_places_aloud(
+        &self,
+        places: &Places,
+        now: Millis,
+        mut tell: impl FnMut(usize, Said),
+    ) -> Option<Permit> {
+        let mut permit = Permit::default();
+        let enforced = self.connections_voice.dry_run == DryRun::Off;
+        for (index, rule) in self.connections.iter().enumerate() {
+            let taken = match places.keys.get(index).copied().flatten() {
+                Some(key) => rule.zone.store.take(&key, rule.limit, now),
+                None if places.keyless == Some(index) => {
+                    tell(index, Said::Refuse);
+                    return (!enforced).then(Permit::default);
+                }
+                None => continue,
+            };
+            let Ok(place) = taken else {
+                tell(index, Said::Refuse);
+                return (!enforced).then(Permit::default);
+            };
+            tell(index, Said::Pass);
+            permit.hold(place);
+        }
+        Some(permit)
+    }
+}
+
+#[derive(Default)]
+struct Heard(SmallVec<[(usize, Said); 4]>);
+
+impl Ears for Heard {
+    fn hear(&mut self, rule: usize, outcome: &Outcome) {
+        self.0.push((
+            rule,
+            match outcome {
+                Outcome::Delay { wait, .. } => Said::Delay(*wait),
+                Outcome::Pass { .. } => Said::Pass,
+                Outcome::Refuse { .. } => Said::Refuse,
+            },
+        ));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::tests::support::{
+        conn_rule, conn_zone, exchange_from, limits, plan, req_rule, req_zone,
+    };
+
+    fn ask(limits: &Limits, exchange: &mut Exchange, now: u64) -> Vec<(usize, Said)> {
+        let mut told = Vec::new();
+        let verdict = limits.ask_requests_aloud(exchange, Millis(now), |_, rule, key, said| {
+            assert_eq!(key, [192, 0, 2, 1]);
+            told.push((rule, said));
+        });
+        let refused = told.iter().any(|(_, said)| *said == Said::Refuse);
+        assert_eq!(refused, matches!(verdict, Verdict::Refuse(_)));
+        told
+    }
+
+    #[test]
+    fn only_who_refuses_has_said_something_of_a_refused_request() {
+        let plan = plan(vec![req_zone("a", 1_000), req_zone("b", 1_000)], vec![]);
+        let limits = limits(&plan, &[req_rule(0, 5), req_rule(1, 0)], &[]);
+        let mut exchange = exchange_from("192.0.2.1", &[]);
+        assert_eq!(
+            ask(&limits, &mut exchange, 0),
+            [(0, Said::Pass), (1, Said::Pass)]
+        );
+        assert_eq!(ask(&limits, &mut exchange, 1), [(1, Said::Refuse)]);
+        assert_eq!(limits.requests_label(0, &exchange), "192.0.2.1");
+    }
+
+    #[test]
+    fn places_are_held_until_they_are_let_go() {
+        let plan = plan(vec![], vec![conn_zone("c")]);
+        let limits = limits(&plan, &[], &[conn_rule(0, 1)]);
+        let exchange = exchange_from("192.0.2.1", &[]);
+        let places = limits.places(&exchange);
+        let take = |now| limits.take_places_aloud(&places, Millis(now), |_, _| {});
+        let first = take(0);
+        assert!(first.is_some());
+        assert!(take(1).is_none());
+        drop(first);
+        assert!(take(2).is_some());
+    }
+}

@@ -1,0 +1,351 @@
+//! The lines of one log: a file or standard input, plain or packed.
+//!
+//! What a file is packed with is told by its first bytes, not by its name.
+
+use std::cell::Cell;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use flate2::bufread::MultiGzDecoder;
+use memchr::memchr;
+use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
+use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
+
+/// A log that could not be read.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot read {}", path.display())]
+pub struct Error {
+    /// Which.
+    pub path: PathBuf,
+    /// What the system said.
+    #[source]
+    pub source: io::Error,
+}
+
+/// The lines of a log, one after the other.
+pub(super) struct Lines {
+    pub(super) name: Box<str>,
+    reader: Box<dyn Read>,
+    buffer: Vec<u8>,
+    /// Where the present line begins and ends in the buffer, and where the next one begins.
+    line: (usize, usize),
+    next: usize,
+    filled: usize,
+    /// How many lines there were, the present one included.
+    pub(super) number: u64,
+    /// What went wrong on the way, if something did.
+    pub(super) damage: Option<io::Error>,
+    ended: bool,
+}
+
+impl std::fmt::Debug for Lines {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Lines")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Lines {
+    /// Opens a file, or standard input for `-`. Bytes read from it, still packed, are added to `progress`.
+    pub(super) fn open(path: &Path, progress: Rc<Cell<u64>>) -> Result<Self, Error> {
+        let failed = |source| Error {
+            path: path.to_owned(),
+            source,
+        };
+        let (name, raw): (Box<str>, Box<dyn Read>) = if path == Path::new("-") {
+            ("standard input".into(), Box::new(io::stdin()))
+        } else {
+            let file = File::open(path).map_err(failed)?;
+            if file.metadata().is_ok_and(|found| found.is_dir()) {
+                return Err(failed(io::Error::from(io::ErrorKind::IsADirectory)));
+            }
+            (path.to_string_lossy().into(), Box::new(file))
+        };
+        let counted = Counted { raw, progress };
+        let reader = unpacked(BufReader::with_capacity(CHUNK, counted)).map_err(failed)?;
+        Ok(Self::of(name, reader))
+    }
+
+    fn of(name: Box<str>, reader: Box<dyn Read>) -> Self {
+        Self {
+            name,
+            reader,
+            buffer: vec![0; CHUNK],
+            line: (0, 0),
+            next: 0,
+            filled: 0,
+            number: 0,
+            damage: None,
+            ended: false,
+        }
+    }
+
+    /// The present line, without its end.
+    pub(super) fn line(&self) -> &[u8] {
+        &self.buffer[self.line.0..self.line.1]
+    }
+
+    /// Goes on to the next line; false if there is none. A line longer than [`LONGEST`] is cut off there, and what is
+    /// left of it is passed over.
+    pub(super) fn advance(&mut self) -> bool {
+        let mut searched = self.next;
+        loop {
+            if let Some(at) = memchr(b'\n', &self.buffer[searched..self.filled]) {
+                let end = searched + at;
+                self.take(end, end + 1);
+                return true;
+            }
+            searched = self.filled;
+            if self.filled - self.next > LONGEST {
+                self.take(self.next + LONGEST, self.filled);
+                self.pass_over();
+                return true;
+            }
+            if !self.fill(&mut searched) {
+                let rest = self.filled > self.next;
+                if rest {
+                    self.take(self.filled, self.filled);
+                }
+                return rest;
+            }
+        }
+    }
+
+    /// The first whole lines there are, without going on to any.
+    pub(super) fn first(&mut self) -> Vec<Vec<u8>> {
+        while self.filled < self.buffer.len() && self.fill(&mut 0) {
+            if memchr(b'\n', &self.buffer[..self.filled]).is_some() {
+                break;
+            }
+        }
+        let start = &self.buffer[..self.filled];
+        let lines = start
+            .split(|byte| *byte == b'\n')
+            .filter(|line| !line.is_empty());
+        lines
+            .take(FEW)
+            .map(|line| line.strip_suffix(b"\r").unwrap_or(line).to_vec())
+            .collect()
+    }
+
+    fn take(&mut self, end: usize, next: usize) {
+        let carriage_return = end > self.next && self.buffer[end - 1] == b'\r';
+        self.line = (self.next, end - usize::from(carriage_return));
+        self.next = next;
+        self.number += 1;
+    }
+
+    /// Reads on; false at the end. What is not used yet moves to the front when there is no room behind it.
+    fn fill(&mut self, searched: &mut usize) -> bool {
+        if self.ended {
+            return false;
+        }
+        if self.filled == self.buffer.len() {
+            if self.next > 0 {
+                self.buffer.copy_within(self.next..self.filled, 0);
+                *searched -= self.next;
+                self.filled -= self.next;
+                self.next = 0;
+            } else {
+                self.buffer.resize(self.buffer.len() * 2, 0);
+            }
+        }
+        let read = self.read();
+        self.filled += read;
+        read > 0
+    }
+
+    fn read(&mut self) -> usize {
+        loop {
+            match self.reader.read(&mut self.buffer[self.filled..]) {
+                Ok(0) => self.ended = true,
+                Ok(read) => return read,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => {
+                    self.damage = Some(error);
+                    self.ended = true;
+                }
+            }
+            return 0;
+        }
+    }
+
+    /// Passes over the rest of a line that is too long, without touching the present one.
+    fn pass_over(&mut self) {
+        let mut scratch = vec![0; CHUNK];
+        loop {
+            match self.reader.read(&mut scratch) {
+                Ok(0) => self.ended = true,
+                Ok(read) => {
+                    let Some(end) = memchr(b'\n', &scratch[..read]) else {
+                        continue;
+                    };
+                    let rest = &scratch[end + 1..read];
+                    self.buffer.truncate(self.filled);
+                    self.buffer.extend_from_slice(rest);
+                    self.filled = self.buffer.len();
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => {
+                    self.damage = Some(error);
+                    self.ended = true;
+                }
+            }
+            return;
+        }
+    }
+}
+
+struct Counted {
+    raw: Box<dyn Read>,
+    progress: Rc<Cell<u64>>,
+}
+
+impl Read for Counted {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let read = self.raw.read(into)?;
+        self.progress.set(self.progress.get() + read as u64);
+        Ok(read)
+    }
+}
+
+/// Looks at the first bytes and unpacks what is packed.
+fn unpacked(mut raw: BufReader<Counted>) -> io::Result<Box<dyn Read>> {
+    let start = raw.fill_buf()?;
+    Ok(if start.starts_with(&[0x1f, 0x8b]) {
+        Box::new(MultiGzDecoder::new(raw))
+    } else if start.starts_with(&ZSTD) || matches!(start, [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..]) {
+        Box::new(Zstd {
+            raw,
+            decoder: FrameDecoder::new(),
+            inside: false,
+        })
+    } else {
+        Box::new(raw)
+    })
+}
+
+/// Unpacks zstd, one frame after the other.
+struct Zstd {
+    raw: BufReader<Counted>,
+    decoder: FrameDecoder,
+    inside: bool,
+}
+
+impl Zstd {
+    /// Begins the next frame; false if there is none.
+    fn begin(&mut self) -> io::Result<bool> {
+        loop {
+            if self.raw.fill_buf()?.is_empty() {
+                return Ok(false);
+            }
+            match self.decoder.reset(&mut self.raw) {
+                Ok(()) => return Ok(true),
+                Err(FrameDecoderError::ReadFrameHeaderError(ReadFrameHeaderError::SkipFrame {
+                    length,
+                    ..
+                })) => {
+                    io::copy(&mut self.raw.by_ref().take(length.into()), &mut io::sink())?;
+                }
+                Err(error) => return Err(io::Error::other(error)),
+            }
+        }
+    }
+}
+
+impl Read for Zstd {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        loop {
+            if !self.inside {
+                self.inside = self.begin()?;
+                if !self.inside {
+                    return Ok(0);
+                }
+            }
+            while self.decoder.can_collect() == 0 && !self.decoder.is_finished() {
+                self.decoder
+                    .decode_blocks(&mut self.raw, BlockDecodingStrategy::UptoBlocks(1))
+                    .map_err(io::Error::other)?;
+            }
+            let read = self.decoder.read(into)?;
+            if read > 0 {
+                return Ok(read);
+            }
+            self.inside = false;
+        }
+    }
+}
+
+/// Lines that are looked at to guess a format.
+const FEW: usize = 20;
+
+/// How zstd begins.
+const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+
+/// How much is read at once, in bytes.
+const CHUNK: usize = 256 * 1024;
+
+/// The longest line that is looked at, in bytes: more than any request line and all header fields together.
+const LONGEST: usize = 1024 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Gives its bytes in pieces of this size.
+    struct Trickle(Vec<u8>, usize, usize);
+
+    impl Read for Trickle {
+        fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+            let rest = &self.0[self.1..];
+            let length = rest.len().min(self.2).min(into.len());
+            into[..length].copy_from_slice(&rest[..length]);
+            self.1 += length;
+            Ok(length)
+        }
+    }
+
+    fn lines(text: &[u8], piece: usize) -> Vec<Vec<u8>> {
+        let mut lines = Lines::of("x".into(), Box::new(Trickle(text.to_vec(), 0, piece)));
+        let mut all = Vec::new();
+        while lines.advance() {
+            all.push(lines.line().to_vec());
+            assert_eq!(lines.number, all.len() as u64);
+        }
+        all
+    }
+
+    #[test]
+    fn lines_end_where_they_end_however_they_are_read() {
+        for piece in [1, 2, 3, 7, 1000] {
+            let found = lines(b"one\r\ntwo\n\nfour", piece);
+            assert_eq!(found, [&b"one"[..], b"two", b"", b"four"], "{piece}");
+        }
+        assert!(lines(b"", 1).is_empty());
+    }
+
+    #[test]
+    fn many_lines_go_through_a_small_buffer() {
+        let text: Vec<u8> = (0..100_000)
+            .flat_map(|n| format!("line {n}\n").into_bytes())
+            .collect();
+        let found = lines(&text, 5_003);
+        assert_eq!(found.len(), 100_000);
+        assert_eq!(found[99_999], b"line 99999");
+    }
+
+    #[test]
+    fn a_line_without_end_is_cut_off_and_the_next_one_is_found() {
+        let mut text = vec![b'x'; 5 * LONGEST];
+        text.extend_from_slice(b"\nnext\nlast\n");
+        for piece in [CHUNK, 100_003] {
+            let found = lines(&text, piece);
+            assert_eq!(found.len(), 3);
+            assert_eq!(found[0].len(), LONGEST);
+            assert_eq!(found[1..], [b"next", b"last"]);
+        }
+    }
+}
