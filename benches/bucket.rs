@@ -135,6 +135,7 @@ fn plan(rate: Rate) -> Plan {
 
 fn site(rate: Rate) -> Site {
     Site {
+        breaker: None,
         limit_req: vec![ReqRule {
             zone: 0,
             burst: if rate == PLENTY {
@@ -146,6 +147,7 @@ fn site(rate: Rate) -> Site {
             weight: Weight::Fixed(Cost::ONE),
             sanction: Sanction::default(),
         }],
+        shadow: vec![],
         limit_conn: vec![],
         limit_req_status: StatusCode::TOO_MANY_REQUESTS,
         limit_conn_status: StatusCode::SERVICE_UNAVAILABLE,

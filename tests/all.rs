@@ -21,6 +21,7 @@ mod logs;
 mod parity;
 mod proxying;
 mod replay;
+mod resilience;
 mod routing;
 mod smuggling;
 mod stopping;

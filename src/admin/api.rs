@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use super::zones::zones;
+use crate::limits::ShadowZone;
 use crate::proxy::Live;
 
 /// A zone as `/api/zones` shows it.
@@ -17,6 +18,34 @@ struct Zone<'a> {
     pass: u64,
     delay: u64,
     refuse: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    shadow: Option<Shadow>,
+}
+
+/// What limits that are only proposed say in a zone.
+#[derive(Debug, Serialize)]
+struct Shadow {
+    keys: usize,
+    pass: u64,
+    delay: u64,
+    refuse: u64,
+    /// Of those it would refuse, how many passed.
+    refuses_passed: u64,
+    /// Of those it would let pass, how many were refused.
+    passes_refused: u64,
+}
+
+fn shadow(shadow: &ShadowZone) -> Shadow {
+    let store = &shadow.zone.store;
+    let (counts, differs) = (store.counts(), shadow.differs());
+    Shadow {
+        keys: store.len(),
+        pass: counts.pass,
+        delay: counts.delay,
+        refuse: counts.refuse,
+        refuses_passed: differs.refuse,
+        passes_refused: differs.pass,
+    }
 }
 
 /// `GET /api/zones`
@@ -36,6 +65,7 @@ pub(super) fn list(live: &Live) -> String {
             pass: zone.counts.pass,
             delay: zone.counts.delay,
             refuse: zone.counts.refuse,
+            shadow: zone.shadow.map(shadow),
         })
         .collect();
     // Only numbers and names that were read as text: there is nothing in it that could fail.

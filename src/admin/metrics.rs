@@ -3,7 +3,9 @@
 //! Counters live where they are counted (zones, backends, the process); here they are only read and
 //! written out. A key is never a label: its number is the client's to choose.
 
+use super::upstreams as conditions;
 use super::zones::zones;
+use crate::limits::{self, ShadowZone};
 use crate::proxy::Live;
 use crate::telemetry::{COUNTERS, Page, Writer};
 use crate::upstream::Waits;
@@ -13,12 +15,13 @@ pub(super) fn page(live: &Live, writer: &Writer) -> String {
     let mut page = Page::new();
     COUNTERS.describe(&mut page);
     writer.describe(&mut page);
-    limits(live, &mut page);
+    zoned(live, &mut page);
     upstreams(live, &mut page);
+    conditions::describe(live, &mut page);
     page.finish()
 }
 
-fn limits(live: &Live, page: &mut Page) {
+fn zoned(live: &Live, page: &mut Page) {
     for zone in zones(live) {
         let (name, counts) = (zone.name, zone.counts);
         for (verdict, count) in [
@@ -51,6 +54,39 @@ fn limits(live: &Live, page: &mut Page) {
             "Keys pushed out before they had drained, or turned away for want of room.",
             &labels,
             counts.evictions,
+        );
+        if let Some(shadow) = zone.shadow {
+            shadowed(name, shadow, page);
+        }
+    }
+    page.counter(
+        "weir_bad_costs_total",
+        "Texts that should have said what a request costs, and said no number.",
+        &[],
+        limits::bad_costs(),
+    );
+}
+
+fn shadowed(name: &str, shadow: &ShadowZone, page: &mut Page) {
+    let (counts, differs) = (shadow.zone.store.counts(), shadow.differs());
+    for (verdict, count) in [
+        ("pass", counts.pass),
+        ("delay", counts.delay),
+        ("refuse", counts.refuse),
+    ] {
+        page.counter(
+            "weir_shadow_verdicts_total",
+            "What limits that are only proposed said of requests.",
+            &[("zone", name), ("verdict", verdict)],
+            count,
+        );
+    }
+    for (verdict, count) in [("pass", differs.pass), ("refuse", differs.refuse)] {
+        page.counter(
+            "weir_shadow_differs_total",
+            "Requests of which limits that are only proposed said this, and the enforced ones the opposite.",
+            &[("zone", name), ("verdict", verdict)],
+            count,
         );
     }
 }

@@ -1,6 +1,7 @@
 //! The zones of both kinds as one list: what `/metrics` and `/api/zones` both read.
 
 use crate::config::plan::Algorithm;
+use crate::limits::ShadowZone;
 use crate::proxy::Live;
 use crate::store::Counts;
 
@@ -12,18 +13,22 @@ pub(super) struct Zone<'a> {
     pub(super) keys: usize,
     pub(super) capacity: usize,
     pub(super) counts: Counts,
+    /// Where a `shadow` counts in a zone of this name.
+    pub(super) shadow: Option<&'a ShadowZone>,
 }
 
 /// All zones: those for requests, then those for connections, each in the file's order.
 pub(super) fn zones(live: &Live) -> impl Iterator<Item = Zone<'_>> {
-    let requests = live.plan.req_zones.iter().zip(&live.zones.req);
+    let shadows = live.zones.req.iter().zip(&live.zones.shadow);
+    let requests = live.plan.req_zones.iter().zip(shadows);
     let connections = live.plan.conn_zones.iter().zip(&live.zones.conn);
-    let requests = requests.map(|(plan, zone)| Zone {
+    let requests = requests.map(|(plan, (zone, shadow))| Zone {
         name: &plan.name,
         algorithm: Some(plan.algorithm),
         keys: zone.store.len(),
         capacity: zone.store.capacity(),
         counts: zone.store.counts(),
+        shadow: shadow.as_deref(),
     });
     requests.chain(connections.map(|(plan, zone)| Zone {
         name: &plan.name,
@@ -31,5 +36,6 @@ pub(super) fn zones(live: &Live) -> impl Iterator<Item = Zone<'_>> {
         keys: zone.store.len(),
         capacity: zone.store.capacity(),
         counts: zone.store.counts(),
+        shadow: None,
     }))
 }

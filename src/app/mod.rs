@@ -3,6 +3,7 @@
 //! Sockets are bound and names resolved before anything starts, so that what cannot work fails at once and
 //! in one place. Then one event loop per core runs until told to stop.
 
+mod checks;
 pub mod demo;
 mod gateway;
 mod secure;
@@ -151,6 +152,7 @@ impl App {
                 let listener = tokio::net::TcpListener::from_std(listener).map_err(Error::Start)?;
                 tokio::spawn(admin.clone().serve(listener, CancellationToken::new()));
             }
+            tokio::spawn(checks::run(Arc::clone(&self.live)));
             tokio::spawn(secure::refresh(Arc::clone(&self.live)));
             admin.set_ready(true);
             tracing::info!("weir {} is running", env!("CARGO_PKG_VERSION"));

@@ -5,6 +5,7 @@
 //! nginx's: all `limit_req` first, then the wait if one asks for it, then the `limit_conn`, so that a
 //! request waiting for its turn holds no place.
 
+mod bill;
 mod fields;
 mod key;
 mod overrides;
@@ -12,6 +13,8 @@ mod penalty;
 mod rehearsal;
 mod report;
 mod rule;
+mod rules;
+mod shadow;
 #[cfg(test)]
 mod tests;
 mod verdict;
@@ -26,23 +29,27 @@ use http::{HeaderValue, StatusCode};
 
 use self::key::Found;
 use self::report::Voice;
-use self::rule::{Connections, Decision, Ears, Requests};
+use self::rule::{Connections, Decision, Requests};
+use self::rules::Rules;
+use self::shadow::Shadow;
 use self::zones::Keyed;
 use crate::clock::{Clock, Millis};
 use crate::config::plan::{DryRun, Site};
 use crate::message::{Exchange, LimitStatus};
 use crate::store::algorithm::Terms;
 
+pub use bill::Bill;
 pub use rehearsal::{Places, Said};
+pub use shadow::{Differs, ShadowZone};
 pub use verdict::{Kind, Permit, Refusal, Verdict};
+pub use weight::bad_costs;
 pub use zones::{ConnZone, ReqZone, Zones};
 
 /// The limits of one location.
 #[derive(Debug)]
 pub struct Limits {
-    requests: Box<[Requests]>,
-    /// Whether one of them punishes.
-    punishes: bool,
+    requests: Rules,
+    shadow: Option<Box<Shadow>>,
     connections: Box<[Connections]>,
     requests_voice: Voice,
     connections_voice: Voice,
@@ -56,21 +63,13 @@ impl Limits {
     /// The limits of a location; `zones` are those of the plan it comes from.
     #[must_use]
     pub fn compile(site: &Site, zones: &Zones) -> Self {
+        let requests_voice = Voice {
+            dry_run: site.limit_req_dry_run,
+            level: site.limit_req_log_level,
+        };
         let mut limits = Self {
-            requests: site
-                .limit_req
-                .iter()
-                .map(|rule| {
-                    let zone = Arc::clone(&zones.req[rule.zone]);
-                    Requests {
-                        terms: Terms::new(&zone.algorithm, rule.burst, rule.delay),
-                        zone,
-                        weight: rule.weight.clone(),
-                        sanction: rule.sanction.clone(),
-                        same_key_as: None,
-                    }
-                })
-                .collect(),
+            requests: Rules::compile(&site.limit_req, |zone| zones.req.get(zone)),
+            shadow: Shadow::compile(site, zones, requests_voice),
             connections: site
                 .limit_conn
                 .iter()
@@ -81,14 +80,7 @@ impl Limits {
                     sanction: rule.sanction.clone(),
                 })
                 .collect(),
-            punishes: site
-                .limit_req
-                .iter()
-                .any(|rule| rule.sanction.penalty.is_some()),
-            requests_voice: Voice {
-                dry_run: site.limit_req_dry_run,
-                level: site.limit_req_log_level,
-            },
+            requests_voice,
             connections_voice: Voice {
                 dry_run: site.limit_conn_dry_run,
                 level: site.limit_conn_log_level,
@@ -97,11 +89,6 @@ impl Limits {
             connections_status: site.limit_conn_status,
             policy: None,
         };
-        for index in 0..limits.requests.len() {
-            let (before, rule) = (&limits.requests[..index], &limits.requests[index]);
-            let same = |other: &Requests| rule.zone.shares_keys(&other.zone);
-            limits.requests[index].same_key_as = before.iter().position(same);
-        }
         limits.policy = limits.policy(None);
         limits
     }
@@ -116,7 +103,8 @@ impl Limits {
         mut now: Millis,
         clock: &Clock,
     ) -> Result<Permit, Refusal> {
-        match self.ask_requests(exchange, now) {
+        let (verdict, mut bills) = self.ask(exchange, now);
+        match verdict {
             Verdict::Delay(wait) => {
                 tokio::time::sleep(wait).await;
                 now = clock.now();
@@ -124,16 +112,33 @@ impl Limits {
             Verdict::Pass => {}
             Verdict::Refuse(refusal) => return Err(refusal),
         }
-        if self.connections.is_empty() {
-            return Ok(Permit::default());
-        }
-        self.take_places(exchange, clock, now).await
+        let mut permit = match self.connections.is_empty() {
+            true => Permit::default(),
+            false => self.take_places(exchange, clock, now).await?,
+        };
+        permit.bills.append(&mut bills);
+        Ok(permit)
     }
 
     /// What the `limit_req` rules say of a request; unless they refuse it, it is charged.
     pub fn ask_requests(&self, exchange: &mut Exchange, now: Millis) -> Verdict {
-        let decision = self.decide(exchange, now, &mut ());
-        self.pronounce(decision, exchange, now)
+        self.ask(exchange, now).0
+    }
+
+    /// The same, and what the request owes when it is over.
+    fn ask(&self, exchange: &mut Exchange, now: Millis) -> (Verdict, Vec<Bill>) {
+        let decision = self.requests.decide(exchange, now, &mut ());
+        let verdict = self.pronounce(decision, exchange, now);
+        let mut bills = Vec::new();
+        if let Some(LimitStatus::Pass | LimitStatus::Delay | LimitStatus::DelayDryRun) =
+            exchange.limit_req
+        {
+            bills.extend(self.requests.bill(exchange));
+        }
+        if let Some(shadow) = &self.shadow {
+            bills.extend(shadow.watch(exchange, now, &verdict));
+        }
+        (verdict, bills)
     }
 
     fn pronounce(&self, decision: Decision, exchange: &mut Exchange, now: Millis) -> Verdict {
@@ -185,17 +190,6 @@ impl Limits {
                 self.refuse_key(exchange, rule, &keyed, retry_after)
             }
         }
-    }
-
-    fn decide(&self, exchange: &Exchange, now: Millis, ears: &mut impl Ears) -> Decision {
-        if !self.punishes {
-            return rule::decide(&self.requests, exchange, now, ears);
-        }
-        penalty::serving(&self.requests, exchange, now).unwrap_or_else(|| {
-            let mut decision = rule::decide(&self.requests, exchange, now, ears);
-            penalty::punish(&mut decision, &self.requests, now);
-            decision
-        })
     }
 
     /// Refuses a request with a key, which may have numbers of its own.

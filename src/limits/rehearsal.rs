@@ -45,7 +45,7 @@ impl Limits {
         mut tell: impl FnMut(&Exchange, usize, &[u8], Said),
     ) -> Verdict {
         let mut heard = Heard::default();
-        let decision = self.decide(exchange, now, &mut heard);
+        let decision = self.requests.decide(exchange, now, &mut heard);
         match &decision {
             Decision::NoKey { rule } => tell(exchange, *rule, b"", Said::Refuse),
             Decision::NotLimited => {}

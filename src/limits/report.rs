@@ -34,6 +34,27 @@ impl Voice {
         write(self.refusal_level(), message, exchange, now);
     }
 
+    /// Limits that are only proposed would have refused what passed.
+    pub(super) fn shadow_refusal(
+        self,
+        exchange: &Exchange,
+        now: Millis,
+        excess: Option<Excess>,
+        zone: &str,
+    ) {
+        match excess.map(Thousandths) {
+            Some(excess) => {
+                let message =
+                    format_args!("limiting requests, shadow, excess: {excess} by zone \"{zone}\"");
+                write(self.refusal_level(), message, exchange, now);
+            }
+            None => {
+                let message = format_args!("limiting requests, shadow, by zone \"{zone}\"");
+                write(self.refusal_level(), message, exchange, now);
+            }
+        }
+    }
+
     pub(super) fn penalized_request(
         self,
         exchange: &Exchange,

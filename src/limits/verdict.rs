@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use http::{HeaderName, HeaderValue, StatusCode, header};
 
+use super::Bill;
 use super::fields::{
     self, Name, RATELIMIT, RATELIMIT_POLICY, X_RATELIMIT_LIMIT, X_RATELIMIT_REMAINING,
     X_RATELIMIT_RESET,
@@ -31,6 +32,8 @@ pub struct Permit {
     first: Option<Place>,
     second: Option<Place>,
     more: Vec<Place>,
+    /// What the request owes when it is over.
+    pub bills: Vec<Bill>,
 }
 
 /// Why a request was turned away, and all that its answer has to say about it.

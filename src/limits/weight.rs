@@ -2,32 +2,66 @@
 
 use std::cell::RefCell;
 
-use http::header::CONTENT_LENGTH;
-
-use crate::config::plan::{Cost, Weight};
+use crate::clock::Millis;
+use crate::config::plan::{Cost, Excess, Template, Weight};
 use crate::message::{Exchange, vars};
+use crate::telemetry::Warning;
 
-/// The cost of a request as far as it is known when it comes; what is known only with the answer is charged then.
+/// The cost of a request as far as it is known when it comes; what is known only afterwards is charged then.
 pub(super) fn before(weight: &Weight, exchange: &Exchange) -> Cost {
     match weight {
-        Weight::After(_) | Weight::ResponseBytes => Cost(0),
-        Weight::Before(template) => SCRATCH.with_borrow_mut(|scratch| {
-            scratch.clear();
-            vars::render(template, exchange, scratch);
-            number(scratch)
-        }),
+        Weight::After(_) | Weight::RequestBytes | Weight::ResponseBytes => Cost(0),
+        Weight::Before(template) => told(template, exchange, exchange.started),
         Weight::Fixed(cost) => *cost,
-        Weight::RequestBytes => match exchange.head.headers.get(CONTENT_LENGTH) {
-            Some(length) => number(length.as_bytes()),
-            None => Cost(0),
-        },
     }
 }
 
-/// The number a text says; the text comes from outside, and one that says none weighs as much as any request.
-pub(super) fn number(text: &[u8]) -> Cost {
-    milli(text).map_or(Cost::ONE, Cost::milli)
+/// What is to be charged when a request is over, at whatever point that came.
+pub(super) fn after(weight: &Weight, exchange: &Exchange, now: Millis) -> Cost {
+    match weight {
+        Weight::After(template) => told(template, exchange, now),
+        Weight::Before(_) | Weight::Fixed(_) => Cost(0),
+        Weight::RequestBytes => Cost::milli(exchange.body_received.saturating_mul(1000)),
+        Weight::ResponseBytes => Cost::milli(exchange.body_sent.saturating_mul(1000)),
+    }
 }
+
+/// How often a text that should have said what a request costs did not.
+#[must_use]
+pub fn bad_costs() -> u64 {
+    BAD.total()
+}
+
+/// What a text says. It comes from outside: one that says no number, or one that nobody could ever pay, weighs as
+/// much as any request.
+fn told(template: &Template, exchange: &Exchange, now: Millis) -> Cost {
+    SCRATCH.with_borrow_mut(|scratch| {
+        scratch.clear();
+        vars::render(template, exchange, scratch);
+        if scratch.is_empty() {
+            return Cost::ONE;
+        }
+        number(scratch).unwrap_or_else(|| {
+            if let Some(times) = BAD.note(now) {
+                let text = scratch[..scratch.len().min(LONGEST)].escape_ascii();
+                tracing::warn!(times, "\"{text}\" is not a cost, counted as 1");
+            }
+            Cost::ONE
+        })
+    })
+}
+
+/// The number a text is, if a key could owe as much.
+fn number(text: &[u8]) -> Option<Cost> {
+    let milli = milli(text)?;
+    (milli <= u64::MAX / (Excess::ONE.0 / 1000)).then(|| Cost::milli(milli))
+}
+
+/// It may be said by anybody, in every request.
+static BAD: Warning = Warning::new();
+
+/// How much of such a text is worth a place in the log, in bytes.
+const LONGEST: usize = 64;
 
 /// A decimal in thousandths, more decimals cut off; the most there can be where it is larger.
 fn milli(text: &[u8]) -> Option<u64> {
@@ -67,17 +101,36 @@ mod tests {
             ("0", 0),
             ("007.25", 7_250),
         ] {
-            assert_eq!(number(text.as_bytes()), Cost::milli(expected), "{text}");
+            assert_eq!(
+                number(text.as_bytes()),
+                Some(Cost::milli(expected)),
+                "{text}"
+            );
         }
-        assert_eq!(number(b"99999999999999999999999999"), Cost(u64::MAX));
+        assert!(number(b"213503982.334").is_some());
     }
 
     #[test]
     fn what_is_not_a_number_weighs_as_one_request() {
         for text in [
-            "", "-5", "+5", "x", "1.", ".5", "1e9", "0x10", "1 2", "1.2.3",
+            "-5",
+            "+5",
+            "x",
+            "1.",
+            ".5",
+            "1e9",
+            "0x10",
+            "1 2",
+            "1.2.3",
+            "213503983",
+            "99999999999999999999999999",
         ] {
-            assert_eq!(number(text.as_bytes()), Cost::ONE, "{text}");
+            assert_eq!(number(text.as_bytes()), None, "{text}");
+            let exchange = exchange(&[header("x-cost", text)]);
+            let before = bad_costs();
+            let cost = told(&key("x-cost"), &exchange, Millis(0));
+            assert_eq!(cost, Cost::ONE, "{text}");
+            assert!(bad_costs() > before);
         }
     }
 
@@ -87,8 +140,22 @@ mod tests {
         let cost = |weight| before(&weight, &exchange);
         assert_eq!(cost(Weight::Before(key("x-cost"))), Cost::milli(2_500));
         assert_eq!(cost(Weight::Before(key("x-none"))), Cost::ONE);
-        assert_eq!(cost(Weight::RequestBytes), Cost::milli(700_000));
+        assert_eq!(cost(Weight::RequestBytes), Cost(0));
         assert_eq!(cost(Weight::ResponseBytes), Cost(0));
         assert_eq!(cost(Weight::After(key("x-cost"))), Cost(0));
+    }
+
+    #[test]
+    fn bytes_are_known_when_it_is_over() {
+        let mut exchange = exchange(&[header("x-cost", "2.5")]);
+        exchange.body_received = 700;
+        exchange.body_sent = 50;
+        let cost = |weight| after(&weight, &exchange, Millis(0));
+        assert_eq!(cost(Weight::RequestBytes), Cost::milli(700_000));
+        assert_eq!(cost(Weight::ResponseBytes), Cost::milli(50_000));
+        assert_eq!(cost(Weight::After(key("x-cost"))), Cost::milli(2_500));
+        assert_eq!(cost(Weight::After(key("x-none"))), Cost::ONE);
+        assert_eq!(cost(Weight::Before(key("x-cost"))), Cost(0));
+        assert_eq!(cost(Weight::Fixed(Cost::ONE)), Cost(0));
     }
 }

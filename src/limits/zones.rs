@@ -5,10 +5,11 @@
 
 use std::sync::Arc;
 
+use super::ShadowZone;
 use super::fields::Name;
 use super::key::{Found, Source};
 use super::overrides::{Held, Overrides};
-use crate::config::plan::{self, Algorithm, Delay, Excess, Plan};
+use crate::config::plan::{self, Algorithm, Delay, Excess, Plan, ReqRule, Site};
 use crate::message::Exchange;
 use crate::store::algorithm::Terms;
 use crate::store::{Key, Penalties, Slots, Zone};
@@ -18,6 +19,8 @@ use crate::store::{Key, Penalties, Slots, Zone};
 pub struct Zones {
     /// Those of `limit_req`.
     pub req: Vec<Arc<ReqZone>>,
+    /// The same again where a `shadow` counts, beside those that are enforced.
+    pub shadow: Vec<Option<Arc<ShadowZone>>>,
     /// Those of `limit_conn`.
     pub conn: Vec<Arc<ConnZone>>,
 }
@@ -62,7 +65,19 @@ impl Zones {
                 .req_zones
                 .iter()
                 .enumerate()
-                .map(|(index, zone)| Arc::new(ReqZone::new(zone, punishes(plan, index))))
+                .map(|(index, zone)| {
+                    let punishes = used(plan, index, |site| &site.limit_req).unwrap_or(false);
+                    Arc::new(ReqZone::new(zone, punishes))
+                })
+                .collect(),
+            shadow: plan
+                .req_zones
+                .iter()
+                .enumerate()
+                .map(|(index, zone)| {
+                    let punishes = used(plan, index, |site| &site.shadow)?;
+                    Some(Arc::new(ShadowZone::new(ReqZone::new(zone, punishes))))
+                })
                 .collect(),
             conn: plan
                 .conn_zones
@@ -162,10 +177,13 @@ impl ConnZone {
     }
 }
 
-/// Whether a rule somewhere punishes those who go over in this zone.
-fn punishes(plan: &Plan, zone: usize) -> bool {
-    let mut rules = plan.sites().flat_map(|site| &site.limit_req);
-    rules.any(|rule| rule.zone == zone && rule.sanction.penalty.is_some())
+/// Whether those who go over in this zone are punished by one of these rules; `None` where none names it.
+fn used(plan: &Plan, zone: usize, rules: impl Fn(&Site) -> &Vec<ReqRule>) -> Option<bool> {
+    plan.sites()
+        .flat_map(rules)
+        .filter(|rule| rule.zone == zone)
+        .map(|rule| rule.sanction.penalty.is_some())
+        .reduce(|one, other| one || other)
 }
 
 /// Which part of a zone's size is for the penalties, where there are some.

@@ -119,6 +119,14 @@ fn tell(headers: &mut HeaderMap, code: Code, why: &str) {
     }
 }
 
+/// Whether the head of an answer says that whoever should have answered could not.
+#[must_use]
+pub fn failed(headers: &HeaderMap) -> bool {
+    let code = headers.get(STATUS).map(HeaderValue::as_bytes);
+    const FAILURES: [&[u8]; 3] = [b"4", b"13", b"14"];
+    code.is_some_and(|code| FAILURES.contains(&code))
+}
+
 /// A text as `grpc-message` carries it.
 fn encode(text: &str) -> Vec<u8> {
     let mut encoded = Vec::with_capacity(text.len());

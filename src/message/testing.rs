@@ -55,7 +55,9 @@ pub(crate) fn server(name: &str) -> Server {
 /// A site without limits.
 pub(crate) fn site(action: Action) -> Site {
     Site {
+        breaker: None,
         limit_req: Vec::new(),
+        shadow: Vec::new(),
         limit_conn: Vec::new(),
         limit_req_status: StatusCode::TOO_MANY_REQUESTS,
         limit_conn_status: StatusCode::SERVICE_UNAVAILABLE,

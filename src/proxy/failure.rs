@@ -3,8 +3,6 @@
 //! The one place that knows statuses: the rooms below say what happened, here it becomes what the client
 //! is told, in nginx's numbers.
 
-use std::time::Duration;
-
 use bytes::Bytes;
 use http::{HeaderValue, Method, Response, StatusCode, header};
 
@@ -16,6 +14,7 @@ use crate::message::answer::{Answer, reason};
 use crate::message::doubt::Doubt;
 use crate::message::headers::Coding;
 use crate::message::{Body, Exchange, NoAnswer, grpc, target, upload};
+use crate::upstream::breaker::Refused;
 use crate::upstream::{self, Download};
 
 /// Why a request was not answered by a backend.
@@ -33,6 +32,9 @@ pub(super) enum Failure {
     /// `allow` and `deny` keep this address out.
     #[error("access forbidden by rule")]
     Forbidden,
+    /// The location's breaker is open.
+    #[error(transparent)]
+    Open(#[from] Refused),
     /// A method that a gateway does not carry: CONNECT, TRACE.
     #[error("method not allowed")]
     Method,
@@ -96,13 +98,12 @@ impl Failure {
             return Ok(refused::respond(refusal, exchange, site, live));
         }
         let mut answer = Answer::new(status);
-        if let Some(wait) = self.retry_after() {
-            answer =
-                answer.with_header(header::RETRY_AFTER, HeaderValue::from(whole_seconds(wait)));
-        }
         if let Some(reason) = self.reason() {
             let text = format!("400 Bad Request\n{reason}\n");
             answer = answer.with_text(text, "text/plain; charset=utf-8");
+        }
+        if let Some(seconds) = self.retry_after() {
+            answer = answer.with_header(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
         if self.ends_connection() {
             answer = answer.with_header(header::CONNECTION, HeaderValue::from_static("close"));
@@ -111,12 +112,18 @@ impl Failure {
         Ok(respond(answer, exchange))
     }
 
-    /// When the client should come back, where that can be said and the answer does not say it anyway.
-    fn retry_after(&self) -> Option<Duration> {
-        match self {
-            Self::Upstream(error) => error.retry_after(),
-            _ => None,
-        }
+    /// In how many seconds it may be worth another try, where something was not even tried.
+    fn retry_after(&self) -> Option<u64> {
+        let after = match self {
+            Self::Open(Refused { retry_after })
+            | Self::Upstream(
+                upstream::Error::Crowded { retry_after, .. }
+                | upstream::Error::Unavailable { retry_after },
+            ) => *retry_after,
+            _ => return None,
+        };
+        let started = u64::from(after.subsec_nanos() > 0);
+        Some(after.as_secs().saturating_add(started).max(1))
     }
 
     /// What the page says besides the status, in nginx's words.
@@ -151,6 +158,10 @@ impl Failure {
             other => other.to_string(),
         };
         let mut response = grpc::refusal(kind, code, &why);
+        if let Some(seconds) = self.retry_after() {
+            let millis = HeaderValue::from(seconds.saturating_mul(1000));
+            response.headers_mut().insert(grpc::PUSHBACK, millis);
+        }
         if let Self::Refused(refusal) = self {
             let headers = response.headers_mut();
             headers.extend(refusal.header_fields(site.limit_headers));
@@ -178,6 +189,7 @@ impl Failure {
             Self::Method => StatusCode::METHOD_NOT_ALLOWED,
             Self::NoAnswer => StatusCode::from_u16(NO_ANSWER).unwrap_or(StatusCode::NOT_FOUND),
             Self::NotFound => StatusCode::NOT_FOUND,
+            Self::Open(_) => StatusCode::SERVICE_UNAVAILABLE,
             Self::Refused(refusal) => refusal.status,
             Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Self::UnknownCoding => StatusCode::NOT_IMPLEMENTED,
@@ -228,7 +240,11 @@ impl Failure {
                     "{self}"
                 );
             }
-            Self::NoAnswer | Self::NotFound | Self::Refused(_) | Self::Upstream(_) => {}
+            Self::NoAnswer
+            | Self::NotFound
+            | Self::Open(_)
+            | Self::Refused(_)
+            | Self::Upstream(_) => {}
         }
     }
 }
@@ -242,15 +258,10 @@ fn upstream_status(error: &upstream::Error) -> StatusCode {
         },
         upstream::Error::Crowded { .. } => StatusCode::SERVICE_UNAVAILABLE,
         upstream::Error::Timeout(_) => StatusCode::GATEWAY_TIMEOUT,
+        upstream::Error::Unavailable { .. } => StatusCode::SERVICE_UNAVAILABLE,
         error if error.is_ours() => StatusCode::INTERNAL_SERVER_ERROR,
         _ => StatusCode::BAD_GATEWAY,
     }
-}
-
-/// A time as header fields say it, at least one second.
-fn whole_seconds(time: Duration) -> u64 {
-    let seconds = time.as_secs() + u64::from(time.subsec_nanos() > 0);
-    seconds.max(1)
 }
 
 /// Puts an answer of our own into the form this client wants.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::guard::Guard;
 use super::site::Site;
 use crate::clock::Clock;
 use crate::config::plan::{Plan, Volume};
@@ -23,6 +24,8 @@ pub struct Live {
     pub upstreams: Vec<Arc<Upstream>>,
     /// What TLS needs.
     pub tls: Kit,
+    /// The breakers of locations.
+    pub guards: Vec<Arc<Guard>>,
     pub(super) sites: Table<Site>,
     access: Option<AccessLog>,
 }
@@ -37,12 +40,18 @@ impl Live {
         tls: Kit,
         access: Option<AccessLog>,
     ) -> Self {
-        let sites = Table::build(&plan, |site| Site::build(site, &zones, &upstreams));
+        let mut guards = Vec::new();
+        let sites = Table::build(&plan, |site| {
+            let site = Site::build(&plan, site, &zones, &upstreams);
+            guards.extend(site.guard.clone());
+            site
+        });
         Self {
             plan,
             zones,
             upstreams,
             tls,
+            guards,
             sites,
             access,
         }

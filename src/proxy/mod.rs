@@ -2,6 +2,7 @@
 
 mod bandwidth;
 mod failure;
+mod guard;
 mod live;
 mod refused;
 mod secured;
@@ -20,6 +21,7 @@ use http::request::Parts;
 use http::{HeaderValue, Method, Request, Response, Version, header};
 use http_body::Body as _;
 
+pub use guard::Guard;
 pub use live::Live;
 
 use crate::clock::{Clock, Deadline, Least};
@@ -133,12 +135,21 @@ impl Proxy {
         }
         // Waits here when a rule says wait.
         let (now, exchange) = (visit.exchange.started, &mut visit.exchange);
-        visit.permit = Some(site.limits.admit(exchange, now, &self.clock).await?);
+        let mut permit = site.limits.admit(exchange, now, &self.clock).await?;
+        visit.bills = std::mem::take(&mut permit.bills);
+        visit.permit = Some(permit);
         if !site.admits(visit.exchange.client()) {
             return Err(Failure::Forbidden);
         }
         match (&site.plan.action, &site.upstream) {
             (Action::Forward(forward), Some(upstream)) => {
+                let guarded = match &site.guard {
+                    None => None,
+                    Some(guard) => {
+                        let now = self.clock.now();
+                        Some((guard, guard.breaker.admit(now)?, now))
+                    }
+                };
                 let upload = unread.take().map_or_else(Upload::none, |incoming| {
                     let timeouts = &site.plan.timeouts;
                     // A call may go on for as long as both sides like, and say little. Only where calls are what
@@ -152,7 +163,11 @@ impl Proxy {
                 });
                 visit.progress = upload.progress();
                 let form = visit.form_of_answer(site);
-                self.forward(visit, forward, upstream, upload, form).await
+                let answered = self.forward(visit, forward, upstream, upload, form).await;
+                if let Some((guard, pass, sent)) = guarded {
+                    guard.report(pass, &answered, sent, self.clock.now());
+                }
+                answered
             }
             (Action::Return(answer), _) => site::returned(answer, &visit.exchange),
             (Action::Forward(_) | Action::NotFound, _) => Err(Failure::NotFound),

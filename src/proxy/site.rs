@@ -5,6 +5,7 @@ use std::sync::Arc;
 use http::{Response, StatusCode};
 
 use super::failure::{Failure, respond};
+use super::guard::Guard;
 use crate::config::plan::{self, Action, Return, ReturnBody};
 use crate::limits::{Limits, Zones};
 use crate::message::answer::Answer;
@@ -18,12 +19,18 @@ pub(super) struct Site {
     pub(super) plan: plan::Site,
     pub(super) limits: Limits,
     pub(super) upstream: Option<Arc<Upstream>>,
+    pub(super) guard: Option<Arc<Guard>>,
     /// Whether something here asks for the answer's header fields.
     pub(super) keeps_sent_headers: bool,
 }
 
 impl Site {
-    pub(super) fn build(site: &plan::Site, zones: &Zones, upstreams: &[Arc<Upstream>]) -> Self {
+    pub(super) fn build(
+        plan: &plan::Plan,
+        site: &plan::Site,
+        zones: &Zones,
+        upstreams: &[Arc<Upstream>],
+    ) -> Self {
         let upstream = match &site.action {
             Action::Forward(forward) => upstreams.get(forward.upstream).cloned(),
             Action::NotFound | Action::Return(_) => None,
@@ -31,6 +38,7 @@ impl Site {
         Self {
             limits: Limits::compile(site, zones),
             upstream,
+            guard: Guard::build(plan, site),
             keeps_sent_headers: site.bandwidth.needs_sent_headers(),
             plan: site.clone(),
         }

@@ -12,7 +12,7 @@ use super::Live;
 use super::site::Site;
 use super::upgrade::Agreed;
 use crate::clock::Clock;
-use crate::limits::Permit;
+use crate::limits::{Bill, Permit};
 use crate::message::doubt::Doubt;
 use crate::message::upload::Progress;
 use crate::message::{
@@ -25,6 +25,7 @@ use crate::upstream::{Download, Form, Stopwatch, Whole};
 pub(super) struct Visit {
     pub(super) exchange: Exchange,
     pub(super) permit: Option<Permit>,
+    pub(super) bills: Vec<Bill>,
     pub(super) progress: Option<Arc<Progress>>,
     pub(super) stopwatch: Option<Stopwatch>,
     pub(super) agreed: Option<Agreed>,
@@ -43,6 +44,7 @@ impl Visit {
         Box::new(Self {
             exchange,
             permit: None,
+            bills: Vec::new(),
             progress: None,
             stopwatch: None,
             agreed: None,
@@ -118,6 +120,12 @@ impl Visit {
         }
         if exchange.status.is_none() && ending == Ending::Aborted {
             exchange.status = StatusCode::from_u16(CLIENT_CLOSED).ok();
+        }
+        if !self.bills.is_empty() {
+            let now = self.clock.now();
+            for bill in self.bills.drain(..) {
+                bill.settle(exchange, now);
+            }
         }
         self.live.conclude(exchange, &self.clock);
         self.permit = None;

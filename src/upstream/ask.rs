@@ -151,7 +151,10 @@ pub(super) fn report(error: &Error, upstream: &str, exchange: &Exchange) {
     let server = &*exchange.server().name;
     let (method, uri) = (&exchange.head.method, &exchange.head.uri);
     let request = format_args!("{method} {uri} {:?}", exchange.head.version);
-    if let Error::Client(_) = error {
+    if let Error::Unavailable { .. } = error {
+        // Why was said when it began; everybody it befalls would say it again.
+        tracing::debug!(client, server, %request, upstream, "{error}");
+    } else if let Error::Client(_) = error {
         let cause = error.client_fault().map(tracing::field::display);
         tracing::info!(client, server, %request, upstream, cause, "{error}");
     } else {
@@ -367,6 +370,7 @@ pub(super) fn stands_for(error: &Error) -> Option<StatusCode> {
         Error::Client(_) => None,
         Error::Crowded { .. } => Some(StatusCode::SERVICE_UNAVAILABLE),
         Error::Timeout(_) => Some(StatusCode::GATEWAY_TIMEOUT),
+        Error::Unavailable { .. } => Some(StatusCode::SERVICE_UNAVAILABLE),
         Error::Broken(_)
         | Error::Connect(_)
         | Error::Handshake { .. }

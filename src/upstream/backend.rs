@@ -11,7 +11,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use http::StatusCode;
 
 use super::balance::Presence;
+use super::breaker::Breaker;
 use super::condition::{Bar, Condition, Notices};
+use super::health::Health;
 use super::pool;
 use crate::config::plan;
 use crate::tls;
@@ -27,6 +29,10 @@ pub struct Backend {
     pub name: Arc<str>,
     /// What the plan says of it; where its `address` is a name, this backend is one of that name's addresses.
     pub server: plan::UpstreamServer,
+    /// How it is, where that is checked.
+    pub health: Option<Box<Health>>,
+    /// What leaves it alone when it fails, where that is asked for.
+    pub breaker: Option<Box<Breaker>>,
     pub(super) keep: pool::Rules,
     /// Whether its balancer wants to know of every request that begins or ends.
     pub(super) is_told: bool,
@@ -59,23 +65,36 @@ impl Backend {
         index: usize,
         address: Address,
         server: &plan::UpstreamServer,
+        upstream: &plan::Upstream,
         keep: pool::Rules,
-        is_told: bool,
         tls: Arc<[Arc<tls::Client>]>,
         notices: Option<&Arc<Notices>>,
     ) -> Self {
         let condition = Condition::default();
         condition.set(Bar::Down, server.down);
+        let name: Arc<str> = match &address {
+            Address::Tcp(address) => address.to_string().into(),
+            Address::Unix(path) => format!("unix:{}", path.display()).into(),
+        };
+        let health = upstream.health_check.as_ref().map(Health::new);
+        let healthy = health.as_ref().is_none_or(Health::is_healthy);
+        if condition.set(Bar::Unhealthy, !healthy)
+            && let Some(notices) = notices
+        {
+            notices.post(index);
+        }
         Self {
             index,
-            name: match &address {
-                Address::Tcp(address) => address.to_string().into(),
-                Address::Unix(path) => format!("unix:{}", path.display()).into(),
-            },
+            breaker: upstream.breaker.as_ref().map(|rules| {
+                let name = format!("{} {name}", upstream.name);
+                Box::new(Breaker::new(name, rules))
+            }),
+            health: health.map(Box::new),
+            name,
             address,
             server: server.clone(),
             keep,
-            is_told,
+            is_told: upstream.balance == plan::Balance::LeastConn,
             tls,
             condition,
             notices: notices.map(Arc::clone),
@@ -145,6 +164,11 @@ impl Backend {
     /// How it is met for this `proxy_pass`, if that is inside TLS.
     pub(super) fn tls(&self, forward: &plan::Forward) -> Option<&Arc<tls::Client>> {
         self.tls.get(forward.tls?)
+    }
+
+    /// The way to meet it that stands in this place of the plan.
+    pub(super) fn tls_at(&self, place: usize) -> Option<&Arc<tls::Client>> {
+        self.tls.get(place)
     }
 
     /// Whose a connection is that was made for this `proxy_pass`: only who would meet this backend in the same way

@@ -29,6 +29,18 @@ pub(super) async fn socket(backend: &Backend, forward: &Forward) -> Result<Socke
     Ok(opened(backend, connected(tried)?))
 }
 
+/// Connects for somebody who keeps the time themselves, and is not counted.
+pub(super) async fn reach(
+    address: &Address,
+    client: Option<&Arc<Client>>,
+) -> Result<Socket, Error> {
+    let socket = connect(address).await.map_err(Error::Connect)?;
+    match client {
+        Some(client) => secure(client, socket).await,
+        None => Ok(socket),
+    }
+}
+
 /// Connects to a backend, says `first`, and agrees with it if that is to be inside TLS.
 // Apart, and boxed by whoever needs it: every other request would keep room for it.
 pub(super) async fn open_with(

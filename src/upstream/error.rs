@@ -65,6 +65,12 @@ pub enum Error {
     /// must see that the rest is missing.
     #[error("{} while reading upstream", ended(.0))]
     Truncated(#[source] io::Error),
+    /// Nobody is asked for a while: every backend is unhealthy, or failed so often that its breaker is open.
+    #[error("no healthy upstreams while connecting to upstream")]
+    Unavailable {
+        /// When it may be worth another try.
+        retry_after: Duration,
+    },
 }
 
 /// Why waiting for a backend did not help.
@@ -131,15 +137,6 @@ impl Error {
         source
             .raw_os_error()
             .is_some_and(|code| EXHAUSTED.contains(&code))
-    }
-
-    /// When the client should come back, if that can be said.
-    #[must_use]
-    pub fn retry_after(&self) -> Option<Duration> {
-        match self {
-            Self::Crowded { retry_after, .. } => Some(*retry_after),
-            _ => None,
-        }
     }
 
     /// Counts a client that was given up because it was too slow.

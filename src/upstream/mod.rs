@@ -13,6 +13,7 @@
 mod ask;
 mod backend;
 mod balance;
+pub mod breaker;
 mod budget;
 mod condition;
 mod connect;
@@ -21,6 +22,7 @@ mod error;
 mod framing;
 #[cfg(any(fuzzing, test))]
 pub mod fuzzing;
+pub mod health;
 mod http1;
 mod http2;
 mod interim;
@@ -28,6 +30,7 @@ mod introduction;
 mod pool;
 mod queue;
 mod retry;
+mod spared;
 mod switched;
 mod wire;
 
@@ -65,6 +68,8 @@ pub struct Upstream {
     queue: Option<Arc<Queue>>,
     budget: Option<Box<Budget>>,
     tries: u32,
+    /// When the first of those whose breaker is open is let back.
+    wakes: AtomicU64,
 }
 
 /// A request to send to a backend.
@@ -119,14 +124,13 @@ impl Upstream {
         // One alone has no balancer to tell.
         let alone = matches!(&servers[..], [(_, only)] if !only.backup);
         let notices = (!alone || queue.is_some()).then(|| Arc::new(Notices::new(queue.clone())));
-        let is_told = plan.balance == plan::Balance::LeastConn;
         let backends: Vec<_> = servers
             .into_iter()
             .enumerate()
             .map(|(index, (address, server))| {
                 let tls = Arc::clone(&tls);
-                let backend =
-                    Backend::new(index, address, server, keep, is_told, tls, notices.as_ref());
+                let told = notices.as_ref();
+                let backend = Backend::new(index, address, server, plan, keep, tls, told);
                 Arc::new(backend)
             })
             .collect();
@@ -137,6 +141,7 @@ impl Upstream {
             balance: Balance::new(&plan.balance, backends, notices),
             queue,
             budget: plan.retry_budget.map(|plan| Box::new(Budget::new(plan))),
+            wakes: AtomicU64::new(u64::MAX),
         })
     }
 
@@ -157,7 +162,9 @@ impl Upstream {
         let again = self.begin(now);
         let mut errand = Errand::new(outgoing, &forward.next_upstream, self.tries, again, now);
         let mut round = self.balance.round(exchange);
+        let mut refusals = 0;
         loop {
+            self.wake(now);
             let picked = match &self.queue {
                 None => Ok(self.balance.pick(&mut round, now)),
                 // Boxed, so that those who do not wait do not carry it about.
@@ -172,22 +179,25 @@ impl Upstream {
                     now = clock.now();
                     continue;
                 }
-                Ok(None) => return Err(self.nobody(Error::NoLiveBackend, exchange)),
-                Err(crowded) => return Err(self.nobody(crowded, exchange)),
+                Ok(None) => return Err(self.untried(self.why_nobody(now), exchange)),
+                Err(crowded) => return Err(self.untried(crowded, exchange)),
+            };
+            let Ok(pass) = self.admit(&pick.lease, now) else {
+                refusals += 1;
+                if refusals < self.tries {
+                    continue;
+                }
+                return Err(self.untried(self.why_nobody(now), exchange));
             };
             let tried = self
                 .ask(&pick, &mut errand, exchange, forward, clock, now)
                 .await;
-            let failure = match &tried {
-                Ok(answer) => {
-                    now = answer.came;
-                    Failure::Status(answer.head.status)
-                }
-                Err(failed) => {
-                    now = clock.now();
-                    Failure::of(&failed.error)
-                }
+            let failure;
+            (failure, now) = match &tried {
+                Ok(answer) => (Failure::Status(answer.head.status), answer.came),
+                Err(failed) => (Failure::of(&failed.error), clock.now()),
             };
+            self.book(&pick.lease, pass, &tried, now);
             let moves_on = errand.may_move_on(failure, now) && self.may_retry(now);
             match tried {
                 Ok(answer) if !moves_on => {
@@ -199,11 +209,7 @@ impl Upstream {
                 Ok(_) if failure.is_fault() => self.blame(&pick, now),
                 Ok(_) => self.balance.succeeded(&pick),
                 Err(failed) => {
-                    let others = matches!(failed.error, Error::Client(_)) || failed.error.is_ours();
-                    if !others && !failed.is_stale() {
-                        self.blame(&pick, now);
-                    }
-                    if !moves_on || others {
+                    if self.judge(&pick, &failed, now) || !moves_on {
                         return Err(failed.error);
                     }
                 }
@@ -296,6 +302,15 @@ impl Upstream {
         may
     }
 
+    /// Blames a backend for a try without an answer, unless that was somebody else's doing; whether it was.
+    fn judge(&self, pick: &Pick, failed: &Failed, now: Millis) -> bool {
+        let others = matches!(failed.error, Error::Client(_)) || failed.error.is_ours();
+        if !others && !failed.is_stale() {
+            self.blame(pick, now);
+        }
+        others
+    }
+
     fn blame(&self, pick: &Pick, now: Millis) {
         if self.balance.failed(pick, now) == Verdict::Disable {
             let (upstream, server) = (&*self.name, &*pick.lease.name);
@@ -304,7 +319,7 @@ impl Upstream {
     }
 
     /// Nobody was asked; it counts as a try of the upstream as a whole.
-    fn nobody(&self, error: Error, exchange: &mut Exchange) -> Error {
+    fn untried(&self, error: Error, exchange: &mut Exchange) -> Error {
         report(&error, &self.name, exchange);
         exchange.attempts.push(Attempt {
             address: Arc::clone(&self.name),

@@ -205,7 +205,8 @@ impl Failure {
             | Error::NoLiveBackend
             | Error::Rejected(_)
             | Error::Resolve { .. }
-            | Error::Truncated(_) => Self::Error,
+            | Error::Truncated(_)
+            | Error::Unavailable { .. } => Self::Error,
         }
     }
 

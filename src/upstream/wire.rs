@@ -161,6 +161,11 @@ impl Wire {
 }
 
 impl Socket {
+    /// Whether what it carries is inside TLS.
+    pub(super) fn is_secured(&self) -> bool {
+        matches!(self, Self::TlsTcp(_) | Self::TlsUnix(_))
+    }
+
     fn poll_readable(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             Self::Tcp(socket) => socket.poll_read_ready(context),

@@ -3,6 +3,7 @@
 mod extras;
 mod refusal;
 mod sanctions;
+mod shadow;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;

@@ -6,6 +6,8 @@
 mod access;
 mod answers;
 mod bandwidth;
+mod breakers;
+mod checks;
 mod client;
 mod forward;
 mod geo;
@@ -54,6 +56,7 @@ pub(super) fn compile(config: &Config, report: &mut Report) -> Plan {
     let req_zones = compiler.req_zones();
     let conn_zones = compiler.conn_zones();
     let (servers, listeners) = compiler.servers();
+    compiler.meet_checked(&servers);
     let plan = Plan {
         workers: compiler.workers(),
         shutdown_timeout: config

@@ -76,6 +76,7 @@ impl Compiler<'_> {
         };
         Site {
             limit_req: self.req_rules(levels.find(|s| &s.limit_req)),
+            shadow: self.req_rules(levels.find(|s| &s.shadow)),
             limit_conn: self.conn_rules(levels.find(|s| &s.limit_conn)),
             limit_req_status: status(
                 levels.find(|s| &s.limit_req_status),
@@ -104,6 +105,7 @@ impl Compiler<'_> {
                 None => Some(MAX_BODY),
             },
             timeouts: self.client_timeouts(levels, timeouts.header),
+            breaker: self.site_breaker(levels).map(Box::new),
             bandwidth: self.bandwidth(levels),
             action: self.action(levels, does, path),
         }

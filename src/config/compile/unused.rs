@@ -15,7 +15,8 @@ impl Compiler<'_> {
         }
         let config = self.config;
         let idle = unused(&config.limit_req_zones, plan, |site, zone| {
-            site.limit_req.iter().any(|rule| rule.zone == zone)
+            let mut rules = site.limit_req.iter().chain(&site.shadow);
+            rules.any(|rule| rule.zone == zone)
         });
         for (name, span) in idle {
             let sentence = format!("no `limit_req` uses the zone `{name}`");
@@ -46,14 +47,7 @@ fn unused<'a, T>(
     plan: &Plan,
     uses: impl Fn(&Site, usize) -> bool,
 ) -> Vec<(&'a str, Span)> {
-    let sites: Vec<&Site> = plan
-        .servers
-        .iter()
-        .flat_map(|server| {
-            let locations = server.locations.iter().map(|location| &location.site);
-            locations.chain([&server.fallback])
-        })
-        .collect();
+    let sites: Vec<&Site> = plan.sites().collect();
     entries(named)
         .iter()
         .enumerate()

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::Compiler;
 use super::templates::When;
-use crate::config::decode::{Brief, Spanned, mistaken};
+use crate::config::decode::{Brief, OrOff, Spanned, mistaken};
 use crate::config::model;
 use crate::config::plan::{
     Address, Backoff, Balance, RetryBudget, Upstream, UpstreamQueue, UpstreamServer,
@@ -30,8 +30,14 @@ impl Compiler<'_> {
         let listed = group.servers.value().map_or(&[][..], |list| &list.0);
         let balance = self.balance(group.balance.get());
         let mut servers = Vec::new();
+        let breaker = match group.breaker.value() {
+            Some(OrOff::On(given)) => Some(self.breaker(given)),
+            Some(OrOff::Off) | None => None,
+        };
+        // Where there is a breaker, it judges alone unless told otherwise.
+        let max_fails = u32::from(breaker.is_none());
         for server in listed {
-            servers.extend(self.upstream_server(&server.value.0, &balance));
+            servers.extend(self.upstream_server(&server.value.0, &balance, max_fails));
         }
         if group.servers.value().is_some_and(|list| list.0.is_empty()) {
             let sentence = format!("the upstream `{}` has no servers", name.value);
@@ -53,7 +59,12 @@ impl Compiler<'_> {
                 );
             }
         }
+        let check = group.health_check.value();
+        let health_check =
+            check.map(|Brief(given)| self.health_check(given, &name.value, &servers));
         let mut upstream = Upstream::of(&name.value, servers);
+        upstream.health_check = health_check;
+        upstream.breaker = breaker;
         upstream.balance = balance;
         upstream.retry_budget = self.retry_budget(group);
         upstream.queue = self.upstream_queue(group, &upstream.servers);
@@ -159,6 +170,7 @@ impl Compiler<'_> {
         &mut self,
         server: &model::UpstreamServer,
         balance: &Balance,
+        max_fails: u32,
     ) -> Option<UpstreamServer> {
         if !balance.has_backups() {
             let backup = server.backup.get().filter(|flag| flag.value.0);
@@ -179,7 +191,7 @@ impl Compiler<'_> {
             .ok()?;
         Some(UpstreamServer {
             weight: server.weight.value().map_or(1, |weight| weight.0),
-            max_fails: server.max_fails.value().map_or(1, |fails| fails.0),
+            max_fails: server.max_fails.value().map_or(max_fails, |fails| fails.0),
             fail_timeout: self.some_time(server.fail_timeout.get(), 10),
             backup: server.backup.value().is_some_and(|flag| flag.0),
             down: server.down.value().is_some_and(|flag| flag.0),

@@ -6,6 +6,7 @@
 mod access;
 mod bandwidth;
 mod client;
+mod health;
 mod limits;
 mod maps;
 mod sanction;
@@ -19,6 +20,7 @@ mod values;
 pub use access::Access;
 pub use bandwidth::SizeText;
 pub use client::{Connections, ProxyProtocol, RealIp};
+pub use health::{Breaker, CheckWord, Expect, FailureStatus, HealthCheck, Percent, Way};
 pub use limits::{ConnRule, ConnZone, Override, Queue, ReqRule, ReqZone};
 pub use maps::Map;
 pub use sanction::{Manner, OnCrowd, OnExcess};

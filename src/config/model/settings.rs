@@ -7,6 +7,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use super::access::Access;
 use super::bandwidth::SizeText;
 use super::client::{ProxyProtocol, RealIp};
+use super::health::Breaker;
 use super::limits::{ConnRule, ReqRule};
 use super::tls::ProxySsl;
 use super::values::{
@@ -25,6 +26,8 @@ record! {
     pub struct Settings {
         /// Rates to keep to, all of them. An inner list takes the place of an outer one; `off` for none.
         limit_req: Field<OrOff<List<ReqRule>>>,
+        /// Rates that are proposed: asked and counted beside `limit_req`, and not enforced. An inner list takes the place of an outer one; `off` for none.
+        shadow: Field<OrOff<List<ReqRule>>>,
         /// Numbers of requests at once to keep to, all of them. An inner list takes the place of an outer one; `off` for none.
         limit_conn: Field<OrOff<List<ConnRule>>>,
         /// The status of a request that `limit_req` refuses, 400 to 599. Default: 429 (nginx: 503).
@@ -85,6 +88,8 @@ record! {
         proxy_next_upstream_tries: Field<Tries>,
         /// For how long another server may be tried; 0 for no limit. Default: 0.
         proxy_next_upstream_timeout: Field<Time>,
+        /// Answers 503 at once for a while where the location's requests fail too often; `{}` for one with all defaults. Default: off.
+        breaker: Field<OrOff<Breaker>>,
         /// Whether a client's `Upgrade` (WebSocket and others, never h2c) is sent on, and a tunnel made where the upstream agrees. Default: on.
         proxy_upgrade: Field<Flag>,
         /// Whether header fields with an underscore in their name are sent on. Default: off.

@@ -1,8 +1,9 @@
 //! `upstreams`: groups of servers to forward to.
 
+use super::health::{Breaker, HealthCheck};
 use super::values::{Failures, Flag, Idle, Requests, Time, Waiting, Weight};
 use crate::config::decode::{
-    Brief, Field, HasBrief, List, Needed, Text, choice, number, record, scalar,
+    Brief, Field, HasBrief, List, Needed, OrOff, Text, choice, number, record, scalar,
 };
 use crate::config::plan;
 use crate::config::units::{self, Mistake};
@@ -24,6 +25,10 @@ record! {
         /// How many requests may be sent again to another server, as a share of all: `20%`. Default: any number, as
         /// proxy_next_upstream allows.
         retry_budget: Field<Brief<RetryBudget>>,
+        /// Asks every server again and again whether it is well; a path alone will do. Default: none.
+        health_check: Field<Brief<HealthCheck>>,
+        /// Leaves a server alone for a while that fails too often; `{}` for one with all defaults. Default: off.
+        breaker: Field<OrOff<Breaker>>,
         /// The servers; each may be written as its address alone.
         servers: Needed<List<Brief<UpstreamServer>>>,
     }

@@ -37,10 +37,21 @@ pub enum Weight {
     Before(Template),
     /// The same for all.
     Fixed(Cost),
-    /// As many as its body has bytes.
+    /// As many as its body has bytes: charged when it has come.
     RequestBytes,
     /// As many as its answer's body has bytes: charged then.
     ResponseBytes,
+}
+
+impl Weight {
+    /// Whether it is only known when the request is over.
+    #[must_use]
+    pub const fn is_late(&self) -> bool {
+        matches!(
+            self,
+            Self::After(_) | Self::RequestBytes | Self::ResponseBytes
+        )
+    }
 }
 
 impl Algorithm {

@@ -5,7 +5,9 @@
 
 mod algorithm;
 mod bandwidth;
+mod breaker;
 mod client;
+mod health;
 mod limit;
 mod map;
 mod names;
@@ -21,7 +23,9 @@ use std::time::Duration;
 
 pub use algorithm::{Algorithm, Cost, CountRefused, Weight};
 pub use bandwidth::{Bandwidth, Volume};
+pub use breaker::{Breaker, Recovery, Share};
 pub use client::{Caps, RealIp, RealIpHeader, SendProxy};
+pub use health::{CheckKind, HealthCheck, HttpCheck, Initial};
 pub use limit::{
     ConnRule, ConnZone, Delay, DryRun, Excess, LimitHeaders, LogLevel, OnEmptyKey, Override,
     OverrideKey, Own, Queue, Rate, ReqRule, ReqZone,

@@ -8,7 +8,8 @@ use http::{HeaderName, StatusCode};
 use ipnet::IpNet;
 
 use super::{
-    Bandwidth, ConnRule, DryRun, LimitHeaders, LogLevel, RealIp, ReqRule, SendProxy, Template,
+    Bandwidth, Breaker, ConnRule, DryRun, LimitHeaders, LogLevel, RealIp, ReqRule, SendProxy,
+    Template,
 };
 
 /// What holds at one location.
@@ -16,6 +17,8 @@ use super::{
 pub struct Site {
     /// `limit_req`, in order.
     pub limit_req: Vec<ReqRule>,
+    /// `shadow`: proposed rules that are not enforced, in order.
+    pub shadow: Vec<ReqRule>,
     /// `limit_conn`, in order.
     pub limit_conn: Vec<ConnRule>,
     /// `limit_req_status`
@@ -40,6 +43,8 @@ pub struct Site {
     pub max_body: Option<u64>,
     /// Timeouts towards the client.
     pub timeouts: ClientTimeouts,
+    /// `breaker`
+    pub breaker: Option<Box<Breaker>>,
     /// `limit_rate` and `limit_rate_after`
     pub bandwidth: Bandwidth,
     /// What is done with a request that passed.

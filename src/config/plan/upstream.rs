@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::Template;
+use super::{Breaker, HealthCheck, Template};
 
 /// A group of servers.
 #[derive(Debug, Clone)]
@@ -22,6 +22,10 @@ pub struct Upstream {
     pub queue: Option<UpstreamQueue>,
     /// How many requests may be sent again.
     pub retry_budget: Option<RetryBudget>,
+    /// `health_check`
+    pub health_check: Option<HealthCheck>,
+    /// `breaker`: of each of its servers.
+    pub breaker: Option<Breaker>,
     /// At least one.
     pub servers: Vec<UpstreamServer>,
 }
@@ -81,6 +85,8 @@ impl Upstream {
             keepalive_requests: 1000,
             queue: None,
             retry_budget: None,
+            health_check: None,
+            breaker: None,
             servers,
         }
     }

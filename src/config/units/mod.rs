@@ -4,12 +4,14 @@
 
 mod address;
 mod network;
+mod percent;
 mod rate;
 mod size;
 mod time;
 
 pub(super) use address::{HTTP, HTTPS, host_port, listen};
 pub(super) use network::network;
+pub(super) use percent::percent;
 pub(super) use rate::rate;
 pub(super) use size::size;
 pub(super) use time::time;

@@ -1,18 +1,19 @@
 //! Rules together: what is charged, what waits, what is given back.
 
+mod afterwards;
 mod sanctions;
 pub(super) mod support;
 
 use tokio::time::Instant;
 
 use self::support::{
-    conn_rule, conn_zone, exchange, exchange_from, header, key, limits, plan, req_rule, req_zone,
-    site,
+    conn_rule, conn_zone, delaying, exchange, exchange_from, header, key, limits, plan, req_rule,
+    req_zone, site,
 };
 use super::*;
 use crate::config::plan::{
-    Algorithm, ConnRule, Delay, Excess, LimitHeaders, OnEmptyKey, Override, OverrideKey, Own, Plan,
-    Queue, Rate, ReqRule,
+    Algorithm, ConnRule, Excess, LimitHeaders, OnEmptyKey, Override, OverrideKey, Own, Plan, Queue,
+    Rate, ReqRule,
 };
 
 fn ask(limits: &Limits, now: u64) -> (Verdict, Option<LimitStatus>) {
@@ -25,13 +26,6 @@ fn refusal(verdict: Verdict) -> Refusal {
     match verdict {
         Verdict::Refuse(refusal) => refusal,
         other => panic!("{other:?}"),
-    }
-}
-
-fn delaying(zone: usize, burst: u32) -> ReqRule {
-    ReqRule {
-        delay: Delay::After(Excess(0)),
-        ..req_rule(zone, burst)
     }
 }
 

@@ -1,12 +1,13 @@
 //! Rules that let the excess wait, or keep out whoever went over.
 
-use super::support::{exchange_from, limits, plan, req_rule, req_zone, site};
-use super::{ask, delaying, refusal};
+use std::time::Duration;
+
+use super::support::{delaying, exchange_from, limits, plan, req_rule, req_zone, site};
+use super::{ask, refusal};
 use crate::clock::Millis;
 use crate::config::plan::{DryRun, Plan, ReqRule, Sanction};
 use crate::limits::{Limits, Verdict, Zones};
 use crate::message::LimitStatus;
-use std::time::Duration;
 
 fn waiting(rule: ReqRule, most: u64) -> ReqRule {
     ReqRule {

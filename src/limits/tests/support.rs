@@ -49,6 +49,14 @@ pub(in crate::limits) fn req_rule(zone: usize, burst: u32) -> ReqRule {
     }
 }
 
+/// Without `nodelay`.
+pub(in crate::limits) fn delaying(zone: usize, burst: u32) -> ReqRule {
+    ReqRule {
+        delay: Delay::After(Excess(0)),
+        ..req_rule(zone, burst)
+    }
+}
+
 pub(in crate::limits) fn conn_rule(zone: usize, limit: u32) -> ConnRule {
     ConnRule {
         zone,

@@ -9,6 +9,7 @@ use http_body::SizeHint;
 
 use crate::clock::Clock;
 use crate::upstream::backend::Lease;
+use crate::upstream::breaker::Outcome;
 use crate::upstream::error::{Error, Stage};
 use crate::upstream::http1::{Piece, Reading, Sending};
 use crate::upstream::http2::Receiving;
@@ -90,9 +91,22 @@ impl Source {
 
     /// The backend it comes from.
     pub(super) fn name(&self) -> &str {
+        &self.lease().name
+    }
+
+    /// Its answer was booked as one and has come to nothing.
+    pub(super) fn blame(&self, error: &Error, clock: &Clock) {
+        if let Some(breaker) = &self.lease().breaker
+            && Outcome::of(error) == Outcome::Failure
+        {
+            breaker.regret(clock.now());
+        }
+    }
+
+    fn lease(&self) -> &Lease {
         match self {
-            Self::Stream(streamed) => &streamed.lease.name,
-            Self::Wire(wired) => &wired.lease.name,
+            Self::Stream(streamed) => &streamed.lease,
+            Self::Wire(wired) => &wired.lease,
         }
     }
 

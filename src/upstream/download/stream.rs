@@ -93,6 +93,7 @@ impl Stream {
         error.count();
         if let Some(source) = self.source.take() {
             let (client, upstream) = (self.caller.text(), source.name());
+            source.blame(&error, &self.clock);
             if let Error::Client(_) = error {
                 tracing::info!(client, upstream, "{error}");
             } else {

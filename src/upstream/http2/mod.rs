@@ -7,10 +7,12 @@
 mod call;
 mod drive;
 mod io;
+mod once;
 mod pool;
 mod receiving;
 mod sending;
 
+pub(super) use once::once;
 #[cfg(test)]
 pub(super) use pool::connections;
 pub(super) use receiving::Receiving;

@@ -131,7 +131,7 @@ fn forget(backend: Key, number: u64) {
     });
 }
 
-fn builder() -> client::Builder {
+pub(super) fn builder() -> client::Builder {
     let mut builder = client::Builder::new();
     builder
         .enable_push(false)

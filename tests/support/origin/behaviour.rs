@@ -11,7 +11,7 @@ use super::{Connection, Next};
 
 impl Connection {
     pub(super) fn answer(&mut self, head: &Head, index: usize) -> io::Result<Next> {
-        let target = (self.shared.always.lock().clone()).unwrap_or_else(|| head.word(1).to_owned());
+        let target = self.scripted(head.word(1));
         let (path, query) = target.split_once('?').unwrap_or((&target, ""));
         let query = Query(query);
         let behaviour = path.rsplit('/').next().unwrap_or_default();

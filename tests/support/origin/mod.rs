@@ -29,6 +29,8 @@ struct Shared {
     name: String,
     /// Behaves like this whatever the path says.
     always: Mutex<Option<String>>,
+    /// Behaves like this where it is asked for that.
+    scripts: Mutex<Vec<(String, String)>>,
     gates: Gates,
     connections: AtomicUsize,
     seen: Mutex<Vec<Seen>>,
@@ -58,6 +60,7 @@ impl Origin {
         let shared = Arc::new(Shared {
             name: name.to_owned(),
             always: Mutex::default(),
+            scripts: Mutex::default(),
             gates: Gates::default(),
             connections: AtomicUsize::new(0),
             seen: Mutex::default(),
@@ -78,13 +81,26 @@ impl Origin {
 
     /// Makes it behave like `path` whatever it is asked for.
     pub(crate) fn always(self, path: &str) -> Self {
-        *self.shared.always.lock() = Some(path.to_owned());
+        self.behave(path);
         self
+    }
+
+    /// The same, from now on.
+    pub(crate) fn behave(&self, path: &str) {
+        *self.shared.always.lock() = Some(path.to_owned());
+    }
+
+    /// Makes it behave like `path` where it is asked for `asked`.
+    pub(crate) fn script(&self, asked: &str, path: &str) {
+        let mut scripts = self.shared.scripts.lock();
+        scripts.retain(|(known, _)| known != asked);
+        scripts.push((asked.to_owned(), path.to_owned()));
     }
 
     /// Makes it do again what the path asks for.
     pub(crate) fn recover(&self) {
         *self.shared.always.lock() = None;
+        self.shared.scripts.lock().clear();
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
@@ -189,6 +205,16 @@ impl Connection {
             }
         }
         Ok(())
+    }
+
+    /// What it is made to behave like when asked for `target`.
+    fn scripted(&self, target: &str) -> String {
+        if let Some(always) = &*self.shared.always.lock() {
+            return always.clone();
+        }
+        let scripts = self.shared.scripts.lock();
+        let script = scripts.iter().find(|(asked, _)| asked == target);
+        script.map_or(target, |(_, path)| path).to_owned()
     }
 
     /// Reads the body of request `index`, so that a test can watch it arrive.

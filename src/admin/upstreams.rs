@@ -1,0 +1,123 @@
+//! Upstreams and their servers as `/metrics` and `/api/upstreams` show them.
+
+use serde::Serialize;
+
+use crate::proxy::Live;
+use crate::telemetry::Page;
+use crate::upstream::breaker::{Breaker, State};
+use crate::upstream::{Backend, Bar};
+
+/// An upstream as `/api/upstreams` shows it.
+#[derive(Debug, Serialize)]
+struct Upstream<'a> {
+    name: &'a str,
+    servers: Vec<Server>,
+}
+
+#[derive(Debug, Serialize)]
+struct Server {
+    address: String,
+    /// Whether it gets requests: nothing speaks against it.
+    up: bool,
+    down: bool,
+    backup: bool,
+    weight: u32,
+    active: u32,
+    /// `null` where it is not checked.
+    healthy: Option<bool>,
+    /// `closed`, `half_open`, `open`, or `null` where it has none.
+    breaker: Option<&'static str>,
+}
+
+/// `GET /api/upstreams`
+pub(super) fn list(live: &Live) -> String {
+    let upstreams: Vec<_> = live
+        .upstreams
+        .iter()
+        .map(|upstream| Upstream {
+            name: upstream.name(),
+            servers: upstream
+                .backends()
+                .iter()
+                .map(|backend| server(backend))
+                .collect(),
+        })
+        .collect();
+    // Only numbers and names that were read as text: there is nothing in it that could fail.
+    serde_json::to_string(&upstreams).unwrap_or_default()
+}
+
+fn server(backend: &Backend) -> Server {
+    Server {
+        address: backend.name.to_string(),
+        up: backend.may_be_asked(),
+        down: backend.is_barred_by(Bar::Down),
+        backup: backend.server.backup,
+        weight: backend.server.weight,
+        active: backend.active(),
+        healthy: backend.health.as_ref().map(|health| health.is_healthy()),
+        breaker: backend
+            .breaker
+            .as_ref()
+            .map(|breaker| breaker.state().as_str()),
+    }
+}
+
+/// What health checks and breakers have to say.
+pub(super) fn describe(live: &Live, page: &mut Page) {
+    for upstream in &live.upstreams {
+        for backend in upstream.backends().iter() {
+            let labels = [("upstream", upstream.name()), ("server", &*backend.name)];
+            if let Some(health) = &backend.health {
+                page.gauge(
+                    "weir_upstream_healthy",
+                    "Whether a checked server counts as healthy.",
+                    &labels,
+                    u32::from(health.is_healthy()),
+                );
+                for (result, count) in [("pass", health.passed()), ("fail", health.failed())] {
+                    page.counter(
+                        "weir_upstream_checks_total",
+                        "Health checks of it.",
+                        &[labels[0], labels[1], ("result", result)],
+                        count,
+                    );
+                }
+            }
+            if let Some(breaker) = &backend.breaker {
+                const STATE: &str = "weir_upstream_breaker_state";
+                const OPENED: &str = "weir_upstream_breaker_opened_total";
+                describe_breaker(breaker, (STATE, OPENED), labels, page);
+            }
+        }
+    }
+    for guard in &live.guards {
+        const STATE: &str = "weir_location_breaker_state";
+        const OPENED: &str = "weir_location_breaker_opened_total";
+        let labels = [("server", &*guard.server), ("location", &*guard.location)];
+        describe_breaker(&guard.breaker, (STATE, OPENED), labels, page);
+    }
+}
+
+fn describe_breaker(
+    breaker: &Breaker,
+    (state, opened): (&'static str, &'static str),
+    labels: [(&str, &str); 2],
+    page: &mut Page,
+) {
+    let present = breaker.state();
+    for one in State::ALL {
+        page.gauge(
+            state,
+            "The state of a circuit breaker: 1 for the one it is in.",
+            &[labels[0], labels[1], ("state", one.as_str())],
+            u32::from(one == present),
+        );
+    }
+    page.counter(
+        opened,
+        "How often a circuit breaker has opened.",
+        &labels,
+        breaker.opened(),
+    );
+}

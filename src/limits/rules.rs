@@ -1,0 +1,81 @@
+//! A list of `limit_req` rules that are asked together.
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use super::bill::Bill;
+use super::rule::{Decision, Ears, Requests};
+use super::zones::ReqZone;
+use super::{penalty, rule};
+use crate::clock::Millis;
+use crate::config::plan::ReqRule;
+use crate::message::Exchange;
+use crate::store::algorithm::Terms;
+
+/// The rules of a location.
+// What few of them have is asked for once, when they are compiled.
+#[derive(Debug)]
+pub(super) struct Rules {
+    list: Arc<[Requests]>,
+    punishes: bool,
+    owed: bool,
+}
+
+impl Rules {
+    /// Those of a plan; `zone` finds the one with an index.
+    pub(super) fn compile<'z>(
+        rules: &[ReqRule],
+        zone: impl Fn(usize) -> Option<&'z Arc<ReqZone>>,
+    ) -> Self {
+        let mut list: Vec<Requests> = Vec::with_capacity(rules.len());
+        for rule in rules {
+            let Some(zone) = zone(rule.zone) else {
+                continue;
+            };
+            let same = |other: &Requests| zone.shares_keys(&other.zone);
+            list.push(Requests {
+                terms: Terms::new(&zone.algorithm, rule.burst, rule.delay),
+                same_key_as: list.iter().position(same),
+                zone: Arc::clone(zone),
+                weight: rule.weight.clone(),
+                sanction: rule.sanction.clone(),
+            });
+        }
+        Self {
+            punishes: list.iter().any(|rule| rule.sanction.penalty.is_some()),
+            owed: list.iter().any(|rule| rule.weight.is_late()),
+            list: list.into(),
+        }
+    }
+
+    /// What they say of a request together; unless they refuse it, it is charged.
+    pub(super) fn decide(
+        &self,
+        exchange: &Exchange,
+        now: Millis,
+        ears: &mut impl Ears,
+    ) -> Decision {
+        if !self.punishes {
+            return rule::decide(&self.list, exchange, now, ears);
+        }
+        penalty::serving(&self.list, exchange, now).unwrap_or_else(|| {
+            let mut decision = rule::decide(&self.list, exchange, now, ears);
+            penalty::punish(&mut decision, &self.list, now);
+            decision
+        })
+    }
+
+    /// What a request that they let in has to pay when it is over.
+    pub(super) fn bill(&self, exchange: &Exchange) -> Option<Bill> {
+        self.owed
+            .then(|| Bill::new(Arc::clone(&self.list), exchange))
+    }
+}
+
+impl Deref for Rules {
+    type Target = [Requests];
+
+    fn deref(&self) -> &[Requests] {
+        &self.list
+    }
+}

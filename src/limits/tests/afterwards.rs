@@ -1,0 +1,117 @@
+//! What is charged when a request is over, and what limits that are only proposed make of it.
+
+use super::support::{exchange, plan, req_rule, req_zone, site};
+use super::{ask, refusal};
+use crate::clock::{Clock, Millis};
+use crate::config::plan::{Plan, ReqRule, Weight};
+use crate::limits::{Differs, Limits, Verdict, Zones};
+
+fn by_answer(zone: usize, burst: u32) -> ReqRule {
+    ReqRule {
+        weight: Weight::ResponseBytes,
+        ..req_rule(zone, burst)
+    }
+}
+
+fn compile(mut plan: Plan, enforced: &[ReqRule], proposed: &[ReqRule]) -> (Limits, Zones) {
+    let mut site = site(enforced, &[]);
+    site.shadow = proposed.to_vec();
+    plan.servers[0].fallback = site.clone();
+    let zones = Zones::build(&plan);
+    (Limits::compile(&site, &zones), zones)
+}
+
+fn differs(zones: &Zones, zone: usize) -> Differs {
+    zones.shadow[zone].as_ref().unwrap().differs()
+}
+
+/// A request that is let in at `now` and then turns out to weigh so much.
+async fn weighs(limits: &Limits, now: u64, bytes: u64) {
+    let mut exchange = exchange(&[]);
+    let clock = Clock::by_hand(Millis(now));
+    let permit = limits.admit(&mut exchange, Millis(now), &clock).await;
+    let mut permit = permit.expect("it is let in");
+    exchange.body_sent = bytes;
+    for bill in std::mem::take(&mut permit.bills) {
+        bill.settle(&exchange, Millis(now));
+    }
+}
+
+/// A thousand bytes a second, two thousand ahead, and one that is always free.
+#[tokio::test]
+async fn whoever_took_too_much_pays_for_it_afterwards() {
+    let plan = plan(vec![req_zone("bytes", 1_000_000)], vec![]);
+    let (limits, _) = compile(plan, &[by_answer(0, 2_000)], &[]);
+    weighs(&limits, 0, 1_500).await;
+    // Not in debt: one more is let in, whatever it will be.
+    weighs(&limits, 0, 10_501).await;
+    let refused = refusal(ask(&limits, 0).0);
+    assert_eq!(
+        refused.retry_after,
+        Some(std::time::Duration::from_secs(10))
+    );
+    assert!(matches!(ask(&limits, 9_999).0, Verdict::Refuse(_)));
+    assert!(matches!(ask(&limits, 10_000).0, Verdict::Pass));
+}
+
+#[tokio::test]
+async fn what_went_through_costs_nothing_until_it_is_settled() {
+    let plan = plan(vec![req_zone("bytes", 1_000)], vec![]);
+    let (limits, _) = compile(plan, &[by_answer(0, 0)], &[]);
+    for _ in 0..10 {
+        weighs(&limits, 0, 0).await;
+    }
+    assert!(limits.requests[0].zone.store.is_empty());
+}
+
+#[test]
+fn a_shadow_counts_for_itself_and_changes_nothing() {
+    let plan = plan(vec![req_zone("a", 1_000), req_zone("b", 1_000)], vec![]);
+    let (limits, zones) = compile(plan, &[req_rule(0, 2)], &[req_rule(0, 0), req_rule(1, 9)]);
+    for _ in 0..3 {
+        assert!(matches!(ask(&limits, 0).0, Verdict::Pass));
+    }
+    assert!(matches!(ask(&limits, 0).0, Verdict::Refuse(_)));
+    let enforced = zones.req[0].store.counts();
+    assert_eq!((enforced.pass, enforced.refuse), (3, 1));
+    assert!(zones.req[1].store.is_empty());
+    let shadow = |zone: usize| zones.shadow[zone].as_ref().unwrap().zone.store.counts();
+    // The first passes; what its first rule refuses is not charged to the second.
+    assert_eq!((shadow(0).pass, shadow(0).refuse), (1, 3));
+    assert_eq!((shadow(1).pass, shadow(1).refuse), (1, 0));
+    let expected = Differs { refuse: 2, pass: 0 };
+    assert_eq!(differs(&zones, 0), expected);
+    assert_eq!(differs(&zones, 1), Differs::default());
+}
+
+#[test]
+fn a_laxer_shadow_is_noticed_too() {
+    let plan = plan(vec![req_zone("a", 1_000)], vec![]);
+    let (limits, zones) = compile(plan, &[req_rule(0, 0)], &[req_rule(0, 5)]);
+    for _ in 0..8 {
+        ask(&limits, 0);
+    }
+    // One passes with both, five of the refused would have passed, two are refused by both.
+    let expected = Differs { refuse: 0, pass: 5 };
+    assert_eq!(differs(&zones, 0), expected);
+}
+
+#[tokio::test]
+async fn a_shadow_is_paid_by_what_it_would_have_let_in() {
+    let plan = plan(vec![req_zone("bytes", 1_000_000)], vec![]);
+    let (limits, zones) = compile(plan, &[], &[by_answer(0, 0)]);
+    weighs(&limits, 0, 5_000).await;
+    // This one the shadow would have refused: it owes nothing for it.
+    weighs(&limits, 1_000, 90_000).await;
+    weighs(&limits, 5_000, 0).await;
+    let expected = Differs { refuse: 1, pass: 0 };
+    assert_eq!(differs(&zones, 0), expected);
+}
+
+/// Only what is asked for is made.
+#[test]
+fn without_a_shadow_there_are_no_zones_for_it() {
+    let plan = plan(vec![req_zone("a", 1_000)], vec![]);
+    let (_, zones) = compile(plan, &[req_rule(0, 0)], &[]);
+    assert!(zones.shadow.iter().all(Option::is_none));
+}

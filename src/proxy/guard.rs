@@ -1,0 +1,68 @@
+//! A location's circuit breaker: asked before a request is sent on, told what came of it.
+
+use std::sync::Arc;
+
+use http::Response;
+
+use super::failure::Failure;
+use crate::clock::Millis;
+use crate::config::plan::{Plan, Site};
+use crate::message::Body;
+use crate::upstream::Download;
+use crate::upstream::breaker::{Breaker, Outcome, Pass};
+
+/// A breaker, and whose it is.
+#[derive(Debug)]
+pub struct Guard {
+    /// The first name of its server, or nothing.
+    pub server: Box<str>,
+    /// Its location as it is written, or nothing for what no location of its own matches.
+    pub location: Box<str>,
+    /// The breaker.
+    pub breaker: Breaker,
+}
+
+impl Guard {
+    /// That of a site, if it asks for one.
+    pub(super) fn build(plan: &Plan, site: &Site) -> Option<Arc<Self>> {
+        let rules = site.breaker.as_deref()?;
+        let (server, location) = place(plan, site)?;
+        let name = format!("{server} {location}");
+        Some(Arc::new(Self {
+            server: server.into(),
+            location: location.into(),
+            breaker: Breaker::new(name.trim(), rules),
+        }))
+    }
+
+    /// Tells how a request went that was sent on at `sent`.
+    pub(super) fn report(
+        &self,
+        pass: Pass<'_>,
+        answered: &Result<Response<Body<Download>>, Failure>,
+        sent: Millis,
+        now: Millis,
+    ) {
+        let outcome = match answered {
+            Ok(answer) => {
+                let (status, headers) = (answer.status(), answer.headers());
+                self.breaker.outcome(status, headers, now.since(sent))
+            }
+            Err(Failure::Upstream(error)) => Outcome::of(error),
+            Err(_) => Outcome::Cancelled,
+        };
+        pass.report(outcome, now);
+    }
+}
+
+/// What people know a site by: its server's name, and its path.
+fn place<'p>(plan: &'p Plan, site: &Site) -> Option<(&'p str, &'p str)> {
+    plan.servers.iter().find_map(|server| {
+        let mut locations = server.locations.iter();
+        if std::ptr::eq(&server.fallback, site) {
+            return Some((&*server.name, ""));
+        }
+        let location = locations.find(|location| std::ptr::eq(&location.site, site))?;
+        Some((&*server.name, &*location.path.text))
+    })
+}

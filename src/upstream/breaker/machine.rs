@@ -1,0 +1,292 @@
+//! The states of a breaker and what leads from one to the other: pure, time is an argument.
+//!
+//! ```text
+//!            too many fail, or are slow
+//!   closed ----------------------------> open  <--.
+//!     ^                                   |       | a probe fails, the time of
+//!     |                 its time is over  |       | being open doubles
+//!     |                                   v       |
+//!     '------------------------------- half-open -'
+//!         probes went well, or all are let through again
+//! ```
+//!
+//! A call belongs to the state it was let through in: what becomes of it later says nothing about the next one. Each
+//! change begins an epoch, and what comes from an earlier one is not listened to.
+
+use std::time::Duration;
+
+use super::window::{Tally, Window};
+use super::{Forced, Outcome, Refused, State};
+use crate::clock::Millis;
+use crate::config::plan;
+
+/// A breaker's memory.
+#[derive(Debug)]
+pub(super) struct Machine {
+    phase: Phase,
+    window: Window,
+    /// How often in a row it has opened without being well in between.
+    relapses: u32,
+    /// When it was closed last, having been open.
+    recovered: Option<Millis>,
+    forced: Option<Forced>,
+    epoch: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Closed,
+    Open {
+        until: Millis,
+    },
+    Probing {
+        /// Calls on their way.
+        out: u32,
+        /// Calls that went well.
+        passed: u32,
+    },
+    Ramping {
+        since: Millis,
+        /// What has been saved up towards letting the next call through, in thousandths of one.
+        credit: u32,
+    },
+}
+
+/// What a call that was let through was let through as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Ticket {
+    pub(super) epoch: u32,
+}
+
+impl Machine {
+    pub(super) fn new(plan: &plan::Breaker) -> Self {
+        Self {
+            phase: Phase::Closed,
+            window: Window::new(plan.window),
+            relapses: 0,
+            recovered: None,
+            forced: None,
+            epoch: 0,
+        }
+    }
+
+    /// Whether a call may be made now.
+    pub(super) fn admit(&mut self, plan: &plan::Breaker, now: Millis) -> Result<Ticket, Refused> {
+        match self.forced {
+            Some(Forced::Closed) => return Ok(self.ticket()),
+            Some(Forced::Open) => return Err(Refused::for_a_while(SHORTEST_WAIT)),
+            None => {}
+        }
+        self.wake(plan, now);
+        match &mut self.phase {
+            Phase::Closed => {}
+            Phase::Open { until } => return Err(Refused::for_a_while(until.since(now))),
+            Phase::Probing { out, passed } => {
+                let plan::Recovery::Probes(most) = plan.recovery else {
+                    return Err(Refused::for_a_while(SHORTEST_WAIT));
+                };
+                // Those on their way may already be enough.
+                if *out + *passed >= most {
+                    return Err(Refused::for_a_while(SHORTEST_WAIT));
+                }
+                *out += 1;
+            }
+            Phase::Ramping { since, credit } => {
+                let share = grown(*since, plan, now);
+                if share >= WHOLE {
+                    self.close(now);
+                    return Ok(self.ticket());
+                }
+                *credit += share.max(LEAST_SHARE);
+                if *credit < WHOLE {
+                    return Err(Refused::for_a_while(SHORTEST_WAIT));
+                }
+                *credit -= WHOLE;
+            }
+        }
+        Ok(self.ticket())
+    }
+
+    /// What became of a call.
+    pub(super) fn report(
+        &mut self,
+        plan: &plan::Breaker,
+        ticket: Ticket,
+        outcome: Outcome,
+        now: Millis,
+    ) {
+        if ticket.epoch != self.epoch {
+            return;
+        }
+        let slow = matches!((plan.slow, outcome), (Some((limit, _)), Outcome::Answer(taken)) if taken >= limit);
+        let failed = outcome == Outcome::Failure;
+        match (&mut self.phase, outcome) {
+            (Phase::Probing { out, .. }, Outcome::Cancelled) => *out = out.saturating_sub(1),
+            (_, Outcome::Cancelled) | (Phase::Open { .. }, _) => {}
+            (Phase::Probing { .. }, _) if failed || slow => self.open(plan, now),
+            (Phase::Probing { out, passed }, _) => {
+                *out = out.saturating_sub(1);
+                *passed += 1;
+                if plan.recovery == plan::Recovery::Probes(*passed) {
+                    self.close(now);
+                }
+            }
+            (Phase::Closed | Phase::Ramping { .. }, _) => {
+                self.window.add(
+                    now,
+                    Tally {
+                        calls: 1,
+                        failures: failed.into(),
+                        slow: slow.into(),
+                    },
+                );
+                if failed || slow {
+                    self.judge(plan, now);
+                }
+            }
+        }
+    }
+
+    /// A call that was reported as answered has come to nothing after all: its answer was cut short.
+    pub(super) fn regret(&mut self, plan: &plan::Breaker, now: Millis) {
+        match self.phase {
+            Phase::Open { .. } => {}
+            Phase::Probing { .. } => self.open(plan, now),
+            Phase::Closed | Phase::Ramping { .. } => {
+                let failure = Tally {
+                    failures: 1,
+                    ..Tally::default()
+                };
+                self.window.add(now, failure);
+                self.judge(plan, now);
+            }
+        }
+    }
+
+    /// Ends the time of being open if it is over.
+    pub(super) fn wake(&mut self, plan: &plan::Breaker, now: Millis) {
+        if let Phase::Open { until } = self.phase
+            && until <= now
+        {
+            self.enter(match plan.recovery {
+                plan::Recovery::Probes(_) => Phase::Probing { out: 0, passed: 0 },
+                // The first to come is let through.
+                plan::Recovery::Ramp { .. } => Phase::Ramping {
+                    since: now,
+                    credit: WHOLE,
+                },
+            });
+        }
+    }
+
+    /// An operator decides, or lets it decide for itself again, from the beginning.
+    pub(super) fn force(&mut self, forced: Option<Forced>) {
+        self.forced = forced;
+        self.relapses = 0;
+        self.recovered = None;
+        self.enter(Phase::Closed);
+    }
+
+    pub(super) fn state(&self) -> State {
+        match (self.forced, self.phase) {
+            (Some(Forced::Closed), _) => State::Closed,
+            (Some(Forced::Open), _) => State::Open,
+            (None, Phase::Closed) => State::Closed,
+            (None, Phase::Open { .. }) => State::Open,
+            (None, Phase::Probing { .. } | Phase::Ramping { .. }) => State::HalfOpen,
+        }
+    }
+
+    pub(super) fn forced(&self) -> Option<Forced> {
+        self.forced
+    }
+
+    /// Until when nothing is let through; the end of time where an operator said so.
+    pub(super) fn open_until(&self) -> Option<Millis> {
+        match (self.forced, self.phase) {
+            (Some(Forced::Open), _) => Some(Millis(u64::MAX)),
+            (None, Phase::Open { until }) => Some(until),
+            _ => None,
+        }
+    }
+
+    pub(super) fn epoch(&self) -> u32 {
+        self.epoch
+    }
+
+    fn ticket(&self) -> Ticket {
+        Ticket { epoch: self.epoch }
+    }
+
+    /// Opens if what the window holds is too bad.
+    fn judge(&mut self, plan: &plan::Breaker, now: Millis) {
+        let tally = self.window.total(now);
+        let least = match (self.phase, plan.recovery) {
+            (Phase::Ramping { .. }, plan::Recovery::Ramp { min_calls, .. }) => {
+                plan.min_calls.min(min_calls)
+            }
+            _ => plan.min_calls,
+        };
+        let enough = tally.calls >= least;
+        let counted = plan.failures.is_some_and(|most| tally.failures >= most);
+        let failing = enough
+            && plan.failure_ratio.is_some_and(|share| {
+                tally.failures > 0 && share.is_reached(tally.failures, tally.calls)
+            });
+        let slow = enough
+            && plan.slow.is_some_and(|(_, share)| {
+                tally.slow > 0 && share.is_reached(tally.slow, tally.calls)
+            });
+        if counted || failing || slow {
+            self.open(plan, now);
+        }
+    }
+
+    fn open(&mut self, plan: &plan::Breaker, now: Millis) {
+        // Who opens again as soon as it was closed has not been well in between.
+        let relapsed = match self.phase {
+            Phase::Closed => self
+                .recovered
+                .is_some_and(|recovered| now.since(recovered) < plan.window),
+            _ => true,
+        };
+        self.relapses = if relapsed {
+            self.relapses.saturating_add(1)
+        } else {
+            0
+        };
+        let times = 1u32.checked_shl(self.relapses).unwrap_or(u32::MAX);
+        let time = plan.open_for.saturating_mul(times);
+        self.enter(Phase::Open {
+            until: now.after(time.min(plan.max_open_for)),
+        });
+    }
+
+    fn close(&mut self, now: Millis) {
+        self.recovered = Some(now);
+        self.enter(Phase::Closed);
+    }
+
+    fn enter(&mut self, phase: Phase) {
+        self.phase = phase;
+        self.epoch = self.epoch.wrapping_add(1) & EPOCHS;
+        self.window.clear();
+    }
+}
+
+/// The share that is let through by now, in thousandths.
+fn grown(since: Millis, plan: &plan::Breaker, now: Millis) -> u32 {
+    let plan::Recovery::Ramp { over, .. } = plan.recovery else {
+        return WHOLE;
+    };
+    let share = now.since(since).as_millis() * u128::from(WHOLE) / over.as_millis().max(1);
+    u32::try_from(share).unwrap_or(WHOLE)
+}
+
+const WHOLE: u32 = 1000;
+/// At the beginning of a ramp.
+const LEAST_SHARE: u32 = 20;
+/// What is said to those who come while nobody knows how long it will take.
+const SHORTEST_WAIT: Duration = Duration::from_secs(1);
+/// Epochs are kept in one word with a flag.
+pub(super) const EPOCHS: u32 = u32::MAX >> 1;

@@ -1,0 +1,269 @@
+//! What fails is left alone for a while: a circuit breaker.
+//!
+//! One for each server of an upstream that asks for it, and one for each location that does; shared by all event
+//! loops. While all is well, asking one costs a look at a word and reporting to it a short lock; who has none pays
+//! for neither.
+
+mod machine;
+#[cfg(test)]
+mod tests;
+mod window;
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use http::{HeaderMap, StatusCode};
+use parking_lot::Mutex;
+
+use self::machine::{Machine, Ticket};
+use super::error::Error;
+use crate::clock::Millis;
+use crate::config::plan;
+use crate::message::grpc;
+
+/// A circuit breaker.
+#[derive(Debug)]
+pub struct Breaker {
+    /// Whom it protects, for the log.
+    name: Box<str>,
+    plan: plan::Breaker,
+    /// The epoch, and in the last bit whether all are let through: what a call needs to know while all is well.
+    gate: AtomicU32,
+    opened: AtomicU64,
+    machine: Mutex<Machine>,
+}
+
+/// What a breaker lets through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// Everybody.
+    Closed,
+    /// A few, to see.
+    HalfOpen,
+    /// Nobody.
+    Open,
+}
+
+/// What an operator may want of a breaker, whatever it has seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Forced {
+    /// Everybody is let through.
+    Closed,
+    /// Nobody is.
+    Open,
+}
+
+/// What became of a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// It was answered, after this time.
+    Answer(Duration),
+    /// Nobody will know: the client left, or it was never made.
+    Cancelled,
+    /// It failed.
+    Failure,
+}
+
+/// Nobody is let through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the circuit breaker is open")]
+pub struct Refused {
+    /// When it may be worth another try.
+    pub retry_after: Duration,
+}
+
+/// A call that was let through. Dropped without a [report](Pass::report), it counts as never made.
+// Not `Clone`: a probe's place would be given back twice.
+#[derive(Debug)]
+pub struct Pass<'b> {
+    breaker: &'b Breaker,
+    ticket: Ticket,
+    reported: bool,
+}
+
+impl Breaker {
+    /// A closed one; `name` is for the log.
+    #[must_use]
+    pub fn new(name: impl Into<Box<str>>, plan: &plan::Breaker) -> Self {
+        let machine = Machine::new(plan);
+        Self {
+            name: name.into(),
+            plan: plan.clone(),
+            gate: AtomicU32::new(gate(&machine)),
+            opened: AtomicU64::new(0),
+            machine: Mutex::new(machine),
+        }
+    }
+
+    /// Lets a call through, or does not.
+    ///
+    /// # Errors
+    ///
+    /// It is open, or half-open and enough are on their way to see.
+    pub fn admit(&self, now: Millis) -> Result<Pass<'_>, Refused> {
+        let gate = self.gate.load(Ordering::Acquire);
+        let ticket = match gate & CLOSED {
+            CLOSED => Ticket { epoch: gate >> 1 },
+            _ => self.change(|machine| machine.admit(&self.plan, now))?,
+        };
+        Ok(Pass {
+            breaker: self,
+            ticket,
+            reported: false,
+        })
+    }
+
+    /// A call that was reported as answered has come to nothing after all.
+    pub fn regret(&self, now: Millis) {
+        self.change(|machine| machine.regret(&self.plan, now));
+    }
+
+    /// An operator decides; `None` lets it decide for itself again.
+    pub fn force(&self, forced: Option<Forced>) {
+        self.change(|machine| machine.force(forced));
+    }
+
+    /// Lets the first calls through again if it has been open for long enough; until when it is open, if it has not.
+    pub fn wake(&self, now: Millis) -> Option<Millis> {
+        self.change(|machine| {
+            machine.wake(&self.plan, now);
+            machine.open_until()
+        })
+    }
+
+    /// Until when nobody is let through.
+    #[must_use]
+    pub fn open_until(&self) -> Option<Millis> {
+        match self.gate.load(Ordering::Acquire) & CLOSED {
+            CLOSED => None,
+            _ => self.machine.lock().open_until(),
+        }
+    }
+
+    /// What it lets through at present.
+    #[must_use]
+    pub fn state(&self) -> State {
+        self.machine.lock().state()
+    }
+
+    /// What an operator wants of it.
+    #[must_use]
+    pub fn forced(&self) -> Option<Forced> {
+        self.machine.lock().forced()
+    }
+
+    /// How often it has opened.
+    #[must_use]
+    pub fn opened(&self) -> u64 {
+        self.opened.load(Ordering::Relaxed)
+    }
+
+    /// Whom it protects.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What an answer that came after `taken` means to it.
+    #[must_use]
+    pub fn outcome(&self, status: StatusCode, headers: &HeaderMap, taken: Duration) -> Outcome {
+        match self.plan.statuses.contains(&status) || grpc::failed(headers) {
+            true => Outcome::Failure,
+            false => Outcome::Answer(taken),
+        }
+    }
+
+    fn change<T>(&self, change: impl FnOnce(&mut Machine) -> T) -> T {
+        let (before, after, result) = {
+            let mut machine = self.machine.lock();
+            let before = machine.state();
+            let result = change(&mut machine);
+            self.gate.store(gate(&machine), Ordering::Release);
+            (before, machine.state(), result)
+        };
+        if before != after {
+            self.tell(after);
+        }
+        result
+    }
+
+    fn tell(&self, state: State) {
+        let breaker = &*self.name;
+        match state {
+            State::Closed => tracing::info!(breaker, "circuit breaker closed"),
+            State::HalfOpen => tracing::info!(breaker, "circuit breaker half-open"),
+            State::Open => {
+                self.opened.fetch_add(1, Ordering::Relaxed);
+                tracing::warn!(breaker, "circuit breaker open");
+            }
+        }
+    }
+}
+
+impl State {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Closed, Self::HalfOpen, Self::Open];
+
+    /// As metrics and programs know it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Closed => "closed",
+            Self::HalfOpen => "half_open",
+            Self::Open => "open",
+        }
+    }
+}
+
+impl Outcome {
+    /// What an error means to a breaker.
+    #[must_use]
+    pub fn of(error: &Error) -> Self {
+        match error {
+            Error::Client(_) | Error::Unavailable { .. } => Self::Cancelled,
+            error if error.is_ours() => Self::Cancelled,
+            _ => Self::Failure,
+        }
+    }
+}
+
+impl Refused {
+    fn for_a_while(retry_after: Duration) -> Self {
+        Self { retry_after }
+    }
+}
+
+impl<'b> Pass<'b> {
+    /// Who let it through.
+    #[must_use]
+    pub fn breaker(&self) -> &'b Breaker {
+        self.breaker
+    }
+
+    /// What became of it.
+    pub fn report(mut self, outcome: Outcome, now: Millis) {
+        self.reported = true;
+        self.settle(outcome, now);
+    }
+
+    fn settle(&self, outcome: Outcome, now: Millis) {
+        let (breaker, ticket) = (self.breaker, self.ticket);
+        breaker.change(|machine| machine.report(&breaker.plan, ticket, outcome, now));
+    }
+}
+
+impl Drop for Pass<'_> {
+    fn drop(&mut self) {
+        // The time makes no difference to what is not counted.
+        if !self.reported {
+            self.settle(Outcome::Cancelled, Millis::default());
+        }
+    }
+}
+
+/// What calls look at first.
+fn gate(machine: &Machine) -> u32 {
+    machine.epoch() << 1 | u32::from(machine.state() == State::Closed)
+}
+
+const CLOSED: u32 = 1;

@@ -1,0 +1,105 @@
+//! Is a server well? Asked beside the requests, so that they need not find out.
+//!
+//! One task for each server does the asking, for the whole process; what it finds out bars the server from being
+//! picked, or lets it back.
+
+mod probe;
+mod tally;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+pub use self::probe::Objection;
+use self::tally::{Change, Tally};
+use super::backend::Backend;
+use super::condition::Bar;
+use crate::config::plan::{HealthCheck, Initial};
+
+/// What is known of a server's health.
+#[derive(Debug)]
+pub struct Health {
+    check: HealthCheck,
+    tally: Mutex<Tally>,
+    healthy: AtomicBool,
+    passed: AtomicU64,
+    failed: AtomicU64,
+}
+
+impl Health {
+    pub(super) fn new(check: &HealthCheck) -> Self {
+        Self {
+            check: check.clone(),
+            tally: Mutex::new(Tally::new(check)),
+            healthy: AtomicBool::new(check.initial == Initial::Up),
+            passed: AtomicU64::new(0),
+            failed: AtomicU64::new(0),
+        }
+    }
+
+    /// Whether it counts as healthy.
+    #[must_use]
+    pub fn is_healthy(&self) -> bool {
+        self.healthy.load(Ordering::Relaxed)
+    }
+
+    /// How many checks went well.
+    #[must_use]
+    pub fn passed(&self) -> u64 {
+        self.passed.load(Ordering::Relaxed)
+    }
+
+    /// How many did not.
+    #[must_use]
+    pub fn failed(&self) -> u64 {
+        self.failed.load(Ordering::Relaxed)
+    }
+
+    /// From one check to the next, as a rule.
+    #[must_use]
+    pub fn interval(&self) -> Duration {
+        self.check.interval
+    }
+
+    /// How long to wait until the next check, somewhat different each time.
+    #[must_use]
+    pub fn pause(&self) -> Duration {
+        let spread = self.check.interval * self.check.jitter.0 / 1000;
+        let early = self.check.interval.saturating_sub(spread);
+        early + (2 * spread).mul_f64(fastrand::f64())
+    }
+}
+
+/// Checks a server once; nothing happens to one that is not to be checked.
+pub async fn check(upstream: &str, backend: &Backend) {
+    let Some(health) = &backend.health else {
+        return;
+    };
+    let timeout = health.check.timeout;
+    let asked = tokio::time::timeout(timeout, probe::ask(backend, &health.check)).await;
+    let found = asked.unwrap_or(Err(Objection::Timeout));
+    let counter = match found {
+        Ok(()) => &health.passed,
+        Err(_) => &health.failed,
+    };
+    counter.fetch_add(1, Ordering::Relaxed);
+    let change = health.tally.lock().note(found.is_ok());
+    let server = &*backend.name;
+    match (change, found) {
+        (Some(Change::Rise), _) => {
+            health.healthy.store(true, Ordering::Relaxed);
+            backend.unbar(Bar::Unhealthy);
+            tracing::info!(upstream, server, "upstream server is healthy");
+        }
+        (Some(Change::Fall), Err(reason)) => {
+            health.healthy.store(false, Ordering::Relaxed);
+            backend.bar(Bar::Unhealthy);
+            tracing::warn!(upstream, server, "upstream server is unhealthy: {reason}");
+        }
+        (_, Err(reason)) => {
+            tracing::debug!(upstream, server, "health check failed: {reason}");
+        }
+        (_, Ok(())) => {}
+    }
+}

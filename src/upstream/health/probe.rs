@@ -1,0 +1,244 @@
+//! One check of one server: a connection, a question, and whether the answer is fine.
+
+use std::future::poll_fn;
+use std::io;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, header};
+
+use crate::config::plan::{CheckKind, HealthCheck, HttpCheck, HttpVersion};
+use crate::upstream::backend::{Address, Backend};
+use crate::upstream::error::{Error, Invalid};
+use crate::upstream::http1::{Head, Piece};
+use crate::upstream::wire::{Socket, Wire};
+use crate::upstream::{Form, connect, http2};
+
+/// What speaks against a server.
+#[derive(Debug, thiserror::Error)]
+pub enum Objection {
+    /// What was expected is not in its answer.
+    #[error("the body is not as expected")]
+    Body,
+    /// It could not be asked, or did not answer.
+    #[error(transparent)]
+    Broken(#[from] Error),
+    /// It knows nothing of gRPC's health checks, or not of this service.
+    #[error("the call ended with grpc-status {0}")]
+    Call(Box<str>),
+    /// It says itself that it is not well, in gRPC's numbers.
+    #[error("it is not serving (status {0})")]
+    NotServing(u64),
+    /// It answers with a status that is not expected.
+    #[error("status {0} is not expected")]
+    Status(u16),
+    /// It took too long.
+    #[error("it took too long")]
+    Timeout,
+}
+
+/// Asks a server how it is.
+pub(super) async fn ask(backend: &Backend, check: &HealthCheck) -> Result<(), Objection> {
+    let moved = check.port.and_then(|port| match &backend.address {
+        Address::Tcp(address) => {
+            let mut address = *address;
+            address.set_port(port);
+            Some(Address::Tcp(address))
+        }
+        Address::Unix(_) => None,
+    });
+    let address = moved.as_ref().unwrap_or(&backend.address);
+    let socket = connect::reach(address, check.tls.and_then(|tls| backend.tls_at(tls))).await?;
+    match (&check.kind, check.version) {
+        (CheckKind::Tcp, _) => Ok(()),
+        (CheckKind::Grpc { service, host }, _) => call(socket, service, host).await,
+        (CheckKind::Http(http), HttpVersion::One) => request(socket, http).await,
+        (CheckKind::Http(http), HttpVersion::Two) => stream(socket, http).await,
+    }
+}
+
+/// Over HTTP/1.1.
+async fn request(socket: Socket, check: &HttpCheck) -> Result<(), Objection> {
+    let mut wire = Wire::new(socket, 0);
+    let HttpCheck { method, path, .. } = check;
+    let mut text = format!("{method} {path} HTTP/1.1\r\nhost: ").into_bytes();
+    text.extend_from_slice(check.host.as_bytes());
+    text.extend_from_slice(b"\r\nuser-agent: weir-health-check\r\nconnection: close\r\n\r\n");
+    let mut unsent = &text[..];
+    while !unsent.is_empty() {
+        let sent = poll_fn(|context| wire.poll_write(context, unsent)).await;
+        unsent = unsent.split_at(sent.map_err(Error::Broken)?).1;
+    }
+    let flushed = poll_fn(|context| wire.poll_flush(context)).await;
+    flushed.map_err(Error::Broken)?;
+    let mut head = loop {
+        match Head::parse(&mut wire.read, method, Form::Fields).map_err(Error::InvalidHeader)? {
+            Some(head) if head.status == StatusCode::SWITCHING_PROTOCOLS => {
+                return Err(Error::InvalidHeader(Invalid::Upgrade).into());
+            }
+            Some(head) if head.status.is_informational() => {}
+            Some(head) => break head,
+            None => read(&mut wire).await?,
+        }
+    };
+    judge(check, head.status)?;
+    let Some(expected) = &check.body else {
+        return Ok(());
+    };
+    let mut body = Vec::new();
+    while body.len() < MOST {
+        match head.reading.next(&mut wire.read) {
+            Ok(Some(Piece::Data(data))) => body.extend_from_slice(&data),
+            Ok(Some(Piece::End(_))) => break,
+            Ok(None) => match read(&mut wire).await {
+                Err(_) if head.reading.ends_with_connection() => break,
+                read => read?,
+            },
+            Err(malformed) => {
+                let malformed = io::Error::new(io::ErrorKind::InvalidData, malformed);
+                return Err(Error::Truncated(malformed).into());
+            }
+        }
+    }
+    match expected.is_match(&body) {
+        true => Ok(()),
+        false => Err(Objection::Body),
+    }
+}
+
+async fn read(wire: &mut Wire) -> Result<(), Error> {
+    match poll_fn(|context| wire.poll_read(context)).await {
+        Ok(0) => Err(Error::Broken(io::ErrorKind::UnexpectedEof.into())),
+        Ok(_) => Ok(()),
+        Err(error) => Err(Error::Broken(error)),
+    }
+}
+
+/// Over HTTP/2.
+async fn stream(socket: Socket, check: &HttpCheck) -> Result<(), Objection> {
+    let asked = ready(&socket, &check.method, &check.host, &check.path);
+    let whole = http2::once(socket, asked, Bytes::new(), MOST).await?;
+    judge(check, whole.head.status)?;
+    match &check.body {
+        Some(expected) if !expected.is_match(&whole.body) => Err(Objection::Body),
+        _ => Ok(()),
+    }
+}
+
+fn judge(check: &HttpCheck, status: StatusCode) -> Result<(), Objection> {
+    let status = status.as_u16();
+    match check.statuses.iter().any(|range| range.contains(&status)) {
+        true => Ok(()),
+        false => Err(Objection::Status(status)),
+    }
+}
+
+/// `grpc.health.v1.Health/Check`
+async fn call(socket: Socket, service: &str, host: &HeaderValue) -> Result<(), Objection> {
+    let mut asked = ready(&socket, &Method::POST, host, "/grpc.health.v1.Health/Check");
+    let headers = asked.headers_mut();
+    headers.insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("application/grpc"),
+    );
+    headers.insert(header::TE, HeaderValue::from_static("trailers"));
+    let whole = http2::once(socket, asked, question(service), MOST).await?;
+    if whole.head.status != StatusCode::OK {
+        return Err(Objection::Status(whole.head.status.as_u16()));
+    }
+    let status = |headers: &HeaderMap| headers.get("grpc-status").cloned();
+    let ended = whole.trailers.as_ref().and_then(status);
+    let ended = ended.or_else(|| status(&whole.head.headers));
+    match ended {
+        Some(ended) if ended == "0" => {}
+        Some(ended) => {
+            let ended = String::from_utf8_lossy(ended.as_bytes()).into();
+            return Err(Objection::Call(ended));
+        }
+        None => return Err(Objection::Call("none".into())),
+    }
+    match answer(&whole.body) {
+        Some(SERVING) => Ok(()),
+        other => Err(Objection::NotServing(other.unwrap_or(0))),
+    }
+}
+
+/// `HealthCheckRequest { string service = 1; }`, uncompressed and with its length before it.
+fn question(service: &str) -> Bytes {
+    let mut message = BytesMut::new();
+    if !service.is_empty() {
+        message.put_u8(1 << 3 | 2);
+        let mut length = service.len();
+        while length >= 0x80 {
+            message.put_u8((length & 0x7f) as u8 | 0x80);
+            length >>= 7;
+        }
+        message.put_u8(length as u8);
+        message.put_slice(service.as_bytes());
+    }
+    let mut framed = BytesMut::new();
+    framed.put_u8(0);
+    framed.put_u32(message.len() as u32);
+    framed.put_slice(&message);
+    framed.freeze()
+}
+
+/// `HealthCheckResponse { ServingStatus status = 1; }`; what is left out is 0, unknown.
+fn answer(body: &[u8]) -> Option<u64> {
+    let (prefix, message) = body.split_at_checked(5)?;
+    let length = u32::from_be_bytes(prefix.get(1..)?.try_into().ok()?);
+    let message = message.get(..length as usize)?;
+    match message {
+        [] => Some(0),
+        [0x08, status] if *status < 0x80 => Some(u64::from(*status)),
+        _ => None,
+    }
+}
+
+/// A request but for its body.
+fn ready(socket: &Socket, method: &Method, host: &HeaderValue, path: &str) -> Request<()> {
+    let scheme = match socket.is_secured() {
+        true => "https",
+        false => "http",
+    };
+    let uri = http::Uri::builder()
+        .scheme(scheme)
+        .authority(host.as_bytes())
+        .path_and_query(path);
+    let mut request = Request::new(());
+    *request.method_mut() = method.clone();
+    // Both were looked at when the configuration was read.
+    *request.uri_mut() = uri.build().unwrap_or_default();
+    let headers = request.headers_mut();
+    headers.insert(
+        header::USER_AGENT,
+        HeaderValue::from_static("weir-health-check"),
+    );
+    request
+}
+
+/// How much of a body is looked at.
+const MOST: usize = 64 * 1024;
+const SERVING: u64 = 1;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_is_written_as_protobuf_has_it() {
+        assert_eq!(&question("")[..], b"\0\0\0\0\0");
+        assert_eq!(&question("a.B")[..], b"\0\0\0\0\x05\x0a\x03a.B");
+        let long = question(&"x".repeat(300));
+        assert_eq!(&long[..8], b"\0\0\0\x01\x2f\x0a\xac\x02");
+    }
+
+    #[test]
+    fn an_answer_is_read_as_protobuf_has_it() {
+        assert_eq!(answer(b"\0\0\0\0\x02\x08\x01"), Some(1));
+        assert_eq!(answer(b"\0\0\0\0\x02\x08\x02"), Some(2));
+        assert_eq!(answer(b"\0\0\0\0\0"), Some(0));
+        for broken in [&b""[..], b"\0\0\0\0\x09\x08\x01", b"\0\0\0\0\x02\x10\x01"] {
+            assert_eq!(answer(broken), None);
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! One request on a connection of its own: for those who come seldom and share nothing.
+
+use std::pin::pin;
+
+use bytes::Bytes;
+use http::response::Parts;
+use http::{HeaderMap, Request};
+
+use super::broken;
+use super::io::Io;
+use super::pool::builder;
+use crate::upstream::error::Error;
+use crate::upstream::wire::Socket;
+
+/// An answer, and what was read of its body.
+#[derive(Debug)]
+pub(in crate::upstream) struct Whole {
+    pub(in crate::upstream) head: Parts,
+    pub(in crate::upstream) body: Vec<u8>,
+    pub(in crate::upstream) trailers: Option<HeaderMap>,
+}
+
+/// Asks, and reads no more than about `most` bytes of the answer's body.
+pub(in crate::upstream) async fn once(
+    socket: Socket,
+    request: Request<()>,
+    body: Bytes,
+    most: usize,
+) -> Result<Whole, Error> {
+    let io = Io {
+        socket,
+        load: Default::default(),
+    };
+    let (send, connection) = builder().handshake::<_, Bytes>(io).await.map_err(broken)?;
+    let mut asking = pin!(async move {
+        let mut send = send.ready().await?;
+        let (response, mut stream) = send.send_request(request, body.is_empty())?;
+        if !body.is_empty() {
+            stream.send_data(body, true)?;
+        }
+        let (head, mut stream) = response.await?.into_parts();
+        let mut body = Vec::new();
+        while body.len() < most
+            && let Some(data) = stream.data().await
+        {
+            let data = data?;
+            stream.flow_control().release_capacity(data.len())?;
+            body.extend_from_slice(&data);
+        }
+        let trailers = match body.len() < most {
+            true => stream.trailers().await?,
+            false => None,
+        };
+        Ok::<_, h2::Error>(Whole {
+            head,
+            body,
+            trailers,
+        })
+    });
+    let answered = tokio::select! {
+        biased;
+        answered = &mut asking => answered,
+        // What it has read before its end is still there to be asked for.
+        _ = connection => asking.await,
+    };
+    answered.map_err(broken)
+}
