@@ -20,6 +20,7 @@ mod limit_req;
 mod logs;
 mod parity;
 mod proxying;
+mod redis;
 mod replay;
 mod resilience;
 mod routing;

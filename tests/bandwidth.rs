@@ -24,6 +24,7 @@ servers:
   - {{ path: /later/, limit_rate: 100k, limit_rate_after: 1m }}
   - {{ path: /told/, limit_rate: $speed }}
   - {{ path: /answered/, limit_rate: $by_answer }}
+  - {{ path: /asked/, limit_rate: $upstream_http_x_speed }}
   - {{ path: /one/, limit_rate: 10k, limit_conn: {{ zone: places, limit: 1 }} }}
   - {{ path: /here, limit_rate: 2k, return: {{ status: 200, body: \"{}\" }} }}
 ",
@@ -110,6 +111,9 @@ fn variables_say_how_fast() {
     let path = "/answered/bytes?n=102400&field=X-Kind:film";
     assert_about(takes(&weir, path, "", 102_400), 2.0);
     assert_at_once(takes(&weir, "/answered/bytes?n=102400", "", 102_400));
+    let path = "/asked/bytes?n=102400&field=X-Speed:50k";
+    assert_about(takes(&weir, path, "", 102_400), 2.0);
+    assert_at_once(takes(&weir, "/asked/bytes?n=102400", "", 102_400));
 }
 
 #[test]

@@ -16,6 +16,7 @@ pub(super) fn page(live: &Live, writer: &Writer) -> String {
     COUNTERS.describe(&mut page);
     writer.describe(&mut page);
     zoned(live, &mut page);
+    stores(live, &mut page);
     upstreams(live, &mut page);
     conditions::describe(live, &mut page);
     page.finish()
@@ -87,6 +88,37 @@ fn shadowed(name: &str, shadow: &ShadowZone, page: &mut Page) {
             "Requests of which limits that are only proposed said this, and the enforced ones the opposite.",
             &[("zone", name), ("verdict", verdict)],
             count,
+        );
+    }
+}
+
+fn stores(live: &Live, page: &mut Page) {
+    for store in &live.zones.stores {
+        let labels = [("store", store.name())];
+        let view = store.view();
+        page.gauge(
+            "weir_store_degraded",
+            "Whether a store is away and its zones go on without it.",
+            &labels,
+            u64::from(store.is_away()),
+        );
+        page.gauge(
+            "weir_store_gateways",
+            "Gateways that share a store, when that was last known.",
+            &labels,
+            u64::from(store.fleet_size()),
+        );
+        page.counter(
+            "weir_store_asked_total",
+            "Decisions a store was asked for.",
+            &labels,
+            view.asked,
+        );
+        page.counter(
+            "weir_store_missed_total",
+            "Decisions a store did not give in time, or not at all.",
+            &labels,
+            view.missed,
         );
     }
 }

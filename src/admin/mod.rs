@@ -4,6 +4,7 @@
 
 mod api;
 mod metrics;
+mod store;
 mod upstreams;
 mod zones;
 
@@ -109,11 +110,12 @@ impl Admin {
                 metrics::page(&live, &self.writer),
                 "text/plain; version=0.0.4; charset=utf-8",
             ),
+            "/api/store" => typed(store::list(&live), "application/json"),
             "/api/upstreams" => typed(upstreams::list(&live), "application/json"),
             "/api/zones" => typed(api::list(&live), "application/json"),
             _ => text(
                 StatusCode::NOT_FOUND,
-                "not found; there are /healthz, /readyz, /metrics, /api/upstreams and /api/zones\n",
+                "not found; there are /healthz, /readyz, /metrics, /api/store, /api/upstreams and /api/zones\n",
             ),
         }
     }

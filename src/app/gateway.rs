@@ -41,6 +41,11 @@ impl Loop {
         runtime.block_on(async {
             let connections = TaskTracker::new();
             let acceptors = TaskTracker::new();
+            // Before the first request: who comes first must not find a limit that is not there yet.
+            for store in self.live.load().zones.stores.clone() {
+                store.connect(&self.clock).await;
+                tokio::spawn(store.tend(self.clock.clone()));
+            }
             for (listener, bound) in self.sockets.into_iter().enumerate() {
                 let gateway = Gateway {
                     live: Arc::clone(&self.live),

@@ -25,6 +25,7 @@ use crate::config::plan::Plan;
 use crate::limits::Zones;
 use crate::listen::{self, Bound, Cap};
 use crate::proxy::Live;
+use crate::store::{self, Shared};
 use crate::telemetry::{self, AccessLog, Writer};
 use crate::tls::{self, Kit};
 use crate::upstream::{self, Upstream};
@@ -62,6 +63,9 @@ pub enum Error {
     /// The machine would not give us a thread, a runtime or a signal.
     #[error("cannot start")]
     Start(#[source] std::io::Error),
+    /// A store of counters cannot be used, whatever its server says.
+    #[error(transparent)]
+    Store(#[from] store::Error),
     /// A certificate, a key or a list cannot be used.
     #[error(transparent)]
     Tls(#[from] tls::Error),
@@ -104,7 +108,12 @@ impl App {
             .iter()
             .map(|upstream| Upstream::build(upstream, tls.clients()).map(Arc::new))
             .collect::<Result<_, _>>()?;
-        let zones = Zones::build(&plan);
+        let stores = plan
+            .stores
+            .iter()
+            .map(Shared::new)
+            .collect::<Result<Vec<_>, _>>()?;
+        let zones = Zones::build_with(&plan, &stores);
         let live = Live::build(plan, zones, upstreams, tls, access);
         Ok(Self {
             runtime,
@@ -152,6 +161,11 @@ impl App {
                 let listener = tokio::net::TcpListener::from_std(listener).map_err(Error::Start)?;
                 tokio::spawn(admin.clone().serve(listener, CancellationToken::new()));
             }
+            let stores = self.live.load().zones.stores.clone();
+            let watches: Vec<_> = stores
+                .iter()
+                .map(|store| tokio::spawn(Arc::clone(store).watch(self.clock.clone())))
+                .collect();
             tokio::spawn(checks::run(Arc::clone(&self.live)));
             tokio::spawn(secure::refresh(Arc::clone(&self.live)));
             admin.set_ready(true);
@@ -160,6 +174,10 @@ impl App {
             admin.set_ready(false);
             stop.cancel();
             self.signals.drained(loops, grace).await;
+            for (store, watch) in stores.iter().zip(watches) {
+                watch.abort();
+                store.leave().await;
+            }
             Ok::<_, Error>(())
         })?;
         // Admin connections may linger; nobody waits for those.

@@ -15,6 +15,7 @@ mod report;
 mod rule;
 mod rules;
 mod shadow;
+mod shared;
 #[cfg(test)]
 mod tests;
 mod verdict;
@@ -103,7 +104,16 @@ impl Limits {
         mut now: Millis,
         clock: &Clock,
     ) -> Result<Permit, Refusal> {
-        let (verdict, mut bills) = self.ask(exchange, now);
+        let decision = if self.requests.are_shared() {
+            // Boxed: most locations have no use for it, and every request would keep room.
+            match self.requests.open(exchange, now) {
+                Ok(case) => Box::pin(self.requests.decide_shared(case, now)).await,
+                Err(decision) => decision,
+            }
+        } else {
+            self.requests.decide(exchange, now, &mut ())
+        };
+        let (verdict, mut bills) = self.conclude(decision, exchange, now);
         match verdict {
             Verdict::Delay(wait) => {
                 tokio::time::sleep(wait).await;
@@ -122,12 +132,17 @@ impl Limits {
 
     /// What the `limit_req` rules say of a request; unless they refuse it, it is charged.
     pub fn ask_requests(&self, exchange: &mut Exchange, now: Millis) -> Verdict {
-        self.ask(exchange, now).0
+        let decision = self.requests.decide(exchange, now, &mut ());
+        self.conclude(decision, exchange, now).0
     }
 
-    /// The same, and what the request owes when it is over.
-    fn ask(&self, exchange: &mut Exchange, now: Millis) -> (Verdict, Vec<Bill>) {
-        let decision = self.requests.decide(exchange, now, &mut ());
+    /// What a decision means for a request, and what that owes when it is over.
+    fn conclude(
+        &self,
+        decision: Decision,
+        exchange: &mut Exchange,
+        now: Millis,
+    ) -> (Verdict, Vec<Bill>) {
         let verdict = self.pronounce(decision, exchange, now);
         let mut bills = Vec::new();
         if let Some(LimitStatus::Pass | LimitStatus::Delay | LimitStatus::DelayDryRun) =

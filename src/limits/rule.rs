@@ -274,7 +274,7 @@ impl Requests {
         }
     }
 
-    fn no_key(&self, rule: usize) -> Decision {
+    pub(super) fn no_key(&self, rule: usize) -> Decision {
         let store = &self.zone.store;
         store.count_refusal(&store.key(b""));
         Decision::NoKey { rule }
@@ -283,7 +283,13 @@ impl Requests {
 
 impl Decision {
     /// One more rule has spoken; of equal waits, the later rule's counts.
-    fn hear(&mut self, rule: usize, keyed: &Keyed, outcome: Outcome, ears: &mut impl Ears) {
+    pub(super) fn hear(
+        &mut self,
+        rule: usize,
+        keyed: &Keyed,
+        outcome: Outcome,
+        ears: &mut impl Ears,
+    ) {
         ears.hear(rule, &outcome);
         match outcome {
             Outcome::Delay { excess, wait } => {

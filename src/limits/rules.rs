@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::bill::Bill;
 use super::rule::{Decision, Ears, Requests};
+use super::shared::Case;
 use super::zones::ReqZone;
 use super::{penalty, rule};
 use crate::clock::Millis;
@@ -19,6 +20,7 @@ pub(super) struct Rules {
     list: Arc<[Requests]>,
     punishes: bool,
     owed: bool,
+    shared: bool,
 }
 
 impl Rules {
@@ -44,6 +46,7 @@ impl Rules {
         Self {
             punishes: list.iter().any(|rule| rule.sanction.penalty.is_some()),
             owed: list.iter().any(|rule| rule.weight.is_late()),
+            shared: list.iter().any(|rule| rule.zone.shared.is_some()),
             list: list.into(),
         }
     }
@@ -63,6 +66,30 @@ impl Rules {
             penalty::punish(&mut decision, &self.list, now);
             decision
         })
+    }
+
+    /// Whether some of them count in a store.
+    pub(super) fn are_shared(&self) -> bool {
+        self.shared
+    }
+
+    /// All that a store has to be told of a request; otherwise the decision at once.
+    pub(super) fn open(&self, exchange: &Exchange, now: Millis) -> Result<Case, Decision> {
+        if self.punishes
+            && let Some(serving) = penalty::serving(&self.list, exchange, now)
+        {
+            return Err(serving);
+        }
+        Case::open(&self.list, exchange)
+    }
+
+    /// The same as [`Rules::decide`], where some of them count in a store.
+    pub(super) async fn decide_shared(&self, case: Case, now: Millis) -> Decision {
+        let mut decision = case.decide(&self.list, now).await;
+        if self.punishes {
+            penalty::punish(&mut decision, &self.list, now);
+        }
+        decision
     }
 
     /// What a request that they let in has to pay when it is over.

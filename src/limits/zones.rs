@@ -9,10 +9,10 @@ use super::ShadowZone;
 use super::fields::Name;
 use super::key::{Found, Source};
 use super::overrides::{Held, Overrides};
-use crate::config::plan::{self, Algorithm, Delay, Excess, Plan, ReqRule, Site};
+use crate::config::plan::{self, Algorithm, CountRefused, Delay, Excess, Plan, ReqRule, Site};
 use crate::message::Exchange;
 use crate::store::algorithm::Terms;
-use crate::store::{Key, Penalties, Slots, Zone};
+use crate::store::{Key, Penalties, Shared, Slots, Zone};
 
 /// Every zone of a plan, under the plan's indices.
 #[derive(Debug, Default)]
@@ -23,6 +23,8 @@ pub struct Zones {
     pub shadow: Vec<Option<Arc<ShadowZone>>>,
     /// Those of `limit_conn`.
     pub conn: Vec<Arc<ConnZone>>,
+    /// Where some of them count together with other gateways.
+    pub stores: Vec<Arc<Shared>>,
 }
 
 /// A `limit_req` zone.
@@ -32,6 +34,9 @@ pub struct ReqZone {
     pub store: Arc<Zone>,
     pub(super) name: Arc<Name>,
     pub(super) algorithm: Algorithm,
+    pub(super) count_refused: CountRefused,
+    /// Where it counts together with other gateways; [`ReqZone::store`] then goes on while that is away.
+    pub(super) shared: Option<Arc<Shared>>,
     /// Who stays out, where a rule punishes.
     pub(super) penalties: Option<Penalties>,
     source: Source,
@@ -57,9 +62,15 @@ pub(super) struct Keyed {
 }
 
 impl Zones {
-    /// Builds the zones of a plan, all empty.
+    /// Builds the zones of a plan, all empty, and all in this process.
     #[must_use]
     pub fn build(plan: &Plan) -> Self {
+        Self::build_with(plan, &[])
+    }
+
+    /// Builds the zones of a plan, where `stores` are the plan's.
+    #[must_use]
+    pub fn build_with(plan: &Plan, stores: &[Arc<Shared>]) -> Self {
         Self {
             req: plan
                 .req_zones
@@ -67,7 +78,7 @@ impl Zones {
                 .enumerate()
                 .map(|(index, zone)| {
                     let punishes = used(plan, index, |site| &site.limit_req).unwrap_or(false);
-                    Arc::new(ReqZone::new(zone, punishes))
+                    Arc::new(ReqZone::new(zone, punishes, stores))
                 })
                 .collect(),
             shadow: plan
@@ -76,7 +87,7 @@ impl Zones {
                 .enumerate()
                 .map(|(index, zone)| {
                     let punishes = used(plan, index, |site| &site.shadow)?;
-                    Some(Arc::new(ShadowZone::new(ReqZone::new(zone, punishes))))
+                    Some(Arc::new(ShadowZone::new(ReqZone::new(zone, punishes, &[]))))
                 })
                 .collect(),
             conn: plan
@@ -84,12 +95,13 @@ impl Zones {
                 .iter()
                 .map(|zone| Arc::new(ConnZone::new(zone)))
                 .collect(),
+            stores: stores.to_vec(),
         }
     }
 }
 
 impl ReqZone {
-    fn new(zone: &plan::ReqZone, punishes: bool) -> Self {
+    fn new(zone: &plan::ReqZone, punishes: bool, stores: &[Arc<Shared>]) -> Self {
         let penalties = if punishes { zone.size / PENALTIES } else { 0 };
         let own = zone.overrides.iter().filter_map(|one| one.own);
         let terms = |algorithm: &Algorithm| Terms::new(algorithm, Excess(0), Delay::Never);
@@ -105,6 +117,8 @@ impl ReqZone {
             )),
             name: Arc::new(Name::new(&zone.name)),
             algorithm: zone.algorithm,
+            count_refused: zone.count_refused,
+            shared: zone.store.and_then(|store| stores.get(store).cloned()),
             penalties: punishes.then(|| Penalties::new(penalties)),
             source: Source::new(&zone.key, zone.ipv6_prefix, zone.on_empty_key),
             overrides: Overrides::new(&zone.overrides),
@@ -118,7 +132,13 @@ impl ReqZone {
 
     /// The key of a request.
     pub(super) fn find(&self, exchange: &Exchange) -> Found<Keyed> {
+        self.find_with(exchange, |_| {})
+    }
+
+    #[inline]
+    fn find_with(&self, exchange: &Exchange, note: impl FnOnce(&[u8])) -> Found<Keyed> {
         self.source.find(exchange, |bytes| {
+            note(bytes);
             let own = if self.overrides.is_empty() {
                 None
             } else {
@@ -132,6 +152,11 @@ impl ReqZone {
             let key = self.store.key(bytes);
             Found::Key(Keyed { key, own })
         })
+    }
+
+    /// The key of a request, and the bytes it was made from.
+    pub(super) fn find_in_full(&self, exchange: &Exchange, full: &mut Vec<u8>) -> Found<Keyed> {
+        self.find_with(exchange, |bytes| full.extend_from_slice(bytes))
     }
 
     /// The bytes of a request's key, if it has one.

@@ -46,6 +46,8 @@ pub struct Exchange {
     /// The answer's header fields, where the log needs them.
     // Boxed, like all that few requests need: every one of them carries the room for it.
     pub sent_headers: Option<Box<HeaderMap>>,
+    /// The header fields of the upstream's answer: there, if empty, where somebody will ask for them.
+    pub upstream_headers: Option<Box<HeaderMap>>,
     /// Bytes of the answer's body handed to the connection.
     pub body_sent: u64,
     /// When it was over.
@@ -149,6 +151,7 @@ impl Exchange {
             attempts: SmallVec::new(),
             status: None,
             sent_headers: None,
+            upstream_headers: None,
             body_sent: 0,
             ended: None,
             request_id: OnceLock::new(),

@@ -10,8 +10,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
-use http::{Method, StatusCode};
+use http::{HeaderName, HeaderValue, Method, StatusCode, header};
 use parking_lot::Mutex;
+
+use super::headers;
 
 /// The fields of an answer, written out, its length among them.
 #[derive(Debug)]
@@ -61,18 +63,38 @@ impl Lines {
         }
     }
 
-    /// Adds a field; says its name, in lower case.
-    pub fn add(&mut self, name: &[u8], value: &[u8]) -> &[u8] {
-        let start = self.text.len();
-        self.text.extend_from_slice(name);
-        let end = self.text.len();
-        self.text[start..].make_ascii_lowercase();
+    /// Adds a field.
+    pub fn add(&mut self, name: &HeaderName, value: &HeaderValue) {
+        self.text.extend_from_slice(name.as_ref());
         self.text.extend_from_slice(b": ");
+        self.text.extend_from_slice(value.as_bytes());
+        self.text.extend_from_slice(b"\r\n");
+        self.dated |= *name == header::DATE;
+    }
+
+    /// Adds a line as it came, without its end; its name in lower case, and its value. `None` if there is anything in it
+    /// that is not in most lines, or that nobody may write.
+    pub fn add_line(&mut self, line: &[u8]) -> Option<(&[u8], &[u8])> {
+        let colon = line
+            .iter()
+            .position(|byte| LOWER[usize::from(*byte)] == 0)?;
+        let (name, value) = line.split_at(colon);
+        let value = value.strip_prefix(b":")?;
+        if name.is_empty() || !headers::is_plain(value) {
+            return None;
+        }
+        let value = value.trim_ascii();
+        let start = self.text.len();
+        self.text.reserve(line.len() + ": \r\n".len());
+        let name = name.iter().map(|byte| LOWER[usize::from(*byte)]);
+        self.text.extend(name);
+        self.text.extend_from_slice(b": ");
+        let from = self.text.len();
         self.text.extend_from_slice(value);
         self.text.extend_from_slice(b"\r\n");
-        let name = &self.text[start..end];
+        let name = &self.text[start..start + colon];
         self.dated |= name == b"date";
-        name
+        Some((name, &self.text[from..from + value.len()]))
     }
 
     /// Whether this and so long a body are little enough to be copied.
@@ -176,6 +198,25 @@ impl Ready {
     }
 }
 
+/// What may be in a field's name, in lower case; 0 for all else.
+const LOWER: [u8; 256] = {
+    let mut lower = [0; 256];
+    let mut byte = 0;
+    while byte < 128 {
+        if (byte as u8).is_ascii_alphanumeric() {
+            lower[byte] = (byte as u8).to_ascii_lowercase();
+        }
+        byte += 1;
+    }
+    let marks = b"!#$%&'*+-.^_`|~";
+    let mut mark = 0;
+    while mark < marks.len() {
+        lower[marks[mark] as usize] = marks[mark];
+        mark += 1;
+    }
+    lower
+};
+
 /// What the server says last: that there is no body, then the date.
 const NOTHING: &[u8] = b"content-length: 0\r\n";
 const END: usize = NOTHING.len() + b"date: Mon, 16 Nov 2026 10:05:48 GMT\r\n\r\n".len();
@@ -190,7 +231,7 @@ mod tests {
     fn completed(fields: &[(&str, &str)], empty: &str) -> String {
         let mut lines = Lines::new();
         for (name, value) in fields {
-            lines.add(name.as_bytes(), value.as_bytes());
+            lines.add_line(format!("{name}: {value}").as_bytes());
         }
         let stock = Stock::new(lines, Bytes::from_static(b"no\n"));
         let mut out = Vec::new();
@@ -228,9 +269,38 @@ mod tests {
     }
 
     #[test]
+    fn a_line_that_is_not_like_others_is_not_added() {
+        for odd in [
+            "",
+            "a",
+            ": b",
+            "a b: c",
+            "a : b",
+            " a: b",
+            "\u{e4}: b",
+            "a: b\r",
+            "a: \0",
+            "a: b\tc",
+            "a: \u{7f}",
+            "a: 12345678\n12345678",
+            "a: 1234567\u{7f}",
+            "a\": b",
+            "a\u{0}: b",
+        ] {
+            assert_eq!(Lines::new().add_line(odd.as_bytes()), None, "{odd:?}");
+        }
+        let mut lines = Lines::new();
+        let added = lines.add_line("X-Y_z:  \u{e4} = 12345678, 9 ".as_bytes());
+        assert_eq!(
+            added,
+            Some((&b"x-y_z"[..], "\u{e4} = 12345678, 9".as_bytes()))
+        );
+    }
+
+    #[test]
     fn a_long_page_does_not_lie_ready() {
         let mut lines = Lines::new();
-        lines.add(b"a", b"b");
+        lines.add(&header::TE, &HeaderValue::from_static(""));
         assert!(lines.fit(LARGEST - 6));
         assert!(!lines.fit(LARGEST - 5));
     }

@@ -27,6 +27,7 @@ pub(crate) fn plan() -> Plan {
         admin: None,
         caps: Caps::default(),
         maps: Vec::new(),
+        stores: Vec::new(),
         req_zones: Vec::new(),
         conn_zones: Vec::new(),
         upstreams: Vec::new(),

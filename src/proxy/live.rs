@@ -84,13 +84,19 @@ impl Live {
         site.keeps_sent_headers || access.is_some_and(AccessLog::needs_sent_headers)
     }
 
+    /// Whether one of them wants to know those of the upstream's answer.
+    pub(super) fn keeps_upstream_headers(&self, site: &Site) -> bool {
+        let access = self.access.as_ref();
+        site.keeps_upstream_headers || access.is_some_and(AccessLog::needs_upstream_headers)
+    }
+
     /// Whether the fields of the next answer can be written out: nobody looks at them, and nothing holds it back.
     pub(super) fn takes_lines(&self, exchange: &Exchange, site: &Site) -> bool {
         let line = &exchange.peer.line;
         // Until all of an earlier answer has left, this one is not the next.
         let next = line.ready.is_open() && !line.unsent();
         let unbounded = matches!(site.plan.bandwidth.rate, Volume::Fixed(0));
-        next && unbounded && !self.keeps_sent_headers(site)
+        next && unbounded && !self.keeps_sent_headers(site) && exchange.upstream_headers.is_none()
     }
 
     /// Books a request that is over.

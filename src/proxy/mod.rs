@@ -162,6 +162,9 @@ impl Proxy {
                     Upload::new(incoming, site.plan.max_body, timeouts.body, least)
                 });
                 visit.progress = upload.progress();
+                if visit.keeps_upstream_headers(site) {
+                    visit.exchange.upstream_headers = Some(Box::default());
+                }
                 let form = visit.form_of_answer(site);
                 let answered = self.forward(visit, forward, upstream, upload, form).await;
                 if let Some((guard, pass, sent)) = guarded {
@@ -211,6 +214,9 @@ impl Proxy {
         head.version = Version::HTTP_11;
         if let Some(far) = download.take_switched() {
             return Ok(upgrade::agree(visit, head, far, forward));
+        }
+        if let Some(kept) = &mut visit.exchange.upstream_headers {
+            head.headers.clone_into(kept);
         }
         visit.told_rate = headers::clean_response(&mut head.headers);
         let body = match download.into_whole() {

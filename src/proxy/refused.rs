@@ -90,7 +90,7 @@ fn stock_of(head: &Parts, body: &Bytes) -> Option<Stock> {
     let length = HeaderValue::from(body.len());
     let fields = [(&header::CONTENT_LENGTH, &length)];
     for (name, value) in fields.into_iter().chain(&head.headers) {
-        lines.add(name.as_str().as_bytes(), value.as_bytes());
+        lines.add(name, value);
     }
     lines
         .fit(body.len())

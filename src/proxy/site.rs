@@ -6,7 +6,7 @@ use http::{Response, StatusCode};
 
 use super::failure::{Failure, respond};
 use super::guard::Guard;
-use crate::config::plan::{self, Action, Return, ReturnBody};
+use crate::config::plan::{self, Action, Return, ReturnBody, Variable, Weight};
 use crate::limits::{Limits, Zones};
 use crate::message::answer::Answer;
 use crate::message::target::encode_path;
@@ -22,6 +22,8 @@ pub(super) struct Site {
     pub(super) guard: Option<Arc<Guard>>,
     /// Whether something here asks for the answer's header fields.
     pub(super) keeps_sent_headers: bool,
+    /// Whether something here asks for those of the upstream's answer.
+    pub(super) keeps_upstream_headers: bool,
 }
 
 impl Site {
@@ -39,7 +41,8 @@ impl Site {
             limits: Limits::compile(site, zones),
             upstream,
             guard: Guard::build(plan, site),
-            keeps_sent_headers: site.bandwidth.needs_sent_headers(),
+            keeps_sent_headers: uses(site, |it| matches!(it, Variable::SentHttp(_))),
+            keeps_upstream_headers: uses(site, |it| matches!(it, Variable::UpstreamHttp(_))),
             plan: site.clone(),
         }
     }
@@ -58,6 +61,16 @@ impl Site {
             .find(|(network, _)| network.contains(client.ip()))
             .map_or(!access.refuse_others, |(_, allowed)| *allowed)
     }
+}
+
+/// Whether what is said here of an answer's speed or cost depends on a variable like this.
+fn uses(site: &plan::Site, like: impl Fn(&Variable) -> bool) -> bool {
+    let mut rules = site.limit_req.iter().chain(&site.shadow);
+    site.bandwidth.may_use(&like)
+        || rules.any(|rule| match &rule.weight {
+            Weight::After(template) => template.may_use(&like),
+            _ => false,
+        })
 }
 
 /// Answers a `return`.

@@ -60,6 +60,11 @@ impl Visit {
         Arc::clone(&self.live)
     }
 
+    /// Whether somebody will ask for the fields of the upstream's answer.
+    pub(super) fn keeps_upstream_headers(&self, site: &Site) -> bool {
+        self.live.keeps_upstream_headers(site)
+    }
+
     /// How the fields of an answer from upstream are wanted: as a map where somebody looks at them.
     pub(super) fn form_of_answer(&self, site: &Site) -> Form {
         match self.live.takes_lines(&self.exchange, site) {

@@ -14,7 +14,7 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio_util::io::poll_read_buf;
 
 use crate::clock::Deadline;
-use crate::tls::{self, Bare as _};
+use crate::tls;
 
 /// A connection that carries one request at a time.
 #[derive(Debug)]
@@ -77,8 +77,8 @@ impl Wire {
 
     /// Reads more; 0 is the end.
     pub(super) fn poll_read(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        if self.read.capacity() == 0 {
-            ready!(self.socket.poll_readable(context))?;
+        let waits_without = self.read.capacity() == 0;
+        if waits_without {
             self.read = SPARE.take();
         }
         // All of it was taken: as much again, mostly in the same place. Some is left: what little room there
@@ -89,9 +89,12 @@ impl Wire {
             self.read.reserve(self.reach);
         }
         let read = &mut self.read;
-        let count = ready!(
-            each!(&mut self.socket, socket => poll_read_buf(Pin::new(socket), context, read))
-        )?;
+        let polled =
+            each!(&mut self.socket, socket => poll_read_buf(Pin::new(socket), context, read));
+        if polled.is_pending() && waits_without {
+            SPARE.set(std::mem::take(&mut self.read));
+        }
+        let count = ready!(polled)?;
         if self.read.len() == self.read.capacity() {
             self.reach = LONGEST.min(self.reach * 2);
         }
@@ -164,17 +167,6 @@ impl Socket {
     /// Whether what it carries is inside TLS.
     pub(super) fn is_secured(&self) -> bool {
         matches!(self, Self::TlsTcp(_) | Self::TlsUnix(_))
-    }
-
-    fn poll_readable(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self {
-            Self::Tcp(socket) => socket.poll_read_ready(context),
-            Self::Unix(socket) => socket.poll_read_ready(context),
-            Self::TlsTcp(socket) => socket.poll_waiting(context).map_ok(|_| ()),
-            Self::TlsUnix(socket) => socket.poll_waiting(context).map_ok(|_| ()),
-            #[cfg(test)]
-            Self::Test(_) => Poll::Ready(Ok(())),
-        }
     }
 }
 

@@ -10,6 +10,7 @@ pub(crate) mod nginx;
 pub(crate) mod origin;
 pub(crate) mod ports;
 pub(crate) mod process;
+pub(crate) mod redis;
 pub(crate) mod weir;
 
 use std::time::Duration;

@@ -41,6 +41,7 @@ impl Compiler<'_> {
                     size: self.zone_size(zone.size.get()),
                     algorithm,
                     count_refused: CountRefused::No,
+                    store: self.zone_store(zone.store.get()),
                     on_empty_key: zone
                         .on_empty_key
                         .value()
@@ -67,6 +68,13 @@ impl Compiler<'_> {
                         sentence,
                         "names of zones are given once, whatever their kind",
                     );
+                }
+                if let Some(given) = zone.store.get()
+                    && self.zone_store(Some(given)).is_some()
+                {
+                    let sentence =
+                        "shared places of `limit_conn` are not supported by this version";
+                    self.complain_with(given.span, sentence, "`local` is");
                 }
                 ConnZone {
                     name: name.value.as_str().into(),
@@ -177,6 +185,7 @@ impl Compiler<'_> {
     ) -> Vec<ReqRule> {
         let mut seen = Vec::new();
         let rules = rules(given);
+        self.no_shared_waits(rules);
         rules
             .iter()
             .filter_map(|rule| {

@@ -17,6 +17,7 @@ mod names;
 mod sanctions;
 mod servers;
 mod sites;
+mod stores;
 mod templates;
 #[cfg(test)]
 mod tests;
@@ -45,6 +46,7 @@ pub(super) fn compile(config: &Config, report: &mut Report) -> Plan {
         maps: Names::of(&config.maps, |name| name.trim_start_matches('$')),
         req_zones: Names::of(&config.limit_req_zones, |name| name),
         conn_zones: Names::of(&config.limit_conn_zones, |name| name),
+        stores: Names::of(&config.stores, |name| name),
         groups: Names::of(&config.upstreams, |name| name),
         late_maps: Vec::new(),
         upstreams: Vec::new(),
@@ -53,6 +55,7 @@ pub(super) fn compile(config: &Config, report: &mut Report) -> Plan {
     };
     let maps = compiler.maps();
     compiler.upstreams();
+    let stores = compiler.stores();
     let req_zones = compiler.req_zones();
     let conn_zones = compiler.conn_zones();
     let (servers, listeners) = compiler.servers();
@@ -67,6 +70,7 @@ pub(super) fn compile(config: &Config, report: &mut Report) -> Plan {
         admin: compiler.admin(),
         caps: compiler.caps(),
         maps,
+        stores,
         req_zones,
         conn_zones,
         upstreams: std::mem::take(&mut compiler.upstreams),
@@ -74,6 +78,7 @@ pub(super) fn compile(config: &Config, report: &mut Report) -> Plan {
         listeners,
         servers,
     };
+    compiler.no_late_costs(&plan);
     compiler.warn_of_unused(&plan);
     plan
 }
@@ -85,6 +90,7 @@ struct Compiler<'a> {
     maps: Names,
     req_zones: Names,
     conn_zones: Names,
+    stores: Names,
     /// Names of `upstreams`.
     groups: Names,
     /// Which maps need something that is not known before the answer.

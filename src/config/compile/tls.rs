@@ -215,7 +215,7 @@ impl Compiler<'_> {
     }
 
     /// A file as it is named: relative to the file that names it.
-    fn file(&mut self, text: &Spanned<Text>) -> File {
+    pub(super) fn file(&mut self, text: &Spanned<Text>) -> File {
         if text.value.text.is_empty() {
             self.complain(text.span, "an empty name of a file");
         }

@@ -98,6 +98,9 @@ pub(super) fn find(name: &str) -> Option<Variable> {
     if let Some(header) = name.strip_prefix("sent_http_") {
         return header_name(header).map(Variable::SentHttp);
     }
+    if let Some(header) = name.strip_prefix("upstream_http_") {
+        return header_name(header).map(Variable::UpstreamHttp);
+    }
     if let Some(argument) = name.strip_prefix("arg_") {
         return (!argument.is_empty()).then(|| Variable::Arg(argument.to_ascii_lowercase().into()));
     }
@@ -124,6 +127,7 @@ pub(in crate::config) fn name(variable: &Variable) -> String {
         }
         Variable::ProxyProtocolTlv(Tlv::SslVerify) => "proxy_protocol_tlv_ssl_verify".to_owned(),
         Variable::SentHttp(name) => format!("sent_http_{}", underscored(name)),
+        Variable::UpstreamHttp(name) => format!("upstream_http_{}", underscored(name)),
         // The rest has no name that a user could write.
         _ => String::new(),
     }
@@ -171,6 +175,7 @@ pub(super) fn is_late(variable: &Variable) -> bool {
             | Variable::UpstreamAddr
             | Variable::UpstreamConnectTime
             | Variable::UpstreamHeaderTime
+            | Variable::UpstreamHttp(_)
             | Variable::UpstreamResponseTime
             | Variable::UpstreamStatus
     )

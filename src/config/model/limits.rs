@@ -3,7 +3,7 @@
 use super::sanction::{OnCrowd, OnExcess};
 use super::values::{
     Algorithm, Burst, ConnLimit, Flag, LimitStatus, OnEmptyKey, Prefix, Rate, RateOrUnlimited,
-    Size, Store, Time, Waiting,
+    Size, Time, Waiting,
 };
 use crate::config::decode::{Field, Named, Needed, Text, record};
 
@@ -18,8 +18,8 @@ record! {
         rate: Needed<Rate>,
         /// How it counts. Default: leaky_bucket, which is nginx's own.
         algorithm: Field<Algorithm>,
-        /// Where its counters are kept. Default: local.
-        store: Field<Store>,
+        /// Where its counters are kept: `local`, or one of `stores`. Default: local.
+        store: Field<Text>,
         /// What to do with a request whose key is empty: `skip` it as nginx does, count it under the client's `address`, or `refuse` it. Default: skip.
         on_empty_key: Field<OnEmptyKey>,
         /// How many bits of an IPv6 address tell clients apart. Default: 128, all of them.
@@ -46,8 +46,8 @@ record! {
         key: Needed<Text>,
         /// The bound of its memory, at least 32k. Default: 10m.
         size: Field<Size>,
-        /// Where its counters are kept. Default: local.
-        store: Field<Store>,
+        /// Where its counters are kept: `local`, or one of `stores`. Default: local.
+        store: Field<Text>,
         /// What to do with a request whose key is empty: `skip` it as nginx does, count it under the client's `address`, or `refuse` it. Default: skip.
         on_empty_key: Field<OnEmptyKey>,
         /// How many bits of an IPv6 address tell clients apart. Default: 128, all of them.

@@ -12,6 +12,7 @@ mod maps;
 mod sanction;
 mod server;
 mod settings;
+mod store;
 mod tls;
 mod top;
 mod upstream;
@@ -26,13 +27,14 @@ pub use maps::Map;
 pub use sanction::{Manner, OnCrowd, OnExcess};
 pub use server::{Listen, Location, Return, ReturnParts, Server};
 pub use settings::{Buffers, BuffersParts, Connection, NextUpstream, Settings};
+pub use store::{OnOutage, Store, StoreMode};
 pub use tls::{Ciphers, Depth, Protocols, ProxySsl, Tls, VerifyClientWord};
 pub use top::{AccessLog, Admin, Config, Log};
 pub use upstream::{Balance, RetryBudget, Upstream, UpstreamQueue, UpstreamServer};
 pub use values::{
     AdminAddress, Algorithm, Burst, ConnLimit, Failures, Flag, HttpVersion, Idle, Level,
     LimitHeaders, LimitStatus, ListenAddress, ListenText, LogLevel, OnEmptyKey, Prefix, Rate,
-    RateOrUnlimited, Requests, Size, Store, Streams, Time, Tries, Waiting, Weight, Workers,
+    RateOrUnlimited, Requests, Size, Streams, Time, Tries, Waiting, Weight, Workers,
 };
 
 use super::decode::Record;
@@ -53,6 +55,7 @@ pub(super) fn homes(key: &str) -> Option<String> {
         ("in a limit_req rule", ReqRule::keys()),
         ("in a limit_conn rule", ConnRule::keys()),
         ("in a map", Map::keys()),
+        ("in a store", Store::keys()),
         ("in `tls`", Tls::keys()),
         ("in `real_ip`", RealIp::keys()),
     ];

@@ -5,10 +5,11 @@ use super::limits::{ConnZone, ReqZone};
 use super::maps::Map;
 use super::server::Server;
 use super::settings::{Connection, Settings};
+use super::store::Store;
 use super::tls::Tls;
 use super::upstream::Upstream;
 use super::values::{AdminAddress, Level, Time, Workers};
-use crate::config::decode::{Field, List, Named, Needed, OrOff, Text, Unsupported, record};
+use crate::config::decode::{Field, List, Named, Needed, OrOff, Text, record};
 
 record! {
     /// The configuration of weir.
@@ -27,8 +28,8 @@ record! {
         max_connections_per_address: Field<Connections>,
         /// Variables made from others, nginx's `map` and `geo`; the names begin with `$`.
         maps: Field<Named<Map>>,
-        /// Not supported by this version.
-        stores: Field<Unsupported>,
+        /// Where zones may keep their counters instead of in this process, by name.
+        stores: Field<Named<Store>>,
         /// Zones of `limit_req`, by name.
         limit_req_zones: Field<Named<ReqZone>>,
         /// Zones of `limit_conn`, by name.

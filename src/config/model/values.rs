@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use crate::config::decode::{Context, Decode, choice, number, scalar, scalar_from};
+use crate::config::decode::{Context, Decode, choice, number, scalar};
 use crate::config::near;
 use crate::config::plan;
 use crate::config::report::Complaint;
@@ -294,35 +294,4 @@ only! {
     /// How a zone counts.
     pub struct Algorithm = "algorithm", "leaky_bucket",
     not yet ["token_bucket", "gcra", "fixed_window", "sliding_window", "sliding_log", "concurrency"]
-}
-
-/// Where a zone keeps its counters.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Store;
-
-impl Decode for Store {
-    fn decode(node: &Node, context: &mut Context<'_>) -> Option<Self> {
-        match scalar_from(node, context, "`local`", |text| Ok(text == "local"))? {
-            true => Some(Self),
-            false => {
-                let sentence = "a `store` other than `local` is not supported by this version";
-                context.complain(Complaint::new(node.span, sentence));
-                None
-            }
-        }
-    }
-}
-
-impl schemars::JsonSchema for Store {
-    fn schema_name() -> std::borrow::Cow<'static, str> {
-        "Store".into()
-    }
-
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-        schemars::json_schema!({ "enum": ["local"] })
-    }
 }

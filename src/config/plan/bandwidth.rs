@@ -1,6 +1,6 @@
 //! How fast answers may leave.
 
-use super::{Part, Template, Variable};
+use super::{Template, Variable};
 use crate::config::units;
 
 /// `limit_rate` and `limit_rate_after`
@@ -22,18 +22,12 @@ pub enum Volume {
 }
 
 impl Bandwidth {
-    /// Whether the answer's header fields may be asked for.
+    /// Whether it depends on a variable like this.
     #[must_use]
-    pub fn needs_sent_headers(&self) -> bool {
+    pub fn may_use(&self, like: impl Fn(&Variable) -> bool) -> bool {
         [&self.rate, &self.after].into_iter().any(|it| match it {
             Volume::Fixed(_) => false,
-            // What a map is made from is not known here: it may be one.
-            Volume::Told(template) => template.parts.iter().any(|part| {
-                matches!(
-                    part,
-                    Part::Variable(Variable::SentHttp(_) | Variable::Map(_))
-                )
-            }),
+            Volume::Told(template) => template.may_use(&like),
         })
     }
 }

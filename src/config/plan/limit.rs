@@ -92,6 +92,17 @@ impl Rate {
         }
     }
 
+    /// What each of several has of it, if they have equal parts.
+    #[must_use]
+    pub fn shared_by(self, many: u32) -> Self {
+        let many = u64::from(many.max(1));
+        Self {
+            units_per_milli: (self.units_per_milli / many).max(1),
+            requests_milli: self.requests_milli / many,
+            ..self
+        }
+    }
+
     /// What drains in a millisecond.
     #[must_use]
     pub const fn units_per_milli(self) -> u64 {
@@ -128,6 +139,8 @@ pub struct ReqZone {
     pub algorithm: Algorithm,
     /// Whether refused requests are charged, too.
     pub count_refused: CountRefused,
+    /// Where it counts together with others; `None` for this process alone.
+    pub store: Option<usize>,
     /// What to do with a request without a key.
     pub on_empty_key: OnEmptyKey,
     /// How much of an IPv6 address tells clients apart, in bits; 128 for all of it.

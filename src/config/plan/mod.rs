@@ -13,6 +13,7 @@ mod map;
 mod names;
 mod sanction;
 mod site;
+mod store;
 mod template;
 mod tls;
 mod upstream;
@@ -37,6 +38,7 @@ pub use site::{
     Access, Action, ClientTimeouts, Forward, HttpVersion, Network, NextUpstream, Return,
     ReturnBody, SetHeader, Site, Tries, Underscores, Upgrades, Via,
 };
+pub use store::{Login, OnOutage, Secret, Shape, Store, StoreMode, StoreTls};
 pub use template::{Part, Ssl, Template, Tlv, Variable};
 pub use tls::{
     Carrier, Certificate, Cipher, File, Protocol, ServerNameSent, SessionReuse, SessionTickets,
@@ -61,6 +63,8 @@ pub struct Plan {
     pub caps: Caps,
     /// `maps`: [`Variable::Map`] is an index into this.
     pub maps: Vec<Map>,
+    /// `stores`: [`ReqZone::store`] is an index into this.
+    pub stores: Vec<Store>,
     /// `limit_req_zones`: [`ReqRule::zone`] is an index into this.
     pub req_zones: Vec<ReqZone>,
     /// `limit_conn_zones`: [`ConnRule::zone`] is an index into this.

@@ -128,6 +128,8 @@ pub enum Variable {
     UpstreamConnectTime,
     /// `$upstream_header_time`
     UpstreamHeaderTime,
+    /// `$upstream_http_NAME`: a header field of the answer as the last upstream server gave it.
+    UpstreamHttp(HeaderName),
     /// `$upstream_response_time`
     UpstreamResponseTime,
     /// `$upstream_status`
@@ -208,6 +210,15 @@ impl Template {
             [Part::Text(text)] => Some(text),
             _ => None,
         }
+    }
+
+    /// Whether one of its variables is like this, or a map, of which it is not known here what it is made from.
+    #[must_use]
+    pub fn may_use(&self, like: impl Fn(&Variable) -> bool) -> bool {
+        self.parts.iter().any(|part| match part {
+            Part::Text(_) => false,
+            Part::Variable(variable) => matches!(variable, Variable::Map(_)) || like(variable),
+        })
     }
 
     /// The variable, if it is all there is.

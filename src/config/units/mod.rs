@@ -6,6 +6,7 @@ mod address;
 mod network;
 mod percent;
 mod rate;
+mod redis_url;
 mod size;
 mod time;
 
@@ -13,6 +14,7 @@ pub(super) use address::{HTTP, HTTPS, host_port, listen};
 pub(super) use network::network;
 pub(super) use percent::percent;
 pub(super) use rate::rate;
+pub(super) use redis_url::{RedisUrl, redis_url};
 pub(super) use size::size;
 pub(super) use time::time;
 

@@ -22,6 +22,7 @@ pub(in crate::limits) fn req_zone(name: &str, milli_per_second: u64) -> ReqZone 
             rate: Rate::per_second(milli_per_second),
         },
         count_refused: CountRefused::No,
+        store: None,
         on_empty_key: OnEmptyKey::Skip,
         ipv6_prefix: 128,
         overrides: vec![],

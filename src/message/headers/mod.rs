@@ -141,6 +141,20 @@ fn is_length(value: &HeaderValue) -> bool {
     !value.is_empty() && value.as_bytes().iter().all(u8::is_ascii_digit)
 }
 
+/// Whether there is no control character in it, not even a tab. Eight bytes at a time: every value is looked at.
+#[must_use]
+pub fn is_plain(text: &[u8]) -> bool {
+    const EACH: u64 = u64::MAX / 255;
+    let (words, rest) = text.as_chunks::<8>();
+    // A byte's highest bit is set where the byte was less than what is taken from it, and had no such bit before.
+    let odd = words.iter().fold(0, |odd, word| {
+        let word = u64::from_le_bytes(*word);
+        let delete = word ^ (EACH * 0x7f);
+        odd | (word.wrapping_sub(EACH * 0x20) & !word) | (delete.wrapping_sub(EACH) & !delete)
+    });
+    odd & (EACH * 0x80) == 0 && rest.iter().all(|byte| *byte >= 0x20 && *byte != 0x7f)
+}
+
 fn frames_body(name: &HeaderName) -> bool {
     matches!(name.as_str(), "content-length" | "transfer-encoding")
 }

@@ -8,7 +8,7 @@ use http::header::{self, HeaderName};
 use http::{HeaderMap, HeaderValue, Request, Uri, Version};
 
 use super::upgrade::Upgrade;
-use super::{belongs_to_connection, frames_body, is_rebuilt, nominated};
+use super::{belongs_to_connection, frames_body, is_plain, is_rebuilt, nominated};
 use crate::config::plan::{Forward, Template, Underscores, Via};
 use crate::message::Exchange;
 use crate::message::target::push_encoded;
@@ -201,11 +201,9 @@ fn write_target(exchange: &Exchange, forward: &Forward, out: &mut Vec<u8>) {
     }
 }
 
-// Without a way out early, so that many bytes are looked at in one step.
 fn may_be_value(text: &[u8]) -> bool {
-    text.iter().fold(true, |fine, &byte| {
-        fine & (byte >= 0x20) & (byte != 0x7f) | fine & (byte == b'\t')
-    })
+    let may_be_in_it = |byte: &u8| *byte == b'\t' || (*byte >= 0x20 && *byte != 0x7f);
+    is_plain(text) || text.iter().all(may_be_in_it)
 }
 
 fn via(version: Version) -> HeaderValue {

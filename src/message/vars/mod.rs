@@ -90,6 +90,7 @@ pub fn append(variable: &Variable, exchange: &Exchange, out: &mut Vec<u8>) -> bo
         Variable::UpstreamAddr => upstream::addresses(exchange, out),
         Variable::UpstreamConnectTime => upstream::times(exchange, |a| a.connect, out),
         Variable::UpstreamHeaderTime => upstream::times(exchange, |a| a.header, out),
+        Variable::UpstreamHttp(name) => upstream::field(exchange, name, out),
         Variable::UpstreamResponseTime => upstream::times(exchange, |a| a.response, out),
         Variable::UpstreamStatus => upstream::statuses(exchange, out),
         Variable::Uri => text(out, exchange.target.path(head)),

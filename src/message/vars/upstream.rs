@@ -2,12 +2,20 @@
 
 use std::time::Duration;
 
+use http::HeaderName;
+
 use super::{shown, text, time};
 use crate::message::{Attempt, Exchange};
 
 /// `$proxy_host`
 pub(super) fn host(exchange: &Exchange) -> Option<&str> {
     exchange.proxy_host.as_deref()
+}
+
+/// `$upstream_http_NAME`, where the fields are kept.
+pub(super) fn field(exchange: &Exchange, name: &HeaderName, out: &mut Vec<u8>) -> bool {
+    let fields = exchange.upstream_headers.as_deref();
+    fields.is_some_and(|fields| super::field(fields, name, out))
 }
 
 /// `$upstream_addr`

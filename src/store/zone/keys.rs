@@ -3,13 +3,13 @@
 use super::shard::Shard;
 use crate::clock::Millis;
 use crate::config::plan::{Cost, CountRefused};
-use crate::store::Counts;
-use crate::store::algorithm::{Algorithm, Outcome, Standing};
+use crate::store::algorithm::{Algorithm, Outcome, Spent, Standing};
 use crate::store::bounded::Room;
 use crate::store::key::{Key, Seeds};
 use crate::store::lock::Lock;
 use crate::store::table::Division;
 use crate::store::zone::Receipt;
+use crate::store::{Answer, Counts};
 use crate::telemetry::Warning;
 
 /// States by key.
@@ -130,6 +130,35 @@ impl<A: Algorithm> Keys<A> {
         }
         let mut state = terms.fresh(now);
         terms.debit(&mut state, now, cost);
+        shard.insert(key, state, now, &self.slowest, &self.seeds)
+    }
+
+    pub(super) fn witness(
+        &self,
+        key: &Key,
+        now: Millis,
+        cost: Cost,
+        terms: &A,
+        answer: &Answer,
+    ) -> Room {
+        let mut shard = self.shard(key).lock();
+        shard.count(&answer.outcome, Spent::default());
+        let catch_up = |state: &mut A::State| {
+            if !matches!(answer.outcome, Outcome::Refuse { .. }) {
+                terms.debit(state, now, cost);
+            }
+            let known = terms.standing(state, now).remaining;
+            if let Some(gone @ 1..) = known.checked_sub(answer.remaining) {
+                let gone = Cost(gone.saturating_mul(Cost::ONE.0));
+                terms.debit(state, now, gone);
+            }
+        };
+        if let Some(state) = shard.state_mut(key) {
+            catch_up(state);
+            return Room::Found;
+        }
+        let mut state = terms.fresh(now);
+        catch_up(&mut state);
         shard.insert(key, state, now, &self.slowest, &self.seeds)
     }
 

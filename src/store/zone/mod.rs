@@ -15,7 +15,7 @@ use super::algorithm::leaky_bucket::LeakyBucket;
 use super::algorithm::{Outcome, Spent, Standing, Terms};
 use super::bounded::Room;
 use super::key::Key;
-use super::{BYTES_PER_KEY, Counts};
+use super::{Answer, BYTES_PER_KEY, Counts};
 use crate::clock::Millis;
 use crate::config::plan::{Cost, CountRefused};
 
@@ -126,6 +126,13 @@ impl Zone {
     /// a key may come to be in debt.
     pub fn debit(&self, key: &Key, now: Millis, cost: Cost, terms: &Terms) {
         let room = with!(self, terms, (keys, terms) => keys.debit(key, now, cost, terms));
+        self.heed(room, now);
+    }
+
+    /// Takes over what was decided elsewhere: counts it, and knows the key to have no more left than it was said to.
+    pub fn witness(&self, key: &Key, now: Millis, cost: Cost, terms: &Terms, answer: Answer) {
+        let room =
+            with!(self, terms, (keys, terms) => keys.witness(key, now, cost, terms, &answer));
         self.heed(room, now);
     }
 

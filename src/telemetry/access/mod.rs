@@ -93,15 +93,19 @@ impl AccessLog {
     /// Whether lines show the answer's header fields, so that somebody has to keep them.
     #[must_use]
     pub fn needs_sent_headers(&self) -> bool {
+        self.shows(|variable| matches!(variable, Variable::SentHttp(_)))
+    }
+
+    /// Whether lines show those of the upstream's answer.
+    #[must_use]
+    pub fn needs_upstream_headers(&self) -> bool {
+        self.shows(|variable| matches!(variable, Variable::UpstreamHttp(_)))
+    }
+
+    fn shows(&self, like: impl Fn(&Variable) -> bool) -> bool {
         match &self.format {
             Format::Json => false,
-            // What a map is made from is not known here: it may be one.
-            Format::Text(template) => template.parts.iter().any(|part| {
-                matches!(
-                    part,
-                    Part::Variable(Variable::SentHttp(_) | Variable::Map(_))
-                )
-            }),
+            Format::Text(template) => template.may_use(like),
         }
     }
 

@@ -14,7 +14,8 @@ use hyper::ext::ReasonPhrase;
 use smallvec::SmallVec;
 
 use super::Reading;
-use crate::message::headers::{passes, spare};
+use super::plain::{self, Plain};
+use crate::message::headers::spare;
 use crate::message::{Lines, Stock};
 use crate::upstream::Form;
 use crate::upstream::error::Invalid;
@@ -43,6 +44,12 @@ impl Head {
         method: &Method,
         form: Form,
     ) -> Result<Option<Self>, Invalid> {
+        if form == Form::Lines
+            && let Some(plain) = plain::read(read)
+            && let Some(head) = Self::written_out(plain, read, method)?
+        {
+            return Ok(Some(head));
+        }
         let mut fields = [const { MaybeUninit::uninit() }; MOST_FIELDS];
         let mut parsed = httparse::Response::new(&mut []);
         let length = match httparse::ParserConfig::default().parse_response_with_uninit_headers(
@@ -68,24 +75,6 @@ impl Head {
             .filter(|reason| Some(*reason) != status.canonical_reason())
             .and_then(|reason| ReasonPhrase::try_from(reason.as_bytes()).ok());
 
-        let first = First {
-            status,
-            version,
-            reason,
-        };
-        if form == Form::Lines
-            && first.reason.is_none()
-            && Stock::may_complete(method, status)
-            && let Some((lines, ends)) = written(parsed.headers, version)
-        {
-            let (reading, reusable) = ends.judge(status, version, method)?;
-            let come = read.len() - length;
-            if reading.is_all_in(come) && lines.fit(come) {
-                read.advance(length);
-                let lines = Some(lines);
-                return Ok(Some(first.head(spare(), lines, reading, reusable)));
-            }
-        }
         // The fields are noted as places: they borrow what is about to be split.
         let start = read.as_ptr().addr();
         let places: SmallVec<[Place; USUAL_FIELDS]> = parsed
@@ -98,7 +87,48 @@ impl Head {
             .collect();
         let (headers, ends) = mapped(&read.split_to(length).freeze(), &places, version)?;
         let (reading, reusable) = ends.judge(status, version, method)?;
-        Ok(Some(first.head(headers, None, reading, reusable)))
+        Ok(Some(Self {
+            status,
+            headers,
+            lines: None,
+            reading,
+            reusable,
+            version,
+            reason,
+        }))
+    }
+
+    /// One whose fields are written out, taken off the front of what was read; `None` if the answer is not all there, or
+    /// cannot be completed.
+    fn written_out(
+        plain: Plain,
+        read: &mut BytesMut,
+        method: &Method,
+    ) -> Result<Option<Self>, Invalid> {
+        let Plain {
+            status,
+            lines,
+            ends,
+            length,
+        } = plain;
+        if !Stock::may_complete(method, status) {
+            return Ok(None);
+        }
+        let (reading, reusable) = ends.judge(status, Version::HTTP_11, method)?;
+        let come = read.len() - length;
+        if !reading.is_all_in(come) || !lines.fit(come) {
+            return Ok(None);
+        }
+        read.advance(length);
+        Ok(Some(Self {
+            status,
+            headers: spare(),
+            lines: Some(lines),
+            reading,
+            reusable,
+            version: Version::HTTP_11,
+            reason: None,
+        }))
     }
 
     /// One that came over HTTP/2, where bodies are none of its business.
@@ -130,34 +160,6 @@ impl Head {
     pub(in crate::upstream) const LARGEST: usize = 64 * 1024;
 }
 
-/// The first line of a head.
-#[derive(Debug)]
-struct First {
-    status: StatusCode,
-    version: Version,
-    reason: Option<ReasonPhrase>,
-}
-
-impl First {
-    fn head(
-        self,
-        headers: HeaderMap,
-        lines: Option<Lines>,
-        reading: Reading,
-        reusable: bool,
-    ) -> Head {
-        Head {
-            status: self.status,
-            headers,
-            lines,
-            reading,
-            reusable,
-            version: self.version,
-            reason: self.reason,
-        }
-    }
-}
-
 /// The fields at these places in a map, and what they say of where the answer ends.
 fn mapped(text: &Bytes, places: &[Place], version: Version) -> Result<(HeaderMap, Ends), Invalid> {
     let (mut headers, mut ends) = (spare(), Ends::default());
@@ -173,22 +175,9 @@ fn mapped(text: &Bytes, places: &[Place], version: Version) -> Result<(HeaderMap
     Ok((headers, ends))
 }
 
-/// The fields written out, and what they say of where the answer ends; `None` if one of them is not passed on as it is.
-fn written(fields: &[httparse::Header<'_>], version: Version) -> Option<(Lines, Ends)> {
-    let (mut lines, mut ends) = (Lines::new(), Ends::default());
-    for field in fields {
-        let name = lines.add(field.name.as_bytes(), field.value);
-        if !passes(name) {
-            return None;
-        }
-        ends.note(name, field.value, version);
-    }
-    Some((lines, ends))
-}
-
 /// What the fields say of where the answer and the connection end.
 #[derive(Debug, Default)]
-struct Ends {
+pub(super) struct Ends {
     length: Option<u64>,
     chunked: bool,
     close: bool,
@@ -197,7 +186,7 @@ struct Ends {
 
 impl Ends {
     /// Hears a field, its name in lower case.
-    fn note(&mut self, name: &[u8], value: &[u8], version: Version) {
+    pub(super) fn note(&mut self, name: &[u8], value: &[u8], version: Version) {
         if name == b"content-length" {
             let length = number(value).filter(|_| self.length.is_none());
             if length.is_none() {
@@ -287,7 +276,7 @@ fn number(text: &[u8]) -> Option<u64> {
 }
 
 /// How many fields a head may have; hyper's number, too.
-const MOST_FIELDS: usize = 100;
+pub(super) const MOST_FIELDS: usize = 100;
 /// How many it mostly has at most.
 const USUAL_FIELDS: usize = 24;
 /// Fields that may be added on the way to the client (`Connection`): the map need not grow for them.

@@ -7,6 +7,7 @@
 mod chunked;
 mod encode;
 mod head;
+mod plain;
 mod reading;
 mod sending;
 

@@ -265,7 +265,7 @@ fn written_out(text: &str, method: &Method) -> Option<String> {
 fn fields_are_written_out_where_all_of_them_pass_and_the_body_is_there() {
     let get = |text: &str| written_out(text, &Method::GET);
     let plain =
-        "HTTP/1.1 200 OK\r\nServer:  it \nDATE: now\r\nX: 1\r\nx: 2\r\nContent-Length: 2\r\n\r\n";
+        "HTTP/1.1 200 OK\r\nServer:  it \r\nDATE: now\r\nX: 1\r\nx: 2\r\nContent-Length: 2\r\n\r\n";
     assert_eq!(
         get(&format!("{plain}hi")).unwrap(),
         "server: it\r\ndate: now\r\nx: 1\r\nx: 2\r\ncontent-length: 2\r\n\r\nhi"
@@ -273,6 +273,9 @@ fn fields_are_written_out_where_all_of_them_pass_and_the_body_is_there() {
     assert_eq!(get(&format!("{plain}h")), None, "more is to come");
     assert_eq!(written_out(&format!("{plain}hi"), &Method::HEAD), None);
     for other in [
+        "HTTP/1.1 200 OK\r\nServer: it\ncontent-length: 0\r\n\r\n",
+        "HTTP/1.0 200 OK\r\ncontent-length: 0\r\n\r\n",
+        "HTTP/1.1 200\r\ncontent-length: 0\r\n\r\n",
         "HTTP/1.1 200 Fine\r\ncontent-length: 0\r\n\r\n",
         "HTTP/1.1 204 No Content\r\ncontent-length: 0\r\n\r\n",
         "HTTP/1.1 304 Not Modified\r\ncontent-length: 0\r\n\r\n",

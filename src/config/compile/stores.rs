@@ -1,0 +1,185 @@
+//! `stores`, and which of them a zone names.
+
+use std::time::Duration;
+
+use super::limits::entries;
+use super::{Compiler, Found};
+use crate::config::decode::{Field, Spanned, Text, mistaken};
+use crate::config::model;
+use crate::config::near;
+use crate::config::plan::{Plan, ReqRule, Shape, Store, StoreMode, StoreTls};
+use crate::config::span::Span;
+use crate::config::units::{self, RedisUrl};
+
+/// The word for a zone's counters in this process.
+const LOCAL: &str = "local";
+
+/// How long a decision may wait where nothing is said: longer than Redis takes on a network of one's own, and too
+/// short to be noticed.
+const TIMEOUT: Duration = Duration::from_millis(5);
+
+impl Compiler<'_> {
+    /// `stores`
+    pub(super) fn stores(&mut self) -> Vec<Store> {
+        let entries = entries(&self.config.stores);
+        entries
+            .iter()
+            .filter_map(|(name, store)| {
+                if name.value == LOCAL {
+                    let hint = "`local` is the word for counters in this process";
+                    self.complain_with(name.span, "a store cannot be called `local`", hint);
+                }
+                self.store(name, &store.value)
+            })
+            .collect()
+    }
+
+    /// The store a zone names; `None` for counters in this process.
+    pub(super) fn zone_store(&mut self, given: Option<&Spanned<Text>>) -> Option<usize> {
+        let given = given.filter(|given| given.value.text != LOCAL)?;
+        let name = given.value.text.as_str();
+        match self.stores.find(name) {
+            Found::At(index) => Some(index),
+            Found::Broken => None,
+            Found::Nowhere => {
+                let hint = near::hint(name, self.stores.all().into_iter().chain([LOCAL]))
+                    .unwrap_or_else(|| "it is `local`, or one of `stores`".to_owned());
+                self.complain_with(given.span, format!("unknown store `{name}`"), hint);
+                None
+            }
+        }
+    }
+
+    /// Complains of rules that let requests wait in line, where one of their list counts in a store.
+    pub(super) fn no_shared_waits(&mut self, rules: &[Spanned<model::ReqRule>]) {
+        let zones = entries(&self.config.limit_req_zones);
+        let is_shared = |rule: &Spanned<model::ReqRule>| {
+            let name = rule.value.zone.value().map(|name| name.text.as_str());
+            let zone = zones
+                .iter()
+                .find(|(zone, _)| Some(zone.value.as_str()) == name);
+            let store = zone.and_then(|(_, zone)| zone.value.store.value());
+            store.is_some_and(|store| store.text != LOCAL)
+        };
+        if !rules.iter().any(is_shared) {
+            return;
+        }
+        for rule in rules {
+            if let Some(given) = rule.value.on_excess.get()
+                && given.value.0 == model::Manner::Delay
+            {
+                let sentence =
+                    "`on_excess: delay` beside a shared zone is not supported by this version";
+                self.complain_with(given.span, sentence, "`reject` and `drop` are");
+            }
+        }
+    }
+
+    /// Complains of zones in a store where a request's cost is known only when it is over.
+    pub(super) fn no_late_costs(&mut self, plan: &Plan) {
+        let config = self.config;
+        for (index, (_, zone)) in entries(&config.limit_req_zones).iter().enumerate() {
+            let late = |rule: &ReqRule| rule.zone == index && rule.weight.is_late();
+            let sites = plan.servers.iter().flat_map(|server| {
+                let locations = server.locations.iter().map(|location| &location.site);
+                locations.chain([&server.fallback])
+            });
+            if let Some(store) = zone.value.store.get()
+                && store.value.text != LOCAL
+                && sites.flat_map(|site| &site.limit_req).any(late)
+            {
+                let sentence =
+                    "costs that are known only with the answer cannot be shared in this version";
+                self.complain_with(store.span, sentence, "`local` is where they can be counted");
+            }
+        }
+    }
+
+    fn store(&mut self, name: &Spanned<String>, store: &model::Store) -> Option<Store> {
+        let list = store.redis.get()?;
+        let mut urls: Vec<(Span, RedisUrl)> = Vec::new();
+        for text in &list.value.0 {
+            match units::redis_url(&text.value.text) {
+                Ok(url) => urls.push((text.span, url)),
+                Err(mistake) => self.report.add(mistaken(text.span, mistake)),
+            }
+        }
+        let Some((_, first)) = urls.first().cloned() else {
+            if list.value.0.is_empty() {
+                self.complain(list.span, "a store without a server");
+            }
+            return None;
+        };
+        for (span, url) in &urls {
+            if (url.tls, &url.login) != (first.tls, &first.login) {
+                let sentence = "servers of one store differ in more than their address";
+                let hint = "TLS, user, password and database are the same for all of them";
+                self.complain_with(*span, sentence, hint);
+            }
+        }
+        if let Some(mode) = store.mode.get()
+            && mode.value.0 == StoreMode::Leased
+        {
+            let sentence = "the mode `leased` is not supported by this version";
+            self.complain_with(mode.span, sentence, "`exact` is");
+        }
+        let sentinel = store.sentinel_master.get();
+        let shape = match (sentinel, urls.len()) {
+            (Some(master), _) => Shape::Sentinel(master.value.text.as_str().into()),
+            (None, 1) => Shape::Single,
+            (None, _) => Shape::Cluster,
+        };
+        if shape == Shape::Cluster && first.login.database != 0 {
+            let hint = "leave the number out";
+            self.complain_with(list.span, "a cluster has database 0 only", hint);
+        }
+        Some(Store {
+            name: name.value.as_str().into(),
+            shape,
+            servers: urls.into_iter().map(|(_, url)| url.address).collect(),
+            login: first.login,
+            tls: self.store_tls(store, first.tls),
+            timeout: self.store_timeout(store.timeout.get()),
+            on_outage: store
+                .on_outage
+                .value()
+                .map(|word| word.0)
+                .unwrap_or_default(),
+        })
+    }
+
+    fn store_tls(&mut self, store: &model::Store, used: bool) -> Option<StoreTls> {
+        let mut file = |field: &Field<Text>| {
+            let text = field.get()?;
+            if !used {
+                let hint = "`rediss://` instead of `redis://` asks for it";
+                self.complain_with(text.span, "this store is not met over TLS", hint);
+            }
+            Some(self.file(text))
+        };
+        let trusted = file(&store.trusted_certificate);
+        let (certificate, key) = (file(&store.certificate), file(&store.certificate_key));
+        if certificate.is_some() != key.is_some()
+            && let Some(span) = store
+                .certificate
+                .key()
+                .or_else(|| store.certificate_key.key())
+        {
+            let hint = "`certificate` and `certificate_key` belong together";
+            self.complain_with(span, "half of a certificate", hint);
+        }
+        used.then_some(StoreTls {
+            trusted,
+            own: certificate.zip(key),
+        })
+    }
+
+    fn store_timeout(&mut self, given: Option<&Spanned<model::Time>>) -> Duration {
+        let Some(given) = given else { return TIMEOUT };
+        if given.value.0.is_zero() || given.value.0 > Duration::from_secs(1) {
+            let hint = "expected 1ms to 1s: every request waits for the answer; the default is 5ms";
+            self.complain_with(given.span, "no useful time to wait for a decision", hint);
+        }
+        given.value.0
+    }
+}

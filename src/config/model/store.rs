@@ -1,0 +1,46 @@
+//! `stores`: where zones count that several gateways share.
+
+use super::values::Time;
+use crate::config::decode::{Field, List, Needed, Text, Unsupported, choice, record};
+use crate::config::plan;
+
+record! {
+    /// A store of counters outside of this process.
+    pub struct Store {
+        /// Where Redis or Valkey is: `redis://user:password@host:6379/0`, `rediss://` for TLS, `unix:/run/redis.sock`; several are nodes of a cluster, or sentinels.
+        redis: Needed<List<Text>>,
+        /// The name of a master: the servers of `redis` are sentinels and know where it is. Default: they are not.
+        sentinel_master: Field<Text>,
+        /// PEM file with the roots that a server's certificate has to lead to. Default: the system's.
+        trusted_certificate: Field<Text>,
+        /// PEM file with the certificate that is shown to servers that ask for one. Default: none.
+        certificate: Field<Text>,
+        /// PEM file with its key.
+        certificate_key: Field<Text>,
+        /// How long a decision may wait for an answer. Default: 5ms.
+        timeout: Field<Time>,
+        /// What decides while there is no answer: `local` for each gateway by itself with its share of the rate, `allow` or `refuse`. Default: local.
+        on_outage: Field<OnOutage>,
+        /// How it is asked: `exact` for one question a request. Default: exact.
+        mode: Field<StoreMode>,
+        /// Not supported by this version.
+        local_above: Field<Unsupported>,
+    }
+}
+
+choice! {
+    /// What decides while a store does not answer.
+    pub struct OnOutage(plan::OnOutage) = "something to do without a store" {
+        "local" => plan::OnOutage::Local,
+        "allow" => plan::OnOutage::Allow,
+        "refuse" => plan::OnOutage::Refuse,
+    }
+}
+
+choice! {
+    /// How a store is asked.
+    pub struct StoreMode(plan::StoreMode) = "a way to ask a store" {
+        "exact" => plan::StoreMode::Exact,
+        "leased" => plan::StoreMode::Leased,
+    }
+}

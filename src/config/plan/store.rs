@@ -1,0 +1,88 @@
+//! Stores: where zones count that several gateways share.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::{Address, File};
+
+/// A store.
+#[derive(Debug, Clone)]
+pub struct Store {
+    /// Its name.
+    pub name: Box<str>,
+    /// How its servers stand to each other.
+    pub shape: Shape,
+    /// One server, or those of a cluster or the sentinels that are known from the start.
+    pub servers: Vec<Address>,
+    /// What they are spoken to as.
+    pub login: Login,
+    /// How they are met over TLS; `None` for plain connections.
+    pub tls: Option<StoreTls>,
+    /// How long a decision may wait for an answer.
+    pub timeout: Duration,
+    /// What decides while there is none.
+    pub on_outage: OnOutage,
+}
+
+/// How the servers of a store stand to each other.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Shape {
+    /// They share the keys among each other.
+    Cluster,
+    /// They know which server is the master of this name.
+    Sentinel(Box<str>),
+    /// There is one.
+    Single,
+}
+
+/// What a server is told when it is connected to.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Login {
+    /// An ACL user; `None` for the default one.
+    pub user: Option<Box<str>>,
+    /// Its password.
+    pub password: Option<Secret>,
+    /// The number of the database.
+    pub database: u16,
+}
+
+/// What must not be printed.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(pub Box<str>);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("(secret)")
+    }
+}
+
+/// How a store is met over TLS.
+#[derive(Debug, Clone)]
+pub struct StoreTls {
+    /// Whom to trust; `None` for the system's roots.
+    pub trusted: Option<File>,
+    /// What to show: a certificate and its key.
+    pub own: Option<(File, File)>,
+}
+
+/// What decides while a store does not answer.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum OnOutage {
+    /// Nobody: all pass.
+    Allow,
+    /// Each gateway for itself, with its share of the rate.
+    #[default]
+    Local,
+    /// Nobody: all are refused.
+    Refuse,
+}
+
+/// How a store is asked.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum StoreMode {
+    /// About every request.
+    #[default]
+    Exact,
+    /// Now and then, for as many requests as are likely to come.
+    Leased,
+}

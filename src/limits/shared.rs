@@ -1,0 +1,255 @@
+//! The rules of a location of which some count in a store that gateways share.
+//!
+//! The order is the other way round than where all is local: what can be asked here is asked first, and nobody waits
+//! for a store to hear a refusal that was known before. What was charged here is given back when a store refuses.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::key::Found;
+use super::rule::{Decision, Requests};
+use super::zones::Keyed;
+use crate::clock::Millis;
+use crate::config::plan::{Cost, Excess, OnOutage};
+use crate::message::Exchange;
+use crate::store::algorithm::{Outcome, Terms};
+use crate::store::{Answer, Inquiry, Receipt, Shared};
+
+/// A request as its rules see it: everything that has to be known before anything is waited for.
+#[derive(Debug)]
+pub(super) struct Case {
+    keys: Vec<Held>,
+}
+
+/// A rule that applies.
+#[derive(Debug)]
+struct Held {
+    rule: usize,
+    keyed: Keyed,
+    bytes: Vec<u8>,
+    cost: Cost,
+    terms: Terms,
+    spoken: Spoken,
+}
+
+/// What came of it.
+#[derive(Debug)]
+enum Spoken {
+    /// Charged in this process.
+    Here(Outcome, Receipt, Terms),
+    Nothing,
+    /// Said without asking: the store is away, and this is what is done then.
+    Ruled(Outcome),
+    /// Charged in its store.
+    There(Answer),
+}
+
+impl Case {
+    /// What the rules need to know of a request; otherwise the decision at once.
+    pub(super) fn open(rules: &[Requests], exchange: &Exchange) -> Result<Self, Decision> {
+        let mut keys = Vec::with_capacity(rules.len());
+        for (index, rule) in rules.iter().enumerate() {
+            let mut bytes = Vec::new();
+            match rule.zone.find_in_full(exchange, &mut bytes) {
+                Found::Key(keyed) => keys.push(Held {
+                    rule: index,
+                    cost: rule.cost(exchange),
+                    terms: rule.with_terms(&keyed, Clone::clone),
+                    keyed,
+                    bytes,
+                    spoken: Spoken::Nothing,
+                }),
+                Found::Nothing => {}
+                Found::Refuse => return Err(rule.no_key(index)),
+            }
+        }
+        Ok(Self { keys })
+    }
+
+    /// Asks all, and charges all unless one refuses.
+    pub(super) async fn decide(mut self, rules: &[Requests], now: Millis) -> Decision {
+        for held in &mut self.keys {
+            if rules[held.rule].zone.shared.is_none() {
+                held.charge(rules, now, held.terms);
+                if held.refuses() {
+                    return self.refuse(rules, now).await;
+                }
+            }
+        }
+        while let Some(store) = self.next_store(rules) {
+            self.ask(rules, &store, now).await;
+            if self.keys.iter().any(Held::refuses) {
+                return self.refuse(rules, now).await;
+            }
+        }
+        let mut decision = Decision::NotLimited;
+        for held in &self.keys {
+            let Some(outcome) = held.outcome() else {
+                continue;
+            };
+            if let Spoken::There(answer) = held.spoken {
+                held.witness(rules, now, answer);
+            }
+            decision.hear(held.rule, &held.keyed, outcome, &mut ());
+        }
+        decision
+    }
+
+    /// The store of the first rule that has not spoken.
+    fn next_store(&self, rules: &[Requests]) -> Option<Arc<Shared>> {
+        let silent = self.keys.iter().find(|held| held.outcome().is_none())?;
+        rules[silent.rule].zone.shared.clone()
+    }
+
+    /// Asks one store about all keys it has.
+    async fn ask(&mut self, rules: &[Requests], store: &Arc<Shared>, now: Millis) {
+        let inquiry = self.inquiry(rules, store, |held| held.outcome().is_none());
+        let answers = store.ask(&inquiry, now).await;
+        let mut answers = answers.map(Vec::into_iter);
+        for held in &mut self.keys {
+            if held.outcome().is_some() || !held.is_at(rules, store) {
+                continue;
+            }
+            match &mut answers {
+                Ok(answers) => {
+                    if let Some(Some(answer)) = answers.next() {
+                        held.spoken = Spoken::There(answer);
+                    }
+                }
+                Err(_) => held.go_on_without(rules, store, now),
+            }
+        }
+    }
+
+    /// Takes back what was charged, and says why.
+    async fn refuse(&self, rules: &[Requests], now: Millis) -> Decision {
+        let mut decision = Decision::NotLimited;
+        for held in &self.keys {
+            match held.spoken {
+                Spoken::Here(Outcome::Delay { .. } | Outcome::Pass { .. }, receipt, terms) => {
+                    let store = &rules[held.rule].zone.store;
+                    store.refund(&held.keyed.key, receipt, now, held.cost, &terms);
+                }
+                Spoken::There(answer) if held.refuses() => held.witness(rules, now, answer),
+                _ => {}
+            }
+            if let Some(outcome @ Outcome::Refuse { .. }) = held.outcome() {
+                decision.hear_refusal(held.rule, &held.keyed, outcome);
+            }
+        }
+        self.give_back(rules, now).await;
+        decision
+    }
+
+    /// Gives back to those stores that let it pass; one that refused has charged nothing.
+    async fn give_back(&self, rules: &[Requests], now: Millis) {
+        let stores = rules.iter().filter_map(|rule| rule.zone.shared.as_ref());
+        let mut done: Vec<&Arc<Shared>> = Vec::new();
+        for store in stores {
+            let mut there = self.keys.iter().filter(|held| held.is_at(rules, store));
+            if done.iter().any(|known| Arc::ptr_eq(known, store)) || there.any(Held::refuses) {
+                continue;
+            }
+            done.push(store);
+            let charged = |held: &Held| matches!(held.spoken, Spoken::There(_));
+            if self
+                .keys
+                .iter()
+                .any(|held| charged(held) && held.is_at(rules, store))
+            {
+                let inquiry = self.inquiry(rules, store, charged);
+                store.give_back(&inquiry, now).await;
+            }
+        }
+    }
+
+    fn inquiry(
+        &self,
+        rules: &[Requests],
+        store: &Arc<Shared>,
+        which: impl Fn(&Held) -> bool,
+    ) -> Inquiry {
+        let mut inquiry = Inquiry::default();
+        for held in &self.keys {
+            if held.is_at(rules, store) && which(held) {
+                let zone = &rules[held.rule].zone;
+                let name = &zone.name.plain;
+                inquiry.add(
+                    name,
+                    &held.bytes,
+                    &held.terms,
+                    held.cost,
+                    zone.count_refused,
+                );
+            }
+        }
+        inquiry
+    }
+}
+
+impl Held {
+    fn charge(&mut self, rules: &[Requests], now: Millis, terms: Terms) {
+        let store = &rules[self.rule].zone.store;
+        let (outcome, receipt) = store.charge(&self.keyed.key, now, self.cost, &terms);
+        self.spoken = Spoken::Here(outcome, receipt, terms);
+    }
+
+    /// The store is away.
+    fn go_on_without(&mut self, rules: &[Requests], store: &Shared, now: Millis) {
+        let zone = &rules[self.rule].zone.store;
+        self.spoken = match store.on_outage() {
+            OnOutage::Local => return self.charge(rules, now, store.part_of(&self.terms)),
+            OnOutage::Allow => Spoken::Ruled(Outcome::Pass { excess: Excess(0) }),
+            OnOutage::Refuse => {
+                zone.count_refusal(&self.keyed.key);
+                Spoken::Ruled(Outcome::Refuse {
+                    excess: Excess(0),
+                    retry_after: Some(AWHILE),
+                })
+            }
+        };
+    }
+
+    /// Keeps this process's own picture of the key, for when the store is away.
+    fn witness(&self, rules: &[Requests], now: Millis, answer: Answer) {
+        let store = &rules[self.rule].zone.store;
+        store.witness(&self.keyed.key, now, self.cost, &self.terms, answer);
+    }
+
+    fn outcome(&self) -> Option<Outcome> {
+        match self.spoken {
+            Spoken::Here(outcome, ..) | Spoken::Ruled(outcome) => Some(outcome),
+            Spoken::There(answer) => Some(answer.outcome),
+            Spoken::Nothing => None,
+        }
+    }
+
+    fn refuses(&self) -> bool {
+        matches!(self.outcome(), Some(Outcome::Refuse { .. }))
+    }
+
+    fn is_at(&self, rules: &[Requests], store: &Arc<Shared>) -> bool {
+        let own = rules[self.rule].zone.shared.as_ref();
+        own.is_some_and(|own| Arc::ptr_eq(own, store))
+    }
+}
+
+impl Decision {
+    /// One of several rules refuses: the first has the say, and the longest time to wait.
+    fn hear_refusal(&mut self, rule: usize, keyed: &Keyed, outcome: Outcome) {
+        let Outcome::Refuse {
+            retry_after: own, ..
+        } = outcome
+        else {
+            return;
+        };
+        if let Self::Refuse { retry_after, .. } = self {
+            *retry_after = own.zip(*retry_after).map(|(own, other)| own.max(other));
+        } else {
+            self.hear(rule, keyed, outcome, &mut ());
+        }
+    }
+}
+
+/// When somebody may try again who was refused for want of a store.
+const AWHILE: Duration = Duration::from_secs(1);

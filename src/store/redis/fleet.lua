@@ -1,0 +1,19 @@
+-- A gateway says that it is there, and hears who else is. ARGV: its name, for how long one counts as there, and for
+-- how long it is remembered, in milliseconds. Without a name it says goodbye: ARGV[4].
+-- The first write is one that takes memory: a server that has none to give says so, and is not taken for a sound one.
+if ARGV[1] == '' then
+  redis.call('ZREM', KEYS[1], ARGV[4])
+else
+  redis.call('ZADD', KEYS[1], string.format('%.0f', now), ARGV[1])
+end
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', string.format('%.0f', now - tonumber(ARGV[3])))
+redis.call('PEXPIRE', KEYS[1], ARGV[3])
+local there, answer = 0, {}
+local seen = redis.call('ZRANGE', KEYS[1], 0, -1, 'WITHSCORES')
+for i = 1, #seen, 2 do
+  local ago = math.max(0, now - tonumber(seen[i + 1]))
+  if ago <= tonumber(ARGV[2]) then there = there + 1 end
+  answer[i], answer[i + 1] = seen[i], ago
+end
+table.insert(answer, 1, there)
+return answer

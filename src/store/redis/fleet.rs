@@ -1,0 +1,94 @@
+//! Who shares a store: every gateway says so every second, and hears of the others.
+
+use std::process;
+
+use redis::{RedisError, Value};
+
+use super::link::Link;
+use super::script::FLEET;
+
+/// A gateway that shares a store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Gateway {
+    /// Its name: its machine's, its process and a number that no other has.
+    pub name: String,
+    /// How long ago it was last heard of, in milliseconds.
+    pub seen_ago: u64,
+}
+
+/// Who is there.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Fleet {
+    /// How many were heard of lately; at least one, this.
+    pub(super) size: u32,
+    pub(super) gateways: Vec<Gateway>,
+}
+
+/// A name for this process that no other has.
+pub(super) fn name() -> String {
+    let machine = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let machine = match machine.trim() {
+        "" => "weir",
+        machine => machine,
+    };
+    format!("{machine}:{}:{:08x}", process::id(), fastrand::u32(..))
+}
+
+/// Says that the gateway of this name is there, and hears who else is.
+pub(super) async fn hello(link: &mut Link, name: &str) -> Result<Fleet, RedisError> {
+    let answer = ask(link, name, "").await?;
+    read(&answer).ok_or_else(|| {
+        (
+            redis::ErrorKind::UnexpectedReturnType,
+            "not an answer of ours",
+        )
+            .into()
+    })
+}
+
+/// Says that it is gone.
+pub(super) async fn goodbye(link: &mut Link, name: &str) -> Result<(), RedisError> {
+    ask(link, "", name).await.map(drop)
+}
+
+async fn ask(link: &mut Link, here: &str, gone: &str) -> Result<Value, RedisError> {
+    // Taught anew every time: who asks once a second need not save bytes.
+    let mut command = FLEET.teach();
+    command
+        .arg(1)
+        .arg(KEY)
+        .arg(here)
+        .arg(THERE)
+        .arg(REMEMBERED)
+        .arg(gone);
+    link.send(&command).await
+}
+
+fn read(answer: &Value) -> Option<Fleet> {
+    let Value::Array(parts) = answer else {
+        return None;
+    };
+    let (Value::Int(size), gateways) = parts.split_first()? else {
+        return None;
+    };
+    let gateways = gateways.chunks(2).map(|pair| match pair {
+        [Value::BulkString(name), Value::Int(ago)] => Some(Gateway {
+            name: String::from_utf8_lossy(name).into_owned(),
+            seen_ago: u64::try_from(*ago).ok()?,
+        }),
+        _ => None,
+    });
+    Some(Fleet {
+        size: u32::try_from(*size).ok()?.max(1),
+        gateways: gateways.collect::<Option<_>>()?,
+    })
+}
+
+/// Where gateways are listed.
+const KEY: &str = "weir:{fleet}";
+
+/// For how long after its last word a gateway counts as there, in milliseconds.
+const THERE: u32 = 3_500;
+
+/// And is still shown, in milliseconds.
+const REMEMBERED: u32 = 60_000;

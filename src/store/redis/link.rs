@@ -1,0 +1,219 @@
+//! A connection to a store, whatever shape the store has.
+
+use std::time::Duration;
+
+use redis::aio::{ConnectionLike, MultiplexedConnection};
+use redis::cluster::ClusterClient;
+use redis::cluster_async::ClusterConnection;
+use redis::cluster_routing::{MultipleNodeRoutingInfo, ResponsePolicy, RoutingInfo};
+use redis::io::tcp::TcpSettings;
+use redis::sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType};
+use redis::{
+    AsyncConnectionConfig, Client, ClientTlsConfig, Cmd, ConnectionAddr, ConnectionInfo,
+    IntoConnectionInfo, RedisConnectionInfo, RedisError, TlsCertificates, TlsMode, Value,
+};
+
+use super::Error;
+use crate::config::plan::{Address, File, Login, Shape, Store, StoreTls};
+
+/// Makes connections.
+pub(super) enum Connector {
+    Cluster(Box<ClusterClient>),
+    /// A sentinel's answer changes with every failover: its client is made anew for every connection.
+    Sentinel(Box<Sentinels>),
+    Single(Box<Client>),
+}
+
+/// Whom to ask for a master.
+#[derive(Clone)]
+pub(super) struct Sentinels {
+    addresses: Vec<ConnectionAddr>,
+    master: Box<str>,
+    login: Login,
+    certificates: Option<TlsCertificates>,
+}
+
+/// A connection that many requests share; clones are the same one.
+#[derive(Clone)]
+pub(super) enum Link {
+    Cluster(ClusterConnection),
+    Server(MultiplexedConnection),
+}
+
+impl Connector {
+    pub(super) fn new(store: &Store) -> Result<Self, Error> {
+        let certificates = store.tls.as_ref().map(certificates).transpose()?;
+        let wrong = |source| Error::Store {
+            store: store.name.clone(),
+            source,
+        };
+        let addresses = store
+            .servers
+            .iter()
+            .map(|server| address(server, store.tls.is_some()));
+        let infos = addresses
+            .clone()
+            .map(|address| info(address, &store.login))
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(wrong)?;
+        Ok(match (&store.shape, infos.into_iter().next()) {
+            (Shape::Single, Some(info)) => {
+                let client = match certificates {
+                    Some(certificates) => Client::build_with_tls(info, certificates),
+                    None => Client::open(info),
+                };
+                Self::Single(Box::new(client.map_err(wrong)?))
+            }
+            (Shape::Sentinel(master), _) => Self::Sentinel(Box::new(Sentinels {
+                addresses: addresses.collect(),
+                master: master.clone(),
+                login: store.login.clone(),
+                certificates,
+            })),
+            (Shape::Cluster | Shape::Single, _) => {
+                let infos = addresses.filter_map(|address| info(address, &store.login).ok());
+                let builder = ClusterClient::builder(infos)
+                    .retries(1)
+                    .connection_timeout(CONNECT)
+                    .response_timeout(RESPONSE)
+                    .tcp_settings(tcp());
+                let builder = match certificates {
+                    Some(certificates) => builder.tls(TlsMode::Secure).certs(certificates),
+                    None => builder,
+                };
+                Self::Cluster(Box::new(builder.build().map_err(wrong)?))
+            }
+        })
+    }
+
+    /// Connects, and says who we are.
+    pub(super) async fn connect(&self) -> Result<Link, RedisError> {
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(CONNECT))
+            // Whoever asks has a deadline of its own.
+            .set_response_timeout(None);
+        match self {
+            Self::Cluster(client) => client.get_async_connection().await.map(Link::Cluster),
+            Self::Sentinel(sentinels) => {
+                let mut client = sentinels.client()?;
+                let connection = client.get_async_connection_with_config(&config).await;
+                connection.map(Link::Server)
+            }
+            Self::Single(client) => client
+                .get_multiplexed_async_connection_with_config(&config)
+                .await
+                .map(Link::Server),
+        }
+    }
+}
+
+impl Sentinels {
+    fn client(&self) -> Result<SentinelClient, RedisError> {
+        let sentinels = self.addresses.iter().cloned();
+        let mut builder =
+            SentinelClientBuilder::new(sentinels, &self.master, SentinelServerType::Master)?
+                .set_client_to_redis_db(self.login.database.into())
+                .set_client_to_redis_tcp_settings(tcp());
+        if let Some(user) = &self.login.user {
+            builder = builder.set_client_to_redis_username(user);
+        }
+        if let Some(password) = &self.login.password {
+            builder = builder.set_client_to_redis_password(&password.0);
+        }
+        if let Some(certificates) = &self.certificates {
+            builder = builder
+                .set_client_to_redis_tls_mode(TlsMode::Secure)
+                .set_client_to_redis_certificates(certificates.clone())
+                .set_client_to_sentinel_tls_mode(TlsMode::Secure)
+                .set_client_to_sentinel_certificates(certificates.clone());
+        }
+        builder.build()
+    }
+}
+
+impl Link {
+    /// Sends a command and waits for its answer.
+    pub(super) async fn send(&mut self, command: &Cmd) -> Result<Value, RedisError> {
+        match self {
+            Self::Cluster(connection) => connection.req_packed_command(command).await,
+            Self::Server(connection) => connection.send_packed_command(command).await,
+        }?
+        .extract_error()
+    }
+
+    /// Whether every server that has keys is there.
+    pub(super) async fn all_there(&mut self) -> Result<(), RedisError> {
+        if let Self::Cluster(connection) = self {
+            let masters = (
+                MultipleNodeRoutingInfo::AllMasters,
+                Some(ResponsePolicy::AllSucceeded),
+            );
+            let ping = redis::cmd("PING");
+            connection
+                .route_command(ping, RoutingInfo::MultiNode(masters))
+                .await?
+                .extract_error()?;
+        }
+        Ok(())
+    }
+
+    /// Whether its keys may lie on several servers.
+    pub(super) fn is_cluster(&self) -> bool {
+        matches!(self, Self::Cluster(_))
+    }
+}
+
+fn address(server: &Address, tls: bool) -> ConnectionAddr {
+    match server {
+        Address::Tcp { host, port } if tls => ConnectionAddr::TcpTls {
+            host: host.to_string(),
+            port: *port,
+            insecure: false,
+            tls_params: None,
+        },
+        Address::Tcp { host, port } => ConnectionAddr::Tcp(host.to_string(), *port),
+        Address::Unix(path) => ConnectionAddr::Unix(path.clone()),
+    }
+}
+
+fn info(address: ConnectionAddr, login: &Login) -> Result<ConnectionInfo, RedisError> {
+    let mut settings = RedisConnectionInfo::default().set_db(login.database.into());
+    if let Some(user) = &login.user {
+        settings = settings.set_username(user);
+    }
+    if let Some(password) = &login.password {
+        settings = settings.set_password(&password.0);
+    }
+    let info = address.into_connection_info()?;
+    Ok(info.set_redis_settings(settings).set_tcp_settings(tcp()))
+}
+
+/// A question is one small packet, and waits for nothing.
+fn tcp() -> TcpSettings {
+    TcpSettings::default().set_nodelay(true)
+}
+
+fn certificates(tls: &StoreTls) -> Result<TlsCertificates, Error> {
+    let read = |file: &File| {
+        std::fs::read(&file.path).map_err(|source| Error::File {
+            path: file.path.clone(),
+            source,
+        })
+    };
+    Ok(TlsCertificates {
+        root_cert: tls.trusted.as_ref().map(read).transpose()?,
+        client_tls: match &tls.own {
+            Some((certificate, key)) => Some(ClientTlsConfig {
+                client_cert: read(certificate)?,
+                client_key: read(key)?,
+            }),
+            None => None,
+        },
+    })
+}
+
+/// How long a connection may take to be there.
+const CONNECT: Duration = Duration::from_secs(1);
+
+/// How long a node of a cluster may be silent before its connection is taken for dead.
+const RESPONSE: Duration = Duration::from_millis(500);

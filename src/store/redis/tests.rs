@@ -1,0 +1,259 @@
+//! The scripts against the functions they copy, on a real server: the same history, the same answers.
+
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
+use redis::Value;
+use tempfile::TempDir;
+
+use super::script::{self, Answer, DECIDING, Program, Question};
+use crate::clock::Millis;
+use crate::config::plan::{Cost, CountRefused, Delay, Excess, Rate};
+use crate::store::algorithm::leaky_bucket::LeakyBucket;
+use crate::store::algorithm::{Outcome, Terms};
+use crate::store::zone::Zone;
+
+/// A server of one's own, on a socket that nobody else knows.
+struct Server {
+    child: Child,
+    directory: TempDir,
+}
+
+impl Server {
+    fn start() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let child = Command::new("redis-server")
+            .args(["--port", "0", "--save", "", "--appendonly", "no"])
+            .arg("--unixsocket")
+            .arg(directory.path().join("socket"))
+            .stdout(Stdio::null())
+            .stdin(Stdio::null())
+            .spawn()
+            .expect("redis-server is installed");
+        Self { child, directory }
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.directory.path().join("socket")
+    }
+
+    fn connection(&self) -> redis::Connection {
+        let address = redis::ConnectionAddr::Unix(self.socket());
+        let client = redis::Client::open(address).unwrap();
+        for _ in 0..2_000 {
+            if let Ok(connection) = client.get_connection() {
+                return connection;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        panic!("redis-server does not start");
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+/// What happens to a key, and when.
+#[derive(Debug, Clone, Copy)]
+enum Step {
+    Charge { cost: u64 },
+    Refund,
+}
+
+/// The script as a gateway runs it, except that it is told the time.
+struct Told {
+    program: Program,
+    connection: redis::Connection,
+}
+
+impl Told {
+    fn new(server: &Server) -> Self {
+        // Time that is told does not pass for the server: nothing may expire by its own.
+        let parts =
+            DECIDING.map(|part| part.replace(", 'PX', string.format('%.0f', left + 1)", ""));
+        let parts = parts.each_ref().map(String::as_str);
+        Self {
+            program: Program::of(TOLD, &parts),
+            connection: server.connection(),
+        }
+    }
+
+    fn run(&mut self, act: &str, questions: &[Question], now: u64) -> Vec<Answer> {
+        let mut command = self.program.teach();
+        command.arg(questions.len());
+        for question in questions {
+            command.arg(&question.name);
+        }
+        command.arg(act);
+        for question in questions {
+            question.write(&mut command);
+        }
+        command.arg(now);
+        let answer: Value = command.query(&mut self.connection).unwrap();
+        if act == "charge" {
+            script::answers(questions.iter(), &answer).unwrap()
+        } else {
+            Vec::new()
+        }
+    }
+
+    fn forget(&mut self) {
+        redis::cmd("FLUSHALL").exec(&mut self.connection).unwrap();
+    }
+}
+
+fn rates() -> impl Strategy<Value = Rate> {
+    prop_oneof![
+        (1..2_000_000u64).prop_map(Rate::per_second),
+        (1..2_000_000u64).prop_map(Rate::per_minute),
+        (1..2_000_000u64).prop_map(Rate::per_hour),
+        (1..2_000_000u64).prop_map(Rate::per_day),
+    ]
+}
+
+fn leaky_buckets() -> impl Strategy<Value = Terms> {
+    let delay = prop_oneof![
+        Just(Delay::Never),
+        (0..20u32).prop_map(|threshold| Delay::After(Excess::requests(threshold))),
+    ];
+    (rates(), 0..30u32, delay).prop_map(|(rate, burst, delay)| {
+        let burst = Excess::requests(burst);
+        Terms::LeakyBucket(LeakyBucket { rate, burst, delay })
+    })
+}
+
+fn steps() -> impl Strategy<Value = Vec<(u64, Step)>> {
+    let pause = prop_oneof![
+        4 => Just(0u64),
+        4 => 1..50u64,
+        4 => 1..5_000u64,
+        1 => 1..100_000_000u64,
+    ];
+    let cost = prop_oneof![4 => Just(1_000u64), 1 => 0..5_000u64, 1 => Just(40_000_000u64)];
+    let step = (cost, 0..10u8).prop_map(|(cost, kind)| match kind {
+        0 => Step::Refund,
+        _ => Step::Charge { cost },
+    });
+    prop::collection::vec((pause, step), 1..60)
+}
+
+/// Holds a script against its function for as many histories as there are cases.
+fn hold(terms: impl Strategy<Value = Terms>) {
+    let server = Server::start();
+    let told = std::cell::RefCell::new(Told::new(&server));
+    let mut runner = TestRunner::new(ProptestConfig {
+        cases: 128,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    });
+    let refused = prop_oneof![Just(CountRefused::No), Just(CountRefused::Yes)];
+    runner
+        .run(&(terms, steps(), refused), |(terms, steps, refused)| {
+            let mut told = told.borrow_mut();
+            told.forget();
+            let zone = Zone::new("zone", 1 << 20, &terms, refused);
+            let key = zone.key(b"key");
+            let mut now = 1_700_000_000_000;
+            let mut last = None;
+            for (pause, step) in steps {
+                now += pause;
+                match step {
+                    Step::Charge { cost } => {
+                        let cost = Cost::milli(cost);
+                        let question = Question::new(b"key".to_vec(), &terms, cost, refused);
+                        let (expected, receipt) = zone.charge(&key, Millis(now), cost, &terms);
+                        let got = told.run("charge", &[question], now);
+                        prop_assert_eq!(got[0].outcome, expected, "at {}", now);
+                        if let Some(standing) = zone.standing(&key, Millis(now), &terms) {
+                            prop_assert_eq!(got[0].remaining, standing.remaining, "at {}", now);
+                        }
+                        last = match expected {
+                            Outcome::Refuse { .. } => None,
+                            _ => Some((cost, receipt)),
+                        };
+                    }
+                    Step::Refund => {
+                        if let Some((cost, receipt)) = last.take() {
+                            let question = Question::new(b"key".to_vec(), &terms, cost, refused);
+                            zone.refund(&key, receipt, Millis(now), cost, &terms);
+                            told.run("refund", &[question], now);
+                        }
+                    }
+                }
+            }
+            Ok(())
+        })
+        .unwrap();
+}
+
+#[test]
+fn the_leaky_bucket_is_the_same_in_redis() {
+    hold(leaky_buckets());
+}
+
+/// A second rule that refuses leaves the first one's key alone.
+#[test]
+fn all_are_asked_before_any_is_charged() {
+    let server = Server::start();
+    let mut told = Told::new(&server);
+    let question = |name: &str, burst| {
+        let terms = Terms::LeakyBucket(LeakyBucket {
+            rate: Rate::per_minute(1_000),
+            burst: Excess::requests(burst),
+            delay: Delay::Never,
+        });
+        Question::new(
+            name.as_bytes().to_vec(),
+            &terms,
+            Cost::ONE,
+            CountRefused::No,
+        )
+    };
+    let both = [question("wide", 9), question("narrow", 0)];
+    let passed = |answers: &[Answer]| {
+        answers
+            .iter()
+            .all(|answer| matches!(answer.outcome, Outcome::Pass { .. }))
+    };
+    assert!(passed(&told.run("charge", &both, 1_000)));
+    for _ in 0..20 {
+        assert!(!passed(&told.run("charge", &both, 1_000)));
+    }
+    let left = (0..20).filter(|_| passed(&told.run("charge", &both[..1], 1_000)));
+    assert_eq!(left.count(), 9);
+}
+
+/// A key is gone when it says nothing any more, and not a moment before.
+#[test]
+fn a_key_lives_until_it_has_drained() {
+    let server = Server::start();
+    let mut told = Told {
+        program: Program::of(TOLD, &DECIDING),
+        connection: server.connection(),
+    };
+    let terms = Terms::LeakyBucket(LeakyBucket {
+        rate: Rate::per_second(100),
+        burst: Excess::requests(5),
+        delay: Delay::Never,
+    });
+    for _ in 0..6 {
+        let question = Question::new(b"slow".to_vec(), &terms, Cost::ONE, CountRefused::No);
+        told.run("charge", &[question], 5_000);
+    }
+    let mut connection = server.connection();
+    let left: u64 = redis::cmd("PTTL")
+        .arg("slow")
+        .query(&mut connection)
+        .unwrap();
+    assert!((59_000..=60_001).contains(&left), "{left}");
+}
+
+/// In place of the server's clock: the time is the last argument.
+const TOLD: &str = "local now = tonumber(table.remove(ARGV))\n";
