@@ -95,6 +95,8 @@ fn exchange(plan: &Arc<Plan>, address: SocketAddr) -> Exchange {
 
 fn plan(rate: Rate) -> Plan {
     Plan {
+        degrade_groups: Vec::new(),
+        stale_size: 1 << 20,
         workers: 1,
         shutdown_timeout: Duration::ZERO,
         log: Log {
@@ -138,6 +140,8 @@ fn plan(rate: Rate) -> Plan {
 fn site(rate: Rate) -> Site {
     Site {
         breaker: None,
+        fallback: None,
+        degrade_group: None,
         limit_req: vec![ReqRule {
             zone: 0,
             burst: if rate == PLENTY {

@@ -19,6 +19,7 @@ pub(super) fn page(live: &Live, writer: &Writer) -> String {
     stores(live, &mut page);
     upstreams(live, &mut page);
     conditions::describe(live, &mut page);
+    conditions::describe_fallbacks(live, &mut page);
     page.finish()
 }
 

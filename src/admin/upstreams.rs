@@ -2,7 +2,8 @@
 
 use serde::Serialize;
 
-use crate::proxy::Live;
+use crate::config::plan::Degrade;
+use crate::proxy::{Live, fallback};
 use crate::telemetry::Page;
 use crate::upstream::breaker::{Breaker, State};
 use crate::upstream::{Backend, Bar};
@@ -96,6 +97,37 @@ pub(super) fn describe(live: &Live, page: &mut Page) {
         const OPENED: &str = "weir_location_breaker_opened_total";
         let labels = [("server", &*guard.server), ("location", &*guard.location)];
         describe_breaker(&guard.breaker, (STATE, OPENED), labels, page);
+    }
+}
+
+/// What became of those whose answer was not to be had.
+pub(super) fn describe_fallbacks(live: &Live, page: &mut Page) {
+    for (way, count) in fallback::taken() {
+        page.counter(
+            "weir_fallbacks_total",
+            "Answers that a fallback gave, by where they came from.",
+            &[("answer", way)],
+            count,
+        );
+    }
+    let (answers, bytes) = live.kept.usage();
+    let help = "Good answers kept for when there are no others.";
+    page.gauge("weir_stale_answers", help, &[], answers as u64);
+    page.gauge(
+        "weir_stale_bytes",
+        "The memory they take.",
+        &[],
+        bytes as u64,
+    );
+    for group in &live.groups {
+        for mode in [Degrade::Auto, Degrade::Off, Degrade::On] {
+            page.gauge(
+                "weir_degrade_mode",
+                "What holds for a group of locations: 1 for the one that does.",
+                &[("group", &group.name), ("mode", mode.as_str())],
+                u32::from(group.mode() == mode),
+            );
+        }
     }
 }
 

@@ -19,6 +19,8 @@ use crate::config::plan::{
 pub(crate) fn plan() -> Plan {
     Plan {
         workers: 1,
+        degrade_groups: Vec::new(),
+        stale_size: 1 << 20,
         shutdown_timeout: Duration::from_secs(30),
         log: Log {
             level: tracing::Level::INFO,
@@ -57,6 +59,8 @@ pub(crate) fn server(name: &str) -> Server {
 pub(crate) fn site(action: Action) -> Site {
     Site {
         breaker: None,
+        fallback: None,
+        degrade_group: None,
         limit_req: Vec::new(),
         shadow: Vec::new(),
         limit_conn: Vec::new(),

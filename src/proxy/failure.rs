@@ -32,6 +32,9 @@ pub(super) enum Failure {
     /// `allow` and `deny` keep this address out.
     #[error("access forbidden by rule")]
     Forbidden,
+    /// An operator has turned this off for a while.
+    #[error("turned off for a while")]
+    Degraded,
     /// The location's breaker is open.
     #[error(transparent)]
     Open(#[from] Refused),
@@ -189,7 +192,7 @@ impl Failure {
             Self::Method => StatusCode::METHOD_NOT_ALLOWED,
             Self::NoAnswer => StatusCode::from_u16(NO_ANSWER).unwrap_or(StatusCode::NOT_FOUND),
             Self::NotFound => StatusCode::NOT_FOUND,
-            Self::Open(_) => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Degraded | Self::Open(_) => StatusCode::SERVICE_UNAVAILABLE,
             Self::Refused(refusal) => refusal.status,
             Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Self::UnknownCoding => StatusCode::NOT_IMPLEMENTED,
@@ -240,7 +243,8 @@ impl Failure {
                     "{self}"
                 );
             }
-            Self::NoAnswer
+            Self::Degraded
+            | Self::NoAnswer
             | Self::NotFound
             | Self::Open(_)
             | Self::Refused(_)

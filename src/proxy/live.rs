@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::fallback::{Group, Kept};
 use super::guard::Guard;
 use super::site::Site;
 use crate::clock::Clock;
@@ -26,6 +27,10 @@ pub struct Live {
     pub tls: Kit,
     /// The breakers of locations.
     pub guards: Vec<Arc<Guard>>,
+    /// Locations that are degraded together, in the plan's order.
+    pub groups: Vec<Arc<Group>>,
+    /// The last good answers.
+    pub kept: Arc<Kept>,
     pub(super) sites: Table<Site>,
     access: Option<AccessLog>,
 }
@@ -40,9 +45,16 @@ impl Live {
         tls: Kit,
         access: Option<AccessLog>,
     ) -> Self {
+        let groups: Vec<_> = plan
+            .degrade_groups
+            .iter()
+            .map(Group::new)
+            .map(Arc::new)
+            .collect();
+        let kept = Arc::new(Kept::new(plan.stale_size));
         let mut guards = Vec::new();
         let sites = Table::build(&plan, |site| {
-            let site = Site::build(&plan, site, &zones, &upstreams);
+            let site = Site::build(&plan, site, &zones, &upstreams, &groups, &kept);
             guards.extend(site.guard.clone());
             site
         });
@@ -52,6 +64,8 @@ impl Live {
             upstreams,
             tls,
             guards,
+            groups,
+            kept,
             sites,
             access,
         }
@@ -96,7 +110,8 @@ impl Live {
         // Until all of an earlier answer has left, this one is not the next.
         let next = line.ready.is_open() && !line.unsent();
         let unbounded = matches!(site.plan.bandwidth.rate, Volume::Fixed(0));
-        next && unbounded && !self.keeps_sent_headers(site) && exchange.upstream_headers.is_none()
+        let unseen = !self.keeps_sent_headers(site) && exchange.upstream_headers.is_none();
+        next && unbounded && unseen && site.fallback.is_none()
     }
 
     /// Books a request that is over.

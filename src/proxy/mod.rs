@@ -2,6 +2,7 @@
 
 mod bandwidth;
 mod failure;
+pub mod fallback;
 mod guard;
 mod live;
 mod refused;
@@ -21,15 +22,17 @@ use http::request::Parts;
 use http::{HeaderValue, Method, Request, Response, Version, header};
 use http_body::Body as _;
 
+pub use fallback::{Group, Kept};
 pub use guard::Guard;
 pub use live::Live;
 
-use crate::clock::{Clock, Deadline, Least};
-use crate::config::plan::{Action, Forward, HttpVersion};
+use crate::clock::{Clock, Deadline};
+use crate::config::plan::{Action, Degrade, Forward, HttpVersion};
 use crate::message::target::{self, Target};
 use crate::message::{Body, Exchange, Incoming, NoAnswer, Peer, Upload, grpc, headers};
-use crate::upstream::{Download, Form, Outgoing, Outset, Upstream};
+use crate::upstream::{Download, Error, Form, Outgoing, Outset, Upstream};
 use failure::Failure;
+use fallback::Fallback;
 use site::Site;
 use visit::Visit;
 
@@ -87,6 +90,14 @@ impl Proxy {
                 Some(due) => within(due, Box::pin(self.pass(&mut visit, site, &mut unread))).await,
             },
         };
+        let answered = match &site.fallback {
+            None => answered,
+            // Boxed, like all that few requests need.
+            Some(fallback) => {
+                let falling = self.fall_back(&mut visit, site, fallback, answered, &mut unread);
+                Box::pin(falling).await
+            }
+        };
         let response = match answered {
             Ok(response) => response,
             Err(failure) => {
@@ -133,6 +144,9 @@ impl Proxy {
         if matches!(visit.exchange.head.method, Method::CONNECT | Method::TRACE) {
             return Err(Failure::Method);
         }
+        if site.mode() == Degrade::On {
+            return Err(Failure::Degraded);
+        }
         // Waits here when a rule says wait.
         let (now, exchange) = (visit.exchange.started, &mut visit.exchange);
         let mut permit = site.limits.admit(exchange, now, &self.clock).await?;
@@ -150,23 +164,20 @@ impl Proxy {
                         Some((guard, guard.breaker.admit(now)?, now))
                     }
                 };
-                let upload = unread.take().map_or_else(Upload::none, |incoming| {
-                    let timeouts = &site.plan.timeouts;
-                    // A call may go on for as long as both sides like, and say little. Only where calls are what
-                    // is expected: anybody can claim to make one.
-                    let head = &visit.exchange.head;
-                    let is_call = forward.version == HttpVersion::Two
-                        && head.version == Version::HTTP_2
-                        && grpc::is_call(head);
-                    let least = Least(if is_call { 0 } else { timeouts.body_min_rate });
-                    Upload::new(incoming, site.plan.max_body, timeouts.body, least)
-                });
-                visit.progress = upload.progress();
+                // Before the body is touched: somebody else may want it.
+                if site.asks_others()
+                    && let Some(retry_after) = upstream.unavailable(self.clock.now())
+                {
+                    return Err(Error::Unavailable { retry_after }.into());
+                }
+                let upload = site.upload(visit, forward, unread);
                 if visit.keeps_upstream_headers(site) {
                     visit.exchange.upstream_headers = Some(Box::default());
                 }
-                let form = visit.form_of_answer(site);
-                let answered = self.forward(visit, forward, upstream, upload, form).await;
+                let (form, keeps) = (visit.form_of_answer(site), site.fallback.as_deref());
+                let answered = self
+                    .forward(visit, forward, upstream, upload, form, keeps)
+                    .await;
                 if let Some((guard, pass, sent)) = guarded {
                     guard.report(pass, &answered, sent, self.clock.now());
                 }
@@ -184,6 +195,7 @@ impl Proxy {
         upstream: &Upstream,
         upload: Upload,
         form: Form,
+        keeps: Option<&Fallback>,
     ) -> Result<Response<Body<Download>>, Failure> {
         let exchange = &mut visit.exchange;
         exchange.proxy_host = Some(Arc::clone(&forward.host));
@@ -219,9 +231,19 @@ impl Proxy {
             head.headers.clone_into(kept);
         }
         visit.told_rate = headers::clean_response(&mut head.headers);
+        let keeper =
+            keeps.and_then(|fallback| fallback.keeper(&visit.exchange, &head, &self.clock));
         let body = match download.into_whole() {
-            Ok(whole) => visit.whole(whole),
+            Ok(whole) => {
+                if let Some(keeper) = keeper {
+                    keeper.keep(&whole.bytes);
+                }
+                visit.whole(whole)
+            }
             Err(mut download) => {
+                if let Some(keeper) = keeper {
+                    download.tee(Box::new(keeper));
+                }
                 visit.stopwatch = Some(download.stopwatch());
                 Body::download(download)
             }

@@ -2,15 +2,20 @@
 
 use std::sync::Arc;
 
-use http::{Response, StatusCode};
+use http::{Response, StatusCode, Version};
 
 use super::failure::{Failure, respond};
+use super::fallback::{Fallback, Group, Kept};
 use super::guard::Guard;
-use crate::config::plan::{self, Action, Return, ReturnBody, Variable, Weight};
+use super::visit::Visit;
+use crate::clock::Least;
+use crate::config::plan::{
+    self, Action, Degrade, Forward, HttpVersion, Return, ReturnBody, Variable, Weight,
+};
 use crate::limits::{Limits, Zones};
 use crate::message::answer::Answer;
 use crate::message::target::encode_path;
-use crate::message::{Body, Client, Exchange, Peer, vars};
+use crate::message::{Body, Client, Exchange, Incoming, Peer, Upload, grpc, vars};
 use crate::upstream::{Download, Upstream};
 
 /// A location, ready to use.
@@ -20,6 +25,8 @@ pub(super) struct Site {
     pub(super) limits: Limits,
     pub(super) upstream: Option<Arc<Upstream>>,
     pub(super) guard: Option<Arc<Guard>>,
+    pub(super) fallback: Option<Box<Fallback>>,
+    group: Option<Arc<Group>>,
     /// Whether something here asks for the answer's header fields.
     pub(super) keeps_sent_headers: bool,
     /// Whether something here asks for those of the upstream's answer.
@@ -32,6 +39,8 @@ impl Site {
         site: &plan::Site,
         zones: &Zones,
         upstreams: &[Arc<Upstream>],
+        groups: &[Arc<Group>],
+        kept: &Arc<Kept>,
     ) -> Self {
         let upstream = match &site.action {
             Action::Forward(forward) => upstreams.get(forward.upstream).cloned(),
@@ -41,6 +50,10 @@ impl Site {
             limits: Limits::compile(site, zones),
             upstream,
             guard: Guard::build(plan, site),
+            fallback: Fallback::build(site, upstreams, kept),
+            group: site
+                .degrade_group
+                .and_then(|index| groups.get(index).cloned()),
             keeps_sent_headers: uses(site, |it| matches!(it, Variable::SentHttp(_))),
             keeps_upstream_headers: uses(site, |it| matches!(it, Variable::UpstreamHttp(_))),
             plan: site.clone(),
@@ -50,6 +63,41 @@ impl Site {
     /// Puts this location's timeouts in force on the client's connection.
     pub(super) fn apply_timeouts(&self, peer: &Peer) {
         peer.line.set_timeouts(&self.plan.timeouts);
+    }
+
+    /// Whether what is not essential is left out here.
+    pub(super) fn mode(&self) -> Degrade {
+        self.group
+            .as_ref()
+            .map_or(Degrade::Auto, |group| group.mode())
+    }
+
+    /// Whether somebody else would be asked instead.
+    pub(super) fn asks_others(&self) -> bool {
+        let fallback = self.fallback.as_ref();
+        fallback.is_some_and(|fallback| fallback.asks_others())
+    }
+
+    /// A request's body on its way to be sent on.
+    pub(super) fn upload(
+        &self,
+        visit: &mut Visit,
+        forward: &Forward,
+        unread: &mut Option<Incoming>,
+    ) -> Upload {
+        let upload = unread.take().map_or_else(Upload::none, |incoming| {
+            let timeouts = &self.plan.timeouts;
+            // A call may go on for as long as both sides like, and say little. Only where calls are what
+            // is expected: anybody can claim to make one.
+            let head = &visit.exchange.head;
+            let is_call = forward.version == HttpVersion::Two
+                && head.version == Version::HTTP_2
+                && grpc::is_call(head);
+            let least = Least(if is_call { 0 } else { timeouts.body_min_rate });
+            Upload::new(incoming, self.plan.max_body, timeouts.body, least)
+        });
+        visit.progress = upload.progress();
+        upload
     }
 
     /// Whether `allow` and `deny` let this client in.

@@ -10,6 +10,7 @@ mod bounded;
 pub mod key;
 mod lock;
 pub mod penalties;
+mod recent;
 mod redis;
 mod sip;
 pub mod slots;
@@ -19,6 +20,7 @@ pub mod zone;
 
 pub use key::Key;
 pub use penalties::Penalties;
+pub use recent::Recent;
 pub use redis::{Answer, Away, Error, Gateway, Inquiry, Outage, Shared, View};
 pub use slots::{Place, Slots};
 pub use zone::{Receipt, Zone};

@@ -43,9 +43,10 @@ use http::{Method, Request, Response};
 
 pub use backend::{Address, Backend};
 pub use condition::Bar;
-pub use download::{Download, Stopwatch, Whole};
+pub use download::{Download, Stopwatch, Tee, Whole};
 pub use error::{Crowded, Error, Invalid, Stage};
 pub use queue::Waits;
+pub use retry::is_idempotent;
 pub use switched::Switched;
 
 use self::ask::{Answer, Failed, Over, ask, report, stands_for};

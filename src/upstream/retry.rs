@@ -220,7 +220,7 @@ impl Failure {
 }
 
 /// nginx's list: everything but these may be sent twice.
-fn is_idempotent(method: &Method) -> bool {
+pub fn is_idempotent(method: &Method) -> bool {
     *method != Method::POST && *method != Method::PATCH && method.as_str() != "LOCK"
 }
 

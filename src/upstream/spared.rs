@@ -16,6 +16,7 @@ impl Upstream {
     /// Why nobody is asked and for how long, if health checks and breakers are the reason.
     #[must_use]
     pub fn unavailable(&self, now: Millis) -> Option<Duration> {
+        self.wake(now);
         self.spared(now, |backend| backend.is_barred_by(Bar::Breaker))
     }
 

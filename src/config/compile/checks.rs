@@ -11,7 +11,7 @@ use super::names::{Case, bytes_expression};
 use crate::config::decode::{Brief, Spanned, Text, mistaken};
 use crate::config::model::{self, CheckWord};
 use crate::config::plan::{
-    Action, Address, CheckKind, Forward, HealthCheck, HttpCheck, HttpVersion, Server, Share,
+    Address, CheckKind, Forward, HealthCheck, HttpCheck, HttpVersion, Server, Share, Site,
     UpstreamServer,
 };
 use crate::config::span::Span;
@@ -225,8 +225,5 @@ fn forwards(servers: &[Server]) -> impl Iterator<Item = &Forward> {
         let locations = server.locations.iter().map(|location| &location.site);
         locations.chain([&server.fallback])
     });
-    sites.filter_map(|site| match &site.action {
-        Action::Forward(forward) => Some(&**forward),
-        _ => None,
-    })
+    sites.flat_map(Site::forwards)
 }

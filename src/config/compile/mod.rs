@@ -9,6 +9,7 @@ mod bandwidth;
 mod breakers;
 mod checks;
 mod client;
+mod fallbacks;
 mod forward;
 mod geo;
 mod limits;
@@ -48,6 +49,7 @@ pub(super) fn compile(config: &Config, report: &mut Report) -> Plan {
         conn_zones: Names::of(&config.limit_conn_zones, |name| name),
         stores: Names::of(&config.stores, |name| name),
         groups: Names::of(&config.upstreams, |name| name),
+        degraded: Names::of(&config.degrade_groups, |name| name),
         late_maps: Vec::new(),
         upstreams: Vec::new(),
         upstream_tls: Vec::new(),
@@ -73,6 +75,8 @@ pub(super) fn compile(config: &Config, report: &mut Report) -> Plan {
         stores,
         req_zones,
         conn_zones,
+        degrade_groups: compiler.degrade_groups(),
+        stale_size: compiler.stale_size(),
         upstreams: std::mem::take(&mut compiler.upstreams),
         upstream_tls: std::mem::take(&mut compiler.upstream_tls),
         listeners,
@@ -93,6 +97,8 @@ struct Compiler<'a> {
     stores: Names,
     /// Names of `upstreams`.
     groups: Names,
+    /// Names of `degrade_groups`.
+    degraded: Names,
     /// Which maps need something that is not known before the answer.
     late_maps: Vec<bool>,
     /// Those of `upstreams`, then those of addresses in `proxy_pass`.

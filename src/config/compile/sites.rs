@@ -106,6 +106,8 @@ impl Compiler<'_> {
             },
             timeouts: self.client_timeouts(levels, timeouts.header),
             breaker: self.site_breaker(levels).map(Box::new),
+            fallback: self.fallback(levels, path),
+            degrade_group: self.degrade_group(levels),
             bandwidth: self.bandwidth(levels),
             action: self.action(levels, does, path),
         }

@@ -3,7 +3,7 @@
 use super::Compiler;
 use super::limits::entries;
 use crate::config::decode::{Field, Named};
-use crate::config::plan::{Action, Plan, Site};
+use crate::config::plan::{Plan, Site};
 use crate::config::span::Span;
 
 impl Compiler<'_> {
@@ -29,11 +29,9 @@ impl Compiler<'_> {
             let sentence = format!("no `limit_conn` uses the zone `{name}`");
             self.warn(span, sentence, "name it where it should hold");
         }
-        let idle = unused(
-            &config.upstreams,
-            plan,
-            |site, upstream| matches!(&site.action, Action::Forward(forward) if forward.upstream == upstream),
-        );
+        let idle = unused(&config.upstreams, plan, |site, upstream| {
+            site.forwards().any(|forward| forward.upstream == upstream)
+        });
         for (name, span) in idle {
             let sentence = format!("no `proxy_pass` uses the upstream `{name}`");
             self.warn(span, sentence, "name it where its requests come from");

@@ -6,6 +6,7 @@
 mod access;
 mod bandwidth;
 mod client;
+mod fallback;
 mod health;
 mod limits;
 mod maps;
@@ -21,6 +22,7 @@ mod values;
 pub use access::Access;
 pub use bandwidth::SizeText;
 pub use client::{Connections, ProxyProtocol, RealIp};
+pub use fallback::{DegradeWord, Fallback};
 pub use health::{Breaker, CheckWord, Expect, FailureStatus, HealthCheck, Percent, Way};
 pub use limits::{ConnRule, ConnZone, Override, Queue, ReqRule, ReqZone};
 pub use maps::Map;

@@ -7,6 +7,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use super::access::Access;
 use super::bandwidth::SizeText;
 use super::client::{ProxyProtocol, RealIp};
+use super::fallback::Fallback;
 use super::health::Breaker;
 use super::limits::{ConnRule, ReqRule};
 use super::tls::ProxySsl;
@@ -90,6 +91,10 @@ record! {
         proxy_next_upstream_timeout: Field<Time>,
         /// Answers 503 at once for a while where the location's requests fail too often; `{}` for one with all defaults. Default: off.
         breaker: Field<OrOff<Breaker>>,
+        /// What is answered when the answer proper is not to be had. Default: off.
+        fallback: Field<OrOff<Fallback>>,
+        /// One of `degrade_groups`, with which this is turned off and on.
+        degrade_group: Field<Text>,
         /// Whether a client's `Upgrade` (WebSocket and others, never h2c) is sent on, and a tunnel made where the upstream agrees. Default: on.
         proxy_upgrade: Field<Flag>,
         /// Whether header fields with an underscore in their name are sent on. Default: off.

@@ -1,6 +1,7 @@
 //! The file as a whole.
 
 use super::client::Connections;
+use super::fallback::DegradeWord;
 use super::limits::{ConnZone, ReqZone};
 use super::maps::Map;
 use super::server::Server;
@@ -8,7 +9,7 @@ use super::settings::{Connection, Settings};
 use super::store::Store;
 use super::tls::Tls;
 use super::upstream::Upstream;
-use super::values::{AdminAddress, Level, Time, Workers};
+use super::values::{AdminAddress, Level, Size, Time, Workers};
 use crate::config::decode::{Field, List, Named, Needed, OrOff, Text, record};
 
 record! {
@@ -34,6 +35,10 @@ record! {
         limit_req_zones: Field<Named<ReqZone>>,
         /// Zones of `limit_conn`, by name.
         limit_conn_zones: Field<Named<ConnZone>>,
+        /// Groups of locations that are degraded together: `auto`, `on` to give everybody the fallback, `off` for nobody.
+        degrade_groups: Field<Named<DegradeWord>>,
+        /// How much memory last good answers may take, of all fallbacks with `stale`. Default: 32m.
+        stale_size: Field<Size>,
         /// Groups of servers to forward to, by name.
         upstreams: Field<Named<Upstream>>,
         /// What holds for TLS in every server that does not say otherwise.

@@ -7,6 +7,7 @@ mod algorithm;
 mod bandwidth;
 mod breaker;
 mod client;
+mod fallback;
 mod health;
 mod limit;
 mod map;
@@ -26,6 +27,7 @@ pub use algorithm::{Algorithm, Cost, CountRefused, Weight};
 pub use bandwidth::{Bandwidth, Volume};
 pub use breaker::{Breaker, Recovery, Share};
 pub use client::{Caps, RealIp, RealIpHeader, SendProxy};
+pub use fallback::{Degrade, DegradeGroup, Fallback, Occasions};
 pub use health::{CheckKind, HealthCheck, HttpCheck, Initial};
 pub use limit::{
     ConnRule, ConnZone, Delay, DryRun, Excess, LimitHeaders, LogLevel, OnEmptyKey, Override,
@@ -71,6 +73,10 @@ pub struct Plan {
     pub conn_zones: Vec<ConnZone>,
     /// `upstreams`, and one more for every `proxy_pass` that names an address; [`Forward::upstream`] is an index.
     pub upstreams: Vec<Upstream>,
+    /// `degrade_groups`: [`Site::degrade_group`] is an index into this.
+    pub degrade_groups: Vec<DegradeGroup>,
+    /// `stale_size`, in bytes.
+    pub stale_size: usize,
     /// How servers behind `https://` are met; [`Forward::tls`] is an index.
     pub upstream_tls: Vec<UpstreamTls>,
     /// What to listen on, each address once.

@@ -8,8 +8,8 @@ use http::{HeaderName, StatusCode};
 use ipnet::IpNet;
 
 use super::{
-    Bandwidth, Breaker, ConnRule, DryRun, LimitHeaders, LogLevel, RealIp, ReqRule, SendProxy,
-    Template,
+    Bandwidth, Breaker, ConnRule, DryRun, Fallback, LimitHeaders, LogLevel, RealIp, ReqRule,
+    SendProxy, Template,
 };
 
 /// What holds at one location.
@@ -45,10 +45,27 @@ pub struct Site {
     pub timeouts: ClientTimeouts,
     /// `breaker`
     pub breaker: Option<Box<Breaker>>,
+    /// `fallback`
+    pub fallback: Option<Box<Fallback>>,
+    /// `degrade_group`
+    pub degrade_group: Option<usize>,
     /// `limit_rate` and `limit_rate_after`
     pub bandwidth: Bandwidth,
     /// What is done with a request that passed.
     pub action: Action,
+}
+
+impl Site {
+    /// Every way a request may be sent on here: to whom it should go, and to whom if that is of no use.
+    pub fn forwards(&self) -> impl Iterator<Item = &Forward> {
+        let first = match &self.action {
+            Action::Forward(forward) => Some(&**forward),
+            Action::NotFound | Action::Return(_) => None,
+        };
+        let fallback = self.fallback.as_ref();
+        let second = fallback.and_then(|fallback| fallback.forward.as_deref());
+        first.into_iter().chain(second)
+    }
 }
 
 /// Timeouts towards the client, under nginx's names.

@@ -54,6 +54,14 @@ pub struct Whole {
     pub lines: Option<Lines>,
 }
 
+/// Somebody who wants a copy of an answer that goes to somebody else.
+pub trait Tee: std::fmt::Debug + Send {
+    /// The next piece of its body; false if no more is wanted.
+    fn piece(&mut self, data: &[u8]) -> bool;
+    /// That was all of it. An answer that breaks off never comes to this.
+    fn complete(self: Box<Self>);
+}
+
 /// Tells how long an answer took after its [`Download`] has been handed to somebody else.
 #[derive(Debug, Clone)]
 pub struct Stopwatch(Time);
@@ -156,6 +164,13 @@ impl Download {
         match std::mem::replace(&mut self.0, nothing) {
             Body::Switched(switched) => Some(switched),
             Body::Stream(_) | Body::Whole { .. } => None,
+        }
+    }
+
+    /// Shows all of it to somebody else, too; nothing of one that was read with its head.
+    pub fn tee(&mut self, tee: Box<dyn Tee>) {
+        if let Body::Stream(stream) = &mut self.0 {
+            stream.tee(tee);
         }
     }
 

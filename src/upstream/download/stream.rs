@@ -13,8 +13,8 @@ use bytes::Bytes;
 use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 
-use super::Stopwatch;
 use super::source::Source;
+use super::{Stopwatch, Tee};
 use crate::clock::{Clock, Millis};
 use crate::message::Caller;
 use crate::upstream::error::Error;
@@ -31,6 +31,7 @@ pub(super) struct Stream {
     started: Millis,
     taken: Option<Duration>,
     stopwatch: Option<Arc<AtomicU64>>,
+    tee: Option<Box<dyn Tee>>,
     clock: Clock,
     caller: Caller,
 }
@@ -46,6 +47,7 @@ impl Stream {
             started,
             taken: None,
             stopwatch: None,
+            tee: None,
             clock: clock.clone(),
             caller,
         };
@@ -68,6 +70,11 @@ impl Stream {
         }
     }
 
+    /// All that comes is shown to this, too.
+    pub(super) fn tee(&mut self, tee: Box<dyn Tee>) {
+        self.tee = Some(tee);
+    }
+
     /// Ends it if its end was read already.
     fn end_if_over(&mut self) {
         if let Some(source) = &mut self.source
@@ -82,6 +89,9 @@ impl Stream {
     /// All of it was read.
     fn finish(&mut self) {
         self.stop();
+        if let Some(tee) = self.tee.take() {
+            tee.complete();
+        }
         if let Some(source) = self.source.take() {
             source.keep(&self.clock);
         }
@@ -131,6 +141,11 @@ impl Body for Stream {
         };
         Poll::Ready(match ready!(source.poll_next(context)) {
             Ok(Piece::Data(data)) => {
+                if let Some(tee) = &mut this.tee
+                    && !tee.piece(&data)
+                {
+                    this.tee = None;
+                }
                 this.end_if_over();
                 Some(Ok(Frame::data(data)))
             }

@@ -47,6 +47,7 @@ impl Connection {
             "bytes" => self.bytes(query)?,
             "chunked" => self.chunks(query)?,
             "echo" => self.reply("200 OK", head.text.as_bytes())?,
+            "fields" => self.fields(query)?,
             "hold" => {
                 self.pass_gate(query);
                 self.reply("200 OK", b"ok")?;
@@ -106,6 +107,17 @@ impl Connection {
         }
         self.pass_gate(query);
         Ok(Next::Close)
+    }
+
+    /// The query's pairs as fields of the answer.
+    fn fields(&self, query: &Query<'_>) -> io::Result<()> {
+        let pairs = query.0.split('&').filter_map(|pair| pair.split_once('='));
+        let fields: String = pairs
+            .map(|(name, value)| format!("{name}: {value}\r\n"))
+            .collect();
+        self.write(format!(
+            "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n{fields}\r\nok"
+        ))
     }
 
     /// Says nothing until the other end gives up.

@@ -1,0 +1,149 @@
+//! `fallback`, and the groups that are degraded together.
+
+use http::StatusCode;
+
+use super::sites::Levels;
+use super::{Compiler, Found};
+use crate::config::decode::{OrOff, Spanned, Text, mistaken};
+use crate::config::model;
+use crate::config::near;
+use crate::config::plan::{DegradeGroup, Fallback, HttpVersion, Occasions, PathRule};
+use crate::config::span::Span;
+use crate::config::units;
+
+/// What may stand in `on` besides statuses.
+const OCCASIONS: [&str; 5] = ["open", "no_server", "timeout", "error", "limited"];
+
+impl Compiler<'_> {
+    /// `degrade_groups`, in the file's order.
+    pub(super) fn degrade_groups(&self) -> Vec<DegradeGroup> {
+        let named = self.config.degrade_groups.value();
+        let entries = named.map_or(&[][..], |named| &named.entries);
+        entries
+            .iter()
+            .map(|(name, mode)| DegradeGroup {
+                name: name.value.as_str().into(),
+                mode: mode.value.0,
+            })
+            .collect()
+    }
+
+    /// `stale_size`
+    pub(super) fn stale_size(&mut self) -> usize {
+        let Some(given) = self.config.stale_size.get() else {
+            return 32 << 20;
+        };
+        if given.value.0 < LEAST_STALE {
+            self.complain_with(
+                given.span,
+                "too little to keep answers in",
+                "the least is 64k",
+            );
+        }
+        usize::try_from(given.value.0).unwrap_or(usize::MAX)
+    }
+
+    /// The group a location belongs to.
+    pub(super) fn degrade_group(&mut self, levels: Levels<'_>) -> Option<usize> {
+        let given = levels.find(|settings| &settings.degrade_group)?;
+        let name = given.value.text.as_str();
+        match self.degraded.find(name) {
+            Found::At(index) => Some(index),
+            Found::Broken => None,
+            Found::Nowhere => {
+                let hint = near::hint(name, self.degraded.all())
+                    .unwrap_or_else(|| format!("define it: `degrade_groups: {{ {name}: auto }}`"));
+                self.complain_with(given.span, format!("unknown group `{name}`"), hint);
+                None
+            }
+        }
+    }
+
+    /// The fallback of a location under this path.
+    pub(super) fn fallback(
+        &mut self,
+        levels: Levels<'_>,
+        path: Option<&PathRule>,
+    ) -> Option<Box<Fallback>> {
+        let given = levels.find(|settings| &settings.fallback)?;
+        let OrOff::On(fallback) = &given.value else {
+            return None;
+        };
+        let forward = fallback
+            .proxy_pass
+            .get()
+            .and_then(|pass| self.forward(pass, HttpVersion::One, path, levels));
+        let answer = fallback.r#return.get().and_then(|it| self.answer(it));
+        let ways = [
+            fallback.proxy_pass.key(),
+            fallback.stale.key(),
+            fallback.r#return.key(),
+        ];
+        if ways.iter().all(Option::is_none) {
+            let hint = "give one or more of `proxy_pass`, `stale` and `return`";
+            self.complain_with(given.span, "a fallback to nothing", hint);
+        }
+        let stale = fallback
+            .stale
+            .get()
+            .map(|time| self.some_time(Some(time), 600));
+        Some(Box::new(Fallback {
+            on: self.occasions(fallback),
+            forward: forward.map(Box::new),
+            stale,
+            answer,
+        }))
+    }
+
+    fn occasions(&mut self, given: &model::Fallback) -> Occasions {
+        let Some(list) = given.on.value() else {
+            return Occasions {
+                error: true,
+                limited: false,
+                no_server: true,
+                open: true,
+                timeout: true,
+                statuses: FAILURES.to_vec(),
+            };
+        };
+        let mut on = Occasions::default();
+        for Spanned { value, span } in &list.0 {
+            match value.text.as_str() {
+                "error" => on.error = true,
+                "limited" => on.limited = true,
+                "no_server" => on.no_server = true,
+                "open" => on.open = true,
+                "timeout" => on.timeout = true,
+                _ => on.statuses.extend(self.listed_status(value, *span)),
+            }
+        }
+        on
+    }
+
+    fn listed_status(&mut self, given: &Text, span: Span) -> Option<StatusCode> {
+        let text = given.text.as_str();
+        let text = text.strip_prefix("http_").unwrap_or(text);
+        if !text.starts_with(|first: char| first.is_ascii_digit()) {
+            let hint = near::hint(text, OCCASIONS).unwrap_or_else(|| {
+                format!("expected some of {}, or statuses", OCCASIONS.join(", "))
+            });
+            self.complain_with(span, format!("`{text}` is no reason for a fallback"), hint);
+            return None;
+        }
+        let status = units::whole(text, "a status", 400, 599)
+            .map_err(|mistake| self.report.add(mistaken(span, mistake)))
+            .ok()?;
+        StatusCode::from_u16(u16::try_from(status).ok()?).ok()
+    }
+}
+
+/// Less than this holds no answer worth keeping.
+const LEAST_STALE: u64 = 64 << 10;
+
+/// Answers that nobody is helped by.
+const FAILURES: [StatusCode; 4] = [
+    StatusCode::INTERNAL_SERVER_ERROR,
+    StatusCode::BAD_GATEWAY,
+    StatusCode::SERVICE_UNAVAILABLE,
+    StatusCode::GATEWAY_TIMEOUT,
+];

@@ -1,0 +1,70 @@
+//! What is answered when the answer proper is not to be had.
+
+use std::time::Duration;
+
+use http::StatusCode;
+
+use super::{Forward, Return};
+
+/// `fallback`: the ways are gone in this order, as far as they are given.
+#[derive(Debug, Clone)]
+pub struct Fallback {
+    /// `on`: when.
+    pub on: Occasions,
+    /// `proxy_pass`: somebody else is asked.
+    pub forward: Option<Box<Forward>>,
+    /// `stale`: the last good answer, no older than this.
+    pub stale: Option<Duration>,
+    /// `return`: always the same.
+    pub answer: Option<Return>,
+}
+
+/// When a fallback is used.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Occasions {
+    /// `error`: no connection, or it broke, or what came was no answer.
+    pub error: bool,
+    /// `limited`: a limit refused.
+    pub limited: bool,
+    /// `no_server`: no server could be asked.
+    pub no_server: bool,
+    /// `open`: a breaker is.
+    pub open: bool,
+    /// `timeout`
+    pub timeout: bool,
+    /// These answers.
+    pub statuses: Vec<StatusCode>,
+}
+
+/// One of `degrade_groups`; [`Site::degrade_group`](super::Site::degrade_group) is an index.
+#[derive(Debug, Clone)]
+pub struct DegradeGroup {
+    /// Its name.
+    pub name: Box<str>,
+    /// What holds until somebody says otherwise.
+    pub mode: Degrade,
+}
+
+/// Whether what is not essential is left out.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Degrade {
+    /// Where there is a reason to.
+    #[default]
+    Auto,
+    /// Never: what goes wrong is seen to go wrong.
+    Off,
+    /// Always: nobody is asked.
+    On,
+}
+
+impl Degrade {
+    /// As it is written.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Off => "off",
+            Self::On => "on",
+        }
+    }
+}

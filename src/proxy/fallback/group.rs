@@ -1,0 +1,60 @@
+//! Locations that are degraded together: one switch turns off all that is not essential.
+
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use crate::config::plan::{Degrade, DegradeGroup};
+
+/// A group of locations.
+#[derive(Debug)]
+pub struct Group {
+    /// Its name.
+    pub name: Box<str>,
+    mode: AtomicU8,
+}
+
+impl Group {
+    /// As the configuration has it.
+    pub(in crate::proxy) fn new(plan: &DegradeGroup) -> Self {
+        let group = Self {
+            name: plan.name.clone(),
+            mode: AtomicU8::new(0),
+        };
+        group.mode.store(plan.mode as u8, Ordering::Relaxed);
+        group
+    }
+
+    /// What holds at present.
+    #[must_use]
+    pub fn mode(&self) -> Degrade {
+        let mode = self.mode.load(Ordering::Relaxed);
+        let known = [Degrade::Auto, Degrade::Off, Degrade::On];
+        known
+            .into_iter()
+            .find(|known| *known as u8 == mode)
+            .unwrap_or_default()
+    }
+
+    /// From now on this holds.
+    pub fn set(&self, mode: Degrade) {
+        self.mode.store(mode as u8, Ordering::Relaxed);
+        tracing::warn!(group = &*self.name, "degrade: {}", mode.as_str());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_switch_has_three_positions() {
+        for mode in [Degrade::Auto, Degrade::Off, Degrade::On] {
+            let group = Group::new(&DegradeGroup {
+                name: "extras".into(),
+                mode,
+            });
+            assert_eq!(group.mode(), mode);
+            group.set(Degrade::On);
+            assert_eq!(group.mode(), Degrade::On);
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! The second-best answer, for when the best is not to be had.
+//!
+//! A location may name somebody else to ask, allow the last good answer to be given again, or have a fixed one; they
+//! are tried in this order. What none of them can help is answered as if there were no fallback.
+
+mod group;
+mod kept;
+mod rules;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use http::{Response, response};
+
+pub use self::group::Group;
+use self::kept::Keeper;
+pub use self::kept::Kept;
+use super::Proxy;
+use super::failure::Failure;
+use super::site::{self, Site};
+use super::visit::Visit;
+use crate::clock::Clock;
+use crate::config::plan::{self, Degrade};
+use crate::message::{Body, Exchange, Incoming, grpc};
+use crate::upstream::{self, Download, Form, Upstream};
+
+/// A location's fallback, ready to use.
+#[derive(Debug)]
+pub(super) struct Fallback {
+    plan: plan::Fallback,
+    upstream: Option<Arc<Upstream>>,
+    kept: Option<Arc<Kept>>,
+}
+
+/// Which way out was taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Return,
+    Stale,
+    Upstream,
+}
+
+type Answered = Result<Response<Body<Download>>, Failure>;
+
+impl Fallback {
+    pub(super) fn build(
+        site: &plan::Site,
+        upstreams: &[Arc<Upstream>],
+        kept: &Arc<Kept>,
+    ) -> Option<Box<Self>> {
+        let plan = site.fallback.as_deref()?;
+        let forward = plan.forward.as_deref();
+        Some(Box::new(Self {
+            upstream: forward.and_then(|forward| upstreams.get(forward.upstream).cloned()),
+            kept: plan.stale.map(|_| Arc::clone(kept)),
+            plan: plan.clone(),
+        }))
+    }
+
+    /// Whether somebody else would be asked.
+    pub(super) fn asks_others(&self) -> bool {
+        self.upstream.is_some()
+    }
+
+    /// What to keep this answer with, if it is to be had again.
+    pub(super) fn keeper(
+        &self,
+        exchange: &Exchange,
+        head: &response::Parts,
+        clock: &Clock,
+    ) -> Option<Keeper> {
+        // What nobody will be given is not kept either.
+        match grpc::is_call(&exchange.head) {
+            true => None,
+            false => self.kept.as_ref()?.keeper(exchange, head, clock),
+        }
+    }
+
+    /// Whether this is not the answer to give, if there is another.
+    fn replaces(&self, answered: &Answered) -> bool {
+        let on = &self.plan.on;
+        match answered {
+            Ok(response) => on.statuses.contains(&response.status()),
+            Err(Failure::Degraded) => true,
+            Err(Failure::Open(_)) => on.open,
+            Err(Failure::Refused(_)) => on.limited,
+            Err(Failure::Upstream(error)) => match error {
+                upstream::Error::Client(_) => false,
+                upstream::Error::NoLiveBackend => on.no_server,
+                upstream::Error::Timeout(_) => on.timeout,
+                upstream::Error::Unavailable { .. } => on.open || on.no_server,
+                _ => on.error,
+            },
+            Err(_) => false,
+        }
+    }
+}
+
+impl Proxy {
+    /// The second-best answer where the best is not to be had.
+    pub(super) async fn fall_back(
+        &self,
+        visit: &mut Visit,
+        site: &Site,
+        fallback: &Fallback,
+        answered: Answered,
+        unread: &mut Option<Incoming>,
+    ) -> Answered {
+        if !fallback.replaces(&answered) || site.mode() == Degrade::Off {
+            return answered;
+        }
+        // What was turned away before this was asked must not come in by the back door.
+        if !site.admits(visit.exchange.client()) {
+            return Err(Failure::Forbidden);
+        }
+        if let (Some(forward), Some(upstream)) = (&fallback.plan.forward, &fallback.upstream)
+            && may_go_elsewhere(visit)
+        {
+            let upload = site.upload(visit, forward, unread);
+            let second = self
+                .forward(visit, forward, upstream, upload, Form::Fields, None)
+                .await;
+            if second.is_ok() && !fallback.replaces(&second) {
+                return Way::Upstream.taken(second);
+            }
+        }
+        let exchange = &visit.exchange;
+        if grpc::is_call(&exchange.head) {
+            return answered;
+        }
+        if let (Some(most), Some(kept)) = (fallback.plan.stale, &fallback.kept)
+            && let Some(good) = kept.answer(exchange, most, self.clock.now())
+        {
+            return Way::Stale.taken(Ok(good));
+        }
+        match &fallback.plan.answer {
+            Some(answer) => Way::Return.taken(site::returned(answer, exchange)),
+            None => answered,
+        }
+    }
+}
+
+/// Whether a request can be sent to somebody else: its body was not begun, and nothing may have come of it yet that must
+/// not come of it twice.
+fn may_go_elsewhere(visit: &Visit) -> bool {
+    let exchange = &visit.exchange;
+    let sent = exchange
+        .attempts
+        .iter()
+        .any(|attempt| attempt.connect.is_some());
+    visit.progress.is_none() && (!sent || upstream::is_idempotent(&exchange.head.method))
+}
+
+impl Way {
+    fn taken(self, answer: Answered) -> Answered {
+        TAKEN[self as usize].fetch_add(1, Ordering::Relaxed);
+        answer
+    }
+}
+
+/// How often which way out was taken.
+pub fn taken() -> impl Iterator<Item = (&'static str, u64)> {
+    let counts = TAKEN.iter().map(|count| count.load(Ordering::Relaxed));
+    ["return", "stale", "upstream"].into_iter().zip(counts)
+}
+
+static TAKEN: [AtomicU64; 3] = [const { AtomicU64::new(0) }; 3];

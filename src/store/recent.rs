@@ -1,0 +1,161 @@
+//! The latest of something, within so many bytes: what was not asked for longest makes room.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+/// A bounded map whose values are shared with whoever asks.
+#[derive(Debug)]
+pub struct Recent<V> {
+    bound: usize,
+    shelf: Mutex<Shelf<V>>,
+}
+
+#[derive(Debug)]
+struct Shelf<V> {
+    // The standard hasher is seeded: nobody can choose keys that collide.
+    entries: HashMap<Arc<[u8]>, Entry<V>>,
+    /// By when they were last asked for.
+    order: BTreeMap<u64, Arc<[u8]>>,
+    time: u64,
+    bytes: usize,
+}
+
+#[derive(Debug)]
+struct Entry<V> {
+    value: Arc<V>,
+    bytes: usize,
+    used: u64,
+}
+
+impl<V> Recent<V> {
+    /// One that holds about so many bytes.
+    #[must_use]
+    pub fn new(bound: usize) -> Self {
+        Self {
+            bound,
+            shelf: Mutex::new(Shelf {
+                entries: HashMap::new(),
+                order: BTreeMap::new(),
+                time: 0,
+                bytes: 0,
+            }),
+        }
+    }
+
+    /// The largest value that is taken.
+    #[must_use]
+    pub fn largest(&self) -> usize {
+        // One of them must not push out all the others.
+        self.bound / 8
+    }
+
+    /// Keeps a value that takes so many bytes, in place of what was kept under its key.
+    pub fn put(&self, key: &[u8], value: V, bytes: usize) {
+        let bytes = bytes + 2 * key.len() + OVERHEAD;
+        let mut shelf = self.shelf.lock();
+        shelf.remove(key);
+        if bytes > self.largest() {
+            return;
+        }
+        let key: Arc<[u8]> = key.into();
+        let used = shelf.tick();
+        let entry = Entry {
+            value: Arc::new(value),
+            bytes,
+            used,
+        };
+        shelf.order.insert(used, Arc::clone(&key));
+        shelf.entries.insert(key, entry);
+        shelf.bytes += bytes;
+        while shelf.bytes > self.bound
+            && let Some((_, oldest)) = shelf.order.first_key_value()
+        {
+            let oldest = Arc::clone(oldest);
+            shelf.remove(&oldest);
+        }
+    }
+
+    /// What is kept under a key.
+    #[must_use]
+    pub fn get(&self, key: &[u8]) -> Option<Arc<V>> {
+        let mut shelf = self.shelf.lock();
+        let used = shelf.tick();
+        let shelf = &mut *shelf;
+        let entry = shelf.entries.get_mut(key)?;
+        if let Some(key) = shelf.order.remove(&entry.used) {
+            shelf.order.insert(used, key);
+        }
+        entry.used = used;
+        Some(Arc::clone(&entry.value))
+    }
+
+    /// Forgets what is kept under a key.
+    pub fn remove(&self, key: &[u8]) {
+        self.shelf.lock().remove(key);
+    }
+
+    /// How many values it holds, and how many bytes they take.
+    #[must_use]
+    pub fn usage(&self) -> (usize, usize) {
+        let shelf = self.shelf.lock();
+        (shelf.entries.len(), shelf.bytes)
+    }
+}
+
+impl<V> Shelf<V> {
+    fn tick(&mut self) -> u64 {
+        self.time += 1;
+        self.time
+    }
+
+    fn remove(&mut self, key: &[u8]) {
+        if let Some(entry) = self.entries.remove(key) {
+            self.order.remove(&entry.used);
+            self.bytes -= entry.bytes;
+        }
+    }
+}
+
+/// What a value costs besides itself: its places in the map and in the order, and its counts.
+const OVERHEAD: usize = 200;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_was_not_asked_for_longest_makes_room() {
+        let recent = Recent::new(10_000);
+        for key in 0..9u8 {
+            recent.put(&[key], key, 1_000 - OVERHEAD - 2);
+        }
+        assert_eq!(recent.get(&[0]).as_deref(), Some(&0));
+        for key in 9..11u8 {
+            recent.put(&[key], key, 1_000 - OVERHEAD - 2);
+        }
+        assert_eq!(recent.usage(), (10, 10_000));
+        assert_eq!(recent.get(&[1]), None);
+        assert_eq!(recent.get(&[0]).as_deref(), Some(&0));
+    }
+
+    #[test]
+    fn what_is_put_again_takes_its_place() {
+        let recent = Recent::new(10_000);
+        recent.put(b"a", 1, 500);
+        recent.put(b"a", 2, 700);
+        assert_eq!(recent.get(b"a").as_deref(), Some(&2));
+        assert_eq!(recent.usage(), (1, 700 + 2 + OVERHEAD));
+        recent.remove(b"a");
+        assert_eq!(recent.usage(), (0, 0));
+    }
+
+    #[test]
+    fn what_is_too_large_is_not_taken_and_what_it_replaces_is_gone() {
+        let recent = Recent::new(8_000);
+        recent.put(b"a", 1, 100);
+        recent.put(b"a", 2, 1_000);
+        assert_eq!(recent.get(b"a"), None);
+    }
+}
