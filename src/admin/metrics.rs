@@ -8,6 +8,7 @@ use super::zones::zones;
 use crate::limits::{self, ShadowZone};
 use crate::proxy::Live;
 use crate::telemetry::{COUNTERS, Page, Writer};
+use crate::upstream::Waits;
 
 /// The page in Prometheus's text format.
 pub(super) fn page(live: &Live, writer: &Writer) -> String {
@@ -125,6 +126,17 @@ fn stores(live: &Live, page: &mut Page) {
 
 fn upstreams(live: &Live, page: &mut Page) {
     for (plan, upstream) in live.plan.upstreams.iter().zip(&live.upstreams) {
+        if let Some(waits) = upstream.waits() {
+            queue(&plan.name, &waits, page);
+        }
+        if let Some(denied) = upstream.denied_retries() {
+            page.counter(
+                "weir_upstream_retries_denied_total",
+                "Requests that were not sent again because the retry budget was spent.",
+                &[("upstream", &*plan.name)],
+                denied,
+            );
+        }
         for backend in upstream.backends() {
             let labels = [("upstream", &*plan.name), ("server", &*backend.name)];
             for (status, count) in backend.answers() {
@@ -156,4 +168,34 @@ fn upstreams(live: &Live, page: &mut Page) {
             );
         }
     }
+}
+
+fn queue(upstream: &str, waits: &Waits, page: &mut Page) {
+    let name = ("upstream", upstream);
+    page.gauge(
+        "weir_upstream_queue_length",
+        "Requests that wait for a server now.",
+        &[name],
+        waits.waiting,
+    );
+    for (result, count) in [
+        ("served", waits.served),
+        ("full", waits.full),
+        ("timeout", waits.late),
+        ("left", waits.left),
+    ] {
+        page.counter(
+            "weir_upstream_queue_total",
+            "Requests that waited for a server, or would have: served, turned away because the line was full or \
+             took too long, or left by their clients.",
+            &[name, ("result", result)],
+            count,
+        );
+    }
+    page.counter(
+        "weir_upstream_queue_wait_milliseconds_total",
+        "How long those who were served had waited, in all.",
+        &[name],
+        u64::try_from(waits.time.as_millis()).unwrap_or(u64::MAX),
+    );
 }

@@ -119,7 +119,10 @@ impl Failure {
     fn retry_after(&self) -> Option<u64> {
         let after = match self {
             Self::Open(Refused { retry_after })
-            | Self::Upstream(upstream::Error::Unavailable { retry_after }) => *retry_after,
+            | Self::Upstream(
+                upstream::Error::Crowded { retry_after, .. }
+                | upstream::Error::Unavailable { retry_after },
+            ) => *retry_after,
             _ => return None,
         };
         let started = u64::from(after.subsec_nanos() > 0);
@@ -257,6 +260,7 @@ fn upstream_status(error: &upstream::Error) -> StatusCode {
             Some(upload::Error::Broken(_)) | None => StatusCode::BAD_REQUEST,
         },
         upstream::Error::TooLarge => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+        upstream::Error::Crowded { .. } => StatusCode::SERVICE_UNAVAILABLE,
         upstream::Error::Timeout(_) => StatusCode::GATEWAY_TIMEOUT,
         upstream::Error::Unavailable { .. } => StatusCode::SERVICE_UNAVAILABLE,
         error if error.is_ours() => StatusCode::INTERNAL_SERVER_ERROR,

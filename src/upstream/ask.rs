@@ -369,6 +369,7 @@ impl Call<'_> {
 pub(super) fn stands_for(error: &Error) -> Option<StatusCode> {
     match error {
         Error::Client(_) | Error::TooLarge => None,
+        Error::Crowded { .. } => Some(StatusCode::SERVICE_UNAVAILABLE),
         Error::Timeout(_) => Some(StatusCode::GATEWAY_TIMEOUT),
         Error::Unavailable { .. } => Some(StatusCode::SERVICE_UNAVAILABLE),
         Error::Broken(_)

@@ -4,9 +4,12 @@
 //! of the others: a backend is asked when no bar is up. Balancers do not look at the word for every pick. Who is not
 //! asked stands aside, and whoever moves a bar leaves a notice that the balancer finds before its next pick.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use parking_lot::Mutex;
+
+use super::queue::Queue;
 
 /// A reason not to ask a backend. Several may hold at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,6 +35,8 @@ pub(super) struct Notices {
     // Spares the balancer the lock: mostly there is nothing to hear.
     any: AtomicBool,
     list: Mutex<Vec<usize>>,
+    /// Who waits for a change.
+    queue: Option<Arc<Queue>>,
 }
 
 impl Condition {
@@ -60,10 +65,20 @@ impl Condition {
 }
 
 impl Notices {
+    pub(super) fn new(queue: Option<Arc<Queue>>) -> Self {
+        Self {
+            queue,
+            ..Self::default()
+        }
+    }
+
     /// Something has changed about a backend.
     pub(super) fn post(&self, index: usize) {
         self.list.lock().push(index);
         self.any.store(true, Ordering::Release);
+        if let Some(queue) = &self.queue {
+            queue.call();
+        }
     }
 
     /// Hands over every notice since the last time.

@@ -30,6 +30,14 @@ pub enum Error {
     /// No connection could be made. Usually nobody listens there.
     #[error("connect() failed ({}) while connecting to upstream", os(.0))]
     Connect(#[source] io::Error),
+    /// Every backend has as much to do as `max_conns` allows, and waiting did not help.
+    #[error("{why} while waiting for upstream")]
+    Crowded {
+        /// Why not.
+        why: Crowded,
+        /// When it may be better.
+        retry_after: Duration,
+    },
     /// The server could not be agreed with, or is not who it should be.
     #[error("{} while SSL handshaking to upstream", disagreed(.source, name))]
     Handshake {
@@ -73,6 +81,15 @@ pub enum Error {
         /// When it may be worth another try.
         retry_after: Duration,
     },
+}
+
+/// Why waiting for a backend did not help.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Crowded {
+    /// As many waited as may.
+    Full,
+    /// It took too long.
+    Late,
 }
 
 /// Where in an exchange with a backend.
@@ -162,6 +179,15 @@ impl Error {
             Self::Client(source) => Some(source),
             _ => None,
         }
+    }
+}
+
+impl fmt::Display for Crowded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Full => "queue is full",
+            Self::Late => "queue timed out",
+        })
     }
 }
 

@@ -14,6 +14,7 @@ mod ask;
 mod backend;
 mod balance;
 pub mod breaker;
+mod budget;
 mod condition;
 mod connect;
 mod download;
@@ -27,11 +28,13 @@ mod http2;
 mod interim;
 mod introduction;
 mod pool;
+mod queue;
 mod retry;
 mod spared;
 mod switched;
 mod wire;
 
+use std::hash::{BuildHasher, RandomState};
 use std::net::ToSocketAddrs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -41,13 +44,16 @@ use http::{Method, Request, Response};
 pub use backend::{Address, Backend};
 pub use condition::Bar;
 pub use download::{Download, Stopwatch, Tee, Whole};
-pub use error::{Error, Invalid, Stage};
+pub use error::{Crowded, Error, Invalid, Stage};
+pub use queue::Waits;
 pub use retry::is_idempotent;
 pub use switched::Switched;
 
 use self::ask::{Answer, Failed, Over, ask, report, stands_for};
 use self::balance::{Balance, Pick, Verdict};
+use self::budget::{Budget, Spent};
 use self::condition::Notices;
+use self::queue::Queue;
 use self::retry::{Errand, Failure};
 use crate::clock::{Clock, Millis};
 use crate::config::plan;
@@ -60,6 +66,8 @@ use crate::tls;
 pub struct Upstream {
     name: Arc<str>,
     balance: Balance,
+    queue: Option<Arc<Queue>>,
+    budget: Option<Box<Budget>>,
     tries: u32,
     /// When the first of those whose breaker is open is let back.
     wakes: AtomicU64,
@@ -113,14 +121,16 @@ impl Upstream {
             let addresses = resolve(&server.address)?;
             servers.extend(addresses.into_iter().map(|address| (address, server)));
         }
-        let notices = Arc::<Notices>::default();
+        let queue = plan.queue.as_ref().map(|plan| Arc::new(Queue::new(plan)));
         // One alone has no balancer to tell.
-        let told = (servers.len() > 1).then_some(&notices);
+        let alone = matches!(&servers[..], [(_, only)] if !only.backup);
+        let notices = (!alone || queue.is_some()).then(|| Arc::new(Notices::new(queue.clone())));
         let backends: Vec<_> = servers
             .into_iter()
             .enumerate()
             .map(|(index, (address, server))| {
                 let tls = Arc::clone(&tls);
+                let told = notices.as_ref();
                 let backend = Backend::new(index, address, server, plan, keep, tls, told);
                 Arc::new(backend)
             })
@@ -130,6 +140,8 @@ impl Upstream {
             name: plan.name.as_ref().into(),
             tries: u32::try_from(usable.count()).unwrap_or(u32::MAX),
             balance: Balance::new(&plan.balance, backends, notices),
+            queue,
+            budget: plan.retry_budget.map(|plan| Box::new(Budget::new(plan))),
             wakes: AtomicU64::new(u64::MAX),
         })
     }
@@ -148,36 +160,46 @@ impl Upstream {
         clock: &Clock,
     ) -> Result<Response<Download>, Error> {
         let mut now = clock.now();
-        let mut errand = Errand::new(outgoing, &forward.next_upstream, self.tries, now);
+        let again = self.begin(now);
+        let mut errand = Errand::new(outgoing, &forward.next_upstream, self.tries, again, now);
         let mut round = self.balance.round(exchange);
         let mut refusals = 0;
         loop {
             self.wake(now);
-            let Some(pick) = self.balance.pick(&mut round, now) else {
-                return Err(self.nobody(exchange, now));
+            let picked = match &self.queue {
+                None => Ok(self.balance.pick(&mut round, now)),
+                // Boxed, so that those who do not wait do not carry it about.
+                Some(queue) => {
+                    Box::pin(queue.pick(&self.balance, &mut round, exchange, clock)).await
+                }
+            };
+            let pick = match picked {
+                Ok(Some(pick)) => pick,
+                Ok(None) if Box::pin(self.rest(&mut errand, now)).await => {
+                    round = self.balance.round(exchange);
+                    now = clock.now();
+                    continue;
+                }
+                Ok(None) => return Err(self.untried(self.why_nobody(now), exchange)),
+                Err(crowded) => return Err(self.untried(crowded, exchange)),
             };
             let Ok(pass) = self.admit(&pick.lease, now) else {
                 refusals += 1;
                 if refusals < self.tries {
                     continue;
                 }
-                return Err(self.nobody(exchange, now));
+                return Err(self.untried(self.why_nobody(now), exchange));
             };
             let tried = self
                 .ask(&pick, &mut errand, exchange, forward, clock, now)
                 .await;
-            let failure = match &tried {
-                Ok(answer) => {
-                    now = answer.came;
-                    Failure::Status(answer.head.status)
-                }
-                Err(failed) => {
-                    now = clock.now();
-                    Failure::of(&failed.error)
-                }
+            let failure;
+            (failure, now) = match &tried {
+                Ok(answer) => (Failure::Status(answer.head.status), answer.came),
+                Err(failed) => (Failure::of(&failed.error), clock.now()),
             };
             self.book(&pick.lease, pass, &tried, now);
-            let moves_on = errand.may_move_on(failure, now);
+            let moves_on = errand.may_move_on(failure, now) && self.may_retry(now);
             match tried {
                 Ok(answer) if !moves_on => {
                     self.balance.succeeded(&pick);
@@ -188,11 +210,7 @@ impl Upstream {
                 Ok(_) if failure.is_fault() => self.blame(&pick, now),
                 Ok(_) => self.balance.succeeded(&pick),
                 Err(failed) => {
-                    let others = failed.error.is_requests_own() || failed.error.is_ours();
-                    if !others && !failed.is_stale() {
-                        self.blame(&pick, now);
-                    }
-                    if !moves_on || others {
+                    if self.judge(&pick, &failed, now) || !moves_on {
                         return Err(failed.error);
                     }
                 }
@@ -211,6 +229,18 @@ impl Upstream {
     #[must_use]
     pub fn backends(&self) -> Vec<Arc<Backend>> {
         self.balance.backends()
+    }
+
+    /// How its waiting line fares, where it has one.
+    #[must_use]
+    pub fn waits(&self) -> Option<Waits> {
+        self.queue.as_ref().map(|queue| queue.waits())
+    }
+
+    /// How many retries its budget has denied, where it has one.
+    #[must_use]
+    pub fn denied_retries(&self) -> Option<u64> {
+        self.budget.as_ref().map(|budget| budget.denied())
     }
 
     /// Asks one backend, and once more if a kept connection turned out to be stale.
@@ -237,6 +267,51 @@ impl Upstream {
         }
     }
 
+    /// A request begins; whether it may ask all backends again when all have failed.
+    fn begin(&self, now: Millis) -> bool {
+        self.budget.as_ref().is_some_and(|budget| {
+            budget.earn(now);
+            budget.backoff().is_some()
+        })
+    }
+
+    /// Whether there is enough left for one more try.
+    fn may_retry(&self, now: Millis) -> bool {
+        let Some(budget) = &self.budget else {
+            return true;
+        };
+        let spent = budget.spend(now);
+        if spent == (Spent::Denied { is_news: true }) {
+            let upstream = &*self.name;
+            tracing::warn!(upstream, "retry budget is spent, requests are tried once");
+        }
+        spent == Spent::Granted
+    }
+
+    /// All backends have failed: waits before they are asked again, if they may be.
+    async fn rest(&self, errand: &mut Errand<'_>, now: Millis) -> bool {
+        let Some(backoff) = self.budget.as_ref().and_then(|budget| budget.backoff()) else {
+            return false;
+        };
+        let rounds = errand.rounds();
+        let pause = budget::pause(backoff, rounds, RandomState::new().hash_one(rounds));
+        let may = errand.may_wait(pause, now);
+        if may {
+            errand.go_round();
+            tokio::time::sleep(pause).await;
+        }
+        may
+    }
+
+    /// Blames a backend for a try without an answer, unless that was somebody else's doing; whether it was.
+    fn judge(&self, pick: &Pick, failed: &Failed, now: Millis) -> bool {
+        let others = failed.error.is_requests_own() || failed.error.is_ours();
+        if !others && !failed.is_stale() {
+            self.blame(pick, now);
+        }
+        others
+    }
+
     fn blame(&self, pick: &Pick, now: Millis) {
         if self.balance.failed(pick, now) == Verdict::Disable {
             let (upstream, server) = (&*self.name, &*pick.lease.name);
@@ -244,8 +319,8 @@ impl Upstream {
         }
     }
 
-    fn nobody(&self, exchange: &mut Exchange, now: Millis) -> Error {
-        let error = self.why_nobody(now);
+    /// Nobody was asked; it counts as a try of the upstream as a whole.
+    fn untried(&self, error: Error, exchange: &mut Exchange) -> Error {
         report(&error, &self.name, exchange);
         exchange.attempts.push(Attempt {
             address: Arc::clone(&self.name),

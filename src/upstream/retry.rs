@@ -4,6 +4,7 @@
 //! to leave cannot be: it streams through, nobody keeps a copy.
 
 use std::mem;
+use std::time::Duration;
 
 use http::{Method, Request, StatusCode};
 
@@ -25,6 +26,7 @@ pub(super) struct Errand<'p> {
     next: &'p NextUpstream,
     started: Millis,
     left: u32,
+    rounds: u32,
     sent: bool,
     whole: bool,
 }
@@ -50,11 +52,12 @@ pub(super) enum Failure {
 }
 
 impl<'p> Errand<'p> {
-    /// A request that up to `servers` backends can be asked.
+    /// A request that each of `servers` backends can be asked once, and again if `again` is granted.
     pub(super) fn new(
         outgoing: Outgoing,
         next: &'p NextUpstream,
         servers: u32,
+        again: bool,
         now: Millis,
     ) -> Self {
         let (method, upload) = (&outgoing.method, &outgoing.upload);
@@ -79,8 +82,10 @@ impl<'p> Errand<'p> {
             started: now,
             left: match next.tries {
                 Tries::Each => servers,
+                Tries::Most(most) if again => most,
                 Tries::Most(most) => servers.min(most),
             },
+            rounds: 0,
             sent: false,
             whole: true,
         }
@@ -125,9 +130,25 @@ impl<'p> Errand<'p> {
         self.sent = false;
     }
 
+    /// All backends' turn again.
+    pub(super) fn go_round(&mut self) {
+        self.rounds += 1;
+        self.move_on();
+    }
+
+    /// How often that was.
+    pub(super) fn rounds(&self) -> u32 {
+        self.rounds
+    }
+
     /// Whether the next backend may be asked after this failure.
     pub(super) fn may_move_on(&self, failure: Failure, now: Millis) -> bool {
         self.left > 1 && self.may_repeat(failure, now)
+    }
+
+    /// Whether all backends may be asked again after this pause.
+    pub(super) fn may_wait(&self, pause: Duration, now: Millis) -> bool {
+        self.left > 1 && self.whole && self.is_in_time(now.after(pause))
     }
 
     /// Whether it may be sent once more after this failure.
@@ -140,10 +161,13 @@ impl<'p> Errand<'p> {
             Failure::Timeout => next.timeout,
         };
         let harmless = !self.sent || is_idempotent(&self.method) || next.non_idempotent;
-        let in_time = next
+        listed && self.whole && harmless && self.is_in_time(now)
+    }
+
+    fn is_in_time(&self, now: Millis) -> bool {
+        self.next
             .within
-            .is_none_or(|within| now.since(self.started) < within);
-        listed && self.whole && harmless && in_time
+            .is_none_or(|within| now.since(self.started) < within)
     }
 
     /// Whether it could be sent again after it was sent.
@@ -177,6 +201,7 @@ impl Failure {
             | Error::Calmed
             | Error::Client(_)
             | Error::Connect(_)
+            | Error::Crowded { .. }
             | Error::Handshake { .. }
             | Error::NoLiveBackend
             | Error::Rejected(_)
@@ -203,13 +228,11 @@ pub fn is_idempotent(method: &Method) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::upstream::tests::{next_upstream, outgoing};
 
     fn errand(next: &NextUpstream, method: Method, servers: u32) -> Errand<'_> {
-        Errand::new(outgoing(method), next, servers, Millis(1_000))
+        Errand::new(outgoing(method), next, servers, false, Millis(1_000))
     }
 
     #[test]
@@ -277,5 +300,21 @@ mod tests {
         let errand = errand(&next, Method::GET, 5);
         assert!(errand.may_move_on(Failure::Error, Millis(1_499)));
         assert!(!errand.may_move_on(Failure::Error, Millis(1_500)));
+    }
+
+    #[test]
+    fn more_tries_than_servers_are_for_those_who_may_go_round_again() {
+        let mut next = next_upstream();
+        next.tries = Tries::Most(3);
+        next.within = Some(Duration::from_millis(500));
+        assert!(!errand(&next, Method::GET, 1).may_move_on(Failure::Error, Millis(1_000)));
+        let mut errand = Errand::new(outgoing(Method::GET), &next, 1, true, Millis(1_000));
+        for _ in 0..2 {
+            assert!(errand.may_move_on(Failure::Error, Millis(1_000)));
+            assert!(errand.may_wait(Duration::from_millis(99), Millis(1_400)));
+            assert!(!errand.may_wait(Duration::from_millis(100), Millis(1_400)));
+            errand.move_on();
+        }
+        assert!(!errand.may_wait(Duration::ZERO, Millis(1_000)));
     }
 }

@@ -107,6 +107,12 @@ impl Process {
             .expect("a number of kB");
         kilobytes * 1024
     }
+
+    /// How many descriptors it has open.
+    pub(crate) fn descriptors(&self) -> usize {
+        let path = format!("/proc/{}/fd", self.child.id());
+        std::fs::read_dir(path).expect("it is running").count()
+    }
 }
 
 impl Drop for Process {

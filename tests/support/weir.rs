@@ -111,6 +111,11 @@ impl Weir {
     pub(crate) fn resident(&self) -> u64 {
         self.process.resident()
     }
+
+    /// How many descriptors it has open.
+    pub(crate) fn descriptors(&self) -> usize {
+        self.process.descriptors()
+    }
 }
 
 /// Runs the binary to its end.

@@ -6,7 +6,9 @@ use super::Compiler;
 use super::templates::When;
 use crate::config::decode::{Brief, OrOff, Spanned, mistaken};
 use crate::config::model;
-use crate::config::plan::{Address, Balance, Upstream, UpstreamServer};
+use crate::config::plan::{
+    Address, Backoff, Balance, RetryBudget, Upstream, UpstreamQueue, UpstreamServer,
+};
 use crate::config::units;
 
 impl Compiler<'_> {
@@ -64,6 +66,8 @@ impl Compiler<'_> {
         upstream.health_check = health_check;
         upstream.breaker = breaker;
         upstream.balance = balance;
+        upstream.retry_budget = self.retry_budget(group);
+        upstream.queue = self.upstream_queue(group, &upstream.servers);
         if let Some(most) = group.keepalive.value() {
             upstream.keepalive = most.0;
         }
@@ -72,6 +76,53 @@ impl Compiler<'_> {
             upstream.keepalive_requests = most.0;
         }
         upstream
+    }
+
+    fn retry_budget(&mut self, group: &model::Upstream) -> Option<RetryBudget> {
+        let Brief(budget) = group.retry_budget.value()?;
+        let most = budget.backoff_max.get();
+        if let Some(most) = most.filter(|_| budget.backoff.key().is_none()) {
+            self.complain_with(
+                most.span,
+                "`backoff_max` bounds a `backoff`, and there is none",
+                "expected { share: 20%, backoff: 25ms, backoff_max: 1s }",
+            );
+        }
+        let backoff = budget.backoff.get().map(|base| Backoff {
+            base: self.some_time(Some(base), 1),
+            max: self.some_time(most, 1),
+        });
+        Some(RetryBudget {
+            percent: budget.share.value()?.0,
+            least: budget.min_per_second.value().map_or(3, |least| least.0),
+            backoff,
+        })
+    }
+
+    fn upstream_queue(
+        &mut self,
+        group: &model::Upstream,
+        servers: &[UpstreamServer],
+    ) -> Option<UpstreamQueue> {
+        let queue = &group.queue.get()?.value;
+        if let Some(key) = group.queue.key()
+            && servers.iter().all(|server| server.max_conns == 0)
+        {
+            self.warn(
+                key,
+                "nobody ever waits here: no server has a `max_conns`",
+                "give the servers of this upstream a `max_conns`",
+            );
+        }
+        let fair = queue.fair.get();
+        let fair = fair.map(|key| self.template(key, When::Before));
+        let timeout = self.some_time(queue.timeout.get(), 60);
+        Some(UpstreamQueue {
+            size: queue.size.value()?.0,
+            timeout,
+            order: queue.order.value().map(|order| order.0).unwrap_or_default(),
+            fair,
+        })
     }
 
     fn balance(&mut self, given: Option<&Spanned<Brief<model::Balance>>>) -> Balance {

@@ -34,7 +34,7 @@ pub use settings::{Buffers, BuffersParts, Connection, NextUpstream, Settings};
 pub use store::{OnOutage, Store, StoreMode};
 pub use tls::{Ciphers, Depth, Protocols, ProxySsl, Tls, VerifyClientWord};
 pub use top::{AccessLog, Admin, Config, Log};
-pub use upstream::{Balance, Upstream, UpstreamServer};
+pub use upstream::{Balance, RetryBudget, Upstream, UpstreamQueue, UpstreamServer};
 pub use values::{
     AdminAddress, Burst, ConnLimit, Failures, Flag, HttpVersion, Idle, Level, LimitHeaders,
     LimitStatus, ListenAddress, ListenText, LogLevel, OnEmptyKey, Prefix, Rate, RateOrUnlimited,
@@ -52,6 +52,8 @@ pub(super) fn homes(key: &str) -> Option<String> {
         ("in an upstream", Upstream::keys()),
         ("in a server of an upstream", UpstreamServer::keys()),
         ("in `balance`", Balance::keys()),
+        ("in `retry_budget`", RetryBudget::keys()),
+        ("in the `queue` of an upstream", UpstreamQueue::keys()),
         ("in a limit_req zone", ReqZone::keys()),
         ("in a limit_conn zone", ConnZone::keys()),
         ("in a limit_req rule", ReqRule::keys()),

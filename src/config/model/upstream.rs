@@ -1,11 +1,12 @@
 //! `upstreams`: groups of servers to forward to.
 
 use super::health::{Breaker, HealthCheck};
-use super::values::{Failures, Flag, Idle, Requests, Time, Weight};
+use super::values::{Failures, Flag, Idle, Requests, Time, Waiting, Weight};
 use crate::config::decode::{
-    Brief, Field, HasBrief, List, Needed, OrOff, Text, choice, number, record,
+    Brief, Field, HasBrief, List, Needed, OrOff, Text, choice, number, record, scalar,
 };
 use crate::config::plan;
+use crate::config::units::{self, Mistake};
 
 record! {
     /// A group of servers.
@@ -19,6 +20,11 @@ record! {
         keepalive_timeout: Field<Time>,
         /// How many requests one connection carries. Default: 1000.
         keepalive_requests: Field<Requests>,
+        /// Where requests wait when every server has its max_conns. Default: they get 502 at once.
+        queue: Field<UpstreamQueue>,
+        /// How many requests may be sent again to another server, as a share of all: `20%`. Default: any number, as
+        /// proxy_next_upstream allows.
+        retry_budget: Field<Brief<RetryBudget>>,
         /// Asks every server again and again whether it is well; a path alone will do. Default: none.
         health_check: Field<Brief<HealthCheck>>,
         /// Leaves a server alone for a while that fails too often; `{}` for one with all defaults. Default: off.
@@ -37,6 +43,55 @@ record! {
         hash: Field<Text>,
         /// Whether one server more or less moves only its share of the keys. Default: false.
         consistent: Field<Flag>,
+    }
+}
+
+record! {
+    /// A waiting line before an upstream.
+    pub struct UpstreamQueue {
+        /// How many may wait, in all workers together.
+        size: Needed<Waiting>,
+        /// For how long. Default: 60s.
+        timeout: Field<Time>,
+        /// Who goes first: oldest_first or newest_first. Default: oldest_first.
+        order: Field<Order>,
+        /// A text of variables; those for whom it is different take turns, and when the line is full the longest
+        /// of their lines loses its last. Default: none, all stand in one line.
+        fair: Field<Text>,
+    }
+}
+
+record! {
+    /// How many requests may be sent again.
+    pub struct RetryBudget {
+        /// The share of the requests of the last ten seconds: `20%`.
+        share: Needed<Share>,
+        /// How many a second in any case, over the same ten seconds. Default: 3.
+        min_per_second: Field<Most>,
+        /// When all servers have failed, all are asked again, up to proxy_next_upstream_tries in all: after a random
+        /// part of this time, twice of it the next time, and so on. Default: they are not.
+        backoff: Field<Time>,
+        /// What that grows to at most. Default: 1s.
+        backoff_max: Field<Time>,
+    }
+}
+
+scalar! {
+    /// A share of a hundred.
+    pub struct Share(u32);
+    "a share such as `20%`",
+    |text| match text.strip_suffix('%') {
+        Some(number) => units::whole(number, "a share", 0, 100).map(|share| u32::try_from(share).unwrap_or(100)),
+        None => Err(Mistake::new(format!("`{text}` is not a share")).help("expected a share such as `20%`")),
+    },
+    { "description": "A share of a hundred, with % behind it.", "type": "string", "pattern": r"^[0-9]{1,3}%$" }
+}
+
+choice! {
+    /// Who goes first.
+    pub struct Order(plan::Order) = "an order" {
+        "oldest_first" => plan::Order::OldestFirst,
+        "newest_first" => plan::Order::NewestFirst,
     }
 }
 
@@ -80,6 +135,10 @@ record! {
 
 impl HasBrief for Balance {
     const KEY: &'static str = "method";
+}
+
+impl HasBrief for RetryBudget {
+    const KEY: &'static str = "share";
 }
 
 impl HasBrief for UpstreamServer {

@@ -47,7 +47,9 @@ pub use tls::{
     Carrier, Certificate, Cipher, File, Protocol, ServerNameSent, SessionReuse, SessionTickets,
     Tls, UpstreamTls, Verify, VerifyClient,
 };
-pub use upstream::{Address, Balance, Upstream, UpstreamServer};
+pub use upstream::{
+    Address, Backoff, Balance, Order, RetryBudget, Upstream, UpstreamQueue, UpstreamServer,
+};
 
 /// Everything that runs.
 #[derive(Debug)]

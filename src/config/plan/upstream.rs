@@ -18,12 +18,59 @@ pub struct Upstream {
     pub keepalive_timeout: Duration,
     /// How many requests one connection carries.
     pub keepalive_requests: u64,
+    /// Where requests wait when every server has its `max_conns`.
+    pub queue: Option<UpstreamQueue>,
+    /// How many requests may be sent again.
+    pub retry_budget: Option<RetryBudget>,
     /// `health_check`
     pub health_check: Option<HealthCheck>,
     /// `breaker`: of each of its servers.
     pub breaker: Option<Breaker>,
     /// At least one.
     pub servers: Vec<UpstreamServer>,
+}
+
+/// How many requests may be sent again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RetryBudget {
+    /// Of a hundred requests.
+    pub percent: u32,
+    /// In a second, whatever came.
+    pub least: u32,
+    /// When all servers may be asked once more after all have failed.
+    pub backoff: Option<Backoff>,
+}
+
+/// How long to wait before servers that have failed are asked again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Backoff {
+    /// At most so long for the first time, twice as long for the next, and so on.
+    pub base: Duration,
+    /// Never longer.
+    pub max: Duration,
+}
+
+/// A waiting line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UpstreamQueue {
+    /// How many may wait.
+    pub size: u32,
+    /// For how long.
+    pub timeout: Duration,
+    /// Who goes first.
+    pub order: Order,
+    /// What tells those apart who take turns.
+    pub fair: Option<Template>,
+}
+
+/// Who of those who wait goes first.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Order {
+    /// Who has come last, and is likeliest to be there still.
+    NewestFirst,
+    /// Who has come first.
+    #[default]
+    OldestFirst,
 }
 
 impl Upstream {
@@ -36,6 +83,8 @@ impl Upstream {
             keepalive: 64,
             keepalive_timeout: Duration::from_secs(60),
             keepalive_requests: 1000,
+            queue: None,
+            retry_budget: None,
             health_check: None,
             breaker: None,
             servers,

@@ -85,17 +85,18 @@ pub(super) struct Pick {
 }
 
 impl Balance {
+    /// Without `notices` there is one server, of which nobody wants to hear.
     pub(super) fn new(
         method: &plan::Balance,
         backends: Vec<Arc<Backend>>,
-        notices: Arc<Notices>,
+        notices: Option<Arc<Notices>>,
     ) -> Self {
-        match &backends[..] {
-            [only] if !only.server.backup => Self::Single(Arc::clone(only)),
-            _ => Self::Group(Box::new(Group {
+        match (&backends[..], notices) {
+            ([only], None) => Self::Single(Arc::clone(only)),
+            (_, notices) => Self::Group(Box::new(Group {
                 seek: Seek::new(method),
                 members: Mutex::new(Members::new(method, backends)),
-                notices,
+                notices: notices.unwrap_or_default(),
             })),
         }
     }
@@ -137,9 +138,17 @@ impl Balance {
         }
     }
 
+    /// Whether somebody could be asked in this round but for having enough to do.
+    pub(super) fn is_crowded(&self, round: &Round) -> bool {
+        match self {
+            Self::Group(group) => group.members.lock().standings.is_crowded(round),
+            Self::Single(backend) => backend.may_be_asked() && backend.is_full(),
+        }
+    }
+
     pub(super) fn failed(&self, pick: &Pick, now: Millis) -> Verdict {
         match self {
-            Self::Group(group) => group.members.lock().standings.failed(pick.lease.index, now),
+            Self::Group(group) => group.members.lock().failed(pick.lease.index, now),
             Self::Single(_) => Verdict::Keep,
         }
     }
@@ -218,6 +227,13 @@ impl Members {
             standings: Standings::new(order, present),
             backends,
             choice,
+        }
+    }
+
+    fn failed(&mut self, index: usize, now: Millis) -> Verdict {
+        match &self.backends[..] {
+            [only] if !only.server.backup => Verdict::Keep,
+            _ => self.standings.failed(index, now),
         }
     }
 

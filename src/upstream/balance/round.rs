@@ -36,6 +36,14 @@ impl Round {
         usize::from(self.first.is_some()) + self.others.len()
     }
 
+    /// Nobody could be asked, which may have changed: the search begins again. Who was asked stays asked.
+    pub(in crate::upstream) fn begin_again(&mut self) {
+        self.backups = false;
+        if let Some(search) = &mut self.search {
+            (search.hash, search.hashed, search.misses) = (0, 0, 0);
+        }
+    }
+
     pub(super) fn mark(&mut self, index: usize) {
         match self.first {
             None => self.first = Some(index),

@@ -20,6 +20,8 @@ use crate::config::plan::UpstreamServer;
 #[derive(Debug)]
 pub(in crate::upstream) struct Standings {
     all: Vec<Standing>,
+    /// How many have enough to do, and could be asked otherwise.
+    full: usize,
     primaries: Bench,
     backups: Bench,
 }
@@ -73,6 +75,7 @@ impl Standings {
         let primaries = Bench::new(order, &mut all, false);
         let backups = Bench::new(order, &mut all, true);
         let mut standings = Self {
+            full: 0,
             all,
             primaries,
             backups,
@@ -103,6 +106,13 @@ impl Standings {
         present && !standing.is_left_alone(now) && !round.tried().any(|tried| tried == index)
     }
 
+    /// Whether somebody who has not been asked has enough to do, and could be asked otherwise.
+    pub(super) fn is_crowded(&self, round: &Round) -> bool {
+        let is_full = |standing: &Standing| standing.presence.full && !standing.presence.barred;
+        let tried = round.tried().filter(|index| is_full(&self.all[*index]));
+        self.full > tried.count()
+    }
+
     /// The server is asked, whoever chose it.
     pub(super) fn choose(&mut self, index: usize, round: &mut Round, now: Millis) {
         let standing = &mut self.all[index];
@@ -122,6 +132,8 @@ impl Standings {
             return;
         };
         let before = std::mem::replace(&mut standing.presence, presence);
+        let full = |presence: Presence| usize::from(presence.full && !presence.barred);
+        self.full = self.full + full(presence) - full(before);
         if before.barred && !presence.barred {
             standing.rise(now);
         }

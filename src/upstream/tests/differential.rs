@@ -75,7 +75,7 @@ async fn ours(method: Method, pieces: Vec<Vec<u8>>) -> Outcome {
     tokio::spawn(play(far, pieces));
     let road = Road::to(&[&Origin::absent().await]);
     let next = next_upstream();
-    let mut errand = Errand::new(outgoing(method), &next, 1, Millis(0));
+    let mut errand = Errand::new(outgoing(method), &next, 1, false, Millis(0));
     let wire = Wire::new(Socket::Test(near), 0);
     let called = call(wire, &mut errand, &road.exchange, &road.forward, Millis(0));
     match called.await {
