@@ -115,7 +115,7 @@ struct Growth {
     most: u64,
 }
 
-const GROWTHS: [Growth; 7] = [
+const GROWTHS: [Growth; 6] = [
     Growth {
         what: "10,000 server names",
         from: SMALL,
@@ -155,11 +155,6 @@ const GROWTHS: [Growth; 7] = [
     },
     many_balanced("10,000 upstream servers by load", "least_conn", 8_000),
     many_balanced("10,000 upstream servers by lot", "random", 3_000),
-    many_balanced(
-        "10,000 upstream servers on a ring",
-        "{ hash: $uri, consistent: true }",
-        3_000,
-    ),
 ];
 
 /// Many servers of which one is picked in this way, against two that take turns.
