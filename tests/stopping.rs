@@ -95,6 +95,28 @@ fn without_work_it_ends_at_once() {
     );
 }
 
+/// What an event loop keeps from one request to the next is let go in whatever order.
+#[test]
+fn after_refusals_and_proxied_answers_it_ends_cleanly() {
+    let origin = Origin::start();
+    let mut weir = Weir::before(
+        &origin,
+        "limit_req_zones: { one: { key: $binary_remote_addr, rate: 1r/m } }
+servers:
+- listen: LISTEN
+  locations:
+  - { path: /, proxy_pass: 'http://ORIGIN' }
+  - { path: /limited, limit_req: { zone: one }, proxy_pass: 'http://ORIGIN/ok' }
+",
+    );
+    for (path, status) in [("/ok", 200), ("/limited", 200), ("/limited", 429)] {
+        assert_eq!(get(weir.address(), path).status, status);
+    }
+    weir.signal("TERM");
+    assert_eq!(weir.wait().code(), Some(0), "{}", weir.stderr());
+    assert!(!weir.stderr().contains("panicked"), "{}", weir.stderr());
+}
+
 #[test]
 fn shutdown_timeout_ends_what_does_not_end() {
     let origin = Origin::start();
