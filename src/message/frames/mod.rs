@@ -1,7 +1,7 @@
 //! HTTP/2's frames as they pass by on a connection: nine bytes of each are looked at, the rest is counted.
 //!
 //! Pure, so that it can stand beside the real reader on both directions of every connection, a client's or a backend's. What is not well-formed
-//! is refused by whoever reads for real, except for what [`Fields`] see and h2 does not.
+//! is refused by whoever reads for real, except for what `fields` see and h2 does not.
 
 mod fields;
 mod huffman;

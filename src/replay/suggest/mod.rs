@@ -1,7 +1,7 @@
 //! Better numbers for a zone: the smallest rate and burst that would have refused at most a given share.
 //!
 //! The smaller the rate, the larger the burst it takes, so there is not one answer but a row of them. For every rate of
-//! a fixed [ladder](ladder) the smallest burst is found, exactly: the number of refused requests never grows with rate or
+//! a fixed ladder the smallest burst is found, exactly: the number of refused requests never grows with rate or
 //! burst, so halving finds it. Of these pairs, one is recommended: that which lets a single key through with the fewest
 //! requests in a minute. Every key is judged as if this zone were alone.
 
