@@ -1,0 +1,131 @@
+// Who answers the requests: the servers of upstreams, breakers of locations, and groups that can be turned down.
+
+import { cell, duration, find, keep, make, number, say, sayRate } from "./dom.js";
+import { change } from "./api.js";
+import { draw, spark } from "./charts.js";
+import { History } from "./history.js";
+
+const history = new History();
+
+/** How a server is, in a word, and whether that is good. */
+export function condition(server) {
+  if (server.down) return ["disabled", "none"];
+  if (server.draining) return ["draining", "none"];
+  if (server.forced === "open") return ["breaker forced open", "bad"];
+  if (server.healthy === false) return ["unhealthy", "bad"];
+  if (server.breaker === "open") return ["breaker open", "bad"];
+  if (server.breaker === "half_open") return ["recovering", "doubt"];
+  return server.up ? ["well", "good"] : ["failed lately", "bad"];
+}
+
+/** How many of these are well, in words; who was taken out on purpose is neither well nor unwell. */
+export function countWell(servers) {
+  const count = (kind) => servers.filter((server) => condition(server)[1] === kind).length;
+  const out = count("none");
+  return `${count("good")} of ${servers.length - out} well` + (out ? `, ${out} taken out` : "");
+}
+
+export function showBackends(upstreams, breakers, groups, time) {
+  for (const upstream of upstreams)
+    for (const server of upstream.servers)
+      history.note(`${upstream.name} ${server.address}`, time, { pass: server.requests - server.errors, refuse: server.errors, delay: 0 });
+  history.tidy(time);
+  keep(find("upstreams"), upstreams, (upstream) => upstream.name, upstreamCard, updateUpstream);
+  keep(find("switches"), [{ breakers }, { groups }].filter((one) => (one.breakers ?? one.groups).length > 0), (one) => Object.keys(one)[0], switchCard, updateSwitches);
+}
+
+const column = (name, kind = "") => make("th", { scope: "col", class: kind }, name);
+
+function upstreamCard(upstream) {
+  return make("article", {},
+    make("div", { class: "title" }, make("h3", {}, upstream.name), make("span", { class: "quiet" })),
+    make("div", { class: "scroll" }, make("table", {},
+      make("thead", {}, make("tr", {}, column("Server"), column("How it is"), column("Requests a second", "wide"), column("now /s", "number"), column("errors /s", "number"),
+        column("in progress", "number"), column("half within", "number"), column("99 % within", "number"), column("What to do"))),
+      make("tbody"))));
+}
+
+function updateUpstream(element, upstream) {
+  say(element.querySelector(".title .quiet"), countWell(upstream.servers));
+  keep(element.querySelector("tbody"), upstream.servers.map((server) => ({ ...server, upstream: upstream.name })), (server) => server.address, serverRow, updateServer);
+}
+
+function serverRow(server) {
+  const path = `/api/upstreams/${encodeURIComponent(server.upstream)}/servers/${encodeURIComponent(server.address)}`;
+  const button = (name, body, done) =>
+    make("button", { class: `small ${name.toLowerCase().replaceAll(" ", "-")}`, type: "button", "aria-label": `${name}: ${server.address}`, onclick: () => change("PATCH", path, body, `${server.address} ${done}`) }, name);
+  return make("tr", {},
+    cell(null, "lead", make("span", { class: "mono" }, server.address), make("small", {})),
+    cell("how it is", "how", make("span", { class: "badge" })),
+    cell("requests a second", "wide", spark(`Requests a second at ${server.address}`)),
+    cell("now /s", "number", make("span")), cell("errors /s", "number refuse", make("b")), cell("in progress", "number", make("span")),
+    cell("half within", "number", make("span")), cell("99 % within", "number", make("span")),
+    cell(null, "do", make("div", { class: "actions" },
+      button("Enable", { state: "up" }, "gets requests again"), button("Drain", { state: "drain" }, "gets no new requests"), button("Disable", { state: "down" }, "is down"),
+      button("Open breaker", { breaker: "open" }, "is left alone"), button("Release breaker", { breaker: "auto" }, "is judged by what it does"))));
+}
+
+function updateServer(element, server) {
+  const [name, how, picture, now, errors, active, half, most, does] = element.children;
+  const series = `${server.upstream} ${server.address}`;
+  const [word, kind] = condition(server);
+  say(how.firstElementChild, word);
+  how.firstElementChild.className = `badge ${kind}`;
+  say(name.querySelector("small"), [server.backup ? "backup" : null, server.weight !== 1 ? `weight ${server.weight}` : null].filter(Boolean).join(", "));
+  draw(picture.querySelector("svg"), history.points(series));
+  say(now.firstElementChild, number(history.rate(series, "pass") + history.rate(series, "refuse")));
+  sayRate(errors.firstElementChild, history.rate(series, "refuse"));
+  say(active.firstElementChild, number(server.active));
+  say(half.firstElementChild, duration(server.latency?.p50));
+  say(most.firstElementChild, duration(server.latency?.p99));
+  const out = server.down || server.draining;
+  does.querySelector(".enable").hidden = !out;
+  does.querySelector(".drain").hidden = out;
+  does.querySelector(".disable").hidden = server.down;
+  does.querySelector(".open-breaker").hidden = server.breaker === null || server.forced === "open";
+  does.querySelector(".release-breaker").hidden = server.forced === null;
+}
+
+function switchCard(one) {
+  const title = one.breakers ? "Breakers of locations" : "What can be turned off";
+  return make("article", {}, make("div", { class: "title" }, make("h3", {}, title)), make("div", { class: "scroll" }, make("table", {}, make("tbody"))));
+}
+
+function updateSwitches(element, one) {
+  const body = element.querySelector("tbody");
+  if (one.breakers) keep(body, one.breakers, (breaker) => `${breaker.server} ${breaker.location}`, breakerRow, updateBreaker);
+  else keep(body, one.groups, (group) => group.name, groupRow, updateGroup);
+}
+
+/** Buttons of which one is pressed. */
+function choice(label, options, choose) {
+  const buttons = options.map(([value, name]) => make("button", { class: "small", type: "button", "data-value": value, "aria-pressed": "false", onclick: () => choose(value, name) }, name));
+  return make("div", { class: "actions", role: "group", "aria-label": label }, ...buttons);
+}
+
+function press(place, value) {
+  for (const button of place.querySelectorAll("button")) button.setAttribute("aria-pressed", String(button.dataset.value === value));
+}
+
+function breakerRow({ server, location }) {
+  const name = `${server || "default server"} ${location}`;
+  const set = (breaker, word) => change("PATCH", "/api/breakers", { server, location, breaker }, `${name}: ${word}`);
+  return make("tr", {}, cell(null, "lead", make("span", { class: "mono" }, name)), cell("how it is", "how", make("span", { class: "badge" })),
+    cell(null, "do", choice(`Breaker of ${name}`, [["auto", "automatic"], ["open", "forced open"], ["closed", "forced closed"]], set)));
+}
+
+function updateBreaker(element, breaker) {
+  const badge = element.querySelector(".badge");
+  say(badge, breaker.state.replace("_", " "));
+  badge.className = `badge ${{ closed: "good", half_open: "doubt", open: "bad" }[breaker.state]}`;
+  press(element, breaker.forced ?? "auto");
+}
+
+function groupRow({ name }) {
+  const set = (mode, word) => change("PATCH", `/api/groups/${encodeURIComponent(name)}`, { mode }, `${name}: ${word}`);
+  return make("tr", {}, cell(null, "lead", make("span", {}, name)), cell(null, "do", choice(`Degradation of ${name}`, [["off", "served"], ["auto", "automatic"], ["on", "turned off"]], set)));
+}
+
+function updateGroup(element, group) {
+  press(element, group.mode);
+}
