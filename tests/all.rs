@@ -8,6 +8,7 @@ mod clients;
 mod config_cli;
 mod config_errors;
 mod connections;
+mod dashboard;
 mod demo;
 mod failures;
 mod growth;

@@ -1,4 +1,4 @@
-//! Looking in from outside, and changing what runs: health, metrics and the API, on a listener of its own.
+//! Looking in from outside, and changing what runs: health, metrics, the API and a page, on a listener of its own.
 //!
 //! Never on the request path: it runs beside the event loops, reads their counters and moves their switches. What it
 //! changes lasts until the next reload at most; the file stays what it is.
@@ -7,6 +7,7 @@ mod api;
 mod body;
 mod breakers;
 mod conditions;
+mod dashboard;
 mod gate;
 mod metrics;
 mod patient;
@@ -125,6 +126,9 @@ impl Admin {
 
     /// What becomes of one call.
     async fn call(&self, request: Request<Incoming>, remote: IpAddr) -> Result<Reply, Problem> {
+        if let Some(file) = dashboard::find(request.uri().path()) {
+            return file.reply(request.method());
+        }
         let live = self.live.load_full();
         let route = Route::find(request.uri().path());
         let method = request.method().clone();

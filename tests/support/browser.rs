@@ -56,14 +56,21 @@ impl Browser {
     /// Light or dark, as a reader's system may be.
     pub(crate) fn prefer(&mut self, scheme: &str) {
         let feature = json!({ "name": "prefers-color-scheme", "value": scheme });
-        self.call("Emulation.setEmulatedMedia", json!({ "features": [feature] }));
+        self.call(
+            "Emulation.setEmulatedMedia",
+            json!({ "features": [feature] }),
+        );
     }
 
     /// What an expression is on the page.
     pub(crate) fn value(&mut self, expression: &str) -> Value {
-        let asked = json!({ "expression": expression, "awaitPromise": true, "returnByValue": true });
+        let asked =
+            json!({ "expression": expression, "awaitPromise": true, "returnByValue": true });
         let mut answer = self.call("Runtime.evaluate", asked);
-        assert!(answer.get("exceptionDetails").is_none(), "{expression}: {answer}");
+        assert!(
+            answer.get("exceptionDetails").is_none(),
+            "{expression}: {answer}"
+        );
         answer["result"]["value"].take()
     }
 
@@ -82,7 +89,10 @@ impl Browser {
 
     /// Waits until the page shows a text.
     pub(crate) fn until_shown(&mut self, text: &str) {
-        self.until(&format!("document.body.innerText.includes({})", json!(text)));
+        self.until(&format!(
+            "document.body.innerText.includes({})",
+            json!(text)
+        ));
     }
 
     /// Presses a key, with the mouse left alone; `text` is what it types, if anything.
@@ -140,7 +150,10 @@ fn connect(profile: &Path) -> WebSocket<TcpStream> {
     let mut port = None;
     eventually("chromium is ready", || {
         let told = std::fs::read_to_string(profile.join("DevToolsActivePort")).unwrap_or_default();
-        port = told.lines().next().and_then(|line| line.parse::<u16>().ok());
+        port = told
+            .lines()
+            .next()
+            .and_then(|line| line.parse::<u16>().ok());
         port.is_some()
     });
     let address = SocketAddr::from(([127, 0, 0, 1], port.unwrap_or_default()));

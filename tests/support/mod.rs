@@ -2,6 +2,7 @@
 //! that says exactly the bytes it is given.
 
 pub(crate) mod api;
+pub(crate) mod browser;
 pub(crate) mod certs;
 pub(crate) mod client;
 pub(crate) mod frames;

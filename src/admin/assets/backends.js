@@ -87,7 +87,7 @@ function updateServer(element, server) {
 }
 
 function switchCard(one) {
-  const title = one.breakers ? "Breakers of locations" : "What can be turned off";
+  const title = one.breakers ? "Breakers of locations" : "What can be degraded";
   return make("article", {}, make("div", { class: "title" }, make("h3", {}, title)), make("div", { class: "scroll" }, make("table", {}, make("tbody"))));
 }
 
@@ -123,7 +123,7 @@ function updateBreaker(element, breaker) {
 
 function groupRow({ name }) {
   const set = (mode, word) => change("PATCH", `/api/groups/${encodeURIComponent(name)}`, { mode }, `${name}: ${word}`);
-  return make("tr", {}, cell(null, "lead", make("span", {}, name)), cell(null, "do", choice(`Degradation of ${name}`, [["off", "served"], ["auto", "automatic"], ["on", "turned off"]], set)));
+  return make("tr", {}, cell(null, "lead", make("span", {}, name)), cell(null, "do", choice(`Degradation of ${name}`, [["off", "never degraded"], ["auto", "automatic"], ["on", "degraded now"]], set)));
 }
 
 function updateGroup(element, group) {
