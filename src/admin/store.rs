@@ -15,6 +15,8 @@ struct Store<'a> {
     gateway: String,
     gateways: Vec<Gateway>,
     zones: Vec<&'a str>,
+    /// Requests of this gateway that hold places of its `limit_conn` zones.
+    places: usize,
     asked: u64,
     missed: u64,
 }
@@ -35,7 +37,10 @@ pub(super) fn list(live: &Live) -> String {
         .enumerate()
         .map(|(index, store)| {
             let view = store.view();
-            let zones = live.plan.req_zones.iter();
+            let requests = live.plan.req_zones.iter();
+            let requests = requests.map(|zone| (&zone.name, zone.store));
+            let connections = live.plan.conn_zones.iter();
+            let zones = requests.chain(connections.map(|zone| (&zone.name, zone.store)));
             Store {
                 name: store.name(),
                 degraded: store.is_away(),
@@ -50,9 +55,10 @@ pub(super) fn list(live: &Live) -> String {
                     })
                     .collect(),
                 zones: zones
-                    .filter(|zone| zone.store == Some(index))
-                    .map(|zone| &*zone.name)
+                    .filter(|(_, store)| *store == Some(index))
+                    .map(|(name, _)| &**name)
                     .collect(),
+                places: store.places(),
                 asked: view.asked,
                 missed: view.missed,
             }
