@@ -265,5 +265,5 @@ fn it_comes_with_a_strict_policy_and_to_strangers_without_what_it_shows() {
     );
     assert!(policy.contains("frame-ancestors 'none'"), "{policy}");
     assert!(!policy.contains("unsafe"), "{policy}");
-    assert!(!page.text().contains("127.0.0."), "a shell without content");
+    assert!(!page.text().contains("perip"), "a shell without content");
 }
