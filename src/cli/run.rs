@@ -52,7 +52,8 @@ fn demo(echo: SocketAddr) -> Result<(Plan, Report), Report> {
 
 const GREETING: &str = "\
 weir demo: http://127.0.0.1:8080, an echo upstream behind it. Each address gets 10 requests a second and a
-burst of 20; /slow two at a time; /queue makes the excess wait. Metrics: http://127.0.0.1:9900/metrics
+burst of 20; /slow two at a time; /queue makes the excess wait.
+Dashboard: http://127.0.0.1:9900/ (its token is demo), metrics: http://127.0.0.1:9900/metrics
 
   curl -i http://127.0.0.1:8080/hello
       passes, and shows what the upstream was sent
