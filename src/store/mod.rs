@@ -7,6 +7,7 @@
 
 pub mod algorithm;
 mod bounded;
+pub mod busiest;
 pub mod key;
 mod lock;
 pub mod penalties;
@@ -18,10 +19,11 @@ mod table;
 mod work;
 pub mod zone;
 
+pub use busiest::Busiest;
 pub use key::Key;
 pub use penalties::Penalties;
 pub use recent::Recent;
-pub use redis::{Answer, Away, Error, Gateway, Inquiry, Outage, Shared, View};
+pub use redis::{Answer, Away, Error, Gateway, Inquiry, Outage, Shared, Unforgotten, View};
 pub use slots::{Place, Slots};
 pub use zone::{Receipt, Zone};
 

@@ -9,6 +9,7 @@ mod counters;
 mod error_log;
 mod lag;
 mod page;
+mod refusals;
 mod stamp;
 mod warning;
 mod writer;
@@ -18,5 +19,6 @@ pub use counters::{COUNTERS, Connection, Counters, Crowd, Handshake, ProxyHeader
 pub use error_log::{Guard, start};
 pub use lag::{Lag, lags, watch_lag};
 pub use page::{Number, Page};
+pub use refusals::{REFUSALS, Refusals, Refused};
 pub use warning::Warning;
 pub use writer::{Destination, Sink, Writer};
