@@ -21,6 +21,8 @@ struct Server {
     /// Whether it gets requests: nothing speaks against it.
     up: bool,
     down: bool,
+    /// Whether it finishes what it has and gets no more: its name no longer has its address.
+    draining: bool,
     backup: bool,
     weight: u32,
     active: u32,
@@ -53,6 +55,7 @@ fn server(backend: &Backend) -> Server {
         address: backend.name.to_string(),
         up: backend.may_be_asked(),
         down: backend.is_barred_by(Bar::Down),
+        draining: backend.is_barred_by(Bar::Draining),
         backup: backend.server.backup,
         weight: backend.server.weight,
         active: backend.active(),
@@ -67,6 +70,7 @@ fn server(backend: &Backend) -> Server {
 /// What health checks and breakers have to say.
 pub(super) fn describe(live: &Live, page: &mut Page) {
     for upstream in &live.upstreams {
+        describe_names(upstream, page);
         for backend in upstream.backends().iter() {
             let labels = [("upstream", upstream.name()), ("server", &*backend.name)];
             if let Some(health) = &backend.health {
@@ -97,6 +101,27 @@ pub(super) fn describe(live: &Live, page: &mut Page) {
         const OPENED: &str = "weir_location_breaker_opened_total";
         let labels = [("server", &*guard.server), ("location", &*guard.location)];
         describe_breaker(&guard.breaker, (STATE, OPENED), labels, page);
+    }
+}
+
+/// Names that are looked up again.
+fn describe_names(upstream: &crate::upstream::Upstream, page: &mut Page) {
+    for name in upstream.names() {
+        let labels = [("upstream", upstream.name()), ("name", &*name.host)];
+        page.gauge(
+            "weir_upstream_addresses",
+            "Addresses of a name that is looked up again, when it was last found.",
+            &labels,
+            name.addresses as u64,
+        );
+        for (result, count) in [("found", name.found), ("failed", name.failed)] {
+            page.counter(
+                "weir_upstream_lookups_total",
+                "How often it was looked up.",
+                &[labels[0], labels[1], ("result", result)],
+                count,
+            );
+        }
     }
 }
 
