@@ -3,6 +3,7 @@
 
 pub(crate) mod certs;
 pub(crate) mod client;
+pub(crate) mod dns;
 pub(crate) mod frames;
 pub(crate) mod gates;
 pub(crate) mod message;

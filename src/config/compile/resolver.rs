@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Compiler;
-use crate::config::decode::Brief;
+use crate::config::decode::{Brief, Spanned};
 use crate::config::model;
 use crate::config::plan::{Address, Resolver, Upstream};
 
@@ -33,7 +33,7 @@ impl Compiler<'_> {
         let valid = resolver.valid.get();
         Some(Arc::new(Resolver {
             servers,
-            valid: valid.map(|valid| self.some_time(Some(valid), 30)),
+            valid: valid.map(|valid| self.interval(valid)),
             timeout: self.some_time(resolver.timeout.get(), 5),
             ipv4,
             ipv6,
@@ -53,16 +53,24 @@ impl Compiler<'_> {
             self.warn(key, sentence, "this server is given by its address");
         }
         let every = server.resolve.get().or_else(|| group.resolve.get());
-        let every = every.map(|every| self.some_time(Some(every), 30));
+        let every = every.map(|every| self.interval(every));
         every.filter(|_| name)
     }
 
+    fn interval(&mut self, given: &Spanned<model::Time>) -> Duration {
+        if given.value.0.is_zero() {
+            let sentence = "a name cannot be looked up all the time";
+            self.complain_with(given.span, sentence, "expected a time such as `30s`");
+        }
+        given.value.0
+    }
+
     /// Warns of a `resolve` without a name, and of a `resolver` without a `resolve`.
-    pub(super) fn warn_of_unresolved(&mut self) {
+    pub(super) fn warn_of_unresolved(&mut self, upstreams: &[Upstream]) {
         let named = self.config.upstreams.value();
         let groups = named.map_or(&[][..], |named| &named.entries);
         let mut keys = Vec::new();
-        for ((_, group), upstream) in groups.iter().zip(&self.upstreams) {
+        for ((_, group), upstream) in groups.iter().zip(upstreams) {
             if !looks_up(upstream) {
                 keys.extend(group.value.resolve.key());
             }
@@ -72,7 +80,7 @@ impl Compiler<'_> {
             self.warn(key, sentence, "all of them are given by their addresses");
         }
         if let Some(key) = self.config.resolver.key()
-            && !self.upstreams.iter().any(looks_up)
+            && !upstreams.iter().any(looks_up)
         {
             let sentence = "nobody asks this resolver";
             self.warn(

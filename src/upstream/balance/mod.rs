@@ -11,6 +11,8 @@ mod round_robin;
 mod shares;
 mod standing;
 mod standings;
+#[cfg(test)]
+mod tests;
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;

@@ -118,19 +118,11 @@ fn ipv6_is_asked_for_and_found() {
 fn only_an_answer_to_this_very_question_counts() {
     let question = question();
     let whole = Message::to(&question, WELL, 1).record(ASKED, 1, 30, &[10, 0, 0, 1]);
-    let other_name = Question {
-        name: Name::new("evil.example.com").unwrap(),
-        ..question.clone()
-    };
-    let other_kind = Question {
-        kind: Kind::Aaaa,
-        ..question.clone()
-    };
-    let other_id = Question {
-        id: 0x1235,
-        ..question.clone()
-    };
-    for other in [other_name, other_kind, other_id] {
+    let mut others = [(); 3].map(|()| self::question());
+    others[0].name = Name::new("evil.example.com").unwrap();
+    others[1].kind = Kind::Aaaa;
+    others[2].id = 0x1235;
+    for other in others {
         assert_eq!(other.reply(&whole.0), Err(Objection::Stray), "{other:?}");
     }
     // A question sent back, and another operation.
