@@ -44,7 +44,7 @@ pub(super) fn zones(live: &Live) -> impl Iterator<Item = Zone<'_>> {
         capacity: zone.store.capacity(),
         counts: zone.store.counts(),
         watch: &zone.watch,
-        store: None,
+        store: plan.store.map(|store| &*live.plan.stores[store].name),
         shadow: None,
     }))
 }

@@ -202,7 +202,7 @@ impl ConnZone {
             own: None,
             penalty: None,
             marks: self.watch.marks_on(key, now),
-            shared: false,
+            shared: self.shared.is_some(),
         })
     }
 }

@@ -147,8 +147,8 @@ impl Watch {
 
     /// For how much longer a key is blocked, and why.
     pub(super) fn block(&self, key: &Key, now: Millis) -> Option<(Duration, Option<Box<str>>)> {
-        let marks = self.marks_on(key, now).into_iter();
-        let block = marks.filter(|marked| marked.mark == Mark::Block).last()?;
+        let mut marks = self.marks_on(key, now).into_iter();
+        let block = marks.find(|marked| marked.mark == Mark::Block)?;
         Some((block.until.since(now), block.reason))
     }
 

@@ -51,6 +51,9 @@ pub struct ReqZone {
 pub struct ConnZone {
     /// Where its places are.
     pub store: Arc<Slots>,
+    /// Where they are counted together with other gateways; [`ConnZone::store`] then has those of this one, and goes on
+    /// while that is away.
+    pub(super) shared: Option<Arc<Shared>>,
     pub(super) name: Arc<Name>,
     /// What operators know of its keys and want of them.
     pub watch: Arc<Watch>,
@@ -98,7 +101,7 @@ impl Zones {
             conn: plan
                 .conn_zones
                 .iter()
-                .map(|zone| Arc::new(ConnZone::new(zone)))
+                .map(|zone| Arc::new(ConnZone::new(zone, stores)))
                 .collect(),
             stores: stores.to_vec(),
         }
@@ -185,8 +188,9 @@ impl ReqZone {
 }
 
 impl ConnZone {
-    fn new(zone: &plan::ConnZone) -> Self {
+    fn new(zone: &plan::ConnZone, stores: &[Arc<Shared>]) -> Self {
         Self {
+            shared: zone.store.and_then(|store| stores.get(store).cloned()),
             store: Slots::new(&zone.name, zone.size),
             name: Arc::new(Name::new(&zone.name)),
             watch: Arc::default(),
@@ -196,7 +200,18 @@ impl ConnZone {
 
     /// The key of a request.
     pub(super) fn find(&self, exchange: &Exchange) -> Found<Key> {
+        self.find_with(exchange, |_| {})
+    }
+
+    /// The key of a request, and the bytes it was made from.
+    pub(super) fn find_in_full(&self, exchange: &Exchange, full: &mut Vec<u8>) -> Found<Key> {
+        self.find_with(exchange, |bytes| full.extend_from_slice(bytes))
+    }
+
+    #[inline]
+    fn find_with(&self, exchange: &Exchange, note: impl FnOnce(&[u8])) -> Found<Key> {
         self.source.find(exchange, |bytes| {
+            note(bytes);
             let key = self.store.key(bytes);
             match self.watch.frees(&key, exchange) {
                 true => Found::Nothing,

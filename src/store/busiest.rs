@@ -74,11 +74,14 @@ pub fn weight(now: Millis) -> u64 {
         let second = now.0 / WINDOW;
         let seen = if second == since { seen + 1 } else { 1 };
         sampler.set((second, seen));
-        match seen {
-            0..=EACH => 1,
-            ..=SOME => u64::from(seen.is_multiple_of(16)) * 16,
-            _ => u64::from(seen.is_multiple_of(256)) * 256,
-        }
+        let each = if seen <= EACH {
+            1
+        } else if seen <= SOME {
+            16
+        } else {
+            256
+        };
+        u64::from(seen.is_multiple_of(each)) * each
     })
 }
 

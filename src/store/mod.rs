@@ -23,7 +23,9 @@ pub use busiest::Busiest;
 pub use key::Key;
 pub use penalties::Penalties;
 pub use recent::Recent;
-pub use redis::{Answer, Away, Error, Gateway, Inquiry, Outage, Shared, Unforgotten, View};
+pub use redis::{
+    Answer, Away, Claim, Error, Gateway, Inquiry, Lease, Outage, Shared, Unforgotten, View, Waiter,
+};
 pub use slots::{Place, Slots};
 pub use zone::{Receipt, Zone};
 

@@ -68,13 +68,9 @@ struct Ring {
 
 impl Refusals {
     const fn new() -> Self {
-        const EMPTY: Ring = Ring {
-            last: Mutex::new(VecDeque::new()),
-            skipped: AtomicU64::new(0),
-        };
         Self {
             next: AtomicU64::new(1),
-            rings: [EMPTY; RINGS],
+            rings: [const { Ring::new() }; RINGS],
         }
     }
 
@@ -121,6 +117,15 @@ impl Refusals {
             static MINE: usize = NEXT.fetch_add(1, Ordering::Relaxed) % RINGS;
         }
         &self.rings[MINE.try_with(|mine| *mine).unwrap_or(0)]
+    }
+}
+
+impl Ring {
+    const fn new() -> Self {
+        Self {
+            last: Mutex::new(VecDeque::new()),
+            skipped: AtomicU64::new(0),
+        }
     }
 }
 
