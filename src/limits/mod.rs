@@ -160,14 +160,17 @@ impl Limits {
         let voice = self.requests_voice;
         match decision {
             Decision::Delay { rule, excess, wait } => {
-                let name = &self.requests[rule].zone.name.plain;
-                voice.delayed_request(exchange, now, excess, name);
+                let zone = &self.requests[rule].zone;
+                voice.delayed_request(exchange, now, excess, &zone.name.plain);
                 exchange.limit_req = Some(match voice.dry_run {
                     DryRun::Off => LimitStatus::Delay,
                     DryRun::On => LimitStatus::DelayDryRun,
                 });
                 match voice.dry_run {
-                    DryRun::Off => Verdict::Delay(wait),
+                    DryRun::Off => {
+                        zone.store.delays.observe(wait);
+                        Verdict::Delay(wait)
+                    }
                     DryRun::On => Verdict::Pass,
                 }
             }
@@ -263,8 +266,12 @@ impl Limits {
             let place = match (rule.zone.find(exchange), &rule.queue) {
                 // A dry run changes nothing for the client, so nobody waits in one.
                 (Found::Key(key), Some(queue)) if voice.dry_run == DryRun::Off => {
-                    let place = store.wait(&key, rule.limit, queue, now).await;
+                    let (began, place) = (now, store.wait(&key, rule.limit, queue, now).await);
                     now = clock.now();
+                    // Who finds a place free has it in the same moment.
+                    if place.is_ok() && now > began {
+                        rule.zone.delays.observe(now.since(began));
+                    }
                     place
                 }
                 (Found::Key(key), _) => store.take(&key, rule.limit, now),

@@ -6,6 +6,7 @@ pub(crate) mod client;
 pub(crate) mod frames;
 pub(crate) mod gates;
 pub(crate) mod message;
+pub(crate) mod metrics;
 pub(crate) mod nginx;
 pub(crate) mod origin;
 pub(crate) mod ports;
@@ -19,6 +20,7 @@ use tokio::time::Instant;
 
 pub(crate) use certs::{Certs, wanted};
 pub(crate) use client::{Client, get, get_from};
+pub(crate) use metrics::{Metrics, metric};
 pub(crate) use nginx::Nginx;
 pub(crate) use origin::Origin;
 pub(crate) use weir::Weir;
