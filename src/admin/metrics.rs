@@ -7,14 +7,14 @@ use super::upstreams as conditions;
 use super::zones::zones;
 use crate::limits::{self, ShadowZone};
 use crate::proxy::Live;
-use crate::telemetry::{COUNTERS, Lag, Listener, Page, Writer, process};
+use crate::telemetry::{COUNTERS, Listener, Page, Writer, describe_loops, process};
 use crate::upstream::Waits;
 
 /// The page in Prometheus's text format.
 pub(super) fn page(live: &Live, writer: &Writer) -> String {
     let mut page = Page::new();
     process::describe(&mut page);
-    Lag::describe_all(&mut page);
+    describe_loops(&mut page);
     Listener::describe_all(&mut page);
     COUNTERS.describe(&mut page);
     writer.describe(&mut page);

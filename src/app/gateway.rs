@@ -16,7 +16,7 @@ use crate::listen::{self, Bound, Cap, Seat, proxy_header};
 use crate::message::{Body, Incoming, NoAnswer, Peer};
 use crate::proxy::{Live, Proxy};
 use crate::serve::{self, Flood, Handler, Settings, Socket};
-use crate::telemetry::{Lag, Listener, ProxyHeader};
+use crate::telemetry::{self, Listener, ProxyHeader};
 use crate::tls::{self, Greeting};
 use crate::upstream::Download;
 
@@ -40,9 +40,9 @@ impl Loop {
             .enable_all()
             .build()?;
         runtime.block_on(async {
-            tokio::spawn(Lag::watch(self.number));
             let connections = TaskTracker::new();
             let acceptors = TaskTracker::new();
+            tokio::spawn(telemetry::watch_lag(self.number));
             // Before the first request: who comes first must not find a limit that is not there yet.
             for store in self.live.load().zones.stores.clone() {
                 store.connect(&self.clock).await;

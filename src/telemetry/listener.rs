@@ -125,6 +125,16 @@ impl Listener {
         }
     }
 
+    /// Connections of all listeners: accepted so far, and open now.
+    #[must_use]
+    pub fn connections() -> (u64, u64) {
+        let known = KNOWN.lock();
+        let each = known.iter().map(|it| (it.accepted(), it.active()));
+        each.fold((0, 0), |(all, open), (accepted, active)| {
+            (all + accepted, open + active)
+        })
+    }
+
     /// Connections accepted so far.
     fn accepted(&self) -> u64 {
         self.cells.sum(|cell| &cell.accepted)

@@ -21,7 +21,7 @@ pub use access::{AccessLog, Error};
 pub use counters::{COUNTERS, Counters, Crowd, Slow};
 pub use error_log::{Guard, start};
 pub use histogram::{Histogram, Reading};
-pub use lag::Lag;
+pub use lag::{Lag, describe_loops, lags, watch_lag};
 pub use listener::{Connection, Handshake, Listener, ProxyHeader};
 pub use page::{Number, Page};
 pub use warning::Warning;
