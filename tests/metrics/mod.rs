@@ -51,6 +51,7 @@ upstreams:
     health_check: { path: /ok, interval: 50ms }
     breaker: {}
     servers: [ 'ORIGIN' ]
+  named: { resolve: 10s, servers: [ 'localhost:9' ] }
 servers:
 - listen: [ LISTEN, LISTEN2 ]
   limit_conn: { zone: places, limit: 5, queue: { size: 5, timeout: 1s } }
@@ -63,6 +64,7 @@ servers:
     breaker: {}
     degrade_group: extras
     fallback: { stale: 10m }
+  - { path: /named/, proxy_pass: named }
 ";
 
 /// The name of a family and its labels, those of the page's own making left out.
