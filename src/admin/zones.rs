@@ -5,6 +5,7 @@ use crate::config::plan::{Algorithm, Excess};
 use crate::limits::{ConnZone, ReqZone, ShadowZone, Watch};
 use crate::proxy::Live;
 use crate::store::Counts;
+use crate::telemetry::Reading;
 
 /// A zone at this moment.
 pub(super) struct Zone<'a> {
@@ -18,6 +19,8 @@ pub(super) struct Zone<'a> {
     pub(super) watch: &'a Watch,
     /// The store it shares with other gateways.
     pub(super) store: Option<&'a str>,
+    /// How long those had to wait whom it delayed.
+    pub(super) delays: Reading,
     /// Where a `shadow` counts in a zone of this name.
     pub(super) shadow: Option<&'a ShadowZone>,
 }
@@ -35,6 +38,7 @@ pub(super) fn zones(live: &Live) -> impl Iterator<Item = Zone<'_>> {
         counts: zone.store.counts(),
         watch: &zone.watch,
         store: plan.store.map(|store| &*live.plan.stores[store].name),
+        delays: zone.store.delays.read(),
         shadow: shadow.as_deref(),
     });
     requests.chain(connections.map(|(plan, zone)| Zone {
@@ -45,6 +49,7 @@ pub(super) fn zones(live: &Live) -> impl Iterator<Item = Zone<'_>> {
         counts: zone.store.counts(),
         watch: &zone.watch,
         store: plan.store.map(|store| &*live.plan.stores[store].name),
+        delays: zone.delays.read(),
         shadow: None,
     }))
 }

@@ -6,6 +6,7 @@
 //! request waiting for its turn holds no place.
 
 mod bill;
+mod explain;
 mod fields;
 mod inspect;
 mod key;
@@ -45,6 +46,7 @@ use crate::message::{Exchange, LimitStatus};
 use crate::store::algorithm::Terms;
 
 pub use bill::Bill;
+pub use explain::Explained;
 pub use inspect::{Counted, KeyState};
 pub use rehearsal::{Places, Said, Taken};
 pub use shadow::{Differs, ShadowZone};
@@ -184,14 +186,17 @@ impl Limits {
         let voice = self.requests_voice;
         match decision {
             Decision::Delay { rule, excess, wait } => {
-                let name = &self.requests[rule].zone.name.plain;
-                voice.delayed_request(exchange, now, excess, name);
+                let zone = &self.requests[rule].zone;
+                voice.delayed_request(exchange, now, excess, &zone.name.plain);
                 exchange.limit_req = Some(match voice.dry_run {
                     DryRun::Off => LimitStatus::Delay,
                     DryRun::On => LimitStatus::DelayDryRun,
                 });
                 match voice.dry_run {
-                    DryRun::Off => Verdict::Delay(wait),
+                    DryRun::Off => {
+                        zone.store.delays.observe(wait);
+                        Verdict::Delay(wait)
+                    }
                     DryRun::On => Verdict::Pass,
                 }
             }
