@@ -93,6 +93,11 @@ fn sentinels_may_want_a_password_of_their_own() {
         &master,
         "requirepass sentinels\nsentinel auth-pass main masters",
     );
+    eventually("the sentinel knows the master", || {
+        let asked = ["-a", "sentinels", "SENTINEL", "MASTER", "main"];
+        let answer = cli(sentinel.port.number(), &asked);
+        answer.lines().any(|line| line == "master")
+    });
     let address = sentinel.port.address();
     let store = |own: &str| {
         format!("redis: 'redis://:masters@{address}', sentinel_master: main, timeout: 1s{own}")
