@@ -226,6 +226,6 @@ servers:
         assert!(opened.is_some(), "{page}");
         let refused = call(&["echo", "hi"]);
         assert!(refused.starts_with("UNAVAILABLE"), "{refused}");
-        assert!(refused.contains("retry-after"), "{refused}");
+        assert!(refused.contains("grpc-retry-pushback-ms"), "{refused}");
     }
 }

@@ -18,7 +18,8 @@ impl Connection {
         match behaviour {
             // Those that do not wait for the body come first.
             "early" => return self.early(head, index, &query),
-            "reset" => {
+            // Every other request, whoever sends it.
+            "reset" | "flap" if behaviour == "reset" || index % 2 == 0 => {
                 SockRef::from(self.reader.source()).set_linger(Some(Duration::ZERO))?;
                 return Ok(Next::Close);
             }
