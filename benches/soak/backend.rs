@@ -166,7 +166,7 @@ impl Backend {
             Mood::Away => return Ok(false),
             Mood::Cutting if !check => {
                 self.cuts.fetch_add(1, Ordering::Relaxed);
-                stream.write_all(format!("{head}{}", &target[..1]).as_bytes())?;
+                stream.write_all(format!("{head}/").as_bytes())?;
                 return Ok(false);
             }
             Mood::Failing => {
