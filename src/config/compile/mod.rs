@@ -73,7 +73,6 @@ pub(super) fn compile(config: &Config, report: &mut Report) -> Plan {
         servers,
         source: Box::default(),
     };
-    compiler.no_late_costs(&plan);
     compiler.warn_of_unused(&plan);
     plan
 }
