@@ -6,6 +6,7 @@
 mod checks;
 pub mod demo;
 mod gateway;
+mod names;
 mod secure;
 mod stop;
 
@@ -145,6 +146,7 @@ impl App {
             .enumerate()
             .map(|(number, sockets)| {
                 let run = gateway::Loop {
+                    number,
                     live: Arc::clone(&self.live),
                     clock: self.clock.clone(),
                     // A token is checked behind a lock at every wake-up: one for each loop.
@@ -172,6 +174,7 @@ impl App {
                 .collect();
             tokio::spawn(checks::run(Arc::clone(&self.live)));
             tokio::spawn(secure::refresh(Arc::clone(&self.live)));
+            tokio::spawn(names::refresh(Arc::clone(&self.live), self.clock.clone()));
             admin.set_ready(true);
             tracing::info!("weir {} is running", env!("CARGO_PKG_VERSION"));
             self.signals.stop(&self.writer).await;

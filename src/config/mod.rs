@@ -4,6 +4,7 @@
 //! [`model`] from it, `compile` makes the [`plan`]. None of them stops at a mistake; all of them tell the same
 //! [`Report`].
 
+pub mod amend;
 mod compile;
 mod decode;
 pub mod model;
@@ -14,6 +15,7 @@ pub mod report;
 mod span;
 mod tree;
 mod units;
+mod view;
 
 use std::path::Path;
 
@@ -84,7 +86,9 @@ fn finish(root: Option<Node>, mut report: Report) -> Result<(Plan, Report), Repo
         };
         let mut context = Context::new(&mut report, model::homes);
         let config = model::Config::decode(root, &mut context)?;
-        Some(compile::compile(&config, &mut report))
+        let mut plan = compile::compile(&config, &mut report);
+        plan.source = view::shown(root).into();
+        Some(plan)
     });
     if let Some(root) = &root
         && !report.is_empty()

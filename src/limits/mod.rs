@@ -6,8 +6,12 @@
 //! request waiting for its turn holds no place.
 
 mod bill;
+mod explain;
 mod fields;
+mod inspect;
 mod key;
+mod marked;
+mod notes;
 mod overrides;
 mod penalty;
 mod places;
@@ -17,10 +21,12 @@ mod rule;
 mod rules;
 mod shadow;
 mod shared;
+mod spelling;
 #[cfg(test)]
 mod tests;
 mod verdict;
 mod wait;
+mod watch;
 mod weight;
 mod zones;
 
@@ -40,9 +46,13 @@ use crate::message::{Exchange, LimitStatus};
 use crate::store::algorithm::Terms;
 
 pub use bill::Bill;
+pub use explain::Explained;
+pub use inspect::{Counted, KeyState};
 pub use rehearsal::{Places, Said, Taken};
 pub use shadow::{Differs, ShadowZone};
+pub use spelling::Reading;
 pub use verdict::{Kind, Permit, Refusal, Verdict};
+pub use watch::{Full, MOST as MOST_MARKED, Mark, Marked, Watch};
 pub use weight::bad_costs;
 pub use zones::{ConnZone, ReqZone, Zones};
 
@@ -104,6 +114,11 @@ impl Limits {
         mut now: Millis,
         clock: &Clock,
     ) -> Result<Permit, Refusal> {
+        if watch::any_marks()
+            && let Some(refusal) = self.barred(exchange, now)
+        {
+            return Err(refusal);
+        }
         let decision = if self.requests.are_shared() {
             // Boxed: most locations have no use for it, and every request would keep room.
             match self.requests.open(exchange, now) {
@@ -124,7 +139,11 @@ impl Limits {
         }
         let mut permit = match self.connections.is_empty() {
             true => Permit::default(),
-            false => self.take_places(exchange, clock, now).await?,
+            false => {
+                let taken = self.take_places(exchange, clock, now).await;
+                self.note_places(&taken, exchange, now);
+                taken?
+            }
         };
         permit.bills.append(&mut bills);
         Ok(permit)
@@ -143,6 +162,13 @@ impl Limits {
         exchange: &mut Exchange,
         now: Millis,
     ) -> (Verdict, Vec<Bill>) {
+        self.note(&decision, exchange, now);
+        if let Some(case) = self.case(&decision) {
+            case.record(exchange, now);
+        }
+        if watch::any_marks() {
+            self.spend_grants(exchange, now);
+        }
         let verdict = self.pronounce(decision, exchange, now);
         let mut bills = Vec::new();
         if let Some(LimitStatus::Pass | LimitStatus::Delay | LimitStatus::DelayDryRun) =
@@ -160,14 +186,17 @@ impl Limits {
         let voice = self.requests_voice;
         match decision {
             Decision::Delay { rule, excess, wait } => {
-                let name = &self.requests[rule].zone.name.plain;
-                voice.delayed_request(exchange, now, excess, name);
+                let zone = &self.requests[rule].zone;
+                voice.delayed_request(exchange, now, excess, &zone.name.plain);
                 exchange.limit_req = Some(match voice.dry_run {
                     DryRun::Off => LimitStatus::Delay,
                     DryRun::On => LimitStatus::DelayDryRun,
                 });
                 match voice.dry_run {
-                    DryRun::Off => Verdict::Delay(wait),
+                    DryRun::Off => {
+                        zone.store.delays.observe(wait);
+                        Verdict::Delay(wait)
+                    }
                     DryRun::On => Verdict::Pass,
                 }
             }

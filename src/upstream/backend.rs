@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
 use http::StatusCode;
 
@@ -15,7 +16,9 @@ use super::breaker::Breaker;
 use super::condition::{Bar, Condition, Notices};
 use super::health::Health;
 use super::pool;
+use super::tenure::Tenure;
 use crate::config::plan;
+use crate::telemetry::{Histogram, Reading};
 use crate::tls;
 
 /// A server that can be asked.
@@ -23,6 +26,8 @@ use crate::tls;
 pub struct Backend {
     /// Its place among the backends of its upstream.
     pub(super) index: usize,
+    /// The place of its server in the plan.
+    pub(super) listed: usize,
     /// Where it is.
     pub address: Address,
     /// As `$upstream_addr` shows it: `ip:port` or `unix:/path`.
@@ -34,6 +39,8 @@ pub struct Backend {
     /// What leaves it alone when it fails, where that is asked for.
     pub breaker: Option<Box<Breaker>>,
     pub(super) keep: pool::Rules,
+    /// For how long it belongs to its upstream.
+    pub(super) tenure: Tenure,
     /// Whether its balancer wants to know of every request that begins or ends.
     pub(super) is_told: bool,
     tls: Arc<[Arc<tls::Client>]>,
@@ -44,6 +51,17 @@ pub struct Backend {
     opened: AtomicU64,
     reused: AtomicU64,
     answers: [AtomicU64; STATUSES],
+    latency: Histogram,
+}
+
+/// What all backends of an upstream have in common.
+#[derive(Debug)]
+pub(super) struct Common {
+    pub(super) upstream: plan::Upstream,
+    pub(super) keep: pool::Rules,
+    pub(super) tls: Arc<[Arc<tls::Client>]>,
+    /// Where the balancer hears of changes, where it has to choose.
+    pub(super) notices: Option<Arc<Notices>>,
 }
 
 /// Where a backend is.
@@ -61,15 +79,15 @@ pub enum Address {
 pub(super) struct Lease(Arc<Backend>);
 
 impl Backend {
-    pub(super) fn new(
-        index: usize,
-        address: Address,
-        server: &plan::UpstreamServer,
-        upstream: &plan::Upstream,
-        keep: pool::Rules,
-        tls: Arc<[Arc<tls::Client>]>,
-        notices: Option<&Arc<Notices>>,
-    ) -> Self {
+    /// The backend at `index`: one address of the server that is `listed` so in the plan.
+    pub(super) fn new(index: usize, address: Address, listed: usize, common: &Common) -> Self {
+        let Common {
+            upstream,
+            keep,
+            tls,
+            notices,
+        } = common;
+        let server = &upstream.servers[listed];
         let condition = Condition::default();
         condition.set(Bar::Down, server.down);
         let name: Arc<str> = match &address {
@@ -85,6 +103,11 @@ impl Backend {
         }
         Self {
             index,
+            listed,
+            tenure: match server.resolve {
+                Some(_) => Tenure::limited(),
+                None => Tenure::default(),
+            },
             breaker: upstream.breaker.as_ref().map(|rules| {
                 let name = format!("{} {name}", upstream.name);
                 Box::new(Breaker::new(name, rules))
@@ -93,15 +116,16 @@ impl Backend {
             name,
             address,
             server: server.clone(),
-            keep,
+            keep: *keep,
             is_told: upstream.balance == plan::Balance::LeastConn,
-            tls,
+            tls: Arc::clone(tls),
             condition,
-            notices: notices.map(Arc::clone),
+            notices: notices.clone(),
             active: AtomicU32::new(0),
             opened: AtomicU64::new(0),
             reused: AtomicU64::new(0),
             answers: [const { AtomicU64::new(0) }; STATUSES],
+            latency: Histogram::new(),
         }
     }
 
@@ -118,6 +142,22 @@ impl Backend {
     /// Whether this bar is up.
     pub fn is_barred_by(&self, bar: Bar) -> bool {
         self.condition.has(bar)
+    }
+
+    /// Whether its name no longer has its address.
+    pub(super) fn is_leaving(&self) -> bool {
+        self.is_barred_by(Bar::Draining)
+    }
+
+    /// Whether it has left: it has nothing to do any more, either.
+    pub(super) fn is_gone(&self) -> bool {
+        self.is_leaving() && self.active() == 0
+    }
+
+    /// Its name no longer has its address, or has it again.
+    pub(super) fn set_leaving(&self, leaving: bool) {
+        self.tenure.set_over(leaving);
+        self.set(Bar::Draining, leaving);
     }
 
     /// Puts a bar up: it gets no new request until this and every other is down again. Those it has go on.
@@ -159,6 +199,11 @@ impl Backend {
             .zip(&self.answers)
             .map(|(status, count)| (status, count.load(Ordering::Relaxed)))
             .filter(|(_, count)| *count > 0)
+    }
+
+    /// How long they took, until the head of the answer or until they failed.
+    pub fn latency(&self) -> Reading {
+        self.latency.read()
     }
 
     /// How it is met for this `proxy_pass`, if that is inside TLS.
@@ -214,13 +259,14 @@ impl Backend {
         self.reused.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(super) fn count_answer(&self, status: StatusCode) {
+    pub(super) fn count_answer(&self, status: StatusCode, taken: Duration) {
         // A status over 599 is none that HTTP defines; it is passed on, and not counted.
         let counter = self
             .answers
             .get(usize::from(status.as_u16() - FIRST_STATUS));
         if let Some(counter) = counter {
             counter.fetch_add(1, Ordering::Relaxed);
+            self.latency.observe(taken);
         }
     }
 }

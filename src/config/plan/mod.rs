@@ -12,6 +12,7 @@ mod health;
 mod limit;
 mod map;
 mod names;
+mod resolver;
 mod sanction;
 mod site;
 mod store;
@@ -36,6 +37,7 @@ pub use limit::{
 };
 pub use map::{Geo, Lookup, Map, Values};
 pub use names::{Path, PathRule, ServerName};
+pub use resolver::Resolver;
 pub use sanction::{Form, Sanction, Wording};
 pub use site::{
     Access, Action, ClientTimeouts, Forward, HttpVersion, Network, NextUpstream, Return,
@@ -52,7 +54,7 @@ pub use upstream::{
 };
 
 /// Everything that runs.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Plan {
     /// How many event loops.
     pub workers: usize,
@@ -84,6 +86,8 @@ pub struct Plan {
     pub listeners: Vec<Listener>,
     /// `servers`: [`Listener::servers`] are indices into this.
     pub servers: Vec<Server>,
+    /// What it was made from, as JSON, secrets left out.
+    pub source: Box<str>,
 }
 
 impl Plan {
@@ -191,7 +195,7 @@ impl fmt::Display for Listen {
 }
 
 /// A virtual server.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Server {
     /// What `$server_name` gives: the first name, or nothing.
     pub name: Box<str>,
@@ -228,7 +232,7 @@ pub enum Http2 {
 }
 
 /// A path and what holds there.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Location {
     /// Which paths.
     pub path: Path,
