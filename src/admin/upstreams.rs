@@ -34,6 +34,17 @@ pub(super) struct Server {
     /// `closed`, `half_open`, `open`, or `null` where it has none.
     breaker: Option<&'static str>,
     forced: Option<&'static str>,
+    /// Since its last good answer.
+    failures: u32,
+    latency: Vec<Within>,
+}
+
+/// How many requests took no longer than that, until the head of the answer.
+#[derive(Debug, Serialize)]
+struct Within {
+    /// `null` for however long.
+    seconds: Option<f64>,
+    count: u64,
 }
 
 /// What is wanted of a server.
@@ -129,6 +140,17 @@ fn set(upstream: &upstream::Upstream, backend: &Backend, change: &Change) -> Res
     Ok(())
 }
 
+fn latency(backend: &Backend) -> Vec<Within> {
+    let reading = backend.latency();
+    let within = reading.within().iter();
+    within
+        .map(|(bound, count)| Within {
+            seconds: bound.parse().ok().filter(|bound: &f64| bound.is_finite()),
+            count: *count,
+        })
+        .collect()
+}
+
 fn server(backend: &Backend) -> Server {
     let breaker = backend.breaker.as_deref();
     let count = |from| {
@@ -150,5 +172,7 @@ fn server(backend: &Backend) -> Server {
         healthy: backend.health.as_ref().map(|health| health.is_healthy()),
         breaker: breaker.map(|breaker| breaker.state().as_str()),
         forced: breaker.and_then(forced),
+        failures: backend.failures(),
+        latency: latency(backend),
     }
 }

@@ -61,6 +61,14 @@ impl Histogram {
     }
 }
 
+impl Reading {
+    /// For each bound, in seconds as it is written, how many took no longer; the last is for all.
+    #[must_use]
+    pub fn within(&self) -> &[(&'static str, u64)] {
+        &self.within
+    }
+}
+
 impl Default for Histogram {
     fn default() -> Self {
         Self::new()

@@ -52,6 +52,8 @@ pub struct Backend {
     reused: AtomicU64,
     answers: [AtomicU64; STATUSES],
     latency: Histogram,
+    /// How often it has failed since its last good answer.
+    failures: AtomicU32,
 }
 
 /// What all backends of an upstream have in common.
@@ -126,6 +128,7 @@ impl Backend {
             reused: AtomicU64::new(0),
             answers: [const { AtomicU64::new(0) }; STATUSES],
             latency: Histogram::new(),
+            failures: AtomicU32::new(0),
         }
     }
 
@@ -206,6 +209,15 @@ impl Backend {
         self.latency.read()
     }
 
+    /// How often it has failed since its last good answer, whether or not it is left alone for that.
+    pub fn failures(&self) -> u32 {
+        self.failures.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn count_failure(&self) {
+        self.failures.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// How it is met for this `proxy_pass`, if that is inside TLS.
     pub(super) fn tls(&self, forward: &plan::Forward) -> Option<&Arc<tls::Client>> {
         self.tls.get(forward.tls?)
@@ -267,6 +279,9 @@ impl Backend {
         if let Some(counter) = counter {
             counter.fetch_add(1, Ordering::Relaxed);
             self.latency.observe(taken);
+            if self.failures() > 0 && !status.is_server_error() {
+                self.failures.store(0, Ordering::Relaxed);
+            }
         }
     }
 }

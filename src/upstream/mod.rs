@@ -366,6 +366,7 @@ impl Upstream {
     }
 
     fn blame(&self, pick: &Pick, now: Millis) {
+        pick.lease.count_failure();
         if self.balance.failed(pick, now) == Verdict::Disable {
             let (upstream, server) = (&*self.name, &*pick.lease.name);
             tracing::warn!(upstream, server, "upstream server temporarily disabled");

@@ -15,7 +15,7 @@ export function condition(server) {
   if (server.healthy === false) return ["unhealthy", "bad"];
   if (server.breaker === "open") return ["breaker open", "bad"];
   if (server.breaker === "half_open") return ["recovering", "doubt"];
-  return server.up ? ["well", "good"] : ["failed lately", "bad"];
+  return server.up && server.failures === 0 ? ["well", "good"] : ["failed lately", "bad"];
 }
 
 /** How many of these are well, in words; who was taken out on purpose is neither well nor unwell. */
@@ -28,10 +28,22 @@ export function countWell(servers) {
 export function showBackends(upstreams, breakers, groups, time) {
   for (const upstream of upstreams)
     for (const server of upstream.servers)
-      history.note(`${upstream.name} ${server.address}`, time, { pass: server.requests - server.errors, refuse: server.errors, delay: 0 });
+      history.note(`${upstream.name} ${server.address}`, time, { ...buckets(server), pass: server.requests - server.errors, refuse: server.errors, delay: 0 });
   history.tidy(time);
   keep(find("upstreams"), upstreams, (upstream) => upstream.name, upstreamCard, updateUpstream);
   keep(find("switches"), [{ breakers }, { groups }].filter((one) => (one.breakers ?? one.groups).length > 0), (one) => Object.keys(one)[0], switchCard, updateSwitches);
+}
+
+/** How many took how long, as counters: their rates are how many took how long of late. */
+const buckets = (server) => Object.fromEntries(server.latency.map(({ seconds, count }) => [`within ${seconds}`, count]));
+
+/** In how much time this share of the last minute's requests had their answer. */
+function within(series, server, share) {
+  const rate = ({ seconds }) => history.rate(series, `within ${seconds}`, 60);
+  const all = rate(server.latency.at(-1));
+  if (all === 0) return "–";
+  const bound = server.latency.find((bucket) => rate(bucket) >= share * all - 1e-9);
+  return bound.seconds === null ? `over ${duration(server.latency.at(-2).seconds)}` : duration(bound.seconds);
 }
 
 const column = (name, kind = "") => make("th", { scope: "col", class: kind }, name);
@@ -76,8 +88,8 @@ function updateServer(element, server) {
   say(now.firstElementChild, number(history.rate(series, "pass") + history.rate(series, "refuse")));
   sayRate(errors.firstElementChild, history.rate(series, "refuse"));
   say(active.firstElementChild, number(server.active));
-  say(half.firstElementChild, duration(server.latency?.p50));
-  say(most.firstElementChild, duration(server.latency?.p99));
+  say(half.firstElementChild, within(series, server, 0.5));
+  say(most.firstElementChild, within(series, server, 0.99));
   const out = server.down || server.draining;
   does.querySelector(".enable").hidden = !out;
   does.querySelector(".drain").hidden = out;
