@@ -113,7 +113,7 @@ impl App {
             .iter()
             .map(Shared::new)
             .collect::<Result<Vec<_>, _>>()?;
-        let zones = Zones::build_with(&plan, &stores);
+        let zones = Zones::build_after(&plan, &stores, None);
         let live = Live::build(plan, zones, upstreams, tls, access);
         Ok(Self {
             runtime,

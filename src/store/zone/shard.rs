@@ -6,7 +6,7 @@ use crate::config::plan::{Cost, CountRefused};
 use crate::store::Counts;
 use crate::store::algorithm::{Algorithm, Outcome, Spent};
 use crate::store::bounded::Bounded;
-use crate::store::key::{Key, Seeds};
+use crate::store::key::{Key, Packed, Seeds};
 
 // In this order, the half that every charge writes lies beside the lock, and the half that is only read, where the
 // table is, can stay in the caches of all threads.
@@ -32,6 +32,30 @@ impl<A: Algorithm> Shard<A> {
             keys: Bounded::new(bound),
             counts: Counts::default(),
         }
+    }
+
+    /// Whether what was here has moved to another zone.
+    #[inline]
+    pub(super) fn has_moved(&self) -> bool {
+        self.keys.is_gone()
+    }
+
+    /// Gives away all it remembers and has counted, for good.
+    pub(super) fn move_out(&mut self) -> (Vec<(Packed, A::State)>, Counts) {
+        (
+            self.keys.empty_out().collect(),
+            std::mem::take(&mut self.counts),
+        )
+    }
+
+    /// Takes over what was counted elsewhere.
+    pub(super) fn add_counts(&mut self, counts: Counts) {
+        self.counts += counts;
+    }
+
+    /// Keys drain by other numbers than before.
+    pub(super) fn reorder(&mut self) {
+        self.keys.reorder();
     }
 
     pub(super) fn state(&self, key: &Key) -> Option<&A::State> {
