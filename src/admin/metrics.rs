@@ -3,6 +3,7 @@
 //! Counters live where they are counted (zones, backends, the process); here they are only read and
 //! written out. A key is never a label: its number is the client's to choose.
 
+use super::reload::Reloads;
 use super::upstreams as conditions;
 use super::zones::zones;
 use crate::limits::{self, ShadowZone};
@@ -11,10 +12,11 @@ use crate::telemetry::{COUNTERS, Page, Writer};
 use crate::upstream::Waits;
 
 /// The page in Prometheus's text format.
-pub(super) fn page(live: &Live, writer: &Writer) -> String {
+pub(super) fn page(live: &Live, writer: &Writer, reloads: &Reloads) -> String {
     let mut page = Page::new();
     COUNTERS.describe(&mut page);
     writer.describe(&mut page);
+    reloads.describe(&mut page);
     zoned(live, &mut page);
     stores(live, &mut page);
     upstreams(live, &mut page);

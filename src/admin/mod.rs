@@ -4,6 +4,7 @@
 
 mod api;
 mod metrics;
+mod reload;
 mod store;
 mod upstreams;
 mod zones;
@@ -25,6 +26,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+pub use self::reload::{Ask, Refused, Reloaded, Reloads};
 use crate::proxy::Live;
 use crate::telemetry::Writer;
 
@@ -34,17 +36,25 @@ pub struct Admin {
     live: Arc<ArcSwap<Live>>,
     ready: Arc<AtomicBool>,
     writer: Writer,
+    reloads: Arc<Reloads>,
 }
 
 impl Admin {
     /// Shows this; not ready until [`Admin::set_ready`] says so.
     #[must_use]
-    pub fn new(live: Arc<ArcSwap<Live>>, writer: Writer) -> Self {
+    pub fn new(live: Arc<ArcSwap<Live>>, writer: Writer, reloads: Arc<Reloads>) -> Self {
         Self {
             live,
             ready: Arc::new(AtomicBool::new(false)),
             writer,
+            reloads,
         }
+    }
+
+    /// What is known of the generations so far.
+    #[must_use]
+    pub fn reloads(&self) -> &Reloads {
+        &self.reloads
     }
 
     /// Whether traffic should be sent here.
@@ -107,7 +117,7 @@ impl Admin {
             "/readyz" if self.ready.load(Ordering::Relaxed) => text(StatusCode::OK, "ready\n"),
             "/readyz" => text(StatusCode::SERVICE_UNAVAILABLE, "not ready\n"),
             "/metrics" => typed(
-                metrics::page(&live, &self.writer),
+                metrics::page(&live, &self.writer, &self.reloads),
                 "text/plain; version=0.0.4; charset=utf-8",
             ),
             "/api/store" => typed(store::list(&live), "application/json"),

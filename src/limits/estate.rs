@@ -22,7 +22,9 @@ impl<'a> Estate<'a> {
             Ok(()) => zones.req.get(index).map(|old| &**old),
             Err(why) => {
                 let zone = &*zone.name;
-                tracing::warn!("zone \"{zone}\" starts afresh: {why}, what was counted is forgotten");
+                tracing::warn!(
+                    "zone \"{zone}\" starts afresh: {why}, what was counted is forgotten"
+                );
                 None
             }
         }

@@ -152,7 +152,9 @@ mod tests {
             penalties.punish(&key(number), Millis(u64::from(number)), TERM);
         }
         let larger = penalties.heir(64 << 20);
-        assert!((0..1000).all(|number| left(&larger, number, 1000) == left(&penalties, number, 1000)));
+        assert!(
+            (0..1000).all(|number| left(&larger, number, 1000) == left(&penalties, number, 1000))
+        );
         let smaller = penalties.heir(100 * BYTES_PER_KEY);
         assert_eq!(smaller.len(), 100);
         assert_eq!(left(&smaller, 999, 1000), Some(29_999));

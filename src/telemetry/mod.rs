@@ -14,7 +14,7 @@ mod writer;
 
 pub use access::{AccessLog, Error};
 pub use counters::{COUNTERS, Connection, Counters, Crowd, Handshake, ProxyHeader, Slow};
-pub use error_log::{Guard, start};
+pub use error_log::{Guard, set_level, start};
 pub use page::{Number, Page};
 pub use warning::Warning;
 pub use writer::{Destination, Sink, Writer};

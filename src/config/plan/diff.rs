@@ -96,7 +96,10 @@ impl Upstream {
             _ => None,
         };
         let fair = self.queue.as_ref().and_then(|queue| queue.fair.as_ref());
-        [hashed, fair].into_iter().flatten().any(|text| text.may_use(|_| false))
+        [hashed, fair]
+            .into_iter()
+            .flatten()
+            .any(|text| text.may_use(|_| false))
     }
 }
 

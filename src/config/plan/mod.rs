@@ -28,8 +28,8 @@ use std::time::Duration;
 pub use algorithm::{Algorithm, Cost, CountRefused, Weight};
 pub use bandwidth::{Bandwidth, Volume};
 pub use breaker::{Breaker, Recovery, Share};
-pub use diff::Afresh;
 pub use client::{Caps, RealIp, RealIpHeader, SendProxy};
+pub use diff::Afresh;
 pub use fallback::{Degrade, DegradeGroup, Fallback, Occasions};
 pub use health::{CheckKind, HealthCheck, HttpCheck, Initial};
 pub use limit::{

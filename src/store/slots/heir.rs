@@ -43,7 +43,8 @@ impl Slots {
     #[cold]
     pub(super) fn lock_moved(&self, key: &Key) -> MutexGuard<'_, Shard> {
         let heir = self.heir.get();
-        heir.expect("places move only where there is an heir").lock(key)
+        heir.expect("places move only where there is an heir")
+            .lock(key)
     }
 }
 
@@ -65,7 +66,11 @@ mod tests {
         let key = old.key(b"a");
         let first = old.take(&key, 1, NOW).unwrap();
         let mut second = Box::pin(old.wait(&key, 1, &LINE, NOW));
-        assert!(tokio::time::timeout(std::time::Duration::ZERO, &mut second).await.is_err());
+        assert!(
+            tokio::time::timeout(std::time::Duration::ZERO, &mut second)
+                .await
+                .is_err()
+        );
 
         let new = old.heir(64 << 20);
         assert!(!Arc::ptr_eq(&old, &new));
@@ -73,16 +78,27 @@ mod tests {
         assert!(new.take(&key, 1, NOW).is_err());
         // Who comes later stands behind who came before, whichever zone they asked.
         let mut third = Box::pin(new.wait(&key, 1, &LINE, NOW));
-        assert!(tokio::time::timeout(std::time::Duration::ZERO, &mut third).await.is_err());
+        assert!(
+            tokio::time::timeout(std::time::Duration::ZERO, &mut third)
+                .await
+                .is_err()
+        );
         drop(first);
         let second = second.await.unwrap();
-        assert!(tokio::time::timeout(std::time::Duration::ZERO, &mut third).await.is_err());
+        assert!(
+            tokio::time::timeout(std::time::Duration::ZERO, &mut third)
+                .await
+                .is_err()
+        );
         drop(second);
         let third = third.await.unwrap();
         assert_eq!(old.taken(&key), 1);
         drop(third);
         assert!(new.is_empty());
-        assert_eq!((new.counts().pass, new.counts().delay, new.counts().refuse), (1, 2, 1));
+        assert_eq!(
+            (new.counts().pass, new.counts().delay, new.counts().refuse),
+            (1, 2, 1)
+        );
     }
 
     #[test]

@@ -3,7 +3,6 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use arc_swap::ArcSwap;
 use parking_lot::MutexGuard;
 
 use super::shard::{Room, Shard};
@@ -23,8 +22,6 @@ pub(super) struct Keys<A: Algorithm> {
     seeds: Seeds,
     division: Division,
     shards: Box<[Lock<Shard<A>>]>,
-    /// No key drains slower than by these numbers. Read only where a key is new.
-    slowest: ArcSwap<A>,
     /// Whether refused requests are charged, too.
     refused: AtomicBool,
     evictions: Warning,
@@ -35,13 +32,13 @@ pub(super) struct Keys<A: Algorithm> {
 impl<A: Algorithm> Keys<A> {
     pub(super) fn new(size: usize, slowest: A, refused: CountRefused) -> Self {
         let division = Division::of(size, bytes_per_key(&slowest));
+        let slowest = Arc::new(slowest);
         Self {
             seeds: Seeds::default(),
             division,
             shards: (0..division.tables)
-                .map(|_| Lock::new(Shard::new(division.keys)))
+                .map(|_| Lock::new(Shard::new(division.keys, Arc::clone(&slowest))))
                 .collect(),
-            slowest: ArcSwap::from_pointee(slowest),
             refused: AtomicBool::new(refused == CountRefused::Yes),
             evictions: Warning::default(),
             heir: OnceLock::new(),
@@ -50,15 +47,22 @@ impl<A: Algorithm> Keys<A> {
 
     /// The same keys under other numbers, in so many bytes. Nobody's state is lost, unless there is less room; whoever
     /// still has this one is led to where the keys are by then.
-    pub(super) fn heir(self: &Arc<Self>, size: usize, slowest: A, refused: CountRefused) -> Arc<Self> {
+    pub(super) fn heir(
+        self: &Arc<Self>,
+        size: usize,
+        slowest: A,
+        refused: CountRefused,
+    ) -> Arc<Self> {
         if let Some(heir) = self.heir.get() {
             return heir.heir(size, slowest, refused);
         }
         if self.division == Division::of(size, bytes_per_key(&slowest)) {
-            self.slowest.store(Arc::new(slowest));
+            let slowest = Arc::new(slowest);
+            for shard in &self.shards {
+                shard.lock().set_slowest(Arc::clone(&slowest));
+            }
             self.refused
                 .store(refused == CountRefused::Yes, Ordering::Relaxed);
-            self.shards.iter().for_each(|shard| shard.lock().reorder());
             return Arc::clone(self);
         }
         let heir = Arc::new(Self::new(size, slowest, refused));
@@ -80,7 +84,7 @@ impl<A: Algorithm> Keys<A> {
     }
 
     pub(super) fn slowest(&self) -> A {
-        **self.slowest.load()
+        *self.shards[0].lock().slowest()
     }
 
     pub(super) fn key(&self, bytes: &[u8]) -> Key {
@@ -228,7 +232,7 @@ impl<A: Algorithm> Keys<A> {
     }
 
     pub(super) fn bytes_per_key(&self) -> usize {
-        bytes_per_key(&**self.slowest.load())
+        bytes_per_key(&self.slowest())
     }
 
     pub(super) fn memory(&self) -> usize {
@@ -260,7 +264,7 @@ impl<A: Algorithm> Keys<A> {
     }
 
     fn insert(&self, shard: &mut Shard<A>, key: &Key, state: A::State, now: Millis) -> Room {
-        shard.insert(key, state, now, &self.slowest.load(), &self.seeds)
+        shard.insert(key, state, now, &self.seeds)
     }
 
     #[inline]
@@ -276,6 +280,7 @@ impl<A: Algorithm> Keys<A> {
     #[cold]
     fn lock_moved(&self, key: &Key) -> MutexGuard<'_, Shard<A>> {
         let heir = self.heir.get();
-        heir.expect("keys move only where there is an heir").lock(key)
+        heir.expect("keys move only where there is an heir")
+            .lock(key)
     }
 }
