@@ -15,14 +15,7 @@ RUN --mount=type=cache,target=/usr/local/cargo/registry,sharing=locked \
 FROM gcr.io/distroless/cc-debian12:nonroot
 COPY --from=build /out/weir /usr/bin/weir
 # Answers until somebody mounts a configuration of their own over it.
-COPY <<'YAML' /etc/weir/weir.yaml
-admin: { listen: 127.0.0.1:9900 }
-servers:
-  - listen: 8080
-    locations:
-      - path: /
-        return: { status: 200, body: "weir runs. Mount your configuration at /etc/weir/weir.yaml.\n" }
-YAML
+COPY conf/packaged.yaml /etc/weir/weir.yaml
 
 EXPOSE 8080
 # QUIT lets requests in flight finish. Give `docker stop` a little more time than `shutdown_timeout` has.

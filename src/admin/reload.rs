@@ -70,6 +70,11 @@ impl Reloads {
         answered.await.ok()
     }
 
+    /// Number of the generation in force.
+    pub(super) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Relaxed)
+    }
+
     /// Another generation is in force.
     pub fn succeeded(&self, report: &Report) -> Reloaded {
         let generation = self.generation.fetch_add(1, Ordering::Relaxed) + 1;
@@ -92,7 +97,7 @@ impl Reloads {
             "weir_config_generation",
             "Number of the configuration in force: 1 at the start, one more with every reload.",
             &[],
-            self.generation.load(Ordering::Relaxed),
+            self.generation(),
         );
         page.gauge(
             "weir_config_last_reload_success_timestamp_seconds",

@@ -43,6 +43,8 @@ impl Draft {
             .into_iter()
             .filter(|address| !ours.contains(address))
             .collect();
+        // First the admin listener: who sees the others may expect it.
+        let admin = admin(&plan, before.map(|before| &*before.plan))?;
         let sockets = loops.bind_all(&new, &ours)?;
         let access = plan.log.access.as_ref();
         let access = access.map(|log| AccessLog::open(log, writer)).transpose()?;
@@ -64,7 +66,7 @@ impl Draft {
         });
         let stores = stores.collect::<Result<_, _>>()?;
         Ok(Self {
-            admin: admin(&plan, before.map(|before| &*before.plan))?,
+            admin,
             plan: Arc::new(plan),
             stores,
             sockets,

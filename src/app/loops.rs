@@ -17,6 +17,7 @@ use crate::clock::Clock;
 use crate::listen::{self, Bound, Cap};
 use crate::proxy::{Door, Live};
 use crate::store::Shared;
+use crate::telemetry;
 
 /// What a loop is told to do.
 #[derive(Debug)]
@@ -119,6 +120,7 @@ impl Loop {
             .build()?;
         runtime.block_on(async {
             let stop = self.common.stop.clone();
+            tokio::spawn(telemetry::watch_lag());
             while let Some(Some(order)) = stop.run_until_cancelled(self.orders.recv()).await {
                 self.follow(order);
             }
@@ -157,6 +159,9 @@ impl Loop {
                     store.connect(&clock).await;
                     // Nobody waits where the process is about to end.
                     let _told = done.send(());
+                    let places = Arc::clone(&store).keep_places(clock.clone());
+                    let places = until.clone().run_until_cancelled_owned(places);
+                    tokio::spawn(places);
                     let tending = Arc::clone(&store).tend(clock);
                     until.run_until_cancelled(tending).await;
                     store.part();

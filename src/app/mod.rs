@@ -133,6 +133,7 @@ impl App {
         let admin = Admin::new(
             Arc::clone(&self.live),
             self.writer.clone(),
+            common.clock.clone(),
             Arc::clone(&reloads),
         );
         self.runtime.block_on(async {

@@ -59,7 +59,7 @@ impl Succession {
         let live = self.live.load_full();
         self.join(&live.zones.stores).await;
         let change = self.doors.plan(&live.plan, &self.live);
-        self.rearrange(change, sockets, &live);
+        self.rearrange(change, sockets);
         self.receive(admin);
     }
 
@@ -146,7 +146,9 @@ impl Succession {
         }
         self.live.store(Arc::clone(&live));
         telemetry::set_level(live.plan.log.level);
-        self.rearrange(change, sockets, &live);
+        self.rearrange(change, sockets);
+        let last = Arc::downgrade(&before);
+        self.stores.leave_others(&live.zones.stores, &last);
         let moved = |plan: &Plan| plan.admin.as_ref().map(|admin| admin.listen);
         if moved(&live.plan) != moved(&before.plan) {
             self.receive(admin);
@@ -159,7 +161,7 @@ impl Succession {
     }
 
     /// Opens and closes what a generation that is in force has changed.
-    fn rearrange(&mut self, change: Change, sockets: Vec<Vec<Bound>>, live: &Live) {
+    fn rearrange(&mut self, change: Change, sockets: Vec<Vec<Bound>>) {
         for (sockets, door) in sockets.into_iter().zip(&change.opened) {
             self.loops.open(sockets, door);
         }
@@ -167,7 +169,6 @@ impl Succession {
             self.loops.close(door);
         }
         self.doors.settle(change);
-        self.stores.leave_others(&live.zones.stores);
     }
 
     /// Has the admin listener here from now on, or nowhere.

@@ -1,6 +1,6 @@
 //! The stores that zones count in together with other gateways: connected while they are wanted, and not longer.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::loops::Loops;
 use crate::clock::Clock;
+use crate::proxy::Live;
 use crate::store::Shared;
 
 /// The stores of the running gateway.
@@ -40,15 +41,17 @@ impl Stores {
         }
     }
 
-    /// Gives up those that nobody wants any more.
-    pub(super) fn leave_others(&mut self, wanted: &[Arc<Shared>]) {
+    /// Gives up those that nobody wants any more, as soon as the generation `before` is gone with its last request.
+    pub(super) fn leave_others(&mut self, wanted: &[Arc<Shared>], before: &Weak<Live>) {
         let is_wanted = |tended: &Tended| wanted.iter().any(|it| Arc::ptr_eq(it, &tended.store));
         let (kept, given_up) = std::mem::take(&mut self.0).into_iter().partition(is_wanted);
         self.0 = kept;
         for tended in given_up {
+            let before = Weak::clone(before);
             tokio::spawn(async move {
-                // Requests of the generation before may be asking.
-                tokio::time::sleep(LAST_ANSWERS).await;
+                while before.strong_count() > 0 {
+                    tokio::time::sleep(LOOK).await;
+                }
                 tended.leave().await;
             });
         }
@@ -70,5 +73,5 @@ impl Tended {
     }
 }
 
-/// Longer than any request waits for a store.
-const LAST_ANSWERS: Duration = Duration::from_secs(2);
+/// How often it is looked whether somebody may still ask.
+const LOOK: Duration = Duration::from_secs(1);

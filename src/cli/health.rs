@@ -6,19 +6,24 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 
-/// Asks `/healthz`; fails if the answer is not 200.
-pub(super) fn run(admin: SocketAddr) -> anyhow::Result<()> {
-    let well = ask(admin).with_context(|| format!("cannot ask {admin}"))?;
-    anyhow::ensure!(well, "{admin} answers, but not that it is well");
+/// Asks whether it works, or whether it is ready for requests; fails if the answer is not 200.
+pub(super) fn run(admin: SocketAddr, ready: bool) -> anyhow::Result<()> {
+    let (path, well) = if ready {
+        ("/readyz", "ready")
+    } else {
+        ("/healthz", "well")
+    };
+    let yes = ask(admin, path).with_context(|| format!("cannot ask {admin}"))?;
+    anyhow::ensure!(yes, "{admin} answers, but not that it is {well}");
     Ok(())
 }
 
-fn ask(admin: SocketAddr) -> std::io::Result<bool> {
+fn ask(admin: SocketAddr, path: &str) -> std::io::Result<bool> {
     let mut stream = TcpStream::connect_timeout(&admin, PATIENCE)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     write!(
         stream,
-        "GET /healthz HTTP/1.1\r\nHost: {admin}\r\nConnection: close\r\n\r\n"
+        "GET {path} HTTP/1.1\r\nHost: {admin}\r\nConnection: close\r\n\r\n"
     )?;
     let mut answer = Vec::new();
     stream.take(4096).read_to_end(&mut answer)?;

@@ -2,6 +2,7 @@
 
 mod check;
 mod health;
+mod manual;
 mod paint;
 mod replay;
 mod run;
@@ -30,11 +31,25 @@ enum Verb {
         #[arg(short, long, default_value = DEFAULT_CONFIG)]
         config: PathBuf,
     },
+    /// Print what makes a shell complete this command line
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
     /// Ask a running weir's admin listener whether it is well
     Health {
         /// Where the admin listener is
         #[arg(long, default_value = "127.0.0.1:9900")]
         admin: SocketAddr,
+        /// Ask whether it takes requests, which it does not while it starts or stops
+        #[arg(long)]
+        ready: bool,
+    },
+    /// Print the manual page, or write one for every verb
+    Man {
+        /// A folder to write them to, such as /usr/local/share/man/man1
+        #[arg(long)]
+        dir: Option<PathBuf>,
     },
     /// Show what a configuration's limits would have done to the traffic of an access log
     Replay(replay::Flags),
@@ -54,7 +69,11 @@ enum Verb {
 pub fn main() -> ExitCode {
     let done = match Flags::parse().verb.unwrap_or(Verb::Run { config: None }) {
         Verb::Check { config } => return check::run(&config),
-        Verb::Health { admin } => health::run(admin).map(|()| ExitCode::SUCCESS),
+        Verb::Completions { shell } => manual::complete(shell)
+            .map(|()| ExitCode::SUCCESS)
+            .map_err(Into::into),
+        Verb::Health { admin, ready } => health::run(admin, ready).map(|()| ExitCode::SUCCESS),
+        Verb::Man { dir } => manual::print(dir.as_deref()).map(|()| ExitCode::SUCCESS),
         Verb::Replay(flags) => replay::run(flags),
         Verb::Run { config } => run::run(config.as_deref()),
         Verb::Schema => schema::run()
