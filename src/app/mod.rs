@@ -9,6 +9,7 @@ pub mod demo;
 mod doors;
 mod gateway;
 mod loops;
+mod names;
 mod reload;
 mod secure;
 mod source;
@@ -141,7 +142,7 @@ impl App {
                 live: Arc::clone(&self.live),
                 source: self.source,
                 writer: self.writer.clone(),
-                clock: common.clock,
+                clock: common.clock.clone(),
                 loops,
                 berths: self.berths,
                 doors: Doors::default(),
@@ -153,6 +154,7 @@ impl App {
             succession.begin(self.sockets, reception).await;
             tokio::spawn(checks::run(Arc::clone(&self.live)));
             tokio::spawn(secure::refresh(Arc::clone(&self.live)));
+            tokio::spawn(names::refresh(Arc::clone(&self.live), common.clock.clone()));
             admin.set_ready(true);
             tracing::info!("weir {} is running", env!("CARGO_PKG_VERSION"));
             let stopping = self.signals.stop(&self.writer, &reloads);
