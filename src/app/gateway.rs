@@ -9,18 +9,19 @@ use tokio_util::sync::CancellationToken;
 
 use super::secure;
 use crate::clock::Clock;
-use crate::config::plan::{Carrier, Plan, RealIp, RealIpHeader};
+use crate::config::plan::{Carrier, Listen, Plan, RealIp, RealIpHeader};
 use crate::listen::{self, Cap, Seat, proxy_header};
 use crate::message::{Body, Incoming, NoAnswer, Peer};
 use crate::proxy::{Door, Live, Proxy};
 use crate::serve::{self, Flood, Handler, Settings, Socket};
-use crate::telemetry::{COUNTERS, ProxyHeader};
+use crate::telemetry::{Listener, ProxyHeader};
 use crate::tls::{self, Greeting};
 use crate::upstream::Download;
 
 /// Joins what `serve` reads to the road: the two do not know each other.
 #[derive(Debug, Clone)]
 pub(super) struct Gateway {
+    counters: Arc<Listener>,
     proxy: Proxy,
     /// Shared by all loops.
     cap: Arc<Cap>,
@@ -28,8 +29,9 @@ pub(super) struct Gateway {
 
 impl Gateway {
     /// For those who come in by a door.
-    pub(super) fn new(door: Arc<Door>, clock: Clock, cap: Arc<Cap>) -> Self {
+    pub(super) fn new(address: &Listen, door: Arc<Door>, clock: Clock, cap: Arc<Cap>) -> Self {
         Self {
+            counters: Listener::at(&address.to_string()),
             proxy: Proxy::new(door, clock),
             cap,
         }
@@ -59,7 +61,7 @@ impl Gateway {
         mut seat: Seat,
         stop: CancellationToken,
     ) {
-        let _active = COUNTERS.connect();
+        let _active = self.counters.connect();
         // What holds before a request is known: its listener's default server's.
         let (settings, carrier, introduces) = {
             let (live, listener) = self.enter();
@@ -108,11 +110,13 @@ impl Gateway {
         Some(match stream {
             listen::Stream::Tcp(stream) => {
                 let greeting = tls::greet(stream, choose);
-                agreed(secure::bounded(greeting, peer, timeout, stop).await?, peer)
+                let greeting = secure::bounded(greeting, peer, &self.counters, timeout, stop);
+                agreed(greeting.await?, peer)
             }
             listen::Stream::Unix(stream) => {
                 let greeting = tls::greet(stream, choose);
-                agreed(secure::bounded(greeting, peer, timeout, stop).await?, peer)
+                let greeting = secure::bounded(greeting, peer, &self.counters, timeout, stop);
+                agreed(greeting.await?, peer)
             }
         })
     }
@@ -126,7 +130,7 @@ impl Gateway {
         stop: &CancellationToken,
     ) -> bool {
         let peer = Arc::clone(seat.peer());
-        let reading = pin!(introduce(stream, &peer, timeout, stop));
+        let reading = pin!(introduce(stream, &peer, &self.counters, timeout, stop));
         if seat.hold(reading).await != Some(true) {
             return false;
         }
@@ -165,6 +169,7 @@ where
 async fn introduce(
     stream: &mut listen::Stream,
     peer: &Peer,
+    counters: &Listener,
     timeout: Duration,
     stop: &CancellationToken,
 ) -> bool {
@@ -185,7 +190,7 @@ async fn introduce(
             true
         }
         Err(error) => {
-            COUNTERS.refuse_proxy_header(match error {
+            counters.refuse_proxy_header(match error {
                 proxy_header::Error::Broken(_) => ProxyHeader::Broken,
                 proxy_header::Error::Malformed(_) => ProxyHeader::Malformed,
                 proxy_header::Error::TimedOut => ProxyHeader::TimedOut,
@@ -208,12 +213,13 @@ impl Handler for Gateway {
         peer: Arc<Peer>,
         request: Request<Incoming>,
     ) -> impl Future<Output = Result<Response<Self::Body>, NoAnswer>> + Send {
+        self.counters.request(request.version());
         self.proxy.handle(peer, request)
     }
 
     fn flooded(&self, peer: &Peer, flood: Flood) {
         let kind = flood.name();
-        COUNTERS.flood(kind);
+        self.counters.flood(kind);
         tracing::warn!(
             client = peer.text(),
             kind,
@@ -223,7 +229,7 @@ impl Handler for Gateway {
 
     fn refused_head(&self, peer: &Peer, status: u16) {
         if let Ok(status) = StatusCode::from_u16(status) {
-            COUNTERS.refuse_head(status);
+            self.counters.refuse_head(status);
         }
         let (live, listener) = self.enter();
         let introduced = rule_of_introduction(&live.plan, listener, peer)

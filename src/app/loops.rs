@@ -47,6 +47,7 @@ pub(super) struct Common {
 
 /// What a loop's thread runs.
 struct Loop {
+    number: usize,
     common: Common,
     orders: mpsc::UnboundedReceiver<Order>,
     connections: TaskTracker,
@@ -65,6 +66,7 @@ impl Loops {
         for number in 0..count {
             let (order, obeyed) = mpsc::unbounded_channel();
             let run = Loop {
+                number,
                 common: Common {
                     // A token is checked behind a lock at every wake-up: one for each loop.
                     stop: common.stop.child_token(),
@@ -120,7 +122,7 @@ impl Loop {
             .build()?;
         runtime.block_on(async {
             let stop = self.common.stop.clone();
-            tokio::spawn(telemetry::watch_lag());
+            tokio::spawn(telemetry::watch_lag(self.number));
             while let Some(Some(order)) = stop.run_until_cancelled(self.orders.recv()).await {
                 self.follow(order);
             }
@@ -175,7 +177,8 @@ impl Loop {
         let stop = self.common.stop.child_token();
         self.open.insert(door.number(), stop.clone());
         let clock = self.common.clock.clone();
-        let gateway = Gateway::new(door, clock.clone(), Arc::clone(&self.common.cap));
+        let cap = Arc::clone(&self.common.cap);
+        let gateway = Gateway::new(socket.address(), door, clock.clone(), cap);
         let served = stop.clone();
         let accepting = listen::accept_loop(
             socket,

@@ -14,6 +14,7 @@ use crate::config::plan::{self, Algorithm, CountRefused, Delay, Excess, Own, Pla
 use crate::message::Exchange;
 use crate::store::algorithm::Terms;
 use crate::store::{Key, Penalties, Shared, Slots, Zone};
+use crate::telemetry::Histogram;
 
 /// Every zone of a plan, under the plan's indices.
 #[derive(Debug, Default)]
@@ -49,6 +50,8 @@ pub struct ReqZone {
 pub struct ConnZone {
     /// Where its places are.
     pub store: Arc<Slots>,
+    /// How long those stood in line who got a place.
+    pub delays: Arc<Histogram>,
     /// Where they are counted together with other gateways; [`ConnZone::store`] then has those of this one, and goes on
     /// while that is away.
     pub(super) shared: Option<Arc<Shared>>,
@@ -196,6 +199,7 @@ impl ConnZone {
                 Some(old) => old.store.heir(zone.size),
                 None => Slots::new(&zone.name, zone.size),
             },
+            delays: old.map_or_else(Arc::default, |old| Arc::clone(&old.delays)),
             name: Arc::new(Name::new(&zone.name)),
             source: Source::new(&zone.key, zone.ipv6_prefix, zone.on_empty_key),
         }

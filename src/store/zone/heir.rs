@@ -4,6 +4,8 @@
 //! memory is divided otherwise, its keys move over one shard at a time. Requests that began under the old numbers are led
 //! after them, so that no charge and no refund is lost on the way.
 
+use std::sync::Arc;
+
 use super::{Kind, Zone};
 use crate::config::plan::CountRefused;
 use crate::store::algorithm::Terms;
@@ -46,7 +48,8 @@ impl Zone {
             ]
         );
         Some(Self {
-            name: self.name.clone(),
+            name: Arc::clone(&self.name),
+            delays: Arc::clone(&self.delays),
             keys,
         })
     }

@@ -33,11 +33,14 @@ use super::key::Key;
 use super::{Answer, Counts};
 use crate::clock::Millis;
 use crate::config::plan::{Cost, CountRefused};
+use crate::telemetry::Histogram;
 
 /// A `limit_req` zone. A copy is the same zone.
 #[derive(Debug, Clone)]
 pub struct Zone {
     name: Arc<str>,
+    /// How long those had to wait whom it delayed.
+    pub delays: Arc<Histogram>,
     keys: Kind,
 }
 
@@ -114,6 +117,7 @@ impl Zone {
     pub fn new(name: &str, size: usize, slowest: &Terms, refused: CountRefused) -> Self {
         Self {
             name: name.into(),
+            delays: Arc::default(),
             keys: match *slowest {
                 Terms::Blocks(slowest) => Kind::Blocks(keys(size, slowest, refused)),
                 Terms::Bursty(slowest) => Kind::Bursty(keys(size, slowest, refused)),
