@@ -161,9 +161,8 @@ impl Loop {
                     store.connect(&clock).await;
                     // Nobody waits where the process is about to end.
                     let _told = done.send(());
-                    let places = Arc::clone(&store).keep_places(clock.clone());
-                    let places = until.clone().run_until_cancelled_owned(places);
-                    tokio::spawn(places);
+                    let rest = Arc::clone(&store).follow_up(clock.clone());
+                    tokio::spawn(until.clone().run_until_cancelled_owned(rest));
                     let tending = Arc::clone(&store).tend(clock);
                     until.run_until_cancelled(tending).await;
                     store.part();
