@@ -25,6 +25,7 @@ mod parity;
 mod pictures;
 mod proxying;
 mod redis;
+mod reload;
 mod replay;
 mod resilience;
 mod routing;
