@@ -7,7 +7,7 @@ use super::conditions;
 use super::zones::zones;
 use crate::limits::{self, ShadowZone};
 use crate::proxy::Live;
-use crate::telemetry::{COUNTERS, Listener, Page, Writer, describe_loops, process};
+use crate::telemetry::{COUNTERS, Listener, Page, Writer, describe_loops, process, traces};
 use crate::upstream::Waits;
 
 /// The page in Prometheus's text format.
@@ -18,6 +18,7 @@ pub(super) fn page(live: &Live, writer: &Writer) -> String {
     Listener::describe_all(&mut page);
     COUNTERS.describe(&mut page);
     writer.describe(&mut page);
+    traces::describe(&mut page);
     zoned(live, &mut page);
     stores(live, &mut page);
     upstreams(live, &mut page);
@@ -54,6 +55,14 @@ fn zoned(live: &Live, page: &mut Page) {
             &labels,
             zone.capacity as u64,
         );
+        if let Some(algorithm) = zone.algorithm {
+            page.gauge(
+                "weir_zone_rate",
+                "Requests a second that a zone lets each key have.",
+                &labels,
+                algorithm.per_second(),
+            );
+        }
         page.counter(
             "weir_zone_evictions_total",
             "Keys pushed out before they had drained, or turned away for want of room.",

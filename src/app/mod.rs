@@ -27,7 +27,7 @@ use crate::limits::Zones;
 use crate::listen::{self, Bound, Cap};
 use crate::proxy::Live;
 use crate::store::{self, Shared};
-use crate::telemetry::{self, AccessLog, Writer};
+use crate::telemetry::{self, AccessLog, Writer, traces};
 use crate::tls::{self, Kit};
 use crate::upstream::{self, Upstream};
 
@@ -189,12 +189,16 @@ impl App {
         })?;
         // Admin connections may linger; nobody waits for those.
         self.runtime.shutdown_timeout(Duration::from_millis(100));
+        traces::flush(LAST_SPANS);
         // What the event loops had to say comes first; each has lines of its own that are still to be written.
         self.writer.flush(LAST_LINES);
         tracing::info!("weir has stopped");
         Ok(())
     }
 }
+
+/// How long the last spans may take to their collector.
+const LAST_SPANS: Duration = Duration::from_secs(2);
 
 /// How long the last line of the error log waits for those before it.
 const LAST_LINES: Duration = Duration::from_secs(1);
