@@ -1,6 +1,7 @@
 //! The road itself: one request from its head to its last byte.
 
 mod bandwidth;
+mod door;
 mod failure;
 pub mod fallback;
 mod guard;
@@ -17,14 +18,14 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Poll;
 
-use arc_swap::ArcSwap;
 use http::request::Parts;
 use http::{HeaderValue, Method, Request, Response, Version, header};
 use http_body::Body as _;
 
+pub use door::Door;
 pub use fallback::{Group, Kept};
 pub use guard::Guard;
-pub use live::Live;
+pub use live::{Live, Parts as LiveParts};
 
 use crate::clock::{Clock, Deadline};
 use crate::config::plan::{Action, Degrade, Forward, HttpVersion};
@@ -32,27 +33,27 @@ use crate::message::target::{self, Target};
 use crate::message::{Body, Exchange, Incoming, NoAnswer, Peer, Upload, grpc, headers};
 use crate::upstream::{Download, Error, Form, Outgoing, Outset, Upstream};
 use failure::Failure;
-use fallback::Fallback;
 use site::Site;
 use visit::Visit;
 
 /// Takes requests of one listener down the road.
 #[derive(Debug, Clone)]
 pub struct Proxy {
-    live: Arc<ArcSwap<Live>>,
-    listener: usize,
+    door: Arc<Door>,
     clock: Clock,
 }
 
 impl Proxy {
-    /// For the listener with this index in the plan.
+    /// For those who come in by this door.
     #[must_use]
-    pub fn new(live: Arc<ArcSwap<Live>>, listener: usize, clock: Clock) -> Self {
-        Self {
-            live,
-            listener,
-            clock,
-        }
+    pub fn new(door: Arc<Door>, clock: Clock) -> Self {
+        Self { door, clock }
+    }
+
+    /// The way in.
+    #[must_use]
+    pub fn door(&self) -> &Door {
+        &self.door
     }
 
     /// Takes one request down the whole road and comes back with a response, or with the wish to
@@ -80,7 +81,7 @@ impl Proxy {
         let doubt = visit.doubt().map(Failure::Doubtful);
         let objection = doubt
             .or_else(|| misfit.map(Failure::BadTarget))
-            .or_else(|| secured::objection(&live, self.listener, &visit.exchange));
+            .or_else(|| secured::objection(&live, visit.listener, &visit.exchange));
         let answered = match objection {
             Some(failure) => Err(failure),
             None if live.adds_slash(&visit.exchange) => Ok(site::slash_added(&visit.exchange)),
@@ -112,18 +113,18 @@ impl Proxy {
     /// A request enters; with what is wrong with its target, if something is.
     // Apart, and not in a future: a head is large, and goes from here to where it stays.
     fn begin(&self, peer: Arc<Peer>, head: Parts) -> (Box<Visit>, Option<target::Error>) {
-        // One generation for the whole request, whatever a reload does meanwhile. `load_full`, not
-        // `load`: arc-swap's guards are few and meant to be short, and this one lives across awaits.
-        let live = self.live.load_full();
+        // One generation for the whole request, whatever a reload does meanwhile.
+        let (live, listener) = self.door.enter();
         let (target, misfit) = match Target::parse(&head) {
             Ok(target) => (target, None),
             Err(misfit) => (Target::default(), Some(misfit)),
         };
-        let server = live.sites.server(self.listener, target.host(&head));
+        let server = live.sites.server(listener, target.host(&head));
         let plan = Arc::clone(&live.plan);
         let mut exchange = Exchange::begin(plan, server, peer, head, target, self.clock.now());
         live.trace(&mut exchange);
-        (Visit::begin(exchange, live, self.clock.clone()), misfit)
+        let visit = Visit::begin(exchange, live, listener, self.clock.clone());
+        (visit, misfit)
     }
 
     /// Limits, then access, then the answer: nginx's order of phases, except that limits also hold
@@ -175,9 +176,9 @@ impl Proxy {
                 if visit.keeps_upstream_headers(site) {
                     visit.exchange.upstream_headers = Some(Box::default());
                 }
-                let (form, keeps) = (visit.form_of_answer(site), site.fallback.as_deref());
+                let form = visit.form_of_answer(site);
                 let answered = self
-                    .forward(visit, forward, upstream, upload, form, keeps)
+                    .forward(visit, forward, upstream, upload, form, Some(site))
                     .await;
                 if let Some((guard, pass, sent)) = guarded {
                     guard.report(pass, &answered, sent, self.clock.now());
@@ -189,6 +190,7 @@ impl Proxy {
         }
     }
 
+    /// Sends a request on; the answer is kept and judged as its own site says, where it has one.
     async fn forward(
         &self,
         visit: &mut Visit,
@@ -196,7 +198,7 @@ impl Proxy {
         upstream: &Upstream,
         upload: Upload,
         form: Form,
-        keeps: Option<&Fallback>,
+        own: Option<&Site>,
     ) -> Result<Response<Body<Download>>, Failure> {
         let exchange = &mut visit.exchange;
         exchange.proxy_host = Some(Arc::clone(&forward.host));
@@ -232,6 +234,7 @@ impl Proxy {
             head.headers.clone_into(kept);
         }
         visit.told_rate = headers::clean_response(&mut head.headers);
+        let keeps = own.and_then(|site| site.fallback.as_deref());
         let keeper =
             keeps.and_then(|fallback| fallback.keeper(&visit.exchange, &head, &self.clock));
         let body = match download.into_whole() {
@@ -244,6 +247,9 @@ impl Proxy {
             Err(mut download) => {
                 if let Some(keeper) = keeper {
                     download.tee(Box::new(keeper));
+                }
+                if let Some(guard) = own.and_then(|site| site.guard.as_ref()) {
+                    download.judged_by(&guard.breaker);
                 }
                 visit.stopwatch = Some(download.stopwatch());
                 Body::download(download)

@@ -5,7 +5,7 @@
 
 use std::io;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Weak, mpsc as here};
+use std::sync::{Arc, mpsc as here};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -36,13 +36,13 @@ impl Exporter {
     /// The way to this collector; the one that is there where nothing about it has changed.
     pub(super) fn of(plan: &Tracing) -> Option<Arc<Self>> {
         let mut present = PRESENT.lock();
-        if let Some(known) = present.upgrade().filter(|known| known.plan == *plan) {
-            return Some(known);
+        if let Some(known) = present.as_ref().filter(|known| known.plan == *plan) {
+            return Some(Arc::clone(known));
         }
         match Self::start(plan) {
             Ok(exporter) => {
                 let exporter = Arc::new(exporter);
-                *present = Arc::downgrade(&exporter);
+                *present = Some(Arc::clone(&exporter));
                 Some(exporter)
             }
             Err(error) => {
@@ -80,7 +80,7 @@ impl Exporter {
 /// Waits until what was sent so far has gone to the collector, but not for longer than this; what is not taken at once
 /// is given up.
 pub fn flush(most: Duration) {
-    let Some(exporter) = PRESENT.lock().upgrade() else {
+    let Some(exporter) = PRESENT.lock().clone() else {
         return;
     };
     let deadline = Instant::now() + most;
@@ -202,7 +202,8 @@ impl Delivery {
     }
 }
 
-static PRESENT: Mutex<Weak<Exporter>> = Mutex::new(Weak::new());
+/// The one in use; one that another has taken the place of ends when its last request is over.
+static PRESENT: Mutex<Option<Arc<Exporter>>> = Mutex::new(None);
 
 /// We stop: nothing is tried twice any more.
 static ENDING: Notify = Notify::const_new();
