@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{Address, File};
 
 /// A store.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Store {
     /// Its name.
     pub name: Box<str>,
@@ -14,8 +14,10 @@ pub struct Store {
     pub shape: Shape,
     /// One server, or those of a cluster or the sentinels that are known from the start.
     pub servers: Vec<Address>,
-    /// What they are spoken to as.
+    /// What they are spoken to as; where they are sentinels, what the master is.
     pub login: Login,
+    /// What sentinels are spoken to as.
+    pub sentinel_login: Login,
     /// How they are met over TLS; `None` for plain connections.
     pub tls: Option<StoreTls>,
     /// How long a decision may wait for an answer.
@@ -57,7 +59,7 @@ impl fmt::Debug for Secret {
 }
 
 /// How a store is met over TLS.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoreTls {
     /// Whom to trust; `None` for the system's roots.
     pub trusted: Option<File>,

@@ -48,6 +48,11 @@ impl Shared {
         }
     }
 
+    /// Closes this thread's connection.
+    pub fn part(&self) {
+        lane::part(self.id);
+    }
+
     /// Says that this gateway is there and finds out whether the store is; one task for the whole process.
     pub async fn watch(self: Arc<Self>, clock: Clock) {
         let mut link = None;
@@ -78,6 +83,7 @@ impl Shared {
         let leaving = async {
             let mut link = self.connector.connect().await?;
             self.clear_places(&mut link).await;
+            self.clear_owed(&mut link).await;
             fleet::goodbye(&mut link, &self.gateway).await
         };
         if !self.breaker.is_open()
