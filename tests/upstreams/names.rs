@@ -283,6 +283,32 @@ fn who_comes_is_checked_before_it_is_asked() {
 }
 
 #[test]
+fn a_reload_changes_nothing_about_names() {
+    let fleet = Fleet::new();
+    let _origins = [1, 2, 3].map(|number| fleet.start(number));
+    fleet.name(&[1, 2], 3600);
+    let weir = fleet.weir("", "resolve: 50ms,");
+    fleet.name(&[2], 3600);
+    until_served_by(&weir, &["origin2"]);
+    let server = format!(
+        "upstream=\"app\",server=\"127.0.0.2:{}\"",
+        fleet.port.number()
+    );
+    let asked = || {
+        metric(
+            &weir,
+            &format!("weir_upstream_requests_total{{{server},status=\"200\"}}"),
+        )
+    };
+    let before = asked();
+    weir.signal("HUP");
+    weir.error_line("is in force");
+    fleet.name(&[2, 3], 3600);
+    until_served_by(&weir, &["origin2", "origin3"]);
+    assert!(asked() > before, "what is known of it is kept");
+}
+
+#[test]
 fn the_systems_own_names_are_looked_up_too() {
     let origin = Origin::start();
     let port = origin.address().port();
