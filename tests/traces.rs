@@ -30,6 +30,7 @@ limit_req_zones:
 upstreams: {{ app: {{ servers: [ ORIGIN ] }} }}
 servers:
 - listen: LISTEN
+  server_name: a.example
   locations:
   - {{ path: /, proxy_pass: app }}
   - {{ path: /slow/, limit_req: {{ zone: slow, burst: 9 }}, proxy_pass: app }}

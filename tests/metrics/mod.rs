@@ -248,8 +248,11 @@ servers: [{ listen: [ LISTEN, LISTEN2 ], http2: on, return: 204 }]
         value.unwrap_or_else(|| panic!("no {name}{{{labels}}}"))
     };
     // The one that looked whether weir was up.
-    eventually("all have left", || {
-        value("weir_connections_active", &one) == 0.0
+    eventually("it has come and gone", || {
+        let metrics = Metrics::of(&weir);
+        let now = |name: &str| metrics.value(&format!("{name}{{{one}}}"));
+        now("weir_connections_accepted_total") > Some(0.0)
+            && now("weir_connections_active") == Some(0.0)
     });
     let before = value("weir_connections_accepted_total", &one);
     let mut kept = Client::connect(weir.address());

@@ -31,16 +31,17 @@ impl Compiler<'_> {
             self.complain_with(given.span, sentence, hint);
         }
         let tracing = &given.value;
-        let otlp = tracing.otlp.get()?;
-        let endpoint = self.endpoint(otlp)?;
         let headers = tracing.headers.value();
+        let headers = headers.map_or_else(Vec::new, |headers| self.collector_headers(headers));
+        let interval = self.batch_interval(tracing.interval.get());
         let name = tracing.service_name.value();
+        let endpoint = self.endpoint(tracing.otlp.get()?)?;
         Some(Tracing {
             tls: endpoint.tls.then(|| met_as(&endpoint.host)),
             host: endpoint.host,
             port: endpoint.port,
             path: endpoint.path,
-            headers: headers.map_or_else(Vec::new, |headers| self.collector_headers(headers)),
+            headers,
             service_name: name.map_or("weir", |name| &name.text).into(),
             sample: tracing.sample.value().map_or(Share(10), |share| share.0),
             context: tracing
@@ -48,7 +49,7 @@ impl Compiler<'_> {
                 .value()
                 .map(|word| word.0)
                 .unwrap_or_default(),
-            interval: self.batch_interval(tracing.interval.get()),
+            interval,
             batch_size: tracing.batch_size.value().map_or(512, |size| size.0),
         })
     }
