@@ -22,6 +22,8 @@ use crate::telemetry;
 /// What a loop is told to do.
 #[derive(Debug)]
 pub(super) enum Order {
+    /// To say that it is there.
+    Answer(oneshot::Sender<()>),
     /// To stop listening at the door of this number; who came through it may finish.
     Close(usize),
     /// To connect to a store, and to stay so until it is given up.
@@ -31,7 +33,7 @@ pub(super) enum Order {
 }
 
 /// All loops, from outside.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Loops {
     orders: Vec<mpsc::UnboundedSender<Order>>,
 }
@@ -84,9 +86,9 @@ impl Loops {
         Ok((Self { orders }, threads))
     }
 
-    /// Has every loop listen at a door, each on its own socket.
+    /// Has every loop listen at a door, each on its own socket, or on several where there are more.
     pub(super) fn open(&self, sockets: Vec<Bound>, door: &Arc<Door>) {
-        for (order, socket) in self.orders.iter().zip(sockets) {
+        for (order, socket) in self.orders.iter().cycle().zip(sockets) {
             // A loop that has ended wants no orders.
             drop(order.send(Order::Open(socket, Arc::clone(door))));
         }
@@ -96,6 +98,22 @@ impl Loops {
     pub(super) fn close(&self, door: &Door) {
         for order in &self.orders {
             drop(order.send(Order::Close(door.number())));
+        }
+    }
+
+    /// Waits until every loop has said that it is there.
+    pub(super) async fn answer(&self) {
+        let mut answers = Vec::new();
+        for order in &self.orders {
+            let (here, is_here) = oneshot::channel();
+            drop(order.send(Order::Answer(here)));
+            answers.push(is_here);
+        }
+        for is_here in answers {
+            if is_here.await.is_err() {
+                // It has ended, and will not answer any more.
+                return std::future::pending().await;
+            }
         }
     }
 
@@ -150,6 +168,10 @@ impl Loop {
 
     fn follow(&mut self, order: Order) {
         match order {
+            Order::Answer(here) => {
+                // Who asked may have given up.
+                let _told = here.send(());
+            }
             Order::Close(number) => {
                 if let Some(stop) = self.open.remove(&number) {
                     stop.cancel();
@@ -173,8 +195,10 @@ impl Loop {
     }
 
     fn open(&mut self, socket: Bound, door: Arc<Door>) {
-        let stop = self.common.stop.child_token();
-        self.open.insert(door.number(), stop.clone());
+        let stop = self.open.entry(door.number());
+        let stop = stop
+            .or_insert_with(|| self.common.stop.child_token())
+            .clone();
         let clock = self.common.clock.clone();
         let cap = Arc::clone(&self.common.cap);
         let gateway = Gateway::new(socket.address(), door, clock.clone(), cap);
