@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use crate::proxy::Live;
+use crate::store::Held;
 
 /// A store as `/api/store` shows it.
 #[derive(Debug, Serialize)]
@@ -17,6 +18,10 @@ struct Store<'a> {
     zones: Vec<&'a str>,
     asked: u64,
     missed: u64,
+    asked_behind: u64,
+    decided_here: u64,
+    leased: u64,
+    returned: u64,
 }
 
 /// One that shares it.
@@ -24,6 +29,17 @@ struct Store<'a> {
 struct Gateway {
     name: String,
     seen_ago_ms: u64,
+    leases: Vec<Lease>,
+}
+
+/// What a gateway has in hand of one zone.
+#[derive(Debug, Serialize)]
+struct Lease {
+    zone: Box<str>,
+    keys: u64,
+    requests: f64,
+    /// Of how many keys so much is wanted that nobody is asked.
+    local_keys: u64,
 }
 
 /// `GET /api/store`
@@ -47,6 +63,7 @@ pub(super) fn list(live: &Live) -> String {
                     .map(|gateway| Gateway {
                         name: gateway.name,
                         seen_ago_ms: gateway.seen_ago,
+                        leases: gateway.held.into_iter().map(lease).collect(),
                     })
                     .collect(),
                 zones: zones
@@ -55,9 +72,24 @@ pub(super) fn list(live: &Live) -> String {
                     .collect(),
                 asked: view.asked,
                 missed: view.missed,
+                asked_behind: view.asked_behind,
+                decided_here: view.decided_here,
+                leased: view.leased,
+                returned: view.returned,
             }
         })
         .collect();
     // Only numbers and texts: there is nothing in it that could fail.
     serde_json::to_string(&stores).unwrap_or_default()
+}
+
+fn lease(held: Held) -> Lease {
+    // A number for people: thousandths of requests are exact far beyond what is ever in hand.
+    let requests = u32::try_from(held.units.milli()).unwrap_or(u32::MAX);
+    Lease {
+        zone: held.zone,
+        keys: held.keys,
+        requests: f64::from(requests) / 1000.0,
+        local_keys: held.crowded,
+    }
 }

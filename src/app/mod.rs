@@ -176,7 +176,7 @@ impl App {
             self.signals.drained(loops, grace).await;
             for (store, watch) in stores.iter().zip(watches) {
                 watch.abort();
-                store.leave().await;
+                store.leave(&self.clock).await;
             }
             Ok::<_, Error>(())
         })?;

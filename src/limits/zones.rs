@@ -9,10 +9,12 @@ use super::ShadowZone;
 use super::fields::Name;
 use super::key::{Found, Source};
 use super::overrides::{Held, Overrides};
-use crate::config::plan::{self, Algorithm, CountRefused, Delay, Excess, Own, Plan, ReqRule, Site};
+use crate::config::plan::{
+    self, Algorithm, CountRefused, Delay, Excess, Own, Plan, ReqRule, Shape, Site,
+};
 use crate::message::Exchange;
 use crate::store::algorithm::Terms;
-use crate::store::{Key, Penalties, Shared, Slots, Zone};
+use crate::store::{Key, Leases, Penalties, Shared, Slots, Verdicts, Zone};
 
 /// Every zone of a plan, under the plan's indices.
 #[derive(Debug, Default)]
@@ -37,6 +39,8 @@ pub struct ReqZone {
     pub(super) count_refused: CountRefused,
     /// Where it counts together with other gateways; [`ReqZone::store`] then goes on while that is away.
     pub(super) shared: Option<Arc<Shared>>,
+    /// What can be decided without asking there.
+    pub(super) leases: Option<Arc<Leases>>,
     /// Who stays out, where a rule punishes.
     pub(super) penalties: Option<Penalties>,
     source: Source,
@@ -78,7 +82,8 @@ impl Zones {
                 .enumerate()
                 .map(|(index, zone)| {
                     let punishes = used(plan, index, |site| &site.limit_req).unwrap_or(false);
-                    Arc::new(ReqZone::new(zone, punishes, stores))
+                    let verdicts = verdicts(plan, index);
+                    Arc::new(ReqZone::new(zone, punishes, stores, verdicts))
                 })
                 .collect(),
             shadow: plan
@@ -87,7 +92,8 @@ impl Zones {
                 .enumerate()
                 .map(|(index, zone)| {
                     let punishes = used(plan, index, |site| &site.shadow)?;
-                    Some(Arc::new(ShadowZone::new(ReqZone::new(zone, punishes, &[]))))
+                    let zone = ReqZone::new(zone, punishes, &[], Verdicts::Forget);
+                    Some(Arc::new(ShadowZone::new(zone)))
                 })
                 .collect(),
             conn: plan
@@ -101,24 +107,40 @@ impl Zones {
 }
 
 impl ReqZone {
-    fn new(zone: &plan::ReqZone, punishes: bool, stores: &[Arc<Shared>]) -> Self {
+    fn new(
+        zone: &plan::ReqZone,
+        punishes: bool,
+        stores: &[Arc<Shared>],
+        verdicts: Verdicts,
+    ) -> Self {
         let penalties = if punishes { zone.size / PENALTIES } else { 0 };
         let own = zone.overrides.iter().filter_map(|one| one.own);
         let terms = |algorithm: &Algorithm| Terms::new(algorithm, Excess(0), Delay::Never);
         let slowest = own.fold(terms(&zone.algorithm), |slowest, own| {
             slowest.slower(terms(&own.algorithm))
         });
+        let shared = zone.store.and_then(|store| stores.get(store).cloned());
+        // Where refusals are charged, each has to be told.
+        let can_hold = Leases::can_hold(&slowest) && zone.count_refused == CountRefused::No;
+        let leases = shared.as_ref().filter(|_| can_hold);
+        let leases =
+            leases.map(|store| Leases::new(&zone.name, zone.size / LEASES, store, verdicts));
+        let size = match leases {
+            Some(_) => zone.size - zone.size / LEASES,
+            None => zone.size,
+        };
         Self {
             store: Arc::new(Zone::new(
                 &zone.name,
-                zone.size - penalties,
+                size - penalties,
                 &slowest,
                 zone.count_refused,
             )),
             name: Arc::new(Name::new(&zone.name)),
             algorithm: zone.algorithm,
             count_refused: zone.count_refused,
-            shared: zone.store.and_then(|store| stores.get(store).cloned()),
+            shared,
+            leases,
             penalties: punishes.then(|| Penalties::new(penalties)),
             source: Source::new(&zone.key, zone.ipv6_prefix, zone.on_empty_key),
             overrides: Overrides::new(&zone.overrides),
@@ -209,6 +231,32 @@ fn used(plan: &Plan, zone: usize, rules: impl Fn(&Site) -> &Vec<ReqRule>) -> Opt
         .map(|rule| rule.sanction.penalty.is_some())
         .reduce(|one, other| one || other)
 }
+
+/// Whether refusals of a zone in a store can be remembered there: not where what a request took is given back when
+/// another zone refuses it, because then some pass before the time they were told.
+fn verdicts(plan: &Plan, zone: usize) -> Verdicts {
+    let store = |rule: &ReqRule| plan.req_zones.get(rule.zone).and_then(|zone| zone.store);
+    let gives_back = |site: &Site| {
+        let mut stores: Vec<_> = site.limit_req.iter().filter_map(store).collect();
+        let shared = stores.len();
+        let spread = |index: &usize| {
+            let store = plan.stores.get(*index);
+            store.is_some_and(|store| store.shape == Shape::Cluster)
+        };
+        let spread = stores.iter().any(spread);
+        stores.sort_unstable();
+        stores.dedup();
+        let used = site.limit_req.iter().any(|rule| rule.zone == zone);
+        used && shared > 1 && (spread || stores.len() > 1)
+    };
+    match plan.sites().any(gives_back) {
+        true => Verdicts::Forget,
+        false => Verdicts::Keep,
+    }
+}
+
+/// Which part of a shared zone's size is for what is decided without asking.
+const LEASES: usize = 2;
 
 /// Which part of a zone's size is for the penalties, where there are some.
 const PENALTIES: usize = 4;

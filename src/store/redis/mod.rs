@@ -8,6 +8,7 @@
 mod breaker;
 mod fleet;
 mod lane;
+mod lease;
 mod link;
 mod name;
 mod script;
@@ -28,15 +29,17 @@ use redis::{RedisError, Value};
 use tokio::sync::watch;
 
 pub use self::fleet::Gateway;
+pub use self::lease::{Held, Leases, Verdicts, Word};
 pub use self::script::Answer;
 
 use self::breaker::Breaker;
 use self::fleet::Fleet;
+use self::lease::Desk;
 use self::link::{Connector, Link};
 use self::script::{DECIDE, Question};
 use super::algorithm::{Outcome, Terms};
 use crate::clock::Millis;
-use crate::config::plan::{Cost, CountRefused, OnOutage, Store};
+use crate::config::plan::{Cost, CountRefused, OnOutage, Store, StoreMode};
 
 /// A store that several gateways share.
 pub struct Shared {
@@ -45,6 +48,9 @@ pub struct Shared {
     name: Box<str>,
     timeout: Duration,
     on_outage: OnOutage,
+    mode: StoreMode,
+    /// Beyond which multiple of its limit a key is decided about here.
+    local_above: Option<u32>,
     connector: Connector,
     /// This gateway's name among those that share it.
     gateway: String,
@@ -56,6 +62,7 @@ pub struct Shared {
     outage: Mutex<Option<Outage>>,
     asked: AtomicU64,
     missed: AtomicU64,
+    desk: Desk,
 }
 
 /// Since when a store is away, and why.
@@ -80,6 +87,16 @@ pub struct View {
     pub asked: u64,
     /// How often no answer came in time, or none that made sense.
     pub missed: u64,
+    /// How often it was asked with nobody waiting.
+    pub asked_behind: u64,
+    /// Decisions that it was not asked for.
+    pub decided_here: u64,
+    /// Requests that were leased from it.
+    pub leased: u64,
+    /// And those of them that were given back.
+    pub returned: u64,
+    /// What this gateway has in hand.
+    pub held: Vec<Held>,
 }
 
 /// Why a store cannot be used at all.
@@ -144,6 +161,8 @@ impl Shared {
             name: store.name.clone(),
             timeout: store.timeout,
             on_outage: store.on_outage,
+            mode: store.mode,
+            local_above: store.local_above,
             connector: Connector::new(store)?,
             gateway: fleet::name(),
             breaker: Breaker::default(),
@@ -153,6 +172,7 @@ impl Shared {
             outage: Mutex::default(),
             asked: AtomicU64::new(0),
             missed: AtomicU64::new(0),
+            desk: Desk::default(),
         }))
     }
 
@@ -180,6 +200,12 @@ impl Shared {
         share::of(terms, self.fleet_size())
     }
 
+    /// How its zones are decided about.
+    #[must_use]
+    pub fn mode(&self) -> StoreMode {
+        self.mode
+    }
+
     /// How it is.
     #[must_use]
     pub fn view(&self) -> View {
@@ -189,6 +215,11 @@ impl Shared {
             outage: self.outage.lock().clone(),
             asked: self.asked.load(Ordering::Relaxed),
             missed: self.missed.load(Ordering::Relaxed),
+            asked_behind: self.desk.asked.load(Ordering::Relaxed),
+            decided_here: self.desk.decided.load(Ordering::Relaxed),
+            leased: self.desk.leased.load(Ordering::Relaxed),
+            returned: self.desk.returned.load(Ordering::Relaxed),
+            held: self.desk.held(),
         }
     }
 

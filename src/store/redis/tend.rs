@@ -10,7 +10,7 @@ use redis::RedisError;
 use super::fleet::{self, Fleet};
 use super::lane;
 use super::link::Link;
-use super::{Outage, Shared};
+use super::{Held, Outage, Shared};
 use crate::clock::{Clock, Millis};
 use crate::config::plan::OnOutage;
 
@@ -48,8 +48,13 @@ impl Shared {
         }
     }
 
-    /// Says that this gateway is there and finds out whether the store is; one task for the whole process.
+    /// What is done once for the whole process.
     pub async fn watch(self: Arc<Self>, clock: Clock) {
+        tokio::join!(self.beat(&clock), self.keep(&clock));
+    }
+
+    /// Says that this gateway is there and finds out whether the store is.
+    async fn beat(&self, clock: &Clock) {
         let mut link = None;
         loop {
             let away = self.breaker.is_open();
@@ -74,9 +79,10 @@ impl Shared {
     }
 
     /// Tells the others that this gateway is gone.
-    pub async fn leave(&self) {
+    pub async fn leave(&self, clock: &Clock) {
         let leaving = async {
             let mut link = self.connector.connect().await?;
+            self.give_all_back(&link, clock).await;
             fleet::goodbye(&mut link, &self.gateway).await
         };
         if !self.breaker.is_open()
@@ -91,12 +97,13 @@ impl Shared {
             Some(link) => link,
             None => link.insert(timed(CONNECTED, self.connector.connect()).await?),
         };
+        let held = Held::write(&self.desk.held());
         // Taught and warm before it is measured.
         timed(HEARD, link.all_there()).await?;
-        let fleet = timed(HEARD, fleet::hello(link, &self.gateway)).await?;
+        let fleet = timed(HEARD, fleet::hello(link, &self.gateway, &held)).await?;
         if away {
             // Whoever is too slow for requests is not back.
-            timed(self.timeout, fleet::hello(link, &self.gateway)).await?;
+            timed(self.timeout, fleet::hello(link, &self.gateway, &held)).await?;
         }
         Ok(fleet)
     }
@@ -109,7 +116,7 @@ impl Shared {
         }
     }
 
-    fn give_up(&self, now: Millis, why: String) {
+    pub(super) fn give_up(&self, now: Millis, why: String) {
         if self.breaker.fail() {
             self.note_outage(now, why);
         }
@@ -132,6 +139,8 @@ impl Shared {
         let outage = self.outage.lock().take();
         let lasted = outage.map_or(Duration::ZERO, |outage| now.since(outage.since));
         tracing::info!("store \"{}\" is back after {lasted:?}", self.name);
+        // It may have been emptied, or be another server: what it said before is not worth much.
+        self.desk.forget();
         self.revived.send_modify(|times| *times += 1);
     }
 }
