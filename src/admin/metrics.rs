@@ -3,7 +3,7 @@
 //! Counters live where they are counted (zones, backends, the process); here they are only read and
 //! written out. A key is never a label: its number is the client's to choose.
 
-use super::upstreams as conditions;
+use super::conditions;
 use super::zones::zones;
 use crate::limits::{self, ShadowZone};
 use crate::proxy::Live;
@@ -109,6 +109,12 @@ fn stores(live: &Live, page: &mut Page) {
             "Gateways that share a store, when that was last known.",
             &labels,
             u64::from(store.fleet_size()),
+        );
+        page.gauge(
+            "weir_store_places",
+            "Requests of this gateway that hold shared places of a limit_conn.",
+            &labels,
+            store.places() as u64,
         );
         page.counter(
             "weir_store_asked_total",

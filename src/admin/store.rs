@@ -16,6 +16,8 @@ struct Store<'a> {
     gateway: String,
     gateways: Vec<Gateway>,
     zones: Vec<&'a str>,
+    /// Requests of this gateway that hold places of its `limit_conn` zones.
+    places: usize,
     asked: u64,
     missed: u64,
     asked_behind: u64,
@@ -43,15 +45,17 @@ struct Lease {
 }
 
 /// `GET /api/store`
-pub(super) fn list(live: &Live) -> String {
-    let stores: Vec<_> = live
-        .zones
+pub(super) fn list(live: &Live) -> impl Serialize {
+    live.zones
         .stores
         .iter()
         .enumerate()
         .map(|(index, store)| {
             let view = store.view();
-            let zones = live.plan.req_zones.iter();
+            let requests = live.plan.req_zones.iter();
+            let requests = requests.map(|zone| (&zone.name, zone.store));
+            let connections = live.plan.conn_zones.iter();
+            let zones = requests.chain(connections.map(|zone| (&zone.name, zone.store)));
             Store {
                 name: store.name(),
                 degraded: store.is_away(),
@@ -67,9 +71,10 @@ pub(super) fn list(live: &Live) -> String {
                     })
                     .collect(),
                 zones: zones
-                    .filter(|zone| zone.store == Some(index))
-                    .map(|zone| &*zone.name)
+                    .filter(|(_, store)| *store == Some(index))
+                    .map(|(name, _)| &**name)
                     .collect(),
+                places: store.places(),
                 asked: view.asked,
                 missed: view.missed,
                 asked_behind: view.asked_behind,
@@ -78,9 +83,7 @@ pub(super) fn list(live: &Live) -> String {
                 returned: view.returned,
             }
         })
-        .collect();
-    // Only numbers and texts: there is nothing in it that could fail.
-    serde_json::to_string(&stores).unwrap_or_default()
+        .collect::<Vec<_>>()
 }
 
 fn lease(held: Held) -> Lease {

@@ -6,6 +6,7 @@
 mod checks;
 pub mod demo;
 mod gateway;
+mod names;
 mod secure;
 mod stop;
 
@@ -133,7 +134,11 @@ impl App {
     pub fn run(mut self) -> Result<(), Error> {
         let stop = CancellationToken::new();
         let grace = self.live.load().plan.shutdown_timeout;
-        let admin = Admin::new(Arc::clone(&self.live), self.writer.clone());
+        let admin = Admin::new(
+            Arc::clone(&self.live),
+            self.writer.clone(),
+            self.clock.clone(),
+        );
         let cap = Arc::new(Cap::default());
         let loops = self
             .sockets
@@ -168,6 +173,7 @@ impl App {
                 .collect();
             tokio::spawn(checks::run(Arc::clone(&self.live)));
             tokio::spawn(secure::refresh(Arc::clone(&self.live)));
+            tokio::spawn(names::refresh(Arc::clone(&self.live), self.clock.clone()));
             admin.set_ready(true);
             tracing::info!("weir {} is running", env!("CARGO_PKG_VERSION"));
             self.signals.stop(&self.writer).await;

@@ -4,6 +4,8 @@
 
 mod leases;
 mod outage;
+mod places;
+mod places_away;
 mod shapes;
 
 use std::net::SocketAddr;
@@ -245,6 +247,6 @@ fn three_gateways_under_load_let_pass_what_the_limit_says() {
         .map(|thread| thread.join().unwrap())
         .sum();
     let most = 100 * millis_since(started).div_ceil(1000).max(2) + 21;
-    assert!((201..=most).contains(&passed), "{passed} of {most}");
+    assert!((150..=most).contains(&passed), "{passed} of {most}");
     assert!(fleet.iter().all(|weir| !degraded(weir)));
 }

@@ -1,8 +1,10 @@
 //! What the tests stand on: the real binary, the real nginx, a backend that can misbehave and a client
 //! that says exactly the bytes it is given.
 
+pub(crate) mod api;
 pub(crate) mod certs;
 pub(crate) mod client;
+pub(crate) mod dns;
 pub(crate) mod frames;
 pub(crate) mod gates;
 pub(crate) mod message;
@@ -17,6 +19,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+pub(crate) use api::Api;
 pub(crate) use certs::{Certs, wanted};
 pub(crate) use client::{Client, get, get_from};
 pub(crate) use nginx::Nginx;

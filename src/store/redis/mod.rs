@@ -11,6 +11,7 @@ mod lane;
 mod lease;
 mod link;
 mod name;
+mod places;
 mod script;
 mod share;
 mod tend;
@@ -30,12 +31,14 @@ use tokio::sync::watch;
 
 pub use self::fleet::Gateway;
 pub use self::lease::{Held, Leases, Verdicts, Word};
+pub use self::places::{Claim, Lease, Waiter};
 pub use self::script::Answer;
 
 use self::breaker::Breaker;
 use self::fleet::Fleet;
 use self::lease::Desk;
 use self::link::{Connector, Link};
+use self::places::Places;
 use self::script::{DECIDE, Question};
 use super::algorithm::{Outcome, Terms};
 use crate::clock::Millis;
@@ -63,6 +66,7 @@ pub struct Shared {
     asked: AtomicU64,
     missed: AtomicU64,
     desk: Desk,
+    places: Places,
 }
 
 /// Since when a store is away, and why.
@@ -173,6 +177,7 @@ impl Shared {
             asked: AtomicU64::new(0),
             missed: AtomicU64::new(0),
             desk: Desk::default(),
+            places: Places::default(),
         }))
     }
 
@@ -237,11 +242,20 @@ impl Shared {
     pub async fn ask(&self, inquiry: &Inquiry, now: Millis) -> Result<Vec<Option<Answer>>, Away> {
         let mut link = self.link()?;
         self.asked.fetch_add(1, Ordering::Relaxed);
-        let asking = tokio::time::timeout(self.timeout, converse(&mut link, &inquiry.questions));
-        match asking.await {
-            Ok(Ok(answers)) => {
+        self.in_time(converse(&mut link, &inquiry.questions), now)
+            .await
+    }
+
+    /// An answer that a decision waits for, if it comes in time.
+    async fn in_time<T>(
+        &self,
+        asking: impl Future<Output = Result<T, RedisError>>,
+        now: Millis,
+    ) -> Result<T, Away> {
+        match tokio::time::timeout(self.timeout, asking).await {
+            Ok(Ok(answer)) => {
                 self.breaker.hit();
-                Ok(answers)
+                Ok(answer)
             }
             Ok(Err(error)) => Err(self.failed(&error, now)),
             Err(_) => {
@@ -351,21 +365,17 @@ async fn refund(link: &mut Link, questions: &[Question]) -> Result<(), RedisErro
 
 /// One script, run once.
 async fn perform(link: &mut Link, act: &str, questions: &[&Question]) -> Result<Value, RedisError> {
-    let write = |mut command: redis::Cmd| {
+    let write = |command: &mut redis::Cmd| {
         command.arg(questions.len());
         for question in questions {
             command.arg(&question.name);
         }
         command.arg(act);
         for question in questions {
-            question.write(&mut command);
+            question.write(command);
         }
-        command
     };
-    match link.send(&write(DECIDE.run())).await {
-        Err(error) if error.code() == Some("NOSCRIPT") => link.send(&write(DECIDE.teach())).await,
-        answer => answer,
-    }
+    DECIDE.perform(link, write).await
 }
 
 /// Questions whose keys live together, in the order of the first of each.

@@ -142,12 +142,9 @@ fn give_up(tasks: &[Task]) {
 
 /// One script, run once.
 async fn ask(link: &mut Link, tasks: &[Task], gateways: u32) -> Result<Vec<Grant>, RedisError> {
-    let answer = match link.send(&written(LEASE.run(), tasks, gateways)).await {
-        Err(error) if error.code() == Some("NOSCRIPT") => {
-            link.send(&written(LEASE.teach(), tasks, gateways)).await
-        }
-        answer => answer,
-    }?;
+    let answer = LEASE
+        .perform(link, |command| write(command, tasks, gateways))
+        .await?;
     grants(tasks, &answer).ok_or_else(|| {
         (
             redis::ErrorKind::UnexpectedReturnType,
@@ -157,7 +154,7 @@ async fn ask(link: &mut Link, tasks: &[Task], gateways: u32) -> Result<Vec<Grant
     })
 }
 
-fn written(mut command: Cmd, tasks: &[Task], gateways: u32) -> Cmd {
+fn write(command: &mut Cmd, tasks: &[Task], gateways: u32) {
     command.arg(tasks.len());
     for task in tasks {
         command.arg(&*task.name);
@@ -166,15 +163,12 @@ fn written(mut command: Cmd, tasks: &[Task], gateways: u32) -> Cmd {
         let owed = Told::of(&task.terms, Cost(task.ask.owed));
         let back = Told::of(&task.terms, Cost(task.ask.back));
         command.arg(owed.way).arg(owed.cost).arg(back.cost);
-        command
-            .arg(task.ask.window)
-            .arg(task.ask.want)
-            .arg(gateways);
+        command.arg(task.ask.window).arg(task.ask.want);
+        command.arg(gateways);
         for number in owed.numbers {
             command.arg(number);
         }
     }
-    command
 }
 
 /// What was answered to each; `None` for what no script of ours says.

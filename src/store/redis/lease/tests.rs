@@ -231,7 +231,7 @@ fn hot_keys_get_more_and_those_that_come_once_get_nothing() {
             wants.push(settle(&mut account, &mut count, after(step), manner).want);
         }
     }
-    assert_eq!(wants[..3], [2, 7, 28], "{wants:?}");
+    assert_eq!(wants[..3], [2, 8, 30], "{wants:?}");
     assert!(
         wants.iter().all(|want| *want <= 50),
         "half is for the other"
