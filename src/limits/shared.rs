@@ -44,6 +44,8 @@ enum Spoken {
     Leased(Answer),
     /// Charged in its store.
     There(Answer),
+    /// Over the burst here, and waits until it is not; charged once nobody refuses any more.
+    Waits(Outcome, Terms),
 }
 
 impl Case {
@@ -98,8 +100,15 @@ impl Case {
             let Some(outcome) = held.outcome() else {
                 continue;
             };
-            if let Spoken::Leased(answer) | Spoken::There(answer) = held.spoken {
-                held.witness(rules, now, answer);
+            match held.spoken {
+                Spoken::Leased(answer) | Spoken::There(answer) => {
+                    held.witness(rules, now, answer);
+                }
+                Spoken::Waits(_, terms) => {
+                    let store = &rules[held.rule].zone.store;
+                    store.reserve(&held.keyed.key, now, held.cost, &terms);
+                }
+                _ => {}
             }
             decision.hear(held.rule, &held.keyed, outcome, &mut ());
         }
@@ -165,7 +174,10 @@ impl Case {
                 _ => {}
             }
             if let Some(outcome @ Outcome::Refuse { .. }) = held.outcome() {
-                decision.hear_refusal(held.rule, &held.keyed, outcome);
+                let mut own = Decision::NotLimited;
+                own.hear(held.rule, &held.keyed, outcome, &mut ());
+                own.may_wait(rules[held.rule].sanction.max_wait);
+                decision.hear_refusal(own);
             }
         }
         self.give_back(rules, now).await;
@@ -212,6 +224,7 @@ impl Case {
                     held.cost,
                     zone.count_refused,
                 );
+                inquiry.may_wait(rules[held.rule].sanction.max_wait);
             }
         }
         inquiry
@@ -220,16 +233,27 @@ impl Case {
 
 impl Held {
     fn charge(&mut self, rules: &[Requests], now: Millis, terms: Terms) {
-        let store = &rules[self.rule].zone.store;
+        let rule = &rules[self.rule];
+        if let Some(outcome) = rule.waits_by(&terms, &self.keyed, now, self.cost) {
+            self.spoken = Spoken::Waits(outcome, terms);
+            return;
+        }
+        let store = &rule.zone.store;
         let (outcome, receipt) = store.charge(&self.keyed.key, now, self.cost, &terms);
         self.spoken = Spoken::Here(outcome, receipt, terms);
     }
 
-    /// What this gateway can say of it without its store, unless that is away: then it goes on as it does without.
+    /// What this gateway can say of it without its store. Not while that is away: then it goes on as it does without. Nor
+    /// where requests wait in the line that all gateways share.
     fn leases<'r>(&self, rules: &'r [Requests]) -> Option<&'r Arc<Leases>> {
-        let zone = &rules[self.rule].zone;
-        let away = zone.shared.as_ref().is_some_and(|store| store.is_away());
-        zone.leases.as_ref().filter(|_| !away)
+        let rule = &rules[self.rule];
+        let away = rule
+            .zone
+            .shared
+            .as_ref()
+            .is_some_and(|store| store.is_away());
+        let waits = rule.sanction.max_wait.is_some();
+        rule.zone.leases.as_ref().filter(|_| !away && !waits)
     }
 
     /// Decides here where that can be done.
@@ -254,7 +278,7 @@ impl Held {
 
     /// Remembers a refusal for as long as it holds.
     fn learn(&self, rules: &[Requests], now: Millis, answer: &Answer) {
-        if let Some(leases) = &rules[self.rule].zone.leases {
+        if let Some(leases) = self.leases(rules) {
             leases.learn(&self.keyed.key, now, self.cost, &self.terms, answer);
         }
     }
@@ -288,7 +312,9 @@ impl Held {
 
     fn outcome(&self) -> Option<Outcome> {
         match self.spoken {
-            Spoken::Here(outcome, ..) | Spoken::Ruled(outcome) => Some(outcome),
+            Spoken::Here(outcome, ..) | Spoken::Ruled(outcome) | Spoken::Waits(outcome, _) => {
+                Some(outcome)
+            }
             Spoken::Leased(answer) | Spoken::There(answer) => Some(answer.outcome),
             Spoken::Nothing => None,
         }
@@ -306,17 +332,15 @@ impl Held {
 
 impl Decision {
     /// One of several rules refuses: the first has the say, and the longest time to wait.
-    fn hear_refusal(&mut self, rule: usize, keyed: &Keyed, outcome: Outcome) {
-        let Outcome::Refuse {
-            retry_after: own, ..
-        } = outcome
-        else {
-            return;
-        };
-        if let Self::Refuse { retry_after, .. } = self {
-            *retry_after = own.zip(*retry_after).map(|(own, other)| own.max(other));
-        } else {
-            self.hear(rule, keyed, outcome, &mut ());
+    fn hear_refusal(&mut self, other: Self) {
+        match (&mut *self, &other) {
+            (
+                Self::Refuse { retry_after, .. },
+                Self::Refuse {
+                    retry_after: own, ..
+                },
+            ) => *retry_after = own.zip(*retry_after).map(|(own, other)| own.max(other)),
+            _ => *self = other,
         }
     }
 }

@@ -2,11 +2,14 @@
 //!
 //! Where the deadline of a decision is not what is tested it is a second: a busy machine is no outage.
 
+mod failover;
 mod leases;
 mod outage;
 mod places;
 mod places_away;
 mod shapes;
+mod troubles;
+mod ways;
 
 use std::net::SocketAddr;
 use std::thread;
@@ -15,7 +18,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::support::redis::Redis;
-use crate::support::{Client, Weir, eventually, get, millis_since};
+use crate::support::{Client, Weir, eventually, get, metric, millis_since};
 
 /// A gateway that shares the zone `one` and answers everything itself.
 fn gateway(store: &str, zone: &str, rule: &str) -> Weir {
@@ -50,14 +53,6 @@ fn passed(gateways: &[&Weir], requests: usize) -> usize {
             other => panic!("{other}"),
         })
         .count()
-}
-
-/// A line of `/metrics`.
-fn metric(weir: &Weir, name: &str) -> u64 {
-    let page = get(weir.admin_address(), "/metrics").text();
-    let line = page.lines().find_map(|line| line.strip_prefix(name));
-    line.and_then(|number| number.trim().parse().ok())
-        .unwrap_or_else(|| panic!("no {name} in {page}"))
 }
 
 fn degraded(weir: &Weir) -> bool {
@@ -209,11 +204,16 @@ fn every_gateway_knows_the_fleet() {
 
 /// Asks one gateway as fast as it can; how many passed, and how long the slowest answer took.
 fn hammer(address: SocketAddr, until: Instant) -> (u64, u64) {
+    hammer_at(address, "/", until)
+}
+
+/// The same for another path.
+fn hammer_at(address: SocketAddr, path: &str, until: Instant) -> (u64, u64) {
     let mut client = Client::connect(address);
     let (mut passed, mut slowest) = (0, 0);
     while Instant::now() < until {
         let asked = Instant::now();
-        client.get("/");
+        client.get(path);
         let response = client.response();
         slowest = slowest.max(millis_since(asked));
         match response.status {

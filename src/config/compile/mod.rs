@@ -86,7 +86,6 @@ pub(super) fn compile(config: &Config, report: &mut Report) -> Plan {
         listeners,
         servers,
     };
-    compiler.no_late_costs(&plan);
     compiler.warn_of_unused(&plan);
     plan
 }

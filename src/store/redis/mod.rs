@@ -5,9 +5,11 @@
 //! and a store that misses it is left alone until one probe a gateway finds it well again. Meanwhile each gateway
 //! goes on by itself, from where it last saw every key stand.
 
+mod aside;
 mod breaker;
 mod fleet;
 mod lane;
+mod later;
 mod lease;
 mod link;
 mod name;
@@ -18,6 +20,7 @@ mod tend;
 #[cfg(test)]
 mod tests;
 mod units;
+mod view;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -33,9 +36,11 @@ pub use self::fleet::Gateway;
 pub use self::lease::{Held, Leases, Verdicts, Word};
 pub use self::places::{Claim, Lease, Waiter};
 pub use self::script::Answer;
+pub use self::view::{Outage, View};
 
 use self::breaker::Breaker;
 use self::fleet::Fleet;
+use self::later::Later;
 use self::lease::Desk;
 use self::link::{Connector, Link};
 use self::places::Places;
@@ -67,40 +72,7 @@ pub struct Shared {
     missed: AtomicU64,
     desk: Desk,
     places: Places,
-}
-
-/// Since when a store is away, and why.
-#[derive(Debug, Clone)]
-pub struct Outage {
-    /// Since when.
-    pub since: Millis,
-    /// What went wrong first.
-    pub why: String,
-}
-
-/// A store at this moment.
-#[derive(Debug, Clone)]
-pub struct View {
-    /// This gateway's name.
-    pub gateway: String,
-    /// All that were heard of lately, this one among them.
-    pub gateways: Vec<Gateway>,
-    /// Set while it is away.
-    pub outage: Option<Outage>,
-    /// How often it was asked.
-    pub asked: u64,
-    /// How often no answer came in time, or none that made sense.
-    pub missed: u64,
-    /// How often it was asked with nobody waiting.
-    pub asked_behind: u64,
-    /// Decisions that it was not asked for.
-    pub decided_here: u64,
-    /// Requests that were leased from it.
-    pub leased: u64,
-    /// And those of them that were given back.
-    pub returned: u64,
-    /// What this gateway has in hand.
-    pub held: Vec<Held>,
+    later: Later,
 }
 
 /// Why a store cannot be used at all.
@@ -151,6 +123,13 @@ impl Inquiry {
         self.questions
             .push(Question::new(name, terms, cost, refused));
     }
+
+    /// What was added last may wait so long until it would pass, where it is over the burst.
+    pub fn may_wait(&mut self, longest: Option<Duration>) {
+        if let Some(question) = self.questions.last_mut() {
+            question.patience = longest;
+        }
+    }
 }
 
 impl Shared {
@@ -178,6 +157,7 @@ impl Shared {
             missed: AtomicU64::new(0),
             desk: Desk::default(),
             places: Places::default(),
+            later: Later::default(),
         }))
     }
 
@@ -209,23 +189,6 @@ impl Shared {
     #[must_use]
     pub fn mode(&self) -> StoreMode {
         self.mode
-    }
-
-    /// How it is.
-    #[must_use]
-    pub fn view(&self) -> View {
-        View {
-            gateway: self.gateway.clone(),
-            gateways: self.fleet.lock().gateways.clone(),
-            outage: self.outage.lock().clone(),
-            asked: self.asked.load(Ordering::Relaxed),
-            missed: self.missed.load(Ordering::Relaxed),
-            asked_behind: self.desk.asked.load(Ordering::Relaxed),
-            decided_here: self.desk.decided.load(Ordering::Relaxed),
-            leased: self.desk.leased.load(Ordering::Relaxed),
-            returned: self.desk.returned.load(Ordering::Relaxed),
-            held: self.desk.held(),
-        }
     }
 
     /// Whether it is away.
@@ -271,7 +234,7 @@ impl Shared {
     /// Takes back what was charged, for a request that somebody else refused.
     pub async fn give_back(&self, inquiry: &Inquiry, now: Millis) {
         let Ok(mut link) = self.link() else { return };
-        let giving = refund(&mut link, &inquiry.questions);
+        let giving = tell(&mut link, "refund", &inquiry.questions);
         if let Ok(Err(error)) = tokio::time::timeout(self.timeout, giving).await {
             self.failed(&error, now);
         }
@@ -351,14 +314,15 @@ async fn converse(
     Ok(answers)
 }
 
-async fn refund(link: &mut Link, questions: &[Question]) -> Result<(), RedisError> {
+/// What nobody waits for an answer to.
+async fn tell(link: &mut Link, act: &str, questions: &[Question]) -> Result<(), RedisError> {
     let slots = if link.is_cluster() {
         by_slot(questions)
     } else {
         vec![questions.iter().collect()]
     };
     for slot in &slots {
-        perform(link, "refund", slot).await?;
+        perform(link, act, slot).await?;
     }
     Ok(())
 }

@@ -84,6 +84,7 @@ impl Shared {
             let mut link = self.connector.connect().await?;
             self.give_all_back(&link, clock).await;
             self.clear_places(&mut link).await;
+            self.clear_owed(&mut link).await;
             fleet::goodbye(&mut link, &self.gateway).await
         };
         if !self.breaker.is_open()
