@@ -10,6 +10,7 @@ mod conditions;
 mod gate;
 mod metrics;
 mod patient;
+mod reload;
 mod reply;
 mod route;
 mod status;
@@ -35,6 +36,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::gate::Wish;
 use self::patient::Patient;
+pub use self::reload::{Ask, Refused, Reloaded, Reloads};
 use self::reply::{Problem, Reply};
 use self::route::Route;
 use crate::clock::Clock;
@@ -47,6 +49,7 @@ pub struct Admin {
     live: Arc<ArcSwap<Live>>,
     ready: Arc<AtomicBool>,
     writer: Writer,
+    reloads: Arc<Reloads>,
     clock: Clock,
     seats: Seats,
     wrong_tokens: Arc<Warning>,
@@ -63,11 +66,17 @@ struct Seats {
 impl Admin {
     /// Shows this; not ready until [`Admin::set_ready`] says so. `clock` is the event loops'.
     #[must_use]
-    pub fn new(live: Arc<ArcSwap<Live>>, writer: Writer, clock: Clock) -> Self {
+    pub fn new(
+        live: Arc<ArcSwap<Live>>,
+        writer: Writer,
+        clock: Clock,
+        reloads: Arc<Reloads>,
+    ) -> Self {
         Self {
             live,
             ready: Arc::new(AtomicBool::new(false)),
             writer,
+            reloads,
             clock,
             seats: Seats {
                 all: Arc::new(Semaphore::new(MOST_CONNECTIONS)),
@@ -75,6 +84,12 @@ impl Admin {
             },
             wrong_tokens: Arc::default(),
         }
+    }
+
+    /// What is known of the generations so far.
+    #[must_use]
+    pub fn reloads(&self) -> &Reloads {
+        &self.reloads
     }
 
     /// Whether traffic should be sent here.
@@ -184,7 +199,7 @@ impl Admin {
             Route::Ready if self.is_ready() => reply::text(StatusCode::OK, "ready\n"),
             Route::Ready => reply::text(StatusCode::SERVICE_UNAVAILABLE, "not ready\n"),
             Route::Metrics => reply::typed(
-                metrics::page(live, &self.writer),
+                metrics::page(live, &self.writer, &self.reloads),
                 "text/plain; version=0.0.4; charset=utf-8",
             ),
             Route::OpenApi => reply::typed(OPENAPI, "application/json"),

@@ -6,6 +6,7 @@
 //! request waiting for its turn holds no place.
 
 mod bill;
+mod estate;
 mod fields;
 mod key;
 mod overrides;

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use super::ShadowZone;
+use super::estate::Estate;
 use super::fields::Name;
 use super::key::{Found, Source};
 use super::overrides::{Held, Overrides};
@@ -34,7 +35,7 @@ pub struct Zones {
 #[derive(Debug)]
 pub struct ReqZone {
     /// Where its keys are.
-    pub store: Arc<Zone>,
+    pub store: Zone,
     pub(super) name: Arc<Name>,
     pub(super) algorithm: Algorithm,
     pub(super) count_refused: CountRefused,
@@ -43,7 +44,7 @@ pub struct ReqZone {
     /// What can be decided without asking there.
     pub(super) leases: Option<Arc<Leases>>,
     /// Who stays out, where a rule punishes.
-    pub(super) penalties: Option<Penalties>,
+    pub(super) penalties: Option<Arc<Penalties>>,
     source: Source,
     overrides: Overrides,
 }
@@ -54,7 +55,7 @@ pub struct ConnZone {
     /// Where its places are.
     pub store: Arc<Slots>,
     /// How long those stood in line who got a place.
-    pub delays: Histogram,
+    pub delays: Arc<Histogram>,
     /// Where they are counted together with other gateways; [`ConnZone::store`] then has those of this one, and goes on
     /// while that is away.
     pub(super) shared: Option<Arc<Shared>>,
@@ -75,37 +76,45 @@ impl Zones {
     /// Builds the zones of a plan, all empty, and all in this process.
     #[must_use]
     pub fn build(plan: &Plan) -> Self {
-        Self::build_with(plan, &[])
+        Self::build_after(plan, &[], None)
     }
 
-    /// Builds the zones of a plan, where `stores` are the plan's.
+    /// Builds the zones of a plan, where `stores` are the plan's. Those that were there before go on from where they are.
     #[must_use]
-    pub fn build_with(plan: &Plan, stores: &[Arc<Shared>]) -> Self {
+    pub fn build_after(
+        plan: &Plan,
+        stores: &[Arc<Shared>],
+        before: Option<(&Plan, &Self)>,
+    ) -> Self {
+        let estate = Estate { plan, before };
+        let zones = || plan.req_zones.iter().enumerate();
         Self {
-            req: plan
-                .req_zones
-                .iter()
-                .enumerate()
+            req: zones()
                 .map(|(index, zone)| {
                     let punishes = used(plan, index, |site| &site.limit_req).unwrap_or(false);
                     let verdicts = verdicts(plan, index);
-                    Arc::new(ReqZone::new(zone, punishes, stores, verdicts))
+                    let old = estate.req(zone);
+                    Arc::new(ReqZone::new(zone, punishes, stores, verdicts, old))
                 })
                 .collect(),
-            shadow: plan
-                .req_zones
-                .iter()
-                .enumerate()
+            shadow: zones()
                 .map(|(index, zone)| {
                     let punishes = used(plan, index, |site| &site.shadow)?;
-                    let zone = ReqZone::new(zone, punishes, &[], Verdicts::Forget);
-                    Some(Arc::new(ShadowZone::new(zone)))
+                    let old = estate.shadow(zone);
+                    let own = ReqZone::new(
+                        zone,
+                        punishes,
+                        &[],
+                        Verdicts::Forget,
+                        old.map(|old| &*old.zone),
+                    );
+                    Some(Arc::new(ShadowZone::new(own, old)))
                 })
                 .collect(),
             conn: plan
                 .conn_zones
                 .iter()
-                .map(|zone| Arc::new(ConnZone::new(zone, stores)))
+                .map(|zone| Arc::new(ConnZone::new(zone, stores, estate.conn(zone))))
                 .collect(),
             stores: stores.to_vec(),
         }
@@ -118,6 +127,7 @@ impl ReqZone {
         punishes: bool,
         stores: &[Arc<Shared>],
         verdicts: Verdicts,
+        old: Option<&Self>,
     ) -> Self {
         let penalties = if punishes { zone.size / PENALTIES } else { 0 };
         let own = zone.overrides.iter().filter_map(|one| one.own);
@@ -128,26 +138,29 @@ impl ReqZone {
         let shared = zone.store.and_then(|store| stores.get(store).cloned());
         // Where refusals are charged, each has to be told.
         let can_hold = Leases::can_hold(&slowest) && zone.count_refused == CountRefused::No;
-        let leases = shared.as_ref().filter(|_| can_hold);
-        let leases =
-            leases.map(|store| Leases::new(&zone.name, zone.size / LEASES, store, verdicts));
-        let size = match leases {
-            Some(_) => zone.size - zone.size / LEASES,
-            None => zone.size,
-        };
+        let leases = shared.as_ref().filter(|_| can_hold).map(|store| {
+            let size = zone.size / LEASES;
+            let old = old.and_then(|old| old.leases.as_ref());
+            match old.filter(|old| old.fits(size, store, verdicts)) {
+                Some(old) => Arc::clone(old),
+                None => Leases::new(&zone.name, size, store, verdicts),
+            }
+        });
+        let leased = leases.as_ref().map_or(0, |_| zone.size / LEASES);
+        let (size, refused) = (zone.size - leased - penalties, zone.count_refused);
+        let heir = old.and_then(|old| old.store.heir(size, &slowest, refused));
         Self {
-            store: Arc::new(Zone::new(
-                &zone.name,
-                size - penalties,
-                &slowest,
-                zone.count_refused,
-            )),
+            store: heir.unwrap_or_else(|| Zone::new(&zone.name, size, &slowest, refused)),
             name: Arc::new(Name::new(&zone.name)),
             algorithm: zone.algorithm,
             count_refused: zone.count_refused,
             shared,
             leases,
-            penalties: punishes.then(|| Penalties::new(penalties)),
+            penalties: punishes.then(|| match old.and_then(|old| old.penalties.as_ref()) {
+                Some(old) if old.fits(penalties) => Arc::clone(old),
+                Some(old) => Arc::new(old.heir(penalties)),
+                None => Arc::new(Penalties::new(penalties)),
+            }),
             source: Source::new(&zone.key, zone.ipv6_prefix, zone.on_empty_key),
             overrides: Overrides::new(&zone.overrides),
         }
@@ -204,11 +217,14 @@ impl ReqZone {
 }
 
 impl ConnZone {
-    fn new(zone: &plan::ConnZone, stores: &[Arc<Shared>]) -> Self {
+    fn new(zone: &plan::ConnZone, stores: &[Arc<Shared>], old: Option<&Self>) -> Self {
         Self {
             shared: zone.store.and_then(|store| stores.get(store).cloned()),
-            store: Slots::new(&zone.name, zone.size),
-            delays: Histogram::new(),
+            store: match old {
+                Some(old) => old.store.heir(zone.size),
+                None => Slots::new(&zone.name, zone.size),
+            },
+            delays: old.map_or_else(Arc::default, |old| Arc::clone(&old.delays)),
             name: Arc::new(Name::new(&zone.name)),
             source: Source::new(&zone.key, zone.ipv6_prefix, zone.on_empty_key),
         }

@@ -33,28 +33,50 @@ pub struct Live {
     pub kept: Arc<Kept>,
     pub(super) sites: Table<Site>,
     access: Option<AccessLog>,
+    /// By number of the door.
+    doors: Box<[Option<usize>]>,
+}
+
+/// What a generation is built from, besides its plan.
+#[derive(Debug)]
+pub struct Parts {
+    /// Where requests and connections are counted.
+    pub zones: Zones,
+    /// In the plan's order.
+    pub upstreams: Vec<Arc<Upstream>>,
+    /// What TLS needs.
+    pub tls: Kit,
+    /// Where lines about requests go.
+    pub access: Option<AccessLog>,
+    /// Which listener each door leads to, by number of the door.
+    pub doors: Box<[Option<usize>]>,
 }
 
 impl Live {
-    /// Puts the rooms together.
+    /// Puts the rooms together. What the generation before has learned is kept where it still holds.
     #[must_use]
-    pub fn build(
-        plan: Arc<Plan>,
-        zones: Zones,
-        upstreams: Vec<Arc<Upstream>>,
-        tls: Kit,
-        access: Option<AccessLog>,
-    ) -> Self {
+    pub fn build(plan: Arc<Plan>, parts: Parts, before: Option<&Self>) -> Self {
+        let Parts {
+            zones,
+            upstreams,
+            tls,
+            access,
+            doors,
+        } = parts;
         let groups: Vec<_> = plan
             .degrade_groups
             .iter()
-            .map(Group::new)
-            .map(Arc::new)
+            .map(|group| Group::inherit(group, before))
             .collect();
-        let kept = Arc::new(Kept::new(plan.stale_size));
+        let kept = match before {
+            None => Arc::new(Kept::new(plan.stale_size)),
+            Some(before) => before.kept.heir(plan.stale_size),
+        };
+        let old_guards = before.map_or(&[][..], |before| &before.guards);
         let mut guards = Vec::new();
         let sites = Table::build(&plan, |site| {
-            let site = Site::build(&plan, site, &zones, &upstreams, &groups, &kept);
+            let guard = Guard::build(&plan, site, old_guards);
+            let site = Site::build(&plan, site, &zones, &upstreams, &groups, &kept, guard);
             guards.extend(site.guard.clone());
             site
         });
@@ -68,7 +90,15 @@ impl Live {
             kept,
             sites,
             access,
+            doors,
         }
+    }
+
+    /// Which listener of the plan the door of this number leads to.
+    #[must_use]
+    #[inline]
+    pub fn listener(&self, door: usize) -> Option<usize> {
+        *self.doors.get(door)?
     }
 
     /// What a client is met with on this listener that asks for this name, or for none.

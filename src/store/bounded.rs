@@ -9,7 +9,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
 
-use super::key::{Key, Seeds};
+use super::key::{Key, Packed, Seeds};
 use super::table::{LARGEST, Table};
 use super::work;
 use crate::clock::Millis;
@@ -80,6 +80,26 @@ impl<V> Bounded<V> {
         // Another key may have moved into its slot; the heap is made again when the table is full again.
         self.order = BinaryHeap::new();
         true
+    }
+
+    /// Gives everything away and has no room any more.
+    pub(super) fn empty_out(&mut self) -> impl Iterator<Item = (Packed, V)> + use<V> {
+        self.order = BinaryHeap::new();
+        self.table.empty_out()
+    }
+
+    /// Whether it was emptied out for good.
+    pub(super) fn is_gone(&self) -> bool {
+        self.table.is_gone()
+    }
+
+    /// When keys are no longer needed is now counted otherwise.
+    pub(super) fn reorder(&mut self) {
+        self.order = BinaryHeap::new();
+    }
+
+    pub(super) fn entries(&self) -> impl Iterator<Item = (Packed, &V)> {
+        self.table.entries()
     }
 
     pub(super) fn len(&self) -> usize {

@@ -78,6 +78,15 @@ impl Seeds {
         Key::of(packed, self.hash(packed))
     }
 
+    /// The key that this is stored of.
+    pub(super) fn unpacked(&self, packed: Packed) -> Key {
+        Key {
+            packed,
+            hash: self.hash(packed),
+            slot: Key::NOWHERE,
+        }
+    }
+
     /// Where to look for it; can be had again from what is stored, because a growing table has to.
     pub(super) fn hash(&self, packed: Packed) -> u64 {
         work::count(1);

@@ -48,6 +48,11 @@ impl Shared {
         }
     }
 
+    /// Closes this thread's connection.
+    pub fn part(&self) {
+        lane::part(self.id);
+    }
+
     /// What is done once for the whole process.
     pub async fn watch(self: Arc<Self>, clock: Clock) {
         tokio::join!(self.beat(&clock), self.keep(&clock));

@@ -84,8 +84,7 @@ impl Leases {
     /// Accounts for the keys of a zone in a store, in at most `size` bytes.
     #[must_use]
     pub fn new(zone: &str, size: usize, store: &Arc<Shared>, verdicts: Verdicts) -> Arc<Self> {
-        let each = size_of::<Entry>() + BESIDES + zone.len();
-        let division = Division::of(size, each);
+        let division = Division::of(size, bytes(zone));
         let leases = Arc::new(Self {
             zone: zone.into(),
             store: Arc::clone(store),
@@ -98,6 +97,13 @@ impl Leases {
         });
         store.desk.enter(&leases);
         leases
+    }
+
+    /// Whether these are what [`Leases::new`] would make for the same zone.
+    #[must_use]
+    pub fn fits(&self, size: usize, store: &Arc<Shared>, verdicts: Verdicts) -> bool {
+        let division = Division::of(size, bytes(&self.zone));
+        Arc::ptr_eq(&self.store, store) && (self.division, self.verdicts) == (division, verdicts)
     }
 
     /// Whether keys that are counted like this can be leased.
@@ -302,6 +308,11 @@ impl Manner {
     fn pace(self, terms: &Terms) -> Duration {
         (terms.period() / 4).min(PACE)
     }
+}
+
+/// What an account takes all in.
+fn bytes(zone: &str) -> usize {
+    size_of::<Entry>() + BESIDES + zone.len()
 }
 
 /// Tells the rules of one zone apart that hold the same key to other numbers.
