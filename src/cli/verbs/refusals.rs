@@ -1,0 +1,133 @@
+//! `weir refusals`: who was turned away last, and why.
+
+use clap::Args;
+
+use super::Ask;
+use crate::cli::admin::answers::{Refusal, Refusals};
+use crate::cli::admin::{Admin, Call};
+use crate::cli::page::{self, Page};
+use crate::cli::table::{DOUBTFUL, FAINT, STRONG, verdict};
+use crate::cli::words::number;
+use crate::replay::plot::visible;
+
+#[derive(Debug, Args)]
+pub(in crate::cli) struct Flags {
+    /// Go on with those that come
+    #[arg(short, long)]
+    follow: bool,
+    /// How many at most, the latest
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    limit: u16,
+    #[command(flatten)]
+    ask: Ask,
+}
+
+/// The call for the last refusals.
+pub(in crate::cli) fn last(limit: u16) -> Call {
+    Call::get(format!("/api/refusals?limit={limit}"))
+}
+
+impl Flags {
+    pub(super) fn run(self) -> anyhow::Result<()> {
+        if self.follow {
+            return self.follow(&self.ask.reach.admin()?);
+        }
+        self.ask.show(&last(self.limit), |answer: Refusals, page| {
+            if answer.refusals.is_empty() {
+                page.line("nobody was refused");
+            }
+            draw(&answer, page);
+            Ok(())
+        })
+    }
+
+    /// The last ones, and then those that come. With --json, a line for each.
+    fn follow(&self, admin: &Admin) -> anyhow::Result<()> {
+        // First this: what comes while the others are fetched is not missed.
+        let stream = admin.stream(&Call::get("/api/refusals/stream"))?;
+        let before: Refusals = admin.ask(&last(self.limit))?;
+        let seen = before.refusals.last().map_or(0, |refusal| refusal.id);
+        if !self.json() {
+            let mut page = Page::new();
+            draw(&before, &mut page);
+            page.print()?;
+        }
+        let mut event = String::new();
+        for line in stream {
+            let line =
+                line.map_err(|error| anyhow::anyhow!("{} has gone: {error}", admin.address()))?;
+            if let Some(name) = line.strip_prefix("event:") {
+                name.trim().clone_into(&mut event);
+            }
+            let Some(data) = line.strip_prefix("data:").map(str::trim) else {
+                continue;
+            };
+            if event == "skipped" {
+                self.skipped(data)?;
+                continue;
+            }
+            let refusal: Refusal = admin.read(data)?;
+            if refusal.id <= seen {
+                continue;
+            }
+            match self.json() {
+                true => page::print_json(data)?,
+                false => page::print(&format!("{}\n", sentence(&refusal)))?,
+            }
+        }
+        anyhow::bail!("{} has ended the stream", admin.address())
+    }
+
+    fn skipped(&self, count: &str) -> anyhow::Result<()> {
+        if !self.json() {
+            let text = visible(count);
+            page::print(&format!("{FAINT}{text} more were only counted{FAINT:#}\n"))?;
+        }
+        Ok(())
+    }
+
+    fn json(&self) -> bool {
+        self.ask.json
+    }
+}
+
+fn draw(answer: &Refusals, page: &mut Page) {
+    for refusal in &answer.refusals {
+        page.line(sentence(refusal));
+    }
+    if answer.skipped > 0 {
+        let skipped = number(answer.skipped);
+        page.line(format!("{FAINT}{skipped} more were only counted{FAINT:#}"));
+    }
+}
+
+/// A refusal in a line: when, who, why and what.
+pub(in crate::cli) fn sentence(refusal: &Refusal) -> String {
+    let refused = verdict("refuse");
+    let time = moment(refusal.time);
+    let zone = visible(&refusal.zone);
+    let key = visible(refusal.key.as_deref().unwrap_or("no key"));
+    let detail = visible(&refusal.detail);
+    let what = visible(&format!(
+        "{} {}{}",
+        refusal.method, refusal.host, refusal.path
+    ));
+    let from = match refusal.key.as_deref() == Some(&refusal.client) {
+        true => String::new(),
+        false => visible(&format!(" from {}", refusal.client)),
+    };
+    let answer = match refusal.dry_run {
+        true => format!("{DOUBTFUL}dry run{DOUBTFUL:#}"),
+        false => refusal.status.to_string(),
+    };
+    format!(
+        "{time} {zone} {STRONG}{key}{STRONG:#} {refused}{detail}{refused:#} {answer} {what}{from}"
+    )
+}
+
+/// The time of day of a moment, here.
+fn moment(millis: i64) -> String {
+    let moment = jiff::Timestamp::from_millisecond(millis).unwrap_or_default();
+    let here = moment.to_zoned(jiff::tz::TimeZone::system());
+    here.strftime("%H:%M:%S").to_string()
+}
