@@ -3,7 +3,7 @@
 //! Counters live where they are counted (zones, backends, the process); here they are only read and
 //! written out. A key is never a label: its number is the client's to choose.
 
-use super::upstreams as conditions;
+use super::conditions;
 use super::zones::zones;
 use crate::limits::{self, ShadowZone};
 use crate::proxy::Live;

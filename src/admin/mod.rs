@@ -1,9 +1,18 @@
-//! Looking in from outside: health, metrics and the state of zones, on a listener of its own.
+//! Looking in from outside, and changing what runs: health, metrics and the API, on a listener of its own.
 //!
-//! Read-only, and never on the request path: it runs beside the event loops and reads their counters.
+//! Never on the request path: it runs beside the event loops, reads their counters and moves their switches. What it
+//! changes lasts until the next reload at most; the file stays what it is.
 
 mod api;
+mod body;
+mod breakers;
+mod conditions;
+mod gate;
 mod metrics;
+mod patient;
+mod reply;
+mod route;
+mod status;
 mod store;
 mod upstreams;
 mod zones;
@@ -15,41 +24,66 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use bytes::Bytes;
-use http::{HeaderMap, Method, Request, Response, StatusCode, header};
-use http_body_util::Full;
-use hyper::body::Incoming;
+use http::{Method, Request, StatusCode};
+use hyper::body::{Body as _, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
+use self::gate::Wish;
+use self::patient::Patient;
+use self::reply::{Problem, Reply};
+use self::route::Route;
+use crate::clock::Clock;
 use crate::proxy::Live;
-use crate::telemetry::Writer;
+use crate::telemetry::{Warning, Writer};
 
-/// What the admin listener shows.
+/// What the admin listener shows and changes.
 #[derive(Debug, Clone)]
 pub struct Admin {
     live: Arc<ArcSwap<Live>>,
     ready: Arc<AtomicBool>,
     writer: Writer,
+    clock: Clock,
+    seats: Seats,
+    wrong_tokens: Arc<Warning>,
+}
+
+/// Places for connections.
+#[derive(Debug, Clone)]
+struct Seats {
+    all: Arc<Semaphore>,
+    /// Of all places, those for callers from elsewhere: they cannot keep those on this machine out.
+    afar: Arc<Semaphore>,
 }
 
 impl Admin {
-    /// Shows this; not ready until [`Admin::set_ready`] says so.
+    /// Shows this; not ready until [`Admin::set_ready`] says so. `clock` is the event loops'.
     #[must_use]
-    pub fn new(live: Arc<ArcSwap<Live>>, writer: Writer) -> Self {
+    pub fn new(live: Arc<ArcSwap<Live>>, writer: Writer, clock: Clock) -> Self {
         Self {
             live,
             ready: Arc::new(AtomicBool::new(false)),
             writer,
+            clock,
+            seats: Seats {
+                all: Arc::new(Semaphore::new(MOST_CONNECTIONS)),
+                afar: Arc::new(Semaphore::new(MOST_CONNECTIONS / 2)),
+            },
+            wrong_tokens: Arc::default(),
         }
     }
 
     /// Whether traffic should be sent here.
     pub fn set_ready(&self, ready: bool) {
         self.ready.store(ready, Ordering::Relaxed);
+    }
+
+    fn is_ready(&self) -> bool {
+        self.ready.load(Ordering::Relaxed)
     }
 
     /// Serves until told to stop.
@@ -61,7 +95,10 @@ impl Admin {
             };
             match accepted {
                 Ok((stream, remote)) => {
-                    tokio::spawn(self.clone().connection(TokioIo::new(stream), remote));
+                    // Who finds no place is closed at once.
+                    if let Some(seat) = self.seats.take(remote.ip()) {
+                        tokio::spawn(self.clone().connection(stream, remote, seat));
+                    }
                 }
                 // Out of descriptors, most likely; the next try would fail at once.
                 Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
@@ -69,117 +106,133 @@ impl Admin {
         }
     }
 
-    async fn connection(self, io: TokioIo<tokio::net::TcpStream>, remote: SocketAddr) {
-        let service = service_fn(|request| {
-            let response = self.answer(&request, remote.ip());
-            async move { Ok::<_, Infallible>(response) }
+    async fn connection(self, stream: TcpStream, remote: SocketAddr, _seat: Seat) {
+        let service = service_fn(|request| async {
+            let reply = self.call(request, remote.ip()).await;
+            Ok::<_, Infallible>(reply.unwrap_or_else(Reply::from))
         });
         // Whoever breaks off here has seen what they wanted.
         if let Err(error) = http1::Builder::new()
             .timer(TokioTimer::new())
-            .serve_connection(io, service)
+            .header_read_timeout(HEAD)
+            .max_buf_size(LARGEST_HEAD)
+            .serve_connection(TokioIo::new(Patient::new(stream)), service)
             .await
         {
             tracing::debug!(%remote, %error, "admin connection");
         }
     }
 
-    fn answer(&self, request: &Request<Incoming>, remote: IpAddr) -> Response<Full<Bytes>> {
-        let live = self.live.load();
-        if !may_look(
-            request.headers(),
-            remote,
-            live.plan
-                .admin
-                .as_ref()
-                .and_then(|admin| admin.token.as_deref()),
-        ) {
-            return text(
-                StatusCode::UNAUTHORIZED,
-                "a token is needed: Authorization: Bearer ...\n",
-            );
+    /// What becomes of one call.
+    async fn call(&self, request: Request<Incoming>, remote: IpAddr) -> Result<Reply, Problem> {
+        let live = self.live.load_full();
+        let route = Route::find(request.uri().path());
+        let method = request.method().clone();
+        let changes = |route: &Route| route.is_changed_by(&method);
+        let wish = match route.as_ref().is_some_and(changes) {
+            true => Wish::Change,
+            false => Wish::Look,
+        };
+        let admin = live.plan.admin.as_ref();
+        let token = admin.and_then(|admin| admin.token.as_deref());
+        gate::admit(wish, request.headers(), remote, token)
+            .inspect_err(|problem| self.note_stranger(problem, remote, &request))?;
+        let route = route.ok_or_else(|| {
+            Problem::missing("there is nothing here; /api/openapi.json tells what there is")
+        })?;
+        if !route.methods().contains(&method) {
+            return Err(Problem::method(route.methods()));
         }
-        if !matches!(*request.method(), Method::GET | Method::HEAD) {
-            return text(StatusCode::METHOD_NOT_ALLOWED, "only GET\n");
+        if wish == Wish::Change
+            && !request.body().is_end_stream()
+            && !body::is_json(request.headers())
+        {
+            return Err(Problem::bad(
+                "the body has to be JSON, and say so: Content-Type: application/json",
+            ));
         }
-        match request.uri().path() {
-            "/healthz" => text(StatusCode::OK, "ok\n"),
-            "/readyz" if self.ready.load(Ordering::Relaxed) => text(StatusCode::OK, "ready\n"),
-            "/readyz" => text(StatusCode::SERVICE_UNAVAILABLE, "not ready\n"),
-            "/metrics" => typed(
-                metrics::page(&live, &self.writer),
+        let body = match method {
+            Method::GET | Method::HEAD => Vec::new(),
+            _ => body::read(request).await?,
+        };
+        self.answer(&live, &route, &method, &body)
+    }
+
+    fn answer(
+        &self,
+        live: &Live,
+        route: &Route,
+        method: &Method,
+        body: &[u8],
+    ) -> Result<Reply, Problem> {
+        let changes = route.is_changed_by(method);
+        Ok(match route {
+            Route::Breakers if changes => {
+                reply::json(&breakers::change(live, &body::parse(body)?)?)
+            }
+            Route::Breakers => reply::json(&breakers::list(live)),
+            Route::Group(name) => {
+                reply::json(&breakers::change_group(live, name, &body::parse(body)?)?)
+            }
+            Route::Groups => reply::json(&breakers::list_groups(live)),
+            Route::Server(upstream, server) => {
+                let change = body::parse(body)?;
+                reply::json(&upstreams::change(live, upstream, server, &change)?)
+            }
+            Route::Status => reply::json(&status::show(self, live)),
+            Route::Health => reply::text(StatusCode::OK, "ok\n"),
+            Route::Ready if self.is_ready() => reply::text(StatusCode::OK, "ready\n"),
+            Route::Ready => reply::text(StatusCode::SERVICE_UNAVAILABLE, "not ready\n"),
+            Route::Metrics => reply::typed(
+                metrics::page(live, &self.writer),
                 "text/plain; version=0.0.4; charset=utf-8",
             ),
-            "/api/store" => typed(store::list(&live), "application/json"),
-            "/api/upstreams" => typed(upstreams::list(&live), "application/json"),
-            "/api/zones" => typed(api::list(&live), "application/json"),
-            _ => text(
-                StatusCode::NOT_FOUND,
-                "not found; there are /healthz, /readyz, /metrics, /api/store, /api/upstreams and /api/zones\n",
-            ),
+            Route::OpenApi => reply::typed(OPENAPI, "application/json"),
+            Route::Store => reply::json(&store::list(live)),
+            Route::Upstreams => reply::json(&upstreams::list(live)),
+            Route::Zones => reply::json(&api::list(live)),
+            _ => {
+                return Err(Problem::new(
+                    StatusCode::NOT_IMPLEMENTED,
+                    "this version cannot do that",
+                ));
+            }
+        })
+    }
+
+    /// Somebody tries tokens, or has an old one.
+    fn note_stranger(&self, problem: &Problem, remote: IpAddr, request: &Request<Incoming>) {
+        if problem.is_unauthorized()
+            && request.headers().contains_key(http::header::AUTHORIZATION)
+            && let Some(times) = self.wrong_tokens.note(self.clock.now())
+        {
+            tracing::warn!(client = %remote, times, "admin: wrong token");
         }
     }
 }
 
-/// From this machine anybody may look, unless a browser was led here under a foreign name; from elsewhere
-/// only those who know the token.
-fn may_look(headers: &HeaderMap, remote: IpAddr, token: Option<&str>) -> bool {
-    let shown = headers
-        .get(header::AUTHORIZATION)
-        .and_then(|value| value.to_str().ok())
-        .and_then(|value| value.strip_prefix("Bearer "));
-    if let (Some(shown), Some(token)) = (shown, token)
-        && same(shown.as_bytes(), token.as_bytes())
-    {
-        return true;
+/// A place for a connection.
+type Seat = (OwnedSemaphorePermit, Option<OwnedSemaphorePermit>);
+
+impl Seats {
+    fn take(&self, remote: IpAddr) -> Option<Seat> {
+        let free = |seats: &Arc<Semaphore>| Arc::clone(seats).try_acquire_owned().ok();
+        let afar = match remote.to_canonical().is_loopback() {
+            true => None,
+            false => Some(free(&self.afar)?),
+        };
+        Some((free(&self.all)?, afar))
     }
-    remote.to_canonical().is_loopback() && is_local_name(headers)
 }
 
-fn is_local_name(headers: &HeaderMap) -> bool {
-    let Some(host) = headers.get(header::HOST) else {
-        return true;
-    };
-    let Ok(authority) = http::uri::Authority::try_from(host.as_bytes()) else {
-        return false;
-    };
-    let name = authority
-        .host()
-        .trim_start_matches('[')
-        .trim_end_matches(']');
-    name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok()
-}
+/// How this can be called, for programs.
+const OPENAPI: &str = include_str!("../../conf/openapi.json");
 
-/// Compares without telling by its duration where the difference is.
-fn same(one: &[u8], other: &[u8]) -> bool {
-    one.len() == other.len()
-        && one
-            .iter()
-            .zip(other)
-            .fold(0, |difference, (a, b)| difference | (a ^ b))
-            == 0
-}
+/// Nobody needs more to look in.
+const MOST_CONNECTIONS: usize = 128;
 
-fn text(status: StatusCode, body: &'static str) -> Response<Full<Bytes>> {
-    let mut response = typed(body.to_owned(), "text/plain; charset=utf-8");
-    *response.status_mut() = status;
-    response
-}
+/// How long the head of a request may take, and how long a connection may be idle.
+const HEAD: Duration = Duration::from_secs(30);
 
-fn typed(body: String, content_type: &'static str) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::new(Bytes::from(body)));
-    let headers = response.headers_mut();
-    headers.insert(
-        header::CONTENT_TYPE,
-        header::HeaderValue::from_static(content_type),
-    );
-    headers.insert(
-        header::CACHE_CONTROL,
-        header::HeaderValue::from_static("no-store"),
-    );
-    headers.insert(
-        header::X_CONTENT_TYPE_OPTIONS,
-        header::HeaderValue::from_static("nosniff"),
-    );
-    response
-}
+/// In bytes.
+const LARGEST_HEAD: usize = 64 * 1024;

@@ -27,9 +27,8 @@ struct Gateway {
 }
 
 /// `GET /api/store`
-pub(super) fn list(live: &Live) -> String {
-    let stores: Vec<_> = live
-        .zones
+pub(super) fn list(live: &Live) -> impl Serialize {
+    live.zones
         .stores
         .iter()
         .enumerate()
@@ -57,7 +56,5 @@ pub(super) fn list(live: &Live) -> String {
                 missed: view.missed,
             }
         })
-        .collect();
-    // Only numbers and texts: there is nothing in it that could fail.
-    serde_json::to_string(&stores).unwrap_or_default()
+        .collect::<Vec<_>>()
 }

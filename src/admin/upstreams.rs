@@ -1,14 +1,13 @@
-//! Upstreams and their servers as `/metrics` and `/api/upstreams` show them.
+//! `/api/upstreams`: servers and how they are, and an operator's hand on them.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use crate::config::plan::Degrade;
-use crate::proxy::{Live, fallback};
-use crate::telemetry::Page;
-use crate::upstream::breaker::{Breaker, State};
-use crate::upstream::{Backend, Bar};
+use super::breakers::{Force, forced};
+use super::reply::Problem;
+use crate::proxy::Live;
+use crate::upstream::{self, Backend, Bar};
 
-/// An upstream as `/api/upstreams` shows it.
+/// An upstream as it is shown.
 #[derive(Debug, Serialize)]
 struct Upstream<'a> {
     name: &'a str,
@@ -16,24 +15,46 @@ struct Upstream<'a> {
 }
 
 #[derive(Debug, Serialize)]
-struct Server {
+pub(super) struct Server {
     address: String,
     /// Whether it gets requests: nothing speaks against it.
     up: bool,
     down: bool,
+    draining: bool,
     backup: bool,
     weight: u32,
     active: u32,
+    requests: u64,
+    /// Of these, those with a status of 500 and above.
+    errors: u64,
+    connections: u64,
+    reused: u64,
     /// `null` where it is not checked.
     healthy: Option<bool>,
     /// `closed`, `half_open`, `open`, or `null` where it has none.
     breaker: Option<&'static str>,
+    forced: Option<&'static str>,
+}
+
+/// What is wanted of a server.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Change {
+    state: Option<State>,
+    breaker: Option<Force>,
+}
+
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum State {
+    Down,
+    Drain,
+    Up,
 }
 
 /// `GET /api/upstreams`
-pub(super) fn list(live: &Live) -> String {
-    let upstreams: Vec<_> = live
-        .upstreams
+pub(super) fn list(live: &Live) -> impl Serialize {
+    live.upstreams
         .iter()
         .map(|upstream| Upstream {
             name: upstream.name(),
@@ -43,113 +64,91 @@ pub(super) fn list(live: &Live) -> String {
                 .map(|backend| server(backend))
                 .collect(),
         })
-        .collect();
-    // Only numbers and names that were read as text: there is nothing in it that could fail.
-    serde_json::to_string(&upstreams).unwrap_or_default()
+        .collect::<Vec<_>>()
+}
+
+/// `PATCH /api/upstreams/{upstream}/servers/{server}`
+pub(super) fn change(
+    live: &Live,
+    name: &str,
+    address: &str,
+    change: &Change,
+) -> Result<Server, Problem> {
+    if change.state.is_none() && change.breaker.is_none() {
+        return Err(Problem::bad("give it a `state` or a `breaker`"));
+    }
+    let upstreams = || live.upstreams.iter().filter(|it| it.name() == name);
+    if upstreams().next().is_none() {
+        return Err(Problem::missing(format!(
+            "there is no upstream `{name}`; /api/upstreams lists those there are"
+        )));
+    }
+    // The same name may stand for several, as where `proxy_pass` names an address in two ways.
+    let mut changed = None;
+    for upstream in upstreams() {
+        let backends = upstream.backends();
+        for backend in backends.iter().filter(|it| *it.name == *address) {
+            set(upstream, backend, change)?;
+            changed = Some(server(backend));
+        }
+    }
+    let changed = changed.ok_or_else(|| {
+        Problem::missing(format!("the upstream `{name}` has no server `{address}`"))
+    })?;
+    let Change { state, breaker } = change;
+    tracing::warn!(
+        upstream = name,
+        server = address,
+        ?state,
+        ?breaker,
+        "admin: server changed"
+    );
+    Ok(changed)
+}
+
+fn set(upstream: &upstream::Upstream, backend: &Backend, change: &Change) -> Result<(), Problem> {
+    if let Some(force) = change.breaker
+        && !upstream.force(&backend.name, force.wanted())
+    {
+        let why = format!("the server `{}` has no circuit breaker", backend.name);
+        return Err(Problem::conflict(why));
+    }
+    let Some(state) = change.state else {
+        return Ok(());
+    };
+    let (up, down) = match state {
+        State::Down => (Some(Bar::Down), &[Bar::Drained][..]),
+        State::Drain => (Some(Bar::Drained), &[Bar::Down][..]),
+        State::Up => (None, &[Bar::Down, Bar::Drained][..]),
+    };
+    // First this: in between it must not be asked.
+    if let Some(bar) = up {
+        backend.bar(bar);
+    }
+    down.iter().for_each(|bar| backend.unbar(*bar));
+    Ok(())
 }
 
 fn server(backend: &Backend) -> Server {
+    let breaker = backend.breaker.as_deref();
+    let count = |from| {
+        let answers = backend.answers().filter(|(status, _)| *status >= from);
+        answers.map(|(_, count)| count).sum()
+    };
     Server {
         address: backend.name.to_string(),
         up: backend.may_be_asked(),
         down: backend.is_barred_by(Bar::Down),
+        draining: backend.is_barred_by(Bar::Drained) || backend.is_barred_by(Bar::Draining),
         backup: backend.server.backup,
         weight: backend.server.weight,
         active: backend.active(),
+        requests: count(0),
+        errors: count(500),
+        connections: backend.opened(),
+        reused: backend.reused(),
         healthy: backend.health.as_ref().map(|health| health.is_healthy()),
-        breaker: backend
-            .breaker
-            .as_ref()
-            .map(|breaker| breaker.state().as_str()),
+        breaker: breaker.map(|breaker| breaker.state().as_str()),
+        forced: breaker.and_then(forced),
     }
-}
-
-/// What health checks and breakers have to say.
-pub(super) fn describe(live: &Live, page: &mut Page) {
-    for upstream in &live.upstreams {
-        for backend in upstream.backends().iter() {
-            let labels = [("upstream", upstream.name()), ("server", &*backend.name)];
-            if let Some(health) = &backend.health {
-                page.gauge(
-                    "weir_upstream_healthy",
-                    "Whether a checked server counts as healthy.",
-                    &labels,
-                    u32::from(health.is_healthy()),
-                );
-                for (result, count) in [("pass", health.passed()), ("fail", health.failed())] {
-                    page.counter(
-                        "weir_upstream_checks_total",
-                        "Health checks of it.",
-                        &[labels[0], labels[1], ("result", result)],
-                        count,
-                    );
-                }
-            }
-            if let Some(breaker) = &backend.breaker {
-                const STATE: &str = "weir_upstream_breaker_state";
-                const OPENED: &str = "weir_upstream_breaker_opened_total";
-                describe_breaker(breaker, (STATE, OPENED), labels, page);
-            }
-        }
-    }
-    for guard in &live.guards {
-        const STATE: &str = "weir_location_breaker_state";
-        const OPENED: &str = "weir_location_breaker_opened_total";
-        let labels = [("server", &*guard.server), ("location", &*guard.location)];
-        describe_breaker(&guard.breaker, (STATE, OPENED), labels, page);
-    }
-}
-
-/// What became of those whose answer was not to be had.
-pub(super) fn describe_fallbacks(live: &Live, page: &mut Page) {
-    for (way, count) in fallback::taken() {
-        page.counter(
-            "weir_fallbacks_total",
-            "Answers that a fallback gave, by where they came from.",
-            &[("answer", way)],
-            count,
-        );
-    }
-    let (answers, bytes) = live.kept.usage();
-    let help = "Good answers kept for when there are no others.";
-    page.gauge("weir_stale_answers", help, &[], answers as u64);
-    page.gauge(
-        "weir_stale_bytes",
-        "The memory they take.",
-        &[],
-        bytes as u64,
-    );
-    for group in &live.groups {
-        for mode in [Degrade::Auto, Degrade::Off, Degrade::On] {
-            page.gauge(
-                "weir_degrade_mode",
-                "What holds for a group of locations: 1 for the one that does.",
-                &[("group", &group.name), ("mode", mode.as_str())],
-                u32::from(group.mode() == mode),
-            );
-        }
-    }
-}
-
-fn describe_breaker(
-    breaker: &Breaker,
-    (state, opened): (&'static str, &'static str),
-    labels: [(&str, &str); 2],
-    page: &mut Page,
-) {
-    let present = breaker.state();
-    for one in State::ALL {
-        page.gauge(
-            state,
-            "The state of a circuit breaker: 1 for the one it is in.",
-            &[labels[0], labels[1], ("state", one.as_str())],
-            u32::from(one == present),
-        );
-    }
-    page.counter(
-        opened,
-        "How often a circuit breaker has opened.",
-        &labels,
-        breaker.opened(),
-    );
 }

@@ -16,7 +16,7 @@ use crate::listen::{self, Bound, Cap, Seat, proxy_header};
 use crate::message::{Body, Incoming, NoAnswer, Peer};
 use crate::proxy::{Live, Proxy};
 use crate::serve::{self, Flood, Handler, Settings, Socket};
-use crate::telemetry::{COUNTERS, ProxyHeader};
+use crate::telemetry::{self, COUNTERS, ProxyHeader};
 use crate::tls::{self, Greeting};
 use crate::upstream::Download;
 
@@ -41,6 +41,7 @@ impl Loop {
         runtime.block_on(async {
             let connections = TaskTracker::new();
             let acceptors = TaskTracker::new();
+            tokio::spawn(telemetry::watch_lag());
             // Before the first request: who comes first must not find a limit that is not there yet.
             for store in self.live.load().zones.stores.clone() {
                 store.connect(&self.clock).await;

@@ -133,7 +133,11 @@ impl App {
     pub fn run(mut self) -> Result<(), Error> {
         let stop = CancellationToken::new();
         let grace = self.live.load().plan.shutdown_timeout;
-        let admin = Admin::new(Arc::clone(&self.live), self.writer.clone());
+        let admin = Admin::new(
+            Arc::clone(&self.live),
+            self.writer.clone(),
+            self.clock.clone(),
+        );
         let cap = Arc::new(Cap::default());
         let loops = self
             .sockets

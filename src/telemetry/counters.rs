@@ -153,9 +153,13 @@ impl Counters {
     /// Requests that are over.
     #[must_use]
     pub fn requests(&self) -> u64 {
-        (0..STATUSES.len())
-            .map(|class| self.sum(|cell| &cell.requests[class]))
-            .sum()
+        self.by_status().map(|(_, count)| count).sum()
+    }
+
+    /// The same by the class of the answer's status.
+    pub fn by_status(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let classes = STATUSES.iter().enumerate();
+        classes.map(|(class, status)| (*status, self.sum(|cell| &cell.requests[class])))
     }
 
     /// Writes them all.
@@ -172,12 +176,12 @@ impl Counters {
             &[],
             self.active(),
         );
-        for (class, status) in STATUSES.iter().enumerate() {
+        for (status, count) in self.by_status() {
             page.counter(
                 "weir_requests_total",
                 "Requests that are over, by the class of the answer's status; none where the client got no answer.",
                 &[("status", status)],
-                self.sum(|cell| &cell.requests[class]),
+                count,
             );
         }
         for (refusal, (_, status)) in REFUSALS.iter().enumerate() {

@@ -7,6 +7,7 @@
 mod access;
 mod counters;
 mod error_log;
+mod lag;
 mod page;
 mod stamp;
 mod warning;
@@ -15,6 +16,7 @@ mod writer;
 pub use access::{AccessLog, Error};
 pub use counters::{COUNTERS, Connection, Counters, Crowd, Handshake, ProxyHeader, Slow};
 pub use error_log::{Guard, start};
+pub use lag::{Lag, lags, watch_lag};
 pub use page::{Number, Page};
 pub use warning::Warning;
 pub use writer::{Destination, Sink, Writer};

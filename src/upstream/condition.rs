@@ -19,6 +19,8 @@ pub enum Bar {
     Breaker = 1,
     /// An operator said so: `down` in the file.
     Down = 2,
+    /// An operator lets it finish what it has.
+    Drained = 16,
     /// It is leaving: its name no longer has its address.
     Draining = 4,
     /// Its health check failed.

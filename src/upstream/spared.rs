@@ -113,7 +113,8 @@ impl Upstream {
     fn spared(&self, now: Millis, is_open: impl Fn(&Backend) -> bool) -> Option<Duration> {
         let mut soonest = None;
         for backend in &self.backends() {
-            if backend.is_barred_by(Bar::Down) || backend.is_barred_by(Bar::Draining) {
+            let left = [Bar::Down, Bar::Drained, Bar::Draining];
+            if left.into_iter().any(|bar| backend.is_barred_by(bar)) {
                 continue;
             }
             let health = backend.health.as_ref();

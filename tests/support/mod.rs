@@ -1,6 +1,7 @@
 //! What the tests stand on: the real binary, the real nginx, a backend that can misbehave and a client
 //! that says exactly the bytes it is given.
 
+pub(crate) mod api;
 pub(crate) mod certs;
 pub(crate) mod client;
 pub(crate) mod frames;
@@ -17,6 +18,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+pub(crate) use api::Api;
 pub(crate) use certs::{Certs, wanted};
 pub(crate) use client::{Client, get, get_from};
 pub(crate) use nginx::Nginx;

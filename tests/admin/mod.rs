@@ -1,5 +1,8 @@
 //! What others read on the admin listener: health, metrics and zones.
 
+mod gate;
+mod switches;
+
 use crate::support::{Client, Origin, Weir, eventually, get};
 
 fn with_admin(origin: &Origin) -> Weir {

@@ -1,0 +1,96 @@
+//! Upstreams, their servers and what stands in for them, as `/metrics` shows them.
+
+use crate::config::plan::Degrade;
+use crate::proxy::{Live, fallback};
+use crate::telemetry::Page;
+use crate::upstream::breaker::{Breaker, State};
+
+/// What health checks and breakers have to say.
+pub(super) fn describe(live: &Live, page: &mut Page) {
+    for upstream in &live.upstreams {
+        for backend in upstream.backends().iter() {
+            let labels = [("upstream", upstream.name()), ("server", &*backend.name)];
+            if let Some(health) = &backend.health {
+                page.gauge(
+                    "weir_upstream_healthy",
+                    "Whether a checked server counts as healthy.",
+                    &labels,
+                    u32::from(health.is_healthy()),
+                );
+                for (result, count) in [("pass", health.passed()), ("fail", health.failed())] {
+                    page.counter(
+                        "weir_upstream_checks_total",
+                        "Health checks of it.",
+                        &[labels[0], labels[1], ("result", result)],
+                        count,
+                    );
+                }
+            }
+            if let Some(breaker) = &backend.breaker {
+                const STATE: &str = "weir_upstream_breaker_state";
+                const OPENED: &str = "weir_upstream_breaker_opened_total";
+                describe_breaker(breaker, (STATE, OPENED), labels, page);
+            }
+        }
+    }
+    for guard in &live.guards {
+        const STATE: &str = "weir_location_breaker_state";
+        const OPENED: &str = "weir_location_breaker_opened_total";
+        let labels = [("server", &*guard.server), ("location", &*guard.location)];
+        describe_breaker(&guard.breaker, (STATE, OPENED), labels, page);
+    }
+}
+
+/// What became of those whose answer was not to be had.
+pub(super) fn describe_fallbacks(live: &Live, page: &mut Page) {
+    for (way, count) in fallback::taken() {
+        page.counter(
+            "weir_fallbacks_total",
+            "Answers that a fallback gave, by where they came from.",
+            &[("answer", way)],
+            count,
+        );
+    }
+    let (answers, bytes) = live.kept.usage();
+    let help = "Good answers kept for when there are no others.";
+    page.gauge("weir_stale_answers", help, &[], answers as u64);
+    page.gauge(
+        "weir_stale_bytes",
+        "The memory they take.",
+        &[],
+        bytes as u64,
+    );
+    for group in &live.groups {
+        for mode in [Degrade::Auto, Degrade::Off, Degrade::On] {
+            page.gauge(
+                "weir_degrade_mode",
+                "What holds for a group of locations: 1 for the one that does.",
+                &[("group", &group.name), ("mode", mode.as_str())],
+                u32::from(group.mode() == mode),
+            );
+        }
+    }
+}
+
+fn describe_breaker(
+    breaker: &Breaker,
+    (state, opened): (&'static str, &'static str),
+    labels: [(&str, &str); 2],
+    page: &mut Page,
+) {
+    let present = breaker.state();
+    for one in State::ALL {
+        page.gauge(
+            state,
+            "The state of a circuit breaker: 1 for the one it is in.",
+            &[labels[0], labels[1], ("state", one.as_str())],
+            u32::from(one == present),
+        );
+    }
+    page.counter(
+        opened,
+        "How often a circuit breaker has opened.",
+        &labels,
+        breaker.opened(),
+    );
+}
