@@ -33,3 +33,4 @@ mod support;
 mod tls;
 mod upgrades;
 mod upstreams;
+mod verbs;

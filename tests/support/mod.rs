@@ -12,6 +12,7 @@ pub(crate) mod origin;
 pub(crate) mod ports;
 pub(crate) mod process;
 pub(crate) mod redis;
+pub(crate) mod terminal;
 pub(crate) mod weir;
 
 use std::time::Duration;
@@ -23,6 +24,7 @@ pub(crate) use certs::{Certs, wanted};
 pub(crate) use client::{Client, get, get_from};
 pub(crate) use nginx::Nginx;
 pub(crate) use origin::Origin;
+pub(crate) use terminal::Terminal;
 pub(crate) use weir::Weir;
 
 /// Longer than anything here takes on a busy machine; reaching it is a failure, never a pass.

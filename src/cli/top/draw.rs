@@ -48,20 +48,29 @@ fn head(view: &View, width: usize) -> Vec<String> {
     let status = &view.look.status;
     let ready = if status.ready { "" } else { " · not ready" };
     let text = format!(
-        "weir {} · up {} · {} connections · {} requests/s · loop lag {} (worst {}){ready}",
-        status.version,
-        span(status.uptime.floor()),
-        number(status.connections.active),
+        "weir{ready} · {} requests/s · {} connections · loop lag {} (worst {}) · up {}",
         rate(view.requests),
+        number(status.connections.active),
         lag(status.lag()),
-        lag(status.worst_lag())
+        lag(status.worst_lag()),
+        span(status.uptime.floor())
     );
     let sentence = |(text, style): (String, Style)| line(&format!("● {text}"), style, width);
-    vec![
-        line(&visible(&text), STRONG, width),
-        sentence(sentences::limits(view)),
-        sentence(sentences::backends(view)),
-    ]
+    let mut lines = vec![line(&text, STRONG, width)];
+    match &view.lost {
+        Some(why) => {
+            lines.push(sentence((visible(why), BAD)));
+            lines.push(sentence((
+                "what is below is as it was before".to_owned(),
+                FAINT,
+            )));
+        }
+        None => {
+            lines.push(sentence(sentences::limits(view)));
+            lines.push(sentence(sentences::backends(view)));
+        }
+    }
+    lines
 }
 
 fn foot(view: &View, width: usize) -> String {
@@ -72,11 +81,10 @@ fn foot(view: &View, width: usize) -> String {
             width,
         );
     }
-    match (&view.lost, &view.message) {
-        (Some(why), _) => line(&visible(why), BAD, width),
-        (None, Some(Message::Failed(why))) => line(&visible(why), BAD, width),
-        (None, Some(Message::Done(what))) => line(&visible(what), GOOD, width),
-        (None, None) => line(KEYS, FAINT, width),
+    match &view.message {
+        Some(Message::Failed(why)) => line(&visible(why), BAD, width),
+        Some(Message::Done(what)) => line(&visible(what), GOOD, width),
+        None => line(KEYS, FAINT, width),
     }
 }
 
@@ -168,7 +176,7 @@ fn zones(view: &View) -> (String, Table) {
         let pace = view.zones.now(&zone.name);
         table.row([
             Cell::from(&zone.name).styled(STRONG),
-            Cell::from(zone.rate.as_deref().unwrap_or("at once"))
+            Cell::from(zone.rate.as_deref().unwrap_or("limit_conn"))
                 .styled_if(zone.changed.is_some(), DOUBTFUL),
             Cell::from(rate(pace.demand())),
             Cell::from(rate(pace.pass)),
@@ -212,7 +220,7 @@ fn busy_keys(view: &View) -> (String, Table) {
     }
     let sort = view.sort.word();
     (
-        format!("keys of {}, most {sort} first", allowance(&open.detail)),
+        format!("keys of {} · most {sort} first", allowance(&open.detail)),
         table,
     )
 }
@@ -223,14 +231,14 @@ fn allowance(detail: &Detail) -> String {
     let rate = zone
         .rate
         .as_ref()
-        .map_or_else(String::new, |rate| format!(" {rate}"));
+        .map_or_else(String::new, |rate| format!(": {rate}"));
     let mut terms: Vec<_> = detail.rules.iter().filter_map(terms).collect();
     terms.dedup();
     let terms = match &terms[..] {
         [] => String::new(),
         terms => format!(", {}", terms.join(" or ")),
     };
-    format!("{}: {}{rate}{terms}", zone.name, detail.key)
+    format!("{} by {}{rate}{terms}", zone.name, detail.key)
 }
 
 fn terms(rule: &Rule) -> Option<String> {
@@ -288,7 +296,7 @@ const EMPTY: [&str; 3] = [
 ];
 
 const KEYS: &str =
-    "↑↓ select  tab next table  ⏎ look  b block  x exempt  f forget  s sort  ? help  q quit";
+    "↑↓ select  tab table  ⏎ look  b block  x exempt  f forget  s sort  ? help  q quit";
 
 const HELP: &str = "
   ↑ ↓ j k     select a zone, a key or a server

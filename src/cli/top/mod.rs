@@ -56,7 +56,7 @@ impl Event {
 
 impl Flags {
     pub(super) fn run(self) -> anyhow::Result<()> {
-        let mut watcher = Watcher::new(self.reach.admin()?);
+        let watcher = Watcher::new(self.reach.admin()?);
         // Before the terminal is taken: what is wrong is then told as everywhere.
         let mut view = View::new(watcher.look()?);
         let runtime = tokio::runtime::Builder::new_current_thread()

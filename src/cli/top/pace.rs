@@ -47,7 +47,9 @@ impl Tracks {
         for (name, now) in counts {
             let track = self.0.entry(name.to_owned()).or_default();
             track.unseen = 0;
-            let before = track.last.replace(now).unwrap_or(now);
+            let Some(before) = track.last.replace(now) else {
+                continue;
+            };
             // What counts anew after a reload or a restart counts down once.
             let each =
                 |before: u64, now: u64| now.saturating_sub(before) as f64 / seconds.max(0.001);
@@ -161,7 +163,7 @@ mod tests {
         let now = tracks.now("perip");
         assert_eq!((now.pass, now.refuse, now.demand()), (10.0, 20.0, 30.0));
         let (plain, painted) = tracks.spark("perip", 4);
-        assert_eq!(plain, "  ·█");
+        assert_eq!(plain, "   █");
         assert!(painted.contains("31m█"), "{painted:?}");
         tracks.take(1.0, [("perip", counts(1, 0))].into_iter());
         assert_eq!(tracks.now("perip"), Pace::default(), "it began anew");

@@ -57,8 +57,9 @@ impl Screen {
             if at > 0 {
                 frame.push_str("\r\n");
             }
+            // Before the text: after one that fills the line it would take the last letter away.
+            frame.push_str(CLEAR_LINE);
             frame.push_str(line);
-            frame.push_str(REST_OF_LINE);
         }
         frame.push_str(END);
         write(&frame)
@@ -121,8 +122,8 @@ const LEAVE: &str = "\u{1b}[?7h\u{1b}[?25h\u{1b}[?1049l";
 
 /// All at once, where the terminal can do that; from the upper left.
 const BEGIN: &str = "\u{1b}[?2026h\u{1b}[H";
-const REST_OF_LINE: &str = "\u{1b}[K";
-const END: &str = "\u{1b}[J\u{1b}[?2026l";
+const CLEAR_LINE: &str = "\u{1b}[K";
+const END: &str = "\u{1b}[?2026l";
 
 #[cfg(test)]
 mod tests {
@@ -130,7 +131,7 @@ mod tests {
 
     #[test]
     fn without_colours_the_rest_still_arrives() {
-        let text = format!("{BEGIN}\u{1b}[1m\u{1b}[31mred\u{1b}[0m{REST_OF_LINE}{END}");
-        assert_eq!(colourless(&text), format!("{BEGIN}red{REST_OF_LINE}{END}"));
+        let text = format!("{BEGIN}{CLEAR_LINE}\u{1b}[1m\u{1b}[31mred\u{1b}[0m{END}");
+        assert_eq!(colourless(&text), format!("{BEGIN}{CLEAR_LINE}red{END}"));
     }
 }

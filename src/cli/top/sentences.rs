@@ -29,11 +29,11 @@ pub(super) fn limits(view: &View) -> (String, Style) {
         let held = zone
             .rate
             .as_deref()
-            .map_or_else(String::new, |rate| format!(" ({rate} a key)"));
-        let whom = busiest(view, &zone.name)
-            .map_or_else(String::new, |key| format!(", most of them of {key}"));
+            .map_or_else(String::new, |rate| format!(" ({rate})"));
+        let whom =
+            busiest(view, &zone.name).map_or_else(String::new, |key| format!(", mostly of {key}"));
         let text = format!(
-            "{}{held} refuses {} of {} requests a second{whom}",
+            "{}{held} refuses {} of {} requests/s{whom}",
             zone.name,
             rate(pace.refuse),
             rate(pace.demand())
@@ -41,11 +41,7 @@ pub(super) fn limits(view: &View) -> (String, Style) {
         return (visible(&text), BAD);
     }
     if let Some((zone, pace)) = worst(|pace| pace.delay) {
-        let text = format!(
-            "{} makes {} requests a second wait",
-            zone.name,
-            rate(pace.delay)
-        );
+        let text = format!("{} makes {} requests/s wait", zone.name, rate(pace.delay));
         return (visible(&text), DOUBTFUL);
     }
     ("nobody is being limited".to_owned(), GOOD)

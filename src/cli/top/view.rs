@@ -209,7 +209,7 @@ impl View {
             Cover::None => {}
         }
         match press {
-            Press::Letter('q') | Press::Escape => return Next::Go,
+            Press::Letter('q') => return Next::Go,
             Press::Letter('?' | 'h') => self.cover = Cover::Help,
             Press::Tab => self.pane = self.pane.next(),
             Press::TabBack => self.pane = self.pane.next().next(),
@@ -260,7 +260,7 @@ impl View {
         }
     }
 
-    fn inspect(&mut self) -> Next {
+    fn inspect(&self) -> Next {
         match (self.open_zone(), self.selected_key()) {
             (Some(zone), Some(key)) => Next::Tell(Order::Inspect {
                 zone: zone.to_owned(),

@@ -63,7 +63,7 @@ impl Watcher {
     }
 
     /// Everything at this moment.
-    pub(super) fn look(&mut self) -> anyhow::Result<Look> {
+    pub(super) fn look(&self) -> anyhow::Result<Look> {
         let admin = &self.admin;
         let status = admin.ask(&Call::get("/api/status"))?;
         let at = self.clock.now();

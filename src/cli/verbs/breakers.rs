@@ -14,13 +14,16 @@ use crate::cli::words::number;
 #[derive(Debug, Args)]
 pub(in crate::cli) struct Flags {
     /// What the breaker is to be; auto: it judges for itself
-    #[arg(value_enum, requires = "name")]
+    #[arg(value_enum, requires = "second")]
     state: Option<Force>,
-    /// The upstream, and the server's address; with --location the server's name, and the location
-    #[arg(value_names = ["UPSTREAM", "SERVER"], num_args = 2)]
-    name: Vec<String>,
+    /// The upstream; with --location the server's name
+    #[arg(value_name = "UPSTREAM")]
+    first: Option<String>,
+    /// The server's address; with --location the location
+    #[arg(value_name = "SERVER")]
+    second: Option<String>,
     /// It is a location's breaker, not that of an upstream's server
-    #[arg(long, requires = "name")]
+    #[arg(long, requires = "second")]
     location: bool,
     #[command(flatten)]
     ask: Ask,
@@ -54,7 +57,8 @@ enum Mode {
 
 impl Flags {
     pub(super) fn run(self) -> anyhow::Result<()> {
-        let (Some(state), [first, second]) = (self.state, &self.name[..]) else {
+        let (Some(state), Some(first), Some(second)) = (self.state, &self.first, &self.second)
+        else {
             return self.list();
         };
         let state = match state {

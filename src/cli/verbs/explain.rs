@@ -14,9 +14,10 @@ use crate::cli::words::{number, requests, span};
 use crate::replay::plot::visible;
 
 #[derive(Debug, Args)]
+#[command(override_usage = "weir explain [OPTIONS] [METHOD] <URL>")]
 pub(in crate::cli) struct Flags {
     /// The request, as in GET http://example.com/login; GET if no method is given
-    #[arg(value_names = ["METHOD", "URL"], num_args = 1..=2, required = true)]
+    #[arg(value_name = "REQUEST", num_args = 1..=2, required = true)]
     request: Vec<String>,
     /// The address of the client; 127.0.0.1 if it is not given
     #[arg(long, value_name = "ADDR")]
@@ -37,7 +38,9 @@ impl Flags {
             [method, url] => (method.as_str(), url.as_str()),
             [url] => ("GET", url.as_str()),
             _ => {
-                return Err(Wrong("which request? As in GET http://example.com/".to_owned()).into());
+                return Err(
+                    Wrong("which request? As in GET http://example.com/".to_owned()).into(),
+                );
             }
         };
         let (host, path) = split(url).ok_or_else(|| {

@@ -121,7 +121,7 @@ pub(in crate::cli) fn sentence(refusal: &Refusal) -> String {
         false => refusal.status.to_string(),
     };
     format!(
-        "{time} {zone} {STRONG}{key}{STRONG:#} {refused}{detail}{refused:#} {answer} {what}{from}"
+        "{time} {zone} {STRONG}{key}{STRONG:#}: {refused}{detail}{refused:#} → {answer} {what}{from}"
     )
 }
 
