@@ -3,11 +3,13 @@
 use crate::config::plan::Degrade;
 use crate::proxy::{Live, fallback};
 use crate::telemetry::Page;
+use crate::upstream::Upstream;
 use crate::upstream::breaker::{Breaker, State};
 
 /// What health checks and breakers have to say.
 pub(super) fn describe(live: &Live, page: &mut Page) {
     for upstream in &live.upstreams {
+        describe_names(upstream, page);
         for backend in upstream.backends().iter() {
             let labels = [("upstream", upstream.name()), ("server", &*backend.name)];
             if let Some(health) = &backend.health {
@@ -38,6 +40,27 @@ pub(super) fn describe(live: &Live, page: &mut Page) {
         const OPENED: &str = "weir_location_breaker_opened_total";
         let labels = [("server", &*guard.server), ("location", &*guard.location)];
         describe_breaker(&guard.breaker, (STATE, OPENED), labels, page);
+    }
+}
+
+/// Names that are looked up again.
+fn describe_names(upstream: &Upstream, page: &mut Page) {
+    for name in upstream.names() {
+        let labels = [("upstream", upstream.name()), ("name", &*name.host)];
+        page.gauge(
+            "weir_upstream_addresses",
+            "Addresses of a name that is looked up again, when it was last found.",
+            &labels,
+            name.addresses as u64,
+        );
+        for (result, count) in [("found", name.found), ("failed", name.failed)] {
+            page.counter(
+                "weir_upstream_lookups_total",
+                "How often it was looked up.",
+                &[labels[0], labels[1], ("result", result)],
+                count,
+            );
+        }
     }
 }
 

@@ -109,6 +109,12 @@ fn stores(live: &Live, page: &mut Page) {
             &labels,
             u64::from(store.fleet_size()),
         );
+        page.gauge(
+            "weir_store_places",
+            "Requests of this gateway that hold shared places of a limit_conn.",
+            &labels,
+            store.places() as u64,
+        );
         page.counter(
             "weir_store_asked_total",
             "Decisions a store was asked for.",

@@ -15,6 +15,8 @@ struct Store<'a> {
     gateway: String,
     gateways: Vec<Gateway>,
     zones: Vec<&'a str>,
+    /// Requests of this gateway that hold places of its `limit_conn` zones.
+    places: usize,
     asked: u64,
     missed: u64,
 }
@@ -34,7 +36,10 @@ pub(super) fn list(live: &Live) -> impl Serialize {
         .enumerate()
         .map(|(index, store)| {
             let view = store.view();
-            let zones = live.plan.req_zones.iter();
+            let requests = live.plan.req_zones.iter();
+            let requests = requests.map(|zone| (&zone.name, zone.store));
+            let connections = live.plan.conn_zones.iter();
+            let zones = requests.chain(connections.map(|zone| (&zone.name, zone.store)));
             Store {
                 name: store.name(),
                 degraded: store.is_away(),
@@ -49,9 +54,10 @@ pub(super) fn list(live: &Live) -> impl Serialize {
                     })
                     .collect(),
                 zones: zones
-                    .filter(|zone| zone.store == Some(index))
-                    .map(|zone| &*zone.name)
+                    .filter(|(_, store)| *store == Some(index))
+                    .map(|(name, _)| &**name)
                     .collect(),
+                places: store.places(),
                 asked: view.asked,
                 missed: view.missed,
             }

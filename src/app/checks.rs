@@ -10,7 +10,7 @@ use arc_swap::ArcSwap;
 use tokio::task::AbortHandle;
 
 use crate::proxy::Live;
-use crate::upstream::{Backend, health};
+use crate::upstream::{Backend, Bar, health};
 
 /// Keeps a task running for every server of the live generation that is to be checked.
 pub(super) async fn run(live: Arc<ArcSwap<Live>>) {
@@ -23,7 +23,7 @@ pub(super) async fn run(live: Arc<ArcSwap<Live>>) {
             for backend in upstream
                 .backends()
                 .iter()
-                .filter(|backend| backend.health.is_some())
+                .filter(|backend| backend.health.is_some() && !backend.is_barred_by(Bar::Draining))
             {
                 let key = Arc::as_ptr(backend).addr();
                 let task = running

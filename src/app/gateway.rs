@@ -45,7 +45,8 @@ impl Loop {
             // Before the first request: who comes first must not find a limit that is not there yet.
             for store in self.live.load().zones.stores.clone() {
                 store.connect(&self.clock).await;
-                tokio::spawn(store.tend(self.clock.clone()));
+                tokio::spawn(Arc::clone(&store).tend(self.clock.clone()));
+                tokio::spawn(store.keep_places(self.clock.clone()));
             }
             for (listener, bound) in self.sockets.into_iter().enumerate() {
                 let gateway = Gateway {

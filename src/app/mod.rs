@@ -6,6 +6,7 @@
 mod checks;
 pub mod demo;
 mod gateway;
+mod names;
 mod secure;
 mod stop;
 
@@ -172,6 +173,7 @@ impl App {
                 .collect();
             tokio::spawn(checks::run(Arc::clone(&self.live)));
             tokio::spawn(secure::refresh(Arc::clone(&self.live)));
+            tokio::spawn(names::refresh(Arc::clone(&self.live), self.clock.clone()));
             admin.set_ready(true);
             tracing::info!("weir {} is running", env!("CARGO_PKG_VERSION"));
             self.signals.stop(&self.writer).await;

@@ -10,6 +10,7 @@ mod fields;
 mod key;
 mod overrides;
 mod penalty;
+mod places;
 mod rehearsal;
 mod report;
 mod rule;
@@ -28,7 +29,6 @@ use std::time::Duration;
 
 use http::{HeaderValue, StatusCode};
 
-use self::key::Found;
 use self::report::Voice;
 use self::rule::{Connections, Decision, Requests};
 use self::rules::Rules;
@@ -246,63 +246,6 @@ impl Limits {
             name: Arc::clone(&rule.zone.name),
             quota: terms.quota(),
             policy,
-        })
-    }
-
-    /// Takes a place in every `limit_conn` zone. A refusal lets go of those already taken, with the permit.
-    async fn take_places(
-        &self,
-        exchange: &mut Exchange,
-        clock: &Clock,
-        mut now: Millis,
-    ) -> Result<Permit, Refusal> {
-        let voice = self.connections_voice;
-        let mut permit = Permit::default();
-        for rule in &self.connections {
-            let (store, name) = (&rule.zone.store, &rule.zone.name.plain);
-            let place = match (rule.zone.find(exchange), &rule.queue) {
-                // A dry run changes nothing for the client, so nobody waits in one.
-                (Found::Key(key), Some(queue)) if voice.dry_run == DryRun::Off => {
-                    let place = store.wait(&key, rule.limit, queue, now).await;
-                    now = clock.now();
-                    place
-                }
-                (Found::Key(key), _) => store.take(&key, rule.limit, now),
-                (Found::Nothing, _) => continue,
-                (Found::Refuse, _) => {
-                    store.count_refusal(&store.key(b""));
-                    voice.connection_without_key(exchange, now, name);
-                    return self.refuse_connection(rule, exchange);
-                }
-            };
-            let Ok(place) = place else {
-                voice.refused_connection(exchange, now, name);
-                return self.refuse_connection(rule, exchange);
-            };
-            exchange.limit_conn = Some(LimitStatus::Pass);
-            permit.hold(place);
-        }
-        Ok(permit)
-    }
-
-    fn refuse_connection(
-        &self,
-        rule: &Connections,
-        exchange: &mut Exchange,
-    ) -> Result<Permit, Refusal> {
-        if self.connections_voice.dry_run == DryRun::On {
-            exchange.limit_conn = Some(LimitStatus::RefuseDryRun);
-            return Ok(Permit::default());
-        }
-        exchange.limit_conn = Some(LimitStatus::Refuse);
-        Err(Refusal {
-            kind: Kind::Connections,
-            status: rule.sanction.status.unwrap_or(self.connections_status),
-            body: rule.sanction.body.clone(),
-            retry_after: None,
-            name: Arc::clone(&rule.zone.name),
-            quota: u64::from(rule.limit),
-            policy: self.policy.clone(),
         })
     }
 

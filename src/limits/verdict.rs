@@ -11,7 +11,7 @@ use super::fields::{
     X_RATELIMIT_RESET,
 };
 use crate::config::plan::{LimitHeaders, Wording};
-use crate::store::Place;
+use crate::store::{Lease, Place};
 
 /// What the `limit_req` rules of a location say of a request.
 #[derive(Debug)]
@@ -32,6 +32,8 @@ pub struct Permit {
     first: Option<Place>,
     second: Option<Place>,
     more: Vec<Place>,
+    /// The same places in the stores that gateways share.
+    leases: Vec<Lease>,
     /// What the request owes when it is over.
     pub bills: Vec<Bill>,
 }
@@ -71,6 +73,10 @@ impl Permit {
         } else {
             self.more.push(place);
         }
+    }
+
+    pub(super) fn lease(&mut self, lease: Lease) {
+        self.leases.push(lease);
     }
 }
 

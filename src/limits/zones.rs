@@ -48,6 +48,9 @@ pub struct ReqZone {
 pub struct ConnZone {
     /// Where its places are.
     pub store: Arc<Slots>,
+    /// Where they are counted together with other gateways; [`ConnZone::store`] then has those of this one, and goes on
+    /// while that is away.
+    pub(super) shared: Option<Arc<Shared>>,
     pub(super) name: Arc<Name>,
     source: Source,
 }
@@ -93,7 +96,7 @@ impl Zones {
             conn: plan
                 .conn_zones
                 .iter()
-                .map(|zone| Arc::new(ConnZone::new(zone)))
+                .map(|zone| Arc::new(ConnZone::new(zone, stores)))
                 .collect(),
             stores: stores.to_vec(),
         }
@@ -176,8 +179,9 @@ impl ReqZone {
 }
 
 impl ConnZone {
-    fn new(zone: &plan::ConnZone) -> Self {
+    fn new(zone: &plan::ConnZone, stores: &[Arc<Shared>]) -> Self {
         Self {
+            shared: zone.store.and_then(|store| stores.get(store).cloned()),
             store: Slots::new(&zone.name, zone.size),
             name: Arc::new(Name::new(&zone.name)),
             source: Source::new(&zone.key, zone.ipv6_prefix, zone.on_empty_key),
@@ -188,6 +192,14 @@ impl ConnZone {
     pub(super) fn find(&self, exchange: &Exchange) -> Found<Key> {
         let key = |bytes: &[u8]| Found::Key(self.store.key(bytes));
         self.source.find(exchange, key)
+    }
+
+    /// The key of a request, and the bytes it was made from.
+    pub(super) fn find_in_full(&self, exchange: &Exchange, full: &mut Vec<u8>) -> Found<Key> {
+        self.source.find(exchange, |bytes| {
+            full.extend_from_slice(bytes);
+            Found::Key(self.store.key(bytes))
+        })
     }
 
     /// The bytes of a request's key, if it has one.

@@ -21,7 +21,9 @@ pub mod zone;
 pub use key::Key;
 pub use penalties::Penalties;
 pub use recent::Recent;
-pub use redis::{Answer, Away, Error, Gateway, Inquiry, Outage, Shared, View};
+pub use redis::{
+    Answer, Away, Claim, Error, Gateway, Inquiry, Lease, Outage, Shared, View, Waiter,
+};
 pub use slots::{Place, Slots};
 pub use zone::{Receipt, Zone};
 

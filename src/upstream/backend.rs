@@ -15,6 +15,7 @@ use super::breaker::Breaker;
 use super::condition::{Bar, Condition, Notices};
 use super::health::Health;
 use super::pool;
+use super::tenure::Tenure;
 use crate::config::plan;
 use crate::tls;
 
@@ -23,6 +24,8 @@ use crate::tls;
 pub struct Backend {
     /// Its place among the backends of its upstream.
     pub(super) index: usize,
+    /// The place of its server in the plan.
+    pub(super) listed: usize,
     /// Where it is.
     pub address: Address,
     /// As `$upstream_addr` shows it: `ip:port` or `unix:/path`.
@@ -34,6 +37,8 @@ pub struct Backend {
     /// What leaves it alone when it fails, where that is asked for.
     pub breaker: Option<Box<Breaker>>,
     pub(super) keep: pool::Rules,
+    /// For how long it belongs to its upstream.
+    pub(super) tenure: Tenure,
     /// Whether its balancer wants to know of every request that begins or ends.
     pub(super) is_told: bool,
     tls: Arc<[Arc<tls::Client>]>,
@@ -44,6 +49,16 @@ pub struct Backend {
     opened: AtomicU64,
     reused: AtomicU64,
     answers: [AtomicU64; STATUSES],
+}
+
+/// What all backends of an upstream have in common.
+#[derive(Debug)]
+pub(super) struct Common {
+    pub(super) upstream: plan::Upstream,
+    pub(super) keep: pool::Rules,
+    pub(super) tls: Arc<[Arc<tls::Client>]>,
+    /// Where the balancer hears of changes, where it has to choose.
+    pub(super) notices: Option<Arc<Notices>>,
 }
 
 /// Where a backend is.
@@ -61,15 +76,15 @@ pub enum Address {
 pub(super) struct Lease(Arc<Backend>);
 
 impl Backend {
-    pub(super) fn new(
-        index: usize,
-        address: Address,
-        server: &plan::UpstreamServer,
-        upstream: &plan::Upstream,
-        keep: pool::Rules,
-        tls: Arc<[Arc<tls::Client>]>,
-        notices: Option<&Arc<Notices>>,
-    ) -> Self {
+    /// The backend at `index`: one address of the server that is `listed` so in the plan.
+    pub(super) fn new(index: usize, address: Address, listed: usize, common: &Common) -> Self {
+        let Common {
+            upstream,
+            keep,
+            tls,
+            notices,
+        } = common;
+        let server = &upstream.servers[listed];
         let condition = Condition::default();
         condition.set(Bar::Down, server.down);
         let name: Arc<str> = match &address {
@@ -85,6 +100,11 @@ impl Backend {
         }
         Self {
             index,
+            listed,
+            tenure: match server.resolve {
+                Some(_) => Tenure::limited(),
+                None => Tenure::default(),
+            },
             breaker: upstream.breaker.as_ref().map(|rules| {
                 let name = format!("{} {name}", upstream.name);
                 Box::new(Breaker::new(name, rules))
@@ -93,11 +113,11 @@ impl Backend {
             name,
             address,
             server: server.clone(),
-            keep,
+            keep: *keep,
             is_told: upstream.balance == plan::Balance::LeastConn,
-            tls,
+            tls: Arc::clone(tls),
             condition,
-            notices: notices.map(Arc::clone),
+            notices: notices.clone(),
             active: AtomicU32::new(0),
             opened: AtomicU64::new(0),
             reused: AtomicU64::new(0),
@@ -118,6 +138,22 @@ impl Backend {
     /// Whether this bar is up.
     pub fn is_barred_by(&self, bar: Bar) -> bool {
         self.condition.has(bar)
+    }
+
+    /// Whether its name no longer has its address.
+    pub(super) fn is_leaving(&self) -> bool {
+        self.is_barred_by(Bar::Draining)
+    }
+
+    /// Whether it has left: it has nothing to do any more, either.
+    pub(super) fn is_gone(&self) -> bool {
+        self.is_leaving() && self.active() == 0
+    }
+
+    /// Its name no longer has its address, or has it again.
+    pub(super) fn set_leaving(&self, leaving: bool) {
+        self.tenure.set_over(leaving);
+        self.set(Bar::Draining, leaving);
     }
 
     /// Puts a bar up: it gets no new request until this and every other is down again. Those it has go on.

@@ -17,7 +17,7 @@ use crate::tls::Client;
 /// Connects to a backend.
 pub(super) async fn open(backend: &Backend, forward: &Forward) -> Result<Box<Wire>, Error> {
     let socket = socket(backend, forward).await?;
-    Ok(Wire::new(socket, backend.owner(forward)))
+    Ok(wire(socket, backend, forward))
 }
 
 /// The same, for those who speak over it in their own way.
@@ -49,7 +49,7 @@ pub(super) async fn open_with(
     first: &[u8],
 ) -> Result<Box<Wire>, Error> {
     let socket = socket_with(backend, forward, first).await?;
-    Ok(Wire::new(socket, backend.owner(forward)))
+    Ok(wire(socket, backend, forward))
 }
 
 async fn socket_with(backend: &Backend, forward: &Forward, first: &[u8]) -> Result<Socket, Error> {
@@ -73,6 +73,10 @@ async fn socket_with(backend: &Backend, forward: &Forward, first: &[u8]) -> Resu
             .map_err(|_| Error::Timeout(Stage::Handshake))??;
     }
     Ok(opened(backend, socket))
+}
+
+fn wire(socket: Socket, backend: &Backend, forward: &Forward) -> Box<Wire> {
+    Wire::new(socket, backend.owner(forward), backend.tenure.clone())
 }
 
 fn connected(tried: Result<io::Result<Socket>, Elapsed>) -> Result<Socket, Error> {

@@ -1,10 +1,12 @@
-//! An answer read from its bytes alone, without a connection: for tests, and the way in for the fuzzer.
+//! Answers read from their bytes alone, without a connection: for tests, and the way in for the fuzzer.
 
 use bytes::BytesMut;
 use http::{HeaderMap, Method, StatusCode};
 
 use super::Form;
 use super::http1::{Head, Piece};
+
+pub use super::resolve::addresses_in;
 
 /// An answer that was read to its end.
 #[derive(Debug, PartialEq, Eq)]

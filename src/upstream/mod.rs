@@ -29,15 +29,17 @@ mod interim;
 mod introduction;
 mod pool;
 mod queue;
+mod resolve;
 mod retry;
 mod spared;
 mod switched;
+mod tenure;
 mod wire;
 
 use std::hash::{BuildHasher, RandomState};
-use std::net::ToSocketAddrs;
+use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use http::{Method, Request, Response};
 
@@ -46,14 +48,17 @@ pub use condition::Bar;
 pub use download::{Download, Stopwatch, Tee, Whole};
 pub use error::{Crowded, Error, Invalid, Stage};
 pub use queue::Waits;
+pub use resolve::{Found, Lookup, NameView};
 pub use retry::is_idempotent;
 pub use switched::Switched;
 
 use self::ask::{Answer, Failed, Over, ask, report, stands_for};
+use self::backend::Common;
 use self::balance::{Balance, Pick, Verdict};
 use self::budget::{Budget, Spent};
 use self::condition::Notices;
 use self::queue::Queue;
+use self::resolve::Names;
 use self::retry::{Errand, Failure};
 use crate::clock::{Clock, Millis};
 use crate::config::plan;
@@ -68,7 +73,8 @@ pub struct Upstream {
     balance: Balance,
     queue: Option<Arc<Queue>>,
     budget: Option<Box<Budget>>,
-    tries: u32,
+    names: Option<Box<Names>>,
+    tries: AtomicU32,
     /// When the first of those whose breaker is open is let back.
     wakes: AtomicU64,
 }
@@ -112,36 +118,42 @@ impl Upstream {
     ///
     /// # Errors
     ///
-    /// [`Error::Resolve`] for a name without an address.
+    /// [`Error::Resolve`] for a name without an address that is not looked up again.
     pub fn build(plan: &plan::Upstream, tls: Arc<[Arc<tls::Client>]>) -> Result<Self, Error> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        let keep = pool::Rules::new(NEXT.fetch_add(1, Ordering::Relaxed), plan);
-        let mut servers = Vec::new();
-        for server in &plan.servers {
-            let addresses = resolve(&server.address)?;
-            servers.extend(addresses.into_iter().map(|address| (address, server)));
+        let mut addresses = Vec::new();
+        let mut looked_up = Vec::new();
+        for listed in 0..plan.servers.len() {
+            let (own, found) = resolve::at_start(plan, listed)?;
+            addresses.extend(own.into_iter().map(|address| (listed, address)));
+            looked_up.push(found);
         }
         let queue = plan.queue.as_ref().map(|plan| Arc::new(Queue::new(plan)));
-        // One alone has no balancer to tell.
-        let alone = matches!(&servers[..], [(_, only)] if !only.backup);
+        let changes = plan.servers.iter().any(|server| server.resolve.is_some());
+        // One alone, for ever, has no balancer to tell.
+        let only = addresses.first().filter(|_| addresses.len() == 1);
+        let alone = !changes && only.is_some_and(|(listed, _)| !plan.servers[*listed].backup);
         let notices = (!alone || queue.is_some()).then(|| Arc::new(Notices::new(queue.clone())));
-        let backends: Vec<_> = servers
+        let common = Common {
+            upstream: plan.clone(),
+            keep: pool::Rules::new(NEXT.fetch_add(1, Ordering::Relaxed), plan),
+            tls,
+            notices: notices.clone(),
+        };
+        let backends: Vec<_> = addresses
             .into_iter()
             .enumerate()
-            .map(|(index, (address, server))| {
-                let tls = Arc::clone(&tls);
-                let told = notices.as_ref();
-                let backend = Backend::new(index, address, server, plan, keep, tls, told);
-                Arc::new(backend)
+            .map(|(index, (listed, address))| {
+                Arc::new(Backend::new(index, address, listed, &common))
             })
             .collect();
-        let usable = backends.iter().filter(|backend| !backend.server.down);
         Ok(Self {
             name: plan.name.as_ref().into(),
-            tries: u32::try_from(usable.count()).unwrap_or(u32::MAX),
-            balance: Balance::new(&plan.balance, backends, notices),
+            tries: AtomicU32::new(usable(&backends)),
+            balance: Balance::new(plan, backends, notices),
             queue,
             budget: plan.retry_budget.map(|plan| Box::new(Budget::new(plan))),
+            names: changes.then(|| Box::new(Names::new(common, looked_up))),
             wakes: AtomicU64::new(u64::MAX),
         })
     }
@@ -161,7 +173,8 @@ impl Upstream {
     ) -> Result<Response<Download>, Error> {
         let mut now = clock.now();
         let again = self.begin(now);
-        let mut errand = Errand::new(outgoing, &forward.next_upstream, self.tries, again, now);
+        let tries = self.tries.load(Ordering::Relaxed);
+        let mut errand = Errand::new(outgoing, &forward.next_upstream, tries, again, now);
         let mut round = self.balance.round(exchange);
         let mut refusals = 0;
         loop {
@@ -185,7 +198,7 @@ impl Upstream {
             };
             let Ok(pass) = self.admit(&pick.lease, now) else {
                 refusals += 1;
-                if refusals < self.tries {
+                if refusals < tries {
                     continue;
                 }
                 return Err(self.untried(self.why_nobody(now), exchange));
@@ -225,10 +238,50 @@ impl Upstream {
         &self.name
     }
 
-    /// Its backends as they are now, in the plan's order.
+    /// Its backends as they are now, in the plan's order but for those that came later.
     #[must_use]
     pub fn backends(&self) -> Vec<Arc<Backend>> {
         self.balance.backends()
+    }
+
+    /// The names whose time has come to be looked up again. What came of each has to be [told](Self::resolved).
+    #[must_use]
+    pub fn lookups(&self, now: Millis) -> Vec<Lookup> {
+        let names = self.names.as_ref();
+        names.map_or_else(Vec::new, |names| names.due(now))
+    }
+
+    /// When the next name's time comes.
+    #[must_use]
+    pub fn next_lookup(&self) -> Option<Millis> {
+        self.names.as_ref()?.next()
+    }
+
+    /// The name of a server was looked up: new addresses join, those that are gone finish what they have.
+    pub fn resolved(&self, server: usize, found: io::Result<Found>, now: Millis) {
+        let Some(names) = &self.names else { return };
+        let Some(found) = names.note(server, found, now) else {
+            return;
+        };
+        let change = self
+            .balance
+            .resettle(&names.common, server, &found.addresses, now);
+        let upstream = &*self.name;
+        for server in &change.joined {
+            tracing::info!(upstream, server = &**server, "upstream server has come");
+        }
+        for server in &change.left {
+            tracing::info!(upstream, server = &**server, "upstream server has gone");
+        }
+        let usable = usable(&self.balance.backends());
+        self.tries.store(usable, Ordering::Relaxed);
+    }
+
+    /// How those of its names fare that are looked up again.
+    #[must_use]
+    pub fn names(&self) -> Vec<NameView> {
+        let names = self.names.as_ref();
+        names.map_or_else(Vec::new, |names| names.views())
     }
 
     /// How its waiting line fares, where it has one.
@@ -333,24 +386,12 @@ impl Upstream {
     }
 }
 
-fn resolve(address: &plan::Address) -> Result<Vec<Address>, Error> {
-    let (host, port) = match address {
-        plan::Address::Tcp { host, port } => (host, *port),
-        plan::Address::Unix(path) => return Ok(vec![Address::Unix(path.clone())]),
-    };
-    let unresolved = |source| Error::Resolve {
-        host: host.clone(),
-        source,
-    };
-    let found: Vec<_> = (&**host, port)
-        .to_socket_addrs()
-        .map_err(unresolved)?
-        .map(Address::Tcp)
-        .collect();
-    if found.is_empty() {
-        return Err(unresolved(std::io::ErrorKind::NotFound.into()));
-    }
-    Ok(found)
+/// How many may be asked for one request.
+fn usable(backends: &[Arc<Backend>]) -> u32 {
+    let usable = backends
+        .iter()
+        .filter(|backend| !backend.server.down && !backend.is_leaving());
+    u32::try_from(usable.count()).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_util::io::poll_read_buf;
 
+use super::tenure::Tenure;
 use crate::clock::Deadline;
 use crate::tls::{self, Bare as _};
 
@@ -29,6 +30,8 @@ pub(super) struct Wire {
     pub(super) patience: Deadline,
     /// Who may use it; see [`Backend::owner`](super::Backend::owner).
     pub(super) owner: usize,
+    /// How long its backend belongs to those that are asked.
+    pub(super) tenure: Tenure,
     reach: usize,
 }
 
@@ -64,13 +67,14 @@ thread_local! {
 
 impl Wire {
     /// Boxed once for all the requests it carries: it is handed from the pool to a request, to its answer and back.
-    pub(super) fn new(socket: Socket, owner: usize) -> Box<Self> {
+    pub(super) fn new(socket: Socket, owner: usize, tenure: Tenure) -> Box<Self> {
         Box::new(Self {
             socket,
             read: BytesMut::new(),
             requests: 0,
             patience: Deadline::default(),
             owner,
+            tenure,
             reach: SHORTEST,
         })
     }

@@ -3,6 +3,8 @@
 //! Where the deadline of a decision is not what is tested it is a second: a busy machine is no outage.
 
 mod outage;
+mod places;
+mod places_away;
 mod shapes;
 
 use std::net::SocketAddr;

@@ -11,7 +11,7 @@ use crate::support::{Certs, Weir, eventually, get, wanted};
 const RULE: &str = "burst: 8, nodelay: true";
 
 /// Three masters that share the keys.
-fn cluster() -> Vec<Redis> {
+pub(super) fn cluster() -> Vec<Redis> {
     let options = [
         "--cluster-enabled",
         "yes",
@@ -44,7 +44,7 @@ fn cluster() -> Vec<Redis> {
     nodes
 }
 
-fn urls(nodes: &[Redis]) -> String {
+pub(super) fn urls(nodes: &[Redis]) -> String {
     let urls: Vec<_> = nodes
         .iter()
         .map(|node| format!("'{}'", node.url()))

@@ -4,6 +4,7 @@
 pub(crate) mod api;
 pub(crate) mod certs;
 pub(crate) mod client;
+pub(crate) mod dns;
 pub(crate) mod frames;
 pub(crate) mod gates;
 pub(crate) mod message;

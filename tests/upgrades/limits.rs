@@ -1,6 +1,7 @@
 //! A tunnel is one request for `limit_req`, and for `limit_conn` one that lasts.
 
 use super::{Far, ask, before, read};
+use crate::support::redis::Redis;
 use crate::support::{Client, Weir, eventually, get};
 
 fn limited(far: &Far, limit: usize) -> Weir {
@@ -117,4 +118,29 @@ fn eventually_served(weir: &Weir) -> Client {
         served.is_some()
     });
     served.expect("it was let in")
+}
+
+/// A store forgets places that nobody speaks for; a tunnel's is spoken for while it is open.
+#[test]
+fn a_tunnel_keeps_its_place_among_gateways_too() {
+    let (far, redis) = (Far::start(), Redis::start());
+    let weir = before(
+        far.address(),
+        &format!(
+            "stores: {{ shared: {{ redis: '{}', timeout: 1s }} }}
+limit_conn_zones: {{ open: {{ key: $server_port, store: shared }} }}",
+            redis.url()
+        ),
+        "limit_conn: { zone: open, limit: 1 },",
+    );
+    let mut tunnel = ask(&weir, "/echo", "");
+    assert_eq!(tunnel.head().word(1), "101");
+    let set = format!("weir:{{open:{}}}:places", weir.port());
+    let kept_until = || redis.cli(&["ZRANGE", &set, "0", "-1", "WITHSCORES"]);
+    let first = kept_until();
+    assert!(!first.trim().is_empty());
+    eventually("it is spoken for", || kept_until() > first);
+    assert_eq!(ask(&weir, "/echo", "").response().status, 503);
+    tunnel.reset();
+    eventually("nobody left", || kept_until().trim().is_empty());
 }

@@ -1,6 +1,7 @@
 //! A group of servers under load: who waits, who is tried again, and that one that hangs harms nobody else.
 
 mod isolation;
+mod names;
 mod queue;
 mod retries;
 

@@ -75,17 +75,11 @@ impl Compiler<'_> {
                         "names of zones are given once, whatever their kind",
                     );
                 }
-                if let Some(given) = zone.store.get()
-                    && self.zone_store(Some(given)).is_some()
-                {
-                    let sentence =
-                        "shared places of `limit_conn` are not supported by this version";
-                    self.complain_with(given.span, sentence, "`local` is");
-                }
                 ConnZone {
                     name: name.value.as_str().into(),
                     key: self.zone_key(zone.key.get()),
                     size: self.zone_size(zone.size.get()),
+                    store: self.zone_store(zone.store.get()),
                     on_empty_key: zone
                         .on_empty_key
                         .value()

@@ -17,6 +17,7 @@ mod geo;
 mod limits;
 mod maps;
 mod names;
+mod resolver;
 mod sanctions;
 mod servers;
 mod sites;

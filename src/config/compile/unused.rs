@@ -36,6 +36,7 @@ impl Compiler<'_> {
             let sentence = format!("no `proxy_pass` uses the upstream `{name}`");
             self.warn(span, sentence, "name it where its requests come from");
         }
+        self.warn_of_unresolved(&plan.upstreams);
     }
 }
 

@@ -15,13 +15,15 @@ impl Compiler<'_> {
     /// `upstreams`, in the file's order.
     pub(super) fn upstreams(&mut self) {
         let named = self.config.upstreams.value();
+        let resolver = self.resolver();
         for (name, group) in named.map_or(&[][..], |named| &named.entries) {
             let wrong = |c: char| c.is_whitespace() || matches!(c, '/' | ':' | '$');
             if name.value.is_empty() || name.value.contains(wrong) {
                 let sentence = format!("`{}` cannot be the name of an upstream", name.value);
                 self.complain_with(name.span, sentence, "no spaces, `/`, `:` or `$` in it");
             }
-            let upstream = self.upstream(name, &group.value);
+            let mut upstream = self.upstream(name, &group.value);
+            upstream.resolver.clone_from(&resolver);
             self.upstreams.push(upstream);
         }
     }
@@ -37,7 +39,7 @@ impl Compiler<'_> {
         // Where there is a breaker, it judges alone unless told otherwise.
         let max_fails = u32::from(breaker.is_none());
         for server in listed {
-            servers.extend(self.upstream_server(&server.value.0, &balance, max_fails));
+            servers.extend(self.upstream_server(&server.value.0, group, &balance, max_fails));
         }
         if group.servers.value().is_some_and(|list| list.0.is_empty()) {
             let sentence = format!("the upstream `{}` has no servers", name.value);
@@ -169,6 +171,7 @@ impl Compiler<'_> {
     fn upstream_server(
         &mut self,
         server: &model::UpstreamServer,
+        group: &model::Upstream,
         balance: &Balance,
         max_fails: u32,
     ) -> Option<UpstreamServer> {
@@ -190,6 +193,7 @@ impl Compiler<'_> {
             .map_err(|mistake| self.report.add(mistaken(given.span, mistake)))
             .ok()?;
         Some(UpstreamServer {
+            resolve: self.resolve(server, group, &address),
             weight: server.weight.value().map_or(1, |weight| weight.0),
             max_fails: server.max_fails.value().map_or(max_fails, |fails| fails.0),
             fail_timeout: self.some_time(server.fail_timeout.get(), 10),

@@ -4,13 +4,14 @@ use super::client::Connections;
 use super::fallback::DegradeWord;
 use super::limits::{ConnZone, ReqZone};
 use super::maps::Map;
+use super::resolver::Resolver;
 use super::server::Server;
 use super::settings::{Connection, Settings};
 use super::store::Store;
 use super::tls::Tls;
 use super::upstream::Upstream;
 use super::values::{AdminAddress, Level, Size, Time, Workers};
-use crate::config::decode::{Field, List, Named, Needed, OrOff, Text, record};
+use crate::config::decode::{Brief, Field, List, Named, Needed, OrOff, Text, record};
 
 record! {
     /// The configuration of weir.
@@ -39,6 +40,8 @@ record! {
         degrade_groups: Field<Named<DegradeWord>>,
         /// How much memory last good answers may take, of all fallbacks with `stale`. Default: 32m.
         stale_size: Field<Size>,
+        /// Whom to ask for the addresses of names that are looked up again, see `resolve`. Default: the system.
+        resolver: Field<Brief<Resolver>>,
         /// Groups of servers to forward to, by name.
         upstreams: Field<Named<Upstream>>,
         /// What holds for TLS in every server that does not say otherwise.

@@ -29,6 +29,8 @@ record! {
         health_check: Field<Brief<HealthCheck>>,
         /// Leaves a server alone for a while that fails too often; `{}` for one with all defaults. Default: off.
         breaker: Field<OrOff<Breaker>>,
+        /// How often the names of its servers are looked up again. Default: they are not.
+        resolve: Field<Time>,
         /// The servers; each may be written as its address alone.
         servers: Needed<List<Brief<UpstreamServer>>>,
     }
@@ -126,6 +128,8 @@ record! {
         /// How long its weight takes to grow from nothing when it has come back; with round_robin and least_conn.
         /// Default: no time.
         slow_start: Field<Time>,
+        /// How often its name is looked up again; each of its addresses is a server. Default: as the upstream says.
+        resolve: Field<Time>,
         /// Only asked when no other can be. Default: false.
         backup: Field<Flag>,
         /// Never asked. Default: false.

@@ -158,6 +158,8 @@ pub struct ConnZone {
     pub key: Template,
     /// The bound of its memory, in bytes.
     pub size: usize,
+    /// Where its places are counted together with others; `None` for this process alone.
+    pub store: Option<usize>,
     /// What to do with a request without a key.
     pub on_empty_key: OnEmptyKey,
     /// How much of an IPv6 address tells clients apart, in bits; 128 for all of it.

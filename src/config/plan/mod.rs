@@ -12,6 +12,7 @@ mod health;
 mod limit;
 mod map;
 mod names;
+mod resolver;
 mod sanction;
 mod site;
 mod store;
@@ -36,6 +37,7 @@ pub use limit::{
 };
 pub use map::{Geo, Lookup, Map, Values};
 pub use names::{Path, PathRule, ServerName};
+pub use resolver::Resolver;
 pub use sanction::{Form, Sanction, Wording};
 pub use site::{
     Access, Action, ClientTimeouts, Forward, HttpVersion, Network, NextUpstream, Return,

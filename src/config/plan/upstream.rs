@@ -1,9 +1,10 @@
 //! Groups of servers to forward to.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Breaker, HealthCheck, Template};
+use super::{Breaker, HealthCheck, Resolver, Template};
 
 /// A group of servers.
 #[derive(Debug, Clone)]
@@ -26,6 +27,8 @@ pub struct Upstream {
     pub health_check: Option<HealthCheck>,
     /// `breaker`: of each of its servers.
     pub breaker: Option<Breaker>,
+    /// Who is asked for the addresses of those of its servers that are looked up again; the system where it is none.
+    pub resolver: Option<Arc<Resolver>>,
     /// At least one.
     pub servers: Vec<UpstreamServer>,
 }
@@ -87,6 +90,7 @@ impl Upstream {
             retry_budget: None,
             health_check: None,
             breaker: None,
+            resolver: None,
             servers,
         }
     }
@@ -135,6 +139,8 @@ pub struct UpstreamServer {
     pub max_conns: u32,
     /// How long its weight takes to grow when it has come back; zero for no time.
     pub slow_start: Duration,
+    /// How often its name is looked up again; never for an address.
+    pub resolve: Option<Duration>,
     /// Only asked when no other can be.
     pub backup: bool,
     /// Never asked.
@@ -156,6 +162,7 @@ impl UpstreamServer {
             fail_timeout: Duration::from_secs(10),
             max_conns: 0,
             slow_start: Duration::ZERO,
+            resolve: None,
             backup: false,
             down: false,
         }

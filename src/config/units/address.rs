@@ -12,6 +12,9 @@ pub(in crate::config) const HTTP: u16 = 80;
 /// And behind `https://`.
 pub(in crate::config) const HTTPS: u16 = 443;
 
+/// Where DNS servers listen.
+const DNS: u16 = 53;
+
 /// Where to listen. A port alone is one on `any`.
 pub(in crate::config) fn listen(text: &str, any: Ipv4Addr) -> Result<Listen, Mistake> {
     let wrong = || {
@@ -64,6 +67,21 @@ pub(in crate::config) fn host_port(text: &str, usual: u16) -> Result<Address, Mi
         host: host.to_ascii_lowercase().into(),
         port,
     })
+}
+
+/// Where a DNS server is: an address, and the port where it is another than DNS's own.
+pub(in crate::config) fn name_server(text: &str) -> Result<SocketAddr, Mistake> {
+    let wrong = || {
+        Mistake::new(format!("`{text}` is not the address of a DNS server"))
+            .help("expected `10.0.0.2`, `10.0.0.2:53` or `[::1]:53`")
+    };
+    let (host, port) = split(text).ok_or_else(wrong)?;
+    let port = port.map_or(Ok(DNS), self::port)?;
+    let address = host.parse().map_err(|_| wrong())?;
+    match port {
+        0 => Err(wrong()),
+        port => Ok(SocketAddr::new(address, port)),
+    }
 }
 
 fn unix(path: &str) -> Option<PathBuf> {
@@ -131,6 +149,17 @@ mod tests {
             "127.0.0.1:",
         ] {
             assert!(listen(wrong, Ipv4Addr::UNSPECIFIED).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_dns_server_is_an_address() {
+        let address = |text: &str| name_server(text).map(|address| address.to_string());
+        assert_eq!(address("10.0.0.2").as_deref(), Ok("10.0.0.2:53"));
+        assert_eq!(address("10.0.0.2:5353").as_deref(), Ok("10.0.0.2:5353"));
+        assert_eq!(address("[::1]").as_deref(), Ok("[::1]:53"));
+        for wrong in ["", "dns", "dns:53", "::1", "10.0.0.2:0", "10.0.0.2:x"] {
+            assert!(name_server(wrong).is_err(), "{wrong}");
         }
     }
 

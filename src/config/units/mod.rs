@@ -10,7 +10,7 @@ mod redis_url;
 mod size;
 mod time;
 
-pub(super) use address::{HTTP, HTTPS, host_port, listen};
+pub(super) use address::{HTTP, HTTPS, host_port, listen, name_server};
 pub(super) use network::network;
 pub(super) use percent::percent;
 pub(super) use rate::{rate, thousandths};

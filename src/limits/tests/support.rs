@@ -34,6 +34,7 @@ pub(in crate::limits) fn conn_zone(name: &str) -> ConnZone {
         name: name.into(),
         key: Template::variable(Variable::BinaryRemoteAddr),
         size: 32 << 10,
+        store: None,
         on_empty_key: OnEmptyKey::Skip,
         ipv6_prefix: 128,
     }

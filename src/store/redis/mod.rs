@@ -10,6 +10,7 @@ mod fleet;
 mod lane;
 mod link;
 mod name;
+mod places;
 mod script;
 mod share;
 mod tend;
@@ -28,11 +29,13 @@ use redis::{RedisError, Value};
 use tokio::sync::watch;
 
 pub use self::fleet::Gateway;
+pub use self::places::{Claim, Lease, Waiter};
 pub use self::script::Answer;
 
 use self::breaker::Breaker;
 use self::fleet::Fleet;
 use self::link::{Connector, Link};
+use self::places::Places;
 use self::script::{DECIDE, Question};
 use super::algorithm::{Outcome, Terms};
 use crate::clock::Millis;
@@ -56,6 +59,7 @@ pub struct Shared {
     outage: Mutex<Option<Outage>>,
     asked: AtomicU64,
     missed: AtomicU64,
+    places: Places,
 }
 
 /// Since when a store is away, and why.
@@ -153,6 +157,7 @@ impl Shared {
             outage: Mutex::default(),
             asked: AtomicU64::new(0),
             missed: AtomicU64::new(0),
+            places: Places::default(),
         }))
     }
 
@@ -206,11 +211,20 @@ impl Shared {
     pub async fn ask(&self, inquiry: &Inquiry, now: Millis) -> Result<Vec<Option<Answer>>, Away> {
         let mut link = self.link()?;
         self.asked.fetch_add(1, Ordering::Relaxed);
-        let asking = tokio::time::timeout(self.timeout, converse(&mut link, &inquiry.questions));
-        match asking.await {
-            Ok(Ok(answers)) => {
+        self.in_time(converse(&mut link, &inquiry.questions), now)
+            .await
+    }
+
+    /// An answer that a decision waits for, if it comes in time.
+    async fn in_time<T>(
+        &self,
+        asking: impl Future<Output = Result<T, RedisError>>,
+        now: Millis,
+    ) -> Result<T, Away> {
+        match tokio::time::timeout(self.timeout, asking).await {
+            Ok(Ok(answer)) => {
                 self.breaker.hit();
-                Ok(answers)
+                Ok(answer)
             }
             Ok(Err(error)) => Err(self.failed(&error, now)),
             Err(_) => {
@@ -320,21 +334,17 @@ async fn refund(link: &mut Link, questions: &[Question]) -> Result<(), RedisErro
 
 /// One script, run once.
 async fn perform(link: &mut Link, act: &str, questions: &[&Question]) -> Result<Value, RedisError> {
-    let write = |mut command: redis::Cmd| {
+    let write = |command: &mut redis::Cmd| {
         command.arg(questions.len());
         for question in questions {
             command.arg(&question.name);
         }
         command.arg(act);
         for question in questions {
-            question.write(&mut command);
+            question.write(command);
         }
-        command
     };
-    match link.send(&write(DECIDE.run())).await {
-        Err(error) if error.code() == Some("NOSCRIPT") => link.send(&write(DECIDE.teach())).await,
-        answer => answer,
-    }
+    DECIDE.perform(link, write).await
 }
 
 /// Questions whose keys live together, in the order of the first of each.

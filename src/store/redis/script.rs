@@ -3,8 +3,9 @@
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use redis::{Cmd, Script, Value};
+use redis::{Cmd, RedisError, Script, Value};
 
+use super::link::Link;
 use super::units::Told;
 use crate::config::plan::{Cost, CountRefused};
 use crate::store::algorithm::{Outcome, Terms};
@@ -30,11 +31,22 @@ impl Program {
         Self { text, hash }
     }
 
-    /// Runs it, given that the server knows it.
-    pub(super) fn run(&self) -> Cmd {
+    /// Runs it once, on a server that is taught it first if need be; `write` adds keys and arguments.
+    pub(super) async fn perform(
+        &self,
+        link: &mut Link,
+        write: impl Fn(&mut Cmd),
+    ) -> Result<Value, RedisError> {
         let mut command = redis::cmd("EVALSHA");
-        command.arg(&self.hash);
-        command
+        write(command.arg(&self.hash));
+        match link.send(&command).await {
+            Err(error) if error.code() == Some("NOSCRIPT") => {
+                let mut command = self.teach();
+                write(&mut command);
+                link.send(&command).await
+            }
+            answer => answer,
+        }
     }
 
     /// Runs it on a server that may not know it, and will from then on.
@@ -131,7 +143,7 @@ pub(super) fn answers<'q>(
         .collect()
 }
 
-const CLOCK: &str = include_str!("clock.lua");
+pub(super) const CLOCK: &str = include_str!("clock.lua");
 
 pub(super) const DECIDING: [&str; 11] = [
     include_str!("begin.lua"),

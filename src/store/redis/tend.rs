@@ -77,6 +77,7 @@ impl Shared {
     pub async fn leave(&self) {
         let leaving = async {
             let mut link = self.connector.connect().await?;
+            self.clear_places(&mut link).await;
             fleet::goodbye(&mut link, &self.gateway).await
         };
         if !self.breaker.is_open()

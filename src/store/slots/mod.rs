@@ -5,17 +5,18 @@
 //! if the receiver is gone it is dropped, which passes it on to the next. One promise keeps the line fair:
 //! nobody is left in it who could go. A newcomer that finds a free place therefore overtakes no one.
 
+mod shard;
 #[cfg(test)]
 mod tests;
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
+use self::shard::{Shard, Taken};
 use super::key::{Key, Seeds};
 use super::lock::Lock;
-use super::table::{Division, Table, narrow};
+use super::table::{Division, narrow};
 use super::{BYTES_PER_KEY, Counts};
 use crate::clock::Millis;
 use crate::config::plan::Queue;
@@ -44,39 +45,6 @@ pub struct Place {
 /// no room for one more key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Refused;
-
-#[derive(Debug)]
-struct Shard {
-    table: Table<Active>,
-    counts: Counts,
-    next_ticket: u64,
-}
-
-/// A key with requests in progress; one without has no entry.
-#[derive(Debug)]
-struct Active {
-    places: u32,
-    // Boxed: nearly no key ever has a line, and a zone's memory is counted in these.
-    line: Option<Box<Line>>,
-}
-
-/// Those who wait for a place, in the order they came.
-#[derive(Debug, Default)]
-struct Line(VecDeque<Waiting>);
-
-#[derive(Debug)]
-struct Waiting {
-    ticket: u64,
-    limit: u32,
-    hand: oneshot::Sender<Place>,
-}
-
-enum Taken {
-    No,
-    NoRoom,
-    /// In this slot.
-    Yes(usize),
-}
 
 impl Slots {
     /// A zone of at most `size` bytes, nobody in it.
@@ -118,11 +86,17 @@ impl Slots {
             Taken::No | Taken::NoRoom => shard.counts.refuse += 1,
         }
         drop(shard);
-        match taken {
-            Taken::Yes(slot) => Ok(self.place(key, slot)),
-            Taken::No => Err(Refused),
-            Taken::NoRoom => Err(self.no_room(now)),
-        }
+        self.taken_place(taken, key, now)
+    }
+
+    /// Takes a place for a key unless `limit` are taken, and counts nothing: who asks elsewhere, too, says himself what
+    /// came of it.
+    ///
+    /// # Errors
+    /// [`Refused`] if they are, or if the zone is full.
+    pub fn reserve(self: &Arc<Self>, key: &Key, limit: u32, now: Millis) -> Result<Place, Refused> {
+        let taken = self.shard(key).lock().take(key, limit, &self.seeds);
+        self.taken_place(taken, key, now)
     }
 
     /// Takes a place for a key, and waits for one in a line if `limit` are taken.
@@ -163,6 +137,15 @@ impl Slots {
     /// Counts a refusal that was decided without asking for a place.
     pub fn count_refusal(&self, key: &Key) {
         self.shard(key).lock().counts.refuse += 1;
+    }
+
+    /// Counts one who passed with a place of [`Slots::reserve`], at once or after a wait.
+    pub fn count_pass(&self, key: &Key, waited: bool) {
+        let counts = &mut self.shard(key).lock().counts;
+        match waited {
+            true => counts.delay += 1,
+            false => counts.pass += 1,
+        }
     }
 
     /// How many requests of a key are in progress.
@@ -263,6 +246,19 @@ impl Slots {
         }
     }
 
+    fn taken_place(
+        self: &Arc<Self>,
+        taken: Taken,
+        key: &Key,
+        now: Millis,
+    ) -> Result<Place, Refused> {
+        match taken {
+            Taken::Yes(slot) => Ok(self.place(key, slot)),
+            Taken::No => Err(Refused),
+            Taken::NoRoom => Err(self.no_room(now)),
+        }
+    }
+
     fn shard(&self, key: &Key) -> &Lock<Shard> {
         &self.shards[self.division.table(key)]
     }
@@ -306,88 +302,5 @@ impl Drop for Waiter<'_> {
             .shard(&self.key)
             .lock()
             .leave(&self.key, self.ticket);
-    }
-}
-
-impl Shard {
-    fn new(bound: usize) -> Self {
-        Self {
-            table: Table::new(bound),
-            counts: Counts::default(),
-            next_ticket: 0,
-        }
-    }
-
-    fn take(&mut self, key: &Key, limit: u32, seeds: &Seeds) -> Taken {
-        let Some(slot) = self.table.slot(key) else {
-            if self.table.is_full() {
-                return Taken::NoRoom;
-            }
-            let first = Active {
-                places: 1,
-                line: None,
-            };
-            return Taken::Yes(self.table.insert(key, first, seeds));
-        };
-        let active = self.table.value_mut(slot);
-        if active.places >= limit {
-            return Taken::No;
-        }
-        active.places += 1;
-        Taken::Yes(slot)
-    }
-
-    /// Joins the line of a key, unless `longest` stand in it.
-    fn queue(
-        &mut self,
-        key: &Key,
-        limit: u32,
-        longest: u32,
-    ) -> Option<(u64, oneshot::Receiver<Place>)> {
-        let slot = self.table.slot(key)?;
-        let Line(line) = &mut **self.table.value_mut(slot).line.get_or_insert_default();
-        if line.len() >= usize::try_from(longest).unwrap_or(usize::MAX) {
-            return None;
-        }
-        let (hand, handed) = oneshot::channel();
-        let ticket = self.next_ticket;
-        self.next_ticket += 1;
-        line.push_back(Waiting {
-            ticket,
-            limit,
-            hand,
-        });
-        Some((ticket, handed))
-    }
-
-    fn leave(&mut self, key: &Key, ticket: u64) {
-        let Some(slot) = self.table.slot(key) else {
-            return;
-        };
-        let active = self.table.value_mut(slot);
-        if let Some(Line(line)) = active.line.as_deref_mut() {
-            line.retain(|waiting| waiting.ticket != ticket);
-        }
-    }
-
-    /// One place less; or, if somebody in line may have it, as many as before.
-    fn give_back(&mut self, key: &Key, seeds: &Seeds) -> Option<Waiting> {
-        let slot = self.table.slot_again(key)?;
-        let active = self.table.value_mut(slot);
-        active.places -= 1;
-        if let Some(Line(line)) = active.line.as_deref_mut() {
-            // Limits of several locations may meet in one zone: the first who may, not the first of all.
-            let first = line
-                .iter()
-                .position(|waiting| waiting.limit > active.places);
-            if let Some(next) = first.and_then(|at| line.remove(at)) {
-                active.places += 1;
-                return Some(next);
-            }
-        }
-        if active.places == 0 {
-            self.table.remove(key, slot, seeds);
-        }
-        None
     }
 }

@@ -4,28 +4,29 @@
 //! spares the others the same failure. The lock is held for a few numbers, however many servers there are.
 
 mod least_conn;
+mod members;
 mod ring;
 mod round;
 mod round_robin;
 mod shares;
 mod standing;
 mod standings;
+#[cfg(test)]
+mod tests;
 
-use std::hash::{BuildHasher, RandomState};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use self::ring::Ring;
+use self::members::Members;
 pub(super) use self::round::Round;
 use self::round::Search;
-use self::shares::{Lot, Shares};
 pub(super) use self::standing::Presence;
 pub(super) use self::standings::Verdict;
-use self::standings::{Order, Standings};
-use super::backend::{Backend, Lease};
+use super::backend::{Backend, Common, Lease};
 use super::condition::Notices;
+use super::resolve::Change;
 use crate::clock::Millis;
 use crate::config::plan::{self, Template};
 use crate::message::{Exchange, vars};
@@ -60,23 +61,6 @@ enum Seek {
     Turn,
 }
 
-#[derive(Debug)]
-struct Members {
-    backends: Vec<Arc<Backend>>,
-    standings: Standings,
-    choice: Choice,
-}
-
-/// How a server is found before it is whose turn it is.
-#[derive(Debug)]
-enum Choice {
-    Address(Shares),
-    Hash(Shares),
-    Lot(Shares, Lot),
-    Ring(Ring),
-    Turn,
-}
-
 /// A backend to ask.
 #[derive(Debug)]
 pub(super) struct Pick {
@@ -87,26 +71,52 @@ pub(super) struct Pick {
 impl Balance {
     /// Without `notices` there is one server, of which nobody wants to hear.
     pub(super) fn new(
-        method: &plan::Balance,
+        plan: &plan::Upstream,
         backends: Vec<Arc<Backend>>,
         notices: Option<Arc<Notices>>,
     ) -> Self {
         match (&backends[..], notices) {
             ([only], None) => Self::Single(Arc::clone(only)),
             (_, notices) => Self::Group(Box::new(Group {
-                seek: Seek::new(method),
-                members: Mutex::new(Members::new(method, backends)),
+                seek: Seek::new(&plan.balance),
+                members: Mutex::new(Members::new(plan, backends)),
                 notices: notices.unwrap_or_default(),
             })),
         }
     }
 
-    /// Every backend, in the plan's order.
+    /// Every backend, with those that are leaving. In the plan's order, but for who has come later.
     pub(super) fn backends(&self) -> Vec<Arc<Backend>> {
         match self {
-            Self::Group(group) => group.members.lock().backends.clone(),
+            Self::Group(group) => {
+                let members = group.members.lock();
+                let here = members.backends.iter().filter(|backend| !backend.is_gone());
+                here.map(Arc::clone).collect()
+            }
             Self::Single(only) => vec![Arc::clone(only)],
         }
+    }
+
+    /// The addresses of the server in this place of the plan are these from now on.
+    pub(super) fn resettle(
+        &self,
+        common: &Common,
+        listed: usize,
+        addresses: &[SocketAddr],
+        now: Millis,
+    ) -> Change {
+        let Self::Group(group) = self else {
+            return Change::default();
+        };
+        let (change, places) = {
+            let mut members = group.members.lock();
+            members.resettle(common, listed, addresses, now)
+        };
+        // Somebody may be waiting for them.
+        places
+            .into_iter()
+            .for_each(|place| group.notices.post(place));
+        change
     }
 
     /// A round for this request, in which nobody has been asked.
@@ -195,104 +205,5 @@ impl Seek {
             },
         }
         Some(search)
-    }
-}
-
-impl Members {
-    fn new(method: &plan::Balance, backends: Vec<Arc<Backend>>) -> Self {
-        let shares = || Shares::new(backends.iter().map(|backend| backend.server.weight));
-        let choice = match method {
-            plan::Balance::ConsistentHash(_) => {
-                let servers = backends.iter().map(|backend| &backend.server);
-                Choice::Ring(Ring::new(
-                    servers.map(|server| (&*server.name, server.weight)),
-                ))
-            }
-            plan::Balance::Hash(_) => Choice::Hash(shares()),
-            plan::Balance::IpHash => Choice::Address(shares()),
-            plan::Balance::LeastConn | plan::Balance::RoundRobin => Choice::Turn,
-            plan::Balance::Random => Choice::Lot(
-                shares(),
-                Lot::new(RandomState::new().hash_one(shares().of(0))),
-            ),
-        };
-        let order = match method {
-            plan::Balance::LeastConn => Order::LeastConn,
-            _ => Order::RoundRobin,
-        };
-        let present = backends
-            .iter()
-            .map(|backend| (&backend.server, backend.presence()));
-        Self {
-            standings: Standings::new(order, present),
-            backends,
-            choice,
-        }
-    }
-
-    fn failed(&mut self, index: usize, now: Millis) -> Verdict {
-        match &self.backends[..] {
-            [only] if !only.server.backup => Verdict::Keep,
-            _ => self.standings.failed(index, now),
-        }
-    }
-
-    /// Something has changed about a backend.
-    fn consider(&mut self, index: usize, now: Millis) {
-        if let Some(backend) = self.backends.get(index) {
-            self.standings.consider(index, backend.presence(), now);
-        }
-    }
-
-    fn pick(&mut self, round: &mut Round, now: Millis) -> Option<Pick> {
-        let index = match self.search(round, now) {
-            Some(index) => {
-                self.standings.choose(index, round, now);
-                index
-            }
-            None => self.standings.pick(round, now)?,
-        };
-        // The lease is taken under the lock too: between the two another loop could fill the backend.
-        let lease = self.backends[index].lease();
-        if lease.is_told || lease.is_full() {
-            self.consider(index, now);
-        }
-        Some(Pick {
-            lease,
-            blemished: self.standings.is_blemished(index),
-        })
-    }
-
-    /// Whom the request leads to, if to anybody who can be asked.
-    fn search(&mut self, round: &mut Round, now: Millis) -> Option<usize> {
-        let mut search = round.search.take()?;
-        let Self {
-            backends,
-            standings,
-            choice,
-        } = self;
-        let found = match choice {
-            Choice::Address(shares) => shares.by_address(standings, &mut search, round, now),
-            Choice::Hash(shares) => shares.by_hash(standings, &mut search, round, now),
-            Choice::Lot(shares, lot) => {
-                let less = |first, second| less_loaded(backends, first, second);
-                shares.by_lot(standings, &mut search, round, now, lot, less)
-            }
-            Choice::Ring(ring) => ring.find(standings, &mut search, round, now),
-            Choice::Turn => None,
-        };
-        round.search = Some(search);
-        found
-    }
-}
-
-/// Who of two has less to do for its weight; the second, if they are equal.
-fn less_loaded(backends: &[Arc<Backend>], first: usize, second: usize) -> usize {
-    let load = |index: usize, other: usize| {
-        u64::from(backends[index].active()) * u64::from(backends[other].server.weight)
-    };
-    match load(second, first) > load(first, second) {
-        true => first,
-        false => second,
     }
 }

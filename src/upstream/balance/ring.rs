@@ -17,6 +17,8 @@ pub(super) struct Ring {
     /// By place on the ring, and whose each is.
     points: Box<[(u32, u32)]>,
     named: Vec<Named>,
+    /// The name of each server of the plan.
+    listed: Box<[u32]>,
 }
 
 /// A server by its name.
@@ -27,27 +29,42 @@ struct Named {
 }
 
 impl Ring {
-    /// A ring of servers: their names as written, and weights.
+    /// A ring of the servers of a plan: their names as written, and weights. Nobody stands for them yet.
     pub(super) fn new<'s>(servers: impl Iterator<Item = (&'s str, u32)>) -> Self {
-        let mut names: BTreeMap<&str, u32> = BTreeMap::new();
-        let mut named: Vec<Named> = Vec::new();
-        let mut points = Vec::new();
-        for (index, (name, weight)) in servers.enumerate() {
-            let number = *names.entry(name).or_insert_with(|| {
-                named.push(Named::default());
-                u32::try_from(named.len() - 1).unwrap_or(u32::MAX)
+        let mut numbers: BTreeMap<&str, usize> = BTreeMap::new();
+        let mut names: Vec<(&str, u32)> = Vec::new();
+        let listed = servers.map(|(name, weight)| {
+            let number = *numbers.entry(name).or_insert_with(|| {
+                names.push((name, 0));
+                names.len() - 1
             });
-            named[number as usize]
-                .members
-                .push((index, weight.into(), 0));
-            points.extend(places(name, weight).map(|place| (place, number)));
-        }
+            // Those of less weight stand in the first places of the same line.
+            names[number].1 = names[number].1.max(weight);
+            u32::try_from(number).unwrap_or(u32::MAX)
+        });
+        let listed = listed.collect();
+        let places = (0..)
+            .zip(&names)
+            .flat_map(|(number, (name, weight))| places(name, *weight).map(move |at| (at, number)));
+        let mut points: Vec<_> = places.collect();
         // Of two at one place the one that stands first in the file has it.
         points.sort_by_key(|(place, _)| *place);
         points.dedup_by_key(|(place, _)| *place);
         Self {
             points: points.into(),
-            named,
+            named: names.iter().map(|_| Named::default()).collect(),
+            listed,
+        }
+    }
+
+    /// Has these stand on it: whose address in the plan each is, its index and its weight.
+    pub(super) fn settle(&mut self, present: impl Iterator<Item = (usize, usize, u32)>) {
+        for named in &mut self.named {
+            named.members.clear();
+        }
+        for (listed, index, weight) in present {
+            let named = &mut self.named[self.listed[listed] as usize];
+            named.members.push((index, weight.into(), 0));
         }
     }
 

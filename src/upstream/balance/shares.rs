@@ -7,22 +7,32 @@ use super::standings::Standings;
 use crate::clock::Millis;
 
 /// The weights of all servers before each server's own and with it.
-#[derive(Debug)]
-pub(super) struct Shares(Box<[u64]>);
+#[derive(Debug, Default)]
+pub(super) struct Shares {
+    sums: Box<[u64]>,
+    indices: Box<[usize]>,
+}
 
 impl Shares {
-    pub(super) fn new(weights: impl Iterator<Item = u32>) -> Self {
-        let sums = weights.scan(0, |sum, weight| {
-            *sum += u64::from(weight);
-            Some(*sum)
+    /// Those of these servers, with their weights.
+    pub(super) fn new(servers: impl Iterator<Item = (usize, u32)>) -> Self {
+        let mut all = 0;
+        let sums = servers.map(|(index, weight)| {
+            all += u64::from(weight);
+            (all, index)
         });
-        Self(sums.collect())
+        let (sums, indices): (Vec<_>, Vec<_>) = sums.unzip();
+        Self {
+            sums: sums.into(),
+            indices: indices.into(),
+        }
     }
 
-    /// Whose share a number falls into, whatever it is.
-    pub(super) fn of(&self, number: u64) -> usize {
-        let all = self.0.last().copied().unwrap_or(1).max(1);
-        self.0.partition_point(|sum| *sum <= number % all)
+    /// Whose share a number falls into, whatever it is; none where there is nobody.
+    pub(super) fn of(&self, number: u64) -> Option<usize> {
+        let number = number.checked_rem(*self.sums.last()?)?;
+        let at = self.sums.partition_point(|sum| *sum <= number);
+        self.indices.get(at).copied()
     }
 
     /// The server that a key's hash leads to; if that cannot be asked, the hash of the key with a number before it is
@@ -42,7 +52,7 @@ impl Shares {
             sum.add(&search.key);
             search.hash += u64::from(sum.value() >> 16 & 0x7fff);
             search.hashed += 1;
-            let index = self.of(search.hash);
+            let index = self.of(search.hash)?;
             if standings.is_usable(index, round, now) {
                 return Some(index);
             }
@@ -67,7 +77,7 @@ impl Shares {
             let step = |hash, byte: &u8| (hash * 113 + u64::from(*byte)) % 6271;
             search.hash = search.key.iter().fold(start, step);
             search.hashed = 1;
-            let index = self.of(search.hash);
+            let index = self.of(search.hash)?;
             if standings.is_usable(index, round, now) {
                 return Some(index);
             }
@@ -88,7 +98,7 @@ impl Shares {
     ) -> Option<usize> {
         let mut first = None;
         while !search.is_over() {
-            let index = self.of(lot.draw());
+            let index = self.of(lot.draw())?;
             if first != Some(index) && standings.is_usable(index, round, now) {
                 match first {
                     Some(first) => return Some(less_loaded(first, index)),
@@ -180,18 +190,19 @@ mod tests {
 
     #[test]
     fn a_number_falls_into_the_share_of_one() {
-        let shares = Shares::new([2, 1, 3].into_iter());
-        let found: Vec<_> = (0..8).map(|number| shares.of(number)).collect();
-        assert_eq!(found, [0, 0, 1, 2, 2, 2, 0, 0]);
+        let shares = Shares::new([(0, 2), (2, 1), (1, 3)].into_iter());
+        let found: Vec<_> = (0..8).filter_map(|number| shares.of(number)).collect();
+        assert_eq!(found, [0, 0, 2, 1, 1, 1, 0, 0]);
+        assert_eq!(Shares::default().of(5), None);
     }
 
     #[test]
     fn lots_reach_everybody_by_weight() {
-        let shares = Shares::new([1, 8, 1].into_iter());
+        let shares = Shares::new([(0, 1), (1, 8), (2, 1)].into_iter());
         let mut lot = Lot::new(0x9e37_79b9_7f4a_7c15);
         let mut found = [0; 3];
         for _ in 0..10_000 {
-            found[shares.of(lot.draw())] += 1;
+            found[shares.of(lot.draw()).unwrap()] += 1;
         }
         assert!(
             found[0] > 800 && found[2] > 800 && found[1] > 7_500,

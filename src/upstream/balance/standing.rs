@@ -82,6 +82,11 @@ impl Standing {
         self.presence.active
     }
 
+    /// Whether it has enough to do, and could be asked otherwise.
+    pub(super) fn is_full(&self) -> bool {
+        self.presence.full && !self.presence.barred
+    }
+
     /// Whether its weight grows with time.
     pub(super) fn is_rising(&self) -> bool {
         self.risen.is_some()

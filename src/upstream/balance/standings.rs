@@ -20,6 +20,8 @@ use crate::config::plan::UpstreamServer;
 #[derive(Debug)]
 pub(in crate::upstream) struct Standings {
     all: Vec<Standing>,
+    order: Order,
+    unit: i64,
     /// How many have enough to do, and could be asked otherwise.
     full: usize,
     primaries: Bench,
@@ -56,34 +58,68 @@ enum Side {
 }
 
 impl Standings {
+    /// Those of these servers; `slow` if the weight of one may grow with time.
     pub(super) fn new<'s>(
         order: Order,
+        slow: bool,
         servers: impl Iterator<Item = (&'s UpstreamServer, Presence)>,
     ) -> Self {
-        let servers: Vec<_> = servers.collect();
-        let slow = servers
-            .iter()
-            .any(|(server, _)| !server.slow_start.is_zero());
         let unit = if slow { FINE } else { 1 };
-        let all = servers
-            .iter()
-            .map(|(server, presence)| Standing::new(server, *presence, unit));
-        Self::seated(order, all.collect(), Millis::default())
+        let all = servers.map(|(server, presence)| Standing::new(server, presence, unit));
+        let mut standings = Self {
+            all: all.collect(),
+            order,
+            unit,
+            full: 0,
+            primaries: Bench::new(order, &mut [], false),
+            backups: Bench::new(order, &mut [], true),
+        };
+        standings.seat_all(Millis::default());
+        standings
     }
 
-    fn seated(order: Order, mut all: Vec<Standing>, now: Millis) -> Self {
-        let primaries = Bench::new(order, &mut all, false);
-        let backups = Bench::new(order, &mut all, true);
-        let mut standings = Self {
-            full: 0,
-            all,
-            primaries,
-            backups,
-        };
-        for index in 0..standings.all.len() {
-            standings.seat(index, now);
+    /// The servers are these from now on; of each whether it is new in its place, or the same as before.
+    pub(super) fn renew<'s>(
+        &mut self,
+        servers: impl Iterator<Item = (&'s UpstreamServer, Presence, bool)>,
+        now: Millis,
+    ) {
+        for index in 0..self.all.len() {
+            self.put(index, Seat::Away);
         }
-        standings
+        let mut known = std::mem::take(&mut self.all).into_iter();
+        for (server, presence, new) in servers {
+            let standing = match known.next() {
+                Some(mut standing) if !new => {
+                    if standing.presence.barred && !presence.barred {
+                        standing.rise(now);
+                    }
+                    standing.presence = presence;
+                    standing
+                }
+                _ => {
+                    let mut standing = Standing::new(server, presence, self.unit);
+                    standing.rise(now);
+                    standing
+                }
+            };
+            self.all.push(standing);
+        }
+        self.seat_all(now);
+    }
+
+    /// Seats everybody anew; nobody may be seated.
+    fn seat_all(&mut self, now: Millis) {
+        self.primaries = Bench::new(self.order, &mut self.all, false);
+        self.backups = Bench::new(self.order, &mut self.all, true);
+        self.full = self
+            .all
+            .iter()
+            .filter(|standing| standing.is_full())
+            .count();
+        for index in 0..self.all.len() {
+            self.seat(index, now);
+        }
     }
 
     /// The server to ask next, if there is one that may be asked.
@@ -108,8 +144,7 @@ impl Standings {
 
     /// Whether somebody who has not been asked has enough to do, and could be asked otherwise.
     pub(super) fn is_crowded(&self, round: &Round) -> bool {
-        let is_full = |standing: &Standing| standing.presence.full && !standing.presence.barred;
-        let tried = round.tried().filter(|index| is_full(&self.all[*index]));
+        let tried = round.tried().filter(|index| self.all[*index].is_full());
         self.full > tried.count()
     }
 
@@ -131,9 +166,9 @@ impl Standings {
         let Some(standing) = self.all.get_mut(index) else {
             return;
         };
+        let was_full = standing.is_full();
         let before = std::mem::replace(&mut standing.presence, presence);
-        let full = |presence: Presence| usize::from(presence.full && !presence.barred);
-        self.full = self.full + full(presence) - full(before);
+        self.full = self.full + usize::from(standing.is_full()) - usize::from(was_full);
         if before.barred && !presence.barred {
             standing.rise(now);
         }
@@ -229,8 +264,11 @@ impl Standings {
 
     /// Puts a server where it belongs now.
     fn seat(&mut self, index: usize, now: Millis) {
+        self.put(index, self.all[index].proper_seat(now));
+    }
+
+    fn put(&mut self, index: usize, seat: Seat) {
         let standing = &mut self.all[index];
-        let seat = standing.proper_seat(now);
         let bench = match standing.backup {
             false => &mut self.primaries,
             true => &mut self.backups,

@@ -10,6 +10,7 @@ use crate::config::plan::{CheckKind, HealthCheck, HttpCheck, HttpVersion};
 use crate::upstream::backend::{Address, Backend};
 use crate::upstream::error::{Error, Invalid};
 use crate::upstream::http1::{Head, Piece};
+use crate::upstream::tenure::Tenure;
 use crate::upstream::wire::{Socket, Wire};
 use crate::upstream::{Form, connect, http2};
 
@@ -58,7 +59,7 @@ pub(super) async fn ask(backend: &Backend, check: &HealthCheck) -> Result<(), Ob
 
 /// Over HTTP/1.1.
 async fn request(socket: Socket, check: &HttpCheck) -> Result<(), Objection> {
-    let mut wire = Wire::new(socket, 0);
+    let mut wire = Wire::new(socket, 0, Tenure::default());
     let HttpCheck { method, path, .. } = check;
     let mut text = format!("{method} {path} HTTP/1.1\r\nhost: ").into_bytes();
     text.extend_from_slice(check.host.as_bytes());

@@ -91,7 +91,7 @@ impl Watch {
             if load.active() == 0 {
                 self.idle += 1;
                 self.quiet = 0;
-                if self.idle == self.most_idle {
+                if self.idle == self.most_idle || load.has_left() {
                     return Poll::Ready(Verdict::Unused);
                 }
                 continue;

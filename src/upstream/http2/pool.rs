@@ -19,6 +19,7 @@ use crate::upstream::ask::Over;
 use crate::upstream::backend::Backend;
 use crate::upstream::connect;
 use crate::upstream::error::{Error, Stage};
+use crate::upstream::tenure::Tenure;
 
 /// What is known of a connection while its task has it.
 #[derive(Debug, Default)]
@@ -27,6 +28,8 @@ pub(super) struct Load {
     gone: AtomicBool,
     heard: AtomicU64,
     calmed: AtomicBool,
+    /// How long its backend belongs to those that are asked.
+    tenure: Tenure,
     /// What the backend has said of itself first.
     pub(super) terms: Terms,
 }
@@ -100,7 +103,10 @@ fn board(backend: &Backend, forward: &Forward) -> Option<Ride> {
 async fn open(backend: &Backend, forward: &Forward) -> Result<Ride, Error> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let socket = connect::socket(backend, forward).await?;
-    let load = Arc::new(Load::default());
+    let load = Arc::new(Load {
+        tenure: backend.tenure.clone(),
+        ..Load::default()
+    });
     let io = Io::new(socket, Arc::clone(&load));
     let handshake = builder().handshake(io).await;
     let (send, connection) = handshake.map_err(super::broken)?;
@@ -146,6 +152,7 @@ pub(super) fn builder() -> client::Builder {
 impl Shared {
     fn has_room(&self, backend: &Backend) -> bool {
         !self.load.is_gone()
+            && !self.load.has_left()
             && self.requests < backend.keep.requests()
             && self.load.active() < self.send.current_max_send_streams().min(MOST_STREAMS)
     }
@@ -177,6 +184,11 @@ impl Load {
         self.gone.store(true, Ordering::Relaxed);
         // Whoever waits to hear of it hears that nothing will come.
         self.terms.agree(usize::MAX);
+    }
+
+    /// Whether its backend is asked no more.
+    pub(super) fn has_left(&self) -> bool {
+        self.tenure.is_over()
     }
 
     fn is_gone(&self) -> bool {

@@ -81,7 +81,11 @@ pub(super) fn take(backend: &Backend, owner: usize, now: Millis) -> Option<Box<W
             let pool = pools.get_mut(&rules.upstream)?;
             pool.idle.take(owner)
         })?;
-        if now.since(idle.since) < rules.timeout && idle.wire.is_quiet() {
+        // In its place another may have been before.
+        if !idle.wire.tenure.is_over()
+            && now.since(idle.since) < rules.timeout
+            && idle.wire.is_quiet()
+        {
             return Some(idle.wire);
         }
     }
@@ -90,7 +94,8 @@ pub(super) fn take(backend: &Backend, owner: usize, now: Millis) -> Option<Box<W
 /// Keeps a connection whose answer was read to its end `now`, unless it has carried enough or nobody wants it kept.
 pub(super) fn put(backend: &Backend, mut wire: Box<Wire>, now: Millis, clock: &Clock) {
     let rules = backend.keep;
-    if rules.most == 0 || wire.requests >= rules.requests || !wire.rest() {
+    let unwanted = rules.most == 0 || wire.tenure.is_over();
+    if unwanted || wire.requests >= rules.requests || !wire.rest() {
         return;
     }
     let idle = Idle { since: now, wire };
@@ -130,13 +135,16 @@ fn spawn_sweeper(rules: Rules, clock: &Clock) -> JoinHandle<()> {
     })
 }
 
-/// Closes what is over its time or was closed by its backend; `None` if nothing is left, else how long until
+/// Closes what is over its time, was closed by its backend or leads to one that has left; `None` if nothing is left, else how long until
 /// there is something to do.
 pub(super) fn sweep(rules: Rules, now: Millis) -> Option<Duration> {
     let (_expired, next) = POOLS.with_borrow_mut(|pools| {
         let idle = &mut pools.get_mut(&rules.upstream)?.idle;
-        let expired =
-            idle.take_if(|idle| !idle.wire.is_quiet() || now.since(idle.since) >= rules.timeout);
+        let expired = idle.take_if(|idle| {
+            !idle.wire.is_quiet()
+                || idle.wire.tenure.is_over()
+                || now.since(idle.since) >= rules.timeout
+        });
         let next = idle
             .oldest()
             .map(|oldest| rules.timeout.saturating_sub(now.since(oldest.since)));
@@ -148,7 +156,7 @@ pub(super) fn sweep(rules: Rules, now: Millis) -> Option<Duration> {
     next
 }
 
-/// How long a connection that its backend closed may lie around.
+/// How long a connection that is of no use may lie around.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// How many connections of this backend's upstream this thread keeps.

@@ -13,6 +13,7 @@ use tokio::io::AsyncReadExt;
 
 use super::*;
 use crate::upstream::ask::call;
+use crate::upstream::tenure::Tenure;
 use crate::upstream::wire::{Socket, Wire};
 
 /// What came of an answer.
@@ -76,7 +77,7 @@ async fn ours(method: Method, pieces: Vec<Vec<u8>>) -> Outcome {
     let road = Road::to(&[&Origin::absent().await]);
     let next = next_upstream();
     let mut errand = Errand::new(outgoing(method), &next, 1, false, Millis(0));
-    let wire = Wire::new(Socket::Test(near), 0);
+    let wire = Wire::new(Socket::Test(near), 0, Tenure::default());
     let called = call(wire, &mut errand, &road.exchange, &road.forward, Millis(0));
     match called.await {
         Ok(answer) => {

@@ -6,6 +6,7 @@ mod differential;
 mod faults;
 mod flow;
 mod http2;
+mod names;
 mod origin;
 mod retries;
 

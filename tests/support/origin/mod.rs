@@ -33,6 +33,7 @@ struct Shared {
     scripts: Mutex<Vec<(String, String)>>,
     gates: Gates,
     connections: AtomicUsize,
+    closed: AtomicUsize,
     seen: Mutex<Vec<Seen>>,
 }
 
@@ -55,7 +56,12 @@ impl Origin {
 
     /// One that says its name in `X-Origin`.
     pub(crate) fn named(name: &str) -> Self {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("there is a free port");
+        Self::at((Ipv4Addr::LOCALHOST, 0).into(), name)
+    }
+
+    /// The same at an address of the test's choice.
+    pub(crate) fn at(address: SocketAddr, name: &str) -> Self {
+        let listener = TcpListener::bind(address).expect("nobody else is there");
         let address = listener.local_addr().expect("it is bound");
         let shared = Arc::new(Shared {
             name: name.to_owned(),
@@ -63,6 +69,7 @@ impl Origin {
             scripts: Mutex::default(),
             gates: Gates::default(),
             connections: AtomicUsize::new(0),
+            closed: AtomicUsize::new(0),
             seen: Mutex::default(),
         });
         let accepting = Arc::clone(&shared);
@@ -72,7 +79,8 @@ impl Origin {
                 let shared = Arc::clone(&accepting);
                 std::thread::spawn(move || {
                     // A peer that goes away is what many tests are about.
-                    Connection::new(shared, stream).run().ok();
+                    Connection::new(Arc::clone(&shared), stream).run().ok();
+                    shared.closed.fetch_add(1, Ordering::SeqCst);
                 });
             }
         });
@@ -130,6 +138,11 @@ impl Origin {
     /// How many connections were made to it.
     pub(crate) fn connections(&self) -> usize {
         self.shared.connections.load(Ordering::SeqCst)
+    }
+
+    /// How many of them are open.
+    pub(crate) fn open_connections(&self) -> usize {
+        self.connections() - self.shared.closed.load(Ordering::SeqCst)
     }
 
     /// Every request that reached it.

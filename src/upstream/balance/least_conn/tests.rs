@@ -134,8 +134,9 @@ fn of(servers: &[UpstreamServer]) -> Standings {
         full: false,
         active: 0,
     };
+    let slow = servers.iter().any(|server| !server.slow_start.is_zero());
     let servers = servers.iter().map(|server| (server, idle(server)));
-    Standings::new(Order::LeastConn, servers)
+    Standings::new(Order::LeastConn, slow, servers)
 }
 
 fn busy(active: u32) -> Presence {

@@ -18,8 +18,9 @@ fn server(weight: u32) -> UpstreamServer {
 }
 
 fn of(servers: &[UpstreamServer]) -> Standings {
+    let slow = servers.iter().any(|server| !server.slow_start.is_zero());
     let servers = servers.iter().map(|server| (server, free(!server.down)));
-    Standings::new(Order::RoundRobin, servers)
+    Standings::new(Order::RoundRobin, slow, servers)
 }
 
 fn free(free: bool) -> Presence {

@@ -1,0 +1,280 @@
+//! A question to a DNS server and what it answers, as bytes (RFC 1035).
+//!
+//! Strict: what is not an answer to the very question that was asked is not looked at any further, and of the records
+//! only those count that lead from the name asked for, over aliases, to an address.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// A name as it stands in a message: labels with their lengths, in lower case.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Name(Vec<u8>);
+
+/// What is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u16)]
+pub(super) enum Kind {
+    /// IPv4 addresses.
+    A = 1,
+    /// IPv6 addresses.
+    Aaaa = 28,
+}
+
+/// A question.
+#[derive(Debug, Clone)]
+pub(super) struct Question {
+    /// What the answer has to say, too.
+    pub(super) id: u16,
+    pub(super) name: Name,
+    pub(super) kind: Kind,
+}
+
+/// What a server answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Reply {
+    /// The addresses of the name, and for how many seconds they hold. There may be none: the name is unknown, or has
+    /// no address of this kind.
+    Addresses(Vec<IpAddr>, u32),
+    /// It would not or could not say, with this code.
+    Failure(u8),
+    /// It had more to say than fits.
+    Truncated,
+}
+
+/// Why bytes are no answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Objection {
+    /// To this question, but broken.
+    Malformed,
+    /// To another question, or no answer at all.
+    Stray,
+}
+
+impl Name {
+    /// A host's; `None` where it cannot be one.
+    pub(super) fn new(host: &str) -> Option<Self> {
+        let mut bytes = Vec::with_capacity(host.len() + 2);
+        for label in host.strip_suffix('.').unwrap_or(host).split('.') {
+            let length = u8::try_from(label.len()).ok()?;
+            if length == 0 || length > LONGEST_LABEL {
+                return None;
+            }
+            bytes.push(length);
+            bytes.extend(label.bytes().map(|byte| byte.to_ascii_lowercase()));
+        }
+        bytes.push(0);
+        (bytes.len() <= LONGEST_NAME).then_some(Self(bytes))
+    }
+}
+
+impl Question {
+    /// The question as it is sent.
+    pub(super) fn bytes(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(HEADER + self.name.0.len() + 4);
+        // One question, and the server is to find the answer wherever it is.
+        for number in [self.id, RECURSE, 1, 0, 0, 0] {
+            bytes.extend(number.to_be_bytes());
+        }
+        bytes.extend(&self.name.0);
+        for number in [self.kind as u16, INTERNET] {
+            bytes.extend(number.to_be_bytes());
+        }
+        bytes
+    }
+
+    /// What a message has to say to this question.
+    pub(super) fn reply(&self, message: &[u8]) -> Result<Reply, Objection> {
+        let mut reader = Reader { message, at: 0 };
+        let flags = self.begin(&mut reader).ok_or(Objection::Stray)?;
+        if flags.truncated {
+            return Ok(Reply::Truncated);
+        }
+        match flags.code {
+            0 => {}
+            UNKNOWN_NAME => return Ok(Reply::Addresses(Vec::new(), 0)),
+            code => return Ok(Reply::Failure(code)),
+        }
+        let records = (0..flags.answers).map(|_| reader.record());
+        let records: Option<Vec<_>> = records.collect();
+        Ok(self.addresses(&records.ok_or(Objection::Malformed)?))
+    }
+
+    /// Reads up to the answers; `None` if it is not to this question.
+    fn begin(&self, reader: &mut Reader<'_>) -> Option<Flags> {
+        let (id, flags) = (reader.u16()?, reader.u16()?);
+        let (questions, answers) = (reader.u16()?, reader.u16()?);
+        // Authorities and the rest are of no use here.
+        let (_, _) = (reader.u16()?, reader.u16()?);
+        let is_answer = flags & RESPONSE != 0 && flags & OPERATION == 0;
+        let own = id == self.id
+            && is_answer
+            && questions == 1
+            && reader.name()? == self.name
+            && reader.u16()? == self.kind as u16
+            && reader.u16()? == INTERNET;
+        own.then(|| Flags {
+            truncated: flags & TRUNCATED != 0,
+            code: u8::try_from(flags & CODE).unwrap_or(u8::MAX),
+            answers,
+        })
+    }
+
+    /// Follows aliases from the name asked for to its addresses.
+    fn addresses(&self, records: &[Record]) -> Reply {
+        let mut name = &self.name;
+        let mut holds = u32::MAX;
+        for _ in 0..MOST_ALIASES {
+            let own = || records.iter().filter(|record| record.owner == *name);
+            let mut found = Vec::new();
+            let mut alias = None;
+            for record in own() {
+                match &record.data {
+                    Data::Address(kind, address) if *kind == self.kind => {
+                        found.push(*address);
+                        holds = holds.min(record.holds);
+                    }
+                    Data::Alias(other) => alias = Some((other, record.holds)),
+                    Data::Address(..) | Data::Other => {}
+                }
+            }
+            match alias {
+                _ if !found.is_empty() => return Reply::Addresses(found, holds),
+                Some((other, alias_holds)) => {
+                    name = other;
+                    holds = holds.min(alias_holds);
+                }
+                None => break,
+            }
+        }
+        Reply::Addresses(Vec::new(), 0)
+    }
+}
+
+struct Flags {
+    truncated: bool,
+    code: u8,
+    answers: u16,
+}
+
+struct Record {
+    owner: Name,
+    holds: u32,
+    data: Data,
+}
+
+enum Data {
+    Address(Kind, IpAddr),
+    Alias(Name),
+    Other,
+}
+
+struct Reader<'m> {
+    message: &'m [u8],
+    at: usize,
+}
+
+impl<'m> Reader<'m> {
+    fn take(&mut self, length: usize) -> Option<&'m [u8]> {
+        let taken = self.message.get(self.at..)?.get(..length)?;
+        self.at += length;
+        Some(taken)
+    }
+
+    fn u8(&mut self) -> Option<u8> {
+        Some(*self.take(1)?.first()?)
+    }
+
+    fn u16(&mut self) -> Option<u16> {
+        Some(u16::from_be_bytes(self.take(2)?.try_into().ok()?))
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        Some(u32::from_be_bytes(self.take(4)?.try_into().ok()?))
+    }
+
+    /// A name, which may go on in an earlier place of the message.
+    fn name(&mut self) -> Option<Name> {
+        let mut bytes = Vec::new();
+        let mut place = Self {
+            message: self.message,
+            at: self.at,
+        };
+        // Where the reader goes on: behind the first reference to an earlier place.
+        let mut behind = None;
+        let mut began = self.at;
+        loop {
+            let length = place.u8()?;
+            if length & REFERENCE == REFERENCE {
+                let low = place.u8()?;
+                behind.get_or_insert(place.at);
+                let there = usize::from(u16::from_be_bytes([length & !REFERENCE, low]));
+                // Always back, or it would never end.
+                if there >= began {
+                    return None;
+                }
+                began = there;
+                place.at = there;
+                continue;
+            }
+            if length > LONGEST_LABEL {
+                return None;
+            }
+            bytes.push(length);
+            bytes.extend(place.take(usize::from(length))?.to_ascii_lowercase());
+            if bytes.len() > LONGEST_NAME {
+                return None;
+            }
+            if length == 0 {
+                break;
+            }
+        }
+        self.at = behind.unwrap_or(place.at);
+        Some(Name(bytes))
+    }
+
+    fn record(&mut self) -> Option<Record> {
+        let owner = self.name()?;
+        let (kind, class, holds) = (self.u16()?, self.u16()?, self.u32()?);
+        let length = usize::from(self.u16()?);
+        let end = self.at + length;
+        let data = match (class, kind) {
+            (INTERNET, A) => {
+                let bytes: [u8; 4] = self.take(length)?.try_into().ok()?;
+                Data::Address(Kind::A, Ipv4Addr::from(bytes).into())
+            }
+            (INTERNET, AAAA) => {
+                let bytes: [u8; 16] = self.take(length)?.try_into().ok()?;
+                Data::Address(Kind::Aaaa, Ipv6Addr::from(bytes).into())
+            }
+            (INTERNET, CNAME) => Data::Alias(self.name()?),
+            _ => {
+                self.take(length)?;
+                Data::Other
+            }
+        };
+        (self.at == end).then_some(Record {
+            owner,
+            // More than so is nonsense, and means nothing.
+            holds: if holds > LONGEST_HOLD { 0 } else { holds },
+            data,
+        })
+    }
+}
+
+const HEADER: usize = 12;
+const RECURSE: u16 = 0x0100;
+const RESPONSE: u16 = 0x8000;
+const OPERATION: u16 = 0x7800;
+const TRUNCATED: u16 = 0x0200;
+const CODE: u16 = 0x000f;
+const UNKNOWN_NAME: u8 = 3;
+const INTERNET: u16 = 1;
+const A: u16 = Kind::A as u16;
+const AAAA: u16 = Kind::Aaaa as u16;
+const CNAME: u16 = 5;
+const REFERENCE: u8 = 0xc0;
+const LONGEST_LABEL: u8 = 63;
+const LONGEST_NAME: usize = 255;
+/// RFC 2181: 31 bits.
+const LONGEST_HOLD: u32 = 0x7fff_ffff;
+/// Longer chains are mistakes.
+const MOST_ALIASES: usize = 16;

@@ -1,0 +1,90 @@
+//! When names are looked up again.
+
+use std::sync::Arc;
+
+use super::*;
+use crate::config::plan::UpstreamServer;
+use crate::upstream::Upstream;
+
+const EVERY: Duration = Duration::from_secs(30);
+
+fn upstream() -> Upstream {
+    let mut server = UpstreamServer::at(plan::Address::Tcp {
+        host: "localhost".into(),
+        port: 1,
+    });
+    server.resolve = Some(EVERY);
+    Upstream::build(&plan::Upstream::of("app", vec![server]), Arc::default()).unwrap()
+}
+
+fn found(holds: Option<u64>) -> io::Result<Found> {
+    Ok(Found {
+        addresses: vec![([10, 0, 0, 1], 80).into()],
+        holds: holds.map(Duration::from_secs),
+    })
+}
+
+fn failed() -> io::Result<Found> {
+    Err(io::ErrorKind::TimedOut.into())
+}
+
+#[test]
+fn a_name_is_looked_up_when_its_time_has_come_and_not_twice_at_once() {
+    let upstream = upstream();
+    assert_eq!(upstream.next_lookup(), Some(Millis(30_000)));
+    assert!(upstream.lookups(Millis(29_999)).is_empty());
+    let lookups = upstream.lookups(Millis(30_000));
+    assert_eq!((lookups.len(), lookups[0].server), (1, 0));
+    assert!(upstream.lookups(Millis(90_000)).is_empty());
+    assert_eq!(upstream.next_lookup(), None);
+    upstream.resolved(0, found(None), Millis(31_000));
+    assert_eq!(upstream.next_lookup(), Some(Millis(61_000)));
+}
+
+#[test]
+fn what_holds_for_a_shorter_time_is_looked_up_sooner() {
+    let upstream = upstream();
+    for (found, next) in [
+        (found(Some(5)), 5_000),
+        (found(Some(0)), 1_000),
+        (found(Some(3600)), 30_000),
+        (failed(), 5_000),
+    ] {
+        upstream.resolved(0, found, Millis(0));
+        assert_eq!(upstream.next_lookup(), Some(Millis(next)));
+    }
+}
+
+#[test]
+fn a_failure_leaves_the_last_addresses_and_is_counted() {
+    let upstream = upstream();
+    upstream.resolved(0, found(None), Millis(0));
+    upstream.resolved(0, failed(), Millis(0));
+    upstream.resolved(0, failed(), Millis(0));
+    let backends = upstream.backends();
+    let names: Vec<_> = backends.iter().map(|backend| &*backend.name).collect();
+    assert_eq!(names, ["10.0.0.1:80"]);
+    let view = NameView {
+        host: "localhost".into(),
+        addresses: 1,
+        found: 2,
+        failed: 2,
+    };
+    assert_eq!(upstream.names(), [view]);
+}
+
+#[test]
+fn a_name_that_is_not_known_yet_keeps_nobody_from_starting() {
+    let mut server = UpstreamServer::at(plan::Address::Tcp {
+        host: "not.known.invalid".into(),
+        port: 80,
+    });
+    let plan = |server| plan::Upstream::of("app", vec![server]);
+    assert!(Upstream::build(&plan(server.clone()), Arc::default()).is_err());
+    server.resolve = Some(EVERY);
+    let upstream = Upstream::build(&plan(server), Arc::default()).unwrap();
+    assert!(upstream.backends().is_empty());
+    assert_eq!(upstream.next_lookup(), Some(Millis(5_000)));
+    upstream.resolved(0, found(None), Millis(0));
+    assert_eq!(upstream.backends().len(), 1);
+}
