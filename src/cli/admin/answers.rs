@@ -259,6 +259,12 @@ pub(in crate::cli) struct Refusals {
     pub(in crate::cli) skipped: u64,
 }
 
+/// What the stream says of those that were not written down.
+#[derive(Debug, Clone, Copy, Deserialize)]
+pub(in crate::cli) struct Skipped {
+    pub(in crate::cli) skipped: u64,
+}
+
 /// One refusal and its reason.
 #[derive(Debug, Clone, Deserialize)]
 pub(in crate::cli) struct Refusal {

@@ -256,11 +256,13 @@ fn upstreams(view: &View) -> (String, Table) {
         Head::Left("STATE"),
         Head::Left("BREAKER"),
         Head::Right("ACTIVE"),
-        Head::Right("REQUESTS/S"),
+        Head::Right("REQ/S"),
         Head::Right("5XX/S"),
+        Head::Right("LATENCY"),
     ]);
     for (upstream, server) in view.servers_shown() {
-        let pace = view.servers.now(&joined(upstream, &server.address));
+        let name = joined(upstream, &server.address);
+        let pace = view.servers.now(&name);
         let (state, style) = servers::condition(server);
         let (breaker, breaker_style) = servers::breaker(server);
         table.row([
@@ -271,6 +273,7 @@ fn upstreams(view: &View) -> (String, Table) {
             Cell::from(number(server.active)),
             Cell::from(rate(pace.demand())),
             Cell::from(rate(pace.refuse)).styled_if(pace.refuse > 0.0, BAD),
+            Cell::from(lag(view.latencies.now(&name))),
         ]);
     }
     ("backends".to_owned(), table)

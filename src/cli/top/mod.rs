@@ -4,6 +4,7 @@
 //! and by the system when the window changes or it has to go.
 
 mod draw;
+mod latency;
 mod pace;
 mod press;
 mod screen;
@@ -56,6 +57,7 @@ impl Event {
 
 impl Flags {
     pub(super) fn run(self) -> anyhow::Result<()> {
+        Screen::possible()?;
         let watcher = Watcher::new(self.reach.admin()?);
         // Before the terminal is taken: what is wrong is then told as everywhere.
         let mut view = View::new(watcher.look()?);

@@ -16,12 +16,17 @@ use crate::cli::table::cut;
 pub(super) struct Screen(());
 
 impl Screen {
-    /// Takes the terminal: keys come one by one and unseen, and what was on it comes back in the end.
-    pub(super) fn open() -> anyhow::Result<Self> {
+    /// Fails where there is none.
+    pub(super) fn possible() -> anyhow::Result<()> {
         anyhow::ensure!(
             io::stdin().is_terminal() && io::stdout().is_terminal(),
             "top draws on a terminal, and this is none; `weir zones`, `keys`, `upstreams` and `refusals` print the same, also with --json"
         );
+        Ok(())
+    }
+
+    /// Takes the terminal: keys come one by one and unseen, and what was on it comes back in the end.
+    pub(super) fn open() -> io::Result<Self> {
         let before = tcgetattr(io::stdin())?;
         let mut raw = before.clone();
         raw.make_raw();

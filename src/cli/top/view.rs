@@ -1,6 +1,7 @@
 //! What is on the screen: the last look, what came before it, what is selected, and what a key does about it.
 
 use super::Event;
+use super::latency::Latencies;
 use super::pace::Tracks;
 use super::press::Press;
 use super::watch::{Look, Order};
@@ -20,6 +21,7 @@ pub(super) struct View {
     pub(super) keys: Tracks,
     /// By upstream and server; refused are those with a status of 500 and above.
     pub(super) servers: Tracks,
+    pub(super) latencies: Latencies,
     pub(super) requests: f64,
     pub(super) pane: Pane,
     pub(super) zone: usize,
@@ -78,6 +80,7 @@ impl View {
             zones: Tracks::default(),
             keys: Tracks::default(),
             servers: Tracks::default(),
+            latencies: Latencies::default(),
             requests: 0.0,
             pane: Pane::Zones,
             zone: 0,
@@ -135,6 +138,8 @@ impl View {
     }
 
     fn track(&mut self, seconds: f64) {
+        self.latencies
+            .take(std::mem::take(&mut self.look.latencies));
         let look = &self.look;
         let zones = look.zones.iter();
         self.zones.take(

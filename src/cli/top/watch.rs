@@ -5,6 +5,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
 use super::Event;
+use super::latency::{self, Sums};
 use crate::cli::admin::answers::{
     BusyKey, Detail, KeyState, Refusal, Refusals, Status, Upstream, Zone,
 };
@@ -21,6 +22,7 @@ pub(super) struct Look {
     pub(super) status: Status,
     pub(super) zones: Vec<Zone>,
     pub(super) upstreams: Vec<Upstream>,
+    pub(super) latencies: Sums,
     /// The latest last.
     pub(super) refusals: Vec<Refusal>,
     /// The zone that is looked into.
@@ -69,6 +71,8 @@ impl Watcher {
         let at = self.clock.now();
         let zones: Vec<Zone> = admin.ask(&Call::get("/api/zones"))?;
         let upstreams = admin.ask(&Call::get("/api/upstreams"))?;
+        // Everything else is worth seeing without it.
+        let metrics = admin.text(&Call::get("/metrics")).unwrap_or_default();
         let Refusals { refusals, .. } = admin.ask(&refusals::last(REFUSALS))?;
         // A reload may have taken the zone away.
         let is_there = |watched: &(String, Sort)| zones.iter().any(|zone| zone.name == watched.0);
@@ -86,6 +90,7 @@ impl Watcher {
             status,
             zones,
             upstreams,
+            latencies: latency::read(&metrics),
             refusals,
             open,
         })

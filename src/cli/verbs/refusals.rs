@@ -3,7 +3,7 @@
 use clap::Args;
 
 use super::Ask;
-use crate::cli::admin::answers::{Refusal, Refusals};
+use crate::cli::admin::answers::{Refusal, Refusals, Skipped};
 use crate::cli::admin::{Admin, Call};
 use crate::cli::page::{self, Page};
 use crate::cli::table::{DOUBTFUL, FAINT, STRONG, verdict};
@@ -62,28 +62,23 @@ impl Flags {
             let Some(data) = line.strip_prefix("data:").map(str::trim) else {
                 continue;
             };
-            if event == "skipped" {
-                self.skipped(data)?;
-                continue;
-            }
-            let refusal: Refusal = admin.read(data)?;
-            if refusal.id <= seen {
-                continue;
-            }
+            let line = match event.as_str() {
+                "refusal" => {
+                    let refusal: Refusal = admin.read(data)?;
+                    if refusal.id <= seen {
+                        continue;
+                    }
+                    sentence(&refusal)
+                }
+                "skipped" => only_counted(admin.read::<Skipped>(data)?.skipped),
+                _ => continue,
+            };
             match self.json() {
                 true => page::print_json(data)?,
-                false => page::print(&format!("{}\n", sentence(&refusal)))?,
+                false => page::print(&format!("{line}\n"))?,
             }
         }
         anyhow::bail!("{} has ended the stream", admin.address())
-    }
-
-    fn skipped(&self, count: &str) -> anyhow::Result<()> {
-        if !self.json() {
-            let text = visible(count);
-            page::print(&format!("{FAINT}{text} more were only counted{FAINT:#}\n"))?;
-        }
-        Ok(())
     }
 
     fn json(&self) -> bool {
@@ -96,9 +91,13 @@ fn draw(answer: &Refusals, page: &mut Page) {
         page.line(sentence(refusal));
     }
     if answer.skipped > 0 {
-        let skipped = number(answer.skipped);
-        page.line(format!("{FAINT}{skipped} more were only counted{FAINT:#}"));
+        page.line(only_counted(answer.skipped));
     }
+}
+
+fn only_counted(skipped: u64) -> String {
+    let skipped = number(skipped);
+    format!("{FAINT}{skipped} more were only counted{FAINT:#}")
 }
 
 /// A refusal in a line: when, who, why and what.
