@@ -18,6 +18,7 @@ mod instructions;
 mod limit_conn;
 mod limit_req;
 mod logs;
+mod metrics;
 mod packaging;
 mod parity;
 mod pictures;

@@ -7,12 +7,15 @@ use super::conditions;
 use super::zones::zones;
 use crate::limits::{self, ShadowZone};
 use crate::proxy::Live;
-use crate::telemetry::{COUNTERS, Page, Writer};
+use crate::telemetry::{COUNTERS, Listener, Page, Writer, describe_loops, process};
 use crate::upstream::Waits;
 
 /// The page in Prometheus's text format.
 pub(super) fn page(live: &Live, writer: &Writer) -> String {
     let mut page = Page::new();
+    process::describe(&mut page);
+    describe_loops(&mut page);
+    Listener::describe_all(&mut page);
     COUNTERS.describe(&mut page);
     writer.describe(&mut page);
     zoned(live, &mut page);
@@ -56,6 +59,12 @@ fn zoned(live: &Live, page: &mut Page) {
             "Keys pushed out before they had drained, or turned away for want of room.",
             &labels,
             counts.evictions,
+        );
+        page.histogram(
+            "weir_limit_delay_seconds",
+            "How long requests had to wait that a limit delayed.",
+            &labels,
+            &zone.delays,
         );
         if let Some(shadow) = zone.shadow {
             shadowed(name, shadow, page);
@@ -154,6 +163,12 @@ fn upstreams(live: &Live, page: &mut Page) {
                     count,
                 );
             }
+            page.histogram(
+                "weir_upstream_latency_seconds",
+                "How long an upstream server took, connecting included, until the head of its answer or until it failed.",
+                &labels,
+                &backend.latency(),
+            );
             page.gauge(
                 "weir_upstream_active_requests",
                 "Requests at an upstream server now.",
@@ -199,9 +214,9 @@ fn queue(upstream: &str, waits: &Waits, page: &mut Page) {
         );
     }
     page.counter(
-        "weir_upstream_queue_wait_milliseconds_total",
+        "weir_upstream_queue_wait_seconds_total",
         "How long those who were served had waited, in all.",
         &[name],
-        u64::try_from(waits.time.as_millis()).unwrap_or(u64::MAX),
+        waits.time.as_secs_f64(),
     );
 }

@@ -9,7 +9,7 @@ use super::Admin;
 use super::zones::zones;
 use crate::clock::Clock;
 use crate::proxy::Live;
-use crate::telemetry::{self, COUNTERS};
+use crate::telemetry::{self, COUNTERS, Listener};
 
 #[derive(Debug, Serialize)]
 struct Status {
@@ -63,6 +63,7 @@ pub(super) fn show(admin: &Admin, live: &Live) -> impl Serialize + use<> {
         limits.delay += zone.counts.delay;
         limits.refuse += zone.counts.refuse;
     }
+    let (accepted, active) = Listener::connections();
     let seconds = |late: Duration| late.as_secs_f64();
     Status {
         version: env!("CARGO_PKG_VERSION"),
@@ -78,10 +79,7 @@ pub(super) fn show(admin: &Admin, live: &Live) -> impl Serialize + use<> {
                 worst: lag.worst.map(seconds),
             })
             .collect(),
-        connections: Connections {
-            active: COUNTERS.active(),
-            accepted: COUNTERS.accepted(),
-        },
+        connections: Connections { active, accepted },
         requests: Requests {
             total: COUNTERS.requests(),
             by_status: COUNTERS.by_status().collect(),

@@ -4,6 +4,7 @@ use crate::config::plan::Algorithm;
 use crate::limits::ShadowZone;
 use crate::proxy::Live;
 use crate::store::Counts;
+use crate::telemetry::Reading;
 
 /// A zone at this moment.
 pub(super) struct Zone<'a> {
@@ -13,6 +14,8 @@ pub(super) struct Zone<'a> {
     pub(super) keys: usize,
     pub(super) capacity: usize,
     pub(super) counts: Counts,
+    /// How long those had to wait whom it delayed.
+    pub(super) delays: Reading,
     /// Where a `shadow` counts in a zone of this name.
     pub(super) shadow: Option<&'a ShadowZone>,
 }
@@ -28,6 +31,7 @@ pub(super) fn zones(live: &Live) -> impl Iterator<Item = Zone<'_>> {
         keys: zone.store.len(),
         capacity: zone.store.capacity(),
         counts: zone.store.counts(),
+        delays: zone.store.delays.read(),
         shadow: shadow.as_deref(),
     });
     requests.chain(connections.map(|(plan, zone)| Zone {
@@ -36,6 +40,7 @@ pub(super) fn zones(live: &Live) -> impl Iterator<Item = Zone<'_>> {
         keys: zone.store.len(),
         capacity: zone.store.capacity(),
         counts: zone.store.counts(),
+        delays: zone.delays.read(),
         shadow: None,
     }))
 }

@@ -16,12 +16,13 @@ use crate::listen::{self, Bound, Cap, Seat, proxy_header};
 use crate::message::{Body, Incoming, NoAnswer, Peer};
 use crate::proxy::{Live, Proxy};
 use crate::serve::{self, Flood, Handler, Settings, Socket};
-use crate::telemetry::{self, COUNTERS, ProxyHeader};
+use crate::telemetry::{self, Listener, ProxyHeader};
 use crate::tls::{self, Greeting};
 use crate::upstream::Download;
 
 /// What a loop's thread runs.
 pub(super) struct Loop {
+    pub(super) number: usize,
     pub(super) live: Arc<ArcSwap<Live>>,
     pub(super) clock: Clock,
     pub(super) stop: CancellationToken,
@@ -41,7 +42,7 @@ impl Loop {
         runtime.block_on(async {
             let connections = TaskTracker::new();
             let acceptors = TaskTracker::new();
-            tokio::spawn(telemetry::watch_lag());
+            tokio::spawn(telemetry::watch_lag(self.number));
             // Before the first request: who comes first must not find a limit that is not there yet.
             for store in self.live.load().zones.stores.clone() {
                 store.connect(&self.clock).await;
@@ -49,7 +50,11 @@ impl Loop {
                 tokio::spawn(store.keep_places(self.clock.clone()));
             }
             for (listener, bound) in self.sockets.into_iter().enumerate() {
+                let address = self.live.load().plan.listeners[listener]
+                    .address
+                    .to_string();
                 let gateway = Gateway {
+                    counters: Listener::at(&address),
                     live: Arc::clone(&self.live),
                     proxy: Proxy::new(Arc::clone(&self.live), listener, self.clock.clone()),
                     listener,
@@ -93,6 +98,7 @@ impl Loop {
 /// Joins what `serve` reads to the road: the two do not know each other.
 #[derive(Debug, Clone)]
 struct Gateway {
+    counters: Arc<Listener>,
     live: Arc<ArcSwap<Live>>,
     proxy: Proxy,
     listener: usize,
@@ -131,7 +137,7 @@ impl Gateway {
         mut seat: Seat,
         stop: CancellationToken,
     ) {
-        let _active = COUNTERS.connect();
+        let _active = self.counters.connect();
         if self.live.load().plan.listeners[self.listener].proxy_protocol {
             // Boxed: most listeners have no use for it, and every connection would keep room.
             let introduced = Box::pin(self.introduced(&mut stream, &mut seat, &stop));
@@ -171,11 +177,13 @@ impl Gateway {
         Some(match stream {
             listen::Stream::Tcp(stream) => {
                 let greeting = tls::greet(stream, choose);
-                agreed(secure::bounded(greeting, peer, timeout, stop).await?, peer)
+                let greeting = secure::bounded(greeting, peer, &self.counters, timeout, stop);
+                agreed(greeting.await?, peer)
             }
             listen::Stream::Unix(stream) => {
                 let greeting = tls::greet(stream, choose);
-                agreed(secure::bounded(greeting, peer, timeout, stop).await?, peer)
+                let greeting = secure::bounded(greeting, peer, &self.counters, timeout, stop);
+                agreed(greeting.await?, peer)
             }
         })
     }
@@ -189,7 +197,7 @@ impl Gateway {
     ) -> bool {
         let peer = Arc::clone(seat.peer());
         let timeout = self.settings().timeouts.header;
-        let reading = pin!(introduce(stream, &peer, timeout, stop));
+        let reading = pin!(introduce(stream, &peer, &self.counters, timeout, stop));
         if seat.hold(reading).await != Some(true) {
             return false;
         }
@@ -220,6 +228,7 @@ where
 async fn introduce(
     stream: &mut listen::Stream,
     peer: &Peer,
+    counters: &Listener,
     timeout: Duration,
     stop: &CancellationToken,
 ) -> bool {
@@ -240,7 +249,7 @@ async fn introduce(
             true
         }
         Err(error) => {
-            COUNTERS.refuse_proxy_header(match error {
+            counters.refuse_proxy_header(match error {
                 proxy_header::Error::Broken(_) => ProxyHeader::Broken,
                 proxy_header::Error::Malformed(_) => ProxyHeader::Malformed,
                 proxy_header::Error::TimedOut => ProxyHeader::TimedOut,
@@ -263,12 +272,13 @@ impl Handler for Gateway {
         peer: Arc<Peer>,
         request: Request<Incoming>,
     ) -> impl Future<Output = Result<Response<Self::Body>, NoAnswer>> + Send {
+        self.counters.request(request.version());
         self.proxy.handle(peer, request)
     }
 
     fn flooded(&self, peer: &Peer, flood: Flood) {
         let kind = flood.name();
-        COUNTERS.flood(kind);
+        self.counters.flood(kind);
         tracing::warn!(
             client = peer.text(),
             kind,
@@ -278,7 +288,7 @@ impl Handler for Gateway {
 
     fn refused_head(&self, peer: &Peer, status: u16) {
         if let Ok(status) = StatusCode::from_u16(status) {
-            COUNTERS.refuse_head(status);
+            self.counters.refuse_head(status);
         }
         let plan = Arc::clone(&self.live.load().plan);
         let introduced = self

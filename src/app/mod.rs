@@ -146,6 +146,7 @@ impl App {
             .enumerate()
             .map(|(number, sockets)| {
                 let run = gateway::Loop {
+                    number,
                     live: Arc::clone(&self.live),
                     clock: self.clock.clone(),
                     // A token is checked behind a lock at every wake-up: one for each loop.

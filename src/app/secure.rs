@@ -10,13 +10,14 @@ use tokio_util::sync::CancellationToken;
 
 use crate::message::Peer;
 use crate::proxy::Live;
-use crate::telemetry::{COUNTERS, Handshake};
+use crate::telemetry::{Handshake, Listener};
 use crate::tls::{Failure, Greeting, Refreshed};
 
 /// A handshake within its time, counted; what went wrong is logged.
 pub(super) async fn bounded<IO>(
     handshake: impl Future<Output = Result<Greeting<IO>, Failure>>,
     peer: &Peer,
+    counters: &Listener,
     timeout: Duration,
     stop: &CancellationToken,
 ) -> Option<Greeting<IO>> {
@@ -33,7 +34,7 @@ pub(super) async fn bounded<IO>(
         biased;
         done = handshake => match done {
             Ok(Greeting::Secured(stream, known)) => {
-                COUNTERS.handshake(match known.resumed {
+                counters.handshake(match known.resumed {
                     true => Handshake::Resumed,
                     false => Handshake::Full,
                 });
@@ -44,7 +45,7 @@ pub(super) async fn bounded<IO>(
         },
         () = too_late => "it took too long".to_owned(),
     };
-    COUNTERS.handshake(Handshake::Failed);
+    counters.handshake(Handshake::Failed);
     let (client, connection) = (peer.text(), peer.connection);
     tracing::info!(client, connection, "TLS handshake failed: {failed}");
     None

@@ -160,14 +160,17 @@ impl Limits {
         let voice = self.requests_voice;
         match decision {
             Decision::Delay { rule, excess, wait } => {
-                let name = &self.requests[rule].zone.name.plain;
-                voice.delayed_request(exchange, now, excess, name);
+                let zone = &self.requests[rule].zone;
+                voice.delayed_request(exchange, now, excess, &zone.name.plain);
                 exchange.limit_req = Some(match voice.dry_run {
                     DryRun::Off => LimitStatus::Delay,
                     DryRun::On => LimitStatus::DelayDryRun,
                 });
                 match voice.dry_run {
-                    DryRun::Off => Verdict::Delay(wait),
+                    DryRun::Off => {
+                        zone.store.delays.observe(wait);
+                        Verdict::Delay(wait)
+                    }
                     DryRun::On => Verdict::Pass,
                 }
             }

@@ -68,8 +68,12 @@ impl Limits {
             let place = match (rule.zone.find(exchange), &rule.queue) {
                 // A dry run changes nothing for the client, so nobody waits in one.
                 (Found::Key(key), Some(queue)) if voice.dry_run == DryRun::Off => {
-                    let place = store.wait(&key, rule.limit, queue, now).await;
+                    let (began, place) = (now, store.wait(&key, rule.limit, queue, now).await);
                     now = clock.now();
+                    // Who finds a place free has it in the same moment.
+                    if place.is_ok() && now > began {
+                        rule.zone.delays.observe(now.since(began));
+                    }
                     place
                 }
                 (Found::Key(key), _) => store.take(&key, rule.limit, now),
@@ -216,6 +220,7 @@ impl<'r> Party<'r> {
                 Err(Lack::Full(which)) => which,
             },
         };
+        let began = clock.now();
         let got = match self.needs[full].queue {
             Some(queue) => self.wait(full, queue, clock).await,
             None => Err(Lack::Full(full)),
@@ -223,6 +228,8 @@ impl<'r> Party<'r> {
         match got {
             Ok(got) => {
                 self.count(true);
+                let waited = clock.now().since(began);
+                self.needs[full].rule.zone.delays.observe(waited);
                 Ok(got)
             }
             Err(Lack::Away) => self.go_on_without(clock).await,

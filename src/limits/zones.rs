@@ -13,6 +13,7 @@ use crate::config::plan::{self, Algorithm, CountRefused, Delay, Excess, Own, Pla
 use crate::message::Exchange;
 use crate::store::algorithm::Terms;
 use crate::store::{Key, Penalties, Shared, Slots, Zone};
+use crate::telemetry::Histogram;
 
 /// Every zone of a plan, under the plan's indices.
 #[derive(Debug, Default)]
@@ -48,6 +49,8 @@ pub struct ReqZone {
 pub struct ConnZone {
     /// Where its places are.
     pub store: Arc<Slots>,
+    /// How long those stood in line who got a place.
+    pub delays: Histogram,
     /// Where they are counted together with other gateways; [`ConnZone::store`] then has those of this one, and goes on
     /// while that is away.
     pub(super) shared: Option<Arc<Shared>>,
@@ -183,6 +186,7 @@ impl ConnZone {
         Self {
             shared: zone.store.and_then(|store| stores.get(store).cloned()),
             store: Slots::new(&zone.name, zone.size),
+            delays: Histogram::new(),
             name: Arc::new(Name::new(&zone.name)),
             source: Source::new(&zone.key, zone.ipv6_prefix, zone.on_empty_key),
         }

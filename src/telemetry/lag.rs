@@ -1,14 +1,18 @@
-//! How late event loops are: what waits in one for its turn, waits so long.
+//! How event loops keep up: how much of its time each works, and how late it comes to what is due.
 //!
-//! Each loop sets itself an alarm a few times a second and looks how late it heard it. A loop that does too much at
-//! once, or a machine without a free core, shows here first.
+//! A loop that is late makes everybody on it wait, and nothing that is measured per request shows it: a request's
+//! time starts when its loop has got round to reading it. So each loop sets itself an alarm ten times a second and
+//! looks how late it heard it. A loop that does too much at once, or a machine without a free core, shows here first.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tokio::runtime::{Handle, RuntimeMetrics};
 use tokio::time::Instant;
+
+use super::{Histogram, Page};
 
 /// How late one event loop was.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -19,18 +23,31 @@ pub struct Lag {
     pub worst: Option<Duration>,
 }
 
-/// One loop, in microseconds; [`UNKNOWN`] where nothing is known.
 #[derive(Debug)]
 struct Loop {
+    number: usize,
+    late: Late,
+    all: Histogram,
+    runtime: RuntimeMetrics,
+}
+
+/// In microseconds; [`UNKNOWN`] where nothing is known.
+#[derive(Debug)]
+struct Late {
     last: AtomicU64,
     /// Of this half minute, and of the one before it.
     worst: [AtomicU64; 2],
 }
 
 /// Watches the event loop this runs in, for as long as that does.
-pub async fn watch_lag() {
-    let own = Arc::new(Loop::default());
-    LOOPS.lock().push(Arc::clone(&own));
+pub async fn watch_lag(number: usize) {
+    let own = Arc::new(Loop {
+        number,
+        late: Late::default(),
+        all: Histogram::new(),
+        runtime: Handle::current().metrics(),
+    });
+    enter(&own);
     let mut turn = Instant::now() + HALF_MINUTE;
     loop {
         let due = Instant::now() + PAUSE;
@@ -38,19 +55,48 @@ pub async fn watch_lag() {
         let now = Instant::now();
         if now >= turn {
             turn = now + HALF_MINUTE;
-            own.turn();
+            own.late.turn();
         }
-        own.heard(now.saturating_duration_since(due));
+        let late = now.saturating_duration_since(due);
+        own.late.heard(late);
+        own.all.observe(late);
     }
 }
 
-/// How late each event loop was, in the order they were started.
+/// How late each event loop was, in their order.
 #[must_use]
 pub fn lags() -> Vec<Lag> {
-    LOOPS.lock().iter().map(|it| it.lag()).collect()
+    LOOPS.lock().iter().map(|it| it.late.read()).collect()
 }
 
-impl Loop {
+/// Writes what is known of them.
+pub fn describe_loops(page: &mut Page) {
+    for own in LOOPS.lock().iter() {
+        let number = own.number.to_string();
+        let labels = [("loop", &*number)];
+        page.histogram(
+            "weir_loop_lag_seconds",
+            "How late an event loop came to what was due, looked at ten times a second.",
+            &labels,
+            &own.all.read(),
+        );
+        page.counter(
+            "weir_loop_busy_seconds_total",
+            "How long an event loop has worked and not waited.",
+            &labels,
+            own.runtime.worker_total_busy_duration(0).as_secs_f64(),
+        );
+    }
+}
+
+fn enter(own: &Arc<Loop>) {
+    let mut loops = LOOPS.lock();
+    loops.push(Arc::clone(own));
+    // Their threads start all at once.
+    loops.sort_by_key(|it| it.number);
+}
+
+impl Late {
     fn heard(&self, late: Duration) {
         let late = u64::try_from(late.as_micros()).unwrap_or(UNKNOWN - 1);
         self.last.store(late, Ordering::Relaxed);
@@ -67,7 +113,7 @@ impl Loop {
         self.worst[1].store(worst, Ordering::Relaxed);
     }
 
-    fn lag(&self) -> Lag {
+    fn read(&self) -> Lag {
         let known = |micros: &AtomicU64| {
             let micros = micros.load(Ordering::Relaxed);
             (micros != UNKNOWN).then(|| Duration::from_micros(micros))
@@ -79,7 +125,7 @@ impl Loop {
     }
 }
 
-impl Default for Loop {
+impl Default for Late {
     fn default() -> Self {
         let unknown = || AtomicU64::new(UNKNOWN);
         Self {
@@ -94,7 +140,7 @@ static LOOPS: Mutex<Vec<Arc<Loop>>> = Mutex::new(Vec::new());
 const UNKNOWN: u64 = u64::MAX;
 
 /// Between two alarms.
-const PAUSE: Duration = Duration::from_millis(250);
+const PAUSE: Duration = Duration::from_millis(100);
 
 const HALF_MINUTE: Duration = Duration::from_secs(30);
 
@@ -104,8 +150,8 @@ mod tests {
 
     #[test]
     fn the_worst_is_remembered_for_a_minute() {
-        let own = Loop::default();
-        assert_eq!(own.lag(), Lag::default());
+        let own = Late::default();
+        assert_eq!(own.read(), Lag::default());
         let micros = |lag: Lag| {
             (
                 lag.last.unwrap().as_micros(),
@@ -114,12 +160,48 @@ mod tests {
         };
         for (late, expected) in [(700, (700, 700)), (20, (20, 700))] {
             own.heard(Duration::from_micros(late));
-            assert_eq!(micros(own.lag()), expected);
+            assert_eq!(micros(own.read()), expected);
         }
         own.turn();
         own.heard(Duration::from_micros(30));
-        assert_eq!(micros(own.lag()), (30, 700));
+        assert_eq!(micros(own.read()), (30, 700));
         own.turn();
-        assert_eq!(micros(own.lag()), (30, 30));
+        assert_eq!(micros(own.read()), (30, 30));
+    }
+
+    /// A loop that something holds up for 300 ms is seen to be late, and to have been busy.
+    #[test]
+    fn a_loop_that_is_held_up_is_late() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        let text = runtime.block_on(async {
+            tokio::spawn(watch_lag(77));
+            tokio::time::sleep(PAUSE / 2).await;
+            std::thread::sleep(3 * PAUSE);
+            tokio::time::sleep(PAUSE / 2).await;
+            let mut page = Page::new();
+            describe_loops(&mut page);
+            page.finish()
+        });
+        let value = |series: &str| -> f64 {
+            let line = text.lines().find(|line| line.starts_with(series));
+            let value = line.and_then(|line| line.rsplit(' ').next());
+            value.and_then(|value| value.parse().ok()).expect(&text)
+        };
+        assert!(
+            value("weir_loop_lag_seconds_sum{loop=\"77\"}") >= 0.2,
+            "{text}"
+        );
+        assert!(
+            value("weir_loop_lag_seconds_count{loop=\"77\"}") >= 1.0,
+            "{text}"
+        );
+        assert!(
+            value("weir_loop_busy_seconds_total{loop=\"77\"}") >= 0.3,
+            "{text}"
+        );
+        assert!(lags().iter().any(|lag| lag.worst >= Some(2 * PAUSE)));
     }
 }

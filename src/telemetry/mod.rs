@@ -5,18 +5,24 @@
 //! dropped and counted, and traffic goes on.
 
 mod access;
+mod cells;
 mod counters;
 mod error_log;
+mod histogram;
 mod lag;
+mod listener;
 mod page;
+pub mod process;
 mod stamp;
 mod warning;
 mod writer;
 
 pub use access::{AccessLog, Error};
-pub use counters::{COUNTERS, Connection, Counters, Crowd, Handshake, ProxyHeader, Slow};
+pub use counters::{COUNTERS, Counters, Crowd, Slow};
 pub use error_log::{Guard, start};
-pub use lag::{Lag, lags, watch_lag};
+pub use histogram::{Histogram, Reading};
+pub use lag::{Lag, describe_loops, lags, watch_lag};
+pub use listener::{Connection, Handshake, Listener, ProxyHeader};
 pub use page::{Number, Page};
 pub use warning::Warning;
 pub use writer::{Destination, Sink, Writer};

@@ -5,6 +5,8 @@
 
 use std::fmt;
 
+use super::Reading;
+
 /// A page being written.
 #[derive(Debug, Default)]
 pub struct Page {
@@ -57,6 +59,31 @@ impl Page {
         self.sample("gauge", name, help, labels, n.into());
     }
 
+    /// Adds what a histogram says.
+    pub fn histogram(
+        &mut self,
+        name: &'static str,
+        help: &str,
+        labels: &[(&str, &str)],
+        reading: &Reading,
+    ) {
+        let text = &mut self.family("histogram", name, help).text;
+        let mut all = 0;
+        for (bound, within) in &reading.within {
+            all = *within;
+            let labels = labels.iter().copied().chain([("le", *bound)]);
+            line(text, [name, "_bucket"], labels, Number::Unsigned(all));
+        }
+        let labels = labels.iter().copied();
+        line(
+            text,
+            [name, "_sum"],
+            labels.clone(),
+            Number::Float(reading.sum),
+        );
+        line(text, [name, "_count"], labels, Number::Unsigned(all));
+    }
+
     /// The whole page; its type is [`Page::CONTENT_TYPE`].
     #[must_use]
     pub fn finish(self) -> String {
@@ -75,20 +102,7 @@ impl Page {
         n: Number,
     ) {
         let text = &mut self.family(kind, name, help).text;
-        text.push_str(name);
-        for (i, (label, value)) in labels.iter().enumerate() {
-            text.push(if i == 0 { '{' } else { ',' });
-            text.push_str(label);
-            text.push_str("=\"");
-            escape(value, Quotes::Escaped, text);
-            text.push('"');
-        }
-        if !labels.is_empty() {
-            text.push('}');
-        }
-        text.push(' ');
-        text.push_str(&n.to_string());
-        text.push('\n');
+        line(text, [name, ""], labels.iter().copied(), n);
     }
 
     fn family(&mut self, kind: &str, name: &'static str, help: &str) -> &mut Family {
@@ -153,6 +167,32 @@ impl From<usize> for Number {
     }
 }
 
+/// Writes one sample.
+fn line<'l>(
+    text: &mut String,
+    [name, part]: [&str; 2],
+    labels: impl Iterator<Item = (&'l str, &'l str)>,
+    n: Number,
+) {
+    text.push_str(name);
+    text.push_str(part);
+    let mut before = '{';
+    for (label, value) in labels {
+        text.push(before);
+        text.push_str(label);
+        text.push_str("=\"");
+        escape(value, Quotes::Escaped, text);
+        text.push('"');
+        before = ',';
+    }
+    if before == ',' {
+        text.push('}');
+    }
+    text.push(' ');
+    text.push_str(&n.to_string());
+    text.push('\n');
+}
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Quotes {
     Escaped,
@@ -195,6 +235,22 @@ mod tests {
             "# HELP a_total First.\n# TYPE a_total counter\n\
              a_total{zone=\"x\",verdict=\"pass\"} 3\na_total{zone=\"y\",verdict=\"pass\"} 4\n\
              # HELP b Second.\n# TYPE b gauge\nb -1\n"
+        );
+    }
+
+    #[test]
+    fn a_histogram_is_one_family_of_three_names() {
+        let mut page = Page::new();
+        let reading = Reading {
+            within: vec![("0.1", 2), ("+Inf", 3)],
+            sum: 1.25,
+        };
+        page.histogram("h_seconds", "H.", &[("zone", "x")], &reading);
+        assert_eq!(
+            page.finish(),
+            "# HELP h_seconds H.\n# TYPE h_seconds histogram\n\
+             h_seconds_bucket{zone=\"x\",le=\"0.1\"} 2\nh_seconds_bucket{zone=\"x\",le=\"+Inf\"} 3\n\
+             h_seconds_sum{zone=\"x\"} 1.25\nh_seconds_count{zone=\"x\"} 3\n"
         );
     }
 

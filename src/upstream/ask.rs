@@ -134,7 +134,7 @@ pub(super) async fn ask(
         }
     };
     if let Some(status) = status {
-        backend.count_answer(status);
+        backend.count_answer(status, taken);
     }
     if let Some(attempt) = exchange.attempts.last_mut() {
         attempt.status = status;

@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
 use http::StatusCode;
 
@@ -17,6 +18,7 @@ use super::health::Health;
 use super::pool;
 use super::tenure::Tenure;
 use crate::config::plan;
+use crate::telemetry::{Histogram, Reading};
 use crate::tls;
 
 /// A server that can be asked.
@@ -49,6 +51,7 @@ pub struct Backend {
     opened: AtomicU64,
     reused: AtomicU64,
     answers: [AtomicU64; STATUSES],
+    latency: Histogram,
 }
 
 /// What all backends of an upstream have in common.
@@ -122,6 +125,7 @@ impl Backend {
             opened: AtomicU64::new(0),
             reused: AtomicU64::new(0),
             answers: [const { AtomicU64::new(0) }; STATUSES],
+            latency: Histogram::new(),
         }
     }
 
@@ -197,6 +201,11 @@ impl Backend {
             .filter(|(_, count)| *count > 0)
     }
 
+    /// How long they took, until the head of the answer or until they failed.
+    pub fn latency(&self) -> Reading {
+        self.latency.read()
+    }
+
     /// How it is met for this `proxy_pass`, if that is inside TLS.
     pub(super) fn tls(&self, forward: &plan::Forward) -> Option<&Arc<tls::Client>> {
         self.tls.get(forward.tls?)
@@ -250,13 +259,14 @@ impl Backend {
         self.reused.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(super) fn count_answer(&self, status: StatusCode) {
+    pub(super) fn count_answer(&self, status: StatusCode, taken: Duration) {
         // A status over 599 is none that HTTP defines; it is passed on, and not counted.
         let counter = self
             .answers
             .get(usize::from(status.as_u16() - FIRST_STATUS));
         if let Some(counter) = counter {
             counter.fetch_add(1, Ordering::Relaxed);
+            self.latency.observe(taken);
         }
     }
 }

@@ -3,8 +3,7 @@
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use super::metric;
-use crate::support::{Client, Origin, Weir, eventually};
+use crate::support::{Client, Origin, Weir, eventually, metric};
 
 const OTHER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 

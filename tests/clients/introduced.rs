@@ -2,8 +2,7 @@
 
 use std::net::SocketAddr;
 
-use super::metric;
-use crate::support::{Client, Nginx, Origin, Weir, eventually};
+use crate::support::{Client, Nginx, Origin, Weir, eventually, metric};
 
 fn v2(command: u8, family: u8, body: &[u8]) -> Vec<u8> {
     let mut header = b"\r\n\r\n\0\r\nQUIT\n".to_vec();

@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::metric;
-use crate::support::{Client, Origin, Weir, eventually, get};
+use crate::support::{Client, Origin, Weir, eventually, get, metric};
 
 /// Anybody can say that it is a call; where none is expected it is held to the rate like others.
 #[test]

@@ -1,7 +1,7 @@
 //! What HTTP/2 can say and HTTP/1 cannot: none of it may reach a backend as something else.
 
 use crate::support::frames::*;
-use crate::support::{Origin, Weir, eventually, get as ask};
+use crate::support::{Origin, Weir, eventually, metric};
 
 fn weir(origin: &Origin) -> Weir {
     Weir::before(
@@ -92,8 +92,7 @@ fn requests_that_are_none_are_refused() {
     }
     assert_eq!(origin.count(), 0, "{:?}", origin.seen());
     eventually("each is counted", || {
-        let metrics = ask(weir.admin_address(), "/metrics").text();
-        metrics.contains("weir_heads_refused_total{status=\"400\"} 17")
+        metric(&weir, "weir_heads_refused_total{status=\"400\"}") == 17
     });
 }
 

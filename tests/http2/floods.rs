@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::support::frames::*;
-use crate::support::{Origin, Weir, eventually, get as ask};
+use crate::support::{Origin, Weir, eventually, get as ask, metric};
 
 fn weir(origin: &Origin) -> Weir {
     Weir::before(
@@ -42,12 +42,8 @@ fn attack(weir: &Weir, kind: &str, mut frames: impl FnMut(u32) -> Vec<u8>) -> u3
         matches!(told, None | Some(ENHANCE_YOUR_CALM)),
         "{kind}: {told:?}"
     );
-    let metric = format!("weir_http2_floods_total{{kind=\"{kind}\"}} 1");
-    eventually("it is counted", || {
-        ask(weir.admin_address(), "/metrics")
-            .text()
-            .contains(&metric)
-    });
+    let series = format!("weir_http2_floods_total{{kind=\"{kind}\"}}");
+    eventually("it is counted", || metric(weir, &series) == 1);
     weir.error_line("http2 flood detected");
     assert!(weir.resident() < before + (16 << 20), "{kind}: memory");
     sent
@@ -278,8 +274,7 @@ fn a_head_that_is_too_large_gets_431() {
     client.send(get(3, "/here"));
     assert_eq!(client.reset(3), None);
     eventually("it is counted", || {
-        let metrics = ask(weir.admin_address(), "/metrics").text();
-        metrics.contains("weir_heads_refused_total{status=\"431\"} 1")
+        metric(&weir, "weir_heads_refused_total{status=\"431\"}") == 1
     });
     assert_eq!(origin.count(), 0);
 }

@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::support::redis::Redis;
-use crate::support::{Client, Weir, eventually, get, millis_since};
+use crate::support::{Client, Weir, eventually, get, metric, millis_since};
 
 /// A gateway that shares the zone `one` and answers everything itself.
 fn gateway(store: &str, zone: &str, rule: &str) -> Weir {
@@ -49,14 +49,6 @@ fn passed(gateways: &[&Weir], requests: usize) -> usize {
             other => panic!("{other}"),
         })
         .count()
-}
-
-/// A line of `/metrics`.
-fn metric(weir: &Weir, name: &str) -> u64 {
-    let page = get(weir.admin_address(), "/metrics").text();
-    let line = page.lines().find_map(|line| line.strip_prefix(name));
-    line.and_then(|number| number.trim().parse().ok())
-        .unwrap_or_else(|| panic!("no {name} in {page}"))
 }
 
 fn degraded(weir: &Weir) -> bool {

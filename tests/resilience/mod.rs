@@ -7,7 +7,7 @@ mod breakers;
 mod checks;
 mod fallbacks;
 
-use crate::support::{Client, Origin, Weir, eventually, get};
+use crate::support::{Metrics, Origin, Weir, eventually};
 
 /// A weir with an admin listener before an upstream `app` of these backends.
 fn before(origins: &[&Origin], upstream: &str, servers: &str) -> Weir {
@@ -29,15 +29,15 @@ servers:
 
 /// The metric of this name with all of these labels.
 fn metric(weir: &Weir, name: &str, labels: &[&str]) -> Option<u64> {
-    // It may listen a moment later than the gateway itself.
-    eventually("the admin listener", || {
-        Client::try_connect(weir.admin_address()).is_ok()
-    });
-    let text = get(weir.admin_address(), "/metrics").text();
-    let line = text.lines().find(|line| {
-        line.starts_with(&format!("{name}{{")) && labels.iter().all(|label| line.contains(label))
+    let metrics = Metrics::of(weir);
+    let sample = metrics.samples.iter().find(|sample| {
+        let shown = sample.labels.iter();
+        let shown: String = shown
+            .map(|(name, value)| format!("{name}=\"{value}\","))
+            .collect();
+        sample.name == name && labels.iter().all(|label| shown.contains(label))
     })?;
-    line.rsplit(' ').next()?.parse().ok()
+    Some(sample.value as u64)
 }
 
 /// Whether a server counts as healthy.

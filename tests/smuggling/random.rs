@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use fastrand::Rng;
 
 use super::recorder::Recorder;
-use crate::support::{Client, Weir, eventually, get};
+use crate::support::{Client, Weir, eventually, metric};
 
 /// How many connections are tried.
 const ROUNDS: u64 = 1500;
@@ -41,7 +41,7 @@ servers:
             "weir_limit_verdicts_total{zone=\"all\",verdict=\"pass\"}",
         );
         let logged = lines().iter().filter(|l| l.ends_with(" PASSED")).count();
-        counted > 0 && counted == logged
+        counted > 0 && counted == logged as u64
     });
     let (answered, counted) = logged(&lines());
     let (mut complete, mut seen) = (Tally::new(), Tally::new());
@@ -81,13 +81,6 @@ fn send_all(weir: &Weir) {
         client.try_finish_sending();
         while client.try_response().is_ok() {}
     }
-}
-
-fn metric(weir: &Weir, name: &str) -> usize {
-    let text = get(weir.admin_address(), "/metrics").text();
-    let line = text.lines().find(|line| line.starts_with(name));
-    line.and_then(|line| line.rsplit(' ').next()?.parse().ok())
-        .unwrap_or(0)
 }
 
 /// The requests that the log says were answered by the backend, and those that were counted.

@@ -10,7 +10,7 @@ mod upstreams;
 use std::net::TcpStream;
 use std::time::Duration;
 
-use crate::support::{Certs, Client, PATIENCE, Weir, eventually, get, wanted};
+use crate::support::{Certs, Client, PATIENCE, Weir, eventually, get, metric, wanted};
 
 /// What openssl says about the certificate it is shown.
 fn subject(certs: &Certs, weir: &Weir, more: &[&str]) -> String {
@@ -156,8 +156,7 @@ fn a_stalled_handshake_ends_in_time_and_is_counted() {
     weir.error_line("it took too long");
     // And the one by which it was seen that weir listens.
     eventually("all are counted", || {
-        let page = get(weir.admin_address(), "/metrics").text();
-        page.contains("weir_tls_handshakes_total{result=\"failed\"} 3")
+        metric(&weir, "weir_tls_handshakes_total{result=\"failed\"}") == 3
     });
 }
 

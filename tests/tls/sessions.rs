@@ -1,6 +1,6 @@
 //! Sessions that clients take up again, and what an issuer says of a certificate.
 
-use crate::support::{Certs, Weir, eventually, get, wanted};
+use crate::support::{Certs, Weir, eventually, metric, wanted};
 
 fn started(more: &str) -> (Certs, Weir) {
     let certs = Certs::new();
@@ -50,9 +50,8 @@ fn a_session_is_taken_up_again_from_a_ticket_or_from_memory() {
             assert!(said.contains("reused=r"), "{tickets} {version}: {said}");
         }
         eventually("they are counted", || {
-            let page = get(weir.admin_address(), "/metrics").text();
-            page.contains("weir_tls_handshakes_total{result=\"resumed\"} 2")
-                && page.contains("weir_tls_handshakes_total{result=\"full\"} 2")
+            metric(&weir, "weir_tls_handshakes_total{result=\"resumed\"}") == 2
+                && metric(&weir, "weir_tls_handshakes_total{result=\"full\"}") == 2
         });
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{Far, ask, before, read};
 use crate::support::redis::Redis;
-use crate::support::{Client, Weir, eventually, get};
+use crate::support::{Client, Weir, eventually, metric};
 
 fn limited(far: &Far, limit: usize) -> Weir {
     before(
@@ -15,12 +15,6 @@ limit_req_zones: { asked: { key: $binary_remote_addr, size: 1m, rate: 1r/d } }",
             limit + 1
         ),
     )
-}
-
-fn metric(weir: &Weir, name: &str) -> Option<f64> {
-    let page = get(weir.admin_address(), "/metrics").text();
-    let line = page.lines().find(|line| line.starts_with(name))?;
-    line.rsplit(' ').next()?.parse().ok()
 }
 
 #[test]
@@ -42,7 +36,7 @@ fn a_tunnel_keeps_its_place_until_it_is_over() {
     assert_eq!(third.head().word(1), "101");
     drop((third, tunnels));
     eventually("nobody left", || {
-        metric(&weir, "weir_zone_keys{zone=\"open\"}") == Some(0.0)
+        metric(&weir, "weir_zone_keys{zone=\"open\"}") == 0
     });
     let mut fourth = ask(&weir, "/echo", "");
     assert_eq!(
@@ -77,7 +71,7 @@ fn a_thousand_tunnels_leave_nothing_behind() {
     }
     eventually("nobody at the backend", || far.open() == 0);
     eventually("no place taken", || {
-        metric(&weir, "weir_zone_keys{zone=\"open\"}") == Some(0.0)
+        metric(&weir, "weir_zone_keys{zone=\"open\"}") == 0
     });
     eventually("every line in the log", || {
         weir.stdout()

@@ -5,7 +5,7 @@ mod names;
 mod queue;
 mod retries;
 
-use crate::support::{Origin, Weir, eventually, get};
+use crate::support::{Origin, Weir, eventually, metric};
 
 /// A weir before a group with these settings, and these for its only server.
 fn before(origin: &Origin, upstream: &str, server: &str, location: &str) -> Weir {
@@ -19,14 +19,6 @@ servers: [ {{ listen: LISTEN, locations: [ {{ path: /, {location} proxy_pass: ap
 "
         ),
     )
-}
-
-/// The value of a metric whose line begins so.
-fn metric(weir: &Weir, series: &str) -> u64 {
-    let page = get(weir.admin_address(), "/metrics").text();
-    let line = page.lines().find_map(|line| line.strip_prefix(series));
-    let value = line.unwrap_or_else(|| panic!("{series} in\n{page}"));
-    value.trim().parse().expect("a number")
 }
 
 /// Waits until so many requests wait for a server.

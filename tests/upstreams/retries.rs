@@ -1,7 +1,7 @@
 //! `retry_budget`: how often requests are sent again when servers fail.
 
-use super::{before, metric};
-use crate::support::{Origin, Weir, get};
+use super::before;
+use crate::support::{Origin, Weir, get, metric};
 
 const DENIED: &str = "weir_upstream_retries_denied_total{upstream=\"app\"}";
 

@@ -30,11 +30,14 @@ use super::key::Key;
 use super::{Answer, Counts};
 use crate::clock::Millis;
 use crate::config::plan::{Cost, CountRefused};
+use crate::telemetry::Histogram;
 
 /// A `limit_req` zone.
 #[derive(Debug)]
 pub struct Zone {
     name: Box<str>,
+    /// How long those had to wait whom it delayed.
+    pub delays: Histogram,
     keys: Kind,
 }
 
@@ -111,6 +114,7 @@ impl Zone {
     pub fn new(name: &str, size: usize, slowest: &Terms, refused: CountRefused) -> Self {
         Self {
             name: name.into(),
+            delays: Histogram::new(),
             keys: match *slowest {
                 Terms::Blocks(slowest) => Kind::Blocks(Keys::new(size, slowest, refused)),
                 Terms::Bursty(slowest) => Kind::Bursty(Keys::new(size, slowest, refused)),
