@@ -16,6 +16,8 @@ struct Size {
     zones: usize,
     servers: usize,
     balance: &'static str,
+    /// Whether each has an address of its own, of which the last bytes are its number.
+    distinct: bool,
     keepalive: usize,
 }
 
@@ -25,6 +27,7 @@ const SMALL: Size = Size {
     zones: 1,
     servers: 1,
     balance: "round_robin",
+    distinct: false,
     keepalive: 16,
 };
 
@@ -63,8 +66,13 @@ impl Size {
             "upstreams:\n  backend:\n    balance: {}\n    keepalive: {}\n    keepalive_requests: 1000000\n    servers:",
             self.balance, self.keepalive
         );
-        for _ in 0..self.servers {
-            let _written = writeln!(text, "      - {{ address: \"{backend}\" }}");
+        for number in 0..self.servers {
+            let port = backend.port();
+            let address = match self.distinct {
+                true => format!("127.1.{}.{}:{port}", number / 256, number % 256),
+                false => backend.to_string(),
+            };
+            let _written = writeln!(text, "      - {{ address: \"{address}\" }}");
         }
         text.push_str("servers:\n");
         for name in (0..self.names).rev() {
@@ -115,7 +123,7 @@ struct Growth {
     most: u64,
 }
 
-const GROWTHS: [Growth; 6] = [
+const GROWTHS: [Growth; 8] = [
     Growth {
         what: "10,000 server names",
         from: SMALL,
@@ -155,7 +163,25 @@ const GROWTHS: [Growth; 6] = [
     },
     many_balanced("10,000 upstream servers by load", "least_conn", 8_000),
     many_balanced("10,000 upstream servers by lot", "random", 3_000),
+    many_distinct("10,000 upstream servers by hash", "{ hash: $uri }", 3_000),
+    many_distinct(
+        "10,000 upstream servers on a ring",
+        "{ hash: $uri, consistent: true }",
+        3_000,
+    ),
 ];
+
+/// The same, each with an address of its own: on a ring, servers at one address are one.
+const fn many_distinct(what: &'static str, balance: &'static str, most: u64) -> Growth {
+    let many = many_balanced(what, balance, most);
+    Growth {
+        to: Size {
+            distinct: true,
+            ..many.to
+        },
+        ..many
+    }
+}
 
 /// Many servers of which one is picked in this way, against two that take turns.
 const fn many_balanced(what: &'static str, balance: &'static str, most: u64) -> Growth {

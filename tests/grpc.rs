@@ -197,3 +197,35 @@ servers: [{{ listen: LISTEN, proxy_pass: app }}]
     }
     assert!(!weir.stderr().contains("temporarily disabled"));
 }
+
+/// That a call has failed is often known only at its end, behind a body.
+#[test]
+fn a_call_that_fails_at_its_end_counts_for_breakers() {
+    let scene = Scene::before(
+        &[],
+        "admin: { listen: ADMIN }
+upstreams: { app: { breaker: { failures: 2, open_for: 1h }, servers: 'BACKEND' } }
+servers:
+- { listen: LISTEN, grpc_pass: app }
+- { listen: LISTEN2, breaker: { failures: 2, open_for: 1h }, grpc_pass: 'grpc://BACKEND' }
+",
+    );
+    let (first, second) = (scene.weir.address(), scene.weir.second_address());
+    for (address, breaker) in [(first, "upstream"), (second, "location")] {
+        let call = |what: &[&str]| call(&address.to_string(), None, what);
+        for _ in 0..2 {
+            let broken = call(&["break_off"]);
+            let expected = "got something\nUNAVAILABLE | no more |";
+            assert!(broken.starts_with(expected), "{broken}");
+        }
+        let page = get(scene.weir.admin_address(), "/metrics").text();
+        let opened = page.lines().find(|line| {
+            line.starts_with(&format!("weir_{breaker}_breaker_opened_total"))
+                && line.ends_with(" 1")
+        });
+        assert!(opened.is_some(), "{page}");
+        let refused = call(&["echo", "hi"]);
+        assert!(refused.starts_with("UNAVAILABLE"), "{refused}");
+        assert!(refused.contains("grpc-retry-pushback-ms"), "{refused}");
+    }
+}

@@ -8,7 +8,7 @@
 //! Ignored here because it needs valgrind and the optimised binary; `tests/instructions` has both.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
 use std::thread;
 use std::time::Duration;
@@ -201,15 +201,16 @@ fn first_client(process: &mut Process, address: SocketAddr) -> Client {
 
 /// A backend that sends each answer in one piece: where it is cut would change what weir does.
 fn backend() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("there is a free port");
-    let address = listener.local_addr().expect("it is bound");
+    // On all of this machine's own addresses: some want to have many backends.
+    let listener = TcpListener::bind("0.0.0.0:0").expect("there is a free port");
+    let port = listener.local_addr().expect("it is bound").port();
     thread::spawn(move || {
         for stream in listener.incoming().flatten() {
             // It ends with the connection, which ends with weir.
             thread::spawn(move || drop(answer(stream)));
         }
     });
-    address
+    (Ipv4Addr::LOCALHOST, port).into()
 }
 
 fn answer(mut stream: TcpStream) -> std::io::Result<()> {

@@ -10,6 +10,7 @@
 #![expect(clippy::print_stdout, reason = "it is what a bench is for")]
 
 mod backend;
+mod built;
 mod cases;
 mod chart;
 mod idle;
@@ -25,7 +26,7 @@ mod secure;
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::ExitCode;
 
 use machine::Cores;
 use report::Outcome;
@@ -111,7 +112,7 @@ fn compare(options: &Options) -> Result<()> {
     let chosen = cases::chosen(names.as_deref())?;
     let weir = match &options.weir {
         Some(path) => path.clone(),
-        None => build()?,
+        None => built::weir()?,
     };
     let cores = Cores::allowed();
     let backend = backend::Backend::start(&cores)?;
@@ -148,21 +149,4 @@ fn compare(options: &Options) -> Result<()> {
     std::fs::write(docs.join("benchmarks.svg"), chart::draw(&outcomes))?;
     println!("Written to docs/benchmarks.md and docs/benchmarks.svg.");
     Ok(())
-}
-
-/// The weir that users get.
-// Not the one cargo built for this bench: that one has the features of the tests' crates too, tokio's clock that tests
-// can stop among them, and every reading of it costs.
-fn build() -> Result<PathBuf> {
-    let output = Command::new(env!("CARGO"))
-        .args(["build", "--release", "--bin", "weir"])
-        .arg("--message-format=json-render-diagnostics")
-        .current_dir(ROOT)
-        .stderr(Stdio::inherit())
-        .output()?;
-    let told = String::from_utf8_lossy(&output.stdout).into_owned();
-    told.lines()
-        .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
-        .find_map(|message| message["executable"].as_str().map(PathBuf::from))
-        .ok_or_else(|| "cargo build --release made no weir".into())
 }

@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(15);
 #[derive(Debug)]
 pub(crate) struct Process {
     name: String,
-    child: Child,
+    pub(crate) child: Child,
 }
 
 impl Process {

@@ -119,7 +119,7 @@ fn tell(headers: &mut HeaderMap, code: Code, why: &str) {
     }
 }
 
-/// Whether the head of an answer says that whoever should have answered could not.
+/// Whether the head of an answer, or what comes after its body, says that whoever should have answered could not.
 #[must_use]
 pub fn failed(headers: &HeaderMap) -> bool {
     let code = headers.get(STATUS).map(HeaderValue::as_bytes);

@@ -3,6 +3,8 @@
 //! The one place that knows statuses: the rooms below say what happened, here it becomes what the client
 //! is told, in nginx's numbers.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use http::{HeaderValue, Method, Response, StatusCode, header};
 
@@ -123,6 +125,7 @@ impl Failure {
                 upstream::Error::Crowded { retry_after, .. }
                 | upstream::Error::Unavailable { retry_after },
             ) => *retry_after,
+            Self::Degraded => DEGRADED,
             _ => return None,
         };
         let started = u64::from(after.subsec_nanos() > 0);
@@ -277,3 +280,6 @@ pub(super) fn respond(answer: Answer, exchange: &Exchange) -> Response<Body<Down
     let (head, body) = answer.into_parts_for(accept);
     Response::from_parts(head, Body::whole(body))
 }
+
+/// What is said of something that nobody knows the end of: an operator has turned it off.
+const DEGRADED: Duration = Duration::from_secs(30);

@@ -19,7 +19,7 @@ pub struct Guard {
     /// Its location as it is written, or nothing for what no location of its own matches.
     pub location: Box<str>,
     /// The breaker.
-    pub breaker: Breaker,
+    pub breaker: Arc<Breaker>,
 }
 
 impl Guard {
@@ -31,7 +31,7 @@ impl Guard {
         Some(Arc::new(Self {
             server: server.into(),
             location: location.into(),
-            breaker: Breaker::new(name.trim(), rules),
+            breaker: Arc::new(Breaker::new(name.trim(), rules)),
         }))
     }
 

@@ -32,7 +32,6 @@ use crate::message::target::{self, Target};
 use crate::message::{Body, Exchange, Incoming, NoAnswer, Peer, Upload, grpc, headers};
 use crate::upstream::{Download, Error, Form, Outgoing, Outset, Upstream};
 use failure::Failure;
-use fallback::Fallback;
 use site::Site;
 use visit::Visit;
 
@@ -174,9 +173,9 @@ impl Proxy {
                 if visit.keeps_upstream_headers(site) {
                     visit.exchange.upstream_headers = Some(Box::default());
                 }
-                let (form, keeps) = (visit.form_of_answer(site), site.fallback.as_deref());
+                let form = visit.form_of_answer(site);
                 let answered = self
-                    .forward(visit, forward, upstream, upload, form, keeps)
+                    .forward(visit, forward, upstream, upload, form, Some(site))
                     .await;
                 if let Some((guard, pass, sent)) = guarded {
                     guard.report(pass, &answered, sent, self.clock.now());
@@ -188,6 +187,7 @@ impl Proxy {
         }
     }
 
+    /// Sends a request on; the answer is kept and judged as its own site says, where it has one.
     async fn forward(
         &self,
         visit: &mut Visit,
@@ -195,7 +195,7 @@ impl Proxy {
         upstream: &Upstream,
         upload: Upload,
         form: Form,
-        keeps: Option<&Fallback>,
+        own: Option<&Site>,
     ) -> Result<Response<Body<Download>>, Failure> {
         let exchange = &mut visit.exchange;
         exchange.proxy_host = Some(Arc::clone(&forward.host));
@@ -231,6 +231,7 @@ impl Proxy {
             head.headers.clone_into(kept);
         }
         visit.told_rate = headers::clean_response(&mut head.headers);
+        let keeps = own.and_then(|site| site.fallback.as_deref());
         let keeper =
             keeps.and_then(|fallback| fallback.keeper(&visit.exchange, &head, &self.clock));
         let body = match download.into_whole() {
@@ -243,6 +244,9 @@ impl Proxy {
             Err(mut download) => {
                 if let Some(keeper) = keeper {
                     download.tee(Box::new(keeper));
+                }
+                if let Some(guard) = own.and_then(|site| site.guard.as_ref()) {
+                    download.judged_by(&guard.breaker);
                 }
                 visit.stopwatch = Some(download.stopwatch());
                 Body::download(download)

@@ -124,6 +124,37 @@ fn an_answer_cut_short_counts_against_its_server() {
     eventually("its breaker has opened", || {
         server_breaker(&weir, &origin, "open")
     });
+    let weir = at_location(&origin, LASTING);
+    for _ in 0..4 {
+        assert!(!get(weir.address(), "/close-early").complete);
+    }
+    eventually("its location's, too", || {
+        location_breaker(&weir, "/", "open")
+    });
+}
+
+/// It answers half of the time: enough to be tried, too little to be relied on. Nobody notices but its neighbour.
+#[test]
+fn a_server_that_flaps_is_left_alone_and_costs_nobody_an_answer() {
+    let (flapping, well) = (Origin::named("flapping"), Origin::named("well"));
+    flapping.behave("/flap");
+    let weir = before(
+        &[&flapping, &well],
+        "keepalive: 0, breaker: { failure_ratio: 40%, min_calls: 4, open_for: 1h }",
+        "proxy_pass: app",
+    );
+    let mut asked = 0;
+    while !server_breaker(&weir, &flapping, "open") {
+        assert_eq!(get(weir.address(), "/ok").status, 200);
+        asked += 1;
+        assert!(asked < 100, "it is never left alone");
+    }
+    let before = flapping.count();
+    for _ in 0..10 {
+        assert_eq!(get(weir.address(), "/ok").get("x-origin"), Some("well"));
+    }
+    assert_eq!(flapping.count(), before);
+    assert!(server_breaker(&weir, &well, "closed"));
 }
 
 #[test]

@@ -287,3 +287,26 @@ servers:
         );
     }
 }
+
+/// One bad check after each good one is neither a rise nor a fall.
+#[test]
+fn who_flaps_from_check_to_check_is_left_as_it_is() {
+    let flapping = Origin::start();
+    flapping.script("/healthz", "/flap");
+    let weir = before(
+        &[&flapping],
+        &format!("health_check: {{ path: /healthz, {QUICK} }}"),
+        "proxy_pass: app",
+    );
+    flapping.await_count(20);
+    assert!(is_healthy(&weir, &flapping));
+    let server = format!("server=\"{}\"", flapping.address());
+    for result in ["result=\"pass\"", "result=\"fail\""] {
+        let checks = metric(&weir, "weir_upstream_checks_total", &[&server, result]);
+        assert!(
+            checks.is_some_and(|checks| checks >= 5),
+            "{result} {checks:?}"
+        );
+    }
+    assert!(!weir.stderr().contains("is unhealthy"));
+}

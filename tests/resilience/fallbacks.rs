@@ -254,7 +254,11 @@ servers:
 ",
     );
     assert_eq!(get(weir.address(), "/reviews/ok").text(), "none");
-    assert_eq!(get(weir.address(), "/advice/ok").status, 503);
+    let refused = get(weir.address(), "/advice/ok");
+    assert_eq!(
+        (refused.status, refused.get("retry-after")),
+        (503, Some("30"))
+    );
     assert_eq!(origin.count(), 0, "nobody is asked");
     assert_eq!(get(weir.address(), "/basket/ok").text(), "ok");
     assert_eq!(

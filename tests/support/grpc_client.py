@@ -69,6 +69,9 @@ try:
         answers = method("Drip", "unary_stream")(b"0.05", timeout=float(argument))
         for count, _ in enumerate(answers):
             print("got", count)
+    elif what == "break_off":
+        for answer in method("BreakOff", "unary_stream")(b"", timeout=20):
+            print("got", answer.decode())
     elif what == "cancel":
         call = method("Sleep").future(b"30", timeout=20)
         threading.Timer(0.5, call.cancel).start()

@@ -53,7 +53,13 @@ def drip(request, context):
         time.sleep(float(request))
 
 
+def break_off(request, context):
+    yield b"something"
+    context.abort(grpc.StatusCode.UNAVAILABLE, "no more")
+
+
 HANDLERS = {
+    "BreakOff": grpc.unary_stream_rpc_method_handler(break_off),
     "Echo": grpc.unary_unary_rpc_method_handler(echo),
     "Upper": grpc.stream_stream_rpc_method_handler(upper),
     "Count": grpc.unary_stream_rpc_method_handler(count),

@@ -20,6 +20,7 @@ use self::source::{Source, Streamed, Wired};
 use self::stream::Stream;
 use super::ask::{Answer, Carrier};
 use super::backend::Lease;
+use super::breaker::Breaker;
 use super::error::Error;
 use super::http1::Reading;
 use super::pool;
@@ -171,6 +172,13 @@ impl Download {
     pub fn tee(&mut self, tee: Box<dyn Tee>) {
         if let Body::Stream(stream) = &mut self.0 {
             stream.tee(tee);
+        }
+    }
+
+    /// Tells this breaker, too, if it comes to nothing; one that was read with its head has come to something.
+    pub fn judged_by(&mut self, breaker: &Arc<Breaker>) {
+        if let Body::Stream(stream) = &mut self.0 {
+            stream.judged_by(breaker);
         }
     }
 

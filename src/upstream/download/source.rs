@@ -9,7 +9,6 @@ use http_body::SizeHint;
 
 use crate::clock::Clock;
 use crate::upstream::backend::Lease;
-use crate::upstream::breaker::Outcome;
 use crate::upstream::error::{Error, Stage};
 use crate::upstream::http1::{Piece, Reading, Sending};
 use crate::upstream::http2::Receiving;
@@ -95,11 +94,17 @@ impl Source {
     }
 
     /// Its answer was booked as one and has come to nothing.
-    pub(super) fn blame(&self, error: &Error, clock: &Clock) {
-        if let Some(breaker) = &self.lease().breaker
-            && Outcome::of(error) == Outcome::Failure
-        {
+    pub(super) fn blame(&self, clock: &Clock) {
+        if let Some(breaker) = &self.lease().breaker {
             breaker.regret(clock.now());
+        }
+    }
+
+    /// Whether its backend has said at the end that it failed.
+    pub(super) fn has_failed(&self) -> bool {
+        match self {
+            Self::Stream(streamed) => streamed.receiving.has_failed(),
+            Self::Wire(_) => false,
         }
     }
 

@@ -17,6 +17,7 @@ use super::source::Source;
 use super::{Stopwatch, Tee};
 use crate::clock::{Clock, Millis};
 use crate::message::Caller;
+use crate::upstream::breaker::{Breaker, Outcome};
 use crate::upstream::error::Error;
 use crate::upstream::http1::Piece;
 
@@ -32,6 +33,7 @@ pub(super) struct Stream {
     taken: Option<Duration>,
     stopwatch: Option<Arc<AtomicU64>>,
     tee: Option<Box<dyn Tee>>,
+    judge: Option<Arc<Breaker>>,
     clock: Clock,
     caller: Caller,
 }
@@ -48,6 +50,7 @@ impl Stream {
             taken: None,
             stopwatch: None,
             tee: None,
+            judge: None,
             clock: clock.clone(),
             caller,
         };
@@ -75,6 +78,19 @@ impl Stream {
         self.tee = Some(tee);
     }
 
+    /// This hears, too, if it comes to nothing.
+    pub(super) fn judged_by(&mut self, breaker: &Arc<Breaker>) {
+        self.judge = Some(Arc::clone(breaker));
+    }
+
+    /// It was booked as an answer, and is none.
+    fn blame(&self, source: &Source) {
+        source.blame(&self.clock);
+        if let Some(judge) = &self.judge {
+            judge.regret(self.clock.now());
+        }
+    }
+
     /// Ends it if its end was read already.
     fn end_if_over(&mut self) {
         if let Some(source) = &mut self.source
@@ -93,6 +109,9 @@ impl Stream {
             tee.complete();
         }
         if let Some(source) = self.source.take() {
+            if source.has_failed() {
+                self.blame(&source);
+            }
             source.keep(&self.clock);
         }
     }
@@ -102,8 +121,10 @@ impl Stream {
         self.stop();
         error.count();
         if let Some(source) = self.source.take() {
+            if Outcome::of(&error) == Outcome::Failure {
+                self.blame(&source);
+            }
             let (client, upstream) = (self.caller.text(), source.name());
-            source.blame(&error, &self.clock);
             if let Error::Client(_) = error {
                 tracing::info!(client, upstream, "{error}");
             } else {

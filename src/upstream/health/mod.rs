@@ -103,3 +103,30 @@ pub async fn check(upstream: &str, backend: &Backend) {
         (_, Ok(())) => {}
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::plan::{CheckKind, HttpVersion, Share};
+
+    #[test]
+    fn pauses_differ_by_no_more_than_they_may() {
+        let health = Health::new(&HealthCheck {
+            kind: CheckKind::Tcp,
+            port: None,
+            tls: None,
+            version: HttpVersion::One,
+            interval: Duration::from_secs(10),
+            jitter: Share(200),
+            timeout: Duration::from_secs(1),
+            rise: 2,
+            fall: 3,
+            initial: Initial::Up,
+        });
+        let pauses: Vec<_> = (0..1_000).map(|_| health.pause()).collect();
+        let within = Duration::from_secs(8)..=Duration::from_secs(12);
+        assert!(pauses.iter().all(|pause| within.contains(pause)));
+        let (least, most) = (pauses.iter().min(), pauses.iter().max());
+        assert!(least < Some(&Duration::from_secs(9)) && most > Some(&Duration::from_secs(11)));
+    }
+}

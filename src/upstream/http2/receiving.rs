@@ -23,6 +23,7 @@ pub(in crate::upstream) struct Receiving {
     sending: Option<Sending>,
     left: Option<u64>,
     data_over: bool,
+    failed: bool,
     patience: Deadline,
     due: Deadline,
     _ride: Ride,
@@ -42,6 +43,7 @@ impl Receiving {
             stream,
             sending,
             data_over: false,
+            failed: false,
             patience: Deadline::default(),
             due,
             _ride: ride,
@@ -51,6 +53,11 @@ impl Receiving {
     /// Whether nothing more comes.
     pub(in crate::upstream) fn is_over(&self) -> bool {
         self.stream.is_end_stream()
+    }
+
+    /// Whether its backend has said at the end that it failed.
+    pub(in crate::upstream) fn has_failed(&self) -> bool {
+        self.failed
     }
 
     pub(in crate::upstream) fn size_hint(&self) -> SizeHint {
@@ -99,6 +106,7 @@ impl Receiving {
             }
         }
         let trailers = ready!(self.stream.poll_trailers(context))?;
+        self.failed = trailers.as_ref().is_some_and(grpc::failed);
         Poll::Ready(Ok(Piece::End(trailers)))
     }
 }
