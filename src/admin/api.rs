@@ -1,12 +1,17 @@
-//! `/api/...`: what programs read, as JSON.
+//! `/api/zones`: the zones, the rules that use them, and what operators want of them.
 
 use serde::Serialize;
 
-use super::zones::zones;
+use super::marks;
+use super::reply::Problem;
+use super::zones::{self, Named, zones};
+use crate::clock::Millis;
+use crate::config;
+use crate::config::plan::{DryRun, Excess, Part, Plan, Site, Template};
 use crate::limits::ShadowZone;
 use crate::proxy::Live;
 
-/// A zone as `/api/zones` shows it.
+/// A zone as it is shown.
 #[derive(Debug, Serialize)]
 struct Zone<'a> {
     name: &'a str,
@@ -18,8 +23,35 @@ struct Zone<'a> {
     pass: u64,
     delay: u64,
     refuse: u64,
+    evictions: u64,
+    store: Option<&'a str>,
+    r#override: Option<()>,
+    /// How many keys are marked.
+    marks: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     shadow: Option<Shadow>,
+}
+
+/// One of them with all there is to know.
+#[derive(Debug, Serialize)]
+pub(super) struct Detail<'a> {
+    #[serde(flatten)]
+    zone: Zone<'a>,
+    key: String,
+    /// The rate in the file.
+    configured: Option<String>,
+    rules: Vec<Rule<'a>>,
+    marked: Vec<marks::Shown>,
+}
+
+/// Where a zone is used.
+#[derive(Debug, Serialize)]
+struct Rule<'a> {
+    server: &'a str,
+    location: &'a str,
+    burst: Option<f64>,
+    limit: Option<u32>,
+    dry_run: bool,
 }
 
 /// What limits that are only proposed say in a zone.
@@ -35,6 +67,58 @@ struct Shadow {
     passes_refused: u64,
 }
 
+/// `GET /api/zones`
+pub(super) fn list(live: &Live) -> impl Serialize {
+    zones(live).map(shown).collect::<Vec<_>>()
+}
+
+/// `GET /api/zones/{zone}`
+pub(super) fn detail<'l>(live: &'l Live, name: &str, now: Millis) -> Result<Detail<'l>, Problem> {
+    let found = zones::find(live, name)?;
+    let zone = zones(live).find(|zone| zone.name == name);
+    let zone = shown(zone.ok_or_else(|| Problem::missing("it has just gone"))?);
+    let plan = &live.plan;
+    let key = match found {
+        Named::Conn(index, _) => &plan.conn_zones[index].key,
+        Named::Req(index, _) => &plan.req_zones[index].key,
+    };
+    Ok(Detail {
+        configured: zone.rate.clone(),
+        zone,
+        key: written(key, plan),
+        rules: rules(plan, found),
+        marked: found
+            .watch()
+            .marks(now)
+            .iter()
+            .map(|marked| marks::shown(marked, now))
+            .collect(),
+    })
+}
+
+fn shown(zone: zones::Zone<'_>) -> Zone<'_> {
+    Zone {
+        name: zone.name,
+        kind: if zone.algorithm.is_some() {
+            "limit_req"
+        } else {
+            "limit_conn"
+        },
+        algorithm: zone.algorithm.map(|algorithm| algorithm.name()),
+        rate: zone.algorithm.map(|algorithm| algorithm.to_string()),
+        keys: zone.keys,
+        capacity: zone.capacity,
+        pass: zone.counts.pass,
+        delay: zone.counts.delay,
+        refuse: zone.counts.refuse,
+        evictions: zone.counts.evictions,
+        store: zone.store,
+        r#override: None,
+        marks: zone.watch.marked(),
+        shadow: zone.shadow.map(shadow),
+    }
+}
+
 fn shadow(shadow: &ShadowZone) -> Shadow {
     let store = &shadow.zone.store;
     let (counts, differs) = (store.counts(), shadow.differs());
@@ -48,24 +132,56 @@ fn shadow(shadow: &ShadowZone) -> Shadow {
     }
 }
 
-/// `GET /api/zones`
-pub(super) fn list(live: &Live) -> impl Serialize {
-    zones(live)
-        .map(|zone| Zone {
-            name: zone.name,
-            kind: if zone.algorithm.is_some() {
-                "limit_req"
-            } else {
-                "limit_conn"
-            },
-            algorithm: zone.algorithm.map(|algorithm| algorithm.name()),
-            rate: zone.algorithm.map(|algorithm| algorithm.to_string()),
-            keys: zone.keys,
-            capacity: zone.capacity,
-            pass: zone.counts.pass,
-            delay: zone.counts.delay,
-            refuse: zone.counts.refuse,
-            shadow: zone.shadow.map(shadow),
-        })
-        .collect::<Vec<_>>()
+/// Where a zone is used.
+fn rules<'p>(plan: &'p Plan, zone: Named<'_>) -> Vec<Rule<'p>> {
+    let mut found = Vec::new();
+    for server in &plan.servers {
+        let locations = server.locations.iter().map(|it| (&*it.path.text, &it.site));
+        for (location, site) in locations.chain([("", &server.fallback)]) {
+            for (burst, limit, dry_run) in uses(site, zone) {
+                found.push(Rule {
+                    server: &server.name,
+                    location,
+                    burst,
+                    limit,
+                    dry_run: dry_run == DryRun::On,
+                });
+            }
+        }
+    }
+    found.truncate(MOST_RULES);
+    found
 }
+
+/// The numbers of a site's rules that use a zone.
+fn uses(site: &Site, zone: Named<'_>) -> Vec<(Option<f64>, Option<u32>, DryRun)> {
+    match zone {
+        Named::Conn(index, _) => {
+            let rules = site.limit_conn.iter().filter(|rule| rule.zone == index);
+            let dry_run = site.limit_conn_dry_run;
+            rules
+                .map(|rule| (None, Some(rule.limit), dry_run))
+                .collect()
+        }
+        Named::Req(index, _) => {
+            let rules = site.limit_req.iter().filter(|rule| rule.zone == index);
+            let burst = |burst: Excess| burst.0 as f64 / Excess::ONE.0 as f64;
+            let dry_run = site.limit_req_dry_run;
+            rules
+                .map(|rule| (Some(burst(rule.burst)), None, dry_run))
+                .collect()
+        }
+    }
+}
+
+/// A text of variables as it is written.
+fn written(template: &Template, plan: &Plan) -> String {
+    let parts = template.parts.iter().map(|part| match part {
+        Part::Text(text) => text.to_string(),
+        Part::Variable(variable) => format!("${}", config::variable_name(variable, &plan.maps)),
+    });
+    parts.collect()
+}
+
+/// Nobody reads on.
+const MOST_RULES: usize = 1000;

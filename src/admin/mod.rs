@@ -6,10 +6,14 @@
 mod api;
 mod body;
 mod breakers;
+mod calls;
 mod conditions;
 mod gate;
+mod keys;
+mod marks;
 mod metrics;
 mod patient;
+mod refusals;
 mod reply;
 mod route;
 mod status;
@@ -24,7 +28,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use http::{Method, Request, StatusCode};
+use http::{Method, Request};
 use hyper::body::{Body as _, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -33,6 +37,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
+use self::calls::Call;
 use self::gate::Wish;
 use self::patient::Patient;
 use self::reply::{Problem, Reply};
@@ -50,6 +55,7 @@ pub struct Admin {
     clock: Clock,
     seats: Seats,
     wrong_tokens: Arc<Warning>,
+    listeners: Arc<Semaphore>,
 }
 
 /// Places for connections.
@@ -74,6 +80,7 @@ impl Admin {
                 afar: Arc::new(Semaphore::new(MOST_CONNECTIONS / 2)),
             },
             wrong_tokens: Arc::default(),
+            listeners: Arc::new(Semaphore::new(refusals::LISTENERS)),
         }
     }
 
@@ -151,53 +158,18 @@ impl Admin {
                 "the body has to be JSON, and say so: Content-Type: application/json",
             ));
         }
+        let query = request.uri().query().map(str::to_owned);
         let body = match method {
             Method::GET | Method::HEAD => Vec::new(),
             _ => body::read(request).await?,
         };
-        self.answer(&live, &route, &method, &body)
-    }
-
-    fn answer(
-        &self,
-        live: &Live,
-        route: &Route,
-        method: &Method,
-        body: &[u8],
-    ) -> Result<Reply, Problem> {
-        let changes = route.is_changed_by(method);
-        Ok(match route {
-            Route::Breakers if changes => {
-                reply::json(&breakers::change(live, &body::parse(body)?)?)
-            }
-            Route::Breakers => reply::json(&breakers::list(live)),
-            Route::Group(name) => {
-                reply::json(&breakers::change_group(live, name, &body::parse(body)?)?)
-            }
-            Route::Groups => reply::json(&breakers::list_groups(live)),
-            Route::Server(upstream, server) => {
-                let change = body::parse(body)?;
-                reply::json(&upstreams::change(live, upstream, server, &change)?)
-            }
-            Route::Status => reply::json(&status::show(self, live)),
-            Route::Health => reply::text(StatusCode::OK, "ok\n"),
-            Route::Ready if self.is_ready() => reply::text(StatusCode::OK, "ready\n"),
-            Route::Ready => reply::text(StatusCode::SERVICE_UNAVAILABLE, "not ready\n"),
-            Route::Metrics => reply::typed(
-                metrics::page(live, &self.writer),
-                "text/plain; version=0.0.4; charset=utf-8",
-            ),
-            Route::OpenApi => reply::typed(OPENAPI, "application/json"),
-            Route::Store => reply::json(&store::list(live)),
-            Route::Upstreams => reply::json(&upstreams::list(live)),
-            Route::Zones => reply::json(&api::list(live)),
-            _ => {
-                return Err(Problem::new(
-                    StatusCode::NOT_IMPLEMENTED,
-                    "this version cannot do that",
-                ));
-            }
-        })
+        let call = Call {
+            route,
+            method,
+            query,
+            body,
+        };
+        self.answer(&live, &call).await
     }
 
     /// Somebody tries tokens, or has an old one.
@@ -224,9 +196,6 @@ impl Seats {
         Some((free(&self.all)?, afar))
     }
 }
-
-/// How this can be called, for programs.
-const OPENAPI: &str = include_str!("../../conf/openapi.json");
 
 /// Nobody needs more to look in.
 const MOST_CONNECTIONS: usize = 128;

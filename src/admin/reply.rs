@@ -104,6 +104,11 @@ pub(super) fn typed(body: impl Into<Bytes>, content_type: &'static str) -> Reply
     with_fields(Either::Left(Full::new(body.into())), content_type)
 }
 
+/// Server-sent events.
+pub(super) fn events(events: Events) -> Reply {
+    with_fields(Either::Right(events), "text/event-stream")
+}
+
 fn with_fields(body: Either<Full<Bytes>, Events>, content_type: &'static str) -> Reply {
     let mut reply = Response::new(body);
     let fields = [

@@ -100,6 +100,13 @@ impl Route {
     }
 }
 
+/// A value of a query, its escapes undone.
+pub(super) fn parameter(query: Option<&str>, name: &str) -> Option<String> {
+    let mut pairs = query?.split('&').filter_map(|pair| pair.split_once('='));
+    let (_, value) = pairs.find(|(key, _)| *key == name)?;
+    decode(&value.replace('+', " "))
+}
+
 /// Undoes what was written as `%` and two digits; `None` where that makes no text.
 fn decode(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
@@ -143,5 +150,13 @@ mod tests {
         ] {
             assert_eq!(Route::find(wrong), None, "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_query_is_read_by_name() {
+        let query = Some("sort=refuse&limit=5&x=a%26b+c");
+        assert_eq!(parameter(query, "limit").as_deref(), Some("5"));
+        assert_eq!(parameter(query, "x").as_deref(), Some("a&b c"));
+        assert_eq!(parameter(query, "y"), None);
     }
 }

@@ -9,7 +9,7 @@ use super::Admin;
 use super::zones::zones;
 use crate::clock::Clock;
 use crate::proxy::Live;
-use crate::telemetry::{self, COUNTERS, Listener};
+use crate::telemetry::{self, COUNTERS, Listener, REFUSALS};
 
 #[derive(Debug, Serialize)]
 struct Status {
@@ -85,6 +85,6 @@ pub(super) fn show(admin: &Admin, live: &Live) -> impl Serialize + use<> {
             by_status: COUNTERS.by_status().collect(),
         },
         limits,
-        refusals_skipped: 0,
+        refusals_skipped: REFUSALS.skipped(),
     }
 }

@@ -1,7 +1,8 @@
 //! The zones of both kinds as one list: what `/metrics` and `/api/zones` both read.
 
-use crate::config::plan::Algorithm;
-use crate::limits::ShadowZone;
+use super::reply::Problem;
+use crate::config::plan::{Algorithm, Excess};
+use crate::limits::{ConnZone, ReqZone, ShadowZone, Watch};
 use crate::proxy::Live;
 use crate::store::Counts;
 use crate::telemetry::Reading;
@@ -14,6 +15,10 @@ pub(super) struct Zone<'a> {
     pub(super) keys: usize,
     pub(super) capacity: usize,
     pub(super) counts: Counts,
+    /// What operators know of its keys and want of them.
+    pub(super) watch: &'a Watch,
+    /// The store it shares with other gateways.
+    pub(super) store: Option<&'a str>,
     /// How long those had to wait whom it delayed.
     pub(super) delays: Reading,
     /// Where a `shadow` counts in a zone of this name.
@@ -31,6 +36,8 @@ pub(super) fn zones(live: &Live) -> impl Iterator<Item = Zone<'_>> {
         keys: zone.store.len(),
         capacity: zone.store.capacity(),
         counts: zone.store.counts(),
+        watch: &zone.watch,
+        store: plan.store.map(|store| &*live.plan.stores[store].name),
         delays: zone.store.delays.read(),
         shadow: shadow.as_deref(),
     });
@@ -40,7 +47,54 @@ pub(super) fn zones(live: &Live) -> impl Iterator<Item = Zone<'_>> {
         keys: zone.store.len(),
         capacity: zone.store.capacity(),
         counts: zone.store.counts(),
+        watch: &zone.watch,
+        store: plan.store.map(|store| &*live.plan.stores[store].name),
         delays: zone.delays.read(),
         shadow: None,
     }))
+}
+
+/// A zone that somebody asks for by name, and its place in the plan.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Named<'a> {
+    Conn(usize, &'a ConnZone),
+    Req(usize, &'a ReqZone),
+}
+
+/// The zone of this name.
+pub(super) fn find<'l>(live: &'l Live, name: &str) -> Result<Named<'l>, Problem> {
+    let position = |mut names: Box<dyn Iterator<Item = &str> + '_>| names.position(|it| it == name);
+    let plan = &live.plan;
+    if let Some(index) = position(Box::new(plan.req_zones.iter().map(|zone| &*zone.name))) {
+        return Ok(Named::Req(index, &live.zones.req[index]));
+    }
+    if let Some(index) = position(Box::new(plan.conn_zones.iter().map(|zone| &*zone.name))) {
+        return Ok(Named::Conn(index, &live.zones.conn[index]));
+    }
+    Err(Problem::missing(format!(
+        "there is no zone `{name}`; /api/zones lists those there are"
+    )))
+}
+
+impl Named<'_> {
+    pub(super) fn watch(&self) -> &Watch {
+        match self {
+            Self::Conn(_, zone) => &zone.watch,
+            Self::Req(_, zone) => &zone.watch,
+        }
+    }
+}
+
+/// The largest burst of the rules that use a `limit_req` zone.
+pub(super) fn burst(live: &Live, zone: usize) -> Excess {
+    let rules = live.plan.sites().flat_map(|site| &site.limit_req);
+    let rules = rules.filter(|rule| rule.zone == zone);
+    rules.map(|rule| rule.burst).max().unwrap_or_default()
+}
+
+/// The largest limit of the rules that use a `limit_conn` zone.
+pub(super) fn limit(live: &Live, zone: usize) -> u32 {
+    let rules = live.plan.sites().flat_map(|site| &site.limit_conn);
+    let rules = rules.filter(|rule| rule.zone == zone);
+    rules.map(|rule| rule.limit).max().unwrap_or_default()
 }

@@ -60,6 +60,18 @@ pub fn variable_name(variable: &plan::Variable, maps: &[plan::Map]) -> String {
     .unwrap_or_default()
 }
 
+/// A time as a configuration writes it.
+///
+/// # Errors
+///
+/// What is wrong with it, as it is said of a file.
+pub fn time(text: &str) -> Result<std::time::Duration, String> {
+    units::time(text).map_err(|mistake| match mistake.hint {
+        Some(hint) => format!("{}; {hint}", mistake.sentence),
+        None => mistake.sentence,
+    })
+}
+
 /// The JSON Schema of the YAML, for editors.
 #[must_use]
 pub fn schema() -> String {

@@ -24,9 +24,11 @@ pub(super) struct Source {
 
 /// What a key is made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Shape {
+pub(super) enum Shape {
     /// `$binary_remote_addr` and nothing else.
     BinaryAddress,
+    /// A variable of `maps` and nothing else: it may give an address, or something else.
+    Mapped,
     /// `$remote_addr` and nothing else.
     TextAddress,
     /// Another variable and nothing else.
@@ -51,6 +53,7 @@ impl Source {
         Self {
             shape: match template.as_variable() {
                 Some(Variable::BinaryRemoteAddr) => Shape::BinaryAddress,
+                Some(Variable::Map(_)) => Shape::Mapped,
                 Some(Variable::RemoteAddr) => Shape::TextAddress,
                 Some(_) => Shape::Single,
                 None => Shape::Other,
@@ -66,6 +69,21 @@ impl Source {
         matches!(self.shape, Shape::BinaryAddress | Shape::TextAddress)
     }
 
+    /// What its keys are made of.
+    pub(super) fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    /// What becomes of requests without a key.
+    pub(super) fn on_empty(&self) -> OnEmptyKey {
+        self.on_empty
+    }
+
+    /// How much of an IPv6 address tells clients apart, in bits.
+    pub(super) fn ipv6_prefix(&self) -> u8 {
+        self.ipv6_prefix
+    }
+
     /// Renders the key of a request and makes something of it.
     pub(super) fn find<T>(
         &self,
@@ -78,7 +96,7 @@ impl Source {
                 None => make(exchange.client().binary()),
             };
         }
-        if self.shape == Shape::Single
+        if matches!(self.shape, Shape::Mapped | Shape::Single)
             && let [Part::Variable(variable)] = &*self.template.parts
             && let Some(value) = vars::lent(variable, exchange)
             && !value.is_empty()
@@ -177,14 +195,16 @@ impl Source {
     /// The client's network, where that is what tells clients apart.
     fn masked(&self, client: &Client) -> Option<Ipv6Addr> {
         match client.ip() {
-            Some(IpAddr::V6(address)) if self.ipv6_prefix < 128 => {
-                let mask = u128::MAX
-                    .checked_shl(128 - u32::from(self.ipv6_prefix))
-                    .unwrap_or(0);
-                Some(Ipv6Addr::from_bits(address.to_bits() & mask))
-            }
+            Some(IpAddr::V6(address)) => self.network(address),
             _ => None,
         }
+    }
+
+    /// The network an address belongs to, where that is what tells clients apart.
+    pub(super) fn network(&self, address: Ipv6Addr) -> Option<Ipv6Addr> {
+        let rest = 128u32.checked_sub(self.ipv6_prefix.into())?;
+        let mask = u128::MAX.checked_shl(rest).unwrap_or(0);
+        (rest > 0).then(|| Ipv6Addr::from_bits(address.to_bits() & mask))
     }
 }
 

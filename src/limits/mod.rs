@@ -7,7 +7,10 @@
 
 mod bill;
 mod fields;
+mod inspect;
 mod key;
+mod marked;
+mod notes;
 mod overrides;
 mod penalty;
 mod places;
@@ -17,10 +20,12 @@ mod rule;
 mod rules;
 mod shadow;
 mod shared;
+mod spelling;
 #[cfg(test)]
 mod tests;
 mod verdict;
 mod wait;
+mod watch;
 mod weight;
 mod zones;
 
@@ -40,9 +45,12 @@ use crate::message::{Exchange, LimitStatus};
 use crate::store::algorithm::Terms;
 
 pub use bill::Bill;
+pub use inspect::{Counted, KeyState};
 pub use rehearsal::{Places, Said, Taken};
 pub use shadow::{Differs, ShadowZone};
+pub use spelling::Reading;
 pub use verdict::{Kind, Permit, Refusal, Verdict};
+pub use watch::{Full, MOST as MOST_MARKED, Mark, Marked, Watch};
 pub use weight::bad_costs;
 pub use zones::{ConnZone, ReqZone, Zones};
 
@@ -104,6 +112,11 @@ impl Limits {
         mut now: Millis,
         clock: &Clock,
     ) -> Result<Permit, Refusal> {
+        if watch::any_marks()
+            && let Some(refusal) = self.barred(exchange, now)
+        {
+            return Err(refusal);
+        }
         let decision = if self.requests.are_shared() {
             // Boxed: most locations have no use for it, and every request would keep room.
             match self.requests.open(exchange, now) {
@@ -124,7 +137,11 @@ impl Limits {
         }
         let mut permit = match self.connections.is_empty() {
             true => Permit::default(),
-            false => self.take_places(exchange, clock, now).await?,
+            false => {
+                let taken = self.take_places(exchange, clock, now).await;
+                self.note_places(&taken, exchange, now);
+                taken?
+            }
         };
         permit.bills.append(&mut bills);
         Ok(permit)
@@ -143,6 +160,13 @@ impl Limits {
         exchange: &mut Exchange,
         now: Millis,
     ) -> (Verdict, Vec<Bill>) {
+        self.note(&decision, exchange, now);
+        if let Some(case) = self.case(&decision) {
+            case.record(exchange, now);
+        }
+        if watch::any_marks() {
+            self.spend_grants(exchange, now);
+        }
         let verdict = self.pronounce(decision, exchange, now);
         let mut bills = Vec::new();
         if let Some(LimitStatus::Pass | LimitStatus::Delay | LimitStatus::DelayDryRun) =

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use tracing::Level;
 
+use super::verdict::Kind;
 use crate::clock::Millis;
 use crate::config::plan::{DryRun, Excess, LogLevel};
 use crate::message::Exchange;
@@ -65,6 +66,25 @@ impl Voice {
         let (dry, left) = (self.dry(), left.as_secs_f64());
         let message =
             format_args!("limiting requests,{dry} penalty: {left:.3}s more by zone \"{zone}\"");
+        write(self.refusal_level(), message, exchange, now);
+    }
+
+    /// An operator has blocked the key.
+    pub(super) fn blocked(
+        self,
+        exchange: &Exchange,
+        now: Millis,
+        left: Duration,
+        (kind, zone): (Kind, &str),
+    ) {
+        let (dry, left) = (self.dry(), left.as_secs_f64());
+        let what = match kind {
+            Kind::Connections => "connections",
+            Kind::Requests => "requests",
+        };
+        let message = format_args!(
+            "limiting {what},{dry} blocked by operator: {left:.3}s more by zone \"{zone}\""
+        );
         write(self.refusal_level(), message, exchange, now);
     }
 

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::key::Found;
-use super::weight;
 use super::zones::{ConnZone, Keyed, ReqZone};
+use super::{watch::any_marks, weight};
 use crate::clock::Millis;
 use crate::config::plan::{Cost, Delay, Excess, Queue, Sanction, Weight};
 use crate::message::Exchange;
@@ -271,7 +271,8 @@ impl Requests {
 
     /// The key of a request, taken over from a rule that has found it already.
     fn find(&self, exchange: &Exchange, asked: &[Asked]) -> Found<Keyed> {
-        match self.same_key_as.and_then(|same| asked.get(same)) {
+        let same = self.same_key_as.filter(|_| !any_marks());
+        match same.and_then(|same| asked.get(same)) {
             Some(
                 Asked::Charged { keyed, .. }
                 | Asked::New { keyed, .. }
@@ -375,8 +376,7 @@ mod tests {
     fn a_race_for_the_last_request_is_lost_without_charging_anyone() {
         let plan = plan(vec![req_zone("a", 1_000), req_zone("b", 1_000)], vec![]);
         let limits = limits(&plan, &[req_rule(0, 0), req_rule(1, 5)], &[]);
-        let exchange = exchange(&[]);
-        let now = Millis(50_000);
+        let (exchange, now) = (exchange(&[]), Millis(50_000));
         let rules = &limits.requests;
         let key = rules[0].zone.store.key(&[127, 0, 0, 1]);
         let charge = |rule: &Requests, now| {

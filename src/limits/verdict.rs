@@ -64,6 +64,17 @@ pub enum Kind {
     Requests,
 }
 
+impl Kind {
+    /// Its word in a configuration.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Connections => "limit_conn",
+            Self::Requests => "limit_req",
+        }
+    }
+}
+
 impl Permit {
     pub(super) fn hold(&mut self, place: Place) {
         if self.first.is_none() {

@@ -9,6 +9,7 @@ use super::ShadowZone;
 use super::fields::Name;
 use super::key::{Found, Source};
 use super::overrides::{Held, Overrides};
+use super::watch::Watch;
 use crate::config::plan::{self, Algorithm, CountRefused, Delay, Excess, Own, Plan, ReqRule, Site};
 use crate::message::Exchange;
 use crate::store::algorithm::Terms;
@@ -40,8 +41,10 @@ pub struct ReqZone {
     pub(super) shared: Option<Arc<Shared>>,
     /// Who stays out, where a rule punishes.
     pub(super) penalties: Option<Penalties>,
-    source: Source,
-    overrides: Overrides,
+    /// What operators know of its keys and want of them.
+    pub watch: Arc<Watch>,
+    pub(super) source: Source,
+    pub(super) overrides: Overrides,
 }
 
 /// A `limit_conn` zone.
@@ -55,7 +58,9 @@ pub struct ConnZone {
     /// while that is away.
     pub(super) shared: Option<Arc<Shared>>,
     pub(super) name: Arc<Name>,
-    source: Source,
+    /// What operators know of its keys and want of them.
+    pub watch: Arc<Watch>,
+    pub(super) source: Source,
 }
 
 /// A request's key in a `limit_req` zone.
@@ -126,6 +131,7 @@ impl ReqZone {
             count_refused: zone.count_refused,
             shared: zone.store.and_then(|store| stores.get(store).cloned()),
             penalties: punishes.then(|| Penalties::new(penalties)),
+            watch: Arc::default(),
             source: Source::new(&zone.key, zone.ipv6_prefix, zone.on_empty_key),
             overrides: Overrides::new(&zone.overrides),
         }
@@ -156,6 +162,9 @@ impl ReqZone {
                 }
             };
             let key = self.store.key(bytes);
+            if self.watch.frees(&key, exchange) {
+                return Found::Nothing;
+            }
             Found::Key(Keyed { key, own })
         })
     }
@@ -188,21 +197,30 @@ impl ConnZone {
             store: Slots::new(&zone.name, zone.size),
             delays: Histogram::new(),
             name: Arc::new(Name::new(&zone.name)),
+            watch: Arc::default(),
             source: Source::new(&zone.key, zone.ipv6_prefix, zone.on_empty_key),
         }
     }
 
     /// The key of a request.
     pub(super) fn find(&self, exchange: &Exchange) -> Found<Key> {
-        let key = |bytes: &[u8]| Found::Key(self.store.key(bytes));
-        self.source.find(exchange, key)
+        self.find_with(exchange, |_| {})
     }
 
     /// The key of a request, and the bytes it was made from.
     pub(super) fn find_in_full(&self, exchange: &Exchange, full: &mut Vec<u8>) -> Found<Key> {
+        self.find_with(exchange, |bytes| full.extend_from_slice(bytes))
+    }
+
+    #[inline]
+    fn find_with(&self, exchange: &Exchange, note: impl FnOnce(&[u8])) -> Found<Key> {
         self.source.find(exchange, |bytes| {
-            full.extend_from_slice(bytes);
-            Found::Key(self.store.key(bytes))
+            note(bytes);
+            let key = self.store.key(bytes);
+            match self.watch.frees(&key, exchange) {
+                true => Found::Nothing,
+                false => Found::Key(key),
+            }
         })
     }
 

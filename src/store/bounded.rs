@@ -9,7 +9,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
 
-use super::key::{Key, Seeds};
+use super::key::{Key, Packed, Seeds};
 use super::table::{LARGEST, Table};
 use super::work;
 use crate::clock::Millis;
@@ -80,6 +80,16 @@ impl<V> Bounded<V> {
         // Another key may have moved into its slot; the heap is made again when the table is full again.
         self.order = BinaryHeap::new();
         true
+    }
+
+    /// Looks at every value, which may change when it is needed, and forgets those that are not to be kept.
+    pub(super) fn retain(&mut self, seeds: &Seeds, keep: impl FnMut(&mut V) -> bool) {
+        self.table.retain(seeds, keep);
+        self.order = BinaryHeap::new();
+    }
+
+    pub(super) fn entries(&self) -> impl Iterator<Item = (Packed, &V)> {
+        self.table.entries()
     }
 
     pub(super) fn len(&self) -> usize {

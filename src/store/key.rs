@@ -8,6 +8,8 @@
 
 use std::sync::OnceLock;
 
+use smallvec::SmallVec;
+
 use super::sip::Sip;
 use super::work;
 
@@ -66,6 +68,15 @@ impl Seeds {
         }
     }
 
+    /// The key that this is stored of.
+    pub(super) fn unpacked(&self, packed: Packed) -> Key {
+        Key {
+            packed,
+            hash: self.hash(packed),
+            slot: Key::NOWHERE,
+        }
+    }
+
     /// Where to look for it; can be had again from what is stored, because a growing table has to.
     pub(super) fn hash(&self, packed: Packed) -> u64 {
         work::count(1);
@@ -75,6 +86,57 @@ impl Seeds {
             return first;
         }
         self.0.short([first, second])
+    }
+}
+
+impl Key {
+    /// The key these bytes are in every zone of this process.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8]) -> Self {
+        Seeds::default().key(bytes)
+    }
+
+    /// The bytes it was made from, if it is short.
+    #[must_use]
+    pub fn plain(&self) -> Option<SmallVec<[u8; 16]>> {
+        let bytes = self.packed.bytes();
+        let (bytes, kind) = bytes.split_at(LONGEST_AS_IS);
+        let length = kind.iter().copied().map(usize::from).sum();
+        bytes.get(..length).map(SmallVec::from_slice)
+    }
+
+    /// What a long one can be named by for as long as this process runs.
+    #[must_use]
+    pub fn number(&self) -> u128 {
+        u128::from_be_bytes(self.packed.bytes())
+    }
+
+    /// The long one of this number.
+    #[must_use]
+    pub fn numbered(number: u128) -> Option<Self> {
+        let bytes = number.to_be_bytes();
+        let ([first, second], []) = bytes.as_chunks() else {
+            return None;
+        };
+        let packed = Packed([u64::from_le_bytes(*first), u64::from_le_bytes(*second)]);
+        (bytes.last() == Some(&HASHED)).then(|| Seeds::default().unpacked(packed))
+    }
+
+    /// What tells it apart from all others.
+    #[must_use]
+    pub fn id(&self) -> [u64; 2] {
+        self.packed.0
+    }
+}
+
+impl Packed {
+    fn bytes(self) -> [u8; 16] {
+        let [first, second] = self.0.map(u64::to_le_bytes);
+        let mut bytes = [0; 16];
+        let (front, back) = bytes.split_at_mut(first.len());
+        front.copy_from_slice(&first);
+        back.copy_from_slice(&second);
+        bytes
     }
 }
 
@@ -111,6 +173,18 @@ mod tests {
             [*b"\x7f\0\0\x01\0\0\0\0", *b"\0\0\0\0\0\0\0\x04"]
         );
         assert_eq!(packed(b""), [[0; 8]; 2]);
+    }
+
+    #[test]
+    fn short_keys_can_be_read_and_long_ones_have_a_number() {
+        for bytes in [&b""[..], b"a", b"\x7f\0\0\x01", b"fifteen letters"] {
+            assert_eq!(Key::from_bytes(bytes).plain().as_deref(), Some(bytes));
+        }
+        let long = Key::from_bytes(b"2001:db8:1:2:3:4:5:6");
+        assert_eq!(long.plain(), None);
+        let again = Key::numbered(long.number()).unwrap();
+        assert_eq!((again.packed, again.hash), (long.packed, long.hash));
+        assert!(Key::numbered(Key::from_bytes(b"short").number()).is_none());
     }
 
     #[test]

@@ -7,6 +7,7 @@
 
 pub mod algorithm;
 mod bounded;
+pub mod busiest;
 pub mod key;
 mod lock;
 pub mod penalties;
@@ -18,11 +19,12 @@ mod table;
 mod work;
 pub mod zone;
 
+pub use busiest::Busiest;
 pub use key::Key;
 pub use penalties::Penalties;
 pub use recent::Recent;
 pub use redis::{
-    Answer, Away, Claim, Error, Gateway, Inquiry, Lease, Outage, Shared, View, Waiter,
+    Answer, Away, Claim, Error, Gateway, Inquiry, Lease, Outage, Shared, Unforgotten, View, Waiter,
 };
 pub use slots::{Place, Slots};
 pub use zone::{Receipt, Zone};

@@ -92,6 +92,10 @@ impl<V> Table<V> {
         self.entries.iter().map(|entry| &entry.value)
     }
 
+    pub(super) fn entries(&self) -> impl Iterator<Item = (Packed, &V)> {
+        self.entries.iter().map(|entry| (entry.key, &entry.value))
+    }
+
     pub(super) fn len(&self) -> usize {
         self.entries.len()
     }
@@ -141,6 +145,17 @@ impl<V> Table<V> {
             }
         }
         self.entries.swap_remove(slot).value
+    }
+
+    /// Looks at every value and takes out those that are not to be kept.
+    pub(super) fn retain(&mut self, seeds: &Seeds, mut keep: impl FnMut(&mut V) -> bool) {
+        // From the end: what moves into a slot that was emptied has been looked at.
+        for slot in (0..self.entries.len()).rev() {
+            if !keep(&mut self.entries[slot].value) {
+                let key = seeds.unpacked(self.entries[slot].key);
+                self.remove(&key, slot, seeds);
+            }
+        }
     }
 
     /// What it takes from the machine, in bytes.

@@ -1,6 +1,8 @@
 //! What others read on the admin listener: health, metrics and zones.
 
 mod gate;
+mod keys;
+mod refusals;
 mod switches;
 
 use crate::support::{Client, Origin, Weir, eventually, get};

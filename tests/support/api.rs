@@ -29,6 +29,13 @@ impl Api {
         value
     }
 
+    /// Takes something back, which has to work.
+    pub(crate) fn delete(self, path: &str) -> Value {
+        let (status, value) = self.call("DELETE", path, None);
+        assert_eq!(status, 200, "DELETE {path}: {value}");
+        value
+    }
+
     /// Any call with the token, and the status and JSON it gets.
     pub(crate) fn call(self, method: &str, path: &str, body: Option<&Value>) -> (u16, Value) {
         let token = format!("Authorization: Bearer {TOKEN}\r\n");

@@ -299,7 +299,7 @@ const EMPTY: [&str; 3] = [
 ];
 
 const KEYS: &str =
-    "↑↓ select  tab table  ⏎ look  b block  x exempt  f forget  s sort  ? help  q quit";
+    "↑↓ select  tab next  ⏎ look  b block  x exempt  f forget  s sort  ? help  q quit";
 
 const HELP: &str = "
   ↑ ↓ j k     select a zone, a key or a server

@@ -7,6 +7,7 @@
 
 mod breaker;
 mod fleet;
+mod forget;
 mod lane;
 mod link;
 mod name;
@@ -29,6 +30,7 @@ use redis::{RedisError, Value};
 use tokio::sync::watch;
 
 pub use self::fleet::Gateway;
+pub use self::forget::Unforgotten;
 pub use self::places::{Claim, Lease, Waiter};
 pub use self::script::Answer;
 

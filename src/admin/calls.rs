@@ -1,0 +1,87 @@
+//! Every call there is, and who answers it.
+
+use std::sync::Arc;
+
+use http::{Method, StatusCode};
+
+use super::reply::{Problem, Reply};
+use super::route::Route;
+use super::{
+    Admin, api, body, breakers, keys, marks, metrics, refusals, reply, status, store, upstreams,
+};
+use crate::proxy::Live;
+
+/// What somebody who was let in wants.
+#[derive(Debug)]
+pub(super) struct Call {
+    pub(super) route: Route,
+    pub(super) method: Method,
+    pub(super) query: Option<String>,
+    pub(super) body: Vec<u8>,
+}
+
+impl Admin {
+    /// Answers a call.
+    pub(super) async fn answer(&self, live: &Arc<Live>, call: &Call) -> Result<Reply, Problem> {
+        match call.route.is_changed_by(&call.method) {
+            true => self.change(live, call).await,
+            false => self.look(live, call),
+        }
+    }
+
+    fn look(&self, live: &Live, call: &Call) -> Result<Reply, Problem> {
+        let (query, now) = (call.query.as_deref(), self.clock.now());
+        Ok(match &call.route {
+            Route::Breakers => reply::json(&breakers::list(live)),
+            Route::Groups => reply::json(&breakers::list_groups(live)),
+            Route::Health => reply::text(StatusCode::OK, "ok\n"),
+            Route::Key(zone, key) => reply::json(&keys::look(live, zone, key, now)?),
+            Route::Keys(zone) => reply::json(&keys::list(live, zone, query, now)?),
+            Route::Metrics => reply::typed(
+                metrics::page(live, &self.writer),
+                "text/plain; version=0.0.4; charset=utf-8",
+            ),
+            Route::OpenApi => reply::typed(OPENAPI, "application/json"),
+            Route::Ready if self.is_ready() => reply::text(StatusCode::OK, "ready\n"),
+            Route::Ready => reply::text(StatusCode::SERVICE_UNAVAILABLE, "not ready\n"),
+            Route::RefusalStream => reply::events(refusals::stream(&self.listeners)?),
+            Route::Refusals => reply::json(&refusals::list(query)?),
+            Route::Status => reply::json(&status::show(self, live)),
+            Route::Store => reply::json(&store::list(live)),
+            Route::Upstreams => reply::json(&upstreams::list(live)),
+            Route::Zone(zone) => reply::json(&api::detail(live, zone, now)?),
+            Route::Zones => reply::json(&api::list(live)),
+            _ => return Err(unknown()),
+        })
+    }
+
+    async fn change(&self, live: &Arc<Live>, call: &Call) -> Result<Reply, Problem> {
+        let (body, now) = (&call.body[..], self.clock.now());
+        Ok(match &call.route {
+            Route::Breakers => reply::json(&breakers::change(live, &body::parse(body)?)?),
+            Route::Group(name) => {
+                reply::json(&breakers::change_group(live, name, &body::parse(body)?)?)
+            }
+            Route::Key(zone, key) => reply::json(&keys::forget(live, zone, key).await?),
+            Route::Mark(zone, key, mark) => {
+                let which = (zone.as_str(), key.as_str(), *mark);
+                match call.method {
+                    Method::DELETE => reply::json(&marks::remove(live, which, now)?),
+                    _ => reply::json(&marks::put(live, which, body, now)?),
+                }
+            }
+            Route::Server(upstream, server) => {
+                let change = body::parse(body)?;
+                reply::json(&upstreams::change(live, upstream, server, &change)?)
+            }
+            _ => return Err(unknown()),
+        })
+    }
+}
+
+fn unknown() -> Problem {
+    Problem::new(StatusCode::NOT_IMPLEMENTED, "this version cannot do that")
+}
+
+/// How this can be called, for programs.
+const OPENAPI: &str = include_str!("../../conf/openapi.json");

@@ -1,0 +1,201 @@
+//! `/api/zones/ZONE/keys`: who is busy, where one stands, and letting one begin anew.
+
+use http::StatusCode;
+use serde::Serialize;
+
+use super::marks::{Shown as Marked, shown};
+use super::reply::Problem;
+use super::route::parameter;
+use super::zones::{self, Named};
+use crate::clock::Millis;
+use crate::limits::{Counted, KeyState};
+use crate::proxy::Live;
+
+/// A busy key as it is shown.
+#[derive(Debug, Serialize)]
+struct Busy {
+    key: String,
+    pass: u64,
+    delay: u64,
+    refuse: u64,
+    excess: f64,
+    missed: u64,
+    mark: Option<&'static str>,
+}
+
+/// Where one stands, as it is shown.
+#[derive(Debug, Serialize)]
+pub(super) struct State {
+    key: String,
+    known: bool,
+    listed: bool,
+    pass: u64,
+    delay: u64,
+    refuse: u64,
+    missed: u64,
+    excess: f64,
+    standing: Standing,
+    own: Option<String>,
+    penalty: Option<f64>,
+    marks: Vec<Marked>,
+    shared: bool,
+}
+
+/// In whole requests, thousandths of requests, and seconds.
+#[derive(Debug, Serialize)]
+pub(super) struct Standing {
+    limit: u64,
+    remaining: u64,
+    excess: f64,
+    retry_after: f64,
+    reset_after: f64,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct Forgotten {
+    key: String,
+    forgotten: bool,
+}
+
+/// `GET /api/zones/{zone}/keys`
+pub(super) fn list(
+    live: &Live,
+    zone: &str,
+    query: Option<&str>,
+    now: Millis,
+) -> Result<impl Serialize + use<>, Problem> {
+    let rank = rank(parameter(query, "sort").as_deref())?;
+    let limit = number(query, "limit", 20)?;
+    let mut found = match zones::find(live, zone)? {
+        Named::Conn(_, zone) => zone.busiest(now),
+        Named::Req(index, zone) => zone.busiest(zones::burst(live, index), now),
+    };
+    // Of equals, the one that is first in the alphabet: two looks at the same thing are the same.
+    found.sort_by(|one, other| {
+        let by_rank = rank(other).total_cmp(&rank(one));
+        by_rank.then_with(|| one.key.cmp(&other.key))
+    });
+    found.truncate(limit);
+    let busy = found.into_iter().map(|counted| Busy {
+        key: counted.key,
+        pass: counted.counts.pass,
+        delay: counted.counts.delay,
+        refuse: counted.counts.refuse,
+        excess: rounded(counted.excess),
+        missed: counted.missed,
+        mark: counted.mark,
+    });
+    Ok(busy.collect::<Vec<_>>())
+}
+
+/// `GET /api/zones/{zone}/keys/{key}`
+pub(super) fn look(live: &Live, zone: &str, key: &str, now: Millis) -> Result<State, Problem> {
+    let state = match zones::find(live, zone)? {
+        Named::Conn(index, zone) => zone.inspect(key, zones::limit(live, index), now),
+        Named::Req(index, zone) => zone.inspect(key, zones::burst(live, index), now),
+    };
+    state
+        .map(|state| State::new(state, now))
+        .ok_or_else(|| no_key(zone, key))
+}
+
+/// `DELETE /api/zones/{zone}/keys/{key}`
+pub(super) async fn forget(live: &Live, zone: &str, key: &str) -> Result<Forgotten, Problem> {
+    let Named::Req(_, found) = zones::find(live, zone)? else {
+        return Err(Problem::conflict(
+            "the places of a limit_conn zone belong to requests in progress: there is nothing to forget",
+        ));
+    };
+    let readings = found.read(key);
+    let first = readings.first().ok_or_else(|| no_key(zone, key))?;
+    let shown = found.spell(&first.key, first.bytes.as_deref());
+    let mut forgotten = false;
+    for reading in &readings {
+        if let Some(store) = found.shared() {
+            let Some(bytes) = &reading.bytes else {
+                return Err(Problem::conflict(format!(
+                    "the zone `{zone}` is shared through a store, where nobody knows a key by its number"
+                )));
+            };
+            forgotten |= store.forget(zone, bytes).await.map_err(|why| {
+                let why = format!("the store `{}` does not answer: {why}", store.name());
+                Problem::new(StatusCode::SERVICE_UNAVAILABLE, why)
+            })?;
+        }
+        forgotten |= found.forget(&reading.key);
+    }
+    tracing::warn!(zone, key = shown, "admin: key forgotten");
+    Ok(Forgotten {
+        key: shown,
+        forgotten,
+    })
+}
+
+impl State {
+    fn new(state: KeyState, now: Millis) -> Self {
+        let counted = state.counted;
+        let standing = state.standing;
+        Self {
+            key: counted.key,
+            known: state.known,
+            listed: state.listed,
+            pass: counted.counts.pass,
+            delay: counted.counts.delay,
+            refuse: counted.counts.refuse,
+            missed: counted.missed,
+            excess: rounded(counted.excess),
+            standing: Standing::from(&standing),
+            own: state.own,
+            penalty: state.penalty.map(|left| left.as_secs_f64()),
+            marks: state.marks.iter().map(|it| shown(it, now)).collect(),
+            shared: state.shared,
+        }
+    }
+}
+
+impl From<&crate::store::algorithm::Standing> for Standing {
+    fn from(standing: &crate::store::algorithm::Standing) -> Self {
+        Self {
+            limit: standing.limit,
+            remaining: standing.remaining,
+            excess: standing.excess.milli() as f64 / 1000.0,
+            retry_after: standing.retry_after.as_secs_f64(),
+            reset_after: standing.reset_after.as_secs_f64(),
+        }
+    }
+}
+
+/// What to say of a text that is no key of a zone.
+pub(super) fn no_key(zone: &str, key: &str) -> Problem {
+    Problem::bad(format!("`{key}` is no key of the zone `{zone}`"))
+}
+
+/// A number in a query.
+pub(super) fn number(query: Option<&str>, name: &str, default: usize) -> Result<usize, Problem> {
+    match parameter(query, name).map(|text| text.parse()) {
+        None => Ok(default),
+        Some(Ok(number @ 1..=1000)) => Ok(number),
+        Some(_) => Err(Problem::bad(format!("`{name}` is a number from 1 to 1000"))),
+    }
+}
+
+/// By what keys are sorted.
+fn rank(sort: Option<&str>) -> Result<fn(&Counted) -> f64, Problem> {
+    Ok(match sort.unwrap_or("refuse") {
+        "delay" => |it| it.counts.delay as f64,
+        "demand" => |it| (it.counts.pass + it.counts.delay + it.counts.refuse) as f64,
+        "excess" => |it| it.excess,
+        "pass" => |it| it.counts.pass as f64,
+        "refuse" => |it| it.counts.refuse as f64,
+        other => {
+            return Err(Problem::bad(format!(
+                "`{other}` is nothing to sort by: one of refuse, pass, delay, excess, demand"
+            )));
+        }
+    })
+}
+
+/// In thousandths, as everywhere.
+fn rounded(number: f64) -> f64 {
+    (number * 1000.0).round() / 1000.0
+}

@@ -1,0 +1,153 @@
+//! Keys that operators have marked: blocked ones are refused before any limit is asked.
+//!
+//! All of this is asked for only where keys are marked at all.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Limits;
+use super::fields::Name;
+use super::key::{Found, Source};
+use super::notes::{Case, Why};
+use super::verdict::{Kind, Refusal};
+use super::watch::Watch;
+use crate::clock::Millis;
+use crate::config::plan::{DryRun, Sanction};
+use crate::message::{Exchange, LimitStatus};
+use crate::store::Key;
+
+/// A key that is blocked.
+struct Barred {
+    key: Key,
+    left: Duration,
+    reason: Option<Box<str>>,
+}
+
+impl Limits {
+    /// The refusal of a request that has a blocked key in a zone of this location.
+    #[cold]
+    pub(super) fn barred(&self, exchange: &mut Exchange, now: Millis) -> Option<Refusal> {
+        for rule in self.requests.iter() {
+            let zone = &rule.zone;
+            let Some(barred) = zone.watch.barred(&zone.source, exchange, now) else {
+                continue;
+            };
+            zone.store.count_refusal(&barred.key);
+            let status = rule.sanction.status.unwrap_or(self.requests_status);
+            let (dry_run, left) = (self.requests_voice.dry_run, barred.left);
+            let voice = self.requests_voice;
+            voice.blocked(exchange, now, left, (Kind::Requests, &zone.name.plain));
+            let kind = Kind::Requests;
+            barred.record(
+                kind,
+                (&zone.name, &zone.source),
+                status,
+                dry_run,
+                exchange,
+                now,
+            );
+            if dry_run == DryRun::Off {
+                exchange.limit_req = Some(LimitStatus::Refuse);
+                let quota = rule.terms.quota();
+                return Some(self.blocked(kind, status, &rule.sanction, left, (&zone.name, quota)));
+            }
+        }
+        for rule in &self.connections {
+            let zone = &rule.zone;
+            let Some(barred) = zone.watch.barred(&zone.source, exchange, now) else {
+                continue;
+            };
+            zone.store.count_refusal(&barred.key);
+            let status = rule.sanction.status.unwrap_or(self.connections_status);
+            let (dry_run, left) = (self.connections_voice.dry_run, barred.left);
+            let (voice, kind) = (self.connections_voice, Kind::Connections);
+            voice.blocked(exchange, now, left, (kind, &zone.name.plain));
+            barred.record(
+                kind,
+                (&zone.name, &zone.source),
+                status,
+                dry_run,
+                exchange,
+                now,
+            );
+            if dry_run == DryRun::Off {
+                exchange.limit_conn = Some(LimitStatus::Refuse);
+                let quota = u64::from(rule.limit);
+                return Some(self.blocked(kind, status, &rule.sanction, left, (&zone.name, quota)));
+            }
+        }
+        None
+    }
+
+    fn blocked(
+        &self,
+        kind: Kind,
+        status: http::StatusCode,
+        sanction: &Sanction,
+        left: Duration,
+        (name, quota): (&Arc<Name>, u64),
+    ) -> Refusal {
+        Refusal {
+            kind,
+            status,
+            body: sanction.body.clone(),
+            retry_after: Some(left),
+            name: Arc::clone(name),
+            quota,
+            policy: self.policy.clone(),
+        }
+    }
+
+    /// Takes one off what the keys of a request were granted.
+    #[cold]
+    pub(super) fn spend_grants(&self, exchange: &Exchange, now: Millis) {
+        for rule in self.requests.iter() {
+            if let Some(key) = key(&rule.zone.source, exchange) {
+                rule.zone.watch.spend(&key, now);
+            }
+        }
+    }
+}
+
+impl Barred {
+    fn record(
+        self,
+        kind: Kind,
+        (name, source): (&Name, &Source),
+        status: http::StatusCode,
+        dry_run: DryRun,
+        exchange: &Exchange,
+        now: Millis,
+    ) {
+        let case = Case {
+            kind,
+            zone: &name.plain,
+            source,
+            key: Some(self.key),
+            why: Why::Block(self.reason),
+            status,
+            retry_after: Some(self.left),
+            dry_run,
+        };
+        case.record(exchange, now);
+    }
+}
+
+impl Watch {
+    fn barred(&self, source: &Source, exchange: &Exchange, now: Millis) -> Option<Barred> {
+        if !self.has_marks() {
+            return None;
+        }
+        let key = key(source, exchange)?;
+        let (left, reason) = self.block(&key, now)?;
+        Some(Barred { key, left, reason })
+    }
+}
+
+/// A request's key, whatever else holds for it.
+pub(super) fn key(source: &Source, exchange: &Exchange) -> Option<Key> {
+    match source.find(exchange, |bytes| Found::Key(Key::from_bytes(bytes))) {
+        Found::Key(key) => Some(key),
+        Found::Nothing | Found::Refuse => None,
+    }
+}

@@ -1,0 +1,265 @@
+//! What is written down of decisions for those who look in: who is busy, and who was refused why.
+//!
+//! After the decision, apart from it, and only of some where there are many.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::StatusCode;
+
+use super::Limits;
+use super::key::{Found, Source};
+use super::rule::Decision;
+use super::spelling::LONGEST;
+use super::verdict::{Kind, Permit, Refusal};
+use super::watch::Watch;
+use crate::clock::{Clock, Millis};
+use crate::config::plan::{DryRun, Excess};
+use crate::message::Exchange;
+use crate::store::Key;
+use crate::store::busiest::{self, Said};
+use crate::telemetry::{REFUSALS, Refused};
+
+/// A refusal, and all there is to say of it.
+#[derive(Debug)]
+pub(super) struct Case<'a> {
+    pub(super) kind: Kind,
+    pub(super) zone: &'a str,
+    pub(super) source: &'a Source,
+    pub(super) key: Option<Key>,
+    pub(super) why: Why,
+    pub(super) status: StatusCode,
+    pub(super) retry_after: Option<Duration>,
+    pub(super) dry_run: DryRun,
+}
+
+/// Why a request was refused.
+#[derive(Debug, Clone)]
+pub(super) enum Why {
+    /// An operator said so, perhaps for this reason.
+    Block(Option<Box<str>>),
+    /// So many places are taken.
+    Connections(u64),
+    /// It has none.
+    NoKey,
+    /// For so much longer.
+    Penalty(Duration),
+    /// So much is more than the burst.
+    Rate { excess: Excess, burst: Excess },
+}
+
+impl Limits {
+    /// Notes who asked and what the `limit_req` rules said to them.
+    pub(super) fn note(&self, decision: &Decision, exchange: &Exchange, now: Millis) {
+        let (delays, refused) = match decision {
+            Decision::NoKey { .. } | Decision::NotLimited => return,
+            Decision::Delay { rule, .. } => (Some(*rule), None),
+            Decision::Pass => (None, None),
+            Decision::Penalize { rule, keyed, .. } | Decision::Refuse { rule, keyed, .. } => {
+                (None, Some((*rule, keyed.key)))
+            }
+        };
+        let weight = busiest::weight(now);
+        if weight == 0 {
+            return;
+        }
+        if let Some((rule, key)) = refused {
+            let zone = &self.requests[rule].zone;
+            let noted = (Said::Refuse, weight, now);
+            return zone.watch.note(&zone.source, exchange, &key, noted);
+        }
+        for (index, rule) in self.requests.iter().enumerate() {
+            if let Found::Key(keyed) = rule.zone.find(exchange) {
+                let said = match delays == Some(index) {
+                    true => Said::Delay,
+                    false => Said::Pass,
+                };
+                let (zone, noted) = (&rule.zone, (said, weight, now));
+                zone.watch.note(&zone.source, exchange, &keyed.key, noted);
+            }
+        }
+    }
+
+    /// What there is to say of a decision to refuse.
+    pub(super) fn case(&self, decision: &Decision) -> Option<Case<'_>> {
+        let (rule, keyed, retry_after, why) = match decision {
+            Decision::Delay { .. } | Decision::NotLimited | Decision::Pass => return None,
+            Decision::NoKey { rule } => (*rule, None, None, Why::NoKey),
+            Decision::Penalize {
+                rule,
+                keyed,
+                left,
+                retry_after,
+            } => (*rule, Some(keyed), Some(*retry_after), Why::Penalty(*left)),
+            Decision::Refuse {
+                rule,
+                keyed,
+                excess,
+                retry_after,
+            } => {
+                let (excess, burst) = (*excess, self.requests[*rule].burst);
+                (
+                    *rule,
+                    Some(keyed),
+                    *retry_after,
+                    Why::Rate { excess, burst },
+                )
+            }
+        };
+        let rule = &self.requests[rule];
+        Some(Case {
+            kind: Kind::Requests,
+            zone: &rule.zone.name.plain,
+            source: &rule.zone.source,
+            key: keyed.map(|keyed| keyed.key),
+            why,
+            status: rule.sanction.status.unwrap_or(self.requests_status),
+            retry_after,
+            dry_run: self.requests_voice.dry_run,
+        })
+    }
+
+    /// Notes who wanted a place, and whether they got it.
+    pub(super) fn note_places(
+        &self,
+        taken: &Result<Permit, Refusal>,
+        exchange: &Exchange,
+        now: Millis,
+    ) {
+        let weight = busiest::weight(now);
+        for rule in &self.connections {
+            let zone = &rule.zone;
+            let refusal = taken.as_ref().err();
+            let own = refusal.filter(|refusal| Arc::ptr_eq(&refusal.name, &zone.name));
+            let key = match zone.find(exchange) {
+                Found::Key(key) => Some(key),
+                Found::Nothing | Found::Refuse => None,
+            };
+            let said = match (refusal, own) {
+                (None, _) => Said::Pass,
+                (_, Some(_)) => Said::Refuse,
+                // Somebody else's doing.
+                (Some(_), None) => continue,
+            };
+            if let (Some(key), 1..) = (&key, weight) {
+                let noted = (said, weight, now);
+                zone.watch.note(&zone.source, exchange, key, noted);
+            }
+            if let Some(refusal) = own {
+                let case = Case {
+                    kind: Kind::Connections,
+                    zone: &zone.name.plain,
+                    source: &zone.source,
+                    key,
+                    why: key.map_or(Why::NoKey, |_| Why::Connections(refusal.quota)),
+                    status: refusal.status,
+                    retry_after: refusal.retry_after,
+                    dry_run: DryRun::Off,
+                };
+                case.record(exchange, now);
+            }
+        }
+    }
+}
+
+impl Case<'_> {
+    /// Writes it down.
+    pub(super) fn record(self, exchange: &Exchange, now: Millis) {
+        REFUSALS.note(now, |id| {
+            let head = &exchange.head;
+            let name = bytes(self.source, exchange);
+            Refused {
+                id,
+                time: u64::try_from(Clock::wall().as_millis()).unwrap_or_default(),
+                kind: self.kind.as_str(),
+                zone: self.zone.into(),
+                key: self
+                    .key
+                    .map(|key| self.source.spell(&key, Some(&name)).into()),
+                reason: self.why.as_str(),
+                detail: self.why.to_string().into(),
+                excess: match self.why {
+                    Why::Rate { excess, .. } => Some(requests(excess)),
+                    _ => None,
+                },
+                retry_after: self.retry_after.map(|after| after.as_secs_f64()),
+                status: self.status.as_u16(),
+                dry_run: self.dry_run == DryRun::On,
+                client: exchange.client().text().into(),
+                server: exchange.server().name.clone(),
+                method: cut(head.method.as_str().as_bytes()),
+                host: cut(exchange.target.host(head)),
+                path: cut(head.uri.path().as_bytes()),
+            }
+        });
+    }
+}
+
+impl Why {
+    fn as_str(&self) -> &'static str {
+        match self {
+            Self::Block(_) => "block",
+            Self::Connections(_) => "connections",
+            Self::NoKey => "no_key",
+            Self::Penalty(_) => "penalty",
+            Self::Rate { .. } => "rate",
+        }
+    }
+}
+
+impl std::fmt::Display for Why {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Block(None) => f.write_str("blocked by operator"),
+            Self::Block(Some(reason)) => write!(f, "blocked by operator: {reason}"),
+            Self::Connections(places) => write!(f, "all {places} places are taken"),
+            Self::NoKey => f.write_str("it has no key, and the zone does not take such requests"),
+            Self::Penalty(left) => {
+                write!(
+                    f,
+                    "it was over the limit, and stays out for {:.1}s more",
+                    left.as_secs_f64()
+                )
+            }
+            Self::Rate { excess, burst } => {
+                let (excess, burst) = (requests(*excess), requests(*burst));
+                write!(f, "excess {excess:.3} over a burst of {burst}")
+            }
+        }
+    }
+}
+
+impl Watch {
+    fn note(
+        &self,
+        source: &Source,
+        exchange: &Exchange,
+        key: &Key,
+        (said, weight, now): (Said, u64, Millis),
+    ) {
+        let name = || bytes(source, exchange);
+        self.busiest.note(key, said, weight, now, name);
+    }
+}
+
+/// As much of a request's key as is worth keeping.
+fn bytes(source: &Source, exchange: &Exchange) -> Box<[u8]> {
+    let mut kept = Box::default();
+    source.with(exchange, |bytes| {
+        kept = bytes[..bytes.len().min(LONGEST + 1)].into();
+    });
+    kept
+}
+
+/// As much of what a client has written as is worth keeping.
+fn cut(bytes: &[u8]) -> Box<str> {
+    let text = String::from_utf8_lossy(bytes);
+    text.chars().take(LONGEST_TEXT).collect()
+}
+
+/// In requests, for people.
+pub(super) fn requests(excess: Excess) -> f64 {
+    excess.0 as f64 / Excess::ONE.0 as f64
+}
+
+const LONGEST_TEXT: usize = 256;

@@ -1,0 +1,198 @@
+//! The last refusals and the reason for each.
+//!
+//! Every event loop writes down its own, in a ring that only it writes to, and no more than a few a second: in a flood
+//! they are all alike, and writing one down costs as much as answering it. What is left out is counted. Nobody is woken by
+//! them; who listens comes and looks.
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+use serde::Serialize;
+
+use crate::clock::Millis;
+
+/// The process's own.
+pub static REFUSALS: Refusals = Refusals::new();
+
+/// The last refusals of all event loops.
+#[derive(Debug)]
+pub struct Refusals {
+    next: AtomicU64,
+    rings: [Ring; RINGS],
+}
+
+/// A request that was refused, or would have been.
+#[derive(Debug, Clone, Serialize)]
+pub struct Refused {
+    /// One more than that of the refusal written down before it.
+    pub id: u64,
+    /// Milliseconds since the Unix epoch.
+    pub time: u64,
+    /// `limit_req` or `limit_conn`
+    pub kind: &'static str,
+    /// The zone that refused it.
+    pub zone: Box<str>,
+    /// Its key there, as people read it.
+    pub key: Option<Box<str>>,
+    /// Why, in a word.
+    pub reason: &'static str,
+    /// The same in a sentence.
+    pub detail: Box<str>,
+    /// How far above its rate the key would have been, in requests.
+    pub excess: Option<f64>,
+    /// When it may come back, in seconds.
+    pub retry_after: Option<f64>,
+    /// What it was answered with.
+    pub status: u16,
+    /// It was let pass: the limit is only tried out.
+    pub dry_run: bool,
+    /// Who asked.
+    pub client: Box<str>,
+    /// Of which server.
+    pub server: Box<str>,
+    /// How.
+    pub method: Box<str>,
+    /// By which name.
+    pub host: Box<str>,
+    /// For what.
+    pub path: Box<str>,
+}
+
+#[derive(Debug)]
+struct Ring {
+    last: Mutex<VecDeque<Refused>>,
+    skipped: AtomicU64,
+}
+
+impl Refusals {
+    const fn new() -> Self {
+        Self {
+            next: AtomicU64::new(1),
+            rings: [const { Ring::new() }; RINGS],
+        }
+    }
+
+    /// Writes one down that happens `now`, unless there were enough of late.
+    pub fn note(&self, now: Millis, make: impl FnOnce(u64) -> Refused) {
+        let (second, written) = FLOOD.get();
+        let written = if second == now.0 / 1000 { written } else { 0 };
+        FLOOD.set((now.0 / 1000, written + 1));
+        let ring = self.mine();
+        if written >= MOST_A_SECOND {
+            ring.skipped.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        let refused = make(self.next.fetch_add(1, Ordering::Relaxed));
+        let mut last = ring.last.lock();
+        if last.len() >= KEPT {
+            last.pop_front();
+        }
+        last.push_back(refused);
+    }
+
+    /// At most so many after the one with this number, the latest, oldest first.
+    #[must_use]
+    pub fn last(&self, after: u64, most: usize) -> Vec<Refused> {
+        let mut found = Vec::new();
+        for ring in &self.rings {
+            let last = ring.last.lock();
+            found.extend(last.iter().filter(|it| it.id > after).cloned());
+        }
+        found.sort_unstable_by_key(|refused| refused.id);
+        found.split_off(found.len().saturating_sub(most))
+    }
+
+    /// How many were counted and not written down.
+    #[must_use]
+    pub fn skipped(&self) -> u64 {
+        let rings = self.rings.iter();
+        rings.map(|it| it.skipped.load(Ordering::Relaxed)).sum()
+    }
+
+    fn mine(&self) -> &Ring {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        thread_local! {
+            static MINE: usize = NEXT.fetch_add(1, Ordering::Relaxed) % RINGS;
+        }
+        &self.rings[MINE.try_with(|mine| *mine).unwrap_or(0)]
+    }
+}
+
+impl Ring {
+    const fn new() -> Self {
+        Self {
+            last: Mutex::new(VecDeque::new()),
+            skipped: AtomicU64::new(0),
+        }
+    }
+}
+
+thread_local! {
+    /// A second, and how many this thread has seen in it.
+    static FLOOD: Cell<(u64, u32)> = const { Cell::new((0, 0)) };
+}
+
+/// More loops than this share rings.
+const RINGS: usize = 32;
+
+/// How many a ring keeps.
+const KEPT: usize = 256;
+
+/// How many an event loop writes down in a second.
+const MOST_A_SECOND: u32 = 50;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(id: u64) -> Refused {
+        Refused {
+            id,
+            time: 0,
+            kind: "limit_req",
+            zone: "one".into(),
+            key: None,
+            reason: "rate",
+            detail: "".into(),
+            excess: None,
+            retry_after: None,
+            status: 429,
+            dry_run: false,
+            client: "".into(),
+            server: "".into(),
+            method: "GET".into(),
+            host: "".into(),
+            path: "/".into(),
+        }
+    }
+
+    #[test]
+    fn the_last_are_kept_and_a_flood_is_counted() {
+        let refusals = Refusals::new();
+        for second in 0..20 {
+            for _ in 0..MOST_A_SECOND + 7 {
+                refusals.note(Millis(second * 1000), refused);
+            }
+        }
+        assert_eq!(refusals.skipped(), 20 * 7);
+        let ids = |last: Vec<Refused>| last.iter().map(|it| it.id).collect::<Vec<_>>();
+        let all = ids(refusals.last(0, 10_000));
+        assert_eq!((all.len(), all.last()), (KEPT, Some(&1000)));
+        assert_eq!(ids(refusals.last(0, 2)), [999, 1000]);
+        assert_eq!(ids(refusals.last(998, 100)), [999, 1000]);
+    }
+
+    #[test]
+    fn those_of_several_loops_come_in_order() {
+        let refusals = Refusals::new();
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| (0..10).for_each(|_| refusals.note(Millis(5), refused)));
+            }
+        });
+        let last = refusals.last(0, 100);
+        assert!(last.len() == 40 && last.is_sorted_by_key(|refused| refused.id));
+    }
+}
