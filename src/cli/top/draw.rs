@@ -319,3 +319,23 @@ const HELP: &str = "
   red where some were refused.
 
   Any key goes back.";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_keys_do_fits_the_smallest_usual_window() {
+        for text in HELP.lines().chain([KEYS]) {
+            let width = unicode_width::UnicodeWidthStr::width(text);
+            assert!(width <= 80, "{text}");
+        }
+    }
+
+    #[test]
+    fn rows_go_to_those_who_want_them() {
+        assert_eq!(share(13, [2, 100, 1, 100]), [2, 5, 1, 5]);
+        assert_eq!(share(100, [2, 3, 1, 4]), [2, 3, 1, 4]);
+        assert_eq!(share(0, [1; 4]), [0; 4]);
+    }
+}
