@@ -6,7 +6,7 @@ use super::pace::{Tracks, rate};
 use super::screen::line;
 use super::sentences;
 use super::view::{Cover, Message, Pane, View, joined};
-use crate::cli::admin::answers::{Detail, Rule};
+use crate::cli::admin::answers::{Detail, Refusal, Rule};
 use crate::cli::table::{BAD, Cell, DOUBTFUL, FAINT, GOOD, Head, STRONG, Table};
 use crate::cli::verbs::{keys, refusals, servers};
 use crate::cli::words::{lag, number, requests, span};
@@ -131,9 +131,43 @@ fn tables(view: &View, width: usize, room: usize) -> Vec<String> {
         lines.push(line("  nobody was refused", FAINT, width));
     }
     let left = room.saturating_sub(lines.len());
-    let last = view.look.refusals.iter().rev().take(left);
-    lines.extend(last.map(|refusal| format!("  {}", refusals::sentence(refusal))));
+    let last = gathered(&view.look.refusals);
+    lines.extend(last.iter().take(left).map(|(refusal, count)| {
+        let times = match count {
+            1 => String::new(),
+            count => format!(" {FAINT}× {count}{FAINT:#}"),
+        };
+        format!("  {}{times}", refusals::sentence(refusal))
+    }));
     lines
+}
+
+/// The latest first, and the same thing once: a flood of one client must not hide all others.
+fn gathered(refusals: &[Refusal]) -> Vec<(&Refusal, usize)> {
+    fn what(refusal: &Refusal) -> impl PartialEq + '_ {
+        let Refusal {
+            zone,
+            key,
+            client,
+            method,
+            host,
+            path,
+            status,
+            ..
+        } = refusal;
+        (zone, key, client, method, host, path, status)
+    }
+    let mut found: Vec<(&Refusal, usize)> = Vec::new();
+    for refusal in refusals.iter().rev() {
+        match found
+            .iter_mut()
+            .find(|(known, _)| what(known) == what(refusal))
+        {
+            Some((_, count)) => *count += 1,
+            None => found.push((refusal, 1)),
+        }
+    }
+    found
 }
 
 /// How many rows each gets: those that want few get what they want, the others the same.

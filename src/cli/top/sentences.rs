@@ -119,6 +119,7 @@ pub(super) fn backends(view: &View) -> (String, Style) {
     match servers.len() {
         0 => ("there are no backends".to_owned(), GOOD),
         1 => ("the backend is well".to_owned(), GOOD),
+        2 => ("both backends are well".to_owned(), GOOD),
         count => (format!("all {count} backends are well"), GOOD),
     }
 }
