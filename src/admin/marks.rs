@@ -9,7 +9,7 @@ use super::reply::Problem;
 use super::zones::{self, Named};
 use super::{body, route};
 use crate::clock::Millis;
-use crate::config;
+use crate::config::amend;
 use crate::limits::{MOST_MARKED, Mark, Marked, Reading};
 use crate::proxy::Live;
 
@@ -172,7 +172,7 @@ fn time(given: Option<Time>) -> Result<Duration, Problem> {
     let time = match given {
         None => return Ok(DEFAULT),
         Some(Time::Seconds(seconds)) => Duration::from_secs(seconds),
-        Some(Time::Text(text)) => config::time(&text).map_err(Problem::bad)?,
+        Some(Time::Text(text)) => amend::time(&text).map_err(Problem::bad)?,
     };
     match time {
         Duration::ZERO => Err(Problem::bad("a time of nothing has no meaning here")),

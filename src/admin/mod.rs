@@ -8,6 +8,7 @@ mod body;
 mod breakers;
 mod calls;
 mod conditions;
+mod explain;
 mod gate;
 mod keys;
 mod marks;

@@ -47,7 +47,7 @@ impl Loop {
             for store in self.live.load().zones.stores.clone() {
                 store.connect(&self.clock).await;
                 tokio::spawn(Arc::clone(&store).tend(self.clock.clone()));
-                tokio::spawn(store.keep_places(self.clock.clone()));
+                tokio::spawn(store.follow_up(self.clock.clone()));
             }
             for (listener, bound) in self.sockets.into_iter().enumerate() {
                 let address = self.live.load().plan.listeners[listener]

@@ -4,6 +4,7 @@
 //! [`model`] from it, `compile` makes the [`plan`]. None of them stops at a mistake; all of them tell the same
 //! [`Report`].
 
+pub mod amend;
 mod compile;
 mod decode;
 pub mod model;
@@ -14,6 +15,7 @@ pub mod report;
 mod span;
 mod tree;
 mod units;
+mod view;
 
 use std::path::Path;
 
@@ -60,18 +62,6 @@ pub fn variable_name(variable: &plan::Variable, maps: &[plan::Map]) -> String {
     .unwrap_or_default()
 }
 
-/// A time as a configuration writes it.
-///
-/// # Errors
-///
-/// What is wrong with it, as it is said of a file.
-pub fn time(text: &str) -> Result<std::time::Duration, String> {
-    units::time(text).map_err(|mistake| match mistake.hint {
-        Some(hint) => format!("{}; {hint}", mistake.sentence),
-        None => mistake.sentence,
-    })
-}
-
 /// The JSON Schema of the YAML, for editors.
 #[must_use]
 pub fn schema() -> String {
@@ -96,7 +86,9 @@ fn finish(root: Option<Node>, mut report: Report) -> Result<(Plan, Report), Repo
         };
         let mut context = Context::new(&mut report, model::homes);
         let config = model::Config::decode(root, &mut context)?;
-        Some(compile::compile(&config, &mut report))
+        let mut plan = compile::compile(&config, &mut report);
+        plan.source = view::shown(root).into();
+        Some(plan)
     });
     if let Some(root) = &root
         && !report.is_empty()

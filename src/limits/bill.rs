@@ -14,14 +14,24 @@ use super::zones::Keyed;
 use crate::clock::Millis;
 use crate::config::plan::Cost;
 use crate::message::Exchange;
+use crate::store::Inquiry;
+use crate::store::algorithm::Terms;
 
 /// What one request owes to the rules that let it in.
 #[derive(Debug)]
 #[must_use = "what nobody settles is never charged"]
 pub struct Bill {
     rules: Arc<[Requests]>,
-    /// Which rules, and by which key.
-    owed: SmallVec<[(usize, Keyed); 1]>,
+    owed: SmallVec<[Owed; 1]>,
+}
+
+/// To one rule.
+#[derive(Debug)]
+struct Owed {
+    rule: usize,
+    keyed: Keyed,
+    /// What the key was made from, where a store has to be told.
+    bytes: Vec<u8>,
 }
 
 impl Bill {
@@ -29,9 +39,16 @@ impl Bill {
     pub(super) fn new(rules: Arc<[Requests]>, exchange: &Exchange) -> Self {
         let late = rules.iter().enumerate().filter(|it| it.1.weight.is_late());
         let owed = late
-            .filter_map(|(index, rule)| match rule.zone.find(exchange) {
-                Found::Key(keyed) => Some((index, keyed)),
-                Found::Nothing | Found::Refuse => None,
+            .filter_map(|(rule, Requests { zone, .. })| {
+                let mut bytes = Vec::new();
+                let found = match zone.shared {
+                    Some(_) => zone.find_in_full(exchange, &mut bytes),
+                    None => zone.find(exchange),
+                };
+                match found {
+                    Found::Key(keyed) => Some(Owed { rule, keyed, bytes }),
+                    Found::Nothing | Found::Refuse => None,
+                }
             })
             .collect();
         Self { rules, owed }
@@ -39,14 +56,31 @@ impl Bill {
 
     /// Charges it, now that the request is over, however it ended.
     pub fn settle(self, exchange: &Exchange, now: Millis) {
-        for (index, keyed) in self.owed {
-            let rule = &self.rules[index];
+        for owed in self.owed {
+            let rule = &self.rules[owed.rule];
             let cost = weight::after(&rule.weight, exchange, now);
             if cost > Cost(0) {
-                rule.with_terms(&keyed, |terms| {
-                    rule.zone.store.debit(&keyed.key, now, cost, terms);
-                });
+                rule.with_terms(&owed.keyed, |terms| owed.charge(rule, terms, cost, now));
             }
+        }
+    }
+}
+
+impl Owed {
+    fn charge(&self, rule: &Requests, terms: &Terms, cost: Cost, now: Millis) {
+        let zone = &rule.zone;
+        let debit = |terms: &Terms| zone.store.debit(&self.keyed.key, now, cost, terms);
+        match &zone.shared {
+            Some(store) if store.is_away() => debit(&store.part_of(terms)),
+            Some(store) => {
+                // Here, too: this gateway goes on from there when the store is away.
+                debit(terms);
+                let mut inquiry = Inquiry::default();
+                let name = &zone.name.plain;
+                inquiry.add(name, &self.bytes, terms, cost, zone.count_refused);
+                store.charge_later(inquiry);
+            }
+            None => debit(terms),
         }
     }
 }

@@ -92,9 +92,10 @@ impl ReqZone {
         let (terms, own) = self.terms_of(bytes.as_deref(), terms);
         let standing = self.store.standing(key, now, &terms);
         let found = self.watch.busiest.find(key);
+        let name = found.as_ref().and_then(|busy| busy.name.as_deref());
         Some(KeyState {
             counted: Counted {
-                key: self.spell(key, bytes.as_deref()),
+                key: self.spell(key, bytes.as_deref().or(name)),
                 counts: found.as_ref().map(|busy| busy.counts).unwrap_or_default(),
                 missed: found.as_ref().map_or(0, |busy| busy.missed),
                 excess: standing.map_or(0.0, |it| notes::requests(it.excess)),
@@ -184,9 +185,10 @@ impl ConnZone {
         let Reading { key, bytes } = known.or_else(|| readings.first())?;
         let taken = self.store.taken(key);
         let found = self.watch.busiest.find(key);
+        let name = found.as_ref().and_then(|busy| busy.name.as_deref());
         Some(KeyState {
             counted: Counted {
-                key: self.spell(key, bytes.as_deref()),
+                key: self.spell(key, bytes.as_deref().or(name)),
                 counts: found.as_ref().map(|busy| busy.counts).unwrap_or_default(),
                 missed: found.as_ref().map_or(0, |busy| busy.missed),
                 excess: taken.into(),
@@ -218,7 +220,7 @@ impl Watch {
 }
 
 /// Where a key stands of which nothing is known.
-fn untouched(limit: u64) -> Standing {
+pub(super) fn untouched(limit: u64) -> Standing {
     Standing {
         excess: Excess(0),
         limit,

@@ -6,6 +6,7 @@
 //! request waiting for its turn holds no place.
 
 mod bill;
+mod explain;
 mod fields;
 mod inspect;
 mod key;
@@ -45,6 +46,7 @@ use crate::message::{Exchange, LimitStatus};
 use crate::store::algorithm::Terms;
 
 pub use bill::Bill;
+pub use explain::Explained;
 pub use inspect::{Counted, KeyState};
 pub use rehearsal::{Places, Said, Taken};
 pub use shadow::{Differs, ShadowZone};

@@ -243,7 +243,7 @@ impl Watch {
 }
 
 /// As much of a request's key as is worth keeping.
-fn bytes(source: &Source, exchange: &Exchange) -> Box<[u8]> {
+pub(super) fn bytes(source: &Source, exchange: &Exchange) -> Box<[u8]> {
     let mut kept = Box::default();
     source.with(exchange, |bytes| {
         kept = bytes[..bytes.len().min(LONGEST + 1)].into();

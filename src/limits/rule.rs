@@ -333,7 +333,7 @@ impl Decision {
     }
 
     /// Makes a refusal tell when a retry would be let in to wait for the rest of the time.
-    fn may_wait(&mut self, most: Option<Duration>) {
+    pub(super) fn may_wait(&mut self, most: Option<Duration>) {
         if let (Self::Refuse { retry_after, .. }, Some(most)) = (self, most) {
             *retry_after = retry_after.map(|after| after.saturating_sub(most));
         }

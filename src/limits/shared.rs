@@ -42,6 +42,8 @@ enum Spoken {
     Ruled(Outcome),
     /// Charged in its store.
     There(Answer),
+    /// Over the burst here, and waits until it is not; charged once nobody refuses any more.
+    Waits(Outcome, Terms),
 }
 
 impl Case {
@@ -87,8 +89,13 @@ impl Case {
             let Some(outcome) = held.outcome() else {
                 continue;
             };
-            if let Spoken::There(answer) = held.spoken {
-                held.witness(rules, now, answer);
+            match held.spoken {
+                Spoken::There(answer) => held.witness(rules, now, answer),
+                Spoken::Waits(_, terms) => {
+                    let store = &rules[held.rule].zone.store;
+                    store.reserve(&held.keyed.key, now, held.cost, &terms);
+                }
+                _ => {}
             }
             decision.hear(held.rule, &held.keyed, outcome, &mut ());
         }
@@ -134,7 +141,10 @@ impl Case {
                 _ => {}
             }
             if let Some(outcome @ Outcome::Refuse { .. }) = held.outcome() {
-                decision.hear_refusal(held.rule, &held.keyed, outcome);
+                let mut own = Decision::NotLimited;
+                own.hear(held.rule, &held.keyed, outcome, &mut ());
+                own.may_wait(rules[held.rule].sanction.max_wait);
+                decision.hear_refusal(own);
             }
         }
         self.give_back(rules, now).await;
@@ -181,6 +191,7 @@ impl Case {
                     held.cost,
                     zone.count_refused,
                 );
+                inquiry.may_wait(rules[held.rule].sanction.max_wait);
             }
         }
         inquiry
@@ -189,7 +200,12 @@ impl Case {
 
 impl Held {
     fn charge(&mut self, rules: &[Requests], now: Millis, terms: Terms) {
-        let store = &rules[self.rule].zone.store;
+        let rule = &rules[self.rule];
+        if let Some(outcome) = rule.waits_by(&terms, &self.keyed, now, self.cost) {
+            self.spoken = Spoken::Waits(outcome, terms);
+            return;
+        }
+        let store = &rule.zone.store;
         let (outcome, receipt) = store.charge(&self.keyed.key, now, self.cost, &terms);
         self.spoken = Spoken::Here(outcome, receipt, terms);
     }
@@ -218,7 +234,9 @@ impl Held {
 
     fn outcome(&self) -> Option<Outcome> {
         match self.spoken {
-            Spoken::Here(outcome, ..) | Spoken::Ruled(outcome) => Some(outcome),
+            Spoken::Here(outcome, ..) | Spoken::Ruled(outcome) | Spoken::Waits(outcome, _) => {
+                Some(outcome)
+            }
             Spoken::There(answer) => Some(answer.outcome),
             Spoken::Nothing => None,
         }
@@ -236,17 +254,15 @@ impl Held {
 
 impl Decision {
     /// One of several rules refuses: the first has the say, and the longest time to wait.
-    fn hear_refusal(&mut self, rule: usize, keyed: &Keyed, outcome: Outcome) {
-        let Outcome::Refuse {
-            retry_after: own, ..
-        } = outcome
-        else {
-            return;
-        };
-        if let Self::Refuse { retry_after, .. } = self {
-            *retry_after = own.zip(*retry_after).map(|(own, other)| own.max(other));
-        } else {
-            self.hear(rule, keyed, outcome, &mut ());
+    fn hear_refusal(&mut self, other: Self) {
+        match (&mut *self, &other) {
+            (
+                Self::Refuse { retry_after, .. },
+                Self::Refuse {
+                    retry_after: own, ..
+                },
+            ) => *retry_after = own.zip(*retry_after).map(|(own, other)| own.max(other)),
+            _ => *self = other,
         }
     }
 }

@@ -36,6 +36,7 @@ pub(crate) fn plan() -> Plan {
         upstream_tls: Vec::new(),
         listeners: Vec::new(),
         servers: vec![server("example.com")],
+        source: Box::default(),
     }
 }
 

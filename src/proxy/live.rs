@@ -52,9 +52,10 @@ impl Live {
             .map(Arc::new)
             .collect();
         let kept = Arc::new(Kept::new(plan.stale_size));
-        let mut guards = Vec::new();
+        let (mut guards, mut numbers) = (Vec::new(), 0..);
         let sites = Table::build(&plan, |site| {
-            let site = Site::build(&plan, site, &zones, &upstreams, &groups, &kept);
+            let mut site = Site::build(&plan, site, &zones, &upstreams, &groups, &kept);
+            site.number = numbers.next().unwrap_or_default();
             guards.extend(site.guard.clone());
             site
         });

@@ -1,6 +1,7 @@
 //! The road itself: one request from its head to its last byte.
 
 mod bandwidth;
+mod explain;
 mod failure;
 pub mod fallback;
 mod guard;
@@ -22,6 +23,7 @@ use http::request::Parts;
 use http::{HeaderValue, Method, Request, Response, Version, header};
 use http_body::Body as _;
 
+pub use explain::Explanation;
 pub use fallback::{Group, Kept};
 pub use guard::Guard;
 pub use live::Live;

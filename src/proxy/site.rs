@@ -22,6 +22,8 @@ use crate::upstream::{Download, Upstream};
 #[derive(Debug)]
 pub(super) struct Site {
     pub(super) plan: plan::Site,
+    /// Its place among all of the plan.
+    pub(super) number: usize,
     pub(super) limits: Limits,
     pub(super) upstream: Option<Arc<Upstream>>,
     pub(super) guard: Option<Arc<Guard>>,
@@ -57,6 +59,7 @@ impl Site {
             keeps_sent_headers: uses(site, |it| matches!(it, Variable::SentHttp(_))),
             keeps_upstream_headers: uses(site, |it| matches!(it, Variable::UpstreamHttp(_))),
             plan: site.clone(),
+            number: 0,
         }
     }
 

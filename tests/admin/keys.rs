@@ -21,7 +21,7 @@ servers:
   - {{ path: /, proxy_pass: app, limit_req: {{ zone: perip, burst: 2, nodelay: true }} }}
   - {{ path: /punish, proxy_pass: app, limit_req: {{ zone: perip, burst: 2, nodelay: true, penalty: 1h }} }}
   - {{ path: /keyed, proxy_pass: app, limit_req: {{ zone: perkey }} }}
-  - {{ path: /gate, proxy_pass: app, limit_conn: {{ zone: places, limit: 2 }} }}
+  - {{ path: /hold, proxy_pass: app, limit_conn: {{ zone: places, limit: 2 }} }}
 "
         ),
     )
@@ -269,15 +269,15 @@ fn places_are_counted_by_key_and_can_be_blocked_and_exempt() {
     let weir = limited(&origin);
     let api = Api(weir.admin_address());
     let hold = || {
-        origin.hold("gate", || {
+        origin.hold("g", || {
             let client = Client::connect(weir.address());
-            client.get("/gate/gate");
+            client.get("/hold?gate=g");
             client
         })
     };
     let _first = hold();
     let _second = hold();
-    assert_eq!(get(weir.address(), "/gate").status, 503);
+    assert_eq!(get(weir.address(), "/hold?gate=h").status, 503);
     let keys = api.get("/api/zones/places/keys");
     assert_eq!(keys[0]["key"], "127.0.0.1");
     assert_eq!(
@@ -288,9 +288,9 @@ fn places_are_counted_by_key_and_can_be_blocked_and_exempt() {
     assert_eq!(api.get(path)["standing"]["remaining"], 0);
     assert_eq!(api.call("DELETE", path, None).0, 409);
     api.change("PUT", &format!("{path}/exempt"), &json!({}));
-    assert_eq!(get(weir.address(), "/gate").status, 200);
+    assert_eq!(get(weir.address(), "/hold/ok").status, 200);
     api.change("PUT", &format!("{path}/block"), &json!({}));
-    assert_eq!(get(weir.address(), "/gate").status, 503);
+    assert_eq!(get(weir.address(), "/hold/ok").status, 503);
     let refusals = api.get("/api/refusals?limit=2");
     let reasons = refusals["refusals"].as_array().expect("a list");
     let reasons: Vec<_> = reasons.iter().map(|it| &it["reason"]).collect();

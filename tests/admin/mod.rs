@@ -1,5 +1,6 @@
 //! What others read on the admin listener: health, metrics and zones.
 
+mod explain;
 mod gate;
 mod keys;
 mod refusals;

@@ -2,10 +2,13 @@
 //!
 //! Where the deadline of a decision is not what is tested it is a second: a busy machine is no outage.
 
+mod failover;
 mod outage;
 mod places;
 mod places_away;
 mod shapes;
+mod troubles;
+mod ways;
 
 use std::net::SocketAddr;
 use std::thread;
@@ -200,11 +203,16 @@ fn every_gateway_knows_the_fleet() {
 
 /// Asks one gateway as fast as it can; how many passed, and how long the slowest answer took.
 fn hammer(address: SocketAddr, until: Instant) -> (u64, u64) {
+    hammer_at(address, "/", until)
+}
+
+/// The same for another path.
+fn hammer_at(address: SocketAddr, path: &str, until: Instant) -> (u64, u64) {
     let mut client = Client::connect(address);
     let (mut passed, mut slowest) = (0, 0);
     while Instant::now() < until {
         let asked = Instant::now();
-        client.get("/");
+        client.get(path);
         let response = client.response();
         slowest = slowest.max(millis_since(asked));
         match response.status {

@@ -2,16 +2,20 @@
 
 use std::process::Command;
 
-use super::{degraded, gateway, passed};
+use super::{degraded, gateway, passed, places};
 use crate::support::ports::Port;
-use crate::support::process::Process;
-use crate::support::redis::{Redis, cli};
-use crate::support::{Certs, Weir, eventually, get, wanted};
+use crate::support::redis::Redis;
+use crate::support::{Certs, Origin, Weir, eventually, get, wanted};
 
 const RULE: &str = "burst: 8, nodelay: true";
 
 /// Three masters that share the keys.
 pub(super) fn cluster() -> Vec<Redis> {
+    cluster_with(0)
+}
+
+/// The same, each with so many replicas.
+pub(super) fn cluster_with(replicas: usize) -> Vec<Redis> {
     let options = [
         "--cluster-enabled",
         "yes",
@@ -19,7 +23,7 @@ pub(super) fn cluster() -> Vec<Redis> {
         "2000",
         "--cluster-port",
     ];
-    let nodes: Vec<_> = (0..3)
+    let nodes: Vec<_> = (0..3 * (replicas + 1))
         .map(|_| {
             let bus = Port::claim().number().to_string();
             Redis::with(&[&options[..], &[&bus]].concat())
@@ -32,7 +36,7 @@ pub(super) fn cluster() -> Vec<Redis> {
     let created = Command::new("redis-cli")
         .args(["--cluster", "create"])
         .args(&addresses)
-        .args(["--cluster-replicas", "0", "--cluster-yes"])
+        .args(["--cluster-replicas", &replicas.to_string(), "--cluster-yes"])
         .output()
         .expect("redis-cli is installed");
     assert!(created.status.success(), "{created:?}");
@@ -115,57 +119,6 @@ limit_req_zones:
 }
 
 #[test]
-fn after_a_failover_the_new_master_is_asked() {
-    let mut master = Redis::start();
-    let port = master.port().to_string();
-    let replica = Redis::with(&["--replicaof", "127.0.0.1", &port]);
-    eventually("the replica follows", || {
-        replica
-            .cli(&["INFO", "replication"])
-            .contains("master_link_status:up")
-    });
-    let watch = Port::claim();
-    let directory = tempfile::tempdir().expect("the temporary directory can be written");
-    let config = directory.path().join("sentinel.conf");
-    let text = format!(
-        "port {}\ndir {}\nsentinel monitor main 127.0.0.1 {port} 1\nsentinel down-after-milliseconds main 1000\n\
-         sentinel failover-timeout main 5000\n",
-        watch.number(),
-        directory.path().display(),
-    );
-    std::fs::write(&config, text).expect("the directory can be written");
-    let mut command = Command::new("redis-server");
-    command.arg(&config).arg("--sentinel");
-    let mut sentinel = Process::spawn("sentinel", command, directory);
-    assert!(
-        sentinel.accepts(watch.address()),
-        "the sentinel does not start"
-    );
-    eventually("the sentinel knows the replica", || {
-        cli(watch.number(), &["SENTINEL", "REPLICAS", "main"]).contains(&replica.port().to_string())
-    });
-    let store = format!(
-        "redis: 'redis://{}', sentinel_master: main, timeout: 1s",
-        watch.address()
-    );
-    let weir = gateway(&store, "rate: 1r/m", RULE);
-    assert_eq!(passed(&[&weir], 4), 4);
-    eventually("it is replicated", || {
-        replica.cli(&["KEYS", "weir:{one*"]).contains("weir:{one")
-    });
-    master.kill();
-    assert_eq!(passed(&[&weir], 3), 3, "nobody notices");
-    eventually("the outage is noticed", || {
-        weir.stderr().contains("is away")
-    });
-    eventually("the replica is asked", || !degraded(&weir));
-    // Of nine it has seen four.
-    eventually("this thread asks it, too", || passed(&[&weir], 1) == 0);
-    let kept = replica.cli(&["GET", "weir:{one:localhost}"]);
-    assert!(!kept.trim().is_empty(), "{kept}");
-}
-
-#[test]
 fn tls_is_checked_and_spoken() {
     let certs = Certs::new();
     certs.issue("server", &wanted(&["localhost"]));
@@ -204,7 +157,7 @@ fn a_socket_a_user_and_a_database() {
     let directory = tempfile::tempdir().expect("the temporary directory can be written");
     let socket = directory.path().join("redis.sock").display().to_string();
     let redis = Redis::with(&["--unixsocket", &socket]);
-    let rights = "+evalsha +eval +ping +time +get +set +del +pexpire +zadd +zrem +zremrangebyscore +zrange +select";
+    let rights = "+evalsha +eval +ping +time +get +set +del +pexpire +zadd +zrem +zremrangebyscore +zrange +select +zcount +zscore";
     let mut user = vec!["ACL", "SETUSER", "weir", "on", ">p@ss", "~weir:*"];
     user.extend(rights.split(' '));
     assert_eq!(redis.cli(&user).trim(), "OK");
@@ -227,4 +180,14 @@ fn a_socket_a_user_and_a_database() {
     );
     assert_eq!(passed(&[&local], 20), 9, "another database");
     assert!(!degraded(&local));
+    let origin = Origin::start();
+    let store = format!(
+        "redis: 'redis://weir:p%40ss@{}', timeout: 1s",
+        redis.address()
+    );
+    let conn = places::gateway(&store, origin.address(), "limit: 1");
+    for _ in 0..9 {
+        assert_eq!(get(conn.address(), "/ok").status, 200);
+    }
+    assert!(!degraded(&conn), "{}", conn.stderr());
 }

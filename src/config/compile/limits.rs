@@ -186,7 +186,6 @@ impl Compiler<'_> {
     ) -> Vec<ReqRule> {
         let mut seen = Vec::new();
         let rules = rules(given);
-        self.no_shared_waits(rules);
         rules
             .iter()
             .filter_map(|rule| {

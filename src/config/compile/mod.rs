@@ -37,28 +37,14 @@ use std::time::Duration;
 pub(super) use variables::name as variable_name;
 
 use super::decode::{Field, Named, Spanned};
-use super::model::{Config, Time};
-use super::plan::{Algorithm, Plan, Upstream, UpstreamTls};
+use super::model::{Config, Override, Time};
+use super::plan::{Algorithm, Own, Plan, Upstream, UpstreamTls};
 use super::report::{Complaint, Report};
 use super::span::Span;
 
 /// Makes the plan.
 pub(super) fn compile(config: &Config, report: &mut Report) -> Plan {
-    let mut compiler = Compiler {
-        config,
-        report,
-        maps: Names::of(&config.maps, |name| name.trim_start_matches('$')),
-        req_zones: Names::of(&config.limit_req_zones, |name| name),
-        conn_zones: Names::of(&config.limit_conn_zones, |name| name),
-        stores: Names::of(&config.stores, |name| name),
-        groups: Names::of(&config.upstreams, |name| name),
-        degraded: Names::of(&config.degrade_groups, |name| name),
-        late_maps: Vec::new(),
-        algorithms: Vec::new(),
-        upstreams: Vec::new(),
-        upstream_tls: Vec::new(),
-        addresses: HashMap::new(),
-    };
+    let mut compiler = Compiler::new(config, report);
     let maps = compiler.maps();
     compiler.upstreams();
     let stores = compiler.stores();
@@ -85,10 +71,15 @@ pub(super) fn compile(config: &Config, report: &mut Report) -> Plan {
         upstream_tls: std::mem::take(&mut compiler.upstream_tls),
         listeners,
         servers,
+        source: Box::default(),
     };
-    compiler.no_late_costs(&plan);
     compiler.warn_of_unused(&plan);
     plan
+}
+
+/// What holds instead of the numbers of a zone that counts like this; `None` for unlimited.
+pub(super) fn own_numbers(own: &Override, zone: Algorithm, report: &mut Report) -> Option<Own> {
+    Compiler::new(&Config::default(), report).own_numbers(own, zone)
 }
 
 /// What is needed to make one part of the plan refer to another.
@@ -113,6 +104,26 @@ struct Compiler<'a> {
     upstream_tls: Vec<UpstreamTls>,
     /// The latter by name.
     addresses: HashMap<String, usize>,
+}
+
+impl<'a> Compiler<'a> {
+    fn new(config: &'a Config, report: &'a mut Report) -> Self {
+        Self {
+            config,
+            report,
+            maps: Names::of(&config.maps, |name| name.trim_start_matches('$')),
+            req_zones: Names::of(&config.limit_req_zones, |name| name),
+            conn_zones: Names::of(&config.limit_conn_zones, |name| name),
+            stores: Names::of(&config.stores, |name| name),
+            groups: Names::of(&config.upstreams, |name| name),
+            degraded: Names::of(&config.degrade_groups, |name| name),
+            late_maps: Vec::new(),
+            algorithms: Vec::new(),
+            upstreams: Vec::new(),
+            upstream_tls: Vec::new(),
+            addresses: HashMap::new(),
+        }
+    }
 }
 
 /// Names that may be referred to.

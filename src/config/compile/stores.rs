@@ -7,7 +7,7 @@ use super::{Compiler, Found};
 use crate::config::decode::{Field, Spanned, Text, mistaken};
 use crate::config::model;
 use crate::config::near;
-use crate::config::plan::{Algorithm, Plan, ReqRule, Shape, Store, StoreMode, StoreTls};
+use crate::config::plan::{Algorithm, Login, Secret, Shape, Store, StoreMode, StoreTls};
 use crate::config::span::Span;
 use crate::config::units::{self, RedisUrl};
 
@@ -60,70 +60,16 @@ impl Compiler<'_> {
         algorithm: &Algorithm,
     ) -> Option<usize> {
         let store = self.zone_store(given)?;
-        let (wrong, hint) = match algorithm {
-            Algorithm::Bursty { .. } | Algorithm::WarmUp { .. } => {
-                (true, "`token_bucket` can be shared")
-            }
-            Algorithm::SlidingWindow { precision, .. } => {
-                (precision.is_some(), "leave `precision` out")
-            }
-            Algorithm::SlidingLog { limit, .. } => (
-                *limit > LONGEST_LOG,
-                "up to 1000 requests can be logged there",
-            ),
-            _ => (false, ""),
-        };
-        if let Some(given) = given.filter(|_| wrong) {
-            let name = algorithm.name();
-            let sentence = format!("such a `{name}` in a store is not supported by this version");
+        if let Algorithm::SlidingLog { limit, .. } = algorithm
+            && *limit > LONGEST_LOG
+            && let Some(given) = given
+        {
+            let sentence = "a log of so many requests is too long to be shared";
+            let hint =
+                "up to 1000 requests can be logged there; a `sliding_window` counts any number";
             self.complain_with(given.span, sentence, hint);
         }
         Some(store)
-    }
-
-    /// Complains of rules that let requests wait in line, where one of their list counts in a store.
-    pub(super) fn no_shared_waits(&mut self, rules: &[Spanned<model::ReqRule>]) {
-        let zones = entries(&self.config.limit_req_zones);
-        let is_shared = |rule: &Spanned<model::ReqRule>| {
-            let name = rule.value.zone.value().map(|name| name.text.as_str());
-            let zone = zones
-                .iter()
-                .find(|(zone, _)| Some(zone.value.as_str()) == name);
-            let store = zone.and_then(|(_, zone)| zone.value.store.value());
-            store.is_some_and(|store| store.text != LOCAL)
-        };
-        if !rules.iter().any(is_shared) {
-            return;
-        }
-        for rule in rules {
-            if let Some(given) = rule.value.on_excess.get()
-                && given.value.0 == model::Manner::Delay
-            {
-                let sentence =
-                    "`on_excess: delay` beside a shared zone is not supported by this version";
-                self.complain_with(given.span, sentence, "`reject` and `drop` are");
-            }
-        }
-    }
-
-    /// Complains of zones in a store where a request's cost is known only when it is over.
-    pub(super) fn no_late_costs(&mut self, plan: &Plan) {
-        let config = self.config;
-        for (index, (_, zone)) in entries(&config.limit_req_zones).iter().enumerate() {
-            let late = |rule: &ReqRule| rule.zone == index && rule.weight.is_late();
-            let sites = plan.servers.iter().flat_map(|server| {
-                let locations = server.locations.iter().map(|location| &location.site);
-                locations.chain([&server.fallback])
-            });
-            if let Some(store) = zone.value.store.get()
-                && store.value.text != LOCAL
-                && sites.flat_map(|site| &site.limit_req).any(late)
-            {
-                let sentence =
-                    "costs that are known only with the answer cannot be shared in this version";
-                self.complain_with(store.span, sentence, "`local` is where they can be counted");
-            }
-        }
     }
 
     fn store(&mut self, name: &Spanned<String>, store: &model::Store) -> Option<Store> {
@@ -169,6 +115,7 @@ impl Compiler<'_> {
             shape,
             servers: urls.into_iter().map(|(_, url)| url.address).collect(),
             login: first.login,
+            sentinel_login: self.sentinel_login(store),
             tls: self.store_tls(store, first.tls),
             timeout: self.store_timeout(store.timeout.get()),
             on_outage: store
@@ -177,6 +124,24 @@ impl Compiler<'_> {
                 .map(|word| word.0)
                 .unwrap_or_default(),
         })
+    }
+
+    fn sentinel_login(&mut self, store: &model::Store) -> Login {
+        for field in [&store.sentinel_user, &store.sentinel_password] {
+            if let Some(key) = field.key()
+                && store.sentinel_master.key().is_none()
+            {
+                let sentence = "this store has no sentinels";
+                let hint = "`sentinel_master` says that its servers are; user and password of a server stand in `redis`";
+                self.complain_with(key, sentence, hint);
+            }
+        }
+        let text = |field: &Field<Text>| field.value().map(|text| text.text.as_str().into());
+        Login {
+            user: text(&store.sentinel_user),
+            password: text(&store.sentinel_password).map(Secret),
+            database: 0,
+        }
     }
 
     fn store_tls(&mut self, store: &model::Store, used: bool) -> Option<StoreTls> {

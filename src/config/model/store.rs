@@ -11,6 +11,10 @@ record! {
         redis: Needed<List<Text>>,
         /// The name of a master: the servers of `redis` are sentinels and know where it is. Default: they are not.
         sentinel_master: Field<Text>,
+        /// The ACL user that sentinels are asked as. Default: the default user.
+        sentinel_user: Field<Text>,
+        /// The password of sentinels that want one; the one in `redis` is the master's. Default: none.
+        sentinel_password: Field<Text>,
         /// PEM file with the roots that a server's certificate has to lead to. Default: the system's.
         trusted_certificate: Field<Text>,
         /// PEM file with the certificate that is shown to servers that ask for one. Default: none.

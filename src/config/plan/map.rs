@@ -8,7 +8,7 @@ use regex::bytes::Regex;
 use super::{ServerName, Template};
 
 /// A variable of the user's own.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Map {
     /// Its name, without the dollar sign.
     pub name: Box<str>,
@@ -21,7 +21,7 @@ pub struct Map {
 }
 
 /// How a source becomes a value.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub enum Lookup {
     /// By network, the longest prefix first.
     Geo(Geo),
@@ -30,7 +30,7 @@ pub enum Lookup {
 }
 
 /// nginx's `map`: exact text first (case folded), then host names if asked for, then expressions in the file's order.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Values {
     /// Keys in lower case.
     pub exact: HashMap<Box<str>, Template>,
@@ -41,7 +41,7 @@ pub struct Values {
 }
 
 /// Networks flattened into ranges that do not overlap, so that the longest prefix is found by one binary search.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Geo {
     /// First address of each range, in order; the range ends where the next begins.
     pub starts: Vec<u128>,

@@ -54,7 +54,7 @@ pub use upstream::{
 };
 
 /// Everything that runs.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Plan {
     /// How many event loops.
     pub workers: usize,
@@ -86,6 +86,8 @@ pub struct Plan {
     pub listeners: Vec<Listener>,
     /// `servers`: [`Listener::servers`] are indices into this.
     pub servers: Vec<Server>,
+    /// What it was made from, as JSON, secrets left out.
+    pub source: Box<str>,
 }
 
 impl Plan {
@@ -193,7 +195,7 @@ impl fmt::Display for Listen {
 }
 
 /// A virtual server.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Server {
     /// What `$server_name` gives: the first name, or nothing.
     pub name: Box<str>,
@@ -230,7 +232,7 @@ pub enum Http2 {
 }
 
 /// A path and what holds there.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Location {
     /// Which paths.
     pub path: Path,

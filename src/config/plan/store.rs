@@ -14,8 +14,10 @@ pub struct Store {
     pub shape: Shape,
     /// One server, or those of a cluster or the sentinels that are known from the start.
     pub servers: Vec<Address>,
-    /// What they are spoken to as.
+    /// What they are spoken to as; where they are sentinels, what the master is.
     pub login: Login,
+    /// What sentinels are spoken to as.
+    pub sentinel_login: Login,
     /// How they are met over TLS; `None` for plain connections.
     pub tls: Option<StoreTls>,
     /// How long a decision may wait for an answer.

@@ -48,7 +48,36 @@ pub struct Reserved {
     last: Millis,
 }
 
+/// The same numbers as lengths of time, in nanoseconds.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::store) struct InNanos {
+    /// What a request of this cost takes.
+    pub(in crate::store) cost: u64,
+    pub(in crate::store) max_wait: u64,
+    pub(in crate::store) most: u64,
+    /// What a plain request takes.
+    pub(in crate::store) request: u64,
+    pub(in crate::store) units_per_milli: u64,
+}
+
 impl<P: Price> Reserve<P> {
+    /// What they are in time, where a request costs so much.
+    pub(in crate::store) fn in_nanos(&self, cost: Cost) -> InNanos {
+        InNanos {
+            cost: Nanos::of(cost, self.rate).0,
+            max_wait: self.max_wait.0,
+            most: self.most.0,
+            request: Nanos::of(Cost::ONE, self.rate).0,
+            units_per_milli: self.rate.units_per_milli(),
+        }
+    }
+
+    /// The numbers of one of several that share the rate. What is saved is a time, so it is each one's part of it, too.
+    pub(in crate::store) fn shared_by(self, many: u32) -> Self {
+        let max_wait = Duration::from_nanos(self.max_wait.0);
+        Self::new(self.rate.shared_by(many), max_wait, self.most)
+    }
+
     pub(super) fn new(rate: Rate, max_wait: Duration, most: Nanos) -> Self {
         let max_wait = Nanos::of_duration(max_wait);
         let numbers = Self {

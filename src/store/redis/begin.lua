@@ -30,4 +30,14 @@ local function keep(key, drained_at, numbers)
   end
 end
 
+-- Takes so much out of what came when, the oldest first.
+local function drop_oldest(state, amount)
+  while amount > 0 and state.entries[1] do
+    local oldest = state.entries[1]
+    local taken = math.min(amount, oldest.cost)
+    oldest.cost, state.total, amount = oldest.cost - taken, state.total - taken, amount - taken
+    if oldest.cost == 0 then table.remove(state.entries, 1) end
+  end
+end
+
 local ways = {}

@@ -30,6 +30,8 @@ pub(super) struct Sentinels {
     addresses: Vec<ConnectionAddr>,
     master: Box<str>,
     login: Login,
+    /// What they are asked as.
+    own_login: Login,
     certificates: Option<TlsCertificates>,
 }
 
@@ -68,6 +70,7 @@ impl Connector {
                 addresses: addresses.collect(),
                 master: master.clone(),
                 login: store.login.clone(),
+                own_login: store.sentinel_login.clone(),
                 certificates,
             })),
             (Shape::Cluster | Shape::Single, _) => {
@@ -119,6 +122,12 @@ impl Sentinels {
         }
         if let Some(password) = &self.login.password {
             builder = builder.set_client_to_redis_password(&password.0);
+        }
+        if let Some(user) = &self.own_login.user {
+            builder = builder.set_client_to_sentinel_username(user);
+        }
+        if let Some(password) = &self.own_login.password {
+            builder = builder.set_client_to_sentinel_password(&password.0);
         }
         if let Some(certificates) = &self.certificates {
             builder = builder

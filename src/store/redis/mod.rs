@@ -5,10 +5,12 @@
 //! and a store that misses it is left alone until one probe a gateway finds it well again. Meanwhile each gateway
 //! goes on by itself, from where it last saw every key stand.
 
+mod aside;
 mod breaker;
 mod fleet;
 mod forget;
 mod lane;
+mod later;
 mod link;
 mod name;
 mod places;
@@ -36,6 +38,7 @@ pub use self::script::Answer;
 
 use self::breaker::Breaker;
 use self::fleet::Fleet;
+use self::later::Later;
 use self::link::{Connector, Link};
 use self::places::Places;
 use self::script::{DECIDE, Question};
@@ -62,6 +65,7 @@ pub struct Shared {
     asked: AtomicU64,
     missed: AtomicU64,
     places: Places,
+    later: Later,
 }
 
 /// Since when a store is away, and why.
@@ -136,6 +140,13 @@ impl Inquiry {
         self.questions
             .push(Question::new(name, terms, cost, refused));
     }
+
+    /// What was added last may wait so long until it would pass, where it is over the burst.
+    pub fn may_wait(&mut self, longest: Option<Duration>) {
+        if let Some(question) = self.questions.last_mut() {
+            question.patience = longest;
+        }
+    }
 }
 
 impl Shared {
@@ -160,6 +171,7 @@ impl Shared {
             asked: AtomicU64::new(0),
             missed: AtomicU64::new(0),
             places: Places::default(),
+            later: Later::default(),
         }))
     }
 
@@ -242,7 +254,7 @@ impl Shared {
     /// Takes back what was charged, for a request that somebody else refused.
     pub async fn give_back(&self, inquiry: &Inquiry, now: Millis) {
         let Ok(mut link) = self.link() else { return };
-        let giving = refund(&mut link, &inquiry.questions);
+        let giving = tell(&mut link, "refund", &inquiry.questions);
         if let Ok(Err(error)) = tokio::time::timeout(self.timeout, giving).await {
             self.failed(&error, now);
         }
@@ -322,14 +334,15 @@ async fn converse(
     Ok(answers)
 }
 
-async fn refund(link: &mut Link, questions: &[Question]) -> Result<(), RedisError> {
+/// What nobody waits for an answer to.
+async fn tell(link: &mut Link, act: &str, questions: &[Question]) -> Result<(), RedisError> {
     let slots = if link.is_cluster() {
         by_slot(questions)
     } else {
         vec![questions.iter().collect()]
     };
     for slot in &slots {
-        perform(link, "refund", slot).await?;
+        perform(link, act, slot).await?;
     }
     Ok(())
 }

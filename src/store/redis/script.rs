@@ -71,6 +71,8 @@ pub struct Answer {
 pub(super) struct Question {
     pub(super) name: Vec<u8>,
     refused: CountRefused,
+    /// How long a request over the burst may wait until it is not.
+    pub(super) patience: Option<Duration>,
     told: Told,
 }
 
@@ -81,6 +83,7 @@ impl Question {
         Self {
             name,
             refused,
+            patience: None,
             told,
         }
     }
@@ -91,7 +94,9 @@ impl Question {
             CountRefused::No => "0",
             CountRefused::Yes => "1",
         });
-        command.arg(self.told.cost);
+        let patience = self.patience.map(|longest| longest.as_millis());
+        let patience = patience.and_then(|longest| i64::try_from(longest).ok());
+        command.arg(patience.unwrap_or(-1)).arg(self.told.cost);
         for number in self.told.numbers {
             command.arg(number);
         }
@@ -145,14 +150,16 @@ pub(super) fn answers<'q>(
 
 pub(super) const CLOCK: &str = include_str!("clock.lua");
 
-pub(super) const DECIDING: [&str; 11] = [
+pub(super) const DECIDING: [&str; 13] = [
     include_str!("begin.lua"),
     include_str!("level.lua"),
     include_str!("moment.lua"),
+    include_str!("blocks.lua"),
     include_str!("fixed_window.lua"),
     include_str!("gcra.lua"),
     include_str!("leaky_bucket.lua"),
     include_str!("paced.lua"),
+    include_str!("reserve.lua"),
     include_str!("sliding_log.lua"),
     include_str!("sliding_window.lua"),
     include_str!("token_bucket.lua"),

@@ -2,6 +2,7 @@
 
 use crate::config::plan::Excess;
 use crate::store::algorithm::Terms;
+use crate::store::algorithm::blocks::Blocks;
 use crate::store::algorithm::fixed_window::FixedWindow;
 use crate::store::algorithm::leaky_bucket::LeakyBucket;
 use crate::store::algorithm::paced::Paced;
@@ -19,6 +20,11 @@ pub(super) fn of(terms: &Terms, gateways: u32) -> Terms {
         Excess(part.max(Excess::ONE.0).min(limit.0))
     };
     match *terms {
+        Terms::Blocks(numbers) => Terms::Blocks(Blocks {
+            limit: part(numbers.limit),
+            ..numbers
+        }),
+        Terms::Bursty(numbers) => Terms::Bursty(numbers.shared_by(gateways)),
         Terms::FixedWindow(numbers) => Terms::FixedWindow(FixedWindow {
             limit: part(numbers.limit),
             ..numbers
@@ -44,6 +50,6 @@ pub(super) fn of(terms: &Terms, gateways: u32) -> Terms {
             rate: numbers.rate.shared_by(gateways),
             ..numbers
         }),
-        Terms::Blocks(_) | Terms::Bursty(_) | Terms::WarmUp(_) => *terms,
+        Terms::WarmUp(numbers) => Terms::WarmUp(numbers.shared_by(gateways)),
     }
 }

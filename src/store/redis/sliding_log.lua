@@ -52,13 +52,7 @@ ways.sliding_log = {
   end,
   fill = function(state, cost, numbers)
     cost = math.min(cost, numbers[2])
-    local surplus = math.min(cost, math.max(0, state.total + cost - numbers[2]))
-    while surplus > 0 and state.entries[1] do
-      local oldest = state.entries[1]
-      local taken = math.min(surplus, oldest.cost)
-      oldest.cost, state.total, surplus = oldest.cost - taken, state.total - taken, surplus - taken
-      if oldest.cost == 0 then table.remove(state.entries, 1) end
-    end
+    drop_oldest(state, math.min(cost, math.max(0, state.total + cost - numbers[2])))
     journal_add(state, cost, numbers[4])
   end,
   left = function(state, numbers)

@@ -78,6 +78,7 @@ impl Shared {
         let leaving = async {
             let mut link = self.connector.connect().await?;
             self.clear_places(&mut link).await;
+            self.clear_owed(&mut link).await;
             fleet::goodbye(&mut link, &self.gateway).await
         };
         if !self.breaker.is_open()

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use crate::config::plan::{Cost, Delay, Excess};
 use crate::store::algorithm::Terms;
+use crate::store::algorithm::reserve::InNanos;
 
 /// What a script is told of one rule.
 #[derive(Debug, Clone)]
@@ -28,11 +29,18 @@ pub(super) enum Scale {
     Nanos(u64),
     /// Units of this size.
     Units(u64),
+    /// Nanoseconds of waiting, where so many units pass in a millisecond.
+    Wait(u64),
 }
 
 impl Told {
     pub(super) fn of(terms: &Terms, cost: Cost) -> Self {
         match terms {
+            Terms::Blocks(terms) => {
+                let blocks = terms.count() as u64;
+                Self::windowed("blocks", cost, terms.limit, terms.precision, blocks).0
+            }
+            Terms::Bursty(terms) => Self::reserved("bursty", terms.in_nanos(cost)),
             Terms::FixedWindow(terms) => {
                 Self::windowed("fixed_window", cost, terms.limit, terms.window, 0).0
             }
@@ -73,9 +81,7 @@ impl Told {
                 let rate = terms.rate.units_per_milli();
                 Self::levelled("token_bucket", cost, rate, terms.capacity.0, None)
             }
-            Terms::Blocks(_) | Terms::Bursty(_) | Terms::WarmUp(_) => {
-                unreachable!("config::compile lets no such zone count in a store")
-            }
+            Terms::WarmUp(terms) => Self::reserved("warm_up", terms.in_nanos(cost)),
         }
     }
 }
@@ -102,6 +108,22 @@ impl Told {
             scale: Scale::Units(THOUSANDTH),
         };
         (told, length)
+    }
+
+    /// One where the next pays for the last.
+    fn reserved(way: &'static str, nanos: InNanos) -> Self {
+        let number = |nanos: u64| number(nanos.min(LONGEST), 1);
+        Self {
+            way,
+            cost: nanos.cost.min(LONGEST),
+            numbers: [
+                number(nanos.max_wait),
+                number(nanos.most),
+                number(nanos.request),
+                0,
+            ],
+            scale: Scale::Wait(nanos.units_per_milli),
+        }
     }
 
     /// One that has a level that falls with time.
@@ -137,6 +159,7 @@ impl Scale {
                 / u128::from(interval.max(1)))
             .saturating_sub(u128::from(Excess::ONE.0)),
             Self::Units(unit) => told * u128::from(unit),
+            Self::Wait(units) => told * u128::from(units) / 1_000_000,
         };
         Excess(u64::try_from(units).unwrap_or(u64::MAX))
     }
@@ -161,6 +184,9 @@ fn number(amount: u64, unit: u64) -> i64 {
 
 /// Costs are given to the thousandth of a request.
 const THOUSANDTH: u64 = Excess::ONE.0 / 1000;
+
+/// The longest time in nanoseconds where sums of such are exact, too: thirteen days.
+const LONGEST: u64 = 1 << 50;
 
 /// No number is larger where Lua counts exactly.
 const LARGEST: u64 = 1 << 53;

@@ -81,7 +81,8 @@ impl Ring {
 }
 
 impl Blocks {
-    fn count(&self) -> usize {
+    /// How many blocks make a window.
+    pub(in crate::store) fn count(&self) -> usize {
         let blocks = millis(self.window).div_ceil(millis(self.precision));
         usize::try_from(blocks).unwrap_or(usize::MAX)
     }

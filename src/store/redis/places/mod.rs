@@ -25,7 +25,7 @@ use self::ledger::Ledger;
 use self::line::Lines;
 use super::link::Link;
 use super::script::{CLOCK, Program};
-use super::{Away, Shared, name};
+use super::{Away, Shared, aside, name};
 use crate::clock::Millis;
 
 /// The places of a store as this gateway knows them.
@@ -176,7 +176,7 @@ impl Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         if self.store.places.ledger.lock().give(self.id) {
-            keep::wake(self.store.id);
+            aside::wake(self.store.id);
         }
     }
 }

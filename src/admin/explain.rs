@@ -1,0 +1,187 @@
+//! `/api/explain`: what would happen to a request, rule by rule.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use http::{HeaderName, HeaderValue, Request, Uri, Version, header};
+use serde::{Deserialize, Serialize};
+
+use super::body;
+use super::keys::Standing;
+use super::reply::Problem;
+use crate::clock::Millis;
+use crate::limits::{Explained, Said};
+use crate::proxy::Live;
+
+/// The request.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Asked {
+    method: Option<String>,
+    host: Option<String>,
+    path: Option<String>,
+    remote_addr: Option<IpAddr>,
+    #[serde(default)]
+    headers: BTreeMap<String, String>,
+    listen: Option<String>,
+}
+
+/// What would happen to it.
+#[derive(Debug, Serialize)]
+pub(super) struct Answer {
+    server: Box<str>,
+    listen: String,
+    location: Box<str>,
+    client: String,
+    action: String,
+    verdict: &'static str,
+    status: Option<u16>,
+    wait: f64,
+    retry_after: Option<f64>,
+    reason: String,
+    rules: Vec<Rule>,
+    obstacles: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct Rule {
+    kind: &'static str,
+    zone: Box<str>,
+    key: Option<String>,
+    rate: Option<String>,
+    burst: Option<f64>,
+    limit: Option<u32>,
+    dry_run: bool,
+    state: Option<Standing>,
+    verdict: &'static str,
+    wait: f64,
+    retry_after: Option<f64>,
+    reason: String,
+}
+
+/// `POST /api/explain`
+pub(super) fn explain(live: &Live, body: &[u8], now: Millis) -> Result<Answer, Problem> {
+    let asked: Asked = body::parse(body)?;
+    let listener = asked.listen.as_deref().map(|text| listener(live, text));
+    let listener = listener.transpose()?;
+    let remote = asked.remote_addr.unwrap_or(Ipv4Addr::LOCALHOST.into());
+    let request = request(asked)?;
+    let explanation = live
+        .explain(request, SocketAddr::new(remote, 0), listener, now)
+        .map_err(|why| Problem::bad(format!("no such request is answered: {why}")))?;
+    let rules = &explanation.rules;
+    let refusals = || {
+        let refusing = rules.iter().filter(|rule| rule.said == Said::Refuse);
+        refusing.filter(|rule| !rule.dry_run)
+    };
+    let refusal = refusals()
+        .find(|rule| rule.is_first)
+        .or_else(|| refusals().next());
+    let delaying = rules.iter().filter(|rule| !rule.dry_run);
+    let delay = delaying
+        .filter(|rule| matches!(rule.said, Said::Delay(_)))
+        .max_by_key(|rule| wait(rule));
+    let decisive = refusal.or(delay);
+    let by = |rule: &Explained| format!("zone `{}`: {}", rule.zone, rule.reason);
+    Ok(Answer {
+        server: explanation.server,
+        listen: explanation.listen,
+        location: explanation.location,
+        client: explanation.client,
+        action: explanation.action,
+        verdict: decisive.map_or("pass", |rule| word(rule.said)),
+        status: refusal.map(|rule| rule.status.as_u16()),
+        wait: decisive.map_or(0.0, |rule| wait(rule).as_secs_f64()),
+        retry_after: refusal.and_then(|rule| seconds(rule.retry_after)),
+        reason: match (decisive, rules.is_empty()) {
+            (Some(rule), _) => by(rule),
+            (None, true) => "no limit holds here".to_owned(),
+            (None, false) => "every limit lets it pass".to_owned(),
+        },
+        rules: explanation.rules.iter().map(shown).collect(),
+        obstacles: explanation.obstacles,
+    })
+}
+
+fn shown(rule: &Explained) -> Rule {
+    Rule {
+        kind: rule.kind.as_str(),
+        zone: rule.zone.clone(),
+        key: rule.key.clone(),
+        rate: rule.rate.clone(),
+        burst: rule.burst,
+        limit: rule.limit,
+        dry_run: rule.dry_run,
+        state: rule.standing.as_ref().map(Standing::from),
+        verdict: word(rule.said),
+        wait: wait(rule).as_secs_f64(),
+        retry_after: seconds(rule.retry_after),
+        reason: rule.reason.clone(),
+    }
+}
+
+fn word(said: Said) -> &'static str {
+    match said {
+        Said::Delay(_) => "delay",
+        Said::Pass => "pass",
+        Said::Refuse => "refuse",
+    }
+}
+
+fn wait(rule: &Explained) -> Duration {
+    match rule.said {
+        Said::Delay(wait) => wait,
+        Said::Pass | Said::Refuse => Duration::ZERO,
+    }
+}
+
+fn seconds(time: Option<Duration>) -> Option<f64> {
+    time.map(|time| time.as_secs_f64())
+}
+
+/// The listener at an address, or at a port.
+fn listener(live: &Live, text: &str) -> Result<usize, Problem> {
+    let listeners = || live.plan.listeners.iter().map(|it| it.address.to_string());
+    let port = format!(":{text}");
+    let found = listeners().position(|address| address == text || address.ends_with(&port));
+    found.ok_or_else(|| {
+        let known: Vec<_> = listeners().take(20).collect();
+        Problem::bad(format!(
+            "nobody listens on `{text}`; there is {}",
+            known.join(", ")
+        ))
+    })
+}
+
+/// The request as it would have come.
+fn request(asked: Asked) -> Result<Request<()>, Problem> {
+    let wrong = |what: &str, text: &str| Problem::bad(format!("`{text}` is no {what}"));
+    let method = asked.method.as_deref().unwrap_or("GET");
+    let path = asked.path.as_deref().unwrap_or("/");
+    let uri: Uri = path.parse().map_err(|_| wrong("path", path))?;
+    if !path.starts_with('/') && uri.authority().is_none() && path != "*" {
+        return Err(wrong("path", path));
+    }
+    let mut request = Request::new(());
+    *request.method_mut() = method.parse().map_err(|_| wrong("method", method))?;
+    let named = asked.host.is_some() || uri.authority().is_some();
+    *request.uri_mut() = uri;
+    for (name, value) in &asked.headers {
+        let field: HeaderName = name.parse().map_err(|_| wrong("header field", name))?;
+        let value = HeaderValue::from_str(value).map_err(|_| wrong("value of a field", value))?;
+        request.headers_mut().append(field, value);
+    }
+    if let Some(host) = &asked.host {
+        let host = HeaderValue::from_str(host).map_err(|_| wrong("host", host))?;
+        request.headers_mut().insert(header::HOST, host);
+    }
+    // Only HTTP/1.0 may come without a host.
+    let hosted = named || request.headers().contains_key(header::HOST);
+    *request.version_mut() = match hosted && request.headers().contains_key(header::HOST) {
+        true => Version::HTTP_11,
+        false if hosted => Version::HTTP_2,
+        false => Version::HTTP_10,
+    };
+    Ok(request)
+}

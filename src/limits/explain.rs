@@ -1,0 +1,243 @@
+//! What rules would say of a request that nobody has made: asked, and nothing charged, counted or logged.
+
+use std::time::Duration;
+
+use http::StatusCode;
+
+use super::inspect::untouched;
+use super::key::{Found, Source};
+use super::notes::{self, Why};
+use super::rule::{Connections, Requests};
+use super::verdict::Kind;
+use super::watch::Mark;
+use super::{Limits, Said, marked};
+use crate::clock::Millis;
+use crate::config::plan::{DryRun, Excess};
+use crate::message::Exchange;
+use crate::store::Key;
+use crate::store::algorithm::{Outcome, Standing};
+
+/// What one rule would say, and why.
+#[derive(Debug, Clone)]
+pub struct Explained {
+    /// What it limits.
+    pub kind: Kind,
+    /// Its zone.
+    pub zone: Box<str>,
+    /// The request's key there, if it has one.
+    pub key: Option<String>,
+    /// What a key is held to.
+    pub rate: Option<String>,
+    /// The burst of a `limit_req`.
+    pub burst: Option<f64>,
+    /// The limit of a `limit_conn`.
+    pub limit: Option<u32>,
+    /// It is only tried out.
+    pub dry_run: bool,
+    /// Where the key stands before this request.
+    pub standing: Option<Standing>,
+    /// What is said.
+    pub said: Said,
+    /// When it would be let in, where it is not.
+    pub retry_after: Option<Duration>,
+    /// What a refusal is answered with.
+    pub status: StatusCode,
+    /// Why.
+    pub reason: String,
+    /// Whether this is asked before the limits themselves: a block, a penalty.
+    pub is_first: bool,
+}
+
+/// The part of it that depends on the key.
+struct Word {
+    said: Said,
+    retry_after: Option<Duration>,
+    reason: String,
+    is_first: bool,
+}
+
+impl Word {
+    fn pass(reason: impl Into<String>) -> Self {
+        Self {
+            said: Said::Pass,
+            retry_after: None,
+            reason: reason.into(),
+            is_first: false,
+        }
+    }
+
+    fn refuse(why: &Why, retry_after: Option<Duration>) -> Self {
+        Self {
+            said: Said::Refuse,
+            retry_after,
+            reason: why.to_string(),
+            is_first: matches!(why, Why::Block(_) | Why::Penalty(_)),
+        }
+    }
+}
+
+impl Limits {
+    /// What every rule would say of a request that comes now: the `limit_req`, then the `limit_conn`.
+    #[must_use]
+    pub fn explain(&self, exchange: &Exchange, now: Millis) -> Vec<Explained> {
+        let requests = self.requests.iter().map(|rule| {
+            let (key, word) = rule.word(exchange, now);
+            let zone = &rule.zone;
+            Explained {
+                kind: Kind::Requests,
+                zone: zone.name.plain.clone(),
+                rate: Some(match key.and_then(|_| rule.own_rate(exchange)) {
+                    Some(own) => own,
+                    None => zone.algorithm.to_string(),
+                }),
+                burst: Some(notes::requests(rule.burst)),
+                limit: None,
+                dry_run: self.requests_voice.dry_run == DryRun::On,
+                standing: key.map(|key| rule.standing(&key, exchange, now)),
+                key: key.map(|key| spelled(&zone.source, &key, exchange)),
+                status: rule.sanction.status.unwrap_or(self.requests_status),
+                said: word.said,
+                retry_after: word.retry_after,
+                reason: word.reason,
+                is_first: word.is_first,
+            }
+        });
+        let connections = self.connections.iter().map(|rule| {
+            let (key, word) = rule.word(exchange, now);
+            let zone = &rule.zone;
+            let taken = key.map(|key| zone.store.taken(&key));
+            Explained {
+                kind: Kind::Connections,
+                zone: zone.name.plain.clone(),
+                rate: None,
+                burst: None,
+                limit: Some(rule.limit),
+                dry_run: self.connections_voice.dry_run == DryRun::On,
+                standing: taken.map(|taken| Standing {
+                    remaining: rule.limit.saturating_sub(taken).into(),
+                    excess: Excess::requests(taken),
+                    ..untouched(rule.limit.into())
+                }),
+                key: key.map(|key| spelled(&zone.source, &key, exchange)),
+                status: rule.sanction.status.unwrap_or(self.connections_status),
+                said: word.said,
+                retry_after: word.retry_after,
+                reason: word.reason,
+                is_first: word.is_first,
+            }
+        });
+        requests.chain(connections).collect()
+    }
+}
+
+impl Requests {
+    /// The key of a request, and what is said of it.
+    fn word(&self, exchange: &Exchange, now: Millis) -> (Option<Key>, Word) {
+        let zone = &self.zone;
+        let Some(key) = marked::key(&zone.source, exchange) else {
+            return (None, keyless(matches!(zone.find(exchange), Found::Refuse)));
+        };
+        if let Some((left, reason)) = zone.watch.block(&key, now) {
+            return (Some(key), Word::refuse(&Why::Block(reason), Some(left)));
+        }
+        if let Some(mark) = zone.watch.freedom(&key, now) {
+            return (Some(key), free(mark));
+        }
+        let Found::Key(keyed) = zone.find(exchange) else {
+            return (Some(key), Word::pass("unlimited by `overrides`"));
+        };
+        let punishes = self.sanction.penalty.is_some();
+        let penalties = zone.penalties.as_ref().filter(|_| punishes);
+        if let Some(left) = penalties.and_then(|it| it.left(&key, now)) {
+            return (Some(key), Word::refuse(&Why::Penalty(left), Some(left)));
+        }
+        let cost = self.cost(exchange);
+        let outcome = self.waits(&keyed, now, cost).unwrap_or_else(|| {
+            self.with_terms(&keyed, |terms| zone.store.ask(&key, now, cost, terms))
+        });
+        let burst = self.burst;
+        let over = |excess| {
+            let (excess, burst) = (notes::requests(excess), notes::requests(burst));
+            format!("excess {excess:.3} of a burst of {burst}")
+        };
+        let word = match outcome {
+            Outcome::Delay { excess, wait } => Word {
+                said: Said::Delay(wait),
+                ..Word::pass(format!("it waits for its turn: {}", over(excess)))
+            },
+            Outcome::Pass { excess: Excess(0) } => Word::pass("within the rate"),
+            Outcome::Pass { excess } => Word::pass(format!("within the burst: {}", over(excess))),
+            Outcome::Refuse {
+                excess,
+                retry_after,
+            } => Word::refuse(&Why::Rate { excess, burst }, retry_after),
+        };
+        (Some(key), word)
+    }
+
+    fn standing(&self, key: &Key, exchange: &Exchange, now: Millis) -> Standing {
+        let standing = |terms: &_| {
+            let known = self.zone.store.standing(key, now, terms);
+            known.unwrap_or_else(|| untouched(terms.quota()))
+        };
+        match self.zone.find(exchange) {
+            Found::Key(keyed) => self.with_terms(&keyed, standing),
+            Found::Nothing | Found::Refuse => standing(&self.terms),
+        }
+    }
+
+    /// The rate of a key that has its own.
+    fn own_rate(&self, exchange: &Exchange) -> Option<String> {
+        match self.zone.find(exchange) {
+            Found::Key(keyed) => Some(self.zone.own(&keyed)?.algorithm.to_string()),
+            Found::Nothing | Found::Refuse => None,
+        }
+    }
+}
+
+impl Connections {
+    /// The key of a request, and what is said of it.
+    fn word(&self, exchange: &Exchange, now: Millis) -> (Option<Key>, Word) {
+        let zone = &self.zone;
+        let Some(key) = marked::key(&zone.source, exchange) else {
+            return (None, keyless(matches!(zone.find(exchange), Found::Refuse)));
+        };
+        if let Some((left, reason)) = zone.watch.block(&key, now) {
+            return (Some(key), Word::refuse(&Why::Block(reason), Some(left)));
+        }
+        if let Some(mark) = zone.watch.freedom(&key, now) {
+            return (Some(key), free(mark));
+        }
+        let (taken, limit) = (zone.store.taken(&key), self.limit);
+        let word = match &self.queue {
+            _ if taken < limit => Word::pass(format!("{taken} of {limit} places are taken")),
+            Some(queue) => Word {
+                said: Said::Delay(Duration::ZERO),
+                ..Word::pass(format!(
+                    "all {limit} places are taken: it waits in line for one, up to {:?}",
+                    queue.timeout
+                ))
+            },
+            None => Word::refuse(&Why::Connections(limit.into()), None),
+        };
+        (Some(key), word)
+    }
+}
+
+fn keyless(refused: bool) -> Word {
+    match refused {
+        true => Word::refuse(&Why::NoKey, None),
+        false => Word::pass("it has no key here, and is not limited"),
+    }
+}
+
+fn free(mark: Mark) -> Word {
+    Word::pass(match mark {
+        Mark::Grant(left) => format!("granted by operator: {left} requests are left"),
+        Mark::Block | Mark::Exempt => "exempt by operator".to_owned(),
+    })
+}
+
+fn spelled(source: &Source, key: &Key, exchange: &Exchange) -> String {
+    source.spell(key, Some(&notes::bytes(source, exchange)))
+}

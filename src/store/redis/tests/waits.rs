@@ -1,0 +1,66 @@
+//! Requests over the burst that wait for their turn: the script against what is asked here.
+
+use super::*;
+
+/// What becomes of a request that may wait so long, by this zone alone.
+fn expected(zone: &Zone, terms: &Terms, now: u64, longest: Duration) -> Outcome {
+    let key = zone.key(b"key");
+    let ask = |at: Millis| zone.ask(&key, at, Cost::ONE, terms);
+    if let Outcome::Refuse {
+        excess,
+        retry_after: Some(turn),
+    } = ask(Millis(now))
+    {
+        let wait = match ask(Millis(now).after(turn)) {
+            Outcome::Delay { wait, .. } => turn + wait,
+            _ => turn,
+        };
+        if wait <= longest {
+            zone.reserve(&key, Millis(now), Cost::ONE, terms);
+            return Outcome::Delay { excess, wait };
+        }
+    }
+    zone.charge(&key, Millis(now), Cost::ONE, terms).0
+}
+
+fn in_line() -> impl Strategy<Value = Terms> {
+    let capacities = (rates(), 1..30u32).prop_map(|(rate, capacity)| {
+        let capacity = Excess::requests(capacity);
+        Terms::TokenBucket(TokenBucket { rate, capacity })
+    });
+    let gcra = (brisk(), 0..30u32)
+        .prop_map(|(rate, burst)| Terms::Gcra(Gcra::new(rate, Excess::requests(burst))));
+    prop_oneof![leaky_buckets(), capacities, gcra]
+}
+
+#[test]
+fn who_may_wait_waits_as_long_in_redis() {
+    let server = Server::start();
+    let told = std::cell::RefCell::new(Told::new(&server));
+    let mut runner = TestRunner::new(ProptestConfig {
+        cases: ProptestConfig::default().cases / 2,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    });
+    let pauses = prop::collection::vec(prop_oneof![4 => Just(0u64), 2 => 1..3_000u64], 1..60);
+    let cases = (in_line(), pauses, 0..20_000u64);
+    runner
+        .run(&cases, |(terms, pauses, longest)| {
+            let mut told = told.borrow_mut();
+            told.forget();
+            let longest = Duration::from_millis(longest);
+            let zone = Zone::new("zone", 1 << 20, &terms, CountRefused::No);
+            let mut now = 1_700_000_000_000;
+            for pause in pauses {
+                now += pause;
+                let (cost, refused) = (Cost::ONE, CountRefused::No);
+                let mut question = Question::new(b"key".to_vec(), &terms, cost, refused);
+                question.patience = Some(longest);
+                let got = told.run("charge", &[question], now);
+                let expected = expected(&zone, &terms, now, longest);
+                prop_assert_eq!(got[0].outcome, expected, "at {}", now);
+            }
+            Ok(())
+        })
+        .unwrap();
+}
