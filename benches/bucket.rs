@@ -123,7 +123,7 @@ fn plan(rate: Rate) -> Plan {
         upstream_tls: vec![],
         listeners: vec![],
         servers: vec![Server {
-        source: Box::default(),
+            source: Box::default(),
             name: "front".into(),
             names: vec![],
             timeouts: timeouts(),

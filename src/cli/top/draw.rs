@@ -48,12 +48,12 @@ fn head(view: &View, width: usize) -> Vec<String> {
     let status = &view.look.status;
     let ready = if status.ready { "" } else { " · not ready" };
     let text = format!(
-        "weir{ready} · {} requests/s · {} connections · loop lag {} (worst {}) · up {}",
+        "weir up {}{ready} · {} requests/s · {} connections · loop lag {} (worst {})",
+        span(status.uptime.floor()),
         rate(view.requests),
         number(status.connections.active),
         lag(status.lag()),
-        lag(status.worst_lag()),
-        span(status.uptime.floor())
+        lag(status.worst_lag())
     );
     let sentence = |(text, style): (String, Style)| line(&format!("● {text}"), style, width);
     let mut lines = vec![line(&text, STRONG, width)];
@@ -95,11 +95,12 @@ fn tables(view: &View, width: usize, room: usize) -> Vec<String> {
         (busy_keys(view), Some(view.key), Pane::Keys),
         (upstreams(view), Some(view.server), Pane::Servers),
     ];
+    let last = gathered(&view.look.refusals);
     let wanted = [
         view.look.zones.len(),
         view.keys_shown().count(),
         view.servers_shown().count(),
-        view.look.refusals.len(),
+        last.len(),
     ];
     // A title each, and heads for those that have columns.
     let rooms = share(room.saturating_sub(4 + 3), wanted);
@@ -127,17 +128,18 @@ fn tables(view: &View, width: usize, room: usize) -> Vec<String> {
         }
     }
     lines.push(rule("last refusals", false, width));
-    if view.look.refusals.is_empty() {
+    if last.is_empty() {
         lines.push(line("  nobody was refused", FAINT, width));
     }
-    let left = room.saturating_sub(lines.len());
-    let last = gathered(&view.look.refusals);
-    lines.extend(last.iter().take(left).map(|(refusal, count)| {
+    let room = room.saturating_sub(lines.len());
+    lines.extend(last.iter().take(room).map(|(refusal, count)| {
         let times = match count {
             1 => String::new(),
-            count => format!(" {FAINT}× {count}{FAINT:#}"),
+            count => format!(" × {count}"),
         };
-        format!("  {}{times}", refusals::sentence(refusal))
+        let room = width.saturating_sub(2 + times.chars().count());
+        let sentence = refusals::sentence(refusal, Some(room));
+        format!("  {sentence}{FAINT}{times}{FAINT:#}")
     }));
     lines
 }

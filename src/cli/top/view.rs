@@ -112,12 +112,15 @@ impl View {
 
     fn see(&mut self, look: Look) {
         self.lost = None;
-        let selected = self.selected_key().map(str::to_owned);
+        let selected = self
+            .selected_key()
+            .filter(|_| self.pane == Pane::Keys)
+            .map(str::to_owned);
         let seconds = look.at.since(self.paced).as_secs_f64();
         let requests = look.status.requests.total;
         let before = self.look.status.requests.total;
         self.look = look;
-        // Keys change places; whoever has chosen one means that one.
+        // Keys change places; whoever moves among them means the one, and everybody else the first.
         if let Some(at) = selected.and_then(|key| self.keys_shown().position(|shown| shown == key))
         {
             self.key = at;

@@ -1,12 +1,14 @@
 //! `weir refusals`: who was turned away last, and why.
 
+use anstyle::Style;
 use clap::Args;
+use unicode_width::UnicodeWidthStr as _;
 
 use super::Ask;
 use crate::cli::admin::answers::{Refusal, Refusals, Skipped};
 use crate::cli::admin::{Admin, Call};
 use crate::cli::page::{self, Page};
-use crate::cli::table::{DOUBTFUL, FAINT, STRONG, verdict};
+use crate::cli::table::{DOUBTFUL, FAINT, STRONG, cut, verdict};
 use crate::cli::words::number;
 use crate::replay::plot::visible;
 
@@ -68,7 +70,7 @@ impl Flags {
                     if refusal.id <= seen {
                         continue;
                     }
-                    sentence(&refusal)
+                    sentence(&refusal, None)
                 }
                 "skipped" => only_counted(admin.read::<Skipped>(data)?.skipped),
                 _ => continue,
@@ -88,7 +90,7 @@ impl Flags {
 
 fn draw(answer: &Refusals, page: &mut Page) {
     for refusal in &answer.refusals {
-        page.line(sentence(refusal));
+        page.line(sentence(refusal, None));
     }
     if answer.skipped > 0 {
         page.line(only_counted(answer.skipped));
@@ -100,27 +102,29 @@ fn only_counted(skipped: u64) -> String {
     format!("{FAINT}{skipped} more were only counted{FAINT:#}")
 }
 
-/// A refusal in a line: when, who, why and what.
-pub(in crate::cli) fn sentence(refusal: &Refusal) -> String {
+/// A refusal in a line: when, who, why and what. Where there is not `room` for all of it, what was asked for is cut.
+pub(in crate::cli) fn sentence(refusal: &Refusal, room: Option<usize>) -> String {
     let refused = verdict("refuse");
-    let time = moment(refusal.time);
-    let zone = visible(&refusal.zone);
+    let (time, zone) = (moment(refusal.time), visible(&refusal.zone));
     let key = visible(refusal.key.as_deref().unwrap_or("no key"));
     let detail = visible(&refusal.detail);
-    let what = visible(&format!(
-        "{} {}{}",
-        refusal.method, refusal.host, refusal.path
-    ));
+    let (answer, style) = match refusal.dry_run {
+        true => ("dry run".to_owned(), DOUBTFUL),
+        false => (refusal.status.to_string(), Style::new()),
+    };
     let from = match refusal.key.as_deref() == Some(&refusal.client) {
         true => String::new(),
-        false => visible(&format!(" from {}", refusal.client)),
+        false => format!(" from {}", refusal.client),
     };
-    let answer = match refusal.dry_run {
-        true => format!("{DOUBTFUL}dry run{DOUBTFUL:#}"),
-        false => refusal.status.to_string(),
-    };
+    let (method, host, path) = (&refusal.method, &refusal.host, &refusal.path);
+    let what = visible(&format!("{method} {host}{path}{from}"));
+    let before = format!("{time} {zone} {key}: {detail} → {answer} ").width();
+    let what = cut(
+        &what,
+        room.map_or(usize::MAX, |room| room.saturating_sub(before)),
+    );
     format!(
-        "{time} {zone} {STRONG}{key}{STRONG:#}: {refused}{detail}{refused:#} → {answer} {what}{from}"
+        "{time} {zone} {STRONG}{key}{STRONG:#}: {refused}{detail}{refused:#} → {style}{answer}{style:#} {what}"
     )
 }
 
