@@ -122,8 +122,8 @@ fn plan(rate: Rate) -> Plan {
         upstreams: vec![],
         upstream_tls: vec![],
         listeners: vec![],
+        source: Box::default(),
         servers: vec![Server {
-            source: Box::default(),
             name: "front".into(),
             names: vec![],
             timeouts: timeouts(),

@@ -24,6 +24,7 @@ mod parity;
 mod pictures;
 mod proxying;
 mod redis;
+mod reload;
 mod replay;
 mod resilience;
 mod routing;

@@ -1,6 +1,7 @@
 //! `/api/zones`: the zones, the rules that use them, and what operators want of them.
 
 use serde::Serialize;
+use serde_json::{Map, Value};
 
 use super::marks;
 use super::reply::Problem;
@@ -25,7 +26,7 @@ struct Zone<'a> {
     refuse: u64,
     evictions: u64,
     store: Option<&'a str>,
-    r#override: Option<()>,
+    r#override: Option<&'a Map<String, Value>>,
     /// How many keys are marked.
     marks: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -69,21 +70,31 @@ struct Shadow {
 
 /// `GET /api/zones`
 pub(super) fn list(live: &Live) -> impl Serialize {
-    zones(live).map(shown).collect::<Vec<_>>()
+    zones(live)
+        .map(|zone| shown(live, zone))
+        .collect::<Vec<_>>()
 }
 
 /// `GET /api/zones/{zone}`
 pub(super) fn detail<'l>(live: &'l Live, name: &str, now: Millis) -> Result<Detail<'l>, Problem> {
     let found = zones::find(live, name)?;
     let zone = zones(live).find(|zone| zone.name == name);
-    let zone = shown(zone.ok_or_else(|| Problem::missing("it has just gone"))?);
+    let zone = shown(
+        live,
+        zone.ok_or_else(|| Problem::missing("it has just gone"))?,
+    );
     let plan = &live.plan;
     let key = match found {
         Named::Conn(index, _) => &plan.conn_zones[index].key,
         Named::Req(index, _) => &plan.req_zones[index].key,
     };
     Ok(Detail {
-        configured: zone.rate.clone(),
+        configured: match found {
+            Named::Conn(..) => None,
+            Named::Req(index, _) => {
+                Some(live.amendment.file.req_zones[index].algorithm.to_string())
+            }
+        },
         zone,
         key: written(key, plan),
         rules: rules(plan, found),
@@ -96,7 +107,7 @@ pub(super) fn detail<'l>(live: &'l Live, name: &str, now: Millis) -> Result<Deta
     })
 }
 
-fn shown(zone: zones::Zone<'_>) -> Zone<'_> {
+fn shown<'l>(live: &'l Live, zone: zones::Zone<'l>) -> Zone<'l> {
     Zone {
         name: zone.name,
         kind: if zone.algorithm.is_some() {
@@ -113,7 +124,7 @@ fn shown(zone: zones::Zone<'_>) -> Zone<'_> {
         refuse: zone.counts.refuse,
         evictions: zone.counts.evictions,
         store: zone.store,
-        r#override: None,
+        r#override: live.amendment.numbers.get(zone.name),
         marks: zone.watch.marked(),
         shadow: zone.shadow.map(shadow),
     }

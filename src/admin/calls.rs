@@ -7,8 +7,8 @@ use http::{Method, StatusCode};
 use super::reply::{Problem, Reply};
 use super::route::Route;
 use super::{
-    Admin, api, body, breakers, explain, keys, marks, metrics, refusals, reply, status, store,
-    upstreams,
+    Admin, amend, api, body, breakers, explain, keys, marks, metrics, refusals, reply, status,
+    store, upstreams,
 };
 use crate::proxy::Live;
 
@@ -41,7 +41,7 @@ impl Admin {
             Route::Key(zone, key) => reply::json(&keys::look(live, zone, key, now)?),
             Route::Keys(zone) => reply::json(&keys::list(live, zone, query, now)?),
             Route::Metrics => reply::typed(
-                metrics::page(live, &self.writer),
+                metrics::page(live, &self.writer, &self.reloads),
                 "text/plain; version=0.0.4; charset=utf-8",
             ),
             Route::OpenApi => reply::typed(OPENAPI, "application/json"),
@@ -73,17 +73,42 @@ impl Admin {
                     _ => reply::json(&marks::put(live, which, body, now)?),
                 }
             }
+            Route::Override(zone) => {
+                let live = amend::restore(&self.live, zone)?;
+                reply::json(&api::detail(&live, zone, now)?)
+            }
+            Route::Reload => return self.reload().await,
             Route::Server(upstream, server) => {
                 let change = body::parse(body)?;
                 reply::json(&upstreams::change(live, upstream, server, &change)?)
             }
+            Route::Zone(zone) => {
+                let live = amend::change(&self.live, zone, &body::parse(body)?)?;
+                reply::json(&api::detail(&live, zone, now)?)
+            }
             _ => return Err(unknown()),
         })
     }
+
+    /// `POST /api/reload`
+    async fn reload(&self) -> Result<Reply, Problem> {
+        match self.reloads.ask_and_wait().await {
+            Some(Ok(reloaded)) => Ok(reply::json(&serde_json::json!({
+                "generation": reloaded.generation,
+                "warnings": reloaded.warnings,
+            }))),
+            Some(Err(refused)) => Err(Problem::conflict(refused.problems.join("\n"))),
+            None => Err(Problem::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "it is about to stop",
+            )),
+        }
+    }
 }
 
+/// A route that is not there for this, which its methods have kept out already.
 fn unknown() -> Problem {
-    Problem::new(StatusCode::NOT_IMPLEMENTED, "this version cannot do that")
+    Problem::missing("there is nothing here")
 }
 
 /// How this can be called, for programs.

@@ -4,6 +4,7 @@
 //! written out. A key is never a label: its number is the client's to choose.
 
 use super::conditions;
+use super::reload::Reloads;
 use super::zones::zones;
 use crate::limits::{self, ShadowZone};
 use crate::proxy::Live;
@@ -11,13 +12,14 @@ use crate::telemetry::{COUNTERS, Listener, Page, Writer, describe_loops, process
 use crate::upstream::Waits;
 
 /// The page in Prometheus's text format.
-pub(super) fn page(live: &Live, writer: &Writer) -> String {
+pub(super) fn page(live: &Live, writer: &Writer, reloads: &Reloads) -> String {
     let mut page = Page::new();
     process::describe(&mut page);
     describe_loops(&mut page);
     Listener::describe_all(&mut page);
     COUNTERS.describe(&mut page);
     writer.describe(&mut page);
+    reloads.describe(&mut page);
     zoned(live, &mut page);
     stores(live, &mut page);
     upstreams(live, &mut page);

@@ -3,6 +3,7 @@
 //! Never on the request path: it runs beside the event loops, reads their counters and moves their switches. What it
 //! changes lasts until the next reload at most; the file stays what it is.
 
+mod amend;
 mod api;
 mod body;
 mod breakers;
@@ -15,6 +16,7 @@ mod marks;
 mod metrics;
 mod patient;
 mod refusals;
+mod reload;
 mod reply;
 mod route;
 mod status;
@@ -41,6 +43,7 @@ use tokio_util::sync::CancellationToken;
 use self::calls::Call;
 use self::gate::Wish;
 use self::patient::Patient;
+pub use self::reload::{Ask, Refused, Reloaded, Reloads};
 use self::reply::{Problem, Reply};
 use self::route::Route;
 use crate::clock::Clock;
@@ -53,6 +56,7 @@ pub struct Admin {
     live: Arc<ArcSwap<Live>>,
     ready: Arc<AtomicBool>,
     writer: Writer,
+    reloads: Arc<Reloads>,
     clock: Clock,
     seats: Seats,
     wrong_tokens: Arc<Warning>,
@@ -70,11 +74,17 @@ struct Seats {
 impl Admin {
     /// Shows this; not ready until [`Admin::set_ready`] says so. `clock` is the event loops'.
     #[must_use]
-    pub fn new(live: Arc<ArcSwap<Live>>, writer: Writer, clock: Clock) -> Self {
+    pub fn new(
+        live: Arc<ArcSwap<Live>>,
+        writer: Writer,
+        clock: Clock,
+        reloads: Arc<Reloads>,
+    ) -> Self {
         Self {
             live,
             ready: Arc::new(AtomicBool::new(false)),
             writer,
+            reloads,
             clock,
             seats: Seats {
                 all: Arc::new(Semaphore::new(MOST_CONNECTIONS)),
@@ -83,6 +93,12 @@ impl Admin {
             wrong_tokens: Arc::default(),
             listeners: Arc::new(Semaphore::new(refusals::LISTENERS)),
         }
+    }
+
+    /// What is known of the generations so far.
+    #[must_use]
+    pub fn reloads(&self) -> &Reloads {
+        &self.reloads
     }
 
     /// Whether traffic should be sent here.

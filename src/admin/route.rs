@@ -20,6 +20,7 @@ pub(super) enum Route {
     Ready,
     RefusalStream,
     Refusals,
+    Reload,
     Server(String, String),
     Status,
     Store,
@@ -55,6 +56,7 @@ impl Route {
             ["api", "openapi.json"] => Self::OpenApi,
             ["api", "refusals"] => Self::Refusals,
             ["api", "refusals", "stream"] => Self::RefusalStream,
+            ["api", "reload"] => Self::Reload,
             ["api", "status"] => Self::Status,
             ["api", "store"] => Self::Store,
             ["api", "upstreams"] => Self::Upstreams,
@@ -84,7 +86,7 @@ impl Route {
         const LOOK: &[Method] = &[Method::GET, Method::HEAD];
         match self {
             Self::Breakers => &[Method::GET, Method::HEAD, Method::PATCH],
-            Self::Explain => &[Method::POST],
+            Self::Explain | Self::Reload => &[Method::POST],
             Self::Group(_) | Self::Server(..) => &[Method::PATCH],
             Self::Key(..) => &[Method::GET, Method::HEAD, Method::DELETE],
             Self::Mark(..) => &[Method::PUT, Method::DELETE],
@@ -150,6 +152,49 @@ mod tests {
         ] {
             assert_eq!(Route::find(wrong), None, "{wrong}");
         }
+    }
+
+    /// How the description of the API writes a route.
+    fn described(route: &Route) -> &'static str {
+        match route {
+            Route::Breakers => "/api/breakers",
+            Route::Config => "/api/config",
+            Route::Explain => "/api/explain",
+            Route::Group(_) => "/api/groups/{group}",
+            Route::Groups => "/api/groups",
+            Route::Health => "/healthz",
+            Route::Key(..) => "/api/zones/{zone}/keys/{key}",
+            Route::Keys(_) => "/api/zones/{zone}/keys",
+            Route::Mark(_, _, Mark::Block) => "/api/zones/{zone}/keys/{key}/block",
+            Route::Mark(_, _, Mark::Exempt) => "/api/zones/{zone}/keys/{key}/exempt",
+            Route::Mark(_, _, Mark::Grant) => "/api/zones/{zone}/keys/{key}/grant",
+            Route::Metrics => "/metrics",
+            Route::OpenApi => "/api/openapi.json",
+            Route::Override(_) => "/api/zones/{zone}/override",
+            Route::Ready => "/readyz",
+            Route::RefusalStream => "/api/refusals/stream",
+            Route::Refusals => "/api/refusals",
+            Route::Reload => "/api/reload",
+            Route::Server(..) => "/api/upstreams/{upstream}/servers/{server}",
+            Route::Status => "/api/status",
+            Route::Store => "/api/store",
+            Route::Upstreams => "/api/upstreams",
+            Route::Zone(_) => "/api/zones/{zone}",
+            Route::Zones => "/api/zones",
+        }
+    }
+
+    #[test]
+    fn every_path_is_described_and_every_description_is_a_path() {
+        let text = include_str!("../../conf/openapi.json");
+        let description: serde_json::Value = serde_json::from_str(text).unwrap();
+        let paths = description["paths"].as_object().unwrap();
+        for path in paths.keys() {
+            let route = Route::find(&path.replace(['{', '}'], "")).expect(path);
+            assert_eq!(described(&route), path);
+        }
+        // Whoever adds a route adds it above, and its description.
+        assert_eq!(paths.len(), 24);
     }
 
     #[test]

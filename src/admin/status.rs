@@ -71,7 +71,7 @@ pub(super) fn show(admin: &Admin, live: &Live) -> impl Serialize + use<> {
         time: u64::try_from(Clock::wall().as_millis()).unwrap_or_default(),
         uptime: admin.clock.now().since(Default::default()).as_secs_f64(),
         ready: admin.is_ready(),
-        generation: 1,
+        generation: admin.reloads.generation(),
         loops: telemetry::lags()
             .into_iter()
             .map(|lag| Loop {

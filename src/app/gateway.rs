@@ -1,115 +1,47 @@
-//! One event loop: its own sockets, its own connections, nothing shared on the path but zones and plan.
+//! One connection: what came over the socket is unwrapped, and becomes requests that go down the road.
 
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
 use http::{Request, Response, StatusCode};
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
 use super::secure;
 use crate::clock::Clock;
-use crate::config::plan::{Carrier, Plan, RealIp, RealIpHeader};
-use crate::listen::{self, Bound, Cap, Seat, proxy_header};
+use crate::config::plan::{Carrier, Listen, Plan, RealIp, RealIpHeader};
+use crate::listen::{self, Cap, Seat, proxy_header};
 use crate::message::{Body, Incoming, NoAnswer, Peer};
-use crate::proxy::{Live, Proxy};
+use crate::proxy::{Door, Live, Proxy};
 use crate::serve::{self, Flood, Handler, Settings, Socket};
-use crate::telemetry::{self, Listener, ProxyHeader};
+use crate::telemetry::{Listener, ProxyHeader};
 use crate::tls::{self, Greeting};
 use crate::upstream::Download;
 
-/// What a loop's thread runs.
-pub(super) struct Loop {
-    pub(super) number: usize,
-    pub(super) live: Arc<ArcSwap<Live>>,
-    pub(super) clock: Clock,
-    pub(super) stop: CancellationToken,
-    /// In the order of the plan's listeners.
-    pub(super) sockets: Vec<Bound>,
-    pub(super) grace: Duration,
-    /// Shared by all loops.
-    pub(super) cap: Arc<Cap>,
-}
-
-impl Loop {
-    /// Runs until stopped and drained.
-    pub(super) fn run(self) -> std::io::Result<()> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
-        runtime.block_on(async {
-            let connections = TaskTracker::new();
-            let acceptors = TaskTracker::new();
-            tokio::spawn(telemetry::watch_lag(self.number));
-            // Before the first request: who comes first must not find a limit that is not there yet.
-            for store in self.live.load().zones.stores.clone() {
-                store.connect(&self.clock).await;
-                tokio::spawn(Arc::clone(&store).tend(self.clock.clone()));
-                tokio::spawn(store.follow_up(self.clock.clone()));
-            }
-            for (listener, bound) in self.sockets.into_iter().enumerate() {
-                let address = self.live.load().plan.listeners[listener]
-                    .address
-                    .to_string();
-                let gateway = Gateway {
-                    counters: Listener::at(&address),
-                    live: Arc::clone(&self.live),
-                    proxy: Proxy::new(Arc::clone(&self.live), listener, self.clock.clone()),
-                    listener,
-                    cap: Arc::clone(&self.cap),
-                };
-                let stop = self.stop.clone();
-                let accepting = listen::accept_loop(
-                    bound,
-                    self.clock.clone(),
-                    connections.clone(),
-                    self.stop.clone(),
-                    move |stream, peer| {
-                        let seat = gateway.admit(&peer)?;
-                        Some(gateway.clone().serve(stream, peer, seat, stop.clone()))
-                    },
-                );
-                acceptors.spawn(async move {
-                    if let Err(error) = accepting.await {
-                        tracing::error!("{error}");
-                    }
-                });
-            }
-            self.stop.cancelled().await;
-            acceptors.close();
-            acceptors.wait().await;
-            connections.close();
-            if tokio::time::timeout(self.grace, connections.wait())
-                .await
-                .is_err()
-            {
-                tracing::warn!(
-                    connections = connections.len(),
-                    "shutdown_timeout is over: closing what is left"
-                );
-            }
-        });
-        Ok(())
-    }
-}
-
 /// Joins what `serve` reads to the road: the two do not know each other.
 #[derive(Debug, Clone)]
-struct Gateway {
+pub(super) struct Gateway {
     counters: Arc<Listener>,
-    live: Arc<ArcSwap<Live>>,
     proxy: Proxy,
-    listener: usize,
+    /// Shared by all loops.
     cap: Arc<Cap>,
 }
 
 impl Gateway {
+    /// For those who come in by a door.
+    pub(super) fn new(address: &Listen, door: Arc<Door>, clock: Clock, cap: Arc<Cap>) -> Self {
+        Self {
+            counters: Listener::at(&address.to_string()),
+            proxy: Proxy::new(door, clock),
+            cap,
+        }
+    }
+
     /// A place for a connection, unless there are enough.
-    fn admit(&self, peer: &Arc<Peer>) -> Option<Seat> {
-        let plan = Arc::clone(&self.live.load().plan);
-        let address = match self.rule_of_introduction(&plan, peer) {
+    pub(super) fn admit(&self, peer: &Arc<Peer>) -> Option<Seat> {
+        let (live, listener) = self.enter();
+        let plan = &live.plan;
+        let address = match rule_of_introduction(plan, listener, peer) {
             // It is not the proxy who connects; who does is known when its header has been read.
             Some(_) => None,
             None => peer.client.ip(),
@@ -117,20 +49,12 @@ impl Gateway {
         self.cap.admit(&plan.caps, peer, address)
     }
 
-    /// The rule by which this connection's PROXY header is believed.
-    fn rule_of_introduction<'p>(&self, plan: &'p Plan, peer: &Peer) -> Option<&'p RealIp> {
-        let listener = &plan.listeners[self.listener];
-        let rule = plan.servers[listener.default_server].real_ip.as_ref()?;
-        let asked = listener.proxy_protocol && rule.header == RealIpHeader::ProxyProtocol;
-        Some(rule).filter(|rule| asked && peer.is_trusted_by(rule))
+    /// The generation of this moment, and the listener in it.
+    fn enter(&self) -> (Arc<Live>, usize) {
+        self.proxy.door().enter()
     }
 
-    /// What holds before a request is known: its listener's default server's.
-    fn settings(&self) -> Settings {
-        Settings::of(&self.live.load().plan, self.listener)
-    }
-
-    async fn serve(
+    pub(super) async fn serve(
         self,
         mut stream: listen::Stream,
         peer: Arc<Peer>,
@@ -138,15 +62,21 @@ impl Gateway {
         stop: CancellationToken,
     ) {
         let _active = self.counters.connect();
-        if self.live.load().plan.listeners[self.listener].proxy_protocol {
+        // What holds before a request is known: its listener's default server's.
+        let (settings, carrier, introduces) = {
+            let (live, listener) = self.enter();
+            let settings = Settings::of(&live.plan, listener);
+            let listener = &live.plan.listeners[listener];
+            (settings, listener.carrier, listener.proxy_protocol)
+        };
+        if introduces {
+            let timeout = settings.timeouts.header;
             // Boxed: most listeners have no use for it, and every connection would keep room.
-            let introduced = Box::pin(self.introduced(&mut stream, &mut seat, &stop));
+            let introduced = Box::pin(self.introduced(&mut stream, &mut seat, timeout, &stop));
             if !introduced.await {
                 return;
             }
         }
-        let settings = self.settings();
-        let carrier = self.live.load().plan.listeners[self.listener].carrier;
         let socket = match (stream, carrier) {
             (listen::Stream::Tcp(stream), Carrier::Plain) => Socket::from(stream),
             (listen::Stream::Unix(stream), Carrier::Plain) => Socket::from(stream),
@@ -173,7 +103,10 @@ impl Gateway {
         stop: &CancellationToken,
     ) -> Option<Socket> {
         let timeout = settings.timeouts.header;
-        let choose = |name: Option<&str>| self.live.load().secured(self.listener, name);
+        let choose = |name: Option<&str>| {
+            let (live, listener) = self.enter();
+            live.secured(listener, name)
+        };
         Some(match stream {
             listen::Stream::Tcp(stream) => {
                 let greeting = tls::greet(stream, choose);
@@ -193,21 +126,29 @@ impl Gateway {
         &self,
         stream: &mut listen::Stream,
         seat: &mut Seat,
+        timeout: Duration,
         stop: &CancellationToken,
     ) -> bool {
         let peer = Arc::clone(seat.peer());
-        let timeout = self.settings().timeouts.header;
         let reading = pin!(introduce(stream, &peer, &self.counters, timeout, stop));
         if seat.hold(reading).await != Some(true) {
             return false;
         }
-        let plan = Arc::clone(&self.live.load().plan);
-        let rule = self.rule_of_introduction(&plan, &peer);
+        let (live, listener) = self.enter();
+        let rule = rule_of_introduction(&live.plan, listener, &peer);
         rule.is_none_or(|rule| {
             let client = peer.introduced_by(rule).map(|client| client.ip());
-            seat.counts_for(&plan.caps, client)
+            seat.counts_for(&live.plan.caps, client)
         })
     }
+}
+
+/// The rule by which a connection's PROXY header is believed.
+fn rule_of_introduction<'p>(plan: &'p Plan, listener: usize, peer: &Peer) -> Option<&'p RealIp> {
+    let listener = &plan.listeners[listener];
+    let rule = plan.servers[listener.default_server].real_ip.as_ref()?;
+    let asked = listener.proxy_protocol && rule.header == RealIpHeader::ProxyProtocol;
+    Some(rule).filter(|rule| asked && peer.is_trusted_by(rule))
 }
 
 /// Notes what was agreed on.
@@ -290,9 +231,8 @@ impl Handler for Gateway {
         if let Ok(status) = StatusCode::from_u16(status) {
             self.counters.refuse_head(status);
         }
-        let plan = Arc::clone(&self.live.load().plan);
-        let introduced = self
-            .rule_of_introduction(&plan, peer)
+        let (live, listener) = self.enter();
+        let introduced = rule_of_introduction(&live.plan, listener, peer)
             .and_then(|rule| peer.introduced_by(rule))
             .map(|client| client.ip().to_string());
         tracing::info!(

@@ -3,33 +3,42 @@
 //! Sockets are bound and names resolved before anything starts, so that what cannot work fails at once and
 //! in one place. Then one event loop per core runs until told to stop.
 
+mod build;
 mod checks;
 pub mod demo;
+mod doors;
 mod gateway;
+mod loops;
 mod names;
+mod reload;
 mod secure;
+mod source;
 mod stop;
+mod stores;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::thread;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
 
+pub use self::source::Source;
+
+use self::build::Draft;
+use self::doors::Doors;
+use self::loops::{Common, Loops};
+use self::reload::Succession;
 use self::stop::Signals;
-use crate::admin::Admin;
+use self::stores::Stores;
+use crate::admin::{Admin, Reloads};
 use crate::clock::Clock;
 use crate::config::plan::Plan;
-use crate::limits::Zones;
 use crate::listen::{self, Bound, Cap};
 use crate::proxy::Live;
-use crate::store::{self, Shared};
-use crate::telemetry::{self, AccessLog, Writer};
-use crate::tls::{self, Kit};
-use crate::upstream::{self, Upstream};
+use crate::telemetry::{self, Writer};
+use crate::{store, tls, upstream};
 
 /// A gateway, built and not yet running.
 #[derive(Debug)]
@@ -37,9 +46,10 @@ pub struct App {
     runtime: Runtime,
     signals: Signals,
     live: Arc<ArcSwap<Live>>,
+    source: Source,
+    berths: listen::Loops,
     sockets: Vec<Vec<Bound>>,
     admin: Option<std::net::TcpListener>,
-    clock: Clock,
     writer: Writer,
 }
 
@@ -76,11 +86,11 @@ pub enum Error {
 }
 
 impl App {
-    /// Builds everything a plan asks for.
+    /// Builds everything a plan asks for; `source` is where it came from, and where the next one will.
     ///
     /// # Errors
     /// When an address cannot be bound, a name not be resolved or a log not be opened.
-    pub fn build(plan: Plan, writer: Writer) -> Result<Self, Error> {
+    pub fn build(plan: Plan, source: Source, writer: Writer) -> Result<Self, Error> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -90,39 +100,19 @@ impl App {
             let _context = runtime.enter();
             Signals::catch().map_err(Error::Start)?
         };
-        let plan = Arc::new(plan);
-        let sockets = bind(&plan)?;
-        let admin = plan
-            .admin
-            .as_ref()
-            .map(|admin| bind_admin(admin.listen))
-            .transpose()?;
-        let access = plan
-            .log
-            .access
-            .as_ref()
-            .map(|log| AccessLog::open(log, &writer))
-            .transpose()?;
-        let tls = Kit::build(&plan)?;
-        let upstreams = plan
-            .upstreams
-            .iter()
-            .map(|upstream| Upstream::build(upstream, tls.clients()).map(Arc::new))
-            .collect::<Result<_, _>>()?;
-        let stores = plan
-            .stores
-            .iter()
-            .map(Shared::new)
-            .collect::<Result<Vec<_>, _>>()?;
-        let zones = Zones::build_with(&plan, &stores);
-        let live = Live::build(plan, zones, upstreams, tls, access);
+        let berths = listen::Loops::new(plan.workers);
+        let mut draft = Draft::new(plan, &writer, &berths, None)?;
+        let sockets = std::mem::take(&mut draft.sockets);
+        let admin = draft.admin.take();
+        let doors = doors::first(&draft.plan);
         Ok(Self {
             runtime,
             signals,
-            live: Arc::new(ArcSwap::from_pointee(live)),
+            live: Arc::new(ArcSwap::from_pointee(draft.build(doors, None))),
+            source,
+            berths,
             sockets,
             admin,
-            clock: Clock::machine(),
             writer,
         })
     }
@@ -132,59 +122,48 @@ impl App {
     /// # Errors
     /// When a thread, a runtime or a signal handler cannot be had.
     pub fn run(mut self) -> Result<(), Error> {
-        let stop = CancellationToken::new();
-        let grace = self.live.load().plan.shutdown_timeout;
+        let common = Common {
+            live: Arc::clone(&self.live),
+            clock: Clock::machine(),
+            stop: CancellationToken::new(),
+            cap: Arc::new(Cap::default()),
+        };
+        let workers = self.live.load().plan.workers;
+        let (loops, threads) = Loops::start(workers, &common).map_err(Error::Start)?;
+        let (reloads, asked) = Reloads::new();
         let admin = Admin::new(
             Arc::clone(&self.live),
             self.writer.clone(),
-            self.clock.clone(),
+            common.clock.clone(),
+            Arc::clone(&reloads),
         );
-        let cap = Arc::new(Cap::default());
-        let loops = self
-            .sockets
-            .into_iter()
-            .enumerate()
-            .map(|(number, sockets)| {
-                let run = gateway::Loop {
-                    number,
-                    live: Arc::clone(&self.live),
-                    clock: self.clock.clone(),
-                    // A token is checked behind a lock at every wake-up: one for each loop.
-                    stop: stop.child_token(),
-                    sockets,
-                    grace,
-                    cap: Arc::clone(&cap),
-                };
-                thread::Builder::new()
-                    .name(format!("weir-{number}"))
-                    .spawn(move || run.run())
-            })
-            .collect::<Result<Vec<_>, _>>()
-            .map_err(Error::Start)?;
-
         self.runtime.block_on(async {
-            if let Some(listener) = self.admin {
-                let listener = tokio::net::TcpListener::from_std(listener).map_err(Error::Start)?;
-                tokio::spawn(admin.clone().serve(listener, CancellationToken::new()));
-            }
-            let stores = self.live.load().zones.stores.clone();
-            let watches: Vec<_> = stores
-                .iter()
-                .map(|store| tokio::spawn(Arc::clone(store).watch(self.clock.clone())))
-                .collect();
+            let mut succession = Succession {
+                live: Arc::clone(&self.live),
+                source: self.source,
+                writer: self.writer.clone(),
+                clock: common.clock.clone(),
+                loops,
+                berths: self.berths,
+                doors: Doors::default(),
+                stores: Stores::default(),
+                admin: admin.clone(),
+                reception: CancellationToken::new(),
+            };
+            let reception = self.admin.map(reload::listener).transpose()?;
+            succession.begin(self.sockets, reception).await;
             tokio::spawn(checks::run(Arc::clone(&self.live)));
             tokio::spawn(secure::refresh(Arc::clone(&self.live)));
-            tokio::spawn(names::refresh(Arc::clone(&self.live), self.clock.clone()));
+            tokio::spawn(names::refresh(Arc::clone(&self.live), common.clock.clone()));
             admin.set_ready(true);
             tracing::info!("weir {} is running", env!("CARGO_PKG_VERSION"));
-            self.signals.stop(&self.writer).await;
+            let stopping = self.signals.stop(&self.writer, &reloads);
+            let succession = succession.serve_until(asked, stopping).await;
             admin.set_ready(false);
-            stop.cancel();
-            self.signals.drained(loops, grace).await;
-            for (store, watch) in stores.iter().zip(watches) {
-                watch.abort();
-                store.leave().await;
-            }
+            common.stop.cancel();
+            let grace = self.live.load().plan.shutdown_timeout;
+            self.signals.drained(threads, grace).await;
+            succession.stores.leave().await;
             Ok::<_, Error>(())
         })?;
         // Admin connections may linger; nobody waits for those.
@@ -198,22 +177,3 @@ impl App {
 
 /// How long the last line of the error log waits for those before it.
 const LAST_LINES: Duration = Duration::from_secs(1);
-
-/// For every loop its own socket on every address, in the order of the plan's listeners.
-fn bind(plan: &Plan) -> Result<Vec<Vec<Bound>>, Error> {
-    let addresses = plan.listeners.iter().map(|listener| &listener.address);
-    let mut loops: Vec<Vec<Bound>> = (0..plan.workers).map(|_| Vec::new()).collect();
-    for bound in listen::bind_all(addresses, plan.workers)? {
-        for (sockets, socket) in loops.iter_mut().zip(bound) {
-            sockets.push(socket);
-        }
-    }
-    Ok(loops)
-}
-
-fn bind_admin(address: SocketAddr) -> Result<std::net::TcpListener, Error> {
-    let failed = |source| Error::Admin { address, source };
-    let listener = std::net::TcpListener::bind(address).map_err(failed)?;
-    listener.set_nonblocking(true).map_err(failed)?;
-    Ok(listener)
-}

@@ -1,10 +1,12 @@
-//! Signals, as nginx's: TERM and INT stop, QUIT stops gracefully, USR1 opens the logs again.
+//! Signals, as nginx's: TERM and INT stop, QUIT stops gracefully, HUP reads the configuration again, USR1 opens the logs
+//! again.
 
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use crate::admin::Reloads;
 use crate::telemetry::Writer;
 
 /// The signals weir answers to.
@@ -32,7 +34,7 @@ impl Signals {
     }
 
     /// Waits for one that says stop; answers the others meanwhile.
-    pub(super) async fn stop(&mut self, writer: &Writer) {
+    pub(super) async fn stop(&mut self, writer: &Writer, reloads: &Reloads) {
         loop {
             let name = tokio::select! {
                 _ = self.terminate.recv() => "TERM",
@@ -43,12 +45,12 @@ impl Signals {
                     tracing::info!("logs are opened again");
                     continue;
                 }
-                // Whoever asks for a reload or an upgrade does not want the end of the process, which is what
-                // these two signals do unless caught.
                 _ = self.hangup.recv() => {
-                    tracing::warn!("HUP: reload is not supported by this version; the configuration stays as it is");
+                    tracing::info!("HUP: reading the configuration again");
+                    reloads.ask();
                     continue;
                 }
+                // Whoever asks for an upgrade does not want the end of the process, which is what it does unless caught.
                 _ = self.upgrade.recv() => {
                     tracing::warn!("USR2: handing over to a new binary is not supported by this version");
                     continue;

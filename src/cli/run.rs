@@ -1,31 +1,24 @@
 //! `weir run`: a configuration, or the demo, until stopped.
 
-use std::net::SocketAddr;
 use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
 
 use super::paint;
-use crate::app::{App, demo};
-use crate::config::{self, Plan, Report};
+use crate::app::{App, Source, demo};
 use crate::telemetry;
-use crate::tls::{self, Validity};
 
 /// Runs the gateway. 2 if the configuration does not compile, 1 if it fails while starting or running.
 pub(super) fn run(path: Option<&Path>) -> anyhow::Result<ExitCode> {
-    let loaded = match path {
-        Some(path) => config::load(path),
-        None => demo(demo::start().context("the demo's upstream cannot be started")?),
+    let source = match path {
+        Some(path) => Source::File(path.to_owned()),
+        None => Source::Demo(demo::start().context("the demo's upstream cannot be started")?),
     };
-    let plan = match loaded {
-        Ok((plan, mut report)) => {
-            tls::check(&plan, &mut report, Validity::Wished);
+    let plan = match source.load() {
+        Ok((plan, report)) => {
             if !report.is_empty() {
                 paint::draw(&report)?;
-            }
-            if report.errors() > 0 {
-                return Ok(ExitCode::from(2));
             }
             plan
         }
@@ -36,18 +29,12 @@ pub(super) fn run(path: Option<&Path>) -> anyhow::Result<ExitCode> {
     };
     // Held to the end: what is left in the logs is written when it goes.
     let logs = telemetry::start(plan.log.level).context("cannot start the logs")?;
-    let app = App::build(plan, logs.writer().clone())?;
+    let app = App::build(plan, source, logs.writer().clone())?;
     if path.is_none() {
         anstream::println!("{GREETING}");
     }
     app.run()?;
     Ok(ExitCode::SUCCESS)
-}
-
-fn demo(echo: SocketAddr) -> Result<(Plan, Report), Report> {
-    config::load_text("demo.yaml", demo::CONFIGURATION, |name| {
-        (name == "ECHO").then(|| echo.to_string())
-    })
 }
 
 const GREETING: &str = "\

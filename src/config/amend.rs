@@ -24,16 +24,20 @@ pub fn time(text: &str) -> Result<Duration, String> {
     units::time(text).map_err(|Mistake { sentence, hint }| said(sentence, hint))
 }
 
-/// What `rate`, `limit` and `burst` come to for a zone that counts like this; `None` for unlimited.
+/// What `rate`, `limit` and `burst` come to for a zone that counts like this in so many bytes; `None` for unlimited.
 ///
 /// # Errors
 ///
 /// What is wrong with them, as it is said of a file.
-pub fn numbers(change: &Map<String, Value>, zone: Algorithm) -> Result<Option<Own>, String> {
+pub fn numbers(
+    change: &Map<String, Value>,
+    zone: Algorithm,
+    size: usize,
+) -> Result<Option<Own>, String> {
     let mut report = Report::default();
     let node = mapping(change);
     let own = Override::decode(&node, &mut Context::new(&mut report, model::homes));
-    let own = own.map(|own| compile::own_numbers(&own, zone, &mut report));
+    let own = own.map(|own| compile::own_numbers(&own, zone, size, &mut report));
     match own {
         Some(own) if report.errors() == 0 => Ok(own),
         _ => Err(all(&report)),
@@ -137,8 +141,13 @@ mod tests {
         window: Duration::from_secs(60),
     };
 
+    const LOG: Algorithm = Algorithm::SlidingLog {
+        limit: 10,
+        window: Duration::from_secs(60),
+    };
+
     fn read(value: &Value, zone: Algorithm) -> Result<Option<Own>, String> {
-        numbers(value.as_object().unwrap(), zone)
+        numbers(value.as_object().unwrap(), zone, 32 << 10)
     }
 
     #[test]
@@ -172,6 +181,7 @@ mod tests {
             ),
             (json!({ "burst": 1 }), WINDOW, "`burst` has no meaning"),
             (json!({ "limit": 5 }), LEAKY, "`limit` has no meaning"),
+            (json!({ "limit": 5000 }), LOG, "more than its size"),
         ] {
             let said = read(&change, zone).unwrap_err();
             assert!(said.contains(why), "{said:?} about {change}");

@@ -187,6 +187,17 @@ impl Report {
         self.complaints.len() - self.errors()
     }
 
+    /// All of them, each in a line that says where, what and what to do about it.
+    pub fn lines(&self) -> impl Iterator<Item = String> + '_ {
+        self.complaints.iter().take(MOST_DRAWN).map(|complaint| {
+            let place = complaint.span.map(|span| self.sources.place(span));
+            let place = place.map_or_else(String::new, |place| format!("{place}: "));
+            let hint = complaint.hint.as_ref();
+            let hint = hint.map_or_else(String::new, |hint| format!("; {hint}"));
+            format!("{place}{}{hint}", complaint.sentence)
+        })
+    }
+
     /// All of them with their source lines, as a compiler would draw them.
     #[must_use]
     pub fn draw(&self, look: Look) -> String {
@@ -293,6 +304,21 @@ mod tests {
           |
         help: did you mean `perip`?
         ");
+    }
+
+    #[test]
+    fn a_line_says_where_what_and_what_to_do() {
+        let (mut report, span) = report();
+        report.add(Complaint::new(span, "unknown zone `perpi`").help("did you mean `perip`?"));
+        report.add(Complaint::nowhere("cannot read x.yaml"));
+        let lines: Vec<_> = report.lines().collect();
+        assert_eq!(
+            lines,
+            [
+                "weir.yaml:2:7: unknown zone `perpi`; did you mean `perip`?",
+                "cannot read x.yaml"
+            ]
+        );
     }
 
     #[test]

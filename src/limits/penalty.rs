@@ -67,6 +67,6 @@ impl Requests {
 
     /// Where those are remembered who stay out, if this rule punishes.
     fn penalties(&self) -> Option<&Penalties> {
-        self.sanction.penalty.and(self.zone.penalties.as_ref())
+        self.sanction.penalty.and(self.zone.penalties.as_deref())
     }
 }

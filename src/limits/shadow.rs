@@ -42,11 +42,12 @@ pub struct Differs {
 }
 
 impl ShadowZone {
-    pub(super) fn new(zone: ReqZone) -> Self {
+    pub(super) fn new(zone: ReqZone, old: Option<&Self>) -> Self {
+        let differed = old.map(Self::differs).unwrap_or_default();
         Self {
             zone: Arc::new(zone),
-            stricter: AtomicU64::new(0),
-            laxer: AtomicU64::new(0),
+            stricter: AtomicU64::new(differed.refuse),
+            laxer: AtomicU64::new(differed.pass),
         }
     }
 

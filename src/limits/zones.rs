@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use super::ShadowZone;
+use super::estate::Estate;
 use super::fields::Name;
 use super::key::{Found, Source};
 use super::overrides::{Held, Overrides};
@@ -33,14 +34,14 @@ pub struct Zones {
 #[derive(Debug)]
 pub struct ReqZone {
     /// Where its keys are.
-    pub store: Arc<Zone>,
+    pub store: Zone,
     pub(super) name: Arc<Name>,
     pub(super) algorithm: Algorithm,
     pub(super) count_refused: CountRefused,
     /// Where it counts together with other gateways; [`ReqZone::store`] then goes on while that is away.
     pub(super) shared: Option<Arc<Shared>>,
     /// Who stays out, where a rule punishes.
-    pub(super) penalties: Option<Penalties>,
+    pub(super) penalties: Option<Arc<Penalties>>,
     /// What operators know of its keys and want of them.
     pub watch: Arc<Watch>,
     pub(super) source: Source,
@@ -53,7 +54,7 @@ pub struct ConnZone {
     /// Where its places are.
     pub store: Arc<Slots>,
     /// How long those stood in line who got a place.
-    pub delays: Histogram,
+    pub delays: Arc<Histogram>,
     /// Where they are counted together with other gateways; [`ConnZone::store`] then has those of this one, and goes on
     /// while that is away.
     pub(super) shared: Option<Arc<Shared>>,
@@ -76,35 +77,38 @@ impl Zones {
     /// Builds the zones of a plan, all empty, and all in this process.
     #[must_use]
     pub fn build(plan: &Plan) -> Self {
-        Self::build_with(plan, &[])
+        Self::build_after(plan, &[], None)
     }
 
-    /// Builds the zones of a plan, where `stores` are the plan's.
+    /// Builds the zones of a plan, where `stores` are the plan's. Those that were there before go on from where they are.
     #[must_use]
-    pub fn build_with(plan: &Plan, stores: &[Arc<Shared>]) -> Self {
+    pub fn build_after(
+        plan: &Plan,
+        stores: &[Arc<Shared>],
+        before: Option<(&Plan, &Self)>,
+    ) -> Self {
+        let estate = Estate { plan, before };
+        let zones = || plan.req_zones.iter().enumerate();
         Self {
-            req: plan
-                .req_zones
-                .iter()
-                .enumerate()
+            req: zones()
                 .map(|(index, zone)| {
                     let punishes = used(plan, index, |site| &site.limit_req).unwrap_or(false);
-                    Arc::new(ReqZone::new(zone, punishes, stores))
+                    let old = estate.req(zone);
+                    Arc::new(ReqZone::new(zone, punishes, stores, old))
                 })
                 .collect(),
-            shadow: plan
-                .req_zones
-                .iter()
-                .enumerate()
+            shadow: zones()
                 .map(|(index, zone)| {
                     let punishes = used(plan, index, |site| &site.shadow)?;
-                    Some(Arc::new(ShadowZone::new(ReqZone::new(zone, punishes, &[]))))
+                    let old = estate.shadow(zone);
+                    let own = ReqZone::new(zone, punishes, &[], old.map(|old| &*old.zone));
+                    Some(Arc::new(ShadowZone::new(own, old)))
                 })
                 .collect(),
             conn: plan
                 .conn_zones
                 .iter()
-                .map(|zone| Arc::new(ConnZone::new(zone, stores)))
+                .map(|zone| Arc::new(ConnZone::new(zone, stores, estate.conn(zone))))
                 .collect(),
             stores: stores.to_vec(),
         }
@@ -112,26 +116,32 @@ impl Zones {
 }
 
 impl ReqZone {
-    fn new(zone: &plan::ReqZone, punishes: bool, stores: &[Arc<Shared>]) -> Self {
+    fn new(
+        zone: &plan::ReqZone,
+        punishes: bool,
+        stores: &[Arc<Shared>],
+        old: Option<&Self>,
+    ) -> Self {
         let penalties = if punishes { zone.size / PENALTIES } else { 0 };
         let own = zone.overrides.iter().filter_map(|one| one.own);
         let terms = |algorithm: &Algorithm| Terms::new(algorithm, Excess(0), Delay::Never);
         let slowest = own.fold(terms(&zone.algorithm), |slowest, own| {
             slowest.slower(terms(&own.algorithm))
         });
+        let (size, refused) = (zone.size - penalties, zone.count_refused);
+        let heir = old.and_then(|old| old.store.heir(size, &slowest, refused));
         Self {
-            store: Arc::new(Zone::new(
-                &zone.name,
-                zone.size - penalties,
-                &slowest,
-                zone.count_refused,
-            )),
+            store: heir.unwrap_or_else(|| Zone::new(&zone.name, size, &slowest, refused)),
             name: Arc::new(Name::new(&zone.name)),
             algorithm: zone.algorithm,
             count_refused: zone.count_refused,
             shared: zone.store.and_then(|store| stores.get(store).cloned()),
-            penalties: punishes.then(|| Penalties::new(penalties)),
-            watch: Arc::default(),
+            penalties: punishes.then(|| match old.and_then(|old| old.penalties.as_ref()) {
+                Some(old) if old.fits(penalties) => Arc::clone(old),
+                Some(old) => Arc::new(old.heir(penalties)),
+                None => Arc::new(Penalties::new(penalties)),
+            }),
+            watch: old.map_or_else(Arc::default, |old| Arc::clone(&old.watch)),
             source: Source::new(&zone.key, zone.ipv6_prefix, zone.on_empty_key),
             overrides: Overrides::new(&zone.overrides),
         }
@@ -191,13 +201,16 @@ impl ReqZone {
 }
 
 impl ConnZone {
-    fn new(zone: &plan::ConnZone, stores: &[Arc<Shared>]) -> Self {
+    fn new(zone: &plan::ConnZone, stores: &[Arc<Shared>], old: Option<&Self>) -> Self {
         Self {
             shared: zone.store.and_then(|store| stores.get(store).cloned()),
-            store: Slots::new(&zone.name, zone.size),
-            delays: Histogram::new(),
+            store: match old {
+                Some(old) => old.store.heir(zone.size),
+                None => Slots::new(&zone.name, zone.size),
+            },
+            delays: old.map_or_else(Arc::default, |old| Arc::clone(&old.delays)),
             name: Arc::new(Name::new(&zone.name)),
-            watch: Arc::default(),
+            watch: old.map_or_else(Arc::default, |old| Arc::clone(&old.watch)),
             source: Source::new(&zone.key, zone.ipv6_prefix, zone.on_empty_key),
         }
     }

@@ -33,7 +33,7 @@ use crate::message::{Peer, Remote};
 use balance::{Handed, Lane, Place};
 pub use cap::{Cap, Seat};
 use socket::Listening;
-pub use socket::{Bound, bind, bind_all};
+pub use socket::{Bound, Loops};
 
 /// An accepted connection.
 #[derive(Debug)]

@@ -42,48 +42,60 @@ impl Bound {
     }
 }
 
-/// Binds one address, once for each event loop.
-///
-/// # Errors
-/// When the address cannot be listened on.
-pub fn bind(listen: &Listen, loops: usize) -> Result<Vec<Bound>, Error> {
-    Ok(bind_all([listen], loops)?.pop().unwrap_or_default())
+/// The event loops, as those see them who listen for them.
+#[derive(Debug, Clone)]
+pub struct Loops(Vec<Place>);
+
+impl Loops {
+    /// So many.
+    #[must_use]
+    pub fn new(count: usize) -> Self {
+        Self((0..count).map(|_| Place::default()).collect())
+    }
+
+    /// Binds all addresses, each once for each event loop, in the order given. `ours` are those we listen on already.
+    ///
+    /// Together, because a wildcard and one address of the same port can both be ours: seen one after the other, the
+    /// second would look taken.
+    ///
+    /// # Errors
+    /// When one of the addresses cannot be listened on; then none is.
+    pub fn bind_all(
+        &self,
+        listens: &[&Listen],
+        ours: &[&Listen],
+    ) -> Result<Vec<Vec<Bound>>, Error> {
+        let failed = |listen: &Listen, source| Error::new(listen.clone(), source);
+        for listen in listens {
+            if let Listen::Tcp(address) = listen
+                && address.port() != 0
+                && !ours.iter().any(|own| overlap(*address, own))
+            {
+                // Without `SO_REUSEPORT`, so that an address somebody else listens on is noticed. Bound and no
+                // more: whoever connected to it would be reset when it is closed a moment later.
+                open_tcp(*address, Sharing::Alone).map_err(|source| failed(listen, source))?;
+            }
+        }
+        listens
+            .iter()
+            .map(|listen| {
+                let lanes = Lane::between(&self.0);
+                match listen {
+                    Listen::Tcp(address) => bind_tcp(*address, lanes),
+                    Listen::Unix(path) => bind_unix(path, lanes),
+                }
+                .map_err(|source| failed(listen, source))
+            })
+            .collect()
+    }
 }
 
-/// Binds all addresses, each once for each event loop, in the order given.
-///
-/// Together, because a wildcard and one address of the same port can both be ours: seen one after the other, the
-/// second would look taken.
-///
-/// # Errors
-/// When one of the addresses cannot be listened on; then none is.
-pub fn bind_all<'a>(
-    listens: impl IntoIterator<Item = &'a Listen>,
-    loops: usize,
-) -> Result<Vec<Vec<Bound>>, Error> {
-    let listens: Vec<&Listen> = listens.into_iter().collect();
-    let failed = |listen: &Listen, source| Error::new(listen.clone(), source);
-    for listen in &listens {
-        if let Listen::Tcp(address) = listen
-            && address.port() != 0
-        {
-            // Without `SO_REUSEPORT`, so that an address somebody else listens on is noticed. Bound and no
-            // more: whoever connected to it would be reset when it is closed a moment later.
-            open_tcp(*address, Sharing::Alone).map_err(|source| failed(listen, source))?;
-        }
-    }
-    let places: Vec<Place> = (0..loops).map(|_| Place::default()).collect();
-    listens
-        .into_iter()
-        .map(|listen| {
-            let lanes = Lane::between(&places);
-            match listen {
-                Listen::Tcp(address) => bind_tcp(*address, lanes),
-                Listen::Unix(path) => bind_unix(path, lanes),
-            }
-            .map_err(|source| failed(listen, source))
-        })
-        .collect()
+/// Whether a socket of ours would make an address look taken.
+fn overlap(address: SocketAddr, own: &Listen) -> bool {
+    let Listen::Tcp(own) = own else { return false };
+    own.port() == address.port()
+        && own.is_ipv4() == address.is_ipv4()
+        && (own.ip() == address.ip() || own.ip().is_unspecified() || address.ip().is_unspecified())
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -221,7 +233,7 @@ mod tests {
         let Listen::Tcp(address) = others[0].address else {
             panic!("a TCP address")
         };
-        let error = bind_all([&Listen::Tcp(address)], 1).unwrap_err();
+        let error = (Loops::new(1).bind_all(&[&Listen::Tcp(address)], &[])).unwrap_err();
         assert!(error.to_string().contains("in use"), "{error}");
     }
 }

@@ -10,6 +10,11 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::*;
 
+fn bind(listen: &Listen, loops: usize) -> Result<Vec<Bound>, Error> {
+    let mut bound = Loops::new(loops).bind_all(&[listen], &[])?;
+    Ok(bound.pop().unwrap_or_default())
+}
+
 fn loopback(port: u16) -> Listen {
     Listen::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
 }
@@ -59,7 +64,9 @@ fn a_wildcard_of_each_kind_and_one_address_share_a_port() {
                 IpAddr::V4(Ipv4Addr::LOCALHOST),
             ];
             let wildcards = wildcards.map(|ip| Listen::Tcp(SocketAddr::new(ip, free)));
-            bind_all(&wildcards, 2).ok()
+            Loops::new(2)
+                .bind_all(&wildcards.iter().collect::<Vec<_>>(), &[])
+                .ok()
         })
         .unwrap();
     assert_eq!(bound.len(), 3);

@@ -23,10 +23,16 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// That of a site, if it asks for one.
-    pub(super) fn build(plan: &Plan, site: &Site) -> Option<Arc<Self>> {
+    /// That of a site, if it asks for one: the one it had in the generation before, where its rules are the same.
+    pub(super) fn build(plan: &Plan, site: &Site, before: &[Arc<Self>]) -> Option<Arc<Self>> {
         let rules = site.breaker.as_deref()?;
         let (server, location) = place(plan, site)?;
+        let same = |old: &&Arc<Self>| {
+            *old.server == *server && *old.location == *location && old.breaker.plan() == rules
+        };
+        if let Some(old) = before.iter().find(same) {
+            return Some(Arc::clone(old));
+        }
         let name = format!("{server} {location}");
         Some(Arc::new(Self {
             server: server.into(),
@@ -56,7 +62,7 @@ impl Guard {
 }
 
 /// What people know a site by: its server's name, and its path.
-fn place<'p>(plan: &'p Plan, site: &Site) -> Option<(&'p str, &'p str)> {
+pub(super) fn place<'p>(plan: &'p Plan, site: &Site) -> Option<(&'p str, &'p str)> {
     plan.servers.iter().find_map(|server| {
         let mut locations = server.locations.iter();
         if std::ptr::eq(&server.fallback, site) {

@@ -1,5 +1,6 @@
 //! A generation: a plan and the living things built from it.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::fallback::{Group, Kept};
@@ -33,33 +34,70 @@ pub struct Live {
     pub kept: Arc<Kept>,
     pub(super) sites: Table<Site>,
     access: Option<AccessLog>,
+    /// By number of the door.
+    doors: Box<[Option<usize>]>,
+    /// What operators have changed since it was built.
+    pub amendment: Amendment,
+}
+
+/// Numbers of zones that operators have changed.
+#[derive(Debug, Clone)]
+pub struct Amendment {
+    /// The plan as the file has it.
+    pub file: Arc<Plan>,
+    /// By zone, as they were given.
+    pub numbers: BTreeMap<Box<str>, serde_json::Map<String, serde_json::Value>>,
+}
+
+/// What a generation is built from, besides its plan.
+#[derive(Debug)]
+pub struct Parts {
+    /// Where requests and connections are counted.
+    pub zones: Zones,
+    /// In the plan's order.
+    pub upstreams: Vec<Arc<Upstream>>,
+    /// What TLS needs.
+    pub tls: Kit,
+    /// Where lines about requests go.
+    pub access: Option<AccessLog>,
+    /// Which listener each door leads to, by number of the door.
+    pub doors: Box<[Option<usize>]>,
 }
 
 impl Live {
-    /// Puts the rooms together.
+    /// Puts the rooms together. What the generation before has learned is kept where it still holds.
     #[must_use]
-    pub fn build(
-        plan: Arc<Plan>,
-        zones: Zones,
-        upstreams: Vec<Arc<Upstream>>,
-        tls: Kit,
-        access: Option<AccessLog>,
-    ) -> Self {
+    pub fn build(plan: Arc<Plan>, parts: Parts, before: Option<&Self>) -> Self {
+        let Parts {
+            zones,
+            upstreams,
+            tls,
+            access,
+            doors,
+        } = parts;
         let groups: Vec<_> = plan
             .degrade_groups
             .iter()
-            .map(Group::new)
-            .map(Arc::new)
+            .map(|group| Group::inherit(group, before))
             .collect();
-        let kept = Arc::new(Kept::new(plan.stale_size));
+        let kept = match before {
+            None => Arc::new(Kept::new(plan.stale_size)),
+            Some(before) => before.kept.heir(plan.stale_size),
+        };
+        let old_guards = before.map_or(&[][..], |before| &before.guards);
         let (mut guards, mut numbers) = (Vec::new(), 0..);
         let sites = Table::build(&plan, |site| {
-            let mut site = Site::build(&plan, site, &zones, &upstreams, &groups, &kept);
+            let guard = Guard::build(&plan, site, old_guards);
+            let mut site = Site::build(&plan, site, &zones, &upstreams, &groups, &kept, guard);
             site.number = numbers.next().unwrap_or_default();
             guards.extend(site.guard.clone());
             site
         });
         Self {
+            amendment: Amendment {
+                file: Arc::clone(&plan),
+                numbers: BTreeMap::new(),
+            },
             plan,
             zones,
             upstreams,
@@ -69,7 +107,32 @@ impl Live {
             kept,
             sites,
             access,
+            doors,
         }
+    }
+
+    /// The same with other numbers: everything that lives goes on living.
+    #[must_use]
+    pub fn amended(&self, plan: Plan, amendment: Amendment) -> Self {
+        let before = Some((&*self.plan, &self.zones));
+        let parts = Parts {
+            zones: Zones::build_after(&plan, &self.zones.stores, before),
+            upstreams: self.upstreams.clone(),
+            tls: self.tls.clone(),
+            access: self.access.clone(),
+            doors: self.doors.clone(),
+        };
+        Self {
+            amendment,
+            ..Self::build(Arc::new(plan), parts, Some(self))
+        }
+    }
+
+    /// Which listener of the plan the door of this number leads to.
+    #[must_use]
+    #[inline]
+    pub fn listener(&self, door: usize) -> Option<usize> {
+        *self.doors.get(door)?
     }
 
     /// What a client is met with on this listener that asks for this name, or for none.

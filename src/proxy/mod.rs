@@ -1,6 +1,7 @@
 //! The road itself: one request from its head to its last byte.
 
 mod bandwidth;
+mod door;
 mod explain;
 mod failure;
 pub mod fallback;
@@ -18,15 +19,15 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Poll;
 
-use arc_swap::ArcSwap;
 use http::request::Parts;
 use http::{HeaderValue, Method, Request, Response, Version, header};
 use http_body::Body as _;
 
+pub use door::Door;
 pub use explain::Explanation;
 pub use fallback::{Group, Kept};
 pub use guard::Guard;
-pub use live::Live;
+pub use live::{Amendment, Live, Parts as LiveParts};
 
 use crate::clock::{Clock, Deadline};
 use crate::config::plan::{Action, Degrade, Forward, HttpVersion};
@@ -40,20 +41,21 @@ use visit::Visit;
 /// Takes requests of one listener down the road.
 #[derive(Debug, Clone)]
 pub struct Proxy {
-    live: Arc<ArcSwap<Live>>,
-    listener: usize,
+    door: Arc<Door>,
     clock: Clock,
 }
 
 impl Proxy {
-    /// For the listener with this index in the plan.
+    /// For those who come in by this door.
     #[must_use]
-    pub fn new(live: Arc<ArcSwap<Live>>, listener: usize, clock: Clock) -> Self {
-        Self {
-            live,
-            listener,
-            clock,
-        }
+    pub fn new(door: Arc<Door>, clock: Clock) -> Self {
+        Self { door, clock }
+    }
+
+    /// The way in.
+    #[must_use]
+    pub fn door(&self) -> &Door {
+        &self.door
     }
 
     /// Takes one request down the whole road and comes back with a response, or with the wish to
@@ -81,7 +83,7 @@ impl Proxy {
         let doubt = visit.doubt().map(Failure::Doubtful);
         let objection = doubt
             .or_else(|| misfit.map(Failure::BadTarget))
-            .or_else(|| secured::objection(&live, self.listener, &visit.exchange));
+            .or_else(|| secured::objection(&live, visit.listener, &visit.exchange));
         let answered = match objection {
             Some(failure) => Err(failure),
             None if live.adds_slash(&visit.exchange) => Ok(site::slash_added(&visit.exchange)),
@@ -113,17 +115,17 @@ impl Proxy {
     /// A request enters; with what is wrong with its target, if something is.
     // Apart, and not in a future: a head is large, and goes from here to where it stays.
     fn begin(&self, peer: Arc<Peer>, head: Parts) -> (Box<Visit>, Option<target::Error>) {
-        // One generation for the whole request, whatever a reload does meanwhile. `load_full`, not
-        // `load`: arc-swap's guards are few and meant to be short, and this one lives across awaits.
-        let live = self.live.load_full();
+        // One generation for the whole request, whatever a reload does meanwhile.
+        let (live, listener) = self.door.enter();
         let (target, misfit) = match Target::parse(&head) {
             Ok(target) => (target, None),
             Err(misfit) => (Target::default(), Some(misfit)),
         };
-        let server = live.sites.server(self.listener, target.host(&head));
+        let server = live.sites.server(listener, target.host(&head));
         let plan = Arc::clone(&live.plan);
         let exchange = Exchange::begin(plan, server, peer, head, target, self.clock.now());
-        (Visit::begin(exchange, live, self.clock.clone()), misfit)
+        let visit = Visit::begin(exchange, live, listener, self.clock.clone());
+        (visit, misfit)
     }
 
     /// Limits, then access, then the answer: nginx's order of phases, except that limits also hold

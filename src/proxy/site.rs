@@ -43,6 +43,7 @@ impl Site {
         upstreams: &[Arc<Upstream>],
         groups: &[Arc<Group>],
         kept: &Arc<Kept>,
+        guard: Option<Arc<Guard>>,
     ) -> Self {
         let upstream = match &site.action {
             Action::Forward(forward) => upstreams.get(forward.upstream).cloned(),
@@ -51,8 +52,8 @@ impl Site {
         Self {
             limits: Limits::compile(site, zones),
             upstream,
-            guard: Guard::build(plan, site),
-            fallback: Fallback::build(site, upstreams, kept),
+            guard,
+            fallback: Fallback::build(plan, site, upstreams, kept),
             group: site
                 .degrade_group
                 .and_then(|index| groups.get(index).cloned()),

@@ -31,6 +31,8 @@ pub(super) struct Visit {
     pub(super) agreed: Option<Agreed>,
     /// How fast the backend wants its answer to leave, in bytes a second; 0 for any speed.
     pub(super) told_rate: Option<u64>,
+    /// Where it came in, in the plan of its generation.
+    pub(super) listener: usize,
     live: Arc<Live>,
     clock: Clock,
     settled: bool,
@@ -40,7 +42,12 @@ impl Visit {
     /// A request enters. Boxed once, here: it moves from the road into the answer's body and from
     /// there to the connection.
     #[inline]
-    pub(super) fn begin(exchange: Exchange, live: Arc<Live>, clock: Clock) -> Box<Self> {
+    pub(super) fn begin(
+        exchange: Exchange,
+        live: Arc<Live>,
+        listener: usize,
+        clock: Clock,
+    ) -> Box<Self> {
         Box::new(Self {
             exchange,
             permit: None,
@@ -49,6 +56,7 @@ impl Visit {
             stopwatch: None,
             agreed: None,
             told_rate: None,
+            listener,
             live,
             clock,
             settled: false,

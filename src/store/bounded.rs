@@ -88,6 +88,22 @@ impl<V> Bounded<V> {
         self.order = BinaryHeap::new();
     }
 
+    /// Gives everything away and has no room any more.
+    pub(super) fn empty_out(&mut self) -> impl Iterator<Item = (Packed, V)> + use<V> {
+        self.order = BinaryHeap::new();
+        self.table.empty_out()
+    }
+
+    /// Whether it was emptied out for good.
+    pub(super) fn is_gone(&self) -> bool {
+        self.table.is_gone()
+    }
+
+    /// When keys are no longer needed is now counted otherwise.
+    pub(super) fn reorder(&mut self) {
+        self.order = BinaryHeap::new();
+    }
+
     pub(super) fn entries(&self) -> impl Iterator<Item = (Packed, &V)> {
         self.table.entries()
     }

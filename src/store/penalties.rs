@@ -38,6 +38,28 @@ impl Penalties {
         }
     }
 
+    /// The same penalties within so many bytes: those that end last, where there is less room.
+    #[must_use]
+    pub fn heir(&self, size: usize) -> Self {
+        let heir = Self::new(size);
+        for shard in &self.shards {
+            for (packed, end) in shard.lock().entries() {
+                let key = heir.seeds.unpacked(packed);
+                let mut there = heir.shard(&key).lock();
+                there.insert(&key, *end, &heir.seeds, |end| *end);
+            }
+        }
+        let last = self.last.load(Ordering::Relaxed);
+        heir.last.store(last, Ordering::Relaxed);
+        heir
+    }
+
+    /// Whether so many bytes are what it has.
+    #[must_use]
+    pub fn fits(&self, size: usize) -> bool {
+        self.division == Division::of(size, BYTES_PER_KEY)
+    }
+
     /// For how much longer a key stays out.
     #[must_use]
     pub fn left(&self, key: &Key, now: Millis) -> Option<Duration> {
@@ -121,6 +143,21 @@ mod tests {
         assert_eq!(left(&penalties, 1, 40_000), Some(30_000));
         assert!(penalties.forget(&key(1)) && !penalties.forget(&key(1)));
         assert_eq!(left(&penalties, 1, 40_000), None);
+    }
+
+    #[test]
+    fn penalties_are_served_in_other_memory_too() {
+        let penalties = Penalties::new(1 << 20);
+        for number in 0..1000 {
+            penalties.punish(&key(number), Millis(u64::from(number)), TERM);
+        }
+        let larger = penalties.heir(64 << 20);
+        assert!(
+            (0..1000).all(|number| left(&larger, number, 1000) == left(&penalties, number, 1000))
+        );
+        let smaller = penalties.heir(100 * BYTES_PER_KEY);
+        assert_eq!(smaller.len(), 100);
+        assert_eq!(left(&smaller, 999, 1000), Some(29_999));
     }
 
     /// Whoever is kept out for long is not let in by a flood of others.

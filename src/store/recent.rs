@@ -44,6 +44,30 @@ impl<V> Recent<V> {
         }
     }
 
+    /// The same within so many bytes: the latest, where there is less room.
+    #[must_use]
+    pub fn heir(&self, bound: usize) -> Self {
+        let heir = Self::new(bound);
+        let mine = self.shelf.lock();
+        let mut theirs = heir.shelf.lock();
+        for key in mine.order.values() {
+            let Some(entry) = mine.entries.get(key) else {
+                continue;
+            };
+            if entry.bytes <= heir.largest() {
+                theirs.put(key, Arc::clone(&entry.value), entry.bytes, bound);
+            }
+        }
+        drop(theirs);
+        heir
+    }
+
+    /// In how many bytes they are kept.
+    #[must_use]
+    pub fn bound(&self) -> usize {
+        self.bound
+    }
+
     /// The largest value that is taken.
     #[must_use]
     pub fn largest(&self) -> usize {
@@ -59,22 +83,7 @@ impl<V> Recent<V> {
         if bytes > self.largest() {
             return;
         }
-        let key: Arc<[u8]> = key.into();
-        let used = shelf.tick();
-        let entry = Entry {
-            value: Arc::new(value),
-            bytes,
-            used,
-        };
-        shelf.order.insert(used, Arc::clone(&key));
-        shelf.entries.insert(key, entry);
-        shelf.bytes += bytes;
-        while shelf.bytes > self.bound
-            && let Some((_, oldest)) = shelf.order.first_key_value()
-        {
-            let oldest = Arc::clone(oldest);
-            shelf.remove(&oldest);
-        }
+        shelf.put(key, Arc::new(value), bytes, self.bound);
     }
 
     /// What is kept under a key.
@@ -110,6 +119,22 @@ impl<V> Shelf<V> {
         self.time
     }
 
+    /// Adds what is not there yet; what was not asked for longest makes room.
+    fn put(&mut self, key: &[u8], value: Arc<V>, bytes: usize, bound: usize) {
+        let key: Arc<[u8]> = key.into();
+        let used = self.tick();
+        let entry = Entry { value, bytes, used };
+        self.order.insert(used, Arc::clone(&key));
+        self.entries.insert(key, entry);
+        self.bytes += bytes;
+        while self.bytes > bound
+            && let Some((_, oldest)) = self.order.first_key_value()
+        {
+            let oldest = Arc::clone(oldest);
+            self.remove(&oldest);
+        }
+    }
+
     fn remove(&mut self, key: &[u8]) {
         if let Some(entry) = self.entries.remove(key) {
             self.order.remove(&entry.used);
@@ -138,6 +163,20 @@ mod tests {
         assert_eq!(recent.usage(), (10, 10_000));
         assert_eq!(recent.get(&[1]), None);
         assert_eq!(recent.get(&[0]).as_deref(), Some(&0));
+    }
+
+    #[test]
+    fn the_latest_are_kept_in_less_room() {
+        let recent = Recent::new(80_000);
+        for key in 0..10u8 {
+            recent.put(&[key], key, 1_000 - OVERHEAD - 2);
+        }
+        recent.put(b"large", 99, 5_000);
+        let smaller = recent.heir(8_000);
+        assert_eq!(smaller.usage(), (8, 8_000));
+        assert_eq!(smaller.get(&[9]).as_deref(), Some(&9));
+        assert_eq!((smaller.get(&[1]), smaller.get(b"large")), (None, None));
+        assert_eq!(recent.heir(1 << 20).usage(), recent.usage());
     }
 
     #[test]

@@ -104,6 +104,24 @@ impl<V> Table<V> {
         self.entries.len() >= self.bound
     }
 
+    /// Gives everything away and has no room any more.
+    pub(super) fn empty_out(&mut self) -> impl Iterator<Item = (Packed, V)> + use<V> {
+        let gone = std::mem::replace(self, Self::new(0));
+        gone.entries
+            .into_iter()
+            .map(|entry| (entry.key, entry.value))
+    }
+
+    /// Whether it was emptied out for good.
+    pub(super) fn is_gone(&self) -> bool {
+        self.bound == 0
+    }
+
+    /// Makes room for one more, whatever the bound was.
+    pub(super) fn stretch(&mut self) {
+        self.bound = self.bound.max(self.entries.len() + 1);
+    }
+
     /// Adds a key that is not there yet, only to a table that is not full; the slot it gets.
     pub(super) fn insert(&mut self, key: &Key, value: V, seeds: &Seeds) -> usize {
         debug_assert!(!self.is_full());

@@ -8,6 +8,7 @@
 
 use std::fmt::{self, Write};
 use std::io;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use tracing::field::{Field, Visit};
@@ -16,7 +17,7 @@ use tracing_subscriber::fmt::format::{FormatEvent, FormatFields, Writer as Line}
 use tracing_subscriber::fmt::{FmtContext, MakeWriter};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::LookupSpan;
-use tracing_subscriber::{EnvFilter, Registry};
+use tracing_subscriber::{EnvFilter, Layer, Registry, reload};
 
 use super::stamp;
 use super::writer::{Destination, Sink, Writer};
@@ -41,18 +42,30 @@ pub fn start(level: Level) -> io::Result<Guard> {
         Some(Ok(filter)) => filter.clone(),
         _ => at(level),
     };
+    let (filter, handle) = reload::Layer::new(filter);
     // Whoever has set a subscriber before keeps it, and its level.
-    drop(tracing::subscriber::set_global_default(subscriber(
-        filter,
-        Lines(sink),
-    )));
+    let set = tracing::subscriber::set_global_default(subscriber(filter, Lines(sink)));
+    if set.is_ok() && !matches!(own, Some(Ok(_))) {
+        drop(LEVEL.set(handle));
+    }
     if let Some(Err(error)) = own {
         tracing::warn!("RUST_LOG is not understood and ignored: {error}");
     }
     Ok(Guard { writer })
 }
 
-fn subscriber<W>(filter: EnvFilter, lines: W) -> impl Subscriber
+/// From now on the error log is written at this level, unless `RUST_LOG` says which.
+pub fn set_level(level: Level) {
+    if let Some(handle) = LEVEL.get()
+        && let Err(error) = handle.reload(at(level))
+    {
+        tracing::warn!("the level of the error log stays as it is: {error}");
+    }
+}
+
+static LEVEL: OnceLock<reload::Handle<EnvFilter, Registry>> = OnceLock::new();
+
+fn subscriber<W>(filter: impl Layer<Registry> + Send + Sync, lines: W) -> impl Subscriber
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {

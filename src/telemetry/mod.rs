@@ -20,7 +20,7 @@ mod writer;
 
 pub use access::{AccessLog, Error};
 pub use counters::{COUNTERS, Counters, Crowd, Slow};
-pub use error_log::{Guard, start};
+pub use error_log::{Guard, set_level, start};
 pub use histogram::{Histogram, Reading};
 pub use lag::{Lag, describe_loops, lags, watch_lag};
 pub use listener::{Connection, Handshake, Listener, ProxyHeader};

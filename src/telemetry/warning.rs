@@ -23,6 +23,12 @@ impl Warning {
         }
     }
 
+    /// It happened so often elsewhere, and was spoken of there.
+    pub fn add(&self, times: u64) {
+        self.total.fetch_add(times, Ordering::Relaxed);
+        self.told.fetch_add(times, Ordering::Relaxed);
+    }
+
     /// It happened once more; `Some` with how often since it was last spoken of, when it is time to.
     pub fn note(&self, now: Millis) -> Option<u64> {
         let total = self.total.fetch_add(1, Ordering::Relaxed) + 1;

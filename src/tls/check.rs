@@ -51,7 +51,7 @@ impl Check<'_> {
             self.note(files::lists(file));
         }
         if self.report.errors() == before {
-            self.note(Server::build(tls));
+            self.note(Server::build(tls, None));
         }
     }
 

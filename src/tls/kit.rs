@@ -4,31 +4,38 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::{Client, Error, Refreshed, Server};
-use crate::config::plan::Plan;
+use crate::config::plan::{self, Plan};
 
 /// What clients are met with, and how servers of upstreams are.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Kit {
     servers: Vec<Option<Arc<Server>>>,
     clients: Arc<[Arc<Client>]>,
 }
 
 impl Kit {
-    /// Reads all files.
+    /// Reads all files. Where nothing has changed since the plan `before`, sessions that were agreed on go on.
     ///
     /// # Errors
     /// When one of them cannot be used.
-    pub fn build(plan: &Plan) -> Result<Self, Error> {
-        let servers = plan.servers.iter().map(|server| {
-            let tls = server.tls.as_ref();
-            tls.map(|tls| Server::build(tls).map(Arc::new)).transpose()
+    pub fn build(plan: &Plan, before: Option<(&Plan, &Self)>) -> Result<Self, Error> {
+        let servers = plan.servers.iter().enumerate().map(|(index, server)| {
+            let Some(tls) = &server.tls else {
+                return Ok(None);
+            };
+            // Of several that look the same, each goes on from its own: no session is shown to another server.
+            let same = |old: &&plan::Server| old.name == server.name && old.tls == server.tls;
+            let nth = plan.servers[..index].iter().filter(same).count();
+            let old = before.and_then(|(plan, kit)| {
+                let mut all = plan.servers.iter().zip(&kit.servers);
+                let alike = all.by_ref().filter(|(old, _)| same(old));
+                alike.map(|(_, kept)| kept).nth(nth)?.as_deref()
+            });
+            Server::build(tls, old).map(Arc::new).map(Some)
         });
-        let clients = plan.upstream_tls.iter();
         Ok(Self {
             servers: servers.collect::<Result<_, _>>()?,
-            clients: clients
-                .map(|tls| Client::build(tls).map(Arc::new))
-                .collect::<Result<_, _>>()?,
+            clients: clients(plan, before)?,
         })
     }
 
@@ -53,4 +60,21 @@ impl Kit {
             tell(client.file(), client.refresh());
         }
     }
+}
+
+/// How servers of upstreams are met; as before, where that is said as before.
+fn clients(plan: &Plan, before: Option<(&Plan, &Kit)>) -> Result<Arc<[Arc<Client>]>, Error> {
+    if let Some((old, kit)) = before
+        && old.upstream_tls == plan.upstream_tls
+    {
+        return Ok(kit.clients());
+    }
+    let clients = plan.upstream_tls.iter().map(|tls| {
+        let known = before.and_then(|(old, kit)| {
+            let index = old.upstream_tls.iter().position(|old| old == tls)?;
+            kit.clients.get(index).map(Arc::clone)
+        });
+        known.map_or_else(|| Client::build(tls).map(Arc::new), Ok)
+    });
+    clients.collect()
 }

@@ -47,16 +47,19 @@ struct Keeps {
 }
 
 impl Server {
-    /// Reads the files and makes it.
+    /// Reads the files and makes it. Sessions that were agreed on with the `old` one, of the same plan, go on.
     ///
     /// # Errors
     /// When one of the files cannot be used.
-    pub fn build(plan: &plan::Tls) -> Result<Self, Error> {
-        let keeps = Keeps {
-            sessions: Arc::new(Sessions::new(plan.session_timeout)),
-            tickets: match plan.session_tickets {
-                SessionTickets::Off => None,
-                SessionTickets::On => Some(tickets(plan)?),
+    pub fn build(plan: &plan::Tls, old: Option<&Self>) -> Result<Self, Error> {
+        let keeps = match old {
+            Some(old) => old.keeps.clone(),
+            None => Keeps {
+                sessions: Arc::new(Sessions::new(plan.session_timeout)),
+                tickets: match plan.session_tickets {
+                    SessionTickets::Off => None,
+                    SessionTickets::On => Some(tickets(plan)?),
+                },
             },
         };
         let made = Watched::new(watched(plan), || make(plan, &keeps))?;

@@ -1,8 +1,10 @@
 //! What others read on the admin listener: health, metrics and zones.
 
+mod amend;
 mod explain;
 mod gate;
 mod keys;
+mod openapi;
 mod refusals;
 mod switches;
 

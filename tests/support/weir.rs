@@ -27,12 +27,7 @@ impl Weir {
     pub(crate) fn start(yaml: &str) -> Self {
         let directory = tempfile::tempdir().expect("the temporary directory can be written");
         let ports: Vec<_> = (0..3).map(|_| Port::claim()).collect();
-        let yaml = yaml
-            .replace("LISTEN2", &ports[1].address().to_string())
-            .replace("LISTEN", &ports[0].address().to_string())
-            .replace("ADMIN", &ports[2].address().to_string())
-            .replace("PORT", &ports[0].number().to_string())
-            .replace("DIR", &directory.path().display().to_string());
+        let yaml = filled_in(yaml, &ports, directory.path());
         let file = write(&directory, &yaml);
         let mut command = Command::new(BINARY);
         command.arg("run").arg("--config").arg(file);
@@ -95,6 +90,45 @@ impl Weir {
         line_with(text, "error log", || self.stderr())
     }
 
+    /// Puts another configuration in the place of its own, as an editor would: at one moment. Words stand for the same as
+    /// in [`Weir::start`].
+    pub(crate) fn rewrite(&self, yaml: &str) {
+        self.rewrite_file("weir.yaml", yaml);
+    }
+
+    /// The same with a file of any name in its directory.
+    pub(crate) fn rewrite_file(&self, name: &str, yaml: &str) {
+        let yaml = filled_in(yaml, &self.ports, self.process.directory());
+        let beside = self.path(&format!(".{name}.new"));
+        write_file(&beside, &yaml);
+        std::fs::rename(&beside, self.path(name)).expect("the directory can be written");
+    }
+
+    /// Has it read this configuration, which it takes.
+    pub(crate) fn reload(&self, yaml: &str) {
+        let generation = self.generation();
+        self.rewrite(yaml);
+        self.signal("HUP");
+        super::eventually("the next generation", || self.generation() > generation);
+    }
+
+    /// Has it read this configuration, which it does not take; what it says.
+    pub(crate) fn reload_refused(&self, yaml: &str) -> String {
+        let before = self.stderr().len();
+        self.rewrite(yaml);
+        self.signal("HUP");
+        let said = || self.stderr().split_off(before);
+        super::eventually("a refusal", || {
+            said().contains("everything stays as it was")
+        });
+        said()
+    }
+
+    /// How often it has taken another configuration.
+    fn generation(&self) -> usize {
+        self.stderr().matches("is in force").count()
+    }
+
     pub(crate) fn signal(&self, signal: &str) {
         self.process.signal(signal);
     }
@@ -132,6 +166,14 @@ pub(crate) fn spawn(arguments: &[&str]) -> Process {
     let mut command = Command::new(BINARY);
     command.args(arguments).current_dir(directory.path());
     Process::spawn("weir", command, directory)
+}
+
+fn filled_in(yaml: &str, ports: &[Port], directory: &Path) -> String {
+    yaml.replace("LISTEN2", &ports[1].address().to_string())
+        .replace("LISTEN", &ports[0].address().to_string())
+        .replace("ADMIN", &ports[2].address().to_string())
+        .replace("PORT", &ports[0].number().to_string())
+        .replace("DIR", &directory.display().to_string())
 }
 
 fn write(directory: &TempDir, yaml: &str) -> PathBuf {

@@ -343,15 +343,15 @@ impl Compiler<'_> {
     /// Complains of a zone that has no room for a single key.
     pub(super) fn room_for_a_key(
         &mut self,
-        zone: &model::ReqZone,
+        limit: Option<Span>,
         algorithm: Algorithm,
         size: usize,
     ) {
-        let (key, each) = match algorithm {
-            Algorithm::SlidingLog { limit, .. } => (zone.limit.key(), u64::from(limit) * 16),
+        let each = match algorithm {
+            Algorithm::SlidingLog { limit, .. } => u64::from(limit) * 16,
             _ => return,
         };
-        if let Some(key) = key.filter(|_| each + 1024 > size as u64) {
+        if let Some(key) = limit.filter(|_| each + 1024 > size as u64) {
             self.complain_with(
                 key,
                 format!("a key of this zone may take {each} bytes, which is more than its size"),

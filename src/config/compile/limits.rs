@@ -37,7 +37,7 @@ impl Compiler<'_> {
                 self.algorithms.push(algorithm);
                 let zone = &zone.value;
                 let size = self.zone_size(zone.size.get());
-                self.room_for_a_key(zone, algorithm, size);
+                self.room_for_a_key(zone.limit.key(), algorithm, size);
                 ReqZone {
                     name: name.value.as_str().into(),
                     key: self.zone_key(zone.key.get()),

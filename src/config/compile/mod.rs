@@ -77,9 +77,18 @@ pub(super) fn compile(config: &Config, report: &mut Report) -> Plan {
     plan
 }
 
-/// What holds instead of the numbers of a zone that counts like this; `None` for unlimited.
-pub(super) fn own_numbers(own: &Override, zone: Algorithm, report: &mut Report) -> Option<Own> {
-    Compiler::new(&Config::default(), report).own_numbers(own, zone)
+/// What holds instead of the numbers of a zone that counts like this in so many bytes; `None` for unlimited.
+pub(super) fn own_numbers(
+    own: &Override,
+    zone: Algorithm,
+    size: usize,
+    report: &mut Report,
+) -> Option<Own> {
+    let config = Config::default();
+    let mut compiler = Compiler::new(&config, report);
+    let numbers = compiler.own_numbers(own, zone)?;
+    compiler.room_for_a_key(own.limit.key(), numbers.algorithm, size);
+    Some(numbers)
 }
 
 /// What is needed to make one part of the plan refer to another.

@@ -17,7 +17,7 @@ impl Share {
 }
 
 /// `breaker`
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Breaker {
     /// `failure_ratio`: the share of calls that have to fail.
     pub failure_ratio: Option<Share>,

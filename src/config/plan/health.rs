@@ -9,7 +9,7 @@ use regex::bytes::Regex;
 use super::{HttpVersion, Share};
 
 /// `health_check`
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HealthCheck {
     /// What is asked, and what is expected.
     pub kind: CheckKind,
@@ -34,7 +34,7 @@ pub struct HealthCheck {
 }
 
 /// `type`
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CheckKind {
     /// `grpc.health.v1.Health/Check` about this service; about the whole server where it is empty.
     Grpc {
@@ -63,6 +63,20 @@ pub struct HttpCheck {
     /// What has to be in its body.
     pub body: Option<Regex>,
 }
+
+impl PartialEq for HttpCheck {
+    // An expression is the same where it is written the same.
+    fn eq(&self, other: &Self) -> bool {
+        let body = |check: &Self| check.body.as_ref().map(|body| body.as_str().to_owned());
+        self.method == other.method
+            && self.path == other.path
+            && self.host == other.host
+            && self.statuses == other.statuses
+            && body(self) == body(other)
+    }
+}
+
+impl Eq for HttpCheck {}
 
 /// What a server counts as before it was checked.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -179,7 +179,7 @@ pub enum OnEmptyKey {
 }
 
 /// Numbers of its own for one key or network.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Override {
     /// Whom it is for.
     pub key: OverrideKey,

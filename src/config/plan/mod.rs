@@ -7,6 +7,7 @@ mod algorithm;
 mod bandwidth;
 mod breaker;
 mod client;
+mod diff;
 mod fallback;
 mod health;
 mod limit;
@@ -29,6 +30,7 @@ pub use algorithm::{Algorithm, Cost, CountRefused, Weight};
 pub use bandwidth::{Bandwidth, Volume};
 pub use breaker::{Breaker, Recovery, Share};
 pub use client::{Caps, RealIp, RealIpHeader, SendProxy};
+pub use diff::Afresh;
 pub use fallback::{Degrade, DegradeGroup, Fallback, Occasions};
 pub use health::{CheckKind, HealthCheck, HttpCheck, Initial};
 pub use limit::{
@@ -110,6 +112,15 @@ impl Plan {
             locations.chain([&server.fallback])
         })
     }
+
+    /// The same, to be changed.
+    pub fn sites_mut(&mut self) -> impl Iterator<Item = &mut Site> {
+        self.servers.iter_mut().flat_map(|server| {
+            let locations = server.locations.iter_mut();
+            let locations = locations.map(|location| &mut location.site);
+            locations.chain([&mut server.fallback])
+        })
+    }
 }
 
 /// Where log lines go.
@@ -151,7 +162,7 @@ pub enum LogFormat {
 }
 
 /// The admin listener.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Admin {
     /// Where it listens.
     pub listen: SocketAddr,

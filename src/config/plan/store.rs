@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{Address, File};
 
 /// A store.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Store {
     /// Its name.
     pub name: Box<str>,
@@ -59,7 +59,7 @@ impl fmt::Debug for Secret {
 }
 
 /// How a store is met over TLS.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoreTls {
     /// Whom to trust; `None` for the system's roots.
     pub trusted: Option<File>,

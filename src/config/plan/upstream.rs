@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::{Breaker, HealthCheck, Resolver, Template};
 
 /// A group of servers.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Upstream {
     /// Its name, or host and port where `proxy_pass` gave an address.
     pub name: Box<str>,
@@ -123,7 +123,7 @@ impl Balance {
 }
 
 /// One server of a group.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UpstreamServer {
     /// As it was written: where a consistent hash puts it depends on nothing else.
     pub name: Box<str>,

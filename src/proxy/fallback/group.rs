@@ -1,8 +1,10 @@
 //! Locations that are degraded together: one switch turns off all that is not essential.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use crate::config::plan::{Degrade, DegradeGroup};
+use crate::proxy::Live;
 
 /// A group of locations.
 #[derive(Debug)]
@@ -13,8 +15,18 @@ pub struct Group {
 }
 
 impl Group {
+    /// As it was in the generation before, unless the configuration says something else by now.
+    pub(in crate::proxy) fn inherit(plan: &DegradeGroup, before: Option<&Live>) -> Arc<Self> {
+        let old = before.and_then(|before| {
+            let mut planned = before.plan.degrade_groups.iter();
+            let index = planned.position(|old| old.name == plan.name && old.mode == plan.mode)?;
+            before.groups.get(index)
+        });
+        old.map_or_else(|| Arc::new(Self::new(plan)), Arc::clone)
+    }
+
     /// As the configuration has it.
-    pub(in crate::proxy) fn new(plan: &DegradeGroup) -> Self {
+    fn new(plan: &DegradeGroup) -> Self {
         let group = Self {
             name: plan.name.clone(),
             mode: AtomicU8::new(0),

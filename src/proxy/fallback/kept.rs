@@ -49,6 +49,15 @@ impl Kept {
         Self(Recent::new(bytes))
     }
 
+    /// The same answers within so many bytes.
+    #[must_use]
+    pub fn heir(self: &Arc<Self>, bytes: usize) -> Arc<Self> {
+        match self.0.bound() == bytes {
+            true => Arc::clone(self),
+            false => Arc::new(Self(self.0.heir(bytes))),
+        }
+    }
+
     /// How many answers are kept, and in how many bytes.
     #[must_use]
     pub fn usage(&self) -> (usize, usize) {
@@ -58,6 +67,7 @@ impl Kept {
     /// What to keep this answer with, if it may be.
     pub(super) fn keeper(
         self: &Arc<Self>,
+        server: &str,
         exchange: &Exchange,
         head: &response::Parts,
         clock: &Clock,
@@ -68,7 +78,7 @@ impl Kept {
         if !rules::may_keep(request) || announced.unwrap_or(0) > self.0.largest() {
             return None;
         }
-        let mut key = key(exchange);
+        let mut key = key(server, exchange);
         let Some(terms) = rules::terms(request, head) else {
             // What is there by now is of another kind than what was kept.
             if head.status.is_success() {
@@ -99,6 +109,7 @@ impl Kept {
     /// The last good answer to this request, if it is no older than `most`.
     pub(super) fn answer(
         &self,
+        server: &str,
         exchange: &Exchange,
         most: Duration,
         now: Millis,
@@ -107,7 +118,7 @@ impl Kept {
         if !rules::may_use(request) {
             return None;
         }
-        let mut key = key(exchange);
+        let mut key = key(server, exchange);
         let mut entry = self.0.get(&key)?;
         if let Entry::Varies(names) = &*entry {
             vary(&mut key, names, request);
@@ -183,9 +194,10 @@ impl Tee for Keeper {
 }
 
 /// What an answer is kept under: its virtual server, host and target.
-fn key(exchange: &Exchange) -> Vec<u8> {
+fn key(server: &str, exchange: &Exchange) -> Vec<u8> {
     let head = &exchange.head;
-    let mut key = exchange.server.to_le_bytes().to_vec();
+    let mut key = server.as_bytes().to_vec();
+    key.push(0);
     key.extend_from_slice(exchange.target.host(head));
     key.push(0);
     if let Some(target) = head.uri.path_and_query() {

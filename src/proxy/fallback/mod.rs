@@ -30,6 +30,8 @@ pub(super) struct Fallback {
     plan: plan::Fallback,
     upstream: Option<Arc<Upstream>>,
     kept: Option<Arc<Kept>>,
+    /// Its virtual server, as answers of it are kept under.
+    server: Box<str>,
 }
 
 /// Which way out was taken.
@@ -44,6 +46,7 @@ type Answered = Result<Response<Body<Download>>, Failure>;
 
 impl Fallback {
     pub(super) fn build(
+        whole: &plan::Plan,
         site: &plan::Site,
         upstreams: &[Arc<Upstream>],
         kept: &Arc<Kept>,
@@ -53,6 +56,7 @@ impl Fallback {
         Some(Box::new(Self {
             upstream: forward.and_then(|forward| upstreams.get(forward.upstream).cloned()),
             kept: plan.stale.map(|_| Arc::clone(kept)),
+            server: server(whole, site),
             plan: plan.clone(),
         }))
     }
@@ -72,7 +76,10 @@ impl Fallback {
         // What nobody will be given is not kept either.
         match grpc::is_call(&exchange.head) {
             true => None,
-            false => self.kept.as_ref()?.keeper(exchange, head, clock),
+            false => {
+                let kept = self.kept.as_ref()?;
+                kept.keeper(&self.server, exchange, head, clock)
+            }
         }
     }
 
@@ -129,7 +136,7 @@ impl Proxy {
             return answered;
         }
         if let (Some(most), Some(kept)) = (fallback.plan.stale, &fallback.kept)
-            && let Some(good) = kept.answer(exchange, most, self.clock.now())
+            && let Some(good) = kept.answer(&fallback.server, exchange, most, self.clock.now())
         {
             return Way::Stale.taken(Ok(good));
         }
@@ -138,6 +145,27 @@ impl Proxy {
             None => answered,
         }
     }
+}
+
+/// What tells a site's virtual server from all others, in this plan and the next: its name, where it listens, and how
+/// many before it have both in common with it.
+fn server(plan: &plan::Plan, site: &plan::Site) -> Box<str> {
+    let address = |index: usize| {
+        let mut listeners = plan.listeners.iter();
+        let listener = listeners.find(|listener| listener.servers.contains(&index));
+        listener.map(|listener| listener.address.to_string())
+    };
+    let holds = |server: &plan::Server| {
+        let mut locations = server.locations.iter();
+        std::ptr::eq(&server.fallback, site)
+            || locations.any(|location| std::ptr::eq(&location.site, site))
+    };
+    let own = plan.servers.iter().position(holds).unwrap_or_default();
+    let known_by = |index: usize| (plan.servers.get(index).map(|it| &*it.name), address(index));
+    let (name, listens) = known_by(own);
+    let before = (0..own).filter(|index| known_by(*index) == known_by(own));
+    let (name, listens) = (name.unwrap_or_default(), listens.unwrap_or_default());
+    format!("{name} {listens} {}", before.count()).into()
 }
 
 /// Whether a request can be sent to somebody else: its body was not begun, and nothing may have come of it yet that must

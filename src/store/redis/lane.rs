@@ -47,6 +47,15 @@ pub(super) fn lost(store: u64) -> Arc<Notify> {
     with(store, |lane| Arc::clone(&lane.lost))
 }
 
+/// This thread has nothing more to do with it.
+pub(super) fn part(store: u64) {
+    // Dropped after the borrow: closing a connection runs code that is not ours.
+    let _gone = LANES.with_borrow_mut(|lanes| {
+        let index = lanes.iter().position(|lane| lane.store == store)?;
+        Some(lanes.swap_remove(index))
+    });
+}
+
 fn with<T>(store: u64, act: impl FnOnce(&mut Lane) -> T) -> T {
     LANES.with_borrow_mut(|lanes| {
         let index = lanes.iter().position(|lane| lane.store == store);

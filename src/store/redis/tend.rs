@@ -48,6 +48,11 @@ impl Shared {
         }
     }
 
+    /// Closes this thread's connection.
+    pub fn part(&self) {
+        lane::part(self.id);
+    }
+
     /// Says that this gateway is there and finds out whether the store is; one task for the whole process.
     pub async fn watch(self: Arc<Self>, clock: Clock) {
         let mut link = None;

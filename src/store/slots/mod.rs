@@ -5,12 +5,14 @@
 //! if the receiver is gone it is dropped, which passes it on to the next. One promise keeps the line fair:
 //! nobody is left in it who could go. A newcomer that finds a free place therefore overtakes no one.
 
+mod heir;
 mod shard;
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
+use parking_lot::MutexGuard;
 use tokio::sync::oneshot;
 
 use self::shard::{Shard, Taken};
@@ -30,6 +32,8 @@ pub struct Slots {
     division: Division,
     shards: Box<[Lock<Shard>]>,
     full: Warning,
+    /// Where everybody has moved to.
+    heir: OnceLock<Arc<Self>>,
 }
 
 /// A place among a key's requests in progress, given back when dropped.
@@ -59,6 +63,7 @@ impl Slots {
                 .map(|_| Lock::new(Shard::new(division.keys)))
                 .collect(),
             full: Warning::default(),
+            heir: OnceLock::new(),
         })
     }
 
@@ -79,7 +84,7 @@ impl Slots {
     /// # Errors
     /// [`Refused`] if they are, or if the zone is full.
     pub fn take(self: &Arc<Self>, key: &Key, limit: u32, now: Millis) -> Result<Place, Refused> {
-        let mut shard = self.shard(key).lock();
+        let mut shard = self.lock(key);
         let taken = shard.take(key, limit, &self.seeds);
         match taken {
             Taken::Yes(_) => shard.counts.pass += 1,
@@ -95,7 +100,7 @@ impl Slots {
     /// # Errors
     /// [`Refused`] if they are, or if the zone is full.
     pub fn reserve(self: &Arc<Self>, key: &Key, limit: u32, now: Millis) -> Result<Place, Refused> {
-        let taken = self.shard(key).lock().take(key, limit, &self.seeds);
+        let taken = self.lock(key).take(key, limit, &self.seeds);
         self.taken_place(taken, key, now)
     }
 
@@ -117,7 +122,7 @@ impl Slots {
             Entry::InLine(waiter) => waiter,
         };
         let handed = tokio::time::timeout(queue.timeout, &mut waiter.handed).await;
-        let mut shard = self.shard(key).lock();
+        let mut shard = self.lock(key);
         if let Ok(Ok(place)) = handed {
             shard.counts.delay += 1;
             return Ok(place);
@@ -136,12 +141,13 @@ impl Slots {
 
     /// Counts a refusal that was decided without asking for a place.
     pub fn count_refusal(&self, key: &Key) {
-        self.shard(key).lock().counts.refuse += 1;
+        self.lock(key).counts.refuse += 1;
     }
 
     /// Counts one who passed with a place of [`Slots::reserve`], at once or after a wait.
     pub fn count_pass(&self, key: &Key, waited: bool) {
-        let counts = &mut self.shard(key).lock().counts;
+        let mut shard = self.lock(key);
+        let counts = &mut shard.counts;
         match waited {
             true => counts.delay += 1,
             false => counts.pass += 1,
@@ -151,7 +157,7 @@ impl Slots {
     /// How many requests of a key are in progress.
     #[must_use]
     pub fn taken(&self, key: &Key) -> u32 {
-        let shard = self.shard(key).lock();
+        let shard = self.lock(key);
         shard
             .table
             .slot(key)
@@ -197,7 +203,7 @@ impl Slots {
         queue: &Queue,
         now: Millis,
     ) -> Result<Entry<'_>, Refused> {
-        let mut shard = self.shard(key).lock();
+        let mut shard = self.lock(key);
         match shard.take(key, limit, &self.seeds) {
             Taken::Yes(slot) => {
                 shard.counts.pass += 1;
@@ -225,7 +231,7 @@ impl Slots {
     }
 
     fn give_back(self: &Arc<Self>, key: &Key) {
-        let next = self.shard(key).lock().give_back(key, &self.seeds);
+        let next = self.lock(key).give_back(key, &self.seeds);
         if let Some(next) = next {
             // Outside the lock: if the receiver has just gone, the place is dropped here and comes back.
             drop(next.hand.send(Place {
@@ -259,8 +265,13 @@ impl Slots {
         }
     }
 
-    fn shard(&self, key: &Key) -> &Lock<Shard> {
-        &self.shards[self.division.table(key)]
+    fn lock(&self, key: &Key) -> MutexGuard<'_, Shard> {
+        let shard = self.shards[self.division.table(key)].lock();
+        if shard.table.is_gone() {
+            drop(shard);
+            return self.lock_moved(key);
+        }
+        shard
     }
 
     fn no_room(&self, now: Millis) -> Refused {
@@ -298,9 +309,6 @@ struct Waiter<'a> {
 
 impl Drop for Waiter<'_> {
     fn drop(&mut self) {
-        self.slots
-            .shard(&self.key)
-            .lock()
-            .leave(&self.key, self.ticket);
+        self.slots.lock(&self.key).leave(&self.key, self.ticket);
     }
 }

@@ -14,7 +14,7 @@ use crate::store::table::Table;
 pub(super) struct Shard {
     pub(super) table: Table<Active>,
     pub(super) counts: Counts,
-    next_ticket: u64,
+    pub(super) next_ticket: u64,
 }
 
 /// A key with requests in progress; one without has no entry.

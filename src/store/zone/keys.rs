@@ -1,5 +1,10 @@
 //! The keys of a zone and their states, as one algorithm has them.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::MutexGuard;
+
 use super::shard::{Room, Shard};
 use crate::clock::Millis;
 use crate::config::plan::{Cost, CountRefused};
@@ -17,25 +22,69 @@ pub(super) struct Keys<A: Algorithm> {
     seeds: Seeds,
     division: Division,
     shards: Box<[Lock<Shard<A>>]>,
-    /// No key drains slower than by these numbers.
-    slowest: A,
-    refused: CountRefused,
+    /// Whether refused requests are charged, too.
+    refused: AtomicBool,
     evictions: Warning,
+    /// Where everything has moved to.
+    heir: OnceLock<Arc<Self>>,
 }
 
 impl<A: Algorithm> Keys<A> {
     pub(super) fn new(size: usize, slowest: A, refused: CountRefused) -> Self {
         let division = Division::of(size, bytes_per_key(&slowest));
+        let slowest = Arc::new(slowest);
         Self {
             seeds: Seeds::default(),
             division,
             shards: (0..division.tables)
-                .map(|_| Lock::new(Shard::new(division.keys)))
+                .map(|_| Lock::new(Shard::new(division.keys, Arc::clone(&slowest))))
                 .collect(),
-            slowest,
-            refused,
+            refused: AtomicBool::new(refused == CountRefused::Yes),
             evictions: Warning::default(),
+            heir: OnceLock::new(),
         }
+    }
+
+    /// The same keys under other numbers, in so many bytes. Nobody's state is lost, unless there is less room; whoever
+    /// still has this one is led to where the keys are by then.
+    pub(super) fn heir(
+        self: &Arc<Self>,
+        size: usize,
+        slowest: A,
+        refused: CountRefused,
+    ) -> Arc<Self> {
+        if let Some(heir) = self.heir.get() {
+            return heir.heir(size, slowest, refused);
+        }
+        if self.division == Division::of(size, bytes_per_key(&slowest)) {
+            let slowest = Arc::new(slowest);
+            for shard in &self.shards {
+                shard.lock().set_slowest(Arc::clone(&slowest));
+            }
+            self.refused
+                .store(refused == CountRefused::Yes, Ordering::Relaxed);
+            return Arc::clone(self);
+        }
+        let heir = Arc::new(Self::new(size, slowest, refused));
+        heir.evictions.add(self.evictions.total());
+        // Before the first key moves: whoever finds it gone looks there.
+        let heir = Arc::clone(self.heir.get_or_init(|| heir));
+        for (number, shard) in self.shards.iter().enumerate() {
+            let mut shard = shard.lock();
+            let (states, counts) = shard.move_out();
+            for (packed, state) in states {
+                let key = heir.seeds.unpacked(packed);
+                // At no moment can it be known to have drained: a full table then counts it as lost, which it may be.
+                heir.insert(&mut heir.lock(&key), &key, state, Millis::default());
+            }
+            let door = number % heir.shards.len();
+            heir.shards[door].lock().add_counts(counts);
+        }
+        heir
+    }
+
+    pub(super) fn slowest(&self) -> A {
+        *self.shards[0].lock().slowest()
     }
 
     pub(super) fn key(&self, bytes: &[u8]) -> Key {
@@ -43,7 +92,7 @@ impl<A: Algorithm> Keys<A> {
     }
 
     pub(super) fn ask(&self, key: &Key, now: Millis, cost: Cost, terms: &A) -> Outcome {
-        match self.shard(key).lock().state(key) {
+        match self.lock(key).state(key) {
             Some(state) => terms.ask(state, now, cost),
             None => terms.ask(&terms.fresh(now), now, cost),
         }
@@ -57,8 +106,8 @@ impl<A: Algorithm> Keys<A> {
         cost: Cost,
         terms: &A,
     ) -> (Outcome, Receipt, Room) {
-        let mut shard = self.shard(key).lock();
-        if let Some((outcome, receipt)) = shard.charge(key, now, cost, terms, self.refused) {
+        let mut shard = self.lock(key);
+        if let Some((outcome, receipt)) = shard.charge(key, now, cost, terms, self.refused()) {
             return (outcome, receipt, Room::Found);
         }
         let mut state = terms.fresh(now);
@@ -68,14 +117,14 @@ impl<A: Algorithm> Keys<A> {
             // Who asks for nothing, or for more than there is, has changed nothing and cannot fill a zone.
             Outcome::Delay { .. } | Outcome::Pass { .. } => cost > Cost(0),
             Outcome::Refuse { .. } => {
-                if self.refused == CountRefused::Yes {
+                if self.refused() == CountRefused::Yes {
                     terms.count_refused(&mut state, now, cost);
                 }
-                self.refused == CountRefused::Yes
+                self.refused() == CountRefused::Yes
             }
         };
         let room = if remembered {
-            shard.insert(key, state, now, &self.slowest, &self.seeds)
+            self.insert(&mut shard, key, state, now)
         } else {
             Room::Found
         };
@@ -90,12 +139,12 @@ impl<A: Algorithm> Keys<A> {
         cost: Cost,
         terms: &A,
     ) -> Option<(Outcome, Receipt)> {
-        let mut shard = self.shard(key).lock();
-        shard.charge(key, now, cost, terms, self.refused)
+        let mut shard = self.lock(key);
+        shard.charge(key, now, cost, terms, self.refused())
     }
 
     pub(super) fn refund(&self, key: &Key, receipt: Receipt, now: Millis, cost: Cost, terms: &A) {
-        let mut shard = self.shard(key).lock();
+        let mut shard = self.lock(key);
         shard.uncount(receipt);
         if let Some(state) = shard.state_mut(key) {
             terms.refund(state, now, cost, receipt.spent);
@@ -103,11 +152,11 @@ impl<A: Algorithm> Keys<A> {
     }
 
     pub(super) fn debit(&self, key: &Key, now: Millis, cost: Cost, terms: &A) -> Room {
-        self.debit_in(&mut self.shard(key).lock(), key, now, cost, terms)
+        self.debit_in(&mut self.lock(key), key, now, cost, terms)
     }
 
     pub(super) fn reserve(&self, key: &Key, now: Millis, cost: Cost, terms: &A) -> Room {
-        let mut shard = self.shard(key).lock();
+        let mut shard = self.lock(key);
         shard.count_delay();
         self.debit_in(&mut shard, key, now, cost, terms)
     }
@@ -129,7 +178,7 @@ impl<A: Algorithm> Keys<A> {
         }
         let mut state = terms.fresh(now);
         terms.debit(&mut state, now, cost);
-        shard.insert(key, state, now, &self.slowest, &self.seeds)
+        self.insert(shard, key, state, now)
     }
 
     pub(super) fn witness(
@@ -140,7 +189,7 @@ impl<A: Algorithm> Keys<A> {
         terms: &A,
         answer: &Answer,
     ) -> Room {
-        let mut shard = self.shard(key).lock();
+        let mut shard = self.lock(key);
         shard.count(&answer.outcome, Spent::default());
         let catch_up = |state: &mut A::State| {
             if !matches!(answer.outcome, Outcome::Refuse { .. }) {
@@ -158,20 +207,20 @@ impl<A: Algorithm> Keys<A> {
         }
         let mut state = terms.fresh(now);
         catch_up(&mut state);
-        shard.insert(key, state, now, &self.slowest, &self.seeds)
+        self.insert(&mut shard, key, state, now)
     }
 
     pub(super) fn standing(&self, key: &Key, now: Millis, terms: &A) -> Option<Standing> {
-        let shard = self.shard(key).lock();
+        let shard = self.lock(key);
         Some(terms.standing(shard.state(key)?, now))
     }
 
     pub(super) fn count_refusal(&self, key: &Key) {
-        self.shard(key).lock().count_refusal();
+        self.lock(key).count_refusal();
     }
 
     pub(super) fn forget(&self, key: &Key) -> bool {
-        self.shard(key).lock().forget(key, &self.seeds)
+        self.lock(key).forget(key, &self.seeds)
     }
 
     pub(super) fn len(&self) -> usize {
@@ -183,7 +232,7 @@ impl<A: Algorithm> Keys<A> {
     }
 
     pub(super) fn bytes_per_key(&self) -> usize {
-        bytes_per_key(&self.slowest)
+        bytes_per_key(&self.slowest())
     }
 
     pub(super) fn memory(&self) -> usize {
@@ -207,7 +256,31 @@ impl<A: Algorithm> Keys<A> {
         self.evictions.note(now)
     }
 
-    fn shard(&self, key: &Key) -> &Lock<Shard<A>> {
-        &self.shards[self.division.table(key)]
+    fn refused(&self) -> CountRefused {
+        match self.refused.load(Ordering::Relaxed) {
+            false => CountRefused::No,
+            true => CountRefused::Yes,
+        }
+    }
+
+    fn insert(&self, shard: &mut Shard<A>, key: &Key, state: A::State, now: Millis) -> Room {
+        shard.insert(key, state, now, &self.seeds)
+    }
+
+    #[inline]
+    fn lock(&self, key: &Key) -> MutexGuard<'_, Shard<A>> {
+        let shard = self.shards[self.division.table(key)].lock();
+        if shard.has_moved() {
+            drop(shard);
+            return self.lock_moved(key);
+        }
+        shard
+    }
+
+    #[cold]
+    fn lock_moved(&self, key: &Key) -> MutexGuard<'_, Shard<A>> {
+        let heir = self.heir.get();
+        heir.expect("keys move only where there is an heir")
+            .lock(key)
     }
 }

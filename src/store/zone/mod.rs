@@ -5,12 +5,15 @@
 //! answer by going; among the others the one least in debt goes, and a key deep in debt is the last. nginx
 //! forgets whom it has not seen for longest, which a flood of other keys can arrange.
 
+mod heir;
 mod keys;
 #[cfg(test)]
 mod kinds;
 mod shard;
 #[cfg(test)]
 mod tests;
+
+use std::sync::Arc;
 
 use self::keys::Keys;
 use self::shard::Room;
@@ -25,35 +28,35 @@ use super::algorithm::sliding_log::SlidingLog;
 use super::algorithm::sliding_window::SlidingWindow;
 use super::algorithm::token_bucket::TokenBucket;
 use super::algorithm::warm_up::WarmUp;
-use super::algorithm::{Outcome, Spent, Standing, Terms};
+use super::algorithm::{Algorithm, Outcome, Spent, Standing, Terms};
 use super::key::Key;
 use super::{Answer, Counts};
 use crate::clock::Millis;
 use crate::config::plan::{Cost, CountRefused};
 use crate::telemetry::Histogram;
 
-/// A `limit_req` zone.
-#[derive(Debug)]
+/// A `limit_req` zone. A copy is the same zone.
+#[derive(Debug, Clone)]
 pub struct Zone {
-    name: Box<str>,
+    name: Arc<str>,
     /// How long those had to wait whom it delayed.
-    pub delays: Histogram,
+    pub delays: Arc<Histogram>,
     keys: Kind,
 }
 
 /// The keys of a zone, each kind with the state of its own algorithm.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 enum Kind {
-    Blocks(Keys<Blocks>),
-    Bursty(Keys<Reserve<Bursty>>),
-    FixedWindow(Keys<FixedWindow>),
-    Gcra(Keys<Gcra>),
-    LeakyBucket(Keys<LeakyBucket>),
-    Paced(Keys<Paced>),
-    SlidingLog(Keys<SlidingLog>),
-    SlidingWindow(Keys<SlidingWindow>),
-    TokenBucket(Keys<TokenBucket>),
-    WarmUp(Keys<Reserve<WarmUp>>),
+    Blocks(Arc<Keys<Blocks>>),
+    Bursty(Arc<Keys<Reserve<Bursty>>>),
+    FixedWindow(Arc<Keys<FixedWindow>>),
+    Gcra(Arc<Keys<Gcra>>),
+    LeakyBucket(Arc<Keys<LeakyBucket>>),
+    Paced(Arc<Keys<Paced>>),
+    SlidingLog(Arc<Keys<SlidingLog>>),
+    SlidingWindow(Arc<Keys<SlidingWindow>>),
+    TokenBucket(Arc<Keys<TokenBucket>>),
+    WarmUp(Arc<Keys<Reserve<WarmUp>>>),
 }
 
 /// What takes a charge back.
@@ -114,20 +117,18 @@ impl Zone {
     pub fn new(name: &str, size: usize, slowest: &Terms, refused: CountRefused) -> Self {
         Self {
             name: name.into(),
-            delays: Histogram::new(),
+            delays: Arc::default(),
             keys: match *slowest {
-                Terms::Blocks(slowest) => Kind::Blocks(Keys::new(size, slowest, refused)),
-                Terms::Bursty(slowest) => Kind::Bursty(Keys::new(size, slowest, refused)),
-                Terms::FixedWindow(slowest) => Kind::FixedWindow(Keys::new(size, slowest, refused)),
-                Terms::Gcra(slowest) => Kind::Gcra(Keys::new(size, slowest, refused)),
-                Terms::LeakyBucket(slowest) => Kind::LeakyBucket(Keys::new(size, slowest, refused)),
-                Terms::Paced(slowest) => Kind::Paced(Keys::new(size, slowest, refused)),
-                Terms::SlidingLog(slowest) => Kind::SlidingLog(Keys::new(size, slowest, refused)),
-                Terms::SlidingWindow(slowest) => {
-                    Kind::SlidingWindow(Keys::new(size, slowest, refused))
-                }
-                Terms::TokenBucket(slowest) => Kind::TokenBucket(Keys::new(size, slowest, refused)),
-                Terms::WarmUp(slowest) => Kind::WarmUp(Keys::new(size, slowest, refused)),
+                Terms::Blocks(slowest) => Kind::Blocks(keys(size, slowest, refused)),
+                Terms::Bursty(slowest) => Kind::Bursty(keys(size, slowest, refused)),
+                Terms::FixedWindow(slowest) => Kind::FixedWindow(keys(size, slowest, refused)),
+                Terms::Gcra(slowest) => Kind::Gcra(keys(size, slowest, refused)),
+                Terms::LeakyBucket(slowest) => Kind::LeakyBucket(keys(size, slowest, refused)),
+                Terms::Paced(slowest) => Kind::Paced(keys(size, slowest, refused)),
+                Terms::SlidingLog(slowest) => Kind::SlidingLog(keys(size, slowest, refused)),
+                Terms::SlidingWindow(slowest) => Kind::SlidingWindow(keys(size, slowest, refused)),
+                Terms::TokenBucket(slowest) => Kind::TokenBucket(keys(size, slowest, refused)),
+                Terms::WarmUp(slowest) => Kind::WarmUp(keys(size, slowest, refused)),
             },
         }
     }
@@ -258,6 +259,10 @@ impl Zone {
             );
         }
     }
+}
+
+fn keys<A: Algorithm>(size: usize, slowest: A, refused: CountRefused) -> Arc<Keys<A>> {
+    Arc::new(Keys::new(size, slowest, refused))
 }
 
 // A rule's terms and its zone are made from one algorithm of one plan; a zone whose algorithm changes is a new one.

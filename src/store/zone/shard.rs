@@ -1,12 +1,16 @@
 //! The part of a zone that one lock guards.
 
+use std::sync::Arc;
+
 use super::{Counted, Receipt};
 use crate::clock::Millis;
 use crate::config::plan::{Cost, CountRefused};
 use crate::store::Counts;
+use crate::store::algorithm::leaky_bucket::LeakyBucket;
 use crate::store::algorithm::{Algorithm, Outcome, Spent};
 use crate::store::bounded::Bounded;
-use crate::store::key::{Key, Seeds};
+use crate::store::key::{Key, Packed, Seeds};
+use crate::store::lock::Lock;
 
 // In this order, the half that every charge writes lies beside the lock, and the half that is only read, where the
 // table is, can stay in the caches of all threads.
@@ -14,8 +18,21 @@ use crate::store::key::{Key, Seeds};
 #[repr(C)]
 pub(super) struct Shard<A: Algorithm> {
     keys: Bounded<A::State>,
-    counts: Counts,
+    /// No key drains slower than by these numbers.
+    slowest: Arc<A>,
+    counts: Verdicts,
 }
+
+/// How often which was said.
+#[derive(Debug, Clone, Copy, Default)]
+struct Verdicts {
+    pass: u64,
+    delay: u64,
+    refuse: u64,
+}
+
+// With its lock it is just as large as that is aligned.
+const _: () = assert!(size_of::<Lock<Shard<LeakyBucket>>>() == 128);
 
 /// How room was made for a new key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,11 +44,42 @@ pub(super) enum Room {
 }
 
 impl<A: Algorithm> Shard<A> {
-    pub(super) fn new(bound: usize) -> Self {
+    pub(super) fn new(bound: usize, slowest: Arc<A>) -> Self {
         Self {
             keys: Bounded::new(bound),
-            counts: Counts::default(),
+            slowest,
+            counts: Verdicts::default(),
         }
+    }
+
+    /// Whether what was here has moved to another zone.
+    #[inline]
+    pub(super) fn has_moved(&self) -> bool {
+        self.keys.is_gone()
+    }
+
+    /// Gives away all it remembers and has counted, for good.
+    pub(super) fn move_out(&mut self) -> (Vec<(Packed, A::State)>, Counts) {
+        let counts = self.counts();
+        self.counts = Verdicts::default();
+        (self.keys.empty_out().collect(), counts)
+    }
+
+    /// Takes over what was counted elsewhere.
+    pub(super) fn add_counts(&mut self, counts: Counts) {
+        self.counts.pass += counts.pass;
+        self.counts.delay += counts.delay;
+        self.counts.refuse += counts.refuse;
+    }
+
+    pub(super) fn slowest(&self) -> &A {
+        &self.slowest
+    }
+
+    /// Keys drain by other numbers than before.
+    pub(super) fn set_slowest(&mut self, slowest: Arc<A>) {
+        self.slowest = slowest;
+        self.keys.reorder();
     }
 
     pub(super) fn state(&self, key: &Key) -> Option<&A::State> {
@@ -66,12 +114,11 @@ impl<A: Algorithm> Shard<A> {
         key: &Key,
         state: A::State,
         now: Millis,
-        slowest: &A,
         seeds: &Seeds,
     ) -> Room {
-        let leaves_at = |state: &A::State| slowest.leaves_at(state);
+        let leaves_at = |state: &A::State| self.slowest.leaves_at(state);
         match self.keys.insert(key, state, seeds, leaves_at) {
-            Some(gone) if slowest.drained_at(&gone) > now => Room::Evicted,
+            Some(gone) if self.slowest.drained_at(&gone) > now => Room::Evicted,
             _ => Room::Found,
         }
     }
@@ -85,7 +132,12 @@ impl<A: Algorithm> Shard<A> {
     }
 
     pub(super) fn counts(&self) -> Counts {
-        self.counts
+        Counts {
+            pass: self.counts.pass,
+            delay: self.counts.delay,
+            refuse: self.counts.refuse,
+            evictions: 0,
+        }
     }
 
     pub(super) fn count(&mut self, outcome: &Outcome, spent: Spent) -> Receipt {

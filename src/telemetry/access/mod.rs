@@ -20,13 +20,13 @@ use crate::config::plan::{self, LogFormat, LogPath, Part, Template, Variable};
 use crate::message::{Exchange, vars};
 
 /// An access log, open.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct AccessLog {
     format: Format,
     sink: Sink,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 enum Format {
     Json,
     Text(Template),

@@ -158,6 +158,12 @@ impl Breaker {
         self.opened.load(Ordering::Relaxed)
     }
 
+    /// What it goes by.
+    #[must_use]
+    pub fn plan(&self) -> &plan::Breaker {
+        &self.plan
+    }
+
     /// Whom it protects.
     #[must_use]
     pub fn name(&self) -> &str {

@@ -1,0 +1,157 @@
+//! Reading the configuration again: who asks, what came of it, and what is known of it afterwards.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use tokio::sync::{mpsc, oneshot};
+
+use crate::clock::Clock;
+use crate::config::Report;
+use crate::telemetry::Page;
+
+/// What is known of the generations so far, and the way to ask for the next one.
+#[derive(Debug)]
+pub struct Reloads {
+    asked: mpsc::UnboundedSender<Ask>,
+    generation: AtomicU64,
+    /// When the one in force was put in force, in seconds since 1970.
+    since: AtomicU64,
+    failed: AtomicBool,
+    failures: AtomicU64,
+}
+
+/// Somebody wants the configuration to be read again; whoever waits for the answer is told.
+pub type Ask = Option<oneshot::Sender<Result<Reloaded, Refused>>>;
+
+/// It is in force.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reloaded {
+    /// Its number; the one that weir was started with is 1.
+    pub generation: u64,
+    /// What is doubtful about it, a line each.
+    pub warnings: Vec<String>,
+}
+
+/// It is not, and everything is as it was.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refused {
+    /// What is wrong, a line each.
+    pub problems: Vec<String>,
+    /// The same with the lines of the files it is about, where it is about lines.
+    pub drawn: String,
+}
+
+impl Reloads {
+    /// The first generation is in force; and where those are heard who ask for the next.
+    #[must_use]
+    pub fn new() -> (Arc<Self>, mpsc::UnboundedReceiver<Ask>) {
+        let (asked, heard) = mpsc::unbounded_channel();
+        let reloads = Self {
+            asked,
+            generation: AtomicU64::new(1),
+            since: AtomicU64::new(Clock::wall().as_secs()),
+            failed: AtomicBool::new(false),
+            failures: AtomicU64::new(0),
+        };
+        (Arc::new(reloads), heard)
+    }
+
+    /// Asks for the configuration to be read again, without waiting for what comes of it.
+    pub fn ask(&self) {
+        // Nobody hears it when the process is about to end.
+        drop(self.asked.send(None));
+    }
+
+    /// Asks, and waits for what comes of it; `None` when the process is about to end.
+    pub async fn ask_and_wait(&self) -> Option<Result<Reloaded, Refused>> {
+        let (answer, answered) = oneshot::channel();
+        self.asked.send(Some(answer)).ok()?;
+        answered.await.ok()
+    }
+
+    /// Number of the generation in force.
+    pub(super) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Relaxed)
+    }
+
+    /// Another generation is in force.
+    pub fn succeeded(&self, report: &Report) -> Reloaded {
+        let generation = self.generation.fetch_add(1, Ordering::Relaxed) + 1;
+        self.since.store(Clock::wall().as_secs(), Ordering::Relaxed);
+        self.failed.store(false, Ordering::Relaxed);
+        Reloaded {
+            generation,
+            warnings: report.lines().collect(),
+        }
+    }
+
+    /// The one in force stays.
+    pub fn failed(&self) {
+        self.failed.store(true, Ordering::Relaxed);
+        self.failures.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn describe(&self, page: &mut Page) {
+        page.gauge(
+            "weir_config_generation",
+            "Number of the configuration in force: 1 at the start, one more with every reload.",
+            &[],
+            self.generation(),
+        );
+        page.gauge(
+            "weir_config_last_reload_success_timestamp_seconds",
+            "When the configuration in force was put in force.",
+            &[],
+            self.since.load(Ordering::Relaxed),
+        );
+        page.gauge(
+            "weir_config_last_reload_successful",
+            "Whether the last reload succeeded.",
+            &[],
+            u64::from(!self.failed.load(Ordering::Relaxed)),
+        );
+        page.counter(
+            "weir_config_reload_failures_total",
+            "Reloads that changed nothing because something was wrong with the configuration.",
+            &[],
+            self.failures.load(Ordering::Relaxed),
+        );
+    }
+}
+
+impl Refused {
+    /// Because of what is written in the files.
+    #[must_use]
+    pub fn of(report: &Report) -> Self {
+        Self {
+            problems: report.lines().collect(),
+            drawn: report.to_string(),
+        }
+    }
+
+    /// Because of something else, told with all its causes.
+    #[must_use]
+    pub fn because(error: &dyn std::error::Error) -> Self {
+        let mut text = error.to_string();
+        let mut cause = error.source();
+        while let Some(error) = cause {
+            text = format!("{text}: {error}");
+            cause = error.source();
+        }
+        Self {
+            problems: vec![text.clone()],
+            drawn: format!("error: {text}"),
+        }
+    }
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, text: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.problems[..] {
+            [only] => text.write_str(only),
+            [first, others @ ..] => write!(text, "{first} (and {} more)", others.len()),
+            [] => text.write_str("something is wrong with it"),
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! From a plan to the living things of a generation.
+//!
+//! In two steps. All that can fail comes first and changes nothing: files are read, names looked up, logs opened, sockets
+//! bound. What is left then cannot fail: what the generation before has counted and learned is handed on.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use super::Error;
+use crate::config::plan::{Listen, Plan};
+use crate::limits::Zones;
+use crate::listen::{self, Bound};
+use crate::proxy::{Live, LiveParts};
+use crate::store::Shared;
+use crate::telemetry::{AccessLog, Writer};
+use crate::tls::Kit;
+use crate::upstream::Upstream;
+
+/// All that a generation needs and may not be had.
+#[derive(Debug)]
+pub(super) struct Draft {
+    pub(super) plan: Arc<Plan>,
+    pub(super) stores: Vec<Arc<Shared>>,
+    /// For each address that is new, in the plan's order, a socket for each loop.
+    pub(super) sockets: Vec<Vec<Bound>>,
+    /// Where the admin listener has to be bound anew.
+    pub(super) admin: Option<std::net::TcpListener>,
+    upstreams: Vec<Arc<Upstream>>,
+    tls: Kit,
+    access: Option<AccessLog>,
+}
+
+impl Draft {
+    /// Gets everything together. Blocks while names are looked up.
+    pub(super) fn new(
+        plan: Plan,
+        writer: &Writer,
+        loops: &listen::Loops,
+        before: Option<&Live>,
+    ) -> Result<Self, Error> {
+        let ours: Vec<&Listen> = addresses(before.map(|before| &*before.plan));
+        let new: Vec<&Listen> = addresses(Some(&plan))
+            .into_iter()
+            .filter(|address| !ours.contains(address))
+            .collect();
+        // First the admin listener: who sees the others may expect it.
+        let admin = admin(&plan, before.map(|before| &*before.plan))?;
+        let sockets = loops.bind_all(&new, &ours)?;
+        let access = plan.log.access.as_ref();
+        let access = access.map(|log| AccessLog::open(log, writer)).transpose()?;
+        let tls = Kit::build(&plan, before.map(|before| (&*before.plan, &before.tls)))?;
+        let upstreams = plan.upstreams.iter().map(|upstream| {
+            let kept = before.and_then(|before| kept(upstream, &plan, before));
+            match kept {
+                Some(kept) => Ok(kept),
+                None => Upstream::build(upstream, tls.clients()).map(Arc::new),
+            }
+        });
+        let upstreams = upstreams.collect::<Result<_, _>>()?;
+        let stores = plan.stores.iter().map(|store| {
+            let known = before.and_then(|before| {
+                let index = before.plan.stores.iter().position(|old| old == store)?;
+                before.zones.stores.get(index).cloned()
+            });
+            known.map_or_else(|| Shared::new(store), Ok)
+        });
+        let stores = stores.collect::<Result<_, _>>()?;
+        Ok(Self {
+            admin,
+            plan: Arc::new(plan),
+            stores,
+            sockets,
+            upstreams,
+            tls,
+            access,
+        })
+    }
+
+    /// The generation.
+    pub(super) fn build(self, doors: Box<[Option<usize>]>, before: Option<&Live>) -> Live {
+        let inherited = before.map(|before| (&*before.plan, &before.zones));
+        let parts = LiveParts {
+            zones: Zones::build_after(&self.plan, &self.stores, inherited),
+            upstreams: self.upstreams,
+            tls: self.tls,
+            access: self.access,
+            doors,
+        };
+        Live::build(self.plan, parts, before)
+    }
+}
+
+fn addresses(plan: Option<&Plan>) -> Vec<&Listen> {
+    let listeners = plan.map_or(&[][..], |plan| &plan.listeners);
+    listeners.iter().map(|listener| &listener.address).collect()
+}
+
+/// The upstream of the generation before, where nothing has changed about it.
+fn kept(
+    upstream: &crate::config::plan::Upstream,
+    plan: &Plan,
+    before: &Live,
+) -> Option<Arc<Upstream>> {
+    let mut planned = before.plan.upstreams.iter();
+    let index = planned.position(|old| plan.keeps(upstream, &before.plan, old))?;
+    before.upstreams.get(index).cloned()
+}
+
+/// A socket for the admin listener, where it is not where it was.
+fn admin(plan: &Plan, before: Option<&Plan>) -> Result<Option<std::net::TcpListener>, Error> {
+    let address = |plan: &Plan| plan.admin.as_ref().map(|admin| admin.listen);
+    let wanted = address(plan);
+    match wanted {
+        Some(wanted) if before.and_then(address) != Some(wanted) => bind_admin(wanted).map(Some),
+        _ => Ok(None),
+    }
+}
+
+fn bind_admin(address: SocketAddr) -> Result<std::net::TcpListener, Error> {
+    let failed = |source| Error::Admin { address, source };
+    let listener = std::net::TcpListener::bind(address).map_err(failed)?;
+    listener.set_nonblocking(true).map_err(failed)?;
+    Ok(listener)
+}

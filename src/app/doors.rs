@@ -1,0 +1,89 @@
+//! Which addresses are listened on, and by which door each is known.
+
+use std::sync::{Arc, Weak};
+
+use arc_swap::ArcSwap;
+
+use crate::config::plan::{Listen, Plan};
+use crate::proxy::{Door, Live};
+
+/// The doors of the running gateway.
+#[derive(Debug, Default)]
+pub(super) struct Doors {
+    open: Vec<(Listen, Arc<Door>)>,
+    /// By number. One whose last client has left is gone, and its number free.
+    all: Vec<Weak<Door>>,
+}
+
+/// What a new plan changes about them.
+#[derive(Debug)]
+pub(super) struct Change {
+    /// For each listener of the plan its door.
+    wanted: Vec<(Listen, Arc<Door>)>,
+    /// Those that are new, in the plan's order.
+    pub(super) opened: Vec<Arc<Door>>,
+    /// Those that nobody wants any more.
+    pub(super) closed: Vec<Arc<Door>>,
+}
+
+impl Doors {
+    /// What has to change for a plan. Nothing has, so far.
+    pub(super) fn plan(&mut self, plan: &Plan, live: &Arc<ArcSwap<Live>>) -> Change {
+        let mut opened = Vec::new();
+        let mut wanted = Vec::new();
+        for listener in &plan.listeners {
+            let address = &listener.address;
+            let known = self.open.iter().find(|(open, _)| open == address);
+            let door = match known {
+                Some((_, door)) => Arc::clone(door),
+                None => {
+                    let door = self.cut(live);
+                    opened.push(Arc::clone(&door));
+                    door
+                }
+            };
+            wanted.push((address.clone(), door));
+        }
+        let is_wanted = |address: &Listen| wanted.iter().any(|(wanted, _)| wanted == address);
+        let closed = self.open.iter().filter(|(address, _)| !is_wanted(address));
+        Change {
+            closed: closed.map(|(_, door)| Arc::clone(door)).collect(),
+            wanted,
+            opened,
+        }
+    }
+
+    /// The change has happened.
+    pub(super) fn settle(&mut self, change: Change) {
+        self.open = change.wanted;
+    }
+
+    fn cut(&mut self, live: &Arc<ArcSwap<Live>>) -> Arc<Door> {
+        let free = self.all.iter().position(|door| door.strong_count() == 0);
+        let number = free.unwrap_or(self.all.len());
+        let door = Arc::new(Door::new(number, Arc::clone(live)));
+        let weak = Arc::downgrade(&door);
+        match self.all.get_mut(number) {
+            Some(place) => *place = weak,
+            None => self.all.push(weak),
+        }
+        door
+    }
+}
+
+/// The table of the first generation, whose doors are in the order of its plan.
+pub(super) fn first(plan: &Plan) -> Box<[Option<usize>]> {
+    (0..plan.listeners.len()).map(Some).collect()
+}
+
+impl Change {
+    /// For every number of a door the listener it leads to.
+    pub(super) fn table(&self) -> Box<[Option<usize>]> {
+        let numbers = self.wanted.iter().map(|(_, door)| door.number());
+        let mut table = vec![None; numbers.clone().max().map_or(0, |most| most + 1)];
+        for (listener, number) in numbers.enumerate() {
+            table[number] = Some(listener);
+        }
+        table.into()
+    }
+}

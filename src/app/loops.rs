@@ -1,0 +1,198 @@
+//! The event loops: one thread each, its own sockets and connections, and nothing shared on the path but zones and plan.
+//!
+//! Which addresses a loop listens on and which stores it is connected to may change while it runs; it is told so by
+//! orders, and follows them between two connections.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+
+use arc_swap::ArcSwap;
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::gateway::Gateway;
+use crate::clock::Clock;
+use crate::listen::{self, Bound, Cap};
+use crate::proxy::{Door, Live};
+use crate::store::Shared;
+use crate::telemetry;
+
+/// What a loop is told to do.
+#[derive(Debug)]
+pub(super) enum Order {
+    /// To stop listening at the door of this number; who came through it may finish.
+    Close(usize),
+    /// To connect to a store, and to stay so until it is given up.
+    Join(Arc<Shared>, CancellationToken, oneshot::Sender<()>),
+    /// To listen.
+    Open(Bound, Arc<Door>),
+}
+
+/// All loops, from outside.
+#[derive(Debug)]
+pub(super) struct Loops {
+    orders: Vec<mpsc::UnboundedSender<Order>>,
+}
+
+/// What all loops have in common.
+#[derive(Debug, Clone)]
+pub(super) struct Common {
+    pub(super) live: Arc<ArcSwap<Live>>,
+    pub(super) clock: Clock,
+    pub(super) stop: CancellationToken,
+    pub(super) cap: Arc<Cap>,
+}
+
+/// What a loop's thread runs.
+struct Loop {
+    number: usize,
+    common: Common,
+    orders: mpsc::UnboundedReceiver<Order>,
+    connections: TaskTracker,
+    acceptors: TaskTracker,
+    open: HashMap<usize, CancellationToken>,
+}
+
+impl Loops {
+    /// Starts so many.
+    pub(super) fn start(
+        count: usize,
+        common: &Common,
+    ) -> std::io::Result<(Self, Vec<JoinHandle<std::io::Result<()>>>)> {
+        let mut orders = Vec::new();
+        let mut threads = Vec::new();
+        for number in 0..count {
+            let (order, obeyed) = mpsc::unbounded_channel();
+            let run = Loop {
+                number,
+                common: Common {
+                    // A token is checked behind a lock at every wake-up: one for each loop.
+                    stop: common.stop.child_token(),
+                    ..common.clone()
+                },
+                orders: obeyed,
+                connections: TaskTracker::new(),
+                acceptors: TaskTracker::new(),
+                open: HashMap::new(),
+            };
+            let thread = thread::Builder::new().name(format!("weir-{number}"));
+            threads.push(thread.spawn(move || run.run())?);
+            orders.push(order);
+        }
+        Ok((Self { orders }, threads))
+    }
+
+    /// Has every loop listen at a door, each on its own socket.
+    pub(super) fn open(&self, sockets: Vec<Bound>, door: &Arc<Door>) {
+        for (order, socket) in self.orders.iter().zip(sockets) {
+            // A loop that has ended wants no orders.
+            drop(order.send(Order::Open(socket, Arc::clone(door))));
+        }
+    }
+
+    /// Has no loop listen at a door any more.
+    pub(super) fn close(&self, door: &Door) {
+        for order in &self.orders {
+            drop(order.send(Order::Close(door.number())));
+        }
+    }
+
+    /// Has every loop connect to a store; done when all have, or know that it is away.
+    pub(super) async fn join(&self, store: &Arc<Shared>, until: &CancellationToken) {
+        let mut joined = Vec::new();
+        for order in &self.orders {
+            let (done, is_done) = oneshot::channel();
+            drop(order.send(Order::Join(Arc::clone(store), until.clone(), done)));
+            joined.push(is_done);
+        }
+        for is_done in joined {
+            // A loop that has ended is as well connected as it will ever be.
+            drop(is_done.await);
+        }
+    }
+}
+
+impl Loop {
+    /// Runs until stopped and drained.
+    fn run(mut self) -> std::io::Result<()> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        runtime.block_on(async {
+            let stop = self.common.stop.clone();
+            tokio::spawn(telemetry::watch_lag(self.number));
+            while let Some(Some(order)) = stop.run_until_cancelled(self.orders.recv()).await {
+                self.follow(order);
+            }
+            stop.cancelled().await;
+            // Sockets that came with the last orders may have been connected to.
+            while let Ok(order) = self.orders.try_recv() {
+                self.follow(order);
+            }
+            self.acceptors.close();
+            self.acceptors.wait().await;
+            self.connections.close();
+            let grace = self.common.live.load().plan.shutdown_timeout;
+            if tokio::time::timeout(grace, self.connections.wait())
+                .await
+                .is_err()
+            {
+                tracing::warn!(
+                    connections = self.connections.len(),
+                    "shutdown_timeout is over: closing what is left"
+                );
+            }
+        });
+        Ok(())
+    }
+
+    fn follow(&mut self, order: Order) {
+        match order {
+            Order::Close(number) => {
+                if let Some(stop) = self.open.remove(&number) {
+                    stop.cancel();
+                }
+            }
+            Order::Join(store, until, done) => {
+                let clock = self.common.clock.clone();
+                tokio::spawn(async move {
+                    store.connect(&clock).await;
+                    // Nobody waits where the process is about to end.
+                    let _told = done.send(());
+                    let rest = Arc::clone(&store).follow_up(clock.clone());
+                    tokio::spawn(until.clone().run_until_cancelled_owned(rest));
+                    let tending = Arc::clone(&store).tend(clock);
+                    until.run_until_cancelled(tending).await;
+                    store.part();
+                });
+            }
+            Order::Open(socket, door) => self.open(socket, door),
+        }
+    }
+
+    fn open(&mut self, socket: Bound, door: Arc<Door>) {
+        let stop = self.common.stop.child_token();
+        self.open.insert(door.number(), stop.clone());
+        let clock = self.common.clock.clone();
+        let cap = Arc::clone(&self.common.cap);
+        let gateway = Gateway::new(socket.address(), door, clock.clone(), cap);
+        let served = stop.clone();
+        let accepting = listen::accept_loop(
+            socket,
+            clock,
+            self.connections.clone(),
+            stop,
+            move |stream, peer| {
+                let seat = gateway.admit(&peer)?;
+                Some(gateway.clone().serve(stream, peer, seat, served.clone()))
+            },
+        );
+        self.acceptors.spawn(async move {
+            if let Err(error) = accepting.await {
+                tracing::error!("{error}");
+            }
+        });
+    }
+}

@@ -1,0 +1,198 @@
+//! One generation after the other, while everything runs.
+//!
+//! A new configuration is read, compiled and built to the point where nothing can fail any more; only then is it put in
+//! force, by one pointer. Requests that began before finish by the rules they began with.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tokio::task::JoinError;
+use tokio_util::sync::CancellationToken;
+
+use super::Error;
+use super::build::Draft;
+use super::doors::{Change, Doors};
+use super::loops::Loops;
+use super::source::Source;
+use super::stores::Stores;
+use crate::admin::{Admin, Ask, Refused, Reloaded};
+use crate::clock::Clock;
+use crate::config::{Plan, Report};
+use crate::listen::{self, Bound};
+use crate::proxy::Live;
+use crate::store::Shared;
+use crate::telemetry::{self, Writer};
+
+/// Puts one generation after the other in force.
+#[derive(Debug)]
+pub(super) struct Succession {
+    pub(super) live: Arc<ArcSwap<Live>>,
+    pub(super) source: Source,
+    pub(super) writer: Writer,
+    pub(super) clock: Clock,
+    pub(super) loops: Loops,
+    /// The same loops as listeners see them.
+    pub(super) berths: listen::Loops,
+    pub(super) doors: Doors,
+    pub(super) stores: Stores,
+    pub(super) admin: Admin,
+    /// Stops the admin listener where it is now.
+    pub(super) reception: CancellationToken,
+}
+
+/// Why there is no new generation.
+#[derive(Debug, thiserror::Error)]
+enum Failed {
+    #[error(transparent)]
+    Build(#[from] Error),
+    #[error(transparent)]
+    Config(#[from] Report),
+    #[error("it could not be built")]
+    Panicked(#[from] JoinError),
+}
+
+impl Succession {
+    /// Opens what the first generation asks for: its doors, its stores and the admin listener.
+    pub(super) async fn begin(&mut self, sockets: Vec<Vec<Bound>>, admin: Option<TcpListener>) {
+        let live = self.live.load_full();
+        self.join(&live.zones.stores).await;
+        let change = self.doors.plan(&live.plan, &self.live);
+        self.rearrange(change, sockets);
+        self.receive(admin);
+    }
+
+    /// Answers whoever asks for the configuration to be read again, one reload after the other, until it is time to
+    /// stop. One that has begun then is given up, or done.
+    pub(super) async fn serve_until(
+        mut self,
+        mut asked: mpsc::UnboundedReceiver<Ask>,
+        stopping: impl Future<Output = ()>,
+    ) -> Self {
+        tokio::select! {
+            biased;
+            () = stopping => {}
+            () = self.serve(&mut asked) => {}
+        }
+        self
+    }
+
+    async fn serve(&mut self, asked: &mut mpsc::UnboundedReceiver<Ask>) {
+        while let Some(first) = asked.recv().await {
+            // All who have asked by now are served by one.
+            let mut waiting = vec![first];
+            while let Ok(another) = asked.try_recv() {
+                waiting.push(another);
+            }
+            let answer = self.reload().await;
+            for asked in waiting.into_iter().flatten() {
+                // Who has gone away meanwhile does not want to know.
+                drop(asked.send(answer.clone()));
+            }
+        }
+    }
+
+    /// Reads the configuration again and puts it in force, or says why not and changes nothing.
+    async fn reload(&mut self) -> Result<Reloaded, Refused> {
+        match self.try_reload().await {
+            Ok(report) => {
+                let reloaded = self.admin.reloads().succeeded(&report);
+                for warning in &reloaded.warnings {
+                    tracing::warn!("{warning}");
+                }
+                let generation = reloaded.generation;
+                tracing::info!(
+                    generation,
+                    "the configuration was read again and is in force"
+                );
+                Ok(reloaded)
+            }
+            Err(failed) => {
+                let refused = match failed {
+                    Failed::Config(report) => Refused::of(&report),
+                    failed => Refused::because(&failed),
+                };
+                for problem in &refused.problems {
+                    tracing::error!("reload failed: {problem}");
+                }
+                tracing::error!("everything stays as it was before the reload");
+                self.admin.reloads().failed();
+                Err(refused)
+            }
+        }
+    }
+
+    async fn try_reload(&mut self) -> Result<Report, Failed> {
+        let before = self.live.load_full();
+        let (source, writer) = (self.source.clone(), self.writer.clone());
+        let berths = self.berths.clone();
+        // Not here: whoever asks the admin listener meanwhile, or is checked, must not wait for files and names.
+        let drafting = tokio::task::spawn_blocking(move || {
+            let (plan, report) = source.load()?;
+            let draft = Draft::new(plan, &writer, &berths, Some(&before))?;
+            Ok::<_, Failed>((draft, report, before))
+        });
+        let (mut draft, report, before) = drafting.await??;
+        let admin = draft.admin.take().map(listener).transpose()?;
+        // From here on nothing fails.
+        warn_of_what_stays(&draft.plan, &before.plan);
+        self.join(&draft.stores).await;
+        let sockets = std::mem::take(&mut draft.sockets);
+        let change = self.doors.plan(&draft.plan, &self.live);
+        let live = Arc::new(draft.build(change.table(), Some(&before)));
+        for door in &change.closed {
+            door.close(Arc::clone(&before));
+        }
+        self.live.store(Arc::clone(&live));
+        telemetry::set_level(live.plan.log.level);
+        self.rearrange(change, sockets);
+        let last = Arc::downgrade(&before);
+        self.stores.leave_others(&live.zones.stores, &last);
+        let moved = |plan: &Plan| plan.admin.as_ref().map(|admin| admin.listen);
+        if moved(&live.plan) != moved(&before.plan) {
+            self.receive(admin);
+        }
+        Ok(report)
+    }
+
+    async fn join(&mut self, stores: &[Arc<Shared>]) {
+        self.stores.join(stores, &self.loops, &self.clock).await;
+    }
+
+    /// Opens and closes what a generation that is in force has changed.
+    fn rearrange(&mut self, change: Change, sockets: Vec<Vec<Bound>>) {
+        for (sockets, door) in sockets.into_iter().zip(&change.opened) {
+            self.loops.open(sockets, door);
+        }
+        for door in &change.closed {
+            self.loops.close(door);
+        }
+        self.doors.settle(change);
+    }
+
+    /// Has the admin listener here from now on, or nowhere.
+    fn receive(&mut self, listener: Option<TcpListener>) {
+        std::mem::take(&mut self.reception).cancel();
+        if let Some(listener) = listener {
+            let serving = self.admin.clone().serve(listener, self.reception.clone());
+            tokio::spawn(serving);
+        }
+    }
+}
+
+/// A socket for the admin listener, as the runtime has it.
+pub(super) fn listener(socket: std::net::TcpListener) -> Result<TcpListener, Error> {
+    TcpListener::from_std(socket).map_err(Error::Start)
+}
+
+/// Some things are settled when the process starts.
+fn warn_of_what_stays(plan: &Plan, before: &Plan) {
+    if plan.workers != before.workers {
+        tracing::warn!(
+            "workers: {} is for the next start; there are {} event loops and stay so",
+            plan.workers,
+            before.workers
+        );
+    }
+}

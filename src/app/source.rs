@@ -1,0 +1,37 @@
+//! Where the configuration comes from, as often as it is asked for.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use super::demo;
+use crate::config::{self, Plan, Report};
+use crate::tls::{self, Validity};
+
+/// Where the configuration comes from.
+#[derive(Debug, Clone)]
+pub enum Source {
+    /// The embedded demo, before an echo at this address.
+    Demo(SocketAddr),
+    /// A file, and what it includes.
+    File(PathBuf),
+}
+
+impl Source {
+    /// Reads and compiles it, and looks at the files it names. What is only doubtful comes with the plan.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it.
+    pub fn load(&self) -> Result<(Plan, Report), Report> {
+        let (plan, mut report) = match self {
+            Self::Demo(echo) => config::load_text("demo.yaml", demo::CONFIGURATION, |name| {
+                (name == "ECHO").then(|| echo.to_string())
+            }),
+            Self::File(path) => config::load(path),
+        }?;
+        tls::check(&plan, &mut report, Validity::Wished);
+        match report.errors() {
+            0 => Ok((plan, report)),
+            _ => Err(report),
+        }
+    }
+}

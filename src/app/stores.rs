@@ -1,0 +1,77 @@
+//! The stores that zones count in together with other gateways: connected while they are wanted, and not longer.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use super::loops::Loops;
+use crate::clock::Clock;
+use crate::proxy::Live;
+use crate::store::Shared;
+
+/// The stores of the running gateway.
+#[derive(Debug, Default)]
+pub(super) struct Stores(Vec<Tended>);
+
+#[derive(Debug)]
+struct Tended {
+    store: Arc<Shared>,
+    until: CancellationToken,
+    watch: JoinHandle<()>,
+}
+
+impl Stores {
+    /// Has all loops connected to those that are new. Before anybody asks: who comes first must not find a limit that
+    /// is not there yet.
+    pub(super) async fn join(&mut self, wanted: &[Arc<Shared>], loops: &Loops, clock: &Clock) {
+        for store in wanted {
+            if self.0.iter().any(|known| Arc::ptr_eq(&known.store, store)) {
+                continue;
+            }
+            let until = CancellationToken::new();
+            loops.join(store, &until).await;
+            let watch = tokio::spawn(Arc::clone(store).watch(clock.clone()));
+            self.0.push(Tended {
+                store: Arc::clone(store),
+                until,
+                watch,
+            });
+        }
+    }
+
+    /// Gives up those that nobody wants any more, as soon as the generation `before` is gone with its last request.
+    pub(super) fn leave_others(&mut self, wanted: &[Arc<Shared>], before: &Weak<Live>) {
+        let is_wanted = |tended: &Tended| wanted.iter().any(|it| Arc::ptr_eq(it, &tended.store));
+        let (kept, given_up) = std::mem::take(&mut self.0).into_iter().partition(is_wanted);
+        self.0 = kept;
+        for tended in given_up {
+            let before = Weak::clone(before);
+            tokio::spawn(async move {
+                while before.strong_count() > 0 {
+                    tokio::time::sleep(LOOK).await;
+                }
+                tended.leave().await;
+            });
+        }
+    }
+
+    /// Gives all of them up.
+    pub(super) async fn leave(self) {
+        for tended in self.0 {
+            tended.leave().await;
+        }
+    }
+}
+
+impl Tended {
+    async fn leave(self) {
+        self.until.cancel();
+        self.watch.abort();
+        self.store.leave().await;
+    }
+}
+
+/// How often it is looked whether somebody may still ask.
+const LOOK: Duration = Duration::from_secs(1);
