@@ -16,7 +16,6 @@ impl Shared {
     /// places that are held for long; for as long as it is polled.
     pub async fn follow_up(self: Arc<Self>, clock: Clock) {
         let left = left(self.id);
-        let mut epoch = self.epoch();
         let mut beat = tokio::time::interval(BEAT);
         beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         // What is said is not waited for: what comes next would wait for what came before.
@@ -24,11 +23,7 @@ impl Shared {
         loop {
             tokio::select! {
                 () = left.notified() => {}
-                _ = beat.tick() => {
-                    // It may have come back with nothing in it.
-                    let anew = std::mem::replace(&mut epoch, self.epoch()) != epoch;
-                    self.renew_places(anew, clock.now(), &mut saying);
-                }
+                _ = beat.tick() => self.renew_places(clock.now(), &mut saying),
                 Some(_) = saying.join_next(), if !saying.is_empty() => continue,
             }
             self.give_places_back(clock.now(), &mut saying);

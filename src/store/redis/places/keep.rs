@@ -33,13 +33,12 @@ impl Shared {
     /// Speaks for those that are held and were not spoken of for long, or, to a store that may have forgotten them, for all.
     pub(in crate::store::redis) fn renew_places(
         self: &Arc<Self>,
-        all: bool,
         now: Millis,
         saying: &mut JoinSet<()>,
     ) {
         let mut ledger = self.places.ledger.lock();
-        if all {
-            ledger.none_told();
+        if !ledger.is_time(now, self.epoch()) {
+            return;
         }
         let due = ledger.due(now, RENEW);
         drop(ledger);

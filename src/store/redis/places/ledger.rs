@@ -13,6 +13,8 @@ use crate::clock::Millis;
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
     last: u64,
+    /// When it was last looked what is due, and how often the store had come back then.
+    looked: (Millis, u64),
     held: HashMap<u64, Held>,
     /// Not yet told to the store.
     given: Vec<Place>,
@@ -115,11 +117,19 @@ impl Ledger {
         }
     }
 
-    /// The store may have forgotten all of them.
-    pub(super) fn none_told(&mut self) {
-        for held in self.held.values_mut() {
-            held.told = NEVER;
+    /// Whether it is time to look what is due: one of a gateway's threads does for all. A store that has come back since may
+    /// have forgotten everything.
+    pub(super) fn is_time(&mut self, now: Millis, epoch: u64) -> bool {
+        let (looked, before) = self.looked;
+        if epoch != before {
+            for held in self.held.values_mut() {
+                held.told = NEVER;
+            }
+        } else if now.since(looked) < LOOK {
+            return false;
         }
+        self.looked = (now, epoch);
+        true
     }
 
     /// All that the store may know of.
@@ -135,6 +145,9 @@ impl Ledger {
         all
     }
 }
+
+/// No look is worth while so soon after the last.
+const LOOK: Duration = Duration::from_millis(500);
 
 /// Of what a store has never heard.
 const NEVER: Millis = Millis(0);

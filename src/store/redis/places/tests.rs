@@ -67,9 +67,18 @@ fn only_what_is_held_for_long_is_spoken_for_and_what_was_not_heard_at_once_again
     ledger.give(id);
     ledger.not_told(&due);
     assert!(ledger.due(Millis(4_300), LONG).is_empty());
-    ledger.none_told();
+    assert!(ledger.is_time(Millis(4_300), 0));
+    assert!(ledger.due(Millis(4_300), LONG).is_empty());
+    assert!(
+        !ledger.is_time(Millis(4_400), 0),
+        "another thread has looked"
+    );
+    assert!(
+        ledger.is_time(Millis(4_400), 1),
+        "the store may know nothing"
+    );
     assert_eq!(
-        sets(&ledger.due(Millis(4_300), LONG)),
+        sets(&ledger.due(Millis(4_400), LONG)),
         ["weir:{zone:new}:places"]
     );
 }
