@@ -37,3 +37,4 @@ mod tls;
 mod traces;
 mod upgrades;
 mod upstreams;
+mod verbs;

@@ -1,20 +1,26 @@
 //! The command line: the only room that prints to a terminal.
 
+mod admin;
 mod check;
+mod groups;
 mod health;
 mod manual;
+mod page;
 mod paint;
 mod reload;
 mod replay;
 mod run;
 mod schema;
+mod table;
+mod top;
+mod verbs;
+mod words;
 
-use std::io::Write as _;
-use std::net::SocketAddr;
+use std::io::{self, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{FromArgMatches as _, Parser, Subcommand};
 
 /// A reverse proxy that decides, request by request, what passes, what waits and what is turned away.
 #[derive(Debug, Parser)]
@@ -38,14 +44,7 @@ enum Verb {
         shell: clap_complete::Shell,
     },
     /// Ask a running weir's admin listener whether it is well
-    Health {
-        /// Where the admin listener is
-        #[arg(long, default_value = "127.0.0.1:9900")]
-        admin: SocketAddr,
-        /// Ask whether it takes requests, which it does not while it starts or stops
-        #[arg(long)]
-        ready: bool,
-    },
+    Health(health::Flags),
     /// Print the manual page, or write one for every verb
     Man {
         /// A folder to write them to, such as /usr/local/share/man/man1
@@ -67,22 +66,31 @@ enum Verb {
     },
     /// Print the JSON Schema of the configuration, for editors
     Schema,
+    #[command(flatten)]
+    Running(verbs::Verb),
 }
+
+/// What the user has said makes no sense.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Wrong(String);
 
 /// Does what the command line says. 0: well; 1: failed, or problems found; 2: a command line or a
 /// configuration that makes no sense.
 #[must_use]
 pub fn main() -> ExitCode {
+    let said = Flags::from_arg_matches(&groups::command().get_matches());
+    let flags = said.unwrap_or_else(|error| error.exit());
     let demo = Verb::Run {
         config: None,
         watch: false,
     };
-    let done = match Flags::parse().verb.unwrap_or(demo) {
+    let done = match flags.verb.unwrap_or(demo) {
         Verb::Check { config } => return check::run(&config),
         Verb::Completions { shell } => manual::complete(shell)
             .map(|()| ExitCode::SUCCESS)
             .map_err(Into::into),
-        Verb::Health { admin, ready } => health::run(admin, ready).map(|()| ExitCode::SUCCESS),
+        Verb::Health(flags) => health::run(&flags).map(|()| ExitCode::SUCCESS),
         Verb::Man { dir } => manual::print(dir.as_deref()).map(|()| ExitCode::SUCCESS),
         Verb::Reload(flags) => reload::run(&flags),
         Verb::Replay(flags) => replay::run(flags),
@@ -90,11 +98,22 @@ pub fn main() -> ExitCode {
         Verb::Schema => schema::run()
             .map(|()| ExitCode::SUCCESS)
             .map_err(Into::into),
+        Verb::Running(verb) => verb.run().map(|()| ExitCode::SUCCESS),
     };
     done.unwrap_or_else(|error| {
+        if error
+            .downcast_ref::<io::Error>()
+            .is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+        {
+            // Whoever reads our output has seen enough of it.
+            return ExitCode::SUCCESS;
+        }
         // With nowhere to complain to, the exit status still tells.
         drop(writeln!(anstream::stderr(), "weir: {error:#}"));
-        ExitCode::FAILURE
+        match error.is::<Wrong>() {
+            true => ExitCode::from(2),
+            false => ExitCode::FAILURE,
+        }
     })
 }
 

@@ -1,25 +1,21 @@
 //! `weir reload`: has a running weir read its configuration again, and says what came of it.
 
-use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::Context as _;
+use clap::Args;
 use serde::Deserialize;
+use serde_json::json;
 
-/// Where a running weir is, and what it wants to be shown.
-#[derive(Debug, clap::Args)]
+use super::admin::{Call, Reach};
+
+#[derive(Debug, Args)]
 pub(super) struct Flags {
-    /// Where the admin listener is
-    #[arg(long, default_value = "127.0.0.1:9900")]
-    admin: SocketAddr,
-    /// The admin listener's token; by default the variable WEIR_TOKEN
-    #[arg(long)]
-    token: Option<String>,
     /// Print the answer as it came
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    reach: Reach,
 }
 
 #[derive(Debug, Deserialize)]
@@ -36,16 +32,18 @@ struct Answer {
 
 /// 0 if the configuration is in force, 1 if everything is as it was.
 pub(super) fn run(flags: &Flags) -> anyhow::Result<ExitCode> {
-    let token = flags.token.clone();
-    let token = token.or_else(|| std::env::var("WEIR_TOKEN").ok());
-    let (status, body) = ask(flags.admin, token.as_deref())
-        .with_context(|| format!("cannot ask {}", flags.admin))?;
-    let well = status == 200;
+    let admin = flags.reach.admin()?;
+    let (status, text) = admin.answer(&Call::post("/api/reload", json!({})), PATIENCE)?;
+    let well = match status {
+        200 => true,
+        // The configuration is wrong, and not the question.
+        422 => false,
+        _ => return Err(admin.refused(status, &text)),
+    };
     if flags.json {
-        anstream::println!("{body}");
+        anstream::println!("{text}");
     } else {
-        let answer: Answer = serde_json::from_str(&body)
-            .with_context(|| format!("{} answers {status} and no JSON", flags.admin))?;
+        let answer: Answer = admin.read(&text)?;
         for warning in &answer.warnings {
             anstream::eprintln!("warning: {warning}");
         }
@@ -61,31 +59,5 @@ pub(super) fn run(flags: &Flags) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// The status and the body of the answer.
-fn ask(admin: SocketAddr, token: Option<&str>) -> anyhow::Result<(u16, String)> {
-    let mut stream = TcpStream::connect_timeout(&admin, CONNECTED)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    let token = token.map_or_else(String::new, |token| {
-        format!("Authorization: Bearer {token}\r\n")
-    });
-    write!(
-        stream,
-        "POST /api/reload HTTP/1.1\r\nHost: {admin}\r\n{token}Content-Length: 0\r\nConnection: close\r\n\r\n"
-    )?;
-    let mut answer = String::new();
-    stream.take(LARGEST).read_to_string(&mut answer)?;
-    let (head, body) = answer.split_once("\r\n\r\n").context("no HTTP")?;
-    let status = head
-        .split(' ')
-        .nth(1)
-        .and_then(|status| status.parse().ok());
-    Ok((status.context("no HTTP")?, body.to_owned()))
-}
-
-const CONNECTED: Duration = Duration::from_secs(3);
-
 /// Names may have to be looked up.
 const PATIENCE: Duration = Duration::from_secs(120);
-
-/// In bytes.
-const LARGEST: u64 = 16 << 20;

@@ -175,8 +175,7 @@ fn explain(error: Error, zones: &[String]) -> anyhow::Result<ExitCode> {
 }
 
 fn wrong(sentence: &str) -> anyhow::Result<ExitCode> {
-    writeln!(anstream::stderr(), "weir: {sentence}")?;
-    Ok(ExitCode::from(2))
+    Err(super::Wrong(sentence.to_owned()).into())
 }
 
 fn sink(path: &Path) -> anyhow::Result<Box<dyn Write>> {

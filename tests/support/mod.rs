@@ -15,6 +15,7 @@ pub(crate) mod origin;
 pub(crate) mod ports;
 pub(crate) mod process;
 pub(crate) mod redis;
+pub(crate) mod terminal;
 pub(crate) mod weir;
 
 use std::time::Duration;
@@ -27,6 +28,7 @@ pub(crate) use client::{Client, get, get_from};
 pub(crate) use metrics::{Metrics, metric};
 pub(crate) use nginx::Nginx;
 pub(crate) use origin::Origin;
+pub(crate) use terminal::Terminal;
 pub(crate) use weir::Weir;
 
 /// Longer than anything here takes on a busy machine; reaching it is a failure, never a pass.

@@ -251,7 +251,8 @@ fn moment(millis: i64) -> String {
 }
 
 /// A share in per cent, with as many decimals as tell it from nothing.
-fn percent(part: u64, whole: u64) -> String {
+#[must_use]
+pub fn percent(part: u64, whole: u64) -> String {
     if whole == 0 {
         return "-".to_owned();
     }
@@ -265,7 +266,8 @@ fn percent(part: u64, whole: u64) -> String {
 }
 
 /// Milliseconds in words.
-fn duration(millis: u64) -> String {
+#[must_use]
+pub fn duration(millis: u64) -> String {
     match millis {
         0..1_000 => format!("{millis} ms"),
         1_000..60_000 => format!("{}.{:01} s", millis / 1000, millis % 1000 / 100),
@@ -275,7 +277,8 @@ fn duration(millis: u64) -> String {
 }
 
 /// A number with its thousands apart.
-fn number(value: u64) -> String {
+#[must_use]
+pub fn number(value: u64) -> String {
     let digits = value.to_string();
     let mut spaced = String::with_capacity(digits.len() * 4 / 3);
     for (at, digit) in digits.chars().enumerate() {

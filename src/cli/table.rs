@@ -1,0 +1,262 @@
+//! Tables for people: aligned, coloured where that helps, and never wider than the terminal they are shown on.
+//!
+//! Every text that goes into one is made harmless first: keys and paths are what strangers have sent.
+
+use anstyle::{AnsiColor, Style};
+use unicode_width::UnicodeWidthStr as _;
+
+use crate::replay::plot::visible;
+
+/// Rows under heads.
+#[derive(Debug)]
+pub(super) struct Table {
+    heads: Vec<Head>,
+    rows: Vec<Row>,
+}
+
+/// What a column is called, and where its texts stand.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Head {
+    Left(&'static str),
+    Right(&'static str),
+}
+
+/// A text and how it looks.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Cell {
+    text: String,
+    style: Style,
+    /// The same with styles of its own, shown where all of it has room.
+    painted: Option<String>,
+}
+
+#[derive(Debug)]
+struct Row {
+    cells: Vec<Cell>,
+    /// Stands below the row.
+    note: Option<String>,
+}
+
+impl Table {
+    pub(super) fn new(heads: impl Into<Vec<Head>>) -> Self {
+        Self {
+            heads: heads.into(),
+            rows: Vec::new(),
+        }
+    }
+
+    pub(super) fn row(&mut self, cells: impl Into<Vec<Cell>>) {
+        self.rows.push(Row {
+            cells: cells.into(),
+            note: None,
+        });
+    }
+
+    /// A row with a sentence below it.
+    pub(super) fn row_with(&mut self, cells: impl Into<Vec<Cell>>, note: &str) {
+        self.rows.push(Row {
+            cells: cells.into(),
+            note: Some(visible(note)),
+        });
+    }
+
+    /// As lines without their ends; `most` is how wide they may be.
+    pub(super) fn lines(&self, most: Option<usize>) -> Vec<String> {
+        let widths = self.widths(most);
+        let mut lines = Vec::with_capacity(self.rows.len() + 1);
+        let heads = self
+            .heads
+            .iter()
+            .map(|head| Cell::from(head.name()).styled(FAINT));
+        lines.push(self.line(&heads.collect::<Vec<_>>(), &widths));
+        for row in &self.rows {
+            lines.push(self.line(&row.cells, &widths));
+            if let Some(note) = &row.note {
+                let note = cut(
+                    note,
+                    most.map_or(usize::MAX, |most| most.saturating_sub(GAP)),
+                );
+                lines.push(format!("  {FAINT}{note}{FAINT:#}"));
+            }
+        }
+        lines
+    }
+
+    fn widths(&self, most: Option<usize>) -> Vec<usize> {
+        let mut widths: Vec<usize> = self.heads.iter().map(|head| head.name().width()).collect();
+        for row in &self.rows {
+            for (width, cell) in widths.iter_mut().zip(&row.cells) {
+                *width = (*width).max(cell.text.width());
+            }
+        }
+        let Some(most) = most else {
+            return widths;
+        };
+        // Names give way, numbers do not: half a number is another number.
+        while widths.iter().sum::<usize>() + GAP * widths.len().saturating_sub(1) > most {
+            let left = self.heads.iter().zip(&mut widths);
+            let left =
+                left.filter_map(|(head, width)| matches!(head, Head::Left(_)).then_some(width));
+            match left.max_by_key(|width| **width) {
+                Some(width) if *width > LEAST => *width -= 1,
+                _ => break,
+            }
+        }
+        widths
+    }
+
+    fn line(&self, cells: &[Cell], widths: &[usize]) -> String {
+        let mut line = String::new();
+        let last = cells.iter().rposition(|cell| !cell.text.is_empty());
+        let Some(last) = last else { return line };
+        for (at, ((cell, head), width)) in cells.iter().zip(&self.heads).zip(widths).enumerate() {
+            if at > last {
+                break;
+            }
+            let (text, style) = (cut(&cell.text, *width), cell.style);
+            let space = " ".repeat(width.saturating_sub(text.width()));
+            if at > 0 {
+                line.push_str("  ");
+            }
+            let text = match &cell.painted {
+                Some(painted) if text == cell.text => painted.clone(),
+                _ => format!("{style}{text}{style:#}"),
+            };
+            match head {
+                Head::Right(_) => line.extend([space, text]),
+                Head::Left(_) if at == last => line.push_str(&text),
+                Head::Left(_) => line.extend([text, space]),
+            }
+        }
+        line
+    }
+}
+
+impl Head {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Left(name) | Self::Right(name) => name,
+        }
+    }
+}
+
+impl Cell {
+    pub(super) fn styled(self, style: Style) -> Self {
+        Self { style, ..self }
+    }
+
+    /// A text of our own, and the same in colours.
+    pub(super) fn painted(text: String, painted: String) -> Self {
+        Self {
+            text,
+            style: Style::new(),
+            painted: Some(painted),
+        }
+    }
+
+    /// In this style if so.
+    pub(super) fn styled_if(self, condition: bool, style: Style) -> Self {
+        if condition { self.styled(style) } else { self }
+    }
+}
+
+impl<T: AsRef<str>> From<T> for Cell {
+    fn from(text: T) -> Self {
+        Self {
+            text: visible(text.as_ref()),
+            ..Self::default()
+        }
+    }
+}
+
+/// The beginning of a text that is too wide.
+pub(super) fn cut(text: &str, most: usize) -> String {
+    if text.width() <= most {
+        return text.to_owned();
+    }
+    let mut short = String::new();
+    let mut width = 0;
+    for letter in text.chars() {
+        width += unicode_width::UnicodeWidthChar::width(letter).unwrap_or(0);
+        if width + 1 > most {
+            break;
+        }
+        short.push(letter);
+    }
+    if most > 0 {
+        short.push('…');
+    }
+    short
+}
+
+/// How a verdict looks.
+pub(super) fn verdict(word: &str) -> Style {
+    match word {
+        "refuse" => BAD,
+        "delay" => DOUBTFUL,
+        _ => GOOD,
+    }
+}
+
+pub(super) const BAD: Style = AnsiColor::Red.on_default().bold();
+pub(super) const DOUBTFUL: Style = AnsiColor::Yellow.on_default();
+pub(super) const FAINT: Style = Style::new().dimmed();
+pub(super) const GOOD: Style = AnsiColor::Green.on_default();
+pub(super) const STRONG: Style = Style::new().bold();
+
+/// Between two columns.
+const GAP: usize = 2;
+
+/// What is left of a name at the least.
+const LEAST: usize = 8;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plain(lines: &[String]) -> String {
+        let text = lines.join("\n");
+        anstream::adapter::strip_str(&text).to_string()
+    }
+
+    #[test]
+    fn columns_stand_under_their_heads() {
+        let mut table = Table::new([Head::Left("KEY"), Head::Right("REFUSE")]);
+        table.row([Cell::from("192.0.2.7"), Cell::from("9 120").styled(BAD)]);
+        table.row([Cell::from("日本"), Cell::from("1")]);
+        assert_eq!(
+            plain(&table.lines(None)),
+            "KEY        REFUSE\n192.0.2.7   9 120\n日本            1"
+        );
+    }
+
+    #[test]
+    fn names_give_way_and_numbers_do_not() {
+        let mut table = Table::new([Head::Left("KEY"), Head::Right("REFUSE")]);
+        table.row([
+            Cell::from("a-very-long-key-of-somebody"),
+            Cell::from("1234567890"),
+        ]);
+        assert_eq!(
+            plain(&table.lines(Some(24))),
+            "KEY               REFUSE\na-very-long…  1234567890"
+        );
+    }
+
+    #[test]
+    fn nothing_in_a_key_acts_on_the_terminal() {
+        let mut table = Table::new([Head::Left("KEY")]);
+        table.row_with(
+            [Cell::from("\u{1b}[2J\u{9b}31m\u{202e}x\r\n")],
+            "\u{1b}]0;title\u{7}",
+        );
+        let text = plain(&table.lines(None));
+        assert!(
+            !text
+                .chars()
+                .any(|letter| letter.is_control() && letter != '\n'),
+            "{text:?}"
+        );
+        assert_eq!(text.lines().count(), 3, "{text:?}");
+    }
+}

@@ -1,0 +1,377 @@
+//! A view as lines of a terminal.
+
+use anstyle::Style;
+
+use super::pace::{Tracks, rate};
+use super::screen::line;
+use super::sentences;
+use super::view::{Cover, Message, Pane, View, joined};
+use crate::cli::admin::answers::{Detail, Refusal, Rule};
+use crate::cli::table::{BAD, Cell, DOUBTFUL, FAINT, GOOD, Head, STRONG, Table};
+use crate::cli::verbs::{keys, refusals, servers};
+use crate::cli::words::{lag, number, requests, span};
+use crate::replay::plot::visible;
+
+/// The whole screen: exactly as many lines as there are rows.
+pub(super) fn frame(view: &View, (width, height): (usize, usize)) -> Vec<String> {
+    let mut lines = head(view, width);
+    let foot = foot(view, width);
+    let room = height.saturating_sub(lines.len() + 1);
+    let body = match &view.cover {
+        Cover::Help => help(width),
+        Cover::Inspect(zone, key) => {
+            let mut lines = vec![
+                String::new(),
+                line(
+                    &visible(&format!("{} in zone {zone}", key.key)),
+                    STRONG,
+                    width,
+                ),
+            ];
+            lines.extend(
+                keys::describe(key)
+                    .iter()
+                    .map(|text| line(&format!("  {text}"), Style::new(), width)),
+            );
+            lines
+        }
+        Cover::Ask { .. } | Cover::None => tables(view, width, room),
+    };
+    lines.extend(body);
+    lines.truncate(height.saturating_sub(1));
+    lines.resize(height.saturating_sub(1), String::new());
+    lines.push(foot);
+    lines
+}
+
+fn head(view: &View, width: usize) -> Vec<String> {
+    let status = &view.look.status;
+    let ready = if status.ready { "" } else { " · not ready" };
+    let text = format!(
+        "weir up {}{ready} · {} requests/s · {} connections · loop lag {} (worst {})",
+        span(status.uptime.floor()),
+        rate(view.requests),
+        number(status.connections.active),
+        lag(status.lag()),
+        lag(status.worst_lag())
+    );
+    let sentence = |(text, style): (String, Style)| line(&format!("● {text}"), style, width);
+    let mut lines = vec![line(&text, STRONG, width)];
+    match &view.lost {
+        Some(why) => {
+            lines.push(sentence((visible(why), BAD)));
+            lines.push(sentence((
+                "what is below is as it was before".to_owned(),
+                FAINT,
+            )));
+        }
+        None => {
+            lines.push(sentence(sentences::limits(view)));
+            lines.push(sentence(sentences::backends(view)));
+        }
+    }
+    lines
+}
+
+fn foot(view: &View, width: usize) -> String {
+    if let Cover::Ask { question, .. } = &view.cover {
+        return line(
+            &format!("{question}  y: yes, any other key: no"),
+            DOUBTFUL.bold(),
+            width,
+        );
+    }
+    match &view.message {
+        Some(Message::Failed(why)) => line(&visible(why), BAD, width),
+        Some(Message::Done(what)) => line(&visible(what), GOOD, width),
+        None => line(KEYS, FAINT, width),
+    }
+}
+
+/// All four, in the room there is.
+fn tables(view: &View, width: usize, room: usize) -> Vec<String> {
+    let parts = [
+        (zones(view), Some(view.zone), Pane::Zones),
+        (busy_keys(view), Some(view.key), Pane::Keys),
+        (upstreams(view), Some(view.server), Pane::Servers),
+    ];
+    let last = gathered(&view.look.refusals);
+    let wanted = [
+        view.look.zones.len(),
+        view.keys_shown().count(),
+        view.servers_shown().count(),
+        last.len(),
+    ];
+    // A title each, and heads for those that have columns.
+    let rooms = share(room.saturating_sub(4 + 3), wanted);
+    let mut lines = Vec::with_capacity(room);
+    for ((((title, table), selected, pane), rows), empty) in parts.into_iter().zip(rooms).zip(EMPTY)
+    {
+        let active = view.pane == pane;
+        lines.push(rule(&title, active, width));
+        let drawn = table.lines(Some(width.saturating_sub(2)));
+        let mut drawn = drawn.into_iter();
+        let heads = drawn.next().unwrap_or_default();
+        let rest: Vec<_> = drawn.collect();
+        if rest.is_empty() {
+            lines.push(line(&format!("  {empty}"), FAINT, width));
+            continue;
+        }
+        lines.push(format!("  {heads}"));
+        let first = selected.map_or(0, |at| at.saturating_sub(rows.saturating_sub(1)));
+        for (at, text) in rest.iter().enumerate().skip(first).take(rows) {
+            lines.push(match (Some(at) == selected, active) {
+                (true, true) => format!("{STRONG}▶{STRONG:#} {text}"),
+                (true, false) if pane != Pane::Servers => format!("{FAINT}▷{FAINT:#} {text}"),
+                _ => format!("  {text}"),
+            });
+        }
+    }
+    lines.push(rule("last refusals", false, width));
+    if last.is_empty() {
+        lines.push(line("  nobody was refused", FAINT, width));
+    }
+    let room = room.saturating_sub(lines.len());
+    lines.extend(last.iter().take(room).map(|(refusal, count)| {
+        let times = match count {
+            1 => String::new(),
+            count => format!(" × {count}"),
+        };
+        let room = width.saturating_sub(2 + times.chars().count());
+        let sentence = refusals::sentence(refusal, Some(room));
+        format!("  {sentence}{FAINT}{times}{FAINT:#}")
+    }));
+    lines
+}
+
+/// The latest first, and the same thing once: a flood of one client must not hide all others.
+fn gathered(refusals: &[Refusal]) -> Vec<(&Refusal, usize)> {
+    fn what(refusal: &Refusal) -> impl PartialEq + '_ {
+        let Refusal {
+            zone,
+            key,
+            client,
+            method,
+            host,
+            path,
+            status,
+            ..
+        } = refusal;
+        (zone, key, client, method, host, path, status)
+    }
+    let mut found: Vec<(&Refusal, usize)> = Vec::new();
+    for refusal in refusals.iter().rev() {
+        match found
+            .iter_mut()
+            .find(|(known, _)| what(known) == what(refusal))
+        {
+            Some((_, count)) => *count += 1,
+            None => found.push((refusal, 1)),
+        }
+    }
+    found
+}
+
+/// How many rows each gets: those that want few get what they want, the others the same.
+fn share(mut room: usize, wanted: [usize; 4]) -> [usize; 4] {
+    let mut rows = [0; 4];
+    while room > 0 {
+        let mut given = false;
+        for (row, wanted) in rows.iter_mut().zip(wanted) {
+            if *row < wanted && room > 0 {
+                *row += 1;
+                room -= 1;
+                given = true;
+            }
+        }
+        if !given {
+            break;
+        }
+    }
+    rows
+}
+
+fn rule(title: &str, active: bool, width: usize) -> String {
+    let style = if active { STRONG } else { FAINT };
+    let text = format!("── {} ", visible(title));
+    let dashes = width.saturating_sub(unicode_width::UnicodeWidthStr::width(text.as_str()));
+    line(&format!("{text}{}", "─".repeat(dashes)), style, width)
+}
+
+fn zones(view: &View) -> (String, Table) {
+    let mut table = Table::new([
+        Head::Left("ZONE"),
+        Head::Right("LIMIT"),
+        Head::Right("DEMAND/S"),
+        Head::Right("PASS"),
+        Head::Right("DELAY"),
+        Head::Right("REFUSE"),
+        Head::Left("LAST 20 S"),
+    ]);
+    for zone in &view.look.zones {
+        let pace = view.zones.now(&zone.name);
+        table.row([
+            Cell::from(&zone.name).styled(STRONG),
+            Cell::from(zone.rate.as_deref().unwrap_or("limit_conn"))
+                .styled_if(zone.changed.is_some(), DOUBTFUL),
+            Cell::from(rate(pace.demand())),
+            Cell::from(rate(pace.pass)),
+            Cell::from(rate(pace.delay)).styled_if(pace.delay > 0.0, DOUBTFUL),
+            Cell::from(rate(pace.refuse)).styled_if(pace.refuse > 0.0, BAD),
+            spark(&view.zones, &zone.name),
+        ]);
+    }
+    (
+        "zones: what each key may have, and requests a second".to_owned(),
+        table,
+    )
+}
+
+fn busy_keys(view: &View) -> (String, Table) {
+    let mut table = Table::new([
+        Head::Left("KEY"),
+        Head::Right("DEMAND/S"),
+        Head::Right("PASS"),
+        Head::Right("REFUSE"),
+        Head::Right("EXCESS"),
+        Head::Left("MARK"),
+        Head::Left("LAST 20 S"),
+    ]);
+    let Some(open) = &view.look.open else {
+        return ("keys".to_owned(), table);
+    };
+    let zone = &open.detail.zone.name;
+    for key in &open.keys {
+        let name = joined(zone, &key.key);
+        let pace = view.keys.now(&name);
+        table.row([
+            Cell::from(&key.key).styled(STRONG),
+            Cell::from(rate(pace.demand())),
+            Cell::from(rate(pace.pass + pace.delay)),
+            Cell::from(rate(pace.refuse)).styled_if(pace.refuse > 0.0, BAD),
+            Cell::from(requests(key.excess)),
+            Cell::from(key.mark.as_deref().unwrap_or("-")).styled_if(key.mark.is_some(), DOUBTFUL),
+            spark(&view.keys, &name),
+        ]);
+    }
+    let sort = view.sort.word();
+    (
+        format!("keys of {} · most {sort} first", allowance(&open.detail)),
+        table,
+    )
+}
+
+/// A zone and what its rules give a key.
+fn allowance(detail: &Detail) -> String {
+    let zone = &detail.zone;
+    let rate = zone
+        .rate
+        .as_ref()
+        .map_or_else(String::new, |rate| format!(": {rate}"));
+    let mut terms: Vec<_> = detail.rules.iter().filter_map(terms).collect();
+    terms.dedup();
+    let terms = match &terms[..] {
+        [] => String::new(),
+        terms => format!(", {}", terms.join(" or ")),
+    };
+    format!("{} by {}{rate}{terms}", zone.name, detail.key)
+}
+
+fn terms(rule: &Rule) -> Option<String> {
+    match (rule.burst, rule.limit) {
+        (Some(burst), _) => Some(format!("burst {}", requests(burst))),
+        (None, Some(limit)) => Some(format!("{} at once", number(limit))),
+        (None, None) => None,
+    }
+}
+
+fn upstreams(view: &View) -> (String, Table) {
+    let mut table = Table::new([
+        Head::Left("UPSTREAM"),
+        Head::Left("SERVER"),
+        Head::Left("STATE"),
+        Head::Left("BREAKER"),
+        Head::Right("ACTIVE"),
+        Head::Right("REQ/S"),
+        Head::Right("5XX/S"),
+        Head::Right("LATENCY"),
+    ]);
+    for (upstream, server) in view.servers_shown() {
+        let name = joined(upstream, &server.address);
+        let pace = view.servers.now(&name);
+        let (state, style) = servers::condition(server);
+        let (breaker, breaker_style) = servers::breaker(server);
+        table.row([
+            Cell::from(upstream).styled(STRONG),
+            Cell::from(&server.address),
+            Cell::from(state).styled(style),
+            Cell::from(breaker).styled(breaker_style),
+            Cell::from(number(server.active)),
+            Cell::from(rate(pace.demand())),
+            Cell::from(rate(pace.refuse)).styled_if(pace.refuse > 0.0, BAD),
+            Cell::from(lag(view.latencies.now(&name))),
+        ]);
+    }
+    ("backends".to_owned(), table)
+}
+
+fn spark(tracks: &Tracks, name: &str) -> Cell {
+    let (plain, painted) = tracks.spark(name, SPARK);
+    Cell::painted(plain, painted)
+}
+
+fn help(width: usize) -> Vec<String> {
+    HELP.lines()
+        .map(|text| line(text, Style::new(), width))
+        .collect()
+}
+
+const SPARK: usize = 20;
+
+const EMPTY: [&str; 3] = [
+    "there are no zones in the configuration",
+    "nobody has met this zone of late",
+    "there are no upstreams in the configuration",
+];
+
+const KEYS: &str =
+    "↑↓ select  tab next  ⏎ look  b block  x exempt  f forget  s sort  ? help  q quit";
+
+const HELP: &str = "
+  ↑ ↓ j k     select a zone, a key or a server
+  tab         go to the next table: zones, keys, servers
+  enter       show where the selected key stands
+  s           sort keys by refuse, demand, excess, delay, pass
+  b           block the selected key for ten minutes
+  x           exempt it from the zone's limits for ten minutes
+  f           forget it: it begins anew, and without a penalty
+  d  u        drain the selected server; up: send it requests again
+  q           quit
+
+  What changes something is asked for first, and takes the token:
+  WEIR_TOKEN, --token-file or --config.
+
+  Bars are demand: green what passed, yellow where some had to wait,
+  red where some were refused.
+
+  Any key goes back.";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_keys_do_fits_the_smallest_usual_window() {
+        for text in HELP.lines().chain([KEYS]) {
+            let width = unicode_width::UnicodeWidthStr::width(text);
+            assert!(width <= 80, "{text}");
+        }
+    }
+
+    #[test]
+    fn rows_go_to_those_who_want_them() {
+        assert_eq!(share(13, [2, 100, 1, 100]), [2, 5, 1, 5]);
+        assert_eq!(share(100, [2, 3, 1, 4]), [2, 3, 1, 4]);
+        assert_eq!(share(0, [1; 4]), [0; 4]);
+    }
+}

@@ -1,0 +1,362 @@
+//! What is on the screen: the last look, what came before it, what is selected, and what a key does about it.
+
+use super::Event;
+use super::latency::Latencies;
+use super::pace::Tracks;
+use super::press::Press;
+use super::watch::{Look, Order};
+use crate::cli::admin::answers::{KeyState, Server, Verdicts};
+use crate::cli::verbs::keys::Sort;
+use crate::cli::verbs::{marks, servers};
+use crate::clock::Millis;
+use crate::replay::plot::visible;
+use serde_json::json;
+
+/// Everything that is drawn.
+#[derive(Debug)]
+pub(super) struct View {
+    pub(super) look: Look,
+    pub(super) zones: Tracks,
+    /// By zone and key.
+    pub(super) keys: Tracks,
+    /// By upstream and server; refused are those with a status of 500 and above.
+    pub(super) servers: Tracks,
+    pub(super) latencies: Latencies,
+    pub(super) requests: f64,
+    pub(super) pane: Pane,
+    pub(super) zone: usize,
+    pub(super) key: usize,
+    pub(super) server: usize,
+    pub(super) sort: Sort,
+    pub(super) cover: Cover,
+    /// Something to say once.
+    pub(super) message: Option<Message>,
+    /// Why there is nothing new.
+    pub(super) lost: Option<String>,
+    /// When paces were last taken.
+    paced: Millis,
+}
+
+/// What keys move in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Pane {
+    Keys,
+    Servers,
+    Zones,
+}
+
+/// What lies over the tables.
+#[derive(Debug)]
+pub(super) enum Cover {
+    /// A question that `y` answers.
+    Ask {
+        question: String,
+        order: Order,
+    },
+    Help,
+    Inspect(String, Box<KeyState>),
+    None,
+}
+
+#[derive(Debug)]
+pub(super) enum Message {
+    Done(String),
+    Failed(String),
+}
+
+/// What is to happen after an event.
+#[derive(Debug)]
+pub(super) enum Next {
+    Go,
+    Stay,
+    Tell(Order),
+}
+
+impl View {
+    pub(super) fn new(look: Look) -> Self {
+        let mut view = Self {
+            paced: look.at,
+            look,
+            zones: Tracks::default(),
+            keys: Tracks::default(),
+            servers: Tracks::default(),
+            latencies: Latencies::default(),
+            requests: 0.0,
+            pane: Pane::Zones,
+            zone: 0,
+            key: 0,
+            server: 0,
+            sort: Sort::Refuse,
+            cover: Cover::None,
+            message: None,
+            lost: None,
+        };
+        view.track(1.0);
+        view
+    }
+
+    /// Takes in what happened.
+    pub(super) fn take(&mut self, event: Event) -> Next {
+        match event {
+            Event::Done(what) => self.message = Some(Message::Done(what)),
+            Event::Failed(why) => self.message = Some(Message::Failed(why)),
+            Event::Inspected(zone, key) => self.cover = Cover::Inspect(zone, key),
+            Event::Look(look) => self.see(*look),
+            Event::Lost(why) => self.lost = Some(why),
+            Event::Press(press) => return self.press(press),
+            Event::Resize => {}
+            Event::Stop => return Next::Go,
+        }
+        Next::Stay
+    }
+
+    fn see(&mut self, look: Look) {
+        self.lost = None;
+        let selected = self
+            .selected_key()
+            .filter(|_| self.pane == Pane::Keys)
+            .map(str::to_owned);
+        let seconds = look.at.since(self.paced).as_secs_f64();
+        let requests = look.status.requests.total;
+        let before = self.look.status.requests.total;
+        self.look = look;
+        // Keys change places; whoever moves among them means the one, and everybody else the first.
+        if let Some(at) = selected.and_then(|key| self.keys_shown().position(|shown| shown == key))
+        {
+            self.key = at;
+        }
+        // A look for a key that was pressed comes too soon to tell a pace.
+        if seconds >= SHORTEST {
+            self.paced = self.look.at;
+            self.requests = requests.saturating_sub(before) as f64 / seconds;
+            self.track(seconds);
+        } else {
+            self.look.status.requests.total = before;
+        }
+        self.zone = self.zone.min(self.look.zones.len().saturating_sub(1));
+        self.key = self.key.min(self.keys_shown().count().saturating_sub(1));
+        self.server = self
+            .server
+            .min(self.servers_shown().count().saturating_sub(1));
+    }
+
+    fn track(&mut self, seconds: f64) {
+        self.latencies
+            .take(std::mem::take(&mut self.look.latencies));
+        let look = &self.look;
+        let zones = look.zones.iter();
+        self.zones.take(
+            seconds,
+            zones.map(|zone| (zone.name.as_str(), zone.verdicts)),
+        );
+        if let Some(open) = &look.open {
+            let names: Vec<_> = open
+                .keys
+                .iter()
+                .map(|key| joined(&open.detail.zone.name, &key.key))
+                .collect();
+            let counts = open.keys.iter().map(|key| key.verdicts);
+            self.keys
+                .take(seconds, names.iter().map(String::as_str).zip(counts));
+        }
+        let servers: Vec<_> = self
+            .servers_shown()
+            .map(|(upstream, server)| {
+                let counts = Verdicts {
+                    pass: server.requests.saturating_sub(server.errors),
+                    delay: 0,
+                    refuse: server.errors,
+                };
+                (joined(upstream, &server.address), counts)
+            })
+            .collect();
+        self.servers.take(
+            seconds,
+            servers
+                .iter()
+                .map(|(name, counts)| (name.as_str(), *counts)),
+        );
+    }
+
+    /// The keys of the zone that is open, as they are shown.
+    pub(super) fn keys_shown(&self) -> impl Iterator<Item = &str> {
+        let open = self.look.open.iter();
+        open.flat_map(|open| open.keys.iter().map(|key| key.key.as_str()))
+    }
+
+    /// All servers with their upstream.
+    pub(super) fn servers_shown(&self) -> impl Iterator<Item = (&str, &Server)> {
+        self.look.upstreams.iter().flat_map(|upstream| {
+            let servers = upstream.servers.iter();
+            servers.map(|server| (upstream.name.as_str(), server))
+        })
+    }
+
+    fn selected_key(&self) -> Option<&str> {
+        self.keys_shown().nth(self.key)
+    }
+
+    fn open_zone(&self) -> Option<&str> {
+        let open = self.look.open.as_ref()?;
+        Some(&open.detail.zone.name)
+    }
+
+    fn press(&mut self, press: Press) -> Next {
+        if press == Press::Stop {
+            return Next::Go;
+        }
+        self.message = None;
+        match std::mem::replace(&mut self.cover, Cover::None) {
+            Cover::Ask { order, .. } => {
+                return match press {
+                    Press::Letter('y' | 'Y') => Next::Tell(order),
+                    _ => Next::Stay,
+                };
+            }
+            Cover::Help | Cover::Inspect(..) => return Next::Stay,
+            Cover::None => {}
+        }
+        match press {
+            Press::Letter('q') => return Next::Go,
+            Press::Letter('?' | 'h') => self.cover = Cover::Help,
+            Press::Tab => self.pane = self.pane.next(),
+            Press::TabBack => self.pane = self.pane.next().next(),
+            Press::Down | Press::Letter('j') => return self.step(1),
+            Press::Up | Press::Letter('k') => return self.step(-1),
+            Press::Enter => return self.inspect(),
+            Press::Letter('s') => {
+                self.sort = next_sort(self.sort);
+                return self.watch();
+            }
+            Press::Letter('b') => self.mark("block", "blocked"),
+            Press::Letter('x') => self.mark("exempt", "exempt"),
+            Press::Letter('f') => self.forget(),
+            Press::Letter('d') => self.switch("drain", "drained"),
+            Press::Letter('u') => self.switch("up", "up again"),
+            _ => {}
+        }
+        Next::Stay
+    }
+
+    fn step(&mut self, by: isize) -> Next {
+        let (at, count) = match self.pane {
+            Pane::Keys => (self.key, self.keys_shown().count()),
+            Pane::Servers => (self.server, self.servers_shown().count()),
+            Pane::Zones => (self.zone, self.look.zones.len()),
+        };
+        let to = at.saturating_add_signed(by).min(count.saturating_sub(1));
+        match self.pane {
+            Pane::Keys => self.key = to,
+            Pane::Servers => self.server = to,
+            Pane::Zones if to != at => {
+                self.zone = to;
+                self.key = 0;
+                return self.watch();
+            }
+            Pane::Zones => {}
+        }
+        Next::Stay
+    }
+
+    fn watch(&self) -> Next {
+        match self.look.zones.get(self.zone) {
+            Some(zone) => Next::Tell(Order::Watch {
+                zone: zone.name.clone(),
+                sort: self.sort,
+            }),
+            None => Next::Stay,
+        }
+    }
+
+    fn inspect(&self) -> Next {
+        match (self.open_zone(), self.selected_key()) {
+            (Some(zone), Some(key)) => Next::Tell(Order::Inspect {
+                zone: zone.to_owned(),
+                key: key.to_owned(),
+            }),
+            _ => Next::Stay,
+        }
+    }
+
+    /// Asks whether the key is to be marked.
+    fn mark(&mut self, mark: &str, done: &str) {
+        let Some((zone, key)) = self.open_zone().zip(self.selected_key()) else {
+            return;
+        };
+        let (question, done) = (
+            visible(&format!("{mark} {key} in {zone} for {MARKED_FOR}?")),
+            visible(&format!("{key} is {done} in {zone} for {MARKED_FOR}")),
+        );
+        let call = marks::mark(zone, key, mark, Some(MARKED_FOR));
+        self.ask(question, Order::Do { call, done });
+    }
+
+    fn forget(&mut self) {
+        let Some((zone, key)) = self.open_zone().zip(self.selected_key()) else {
+            return;
+        };
+        let (question, done) = (
+            visible(&format!(
+                "forget {key} in {zone}, its count and its penalty?"
+            )),
+            visible(&format!("{key} begins anew in {zone}")),
+        );
+        let call = marks::forget(zone, key);
+        self.ask(question, Order::Do { call, done });
+    }
+
+    /// Asks whether the server is to be switched; only where one is selected for all to see.
+    fn switch(&mut self, state: &str, done: &str) {
+        let Some((upstream, server)) = self.servers_shown().nth(self.server) else {
+            return;
+        };
+        let address = &server.address;
+        if self.pane != Pane::Servers {
+            self.message = Some(Message::Failed(
+                "first select a server: tab goes there".to_owned(),
+            ));
+            return;
+        }
+        let (question, done) = (
+            visible(&format!("{state} {address} of {upstream}?")),
+            visible(&format!("{address} of {upstream} is {done}")),
+        );
+        let call = servers::change(upstream, address, json!({ "state": state }));
+        self.ask(question, Order::Do { call, done });
+    }
+
+    fn ask(&mut self, question: String, order: Order) {
+        self.cover = Cover::Ask { question, order };
+    }
+}
+
+impl Pane {
+    fn next(self) -> Self {
+        match self {
+            Self::Zones => Self::Keys,
+            Self::Keys => Self::Servers,
+            Self::Servers => Self::Zones,
+        }
+    }
+}
+
+/// The name of something inside something, in one text.
+pub(super) fn joined(outer: &str, inner: &str) -> String {
+    format!("{outer}\n{inner}")
+}
+
+fn next_sort(sort: Sort) -> Sort {
+    match sort {
+        Sort::Refuse => Sort::Demand,
+        Sort::Demand => Sort::Excess,
+        Sort::Excess => Sort::Delay,
+        Sort::Delay => Sort::Pass,
+        Sort::Pass => Sort::Refuse,
+    }
+}
+
+/// How long a key is marked for.
+const MARKED_FOR: &str = "10m";
+
+/// Seconds between two looks that tell a pace.
+const SHORTEST: f64 = 0.5;

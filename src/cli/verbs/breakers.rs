@@ -1,0 +1,181 @@
+//! `weir breaker` and `weir degrade`: what happens when a backend fails, and an operator's hand on it.
+
+use clap::{Args, ValueEnum};
+use serde_json::json;
+
+use super::Ask;
+use super::servers::{change, state_of_breaker, table};
+use crate::cli::admin::answers::{Breaker, Group, Server, Upstream};
+use crate::cli::admin::{Call, escape};
+use crate::cli::page::Page;
+use crate::cli::table::{Cell, DOUBTFUL, Head, STRONG, Table};
+use crate::cli::words::number;
+
+#[derive(Debug, Args)]
+pub(in crate::cli) struct Flags {
+    /// What the breaker is to be; auto: it judges for itself
+    #[arg(value_enum, requires = "second")]
+    state: Option<Force>,
+    /// The upstream; with --location the server's name
+    #[arg(value_name = "UPSTREAM")]
+    first: Option<String>,
+    /// The server's address; with --location the location
+    #[arg(value_name = "SERVER")]
+    second: Option<String>,
+    /// It is a location's breaker, not that of an upstream's server
+    #[arg(long, requires = "second")]
+    location: bool,
+    #[command(flatten)]
+    ask: Ask,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Force {
+    Open,
+    Closed,
+    Auto,
+}
+
+#[derive(Debug, Args)]
+pub(in crate::cli) struct Degrade {
+    /// The group
+    #[arg(requires = "mode")]
+    group: Option<String>,
+    /// Whether its locations answer without their backend; auto: when it fails
+    #[arg(value_enum)]
+    mode: Option<Mode>,
+    #[command(flatten)]
+    ask: Ask,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Mode {
+    On,
+    Off,
+    Auto,
+}
+
+impl Flags {
+    pub(super) fn run(self) -> anyhow::Result<()> {
+        let (Some(state), Some(first), Some(second)) = (self.state, &self.first, &self.second)
+        else {
+            return self.list();
+        };
+        let state = match state {
+            Force::Open => "open",
+            Force::Closed => "closed",
+            Force::Auto => "auto",
+        };
+        if self.location {
+            let body = json!({ "server": first, "location": second, "breaker": state });
+            let call = Call::patch("/api/breakers", body);
+            return self.ask.show(&call, |breaker: Breaker, page| {
+                page.table(&locations(&[breaker]));
+                Ok(())
+            });
+        }
+        let call = change(first, second, json!({ "breaker": state }));
+        self.ask.show(&call, |server: Server, page| {
+            page.table(&table([(first.as_str(), &server)]));
+            Ok(())
+        })
+    }
+
+    /// Those of servers and those of locations; as JSON, the latter: the former are in the list of upstreams.
+    fn list(&self) -> anyhow::Result<()> {
+        self.ask.show(
+            &Call::get("/api/breakers"),
+            |breakers: Vec<Breaker>, page| {
+                let upstreams: Vec<Upstream> =
+                    self.ask.reach.admin()?.ask(&Call::get("/api/upstreams"))?;
+                let servers: Vec<_> = upstreams
+                    .iter()
+                    .flat_map(|upstream| {
+                        upstream
+                            .servers
+                            .iter()
+                            .map(|server| (upstream.name.as_str(), server))
+                    })
+                    .filter(|(_, server)| server.breaker.is_some())
+                    .collect();
+                draw(&servers, &breakers, page);
+                Ok(())
+            },
+        )
+    }
+}
+
+fn draw(servers: &[(&str, &Server)], breakers: &[Breaker], page: &mut Page) {
+    if servers.is_empty() && breakers.is_empty() {
+        page.line("there are no circuit breakers in the configuration");
+    }
+    if !servers.is_empty() {
+        page.table(&table(servers.iter().copied()));
+    }
+    if !servers.is_empty() && !breakers.is_empty() {
+        page.line("");
+    }
+    if !breakers.is_empty() {
+        page.table(&locations(breakers));
+    }
+}
+
+fn locations(breakers: &[Breaker]) -> Table {
+    let mut table = Table::new([
+        Head::Left("SERVER"),
+        Head::Left("LOCATION"),
+        Head::Left("BREAKER"),
+        Head::Right("OPENED"),
+    ]);
+    for breaker in breakers {
+        let (state, style) = state_of_breaker(&breaker.state, breaker.forced.as_deref());
+        table.row([
+            Cell::from(&breaker.server).styled(STRONG),
+            Cell::from(&breaker.location),
+            Cell::from(state).styled(style),
+            Cell::from(number(breaker.opened)),
+        ]);
+    }
+    table
+}
+
+impl Degrade {
+    pub(super) fn run(self) -> anyhow::Result<()> {
+        let (Some(group), Some(mode)) = (&self.group, self.mode) else {
+            return self
+                .ask
+                .show(&Call::get("/api/groups"), |groups: Vec<Group>, page| {
+                    if groups.is_empty() {
+                        page.line("there are no degrade groups in the configuration");
+                    } else {
+                        page.table(&groups_table(&groups));
+                    }
+                    Ok(())
+                });
+        };
+        let mode = match mode {
+            Mode::On => "on",
+            Mode::Off => "off",
+            Mode::Auto => "auto",
+        };
+        let call = Call::patch(
+            format!("/api/groups/{}", escape(group)),
+            json!({ "mode": mode }),
+        );
+        self.ask.show(&call, |group: Group, page| {
+            page.table(&groups_table(&[group]));
+            Ok(())
+        })
+    }
+}
+
+fn groups_table(groups: &[Group]) -> Table {
+    let mut table = Table::new([Head::Left("GROUP"), Head::Left("MODE")]);
+    for group in groups {
+        table.row([
+            Cell::from(&group.name).styled(STRONG),
+            Cell::from(&group.mode).styled_if(group.mode != "auto", DOUBTFUL),
+        ]);
+    }
+    table
+}

@@ -1,0 +1,66 @@
+//! `weir status`: how it is, in one look.
+
+use clap::Args;
+
+use super::Ask;
+use crate::cli::admin::Call;
+use crate::cli::admin::answers::{Status, Store};
+use crate::cli::words::{lag, number, span, verdicts};
+use crate::replay::plot::visible;
+
+#[derive(Debug, Args)]
+pub(in crate::cli) struct Flags {
+    #[command(flatten)]
+    ask: Ask,
+}
+
+impl Flags {
+    pub(super) fn run(self) -> anyhow::Result<()> {
+        self.ask
+            .show(&Call::get("/api/status"), |status: Status, page| {
+                let stores: Vec<Store> = self.ask.reach.admin()?.ask(&Call::get("/api/store"))?;
+                for line in lines(&status, &stores) {
+                    page.line(visible(&line));
+                }
+                Ok(())
+            })
+    }
+}
+
+fn lines(status: &Status, stores: &[Store]) -> Vec<String> {
+    let ready = match status.ready {
+        true => "takes requests",
+        false => "is starting or stopping",
+    };
+    let reloaded = match status.generation.saturating_sub(1) {
+        0 => "never reloaded".to_owned(),
+        1 => "reloaded once".to_owned(),
+        times => format!("reloaded {} times", number(times)),
+    };
+    let mut lines = vec![
+        format!("weir {}, pid {}: {ready}", status.version, status.pid),
+        format!("up           {}, {reloaded}", span(status.uptime)),
+        format!(
+            "connections  {} open, {} accepted",
+            number(status.connections.active),
+            number(status.connections.accepted)
+        ),
+        format!("requests     {}", number(status.requests.total)),
+        format!("limits       {}", verdicts(status.limits)),
+        format!(
+            "event loops  {}, at most {} late; {} in the last minute",
+            status.loops.len(),
+            lag(status.lag()),
+            lag(status.worst_lag())
+        ),
+    ];
+    for store in stores {
+        let how = match (store.degraded, &store.why) {
+            (false, _) => "well".to_owned(),
+            (true, Some(why)) => format!("degraded: {why}"),
+            (true, None) => "degraded".to_owned(),
+        };
+        lines.push(format!("store        {}: {how}", store.name));
+    }
+    lines
+}
