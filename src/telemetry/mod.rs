@@ -14,6 +14,7 @@ mod listener;
 mod page;
 pub mod process;
 mod stamp;
+pub mod traces;
 mod warning;
 mod writer;
 
@@ -24,5 +25,6 @@ pub use histogram::{Histogram, Reading};
 pub use lag::{Lag, describe_loops, lags, watch_lag};
 pub use listener::{Connection, Handshake, Listener, ProxyHeader};
 pub use page::{Number, Page};
+pub use traces::Tracer;
 pub use warning::Warning;
 pub use writer::{Destination, Sink, Writer};
