@@ -58,8 +58,8 @@ impl Doors {
     }
 
     /// The change has happened.
-    pub(super) fn settle(&mut self, change: Change) {
-        for door in change.closed {
+    pub(super) fn settle(&mut self, change: Change, closed: &[Arc<Door>]) {
+        for door in closed {
             self.lent.remove(&door.number());
         }
         self.open = change.wanted;

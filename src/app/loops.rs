@@ -24,8 +24,8 @@ use crate::telemetry;
 pub(super) enum Order {
     /// To say that it is there.
     Answer(oneshot::Sender<()>),
-    /// To stop listening at the door of this number; who came through it may finish.
-    Close(usize),
+    /// To stop listening at the door of this number, and to say when that is done; who came through it may finish.
+    Close(usize, oneshot::Sender<()>),
     /// To connect to a store, and to stay so until it is given up.
     Join(Arc<Shared>, CancellationToken, oneshot::Sender<()>),
     /// To listen.
@@ -54,7 +54,13 @@ struct Loop {
     orders: mpsc::UnboundedReceiver<Order>,
     connections: TaskTracker,
     acceptors: TaskTracker,
-    open: HashMap<usize, CancellationToken>,
+    open: HashMap<usize, Listening>,
+}
+
+/// A door that a loop listens at.
+struct Listening {
+    stop: CancellationToken,
+    acceptors: TaskTracker,
 }
 
 impl Loops {
@@ -94,10 +100,17 @@ impl Loops {
         }
     }
 
-    /// Has no loop listen at a door any more.
-    pub(super) fn close(&self, door: &Door) {
-        for order in &self.orders {
-            drop(order.send(Order::Close(door.number())));
+    /// Has no loop listen at a door any more; done when nobody does, and the address is free again.
+    pub(super) async fn close(&self, door: &Door) {
+        let close = |order: &mpsc::UnboundedSender<Order>| {
+            let (done, is_done) = oneshot::channel();
+            drop(order.send(Order::Close(door.number(), done)));
+            is_done
+        };
+        let closing: Vec<_> = self.orders.iter().map(close).collect();
+        for is_done in closing {
+            // A loop that has ended listens nowhere.
+            drop(is_done.await);
         }
     }
 
@@ -172,9 +185,15 @@ impl Loop {
                 // Who asked may have given up.
                 let _told = here.send(());
             }
-            Order::Close(number) => {
-                if let Some(stop) = self.open.remove(&number) {
-                    stop.cancel();
+            Order::Close(number, done) => {
+                if let Some(listening) = self.open.remove(&number) {
+                    listening.stop.cancel();
+                    listening.acceptors.close();
+                    tokio::spawn(async move {
+                        listening.acceptors.wait().await;
+                        // Nobody waits where the process is about to end.
+                        let _told = done.send(());
+                    });
                 }
             }
             Order::Join(store, until, done) => {
@@ -195,10 +214,12 @@ impl Loop {
     }
 
     fn open(&mut self, socket: Bound, door: Arc<Door>) {
-        let stop = self.open.entry(door.number());
-        let stop = stop
-            .or_insert_with(|| self.common.stop.child_token())
-            .clone();
+        let listening = self.open.entry(door.number());
+        let listening = listening.or_insert_with(|| Listening {
+            stop: self.common.stop.child_token(),
+            acceptors: TaskTracker::new(),
+        });
+        let (stop, own) = (listening.stop.clone(), listening.acceptors.clone());
         let clock = self.common.clock.clone();
         let cap = Arc::clone(&self.common.cap);
         let gateway = Gateway::new(socket.address(), door, clock.clone(), cap);
@@ -213,10 +234,10 @@ impl Loop {
                 Some(gateway.clone().serve(stream, peer, seat, served.clone()))
             },
         );
-        self.acceptors.spawn(async move {
+        self.acceptors.spawn(own.track_future(async move {
             if let Err(error) = accepting.await {
                 tracing::error!("{error}");
             }
-        });
+        }));
     }
 }

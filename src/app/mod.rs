@@ -237,9 +237,6 @@ impl App {
     }
 }
 
-/// How long the last spans may take to their collector.
-const LAST_SPANS: Duration = Duration::from_secs(2);
-
 /// Tells systemd again and again that all is well, as long as every event loop says so. Who stops has its own deadline.
 async fn beat(systemd: Arc<Systemd>, every: Duration, loops: Loops, stop: CancellationToken) {
     loop {
@@ -251,6 +248,9 @@ async fn beat(systemd: Arc<Systemd>, every: Duration, loops: Loops, stop: Cancel
         tokio::time::sleep(every).await;
     }
 }
+
+/// How long the last spans may take to their collector.
+const LAST_SPANS: Duration = Duration::from_secs(2);
 
 /// How long the last line of the error log waits for those before it.
 const LAST_LINES: Duration = Duration::from_secs(1);

@@ -80,7 +80,7 @@ impl Succession {
         let live = self.live.load_full();
         self.join(&live.zones.stores).await;
         let change = self.doors.plan(&live.plan, &self.live);
-        self.rearrange(change, sockets);
+        self.rearrange(change, sockets).await;
         self.receive(admin);
         self.systemd.ready(self.admin.reloads().generation());
         Ok(())
@@ -218,7 +218,7 @@ impl Succession {
         }
         self.live.store(Arc::clone(&live));
         telemetry::set_level(live.plan.log.level);
-        self.rearrange(change, sockets);
+        self.rearrange(change, sockets).await;
         let last = Arc::downgrade(&before);
         self.stores.leave_others(&live.zones.stores, &last);
         let moved = |plan: &Plan| plan.admin.as_ref().map(|admin| admin.listen);
@@ -233,15 +233,16 @@ impl Succession {
     }
 
     /// Opens and closes what a generation that is in force has changed.
-    fn rearrange(&mut self, change: Change, sockets: Vec<Vec<Bound>>) {
+    async fn rearrange(&mut self, mut change: Change, sockets: Vec<Vec<Bound>>) {
         for (sockets, door) in sockets.into_iter().zip(&change.opened) {
             self.doors.lend(door, &sockets);
             self.loops.open(sockets, door);
         }
-        for door in &change.closed {
-            self.loops.close(door);
+        let closed = std::mem::take(&mut change.closed);
+        self.doors.settle(change, &closed);
+        for door in &closed {
+            self.loops.close(door).await;
         }
-        self.doors.settle(change);
     }
 
     /// Has the admin listener here from now on, or nowhere.

@@ -1,9 +1,11 @@
 //! Who may have the configuration read again, and what they are told.
 
+use std::process::Command;
+
 use serde_json::Value;
 
 use super::answering;
-use crate::support::weir::output;
+use crate::support::weir::BINARY;
 use crate::support::{Client, Weir, eventually, get};
 
 fn with_admin(text: &str) -> String {
@@ -65,7 +67,11 @@ fn over_the_api_with_the_token_and_the_answer_says_what_came_of_it() {
 fn from_a_shell_the_exit_status_tells() {
     let weir = Weir::start(&with_admin("one"));
     let admin = weir.admin_address().to_string();
-    let reload = |token: &str| output(&["reload", "--admin", &admin, "--token", token]);
+    let reload = |token: &str| {
+        let mut command = Command::new(BINARY);
+        command.args(["reload", "--admin", &admin]);
+        command.env("WEIR_TOKEN", token).output().expect("weir runs")
+    };
     weir.rewrite(&with_admin("two"));
     let done = reload("wrong");
     assert_eq!(done.status.code(), Some(1));
