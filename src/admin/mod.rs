@@ -170,6 +170,9 @@ impl Admin {
             Method::GET | Method::HEAD => Vec::new(),
             _ => body::read(request).await?,
         };
+        if route == Route::Reload {
+            return self.reload().await;
+        }
         self.answer(&live, &route, &method, &body)
     }
 
@@ -213,6 +216,19 @@ impl Admin {
                 ));
             }
         })
+    }
+
+    /// Has the configuration read again.
+    async fn reload(&self) -> Result<Reply, Problem> {
+        match self.reloads.ask_and_wait().await {
+            Some(Ok(reloaded)) => Ok(reply::json(&reloaded)),
+            Some(Err(refused)) => {
+                let mut reply = reply::json(&refused);
+                *reply.status_mut() = StatusCode::UNPROCESSABLE_ENTITY;
+                Ok(reply)
+            }
+            None => Err(Problem::conflict("it is stopping")),
+        }
     }
 
     /// Somebody tries tokens, or has an old one.

@@ -20,6 +20,7 @@ pub(super) enum Route {
     Ready,
     RefusalStream,
     Refusals,
+    Reload,
     Server(String, String),
     Status,
     Store,
@@ -55,6 +56,7 @@ impl Route {
             ["api", "openapi.json"] => Self::OpenApi,
             ["api", "refusals"] => Self::Refusals,
             ["api", "refusals", "stream"] => Self::RefusalStream,
+            ["api", "reload"] => Self::Reload,
             ["api", "status"] => Self::Status,
             ["api", "store"] => Self::Store,
             ["api", "upstreams"] => Self::Upstreams,
@@ -84,7 +86,7 @@ impl Route {
         const LOOK: &[Method] = &[Method::GET, Method::HEAD];
         match self {
             Self::Breakers => &[Method::GET, Method::HEAD, Method::PATCH],
-            Self::Explain => &[Method::POST],
+            Self::Explain | Self::Reload => &[Method::POST],
             Self::Group(_) | Self::Server(..) => &[Method::PATCH],
             Self::Key(..) => &[Method::GET, Method::HEAD, Method::DELETE],
             Self::Mark(..) => &[Method::PUT, Method::DELETE],
