@@ -65,7 +65,9 @@ pub(super) fn explain(live: &Live, body: &[u8], now: Millis) -> Result<Answer, P
     let asked: Asked = body::parse(body)?;
     let listener = asked.listen.as_deref().map(|text| listener(live, text));
     let listener = listener.transpose()?;
-    let remote = asked.remote_addr.unwrap_or(Ipv4Addr::LOCALHOST.into());
+    let remote = asked
+        .remote_addr
+        .unwrap_or_else(|| Ipv4Addr::LOCALHOST.into());
     let request = request(asked)?;
     let explanation = live
         .explain(request, SocketAddr::new(remote, 0), listener, now)

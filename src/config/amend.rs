@@ -170,7 +170,7 @@ mod tests {
     fn what_the_file_may_not_say_may_not_be_said_here() {
         for (change, zone, why) in [
             (json!({ "rate": "fast" }), LEAKY, "`fast` is not a rate"),
-            (json!({ "rate": "0r/s" }), LEAKY, "0r/s"),
+            (json!({ "rate": "0r/s" }), LEAKY, "a rate of nothing"),
             (json!({ "burst": -1 }), LEAKY, "`-1`"),
             (json!({ "rate": ["1r/s"] }), LEAKY, "found a list"),
             (json!({ "rates": "1r/s" }), LEAKY, "did you mean `rate`"),

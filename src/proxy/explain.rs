@@ -8,7 +8,7 @@ use http::{Method, Request};
 use super::Live;
 use super::site::Site;
 use crate::clock::Millis;
-use crate::config::plan::{Action, Degrade};
+use crate::config::plan::{Action, Degrade, ServerName};
 use crate::limits::Explained;
 use crate::message::target::{Error, Target};
 use crate::message::{Exchange, Peer, Remote};
@@ -86,8 +86,13 @@ impl Live {
     /// The first listener with a server of this name, else the first.
     fn known_at(&self, host: &[u8]) -> usize {
         let listeners = self.plan.listeners.iter().enumerate();
-        let mut known = listeners
-            .filter(|(index, listener)| self.sites.server(*index, host) != listener.default_server);
+        let mut known = listeners.filter(|(index, listener)| {
+            let server = self.sites.server(*index, host);
+            let mut names = self.plan.servers[server].names.iter();
+            // Who is there for those whom nobody knows may know this one, too.
+            server != listener.default_server
+                || names.any(|name| matches!(name, ServerName::Exact(it) if it.as_bytes() == host))
+        });
         known.next().map_or(0, |(index, _)| index)
     }
 

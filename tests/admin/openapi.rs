@@ -23,7 +23,7 @@ servers:
   server_name: front
   limit_conn: {{ zone: places, limit: 5 }}
   locations:
-  - {{ path: /, proxy_pass: app, breaker: {{}}, limit_req: [ {{ zone: perip, burst: 1 }}, {{ zone: windows }} ] }}
+  - {{ path: /, proxy_pass: app, breaker: {{}}, limit_req: [ {{ zone: perip, burst: 1, nodelay: true }}, {{ zone: windows }} ] }}
   - {{ path: /extras, proxy_pass: app, degrade_group: extras, shadow: [ {{ zone: perip }} ] }}
 "
         ),

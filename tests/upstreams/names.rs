@@ -175,8 +175,8 @@ fn how_long_answers_hold_can_be_said_for_all() {
     let _origin = fleet.start(1);
     fleet.name(&[1], 1);
     let weir = fleet.weir(", valid: 1h, ipv6: off", "resolve: 2h,");
-    let asked = fleet.dns.asked();
-    assert_eq!(asked, 1, "one kind of address, once");
+    assert_eq!(who(&weir), "origin1");
+    assert_eq!(fleet.dns.asked(), 1, "one kind of address, once");
     // Longer than the answer holds by its own account.
     std::thread::sleep(Duration::from_millis(1_500));
     assert_eq!((fleet.dns.asked(), who(&weir)), (1, "origin1".to_owned()));
@@ -280,6 +280,32 @@ fn who_comes_is_checked_before_it_is_asked() {
     until_served_by(&weir, &["origin1"]);
     ill.recover();
     until_served_by(&weir, &["origin1", "origin2"]);
+}
+
+#[test]
+fn a_reload_changes_nothing_about_names() {
+    let fleet = Fleet::new();
+    let _origins = [1, 2, 3].map(|number| fleet.start(number));
+    fleet.name(&[1, 2], 3600);
+    let weir = fleet.weir("", "resolve: 50ms,");
+    fleet.name(&[2], 3600);
+    until_served_by(&weir, &["origin2"]);
+    let server = format!(
+        "upstream=\"app\",server=\"127.0.0.2:{}\"",
+        fleet.port.number()
+    );
+    let asked = || {
+        metric(
+            &weir,
+            &format!("weir_upstream_requests_total{{{server},status=\"200\"}}"),
+        )
+    };
+    let before = asked();
+    weir.signal("HUP");
+    weir.error_line("is in force");
+    fleet.name(&[2, 3], 3600);
+    until_served_by(&weir, &["origin2", "origin3"]);
+    assert!(asked() > before, "what is known of it is kept");
 }
 
 #[test]

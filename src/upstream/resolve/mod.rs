@@ -13,6 +13,7 @@ mod tests;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -21,6 +22,7 @@ use parking_lot::Mutex;
 pub use self::dns::addresses_in;
 use super::backend::{Address, Common};
 use super::error::Error;
+use super::{Upstream, usable};
 use crate::clock::Millis;
 use crate::config::plan;
 
@@ -79,6 +81,48 @@ struct Name {
 pub(super) struct Change {
     pub(super) joined: Vec<Arc<str>>,
     pub(super) left: Vec<Arc<str>>,
+}
+
+impl Upstream {
+    /// The names whose time has come to be looked up again. What came of each has to be [told](Self::resolved).
+    #[must_use]
+    pub fn lookups(&self, now: Millis) -> Vec<Lookup> {
+        let names = self.names.as_ref();
+        names.map_or_else(Vec::new, |names| names.due(now))
+    }
+
+    /// When the next name's time comes.
+    #[must_use]
+    pub fn next_lookup(&self) -> Option<Millis> {
+        self.names.as_ref()?.next()
+    }
+
+    /// The name of a server was looked up: new addresses join, those that are gone finish what they have.
+    pub fn resolved(&self, server: usize, found: io::Result<Found>, now: Millis) {
+        let Some(names) = &self.names else { return };
+        let Some(found) = names.note(server, found, now) else {
+            return;
+        };
+        let change = self
+            .balance
+            .resettle(&names.common, server, &found.addresses, now);
+        let upstream = &*self.name;
+        for server in &change.joined {
+            tracing::info!(upstream, server = &**server, "upstream server has come");
+        }
+        for server in &change.left {
+            tracing::info!(upstream, server = &**server, "upstream server has gone");
+        }
+        let usable = usable(&self.balance.backends());
+        self.tries.store(usable, Ordering::Relaxed);
+    }
+
+    /// How those of its names fare that are looked up again.
+    #[must_use]
+    pub fn names(&self) -> Vec<NameView> {
+        let names = self.names.as_ref();
+        names.map_or_else(Vec::new, |names| names.views())
+    }
 }
 
 impl Lookup {

@@ -1,10 +1,7 @@
 //! When names are looked up again.
 
-use std::sync::Arc;
-
 use super::*;
 use crate::config::plan::UpstreamServer;
-use crate::upstream::Upstream;
 
 const EVERY: Duration = Duration::from_secs(30);
 

@@ -12,8 +12,8 @@ use super::*;
 use crate::upstream::http2::connections;
 
 /// A backend that does this with every request; counts connections and requests.
-struct Backend2 {
-    address: SocketAddr,
+pub(super) struct Backend2 {
+    pub(super) address: SocketAddr,
     connections: Arc<AtomicUsize>,
     requests: Arc<AtomicUsize>,
 }
@@ -72,11 +72,11 @@ impl Backend2 {
         road
     }
 
-    fn connections(&self) -> usize {
+    pub(super) fn connections(&self) -> usize {
         self.connections.load(Ordering::Relaxed)
     }
 
-    fn requests(&self) -> usize {
+    pub(super) fn requests(&self) -> usize {
         self.requests.load(Ordering::Relaxed)
     }
 }
@@ -94,7 +94,7 @@ impl Asked {
     }
 }
 
-async fn ok() -> Backend2 {
+pub(super) async fn ok() -> Backend2 {
     Backend2::start(100, |mut asked| async move { asked.say("ok") }).await
 }
 
@@ -122,7 +122,7 @@ fn spawn_get(upstream: &Arc<Upstream>, mut road: Road) -> tokio::task::JoinHandl
     })
 }
 
-async fn get(road: &mut Road) -> String {
+pub(super) async fn get(road: &mut Road) -> String {
     let response = road.send(streamed(Method::GET)).await.unwrap();
     text(response).await.unwrap()
 }

@@ -5,6 +5,13 @@ use crate::upstream::resolve::Found;
 
 /// A road to a name that is looked up again, which has these addresses.
 fn road(origins: &[&Origin], balance: plan::Balance) -> Road {
+    let road = unknown(balance);
+    settle(&road, origins);
+    road
+}
+
+/// A road to a name that is looked up again.
+fn unknown(balance: plan::Balance) -> Road {
     let mut server = server(([127, 0, 0, 1], 1).into());
     server.address = plan::Address::Tcp {
         host: "localhost".into(),
@@ -16,15 +23,17 @@ fn road(origins: &[&Origin], balance: plan::Balance) -> Road {
         keepalive: 8,
         ..plan::Upstream::of("app", vec![server])
     };
-    let road = Road::with(&plan);
-    settle(&road, origins);
-    road
+    Road::with(&plan)
 }
 
 /// The name has these addresses from now on.
 fn settle(road: &Road, origins: &[&Origin]) {
+    settle_at(road, origins.iter().map(|origin| origin.address).collect());
+}
+
+fn settle_at(road: &Road, addresses: Vec<std::net::SocketAddr>) {
     let found = Found {
-        addresses: origins.iter().map(|origin| origin.address).collect(),
+        addresses,
         holds: None,
     };
     road.upstream.resolved(0, Ok(found), road.clock.now());
@@ -185,4 +194,27 @@ async fn all_addresses_are_tried_that_are_there_now() {
     for _ in 0..3 {
         assert_eq!(road.get_text().await, "ok");
     }
+}
+
+#[tokio::test]
+async fn a_shared_connection_to_one_who_goes_is_closed_when_nobody_uses_it() {
+    let (old, new) = (http2::ok().await, http2::ok().await);
+    let mut road = unknown(plan::Balance::RoundRobin);
+    road.forward.version = plan::HttpVersion::Two;
+    settle_at(&road, vec![old.address]);
+    assert_eq!(http2::get(&mut road).await, "ok");
+    let gone = road.upstream.backends().remove(0);
+    settle_at(&road, vec![new.address]);
+    // At once, in the same place: over none of the other's connections.
+    assert_eq!(http2::get(&mut road).await, "ok");
+    assert_eq!((old.requests(), new.requests()), (1, 1));
+    let closed = async {
+        while crate::upstream::http2::connections(&gone, &road.forward) > 1 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let patience = Duration::from_secs(10);
+    tokio::time::timeout(patience, closed).await.unwrap();
+    assert_eq!(http2::get(&mut road).await, "ok");
+    assert_eq!(new.connections(), 1);
 }
