@@ -33,6 +33,7 @@ mod stopping;
 mod supply_chain;
 mod support;
 mod tls;
+mod traces;
 mod upgrades;
 mod upstreams;
 mod verbs;

@@ -8,7 +8,7 @@ use super::reload::Reloads;
 use super::zones::zones;
 use crate::limits::{self, ShadowZone};
 use crate::proxy::Live;
-use crate::telemetry::{COUNTERS, Listener, Page, Writer, describe_loops, process};
+use crate::telemetry::{COUNTERS, Listener, Page, Writer, describe_loops, process, traces};
 use crate::upstream::Waits;
 
 /// The page in Prometheus's text format.
@@ -19,6 +19,7 @@ pub(super) fn page(live: &Live, writer: &Writer, reloads: &Reloads) -> String {
     Listener::describe_all(&mut page);
     COUNTERS.describe(&mut page);
     writer.describe(&mut page);
+    traces::describe(&mut page);
     reloads.describe(&mut page);
     zoned(live, &mut page);
     stores(live, &mut page);
@@ -56,6 +57,14 @@ fn zoned(live: &Live, page: &mut Page) {
             &labels,
             zone.capacity as u64,
         );
+        if let Some(algorithm) = zone.algorithm {
+            page.gauge(
+                "weir_zone_rate",
+                "Requests a second that a zone lets each key have.",
+                &labels,
+                algorithm.per_second(),
+            );
+        }
         page.counter(
             "weir_zone_evictions_total",
             "Keys pushed out before they had drained, or turned away for want of room.",

@@ -37,7 +37,7 @@ use crate::clock::Clock;
 use crate::config::plan::Plan;
 use crate::listen::{self, Bound, Cap};
 use crate::proxy::Live;
-use crate::telemetry::{self, Writer};
+use crate::telemetry::{self, Writer, traces};
 use crate::{store, tls, upstream};
 
 /// A gateway, built and not yet running.
@@ -168,12 +168,16 @@ impl App {
         })?;
         // Admin connections may linger; nobody waits for those.
         self.runtime.shutdown_timeout(Duration::from_millis(100));
+        traces::flush(LAST_SPANS);
         // What the event loops had to say comes first; each has lines of its own that are still to be written.
         self.writer.flush(LAST_LINES);
         tracing::info!("weir has stopped");
         Ok(())
     }
 }
+
+/// How long the last spans may take to their collector.
+const LAST_SPANS: Duration = Duration::from_secs(2);
 
 /// How long the last line of the error log waits for those before it.
 const LAST_LINES: Duration = Duration::from_secs(1);
