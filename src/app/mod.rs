@@ -203,13 +203,7 @@ impl App {
                 let watching = watch::run(self.start.source, watch, Arc::clone(&reloads));
                 tokio::spawn(watching);
             }
-            if let Some(every) = systemd::heartbeat() {
-                let (loops, stop) = (succession.loops.clone(), common.stop.clone());
-                tokio::spawn(beat(Arc::clone(&systemd), every, loops, stop));
-            }
-            tokio::spawn(checks::run(Arc::clone(&self.live)));
-            tokio::spawn(secure::refresh(Arc::clone(&self.live)));
-            tokio::spawn(names::refresh(Arc::clone(&self.live), common.clock.clone()));
+            accompany(&common, &systemd, &succession.loops);
             admin.set_ready(true);
             tracing::info!("weir {} is running", env!("CARGO_PKG_VERSION"));
             let upgrade = Notify::new();
@@ -235,6 +229,18 @@ impl App {
         tracing::info!("weir has stopped");
         Ok(())
     }
+}
+
+/// Starts what goes on beside the event loops: checks, names, certificates, and word to systemd.
+fn accompany(common: &Common, systemd: &Arc<Systemd>, loops: &Loops) {
+    let live = || Arc::clone(&common.live);
+    if let Some(every) = systemd::heartbeat() {
+        let (loops, stop) = (loops.clone(), common.stop.clone());
+        tokio::spawn(beat(Arc::clone(systemd), every, loops, stop));
+    }
+    tokio::spawn(checks::run(live()));
+    tokio::spawn(secure::refresh(live()));
+    tokio::spawn(names::refresh(live(), common.clock.clone()));
 }
 
 /// Tells systemd again and again that all is well, as long as every event loop says so. Who stops has its own deadline.

@@ -70,7 +70,10 @@ fn from_a_shell_the_exit_status_tells() {
     let reload = |token: &str| {
         let mut command = Command::new(BINARY);
         command.args(["reload", "--admin", &admin]);
-        command.env("WEIR_TOKEN", token).output().expect("weir runs")
+        command
+            .env("WEIR_TOKEN", token)
+            .output()
+            .expect("weir runs")
     };
     weir.rewrite(&with_admin("two"));
     let done = reload("wrong");
