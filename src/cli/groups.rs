@@ -33,7 +33,7 @@ fn draw(command: &Command) -> String {
 }
 
 const GROUPS: &[(&str, &[&str])] = &[
-    ("Run it", &["run", "check", "health"]),
+    ("Run it", &["run", "check", "reload", "health"]),
     (
         "Look into a running one",
         &[

@@ -78,18 +78,22 @@ impl Admin {
 
     /// What it answers, as it is written.
     pub(super) fn text(&self, call: &Call) -> anyhow::Result<String> {
-        let answer = self.exchange(call, PATIENCE)?;
+        match self.answer(call, PATIENCE)? {
+            (200, text) => Ok(text),
+            (status, text) => Err(self.refused(status, &text)),
+        }
+    }
+
+    /// The status and the text of its answer, whatever they are.
+    pub(super) fn answer(&self, call: &Call, patience: Duration) -> anyhow::Result<(u16, String)> {
+        let answer = self.exchange(call, patience)?;
         let mut bytes = Vec::new();
         answer
             .body
             .take(BODY_MAX)
             .read_to_end(&mut bytes)
             .map_err(|error| self.unreachable(&error))?;
-        let text = String::from_utf8_lossy(&bytes).into_owned();
-        match answer.status {
-            200 => Ok(text),
-            status => Err(self.refused(status, &text)),
-        }
+        Ok((answer.status, String::from_utf8_lossy(&bytes).into_owned()))
     }
 
     /// What it answers, read.
@@ -163,7 +167,8 @@ impl Admin {
         }
     }
 
-    fn refused(&self, status: u16, text: &str) -> anyhow::Error {
+    /// Why something is not done.
+    pub(super) fn refused(&self, status: u16, text: &str) -> anyhow::Error {
         #[derive(serde::Deserialize)]
         struct Problem {
             error: String,
