@@ -66,12 +66,11 @@ struct Listening {
 impl Loops {
     /// Starts so many.
     pub(super) fn start(
-        count: usize,
         common: &Common,
     ) -> std::io::Result<(Self, Vec<JoinHandle<std::io::Result<()>>>)> {
         let mut orders = Vec::new();
         let mut threads = Vec::new();
-        for number in 0..count {
+        for number in 0..common.live.load().plan.workers {
             let (order, obeyed) = mpsc::unbounded_channel();
             let run = Loop {
                 number,

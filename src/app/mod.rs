@@ -170,8 +170,7 @@ impl App {
             stop: CancellationToken::new(),
             cap: Arc::new(Cap::default()),
         };
-        let workers = self.live.load().plan.workers;
-        let (loops, threads) = Loops::start(workers, &common).map_err(Error::Start)?;
+        let (loops, threads) = Loops::start(&common).map_err(Error::Start)?;
         let (reloads, asked) = Reloads::new();
         let admin = Admin::new(
             Arc::clone(&self.live),

@@ -33,7 +33,7 @@ fn draw(command: &Command) -> String {
 }
 
 const GROUPS: &[(&str, &[&str])] = &[
-    ("Run it", &["run", "check", "health"]),
+    ("Run it", &["run", "check", "reload", "health"]),
     (
         "Look into a running one",
         &[
@@ -50,7 +50,7 @@ const GROUPS: &[(&str, &[&str])] = &[
         "Change a running one",
         &[
             "block", "unblock", "exempt", "grant", "forget", "set", "drain", "enable", "disable",
-            "breaker", "degrade", "reload",
+            "breaker", "degrade",
         ],
     ),
     ("Prepare", &["replay", "schema", "completions", "man"]),

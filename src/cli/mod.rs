@@ -7,7 +7,6 @@ mod health;
 mod manual;
 mod page;
 mod paint;
-mod reload;
 mod replay;
 mod run;
 mod schema;
@@ -51,8 +50,6 @@ enum Verb {
         #[arg(long)]
         dir: Option<PathBuf>,
     },
-    /// Have a running weir read its configuration again, and say what came of it
-    Reload(reload::Flags),
     /// Show what a configuration's limits would have done to the traffic of an access log
     Replay(replay::Flags),
     /// Run the gateway; without a configuration, the embedded demo
@@ -92,7 +89,6 @@ pub fn main() -> ExitCode {
             .map_err(Into::into),
         Verb::Health(flags) => health::run(&flags).map(|()| ExitCode::SUCCESS),
         Verb::Man { dir } => manual::print(dir.as_deref()).map(|()| ExitCode::SUCCESS),
-        Verb::Reload(flags) => reload::run(&flags),
         Verb::Replay(flags) => replay::run(flags),
         Verb::Run { config, watch } => run::run(config.as_deref(), watch),
         Verb::Schema => schema::run()

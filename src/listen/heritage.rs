@@ -37,7 +37,9 @@ impl Heritage {
                 Some(_) => None,
                 None => passed.take_unix_listener(index).ok().flatten(),
             };
-            let listening = tcp.map(Listening::Tcp).or_else(|| unix.map(Listening::Unix));
+            let listening = tcp
+                .map(Listening::Tcp)
+                .or_else(|| unix.map(Listening::Unix));
             let added = listening.map(|listening| heritage.add(listening));
             heritage.useless += usize::from(!matches!(added, Some(Ok(()))));
         }

@@ -135,12 +135,23 @@ fn everything_about_a_request_counts() {
         (&whole["server"], &whole["client"]),
         (&json!("front"), &json!("2001:db8::1"))
     );
+}
+
+#[test]
+fn what_operators_have_done_counts() {
+    let origin = Origin::start();
+    let weir = weir(&origin);
+    let api = Api(weir.admin_address());
+    let ask = |address| {
+        let body = json!({ "host": "front", "path": "/slow/x", "remote_addr": address });
+        api.change("POST", "/api/explain", &body)
+    };
     api.change(
         "PUT",
         "/api/zones/slow/keys/127.0.0.4/block",
         &json!({ "reason": "enough" }),
     );
-    let blocked = ask(from("127.0.0.4"));
+    let blocked = ask("127.0.0.4");
     assert_eq!(
         blocked["reason"],
         "zone `slow`: blocked by operator: enough"
@@ -148,7 +159,7 @@ fn everything_about_a_request_counts() {
     let server = format!("/api/upstreams/app/servers/{}", origin.address());
     api.change("PATCH", &server, &json!({ "state": "down" }));
     assert_eq!(
-        ask(from("127.0.0.5"))["obstacles"],
+        ask("127.0.0.5")["obstacles"],
         json!(["no server of its upstream is available"])
     );
 }

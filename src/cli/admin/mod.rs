@@ -84,7 +84,7 @@ impl Admin {
         }
     }
 
-    /// Its status and what it answers within so much time.
+    /// The status and the text of its answer, whatever they are.
     pub(super) fn answer(&self, call: &Call, patience: Duration) -> anyhow::Result<(u16, String)> {
         let answer = self.exchange(call, patience)?;
         let mut bytes = Vec::new();
@@ -167,7 +167,7 @@ impl Admin {
         }
     }
 
-    /// Why it did not do what was asked.
+    /// Why something is not done.
     pub(super) fn refused(&self, status: u16, text: &str) -> anyhow::Error {
         #[derive(serde::Deserialize)]
         struct Problem {

@@ -5,6 +5,7 @@ mod explain;
 pub(super) mod keys;
 pub(super) mod marks;
 pub(super) mod refusals;
+mod reload;
 pub(super) mod servers;
 mod set;
 mod status;
@@ -20,6 +21,8 @@ use super::top;
 /// What can be asked of a running weir, and told to it.
 #[derive(Debug, Subcommand)]
 pub(super) enum Verb {
+    /// Have a running weir read its configuration again, and say what came of it
+    Reload(reload::Flags),
     /// Show how a running weir is: connections, requests, verdicts, event loops
     Status(status::Flags),
     /// Watch zones, keys, upstreams and refusals live
@@ -61,6 +64,7 @@ pub(super) enum Verb {
 impl Verb {
     pub(super) fn run(self) -> anyhow::Result<()> {
         match self {
+            Self::Reload(flags) => flags.run(),
             Self::Status(flags) => flags.run(),
             Self::Top(flags) => flags.run(),
             Self::Zones(flags) => flags.run(),
