@@ -64,7 +64,7 @@ struct Listening {
 }
 
 impl Loops {
-    /// Starts so many.
+    /// Starts as many as the plan wants.
     pub(super) fn start(
         common: &Common,
     ) -> std::io::Result<(Self, Vec<JoinHandle<std::io::Result<()>>>)> {

@@ -10,8 +10,8 @@ use crate::support::weir::BINARY;
 use crate::support::{Client, PATIENCE, Weir, get};
 
 fn notified(path: &std::path::Path) -> UnixDatagram {
-    let socket = UnixDatagram::bind(path).unwrap();
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    let socket = UnixDatagram::bind(path).expect("a socket");
+    socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
     socket
 }
 

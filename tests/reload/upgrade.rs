@@ -8,9 +8,9 @@ use crate::support::{Client, Origin, Weir, eventually, get};
 
 /// One that is run by this path, so that another can be put in its place.
 fn start(yaml: &str) -> (Weir, tempfile::TempDir) {
-    let home = tempfile::tempdir().unwrap();
+    let home = tempfile::tempdir().expect("a folder");
     let binary = home.path().join("weir");
-    std::os::unix::fs::symlink(BINARY, &binary).unwrap();
+    std::os::unix::fs::symlink(BINARY, &binary).expect("a link");
     let weir = Weir::start_as(yaml, |command| {
         let arguments: Vec<_> = command.get_args().map(ToOwned::to_owned).collect();
         *command = std::process::Command::new(&binary);
