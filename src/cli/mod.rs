@@ -57,6 +57,9 @@ enum Verb {
         /// The configuration
         #[arg(short, long)]
         config: Option<PathBuf>,
+        /// Read the configuration again whenever its files change
+        #[arg(long, requires = "config")]
+        watch: bool,
     },
     /// Print the JSON Schema of the configuration, for editors
     Schema,
@@ -73,9 +76,13 @@ struct Wrong(String);
 /// configuration that makes no sense.
 #[must_use]
 pub fn main() -> ExitCode {
+    let demo = Verb::Run {
+        config: None,
+        watch: false,
+    };
     let said = Flags::from_arg_matches(&groups::command().get_matches());
     let flags = said.unwrap_or_else(|error| error.exit());
-    let done = match flags.verb.unwrap_or(Verb::Run { config: None }) {
+    let done = match flags.verb.unwrap_or(demo) {
         Verb::Check { config } => return check::run(&config),
         Verb::Completions { shell } => manual::complete(shell)
             .map(|()| ExitCode::SUCCESS)
@@ -83,7 +90,7 @@ pub fn main() -> ExitCode {
         Verb::Health(flags) => health::run(&flags).map(|()| ExitCode::SUCCESS),
         Verb::Man { dir } => manual::print(dir.as_deref()).map(|()| ExitCode::SUCCESS),
         Verb::Replay(flags) => replay::run(flags),
-        Verb::Run { config } => run::run(config.as_deref()),
+        Verb::Run { config, watch } => run::run(config.as_deref(), watch),
         Verb::Schema => schema::run()
             .map(|()| ExitCode::SUCCESS)
             .map_err(Into::into),
