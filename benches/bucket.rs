@@ -104,6 +104,7 @@ fn plan(rate: Rate) -> Plan {
             access: None,
         },
         admin: None,
+        tracing: None,
         caps: Caps::default(),
         maps: vec![],
         stores: vec![],

@@ -33,5 +33,6 @@ mod stopping;
 mod supply_chain;
 mod support;
 mod tls;
+mod traces;
 mod upgrades;
 mod upstreams;

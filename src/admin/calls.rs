@@ -90,18 +90,16 @@ impl Admin {
         })
     }
 
-    /// `POST /api/reload`
+    /// Has the configuration read again.
     async fn reload(&self) -> Result<Reply, Problem> {
         match self.reloads.ask_and_wait().await {
-            Some(Ok(reloaded)) => Ok(reply::json(&serde_json::json!({
-                "generation": reloaded.generation,
-                "warnings": reloaded.warnings,
-            }))),
-            Some(Err(refused)) => Err(Problem::conflict(refused.problems.join("\n"))),
-            None => Err(Problem::new(
-                StatusCode::SERVICE_UNAVAILABLE,
-                "it is about to stop",
-            )),
+            Some(Ok(reloaded)) => Ok(reply::json(&reloaded)),
+            Some(Err(refused)) => {
+                let mut reply = reply::json(&refused);
+                *reply.status_mut() = StatusCode::UNPROCESSABLE_ENTITY;
+                Ok(reply)
+            }
+            None => Err(Problem::conflict("it is stopping")),
         }
     }
 }

@@ -8,7 +8,8 @@ use super::reload::Reloads;
 use super::zones::zones;
 use crate::limits::{self, ShadowZone};
 use crate::proxy::Live;
-use crate::telemetry::{COUNTERS, Listener, Page, Writer, describe_loops, process};
+use crate::store::View;
+use crate::telemetry::{COUNTERS, Listener, Page, Writer, describe_loops, process, traces};
 use crate::upstream::Waits;
 
 /// The page in Prometheus's text format.
@@ -19,6 +20,7 @@ pub(super) fn page(live: &Live, writer: &Writer, reloads: &Reloads) -> String {
     Listener::describe_all(&mut page);
     COUNTERS.describe(&mut page);
     writer.describe(&mut page);
+    traces::describe(&mut page);
     reloads.describe(&mut page);
     zoned(live, &mut page);
     stores(live, &mut page);
@@ -56,6 +58,14 @@ fn zoned(live: &Live, page: &mut Page) {
             &labels,
             zone.capacity as u64,
         );
+        if let Some(algorithm) = zone.algorithm {
+            page.gauge(
+                "weir_zone_rate",
+                "Requests a second that a zone lets each key have.",
+                &labels,
+                algorithm.per_second(),
+            );
+        }
         page.counter(
             "weir_zone_evictions_total",
             "Keys pushed out before they had drained, or turned away for want of room.",
@@ -138,6 +148,41 @@ fn stores(live: &Live, page: &mut Page) {
             &labels,
             view.missed,
         );
+        leases(&view, &labels, page);
+    }
+}
+
+fn leases(view: &View, labels: &[(&str, &str)], page: &mut Page) {
+    let local: u64 = view.held.iter().map(|held| held.crowded).sum();
+    page.gauge(
+        "weir_store_local_keys",
+        "Keys beyond `local_above` that are decided about without asking.",
+        labels,
+        local,
+    );
+    for (name, help, count) in [
+        (
+            "weir_store_round_trips_total",
+            "Questions to a store, whether a request waited for them or not.",
+            view.asked + view.asked_behind,
+        ),
+        (
+            "weir_store_local_decisions_total",
+            "Decisions about shared zones that no store was asked for.",
+            view.decided_here,
+        ),
+        (
+            "weir_store_leased_requests_total",
+            "Requests that were leased from a store.",
+            view.leased,
+        ),
+        (
+            "weir_store_returned_requests_total",
+            "Leased requests that were given back.",
+            view.returned,
+        ),
+    ] {
+        page.counter(name, help, labels, count);
     }
 }
 

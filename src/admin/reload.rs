@@ -1,9 +1,9 @@
 //! Reading the configuration again: who asks, what came of it, and what is known of it afterwards.
 
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use serde::Serialize;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::clock::Clock;
@@ -25,7 +25,7 @@ pub struct Reloads {
 pub type Ask = Option<oneshot::Sender<Result<Reloaded, Refused>>>;
 
 /// It is in force.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Reloaded {
     /// Its number; the one that weir was started with is 1.
     pub generation: u64,
@@ -34,12 +34,14 @@ pub struct Reloaded {
 }
 
 /// It is not, and everything is as it was.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Refused {
+    /// That it was not done.
+    error: &'static str,
     /// What is wrong, a line each.
     pub problems: Vec<String>,
     /// The same with the lines of the files it is about, where it is about lines.
-    pub drawn: String,
+    report: String,
 }
 
 impl Reloads {
@@ -71,7 +73,8 @@ impl Reloads {
     }
 
     /// Number of the generation in force.
-    pub(super) fn generation(&self) -> u64 {
+    #[must_use]
+    pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::Relaxed)
     }
 
@@ -125,8 +128,9 @@ impl Refused {
     #[must_use]
     pub fn of(report: &Report) -> Self {
         Self {
+            error: REFUSED,
             problems: report.lines().collect(),
-            drawn: report.to_string(),
+            report: report.to_string(),
         }
     }
 
@@ -140,18 +144,11 @@ impl Refused {
             cause = error.source();
         }
         Self {
+            error: REFUSED,
             problems: vec![text.clone()],
-            drawn: format!("error: {text}"),
+            report: format!("error: {text}"),
         }
     }
 }
 
-impl fmt::Display for Refused {
-    fn fmt(&self, text: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.problems[..] {
-            [only] => text.write_str(only),
-            [first, others @ ..] => write!(text, "{first} (and {} more)", others.len()),
-            [] => text.write_str("something is wrong with it"),
-        }
-    }
-}
+const REFUSED: &str = "the configuration was not taken, everything is as it was";

@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use crate::proxy::Live;
+use crate::store::Held;
 
 /// A store as `/api/store` shows it.
 #[derive(Debug, Serialize)]
@@ -19,6 +20,10 @@ struct Store<'a> {
     places: usize,
     asked: u64,
     missed: u64,
+    asked_behind: u64,
+    decided_here: u64,
+    leased: u64,
+    returned: u64,
 }
 
 /// One that shares it.
@@ -26,6 +31,17 @@ struct Store<'a> {
 struct Gateway {
     name: String,
     seen_ago_ms: u64,
+    leases: Vec<Lease>,
+}
+
+/// What a gateway has in hand of one zone.
+#[derive(Debug, Serialize)]
+struct Lease {
+    zone: Box<str>,
+    keys: u64,
+    requests: f64,
+    /// Of how many keys so much is wanted that nobody is asked.
+    local_keys: u64,
 }
 
 /// `GET /api/store`
@@ -51,6 +67,7 @@ pub(super) fn list(live: &Live) -> impl Serialize {
                     .map(|gateway| Gateway {
                         name: gateway.name,
                         seen_ago_ms: gateway.seen_ago,
+                        leases: gateway.held.into_iter().map(lease).collect(),
                     })
                     .collect(),
                 zones: zones
@@ -60,7 +77,22 @@ pub(super) fn list(live: &Live) -> impl Serialize {
                 places: store.places(),
                 asked: view.asked,
                 missed: view.missed,
+                asked_behind: view.asked_behind,
+                decided_here: view.decided_here,
+                leased: view.leased,
+                returned: view.returned,
             }
         })
         .collect::<Vec<_>>()
+}
+
+fn lease(held: Held) -> Lease {
+    // A number for people: thousandths of requests are exact far beyond what is ever in hand.
+    let requests = u32::try_from(held.units.milli()).unwrap_or(u32::MAX);
+    Lease {
+        zone: held.zone,
+        keys: held.keys,
+        requests: f64::from(requests) / 1000.0,
+        local_keys: held.crowded,
+    }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::Error;
 use crate::config::plan::{Listen, Plan};
 use crate::limits::Zones;
-use crate::listen::{self, Bound};
+use crate::listen::{self, Bound, Heritage};
 use crate::proxy::{Live, LiveParts};
 use crate::store::Shared;
 use crate::telemetry::{AccessLog, Writer};
@@ -36,6 +36,7 @@ impl Draft {
         plan: Plan,
         writer: &Writer,
         loops: &listen::Loops,
+        heritage: &mut Heritage,
         before: Option<&Live>,
     ) -> Result<Self, Error> {
         let ours: Vec<&Listen> = addresses(before.map(|before| &*before.plan));
@@ -44,8 +45,8 @@ impl Draft {
             .filter(|address| !ours.contains(address))
             .collect();
         // First the admin listener: who sees the others may expect it.
-        let admin = admin(&plan, before.map(|before| &*before.plan))?;
-        let sockets = loops.bind_all(&new, &ours)?;
+        let admin = admin(&plan, heritage, before.map(|before| &*before.plan))?;
+        let sockets = loops.bind_all(&new, &ours, heritage)?;
         let access = plan.log.access.as_ref();
         let access = access.map(|log| AccessLog::open(log, writer)).transpose()?;
         let tls = Kit::build(&plan, before.map(|before| (&*before.plan, &before.tls)))?;
@@ -107,11 +108,18 @@ fn kept(
 }
 
 /// A socket for the admin listener, where it is not where it was.
-fn admin(plan: &Plan, before: Option<&Plan>) -> Result<Option<std::net::TcpListener>, Error> {
+fn admin(
+    plan: &Plan,
+    heritage: &mut Heritage,
+    before: Option<&Plan>,
+) -> Result<Option<std::net::TcpListener>, Error> {
     let address = |plan: &Plan| plan.admin.as_ref().map(|admin| admin.listen);
     let wanted = address(plan);
     match wanted {
-        Some(wanted) if before.and_then(address) != Some(wanted) => bind_admin(wanted).map(Some),
+        Some(wanted) if before.and_then(address) != Some(wanted) => {
+            let inherited = heritage.take_tcp(wanted);
+            inherited.map_or_else(|| bind_admin(wanted), Ok).map(Some)
+        }
         _ => Ok(None),
     }
 }

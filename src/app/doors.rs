@@ -1,16 +1,20 @@
 //! Which addresses are listened on, and by which door each is known.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
 use arc_swap::ArcSwap;
 
 use crate::config::plan::{Listen, Plan};
+use crate::listen::{Bound, Lent};
 use crate::proxy::{Door, Live};
 
 /// The doors of the running gateway.
 #[derive(Debug, Default)]
 pub(super) struct Doors {
     open: Vec<(Listen, Arc<Door>)>,
+    /// The sockets of each open door once more, by its number.
+    lent: HashMap<usize, Vec<Lent>>,
     /// By number. One whose last client has left is gone, and its number free.
     all: Vec<Weak<Door>>,
 }
@@ -54,8 +58,27 @@ impl Doors {
     }
 
     /// The change has happened.
-    pub(super) fn settle(&mut self, change: Change) {
+    pub(super) fn settle(&mut self, change: Change, closed: &[Arc<Door>]) {
+        for door in closed {
+            self.lent.remove(&door.number());
+        }
         self.open = change.wanted;
+    }
+
+    /// Keeps the sockets of a door once more, for who may take over.
+    pub(super) fn lend(&mut self, door: &Door, sockets: &[Bound]) {
+        let lent = sockets.iter().filter_map(|socket| socket.lend().ok());
+        self.lent.insert(door.number(), lent.collect());
+    }
+
+    /// The sockets of all open doors.
+    pub(super) fn lent(&self) -> impl Iterator<Item = &Lent> {
+        self.lent.values().flatten()
+    }
+
+    /// Nobody takes over: only the loops have the sockets from now on, and close them when they stop.
+    pub(super) fn keep_nothing(&mut self) {
+        self.lent.clear();
     }
 
     fn cut(&mut self, live: &Arc<ArcSwap<Live>>) -> Arc<Door> {

@@ -208,6 +208,8 @@ async fn introduce(
 impl Handler for Gateway {
     type Body = Body<Download>;
 
+    // Always: the future it gives is large, and would be moved.
+    #[inline(always)]
     fn handle(
         &self,
         peer: Arc<Peer>,

@@ -22,8 +22,10 @@ use crate::telemetry;
 /// What a loop is told to do.
 #[derive(Debug)]
 pub(super) enum Order {
-    /// To stop listening at the door of this number; who came through it may finish.
-    Close(usize),
+    /// To say that it is there.
+    Answer(oneshot::Sender<()>),
+    /// To stop listening at the door of this number, and to say when that is done; who came through it may finish.
+    Close(usize, oneshot::Sender<()>),
     /// To connect to a store, and to stay so until it is given up.
     Join(Arc<Shared>, CancellationToken, oneshot::Sender<()>),
     /// To listen.
@@ -31,7 +33,7 @@ pub(super) enum Order {
 }
 
 /// All loops, from outside.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Loops {
     orders: Vec<mpsc::UnboundedSender<Order>>,
 }
@@ -52,7 +54,13 @@ struct Loop {
     orders: mpsc::UnboundedReceiver<Order>,
     connections: TaskTracker,
     acceptors: TaskTracker,
-    open: HashMap<usize, CancellationToken>,
+    open: HashMap<usize, Listening>,
+}
+
+/// A door that a loop listens at.
+struct Listening {
+    stop: CancellationToken,
+    acceptors: TaskTracker,
 }
 
 impl Loops {
@@ -84,18 +92,41 @@ impl Loops {
         Ok((Self { orders }, threads))
     }
 
-    /// Has every loop listen at a door, each on its own socket.
+    /// Has every loop listen at a door, each on its own socket, or on several where there are more.
     pub(super) fn open(&self, sockets: Vec<Bound>, door: &Arc<Door>) {
-        for (order, socket) in self.orders.iter().zip(sockets) {
+        for (order, socket) in self.orders.iter().cycle().zip(sockets) {
             // A loop that has ended wants no orders.
             drop(order.send(Order::Open(socket, Arc::clone(door))));
         }
     }
 
-    /// Has no loop listen at a door any more.
-    pub(super) fn close(&self, door: &Door) {
+    /// Has no loop listen at a door any more; done when nobody does, and the address is free again.
+    pub(super) async fn close(&self, door: &Door) {
+        let close = |order: &mpsc::UnboundedSender<Order>| {
+            let (done, is_done) = oneshot::channel();
+            drop(order.send(Order::Close(door.number(), done)));
+            is_done
+        };
+        let closing: Vec<_> = self.orders.iter().map(close).collect();
+        for is_done in closing {
+            // A loop that has ended listens nowhere.
+            drop(is_done.await);
+        }
+    }
+
+    /// Waits until every loop has said that it is there.
+    pub(super) async fn answer(&self) {
+        let mut answers = Vec::new();
         for order in &self.orders {
-            drop(order.send(Order::Close(door.number())));
+            let (here, is_here) = oneshot::channel();
+            drop(order.send(Order::Answer(here)));
+            answers.push(is_here);
+        }
+        for is_here in answers {
+            if is_here.await.is_err() {
+                // It has ended, and will not answer any more.
+                return std::future::pending().await;
+            }
         }
     }
 
@@ -150,9 +181,19 @@ impl Loop {
 
     fn follow(&mut self, order: Order) {
         match order {
-            Order::Close(number) => {
-                if let Some(stop) = self.open.remove(&number) {
-                    stop.cancel();
+            Order::Answer(here) => {
+                // Who asked may have given up.
+                let _told = here.send(());
+            }
+            Order::Close(number, done) => {
+                if let Some(listening) = self.open.remove(&number) {
+                    listening.stop.cancel();
+                    listening.acceptors.close();
+                    tokio::spawn(async move {
+                        listening.acceptors.wait().await;
+                        // Nobody waits where the process is about to end.
+                        let _told = done.send(());
+                    });
                 }
             }
             Order::Join(store, until, done) => {
@@ -173,8 +214,12 @@ impl Loop {
     }
 
     fn open(&mut self, socket: Bound, door: Arc<Door>) {
-        let stop = self.common.stop.child_token();
-        self.open.insert(door.number(), stop.clone());
+        let listening = self.open.entry(door.number());
+        let listening = listening.or_insert_with(|| Listening {
+            stop: self.common.stop.child_token(),
+            acceptors: TaskTracker::new(),
+        });
+        let (stop, own) = (listening.stop.clone(), listening.acceptors.clone());
         let clock = self.common.clock.clone();
         let cap = Arc::clone(&self.common.cap);
         let gateway = Gateway::new(socket.address(), door, clock.clone(), cap);
@@ -189,10 +234,10 @@ impl Loop {
                 Some(gateway.clone().serve(stream, peer, seat, served.clone()))
             },
         );
-        self.acceptors.spawn(async move {
+        self.acceptors.spawn(own.track_future(async move {
             if let Err(error) = accepting.await {
                 tracing::error!("{error}");
             }
-        });
+        }));
     }
 }

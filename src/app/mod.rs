@@ -15,6 +15,9 @@ mod secure;
 mod source;
 mod stop;
 mod stores;
+mod systemd;
+mod upgrade;
+mod watch;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -22,6 +25,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use tokio::runtime::Runtime;
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 pub use self::source::Source;
@@ -29,15 +33,18 @@ pub use self::source::Source;
 use self::build::Draft;
 use self::doors::Doors;
 use self::loops::{Common, Loops};
-use self::reload::Succession;
+use self::reload::{End, Succession};
 use self::stop::Signals;
 use self::stores::Stores;
+use self::systemd::Systemd;
+use self::upgrade::Predecessor;
 use crate::admin::{Admin, Reloads};
 use crate::clock::Clock;
+use crate::config::Watch;
 use crate::config::plan::Plan;
-use crate::listen::{self, Bound, Cap};
+use crate::listen::{self, Bound, Cap, Heritage};
 use crate::proxy::Live;
-use crate::telemetry::{self, Writer};
+use crate::telemetry::{self, Writer, traces};
 use crate::{store, tls, upstream};
 
 /// A gateway, built and not yet running.
@@ -46,11 +53,42 @@ pub struct App {
     runtime: Runtime,
     signals: Signals,
     live: Arc<ArcSwap<Live>>,
-    source: Source,
+    start: Start,
     berths: listen::Loops,
     sockets: Vec<Vec<Bound>>,
     admin: Option<std::net::TcpListener>,
     writer: Writer,
+}
+
+/// How a gateway is started.
+#[derive(Debug)]
+pub struct Start {
+    /// Where its configuration comes from.
+    pub source: Source,
+    /// The files of that, if they are to be looked at for changes.
+    pub watch: Option<Watch>,
+    heritage: Heritage,
+    predecessor: Option<Predecessor>,
+}
+
+impl Start {
+    /// With what this process was handed: sockets from systemd, or from the weir it takes over from. First of all,
+    /// before there are threads.
+    ///
+    /// # Errors
+    /// When a weir wants to hand over, and cannot.
+    pub fn new(source: impl FnOnce() -> Result<Source, Error>) -> Result<Self, Error> {
+        let (predecessor, heritage) = match Predecessor::from_env().map_err(Error::TakeOver)? {
+            Some((predecessor, heritage)) => (Some(predecessor), heritage),
+            None => (None, Heritage::of_systemd()),
+        };
+        Ok(Self {
+            source: source()?,
+            watch: None,
+            heritage,
+            predecessor,
+        })
+    }
 }
 
 /// Why a gateway could not be started, or did not run to its end.
@@ -77,6 +115,9 @@ pub enum Error {
     /// A store of counters cannot be used, whatever its server says.
     #[error(transparent)]
     Store(#[from] store::Error),
+    /// The weir that this one was started by, to take over from it, has not handed over what it should.
+    #[error("cannot take over from the weir that runs")]
+    TakeOver(#[source] std::io::Error),
     /// A certificate, a key or a list cannot be used.
     #[error(transparent)]
     Tls(#[from] tls::Error),
@@ -86,11 +127,11 @@ pub enum Error {
 }
 
 impl App {
-    /// Builds everything a plan asks for; `source` is where it came from, and where the next one will.
+    /// Builds everything a plan asks for; `start` is how it came to that.
     ///
     /// # Errors
     /// When an address cannot be bound, a name not be resolved or a log not be opened.
-    pub fn build(plan: Plan, source: Source, writer: Writer) -> Result<Self, Error> {
+    pub fn build(plan: Plan, mut start: Start, writer: Writer) -> Result<Self, Error> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -101,7 +142,8 @@ impl App {
             Signals::catch().map_err(Error::Start)?
         };
         let berths = listen::Loops::new(plan.workers);
-        let mut draft = Draft::new(plan, &writer, &berths, None)?;
+        let mut draft = Draft::new(plan, &writer, &berths, &mut start.heritage, None)?;
+        std::mem::take(&mut start.heritage).close();
         let sockets = std::mem::take(&mut draft.sockets);
         let admin = draft.admin.take();
         let doors = doors::first(&draft.plan);
@@ -109,7 +151,7 @@ impl App {
             runtime,
             signals,
             live: Arc::new(ArcSwap::from_pointee(draft.build(doors, None))),
-            source,
+            start,
             berths,
             sockets,
             admin,
@@ -137,10 +179,11 @@ impl App {
             common.clock.clone(),
             Arc::clone(&reloads),
         );
+        let systemd = Arc::new(Systemd::from_env());
         self.runtime.block_on(async {
             let mut succession = Succession {
                 live: Arc::clone(&self.live),
-                source: self.source,
+                source: self.start.source.clone(),
                 writer: self.writer.clone(),
                 clock: common.clock.clone(),
                 loops,
@@ -149,17 +192,35 @@ impl App {
                 stores: Stores::default(),
                 admin: admin.clone(),
                 reception: CancellationToken::new(),
+                counter: None,
+                systemd: Arc::clone(&systemd),
             };
-            let reception = self.admin.map(reload::listener).transpose()?;
-            succession.begin(self.sockets, reception).await;
+            succession.begin(self.sockets, self.admin).await?;
+            if let Some(predecessor) = self.start.predecessor {
+                predecessor.relieve();
+            }
+            if let Some(watch) = self.start.watch {
+                let watching = watch::run(self.start.source, watch, Arc::clone(&reloads));
+                tokio::spawn(watching);
+            }
+            if let Some(every) = systemd::heartbeat() {
+                let (loops, stop) = (succession.loops.clone(), common.stop.clone());
+                tokio::spawn(beat(Arc::clone(&systemd), every, loops, stop));
+            }
             tokio::spawn(checks::run(Arc::clone(&self.live)));
             tokio::spawn(secure::refresh(Arc::clone(&self.live)));
             tokio::spawn(names::refresh(Arc::clone(&self.live), common.clock.clone()));
             admin.set_ready(true);
             tracing::info!("weir {} is running", env!("CARGO_PKG_VERSION"));
-            let stopping = self.signals.stop(&self.writer, &reloads);
-            let succession = succession.serve_until(asked, stopping).await;
+            let upgrade = Notify::new();
+            let stopping = self.signals.stop(&self.writer, &reloads, &upgrade);
+            let (mut succession, end) = succession.serve_until(asked, &upgrade, stopping).await;
             admin.set_ready(false);
+            if end == End::Wanted {
+                systemd.stopping();
+            }
+            // Or clients would still be greeted whom nobody serves.
+            succession.doors.keep_nothing();
             common.stop.cancel();
             let grace = self.live.load().plan.shutdown_timeout;
             self.signals.drained(threads, grace).await;
@@ -168,12 +229,28 @@ impl App {
         })?;
         // Admin connections may linger; nobody waits for those.
         self.runtime.shutdown_timeout(Duration::from_millis(100));
+        traces::flush(LAST_SPANS);
         // What the event loops had to say comes first; each has lines of its own that are still to be written.
         self.writer.flush(LAST_LINES);
         tracing::info!("weir has stopped");
         Ok(())
     }
 }
+
+/// Tells systemd again and again that all is well, as long as every event loop says so. Who stops has its own deadline.
+async fn beat(systemd: Arc<Systemd>, every: Duration, loops: Loops, stop: CancellationToken) {
+    loop {
+        tokio::select! {
+            () = loops.answer() => {}
+            () = stop.cancelled() => {}
+        }
+        systemd.alive();
+        tokio::time::sleep(every).await;
+    }
+}
+
+/// How long the last spans may take to their collector.
+const LAST_SPANS: Duration = Duration::from_secs(2);
 
 /// How long the last line of the error log waits for those before it.
 const LAST_LINES: Duration = Duration::from_secs(1);

@@ -3,11 +3,13 @@
 //! A new configuration is read, compiled and built to the point where nothing can fail any more; only then is it put in
 //! force, by one pointer. Requests that began before finish by the rules they began with.
 
+use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use tokio::net::TcpListener;
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinError;
 use tokio_util::sync::CancellationToken;
 
@@ -17,10 +19,12 @@ use super::doors::{Change, Doors};
 use super::loops::Loops;
 use super::source::Source;
 use super::stores::Stores;
+use super::systemd::Systemd;
+use super::upgrade::Successor;
 use crate::admin::{Admin, Ask, Refused, Reloaded};
 use crate::clock::Clock;
 use crate::config::{Plan, Report};
-use crate::listen::{self, Bound};
+use crate::listen::{self, Bound, Heritage, Lent};
 use crate::proxy::Live;
 use crate::store::Shared;
 use crate::telemetry::{self, Writer};
@@ -40,6 +44,18 @@ pub(super) struct Succession {
     pub(super) admin: Admin,
     /// Stops the admin listener where it is now.
     pub(super) reception: CancellationToken,
+    /// Its socket once more.
+    pub(super) counter: Option<std::net::TcpListener>,
+    pub(super) systemd: Arc<Systemd>,
+}
+
+/// Why no more generations come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum End {
+    /// Another process has taken over.
+    Relieved,
+    /// Somebody wants it.
+    Wanted,
 }
 
 /// Why there is no new generation.
@@ -55,31 +71,47 @@ enum Failed {
 
 impl Succession {
     /// Opens what the first generation asks for: its doors, its stores and the admin listener.
-    pub(super) async fn begin(&mut self, sockets: Vec<Vec<Bound>>, admin: Option<TcpListener>) {
+    pub(super) async fn begin(
+        &mut self,
+        sockets: Vec<Vec<Bound>>,
+        admin: Option<std::net::TcpListener>,
+    ) -> Result<(), Error> {
+        let admin = admin.map(listener).transpose()?;
         let live = self.live.load_full();
         self.join(&live.zones.stores).await;
         let change = self.doors.plan(&live.plan, &self.live);
-        self.rearrange(change, sockets);
+        self.rearrange(change, sockets).await;
         self.receive(admin);
+        self.systemd.ready(self.admin.reloads().generation());
+        Ok(())
     }
 
     /// Answers whoever asks for the configuration to be read again, one reload after the other, until it is time to
     /// stop. One that has begun then is given up, or done.
     pub(super) async fn serve_until(
         mut self,
-        mut asked: mpsc::UnboundedReceiver<Ask>,
+        asked: mpsc::UnboundedReceiver<Ask>,
+        upgrade: &Notify,
         stopping: impl Future<Output = ()>,
-    ) -> Self {
-        tokio::select! {
+    ) -> (Self, End) {
+        let end = tokio::select! {
             biased;
-            () = stopping => {}
-            () = self.serve(&mut asked) => {}
-        }
-        self
+            () = stopping => End::Wanted,
+            () = self.serve(asked, upgrade) => End::Relieved,
+        };
+        (self, end)
     }
 
-    async fn serve(&mut self, asked: &mut mpsc::UnboundedReceiver<Ask>) {
-        while let Some(first) = asked.recv().await {
+    /// Until another process has taken over.
+    async fn serve(&mut self, mut asked: mpsc::UnboundedReceiver<Ask>, upgrade: &Notify) {
+        loop {
+            let first = tokio::select! {
+                () = upgrade.notified() => match self.hand_over().await {
+                    true => return,
+                    false => continue,
+                },
+                first = asked.recv() => first.flatten(),
+            };
             // All who have asked by now are served by one.
             let mut waiting = vec![first];
             while let Ok(another) = asked.try_recv() {
@@ -93,8 +125,42 @@ impl Succession {
         }
     }
 
+    /// Has the binary that is there by now take over; whether it has.
+    async fn hand_over(&self) -> bool {
+        let admin = self.counter.as_ref().map(|admin| admin.try_clone());
+        let sockets = self.doors.lent().map(Lent::copy);
+        let sockets: io::Result<Vec<OwnedFd>> = sockets
+            .chain(admin.map(|admin| admin.map(OwnedFd::from)))
+            .collect();
+        let starting = tokio::task::spawn_blocking(move || {
+            let successor = Successor::start(&sockets?)?;
+            let process = successor.process();
+            successor.wait().map(|()| process)
+        });
+        let started = starting.await.map_err(io::Error::other);
+        match started.and_then(|started| started) {
+            Ok(process) => {
+                self.doors.lent().for_each(Lent::give_away);
+                self.systemd.succeeded_by(process);
+                tracing::info!(process, "the new binary runs and has taken over");
+                true
+            }
+            Err(error) => {
+                tracing::error!("the new binary has not taken over: {error}; this one goes on");
+                false
+            }
+        }
+    }
+
     /// Reads the configuration again and puts it in force, or says why not and changes nothing.
     async fn reload(&mut self) -> Result<Reloaded, Refused> {
+        self.systemd.reloading();
+        let answer = self.reload_or_not().await;
+        self.systemd.ready(self.admin.reloads().generation());
+        answer
+    }
+
+    async fn reload_or_not(&mut self) -> Result<Reloaded, Refused> {
         match self.try_reload().await {
             Ok(report) => {
                 let reloaded = self.admin.reloads().succeeded(&report);
@@ -130,7 +196,13 @@ impl Succession {
         // Not here: whoever asks the admin listener meanwhile, or is checked, must not wait for files and names.
         let drafting = tokio::task::spawn_blocking(move || {
             let (plan, report) = source.load()?;
-            let draft = Draft::new(plan, &writer, &berths, Some(&before))?;
+            let draft = Draft::new(
+                plan,
+                &writer,
+                &berths,
+                &mut Heritage::default(),
+                Some(&before),
+            )?;
             Ok::<_, Failed>((draft, report, before))
         });
         let (mut draft, report, before) = drafting.await??;
@@ -146,7 +218,7 @@ impl Succession {
         }
         self.live.store(Arc::clone(&live));
         telemetry::set_level(live.plan.log.level);
-        self.rearrange(change, sockets);
+        self.rearrange(change, sockets).await;
         let last = Arc::downgrade(&before);
         self.stores.leave_others(&live.zones.stores, &last);
         let moved = |plan: &Plan| plan.admin.as_ref().map(|admin| admin.listen);
@@ -161,29 +233,37 @@ impl Succession {
     }
 
     /// Opens and closes what a generation that is in force has changed.
-    fn rearrange(&mut self, change: Change, sockets: Vec<Vec<Bound>>) {
+    async fn rearrange(&mut self, mut change: Change, sockets: Vec<Vec<Bound>>) {
         for (sockets, door) in sockets.into_iter().zip(&change.opened) {
+            self.doors.lend(door, &sockets);
             self.loops.open(sockets, door);
         }
-        for door in &change.closed {
-            self.loops.close(door);
+        let closed = std::mem::take(&mut change.closed);
+        self.doors.settle(change, &closed);
+        for door in &closed {
+            self.loops.close(door).await;
         }
-        self.doors.settle(change);
     }
 
     /// Has the admin listener here from now on, or nowhere.
-    fn receive(&mut self, listener: Option<TcpListener>) {
+    fn receive(&mut self, listener: Option<Reception>) {
         std::mem::take(&mut self.reception).cancel();
-        if let Some(listener) = listener {
+        self.counter = None;
+        if let Some((listener, again)) = listener {
+            self.counter = Some(again);
             let serving = self.admin.clone().serve(listener, self.reception.clone());
             tokio::spawn(serving);
         }
     }
 }
 
-/// A socket for the admin listener, as the runtime has it.
-pub(super) fn listener(socket: std::net::TcpListener) -> Result<TcpListener, Error> {
-    TcpListener::from_std(socket).map_err(Error::Start)
+/// The admin listener's socket, and once more.
+type Reception = (TcpListener, std::net::TcpListener);
+
+fn listener(socket: std::net::TcpListener) -> Result<Reception, Error> {
+    let again = socket.try_clone().map_err(Error::Start)?;
+    let listener = TcpListener::from_std(socket).map_err(Error::Start)?;
+    Ok((listener, again))
 }
 
 /// Some things are settled when the process starts.

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use super::demo;
-use crate::config::{self, Plan, Report};
+use crate::config::{self, Plan, Report, Watch};
 use crate::tls::{self, Validity};
 
 /// Where the configuration comes from.
@@ -17,6 +17,15 @@ pub enum Source {
 }
 
 impl Source {
+    /// The files it is made of, if it is.
+    #[must_use]
+    pub fn watch(&self) -> Option<Watch> {
+        match self {
+            Self::Demo(_) => None,
+            Self::File(path) => Some(config::watch(path)),
+        }
+    }
+
     /// Reads and compiles it, and looks at the files it names. What is only doubtful comes with the plan.
     ///
     /// # Errors

@@ -1,10 +1,11 @@
 //! Signals, as nginx's: TERM and INT stop, QUIT stops gracefully, HUP reads the configuration again, USR1 opens the logs
-//! again.
+//! again, USR2 hands over to a new binary.
 
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::Notify;
 
 use crate::admin::Reloads;
 use crate::telemetry::Writer;
@@ -34,7 +35,7 @@ impl Signals {
     }
 
     /// Waits for one that says stop; answers the others meanwhile.
-    pub(super) async fn stop(&mut self, writer: &Writer, reloads: &Reloads) {
+    pub(super) async fn stop(&mut self, writer: &Writer, reloads: &Reloads, upgrade: &Notify) {
         loop {
             let name = tokio::select! {
                 _ = self.terminate.recv() => "TERM",
@@ -50,9 +51,9 @@ impl Signals {
                     reloads.ask();
                     continue;
                 }
-                // Whoever asks for an upgrade does not want the end of the process, which is what it does unless caught.
                 _ = self.upgrade.recv() => {
-                    tracing::warn!("USR2: handing over to a new binary is not supported by this version");
+                    tracing::info!("USR2: handing over to the binary that is there now");
+                    upgrade.notify_one();
                     continue;
                 }
             };

@@ -18,6 +18,7 @@ pub(super) struct Stores(Vec<Tended>);
 #[derive(Debug)]
 struct Tended {
     store: Arc<Shared>,
+    clock: Clock,
     until: CancellationToken,
     watch: JoinHandle<()>,
 }
@@ -35,6 +36,7 @@ impl Stores {
             let watch = tokio::spawn(Arc::clone(store).watch(clock.clone()));
             self.0.push(Tended {
                 store: Arc::clone(store),
+                clock: clock.clone(),
                 until,
                 watch,
             });
@@ -69,7 +71,7 @@ impl Tended {
     async fn leave(self) {
         self.until.cancel();
         self.watch.abort();
-        self.store.leave().await;
+        self.store.leave(&self.clock).await;
     }
 }
 

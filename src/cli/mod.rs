@@ -4,6 +4,7 @@ mod check;
 mod health;
 mod manual;
 mod paint;
+mod reload;
 mod replay;
 mod run;
 mod schema;
@@ -51,6 +52,8 @@ enum Verb {
         #[arg(long)]
         dir: Option<PathBuf>,
     },
+    /// Have a running weir read its configuration again, and say what came of it
+    Reload(reload::Flags),
     /// Show what a configuration's limits would have done to the traffic of an access log
     Replay(replay::Flags),
     /// Run the gateway; without a configuration, the embedded demo
@@ -58,6 +61,9 @@ enum Verb {
         /// The configuration
         #[arg(short, long)]
         config: Option<PathBuf>,
+        /// Read the configuration again whenever its files change
+        #[arg(long, requires = "config")]
+        watch: bool,
     },
     /// Print the JSON Schema of the configuration, for editors
     Schema,
@@ -67,15 +73,20 @@ enum Verb {
 /// configuration that makes no sense.
 #[must_use]
 pub fn main() -> ExitCode {
-    let done = match Flags::parse().verb.unwrap_or(Verb::Run { config: None }) {
+    let demo = Verb::Run {
+        config: None,
+        watch: false,
+    };
+    let done = match Flags::parse().verb.unwrap_or(demo) {
         Verb::Check { config } => return check::run(&config),
         Verb::Completions { shell } => manual::complete(shell)
             .map(|()| ExitCode::SUCCESS)
             .map_err(Into::into),
         Verb::Health { admin, ready } => health::run(admin, ready).map(|()| ExitCode::SUCCESS),
         Verb::Man { dir } => manual::print(dir.as_deref()).map(|()| ExitCode::SUCCESS),
+        Verb::Reload(flags) => reload::run(&flags),
         Verb::Replay(flags) => replay::run(flags),
-        Verb::Run { config } => run::run(config.as_deref()),
+        Verb::Run { config, watch } => run::run(config.as_deref(), watch),
         Verb::Schema => schema::run()
             .map(|()| ExitCode::SUCCESS)
             .map_err(Into::into),

@@ -6,16 +6,20 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 
 use super::paint;
-use crate::app::{App, Source, demo};
+use crate::app::{App, Error, Source, Start, demo};
 use crate::telemetry;
 
 /// Runs the gateway. 2 if the configuration does not compile, 1 if it fails while starting or running.
-pub(super) fn run(path: Option<&Path>) -> anyhow::Result<ExitCode> {
-    let source = match path {
-        Some(path) => Source::File(path.to_owned()),
-        None => Source::Demo(demo::start().context("the demo's upstream cannot be started")?),
-    };
-    let plan = match source.load() {
+pub(super) fn run(path: Option<&Path>, watch: bool) -> anyhow::Result<ExitCode> {
+    let mut start = Start::new(|| match path {
+        Some(path) => Ok(Source::File(path.to_owned())),
+        None => demo::start().map(Source::Demo).map_err(Error::Start),
+    })?;
+    if watch {
+        // Before they are read: what changes meanwhile is then noticed.
+        start.watch = start.source.watch();
+    }
+    let plan = match start.source.load() {
         Ok((plan, report)) => {
             if !report.is_empty() {
                 paint::draw(&report)?;
@@ -29,7 +33,7 @@ pub(super) fn run(path: Option<&Path>) -> anyhow::Result<ExitCode> {
     };
     // Held to the end: what is left in the logs is written when it goes.
     let logs = telemetry::start(plan.log.level).context("cannot start the logs")?;
-    let app = App::build(plan, source, logs.writer().clone())?;
+    let app = App::build(plan, start, logs.writer().clone())?;
     if path.is_none() {
         anstream::println!("{GREETING}");
     }

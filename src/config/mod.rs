@@ -21,6 +21,7 @@ use std::path::Path;
 
 use decode::{Context, Decode};
 pub use plan::Plan;
+pub use read::watch::{Stamp, Stamps, Watch, stamp};
 pub use report::Report;
 pub use span::Span;
 use tree::{Kind, Node};
@@ -35,6 +36,17 @@ pub fn load(path: &Path) -> Result<(Plan, Report), Report> {
     let env = |name: &str| std::env::var(name).ok();
     let root = read::Reader::new(&env, &mut report).file(path);
     finish(root, report)
+}
+
+/// The files that a configuration is made of, to be looked at for changes.
+#[must_use]
+pub fn watch(path: &Path) -> Watch {
+    let mut report = Report::default();
+    let env = |name: &str| std::env::var(name).ok();
+    let mut reader = read::Reader::new(&env, &mut report);
+    // What is wrong with them is told to who reads them.
+    reader.file(path);
+    reader.watch()
 }
 
 /// Reads a text as if it stood in a file called `name`; `env` gives the values of `${NAME}`.

@@ -85,7 +85,7 @@ impl Limits {
             let zone = &rule.zone;
             Explained {
                 kind: Kind::Requests,
-                zone: zone.name.plain.clone(),
+                zone: (*zone.name.plain).into(),
                 rate: Some(match key.and_then(|_| rule.own_rate(exchange)) {
                     Some(own) => own,
                     None => zone.algorithm.to_string(),
@@ -108,7 +108,7 @@ impl Limits {
             let taken = key.map(|key| zone.store.taken(&key));
             Explained {
                 kind: Kind::Connections,
-                zone: zone.name.plain.clone(),
+                zone: (*zone.name.plain).into(),
                 rate: None,
                 burst: None,
                 limit: Some(rule.limit),

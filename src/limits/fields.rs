@@ -2,6 +2,7 @@
 //! draft-ietf-httpapi-ratelimit-headers-11 writes them.
 
 use std::fmt::Write;
+use std::sync::Arc;
 
 use http::{HeaderName, HeaderValue};
 
@@ -10,7 +11,7 @@ use crate::store::algorithm::Terms;
 /// A zone's name, plain and as a structured-field string.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Name {
-    pub(super) plain: Box<str>,
+    pub(super) plain: Arc<str>,
     pub(super) quoted: Box<str>,
 }
 

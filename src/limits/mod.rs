@@ -132,8 +132,10 @@ impl Limits {
         let (verdict, mut bills) = self.conclude(decision, exchange, now);
         match verdict {
             Verdict::Delay(wait) => {
+                let began = now;
                 tokio::time::sleep(wait).await;
                 now = clock.now();
+                exchange.waited(began, now);
             }
             Verdict::Pass => {}
             Verdict::Refuse(refusal) => return Err(refusal),
@@ -196,6 +198,7 @@ impl Limits {
                 match voice.dry_run {
                     DryRun::Off => {
                         zone.store.delays.observe(wait);
+                        exchange.limit_zone = Some(Arc::clone(&zone.name.plain));
                         Verdict::Delay(wait)
                     }
                     DryRun::On => Verdict::Pass,
@@ -268,6 +271,7 @@ impl Limits {
             return Verdict::Pass;
         }
         exchange.limit_req = Some(LimitStatus::Refuse);
+        exchange.limit_zone = Some(Arc::clone(&rule.zone.name.plain));
         Verdict::Refuse(Refusal {
             kind: Kind::Requests,
             status: rule.sanction.status.unwrap_or(self.requests_status),

@@ -73,6 +73,8 @@ impl Limits {
                     // Who finds a place free has it in the same moment.
                     if place.is_ok() && now > began {
                         rule.zone.delays.observe(now.since(began));
+                        exchange.limit_zone = Some(Arc::clone(name));
+                        exchange.waited(began, now);
                     }
                     place
                 }
@@ -178,6 +180,7 @@ impl Limits {
             return Ok(Permit::default());
         }
         exchange.limit_conn = Some(LimitStatus::Refuse);
+        exchange.limit_zone = Some(Arc::clone(&rule.zone.name.plain));
         Err(Refusal {
             kind: Kind::Connections,
             status: rule.sanction.status.unwrap_or(self.connections_status),

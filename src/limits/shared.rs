@@ -13,7 +13,7 @@ use crate::clock::Millis;
 use crate::config::plan::{Cost, Excess, OnOutage};
 use crate::message::Exchange;
 use crate::store::algorithm::{Outcome, Terms};
-use crate::store::{Answer, Inquiry, Receipt, Shared};
+use crate::store::{Answer, Inquiry, Leases, Receipt, Shared, Word};
 
 /// A request as its rules see it: everything that has to be known before anything is waited for.
 #[derive(Debug)]
@@ -40,6 +40,8 @@ enum Spoken {
     Nothing,
     /// Said without asking: the store is away, and this is what is done then.
     Ruled(Outcome),
+    /// Spent from what this gateway has in hand.
+    Leased(Answer),
     /// Charged in its store.
     There(Answer),
     /// Over the burst here, and waits until it is not; charged once nobody refuses any more.
@@ -70,6 +72,9 @@ impl Case {
 
     /// Asks all, and charges all unless one refuses.
     pub(super) async fn decide(mut self, rules: &[Requests], now: Millis) -> Decision {
+        if self.keys.len() > 1 && self.recall(rules, now) {
+            return self.refuse(rules, now).await;
+        }
         for held in &mut self.keys {
             if rules[held.rule].zone.shared.is_none() {
                 held.charge(rules, now, held.terms);
@@ -77,6 +82,12 @@ impl Case {
                     return self.refuse(rules, now).await;
                 }
             }
+        }
+        for held in &mut self.keys {
+            held.spend(rules, now);
+        }
+        if self.keys.iter().any(Held::refuses) {
+            return self.refuse(rules, now).await;
         }
         while let Some(store) = self.next_store(rules) {
             self.ask(rules, &store, now).await;
@@ -90,7 +101,9 @@ impl Case {
                 continue;
             };
             match held.spoken {
-                Spoken::There(answer) => held.witness(rules, now, answer),
+                Spoken::Leased(answer) | Spoken::There(answer) => {
+                    held.witness(rules, now, answer);
+                }
                 Spoken::Waits(_, terms) => {
                     let store = &rules[held.rule].zone.store;
                     store.reserve(&held.keyed.key, now, held.cost, &terms);
@@ -100,6 +113,20 @@ impl Case {
             decision.hear(held.rule, &held.keyed, outcome, &mut ());
         }
         decision
+    }
+
+    /// Whether some are known to be refused; nothing is charged then.
+    fn recall(&mut self, rules: &[Requests], now: Millis) -> bool {
+        let mut refused = false;
+        for held in &mut self.keys {
+            if let Some(leases) = held.leases(rules)
+                && let Some(outcome) = leases.refusal(&held.keyed.key, now, held.cost, &held.terms)
+            {
+                refused = true;
+                held.rule_out(rules, outcome);
+            }
+        }
+        refused
     }
 
     /// The store of the first rule that has not spoken.
@@ -120,6 +147,7 @@ impl Case {
             match &mut answers {
                 Ok(answers) => {
                     if let Some(Some(answer)) = answers.next() {
+                        held.learn(rules, now, &answer);
                         held.spoken = Spoken::There(answer);
                     }
                 }
@@ -136,6 +164,11 @@ impl Case {
                 Spoken::Here(Outcome::Delay { .. } | Outcome::Pass { .. }, receipt, terms) => {
                     let store = &rules[held.rule].zone.store;
                     store.refund(&held.keyed.key, receipt, now, held.cost, &terms);
+                }
+                Spoken::Leased(_) => {
+                    if let Some(leases) = &rules[held.rule].zone.leases {
+                        leases.unspend(&held.keyed.key, now, held.cost, &held.terms);
+                    }
                 }
                 Spoken::There(answer) if held.refuses() => held.witness(rules, now, answer),
                 _ => {}
@@ -210,18 +243,63 @@ impl Held {
         self.spoken = Spoken::Here(outcome, receipt, terms);
     }
 
+    /// What this gateway can say of it without its store. Not while that is away: then it goes on as it does without. Nor
+    /// where requests wait in the line that all gateways share.
+    fn leases<'r>(&self, rules: &'r [Requests]) -> Option<&'r Arc<Leases>> {
+        let rule = &rules[self.rule];
+        let away = rule
+            .zone
+            .shared
+            .as_ref()
+            .is_some_and(|store| store.is_away());
+        let waits = rule.sanction.max_wait.is_some();
+        rule.zone.leases.as_ref().filter(|_| !away && !waits)
+    }
+
+    /// Decides here where that can be done.
+    fn spend(&mut self, rules: &[Requests], now: Millis) {
+        let Some(leases) = self.leases(rules) else {
+            return;
+        };
+        let key = &self.keyed.key;
+        match leases.spend(key, &self.bytes, now, self.cost, &self.terms) {
+            (Word::Ask, _) => {}
+            (Word::Refuse(outcome), None) => self.rule_out(rules, outcome),
+            (Word::Refuse(outcome), Some(remaining)) => {
+                self.witness(rules, now, Answer { outcome, remaining });
+                self.spoken = Spoken::Ruled(outcome);
+            }
+            (Word::Spent(outcome), news) => {
+                let remaining = news.unwrap_or(u64::MAX);
+                self.spoken = Spoken::Leased(Answer { outcome, remaining });
+            }
+        }
+    }
+
+    /// Remembers a refusal for as long as it holds.
+    fn learn(&self, rules: &[Requests], now: Millis, answer: &Answer) {
+        if let Some(leases) = self.leases(rules) {
+            leases.learn(&self.keyed.key, now, self.cost, &self.terms, answer);
+        }
+    }
+
+    /// It is refused without asking.
+    fn rule_out(&mut self, rules: &[Requests], outcome: Outcome) {
+        rules[self.rule].zone.store.count_refusal(&self.keyed.key);
+        self.spoken = Spoken::Ruled(outcome);
+    }
+
     /// The store is away.
     fn go_on_without(&mut self, rules: &[Requests], store: &Shared, now: Millis) {
-        let zone = &rules[self.rule].zone.store;
         self.spoken = match store.on_outage() {
             OnOutage::Local => return self.charge(rules, now, store.part_of(&self.terms)),
             OnOutage::Allow => Spoken::Ruled(Outcome::Pass { excess: Excess(0) }),
             OnOutage::Refuse => {
-                zone.count_refusal(&self.keyed.key);
-                Spoken::Ruled(Outcome::Refuse {
+                let refusal = Outcome::Refuse {
                     excess: Excess(0),
                     retry_after: Some(AWHILE),
-                })
+                };
+                return self.rule_out(rules, refusal);
             }
         };
     }
@@ -237,7 +315,7 @@ impl Held {
             Spoken::Here(outcome, ..) | Spoken::Ruled(outcome) | Spoken::Waits(outcome, _) => {
                 Some(outcome)
             }
-            Spoken::There(answer) => Some(answer.outcome),
+            Spoken::Leased(answer) | Spoken::There(answer) => Some(answer.outcome),
             Spoken::Nothing => None,
         }
     }

@@ -11,10 +11,12 @@ use super::fields::Name;
 use super::key::{Found, Source};
 use super::overrides::{Held, Overrides};
 use super::watch::Watch;
-use crate::config::plan::{self, Algorithm, CountRefused, Delay, Excess, Own, Plan, ReqRule, Site};
+use crate::config::plan::{
+    self, Algorithm, CountRefused, Delay, Excess, Own, Plan, ReqRule, Shape, Site,
+};
 use crate::message::Exchange;
 use crate::store::algorithm::Terms;
-use crate::store::{Key, Penalties, Shared, Slots, Zone};
+use crate::store::{Key, Leases, Penalties, Shared, Slots, Verdicts, Zone};
 use crate::telemetry::Histogram;
 
 /// Every zone of a plan, under the plan's indices.
@@ -40,6 +42,8 @@ pub struct ReqZone {
     pub(super) count_refused: CountRefused,
     /// Where it counts together with other gateways; [`ReqZone::store`] then goes on while that is away.
     pub(super) shared: Option<Arc<Shared>>,
+    /// What can be decided without asking there.
+    pub(super) leases: Option<Arc<Leases>>,
     /// Who stays out, where a rule punishes.
     pub(super) penalties: Option<Arc<Penalties>>,
     /// What operators know of its keys and want of them.
@@ -93,15 +97,22 @@ impl Zones {
             req: zones()
                 .map(|(index, zone)| {
                     let punishes = used(plan, index, |site| &site.limit_req).unwrap_or(false);
+                    let verdicts = verdicts(plan, index);
                     let old = estate.req(zone);
-                    Arc::new(ReqZone::new(zone, punishes, stores, old))
+                    Arc::new(ReqZone::new(zone, punishes, stores, verdicts, old))
                 })
                 .collect(),
             shadow: zones()
                 .map(|(index, zone)| {
                     let punishes = used(plan, index, |site| &site.shadow)?;
                     let old = estate.shadow(zone);
-                    let own = ReqZone::new(zone, punishes, &[], old.map(|old| &*old.zone));
+                    let own = ReqZone::new(
+                        zone,
+                        punishes,
+                        &[],
+                        Verdicts::Forget,
+                        old.map(|old| &*old.zone),
+                    );
                     Some(Arc::new(ShadowZone::new(own, old)))
                 })
                 .collect(),
@@ -120,6 +131,7 @@ impl ReqZone {
         zone: &plan::ReqZone,
         punishes: bool,
         stores: &[Arc<Shared>],
+        verdicts: Verdicts,
         old: Option<&Self>,
     ) -> Self {
         let penalties = if punishes { zone.size / PENALTIES } else { 0 };
@@ -128,14 +140,27 @@ impl ReqZone {
         let slowest = own.fold(terms(&zone.algorithm), |slowest, own| {
             slowest.slower(terms(&own.algorithm))
         });
-        let (size, refused) = (zone.size - penalties, zone.count_refused);
+        let shared = zone.store.and_then(|store| stores.get(store).cloned());
+        // Where refusals are charged, each has to be told.
+        let can_hold = Leases::can_hold(&slowest) && zone.count_refused == CountRefused::No;
+        let leases = shared.as_ref().filter(|_| can_hold).map(|store| {
+            let size = zone.size / LEASES;
+            let old = old.and_then(|old| old.leases.as_ref());
+            match old.filter(|old| old.fits(size, store, verdicts)) {
+                Some(old) => Arc::clone(old),
+                None => Leases::new(&zone.name, size, store, verdicts),
+            }
+        });
+        let leased = leases.as_ref().map_or(0, |_| zone.size / LEASES);
+        let (size, refused) = (zone.size - leased - penalties, zone.count_refused);
         let heir = old.and_then(|old| old.store.heir(size, &slowest, refused));
         Self {
             store: heir.unwrap_or_else(|| Zone::new(&zone.name, size, &slowest, refused)),
             name: Arc::new(Name::new(&zone.name)),
             algorithm: zone.algorithm,
             count_refused: zone.count_refused,
-            shared: zone.store.and_then(|store| stores.get(store).cloned()),
+            shared,
+            leases,
             penalties: punishes.then(|| match old.and_then(|old| old.penalties.as_ref()) {
                 Some(old) if old.fits(penalties) => Arc::clone(old),
                 Some(old) => Arc::new(old.heir(penalties)),
@@ -256,6 +281,32 @@ fn used(plan: &Plan, zone: usize, rules: impl Fn(&Site) -> &Vec<ReqRule>) -> Opt
         .map(|rule| rule.sanction.penalty.is_some())
         .reduce(|one, other| one || other)
 }
+
+/// Whether refusals of a zone in a store can be remembered there: not where what a request took is given back when
+/// another zone refuses it, because then some pass before the time they were told.
+fn verdicts(plan: &Plan, zone: usize) -> Verdicts {
+    let store = |rule: &ReqRule| plan.req_zones.get(rule.zone).and_then(|zone| zone.store);
+    let gives_back = |site: &Site| {
+        let mut stores: Vec<_> = site.limit_req.iter().filter_map(store).collect();
+        let shared = stores.len();
+        let spread = |index: &usize| {
+            let store = plan.stores.get(*index);
+            store.is_some_and(|store| store.shape == Shape::Cluster)
+        };
+        let spread = stores.iter().any(spread);
+        stores.sort_unstable();
+        stores.dedup();
+        let used = site.limit_req.iter().any(|rule| rule.zone == zone);
+        used && shared > 1 && (spread || stores.len() > 1)
+    };
+    match plan.sites().any(gives_back) {
+        true => Verdicts::Forget,
+        false => Verdicts::Keep,
+    }
+}
+
+/// Which part of a shared zone's size is for what is decided without asking.
+const LEASES: usize = 2;
 
 /// Which part of a zone's size is for the penalties, where there are some.
 const PENALTIES: usize = 4;

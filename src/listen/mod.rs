@@ -6,6 +6,7 @@
 
 mod balance;
 mod cap;
+mod heritage;
 pub mod proxy_header;
 mod socket;
 #[cfg(test)]
@@ -32,8 +33,9 @@ use crate::config::plan::Listen;
 use crate::message::{Peer, Remote};
 use balance::{Handed, Lane, Place};
 pub use cap::{Cap, Seat};
+pub use heritage::Heritage;
 use socket::Listening;
-pub use socket::{Bound, Loops};
+pub use socket::{Bound, Lent, Loops};
 
 /// An accepted connection.
 #[derive(Debug)]

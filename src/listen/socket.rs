@@ -7,15 +7,18 @@
 use std::fs;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::Error;
 use super::balance::{Lane, Place};
+use super::heritage::Heritage;
 use crate::config::plan::Listen;
 
 /// A listening socket, one event loop's.
@@ -25,7 +28,14 @@ pub struct Bound {
     pub(super) address: Listen,
     pub(super) lane: Lane,
     // Held for its drop: the last loop to stop takes the file away.
-    _file: Option<Arc<SocketFile>>,
+    file: Option<Arc<SocketFile>>,
+}
+
+/// A listening socket once more, to be handed to another process. As long as there is one, clients are still greeted.
+#[derive(Debug)]
+pub struct Lent {
+    socket: OwnedFd,
+    file: Option<Arc<SocketFile>>,
 }
 
 #[derive(Debug)]
@@ -35,10 +45,65 @@ pub(super) enum Listening {
 }
 
 impl Bound {
+    pub(super) fn new(
+        socket: Listening,
+        address: Listen,
+        lane: Lane,
+        file: Option<Arc<SocketFile>>,
+    ) -> Self {
+        Self {
+            socket,
+            address,
+            lane,
+            file,
+        }
+    }
+
+    /// The socket once more.
+    ///
+    /// # Errors
+    /// When there is no descriptor left.
+    pub fn lend(&self) -> io::Result<Lent> {
+        let socket = match self.socket.try_clone()? {
+            Listening::Tcp(socket) => socket.into(),
+            Listening::Unix(socket) => socket.into(),
+        };
+        Ok(Lent {
+            socket,
+            file: self.file.clone(),
+        })
+    }
+
     /// Where it listens; the real port where 0 was asked for.
     #[must_use]
     pub fn address(&self) -> &Listen {
         &self.address
+    }
+}
+
+impl Listening {
+    pub(super) fn try_clone(&self) -> io::Result<Self> {
+        Ok(match self {
+            Self::Tcp(socket) => Self::Tcp(socket.try_clone()?),
+            Self::Unix(socket) => Self::Unix(socket.try_clone()?),
+        })
+    }
+}
+
+impl Lent {
+    /// To be handed over.
+    ///
+    /// # Errors
+    /// When there is no descriptor left.
+    pub fn copy(&self) -> io::Result<OwnedFd> {
+        self.socket.try_clone()
+    }
+
+    /// It is somebody else's from now on, who also removes its file.
+    pub fn give_away(&self) {
+        if let Some(file) = &self.file {
+            file.given_away.store(true, Ordering::Relaxed);
+        }
     }
 }
 
@@ -53,7 +118,8 @@ impl Loops {
         Self((0..count).map(|_| Place::default()).collect())
     }
 
-    /// Binds all addresses, each once for each event loop, in the order given. `ours` are those we listen on already.
+    /// Binds all addresses, each once for each event loop, in the order given; those of the `heritage` are not bound but
+    /// taken. `ours` are those we listen on already.
     ///
     /// Together, because a wildcard and one address of the same port can both be ours: seen one after the other, the
     /// second would look taken.
@@ -64,11 +130,14 @@ impl Loops {
         &self,
         listens: &[&Listen],
         ours: &[&Listen],
+        heritage: &mut Heritage,
     ) -> Result<Vec<Vec<Bound>>, Error> {
         let failed = |listen: &Listen, source| Error::new(listen.clone(), source);
         for listen in listens {
             if let Listen::Tcp(address) = listen
                 && address.port() != 0
+                && !heritage.has(listen)
+                && !heritage.left().any(|own| overlap(*address, own))
                 && !ours.iter().any(|own| overlap(*address, own))
             {
                 // Without `SO_REUSEPORT`, so that an address somebody else listens on is noticed. Bound and no
@@ -79,12 +148,13 @@ impl Loops {
         listens
             .iter()
             .map(|listen| {
-                let lanes = Lane::between(&self.0);
-                match listen {
-                    Listen::Tcp(address) => bind_tcp(*address, lanes),
-                    Listen::Unix(path) => bind_unix(path, lanes),
-                }
-                .map_err(|source| failed(listen, source))
+                let lanes = || Lane::between(&self.0);
+                let bound = match listen {
+                    listen if heritage.has(listen) => heritage.take(listen, lanes),
+                    Listen::Tcp(address) => bind_tcp(*address, lanes()),
+                    Listen::Unix(path) => bind_unix(path, lanes()),
+                };
+                bound.map_err(|source| failed(listen, source))
             })
             .collect()
     }
@@ -117,7 +187,7 @@ fn bind_tcp(mut address: SocketAddr, lanes: Vec<Lane>) -> io::Result<Vec<Bound>>
                 socket: Listening::Tcp(socket),
                 address: Listen::Tcp(address),
                 lane,
-                _file: None,
+                file: None,
             })
         })
         .collect()
@@ -157,7 +227,7 @@ fn bind_unix(path: &Path, lanes: Vec<Lane>) -> io::Result<Vec<Bound>> {
                 socket: Listening::Unix(socket.try_clone()?.into()),
                 address: Listen::Unix(path.to_owned()),
                 lane,
-                _file: Some(Arc::clone(&file)),
+                file: Some(Arc::clone(&file)),
             })
         })
         .collect()
@@ -178,25 +248,30 @@ fn remove_stale(path: &Path) -> io::Result<()> {
 
 /// The file of a unix socket.
 #[derive(Debug)]
-struct SocketFile {
+pub(super) struct SocketFile {
     path: PathBuf,
     device: u64,
     inode: u64,
+    given_away: AtomicBool,
 }
 
 impl SocketFile {
-    fn at(path: &Path) -> io::Result<Self> {
+    pub(super) fn at(path: &Path) -> io::Result<Self> {
         let file = fs::symlink_metadata(path)?;
         Ok(Self {
             path: path.to_owned(),
             device: file.dev(),
             inode: file.ino(),
+            given_away: AtomicBool::new(false),
         })
     }
 }
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
+        if self.given_away.load(Ordering::Relaxed) {
+            return;
+        }
         // Somebody else may have put a socket of their own in its place meanwhile.
         let is_ours = fs::symlink_metadata(&self.path)
             .is_ok_and(|file| file.dev() == self.device && file.ino() == self.inode);
@@ -233,7 +308,9 @@ mod tests {
         let Listen::Tcp(address) = others[0].address else {
             panic!("a TCP address")
         };
-        let error = (Loops::new(1).bind_all(&[&Listen::Tcp(address)], &[])).unwrap_err();
+        let error =
+            (Loops::new(1).bind_all(&[&Listen::Tcp(address)], &[], &mut Heritage::default()))
+                .unwrap_err();
         assert!(error.to_string().contains("in use"), "{error}");
     }
 }

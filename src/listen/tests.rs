@@ -11,8 +11,11 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use super::*;
 
 fn bind(listen: &Listen, loops: usize) -> Result<Vec<Bound>, Error> {
-    let mut bound = Loops::new(loops).bind_all(&[listen], &[])?;
-    Ok(bound.pop().unwrap_or_default())
+    Ok(bind_all(&[listen], loops)?.remove(0))
+}
+
+fn bind_all(listens: &[&Listen], loops: usize) -> Result<Vec<Vec<Bound>>, Error> {
+    Loops::new(loops).bind_all(listens, &[], &mut Heritage::default())
 }
 
 fn loopback(port: u16) -> Listen {
@@ -64,9 +67,7 @@ fn a_wildcard_of_each_kind_and_one_address_share_a_port() {
                 IpAddr::V4(Ipv4Addr::LOCALHOST),
             ];
             let wildcards = wildcards.map(|ip| Listen::Tcp(SocketAddr::new(ip, free)));
-            Loops::new(2)
-                .bind_all(&wildcards.iter().collect::<Vec<_>>(), &[])
-                .ok()
+            bind_all(&wildcards.each_ref(), 2).ok()
         })
         .unwrap();
     assert_eq!(bound.len(), 3);

@@ -8,6 +8,7 @@ use http::{HeaderMap, StatusCode};
 use smallvec::SmallVec;
 
 use super::target::Target;
+use super::trace::{Trace, Wait};
 use super::{Caller, Client, Peer, real_ip};
 use crate::clock::Millis;
 use crate::config::plan::{Plan, RealIp, Server};
@@ -37,6 +38,10 @@ pub struct Exchange {
     pub limit_req: Option<LimitStatus>,
     /// What `limit_conn` said.
     pub limit_conn: Option<LimitStatus>,
+    /// The zone that delayed or refused it; of several, the last to do so.
+    pub limit_zone: Option<Arc<str>>,
+    /// Its place in a trace, where traces are told.
+    pub trace: Option<Box<Trace>>,
     /// What `$proxy_host` gives, where something is forwarded.
     pub proxy_host: Option<Arc<str>>,
     /// Every upstream server tried; mostly one.
@@ -98,6 +103,8 @@ impl LimitStatus {
 pub struct Attempt {
     /// Its address as `$upstream_addr` shows it. Shared with the backend: no text is made per request.
     pub address: Arc<str>,
+    /// When it was begun; `None` where nobody could be asked.
+    pub started: Option<Millis>,
     /// The status it answered with, or the one its failure stands for.
     pub status: Option<StatusCode>,
     /// Until connected; zero for a kept connection.
@@ -147,6 +154,8 @@ impl Exchange {
             number,
             limit_req: None,
             limit_conn: None,
+            limit_zone: None,
+            trace: None,
             proxy_host: None,
             attempts: SmallVec::new(),
             status: None,
@@ -191,6 +200,33 @@ impl Exchange {
         match &self.named {
             Some(named) => Caller::Named(Arc::clone(named)),
             None => Caller::Direct(Arc::clone(&self.peer)),
+        }
+    }
+
+    /// It has waited for its turn in the zone that delayed it.
+    pub fn waited(&mut self, from: Millis, until: Millis) {
+        if let (Some(trace), Some(zone)) = (&mut self.trace, &self.limit_zone) {
+            trace.waits.push(Wait {
+                zone: Arc::clone(zone),
+                from,
+                until,
+            });
+        }
+    }
+
+    /// `$limit_verdict`: what limits did to it in the end, in the words of the metrics; `None` where none applied.
+    #[must_use]
+    pub fn limit_verdict(&self) -> Option<&'static str> {
+        let said = [self.limit_req, self.limit_conn];
+        let refused =
+            |said: LimitStatus| matches!(said, LimitStatus::Penalize | LimitStatus::Refuse);
+        if said.into_iter().flatten().any(refused) {
+            return Some("refuse");
+        }
+        match (&self.limit_zone, said) {
+            (Some(_), _) => Some("delay"),
+            (None, [None, None]) => None,
+            (None, _) => Some("pass"),
         }
     }
 

@@ -21,6 +21,7 @@ pub mod target;
 #[cfg(test)]
 pub(crate) mod testing;
 pub mod tls;
+pub mod trace;
 pub mod tunnel;
 pub mod upload;
 pub mod vars;

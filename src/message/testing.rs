@@ -27,6 +27,7 @@ pub(crate) fn plan() -> Plan {
             access: None,
         },
         admin: None,
+        tracing: None,
         caps: Caps::default(),
         maps: Vec::new(),
         stores: Vec::new(),

@@ -11,7 +11,7 @@ use crate::config::plan::{Http2, Plan, Volume};
 use crate::limits::Zones;
 use crate::message::Exchange;
 use crate::route::Table;
-use crate::telemetry::{AccessLog, COUNTERS};
+use crate::telemetry::{AccessLog, COUNTERS, Tracer};
 use crate::tls::{self, Kit};
 use crate::upstream::Upstream;
 
@@ -34,6 +34,7 @@ pub struct Live {
     pub kept: Arc<Kept>,
     pub(super) sites: Table<Site>,
     access: Option<AccessLog>,
+    tracer: Option<Tracer>,
     /// By number of the door.
     doors: Box<[Option<usize>]>,
     /// What operators have changed since it was built.
@@ -98,6 +99,7 @@ impl Live {
                 file: Arc::clone(&plan),
                 numbers: BTreeMap::new(),
             },
+            tracer: plan.tracing.as_ref().and_then(Tracer::new),
             plan,
             zones,
             upstreams,
@@ -183,13 +185,27 @@ impl Live {
         next && unbounded && unseen && site.fallback.is_none()
     }
 
+    /// Begins a request's part in a trace, where traces are told.
+    pub(super) fn trace(&self, exchange: &mut Exchange) {
+        if let Some(tracer) = &self.tracer {
+            exchange.trace = Some(tracer.begin(&exchange.head.headers));
+        }
+    }
+
     /// Books a request that is over.
     pub(super) fn conclude(&self, exchange: &mut Exchange, clock: &Clock) {
         COUNTERS.answer(exchange.status);
+        // Nobody else wants to know.
+        if self.access.is_none() && self.tracer.is_none() {
+            return;
+        }
+        let now = clock.now();
+        exchange.ended = Some(now);
         if let Some(access) = &self.access {
-            // Nobody else wants to know.
-            exchange.ended = Some(clock.now());
             access.write(exchange);
+        }
+        if let Some(tracer) = &self.tracer {
+            tracer.tell(exchange, now);
         }
     }
 }

@@ -123,7 +123,8 @@ impl Proxy {
         };
         let server = live.sites.server(listener, target.host(&head));
         let plan = Arc::clone(&live.plan);
-        let exchange = Exchange::begin(plan, server, peer, head, target, self.clock.now());
+        let mut exchange = Exchange::begin(plan, server, peer, head, target, self.clock.now());
+        live.trace(&mut exchange);
         let visit = Visit::begin(exchange, live, listener, self.clock.clone());
         (visit, misfit)
     }

@@ -34,6 +34,15 @@ pub(super) struct Packed([u64; 2]);
 
 impl Key {
     pub(super) const NOWHERE: u32 = u32::MAX;
+
+    /// What is stored of it, ready to be looked up.
+    pub(super) fn of(packed: Packed, hash: u64) -> Self {
+        Self {
+            packed,
+            hash,
+            slot: Self::NOWHERE,
+        }
+    }
 }
 
 /// Gives the process a secret that everybody knows, if it has none yet: for a replay, which is asked by nobody but its
@@ -61,11 +70,14 @@ impl Seeds {
             let kind = u64::from(HASHED) << 56;
             (Packed([first, second | kind]), first)
         };
-        Key {
-            packed,
-            hash,
-            slot: Key::NOWHERE,
-        }
+        Key::of(packed, hash)
+    }
+
+    /// The same key once more, apart from those of other classes.
+    pub(super) fn apart(&self, key: &Key, class: u64) -> Key {
+        let Packed([first, second]) = key.packed;
+        let packed = Packed([first ^ class.wrapping_mul(SPREAD), second]);
+        Key::of(packed, self.hash(packed))
     }
 
     /// The key that this is stored of.
@@ -157,6 +169,9 @@ fn pack(bytes: &[u8]) -> Packed {
         u64::from_le_bytes(*second) | length,
     ])
 }
+
+/// Odd, so that no two classes are the same.
+const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;
 
 const LONGEST_AS_IS: usize = 15;
 const HASHED: u8 = 0xFF;

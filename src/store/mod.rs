@@ -24,7 +24,8 @@ pub use key::Key;
 pub use penalties::Penalties;
 pub use recent::Recent;
 pub use redis::{
-    Answer, Away, Claim, Error, Gateway, Inquiry, Lease, Outage, Shared, Unforgotten, View, Waiter,
+    Answer, Away, Claim, Error, Gateway, Held, Inquiry, Lease, Leases, Outage, Shared, Unforgotten,
+    Verdicts, View, Waiter, Word,
 };
 pub use slots::{Place, Slots};
 pub use zone::{Receipt, Zone};

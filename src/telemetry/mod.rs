@@ -15,6 +15,7 @@ mod page;
 pub mod process;
 mod refusals;
 mod stamp;
+pub mod traces;
 mod warning;
 mod writer;
 
@@ -26,5 +27,6 @@ pub use lag::{Lag, describe_loops, lags, watch_lag};
 pub use listener::{Connection, Handshake, Listener, ProxyHeader};
 pub use page::{Number, Page};
 pub use refusals::{REFUSALS, Refusals, Refused};
+pub use traces::Tracer;
 pub use warning::Warning;
 pub use writer::{Destination, Sink, Writer};

@@ -4,14 +4,13 @@
 //! swaps a link to a whole folder, as Kubernetes does, and only looking sees all of that. A change is taken up when it
 //! has stood still from one look to the next, so that nothing half written is read.
 
-use std::fs;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use parking_lot::{Mutex, RwLock};
 
 use super::files::Error;
+use crate::config::{Stamp, stamp};
 
 /// Something made from files, and made again when they change.
 #[derive(Debug)]
@@ -38,9 +37,6 @@ struct Watch {
     seen: Vec<Stamp>,
 }
 
-/// What a file looks like from outside, the one behind a link; `None` while there is none.
-type Stamp = Option<[i64; 6]>;
-
 impl<T> Watched<T> {
     /// Makes it for the first time.
     pub(super) fn new(
@@ -48,7 +44,7 @@ impl<T> Watched<T> {
         make: impl FnOnce() -> Result<T, Error>,
     ) -> Result<Self, Error> {
         // Before they are read: what changes meanwhile is then noticed.
-        let used: Vec<_> = files.iter().map(stamp).collect();
+        let used: Vec<_> = files.iter().map(|file| stamp(file)).collect();
         Ok(Self {
             current: RwLock::new(Arc::new(make()?)),
             watch: Mutex::new(Watch {
@@ -83,7 +79,7 @@ impl Watch {
     /// Whether there is a change to take up. True once for each: a file that cannot be used is not tried again until
     /// it changes.
     fn has_changed(&mut self) -> bool {
-        let now: Vec<_> = self.files.iter().map(stamp).collect();
+        let now: Vec<_> = self.files.iter().map(|file| stamp(file)).collect();
         let settled = now == self.seen;
         self.seen = now;
         if !settled || self.seen == self.used {
@@ -94,21 +90,10 @@ impl Watch {
     }
 }
 
-fn stamp(path: &PathBuf) -> Stamp {
-    let file = fs::metadata(path).ok()?;
-    Some([
-        i64::try_from(file.dev()).unwrap_or(-1),
-        i64::try_from(file.ino()).unwrap_or(-1),
-        i64::try_from(file.size()).unwrap_or(-1),
-        file.mtime(),
-        file.mtime_nsec(),
-        // A file moved here from elsewhere keeps its other times.
-        file.ctime() * 1_000_000_000 + file.ctime_nsec(),
-    ])
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

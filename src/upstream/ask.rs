@@ -115,6 +115,7 @@ pub(super) async fn ask(
 ) -> Result<Answer, Failed> {
     exchange.attempts.push(Attempt {
         address: Arc::clone(&backend.name),
+        started: Some(now),
         status: None,
         connect: None,
         header: None,

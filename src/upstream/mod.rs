@@ -336,6 +336,7 @@ impl Upstream {
         report(&error, &self.name, exchange);
         exchange.attempts.push(Attempt {
             address: Arc::clone(&self.name),
+            started: None,
             status: stands_for(&error),
             connect: None,
             header: None,

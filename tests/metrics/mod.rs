@@ -37,6 +37,7 @@ impl Full {
 const FULL: &str = "workers: 2
 admin: { listen: ADMIN }
 log: { access: { path: '-', format: json } }
+tracing: { otlp: 'http://127.0.0.1:9', sample: 100% }
 stores: { fleet: { redis: 'REDIS' } }
 limit_req_zones:
   one: { key: $binary_remote_addr, size: 1m, rate: 1r/m }
@@ -126,6 +127,63 @@ fn the_manual_names_what_is_there_and_nothing_else() {
     );
 }
 
+/// The metrics that a query asks for.
+fn asked(query: &str) -> impl Iterator<Item = &str> {
+    let words = query.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    words.filter(|word| word.starts_with("weir_") || word.starts_with("process_"))
+}
+
+fn shipped(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("conf")
+        .join(name);
+    std::fs::read_to_string(path).expect("a file that is shipped")
+}
+
+/// Dashboard and alerts ask for nothing that is not there.
+#[test]
+fn what_is_shipped_for_metrics_asks_for_what_there_is() {
+    let full = Full::start();
+    let metrics = full.metrics();
+    let names: BTreeSet<_> = metrics.samples.iter().map(|sample| &*sample.name).collect();
+    let dashboard: serde_json::Value =
+        serde_json::from_str(&shipped("grafana/weir.json")).expect("JSON");
+    let panels = dashboard["panels"].as_array().expect("a list");
+    let targets = panels
+        .iter()
+        .filter_map(|panel| panel["targets"].as_array());
+    let queries = targets
+        .flatten()
+        .map(|target| target["expr"].as_str().expect("a query"));
+    let alerts = shipped("prometheus/alerts.yaml");
+    let mut count = 0;
+    for query in queries.chain([&*alerts]) {
+        for name in asked(query) {
+            assert!(names.contains(name), "nobody has {name}: {query}");
+            count += 1;
+        }
+    }
+    assert!(count > 40, "only {count}");
+    let ids: BTreeSet<_> = panels.iter().map(|panel| panel["id"].as_u64()).collect();
+    assert_eq!(
+        ids.len(),
+        panels.len(),
+        "each panel has a number of its own"
+    );
+}
+
+#[test]
+fn prometheus_takes_the_alerts() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("conf/prometheus");
+    let said = Command::new("promtool")
+        .args(["check", "rules"])
+        .arg(folder.join("alerts.yaml"))
+        .output()
+        .expect("promtool");
+    let text = String::from_utf8_lossy(&[said.stdout, said.stderr].concat()).into_owned();
+    assert!(said.status.success(), "{text}");
+}
+
 #[test]
 fn prometheus_own_tool_finds_nothing_to_say() {
     let full = Full::start();
@@ -190,8 +248,11 @@ servers: [{ listen: [ LISTEN, LISTEN2 ], http2: on, return: 204 }]
         value.unwrap_or_else(|| panic!("no {name}{{{labels}}}"))
     };
     // The one that looked whether weir was up.
-    eventually("all have left", || {
-        value("weir_connections_active", &one) == 0.0
+    eventually("it has come and gone", || {
+        let metrics = Metrics::of(&weir);
+        let now = |name: &str| metrics.value(&format!("{name}{{{one}}}"));
+        now("weir_connections_accepted_total") > Some(0.0)
+            && now("weir_connections_active") == Some(0.0)
     });
     let before = value("weir_connections_accepted_total", &one);
     let mut kept = Client::connect(weir.address());

@@ -3,6 +3,7 @@
 //! Where the deadline of a decision is not what is tested it is a second: a busy machine is no outage.
 
 mod failover;
+mod leases;
 mod outage;
 mod places;
 mod places_away;
@@ -66,8 +67,8 @@ fn gateways_count_together() {
     let asked = |weir| metric(weir, "weir_store_asked_total{store=\"shared\"}");
     assert_eq!(
         asked(&one) + asked(&two) + asked(&three),
-        30,
-        "one question a request"
+        12,
+        "one question for each that passes, and for the first at each gateway that does not"
     );
     let refused = |weir| {
         metric(
@@ -246,6 +247,6 @@ fn three_gateways_under_load_let_pass_what_the_limit_says() {
         .map(|thread| thread.join().unwrap())
         .sum();
     let most = 100 * millis_since(started).div_ceil(1000).max(2) + 21;
-    assert!((201..=most).contains(&passed), "{passed} of {most}");
+    assert!((150..=most).contains(&passed), "{passed} of {most}");
     assert!(fleet.iter().all(|weir| !degraded(weir)));
 }

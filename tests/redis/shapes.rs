@@ -157,7 +157,7 @@ fn a_socket_a_user_and_a_database() {
     let directory = tempfile::tempdir().expect("the temporary directory can be written");
     let socket = directory.path().join("redis.sock").display().to_string();
     let redis = Redis::with(&["--unixsocket", &socket]);
-    let rights = "+evalsha +eval +ping +time +get +set +del +pexpire +zadd +zrem +zremrangebyscore +zrange +select +zcount +zscore";
+    let rights = "+evalsha +eval +ping +time +get +set +del +pexpire +zadd +zrem +zremrangebyscore +zrange +hset +hdel +hgetall +select +zcount +zscore";
     let mut user = vec!["ACL", "SETUSER", "weir", "on", ">p@ss", "~weir:*"];
     user.extend(rights.split(' '));
     assert_eq!(redis.cli(&user).trim(), "OK");

@@ -1,6 +1,10 @@
 //! The configuration is read again while weir runs: what changes, what is kept, and what a mistake does.
 
+mod asking;
 mod listeners;
+mod load;
+mod systemd;
+mod upgrade;
 mod zones;
 
 use crate::support::{Client, Origin, Weir, get};

@@ -57,6 +57,10 @@ impl Process {
     }
 
     /// How it ended, if it has.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     pub(crate) fn exit_status(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().expect("the child is ours")
     }

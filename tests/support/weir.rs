@@ -25,12 +25,18 @@ impl Weir {
     /// Starts one with this configuration. In it `LISTEN`, `LISTEN2` and `ADMIN` stand for free addresses, `PORT` for
     /// the port of the first, and `DIR` for a directory of its own.
     pub(crate) fn start(yaml: &str) -> Self {
+        Self::start_as(yaml, |_| {})
+    }
+
+    /// The same, with something changed about how it is run.
+    pub(crate) fn start_as(yaml: &str, change: impl FnOnce(&mut Command)) -> Self {
         let directory = tempfile::tempdir().expect("the temporary directory can be written");
         let ports: Vec<_> = (0..3).map(|_| Port::claim()).collect();
         let yaml = filled_in(yaml, &ports, directory.path());
         let file = write(&directory, &yaml);
         let mut command = Command::new(BINARY);
         command.arg("run").arg("--config").arg(file);
+        change(&mut command);
         let mut process = Process::spawn("weir", command, directory);
         let address = match yaml.contains("listen: \"[::1]:") {
             true => SocketAddr::new(std::net::Ipv6Addr::LOCALHOST.into(), ports[0].number()),
@@ -99,7 +105,7 @@ impl Weir {
     /// The same with a file of any name in its directory.
     pub(crate) fn rewrite_file(&self, name: &str, yaml: &str) {
         let yaml = filled_in(yaml, &self.ports, self.process.directory());
-        let beside = self.path(&format!(".{name}.new"));
+        let beside = self.path(&format!("{name}.new"));
         write_file(&beside, &yaml);
         std::fs::rename(&beside, self.path(name)).expect("the directory can be written");
     }
@@ -131,6 +137,11 @@ impl Weir {
 
     pub(crate) fn signal(&self, signal: &str) {
         self.process.signal(signal);
+    }
+
+    /// Its number for the system.
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.pid()
     }
 
     pub(crate) fn has_ended(&mut self) -> bool {

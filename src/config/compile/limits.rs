@@ -38,6 +38,7 @@ impl Compiler<'_> {
                 let zone = &zone.value;
                 let size = self.zone_size(zone.size.get());
                 self.room_for_a_key(zone.limit.key(), algorithm, size);
+                self.warn_of_no_leases(zone, &algorithm);
                 ReqZone {
                     name: name.value.as_str().into(),
                     key: self.zone_key(zone.key.get()),

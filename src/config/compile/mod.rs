@@ -27,6 +27,7 @@ mod templates;
 mod tests;
 mod tls;
 mod top;
+mod traces;
 mod unused;
 mod upstreams;
 mod variables;
@@ -60,6 +61,7 @@ pub(super) fn compile(config: &Config, report: &mut Report) -> Plan {
             .map_or(Duration::from_secs(30), |time| time.0),
         log: compiler.log(),
         admin: compiler.admin(),
+        tracing: compiler.tracing(),
         caps: compiler.caps(),
         maps,
         stores,

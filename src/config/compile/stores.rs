@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::limits::entries;
 use super::{Compiler, Found};
-use crate::config::decode::{Field, Spanned, Text, mistaken};
+use crate::config::decode::{Field, OrOff, Spanned, Text, mistaken};
 use crate::config::model;
 use crate::config::near;
 use crate::config::plan::{Algorithm, Login, Secret, Shape, Store, StoreMode, StoreTls};
@@ -20,6 +20,9 @@ const LONGEST_LOG: u32 = 1000;
 /// How long a decision may wait where nothing is said: longer than Redis takes on a network of one's own, and too
 /// short to be noticed.
 const TIMEOUT: Duration = Duration::from_millis(5);
+
+/// Beyond which multiple of a limit asking about each request is waste, where nothing is said.
+const LOCAL_ABOVE: u32 = 5;
 
 impl Compiler<'_> {
     /// `stores`
@@ -72,6 +75,35 @@ impl Compiler<'_> {
         Some(store)
     }
 
+    /// Says of a zone that it is asked about request by request, where its store would lease.
+    pub(super) fn warn_of_no_leases(&mut self, zone: &model::ReqZone, algorithm: &Algorithm) {
+        let config = self.config;
+        let Some(given) = zone.store.get() else {
+            return;
+        };
+        let stores = entries(&config.stores);
+        let named = stores
+            .iter()
+            .find(|(name, _)| name.value == given.value.text);
+        if !named.is_some_and(|(_, store)| mode(&store.value) == StoreMode::Leased) {
+            return;
+        }
+        let sentence = match algorithm {
+            Algorithm::Bursty { .. } | Algorithm::WarmUp { .. } => {
+                format!("a `{}` zone cannot be leased", algorithm.name())
+            }
+            Algorithm::SlidingWindow {
+                precision: Some(_), ..
+            } => "a `sliding_window` with `precision` cannot be leased".to_owned(),
+            _ if matches!(zone.count_refused.value(), Some(model::Flag(true))) => {
+                "a zone with `count_refused` cannot be leased".to_owned()
+            }
+            _ => return,
+        };
+        let hint = "its requests are asked about one by one, as in the mode `exact`";
+        self.warn(given.span, sentence, hint);
+    }
+
     fn store(&mut self, name: &Spanned<String>, store: &model::Store) -> Option<Store> {
         let list = store.redis.get()?;
         let mut urls: Vec<(Span, RedisUrl)> = Vec::new();
@@ -93,12 +125,6 @@ impl Compiler<'_> {
                 let hint = "TLS, user, password and database are the same for all of them";
                 self.complain_with(*span, sentence, hint);
             }
-        }
-        if let Some(mode) = store.mode.get()
-            && mode.value.0 == StoreMode::Leased
-        {
-            let sentence = "the mode `leased` is not supported by this version";
-            self.complain_with(mode.span, sentence, "`exact` is");
         }
         let sentinel = store.sentinel_master.get();
         let shape = match (sentinel, urls.len()) {
@@ -123,6 +149,12 @@ impl Compiler<'_> {
                 .value()
                 .map(|word| word.0)
                 .unwrap_or_default(),
+            mode: mode(store),
+            local_above: match store.local_above.value() {
+                None => Some(LOCAL_ABOVE),
+                Some(OrOff::Off) => None,
+                Some(OrOff::On(multiple)) => Some(multiple.0),
+            },
         })
     }
 
@@ -178,4 +210,8 @@ impl Compiler<'_> {
         }
         given.value.0
     }
+}
+
+fn mode(store: &model::Store) -> StoreMode {
+    store.mode.value().map(|word| word.0).unwrap_or_default()
 }

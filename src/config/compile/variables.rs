@@ -2,7 +2,7 @@
 
 use http::HeaderName;
 
-use crate::config::plan::{Ssl, Tlv, Variable};
+use crate::config::plan::{Limited, Ssl, Tlv, Traced, Variable};
 
 /// Variables with a fixed name.
 const FIXED: &[(&str, Variable)] = &[
@@ -20,9 +20,16 @@ const FIXED: &[(&str, Variable)] = &[
     ("http2", Variable::Http2),
     ("https", Variable::Https),
     ("is_args", Variable::IsArgs),
-    ("limit_conn_status", Variable::LimitConnStatus),
-    ("limit_req_status", Variable::LimitReqStatus),
+    ("limit_conn_status", Variable::Limit(Limited::ConnStatus)),
+    ("limit_req_status", Variable::Limit(Limited::ReqStatus)),
+    ("limit_verdict", Variable::Limit(Limited::Verdict)),
+    ("limit_zone", Variable::Limit(Limited::Zone)),
     ("msec", Variable::Msec),
+    ("otel_parent_id", Variable::Trace(Traced::Parent)),
+    (
+        "otel_parent_sampled",
+        Variable::Trace(Traced::ParentSampled),
+    ),
     ("pid", Variable::Pid),
     ("proxy_add_x_forwarded_for", Variable::ProxyAddXForwardedFor),
     ("proxy_host", Variable::ProxyHost),
@@ -53,6 +60,8 @@ const FIXED: &[(&str, Variable)] = &[
     ("server_name", Variable::ServerName),
     ("server_port", Variable::ServerPort),
     ("server_protocol", Variable::ServerProtocol),
+    ("span_id", Variable::Trace(Traced::Span)),
+    ("otel_span_id", Variable::Trace(Traced::Span)),
     ("ssl_alpn_protocol", Variable::Ssl(Ssl::AlpnProtocol)),
     ("ssl_cipher", Variable::Ssl(Ssl::Cipher)),
     (
@@ -74,6 +83,8 @@ const FIXED: &[(&str, Variable)] = &[
     ("status", Variable::Status),
     ("time_iso8601", Variable::TimeIso8601),
     ("time_local", Variable::TimeLocal),
+    ("trace_id", Variable::Trace(Traced::Id)),
+    ("otel_trace_id", Variable::Trace(Traced::Id)),
     ("upstream_addr", Variable::UpstreamAddr),
     ("upstream_connect_time", Variable::UpstreamConnectTime),
     ("upstream_header_time", Variable::UpstreamHeaderTime),
@@ -167,8 +178,7 @@ pub(super) fn is_late(variable: &Variable) -> bool {
         variable,
         Variable::BodyBytesSent
             | Variable::BytesSent
-            | Variable::LimitConnStatus
-            | Variable::LimitReqStatus
+            | Variable::Limit(_)
             | Variable::RequestTime
             | Variable::SentHttp(_)
             | Variable::Status

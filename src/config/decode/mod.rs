@@ -11,9 +11,7 @@ mod scalar;
 pub(super) use containers::{Brief, HasBrief, List, Named, OrOff};
 pub(super) use field::{Field, Needed, Slot, Spanned};
 pub(super) use record::{Properties, Record, own_name, record, schema_of};
-pub(super) use scalar::{
-    Text, Unsupported, choice, mistaken, number, or_environment, scalar, scalar_from,
-};
+pub(super) use scalar::{Text, choice, mistaken, number, or_environment, scalar, scalar_from};
 
 use super::report::{Complaint, Report};
 use super::span::Span;

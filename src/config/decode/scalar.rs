@@ -66,33 +66,6 @@ impl JsonSchema for Text {
     }
 }
 
-/// A key of the contract whose feature this version does not have. Ignoring it would be the worst answer:
-/// somebody who wrote `tls` believes that there is some.
-#[derive(Debug, Clone)]
-pub struct Unsupported;
-
-impl Decode for Unsupported {
-    fn decode(node: &Node, context: &mut Context<'_>) -> Option<Self> {
-        let sentence = format!("`{}` is not supported by this version", context.name());
-        context.complain(Complaint::new(context.place(node), sentence));
-        None
-    }
-}
-
-impl JsonSchema for Unsupported {
-    fn schema_name() -> Cow<'static, str> {
-        "Unsupported".into()
-    }
-
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "not": {} })
-    }
-}
-
 /// Decodes a single value by parsing its text.
 pub(in crate::config) fn scalar_from<T>(
     node: &Node,

@@ -18,6 +18,7 @@ mod settings;
 mod store;
 mod tls;
 mod top;
+mod traces;
 mod upstream;
 mod values;
 
@@ -36,6 +37,7 @@ pub use settings::{Buffers, BuffersParts, Connection, NextUpstream, Settings};
 pub use store::{OnOutage, Store, StoreMode};
 pub use tls::{Ciphers, Depth, Protocols, ProxySsl, Tls, VerifyClientWord};
 pub use top::{AccessLog, Admin, Config, Log};
+pub use traces::{BatchSize, ContextWord, Tracing};
 pub use upstream::{Balance, RetryBudget, Upstream, UpstreamQueue, UpstreamServer};
 pub use values::{
     AdminAddress, Burst, ConnLimit, Failures, Flag, HttpVersion, Idle, Level, LimitHeaders,
@@ -56,6 +58,7 @@ pub(super) fn homes(key: &str) -> Option<String> {
         ("in `balance`", Balance::keys()),
         ("in `retry_budget`", RetryBudget::keys()),
         ("in the `queue` of an upstream", UpstreamQueue::keys()),
+        ("in `tracing`", Tracing::keys()),
         ("in a limit_req zone", ReqZone::keys()),
         ("in a limit_conn zone", ConnZone::keys()),
         ("in a limit_req rule", ReqRule::keys()),

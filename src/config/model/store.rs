@@ -1,7 +1,7 @@
 //! `stores`: where zones count that several gateways share.
 
 use super::values::Time;
-use crate::config::decode::{Field, List, Needed, Text, Unsupported, choice, record};
+use crate::config::decode::{Field, List, Needed, OrOff, Text, choice, number, record};
 use crate::config::plan;
 
 record! {
@@ -25,10 +25,10 @@ record! {
         timeout: Field<Time>,
         /// What decides while there is no answer: `local` for each gateway by itself with its share of the rate, `allow` or `refuse`. Default: local.
         on_outage: Field<OnOutage>,
-        /// How it is asked: `exact` for one question a request. Default: exact.
+        /// How it is asked: `exact` for one question a request, `leased` for questions that no request waits for. Default: exact.
         mode: Field<StoreMode>,
-        /// Not supported by this version.
-        local_above: Field<Unsupported>,
+        /// Beyond which multiple of its limit a key is decided about without asking, until less is asked for; `off` for never. Default: 5.
+        local_above: Field<OrOff<Multiple>>,
     }
 }
 
@@ -39,6 +39,11 @@ choice! {
         "allow" => plan::OnOutage::Allow,
         "refuse" => plan::OnOutage::Refuse,
     }
+}
+
+number! {
+    /// How many times a limit.
+    pub struct Multiple(u32) = "a multiple of a limit", 1..=1_000_000
 }
 
 choice! {

@@ -9,6 +9,7 @@ use super::server::Server;
 use super::settings::{Connection, Settings};
 use super::store::Store;
 use super::tls::Tls;
+use super::traces::Tracing;
 use super::upstream::Upstream;
 use super::values::{AdminAddress, Level, Size, Time, Workers};
 use crate::config::decode::{Brief, Field, List, Named, Needed, OrOff, Text, record};
@@ -24,6 +25,8 @@ record! {
         log: Field<Log>,
         /// The listener for metrics and whoever looks in from outside. Default: none; `admin: {}` for one on 127.0.0.1:9900.
         admin: Field<Admin>,
+        /// Traces of requests for an OpenTelemetry collector. Default: none.
+        tracing: Field<Tracing>,
         /// How many client connections may be open at once, in all. Default: no limit but the system's.
         max_connections: Field<Connections>,
         /// How many of them may come from one address, or from one /64 of IPv6. Default: no limit.

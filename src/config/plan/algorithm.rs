@@ -141,6 +141,25 @@ impl Algorithm {
             Self::FixedWindow { .. } | Self::SlidingLog { .. } | Self::SlidingWindow { .. } => None,
         }
     }
+
+    /// What it comes to in the long run, in requests a second.
+    #[must_use]
+    pub fn per_second(&self) -> f64 {
+        match *self {
+            Self::FixedWindow { limit, window }
+            | Self::SlidingLog { limit, window }
+            | Self::SlidingWindow { limit, window, .. } => f64::from(limit) / window.as_secs_f64(),
+            Self::Bursty { rate, .. }
+            | Self::Gcra { rate }
+            | Self::LeakyBucket { rate }
+            | Self::Paced { rate, .. }
+            | Self::TokenBucket { rate }
+            | Self::WarmUp { rate, .. } => {
+                let units = rate.units_per_milli() as f64;
+                units * 1000.0 / Excess::ONE.0 as f64
+            }
+        }
+    }
 }
 
 /// What it allows, as the user wrote it.

@@ -19,6 +19,7 @@ mod site;
 mod store;
 mod template;
 mod tls;
+mod traces;
 mod upstream;
 
 use std::fmt;
@@ -46,11 +47,12 @@ pub use site::{
     ReturnBody, SetHeader, Site, Tries, Underscores, Upgrades, Via,
 };
 pub use store::{Login, OnOutage, Secret, Shape, Store, StoreMode, StoreTls};
-pub use template::{Part, Ssl, Template, Tlv, Variable};
+pub use template::{Limited, Part, Ssl, Template, Tlv, Traced, Variable};
 pub use tls::{
     Carrier, Certificate, Cipher, File, Protocol, ServerNameSent, SessionReuse, SessionTickets,
     Tls, UpstreamTls, Verify, VerifyClient,
 };
+pub use traces::{TraceContext, Tracing};
 pub use upstream::{
     Address, Backoff, Balance, Order, RetryBudget, Upstream, UpstreamQueue, UpstreamServer,
 };
@@ -66,6 +68,8 @@ pub struct Plan {
     pub log: Log,
     /// The listener for those who look in from outside.
     pub admin: Option<Admin>,
+    /// Who is told of requests, span by span.
+    pub tracing: Option<Tracing>,
     /// How many client connections may be open.
     pub caps: Caps,
     /// `maps`: [`Variable::Map`] is an index into this.

@@ -24,6 +24,10 @@ pub struct Store {
     pub timeout: Duration,
     /// What decides while there is none.
     pub on_outage: OnOutage,
+    /// How it is asked.
+    pub mode: StoreMode,
+    /// Beyond which multiple of its limit a key is not asked about any more; `None` for never.
+    pub local_above: Option<u32>,
 }
 
 /// How the servers of a store stand to each other.

@@ -53,10 +53,8 @@ pub enum Variable {
     Https,
     /// `$is_args`: `?` if there is a query.
     IsArgs,
-    /// `$limit_conn_status`
-    LimitConnStatus,
-    /// `$limit_req_status`
-    LimitReqStatus,
+    /// What limits said of it.
+    Limit(Limited),
     /// `$NAME` of `maps`, by index.
     Map(usize),
     /// `$msec`: seconds since the epoch with milliseconds, when the line is written.
@@ -122,6 +120,8 @@ pub enum Variable {
     TimeIso8601,
     /// `$time_local`
     TimeLocal,
+    /// Where it stands in a trace.
+    Trace(Traced),
     /// `$upstream_addr`: every server tried, comma separated.
     UpstreamAddr,
     /// `$upstream_connect_time`
@@ -140,6 +140,32 @@ pub enum Variable {
     TrustedOr(HeaderName, Box<Self>),
     /// `$uri`, `$document_uri`: the path, decoded and normalised.
     Uri,
+}
+
+/// What limits said of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Limited {
+    /// `$limit_conn_status`, in nginx's words.
+    ConnStatus,
+    /// `$limit_req_status`, in nginx's words.
+    ReqStatus,
+    /// `$limit_verdict`: `pass`, `delay` or `refuse`, as in the metrics.
+    Verdict,
+    /// `$limit_zone`: the zone that delayed or refused it.
+    Zone,
+}
+
+/// Where a request stands in a trace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Traced {
+    /// `$trace_id`, `$otel_trace_id`
+    Id,
+    /// `$otel_parent_id`: the part of the trace that led here.
+    Parent,
+    /// `$otel_parent_sampled`: 1 or 0.
+    ParentSampled,
+    /// `$span_id`, `$otel_span_id`: our part of the trace.
+    Span,
 }
 
 /// What is known of a TLS connection, behind `$ssl_`.

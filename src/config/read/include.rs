@@ -18,6 +18,11 @@ const MAX_DEPTH: usize = 16;
 /// Most files in all: a glob may match a directory somebody put a million files into.
 const MAX_FILES: usize = 1024;
 
+/// Whether a name stands for all files that it matches.
+pub(super) fn is_pattern(name: &str) -> bool {
+    name.contains(['*', '?', '['])
+}
+
 impl Reader<'_> {
     /// Replaces every `include` below `node` by what it names.
     pub(super) fn resolve_includes(
@@ -103,7 +108,8 @@ impl Reader<'_> {
 
     /// The files a name or pattern stands for. A pattern may match none, as in nginx.
     fn matching(&mut self, name: &str, wanted: &Path, span: Span) -> Vec<PathBuf> {
-        if !name.contains(['*', '?', '[']) {
+        self.names.push(wanted.to_owned());
+        if !is_pattern(name) {
             return vec![wanted.to_owned()];
         }
         match glob::glob(&wanted.to_string_lossy()) {

@@ -6,6 +6,7 @@
 
 mod env;
 mod include;
+pub(super) mod watch;
 mod yaml;
 
 use std::path::{Path, PathBuf};
@@ -28,6 +29,8 @@ pub(super) struct Reader<'a> {
     env: Environment<'a>,
     report: &'a mut Report,
     nodes: usize,
+    /// Every file and pattern that was asked for.
+    names: Vec<PathBuf>,
 }
 
 impl<'a> Reader<'a> {
@@ -37,11 +40,18 @@ impl<'a> Reader<'a> {
             env,
             report,
             nodes: 0,
+            names: Vec::new(),
         }
+    }
+
+    /// All that was asked for so far, to be looked at for changes.
+    pub(super) fn watch(self) -> watch::Watch {
+        watch::Watch::new(self.names)
     }
 
     /// The tree of a file with all it includes.
     pub(super) fn file(&mut self, path: &Path) -> Option<Node> {
+        self.names.push(path.to_owned());
         let text = match read(path) {
             Ok(text) => text,
             Err(reason) => {

@@ -14,6 +14,7 @@ use super::{
 use crate::config::plan::{Forward, Template, Underscores, Via};
 use crate::message::Exchange;
 use crate::message::target::push_encoded;
+use crate::message::trace::TRACEPARENT;
 use crate::message::vars;
 
 /// Appends the request line and the header fields to send upstream: the client's that pass, its wish to
@@ -94,13 +95,15 @@ fn pass_on(exchange: &Exchange, forward: &Forward, out: &mut impl Out) {
     let nominating = connection && nominates(headers);
     let drops_underscores = forward.underscores == Underscores::Drop;
     let believed = exchange.is_trusted();
+    let trace = exchange.trace.as_deref();
     for (name, value) in headers {
         let stays = belongs_to_connection(name)
             || is_rebuilt(name)
             || forward.set_headers.iter().any(|set| set.name == *name)
             || (nominating && is_nominated(name, headers))
             || (drops_underscores && name.as_str().as_bytes().contains(&b'_'))
-            || (!believed && speaks_for_client(name));
+            || (!believed && speaks_for_client(name))
+            || trace.is_some_and(|trace| trace.replaces(name));
         if !stays {
             out.field(name, value);
         }
@@ -113,6 +116,14 @@ fn pass_on(exchange: &Exchange, forward: &Forward, out: &mut impl Out) {
         if !removed && !frames_body(&set.name) {
             out.set(&set.name, &set.value, exchange);
         }
+    }
+    if let Some(trace) = trace.filter(|trace| trace.replaces(&TRACEPARENT))
+        && !forward
+            .set_headers
+            .iter()
+            .any(|set| set.name == TRACEPARENT)
+    {
+        out.field(&TRACEPARENT, &trace.traceparent());
     }
     if forward.via == Via::On {
         out.field(&header::VIA, &via(exchange.head.version));

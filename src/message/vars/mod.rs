@@ -9,6 +9,7 @@ mod map;
 mod request;
 mod time;
 mod tls;
+mod trace;
 mod upstream;
 
 use std::fmt;
@@ -19,7 +20,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, header};
 pub(super) use buffer::with_buffer;
 
 use super::{Exchange, LimitStatus};
-use crate::config::plan::{Part, Template, Variable};
+use crate::config::plan::{Limited, Part, Template, Variable};
 
 /// Appends what a template stands for; a variable without a value stands for nothing.
 pub fn render(template: &Template, exchange: &Exchange, out: &mut Vec<u8>) {
@@ -54,8 +55,7 @@ pub fn append(variable: &Variable, exchange: &Exchange, out: &mut Vec<u8>) -> bo
         Variable::Http2 => some(out, tls::http2(exchange)),
         Variable::Https => tls::https(&exchange.peer, out),
         Variable::IsArgs => text(out, request::is_args(head)),
-        Variable::LimitConnStatus => some(out, exchange.limit_conn.map(LimitStatus::as_str)),
-        Variable::LimitReqStatus => some(out, exchange.limit_req.map(LimitStatus::as_str)),
+        Variable::Limit(what) => some(out, limit(*what, exchange)),
         Variable::Map(index) => map::append(*index, exchange, out),
         Variable::Msec | Variable::TimeIso8601 | Variable::TimeLocal => time::now(variable, out),
         Variable::Pid => shown(out, std::process::id()),
@@ -85,6 +85,7 @@ pub fn append(variable: &Variable, exchange: &Exchange, out: &mut Vec<u8>) -> bo
         Variable::ServerProtocol => text(out, request::protocol(head)),
         Variable::Ssl(what) => tls::append(*what, &exchange.peer, out),
         Variable::Status => request::status(exchange, out),
+        Variable::Trace(what) => trace::append(*what, exchange, out),
         Variable::Trusted(name) => trusted(exchange, name, out),
         Variable::TrustedOr(name, own) => best(exchange, name, own, out),
         Variable::UpstreamAddr => upstream::addresses(exchange, out),
@@ -128,6 +129,16 @@ fn shown(out: &mut Vec<u8>, value: impl fmt::Display) -> bool {
 
 fn formatted(out: &mut Vec<u8>, value: fmt::Arguments<'_>) -> bool {
     out.write_fmt(value).is_ok()
+}
+
+/// `$limit_…`
+fn limit(what: Limited, exchange: &Exchange) -> Option<&str> {
+    match what {
+        Limited::ConnStatus => exchange.limit_conn.map(LimitStatus::as_str),
+        Limited::ReqStatus => exchange.limit_req.map(LimitStatus::as_str),
+        Limited::Verdict => exchange.limit_verdict(),
+        Limited::Zone => exchange.limit_zone.as_deref(),
+    }
 }
 
 /// A header field of the answer, where those are kept.

@@ -8,7 +8,7 @@ use http::{HeaderValue, StatusCode};
 
 use super::*;
 use crate::clock::Millis;
-use crate::config::plan::{Geo, Lookup, Map, ServerName, Values};
+use crate::config::plan::{Geo, Limited, Lookup, Map, ServerName, Values};
 use crate::message::target::Target;
 use crate::message::testing::{exchange, peer, plan, request, request_in};
 use crate::message::{Attempt, Peer, Remote};
@@ -178,7 +178,7 @@ fn what_became_of_it_is_told_once_it_is_known() {
     let mut it = exchange(&[("content-length", "9"), ("content-type", "t")]);
     assert_eq!(say(Variable::Status, &it), "000");
     assert_eq!(say(Variable::RequestTime, &it), "-");
-    assert_eq!(say(Variable::LimitReqStatus, &it), "-");
+    assert_eq!(say(Variable::Limit(Limited::ReqStatus), &it), "-");
     assert_eq!(say(Variable::ProxyHost, &it), "-");
 
     it.peer.line.add_sent(321);
@@ -194,8 +194,8 @@ fn what_became_of_it_is_told_once_it_is_known() {
         .insert("retry-after", HeaderValue::from_static("3"));
     assert_eq!(say(Variable::Status, &it), "429");
     assert_eq!(say(Variable::RequestTime, &it), "2.045");
-    assert_eq!(say(Variable::LimitReqStatus, &it), "REJECTED");
-    assert_eq!(say(Variable::LimitConnStatus, &it), "PASSED");
+    assert_eq!(say(Variable::Limit(Limited::ReqStatus), &it), "REJECTED");
+    assert_eq!(say(Variable::Limit(Limited::ConnStatus), &it), "PASSED");
     assert_eq!(say(Variable::RequestLength, &it), "82");
     assert_eq!(say(Variable::BodyBytesSent, &it), "21");
     assert_eq!(say(Variable::BytesSent, &it), "321");
@@ -219,6 +219,7 @@ fn every_server_tried_is_listed() {
     it.attempts = smallvec::smallvec![
         Attempt {
             address: Arc::from("10.0.0.1:80"),
+            started: None,
             status: Some(StatusCode::BAD_GATEWAY),
             connect: None,
             header: None,
@@ -226,6 +227,7 @@ fn every_server_tried_is_listed() {
         },
         Attempt {
             address: Arc::from("10.0.0.2:80"),
+            started: None,
             status: None,
             connect: Some(Duration::ZERO),
             header: Some(Duration::from_millis(1020)),

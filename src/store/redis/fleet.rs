@@ -4,6 +4,7 @@ use std::process;
 
 use redis::{RedisError, Value};
 
+use super::Held;
 use super::link::Link;
 use super::script::FLEET;
 
@@ -14,6 +15,8 @@ pub struct Gateway {
     pub name: String,
     /// How long ago it was last heard of, in milliseconds.
     pub seen_ago: u64,
+    /// What it had in hand then.
+    pub held: Vec<Held>,
 }
 
 /// Who is there.
@@ -34,9 +37,9 @@ pub(super) fn name() -> String {
     format!("{machine}:{}:{:08x}", process::id(), fastrand::u32(..))
 }
 
-/// Says that the gateway of this name is there, and hears who else is.
-pub(super) async fn hello(link: &mut Link, name: &str) -> Result<Fleet, RedisError> {
-    let answer = ask(link, name, "").await?;
+/// Says that the gateway of this name is there and what it has in hand, and hears who else is.
+pub(super) async fn hello(link: &mut Link, name: &str, held: &str) -> Result<Fleet, RedisError> {
+    let answer = ask(link, name, "", held).await?;
     read(&answer).ok_or_else(|| {
         (
             redis::ErrorKind::UnexpectedReturnType,
@@ -48,19 +51,21 @@ pub(super) async fn hello(link: &mut Link, name: &str) -> Result<Fleet, RedisErr
 
 /// Says that it is gone.
 pub(super) async fn goodbye(link: &mut Link, name: &str) -> Result<(), RedisError> {
-    ask(link, "", name).await.map(drop)
+    ask(link, "", name, "").await.map(drop)
 }
 
-async fn ask(link: &mut Link, here: &str, gone: &str) -> Result<Value, RedisError> {
+async fn ask(link: &mut Link, here: &str, gone: &str, held: &str) -> Result<Value, RedisError> {
     // Taught anew every time: who asks once a second need not save bytes.
     let mut command = FLEET.teach();
     command
-        .arg(1)
+        .arg(2)
         .arg(KEY)
+        .arg(HELD)
         .arg(here)
         .arg(THERE)
         .arg(REMEMBERED)
-        .arg(gone);
+        .arg(gone)
+        .arg(held);
     link.send(&command).await
 }
 
@@ -71,10 +76,15 @@ fn read(answer: &Value) -> Option<Fleet> {
     let (Value::Int(size), gateways) = parts.split_first()? else {
         return None;
     };
-    let gateways = gateways.chunks(2).map(|pair| match pair {
-        [Value::BulkString(name), Value::Int(ago)] => Some(Gateway {
+    let gateways = gateways.chunks(3).map(|part| match part {
+        [
+            Value::BulkString(name),
+            Value::Int(ago),
+            Value::BulkString(held),
+        ] => Some(Gateway {
             name: String::from_utf8_lossy(name).into_owned(),
             seen_ago: u64::try_from(*ago).ok()?,
+            held: Held::read(&String::from_utf8_lossy(held)),
         }),
         _ => None,
     });
@@ -86,6 +96,9 @@ fn read(answer: &Value) -> Option<Fleet> {
 
 /// Where gateways are listed.
 const KEY: &str = "weir:{fleet}";
+
+/// Where it is said what they have in hand.
+const HELD: &str = "weir:{fleet}:held";
 
 /// For how long after its last word a gateway counts as there, in milliseconds.
 const THERE: u32 = 3_500;

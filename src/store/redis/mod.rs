@@ -11,6 +11,7 @@ mod fleet;
 mod forget;
 mod lane;
 mod later;
+mod lease;
 mod link;
 mod name;
 mod places;
@@ -20,6 +21,7 @@ mod tend;
 #[cfg(test)]
 mod tests;
 mod units;
+mod view;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -33,18 +35,21 @@ use tokio::sync::watch;
 
 pub use self::fleet::Gateway;
 pub use self::forget::Unforgotten;
+pub use self::lease::{Held, Leases, Verdicts, Word};
 pub use self::places::{Claim, Lease, Waiter};
 pub use self::script::Answer;
+pub use self::view::{Outage, View};
 
 use self::breaker::Breaker;
 use self::fleet::Fleet;
 use self::later::Later;
+use self::lease::Desk;
 use self::link::{Connector, Link};
 use self::places::Places;
 use self::script::{DECIDE, Question};
 use super::algorithm::{Outcome, Terms};
 use crate::clock::Millis;
-use crate::config::plan::{Cost, CountRefused, OnOutage, Store};
+use crate::config::plan::{Cost, CountRefused, OnOutage, Store, StoreMode};
 
 /// A store that several gateways share.
 pub struct Shared {
@@ -53,6 +58,9 @@ pub struct Shared {
     name: Box<str>,
     timeout: Duration,
     on_outage: OnOutage,
+    mode: StoreMode,
+    /// Beyond which multiple of its limit a key is decided about here.
+    local_above: Option<u32>,
     connector: Connector,
     /// This gateway's name among those that share it.
     gateway: String,
@@ -64,32 +72,9 @@ pub struct Shared {
     outage: Mutex<Option<Outage>>,
     asked: AtomicU64,
     missed: AtomicU64,
+    desk: Desk,
     places: Places,
     later: Later,
-}
-
-/// Since when a store is away, and why.
-#[derive(Debug, Clone)]
-pub struct Outage {
-    /// Since when.
-    pub since: Millis,
-    /// What went wrong first.
-    pub why: String,
-}
-
-/// A store at this moment.
-#[derive(Debug, Clone)]
-pub struct View {
-    /// This gateway's name.
-    pub gateway: String,
-    /// All that were heard of lately, this one among them.
-    pub gateways: Vec<Gateway>,
-    /// Set while it is away.
-    pub outage: Option<Outage>,
-    /// How often it was asked.
-    pub asked: u64,
-    /// How often no answer came in time, or none that made sense.
-    pub missed: u64,
 }
 
 /// Why a store cannot be used at all.
@@ -161,6 +146,8 @@ impl Shared {
             name: store.name.clone(),
             timeout: store.timeout,
             on_outage: store.on_outage,
+            mode: store.mode,
+            local_above: store.local_above,
             connector: Connector::new(store)?,
             gateway: fleet::name(),
             breaker: Breaker::default(),
@@ -170,6 +157,7 @@ impl Shared {
             outage: Mutex::default(),
             asked: AtomicU64::new(0),
             missed: AtomicU64::new(0),
+            desk: Desk::default(),
             places: Places::default(),
             later: Later::default(),
         }))
@@ -199,16 +187,10 @@ impl Shared {
         share::of(terms, self.fleet_size())
     }
 
-    /// How it is.
+    /// How its zones are decided about.
     #[must_use]
-    pub fn view(&self) -> View {
-        View {
-            gateway: self.gateway.clone(),
-            gateways: self.fleet.lock().gateways.clone(),
-            outage: self.outage.lock().clone(),
-            asked: self.asked.load(Ordering::Relaxed),
-            missed: self.missed.load(Ordering::Relaxed),
-        }
+    pub fn mode(&self) -> StoreMode {
+        self.mode
     }
 
     /// Whether it is away.

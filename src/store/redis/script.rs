@@ -7,7 +7,7 @@ use redis::{Cmd, RedisError, Script, Value};
 
 use super::link::Link;
 use super::units::Told;
-use crate::config::plan::{Cost, CountRefused};
+use crate::config::plan::{Cost, CountRefused, Excess};
 use crate::store::algorithm::{Outcome, Terms};
 
 /// A script, and the name a server knows it by once it has heard it.
@@ -23,6 +23,13 @@ pub(super) static DECIDE: LazyLock<Program> = LazyLock::new(|| Program::of(CLOCK
 /// Says that a gateway is there.
 pub(super) static FLEET: LazyLock<Program> =
     LazyLock::new(|| Program::of(CLOCK, &[include_str!("fleet.lua")]));
+
+/// A script that knows all ways of counting and ends like this.
+pub(super) fn counting(end: &str) -> Program {
+    let [ways @ .., _] = DECIDING;
+    let parts: Vec<_> = ways.into_iter().chain([end]).collect();
+    Program::of(CLOCK, &parts)
+}
 
 impl Program {
     pub(super) fn of(clock: &str, parts: &[&str]) -> Self {
@@ -115,20 +122,24 @@ impl Question {
         };
         let excess = self.told.scale.excess(u64::try_from(*excess).ok()?);
         let wait = u64::try_from(*millis).ok().map(Duration::from_millis);
-        let outcome = match (kind, wait) {
-            (0, _) => Outcome::Pass { excess },
-            (1, Some(wait)) => Outcome::Delay { excess, wait },
-            (2, retry_after) => Outcome::Refuse {
-                excess,
-                retry_after,
-            },
-            _ => return None,
-        };
         Some(Answer {
-            outcome,
+            outcome: outcome(*kind, excess, wait)?,
             remaining: u64::try_from(*left).ok()?,
         })
     }
+}
+
+/// What a script's number for it means.
+pub(super) fn outcome(kind: i64, excess: Excess, wait: Option<Duration>) -> Option<Outcome> {
+    Some(match (kind, wait) {
+        (0, _) => Outcome::Pass { excess },
+        (1, Some(wait)) => Outcome::Delay { excess, wait },
+        (2, retry_after) => Outcome::Refuse {
+            excess,
+            retry_after,
+        },
+        _ => return None,
+    })
 }
 
 /// What was answered to each question; `None` for what no script of ours says.

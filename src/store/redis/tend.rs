@@ -10,7 +10,7 @@ use redis::RedisError;
 use super::fleet::{self, Fleet};
 use super::lane;
 use super::link::Link;
-use super::{Outage, Shared};
+use super::{Held, Outage, Shared};
 use crate::clock::{Clock, Millis};
 use crate::config::plan::OnOutage;
 
@@ -53,8 +53,13 @@ impl Shared {
         lane::part(self.id);
     }
 
-    /// Says that this gateway is there and finds out whether the store is; one task for the whole process.
+    /// What is done once for the whole process.
     pub async fn watch(self: Arc<Self>, clock: Clock) {
+        tokio::join!(self.beat(&clock), self.keep(&clock));
+    }
+
+    /// Says that this gateway is there and finds out whether the store is.
+    async fn beat(&self, clock: &Clock) {
         let mut link = None;
         loop {
             let away = self.breaker.is_open();
@@ -79,9 +84,10 @@ impl Shared {
     }
 
     /// Tells the others that this gateway is gone.
-    pub async fn leave(&self) {
+    pub async fn leave(&self, clock: &Clock) {
         let leaving = async {
             let mut link = self.connector.connect().await?;
+            self.give_all_back(&link, clock).await;
             self.clear_places(&mut link).await;
             self.clear_owed(&mut link).await;
             fleet::goodbye(&mut link, &self.gateway).await
@@ -98,12 +104,13 @@ impl Shared {
             Some(link) => link,
             None => link.insert(timed(CONNECTED, self.connector.connect()).await?),
         };
+        let held = Held::write(&self.desk.held());
         // Taught and warm before it is measured.
         timed(HEARD, link.all_there()).await?;
-        let fleet = timed(HEARD, fleet::hello(link, &self.gateway)).await?;
+        let fleet = timed(HEARD, fleet::hello(link, &self.gateway, &held)).await?;
         if away {
             // Whoever is too slow for requests is not back.
-            timed(self.timeout, fleet::hello(link, &self.gateway)).await?;
+            timed(self.timeout, fleet::hello(link, &self.gateway, &held)).await?;
         }
         Ok(fleet)
     }
@@ -116,7 +123,7 @@ impl Shared {
         }
     }
 
-    fn give_up(&self, now: Millis, why: String) {
+    pub(super) fn give_up(&self, now: Millis, why: String) {
         if self.breaker.fail() {
             self.note_outage(now, why);
         }
@@ -139,6 +146,8 @@ impl Shared {
         let outage = self.outage.lock().take();
         let lasted = outage.map_or(Duration::ZERO, |outage| now.since(outage.since));
         tracing::info!("store \"{}\" is back after {lasted:?}", self.name);
+        // It may have been emptied, or be another server: what it said before is not worth much.
+        self.desk.forget();
         self.revived.send_modify(|times| *times += 1);
     }
 }

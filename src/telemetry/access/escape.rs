@@ -13,7 +13,7 @@ pub(super) fn text(value: &[u8], out: &mut Vec<u8>) {
 }
 
 /// As JSON asks; what is not UTF-8 becomes U+FFFD.
-pub(super) fn json(value: &[u8], out: &mut Vec<u8>) {
+pub(in crate::telemetry) fn json(value: &[u8], out: &mut Vec<u8>) {
     for chunk in value.utf8_chunks() {
         let mut rest = chunk.valid().as_bytes();
         while let Some(at) = rest.iter().position(|byte| breaks_json(*byte)) {

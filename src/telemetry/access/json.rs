@@ -9,7 +9,7 @@ use std::time::Duration;
 use http::header::{REFERER, USER_AGENT};
 
 use super::{Scratch, escape};
-use crate::config::plan::Variable;
+use crate::config::plan::{Limited, Traced, Variable};
 use crate::message::Exchange;
 use crate::telemetry::stamp;
 
@@ -43,9 +43,13 @@ pub(super) fn render(exchange: &Exchange, scratch: &mut Scratch) {
         "upstream_response_time",
         last.and_then(|attempt| attempt.response),
     );
-    object.text("limit_req_status", &Variable::LimitReqStatus);
-    object.text("limit_conn_status", &Variable::LimitConnStatus);
+    object.text("limit_req_status", &Variable::Limit(Limited::ReqStatus));
+    object.text("limit_conn_status", &Variable::Limit(Limited::ConnStatus));
+    object.text("limit_verdict", &Variable::Limit(Limited::Verdict));
+    object.text("limit_zone", &Variable::Limit(Limited::Zone));
     object.text("request_id", &Variable::RequestId);
+    object.text("trace_id", &Variable::Trace(Traced::Id));
+    object.text("span_id", &Variable::Trace(Traced::Span));
     object.scratch.line.push(b'}');
 }
 

@@ -4,7 +4,7 @@
 //! thread's own that keep their memory, and hands the result to the writer. Whatever a client has sent is
 //! escaped, so that a line is always one line.
 
-mod escape;
+pub(super) mod escape;
 mod json;
 #[cfg(test)]
 mod tests;

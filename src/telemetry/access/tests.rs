@@ -89,7 +89,7 @@ fn a_format_of_ones_own_shows_what_it_names() {
         parts: Box::new([
             Part::Variable(Variable::Status),
             Part::Text(" \"é\" ".into()),
-            Part::Variable(Variable::LimitReqStatus),
+            Part::Variable(Variable::Limit(plan::Limited::ReqStatus)),
             Part::Text(" ".into()),
             Part::Variable(Variable::SentHttp(HeaderName::from_static("x-cache"))),
         ]),
@@ -140,6 +140,7 @@ fn json_has_numbers_as_numbers() {
     exchange.limit_req = Some(LimitStatus::Pass);
     exchange.attempts = smallvec::smallvec![Attempt {
         address: "127.0.0.1:9001".into(),
+        started: None,
         status: Some(StatusCode::OK),
         connect: None,
         header: None,
@@ -179,10 +180,14 @@ fn json_has_every_field_also_where_nothing_is_known() {
         "upstream_addr",
         "limit_req_status",
         "limit_conn_status",
+        "limit_verdict",
+        "limit_zone",
+        "trace_id",
+        "span_id",
     ] {
         assert_eq!(value[text], "", "{text}");
     }
-    assert_eq!(value.as_object().unwrap().len(), 19);
+    assert_eq!(value.as_object().unwrap().len(), 23);
 }
 
 #[test]

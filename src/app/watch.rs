@@ -1,0 +1,48 @@
+//! `weir run --watch`: the files of the configuration are looked at, and read again when they have changed.
+//!
+//! Looked at and not listened for, as certificates are: files are written in place, renamed over each other, or change
+//! behind a link to a whole folder, and only looking sees all of that. A change is taken up when it has stood still from
+//! one look to the next.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::source::Source;
+use crate::admin::Reloads;
+use crate::config::Watch;
+
+/// Looks for as long as the gateway runs.
+pub(super) async fn run(source: Source, mut watch: Watch, reloads: Arc<Reloads>) {
+    let mut seen = watch.look();
+    loop {
+        tokio::time::sleep(LOOK).await;
+        let Some(now) = look(&watch).await else {
+            return;
+        };
+        let stands_still = seen == now;
+        seen = now;
+        if seen == *watch.used() || !stands_still {
+            continue;
+        }
+        // Before they are read: what changes meanwhile is then noticed.
+        let next = tokio::task::spawn_blocking({
+            let source = source.clone();
+            move || source.watch()
+        });
+        let Ok(Some(next)) = next.await else { return };
+        watch = next;
+        seen = watch.used().clone();
+        tracing::info!("the files of the configuration have changed: reading them again");
+        // What came of it is in the log.
+        drop(reloads.ask_and_wait().await);
+    }
+}
+
+/// Elsewhere: a file system may take its time.
+async fn look(watch: &Watch) -> Option<crate::config::Stamps> {
+    let watch = watch.clone();
+    tokio::task::spawn_blocking(move || watch.look()).await.ok()
+}
+
+/// How often files are looked at.
+const LOOK: Duration = Duration::from_millis(500);

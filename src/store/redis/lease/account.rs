@@ -1,0 +1,385 @@
+//! What a gateway has in hand for one key, and what it last heard of it.
+//!
+//! Pure: the time, the cost and the manner come in, and what the gateway can say by itself comes out. A lease is charged
+//! where all count before anything of it is spent here, so all that is spent from leases is within the limit. Only a
+//! credit is spent first and charged then, and there is one at a time.
+
+use std::time::Duration;
+
+use super::demand::Demand;
+use super::{CREDIT, IDLE, Manner, TERM, Word};
+use crate::clock::Millis;
+use crate::config::plan::{Cost, Excess, StoreMode};
+use crate::store::algorithm::level::Level;
+use crate::store::algorithm::{Algorithm, Outcome, Terms};
+
+/// One key at this gateway.
+#[derive(Debug)]
+pub(super) struct Account {
+    pub(super) terms: Terms,
+    /// Leased and not spent; good until [`Account::until`].
+    left: u64,
+    until: Millis,
+    /// Which of the server's windows it was leased in; zero where there are none.
+    window: u64,
+    /// Spent on credit, and not charged yet.
+    owed: u64,
+    /// How the shared queue stands without what is in hand, for those ways of counting that let requests wait.
+    queue: Level,
+    over: Option<Over>,
+    /// What was last heard of it is no earlier than it was said: when its time is over, one may pass on credit.
+    trusted: bool,
+    /// Somebody is asking for more.
+    asking: bool,
+    asked_at: Option<Millis>,
+    /// What was wanted here since.
+    used: u64,
+    /// What was in hand after the last lease.
+    size: u64,
+    seen: Millis,
+    demand: Demand,
+    /// How many more would have passed besides what is in hand, and when that was heard.
+    news: Option<(Millis, u64)>,
+}
+
+/// Until when requests of some cost are refused.
+#[derive(Debug, Clone, Copy)]
+struct Over {
+    until: Millis,
+    /// When one would pass, as it was told.
+    retry: Millis,
+    cost: Cost,
+    excess: Excess,
+}
+
+/// What is asked for at once about one key.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Ask {
+    /// To be charged whatever is left.
+    pub(super) owed: u64,
+    /// Leased in `window` and given back.
+    pub(super) back: u64,
+    pub(super) window: u64,
+    /// So many requests are to be leased.
+    pub(super) want: u64,
+}
+
+/// What a store said to it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Grant {
+    /// What would have become of one request before anything was leased.
+    pub(super) outcome: Outcome,
+    /// How many more would pass now.
+    pub(super) remaining: u64,
+    /// So many requests are leased.
+    pub(super) granted: u64,
+    /// For how long, where that is not for ever, and in which window.
+    pub(super) lasts: Option<Duration>,
+    pub(super) window: u64,
+}
+
+impl Account {
+    pub(super) fn new(terms: Terms, now: Millis) -> Self {
+        Self {
+            terms,
+            left: 0,
+            until: now,
+            window: 0,
+            owed: 0,
+            queue: Level {
+                height: Excess(0),
+                last: now,
+            },
+            over: None,
+            trusted: true,
+            asking: false,
+            asked_at: None,
+            used: 0,
+            size: 0,
+            seen: now,
+            demand: Demand::new(now),
+            news: None,
+        }
+    }
+
+    /// What can be said of a request without asking, and whether more should be asked for meanwhile.
+    pub(super) fn spend(&mut self, now: Millis, cost: Cost, manner: Manner) -> (Word, bool) {
+        self.seen = now;
+        self.used = self.used.saturating_add(cost.0);
+        let crowded = manner
+            .local_above
+            .is_some_and(|above| self.demand.note(now, cost, &self.terms, above));
+        // Who asks for nothing wants to know whether the key is in debt.
+        if cost.0 == 0 {
+            return (Word::Ask, false);
+        }
+        if self.left >= cost.0 && now < self.until {
+            self.left -= cost.0;
+            return (Word::Spent(self.turn(now, cost)), self.is_low(now, manner));
+        }
+        if let Some(refusal) = self.refusal(now, cost) {
+            return (Word::Refuse(refusal), false);
+        }
+        if !self.is_leased(manner) {
+            return (Word::Ask, false);
+        }
+        if self.asking {
+            let word = if crowded {
+                Word::Refuse(self.soon(manner))
+            } else {
+                Word::Ask
+            };
+            return (word, false);
+        }
+        self.asking = true;
+        if manner.mode == StoreMode::Leased && self.trusted && self.owed == 0 && cost <= CREDIT {
+            let outcome = self.turn(now, cost);
+            self.owed = cost.0;
+            return (Word::Spent(outcome), true);
+        }
+        (Word::Ask, true)
+    }
+
+    /// Takes back what was spent, for a request that somebody else refused.
+    pub(super) fn unspend(&mut self, now: Millis, cost: Cost) {
+        if self.owed >= cost.0 && self.owed > 0 {
+            self.owed -= cost.0;
+        } else {
+            // It is charged, or about to be: what is not needed is a lease.
+            self.left = self.left.saturating_add(cost.0);
+            self.until = self.until.max(now.after(IDLE));
+        }
+    }
+
+    /// What was said before and holds until a moment that has not come.
+    pub(super) fn refusal(&self, now: Millis, cost: Cost) -> Option<Outcome> {
+        let over = self.over?;
+        (now < over.until && cost >= over.cost).then(|| Outcome::Refuse {
+            excess: over.excess,
+            retry_after: Some(over.retry.since(now)),
+        })
+    }
+
+    /// Remembers the refusal of a request that was asked for `now`.
+    pub(super) fn learn(&mut self, now: Millis, cost: Cost, outcome: &Outcome) {
+        if let Outcome::Refuse {
+            excess,
+            retry_after: Some(after),
+        } = *outcome
+        {
+            // The server decided a little later than now, and both clocks cut off what is less than a millisecond:
+            // one less, and nobody is refused here who would have passed there.
+            self.over = Some(Over {
+                until: now.after(after.saturating_sub(TICK)),
+                retry: now.after(after),
+                cost,
+                excess,
+            });
+            self.trusted = false;
+        }
+    }
+
+    /// What to ask for now; whoever calls this asks, and says what came of it.
+    pub(super) fn prepare(&mut self, now: Millis, manner: Manner) -> Ask {
+        self.asking = true;
+        let mut ask = Ask {
+            owed: std::mem::take(&mut self.owed),
+            window: self.window,
+            ..Ask::default()
+        };
+        if now >= self.until {
+            ask.back = std::mem::take(&mut self.left);
+        }
+        let target = self.target(now, manner);
+        ask.want = target.saturating_sub(self.left).div_ceil(Excess::ONE.0);
+        self.used = 0;
+        self.asked_at = Some(now);
+        ask
+    }
+
+    /// What was asked for at `sent` has been answered `now`.
+    pub(super) fn settle(&mut self, sent: Millis, now: Millis, grant: &Grant, manner: Manner) {
+        self.asking = false;
+        self.trusted = true;
+        let (Outcome::Delay { excess, .. }
+        | Outcome::Pass { excess }
+        | Outcome::Refuse { excess, .. }) = grant.outcome;
+        self.queue = Level {
+            height: Excess(excess.0.saturating_sub(self.left)),
+            last: sent,
+        };
+        if grant.granted > 0 {
+            // What is left of another window is not missing from this one.
+            let left = if grant.window == self.window {
+                self.left
+            } else {
+                0
+            };
+            let leased = grant.granted.saturating_mul(Excess::ONE.0);
+            self.left = left.saturating_add(leased);
+            self.until = sent.after(grant.lasts.map_or(TERM, |lasts| lasts.min(TERM)));
+            self.window = grant.window;
+            self.size = self.left;
+            self.over = None;
+        } else if let Outcome::Refuse {
+            excess,
+            retry_after: Some(after),
+        } = grant.outcome
+        {
+            // Counted from now, so that it is never too early: the next one may pass before it is charged.
+            let until = now.after((after + TICK).max(manner.pace(&self.terms)));
+            self.over = Some(Over {
+                until,
+                retry: until,
+                cost: Cost::ONE,
+                excess,
+            });
+        }
+        self.news = Some((now, grant.remaining));
+    }
+
+    /// What was asked for has not been answered. It may have been heard: what was owed is then charged twice.
+    pub(super) fn fail(&mut self, ask: &Ask) {
+        self.asking = false;
+        self.owed = self.owed.saturating_add(ask.owed);
+    }
+
+    /// What nobody here needs any more, and all of it if told so: to be given back.
+    pub(super) fn idle(&mut self, now: Millis, all: bool) -> Option<Ask> {
+        let unused = now >= self.until || now.since(self.seen) >= IDLE;
+        let returns = self.left > 0 && (all || (unused && !self.asking));
+        returns.then(|| Ask {
+            back: std::mem::take(&mut self.left),
+            window: self.window,
+            ..Ask::default()
+        })
+    }
+
+    /// Whether something is owed and nobody is asking.
+    pub(super) fn wakes(&mut self) -> bool {
+        let wakes = self.owed > 0 && !self.asking;
+        self.asking |= wakes;
+        wakes
+    }
+
+    /// Whether there is nothing worth remembering.
+    pub(super) fn is_over(&self, now: Millis) -> bool {
+        let holds = self.left > 0 || self.owed > 0 || self.asking;
+        !holds && !self.is_out(now) && now.since(self.seen) >= FORGOTTEN
+    }
+
+    /// What is in hand.
+    pub(super) fn left(&self) -> u64 {
+        self.left
+    }
+
+    /// Whether so much is asked for that nobody is asked any more.
+    pub(super) fn is_crowded(&self) -> bool {
+        self.demand.is_crowded()
+    }
+
+    /// How many more pass everywhere, if that was heard just now and has not been passed on.
+    pub(super) fn news(&mut self, now: Millis) -> Option<u64> {
+        let (heard, remaining) = self.news.take()?;
+        let in_hand = self.left / Excess::ONE.0;
+        let holds = self.is_out(now) || now.since(heard) <= FRESH;
+        holds.then_some(remaining.saturating_add(in_hand))
+    }
+
+    /// Whether it takes leases: in the mode of that name, and where too much is wanted to ask about each.
+    fn is_leased(&self, manner: Manner) -> bool {
+        manner.leases(&self.terms) && (manner.mode == StoreMode::Leased || self.is_crowded())
+    }
+
+    /// Whether there is nothing more to be had.
+    fn is_out(&self, now: Millis) -> bool {
+        self.over.is_some_and(|over| now < over.until)
+    }
+
+    /// Whether what is in hand will not last.
+    fn is_low(&mut self, now: Millis, manner: Manner) -> bool {
+        let low = !self.asking
+            && !self.is_out(now)
+            && self.is_leased(manner)
+            && self.left <= self.size / 4;
+        self.asking |= low;
+        low
+    }
+
+    /// How much should be in hand.
+    fn target(&self, now: Millis, manner: Manner) -> u64 {
+        let most = manner.most(&self.terms);
+        if !self.is_leased(manner) {
+            return 0;
+        }
+        if self.is_crowded() {
+            return most;
+        }
+        // Who comes for the first time may not come again.
+        let Some(asked_at) = self.asked_at else {
+            return 0;
+        };
+        let elapsed = now.since(asked_at).as_millis().max(1);
+        let demand = u128::from(self.used) * TERM.as_millis() / elapsed;
+        let demand = u64::try_from(demand).unwrap_or(u64::MAX);
+        let growth = match self.size {
+            0 => 2 * Excess::ONE.0,
+            size => size.saturating_mul(4),
+        };
+        match demand.min(growth).min(most) {
+            // One at a time may as well come on credit.
+            less if less < 2 * Excess::ONE.0 => 0,
+            target => target,
+        }
+    }
+
+    /// When it is a request's turn that is let in.
+    fn turn(&mut self, now: Millis, cost: Cost) -> Outcome {
+        let (outcome, queue) = match &self.terms {
+            Terms::LeakyBucket(terms) => queued(terms, self.queue, now, cost),
+            Terms::Paced(terms) => queued(terms, self.queue, now, cost),
+            _ => return Outcome::Pass { excess: Excess(0) },
+        };
+        self.queue = queue;
+        outcome
+    }
+
+    /// Refuses while the answer is on its way.
+    fn soon(&self, manner: Manner) -> Outcome {
+        Outcome::Refuse {
+            excess: self.over.map_or(Excess(0), |over| over.excess),
+            retry_after: Some(manner.pace(&self.terms)),
+        }
+    }
+}
+
+/// The turn of a request that is let in, whatever the queue as it was last heard of says.
+fn queued<A: Algorithm<State = Level>>(
+    terms: &A,
+    mut queue: Level,
+    now: Millis,
+    cost: Cost,
+) -> (Outcome, Level) {
+    match terms.charge(&mut queue, now, cost).0 {
+        Outcome::Refuse { excess, .. } => {
+            // It has a place; only the picture of the queue is out of date.
+            let last = terms.ask(&queue, now, Cost(0));
+            terms.debit(&mut queue, now, cost);
+            let outcome = match last {
+                Outcome::Refuse { .. } => Outcome::Pass { excess },
+                other => other,
+            };
+            (outcome, queue)
+        }
+        outcome => (outcome, queue),
+    }
+}
+
+/// The least that clocks tell apart.
+const TICK: Duration = Duration::from_millis(1);
+
+/// For how long what was heard of a key says something of it.
+const FRESH: Duration = Duration::from_millis(100);
+
+/// For how long a key is remembered that is not asked for.
+const FORGOTTEN: Duration = Duration::from_secs(5);

@@ -1,0 +1,344 @@
+//! Deciding here about what is counted elsewhere.
+//!
+//! A gateway takes leases from the shared count in the background and spends them with nobody waiting; it remembers until
+//! when a key is over its limit, and it stops asking about a key of which far more is wanted than can pass. All of
+//! that is one account for each key, in bounded memory and shared by the loops of the process. Where there is no room
+//! for an account the store is asked, so a flood of keys makes a gateway ask more and never let more pass.
+
+mod account;
+mod anew;
+mod demand;
+mod desk;
+mod keeper;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use hashbrown::HashTable;
+use hashbrown::hash_table::Entry as Slot;
+
+use self::account::{Account, Ask, Grant};
+use self::desk::Task;
+use super::{Answer, Shared, name};
+use crate::clock::Millis;
+use crate::config::plan::{Cost, Delay, Excess, StoreMode};
+use crate::store::algorithm::{Outcome, Terms};
+use crate::store::key::{Key, Packed, Seeds};
+use crate::store::lock::Lock;
+use crate::store::table::Division;
+
+pub(super) use self::desk::Desk;
+pub use self::desk::Held;
+
+/// The keys of one zone, as this gateway knows them.
+#[derive(Debug)]
+pub struct Leases {
+    zone: Box<str>,
+    store: Arc<Shared>,
+    verdicts: Verdicts,
+    seeds: Seeds,
+    division: Division,
+    tables: Box<[Lock<HashTable<Box<Entry>>>]>,
+}
+
+/// Whether a refusal is remembered until the moment it names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdicts {
+    /// No: what a refused request took elsewhere may be given back before.
+    Forget,
+    /// Yes: nobody can pass before.
+    Keep,
+}
+
+/// What this gateway says of a request by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Word {
+    /// Nothing: the store has to be asked.
+    Ask,
+    /// It is refused.
+    Refuse(Outcome),
+    /// It passes, at once or after a wait.
+    Spent(Outcome),
+}
+
+/// How a key's requests are decided about.
+#[derive(Debug, Clone, Copy)]
+struct Manner {
+    mode: StoreMode,
+    gateways: u32,
+    local_above: Option<u32>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    key: Packed,
+    hash: u64,
+    /// What it is called in Redis, once that was needed.
+    name: Option<Arc<[u8]>>,
+    account: Account,
+}
+
+impl Leases {
+    /// Accounts for the keys of a zone in a store, in at most `size` bytes.
+    #[must_use]
+    pub fn new(zone: &str, size: usize, store: &Arc<Shared>, verdicts: Verdicts) -> Arc<Self> {
+        let division = Division::of(size, bytes(zone));
+        let leases = Arc::new(Self {
+            zone: zone.into(),
+            store: Arc::clone(store),
+            verdicts,
+            seeds: Seeds::default(),
+            division,
+            tables: (0..division.tables)
+                .map(|_| Lock::new(HashTable::new()))
+                .collect(),
+        });
+        store.desk.enter(&leases);
+        leases
+    }
+
+    /// Whether these are what [`Leases::new`] would make for the same zone.
+    #[must_use]
+    pub fn fits(&self, size: usize, store: &Arc<Shared>, verdicts: Verdicts) -> bool {
+        let division = Division::of(size, bytes(&self.zone));
+        Arc::ptr_eq(&self.store, store) && (self.division, self.verdicts) == (division, verdicts)
+    }
+
+    /// Whether keys that are counted like this can be leased.
+    #[must_use]
+    pub fn can_hold(terms: &Terms) -> bool {
+        !matches!(
+            terms,
+            Terms::Blocks(_) | Terms::Bursty(_) | Terms::WarmUp(_)
+        )
+    }
+
+    /// A refusal that was heard before and still holds.
+    #[must_use]
+    pub fn refusal(&self, key: &Key, now: Millis, cost: Cost, terms: &Terms) -> Option<Outcome> {
+        let key = self.seeds.apart(key, class(terms));
+        let table = self.table(&key).lock();
+        let entry = table.find(key.hash, |entry| entry.key == key.packed)?;
+        let account = &entry.account;
+        (account.terms == *terms).then(|| account.refusal(now, cost))?
+    }
+
+    /// Decides about a request where that can be done here, and says how many more would pass if that was heard just now;
+    /// `bytes` is what the key was made from.
+    pub fn spend(
+        self: &Arc<Self>,
+        key: &Key,
+        bytes: &[u8],
+        now: Millis,
+        cost: Cost,
+        terms: &Terms,
+    ) -> (Word, Option<u64>) {
+        let key = self.seeds.apart(key, class(terms));
+        let manner = self.manner();
+        let mut table = self.table(&key).lock();
+        let Some(entry) = self.entry(&mut table, &key, now, terms) else {
+            return (Word::Ask, None);
+        };
+        let (word, wanting) = entry.account.spend(now, cost, manner);
+        let news = entry.account.news(now);
+        if wanting && entry.name.is_none() {
+            let mut full = Vec::with_capacity(64);
+            name::append(&mut full, &self.zone, bytes);
+            entry.name = Some(full.into());
+        }
+        drop(table);
+        if wanting {
+            self.store.desk.want(Arc::clone(self), key);
+        }
+        if word != Word::Ask {
+            self.store.desk.decided.fetch_add(1, Ordering::Relaxed);
+        }
+        (word, news)
+    }
+
+    /// Takes back what was spent on a request, which somebody else refused.
+    pub fn unspend(&self, key: &Key, now: Millis, cost: Cost, terms: &Terms) {
+        let key = self.seeds.apart(key, class(terms));
+        self.with(&key, |entry| entry.account.unspend(now, cost));
+    }
+
+    /// Remembers what the store said of a request that came `now`.
+    pub fn learn(&self, key: &Key, now: Millis, cost: Cost, terms: &Terms, answer: &Answer) {
+        if self.verdicts == Verdicts::Keep && matches!(answer.outcome, Outcome::Refuse { .. }) {
+            let key = self.seeds.apart(key, class(terms));
+            self.with(&key, |entry| {
+                if entry.account.terms == *terms {
+                    entry.account.learn(now, cost, &answer.outcome);
+                }
+            });
+        }
+    }
+
+    fn manner(&self) -> Manner {
+        Manner {
+            mode: self.store.mode,
+            gateways: self.store.fleet_size().max(1),
+            local_above: self.store.local_above,
+        }
+    }
+
+    /// What is to be asked about a key; `None` where it is not known any more.
+    fn prepare(self: &Arc<Self>, key: Key, now: Millis) -> Option<Task> {
+        let manner = self.manner();
+        let (name, terms, ask) = self.with(&key, |entry| {
+            let name = entry.name.clone()?;
+            Some((
+                name,
+                entry.account.terms,
+                entry.account.prepare(now, manner),
+            ))
+        })??;
+        Some(Task {
+            name,
+            terms,
+            ask,
+            whose: Some((Arc::clone(self), key)),
+        })
+    }
+
+    fn settle(&self, key: &Key, sent: Millis, now: Millis, grant: &Grant) {
+        let manner = self.manner();
+        self.with(key, |entry| entry.account.settle(sent, now, grant, manner));
+    }
+
+    fn fail(&self, key: &Key, ask: &Ask) {
+        self.with(key, |entry| entry.account.fail(ask));
+    }
+
+    fn forget(&self) {
+        for table in &self.tables {
+            table.lock().clear();
+        }
+    }
+
+    /// Forgets who has not come for long, takes out what lies unused, and counts the rest.
+    fn sweep(self: &Arc<Self>, now: Millis, all: bool, tasks: &mut Vec<Task>) -> Held {
+        let mut held = Held::new(&self.zone);
+        for table in &self.tables {
+            let mut wake = Vec::new();
+            table.lock().retain(|entry| {
+                let account = &mut entry.account;
+                if let (Some(ask), Some(name)) = (account.idle(now, all), &entry.name) {
+                    tasks.push(Task {
+                        name: Arc::clone(name),
+                        terms: account.terms,
+                        ask,
+                        whose: None,
+                    });
+                }
+                held.keys += u64::from(account.left() > 0);
+                held.units.0 = held.units.0.saturating_add(account.left());
+                held.crowded += u64::from(account.is_crowded());
+                if account.wakes() {
+                    wake.push(Key::of(entry.key, entry.hash));
+                }
+                !account.is_over(now)
+            });
+            for key in wake {
+                self.store.desk.want(Arc::clone(self), key);
+            }
+        }
+        held
+    }
+
+    /// A key's account, opened where there is none; `None` where there is no room, or where a rule with other numbers
+    /// has it.
+    fn entry<'t>(
+        &self,
+        table: &'t mut HashTable<Box<Entry>>,
+        key: &Key,
+        now: Millis,
+        terms: &Terms,
+    ) -> Option<&'t mut Entry> {
+        let full = table.len() >= self.division.keys;
+        match table.entry(
+            key.hash,
+            |entry| entry.key == key.packed,
+            |entry| entry.hash,
+        ) {
+            Slot::Occupied(found) => {
+                let entry = found.into_mut();
+                (entry.account.terms == *terms).then_some(entry)
+            }
+            Slot::Vacant(_) if full => None,
+            Slot::Vacant(free) => {
+                let entry = Entry {
+                    key: key.packed,
+                    hash: key.hash,
+                    name: None,
+                    account: Account::new(*terms, now),
+                };
+                Some(free.insert(Box::new(entry)).into_mut())
+            }
+        }
+    }
+
+    fn with<T>(&self, key: &Key, act: impl FnOnce(&mut Entry) -> T) -> Option<T> {
+        let mut table = self.table(key).lock();
+        let entry = table.find_mut(key.hash, |entry| entry.key == key.packed)?;
+        Some(act(entry))
+    }
+
+    fn table(&self, key: &Key) -> &Lock<HashTable<Box<Entry>>> {
+        &self.tables[self.division.table(key)]
+    }
+}
+
+impl Manner {
+    /// Whether there is something for each gateway to take: less than one request is no lease.
+    fn leases(self, terms: &Terms) -> bool {
+        terms.quota() >= self.gateways.into()
+    }
+
+    /// The most that one gateway has in hand of a key.
+    fn most(self, terms: &Terms) -> u64 {
+        let part = terms.quota() / u64::from(self.gateways.max(1));
+        part.max(1).saturating_mul(Excess::ONE.0)
+    }
+
+    /// How long a gateway waits that was told that there is nothing, before it asks again: long enough for something to come
+    /// together, and not so long that what comes together is lost.
+    fn pace(self, terms: &Terms) -> Duration {
+        (terms.period() / 4).min(PACE)
+    }
+}
+
+/// What an account takes all in.
+fn bytes(zone: &str) -> usize {
+    size_of::<Entry>() + BESIDES + zone.len()
+}
+
+/// Tells the rules of one zone apart that hold the same key to other numbers.
+fn class(terms: &Terms) -> u64 {
+    let threshold = match terms {
+        Terms::LeakyBucket(terms) => match terms.delay {
+            Delay::After(threshold) => threshold.0.wrapping_add(1),
+            Delay::Never => 0,
+        },
+        _ => 0,
+    };
+    terms.quota().wrapping_add(threshold.rotate_left(32))
+}
+
+/// A request of more than this is not let in before it is charged.
+const CREDIT: Cost = Cost::ONE;
+
+/// For how long a lease is good, and how much of what is asked for it should last.
+const TERM: Duration = Duration::from_secs(1);
+
+/// After which time a key that is not asked for gives back what it has.
+const IDLE: Duration = Duration::from_millis(500);
+
+/// The longest pause between two questions about a key that is over its limit.
+const PACE: Duration = Duration::from_millis(100);
+
+/// What an account takes besides itself, in bytes: its place in the table, its name and what the allocator keeps.
+const BESIDES: usize = 176;

@@ -1,0 +1,351 @@
+//! Accounts of several gateways at one count, with answers that take their time.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::account::{Account, Ask, Grant};
+use super::{IDLE, Manner, Word};
+use crate::clock::Millis;
+use crate::config::plan::{Cost, Delay, Excess, Rate, StoreMode};
+use crate::store::algorithm::fixed_window::FixedWindow;
+use crate::store::algorithm::leaky_bucket::LeakyBucket;
+use crate::store::algorithm::token_bucket::TokenBucket;
+use crate::store::algorithm::{Algorithm, Outcome, Spent, Terms};
+
+/// The shared count, as `lease.lua` keeps it.
+struct Count<A: Algorithm> {
+    numbers: A,
+    state: A::State,
+    window: u64,
+}
+
+impl<A: Algorithm> Count<A> {
+    fn answer(&mut self, ask: &Ask, now: Millis, gateways: u32) -> Grant {
+        let (numbers, state) = (self.numbers, &mut self.state);
+        let window = now.0.checked_div(self.window).unwrap_or(0);
+        if ask.back > 0 && ask.window == window {
+            numbers.refund(state, now, Cost(ask.back), Spent::default());
+        }
+        numbers.debit(state, now, Cost(ask.owed));
+        let outcome = numbers.ask(state, now, Cost::ONE);
+        let left = numbers.standing(state, now).remaining;
+        let granted = match outcome {
+            Outcome::Refuse { .. } => 0,
+            _ => ask.want.min(left).min((left / u64::from(gateways)).max(1)),
+        };
+        numbers.debit(state, now, Cost(granted * Cost::ONE.0));
+        Grant {
+            outcome,
+            remaining: left - granted,
+            granted,
+            lasts: (self.window > 0)
+                .then(|| Duration::from_millis(self.window - now.0 % self.window)),
+            window,
+        }
+    }
+}
+
+/// One gateway, and what it waits for: the question, when it is heard and when the answer is.
+struct Gateway {
+    account: Account,
+    asked: Option<(Ask, Millis, u64)>,
+}
+
+fn manner(mode: StoreMode, gateways: u32) -> Manner {
+    Manner {
+        mode,
+        gateways,
+        local_above: Some(5),
+    }
+}
+
+/// When each request passed that was let in, and the most that was ever in hand.
+fn simulate<A: Algorithm>(
+    terms: Terms,
+    mut count: Count<A>,
+    manner: Manner,
+    steps: &[(u64, usize, u64)],
+) -> (Vec<u64>, u64) {
+    let start = 1_000_000;
+    let mut gateways: Vec<_> = (0..manner.gateways)
+        .map(|_| Gateway {
+            account: Account::new(terms, Millis(start)),
+            asked: None,
+        })
+        .collect();
+    let (mut passed, mut most) = (Vec::new(), 0);
+    let mut now = start;
+    for &(pause, whose, latency) in steps {
+        for _ in 0..=pause {
+            now += 1;
+            let at = Millis(now);
+            for gateway in &mut gateways {
+                let idle = gateway.account.idle(at, false);
+                if let Some(ask) = idle {
+                    count.answer(&ask, at, manner.gateways);
+                }
+                if let Some((ask, sent, heard)) = gateway.asked
+                    && heard <= now
+                {
+                    let grant = count.answer(&ask, at, manner.gateways);
+                    gateway.account.settle(sent, at, &grant, manner);
+                    gateway.asked = None;
+                }
+            }
+            most = most.max(gateways.iter().map(|one| one.account.left()).sum());
+        }
+        let (at, index) = (Millis(now), whose % gateways.len());
+        let gateway = &mut gateways[index];
+        let (word, wanting) = gateway.account.spend(at, Cost::ONE, manner);
+        match word {
+            Word::Ask => {
+                let outcome = count.numbers.charge(&mut count.state, at, Cost::ONE).0;
+                gateway.account.learn(at, Cost::ONE, &outcome);
+                if !matches!(outcome, Outcome::Refuse { .. }) {
+                    passed.push(now);
+                }
+            }
+            Word::Refuse(_) => {}
+            Word::Spent(_) => passed.push(now),
+        }
+        if wanting {
+            let ask = gateway.account.prepare(at, manner);
+            gateway.asked = Some((ask, at, now + latency));
+        }
+    }
+    (passed, most / Excess::ONE.0)
+}
+
+fn steps() -> impl Strategy<Value = Vec<(u64, usize, u64)>> {
+    let pause = prop_oneof![10 => Just(0u64), 5 => 0..5u64, 1 => 0..2_000u64];
+    prop::collection::vec((pause, 0..4usize, 0..30u64), 1..300)
+}
+
+/// The most that passes within any stretch of time, beyond what a rate allows for it.
+fn beyond(passed: &[u64], per_second: u64) -> i128 {
+    let mut worst = i128::MIN;
+    for (first, from) in passed.iter().enumerate() {
+        for (last, to) in passed.iter().enumerate().skip(first) {
+            let allowed = i128::from(per_second * (to - from)) / 1000;
+            let count = i128::try_from(last - first + 1).unwrap();
+            worst = worst.max(count - allowed);
+        }
+    }
+    worst
+}
+
+proptest! {
+    /// From a key's first request on, what passes is the limit and one on credit for each gateway; in any stretch of
+    /// time, that and what was in hand when it began.
+    #[test]
+    fn leases_keep_within_their_bound(
+        steps in steps(),
+        burst in 0..60u32,
+        per_second in 1..500u64,
+        gateways in 1..5u32,
+        leased in any::<bool>(),
+    ) {
+        let rate = Rate::per_second(per_second * 1000);
+        let numbers = LeakyBucket { rate, burst: Excess::requests(burst), delay: Delay::Never };
+        let terms = Terms::LeakyBucket(numbers);
+        let count = Count { numbers, state: numbers.fresh(Millis(0)), window: 0 };
+        let mode = if leased { StoreMode::Leased } else { StoreMode::Exact };
+        let (passed, most) = simulate(terms, count, manner(mode, gateways), &steps);
+        let credit = if leased { gateways } else { 0 };
+        let limit = i128::from(burst + 1 + credit);
+        prop_assert!(most <= terms.quota(), "{most} in hand");
+        prop_assert!(beyond(&passed, per_second) <= limit + i128::from(most));
+        if let Some((first, last)) = passed.first().zip(passed.last()) {
+            let allowed = i128::from(per_second * (last - first)) / 1000;
+            prop_assert!(passed.len() as i128 <= limit + allowed);
+        }
+    }
+
+    #[test]
+    fn a_window_lets_pass_what_it_may_and_one_for_each_gateway(
+        steps in steps(),
+        limit in 1..60u32,
+        window in 1..3_000u64,
+        gateways in 1..5u32,
+    ) {
+        let numbers = FixedWindow {
+            limit: Excess::requests(limit),
+            window: Duration::from_millis(window),
+        };
+        let terms = Terms::FixedWindow(numbers);
+        let count = Count { numbers, state: numbers.fresh(Millis(0)), window };
+        let manner = manner(StoreMode::Leased, gateways);
+        let (passed, _) = simulate(terms, count, manner, &steps);
+        for part in passed.chunk_by(|one, other| one / window == other / window) {
+            prop_assert!(part.len() <= (limit + gateways) as usize, "{} of {limit}", part.len());
+        }
+    }
+}
+
+const NOW: Millis = Millis(5_000);
+
+fn after(millis: u64) -> Millis {
+    Millis(NOW.0 + millis)
+}
+
+fn tokens(burst: u32) -> (Terms, Count<TokenBucket>) {
+    let numbers = TokenBucket {
+        rate: Rate::per_second(100_000),
+        capacity: Excess::requests(burst),
+    };
+    let count = Count {
+        numbers,
+        state: numbers.fresh(NOW),
+        window: 0,
+    };
+    (Terms::TokenBucket(numbers), count)
+}
+
+fn settle(
+    account: &mut Account,
+    count: &mut Count<TokenBucket>,
+    now: Millis,
+    manner: Manner,
+) -> Ask {
+    let ask = account.prepare(now, manner);
+    let grant = count.answer(&ask, now, manner.gateways);
+    account.settle(now, now, &grant, manner);
+    ask
+}
+
+#[test]
+fn hot_keys_get_more_and_those_that_come_once_get_nothing() {
+    let (terms, mut count) = tokens(100);
+    let manner = manner(StoreMode::Leased, 2);
+    let mut account = Account::new(terms, NOW);
+    let pass = Word::Spent(Outcome::Pass { excess: Excess(0) });
+    assert_eq!(account.spend(NOW, Cost::ONE, manner), (pass, true));
+    let first = settle(&mut account, &mut count, NOW, manner);
+    assert_eq!((first.owed, first.want), (Excess::ONE.0, 0));
+    let mut wants = Vec::new();
+    for step in (10..2_000).step_by(10) {
+        let (word, wanting) = account.spend(after(step), Cost::ONE, manner);
+        assert_eq!(word, pass, "at {step}");
+        if wanting {
+            wants.push(settle(&mut account, &mut count, after(step), manner).want);
+        }
+    }
+    assert_eq!(wants[..3], [2, 8, 30], "{wants:?}");
+    assert!(
+        wants.iter().all(|want| *want <= 50),
+        "half is for the other"
+    );
+}
+
+#[test]
+fn what_lies_idle_goes_back_and_nothing_is_owed() {
+    let (terms, mut count) = tokens(100);
+    let manner = manner(StoreMode::Leased, 1);
+    let mut account = Account::new(terms, NOW);
+    for step in 0..20 {
+        if account.spend(after(step), Cost::ONE, manner).1 {
+            settle(&mut account, &mut count, after(step), manner);
+        }
+    }
+    let left = account.left();
+    assert!(left > 0);
+    assert_eq!(account.idle(after(30), false), None);
+    let idle = u64::try_from(IDLE.as_millis()).unwrap();
+    let ask = account.idle(after(20 + idle), false).unwrap();
+    assert_eq!((ask.back, ask.owed, ask.want), (left, 0, 0));
+    assert!(account.is_over(after(20_000)));
+}
+
+#[test]
+fn a_refusal_holds_until_a_moment_before_its_time() {
+    let (terms, _) = tokens(10);
+    let manner = manner(StoreMode::Exact, 3);
+    let mut account = Account::new(terms, NOW);
+    let refusal = Outcome::Refuse {
+        excess: Excess(7),
+        retry_after: Some(Duration::from_millis(40)),
+    };
+    account.learn(NOW, Cost::ONE, &refusal);
+    for (later, left) in [(0, 40), (10, 30), (38, 2)] {
+        let said = Outcome::Refuse {
+            excess: Excess(7),
+            retry_after: Some(Duration::from_millis(left)),
+        };
+        let word = account.spend(after(later), Cost::ONE, manner).0;
+        assert_eq!(word, Word::Refuse(said));
+    }
+    let smaller = Cost::milli(500);
+    assert_eq!(account.spend(after(10), smaller, manner).0, Word::Ask);
+    assert_eq!(account.spend(after(39), Cost::ONE, manner).0, Word::Ask);
+}
+
+#[test]
+fn a_limit_smaller_than_the_fleet_is_not_leased() {
+    let (terms, _) = tokens(2);
+    let mut account = Account::new(terms, NOW);
+    let manner = manner(StoreMode::Leased, 3);
+    for step in 0..100 {
+        let word = account.spend(after(step), Cost::ONE, manner);
+        assert_eq!(word, (Word::Ask, false));
+    }
+}
+
+#[test]
+fn too_much_of_a_key_is_noticed_and_forgotten_again() {
+    let (terms, mut count) = tokens(10);
+    let manner = manner(StoreMode::Exact, 1);
+    let mut account = Account::new(terms, NOW);
+    // Five times the limit: fifty at once, and five hundred a second.
+    for step in 0..50 {
+        assert_eq!(
+            account.spend(NOW, Cost::ONE, manner),
+            (Word::Ask, false),
+            "{step}"
+        );
+    }
+    assert_eq!(account.spend(NOW, Cost::ONE, manner), (Word::Ask, true));
+    assert!(account.is_crowded());
+    assert!(matches!(
+        account.spend(NOW, Cost::ONE, manner).0,
+        Word::Refuse(_)
+    ));
+    assert_eq!(settle(&mut account, &mut count, NOW, manner).want, 10);
+    assert!(matches!(
+        account.spend(NOW, Cost::ONE, manner).0,
+        Word::Spent(_)
+    ));
+    account.spend(after(40), Cost::ONE, manner);
+    assert!(account.is_crowded(), "some less is not enough");
+    account.spend(after(100), Cost::ONE, manner);
+    assert!(!account.is_crowded());
+}
+
+#[test]
+fn leased_requests_wait_where_they_would_have_waited() {
+    let numbers = LeakyBucket {
+        rate: Rate::per_second(10_000),
+        burst: Excess::requests(20),
+        delay: Delay::After(Excess(0)),
+    };
+    let mut account = Account::new(Terms::LeakyBucket(numbers), NOW);
+    let manner = manner(StoreMode::Leased, 1);
+    account.spend(NOW, Cost::ONE, manner);
+    account.prepare(NOW, manner);
+    let grant = Grant {
+        outcome: Outcome::Delay {
+            excess: Excess::requests(3),
+            wait: Duration::from_millis(300),
+        },
+        remaining: 10,
+        granted: 5,
+        lasts: None,
+        window: 0,
+    };
+    account.settle(NOW, NOW, &grant, manner);
+    let mut wait = |later| match account.spend(after(later), Cost::ONE, manner).0 {
+        Word::Spent(Outcome::Delay { wait, .. }) => wait.as_millis(),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!([wait(0), wait(0), wait(50)], [300, 400, 450]);
+}

@@ -1,0 +1,59 @@
+//! What can be seen of a store from outside.
+
+use std::sync::atomic::Ordering;
+
+use super::{Gateway, Held, Shared};
+use crate::clock::Millis;
+
+/// Since when a store is away, and why.
+#[derive(Debug, Clone)]
+pub struct Outage {
+    /// Since when.
+    pub since: Millis,
+    /// What went wrong first.
+    pub why: String,
+}
+
+/// A store at this moment.
+#[derive(Debug, Clone)]
+pub struct View {
+    /// This gateway's name.
+    pub gateway: String,
+    /// All that were heard of lately, this one among them.
+    pub gateways: Vec<Gateway>,
+    /// Set while it is away.
+    pub outage: Option<Outage>,
+    /// How often it was asked.
+    pub asked: u64,
+    /// How often no answer came in time, or none that made sense.
+    pub missed: u64,
+    /// How often it was asked with nobody waiting.
+    pub asked_behind: u64,
+    /// Decisions that it was not asked for.
+    pub decided_here: u64,
+    /// Requests that were leased from it.
+    pub leased: u64,
+    /// And those of them that were given back.
+    pub returned: u64,
+    /// What this gateway has in hand.
+    pub held: Vec<Held>,
+}
+
+impl Shared {
+    /// How it is.
+    #[must_use]
+    pub fn view(&self) -> View {
+        View {
+            gateway: self.gateway.clone(),
+            gateways: self.fleet.lock().gateways.clone(),
+            outage: self.outage.lock().clone(),
+            asked: self.asked.load(Ordering::Relaxed),
+            missed: self.missed.load(Ordering::Relaxed),
+            asked_behind: self.desk.asked.load(Ordering::Relaxed),
+            decided_here: self.desk.decided.load(Ordering::Relaxed),
+            leased: self.desk.leased.load(Ordering::Relaxed),
+            returned: self.desk.returned.load(Ordering::Relaxed),
+            held: self.desk.held(),
+        }
+    }
+}

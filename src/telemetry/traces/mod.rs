@@ -1,0 +1,153 @@
+//! Traces: a request told span by span to an OpenTelemetry collector.
+//!
+//! The exporter is our own. What the OpenTelemetry crates would do here is to write a page of JSON and to post it, for
+//! which they bring a second HTTP client and some forty crates; and their spans are made while a request runs, where
+//! ours are made once, at its end, from what the exchange has noted for the log anyhow.
+
+#[cfg(feature = "otel")]
+mod export;
+#[cfg(feature = "otel")]
+mod post;
+mod span;
+#[cfg(not(feature = "otel"))]
+mod export {
+    //! Stands where the exporter is in a weir that was built without.
+
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use crate::config::plan::Tracing;
+
+    #[derive(Debug)]
+    pub(super) enum Exporter {}
+
+    impl Exporter {
+        pub(super) fn of(_: &Tracing) -> Option<Arc<Self>> {
+            None
+        }
+
+        pub(super) fn send(&self, _: super::Spans) {
+            match *self {}
+        }
+    }
+
+    pub fn flush(_: Duration) {}
+}
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use http::HeaderMap;
+
+pub use export::flush;
+
+use self::export::Exporter;
+use super::Page;
+use crate::clock::{Clock, Millis};
+use crate::config::plan::{Share, TraceContext, Tracing};
+use crate::message::Exchange;
+use crate::message::trace::{Context, Id, Passes, SpanId, Trace, has_sound_state};
+
+/// Decides which requests are traced, and tells of them.
+#[derive(Debug)]
+pub struct Tracer {
+    sample: Share,
+    context: TraceContext,
+    exporter: Arc<Exporter>,
+}
+
+/// Spans on their way.
+#[derive(Debug)]
+struct Spans {
+    count: u64,
+    /// As OTLP has them, with commas between.
+    json: Vec<u8>,
+}
+
+impl Tracer {
+    /// One that does what is asked for; none where the machine has no thread left for it.
+    #[must_use]
+    pub fn new(plan: &Tracing) -> Option<Self> {
+        Some(Self {
+            sample: plan.sample,
+            context: plan.context,
+            exporter: Exporter::of(plan)?,
+        })
+    }
+
+    /// A request comes with these fields.
+    #[must_use]
+    pub fn begin(&self, headers: &HeaderMap) -> Box<Trace> {
+        let known = match self.context {
+            TraceContext::Extract | TraceContext::Propagate => Context::of(headers),
+            TraceContext::Ignore | TraceContext::Inject => None,
+        };
+        let sampled = match known {
+            Some(context) => context.sampled,
+            None => fastrand::u32(..1000) < self.sample.0,
+        };
+        Box::new(Trace {
+            id: match known {
+                Some(context) => context.id,
+                None => Id(fastrand::u128(1..).to_be_bytes()),
+            },
+            span: SpanId(fastrand::u64(1..).to_be_bytes()),
+            parent: known.map(|context| context.parent),
+            sampled,
+            passes: match (self.context, known) {
+                (TraceContext::Extract | TraceContext::Ignore, _) => Passes::AsItCame,
+                // We are not in it, so there is nothing to add.
+                (TraceContext::Propagate, Some(_)) if !sampled => Passes::AsItCame,
+                (TraceContext::Propagate, Some(_)) => Passes::Ours {
+                    state: has_sound_state(headers),
+                },
+                (TraceContext::Propagate, None) | (TraceContext::Inject, _) => {
+                    Passes::Ours { state: false }
+                }
+            },
+            waits: Vec::new(),
+        })
+    }
+
+    /// Tells of a request that is over `now`, if it is to be told.
+    pub fn tell(&self, exchange: &Exchange, now: Millis) {
+        if let Some(trace) = exchange.trace.as_deref().filter(|trace| trace.sampled) {
+            self.exporter
+                .send(span::of(exchange, trace, now, Clock::wall()));
+        }
+    }
+}
+
+/// What became of spans, in all.
+struct Fate {
+    exported: AtomicU64,
+    /// There was no room for them to wait.
+    crowded: AtomicU64,
+    /// The collector did not take them.
+    refused: AtomicU64,
+}
+
+static FATE: Fate = Fate {
+    exported: AtomicU64::new(0),
+    crowded: AtomicU64::new(0),
+    refused: AtomicU64::new(0),
+};
+
+/// Writes what became of spans.
+pub fn describe(page: &mut Page) {
+    let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    page.counter(
+        "weir_spans_exported_total",
+        "Spans a collector has taken.",
+        &[],
+        read(&FATE.exported),
+    );
+    for (reason, counter) in [("export", &FATE.refused), ("queue", &FATE.crowded)] {
+        page.counter(
+            "weir_spans_dropped_total",
+            "Spans dropped because the collector did not take them (export), or because too many waited for it (queue).",
+            &[("reason", reason)],
+            read(counter),
+        );
+    }
+}

@@ -1,0 +1,109 @@
+//! A new binary takes over.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use super::answering;
+use crate::support::weir::BINARY;
+use crate::support::{Client, Origin, Weir, eventually, get};
+
+/// One that is run by this path, so that another can be put in its place.
+fn start(yaml: &str) -> (Weir, tempfile::TempDir) {
+    let home = tempfile::tempdir().unwrap();
+    let binary = home.path().join("weir");
+    std::os::unix::fs::symlink(BINARY, &binary).unwrap();
+    let weir = Weir::start_as(yaml, |command| {
+        let arguments: Vec<_> = command.get_args().map(ToOwned::to_owned).collect();
+        *command = std::process::Command::new(&binary);
+        command.args(arguments);
+    });
+    (weir, home)
+}
+
+/// Ends the process that has taken over, which is nobody's child here.
+struct Successor(u32);
+
+impl Successor {
+    fn of(weir: &Weir) -> Self {
+        let line = weir.error_line("has taken over");
+        let (_, process) = line.split_once("process=").expect("its number");
+        Self(process.trim().parse().expect("a number"))
+    }
+}
+
+impl Drop for Successor {
+    fn drop(&mut self) {
+        let kill = std::process::Command::new("kill")
+            .args(["-KILL", &self.0.to_string()])
+            .status();
+        assert!(kill.is_ok_and(|status| status.success()));
+    }
+}
+
+#[test]
+fn nobody_is_refused_while_it_does() {
+    let origin = Origin::start();
+    let yaml = format!(
+        "{}  - {{ path: /far, proxy_pass: 'http://{}/' }}\n- listen: 'unix:DIR/weir.sock'\n",
+        answering("one"),
+        origin.address()
+    );
+    let (mut weir, _home) = start(&yaml);
+    let mut slow = Client::connect(weir.address());
+    slow.get("/far/hold?gate=g");
+    origin.gates().await_waiting("g", 1);
+    let (over, asked) = (AtomicBool::new(false), AtomicU64::new(0));
+    let successor = std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..4)
+            .map(|_| {
+                scope.spawn(|| {
+                    while !over.load(Ordering::Relaxed) {
+                        let text = get(weir.address(), "/").text();
+                        assert!(["one", "two"].contains(&text.as_str()), "{text}");
+                        asked.fetch_add(1, Ordering::Relaxed);
+                    }
+                })
+            })
+            .collect();
+        weir.rewrite(&yaml.replace("200 one", "200 two"));
+        weir.signal("USR2");
+        let successor = Successor::of(&weir);
+        eventually("only the new one serves", || {
+            (0..20).all(|_| get(weir.address(), "/").text() == "two")
+        });
+        over.store(true, Ordering::Relaxed);
+        for client in clients {
+            client.join().expect("nobody was refused");
+        }
+        successor
+    });
+    assert!(asked.load(Ordering::Relaxed) > 0);
+    assert!(!weir.has_ended(), "a request is in flight");
+    origin.gates().open("g");
+    assert_eq!(slow.response().text(), "ok");
+    assert_eq!(weir.wait().code(), Some(0));
+    assert_eq!(get(weir.address(), "/").text(), "two");
+    let socket = weir.path("weir.sock");
+    assert!(
+        std::os::unix::net::UnixStream::connect(socket).is_ok(),
+        "its file is still there"
+    );
+    drop(successor);
+}
+
+#[test]
+fn one_that_does_not_come_to_run_changes_nothing() {
+    let (weir, home) = start(&answering("one"));
+    weir.rewrite("nonsense: true\n");
+    weir.signal("USR2");
+    weir.error_line("the new binary has not taken over");
+    assert_eq!(get(weir.address(), "/").text(), "one");
+    std::fs::remove_file(home.path().join("weir")).unwrap();
+    weir.signal("USR2");
+    eventually("both are told", || {
+        weir.stderr().matches("this one goes on").count() == 2
+    });
+    assert_eq!(get(weir.address(), "/").text(), "one");
+    // And it can still be reloaded.
+    weir.reload(&answering("two"));
+    assert_eq!(get(weir.address(), "/").text(), "two");
+}
