@@ -48,7 +48,7 @@ class Gateway:
                 f"servers:\n- listen: '127.0.0.1:{self.port}'\n  keepalive_requests: 1000000000\n"
                 "  limit_req: { zone: one, burst: 10000, nodelay: true }\n  return: { status: 204 }\n"
             )
-        self.process = subprocess.Popen([weir, "run", path], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        self.process = subprocess.Popen([weir, "run", "-c", path], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         listening(self.port)
 
     def cpu(self):

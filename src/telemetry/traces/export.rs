@@ -69,9 +69,9 @@ impl Exporter {
     }
 
     /// Hands spans over; never waits.
-    pub(super) fn send(&self, spans: Spans) {
-        let count = spans.count;
-        if self.queue.try_send(Parcel::Spans(spans)).is_err() {
+    pub(super) fn send(&self, count: u64, json: Vec<u8>) {
+        let spans = Parcel::Spans(Spans { count, json });
+        if self.queue.try_send(spans).is_err() {
             FATE.crowded.fetch_add(count, Ordering::Relaxed);
         }
     }
