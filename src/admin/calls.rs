@@ -90,7 +90,7 @@ impl Admin {
         })
     }
 
-    /// `POST /api/reload`
+    /// Has the configuration read again.
     async fn reload(&self) -> Result<Reply, Problem> {
         match self.reloads.ask_and_wait().await {
             Some(Ok(reloaded)) => Ok(reply::json(&reloaded)),

@@ -76,12 +76,12 @@ struct Wrong(String);
 /// configuration that makes no sense.
 #[must_use]
 pub fn main() -> ExitCode {
-    let said = Flags::from_arg_matches(&groups::command().get_matches());
-    let flags = said.unwrap_or_else(|error| error.exit());
     let demo = Verb::Run {
         config: None,
         watch: false,
     };
+    let said = Flags::from_arg_matches(&groups::command().get_matches());
+    let flags = said.unwrap_or_else(|error| error.exit());
     let done = match flags.verb.unwrap_or(demo) {
         Verb::Check { config } => return check::run(&config),
         Verb::Completions { shell } => manual::complete(shell)

@@ -116,6 +116,9 @@ impl ReqZone {
         let penalties = self.penalties.as_ref();
         let punished = penalties.is_some_and(|penalties| penalties.forget(key));
         self.watch.busiest.forget(key);
+        if let Some(leases) = &self.leases {
+            leases.forget_key(key);
+        }
         self.store.forget(key) || punished
     }
 

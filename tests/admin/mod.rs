@@ -6,6 +6,7 @@ mod gate;
 mod keys;
 mod openapi;
 mod refusals;
+mod shared;
 mod switches;
 
 use crate::support::{Client, Origin, Weir, eventually, get};

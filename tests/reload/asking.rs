@@ -1,11 +1,9 @@
 //! Who may have the configuration read again, and what they are told.
 
-use std::process::Command;
-
 use serde_json::Value;
 
 use super::answering;
-use crate::support::weir::BINARY;
+use crate::support::weir::output;
 use crate::support::{Client, Weir, eventually, get};
 
 fn with_admin(text: &str) -> String {
@@ -68,12 +66,9 @@ fn from_a_shell_the_exit_status_tells() {
     let weir = Weir::start(&with_admin("one"));
     let admin = weir.admin_address().to_string();
     let reload = |token: &str| {
-        let mut command = Command::new(BINARY);
-        command.args(["reload", "--admin", &admin]);
-        command
-            .env("WEIR_TOKEN", token)
-            .output()
-            .expect("weir runs")
+        weir.rewrite_file("token", token);
+        let file = weir.path("token").display().to_string();
+        output(&["reload", "--admin", &admin, "--token-file", &file])
     };
     weir.rewrite(&with_admin("two"));
     let done = reload("wrong");

@@ -1,6 +1,5 @@
 //! A real browser, driven over its debugging protocol: what a person would see, click and type.
 
-use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::Command;
@@ -11,7 +10,7 @@ use tokio::time::Instant;
 use tungstenite::{Message, WebSocket};
 
 use super::process::Process;
-use super::{PATIENCE, eventually};
+use super::{Client, PATIENCE, eventually};
 
 /// Headless Chromium with one page.
 pub(crate) struct Browser {
@@ -159,7 +158,10 @@ fn connect(profile: &Path) -> WebSocket<TcpStream> {
     let address = SocketAddr::from(([127, 0, 0, 1], port.unwrap_or_default()));
     let mut found = None;
     eventually("chromium has a page", || {
-        let pages: Value = serde_json::from_str(&pages(address)).unwrap_or_default();
+        let mut client = Client::connect(address);
+        client.send(format!("GET /json HTTP/1.1\r\nHost: {address}\r\n\r\n"));
+        let pages = client.response().text();
+        let pages: Value = serde_json::from_str(&pages).unwrap_or_default();
         let mut pages = pages.as_array().into_iter().flatten();
         found = pages
             .find(|page| page["type"] == "page")
@@ -171,18 +173,4 @@ fn connect(profile: &Path) -> WebSocket<TcpStream> {
     tungstenite::client(found.unwrap_or_default(), stream)
         .expect("the handshake")
         .0
-}
-
-fn pages(address: SocketAddr) -> String {
-    let mut answer = String::new();
-    if let Ok(mut stream) = TcpStream::connect(address) {
-        let asked = format!("GET /json HTTP/1.0\r\nHost: {address}\r\n\r\n");
-        drop(stream.write_all(asked.as_bytes()));
-        drop(stream.set_read_timeout(Some(Duration::from_secs(2))));
-        drop(stream.read_to_string(&mut answer));
-    }
-    answer
-        .split_once("\r\n\r\n")
-        .map(|(_, body)| body.to_owned())
-        .unwrap_or_default()
 }

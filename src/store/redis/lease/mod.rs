@@ -6,6 +6,7 @@
 //! for an account the store is asked, so a flood of keys makes a gateway ask more and never let more pass.
 
 mod account;
+mod anew;
 mod demand;
 mod desk;
 mod keeper;
