@@ -32,7 +32,9 @@ servers:
 }
 
 fn page(weir: &Weir, screen: (u32, u32)) -> Browser {
-    Browser::open(&format!("http://{}/", weir.admin_address()), screen)
+    let mut browser = Browser::open(&format!("http://{}/", weir.admin_address()), screen);
+    browser.until("document.querySelector('#about').textContent !== ''");
+    browser
 }
 
 fn status(weir: &Weir, from: Ipv4Addr) -> u16 {
@@ -88,6 +90,12 @@ fn unlock(browser: &mut Browser) {
         .until("document.querySelector('#ask[open] input[name=token]') === document.activeElement");
     browser.type_text("sesame");
     enter(browser);
+}
+
+fn fill_in_rate(browser: &mut Browser, rate: &str) {
+    let input = "document.querySelector('#ask[open] input[name=rate]')";
+    browser.until(input);
+    browser.value(&format!("{input}.value = '{rate}'"));
 }
 
 fn enter(browser: &mut Browser) {
@@ -159,14 +167,13 @@ fn a_limit_is_changed_and_put_back() {
     while status(&weir, POLITE) == 200 {}
     let mut browser = page(&weir, DESK);
     click(&mut browser, "Change limit…");
-    browser.until("document.querySelector('#ask[open]')");
-    browser.value("document.querySelector('#ask input[name=rate]').value = 'fast'");
+    fill_in_rate(&mut browser, "fast");
     click(&mut browser, "Change");
     unlock(&mut browser);
     // In the words that the same mistake has in a file.
     browser.until("document.querySelector('#toasts .bad').textContent.includes('10r/s')");
     click(&mut browser, "Change limit…");
-    browser.value("document.querySelector('#ask input[name=rate]').value = '1000r/s'");
+    fill_in_rate(&mut browser, "1000r/s");
     click(&mut browser, "Change");
     browser.until_shown("changed while it runs");
     eventually("more is let in", || status(&weir, POLITE) == 200);

@@ -75,8 +75,12 @@ impl Browser {
 
     /// Waits until an expression is true on the page.
     pub(crate) fn until(&mut self, expression: &str) {
+        // What it is about may not be there yet.
+        let now = format!(
+            "(() => {{ try {{ return Boolean({expression}) }} catch {{ return false }} }})()"
+        );
         let deadline = Instant::now() + PATIENCE;
-        while self.value(&format!("Boolean({expression})")) != json!(true) {
+        while self.value(&now) != json!(true) {
             if Instant::now() > deadline {
                 let page = self.value("document.body.innerText");
                 let page = page.as_str().unwrap_or_default();
