@@ -159,11 +159,11 @@ const GROWTHS: [Growth; 8] = [
             ..FEW_SERVERS
         },
         by: 1,
-        most: 5_000,
+        most: 2_500,
     },
     // Each request here is the first to its server on its loop, for which memory is made to count it in: some 2,000.
-    many_balanced("10,000 upstream servers by load", "least_conn", 11_000),
-    many_balanced("10,000 upstream servers by lot", "random", 5_000),
+    many_balanced("10,000 upstream servers by load", "least_conn", 8_000),
+    many_balanced("10,000 upstream servers by lot", "random", 3_000),
     many_distinct("10,000 upstream servers by hash", "{ hash: $uri }", 3_000),
     many_distinct(
         "10,000 upstream servers on a ring",
