@@ -15,6 +15,7 @@ use crate::clock::Millis;
 use crate::config::plan::{DryRun, Sanction};
 use crate::message::{Exchange, LimitStatus};
 use crate::store::Key;
+use crate::telemetry::REFUSALS;
 
 /// A key that is blocked.
 struct Barred {
@@ -129,7 +130,9 @@ impl Barred {
             retry_after: Some(self.left),
             dry_run,
         };
-        case.record(exchange, now);
+        if REFUSALS.wants(now) {
+            case.record(exchange);
+        }
     }
 }
 

@@ -45,6 +45,7 @@ use crate::clock::{Clock, Millis};
 use crate::config::plan::{DryRun, Site};
 use crate::message::{Exchange, LimitStatus};
 use crate::store::algorithm::Terms;
+use crate::telemetry::REFUSALS;
 
 pub use bill::Bill;
 pub use explain::Explained;
@@ -166,8 +167,11 @@ impl Limits {
         now: Millis,
     ) -> (Verdict, Vec<Bill>) {
         self.note(&decision, exchange, now);
-        if let Some(case) = self.case(&decision) {
-            case.record(exchange, now);
+        if decision.is_refusal()
+            && REFUSALS.wants(now)
+            && let Some(case) = self.case(&decision)
+        {
+            case.record(exchange);
         }
         if watch::any_marks() {
             self.spend_grants(exchange, now);

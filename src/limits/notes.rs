@@ -145,7 +145,7 @@ impl Limits {
                 let noted = (said, weight, now);
                 zone.watch.note(&zone.source, exchange, key, noted);
             }
-            if let Some(refusal) = own {
+            if let Some(refusal) = own.filter(|_| REFUSALS.wants(now)) {
                 let case = Case {
                     kind: Kind::Connections,
                     zone: &zone.name.plain,
@@ -156,7 +156,7 @@ impl Limits {
                     retry_after: refusal.retry_after,
                     dry_run: DryRun::Off,
                 };
-                case.record(exchange, now);
+                case.record(exchange);
             }
         }
     }
@@ -164,8 +164,9 @@ impl Limits {
 
 impl Case<'_> {
     /// Writes it down.
-    pub(super) fn record(self, exchange: &Exchange, now: Millis) {
-        REFUSALS.note(now, |id| {
+    #[cold]
+    pub(super) fn record(self, exchange: &Exchange) {
+        REFUSALS.note(|id| {
             let head = &exchange.head;
             let name = bytes(self.source, exchange);
             Refused {
@@ -254,7 +255,8 @@ pub(super) fn bytes(source: &Source, exchange: &Exchange) -> Box<[u8]> {
 /// As much of what a client has written as is worth keeping.
 fn cut(bytes: &[u8]) -> Box<str> {
     let text = String::from_utf8_lossy(bytes);
-    text.chars().take(LONGEST_TEXT).collect()
+    let (front, _) = text.split_at(text.floor_char_boundary(LONGEST_TEXT));
+    front.into()
 }
 
 /// In requests, for people.

@@ -325,7 +325,7 @@ impl Decision {
         }
     }
 
-    fn is_refusal(&self) -> bool {
+    pub(super) fn is_refusal(&self) -> bool {
         matches!(
             self,
             Self::NoKey { .. } | Self::Penalize { .. } | Self::Refuse { .. }

@@ -74,18 +74,27 @@ impl Refusals {
         }
     }
 
-    /// Writes one down that happens `now`, unless there were enough of late.
-    pub fn note(&self, now: Millis, make: impl FnOnce(u64) -> Refused) {
-        let (second, written) = FLOOD.get();
-        let written = if second == now.0 / 1000 { written } else { 0 };
-        FLOOD.set((now.0 / 1000, written + 1));
-        let ring = self.mine();
-        if written >= MOST_A_SECOND {
-            ring.skipped.fetch_add(1, Ordering::Relaxed);
-            return;
+    /// Whether one that happens `now` is to be written down; if not, because there were enough of late, it is counted.
+    #[inline]
+    #[must_use]
+    pub fn wants(&self, now: Millis) -> bool {
+        let (since, written) = FLOOD.get();
+        if now.0.wrapping_sub(since) >= SECOND {
+            FLOOD.set((now.0, 1));
+            return true;
         }
+        if written < MOST_A_SECOND {
+            FLOOD.set((since, written + 1));
+            return true;
+        }
+        self.mine().skipped.fetch_add(1, Ordering::Relaxed);
+        false
+    }
+
+    /// Writes one down.
+    pub fn note(&self, make: impl FnOnce(u64) -> Refused) {
         let refused = make(self.next.fetch_add(1, Ordering::Relaxed));
-        let mut last = ring.last.lock();
+        let mut last = self.mine().last.lock();
         if last.len() >= KEPT {
             last.pop_front();
         }
@@ -130,7 +139,7 @@ impl Ring {
 }
 
 thread_local! {
-    /// A second, and how many this thread has seen in it.
+    /// When a second began, and how many this thread has written down in it.
     static FLOOD: Cell<(u64, u32)> = const { Cell::new((0, 0)) };
 }
 
@@ -141,7 +150,10 @@ const RINGS: usize = 32;
 const KEPT: usize = 256;
 
 /// How many an event loop writes down in a second.
-const MOST_A_SECOND: u32 = 50;
+const MOST_A_SECOND: u32 = 25;
+
+/// In milliseconds.
+const SECOND: u64 = 1000;
 
 #[cfg(test)]
 mod tests {
@@ -171,17 +183,19 @@ mod tests {
     #[test]
     fn the_last_are_kept_and_a_flood_is_counted() {
         let refusals = Refusals::new();
-        for second in 0..20 {
+        for second in 1..=20 {
             for _ in 0..MOST_A_SECOND + 7 {
-                refusals.note(Millis(second * 1000), refused);
+                if refusals.wants(Millis(second * SECOND)) {
+                    refusals.note(refused);
+                }
             }
         }
         assert_eq!(refusals.skipped(), 20 * 7);
         let ids = |last: Vec<Refused>| last.iter().map(|it| it.id).collect::<Vec<_>>();
         let all = ids(refusals.last(0, 10_000));
-        assert_eq!((all.len(), all.last()), (KEPT, Some(&1000)));
-        assert_eq!(ids(refusals.last(0, 2)), [999, 1000]);
-        assert_eq!(ids(refusals.last(998, 100)), [999, 1000]);
+        assert_eq!((all.len(), all.last()), (KEPT, Some(&500)));
+        assert_eq!(ids(refusals.last(0, 2)), [499, 500]);
+        assert_eq!(ids(refusals.last(498, 100)), [499, 500]);
     }
 
     #[test]
@@ -189,7 +203,7 @@ mod tests {
         let refusals = Refusals::new();
         std::thread::scope(|scope| {
             for _ in 0..4 {
-                scope.spawn(|| (0..10).for_each(|_| refusals.note(Millis(5), refused)));
+                scope.spawn(|| (0..10).for_each(|_| refusals.note(refused)));
             }
         });
         let last = refusals.last(0, 100);
