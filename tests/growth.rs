@@ -149,7 +149,7 @@ const GROWTHS: [Growth; 8] = [
         from: SMALL,
         to: Size { zones: 8, ..SMALL },
         by: 7,
-        most: 550,
+        most: 600,
     },
     Growth {
         what: "10,000 upstream servers",
