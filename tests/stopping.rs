@@ -203,15 +203,3 @@ fn usr1_opens_the_log_again_and_loses_nothing() {
     found.sort_unstable();
     assert_eq!(found, expected, "each once");
 }
-
-/// By default either of them ends a process, and nginx's administrators send them without a thought.
-#[test]
-fn signals_for_what_is_not_there_yet_change_nothing() {
-    let origin = Origin::start();
-    let weir = forwarding(&origin, "");
-    for signal in ["HUP", "USR2"] {
-        weir.signal(signal);
-        weir.error_line(&format!("{signal}: "));
-        assert_eq!(get(weir.address(), "/ok").status, 200);
-    }
-}
