@@ -201,7 +201,7 @@ fn upstreams(live: &Live, page: &mut Page) {
         }
         for backend in upstream.backends() {
             let labels = [("upstream", &*plan.name), ("server", &*backend.name)];
-            for (status, count) in backend.answers() {
+            for (status, count) in backend.counts.answers() {
                 let status = status.to_string();
                 page.counter(
                     "weir_upstream_requests_total",
@@ -214,7 +214,7 @@ fn upstreams(live: &Live, page: &mut Page) {
                 "weir_upstream_latency_seconds",
                 "How long an upstream server took, connecting included, until the head of its answer or until it failed.",
                 &labels,
-                &backend.latency(),
+                &backend.counts.latency(),
             );
             page.gauge(
                 "weir_upstream_active_requests",
@@ -226,13 +226,13 @@ fn upstreams(live: &Live, page: &mut Page) {
                 "weir_upstream_connections_total",
                 "Connections opened to it.",
                 &labels,
-                backend.opened(),
+                backend.counts.opened(),
             );
             page.counter(
                 "weir_upstream_reused_total",
                 "Requests sent over a kept connection.",
                 &labels,
-                backend.reused(),
+                backend.counts.reused(),
             );
         }
     }

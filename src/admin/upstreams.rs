@@ -141,7 +141,7 @@ fn set(upstream: &upstream::Upstream, backend: &Backend, change: &Change) -> Res
 }
 
 fn latency(backend: &Backend) -> Vec<Within> {
-    let reading = backend.latency();
+    let reading = backend.counts.latency();
     let within = reading.within().iter();
     within
         .map(|(bound, count)| Within {
@@ -154,7 +154,10 @@ fn latency(backend: &Backend) -> Vec<Within> {
 fn server(backend: &Backend) -> Server {
     let breaker = backend.breaker.as_deref();
     let count = |from| {
-        let answers = backend.answers().filter(|(status, _)| *status >= from);
+        let answers = backend
+            .counts
+            .answers()
+            .filter(|(status, _)| *status >= from);
         answers.map(|(_, count)| count).sum()
     };
     Server {
@@ -167,12 +170,12 @@ fn server(backend: &Backend) -> Server {
         active: backend.active(),
         requests: count(0),
         errors: count(500),
-        connections: backend.opened(),
-        reused: backend.reused(),
+        connections: backend.counts.opened(),
+        reused: backend.counts.reused(),
         healthy: backend.health.as_ref().map(|health| health.is_healthy()),
         breaker: breaker.map(|breaker| breaker.state().as_str()),
         forced: breaker.and_then(forced),
-        failures: backend.failures(),
+        failures: backend.counts.failures(),
         latency: latency(backend),
     }
 }

@@ -44,18 +44,16 @@ impl Draft {
             .into_iter()
             .filter(|address| !ours.contains(address))
             .collect();
-        // First the admin listener: who sees the others may expect it.
-        let admin = admin(&plan, heritage, before.map(|before| &*before.plan))?;
-        let sockets = loops.bind_all(&new, &ours, heritage)?;
         let access = plan.log.access.as_ref();
         let access = access.map(|log| AccessLog::open(log, writer)).transpose()?;
         let tls = Kit::build(&plan, before.map(|before| (&*before.plan, &before.tls)))?;
         let upstreams = plan.upstreams.iter().map(|upstream| {
             let kept = before.and_then(|before| kept(upstream, &plan, before));
-            match kept {
-                Some(kept) => Ok(kept),
-                None => Upstream::build(upstream, tls.clients()).map(Arc::new),
-            }
+            let changed = || {
+                let old = before.and_then(|before| namesake(upstream, before));
+                Upstream::build(upstream, tls.clients(), old).map(Arc::new)
+            };
+            kept.map_or_else(changed, Ok)
         });
         let upstreams = upstreams.collect::<Result<_, _>>()?;
         let stores = plan.stores.iter().map(|store| {
@@ -66,6 +64,10 @@ impl Draft {
             known.map_or_else(|| Shared::new(store), Ok)
         });
         let stores = stores.collect::<Result<_, _>>()?;
+        // Last, so that nobody connects to what does not come to run. First the admin listener: who sees the others may
+        // expect it.
+        let admin = admin(&plan, heritage, before.map(|before| &*before.plan))?;
+        let sockets = loops.bind_all(&new, &ours, heritage)?;
         Ok(Self {
             admin,
             plan: Arc::new(plan),
@@ -96,7 +98,7 @@ fn addresses(plan: Option<&Plan>) -> Vec<&Listen> {
     listeners.iter().map(|listener| &listener.address).collect()
 }
 
-/// The upstream of the generation before, where nothing has changed about it.
+/// The upstream of the generation before, where nothing has changed about it. Blocks while names are looked up.
 fn kept(
     upstream: &crate::config::plan::Upstream,
     plan: &Plan,
@@ -104,7 +106,18 @@ fn kept(
 ) -> Option<Arc<Upstream>> {
     let mut planned = before.plan.upstreams.iter();
     let index = planned.position(|old| plan.keeps(upstream, &before.plan, old))?;
-    before.upstreams.get(index).cloned()
+    let kept = before.upstreams.get(index)?;
+    kept.is_where_it_was(upstream).then(|| Arc::clone(kept))
+}
+
+/// The upstream of the generation before that was called the same.
+fn namesake<'l>(
+    upstream: &crate::config::plan::Upstream,
+    before: &'l Live,
+) -> Option<&'l Upstream> {
+    let mut all = before.upstreams.iter();
+    let old = all.find(|old| *old.name() == *upstream.name)?;
+    Some(old)
 }
 
 /// A socket for the admin listener, where it is not where it was.

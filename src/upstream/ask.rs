@@ -135,7 +135,7 @@ pub(super) async fn ask(
         }
     };
     if let Some(status) = status {
-        backend.count_answer(status, taken);
+        backend.counts.count_answer(status, taken);
     }
     if let Some(attempt) = exchange.attempts.last_mut() {
         attempt.status = status;
@@ -270,7 +270,7 @@ async fn connection(
                 continue;
             }
         }
-        backend.count_reused();
+        backend.counts.count_reused();
         return Ok((wire, Over::Kept));
     }
     let wire = connect::open(backend, forward).await?;

@@ -1,4 +1,4 @@
-//! One server of an upstream: where it is, what the plan says of it, and what it has been asked so far.
+//! One server of an upstream: where it is, what the plan says of it, and how it is.
 //!
 //! Shared by all event loops, so what changes here is counted with relaxed atomics; its standing with the
 //! balancer, which has to be consistent, lives in `balance`.
@@ -6,19 +6,16 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::time::Duration;
-
-use http::StatusCode;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::balance::Presence;
 use super::breaker::Breaker;
 use super::condition::{Bar, Condition, Notices};
+use super::counts::Counts;
 use super::health::Health;
 use super::pool;
 use super::tenure::Tenure;
 use crate::config::plan;
-use crate::telemetry::{Histogram, Reading};
 use crate::tls;
 
 /// A server that can be asked.
@@ -37,7 +34,9 @@ pub struct Backend {
     /// How it is, where that is checked.
     pub health: Option<Box<Health>>,
     /// What leaves it alone when it fails, where that is asked for.
-    pub breaker: Option<Box<Breaker>>,
+    pub breaker: Option<Arc<Breaker>>,
+    /// What it was asked, and how it answered.
+    pub counts: Arc<Counts>,
     pub(super) keep: pool::Rules,
     /// For how long it belongs to its upstream.
     pub(super) tenure: Tenure,
@@ -48,12 +47,6 @@ pub struct Backend {
     /// Where its upstream's balancer hears of changes, where that has to choose.
     notices: Option<Arc<Notices>>,
     active: AtomicU32,
-    opened: AtomicU64,
-    reused: AtomicU64,
-    answers: [AtomicU64; STATUSES],
-    latency: Histogram,
-    /// How often it has failed since its last good answer.
-    failures: AtomicU32,
 }
 
 /// What all backends of an upstream have in common.
@@ -67,7 +60,7 @@ pub(super) struct Common {
 }
 
 /// Where a backend is.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Address {
     /// A TCP address.
     Tcp(SocketAddr),
@@ -81,8 +74,15 @@ pub enum Address {
 pub(super) struct Lease(Arc<Backend>);
 
 impl Backend {
-    /// The backend at `index`: one address of the server that is `listed` so in the plan.
-    pub(super) fn new(index: usize, address: Address, listed: usize, common: &Common) -> Self {
+    /// The backend at `index`: one address of the server that is `listed` so in the plan. What was found out about the
+    /// same server before a reload, and what an operator wanted of it, goes on from `old`.
+    pub(super) fn new(
+        index: usize,
+        address: Address,
+        listed: usize,
+        common: &Common,
+        old: Option<&Self>,
+    ) -> Self {
         let Common {
             upstream,
             keep,
@@ -90,17 +90,30 @@ impl Backend {
             notices,
         } = common;
         let server = &upstream.servers[listed];
-        let condition = Condition::default();
-        condition.set(Bar::Down, server.down);
         let name: Arc<str> = match &address {
             Address::Tcp(address) => address.to_string().into(),
             Address::Unix(path) => format!("unix:{}", path.display()).into(),
         };
-        let health = upstream.health_check.as_ref().map(Health::new);
+        let known = old.and_then(|old| old.health.as_deref());
+        let check = upstream.health_check.as_ref();
+        let health = check.map(|check| Health::new(check, known));
+        let known = old.and_then(|old| old.breaker.as_ref());
+        let breaker = upstream.breaker.as_ref().map(|rules| {
+            let known = known.filter(|known| known.plan() == rules);
+            known.map_or_else(
+                || Arc::new(Breaker::new(format!("{} {name}", upstream.name), rules)),
+                Arc::clone,
+            )
+        });
+        let condition = Condition::default();
+        condition.set(Bar::Down, is_down(server, old));
+        let drained = old.is_some_and(|old| old.is_barred_by(Bar::Drained));
+        condition.set(Bar::Drained, drained);
+        let open = |breaker: &Arc<Breaker>| breaker.open_until().is_some();
+        condition.set(Bar::Breaker, breaker.as_ref().is_some_and(open));
         let healthy = health.as_ref().is_none_or(Health::is_healthy);
-        if condition.set(Bar::Unhealthy, !healthy)
-            && let Some(notices) = notices
-        {
+        condition.set(Bar::Unhealthy, !healthy);
+        if let Some(notices) = notices.as_ref().filter(|_| !condition.is_clear()) {
             notices.post(index);
         }
         Self {
@@ -110,10 +123,8 @@ impl Backend {
                 Some(_) => Tenure::limited(),
                 None => Tenure::default(),
             },
-            breaker: upstream.breaker.as_ref().map(|rules| {
-                let name = format!("{} {name}", upstream.name);
-                Box::new(Breaker::new(name, rules))
-            }),
+            breaker,
+            counts: old.map_or_else(Arc::default, |old| Arc::clone(&old.counts)),
             health: health.map(Box::new),
             name,
             address,
@@ -124,11 +135,6 @@ impl Backend {
             condition,
             notices: notices.clone(),
             active: AtomicU32::new(0),
-            opened: AtomicU64::new(0),
-            reused: AtomicU64::new(0),
-            answers: [const { AtomicU64::new(0) }; STATUSES],
-            latency: Histogram::new(),
-            failures: AtomicU32::new(0),
         }
     }
 
@@ -185,39 +191,6 @@ impl Backend {
         }
     }
 
-    /// Connections made so far.
-    pub fn opened(&self) -> u64 {
-        self.opened.load(Ordering::Relaxed)
-    }
-
-    /// Requests so far that went over a kept connection.
-    pub fn reused(&self) -> u64 {
-        self.reused.load(Ordering::Relaxed)
-    }
-
-    /// How many requests ended with which status, those without any left out. A failed one has the status its
-    /// failure stands for.
-    pub fn answers(&self) -> impl Iterator<Item = (u16, u64)> {
-        (FIRST_STATUS..)
-            .zip(&self.answers)
-            .map(|(status, count)| (status, count.load(Ordering::Relaxed)))
-            .filter(|(_, count)| *count > 0)
-    }
-
-    /// How long they took, until the head of the answer or until they failed.
-    pub fn latency(&self) -> Reading {
-        self.latency.read()
-    }
-
-    /// How often it has failed since its last good answer, whether or not it is left alone for that.
-    pub fn failures(&self) -> u32 {
-        self.failures.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn count_failure(&self) {
-        self.failures.fetch_add(1, Ordering::Relaxed);
-    }
-
     /// How it is met for this `proxy_pass`, if that is inside TLS.
     pub(super) fn tls(&self, forward: &plan::Forward) -> Option<&Arc<tls::Client>> {
         self.tls.get(forward.tls?)
@@ -262,27 +235,13 @@ impl Backend {
         let limit = self.server.max_conns;
         (limit == 0 || before < limit).then_some(lease)
     }
+}
 
-    pub(super) fn count_opened(&self) {
-        self.opened.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(super) fn count_reused(&self) {
-        self.reused.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(super) fn count_answer(&self, status: StatusCode, taken: Duration) {
-        // A status over 599 is none that HTTP defines; it is passed on, and not counted.
-        let counter = self
-            .answers
-            .get(usize::from(status.as_u16() - FIRST_STATUS));
-        if let Some(counter) = counter {
-            counter.fetch_add(1, Ordering::Relaxed);
-            self.latency.observe(taken);
-            if self.failures() > 0 && !status.is_server_error() {
-                self.failures.store(0, Ordering::Relaxed);
-            }
-        }
+/// An operator's word holds until the file says something else than it did.
+fn is_down(server: &plan::UpstreamServer, old: Option<&Backend>) -> bool {
+    match old.filter(|old| old.server.down == server.down) {
+        Some(old) => old.is_barred_by(Bar::Down),
+        None => server.down,
     }
 }
 
@@ -303,6 +262,3 @@ impl Drop for Lease {
         }
     }
 }
-
-const FIRST_STATUS: u16 = 100;
-const STATUSES: usize = 500;

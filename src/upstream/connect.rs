@@ -86,7 +86,7 @@ fn connected(tried: Result<io::Result<Socket>, Elapsed>) -> Result<Socket, Error
 }
 
 fn opened(backend: &Backend, socket: Socket) -> Socket {
-    backend.count_opened();
+    backend.counts.count_opened();
     socket
 }
 

@@ -17,6 +17,7 @@ pub mod breaker;
 mod budget;
 mod condition;
 mod connect;
+mod counts;
 mod download;
 mod error;
 mod framing;
@@ -36,6 +37,7 @@ mod switched;
 mod tenure;
 mod wire;
 
+use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -44,6 +46,7 @@ use http::{Method, Request, Response};
 
 pub use backend::{Address, Backend};
 pub use condition::Bar;
+pub use counts::Counts;
 pub use download::{Download, Stopwatch, Tee, Whole};
 pub use error::{Crowded, Error, Invalid, Stage};
 pub use queue::Waits;
@@ -113,12 +116,17 @@ pub enum Outset {
 
 impl Upstream {
     /// Looks every name up and makes the group; a name with several addresses is several backends. `tls` are the
-    /// plan's ways to meet them. Blocks, as nginx does when it starts.
+    /// plan's ways to meet them, and `old` the group of the same name before a reload: what is known of the servers in both
+    /// goes on, but for their requests in progress and connections. Blocks, as nginx does when it starts.
     ///
     /// # Errors
     ///
     /// [`Error::Resolve`] for a name without an address that is not looked up again.
-    pub fn build(plan: &plan::Upstream, tls: Arc<[Arc<tls::Client>]>) -> Result<Self, Error> {
+    pub fn build(
+        plan: &plan::Upstream,
+        tls: Arc<[Arc<tls::Client>]>,
+        old: Option<&Self>,
+    ) -> Result<Self, Error> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let mut addresses = Vec::new();
         let mut looked_up = Vec::new();
@@ -139,11 +147,15 @@ impl Upstream {
             tls,
             notices: notices.clone(),
         };
+        let known = old.map(Self::backends).unwrap_or_default();
+        let staying = known.iter().filter(|old| !old.is_leaving());
+        let known: HashMap<_, _> = staying.map(|old| (&old.address, &**old)).collect();
         let backends: Vec<_> = addresses
             .into_iter()
             .enumerate()
             .map(|(index, (listed, address))| {
-                Arc::new(Backend::new(index, address, listed, &common))
+                let old = known.get(&address).copied();
+                Arc::new(Backend::new(index, address, listed, &common, old))
             })
             .collect();
         Ok(Self {
@@ -153,7 +165,8 @@ impl Upstream {
             queue,
             budget: plan.retry_budget.map(|plan| Box::new(Budget::new(plan))),
             names: changes.then(|| Box::new(Names::new(common, looked_up))),
-            wakes: AtomicU64::new(u64::MAX),
+            // The first request looks whose breaker is open.
+            wakes: AtomicU64::new(0),
         })
     }
 
@@ -325,7 +338,7 @@ impl Upstream {
     }
 
     fn blame(&self, pick: &Pick, now: Millis) {
-        pick.lease.count_failure();
+        pick.lease.counts.count_failure();
         if self.balance.failed(pick, now) == Verdict::Disable {
             let (upstream, server) = (&*self.name, &*pick.lease.name);
             tracing::warn!(upstream, server, "upstream server temporarily disabled");

@@ -5,6 +5,7 @@ mod listeners;
 mod load;
 mod systemd;
 mod upgrade;
+mod upstreams;
 mod zones;
 
 use crate::support::{Client, Origin, Weir, get};

@@ -89,7 +89,7 @@ impl Members {
             }
             let free = self.backends.iter().position(|backend| backend.is_gone());
             let place = free.unwrap_or(self.backends.len());
-            let backend = Arc::new(Backend::new(place, at, listed, common));
+            let backend = Arc::new(Backend::new(place, at, listed, common, None));
             change.joined.push(Arc::clone(&backend.name));
             match free {
                 Some(place) => self.backends[place] = backend,

@@ -15,7 +15,7 @@ pub use self::probe::Objection;
 use self::tally::{Change, Tally};
 use super::backend::Backend;
 use super::condition::Bar;
-use crate::config::plan::{HealthCheck, Initial};
+use crate::config::plan::HealthCheck;
 
 /// What is known of a server's health.
 #[derive(Debug)]
@@ -28,13 +28,19 @@ pub struct Health {
 }
 
 impl Health {
-    pub(super) fn new(check: &HealthCheck) -> Self {
+    /// What is known of a server that was never checked, or goes on from what was found out by checks of another kind.
+    pub(super) fn new(check: &HealthCheck, known: Option<&Self>) -> Self {
+        let tally = known.map_or_else(
+            || Tally::new(check),
+            |known| known.tally.lock().under(check),
+        );
+        let counted = |of: fn(&Self) -> u64| AtomicU64::new(known.map_or(0, of));
         Self {
             check: check.clone(),
-            tally: Mutex::new(Tally::new(check)),
-            healthy: AtomicBool::new(check.initial == Initial::Up),
-            passed: AtomicU64::new(0),
-            failed: AtomicU64::new(0),
+            healthy: AtomicBool::new(tally.is_healthy()),
+            tally: Mutex::new(tally),
+            passed: counted(Self::passed),
+            failed: counted(Self::failed),
         }
     }
 
@@ -107,11 +113,11 @@ pub async fn check(upstream: &str, backend: &Backend) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::plan::{CheckKind, HttpVersion, Share};
+    use crate::config::plan::{CheckKind, HttpVersion, Initial, Share};
 
     #[test]
     fn pauses_differ_by_no_more_than_they_may() {
-        let health = Health::new(&HealthCheck {
+        let check = HealthCheck {
             kind: CheckKind::Tcp,
             port: None,
             tls: None,
@@ -122,7 +128,8 @@ mod tests {
             rise: 2,
             fall: 3,
             initial: Initial::Up,
-        });
+        };
+        let health = Health::new(&check, None);
         let pauses: Vec<_> = (0..1_000).map(|_| health.pause()).collect();
         let within = Duration::from_secs(8)..=Duration::from_secs(12);
         assert!(pauses.iter().all(|pause| within.contains(pause)));

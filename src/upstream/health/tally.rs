@@ -40,6 +40,18 @@ impl Tally {
         }
     }
 
+    /// The same standing, by other numbers.
+    pub(super) fn under(&self, check: &HealthCheck) -> Self {
+        Self {
+            standing: self.standing,
+            ..Self::new(check)
+        }
+    }
+
+    pub(super) fn is_healthy(&self) -> bool {
+        self.standing == Standing::Healthy
+    }
+
     /// Takes in the outcome of a check.
     pub(super) fn note(&mut self, passed: bool) -> Option<Change> {
         let needed = match (self.standing, passed) {

@@ -96,7 +96,7 @@ fn board(backend: &Backend, forward: &Forward) -> Option<Ride> {
         shared.requests += 1;
         Some(Ride::new(&shared.send, &shared.load))
     })?;
-    backend.count_reused();
+    backend.counts.count_reused();
     Some(ride)
 }
 

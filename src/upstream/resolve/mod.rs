@@ -2,7 +2,8 @@
 //!
 //! A name with several addresses is several backends. New addresses join the group; those that are gone get no new
 //! request and finish those they have. A name that cannot be looked up, or has no address any more, keeps those it had:
-//! a resolver that is away for a while must not take the servers with it.
+//! a resolver that is away for a while must not take the servers with it. Names without `resolve` are looked up with the
+//! configuration, each time that is read.
 //!
 //! Here it is only said what to look up and when, and what comes of it; who runs the tasks has it done.
 
@@ -10,6 +11,7 @@ mod dns;
 #[cfg(test)]
 mod tests;
 
+use std::collections::HashSet;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
@@ -122,6 +124,29 @@ impl Upstream {
     pub fn names(&self) -> Vec<NameView> {
         let names = self.names.as_ref();
         names.map_or_else(Vec::new, |names| names.views())
+    }
+}
+
+impl Upstream {
+    /// Whether the names of its plan that are looked up only once have the addresses it knows. One that cannot be looked
+    /// up now keeps them. Blocks.
+    #[must_use]
+    pub fn is_where_it_was(&self, plan: &plan::Upstream) -> bool {
+        let backends = self.backends();
+        let servers = plan.servers.iter().enumerate();
+        let mut once = servers.filter(|(_, server)| server.resolve.is_none());
+        once.all(|(listed, _)| match at_start(plan, listed) {
+            Ok((found, _)) => {
+                let own = backends.iter().filter(|backend| backend.listed == listed);
+                let known: HashSet<_> = own.map(|backend| &backend.address).collect();
+                known == found.iter().collect()
+            }
+            Err(error) => {
+                let upstream = &*self.name;
+                tracing::warn!(upstream, "{error}; its last addresses stay in use");
+                true
+            }
+        })
     }
 }
 

@@ -11,7 +11,12 @@ fn upstream() -> Upstream {
         port: 1,
     });
     server.resolve = Some(EVERY);
-    Upstream::build(&plan::Upstream::of("app", vec![server]), Arc::default()).unwrap()
+    Upstream::build(
+        &plan::Upstream::of("app", vec![server]),
+        Arc::default(),
+        None,
+    )
+    .unwrap()
 }
 
 fn found(holds: Option<u64>) -> io::Result<Found> {
@@ -77,11 +82,26 @@ fn a_name_that_is_not_known_yet_keeps_nobody_from_starting() {
         port: 80,
     });
     let plan = |server| plan::Upstream::of("app", vec![server]);
-    assert!(Upstream::build(&plan(server.clone()), Arc::default()).is_err());
+    assert!(Upstream::build(&plan(server.clone()), Arc::default(), None).is_err());
     server.resolve = Some(EVERY);
-    let upstream = Upstream::build(&plan(server), Arc::default()).unwrap();
+    let upstream = Upstream::build(&plan(server), Arc::default(), None).unwrap();
     assert!(upstream.backends().is_empty());
     assert_eq!(upstream.next_lookup(), Some(Millis(5_000)));
     upstream.resolved(0, found(None), Millis(0));
     assert_eq!(upstream.backends().len(), 1);
+}
+
+#[test]
+fn names_that_are_looked_up_once_are_compared_with_what_is_known() {
+    let plan = |host: &str| {
+        let server = UpstreamServer::at(plan::Address::Tcp {
+            host: host.into(),
+            port: 80,
+        });
+        plan::Upstream::of("app", vec![server])
+    };
+    let upstream = Upstream::build(&plan("127.0.0.1"), Arc::default(), None).unwrap();
+    assert!(upstream.is_where_it_was(&plan("127.0.0.1")));
+    assert!(!upstream.is_where_it_was(&plan("127.0.0.2")));
+    assert!(upstream.is_where_it_was(&plan("nowhere.invalid")));
 }

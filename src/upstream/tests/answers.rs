@@ -21,8 +21,8 @@ async fn a_request_goes_out_and_its_answer_comes_back() {
     assert_eq!(attempt.status, Some(StatusCode::OK));
     assert!(attempt.connect.is_some() && attempt.header.is_some());
     let backend = &road.upstream.backends()[0];
-    assert_eq!(backend.answers().collect::<Vec<_>>(), [(200, 1)]);
-    assert_eq!((backend.opened(), backend.active()), (1, 0));
+    assert_eq!(backend.counts.answers().collect::<Vec<_>>(), [(200, 1)]);
+    assert_eq!((backend.counts.opened(), backend.active()), (1, 0));
 }
 
 /// Connections never leave their event loop, but `tokio::spawn` wants to be sure that they could.
@@ -137,7 +137,7 @@ async fn a_body_of_unknown_length_is_sent_in_chunks_whatever_the_method() {
         let (upload, _client) = upload("transfer-encoding: chunked", body).await;
         let mut outgoing = outgoing(method);
         outgoing.upload = upload;
-        road.upstream = Upstream::build(&plan_to(&[&origin]), Arc::default()).unwrap();
+        road.upstream = Upstream::build(&plan_to(&[&origin]), Arc::default(), None).unwrap();
         assert_eq!(road.send(outgoing).await.unwrap().status(), 200);
     }
     assert!(origin.heads()[0].contains("transfer-encoding: chunked\r\n"));

@@ -11,7 +11,7 @@ async fn a_connection_carries_one_request_after_the_other() {
     }
     assert_eq!(origin.connections(), 1);
     let backend = &road.upstream.backends()[0];
-    assert_eq!((backend.opened(), backend.reused()), (1, 4));
+    assert_eq!((backend.counts.opened(), backend.counts.reused()), (1, 4));
     assert_eq!(road.exchange.attempts[4].connect, Some(Duration::ZERO));
 }
 
@@ -189,6 +189,6 @@ async fn a_name_without_an_address_is_no_upstream() {
         host: "no such name".into(),
         port: 80,
     };
-    let error = Upstream::build(&plan, Arc::default()).unwrap_err();
+    let error = Upstream::build(&plan, Arc::default(), None).unwrap_err();
     assert!(matches!(error, Error::Resolve { .. }), "{error:?}");
 }

@@ -42,7 +42,7 @@ impl Road {
 
     fn with(plan: &plan::Upstream) -> Self {
         Self {
-            upstream: Upstream::build(plan, Arc::default()).unwrap(),
+            upstream: Upstream::build(plan, Arc::default(), None).unwrap(),
             forward: forward(),
             exchange: exchange(),
             clock: Clock::machine(),
