@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use crate::support::browser::Browser;
+use crate::support::redis::Redis;
 use crate::support::{Origin, Weir, eventually, get, get_from};
 
 const DESK: (u32, u32) = (1280, 900);
@@ -201,6 +202,33 @@ fn servers_and_groups_are_switched() {
     eventually("what is not essential is off", || {
         get(weir.address(), "/extra").status == 503
     });
+}
+
+#[test]
+fn it_says_who_shares_a_store_and_when_that_is_away() {
+    let redis = Redis::start();
+    let start = || {
+        Weir::start(&format!(
+            "admin: {{ listen: ADMIN }}
+stores: {{ shared: {{ redis: '{}', timeout: 1s }} }}
+limit_req_zones: {{ perip: {{ key: $binary_remote_addr, size: 1m, rate: 1r/m, store: shared }} }}
+servers:
+- {{ listen: LISTEN, limit_req: {{ zone: perip }}, return: 204 }}
+",
+            redis.url()
+        ))
+    };
+    let (weir, _another) = (start(), start());
+    let mut browser = page(&weir, DESK);
+    browser.until("document.querySelectorAll('#store-cards tbody tr').length === 2");
+    let card = "document.querySelector('#store-cards').textContent";
+    browser.until(&format!("{card}.includes('answers')"));
+    browser.until(&format!("{card}.includes('Counts for perip')"));
+    browser.until(&format!("{card}.includes('this one')"));
+    drop(redis);
+    browser.until(&format!("{card}.includes('away')"));
+    browser
+        .until("document.querySelector('#wellness').textContent.includes('store shared is away')");
 }
 
 #[test]

@@ -69,6 +69,7 @@ const FILES: &[File] = files! {
     "keys.js": "text/javascript; charset=utf-8", "keys.js";
     "main.js": "text/javascript; charset=utf-8", "main.js";
     "refusals.js": "text/javascript; charset=utf-8", "refusals.js";
+    "stores.js": "text/javascript; charset=utf-8", "stores.js";
     "style.css": "text/css; charset=utf-8", "style.css";
     "zones.js": "text/javascript; charset=utf-8", "zones.js";
 };

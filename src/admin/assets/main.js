@@ -5,6 +5,7 @@ import { lock, look, showLock, unlock, unlocked } from "./api.js";
 import { condition, countWell, showBackends } from "./backends.js";
 import { History } from "./history.js";
 import { watchRefusals } from "./refusals.js";
+import { showStores } from "./stores.js";
 import { busiestOf, limitOf, rates, showZones } from "./zones.js";
 
 const history = new History();
@@ -16,6 +17,7 @@ async function round() {
   history.note("all", status.time, { requests: status.requests.total });
   await showZones(zones, status.time);
   showBackends(upstreams, breakers, groups, status.time);
+  showStores(stores, status.time);
   showLimited(zones);
   showWellness(upstreams, stores, breakers);
   showTiles(status, zones);
@@ -57,7 +59,7 @@ function showWellness(upstreams, stores, breakers) {
   const away = stores.filter(({ degraded }) => degraded);
   const words = [...bad.map(({ server, upstream, state }) => `${server.address} of ${upstream}: ${state[0]}`), ...open.map(({ location }) => `breaker of ${location} is open`), ...away.map(({ name, why }) => `store ${name} is away: ${why ?? "no answer"}`)];
   const gone = upstreams.filter((upstream) => upstream.servers.every((server) => condition(server)[1] !== "good"));
-  if (!servers.length) return glance("wellness", "", "None configured.", "");
+  if (!servers.length) return glance("wellness", words.length ? "doubt" : "", words[0] ?? "None configured.", words.slice(1).join("; "));
   if (gone.length) return glance("wellness", "bad", `Nobody of ${gone.map(({ name }) => name).join(", ")} is well`, words.join("; "));
   if (words.length) return glance("wellness", "doubt", words[0], [...words.slice(1), countWell(servers.map(({ server }) => server))].join("; "));
   const busy = servers.reduce((sum, { server }) => sum + server.active, 0);
