@@ -60,6 +60,15 @@ fn follows(replica: &Redis) {
 
 #[test]
 fn after_a_failover_the_new_master_is_asked() {
+    fail_over("exact");
+}
+
+#[test]
+fn after_a_failover_leases_come_from_the_new_master() {
+    fail_over("leased");
+}
+
+fn fail_over(mode: &str) {
     let mut master = Redis::start();
     let port = master.port().to_string();
     let replica = Redis::with(&["--replicaof", "127.0.0.1", &port]);
@@ -69,7 +78,11 @@ fn after_a_failover_the_new_master_is_asked() {
         cli(sentinel.port.number(), &["SENTINEL", "REPLICAS", "main"])
             .contains(&replica.port().to_string())
     });
-    let weir = gateway(&sentinel.store(""), "rate: 1r/m", RULE);
+    let weir = gateway(
+        &sentinel.store(&format!(", mode: {mode}")),
+        "rate: 1r/m",
+        RULE,
+    );
     assert_eq!(passed(&[&weir], 4), 4);
     eventually("it is replicated", || {
         replica.cli(&["KEYS", "weir:{one*"]).contains("weir:{one")

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::shapes::{cluster, urls};
 use super::{degraded, gateway, hammer, metric, passed};
 use crate::support::redis::Redis;
 use crate::support::{Client, Weir, eventually, get, millis_since};
@@ -171,6 +172,13 @@ fn hold_together(store: &str, more: u64) {
 fn three_gateways_with_leases_keep_within_their_bound() {
     let redis = Redis::start();
     hold_together(&leased(&redis), 3);
+}
+
+#[test]
+fn leases_from_the_nodes_of_a_cluster_keep_within_it_too() {
+    let nodes = cluster();
+    let store = format!("redis: {}, timeout: 1s, mode: leased", urls(&nodes));
+    hold_together(&store, 3);
 }
 
 #[test]
