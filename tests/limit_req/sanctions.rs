@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::support::frames::{self, Framed};
-use crate::support::{Client, Origin, Weir, get, millis_since};
+use crate::support::{Client, Origin, Weir, get, millis_since, pipelined};
 
 fn weir(origin: &Origin) -> Weir {
     Weir::before(
@@ -156,7 +156,7 @@ fn excess_waits_as_long_as_it_may() {
 fn who_goes_over_stays_out() {
     let origin = Origin::start();
     let weir = weir(&origin);
-    let refused = second(&weir, "/out", "");
+    let [_, refused] = pipelined(weir.address(), ["/out"; 2]);
     let began = Instant::now();
     assert_eq!(
         (refused.status, refused.get("retry-after")),
@@ -180,7 +180,8 @@ fn who_goes_over_stays_out() {
     std::thread::sleep(Duration::from_millis(1_300));
     assert_eq!(get(weir.address(), "/out").status, 200);
 
-    assert_eq!(second(&weir, "/dry", "").status, 200);
+    let both = pipelined(weir.address(), ["/dry"; 2]);
+    assert_eq!(both.map(|response| response.status), [200; 2]);
     std::thread::sleep(Duration::from_millis(300));
     assert_eq!(get(weir.address(), "/dry").status, 200);
     weir.access_line("/dry|200|PENALIZED_DRY_RUN|-");

@@ -53,6 +53,17 @@ pub(crate) fn get_from(source: impl Into<IpAddr>, address: SocketAddr, path: &st
     client.response()
 }
 
+/// Several GETs in one write on one connection: nothing of the machine comes between them but the answers.
+pub(crate) fn pipelined<const N: usize>(address: SocketAddr, paths: [&str; N]) -> [Response; N] {
+    let mut client = Client::connect(address);
+    client.send(paths.map(asking).concat());
+    paths.map(|_| client.response())
+}
+
+fn asking(path: &str) -> String {
+    format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n")
+}
+
 impl Client {
     pub(crate) fn connect(address: SocketAddr) -> Self {
         let source = match address {
@@ -93,7 +104,7 @@ impl Client {
 
     /// Sends a GET without waiting for the answer.
     pub(crate) fn get(&self, path: &str) {
-        self.send(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n"));
+        self.send(asking(path));
     }
 
     /// The next final or interim answer to a GET.

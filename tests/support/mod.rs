@@ -24,7 +24,7 @@ use tokio::time::Instant;
 
 pub(crate) use api::Api;
 pub(crate) use certs::{Certs, wanted};
-pub(crate) use client::{Client, get, get_from};
+pub(crate) use client::{Client, get, get_from, pipelined};
 pub(crate) use metrics::{Metrics, metric};
 pub(crate) use nginx::Nginx;
 pub(crate) use origin::Origin;
@@ -32,7 +32,7 @@ pub(crate) use terminal::Terminal;
 pub(crate) use weir::Weir;
 
 /// Longer than anything here takes on a busy machine; reaching it is a failure, never a pass.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Waits until `condition` holds.
 pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
