@@ -21,6 +21,8 @@ pub(super) struct Zone<'a> {
     pub(super) store: Option<&'a str>,
     /// How long those had to wait whom it delayed.
     pub(super) delays: Reading,
+    /// How many stand in line for a place; only a `limit_conn` zone has this.
+    pub(super) waiting: Option<u64>,
     /// Where a `shadow` counts in a zone of this name.
     pub(super) shadow: Option<&'a ShadowZone>,
 }
@@ -39,6 +41,7 @@ pub(super) fn zones(live: &Live) -> impl Iterator<Item = Zone<'_>> {
         watch: &zone.watch,
         store: plan.store.map(|store| &*live.plan.stores[store].name),
         delays: zone.store.delays.read(),
+        waiting: None,
         shadow: shadow.as_deref(),
     });
     requests.chain(connections.map(|(plan, zone)| Zone {
@@ -50,6 +53,7 @@ pub(super) fn zones(live: &Live) -> impl Iterator<Item = Zone<'_>> {
         watch: &zone.watch,
         store: plan.store.map(|store| &*live.plan.stores[store].name),
         delays: zone.delays.read(),
+        waiting: Some(zone.waiting()),
         shadow: None,
     }))
 }
