@@ -10,7 +10,7 @@ use bytes::{Buf, Bytes};
 use http_body::{Body, Frame, SizeHint};
 
 use super::{Incoming, incoming};
-use crate::clock::{Late, Least, Pace};
+use crate::clock::{Clock, Late, Least, Millis, Pace};
 
 /// A request's body.
 #[derive(Debug)]
@@ -24,6 +24,8 @@ struct Inner {
     least: Least,
     pace: Pace,
     progress: Arc<Progress>,
+    /// What tells when it ends, where somebody wants to know.
+    clock: Option<Clock>,
 }
 
 /// How far an [`Upload`] has come; outlives it, so that a failed attempt can be judged.
@@ -32,6 +34,8 @@ pub struct Progress {
     received: AtomicU64,
     touched: AtomicBool,
     ended: AtomicBool,
+    /// In milliseconds, once it has.
+    ended_at: AtomicU64,
 }
 
 /// Why a request's body could not be read to its end. Each is the client's doing.
@@ -72,6 +76,7 @@ impl Upload {
             least,
             pace: Pace::default(),
             progress: Arc::new(Progress::default()),
+            clock: None,
         })))
     }
 
@@ -85,6 +90,13 @@ impl Upload {
     #[must_use]
     pub fn progress(&self) -> Option<Arc<Progress>> {
         self.0.as_ref().map(|inner| Arc::clone(&inner.progress))
+    }
+
+    /// The same, and from now on it knows when it ends.
+    pub fn timed(&mut self, clock: &Clock) -> Option<Arc<Progress>> {
+        let inner = self.0.as_mut()?;
+        inner.clock = Some(clock.clone());
+        Some(Arc::clone(&inner.progress))
     }
 }
 
@@ -105,6 +117,13 @@ impl Progress {
     #[must_use]
     pub fn ended(&self) -> bool {
         self.ended.load(Ordering::Relaxed)
+    }
+
+    /// When it was read to its end: the beginning of time, if nobody wanted to know.
+    #[must_use]
+    pub fn ended_at(&self) -> Option<Millis> {
+        let ended_at = Millis(self.ended_at.load(Ordering::Relaxed));
+        self.ended().then_some(ended_at)
     }
 }
 
@@ -145,6 +164,10 @@ impl Body for Upload {
             }
         };
         if frame.is_none() || inner.incoming.is_end_stream() {
+            if let Some(clock) = &inner.clock {
+                let ended_at = &inner.progress.ended_at;
+                ended_at.store(clock.now().0, Ordering::Relaxed);
+            }
             inner.progress.ended.store(true, Ordering::Relaxed);
         }
         Poll::Ready(frame)

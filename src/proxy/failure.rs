@@ -16,7 +16,7 @@ use crate::message::answer::{Answer, reason};
 use crate::message::doubt::Doubt;
 use crate::message::headers::Coding;
 use crate::message::{Body, Exchange, NoAnswer, grpc, target, upload};
-use crate::upstream::breaker::Refused;
+use crate::upstream::breaker::{self, Refused};
 use crate::upstream::{self, Download};
 
 /// Why a request was not answered by a backend.
@@ -281,5 +281,5 @@ pub(super) fn respond(answer: Answer, exchange: &Exchange) -> Response<Body<Down
     Response::from_parts(head, Body::whole(body))
 }
 
-/// What is said of something that nobody knows the end of: an operator has turned it off.
-const DEGRADED: Duration = Duration::from_secs(30);
+/// As of a breaker that an operator has opened.
+const DEGRADED: Duration = breaker::TURNED_OFF;

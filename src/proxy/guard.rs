@@ -40,25 +40,20 @@ impl Guard {
             breaker: Arc::new(Breaker::new(name.trim(), rules)),
         }))
     }
+}
 
-    /// Tells how a request went that was sent on at `sent`.
-    pub(super) fn report(
-        &self,
-        pass: Pass<'_>,
-        answered: &Result<Response<Body<Download>>, Failure>,
-        sent: Millis,
-        now: Millis,
-    ) {
-        let outcome = match answered {
-            Ok(answer) => {
-                let (status, headers) = (answer.status(), answer.headers());
-                self.breaker.outcome(status, headers, now.since(sent))
-            }
-            Err(Failure::Upstream(error)) => Outcome::of(error),
-            Err(_) => Outcome::Cancelled,
-        };
-        pass.report(outcome, now);
-    }
+/// Tells how a request went that was let through.
+pub(super) fn report(
+    pass: Pass<'_>,
+    answered: &Result<Response<Body<Download>>, Failure>,
+    now: Millis,
+) {
+    let outcome = match answered {
+        Ok(answer) => pass.outcome(answer.status(), answer.headers(), now),
+        Err(Failure::Upstream(error)) => Outcome::of(error),
+        Err(_) => Outcome::Cancelled,
+    };
+    pass.report(outcome, now);
 }
 
 /// What people know a site by: its server's name, and its path.

@@ -33,6 +33,7 @@ use crate::clock::{Clock, Deadline};
 use crate::config::plan::{Action, Degrade, Forward, HttpVersion};
 use crate::message::target::{self, Target};
 use crate::message::{Body, Exchange, Incoming, NoAnswer, Peer, Upload, grpc, headers};
+use crate::upstream::breaker::{Pass, Ticket};
 use crate::upstream::{Download, Error, Form, Outgoing, Outset, Upstream};
 use failure::Failure;
 use site::Site;
@@ -43,6 +44,14 @@ use visit::Visit;
 pub struct Proxy {
     door: Arc<Door>,
     clock: Clock,
+}
+
+/// The site a request was sent on by.
+#[derive(Clone, Copy)]
+struct Own<'s> {
+    site: &'s Site,
+    /// What its breaker let the request through as.
+    ticket: Option<Ticket>,
 }
 
 impl Proxy {
@@ -161,12 +170,9 @@ impl Proxy {
         }
         match (&site.plan.action, &site.upstream) {
             (Action::Forward(forward), Some(upstream)) => {
-                let guarded = match &site.guard {
+                let pass = match &site.guard {
                     None => None,
-                    Some(guard) => {
-                        let now = self.clock.now();
-                        Some((guard, guard.breaker.admit(now)?, now))
-                    }
+                    Some(guard) => Some(guard.breaker.admit(self.clock.now())?),
                 };
                 // Before the body is touched: somebody else may want it.
                 if site.asks_others()
@@ -174,16 +180,21 @@ impl Proxy {
                 {
                     return Err(Error::Unavailable { retry_after }.into());
                 }
-                let upload = site.upload(visit, forward, unread);
+                let mut upload = site.upload(visit, forward, unread);
+                let pass = pass.map(|pass| pass.watch(&self.clock, &mut upload));
                 if visit.keeps_upstream_headers(site) {
                     visit.exchange.upstream_headers = Some(Box::default());
                 }
                 let form = visit.form_of_answer(site);
+                let own = Own {
+                    site,
+                    ticket: pass.as_ref().map(Pass::ticket),
+                };
                 let answered = self
-                    .forward(visit, forward, upstream, upload, form, Some(site))
+                    .forward(visit, forward, upstream, upload, form, Some(own))
                     .await;
-                if let Some((guard, pass, sent)) = guarded {
-                    guard.report(pass, &answered, sent, self.clock.now());
+                if let Some(pass) = pass {
+                    guard::report(pass, &answered, self.clock.now());
                 }
                 answered
             }
@@ -200,7 +211,7 @@ impl Proxy {
         upstream: &Upstream,
         upload: Upload,
         form: Form,
-        own: Option<&Site>,
+        own: Option<Own<'_>>,
     ) -> Result<Response<Body<Download>>, Failure> {
         let exchange = &mut visit.exchange;
         exchange.proxy_host = Some(Arc::clone(&forward.host));
@@ -236,7 +247,7 @@ impl Proxy {
             head.headers.clone_into(kept);
         }
         visit.told_rate = headers::clean_response(&mut head.headers);
-        let keeps = own.and_then(|site| site.fallback.as_deref());
+        let keeps = own.and_then(|own| own.site.fallback.as_deref());
         let keeper =
             keeps.and_then(|fallback| fallback.keeper(&visit.exchange, &head, &self.clock));
         let body = match download.into_whole() {
@@ -250,8 +261,10 @@ impl Proxy {
                 if let Some(keeper) = keeper {
                     download.tee(Box::new(keeper));
                 }
-                if let Some(guard) = own.and_then(|site| site.guard.as_ref()) {
-                    download.judged_by(&guard.breaker);
+                if let Some(Own { site, ticket }) = own
+                    && let (Some(guard), Some(ticket)) = (&site.guard, ticket)
+                {
+                    download.judged_by(&guard.breaker, ticket);
                 }
                 visit.stopwatch = Some(download.stopwatch());
                 Body::download(download)

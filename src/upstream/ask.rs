@@ -9,6 +9,7 @@ use std::time::Duration;
 use http::{Method, StatusCode};
 
 use super::backend::Backend;
+use super::breaker::Ticket;
 use super::error::{Error, Invalid, Stage};
 use super::http1::{Cargo, Head, Sending};
 use super::http2::{self, Receiving};
@@ -29,6 +30,8 @@ pub(super) struct Answer {
     pub(super) started: Millis,
     /// When its head was there.
     pub(super) came: Millis,
+    /// What the backend's breaker let it through as.
+    pub(super) ticket: Option<Ticket>,
 }
 
 /// What an answer's body comes over.
@@ -232,6 +235,7 @@ pub(super) async fn call(
             },
             started: now,
             came: now,
+            ticket: None,
         }),
         Err(error) => Err(Unanswered {
             unsent: match error {

@@ -208,14 +208,14 @@ impl Upstream {
                 Ok(None) => return Err(self.untried(self.why_nobody(now), exchange)),
                 Err(crowded) => return Err(self.untried(crowded, exchange)),
             };
-            let Ok(pass) = self.admit(&pick.lease, now) else {
+            let Ok(pass) = self.admit(&pick.lease, errand.upload(), clock, now) else {
                 refusals += 1;
                 if refusals < tries {
                     continue;
                 }
                 return Err(self.untried(self.why_nobody(now), exchange));
             };
-            let tried = self
+            let mut tried = self
                 .ask(&pick, &mut errand, exchange, forward, clock, now)
                 .await;
             let failure;
@@ -223,7 +223,7 @@ impl Upstream {
                 Ok(answer) => (Failure::Status(answer.head.status), answer.came),
                 Err(failed) => (Failure::of(&failed.error), clock.now()),
             };
-            self.book(&pick.lease, pass, &tried, now);
+            self.book(&pick.lease, pass, &mut tried, now);
             let moves_on = errand.may_move_on(failure, now) && self.may_retry(now);
             match tried {
                 Ok(answer) if !moves_on => {

@@ -13,6 +13,7 @@ use super::http1::{Cargo, Coding, Sending};
 use super::{Form, Outgoing, Outset, framing};
 use crate::clock::Millis;
 use crate::config::plan::{NextUpstream, Tries};
+use crate::message::Upload;
 use crate::message::headers::Upgrade;
 
 /// A request, for as long as it may have to be sent again.
@@ -173,6 +174,11 @@ impl<'p> Errand<'p> {
     /// Whether it could be sent again after it was sent.
     pub(super) fn is_repeatable(&self) -> bool {
         self.cargo.is_none() && (is_idempotent(&self.method) || self.next.non_idempotent)
+    }
+
+    /// Its body, as far as it has not left.
+    pub(super) fn upload(&mut self) -> &mut Upload {
+        self.cargo.upload()
     }
 
     /// What the client would rather speak.

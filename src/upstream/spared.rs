@@ -10,7 +10,8 @@ use super::backend::Backend;
 use super::breaker::{Breaker, Forced, Outcome, Pass, Refused, State};
 use super::condition::Bar;
 use super::error::Error;
-use crate::clock::Millis;
+use crate::clock::{Clock, Millis};
+use crate::message::Upload;
 
 impl Upstream {
     /// Why nobody is asked and for how long, if health checks and breakers are the reason.
@@ -57,17 +58,20 @@ impl Upstream {
     pub(super) fn admit<'b>(
         &self,
         backend: &'b Backend,
+        upload: &mut Upload,
+        clock: &'b Clock,
         now: Millis,
     ) -> Result<Option<Pass<'b>>, Refused> {
         let Some(breaker) = &backend.breaker else {
             return Ok(None);
         };
-        breaker.admit(now).map(Some).inspect_err(|_| {
+        let admitted = breaker.admit(now).inspect_err(|_| {
             // It opened when nobody was there to bar it.
             if let Some(until) = breaker.open_until() {
                 self.spare(backend, until);
             }
-        })
+        });
+        admitted.map(|pass| Some(pass.watch(clock, upload)))
     }
 
     /// Tells a backend's breaker what came of a try.
@@ -75,18 +79,16 @@ impl Upstream {
         &self,
         backend: &Backend,
         pass: Option<Pass<'_>>,
-        tried: &Result<Answer, Failed>,
+        tried: &mut Result<Answer, Failed>,
         now: Millis,
     ) {
         let Some(pass) = pass else { return };
         let breaker = pass.breaker();
         let outcome = match tried {
-            Ok(Answer {
-                head,
-                started,
-                came,
-                ..
-            }) => breaker.outcome(head.status, &head.headers, came.since(*started)),
+            Ok(answer) => {
+                answer.ticket = Some(pass.ticket());
+                pass.outcome(answer.head.status, &answer.head.headers, answer.came)
+            }
             Err(failed) if failed.is_stale() => Outcome::Cancelled,
             Err(failed) => Outcome::of(&failed.error),
         };
@@ -121,13 +123,9 @@ impl Upstream {
             let wait = if let Some(health) = health.filter(|health| !health.is_healthy()) {
                 health.interval()
             } else if is_open(backend) {
-                let until = backend
-                    .breaker
-                    .as_ref()
-                    .and_then(|breaker| breaker.open_until());
-                until
-                    .map_or(Duration::ZERO, |until| until.since(now))
-                    .min(LONGEST)
+                let breaker = backend.breaker.as_ref();
+                let wait = breaker.and_then(|breaker| breaker.wait(now));
+                wait.unwrap_or_default()
             } else {
                 return None;
             };
@@ -141,6 +139,3 @@ impl Upstream {
         self.wakes.fetch_min(until.0, Ordering::Relaxed);
     }
 }
-
-/// What is said at most of something that nobody knows the end of.
-const LONGEST: Duration = Duration::from_secs(3600);

@@ -39,12 +39,7 @@ enum Phase {
     Open {
         until: Millis,
     },
-    Probing {
-        /// Calls on their way.
-        out: u32,
-        /// Calls that went well.
-        passed: u32,
-    },
+    Probing(Probes),
     Ramping {
         since: Millis,
         /// What has been saved up towards letting the next call through, in thousandths of one.
@@ -52,10 +47,25 @@ enum Phase {
     },
 }
 
+/// The calls that are let through to see.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Probes {
+    /// Those on their way that have a place.
+    out: u32,
+    /// Those that went well.
+    passed: u32,
+    /// When the last one was let through.
+    latest: Millis,
+    /// How often those on their way have lost their places.
+    lapses: u32,
+}
+
 /// What a call that was let through was let through as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Ticket {
+pub struct Ticket {
     pub(super) epoch: u32,
+    /// Its place is among those given after so many lapses.
+    pub(super) lapses: u32,
 }
 
 impl Machine {
@@ -74,22 +84,20 @@ impl Machine {
     pub(super) fn admit(&mut self, plan: &plan::Breaker, now: Millis) -> Result<Ticket, Refused> {
         match self.forced {
             Some(Forced::Closed) => return Ok(self.ticket()),
-            Some(Forced::Open) => return Err(Refused::for_a_while(SHORTEST_WAIT)),
+            Some(Forced::Open) => return Err(Refused::for_a_while(TURNED_OFF)),
             None => {}
         }
         self.wake(plan, now);
         match &mut self.phase {
             Phase::Closed => {}
             Phase::Open { until } => return Err(Refused::for_a_while(until.since(now))),
-            Phase::Probing { out, passed } => {
+            Phase::Probing(probes) => {
                 let plan::Recovery::Probes(most) = plan.recovery else {
                     return Err(Refused::for_a_while(SHORTEST_WAIT));
                 };
-                // Those on their way may already be enough.
-                if *out + *passed >= most {
+                if !probes.let_through(most, plan.open_for, now) {
                     return Err(Refused::for_a_while(SHORTEST_WAIT));
                 }
-                *out += 1;
             }
             Phase::Ramping { since, credit } => {
                 let share = grown(*since, plan, now);
@@ -121,13 +129,13 @@ impl Machine {
         let slow = matches!((plan.slow, outcome), (Some((limit, _)), Outcome::Answer(taken)) if taken >= limit);
         let failed = outcome == Outcome::Failure;
         match (&mut self.phase, outcome) {
-            (Phase::Probing { out, .. }, Outcome::Cancelled) => *out = out.saturating_sub(1),
+            (Phase::Probing(probes), Outcome::Cancelled) => probes.come_back(ticket),
             (_, Outcome::Cancelled) | (Phase::Open { .. }, _) => {}
-            (Phase::Probing { .. }, _) if failed || slow => self.open(plan, now),
-            (Phase::Probing { out, passed }, _) => {
-                *out = out.saturating_sub(1);
-                *passed += 1;
-                if plan.recovery == plan::Recovery::Probes(*passed) {
+            (Phase::Probing(_), _) if failed || slow => self.open(plan, now),
+            (Phase::Probing(probes), _) => {
+                probes.come_back(ticket);
+                probes.passed += 1;
+                if plan.recovery == plan::Recovery::Probes(probes.passed) {
                     self.close(now);
                 }
             }
@@ -148,10 +156,13 @@ impl Machine {
     }
 
     /// A call that was reported as answered has come to nothing after all: its answer was cut short.
-    pub(super) fn regret(&mut self, plan: &plan::Breaker, now: Millis) {
+    pub(super) fn regret(&mut self, plan: &plan::Breaker, ticket: Ticket, now: Millis) {
+        if ticket.epoch != self.epoch {
+            return;
+        }
         match self.phase {
             Phase::Open { .. } => {}
-            Phase::Probing { .. } => self.open(plan, now),
+            Phase::Probing(_) => self.open(plan, now),
             Phase::Closed | Phase::Ramping { .. } => {
                 let failure = Tally {
                     failures: 1,
@@ -169,7 +180,12 @@ impl Machine {
             && until <= now
         {
             self.enter(match plan.recovery {
-                plan::Recovery::Probes(_) => Phase::Probing { out: 0, passed: 0 },
+                plan::Recovery::Probes(_) => Phase::Probing(Probes {
+                    out: 0,
+                    passed: 0,
+                    latest: now,
+                    lapses: 0,
+                }),
                 // The first to come is let through.
                 plan::Recovery::Ramp { .. } => Phase::Ramping {
                     since: now,
@@ -193,7 +209,7 @@ impl Machine {
             (Some(Forced::Open), _) => State::Open,
             (None, Phase::Closed) => State::Closed,
             (None, Phase::Open { .. }) => State::Open,
-            (None, Phase::Probing { .. } | Phase::Ramping { .. }) => State::HalfOpen,
+            (None, Phase::Probing(_) | Phase::Ramping { .. }) => State::HalfOpen,
         }
     }
 
@@ -210,12 +226,26 @@ impl Machine {
         }
     }
 
+    /// How long nothing is let through, as far as that is known.
+    pub(super) fn wait(&self, now: Millis) -> Option<Duration> {
+        match self.forced {
+            Some(Forced::Open) => Some(TURNED_OFF),
+            _ => self.open_until().map(|until| until.since(now)),
+        }
+    }
+
     pub(super) fn epoch(&self) -> u32 {
         self.epoch
     }
 
     fn ticket(&self) -> Ticket {
-        Ticket { epoch: self.epoch }
+        Ticket {
+            epoch: self.epoch,
+            lapses: match self.phase {
+                Phase::Probing(probes) => probes.lapses,
+                _ => 0,
+            },
+        }
     }
 
     /// Opens if what the window holds is too bad.
@@ -274,6 +304,32 @@ impl Machine {
     }
 }
 
+impl Probes {
+    /// Gives a call one of `most` places, if one is free. Who has not come back in `patience` since the last one was
+    /// given loses its own: a client may take as long as it likes to send a body, and nobody is to wait for that.
+    fn let_through(&mut self, most: u32, patience: Duration, now: Millis) -> bool {
+        let is_full = |probes: &Self| probes.out.saturating_add(probes.passed) >= most;
+        // Those on their way may already be enough.
+        if is_full(self) && now.since(self.latest) >= patience {
+            self.out = 0;
+            self.lapses = self.lapses.wrapping_add(1);
+        }
+        if is_full(self) {
+            return false;
+        }
+        self.out += 1;
+        self.latest = now;
+        true
+    }
+
+    /// Takes back the place of a call, unless another has it by now.
+    fn come_back(&mut self, ticket: Ticket) {
+        if ticket.lapses == self.lapses {
+            self.out = self.out.saturating_sub(1);
+        }
+    }
+}
+
 /// The share that is let through by now, in thousandths.
 fn grown(since: Millis, plan: &plan::Breaker, now: Millis) -> u32 {
     let plan::Recovery::Ramp { over, .. } = plan.recovery else {
@@ -288,5 +344,7 @@ const WHOLE: u32 = 1000;
 const LEAST_SHARE: u32 = 20;
 /// What is said to those who come while nobody knows how long it will take.
 const SHORTEST_WAIT: Duration = Duration::from_secs(1);
+/// What is said of something that nobody knows the end of: an operator has turned it off.
+pub const TURNED_OFF: Duration = Duration::from_secs(30);
 /// Epochs are kept in one word with a flag.
 pub(super) const EPOCHS: u32 = u32::MAX >> 1;

@@ -6,20 +6,23 @@
 
 mod machine;
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 mod window;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use http::{HeaderMap, StatusCode};
 use parking_lot::Mutex;
 
-use self::machine::{Machine, Ticket};
+use self::machine::Machine;
+pub use self::machine::{TURNED_OFF, Ticket};
 use super::error::Error;
-use crate::clock::Millis;
+use crate::clock::{Clock, Millis};
 use crate::config::plan;
-use crate::message::grpc;
+use crate::message::upload::Progress;
+use crate::message::{Upload, grpc};
 
 /// A circuit breaker.
 #[derive(Debug)]
@@ -72,13 +75,24 @@ pub struct Refused {
     pub retry_after: Duration,
 }
 
-/// A call that was let through. Dropped without a [report](Pass::report), it counts as never made.
+/// A call that was let through. Dropped without a [report](Pass::report), it counts as never made; one that is
+/// [watched](Pass::watch) and was slow by then counts as slow.
 // Not `Clone`: a probe's place would be given back twice.
 #[derive(Debug)]
 pub struct Pass<'b> {
     breaker: &'b Breaker,
     ticket: Ticket,
+    since: Millis,
+    watch: Option<Watch<'b>>,
     reported: bool,
+}
+
+/// What tells how long a call has lasted.
+#[derive(Debug)]
+struct Watch<'b> {
+    clock: &'b Clock,
+    /// The client's part of it: the backend has no answer to what it has not heard.
+    upload: Option<Arc<Progress>>,
 }
 
 impl Breaker {
@@ -103,19 +117,24 @@ impl Breaker {
     pub fn admit(&self, now: Millis) -> Result<Pass<'_>, Refused> {
         let gate = self.gate.load(Ordering::Acquire);
         let ticket = match gate & CLOSED {
-            CLOSED => Ticket { epoch: gate >> 1 },
+            CLOSED => Ticket {
+                epoch: gate >> 1,
+                lapses: 0,
+            },
             _ => self.change(|machine| machine.admit(&self.plan, now))?,
         };
         Ok(Pass {
             breaker: self,
             ticket,
+            since: now,
+            watch: None,
             reported: false,
         })
     }
 
-    /// A call that was reported as answered has come to nothing after all.
-    pub fn regret(&self, now: Millis) {
-        self.change(|machine| machine.regret(&self.plan, now));
+    /// A call that was let through with this ticket and reported as answered has come to nothing after all.
+    pub fn regret(&self, ticket: Ticket, now: Millis) {
+        self.change(|machine| machine.regret(&self.plan, ticket, now));
     }
 
     /// An operator decides; `None` lets it decide for itself again.
@@ -138,6 +157,12 @@ impl Breaker {
             CLOSED => None,
             _ => self.machine.lock().open_until(),
         }
+    }
+
+    /// How long nobody is let through, as far as that is known.
+    #[must_use]
+    pub fn wait(&self, now: Millis) -> Option<Duration> {
+        self.machine.lock().wait(now)
     }
 
     /// What it lets through at present.
@@ -168,15 +193,6 @@ impl Breaker {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
-    }
-
-    /// What an answer that came after `taken` means to it.
-    #[must_use]
-    pub fn outcome(&self, status: StatusCode, headers: &HeaderMap, taken: Duration) -> Outcome {
-        match self.plan.statuses.contains(&status) || grpc::failed(headers) {
-            true => Outcome::Failure,
-            false => Outcome::Answer(taken),
-        }
     }
 
     fn change<T>(&self, change: impl FnOnce(&mut Machine) -> T) -> T {
@@ -246,6 +262,61 @@ impl<'b> Pass<'b> {
         self.breaker
     }
 
+    /// What it was let through as.
+    #[must_use]
+    pub fn ticket(&self) -> Ticket {
+        self.ticket
+    }
+
+    /// From now on this clock tells how long it lasts, where that matters; what the client needs to send its body is
+    /// not the backend's time.
+    #[must_use]
+    pub fn watch(mut self, clock: &'b Clock, upload: &mut Upload) -> Self {
+        if self.breaker.plan.slow.is_some() {
+            let upload = upload.timed(clock);
+            self.watch = Some(Watch { clock, upload });
+        }
+        self
+    }
+
+    /// What an answer means to the breaker whose head has come just now.
+    #[must_use]
+    pub fn outcome(&self, status: StatusCode, headers: &HeaderMap, now: Millis) -> Outcome {
+        match self.breaker.plan.statuses.contains(&status) || grpc::failed(headers) {
+            true => Outcome::Failure,
+            false => Outcome::Answer(self.taken(now)),
+        }
+    }
+
+    /// How long the backend has had by now, since all of the request was there.
+    fn taken(&self, now: Millis) -> Duration {
+        let upload = self.watch.as_ref().and_then(|watch| watch.upload.as_ref());
+        match upload.map(|upload| upload.ended_at()) {
+            None => now.since(self.since),
+            Some(Some(ended)) => now.since(ended.max(self.since)),
+            Some(None) => Duration::ZERO,
+        }
+    }
+
+    /// What became of it if nobody waits for it any more.
+    fn abandoned(&self) -> (Outcome, Millis) {
+        // The time makes no difference to what is not counted.
+        let Some(watch) = &self.watch else {
+            return (Outcome::Cancelled, Millis::default());
+        };
+        let now = watch.clock.now();
+        let taken = self.taken(now);
+        let slow = self
+            .breaker
+            .plan
+            .slow
+            .is_some_and(|(limit, _)| taken >= limit);
+        match slow {
+            true => (Outcome::Answer(taken), now),
+            false => (Outcome::Cancelled, now),
+        }
+    }
+
     /// What became of it.
     pub fn report(mut self, outcome: Outcome, now: Millis) {
         self.reported = true;
@@ -260,9 +331,9 @@ impl<'b> Pass<'b> {
 
 impl Drop for Pass<'_> {
     fn drop(&mut self) {
-        // The time makes no difference to what is not counted.
         if !self.reported {
-            self.settle(Outcome::Cancelled, Millis::default());
+            let (outcome, now) = self.abandoned();
+            self.settle(outcome, now);
         }
     }
 }

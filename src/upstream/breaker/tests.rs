@@ -5,7 +5,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::config::plan::{Recovery, Share};
 
-fn plan() -> plan::Breaker {
+/// Two probes after five seconds.
+pub(in crate::upstream) fn plan() -> plan::Breaker {
     plan::Breaker {
         failure_ratio: Some(Share(500)),
         failures: None,
@@ -152,6 +153,63 @@ fn the_place_of_a_probe_whose_client_left_is_given_back() {
     assert_eq!(breaker.state(), State::Closed);
 }
 
+/// A client may send its body as slowly as it likes.
+#[test]
+fn a_probe_that_stays_away_loses_its_place_and_cannot_give_it_back() {
+    let breaker = open(&plan(), 0);
+    let early = breaker.admit(Millis(5_000)).unwrap();
+    let late = breaker.admit(Millis(6_000)).unwrap();
+    assert_eq!(
+        wait(&breaker, 10_999),
+        Some(1_000),
+        "both have time until then"
+    );
+    let first = breaker.admit(Millis(11_000)).unwrap();
+    let second = breaker.admit(Millis(11_000)).unwrap();
+    drop((early, late));
+    assert!(
+        breaker.admit(Millis(11_000)).is_err(),
+        "there are two places"
+    );
+    first.report(WELL, Millis(11_000));
+    second.report(WELL, Millis(11_000));
+    assert_eq!(breaker.state(), State::Closed);
+}
+
+#[test]
+fn what_a_late_probe_has_seen_counts() {
+    for (outcome, state) in [(WELL, State::Closed), (Outcome::Failure, State::Open)] {
+        let breaker = open(&plan(), 0);
+        let late = [0; 2].map(|_| breaker.admit(Millis(5_000)).unwrap());
+        let _others = [0; 2].map(|_| breaker.admit(Millis(10_000)).unwrap());
+        late.into_iter()
+            .for_each(|pass| pass.report(outcome, Millis(10_000)));
+        assert_eq!(breaker.state(), state);
+    }
+}
+
+#[test]
+fn who_leaves_after_waiting_too_long_has_seen_that_it_is_slow() {
+    let slow = (Duration::from_secs(2), Share(1000));
+    let breaker = breaker(&plan::Breaker {
+        slow: Some(slow),
+        ..plan()
+    });
+    let clock = Clock::by_hand(Millis(0));
+    let leave = |after| {
+        clock.set(Millis(0));
+        let pass = breaker.admit(Millis(0)).unwrap();
+        let pass = pass.watch(&clock, &mut Upload::none());
+        clock.set(Millis(after));
+        drop(pass);
+    };
+    (0..10).for_each(|_| leave(1_999));
+    (0..3).for_each(|_| leave(2_000));
+    assert_eq!(breaker.state(), State::Closed, "three say nothing");
+    leave(2_000);
+    assert_eq!(breaker.state(), State::Open);
+}
+
 #[test]
 fn every_relapse_doubles_the_time() {
     let breaker = open(&plan(), 0);
@@ -194,9 +252,16 @@ fn what_comes_late_is_not_listened_to() {
 fn an_answer_cut_short_is_a_failure_after_all() {
     let breaker = breaker(&plan());
     calls(&breaker, 4, WELL, 0);
-    breaker.regret(Millis(0));
+    let ticket = breaker.admit(Millis(0)).unwrap().ticket();
+    breaker.regret(ticket, Millis(0));
     assert_eq!(breaker.state(), State::Closed);
-    breaker.regret(Millis(0));
+    breaker.regret(ticket, Millis(0));
+    assert_eq!(breaker.state(), State::Open);
+    // Begun before, cut after it was found to be bad: that is known.
+    let probe = breaker.admit(Millis(5_000)).unwrap();
+    breaker.regret(ticket, Millis(5_000));
+    assert_eq!(breaker.state(), State::HalfOpen);
+    breaker.regret(probe.ticket(), Millis(5_000));
     assert_eq!(breaker.state(), State::Open);
 }
 
@@ -246,7 +311,8 @@ fn an_operator_has_the_last_word() {
     let breaker = breaker(&plan());
     breaker.force(Some(Forced::Open));
     assert_eq!(breaker.state(), State::Open);
-    assert_eq!(wait(&breaker, u64::MAX - 1), Some(1_000));
+    assert_eq!(wait(&breaker, u64::MAX - 1), Some(30_000));
+    assert_eq!(breaker.wait(Millis(0)), Some(TURNED_OFF));
     breaker.force(Some(Forced::Closed));
     calls(&breaker, 100, Outcome::Failure, 0);
     assert_eq!(breaker.state(), State::Closed);
@@ -262,7 +328,8 @@ fn what_the_answer_says_decides() {
     let breaker = breaker(&plan());
     let taken = Duration::from_millis(3);
     let mut headers = HeaderMap::new();
-    let says = |status, headers: &HeaderMap| breaker.outcome(status, headers, taken);
+    let pass = breaker.admit(Millis(5)).unwrap();
+    let says = |status, headers: &HeaderMap| pass.outcome(status, headers, Millis(8));
     assert_eq!(says(StatusCode::OK, &headers), Outcome::Answer(taken));
     assert_eq!(
         says(StatusCode::NOT_FOUND, &headers),
@@ -298,8 +365,9 @@ proptest! {
             let half_open = breaker.wake(Millis(now)).is_none() && breaker.state() == State::HalfOpen;
             let epoch = breaker.gate.load(Ordering::Relaxed) >> 1;
             if half_open {
-                let probes = out.iter().filter(|pass: &&Pass<'_>| pass.ticket.epoch == epoch).count();
-                prop_assert!(probes <= 2);
+                let probes = out.iter().map(|pass: &Pass<'_>| pass.ticket).filter(|it| it.epoch == epoch);
+                let last = probes.clone().map(|it| it.lapses).max();
+                prop_assert!(probes.filter(|it| Some(it.lapses) == last).count() <= 2);
             }
             match what {
                 0 => out.extend(breaker.admit(Millis(now)).ok()),

@@ -20,7 +20,7 @@ use self::source::{Source, Streamed, Wired};
 use self::stream::Stream;
 use super::ask::{Answer, Carrier};
 use super::backend::Lease;
-use super::breaker::Breaker;
+use super::breaker::{Breaker, Ticket};
 use super::error::Error;
 use super::http1::Reading;
 use super::pool;
@@ -87,6 +87,7 @@ impl Download {
             carrier,
             started,
             came,
+            ticket,
         } = answer;
         let (mut wire, sending, heard) = match carrier {
             Carrier::Stream(receiving) => {
@@ -96,7 +97,7 @@ impl Download {
                     read_timeout: forward.read_timeout,
                     send_timeout: forward.send_timeout,
                 });
-                let stream = Stream::new(source, started, clock, exchange.caller());
+                let stream = Stream::new(source, ticket, started, clock, exchange.caller());
                 return head.into_response(Self(Body::Stream(Box::new(stream))));
             }
             Carrier::Wire {
@@ -136,7 +137,7 @@ impl Download {
             read_timeout: forward.read_timeout,
             send_timeout: forward.send_timeout,
         });
-        let stream = Stream::new(source, started, clock, exchange.caller());
+        let stream = Stream::new(source, ticket, started, clock, exchange.caller());
         head.into_response(Self(Body::Stream(Box::new(stream))))
     }
 
@@ -175,10 +176,11 @@ impl Download {
         }
     }
 
-    /// Tells this breaker, too, if it comes to nothing; one that was read with its head has come to something.
-    pub fn judged_by(&mut self, breaker: &Arc<Breaker>) {
+    /// Tells this breaker, too, which let it through, if it comes to nothing; one that was read with its head has come
+    /// to something.
+    pub fn judged_by(&mut self, breaker: &Arc<Breaker>, ticket: Ticket) {
         if let Body::Stream(stream) = &mut self.0 {
-            stream.judged_by(breaker);
+            stream.judged_by(breaker, ticket);
         }
     }
 

@@ -7,8 +7,9 @@ use std::time::Duration;
 use http::HeaderMap;
 use http_body::SizeHint;
 
-use crate::clock::Clock;
+use crate::clock::{Clock, Millis};
 use crate::upstream::backend::Lease;
+use crate::upstream::breaker::Ticket;
 use crate::upstream::error::{Error, Stage};
 use crate::upstream::http1::{Piece, Reading, Sending};
 use crate::upstream::http2::Receiving;
@@ -94,9 +95,9 @@ impl Source {
     }
 
     /// Its answer was booked as one and has come to nothing.
-    pub(super) fn blame(&self, clock: &Clock) {
+    pub(super) fn blame(&self, ticket: Ticket, now: Millis) {
         if let Some(breaker) = &self.lease().breaker {
-            breaker.regret(clock.now());
+            breaker.regret(ticket, now);
         }
     }
 

@@ -17,7 +17,7 @@ use super::source::Source;
 use super::{Stopwatch, Tee};
 use crate::clock::{Clock, Millis};
 use crate::message::Caller;
-use crate::upstream::breaker::{Breaker, Outcome};
+use crate::upstream::breaker::{Breaker, Outcome, Ticket};
 use crate::upstream::error::Error;
 use crate::upstream::http1::Piece;
 
@@ -33,14 +33,23 @@ pub(super) struct Stream {
     taken: Option<Duration>,
     stopwatch: Option<Arc<AtomicU64>>,
     tee: Option<Box<dyn Tee>>,
-    judge: Option<Arc<Breaker>>,
+    // What the backend's breaker let it through as.
+    ticket: Option<Ticket>,
+    // Another that wants to know, and what that let it through as.
+    judge: Option<(Arc<Breaker>, Ticket)>,
     clock: Clock,
     caller: Caller,
 }
 
 impl Stream {
     /// A body of which this much is known, of an answer asked for at `started`.
-    pub(super) fn new(mut source: Source, started: Millis, clock: &Clock, caller: Caller) -> Self {
+    pub(super) fn new(
+        mut source: Source,
+        ticket: Option<Ticket>,
+        started: Millis,
+        clock: &Clock,
+        caller: Caller,
+    ) -> Self {
         source.prepare();
         let mut stream = Self {
             source: Some(source),
@@ -50,6 +59,7 @@ impl Stream {
             taken: None,
             stopwatch: None,
             tee: None,
+            ticket,
             judge: None,
             clock: clock.clone(),
             caller,
@@ -79,15 +89,18 @@ impl Stream {
     }
 
     /// This hears, too, if it comes to nothing.
-    pub(super) fn judged_by(&mut self, breaker: &Arc<Breaker>) {
-        self.judge = Some(Arc::clone(breaker));
+    pub(super) fn judged_by(&mut self, breaker: &Arc<Breaker>, ticket: Ticket) {
+        self.judge = Some((Arc::clone(breaker), ticket));
     }
 
     /// It was booked as an answer, and is none.
     fn blame(&self, source: &Source) {
-        source.blame(&self.clock);
-        if let Some(judge) = &self.judge {
-            judge.regret(self.clock.now());
+        let now = self.clock.now();
+        if let Some(ticket) = self.ticket {
+            source.blame(ticket, now);
+        }
+        if let Some((judge, ticket)) = &self.judge {
+            judge.regret(*ticket, now);
         }
     }
 

@@ -86,6 +86,11 @@ impl Cargo {
         (self.upload, self.first)
     }
 
+    /// The body but for that piece.
+    pub(in crate::upstream) fn upload(&mut self) -> &mut Upload {
+        &mut self.upload
+    }
+
     /// No body.
     pub(in crate::upstream) fn none() -> Self {
         Self::new(Upload::none())

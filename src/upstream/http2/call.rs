@@ -119,6 +119,7 @@ impl Call<'_> {
             carrier: Carrier::Stream(Box::new(receiving)),
             started: now,
             came: now,
+            ticket: None,
         }
     }
 

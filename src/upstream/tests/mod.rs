@@ -1,6 +1,7 @@
 //! The whole room against origins that misbehave, over real sockets.
 
 mod answers;
+mod breakers;
 mod connections;
 mod differential;
 mod faults;
