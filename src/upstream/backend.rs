@@ -227,6 +227,15 @@ impl Backend {
         Lease(Arc::clone(self))
     }
 
+    /// Goes on with a request that was thought to be over, whoever has come since.
+    pub(super) fn resume(self: &Arc<Self>) -> Lease {
+        let lease = self.lease();
+        if self.is_told || self.is_full() {
+            self.tell();
+        }
+        lease
+    }
+
     /// Begins a request, unless it has as many as it may have.
     pub(super) fn lease_within_limit(self: &Arc<Self>) -> Option<Lease> {
         let before = self.active.fetch_add(1, Ordering::Relaxed);

@@ -10,6 +10,7 @@
 //! failure of the backend. The request, if it may be sent again, goes to the same one over a new connection;
 //! nginx would count a failure and, with `max_fails` at its default, leave a healthy server alone for 10 s.
 
+mod again;
 mod ask;
 mod backend;
 mod balance;
@@ -38,7 +39,6 @@ mod tenure;
 mod wire;
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -54,10 +54,11 @@ pub use resolve::{Found, Lookup, NameView};
 pub use retry::is_idempotent;
 pub use switched::Switched;
 
+use self::again::Last;
 use self::ask::{Answer, Failed, Over, ask, report, stands_for};
 use self::backend::Common;
 use self::balance::{Balance, Pick, Verdict};
-use self::budget::{Budget, Spent};
+use self::budget::Budget;
 use self::condition::Notices;
 use self::queue::Queue;
 use self::resolve::Names;
@@ -188,7 +189,7 @@ impl Upstream {
         let tries = self.tries.load(Ordering::Relaxed);
         let mut errand = Errand::new(outgoing, &forward.next_upstream, tries, again, now);
         let mut round = self.balance.round(exchange);
-        let mut refusals = 0;
+        let mut last: Option<Last> = None;
         loop {
             self.wake(now);
             let picked = match &self.queue {
@@ -205,16 +206,13 @@ impl Upstream {
                     now = clock.now();
                     continue;
                 }
-                Ok(None) => return Err(self.untried(self.why_nobody(now), exchange)),
-                Err(crowded) => return Err(self.untried(crowded, exchange)),
+                nobody => return self.end(nobody.err(), last, forward, clock, exchange, now),
             };
+            // Who was picked is not picked again in this round.
             let Ok(pass) = self.admit(&pick.lease, errand.upload(), clock, now) else {
-                refusals += 1;
-                if refusals < tries {
-                    continue;
-                }
-                return Err(self.untried(self.why_nobody(now), exchange));
+                continue;
             };
+            drop(last.take());
             let mut tried = self
                 .ask(&pick, &mut errand, exchange, forward, clock, now)
                 .await;
@@ -232,12 +230,15 @@ impl Upstream {
                         answer, pick.lease, forward, clock, exchange,
                     ));
                 }
-                Ok(_) if failure.is_fault() => self.blame(&pick, now),
-                Ok(_) => self.balance.succeeded(&pick),
+                Ok(answer) => {
+                    self.pass_over(&pick, failure, now);
+                    last = again.then(|| Last::answer(answer, &pick.lease));
+                }
                 Err(failed) => {
                     if self.judge(&pick, &failed, now) || !moves_on {
                         return Err(failed.error);
                     }
+                    last = again.then(|| Last::Error(failed.error));
                 }
             }
             errand.move_on();
@@ -292,42 +293,6 @@ impl Upstream {
         }
     }
 
-    /// A request begins; whether it may ask all backends again when all have failed.
-    fn begin(&self, now: Millis) -> bool {
-        self.budget.as_ref().is_some_and(|budget| {
-            budget.earn(now);
-            budget.backoff().is_some()
-        })
-    }
-
-    /// Whether there is enough left for one more try.
-    fn may_retry(&self, now: Millis) -> bool {
-        let Some(budget) = &self.budget else {
-            return true;
-        };
-        let spent = budget.spend(now);
-        if spent == (Spent::Denied { is_news: true }) {
-            let upstream = &*self.name;
-            tracing::warn!(upstream, "retry budget is spent, requests are tried once");
-        }
-        spent == Spent::Granted
-    }
-
-    /// All backends have failed: waits before they are asked again, if they may be.
-    async fn rest(&self, errand: &mut Errand<'_>, now: Millis) -> bool {
-        let Some(backoff) = self.budget.as_ref().and_then(|budget| budget.backoff()) else {
-            return false;
-        };
-        let rounds = errand.rounds();
-        let pause = budget::pause(backoff, rounds, RandomState::new().hash_one(rounds));
-        let may = errand.may_wait(pause, now);
-        if may {
-            errand.go_round();
-            tokio::time::sleep(pause).await;
-        }
-        may
-    }
-
     /// Blames a backend for a try without an answer, unless that was somebody else's doing; whether it was.
     fn judge(&self, pick: &Pick, failed: &Failed, now: Millis) -> bool {
         let others = failed.error.is_requests_own() || failed.error.is_ours();
@@ -335,6 +300,14 @@ impl Upstream {
             self.blame(pick, now);
         }
         others
+    }
+
+    /// Another is asked instead of a backend that answered with this.
+    fn pass_over(&self, pick: &Pick, failure: Failure, now: Millis) {
+        match failure.is_fault() {
+            true => self.blame(pick, now),
+            false => self.balance.succeeded(pick),
+        }
     }
 
     fn blame(&self, pick: &Pick, now: Millis) {

@@ -28,6 +28,8 @@ pub(super) struct Errand<'p> {
     started: Millis,
     left: u32,
     rounds: u32,
+    // Somebody was asked in this round.
+    asked: bool,
     sent: bool,
     whole: bool,
 }
@@ -87,6 +89,7 @@ impl<'p> Errand<'p> {
                 Tries::Most(most) => servers.min(most),
             },
             rounds: 0,
+            asked: false,
             sent: false,
             whole: true,
         }
@@ -128,13 +131,14 @@ impl<'p> Errand<'p> {
     /// The next backend's turn.
     pub(super) fn move_on(&mut self) {
         self.left = self.left.saturating_sub(1);
+        self.asked = true;
         self.sent = false;
     }
 
     /// All backends' turn again.
     pub(super) fn go_round(&mut self) {
         self.rounds += 1;
-        self.move_on();
+        self.asked = false;
     }
 
     /// How often that was.
@@ -149,7 +153,8 @@ impl<'p> Errand<'p> {
 
     /// Whether all backends may be asked again after this pause.
     pub(super) fn may_wait(&self, pause: Duration, now: Millis) -> bool {
-        self.left > 1 && self.whole && self.is_in_time(now.after(pause))
+        // Where nobody could be asked, nobody has failed.
+        self.asked && self.left > 0 && self.whole && self.is_in_time(now.after(pause))
     }
 
     /// Whether it may be sent once more after this failure.
@@ -316,11 +321,13 @@ mod tests {
         assert!(!errand(&next, Method::GET, 1).may_move_on(Failure::Error, Millis(1_000)));
         let mut errand = Errand::new(outgoing(Method::GET), &next, 1, true, Millis(1_000));
         for _ in 0..2 {
+            assert!(!errand.may_wait(Duration::ZERO, Millis(1_000)), "unasked");
             assert!(errand.may_move_on(Failure::Error, Millis(1_000)));
+            errand.move_on();
             assert!(errand.may_wait(Duration::from_millis(99), Millis(1_400)));
             assert!(!errand.may_wait(Duration::from_millis(100), Millis(1_400)));
-            errand.move_on();
+            errand.go_round();
         }
-        assert!(!errand.may_wait(Duration::ZERO, Millis(1_000)));
+        assert!(!errand.may_move_on(Failure::Error, Millis(1_000)));
     }
 }

@@ -137,11 +137,13 @@ impl Balance {
                 members.pick(round, now)
             }
             Self::Single(backend) => {
-                if !backend.may_be_asked() {
+                if !round.is_empty() || !backend.may_be_asked() {
                     return None;
                 }
+                let lease = backend.lease_within_limit()?;
+                round.mark(backend.index);
                 Some(Pick {
-                    lease: backend.lease_within_limit()?,
+                    lease,
                     blemished: false,
                 })
             }

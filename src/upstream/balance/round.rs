@@ -36,6 +36,11 @@ impl Round {
         usize::from(self.first.is_some()) + self.others.len()
     }
 
+    /// Whether nobody was.
+    pub(super) fn is_empty(&self) -> bool {
+        self.first.is_none()
+    }
+
     /// Nobody could be asked, which may have changed: the search begins again. Who was asked stays asked.
     pub(in crate::upstream) fn begin_again(&mut self) {
         self.backups = false;

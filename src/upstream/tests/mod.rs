@@ -1,5 +1,6 @@
 //! The whole room against origins that misbehave, over real sockets.
 
+mod again;
 mod answers;
 mod breakers;
 mod connections;
