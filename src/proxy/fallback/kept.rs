@@ -9,7 +9,8 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, req
 
 use super::rules::{self, Terms};
 use crate::clock::{Clock, Millis};
-use crate::message::{Body, Exchange};
+use crate::config::plan::Variable;
+use crate::message::{Body, Exchange, vars};
 use crate::store::Recent;
 use crate::upstream::{Download, Tee};
 
@@ -193,10 +194,12 @@ impl Tee for Keeper {
     }
 }
 
-/// What an answer is kept under: its virtual server, host and target.
+/// What an answer is kept under: its virtual server, and the whole of what was asked for.
 fn key(server: &str, exchange: &Exchange) -> Vec<u8> {
     let head = &exchange.head;
     let mut key = server.as_bytes().to_vec();
+    key.push(0);
+    vars::append(&Variable::Scheme, exchange, &mut key);
     key.push(0);
     key.extend_from_slice(exchange.target.host(head));
     key.push(0);
@@ -231,3 +234,30 @@ fn own(headers: &HeaderMap) -> HeaderMap {
 
 /// RFC 9211.
 const CACHE_STATUS: HeaderName = HeaderName::from_static("cache-status");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::{Tls, testing, tls::Inner};
+
+    /// `http` may lead to `https` by a redirection: kept for the one, it would lead the other in a circle.
+    #[test]
+    fn what_is_kept_for_one_scheme_is_not_given_to_the_other() {
+        let plain = testing::request("GET", "/a?b", &[]);
+        let secured = testing::request("GET", "/a?b", &[]);
+        secured.peer.secured(Tls {
+            protocol: "TLSv1.3",
+            cipher: "TLS_AES_128_GCM_SHA256",
+            curve: None,
+            server_name: None,
+            inner: Inner::Http1,
+            resumed: false,
+            client: None,
+        });
+        assert_ne!(key("example.com", &plain), key("example.com", &secured));
+        assert_eq!(
+            key("example.com", &plain),
+            key("example.com", &testing::request("GET", "/a?b", &[]))
+        );
+    }
+}
