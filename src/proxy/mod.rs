@@ -198,7 +198,7 @@ impl Proxy {
                 }
                 answered
             }
-            (Action::Return(answer), _) => site::returned(answer, &visit.exchange),
+            (Action::Return(answer), _) => site::returned(answer, &mut visit.exchange),
             (Action::Forward(_) | Action::NotFound, _) => Err(Failure::NotFound),
         }
     }

@@ -128,7 +128,7 @@ fn uses(site: &plan::Site, like: impl Fn(&Variable) -> bool) -> bool {
 /// Answers a `return`.
 pub(super) fn returned(
     answer: &Return,
-    exchange: &Exchange,
+    exchange: &mut Exchange,
 ) -> Result<Response<Body<Download>>, Failure> {
     let Ok(status) = StatusCode::from_u16(answer.status) else {
         return Err(Failure::NotFound);
@@ -136,6 +136,9 @@ pub(super) fn returned(
     if answer.status == NO_ANSWER {
         return Err(Failure::NoAnswer);
     }
+    // It may say so itself.
+    exchange.status = Some(status);
+    let exchange = &*exchange;
     let rendered = |template: &plan::Template| {
         let mut text = Vec::new();
         vars::render(template, exchange, &mut text);

@@ -21,7 +21,7 @@ fn a_fixed_answer_with_variables() {
     let weir = before(
         &[&origin],
         "keepalive: 0",
-        "fallback: { return: { status: 200, body: '{\"for\":\"$uri\"}', content_type: application/json } }
+        "fallback: { return: { status: 200, body: '{\"for\":\"$uri\",\"as\":$status}', content_type: application/json } }
   proxy_read_timeout: 300ms
   proxy_pass: app",
     );
@@ -37,7 +37,7 @@ fn a_fixed_answer_with_variables() {
         assert_eq!(answer.status, 200, "{path}");
         assert_eq!(answer.get("content-type"), Some("application/json"));
         let name = path.split('?').next().unwrap_or_default();
-        assert_eq!(answer.text(), format!("{{\"for\":\"{name}\"}}"));
+        assert_eq!(answer.text(), format!("{{\"for\":\"{name}\",\"as\":200}}"));
     }
     assert_eq!(get(weir.address(), "/status?code=404").status, 404);
     assert_eq!(ask(&weir, "HEAD", "/reset", "").status, 200);

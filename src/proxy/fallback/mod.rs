@@ -131,7 +131,7 @@ impl Proxy {
                 return Way::Upstream.taken(second);
             }
         }
-        let exchange = &visit.exchange;
+        let exchange = &mut visit.exchange;
         if grpc::is_call(&exchange.head) {
             return answered;
         }
