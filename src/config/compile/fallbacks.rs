@@ -7,7 +7,7 @@ use super::{Compiler, Found};
 use crate::config::decode::{OrOff, Spanned, Text, mistaken};
 use crate::config::model;
 use crate::config::near;
-use crate::config::plan::{DegradeGroup, Fallback, HttpVersion, Occasions, PathRule};
+use crate::config::plan::{Action, DegradeGroup, Fallback, HttpVersion, Occasions, PathRule, Site};
 use crate::config::span::Span;
 use crate::config::units;
 
@@ -93,6 +93,26 @@ impl Compiler<'_> {
             stale,
             answer,
         }))
+    }
+
+    /// Warns of what a location says of requests that it sends on, where it sends none.
+    pub(super) fn warn_of_nothing_sent(&mut self, own: &model::Settings, site: &Site) {
+        let Action::Return(_) = site.action else {
+            return;
+        };
+        let hint = "requests are answered here; it is for those that `proxy_pass` sends on";
+        if let Some(key) = own.breaker.key().filter(|_| site.breaker.is_some()) {
+            self.warn(key, "this `breaker` has nothing to count", hint);
+        }
+        let limited = !site.limit_req.is_empty() || !site.limit_conn.is_empty();
+        // Both ways a request can be turned away before it is answered.
+        let used =
+            |fallback: &Fallback| site.degrade_group.is_some() || (fallback.on.limited && limited);
+        if let (Some(key), Some(fallback)) = (own.fallback.key(), site.fallback.as_deref())
+            && !used(fallback)
+        {
+            self.warn(key, "there is no reason to use this `fallback`", hint);
+        }
     }
 
     fn occasions(&mut self, given: &model::Fallback) -> Occasions {

@@ -300,6 +300,7 @@ impl Compiler<'_> {
                 (own, None)
             };
             let mut site = self.site(Levels(&inner), does, rule, timeouts);
+            self.warn_of_nothing_sent(&location.value.settings, &site);
             if location.value.settings.real_ip.get().is_some() {
                 self.check_real_ip(Levels(&inner));
                 site.real_ip = self.real_ip(Levels(&inner));

@@ -28,6 +28,10 @@ pub trait Record: Default {
     /// All keys it knows.
     fn keys() -> Vec<&'static str>;
 
+    /// What somebody should write who wrote this text instead of the mapping.
+    #[doc(hidden)]
+    fn instead(text: &str) -> Option<String>;
+
     /// Adds its keys to a JSON Schema.
     #[doc(hidden)]
     fn properties(generator: &mut SchemaGenerator, schema: &mut Properties);
@@ -120,7 +124,13 @@ impl Context<'_> {
     /// Decodes a mapping with known keys.
     pub(in crate::config) fn record<R: Record>(&mut self, node: &Node) -> Option<R> {
         let Kind::Mapping(pairs) = &node.kind else {
-            self.expected(node, "a mapping");
+            match node.text().and_then(R::instead) {
+                Some(hint) => {
+                    let sentence = format!("expected a mapping, found {}", node.describe());
+                    self.complain(Complaint::new(node.span, sentence).help(hint));
+                }
+                None => self.expected(node, "a mapping"),
+            }
             return None;
         };
         let mut record = R::default();
@@ -145,7 +155,8 @@ impl Context<'_> {
     }
 }
 
-/// Declares a record. `with` names records whose keys are known here as well.
+/// Declares a record. `with` names records whose keys are known here as well, `instead` who knows what is meant by a
+/// text in its place.
 macro_rules! record {
     (
         $(#[doc = $doc:literal])*
@@ -153,6 +164,7 @@ macro_rules! record {
             $( $(#[doc = $field_doc:literal])* $field:ident: $type:ty, )*
         }
         $( with $( $part:ident: $part_type:ty, )+ )?
+        $( instead $instead:path; )?
     ) => {
         $(#[doc = $doc])*
         #[derive(Debug, Clone, Default)]
@@ -201,6 +213,11 @@ macro_rules! record {
                     $( $( <$part_type>::keys() ),+ )?
                 ]
                 .concat()
+            }
+
+            fn instead(text: &str) -> Option<String> {
+                let known: &[fn(&str) -> Option<String>] = &[ $( $instead )? ];
+                known.iter().find_map(|instead| instead(text))
             }
 
             fn properties(

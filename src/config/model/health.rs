@@ -87,6 +87,12 @@ record! {
         /// Answers that are failures. Default: 500, 502, 503, 504.
         statuses: Field<List<FailureStatus>>,
     }
+    instead defaults;
+}
+
+/// Who can be turned off can be turned on.
+fn defaults(text: &str) -> Option<String> {
+    matches!(text, "on" | "true" | "yes").then(|| "write `{}` for all defaults".to_owned())
 }
 
 scalar! {
