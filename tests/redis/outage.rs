@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{degraded, gateway, hammer, passed};
+use super::{degraded, gateway, hammer, metric, passed};
 use crate::support::redis::Redis;
 use crate::support::{Origin, Weir, eventually, get};
 
@@ -47,6 +47,36 @@ fn nobody_gets_a_fresh_burst_when_redis_dies() {
     });
     assert_eq!(passed(&[&one, &two], 20), 9);
     assert_eq!(count(&one.stderr(), "is back"), 1, "{}", one.stderr());
+}
+
+/// What a key has left, each gateway lets pass its part of.
+#[test]
+fn all_gateways_together_let_pass_what_was_left() {
+    let mut redis = Redis::start();
+    let store = format!("redis: '{}', timeout: 1s", redis.url());
+    for (zone, rule) in [
+        ("rate: 1r/m", "burst: 59, nodelay: true"),
+        ("algorithm: token_bucket, rate: 1r/m", "burst: 60"),
+        ("algorithm: gcra, rate: 1r/m", "burst: 59"),
+    ] {
+        redis.cli(&["FLUSHALL"]);
+        let fleet = [(); 3].map(|()| gateway(&store, zone, rule));
+        for weir in &fleet {
+            eventually("the fleet is seen", || {
+                metric(weir, "weir_store_gateways{store=\"shared\"}") == 3
+            });
+        }
+        let all = fleet.each_ref();
+        assert_eq!(passed(&all, 6), 6);
+        redis.kill();
+        for weir in &fleet {
+            eventually("the outage is seen", || degraded(weir));
+        }
+        for weir in &fleet {
+            assert_eq!(passed(&[weir], 30), 18, "{zone}");
+        }
+        redis.restart();
+    }
 }
 
 #[test]

@@ -68,6 +68,27 @@ fn a_cluster_counts_as_one() {
     assert!(!degraded(&one) && !degraded(&two));
 }
 
+/// Those who run clusters for others give one address.
+#[test]
+fn one_address_can_be_that_of_a_cluster() {
+    let nodes = cluster();
+    let address = |node: &Redis| format!("redis: '{}', timeout: 1s", node.url());
+    let clustered = |node: &Redis| format!("{}, cluster: true", address(node));
+    let (one, two) = (
+        gateway(&clustered(&nodes[0]), "rate: 1r/m", RULE),
+        gateway(&clustered(&nodes[1]), "rate: 1r/m", RULE),
+    );
+    assert_eq!(passed(&[&one, &two], 30), 9);
+    assert!(!degraded(&one) && !degraded(&two));
+    // Two of three nodes do not have what is asked for.
+    let unaware = [&nodes[0], &nodes[1]].map(|node| gateway(&address(node), "rate: 1r/m", RULE));
+    eventually("who is not told says so", || {
+        passed(&[&unaware[0], &unaware[1]], 2);
+        let said = unaware.iter().map(Weir::stderr).collect::<String>();
+        said.contains("it is a node of a cluster, which `cluster: true` has to say")
+    });
+}
+
 /// Keys of several zones lie on several nodes; what one took is given back when another refuses.
 #[test]
 fn zones_on_several_nodes_are_charged_together_or_not_at_all() {

@@ -10,7 +10,7 @@ use redis::RedisError;
 use super::fleet::{self, Fleet};
 use super::lane;
 use super::link::Link;
-use super::{Held, Outage, Shared};
+use super::{Held, Outage, Shared, in_words};
 use crate::clock::{Clock, Millis};
 use crate::config::plan::OnOutage;
 
@@ -148,6 +148,7 @@ impl Shared {
         tracing::info!("store \"{}\" is back after {lasted:?}", self.name);
         // It may have been emptied, or be another server: what it said before is not worth much.
         self.desk.forget();
+        self.alone.forget();
         self.revived.send_modify(|times| *times += 1);
     }
 }
@@ -158,7 +159,7 @@ async fn timed<T>(
     doing: impl Future<Output = Result<T, RedisError>>,
 ) -> Result<T, String> {
     match tokio::time::timeout(most, doing).await {
-        Ok(done) => done.map_err(|error| error.to_string()),
+        Ok(done) => done.map_err(|error| in_words(&error)),
         Err(_) => Err(format!("no answer within {most:?}")),
     }
 }
