@@ -5,6 +5,8 @@ mod queue;
 
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use crate::support::{Client, Origin, Weir, eventually, get};
 
 /// A weir where one request at a time may be in `/`, with more settings for that location.
@@ -183,6 +185,7 @@ servers:
   - { path: /dry/, limit_conn_dry_run: true, proxy_pass: 'http://ORIGIN' }
 ",
     );
+    let started = Instant::now();
     let mut held = hold(&weir, &origin, "g");
     get(weir.address(), "/ok?second");
     get(weir.address(), "/dry/ok");
@@ -191,4 +194,5 @@ servers:
     assert_eq!(weir.access_line("/hold"), "200 PASSED /hold?gate=g");
     assert_eq!(weir.access_line("second"), "503 REJECTED /ok?second");
     assert_eq!(weir.access_line("/dry/"), "200 REJECTED_DRY_RUN /dry/ok");
+    assert!(started.elapsed() < Duration::from_secs(10));
 }
