@@ -84,7 +84,7 @@ fn a_timeout_moves_on_too() {
     let (bad, good) = bad_and_good("/hang");
     let weir = group(
         &[server(&bad, ", max_fails: 0"), server(&good, "")],
-        "proxy_read_timeout: 300ms,",
+        "proxy_read_timeout: 2s,",
     );
     assert_eq!([0; 2].map(|_| get(weir.address(), "/ok").status), [200; 2]);
     assert_eq!((bad.count(), good.count()), (1, 2));

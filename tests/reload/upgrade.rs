@@ -95,7 +95,8 @@ fn one_that_does_not_come_to_run_changes_nothing() {
     let (weir, home) = start(&answering("one"));
     weir.rewrite("nonsense: true\n");
     weir.signal("USR2");
-    weir.error_line("the new binary has not taken over");
+    let line = weir.error_line("the new binary has not taken over");
+    assert!(line.contains("exit status: 2"), "{line}");
     assert_eq!(get(weir.address(), "/").text(), "one");
     std::fs::remove_file(home.path().join("weir")).unwrap();
     weir.signal("USR2");
@@ -106,4 +107,30 @@ fn one_that_does_not_come_to_run_changes_nothing() {
     // And it can still be reloaded.
     weir.reload(&answering("two"));
     assert_eq!(get(weir.address(), "/").text(), "two");
+}
+
+/// Whoever stops weir finds none afterwards.
+#[test]
+fn a_stop_ends_the_one_that_is_about_to_take_over_as_well() {
+    let (mut weir, home) = start(&answering("one"));
+    let (binary, number) = (home.path().join("weir"), home.path().join("number"));
+    std::fs::remove_file(&binary).expect("it can be removed");
+    let script = format!(
+        "#!/bin/sh\necho $$ > {}\nexec sleep 300\n",
+        number.display()
+    );
+    std::fs::write(&binary, script).expect("it can be written");
+    let may_run = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&binary, may_run).expect("it is ours");
+    weir.signal("USR2");
+    let started = || std::fs::read_to_string(&number).unwrap_or_default();
+    eventually("it starts", || started().ends_with('\n'));
+    let state = format!("/proc/{}/stat", started().trim());
+    weir.signal("TERM");
+    assert_eq!(weir.wait().code(), Some(0));
+    eventually("it is gone", || {
+        let state = std::fs::read_to_string(&state).unwrap_or_default();
+        // What nobody has asked about yet is gone as well.
+        state.is_empty() || state.contains(") Z ")
+    });
 }
