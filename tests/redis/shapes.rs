@@ -1,5 +1,6 @@
 //! The ways a Redis can be reached: a cluster, sentinels and a failover, TLS, a unix socket, an ACL user.
 
+use std::ops::{Deref, DerefMut};
 use std::process::Command;
 
 use super::{degraded, gateway, passed, places};
@@ -9,13 +10,33 @@ use crate::support::{Certs, Origin, Weir, eventually, get, wanted};
 
 const RULE: &str = "burst: 8, nodelay: true";
 
-/// Three masters that share the keys.
-pub(super) fn cluster() -> Vec<Redis> {
+/// Nodes that share the keys, and the ports that they talk to each other on.
+pub(super) struct Cluster {
+    nodes: Vec<Redis>,
+    _buses: Vec<Port>,
+}
+
+impl Deref for Cluster {
+    type Target = [Redis];
+
+    fn deref(&self) -> &[Redis] {
+        &self.nodes
+    }
+}
+
+impl DerefMut for Cluster {
+    fn deref_mut(&mut self) -> &mut [Redis] {
+        &mut self.nodes
+    }
+}
+
+/// Three masters.
+pub(super) fn cluster() -> Cluster {
     cluster_with(0)
 }
 
 /// The same, each with so many replicas.
-pub(super) fn cluster_with(replicas: usize) -> Vec<Redis> {
+pub(super) fn cluster_with(replicas: usize) -> Cluster {
     let options = [
         "--cluster-enabled",
         "yes",
@@ -23,11 +44,10 @@ pub(super) fn cluster_with(replicas: usize) -> Vec<Redis> {
         "2000",
         "--cluster-port",
     ];
-    let nodes: Vec<_> = (0..3 * (replicas + 1))
-        .map(|_| {
-            let bus = Port::claim().number().to_string();
-            Redis::with(&[&options[..], &[&bus]].concat())
-        })
+    let buses: Vec<_> = (0..3 * (replicas + 1)).map(|_| Port::claim()).collect();
+    let nodes: Vec<_> = buses
+        .iter()
+        .map(|bus| Redis::with(&[&options[..], &[&bus.number().to_string()]].concat()))
         .collect();
     let addresses: Vec<_> = nodes
         .iter()
@@ -45,7 +65,10 @@ pub(super) fn cluster_with(replicas: usize) -> Vec<Redis> {
             node.cli(&["CLUSTER", "INFO"]).contains("cluster_state:ok")
         });
     }
-    nodes
+    Cluster {
+        nodes,
+        _buses: buses,
+    }
 }
 
 pub(super) fn urls(nodes: &[Redis]) -> String {
@@ -160,7 +183,8 @@ fn tls_is_checked_and_spoken() {
     let trusting = gateway(
         &format!("{url}, trusted_certificate: '{}'", path("ca.pem")),
         "rate: 1r/m",
-        RULE,
+        // For as many as come before a slow machine has shaken hands.
+        "burst: 100000, nodelay: true",
     );
     eventually("a slow machine has shaken hands, too", || {
         !degraded(&trusting)

@@ -170,8 +170,9 @@ const CONNECTED: Duration = Duration::from_secs(2);
 /// How long a server may take over a probe.
 const HEARD: Duration = Duration::from_secs(1);
 
-/// How long leaving may take.
-const GOODBYE: Duration = Duration::from_millis(200);
+/// How long leaving may take, all in: a new connection, over TLS perhaps, and everything that is given back. Whoever goes
+/// in a hurry leaves behind what others could have had.
+const GOODBYE: Duration = Duration::from_secs(2);
 
 /// How often a gateway says that it is there.
 const BEAT: Duration = Duration::from_secs(1);
