@@ -86,7 +86,7 @@ fn who_waited_too_long_is_turned_away() {
     let started = Instant::now();
     assert_eq!(get(weir.address(), "/ok").status, 503);
     let waited = started.elapsed().as_millis();
-    assert!((499..3000).contains(&waited), "{waited} ms");
+    assert!((499..20_000).contains(&waited), "{waited} ms");
     origin.gates().open("g");
 }
 
