@@ -97,7 +97,7 @@ impl Compiler<'_> {
 
     /// Warns of what a location says of requests that it sends on, where it sends none.
     pub(super) fn warn_of_nothing_sent(&mut self, own: &model::Settings, site: &Site) {
-        let Action::Return(_) = site.action else {
+        let Action::Return(answer) = &site.action else {
             return;
         };
         let hint = "requests are answered here; it is for those that `proxy_pass` sends on";
@@ -105,9 +105,12 @@ impl Compiler<'_> {
             self.warn(key, "this `breaker` has nothing to count", hint);
         }
         let limited = !site.limit_req.is_empty() || !site.limit_conn.is_empty();
-        // Both ways a request can be turned away before it is answered.
-        let used =
-            |fallback: &Fallback| site.degrade_group.is_some() || (fallback.on.limited && limited);
+        let used = |fallback: &Fallback| {
+            let mut statuses = fallback.on.statuses.iter();
+            site.degrade_group.is_some()
+                || (fallback.on.limited && limited)
+                || statuses.any(|status| status.as_u16() == answer.status)
+        };
         if let (Some(key), Some(fallback)) = (own.fallback.key(), site.fallback.as_deref())
             && !used(fallback)
         {
