@@ -1,14 +1,17 @@
 //! The page on the admin listener, in a real browser: what a person sees, and what their clicks do to the proxy.
 
+mod changes;
+mod glance;
+
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use serde_json::json;
 
+use crate::support::api::TOKEN;
 use crate::support::browser::Browser;
-use crate::support::redis::Redis;
-use crate::support::{Origin, Weir, eventually, get, get_from};
+use crate::support::{Api, Client, Origin, Weir, eventually, get, get_from};
 
 const DESK: (u32, u32) = (1280, 900);
 const PHONE: (u32, u32) = (390, 800);
@@ -18,17 +21,22 @@ const POLITE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 9);
 fn gateway(origin: &Origin) -> Weir {
     Weir::before(
         origin,
-        "admin: { listen: ADMIN, token: sesame }
-limit_req_zones: { perip: { key: $binary_remote_addr, size: 1m, rate: 1r/m } }
-upstreams: { app: { servers: [ 'ORIGIN' ] } }
-degrade_groups: { extras: auto }
+        &format!(
+            "admin: {{ listen: ADMIN, token: {TOKEN} }}
+limit_req_zones:
+  perip: {{ key: $binary_remote_addr, size: 1m, rate: 1r/m }}
+  perkey: {{ key: $http_x_api_key, size: 1m, rate: 1r/m }}
+upstreams: {{ app: {{ servers: [ 'ORIGIN' ] }} }}
+degrade_groups: {{ extras: auto }}
 servers:
 - listen: LISTEN
-  limit_req: { zone: perip, burst: 5, nodelay: true }
   locations:
-  - { path: /, proxy_pass: app }
-  - { path: /extra, degrade_group: extras, proxy_pass: app }
-",
+  - {{ path: /, proxy_pass: app, limit_req: {{ zone: perip, burst: 5, nodelay: true }} }}
+  - {{ path: /extra, degrade_group: extras, proxy_pass: app }}
+  - {{ path: /free, proxy_pass: app }}
+  - {{ path: /keyed, proxy_pass: app, limit_req: {{ zone: perkey }} }}
+"
+        ),
     )
 }
 
@@ -43,7 +51,7 @@ fn status(weir: &Weir, from: Ipv4Addr) -> u16 {
 }
 
 /// Does something while somebody asks much more often than they may.
-fn flooded(weir: &Weir, mut doing: impl FnMut()) {
+fn flooded(weir: &Weir, from: Ipv4Addr, path: &str, mut doing: impl FnMut()) {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -52,7 +60,7 @@ fn flooded(weir: &Weir, mut doing: impl FnMut()) {
                 if over.load(Ordering::Relaxed) {
                     return;
                 }
-                status(weir, FLOODER);
+                get_from(from, weir.address(), path);
                 std::thread::sleep(Duration::from_millis(20));
             }
         });
@@ -89,161 +97,12 @@ fn answer(id: &str) -> String {
 fn unlock(browser: &mut Browser) {
     browser
         .until("document.querySelector('#ask[open] input[name=token]') === document.activeElement");
-    browser.type_text("sesame");
+    browser.type_text(TOKEN);
     enter(browser);
-}
-
-fn fill_in_rate(browser: &mut Browser, rate: &str) {
-    let input = "document.querySelector('#ask[open] input[name=rate]')";
-    browser.until(input);
-    browser.value(&format!("{input}.value = '{rate}'"));
 }
 
 fn enter(browser: &mut Browser) {
     browser.press("Enter", 13, "\r");
-}
-
-#[test]
-fn it_says_who_is_limited_by_which_rule_and_whether_the_backend_is_well() {
-    let origin = Origin::start();
-    let weir = gateway(&origin);
-    let mut browser = page(&weir, DESK);
-    browser.until(&format!("{} === 'Nobody.'", answer("limited")));
-    browser.until(&format!("{} === 'It is well.'", answer("wellness")));
-    assert_eq!(status(&weir, POLITE), 200);
-    flooded(&weir, || {
-        browser.until(&format!(
-            "{} === '127.0.0.7 is refused by perip'",
-            answer("limited")
-        ));
-        browser.until(
-            "document.querySelector('#limited .more').textContent.includes('the limit is 1r/m')",
-        );
-        // The refusals come as a stream, each with its reason.
-        browser.until(
-            "document.querySelector('#refusal-rows').innerText.includes('over a burst of 5')",
-        );
-        // The zone that refuses opens by itself, with the culprit on top.
-        browser.until(
-            "document.querySelector('#zone tbody tr .lead').innerText.includes('127.0.0.7')",
-        );
-        browser
-            .until("document.querySelector('#zone tbody .spark .refuse').getAttribute('d') !== ''");
-    });
-    assert_eq!(browser.complaints(), [] as [&str; 0], "CSP and scripts");
-}
-
-#[test]
-fn a_key_is_blocked_and_let_go_again_without_a_mouse() {
-    let origin = Origin::start();
-    let weir = gateway(&origin);
-    assert_eq!(status(&weir, POLITE), 200);
-    let mut browser = page(&weir, DESK);
-    browser.until_shown("127.0.0.9");
-    // As a person who has no mouse gets there.
-    for _ in 0..60 {
-        if browser.value("document.activeElement.getAttribute('aria-label')") == "Block 127.0.0.9" {
-            break;
-        }
-        browser.press("Tab", 9, "");
-    }
-    let ring = "document.activeElement.getAttribute('aria-label') === 'Block 127.0.0.9' && getComputedStyle(document.activeElement).outlineStyle === 'solid'";
-    browser.until(ring);
-    enter(&mut browser);
-    browser
-        .until("document.querySelector('#ask[open] input[name=for]') === document.activeElement");
-    enter(&mut browser);
-    unlock(&mut browser);
-    browser.until_shown("127.0.0.9 is blocked for 1h");
-    eventually("it is refused", || status(&weir, POLITE) == 429);
-    browser.until_shown("blocked, 60 min left");
-    click(&mut browser, "Unblock 127.0.0.9");
-    eventually("it is let in again", || status(&weir, POLITE) == 200);
-}
-
-#[test]
-fn a_limit_is_changed_and_put_back() {
-    let origin = Origin::start();
-    let weir = gateway(&origin);
-    while status(&weir, POLITE) == 200 {}
-    let mut browser = page(&weir, DESK);
-    click(&mut browser, "Change limit…");
-    fill_in_rate(&mut browser, "fast");
-    click(&mut browser, "Change");
-    unlock(&mut browser);
-    // In the words that the same mistake has in a file.
-    browser.until("document.querySelector('#toasts .bad').textContent.includes('10r/s')");
-    click(&mut browser, "Change limit…");
-    fill_in_rate(&mut browser, "1000r/s");
-    click(&mut browser, "Change");
-    browser.until_shown("changed while it runs");
-    eventually("more is let in", || status(&weir, POLITE) == 200);
-    click(&mut browser, "Back to the file");
-    browser.until("!document.body.innerText.includes('changed while it runs')");
-}
-
-#[test]
-fn servers_and_groups_are_switched() {
-    let origin = Origin::start();
-    let weir = gateway(&origin);
-    let mut browser = page(&weir, DESK);
-    let address = origin.address();
-    click(&mut browser, &format!("Drain: {address}"));
-    unlock(&mut browser);
-    browser.until_shown("draining");
-    eventually("nobody is left", || status(&weir, POLITE) >= 500);
-    browser.until(&format!(
-        "{} === 'Nobody of app is well'",
-        answer("wellness")
-    ));
-    click(&mut browser, &format!("Enable: {address}"));
-    browser.until(&format!("{} === 'It is well.'", answer("wellness")));
-    click(&mut browser, "degraded now");
-    eventually("what is not essential is off", || {
-        get(weir.address(), "/extra").status == 503
-    });
-}
-
-#[test]
-fn it_says_who_shares_a_store_and_when_that_is_away() {
-    let redis = Redis::start();
-    let start = || {
-        Weir::start(&format!(
-            "admin: {{ listen: ADMIN }}
-stores: {{ shared: {{ redis: '{}', timeout: 1s }} }}
-limit_req_zones: {{ perip: {{ key: $binary_remote_addr, size: 1m, rate: 1r/m, store: shared }} }}
-servers:
-- {{ listen: LISTEN, limit_req: {{ zone: perip }}, return: 204 }}
-",
-            redis.url()
-        ))
-    };
-    let (weir, _another) = (start(), start());
-    let mut browser = page(&weir, DESK);
-    browser.until("document.querySelectorAll('#store-cards tbody tr').length === 2");
-    let card = "document.querySelector('#store-cards').textContent";
-    browser.until(&format!("{card}.includes('answers')"));
-    browser.until(&format!("{card}.includes('Counts for perip')"));
-    browser.until(&format!("{card}.includes('this one')"));
-    drop(redis);
-    browser.until(&format!("{card}.includes('away')"));
-    browser
-        .until("document.querySelector('#wellness').textContent.includes('store shared is away')");
-}
-
-#[test]
-fn a_wrong_token_is_asked_for_again() {
-    let origin = Origin::start();
-    let weir = gateway(&origin);
-    let mut browser = page(&weir, DESK);
-    click(&mut browser, &format!("Drain: {}", origin.address()));
-    browser
-        .until("document.querySelector('#ask[open] input[name=token]') === document.activeElement");
-    browser.type_text("open up");
-    enter(&mut browser);
-    browser.until_shown("That was not the token.");
-    unlock(&mut browser);
-    browser.until_shown("draining");
 }
 
 #[test]
@@ -265,6 +124,39 @@ fn a_request_is_explained_rule_by_rule() {
     browser.until(
         "document.querySelector('#explain-form').elements.remote_addr.value === '127.0.0.7'",
     );
+}
+
+/// The key came in a header, and the refusal only tells the key.
+#[test]
+fn a_refusal_by_a_header_is_explained_with_that_header() {
+    let origin = Origin::start();
+    let weir = gateway(&origin);
+    let mut client = Client::connect(weir.address());
+    let request = "GET /keyed/ok HTTP/1.1\r\nHost: x\r\nX-Api-Key: abc\r\n\r\n";
+    eventually("it is refused", || {
+        client.send(request);
+        client.response().status == 429
+    });
+    let mut browser = page(&weir, DESK);
+    let headers = "document.querySelector('#explain-form').elements.headers.value";
+    browser.value(&format!("{headers} = 'X-Api-Key: of another'"));
+    browser.until("document.querySelector('#refusal-rows button')");
+    browser.value("document.querySelector('#refusal-rows button').click()");
+    browser.until(&format!("{headers} === 'x-api-key: abc'"));
+    browser.until("document.querySelector('#explained').innerText.includes('It is refused')");
+}
+
+#[test]
+fn what_limits_let_pass_and_something_else_stops_is_not_said_to_pass() {
+    let origin = Origin::start();
+    let weir = gateway(&origin);
+    let api = Api(weir.admin_address());
+    eventually("the admin listener", || get(api.0, "/readyz").status == 200);
+    api.change("PATCH", "/api/groups/extras", &json!({ "mode": "on" }));
+    let mut browser = page(&weir, DESK);
+    browser.value("document.querySelector('#explain-form').elements.url.value = 'http://x/extra'");
+    click(&mut browser, "Explain");
+    browser.until("document.querySelector('#explained p').innerText.includes('Limits let it pass, but: its location is degraded')");
 }
 
 #[test]
