@@ -44,33 +44,40 @@ fn takes(weir: &Weir, path: &str, fields: &str, length: usize) -> u64 {
     millis_since(began)
 }
 
-/// Between the time that the rate asks for, less its first piece, and what a busy machine makes of it.
-fn assert_about(took: u64, seconds: f64) {
-    let took = Duration::from_millis(took).as_secs_f64();
-    assert!(
-        took > seconds * 0.8 && took < seconds + 3.0,
-        "{took} s instead of {seconds}"
-    );
+/// Never in less than the time that the rate asks for, less its first piece, and once in three times not in much more:
+/// at the others a busy machine may have kept it.
+fn assert_about(seconds: f64, mut takes: impl FnMut() -> u64) {
+    let soon = (0..3).any(|_| {
+        let took = Duration::from_millis(takes()).as_secs_f64();
+        assert!(took > seconds * 0.8, "{took} s instead of {seconds}");
+        took < seconds + 3.0
+    });
+    assert!(soon, "three times much longer than {seconds} s");
 }
 
-fn assert_at_once(took: u64) {
-    assert!(took < 900, "{took} ms");
+/// Once in three times sooner than any rate here would let it.
+fn assert_at_once(mut takes: impl FnMut() -> u64) {
+    let took = [0; 3].map(|_| takes());
+    assert!(took.iter().any(|took| *took < 900), "{took:?} ms");
 }
 
 #[test]
 fn an_answer_leaves_at_its_rate_wherever_it_comes_from() {
     let origin = Origin::start();
     let weir = weir(&origin, "");
-    assert_about(takes(&weir, "/slow/bytes?n=204800", "", 204_800), 2.0);
-    assert_about(takes(&weir, "/here", "", 5000), 2.4);
-    assert_at_once(takes(&weir, "/bytes?n=1000000", "", 1_000_000));
+    let slow = || takes(&weir, "/slow/bytes?n=204800", "", 204_800);
+    assert_about(2.0, slow);
+    assert_about(2.4, || takes(&weir, "/here", "", 5000));
+    assert_at_once(|| takes(&weir, "/bytes?n=1000000", "", 1_000_000));
     // A connection that is used again begins anew.
     let mut client = Client::connect(weir.address());
     for _ in 0..3 {
-        let began = Instant::now();
-        client.get("/slow/bytes?n=5000");
-        assert_eq!(client.response().body.len(), 5000);
-        assert_at_once(millis_since(began));
+        assert_at_once(|| {
+            let began = Instant::now();
+            client.get("/slow/bytes?n=5000");
+            assert_eq!(client.response().body.len(), 5000);
+            millis_since(began)
+        });
     }
 }
 
@@ -78,8 +85,7 @@ fn an_answer_leaves_at_its_rate_wherever_it_comes_from() {
 fn chunks_leave_at_their_rate_and_so_do_trailers_after_them() {
     let origin = Origin::start();
     let weir = weir(&origin, "limit_rate: 1k");
-    let took = takes(&weir, "/chunked?n=300", "", 2100);
-    assert_about(took, 2.0);
+    assert_about(2.0, || takes(&weir, "/chunked?n=300", "", 2100));
     let mut client = Client::connect(weir.address());
     client.send("GET /trailers HTTP/1.1\r\nHost: a\r\nTE: trailers\r\n\r\n");
     let response = client.response();
@@ -91,9 +97,12 @@ fn chunks_leave_at_their_rate_and_so_do_trailers_after_them() {
 fn the_first_bytes_are_free() {
     let origin = Origin::start();
     let weir = weir(&origin, "");
-    assert_at_once(takes(&weir, "/later/bytes?n=1000000", "", 1_000_000));
-    let took = takes(&weir, "/later/bytes?n=1253376", "", 1_253_376);
-    assert_about(took, 2.0);
+    let asking = |length: usize| {
+        let path = format!("/later/bytes?n={length}");
+        takes(&weir, &path, "", length)
+    };
+    assert_at_once(|| asking(1_000_000));
+    assert_about(2.0, || asking(1_253_376));
 }
 
 #[test]
@@ -104,16 +113,15 @@ fn variables_say_how_fast() {
         let fields = format!("X-Tier: {tier}\r\n");
         takes(&weir, "/told/bytes?n=102400", &fields, 102_400)
     };
-    assert_about(slow("slow"), 2.0);
-    assert_at_once(slow("none"));
-    assert_at_once(slow("odd"));
+    assert_about(2.0, || slow("slow"));
+    assert_at_once(|| slow("none"));
+    assert_at_once(|| slow("odd"));
     weir.error_line("invalid size \"quick\"");
-    let path = "/answered/bytes?n=102400&field=X-Kind:film";
-    assert_about(takes(&weir, path, "", 102_400), 2.0);
-    assert_at_once(takes(&weir, "/answered/bytes?n=102400", "", 102_400));
-    let path = "/asked/bytes?n=102400&field=X-Speed:50k";
-    assert_about(takes(&weir, path, "", 102_400), 2.0);
-    assert_at_once(takes(&weir, "/asked/bytes?n=102400", "", 102_400));
+    let asking = |path: &str| takes(&weir, path, "", 102_400);
+    assert_about(2.0, || asking("/answered/bytes?n=102400&field=X-Kind:film"));
+    assert_at_once(|| asking("/answered/bytes?n=102400"));
+    assert_about(2.0, || asking("/asked/bytes?n=102400&field=X-Speed:50k"));
+    assert_at_once(|| asking("/asked/bytes?n=102400"));
 }
 
 #[test]
@@ -124,9 +132,9 @@ fn a_backend_may_ask_for_another_rate() {
         let path = format!("{place}/bytes?n=204800&field=X-Accel-Limit-Rate:{rate}");
         takes(&weir, &path, "", 204_800)
     };
-    assert_about(asking("", "102400"), 2.0);
-    assert_at_once(asking("/slow", "0"));
-    assert_at_once(asking("", "100k"));
+    assert_about(2.0, || asking("", "102400"));
+    assert_at_once(|| asking("/slow", "0"));
+    assert_at_once(|| asking("", "100k"));
 }
 
 #[test]
@@ -155,15 +163,12 @@ fn streams_leave_each_at_its_own_rate() {
             _ => {}
         }
         if frame.ends_stream() {
-            ended.push((frame.stream, millis_since(began)));
+            ended.push(frame.stream);
         }
     }
     assert_eq!((slow, fast), (204_800, 1_000_000));
-    let [(3, first), (1, last)] = ended[..] else {
-        panic!("{ended:?}");
-    };
-    assert_at_once(first);
-    assert_about(last, 2.0);
+    assert_eq!(ended, [3, 1], "the larger one is not held back");
+    assert!(began.elapsed() > Duration::from_millis(1600), "too early");
 }
 
 /// What may not leave yet is not fetched either.
@@ -193,7 +198,7 @@ fn a_client_that_is_held_back_is_not_slow() {
 send_min_rate: 100k
 limit_rate: 2k",
     );
-    assert_about(takes(&weir, "/bytes?n=5000", "", 5000), 2.2);
+    assert_about(2.2, || takes(&weir, "/bytes?n=5000", "", 5000));
 }
 
 #[test]

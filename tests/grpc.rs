@@ -143,7 +143,7 @@ fn deadlines_and_cancels_reach_the_backend() {
             .call(&["deadline", "0.5"])
             .starts_with("DEADLINE_EXCEEDED")
     );
-    let dripped = scene.call(&["drip", "1"]);
+    let dripped = scene.call(&["drip", "5"]);
     assert!(
         dripped.contains("got 5") && dripped.contains("DEADLINE_EXCEEDED"),
         "{dripped}"

@@ -89,7 +89,7 @@ fn without_work_it_ends_at_once() {
     weir.signal("TERM");
     assert_eq!(weir.wait().code(), Some(0));
     assert!(
-        started.elapsed() < Duration::from_secs(3),
+        started.elapsed() < Duration::from_secs(10),
         "{:?}",
         started.elapsed()
     );
@@ -128,7 +128,7 @@ fn shutdown_timeout_ends_what_does_not_end() {
     weir.signal("QUIT");
     weir.wait();
     let waited = started.elapsed().as_millis();
-    assert!((950..6000).contains(&waited), "{waited} ms");
+    assert!((950..20_000).contains(&waited), "{waited} ms");
     assert!(stuck.try_response().is_err(), "it was cut");
     let log = weir.stderr();
     assert!(log.contains("shutdown_timeout is over"), "{log}");
@@ -140,15 +140,15 @@ fn a_parked_request_is_not_forgotten_when_stopping() {
     let origin = Origin::start();
     let mut weir = Weir::before(
         &origin,
-        "limit_req_zones: { one: { key: $binary_remote_addr, size: 1m, rate: 60r/m } }
+        "limit_req_zones: { one: { key: $binary_remote_addr, size: 1m, rate: 30r/m } }
 servers:
 - listen: LISTEN
   locations: [ { path: /, limit_req: { zone: one, burst: 5 }, proxy_pass: 'http://ORIGIN' } ]
 ",
     );
-    get(weir.address(), "/ok");
     let mut parked = Client::connect(weir.address());
-    parked.get("/ok?parked");
+    parked.send("GET /ok HTTP/1.1\r\nHost: a\r\n\r\n".repeat(2));
+    assert_eq!(parked.response().status, 200);
     weir.error_line("delaying request");
     weir.signal("QUIT");
     assert_eq!(parked.response().status, 200);

@@ -9,8 +9,7 @@ use super::marks;
 use super::reply::Problem;
 use super::zones::{self, Named, zones};
 use crate::clock::Millis;
-use crate::config;
-use crate::config::plan::{DryRun, Excess, Part, Plan, Site, Template};
+use crate::config::plan::{DryRun, Excess, Plan, Site};
 use crate::limits::ShadowZone;
 use crate::proxy::Live;
 
@@ -108,10 +107,6 @@ pub(super) fn detail<'l>(live: &'l Live, name: &str, now: Millis) -> Result<Deta
         &Places::of(&live.plan),
     );
     let plan = &live.plan;
-    let key = match found {
-        Named::Conn(index, _) => &plan.conn_zones[index].key,
-        Named::Req(index, _) => &plan.req_zones[index].key,
-    };
     Ok(Detail {
         configured: match found {
             Named::Conn(..) => None,
@@ -120,7 +115,7 @@ pub(super) fn detail<'l>(live: &'l Live, name: &str, now: Millis) -> Result<Deta
             }
         },
         zone,
-        key: written(key, plan),
+        key: found.key(plan),
         rules: rules(plan, found),
         marked: found
             .watch()
@@ -211,15 +206,6 @@ fn uses(site: &Site, zone: Named<'_>) -> Vec<(Option<f64>, Option<u32>, DryRun)>
                 .collect()
         }
     }
-}
-
-/// A text of variables as it is written.
-fn written(template: &Template, plan: &Plan) -> String {
-    let parts = template.parts.iter().map(|part| match part {
-        Part::Text(text) => text.to_string(),
-        Part::Variable(variable) => format!("${}", config::variable_name(variable, &plan.maps)),
-    });
-    parts.collect()
 }
 
 /// Nobody reads on.

@@ -7,8 +7,8 @@ use http::{Method, StatusCode};
 use super::reply::{Problem, Reply};
 use super::route::Route;
 use super::{
-    Admin, amend, api, body, breakers, explain, keys, marks, metrics, refusals, reply, status,
-    store, upstreams,
+    Admin, amend, api, body, breakers, explain, keys, marks, metrics, refusals, reply, running,
+    status, store, upstreams,
 };
 use crate::proxy::Live;
 
@@ -34,7 +34,7 @@ impl Admin {
         let (query, now) = (call.query.as_deref(), self.clock.now());
         Ok(match &call.route {
             Route::Breakers => reply::json(&breakers::list(live)),
-            Route::Config => reply::typed(live.plan.source.to_string(), "application/json"),
+            Route::Config => reply::typed(running::shown(live), "application/json"),
             Route::Explain => reply::json(&explain::explain(live, &call.body, now)?),
             Route::Groups => reply::json(&breakers::list_groups(live)),
             Route::Health => reply::text(StatusCode::OK, "ok\n"),

@@ -111,7 +111,7 @@ pub(super) fn look(live: &Live, zone: &str, key: &str, now: Millis) -> Result<St
     };
     state
         .map(|state| State::new(state, now))
-        .ok_or_else(|| no_key(zone, key))
+        .ok_or_else(|| no_key(live, zone, key))
 }
 
 /// `DELETE /api/zones/{zone}/keys/{key}`
@@ -122,7 +122,7 @@ pub(super) async fn forget(live: &Live, zone: &str, key: &str) -> Result<Forgott
         ));
     };
     let readings = found.read(key);
-    let first = readings.first().ok_or_else(|| no_key(zone, key))?;
+    let first = readings.first().ok_or_else(|| no_key(live, zone, key))?;
     let shown = found.spell(&first.key, first.bytes.as_deref());
     let mut forgotten = false;
     for reading in &readings {
@@ -192,8 +192,11 @@ impl From<&crate::store::algorithm::Standing> for Standing {
 }
 
 /// What to say of a text that is no key of a zone.
-pub(super) fn no_key(zone: &str, key: &str) -> Problem {
-    Problem::bad(format!("`{key}` is no key of the zone `{zone}`"))
+pub(super) fn no_key(live: &Live, zone: &str, key: &str) -> Problem {
+    let keys = zones::find(live, zone).map_or_else(|_| String::new(), |zone| zone.key(&live.plan));
+    Problem::bad(format!(
+        "`{key}` is no key of the zone `{zone}`, whose key is `{keys}`"
+    ))
 }
 
 /// A number in a query.

@@ -78,7 +78,7 @@ pub(super) fn put(
         )));
     }
     let until = now.after(time(wish.r#for)?);
-    let (readings, spelled) = read(found, zone, key)?;
+    let (readings, spelled) = read(live, found, zone, key)?;
     for reading in &readings {
         let marked = Marked {
             key: spelled.as_str().into(),
@@ -114,7 +114,7 @@ pub(super) fn remove(
         route::Mark::Exempt => Mark::Exempt,
         route::Mark::Grant => Mark::Grant(0),
     };
-    let (readings, spelled) = read(found, zone, key)?;
+    let (readings, spelled) = read(live, found, zone, key)?;
     let mut removed = false;
     for reading in &readings {
         removed |= found.watch().remove(&reading.key, mark);
@@ -145,12 +145,17 @@ pub(super) fn shown(marked: &Marked, now: Millis) -> Shown {
 }
 
 /// What a text stands for, and how that is spelled.
-fn read(found: Named<'_>, zone: &str, key: &str) -> Result<(Vec<Reading>, String), Problem> {
+fn read(
+    live: &Live,
+    found: Named<'_>,
+    zone: &str,
+    key: &str,
+) -> Result<(Vec<Reading>, String), Problem> {
     let readings = match found {
         Named::Conn(_, zone) => zone.read(key),
         Named::Req(_, zone) => zone.read(key),
     };
-    let first = readings.first().ok_or_else(|| no_key(zone, key))?;
+    let first = readings.first().ok_or_else(|| no_key(live, zone, key))?;
     let bytes = first.bytes.as_deref();
     let spelled = match found {
         Named::Conn(_, zone) => zone.spell(&first.key, bytes),

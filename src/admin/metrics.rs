@@ -5,7 +5,7 @@
 
 use super::conditions;
 use super::reload::Reloads;
-use super::zones::zones;
+use super::zones::{Zone, zones};
 use crate::limits::{self, ShadowZone};
 use crate::proxy::Live;
 use crate::store::View;
@@ -46,38 +46,21 @@ fn zoned(live: &Live, page: &mut Page) {
             );
         }
         let labels = [("zone", name)];
-        page.gauge(
-            "weir_zone_keys",
-            "Keys a zone holds.",
-            &labels,
-            zone.keys as u64,
-        );
-        page.gauge(
-            "weir_zone_capacity",
-            "Keys a zone can hold.",
-            &labels,
-            zone.capacity as u64,
-        );
-        if let Some(algorithm) = zone.algorithm {
-            page.gauge(
-                "weir_zone_rate",
-                "Requests a second that a zone lets each key have.",
-                &labels,
-                algorithm.per_second(),
-            );
-        }
-        page.counter(
-            "weir_zone_evictions_total",
-            "Keys pushed out before they had drained, or turned away for want of room.",
-            &labels,
-            counts.evictions,
-        );
+        held(&zone, page);
         page.histogram(
             "weir_limit_delay_seconds",
             "How long requests had to wait that a limit delayed.",
             &labels,
             &zone.delays,
         );
+        if let Some(waiting) = zone.waiting {
+            page.gauge(
+                "weir_limit_queue_length",
+                "Requests that stand in line for a place of a `limit_conn` zone.",
+                &labels,
+                waiting,
+            );
+        }
         if let Some(shadow) = zone.shadow {
             shadowed(name, shadow, page);
         }
@@ -87,6 +70,37 @@ fn zoned(live: &Live, page: &mut Page) {
         "Texts that should have said what a request costs, and said no number.",
         &[],
         limits::bad_costs(),
+    );
+}
+
+/// How much a zone holds, and may.
+fn held(zone: &Zone<'_>, page: &mut Page) {
+    let labels = [("zone", zone.name)];
+    page.gauge(
+        "weir_zone_keys",
+        "Keys a zone holds.",
+        &labels,
+        zone.keys as u64,
+    );
+    page.gauge(
+        "weir_zone_capacity",
+        "Keys a zone can hold.",
+        &labels,
+        zone.capacity as u64,
+    );
+    if let Some(algorithm) = zone.algorithm {
+        page.gauge(
+            "weir_zone_rate",
+            "Requests a second that a zone lets each key have.",
+            &labels,
+            algorithm.per_second(),
+        );
+    }
+    page.counter(
+        "weir_zone_evictions_total",
+        "Keys pushed out before they had drained, or turned away for want of room.",
+        &labels,
+        zone.counts.evictions,
     );
 }
 

@@ -1,7 +1,7 @@
 //! Looking in from outside, and changing what runs: health, metrics, the API and a page, on a listener of its own.
 //!
 //! Never on the request path: it runs beside the event loops, reads their counters and moves their switches. What it
-//! changes lasts until the next reload at most; the file stays what it is.
+//! changes is not written to the file, which stays what it is.
 
 mod amend;
 mod api;
@@ -20,6 +20,7 @@ mod refusals;
 mod reload;
 mod reply;
 mod route;
+mod running;
 mod status;
 mod store;
 mod upstreams;

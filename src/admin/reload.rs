@@ -78,14 +78,14 @@ impl Reloads {
         self.generation.load(Ordering::Relaxed)
     }
 
-    /// Another generation is in force.
-    pub fn succeeded(&self, report: &Report) -> Reloaded {
+    /// Another generation is in force; with what is to be said of the change besides what is doubtful in its files.
+    pub fn succeeded(&self, report: &Report, changes: Vec<String>) -> Reloaded {
         let generation = self.generation.fetch_add(1, Ordering::Relaxed) + 1;
         self.since.store(Clock::wall().as_secs(), Ordering::Relaxed);
         self.failed.store(false, Ordering::Relaxed);
         Reloaded {
             generation,
-            warnings: report.lines().collect(),
+            warnings: report.lines().chain(changes).collect(),
         }
     }
 

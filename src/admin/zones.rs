@@ -1,7 +1,8 @@
 //! The zones of both kinds as one list: what `/metrics` and `/api/zones` both read.
 
 use super::reply::Problem;
-use crate::config::plan::{Algorithm, Excess};
+use crate::config;
+use crate::config::plan::{Algorithm, Excess, Part, Plan};
 use crate::limits::{ConnZone, ReqZone, ShadowZone, Watch};
 use crate::proxy::Live;
 use crate::store::Counts;
@@ -21,6 +22,8 @@ pub(super) struct Zone<'a> {
     pub(super) store: Option<&'a str>,
     /// How long those had to wait whom it delayed.
     pub(super) delays: Reading,
+    /// How many stand in line for a place; only a `limit_conn` zone has this.
+    pub(super) waiting: Option<u64>,
     /// Where a `shadow` counts in a zone of this name.
     pub(super) shadow: Option<&'a ShadowZone>,
 }
@@ -39,6 +42,7 @@ pub(super) fn zones(live: &Live) -> impl Iterator<Item = Zone<'_>> {
         watch: &zone.watch,
         store: plan.store.map(|store| &*live.plan.stores[store].name),
         delays: zone.store.delays.read(),
+        waiting: None,
         shadow: shadow.as_deref(),
     });
     requests.chain(connections.map(|(plan, zone)| Zone {
@@ -50,6 +54,7 @@ pub(super) fn zones(live: &Live) -> impl Iterator<Item = Zone<'_>> {
         watch: &zone.watch,
         store: plan.store.map(|store| &*live.plan.stores[store].name),
         delays: zone.delays.read(),
+        waiting: Some(zone.waiting()),
         shadow: None,
     }))
 }
@@ -77,6 +82,21 @@ pub(super) fn find<'l>(live: &'l Live, name: &str) -> Result<Named<'l>, Problem>
 }
 
 impl Named<'_> {
+    /// What its keys are made of, as in the file.
+    pub(super) fn key(&self, plan: &Plan) -> String {
+        let template = match self {
+            Self::Conn(index, _) => &plan.conn_zones[*index].key,
+            Self::Req(index, _) => &plan.req_zones[*index].key,
+        };
+        let parts = template.parts.iter().map(|part| match part {
+            Part::Text(text) => text.to_string(),
+            Part::Variable(variable) => {
+                format!("${}", config::variable_name(variable, &plan.maps))
+            }
+        });
+        parts.collect()
+    }
+
     pub(super) fn watch(&self) -> &Watch {
         match self {
             Self::Conn(_, zone) => &zone.watch,

@@ -64,6 +64,11 @@ struct Listening {
 }
 
 impl Loops {
+    /// How many there are.
+    pub(super) fn count(&self) -> usize {
+        self.orders.len()
+    }
+
     /// Starts as many as the plan wants.
     pub(super) fn start(
         common: &Common,

@@ -190,8 +190,9 @@ impl App {
                 doors: Doors::default(),
                 stores: Stores::default(),
                 admin: admin.clone(),
-                reception: CancellationToken::new(),
-                counter: None,
+                admin_stop: CancellationToken::new(),
+                admin_socket: None,
+                successor: None,
                 systemd: Arc::clone(&systemd),
             };
             succession.begin(self.sockets, self.admin).await?;
@@ -199,8 +200,7 @@ impl App {
                 predecessor.relieve();
             }
             if let Some(watch) = self.start.watch {
-                let watching = watch::run(self.start.source, watch, Arc::clone(&reloads));
-                tokio::spawn(watching);
+                tokio::spawn(watch::run(self.start.source, watch, Arc::clone(&reloads)));
             }
             accompany(&common, &systemd, &succession.loops);
             admin.set_ready(true);

@@ -20,10 +20,11 @@ use super::loops::Loops;
 use super::source::Source;
 use super::stores::Stores;
 use super::systemd::Systemd;
-use super::upgrade::Successor;
+use super::upgrade::{self, Successor};
 use crate::admin::{Admin, Ask, Refused, Reloaded};
 use crate::clock::Clock;
 use crate::config::{Plan, Report};
+use crate::limits;
 use crate::listen::{self, Bound, Heritage, Lent};
 use crate::proxy::Live;
 use crate::store::Shared;
@@ -43,9 +44,11 @@ pub(super) struct Succession {
     pub(super) stores: Stores,
     pub(super) admin: Admin,
     /// Stops the admin listener where it is now.
-    pub(super) reception: CancellationToken,
+    pub(super) admin_stop: CancellationToken,
     /// Its socket once more.
-    pub(super) counter: Option<std::net::TcpListener>,
+    pub(super) admin_socket: Option<std::net::TcpListener>,
+    /// The process that is about to take over.
+    pub(super) successor: Option<u32>,
     pub(super) systemd: Arc<Systemd>,
 }
 
@@ -99,6 +102,10 @@ impl Succession {
             () = stopping => End::Wanted,
             () = self.serve(asked, upgrade) => End::Relieved,
         };
+        // Who stops weir does not want to find another one.
+        if let Some(process) = self.successor.take() {
+            upgrade::end(process);
+        }
         (self, end)
     }
 
@@ -126,19 +133,24 @@ impl Succession {
     }
 
     /// Has the binary that is there by now take over; whether it has.
-    async fn hand_over(&self) -> bool {
-        let admin = self.counter.as_ref().map(|admin| admin.try_clone());
+    async fn hand_over(&mut self) -> bool {
+        let admin = self.admin_socket.as_ref().map(|admin| admin.try_clone());
         let sockets = self.doors.lent().map(Lent::copy);
         let sockets: io::Result<Vec<OwnedFd>> = sockets
             .chain(admin.map(|admin| admin.map(OwnedFd::from)))
             .collect();
-        let starting = tokio::task::spawn_blocking(move || {
-            let successor = Successor::start(&sockets?)?;
-            let process = successor.process();
-            successor.wait().map(|()| process)
-        });
-        let started = starting.await.map_err(io::Error::other);
-        match started.and_then(|started| started) {
+        let started = match sockets.and_then(|sockets| Successor::start(&sockets)) {
+            Ok(successor) => {
+                let process = successor.process();
+                self.successor = Some(process);
+                let waiting = tokio::task::spawn_blocking(|| successor.wait());
+                let waited = waiting.await.map_err(io::Error::other);
+                self.successor = None;
+                waited.and_then(|waited| waited).map(|()| process)
+            }
+            Err(error) => Err(error),
+        };
+        match started {
             Ok(process) => {
                 self.doors.lent().for_each(Lent::give_away);
                 self.systemd.succeeded_by(process);
@@ -162,8 +174,8 @@ impl Succession {
 
     async fn reload_or_not(&mut self) -> Result<Reloaded, Refused> {
         match self.try_reload().await {
-            Ok(report) => {
-                let reloaded = self.admin.reloads().succeeded(&report);
+            Ok((report, changes)) => {
+                let reloaded = self.admin.reloads().succeeded(&report, changes);
                 for warning in &reloaded.warnings {
                     tracing::warn!("{warning}");
                 }
@@ -189,7 +201,7 @@ impl Succession {
         }
     }
 
-    async fn try_reload(&mut self) -> Result<Report, Failed> {
+    async fn try_reload(&mut self) -> Result<(Report, Vec<String>), Failed> {
         let before = self.live.load_full();
         let (source, writer) = (self.source.clone(), self.writer.clone());
         let berths = self.berths.clone();
@@ -208,7 +220,8 @@ impl Succession {
         let (mut draft, report, before) = drafting.await??;
         let admin = draft.admin.take().map(listener).transpose()?;
         // From here on nothing fails.
-        warn_of_what_stays(&draft.plan, &before.plan);
+        let mut changes = limits::forgotten(&draft.plan, &before.plan);
+        changes.extend(self.what_stays(&draft.plan));
         self.join(&draft.stores).await;
         let sockets = std::mem::take(&mut draft.sockets);
         let change = self.doors.plan(&draft.plan, &self.live);
@@ -225,7 +238,17 @@ impl Succession {
         if moved(&live.plan) != moved(&before.plan) {
             self.receive(admin);
         }
-        Ok(report)
+        Ok((report, changes))
+    }
+
+    /// Some things are settled when the process starts.
+    fn what_stays(&self, plan: &Plan) -> Option<String> {
+        let (wanted, running) = (plan.workers, self.loops.count());
+        (wanted != running).then(|| {
+            format!(
+                "workers: {wanted} is for the next start; there are {running} event loops and stay so"
+            )
+        })
     }
 
     async fn join(&mut self, stores: &[Arc<Shared>]) {
@@ -247,11 +270,11 @@ impl Succession {
 
     /// Has the admin listener here from now on, or nowhere.
     fn receive(&mut self, listener: Option<Reception>) {
-        std::mem::take(&mut self.reception).cancel();
-        self.counter = None;
+        std::mem::take(&mut self.admin_stop).cancel();
+        self.admin_socket = None;
         if let Some((listener, again)) = listener {
-            self.counter = Some(again);
-            let serving = self.admin.clone().serve(listener, self.reception.clone());
+            self.admin_socket = Some(again);
+            let serving = self.admin.clone().serve(listener, self.admin_stop.clone());
             tokio::spawn(serving);
         }
     }
@@ -264,15 +287,4 @@ fn listener(socket: std::net::TcpListener) -> Result<Reception, Error> {
     let again = socket.try_clone().map_err(Error::Start)?;
     let listener = TcpListener::from_std(socket).map_err(Error::Start)?;
     Ok((listener, again))
-}
-
-/// Some things are settled when the process starts.
-fn warn_of_what_stays(plan: &Plan, before: &Plan) {
-    if plan.workers != before.workers {
-        tracing::warn!(
-            "workers: {} is for the next start; there are {} event loops and stay so",
-            plan.workers,
-            before.workers
-        );
-    }
 }

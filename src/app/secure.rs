@@ -56,7 +56,11 @@ pub(super) async fn refresh(live: Arc<ArcSwap<Live>>) {
     loop {
         tokio::time::sleep(LOOK).await;
         let live = live.load_full();
-        live.tls.refresh(tell);
+        // Elsewhere: a file system may take its time.
+        let looked = tokio::task::spawn_blocking(move || live.tls.refresh(tell));
+        if looked.await.is_err() {
+            tracing::error!("certificates could not be looked at");
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! Signals, as nginx's: TERM and INT stop, QUIT stops gracefully, HUP reads the configuration again, USR1 opens the logs
+//! Signals, as nginx's: TERM, INT and QUIT stop gracefully, TERM and INT a second time at once, HUP reads the configuration again, USR1 opens the logs
 //! again, USR2 hands over to a new binary.
 
 use std::thread::JoinHandle;

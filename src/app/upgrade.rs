@@ -8,13 +8,14 @@ use std::io::{self, IoSlice, IoSliceMut, Read as _, Write as _};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::listen::Heritage;
 
@@ -66,8 +67,11 @@ impl Successor {
             .env_remove("LISTEN_FDNAMES")
             .env_remove("WATCHDOG_PID")
             .spawn()?;
-        let successor = Self { child, line };
-        send(&successor.line, sockets)?;
+        let mut successor = Self { child, line };
+        if let Err(error) = send(&successor.line, sockets) {
+            successor.end()?;
+            return Err(error);
+        }
         Ok(successor)
     }
 
@@ -80,16 +84,42 @@ impl Successor {
     pub(super) fn wait(mut self) -> io::Result<()> {
         self.line.set_read_timeout(Some(PATIENCE))?;
         let mut word = [0; READY.len()];
-        let heard = self.line.read_exact(&mut word);
-        if heard.is_ok() {
+        let Err(error) = self.line.read_exact(&mut word) else {
             return Ok(());
-        }
-        // Gone, or stuck.
-        drop(self.child.kill());
-        let status = self.child.wait()?;
+        };
+        let status = match error.kind() {
+            // It is going, and its status says why.
+            io::ErrorKind::UnexpectedEof => self.gone()?,
+            _ => self.end()?,
+        };
         Err(io::Error::other(format!(
             "it did not come to run ({status})"
         )))
+    }
+
+    fn gone(&mut self) -> io::Result<ExitStatus> {
+        for _ in 0..LAST_LOOKS {
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(status);
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        self.end()
+    }
+
+    fn end(&mut self) -> io::Result<ExitStatus> {
+        drop(self.child.kill());
+        self.child.wait()
+    }
+}
+
+/// Ends a process that is about to take over.
+pub(super) fn end(process: u32) {
+    let process = i32::try_from(process).ok().and_then(Pid::from_raw);
+    if let Some(process) = process
+        && let Err(error) = kill_process(process, Signal::TERM)
+    {
+        tracing::warn!("the new binary could not be ended: {error}");
     }
 }
 
@@ -145,6 +175,9 @@ const READY: &[u8; 1] = b"!";
 
 /// Linux allows 253.
 const MOST_AT_ONCE: usize = 128;
+
+/// How often it is looked whether one that has hung up has ended.
+const LAST_LOOKS: u32 = 200;
 
 /// How long a new binary may take to run: names have to be looked up.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -13,7 +13,9 @@ use crate::config::Watch;
 
 /// Looks for as long as the gateway runs.
 pub(super) async fn run(source: Source, mut watch: Watch, reloads: Arc<Reloads>) {
-    let mut seen = watch.look();
+    let Some(mut seen) = look(&watch).await else {
+        return;
+    };
     loop {
         tokio::time::sleep(LOOK).await;
         let Some(now) = look(&watch).await else {

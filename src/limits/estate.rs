@@ -1,7 +1,7 @@
 //! What zones inherit from those of their names in the plan before.
 //!
 //! The rate, the burst, the size of a zone may change and everybody stands where they stood. Where what was counted means
-//! something else now, it is better forgotten, and the log says so.
+//! something else now, it is better forgotten, and whoever has the configuration read again is told so.
 
 use super::ShadowZone;
 use super::zones::{ConnZone, ReqZone, Zones};
@@ -17,23 +17,16 @@ impl<'a> Estate<'a> {
     /// The zone that this one goes on from.
     pub(super) fn req(&self, zone: &plan::ReqZone) -> Option<&'a ReqZone> {
         let (plan, zones) = self.before?;
-        let index = position(plan.req_zones.iter().map(|old| &*old.name), &zone.name)?;
-        match self.plan.inherits(zone, plan, &plan.req_zones[index]) {
-            Ok(()) => zones.req.get(index).map(|old| &**old),
-            Err(why) => {
-                let zone = &*zone.name;
-                tracing::warn!(
-                    "zone \"{zone}\" starts afresh: {why}, what was counted is forgotten"
-                );
-                None
-            }
-        }
+        let index = req_position(plan, zone)?;
+        let inherits = self.plan.inherits(zone, plan, &plan.req_zones[index]);
+        inherits.ok()?;
+        zones.req.get(index).map(|old| &**old)
     }
 
-    /// The same for what a `shadow` counts; the log has heard of it.
+    /// The same for what a `shadow` counts.
     pub(super) fn shadow(&self, zone: &plan::ReqZone) -> Option<&'a ShadowZone> {
         let (plan, zones) = self.before?;
-        let index = position(plan.req_zones.iter().map(|old| &*old.name), &zone.name)?;
+        let index = req_position(plan, zone)?;
         let inherits = self.plan.inherits(zone, plan, &plan.req_zones[index]);
         inherits.ok()?;
         zones.shadow.get(index)?.as_deref()
@@ -42,18 +35,37 @@ impl<'a> Estate<'a> {
     /// The zone whose places this one has.
     pub(super) fn conn(&self, zone: &plan::ConnZone) -> Option<&'a ConnZone> {
         let (plan, zones) = self.before?;
-        let index = position(plan.conn_zones.iter().map(|old| &*old.name), &zone.name)?;
-        if !(self.plan).inherits_places(zone, plan, &plan.conn_zones[index]) {
-            let zone = &*zone.name;
-            tracing::warn!(
-                "zone \"{zone}\" starts afresh: its key has changed, requests in progress are not counted in it"
-            );
-            return None;
-        }
-        zones.conn.get(index).map(|old| &**old)
+        let index = conn_position(plan, zone)?;
+        let inherits = (self.plan).inherits_places(zone, plan, &plan.conn_zones[index]);
+        inherits.then(|| zones.conn.get(index).map(|old| &**old))?
     }
 }
 
-fn position<'n>(mut names: impl Iterator<Item = &'n str>, wanted: &str) -> Option<usize> {
-    names.position(|name| name == wanted)
+/// What is forgotten when one plan takes the place of another, a sentence for each zone.
+pub fn forgotten(plan: &Plan, before: &Plan) -> Vec<String> {
+    let requests = plan.req_zones.iter().filter_map(|zone| {
+        let old = &before.req_zones[req_position(before, zone)?];
+        let why = plan.inherits(zone, before, old).err()?;
+        let zone = &*zone.name;
+        Some(format!(
+            "zone \"{zone}\" starts afresh: {why}, what was counted is forgotten"
+        ))
+    });
+    let connections = plan.conn_zones.iter().filter_map(|zone| {
+        let old = &before.conn_zones[conn_position(before, zone)?];
+        let afresh = !plan.inherits_places(zone, before, old);
+        let zone = &*zone.name;
+        afresh.then(|| {
+            format!("zone \"{zone}\" starts afresh: its key has changed, requests in progress are not counted in it")
+        })
+    });
+    requests.chain(connections).collect()
+}
+
+fn req_position(plan: &Plan, zone: &plan::ReqZone) -> Option<usize> {
+    plan.req_zones.iter().position(|old| old.name == zone.name)
+}
+
+fn conn_position(plan: &Plan, zone: &plan::ConnZone) -> Option<usize> {
+    plan.conn_zones.iter().position(|old| old.name == zone.name)
 }

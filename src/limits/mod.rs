@@ -48,6 +48,7 @@ use crate::store::algorithm::Terms;
 use crate::telemetry::REFUSALS;
 
 pub use bill::Bill;
+pub use estate::forgotten;
 pub use explain::Explained;
 pub use inspect::{Counted, KeyState};
 pub use rehearsal::{Places, Said, Taken};

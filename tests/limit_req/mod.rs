@@ -8,10 +8,12 @@ mod sanctions;
 mod shadow;
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::support::client::Response;
 use crate::support::{Client, Origin, Weir, eventually, get, get_from, millis_since};
 
 /// A weir with one zone named `one`, one limited location `/`, and an access log that says what the limit said.
@@ -30,12 +32,26 @@ servers:
     )
 }
 
+fn retry_after(response: &Response) -> u64 {
+    let seconds = response.get("retry-after").and_then(|it| it.parse().ok());
+    seconds.expect("seconds")
+}
+
+/// What a client may be told to wait for, in seconds: all of these milliseconds, or what is left of them now.
+fn seconds_left(milliseconds: u64, since: Instant) -> RangeInclusive<u64> {
+    // Both clocks are cut to the millisecond.
+    let gone = millis_since(since) + 2;
+    milliseconds.saturating_sub(gone).div_ceil(1000)..=milliseconds.div_ceil(1000)
+}
+
 /// What one greedy client got: statuses, and the times that bound how long it was heard.
 struct Heard {
     passed: u64,
     refused: u64,
-    /// From the first answer to the last request, and from the first request to the last answer.
+    /// From the answer to the first that was refused to the sending of the last that was: at both times the burst was
+    /// spent, however much of it a pause in between gave back.
     at_least: u64,
+    /// From the first request to the last answer.
     at_most: u64,
 }
 
@@ -44,12 +60,11 @@ fn hammer(address: SocketAddr, source: Ipv4Addr, during: Duration) -> Heard {
     let started = Instant::now();
     let one = move || {
         let mut client = Client::connect_from(source, address);
-        let (mut passed, mut refused, mut first_answer, mut last_request) = (0, 0, u64::MAX, 0);
+        let (mut passed, mut refused, mut first_refused, mut last_refused) = (0, 0, u64::MAX, 0);
         while started.elapsed() < during {
-            last_request = millis_since(started);
+            let asked = millis_since(started);
             client.get("/ok");
             let response = client.response();
-            first_answer = first_answer.min(millis_since(started));
             if response.get("connection") == Some("close") {
                 // After `keepalive_requests`.
                 client = Client::connect_from(source, address);
@@ -59,21 +74,23 @@ fn hammer(address: SocketAddr, source: Ipv4Addr, during: Duration) -> Heard {
                 429 => {
                     assert!(response.has("retry-after"), "{response:?}");
                     refused += 1;
+                    first_refused = first_refused.min(millis_since(started));
+                    last_refused = asked;
                 }
                 other => panic!("{other}"),
             }
         }
-        (passed, refused, first_answer, last_request)
+        (passed, refused, first_refused, last_refused)
     };
     let threads = [std::thread::spawn(one), std::thread::spawn(one)];
     let heard = threads.map(|thread| thread.join().expect("it was heard"));
     let at_most = millis_since(started);
-    let first_answer = heard.iter().map(|h| h.2).min().expect("there are two");
-    let last_request = heard.iter().map(|h| h.3).max().expect("there are two");
+    let first_refused = heard.iter().map(|h| h.2).min().expect("there are two");
+    let last_refused = heard.iter().map(|h| h.3).max().expect("there are two");
     Heard {
         passed: heard.iter().map(|h| h.0).sum(),
         refused: heard.iter().map(|h| h.1).sum(),
-        at_least: last_request - first_answer,
+        at_least: last_refused.saturating_sub(first_refused),
         at_most,
     }
 }
@@ -81,7 +98,8 @@ fn hammer(address: SocketAddr, source: Ipv4Addr, during: Duration) -> Heard {
 #[test]
 fn a_hammering_client_gets_rate_times_seconds_plus_burst_plus_one() {
     const RATE: u64 = 50;
-    const BURST: u64 = 20;
+    // Not given back in the time of this test, whatever pause there is in it.
+    const BURST: u64 = 100;
     let origin = Origin::start();
     let weir = limited(
         &origin,
@@ -105,7 +123,7 @@ fn a_hammering_client_gets_rate_times_seconds_plus_burst_plus_one() {
         "{} passed, expected {fewest} to {most}",
         heard.passed
     );
-    assert!(heard.refused > 100, "{} refused", heard.refused);
+    assert!(heard.refused > 0, "it asked for more than it got");
     assert_eq!(origin.count() as u64, heard.passed + 20);
 }
 
@@ -122,15 +140,12 @@ fn every_request_of_a_connection_counts() {
 #[test]
 fn excess_requests_leave_one_by_one() {
     let origin = Origin::start();
-    let weir = limited(&origin, "rate: 10r/s", "burst: 10");
+    let weir = limited(&origin, "rate: 5r/s", "burst: 10");
+    let mut clients: Vec<_> = (0..8).map(|_| Client::connect(weir.address())).collect();
     let started = Instant::now();
-    let mut clients: Vec<_> = (0..8)
-        .map(|_| {
-            let client = Client::connect(weir.address());
-            client.get("/ok");
-            client
-        })
-        .collect();
+    for client in &clients {
+        client.get("/ok");
+    }
     let mut came: Vec<_> = std::thread::scope(|scope| {
         let readers: Vec<_> = clients
             .iter_mut()
@@ -145,13 +160,12 @@ fn excess_requests_leave_one_by_one() {
     });
     came.sort_unstable();
     for (number, came) in (0..).zip(&came) {
-        // The k-th leaves k/10 s after the first was let through, whenever it arrived itself.
-        assert!(*came + 3 >= number * 100, "number {number} after {came} ms");
+        // The k-th leaves k/5 s after the first was let through, whenever it arrived itself.
+        assert!(*came + 3 >= number * 200, "number {number} after {came} ms");
     }
-    assert!(came[7] < 1500, "{came:?}");
-    weir.access_line("200 PASSED 0.0");
+    weir.access_line("200 PASSED ");
     eventually("seven lines of those that waited", || {
-        weir.stdout().matches("200 DELAYED 0.").count() == 7
+        weir.stdout().matches("200 DELAYED ").count() == 7
     });
 }
 

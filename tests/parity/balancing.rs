@@ -11,6 +11,8 @@ struct Both {
     nginx: Nginx,
     weir: Weir,
     origins: Vec<Origin>,
+    /// Where nobody is: nobody else gets these.
+    _nobody: Vec<Port>,
 }
 
 /// A server of the group: its settings in nginx's words.
@@ -26,7 +28,6 @@ impl Both {
     fn start(nginx: &str, weir: &str, servers: &[Server]) -> Self {
         let mut origins = Vec::new();
         let (mut for_nginx, mut for_weir) = (String::new(), String::new());
-        // Claimed until both run: nobody else gets them.
         let mut nobody = Vec::new();
         for (number, server) in servers.iter().enumerate() {
             let (address, words) = match server {
@@ -72,6 +73,7 @@ servers: [ {{ listen: LISTEN, locations: [ {{ path: /, proxy_pass: app }} ] }} ]
                 ),
             ),
             origins,
+            _nobody: nobody,
         }
     }
 

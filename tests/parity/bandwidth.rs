@@ -70,6 +70,8 @@ fn no_rate_is_any_speed_as_in_nginx() {
         "/slow/bytes?field=X-Accel-Limit-Rate:0&",
         "/bytes?field=X-Accel-Limit-Rate:50k&",
     ] {
-        pair.agree(|side| assert!(side.lasts(path, 153_600) < 1_500, "{path}"));
+        // Once in three times: at the others a busy machine may have kept it.
+        let soon = |side: &Side<'_>| (0..3).any(|_| side.lasts(path, 153_600) < 1_500);
+        pair.agree(|side| assert!(soon(side), "{path}"));
     }
 }

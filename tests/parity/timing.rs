@@ -86,21 +86,27 @@ impl Side<'_> {
         })
     }
 
-    /// Asserts that the k-th of those that passed came `due[k]` ms after the first, and that the rest were refused.
+    /// Asserts that the k-th of those that passed came `due[k]` ms after the first, and that the rest were refused; again
+    /// with another key whenever one came so late that the machine may have kept it.
     fn waits(&self, path: &str, count: usize, due: &[u64]) {
-        let answers = self.volley(&ask(&format!("{path}?k=volley")), count);
-        let mut passed: Vec<_> = answers
-            .iter()
-            .filter(|(status, _)| *status == 200)
-            .map(|(_, came)| *came)
-            .collect();
-        assert_eq!(passed.len(), due.len(), "{answers:?}");
-        // On a busy machine one that was sent later may be read earlier.
-        passed.sort_unstable();
-        for (came, due) in passed.iter().zip(due) {
-            // Earlier by the milliseconds that clocks are cut to; later by what a busy machine takes.
-            assert!(*came + 3 >= *due && *came < *due + 300, "{answers:?}");
+        for attempt in 0..10 {
+            let answers = self.volley(&ask(&format!("{path}?k=volley{attempt}")), count);
+            let mut passed: Vec<_> = answers
+                .iter()
+                .filter(|(status, _)| *status == 200)
+                .map(|(_, came)| *came)
+                .collect();
+            assert_eq!(passed.len(), due.len(), "{answers:?}");
+            // On a busy machine one that was sent later may be read earlier.
+            passed.sort_unstable();
+            // Earlier by the milliseconds that clocks are cut to.
+            let early = |(came, due): (&u64, &u64)| *came + 3 < *due;
+            assert!(!passed.iter().zip(due).any(early), "{answers:?}");
+            if passed.iter().zip(due).all(|(came, due)| *came < *due + 300) {
+                return;
+            }
         }
+        panic!("late ten times out of ten");
     }
 }
 

@@ -3,6 +3,7 @@
 //! Where the deadline of a decision is not what is tested it is a second: a busy machine is no outage.
 
 mod failover;
+mod floods;
 mod leases;
 mod outage;
 mod places;
@@ -57,6 +58,12 @@ fn passed(gateways: &[&Weir], requests: usize) -> usize {
 
 fn degraded(weir: &Weir) -> bool {
     metric(weir, "weir_store_degraded{store=\"shared\"}") == 1
+}
+
+/// Decisions that no answer came for in time. Each may have let one pass that the others do not know of.
+fn missed<'w>(gateways: impl IntoIterator<Item = &'w Weir>) -> u64 {
+    let missed = |weir| metric(weir, "weir_store_missed_total{store=\"shared\"}");
+    gateways.into_iter().map(missed).sum()
 }
 
 #[test]
@@ -133,10 +140,7 @@ fn a_script_that_was_forgotten_is_taught_again() {
     redis.cli(&["SCRIPT", "FLUSH"]);
     assert_eq!(passed(&[&weir], 10), 7);
     assert!(!degraded(&weir));
-    assert_eq!(
-        metric(&weir, "weir_store_missed_total{store=\"shared\"}"),
-        0
-    );
+    assert_eq!(missed([&weir]), 0);
 }
 
 /// Who is refused by one rule has not spent the others' burst, wherever they count.
@@ -204,14 +208,14 @@ fn every_gateway_knows_the_fleet() {
 
 /// Asks one gateway as fast as it can; how many passed, and how long the slowest answer took.
 fn hammer(address: SocketAddr, until: Instant) -> (u64, u64) {
-    hammer_at(address, "/", until)
+    hammer_at(address, "/", |_| Instant::now() < until)
 }
 
-/// The same for another path.
-fn hammer_at(address: SocketAddr, path: &str, until: Instant) -> (u64, u64) {
+/// The same for another path, and for as long as something holds of how many have passed.
+fn hammer_at(address: SocketAddr, path: &str, goes_on: impl Fn(u64) -> bool) -> (u64, u64) {
     let mut client = Client::connect(address);
     let (mut passed, mut slowest) = (0, 0);
-    while Instant::now() < until {
+    while goes_on(passed) {
         let asked = Instant::now();
         client.get(path);
         let response = client.response();
@@ -246,7 +250,13 @@ fn three_gateways_under_load_let_pass_what_the_limit_says() {
         .into_iter()
         .map(|thread| thread.join().unwrap())
         .sum();
-    let most = 100 * millis_since(started).div_ceil(1000).max(2) + 21;
-    assert!((150..=most).contains(&passed), "{passed} of {most}");
+    let most = 21 + at_100_a_second(millis_since(started)) + missed(&fleet);
+    assert!((22..=most).contains(&passed), "{passed} of {most}");
     assert!(fleet.iter().all(|weir| !degraded(weir)));
+}
+
+/// What a rate of 100r/s brings in so many milliseconds. Of a clock that is cut to milliseconds the first and the last
+/// may be begun ones.
+fn at_100_a_second(millis: u64) -> u64 {
+    (millis + 2).div_ceil(10)
 }

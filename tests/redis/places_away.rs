@@ -1,18 +1,14 @@
 //! Shared places while their store is away, and where a cluster spreads them.
 
-use super::metric;
 use super::places::{SET, gateway, hold, taken};
 use super::shapes::{cluster, urls};
+use super::{degraded, metric};
 use crate::support::redis::Redis;
 use crate::support::{Origin, Weir, eventually, get};
 
 fn patient(redis: &Redis, origin: &Origin, more: &str) -> Weir {
-    let store = format!("redis: '{}', timeout: 100ms{more}", redis.url());
+    let store = format!("redis: '{}', timeout: 1s{more}", redis.url());
     gateway(&store, origin.address(), "limit: 4")
-}
-
-fn degraded(weir: &Weir) -> bool {
-    metric(weir, "weir_store_degraded{store=\"shared\"}") == 1
 }
 
 /// Each gateway goes on with its part, those that were taken before among them; a store that comes back with nothing
@@ -65,9 +61,10 @@ fn what_becomes_of_places_without_a_store_can_be_chosen() {
 #[test]
 fn a_place_given_back_to_a_frozen_store_is_not_lost() {
     let (redis, origin) = (Redis::start(), Origin::start());
-    let weir = patient(&redis, &origin, "");
+    let store = format!("redis: '{}', timeout: 100ms", redis.url());
+    let weir = gateway(&store, origin.address(), "limit: 4");
     let mut held = hold(&weir, &origin, "g");
-    assert_eq!(taken(&redis), 1);
+    eventually("it is told, also if late", || taken(&redis) == 1);
     redis.signal("STOP");
     origin.gates().open("g");
     assert_eq!(held.response().status, 200);

@@ -1,5 +1,6 @@
 //! The ways a Redis can be reached: a cluster, sentinels and a failover, TLS, a unix socket, an ACL user.
 
+use std::ops::{Deref, DerefMut};
 use std::process::Command;
 
 use super::{degraded, gateway, passed, places};
@@ -9,13 +10,33 @@ use crate::support::{Certs, Origin, Weir, eventually, get, wanted};
 
 const RULE: &str = "burst: 8, nodelay: true";
 
-/// Three masters that share the keys.
-pub(super) fn cluster() -> Vec<Redis> {
+/// Nodes that share the keys, and the ports that they talk to each other on.
+pub(super) struct Cluster {
+    nodes: Vec<Redis>,
+    _buses: Vec<Port>,
+}
+
+impl Deref for Cluster {
+    type Target = [Redis];
+
+    fn deref(&self) -> &[Redis] {
+        &self.nodes
+    }
+}
+
+impl DerefMut for Cluster {
+    fn deref_mut(&mut self) -> &mut [Redis] {
+        &mut self.nodes
+    }
+}
+
+/// Three masters.
+pub(super) fn cluster() -> Cluster {
     cluster_with(0)
 }
 
 /// The same, each with so many replicas.
-pub(super) fn cluster_with(replicas: usize) -> Vec<Redis> {
+pub(super) fn cluster_with(replicas: usize) -> Cluster {
     let options = [
         "--cluster-enabled",
         "yes",
@@ -23,11 +44,10 @@ pub(super) fn cluster_with(replicas: usize) -> Vec<Redis> {
         "2000",
         "--cluster-port",
     ];
-    let nodes: Vec<_> = (0..3 * (replicas + 1))
-        .map(|_| {
-            let bus = Port::claim().number().to_string();
-            Redis::with(&[&options[..], &[&bus]].concat())
-        })
+    let buses: Vec<_> = (0..3 * (replicas + 1)).map(|_| Port::claim()).collect();
+    let nodes: Vec<_> = buses
+        .iter()
+        .map(|bus| Redis::with(&[&options[..], &[&bus.number().to_string()]].concat()))
         .collect();
     let addresses: Vec<_> = nodes
         .iter()
@@ -45,7 +65,10 @@ pub(super) fn cluster_with(replicas: usize) -> Vec<Redis> {
             node.cli(&["CLUSTER", "INFO"]).contains("cluster_state:ok")
         });
     }
-    nodes
+    Cluster {
+        nodes,
+        _buses: buses,
+    }
 }
 
 pub(super) fn urls(nodes: &[Redis]) -> String {
@@ -66,6 +89,27 @@ fn a_cluster_counts_as_one() {
     );
     assert_eq!(passed(&[&one, &two], 30), 9);
     assert!(!degraded(&one) && !degraded(&two));
+}
+
+/// Those who run clusters for others give one address.
+#[test]
+fn one_address_can_be_that_of_a_cluster() {
+    let nodes = cluster();
+    let address = |node: &Redis| format!("redis: '{}', timeout: 1s", node.url());
+    let clustered = |node: &Redis| format!("{}, cluster: true", address(node));
+    let (one, two) = (
+        gateway(&clustered(&nodes[0]), "rate: 1r/m", RULE),
+        gateway(&clustered(&nodes[1]), "rate: 1r/m", RULE),
+    );
+    assert_eq!(passed(&[&one, &two], 30), 9);
+    assert!(!degraded(&one) && !degraded(&two));
+    // Two of three nodes do not have what is asked for.
+    let unaware = [&nodes[0], &nodes[1]].map(|node| gateway(&address(node), "rate: 1r/m", RULE));
+    eventually("who is not told says so", || {
+        passed(&[&unaware[0], &unaware[1]], 2);
+        let said = unaware.iter().map(Weir::stderr).collect::<String>();
+        said.contains("it is a node of a cluster, which `cluster: true` has to say")
+    });
 }
 
 /// Keys of several zones lie on several nodes; what one took is given back when another refuses.
@@ -139,7 +183,8 @@ fn tls_is_checked_and_spoken() {
     let trusting = gateway(
         &format!("{url}, trusted_certificate: '{}'", path("ca.pem")),
         "rate: 1r/m",
-        RULE,
+        // For as many as come before a slow machine has shaken hands.
+        "burst: 100000, nodelay: true",
     );
     eventually("a slow machine has shaken hands, too", || {
         !degraded(&trusting)

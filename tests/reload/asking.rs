@@ -62,6 +62,34 @@ fn over_the_api_with_the_token_and_the_answer_says_what_came_of_it() {
 }
 
 #[test]
+fn who_asks_hears_what_is_forgotten_and_what_has_to_wait() {
+    let yaml = |workers: u8, key: &str| {
+        let text = with_admin("one").replace("path: /,", "path: /, limit_req: { zone: a },");
+        format!(
+            "workers: {workers}\nlimit_req_zones: {{ a: {{ key: {key}, rate: 1000r/s }} }}\n{text}"
+        )
+    };
+    let weir = Weir::start(&yaml(2, "$host"));
+    let reload = |workers, key| {
+        weir.rewrite(&yaml(workers, key));
+        let (status, told) = post(&weir, "Authorization: Bearer secret\r\n");
+        assert_eq!(status, 200, "{told}");
+        let warnings = told["warnings"].as_array().expect("a list").clone();
+        let warnings = warnings.into_iter();
+        let warnings = warnings.map(|one| one.as_str().expect("a text").to_owned());
+        warnings.collect::<Vec<_>>()
+    };
+    let told = reload(1, "$server_name");
+    assert_eq!(told.len(), 2, "{told:?}");
+    assert!(told[0].contains("zone \"a\" starts afresh: its key has changed"));
+    assert!(told[1].contains("workers: 1 is for the next start; there are 2"));
+    for line in &told {
+        weir.error_line(line);
+    }
+    assert_eq!(reload(2, "$server_name"), Vec::<String>::new());
+}
+
+#[test]
 fn from_a_shell_the_exit_status_tells() {
     let weir = Weir::start(&with_admin("one"));
     let admin = weir.admin_address().to_string();

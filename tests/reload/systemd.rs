@@ -1,5 +1,6 @@
 //! What systemd hands over and is told.
 
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram;
 use std::process::Command;
 use std::time::Duration;
@@ -80,17 +81,12 @@ fn its_sockets_are_listened_on() {
     let config = home.path().join("weir.yaml");
     let yaml = answering("activated").replace("LISTEN", &address.to_string());
     std::fs::write(&config, yaml).unwrap();
-    let descriptor = std::os::fd::AsRawFd::as_raw_fd(&socket);
+    // Its standard input is the one descriptor that nobody else who is started meanwhile can get, too.
+    let script = "exec 3<&0 0</dev/null; export LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=web; exec \"$0\" run --config \"$1\"";
     let mut command = Command::new("/bin/sh");
-    let script = format!(
-        "exec 3<&{descriptor}; export LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=web; exec \"$0\" run --config \"$1\""
-    );
     command.arg("-c").arg(script).arg(BINARY).arg(&config);
-    // Into the shell, too, which passes it on.
-    let inherited = rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::empty());
-    inherited.unwrap();
-    let weir = Process::spawn("weir", command, home);
-    drop(socket);
+    let socket = OwnedFd::from(socket);
+    let weir = Process::spawn_reading(socket.into(), "weir", command, home);
     assert_eq!(early.response().text(), "activated");
     assert_eq!(get(address, "/").text(), "activated");
     drop(weir);

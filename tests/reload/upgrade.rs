@@ -1,5 +1,6 @@
 //! A new binary takes over.
 
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::answering;
@@ -19,23 +20,41 @@ fn start(yaml: &str) -> (Weir, tempfile::TempDir) {
     (weir, home)
 }
 
-/// Ends the process that has taken over, which is nobody's child here.
-struct Successor(u32);
+/// Ends whoever takes over, which is nobody's child here: also where a test fails before it has.
+struct Successor {
+    old: u32,
+    log: PathBuf,
+}
 
 impl Successor {
     fn of(weir: &Weir) -> Self {
-        let line = weir.error_line("has taken over");
-        let (_, process) = line.split_once("process=").expect("its number");
-        Self(process.trim().parse().expect("a number"))
+        Self {
+            old: weir.pid(),
+            log: weir.path("stderr"),
+        }
     }
 }
 
 impl Drop for Successor {
     fn drop(&mut self) {
-        let kill = std::process::Command::new("kill")
-            .args(["-KILL", &self.0.to_string()])
-            .status();
-        assert!(kill.is_ok_and(|status| status.success()));
+        let read = |file: &Path| std::fs::read_to_string(file).unwrap_or_default();
+        let log = read(&self.log);
+        let line = log.lines().find(|line| line.contains("has taken over"));
+        let named = line.and_then(|line| Some(line.split_once("process=")?.1.to_owned()));
+        // Before it is named it is a child of the old one.
+        let processes = named.unwrap_or_else(|| {
+            let threads = std::fs::read_dir(format!("/proc/{}/task", self.old));
+            let threads = threads.into_iter().flatten().flatten();
+            threads
+                .map(|thread| read(&thread.path().join("children")))
+                .collect()
+        });
+        std::process::Command::new("kill")
+            .arg("-KILL")
+            .args(processes.split_whitespace())
+            .stderr(std::process::Stdio::null())
+            .status()
+            .ok();
     }
 }
 
@@ -52,7 +71,8 @@ fn nobody_is_refused_while_it_does() {
     slow.get("/far/hold?gate=g");
     origin.gates().await_waiting("g", 1);
     let (over, asked) = (AtomicBool::new(false), AtomicU64::new(0));
-    let successor = std::thread::scope(|scope| {
+    let successor = Successor::of(&weir);
+    std::thread::scope(|scope| {
         let clients: Vec<_> = (0..4)
             .map(|_| {
                 scope.spawn(|| {
@@ -66,7 +86,7 @@ fn nobody_is_refused_while_it_does() {
             .collect();
         weir.rewrite(&yaml.replace("200 one", "200 two"));
         weir.signal("USR2");
-        let successor = Successor::of(&weir);
+        weir.error_line("has taken over");
         eventually("only the new one serves", || {
             (0..20).all(|_| get(weir.address(), "/").text() == "two")
         });
@@ -74,7 +94,6 @@ fn nobody_is_refused_while_it_does() {
         for client in clients {
             client.join().expect("nobody was refused");
         }
-        successor
     });
     assert!(asked.load(Ordering::Relaxed) > 0);
     assert!(!weir.has_ended(), "a request is in flight");
@@ -95,7 +114,8 @@ fn one_that_does_not_come_to_run_changes_nothing() {
     let (weir, home) = start(&answering("one"));
     weir.rewrite("nonsense: true\n");
     weir.signal("USR2");
-    weir.error_line("the new binary has not taken over");
+    let line = weir.error_line("the new binary has not taken over");
+    assert!(line.contains("exit status: 2"), "{line}");
     assert_eq!(get(weir.address(), "/").text(), "one");
     std::fs::remove_file(home.path().join("weir")).unwrap();
     weir.signal("USR2");
@@ -106,4 +126,30 @@ fn one_that_does_not_come_to_run_changes_nothing() {
     // And it can still be reloaded.
     weir.reload(&answering("two"));
     assert_eq!(get(weir.address(), "/").text(), "two");
+}
+
+/// Whoever stops weir finds none afterwards.
+#[test]
+fn a_stop_ends_the_one_that_is_about_to_take_over_as_well() {
+    let (mut weir, home) = start(&answering("one"));
+    let (binary, number) = (home.path().join("weir"), home.path().join("number"));
+    std::fs::remove_file(&binary).expect("it can be removed");
+    let script = format!(
+        "#!/bin/sh\necho $$ > {}\nexec sleep 300\n",
+        number.display()
+    );
+    std::fs::write(&binary, script).expect("it can be written");
+    let may_run = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&binary, may_run).expect("it is ours");
+    weir.signal("USR2");
+    let started = || std::fs::read_to_string(&number).unwrap_or_default();
+    eventually("it starts", || started().ends_with('\n'));
+    let state = format!("/proc/{}/stat", started().trim());
+    weir.signal("TERM");
+    assert_eq!(weir.wait().code(), Some(0));
+    eventually("it is gone", || {
+        let state = std::fs::read_to_string(&state).unwrap_or_default();
+        // What nobody has asked about yet is gone as well.
+        state.is_empty() || state.contains(") Z ")
+    });
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::support::{Client, Origin, Weir, eventually, get};
+use crate::support::{Client, Origin, Weir, eventually, get, metric};
 
 /// One a minute, and so many more at once.
 fn limited(zone: &str, burst: u32) -> String {
@@ -102,6 +102,7 @@ fn penalties_are_served_to_their_end() {
 }
 
 const PLACES: &str = "log: { level: info }
+admin: { listen: ADMIN }
 limit_conn_zones:
   perip: { key: $binary_remote_addr, size: 1m }
 servers:
@@ -125,12 +126,15 @@ fn those_who_wait_keep_their_places() {
     };
     let mut first = ask("/hold?gate=first");
     origin.gates().await_waiting("first", 1);
+    let in_line = |count| {
+        let length = "weir_limit_queue_length{zone=\"perip\"}";
+        eventually("they stand in line", || metric(&weir, length) == count);
+    };
     let mut second = ask("/hold?gate=second");
-    // It has to be in line before the next one comes.
-    std::thread::sleep(Duration::from_millis(50));
+    in_line(1);
     weir.reload(&yaml.replace("1m", "8m"));
     let mut third = ask("/hold?gate=third");
-    std::thread::sleep(Duration::from_millis(50));
+    in_line(2);
     weir.reload(&yaml.replace("size: 5", "size: 6"));
     assert_eq!(
         origin.gates().waiting("second") + origin.gates().waiting("third"),
@@ -155,14 +159,15 @@ fn those_who_wait_keep_their_places() {
 fn delayed_requests_are_neither_lost_nor_hurried() {
     let delaying = limited(&ZONE.replace("1r/m", "2r/s"), 5).replace(", nodelay: true", "");
     let weir = Weir::start(&delaying);
-    assert_eq!(get(weir.address(), "/").status, 200);
     let begun = tokio::time::Instant::now();
     let mut waiting = Client::connect(weir.address());
-    waiting.get("/");
+    waiting.send("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(2));
+    assert_eq!(waiting.response().status, 200);
+    weir.error_line("delaying request");
     weir.reload(&limited(&ZONE.replace("1r/m", "1r/h"), 0));
     assert_eq!(waiting.response().status, 200);
     assert!(
-        begun.elapsed() >= Duration::from_millis(300),
+        begun.elapsed() >= Duration::from_millis(490),
         "{:?}",
         begun.elapsed()
     );

@@ -10,7 +10,7 @@ use super::Desk;
 use crate::support::{Client, Weir, eventually};
 
 const CONFIG: &str = "
-log: { level: error, access: { path: DIR/access.log, format: json } }
+log: { level: info, access: { path: DIR/access.log, format: json } }
 limit_req_zones:
   slow: { key: $binary_remote_addr, size: 1m, rate: 2r/s }
   pages: { key: $binary_remote_addr$uri, size: 1m, rate: 2r/s }
@@ -45,19 +45,23 @@ fn script() -> Vec<(u8, &'static str, u64)> {
     script
 }
 
-#[test]
-fn a_replay_decides_as_the_road_did() {
-    let weir = Weir::start(CONFIG);
+/// Follows the script, and gives the statuses.
+fn ask(weir: &Weir) -> Vec<u16> {
     let (mut statuses, mut waiting) = (Vec::new(), Vec::new());
     for (client, target, pause) in script() {
         std::thread::sleep(Duration::from_millis(pause));
         let mut connection = Client::connect_from(Ipv4Addr::new(127, 0, 0, client), weir.address());
-        connection.get(target);
         // One after the other: in which order two came in the same millisecond no log can tell.
         if target == "/wait" {
-            std::thread::sleep(Duration::from_millis(60));
+            let target = format!("{target}?{}", waiting.len());
+            connection.get(&target);
+            let (waits, over) = (format!("GET {target} "), format!("\"{target}\""));
+            eventually("a line about what waits or is over", || {
+                weir.stderr().contains(&waits) || weir.file("access.log").contains(&over)
+            });
             waiting.push(connection);
         } else {
+            connection.get(target);
             statuses.push(connection.response().status);
         }
     }
@@ -65,6 +69,13 @@ fn a_replay_decides_as_the_road_did() {
         .iter_mut()
         .map(|connection| connection.response().status);
     statuses.extend(late);
+    statuses
+}
+
+#[test]
+fn a_replay_decides_as_the_road_did() {
+    let weir = Weir::start(CONFIG);
+    let statuses = ask(&weir);
     let count = statuses.len();
     assert!(statuses.contains(&429) && statuses.contains(&200));
     eventually("all lines", || {

@@ -219,9 +219,10 @@ fn a_location_comes_back_by_probes_and_its_neighbour_never_notices() {
 #[test]
 fn the_place_of_a_probe_whose_client_left_is_given_back() {
     let origin = Origin::start();
-    let weir = at_location(
-        &origin,
-        "breaker: { min_calls: 4, open_for: 50ms, max_open_for: 50ms, half_open: 1 }",
+    let weir = before(
+        &[&origin],
+        "keepalive: 0",
+        "locations: [ { path: /, proxy_pass: app, breaker: { min_calls: 4, open_for: 50ms, max_open_for: 50ms, half_open: 1 } } ]",
     );
     for _ in 0..4 {
         assert_eq!(get(weir.address(), "/reset").status, 502);

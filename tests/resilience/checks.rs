@@ -57,10 +57,10 @@ fn who_fails_its_checks_is_not_asked_until_it_is_well_again() {
 #[test]
 fn with_nobody_healthy_the_answer_is_503_at_once() {
     let origin = Origin::start();
-    origin.script("/healthz", "/hang");
+    origin.script("/healthz", "/status?code=500");
     let weir = before(
         &[&origin],
-        "health_check: { path: /healthz, interval: 20ms, timeout: 50ms, fall: 1, rise: 1 }",
+        "health_check: { path: /healthz, interval: 20ms, timeout: 20s, fall: 1, rise: 1 }",
         "proxy_pass: app",
     );
     until_healthy(&weir, &origin, false);

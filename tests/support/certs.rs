@@ -161,7 +161,10 @@ impl Certs {
     }
 
     pub(crate) fn write(&self, name: &str, text: impl AsRef<[u8]>) {
-        std::fs::write(self.path(name), text).expect("the directory can be written");
+        // At one moment: somebody may be looking at it.
+        let beside = self.path(&format!("{name}.new"));
+        std::fs::write(&beside, text).expect("the directory can be written");
+        std::fs::rename(&beside, self.path(name)).expect("the directory can be written");
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {

@@ -2,6 +2,7 @@
 //! needs it to be, not for a time somebody guessed.
 
 use std::collections::HashMap;
+use std::io;
 
 use parking_lot::{Condvar, Mutex};
 
@@ -21,8 +22,8 @@ struct Gate {
 }
 
 impl Gates {
-    /// Waits until the gate is open.
-    pub(crate) fn pass(&self, name: &str) {
+    /// Waits until the gate is open; one that stays closed is not passed.
+    pub(crate) fn pass(&self, name: &str) -> io::Result<()> {
         let mut gates = self.gates.lock();
         gates.entry(name.to_owned()).or_default().waiting += 1;
         self.changed.notify_all();
@@ -31,10 +32,15 @@ impl Gates {
                 break;
             }
         }
-        if let Some(gate) = gates.get_mut(name) {
+        let open = gates.get_mut(name).is_some_and(|gate| {
             gate.waiting -= 1;
-        }
+            gate.open
+        });
         self.changed.notify_all();
+        match open {
+            true => Ok(()),
+            false => Err(io::ErrorKind::TimedOut.into()),
+        }
     }
 
     /// Opens a gate for those who wait and all who come.

@@ -73,12 +73,10 @@ try:
         for answer in method("BreakOff", "unary_stream")(b"", timeout=20):
             print("got", answer.decode())
     elif what == "cancel":
-        call = method("Sleep").future(b"30", timeout=20)
-        threading.Timer(0.5, call.cancel).start()
-        try:
-            call.result()
-        except grpc.FutureCancelledError:
-            print("OK", *unary("WasCancelled", b"10", timeout=20))
+        call = method("Held", "unary_stream")(b"30", timeout=20)
+        next(call)
+        call.cancel()
+        print("OK", *unary("WasCancelled", b"10", timeout=20))
     elif what == "many":
         calls = [method("Echo").future(str(number).encode(), timeout=20) for number in range(int(argument))]
         print("OK", sum(call.result() == str(number).encode() for number, call in enumerate(calls)))

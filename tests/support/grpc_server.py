@@ -35,8 +35,14 @@ def fail(request, context):
     context.abort(grpc.StatusCode.FAILED_PRECONDITION, "not like this: 100% \u00fc")
 
 
-def sleep(request, context):
+def held(request, context):
+    """Says that it has begun, and goes on until the caller has enough."""
     context.add_callback(SEEN["cancelled"].set)
+    yield b"begun"
+    yield sleep(request, context)
+
+
+def sleep(request, context):
     deadline = time.monotonic() + float(request)
     while context.is_active() and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -66,6 +72,7 @@ HANDLERS = {
     "Total": grpc.stream_unary_rpc_method_handler(total),
     "Fail": grpc.unary_unary_rpc_method_handler(fail),
     "Sleep": grpc.unary_unary_rpc_method_handler(sleep),
+    "Held": grpc.unary_stream_rpc_method_handler(held),
     "WasCancelled": grpc.unary_unary_rpc_method_handler(was_cancelled),
     "Drip": grpc.unary_stream_rpc_method_handler(drip),
 }

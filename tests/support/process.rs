@@ -23,12 +23,22 @@ pub(crate) struct Process {
 
 impl Process {
     /// Starts `command` with its output going to files in `directory`.
-    pub(crate) fn spawn(name: &'static str, mut command: Command, directory: TempDir) -> Self {
+    pub(crate) fn spawn(name: &'static str, command: Command, directory: TempDir) -> Self {
+        Self::spawn_reading(Stdio::null(), name, command, directory)
+    }
+
+    /// The same with something for its standard input.
+    pub(crate) fn spawn_reading(
+        input: Stdio,
+        name: &'static str,
+        mut command: Command,
+        directory: TempDir,
+    ) -> Self {
         let output = |file: &str| {
             File::create(directory.path().join(file)).expect("the directory can be written")
         };
         let child = command
-            .stdin(Stdio::null())
+            .stdin(input)
             .stdout(output("stdout"))
             .stderr(output("stderr"))
             .spawn()

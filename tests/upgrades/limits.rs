@@ -2,7 +2,7 @@
 
 use super::{Far, ask, before, read};
 use crate::support::redis::Redis;
-use crate::support::{Client, Weir, eventually, metric};
+use crate::support::{Api, Client, Weir, eventually, metric};
 
 fn limited(far: &Far, limit: usize) -> Weir {
     before(
@@ -30,7 +30,10 @@ fn a_tunnel_keeps_its_place_until_it_is_over() {
     tunnels[0].send("x");
     assert_eq!(read(&mut tunnels[0], 1), "x");
     tunnels.pop().expect("one of two").reset();
-    eventually("a place", || far.open() == 1);
+    let api = Api(weir.admin_address());
+    eventually("a place", || {
+        api.get("/api/zones/open/keys/127.0.0.1")["standing"]["remaining"] == 1
+    });
     // Each was charged once, the one without a place too.
     let mut third = ask(&weir, "/echo", "");
     assert_eq!(third.head().word(1), "101");

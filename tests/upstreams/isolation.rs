@@ -71,6 +71,6 @@ servers:
     let growth = during.1.saturating_sub(before.1);
     assert!(growth < 16 << 20, "{growth} bytes more");
     // Generous, for this machine has others to serve; a queue behind what hangs would be a minute.
-    let bound = before.0 * 10 + Duration::from_millis(250);
+    let bound = before.0 * 10 + Duration::from_secs(2);
     assert!(during.0 < bound, "{:?}, then {:?}", before.0, during.0);
 }

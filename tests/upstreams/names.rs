@@ -132,7 +132,7 @@ fn a_resolver_that_fails_takes_no_server_with_it() {
     let fleet = Fleet::new();
     let _origins = [1, 2].map(|number| fleet.start(number));
     fleet.name(&[1], 3600);
-    let weir = fleet.weir(", timeout: 200ms", "resolve: 50ms,");
+    let weir = fleet.weir(", timeout: 2s", "resolve: 50ms,");
     until_served_by(&weir, &["origin1"]);
     for manner in [Manner::Failing, Manner::Silent] {
         let (before, well) = (lookups(&weir, "failed"), lookups(&weir, "found"));
@@ -150,12 +150,15 @@ fn a_resolver_that_fails_takes_no_server_with_it() {
     fleet.name(&[2], 3600);
     until_served_by(&weir, &["origin2"]);
     eventually("all is said", || {
-        weir.stderr().matches("host is found again").count() == 3
+        weir.stderr().matches("host is found again").count() >= 3
     });
     let said = weir.stderr();
     assert!(said.contains("SERVFAIL"), "{said}");
     // Once each time, however many fail after the first.
-    assert_eq!(said.matches("host not found in upstream").count(), 3);
+    let told = said.matches("host not found in upstream").count();
+    let over = said.matches("host is found again").count();
+    assert_eq!(told, over, "{said}");
+    assert!((told as u64) < lookups(&weir, "failed"), "{said}");
 }
 
 #[test]

@@ -85,15 +85,15 @@ fn newest_first_turns_the_line_around() {
 #[test]
 fn a_full_line_refuses_at_once_and_says_when_to_come_back() {
     let origin = Origin::start();
-    let weir = with_queue(&origin, "size: 1, timeout: 1500ms");
+    let weir = with_queue(&origin, "size: 1, timeout: 20s");
     let mut held = hold(&weir, &origin);
     let waiting = line_up(&weir, "/ok", 1);
     let started = Instant::now();
     let refused = get(weir.address(), "/ok");
-    assert!(started.elapsed() < Duration::from_millis(1_400), "at once");
+    assert!(started.elapsed() < Duration::from_secs(15), "at once");
     assert_eq!(
         (refused.status, refused.get("retry-after")),
-        (503, Some("2"))
+        (503, Some("20"))
     );
     weir.error_line("queue is full while waiting for upstream");
     assert_eq!(queued(&weir, "full"), 1);

@@ -13,13 +13,13 @@ fn top(weir: &Weir, before: &str, after: &str) -> Terminal {
     ))
 }
 
-/// Keeps asking until this is on the screen.
-fn busy_until(weir: &Weir, terminal: &Terminal, what: &str) -> String {
+/// Keeps asking until all of this is on the screen at once, and stays for a moment.
+fn busy_until(weir: &Weir, terminal: &Terminal, what: &[&str]) -> String {
     let mut screen = String::new();
     eventually(&format!("{what:?} on the screen"), || {
         get(weir.address(), "/some/path");
-        screen = terminal.screen();
-        screen.contains(what)
+        let before = std::mem::replace(&mut screen, terminal.screen());
+        what.iter().all(|part| screen.contains(part)) && before == screen
     });
     screen
 }
@@ -31,18 +31,17 @@ fn a_glance_tells_who_is_limited_by_what_and_how_the_backend_is() {
     let terminal = top(&weir, "", "");
     let quiet = terminal.shows("nobody is being limited");
     assert!(quiet.contains("● the backend is well"), "{quiet}");
-    let screen = busy_until(&weir, &terminal, "requests/s, mostly of 127.0.0.1");
-    let first: Vec<_> = screen.lines().take(3).collect();
-    assert!(first[1].starts_with("● one (1r/m) refuses "), "{screen}");
-    for part in [
+    let parts = [
+        "requests/s, mostly of 127.0.0.1",
         "── keys of one by $binary_remote_addr: 1r/m, burst 2",
         "▶ one ",
         "▷ 127.0.0.1 ",
         "→ 429 GET",
-    ] {
-        assert!(screen.contains(part), "{part} in\n{screen}");
-    }
-    assert!(screen.contains('█'), "bars of demand in\n{screen}");
+        "█",
+    ];
+    let screen = busy_until(&weir, &terminal, &parts);
+    let first: Vec<_> = screen.lines().take(3).collect();
+    assert!(first[1].starts_with("● one (1r/m) refuses "), "{screen}");
     assert_eq!(screen.trim_end().lines().count(), 24, "{screen}");
     assert!(terminal.colours().contains("\u{1b}["), "in colours");
     told(&weir, &["disable", "app", &origin.address().to_string()]);
@@ -54,7 +53,7 @@ fn keys_select_and_mark_after_a_question() {
     let origin = Origin::start();
     let weir = limited(&origin);
     let terminal = top(&weir, "", "");
-    busy_until(&weir, &terminal, "▷ 127.0.0.1 ");
+    busy_until(&weir, &terminal, &["▷ 127.0.0.1 "]);
     terminal.press(&["Tab", "b"]);
     terminal.shows("block 127.0.0.1 in one for 10m?");
     terminal.press(&["n"]);
@@ -99,7 +98,7 @@ fn the_terminal_is_given_back() {
     let origin = Origin::start();
     let weir = limited(&origin);
     for end in ["q", "C-c", "TERM"] {
-        let terminal = top(&weir, "", "echo status $?; stty -a; sleep 60");
+        let terminal = top(&weir, "", "echo status $?; stty -a; echo the end; sleep 60");
         terminal.shows("q quit");
         assert_eq!(
             (
@@ -119,7 +118,8 @@ fn the_terminal_is_given_back() {
             }
             key => terminal.press(&[key]),
         }
-        let screen = terminal.shows("status 0");
+        let screen = terminal.shows("the end");
+        assert!(screen.contains("status 0"), "{end}: {screen}");
         let words: Vec<_> = screen.split_whitespace().collect();
         assert!(
             words.contains(&"icanon") && words.contains(&"echo"),

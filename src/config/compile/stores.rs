@@ -126,12 +126,7 @@ impl Compiler<'_> {
                 self.complain_with(*span, sentence, hint);
             }
         }
-        let sentinel = store.sentinel_master.get();
-        let shape = match (sentinel, urls.len()) {
-            (Some(master), _) => Shape::Sentinel(master.value.text.as_str().into()),
-            (None, 1) => Shape::Single,
-            (None, _) => Shape::Cluster,
-        };
+        let shape = self.shape(store, urls.len());
         if shape == Shape::Cluster && first.login.database != 0 {
             let hint = "leave the number out";
             self.complain_with(list.span, "a cluster has database 0 only", hint);
@@ -156,6 +151,29 @@ impl Compiler<'_> {
                 Some(OrOff::On(multiple)) => Some(multiple.0),
             },
         })
+    }
+
+    fn shape(&mut self, store: &model::Store, servers: usize) -> Shape {
+        let said = store.cluster.value().map(|flag| flag.0);
+        match (store.sentinel_master.get(), said) {
+            (Some(master), said) => {
+                if let (Some(true), Some(key)) = (said, store.cluster.key()) {
+                    let hint = "`sentinel_master` is for a master and its replicas; leave one of the two out";
+                    self.complain_with(key, "sentinels do not watch a cluster", hint);
+                }
+                Shape::Sentinel(master.value.text.as_str().into())
+            }
+            (None, Some(false)) if servers > 1 => {
+                if let Some(key) = store.cluster.key() {
+                    let hint = "name one server, or the nodes of a cluster";
+                    self.complain_with(key, "several servers that are no cluster", hint);
+                }
+                Shape::Cluster
+            }
+            (None, Some(true)) => Shape::Cluster,
+            (None, _) if servers > 1 => Shape::Cluster,
+            (None, _) => Shape::Single,
+        }
     }
 
     fn sentinel_login(&mut self, store: &model::Store) -> Login {

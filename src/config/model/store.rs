@@ -1,6 +1,6 @@
 //! `stores`: where zones count that several gateways share.
 
-use super::values::Time;
+use super::values::{Flag, Time};
 use crate::config::decode::{Field, List, Needed, OrOff, Text, choice, number, record};
 use crate::config::plan;
 
@@ -9,6 +9,8 @@ record! {
     pub struct Store {
         /// Where Redis or Valkey is: `redis://user:password@host:6379/0`, `rediss://` for TLS, `unix:/run/redis.sock`; several are nodes of a cluster, or sentinels.
         redis: Needed<List<Text>>,
+        /// Whether what is at `redis` is a cluster; several addresses are one anyhow. Default: off.
+        cluster: Field<Flag>,
         /// The name of a master: the servers of `redis` are sentinels and know where it is. Default: they are not.
         sentinel_master: Field<Text>,
         /// The ACL user that sentinels are asked as. Default: the default user.

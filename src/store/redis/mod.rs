@@ -5,6 +5,7 @@
 //! and a store that misses it is left alone until one probe a gateway finds it well again. Meanwhile each gateway
 //! goes on by itself, from where it last saw every key stand.
 
+mod alone;
 mod aside;
 mod breaker;
 mod fleet;
@@ -30,7 +31,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use redis::cluster_routing::Slot;
-use redis::{RedisError, Value};
+use redis::{ErrorKind, RedisError, ServerErrorKind, Value};
 use tokio::sync::watch;
 
 pub use self::fleet::Gateway;
@@ -40,6 +41,7 @@ pub use self::places::{Claim, Lease, Waiter};
 pub use self::script::Answer;
 pub use self::view::{Outage, View};
 
+use self::alone::Alone;
 use self::breaker::Breaker;
 use self::fleet::Fleet;
 use self::later::Later;
@@ -75,6 +77,7 @@ pub struct Shared {
     desk: Desk,
     places: Places,
     later: Later,
+    alone: Alone,
 }
 
 /// Why a store cannot be used at all.
@@ -160,6 +163,7 @@ impl Shared {
             desk: Desk::default(),
             places: Places::default(),
             later: Later::default(),
+            alone: Alone::default(),
         }))
     }
 
@@ -261,10 +265,19 @@ impl Shared {
             // Servers close idle connections. Whether this was more is seen when it is opened again.
             lane::lose(self.id);
         } else if self.breaker.fail() {
-            self.note_outage(now, error.to_string());
+            self.note_outage(now, in_words(error));
         }
         Away
     }
+}
+
+/// What went wrong, in one line.
+fn in_words(error: &RedisError) -> String {
+    if error.kind() == ErrorKind::Server(ServerErrorKind::Moved) {
+        return "it is a node of a cluster, which `cluster: true` has to say".to_owned();
+    }
+    let text = error.to_string();
+    text.split(char::is_control).collect::<Vec<_>>().join(" ")
 }
 
 // What a connection has to show is nobody's business.
@@ -291,10 +304,7 @@ async fn converse(
     for (done, slot) in slots.iter().enumerate() {
         let answer = perform(link, "charge", slot).await?;
         let heard = script::answers(slot.iter().copied(), &answer);
-        let heard = heard.ok_or((
-            redis::ErrorKind::UnexpectedReturnType,
-            "not an answer of ours",
-        ))?;
+        let heard = heard.ok_or((ErrorKind::UnexpectedReturnType, "not an answer of ours"))?;
         let refused = heard
             .iter()
             .any(|answer| matches!(answer.outcome, Outcome::Refuse { .. }));

@@ -12,8 +12,7 @@ use crate::store::algorithm::token_bucket::TokenBucket;
 
 /// The numbers of one of so many gateways.
 ///
-/// A burst stays what it is: nobody has a fresh one, because what each key had taken when the store was last heard
-/// of is known, and from there on all of them together let pass what the rate allows.
+/// A burst stays what it is: what each key has left of it is divided when it is first asked for.
 pub(super) fn of(terms: &Terms, gateways: u32) -> Terms {
     let part = |limit: Excess| {
         let part = limit.0 / u64::from(gateways.max(1));

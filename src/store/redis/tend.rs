@@ -10,7 +10,7 @@ use redis::RedisError;
 use super::fleet::{self, Fleet};
 use super::lane;
 use super::link::Link;
-use super::{Held, Outage, Shared};
+use super::{Held, Outage, Shared, in_words};
 use crate::clock::{Clock, Millis};
 use crate::config::plan::OnOutage;
 
@@ -148,6 +148,7 @@ impl Shared {
         tracing::info!("store \"{}\" is back after {lasted:?}", self.name);
         // It may have been emptied, or be another server: what it said before is not worth much.
         self.desk.forget();
+        self.alone.forget();
         self.revived.send_modify(|times| *times += 1);
     }
 }
@@ -158,7 +159,7 @@ async fn timed<T>(
     doing: impl Future<Output = Result<T, RedisError>>,
 ) -> Result<T, String> {
     match tokio::time::timeout(most, doing).await {
-        Ok(done) => done.map_err(|error| error.to_string()),
+        Ok(done) => done.map_err(|error| in_words(&error)),
         Err(_) => Err(format!("no answer within {most:?}")),
     }
 }
@@ -169,8 +170,9 @@ const CONNECTED: Duration = Duration::from_secs(2);
 /// How long a server may take over a probe.
 const HEARD: Duration = Duration::from_secs(1);
 
-/// How long leaving may take.
-const GOODBYE: Duration = Duration::from_millis(200);
+/// How long leaving may take, all in: a new connection, over TLS perhaps, and everything that is given back. Whoever goes
+/// in a hurry leaves behind what others could have had.
+const GOODBYE: Duration = Duration::from_secs(2);
 
 /// How often a gateway says that it is there.
 const BEAT: Duration = Duration::from_secs(1);

@@ -153,8 +153,9 @@ async fn interim_answers_without_end_do_not_buy_time() {
     let origin = Origin::start(|mut caller| async move {
         caller.head().await;
         let hints = "HTTP/1.1 103 Early Hints\r\n\r\n".repeat(1_000);
-        for _ in 0..100_000 {
+        for _ in 0..100_000_000 {
             caller.say(&hints).await;
+            tokio::task::yield_now().await;
         }
     })
     .await;
@@ -163,7 +164,7 @@ async fn interim_answers_without_end_do_not_buy_time() {
     let begun = tokio::time::Instant::now();
     let error = road.get().await.unwrap_err();
     assert!(matches!(error, Error::Timeout(Stage::Head)), "{error:?}");
-    assert!(begun.elapsed() < Duration::from_secs(3));
+    assert!(begun.elapsed() < Duration::from_secs(20));
 }
 
 /// The reset of the kept connection is in the kernel, but the event loop has not looked yet: the first write finds

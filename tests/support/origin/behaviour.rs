@@ -23,7 +23,7 @@ impl Connection {
                 SockRef::from(self.reader.source()).set_linger(Some(Duration::ZERO))?;
                 return Ok(Next::Close);
             }
-            "stall" => self.pass_gate(&query),
+            "stall" => self.pass_gate(&query)?,
             _ => {}
         }
         self.read_body(head, index)?;
@@ -50,7 +50,7 @@ impl Connection {
             "echo" => self.reply("200 OK", head.text.as_bytes())?,
             "fields" => self.fields(query)?,
             "hold" => {
-                self.pass_gate(query);
+                self.pass_gate(query)?;
                 self.reply("200 OK", b"ok")?;
             }
             "hop-by-hop" => self.write(HOP_BY_HOP)?,
@@ -106,7 +106,7 @@ impl Connection {
             self.read_body(head, index)?;
             return Ok(Next::Keep);
         }
-        self.pass_gate(query);
+        self.pass_gate(query)?;
         Ok(Next::Close)
     }
 
@@ -127,9 +127,9 @@ impl Connection {
         Ok(Next::Close)
     }
 
-    fn pass_gate(&self, query: &Query<'_>) {
+    fn pass_gate(&self, query: &Query<'_>) -> io::Result<()> {
         let shared = Arc::clone(&self.shared);
-        shared.gates.pass(query.get("gate").unwrap_or("gate"));
+        shared.gates.pass(query.get("gate").unwrap_or("gate"))
     }
 
     /// `n` bytes; `field` is a line of the head.
@@ -153,7 +153,7 @@ impl Connection {
         self.write("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")?;
         for number in 0..query.number("n", 3) {
             if number == 1 && query.get("gate").is_some() {
-                self.pass_gate(query);
+                self.pass_gate(query)?;
             }
             self.write(format!("7\r\nchunk {}\r\n", number % 10))?;
         }
