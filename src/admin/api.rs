@@ -1,5 +1,7 @@
 //! `/api/zones`: the zones, the rules that use them, and what operators want of them.
 
+use std::collections::{BTreeSet, HashMap};
+
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -18,6 +20,8 @@ struct Zone<'a> {
     kind: &'static str,
     algorithm: Option<&'static str>,
     rate: Option<String>,
+    /// How many at once its rules give a key, in order; only a `limit_conn` zone has these.
+    limits: Vec<u32>,
     keys: usize,
     capacity: usize,
     pass: u64,
@@ -67,10 +71,29 @@ struct Shadow {
     passes_refused: u64,
 }
 
+/// The limits of all `limit_conn` rules by their zone: one walk through the plan for all zones.
+struct Places<'p>(HashMap<&'p str, BTreeSet<u32>>);
+
+impl<'p> Places<'p> {
+    fn of(plan: &'p Plan) -> Self {
+        let mut found: HashMap<_, BTreeSet<u32>> = HashMap::new();
+        for rule in plan.sites().flat_map(|site| &site.limit_conn) {
+            let zone = &*plan.conn_zones[rule.zone].name;
+            found.entry(zone).or_default().insert(rule.limit);
+        }
+        Self(found)
+    }
+
+    fn in_zone(&self, name: &str) -> Vec<u32> {
+        self.0.get(name).into_iter().flatten().copied().collect()
+    }
+}
+
 /// `GET /api/zones`
 pub(super) fn list(live: &Live) -> impl Serialize {
+    let places = Places::of(&live.plan);
     zones(live)
-        .map(|zone| shown(live, zone))
+        .map(|zone| shown(live, zone, &places))
         .collect::<Vec<_>>()
 }
 
@@ -81,6 +104,7 @@ pub(super) fn detail<'l>(live: &'l Live, name: &str, now: Millis) -> Result<Deta
     let zone = shown(
         live,
         zone.ok_or_else(|| Problem::missing("it has just gone"))?,
+        &Places::of(&live.plan),
     );
     let plan = &live.plan;
     Ok(Detail {
@@ -102,7 +126,7 @@ pub(super) fn detail<'l>(live: &'l Live, name: &str, now: Millis) -> Result<Deta
     })
 }
 
-fn shown<'l>(live: &'l Live, zone: zones::Zone<'l>) -> Zone<'l> {
+fn shown<'l>(live: &'l Live, zone: zones::Zone<'l>, places: &Places<'_>) -> Zone<'l> {
     Zone {
         name: zone.name,
         kind: if zone.algorithm.is_some() {
@@ -112,6 +136,10 @@ fn shown<'l>(live: &'l Live, zone: zones::Zone<'l>) -> Zone<'l> {
         },
         algorithm: zone.algorithm.map(|algorithm| algorithm.name()),
         rate: zone.algorithm.map(|algorithm| algorithm.to_string()),
+        limits: match zone.algorithm {
+            Some(_) => Vec::new(),
+            None => places.in_zone(zone.name),
+        },
         keys: zone.keys,
         capacity: zone.capacity,
         pass: zone.counts.pass,

@@ -37,7 +37,8 @@ pub(super) fn admit(
     };
     let near = remote.to_canonical().is_loopback() && is_local_name(headers);
     match (wish, token) {
-        (Wish::Look, _) if near || known => Ok(()),
+        (Wish::Look, _) if known => Ok(()),
+        (Wish::Look, _) if near => not_embedded(headers),
         (Wish::Change, Some(_)) if known => same_origin(headers),
         (_, Some(_)) => Err(Problem::new(
             StatusCode::UNAUTHORIZED,
@@ -79,6 +80,23 @@ fn is_local_name(headers: &HeaderMap) -> bool {
     name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok()
 }
 
+/// A page of another origin may lead here, but has no business in asking by itself: it could not read the answer, and
+/// would hold one of the few seats of those who listen.
+fn not_embedded(headers: &HeaderMap) -> Result<(), Problem> {
+    let says = |name, value: &[u8]| {
+        let said = headers.get(name);
+        said.is_some_and(|said| said.as_bytes() == value)
+    };
+    let foreign = says(SEC_FETCH_SITE, b"cross-site") || says(SEC_FETCH_SITE, b"same-site");
+    match foreign && !says(SEC_FETCH_MODE, b"navigate") {
+        false => Ok(()),
+        true => Err(Problem::new(
+            StatusCode::FORBIDDEN,
+            "a page of another origin may not look here",
+        )),
+    }
+}
+
 /// What a browser says of the page that asks: ours, or no page at all.
 fn same_origin(headers: &HeaderMap) -> Result<(), Problem> {
     let elsewhere = |why: &str| Err(Problem::new(StatusCode::FORBIDDEN, why));
@@ -102,6 +120,7 @@ fn same_origin(headers: &HeaderMap) -> Result<(), Problem> {
     }
 }
 
+const SEC_FETCH_MODE: &str = "sec-fetch-mode";
 const SEC_FETCH_SITE: &str = "sec-fetch-site";
 
 #[cfg(test)]
@@ -129,6 +148,23 @@ mod tests {
     const NEAR: &str = "127.0.0.1";
     const FAR: &str = "192.0.2.1";
     const RIGHT: (&str, &str) = ("authorization", "Bearer secret");
+
+    #[test]
+    fn a_page_of_another_origin_may_lead_here_and_not_ask() {
+        let asked = |site: &str, mode: &str| {
+            let fields = [
+                ("host", "localhost:9900"),
+                ("sec-fetch-site", site),
+                ("sec-fetch-mode", mode),
+            ];
+            status(Wish::Look, &fields, NEAR, None)
+        };
+        assert_eq!(asked("cross-site", "no-cors"), Some(403));
+        assert_eq!(asked("same-site", "cors"), Some(403));
+        assert_eq!(asked("cross-site", "navigate"), None);
+        assert_eq!(asked("same-origin", "cors"), None);
+        assert_eq!(asked("none", "navigate"), None);
+    }
 
     #[test]
     fn looking_is_free_on_this_machine_and_takes_a_token_elsewhere() {

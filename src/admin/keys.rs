@@ -10,6 +10,8 @@ use super::zones::{self, Named};
 use crate::clock::Millis;
 use crate::limits::{Counted, KeyState};
 use crate::proxy::Live;
+use crate::store::Counts;
+use crate::store::busiest::Pace;
 
 /// A busy key as it is shown.
 #[derive(Debug, Serialize)]
@@ -18,9 +20,18 @@ struct Busy {
     pass: u64,
     delay: u64,
     refuse: u64,
+    per_second: PerSecond,
     excess: f64,
     missed: u64,
     mark: Option<&'static str>,
+}
+
+/// What it was told of late.
+#[derive(Debug, Serialize)]
+struct PerSecond {
+    pass: f64,
+    delay: f64,
+    refuse: f64,
 }
 
 /// Where one stands, as it is shown.
@@ -32,6 +43,7 @@ pub(super) struct State {
     pass: u64,
     delay: u64,
     refuse: u64,
+    per_second: PerSecond,
     missed: u64,
     excess: f64,
     standing: Standing,
@@ -72,8 +84,10 @@ pub(super) fn list(
     };
     // Of equals, the one that is first in the alphabet: two looks at the same thing are the same.
     found.sort_by(|one, other| {
-        let by_rank = rank(other).total_cmp(&rank(one));
-        by_rank.then_with(|| one.key.cmp(&other.key))
+        let pairs = rank(other).into_iter().zip(rank(one));
+        let mut by_rank = pairs.map(|(other, one)| other.total_cmp(&one));
+        let differs = by_rank.find(|order| order.is_ne());
+        differs.unwrap_or_else(|| one.key.cmp(&other.key))
     });
     found.truncate(limit);
     let busy = found.into_iter().map(|counted| Busy {
@@ -81,6 +95,7 @@ pub(super) fn list(
         pass: counted.counts.pass,
         delay: counted.counts.delay,
         refuse: counted.counts.refuse,
+        per_second: counted.pace.into(),
         excess: rounded(counted.excess),
         missed: counted.missed,
         mark: counted.mark,
@@ -142,6 +157,7 @@ impl State {
             pass: counted.counts.pass,
             delay: counted.counts.delay,
             refuse: counted.counts.refuse,
+            per_second: counted.pace.into(),
             missed: counted.missed,
             excess: rounded(counted.excess),
             standing: Standing::from(&standing),
@@ -149,6 +165,16 @@ impl State {
             penalty: state.penalty.map(|left| left.as_secs_f64()),
             marks: state.marks.iter().map(|it| shown(it, now)).collect(),
             shared: state.shared,
+        }
+    }
+}
+
+impl From<Pace> for PerSecond {
+    fn from(pace: Pace) -> Self {
+        Self {
+            pass: rounded(pace.pass),
+            delay: rounded(pace.delay),
+            refuse: rounded(pace.refuse),
         }
     }
 }
@@ -182,17 +208,29 @@ pub(super) fn number(query: Option<&str>, name: &str, default: usize) -> Result<
     }
 }
 
-/// By what keys are sorted.
-fn rank(sort: Option<&str>) -> Result<fn(&Counted) -> f64, Problem> {
+/// By what keys are sorted: by the first number, of equals by the next.
+fn rank(sort: Option<&str>) -> Result<fn(&Counted) -> [f64; 4], Problem> {
     Ok(match sort.unwrap_or("refuse") {
-        "delay" => |it| it.counts.delay as f64,
-        "demand" => |it| (it.counts.pass + it.counts.delay + it.counts.refuse) as f64,
-        "excess" => |it| it.excess,
-        "pass" => |it| it.counts.pass as f64,
-        "refuse" => |it| it.counts.refuse as f64,
+        "delay" => |it| [it.counts.delay as f64, 0.0, 0.0, 0.0],
+        "demand" => |it| {
+            let Counts {
+                pass,
+                delay,
+                refuse,
+                ..
+            } = it.counts;
+            [(pass + delay + refuse) as f64, 0.0, 0.0, 0.0]
+        },
+        "excess" => |it| [it.excess, 0.0, 0.0, 0.0],
+        "now" => |it| {
+            let Pace { delay, refuse, .. } = it.pace;
+            [refuse, delay, it.pace.demand(), it.counts.refuse as f64]
+        },
+        "pass" => |it| [it.counts.pass as f64, 0.0, 0.0, 0.0],
+        "refuse" => |it| [it.counts.refuse as f64, 0.0, 0.0, 0.0],
         other => {
             return Err(Problem::bad(format!(
-                "`{other}` is nothing to sort by: one of refuse, pass, delay, excess, demand"
+                "`{other}` is nothing to sort by: one of now, refuse, pass, delay, excess, demand"
             )));
         }
     })

@@ -162,9 +162,7 @@ impl Admin {
             true => Wish::Change,
             false => Wish::Look,
         };
-        let admin = live.plan.admin.as_ref();
-        let token = admin.and_then(|admin| admin.token.as_deref());
-        gate::admit(wish, request.headers(), remote, token)
+        gate::admit(wish, request.headers(), remote, token(&live))
             .inspect_err(|problem| self.note_stranger(problem, remote, &request))?;
         let route = route.ok_or_else(|| {
             Problem::missing("there is nothing here; /api/openapi.json tells what there is")
@@ -203,6 +201,11 @@ impl Admin {
             tracing::warn!(client = %remote, times, "admin: wrong token");
         }
     }
+}
+
+/// What those have to know who want to change something.
+fn token(live: &Live) -> Option<&str> {
+    live.plan.admin.as_ref()?.token.as_deref()
 }
 
 /// A place for a connection.

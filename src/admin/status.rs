@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::Admin;
 use super::zones::zones;
+use super::{Admin, token};
 use crate::clock::Clock;
 use crate::proxy::Live;
 use crate::telemetry::{self, COUNTERS, Listener, REFUSALS};
@@ -26,6 +26,10 @@ struct Status {
     requests: Requests,
     limits: Limits,
     refusals_skipped: u64,
+    /// Those that could not be written, or not fast enough.
+    log_lines_lost: u64,
+    /// Whether anything can be changed here: there is an `admin.token`.
+    changes: bool,
 }
 
 /// How late an event loop is, in seconds.
@@ -86,5 +90,7 @@ pub(super) fn show(admin: &Admin, live: &Live) -> impl Serialize + use<> {
         },
         limits,
         refusals_skipped: REFUSALS.skipped(),
+        log_lines_lost: admin.writer.lost(),
+        changes: token(live).is_some(),
     }
 }

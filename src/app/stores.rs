@@ -3,7 +3,7 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use super::loops::Loops;
@@ -59,11 +59,10 @@ impl Stores {
         }
     }
 
-    /// Gives all of them up.
+    /// Gives all of them up, at once: one that does not answer must not hold up the end for each of them.
     pub(super) async fn leave(self) {
-        for tended in self.0 {
-            tended.leave().await;
-        }
+        let leaving: JoinSet<()> = self.0.into_iter().map(Tended::leave).collect();
+        leaving.join_all().await;
     }
 }
 

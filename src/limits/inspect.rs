@@ -10,6 +10,7 @@ use super::{Watch, notes};
 use crate::clock::Millis;
 use crate::config::plan::{Delay, Excess};
 use crate::store::algorithm::{Standing, Terms};
+use crate::store::busiest::Pace;
 use crate::store::{Counts, Key, Shared};
 
 /// A key and how often it was told what.
@@ -21,6 +22,8 @@ pub struct Counted {
     pub counts: Counts,
     /// How many requests more there may have been before.
     pub missed: u64,
+    /// How often of late.
+    pub pace: Pace,
     /// Requests above its rate, or places taken.
     pub excess: f64,
     /// What holds for it besides the zone's limits, in a word.
@@ -74,6 +77,7 @@ impl ReqZone {
                     key: self.spell(&busy.key, busy.name.as_deref()),
                     counts: busy.counts,
                     missed: busy.missed,
+                    pace: busy.pace,
                     excess: standing.map_or(0.0, |it| notes::requests(it.excess)),
                     mark: self.watch.mark(&busy.key, now).or_else(penalty),
                 }
@@ -91,13 +95,14 @@ impl ReqZone {
         let Reading { key, bytes } = known.or_else(|| readings.first())?;
         let (terms, own) = self.terms_of(bytes.as_deref(), terms);
         let standing = self.store.standing(key, now, &terms);
-        let found = self.watch.busiest.find(key);
+        let found = self.watch.busiest.find(key, now);
         let name = found.as_ref().and_then(|busy| busy.name.as_deref());
         Some(KeyState {
             counted: Counted {
                 key: self.spell(key, bytes.as_deref().or(name)),
                 counts: found.as_ref().map(|busy| busy.counts).unwrap_or_default(),
                 missed: found.as_ref().map_or(0, |busy| busy.missed),
+                pace: found.as_ref().map(|busy| busy.pace).unwrap_or_default(),
                 excess: standing.map_or(0.0, |it| notes::requests(it.excess)),
                 mark: self.watch.mark(key, now),
             },
@@ -174,6 +179,7 @@ impl ConnZone {
                 key: self.spell(&busy.key, busy.name.as_deref()),
                 counts: busy.counts,
                 missed: busy.missed,
+                pace: busy.pace,
                 excess: self.store.taken(&busy.key).into(),
                 mark: self.watch.mark(&busy.key, now),
             })
@@ -187,13 +193,14 @@ impl ConnZone {
         let known = readings.iter().find(|it| self.store.taken(&it.key) > 0);
         let Reading { key, bytes } = known.or_else(|| readings.first())?;
         let taken = self.store.taken(key);
-        let found = self.watch.busiest.find(key);
+        let found = self.watch.busiest.find(key, now);
         let name = found.as_ref().and_then(|busy| busy.name.as_deref());
         Some(KeyState {
             counted: Counted {
                 key: self.spell(key, bytes.as_deref().or(name)),
                 counts: found.as_ref().map(|busy| busy.counts).unwrap_or_default(),
                 missed: found.as_ref().map_or(0, |busy| busy.missed),
+                pace: found.as_ref().map(|busy| busy.pace).unwrap_or_default(),
                 excess: taken.into(),
                 mark: self.watch.mark(key, now),
             },

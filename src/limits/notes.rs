@@ -9,7 +9,7 @@ use http::StatusCode;
 
 use super::Limits;
 use super::key::{Found, Source};
-use super::rule::Decision;
+use super::rule::{Connections, Decision};
 use super::spelling::LONGEST;
 use super::verdict::{Kind, Permit, Refusal};
 use super::watch::Watch;
@@ -145,20 +145,33 @@ impl Limits {
                 let noted = (said, weight, now);
                 zone.watch.note(&zone.source, exchange, key, noted);
             }
-            if let Some(refusal) = own.filter(|_| REFUSALS.wants(now)) {
-                let case = Case {
-                    kind: Kind::Connections,
-                    zone: &zone.name.plain,
-                    source: &zone.source,
-                    key,
-                    why: key.map_or(Why::NoKey, |_| Why::Connections(refusal.quota)),
-                    status: refusal.status,
-                    retry_after: refusal.retry_after,
-                    dry_run: DryRun::Off,
-                };
-                case.record(exchange);
+            if own.is_some() {
+                self.record_crowd(rule, exchange, now);
             }
         }
+    }
+
+    /// Writes down that there was no place by this rule.
+    pub(super) fn record_crowd(&self, rule: &Connections, exchange: &Exchange, now: Millis) {
+        if !REFUSALS.wants(now) {
+            return;
+        }
+        let zone = &rule.zone;
+        let key = match zone.find(exchange) {
+            Found::Key(key) => Some(key),
+            Found::Nothing | Found::Refuse => None,
+        };
+        let case = Case {
+            kind: Kind::Connections,
+            zone: &zone.name.plain,
+            source: &zone.source,
+            key,
+            why: key.map_or(Why::NoKey, |_| Why::Connections(rule.limit.into())),
+            status: rule.sanction.status.unwrap_or(self.connections_status),
+            retry_after: None,
+            dry_run: self.connections_voice.dry_run,
+        };
+        case.record(exchange);
     }
 }
 

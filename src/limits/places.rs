@@ -91,7 +91,7 @@ impl Limits {
             };
             let Ok(place) = place else {
                 voice.refused_connection(exchange, now, name);
-                return self.refuse_connection(rule, exchange);
+                return self.refuse_connection(rule, exchange, now);
             };
             exchange.limit_conn = Some(LimitStatus::Pass);
             permit.hold(place);
@@ -123,10 +123,10 @@ impl Limits {
                 }
                 Err(which) => {
                     let rule = party.needs[which].rule;
-                    let name = &rule.zone.name.plain;
+                    let (name, now) = (&rule.zone.name.plain, clock.now());
                     self.connections_voice
-                        .refused_connection(exchange, clock.now(), name);
-                    return self.refuse_connection(rule, exchange);
+                        .refused_connection(exchange, now, name);
+                    return self.refuse_connection(rule, exchange, now);
                 }
             }
         }
@@ -174,16 +174,18 @@ impl Limits {
         let name = &rule.zone.name.plain;
         self.connections_voice
             .connection_without_key(exchange, now, name);
-        self.refuse_connection(rule, exchange)
+        self.refuse_connection(rule, exchange, now)
     }
 
     fn refuse_connection(
         &self,
         rule: &Connections,
         exchange: &mut Exchange,
+        now: Millis,
     ) -> Result<Permit, Refusal> {
         if self.connections_voice.dry_run == DryRun::On {
             exchange.limit_conn = Some(LimitStatus::RefuseDryRun);
+            self.record_crowd(rule, exchange, now);
             return Ok(Permit::default());
         }
         exchange.limit_conn = Some(LimitStatus::Refuse);

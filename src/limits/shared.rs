@@ -310,7 +310,7 @@ impl Held {
         let (zone, key) = (&rules[self.rule].zone, &self.keyed.key);
         let left = || {
             let standing = zone.store.standing(key, now, &part);
-            standing.map_or(part.quota(), |standing| standing.remaining)
+            standing.map_or_else(|| part.quota(), |standing| standing.remaining)
         };
         if let Some(gone) = store.left_to_others(&zone.name.plain, key, &part, left) {
             zone.store.debit(key, now, gone, &part);

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::support::api::TOKEN;
-use crate::support::{Api, Client, Origin, Weir, get, get_from};
+use crate::support::{Api, Client, Origin, Weir, eventually, get, get_from};
 
 fn limited(origin: &Origin) -> Weir {
     Weir::before(
@@ -76,6 +76,23 @@ fn the_most_refused_come_first() {
         assert_eq!(status, 400, "{wrong}");
     }
     assert_eq!(api.call("GET", "/api/zones/nobody/keys", None).0, 404);
+}
+
+#[test]
+fn those_who_are_refused_now_come_before_those_who_were() {
+    let origin = Origin::start();
+    let weir = limited(&origin);
+    let api = Api(weir.admin_address());
+    statuses(&weir, [127, 0, 0, 1], "/ok", 20);
+    let refused = |keys: &Value| keys[0]["per_second"]["refuse"].as_f64().unwrap_or_default();
+    let now = || api.get("/api/zones/perip/keys?sort=now&limit=1");
+    assert!(refused(&now()) > 0.0);
+    eventually("nobody is refused", || refused(&now()) == 0.0);
+    statuses(&weir, [127, 0, 0, 2], "/ok", 5);
+    assert_eq!(now()[0]["key"], "127.0.0.2");
+    let ever = api.get("/api/zones/perip/keys?sort=refuse&limit=1");
+    assert_eq!(ever[0]["key"], "127.0.0.1");
+    assert_eq!(ever[0]["refuse"], 17);
 }
 
 #[test]
@@ -216,7 +233,7 @@ fn a_blocked_key_is_refused_until_it_is_let_go() {
     assert_eq!(get(weir.address(), "/ok").status, 200);
     api.change("PUT", path, &json!({ "for": "3s" }));
     assert_eq!(get(weir.address(), "/ok").status, 429);
-    crate::support::eventually("its time is over", || {
+    eventually("its time is over", || {
         get(weir.address(), "/ok").status == 200
     });
     for (body, why) in [

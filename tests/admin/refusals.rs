@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::support::api::TOKEN;
-use crate::support::{Api, Client, Weir, eventually, get};
+use crate::support::{Api, Client, Origin, Weir, eventually, get};
 
 fn limited() -> Weir {
     Weir::start(&format!(
@@ -120,4 +120,38 @@ fn they_are_told_as_they_come() {
         let one_more = listen();
         one_more.0 == "503" && listeners.iter().all(|(status, _)| status == "200")
     });
+}
+
+#[test]
+fn places_that_a_dry_run_would_have_refused_are_told_as_such() {
+    let origin = Origin::start();
+    let weir = Weir::before(
+        &origin,
+        "admin: { listen: ADMIN }
+limit_conn_zones: { places: { key: $server_name, size: 1m } }
+servers:
+- listen: LISTEN
+  server_name: localhost
+  limit_conn: { zone: places, limit: 1 }
+  limit_conn_dry_run: true
+  proxy_pass: 'http://ORIGIN'
+",
+    );
+    let held = Client::connect(weir.address());
+    held.get("/hold?gate=g");
+    origin.gates().await_waiting("g", 1);
+    assert_eq!(get(weir.address(), "/ok").status, 200);
+    let all = Api(weir.admin_address()).get("/api/refusals");
+    let refusal = &all["refusals"][0];
+    for (field, expected) in [
+        ("kind", json!("limit_conn")),
+        ("zone", json!("places")),
+        ("key", json!("localhost")),
+        ("reason", json!("connections")),
+        ("dry_run", json!(true)),
+    ] {
+        assert_eq!(refusal[field], expected, "{field} of {all}");
+    }
+    assert_eq!(all["refusals"][1], Value::Null);
+    origin.gates().open("g");
 }

@@ -193,6 +193,11 @@ fn a_request_is_explained_and_nothing_is_charged() {
     ] {
         assert_eq!(verb(&weir, wrong).status.code(), Some(2), "{wrong:?}");
     }
+    // What limits have nothing against may still not be answered.
+    told(&weir, &["disable", "app", &origin.address().to_string()]);
+    let stopped = told(&weir, &["explain", url, "--from", "192.0.2.1"]);
+    let says = "limits let it pass, but: no server of its upstream is available";
+    assert!(stopped.contains(says), "{stopped}");
 }
 
 #[test]

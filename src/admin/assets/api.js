@@ -11,6 +11,7 @@ const headers = () => {
 };
 
 async function call(method, path, body, signal) {
+  const sent = sessionStorage.getItem(TOKEN);
   const options = { method, headers: headers(), cache: "no-store", signal };
   if (body !== undefined) {
     options.body = JSON.stringify(body);
@@ -20,8 +21,12 @@ async function call(method, path, body, signal) {
     throw Object.assign(new Error("weir does not answer. Trying again…", { cause }), { away: true });
   });
   if (response.ok) return response;
+  // A wrong token shuts out even where none is needed. Another may have been given while this one was under way.
+  const wrong = response.status === 401 && sent !== null;
+  if (wrong && sent === sessionStorage.getItem(TOKEN)) lock();
   const told = await response.json().catch(() => ({}));
-  throw Object.assign(new Error(told.error ?? `${response.status} ${response.statusText}`), { status: response.status });
+  const text = [told.error ?? `${response.status} ${response.statusText}`, ...(told.problems ?? [])].join("\n");
+  throw Object.assign(new Error(text), { status: response.status, wrong });
 }
 
 /** Looks something up. */
@@ -51,7 +56,7 @@ export async function follow(path, signal, event) {
 /** Changes something, and says what became of it. True if it was done. */
 export async function change(method, path, body, done) {
   for (let wrong = ""; ; ) {
-    if (!sessionStorage.getItem(TOKEN) && !(await unlock(wrong))) return false;
+    if (!unlocked() && !(await unlock(wrong))) return false;
     try {
       await call(method, path, body);
       toast(done);
@@ -61,25 +66,31 @@ export async function change(method, path, body, done) {
         toast(error.message, true);
         return false;
       }
-      lock();
-      wrong = "That was not the token.";
+      wrong = WRONG;
     }
   }
 }
 
-/** Asks for the token; false if nobody gives one. */
+/** Asks for the token until it is the right one; false if nobody gives one. */
 export async function unlock(wrong = "") {
-  const given = await ask({
-    title: "Token",
-    text: "Changes need the token of the configuration (admin.token). It is kept until this tab is closed.",
-    fields: [{ name: "token", label: "Token", type: "password", required: true }],
-    go: "Unlock",
-    wrong,
-  });
-  if (given) sessionStorage.setItem(TOKEN, given.token);
-  showLock();
-  return Boolean(given);
+  for (;;) {
+    const given = await ask({
+      title: "Token",
+      text: "Changes need the token of the configuration (admin.token). It is kept until this tab is closed.",
+      fields: [{ name: "token", label: "Token", type: "password", required: true }],
+      go: "Unlock",
+      wrong,
+    });
+    if (!given) return false;
+    sessionStorage.setItem(TOKEN, given.token);
+    showLock();
+    const answer = await look("/api/status").catch((error) => error);
+    if (answer.status !== 401) return true;
+    wrong = WRONG;
+  }
 }
+
+const WRONG = "That was not the token.";
 
 export function lock() {
   sessionStorage.removeItem(TOKEN);
@@ -90,4 +101,10 @@ export const unlocked = () => sessionStorage.getItem(TOKEN) !== null;
 
 export function showLock() {
   find("lock").textContent = unlocked() ? "Forget the token" : "Unlock changes";
+}
+
+/** Shows what changes something only where weir lets it be changed: without an `admin.token` nobody can. */
+export function allowChanges(allowed) {
+  document.body.classList.toggle("fixed", !allowed);
+  find("fixed").hidden = allowed;
 }

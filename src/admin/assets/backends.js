@@ -7,20 +7,35 @@ import { History } from "./history.js";
 
 const history = new History();
 
-/** How a server is, in a word, and whether that is good. */
-export function condition(server) {
+export const FAILING = "answers with errors";
+
+/** How a server of an upstream is, in a word, and whether that is good: `none` is neither, it was taken out on purpose. */
+export function condition(server, upstream) {
   if (server.down) return ["disabled", "none"];
   if (server.draining) return ["draining", "none"];
   if (server.forced === "open") return ["breaker forced open", "bad"];
   if (server.healthy === false) return ["unhealthy", "bad"];
   if (server.breaker === "open") return ["breaker open", "bad"];
   if (server.breaker === "half_open") return ["recovering", "doubt"];
-  return server.up && server.failures === 0 ? ["well", "good"] : ["failed lately", "bad"];
+  if (!server.up || server.failures > 0) return ["failed lately", "bad"];
+  return isFailing(`${upstream} ${server.address}`) ? [FAILING, "bad"] : ["well", "good"];
 }
 
-/** How many of these are well, in words; who was taken out on purpose is neither well nor unwell. */
+/** Whether one in ten of its last answers, or more, says that it failed (5xx). */
+function isFailing(series) {
+  const [good, errors] = ["pass", "refuse"].map((kind) => history.rate(series, kind, 10));
+  return errors > 0 && errors * 9 >= good;
+}
+
+/** Whether somebody who asks it gets an answer, however that is. */
+export const answers = (server, upstream) => {
+  const [word, kind] = condition(server, upstream);
+  return kind === "good" || kind === "doubt" || word === FAILING;
+};
+
+/** How many of these, `[{server, upstream}]`, are well, in words. */
 export function countWell(servers) {
-  const count = (kind) => servers.filter((server) => condition(server)[1] === kind).length;
+  const count = (kind) => servers.filter(({ server, upstream }) => condition(server, upstream)[1] === kind).length;
   const out = count("none");
   return `${count("good")} of ${servers.length - out} well` + (out ? `, ${out} taken out` : "");
 }
@@ -52,13 +67,13 @@ function upstreamCard(upstream) {
   return make("article", {},
     make("div", { class: "title" }, make("h3", {}, upstream.name), make("span", { class: "quiet" })),
     make("div", { class: "scroll" }, make("table", {},
-      make("thead", {}, make("tr", {}, column("Server"), column("How it is"), column("Requests a second", "wide"), column("now /s", "number"), column("errors /s", "number"),
-        column("in progress", "number"), column("half within", "number"), column("99 % within", "number"), column("What to do"))),
+      make("thead", {}, make("tr", {}, column("Server"), column("How it is"), column("Requests a second", "wide"), column("now\u00a0/s", "number"), column("errors\u00a0/s", "number"),
+        column("in\u00a0progress", "number"), column("half answered in", "number"), column("99\u00a0% answered in", "number"), column("What to do", "alter"))),
       make("tbody"))));
 }
 
 function updateUpstream(element, upstream) {
-  say(element.querySelector(".title .quiet"), countWell(upstream.servers));
+  say(element.querySelector(".title .quiet"), countWell(upstream.servers.map((server) => ({ server, upstream: upstream.name }))));
   keep(element.querySelector("tbody"), upstream.servers.map((server) => ({ ...server, upstream: upstream.name })), (server) => server.address, serverRow, updateServer);
 }
 
@@ -71,16 +86,17 @@ function serverRow(server) {
     cell("how it is", "how", make("span", { class: "badge" })),
     cell("requests a second", "wide", spark(`Requests a second at ${server.address}`)),
     cell("now /s", "number", make("span")), cell("errors /s", "number refuse", make("b")), cell("in progress", "number", make("span")),
-    cell("half within", "number", make("span")), cell("99 % within", "number", make("span")),
-    cell(null, "do", make("div", { class: "actions" },
+    cell("half answered in", "number", make("span")), cell("99 % answered in", "number", make("span")),
+    cell(null, "do alter", make("div", { class: "actions" },
       button("Enable", { state: "up" }, "gets requests again"), button("Drain", { state: "drain" }, "gets no new requests"), button("Disable", { state: "down" }, "is down"),
-      button("Open breaker", { breaker: "open" }, "is left alone"), button("Release breaker", { breaker: "auto" }, "is judged by what it does"))));
+      button("Open breaker", { breaker: "open" }, "is left alone"), button("Close breaker", { breaker: "closed" }, "is asked whatever it answers"),
+      button("Release breaker", { breaker: "auto" }, "is judged by what it does"))));
 }
 
 function updateServer(element, server) {
   const [name, how, picture, now, errors, active, half, most, does] = element.children;
   const series = `${server.upstream} ${server.address}`;
-  const [word, kind] = condition(server);
+  const [word, kind] = condition(server, server.upstream);
   say(how.firstElementChild, word);
   how.firstElementChild.className = `badge ${kind}`;
   say(name.querySelector("small"), [server.backup ? "backup" : null, server.weight !== 1 ? `weight ${server.weight}` : null].filter(Boolean).join(", "));
@@ -95,6 +111,7 @@ function updateServer(element, server) {
   does.querySelector(".drain").hidden = out;
   does.querySelector(".disable").hidden = server.down;
   does.querySelector(".open-breaker").hidden = server.breaker === null || server.forced === "open";
+  does.querySelector(".close-breaker").hidden = server.breaker === null || server.forced === "closed";
   does.querySelector(".release-breaker").hidden = server.forced === null;
 }
 
@@ -123,7 +140,7 @@ function breakerRow({ server, location }) {
   const name = `${server || "default server"} ${location}`;
   const set = (breaker, word) => change("PATCH", "/api/breakers", { server, location, breaker }, `${name}: ${word}`);
   return make("tr", {}, cell(null, "lead", make("span", { class: "mono" }, name)), cell("how it is", "how", make("span", { class: "badge" })),
-    cell(null, "do", choice(`Breaker of ${name}`, [["auto", "automatic"], ["open", "forced open"], ["closed", "forced closed"]], set)));
+    cell(null, "do alter", choice(`Breaker of ${name}`, [["auto", "automatic"], ["open", "forced open"], ["closed", "forced closed"]], set)));
 }
 
 function updateBreaker(element, breaker) {
@@ -135,9 +152,10 @@ function updateBreaker(element, breaker) {
 
 function groupRow({ name }) {
   const set = (mode, word) => change("PATCH", `/api/groups/${encodeURIComponent(name)}`, { mode }, `${name}: ${word}`);
-  return make("tr", {}, cell(null, "lead", make("span", {}, name)), cell(null, "do", choice(`Degradation of ${name}`, [["off", "never degraded"], ["auto", "automatic"], ["on", "degraded now"]], set)));
+  return make("tr", {}, cell(null, "lead", make("span", {}, name)), cell("how it is", "how", make("span", { class: "badge none unaltered" })), cell(null, "do alter", choice(`Degradation of ${name}`, [["off", "never degraded"], ["auto", "automatic"], ["on", "degraded now"]], set)));
 }
 
 function updateGroup(element, group) {
+  say(element.querySelector(".badge"), { off: "never degraded", auto: "automatic", on: "degraded now" }[group.mode]);
   press(element, group.mode);
 }

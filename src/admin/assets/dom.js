@@ -35,17 +35,26 @@ export const cell = (label, kind, ...children) =>
 export function keep(parent, items, nameOf, create, update) {
   const before = parent.kept ?? new Map();
   const after = new Map();
-  let place = parent.firstElementChild;
   for (const item of items) {
     const name = nameOf(item);
     const element = before.get(name) ?? create(item);
     update(element, item);
     after.set(name, element);
-    if (element === place) place = place.nextElementSibling;
-    else parent.insertBefore(element, place);
   }
   for (const [name, element] of before) if (!after.has(name)) element.remove();
+  arrange(parent, [...after.values()]);
   parent.kept = after;
+}
+
+/** Puts children in order. An element that is moved loses the focus, so the others are moved around the one that has it. */
+function arrange(parent, children) {
+  const still = children.findIndex((child) => child.contains(document.activeElement));
+  for (let at = still - 1; at >= 0; at--)
+    if (children[at].nextElementSibling !== children[at + 1]) parent.insertBefore(children[at], children[at + 1]);
+  for (let at = still + 1; at < children.length; at++) {
+    const place = at === 0 ? parent.firstElementChild : children[at - 1].nextElementSibling;
+    if (place !== children[at]) parent.insertBefore(children[at], place);
+  }
 }
 
 /** Numbers as people read them: 1,234 and 0.4 and 2.1 M. */

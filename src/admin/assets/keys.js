@@ -1,6 +1,6 @@
 // The keys of a zone that matter: who they are, what they ask for, and what can be done about them.
 
-import { cell, duration, keep, make, number, say, sayRate } from "./dom.js";
+import { cell, duration, keep, make, number, say, sayRate, toast } from "./dom.js";
 import { change, look } from "./api.js";
 import { ask } from "./ask.js";
 import { draw, spark } from "./charts.js";
@@ -8,71 +8,119 @@ import { History } from "./history.js";
 
 const history = new History();
 const SHOWN = 10;
+const MARKED = 100; // marked keys that are shown besides
+const STRENGTH = ["block", "exempt", "grant"];
+let sought = null; // the key somebody looked up, and in which zone
+let order = []; // of the keys that were shown last
 
-/** Shows the busiest keys of a zone in `place`. */
-export async function showKeys(place, zone, time, limit) {
-  const busy = await look(`/api/zones/${encodeURIComponent(zone.name)}/keys?sort=demand&limit=${SHOWN}`);
-  const refused = await look(`/api/zones/${encodeURIComponent(zone.name)}/keys?sort=refuse&limit=${SHOWN}`);
-  const keys = new Map([...refused.filter((key) => key.refuse > 0), ...busy].map((key) => [key.key, key]));
-  for (const mark of zone.marked) if (!keys.has(mark.key)) keys.set(mark.key, { key: mark.key, pass: 0, delay: 0, refuse: 0, excess: 0, mark: mark.mark });
-  for (const key of keys.values()) history.note(`${zone.name} ${key.key}`, time, { pass: key.pass, delay: key.delay, refuse: key.refuse });
-  history.tidy(time);
-  const marks = new Map(zone.marked.map((mark) => [mark.key, mark]));
-  const rows = [...keys.values()].map((key) => ({ ...key, zone, limit, marked: marks.get(key.key) }));
-  const body = place.querySelector("tbody") ?? table(place);
-  keep(body, rows, (key) => `${zone.name} ${key.key}`, row, update);
-  place.querySelector(".nobody").hidden = rows.length > 0;
+const pathOf = (zone, key) => `/api/zones/${encodeURIComponent(zone)}/keys/${encodeURIComponent(key)}`;
+
+/** A field to look up a key that is not among the busiest. */
+export function seek(zone) {
+  const input = make("input", { type: "search", name: "key", autocomplete: "off", spellcheck: "false", placeholder: "as it is shown" });
+  const find = async (event) => {
+    event.preventDefault();
+    sought = null;
+    if (input.value.trim()) await look(pathOf(zone, input.value.trim())).then(({ key }) => (sought = { zone, key }), (error) => toast(error.message, true));
+  };
+  return make("form", { class: "bar seek", onsubmit: find }, make("label", {}, "Look up a key", input), make("button", { class: "small", type: "submit" }, "Show"));
 }
 
-function table(place) {
+/** Shows in `place` the keys of a zone that matter now: the one looked up, those refused or busy, those an operator has marked. */
+export async function showKeys(place, zone, time, limit) {
+  const wanted = sought?.zone === zone.name ? await look(pathOf(zone.name, sought.key)).catch(() => null) : null;
+  const busy = await look(`/api/zones/${encodeURIComponent(zone.name)}/keys?sort=now&limit=${SHOWN}`);
+  const keys = new Map([...(wanted ? [wanted] : []), ...calm(busy)].map((key) => [key.key, key]));
+  const marks = new Map();
+  for (const mark of zone.marked) marks.set(mark.key, [...(marks.get(mark.key) ?? []), mark].sort((one, other) => STRENGTH.indexOf(one.mark) - STRENGTH.indexOf(other.mark)));
+  for (const key of [...marks.keys()].slice(0, MARKED)) if (!keys.has(key)) keys.set(key, { key });
+  for (const key of keys.values()) if (key.per_second) history.note(`${zone.name} ${key.key}`, time, { pass: key.pass, delay: key.delay, refuse: key.refuse });
+  history.tidy(time);
+  const rows = [...keys.values()].map((key) => ({ ...key, zone, limit, marks: marks.get(key.key) ?? [] }));
+  const body = place.querySelector("tbody") ?? table(place, zone);
+  keep(body, rows, (key) => `${zone.name} ${key.key}`, row, update);
+  place.querySelector(".nobody").hidden = rows.length > 0;
+  say(place.querySelector(".more"), marks.size > MARKED ? `${number(marks.size - MARKED)} more keys are marked.` : "");
+}
+
+/** The same keys, in the order they had where it is about as good: rows that change places every second cannot be read. */
+function calm(keys) {
+  const last = (key) => (order.includes(key.key) ? order.indexOf(key.key) : SHOWN);
+  const sorted = [...keys].sort((one, other) => last(one) - last(other));
+  for (let at = 1; at < sorted.length; at++)
+    for (let to = at; to > 0 && isAbove(sorted[to], sorted[to - 1]); to--) [sorted[to - 1], sorted[to]] = [sorted[to], sorted[to - 1]];
+  order = sorted.map((key) => key.key);
+  return sorted;
+}
+
+function isAbove(one, other) {
+  for (const kind of ["refuse", "delay", "pass"]) {
+    const [mine, theirs] = [one.per_second[kind], other.per_second[kind]];
+    if (mine > 1.5 * theirs + 0.5) return true;
+    if (theirs > 1.5 * mine + 0.5) return false;
+  }
+  return false;
+}
+
+/** What the number is that says how far a key has gone, and what it may be. */
+function measure({ kind, algorithm, rules, limits }) {
+  const bursts = [...new Set(rules.map((rule) => rule.burst))];
+  if (kind === "limit_conn") return ["in progress", ` of ${limits.join(" or ") || "any number"}`];
+  if (algorithm === "leaky_bucket" && bursts.length && Math.max(...bursts) > 0) return ["burst used", ` of ${bursts.map(number).join(" or ")}`];
+  return ["over its rate", " requests"];
+}
+
+function table(place, zone) {
   const column = (name, kind = "") => make("th", { scope: "col", class: kind }, name);
   const body = make("tbody");
   place.replaceChildren(
     make("div", { class: "scroll" }, make("table", {},
       make("thead", {}, make("tr", {}, column("Key"), column("Requests a second", "wide"), column("passed /s", "number"), column("delayed /s", "number"),
-        column("refused /s", "number"), column("refused in all", "number"), column("above limit", "number"), column("What to do"))), body)),
-    make("p", { class: "quiet nobody" }, "Nobody has come yet."));
+        column("refused /s", "number"), column("refused in all", "number"), column(measure(zone)[0], "number"), column("What to do", "alter"))), body)),
+    make("p", { class: "quiet nobody" }, "Nobody has come of late."), make("p", { class: "quiet more" }));
   return body;
 }
 
 function row(item) {
-  const path = `/api/zones/${encodeURIComponent(item.zone.name)}/keys/${encodeURIComponent(item.key)}`;
-  const button = (name, does) => make("button", { class: "small", type: "button", "aria-label": `${name} ${item.key}`, onclick: does }, name);
+  const path = pathOf(item.zone.name, item.key);
+  const button = (name, kind, does) => make("button", { class: `small ${kind}`, type: "button", "aria-label": `${name} ${item.key}`, onclick: does }, name);
+  const undo = (name, kind) => button(name, `un${kind}`, () => change("DELETE", `${path}/${kind}`, undefined, `${item.key}: ${kind} taken off`));
+  const counts = item.zone.kind === "limit_req";
   return make("tr", {},
     cell(null, "lead", make("span", { class: "mono" }, item.key), make("small", { class: "mark" })),
     cell("requests a second", "wide", spark(`Requests a second of ${item.key}`)),
     cell("passed /s", "number pass", make("span")), cell("delayed /s", "number delay", make("b")), cell("refused /s", "number refuse", make("b")),
-    cell("refused in all", "number", make("span")), cell("above limit", "number", make("span")),
-    cell(null, "do", make("div", { class: "actions" },
-      make("span", { class: "unmarked actions" }, button("Block", () => mark(item, path, "block")), button("Exempt", () => mark(item, path, "exempt")),
-        item.zone.kind === "limit_req" ? button("Grant", () => grant(item, path)) : null,
-        item.zone.kind === "limit_req" ? button("Forget", () => forget(item, path)) : null),
-      make("span", { class: "marked" }))));
+    cell("refused in all", "number", make("span")), cell(measure(item.zone)[0], "number", make("span")),
+    cell(null, "do alter", make("div", { class: "actions" },
+      button("Block", "block", () => mark(item, path, "block")), undo("Unblock", "block"),
+      button("Exempt", "exempt", () => mark(item, path, "exempt")), undo("Limit again", "exempt"),
+      ...(counts ? [button("Grant", "grant", () => grant(item, path)), undo("Take back", "grant"), button("Forget", "forget", () => forget(item, path))] : []))));
 }
 
 function update(element, item) {
   const [name, picture, pass, delay, refuse, all, excess, does] = element.children;
-  const series = `${item.zone.name} ${item.key}`;
-  draw(picture.querySelector("svg"), history.points(series), { limit: item.limit });
-  for (const [place, kind] of [[pass, "pass"], [delay, "delay"], [refuse, "refuse"]]) sayRate(place.firstElementChild, history.rate(series, kind));
+  draw(picture.querySelector("svg"), history.points(`${item.zone.name} ${item.key}`), { limit: item.limit });
+  for (const [place, kind] of [[pass, "pass"], [delay, "delay"], [refuse, "refuse"]]) sayRate(place.firstElementChild, item.per_second?.[kind] ?? 0);
   say(all.firstElementChild, number(item.refuse));
-  say(excess.firstElementChild, number(item.excess));
+  say(excess.firstElementChild, item.excess === undefined ? "–" : number(item.excess) + measure(item.zone)[1]);
   say(name.querySelector(".mark"), told(item));
-  const state = item.marked?.mark ?? "";
-  if (does.dataset.mark === state) return;
-  does.dataset.mark = state;
-  does.querySelector(".unmarked").hidden = state !== "";
-  const path = `/api/zones/${encodeURIComponent(item.zone.name)}/keys/${encodeURIComponent(item.key)}`;
-  const undo = { block: "Unblock", exempt: "Limit again", grant: "Take back" }[state];
-  does.querySelector(".marked").replaceChildren(...(undo
-    ? [make("button", { class: "small", type: "button", "aria-label": `${undo} ${item.key}`, onclick: () => change("DELETE", `${path}/${state}`, undefined, `${item.key} is limited as others are`) }, undo)]
-    : []));
+  const has = (kind) => item.marks.some(({ mark }) => mark === kind);
+  for (const button of does.querySelectorAll("button")) {
+    const [, kind] = button.classList;
+    // Whoever is marked has that mark taken off first: what it would be marked with besides would not hold.
+    button.hidden = kind.startsWith("un") ? !has(kind.slice(2)) : item.marks.length > 0;
+  }
 }
 
-function told({ mark, marked }) {
-  if (!marked) return mark === "penalty" ? "serves a penalty" : "";
-  const word = { block: "blocked", exempt: "exempt", grant: `${marked.requests} requests granted` }[marked.mark];
-  return `${word}, ${duration(marked.seconds)} left${marked.reason ? `: ${marked.reason}` : ""}`;
+function told({ mark, marks, penalty, standing }) {
+  const left = standing ? [`${number(standing.remaining)} of ${number(standing.limit)} left`] : [];
+  const punished = mark === "penalty" || penalty ? ["serves a penalty"] : [];
+  const words = marks.map(({ mark, requests, seconds, reason }, at) => {
+    const word = { block: "blocked", exempt: "exempt", grant: `${requests} requests granted` }[mark];
+    const idle = at > 0 && marks[0].mark === "block" ? ", but blocked" : "";
+    return `${word}${idle}, ${duration(seconds)} left${reason ? `: ${reason}` : ""}`;
+  });
+  return [...left, ...punished, ...words].join("; ");
 }
 
 async function mark(item, path, kind) {

@@ -8,7 +8,7 @@ const MOST = 200;
 let paused = false;
 let skipped = 0;
 
-/** Shows refusals as they come, for as long as the page is open. */
+/** Shows refusals as they come, while somebody looks. */
 export async function watchRefusals() {
   find("refusal-pause").addEventListener("click", (event) => {
     paused = !paused;
@@ -18,18 +18,32 @@ export async function watchRefusals() {
   find("refusal-filter").addEventListener("input", () => [...find("refusal-rows").children].forEach(sift));
   let latest = -1;
   for (;;) {
+    await looked();
     try {
       const { refusals } = await look("/api/refusals?limit=100");
       for (const refusal of refusals.filter(({ id }) => id > latest)) [latest] = [refusal.id, show(refusal)];
-      await follow("/api/refusals/stream", undefined, (event, data) => {
+      await follow("/api/refusals/stream", whileLooked(), (event, data) => {
         if (event === "refusal") [latest] = [data.id, show(data)];
         else if (event === "skipped") skip(data);
       });
     } catch {
-      // The page says elsewhere that weir is away.
+      // Nobody looks, or weir is away, and the page says that elsewhere.
     }
-    await new Promise((resolve) => setTimeout(resolve, 2000));
+    await new Promise((resolve) => setTimeout(resolve, document.hidden ? 0 : 2000));
   }
+}
+
+/** Until somebody looks at the page. */
+async function looked() {
+  while (document.hidden) await new Promise((resolve) => document.addEventListener("visibilitychange", resolve, { once: true }));
+}
+
+/** A signal that says when nobody looks any more. */
+function whileLooked() {
+  const end = new AbortController();
+  const changed = () => document.hidden && end.abort();
+  document.addEventListener("visibilitychange", changed, { signal: end.signal });
+  return end.signal;
 }
 
 function skip(data) {

@@ -8,7 +8,8 @@ use super::sentences;
 use super::view::{Cover, Message, Pane, View, joined};
 use crate::cli::admin::answers::{Detail, Refusal, Rule};
 use crate::cli::table::{BAD, Cell, DOUBTFUL, FAINT, GOOD, Head, STRONG, Table};
-use crate::cli::verbs::{keys, refusals, servers};
+use crate::cli::verbs::keys::{self, Sort};
+use crate::cli::verbs::{refusals, servers};
 use crate::cli::words::{lag, number, requests, span};
 use crate::replay::plot::visible;
 
@@ -254,9 +255,12 @@ fn busy_keys(view: &View) -> (String, Table) {
             spark(&view.keys, &name),
         ]);
     }
-    let sort = view.sort.word();
+    let order = match view.sort {
+        Sort::Now => "most refused now".to_owned(),
+        sort => format!("most {} first", sort.word()),
+    };
     (
-        format!("keys of {} · most {sort} first", allowance(&open.detail)),
+        format!("keys of {} · {order}", allowance(&open.detail)),
         table,
     )
 }
@@ -341,7 +345,7 @@ const HELP: &str = "
   ↑ ↓ j k     select a zone, a key or a server
   tab         go to the next table: zones, keys, servers
   enter       show where the selected key stands
-  s           sort keys by refuse, demand, excess, delay, pass
+  s           sort keys by now, refuse, demand, excess, delay, pass
   b           block the selected key for ten minutes
   x           exempt it from the zone's limits for ten minutes
   f           forget it: it begins anew, and without a penalty

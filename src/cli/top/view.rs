@@ -86,7 +86,7 @@ impl View {
             zone: 0,
             key: 0,
             server: 0,
-            sort: Sort::Refuse,
+            sort: Sort::Now,
             cover: Cover::None,
             message: None,
             lost: None,
@@ -347,11 +347,12 @@ pub(super) fn joined(outer: &str, inner: &str) -> String {
 
 fn next_sort(sort: Sort) -> Sort {
     match sort {
+        Sort::Now => Sort::Refuse,
         Sort::Refuse => Sort::Demand,
         Sort::Demand => Sort::Excess,
         Sort::Excess => Sort::Delay,
         Sort::Delay => Sort::Pass,
-        Sort::Pass => Sort::Refuse,
+        Sort::Pass => Sort::Now,
     }
 }
 

@@ -77,7 +77,7 @@ impl Watcher {
         // A reload may have taken the zone away.
         let is_there = |watched: &(String, Sort)| zones.iter().any(|zone| zone.name == watched.0);
         let watched = self.watched.clone().filter(is_there);
-        let watched = watched.or_else(|| Some((zones.first()?.name.clone(), Sort::Refuse)));
+        let watched = watched.or_else(|| Some((zones.first()?.name.clone(), Sort::Now)));
         let open = match &watched {
             Some((zone, sort)) => Some(Open {
                 detail: admin.ask(&Call::get(format!("/api/zones/{}", escape(zone))))?,

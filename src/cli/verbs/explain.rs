@@ -9,7 +9,7 @@ use crate::cli::Wrong;
 use crate::cli::admin::Call;
 use crate::cli::admin::answers::{Explained, ExplainedRule};
 use crate::cli::page::Page;
-use crate::cli::table::{Cell, DOUBTFUL, Head, STRONG, Table, verdict};
+use crate::cli::table::{BAD, Cell, DOUBTFUL, Head, STRONG, Table, verdict};
 use crate::cli::words::{number, requests, span};
 use crate::replay::plot::visible;
 
@@ -112,7 +112,10 @@ fn field(text: &str) -> Result<(String, String), String> {
 }
 
 fn draw(answer: &Explained, page: &mut Page) {
-    let style = verdict(&answer.verdict);
+    let style = match is_stopped(answer) {
+        true => BAD,
+        false => verdict(&answer.verdict),
+    };
     page.line(format!("{style}{}{style:#}", visible(&outcome(answer))));
     let name = |name: &str| if name.is_empty() { "(none)" } else { name }.to_owned();
     page.line(visible(&format!(
@@ -122,7 +125,8 @@ fn draw(answer: &Explained, page: &mut Page) {
         answer.listen,
         answer.action
     )));
-    for obstacle in &answer.obstacles {
+    // Of one that is stopped by them they are in the first line.
+    for obstacle in answer.obstacles.iter().filter(|_| !is_stopped(answer)) {
         page.line(format!("  {DOUBTFUL}{}{DOUBTFUL:#}", visible(obstacle)));
     }
     if !answer.rules.is_empty() {
@@ -131,7 +135,16 @@ fn draw(answer: &Explained, page: &mut Page) {
     }
 }
 
+/// Whether limits let it pass, now or later, and something else does not.
+fn is_stopped(answer: &Explained) -> bool {
+    answer.verdict != "refuse" && !answer.obstacles.is_empty()
+}
+
 fn outcome(answer: &Explained) -> String {
+    let but = match is_stopped(answer) {
+        true => format!(", but: {}", answer.obstacles.join("; ")),
+        false => String::new(),
+    };
     let why = match answer.reason.as_str() {
         "" => String::new(),
         why => format!(": {why}"),
@@ -146,7 +159,8 @@ fn outcome(answer: &Explained) -> String {
             });
             format!("would be refused{status}{why}{retry}")
         }
-        "delay" => format!("would wait for {}{why}", span(answer.wait)),
+        "delay" => format!("would wait for {}{why}{but}", span(answer.wait)),
+        _ if is_stopped(answer) => format!("limits let it pass{but}"),
         _ => format!("would pass{why}"),
     }
 }

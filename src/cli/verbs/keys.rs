@@ -29,6 +29,8 @@ pub(in crate::cli) struct Flags {
 /// What keys are sorted by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(in crate::cli) enum Sort {
+    /// Requests refused a second, of late; of equals those made to wait, and then all
+    Now,
     /// Requests refused
     Refuse,
     /// Requests let pass
@@ -45,6 +47,7 @@ impl Sort {
     /// The API's word for it.
     pub(in crate::cli) fn word(self) -> &'static str {
         match self {
+            Self::Now => "now",
             Self::Refuse => "refuse",
             Self::Pass => "pass",
             Self::Delay => "delay",

@@ -158,6 +158,18 @@ impl Writer {
         })
     }
 
+    /// Lines lost so far by the logs that are open, because they came too fast or could not be written.
+    #[must_use]
+    pub fn lost(&self) -> u64 {
+        let lost = |log: &Open| {
+            let Shared {
+                dropped, failed, ..
+            } = &*log.shared;
+            dropped.load(Ordering::Relaxed) + failed.load(Ordering::Relaxed)
+        };
+        self.open.lock().iter().map(lost).sum()
+    }
+
     /// Writes what was lost.
     pub fn describe(&self, page: &mut Page) {
         for log in self.open.lock().iter() {

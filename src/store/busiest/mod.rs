@@ -3,11 +3,13 @@
 //! Space-Saving by Metwally, Agrawal and El Abbadi, twice: once over all requests and once over those refused, because
 //! who is refused a little may ask much less than many who are not. A newcomer takes the place of whoever has the
 //! lowest score and goes on from that score, so whoever makes more than one part in [`MOST`] of what happens stays. Scores are
-//! halved every minute: it is about who is busy now. The counts shown are the key's own and begin when it comes in;
-//! what it may have missed is told with them.
+//! halved every minute: it is about who is busy of late. The counts shown are the key's own and begin when it comes in;
+//! what it may have missed is told with them. A count says nothing about now, so each key also has a [`Pace`]: what it
+//! was told in the last few seconds.
 
 use std::cell::Cell;
 use std::collections::HashMap;
+use std::time::Duration;
 
 use super::Counts;
 use super::bounded::Bounded;
@@ -44,6 +46,19 @@ pub struct Busy {
     pub counts: Counts,
     /// How many requests more there may have been before.
     pub missed: u64,
+    /// How often of late.
+    pub pace: Pace,
+}
+
+/// What a key is told in a second, in the mean of the last few.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Pace {
+    /// To go on.
+    pub pass: f64,
+    /// To wait.
+    pub delay: f64,
+    /// To go away.
+    pub refuse: f64,
 }
 
 #[derive(Debug)]
@@ -52,6 +67,10 @@ struct Lists {
     refused: Bounded<Tracked>,
     /// When scores were last halved.
     faded: Millis,
+    /// When counts were last written down as those of before.
+    turned: Millis,
+    /// And when the time before.
+    began: Millis,
 }
 
 #[derive(Debug)]
@@ -59,6 +78,8 @@ struct Tracked {
     /// In [`WHOLE`]s.
     score: u64,
     counts: Counts,
+    /// What they were at the last turn, and at the one before.
+    before: [Counts; 2],
     missed: u64,
     seen: Millis,
     name: Option<Box<[u8]>>,
@@ -129,9 +150,10 @@ impl Busiest {
         let mut guard = self.lists.lock();
         let lists = guard.faded(now, &self.seeds);
         let mut found: HashMap<[u64; 2], Busy> = HashMap::new();
+        let window = lists.window(now);
         for (packed, tracked) in lists.demand.entries().chain(lists.refused.entries()) {
             let key = self.seeds.unpacked(packed);
-            let busy = tracked.shown(key);
+            let busy = tracked.shown(key, window);
             match found.get_mut(&key.id()) {
                 // Who was longer in one list has missed less there.
                 Some(other) if other.total() >= busy.total() => {}
@@ -145,10 +167,13 @@ impl Busiest {
 
     /// What is known of one.
     #[must_use]
-    pub fn find(&self, key: &Key) -> Option<Busy> {
-        let lists = self.lists.lock();
+    pub fn find(&self, key: &Key, now: Millis) -> Option<Busy> {
+        let mut guard = self.lists.lock();
+        let lists = guard.faded(now, &self.seeds);
+        let window = lists.window(now);
         let both = [lists.demand.get(key), lists.refused.get(key)];
-        let both = both.into_iter().flatten().map(|it| it.shown(*key));
+        let both = both.into_iter().flatten();
+        let both = both.map(|it| it.shown(*key, window));
         both.max_by_key(Busy::total)
     }
 
@@ -168,8 +193,18 @@ impl Default for Busiest {
                 demand: Bounded::new(MOST),
                 refused: Bounded::new(MOST),
                 faded: Millis(0),
+                turned: Millis(0),
+                began: Millis(0),
             }),
         }
+    }
+}
+
+impl Pace {
+    /// All of them.
+    #[must_use]
+    pub fn demand(self) -> f64 {
+        self.pass + self.delay + self.refuse
     }
 }
 
@@ -198,6 +233,7 @@ fn enter(
     let mut newcomer = Tracked {
         score: weight * WHOLE,
         counts: Counts::default(),
+        before: Default::default(),
         missed: 0,
         seen: now,
         name,
@@ -213,6 +249,30 @@ fn enter(
 impl Lists {
     /// The same, with what is long ago counting for less.
     fn faded(&mut self, now: Millis, seeds: &Seeds) -> &mut Self {
+        if now.since(self.turned) >= TURN {
+            self.turn(now);
+            self.fade(now, seeds);
+        }
+        self
+    }
+
+    /// Writes counts down, so that it can be told what came since.
+    fn turn(&mut self, now: Millis) {
+        // Whatever came turned it: nothing has come since the end of the turn that was due.
+        let silent = now.since(self.turned) >= 2 * TURN;
+        self.began = match silent {
+            true => Millis(now.0.saturating_sub(MILLIS_OF_TURN)),
+            false => self.turned,
+        };
+        self.turned = now;
+        let tracked = self.demand.values_mut().chain(self.refused.values_mut());
+        for Tracked { counts, before, .. } in tracked {
+            let last = if silent { *counts } else { before[0] };
+            *before = [*counts, last];
+        }
+    }
+
+    fn fade(&mut self, now: Millis, seeds: &Seeds) {
         let halvings = now.since(self.faded).as_millis() / HALF_LIFE;
         if halvings > 0 {
             self.faded = now;
@@ -224,7 +284,11 @@ impl Lists {
             self.demand.retain(seeds, keep);
             self.refused.retain(seeds, keep);
         }
-        self
+    }
+
+    /// For how long a pace is counted, in seconds. At least the length of a turn, also when there is not yet one.
+    fn window(&self, now: Millis) -> f64 {
+        now.since(self.began).max(TURN).as_secs_f64()
     }
 }
 
@@ -238,12 +302,19 @@ impl Tracked {
         } += weight;
     }
 
-    fn shown(&self, key: Key) -> Busy {
+    fn shown(&self, key: Key, window: f64) -> Busy {
+        let (now, before) = (self.counts, self.before[1]);
+        let each = |now: u64, before: u64| now.saturating_sub(before) as f64 / window;
         Busy {
             key,
             name: self.name.clone(),
-            counts: self.counts,
+            counts: now,
             missed: self.missed,
+            pace: Pace {
+                pass: each(now.pass, before.pass),
+                delay: each(now.delay, before.delay),
+                refuse: each(now.refuse, before.refuse),
+            },
         }
     }
 }
@@ -258,6 +329,10 @@ pub const MOST: usize = 256;
 
 /// One request, in the units of a score: what is halved a few times should not be nothing at once.
 const WHOLE: u64 = 16;
+
+/// A pace is that of one to two of these: long enough for a mean, short enough for now.
+const TURN: Duration = Duration::from_millis(MILLIS_OF_TURN);
+const MILLIS_OF_TURN: u64 = 3_000;
 
 /// In milliseconds.
 const HALF_LIFE: u128 = 60_000;
@@ -275,94 +350,4 @@ const EACH: u64 = 1024;
 const SOME: u64 = 17 * 1024;
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn note(busiest: &Busiest, number: u32, said: Said, now: u64) {
-        let key = Key::from_bytes(&number.to_be_bytes());
-        busiest.note(&key, said, 1, Millis(now), Box::default);
-    }
-
-    fn find(busiest: &Busiest, number: u32) -> Option<(u64, u64, u64)> {
-        let busy = busiest.find(&Key::from_bytes(&number.to_be_bytes()))?;
-        Some((busy.counts.pass, busy.counts.refuse, busy.missed))
-    }
-
-    #[test]
-    fn few_keys_are_counted_exactly() {
-        let busiest = Busiest::default();
-        for number in 0..MOST as u32 {
-            for _ in 0..=number % 7 {
-                note(&busiest, number, Said::Pass, 1);
-            }
-            note(&busiest, number, Said::Refuse, 2);
-        }
-        assert_eq!(busiest.list(Millis(3)).len(), MOST);
-        for number in 0..MOST as u32 {
-            let expected = (u64::from(number % 7) + 1, 1, 0);
-            assert_eq!(find(&busiest, number), Some(expected));
-        }
-    }
-
-    /// A hundred thousand keys that come once, and one in a hundred requests from one key.
-    #[test]
-    fn who_asks_much_is_found_among_any_number_of_others() {
-        let busiest = Busiest::default();
-        for number in 0..100_000u32 {
-            note(&busiest, number, Said::Pass, u64::from(number) / 100);
-            if number % 100 == 99 {
-                note(&busiest, u32::MAX, Said::Pass, u64::from(number) / 100);
-            }
-        }
-        let (pass, _, missed) = find(&busiest, u32::MAX).expect("it is on the list");
-        assert!(pass <= 1000 && pass + missed >= 1000, "{pass} and {missed}");
-        assert!(pass > 600, "{pass}");
-        assert!(busiest.list(Millis(1_000)).len() <= 2 * MOST);
-    }
-
-    #[test]
-    fn who_is_refused_is_found_among_those_who_ask_more_and_are_not() {
-        let busiest = Busiest::default();
-        for round in 0..200 {
-            for number in 0..1000 {
-                note(&busiest, number, Said::Pass, 1);
-            }
-            note(&busiest, 5000, Said::Refuse, 1);
-            note(&busiest, 5001 + round, Said::Refuse, 1);
-        }
-        let (_, refused, missed) = find(&busiest, 5000).expect("it is on the list");
-        assert_eq!((refused, missed), (200, 0));
-    }
-
-    #[test]
-    fn who_has_gone_is_forgotten() {
-        let busiest = Busiest::default();
-        note(&busiest, 1, Said::Refuse, 0);
-        note(&busiest, 2, Said::Pass, 599_000);
-        assert_eq!(busiest.list(Millis(599_500)).len(), 2);
-        assert_eq!(busiest.list(Millis(660_000)).len(), 1);
-        busiest.forget(&Key::from_bytes(&2u32.to_be_bytes()));
-        assert!(busiest.list(Millis(660_000)).is_empty());
-    }
-
-    #[test]
-    fn long_keys_bring_their_bytes() {
-        let busiest = Busiest::default();
-        let long = b"a key of more than fifteen bytes";
-        busiest.note(&Key::from_bytes(long), Said::Refuse, 1, Millis(0), || {
-            (*long).into()
-        });
-        let names = busiest.list(Millis(0));
-        assert_eq!(names[0].name.as_deref(), Some(&long[..]));
-        assert_eq!(names[0].counts.refuse, 1);
-    }
-
-    #[test]
-    fn of_many_some_stand_for_all() {
-        for (requests, off) in [(1_000u64, 0), (10_000, 16), (100_000, 256)] {
-            let now = Millis(requests * 1_000_000);
-            let noted: u64 = (0..requests).map(|_| weight(now)).sum();
-            assert!(noted.abs_diff(requests) <= off, "{noted} of {requests}");
-        }
-    }
-}
+mod tests;
