@@ -116,11 +116,6 @@ impl<V> Bounded<V> {
         self.table.values()
     }
 
-    /// To change what does not say when a key is needed.
-    pub(super) fn values_mut(&mut self) -> impl Iterator<Item = &mut V> {
-        self.table.values_mut()
-    }
-
     /// What it takes from the machine, in bytes.
     pub(super) fn memory(&self) -> usize {
         self.table.memory() + self.order.capacity() * size_of::<Reverse<Due>>()

@@ -92,10 +92,6 @@ impl<V> Table<V> {
         self.entries.iter().map(|entry| &entry.value)
     }
 
-    pub(super) fn values_mut(&mut self) -> impl Iterator<Item = &mut V> {
-        self.entries.iter_mut().map(|entry| &mut entry.value)
-    }
-
     pub(super) fn entries(&self) -> impl Iterator<Item = (Packed, &V)> {
         self.entries.iter().map(|entry| (entry.key, &entry.value))
     }

@@ -67,10 +67,6 @@ struct Lists {
     refused: Bounded<Tracked>,
     /// When scores were last halved.
     faded: Millis,
-    /// When counts were last written down as those of before.
-    turned: Millis,
-    /// And when the time before.
-    began: Millis,
 }
 
 #[derive(Debug)]
@@ -78,8 +74,12 @@ struct Tracked {
     /// In [`WHOLE`]s.
     score: u64,
     counts: Counts,
-    /// What they were at the last turn, and at the one before.
+    /// What they were at the beginning of the last turn in which something came, and of the turn before.
     before: [Counts; 2],
+    /// The number of that turn.
+    turn: u64,
+    /// When it came, or came back after a silence.
+    began: Millis,
     missed: u64,
     seen: Millis,
     name: Option<Box<[u8]>>,
@@ -120,13 +120,12 @@ impl Busiest {
         let Lists {
             demand, refused, ..
         } = guard.faded(now, &self.seeds);
-        if said != Said::Refuse {
-            if let Some(known) = refused.get_mut(key) {
-                known.count(said, weight, now);
-            }
-        } else if let Some(known) = refused.get_mut(key) {
+        // Mostly nobody is refused, and there is nothing to look for.
+        if refused.len() > 0
+            && let Some(known) = refused.get_mut(key)
+        {
             known.count(said, weight, now);
-            known.score += weight * WHOLE;
+            known.score += u64::from(said == Said::Refuse) * weight * WHOLE;
         }
         if let Some(known) = demand.get_mut(key) {
             known.count(said, weight, now);
@@ -150,10 +149,9 @@ impl Busiest {
         let mut guard = self.lists.lock();
         let lists = guard.faded(now, &self.seeds);
         let mut found: HashMap<[u64; 2], Busy> = HashMap::new();
-        let window = lists.window(now);
         for (packed, tracked) in lists.demand.entries().chain(lists.refused.entries()) {
             let key = self.seeds.unpacked(packed);
-            let busy = tracked.shown(key, window);
+            let busy = tracked.shown(key, now);
             match found.get_mut(&key.id()) {
                 // Who was longer in one list has missed less there.
                 Some(other) if other.total() >= busy.total() => {}
@@ -170,10 +168,9 @@ impl Busiest {
     pub fn find(&self, key: &Key, now: Millis) -> Option<Busy> {
         let mut guard = self.lists.lock();
         let lists = guard.faded(now, &self.seeds);
-        let window = lists.window(now);
         let both = [lists.demand.get(key), lists.refused.get(key)];
         let both = both.into_iter().flatten();
-        let both = both.map(|it| it.shown(*key, window));
+        let both = both.map(|it| it.shown(*key, now));
         both.max_by_key(Busy::total)
     }
 
@@ -193,8 +190,6 @@ impl Default for Busiest {
                 demand: Bounded::new(MOST),
                 refused: Bounded::new(MOST),
                 faded: Millis(0),
-                turned: Millis(0),
-                began: Millis(0),
             }),
         }
     }
@@ -234,6 +229,8 @@ fn enter(
         score: weight * WHOLE,
         counts: Counts::default(),
         before: Default::default(),
+        turn: turn(now),
+        began: now,
         missed: 0,
         seen: now,
         name,
@@ -249,52 +246,31 @@ fn enter(
 impl Lists {
     /// The same, with what is long ago counting for less.
     fn faded(&mut self, now: Millis, seeds: &Seeds) -> &mut Self {
-        if now.since(self.turned) >= TURN {
-            self.turn(now);
+        if now.0.saturating_sub(self.faded.0) >= HALF_LIFE {
             self.fade(now, seeds);
         }
         self
     }
 
-    /// Writes counts down, so that it can be told what came since.
-    fn turn(&mut self, now: Millis) {
-        // Whatever came turned it: nothing has come since the end of the turn that was due.
-        let silent = now.since(self.turned) >= 2 * TURN;
-        self.began = match silent {
-            true => Millis(now.0.saturating_sub(MILLIS_OF_TURN)),
-            false => self.turned,
-        };
-        self.turned = now;
-        let tracked = self.demand.values_mut().chain(self.refused.values_mut());
-        for Tracked { counts, before, .. } in tracked {
-            let last = if silent { *counts } else { before[0] };
-            *before = [*counts, last];
-        }
-    }
-
     fn fade(&mut self, now: Millis, seeds: &Seeds) {
-        let halvings = now.since(self.faded).as_millis() / HALF_LIFE;
-        if halvings > 0 {
-            self.faded = now;
-            let halvings = u32::try_from(halvings).unwrap_or(u32::MAX);
-            let keep = |tracked: &mut Tracked| {
-                tracked.score = tracked.score.checked_shr(halvings).unwrap_or(0);
-                now.since(tracked.seen).as_millis() < SILENCE
-            };
-            self.demand.retain(seeds, keep);
-            self.refused.retain(seeds, keep);
-        }
-    }
-
-    /// For how long a pace is counted, in seconds. At least the length of a turn, also when there is not yet one.
-    fn window(&self, now: Millis) -> f64 {
-        now.since(self.began).max(TURN).as_secs_f64()
+        let halvings = now.0.saturating_sub(self.faded.0) / HALF_LIFE;
+        let halvings = u32::try_from(halvings).unwrap_or(u32::MAX);
+        self.faded = now;
+        let keep = |tracked: &mut Tracked| {
+            tracked.score = tracked.score.checked_shr(halvings).unwrap_or(0);
+            now.since(tracked.seen).as_millis() < SILENCE
+        };
+        self.demand.retain(seeds, keep);
+        self.refused.retain(seeds, keep);
     }
 }
 
 impl Tracked {
     fn count(&mut self, said: Said, weight: u64, now: Millis) {
         self.seen = now;
+        if turn(now) != self.turn {
+            self.turn(now);
+        }
         *match said {
             Said::Delay => &mut self.counts.delay,
             Said::Pass => &mut self.counts.pass,
@@ -302,8 +278,29 @@ impl Tracked {
         } += weight;
     }
 
-    fn shown(&self, key: Key, window: f64) -> Busy {
-        let (now, before) = (self.counts, self.before[1]);
+    /// The first that comes in a turn writes down what was before.
+    #[cold]
+    fn turn(&mut self, now: Millis) {
+        let turn = turn(now);
+        let silent = turn > self.turn + 1;
+        if silent {
+            self.began = now;
+        }
+        let last = if silent { self.counts } else { self.before[0] };
+        self.before = [self.counts, last];
+        self.turn = turn;
+    }
+
+    fn shown(&self, key: Key, at: Millis) -> Busy {
+        let turn = turn(at);
+        let (now, before) = match turn.saturating_sub(self.turn) {
+            0 => (self.counts, self.before[1]),
+            1 => (self.counts, self.before[0]),
+            _ => (self.counts, self.counts),
+        };
+        // From the beginning of the turn before, or since it is there; never so short that one request is a flood.
+        let since = Millis(turn.saturating_sub(1) * MILLIS_OF_TURN).max(self.began);
+        let window = at.since(since).max(TURN).as_secs_f64();
         let each = |now: u64, before: u64| now.saturating_sub(before) as f64 / window;
         Busy {
             key,
@@ -317,6 +314,11 @@ impl Tracked {
             },
         }
     }
+}
+
+/// The number of the turn in which a moment is.
+fn turn(now: Millis) -> u64 {
+    now.0 / MILLIS_OF_TURN
 }
 
 thread_local! {
@@ -334,8 +336,8 @@ const WHOLE: u64 = 16;
 const TURN: Duration = Duration::from_millis(MILLIS_OF_TURN);
 const MILLIS_OF_TURN: u64 = 3_000;
 
-/// In milliseconds.
-const HALF_LIFE: u128 = 60_000;
+/// After which time a score is worth half, in milliseconds.
+const HALF_LIFE: u64 = 60_000;
 
 /// After which time without a word a key is off the list, in milliseconds.
 const SILENCE: u128 = 600_000;
