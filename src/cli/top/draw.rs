@@ -290,31 +290,16 @@ fn terms(rule: &Rule) -> Option<String> {
 }
 
 fn upstreams(view: &View) -> (String, Table) {
-    let mut table = Table::new([
-        Head::Left("UPSTREAM"),
-        Head::Left("SERVER"),
-        Head::Left("STATE"),
-        Head::Left("BREAKER"),
-        Head::Right("ACTIVE"),
-        Head::Right("REQ/S"),
-        Head::Right("5XX/S"),
-        Head::Right("LATENCY"),
-    ]);
+    let paces = ["REQ/S", "5XX/S", "LATENCY"].map(Head::Right);
+    let mut table = Table::new([&servers::HEADS[..], &paces].concat());
     for (upstream, server) in view.servers_shown() {
         let name = joined(upstream, &server.address);
         let pace = view.servers.now(&name);
-        let (state, style) = servers::condition(server);
-        let (breaker, breaker_style) = servers::breaker(server);
-        table.row([
-            Cell::from(upstream).styled(STRONG),
-            Cell::from(&server.address),
-            Cell::from(state).styled(style),
-            Cell::from(breaker).styled(breaker_style),
-            Cell::from(number(server.active)),
-            Cell::from(rate(pace.demand())),
-            Cell::from(rate(pace.refuse)).styled_if(pace.refuse > 0.0, BAD),
-            Cell::from(lag(view.latencies.now(&name))),
-        ]);
+        let mut row = servers::cells(upstream, server);
+        row.push(Cell::from(rate(pace.demand())));
+        row.push(Cell::from(rate(pace.refuse)).styled_if(pace.refuse > 0.0, BAD));
+        row.push(Cell::from(lag(view.latencies.now(&name))));
+        table.row(row);
     }
     ("backends".to_owned(), table)
 }

@@ -64,29 +64,37 @@ pub(in crate::cli) fn change(upstream: &str, server: &str, body: Value) -> Call 
 }
 
 pub(super) fn table<'a>(servers: impl IntoIterator<Item = (&'a str, &'a Server)>) -> Table {
-    let mut table = Table::new([
-        Head::Left("UPSTREAM"),
-        Head::Left("SERVER"),
-        Head::Left("STATE"),
-        Head::Left("BREAKER"),
-        Head::Right("ACTIVE"),
-        Head::Right("REQUESTS"),
-        Head::Right("5XX"),
-    ]);
+    let counts = [Head::Right("REQUESTS"), Head::Right("5XX")];
+    let mut table = Table::new([&HEADS[..], &counts].concat());
     for (upstream, server) in servers {
-        let (state, style) = condition(server);
-        let (breaker, breaker_style) = breaker(server);
-        table.row([
-            Cell::from(upstream).styled(STRONG),
-            Cell::from(&server.address),
-            Cell::from(state).styled(style),
-            Cell::from(breaker).styled(breaker_style),
-            Cell::from(number(server.active)),
-            Cell::from(number(server.requests)),
-            Cell::from(number(server.errors)).styled_if(server.errors > 0, DOUBTFUL),
-        ]);
+        let mut row = cells(upstream, server);
+        row.push(Cell::from(number(server.requests)));
+        row.push(Cell::from(number(server.errors)).styled_if(server.errors > 0, DOUBTFUL));
+        table.row(row);
     }
     table
+}
+
+/// Who a server is and how, as every table of servers begins.
+pub(in crate::cli) const HEADS: [Head; 5] = [
+    Head::Left("UPSTREAM"),
+    Head::Left("SERVER"),
+    Head::Left("STATE"),
+    Head::Left("BREAKER"),
+    Head::Right("ACTIVE"),
+];
+
+/// What stands below [`HEADS`].
+pub(in crate::cli) fn cells(upstream: &str, server: &Server) -> Vec<Cell> {
+    let (state, style) = condition(server);
+    let (breaker, breaker_style) = breaker(server);
+    vec![
+        Cell::from(upstream).styled(STRONG),
+        Cell::from(&server.address),
+        Cell::from(state).styled(style),
+        Cell::from(breaker).styled(breaker_style),
+        Cell::from(number(server.active)),
+    ]
 }
 
 /// How a server is, in a word or two, and how that looks.
@@ -109,7 +117,7 @@ pub(in crate::cli) fn condition(server: &Server) -> (&'static str, Style) {
 }
 
 /// What its breaker does.
-pub(in crate::cli) fn breaker(server: &Server) -> (String, Style) {
+fn breaker(server: &Server) -> (String, Style) {
     match &server.breaker {
         None => ("-".to_owned(), FAINT),
         Some(state) => state_of_breaker(state, server.forced.as_deref()),
