@@ -13,6 +13,7 @@ mod demo;
 mod failures;
 mod growth;
 mod grpc;
+mod heads;
 mod house;
 mod http2;
 mod instructions;

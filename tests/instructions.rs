@@ -7,6 +7,7 @@
 //!
 //! Ignored here because it needs valgrind and the optimised binary; `tests/instructions` has both.
 
+use std::fmt::Write as _;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
@@ -83,45 +84,70 @@ servers:
 #[test]
 #[ignore = "needs valgrind and the release binary: tests/instructions runs it"]
 fn a_request_costs_no_more_than_its_budget() {
-    let update = std::env::var_os("WEIR_UPDATE_BUDGET").is_some();
-    let text = std::fs::read_to_string(BUDGET).expect("the budget can be read");
-    let (mut dear, mut updated) = (Vec::new(), text.clone());
-    for job in [Job::Proxied, Job::Refused] {
-        let name = job.name();
-        let cost = Measured {
+    let costs = [Job::Proxied, Job::Refused].map(|job| {
+        let measured = Measured {
             yaml: &|listen, backend| job.yaml(listen, backend),
             request: REQUEST,
             status: job.status(),
             requests: REQUESTS,
-        }
-        .cost();
-        if update {
-            updated = with_budget(&updated, name, cost);
-            println!("{name}: {cost} instructions, written down");
-            continue;
-        }
-        let budget = budget(&text, name).expect("every job has a budget");
-        let hint = match cost * 100 {
-            hundredfold if hundredfold > budget * (100 + MARGIN) => {
-                dear.push(name);
-                ": too many"
-            }
-            hundredfold if hundredfold < budget * (100 - MARGIN) => {
-                ": better; `tests/instructions --update` keeps it so"
-            }
-            _ => "",
         };
-        println!("{name}: {cost} instructions, the budget is {budget}{hint}");
+        (job.name(), measured.cost())
+    });
+    let judged = Judged::new(&costs);
+    println!("{}", judged.said);
+    judged.hold();
+}
+
+/// What costs come to beside their budgets.
+pub(super) struct Judged<'c> {
+    /// A line for each.
+    pub(super) said: String,
+    dear: Vec<&'c str>,
+}
+
+impl<'c> Judged<'c> {
+    /// Compares costs with their budgets, or writes them down as budgets where that is asked for.
+    pub(super) fn new(costs: &[(&'c str, u64)]) -> Self {
+        let update = std::env::var_os("WEIR_UPDATE_BUDGET").is_some();
+        let text = std::fs::read_to_string(BUDGET).expect("the budget can be read");
+        let (mut said, mut dear, mut updated) = (String::new(), Vec::new(), text.clone());
+        for &(name, cost) in costs {
+            let budget = budget(&text, name).expect("everything that is counted has a budget");
+            if update {
+                updated = with_budget(&updated, name, cost);
+                let _written = writeln!(said, "{name}: {cost} instructions, written down");
+                continue;
+            }
+            let hint = match cost * 100 {
+                hundredfold if hundredfold > budget * (100 + MARGIN) => {
+                    dear.push(name);
+                    ": too many"
+                }
+                hundredfold if hundredfold < budget * (100 - MARGIN) => {
+                    ": better; `tests/instructions --update` keeps it so"
+                }
+                _ => "",
+            };
+            let _written = writeln!(
+                said,
+                "{name}: {cost} instructions, the budget is {budget}{hint}"
+            );
+        }
+        if update {
+            std::fs::write(BUDGET, updated).expect("the budget can be written");
+        }
+        Self { said, dear }
     }
-    if update {
-        std::fs::write(BUDGET, updated).expect("the budget can be written");
-    }
-    assert!(
-        dear.is_empty(),
-        "{} cost more than {MARGIN} % above the budget in benches/budget.toml; \
+
+    /// Fails where something costs more than its budget.
+    pub(super) fn hold(&self) {
+        assert!(
+            self.dear.is_empty(),
+            "{} cost more than {MARGIN} % above the budget in benches/budget.toml; \
          where it is worth it, `tests/instructions --update`",
-        dear.join(" and ")
-    );
+            self.dear.join(" and ")
+        );
+    }
 }
 
 /// What is counted: a configuration, and one request over and over again.
@@ -144,12 +170,25 @@ impl Measured<'_> {
 
 /// Instructions of a whole run with so many requests.
 fn run(measured: &Measured<'_>, requests: u64) -> u64 {
+    let backend = backend();
+    count(
+        &|listen| (measured.yaml)(listen, backend),
+        |process, address| {
+            ask(process, address, measured, requests);
+        },
+    )
+}
+
+/// Instructions of weir from its start to its stop, with this configuration and while it is asked this.
+pub(super) fn count(
+    yaml: &dyn Fn(SocketAddr) -> String,
+    ask: impl FnOnce(&mut Process, SocketAddr),
+) -> u64 {
     let binary = std::env::var_os("WEIR_RELEASE").expect("tests/instructions sets WEIR_RELEASE");
     let directory = tempfile::tempdir().expect("the temporary directory can be written");
     let port = Port::claim();
     let file = directory.path().join("weir.yaml");
-    let yaml = (measured.yaml)(port.address(), backend());
-    std::fs::write(&file, yaml).expect("it can be written");
+    std::fs::write(&file, yaml(port.address())).expect("it can be written");
     let mut command = Command::new("valgrind");
     command
         .args(["--tool=callgrind", "--callgrind-out-file=counts"])
@@ -158,7 +197,7 @@ fn run(measured: &Measured<'_>, requests: u64) -> u64 {
         .arg(file)
         .current_dir(directory.path());
     let mut process = Process::spawn("valgrind", command, directory);
-    ask(&mut process, port.address(), measured, requests);
+    ask(&mut process, port.address());
     process.signal("TERM");
     let status = process.wait(EMULATED).expect("weir ends");
     assert!(status.success(), "{status}");
@@ -183,7 +222,7 @@ fn ask(process: &mut Process, address: SocketAddr, measured: &Measured<'_>, requ
     }
 }
 
-fn first_client(process: &mut Process, address: SocketAddr) -> Client {
+pub(super) fn first_client(process: &mut Process, address: SocketAddr) -> Client {
     let deadline = tokio::time::Instant::now() + EMULATED;
     loop {
         if let Ok(client) = Client::try_connect(address) {

@@ -9,6 +9,7 @@ mod body;
 mod breakers;
 mod calls;
 mod conditions;
+mod connections;
 mod dashboard;
 mod explain;
 mod gate;
@@ -39,10 +40,11 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use self::calls::Call;
+use self::connections::{AdminConnections, Admitted};
 use self::gate::Wish;
 use self::patient::Patient;
 pub use self::reload::{Ask, Refused, Reloaded, Reloads};
@@ -60,17 +62,10 @@ pub struct Admin {
     writer: Writer,
     reloads: Arc<Reloads>,
     clock: Clock,
-    seats: Seats,
+    connections: AdminConnections,
+    closed: Arc<Warning>,
     wrong_tokens: Arc<Warning>,
     listeners: Arc<Semaphore>,
-}
-
-/// Places for connections.
-#[derive(Debug, Clone)]
-struct Seats {
-    all: Arc<Semaphore>,
-    /// Of all places, those for callers from elsewhere: they cannot keep those on this machine out.
-    afar: Arc<Semaphore>,
 }
 
 impl Admin {
@@ -88,10 +83,8 @@ impl Admin {
             writer,
             reloads,
             clock,
-            seats: Seats {
-                all: Arc::new(Semaphore::new(MOST_CONNECTIONS)),
-                afar: Arc::new(Semaphore::new(MOST_CONNECTIONS / 2)),
-            },
+            connections: AdminConnections::default(),
+            closed: Arc::default(),
             wrong_tokens: Arc::default(),
             listeners: Arc::new(Semaphore::new(refusals::LISTENERS)),
         }
@@ -121,9 +114,12 @@ impl Admin {
             };
             match accepted {
                 Ok((stream, remote)) => {
-                    // Who finds no place is closed at once.
-                    if let Some(seat) = self.seats.take(remote.ip()) {
-                        tokio::spawn(self.clone().connection(stream, remote, seat));
+                    // One that finds no place is closed.
+                    if let Some((admitted, made_room)) = self.connections.admit(remote.ip()).await {
+                        if made_room && let Some(times) = self.closed.note(self.clock.now()) {
+                            tracing::warn!(times, "admin: connections without a request made room");
+                        }
+                        tokio::spawn(self.clone().connection(stream, remote, admitted));
                     }
                 }
                 // Out of descriptors, most likely; the next try would fail at once.
@@ -132,19 +128,26 @@ impl Admin {
         }
     }
 
-    async fn connection(self, stream: TcpStream, remote: SocketAddr, _seat: Seat) {
+    async fn connection(self, stream: TcpStream, remote: SocketAddr, admitted: Admitted) {
+        let connection = admitted.connection();
         let service = service_fn(|request| async {
+            connection.begin();
             let reply = self.call(request, remote.ip()).await;
-            Ok::<_, Infallible>(reply.unwrap_or_else(Reply::from))
+            let reply = reply.unwrap_or_else(Reply::from);
+            Ok::<_, Infallible>(reply.map(|body| connection.answered_by(body)))
         });
-        // Whoever breaks off here has seen what they wanted.
-        if let Err(error) = http1::Builder::new()
+        let stream = Patient::new(stream, Arc::clone(connection));
+        let served = http1::Builder::new()
             .timer(TokioTimer::new())
-            .header_read_timeout(HEAD)
+            .header_read_timeout(IDLE)
             .max_buf_size(LARGEST_HEAD)
-            .serve_connection(TokioIo::new(Patient::new(stream)), service)
-            .await
-        {
+            .serve_connection(TokioIo::new(stream), service);
+        let ended = tokio::select! {
+            ended = served => ended,
+            () = connection.leaves() => return,
+        };
+        // Whoever breaks off here has seen what they wanted.
+        if let Err(error) = ended {
             tracing::debug!(%remote, %error, "admin connection");
         }
     }
@@ -208,25 +211,8 @@ fn token(live: &Live) -> Option<&str> {
     live.plan.admin.as_ref()?.token.as_deref()
 }
 
-/// A place for a connection.
-type Seat = (OwnedSemaphorePermit, Option<OwnedSemaphorePermit>);
-
-impl Seats {
-    fn take(&self, remote: IpAddr) -> Option<Seat> {
-        let free = |seats: &Arc<Semaphore>| Arc::clone(seats).try_acquire_owned().ok();
-        let afar = match remote.to_canonical().is_loopback() {
-            true => None,
-            false => Some(free(&self.afar)?),
-        };
-        Some((free(&self.all)?, afar))
-    }
-}
-
-/// Nobody needs more to look in.
-const MOST_CONNECTIONS: usize = 128;
-
-/// How long the head of a request may take, and how long a connection may be idle.
-const HEAD: Duration = Duration::from_secs(30);
+/// How long a connection may be idle between two requests.
+const IDLE: Duration = Duration::from_secs(30);
 
 /// In bytes.
 const LARGEST_HEAD: usize = 64 * 1024;

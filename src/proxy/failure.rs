@@ -34,6 +34,9 @@ pub(super) enum Failure {
     /// `allow` and `deny` keep this address out.
     #[error("access forbidden by rule")]
     Forbidden,
+    /// A request over HTTP/2 for a server that does not speak it, over a connection that was made for another.
+    #[error("client sent an HTTP/2 request to a server with `http2: off`")]
+    Http2Off,
     /// An operator has turned this off for a while.
     #[error("turned off for a while")]
     Degraded,
@@ -190,7 +193,7 @@ impl Failure {
             | Self::TransferCoding
             | Self::Unsayable => StatusCode::BAD_REQUEST,
             Self::Deadline => StatusCode::GATEWAY_TIMEOUT,
-            Self::Misdirected => StatusCode::MISDIRECTED_REQUEST,
+            Self::Http2Off | Self::Misdirected => StatusCode::MISDIRECTED_REQUEST,
             Self::Forbidden => StatusCode::FORBIDDEN,
             Self::Method => StatusCode::METHOD_NOT_ALLOWED,
             Self::NoAnswer => StatusCode::from_u16(NO_ANSWER).unwrap_or(StatusCode::NOT_FOUND),
@@ -227,6 +230,7 @@ impl Failure {
             | Self::BadTarget(_)
             | Self::Deadline
             | Self::Doubtful(_)
+            | Self::Http2Off
             | Self::Method
             | Self::Misdirected
             | Self::NoCertificate

@@ -1,13 +1,18 @@
-//! What TLS has to say against a request before anything else has: nginx's 495, 496, 497 and 421.
+//! What the connection has to say against a request before anything else has: nginx's 495, 496, 497 and 421.
+
+use http::Version;
 
 use super::Live;
 use super::failure::Failure;
-use crate::config::plan::{Carrier, VerifyClient};
+use crate::config::plan::{Carrier, Http2, Listener, VerifyClient};
 use crate::message::tls::Verdict;
 use crate::message::{Exchange, Tls};
 
 /// Why this request may not go on, if it may not.
 pub(super) fn objection(live: &Live, listener: usize, exchange: &Exchange) -> Option<Failure> {
+    if exchange.head.version == Version::HTTP_2 && !speaks_http2(live, listener, exchange.server) {
+        return Some(Failure::Http2Off);
+    }
     let carrier = live
         .plan
         .listeners
@@ -18,6 +23,16 @@ pub(super) fn objection(live: &Live, listener: usize, exchange: &Exchange) -> Op
         (_, Some(tls)) => certificate(live, listener, exchange, tls),
         (_, None) => None,
     }
+}
+
+/// Whether HTTP/2 reaches a server over a connection of this listener. Connections on which it was begun before a reload
+/// turned it off for the whole listener are served to their end.
+fn speaks_http2(live: &Live, listener: usize, server: usize) -> bool {
+    let plan = &live.plan;
+    let Some(Listener { default_server, .. }) = plan.listeners.get(listener) else {
+        return true;
+    };
+    plan.http2(listener, server) == Http2::On || plan.http2(listener, *default_server) == Http2::Off
 }
 
 fn certificate(live: &Live, listener: usize, exchange: &Exchange, tls: &Tls) -> Option<Failure> {

@@ -34,7 +34,7 @@ enum Place {
     Body(u64),
     Chunks(Chunks),
     Trailers(Trail),
-    /// In chunks that are none.
+    /// In chunks that are none, or in empty lines before a request that do not end.
     Broken,
     /// The connection ends with this request.
     Over,
@@ -56,6 +56,8 @@ enum Trail {
 #[derive(Debug, Default)]
 struct Head {
     first: Option<First>,
+    // Empty lines before it.
+    empty: u8,
     length: Option<u64>,
     coding: Option<Coding>,
     doubt: Option<Doubt>,
@@ -120,7 +122,6 @@ impl Heads {
                     let (passed, broken) = self.read_chunks(rest);
                     if broken {
                         self.place = Place::Broken;
-                        return bytes.len() - rest.len() + passed;
                     }
                     passed
                 }
@@ -128,8 +129,11 @@ impl Heads {
                 Place::Over => return bytes.len(),
             };
             rest = &rest[passed..];
+            if self.is_broken() {
+                break;
+            }
         }
-        bytes.len()
+        bytes.len() - rest.len()
     }
 
     /// How many have come to their end.
@@ -138,7 +142,7 @@ impl Heads {
         self.ended
     }
 
-    /// Whether what came was not a chunk.
+    /// Whether what came can be no more of a request.
     pub(super) fn is_broken(&self) -> bool {
         matches!(self.place, Place::Broken)
     }
@@ -179,6 +183,10 @@ impl Heads {
             };
             if over {
                 self.end_head(peer);
+                return start;
+            }
+            if self.head.empty > MOST_EMPTY {
+                self.place = Place::Broken;
                 return start;
             }
         }
@@ -268,6 +276,7 @@ impl Head {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         let Some(first) = line.first() else {
             // Empty lines before a request are nothing.
+            self.empty = self.empty.saturating_add(1);
             return self.first.is_some();
         };
         if self.first.is_none() {
@@ -380,3 +389,6 @@ fn value<'l>(line: &'l [u8], name: &[u8]) -> Option<&'l [u8]> {
 fn at_most(left: u64, bytes: &[u8]) -> usize {
     usize::try_from(left).map_or(bytes.len(), |left| left.min(bytes.len()))
 }
+
+/// Empty lines before a request. hyper begins at the first of them whenever another has come.
+const MOST_EMPTY: u8 = 16;

@@ -10,6 +10,7 @@ mod held;
 mod http1;
 pub mod http2;
 mod linger;
+mod refuse;
 mod sent;
 mod socket;
 mod stream;
@@ -134,9 +135,13 @@ pub fn connection<H: Handler>(
                     return;
                 };
                 word = joined(word, more);
-                speaks = speaks.or_else(|| wait::protocol(&word, &settings));
+                speaks = speaks.or_else(|| wait::protocol(&word, &peer, &settings));
             }
-            if speaks == Some(Protocol::Http2) {
+            if let Some(Err(mismatch)) = speaks {
+                // Boxed, as all that few connections need.
+                return Box::pin(mismatch.refuse(socket, &peer, &handler)).await;
+            }
+            if speaks == Some(Ok(Protocol::Http2)) {
                 let limits = http2::Limits {
                     streams: settings.streams.map_or(1, NonZeroU16::get).into(),
                     resets: settings.resets.into(),

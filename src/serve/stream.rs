@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use bytes::{Buf, Bytes};
+use bytes::{Buf, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::canned::{TOO_SLOW, refusal, status};
@@ -38,7 +38,9 @@ pub(super) struct Stream {
     // hyper waits for input, so it will see by itself that the client has gone.
     awaits_input: bool,
     heads: Heads,
-    interim: Bytes,
+    // What leaves before anything that hyper writes. Appended to: a client that pipelines and does not read has many
+    // answers in here.
+    interim: BytesMut,
     // What hyper says goes nowhere: something better waits in its place.
     overruled: bool,
     linger: Option<Linger>,
@@ -64,7 +66,7 @@ impl Stream {
             writing: Pace::default(),
             watch: Deadline::default(),
             awaits_input: false,
-            interim: Bytes::new(),
+            interim: BytesMut::new(),
             overruled: false,
             linger: None,
         }
@@ -121,13 +123,17 @@ impl Stream {
             for interim in line.take_interim() {
                 interim.encode(&mut heads);
             }
-            self.interim = heads.into();
+            self.interim.extend_from_slice(&heads);
         }
         while !self.interim.is_empty() {
             line.set_unsent(true);
             let written = Pin::new(&mut self.socket).poll_write(context, &self.interim);
             let sent = ready!(limit(&mut self.writing, &self.peer, written, context))?;
             self.interim.advance(sent);
+            if self.interim.is_empty() {
+                // Its memory too: the connection may be idle for long.
+                self.interim = BytesMut::new();
+            }
         }
         Poll::Ready(Ok(()))
     }
@@ -175,7 +181,7 @@ impl Stream {
             let status = self.heads.status(hypers, self.peer.requests());
             line.refuse(status);
             if let Some(answer) = (status != hypers).then(|| refusal(status)).flatten() {
-                self.interim = Bytes::from_static(answer);
+                self.interim.extend_from_slice(answer);
                 self.overruled = true;
             }
         }
@@ -228,7 +234,7 @@ impl Stream {
                 }
             }
             if sent < answer.len() {
-                self.interim = [&self.interim, &answer[sent..]].concat().into();
+                self.interim.extend_from_slice(&answer[sent..]);
             }
             Some(Ok(empty.len()))
         })

@@ -10,9 +10,11 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use tokio::io::{AsyncRead as _, ReadBuf};
 
+use super::refuse::ProtocolMismatch;
 use super::{LAST_CALL, Protocol, Settings, Socket};
 use crate::clock::Deadline;
-use crate::message::Line;
+use crate::message::tls::Inner;
+use crate::message::{Line, Peer};
 
 /// Ready with the first bytes the client says, or with nothing when it has left, took too long, or had nothing to say
 /// when told that we stop.
@@ -47,17 +49,48 @@ pub(super) fn poll_word(
     patience.poll_passed(context).map(|()| None)
 }
 
-/// What somebody speaks who says this first; `None` while it could be either.
-pub(super) fn protocol(word: &[u8], settings: &Settings) -> Option<Protocol> {
-    match settings.streams {
-        Some(_) if word.starts_with(PREFACE) => Some(Protocol::Http2),
-        Some(_) if PREFACE.starts_with(word) => None,
-        _ => Some(Protocol::Http1),
-    }
+/// What a connection speaks that begins with `word`, or why it is refused; `None` while it could be either version.
+///
+/// Inside TLS, what ALPN has agreed on is what is spoken; where it has not, that is HTTP/1 (RFC 9113, 3.3). Without TLS
+/// the first bytes tell, where the listener speaks both.
+pub(super) fn protocol(
+    word: &[u8],
+    peer: &Peer,
+    settings: &Settings,
+) -> Option<Result<Protocol, ProtocolMismatch>> {
+    let preface = match word {
+        word if word.starts_with(PREFACE) => Begins::Whole,
+        word if PREFACE.starts_with(word) => return None,
+        word if word.starts_with(PREFACE_LINE) => Begins::Broken,
+        _ => Begins::Absent,
+    };
+    let http2 = match peer.tls() {
+        Some(tls) => tls.inner == Inner::Http2,
+        None => settings.streams.is_some(),
+    };
+    Some(match (http2, preface) {
+        (true, Begins::Whole) => Ok(Protocol::Http2),
+        (true, Begins::Broken) => Err(ProtocolMismatch::Preface),
+        (true, Begins::Absent) if peer.tls().is_some() => Err(ProtocolMismatch::Preface),
+        (false, Begins::Whole | Begins::Broken) => Err(ProtocolMismatch::Version),
+        (_, Begins::Absent) => Ok(Protocol::Http1),
+    })
+}
+
+/// What the first bytes of a connection have of HTTP/2's preface.
+#[derive(Debug, Clone, Copy)]
+enum Begins {
+    Absent,
+    /// Its first line, and then something else.
+    Broken,
+    Whole,
 }
 
 /// What an HTTP/2 client says first, so that nobody takes it for HTTP/1.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// The first line of it: no request of HTTP/1 has it.
+const PREFACE_LINE: &[u8] = b"PRI * HTTP/2.0\r\n";
 
 /// As much as hyper reads at first.
 const MOST: usize = 8192;

@@ -11,7 +11,7 @@ use http::{Method, StatusCode};
 use super::backend::Backend;
 use super::breaker::Ticket;
 use super::error::{Error, Invalid, Stage};
-use super::http1::{Cargo, Head, Sending};
+use super::http1::{Cargo, Head, HeadReader, Sending};
 use super::http2::{self, Receiving};
 use super::interim::Relay;
 use super::retry::Errand;
@@ -221,10 +221,10 @@ pub(super) async fn call(
         upgrade: errand.upgrade(),
         form: errand.form(),
         forward,
-        scanned: 0,
+        heads: HeadReader::default(),
     };
     let called = poll_fn(|context| call.poll_head(context)).await;
-    let interim = call.relay.is_used();
+    let silent = !call.heads.has_heard();
     match called {
         Ok(head) => Ok(Answer {
             head,
@@ -243,7 +243,7 @@ pub(super) async fn call(
                 _ => None,
             },
             error,
-            silent: wire.read.is_empty() && !interim,
+            silent,
         }),
     }
 }
@@ -290,8 +290,7 @@ struct Call<'c> {
     upgrade: Option<&'c Upgrade>,
     form: Form,
     forward: &'c Forward,
-    // How much of what was read has been looked at.
-    scanned: usize,
+    heads: HeadReader,
 }
 
 impl Call<'_> {
@@ -332,29 +331,22 @@ impl Call<'_> {
             false => Form::Fields,
         };
         let read = &mut self.wire.read;
-        // A head that drips is not parsed again for every byte: only where a line has ended, or too much has come.
-        while read.len() > self.scanned
-            && (self.scanned == 0
-                || read[self.scanned..].contains(&b'\n')
-                || read.len() > Head::LARGEST)
+        while let Some(head) =
+            (self.heads.next(read, self.method, form)).map_err(Error::InvalidHeader)?
         {
-            match Head::parse(read, self.method, form).map_err(Error::InvalidHeader)? {
-                Some(head) if head.status == StatusCode::SWITCHING_PROTOCOLS => {
-                    let met = self
-                        .upgrade
-                        .is_some_and(|asked| asked.is_met_by(&head.headers));
-                    if !met || !self.sending.is_over() {
-                        return Err(Error::InvalidHeader(Invalid::Upgrade));
-                    }
-                    return Ok(Some(head));
+            if head.status == StatusCode::SWITCHING_PROTOCOLS {
+                let met = self
+                    .upgrade
+                    .is_some_and(|asked| asked.is_met_by(&head.headers));
+                if !met || !self.sending.is_over() {
+                    return Err(Error::InvalidHeader(Invalid::Upgrade));
                 }
-                Some(head) if head.status.is_informational() => {
-                    self.relay.pass(head.status, &head.headers);
-                    self.scanned = 0;
-                }
-                Some(head) => return Ok(Some(head)),
-                None => self.scanned = read.len(),
+                return Ok(Some(head));
             }
+            if !head.status.is_informational() {
+                return Ok(Some(head));
+            }
+            self.relay.pass(head.status, &head.headers);
         }
         Ok(None)
     }

@@ -4,7 +4,7 @@ use bytes::BytesMut;
 use http::{HeaderMap, Method, StatusCode};
 
 use super::Form;
-use super::http1::{Head, Piece};
+use super::http1::{HeadReader, Piece};
 
 pub use super::resolve::addresses_in;
 
@@ -27,9 +27,9 @@ pub struct Answer {
 /// all of one.
 pub fn read<'p>(method: &Method, pieces: impl IntoIterator<Item = &'p [u8]>) -> Option<Answer> {
     let mut pieces = pieces.into_iter();
-    let mut read = BytesMut::new();
+    let (mut heads, mut read) = (HeadReader::default(), BytesMut::new());
     let mut head = loop {
-        match Head::parse(&mut read, method, Form::Fields).ok()? {
+        match heads.next(&mut read, method, Form::Fields).ok()? {
             // Nobody asked for it.
             Some(head) if head.status == StatusCode::SWITCHING_PROTOCOLS => return None,
             Some(head) if head.status.is_informational() => {}

@@ -3,11 +3,10 @@
 //! 100 is not among them: the client got its own from us when its body was asked for. Neither is 101, which is no
 //! interim answer at all.
 
-use http::header::{
-    CONNECTION, CONTENT_LENGTH, PROXY_AUTHENTICATE, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
-};
-use http::{HeaderMap, HeaderName, StatusCode, Version};
+use http::header::{CONTENT_LENGTH, TRAILER};
+use http::{HeaderMap, StatusCode, Version};
 
+use crate::message::headers::{ConnectionOptions, passes};
 use crate::message::{Exchange, Interim};
 
 /// Passes interim answers on to the client that `exchange` is with.
@@ -47,42 +46,19 @@ impl<'e> Relay<'e> {
 }
 
 fn passed_on(status: StatusCode, headers: &HeaderMap) -> Interim {
-    let fields = headers.iter();
-    let fields = fields.filter(|(name, _)| is_end_to_end(name, headers));
+    let options = ConnectionOptions::of(headers);
     let mut kept = HeaderMap::new();
-    for (name, value) in fields {
-        kept.append(name, value.clone());
+    for (name, value) in headers {
+        // There is no body for the last two to say anything of.
+        if passes(name.as_ref()) && !options.list(name) && ![CONTENT_LENGTH, TRAILER].contains(name)
+        {
+            kept.append(name, value.clone());
+        }
     }
     Interim {
         status,
         headers: kept,
     }
-}
-
-fn is_end_to_end(name: &HeaderName, headers: &HeaderMap) -> bool {
-    const BETWEEN_HOPS: [HeaderName; 7] = [
-        CONNECTION,
-        CONTENT_LENGTH,
-        PROXY_AUTHENTICATE,
-        TE,
-        TRAILER,
-        TRANSFER_ENCODING,
-        UPGRADE,
-    ];
-    let nominated = || {
-        headers
-            .get_all(CONNECTION)
-            .iter()
-            .flat_map(|value| value.as_bytes().split(|byte| *byte == b','))
-            .any(|option| {
-                option
-                    .trim_ascii()
-                    .eq_ignore_ascii_case(name.as_str().as_bytes())
-            })
-    };
-    !BETWEEN_HOPS.contains(name)
-        && !["keep-alive", "proxy-connection"].contains(&name.as_str())
-        && !nominated()
 }
 
 /// How many go to a client for one request. A backend that sends them without end is cut off by
@@ -91,7 +67,7 @@ const MOST: usize = 16;
 
 #[cfg(test)]
 mod tests {
-    use http::HeaderValue;
+    use http::{HeaderName, HeaderValue};
 
     use super::*;
 
@@ -103,6 +79,8 @@ mod tests {
             ("connection", "x-hop"),
             ("x-hop", "1"),
             ("keep-alive", "5"),
+            ("content-length", "5"),
+            ("x-accel-buffering", "no"),
         ] {
             let name: HeaderName = name.parse().unwrap();
             headers.append(name, HeaderValue::from_static(value));

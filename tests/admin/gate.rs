@@ -1,7 +1,5 @@
 //! Who is let in, and what is said to those who are not.
 
-use std::time::Duration;
-
 use serde_json::{Value, json};
 
 use crate::support::api::TOKEN;
@@ -144,30 +142,4 @@ fn methods_and_names_that_do_not_exist_are_told_apart() {
     assert_eq!(absent.status, 404);
     assert!(error(&absent.text()).contains("others"));
     assert_eq!(api.send("GET", "/api/nothing", "", "").status, 404);
-}
-
-#[test]
-fn many_who_say_nothing_keep_nobody_out_for_long() {
-    let weir = guarded();
-    let api = Api(weir.admin_address());
-    let silent: Vec<_> = (0..128)
-        .filter_map(|_| Client::try_connect(api.0).ok())
-        .collect();
-    let mut late = Client::connect(api.0);
-    assert!(late.is_closed() || silent.len() < 128);
-    drop(silent);
-    eventually("a place", || {
-        let mut client = Client::connect(api.0);
-        client
-            .try_send("GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            .is_ok()
-            && client
-                .try_response()
-                .is_ok_and(|answer| answer.status == 200)
-    });
-    // The proxy itself never noticed.
-    assert_eq!(crate::support::get(weir.address(), "/").status, 204);
-    let mut slow = Client::connect(api.0);
-    slow.send("GET /api/zo");
-    assert!(slow.is_quiet(Duration::from_millis(50)));
 }

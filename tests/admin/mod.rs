@@ -5,6 +5,7 @@ mod explain;
 mod gate;
 mod keys;
 mod openapi;
+mod pressure;
 mod refusals;
 mod shared;
 mod switches;

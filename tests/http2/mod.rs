@@ -3,6 +3,7 @@
 mod downgrade;
 mod ending;
 mod floods;
+mod preface;
 mod too_large;
 mod upstream;
 

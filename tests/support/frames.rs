@@ -126,14 +126,20 @@ impl Framed {
         Self::with_settings(address, &[])
     }
 
-    /// The same with these settings.
-    pub(crate) fn with_settings(address: SocketAddr, settings: &[(u16, u32)]) -> Self {
+    /// Connects and says this first.
+    pub(crate) fn saying(address: SocketAddr, first: &[u8]) -> Self {
         let stream = TcpStream::connect(address).expect("the server accepts connections");
         stream.set_nodelay(true).expect("it is a socket");
         stream.set_read_timeout(Some(PATIENCE)).expect("not zero");
         stream.set_write_timeout(Some(PATIENCE)).expect("not zero");
         let framed = Self { stream };
-        framed.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
+        framed.send(first);
+        framed
+    }
+
+    /// Connects and says hello with these settings.
+    pub(crate) fn with_settings(address: SocketAddr, settings: &[(u16, u32)]) -> Self {
+        let framed = Self::saying(address, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
         let payload: Vec<u8> = settings
             .iter()
             .flat_map(|(name, value)| [&name.to_be_bytes()[..], &value.to_be_bytes()].concat())

@@ -1,5 +1,6 @@
 //! TLS, asked for by curl and openssl, answered by real nginx where it stands behind or beside.
 
+mod agreed;
 mod clients;
 mod files;
 mod http2;

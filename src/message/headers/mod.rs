@@ -3,6 +3,7 @@
 //! Requests are written anew ([`write_request`]), answers are cleaned in place.
 
 mod identity;
+mod options;
 mod request;
 mod spare;
 mod upgrade;
@@ -11,6 +12,7 @@ use http::header::{self, HeaderName};
 use http::{HeaderMap, HeaderValue};
 
 pub use identity::speaks_for_client;
+pub use options::ConnectionOptions;
 pub use request::{stream_request, write_request};
 pub use spare::{reuse, spare};
 pub use upgrade::{Upgrade, restore_upgrade};
@@ -96,35 +98,15 @@ pub fn clean_for_streams(headers: &mut HeaderMap) {
 }
 
 fn remove_connection_fields(headers: &mut HeaderMap) {
-    // Nearly always empty, and then it costs nothing.
-    let nominating: Vec<_> = headers
-        .get_all(header::CONNECTION)
-        .iter()
-        .filter(|options| nominated(options).next().is_some())
-        .cloned()
-        .collect();
-    for name in nominating.iter().flat_map(nominated) {
+    for name in ConnectionOptions::of(headers).into_names() {
         // How long the body is, is not a matter of the connection.
-        if !name.eq_ignore_ascii_case(header::CONTENT_LENGTH.as_str()) {
+        if name != header::CONTENT_LENGTH {
             headers.remove(name);
         }
     }
     for name in &CONNECTION_FIELDS {
         headers.remove(name);
     }
-}
-
-/// The field names in a `Connection` field; none in the ordinary ones.
-fn nominated(options: &HeaderValue) -> impl Iterator<Item = &str> {
-    options
-        .as_bytes()
-        .split(|b| *b == b',')
-        .map(<[u8]>::trim_ascii)
-        .filter(|option| {
-            !option.eq_ignore_ascii_case(b"keep-alive") && !option.eq_ignore_ascii_case(b"close")
-        })
-        .filter_map(|option| std::str::from_utf8(option).ok())
-        .filter(|option| !option.is_empty())
 }
 
 /// Leaves one valid length, or none: next to a transfer coding it means nothing, and two that differ say nothing.

@@ -9,7 +9,7 @@ use http::{HeaderMap, HeaderValue, Request, Uri, Version};
 
 use super::upgrade::Upgrade;
 use super::{
-    belongs_to_connection, frames_body, is_plain, is_rebuilt, nominated, speaks_for_client,
+    ConnectionOptions, belongs_to_connection, frames_body, is_plain, is_rebuilt, speaks_for_client,
 };
 use crate::config::plan::{Forward, Template, Underscores, Via};
 use crate::message::Exchange;
@@ -92,7 +92,10 @@ fn pass_on(exchange: &Exchange, forward: &Forward, out: &mut impl Out) {
         connection |= *name == header::CONNECTION;
         te |= *name == header::TE;
     }
-    let nominating = connection && nominates(headers);
+    let options = match connection {
+        true => ConnectionOptions::of(headers),
+        false => ConnectionOptions::default(),
+    };
     let drops_underscores = forward.underscores == Underscores::Drop;
     let believed = exchange.is_trusted();
     let trace = exchange.trace.as_deref();
@@ -100,7 +103,7 @@ fn pass_on(exchange: &Exchange, forward: &Forward, out: &mut impl Out) {
         let stays = belongs_to_connection(name)
             || is_rebuilt(name)
             || forward.set_headers.iter().any(|set| set.name == *name)
-            || (nominating && is_nominated(name, headers))
+            || options.list(name)
             || (drops_underscores && name.as_str().as_bytes().contains(&b'_'))
             || (!believed && speaks_for_client(name))
             || trace.is_some_and(|trace| trace.replaces(name));
@@ -239,18 +242,4 @@ fn wants_trailers(headers: &HeaderMap) -> bool {
             name.trim_ascii().eq_ignore_ascii_case(b"trailers")
         })
     })
-}
-
-/// Whether a `Connection` field names any other; hardly any does.
-fn nominates(headers: &HeaderMap) -> bool {
-    let names = |options: &HeaderValue| nominated(options).next().is_some();
-    headers.get_all(header::CONNECTION).iter().any(names)
-}
-
-fn is_nominated(name: &HeaderName, headers: &HeaderMap) -> bool {
-    let mut nominated = headers
-        .get_all(header::CONNECTION)
-        .iter()
-        .flat_map(nominated);
-    nominated.any(|nominated| nominated.eq_ignore_ascii_case(name.as_str()))
 }

@@ -22,7 +22,8 @@ impl Upgrade {
             return None;
         }
         let mut wanted = Vec::new();
-        for protocol in protocols(headers).filter(|protocol| !is_h2c(protocol)) {
+        let others = protocols(headers).filter(|protocol| !is_h2c(protocol));
+        for protocol in others.take(MOST_PROTOCOLS) {
             if !wanted.is_empty() {
                 wanted.extend_from_slice(b", ");
             }
@@ -79,6 +80,10 @@ fn list(field: &[u8]) -> impl Iterator<Item = &[u8]> {
         .filter(|item| !item.is_empty())
 }
 
+/// How many protocols of a client's list go on, in its order. What a backend agrees to is compared with each of
+/// them.
+const MOST_PROTOCOLS: usize = 16;
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -119,6 +124,20 @@ mod tests {
         assert!(Upgrade::asked(&head).is_some());
         head.version = Version::HTTP_10;
         assert!(Upgrade::asked(&head).is_none());
+    }
+
+    #[test]
+    fn of_many_protocols_the_first_go_on() {
+        let many: Vec<_> = (0..100).map(|number| format!("p{number}")).collect();
+        let (mut head, ()) = http::Request::new(()).into_parts();
+        head.headers = map(&[("connection", "upgrade")]);
+        let many = HeaderValue::try_from(many.join(",")).unwrap();
+        head.headers.insert(header::UPGRADE, many);
+        head.extensions.insert(());
+        let upgrade = Upgrade::asked(&head).unwrap();
+        assert!(upgrade.is_met_by(&map(&[("upgrade", "p0")])));
+        assert!(upgrade.is_met_by(&map(&[("upgrade", "p15")])));
+        assert!(!upgrade.is_met_by(&map(&[("upgrade", "p16")])));
     }
 
     #[test]

@@ -28,6 +28,16 @@ fn doubt(head: &str) -> Option<Doubt> {
 }
 
 #[test]
+fn empty_lines_before_a_request_have_an_end() {
+    let head = "GET / HTTP/1.1\r\n\r\n";
+    let after = |lines: usize| format!("{head}{}{head}", "\r\n".repeat(lines));
+    let (sound, ended, _) = followed([after(16).as_bytes()]);
+    assert_eq!((sound, ended), (after(16).len(), 2));
+    let (sound, ended, _) = followed([after(17).as_bytes(), head.as_bytes()]);
+    assert_eq!((sound, ended), (head.len() + 34, 1));
+}
+
+#[test]
 fn what_hyper_hides_is_noticed() {
     for (fields, expected) in [
         ("", None),

@@ -9,7 +9,7 @@ use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, header};
 use crate::config::plan::{CheckKind, HealthCheck, HttpCheck, HttpVersion};
 use crate::upstream::backend::{Address, Backend};
 use crate::upstream::error::{Error, Invalid};
-use crate::upstream::http1::{Head, Piece};
+use crate::upstream::http1::{HeadReader, Piece};
 use crate::upstream::tenure::Tenure;
 use crate::upstream::wire::{Socket, Wire};
 use crate::upstream::{Form, connect, http2};
@@ -71,8 +71,10 @@ async fn request(socket: Socket, check: &HttpCheck) -> Result<(), Objection> {
     }
     let flushed = poll_fn(|context| wire.poll_flush(context)).await;
     flushed.map_err(Error::Broken)?;
+    let mut heads = HeadReader::default();
     let mut head = loop {
-        match Head::parse(&mut wire.read, method, Form::Fields).map_err(Error::InvalidHeader)? {
+        let next = heads.next(&mut wire.read, method, Form::Fields);
+        match next.map_err(Error::InvalidHeader)? {
             Some(head) if head.status == StatusCode::SWITCHING_PROTOCOLS => {
                 return Err(Error::InvalidHeader(Invalid::Upgrade).into());
             }

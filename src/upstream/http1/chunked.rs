@@ -5,6 +5,7 @@
 use bytes::{Buf, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
+use super::block::BlockScan;
 use super::reading::{Piece, take};
 use crate::message::chunks::{Chunks, Malformed, Next};
 
@@ -13,6 +14,7 @@ use crate::message::chunks::{Chunks, Malformed, Next};
 pub(in crate::upstream) struct Chunked {
     lines: Chunks,
     end: End,
+    trailers: BlockScan,
 }
 
 /// What became of the trailers.
@@ -71,6 +73,9 @@ impl Chunked {
             read.advance(2);
             self.end = End::Done;
             return Ok(Some(Piece::End(None)));
+        }
+        if !self.trailers.is_due(read, MOST_OVERHEAD) {
+            return Ok(None);
         }
         let found = trailers(read);
         match found {

@@ -14,6 +14,7 @@ use hyper::ext::ReasonPhrase;
 use smallvec::SmallVec;
 
 use super::Reading;
+use super::block::BlockScan;
 use crate::message::headers::{passes, spare};
 use crate::message::{Lines, Stock};
 use crate::upstream::Form;
@@ -36,9 +37,53 @@ pub(in crate::upstream) struct Head {
     reason: Option<ReasonPhrase>,
 }
 
+/// Reads the heads of a response off a connection while they arrive.
+#[derive(Debug, Default)]
+pub(in crate::upstream) struct HeadReader {
+    scan: BlockScan,
+    heard: bool,
+}
+
+impl HeadReader {
+    /// Takes the next head, of a response to `method`, off the front of what was read; `None` while it is incomplete.
+    pub(in crate::upstream) fn next(
+        &mut self,
+        read: &mut BytesMut,
+        method: &Method,
+        form: Form,
+    ) -> Result<Option<Head>, Invalid> {
+        self.heard |= !read.is_empty();
+        skip_empty_lines(read);
+        if !self.scan.is_due(read, Head::LARGEST) {
+            return Ok(None);
+        }
+        let head = Head::parse(read, method, form)?;
+        if head.is_some() {
+            self.scan = BlockScan::default();
+        }
+        Ok(head)
+    }
+
+    /// Whether anything at all has arrived.
+    pub(in crate::upstream) fn has_heard(&self) -> bool {
+        self.heard
+    }
+}
+
+/// Takes empty lines off the front: the parser would pass over them again each time.
+fn skip_empty_lines(read: &mut BytesMut) {
+    loop {
+        match **read {
+            [b'\n', ..] => read.advance(1),
+            [b'\r', b'\n', ..] => read.advance(2),
+            _ => return,
+        }
+    }
+}
+
 impl Head {
     /// Takes the head of an answer to `method` off the front of what was read; `None` while it is incomplete.
-    pub(in crate::upstream) fn parse(
+    pub(super) fn parse(
         read: &mut BytesMut,
         method: &Method,
         form: Form,

@@ -4,6 +4,7 @@
 //! read, requests are written as far as they go. Whoever has the connection does the waiting, in one future,
 //! so that an exchange costs no task, no channel and no wake-up of its own.
 
+mod block;
 mod chunked;
 mod encode;
 mod head;
@@ -11,7 +12,7 @@ mod reading;
 mod sending;
 
 pub(super) use encode::may_trail;
-pub(super) use head::Head;
+pub(super) use head::{Head, HeadReader};
 pub(super) use reading::{Piece, Reading};
 pub(super) use sending::{Cargo, Coding, Sending};
 

@@ -201,14 +201,17 @@ impl<'m> Reader<'m> {
         // Where the reader goes on: behind the first reference to an earlier place.
         let mut behind = None;
         let mut began = self.at;
+        let mut references = 0;
         loop {
             let length = place.u8()?;
             if length & REFERENCE == REFERENCE {
                 let low = place.u8()?;
                 behind.get_or_insert(place.at);
                 let there = usize::from(u16::from_be_bytes([length & !REFERENCE, low]));
-                // Always back, or it would never end.
-                if there >= began {
+                // Always back, or it would never end; and not often, or each of many records could lead through all of
+                // the message.
+                references += 1;
+                if there >= began || references > MOST_REFERENCES {
                     return None;
                 }
                 began = there;
@@ -272,6 +275,8 @@ const A: u16 = Kind::A as u16;
 const AAAA: u16 = Kind::Aaaa as u16;
 const CNAME: u16 = 5;
 const REFERENCE: u8 = 0xc0;
+/// References in one name: no more than it can have labels.
+const MOST_REFERENCES: usize = 127;
 const LONGEST_LABEL: u8 = 63;
 const LONGEST_NAME: usize = 255;
 /// RFC 2181: 31 bits.
