@@ -4,6 +4,7 @@
 
 mod admin;
 mod bandwidth;
+mod ci;
 mod clients;
 mod config_cli;
 mod config_errors;

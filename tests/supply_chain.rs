@@ -22,7 +22,7 @@ fn list(section: &str, name: &str) -> Vec<String> {
     list
 }
 
-/// Every package of the lock file that ends up in a build on this platform, tests included.
+/// Every package of the lock file, those for other platforms included.
 fn packages() -> Vec<Value> {
     let output = Command::new(env!("CARGO"))
         .args(["metadata", "--format-version", "1", "--offline", "--locked"])
@@ -30,7 +30,10 @@ fn packages() -> Vec<Value> {
         .output()
         .expect("cargo can be run");
     let told = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{told}");
+    assert!(
+        output.status.success(),
+        "cargo knows not every crate; `cargo fetch --locked` downloads them (tests/run does so first): {told}"
+    );
     let metadata: Value = serde_json::from_slice(&output.stdout).expect("cargo speaks JSON");
     metadata["packages"].as_array().expect("a list").clone()
 }

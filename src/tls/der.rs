@@ -39,6 +39,18 @@ impl<'a> Certificate<'a> {
     }
 }
 
+/// From when a list of revoked certificates holds, in seconds since the epoch.
+pub(super) fn list_since(der: &[u8]) -> Option<i64> {
+    let mut outer = Reader(der);
+    let mut signed = Reader(Reader(outer.content(SEQUENCE)?).content(SEQUENCE)?);
+    if signed.peek() == Some(INTEGER) {
+        signed.next()?;
+    }
+    signed.content(SEQUENCE)?;
+    signed.content(SEQUENCE)?;
+    time(signed.next()?)
+}
+
 /// Elements one after the other.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Reader<'a>(pub(super) &'a [u8]);

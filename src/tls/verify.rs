@@ -12,6 +12,7 @@ use webpki::{
     CertRevocationList, EndEntityCert, ExpirationPolicy, KeyUsage, RevocationOptionsBuilder,
 };
 
+use super::der;
 use super::files::{self, Error};
 use super::suites;
 use crate::config::plan;
@@ -30,11 +31,19 @@ pub(super) struct Trust {
     /// Where a chain has to end.
     pub(super) roots: Vec<TrustAnchor<'static>>,
     /// Who has been revoked.
-    pub(super) lists: Vec<CertRevocationList<'static>>,
+    pub(super) lists: Vec<Revocations>,
     /// How many may stand in between.
     pub(super) depth: usize,
     /// What may be signed with.
     pub(super) algorithms: WebPkiSupportedAlgorithms,
+}
+
+/// A list of revoked certificates.
+#[derive(Debug)]
+pub(super) struct Revocations {
+    list: CertRevocationList<'static>,
+    /// From when it holds, in seconds since the epoch. Only OpenSSL looks at it; webpki looks at the end alone.
+    since: i64,
 }
 
 impl Clients {
@@ -50,8 +59,13 @@ impl Clients {
         };
         let lists = lists
             .iter()
-            .filter_map(|list| webpki::OwnedCertRevocationList::from_der(list).ok())
-            .map(Into::into)
+            .filter_map(|der| {
+                let list = webpki::OwnedCertRevocationList::from_der(der).ok()?;
+                Some(Revocations {
+                    list: list.into(),
+                    since: der::list_since(der).unwrap_or(i64::MIN),
+                })
+            })
             .collect();
         Ok(Self {
             hints: roots.subjects(),
@@ -72,6 +86,9 @@ impl Clients {
         match self.trust.verify(own, others, now, KeyUsage::client_auth()) {
             Ok(()) => Verdict::Good,
             Err(webpki::Error::UnknownIssuer) => Verdict::Unknown(unknown(own, others)),
+            Err(webpki::Error::UnknownRevocationStatus) if self.trust.is_early(now) => {
+                Verdict::Bad("CRL is not yet valid".into())
+            }
             Err(error) => Verdict::Bad(reason(&error)),
         }
     }
@@ -86,7 +103,11 @@ impl Trust {
         now: UnixTime,
         usage: KeyUsage,
     ) -> Result<(), webpki::Error> {
-        let lists: Vec<_> = self.lists.iter().collect();
+        let in_force = self.lists.iter().filter(|one| one.holds(now));
+        let lists: Vec<_> = in_force.map(|one| &one.list).collect();
+        if lists.is_empty() && !self.lists.is_empty() {
+            return Err(webpki::Error::UnknownRevocationStatus);
+        }
         let revocation = RevocationOptionsBuilder::new(&lists).ok();
         let revocation = revocation.map(|options| {
             let expired = ExpirationPolicy::Enforce;
@@ -109,6 +130,17 @@ impl Trust {
                 Some(&deep),
             )
             .map(|_| ())
+    }
+
+    /// Whether the time of some list has not come.
+    fn is_early(&self, now: UnixTime) -> bool {
+        self.lists.iter().any(|one| !one.holds(now))
+    }
+}
+
+impl Revocations {
+    fn holds(&self, now: UnixTime) -> bool {
+        i64::try_from(now.as_secs()).is_ok_and(|now| now >= self.since)
     }
 }
 
@@ -155,7 +187,7 @@ impl ClientCertVerifier for Clients {
 
 /// Of a chain that leads nowhere, how; in OpenSSL's words, which nginx's users know.
 fn unknown(own: &CertificateDer<'_>, others: &[CertificateDer<'_>]) -> &'static str {
-    let own = super::der::Certificate::parse(own);
+    let own = der::Certificate::parse(own);
     if own.is_some_and(|own| own.subject == own.issuer) {
         "self-signed certificate"
     } else if others.is_empty() {

@@ -156,6 +156,53 @@ servers:
     assert!(nobody.starts_with("127.0.0.1|"), "{nobody}");
 }
 
+/// A client may send a line of its own; the trusted proxy adds one below it.
+#[test]
+fn a_line_above_the_proxys_does_not_choose_the_address() {
+    let origin = Origin::start();
+    let server = |name: &str, header: &str, recursive: &str| {
+        format!(
+            "- {{ listen: LISTEN, server_name: {name}, real_ip: {{ header: {header}, recursive: {recursive} }}, proxy_pass: 'http://ORIGIN' }}\n"
+        )
+    };
+    let weir = Weir::before(
+        &origin,
+        &format!(
+            "real_ip: {{ from: 127.0.0.1 }}
+proxy_set_header: {{ X-Client: $remote_addr, X-Chain: $proxy_add_x_forwarded_for }}
+servers:
+{}{}{}{}",
+            server("xff", "X-Forwarded-For", "off"),
+            server("xff-recursive", "X-Forwarded-For", "on"),
+            server("forwarded", "Forwarded", "off"),
+            server("forwarded-recursive", "Forwarded", "on"),
+        ),
+    );
+    let url = format!("http://{}/ok", weir.address());
+    for name in ["xff", "xff-recursive", "forwarded", "forwarded-recursive"] {
+        for version in ["--http1.1", "--http2-prior-knowledge"] {
+            let host = format!("Host: {name}");
+            let lines = match name.starts_with("xff") {
+                true => ["X-Forwarded-For: 6.6.6.6", "X-Forwarded-For: 1.1.1.1"],
+                false => ["Forwarded: for=6.6.6.6", "Forwarded: for=1.1.1.1"],
+            };
+            let asked = std::process::Command::new("curl")
+                .args(["--silent", "--max-time", "15", version, &url])
+                .args(["-H", &host, "-H", lines[0], "-H", lines[1]])
+                .output()
+                .expect("curl can be run");
+            assert_eq!(asked.stdout, b"ok", "{name} {version}: {asked:?}");
+            let seen = origin.seen();
+            let head = &seen.last().expect("it was asked").head;
+            assert_eq!(head.get("x-client"), Some("1.1.1.1"), "{name} {version}");
+            if name.starts_with("xff") {
+                let chain = Some("6.6.6.6, 1.1.1.1, 1.1.1.1");
+                assert_eq!(head.get("x-chain"), chain, "{name} {version}");
+            }
+        }
+    }
+}
+
 /// One connection of a trusted proxy carries the requests of many.
 #[test]
 fn clients_on_one_connection_are_kept_apart() {

@@ -93,6 +93,53 @@ fn http2_all_the_way() {
     );
 }
 
+/// What nginx needs to be told of connections is accepted, and HTTP/2 has no place for it: a backend refuses a request
+/// that has such a field (RFC 9113, 8.2.2).
+#[test]
+fn fields_of_a_connection_are_never_sent_over_http2() {
+    let origin = Origin::start();
+    let back = Weir::before(
+        &origin,
+        "servers: [ { listen: LISTEN, proxy_pass: 'http://ORIGIN', proxy_set_header: { Host: $host } } ]\n",
+    );
+    let front = Weir::start(&format!(
+        "maps: {{ $connection_upgrade: {{ map: $http_upgrade, default: upgrade, values: {{ '': close }} }} }}
+servers:
+- listen: LISTEN
+  proxy_http_version: 2
+  proxy_pass: 'http://{back}'
+  locations:
+  - {{ path: /nothing, proxy_set_header: {{ Connection: '', X-Mine: '1' }} }}
+  - {{ path: /upgrade, proxy_set_header: {{ Connection: upgrade, Upgrade: $http_upgrade, X-Mine: '1' }} }}
+  - {{ path: /client, proxy_set_header: {{ Connection: $http_connection, X-Mine: '1' }} }}
+  - {{ path: /map, proxy_set_header: {{ Connection: $connection_upgrade, X-Mine: '1' }} }}
+  - {{ path: /host, proxy_set_header: {{ Host: other.example, X-Mine: '1' }} }}
+",
+        back = back.address()
+    ));
+    for path in ["/nothing", "/upgrade", "/client", "/map", "/host"] {
+        let mut client = Client::connect(front.address());
+        client.send(format!(
+            "POST {path} HTTP/1.1\r\nHost: a\r\nConnection: x-hop, upgrade\r\nUpgrade: echo/1\r\nX-Hop: 1\r\n\
+             Keep-Alive: 5\r\nTE: gzip\r\nContent-Length: 2\r\n\r\nhi"
+        ));
+        assert_ne!(client.response().status, 502, "{path}");
+        let seen = origin.seen();
+        let seen = seen.last().expect("it was asked");
+        assert!(seen.head.line.contains(path), "{path}");
+        assert_eq!(seen.head.get("x-mine"), Some("1"), "{path}");
+        assert_eq!(seen.body, b"hi", "{path}");
+        let host = match path {
+            "/host" => "other.example",
+            _ => "127.0.0.1",
+        };
+        assert_eq!(seen.head.get("host"), Some(host), "{path}");
+        for gone in ["x-hop", "te", "upgrade", "keep-alive"] {
+            assert!(!seen.head.has(gone), "{gone} at {path}");
+        }
+    }
+}
+
 /// What the backend's end says about it is what it says over HTTP/1.
 #[test]
 fn failures_are_told_as_over_http1() {

@@ -9,6 +9,7 @@ mod outage;
 mod places;
 mod places_away;
 mod shapes;
+mod small_limits;
 mod troubles;
 mod ways;
 

@@ -3,6 +3,7 @@
 mod asking;
 mod listeners;
 mod load;
+mod operators;
 mod systemd;
 mod upgrade;
 mod upstreams;

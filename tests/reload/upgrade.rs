@@ -49,9 +49,10 @@ impl Drop for Successor {
                 .map(|thread| read(&thread.path().join("children")))
                 .collect()
         });
-        std::process::Command::new("kill")
-            .arg("-KILL")
-            .args(processes.split_whitespace())
+        let processes: Vec<_> = processes.split_whitespace().collect();
+        // The shell's own `kill`: the command is in a package that a small system comes without.
+        std::process::Command::new("sh")
+            .args(["-c", &format!("kill -KILL {}", processes.join(" "))])
             .stderr(std::process::Stdio::null())
             .status()
             .ok();

@@ -77,14 +77,17 @@ impl Wanted {
 impl Certs {
     /// An authority whose certificate is in `ca.pem`, and its key in `ca.key`.
     pub(crate) fn new() -> Self {
+        Self::named("Weir's own authority")
+    }
+
+    /// One of another name.
+    pub(crate) fn named(name: &str) -> Self {
         let directory = tempfile::tempdir().expect("the temporary directory can be written");
         let key = KeyPair::generate().expect("a key can be made");
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-        params
-            .distinguished_name
-            .push(DnType::CommonName, "Weir's own authority");
+        params.distinguished_name.push(DnType::CommonName, name);
         let made = params.self_signed(&key).expect("it can be signed");
         let certs = Self {
             directory,
@@ -142,6 +145,11 @@ impl Certs {
 
     /// A list in `NAME` of the revoked certificates with these numbers.
     pub(crate) fn revoke(&self, name: &str, serials: &[u64]) {
+        self.revoke_in(name, serials, (2024, 2090));
+    }
+
+    /// The same, good from one new year to another.
+    pub(crate) fn revoke_in(&self, name: &str, serials: &[u64], (from, to): (i32, i32)) {
         let revoked = serials.iter().map(|serial| RevokedCertParams {
             serial_number: SerialNumber::from(*serial),
             revocation_time: rcgen::date_time_ymd(2024, 1, 1),
@@ -149,8 +157,8 @@ impl Certs {
             invalidity_date: None,
         });
         let list = CertificateRevocationListParams {
-            this_update: rcgen::date_time_ymd(2024, 1, 1),
-            next_update: rcgen::date_time_ymd(2090, 1, 1),
+            this_update: rcgen::date_time_ymd(from, 1, 1),
+            next_update: rcgen::date_time_ymd(to, 1, 1),
             crl_number: SerialNumber::from(1),
             issuing_distribution_point: None,
             revoked_certs: revoked.collect(),

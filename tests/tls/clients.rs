@@ -111,6 +111,37 @@ fn who_has_no_good_certificate_is_told_why() {
     assert!(line.contains("certificate revoked"), "{line}");
 }
 
+/// A list says nothing before its time, after it, and of certificates that somebody else has issued.
+#[test]
+fn a_list_that_does_not_hold_lets_nobody_in() {
+    let certs = issued();
+    certs.revoke_in("expired.pem", &[77], (2019, 2020));
+    certs.revoke_in("early.pem", &[77], (2080, 2090));
+    let other = Certs::named("Another authority");
+    other.revoke("crl.pem", &[77]);
+    let list = std::fs::read(other.path("crl.pem")).expect("it was written");
+    certs.write("other.pem", list);
+    let both = ["crl.pem", "other.pem"].map(|name| std::fs::read(certs.path(name)).unwrap());
+    certs.write("both.pem", both.concat());
+    for (list, good, why) in [
+        ("expired.pem", "400", "CRL has expired"),
+        ("early.pem", "400", "CRL is not yet valid"),
+        ("other.pem", "400", "unable to get certificate CRL"),
+        ("both.pem", "200", "certificate revoked"),
+    ] {
+        let weir = weir(&certs, &format!("on, crl: CERTS/{list}"));
+        let nginx = nginx(&certs, &format!("on; ssl_crl CERTS/{list}"));
+        for (client, expected) in [("good", good), ("revoked", "400")] {
+            let ours = ask(&certs, weir.port(), Some(client));
+            let theirs = ask(&certs, nginx.address().port(), Some(client));
+            assert_eq!(theirs.0, expected, "nginx of {client} with {list}");
+            assert_eq!(ours.0, expected, "{client} with {list}");
+        }
+        let line = weir.error_line("verify error");
+        assert!(line.contains(why), "{list}: {line}");
+    }
+}
+
 #[test]
 fn a_server_that_asks_cannot_be_reached_through_one_that_does_not() {
     let certs = issued();

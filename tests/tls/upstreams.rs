@@ -66,6 +66,37 @@ fn a_backend_is_verified_by_our_own_roots_and_told_its_name() {
 }
 
 #[test]
+fn a_backend_that_was_revoked_gets_nothing() {
+    let certs = certs();
+    certs.issue("back", &wanted(&["127.0.0.1"]).serial(77));
+    certs.revoke("good.pem", &[5]);
+    certs.revoke("revoked.pem", &[77]);
+    certs.revoke_in("expired.pem", &[5], (2019, 2020));
+    let other = Certs::named("Another authority");
+    other.revoke("crl.pem", &[5]);
+    let list = std::fs::read(other.path("crl.pem")).expect("it was written");
+    certs.write("other.pem", list);
+    let backend = backend(&certs, "");
+    let paths = ["good", "revoked", "expired", "other"];
+    let locations = paths.map(|name| {
+        format!("      - {{ path: /{name}, proxy_pass: 'https://127.0.0.1:BACK', proxy_ssl_crl: CERTS/{name}.pem }}\n")
+    });
+    let weir = weir(
+        &certs,
+        &backend,
+        &format!(
+            "    proxy_ssl_trusted_certificate: CERTS/ca.pem\n    locations:\n{}",
+            locations.concat()
+        ),
+    );
+    let statuses = paths.map(|name| get(weir.address(), &format!("/{name}")).status);
+    assert_eq!(statuses, [200, 502, 502, 502], "{}", weir.stderr());
+    // A kept connection of a location that accepts the server is nothing to one that does not.
+    assert_eq!(get(weir.address(), "/good").status, 200);
+    assert_eq!(get(weir.address(), "/revoked").status, 502);
+}
+
+#[test]
 fn a_backend_that_is_not_who_it_should_be_gets_nothing() {
     let certs = certs();
     let backend = backend(&certs, "");

@@ -274,3 +274,37 @@ fn a_control_character_is_seen_wherever_it_stands() {
         }
     }
 }
+
+/// HTTP/2 has no place for them: a backend refuses a request that has one (RFC 9113, 8.2.2).
+#[test]
+fn fields_of_a_connection_do_not_reach_http2_whoever_sets_them() {
+    let mut forward = forward();
+    forward.set_headers = CONNECTION_FIELDS
+        .iter()
+        .map(|name| SetHeader {
+            name: name.clone(),
+            value: Template::literal("upgrade"),
+        })
+        .chain([
+            set("host", Template::literal("other.example")),
+            set("x-mine", Template::literal("1")),
+        ])
+        .collect();
+    let exchange = exchange(&[
+        ("host", "h"),
+        ("connection", "x-hop, te"),
+        ("te", "gzip"),
+        ("keep-alive", "5"),
+        ("transfer-encoding", "chunked"),
+        ("upgrade", "websocket"),
+        ("x-hop", "1"),
+    ]);
+    let request = stream_request(&exchange, &forward).unwrap();
+    for name in &CONNECTION_FIELDS {
+        assert!(!request.headers().contains_key(name), "{name}");
+    }
+    assert!(!request.headers().contains_key("x-hop"));
+    assert!(!request.headers().contains_key(header::HOST));
+    assert_eq!(request.uri().authority().unwrap(), "other.example");
+    assert_eq!(request.headers()["x-mine"], "1");
+}

@@ -6,6 +6,8 @@
 //! nobody is left in it who could go. A newcomer that finds a free place therefore overtakes no one.
 
 mod heir;
+#[cfg(test)]
+mod races;
 mod shard;
 #[cfg(test)]
 mod tests;
@@ -15,7 +17,7 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::MutexGuard;
 use tokio::sync::oneshot;
 
-use self::shard::{Shard, Taken};
+use self::shard::{Shard, Taken, Waiting};
 use super::key::{Key, Seeds};
 use super::lock::Lock;
 use super::table::{Division, narrow};
@@ -122,21 +124,11 @@ impl Slots {
             Entry::InLine(waiter) => waiter,
         };
         let handed = tokio::time::timeout(queue.timeout, &mut waiter.handed).await;
-        let mut shard = self.lock(key);
         if let Ok(Ok(place)) = handed {
-            shard.counts.delay += 1;
+            self.lock(key).counts.delay += 1;
             return Ok(place);
         }
-        shard.leave(key, waiter.ticket);
-        // Out of line and nothing sent: nobody can hand us a place any more. Taken out by somebody who has
-        // one for us in the same moment: then it is here, or comes back to him.
-        let place = waiter.handed.try_recv().map_err(|_| Refused);
-        match place {
-            Ok(_) => shard.counts.delay += 1,
-            Err(_) => shard.counts.refuse += 1,
-        }
-        drop(shard);
-        place
+        self.give_up(&mut waiter)
     }
 
     /// Counts a refusal that was decided without asking for a place.
@@ -230,15 +222,34 @@ impl Slots {
         }
     }
 
+    /// Leaves the line; with a place, where one was handed over in the same moment.
+    fn give_up(&self, waiter: &mut Waiter<'_>) -> Result<Place, Refused> {
+        let mut shard = self.lock(&waiter.key);
+        shard.leave(&waiter.key, waiter.ticket);
+        // Out of line and nothing sent: nobody can hand us a place any more. Taken out by somebody who has
+        // one for us in the same moment: then it is here, or comes back to him.
+        let place = waiter.handed.try_recv().map_err(|_| Refused);
+        match place {
+            Ok(_) => shard.counts.delay += 1,
+            Err(_) => shard.counts.refuse += 1,
+        }
+        place
+    }
+
     fn give_back(self: &Arc<Self>, key: &Key) {
         let next = self.lock(key).give_back(key, &self.seeds);
         if let Some(next) = next {
-            // Outside the lock: if the receiver has just gone, the place is dropped here and comes back.
-            drop(next.hand.send(Place {
-                slots: Arc::clone(self),
-                key: *key,
-            }));
+            self.hand_over(key, next);
         }
+    }
+
+    /// Hands a place to somebody who was taken out of line for it.
+    // Outside the lock: if the receiver has just gone, the place is dropped here and comes back.
+    fn hand_over(self: &Arc<Self>, key: &Key, next: Waiting) {
+        drop(next.hand.send(Place {
+            slots: Arc::clone(self),
+            key: *key,
+        }));
     }
 
     fn place(self: &Arc<Self>, key: &Key, slot: usize) -> Place {

@@ -187,9 +187,46 @@ async fn a_stricter_limit_at_the_head_does_not_hold_up_the_others() {
     settle().await;
     held.pop();
     held.push(loose.await.unwrap().unwrap());
-    assert!(!strict.is_finished());
-    held.clear();
-    assert!(strict.await.unwrap().is_ok());
+    while let Some(place) = held.pop() {
+        assert!(!strict.is_finished(), "{} besides it", held.len() + 1);
+        drop(place);
+        settle().await;
+    }
+    let place = strict.await.unwrap().unwrap();
+    assert_eq!(slots.taken(&key), 1);
+    drop(place);
+    assert!(slots.is_empty());
+}
+
+/// Whoever is handed a place has at most as many beside it as its own limit allows, in whatever order limits stand in line.
+#[tokio::test(start_paused = true)]
+async fn a_place_that_is_handed_over_is_never_one_above_the_limit() {
+    for limits in [[1, 2, 3], [3, 2, 1], [2, 1, 3], [2, 2, 2], [1, 1, 1]] {
+        let slots = Slots::new("one", 32 << 10);
+        let key = slots.key(b"a");
+        let mut held: Vec<_> = (0..4).map(|_| slots.take(&key, 4, NOW).unwrap()).collect();
+        let mut waiting = Vec::new();
+        for limit in limits {
+            waiting.push((limit, spawn_wait(&slots, limit, queue(9, 60_000))));
+            settle().await;
+        }
+        while !held.is_empty() {
+            held.pop();
+            settle().await;
+            let (done, still): (Vec<_>, Vec<_>) = waiting
+                .into_iter()
+                .partition(|(_, wait)| wait.is_finished());
+            waiting = still;
+            for (limit, wait) in done {
+                held.push(wait.await.unwrap().unwrap());
+                assert!(slots.taken(&key) <= limit, "{limit} of {limits:?}");
+            }
+            let taken = slots.taken(&key);
+            let could = waiting.iter().filter(|(limit, _)| *limit > taken).count();
+            assert_eq!(could, 0, "of {limits:?} somebody waits who could go");
+        }
+        assert!(waiting.is_empty() && slots.is_empty());
+    }
 }
 
 /// Waits for a place fifty times over; whoever has no patience gives up at once, in line or with a place just handed over.

@@ -1,5 +1,6 @@
 //! The scripts against the functions they copy, on a real server: the same history, the same answers.
 
+mod parts;
 mod waits;
 
 use std::path::PathBuf;

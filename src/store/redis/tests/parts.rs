@@ -1,0 +1,111 @@
+//! A limit that is smaller than the fleet leaves each gateway something while it counts alone.
+
+use super::*;
+use crate::store::redis::share;
+
+/// How many pass at once by these terms in a zone of their own.
+fn at_once(terms: &Terms) -> usize {
+    let zone = Zone::new("zone", 1 << 20, terms, CountRefused::No);
+    let key = zone.key(b"key");
+    (0..50)
+        .filter(|_| {
+            let (outcome, _) = zone.charge(&key, Millis(1_700_000_000_000), Cost::ONE, terms);
+            matches!(outcome, Outcome::Pass { .. })
+        })
+        .count()
+}
+
+/// Of every kind one that lets so many pass at once, in an hour.
+fn kinds(limit: u32) -> Vec<Terms> {
+    let requests = Excess::requests(limit);
+    let besides = Excess::requests(limit - 1);
+    let rate = Rate::per_hour(u64::from(limit) * 1_000);
+    let window = Duration::from_hours(1);
+    let precision = Duration::from_mins(6);
+    vec![
+        Terms::LeakyBucket(LeakyBucket {
+            rate,
+            burst: besides,
+            delay: Delay::Never,
+        }),
+        Terms::TokenBucket(TokenBucket {
+            rate,
+            capacity: requests,
+        }),
+        Terms::Gcra(Gcra::new(rate, besides)),
+        Terms::Paced(Paced {
+            rate,
+            max_wait: Duration::ZERO,
+        }),
+        Terms::Bursty(Reserve::bursty(rate, Duration::ZERO, besides)),
+        Terms::WarmUp(Reserve::warm_up(rate, Duration::ZERO, window)),
+        Terms::FixedWindow(FixedWindow {
+            limit: requests,
+            window,
+        }),
+        Terms::SlidingWindow(SlidingWindow {
+            limit: requests,
+            window,
+        }),
+        Terms::SlidingLog(SlidingLog {
+            limit: requests,
+            window,
+        }),
+        Terms::Blocks(Blocks {
+            limit: requests,
+            window,
+            precision,
+        }),
+    ]
+}
+
+#[test]
+fn each_of_many_gateways_lets_at_least_one_pass() {
+    for limit in [1, 2, 3] {
+        for terms in kinds(limit) {
+            let whole = at_once(&terms);
+            for gateways in [1, 2, 3, 5, 1_000] {
+                let part = share::of(&terms, gateways);
+                let passed = at_once(&part);
+                assert!(
+                    (1..=whole).contains(&passed),
+                    "{passed} of {whole} at one of {gateways}: {terms:?}"
+                );
+                if gateways == 1 {
+                    assert_eq!(passed, whole, "{terms:?}");
+                }
+            }
+        }
+    }
+}
+
+/// A part of a rate is never no rate: what is spent comes back at some time.
+#[test]
+fn a_part_of_the_smallest_rate_still_drains() {
+    for rate in [Rate::per_day(1), Rate::per_hour(1), Rate::per_second(1)] {
+        for gateways in [1, 2, 1_000, u32::MAX] {
+            assert!(rate.shared_by(gateways).units_per_milli() > 0);
+        }
+    }
+    let whole = Rate::per_second(9_000);
+    assert_eq!(
+        whole.shared_by(3).units_per_milli() * 3,
+        whole.units_per_milli()
+    );
+    assert_eq!(whole.shared_by(3).to_string(), "3r/s");
+}
+
+/// Limits that the fleet can share are divided, and together they are no more than the whole.
+#[test]
+fn parts_of_a_window_together_are_the_window() {
+    for terms in kinds(12) {
+        let (window, parts) = match terms {
+            Terms::Blocks(_)
+            | Terms::FixedWindow(_)
+            | Terms::SlidingLog(_)
+            | Terms::SlidingWindow(_) => (at_once(&terms), at_once(&share::of(&terms, 4)) * 4),
+            _ => continue,
+        };
+        assert_eq!((window, parts), (12, 12), "{terms:?}");
+    }
+}
