@@ -72,6 +72,28 @@ impl<V> Bounded<V> {
         Some(self.table.replace(slot, key, value, seeds))
     }
 
+    /// Remembers a key that is not there yet, unless all keys there is room for are needed after `now`.
+    pub(super) fn insert_unneeded(
+        &mut self,
+        key: &Key,
+        value: V,
+        now: Millis,
+        seeds: &Seeds,
+        needed_until: impl Fn(&V) -> Millis,
+    ) -> bool {
+        if self.table.is_full() {
+            let first = self.first_to_go(&needed_until);
+            let unneeded = |slot: &usize| needed_until(self.table.value(*slot)) <= now;
+            let Some(slot) = first.filter(unneeded) else {
+                return false;
+            };
+            self.table.replace(slot, key, value, seeds);
+        } else {
+            self.table.insert(key, value, seeds);
+        }
+        true
+    }
+
     pub(super) fn forget(&mut self, key: &Key, seeds: &Seeds) -> bool {
         let Some(slot) = self.table.slot(key) else {
             return false;
