@@ -28,6 +28,8 @@ struct Zone<'a> {
     delay: u64,
     refuse: u64,
     evictions: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    penalties_dropped: Option<u64>,
     store: Option<&'a str>,
     r#override: Option<&'a Map<String, Value>>,
     /// How many keys are marked.
@@ -146,6 +148,7 @@ fn shown<'l>(live: &'l Live, zone: zones::Zone<'l>, places: &Places<'_>) -> Zone
         delay: zone.counts.delay,
         refuse: zone.counts.refuse,
         evictions: zone.counts.evictions,
+        penalties_dropped: zone.penalties_dropped,
         store: zone.store,
         r#override: live.amendment.numbers.get(zone.name),
         marks: zone.watch.marked(),

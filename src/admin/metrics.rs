@@ -102,6 +102,14 @@ fn held(zone: &Zone<'_>, page: &mut Page) {
         &labels,
         zone.counts.evictions,
     );
+    if let Some(dropped) = zone.penalties_dropped {
+        page.counter(
+            "weir_zone_penalties_dropped_total",
+            "Penalties that were not given because there was no room for them.",
+            &labels,
+            dropped,
+        );
+    }
 }
 
 fn shadowed(name: &str, shadow: &ShadowZone, page: &mut Page) {

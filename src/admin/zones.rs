@@ -22,6 +22,8 @@ pub(super) struct Zone<'a> {
     pub(super) store: Option<&'a str>,
     /// How long those had to wait whom it delayed.
     pub(super) delays: Reading,
+    /// Penalties that were not given for want of room, where its rules give some.
+    pub(super) penalties_dropped: Option<u64>,
     /// How many stand in line for a place; only a `limit_conn` zone has this.
     pub(super) waiting: Option<u64>,
     /// Where a `shadow` counts in a zone of this name.
@@ -42,6 +44,7 @@ pub(super) fn zones(live: &Live) -> impl Iterator<Item = Zone<'_>> {
         watch: &zone.watch,
         store: plan.store.map(|store| &*live.plan.stores[store].name),
         delays: zone.store.delays.read(),
+        penalties_dropped: zone.penalties_dropped(),
         waiting: None,
         shadow: shadow.as_deref(),
     });
@@ -54,6 +57,7 @@ pub(super) fn zones(live: &Live) -> impl Iterator<Item = Zone<'_>> {
         watch: &zone.watch,
         store: plan.store.map(|store| &*live.plan.stores[store].name),
         delays: zone.delays.read(),
+        penalties_dropped: None,
         waiting: Some(zone.waiting()),
         shadow: None,
     }))

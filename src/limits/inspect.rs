@@ -127,6 +127,13 @@ impl ReqZone {
         self.store.forget(key) || punished
     }
 
+    /// How many penalties were not given for want of room, where its rules give some.
+    #[must_use]
+    pub fn penalties_dropped(&self) -> Option<u64> {
+        let penalties = self.penalties.as_ref()?;
+        Some(penalties.dropped())
+    }
+
     /// Where it counts together with other gateways.
     #[must_use]
     pub fn shared(&self) -> Option<&Shared> {

@@ -36,7 +36,7 @@ pub(super) fn serving(rules: &[Requests], exchange: &Exchange, now: Millis) -> O
     None
 }
 
-/// Gives a key that was refused its penalty: for how long it has to stay away.
+/// Gives a key that was refused its penalty, where there is room for one: for how long it has to stay away.
 pub(super) fn punish(decision: &mut Decision, rules: &[Requests], now: Millis) {
     if let Decision::Refuse {
         rule,
@@ -46,8 +46,8 @@ pub(super) fn punish(decision: &mut Decision, rules: &[Requests], now: Millis) {
     } = decision
         && let Some(penalties) = rules[*rule].penalties()
         && let Some(term) = rules[*rule].sanction.penalty
+        && let Some(left) = penalties.punish(&keyed.key, now, term)
     {
-        let left = penalties.punish(&keyed.key, now, term);
         *retry_after = retry_after.map(|after| after.max(left));
     }
 }

@@ -309,8 +309,8 @@ impl Held {
         let part = store.part_of(&self.terms);
         let (zone, key) = (&rules[self.rule].zone, &self.keyed.key);
         let left = || {
-            let standing = zone.store.standing(key, now, &part);
-            standing.map_or_else(|| part.quota(), |standing| standing.remaining)
+            let standing = zone.store.standing(key, now, &part)?;
+            Some(standing.remaining)
         };
         if let Some(gone) = store.left_to_others(&zone.name.plain, key, &part, left) {
             zone.store.debit(key, now, gone, &part);

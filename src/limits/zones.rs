@@ -165,9 +165,8 @@ impl ReqZone {
             shared,
             leases,
             penalties: punishes.then(|| match old.and_then(|old| old.penalties.as_ref()) {
-                Some(old) if old.fits(penalties) => Arc::clone(old),
-                Some(old) => Arc::new(old.heir(penalties)),
-                None => Arc::new(Penalties::new(penalties)),
+                Some(old) => old.heir(penalties),
+                None => Arc::new(Penalties::new(&zone.name, penalties)),
             }),
             watch: old.map_or_else(Arc::default, |old| Arc::clone(&old.watch)),
             source: Source::new(&zone.key, zone.ipv6_prefix, zone.on_empty_key),

@@ -14,9 +14,7 @@ use super::table::{LARGEST, Table};
 use super::work;
 use crate::clock::Millis;
 
-// In this order, what is only read, where the table is, comes first, and can stay in the caches of all threads.
 #[derive(Debug)]
-#[repr(C)]
 pub(super) struct Bounded<V> {
     table: Table<V>,
     /// Every slot once, when there is anything in it at all.
@@ -55,7 +53,7 @@ impl<V> Bounded<V> {
     }
 
     /// Remembers a key that is not there yet, and gives what had to go for it. Of all keys the one goes whose
-    /// `needed_until` is the earliest.
+    /// `needed_until` is the earliest, needed or not.
     pub(super) fn insert(
         &mut self,
         key: &Key,
@@ -70,6 +68,28 @@ impl<V> Bounded<V> {
         let slot = self.first_to_go(&needed_until)?;
         // Its slot's place in the heap is now too early, which is what a lower bound may be.
         Some(self.table.replace(slot, key, value, seeds))
+    }
+
+    /// Remembers a key that is not there yet, unless all keys there is room for are needed after `now`.
+    pub(super) fn insert_unneeded(
+        &mut self,
+        key: &Key,
+        value: V,
+        now: Millis,
+        seeds: &Seeds,
+        needed_until: impl Fn(&V) -> Millis,
+    ) -> bool {
+        if self.table.is_full() {
+            let first = self.first_to_go(&needed_until);
+            let unneeded = |slot: &usize| needed_until(self.table.value(*slot)) <= now;
+            let Some(slot) = first.filter(unneeded) else {
+                return false;
+            };
+            self.table.replace(slot, key, value, seeds);
+        } else {
+            self.table.insert(key, value, seeds);
+        }
+        true
     }
 
     pub(super) fn forget(&mut self, key: &Key, seeds: &Seeds) -> bool {
@@ -88,32 +108,12 @@ impl<V> Bounded<V> {
         self.order = BinaryHeap::new();
     }
 
-    /// Gives everything away and has no room any more.
-    pub(super) fn empty_out(&mut self) -> impl Iterator<Item = (Packed, V)> + use<V> {
-        self.order = BinaryHeap::new();
-        self.table.empty_out()
-    }
-
-    /// Whether it was emptied out for good.
-    pub(super) fn is_gone(&self) -> bool {
-        self.table.is_gone()
-    }
-
-    /// When keys are no longer needed is now counted otherwise.
-    pub(super) fn reorder(&mut self) {
-        self.order = BinaryHeap::new();
-    }
-
     pub(super) fn entries(&self) -> impl Iterator<Item = (Packed, &V)> {
         self.table.entries()
     }
 
     pub(super) fn len(&self) -> usize {
         self.table.len()
-    }
-
-    pub(super) fn values(&self) -> impl Iterator<Item = &V> {
-        self.table.values()
     }
 
     /// What it takes from the machine, in bytes.

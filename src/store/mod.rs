@@ -3,13 +3,15 @@
 //! State apart from policy. Nothing in here knows of requests, rules or templates; it is given a key of
 //! some bytes, the time and the numbers, and answers. What it promises is what an attacker would like to
 //! break: memory never grows past a zone's `size`, no key can be chosen to make lookups slow, and no
-//! bucket in debt is forgotten while there is another to forget.
+//! bucket in debt is forgotten before half as many other keys were asked for as its zone holds.
 
 pub mod algorithm;
 mod bounded;
 pub mod busiest;
 pub mod key;
 mod lock;
+mod lowest;
+mod lru;
 pub mod penalties;
 mod recent;
 mod redis;

@@ -1,8 +1,10 @@
 //! Keys that stay out for a while, whatever their bucket says.
 //!
 //! They have a table of their own beside a zone's: a penalty says nothing about how much a key has left, and a bucket
-//! nothing about how it was used. A full table forgets the penalty that ends first, so nobody gets out by having others punished.
+//! nothing about how it was used. A full table gives no more penalties until some have ended: were one forgotten for
+//! another, whoever has many keys could end every penalty by having those punished.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -12,52 +14,65 @@ use super::key::{Key, Seeds};
 use super::lock::Lock;
 use super::table::Division;
 use crate::clock::Millis;
+use crate::telemetry::Warning;
 
 /// Keys that stay out, each until its moment.
 #[derive(Debug)]
 pub struct Penalties {
+    zone: Box<str>,
     seeds: Seeds,
     division: Division,
     shards: Box<[Lock<Bounded<Millis>>]>,
     /// When the last of them ends, so that nobody looks for any where there is none.
     last: AtomicU64,
+    /// When the latest of them was given.
+    latest: AtomicU64,
+    /// Penalties that were not given for want of room.
+    dropped: Warning,
 }
 
 impl Penalties {
-    /// None so far, and at most as many as fit in `size` bytes.
+    /// Those of a zone: none so far, and at most as many as fit in `size` bytes.
     #[must_use]
-    pub fn new(size: usize) -> Self {
+    pub fn new(zone: &str, size: usize) -> Self {
         let division = Division::of(size, BYTES_PER_KEY);
         Self {
+            zone: zone.into(),
             seeds: Seeds::default(),
             division,
             shards: (0..division.tables)
                 .map(|_| Lock::new(Bounded::new(division.keys)))
                 .collect(),
             last: AtomicU64::new(0),
+            latest: AtomicU64::new(0),
+            dropped: Warning::default(),
         }
     }
 
-    /// The same penalties within so many bytes: those that end last, where there is less room.
+    /// The same penalties within so many bytes; where those that have not ended do not fit, in the bytes they have.
     #[must_use]
-    pub fn heir(&self, size: usize) -> Self {
-        let heir = Self::new(size);
+    pub fn heir(self: &Arc<Self>, size: usize) -> Arc<Self> {
+        if self.division == Division::of(size, BYTES_PER_KEY) {
+            return Arc::clone(self);
+        }
+        let heir = Self::new(&self.zone, size);
+        // Nobody tells the time here; what has ended since is only in the way.
+        let now = Millis(self.latest.load(Ordering::Relaxed));
         for shard in &self.shards {
             for (packed, end) in shard.lock().entries() {
                 let key = heir.seeds.unpacked(packed);
-                let mut there = heir.shard(&key).lock();
-                there.insert(&key, *end, &heir.seeds, |end| *end);
+                if *end > now && !heir.give(&key, *end, now) {
+                    tracing::warn!(
+                        "zone \"{}\" keeps the room of its penalties: those that have not ended do not fit \
+                         in less",
+                        self.zone,
+                    );
+                    return Arc::clone(self);
+                }
             }
         }
-        let last = self.last.load(Ordering::Relaxed);
-        heir.last.store(last, Ordering::Relaxed);
-        heir
-    }
-
-    /// Whether so many bytes are what it has.
-    #[must_use]
-    pub fn fits(&self, size: usize) -> bool {
-        self.division == Division::of(size, BYTES_PER_KEY)
+        heir.dropped.add(self.dropped.total());
+        Arc::new(heir)
     }
 
     /// For how much longer a key stays out.
@@ -70,24 +85,34 @@ impl Penalties {
         (end > now).then(|| end.since(now))
     }
 
-    /// Keeps a key out for this long. Who is kept out already stays so for no longer; says for how much longer that is.
-    pub fn punish(&self, key: &Key, now: Millis, term: Duration) -> Duration {
-        let end = now.after(term);
-        let mut shard = self.shard(key).lock();
-        match shard.get_mut(key) {
-            Some(known) if *known > now => return known.since(now),
-            Some(known) => *known = end,
-            None => {
-                shard.insert(key, end, &self.seeds, |end| *end);
-            }
+    /// Keeps a key out for this long. Who is kept out already stays so for no longer; says for how much longer that is, and
+    /// `None` where there is no room for one more penalty.
+    pub fn punish(&self, key: &Key, now: Millis, term: Duration) -> Option<Duration> {
+        if let Some(left) = self.left(key, now) {
+            return Some(left);
         }
-        self.last.fetch_max(end.0, Ordering::Relaxed);
-        term
+        if self.give(key, now.after(term), now) {
+            return Some(term);
+        }
+        if let Some(times) = self.dropped.note(now) {
+            tracing::warn!(
+                "zone \"{}\" has no room for more penalties: {times} keys that went over were refused and not kept out; \
+                 a penalty takes {BYTES_PER_KEY} bytes of the part of its size that is for them",
+                self.zone,
+            );
+        }
+        None
     }
 
     /// Lets a key in again; whether it was kept out.
     pub fn forget(&self, key: &Key) -> bool {
         self.shard(key).lock().forget(key, &self.seeds)
+    }
+
+    /// How many penalties were not given because there was no room for them.
+    #[must_use]
+    pub fn dropped(&self) -> u64 {
+        self.dropped.total()
     }
 
     /// How many keys are remembered, those whose penalty has ended among them.
@@ -106,6 +131,23 @@ impl Penalties {
     #[must_use]
     pub fn memory(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().memory()).sum()
+    }
+
+    /// Keeps a key out until `end`; whether there was room for that.
+    fn give(&self, key: &Key, end: Millis, now: Millis) -> bool {
+        let mut shard = self.shard(key).lock();
+        match shard.get_mut(key) {
+            // Another thread was faster.
+            Some(known) => *known = end.max(*known),
+            None => {
+                if !shard.insert_unneeded(key, end, now, &self.seeds, |end| *end) {
+                    return false;
+                }
+            }
+        }
+        self.last.fetch_max(end.0, Ordering::Relaxed);
+        self.latest.fetch_max(now.0, Ordering::Relaxed);
+        true
     }
 
     fn shard(&self, key: &Key) -> &Lock<Bounded<Millis>> {
@@ -130,13 +172,13 @@ mod tests {
 
     #[test]
     fn a_penalty_lasts_its_time_and_is_not_prolonged() {
-        let penalties = Penalties::new(1 << 20);
+        let penalties = Penalties::new("one", 1 << 20);
         assert_eq!(left(&penalties, 1, 5), None);
-        assert_eq!(penalties.punish(&key(1), Millis(1000), TERM), TERM);
+        assert_eq!(penalties.punish(&key(1), Millis(1000), TERM), Some(TERM));
         assert_eq!(left(&penalties, 1, 1000), Some(30_000));
         assert_eq!(left(&penalties, 2, 1000), None);
         let rest = penalties.punish(&key(1), Millis(11_000), TERM);
-        assert_eq!(rest, Duration::from_secs(20));
+        assert_eq!(rest, Some(Duration::from_secs(20)));
         assert_eq!(left(&penalties, 1, 30_999), Some(1));
         assert_eq!(left(&penalties, 1, 31_000), None);
         penalties.punish(&key(1), Millis(40_000), TERM);
@@ -145,38 +187,72 @@ mod tests {
         assert_eq!(left(&penalties, 1, 40_000), None);
     }
 
+    /// All end at about the same time, so the oldest is the first to end, and not one leaves for another.
+    #[test]
+    fn a_penalty_is_served_however_many_others_are_punished() {
+        let room = 512;
+        let penalties = Penalties::new("one", room * BYTES_PER_KEY);
+        for number in 0..10_000 {
+            let now = Millis(u64::from(number));
+            let given = penalties.punish(&key(number), now, TERM);
+            assert_eq!(given, (number < 512).then_some(TERM));
+        }
+        assert_eq!((penalties.len(), penalties.dropped()), (room, 10_000 - 512));
+        assert!(penalties.memory() <= room * BYTES_PER_KEY);
+        assert!((0..512).all(|number| left(&penalties, number, 29_999).is_some()));
+        assert!((512..10_000).all(|number| left(&penalties, number, 10_000).is_none()));
+    }
+
+    #[test]
+    fn ended_penalties_make_room() {
+        let room = 512;
+        let penalties = Penalties::new("one", room * BYTES_PER_KEY);
+        for number in 0..512 {
+            penalties.punish(&key(number), Millis(u64::from(number)), TERM);
+        }
+        // By this time, those of the first hundred and one are over.
+        for number in 1_000..1_200 {
+            penalties.punish(&key(number), Millis(30_100), TERM);
+        }
+        assert_eq!((penalties.len(), penalties.dropped()), (room, 99));
+        assert!((1_000..1_101).all(|number| left(&penalties, number, 30_100) == Some(30_000)));
+        assert!((101..512).all(|number| left(&penalties, number, 30_100).is_some()));
+        assert!(penalties.forget(&key(200)));
+        assert_eq!(
+            penalties.punish(&key(2_000), Millis(30_100), TERM),
+            Some(TERM)
+        );
+    }
+
     #[test]
     fn penalties_are_served_in_other_memory_too() {
-        let penalties = Penalties::new(1 << 20);
+        let penalties = Arc::new(Penalties::new("one", 1 << 20));
         for number in 0..1000 {
             penalties.punish(&key(number), Millis(u64::from(number)), TERM);
         }
+        let same = |other: &Penalties| {
+            (0..1000).all(|number| left(other, number, 1000) == left(&penalties, number, 1000))
+        };
+        assert!(Arc::ptr_eq(&penalties, &penalties.heir(1 << 20)));
         let larger = penalties.heir(64 << 20);
-        assert!(
-            (0..1000).all(|number| left(&larger, number, 1000) == left(&penalties, number, 1000))
-        );
-        let smaller = penalties.heir(100 * BYTES_PER_KEY);
-        assert_eq!(smaller.len(), 100);
-        assert_eq!(left(&smaller, 999, 1000), Some(29_999));
+        assert!(same(&larger) && larger.len() == 1000);
+        let smaller = penalties.heir(1000 * BYTES_PER_KEY);
+        assert!(same(&smaller) && smaller.memory() <= 1000 * BYTES_PER_KEY);
     }
 
-    /// Whoever is kept out for long is not let in by a flood of others.
+    /// What does not fit keeps the room it has; once enough has ended, it fits.
     #[test]
-    fn a_full_table_forgets_what_ends_first() {
-        let room = 512;
-        let penalties = Penalties::new(room * BYTES_PER_KEY);
-        let long = Duration::from_secs(86_400);
-        penalties.punish(&key(u32::MAX), Millis(0), long);
-        for number in 0..10_000 {
-            let now = Millis(u64::from(number));
-            penalties.punish(&key(number), now, TERM);
-            assert!(penalties.len() <= room);
+    fn less_room_lets_nobody_in() {
+        let penalties = Arc::new(Penalties::new("one", 1 << 20));
+        for number in 0..1000 {
+            penalties.punish(&key(number), Millis(u64::from(number)), TERM);
         }
-        assert!(penalties.memory() <= room * BYTES_PER_KEY);
-        assert!(left(&penalties, u32::MAX, 10_000).is_some());
-        let kept: Vec<_> = (0..10_000)
-            .filter(|number| left(&penalties, *number, 10_000).is_some())
-            .collect();
-        assert_eq!(kept, (10_001 - 512..10_000).collect::<Vec<_>>());
+        let kept = penalties.heir(100 * BYTES_PER_KEY);
+        assert!(Arc::ptr_eq(&penalties, &kept));
+        kept.punish(&key(5_000), Millis(30_950), TERM);
+        let smaller = kept.heir(100 * BYTES_PER_KEY);
+        assert_eq!(smaller.len(), 50);
+        assert!((951..1000).all(|number| left(&smaller, number, 30_950).is_some()));
+        assert_eq!(left(&smaller, 5_000, 30_950), Some(30_000));
     }
 }

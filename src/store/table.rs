@@ -1,6 +1,6 @@
 //! A bounded map from key to value: the part of a zone that one lock guards.
 //!
-//! Values stand in a plain vector and an index of four-byte slots points into it. So a value's slot can be
+//! Values stand in a plain vector and an index of slots points into it. So a value's slot can be
 //! named elsewhere, the index is small, and memory is known beforehand: the vector grows to exactly its
 //! bound, the index never past the size at which it can tidy itself up in place. Both grow as keys come;
 //! with at most [`LARGEST`] of them, the slowest insert there is copies or rehashes those and no more.
@@ -11,9 +11,10 @@ use super::BYTES_PER_KEY;
 use super::key::{Key, Packed, Seeds};
 use super::work;
 
+/// A table that can name its slots in `S`.
 #[derive(Debug)]
-pub(super) struct Table<V> {
-    index: HashTable<u32>,
+pub(super) struct Table<V, S = u32> {
+    index: HashTable<S>,
     entries: Vec<Entry<V>>,
     bound: usize,
 }
@@ -24,6 +25,34 @@ pub(super) struct Table<V> {
 struct Entry<V> {
     key: Packed,
     value: V,
+}
+
+/// A slot in the width that an index keeps it in.
+pub(super) trait Slot: Copy {
+    fn narrow(slot: usize) -> Self;
+    fn wide(self) -> usize;
+}
+
+/// For tables of at most [`LARGEST`] keys.
+impl Slot for u16 {
+    fn narrow(slot: usize) -> Self {
+        Self::try_from(slot).expect("a table holds at most LARGEST keys")
+    }
+
+    fn wide(self) -> usize {
+        self.into()
+    }
+}
+
+/// For tables that may be stretched.
+impl Slot for u32 {
+    fn narrow(slot: usize) -> Self {
+        Self::try_from(slot).expect("no table is stretched to 2^32 keys")
+    }
+
+    fn wide(self) -> usize {
+        self as usize
+    }
 }
 
 /// How a zone's memory is divided: into so many tables, each with room for so many keys.
@@ -54,7 +83,7 @@ impl Division {
     }
 }
 
-impl<V> Table<V> {
+impl<V, S: Slot> Table<V, S> {
     pub(super) fn new(bound: usize) -> Self {
         Self {
             index: HashTable::new(),
@@ -74,10 +103,8 @@ impl<V> Table<V> {
     /// The slot a key's value stands in.
     pub(super) fn slot(&self, key: &Key) -> Option<usize> {
         self.index
-            .find(key.hash, |&slot| {
-                self.entries[slot as usize].key == key.packed
-            })
-            .map(|&slot| slot as usize)
+            .find(key.hash, |slot| self.entries[slot.wide()].key == key.packed)
+            .map(|slot| slot.wide())
     }
 
     pub(super) fn value(&self, slot: usize) -> &V {
@@ -105,7 +132,7 @@ impl<V> Table<V> {
     }
 
     /// Gives everything away and has no room any more.
-    pub(super) fn empty_out(&mut self) -> impl Iterator<Item = (Packed, V)> + use<V> {
+    pub(super) fn empty_out(&mut self) -> impl Iterator<Item = (Packed, V)> + use<V, S> {
         let gone = std::mem::replace(self, Self::new(0));
         gone.entries
             .into_iter()
@@ -158,8 +185,8 @@ impl<V> Table<V> {
         let last = self.entries.len() - 1;
         if slot != last {
             let hash = seeds.hash(self.entries[last].key);
-            if let Some(pointer) = self.index.find_mut(hash, |&at| at as usize == last) {
-                *pointer = narrow(slot);
+            if let Some(pointer) = self.index.find_mut(hash, |at| at.wide() == last) {
+                *pointer = S::narrow(slot);
             }
         }
         self.entries.swap_remove(slot).value
@@ -176,6 +203,11 @@ impl<V> Table<V> {
         }
     }
 
+    /// How many keys fit before it takes more memory.
+    pub(super) fn capacity(&self) -> usize {
+        self.entries.capacity()
+    }
+
     /// What it takes from the machine, in bytes.
     pub(super) fn memory(&self) -> usize {
         self.index.allocation_size() + self.entries.capacity() * size_of::<Entry<V>>()
@@ -183,28 +215,24 @@ impl<V> Table<V> {
 
     fn point(&mut self, key: &Key, slot: usize, seeds: &Seeds) {
         let entries = &self.entries;
-        self.index.insert_unique(key.hash, narrow(slot), |&slot| {
-            seeds.hash(entries[slot as usize].key)
+        self.index.insert_unique(key.hash, S::narrow(slot), |slot| {
+            seeds.hash(entries[slot.wide()].key)
         });
     }
 
     fn unpoint(&mut self, slot: usize, hash: u64) {
-        if let Ok(pointer) = self.index.find_entry(hash, |&at| at as usize == slot) {
+        if let Ok(pointer) = self.index.find_entry(hash, |at| at.wide() == slot) {
             pointer.remove();
         }
     }
 }
 
-/// A slot in the width it is kept in.
-pub(super) fn narrow(slot: usize) -> u32 {
-    u32::try_from(slot).expect("a table holds fewer than LARGEST keys")
-}
-
 /// The most keys of one table.
 ///
 /// Seven sixteenths of 4096: up to here an index of 4096 places makes room by sorting out what was removed
-/// instead of growing. An index is at least half that full in a full table, which makes 12 to 23 bytes a key;
-/// with 32 for the entry and 8 for its place in the order of leaving, under [`BYTES_PER_KEY`].
+/// instead of growing. An index is at least half that full in a full table, which makes 7 to 14 bytes a key with slots
+/// of two bytes and 12 to 23 with slots of four; with 32 for the entry, and 16 or 8 for its place in the order of
+/// leaving, under [`BYTES_PER_KEY`].
 pub(super) const LARGEST: usize = 1792;
 
 /// What a key with a value of this type takes all in, at most: 64 bytes for two words.
@@ -257,7 +285,7 @@ mod tests {
         #[test]
         fn it_does_what_a_hash_map_does(steps in prop::collection::vec((0..40u8, 0..4u8, any::<u32>()), 0..400)) {
             let seeds = Seeds::default();
-            let mut table = Table::new(24);
+            let mut table = Table::<_, u16>::new(24);
             let mut model: HashMap<u8, u32> = HashMap::new();
             for (name, action, value) in steps {
                 let key = seeds.key(&[name]);

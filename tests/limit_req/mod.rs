@@ -3,6 +3,7 @@
 mod algorithms;
 mod cost;
 mod extras;
+mod memory;
 mod refusal;
 mod sanctions;
 mod shadow;

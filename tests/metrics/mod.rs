@@ -58,7 +58,7 @@ servers:
   limit_conn: { zone: places, limit: 5, queue: { size: 5, timeout: 1s } }
   locations:
   - { path: /, limit_req: { zone: one, burst: 100, nodelay: true }, shadow: { zone: one }, proxy_pass: app }
-  - { path: /slow/, limit_req: { zone: slow, burst: 9 }, proxy_pass: app }
+  - { path: /slow/, limit_req: { zone: slow, burst: 9, penalty: 1s }, proxy_pass: app }
   - path: /shared/
     limit_req: { zone: shared, burst: 9 }
     proxy_pass: app

@@ -73,6 +73,8 @@ pub(in crate::cli) struct Zone {
     pub(in crate::cli) keys: u64,
     pub(in crate::cli) capacity: u64,
     pub(in crate::cli) evictions: u64,
+    #[serde(default)]
+    pub(in crate::cli) penalties_dropped: u64,
     pub(in crate::cli) store: Option<String>,
     #[serde(rename = "override")]
     pub(in crate::cli) changed: Option<Change>,

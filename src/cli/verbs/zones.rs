@@ -93,6 +93,12 @@ pub(super) fn detail(detail: &Detail, page: &mut Page) {
     };
     let (keys, capacity) = (number(zone.keys), number(zone.capacity));
     page.line(format!("  keys     {keys}, room for {capacity}{lost}"));
+    if zone.penalties_dropped > 0 {
+        let dropped = number(zone.penalties_dropped);
+        page.line(format!(
+            "  penalty  {dropped} were not given: the zone is too small"
+        ));
+    }
     if let Some(store) = &zone.store {
         page.line(visible(&format!(
             "  store    {store}, shared with other gateways"

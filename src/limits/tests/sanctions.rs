@@ -137,6 +137,39 @@ fn what_another_rule_refuses_punishes_nobody() {
     assert!(matches!(ask(&limits, 1_000).0, Verdict::Pass));
 }
 
+/// A zone of 32k has room for 128 penalties.
+#[test]
+fn without_room_for_a_penalty_the_ordinary_limit_holds() {
+    let plan = plan(vec![req_zone("a", 1_000)], vec![]);
+    let limits = punishing_limits(plan, &[punishing(req_rule(0, 0), 60)], DryRun::Off);
+    let ask = |number: u8, now| {
+        let mut exchange = exchange_from(&format!("192.0.2.{number}"), &[]);
+        let verdict = limits.ask_requests(&mut exchange, Millis(now));
+        (verdict, exchange.limit_req)
+    };
+    for number in 0..200 {
+        assert!(matches!(ask(number, 0).0, Verdict::Pass));
+        let wait = refusal(ask(number, 0).0).retry_after.unwrap();
+        let seconds = if number < 128 { 60 } else { 1 };
+        assert_eq!(wait, Duration::from_secs(seconds), "{number}");
+    }
+    let zone = &limits.requests[0].zone;
+    assert_eq!(zone.penalties_dropped(), Some(72));
+    for number in 0..200 {
+        let status = ask(number, 30_000).1;
+        let expected = match number {
+            0..128 => LimitStatus::Penalize,
+            _ => LimitStatus::Pass,
+        };
+        assert_eq!(status, Some(expected), "{number}");
+    }
+    // Those that have ended make room.
+    assert!(matches!(ask(1, 60_000).0, Verdict::Pass));
+    assert!(matches!(ask(199, 60_000).0, Verdict::Pass));
+    let wait = refusal(ask(199, 60_000).0).retry_after.unwrap();
+    assert_eq!(wait, Duration::from_secs(60));
+}
+
 #[test]
 fn a_dry_run_only_tells_of_penalties() {
     let plan = plan(vec![req_zone("a", 1_000)], vec![]);

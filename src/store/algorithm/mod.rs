@@ -66,12 +66,6 @@ pub trait Algorithm: Copy {
     /// From when on forgetting the key gives nobody anything.
     fn drained_at(&self, state: &Self::State) -> Millis;
 
-    /// In which order keys are forgotten when there is no room: who has more to gain by it stays for longer, also where
-    /// all are drained at the same moment.
-    fn leaves_at(&self, state: &Self::State) -> Millis {
-        self.drained_at(state)
-    }
-
     /// Where a key stands.
     fn standing(&self, state: &Self::State, now: Millis) -> Standing;
 

@@ -20,7 +20,7 @@ use tokio::sync::oneshot;
 use self::shard::{Shard, Taken, Waiting};
 use super::key::{Key, Seeds};
 use super::lock::Lock;
-use super::table::{Division, narrow};
+use super::table::{Division, Slot};
 use super::{BYTES_PER_KEY, Counts};
 use crate::clock::Millis;
 use crate::config::plan::Queue;
@@ -257,7 +257,7 @@ impl Slots {
             slots: Arc::clone(self),
             // To be found at once when it is given back.
             key: Key {
-                slot: narrow(slot),
+                slot: Slot::narrow(slot),
                 ..*key
             },
         }

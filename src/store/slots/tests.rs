@@ -68,6 +68,32 @@ fn a_full_zone_refuses_new_keys_and_serves_known_ones() {
     assert_eq!(slots.counts().evictions, 1);
 }
 
+/// Others who hold as many requests open as fit neither get a key a place more nor take one from it.
+#[test]
+fn a_flood_of_keys_gives_nobody_a_place_more() {
+    for size in [32 << 10, 300_000] {
+        let slots = Slots::new("one", size);
+        let (alice, bob) = (slots.key(b"alice"), slots.key(b"bob"));
+        let mut own = vec![slots.take(&alice, 2, NOW).unwrap()];
+        let mut others = Vec::new();
+        for number in 0..u32::try_from(slots.capacity() * 2).unwrap() {
+            match slots.take(&slots.key(&number.to_be_bytes()), 1, NOW) {
+                Ok(place) => others.push(place),
+                // Parts fill unevenly, but none before half of all is full.
+                Err(Refused) => assert!(others.len() > slots.capacity() / 2),
+            }
+        }
+        assert_eq!(slots.len(), slots.capacity());
+        assert_eq!(slots.take(&bob, 2, NOW).unwrap_err(), Refused, "no room");
+        own.push(slots.take(&alice, 2, NOW).unwrap());
+        assert_eq!(slots.take(&alice, 2, NOW).unwrap_err(), Refused);
+        assert_eq!(slots.taken(&alice), 2);
+        others.clear();
+        assert!(slots.take(&bob, 2, NOW).is_ok());
+        assert_eq!(slots.take(&alice, 2, NOW).unwrap_err(), Refused);
+    }
+}
+
 #[test]
 fn a_key_costs_at_most_64_bytes() {
     for size in [32 << 10, 115_000, 1 << 20] {

@@ -45,8 +45,8 @@ impl<A: Algorithm> Keys<A> {
         }
     }
 
-    /// The same keys under other numbers, in so many bytes. Nobody's state is lost, unless there is less room; whoever
-    /// still has this one is led to where the keys are by then.
+    /// The same keys under other numbers, in so many bytes. No state is lost, unless there is less room: then those asked
+    /// for longest ago are. Whoever still has this one is led to where the keys are by then.
     pub(super) fn heir(
         self: &Arc<Self>,
         size: usize,
@@ -72,10 +72,11 @@ impl<A: Algorithm> Keys<A> {
         for (number, shard) in self.shards.iter().enumerate() {
             let mut shard = shard.lock();
             let (states, counts) = shard.move_out();
-            for (packed, state) in states {
+            let all = states.len();
+            for (rank, (packed, state)) in states.into_iter().enumerate() {
                 let key = heir.seeds.unpacked(packed);
-                // At no moment can it be known to have drained: a full table then counts it as lost, which it may be.
-                heir.insert(&mut heir.lock(&key), &key, state, Millis::default());
+                let mut there = heir.lock(&key);
+                there.inherit(&key, state, (rank, all), &heir.seeds);
             }
             let door = number % heir.shards.len();
             heir.shards[door].lock().add_counts(counts);
@@ -92,7 +93,7 @@ impl<A: Algorithm> Keys<A> {
     }
 
     pub(super) fn ask(&self, key: &Key, now: Millis, cost: Cost, terms: &A) -> Outcome {
-        match self.lock(key).state(key) {
+        match self.lock(key).ask(key) {
             Some(state) => terms.ask(state, now, cost),
             None => terms.ask(&terms.fresh(now), now, cost),
         }
@@ -146,7 +147,7 @@ impl<A: Algorithm> Keys<A> {
     pub(super) fn refund(&self, key: &Key, receipt: Receipt, now: Millis, cost: Cost, terms: &A) {
         let mut shard = self.lock(key);
         shard.uncount(receipt);
-        if let Some(state) = shard.state_mut(key) {
+        if let Some(state) = shard.ask(key) {
             terms.refund(state, now, cost, receipt.spent);
         }
     }
@@ -169,7 +170,7 @@ impl<A: Algorithm> Keys<A> {
         cost: Cost,
         terms: &A,
     ) -> Room {
-        if let Some(state) = shard.state_mut(key) {
+        if let Some(state) = shard.ask(key) {
             terms.debit(state, now, cost);
             return Room::Found;
         }
@@ -201,7 +202,7 @@ impl<A: Algorithm> Keys<A> {
                 terms.debit(state, now, gone);
             }
         };
-        if let Some(state) = shard.state_mut(key) {
+        if let Some(state) = shard.ask(key) {
             catch_up(state);
             return Room::Found;
         }
@@ -216,7 +217,7 @@ impl<A: Algorithm> Keys<A> {
     }
 
     pub(super) fn count_refusal(&self, key: &Key) {
-        self.lock(key).count_refusal();
+        self.lock(key).count_refusal(key);
     }
 
     pub(super) fn forget(&self, key: &Key) -> bool {

@@ -1,10 +1,13 @@
 //! A `limit_req` zone: what is remembered of each key, in bounded memory.
 //!
-//! What a zone forgets is a security decision: whoever can have his key forgotten has no limit. So a
-//! full table pushes out the key that is the first to be drained anyhow. One already drained changes no
-//! answer by going; among the others the one least in debt goes, and a key deep in debt is the last. nginx
-//! forgets whom it has not seen for longest, which a flood of other keys can arrange.
+//! What a zone forgets is a security decision: whoever can have his key forgotten has no limit. So a full table pushes
+//! out a key that is drained, which changes no answer. If none is, the key goes that was asked for longest ago, and a
+//! refused request counts as asking: it takes half as many other keys as the zone holds, or more, to have one
+//! forgotten. The depth of a debt does not matter. If keys in debt stayed, a zone full of debts would have no room for
+//! a new key, and every new key would push out the one before it.
 
+#[cfg(test)]
+mod floods;
 mod heir;
 mod keys;
 #[cfg(test)]

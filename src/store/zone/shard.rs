@@ -8,16 +8,16 @@ use crate::config::plan::{Cost, CountRefused};
 use crate::store::Counts;
 use crate::store::algorithm::leaky_bucket::LeakyBucket;
 use crate::store::algorithm::{Algorithm, Outcome, Spent};
-use crate::store::bounded::Bounded;
 use crate::store::key::{Key, Packed, Seeds};
 use crate::store::lock::Lock;
+use crate::store::lru::{self, Lru};
 
 // In this order, the half that every charge writes lies beside the lock, and the half that is only read, where the
 // table is, can stay in the caches of all threads.
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct Shard<A: Algorithm> {
-    keys: Bounded<A::State>,
+    keys: Lru<A::State>,
     /// No key drains slower than by these numbers.
     slowest: Arc<A>,
     counts: Verdicts,
@@ -46,7 +46,7 @@ pub(super) enum Room {
 impl<A: Algorithm> Shard<A> {
     pub(super) fn new(bound: usize, slowest: Arc<A>) -> Self {
         Self {
-            keys: Bounded::new(bound),
+            keys: Lru::new(bound),
             slowest,
             counts: Verdicts::default(),
         }
@@ -58,7 +58,7 @@ impl<A: Algorithm> Shard<A> {
         self.keys.is_gone()
     }
 
-    /// Gives away all it remembers and has counted, for good.
+    /// Gives away all it remembers, what was asked for longest ago first, and all it has counted, for good.
     pub(super) fn move_out(&mut self) -> (Vec<(Packed, A::State)>, Counts) {
         let counts = self.counts();
         self.counts = Verdicts::default();
@@ -82,6 +82,7 @@ impl<A: Algorithm> Shard<A> {
         self.keys.reorder();
     }
 
+    /// What is remembered of a key, for those who only look.
     pub(super) fn state(&self, key: &Key) -> Option<&A::State> {
         self.keys.get(key)
     }
@@ -96,7 +97,7 @@ impl<A: Algorithm> Shard<A> {
         terms: &A,
         refused: CountRefused,
     ) -> Option<(Outcome, Receipt)> {
-        let state = self.state_mut(key)?;
+        let state = self.ask(key)?;
         let (outcome, spent) = terms.charge(state, now, cost);
         if refused == CountRefused::Yes && matches!(outcome, Outcome::Refuse { .. }) {
             terms.count_refused(state, now, cost);
@@ -104,8 +105,10 @@ impl<A: Algorithm> Shard<A> {
         Some((outcome, self.count(&outcome, spent)))
     }
 
-    pub(super) fn state_mut(&mut self, key: &Key) -> Option<&mut A::State> {
-        self.keys.get_mut(key)
+    /// What is remembered of a key that a request has: it is then not forgotten for a while.
+    #[inline]
+    pub(super) fn ask(&mut self, key: &Key) -> Option<&mut A::State> {
+        self.keys.ask(key)
     }
 
     /// Remembers a key that is not there yet.
@@ -116,11 +119,24 @@ impl<A: Algorithm> Shard<A> {
         now: Millis,
         seeds: &Seeds,
     ) -> Room {
-        let leaves_at = |state: &A::State| self.slowest.leaves_at(state);
-        match self.keys.insert(key, state, seeds, leaves_at) {
-            Some(gone) if self.slowest.drained_at(&gone) > now => Room::Evicted,
+        let drained_at = |state: &A::State| self.slowest.drained_at(state);
+        match self.keys.insert(key, state, now, seeds, drained_at) {
+            Some(gone) if drained_at(&gone) > now => Room::Evicted,
             _ => Room::Found,
         }
+    }
+
+    /// Takes over a key from another shard, where it was the `rank`th of `all` that it gave away.
+    pub(super) fn inherit(
+        &mut self,
+        key: &Key,
+        state: A::State,
+        (rank, all): (usize, usize),
+        seeds: &Seeds,
+    ) {
+        let drained_at = |state: &A::State| self.slowest.drained_at(state);
+        let age = lru::age(rank, all);
+        self.keys.inherit(key, state, age, seeds, drained_at);
     }
 
     pub(super) fn forget(&mut self, key: &Key, seeds: &Seeds) -> bool {
@@ -159,8 +175,10 @@ impl<A: Algorithm> Shard<A> {
         self.counts.delay += 1;
     }
 
-    pub(super) fn count_refusal(&mut self) {
+    /// A request of this key was refused without a look at what is remembered of it.
+    pub(super) fn count_refusal(&mut self, key: &Key) {
         self.counts.refuse += 1;
+        self.keys.ask(key);
     }
 
     /// What it takes from the machine, in bytes.

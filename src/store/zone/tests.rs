@@ -144,6 +144,10 @@ fn a_million_keys_stay_in_a_small_zone_and_the_debtor_stays_known() {
     for number in 0..1_000_000u32 {
         // Ten seconds in all: half of what the debtor has to wait off.
         let now = u64::from(number) / 100;
+        // Not for as long as a quarter of the zone's keys take to come.
+        if number % 1_000 == 0 {
+            assert!(!charge(&zone, &debtor, 0, &terms(200)));
+        }
         charge(&zone, &zone.key(&number.to_be_bytes()), now, &terms(200));
     }
     assert!(zone.len() <= zone.capacity());
@@ -181,40 +185,71 @@ fn drained_keys_go_first_and_are_not_counted_as_evicted() {
 }
 
 #[test]
-fn the_least_in_debt_is_the_one_to_go() {
+fn drained_keys_go_first_however_late_they_were_asked_for() {
     let zone = zone(32 << 10);
     let capacity = u32::try_from(zone.capacity()).unwrap();
+    let deep = |number: u32| number.is_multiple_of(2);
     for number in 0..capacity {
         let key = zone.key(&number.to_be_bytes());
-        for _ in 0..if number == 77 { 2 } else { 3 } {
+        for _ in 0..if deep(number) { 6 } else { 1 } {
             charge(&zone, &key, 0, &terms(5));
         }
     }
-    charge(&zone, &zone.key(b"new"), 0, &terms(5));
-    assert!(!is_known(&zone, &zone.key(&77u32.to_be_bytes())));
-    assert_eq!(zone.counts().evictions, 1);
+    // Those with little to drain ask last, and are drained long before the others.
+    for number in (0..capacity).filter(|number| !deep(*number)) {
+        charge(&zone, &zone.key(&number.to_be_bytes()), 50, &terms(5));
+    }
+    // Each newcomer is drained when the next one comes, and one that was asked for once more is not.
+    for (new, now) in (capacity..).zip(300..350) {
+        charge(&zone, &zone.key(&1u32.to_be_bytes()), now, &terms(5));
+        charge(&zone, &zone.key(&new.to_be_bytes()), now, &terms(5));
+    }
+    assert_eq!(zone.counts().evictions, 0);
+    for number in (0..capacity).filter(|number| deep(*number)) {
+        assert!(is_known(&zone, &zone.key(&number.to_be_bytes())));
+    }
+    assert!(is_known(&zone, &zone.key(&1u32.to_be_bytes())));
 }
 
 #[test]
 fn forgetting_while_full_keeps_the_order_of_leaving_right() {
     let zone = zone(32 << 10);
     let capacity = u32::try_from(zone.capacity()).unwrap();
+    let ask = |number: u32| charge(&zone, &zone.key(&number.to_be_bytes()), 0, &terms(5));
     for number in 0..=capacity {
-        charge(&zone, &zone.key(&number.to_be_bytes()), 0, &terms(5));
+        ask(number);
     }
-    zone.forget(&zone.key(&capacity.to_be_bytes()));
-    let debtor = zone.key(&400u32.to_be_bytes());
-    while charge(&zone, &debtor, 0, &terms(5)) {}
-    for number in 0..capacity * 2 {
-        charge(
-            &zone,
-            &zone.key(&(number + 1_000_000).to_be_bytes()),
-            1,
-            &terms(5),
-        );
+    // The last one takes the slot of the one that is forgotten.
+    zone.forget(&zone.key(&2u32.to_be_bytes()));
+    ask(3);
+    for number in capacity + 1..capacity + 11 {
+        ask(number);
     }
-    assert!(is_known(&zone, &debtor));
+    let gone = |number| number == 2 || number < 12 && number != 3;
+    for number in 0..capacity + 11 {
+        let known = is_known(&zone, &zone.key(&number.to_be_bytes()));
+        assert_eq!(known, !gone(number), "{number}");
+    }
     assert_eq!(zone.len(), zone.capacity());
+}
+
+/// Time is kept in few bits where keys are kept in order; years make no difference.
+#[test]
+fn drained_keys_go_first_at_any_time() {
+    let zone = zone(32 << 10);
+    let capacity = u32::try_from(zone.capacity()).unwrap();
+    let mut new = 0u32;
+    for days in [0, 20, 30, 49, 50, 60, 400, 4_000] {
+        let now = days * 86_400_000;
+        for _ in 0..capacity {
+            charge(&zone, &zone.key(&new.to_be_bytes()), now, &terms(5));
+            new += 1;
+        }
+        assert_eq!(zone.counts().evictions, 0, "after {days} days");
+    }
+    let now = 4_000 * 86_400_000 - 70_000;
+    charge(&zone, &zone.key(b"late"), now, &terms(5));
+    assert_eq!(zone.counts().evictions, 1, "nothing has drained by then");
 }
 
 #[test]

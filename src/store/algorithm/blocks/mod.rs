@@ -8,7 +8,7 @@ mod tests;
 
 use std::time::Duration;
 
-use super::fixed_window::{as_if_drained, millis};
+use super::fixed_window::millis;
 use super::moment::Moment;
 use super::{Algorithm, Outcome, Spent, Standing};
 use crate::clock::Millis;
@@ -220,11 +220,6 @@ impl Algorithm for Blocks {
         };
         let last = ring.newest.saturating_add(blocks);
         Millis(last.saturating_mul(millis(self.precision)))
-    }
-
-    fn leaves_at(&self, ring: &Ring) -> Millis {
-        let from = Millis(ring.newest.saturating_mul(millis(self.precision)));
-        as_if_drained(from, ring.total, self.limit, millis(self.window))
     }
 
     fn standing(&self, ring: &Ring, now: Millis) -> Standing {

@@ -121,10 +121,6 @@ impl Algorithm for FixedWindow {
         self.freed_at(window, window.used.0)
     }
 
-    fn leaves_at(&self, window: &Window) -> Millis {
-        as_if_drained(window.start, window.used.0, self.limit, self.millis())
-    }
-
     fn standing(&self, window: &Window, now: Millis) -> Standing {
         let window = self.at(window, now);
         let surplus = window.used.0.saturating_add(Cost::ONE.0);
@@ -167,13 +163,4 @@ pub(super) fn millis(duration: Duration) -> u64 {
 /// When the window began that this moment lies in.
 pub(super) fn start(now: Millis, length: u64) -> Millis {
     Millis(now.0 - now.0 % length)
-}
-
-/// When so much would be drained if it drained evenly instead of all at once: who has used more leaves later.
-pub(super) fn as_if_drained(from: Millis, used: u64, limit: Excess, length: u64) -> Millis {
-    let time = u128::from(used) * u128::from(length) / u128::from(limit.0.max(1));
-    Millis(
-        from.0
-            .saturating_add(u64::try_from(time).unwrap_or(u64::MAX)),
-    )
 }

@@ -10,7 +10,7 @@ mod tests;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::fixed_window::{as_if_drained, millis};
+use super::fixed_window::millis;
 use super::moment::Moment;
 use super::{Algorithm, Outcome, Spent, Standing};
 use crate::clock::Millis;
@@ -199,11 +199,6 @@ impl Algorithm for SlidingLog {
             Some(last) => Millis(last.at.0.saturating_add(millis(self.window))),
             None => Millis(0),
         }
-    }
-
-    fn leaves_at(&self, journal: &Journal) -> Millis {
-        let length = millis(self.window);
-        as_if_drained(journal.last(), journal.total, self.limit, length)
     }
 
     fn standing(&self, journal: &Journal, now: Millis) -> Standing {

@@ -9,7 +9,7 @@ mod tests;
 
 use std::time::Duration;
 
-use super::fixed_window::{as_if_drained, millis, start};
+use super::fixed_window::{millis, start};
 use super::moment::Moment;
 use super::{Algorithm, Outcome, Spent, Standing};
 use crate::clock::Millis;
@@ -181,11 +181,6 @@ impl Algorithm for SlidingWindow {
                 .0
                 .saturating_add(self.millis().saturating_mul(windows)),
         )
-    }
-
-    fn leaves_at(&self, counters: &Counters) -> Millis {
-        let used = counters.previous.0.saturating_add(counters.current.0);
-        as_if_drained(counters.start, used, self.limit, self.millis())
     }
 
     fn standing(&self, counters: &Counters, now: Millis) -> Standing {

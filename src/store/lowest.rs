@@ -1,0 +1,96 @@
+//! Which slot has the lowest number, when the numbers of single slots change.
+//!
+//! A tree of duels: every node knows the winner of the two below it. So changing one number costs a walk from its leaf to
+//! the root. Slots are the leaves and are not stored: node `n + slot` is the leaf of a slot, where there are `n` of them.
+
+use super::table::Slot;
+
+/// A number for each slot.
+#[derive(Debug)]
+pub(super) struct Lowest {
+    numbers: Box<[u32]>,
+    /// The slot that wins at each inner node; the root is 1, and nothing stands under 0.
+    winners: Box<[u16]>,
+}
+
+impl Lowest {
+    pub(super) fn new(numbers: Box<[u32]>) -> Self {
+        let mut new = Self {
+            winners: vec![0; numbers.len()].into(),
+            numbers,
+        };
+        for node in (1..new.numbers.len()).rev() {
+            new.duel(node);
+        }
+        new
+    }
+
+    /// The slot with the lowest number, and that number.
+    pub(super) fn first(&self) -> (usize, u32) {
+        let slot = self.winner(1);
+        (slot, self.numbers[slot])
+    }
+
+    pub(super) fn set(&mut self, slot: usize, number: u32) {
+        self.numbers[slot] = number;
+        let mut node = (self.numbers.len() + slot) / 2;
+        while node > 0 {
+            let before = self.winners[node].wide();
+            let winner = self.duel(node);
+            // Another slot has won before and wins again: nothing changes further up.
+            if winner == before && winner != slot {
+                return;
+            }
+            node /= 2;
+        }
+    }
+
+    /// What it takes from the machine, in bytes.
+    pub(super) fn memory(&self) -> usize {
+        size_of_val(&*self.numbers) + size_of_val(&*self.winners)
+    }
+
+    fn duel(&mut self, node: usize) -> usize {
+        let [left, right] = [2 * node, 2 * node + 1].map(|below| self.winner(below));
+        let lower = if self.numbers[right] < self.numbers[left] {
+            right
+        } else {
+            left
+        };
+        self.winners[node] = Slot::narrow(lower);
+        lower
+    }
+
+    fn winner(&self, node: usize) -> usize {
+        match node.checked_sub(self.numbers.len()) {
+            Some(slot) => slot,
+            None => self.winners[node].wide(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn it_finds_the_lowest_of_any_numbers(
+            numbers in prop::collection::vec(0..50u32, 1..40),
+            changes in prop::collection::vec((any::<prop::sample::Index>(), 0..50u32), 0..60),
+        ) {
+            let mut model = numbers.clone();
+            let mut lowest = Lowest::new(numbers.into());
+            for (slot, number) in changes {
+                let slot = slot.index(model.len());
+                lowest.set(slot, number);
+                model[slot] = number;
+                let (first, number) = lowest.first();
+                prop_assert_eq!(model[first], number);
+                prop_assert_eq!(model.iter().min(), Some(&number));
+            }
+        }
+    }
+}
