@@ -3,6 +3,8 @@
 mod algorithms;
 mod cost;
 mod extras;
+mod keys;
+mod overrides;
 mod refusal;
 mod sanctions;
 mod shadow;
