@@ -10,8 +10,8 @@ use http::{Request, StatusCode};
 use weir::clock::{Clock, Millis};
 use weir::config::plan::{
     Access, Action, Algorithm, Bandwidth, Caps, ClientTimeouts, Cost, CountRefused, Delay, DryRun,
-    Excess, Http2, LimitHeaders, Log, LogLevel, OnEmptyKey, Plan, Rate, ReqRule, ReqZone, Sanction,
-    Server, Site, Template, Variable, Weight,
+    Excess, Http2, LimitHeaders, Log, LogLevel, OnAmbiguousKey, OnEmptyKey, Plan, Rate, ReqRule,
+    ReqZone, Sanction, Server, Site, Template, Variable, Weight,
 };
 use weir::limits::{Limits, Zones};
 use weir::message::target::Target;
@@ -116,6 +116,7 @@ fn plan(rate: Rate) -> Plan {
             count_refused: CountRefused::No,
             store: None,
             on_empty_key: OnEmptyKey::Skip,
+            on_ambiguous_key: OnAmbiguousKey::Refuse,
             ipv6_prefix: 128,
             overrides: vec![],
         }],

@@ -23,8 +23,16 @@ struct Asked {
     path: Option<String>,
     remote_addr: Option<IpAddr>,
     #[serde(default)]
-    headers: BTreeMap<String, String>,
+    headers: BTreeMap<String, Lines>,
     listen: Option<String>,
+}
+
+/// The lines of a header field: one, or several.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum Lines {
+    One(String),
+    Several(Vec<String>),
 }
 
 /// What would happen to it.
@@ -49,6 +57,8 @@ struct Rule {
     kind: &'static str,
     zone: Box<str>,
     key: Option<String>,
+    #[serde(rename = "override")]
+    overridden_by: Option<String>,
     rate: Option<String>,
     burst: Option<f64>,
     limit: Option<u32>,
@@ -111,6 +121,7 @@ fn shown(rule: &Explained) -> Rule {
         kind: rule.kind.as_str(),
         zone: rule.zone.clone(),
         key: rule.key.clone(),
+        overridden_by: rule.overridden_by.clone(),
         rate: rule.rate.clone(),
         burst: rule.burst,
         limit: rule.limit,
@@ -169,10 +180,16 @@ fn request(asked: Asked) -> Result<Request<()>, Problem> {
     *request.method_mut() = method.parse().map_err(|_| wrong("method", method))?;
     let named = asked.host.is_some() || uri.authority().is_some();
     *request.uri_mut() = uri;
-    for (name, value) in &asked.headers {
+    for (name, lines) in &asked.headers {
         let field: HeaderName = name.parse().map_err(|_| wrong("header field", name))?;
-        let value = HeaderValue::from_str(value).map_err(|_| wrong("value of a field", value))?;
-        request.headers_mut().append(field, value);
+        let values = match lines {
+            Lines::One(value) => std::slice::from_ref(value),
+            Lines::Several(values) => values,
+        };
+        for text in values {
+            let value = HeaderValue::from_str(text).map_err(|_| wrong("value of a field", text))?;
+            request.headers_mut().append(&field, value);
+        }
     }
     if let Some(host) = &asked.host {
         let host = HeaderValue::from_str(host).map_err(|_| wrong("host", host))?;

@@ -47,7 +47,7 @@ impl Bill {
                 };
                 match found {
                     Found::Key(keyed) => Some(Owed { rule, keyed, bytes }),
-                    Found::Nothing | Found::Refuse => None,
+                    Found::Nothing | Found::Refuse(_) => None,
                 }
             })
             .collect();
@@ -58,7 +58,8 @@ impl Bill {
     pub fn settle(self, exchange: &Exchange, now: Millis) {
         for owed in self.owed {
             let rule = &self.rules[owed.rule];
-            let cost = weight::after(&rule.weight, exchange, now);
+            let parts = rule.zone.source.parts();
+            let cost = weight::after(&rule.weight, parts, exchange, now);
             if cost > Cost(0) {
                 rule.with_terms(&owed.keyed, |terms| owed.charge(rule, terms, cost, now));
             }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use http::StatusCode;
 
 use super::inspect::untouched;
-use super::key::{Found, Source};
+use super::key::{Found, KeyFault, Source};
 use super::notes::{self, Why};
 use super::rule::{Connections, Requests};
 use super::verdict::Kind;
@@ -26,6 +26,8 @@ pub struct Explained {
     pub zone: Box<str>,
     /// The request's key there, if it has one.
     pub key: Option<String>,
+    /// The entry of `overrides` that applies.
+    pub overridden_by: Option<String>,
     /// What a key is held to.
     pub rate: Option<String>,
     /// The burst of a `limit_req`.
@@ -54,6 +56,7 @@ struct Word {
     retry_after: Option<Duration>,
     reason: String,
     is_first: bool,
+    is_bad_request: bool,
 }
 
 impl Word {
@@ -63,6 +66,15 @@ impl Word {
             retry_after: None,
             reason: reason.into(),
             is_first: false,
+            is_bad_request: false,
+        }
+    }
+
+    /// The status of a refusal, where the limit's own is `status`.
+    fn status(&self, status: StatusCode) -> StatusCode {
+        match self.is_bad_request {
+            true => StatusCode::BAD_REQUEST,
+            false => status,
         }
     }
 
@@ -72,6 +84,7 @@ impl Word {
             retry_after,
             reason: why.to_string(),
             is_first: matches!(why, Why::Block(_) | Why::Penalty(_)),
+            is_bad_request: matches!(why, Why::NoKey(KeyFault::Ambiguous)),
         }
     }
 }
@@ -83,19 +96,23 @@ impl Limits {
         let requests = self.requests.iter().map(|rule| {
             let (key, word) = rule.word(exchange, now);
             let zone = &rule.zone;
+            let own = match zone.find(exchange) {
+                Found::Key(keyed) => zone.own(&keyed),
+                Found::Nothing | Found::Refuse(_) => None,
+            };
             Explained {
                 kind: Kind::Requests,
                 zone: (*zone.name.plain).into(),
-                rate: Some(match key.and_then(|_| rule.own_rate(exchange)) {
-                    Some(own) => own,
-                    None => zone.algorithm.to_string(),
-                }),
-                burst: Some(notes::requests(rule.burst)),
+                overridden_by: zone.override_name(exchange),
+                rate: Some(own.map_or(zone.algorithm, |own| own.algorithm).to_string()),
+                burst: Some(notes::requests(
+                    own.and_then(|own| own.burst).unwrap_or(rule.burst),
+                )),
                 limit: None,
                 dry_run: self.requests_voice.dry_run == DryRun::On,
                 standing: key.map(|key| rule.standing(&key, exchange, now)),
-                key: key.map(|key| spelled(&zone.source, &key, exchange)),
-                status: rule.sanction.status.unwrap_or(self.requests_status),
+                key: key.map(|key| zone.source.spell(&key, Some(&zone.key_name(exchange)))),
+                status: word.status(rule.sanction.status.unwrap_or(self.requests_status)),
                 said: word.said,
                 retry_after: word.retry_after,
                 reason: word.reason,
@@ -109,6 +126,7 @@ impl Limits {
             Explained {
                 kind: Kind::Connections,
                 zone: (*zone.name.plain).into(),
+                overridden_by: None,
                 rate: None,
                 burst: None,
                 limit: Some(rule.limit),
@@ -119,7 +137,7 @@ impl Limits {
                     ..untouched(rule.limit.into())
                 }),
                 key: key.map(|key| spelled(&zone.source, &key, exchange)),
-                status: rule.sanction.status.unwrap_or(self.connections_status),
+                status: word.status(rule.sanction.status.unwrap_or(self.connections_status)),
                 said: word.said,
                 retry_after: word.retry_after,
                 reason: word.reason,
@@ -134,18 +152,25 @@ impl Requests {
     /// The key of a request, and what is said of it.
     fn word(&self, exchange: &Exchange, now: Millis) -> (Option<Key>, Word) {
         let zone = &self.zone;
-        let Some(key) = marked::key(&zone.source, exchange) else {
-            return (None, keyless(matches!(zone.find(exchange), Found::Refuse)));
+        let found = zone.find(exchange);
+        let keys = zone.marked_keys(exchange);
+        // That of the bucket, where it is one apart.
+        let Some(key) = keys.last().copied() else {
+            let unlimited = zone.override_name(exchange).is_some();
+            return (None, keyless(&found, unlimited));
         };
-        if let Some((left, reason)) = zone.watch.block(&key, now) {
+        if let Some((left, reason)) = keys.iter().find_map(|key| zone.watch.block(key, now)) {
             return (Some(key), Word::refuse(&Why::Block(reason), Some(left)));
         }
-        if let Some(mark) = zone.watch.freedom(&key, now) {
+        if let Some(mark) = keys.iter().find_map(|key| zone.watch.freedom(key, now)) {
             return (Some(key), free(mark));
         }
-        let Found::Key(keyed) = zone.find(exchange) else {
+        let Found::Key(keyed) = found else {
             return (Some(key), Word::pass("unlimited by `overrides`"));
         };
+        if self.is_ambiguous(exchange) {
+            return (Some(key), keyless(&AMBIGUOUS, false));
+        }
         let punishes = self.sanction.penalty.is_some();
         let penalties = zone.penalties.as_ref().filter(|_| punishes);
         if let Some(left) = penalties.and_then(|it| it.left(&key, now)) {
@@ -155,7 +180,8 @@ impl Requests {
         let outcome = self.waits(&keyed, now, cost).unwrap_or_else(|| {
             self.with_terms(&keyed, |terms| zone.store.ask(&key, now, cost, terms))
         });
-        let burst = self.burst;
+        let own = zone.own(&keyed).and_then(|own| own.burst);
+        let burst = own.unwrap_or(self.burst);
         let over = |excess| {
             let (excess, burst) = (notes::requests(excess), notes::requests(burst));
             format!("excess {excess:.3} of a burst of {burst}")
@@ -182,15 +208,7 @@ impl Requests {
         };
         match self.zone.find(exchange) {
             Found::Key(keyed) => self.with_terms(&keyed, standing),
-            Found::Nothing | Found::Refuse => standing(&self.terms),
-        }
-    }
-
-    /// The rate of a key that has its own.
-    fn own_rate(&self, exchange: &Exchange) -> Option<String> {
-        match self.zone.find(exchange) {
-            Found::Key(keyed) => Some(self.zone.own(&keyed)?.algorithm.to_string()),
-            Found::Nothing | Found::Refuse => None,
+            Found::Nothing | Found::Refuse(_) => standing(&self.terms),
         }
     }
 }
@@ -200,7 +218,7 @@ impl Connections {
     fn word(&self, exchange: &Exchange, now: Millis) -> (Option<Key>, Word) {
         let zone = &self.zone;
         let Some(key) = marked::key(&zone.source, exchange) else {
-            return (None, keyless(matches!(zone.find(exchange), Found::Refuse)));
+            return (None, keyless(&zone.find(exchange), false));
         };
         if let Some((left, reason)) = zone.watch.block(&key, now) {
             return (Some(key), Word::refuse(&Why::Block(reason), Some(left)));
@@ -224,12 +242,16 @@ impl Connections {
     }
 }
 
-fn keyless(refused: bool) -> Word {
-    match refused {
-        true => Word::refuse(&Why::NoKey, None),
-        false => Word::pass("it has no key here, and is not limited"),
+fn keyless<T>(found: &Found<T>, unlimited: bool) -> Word {
+    match found {
+        Found::Refuse(fault) => Word::refuse(&Why::NoKey(*fault), None),
+        Found::Key(_) | Found::Nothing if unlimited => Word::pass("unlimited by `overrides`"),
+        Found::Key(_) | Found::Nothing => Word::pass("it has no key here, and is not limited"),
     }
 }
+
+/// What is said of a request that gives its cost more than once.
+const AMBIGUOUS: Found<Key> = Found::Refuse(KeyFault::Ambiguous);
 
 fn free(mark: Mark) -> Word {
     Word::pass(match mark {

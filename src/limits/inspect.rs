@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::overrides::Held;
+use super::overrides::{Held, parted};
 use super::spelling::Reading;
 use super::watch::{Mark, Marked};
 use super::zones::{ConnZone, ReqZone};
@@ -149,7 +149,15 @@ impl ReqZone {
         let Some(bytes) = bytes.filter(|_| !self.overrides.is_empty()) else {
             return (terms, None);
         };
-        match self.overrides.find(bytes, self.source.address(bytes)) {
+        let held = match parted(bytes) {
+            Some((network, _)) => self.overrides.of(&network),
+            None => {
+                let address = self.source.address(bytes);
+                let text = address.is_none().then_some(bytes);
+                self.overrides.find(text, address)
+            }
+        };
+        match held {
             Held::Own(index) => match self.overrides.own(index) {
                 Some(own) => {
                     let burst = own.burst.unwrap_or_default();
@@ -159,7 +167,7 @@ impl ReqZone {
                 None => (terms, None),
             },
             Held::Same => (terms, None),
-            Held::Unlimited => (terms, Some("unlimited".to_owned())),
+            Held::Unlimited(_) => (terms, Some("unlimited".to_owned())),
         }
     }
 }

@@ -8,16 +8,19 @@ use std::cell::RefCell;
 use std::io::Write;
 use std::net::{IpAddr, Ipv6Addr};
 
+use ipnet::IpNet;
 use smallvec::SmallVec;
 
 use crate::config::plan::{OnEmptyKey, Part, Template, Variable};
-use crate::message::{Client, Exchange, vars};
+use crate::message::vars::{self, Ambiguous, KeyParts};
+use crate::message::{Client, Exchange};
 
 /// Where a zone's keys come from.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Source {
     template: Template,
     shape: Shape,
+    parts: KeyParts,
     ipv6_prefix: u8,
     on_empty: OnEmptyKey,
 }
@@ -44,8 +47,17 @@ pub(super) enum Found<T> {
     Key(T),
     /// None, and the zone does not limit such requests.
     Nothing,
-    /// None, and the zone turns such requests away.
-    Refuse,
+    /// None, and the zone refuses such requests.
+    Refuse(KeyFault),
+}
+
+/// Why a request has no key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum KeyFault {
+    /// A part of it was given more than once.
+    Ambiguous,
+    /// There is nothing it could be made from.
+    Empty,
 }
 
 impl Source {
@@ -59,14 +71,46 @@ impl Source {
                 None => Shape::Other,
             },
             template: template.clone(),
+            parts: KeyParts::default(),
             ipv6_prefix,
             on_empty,
         }
     }
 
-    /// Whether its keys are clients' addresses.
-    pub(super) fn is_address(&self) -> bool {
-        matches!(self.shape, Shape::BinaryAddress | Shape::TextAddress)
+    /// The same, with its parts read like this.
+    pub(super) fn reading(self, parts: KeyParts) -> Self {
+        Self { parts, ..self }
+    }
+
+    /// How the parts of its keys are read.
+    pub(super) fn parts(&self) -> KeyParts {
+        self.parts
+    }
+
+    /// Whether a key is the client's address, or that in place of a missing one.
+    pub(super) fn is_address_of(&self, client: &Client, key: &[u8]) -> bool {
+        let key = match (key, self.on_empty) {
+            ([0, rest @ ..], OnEmptyKey::Address) => rest,
+            (key, _) => key,
+        };
+        let masked = self.masked(client);
+        key == client.binary() || masked.is_some_and(|masked| key == masked.octets())
+    }
+
+    /// Whether no client outside of a network, in which this one is, has the same key.
+    pub(super) fn is_within(&self, network: IpNet, client: &Client, key: &[u8]) -> bool {
+        let is_address = |part: &Part| {
+            let Part::Variable(variable) = part else {
+                return false;
+            };
+            matches!(variable, Variable::BinaryRemoteAddr | Variable::RemoteAddr)
+        };
+        let told_apart = match network {
+            IpNet::V4(_) => true,
+            IpNet::V6(network) => network.prefix_len() <= self.ipv6_prefix,
+        };
+        told_apart
+            && (self.template.parts.iter().any(is_address) || self.is_address_of(client, key))
     }
 
     /// What its keys are made of.
@@ -98,6 +142,7 @@ impl Source {
         }
         if matches!(self.shape, Shape::Mapped | Shape::Single)
             && let [Part::Variable(variable)] = &*self.template.parts
+            && self.parts.takes_as_is(variable)
             && let Some(value) = vars::lent(variable, exchange)
             && !value.is_empty()
         {
@@ -105,11 +150,13 @@ impl Source {
         }
         SCRATCH.with_borrow_mut(|scratch| {
             scratch.clear();
-            self.render(exchange, scratch);
+            if let Err(Ambiguous) = self.render(exchange, scratch) {
+                return Found::Refuse(KeyFault::Ambiguous);
+            }
             if scratch.is_empty() {
                 match self.on_empty {
                     OnEmptyKey::Skip => return Found::Nothing,
-                    OnEmptyKey::Refuse => return Found::Refuse,
+                    OnEmptyKey::Refuse => return Found::Refuse(KeyFault::Empty),
                     OnEmptyKey::Address => self.stand_in(exchange.client(), scratch),
                 }
             }
@@ -151,7 +198,9 @@ impl Source {
                 Part::Text(text) => add(text.as_bytes()),
                 Part::Variable(variable) => {
                     value.clear();
-                    vars::append(variable, exchange, &mut value);
+                    if self.parts.append(variable, exchange, &mut value).is_err() {
+                        return "(ambiguous key)".to_owned();
+                    }
                     if let Some(masked) = self.masked(client) {
                         mask(variable, client, masked, &mut value, 0);
                     }
@@ -166,20 +215,21 @@ impl Source {
         }
     }
 
-    fn render(&self, exchange: &Exchange, out: &mut Vec<u8>) {
+    fn render(&self, exchange: &Exchange, out: &mut Vec<u8>) -> Result<(), Ambiguous> {
         let Some(masked) = self.masked(exchange.client()) else {
-            return vars::render(&self.template, exchange, out);
+            return self.parts.render(&self.template, exchange, out);
         };
         for part in &self.template.parts {
             match part {
                 Part::Text(text) => out.extend_from_slice(text.as_bytes()),
                 Part::Variable(variable) => {
                     let start = out.len();
-                    vars::append(variable, exchange, out);
+                    self.parts.append(variable, exchange, out)?;
                     mask(variable, exchange.client(), masked, out, start);
                 }
             }
         }
+        Ok(())
     }
 
     /// The client's address in place of a key that is not there.
@@ -228,86 +278,4 @@ fn mask(variable: &Variable, client: &Client, masked: Ipv6Addr, out: &mut Vec<u8
 
 thread_local! {
     static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::limits::tests::support::{exchange, exchange_from, header, key};
-
-    fn found(source: &Source, exchange: &Exchange) -> Found<Vec<u8>> {
-        source.find(exchange, |bytes| Found::Key(bytes.to_vec()))
-    }
-
-    fn binary(prefix: u8) -> Source {
-        let template = Template::variable(Variable::BinaryRemoteAddr);
-        Source::new(&template, prefix, OnEmptyKey::Skip)
-    }
-
-    #[test]
-    fn an_address_is_its_bytes() {
-        let exchange = exchange_from("127.0.0.1", &[]);
-        assert_eq!(
-            found(&binary(128), &exchange),
-            Found::Key(vec![127, 0, 0, 1])
-        );
-        let exchange = exchange_from("2001:db8::1", &[]);
-        assert!(matches!(found(&binary(128), &exchange), Found::Key(key) if key.len() == 16));
-    }
-
-    #[test]
-    fn a_prefix_makes_one_key_of_a_network() {
-        let one = found(&binary(64), &exchange_from("2001:db8:1:2:aaaa::1", &[]));
-        let same = found(&binary(64), &exchange_from("2001:db8:1:2:bbbb::9", &[]));
-        let other = found(&binary(64), &exchange_from("2001:db8:1:3:aaaa::1", &[]));
-        assert_eq!(one, same);
-        assert_ne!(one, other);
-        let all = found(&binary(0), &exchange_from("2001:db8::1", &[]));
-        assert_eq!(all, Found::Key(vec![0; 16]));
-    }
-
-    #[test]
-    fn a_prefix_leaves_ipv4_alone() {
-        let one = found(&binary(64), &exchange_from("10.0.0.1", &[]));
-        assert_eq!(one, Found::Key(vec![10, 0, 0, 1]));
-    }
-
-    #[test]
-    fn a_prefix_reaches_into_a_longer_key() {
-        let source = Source::new(
-            &Template {
-                parts: Box::new([
-                    Part::Variable(Variable::ServerName),
-                    Part::Text("|".into()),
-                    Part::Variable(Variable::RemoteAddr),
-                ]),
-            },
-            48,
-            OnEmptyKey::Skip,
-        );
-        let exchange = exchange_from("2001:db8:1:2::7", &[]);
-        assert_eq!(
-            found(&source, &exchange),
-            Found::Key(b"front|2001:db8:1::".to_vec())
-        );
-    }
-
-    #[test]
-    fn a_header_is_a_key() {
-        let source = Source::new(&key("x-api-key"), 128, OnEmptyKey::Skip);
-        let exchange = exchange(&[header("x-api-key", "abc")]);
-        assert_eq!(found(&source, &exchange), Found::Key(b"abc".to_vec()));
-    }
-
-    #[test]
-    fn an_empty_key_is_what_the_zone_says() {
-        let source = |on_empty| Source::new(&key("x-api-key"), 128, on_empty);
-        let exchange = exchange_from("127.0.0.1", &[]);
-        assert_eq!(found(&source(OnEmptyKey::Skip), &exchange), Found::Nothing);
-        assert_eq!(found(&source(OnEmptyKey::Refuse), &exchange), Found::Refuse);
-        assert_eq!(
-            found(&source(OnEmptyKey::Address), &exchange),
-            Found::Key(vec![0, 127, 0, 0, 1])
-        );
-    }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::Limits;
 use super::fields::Name;
 use super::key::{Found, Source};
-use super::notes::{Case, Why};
+use super::notes::{self, Case, Why};
 use super::verdict::{Kind, Refusal};
 use super::watch::Watch;
 use crate::clock::Millis;
@@ -30,7 +30,8 @@ impl Limits {
     pub(super) fn barred(&self, exchange: &mut Exchange, now: Millis) -> Option<Refusal> {
         for rule in self.requests.iter() {
             let zone = &rule.zone;
-            let Some(barred) = zone.watch.barred(&zone.source, exchange, now) else {
+            let keys = || zone.marked_keys(exchange);
+            let Some(barred) = zone.watch.barred(keys, now) else {
                 continue;
             };
             zone.store.count_refusal(&barred.key);
@@ -55,7 +56,8 @@ impl Limits {
         }
         for rule in &self.connections {
             let zone = &rule.zone;
-            let Some(barred) = zone.watch.barred(&zone.source, exchange, now) else {
+            let keys = || key(&zone.source, exchange);
+            let Some(barred) = zone.watch.barred(keys, now) else {
                 continue;
             };
             zone.store.count_refusal(&barred.key);
@@ -96,6 +98,7 @@ impl Limits {
             name: Arc::clone(name),
             quota,
             policy: self.policy.clone(),
+            is_bad_request: false,
         }
     }
 
@@ -103,7 +106,7 @@ impl Limits {
     #[cold]
     pub(super) fn spend_grants(&self, exchange: &Exchange, now: Millis) {
         for rule in self.requests.iter() {
-            if let Some(key) = key(&rule.zone.source, exchange) {
+            for key in rule.zone.marked_keys(exchange) {
                 rule.zone.watch.spend(&key, now);
             }
         }
@@ -124,6 +127,7 @@ impl Barred {
             kind,
             zone: &name.plain,
             source,
+            name: notes::bytes(source, exchange),
             key: Some(self.key),
             why: Why::Block(self.reason),
             status,
@@ -137,13 +141,19 @@ impl Barred {
 }
 
 impl Watch {
-    fn barred(&self, source: &Source, exchange: &Exchange, now: Millis) -> Option<Barred> {
+    /// The first of these keys that is blocked.
+    fn barred<K: IntoIterator<Item = Key>>(
+        &self,
+        keys: impl FnOnce() -> K,
+        now: Millis,
+    ) -> Option<Barred> {
         if !self.has_marks() {
             return None;
         }
-        let key = key(source, exchange)?;
-        let (left, reason) = self.block(&key, now)?;
-        Some(Barred { key, left, reason })
+        keys().into_iter().find_map(|key| {
+            let (left, reason) = self.block(&key, now)?;
+            Some(Barred { key, left, reason })
+        })
     }
 }
 
@@ -151,6 +161,6 @@ impl Watch {
 pub(super) fn key(source: &Source, exchange: &Exchange) -> Option<Key> {
     match source.find(exchange, |bytes| Found::Key(Key::from_bytes(bytes))) {
         Found::Key(key) => Some(key),
-        Found::Nothing | Found::Refuse => None,
+        Found::Nothing | Found::Refuse(_) => None,
     }
 }

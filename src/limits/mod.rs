@@ -9,6 +9,7 @@ mod bill;
 mod estate;
 mod explain;
 mod fields;
+mod held;
 mod inspect;
 mod key;
 mod marked;
@@ -36,6 +37,7 @@ use std::time::Duration;
 
 use http::{HeaderValue, StatusCode};
 
+use self::key::KeyFault;
 use self::report::Voice;
 use self::rule::{Connections, Decision, Requests};
 use self::rules::Rules;
@@ -170,7 +172,7 @@ impl Limits {
         self.note(&decision, exchange, now);
         if decision.is_refusal()
             && REFUSALS.wants(now)
-            && let Some(case) = self.case(&decision)
+            && let Some(case) = self.case(&decision, exchange)
         {
             case.record(exchange);
         }
@@ -213,10 +215,18 @@ impl Limits {
                 exchange.limit_req = Some(LimitStatus::Pass);
                 Verdict::Pass
             }
-            Decision::NoKey { rule } => {
+            Decision::NoKey { rule, fault } => {
                 let rule = &self.requests[rule];
-                voice.request_without_key(exchange, now, &rule.zone.name.plain);
-                self.refuse_request(exchange, rule, &rule.terms, None, self.policy.clone())
+                let name = &rule.zone.name.plain;
+                voice.without_key(exchange, now, fault, (Kind::Requests, name));
+                let policy = self.policy.clone();
+                let verdict = self.refuse_request(exchange, rule, &rule.terms, None, policy);
+                match (verdict, fault) {
+                    (Verdict::Refuse(refusal), KeyFault::Ambiguous) => {
+                        Verdict::Refuse(refusal.of_a_bad_request())
+                    }
+                    (verdict, _) => verdict,
+                }
             }
             Decision::NotLimited => Verdict::Pass,
             Decision::Penalize {
@@ -285,6 +295,7 @@ impl Limits {
             name: Arc::clone(&rule.zone.name),
             quota: terms.quota(),
             policy,
+            is_bad_request: false,
         })
     }
 

@@ -8,11 +8,12 @@ use std::time::Duration;
 use http::StatusCode;
 
 use super::Limits;
-use super::key::{Found, Source};
+use super::key::{Found, KeyFault, Source};
 use super::rule::{Connections, Decision};
 use super::spelling::LONGEST;
 use super::verdict::{Kind, Permit, Refusal};
 use super::watch::Watch;
+use super::zones::ReqZone;
 use crate::clock::{Clock, Millis};
 use crate::config::plan::{DryRun, Excess};
 use crate::message::Exchange;
@@ -26,6 +27,8 @@ pub(super) struct Case<'a> {
     pub(super) kind: Kind,
     pub(super) zone: &'a str,
     pub(super) source: &'a Source,
+    /// As much of the bytes of the key as is worth keeping.
+    pub(super) name: Box<[u8]>,
     pub(super) key: Option<Key>,
     pub(super) why: Why,
     pub(super) status: StatusCode,
@@ -40,8 +43,8 @@ pub(super) enum Why {
     Block(Option<Box<str>>),
     /// So many places are taken.
     Connections(u64),
-    /// It has none.
-    NoKey,
+    /// It has none, for this reason.
+    NoKey(KeyFault),
     /// For so much longer.
     Penalty(Duration),
     /// So much is more than the burst.
@@ -66,7 +69,7 @@ impl Limits {
         if let Some((rule, key)) = refused {
             let zone = &self.requests[rule].zone;
             let noted = (Said::Refuse, weight, now);
-            return zone.watch.note(&zone.source, exchange, &key, noted);
+            return zone.watch.note(&key, noted, || zone.key_name(exchange));
         }
         for (index, rule) in self.requests.iter().enumerate() {
             if let Found::Key(keyed) = rule.zone.find(exchange) {
@@ -75,16 +78,17 @@ impl Limits {
                     false => Said::Pass,
                 };
                 let (zone, noted) = (&rule.zone, (said, weight, now));
-                zone.watch.note(&zone.source, exchange, &keyed.key, noted);
+                let name = || zone.key_name(exchange);
+                zone.watch.note(&keyed.key, noted, name);
             }
         }
     }
 
     /// What there is to say of a decision to refuse.
-    pub(super) fn case(&self, decision: &Decision) -> Option<Case<'_>> {
+    pub(super) fn case(&self, decision: &Decision, exchange: &Exchange) -> Option<Case<'_>> {
         let (rule, keyed, retry_after, why) = match decision {
             Decision::Delay { .. } | Decision::NotLimited | Decision::Pass => return None,
-            Decision::NoKey { rule } => (*rule, None, None, Why::NoKey),
+            Decision::NoKey { rule, fault } => (*rule, None, None, Why::NoKey(*fault)),
             Decision::Penalize {
                 rule,
                 keyed,
@@ -111,9 +115,10 @@ impl Limits {
             kind: Kind::Requests,
             zone: &rule.zone.name.plain,
             source: &rule.zone.source,
+            name: rule.zone.key_name(exchange),
             key: keyed.map(|keyed| keyed.key),
+            status: why.status(rule.sanction.status.unwrap_or(self.requests_status)),
             why,
-            status: rule.sanction.status.unwrap_or(self.requests_status),
             retry_after,
             dry_run: self.requests_voice.dry_run,
         })
@@ -133,7 +138,7 @@ impl Limits {
             let own = refusal.filter(|refusal| Arc::ptr_eq(&refusal.name, &zone.name));
             let key = match zone.find(exchange) {
                 Found::Key(key) => Some(key),
-                Found::Nothing | Found::Refuse => None,
+                Found::Nothing | Found::Refuse(_) => None,
             };
             let said = match (refusal, own) {
                 (None, _) => Said::Pass,
@@ -143,7 +148,8 @@ impl Limits {
             };
             if let (Some(key), 1..) = (&key, weight) {
                 let noted = (said, weight, now);
-                zone.watch.note(&zone.source, exchange, key, noted);
+                let name = || bytes(&zone.source, exchange);
+                zone.watch.note(key, noted, name);
             }
             if own.is_some() {
                 self.record_crowd(rule, exchange, now);
@@ -157,17 +163,19 @@ impl Limits {
             return;
         }
         let zone = &rule.zone;
-        let key = match zone.find(exchange) {
-            Found::Key(key) => Some(key),
-            Found::Nothing | Found::Refuse => None,
+        let (key, why) = match zone.find(exchange) {
+            Found::Key(key) => (Some(key), Why::Connections(rule.limit.into())),
+            Found::Nothing => (None, Why::NoKey(KeyFault::Empty)),
+            Found::Refuse(fault) => (None, Why::NoKey(fault)),
         };
         let case = Case {
             kind: Kind::Connections,
             zone: &zone.name.plain,
             source: &zone.source,
+            name: bytes(&zone.source, exchange),
             key,
-            why: key.map_or(Why::NoKey, |_| Why::Connections(rule.limit.into())),
-            status: rule.sanction.status.unwrap_or(self.connections_status),
+            status: why.status(rule.sanction.status.unwrap_or(self.connections_status)),
+            why,
             retry_after: None,
             dry_run: self.connections_voice.dry_run,
         };
@@ -181,7 +189,6 @@ impl Case<'_> {
     pub(super) fn record(self, exchange: &Exchange) {
         REFUSALS.note(|id| {
             let head = &exchange.head;
-            let name = bytes(self.source, exchange);
             Refused {
                 id,
                 time: u64::try_from(Clock::wall().as_millis()).unwrap_or_default(),
@@ -189,7 +196,7 @@ impl Case<'_> {
                 zone: self.zone.into(),
                 key: self
                     .key
-                    .map(|key| self.source.spell(&key, Some(&name)).into()),
+                    .map(|key| self.source.spell(&key, Some(&self.name)).into()),
                 reason: self.why.as_str(),
                 detail: self.why.to_string().into(),
                 excess: match self.why {
@@ -210,11 +217,20 @@ impl Case<'_> {
 }
 
 impl Why {
+    /// The status it is answered with, where the limit's own is `status`.
+    pub(super) fn status(&self, status: StatusCode) -> StatusCode {
+        match self {
+            Self::NoKey(KeyFault::Ambiguous) => StatusCode::BAD_REQUEST,
+            _ => status,
+        }
+    }
+
     fn as_str(&self) -> &'static str {
         match self {
             Self::Block(_) => "block",
             Self::Connections(_) => "connections",
-            Self::NoKey => "no_key",
+            Self::NoKey(KeyFault::Ambiguous) => "ambiguous_key",
+            Self::NoKey(KeyFault::Empty) => "no_key",
             Self::Penalty(_) => "penalty",
             Self::Rate { .. } => "rate",
         }
@@ -227,7 +243,12 @@ impl std::fmt::Display for Why {
             Self::Block(None) => f.write_str("blocked by operator"),
             Self::Block(Some(reason)) => write!(f, "blocked by operator: {reason}"),
             Self::Connections(places) => write!(f, "all {places} places are taken"),
-            Self::NoKey => f.write_str("it has no key, and the zone does not take such requests"),
+            Self::NoKey(KeyFault::Ambiguous) => {
+                f.write_str("a header, cookie or argument of its key is given more than once")
+            }
+            Self::NoKey(KeyFault::Empty) => {
+                f.write_str("it has no key, and the zone does not take such requests")
+            }
             Self::Penalty(left) => {
                 write!(
                     f,
@@ -246,23 +267,32 @@ impl std::fmt::Display for Why {
 impl Watch {
     fn note(
         &self,
-        source: &Source,
-        exchange: &Exchange,
         key: &Key,
         (said, weight, now): (Said, u64, Millis),
+        name: impl FnOnce() -> Box<[u8]>,
     ) {
-        let name = || bytes(source, exchange);
         self.busiest.note(key, said, weight, now, name);
+    }
+}
+
+impl ReqZone {
+    /// As much of the bytes of a request's bucket as is worth keeping.
+    pub(super) fn key_name(&self, exchange: &Exchange) -> Box<[u8]> {
+        let mut kept = Box::default();
+        self.with_key(exchange, |bytes| kept = worth_keeping(bytes));
+        kept
     }
 }
 
 /// As much of a request's key as is worth keeping.
 pub(super) fn bytes(source: &Source, exchange: &Exchange) -> Box<[u8]> {
     let mut kept = Box::default();
-    source.with(exchange, |bytes| {
-        kept = bytes[..bytes.len().min(LONGEST + 1)].into();
-    });
+    source.with(exchange, |bytes| kept = worth_keeping(bytes));
     kept
+}
+
+fn worth_keeping(bytes: &[u8]) -> Box<[u8]> {
+    bytes[..bytes.len().min(LONGEST + 1)].into()
 }
 
 /// As much of what a client has written as is worth keeping.

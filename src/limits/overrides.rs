@@ -1,4 +1,7 @@
-//! Keys and networks with numbers of their own.
+//! Keys and clients with numbers of their own.
+//!
+//! A text names a key. An address or a network names clients, whatever the key is made of: what is written for
+//! `192.0.2.7` must not depend on whether the zone's key is the address, a map of it or something else.
 //!
 //! A zone may have thousands of them, one for every paying customer, so both kinds are found by hashing:
 //! a text at once, a network with one try for each prefix length that is in use.
@@ -7,15 +10,16 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+use smallvec::SmallVec;
 
 use crate::config::plan::{Override, OverrideKey, Own};
 
 /// The overrides of one zone.
 #[derive(Debug, Default)]
 pub(super) struct Overrides {
-    /// `None` for unlimited.
-    numbers: Vec<Option<Own>>,
-    /// By index of their numbers.
+    /// In the order of the file.
+    list: Box<[Override]>,
+    /// By index into the list.
     texts: HashMap<Box<[u8]>, u32>,
     networks: HashMap<IpNet, u32>,
     /// Prefix lengths in use, longest first.
@@ -23,22 +27,24 @@ pub(super) struct Overrides {
     lengths_v6: Vec<u8>,
 }
 
-/// What holds for a key.
+/// What holds for a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Held {
-    /// Numbers of its own, found under this index.
+    /// Numbers of its own, by the override with this index.
     Own(u32),
     /// What holds for everybody.
     Same,
-    /// Nothing.
-    Unlimited,
+    /// Nothing, by the override with this index.
+    Unlimited(u32),
 }
 
 impl Overrides {
     pub(super) fn new(overrides: &[Override]) -> Self {
-        let mut all = Self::default();
-        for (numbers, one) in (0..).zip(overrides) {
-            all.numbers.push(one.own);
+        let mut all = Self {
+            list: overrides.into(),
+            ..Self::default()
+        };
+        for (index, one) in (0..).zip(overrides) {
             match &one.key {
                 OverrideKey::Network(network) => {
                     let network = network.trunc();
@@ -46,10 +52,10 @@ impl Overrides {
                         IpNet::V4(v4) => all.lengths_v4.push(v4.prefix_len()),
                         IpNet::V6(v6) => all.lengths_v6.push(v6.prefix_len()),
                     }
-                    all.networks.insert(network, numbers);
+                    all.networks.insert(network, index);
                 }
                 OverrideKey::Text(text) => {
-                    all.texts.insert(text.as_bytes().into(), numbers);
+                    all.texts.insert(text.as_bytes().into(), index);
                 }
             }
         }
@@ -61,22 +67,50 @@ impl Overrides {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.texts.is_empty() && self.networks.is_empty()
+        self.list.is_empty()
     }
 
-    /// What holds for a key; `address` is the client's where the key is its address.
-    pub(super) fn find(&self, key: &[u8], address: Option<IpAddr>) -> Held {
-        let found = self.texts.get(key).or_else(|| self.network(address?));
-        match found.map(|index| (*index, self.numbers[*index as usize])) {
-            None => Held::Same,
-            Some((_, None)) => Held::Unlimited,
-            Some((index, Some(_))) => Held::Own(index),
+    /// What holds for a key, and for a client where the key has nothing of its own.
+    pub(super) fn find(&self, key: Option<&[u8]>, client: Option<IpAddr>) -> Held {
+        let text = key.and_then(|key| self.texts.get(key));
+        self.held(text.or_else(|| self.network(client?)))
+    }
+
+    /// What holds for the clients of exactly this network.
+    pub(super) fn of(&self, network: &IpNet) -> Held {
+        self.held(self.networks.get(network))
+    }
+
+    /// The numbers of an [override that has some](Held::Own).
+    pub(super) fn own(&self, index: u32) -> Option<&Own> {
+        self.list.get(index as usize)?.own.as_ref()
+    }
+
+    /// The clients that an override names, if it does not name a key.
+    pub(super) fn clients(&self, index: u32) -> Option<IpNet> {
+        match self.list.get(index as usize)?.key {
+            OverrideKey::Network(network) => Some(network.trunc()),
+            OverrideKey::Text(_) => None,
         }
     }
 
-    /// The numbers of a [key of its own](Held::Own).
-    pub(super) fn own(&self, index: u32) -> Option<&Own> {
-        self.numbers.get(index as usize)?.as_ref()
+    /// What an override is written under.
+    pub(super) fn name(&self, index: u32) -> Option<String> {
+        Some(match &self.list.get(index as usize)?.key {
+            OverrideKey::Network(network) if network.prefix_len() == network.max_prefix_len() => {
+                network.addr().to_string()
+            }
+            OverrideKey::Network(network) => network.to_string(),
+            OverrideKey::Text(text) => text.to_string(),
+        })
+    }
+
+    fn held(&self, found: Option<&u32>) -> Held {
+        match found.map(|index| (*index, self.own(*index))) {
+            None => Held::Same,
+            Some((index, None)) => Held::Unlimited(index),
+            Some((index, Some(_))) => Held::Own(index),
+        }
     }
 
     fn network(&self, address: IpAddr) -> Option<&u32> {
@@ -90,6 +124,28 @@ impl Overrides {
         })
     }
 }
+
+/// The bytes of the bucket that the clients of a network have of their own where others have the same key.
+// The others must not pay for what these may do beyond them, nor these for the others.
+pub(super) fn apart(network: IpNet, key: &[u8]) -> SmallVec<[u8; 64]> {
+    let mut bytes = SmallVec::new();
+    bytes.push(APART);
+    bytes.extend_from_slice(network.to_string().as_bytes());
+    bytes.push(APART);
+    bytes.extend_from_slice(key);
+    bytes
+}
+
+/// The network and the key of such a bucket.
+pub(super) fn parted(bytes: &[u8]) -> Option<(IpNet, &[u8])> {
+    let rest = bytes.strip_prefix(&[APART])?;
+    let end = rest.iter().position(|byte| *byte == APART)?;
+    let network = std::str::from_utf8(&rest[..end]).ok()?.parse().ok()?;
+    Some((network, &rest[end + 1..]))
+}
+
+/// No header, cookie, argument or path can hold this byte: no client can send the key of another one's bucket.
+const APART: u8 = 1;
 
 #[cfg(test)]
 mod tests {
@@ -113,7 +169,7 @@ mod tests {
     }
 
     fn held(overrides: &Overrides, address: &str) -> Held {
-        overrides.find(b"", Some(address.parse().unwrap()))
+        overrides.find(None, Some(address.parse().unwrap()))
     }
 
     #[test]
@@ -133,7 +189,7 @@ mod tests {
         own("10.9.9.9", 10_000, Some(50));
         own("10.1.9.9", 20_000, None);
         own("2001:db8:5::1", 30_000, None);
-        assert_eq!(held(&overrides, "10.1.2.3"), Held::Unlimited);
+        assert_eq!(held(&overrides, "10.1.2.3"), Held::Unlimited(1));
         assert_eq!(held(&overrides, "192.0.2.1"), Held::Same);
     }
 
@@ -143,7 +199,28 @@ mod tests {
             key: OverrideKey::Text("gold".into()),
             own: None,
         }]);
-        assert_eq!(overrides.find(b"gold", None), Held::Unlimited);
-        assert_eq!(overrides.find(b"golden", None), Held::Same);
+        assert_eq!(overrides.find(Some(b"gold"), None), Held::Unlimited(0));
+        assert_eq!(overrides.find(Some(b"golden"), None), Held::Same);
+    }
+    #[test]
+    fn a_text_comes_before_a_network() {
+        let text = Override {
+            key: OverrideKey::Text("gold".into()),
+            own: Some(numbers(1_000, None)),
+        };
+        let overrides = Overrides::new(&[network("10.0.0.0/8", None), text]);
+        let client = Some("10.1.2.3".parse().unwrap());
+        assert_eq!(overrides.find(Some(b"gold"), client), Held::Own(1));
+        assert_eq!(overrides.find(Some(b"other"), client), Held::Unlimited(0));
+        assert_eq!(overrides.name(0).as_deref(), Some("10.0.0.0/8"));
+        assert_eq!(overrides.name(1).as_deref(), Some("gold"));
+    }
+
+    #[test]
+    fn a_bucket_apart_tells_its_network_and_its_key() {
+        let network = "2001:db8::/32".parse().unwrap();
+        assert_eq!(parted(&apart(network, b"k")), Some((network, &b"k"[..])));
+        assert_eq!(parted(b"k"), None);
+        assert_eq!(parted(b"\x01k\x01"), None);
     }
 }

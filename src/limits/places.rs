@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use smallvec::SmallVec;
 
 use super::Limits;
-use super::key::Found;
+use super::key::{Found, KeyFault};
 use super::rule::Connections;
 use super::verdict::{Kind, Permit, Refusal};
 use super::zones::ConnZone;
@@ -87,7 +87,9 @@ impl Limits {
                 }
                 (Found::Key(key), _) => store.take(&key, rule.limit, now),
                 (Found::Nothing, _) => continue,
-                (Found::Refuse, _) => return self.refuse_keyless(rule, exchange, now),
+                (Found::Refuse(fault), _) => {
+                    return self.refuse_keyless((rule, fault), exchange, now);
+                }
             };
             let Ok(place) = place else {
                 voice.refused_connection(exchange, now, name);
@@ -112,7 +114,7 @@ impl Limits {
     ) -> Result<Permit, Refusal> {
         let parties = match self.parties(exchange) {
             Ok(parties) => parties,
-            Err(rule) => return self.refuse_keyless(rule, exchange, clock.now()),
+            Err(keyless) => return self.refuse_keyless(keyless, exchange, clock.now()),
         };
         for party in parties {
             match party.take(clock).await {
@@ -133,8 +135,8 @@ impl Limits {
         Ok(permit)
     }
 
-    /// What a request needs, store by store; or the rule that does not take one without a key.
-    fn parties(&self, exchange: &Exchange) -> Result<Vec<Party<'_>>, &Connections> {
+    /// What a request needs, store by store; or the rule that does not take one without a key, and why it has none.
+    fn parties(&self, exchange: &Exchange) -> Result<Vec<Party<'_>>, (&Connections, KeyFault)> {
         let mut parties: Vec<(Arc<Shared>, Vec<Need<'_>>)> = Vec::new();
         for rule in &self.connections {
             let Some(store) = &rule.zone.shared else {
@@ -144,7 +146,7 @@ impl Limits {
             let key = match rule.zone.find_in_full(exchange, &mut bytes) {
                 Found::Key(key) => key,
                 Found::Nothing => continue,
-                Found::Refuse => return Err(rule),
+                Found::Refuse(fault) => return Err((rule, fault)),
             };
             let dry = self.connections_voice.dry_run;
             let queue = rule.queue.as_ref().filter(|_| dry == DryRun::Off);
@@ -165,7 +167,7 @@ impl Limits {
 
     fn refuse_keyless(
         &self,
-        rule: &Connections,
+        (rule, fault): (&Connections, KeyFault),
         exchange: &mut Exchange,
         now: Millis,
     ) -> Result<Permit, Refusal> {
@@ -173,8 +175,12 @@ impl Limits {
         store.count_refusal(&store.key(b""));
         let name = &rule.zone.name.plain;
         self.connections_voice
-            .connection_without_key(exchange, now, name);
-        self.refuse_connection(rule, exchange, now)
+            .without_key(exchange, now, fault, (Kind::Connections, name));
+        let refused = self.refuse_connection(rule, exchange, now);
+        match fault {
+            KeyFault::Ambiguous => refused.map_err(Refusal::of_a_bad_request),
+            KeyFault::Empty => refused,
+        }
     }
 
     fn refuse_connection(
@@ -198,6 +204,7 @@ impl Limits {
             name: Arc::clone(&rule.zone.name),
             quota: u64::from(rule.limit),
             policy: self.policy.clone(),
+            is_bad_request: false,
         })
     }
 }

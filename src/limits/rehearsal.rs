@@ -62,7 +62,7 @@ impl Limits {
         let mut heard = Heard::default();
         let decision = self.requests.decide(exchange, now, &mut heard);
         match &decision {
-            Decision::NoKey { rule } => tell(exchange, *rule, b"", Said::Refuse),
+            Decision::NoKey { rule, .. } => tell(exchange, *rule, b"", Said::Refuse),
             Decision::NotLimited => {}
             Decision::Delay { .. } | Decision::Pass => {
                 for (rule, said) in heard.0 {
@@ -85,7 +85,7 @@ impl Limits {
         let zone = &self.requests[rule].zone;
         match zone.find(exchange) {
             Found::Key(keyed) => zone.own(&keyed).is_some(),
-            Found::Nothing | Found::Refuse => false,
+            Found::Nothing | Found::Refuse(_) => false,
         }
     }
 
@@ -114,7 +114,7 @@ impl Limits {
             places.keys.push(match rule.zone.find(exchange) {
                 Found::Key(key) => Some(key),
                 Found::Nothing => None,
-                Found::Refuse => {
+                Found::Refuse(_) => {
                     places.keyless.get_or_insert(index);
                     None
                 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use tracing::Level;
 
+use super::key::KeyFault;
 use super::verdict::Kind;
 use crate::clock::Millis;
 use crate::config::plan::{DryRun, Excess, LogLevel};
@@ -77,11 +78,7 @@ impl Voice {
         left: Duration,
         (kind, zone): (Kind, &str),
     ) {
-        let (dry, left) = (self.dry(), left.as_secs_f64());
-        let what = match kind {
-            Kind::Connections => "connections",
-            Kind::Requests => "requests",
-        };
+        let (dry, what, left) = (self.dry(), limited(kind), left.as_secs_f64());
         let message = format_args!(
             "limiting {what},{dry} blocked by operator: {left:.3}s more by zone \"{zone}\""
         );
@@ -100,9 +97,19 @@ impl Voice {
         write(self.delay_level(), message, exchange, now);
     }
 
-    pub(super) fn request_without_key(self, exchange: &Exchange, now: Millis, zone: &str) {
-        let dry = self.dry();
-        let message = format_args!("limiting requests,{dry} empty key by zone \"{zone}\"");
+    pub(super) fn without_key(
+        self,
+        exchange: &Exchange,
+        now: Millis,
+        fault: KeyFault,
+        (kind, zone): (Kind, &str),
+    ) {
+        let (dry, what) = (self.dry(), limited(kind));
+        let fault = match fault {
+            KeyFault::Ambiguous => "ambiguous",
+            KeyFault::Empty => "empty",
+        };
+        let message = format_args!("limiting {what},{dry} {fault} key by zone \"{zone}\"");
         write(self.refusal_level(), message, exchange, now);
     }
 
@@ -111,12 +118,6 @@ impl Voice {
             DryRun::Off => format_args!("limiting connections by zone \"{zone}\""),
             DryRun::On => format_args!("limiting connections, dry run, by zone \"{zone}\""),
         };
-        write(self.refusal_level(), message, exchange, now);
-    }
-
-    pub(super) fn connection_without_key(self, exchange: &Exchange, now: Millis, zone: &str) {
-        let dry = self.dry();
-        let message = format_args!("limiting connections,{dry} empty key by zone \"{zone}\"");
         write(self.refusal_level(), message, exchange, now);
     }
 
@@ -140,6 +141,14 @@ impl Voice {
             LogLevel::Error => Level::WARN,
             LogLevel::Info | LogLevel::Notice | LogLevel::Warn => Level::INFO,
         }
+    }
+}
+
+/// What a limit of this kind limits.
+fn limited(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Connections => "connections",
+        Kind::Requests => "requests",
     }
 }
 

@@ -9,7 +9,7 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::key::Found;
+use super::key::{Found, KeyFault};
 use super::zones::{ConnZone, Keyed, ReqZone};
 use super::{watch::any_marks, weight};
 use crate::clock::Millis;
@@ -57,7 +57,7 @@ pub(super) enum Decision {
         retry_after: Duration,
     },
     /// It has no key, and the rule's zone does not take such requests.
-    NoKey { rule: usize },
+    NoKey { rule: usize, fault: KeyFault },
     /// No rule applies to it.
     NotLimited,
     /// It passes at once.
@@ -117,7 +117,7 @@ pub(super) fn decide(
                 decision.hear(0, &keyed, rule.charge(&keyed, now, cost).0, ears);
             }
             Found::Nothing => {}
-            Found::Refuse => decision = rule.no_key(0),
+            Found::Refuse(fault) => decision = rule.no_key(0, fault),
         },
         rules => ASKED.with_borrow_mut(|asked| {
             asked.clear();
@@ -151,8 +151,8 @@ fn ask(
                 asked.push(Asked::Skipped);
                 continue;
             }
-            Found::Refuse => {
-                *decision = rule.no_key(index);
+            Found::Refuse(fault) => {
+                *decision = rule.no_key(index, fault);
                 return;
             }
         };
@@ -250,7 +250,7 @@ impl Requests {
     pub(super) fn cost(&self, exchange: &Exchange) -> Cost {
         match &self.weight {
             Weight::Fixed(cost) => *cost,
-            other => weight::before(other, exchange),
+            other => weight::before(other, self.zone.source.parts(), exchange),
         }
     }
 
@@ -283,10 +283,10 @@ impl Requests {
         }
     }
 
-    pub(super) fn no_key(&self, rule: usize) -> Decision {
+    pub(super) fn no_key(&self, rule: usize, fault: KeyFault) -> Decision {
         let store = &self.zone.store;
         store.count_refusal(&store.key(b""));
-        Decision::NoKey { rule }
+        Decision::NoKey { rule, fault }
     }
 }
 

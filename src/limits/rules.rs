@@ -4,10 +4,11 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use super::bill::Bill;
+use super::key::{Found, KeyFault};
 use super::rule::{Decision, Ears, Requests};
 use super::shared::Case;
 use super::zones::ReqZone;
-use super::{penalty, rule};
+use super::{penalty, rule, weight};
 use crate::clock::Millis;
 use crate::config::plan::ReqRule;
 use crate::message::Exchange;
@@ -21,6 +22,8 @@ pub(super) struct Rules {
     punishes: bool,
     owed: bool,
     shared: bool,
+    /// What some requests weigh depends on what the client says.
+    told: bool,
 }
 
 impl Rules {
@@ -47,6 +50,7 @@ impl Rules {
         }
         Self {
             punishes: list.iter().any(|rule| rule.sanction.penalty.is_some()),
+            told: list.iter().any(|rule| rule.weight.template().is_some()),
             owed: list.iter().any(|rule| rule.weight.is_late()),
             shared: list.iter().any(|rule| rule.zone.shared.is_some()),
             list: list.into(),
@@ -60,6 +64,9 @@ impl Rules {
         now: Millis,
         ears: &mut impl Ears,
     ) -> Decision {
+        if let Some(ambiguous) = self.ambiguous_cost(exchange) {
+            return ambiguous;
+        }
         if !self.punishes {
             return rule::decide(&self.list, exchange, now, ears);
         }
@@ -77,6 +84,9 @@ impl Rules {
 
     /// All that a store has to be told of a request; otherwise the decision at once.
     pub(super) fn open(&self, exchange: &Exchange, now: Millis) -> Result<Case, Decision> {
+        if let Some(ambiguous) = self.ambiguous_cost(exchange) {
+            return Err(ambiguous);
+        }
         if self.punishes
             && let Some(serving) = penalty::serving(&self.list, exchange, now)
         {
@@ -94,10 +104,29 @@ impl Rules {
         decision
     }
 
+    /// The refusal of a request that gives what it costs more than once.
+    fn ambiguous_cost(&self, exchange: &Exchange) -> Option<Decision> {
+        if !self.told {
+            return None;
+        }
+        let index = self.list.iter().position(|rule| {
+            rule.is_ambiguous(exchange) && matches!(rule.zone.find(exchange), Found::Key(_))
+        })?;
+        Some(self.list[index].no_key(index, KeyFault::Ambiguous))
+    }
+
     /// What a request that they let in has to pay when it is over.
     pub(super) fn bill(&self, exchange: &Exchange) -> Option<Bill> {
         self.owed
             .then(|| Bill::new(Arc::clone(&self.list), exchange))
+    }
+}
+
+impl Requests {
+    /// Whether what a request weighs here is given more than once.
+    pub(super) fn is_ambiguous(&self, exchange: &Exchange) -> bool {
+        let template = self.weight.template();
+        template.is_some_and(|it| weight::is_ambiguous(it, self.zone.source.parts(), exchange))
     }
 }
 

@@ -90,7 +90,7 @@ impl Shadow {
                 return self.rules.bill(exchange);
             }
             Decision::NotLimited => return None,
-            Decision::NoKey { rule } | Decision::Penalize { rule, .. } => (rule, None),
+            Decision::NoKey { rule, .. } | Decision::Penalize { rule, .. } => (rule, None),
             Decision::Refuse { rule, excess, .. } => (rule, Some(excess)),
         };
         if !refused {

@@ -64,7 +64,7 @@ impl Case {
                     spoken: Spoken::Nothing,
                 }),
                 Found::Nothing => {}
-                Found::Refuse => return Err(rule.no_key(index)),
+                Found::Refuse(fault) => return Err(rule.no_key(index, fault)),
             }
         }
         Ok(Self { keys })

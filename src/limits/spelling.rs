@@ -9,6 +9,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use ipnet::IpNet;
 
 use super::key::{Shape, Source};
+use super::overrides::{apart, parted};
 use crate::config::plan::OnEmptyKey;
 use crate::store::Key;
 
@@ -30,6 +31,12 @@ impl Source {
             let cut = &bytes[..bytes.len().min(SHOWN)];
             return format!("{}{CUT}{:032x}", escaped(cut), key.number());
         }
+        if let Some((network, rest)) = parted(bytes) {
+            return format!(
+                "({network}) {}",
+                self.spell(&Key::from_bytes(rest), Some(rest))
+            );
+        }
         if let (Shape::BinaryAddress | Shape::Mapped, Some(address)) = (self.shape(), octets(bytes))
             && (self.shape() == Shape::BinaryAddress || !is_printable(bytes))
         {
@@ -47,8 +54,9 @@ impl Source {
     pub(super) fn address(&self, bytes: &[u8]) -> Option<IpAddr> {
         match self.shape() {
             Shape::BinaryAddress => octets(bytes),
+            Shape::Mapped => octets(bytes).filter(|_| !is_printable(bytes)),
             Shape::TextAddress => std::str::from_utf8(bytes).ok()?.parse().ok(),
-            Shape::Mapped | Shape::Other | Shape::Single => None,
+            Shape::Other | Shape::Single => None,
         }
     }
 
@@ -80,6 +88,12 @@ impl Source {
             let mut bytes = vec![0];
             bytes.extend(address_bytes(address));
             return vec![known(bytes)];
+        }
+        if let Some((network, rest)) = text.strip_prefix('(').and_then(|it| it.split_once(") "))
+            && let Ok(network) = network.parse::<IpNet>()
+        {
+            let keys = self.read(rest).into_iter().filter_map(|it| it.bytes);
+            return keys.map(|it| known(apart(network, &it).to_vec())).collect();
         }
         let plain = unescaped(text).filter(|bytes| !bytes.is_empty());
         match (self.shape(), self.read_address(text)) {

@@ -53,6 +53,8 @@ pub struct Refusal {
     pub(super) name: Arc<Name>,
     pub(super) quota: u64,
     pub(super) policy: Option<HeaderValue>,
+    /// Whether there is nothing to say of limits: no waiting makes the request a good one.
+    pub(super) is_bad_request: bool,
 }
 
 /// What there was too much of.
@@ -92,6 +94,22 @@ impl Permit {
 }
 
 impl Refusal {
+    /// The same request refused because it is ambiguous, and not for what there is too much of.
+    pub(super) fn of_a_bad_request(self) -> Self {
+        Self {
+            status: StatusCode::BAD_REQUEST,
+            body: None,
+            is_bad_request: true,
+            ..self
+        }
+    }
+
+    /// Whether the limit of the zone is not what it failed.
+    #[must_use]
+    pub fn is_bad_request(&self) -> bool {
+        self.is_bad_request
+    }
+
     /// The zone that refused.
     #[must_use]
     pub fn zone(&self) -> &str {
@@ -112,6 +130,7 @@ impl Refusal {
             && self.status == other.status
             && self.body.as_ref().map(Arc::as_ptr) == other.body.as_ref().map(Arc::as_ptr)
             && self.kind == other.kind
+            && self.is_bad_request == other.is_bad_request
             && self.quota == other.quota
             && self.retry_after_seconds() == other.retry_after_seconds()
             // The text is shared by all refusals of a location, so where it stands says which one it is.
@@ -137,7 +156,10 @@ impl Refusal {
         &self,
         headers: LimitHeaders,
     ) -> impl Iterator<Item = (HeaderName, HeaderValue)> + use<> {
-        let seconds = self.retry_after_seconds();
+        let (seconds, headers) = match self.is_bad_request {
+            true => (None, LimitHeaders::Off),
+            false => (self.retry_after_seconds(), headers),
+        };
         let mut list = [
             seconds.map(|seconds| (header::RETRY_AFTER, HeaderValue::from(seconds))),
             None,
@@ -177,6 +199,7 @@ mod tests {
             name: Arc::new(Name::new("perip")),
             quota: 21,
             policy: Some(HeaderValue::from_static("\"perip\";q=21;w=3")),
+            is_bad_request: false,
         }
     }
 

@@ -4,26 +4,35 @@ use std::cell::RefCell;
 
 use crate::clock::Millis;
 use crate::config::plan::{Cost, Excess, Template, Weight};
-use crate::message::{Exchange, vars};
+use crate::message::Exchange;
+use crate::message::vars::KeyParts;
 use crate::telemetry::Warning;
 
 /// The cost of a request as far as it is known when it comes; what is known only afterwards is charged then.
-pub(super) fn before(weight: &Weight, exchange: &Exchange) -> Cost {
+pub(super) fn before(weight: &Weight, parts: KeyParts, exchange: &Exchange) -> Cost {
     match weight {
         Weight::After(_) | Weight::RequestBytes | Weight::ResponseBytes => Cost(0),
-        Weight::Before(template) => told(template, exchange, exchange.started),
+        Weight::Before(template) => told(template, parts, exchange, exchange.started),
         Weight::Fixed(cost) => *cost,
     }
 }
 
 /// What is to be charged when a request is over, at whatever point that came.
-pub(super) fn after(weight: &Weight, exchange: &Exchange, now: Millis) -> Cost {
+pub(super) fn after(weight: &Weight, parts: KeyParts, exchange: &Exchange, now: Millis) -> Cost {
     match weight {
-        Weight::After(template) => told(template, exchange, now),
+        Weight::After(template) => told(template, parts, exchange, now),
         Weight::Before(_) | Weight::Fixed(_) => Cost(0),
         Weight::RequestBytes => Cost::milli(exchange.body_received.saturating_mul(1000)),
         Weight::ResponseBytes => Cost::milli(exchange.body_sent.saturating_mul(1000)),
     }
+}
+
+/// Whether a client gives a part of what a request weighs more than once.
+pub(super) fn is_ambiguous(template: &Template, parts: KeyParts, exchange: &Exchange) -> bool {
+    SCRATCH.with_borrow_mut(|scratch| {
+        scratch.clear();
+        parts.render(template, exchange, scratch).is_err()
+    })
 }
 
 /// How often a text that should have said what a request costs did not.
@@ -34,14 +43,15 @@ pub fn bad_costs() -> u64 {
 
 /// What a text says. It comes from outside: one that says no number, or one that nobody could ever pay, weighs as
 /// much as any request.
-fn told(template: &Template, exchange: &Exchange, now: Millis) -> Cost {
+fn told(template: &Template, parts: KeyParts, exchange: &Exchange, now: Millis) -> Cost {
     SCRATCH.with_borrow_mut(|scratch| {
         scratch.clear();
-        vars::render(template, exchange, scratch);
+        // One that is ambiguous has been refused, unless only the response made it so.
+        let known = parts.render(template, exchange, scratch).is_ok();
         if scratch.is_empty() {
             return Cost::ONE;
         }
-        number(scratch).unwrap_or_else(|| {
+        number(scratch).filter(|_| known).unwrap_or_else(|| {
             if let Some(times) = BAD.note(now) {
                 let text = scratch[..scratch.len().min(LONGEST)].escape_ascii();
                 tracing::warn!(times, "\"{text}\" is not a cost, counted as 1");
@@ -128,7 +138,7 @@ mod tests {
             assert_eq!(number(text.as_bytes()), None, "{text}");
             let exchange = exchange(&[header("x-cost", text)]);
             let before = bad_costs();
-            let cost = told(&key("x-cost"), &exchange, Millis(0));
+            let cost = told(&key("x-cost"), KeyParts::default(), &exchange, Millis(0));
             assert_eq!(cost, Cost::ONE, "{text}");
             assert!(bad_costs() > before);
         }
@@ -137,7 +147,7 @@ mod tests {
     #[test]
     fn a_cost_may_stand_in_the_request() {
         let exchange = exchange(&[header("x-cost", "2.5"), header("content-length", "700")]);
-        let cost = |weight| before(&weight, &exchange);
+        let cost = |weight| before(&weight, KeyParts::default(), &exchange);
         assert_eq!(cost(Weight::Before(key("x-cost"))), Cost::milli(2_500));
         assert_eq!(cost(Weight::Before(key("x-none"))), Cost::ONE);
         assert_eq!(cost(Weight::RequestBytes), Cost(0));
@@ -150,7 +160,7 @@ mod tests {
         let mut exchange = exchange(&[header("x-cost", "2.5")]);
         exchange.body_received = 700;
         exchange.body_sent = 50;
-        let cost = |weight| after(&weight, &exchange, Millis(0));
+        let cost = |weight| after(&weight, KeyParts::default(), &exchange, Millis(0));
         assert_eq!(cost(Weight::RequestBytes), Cost::milli(700_000));
         assert_eq!(cost(Weight::ResponseBytes), Cost::milli(50_000));
         assert_eq!(cost(Weight::After(key("x-cost"))), Cost::milli(2_500));

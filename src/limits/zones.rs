@@ -10,12 +10,13 @@ use super::ShadowZone;
 use super::estate::Estate;
 use super::fields::Name;
 use super::key::{Found, Source};
-use super::overrides::{Held, Overrides};
+use super::overrides::Overrides;
 use super::watch::Watch;
 use crate::config::plan::{
-    self, Algorithm, CountRefused, Delay, Excess, Own, Plan, ReqRule, Shape, Site,
+    self, Algorithm, CountRefused, Delay, Excess, Own, Plan, ReqRule, Shape, Site, Underscores,
 };
 use crate::message::Exchange;
+use crate::message::vars::KeyParts;
 use crate::store::algorithm::Terms;
 use crate::store::{Key, Leases, Penalties, Shared, Slots, Verdicts, Zone};
 use crate::telemetry::Histogram;
@@ -77,7 +78,7 @@ pub struct ConnZone {
 pub(super) struct Keyed {
     pub(super) key: Key,
     /// Where its own numbers are, if it has some.
-    own: Option<u32>,
+    pub(super) own: Option<u32>,
 }
 
 impl Zones {
@@ -101,8 +102,8 @@ impl Zones {
                 .map(|(index, zone)| {
                     let punishes = used(plan, index, |site| &site.limit_req).unwrap_or(false);
                     let verdicts = verdicts(plan, index);
-                    let old = estate.req(zone);
-                    Arc::new(ReqZone::new(zone, punishes, stores, verdicts, old))
+                    let (parts, old) = (parts(plan, index, zone), estate.req(zone));
+                    Arc::new(ReqZone::new(zone, parts, punishes, stores, verdicts, old))
                 })
                 .collect(),
             shadow: zones()
@@ -111,6 +112,7 @@ impl Zones {
                     let old = estate.shadow(zone);
                     let own = ReqZone::new(
                         zone,
+                        parts(plan, index, zone),
                         punishes,
                         &[],
                         Verdicts::Forget,
@@ -122,7 +124,15 @@ impl Zones {
             conn: plan
                 .conn_zones
                 .iter()
-                .map(|zone| Arc::new(ConnZone::new(zone, stores, estate.conn(zone))))
+                .enumerate()
+                .map(|(index, zone)| {
+                    let uses = |site: &Site| site.limit_conn.iter().any(|rule| rule.zone == index);
+                    let parts = KeyParts {
+                        on_ambiguous: zone.on_ambiguous_key,
+                        underscores: underscores(plan, uses),
+                    };
+                    Arc::new(ConnZone::new(zone, parts, stores, estate.conn(zone)))
+                })
                 .collect(),
             stores: stores.to_vec(),
         }
@@ -132,6 +142,7 @@ impl Zones {
 impl ReqZone {
     fn new(
         zone: &plan::ReqZone,
+        parts: KeyParts,
         punishes: bool,
         stores: &[Arc<Shared>],
         verdicts: Verdicts,
@@ -169,7 +180,7 @@ impl ReqZone {
                 None => Arc::new(Penalties::new(&zone.name, penalties)),
             }),
             watch: old.map_or_else(Arc::default, |old| Arc::clone(&old.watch)),
-            source: Source::new(&zone.key, zone.ipv6_prefix, zone.on_empty_key),
+            source: Source::new(&zone.key, zone.ipv6_prefix, zone.on_empty_key).reading(parts),
             overrides: Overrides::new(&zone.overrides),
         }
     }
@@ -186,39 +197,22 @@ impl ReqZone {
 
     #[inline]
     fn find_with(&self, exchange: &Exchange, note: impl FnOnce(&[u8])) -> Found<Keyed> {
+        if !self.overrides.is_empty() {
+            return self.find_own(exchange, note);
+        }
         self.source.find(exchange, |bytes| {
             note(bytes);
-            let own = if self.overrides.is_empty() {
-                None
-            } else {
-                let address = exchange.client().ip().filter(|_| self.source.is_address());
-                match self.overrides.find(bytes, address) {
-                    Held::Own(index) => Some(index),
-                    Held::Same => None,
-                    Held::Unlimited => return Found::Nothing,
-                }
-            };
             let key = self.store.key(bytes);
             if self.watch.frees(&key, exchange) {
                 return Found::Nothing;
             }
-            Found::Key(Keyed { key, own })
+            Found::Key(Keyed { key, own: None })
         })
     }
 
     /// The key of a request, and the bytes it was made from.
     pub(super) fn find_in_full(&self, exchange: &Exchange, full: &mut Vec<u8>) -> Found<Keyed> {
         self.find_with(exchange, |bytes| full.extend_from_slice(bytes))
-    }
-
-    /// The bytes of a request's key, if it has one.
-    pub(super) fn with_key(&self, exchange: &Exchange, act: impl FnOnce(&[u8])) {
-        self.source.with(exchange, act);
-    }
-
-    /// What a request's key looks like to people.
-    pub(super) fn label(&self, exchange: &Exchange) -> String {
-        self.source.label(exchange)
     }
 
     /// What holds for a key instead, if it has numbers of its own.
@@ -228,7 +222,12 @@ impl ReqZone {
 }
 
 impl ConnZone {
-    fn new(zone: &plan::ConnZone, stores: &[Arc<Shared>], old: Option<&Self>) -> Self {
+    fn new(
+        zone: &plan::ConnZone,
+        parts: KeyParts,
+        stores: &[Arc<Shared>],
+        old: Option<&Self>,
+    ) -> Self {
         Self {
             shared: zone.store.and_then(|store| stores.get(store).cloned()),
             store: match old {
@@ -239,7 +238,7 @@ impl ConnZone {
             waiting: old.map_or_else(Arc::default, |old| Arc::clone(&old.waiting)),
             name: Arc::new(Name::new(&zone.name)),
             watch: old.map_or_else(Arc::default, |old| Arc::clone(&old.watch)),
-            source: Source::new(&zone.key, zone.ipv6_prefix, zone.on_empty_key),
+            source: Source::new(&zone.key, zone.ipv6_prefix, zone.on_empty_key).reading(parts),
         }
     }
 
@@ -289,6 +288,30 @@ fn used(plan: &Plan, zone: usize, rules: impl Fn(&Site) -> &Vec<ReqRule>) -> Opt
         .filter(|rule| rule.zone == zone)
         .map(|rule| rule.sanction.penalty.is_some())
         .reduce(|one, other| one || other)
+}
+
+/// How the parts of a `limit_req` zone's keys are read.
+fn parts(plan: &Plan, index: usize, zone: &plan::ReqZone) -> KeyParts {
+    let uses = |site: &Site| {
+        let mut rules = site.limit_req.iter().chain(&site.shadow);
+        rules.any(|rule| rule.zone == index)
+    };
+    KeyParts {
+        on_ambiguous: zone.on_ambiguous_key,
+        underscores: underscores(plan, uses),
+    }
+}
+
+/// Whether backends of the sites that use a zone get to see header fields with underscores.
+fn underscores(plan: &Plan, uses: impl Fn(&Site) -> bool) -> Underscores {
+    let mut forwards = plan
+        .sites()
+        .filter(|site| uses(site))
+        .flat_map(Site::forwards);
+    match forwards.any(|forward| forward.underscores == Underscores::Keep) {
+        true => Underscores::Keep,
+        false => Underscores::Drop,
+    }
 }
 
 /// Whether refusals of a zone in a store can be remembered there: not where what a request took is given back when

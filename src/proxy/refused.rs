@@ -101,6 +101,7 @@ fn answer(refusal: &Refusal, fields: LimitHeaders, exchange: &Exchange) -> Answe
     let answer = Answer::new(refusal.status);
     let answer = match &refusal.body {
         Some(body) => answer.with_text(wording::render(body, exchange), body.form.content_type()),
+        None if refusal.is_bad_request() => answer,
         None => answer.violating(refusal.zone()),
     };
     refusal

@@ -3,7 +3,9 @@
 mod algorithms;
 mod cost;
 mod extras;
+mod keys;
 mod memory;
+mod overrides;
 mod refusal;
 mod sanctions;
 mod shadow;

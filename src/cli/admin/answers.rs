@@ -196,6 +196,8 @@ pub(in crate::cli) struct ExplainedRule {
     pub(in crate::cli) kind: String,
     pub(in crate::cli) zone: String,
     pub(in crate::cli) key: Option<String>,
+    #[serde(rename = "override")]
+    pub(in crate::cli) overridden_by: Option<String>,
     pub(in crate::cli) rate: Option<String>,
     pub(in crate::cli) burst: Option<f64>,
     pub(in crate::cli) limit: Option<u64>,

@@ -1,8 +1,10 @@
 //! `weir explain`: what would happen to a request, rule by rule.
 
+use std::collections::BTreeMap;
+
 use clap::Args;
 use http::Uri;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::Ask;
 use crate::cli::Wrong;
@@ -64,14 +66,9 @@ impl Flags {
     }
 
     fn body(&self, method: &str, host: Option<&str>, path: &str) -> Value {
-        let mut headers = Map::new();
+        let mut headers: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
         for (name, value) in &self.headers {
-            // What comes several times is one list.
-            let value = match headers.get(name).and_then(Value::as_str) {
-                Some(before) => format!("{before}, {value}"),
-                None => value.clone(),
-            };
-            headers.insert(name.clone(), value.into());
+            headers.entry(name).or_default().push(value);
         }
         let mut body = json!({ "method": method, "path": path, "headers": headers });
         let given = [
@@ -204,6 +201,9 @@ fn allows(rule: &ExplainedRule) -> String {
         rule.rate.clone(),
         rule.burst.map(|burst| format!("burst {}", requests(burst))),
         rule.limit.map(number),
+        rule.overridden_by
+            .as_ref()
+            .map(|name| format!("override `{name}`")),
     ];
     parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }

@@ -1,17 +1,16 @@
 //! Zones and the rules that use them.
 
+use super::overrides::Keys;
 use super::templates::When;
 use super::{Compiler, Found, Names};
 use crate::config::decode::{Field, List, Named, OrOff, Spanned, Text};
 use crate::config::model;
 use crate::config::near;
 use crate::config::plan::{
-    Algorithm, ConnRule, ConnZone, CountRefused, Override, OverrideKey, Queue, Rate, ReqRule,
-    ReqZone, Template,
+    Algorithm, ConnRule, ConnZone, CountRefused, Map, Queue, Rate, ReqRule, ReqZone, Template,
 };
 use crate::config::report::Complaint;
 use crate::config::span::Span;
-use crate::config::units;
 
 /// nginx's least size of a zone: eight pages.
 const LEAST_SIZE: u64 = 32 << 10;
@@ -28,8 +27,9 @@ enum Kind {
 
 impl Compiler<'_> {
     /// `limit_req_zones`
-    pub(super) fn req_zones(&mut self) -> Vec<ReqZone> {
+    pub(super) fn req_zones(&mut self, maps: &[Map]) -> Vec<ReqZone> {
         let entries = entries(&self.config.limit_req_zones);
+        let sound = self.report.errors() == 0;
         entries
             .iter()
             .map(|(name, zone)| {
@@ -39,9 +39,17 @@ impl Compiler<'_> {
                 let size = self.zone_size(zone.size.get());
                 self.room_for_a_key(zone.limit.key(), algorithm, size);
                 self.warn_of_no_leases(zone, &algorithm);
+                let errors = self.report.errors();
+                let key = self.zone_key(zone.key.get());
+                // Where something was not understood, what its keys may be is unknown.
+                let keys = (sound && self.report.errors() == errors).then_some(Keys {
+                    template: &key,
+                    maps,
+                });
                 ReqZone {
                     name: name.value.as_str().into(),
-                    key: self.zone_key(zone.key.get()),
+                    overrides: self.overrides(&zone.overrides, algorithm, keys),
+                    key,
                     size,
                     algorithm,
                     count_refused: match zone.count_refused.value() {
@@ -54,8 +62,12 @@ impl Compiler<'_> {
                         .value()
                         .map(|word| word.0)
                         .unwrap_or_default(),
+                    on_ambiguous_key: zone
+                        .on_ambiguous_key
+                        .value()
+                        .map(|word| word.0)
+                        .unwrap_or_default(),
                     ipv6_prefix: zone.ipv6_prefix.value().map_or(128, |bits| bits.0),
-                    overrides: self.overrides(&zone.overrides, algorithm),
                 }
             })
             .collect()
@@ -83,6 +95,11 @@ impl Compiler<'_> {
                     store: self.zone_store(zone.store.get()),
                     on_empty_key: zone
                         .on_empty_key
+                        .value()
+                        .map(|word| word.0)
+                        .unwrap_or_default(),
+                    on_ambiguous_key: zone
+                        .on_ambiguous_key
                         .value()
                         .map(|word| word.0)
                         .unwrap_or_default(),
@@ -131,53 +148,6 @@ impl Compiler<'_> {
             );
         }
         usize::try_from(bytes).unwrap_or(usize::MAX)
-    }
-
-    fn overrides(
-        &mut self,
-        named: &Field<Named<model::Override>>,
-        zone: Algorithm,
-    ) -> Vec<Override> {
-        let mut overrides: Vec<Override> = Vec::new();
-        for (key, own) in entries(named) {
-            if own
-                .value
-                .rate
-                .key()
-                .or_else(|| own.value.limit.key())
-                .or_else(|| own.value.burst.key())
-                .is_none()
-            {
-                self.complain_with(
-                    key.span,
-                    format!("`{}` has nothing of its own", key.value),
-                    "give it a `rate`, a `limit` or a `burst`",
-                );
-            }
-            let whom = match units::network(&key.value) {
-                Ok((network, loose)) => {
-                    if let Some(loose) = loose {
-                        let sentence =
-                            format!("low address bits of `{}` are meaningless", key.value);
-                        self.warn(
-                            key.span,
-                            sentence,
-                            format!("it is read as `{}`", loose.meant),
-                        );
-                    }
-                    OverrideKey::Network(network)
-                }
-                Err(_) => OverrideKey::Text(key.value.as_str().into()),
-            };
-            if overrides.iter().any(|known| known.key == whom) {
-                self.complain(key.span, format!("`{}` is given twice", key.value));
-            }
-            overrides.push(Override {
-                key: whom,
-                own: self.own_numbers(&own.value, zone),
-            });
-        }
-        overrides
     }
 
     /// A `limit_req` list.

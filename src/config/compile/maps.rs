@@ -257,18 +257,8 @@ fn visit(
 
 /// Every variable a map is made from.
 fn ingredients(map: &Map) -> impl Iterator<Item = &Variable> {
-    let values: Vec<&Template> = match &map.lookup {
-        Lookup::Geo(geo) => geo.values.iter().collect(),
-        Lookup::Values(values) => values
-            .exact
-            .values()
-            .chain(values.hostnames.iter().map(|(_, value)| value))
-            .chain(values.expressions.iter().map(|(_, value)| value))
-            .collect(),
-    };
-    [&map.source, &map.default]
-        .into_iter()
-        .chain(values)
+    std::iter::once(&map.source)
+        .chain(map.outcomes())
         .flat_map(|template| template.parts.iter())
         .filter_map(|part| match part {
             Part::Variable(variable) => Some(variable),

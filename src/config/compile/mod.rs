@@ -14,9 +14,11 @@ mod connection;
 mod fallbacks;
 mod forward;
 mod geo;
+mod ipv6;
 mod limits;
 mod maps;
 mod names;
+mod overrides;
 mod resolver;
 mod sanctions;
 mod servers;
@@ -49,7 +51,7 @@ pub(super) fn compile(config: &Config, report: &mut Report) -> Plan {
     let maps = compiler.maps();
     compiler.upstreams();
     let stores = compiler.stores();
-    let req_zones = compiler.req_zones();
+    let req_zones = compiler.req_zones(&maps);
     let conn_zones = compiler.conn_zones();
     let (servers, listeners) = compiler.servers();
     compiler.meet_checked(&servers);
@@ -76,6 +78,7 @@ pub(super) fn compile(config: &Config, report: &mut Report) -> Plan {
         source: Box::default(),
     };
     compiler.warn_of_unused(&plan);
+    compiler.warn_of_ipv6(&plan);
     plan
 }
 

@@ -294,7 +294,7 @@ fn zones_keep_their_numbers() {
     on_empty_key: refuse
     overrides: { 10.0.0.0/8: { rate: unlimited }, gold: { burst: 7 }, 192.0.2.7: { rate: 9r/m } }
 maps:
-  $limit_key: { geo: $remote_addr, default: $binary_remote_addr, values: { 10.0.0.0/8: '' } }
+  $limit_key: { geo: $remote_addr, default: $binary_remote_addr, values: { 10.0.0.0/8: gold } }
 limit_req: { zone: a }
 servers: { return: 204 }
 ",

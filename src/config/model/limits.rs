@@ -3,8 +3,8 @@
 use super::algorithm::{Algorithm, LimitOrUnlimited, WindowLimit};
 use super::sanction::{OnCrowd, OnExcess};
 use super::values::{
-    Burst, ConnLimit, Flag, LimitStatus, OnEmptyKey, Prefix, Rate, RateOrUnlimited, Size, Time,
-    Waiting,
+    Burst, ConnLimit, Flag, LimitStatus, OnAmbiguousKey, OnEmptyKey, Prefix, Rate, RateOrUnlimited,
+    Size, Time, Waiting,
 };
 use crate::config::decode::{Field, Named, Needed, Text, record};
 
@@ -35,15 +35,17 @@ record! {
         store: Field<Text>,
         /// What to do with a request whose key is empty: `skip` it as nginx does, count it under the client's `address`, or `refuse` it. Default: skip.
         on_empty_key: Field<OnEmptyKey>,
+        /// What to do with a request that gives a header, a cookie or an argument of its key more than once: `refuse` it with 400, or `join` it as nginx does. Default: refuse.
+        on_ambiguous_key: Field<OnAmbiguousKey>,
         /// How many bits of an IPv6 address tell clients apart. Default: 128, all of them.
         ipv6_prefix: Field<Prefix>,
-        /// Rates of their own for some keys: under each an address, a network or the exact text of a key.
+        /// Rates of their own for some: under the address or network of clients, whatever the key is, or under the exact text of a key.
         overrides: Field<Named<Override>>,
     }
 }
 
 record! {
-    /// Numbers of its own for one key or network.
+    /// Numbers of its own for one key or for the clients of a network.
     pub struct Override {
         /// Instead of the zone's rate; `unlimited` for none. Default: the zone's.
         rate: Field<RateOrUnlimited>,
@@ -65,6 +67,8 @@ record! {
         store: Field<Text>,
         /// What to do with a request whose key is empty: `skip` it as nginx does, count it under the client's `address`, or `refuse` it. Default: skip.
         on_empty_key: Field<OnEmptyKey>,
+        /// What to do with a request that gives a header, a cookie or an argument of its key more than once: `refuse` it with 400, or `join` it as nginx does. Default: refuse.
+        on_ambiguous_key: Field<OnAmbiguousKey>,
         /// How many bits of an IPv6 address tell clients apart. Default: 128, all of them.
         ipv6_prefix: Field<Prefix>,
     }

@@ -41,8 +41,8 @@ pub use traces::{BatchSize, ContextWord, Tracing};
 pub use upstream::{Balance, RetryBudget, Upstream, UpstreamQueue, UpstreamServer};
 pub use values::{
     AdminAddress, Burst, ConnLimit, Failures, Flag, HttpVersion, Idle, Level, LimitHeaders,
-    LimitStatus, ListenAddress, ListenText, LogLevel, OnEmptyKey, Prefix, Rate, RateOrUnlimited,
-    Requests, Size, Streams, Time, Tries, Waiting, Weight, Workers,
+    LimitStatus, ListenAddress, ListenText, LogLevel, OnAmbiguousKey, OnEmptyKey, Prefix, Rate,
+    RateOrUnlimited, Requests, Size, Streams, Time, Tries, Waiting, Weight, Workers,
 };
 
 use super::decode::Record;

@@ -201,6 +201,14 @@ number! {
 }
 
 choice! {
+    /// What to do with a request that gives a part of its key more than once.
+    pub struct OnAmbiguousKey(plan::OnAmbiguousKey) = "something to do with an ambiguous key" {
+        "refuse" => plan::OnAmbiguousKey::Refuse,
+        "join" => plan::OnAmbiguousKey::Join,
+    }
+}
+
+choice! {
     /// What to do with a request whose key is empty.
     pub struct OnEmptyKey(plan::OnEmptyKey) = "something to do with an empty key" {
         "skip" => plan::OnEmptyKey::Skip,

@@ -101,6 +101,15 @@ pub enum Weight {
 }
 
 impl Weight {
+    /// The text that says it, if there is one.
+    #[must_use]
+    pub const fn template(&self) -> Option<&Template> {
+        match self {
+            Self::After(template) | Self::Before(template) => Some(template),
+            Self::Fixed(_) | Self::RequestBytes | Self::ResponseBytes => None,
+        }
+    }
+
     /// Whether it is only known when the request is over.
     #[must_use]
     pub const fn is_late(&self) -> bool {

@@ -143,6 +143,8 @@ pub struct ReqZone {
     pub store: Option<usize>,
     /// What to do with a request without a key.
     pub on_empty_key: OnEmptyKey,
+    /// What to do with a request that gives a part of its key more than once.
+    pub on_ambiguous_key: OnAmbiguousKey,
     /// How much of an IPv6 address tells clients apart, in bits; 128 for all of it.
     pub ipv6_prefix: u8,
     /// Keys with numbers of their own.
@@ -162,8 +164,20 @@ pub struct ConnZone {
     pub store: Option<usize>,
     /// What to do with a request without a key.
     pub on_empty_key: OnEmptyKey,
+    /// What to do with a request that gives a part of its key more than once.
+    pub on_ambiguous_key: OnAmbiguousKey,
     /// How much of an IPv6 address tells clients apart, in bits; 128 for all of it.
     pub ipv6_prefix: u8,
+}
+
+/// What to do with a request that gives a part of its key more than once, with different values.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum OnAmbiguousKey {
+    /// Take what nginx takes: all lines of a header field, the first of several cookies or arguments.
+    Join,
+    /// Refuse it with 400.
+    #[default]
+    Refuse,
 }
 
 /// What to do with a request whose key is empty.
@@ -178,7 +192,7 @@ pub enum OnEmptyKey {
     Skip,
 }
 
-/// Numbers of its own for one key or network.
+/// Numbers of its own for one key or for the clients of a network.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Override {
     /// Whom it is for.

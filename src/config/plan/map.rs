@@ -51,6 +51,23 @@ pub struct Geo {
     pub values: Vec<Template>,
 }
 
+impl Map {
+    /// Everything it may become.
+    #[must_use]
+    pub fn outcomes(&self) -> Vec<&Template> {
+        let mut outcomes = vec![&self.default];
+        match &self.lookup {
+            Lookup::Geo(geo) => outcomes.extend(&geo.values),
+            Lookup::Values(values) => {
+                outcomes.extend(values.exact.values());
+                outcomes.extend(values.hostnames.iter().map(|(_, value)| value));
+                outcomes.extend(values.expressions.iter().map(|(_, value)| value));
+            }
+        }
+        outcomes
+    }
+}
+
 impl Geo {
     /// The value for an address. IPv4 is looked up in its mapped form.
     #[must_use]

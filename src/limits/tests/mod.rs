@@ -1,6 +1,7 @@
 //! Rules together: what is charged, what waits, what is given back.
 
 mod afterwards;
+mod keys;
 mod sanctions;
 pub(super) mod support;
 

@@ -7,8 +7,8 @@ use http::{HeaderName, HeaderValue, Request};
 
 use crate::clock::Millis;
 use crate::config::plan::{
-    Action, Algorithm, ConnRule, ConnZone, Cost, CountRefused, Delay, Excess, OnEmptyKey, Plan,
-    Rate, ReqRule, ReqZone, Sanction, Site, Template, Variable, Weight,
+    Action, Algorithm, ConnRule, ConnZone, Cost, CountRefused, Delay, Excess, OnAmbiguousKey,
+    OnEmptyKey, Plan, Rate, ReqRule, ReqZone, Sanction, Site, Template, Variable, Weight,
 };
 use crate::limits::{Limits, Zones};
 use crate::message::{Exchange, Peer, Remote, testing};
@@ -24,6 +24,7 @@ pub(in crate::limits) fn req_zone(name: &str, milli_per_second: u64) -> ReqZone 
         count_refused: CountRefused::No,
         store: None,
         on_empty_key: OnEmptyKey::Skip,
+        on_ambiguous_key: OnAmbiguousKey::Refuse,
         ipv6_prefix: 128,
         overrides: vec![],
     }
@@ -36,6 +37,7 @@ pub(in crate::limits) fn conn_zone(name: &str) -> ConnZone {
         size: 32 << 10,
         store: None,
         on_empty_key: OnEmptyKey::Skip,
+        on_ambiguous_key: OnAmbiguousKey::Refuse,
         ipv6_prefix: 128,
     }
 }

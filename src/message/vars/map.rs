@@ -2,39 +2,56 @@
 //!
 //! Where the source is the client's address itself, no text is made of it only to be parsed again.
 
+use std::convert::Infallible;
 use std::net::IpAddr;
 
 use super::{render, with_buffer};
-use crate::config::plan::{Geo, Lookup, ServerName, Template, Values, Variable};
+use crate::config::plan::{Geo, Lookup, Map, ServerName, Template, Values, Variable};
 use crate::message::Exchange;
 
 /// Appends what a map makes of a request.
 pub(super) fn append(index: usize, exchange: &Exchange, out: &mut Vec<u8>) -> bool {
     let map = &exchange.plan.maps[index];
-    let value = match &map.lookup {
-        Lookup::Geo(geo) => find_network(geo, &map.source, exchange),
-        Lookup::Values(values) => with_buffer(|source| {
-            render(&map.source, exchange, source);
-            find_value(values, source)
-        }),
+    let fill = |source: &mut Vec<u8>| -> Result<(), Infallible> {
+        render(&map.source, exchange, source);
+        Ok(())
     };
-    render(value.unwrap_or(&map.default), exchange, out);
+    let Ok(value) = find(map, exchange, fill);
+    render(value, exchange, out);
     true
 }
 
-fn find_network<'a>(geo: &'a Geo, source: &Template, exchange: &Exchange) -> Option<&'a Template> {
+/// What a map becomes for a request; `fill` renders the source.
+pub(super) fn find<'m, E>(
+    map: &'m Map,
+    exchange: &Exchange,
+    fill: impl FnOnce(&mut Vec<u8>) -> Result<(), E>,
+) -> Result<&'m Template, E> {
+    let value = match &map.lookup {
+        Lookup::Geo(geo) => find_network(geo, &map.source, exchange, fill)?,
+        Lookup::Values(values) => with_buffer(|source| {
+            fill(source)?;
+            Ok(find_value(values, source))
+        })?,
+    };
+    Ok(value.unwrap_or(&map.default))
+}
+
+fn find_network<'g, E>(
+    geo: &'g Geo,
+    source: &Template,
+    exchange: &Exchange,
+    fill: impl FnOnce(&mut Vec<u8>) -> Result<(), E>,
+) -> Result<Option<&'g Template>, E> {
     let address = match source.as_variable() {
         Some(Variable::RemoteAddr | Variable::BinaryRemoteAddr) => exchange.client().ip(),
         _ => with_buffer(|text| {
-            render(source, exchange, text);
-            std::str::from_utf8(text)
-                .ok()?
-                .trim_ascii()
-                .parse::<IpAddr>()
-                .ok()
-        }),
+            fill(text)?;
+            let text = std::str::from_utf8(text).ok();
+            Ok(text.and_then(|text| text.trim_ascii().parse::<IpAddr>().ok()))
+        })?,
     };
-    geo.find(address?)
+    Ok(address.and_then(|address| geo.find(address)))
 }
 
 fn find_value<'a>(values: &'a Values, source: &[u8]) -> Option<&'a Template> {

@@ -5,6 +5,7 @@
 
 mod buffer;
 mod connection;
+mod key;
 mod map;
 mod request;
 mod time;
@@ -18,6 +19,7 @@ use std::io::Write;
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 
 pub(super) use buffer::with_buffer;
+pub use key::{Ambiguous, KeyParts};
 
 use super::{Exchange, LimitStatus};
 use crate::config::plan::{Limited, Part, Template, Variable};

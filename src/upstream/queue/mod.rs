@@ -19,7 +19,8 @@ use super::balance::{Balance, Pick, Round};
 use super::error::{Crowded, Error};
 use crate::clock::Clock;
 use crate::config::plan::{Template, UpstreamQueue};
-use crate::message::{Exchange, vars};
+use crate::message::Exchange;
+use crate::message::vars::KeyParts;
 
 /// A waiting line.
 #[derive(Debug)]
@@ -164,8 +165,13 @@ impl Queue {
 
     fn join(&self, exchange: &Exchange) -> Result<Place<'_>, Error> {
         let mut key = Vec::new();
-        if let Some(fair) = &self.fair {
-            vars::render(fair, exchange, &mut key);
+        if let Some(fair) = &self.fair
+            && KeyParts::default()
+                .render(fair, exchange, &mut key)
+                .is_err()
+        {
+            // All of these stand in one line: who gives two values has no line of its own for each pair.
+            key.clear();
         }
         let mut line = self.line.lock();
         let joined = line.join(&key);

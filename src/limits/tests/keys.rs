@@ -1,0 +1,149 @@
+//! What becomes a key, and what does not.
+
+use super::support::{exchange, exchange_from, header, key};
+use crate::config::plan::{OnAmbiguousKey, OnEmptyKey, Part, Template, Underscores, Variable};
+use crate::limits::key::{Found, KeyFault, Source};
+use crate::message::Exchange;
+use crate::message::vars::KeyParts;
+
+fn found(source: &Source, exchange: &Exchange) -> Found<Vec<u8>> {
+    source.find(exchange, |bytes| Found::Key(bytes.to_vec()))
+}
+
+fn binary(prefix: u8) -> Source {
+    let template = Template::variable(Variable::BinaryRemoteAddr);
+    Source::new(&template, prefix, OnEmptyKey::Skip)
+}
+
+#[test]
+fn an_address_is_its_bytes() {
+    let exchange = exchange_from("127.0.0.1", &[]);
+    assert_eq!(
+        found(&binary(128), &exchange),
+        Found::Key(vec![127, 0, 0, 1])
+    );
+    let exchange = exchange_from("2001:db8::1", &[]);
+    assert!(matches!(found(&binary(128), &exchange), Found::Key(key) if key.len() == 16));
+}
+
+#[test]
+fn a_prefix_makes_one_key_of_a_network() {
+    let one = found(&binary(64), &exchange_from("2001:db8:1:2:aaaa::1", &[]));
+    let same = found(&binary(64), &exchange_from("2001:db8:1:2:bbbb::9", &[]));
+    let other = found(&binary(64), &exchange_from("2001:db8:1:3:aaaa::1", &[]));
+    assert_eq!(one, same);
+    assert_ne!(one, other);
+    let all = found(&binary(0), &exchange_from("2001:db8::1", &[]));
+    assert_eq!(all, Found::Key(vec![0; 16]));
+}
+
+#[test]
+fn a_prefix_leaves_ipv4_alone() {
+    let one = found(&binary(64), &exchange_from("10.0.0.1", &[]));
+    assert_eq!(one, Found::Key(vec![10, 0, 0, 1]));
+}
+
+#[test]
+fn a_prefix_reaches_into_a_longer_key() {
+    let source = Source::new(
+        &Template {
+            parts: Box::new([
+                Part::Variable(Variable::ServerName),
+                Part::Text("|".into()),
+                Part::Variable(Variable::RemoteAddr),
+            ]),
+        },
+        48,
+        OnEmptyKey::Skip,
+    );
+    let exchange = exchange_from("2001:db8:1:2::7", &[]);
+    assert_eq!(
+        found(&source, &exchange),
+        Found::Key(b"front|2001:db8:1::".to_vec())
+    );
+}
+
+#[test]
+fn a_header_is_a_key() {
+    let source = Source::new(&key("x-api-key"), 128, OnEmptyKey::Skip);
+    let exchange = exchange(&[header("x-api-key", "abc")]);
+    assert_eq!(found(&source, &exchange), Found::Key(b"abc".to_vec()));
+}
+
+#[test]
+fn an_empty_key_is_what_the_zone_says() {
+    let source = |on_empty| Source::new(&key("x-api-key"), 128, on_empty);
+    let exchange = exchange_from("127.0.0.1", &[]);
+    assert_eq!(found(&source(OnEmptyKey::Skip), &exchange), Found::Nothing);
+    assert_eq!(
+        found(&source(OnEmptyKey::Refuse), &exchange),
+        Found::Refuse(KeyFault::Empty)
+    );
+    assert_eq!(
+        found(&source(OnEmptyKey::Address), &exchange),
+        Found::Key(vec![0, 127, 0, 0, 1])
+    );
+}
+
+fn twice() -> [(http::HeaderName, http::HeaderValue); 2] {
+    [header("x-api-key", "k"), header("x-api-key", "random")]
+}
+
+#[test]
+fn a_key_given_twice_is_refused_or_joined() {
+    let source = || Source::new(&key("x-api-key"), 128, OnEmptyKey::Skip);
+    let exchange = exchange(&twice());
+    assert_eq!(
+        found(&source(), &exchange),
+        Found::Refuse(KeyFault::Ambiguous)
+    );
+    assert_eq!(source().label(&exchange), "(ambiguous key)");
+    let joined = source().reading(KeyParts {
+        on_ambiguous: OnAmbiguousKey::Join,
+        ..KeyParts::default()
+    });
+    assert_eq!(found(&joined, &exchange), Found::Key(b"k, random".to_vec()));
+}
+
+/// The same over IPv6, where addresses are cut to their prefix on the way.
+#[test]
+fn a_prefix_does_not_hide_that_a_key_is_given_twice() {
+    let template = Template {
+        parts: Box::new([
+            Part::Variable(Variable::BinaryRemoteAddr),
+            Part::Variable(Variable::Http("x-api-key".parse().unwrap())),
+        ]),
+    };
+    let source = Source::new(&template, 64, OnEmptyKey::Skip);
+    let exchange = exchange_from("2001:db8::1", &twice());
+    assert_eq!(
+        found(&source, &exchange),
+        Found::Refuse(KeyFault::Ambiguous)
+    );
+}
+
+/// A backend that gets both takes one for the other.
+#[test]
+fn an_underscore_is_a_hyphen_where_backends_see_it() {
+    let source = |underscores| {
+        Source::new(&key("x-api-key"), 128, OnEmptyKey::Skip).reading(KeyParts {
+            underscores,
+            ..KeyParts::default()
+        })
+    };
+    let alone = exchange(&[header("x_api_key", "k")]);
+    assert_eq!(found(&source(Underscores::Drop), &alone), Found::Nothing);
+    assert_eq!(
+        found(&source(Underscores::Keep), &alone),
+        Found::Key(b"k".to_vec())
+    );
+    let both = exchange(&[header("x-api-key", "random"), header("x_api_key", "k")]);
+    assert_eq!(
+        found(&source(Underscores::Drop), &both),
+        Found::Key(b"random".to_vec())
+    );
+    assert_eq!(
+        found(&source(Underscores::Keep), &both),
+        Found::Refuse(KeyFault::Ambiguous)
+    );
+}
