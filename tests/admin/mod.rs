@@ -6,6 +6,7 @@ mod gate;
 mod keys;
 mod openapi;
 mod refusals;
+mod secrets;
 mod shared;
 mod switches;
 
