@@ -12,6 +12,10 @@ fn sources(folder: &str) -> Vec<PathBuf> {
     fn walk(folder: &Path, found: &mut Vec<PathBuf>) {
         for entry in std::fs::read_dir(folder).expect("a folder of the project") {
             let path = entry.expect("it can be read").path();
+            // What `cargo fuzz` builds by default stands in tests/fuzz/target.
+            if path.ends_with("target") {
+                continue;
+            }
             if path.is_dir() {
                 walk(&path, found);
             } else if path.extension().is_some_and(|extension| extension == "rs") {

@@ -11,6 +11,7 @@ use aws_lc_rs::digest::{SHA256, digest};
 use http::{HeaderMap, StatusCode, header};
 
 use super::reply::Problem;
+use crate::config::Secret;
 
 /// What somebody wants to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,7 +25,7 @@ pub(super) fn admit(
     wish: Wish,
     headers: &HeaderMap,
     remote: IpAddr,
-    token: Option<&str>,
+    token: Option<&Secret>,
 ) -> Result<(), Problem> {
     let known = match (headers.get(header::AUTHORIZATION), token) {
         (Some(shown), Some(token)) => {
@@ -55,12 +56,12 @@ pub(super) fn admit(
     }
 }
 
-fn is_token(shown: &[u8], token: &str) -> bool {
+fn is_token(shown: &[u8], token: &Secret) -> bool {
     let Some((scheme, shown)) = shown.split_at_checked("Bearer ".len()) else {
         return false;
     };
     // Hashed, so that not even the length can be told from how long it takes.
-    let [shown, token] = [shown, token.as_bytes()].map(|secret| digest(&SHA256, secret));
+    let [shown, token] = [shown, token.expose().as_bytes()].map(|secret| digest(&SHA256, secret));
     scheme.eq_ignore_ascii_case(b"Bearer ")
         && verify_slices_are_equal(shown.as_ref(), token.as_ref()).is_ok()
 }
@@ -140,7 +141,13 @@ mod tests {
         from: &str,
         token: Option<&str>,
     ) -> Option<u16> {
-        let admitted = admit(wish, &headers(fields), from.parse().unwrap(), token);
+        let token = token.map(Secret::new);
+        let admitted = admit(
+            wish,
+            &headers(fields),
+            from.parse().unwrap(),
+            token.as_ref(),
+        );
         let reply: super::super::reply::Reply = admitted.err()?.into();
         Some(reply.status().as_u16())
     }

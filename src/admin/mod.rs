@@ -51,6 +51,7 @@ pub use self::reload::{Ask, Refused, Reloaded, Reloads};
 use self::reply::{Problem, Reply};
 use self::route::Route;
 use crate::clock::Clock;
+use crate::config::Secret;
 use crate::proxy::Live;
 use crate::telemetry::{Warning, Writer};
 
@@ -207,8 +208,8 @@ impl Admin {
 }
 
 /// What those have to know who want to change something.
-fn token(live: &Live) -> Option<&str> {
-    live.plan.admin.as_ref()?.token.as_deref()
+fn token(live: &Live) -> Option<&Secret> {
+    live.plan.admin.as_ref()?.token.as_ref()
 }
 
 /// How long a connection may be idle between two requests.

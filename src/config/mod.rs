@@ -7,11 +7,13 @@
 pub mod amend;
 mod compile;
 mod decode;
+mod hidden;
 pub mod model;
 mod near;
 pub mod plan;
 mod read;
 pub mod report;
+mod secret;
 mod span;
 mod tree;
 mod units;
@@ -23,6 +25,7 @@ use decode::{Context, Decode};
 pub use plan::Plan;
 pub use read::watch::{Stamp, Stamps, Watch, stamp};
 pub use report::Report;
+pub use secret::Secret;
 pub use span::Span;
 use tree::{Kind, Node};
 
@@ -96,10 +99,14 @@ fn finish(root: Option<Node>, mut report: Report) -> Result<(Plan, Report), Repo
             Kind::Null => &empty,
             _ => root,
         };
+        if let Kind::Scalar(_) = root.kind {
+            // Perhaps a file with a token, named by mistake.
+            report.hidden_mut().add(root);
+        }
         let mut context = Context::new(&mut report, model::homes);
         let config = model::Config::decode(root, &mut context)?;
         let mut plan = compile::compile(&config, &mut report);
-        plan.source = view::shown(root).into();
+        plan.source = view::shown(root, report.hidden()).into();
         Some(plan)
     });
     if let Some(root) = &root
@@ -107,6 +114,7 @@ fn finish(root: Option<Node>, mut report: Report) -> Result<(Plan, Report), Repo
     {
         report.fill_paths(&root.paths());
     }
+    report.hide_secrets();
     report.sort();
     match plan {
         Some(plan) if report.errors() == 0 => Ok((plan, report)),

@@ -8,6 +8,7 @@ use std::fmt;
 
 use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
 
+use super::hidden::Hidden;
 use super::span::{Sources, Span};
 
 /// How bad it is.
@@ -49,6 +50,8 @@ pub enum Look {
 #[derive(Debug, Default)]
 pub struct Report {
     sources: Sources,
+    // Boxed: a report is what loading a file fails with.
+    hidden: Box<Hidden>,
     complaints: Vec<Complaint>,
     seen: HashSet<(Option<Span>, String)>,
 }
@@ -141,6 +144,31 @@ impl Report {
         &mut self.sources
     }
 
+    /// What nobody is shown of them.
+    pub(super) fn hidden(&self) -> &Hidden {
+        &self.hidden
+    }
+
+    /// What nobody is shown of them.
+    pub(super) fn hidden_mut(&mut self) -> &mut Hidden {
+        &mut self.hidden
+    }
+
+    /// Takes secrets out of what was complained about so far.
+    pub(super) fn hide_secrets(&mut self) {
+        let hidden = &self.hidden;
+        for complaint in &mut self.complaints {
+            let about = [complaint.span, complaint.anchor];
+            complaint.sentence = hidden.sentence(&complaint.sentence, &about);
+            let hint = complaint.hint.take();
+            complaint.hint = hint.map(|hint| hidden.sentence(&hint, &about));
+            let path = complaint.path.take();
+            complaint.path = path.map(|path| hidden.path(&path));
+        }
+        // It has them as they were.
+        self.seen.clear();
+    }
+
     /// Fills in the paths of those that have none yet.
     pub(super) fn fill_paths(&mut self, paths: &HashMap<Span, String>) {
         for complaint in &mut self.complaints {
@@ -225,10 +253,15 @@ impl Report {
         };
         let title = level.primary_title(complaint.sentence.as_str());
         let mut groups = Vec::new();
-        let excerpt = complaint.span.map(|span| self.sources.excerpt(span));
+        let excerpt = complaint.span.map(|span| {
+            let excerpt = self.sources.excerpt(span);
+            let text = self.sources.text(span.file);
+            let (line, marked) = self.hidden.line(&excerpt, span.file, text);
+            (excerpt, line, marked)
+        });
         match &excerpt {
             None => groups.push(Group::with_title(title)),
-            Some(excerpt) => {
+            Some((excerpt, line, marked)) => {
                 // A path of one step says nothing that the marked line does not.
                 let label = complaint
                     .path
@@ -236,14 +269,10 @@ impl Report {
                     .filter(|path| path.contains(['.', '[']));
                 groups.push(
                     title.element(
-                        Snippet::source(excerpt.text)
+                        Snippet::source(line)
                             .path(excerpt.name)
                             .line_start(excerpt.line)
-                            .annotation(
-                                AnnotationKind::Primary
-                                    .span(excerpt.marked.clone())
-                                    .label(label),
-                            ),
+                            .annotation(AnnotationKind::Primary.span(marked.clone()).label(label)),
                     ),
                 );
             }
@@ -253,7 +282,18 @@ impl Report {
                 Level::HELP.secondary_title(hint.as_str()),
             ));
         }
-        renderer.render(&groups)
+        let drawn = renderer.render(&groups);
+        let Some((excerpt, line, marked)) = &excerpt else {
+            return drawn;
+        };
+        // The renderer counts columns in the line that it is given, where hidden parts are shorter or longer.
+        let counted = line.get(..marked.start).unwrap_or_default();
+        let place = |column: usize| format!("{}:{}:{column}", excerpt.name, excerpt.line);
+        drawn.replacen(
+            &place(counted.chars().count() + 1),
+            &place(excerpt.column),
+            1,
+        )
     }
 }
 

@@ -3,6 +3,8 @@
 //! Positions are bytes until somebody wants to see them; lines and columns are counted only for the few
 //! that end up in a complaint.
 
+use std::fmt;
+
 /// Where something stood.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Span {
@@ -21,12 +23,20 @@ pub(super) struct Sources {
 }
 
 /// One of them.
-#[derive(Debug)]
 struct Source {
     name: String,
     text: String,
     /// Where each line begins: a file may be long, and its complaints many.
     lines: Vec<usize>,
+}
+
+// Without the text: there may be secrets in it.
+impl fmt::Debug for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Source")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
+    }
 }
 
 /// The line a complaint is about, cut out for drawing.
@@ -38,6 +48,8 @@ pub(super) struct Excerpt<'a> {
     pub(super) line: usize,
     /// Number of the first character the complaint is about, from 1.
     pub(super) column: usize,
+    /// First byte of the line in its file.
+    pub(super) start: usize,
     /// The line itself, without its end.
     pub(super) text: &'a str,
     /// What to mark in it, in bytes.
@@ -91,6 +103,7 @@ impl Sources {
             name: self.name(span.file),
             line: number,
             column: column.chars().count() + 1,
+            start: line_start,
             text: line,
             marked: (start - line_start).min(line.len())..(end - line_start).min(line.len()),
         }

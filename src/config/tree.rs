@@ -5,6 +5,7 @@
 //! top of it ([`super::decode`]).
 
 use std::collections::HashMap;
+use std::fmt;
 
 use super::span::Span;
 
@@ -33,7 +34,7 @@ pub enum Kind {
 }
 
 /// A scalar.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Scalar {
     /// Its text after escapes and environment.
     pub text: String,
@@ -41,6 +42,13 @@ pub struct Scalar {
     pub quoted: bool,
     /// The position of its first byte, where the text stands in the file exactly as it is here.
     pub verbatim: Option<usize>,
+}
+
+// Without the text: whether it is a secret is not known before it is decoded.
+impl fmt::Debug for Scalar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Scalar").finish_non_exhaustive()
+    }
 }
 
 impl Node {

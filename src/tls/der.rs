@@ -1,4 +1,4 @@
-//! As much of a certificate as we have to read ourselves: whom it names, who issued it, its number and its time.
+//! As much of a certificate as we have to read ourselves: whom it names, who issued it, its number, its time and its key.
 //!
 //! Whether it can be trusted is rustls's to say; what stands here only has to make no mistake about where things are.
 
@@ -15,14 +15,26 @@ pub(super) struct Certificate<'a> {
     pub(super) not_before: i64,
     /// Until when it holds.
     pub(super) not_after: i64,
+    /// Its public key, with the kind of it: a whole `SubjectPublicKeyInfo`.
+    pub(super) key: &'a [u8],
+    /// Whether it is of the first version, which has no extensions.
+    pub(super) is_first_version: bool,
+    /// What its issuer has signed.
+    pub(super) signed: &'a [u8],
+    /// The content of the name of the algorithm it was signed with.
+    pub(super) algorithm: &'a [u8],
+    /// The signature.
+    pub(super) signature: &'a [u8],
 }
 
 impl<'a> Certificate<'a> {
     /// Reads one; `None` for what is not a certificate.
     pub(super) fn parse(der: &'a [u8]) -> Option<Self> {
-        let mut outer = Reader(der);
-        let mut signed = Reader(Reader(outer.content(SEQUENCE)?).content(SEQUENCE)?);
-        if signed.peek() == Some(VERSION) {
+        let mut outer = Reader(Reader(der).content(SEQUENCE)?);
+        let all = outer.next().filter(|all| all.tag == SEQUENCE)?;
+        let mut signed = Reader(all.content);
+        let is_first_version = signed.peek() != Some(VERSION);
+        if !is_first_version {
             signed.next()?;
         }
         let serial = signed.content(INTEGER)?;
@@ -35,7 +47,18 @@ impl<'a> Certificate<'a> {
             not_before: time(validity.next()?)?,
             not_after: time(validity.next()?)?,
             subject: signed.content(SEQUENCE)?,
+            key: signed.next().filter(|key| key.tag == SEQUENCE)?.whole,
+            is_first_version,
+            signed: all.whole,
+            algorithm: outer.content(SEQUENCE)?,
+            // No bit of its last byte is left over.
+            signature: outer.content(BIT_STRING)?.strip_prefix(&[0])?,
         })
+    }
+
+    /// Whether it names itself as its issuer.
+    pub(super) fn is_self_issued(&self) -> bool {
+        self.subject == self.issuer
     }
 }
 
@@ -105,10 +128,27 @@ impl<'a> Iterator for Reader<'a> {
     }
 }
 
+/// An element with this tag and this content.
+pub(super) fn element(tag: u8, content: &[u8]) -> Vec<u8> {
+    let length = content.len().to_be_bytes();
+    let zeros = length.iter().take_while(|byte| **byte == 0).count();
+    let digits = &length[zeros.min(length.len() - 1)..];
+    let mut whole = vec![tag];
+    if content.len() > 0x7f {
+        // A length has at most eight bytes.
+        whole.push(0x80 | digits.len() as u8);
+    }
+    whole.extend_from_slice(digits);
+    whole.extend_from_slice(content);
+    whole
+}
+
 /// `YYMMDDHHMMSSZ` or `YYYYMMDDHHMMSSZ`.
 fn time(element: Element<'_>) -> Option<i64> {
     let text = std::str::from_utf8(element.content).ok()?;
     let text = text.strip_suffix('Z')?;
+    // Digits and nothing else: `i64::from_str` would take a sign.
+    let digits = text.bytes().all(|byte| byte.is_ascii_digit());
     let number = |range: std::ops::Range<usize>| text.get(range)?.parse::<i64>().ok();
     let (year, rest) = match element.tag {
         UTC_TIME => {
@@ -131,7 +171,7 @@ fn time(element: Element<'_>) -> Option<i64> {
         i8::try_from(part(8)?).ok()?,
         0,
     );
-    let moment = date.ok()?.to_datetime(clock.ok()?);
+    let moment = date.ok().filter(|_| digits)?.to_datetime(clock.ok()?);
     let moment = moment.to_zoned(jiff::tz::TimeZone::UTC).ok()?;
     Some(moment.timestamp().as_second())
 }
@@ -140,6 +180,7 @@ pub(super) const SEQUENCE: u8 = 0x30;
 pub(super) const SET: u8 = 0x31;
 pub(super) const OBJECT_IDENTIFIER: u8 = 0x06;
 const INTEGER: u8 = 0x02;
+const BIT_STRING: u8 = 0x03;
 const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
 const VERSION: u8 = 0xa0;
@@ -161,6 +202,29 @@ mod tests {
         assert_eq!(read.not_before, 1_582_934_400);
         assert_eq!(read.not_after, 4_733_510_400);
         assert_eq!(read.subject, read.issuer);
+        assert!(!read.is_first_version);
+    }
+
+    #[test]
+    fn an_element_reads_as_it_was_written() {
+        for length in [0, 1, 0x7f, 0x80, 0xff, 0x100, 70_000] {
+            let content = vec![7; length];
+            let whole = element(SEQUENCE, &content);
+            let mut read = Reader(&whole);
+            assert_eq!(read.content(SEQUENCE), Some(&content[..]), "{length}");
+            assert!(read.next().is_none());
+        }
+    }
+
+    #[test]
+    fn a_time_has_no_sign() {
+        let of = |text: &[u8]| {
+            let whole = element(UTC_TIME, text);
+            time(Reader(&whole).next().unwrap())
+        };
+        assert_eq!(of(b"700101000000Z"), Some(0));
+        assert_eq!(of(b"70+101000000Z"), None);
+        assert_eq!(of(b"-10101000000Z"), None);
     }
 
     proptest! {

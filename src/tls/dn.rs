@@ -39,7 +39,7 @@ fn attribute(pair: &[u8]) -> Option<String> {
     let value = pair.next()?;
     let known = NAMES.iter().find(|(bytes, _)| *bytes == kind);
     let Some((_, name)) = known else {
-        return Some(format!("{}=#{}", dotted(kind), hex(value.whole)));
+        return Some(format!("{}=#{}", dotted(kind)?, hex(value.whole)));
     };
     Some(match characters(value) {
         Some(characters) => format!("{name}={}", escaped(&characters)),
@@ -96,25 +96,24 @@ fn escaped(characters: &str) -> String {
     text
 }
 
-fn dotted(bytes: &[u8]) -> String {
-    let mut arcs: Vec<u64> = Vec::new();
-    let mut arc: u64 = 0;
+/// An object identifier; `None` for one whose numbers are larger than anybody's: UUIDs have 128 bits.
+fn dotted(bytes: &[u8]) -> Option<String> {
+    let mut arcs: Vec<u128> = Vec::new();
+    let mut arc: u128 = 0;
     for byte in bytes {
-        arc = arc << 7 | u64::from(byte & 0x7f);
+        arc = arc.checked_mul(0x80)? | u128::from(byte & 0x7f);
         if byte & 0x80 == 0 {
             arcs.push(arc);
             arc = 0;
         }
     }
-    let Some((first, rest)) = arcs.split_first() else {
-        return String::new();
-    };
+    let (first, rest) = arcs.split_first()?;
     let root = (first / 40).min(2);
     let mut text = format!("{root}.{}", first - root * 40);
     for arc in rest {
         push(&mut text, format_args!(".{arc}"));
     }
-    text
+    Some(text)
 }
 
 /// Bytes in hexadecimal, as OpenSSL dumps them.
@@ -194,6 +193,17 @@ mod tests {
     fn what_has_no_name_is_shown_by_its_number() {
         let parts = [(DnType::CustomDnType(vec![1, 3, 6, 1, 4, 1, 99_999]), "x")];
         assert_eq!(named(&parts), "1.3.6.1.4.1.99999=#0C0178");
+    }
+
+    /// What is cut off at 64 bits looks like another's.
+    #[test]
+    fn a_number_too_large_to_show_is_not_cut_off() {
+        let with = |arc: &[u8]| [&[0x69][..], arc].concat();
+        let most = [&[0x83][..], &[0xff; 17], &[0x7f]].concat();
+        let shown = format!("2.25.{}", u128::MAX);
+        assert_eq!(dotted(&with(&most)), Some(shown));
+        let more = [&[0x84][..], &[0x80; 17], &[0x03]].concat();
+        assert_eq!(dotted(&with(&more)), None);
     }
 
     #[test]

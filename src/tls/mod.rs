@@ -15,6 +15,8 @@ mod client;
 mod der;
 mod dn;
 mod files;
+#[cfg(any(fuzzing, test))]
+pub mod fuzzing;
 mod kit;
 mod server;
 mod session;

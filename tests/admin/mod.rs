@@ -7,6 +7,7 @@ mod keys;
 mod openapi;
 mod pressure;
 mod refusals;
+mod secrets;
 mod shared;
 mod switches;
 

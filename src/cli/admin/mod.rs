@@ -13,14 +13,14 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::Wrong;
+use crate::config::Secret;
 pub(super) use reach::Reach;
-use reach::Token;
 
 /// An admin listener and what to show it.
 #[derive(Debug, Clone)]
 pub(super) struct Admin {
     address: String,
-    token: Option<Token>,
+    token: Option<Secret>,
 }
 
 /// One call: what is done where, with which body.
@@ -67,7 +67,7 @@ impl Call {
 }
 
 impl Admin {
-    fn new(address: String, token: Option<Token>) -> Self {
+    fn new(address: String, token: Option<Secret>) -> Self {
         Self { address, token }
     }
 
@@ -134,7 +134,8 @@ impl Admin {
             call.method, call.path, self.address
         );
         // Writing to a string cannot fail.
-        if let Some(Token(token)) = &self.token {
+        if let Some(token) = &self.token {
+            let token = token.expose();
             let _written = write!(request, "Authorization: Bearer {token}\r\n");
         }
         if let Some(body) = &body {

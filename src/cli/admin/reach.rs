@@ -1,6 +1,5 @@
 //! Which admin listener a verb speaks to, and the token it shows there.
 
-use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
@@ -9,7 +8,7 @@ use clap::Args;
 
 use super::Admin;
 use crate::cli::{Wrong, paint};
-use crate::config;
+use crate::config::{self, Secret};
 
 /// How the running weir is found. The first that is given counts.
 #[derive(Debug, Args)]
@@ -25,10 +24,6 @@ pub(in crate::cli) struct Reach {
     #[arg(short, long, value_name = "FILE", help_heading = "The running weir")]
     config: Option<PathBuf>,
 }
-
-/// A secret: it is shown to the listener and to nobody else.
-#[derive(Clone)]
-pub(super) struct Token(pub(super) String);
 
 impl Reach {
     /// The listener, not yet spoken to.
@@ -54,15 +49,18 @@ impl Reach {
             Some(path) => Some(read(path)?),
             None => configured.or_else(|| {
                 let token = std::env::var("WEIR_TOKEN").ok();
-                token.filter(|token| !token.is_empty())
+                token.filter(|token| !token.is_empty()).map(Secret::new)
             }),
         };
         if let Some(token) = &token
-            && !token.bytes().all(|byte| matches!(byte, b' '..=b'~'))
+            && !token
+                .expose()
+                .bytes()
+                .all(|byte| matches!(byte, b' '..=b'~'))
         {
             return Err(Wrong("the token has letters that no header can carry".to_owned()).into());
         }
-        Ok(Admin::new(address, token.map(Token)))
+        Ok(Admin::new(address, token))
     }
 }
 
@@ -95,14 +93,14 @@ fn reachable(listen: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, listen.port())
 }
 
-fn read(path: &Path) -> anyhow::Result<String> {
+fn read(path: &Path) -> anyhow::Result<Secret> {
     let text = std::fs::read_to_string(path)
         .with_context(|| format!("cannot read the token from {}", path.display()))?;
     let token = text.trim();
     if token.is_empty() {
         return Err(Wrong(format!("there is no token in {}", path.display())).into());
     }
-    Ok(token.to_owned())
+    Ok(Secret::new(token))
 }
 
 /// `127.0.0.1:9900`, `gateway:9900`, `9900` or `http://…/`.
@@ -127,12 +125,6 @@ fn address(text: &str) -> Result<String, String> {
         return Err(wrong());
     }
     Ok(bare.to_owned())
-}
-
-impl fmt::Debug for Token {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("***")
-    }
 }
 
 const DEFAULT: &str = "127.0.0.1:9900";
@@ -177,10 +169,5 @@ mod tests {
         ] {
             assert_eq!(reachable(listen.parse().unwrap()).to_string(), expected);
         }
-    }
-
-    #[test]
-    fn a_token_is_not_shown() {
-        assert_eq!(format!("{:?}", Token("secret".into())), "***");
     }
 }

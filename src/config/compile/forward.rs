@@ -9,6 +9,7 @@ use super::sites::Levels;
 use super::templates::When;
 use super::{Compiler, Found, client};
 use crate::config::decode::{Named, Spanned, Text, mistaken};
+use crate::config::model::HeaderText;
 use crate::config::near;
 use crate::config::plan::{
     Address, Forward, HttpVersion, NextUpstream, Part, PathRule, SendProxy, SetHeader, Template,
@@ -278,9 +279,13 @@ impl Compiler<'_> {
         headers
     }
 
-    fn own_headers(&mut self, named: &Named<Text>) -> Vec<SetHeader> {
+    fn own_headers(&mut self, named: &Named<HeaderText>) -> Vec<SetHeader> {
         let mut headers: Vec<SetHeader> = Vec::new();
         for (key, value) in &named.entries {
+            let value = &Spanned {
+                value: value.value.0.clone(),
+                span: value.span,
+            };
             let Ok(name) = HeaderName::try_from(key.value.as_str()) else {
                 let sentence = format!("`{}` is not the name of a header", key.value);
                 self.complain(key.span, sentence);
@@ -304,8 +309,12 @@ impl Compiler<'_> {
                 let sentence = format!("the header `{}` is given twice", key.value);
                 self.complain_with(key.span, sentence, "case makes no difference here");
             }
-            let value = self.header_value(value);
-            headers.push(SetHeader { name, value });
+            let header = SetHeader {
+                name,
+                value: self.header_value(value),
+            };
+            self.hide_credential_value(&header, value);
+            headers.push(header);
         }
         headers
     }

@@ -11,6 +11,7 @@ mod breakers;
 mod checks;
 mod client;
 mod connection;
+mod credentials;
 mod fallbacks;
 mod forward;
 mod geo;
@@ -48,6 +49,7 @@ use super::span::Span;
 /// Makes the plan.
 pub(super) fn compile(config: &Config, report: &mut Report) -> Plan {
     let mut compiler = Compiler::new(config, report);
+    compiler.hide_credential_keys();
     let maps = compiler.maps();
     compiler.upstreams();
     let stores = compiler.stores();

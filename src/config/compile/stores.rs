@@ -7,7 +7,7 @@ use super::{Compiler, Found};
 use crate::config::decode::{Field, OrOff, Spanned, Text, mistaken};
 use crate::config::model;
 use crate::config::near;
-use crate::config::plan::{Algorithm, Login, Secret, Shape, Store, StoreMode, StoreTls};
+use crate::config::plan::{Algorithm, Login, Shape, Store, StoreMode, StoreTls};
 use crate::config::span::Span;
 use crate::config::units::{self, RedisUrl};
 
@@ -108,7 +108,7 @@ impl Compiler<'_> {
         let list = store.redis.get()?;
         let mut urls: Vec<(Span, RedisUrl)> = Vec::new();
         for text in &list.value.0 {
-            match units::redis_url(&text.value.text) {
+            match units::redis_url(text.value.0.expose()) {
                 Ok(url) => urls.push((text.span, url)),
                 Err(mistake) => self.report.add(mistaken(text.span, mistake)),
             }
@@ -177,8 +177,9 @@ impl Compiler<'_> {
     }
 
     fn sentinel_login(&mut self, store: &model::Store) -> Login {
-        for field in [&store.sentinel_user, &store.sentinel_password] {
-            if let Some(key) = field.key()
+        let keys = [store.sentinel_user.key(), store.sentinel_password.key()];
+        for key in keys {
+            if let Some(key) = key
                 && store.sentinel_master.key().is_none()
             {
                 let sentence = "this store has no sentinels";
@@ -186,10 +187,10 @@ impl Compiler<'_> {
                 self.complain_with(key, sentence, hint);
             }
         }
-        let text = |field: &Field<Text>| field.value().map(|text| text.text.as_str().into());
+        let user = store.sentinel_user.value();
         Login {
-            user: text(&store.sentinel_user),
-            password: text(&store.sentinel_password).map(Secret),
+            user: user.map(|user| user.text.as_str().into()),
+            password: store.sentinel_password.value().cloned(),
             database: 0,
         }
     }

@@ -67,6 +67,16 @@ fn piece(rest: &str) -> (Piece<'_>, usize) {
     }
 }
 
+/// The names of all variables in a text.
+pub(super) fn names(text: &str) -> impl Iterator<Item = &str> {
+    pieces(text)
+        .into_iter()
+        .filter_map(|(piece, _)| match piece {
+            Piece::Name(name) => Some(name),
+            Piece::Literal(_) | Piece::Malformed => None,
+        })
+}
+
 impl Compiler<'_> {
     /// A text as a template.
     pub(super) fn template(&mut self, text: &Spanned<Text>, when: When) -> Template {

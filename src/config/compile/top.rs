@@ -82,7 +82,7 @@ impl Compiler<'_> {
             |listen| listen.0,
         );
         let token = admin.token.get();
-        if let Some(token) = token.filter(|token| token.value.text.trim().is_empty()) {
+        if let Some(token) = token.filter(|token| token.value.expose().trim().is_empty()) {
             self.complain_with(
                 token.span,
                 "an empty token",
@@ -102,7 +102,7 @@ impl Compiler<'_> {
         }
         Some(Admin {
             listen,
-            token: token.map(|token| token.value.text.clone()),
+            token: token.map(|token| token.value.clone()),
         })
     }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use http::{HeaderName, HeaderValue};
 
 use super::Compiler;
+use crate::config::Secret;
 use crate::config::decode::{Named, Spanned, Text, mistaken};
 use crate::config::model;
 use crate::config::plan::{
@@ -98,17 +99,20 @@ impl Compiler<'_> {
         })
     }
 
-    fn collector_headers(&mut self, named: &Named<Text>) -> Vec<(HeaderName, HeaderValue)> {
+    fn collector_headers(&mut self, named: &Named<Secret>) -> Vec<(HeaderName, HeaderValue)> {
         let mut headers = Vec::new();
         for (key, value) in &named.entries {
             let name = HeaderName::try_from(key.value.as_str());
-            let text = HeaderValue::try_from(value.value.text.as_str());
+            let text = HeaderValue::try_from(value.value.expose());
             match (name, text) {
                 (Ok(name), _) if OWN.contains(&name.as_str()) => {
                     let sentence = format!("`{name}` is written by weir itself");
                     self.complain(key.span, sentence);
                 }
-                (Ok(name), Ok(text)) => headers.push((name, text)),
+                (Ok(name), Ok(mut text)) => {
+                    text.set_sensitive(true);
+                    headers.push((name, text));
+                }
                 (Err(_), _) => {
                     let sentence = format!("`{}` is not the name of a header", key.value);
                     self.complain(key.span, sentence);

@@ -41,6 +41,8 @@ pub trait HasBrief: Record {
 }
 
 impl<T: Decode> Decode for List<T> {
+    const SECRET: bool = T::SECRET;
+
     fn decode(node: &Node, context: &mut Context<'_>) -> Option<Self> {
         let Kind::Sequence(items) = &node.kind else {
             let value = Spanned::decode(node, context)?;
@@ -58,6 +60,8 @@ impl<T: Decode> Decode for List<T> {
 }
 
 impl<T: Decode> Decode for Named<T> {
+    const SECRET: bool = T::SECRET;
+
     fn decode(node: &Node, context: &mut Context<'_>) -> Option<Self> {
         let Kind::Mapping(pairs) = &node.kind else {
             context.expected(node, "a mapping");
@@ -85,6 +89,8 @@ impl<T: Decode> Decode for Named<T> {
 }
 
 impl<T: Decode> Decode for OrOff<T> {
+    const SECRET: bool = T::SECRET;
+
     fn decode(node: &Node, context: &mut Context<'_>) -> Option<Self> {
         match &node.kind {
             Kind::Scalar(scalar) if matches!(scalar.text.as_str(), "off" | "false" | "no") => {

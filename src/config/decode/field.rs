@@ -77,6 +77,8 @@ impl<T> Needed<T> {
 }
 
 impl<T: Decode> Decode for Spanned<T> {
+    const SECRET: bool = T::SECRET;
+
     fn decode(node: &Node, context: &mut Context<'_>) -> Option<Self> {
         T::decode(node, context).map(|value| Self {
             value,
@@ -90,6 +92,9 @@ pub(in crate::config) trait Slot {
     /// Whether a mapping without it is incomplete.
     const NEEDED: bool;
 
+    /// Whether what it takes is a secret, or made of secrets.
+    const SECRET: bool;
+
     /// Takes the value that was found under its key.
     fn fill(&mut self, key: &Node, value: &Node, context: &mut Context<'_>);
 
@@ -102,6 +107,7 @@ pub(in crate::config) trait Slot {
 
 impl<T: Decode + JsonSchema> Slot for Field<T> {
     const NEEDED: bool = false;
+    const SECRET: bool = T::SECRET;
 
     fn fill(&mut self, key: &Node, value: &Node, context: &mut Context<'_>) {
         self.key = Some(key.span);
@@ -117,6 +123,7 @@ impl<T: Decode + JsonSchema> Slot for Field<T> {
 
 impl<T: Decode + JsonSchema> Slot for Needed<T> {
     const NEEDED: bool = true;
+    const SECRET: bool = T::SECRET;
 
     fn fill(&mut self, key: &Node, value: &Node, context: &mut Context<'_>) {
         self.0.fill(key, value, context);

@@ -19,6 +19,9 @@ use super::tree::Node;
 
 /// What can be made from a node.
 pub(super) trait Decode: Sized {
+    /// Whether it is a secret, or made of secrets.
+    const SECRET: bool = false;
+
     /// The value; `None` after a complaint.
     fn decode(node: &Node, context: &mut Context<'_>) -> Option<Self>;
 }
@@ -79,13 +82,23 @@ impl<'a> Context<'a> {
         decoded
     }
 
+    /// Hides a node from all who are shown the file.
+    pub(super) fn hide(&mut self, node: &Node) {
+        self.report.hidden_mut().add(node);
+    }
+
+    /// Hides a part of a node's text.
+    pub(super) fn hide_part(&mut self, node: &Node, part: std::ops::Range<usize>) {
+        self.report.hidden_mut().add_part(node, Some(part));
+    }
+
     /// What best stands for a whole collection: the key it belongs to, else its beginning.
     fn place(&self, node: &Node) -> Span {
         self.key.unwrap_or(node.span)
     }
 
     /// The key whose value is being decoded.
-    fn name(&self) -> &str {
+    pub(super) fn name(&self) -> &str {
         self.path
             .iter()
             .rev()

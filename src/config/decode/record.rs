@@ -17,6 +17,9 @@ use crate::config::tree::{Kind, Node};
 
 /// A mapping with known keys.
 pub trait Record: Default {
+    /// Whether one of its own keys takes a secret.
+    const SECRET: bool;
+
     /// Takes a key's value; `false` if the key is not one of its own.
     #[doc(hidden)]
     fn take(&mut self, key: &Node, value: &Node, context: &mut Context<'_>) -> bool;
@@ -124,6 +127,9 @@ impl Context<'_> {
     /// Decodes a mapping with known keys.
     pub(in crate::config) fn record<R: Record>(&mut self, node: &Node) -> Option<R> {
         let Kind::Mapping(pairs) = &node.kind else {
+            if R::SECRET {
+                self.hide(node);
+            }
             match node.text().and_then(R::instead) {
                 Some(hint) => {
                     let sentence = format!("expected a mapping, found {}", node.describe());
@@ -136,15 +142,20 @@ impl Context<'_> {
         let mut record = R::default();
         for (key, value) in pairs {
             if !record.take(key, value, self) {
-                self.unknown_key::<R>(key);
+                self.unknown_key::<R>(key, value);
             }
         }
         record.finish(self.place(node), self);
         Some(record)
     }
 
-    fn unknown_key<R: Record>(&mut self, key: &Node) {
+    fn unknown_key<R: Record>(&mut self, key: &Node, value: &Node) {
         let name = key.text().unwrap_or_default();
+        // Most likely a secret under a misspelt name, where there are any.
+        match R::SECRET {
+            true => self.hide(value),
+            false => self.report.hidden_mut().add_by_name(key, value),
+        }
         // A key that is right elsewhere is in the wrong place, whatever it resembles here.
         let hint = (self.homes)(name).or_else(|| near::hint(name, R::keys()));
         let sentence = match (self.homes)(name) {
@@ -177,6 +188,8 @@ macro_rules! record {
         }
 
         impl $crate::config::decode::Record for $name {
+            const SECRET: bool = false $( || <$type as $crate::config::decode::Slot>::SECRET )*;
+
             fn take(
                 &mut self,
                 key: &$crate::config::tree::Node,

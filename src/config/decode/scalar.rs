@@ -6,6 +6,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 
 use super::{Context, Decode};
 use crate::config::report::Complaint;
+use crate::config::secret::Secret;
 use crate::config::span::Span;
 use crate::config::tree::{Kind, Node};
 use crate::config::units::Mistake;
@@ -63,6 +64,29 @@ impl JsonSchema for Text {
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         json_schema!({ "type": ["string", "number", "boolean"] })
+    }
+}
+
+impl Decode for Secret {
+    const SECRET: bool = true;
+
+    fn decode(node: &Node, context: &mut Context<'_>) -> Option<Self> {
+        context.hide(node);
+        Text::decode(node, context).map(|text| Self::new(text.text))
+    }
+}
+
+impl JsonSchema for Secret {
+    fn schema_name() -> Cow<'static, str> {
+        Text::schema_name()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        Text::json_schema(generator)
     }
 }
 

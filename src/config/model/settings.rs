@@ -7,6 +7,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use super::access::Access;
 use super::bandwidth::SizeText;
 use super::client::{ProxyProtocol, RealIp};
+use super::credential::HeaderText;
 use super::fallback::Fallback;
 use super::health::Breaker;
 use super::limits::{ConnRule, ReqRule};
@@ -72,7 +73,7 @@ record! {
         /// How long to wait for more of what a client sends after its answer, before closing. Default: 5s.
         lingering_timeout: Field<Time>,
         /// Headers to send on, in place of the client's; an empty value removes one. An inner mapping takes the place of an outer one.
-        proxy_set_header: Field<Named<Text>>,
+        proxy_set_header: Field<Named<HeaderText>>,
         /// What upstreams are spoken to in: `1.1`, or `2` with many requests on one connection. Default: 1.1, and 2 with `grpc_pass`.
         proxy_http_version: Field<HttpVersion>,
         /// Whether upstreams are told the client's address by a PROXY header: on or v1, v2, or off. Each request then has a connection of its own. Default: off.

@@ -1,6 +1,8 @@
 //! `stores`: where zones count that several gateways share.
 
+use super::credential::StoreUrl;
 use super::values::{Flag, Time};
+use crate::config::Secret;
 use crate::config::decode::{Field, List, Needed, OrOff, Text, choice, number, record};
 use crate::config::plan;
 
@@ -8,7 +10,7 @@ record! {
     /// A store of counters outside of this process.
     pub struct Store {
         /// Where Redis or Valkey is: `redis://user:password@host:6379/0`, `rediss://` for TLS, `unix:/run/redis.sock`; several are nodes of a cluster, or sentinels.
-        redis: Needed<List<Text>>,
+        redis: Needed<List<StoreUrl>>,
         /// Whether what is at `redis` is a cluster; several addresses are one anyhow. Default: off.
         cluster: Field<Flag>,
         /// The name of a master: the servers of `redis` are sentinels and know where it is. Default: they are not.
@@ -16,7 +18,7 @@ record! {
         /// The ACL user that sentinels are asked as. Default: the default user.
         sentinel_user: Field<Text>,
         /// The password of sentinels that want one; the one in `redis` is the master's. Default: none.
-        sentinel_password: Field<Text>,
+        sentinel_password: Field<Secret>,
         /// PEM file with the roots that a server's certificate has to lead to. Default: the system's.
         trusted_certificate: Field<Text>,
         /// PEM file with the certificate that is shown to servers that ask for one. Default: none.

@@ -12,6 +12,7 @@ use super::tls::Tls;
 use super::traces::Tracing;
 use super::upstream::Upstream;
 use super::values::{AdminAddress, Level, Size, Time, Workers};
+use crate::config::Secret;
 use crate::config::decode::{Brief, Field, List, Named, Needed, OrOff, Text, record};
 
 record! {
@@ -81,6 +82,6 @@ record! {
         /// Where it listens. Default: 127.0.0.1:9900.
         listen: Field<AdminAddress>,
         /// What has to be shown for every call that changes something, and for every call from off this machine.
-        token: Field<Text>,
+        token: Field<Secret>,
     }
 }

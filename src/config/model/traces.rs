@@ -2,6 +2,7 @@
 
 use super::health::Percent;
 use super::values::Time;
+use crate::config::Secret;
 use crate::config::decode::{Field, Named, Needed, Text, choice, number, record};
 use crate::config::plan;
 
@@ -17,7 +18,7 @@ record! {
         /// What becomes of the trace context of a request, as nginx's `otel_trace_context`: extract, inject, propagate or ignore. Default: propagate.
         context: Field<ContextWord>,
         /// Header fields for the collector, by name.
-        headers: Field<Named<Text>>,
+        headers: Field<Named<Secret>>,
         /// How long spans wait to be sent together. Default: 5s.
         interval: Field<Time>,
         /// How many are sent together at most. Default: 512.

@@ -46,7 +46,7 @@ pub use site::{
     Access, Action, ClientTimeouts, Forward, HttpVersion, Network, NextUpstream, Return,
     ReturnBody, SetHeader, Site, Tries, Underscores, Upgrades, Via,
 };
-pub use store::{Login, OnOutage, Secret, Shape, Store, StoreMode, StoreTls};
+pub use store::{Login, OnOutage, Shape, Store, StoreMode, StoreTls};
 pub use template::{Limited, Part, Ssl, Template, Tlv, Traced, Variable};
 pub use tls::{
     Carrier, Certificate, Cipher, File, Protocol, ServerNameSent, SessionReuse, SessionTickets,
@@ -56,6 +56,8 @@ pub use traces::{TraceContext, Tracing};
 pub use upstream::{
     Address, Backoff, Balance, Order, RetryBudget, Upstream, UpstreamQueue, UpstreamServer,
 };
+
+use super::secret::Secret;
 
 /// Everything that runs.
 #[derive(Debug, Clone)]
@@ -171,7 +173,7 @@ pub struct Admin {
     /// Where it listens.
     pub listen: SocketAddr,
     /// What a caller has to show where one is needed.
-    pub token: Option<String>,
+    pub token: Option<Secret>,
 }
 
 /// One address to listen on, and the servers behind it.

@@ -1,5 +1,6 @@
 //! What holds at one location, everything inherited already filled in.
 
+use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,6 +12,7 @@ use super::{
     Bandwidth, Breaker, ConnRule, DryRun, Fallback, LimitHeaders, LogLevel, RealIp, ReqRule,
     SendProxy, Template,
 };
+use crate::config::secret::is_credential;
 
 /// What holds at one location.
 #[derive(Debug, Clone)]
@@ -192,12 +194,23 @@ pub struct Forward {
 }
 
 /// One header towards the upstream.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct SetHeader {
     /// Its name.
     pub name: HeaderName,
     /// Its value.
     pub value: Template,
+}
+
+impl fmt::Debug for SetHeader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("SetHeader");
+        shown.field("name", &self.name);
+        match is_credential(self.name.as_str()) && self.value.as_variable().is_none() {
+            true => shown.finish_non_exhaustive(),
+            false => shown.field("value", &self.value).finish(),
+        }
+    }
 }
 
 /// Whether a `Via` field is added.

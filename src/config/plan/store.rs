@@ -1,9 +1,9 @@
 //! Stores: where zones count that several gateways share.
 
-use std::fmt;
 use std::time::Duration;
 
 use super::{Address, File};
+use crate::config::Secret;
 
 /// A store.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,16 +50,6 @@ pub struct Login {
     pub password: Option<Secret>,
     /// The number of the database.
     pub database: u16,
-}
-
-/// What must not be printed.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Secret(pub Box<str>);
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("(secret)")
-    }
 }
 
 /// How a store is met over TLS.

@@ -144,20 +144,29 @@ impl Reader<'_> {
         self.resolve_includes(&mut root, file, above);
         above.pop();
         match root.kind {
-            Kind::Mapping(pairs) => self.merge(into, pairs),
+            Kind::Mapping(pairs) => self.merge(into, pairs, &mut Vec::new()),
             Kind::Null | Kind::Unset => {}
-            Kind::Scalar(_) | Kind::Sequence(_) => self.complain(
-                root.span,
-                format!(
+            Kind::Scalar(_) | Kind::Sequence(_) => {
+                if let Kind::Scalar(_) = root.kind {
+                    // Perhaps a file with a token.
+                    self.report.hidden_mut().add(&root);
+                }
+                let sentence = format!(
                     "an included file must be a mapping, not {}",
                     root.describe()
-                ),
-                None,
-            ),
+                );
+                self.complain(root.span, sentence, None);
+            }
         }
     }
 
-    fn merge(&mut self, into: &mut Vec<(Node, Node)>, from: Vec<(Node, Node)>) {
+    /// Merges mappings; `around` are the keys of those that they stand in.
+    fn merge(
+        &mut self,
+        into: &mut Vec<(Node, Node)>,
+        from: Vec<(Node, Node)>,
+        around: &mut Vec<String>,
+    ) {
         let mut places: HashMap<String, usize> = into
             .iter()
             .enumerate()
@@ -171,10 +180,18 @@ impl Reader<'_> {
                 into.push((key, value));
                 continue;
             };
+            let span = value.span;
             match (&mut known.kind, value.kind) {
-                (Kind::Mapping(known), Kind::Mapping(more)) => self.merge(known, more),
+                (Kind::Mapping(known), Kind::Mapping(more)) => {
+                    around.push(name);
+                    self.merge(known, more, around);
+                    around.pop();
+                }
                 (Kind::Sequence(known), Kind::Sequence(more)) => known.extend(more),
-                _ => {
+                (_, kind) => {
+                    let value = Node { span, kind };
+                    let hidden = self.report.hidden_mut();
+                    hidden.add_undecoded(&key, &value, around);
                     let place = self.report.sources().place(first.span);
                     self.report.add(
                         Complaint::new(key.span, format!("`{name}` is given twice"))

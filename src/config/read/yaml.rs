@@ -34,6 +34,8 @@ pub(super) fn parse(file: usize, text: &str, reader: &mut Reader<'_>) -> Option<
             }
         };
         if outcome.is_err() {
+            let around = builder.around();
+            builder.reader.report.hidden_mut().add_unread(file, around);
             return None;
         }
     }
@@ -314,12 +316,18 @@ impl Builder<'_, '_, '_> {
                 Some(name) => match name.text().map(ToOwned::to_owned) {
                     None if matches!(name.kind, Kind::Unset) => {}
                     None => {
+                        let hidden = self.reader.report.hidden_mut();
+                        hidden.add(&name);
+                        hidden.add(&node);
                         let sentence = format!("a key must be text, not {}", name.describe());
                         self.reader.complain(name.span, sentence, None);
                     }
                     Some(text) => match known.entry(text) {
                         Entry::Occupied(first) => {
                             let first = *first.get();
+                            let around = self.around();
+                            let hidden = self.reader.report.hidden_mut();
+                            hidden.add_undecoded(&name, &node, &around);
                             self.duplicate(&name, first);
                         }
                         Entry::Vacant(entry) => {
@@ -331,6 +339,15 @@ impl Builder<'_, '_, '_> {
             },
         }
         Ok(())
+    }
+
+    /// The keys of all open mappings whose values have not ended.
+    fn around(&self) -> Vec<String> {
+        let keys = self.open.iter().filter_map(|open| match &open.kind {
+            Collection::Mapping { key, .. } => key.as_ref()?.text(),
+            Collection::Sequence(_) => None,
+        });
+        keys.map(str::to_owned).collect()
     }
 
     fn duplicate(&mut self, name: &Node, first: Span) {

@@ -1,7 +1,8 @@
 //! `redis://user:password@host:6379/0`, `rediss://…`, `unix:/run/redis.sock`: where a Redis is.
 
 use super::{Mistake, host_port};
-use crate::config::plan::{Address, Login, Secret};
+use crate::config::Secret;
+use crate::config::plan::{Address, Login};
 
 /// What an address of a Redis says.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,7 +23,7 @@ const PORT: u16 = 6379;
 pub(in crate::config) fn redis_url(text: &str) -> Result<RedisUrl, Mistake> {
     if text.starts_with("unix:") {
         return Ok(RedisUrl {
-            address: host_port(text, PORT)?,
+            address: host_port(text, PORT).map_err(|_| wrong())?,
             tls: false,
             login: Login::default(),
         });
@@ -45,7 +46,7 @@ pub(in crate::config) fn redis_url(text: &str) -> Result<RedisUrl, Mistake> {
         return Err(wrong());
     }
     Ok(RedisUrl {
-        address: host_port(host, PORT)?,
+        address: host_port(host, PORT).map_err(|_| wrong())?,
         tls,
         login: Login { database, ..login },
     })
@@ -59,7 +60,7 @@ fn login(text: &str) -> Result<Login, Mistake> {
     };
     Ok(Login {
         user: Some(decode(user)?).filter(|user| !user.is_empty()),
-        password: password.map(decode).transpose()?.map(Secret),
+        password: password.map(decode).transpose()?.map(Secret::new),
         database: 0,
     })
 }
@@ -110,7 +111,7 @@ mod tests {
         assert_eq!(full.address, tcp("10.0.0.1", 6380));
         assert!(full.tls);
         assert_eq!(full.login.user.as_deref(), Some("me"));
-        assert_eq!(full.login.password, Some(Secret("p@ss/".into())));
+        assert_eq!(full.login.password, Some(Secret::new("p@ss/")));
         assert_eq!(full.login.database, 3);
         let password = redis_url("redis://:x@[::1]:1/").unwrap();
         assert_eq!(password.login.user, None);

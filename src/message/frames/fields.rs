@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 
-use super::huffman::Symbols;
+use super::huffman::{NotHuffman, Symbols};
 
 /// Where in the blocks of a connection we are.
 #[derive(Debug, Default)]
@@ -27,6 +27,8 @@ pub(super) struct Found {
     pub(super) pseudo: bool,
     /// There is a `#` in its path.
     pub(super) fragment: bool,
+    /// It is not HPACK, or comes after what was not.
+    pub(super) unreadable: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -133,6 +135,8 @@ impl Fields {
     pub(super) fn end(&mut self) -> Found {
         if !matches!(self.place, Place::Start) {
             self.place = Place::Lost;
+            // h2 ends the connection. Should it read on, nothing that we cannot follow gets through.
+            self.found.unreadable = true;
         }
         std::mem::take(&mut self.found)
     }
@@ -208,7 +212,13 @@ impl Fields {
                 let begins = field.begins.iter_mut().skip(passed);
                 begins.zip(text).for_each(|(own, byte)| *own = *byte);
             }
-            Name::Path if field.huffman => field.fragment |= field.symbols.have_hash(text),
+            Name::Path if field.huffman => match field.symbols.have_hash(text) {
+                Ok(found) => field.fragment |= found,
+                Err(NotHuffman) => {
+                    self.place = Place::Lost;
+                    return;
+                }
+            },
             Name::Path => field.fragment |= memchr::memchr(b'#', text).is_some(),
             Name::Pseudo | Name::Other => {}
         }
@@ -224,6 +234,10 @@ impl Fields {
         if self.field.name == Name::Spelled {
             self.field.name = self.field.spelled();
             self.place = Place::Length;
+            return;
+        }
+        if self.field.huffman && self.field.symbols.end().is_err() {
+            self.place = Place::Lost;
             return;
         }
         self.place = Place::Start;
@@ -363,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn cuts_make_no_difference_and_nonsense_is_left_to_others() {
+    fn cuts_make_no_difference_and_nonsense_is_seen() {
         let block =
             b"\x82\x86\x00\x84\xb9\x58\xd3\x3f\x83\x63\xfe\xbf\x40\x0acustom-key\x0dcustom-header";
         for piece in 1..block.len() {
@@ -372,10 +386,10 @@ mod tests {
             assert!(fields.end().fragment, "{piece}");
         }
         let fields = &mut Fields::default();
-        assert_eq!(
-            found(fields, b"\x04\x7f\xff\xff\xff\xff\xff\xff"),
-            Found::default()
-        );
-        assert_eq!(found(fields, b"\x04\x04/a#b"), Found::default());
+        assert!(found(fields, b"\x04\x7f\xff\xff\xff\xff\xff\xff").unreadable);
+        assert!(found(fields, b"\x04\x04/a#b").unreadable);
+        // A path in Huffman's code that contains the end of string, and one that ends within a character.
+        assert!(found(&mut Fields::default(), b"\x04\x84\xff\xff\xff\xff").unreadable);
+        assert!(found(&mut Fields::default(), b"\x04\x81\xfe").unreadable);
     }
 }

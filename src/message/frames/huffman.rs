@@ -10,30 +10,48 @@ pub(super) struct Symbols {
     count: u32,
 }
 
+/// The bits are no string in this code: h2 ends the connection (RFC 7541, 5.2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct NotHuffman;
+
 impl Symbols {
     /// Whether there is a `#` in the next bytes of a string.
-    pub(super) fn have_hash(&mut self, bytes: &[u8]) -> bool {
+    pub(super) fn have_hash(&mut self, bytes: &[u8]) -> Result<bool, NotHuffman> {
         let mut found = false;
         for byte in bytes {
             self.bits = self.bits << 8 | u64::from(*byte);
             self.count += 8;
-            while let Some((length, code)) = self.first() {
+            // At most 29 bits are left after each byte: 30 make a symbol or an error.
+            while let Some((length, code)) = self.first()? {
                 self.count -= length;
                 found |= (length, code) == HASH;
             }
         }
-        found
+        Ok(found)
     }
 
-    /// The next symbol's length and code.
-    fn first(&self) -> Option<(u32, u32)> {
+    /// Checks what is left at the end of a string: fewer than eight bits, all set.
+    pub(super) fn end(&self) -> Result<(), NotHuffman> {
+        let padding = (1 << self.count) - 1;
+        match self.count < 8 && self.bits & padding == padding {
+            true => Ok(()),
+            false => Err(NotHuffman),
+        }
+    }
+
+    /// The next symbol's length and code, if all of it has come.
+    fn first(&self) -> Result<Option<(u32, u32)>, NotHuffman> {
         if self.count < SHORTEST {
-            return None;
+            return Ok(None);
         }
         // What has not come counts as nothing, which no code of the bits that have come depends on.
         let window = (self.bits << (64 - self.count) >> 32) as u32;
-        let (length, _) = LIMITS.iter().find(|(_, limit)| window < *limit)?;
-        (*length <= self.count).then(|| (*length, window >> (32 - length)))
+        // Beyond the last code there is only the end of string, which no string may contain.
+        let (length, _) = LIMITS
+            .iter()
+            .find(|(_, limit)| window < *limit)
+            .ok_or(NotHuffman)?;
+        Ok((*length <= self.count).then(|| (*length, window >> (32 - length))))
     }
 }
 
@@ -42,7 +60,7 @@ const HASH: (u32, u32) = (12, 0xffa);
 
 const SHORTEST: u32 = 5;
 
-/// How many codes there are of each length.
+/// How many codes of characters there are of each length. The end of string is one more of 30 bits, all set.
 const LENGTHS: [(u32, u32); 21] = [
     (5, 10),
     (6, 26),
@@ -64,7 +82,7 @@ const LENGTHS: [(u32, u32); 21] = [
     (26, 15),
     (27, 19),
     (28, 29),
-    (30, 4),
+    (30, 3),
 ];
 
 /// Each length, and the first of the 32 bits that begin with a longer code.
@@ -74,13 +92,8 @@ const LIMITS: [(u32, u32); LENGTHS.len()] = {
     while at < LENGTHS.len() {
         let (length, count) = LENGTHS[at];
         limit += (count as u64) << (32 - length);
-        // The last ends where 32 bits do.
-        let end = if limit > u32::MAX as u64 {
-            u32::MAX as u64
-        } else {
-            limit
-        };
-        limits[at] = (length, end as u32);
+        // Below 2^32: the end of string follows.
+        limits[at] = (length, limit as u32);
         at += 1;
     }
     limits
@@ -103,7 +116,38 @@ mod tests {
             let bits: String = bits.chars().filter(|bit| *bit != ' ').collect();
             let padded = format!("{bits:1<32}");
             let bytes = u32::from_str_radix(&padded, 2).unwrap().to_be_bytes();
-            assert_eq!(Symbols::default().have_hash(&bytes), found, "{bits}");
+            assert_eq!(Symbols::default().have_hash(&bytes), Ok(found), "{bits}");
+        }
+    }
+
+    #[test]
+    fn the_end_of_string_is_not_a_character() {
+        for bytes in [
+            &[0xff; 4][..],
+            &[0xff; 100],
+            // All of it and two more bits, which are not set.
+            &[0xff, 0xff, 0xff, 0xfc],
+            // Behind a character of five bits.
+            &[0x07, 0xff, 0xff, 0xff, 0xff],
+        ] {
+            let said = Symbols::default().have_hash(bytes);
+            assert_eq!(said, Err(NotHuffman), "{bytes:x?}");
+        }
+    }
+
+    #[test]
+    fn a_string_is_padded_with_fewer_than_eight_set_bits() {
+        for (bytes, good) in [
+            (&b""[..], true),
+            (&[0x07], true),
+            (&[0x06], false),
+            (&[0x07, 0xff], false),
+            // Three bytes of a longer code, the rest of which does not come.
+            (&[0xff, 0xff, 0xf6], false),
+        ] {
+            let mut symbols = Symbols::default();
+            symbols.have_hash(bytes).unwrap();
+            assert_eq!(symbols.end().is_ok(), good, "{bytes:x?}");
         }
     }
 
@@ -113,6 +157,7 @@ mod tests {
             .iter()
             .map(|(length, count)| u64::from(*count) << (32 - length))
             .sum();
-        assert_eq!(all, 1 << 32);
+        let end_of_string = 1 << (32 - 30);
+        assert_eq!(all + end_of_string, 1 << 32);
     }
 }

@@ -223,7 +223,7 @@ impl Frames {
         match &mut self.fields {
             Some(fields) if !self.block => {
                 let found = fields.end();
-                found.fragment || (self.trailers && found.pseudo)
+                found.unreadable || found.fragment || (self.trailers && found.pseudo)
             }
             _ => false,
         }

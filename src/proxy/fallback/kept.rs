@@ -147,7 +147,10 @@ impl Good {
         let headers = response.headers_mut();
         *headers = self.headers.clone();
         headers.insert(CONTENT_LENGTH, HeaderValue::from(self.body.len()));
-        headers.insert(AGE, HeaderValue::from((self.terms.age + held).as_secs()));
+        headers.insert(
+            AGE,
+            HeaderValue::from(self.terms.age.saturating_add(held).as_secs()),
+        );
         let status = match self.terms.fresh {
             Some(fresh) if fresh >= held => format!("weir; hit; ttl={}", (fresh - held).as_secs()),
             Some(fresh) => format!("weir; hit; ttl=-{}", (held - fresh).as_secs()),
@@ -259,5 +262,24 @@ mod tests {
             key("example.com", &plain),
             key("example.com", &testing::request("GET", "/a?b", &[]))
         );
+    }
+
+    /// A backend may say any number of seconds.
+    #[test]
+    fn an_answer_may_be_of_any_age() {
+        let good = Good {
+            status: StatusCode::OK,
+            headers: HeaderMap::new(),
+            body: Bytes::new(),
+            terms: Terms {
+                age: Duration::from_secs(u64::MAX),
+                fresh: None,
+                most: None,
+                vary: Vec::new(),
+            },
+            since: Millis(0),
+        };
+        let response = good.response(Duration::from_secs(5), &Method::GET);
+        assert_eq!(response.headers()[AGE], "18446744073709551615");
     }
 }

@@ -121,13 +121,13 @@ impl Sentinels {
             builder = builder.set_client_to_redis_username(user);
         }
         if let Some(password) = &self.login.password {
-            builder = builder.set_client_to_redis_password(&password.0);
+            builder = builder.set_client_to_redis_password(password.expose());
         }
         if let Some(user) = &self.own_login.user {
             builder = builder.set_client_to_sentinel_username(user);
         }
         if let Some(password) = &self.own_login.password {
-            builder = builder.set_client_to_sentinel_password(&password.0);
+            builder = builder.set_client_to_sentinel_password(password.expose());
         }
         if let Some(certificates) = &self.certificates {
             builder = builder
@@ -191,7 +191,7 @@ fn info(address: ConnectionAddr, login: &Login) -> Result<ConnectionInfo, RedisE
         settings = settings.set_username(user);
     }
     if let Some(password) = &login.password {
-        settings = settings.set_password(&password.0);
+        settings = settings.set_password(password.expose());
     }
     let info = address.into_connection_info()?;
     Ok(info.set_redis_settings(settings).set_tcp_settings(tcp()))

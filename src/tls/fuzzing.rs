@@ -1,0 +1,21 @@
+//! The way in for the fuzzer: a certificate read from its bytes alone.
+
+use super::der::Certificate;
+use super::dn;
+
+/// What is read of a certificate: whom it names, who issued it, and its number. `None` for what is not one.
+#[must_use]
+pub fn names(der: &[u8]) -> Option<[String; 3]> {
+    let read = Certificate::parse(der)?;
+    let [subject, issuer] = [read.subject, read.issuer].map(dn::text);
+    Some([subject, issuer, dn::serial(read.serial)])
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn what_is_not_a_certificate_has_no_names() {
+        assert_eq!(super::names(b""), None);
+        assert_eq!(super::names(&[0x30, 0x84, 0xff, 0xff, 0xff, 0xff]), None);
+    }
+}
