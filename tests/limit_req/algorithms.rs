@@ -40,7 +40,7 @@ token_bucket, rate: 1r/h | | 1 | q=1;w=3600 | 3500 3600
 gcra, rate: 1r/h | burst: 4 | 5 | q=5;w=18000 | 3500 3600
 fixed_window, limit: 5, window: 1h | | 5 | q=5;w=3600 | 3500 3600
 sliding_window, limit: 5, window: 1h | | 5 | q=5;w=3600 | 4200 4320
-sliding_window, limit: 5, window: 1h, precision: 1m | | 5 | q=5;w=3600 | 3500 3600
+sliding_window, limit: 5, window: 1h, precision: 1m | | 5 | q=5;w=3600 | 3580 3660
 sliding_log, limit: 5, window: 1h | | 5 | q=5;w=3600 | 3500 3600
 paced, rate: 1r/h, max_wait: 0s | | 1 | q=1;w=3600 | 3500 3600
 warm_up, rate: 1r/h, warm_up: 1d, max_wait: 0s | | 1 | q=1;w=3600 | 10000 10800

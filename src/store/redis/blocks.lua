@@ -1,6 +1,6 @@
 -- The sliding window in blocks: `src/store/algorithm/blocks`. Kept: units in a request, length of a block, the newest block,
 -- then number and count of each that has one, the oldest first. Numbers: units in a request, how much in any window, the length
--- of a block in milliseconds, and how many of them make a window.
+-- of a block in milliseconds, and how many of them are counted, the current one included.
 local function blocks_add(state, cost)
   if cost == 0 then return end
   local last = state.entries[#state.entries]
@@ -19,15 +19,23 @@ ways.blocks = {
     if not was[3] then return state end
     local newest = math.floor(was[3] * was[2] / length)
     local at, back = moment(newest * length)
-    -- After a jump of the clock every block keeps its age.
-    local shift = back > 0 and math.floor(at / length) - newest or 0
-    state.newest = back > 0 and newest + shift or math.max(newest, math.floor(at / length))
+    state.newest, state.moved = math.floor(at / length), back > 0
+    -- After a jump of the clock the newest block is the current one, and each other is one younger: where in its block the clock
+    -- stood is not known.
+    local shift = back > 0 and state.newest - newest + 1 or 0
     for i = 4, #was - 1, 2 do
-      local block = math.floor(was[i] * was[2] / length) + shift
+      -- Where the length of a block has changed, what came in one may have come at its end.
+      local block = math.floor(((was[i] + 1) * was[2] - 1) / length)
+      block = math.min(block + shift, state.newest)
       local count = math.ceil(was[i + 1] * numbers[1] / was[1])
       -- What is out of the window goes.
       if block > state.newest - numbers[4] then
-        state.entries[#state.entries + 1] = { block = block, cost = count }
+        local last = state.entries[#state.entries]
+        if last and last.block == block then
+          last.cost = last.cost + count
+        else
+          state.entries[#state.entries + 1] = { block = block, cost = count }
+        end
         state.total = state.total + count
       end
     end

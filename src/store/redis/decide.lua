@@ -44,7 +44,8 @@ for i, rule in ipairs(asked) do
   elseif rule.fills then
     rule.way.fill(rule.state, rule.cost, rule.numbers)
   end
-  if not refused or rule.fills then rule.way.save(rule.key, rule.state, rule.numbers) end
+  -- After a jump of the clock a refused key goes on from the new time, too.
+  if not refused or rule.fills or rule.state.moved then rule.way.save(rule.key, rule.state, rule.numbers) end
   if act == 'charge' then
     answers[4 * i - 3], answers[4 * i - 2], answers[4 * i - 1] = rule.kind, rule.excess, rule.millis
     answers[4 * i] = rule.way.left(rule.state, rule.numbers)

@@ -17,7 +17,7 @@ ways.sliding_log = {
     local was = kept(key)
     local scale = was[1] and numbers[1] / was[1] or 1
     local at, back = moment(was[#was - 1] or now)
-    local state = { entries = {}, total = 0, at = at }
+    local state = { entries = {}, total = 0, at = at, moved = back > 0 }
     for i = 2, #was - 1, 2 do
       local entry = { at = was[i] - back, cost = math.ceil(was[i + 1] * scale) }
       -- What is out of the window goes.

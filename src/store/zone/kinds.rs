@@ -79,7 +79,7 @@ fn two_words_a_key_are_64_bytes() {
         ("paced", 64),
         ("sliding_log", 96 + 16 + 10 * 16),
         ("sliding_window", 96),
-        ("sliding_window", 96 + 16 + 20 * 8),
+        ("sliding_window", 96 + 16 + 21 * 8),
         ("token_bucket", 64),
         ("warm_up", 96),
     ];

@@ -1,7 +1,8 @@
-//! The sliding window in blocks: a counter for each short stretch of it, and the oldest falls out as time goes on.
+//! The sliding window in blocks: one counter per block of `precision`, and the oldest block falls out as a whole.
 //!
-//! What is counted is never less than what came within the window, and at most one block's length more: a little
-//! harsher than exact, never laxer, in a few bytes for every block.
+//! Counted are the current block and, besides it, as many whole blocks as make a window. What came within the last window is
+//! therefore always counted, wherever in its block the current moment lies: no window ever holds more than the limit. The
+//! price is that a request is forgotten up to one block late.
 
 #[cfg(test)]
 mod tests;
@@ -45,6 +46,24 @@ struct View {
 }
 
 impl Ring {
+    /// Gives the newest block the number `block` after a jump of the clock, and each other block its age less one.
+    // Where in its block the clock stood before the jump is not known. Blocks that kept their ages could fall out up to one
+    // block too early.
+    fn renumber(&mut self, block: u64) {
+        let (newest, before) = (
+            self.index(self.newest),
+            self.index(self.newest.wrapping_sub(1)),
+        );
+        let moved = self.counts.get_mut(newest).map(std::mem::take);
+        if let (Some(moved), Some(count)) = (moved, self.counts.get_mut(before)) {
+            *count += moved;
+        }
+        let length = self.counts.len().max(1);
+        let shift = (self.index(block) + length - before) % length;
+        self.counts.rotate_right(shift);
+        self.newest = block;
+    }
+
     fn index(&self, block: u64) -> usize {
         usize::try_from(block % (self.counts.len() as u64).max(1)).unwrap_or_default()
     }
@@ -81,17 +100,23 @@ impl Ring {
 }
 
 impl Blocks {
-    /// How many blocks make a window.
+    /// How many blocks are counted: those that make a window, and the current one.
     pub(in crate::store) fn count(&self) -> usize {
         let blocks = millis(self.window).div_ceil(millis(self.precision));
-        usize::try_from(blocks).unwrap_or(usize::MAX)
+        usize::try_from(blocks)
+            .unwrap_or(usize::MAX)
+            .saturating_add(1)
+    }
+
+    fn moment(&self, ring: &Ring, now: Millis) -> Moment {
+        let newest = ring.newest.saturating_mul(millis(self.precision));
+        Moment::of(Millis(newest), now)
     }
 
     fn view(&self, ring: &Ring, now: Millis) -> View {
-        let length = millis(self.precision);
-        let moment = Moment::of(Millis(ring.newest.saturating_mul(length)), now);
+        let moment = self.moment(ring, now);
         let passed = match moment.back {
-            0 => (moment.now.0 / length).saturating_sub(ring.newest),
+            0 => (moment.now.0 / millis(self.precision)).saturating_sub(ring.newest),
             _ => 0,
         };
         let gone = usize::try_from(passed).unwrap_or(usize::MAX);
@@ -112,11 +137,7 @@ impl Blocks {
         } = self.view(ring, now);
         let block = moment.now.0 / millis(self.precision);
         if moment.back > 0 {
-            // Every block keeps its age; only its number is another.
-            let (from, to) = (ring.index(ring.newest), ring.index(block));
-            let length = ring.counts.len();
-            ring.counts
-                .rotate_right((to + length - from) % length.max(1));
+            ring.renumber(block);
         }
         for passed in 1..=gone as u64 {
             let index = ring.index(ring.newest.wrapping_add(passed));
@@ -137,9 +158,9 @@ impl Blocks {
             gone,
             total,
         } = self.view(ring, now);
-        let newest = match moment.back {
-            0 => ring.newest,
-            _ => moment.now.0 / length,
+        let (newest, younger) = match moment.back {
+            0 => (ring.newest, 0),
+            _ => (moment.now.0 / length, 1),
         };
         let (mut left, mut passed) = (total, gone as u64);
         for count in ring.oldest_first().skip(gone) {
@@ -149,6 +170,8 @@ impl Blocks {
             left -= count;
             passed += 1;
         }
+        // After a jump of the clock, as `renumber` has it.
+        let passed = (passed + younger).min(ring.counts.len() as u64);
         let at = newest.saturating_add(passed).saturating_mul(length);
         Some(Millis(at).since(now))
     }
@@ -178,15 +201,19 @@ impl Algorithm for Blocks {
     }
 
     fn charge(&self, ring: &mut Ring, now: Millis, cost: Cost) -> (Outcome, Spent) {
+        if self.moment(ring, now).back > 0 {
+            // Before anything is decided: a refused key goes on from the new time, too.
+            self.advance(ring, now);
+        }
         let outcome = self.ask(ring, now, cost);
         if !matches!(outcome, Outcome::Refuse { .. }) {
             self.debit(ring, now, cost);
         }
-        (outcome, Spent::default())
+        (outcome, Spent(ring.newest))
     }
 
-    fn refund(&self, ring: &mut Ring, now: Millis, cost: Cost, _: Spent) {
-        let block = (now.0 / millis(self.precision)).min(ring.newest);
+    fn refund(&self, ring: &mut Ring, _: Millis, cost: Cost, Spent(block): Spent) {
+        let block = block.min(ring.newest);
         // Of a block that has fallen out there is nothing left to give back.
         if ring.newest - block < ring.counts.len() as u64 {
             let index = ring.index(block);

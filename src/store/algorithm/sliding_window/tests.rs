@@ -38,6 +38,16 @@ fn around_an_edge_no_more_than_the_limit_passes() {
     assert_eq!(key.passed(90_000, 20), 4);
 }
 
+/// What docs/algorithms.md says of an estimate: not at once, but in the course of a window.
+#[test]
+fn a_burst_and_an_even_flow_after_it_come_to_nearly_twice_the_limit() {
+    let mut key = key(100, 10_000);
+    assert_eq!(key.passed(9_999, 150), 100);
+    assert_eq!(key.passed(10_099, 150), 0);
+    let after: usize = (10_100..19_999).map(|now| key.passed(now, 1)).sum();
+    assert_eq!(after, 99);
+}
+
 #[test]
 fn when_the_window_itself_is_full_the_next_one_has_to_begin() {
     let mut key = key(10, 60_000);
@@ -84,6 +94,24 @@ fn idle_forever_starts_over_and_nothing_wraps() {
 }
 
 proptest! {
+    #[test]
+    fn no_stretch_of_a_window_holds_more_than_twice_the_limit(
+        limit in 1..20u32,
+        window in 1..60_000u64,
+        requests in requests(),
+    ) {
+        let (mut list, mut now, mut key) = (Vec::<(u64, u64)>::new(), 7u64, key(limit, window));
+        for (gap, milli) in requests {
+            now += gap;
+            if !refused(&key.charge_cost(now, Cost::milli(milli))) {
+                list.push((now, milli));
+            }
+            let recent = list.iter().filter(|(at, _)| now - at < window);
+            let sum: u64 = recent.map(|(_, milli)| milli).sum();
+            prop_assert!(sum <= 2 * 1000 * u64::from(limit), "{sum}");
+        }
+    }
+
     /// Fractions of whole numbers, from the list of what was let through.
     #[test]
     fn every_answer_is_that_of_the_list(

@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use super::demand::Demand;
+use super::over::{self, Over};
 use super::{CREDIT, IDLE, Manner, TERM, Word};
 use crate::clock::Millis;
 use crate::config::plan::{Cost, Excess, StoreMode};
@@ -40,16 +41,6 @@ pub(super) struct Account {
     demand: Demand,
     /// How many more would have passed besides what is in hand, and when that was heard.
     news: Option<(Millis, u64)>,
-}
-
-/// Until when requests of some cost are refused.
-#[derive(Debug, Clone, Copy)]
-struct Over {
-    until: Millis,
-    /// When one would pass, as it was told.
-    retry: Millis,
-    cost: Cost,
-    excess: Excess,
 }
 
 /// What is asked for at once about one key.
@@ -125,7 +116,7 @@ impl Account {
         }
         if self.asking {
             let word = if crowded {
-                Word::Refuse(self.soon(manner))
+                Word::Refuse(self.soon(cost, manner))
             } else {
                 Word::Ask
             };
@@ -153,11 +144,7 @@ impl Account {
 
     /// What was said before and holds until a moment that has not come.
     pub(super) fn refusal(&self, now: Millis, cost: Cost) -> Option<Outcome> {
-        let over = self.over?;
-        (now < over.until && cost >= over.cost).then(|| Outcome::Refuse {
-            excess: over.excess,
-            retry_after: Some(over.retry.since(now)),
-        })
+        self.over?.refusal(now, cost, &self.terms)
     }
 
     /// Remembers the refusal of a request that was asked for `now`.
@@ -230,7 +217,7 @@ impl Account {
             let until = now.after((after + TICK).max(manner.pace(&self.terms)));
             self.over = Some(Over {
                 until,
-                retry: until,
+                retry: now.after(after),
                 cost: Cost::ONE,
                 excess,
             });
@@ -345,10 +332,13 @@ impl Account {
     }
 
     /// Refuses while the answer is on its way.
-    fn soon(&self, manner: Manner) -> Outcome {
+    fn soon(&self, cost: Cost, manner: Manner) -> Outcome {
+        let pace = manner.pace(&self.terms);
+        // Of a key that so much is wanted of nothing is left.
+        let earned = over::earned_in(&self.terms, cost).unwrap_or_default();
         Outcome::Refuse {
             excess: self.over.map_or(Excess(0), |over| over.excess),
-            retry_after: Some(manner.pace(&self.terms)),
+            retry_after: Some(earned.max(pace)),
         }
     }
 }

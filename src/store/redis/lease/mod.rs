@@ -10,6 +10,7 @@ mod anew;
 mod demand;
 mod desk;
 mod keeper;
+mod over;
 #[cfg(test)]
 mod tests;
 

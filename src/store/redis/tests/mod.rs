@@ -1,5 +1,6 @@
 //! The scripts against the functions they copy, on a real server: the same history, the same answers.
 
+mod blocks;
 mod parts;
 mod waits;
 
@@ -15,7 +16,6 @@ use tempfile::TempDir;
 use super::script::{self, Answer, DECIDING, Program, Question};
 use crate::clock::Millis;
 use crate::config::plan::{Cost, CountRefused, Delay, Excess, Rate};
-use crate::store::algorithm::blocks::Blocks;
 use crate::store::algorithm::fixed_window::FixedWindow;
 use crate::store::algorithm::gcra::Gcra;
 use crate::store::algorithm::leaky_bucket::LeakyBucket;
@@ -74,7 +74,13 @@ impl Drop for Server {
 /// What happens to a key, and when.
 #[derive(Debug, Clone, Copy)]
 enum Step {
-    Charge { cost: u64 },
+    Charge {
+        cost: u64,
+    },
+    /// The clock is set back.
+    Back {
+        millis: u64,
+    },
     Refund,
 }
 
@@ -140,7 +146,8 @@ fn leaky_buckets() -> impl Strategy<Value = Terms> {
     })
 }
 
-fn steps() -> impl Strategy<Value = Vec<(u64, Step)>> {
+/// Steps, of which so many in thirty set the clock back.
+fn steps(backward: u8) -> impl Strategy<Value = Vec<(u64, Step)>> {
     let pause = prop_oneof![
         4 => Just(0u64),
         4 => 1..50u64,
@@ -148,8 +155,10 @@ fn steps() -> impl Strategy<Value = Vec<(u64, Step)>> {
         1 => 1..100_000_000u64,
     ];
     let cost = prop_oneof![4 => Just(1_000u64), 1 => 0..5_000u64, 1 => Just(40_000_000u64)];
-    let step = (cost, 0..10u8).prop_map(|(cost, kind)| match kind {
-        0 => Step::Refund,
+    let back = prop_oneof![1..60_000u64, 60_000..10_000_000u64];
+    let step = (cost, back, 0..30u8).prop_map(move |(cost, millis, kind)| match kind {
+        _ if kind < backward => Step::Back { millis },
+        0..4 => Step::Refund,
         _ => Step::Charge { cost },
     });
     prop::collection::vec((pause, step), 1..60)
@@ -157,6 +166,14 @@ fn steps() -> impl Strategy<Value = Vec<(u64, Step)>> {
 
 /// Holds a script against its function for as many histories as there are cases.
 fn hold(terms: impl Strategy<Value = Terms>) {
+    hold_through(terms, steps(0));
+}
+
+/// The same for histories of one's own.
+fn hold_through(
+    terms: impl Strategy<Value = Terms>,
+    steps: impl Strategy<Value = Vec<(u64, Step)>>,
+) {
     let server = Server::start();
     let told = std::cell::RefCell::new(Told::new(&server));
     let mut runner = TestRunner::new(ProptestConfig {
@@ -166,7 +183,7 @@ fn hold(terms: impl Strategy<Value = Terms>) {
     });
     let refused = prop_oneof![Just(CountRefused::No), Just(CountRefused::Yes)];
     runner
-        .run(&(terms, steps(), refused), |(terms, steps, refused)| {
+        .run(&(terms, steps, refused), |(terms, steps, refused)| {
             let mut told = told.borrow_mut();
             told.forget();
             let zone = Zone::new("zone", 1 << 20, &terms, refused);
@@ -195,6 +212,11 @@ fn hold(terms: impl Strategy<Value = Terms>) {
                             Outcome::Refuse { .. } => None,
                             _ => Some((cost, receipt)),
                         };
+                    }
+                    Step::Back { millis } => {
+                        now -= millis;
+                        // What was charged before is not taken back after.
+                        last = None;
                     }
                     Step::Refund => {
                         now -= pause;
@@ -277,18 +299,6 @@ fn warm_up_is_the_same_in_redis() {
             Terms::WarmUp(Reserve::warm_up(rate, longest, warm_up))
         }),
     );
-}
-
-#[test]
-fn the_sliding_window_in_blocks_is_the_same_in_redis() {
-    hold((windows(), 1..50u32).prop_map(|((limit, window), blocks)| {
-        let precision = (window / blocks).max(Duration::from_millis(1));
-        Terms::Blocks(Blocks {
-            limit,
-            window,
-            precision: Duration::from_millis(u64::try_from(precision.as_millis()).unwrap()),
-        })
-    }));
 }
 
 #[test]

@@ -1,0 +1,49 @@
+//! The sliding window in blocks: the script against its function, also when the clock is set back or a block gets another length.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::{Server, Told, hold_through, steps, windows};
+use crate::config::plan::{Cost, CountRefused, Excess};
+use crate::store::algorithm::blocks::Blocks;
+use crate::store::algorithm::{Outcome, Terms};
+use crate::store::redis::script::{Answer, Question};
+
+#[test]
+fn the_sliding_window_in_blocks_is_the_same_in_redis() {
+    let terms = (windows(), 1..50u32).prop_map(|((limit, window), blocks)| {
+        let precision = (window / blocks).max(Duration::from_millis(1));
+        Terms::Blocks(Blocks {
+            limit,
+            window,
+            precision: Duration::from_millis(u64::try_from(precision.as_millis()).unwrap()),
+        })
+    });
+    hold_through(terms, steps(1));
+}
+
+/// A reload may change `precision`. What came in a block may have come at its end.
+#[test]
+fn blocks_of_another_length_fall_out_no_earlier() {
+    let server = Server::start();
+    let mut told = Told::new(&server);
+    let question = |precision| {
+        let terms = Terms::Blocks(Blocks {
+            limit: Excess::requests(10),
+            window: Duration::from_secs(60),
+            precision: Duration::from_secs(precision),
+        });
+        Question::new(b"key".to_vec(), &terms, Cost::ONE, CountRefused::No)
+    };
+    let mut passed = |precision, now| {
+        let answers = (0..20).map(|_| told.run("charge", &[question(precision)], now));
+        let passes = |answers: &Vec<Answer>| matches!(answers[0].outcome, Outcome::Pass { .. });
+        answers.filter(passes).count()
+    };
+    assert_eq!(passed(30, 89_999), 10);
+    let finer = [89_999, 120_000, 149_998, 151_000].map(|now| passed(1, now));
+    assert_eq!(finer, [0, 0, 0, 10]);
+    let coarser = [151_000, 211_000, 239_999, 240_000].map(|now| passed(30, now));
+    assert_eq!(coarser, [0, 0, 0, 10]);
+}
