@@ -140,11 +140,21 @@ fn a_client_that_leaves_gives_up_its_place_at_once() {
 
 #[test]
 fn one_clients_flood_does_not_keep_another_out() {
+    flood(|number| format!("/ok?who=flood&n={number}"));
+}
+
+/// The same where the client gives itself a new name each time, before the one that its backend reads.
+#[test]
+fn a_flood_under_two_names_stands_in_one_line() {
+    flood(|number| format!("/ok?who={number}&who=flood"));
+}
+
+fn flood(target: impl Fn(u64) -> String) {
     let origin = Origin::start();
     let weir = with_queue(&origin, "size: 4, timeout: 60s, fair: $arg_who");
     let mut held = hold(&weir, &origin);
     let mut flood: Vec<Client> = (1..=4)
-        .map(|number| line_up(&weir, &format!("/ok?who=flood&n={number}"), number))
+        .map(|number| line_up(&weir, &target(number), number))
         .collect();
     let mut other = Client::connect(weir.address());
     other.get("/ok?who=other");
@@ -153,7 +163,7 @@ fn one_clients_flood_does_not_keep_another_out() {
         flood.pop().map(|mut client| client.response().status),
         Some(503)
     );
-    assert_eq!(get(weir.address(), "/ok?who=flood&n=5").status, 503);
+    assert_eq!(get(weir.address(), &target(5)).status, 503);
     origin.gates().open("g");
     assert_eq!(held.response().status, 200);
     assert_eq!(other.response().status, 200);
@@ -162,12 +172,7 @@ fn one_clients_flood_does_not_keep_another_out() {
     }
     assert_eq!(
         asked(&origin),
-        [
-            "/ok?who=flood&n=1",
-            "/ok?who=other",
-            "/ok?who=flood&n=2",
-            "/ok?who=flood&n=3"
-        ]
+        [target(1), "/ok?who=other".to_owned(), target(2), target(3)]
     );
 }
 
