@@ -20,7 +20,12 @@ impl Lowest {
             numbers,
         };
         for node in (1..new.numbers.len()).rev() {
-            new.duel(node);
+            let [left, right] = [2 * node, 2 * node + 1].map(|below| new.winner(below));
+            let lower = match new.numbers[right] < new.numbers[left] {
+                true => right,
+                false => left,
+            };
+            new.winners[node] = Slot::narrow(lower);
         }
         new
     }
@@ -31,34 +36,32 @@ impl Lowest {
         (slot, self.numbers[slot])
     }
 
+    /// The number of a slot.
+    pub(super) fn number(&self, slot: usize) -> u32 {
+        self.numbers[slot]
+    }
+
     pub(super) fn set(&mut self, slot: usize, number: u32) {
         self.numbers[slot] = number;
-        let mut node = (self.numbers.len() + slot) / 2;
-        while node > 0 {
-            let before = self.winners[node].wide();
-            let winner = self.duel(node);
-            // Another slot has won before and wins again: nothing changes further up.
-            if winner == before && winner != slot {
-                return;
+        let (mut node, mut winner, mut lowest) = (self.numbers.len() + slot, slot, number);
+        while node > 1 {
+            let rival = self.winner(node ^ 1);
+            let other = self.numbers[rival];
+            if other < lowest {
+                (winner, lowest) = (rival, other);
             }
             node /= 2;
+            let before = std::mem::replace(&mut self.winners[node], Slot::narrow(winner));
+            // Another slot has won before and wins again: nothing changes further up.
+            if before.wide() == winner && winner != slot {
+                return;
+            }
         }
     }
 
     /// What it takes from the machine, in bytes.
     pub(super) fn memory(&self) -> usize {
         size_of_val(&*self.numbers) + size_of_val(&*self.winners)
-    }
-
-    fn duel(&mut self, node: usize) -> usize {
-        let [left, right] = [2 * node, 2 * node + 1].map(|below| self.winner(below));
-        let lower = if self.numbers[right] < self.numbers[left] {
-            right
-        } else {
-            left
-        };
-        self.winners[node] = Slot::narrow(lower);
-        lower
     }
 
     fn winner(&self, node: usize) -> usize {

@@ -196,11 +196,12 @@ impl<V> Lru<V> {
         seeds: &Seeds,
         drained_at: impl Fn(&V) -> Millis,
     ) -> V {
+        // What the trees say of the slot is a lower bound still, unless the new key is drained earlier.
         if let Some(order) = &mut self.order {
-            order
-                .drained
-                .set(slot, order.since_base(drained_at(&value)));
-            order.asked.set(slot, self.asked[1 + slot]);
+            let drained = order.since_base(drained_at(&value));
+            if drained < order.drained.number(slot) {
+                order.drained.set(slot, drained);
+            }
         }
         self.table.replace(slot, key, value, seeds)
     }

@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use crate::support::metrics::metric;
-use crate::support::{Client, Weir, get};
+use crate::support::{Client, Weir, get, metric};
 
 /// A zone of 512 keys, and one with room for 256 penalties.
 const SMALL: &str = "workers: 1
@@ -19,16 +18,15 @@ servers:
   - { path: /out, limit_req: { zone: out, penalty: 1h }, return: 200 }
 ";
 
-/// Many GETs on one connection; the statuses.
+/// Many GETs, a hundred on each connection; the statuses.
 fn statuses(weir: &Weir, paths: impl IntoIterator<Item = String>) -> Vec<u16> {
     let paths: Vec<_> = paths.into_iter().collect();
-    let mut client = Client::connect(weir.address());
     let mut statuses = Vec::with_capacity(paths.len());
     for some in paths.chunks(100) {
-        let requests = some
-            .iter()
-            .map(|path| format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"));
-        client.send(requests.collect::<String>());
+        let mut client = Client::connect(weir.address());
+        for path in some {
+            client.get(path);
+        }
         statuses.extend(some.iter().map(|_| client.response().status));
     }
     statuses
