@@ -95,6 +95,8 @@ impl Limits {
             retry_after: Some(left),
             name: Arc::clone(name),
             quota,
+            left: 0,
+            own: Some(left),
             policy: self.policy.clone(),
         }
     }

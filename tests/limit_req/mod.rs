@@ -6,6 +6,7 @@ mod extras;
 mod refusal;
 mod sanctions;
 mod shadow;
+mod told;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;

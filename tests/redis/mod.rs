@@ -9,6 +9,7 @@ mod outage;
 mod places;
 mod places_away;
 mod shapes;
+mod told;
 mod troubles;
 mod ways;
 
