@@ -3,9 +3,11 @@
 
 use std::fmt::Write;
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::{HeaderName, HeaderValue};
 
+use crate::config::plan::Weight;
 use crate::store::algorithm::Terms;
 
 /// A zone's name, plain and as a structured-field string.
@@ -36,12 +38,16 @@ impl Name {
 }
 
 /// Appends what a `limit_req` allows to a `RateLimit-Policy`.
-pub(super) fn add_requests(policy: &mut String, name: &Name, terms: &Terms) {
+pub(super) fn add_requests(policy: &mut String, name: &Name, terms: &Terms, weight: &Weight) {
     let quota = terms.quota();
     let window = terms.period().as_millis().div_ceil(1000);
+    let unit = match weight {
+        Weight::RequestBytes | Weight::ResponseBytes => ";qu=\"content-bytes\"",
+        Weight::After(_) | Weight::Before(_) | Weight::Fixed(_) => "",
+    };
     separate(policy);
     // Writing to a string cannot fail.
-    let _written = write!(policy, "{};q={quota};w={window}", name.quoted);
+    let _written = write!(policy, "{};q={quota}{unit};w={window}", name.quoted);
 }
 
 /// Appends what a `limit_conn` allows to a `RateLimit-Policy`.
@@ -52,6 +58,21 @@ pub(super) fn add_connections(policy: &mut String, name: &Name, limit: u32) {
         "{};q={limit};qu=\"concurrent-requests\"",
         name.quoted
     );
+}
+
+/// Appends what is left of a policy to a `RateLimit`, and for how long that has to do.
+pub(super) fn add_state(state: &mut String, name: &Name, left: u64, after: Option<Duration>) {
+    separate(state);
+    let _written = match after.map(seconds) {
+        Some(t) => write!(state, "{};r={left};t={t}", name.quoted),
+        None => write!(state, "{};r={left}", name.quoted),
+    };
+}
+
+/// A time as clients are told: whole seconds, rounded up, at least one.
+pub(super) fn seconds(after: Duration) -> u64 {
+    let started = u64::from(after.subsec_nanos() > 0);
+    after.as_secs().saturating_add(started).max(1)
 }
 
 /// A field's value; `None` if there is nothing to say.
@@ -78,7 +99,7 @@ pub(super) const X_RATELIMIT_RESET: HeaderName = HeaderName::from_static("x-rate
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::plan::{Algorithm, Delay, Excess, Rate};
+    use crate::config::plan::{Algorithm, Cost, Delay, Excess, Rate};
 
     fn policy(rate: Rate, burst: u32) -> String {
         let mut text = String::new();
@@ -87,8 +108,30 @@ mod tests {
             Excess::requests(burst),
             Delay::Never,
         );
-        add_requests(&mut text, &Name::new("perip"), &terms);
+        add_requests(
+            &mut text,
+            &Name::new("perip"),
+            &terms,
+            &Weight::Fixed(Cost::ONE),
+        );
         text
+    }
+
+    #[test]
+    fn a_policy_in_bytes_says_so() {
+        let terms = Terms::new(
+            &Algorithm::FixedWindow {
+                limit: 1_000_000,
+                window: Duration::from_secs(60),
+            },
+            Excess::requests(0),
+            Delay::Never,
+        );
+        for weight in [Weight::RequestBytes, Weight::ResponseBytes] {
+            let mut text = String::new();
+            add_requests(&mut text, &Name::new("upload"), &terms, &weight);
+            assert_eq!(text, "\"upload\";q=1000000;qu=\"content-bytes\";w=60");
+        }
     }
 
     #[test]

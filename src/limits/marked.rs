@@ -97,6 +97,8 @@ impl Limits {
             retry_after: Some(left),
             name: Arc::clone(name),
             quota,
+            left: 0,
+            own: Some(left),
             policy: self.policy.clone(),
             is_bad_request: false,
         }

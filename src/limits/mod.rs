@@ -5,6 +5,7 @@
 //! nginx's: all `limit_req` first, then the wait if one asks for it, then the `limit_conn`, so that a
 //! request waiting for its turn holds no place.
 
+mod allowance;
 mod bill;
 mod estate;
 mod explain;
@@ -19,6 +20,7 @@ mod penalty;
 mod places;
 mod rehearsal;
 mod report;
+mod retry;
 mod rule;
 mod rules;
 mod shadow;
@@ -42,13 +44,15 @@ use self::report::Voice;
 use self::rule::{Connections, Decision, Requests};
 use self::rules::Rules;
 use self::shadow::Shadow;
+use self::shared::Case;
 use self::zones::Keyed;
 use crate::clock::{Clock, Millis};
-use crate::config::plan::{DryRun, Site};
+use crate::config::plan::{DryRun, HeaderForm, HeaderScope, LimitHeaders, Site};
 use crate::message::{Exchange, LimitStatus};
 use crate::store::algorithm::Terms;
 use crate::telemetry::REFUSALS;
 
+pub use allowance::Allowance;
 pub use bill::Bill;
 pub use estate::forgotten;
 pub use explain::Explained;
@@ -73,6 +77,31 @@ pub struct Limits {
     connections_status: StatusCode,
     /// `RateLimit-Policy`, the same for everybody who has no numbers of their own.
     policy: Option<HeaderValue>,
+    /// Whether keys may have numbers of their own.
+    overridden: bool,
+    /// How responses to requests that were let in tell of the limits, where they do.
+    tells: Option<HeaderForm>,
+}
+
+/// How far a refused request is from passing.
+#[derive(Debug, Clone, Copy, Default)]
+struct Shortfall {
+    /// When all rules would let it pass; `None` where no waiting helps.
+    retry_after: Option<Duration>,
+    /// When the rule would that refused it.
+    own: Option<Duration>,
+    /// What its key has left there, in whole requests.
+    left: u64,
+}
+
+impl Shortfall {
+    fn new(retry_after: Option<Duration>, own: Option<Duration>, left: u64) -> Self {
+        Self {
+            retry_after,
+            own,
+            left,
+        }
+    }
 }
 
 impl Limits {
@@ -104,8 +133,15 @@ impl Limits {
             requests_status: site.limit_req_status,
             connections_status: site.limit_conn_status,
             policy: None,
+            overridden: false,
+            tells: None,
         };
-        limits.policy = limits.policy(None);
+        let mut zones = limits.requests.iter().map(|rule| &rule.zone);
+        limits.overridden = zones.any(|zone| !zone.overrides.is_empty());
+        limits.policy = limits.policy_by(|rule| Some(rule.terms));
+        let LimitHeaders { form, on } = site.limit_headers;
+        let tells = on == HeaderScope::All && form != HeaderForm::Off && limits.policy.is_some();
+        limits.tells = tells.then_some(form);
         limits
     }
 
@@ -124,14 +160,23 @@ impl Limits {
         {
             return Err(refusal);
         }
+        let mut allowance = None;
         let decision = if self.requests.are_shared() {
-            // Boxed: most locations have no use for it, and every request would keep room.
             match self.requests.open(exchange, now) {
-                Ok(case) => Box::pin(self.requests.decide_shared(case, now)).await,
+                // Boxed: most locations have no use for it, and every request would keep room.
+                Ok(case) => {
+                    let decided = Box::pin(self.decide_shared(case, exchange, now)).await;
+                    allowance = decided.1;
+                    decided.0
+                }
                 Err(decision) => decision,
             }
         } else {
-            self.requests.decide(exchange, now, &mut ())
+            let decision = self.requests.decide(exchange, now, &mut ());
+            if self.tells.is_some() && !decision.is_refusal() {
+                allowance = self.allowance(exchange, now, None);
+            }
+            decision
         };
         let (verdict, mut bills) = self.conclude(decision, exchange, now);
         match verdict {
@@ -153,7 +198,26 @@ impl Limits {
             }
         };
         permit.bills.append(&mut bills);
+        if let Some(allowance) = &mut allowance {
+            self.add_places(allowance, exchange);
+        }
+        permit.allowance = allowance;
         Ok(permit)
+    }
+
+    /// What the rules say of a request where some count in a store, and what its client is told of them.
+    async fn decide_shared(
+        &self,
+        mut case: Case,
+        exchange: &Exchange,
+        now: Millis,
+    ) -> (Decision, Option<Box<Allowance>>) {
+        let decision = self.requests.decide_shared(&mut case, now).await;
+        let allowance = match self.tells.is_some() && !decision.is_refusal() {
+            true => self.allowance(exchange, now, Some(&case)),
+            false => None,
+        };
+        (decision, allowance)
     }
 
     /// What the `limit_req` rules say of a request; unless they refuse it, it is charged.
@@ -219,8 +283,9 @@ impl Limits {
                 let rule = &self.requests[rule];
                 let name = &rule.zone.name.plain;
                 voice.without_key(exchange, now, fault, (Kind::Requests, name));
-                let policy = self.policy.clone();
-                let verdict = self.refuse_request(exchange, rule, &rule.terms, None, policy);
+                let policy = self.policy_of(exchange);
+                let none = Shortfall::default();
+                let verdict = self.refuse_request(exchange, rule, &rule.terms, none, policy);
                 match (verdict, fault) {
                     (Verdict::Refuse(refusal), KeyFault::Ambiguous) => {
                         Verdict::Refuse(refusal.of_a_bad_request())
@@ -236,7 +301,8 @@ impl Limits {
                 retry_after,
             } => {
                 voice.penalized_request(exchange, now, left, &self.requests[rule].zone.name.plain);
-                let verdict = self.refuse_key(exchange, rule, &keyed, Some(retry_after));
+                let shortfall = Shortfall::new(retry_after, retry_after, 0);
+                let verdict = self.refuse_key(exchange, rule, &keyed, shortfall);
                 exchange.limit_req = Some(match voice.dry_run {
                     DryRun::Off => LimitStatus::Penalize,
                     DryRun::On => LimitStatus::PenalizeDryRun,
@@ -248,9 +314,14 @@ impl Limits {
                 keyed,
                 excess,
                 retry_after,
+                own,
+                left,
             } => {
-                voice.refused_request(exchange, now, excess, &self.requests[rule].zone.name.plain);
-                self.refuse_key(exchange, rule, &keyed, retry_after)
+                let refused = &self.requests[rule];
+                voice.refused_request(exchange, now, excess, &refused.zone.name.plain);
+                let left = refused.left_of(&keyed, exchange, now, left);
+                let shortfall = Shortfall::new(retry_after, own, left);
+                self.refuse_key(exchange, rule, &keyed, shortfall)
             }
         }
     }
@@ -261,16 +332,13 @@ impl Limits {
         exchange: &mut Exchange,
         rule: usize,
         keyed: &Keyed,
-        retry_after: Option<Duration>,
+        shortfall: Shortfall,
     ) -> Verdict {
         let refused = &self.requests[rule];
-        let own = refused.own_terms(keyed);
-        let policy = match &own {
-            Some(own) => self.policy(Some((rule, own))),
-            None => self.policy.clone(),
-        };
-        let terms = own.as_ref().unwrap_or(&refused.terms);
-        self.refuse_request(exchange, refused, terms, retry_after, policy)
+        let policy = self.policy_of(exchange);
+        refused.with_terms(keyed, |terms| {
+            self.refuse_request(exchange, refused, terms, shortfall, policy)
+        })
     }
 
     fn refuse_request(
@@ -278,7 +346,7 @@ impl Limits {
         exchange: &mut Exchange,
         rule: &Requests,
         terms: &Terms,
-        retry_after: Option<Duration>,
+        shortfall: Shortfall,
         policy: Option<HeaderValue>,
     ) -> Verdict {
         if self.requests_voice.dry_run == DryRun::On {
@@ -291,31 +359,13 @@ impl Limits {
             kind: Kind::Requests,
             status: rule.sanction.status.unwrap_or(self.requests_status),
             body: rule.sanction.body.clone(),
-            retry_after,
+            retry_after: shortfall.retry_after,
             name: Arc::clone(&rule.zone.name),
             quota: terms.quota(),
+            left: shortfall.left,
+            own: shortfall.own,
             policy,
             is_bad_request: false,
         })
-    }
-
-    /// What is enforced here, with other numbers for one rule where a key has its own.
-    fn policy(&self, own: Option<(usize, &Terms)>) -> Option<HeaderValue> {
-        let mut text = String::new();
-        if self.requests_voice.dry_run == DryRun::Off {
-            for (index, rule) in self.requests.iter().enumerate() {
-                let terms = match own {
-                    Some((whose, terms)) if whose == index => terms,
-                    _ => &rule.terms,
-                };
-                fields::add_requests(&mut text, &rule.zone.name, terms);
-            }
-        }
-        if self.connections_voice.dry_run == DryRun::Off {
-            for rule in &self.connections {
-                fields::add_connections(&mut text, &rule.zone.name, rule.limit);
-            }
-        }
-        fields::value(text)
     }
 }

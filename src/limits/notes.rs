@@ -94,12 +94,13 @@ impl Limits {
                 keyed,
                 left,
                 retry_after,
-            } => (*rule, Some(keyed), Some(*retry_after), Why::Penalty(*left)),
+            } => (*rule, Some(keyed), *retry_after, Why::Penalty(*left)),
             Decision::Refuse {
                 rule,
                 keyed,
                 excess,
                 retry_after,
+                ..
             } => {
                 let (excess, burst) = (*excess, self.requests[*rule].burst);
                 (

@@ -11,7 +11,6 @@ use super::zones::Keyed;
 use crate::clock::Millis;
 use crate::message::Exchange;
 use crate::store::Penalties;
-use crate::store::algorithm::Outcome;
 
 /// The rule of these that still keeps a request's key out, if one does.
 pub(super) fn serving(rules: &[Requests], exchange: &Exchange, now: Millis) -> Option<Decision> {
@@ -29,7 +28,9 @@ pub(super) fn serving(rules: &[Requests], exchange: &Exchange, now: Millis) -> O
                 keyed,
                 left,
                 // Who comes back when the penalty is over and is still over the rate would get the next one.
-                retry_after: rule.passes_after(&keyed, exchange, now).max(left),
+                retry_after: rule
+                    .passes_after(&keyed, exchange, now)
+                    .map(|after| after.max(left)),
             });
         }
     }
@@ -42,27 +43,29 @@ pub(super) fn punish(decision: &mut Decision, rules: &[Requests], now: Millis) {
         rule,
         keyed,
         retry_after,
+        own,
+        left,
         ..
     } = decision
         && let Some(penalties) = rules[*rule].penalties()
         && let Some(term) = rules[*rule].sanction.penalty
-        && let Some(left) = penalties.punish(&keyed.key, now, term)
+        && let Some(stays) = penalties.punish(&keyed.key, now, term)
     {
-        *retry_after = retry_after.map(|after| after.max(left));
+        *retry_after = retry_after.map(|after| after.max(stays));
+        *own = own.map(|after| after.max(stays));
+        *left = Some(0);
     }
 }
 
 impl Requests {
-    /// When a request would pass that comes now; changes nothing.
-    fn passes_after(&self, keyed: &Keyed, exchange: &Exchange, now: Millis) -> Duration {
+    /// When a request would pass that comes now; `None` where no waiting helps. Changes nothing.
+    fn passes_after(&self, keyed: &Keyed, exchange: &Exchange, now: Millis) -> Option<Duration> {
         let cost = self.cost(exchange);
-        let outcome = self.with_terms(keyed, |terms| {
-            self.zone.store.ask(&keyed.key, now, cost, terms)
-        });
-        match outcome {
-            Outcome::Refuse { retry_after, .. } => retry_after.unwrap_or_default(),
-            Outcome::Delay { .. } | Outcome::Pass { .. } => Duration::ZERO,
-        }
+        self.with_terms(keyed, |terms| {
+            let outcome = self.zone.store.ask(&keyed.key, now, cost, terms);
+            self.passes_at(&outcome, terms)
+                .unwrap_or(Some(Duration::ZERO))
+        })
     }
 
     /// Where those are remembered who stay out, if this rule punishes.

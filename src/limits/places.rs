@@ -203,7 +203,9 @@ impl Limits {
             retry_after: None,
             name: Arc::clone(&rule.zone.name),
             quota: u64::from(rule.limit),
-            policy: self.policy.clone(),
+            left: 0,
+            own: None,
+            policy: self.policy_of(exchange),
             is_bad_request: false,
         })
     }

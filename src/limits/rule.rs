@@ -54,7 +54,8 @@ pub(super) enum Decision {
         rule: usize,
         keyed: Keyed,
         left: Duration,
-        retry_after: Duration,
+        /// `None` where no waiting helps.
+        retry_after: Option<Duration>,
     },
     /// It has no key, and the rule's zone does not take such requests.
     NoKey { rule: usize, fault: KeyFault },
@@ -67,8 +68,12 @@ pub(super) enum Decision {
         rule: usize,
         keyed: Keyed,
         excess: Excess,
-        /// `None` where no waiting helps.
+        /// When all rules would let it pass; `None` where no waiting helps.
         retry_after: Option<Duration>,
+        /// When this one would.
+        own: Option<Duration>,
+        /// What the key has left, where the store has said so.
+        left: Option<u64>,
     },
 }
 
@@ -168,7 +173,7 @@ fn ask(
         };
         decision.hear(index, &keyed, outcome, ears);
         if decision.is_refusal() {
-            decision.may_wait(rule.sanction.max_wait);
+            rule.with_terms(&keyed, |terms| decision.may_wait(rule, terms));
             decision.until_all_pass(&rules[index + 1..], exchange, now);
             return;
         }
@@ -262,11 +267,31 @@ impl Requests {
     }
 
     /// Does something with the numbers that a key is held to here.
-    pub(super) fn with_terms<T>(&self, keyed: &Keyed, act: impl Fn(&Terms) -> T) -> T {
+    pub(super) fn with_terms<T>(&self, keyed: &Keyed, act: impl FnOnce(&Terms) -> T) -> T {
         match self.own_terms(keyed) {
             Some(own) => act(&own),
             None => act(&self.terms),
         }
+    }
+
+    /// What a refused request's key has left, in whole requests; `known` is what the store said.
+    pub(super) fn left_of(
+        &self,
+        keyed: &Keyed,
+        exchange: &Exchange,
+        now: Millis,
+        known: Option<u64>,
+    ) -> u64 {
+        // A request of one or less was refused because not even one is left.
+        if self.cost(exchange) <= Cost::ONE {
+            return 0;
+        }
+        known.unwrap_or_else(|| {
+            self.with_terms(keyed, |terms| {
+                let standing = self.zone.store.standing(&keyed.key, now, terms);
+                standing.map_or_else(|| terms.quota(), |standing| standing.remaining)
+            })
+        })
     }
 
     /// The key of a request, taken over from a rule that has found it already.
@@ -320,6 +345,8 @@ impl Decision {
                     keyed: *keyed,
                     excess,
                     retry_after,
+                    own: retry_after,
+                    left: None,
                 };
             }
         }
@@ -330,34 +357,6 @@ impl Decision {
             self,
             Self::NoKey { .. } | Self::Penalize { .. } | Self::Refuse { .. }
         )
-    }
-
-    /// Makes a refusal tell when a retry would be let in to wait for the rest of the time.
-    pub(super) fn may_wait(&mut self, most: Option<Duration>) {
-        if let (Self::Refuse { retry_after, .. }, Some(most)) = (self, most) {
-            *retry_after = retry_after.map(|after| after.saturating_sub(most));
-        }
-    }
-
-    /// Makes a refusal tell when a retry would pass the `later` rules too, which nobody has asked yet.
-    fn until_all_pass(&mut self, later: &[Requests], exchange: &Exchange, now: Millis) {
-        if let Self::Refuse { retry_after, .. } = self {
-            for rule in later {
-                let Found::Key(keyed) = rule.zone.find(exchange) else {
-                    continue;
-                };
-                let cost = rule.cost(exchange);
-                let outcome = rule.with_terms(&keyed, |terms| {
-                    rule.zone.store.ask(&keyed.key, now, cost, terms)
-                });
-                if let Outcome::Refuse {
-                    retry_after: own, ..
-                } = outcome
-                {
-                    *retry_after = own.zip(*retry_after).map(|(own, other)| own.max(other));
-                }
-            }
-        }
     }
 }
 

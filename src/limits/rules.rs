@@ -96,7 +96,7 @@ impl Rules {
     }
 
     /// The same as [`Rules::decide`], where some of them count in a store.
-    pub(super) async fn decide_shared(&self, case: Case, now: Millis) -> Decision {
+    pub(super) async fn decide_shared(&self, case: &mut Case, now: Millis) -> Decision {
         let mut decision = case.decide(&self.list, now).await;
         if self.punishes {
             penalty::punish(&mut decision, &self.list, now);

@@ -18,23 +18,23 @@ use crate::store::{Answer, Inquiry, Leases, Receipt, Shared, Word};
 /// A request as its rules see it: everything that has to be known before anything is waited for.
 #[derive(Debug)]
 pub(super) struct Case {
-    keys: Vec<Held>,
+    pub(super) keys: Vec<Held>,
 }
 
 /// A rule that applies.
 #[derive(Debug)]
-struct Held {
-    rule: usize,
-    keyed: Keyed,
+pub(super) struct Held {
+    pub(super) rule: usize,
+    pub(super) keyed: Keyed,
     bytes: Vec<u8>,
     cost: Cost,
     terms: Terms,
-    spoken: Spoken,
+    pub(super) spoken: Spoken,
 }
 
 /// What came of it.
 #[derive(Debug)]
-enum Spoken {
+pub(super) enum Spoken {
     /// Charged in this process.
     Here(Outcome, Receipt, Terms),
     Nothing,
@@ -71,7 +71,7 @@ impl Case {
     }
 
     /// Asks all, and charges all unless one refuses.
-    pub(super) async fn decide(mut self, rules: &[Requests], now: Millis) -> Decision {
+    pub(super) async fn decide(&mut self, rules: &[Requests], now: Millis) -> Decision {
         if self.keys.len() > 1 && self.recall(rules, now) {
             return self.refuse(rules, now).await;
         }
@@ -176,8 +176,13 @@ impl Case {
             if let Some(outcome @ Outcome::Refuse { .. }) = held.outcome() {
                 let mut own = Decision::NotLimited;
                 own.hear(held.rule, &held.keyed, outcome, &mut ());
-                own.may_wait(rules[held.rule].sanction.max_wait);
-                decision.hear_refusal(own);
+                own.may_wait(&rules[held.rule], held.terms_used());
+                decision.hear_refusal(own, held.left());
+            }
+        }
+        for held in &self.keys {
+            if let Some(after) = held.known_to_refuse(rules, now) {
+                decision.not_before(after);
             }
         }
         self.give_back(rules, now).await;
@@ -316,6 +321,13 @@ impl Held {
             zone.store.debit(key, now, gone, &part);
         }
         self.charge(rules, now, part);
+        if let Spoken::Here(Outcome::Refuse { retry_after, .. }, ..) = &mut self.spoken
+            && retry_after.is_none()
+            && self.cost.0 <= self.terms.quota().saturating_mul(Cost::ONE.0)
+        {
+            // More than this gateway's part, but not more than the whole that the store has when it is back.
+            *retry_after = Some(AWHILE);
+        }
     }
 
     /// Keeps this process's own picture of the key, for when the store is away.
@@ -338,24 +350,40 @@ impl Held {
         matches!(self.outcome(), Some(Outcome::Refuse { .. }))
     }
 
+    /// The numbers that were asked: a gateway that counts alone has its part of them.
+    pub(super) fn terms_used(&self) -> &Terms {
+        match &self.spoken {
+            Spoken::Here(_, _, terms) | Spoken::Waits(_, terms) => terms,
+            _ => &self.terms,
+        }
+    }
+
+    /// How many more would pass, where the store has said so.
+    fn left(&self) -> Option<u64> {
+        match self.spoken {
+            Spoken::There(answer) => Some(answer.remaining),
+            _ => None,
+        }
+    }
+
+    /// When a rule that was not asked would let the request pass, where this gateway knows that it would refuse it now.
+    fn known_to_refuse(&self, rules: &[Requests], now: Millis) -> Option<Option<Duration>> {
+        if self.outcome().is_some() {
+            return None;
+        }
+        let (rule, key) = (&rules[self.rule], &self.keyed.key);
+        let outcome = match rule.zone.shared {
+            Some(_) => self
+                .leases(rules)?
+                .refusal(key, now, self.cost, &self.terms)?,
+            None => rule.zone.store.ask(key, now, self.cost, &self.terms),
+        };
+        rule.passes_at(&outcome, &self.terms)
+    }
+
     fn is_at(&self, rules: &[Requests], store: &Arc<Shared>) -> bool {
         let own = rules[self.rule].zone.shared.as_ref();
         own.is_some_and(|own| Arc::ptr_eq(own, store))
-    }
-}
-
-impl Decision {
-    /// One of several rules refuses: the first has the say, and the longest time to wait.
-    fn hear_refusal(&mut self, other: Self) {
-        match (&mut *self, &other) {
-            (
-                Self::Refuse { retry_after, .. },
-                Self::Refuse {
-                    retry_after: own, ..
-                },
-            ) => *retry_after = own.zip(*retry_after).map(|(own, other)| own.max(other)),
-            _ => *self = other,
-        }
     }
 }
 

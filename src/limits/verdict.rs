@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use http::{HeaderName, HeaderValue, StatusCode, header};
 
-use super::Bill;
 use super::fields::{
     self, Name, RATELIMIT, RATELIMIT_POLICY, X_RATELIMIT_LIMIT, X_RATELIMIT_REMAINING,
     X_RATELIMIT_RESET,
 };
-use crate::config::plan::{LimitHeaders, Wording};
+use super::{Allowance, Bill};
+use crate::config::plan::{HeaderForm, Wording};
 use crate::store::{Lease, Place};
 
 /// What the `limit_req` rules of a location say of a request.
@@ -36,6 +36,8 @@ pub struct Permit {
     leases: Vec<Lease>,
     /// What the request owes when it is over.
     pub bills: Vec<Bill>,
+    /// What its client is told of the limits with the response, where that is wanted.
+    pub allowance: Option<Box<Allowance>>,
 }
 
 /// Why a request was turned away, and all that its answer has to say about it.
@@ -52,6 +54,10 @@ pub struct Refusal {
     pub retry_after: Option<Duration>,
     pub(super) name: Arc<Name>,
     pub(super) quota: u64,
+    /// What its key has left there, in whole requests: less than this request weighs.
+    pub(super) left: u64,
+    /// When the rule that refused it would let it pass, whatever others say.
+    pub(super) own: Option<Duration>,
     pub(super) policy: Option<HeaderValue>,
     /// Whether there is nothing to say of limits: no waiting makes the request a good one.
     pub(super) is_bad_request: bool,
@@ -131,7 +137,8 @@ impl Refusal {
             && self.body.as_ref().map(Arc::as_ptr) == other.body.as_ref().map(Arc::as_ptr)
             && self.kind == other.kind
             && self.is_bad_request == other.is_bad_request
-            && self.quota == other.quota
+            && (self.quota, self.left) == (other.quota, other.left)
+            && self.own.map(fields::seconds) == other.own.map(fields::seconds)
             && self.retry_after_seconds() == other.retry_after_seconds()
             // The text is shared by all refusals of a location, so where it stands says which one it is.
             && policy(self) == policy(other)
@@ -144,21 +151,18 @@ impl Refusal {
         match (self.kind, self.retry_after) {
             // A place may come free at any moment.
             (Kind::Connections, None) => Some(1),
-            (_, after) => after.map(|after| {
-                let started = u64::from(after.subsec_nanos() > 0);
-                after.as_secs().saturating_add(started).max(1)
-            }),
+            (_, after) => after.map(fields::seconds),
         }
     }
 
     /// The header fields of the answer.
     pub fn header_fields(
         &self,
-        headers: LimitHeaders,
+        form: HeaderForm,
     ) -> impl Iterator<Item = (HeaderName, HeaderValue)> + use<> {
-        let (seconds, headers) = match self.is_bad_request {
-            true => (None, LimitHeaders::Off),
-            false => (self.retry_after_seconds(), headers),
+        let (seconds, form) = match self.is_bad_request {
+            true => (None, HeaderForm::Off),
+            false => (self.retry_after_seconds(), form),
         };
         let mut list = [
             seconds.map(|seconds| (header::RETRY_AFTER, HeaderValue::from(seconds))),
@@ -166,21 +170,21 @@ impl Refusal {
             None,
             None,
         ];
-        match headers {
-            LimitHeaders::Ietf => {
-                let state = match (self.kind, seconds) {
-                    (Kind::Requests, Some(t)) => format!("{};r=0;t={t}", self.name.quoted),
-                    _ => format!("{};r=0", self.name.quoted),
-                };
+        match form {
+            HeaderForm::Ietf => {
+                let mut state = String::new();
+                fields::add_state(&mut state, &self.name, self.left, self.own);
                 list[1] = self.policy.clone().map(|policy| (RATELIMIT_POLICY, policy));
                 list[2] = fields::value(state).map(|state| (RATELIMIT, state));
             }
-            LimitHeaders::Legacy => {
+            HeaderForm::Legacy => {
                 list[1] = Some((X_RATELIMIT_LIMIT, HeaderValue::from(self.quota)));
-                list[2] = Some((X_RATELIMIT_REMAINING, HeaderValue::from(0)));
-                list[3] = seconds.map(|seconds| (X_RATELIMIT_RESET, HeaderValue::from(seconds)));
+                list[2] = Some((X_RATELIMIT_REMAINING, HeaderValue::from(self.left)));
+                // Where the rule names no time, as a full `limit_conn`, it is that of `Retry-After`.
+                let reset = self.own.map(fields::seconds).or(seconds);
+                list[3] = reset.map(|seconds| (X_RATELIMIT_RESET, HeaderValue::from(seconds)));
             }
-            LimitHeaders::Off => {}
+            HeaderForm::Off => {}
         }
         list.into_iter().flatten()
     }
@@ -198,14 +202,16 @@ mod tests {
             retry_after: retry_after.map(Duration::from_millis),
             name: Arc::new(Name::new("perip")),
             quota: 21,
+            left: 0,
+            own: retry_after.map(Duration::from_millis),
             policy: Some(HeaderValue::from_static("\"perip\";q=21;w=3")),
             is_bad_request: false,
         }
     }
 
-    fn written(refusal: &Refusal, headers: LimitHeaders) -> Vec<String> {
+    fn written(refusal: &Refusal, form: HeaderForm) -> Vec<String> {
         refusal
-            .header_fields(headers)
+            .header_fields(form)
             .map(|(name, value)| format!("{name}: {}", value.to_str().unwrap()))
             .collect()
     }
@@ -224,7 +230,7 @@ mod tests {
     fn a_request_without_a_key_is_not_told_to_come_back() {
         let refusal = refusal(Kind::Requests, None);
         assert_eq!(
-            written(&refusal, LimitHeaders::Ietf),
+            written(&refusal, HeaderForm::Ietf),
             [
                 "ratelimit-policy: \"perip\";q=21;w=3",
                 "ratelimit: \"perip\";r=0"
@@ -235,7 +241,7 @@ mod tests {
     #[test]
     fn ietf_fields_name_the_policy_and_what_is_left_of_it() {
         assert_eq!(
-            written(&refusal(Kind::Requests, Some(1_200)), LimitHeaders::Ietf),
+            written(&refusal(Kind::Requests, Some(1_200)), HeaderForm::Ietf),
             [
                 "retry-after: 2",
                 "ratelimit-policy: \"perip\";q=21;w=3",
@@ -243,7 +249,7 @@ mod tests {
             ]
         );
         assert_eq!(
-            written(&refusal(Kind::Connections, None), LimitHeaders::Ietf)[2],
+            written(&refusal(Kind::Connections, None), HeaderForm::Ietf)[2],
             "ratelimit: \"perip\";r=0"
         );
     }
@@ -251,7 +257,7 @@ mod tests {
     #[test]
     fn legacy_fields_are_three_numbers() {
         assert_eq!(
-            written(&refusal(Kind::Requests, Some(1_200)), LimitHeaders::Legacy),
+            written(&refusal(Kind::Requests, Some(1_200)), HeaderForm::Legacy),
             [
                 "retry-after: 2",
                 "x-ratelimit-limit: 21",
@@ -261,10 +267,33 @@ mod tests {
         );
     }
 
+    /// Another rule has to be waited for a minute; this one has three left and would let five pass after two seconds.
+    #[test]
+    fn what_is_told_of_a_policy_is_its_own() {
+        let refusal = Refusal {
+            left: 3,
+            own: Some(Duration::from_secs(2)),
+            ..refusal(Kind::Requests, Some(60_000))
+        };
+        let ietf = written(&refusal, HeaderForm::Ietf);
+        assert_eq!(ietf[0], "retry-after: 60");
+        assert_eq!(ietf[2], "ratelimit: \"perip\";r=3;t=2");
+        let legacy = written(&refusal, HeaderForm::Legacy);
+        assert_eq!(
+            legacy[2..],
+            ["x-ratelimit-remaining: 3", "x-ratelimit-reset: 2"]
+        );
+        let other = Refusal {
+            left: 2,
+            ..refusal.clone()
+        };
+        assert!(!refusal.reads_like(&other));
+    }
+
     #[test]
     fn with_headers_off_retry_after_stays() {
         assert_eq!(
-            written(&refusal(Kind::Requests, Some(1_200)), LimitHeaders::Off),
+            written(&refusal(Kind::Requests, Some(1_200)), HeaderForm::Off),
             ["retry-after: 2"]
         );
     }

@@ -73,7 +73,7 @@ pub(crate) fn site(action: Action) -> Site {
         limit_conn_dry_run: DryRun::Off,
         limit_req_log_level: LogLevel::Error,
         limit_conn_log_level: LogLevel::Error,
-        limit_headers: LimitHeaders::Ietf,
+        limit_headers: LimitHeaders::default(),
         access: Access::default(),
         real_ip: None,
         max_body: None,

@@ -173,7 +173,7 @@ impl Failure {
         }
         if let Self::Refused(refusal) = self {
             let headers = response.headers_mut();
-            headers.extend(refusal.header_fields(site.limit_headers));
+            headers.extend(refusal.header_fields(site.limit_headers.form));
             if let Some(wait) = refusal.retry_after {
                 let millis = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
                 headers.insert(grpc::PUSHBACK, HeaderValue::from(millis));

@@ -291,6 +291,11 @@ fn send_off(
             .headers_mut()
             .insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
+    if let Some(permit) = &mut visit.permit
+        && let Some(allowance) = permit.allowance.take()
+    {
+        allowance.write(response.headers_mut());
+    }
     visit.exchange.status = Some(response.status());
     if live.keeps_sent_headers(site) {
         visit.exchange.sent_headers = Some(Box::new(response.headers().clone()));

@@ -12,7 +12,7 @@ use http::{HeaderValue, Method, Response, header};
 
 use super::site::Site;
 use super::{Live, failure, wording};
-use crate::config::plan::{LimitHeaders, Wording};
+use crate::config::plan::{HeaderForm, Wording};
 use crate::limits::Refusal;
 use crate::message::answer::Answer;
 use crate::message::{Body, Completion, Exchange, Lines, Stock, headers};
@@ -22,7 +22,7 @@ use crate::upstream::Download;
 #[derive(Debug)]
 struct Given {
     refusal: Refusal,
-    fields: LimitHeaders,
+    fields: HeaderForm,
     accept: Option<HeaderValue>,
     head: Parts,
     body: Bytes,
@@ -40,7 +40,7 @@ pub(super) fn respond(
     site: &Site,
     live: &Live,
 ) -> Response<Body<Download>> {
-    let fields = site.plan.limit_headers;
+    let fields = site.plan.limit_headers.form;
     let changes = |body: &Arc<Wording>| body.text.as_literal().is_none();
     if exchange.head.method == Method::HEAD || refusal.body.as_ref().is_some_and(changes) {
         return failure::respond(answer(&refusal, fields, exchange), exchange);
@@ -97,7 +97,7 @@ fn stock_of(head: &Parts, body: &Bytes) -> Option<Stock> {
         .then(|| Stock::new(lines, body.clone()))
 }
 
-fn answer(refusal: &Refusal, fields: LimitHeaders, exchange: &Exchange) -> Answer {
+fn answer(refusal: &Refusal, fields: HeaderForm, exchange: &Exchange) -> Answer {
     let answer = Answer::new(refusal.status);
     let answer = match &refusal.body {
         Some(body) => answer.with_text(wording::render(body, exchange), body.form.content_type()),

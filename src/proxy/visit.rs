@@ -73,9 +73,11 @@ impl Visit {
         self.live.keeps_upstream_headers(site)
     }
 
-    /// How the fields of an answer from upstream are wanted: as a map where somebody looks at them.
+    /// How the fields of an answer from upstream are wanted: as a map where somebody looks at them or adds to them.
     pub(super) fn form_of_answer(&self, site: &Site) -> Form {
-        match self.live.takes_lines(&self.exchange, site) {
+        let permit = self.permit.as_ref();
+        let adds = permit.is_some_and(|permit| permit.allowance.is_some());
+        match !adds && self.live.takes_lines(&self.exchange, site) {
             true => Form::Lines,
             false => Form::Fields,
         }

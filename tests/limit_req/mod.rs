@@ -9,6 +9,7 @@ mod overrides;
 mod refusal;
 mod sanctions;
 mod shadow;
+mod told;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;

@@ -10,6 +10,7 @@ mod places;
 mod places_away;
 mod shapes;
 mod small_limits;
+mod told;
 mod troubles;
 mod ways;
 

@@ -7,7 +7,9 @@ use http::StatusCode;
 use super::{Compiler, access};
 use crate::config::decode::{Field, Spanned, Text};
 use crate::config::model::{self, Settings};
-use crate::config::plan::{Action, ClientTimeouts, DryRun, HttpVersion, LogLevel, PathRule, Site};
+use crate::config::plan::{
+    Action, ClientTimeouts, DryRun, HeaderForm, HttpVersion, LimitHeaders, LogLevel, PathRule, Site,
+};
 
 /// The settings that hold somewhere, the innermost first.
 #[derive(Debug, Clone, Copy)]
@@ -90,10 +92,7 @@ impl Compiler<'_> {
             limit_conn_dry_run: dry(levels.find(|s| &s.limit_conn_dry_run)),
             limit_req_log_level: level(levels.find(|s| &s.limit_req_log_level)),
             limit_conn_log_level: level(levels.find(|s| &s.limit_conn_log_level)),
-            limit_headers: levels
-                .find(|s| &s.limit_headers)
-                .map(|given| given.value.0)
-                .unwrap_or_default(),
+            limit_headers: self.limit_headers(levels),
             access: access::compile(levels),
             real_ip: None,
             max_body: match levels
@@ -110,6 +109,31 @@ impl Compiler<'_> {
             degrade_group: self.degrade_group(levels),
             bandwidth: self.bandwidth(levels),
             action: self.action(levels, does, path),
+        }
+    }
+
+    fn limit_headers(&mut self, levels: Levels<'_>) -> LimitHeaders {
+        match levels.find(|s| &s.limit_headers).map(|given| &given.value) {
+            None => LimitHeaders::default(),
+            Some(model::LimitHeaders::Form(form)) => LimitHeaders {
+                form: form.0,
+                ..LimitHeaders::default()
+            },
+            Some(model::LimitHeaders::Parts(parts)) => {
+                let form = parts.form.get().map(|form| form.value.0);
+                let form = form.unwrap_or_default();
+                if let (HeaderForm::Off, Some(on)) = (form, parts.on.get()) {
+                    self.complain_with(
+                        on.span,
+                        "`on` has no meaning with `form: off`",
+                        "no response carries header fields then",
+                    );
+                }
+                LimitHeaders {
+                    form,
+                    on: parts.on.get().map(|on| on.value.0).unwrap_or_default(),
+                }
+            }
         }
     }
 

@@ -1,12 +1,17 @@
-//! Zones, and the rules that use them.
+//! Zones, the rules that use them, and what clients are told of both.
+
+use std::borrow::Cow;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 
 use super::algorithm::{Algorithm, LimitOrUnlimited, WindowLimit};
 use super::sanction::{OnCrowd, OnExcess};
 use super::values::{
-    Burst, ConnLimit, Flag, LimitStatus, OnAmbiguousKey, OnEmptyKey, Prefix, Rate, RateOrUnlimited,
-    Size, Time, Waiting,
+    Burst, ConnLimit, Flag, HeaderForm, HeaderScope, LimitStatus, OnAmbiguousKey, OnEmptyKey,
+    Prefix, Rate, RateOrUnlimited, Size, Time, Waiting,
 };
-use crate::config::decode::{Field, Named, Needed, Text, record};
+use crate::config::decode::{Context, Decode, Field, Named, Needed, Text, record};
+use crate::config::tree::{Kind, Node};
 
 record! {
     /// A zone of `limit_req`: nginx's `limit_req_zone KEY zone=NAME:SIZE rate=RATE`.
@@ -23,7 +28,7 @@ record! {
         limit: Field<WindowLimit>,
         /// How long that window is.
         window: Field<Time>,
-        /// Into blocks of which length a sliding_window is divided. Default: none, it is estimated from two counters.
+        /// Into blocks of which length a sliding_window is divided: no window then holds more than the limit, and requests are forgotten up to one block late. Default: none, it is estimated from two counters.
         precision: Field<Time>,
         /// How long a request may have to wait for its turn, for paced, warm_up and bursty. Default: 500ms.
         max_wait: Field<Time>,
@@ -125,5 +130,49 @@ record! {
         size: Needed<Waiting>,
         /// How long each may wait.
         timeout: Needed<Time>,
+    }
+}
+
+/// `limit_headers`: a form alone, or with the responses that carry it.
+#[derive(Debug, Clone)]
+pub enum LimitHeaders {
+    /// `ietf`, `legacy` or `off`, on refusals.
+    Form(HeaderForm),
+    /// In parts.
+    Parts(Box<LimitHeadersParts>),
+}
+
+record! {
+    /// Which header fields tell clients of their limits, and on which responses.
+    pub struct LimitHeadersParts {
+        /// Which fields: `ietf` for RateLimit and RateLimit-Policy, `legacy` for X-RateLimit-*, or `off`. Default: ietf.
+        form: Field<HeaderForm>,
+        /// Which responses carry them: `refused`, or `all`, which adds those to requests that were let in. Default: refused.
+        on: Field<HeaderScope>,
+    }
+}
+
+impl Decode for LimitHeaders {
+    fn decode(node: &Node, context: &mut Context<'_>) -> Option<Self> {
+        match node.kind {
+            Kind::Mapping(_) => context
+                .record(node)
+                .map(|parts| Self::Parts(Box::new(parts))),
+            Kind::Null | Kind::Scalar(_) | Kind::Sequence(_) | Kind::Unset => {
+                HeaderForm::decode(node, context).map(Self::Form)
+            }
+        }
+    }
+}
+
+impl JsonSchema for LimitHeaders {
+    fn schema_name() -> Cow<'static, str> {
+        "LimitHeaders".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let form = generator.subschema_for::<HeaderForm>();
+        let parts = generator.subschema_for::<LimitHeadersParts>();
+        json_schema!({ "anyOf": [form, parts] })
     }
 }

@@ -30,7 +30,9 @@ pub use client::{Connections, ProxyProtocol, RealIp};
 pub use credential::{HeaderText, StoreUrl};
 pub use fallback::{DegradeWord, Fallback};
 pub use health::{Breaker, CheckWord, Expect, FailureStatus, HealthCheck, Percent, Way};
-pub use limits::{ConnRule, ConnZone, Override, Queue, ReqRule, ReqZone};
+pub use limits::{
+    ConnRule, ConnZone, LimitHeaders, LimitHeadersParts, Override, Queue, ReqRule, ReqZone,
+};
 pub use maps::Map;
 pub use resolver::{NameServer, Resolver};
 pub use sanction::{Manner, OnCrowd, OnExcess};
@@ -42,8 +44,8 @@ pub use top::{AccessLog, Admin, Config, Log};
 pub use traces::{BatchSize, ContextWord, Tracing};
 pub use upstream::{Balance, RetryBudget, Upstream, UpstreamQueue, UpstreamServer};
 pub use values::{
-    AdminAddress, Burst, ConnLimit, Failures, Flag, HttpVersion, Idle, Level, LimitHeaders,
-    LimitStatus, ListenAddress, ListenText, LogLevel, OnAmbiguousKey, OnEmptyKey, Prefix, Rate,
+    AdminAddress, Burst, ConnLimit, Failures, Flag, HeaderForm, HeaderScope, HttpVersion, Idle,
+    Level, LimitStatus, ListenAddress, ListenText, LogLevel, OnAmbiguousKey, OnEmptyKey, Prefix, Rate,
     RateOrUnlimited, Requests, Size, Streams, Time, Tries, Waiting, Weight, Workers,
 };
 

@@ -10,10 +10,10 @@ use super::client::{ProxyProtocol, RealIp};
 use super::credential::HeaderText;
 use super::fallback::Fallback;
 use super::health::Breaker;
-use super::limits::{ConnRule, ReqRule};
+use super::limits::{ConnRule, LimitHeaders, ReqRule};
 use super::tls::ProxySsl;
 use super::values::{
-    Flag, HttpVersion, LimitHeaders, LimitStatus, LogLevel, Requests, Size, Streams, Time, Tries,
+    Flag, HttpVersion, LimitStatus, LogLevel, Requests, Size, Streams, Time, Tries,
 };
 use crate::config::decode::{
     Context, Decode, Field, List, Named, Needed, OrOff, Spanned, Text, record, scalar_from,
@@ -44,7 +44,7 @@ record! {
         limit_req_log_level: Field<LogLevel>,
         /// At which level a refusal by `limit_conn` is logged. Default: error.
         limit_conn_log_level: Field<LogLevel>,
-        /// Which header fields a refusal carries besides Retry-After: `ietf` for RateLimit and RateLimit-Policy, `legacy` for X-RateLimit-*, or `off`. Default: ietf.
+        /// Which header fields tell clients of their limits besides Retry-After: `ietf` for RateLimit and RateLimit-Policy, `legacy` for X-RateLimit-*, or `off`; a mapping also says on which responses. Default: ietf, on refusals.
         limit_headers: Field<LimitHeaders>,
         /// Who may come in: addresses, networks, `all` or `unix:`. Where it is given, everybody else may not.
         allow: Field<List<Access>>,

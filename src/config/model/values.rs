@@ -237,11 +237,19 @@ choice! {
 }
 
 choice! {
-    /// Which header fields a refusal carries.
-    pub struct LimitHeaders(plan::LimitHeaders) = "a kind of headers" {
-        "ietf" => plan::LimitHeaders::Ietf,
-        "legacy" => plan::LimitHeaders::Legacy,
-        "off" => plan::LimitHeaders::Off,
+    /// Which header fields tell clients of their limits.
+    pub struct HeaderForm(plan::HeaderForm) = "a kind of headers" {
+        "ietf" => plan::HeaderForm::Ietf,
+        "legacy" => plan::HeaderForm::Legacy,
+        "off" => plan::HeaderForm::Off,
+    }
+}
+
+choice! {
+    /// Which responses carry them.
+    pub struct HeaderScope(plan::HeaderScope) = "a kind of responses" {
+        "all" => plan::HeaderScope::All,
+        "refused" => plan::HeaderScope::Refused,
     }
 }
 

@@ -288,9 +288,28 @@ pub enum LogLevel {
     Warn,
 }
 
-/// Which header fields a refusal carries besides `Retry-After`.
+/// Which header fields tell clients of their limits besides `Retry-After`, and on which responses.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum LimitHeaders {
+pub struct LimitHeaders {
+    /// Which fields.
+    pub form: HeaderForm,
+    /// On which responses.
+    pub on: HeaderScope,
+}
+
+/// Which responses carry the fields of `limit_headers`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum HeaderScope {
+    /// Those to requests that were let in, too.
+    All,
+    /// Refusals.
+    #[default]
+    Refused,
+}
+
+/// How clients are told of their limits.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum HeaderForm {
     /// `RateLimit-Policy` and `RateLimit`.
     #[default]
     Ietf,

@@ -35,8 +35,8 @@ pub use diff::Afresh;
 pub use fallback::{Degrade, DegradeGroup, Fallback, Occasions};
 pub use health::{CheckKind, HealthCheck, HttpCheck, Initial};
 pub use limit::{
-    ConnRule, ConnZone, Delay, DryRun, Excess, LimitHeaders, LogLevel, OnAmbiguousKey, OnEmptyKey,
-    Override, OverrideKey, Own, Queue, Rate, ReqRule, ReqZone,
+    ConnRule, ConnZone, Delay, DryRun, Excess, HeaderForm, HeaderScope, LimitHeaders, LogLevel,
+    OnAmbiguousKey, OnEmptyKey, Override, OverrideKey, Own, Queue, Rate, ReqRule, ReqZone,
 };
 pub use map::{Geo, Lookup, Map, Values};
 pub use names::{Path, PathRule, ServerName};

@@ -4,6 +4,7 @@ mod afterwards;
 mod keys;
 mod sanctions;
 pub(super) mod support;
+mod told;
 
 use tokio::time::Instant;
 
@@ -13,7 +14,7 @@ use self::support::{
 };
 use super::*;
 use crate::config::plan::{
-    Algorithm, ConnRule, Excess, LimitHeaders, OnEmptyKey, Override, OverrideKey, Own, Plan, Queue,
+    Algorithm, ConnRule, Excess, HeaderForm, OnEmptyKey, Override, OverrideKey, Own, Plan, Queue,
     Rate, ReqRule,
 };
 
@@ -65,7 +66,7 @@ fn burst_is_spent_before_anyone_is_refused() {
     assert_eq!(refusal.status, StatusCode::TOO_MANY_REQUESTS);
     assert_eq!(refusal.retry_after, Some(Duration::from_millis(100)));
     let fields: Vec<_> = refusal
-        .header_fields(LimitHeaders::Ietf)
+        .header_fields(HeaderForm::Ietf)
         .map(|(name, value)| format!("{name}: {}", value.to_str().unwrap()))
         .collect();
     assert_eq!(
@@ -219,7 +220,7 @@ fn overrides_give_a_network_its_own_numbers() {
     );
     let mut exchange = exchange_from("10.1.2.3", &[]);
     let refusal = refusal(limits.ask_requests(&mut exchange, Millis(0)));
-    let policy = refusal.header_fields(LimitHeaders::Ietf).nth(1).unwrap().1;
+    let policy = refusal.header_fields(HeaderForm::Ietf).nth(1).unwrap().1;
     assert_eq!(policy, "\"a\";q=4;w=2");
 }
 
@@ -270,7 +271,7 @@ async fn a_refusal_by_a_later_limit_conn_gives_earlier_places_back() {
     assert_eq!((refusal.zone(), refusal.kind), ("b", Kind::Connections));
     assert_eq!(refusal.status, StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(refused.limit_conn, Some(LimitStatus::Refuse));
-    let fields: Vec<_> = refusal.header_fields(LimitHeaders::Ietf).collect();
+    let fields: Vec<_> = refusal.header_fields(HeaderForm::Ietf).collect();
     assert_eq!(
         fields[1].1,
         "\"a\";q=5;qu=\"concurrent-requests\", \"b\";q=1;qu=\"concurrent-requests\""
