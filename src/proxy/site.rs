@@ -8,6 +8,7 @@ use super::failure::{Failure, respond};
 use super::fallback::{Fallback, Group, Kept};
 use super::guard::Guard;
 use super::visit::Visit;
+use super::wording;
 use crate::clock::Least;
 use crate::config::plan::{
     self, Action, Degrade, Forward, HttpVersion, Return, ReturnBody, Variable, Weight,
@@ -139,16 +140,17 @@ pub(super) fn returned(
     // It may say so itself.
     exchange.status = Some(status);
     let exchange = &*exchange;
-    let rendered = |template: &plan::Template| {
-        let mut text = Vec::new();
-        vars::render(template, exchange, &mut text);
-        text
-    };
     let page = Answer::new(status);
     let page = match &answer.body {
-        ReturnBody::Location(url) => page.with_location(&rendered(url)),
+        ReturnBody::Location(template) => {
+            let mut url = Vec::new();
+            vars::render(template, exchange, &mut url);
+            page.with_location(&url)
+        }
         ReturnBody::Page => page,
-        ReturnBody::Text { text, content_type } => page.with_text(rendered(text), content_type),
+        ReturnBody::Text { text, content_type } => {
+            page.with_text(wording::render(text, exchange), content_type)
+        }
     };
     Ok(respond(page, exchange))
 }

@@ -4,6 +4,7 @@ mod bodies;
 mod framing;
 mod headers;
 mod messages;
+mod returned;
 mod uri;
 
 use crate::support::{Origin, Weir};

@@ -9,7 +9,7 @@ use ipnet::IpNet;
 
 use super::{
     Bandwidth, Breaker, ConnRule, DryRun, Fallback, LimitHeaders, LogLevel, RealIp, ReqRule,
-    SendProxy, Template,
+    SendProxy, Template, Wording,
 };
 
 /// What holds at one location.
@@ -149,7 +149,7 @@ pub enum ReturnBody {
     /// This text.
     Text {
         /// The text.
-        text: Template,
+        text: Wording,
         /// Its `Content-Type`.
         content_type: Box<str>,
     },
