@@ -31,6 +31,7 @@ pub use live::{Amendment, Live, Parts as LiveParts};
 
 use crate::clock::{Clock, Deadline};
 use crate::config::plan::{Action, Degrade, Forward, HttpVersion};
+use crate::message::headers::Hops;
 use crate::message::target::{self, Target};
 use crate::message::{Body, Exchange, Incoming, NoAnswer, Peer, Upload, grpc, headers};
 use crate::upstream::breaker::{Pass, Ticket};
@@ -170,6 +171,11 @@ impl Proxy {
         }
         match (&site.plan.action, &site.upstream) {
             (Action::Forward(forward), Some(upstream)) => {
+                match headers::hops(&visit.exchange.head) {
+                    Hops::Any | Hops::Left(1..) => {}
+                    Hops::Left(0) => return Ok(site::options(&visit.exchange)),
+                    Hops::Malformed => return Err(Failure::MaxForwards),
+                }
                 let pass = match &site.guard {
                     None => None,
                     Some(guard) => Some(guard.breaker.admit(self.clock.now())?),

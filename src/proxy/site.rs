@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use http::{Response, StatusCode, Version};
+use http::{HeaderValue, Response, StatusCode, Version, header};
 
 use super::failure::{Failure, respond};
 use super::fallback::{Fallback, Group, Kept};
@@ -155,6 +155,12 @@ pub(super) fn returned(
     Ok(respond(page, exchange))
 }
 
+/// Answers OPTIONS as its last recipient: with what a gateway lets pass, since no backend is to be asked.
+pub(super) fn options(exchange: &Exchange) -> Response<Body<Download>> {
+    let answer = Answer::new(StatusCode::OK).with_header(header::ALLOW, ALLOWED);
+    respond(answer.with_text("", "text/plain"), exchange)
+}
+
 /// Sends a client that left out a location's last slash to where it meant to go, as nginx does.
 pub(super) fn slash_added(exchange: &Exchange) -> Response<Body<Download>> {
     let mut url = encode_path(exchange.target.path(&exchange.head));
@@ -166,6 +172,10 @@ pub(super) fn slash_added(exchange: &Exchange) -> Response<Body<Download>> {
     let answer = Answer::new(StatusCode::MOVED_PERMANENTLY);
     respond(answer.with_location(url.as_bytes()), exchange)
 }
+
+/// Methods that a backend may be asked with; others that it knows pass as well, but CONNECT and TRACE do not.
+pub(super) const ALLOWED: HeaderValue =
+    HeaderValue::from_static("GET, HEAD, POST, PUT, DELETE, PATCH, OPTIONS");
 
 /// nginx's status that closes the connection without an answer.
 pub(super) const NO_ANSWER: u16 = plan::Sanction::DROP;

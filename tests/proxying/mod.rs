@@ -3,6 +3,7 @@
 mod bodies;
 mod framing;
 mod headers;
+mod max_forwards;
 mod messages;
 mod returned;
 mod uri;

@@ -2,6 +2,7 @@
 //!
 //! Requests are written anew ([`write_request`]), answers are cleaned in place.
 
+mod hops;
 mod identity;
 mod request;
 mod spare;
@@ -10,6 +11,7 @@ mod upgrade;
 use http::header::{self, HeaderName};
 use http::{HeaderMap, HeaderValue};
 
+pub use hops::{Hops, hops};
 pub use identity::speaks_for_client;
 pub use request::{stream_request, write_request};
 pub use spare::{reuse, spare};

@@ -21,6 +21,7 @@ use super::site::{self, Site};
 use super::visit::Visit;
 use crate::clock::Clock;
 use crate::config::plan::{self, Degrade};
+use crate::message::headers::{self, Hops};
 use crate::message::{Body, Exchange, Incoming, grpc};
 use crate::upstream::{self, Download, Form, Upstream};
 
@@ -176,7 +177,13 @@ fn may_go_elsewhere(visit: &Visit) -> bool {
         .attempts
         .iter()
         .any(|attempt| attempt.connect.is_some());
-    visit.progress.is_none() && (!sent || upstream::is_idempotent(&exchange.head.method))
+    let may_be_forwarded = match headers::hops(&exchange.head) {
+        Hops::Any | Hops::Left(1..) => true,
+        Hops::Left(0) | Hops::Malformed => false,
+    };
+    may_be_forwarded
+        && visit.progress.is_none()
+        && (!sent || upstream::is_idempotent(&exchange.head.method))
 }
 
 impl Way {
