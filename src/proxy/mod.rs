@@ -37,6 +37,7 @@ use crate::message::{Body, Exchange, Incoming, NoAnswer, Peer, Upload, grpc, hea
 use crate::upstream::breaker::{Pass, Ticket};
 use crate::upstream::{Download, Error, Form, Outgoing, Outset, Upstream};
 use failure::Failure;
+use fallback::Keeper;
 use site::Site;
 use visit::Visit;
 
@@ -254,8 +255,7 @@ impl Proxy {
         }
         visit.told_rate = headers::clean_response(&mut head.headers);
         let keeps = own.and_then(|own| own.site.fallback.as_deref());
-        let keeper =
-            keeps.and_then(|fallback| fallback.keeper(&visit.exchange, &head, &self.clock));
+        let keeper = keeps.and_then(|fallback| fallback.keeper(visit, &head, &self.clock));
         let body = match download.into_whole() {
             Ok(whole) => {
                 if let Some(keeper) = keeper {
@@ -264,8 +264,8 @@ impl Proxy {
                 visit.whole(whole)
             }
             Err(mut download) => {
-                if let Some(keeper) = keeper {
-                    download.tee(Box::new(keeper));
+                if let Some(recording) = keeper.and_then(Keeper::record) {
+                    download.tee(Box::new(recording));
                 }
                 if let Some(Own { site, ticket }) = own
                     && let (Some(guard), Some(ticket)) = (&site.guard, ticket)

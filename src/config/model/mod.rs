@@ -26,7 +26,7 @@ pub use access::Access;
 pub use algorithm::{Algorithm, Counting, LimitOrUnlimited, WindowLimit};
 pub use bandwidth::SizeText;
 pub use client::{Connections, ProxyProtocol, RealIp};
-pub use fallback::{DegradeWord, Fallback};
+pub use fallback::{DegradeWord, Fallback, Stale};
 pub use health::{Breaker, CheckWord, Expect, FailureStatus, HealthCheck, Percent, Way};
 pub use limits::{ConnRule, ConnZone, Override, Queue, ReqRule, ReqZone};
 pub use maps::Map;
