@@ -79,9 +79,15 @@ pub(super) fn describe_fallbacks(live: &Live, page: &mut Page) {
     page.gauge("weir_stale_answers", help, &[], answers as u64);
     page.gauge(
         "weir_stale_bytes",
-        "The memory they take.",
+        "The memory they take, with those that are being received.",
         &[],
         bytes as u64,
+    );
+    page.counter(
+        "weir_stale_skipped_total",
+        "Good answers not kept, because there was no room for them while they were received.",
+        &[],
+        fallback::skipped(),
     );
     for group in &live.groups {
         for mode in [Degrade::Auto, Degrade::Off, Degrade::On] {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderValue, Method, Response, StatusCode, header};
 
-use super::site::{NO_ANSWER, Site};
+use super::site::{ALLOWED, NO_ANSWER, Site};
 use super::{Live, refused};
 use crate::config::plan;
 use crate::limits::Refusal;
@@ -43,6 +43,9 @@ pub(super) enum Failure {
     /// The location's breaker is open.
     #[error(transparent)]
     Open(#[from] Refused),
+    /// `Max-Forwards` cannot be understood, and so nobody knows whether to forward the request.
+    #[error("client sent invalid \"Max-Forwards\" header")]
+    MaxForwards,
     /// A method that a gateway does not carry: CONNECT, TRACE.
     #[error("method not allowed")]
     Method,
@@ -112,6 +115,9 @@ impl Failure {
         }
         if let Some(seconds) = self.retry_after() {
             answer = answer.with_header(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if let Self::Method = self {
+            answer = answer.with_header(header::ALLOW, ALLOWED);
         }
         if self.ends_connection() {
             answer = answer.with_header(header::CONNECTION, HeaderValue::from_static("close"));
@@ -188,6 +194,7 @@ impl Failure {
             Self::BadCertificate(_)
             | Self::BadTarget(_)
             | Self::Doubtful(_)
+            | Self::MaxForwards
             | Self::NoCertificate
             | Self::PlainToTls
             | Self::TransferCoding
@@ -231,6 +238,7 @@ impl Failure {
             | Self::Deadline
             | Self::Doubtful(_)
             | Self::Http2Off
+            | Self::MaxForwards
             | Self::Method
             | Self::Misdirected
             | Self::NoCertificate

@@ -31,11 +31,13 @@ pub use live::{Amendment, Live, Parts as LiveParts};
 
 use crate::clock::{Clock, Deadline};
 use crate::config::plan::{Action, Degrade, Forward, HttpVersion};
+use crate::message::headers::Hops;
 use crate::message::target::{self, Target};
 use crate::message::{Body, Exchange, Incoming, NoAnswer, Peer, Upload, grpc, headers};
 use crate::upstream::breaker::{Pass, Ticket};
 use crate::upstream::{Download, Error, Form, Outgoing, Outset, Upstream};
 use failure::Failure;
+use fallback::Keeper;
 use site::Site;
 use visit::Visit;
 
@@ -170,6 +172,11 @@ impl Proxy {
         }
         match (&site.plan.action, &site.upstream) {
             (Action::Forward(forward), Some(upstream)) => {
+                match headers::hops(&visit.exchange.head) {
+                    Hops::Any | Hops::Left(1..) => {}
+                    Hops::Left(0) => return Ok(site::options(&visit.exchange)),
+                    Hops::Malformed => return Err(Failure::MaxForwards),
+                }
                 let pass = match &site.guard {
                     None => None,
                     Some(guard) => Some(guard.breaker.admit(self.clock.now())?),
@@ -248,8 +255,7 @@ impl Proxy {
         }
         visit.told_rate = headers::clean_response(&mut head.headers);
         let keeps = own.and_then(|own| own.site.fallback.as_deref());
-        let keeper =
-            keeps.and_then(|fallback| fallback.keeper(&visit.exchange, &head, &self.clock));
+        let keeper = keeps.and_then(|fallback| fallback.keeper(visit, &head, &self.clock));
         let body = match download.into_whole() {
             Ok(whole) => {
                 if let Some(keeper) = keeper {
@@ -258,8 +264,8 @@ impl Proxy {
                 visit.whole(whole)
             }
             Err(mut download) => {
-                if let Some(keeper) = keeper {
-                    download.tee(Box::new(keeper));
+                if let Some(recording) = keeper.and_then(Keeper::record) {
+                    download.tee(Box::new(recording));
                 }
                 if let Some(Own { site, ticket }) = own
                     && let (Some(guard), Some(ticket)) = (&site.guard, ticket)

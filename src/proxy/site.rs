@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use http::{Response, StatusCode, Version};
+use http::{HeaderValue, Response, StatusCode, Version, header};
 
 use super::failure::{Failure, respond};
 use super::fallback::{Fallback, Group, Kept};
 use super::guard::Guard;
 use super::visit::Visit;
+use super::wording;
 use crate::clock::Least;
 use crate::config::plan::{
     self, Action, Degrade, Forward, HttpVersion, Return, ReturnBody, Variable, Weight,
@@ -139,18 +140,25 @@ pub(super) fn returned(
     // It may say so itself.
     exchange.status = Some(status);
     let exchange = &*exchange;
-    let rendered = |template: &plan::Template| {
-        let mut text = Vec::new();
-        vars::render(template, exchange, &mut text);
-        text
-    };
     let page = Answer::new(status);
     let page = match &answer.body {
-        ReturnBody::Location(url) => page.with_location(&rendered(url)),
+        ReturnBody::Location(template) => {
+            let mut url = Vec::new();
+            vars::render(template, exchange, &mut url);
+            page.with_location(&url)
+        }
         ReturnBody::Page => page,
-        ReturnBody::Text { text, content_type } => page.with_text(rendered(text), content_type),
+        ReturnBody::Text { text, content_type } => {
+            page.with_text(wording::render(text, exchange), content_type)
+        }
     };
     Ok(respond(page, exchange))
+}
+
+/// Answers OPTIONS as its last recipient: with what a gateway lets pass, since no backend is to be asked.
+pub(super) fn options(exchange: &Exchange) -> Response<Body<Download>> {
+    let answer = Answer::new(StatusCode::OK).with_header(header::ALLOW, ALLOWED);
+    respond(answer.with_text("", "text/plain"), exchange)
 }
 
 /// Sends a client that left out a location's last slash to where it meant to go, as nginx does.
@@ -164,6 +172,10 @@ pub(super) fn slash_added(exchange: &Exchange) -> Response<Body<Download>> {
     let answer = Answer::new(StatusCode::MOVED_PERMANENTLY);
     respond(answer.with_location(url.as_bytes()), exchange)
 }
+
+/// Methods that a backend may be asked with; others that it knows pass as well, but CONNECT and TRACE do not.
+pub(super) const ALLOWED: HeaderValue =
+    HeaderValue::from_static("GET, HEAD, POST, PUT, DELETE, PATCH, OPTIONS");
 
 /// nginx's status that closes the connection without an answer.
 pub(super) const NO_ANSWER: u16 = plan::Sanction::DROP;

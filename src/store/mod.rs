@@ -24,7 +24,7 @@ pub mod zone;
 pub use busiest::Busiest;
 pub use key::Key;
 pub use penalties::Penalties;
-pub use recent::Recent;
+pub use recent::{Recent, Reservation};
 pub use redis::{
     Answer, Away, Claim, Error, Gateway, Held, Inquiry, Lease, Leases, Outage, Shared, Unforgotten,
     Verdicts, View, Waiter, Word,

@@ -1,4 +1,7 @@
 //! The latest of something, within so many bytes: what was not asked for longest makes room.
+//!
+//! A value that is still being received takes a [`Reservation`] of these bytes, so that values on their way count like those
+//! that are kept.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -19,6 +22,17 @@ struct Shelf<V> {
     /// By when they were last asked for.
     order: BTreeMap<u64, Arc<[u8]>>,
     time: u64,
+    /// Of the entries.
+    bytes: usize,
+    /// Of all [`Reservation`]s.
+    reserved: usize,
+}
+
+/// Bytes reserved for a value that is still being received, given back when dropped.
+// Not `Clone`: two owners of the same bytes would give them back twice.
+#[derive(Debug)]
+pub struct Reservation<V> {
+    recent: Arc<Recent<V>>,
     bytes: usize,
 }
 
@@ -40,6 +54,7 @@ impl<V> Recent<V> {
                 order: BTreeMap::new(),
                 time: 0,
                 bytes: 0,
+                reserved: 0,
             }),
         }
     }
@@ -77,13 +92,31 @@ impl<V> Recent<V> {
 
     /// Keeps a value that takes so many bytes, in place of what was kept under its key.
     pub fn put(&self, key: &[u8], value: V, bytes: usize) {
+        self.replace(&mut self.shelf.lock(), key, value, bytes);
+    }
+
+    /// Room for a value that is still being received; it begins with nothing reserved.
+    #[must_use]
+    pub fn reserve(self: &Arc<Self>) -> Reservation<V> {
+        Reservation {
+            recent: Arc::clone(self),
+            bytes: 0,
+        }
+    }
+
+    fn replace(&self, shelf: &mut Shelf<V>, key: &[u8], value: V, bytes: usize) {
         let bytes = bytes + 2 * key.len() + OVERHEAD;
-        let mut shelf = self.shelf.lock();
         shelf.remove(key);
         if bytes > self.largest() {
             return;
         }
         shelf.put(key, Arc::new(value), bytes, self.bound);
+    }
+
+    /// How much may be reserved at a time.
+    fn most_reserved(&self) -> usize {
+        // Values that never become complete must not push out all those that are.
+        self.bound / 2
     }
 
     /// What is kept under a key.
@@ -105,11 +138,42 @@ impl<V> Recent<V> {
         self.shelf.lock().remove(key);
     }
 
-    /// How many values it holds, and how many bytes they take.
+    /// How many values it holds, and how many bytes they take with those that are reserved.
     #[must_use]
     pub fn usage(&self) -> (usize, usize) {
         let shelf = self.shelf.lock();
-        (shelf.entries.len(), shelf.bytes)
+        (shelf.entries.len(), shelf.bytes + shelf.reserved)
+    }
+}
+
+impl<V> Reservation<V> {
+    /// Reserves so many bytes more; false, and nothing is reserved, where there is no room for them.
+    #[must_use]
+    pub fn grow(&mut self, bytes: usize) -> bool {
+        let mut shelf = self.recent.shelf.lock();
+        let reserved = shelf.reserved.saturating_add(bytes);
+        if reserved > self.recent.most_reserved() {
+            return false;
+        }
+        shelf.reserved = reserved;
+        self.bytes += bytes;
+        shelf.make_room(self.recent.bound);
+        true
+    }
+
+    /// Keeps the value that it was reserved for, which takes so many bytes.
+    pub fn fill(mut self, key: &[u8], value: V, bytes: usize) {
+        let mut shelf = self.recent.shelf.lock();
+        shelf.reserved -= std::mem::take(&mut self.bytes);
+        self.recent.replace(&mut shelf, key, value, bytes);
+    }
+}
+
+impl<V> Drop for Reservation<V> {
+    fn drop(&mut self) {
+        if self.bytes > 0 {
+            self.recent.shelf.lock().reserved -= self.bytes;
+        }
     }
 }
 
@@ -127,7 +191,12 @@ impl<V> Shelf<V> {
         self.order.insert(used, Arc::clone(&key));
         self.entries.insert(key, entry);
         self.bytes += bytes;
-        while self.bytes > bound
+        self.make_room(bound);
+    }
+
+    /// Drops what was not asked for longest until all fit.
+    fn make_room(&mut self, bound: usize) {
+        while self.bytes + self.reserved > bound
             && let Some((_, oldest)) = self.order.first_key_value()
         {
             let oldest = Arc::clone(oldest);
@@ -196,5 +265,26 @@ mod tests {
         recent.put(b"a", 1, 100);
         recent.put(b"a", 2, 1_000);
         assert_eq!(recent.get(b"a"), None);
+    }
+
+    #[test]
+    fn what_is_being_received_counts() {
+        let recent = Arc::new(Recent::new(10_000));
+        for key in 0..10u8 {
+            recent.put(&[key], key, 1_000 - OVERHEAD - 2);
+        }
+        let mut first = recent.reserve();
+        assert!(first.grow(3_000));
+        assert_eq!(recent.usage(), (7, 10_000));
+        assert_eq!(recent.get(&[2]), None, "the oldest make room");
+        let mut second = recent.reserve();
+        assert!(second.grow(2_000));
+        assert!(!second.grow(1), "half of it stays with what is complete");
+        assert_eq!(recent.usage(), (5, 10_000));
+        drop(first);
+        assert_eq!(recent.usage(), (5, 7_000));
+        second.fill(b"a", 99, 1_000 - OVERHEAD - 2);
+        assert_eq!(recent.get(b"a").as_deref(), Some(&99));
+        assert_eq!(recent.usage(), (6, 6_000));
     }
 }

@@ -3,7 +3,9 @@
 mod bodies;
 mod framing;
 mod headers;
+mod max_forwards;
 mod messages;
+mod returned;
 mod uri;
 
 use crate::support::{Origin, Weir};

@@ -1,19 +1,7 @@
-//! The second-best answer: another upstream's, the last good one, or always the same.
+//! The second-best answer: another upstream's, or always the same.
 
-use super::{before, metric};
-use crate::support::{Client, Origin, Weir, get, get_from};
-
-/// Asks for `path` with these fields.
-fn ask(weir: &Weir, method: &str, path: &str, fields: &str) -> crate::support::client::Response {
-    let mut client = Client::connect(weir.address());
-    client.send(format!(
-        "{method} {path} HTTP/1.1\r\nHost: localhost\r\n{fields}\r\n"
-    ));
-    match method {
-        "HEAD" => client.response_to_head(),
-        _ => client.response(),
-    }
-}
+use super::{ask, before, metric};
+use crate::support::{Origin, Weir, get, get_from};
 
 #[test]
 fn a_fixed_answer_with_variables() {
@@ -141,99 +129,6 @@ fn where_both_fail_the_next_way_is_gone() {
         get(weir.address(), "/ok").status,
         502,
         "as without a fallback"
-    );
-}
-
-#[test]
-fn the_last_good_answer_is_given_again() {
-    let origin = Origin::start();
-    let weir = before(
-        &[&origin],
-        "keepalive: 0",
-        "fallback: { stale: 10m }
-  proxy_pass: app",
-    );
-    let good = get(weir.address(), "/bytes?n=10");
-    assert_eq!((good.status, good.has("age")), (200, false));
-    let long = get(weir.address(), "/chunked?n=5");
-    let large = get(weir.address(), "/bytes?n=100000");
-    origin.behave("/reset");
-    for (path, body) in [
-        ("/bytes?n=10", &good.body),
-        ("/chunked?n=5", &long.body),
-        ("/bytes?n=100000", &large.body),
-    ] {
-        let again = get(weir.address(), path);
-        assert_eq!((again.status, &again.body), (200, body), "{path}");
-        assert!(again.has("age"), "{path}");
-        assert!(
-            again
-                .get("cache-status")
-                .is_some_and(|says| says.starts_with("weir; hit"))
-        );
-    }
-    let head = ask(&weir, "HEAD", "/bytes?n=10", "");
-    assert_eq!((head.status, head.get("content-length")), (200, Some("10")));
-    assert_eq!(
-        get(weir.address(), "/bytes?n=11").status,
-        502,
-        "nobody asked for it before"
-    );
-    assert_eq!(
-        ask(&weir, "POST", "/bytes?n=10", "Content-Length: 0\r\n").status,
-        502
-    );
-    origin.recover();
-    assert!(!get(weir.address(), "/bytes?n=10").has("age"));
-}
-
-#[test]
-fn what_may_not_be_kept_is_not() {
-    let origin = Origin::start();
-    let weir = before(
-        &[&origin],
-        "keepalive: 0",
-        "fallback: { stale: 10m }
-  proxy_pass: app",
-    );
-    let fields = |says: &str| format!("/fields?{says}");
-    for says in [
-        "cache-control=no-store",
-        "cache-control=private",
-        "set-cookie=a",
-        "vary=*",
-    ] {
-        assert_eq!(get(weir.address(), &fields(says)).status, 200, "{says}");
-    }
-    let known = "Authorization: Basic eA==\r\n";
-    assert_eq!(ask(&weir, "GET", "/ok?secret", known).status, 200);
-    assert_eq!(
-        ask(&weir, "GET", &fields("vary=x-kind"), "X-Kind: a\r\n").status,
-        200
-    );
-    assert_eq!(get(weir.address(), "/close-early").status, 200);
-    origin.behave("/reset");
-    for says in [
-        "cache-control=no-store",
-        "cache-control=private",
-        "set-cookie=a",
-        "vary=*",
-    ] {
-        assert_eq!(get(weir.address(), &fields(says)).status, 502, "{says}");
-    }
-    assert_eq!(ask(&weir, "GET", "/ok?secret", known).status, 502);
-    assert_eq!(
-        get(weir.address(), "/close-early").status,
-        502,
-        "it was cut short"
-    );
-    assert_eq!(
-        ask(&weir, "GET", &fields("vary=x-kind"), "X-Kind: a\r\n").status,
-        200
-    );
-    assert_eq!(
-        ask(&weir, "GET", &fields("vary=x-kind"), "X-Kind: b\r\n").status,
-        502
     );
 }
 

@@ -6,8 +6,11 @@
 mod breakers;
 mod checks;
 mod fallbacks;
+mod private;
+mod stale;
 
-use crate::support::{Metrics, Origin, Weir, eventually};
+use crate::support::client::Response;
+use crate::support::{Client, Metrics, Origin, Weir, eventually};
 
 /// A weir with an admin listener before an upstream `app` of these backends.
 fn before(origins: &[&Origin], upstream: &str, servers: &str) -> Weir {
@@ -62,4 +65,16 @@ fn location_breaker(weir: &Weir, location: &str, state: &str) -> bool {
     let location = format!("location=\"{location}\"");
     let state = format!("state=\"{state}\"");
     metric(weir, "weir_location_breaker_state", &[&location, &state]) == Some(1)
+}
+
+/// Asks for `path` with these fields.
+fn ask(weir: &Weir, method: &str, path: &str, fields: &str) -> Response {
+    let mut client = Client::connect(weir.address());
+    client.send(format!(
+        "{method} {path} HTTP/1.1\r\nHost: localhost\r\n{fields}\r\n"
+    ));
+    match method {
+        "HEAD" => client.response_to_head(),
+        _ => client.response(),
+    }
 }

@@ -6,7 +6,7 @@ use super::Compiler;
 use super::templates::When;
 use crate::config::decode::{Spanned, Text, mistaken};
 use crate::config::model;
-use crate::config::plan::{Return, ReturnBody};
+use crate::config::plan::{Form, Return, ReturnBody, Wording};
 use crate::config::span::Span;
 use crate::config::units;
 
@@ -122,7 +122,10 @@ impl Compiler<'_> {
                 return None;
             }
             (Some(body), None) => ReturnBody::Text {
-                text: self.template(body, When::After),
+                text: Wording {
+                    text: self.template(body, When::After),
+                    form: Form::of(&content_type),
+                },
                 content_type,
             },
             (None, None) => ReturnBody::Page,

@@ -3,11 +3,14 @@
 use http::StatusCode;
 
 use super::sites::Levels;
+use super::templates::When;
 use super::{Compiler, Found};
 use crate::config::decode::{OrOff, Spanned, Text, mistaken};
 use crate::config::model;
 use crate::config::near;
-use crate::config::plan::{Action, DegradeGroup, Fallback, HttpVersion, Occasions, PathRule, Site};
+use crate::config::plan::{
+    Action, DegradeGroup, Fallback, HttpVersion, Occasions, PathRule, Site, Stale, Variable,
+};
 use crate::config::span::Span;
 use crate::config::units;
 
@@ -83,16 +86,45 @@ impl Compiler<'_> {
             let hint = "give one or more of `proxy_pass`, `stale` and `return`";
             self.complain_with(given.span, "a fallback to nothing", hint);
         }
-        let stale = fallback
-            .stale
-            .get()
-            .map(|time| self.some_time(Some(time), 600));
+        let stale = fallback.stale.get();
+        let stale = stale.map(|given| self.stale(&given.value.0));
         Some(Box::new(Fallback {
             on: self.occasions(fallback),
             forward: forward.map(Box::new),
             stale,
             answer,
         }))
+    }
+
+    /// Which last good answers are given again.
+    fn stale(&mut self, given: &model::Stale) -> Stale {
+        let key = given.key.get();
+        let template = key.map(|key| self.template(key, When::Before));
+        let private = given.private.get().filter(|private| private.value.0);
+        if let Some(private) = private {
+            let secret = "a variable that only one client knows the value of, such as `$http_authorization`, \
+                          `$cookie_session` or `$ssl_client_fingerprint`";
+            match (key, &template) {
+                (None, _) | (_, None) => {
+                    let sentence = "`private: true` without a `key` would show one client's responses to others";
+                    self.complain_with(
+                        private.span,
+                        sentence,
+                        format!("add a `key` with {secret}"),
+                    );
+                }
+                (Some(key), Some(template)) if !template.variables().any(Variable::is_secret) => {
+                    let sentence = "this `key` does not tell one client from another";
+                    self.complain_with(key.span, sentence, format!("add {secret}"));
+                }
+                _ => {}
+            }
+        }
+        Stale {
+            max_age: self.some_time(given.max_age.get(), 600),
+            key: template,
+            private: private.is_some(),
+        }
     }
 
     /// Warns of what a location says of requests that it sends on, where it sends none.

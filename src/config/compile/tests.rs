@@ -233,7 +233,7 @@ fn returns_are_written_in_words_or_in_parts() {
                 ReturnBody::Location(to) => format!("to {}", to.parts.len()),
                 ReturnBody::Page => "page".to_owned(),
                 ReturnBody::Text { text, content_type } => {
-                    format!("{content_type} {}", text.as_literal().unwrap())
+                    format!("{content_type} {}", text.text.as_literal().unwrap())
                 }
             },
         ),

@@ -1,8 +1,8 @@
 //! `fallback` and `degrade_groups`: what is answered when the answer proper is not to be had.
 
 use super::server::Return;
-use super::values::Time;
-use crate::config::decode::{Field, List, Text, record, scalar};
+use super::values::{Flag, Time};
+use crate::config::decode::{Brief, Field, HasBrief, List, Text, record, scalar};
 use crate::config::near;
 use crate::config::plan;
 use crate::config::units::Mistake;
@@ -14,12 +14,28 @@ record! {
         on: Field<List<Text>>,
         /// First: another upstream, written as for a location. Only for what may be sent again.
         proxy_pass: Field<Text>,
-        /// Second: the last good answer, no older than this; only of what HTTP allows to be kept.
-        stale: Field<Time>,
+        /// Second: the last good response, no older than this time, of those that HTTP allows a shared cache to keep; or a mapping.
+        stale: Field<Brief<Stale>>,
         /// Third: always the same answer.
         r#return: Field<Return>,
     }
     instead fixed;
+}
+
+record! {
+    /// Which last good responses are given again.
+    pub struct Stale {
+        /// Those no older than this. Default: 10m.
+        max_age: Field<Time>,
+        /// What tells requests apart besides virtual server, scheme, host and target: a text with variables.
+        key: Field<Text>,
+        /// Responses to requests with credentials are kept, too, each for requests with the same `key`. Default: false.
+        private: Field<Flag>,
+    }
+}
+
+impl HasBrief for Stale {
+    const KEY: &'static str = "max_age";
 }
 
 /// What reads like a `return` is meant as one.

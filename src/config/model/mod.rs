@@ -28,7 +28,7 @@ pub use algorithm::{Algorithm, Counting, LimitOrUnlimited, WindowLimit};
 pub use bandwidth::SizeText;
 pub use client::{Connections, ProxyProtocol, RealIp};
 pub use credential::{HeaderText, StoreUrl};
-pub use fallback::{DegradeWord, Fallback};
+pub use fallback::{DegradeWord, Fallback, Stale};
 pub use health::{Breaker, CheckWord, Expect, FailureStatus, HealthCheck, Percent, Way};
 pub use limits::{
     ConnRule, ConnZone, LimitHeaders, LimitHeadersParts, Override, Queue, ReqRule, ReqZone,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 
-use super::{Forward, Return};
+use super::{Forward, Return, Template};
 
 /// `fallback`: the ways are gone in this order, as far as they are given.
 #[derive(Debug, Clone)]
@@ -13,10 +13,21 @@ pub struct Fallback {
     pub on: Occasions,
     /// `proxy_pass`: somebody else is asked.
     pub forward: Option<Box<Forward>>,
-    /// `stale`: the last good answer, no older than this.
-    pub stale: Option<Duration>,
+    /// `stale`: the last good answer.
+    pub stale: Option<Stale>,
     /// `return`: always the same.
     pub answer: Option<Return>,
+}
+
+/// Which last good answers are given again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stale {
+    /// Those no older than this.
+    pub max_age: Duration,
+    /// What tells requests apart besides server, scheme, host and target.
+    pub key: Option<Template>,
+    /// Whether answers for one client are kept, too, for that client.
+    pub private: bool,
 }
 
 /// When a fallback is used.

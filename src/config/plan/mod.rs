@@ -32,7 +32,7 @@ pub use bandwidth::{Bandwidth, Volume};
 pub use breaker::{Breaker, Recovery, Share};
 pub use client::{Caps, RealIp, RealIpHeader, SendProxy};
 pub use diff::Afresh;
-pub use fallback::{Degrade, DegradeGroup, Fallback, Occasions};
+pub use fallback::{Degrade, DegradeGroup, Fallback, Occasions, Stale};
 pub use health::{CheckKind, HealthCheck, HttpCheck, Initial};
 pub use limit::{
     ConnRule, ConnZone, Delay, DryRun, Excess, HeaderForm, HeaderScope, LimitHeaders, LogLevel,

@@ -20,8 +20,8 @@ pub struct Sanction {
     pub penalty: Option<Duration>,
 }
 
-/// What a refused client is told.
-#[derive(Debug, PartialEq, Eq)]
+/// A text with variables, and what it is written in.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wording {
     /// The text.
     pub text: Template,
@@ -29,14 +29,18 @@ pub struct Wording {
     pub form: Form,
 }
 
-/// What a text is written in.
+/// What a text is written in: how the values of variables are escaped in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
-    /// Begins with a tag.
+    /// A style sheet.
+    Css,
+    /// HTML, or XML of any kind.
     Html,
-    /// Begins as an object or a list.
+    /// JavaScript.
+    JavaScript,
+    /// JSON of any kind.
     Json,
-    /// Anything else.
+    /// Anything else, which has no syntax that a value could break.
     Plain,
 }
 
@@ -63,11 +67,30 @@ impl Wording {
 }
 
 impl Form {
-    /// Its `Content-Type`.
+    /// That of a text with this `Content-Type`.
+    #[must_use]
+    pub fn of(content_type: &str) -> Self {
+        let essence = content_type.split(';').next().unwrap_or_default();
+        let essence = essence.trim().to_ascii_lowercase();
+        let (_, subtype) = essence.split_once('/').unwrap_or_default();
+        match subtype {
+            "css" => Self::Css,
+            "html" | "xml" => Self::Html,
+            _ if subtype.ends_with("+xml") => Self::Html,
+            _ if subtype.contains("json") => Self::Json,
+            // `ecmascript`, `x-javascript`, `jscript` and their like.
+            _ if subtype.contains("script") => Self::JavaScript,
+            _ => Self::Plain,
+        }
+    }
+
+    /// The `Content-Type` of a text that names none.
     #[must_use]
     pub fn content_type(self) -> &'static str {
         match self {
+            Self::Css => "text/css; charset=utf-8",
             Self::Html => "text/html; charset=utf-8",
+            Self::JavaScript => "text/javascript; charset=utf-8",
             Self::Json => "application/json",
             Self::Plain => "text/plain; charset=utf-8",
         }
@@ -86,5 +109,27 @@ mod tests {
         assert_eq!(form("[1]"), Form::Json);
         assert_eq!(form("slow down <b>"), Form::Plain);
         assert_eq!(form(""), Form::Plain);
+    }
+
+    #[test]
+    fn a_content_type_has_a_form() {
+        for (content_type, form) in [
+            ("text/html", Form::Html),
+            (" Text/HTML ; charset=iso-8859-1", Form::Html),
+            ("application/xhtml+xml", Form::Html),
+            ("image/svg+xml", Form::Html),
+            ("text/xml", Form::Html),
+            ("application/json; charset=utf-8", Form::Json),
+            ("application/problem+json", Form::Json),
+            ("application/x-ndjson", Form::Json),
+            ("text/javascript", Form::JavaScript),
+            ("application/ecmascript", Form::JavaScript),
+            ("text/css", Form::Css),
+            ("text/plain", Form::Plain),
+            ("application/octet-stream", Form::Plain),
+            ("html", Form::Plain),
+        ] {
+            assert_eq!(Form::of(content_type), form, "{content_type}");
+        }
     }
 }

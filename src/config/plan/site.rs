@@ -10,7 +10,7 @@ use ipnet::IpNet;
 
 use super::{
     Bandwidth, Breaker, ConnRule, DryRun, Fallback, LimitHeaders, LogLevel, RealIp, ReqRule,
-    SendProxy, Template,
+    SendProxy, Template, Wording,
 };
 use crate::config::secret::is_credential;
 
@@ -151,7 +151,7 @@ pub enum ReturnBody {
     /// This text.
     Text {
         /// The text.
-        text: Template,
+        text: Wording,
         /// Its `Content-Type`.
         content_type: Box<str>,
     },

@@ -1,6 +1,6 @@
 //! A text with variables, parsed once when the configuration is read and rendered for every request.
 
-use http::HeaderName;
+use http::{HeaderName, header};
 
 /// A text of literal parts and variables.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -208,6 +208,21 @@ pub enum Tlv {
     SslVerify,
 }
 
+impl Variable {
+    /// Whether its value is something that only one client knows, or can use: not a name, which others may claim.
+    #[must_use]
+    pub fn is_secret(&self) -> bool {
+        match self {
+            Self::Arg(_) | Self::Cookie(_) | Self::ProxyProtocolTlv(_) => true,
+            Self::Http(name) => ![header::HOST, header::USER_AGENT].contains(name),
+            // Names in a certificate are whatever its issuer writes; only the whole of it has a private key.
+            Self::Ssl(what) => matches!(what, Ssl::ClientEscapedCert | Ssl::ClientFingerprint),
+            // Among them `$remote_user`: the password beside it is not checked.
+            _ => false,
+        }
+    }
+}
+
 impl Template {
     /// A text without variables.
     #[must_use]
@@ -244,6 +259,14 @@ impl Template {
         self.parts.iter().any(|part| match part {
             Part::Text(_) => false,
             Part::Variable(variable) => matches!(variable, Variable::Map(_)) || like(variable),
+        })
+    }
+
+    /// Its variables, in order.
+    pub fn variables(&self) -> impl Iterator<Item = &Variable> {
+        self.parts.iter().filter_map(|part| match part {
+            Part::Text(_) => None,
+            Part::Variable(variable) => Some(variable),
         })
     }
 

@@ -60,13 +60,13 @@ impl Answer {
         self
     }
 
-    /// Sends the client elsewhere. What no target may hold is escaped: a line break from a decoded path must not begin
-    /// a field of its own.
+    /// Sends the client elsewhere. What no URL may hold is escaped: a line break from a decoded path must not begin a
+    /// field of its own, nor a backslash, which browsers take for a slash, make a host of a path.
     #[must_use]
     pub fn with_location(self, url: &[u8]) -> Self {
         let value = HeaderValue::from_bytes(url)
             .ok()
-            .filter(|_| url.iter().all(u8::is_ascii_graphic))
+            .filter(|_| url.iter().all(may_be_in_location))
             .or_else(|| HeaderValue::try_from(escape_location(url)).ok());
         match value {
             Some(value) => self.with_header(header::LOCATION, value),
@@ -167,10 +167,14 @@ fn has_no_body(status: StatusCode) -> bool {
         )
 }
 
+fn may_be_in_location(byte: &u8) -> bool {
+    byte.is_ascii_graphic() && !b"\"<>\\".contains(byte)
+}
+
 fn escape_location(url: &[u8]) -> Vec<u8> {
     let mut text = Vec::with_capacity(url.len() + 16);
     for &byte in url {
-        if byte.is_ascii_graphic() {
+        if may_be_in_location(&byte) {
             text.push(byte);
         } else {
             push_escaped(byte, &mut text);

@@ -2,6 +2,7 @@
 //!
 //! Requests are written anew ([`write_request`]), answers are cleaned in place.
 
+mod hops;
 mod identity;
 mod options;
 mod request;
@@ -11,6 +12,7 @@ mod upgrade;
 use http::header::{self, HeaderName};
 use http::{HeaderMap, HeaderValue};
 
+pub use hops::{Hops, hops};
 pub use identity::speaks_for_client;
 pub use options::ConnectionOptions;
 pub use request::{stream_request, write_request};

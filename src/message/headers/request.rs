@@ -7,6 +7,7 @@
 use http::header::{self, HeaderName};
 use http::{HeaderMap, HeaderValue, Request, Uri, Version};
 
+use super::hops::{Hops, hops};
 use super::upgrade::Upgrade;
 use super::{
     ConnectionOptions, belongs_to_connection, frames_body, is_plain, is_rebuilt, speaks_for_client,
@@ -99,17 +100,25 @@ fn pass_on(exchange: &Exchange, forward: &Forward, out: &mut impl Out) {
     let drops_underscores = forward.underscores == Underscores::Drop;
     let believed = exchange.is_trusted();
     let trace = exchange.trace.as_deref();
+    let hops = hops(&exchange.head);
     for (name, value) in headers {
         let stays = belongs_to_connection(name)
             || is_rebuilt(name)
-            || forward.set_headers.iter().any(|set| set.name == *name)
+            || sets(forward, name)
             || options.list(name)
             || (drops_underscores && name.as_str().as_bytes().contains(&b'_'))
             || (!believed && speaks_for_client(name))
-            || trace.is_some_and(|trace| trace.replaces(name));
+            || trace.is_some_and(|trace| trace.replaces(name))
+            || (hops != Hops::Any && *name == header::MAX_FORWARDS);
         if !stays {
             out.field(name, value);
         }
+    }
+    if let Hops::Left(left) = hops
+        && !sets(forward, &header::MAX_FORWARDS)
+    {
+        let left = HeaderValue::from(left.saturating_sub(1));
+        out.field(&header::MAX_FORWARDS, &left);
     }
     if te && wants_trailers(headers) {
         out.trailers();
@@ -121,16 +130,18 @@ fn pass_on(exchange: &Exchange, forward: &Forward, out: &mut impl Out) {
         }
     }
     if let Some(trace) = trace.filter(|trace| trace.replaces(&TRACEPARENT))
-        && !forward
-            .set_headers
-            .iter()
-            .any(|set| set.name == TRACEPARENT)
+        && !sets(forward, &TRACEPARENT)
     {
         out.field(&TRACEPARENT, &trace.traceparent());
     }
     if forward.via == Via::On {
         out.field(&header::VIA, &via(exchange.head.version));
     }
+}
+
+/// Whether `proxy_set_header` has a say in this field.
+fn sets(forward: &Forward, name: &HeaderName) -> bool {
+    forward.set_headers.iter().any(|set| set.name == *name)
 }
 
 impl Out for Lines<'_> {

@@ -41,6 +41,17 @@ fn sent(exchange: &Exchange, forward: &Forward) -> HeaderMap {
 }
 
 #[test]
+fn what_proxy_set_header_says_of_max_forwards_holds() {
+    let mut forward = forward();
+    forward.set_headers = vec![set("max-forwards", Template::literal("7"))];
+    let asked = request("OPTIONS", "/", &[("max-forwards", "3")]);
+    assert_eq!(sent(&asked, &forward)["max-forwards"], "7");
+    let request = stream_request(&asked, &forward).expect("it can be said");
+    let values: Vec<_> = request.headers().get_all("max-forwards").iter().collect();
+    assert_eq!(values, ["7"]);
+}
+
+#[test]
 fn fields_of_the_connection_stay_on_it() {
     let exchange = exchange(&[
         ("accept", "a"),

@@ -1,22 +1,22 @@
 //! The last good answers, in bounded memory, for when there are no new ones.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{AGE, CONNECTION, CONTENT_LENGTH};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, request, response};
 
-use super::rules::{self, Terms};
-use crate::clock::{Clock, Millis};
-use crate::config::plan::Variable;
-use crate::message::{Body, Exchange, vars};
-use crate::store::Recent;
+use super::rules::Terms;
+use crate::clock::Millis;
+use crate::message::Body;
+use crate::store::{Recent, Reservation};
 use crate::upstream::{Download, Tee};
 
 /// Where good answers are kept.
 #[derive(Debug)]
-pub struct Kept(Recent<Entry>);
+pub struct Kept(Arc<Recent<Entry>>);
 
 #[derive(Debug)]
 enum Entry {
@@ -37,17 +37,24 @@ struct Good {
 /// Keeps one answer when all of it has come.
 #[derive(Debug)]
 pub(in crate::proxy) struct Keeper {
-    kept: Arc<Kept>,
+    kept: Arc<Recent<Entry>>,
     key: Vec<u8>,
     good: Good,
+}
+
+/// An answer that is being received, to be kept when all of it has come.
+#[derive(Debug)]
+pub(in crate::proxy) struct Recording {
+    keeper: Keeper,
     read: Vec<u8>,
+    reservation: Reservation<Entry>,
 }
 
 impl Kept {
     /// Within so many bytes.
     #[must_use]
     pub fn new(bytes: usize) -> Self {
-        Self(Recent::new(bytes))
+        Self(Arc::new(Recent::new(bytes)))
     }
 
     /// The same answers within so many bytes.
@@ -55,71 +62,63 @@ impl Kept {
     pub fn heir(self: &Arc<Self>, bytes: usize) -> Arc<Self> {
         match self.0.bound() == bytes {
             true => Arc::clone(self),
-            false => Arc::new(Self(self.0.heir(bytes))),
+            false => Arc::new(Self(Arc::new(self.0.heir(bytes)))),
         }
     }
 
-    /// How many answers are kept, and in how many bytes.
+    /// How many answers are kept, and how many bytes they take with those that are being received.
     #[must_use]
     pub fn usage(&self) -> (usize, usize) {
         self.0.usage()
     }
 
-    /// What to keep this answer with, if it may be.
-    pub(super) fn keeper(
-        self: &Arc<Self>,
-        server: &str,
-        exchange: &Exchange,
-        head: &response::Parts,
-        clock: &Clock,
-    ) -> Option<Keeper> {
-        let request = &exchange.head;
+    /// Whether an answer's length, where it tells it, is no reason not to keep it.
+    pub(super) fn has_room_for(&self, head: &response::Parts) -> bool {
         let announced = head.headers.get(CONTENT_LENGTH);
         let announced = announced.and_then(|length| length.to_str().ok()?.parse().ok());
-        if !rules::may_keep(request) || announced.unwrap_or(0) > self.0.largest() {
-            return None;
-        }
-        let mut key = key(server, exchange);
-        let Some(terms) = rules::terms(request, head) else {
-            // What is there by now is of another kind than what was kept.
-            if head.status.is_success() {
-                self.0.remove(&key);
-            }
-            return None;
-        };
+        announced.is_none_or(|length: usize| length <= self.0.largest())
+    }
+
+    /// What to keep an answer with under a key, on these terms.
+    pub(super) fn keeper(
+        &self,
+        mut key: Vec<u8>,
+        request: &request::Parts,
+        head: &response::Parts,
+        terms: Terms,
+        now: Millis,
+    ) -> Keeper {
         if !terms.vary.is_empty() {
-            let names = terms.vary.clone();
-            self.0
-                .put(&key, Entry::Varies(names), 64 * terms.vary.len());
+            let bytes = names_size(&terms.vary);
+            self.0.put(&key, Entry::Varies(terms.vary.clone()), bytes);
             vary(&mut key, &terms.vary, request);
         }
-        Some(Keeper {
-            kept: Arc::clone(self),
+        Keeper {
+            kept: Arc::clone(&self.0),
             key,
             good: Good {
                 status: head.status,
                 headers: own(&head.headers),
                 body: Bytes::new(),
                 terms,
-                since: clock.now(),
+                since: now,
             },
-            read: Vec::new(),
-        })
+        }
     }
 
-    /// The last good answer to this request, if it is no older than `most`.
+    /// Forgets the answers under a key.
+    pub(super) fn forget(&self, key: &[u8]) {
+        self.0.remove(key);
+    }
+
+    /// The last good answer to this request under a key, if it is no older than `most`.
     pub(super) fn answer(
         &self,
-        server: &str,
-        exchange: &Exchange,
+        mut key: Vec<u8>,
+        request: &request::Parts,
         most: Duration,
         now: Millis,
     ) -> Option<Response<Body<Download>>> {
-        let request = &exchange.head;
-        if !rules::may_use(request) {
-            return None;
-        }
-        let mut key = key(server, exchange);
         let mut entry = self.0.get(&key)?;
         if let Entry::Varies(names) = &*entry {
             vary(&mut key, names, request);
@@ -137,6 +136,15 @@ impl Kept {
 }
 
 impl Good {
+    /// The memory it takes.
+    fn size(&self) -> usize {
+        let fields = self.headers.iter();
+        let fields: usize = fields
+            .map(|(name, value)| FIELD + name.as_str().len() + value.len())
+            .sum();
+        size_of::<Self>() + self.body.len() + fields + names_size(&self.terms.vary)
+    }
+
     fn response(&self, held: Duration, method: &Method) -> Response<Body<Download>> {
         let body = match *method == Method::HEAD {
             true => Bytes::new(),
@@ -167,49 +175,69 @@ impl Keeper {
     /// All of the body is there.
     pub(in crate::proxy) fn keep(mut self, body: &[u8]) {
         self.good.body = Bytes::copy_from_slice(body);
-        self.put();
+        let bytes = self.good.size();
+        let entry = Entry::Answer(Box::new(self.good));
+        self.kept.put(&self.key, entry, bytes);
     }
 
-    fn put(self) {
-        let fields = self.good.headers.iter();
-        let fields: usize = fields
-            .map(|(name, value)| 64 + name.as_str().len() + value.len())
-            .sum();
-        let bytes = self.good.body.len() + fields;
-        self.kept
-            .0
-            .put(&self.key, Entry::Answer(Box::new(self.good)), bytes);
+    /// The body is still to come; `None` if there is no room to record it.
+    pub(in crate::proxy) fn record(self) -> Option<Recording> {
+        let mut reservation = self.kept.reserve();
+        if !reservation.grow(self.good.size() + self.key.len()) {
+            SKIPPED.fetch_add(1, Ordering::Relaxed);
+            return None;
+        }
+        Some(Recording {
+            keeper: self,
+            read: Vec::new(),
+            reservation,
+        })
     }
 }
 
-impl Tee for Keeper {
+impl Recording {
+    /// Makes room for so many bytes of the body in all; false if there is none.
+    fn make_room(&mut self, wanted: usize) -> bool {
+        let capacity = self.read.capacity();
+        if wanted <= capacity {
+            return true;
+        }
+        // Doubled, so that a long body is not moved with every piece; what is doubled is reserved, too.
+        let doubled = capacity.saturating_mul(2).min(self.keeper.kept.largest());
+        let fits = [doubled.max(wanted), wanted]
+            .into_iter()
+            .find(|size| self.reservation.grow(size - capacity));
+        match fits {
+            Some(size) => self.read.reserve_exact(size - self.read.len()),
+            None => {
+                SKIPPED.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        fits.is_some()
+    }
+}
+
+impl Tee for Recording {
     fn piece(&mut self, data: &[u8]) -> bool {
-        if self.read.len() + data.len() > self.kept.0.largest() {
+        let wanted = self.read.len() + data.len();
+        if wanted > self.keeper.kept.largest() || !self.make_room(wanted) {
             return false;
         }
         self.read.extend_from_slice(data);
         true
     }
 
-    fn complete(mut self: Box<Self>) {
-        self.good.body = std::mem::take(&mut self.read).into();
-        self.put();
+    fn complete(self: Box<Self>) {
+        let Self {
+            keeper: Keeper { key, mut good, .. },
+            mut read,
+            reservation,
+        } = *self;
+        read.shrink_to_fit();
+        good.body = read.into();
+        let bytes = good.size();
+        reservation.fill(&key, Entry::Answer(Box::new(good)), bytes);
     }
-}
-
-/// What an answer is kept under: its virtual server, and the whole of what was asked for.
-fn key(server: &str, exchange: &Exchange) -> Vec<u8> {
-    let head = &exchange.head;
-    let mut key = server.as_bytes().to_vec();
-    key.push(0);
-    vars::append(&Variable::Scheme, exchange, &mut key);
-    key.push(0);
-    key.extend_from_slice(exchange.target.host(head));
-    key.push(0);
-    if let Some(target) = head.uri.path_and_query() {
-        key.extend_from_slice(target.as_str().as_bytes());
-    }
-    key
 }
 
 /// Adds what an answer depends on.
@@ -235,34 +263,28 @@ fn own(headers: &HeaderMap) -> HeaderMap {
         .collect()
 }
 
+/// The memory that these names take.
+fn names_size(names: &[HeaderName]) -> usize {
+    let names = names.iter().map(|name| name.as_str().len());
+    names.map(|length| size_of::<HeaderName>() + length).sum()
+}
+
+/// How many answers were not kept because there was no room for them while they were received.
+pub fn skipped() -> u64 {
+    SKIPPED.load(Ordering::Relaxed)
+}
+
+static SKIPPED: AtomicU64 = AtomicU64::new(0);
+
+/// What a header field takes besides its name and its value: its places in a map that is never full, and allocations.
+const FIELD: usize = 200;
+
 /// RFC 9211.
 const CACHE_STATUS: HeaderName = HeaderName::from_static("cache-status");
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::message::{Tls, testing, tls::Inner};
-
-    /// `http` may lead to `https` by a redirection: kept for the one, it would lead the other in a circle.
-    #[test]
-    fn what_is_kept_for_one_scheme_is_not_given_to_the_other() {
-        let plain = testing::request("GET", "/a?b", &[]);
-        let secured = testing::request("GET", "/a?b", &[]);
-        secured.peer.secured(Tls {
-            protocol: "TLSv1.3",
-            cipher: "TLS_AES_128_GCM_SHA256",
-            curve: None,
-            server_name: None,
-            inner: Inner::Http1,
-            resumed: false,
-            client: None,
-        });
-        assert_ne!(key("example.com", &plain), key("example.com", &secured));
-        assert_eq!(
-            key("example.com", &plain),
-            key("example.com", &testing::request("GET", "/a?b", &[]))
-        );
-    }
 
     /// A backend may say any number of seconds.
     #[test]

@@ -3,9 +3,11 @@
 //! A location may name somebody else to ask, allow the last good answer to be given again, or have a fixed one; they
 //! are tried in this order. What none of them can help is answered as if there were no fallback.
 
+mod credentials;
 mod group;
 mod kept;
 mod rules;
+mod stale;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,15 +15,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use http::{Response, response};
 
 pub use self::group::Group;
-use self::kept::Keeper;
-pub use self::kept::Kept;
+pub(super) use self::kept::Keeper;
+pub use self::kept::{Kept, skipped};
+use self::stale::Stale;
 use super::Proxy;
 use super::failure::Failure;
 use super::site::{self, Site};
 use super::visit::Visit;
 use crate::clock::Clock;
 use crate::config::plan::{self, Degrade};
-use crate::message::{Body, Exchange, Incoming, grpc};
+use crate::message::headers::{self, Hops};
+use crate::message::{Body, Incoming, grpc};
 use crate::upstream::{self, Download, Form, Upstream};
 
 /// A location's fallback, ready to use.
@@ -29,9 +33,7 @@ use crate::upstream::{self, Download, Form, Upstream};
 pub(super) struct Fallback {
     plan: plan::Fallback,
     upstream: Option<Arc<Upstream>>,
-    kept: Option<Arc<Kept>>,
-    /// Its virtual server, as answers of it are kept under.
-    server: Box<str>,
+    stale: Option<Stale>,
 }
 
 /// Which way out was taken.
@@ -55,8 +57,10 @@ impl Fallback {
         let forward = plan.forward.as_deref();
         Some(Box::new(Self {
             upstream: forward.and_then(|forward| upstreams.get(forward.upstream).cloned()),
-            kept: plan.stale.map(|_| Arc::clone(kept)),
-            server: server(whole, site),
+            stale: plan
+                .stale
+                .as_ref()
+                .map(|stale| Stale::new(stale, whole, site, server(whole, site), kept)),
             plan: plan.clone(),
         }))
     }
@@ -69,18 +73,15 @@ impl Fallback {
     /// What to keep this answer with, if it is to be had again.
     pub(super) fn keeper(
         &self,
-        exchange: &Exchange,
+        visit: &Visit,
         head: &response::Parts,
         clock: &Clock,
     ) -> Option<Keeper> {
-        // What nobody will be given is not kept either.
-        match grpc::is_call(&exchange.head) {
-            true => None,
-            false => {
-                let kept = self.kept.as_ref()?;
-                kept.keeper(&self.server, exchange, head, clock)
-            }
+        // What nobody will be given is not kept either, and what depends on a request's body is for that request.
+        if grpc::is_call(&visit.exchange.head) || visit.progress.is_some() {
+            return None;
         }
+        self.stale.as_ref()?.keeper(&visit.exchange, head, clock)
     }
 
     /// Whether this is not the answer to give, if there is another.
@@ -135,8 +136,8 @@ impl Proxy {
         if grpc::is_call(&exchange.head) {
             return answered;
         }
-        if let (Some(most), Some(kept)) = (fallback.plan.stale, &fallback.kept)
-            && let Some(good) = kept.answer(&fallback.server, exchange, most, self.clock.now())
+        if let Some(stale) = &fallback.stale
+            && let Some(good) = stale.response(exchange, self.clock.now())
         {
             return Way::Stale.taken(Ok(good));
         }
@@ -176,7 +177,13 @@ fn may_go_elsewhere(visit: &Visit) -> bool {
         .attempts
         .iter()
         .any(|attempt| attempt.connect.is_some());
-    visit.progress.is_none() && (!sent || upstream::is_idempotent(&exchange.head.method))
+    let may_be_forwarded = match headers::hops(&exchange.head) {
+        Hops::Any | Hops::Left(1..) => true,
+        Hops::Left(0) | Hops::Malformed => false,
+    };
+    may_be_forwarded
+        && visit.progress.is_none()
+        && (!sent || upstream::is_idempotent(&exchange.head.method))
 }
 
 impl Way {

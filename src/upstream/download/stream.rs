@@ -132,6 +132,8 @@ impl Stream {
     /// It ends here, too early.
     fn fail(&mut self, error: Error) -> Error {
         self.stop();
+        // What will never be complete need not be held until this is dropped.
+        self.tee = None;
         error.count();
         if let Some(source) = self.source.take() {
             if Outcome::of(&error) == Outcome::Failure {

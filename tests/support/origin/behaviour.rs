@@ -132,7 +132,7 @@ impl Connection {
         shared.gates.pass(query.get("gate").unwrap_or("gate"))
     }
 
-    /// `n` bytes; `field` is a line of the head.
+    /// `n` bytes; `field` is a line of the head. With a gate, the last byte is sent behind it.
     fn bytes(&self, query: &Query<'_>) -> io::Result<()> {
         let mut left = usize::try_from(query.number("n", 1000)).unwrap_or(0);
         let field = query.get("field").map(|field| format!("{field}\r\n"));
@@ -140,17 +140,26 @@ impl Connection {
         let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {left}\r\n{field}\r\n");
         self.write(head)?;
         let piece = [b'x'; 64 * 1024];
-        while left > 0 {
-            let length = left.min(piece.len());
+        let held = usize::from(query.get("gate").is_some());
+        while left > held {
+            let length = (left - held).min(piece.len());
             self.write(&piece[..length])?;
             left -= length;
+        }
+        if left > 0 {
+            self.pass_gate(query)?;
+            self.write("x")?;
         }
         Ok(())
     }
 
-    /// `n` chunks; with a gate, the first is sent before it and the rest after.
+    /// `n` chunks; `field` is a line of the head; with a gate, the first is sent before it and the rest after.
     fn chunks(&self, query: &Query<'_>) -> io::Result<()> {
-        self.write("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")?;
+        let field = query.get("field").map(|field| format!("{field}\r\n"));
+        let field = field.unwrap_or_default();
+        self.write(format!(
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n{field}\r\n"
+        ))?;
         for number in 0..query.number("n", 3) {
             if number == 1 && query.get("gate").is_some() {
                 self.pass_gate(query)?;
