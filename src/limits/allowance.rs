@@ -164,7 +164,7 @@ impl Limits {
         let usual = |rule: &Requests| match rule.zone.find(exchange) {
             Found::Key(keyed) => rule.zone.own(&keyed).is_none(),
             Found::Nothing => false,
-            Found::Refuse => true,
+            Found::Refuse(_) => true,
         };
         if !self.overridden || self.requests.iter().all(usual) {
             return self.policy.clone();
@@ -173,7 +173,7 @@ impl Limits {
             Found::Key(keyed) => Some(rule.own_terms(&keyed).unwrap_or(rule.terms)),
             // A key without a limit, or none at all.
             Found::Nothing => None,
-            Found::Refuse => Some(rule.terms),
+            Found::Refuse(_) => Some(rule.terms),
         })
     }
 

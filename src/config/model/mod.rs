@@ -45,8 +45,8 @@ pub use traces::{BatchSize, ContextWord, Tracing};
 pub use upstream::{Balance, RetryBudget, Upstream, UpstreamQueue, UpstreamServer};
 pub use values::{
     AdminAddress, Burst, ConnLimit, Failures, Flag, HeaderForm, HeaderScope, HttpVersion, Idle,
-    Level, LimitStatus, ListenAddress, ListenText, LogLevel, OnAmbiguousKey, OnEmptyKey, Prefix, Rate,
-    RateOrUnlimited, Requests, Size, Streams, Time, Tries, Waiting, Weight, Workers,
+    Level, LimitStatus, ListenAddress, ListenText, LogLevel, OnAmbiguousKey, OnEmptyKey, Prefix,
+    Rate, RateOrUnlimited, Requests, Size, Streams, Time, Tries, Waiting, Weight, Workers,
 };
 
 use super::decode::Record;

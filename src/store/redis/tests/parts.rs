@@ -1,6 +1,7 @@
 //! A limit that is smaller than the fleet leaves each gateway something while it counts alone.
 
 use super::*;
+use crate::store::algorithm::blocks::Blocks;
 use crate::store::redis::share;
 
 /// How many pass at once by these terms in a zone of their own.
