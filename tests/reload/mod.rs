@@ -1,6 +1,7 @@
 //! The configuration is read again while weir runs: what changes, what is kept, and what a mistake does.
 
 mod asking;
+mod learned;
 mod listeners;
 mod load;
 mod operators;
