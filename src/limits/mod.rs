@@ -279,20 +279,7 @@ impl Limits {
                 exchange.limit_req = Some(LimitStatus::Pass);
                 Verdict::Pass
             }
-            Decision::NoKey { rule, fault } => {
-                let rule = &self.requests[rule];
-                let name = &rule.zone.name.plain;
-                voice.without_key(exchange, now, fault, (Kind::Requests, name));
-                let policy = self.policy_of(exchange);
-                let none = Shortfall::default();
-                let verdict = self.refuse_request(exchange, rule, &rule.terms, none, policy);
-                match (verdict, fault) {
-                    (Verdict::Refuse(refusal), KeyFault::Ambiguous) => {
-                        Verdict::Refuse(refusal.of_a_bad_request())
-                    }
-                    (verdict, _) => verdict,
-                }
-            }
+            Decision::NoKey { rule, fault } => self.refuse_without_key(exchange, now, rule, fault),
             Decision::NotLimited => Verdict::Pass,
             Decision::Penalize {
                 rule,
@@ -323,6 +310,28 @@ impl Limits {
                 let shortfall = Shortfall::new(retry_after, own, left);
                 self.refuse_key(exchange, rule, &keyed, shortfall)
             }
+        }
+    }
+
+    /// What becomes of a request that has no key, or an ambiguous one, where the rule's zone wants one.
+    fn refuse_without_key(
+        &self,
+        exchange: &mut Exchange,
+        now: Millis,
+        rule: usize,
+        fault: KeyFault,
+    ) -> Verdict {
+        let rule = &self.requests[rule];
+        let name = &rule.zone.name.plain;
+        let voice = self.requests_voice;
+        voice.without_key(exchange, now, fault, (Kind::Requests, name));
+        let policy = self.policy_of(exchange);
+        let none = Shortfall::default();
+        match self.refuse_request(exchange, rule, &rule.terms, none, policy) {
+            Verdict::Refuse(refusal) if fault == KeyFault::Ambiguous => {
+                Verdict::Refuse(refusal.of_a_bad_request())
+            }
+            verdict => verdict,
         }
     }
 

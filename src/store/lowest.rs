@@ -5,23 +5,21 @@
 
 use super::table::Slot;
 
-/// A number for each slot.
+/// The winners among so many slots. Their numbers are kept elsewhere and given with each call.
 #[derive(Debug)]
 pub(super) struct Lowest {
-    numbers: Box<[u32]>,
     /// The slot that wins at each inner node; the root is 1, and nothing stands under 0.
     winners: Box<[u16]>,
 }
 
 impl Lowest {
-    pub(super) fn new(numbers: Box<[u32]>) -> Self {
+    pub(super) fn new(slots: usize, number: impl Fn(usize) -> u32) -> Self {
         let mut new = Self {
-            winners: vec![0; numbers.len()].into(),
-            numbers,
+            winners: vec![0; slots].into(),
         };
-        for node in (1..new.numbers.len()).rev() {
+        for node in (1..slots).rev() {
             let [left, right] = [2 * node, 2 * node + 1].map(|below| new.winner(below));
-            let lower = match new.numbers[right] < new.numbers[left] {
+            let lower = match number(right) < number(left) {
                 true => right,
                 false => left,
             };
@@ -30,23 +28,17 @@ impl Lowest {
         new
     }
 
-    /// The slot with the lowest number, and that number.
-    pub(super) fn first(&self) -> (usize, u32) {
-        let slot = self.winner(1);
-        (slot, self.numbers[slot])
+    /// The slot with the lowest number.
+    pub(super) fn first(&self) -> usize {
+        self.winner(1)
     }
 
-    /// The number of a slot.
-    pub(super) fn number(&self, slot: usize) -> u32 {
-        self.numbers[slot]
-    }
-
-    pub(super) fn set(&mut self, slot: usize, number: u32) {
-        self.numbers[slot] = number;
-        let (mut node, mut winner, mut lowest) = (self.numbers.len() + slot, slot, number);
+    /// The number of one slot has changed.
+    pub(super) fn update(&mut self, slot: usize, number: impl Fn(usize) -> u32) {
+        let (mut node, mut winner, mut lowest) = (self.winners.len() + slot, slot, number(slot));
         while node > 1 {
             let rival = self.winner(node ^ 1);
-            let other = self.numbers[rival];
+            let other = number(rival);
             if other < lowest {
                 (winner, lowest) = (rival, other);
             }
@@ -61,11 +53,11 @@ impl Lowest {
 
     /// What it takes from the machine, in bytes.
     pub(super) fn memory(&self) -> usize {
-        size_of_val(&*self.numbers) + size_of_val(&*self.winners)
+        size_of_val(&*self.winners)
     }
 
     fn winner(&self, node: usize) -> usize {
-        match node.checked_sub(self.numbers.len()) {
+        match node.checked_sub(self.winners.len()) {
             Some(slot) => slot,
             None => self.winners[node].wide(),
         }
@@ -84,15 +76,13 @@ mod tests {
             numbers in prop::collection::vec(0..50u32, 1..40),
             changes in prop::collection::vec((any::<prop::sample::Index>(), 0..50u32), 0..60),
         ) {
-            let mut model = numbers.clone();
-            let mut lowest = Lowest::new(numbers.into());
+            let mut model = numbers;
+            let mut lowest = Lowest::new(model.len(), |slot| model[slot]);
             for (slot, number) in changes {
                 let slot = slot.index(model.len());
-                lowest.set(slot, number);
                 model[slot] = number;
-                let (first, number) = lowest.first();
-                prop_assert_eq!(model[first], number);
-                prop_assert_eq!(model.iter().min(), Some(&number));
+                lowest.update(slot, |slot| model[slot]);
+                prop_assert_eq!(model.iter().min(), Some(&model[lowest.first()]));
             }
         }
     }

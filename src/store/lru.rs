@@ -1,9 +1,13 @@
-//! Keys and what is remembered of them, in bounded memory: drained keys leave first, then the one asked for longest ago.
+//! Keys and what is remembered of them, in bounded memory: drained keys leave first, then the one asked for longest ago of
+//! those asked for only once, while these are at least half of all; otherwise the one asked for longest ago.
 //!
-//! Asking for a key writes one number: the reading of a clock that ticks with every question. Only a full table keeps its
-//! keys in order, in two trees, by when they are drained and by when they were asked for. Both are kept lazily: either
-//! moment only moves later, so what a tree says is a lower bound, and its lowest is looked at anew before it leaves. Hence
-//! in a table of `n` keys none leaves, unless it is drained, before `n - 1` others were asked for after it.
+//! So in a table of `n` keys none leaves, unless it is drained, before `n / 2` others were asked for after it. A key that
+//! has come back stays however many others come once: to have it forgotten, more than half of all keys have to come back, too.
+//!
+//! Asking for a key writes one number, a stamp: the reading of a clock that ticks with every question, and whether the key
+//! has come back. Only a full table keeps its keys in order, in trees, by when they are drained and by their stamps. These
+//! are kept lazily: either moment only moves later, so what a tree says is a lower bound, and its lowest is looked at anew
+//! before it leaves.
 
 use super::key::{Key, Packed, Seeds};
 use super::lowest::Lowest;
@@ -16,7 +20,7 @@ use crate::clock::Millis;
 #[repr(C)]
 pub(super) struct Lru<V> {
     table: Table<V, u16>,
-    /// The clock, and behind it what it read when each slot's key was last asked for. Empty until a key comes.
+    /// The clock, how many keys have come back, and behind them the stamp of each slot's key. Empty until a key comes.
     asked: Box<[u32]>,
     /// Made when the table is full.
     order: Option<Box<Order>>,
@@ -24,12 +28,17 @@ pub(super) struct Lru<V> {
 
 #[derive(Debug)]
 struct Order {
-    /// The time that [`Order::drained`] counts from, in milliseconds.
+    /// The time that [`Order::drained_at`] counts from, in milliseconds.
     base: Millis,
     /// The key of a slot is not drained earlier.
+    drained_at: Box<[u32]>,
     drained: Lowest,
-    /// The key of a slot was not last asked for earlier.
-    asked: Lowest,
+    /// The stamp of a slot's key is not lower.
+    stamps: Box<[u32]>,
+    /// Of the slots with a stamp of a key that came once.
+    once: Lowest,
+    /// And of those with a stamp of a key that has come back.
+    again: Lowest,
 }
 
 impl<V> Lru<V> {
@@ -50,7 +59,7 @@ impl<V> Lru<V> {
     #[inline]
     pub(super) fn ask(&mut self, key: &Key) -> Option<&mut V> {
         let slot = self.table.slot(key)?;
-        self.touch(slot);
+        self.come_back(slot);
         Some(self.table.value_mut(slot))
     }
 
@@ -65,35 +74,35 @@ impl<V> Lru<V> {
     ) -> Option<V> {
         if !self.table.is_full() {
             let slot = self.add(key, value, seeds);
-            self.touch(slot);
+            self.come(slot);
             return None;
         }
         let slot = match self.drained(now, &drained_at) {
             Some(drained) => drained,
-            None => self.asked_longest_ago(&drained_at).0,
+            None => self.first_to_leave(&drained_at),
         };
-        self.touch(slot);
+        self.come(slot);
         Some(self.replace(slot, key, value, seeds, drained_at))
     }
 
-    /// Remembers a key that is not there yet and that another table asked for at this [`age`], unless there are only
-    /// keys that were asked for later.
+    /// Remembers a key that is not there yet and has this [`stamp`] from another table, unless there are only keys that
+    /// were asked for later.
     pub(super) fn inherit(
         &mut self,
         key: &Key,
         value: V,
-        age: u32,
+        stamp: u32,
         seeds: &Seeds,
         drained_at: impl Fn(&V) -> Millis,
     ) {
         if !self.table.is_full() {
             let slot = self.add(key, value, seeds);
-            self.asked[1 + slot] = age;
+            self.set_stamp(slot, stamp);
             return;
         }
-        let (slot, oldest) = self.asked_longest_ago(&drained_at);
-        if oldest < age {
-            self.asked[1 + slot] = age;
+        let slot = self.first_to_leave(&drained_at);
+        if self.asked[FIRST + slot] < stamp {
+            self.set_stamp(slot, stamp);
             self.replace(slot, key, value, seeds, drained_at);
         }
     }
@@ -104,19 +113,28 @@ impl<V> Lru<V> {
         };
         self.table.remove(key, slot, seeds);
         // The last key has moved into its slot.
-        self.asked[1 + slot] = self.asked[1 + self.table.len()];
+        let last = std::mem::take(&mut self.asked[FIRST + self.table.len()]);
+        let gone = match slot == self.table.len() {
+            true => last,
+            false => std::mem::replace(&mut self.asked[FIRST + slot], last),
+        };
+        self.asked[1] -= gone & AGAIN;
         self.order = None;
         true
     }
 
-    /// Gives everything away, what was asked for longest ago first, and has no room any more.
-    pub(super) fn empty_out(&mut self) -> impl Iterator<Item = (Packed, V)> + use<V> {
+    /// Gives everything away, each with its stamp for another table, and has no room any more.
+    pub(super) fn empty_out(&mut self) -> impl Iterator<Item = (Packed, V, u32)> + use<V> {
         self.order = None;
         let asked = std::mem::take(&mut self.asked);
         let entries = self.table.empty_out();
-        let mut entries: Vec<_> = asked.into_iter().skip(1).zip(entries).collect();
+        let mut entries: Vec<_> = asked.into_iter().skip(FIRST).zip(entries).collect();
         entries.sort_unstable_by_key(|(asked, _)| *asked);
-        entries.into_iter().map(|(_, entry)| entry)
+        let all = entries.len();
+        let ranked = entries.into_iter().enumerate();
+        ranked.map(move |(rank, (asked, (key, value)))| {
+            (key, value, stamp(rank, all) | (asked & AGAIN))
+        })
     }
 
     /// Whether it was emptied out for good.
@@ -144,28 +162,44 @@ impl<V> Lru<V> {
         self.table.memory() + size_of_val(&*self.asked) + order
     }
 
+    /// The key of a slot is asked for once more.
     #[inline]
-    fn touch(&mut self, slot: usize) {
-        let [clock, asked @ ..] = &mut *self.asked else {
+    fn come_back(&mut self, slot: usize) {
+        let [clock, again, asked @ ..] = &mut *self.asked else {
             return;
         };
-        *clock += 1;
-        asked[slot] = *clock;
-        if *clock == u32::MAX {
+        *clock += TICK;
+        *again += AGAIN - (asked[slot] & AGAIN);
+        asked[slot] = *clock | AGAIN;
+        if *clock >= LAST {
             self.renumber();
         }
     }
 
-    /// Sets the clock back and keeps the order: it goes round after four billion questions.
+    /// A new key comes into a slot.
+    fn come(&mut self, slot: usize) {
+        self.asked[0] += TICK;
+        self.set_stamp(slot, self.asked[0]);
+        if self.asked[0] >= LAST {
+            self.renumber();
+        }
+    }
+
+    fn set_stamp(&mut self, slot: usize, stamp: u32) {
+        let before = std::mem::replace(&mut self.asked[FIRST + slot], stamp);
+        self.asked[1] = self.asked[1] + (stamp & AGAIN) - (before & AGAIN);
+    }
+
+    /// Sets the clock back and keeps the order: it goes round after two billion questions.
     #[cold]
     fn renumber(&mut self) {
-        let [clock, asked @ ..] = &mut *self.asked else {
+        let [clock, _, asked @ ..] = &mut *self.asked else {
             return;
         };
         let mut slots: Vec<usize> = (0..self.table.len()).collect();
         slots.sort_unstable_by_key(|slot| asked[*slot]);
-        for (slot, number) in slots.into_iter().zip(1..) {
-            asked[slot] = number;
+        for (rank, slot) in slots.into_iter().enumerate() {
+            asked[slot] = stamp(rank, self.table.len()) | (asked[slot] & AGAIN);
         }
         *clock = START;
         self.order = None;
@@ -174,9 +208,9 @@ impl<V> Lru<V> {
     /// Adds a key to a table that is not full; its slot.
     fn add(&mut self, key: &Key, value: V, seeds: &Seeds) -> usize {
         let slot = self.table.insert(key, value, seeds);
-        if 1 + slot >= self.asked.len() {
+        if FIRST + slot >= self.asked.len() {
             let mut asked = std::mem::take(&mut self.asked).into_vec();
-            let (length, before) = (1 + self.table.capacity(), asked.len());
+            let (length, before) = (FIRST + self.table.capacity(), asked.len());
             asked.reserve_exact(length - before);
             asked.resize(length, 0);
             if before == 0 {
@@ -187,7 +221,7 @@ impl<V> Lru<V> {
         slot
     }
 
-    /// Gives a slot of a full table to another key, which was asked for when the slot says.
+    /// Gives a slot of a full table to another key, which has the stamp of the slot.
     fn replace(
         &mut self,
         slot: usize,
@@ -196,11 +230,16 @@ impl<V> Lru<V> {
         seeds: &Seeds,
         drained_at: impl Fn(&V) -> Millis,
     ) -> V {
-        // What the trees say of the slot is a lower bound still, unless the new key is drained earlier.
+        // What the trees say of the slot is a lower bound still, unless the new key is drained earlier or stands in the
+        // other tree.
         if let Some(order) = &mut self.order {
             let drained = order.since_base(drained_at(&value));
-            if drained < order.drained.number(slot) {
-                order.drained.set(slot, drained);
+            if drained < order.drained_at[slot] {
+                order.set_drained(slot, drained);
+            }
+            let stamp = self.asked[FIRST + slot];
+            if has_come_back(stamp) != has_come_back(order.stamps[slot]) {
+                order.set_stamp(slot, stamp);
             }
         }
         self.table.replace(slot, key, value, seeds)
@@ -217,8 +256,8 @@ impl<V> Lru<V> {
         let moment = order.since_base(now);
         loop {
             work::count(1);
-            let (slot, bound) = order.drained.first();
-            if bound > moment {
+            let slot = order.drained.first();
+            if order.drained_at[slot] > moment {
                 return None;
             }
             let at = drained_at(self.table.value(slot));
@@ -227,24 +266,29 @@ impl<V> Lru<V> {
             }
             // Later than this moment, also where the base is later than both: every slot is looked at once.
             let bound = order.since_base(at).max(moment + 1);
-            order.drained.set(slot, bound);
+            order.set_drained(slot, bound);
         }
     }
 
-    /// The slot of the key that was asked for longest ago, and when.
-    fn asked_longest_ago(&mut self, drained_at: impl Fn(&V) -> Millis) -> (usize, u32) {
+    /// The slot of the key that leaves first, when none is drained.
+    fn first_to_leave(&mut self, drained_at: impl Fn(&V) -> Millis) -> usize {
         let order = self.order.get_or_insert_with(|| {
             Order::new(Millis::default(), &self.table, &self.asked, drained_at)
         });
-        loop {
-            work::count(1);
-            let (slot, bound) = order.asked.first();
-            let asked = self.asked[1 + slot];
-            if asked <= bound {
-                return (slot, asked);
-            }
-            order.asked.set(slot, asked);
+        let stamps = &self.asked[FIRST..];
+        let again = self.asked[1] as usize;
+        let once = order.first_once(stamps);
+        if again <= self.table.len() / 2
+            && let Some(once) = once
+        {
+            return once;
         }
+        let again = order.first_again(stamps);
+        let of_all = once
+            .into_iter()
+            .chain(again)
+            .min_by_key(|slot| stamps[*slot]);
+        of_all.unwrap_or_default()
     }
 }
 
@@ -255,13 +299,64 @@ impl Order {
         asked: &[u32],
         drained_at: impl Fn(&V) -> Millis,
     ) -> Box<Self> {
-        work::count(table.len());
-        let drained = table.values().map(|value| since(base, drained_at(value)));
+        let slots = table.len();
+        work::count(slots);
+        let drained: Box<[u32]> = table
+            .values()
+            .map(|value| since(base, drained_at(value)))
+            .collect();
+        let stamps: Box<[u32]> = asked[FIRST..FIRST + slots].into();
         Box::new(Self {
             base,
-            drained: Lowest::new(drained.collect()),
-            asked: Lowest::new(asked[1..=table.len()].into()),
+            drained: Lowest::new(slots, |slot| drained[slot]),
+            drained_at: drained,
+            once: Lowest::new(slots, |slot| once(stamps[slot])),
+            again: Lowest::new(slots, |slot| again(stamps[slot])),
+            stamps,
         })
+    }
+
+    fn set_drained(&mut self, slot: usize, at: u32) {
+        self.drained_at[slot] = at;
+        self.drained.update(slot, |slot| self.drained_at[slot]);
+    }
+
+    fn set_stamp(&mut self, slot: usize, stamp: u32) {
+        let before = std::mem::replace(&mut self.stamps[slot], stamp);
+        let moves = has_come_back(before) != has_come_back(stamp);
+        if moves || !has_come_back(stamp) {
+            self.once.update(slot, |slot| once(self.stamps[slot]));
+        }
+        if moves || has_come_back(stamp) {
+            self.again.update(slot, |slot| again(self.stamps[slot]));
+        }
+    }
+
+    /// The slot whose key was asked for longest ago of those that came once.
+    fn first_once(&mut self, stamps: &[u32]) -> Option<usize> {
+        loop {
+            work::count(1);
+            let slot = self.once.first();
+            match self.stamps[slot] {
+                bound if has_come_back(bound) => return None,
+                bound if bound == stamps[slot] => return Some(slot),
+                _ => self.set_stamp(slot, stamps[slot]),
+            }
+        }
+    }
+
+    /// And of those that have come back. One that the trees still take for a key that came once is none of them, but then
+    /// the first of those is asked for longer ago.
+    fn first_again(&mut self, stamps: &[u32]) -> Option<usize> {
+        loop {
+            work::count(1);
+            let slot = self.again.first();
+            match self.stamps[slot] {
+                bound if !has_come_back(bound) => return None,
+                bound if bound == stamps[slot] => return Some(slot),
+                _ => self.set_stamp(slot, stamps[slot]),
+            }
+        }
     }
 
     /// Whether the present can be told from the future: for 24 days.
@@ -274,27 +369,63 @@ impl Order {
     }
 
     fn memory(&self) -> usize {
-        size_of::<Self>() + self.drained.memory() + self.asked.memory()
+        let trees = self.drained.memory() + self.once.memory() + self.again.memory();
+        let numbers = size_of_val(&*self.drained_at) + size_of_val(&*self.stamps);
+        size_of::<Self>() + trees + numbers
     }
 }
 
-/// When a key was asked for that is the `rank`th of `all` of another table, those asked for longest ago first: tables of
-/// one zone are asked alike, so this tells which of two of their keys was asked for earlier.
-pub(super) fn age(rank: usize, all: usize) -> u32 {
-    let age = (rank + 1).saturating_mul(START as usize) / all.max(1);
-    u32::try_from(age).map_or(START, |age| age.min(START))
+/// The stamp of a key that is the `rank`th of `all` of another table, those asked for longest ago first: tables of one zone
+/// are asked alike, so this tells which of two of their keys was asked for earlier.
+fn stamp(rank: usize, all: usize) -> u32 {
+    let stamp = (rank + 1).saturating_mul(START as usize) / all.max(1);
+    u32::try_from(stamp).map_or(START, |stamp| stamp.min(START)) & !AGAIN
+}
+
+fn has_come_back(stamp: u32) -> bool {
+    stamp & AGAIN != 0
+}
+
+/// The number of a slot in the tree of keys that came once.
+fn once(stamp: u32) -> u32 {
+    match has_come_back(stamp) {
+        true => u32::MAX,
+        false => stamp,
+    }
+}
+
+/// And in the tree of those that have come back.
+fn again(stamp: u32) -> u32 {
+    match has_come_back(stamp) {
+        true => stamp,
+        false => u32::MAX,
+    }
 }
 
 fn since(base: Millis, at: Millis) -> u32 {
     u32::try_from(at.0.saturating_sub(base.0)).unwrap_or(u32::MAX)
 }
 
+/// Where stamps begin behind the clock and the count.
+const FIRST: usize = 2;
+
+/// Set in the stamp of a key that has come back.
+const AGAIN: u32 = 1;
+
+/// What a question adds to the clock.
+const TICK: u32 = 2;
+
 /// What the clock reads at first. Whatever is inherited is older.
 const START: u32 = 1 << 16;
-const _: () = assert!(LARGEST <= START as usize);
+const _: () = assert!(2 * LARGEST <= START as usize);
+
+/// When the clock is set back. No stamp is as high as what stands for none in a tree.
+const LAST: u32 = u32::MAX - 7;
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn key(number: u32) -> Key {
@@ -306,7 +437,7 @@ mod tests {
         lru.insert(&key(number), number, Millis(0), &Seeds::default(), never)
     }
 
-    /// It takes four billion questions; whoever sends those must not have keys forgotten by it.
+    /// It takes two billion questions; a client that sends those must not have keys forgotten by it.
     #[test]
     fn the_order_outlives_the_clock() {
         let mut lru = Lru::new(8);
@@ -314,13 +445,59 @@ mod tests {
             insert(&mut lru, number);
         }
         assert_eq!(insert(&mut lru, 8), Some(0));
-        lru.asked[0] = u32::MAX - 3;
+        lru.asked[0] = LAST - 3 * TICK;
         for number in [3, 1, 4, 7] {
             assert_eq!(lru.ask(&key(number)), Some(&mut { number }));
         }
+        assert!(lru.asked[0] < 2 * START);
         let gone: Vec<_> = (100..108).map(|new| insert(&mut lru, new)).collect();
-        let order = [2, 5, 6, 8, 3, 1, 4, 7];
-        assert_eq!(gone, order.map(Some));
+        assert_eq!(gone, [2, 5, 6, 8, 100, 101, 102, 103].map(Some));
+        for number in 104..108 {
+            lru.ask(&key(number));
+        }
+        let gone: Vec<_> = (108..112).map(|new| insert(&mut lru, new)).collect();
+        assert_eq!(gone, [3, 1, 4, 7].map(Some));
+    }
+
+    #[test]
+    fn a_key_that_came_back_stays_however_many_come_once() {
+        let mut lru = Lru::new(8);
+        for number in [0, 1, 2, 3] {
+            insert(&mut lru, number);
+            lru.ask(&key(number));
+        }
+        for number in 10..100 {
+            insert(&mut lru, number);
+        }
+        assert!((0..4).all(|number| lru.get(&key(number)).is_some()));
+        // One more that came back is too many: of all, the one asked for longest ago leaves.
+        lru.ask(&key(99));
+        assert_eq!(insert(&mut lru, 100), Some(0));
+        assert_eq!(insert(&mut lru, 101), Some(96));
+        assert!(lru.forget(&key(99), &Seeds::default()));
+        assert_eq!(lru.asked[1], 3);
+    }
+
+    proptest! {
+        /// Whatever is asked for in whatever order, a key stays until half as many others as there is room for were.
+        #[test]
+        fn a_key_stays_until_half_as_many_others_came(steps in prop::collection::vec((0..40u32, 1..4u8), 0..400)) {
+            let mut lru = Lru::new(10);
+            let mut last: Vec<u32> = Vec::new();
+            for (number, times) in steps {
+                for _ in 0..times {
+                    if lru.ask(&key(number)).is_none() {
+                        let since = last.iter().rev().position(|other| *other == number);
+                        prop_assert!(since.is_none_or(|others| others >= 5));
+                        insert(&mut lru, number);
+                    }
+                }
+                last.retain(|other| *other != number);
+                last.push(number);
+                let again = lru.asked[FIRST..].iter().filter(|stamp| has_come_back(**stamp));
+                prop_assert_eq!(again.count(), lru.asked[1] as usize);
+            }
+        }
     }
 
     #[test]
@@ -332,7 +509,7 @@ mod tests {
         // Two tables of three keys each, oldest first, for which three places are left.
         for first in [10, 20] {
             for (rank, number) in (first..first + 3).enumerate() {
-                lru.inherit(&key(number), number, age(rank, 3), &seeds, never);
+                lru.inherit(&key(number), number, stamp(rank, 3), &seeds, never);
             }
         }
         let mut kept: Vec<_> = lru.values().copied().collect();

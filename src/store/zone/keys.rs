@@ -72,11 +72,10 @@ impl<A: Algorithm> Keys<A> {
         for (number, shard) in self.shards.iter().enumerate() {
             let mut shard = shard.lock();
             let (states, counts) = shard.move_out();
-            let all = states.len();
-            for (rank, (packed, state)) in states.into_iter().enumerate() {
+            for (packed, state, stamp) in states {
                 let key = heir.seeds.unpacked(packed);
                 let mut there = heir.lock(&key);
-                there.inherit(&key, state, (rank, all), &heir.seeds);
+                there.inherit(&key, state, stamp, &heir.seeds);
             }
             let door = number % heir.shards.len();
             heir.shards[door].lock().add_counts(counts);

@@ -1,10 +1,11 @@
 //! A `limit_req` zone: what is remembered of each key, in bounded memory.
 //!
-//! What a zone forgets is a security decision: whoever can have his key forgotten has no limit. So a full table pushes
-//! out a key that is drained, which changes no answer. If none is, the key goes that was asked for longest ago, and a
-//! refused request counts as asking: it takes half as many other keys as the zone holds, or more, to have one
-//! forgotten. The depth of a debt does not matter. If keys in debt stayed, a zone full of debts would have no room for
-//! a new key, and every new key would push out the one before it.
+//! What a zone forgets is a security decision: a client that can have its key forgotten has no limit. So a full table
+//! evicts a key that is drained, which changes no verdict. If none is, the key asked for longest ago goes, of those asked
+//! for once while these are at least half, and a refused request counts as asking: it takes half as many other keys as
+//! the zone holds to have one forgotten, and for a key that came back each of them has to come twice. The depth of a
+//! debt does not matter. If keys in debt stayed, a zone full of debts would have no room for a new key, and every new
+//! key would push out the one before it.
 
 #[cfg(test)]
 mod floods;

@@ -10,7 +10,7 @@ use crate::store::algorithm::leaky_bucket::LeakyBucket;
 use crate::store::algorithm::{Algorithm, Outcome, Spent};
 use crate::store::key::{Key, Packed, Seeds};
 use crate::store::lock::Lock;
-use crate::store::lru::{self, Lru};
+use crate::store::lru::Lru;
 
 // In this order, the half that every charge writes lies beside the lock, and the half that is only read, where the
 // table is, can stay in the caches of all threads.
@@ -58,8 +58,8 @@ impl<A: Algorithm> Shard<A> {
         self.keys.is_gone()
     }
 
-    /// Gives away all it remembers, what was asked for longest ago first, and all it has counted, for good.
-    pub(super) fn move_out(&mut self) -> (Vec<(Packed, A::State)>, Counts) {
+    /// Gives away all it remembers, each key with its stamp, and all it has counted, for good.
+    pub(super) fn move_out(&mut self) -> (Vec<(Packed, A::State, u32)>, Counts) {
         let counts = self.counts();
         self.counts = Verdicts::default();
         (self.keys.empty_out().collect(), counts)
@@ -126,17 +126,10 @@ impl<A: Algorithm> Shard<A> {
         }
     }
 
-    /// Takes over a key from another shard, where it was the `rank`th of `all` that it gave away.
-    pub(super) fn inherit(
-        &mut self,
-        key: &Key,
-        state: A::State,
-        (rank, all): (usize, usize),
-        seeds: &Seeds,
-    ) {
+    /// Takes over a key from another shard, with the stamp that it gave.
+    pub(super) fn inherit(&mut self, key: &Key, state: A::State, stamp: u32, seeds: &Seeds) {
         let drained_at = |state: &A::State| self.slowest.drained_at(state);
-        let age = lru::age(rank, all);
-        self.keys.inherit(key, state, age, seeds, drained_at);
+        self.keys.inherit(key, state, stamp, seeds, drained_at);
     }
 
     pub(super) fn forget(&mut self, key: &Key, seeds: &Seeds) -> bool {

@@ -144,10 +144,6 @@ fn a_million_keys_stay_in_a_small_zone_and_the_debtor_stays_known() {
     for number in 0..1_000_000u32 {
         // Ten seconds in all: half of what the debtor has to wait off.
         let now = u64::from(number) / 100;
-        // Not for as long as a quarter of the zone's keys take to come.
-        if number % 1_000 == 0 {
-            assert!(!charge(&zone, &debtor, 0, &terms(200)));
-        }
         charge(&zone, &zone.key(&number.to_be_bytes()), now, &terms(200));
     }
     assert!(zone.len() <= zone.capacity());
