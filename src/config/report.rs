@@ -161,9 +161,9 @@ impl Report {
             let about = [complaint.span, complaint.anchor];
             complaint.sentence = hidden.sentence(&complaint.sentence, &about);
             let hint = complaint.hint.take();
-            complaint.hint = hint.map(|hint| hidden.sentence(&hint, &about));
+            complaint.hint = hint.map(|hint| hidden.hint(&hint, &about));
             let path = complaint.path.take();
-            complaint.path = path.map(|path| hidden.path(&path));
+            complaint.path = path.map(|path| hidden.path(&path, &about));
         }
         // It has them as they were.
         self.seen.clear();

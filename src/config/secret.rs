@@ -118,7 +118,10 @@ mod tests {
             ("fallback: @named", vec![]),
             ("mail: a@b", vec![]),
         ] {
-            let found: Vec<_> = logins(text).into_iter().map(|at| &text[at]).collect();
+            let found: Vec<_> = logins(text)
+                .into_iter()
+                .map(|at| text.get(at).unwrap())
+                .collect();
             assert_eq!(found, expected, "{text}");
         }
     }

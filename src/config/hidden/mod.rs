@@ -9,7 +9,7 @@ mod tests;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 
-use super::secret::{HIDDEN, Secret, logins, without};
+use super::secret::{HIDDEN, Secret, is_credential, logins, without};
 use super::span::{Excerpt, Span};
 use super::tree::{Kind, Node};
 
@@ -57,6 +57,9 @@ impl Hidden {
             Kind::Scalar(scalar) => Some(scalar),
             _ => None,
         };
+        if scalar.is_some_and(|scalar| scalar.text.is_empty()) {
+            return;
+        }
         let value = Value {
             end: node.span.end,
             text: scalar.map(|scalar| Secret::new(scalar.text.as_str())),
@@ -98,6 +101,16 @@ impl Hidden {
         match around.iter().any(|name| may_hold(name)) {
             true => self.add(value),
             false => self.add_by_name(key, value),
+        }
+    }
+
+    /// Hides what follows a colon in a key, if it may be a secret: `{ token:abc }` is one key without a value.
+    pub(super) fn add_key_with_colon(&mut self, key: &Node, around: &[String]) {
+        let text = key.text().unwrap_or_default();
+        if let Some((name, _)) = text.split_once(':')
+            && (is_credential(name) || around.iter().any(|name| may_hold(name)))
+        {
+            self.add_part(key, Some(name.len() + 1..text.len()));
         }
     }
 
@@ -148,7 +161,8 @@ impl Hidden {
         let line = excerpt.start..excerpt.start + excerpt.text.len();
         let mut ranges = logins(excerpt.text);
         if let Some(around) = self.unread.get(&file) {
-            ranges.extend(by_name(excerpt.text, around));
+            let before = source.get(..excerpt.start).unwrap_or_default();
+            ranges.extend(by_name(excerpt.text, before, around));
         }
         // A value of many lines may begin before this one. Values do not overlap, so the last that begins before it
         // is the only one that can reach into it.
@@ -170,39 +184,38 @@ impl Hidden {
 
     /// A sentence about what stands at one of these places, without the secrets that it quotes.
     pub(super) fn sentence(&self, sentence: &str, about: &[Option<Span>]) -> String {
-        let secrets: Vec<&Value> = about
-            .iter()
-            .flatten()
-            .flat_map(|span| {
-                let before = self
-                    .values
-                    .range((span.file, 0)..=(span.file, span.start))
-                    .next_back();
-                before.filter(|(_, value)| value.end > span.start || value.end == span.end)
-            })
-            .map(|(_, value)| value)
-            .collect();
-        let clean: Vec<String> = sentence
-            .split('`')
-            .enumerate()
-            .map(|(index, piece)| {
-                let quoted = index % 2 == 1 && secrets.iter().any(|value| value.is_in(piece));
-                match quoted {
-                    true => HIDDEN.to_owned(),
-                    false => without(piece, &logins(piece)),
-                }
-            })
-            .collect();
-        clean.join("`")
+        let secrets = self.at(about);
+        let clean = unquoted(sentence, |quoted| {
+            secrets.iter().any(|value| value.is_in(quoted))
+        });
+        without(&clean, &logins(&clean))
     }
 
-    /// A path through the file's keys, without the hidden ones.
-    pub(super) fn path(&self, path: &str) -> String {
+    /// The same for a hint, which says what to write instead: only a whole secret counts, not what looks like one.
+    pub(super) fn hint(&self, hint: &str, about: &[Option<Span>]) -> String {
+        let secrets = self.at(about);
+        let secrets = secrets.iter().filter_map(|value| value.secret());
+        unquoted(hint, |quoted| {
+            let is_in = |secret: &str| secret.len() > 3 && quoted.contains(secret);
+            secrets
+                .clone()
+                .any(|secret| quoted == secret || is_in(secret))
+        })
+    }
+
+    /// A path through the file's keys to one of these places, without the hidden ones.
+    pub(super) fn path(&self, path: &str, about: &[Option<Span>]) -> String {
+        let secrets = self.at(about);
+        let secrets = secrets.iter().filter_map(|value| value.secret());
+        let path = secrets.fold(path.to_owned(), |path, secret| match secret {
+            "" => path,
+            secret => path.replace(secret, HIDDEN),
+        });
         let Some((before, key)) = ["values.", "overrides."]
             .iter()
             .find_map(|parent| Some(path.split_at(path.find(parent)? + parent.len())))
         else {
-            return path.to_owned();
+            return path;
         };
         let ends = key.match_indices('.').map(|(at, _)| at).chain([key.len()]);
         for end in ends {
@@ -211,7 +224,17 @@ impl Hidden {
                 return format!("{before}{HIDDEN}{rest}");
             }
         }
-        path.to_owned()
+        path
+    }
+
+    /// What is hidden at these places.
+    fn at(&self, places: &[Option<Span>]) -> Vec<&Value> {
+        let before = places.iter().flatten().filter_map(|span| {
+            let mut before = self.values.range((span.file, 0)..=(span.file, span.start));
+            let (_, value) = before.next_back()?;
+            (value.end > span.start || value.end == span.end).then_some(value)
+        });
+        before.collect()
     }
 }
 
@@ -226,18 +249,35 @@ impl Value {
         }
     }
 
+    /// What is secret of its text.
+    fn secret(&self) -> Option<&str> {
+        let text = self.text.as_ref()?.expose();
+        match &self.part {
+            Some(part) => text.get(part.clone()),
+            None => Some(text),
+        }
+    }
+
     /// Whether a quotation says anything of the secret.
     fn is_in(&self, quoted: &str) -> bool {
         let quoted = quoted.trim_end_matches('…');
-        self.text.as_ref().is_some_and(|text| {
-            let text = text.expose();
-            let text = match &self.part {
-                Some(part) => text.get(part.clone()).unwrap_or(text),
-                None => text,
-            };
-            !quoted.is_empty() && (text.contains(quoted) || quoted.contains(text))
+        self.secret().is_some_and(|secret| {
+            let said = secret.contains(quoted) || quoted.contains(secret);
+            said && !quoted.is_empty() && !secret.is_empty()
         })
     }
+}
+
+/// A sentence in which quotations are replaced that are secret.
+fn unquoted(sentence: &str, is_secret: impl Fn(&str) -> bool) -> String {
+    let pieces = sentence.split('`').enumerate();
+    let clean: Vec<&str> = pieces
+        .map(|(index, piece)| match index % 2 == 1 && is_secret(piece) {
+            true => HIDDEN,
+            false => piece,
+        })
+        .collect();
+    clean.join("`")
 }
 
 /// Whether all of a scalar's source is `${NAME}`.
@@ -271,8 +311,8 @@ fn may_hold(name: &str) -> bool {
     is_secret_key(name) || SECTIONS.contains(&name)
 }
 
-/// What of a line may be secret by the names on it, or around it.
-fn by_name(line: &str, around: &[String]) -> Option<Range<usize>> {
+/// What of a line may be secret by the names on it, before it or around it.
+fn by_name(line: &str, before: &str, around: &[String]) -> Option<Range<usize>> {
     let is_name = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-');
     let mut names = line.split(|c| !is_name(c)).map(|name| {
         // Where it ends in the line that it is a part of.
@@ -280,7 +320,8 @@ fn by_name(line: &str, around: &[String]) -> Option<Range<usize>> {
         (name, end)
     });
     let indent = line.len() - line.trim_start().len();
-    let start = match around.iter().any(|name| may_hold(name)) {
+    let within = around.iter().any(|name| may_hold(name)) || follows_secret(before);
+    let start = match within {
         true => Some(indent),
         false => names
             .find(|(name, _)| may_hold(name))
@@ -291,6 +332,19 @@ fn by_name(line: &str, around: &[String]) -> Option<Range<usize>> {
     let value =
         rest.trim_start_matches(|c: char| c.is_whitespace() || matches!(c, ':' | '"' | '\''));
     Some(line.len() - value.len()..line.len()).filter(|range| !range.is_empty())
+}
+
+/// Whether a secret may go on after these lines: the last key, or the last at the top level, may hold one.
+fn follows_secret(before: &str) -> bool {
+    let is_name = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-');
+    let may_hold = |line: &str| line.split(|c| !is_name(c)).any(may_hold);
+    let mut keys = before.lines().rev().filter(|line| line.contains(':'));
+    let last = keys.next();
+    let top = last
+        .into_iter()
+        .chain(keys)
+        .find(|line| line.starts_with(is_name));
+    last.is_some_and(may_hold) || top.is_some_and(may_hold)
 }
 
 /// Which side of a marked range a position is.

@@ -99,16 +99,22 @@ fn an_error_on_any_line_says_nothing() {
 
 #[test]
 fn half_a_file_says_nothing() {
-    for end in (0..GOOD.len()).filter(|end| GOOD.is_char_boundary(*end)) {
-        assert_silent(&GOOD[..end]);
+    for end in 0..GOOD.len() {
+        assert_silent(GOOD.split_at(end).0);
     }
 }
 
 #[test]
 fn a_slip_of_the_pen_says_nothing() {
+    let fields = GOOD.find("proxy_set_header").unwrap();
     for at in 0..GOOD.len() {
         for slip in ["\"", "{", ":", "@", "\n", "$"] {
-            assert_silent(&format!("{}{slip}{}", &GOOD[..at], &GOOD[at..]));
+            // It may stand in the name of a header field, which is then another field.
+            if slip == "$" && at > fields {
+                continue;
+            }
+            let (before, after) = GOOD.split_at(at);
+            assert_silent(&format!("{before}{slip}{after}"));
         }
     }
 }
@@ -124,6 +130,8 @@ fn what_is_not_a_mapping_may_be_a_token() {
         format!("admin: {{ token: {{ {token}: {token} }} }}"),
         format!("admin: {{ token: a, token: {token} }}"),
         format!("admin: {{ bearer: {token} }}"),
+        format!("admin: {{ token:{token} }}"),
+        format!("proxy_set_header: {{ Authorization:{token} }}"),
         format!("admin: {{ token: {token}, listen: nowhere }}"),
         "admin: { token: '${TOKEN}', listen: nowhere }".to_owned(),
     ] {

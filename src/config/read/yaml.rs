@@ -308,6 +308,11 @@ impl Builder<'_, '_, '_> {
         if anchor != 0 {
             self.anchors.insert(anchor, node.clone());
         }
+        if self.awaits_key() && node.text().is_some_and(|text| text.contains(':')) {
+            let around = self.around();
+            let hidden = self.reader.report.hidden_mut();
+            hidden.add_key_with_colon(&node, &around);
+        }
         match self.open.last_mut().map(|open| &mut open.kind) {
             None => self.root = Some(node),
             Some(Collection::Sequence(items)) => items.push(node),
@@ -339,6 +344,12 @@ impl Builder<'_, '_, '_> {
             },
         }
         Ok(())
+    }
+
+    /// Whether the next node is a key of a mapping.
+    fn awaits_key(&self) -> bool {
+        let open = self.open.last().map(|open| &open.kind);
+        matches!(open, Some(Collection::Mapping { key: None, .. }))
     }
 
     /// The keys of all open mappings whose values have not ended.
