@@ -11,6 +11,7 @@ it ends with status 1 if a run is more than one burst above the limit (and one r
 
 import argparse
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -33,9 +34,12 @@ ALGORITHMS = [
 
 
 def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """One that no client is given by chance while its server is down."""
+    while True:
+        port = random.randrange(20_000, 30_000)
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) != 0:
+                return port
 
 
 def listening(port):
