@@ -9,6 +9,7 @@ mod bill;
 mod estate;
 mod explain;
 mod fields;
+mod held;
 mod inspect;
 mod key;
 mod marked;

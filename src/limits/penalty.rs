@@ -36,8 +36,8 @@ pub(super) fn serving(rules: &[Requests], exchange: &Exchange, now: Millis) -> O
     None
 }
 
-/// Gives a key that was refused its penalty: for how long it has to stay away.
-pub(super) fn punish(decision: &mut Decision, rules: &[Requests], now: Millis) {
+/// Gives a key that was refused its penalty: for how long it has to stay away. The rule, where it had none before.
+pub(super) fn punish(decision: &mut Decision, rules: &[Requests], now: Millis) -> Option<usize> {
     if let Decision::Refuse {
         rule,
         keyed,
@@ -49,7 +49,9 @@ pub(super) fn punish(decision: &mut Decision, rules: &[Requests], now: Millis) {
     {
         let left = penalties.punish(&keyed.key, now, term);
         *retry_after = retry_after.map(|after| after.max(left));
+        return (left == term).then_some(*rule);
     }
+    None
 }
 
 impl Requests {
@@ -66,7 +68,7 @@ impl Requests {
     }
 
     /// Where those are remembered who stay out, if this rule punishes.
-    fn penalties(&self) -> Option<&Penalties> {
+    pub(super) fn penalties(&self) -> Option<&Penalties> {
         self.sanction.penalty.and(self.zone.penalties.as_deref())
     }
 }

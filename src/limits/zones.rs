@@ -17,7 +17,7 @@ use crate::config::plan::{
 };
 use crate::message::Exchange;
 use crate::store::algorithm::Terms;
-use crate::store::{Key, Leases, Penalties, Shared, Slots, Verdicts, Zone};
+use crate::store::{ForgetKeys, Key, Leases, Penalties, Shared, Slots, Verdicts, Zone};
 use crate::telemetry::Histogram;
 
 /// Every zone of a plan, under the plan's indices.
@@ -102,7 +102,12 @@ impl Zones {
                     let punishes = used(plan, index, |site| &site.limit_req).unwrap_or(false);
                     let verdicts = verdicts(plan, index);
                     let old = estate.req(zone);
-                    Arc::new(ReqZone::new(zone, punishes, stores, verdicts, old))
+                    let own = Arc::new(ReqZone::new(zone, punishes, stores, verdicts, old));
+                    if let Some(store) = &own.shared {
+                        let own: Arc<dyn ForgetKeys> = Arc::clone(&own) as _;
+                        store.forget_in(Arc::downgrade(&own));
+                    }
+                    own
                 })
                 .collect(),
             shadow: zones()
@@ -154,6 +159,14 @@ impl ReqZone {
                 None => Leases::new(&zone.name, size, store, verdicts),
             }
         });
+        let own_penalties = punishes.then(|| match old.and_then(|old| old.penalties.as_ref()) {
+            Some(old) if old.fits(penalties) => Arc::clone(old),
+            Some(old) => Arc::new(old.heir(penalties)),
+            None => Arc::new(Penalties::new(penalties)),
+        });
+        if let Some(leases) = &leases {
+            leases.punish_in(own_penalties.as_ref());
+        }
         let leased = leases.as_ref().map_or(0, |_| zone.size / LEASES);
         let (size, refused) = (zone.size - leased - penalties, zone.count_refused);
         let heir = old.and_then(|old| old.store.heir(size, &slowest, refused));
@@ -164,11 +177,7 @@ impl ReqZone {
             count_refused: zone.count_refused,
             shared,
             leases,
-            penalties: punishes.then(|| match old.and_then(|old| old.penalties.as_ref()) {
-                Some(old) if old.fits(penalties) => Arc::clone(old),
-                Some(old) => Arc::new(old.heir(penalties)),
-                None => Arc::new(Penalties::new(penalties)),
-            }),
+            penalties: own_penalties,
             watch: old.map_or_else(Arc::default, |old| Arc::clone(&old.watch)),
             source: Source::new(&zone.key, zone.ipv6_prefix, zone.on_empty_key),
             overrides: Overrides::new(&zone.overrides),
@@ -225,6 +234,16 @@ impl ReqZone {
     /// What holds for a key instead, if it has numbers of its own.
     pub(super) fn own(&self, keyed: &Keyed) -> Option<&Own> {
         self.overrides.own(keyed.own?)
+    }
+}
+
+impl ForgetKeys for ReqZone {
+    fn zone(&self) -> &str {
+        &self.name.plain
+    }
+
+    fn forget_bytes(&self, bytes: &[u8]) {
+        self.forget(&self.store.key(bytes));
     }
 }
 
