@@ -9,6 +9,7 @@ mod leases;
 mod outage;
 mod places;
 mod places_away;
+mod resharding;
 mod shapes;
 mod troubles;
 mod ways;
