@@ -150,7 +150,7 @@ fn stores(live: &Live, page: &mut Page) {
             "weir_store_gateways",
             "Gateways that share a store, when that was last known.",
             &labels,
-            u64::from(store.fleet_size()),
+            u64::from(store.gateways()),
         );
         page.gauge(
             "weir_store_places",
@@ -169,6 +169,12 @@ fn stores(live: &Live, page: &mut Page) {
             "Decisions a store did not give in time, or not at all.",
             &labels,
             view.missed,
+        );
+        page.counter(
+            "weir_store_late_total",
+            "Decisions that a store did not give within its timeout.",
+            &labels,
+            view.late,
         );
         leases(&view, &labels, page);
     }

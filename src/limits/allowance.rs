@@ -7,13 +7,14 @@ use http::header::Entry;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::Limits;
+use super::applied::Spoken;
 use super::fields::{
     self, Name, RATELIMIT, RATELIMIT_POLICY, X_RATELIMIT_LIMIT, X_RATELIMIT_REMAINING,
     X_RATELIMIT_RESET,
 };
 use super::key::Found;
 use super::rule::Requests;
-use super::shared::{Case, Spoken};
+use super::shared::Case;
 use crate::clock::Millis;
 use crate::config::plan::{DryRun, HeaderForm};
 use crate::message::Exchange;
@@ -215,7 +216,7 @@ impl Case {
     /// What is left of a rule's policy for a request that was let in.
     fn left(&self, rules: &[Requests], rule: usize, now: Millis) -> Option<Left> {
         let held = self.keys.iter().find(|held| held.rule == rule)?;
-        let (zone, terms) = (&rules[rule].zone, held.terms_used());
+        let (zone, terms) = (&rules[rule].zone, &held.terms);
         let standing = || zone.store.standing(&held.keyed.key, now, terms);
         match held.spoken {
             Spoken::Nothing | Spoken::Ruled(_) => None,

@@ -14,8 +14,8 @@ use super::zones::Keyed;
 use crate::clock::Millis;
 use crate::config::plan::Cost;
 use crate::message::Exchange;
-use crate::store::Inquiry;
 use crate::store::algorithm::Terms;
+use crate::store::{Debt, Inquiry};
 
 /// What one request owes to the rules that let it in.
 #[derive(Debug)]
@@ -70,18 +70,24 @@ impl Bill {
 impl Owed {
     fn charge(&self, rule: &Requests, terms: &Terms, cost: Cost, now: Millis) {
         let zone = &rule.zone;
-        let debit = |terms: &Terms| zone.store.debit(&self.keyed.key, now, cost, terms);
+        let debit = |cost: Cost| zone.store.debit(&self.keyed.key, now, cost, terms);
         match &zone.shared {
-            Some(store) if store.is_away() => debit(&store.part_of(terms)),
+            Some(store) if store.is_away() => {
+                let share = store.alone(cost, terms);
+                debit(share.needs);
+                debit(share.owes);
+                let key = &self.keyed.key;
+                store.owe(Debt::new(store, &zone.store, key, &self.bytes, terms, cost));
+            }
             Some(store) => {
                 // Here, too: this gateway goes on from there when the store is away.
-                debit(terms);
+                debit(cost);
                 let mut inquiry = Inquiry::default();
                 let name = &zone.name.plain;
-                inquiry.add(name, &self.bytes, terms, cost, zone.count_refused);
+                inquiry.add(store, name, &self.bytes, terms, cost, zone.count_refused);
                 store.charge_later(inquiry);
             }
-            None => debit(terms),
+            None => debit(cost),
         }
     }
 }

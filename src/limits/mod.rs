@@ -6,6 +6,7 @@
 //! request waiting for its turn holds no place.
 
 mod allowance;
+mod applied;
 mod bill;
 mod estate;
 mod explain;

@@ -37,8 +37,9 @@ pub(super) fn serving(rules: &[Requests], exchange: &Exchange, now: Millis) -> O
     None
 }
 
-/// Gives a key that was refused its penalty, where there is room for one: for how long it has to stay away.
-pub(super) fn punish(decision: &mut Decision, rules: &[Requests], now: Millis) {
+/// Gives a key that was refused its penalty, where there is room for one: for how long it has to stay away. The rule, where
+/// the key had none before.
+pub(super) fn punish(decision: &mut Decision, rules: &[Requests], now: Millis) -> Option<usize> {
     if let Decision::Refuse {
         rule,
         keyed,
@@ -54,7 +55,9 @@ pub(super) fn punish(decision: &mut Decision, rules: &[Requests], now: Millis) {
         *retry_after = retry_after.map(|after| after.max(stays));
         *own = own.map(|after| after.max(stays));
         *left = Some(0);
+        return (stays == term).then_some(*rule);
     }
+    None
 }
 
 impl Requests {
@@ -69,7 +72,7 @@ impl Requests {
     }
 
     /// Where those are remembered who stay out, if this rule punishes.
-    fn penalties(&self) -> Option<&Penalties> {
+    pub(super) fn penalties(&self) -> Option<&Penalties> {
         self.sanction.penalty.and(self.zone.penalties.as_deref())
     }
 }

@@ -228,7 +228,8 @@ impl<'r> Party<'r> {
     fn new(store: Arc<Shared>, needs: Vec<Need<'r>>) -> Self {
         let mut claim = Claim::default();
         for need in &needs {
-            claim.add(&need.rule.zone.name.plain, &need.bytes, need.rule.limit);
+            let name = &need.rule.zone.name.plain;
+            claim.add(store.prefix(), name, &need.bytes, need.rule.limit);
         }
         Self {
             store,

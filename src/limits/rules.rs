@@ -98,8 +98,10 @@ impl Rules {
     /// The same as [`Rules::decide`], where some of them count in a store.
     pub(super) async fn decide_shared(&self, case: &mut Case, now: Millis) -> Decision {
         let mut decision = case.decide(&self.list, now).await;
-        if self.punishes {
-            penalty::punish(&mut decision, &self.list, now);
+        if self.punishes
+            && let Some(rule) = penalty::punish(&mut decision, &self.list, now)
+        {
+            case.tell_penalty(&self.list, rule, now);
         }
         decision
     }

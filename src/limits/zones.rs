@@ -18,7 +18,7 @@ use crate::config::plan::{
 use crate::message::Exchange;
 use crate::message::vars::KeyParts;
 use crate::store::algorithm::Terms;
-use crate::store::{Key, Leases, Penalties, Shared, Slots, Verdicts, Zone};
+use crate::store::{ForgetKeys, Key, Leases, Penalties, Shared, Slots, Verdicts, Zone};
 use crate::telemetry::Histogram;
 
 /// Every zone of a plan, under the plan's indices.
@@ -103,7 +103,12 @@ impl Zones {
                     let punishes = used(plan, index, |site| &site.limit_req).unwrap_or(false);
                     let verdicts = verdicts(plan, index);
                     let (parts, old) = (parts(plan, index, zone), estate.req(zone));
-                    Arc::new(ReqZone::new(zone, parts, punishes, stores, verdicts, old))
+                    let own = Arc::new(ReqZone::new(zone, parts, punishes, stores, verdicts, old));
+                    if let Some(store) = &own.shared {
+                        let own: Arc<dyn ForgetKeys> = Arc::clone(&own) as _;
+                        store.forget_in(Arc::downgrade(&own));
+                    }
+                    own
                 })
                 .collect(),
             shadow: zones()
@@ -165,6 +170,13 @@ impl ReqZone {
                 None => Leases::new(&zone.name, size, store, verdicts),
             }
         });
+        let own_penalties = punishes.then(|| match old.and_then(|old| old.penalties.as_ref()) {
+            Some(old) => old.heir(penalties),
+            None => Arc::new(Penalties::new(&zone.name, penalties)),
+        });
+        if let Some(leases) = &leases {
+            leases.punish_in(own_penalties.as_ref());
+        }
         let leased = leases.as_ref().map_or(0, |_| zone.size / LEASES);
         let (size, refused) = (zone.size - leased - penalties, zone.count_refused);
         let heir = old.and_then(|old| old.store.heir(size, &slowest, refused));
@@ -175,10 +187,7 @@ impl ReqZone {
             count_refused: zone.count_refused,
             shared,
             leases,
-            penalties: punishes.then(|| match old.and_then(|old| old.penalties.as_ref()) {
-                Some(old) => old.heir(penalties),
-                None => Arc::new(Penalties::new(&zone.name, penalties)),
-            }),
+            penalties: own_penalties,
             watch: old.map_or_else(Arc::default, |old| Arc::clone(&old.watch)),
             source: Source::new(&zone.key, zone.ipv6_prefix, zone.on_empty_key).reading(parts),
             overrides: Overrides::new(&zone.overrides),
@@ -218,6 +227,16 @@ impl ReqZone {
     /// What holds for a key instead, if it has numbers of its own.
     pub(super) fn own(&self, keyed: &Keyed) -> Option<&Own> {
         self.overrides.own(keyed.own?)
+    }
+}
+
+impl ForgetKeys for ReqZone {
+    fn zone(&self) -> &str {
+        &self.name.plain
+    }
+
+    fn forget_bytes(&self, bytes: &[u8]) {
+        self.forget(&self.store.key(bytes));
     }
 }
 

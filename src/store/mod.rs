@@ -26,8 +26,8 @@ pub use key::Key;
 pub use penalties::Penalties;
 pub use recent::{Recent, Reservation};
 pub use redis::{
-    Answer, Away, Claim, Error, Gateway, Held, Inquiry, Lease, Leases, Outage, Shared, Unforgotten,
-    Verdicts, View, Waiter, Word,
+    Answer, Away, Claim, Debt, Error, ForgetKeys, Gateway, Held, Inquiry, Lease, Leases, Outage,
+    Share, Shared, Unanswered, Unforgotten, Verdicts, View, Waiter, Word,
 };
 pub use slots::{Place, Slots};
 pub use zone::{Receipt, Zone};

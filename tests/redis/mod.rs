@@ -2,12 +2,14 @@
 //!
 //! Where the deadline of a decision is not what is tested it is a second: a busy machine is no outage.
 
+mod bound;
 mod failover;
 mod floods;
 mod leases;
 mod outage;
 mod places;
 mod places_away;
+mod resharding;
 mod shapes;
 mod small_limits;
 mod told;

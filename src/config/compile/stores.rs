@@ -21,6 +21,12 @@ const LONGEST_LOG: u32 = 1000;
 /// short to be noticed.
 const TIMEOUT: Duration = Duration::from_millis(5);
 
+/// What the names of keys begin with where nothing is said.
+const PREFIX: &str = "weir";
+
+/// The longest beginning: every question carries it.
+const LONGEST_PREFIX: usize = 64;
+
 /// Beyond which multiple of a limit asking about each request is waste, where nothing is said.
 const LOCAL_ABOVE: u32 = 5;
 
@@ -133,6 +139,7 @@ impl Compiler<'_> {
         }
         Some(Store {
             name: name.value.as_str().into(),
+            prefix: self.store_prefix(store.prefix.get()),
             shape,
             servers: urls.into_iter().map(|(_, url)| url.address).collect(),
             login: first.login,
@@ -219,6 +226,19 @@ impl Compiler<'_> {
             trusted,
             own: certificate.zip(key),
         })
+    }
+
+    fn store_prefix(&mut self, given: Option<&Spanned<Text>>) -> Box<str> {
+        let Some(given) = given else {
+            return PREFIX.into();
+        };
+        let text = given.value.text.as_str();
+        let plain = |letter: char| letter.is_ascii_alphanumeric() || ".-_/:".contains(letter);
+        if text.is_empty() || text.len() > LONGEST_PREFIX || !text.chars().all(plain) {
+            let hint = "expected 1 to 64 letters, digits, `.`, `-`, `_`, `/` or `:`; the default is `weir`";
+            self.complain_with(given.span, "no prefix for keys in Redis", hint);
+        }
+        text.into()
     }
 
     fn store_timeout(&mut self, given: Option<&Spanned<model::Time>>) -> Duration {

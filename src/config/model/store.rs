@@ -25,6 +25,8 @@ record! {
         certificate: Field<Text>,
         /// PEM file with its key.
         certificate_key: Field<Text>,
+        /// What the names of its keys begin with, before a colon: letters, digits, `.`, `-`, `_`, `/` and `:`. Default: weir.
+        prefix: Field<Text>,
         /// How long a decision may wait for an answer. Default: 5ms.
         timeout: Field<Time>,
         /// What decides while there is no answer: `local` for each gateway by itself with its share of the rate, `allow` or `refuse`. Default: local.

@@ -92,17 +92,6 @@ impl Rate {
         }
     }
 
-    /// What each of several has of it, if they have equal parts.
-    #[must_use]
-    pub fn shared_by(self, many: u32) -> Self {
-        let many = u64::from(many.max(1));
-        Self {
-            units_per_milli: (self.units_per_milli / many).max(1),
-            requests_milli: self.requests_milli / many,
-            ..self
-        }
-    }
-
     /// What drains in a millisecond.
     #[must_use]
     pub const fn units_per_milli(self) -> u64 {

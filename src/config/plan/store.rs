@@ -10,6 +10,8 @@ use crate::config::Secret;
 pub struct Store {
     /// Its name.
     pub name: Box<str>,
+    /// What the names of its keys begin with.
+    pub prefix: Box<str>,
     /// How its servers stand to each other.
     pub shape: Shape,
     /// One server, or those of a cluster or the sentinels that are known from the start.

@@ -257,6 +257,15 @@ impl Terms {
         each!(self, numbers => bytes_per_key(numbers))
     }
 
+    /// Whether it counts in windows, which begin at moments of the clock.
+    #[must_use]
+    pub fn is_windowed(&self) -> bool {
+        matches!(
+            self,
+            Self::Blocks(_) | Self::FixedWindow(_) | Self::SlidingLog(_) | Self::SlidingWindow(_)
+        )
+    }
+
     /// What a key may have at one moment, in whole requests.
     #[must_use]
     pub fn quota(&self) -> u64 {

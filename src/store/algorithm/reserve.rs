@@ -72,12 +72,6 @@ impl<P: Price> Reserve<P> {
         }
     }
 
-    /// The numbers of one of several that share the rate. What is saved is a time, so it is each one's part of it, too.
-    pub(in crate::store) fn shared_by(self, many: u32) -> Self {
-        let max_wait = Duration::from_nanos(self.max_wait.0);
-        Self::new(self.rate.shared_by(many), max_wait, self.most)
-    }
-
     pub(super) fn new(rate: Rate, max_wait: Duration, most: Nanos) -> Self {
         let max_wait = Nanos::of_duration(max_wait);
         let numbers = Self {

@@ -12,8 +12,8 @@ use super::Shared;
 use crate::clock::Clock;
 
 impl Shared {
-    /// Gives back the places that requests of this thread let go of, charges what they turned out to cost, and speaks for
-    /// places that are held for long; for as long as it is polled.
+    /// Gives back the places that requests of this thread let go of, charges what they turned out to cost, waits for answers
+    /// that they did not wait for, and speaks for places that are held for long; for as long as it is polled.
     pub async fn follow_up(self: Arc<Self>, clock: Clock) {
         let left = left(self.id);
         let mut beat = tokio::time::interval(BEAT);
@@ -28,6 +28,7 @@ impl Shared {
             }
             self.give_places_back(clock.now(), &mut saying);
             self.send_owed(clock.now(), &mut saying);
+            self.wait_for_late(&mut saying);
         }
     }
 }

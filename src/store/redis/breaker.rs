@@ -3,9 +3,13 @@
 //! A late answer costs points and a timely one gives some back, so that a server that is late now and then is kept,
 //! and one that is late with every request is left alone after a handful. What will not heal by waiting, such as a
 //! refused connection or a wrong password, ends it at once. Coming back is not decided by requests: one probe at a
-//! time asks, and all others go on without.
+//! time asks, and all others go on without. A store is back after several probes in a row that were answered in time, and one
+//! that goes again soon after is left alone for longer.
 
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use crate::clock::Millis;
 
 /// Whether a store is asked.
 #[derive(Debug, Default)]
@@ -56,6 +60,66 @@ impl Breaker {
         changed.is_ok_and(|before| change(before) == GIVEN_UP)
     }
 }
+
+/// The way back of a store that is away.
+#[derive(Debug, Default)]
+pub(super) struct WayBack {
+    /// Probes in a row that were answered in time.
+    timely: u32,
+    /// When it was last back.
+    back: Option<Millis>,
+    /// How often it has gone again soon after.
+    relapses: u32,
+}
+
+impl WayBack {
+    /// It is away.
+    pub(super) fn begin(&mut self, now: Millis) {
+        self.timely = 0;
+        self.relapses = match self.back.take() {
+            Some(back) if now.since(back) < STEADY => (self.relapses + 1).min(MOST_RELAPSES),
+            Some(_) | None => 0,
+        };
+    }
+
+    /// A probe was answered, in time or not; whether the store is back.
+    pub(super) fn answered(&mut self, now: Millis, in_time: bool) -> bool {
+        self.timely = if in_time { self.timely + 1 } else { 0 };
+        let is_back = self.timely >= TIMELY;
+        if is_back {
+            self.back = Some(now);
+        }
+        is_back
+    }
+
+    /// A probe was not answered.
+    pub(super) fn missed(&mut self) {
+        self.timely = 0;
+    }
+
+    /// How long to wait for the next probe.
+    pub(super) fn pause(&self) -> Duration {
+        match self.timely {
+            0 => PROBE * 2u32.pow(self.relapses),
+            _ => AGAIN,
+        }
+    }
+}
+
+/// How often a store that is away is asked.
+const PROBE: Duration = Duration::from_millis(400);
+
+/// How soon after a timely answer it is asked again.
+const AGAIN: Duration = Duration::from_millis(50);
+
+/// So many timely answers in a row are needed.
+const TIMELY: u32 = 3;
+
+/// A store that is away again within this time has relapsed.
+const STEADY: Duration = Duration::from_secs(60);
+
+/// Relapses that make the pause longer: at most 6.4 seconds.
+const MOST_RELAPSES: u32 = 4;
 
 /// What a miss costs.
 const MISS: u32 = 10;
@@ -108,6 +172,33 @@ mod tests {
             breaker.miss()
         });
         assert!(tripped);
+    }
+
+    #[test]
+    fn the_way_back_takes_several_timely_answers_in_a_row() {
+        let mut way = WayBack::default();
+        way.begin(Millis(0));
+        for in_time in [true, true, false, true, true] {
+            assert!(!way.answered(Millis(100), in_time));
+        }
+        way.missed();
+        assert!(!way.answered(Millis(100), true));
+        assert!(!way.answered(Millis(100), true));
+        assert!(way.answered(Millis(100), true));
+    }
+
+    #[test]
+    fn whoever_goes_again_soon_is_left_alone_for_longer() {
+        let mut way = WayBack::default();
+        let mut pauses = Vec::new();
+        for outage in 0..7 {
+            way.begin(Millis(outage * 10_000));
+            pauses.push(way.pause().as_millis());
+            while !way.answered(Millis(outage * 10_000 + 5_000), true) {}
+        }
+        assert_eq!(pauses, [400, 800, 1_600, 3_200, 6_400, 6_400, 6_400]);
+        way.begin(Millis(200_000));
+        assert_eq!(way.pause().as_millis(), 400, "it was well for a minute");
     }
 
     #[test]

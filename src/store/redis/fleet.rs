@@ -1,12 +1,16 @@
 //! Who shares a store: every gateway says so every second, and hears of the others.
 
 use std::process;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
+use parking_lot::Mutex;
 use redis::{RedisError, Value};
 
 use super::Held;
 use super::link::Link;
-use super::script::FLEET;
+use super::script::{FLEET, FORGET};
+use crate::clock::Millis;
 
 /// A gateway that shares a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,12 +23,99 @@ pub struct Gateway {
     pub held: Vec<Held>,
 }
 
-/// Who is there.
-#[derive(Debug, Clone, Default)]
+/// Who shares a store, as this gateway last heard it.
+#[derive(Debug, Default)]
 pub(super) struct Fleet {
+    gateways: Mutex<Vec<Gateway>>,
+    /// How many were heard of within a minute, in the upper half, and how many just now; nothing before the first word.
+    counts: AtomicU64,
+    /// When it last heard it, and when the store turned out to have lost its memory; a millisecond later, nothing for never.
+    heard: AtomicU64,
+    lost: AtomicU64,
+    /// What was forgotten in the last minute, as it was last heard.
+    forgotten: Mutex<Vec<Forgotten>>,
+}
+
+/// What was heard.
+#[derive(Debug)]
+pub(super) struct News {
+    /// Whether the store has lost its memory.
+    pub(super) lost: bool,
+    /// What was forgotten since the last time.
+    pub(super) forgotten: Vec<Forgotten>,
+}
+
+/// What a store says of it.
+#[derive(Debug)]
+pub(super) struct Roll {
     /// How many were heard of lately; at least one, this.
-    pub(super) size: u32,
-    pub(super) gateways: Vec<Gateway>,
+    present: u32,
+    /// Whether this gateway was not in the list.
+    new: bool,
+    forgotten: Vec<Forgotten>,
+    gateways: Vec<Gateway>,
+}
+
+/// A key that an operator had forgotten: its zone and its bytes, and when.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Forgotten {
+    pub(super) zone: String,
+    pub(super) key: Vec<u8>,
+    at: Vec<u8>,
+}
+
+impl Fleet {
+    /// Takes over what a store said `now`.
+    pub(super) fn hear(&self, roll: Roll, now: Millis) -> News {
+        let before = self.heard.swap(now.0 + 1, Ordering::Relaxed);
+        // Who was not heard of for long is forgotten.
+        let lost = roll.new && before > 0 && now.0 + 1 - before < u64::from(REMEMBERED) / 2;
+        if lost {
+            self.lost.store(now.0 + 1, Ordering::Relaxed);
+        }
+        let all = u32::try_from(roll.gateways.len()).unwrap_or(u32::MAX);
+        let (mut all, mut present) = (all.max(roll.present), roll.present);
+        if self.has_lost(now, ROLL_CALL) {
+            // The others have not said yet that they are there.
+            (all, present) = (all.max(self.size()), present.max(self.present()));
+        }
+        let counts = u64::from(all) << 32 | u64::from(present);
+        self.counts.store(counts, Ordering::Relaxed);
+        *self.gateways.lock() = roll.gateways;
+        let before = std::mem::replace(&mut *self.forgotten.lock(), roll.forgotten.clone());
+        let forgotten = roll.forgotten.into_iter();
+        News {
+            lost,
+            forgotten: forgotten.filter(|one| !before.contains(one)).collect(),
+        }
+    }
+
+    /// How many may let requests pass: all that were heard of within a minute and have not said goodbye.
+    pub(super) fn size(&self) -> u32 {
+        u32::try_from(self.counts.load(Ordering::Relaxed) >> 32).map_or(1, |size| size.max(1))
+    }
+
+    /// How many were heard of just now.
+    pub(super) fn present(&self) -> u32 {
+        let present = self.counts.load(Ordering::Relaxed) & u64::from(u32::MAX);
+        u32::try_from(present).map_or(1, |present| present.max(1))
+    }
+
+    /// Whether anything was heard yet.
+    pub(super) fn is_known(&self) -> bool {
+        self.counts.load(Ordering::Relaxed) > 0
+    }
+
+    /// Whether the store has lost its memory within a time.
+    pub(super) fn has_lost(&self, now: Millis, within: Duration) -> bool {
+        let lost = self.lost.load(Ordering::Relaxed);
+        lost > 0 && now.since(Millis(lost - 1)) < within
+    }
+
+    /// All that were heard of within a minute.
+    pub(super) fn gateways(&self) -> Vec<Gateway> {
+        self.gateways.lock().clone()
+    }
 }
 
 /// A name for this process that no other has.
@@ -37,45 +128,109 @@ pub(super) fn name() -> String {
     format!("{machine}:{}:{:08x}", process::id(), fastrand::u32(..))
 }
 
-/// Says that the gateway of this name is there and what it has in hand, and hears who else is.
-pub(super) async fn hello(link: &mut Link, name: &str, held: &str) -> Result<Fleet, RedisError> {
-    let answer = ask(link, name, "", held).await?;
-    read(&answer).ok_or_else(|| {
-        (
-            redis::ErrorKind::UnexpectedReturnType,
-            "not an answer of ours",
-        )
-            .into()
-    })
+/// Where gateways are listed, and where it is said what they have in hand.
+#[derive(Debug)]
+pub(super) struct Lists {
+    names: String,
+    held: String,
+    forgotten: String,
 }
 
-/// Says that it is gone.
-pub(super) async fn goodbye(link: &mut Link, name: &str) -> Result<(), RedisError> {
-    ask(link, "", name, "").await.map(drop)
+impl Lists {
+    /// Those of stores with this prefix.
+    pub(super) fn of(prefix: &str) -> Self {
+        Self {
+            names: format!("{prefix}:{{fleet}}"),
+            held: format!("{prefix}:{{fleet}}:held"),
+            forgotten: format!("{prefix}:{{fleet}}:forgotten"),
+        }
+    }
+
+    /// Says that the gateway of this name is there and what it has in hand, and hears who else is.
+    pub(super) async fn hello(
+        &self,
+        link: &mut Link,
+        name: &str,
+        held: &str,
+    ) -> Result<Roll, RedisError> {
+        let answer = self.ask(link, name, "", held).await?;
+        read(&answer).ok_or_else(|| {
+            (
+                redis::ErrorKind::UnexpectedReturnType,
+                "not an answer of ours",
+            )
+                .into()
+        })
+    }
+
+    /// Lets all gateways know that a key of a zone begins anew.
+    pub(super) async fn forget(
+        &self,
+        link: &mut Link,
+        zone: &str,
+        key: &[u8],
+    ) -> Result<(), RedisError> {
+        let key = [zone.as_bytes(), b"\n", key].concat();
+        let write = |command: &mut redis::Cmd| {
+            command.arg(1).arg(&self.forgotten);
+            command.arg(&key).arg(REMEMBERED);
+        };
+        FORGET.perform(link, write).await.map(drop)
+    }
+
+    /// Says that it is gone.
+    pub(super) async fn goodbye(&self, link: &mut Link, name: &str) -> Result<(), RedisError> {
+        self.ask(link, "", name, "").await.map(drop)
+    }
+
+    async fn ask(
+        &self,
+        link: &mut Link,
+        here: &str,
+        gone: &str,
+        held: &str,
+    ) -> Result<Value, RedisError> {
+        // Taught anew every time: who asks once a second need not save bytes.
+        let mut command = FLEET.teach();
+        command
+            .arg(3)
+            .arg(&self.names)
+            .arg(&self.held)
+            .arg(&self.forgotten)
+            .arg(here)
+            .arg(THERE)
+            .arg(REMEMBERED)
+            .arg(gone)
+            .arg(held);
+        link.send(&command).await
+    }
 }
 
-async fn ask(link: &mut Link, here: &str, gone: &str, held: &str) -> Result<Value, RedisError> {
-    // Taught anew every time: who asks once a second need not save bytes.
-    let mut command = FLEET.teach();
-    command
-        .arg(2)
-        .arg(KEY)
-        .arg(HELD)
-        .arg(here)
-        .arg(THERE)
-        .arg(REMEMBERED)
-        .arg(gone)
-        .arg(held);
-    link.send(&command).await
-}
-
-fn read(answer: &Value) -> Option<Fleet> {
+fn read(answer: &Value) -> Option<Roll> {
     let Value::Array(parts) = answer else {
         return None;
     };
-    let (Value::Int(size), gateways) = parts.split_first()? else {
+    let [
+        Value::Int(present),
+        Value::Int(new),
+        Value::Array(forgotten),
+        gateways @ ..,
+    ] = parts.as_slice()
+    else {
         return None;
     };
+    let forgotten = forgotten.chunks(2).filter_map(|part| match part {
+        [Value::BulkString(key), Value::BulkString(at)] => {
+            let end = key.iter().position(|byte| *byte == b'\n')?;
+            let (zone, key) = key.split_at(end);
+            Some(Forgotten {
+                zone: String::from_utf8_lossy(zone).into_owned(),
+                key: key.get(1..)?.to_vec(),
+                at: at.clone(),
+            })
+        }
+        _ => None,
+    });
     let gateways = gateways.chunks(3).map(|part| match part {
         [
             Value::BulkString(name),
@@ -88,20 +243,72 @@ fn read(answer: &Value) -> Option<Fleet> {
         }),
         _ => None,
     });
-    Some(Fleet {
-        size: u32::try_from(*size).ok()?.max(1),
+    Some(Roll {
+        present: u32::try_from(*present).ok()?.max(1),
+        new: *new == 1,
+        forgotten: forgotten.collect(),
         gateways: gateways.collect::<Option<_>>()?,
     })
 }
 
-/// Where gateways are listed.
-const KEY: &str = "weir:{fleet}";
-
-/// Where it is said what they have in hand.
-const HELD: &str = "weir:{fleet}:held";
-
 /// For how long after its last word a gateway counts as there, in milliseconds.
 const THERE: u32 = 3_500;
 
-/// And is still shown, in milliseconds.
+/// And is still shown, and has its part left to it unless it said goodbye, in milliseconds.
 const REMEMBERED: u32 = 60_000;
+
+/// How long it may take until all gateways are listed again where the list was lost.
+const ROLL_CALL: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn roll(names: &[(&str, u64)], new: bool) -> Roll {
+        let gateways: Vec<_> = names
+            .iter()
+            .map(|(name, seen_ago)| Gateway {
+                name: (*name).to_owned(),
+                seen_ago: *seen_ago,
+                held: Vec::new(),
+            })
+            .collect();
+        let present = gateways
+            .iter()
+            .filter(|one| one.seen_ago <= u64::from(THERE))
+            .count();
+        Roll {
+            present: u32::try_from(present).unwrap(),
+            new,
+            forgotten: Vec::new(),
+            gateways,
+        }
+    }
+
+    #[test]
+    fn whoever_falls_silent_has_its_part_for_a_minute() {
+        let fleet = Fleet::default();
+        assert!(!fleet.is_known());
+        fleet.hear(roll(&[("a", 0), ("b", 9), ("c", 8_000)], true), Millis(0));
+        assert_eq!((fleet.size(), fleet.present()), (3, 2));
+        assert!(fleet.is_known());
+        fleet.hear(roll(&[("a", 0), ("b", 9)], false), Millis(60_000));
+        assert_eq!((fleet.size(), fleet.present()), (2, 2));
+    }
+
+    #[test]
+    fn a_store_without_a_memory_does_not_make_a_fleet_of_one() {
+        let fleet = Fleet::default();
+        let all = [("a", 0), ("b", 0), ("c", 0)];
+        assert!(
+            !fleet.hear(roll(&all, true), Millis(0)).lost,
+            "it just came"
+        );
+        assert!(!fleet.hear(roll(&all, false), Millis(1_000)).lost);
+        assert!(fleet.hear(roll(&all[..1], true), Millis(2_000)).lost);
+        assert_eq!((fleet.size(), fleet.present()), (3, 3));
+        assert!(fleet.has_lost(Millis(2_500), Duration::from_secs(1)));
+        fleet.hear(roll(&all[..2], false), Millis(8_000));
+        assert_eq!((fleet.size(), fleet.present()), (2, 2));
+    }
+}

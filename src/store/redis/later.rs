@@ -1,4 +1,5 @@
-//! What a request turned out to cost when it was over, charged in its store without anybody waiting for it.
+//! What is said to a store when a request is over, without anybody waiting for it: what it turned out to cost, and that its key has
+//! to stay out for a while.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -8,23 +9,22 @@ use parking_lot::Mutex;
 use tokio::task::JoinSet;
 
 use super::aside;
+use super::inquiry::tell;
 use super::link::Link;
-use super::{Inquiry, Shared, tell};
+use super::{Inquiry, Shared};
 use crate::clock::Millis;
 
-/// What is still to be charged.
+/// What is still to be said.
 #[derive(Debug, Default)]
 pub(super) struct Later {
     owed: Mutex<Vec<Inquiry>>,
+    /// Keys that have to stay out, each until a moment.
+    sentences: Mutex<Vec<(Inquiry, Millis)>>,
 }
 
 impl Shared {
-    /// Charges an inquiry that was let in before its cost was known, whatever is left. Not while the store is away:
-    /// what it is worth then is known to this gateway alone.
+    /// Charges an inquiry that was let in before its cost was known, whatever is left.
     pub fn charge_later(&self, inquiry: Inquiry) {
-        if self.is_away() {
-            return;
-        }
         let mut owed = self.later.owed.lock();
         if owed.len() < MOST {
             owed.push(inquiry);
@@ -35,19 +35,46 @@ impl Shared {
         aside::wake(self.id);
     }
 
-    /// Sends what is to be charged.
+    /// Lets the other gateways know that the keys of an inquiry have to stay out for so long.
+    pub fn punish_later(&self, inquiry: Inquiry, now: Millis, term: Duration) {
+        let mut sentences = self.later.sentences.lock();
+        if sentences.len() < MOST {
+            sentences.push((inquiry, now.after(term)));
+        }
+        drop(sentences);
+        aside::wake(self.id);
+    }
+
+    /// Sends what is to be said.
     pub(super) fn send_owed(self: &Arc<Self>, now: Millis, sending: &mut JoinSet<()>) {
         // Without a connection it stays owed until there is one again.
         let Ok(link) = self.link() else { return };
-        for inquiry in self.owed() {
-            let (mut link, store) = (link.clone(), Arc::clone(self));
-            sending.spawn(async move {
-                let telling = tell(&mut link, DEBIT, &inquiry.questions);
-                if let Ok(Err(error)) = tokio::time::timeout(HEARD, telling).await {
-                    store.failed(&error, now);
-                }
-            });
+        for (mut inquiry, until) in std::mem::take(&mut *self.later.sentences.lock()) {
+            if until > now {
+                inquiry.may_wait(Some(until.since(now)));
+                self.send_later(&link, PUNISH, inquiry, now, sending);
+            }
         }
+        for inquiry in self.owed() {
+            self.send_later(&link, DEBIT, inquiry, now, sending);
+        }
+    }
+
+    fn send_later(
+        self: &Arc<Self>,
+        link: &Link,
+        act: &'static str,
+        inquiry: Inquiry,
+        now: Millis,
+        sending: &mut JoinSet<()>,
+    ) {
+        let (mut link, store) = (link.clone(), Arc::clone(self));
+        sending.spawn(async move {
+            let telling = tell(&mut link, act, &inquiry.questions);
+            if let Ok(Err(error)) = tokio::time::timeout(HEARD, telling).await {
+                store.failed(&error, now);
+            }
+        });
     }
 
     /// Sends what is left of it, for a gateway that is going.
@@ -65,6 +92,8 @@ impl Shared {
 }
 
 const DEBIT: &str = "debit";
+
+const PUNISH: &str = "punish";
 
 /// More than this is not kept for a server that is slow to hear.
 const MOST: usize = 10_000;

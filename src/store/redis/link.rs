@@ -76,7 +76,11 @@ impl Connector {
             (Shape::Cluster | Shape::Single, _) => {
                 let infos = addresses.filter_map(|address| info(address, &store.login).ok());
                 let builder = ClusterClient::builder(infos)
-                    .retries(1)
+                    // A slot that moves takes several: where it is now, whether this key has moved already, and a script that
+                    // the new node does not know.
+                    .retries(RETRIES)
+                    .min_retry_wait(1)
+                    .max_retry_wait(20)
                     .connection_timeout(CONNECT)
                     .response_timeout(RESPONSE)
                     .tcp_settings(tcp());
@@ -107,6 +111,13 @@ impl Connector {
                 .await
                 .map(Link::Server),
         }
+    }
+}
+
+impl Connector {
+    /// Whether keys may lie on several servers.
+    pub(super) fn is_cluster(&self) -> bool {
+        matches!(self, Self::Cluster(_))
     }
 }
 
@@ -226,3 +237,6 @@ const CONNECT: Duration = Duration::from_secs(1);
 
 /// How long a node of a cluster may be silent before its connection is taken for dead.
 const RESPONSE: Duration = Duration::from_millis(500);
+
+/// How often a command is sent again to a cluster whose slots move, or are between two masters.
+const RETRIES: u32 = 6;

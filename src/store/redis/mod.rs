@@ -5,12 +5,14 @@
 //! and a store that misses it is left alone until one probe a gateway finds it well again. Meanwhile each gateway
 //! goes on by itself, from where it last saw every key stand.
 
-mod alone;
 mod aside;
 mod breaker;
+mod debts;
 mod fleet;
 mod forget;
+mod inquiry;
 mod lane;
+mod lateness;
 mod later;
 mod lease;
 mod link;
@@ -25,39 +27,43 @@ mod units;
 mod view;
 
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use redis::cluster_routing::Slot;
-use redis::{ErrorKind, RedisError, ServerErrorKind, Value};
+use redis::{ErrorKind, RedisError, ServerErrorKind};
 use tokio::sync::watch;
 
+pub use self::debts::Debt;
 pub use self::fleet::Gateway;
-pub use self::forget::Unforgotten;
+pub use self::forget::{ForgetKeys, Unforgotten};
+pub use self::inquiry::{Inquiry, Unanswered};
 pub use self::lease::{Held, Leases, Verdicts, Word};
 pub use self::places::{Claim, Lease, Waiter};
 pub use self::script::Answer;
+pub use self::share::Share;
 pub use self::view::{Outage, View};
 
-use self::alone::Alone;
 use self::breaker::Breaker;
-use self::fleet::Fleet;
+use self::debts::Debts;
+use self::fleet::{Fleet, Lists};
+use self::inquiry::Unsettled;
 use self::later::Later;
 use self::lease::Desk;
 use self::link::{Connector, Link};
 use self::places::Places;
-use self::script::{DECIDE, Question};
-use super::algorithm::{Outcome, Terms};
+use super::algorithm::Terms;
 use crate::clock::Millis;
-use crate::config::plan::{Cost, CountRefused, OnOutage, Store, StoreMode};
+use crate::config::plan::{Cost, OnOutage, Store, StoreMode};
 
 /// A store that several gateways share.
 pub struct Shared {
     /// Tells stores apart where threads keep their connections.
     id: u64,
     name: Box<str>,
+    /// What the names of its keys begin with.
+    prefix: Box<str>,
     timeout: Duration,
     on_outage: OnOutage,
     mode: StoreMode,
@@ -69,15 +75,21 @@ pub struct Shared {
     breaker: Breaker,
     /// How often it has come back.
     revived: watch::Sender<u64>,
-    fleet: Mutex<Fleet>,
-    fleet_size: AtomicU32,
+    /// Whether it has answered the last time that it was looked after, in time or late.
+    in_reach: AtomicBool,
+    lists: Lists,
+    fleet: Fleet,
     outage: Mutex<Option<Outage>>,
     asked: AtomicU64,
     missed: AtomicU64,
+    late: AtomicU64,
     desk: Desk,
     places: Places,
     later: Later,
-    alone: Alone,
+    debts: Debts,
+    unsettled: Unsettled,
+    /// The zones that it has keys of.
+    forgetting: Mutex<Vec<Weak<dyn ForgetKeys>>>,
 }
 
 /// Why a store cannot be used at all.
@@ -107,34 +119,13 @@ pub enum Error {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Away;
 
-/// The questions of one request to one store.
-#[derive(Debug, Default)]
-pub struct Inquiry {
-    questions: Vec<Question>,
-}
-
-impl Inquiry {
-    /// Adds one about a key of a zone.
-    pub fn add(
-        &mut self,
-        zone: &str,
-        key: &[u8],
-        terms: &Terms,
-        cost: Cost,
-        refused: CountRefused,
-    ) {
-        let mut name = Vec::with_capacity(64);
-        name::append(&mut name, zone, key);
-        self.questions
-            .push(Question::new(name, terms, cost, refused));
-    }
-
-    /// What was added last may wait so long until it would pass, where it is over the burst.
-    pub fn may_wait(&mut self, longest: Option<Duration>) {
-        if let Some(question) = self.questions.last_mut() {
-            question.patience = longest;
-        }
-    }
+/// Why there is no answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Missed {
+    /// There will be none.
+    Failed,
+    /// It is not there in time.
+    Late,
 }
 
 impl Shared {
@@ -147,6 +138,7 @@ impl Shared {
         Ok(Arc::new(Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             name: store.name.clone(),
+            prefix: store.prefix.clone(),
             timeout: store.timeout,
             on_outage: store.on_outage,
             mode: store.mode,
@@ -155,15 +147,19 @@ impl Shared {
             gateway: fleet::name(),
             breaker: Breaker::default(),
             revived: watch::Sender::new(0),
-            fleet: Mutex::default(),
-            fleet_size: AtomicU32::new(1),
+            in_reach: AtomicBool::new(true),
+            lists: Lists::of(&store.prefix),
+            fleet: Fleet::default(),
             outage: Mutex::default(),
             asked: AtomicU64::new(0),
             missed: AtomicU64::new(0),
+            late: AtomicU64::new(0),
             desk: Desk::default(),
             places: Places::default(),
             later: Later::default(),
-            alone: Alone::default(),
+            debts: Debts::default(),
+            unsettled: Unsettled::default(),
+            forgetting: Mutex::default(),
         }))
     }
 
@@ -173,22 +169,44 @@ impl Shared {
         &self.name
     }
 
+    /// What the names of its keys begin with.
+    #[must_use]
+    pub fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
     /// What decides while it is away.
     #[must_use]
     pub fn on_outage(&self) -> OnOutage {
         self.on_outage
     }
 
-    /// How many gateways shared it when that was last known.
+    /// How many gateways may let requests pass, as far as is known: those that were heard of in the last minute and have not
+    /// said goodbye.
     #[must_use]
     pub fn fleet_size(&self) -> u32 {
-        self.fleet_size.load(Ordering::Relaxed)
+        self.fleet.size()
     }
 
-    /// What this gateway holds keys to while it counts alone.
+    /// How many gateways shared it when that was last known.
     #[must_use]
-    pub fn part_of(&self, terms: &Terms) -> Terms {
-        share::of(terms, self.fleet_size())
+    pub fn gateways(&self) -> u32 {
+        self.fleet.present()
+    }
+
+    /// What a request costs while this gateway counts alone.
+    #[must_use]
+    pub fn alone(&self, cost: Cost, terms: &Terms) -> Share {
+        share::of(cost, terms, self.fleet_size(), 1)
+    }
+
+    /// What a request costs in the store. More than by itself while some gateways are missing: they may count alone, so their
+    /// part is left to them.
+    fn weigh(&self, cost: Cost, terms: &Terms) -> Cost {
+        match (self.fleet.size(), self.fleet.present()) {
+            (all, present) if all <= present => cost,
+            (all, present) => share::of(cost, terms, all, present).needs,
+        }
     }
 
     /// How its zones are decided about.
@@ -203,16 +221,9 @@ impl Shared {
         self.breaker.is_open()
     }
 
-    /// Asks all of an inquiry, and charges all unless one is refused. The answers are in its order; where a cluster
-    /// spreads the keys, some are missing after a refusal.
-    ///
-    /// # Errors
-    /// When no answer comes in time, or none can.
-    pub async fn ask(&self, inquiry: &Inquiry, now: Millis) -> Result<Vec<Option<Answer>>, Away> {
-        let mut link = self.link()?;
-        self.asked.fetch_add(1, Ordering::Relaxed);
-        self.in_time(converse(&mut link, &inquiry.questions), now)
-            .await
+    /// Whether it can be told something, however late it answers.
+    fn is_in_reach(&self) -> bool {
+        self.in_reach.load(Ordering::Relaxed)
     }
 
     /// An answer that a decision waits for, if it comes in time.
@@ -220,29 +231,29 @@ impl Shared {
         &self,
         asking: impl Future<Output = Result<T, RedisError>>,
         now: Millis,
-    ) -> Result<T, Away> {
-        match tokio::time::timeout(self.timeout, asking).await {
+    ) -> Result<T, Missed> {
+        // Who does not know of the others yet would take all of the limit for itself.
+        let timeout = match self.fleet.is_known() {
+            true => self.timeout,
+            false => self.timeout.max(FIRST),
+        };
+        match tokio::time::timeout(timeout, asking).await {
             Ok(Ok(answer)) => {
                 self.breaker.hit();
                 Ok(answer)
             }
-            Ok(Err(error)) => Err(self.failed(&error, now)),
+            Ok(Err(error)) => {
+                self.failed(&error, now);
+                Err(Missed::Failed)
+            }
             Err(_) => {
                 self.missed.fetch_add(1, Ordering::Relaxed);
+                self.late.fetch_add(1, Ordering::Relaxed);
                 if self.breaker.miss() {
-                    self.note_outage(now, format!("no answer within {:?}", self.timeout));
+                    self.note_outage(now, format!("no answer within {timeout:?}"));
                 }
-                Err(Away)
+                Err(Missed::Late)
             }
-        }
-    }
-
-    /// Takes back what was charged, for a request that somebody else refused.
-    pub async fn give_back(&self, inquiry: &Inquiry, now: Millis) {
-        let Ok(mut link) = self.link() else { return };
-        let giving = tell(&mut link, "refund", &inquiry.questions);
-        if let Ok(Err(error)) = tokio::time::timeout(self.timeout, giving).await {
-            self.failed(&error, now);
         }
     }
 
@@ -259,16 +270,29 @@ impl Shared {
         *self.revived.borrow()
     }
 
-    fn failed(&self, error: &RedisError, now: Millis) -> Away {
+    fn failed(&self, error: &RedisError, now: Millis) {
         self.missed.fetch_add(1, Ordering::Relaxed);
         if error.is_unrecoverable_error() {
             // Servers close idle connections. Whether this was more is seen when it is opened again.
             lane::lose(self.id);
+        } else if self.connector.is_cluster() && is_on_the_move(error) {
+            if self.breaker.miss() {
+                self.note_outage(now, in_words(error));
+            }
         } else if self.breaker.fail() {
             self.note_outage(now, in_words(error));
         }
-        Away
     }
+}
+
+/// Whether a slot of a cluster was between two nodes, which passes.
+fn is_on_the_move(error: &RedisError) -> bool {
+    use ServerErrorKind::{Ask, ClusterDown, MasterDown, Moved, TryAgain};
+    matches!(
+        error.kind(),
+        ErrorKind::Server(Ask | ClusterDown | MasterDown | Moved | TryAgain)
+            | ErrorKind::ClusterConnectionNotFound
+    )
 }
 
 /// What went wrong, in one line.
@@ -289,80 +313,5 @@ impl std::fmt::Debug for Shared {
     }
 }
 
-/// Asks where the keys are: at one server all at once; in a cluster slot by slot, and what was reserved is given back
-/// when a later one refuses.
-async fn converse(
-    link: &mut Link,
-    questions: &[Question],
-) -> Result<Vec<Option<Answer>>, RedisError> {
-    let slots = if link.is_cluster() {
-        by_slot(questions)
-    } else {
-        vec![questions.iter().collect()]
-    };
-    let mut answers = vec![None; questions.len()];
-    for (done, slot) in slots.iter().enumerate() {
-        let answer = perform(link, "charge", slot).await?;
-        let heard = script::answers(slot.iter().copied(), &answer);
-        let heard = heard.ok_or((ErrorKind::UnexpectedReturnType, "not an answer of ours"))?;
-        let refused = heard
-            .iter()
-            .any(|answer| matches!(answer.outcome, Outcome::Refuse { .. }));
-        for (question, answer) in slot.iter().zip(heard) {
-            if let Some(index) = questions
-                .iter()
-                .position(|other| std::ptr::eq(*question, other))
-            {
-                answers[index] = Some(answer);
-            }
-        }
-        if refused {
-            for reserved in &slots[..done] {
-                perform(link, "refund", reserved).await?;
-            }
-            break;
-        }
-    }
-    Ok(answers)
-}
-
-/// What nobody waits for an answer to.
-async fn tell(link: &mut Link, act: &str, questions: &[Question]) -> Result<(), RedisError> {
-    let slots = if link.is_cluster() {
-        by_slot(questions)
-    } else {
-        vec![questions.iter().collect()]
-    };
-    for slot in &slots {
-        perform(link, act, slot).await?;
-    }
-    Ok(())
-}
-
-/// One script, run once.
-async fn perform(link: &mut Link, act: &str, questions: &[&Question]) -> Result<Value, RedisError> {
-    let write = |command: &mut redis::Cmd| {
-        command.arg(questions.len());
-        for question in questions {
-            command.arg(&question.name);
-        }
-        command.arg(act);
-        for question in questions {
-            question.write(command);
-        }
-    };
-    DECIDE.perform(link, write).await
-}
-
-/// Questions whose keys live together, in the order of the first of each.
-fn by_slot(questions: &[Question]) -> Vec<Vec<&Question>> {
-    let mut slots: Vec<(Slot, Vec<&Question>)> = Vec::new();
-    for question in questions {
-        let slot = Slot::for_key(&question.name);
-        match slots.iter_mut().find(|(known, _)| *known == slot) {
-            Some((_, together)) => together.push(question),
-            None => slots.push((slot, vec![question])),
-        }
-    }
-    slots.into_iter().map(|(_, together)| together).collect()
-}
+/// How long a decision may wait for its answer before the store was heard for the first time.
+const FIRST: Duration = Duration::from_secs(1);

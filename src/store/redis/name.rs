@@ -6,9 +6,10 @@
 
 use aws_lc_rs::digest::{SHA256, digest};
 
-/// Adds what the key of a zone is called.
-pub(super) fn append(name: &mut Vec<u8>, zone: &str, key: &[u8]) {
-    name.extend_from_slice(b"weir:{");
+/// Adds what the key of a zone is called in a store with this prefix.
+pub(super) fn append(name: &mut Vec<u8>, prefix: &str, zone: &str, key: &[u8]) {
+    name.extend_from_slice(prefix.as_bytes());
+    name.extend_from_slice(b":{");
     for (index, part) in zone.split(':').enumerate() {
         // Only the first colon stands between zone and key.
         if index > 0 {
@@ -63,7 +64,7 @@ mod tests {
 
     fn name(zone: &str, key: &[u8]) -> String {
         let mut name = Vec::new();
-        append(&mut name, zone, key);
+        append(&mut name, "weir", zone, key);
         String::from_utf8(name).unwrap()
     }
 

@@ -24,6 +24,10 @@ pub(super) static DECIDE: LazyLock<Program> = LazyLock::new(|| Program::of(CLOCK
 pub(super) static FLEET: LazyLock<Program> =
     LazyLock::new(|| Program::of(CLOCK, &[include_str!("fleet.lua")]));
 
+/// Says that a key begins anew.
+pub(super) static FORGET: LazyLock<Program> =
+    LazyLock::new(|| Program::of(CLOCK, &[include_str!("forget.lua")]));
+
 /// A script that knows all ways of counting and ends like this.
 pub(super) fn counting(end: &str) -> Program {
     let [ways @ .., _] = DECIDING;
@@ -71,6 +75,8 @@ pub struct Answer {
     pub outcome: Outcome,
     /// How many more would be let in at this moment.
     pub remaining: u64,
+    /// Whether it is refused because its key serves a penalty.
+    pub penalized: bool,
 }
 
 /// What is asked about one key.
@@ -80,6 +86,10 @@ pub(super) struct Question {
     refused: CountRefused,
     /// How long a request over the burst may wait until it is not.
     pub(super) patience: Option<Duration>,
+    /// How many requests are left at most, as far as this gateway knows.
+    pub(super) left: Option<u64>,
+    /// Whether the key may be serving a penalty.
+    pub(super) punishable: bool,
     told: Told,
 }
 
@@ -91,6 +101,8 @@ impl Question {
             name,
             refused,
             patience: None,
+            left: None,
+            punishable: false,
             told,
         }
     }
@@ -103,7 +115,9 @@ impl Question {
         });
         let patience = self.patience.map(|longest| longest.as_millis());
         let patience = patience.and_then(|longest| i64::try_from(longest).ok());
-        command.arg(patience.unwrap_or(-1)).arg(self.told.cost);
+        let left = self.left.and_then(|left| i64::try_from(left).ok());
+        command.arg(patience.unwrap_or(-1)).arg(left.unwrap_or(-1));
+        command.arg(u8::from(self.punishable)).arg(self.told.cost);
         for number in self.told.numbers {
             command.arg(number);
         }
@@ -125,6 +139,7 @@ impl Question {
         Some(Answer {
             outcome: outcome(*kind, excess, wait)?,
             remaining: u64::try_from(*left).ok()?,
+            penalized: *kind == PENALIZE,
         })
     }
 }
@@ -134,7 +149,7 @@ pub(super) fn outcome(kind: i64, excess: Excess, wait: Option<Duration>) -> Opti
     Some(match (kind, wait) {
         (0, _) => Outcome::Pass { excess },
         (1, Some(wait)) => Outcome::Delay { excess, wait },
-        (2, retry_after) => Outcome::Refuse {
+        (2 | PENALIZE, retry_after) => Outcome::Refuse {
             excess,
             retry_after,
         },
@@ -158,6 +173,9 @@ pub(super) fn answers<'q>(
         .map(|(question, answer)| question.answer(answer))
         .collect()
 }
+
+/// What scripts call a request whose key serves a penalty.
+const PENALIZE: i64 = 3;
 
 pub(super) const CLOCK: &str = include_str!("clock.lua");
 

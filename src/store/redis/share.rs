@@ -1,54 +1,85 @@
-//! A gateway's part of a limit, for the time that it counts alone.
+//! What one request counts for, where a gateway cannot count with all the others.
+//!
+//! A gateway that counts alone takes each request for as many as there are gateways, as if each of the others had let
+//! one pass, too. So it has its part of the rate, of a limit, and of what a key had left when it was last seen, and
+//! what it knows of a key stays a picture of what all of them have let pass.
 
-use crate::config::plan::Excess;
+use crate::config::plan::{Cost, Excess};
 use crate::store::algorithm::Terms;
-use crate::store::algorithm::blocks::Blocks;
-use crate::store::algorithm::fixed_window::FixedWindow;
-use crate::store::algorithm::leaky_bucket::LeakyBucket;
-use crate::store::algorithm::paced::Paced;
-use crate::store::algorithm::sliding_log::SlidingLog;
-use crate::store::algorithm::sliding_window::SlidingWindow;
-use crate::store::algorithm::token_bucket::TokenBucket;
 
-/// The numbers of one of so many gateways.
-///
-/// A burst stays what it is: what each key has left of it is divided when it is first asked for.
-pub(super) fn of(terms: &Terms, gateways: u32) -> Terms {
-    let part = |limit: Excess| {
-        let part = limit.0 / u64::from(gateways.max(1));
-        Excess(part.max(Excess::ONE.0).min(limit.0))
-    };
-    match *terms {
-        Terms::Blocks(numbers) => Terms::Blocks(Blocks {
-            limit: part(numbers.limit),
-            ..numbers
-        }),
-        Terms::Bursty(numbers) => Terms::Bursty(numbers.shared_by(gateways)),
-        Terms::FixedWindow(numbers) => Terms::FixedWindow(FixedWindow {
-            limit: part(numbers.limit),
-            ..numbers
-        }),
-        Terms::Gcra(numbers) => Terms::Gcra(numbers.shared_by(gateways)),
-        Terms::LeakyBucket(numbers) => Terms::LeakyBucket(LeakyBucket {
-            rate: numbers.rate.shared_by(gateways),
-            ..numbers
-        }),
-        Terms::Paced(numbers) => Terms::Paced(Paced {
-            rate: numbers.rate.shared_by(gateways),
-            ..numbers
-        }),
-        Terms::SlidingLog(numbers) => Terms::SlidingLog(SlidingLog {
-            limit: part(numbers.limit),
-            ..numbers
-        }),
-        Terms::SlidingWindow(numbers) => Terms::SlidingWindow(SlidingWindow {
-            limit: part(numbers.limit),
-            ..numbers
-        }),
-        Terms::TokenBucket(numbers) => Terms::TokenBucket(TokenBucket {
-            rate: numbers.rate.shared_by(gateways),
-            ..numbers
-        }),
-        Terms::WarmUp(numbers) => Terms::WarmUp(numbers.shared_by(gateways)),
+/// What a request costs that counts for `parts` of `whole`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Share {
+    /// What has to be left for it to pass.
+    pub needs: Cost,
+    /// What is charged beyond that once it has passed. A limit that is smaller than the fleet has no part for each
+    /// gateway: one request passes whenever there is all of it, and is paid for later.
+    pub owes: Cost,
+}
+
+impl Share {
+    /// All of it.
+    #[must_use]
+    pub fn whole(self) -> Cost {
+        Cost(self.needs.0.saturating_add(self.owes.0))
+    }
+}
+
+/// The cost of a request that counts `whole / parts` times.
+pub(super) fn of(cost: Cost, terms: &Terms, whole: u32, parts: u32) -> Share {
+    let (whole, parts) = (u128::from(whole.max(1)), u128::from(parts.max(1)));
+    let counted = (u128::from(cost.0) * whole)
+        .div_ceil(parts)
+        .max(u128::from(cost.0));
+    let counted = u64::try_from(counted).unwrap_or(u64::MAX);
+    let quota = terms.quota().saturating_mul(Excess::ONE.0);
+    let needs = counted.min(quota.max(cost.0));
+    Share {
+        needs: Cost(needs),
+        owes: Cost(counted - needs),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::plan::{Delay, Rate};
+    use crate::store::algorithm::leaky_bucket::LeakyBucket;
+
+    fn terms(burst: u32) -> Terms {
+        Terms::LeakyBucket(LeakyBucket {
+            rate: Rate::per_second(1_000),
+            burst: Excess::requests(burst),
+            delay: Delay::Never,
+        })
+    }
+
+    fn requests(cost: Cost) -> u64 {
+        cost.0 / Excess::ONE.0
+    }
+
+    #[test]
+    fn alone_a_request_counts_for_every_gateway() {
+        let share = of(Cost::ONE, &terms(59), 3, 1);
+        assert_eq!((requests(share.needs), requests(share.owes)), (3, 0));
+        assert_eq!(requests(of(Cost::ONE, &terms(59), 1, 1).whole()), 1);
+    }
+
+    #[test]
+    fn a_limit_smaller_than_the_fleet_lets_one_pass_and_has_it_paid_for() {
+        let share = of(Cost::ONE, &terms(1), 5, 1);
+        assert_eq!((requests(share.needs), requests(share.owes)), (2, 3));
+    }
+
+    #[test]
+    fn what_costs_more_than_there_is_does_not_pass_for_less() {
+        let cost = Cost(9 * Excess::ONE.0);
+        assert_eq!(of(cost, &terms(1), 5, 1).needs, cost);
+    }
+
+    #[test]
+    fn the_part_of_missing_gateways_is_left_to_them() {
+        let share = of(Cost::ONE, &terms(59), 3, 2);
+        assert_eq!(share.needs, Cost(Excess::ONE.0 * 3 / 2));
     }
 }

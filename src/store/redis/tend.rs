@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use redis::RedisError;
 
-use super::fleet::{self, Fleet};
+use super::breaker::WayBack;
 use super::lane;
+use super::lateness::Lateness;
 use super::link::Link;
 use super::{Held, Outage, Shared, in_words};
 use crate::clock::{Clock, Millis};
@@ -55,28 +56,41 @@ impl Shared {
 
     /// What is done once for the whole process.
     pub async fn watch(self: Arc<Self>, clock: Clock) {
-        tokio::join!(self.beat(&clock), self.keep(&clock));
+        tokio::join!(self.beat(&clock), self.keep(&clock), self.book(&clock));
     }
 
     /// Says that this gateway is there and finds out whether the store is.
     async fn beat(&self, clock: &Clock) {
         let mut link = None;
+        let mut way_back = WayBack::default();
+        let mut was_away = false;
+        let mut lateness = Lateness::default();
         loop {
+            let (asked, late) = (&self.asked, &self.late);
+            let (asked, late) = (asked.load(Ordering::Relaxed), late.load(Ordering::Relaxed));
+            if let Some(percent) = lateness.look(clock.now(), asked, late) {
+                self.note_lateness(percent);
+            }
             let away = self.breaker.is_open();
-            match self.probe(&mut link, away).await {
-                Ok(fleet) => {
-                    self.fleet_size.store(fleet.size, Ordering::Relaxed);
-                    *self.fleet.lock() = fleet;
-                    if self.breaker.recover() {
+            if away && !was_away {
+                way_back.begin(clock.now());
+            }
+            let probed = self.probe(&mut link, away, clock).await;
+            self.in_reach.store(probed.is_ok(), Ordering::Relaxed);
+            match probed {
+                Ok(in_time) => {
+                    if away && way_back.answered(clock.now(), in_time) && self.breaker.recover() {
                         self.note_recovery(clock.now());
                     }
                 }
                 Err(why) => {
                     link = None;
+                    way_back.missed();
                     self.give_up(clock.now(), why);
                 }
             }
-            let pause = if self.breaker.is_open() { PROBE } else { BEAT };
+            was_away = away && self.breaker.is_open();
+            let pause = if was_away { way_back.pause() } else { BEAT };
             // A fleet that lost its store at one moment must not ask for it in step.
             let pause = pause.mul_f64(0.75 + fastrand::f64() / 2.0);
             tokio::time::sleep(pause).await;
@@ -88,9 +102,12 @@ impl Shared {
         let leaving = async {
             let mut link = self.connector.connect().await?;
             self.give_all_back(&link, clock).await;
+            if let Err(why) = self.book_all(&mut link, clock.now()).await {
+                tracing::debug!(store = &*self.name, why, "could not charge what passed");
+            }
             self.clear_places(&mut link).await;
             self.clear_owed(&mut link).await;
-            fleet::goodbye(&mut link, &self.gateway).await
+            self.lists.goodbye(&mut link, &self.gateway).await
         };
         if !self.breaker.is_open()
             && let Err(why) = timed(GOODBYE, leaving).await
@@ -99,7 +116,13 @@ impl Shared {
         }
     }
 
-    async fn probe(&self, link: &mut Option<Link>, away: bool) -> Result<Fleet, String> {
+    /// Whether it answers in time, where that is asked for. What passed without it is charged before it can be back.
+    async fn probe(
+        &self,
+        link: &mut Option<Link>,
+        away: bool,
+        clock: &Clock,
+    ) -> Result<bool, String> {
         let link = match link {
             Some(link) => link,
             None => link.insert(timed(CONNECTED, self.connector.connect()).await?),
@@ -107,12 +130,25 @@ impl Shared {
         let held = Held::write(&self.desk.held());
         // Taught and warm before it is measured.
         timed(HEARD, link.all_there()).await?;
-        let fleet = timed(HEARD, fleet::hello(link, &self.gateway, &held)).await?;
-        if away {
-            // Whoever is too slow for requests is not back.
-            timed(self.timeout, fleet::hello(link, &self.gateway, &held)).await?;
+        let hello = async |link: &mut Link| {
+            let saying = self.lists.hello(link, &self.gateway, &held);
+            timed(HEARD, saying).await
+        };
+        let roll = hello(link).await?;
+        let news = self.fleet.hear(roll, clock.now());
+        self.forget_here(&news.forgotten);
+        if news.lost {
+            tracing::warn!("store \"{}\" has lost its memory", self.name);
+            // What was leased there is not charged any more.
+            self.desk.forget();
         }
-        Ok(fleet)
+        if !away {
+            return Ok(true);
+        }
+        self.book_all(link, clock.now()).await?;
+        let asked = tokio::time::Instant::now();
+        hello(link).await?;
+        Ok(asked.elapsed() <= self.timeout)
     }
 
     async fn is_alive(&self) -> bool {
@@ -142,13 +178,19 @@ impl Shared {
         *self.outage.lock() = Some(Outage { since: now, why });
     }
 
+    fn note_lateness(&self, percent: u64) {
+        tracing::warn!(
+            "store \"{}\" answers too late: {percent} % of the decisions of the last minute took longer than its timeout of \
+             {:?}, and were made without it; a longer timeout may suit it better",
+            self.name,
+            self.timeout,
+        );
+    }
+
     fn note_recovery(&self, now: Millis) {
         let outage = self.outage.lock().take();
         let lasted = outage.map_or(Duration::ZERO, |outage| now.since(outage.since));
         tracing::info!("store \"{}\" is back after {lasted:?}", self.name);
-        // It may have been emptied, or be another server: what it said before is not worth much.
-        self.desk.forget();
-        self.alone.forget();
         self.revived.send_modify(|times| *times += 1);
     }
 }
@@ -176,9 +218,6 @@ const GOODBYE: Duration = Duration::from_secs(2);
 
 /// How often a gateway says that it is there.
 const BEAT: Duration = Duration::from_secs(1);
-
-/// How often a store that is away is asked.
-const PROBE: Duration = Duration::from_millis(400);
 
 /// How often a connection is tried that may have nothing to do.
 const IDLE: Duration = Duration::from_secs(10);

@@ -27,6 +27,8 @@ pub struct View {
     pub asked: u64,
     /// How often no answer came in time, or none that made sense.
     pub missed: u64,
+    /// How often an answer came after the deadline, or not at all.
+    pub late: u64,
     /// How often it was asked with nobody waiting.
     pub asked_behind: u64,
     /// Decisions that it was not asked for.
@@ -45,10 +47,11 @@ impl Shared {
     pub fn view(&self) -> View {
         View {
             gateway: self.gateway.clone(),
-            gateways: self.fleet.lock().gateways.clone(),
+            gateways: self.fleet.gateways(),
             outage: self.outage.lock().clone(),
             asked: self.asked.load(Ordering::Relaxed),
             missed: self.missed.load(Ordering::Relaxed),
+            late: self.late.load(Ordering::Relaxed),
             asked_behind: self.desk.asked.load(Ordering::Relaxed),
             decided_here: self.desk.decided.load(Ordering::Relaxed),
             leased: self.desk.leased.load(Ordering::Relaxed),

@@ -50,16 +50,6 @@ impl Gcra {
         (self.interval.0, self.tolerance.0, takes.0)
     }
 
-    /// The numbers of one of several that share the rate. What is remembered is a time, so the tolerance stays one: a
-    /// longer one would be a fresh burst.
-    pub(in crate::store) fn shared_by(self, many: u32) -> Self {
-        let interval = Nanos(self.interval.0.saturating_mul(u64::from(many.max(1))));
-        Self {
-            interval,
-            tolerance: self.tolerance.max(interval),
-        }
-    }
-
     /// The key's arrival time as of now, never before it.
     fn at(&self, arrival: &Arrival, now: Millis) -> (Nanos, Moment) {
         let moment = Moment::of(arrival.last, now);

@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use super::demand::Demand;
+use super::grant::{Ask, Grant};
 use super::over::{self, Over};
 use super::{CREDIT, IDLE, Manner, TERM, Word};
 use crate::clock::Millis;
@@ -41,32 +42,8 @@ pub(super) struct Account {
     demand: Demand,
     /// How many more would have passed besides what is in hand, and when that was heard.
     news: Option<(Millis, u64)>,
-}
-
-/// What is asked for at once about one key.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Ask {
-    /// To be charged whatever is left.
-    pub(super) owed: u64,
-    /// Leased in `window` and given back.
-    pub(super) back: u64,
-    pub(super) window: u64,
-    /// So many requests are to be leased.
-    pub(super) want: u64,
-}
-
-/// What a store said to it.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Grant {
-    /// What would have become of one request before anything was leased.
-    pub(super) outcome: Outcome,
-    /// How many more would pass now.
-    pub(super) remaining: u64,
-    /// So many requests are leased.
-    pub(super) granted: u64,
-    /// For how long, where that is not for ever, and in which window.
-    pub(super) lasts: Option<Duration>,
-    pub(super) window: u64,
+    /// The same, and stays known.
+    heard: Option<(Millis, u64)>,
 }
 
 impl Account {
@@ -90,6 +67,7 @@ impl Account {
             seen: now,
             demand: Demand::new(now),
             news: None,
+            heard: None,
         }
     }
 
@@ -172,6 +150,7 @@ impl Account {
         let mut ask = Ask {
             owed: std::mem::take(&mut self.owed),
             window: self.window,
+            left: self.known_left(now),
             ..Ask::default()
         };
         if now >= self.until {
@@ -223,6 +202,7 @@ impl Account {
             });
         }
         self.news = Some((now, grant.remaining));
+        self.heard = self.news;
     }
 
     /// What was asked for has not been answered. It may have been heard: what was owed is then charged twice.
@@ -271,6 +251,17 @@ impl Account {
         let in_hand = self.left / Excess::ONE.0;
         let holds = self.is_out(now) || now.since(heard) <= FRESH;
         holds.then_some(remaining.saturating_add(in_hand))
+    }
+
+    /// How many more would pass at most, by what was last heard and has come back since. Not for windows: those of a server begin
+    /// at moments that are not known here.
+    fn known_left(&self, now: Millis) -> Option<u64> {
+        let (heard, left) = self.heard.filter(|_| !self.terms.is_windowed())?;
+        let quota = self.terms.quota();
+        let back = u128::from(quota) * (now.since(heard) + TICK).as_millis();
+        let back = back.div_ceil(self.terms.period().as_millis().max(1));
+        let left = left.saturating_add(u64::try_from(back).unwrap_or(u64::MAX));
+        (left < quota).then_some(left)
     }
 
     /// Whether it takes leases: in the mode of that name, and where too much is wanted to ask about each.

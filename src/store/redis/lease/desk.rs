@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::Leases;
-use super::account::Ask;
+use super::grant::Ask;
 use crate::clock::Millis;
 use crate::config::plan::{Cost, Excess};
 use crate::store::algorithm::Terms;
@@ -48,6 +48,8 @@ pub(super) struct Task {
     pub(super) name: Arc<[u8]>,
     pub(super) terms: Terms,
     pub(super) ask: Ask,
+    /// Whether the key may be serving a penalty.
+    pub(super) punishable: bool,
     /// Who waits for the answer.
     pub(super) whose: Option<(Arc<Leases>, Key)>,
 }

@@ -13,9 +13,9 @@ use redis::{Cmd, RedisError, Value};
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 
-use super::account::Grant;
 use super::desk::Task;
-use crate::clock::Clock;
+use super::grant::Grant;
+use crate::clock::{Clock, Millis};
 use crate::config::plan::Cost;
 use crate::store::redis::Shared;
 use crate::store::redis::link::Link;
@@ -25,6 +25,16 @@ use crate::store::redis::units::Told;
 /// Takes leases and gives them back.
 pub(super) static LEASE: LazyLock<Program> =
     LazyLock::new(|| script::counting(include_str!("lease.lua")));
+
+/// How a store is shared.
+#[derive(Debug, Clone, Copy)]
+struct Sharing {
+    gateways: u32,
+    /// For how many requests one counts, while some gateways are missing that may count alone.
+    weight: f64,
+    /// Whether the store is known to have lost its memory.
+    lost: bool,
+}
 
 impl Shared {
     /// Gets keys what they want, for as long as it is polled.
@@ -69,6 +79,15 @@ impl Shared {
         self.perform(link, tasks, clock).await;
     }
 
+    fn sharing(&self, now: Millis) -> Sharing {
+        let (all, present) = (self.fleet.size(), self.fleet.present());
+        Sharing {
+            gateways: all,
+            weight: f64::from(all.max(present)) / f64::from(present),
+            lost: self.fleet.has_lost(now, LOST),
+        }
+    }
+
     async fn reach(&self, clock: &Clock) -> Option<Link> {
         match tokio::time::timeout(LATE, self.connector.connect()).await {
             Ok(Ok(link)) => Some(link),
@@ -83,7 +102,7 @@ impl Shared {
     /// Asks about all, and tells those who wait; whether the connection is still good.
     async fn perform(&self, link: &Link, tasks: Vec<Task>, clock: &Clock) -> bool {
         let sent = clock.now();
-        let gateways = self.fleet_size();
+        let sharing = self.sharing(sent);
         let tasks = Arc::new(tasks);
         // In a cluster every key has its own place.
         let together = if link.is_cluster() { 1 } else { TOGETHER };
@@ -93,7 +112,7 @@ impl Shared {
             let (mut link, tasks) = (link.clone(), Arc::clone(&tasks));
             self.desk.asked.fetch_add(1, Ordering::Relaxed);
             asking.spawn(async move {
-                let answer = ask(&mut link, &tasks[part.clone()], gateways).await;
+                let answer = ask(&mut link, &tasks[part.clone()], sharing).await;
                 (part, answer)
             });
         }
@@ -141,9 +160,9 @@ fn give_up(tasks: &[Task]) {
 }
 
 /// One script, run once.
-async fn ask(link: &mut Link, tasks: &[Task], gateways: u32) -> Result<Vec<Grant>, RedisError> {
+async fn ask(link: &mut Link, tasks: &[Task], sharing: Sharing) -> Result<Vec<Grant>, RedisError> {
     let answer = LEASE
-        .perform(link, |command| write(command, tasks, gateways))
+        .perform(link, |command| write(command, tasks, sharing))
         .await?;
     grants(tasks, &answer).ok_or_else(|| {
         (
@@ -154,17 +173,21 @@ async fn ask(link: &mut Link, tasks: &[Task], gateways: u32) -> Result<Vec<Grant
     })
 }
 
-fn write(command: &mut Cmd, tasks: &[Task], gateways: u32) {
+fn write(command: &mut Cmd, tasks: &[Task], sharing: Sharing) {
     command.arg(tasks.len());
     for task in tasks {
         command.arg(&*task.name);
     }
+    command.arg(u8::from(sharing.lost)).arg(sharing.gateways);
+    command.arg(sharing.weight);
     for task in tasks {
         let owed = Told::of(&task.terms, Cost(task.ask.owed));
         let back = Told::of(&task.terms, Cost(task.ask.back));
-        command.arg(owed.way).arg(owed.cost).arg(back.cost);
+        let left = task.ask.left.and_then(|left| i64::try_from(left).ok());
+        command.arg(owed.way).arg(left.unwrap_or(-1));
+        command.arg(owed.cost).arg(back.cost);
         command.arg(task.ask.window).arg(task.ask.want);
-        command.arg(gateways);
+        command.arg(u8::from(task.punishable));
         for number in owed.numbers {
             command.arg(number);
         }
@@ -183,7 +206,7 @@ fn grants(tasks: &[Task], answer: &Value) -> Option<Vec<Grant>> {
             _ => None,
         })
         .collect::<Option<Vec<_>>>()?;
-    let (answers, []) = numbers.as_chunks::<7>() else {
+    let (answers, []) = numbers.as_chunks::<8>() else {
         return None;
     };
     if answers.len() != tasks.len() {
@@ -196,8 +219,8 @@ fn grants(tasks: &[Task], answer: &Value) -> Option<Vec<Grant>> {
         .collect()
 }
 
-fn grant(task: &Task, answer: &[i64; 7]) -> Option<Grant> {
-    let [kind, excess, wait, left, granted, lasts, window] = *answer;
+fn grant(task: &Task, answer: &[i64; 8]) -> Option<Grant> {
+    let [kind, excess, wait, left, granted, lasts, window, penalty] = *answer;
     let scale = Told::of(&task.terms, Cost::ONE).scale;
     let millis = |number: i64| u64::try_from(number).ok().map(Duration::from_millis);
     let excess = scale.excess(u64::try_from(excess).ok()?);
@@ -207,6 +230,7 @@ fn grant(task: &Task, answer: &[i64; 7]) -> Option<Grant> {
         granted: u64::try_from(granted).ok()?,
         lasts: millis(lasts),
         window: u64::try_from(window).ok()?,
+        penalty: millis(penalty).filter(|left| !left.is_zero()),
     })
 }
 
@@ -218,3 +242,6 @@ const LATE: Duration = Duration::from_millis(250);
 
 /// How many keys are one question: so many do not keep a server from others for long.
 const TOGETHER: usize = 32;
+
+/// For how long what is known here counts after a store has lost its memory.
+const LOST: Duration = Duration::from_secs(10);

@@ -1,8 +1,9 @@
 -- Leases: what a gateway takes from the shared count before it spends it, for many keys at once and each by itself.
--- ARGV for each key: its way of counting, what is owed, what is given back and in which window it was leased, how many
--- requests are wanted, how many gateways share, and four numbers.
--- Answers with seven numbers for each: what one request would have been told, its excess and how long it would have waited,
--- how many more would pass now, how many are leased, for how long, and in which window.
+-- ARGV: whether the server is known to have lost its memory, how many gateways share, and for how many requests one counts, then for each
+-- key its way of counting, how many requests it is known to have left at most, what is owed, what is given back and in which window it
+-- was leased, how many requests are wanted, whether it may be serving a penalty, and four numbers.
+-- Answers with eight numbers for each: what one request would have been told, its excess and how long it would have waited,
+-- how many more would pass now, how many are leased, for how long, in which window, and for how long it serves a penalty.
 local function give_back(name, way, state, back, numbers)
   if name ~= 'sliding_log' then return way.refund(state, back, numbers) end
   -- The oldest first: they are the first to be out of the window anyhow, so nobody gains by it.
@@ -14,36 +15,38 @@ local function give_back(name, way, state, back, numbers)
   end
 end
 
+local lost, gateways, weight = ARGV[1] == '1', tonumber(ARGV[2]), tonumber(ARGV[3])
 local answers = {}
 for i = 1, #KEYS do
-  local at = 10 * i - 9
+  local at = 11 * i - 7
   local name = ARGV[at]
   local way = ways[name]
-  local owed, back, leased_in = tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
-  local want, gateways = tonumber(ARGV[at + 4]), tonumber(ARGV[at + 5])
+  local owed, back, leased_in = tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4])
+  local want = tonumber(ARGV[at + 5])
   local numbers = {}
-  for n = 1, 4 do numbers[n] = tonumber(ARGV[at + 5 + n]) end
+  for n = 1, 4 do numbers[n] = tonumber(ARGV[at + 6 + n]) end
   local window, lasts = 0, NEVER
   if name == 'fixed_window' or name == 'sliding_window' then
     window = now - now % numbers[3]
     lasts = window + numbers[3] - now
   end
-  local state = way.load(KEYS[i], numbers)
+  local state = load(way, KEYS[i], tonumber(ARGV[at + 1]), lost, numbers)
   -- What was leased in another window is not missing from this one.
   local returned = back > 0 and leased_in == window
   if returned then give_back(name, way, state, back, numbers) end
   if owed > 0 then way.debit(state, owed, numbers) end
   local kind, excess, millis = way.ask(state, numbers[1], numbers)
-  local granted = 0
+  local granted, out = 0, ARGV[at + 6] == '1' and penalty_left(KEYS[i]) or 0
+  if out > 0 then kind, excess, millis = REFUSE, 0, out end
   if want > 0 and kind ~= REFUSE then
     -- Nobody takes more than his part of what there is: others may come.
     local left = way.left(state, numbers)
-    granted = math.min(want, left, math.max(1, math.floor(left / gateways)))
-    if granted > 0 then way.debit(state, granted * numbers[1], numbers) end
+    granted = math.min(want, left, math.max(1, math.floor(left / gateways / weight)))
+    if granted > 0 then way.debit(state, math.ceil(granted * weight * numbers[1]), numbers) end
   end
   if returned or owed > 0 or granted > 0 then way.save(KEYS[i], state, numbers) end
   local left = way.left(state, numbers)
-  for _, number in ipairs({ kind, excess, millis, left, granted, lasts, window }) do
+  for _, number in ipairs({ kind, excess, millis, left, granted, lasts, window, out }) do
     answers[#answers + 1] = number
   end
 end

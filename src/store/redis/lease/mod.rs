@@ -9,6 +9,7 @@ mod account;
 mod anew;
 mod demand;
 mod desk;
+mod grant;
 mod keeper;
 mod over;
 #[cfg(test)]
@@ -20,15 +21,18 @@ use std::time::Duration;
 
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry as Slot;
+use parking_lot::Mutex;
 
-use self::account::{Account, Ask, Grant};
+use self::account::Account;
 use self::desk::Task;
+use self::grant::{Ask, Grant};
 use super::{Answer, Shared, name};
 use crate::clock::Millis;
 use crate::config::plan::{Cost, Delay, Excess, StoreMode};
 use crate::store::algorithm::{Outcome, Terms};
 use crate::store::key::{Key, Packed, Seeds};
 use crate::store::lock::Lock;
+use crate::store::penalties::Penalties;
 use crate::store::table::Division;
 
 pub(super) use self::desk::Desk;
@@ -40,6 +44,8 @@ pub struct Leases {
     zone: Box<str>,
     store: Arc<Shared>,
     verdicts: Verdicts,
+    /// Where those are who stay out, if a rule of the zone punishes.
+    penalties: Mutex<Option<Arc<Penalties>>>,
     seeds: Seeds,
     division: Division,
     tables: Box<[Lock<HashTable<Box<Entry>>>]>,
@@ -77,6 +83,8 @@ struct Manner {
 struct Entry {
     key: Packed,
     hash: u64,
+    /// The key apart from the numbers that it is held to.
+    plain: Packed,
     /// What it is called in Redis, once that was needed.
     name: Option<Arc<[u8]>>,
     account: Account,
@@ -91,6 +99,7 @@ impl Leases {
             zone: zone.into(),
             store: Arc::clone(store),
             verdicts,
+            penalties: Mutex::default(),
             seeds: Seeds::default(),
             division,
             tables: (0..division.tables)
@@ -99,6 +108,11 @@ impl Leases {
         });
         store.desk.enter(&leases);
         leases
+    }
+
+    /// Those who stay out are kept here from now on.
+    pub fn punish_in(&self, penalties: Option<&Arc<Penalties>>) {
+        *self.penalties.lock() = penalties.cloned();
     }
 
     /// Whether these are what [`Leases::new`] would make for the same zone.
@@ -137,17 +151,18 @@ impl Leases {
         cost: Cost,
         terms: &Terms,
     ) -> (Word, Option<u64>) {
+        let plain = key.packed;
         let key = self.seeds.apart(key, class(terms));
         let manner = self.manner();
         let mut table = self.table(&key).lock();
-        let Some(entry) = self.entry(&mut table, &key, now, terms) else {
+        let Some(entry) = self.entry(&mut table, (&key, plain), now, terms) else {
             return (Word::Ask, None);
         };
         let (word, wanting) = entry.account.spend(now, cost, manner);
         let news = entry.account.news(now);
         if wanting && entry.name.is_none() {
             let mut full = Vec::with_capacity(64);
-            name::append(&mut full, &self.zone, bytes);
+            name::append(&mut full, &self.store.prefix, &self.zone, bytes);
             entry.name = Some(full.into());
         }
         drop(table);
@@ -201,13 +216,22 @@ impl Leases {
             name,
             terms,
             ask,
+            punishable: self.penalties.lock().is_some(),
             whose: Some((Arc::clone(self), key)),
         })
     }
 
     fn settle(&self, key: &Key, sent: Millis, now: Millis, grant: &Grant) {
         let manner = self.manner();
-        self.with(key, |entry| entry.account.settle(sent, now, grant, manner));
+        let plain = self.with(key, |entry| {
+            entry.account.settle(sent, now, grant, manner);
+            entry.plain
+        });
+        if let (Some(plain), Some(left)) = (plain, grant.penalty)
+            && let Some(penalties) = &*self.penalties.lock()
+        {
+            penalties.punish(&self.seeds.unpacked(plain), now, left);
+        }
     }
 
     fn fail(&self, key: &Key, ask: &Ask) {
@@ -232,6 +256,7 @@ impl Leases {
                         name: Arc::clone(name),
                         terms: account.terms,
                         ask,
+                        punishable: false,
                         whose: None,
                     });
                 }
@@ -255,7 +280,7 @@ impl Leases {
     fn entry<'t>(
         &self,
         table: &'t mut HashTable<Box<Entry>>,
-        key: &Key,
+        (key, plain): (&Key, Packed),
         now: Millis,
         terms: &Terms,
     ) -> Option<&'t mut Entry> {
@@ -274,6 +299,7 @@ impl Leases {
                 let entry = Entry {
                     key: key.packed,
                     hash: key.hash,
+                    plain,
                     name: None,
                     account: Account::new(*terms, now),
                 };

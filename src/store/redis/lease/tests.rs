@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::account::{Account, Ask, Grant};
+use super::account::Account;
+use super::grant::{Ask, Grant};
 use super::{IDLE, Manner, Word};
 use crate::clock::Millis;
 use crate::config::plan::{Cost, Delay, Excess, Rate, StoreMode};
@@ -42,6 +43,7 @@ impl<A: Algorithm> Count<A> {
             lasts: (self.window > 0)
                 .then(|| Duration::from_millis(self.window - now.0 % self.window)),
             window,
+            penalty: None,
         }
     }
 }
@@ -341,6 +343,7 @@ fn leased_requests_wait_where_they_would_have_waited() {
         granted: 5,
         lasts: None,
         window: 0,
+        penalty: None,
     };
     account.settle(NOW, NOW, &grant, manner);
     let mut wait = |later| match account.spend(after(later), Cost::ONE, manner).0 {

@@ -58,10 +58,10 @@ pub struct Lease {
 }
 
 impl Claim {
-    /// Adds a place for a key of a zone, of which there may be `limit`.
-    pub fn add(&mut self, zone: &str, key: &[u8], limit: u32) {
+    /// Adds a place for a key of a zone, of which there may be `limit`, in a store with this prefix.
+    pub fn add(&mut self, prefix: &str, zone: &str, key: &[u8], limit: u32) {
         let mut name = Vec::with_capacity(64);
-        name::append(&mut name, zone, key);
+        name::append(&mut name, prefix, zone, key);
         // The same key may belong to a `limit_req` elsewhere, and is something else there.
         name.extend_from_slice(b":places");
         let name = name.into();
@@ -84,7 +84,7 @@ impl Shared {
         let lease = self.hold(claim, now);
         let asking = self.question(claim, lease.id, &mut link);
         self.asked.fetch_add(1, Ordering::Relaxed);
-        Ok(match self.in_time(asking, now).await? {
+        Ok(match self.in_time(asking, now).await.map_err(|_| Away)? {
             None => Ok(lease),
             Some(full) => {
                 if !link.is_cluster() {

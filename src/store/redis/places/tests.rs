@@ -10,7 +10,7 @@ const LONG: Duration = Duration::from_secs(3);
 fn claim(keys: &[&str]) -> Arc<Claim> {
     let mut claim = Claim::default();
     for key in keys {
-        claim.add("zone", key.as_bytes(), 2);
+        claim.add("weir", "zone", key.as_bytes(), 2);
     }
     Arc::new(claim)
 }

@@ -1,5 +1,6 @@
 //! The scripts against the functions they copy, on a real server: the same history, the same answers.
 
+mod alone;
 mod blocks;
 mod parts;
 mod waits;
@@ -108,7 +109,7 @@ impl Told {
         for question in questions {
             command.arg(&question.name);
         }
-        command.arg(act);
+        command.arg(act).arg(0);
         for question in questions {
             question.write(&mut command);
         }

@@ -2,7 +2,8 @@
 
 use proptest::prelude::*;
 
-use super::super::account::{Account, Grant};
+use super::super::account::Account;
+use super::super::grant::Grant;
 use super::super::{Manner, Word};
 use super::*;
 use crate::config::plan::{Delay, StoreMode};
@@ -60,6 +61,7 @@ fn a_refusal_that_was_told_for_one_request_names_the_time_of_a_heavier_one() {
         granted: 0,
         lasts: None,
         window: 0,
+        penalty: None,
     };
     account.settle(NOW, after(3), &grant, manner);
     let mut told = |later, cost| retry_after(account.spend(after(later), cost, manner).0);
