@@ -9,8 +9,12 @@
 //! are kept lazily: either moment only moves later, so what a tree says is a lower bound, and its lowest is looked at anew
 //! before it leaves.
 
+mod order;
+#[cfg(test)]
+mod tests;
+
+use self::order::{AGAIN, Order, has_come_back};
 use super::key::{Key, Packed, Seeds};
-use super::lowest::Lowest;
 use super::table::{LARGEST, Table};
 use super::work;
 use crate::clock::Millis;
@@ -24,21 +28,6 @@ pub(super) struct Lru<V> {
     asked: Box<[u32]>,
     /// Made when the table is full.
     order: Option<Box<Order>>,
-}
-
-#[derive(Debug)]
-struct Order {
-    /// The time that [`Order::drained_at`] counts from, in milliseconds.
-    base: Millis,
-    /// The key of a slot is not drained earlier.
-    drained_at: Box<[u32]>,
-    drained: Lowest,
-    /// The stamp of a slot's key is not lower.
-    stamps: Box<[u32]>,
-    /// Of the slots with a stamp of a key that came once.
-    once: Lowest,
-    /// And of those with a stamp of a key that has come back.
-    again: Lowest,
 }
 
 impl<V> Lru<V> {
@@ -252,7 +241,7 @@ impl<V> Lru<V> {
         }
         let order = self
             .order
-            .get_or_insert_with(|| Order::new(now, &self.table, &self.asked, &drained_at));
+            .get_or_insert_with(|| Order::new(now, &self.table, &self.asked[FIRST..], &drained_at));
         let moment = order.since_base(now);
         loop {
             work::count(1);
@@ -273,7 +262,12 @@ impl<V> Lru<V> {
     /// The slot of the key that leaves first, when none is drained.
     fn first_to_leave(&mut self, drained_at: impl Fn(&V) -> Millis) -> usize {
         let order = self.order.get_or_insert_with(|| {
-            Order::new(Millis::default(), &self.table, &self.asked, drained_at)
+            Order::new(
+                Millis::default(),
+                &self.table,
+                &self.asked[FIRST..],
+                drained_at,
+            )
         });
         let stamps = &self.asked[FIRST..];
         let again = self.asked[1] as usize;
@@ -292,89 +286,6 @@ impl<V> Lru<V> {
     }
 }
 
-impl Order {
-    fn new<V>(
-        base: Millis,
-        table: &Table<V, u16>,
-        asked: &[u32],
-        drained_at: impl Fn(&V) -> Millis,
-    ) -> Box<Self> {
-        let slots = table.len();
-        work::count(slots);
-        let drained: Box<[u32]> = table
-            .values()
-            .map(|value| since(base, drained_at(value)))
-            .collect();
-        let stamps: Box<[u32]> = asked[FIRST..FIRST + slots].into();
-        Box::new(Self {
-            base,
-            drained: Lowest::new(slots, |slot| drained[slot]),
-            drained_at: drained,
-            once: Lowest::new(slots, |slot| once(stamps[slot])),
-            again: Lowest::new(slots, |slot| again(stamps[slot])),
-            stamps,
-        })
-    }
-
-    fn set_drained(&mut self, slot: usize, at: u32) {
-        self.drained_at[slot] = at;
-        self.drained.update(slot, |slot| self.drained_at[slot]);
-    }
-
-    fn set_stamp(&mut self, slot: usize, stamp: u32) {
-        let before = std::mem::replace(&mut self.stamps[slot], stamp);
-        let moves = has_come_back(before) != has_come_back(stamp);
-        if moves || !has_come_back(stamp) {
-            self.once.update(slot, |slot| once(self.stamps[slot]));
-        }
-        if moves || has_come_back(stamp) {
-            self.again.update(slot, |slot| again(self.stamps[slot]));
-        }
-    }
-
-    /// The slot whose key was asked for longest ago of those that came once.
-    fn first_once(&mut self, stamps: &[u32]) -> Option<usize> {
-        loop {
-            work::count(1);
-            let slot = self.once.first();
-            match self.stamps[slot] {
-                bound if has_come_back(bound) => return None,
-                bound if bound == stamps[slot] => return Some(slot),
-                _ => self.set_stamp(slot, stamps[slot]),
-            }
-        }
-    }
-
-    /// And of those that have come back. One that the trees still take for a key that came once is none of them, but then
-    /// the first of those is asked for longer ago.
-    fn first_again(&mut self, stamps: &[u32]) -> Option<usize> {
-        loop {
-            work::count(1);
-            let slot = self.again.first();
-            match self.stamps[slot] {
-                bound if !has_come_back(bound) => return None,
-                bound if bound == stamps[slot] => return Some(slot),
-                _ => self.set_stamp(slot, stamps[slot]),
-            }
-        }
-    }
-
-    /// Whether the present can be told from the future: for 24 days.
-    fn reaches(&self, now: Millis) -> bool {
-        self.since_base(now) < u32::MAX / 2
-    }
-
-    fn since_base(&self, at: Millis) -> u32 {
-        since(self.base, at)
-    }
-
-    fn memory(&self) -> usize {
-        let trees = self.drained.memory() + self.once.memory() + self.again.memory();
-        let numbers = size_of_val(&*self.drained_at) + size_of_val(&*self.stamps);
-        size_of::<Self>() + trees + numbers
-    }
-}
-
 /// The stamp of a key that is the `rank`th of `all` of another table, those asked for longest ago first: tables of one zone
 /// are asked alike, so this tells which of two of their keys was asked for earlier.
 fn stamp(rank: usize, all: usize) -> u32 {
@@ -382,35 +293,8 @@ fn stamp(rank: usize, all: usize) -> u32 {
     u32::try_from(stamp).map_or(START, |stamp| stamp.min(START)) & !AGAIN
 }
 
-fn has_come_back(stamp: u32) -> bool {
-    stamp & AGAIN != 0
-}
-
-/// The number of a slot in the tree of keys that came once.
-fn once(stamp: u32) -> u32 {
-    match has_come_back(stamp) {
-        true => u32::MAX,
-        false => stamp,
-    }
-}
-
-/// And in the tree of those that have come back.
-fn again(stamp: u32) -> u32 {
-    match has_come_back(stamp) {
-        true => stamp,
-        false => u32::MAX,
-    }
-}
-
-fn since(base: Millis, at: Millis) -> u32 {
-    u32::try_from(at.0.saturating_sub(base.0)).unwrap_or(u32::MAX)
-}
-
 /// Where stamps begin behind the clock and the count.
 const FIRST: usize = 2;
-
-/// Set in the stamp of a key that has come back.
-const AGAIN: u32 = 1;
 
 /// What a question adds to the clock.
 const TICK: u32 = 2;
@@ -421,100 +305,3 @@ const _: () = assert!(2 * LARGEST <= START as usize);
 
 /// When the clock is set back. No stamp is as high as what stands for none in a tree.
 const LAST: u32 = u32::MAX - 7;
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn key(number: u32) -> Key {
-        Seeds::default().key(&number.to_be_bytes())
-    }
-
-    fn insert(lru: &mut Lru<u32>, number: u32) -> Option<u32> {
-        let never = |_: &u32| Millis(u64::MAX);
-        lru.insert(&key(number), number, Millis(0), &Seeds::default(), never)
-    }
-
-    /// It takes two billion questions; a client that sends those must not have keys forgotten by it.
-    #[test]
-    fn the_order_outlives_the_clock() {
-        let mut lru = Lru::new(8);
-        for number in 0..8 {
-            insert(&mut lru, number);
-        }
-        assert_eq!(insert(&mut lru, 8), Some(0));
-        lru.asked[0] = LAST - 3 * TICK;
-        for number in [3, 1, 4, 7] {
-            assert_eq!(lru.ask(&key(number)), Some(&mut { number }));
-        }
-        assert!(lru.asked[0] < 2 * START);
-        let gone: Vec<_> = (100..108).map(|new| insert(&mut lru, new)).collect();
-        assert_eq!(gone, [2, 5, 6, 8, 100, 101, 102, 103].map(Some));
-        for number in 104..108 {
-            lru.ask(&key(number));
-        }
-        let gone: Vec<_> = (108..112).map(|new| insert(&mut lru, new)).collect();
-        assert_eq!(gone, [3, 1, 4, 7].map(Some));
-    }
-
-    #[test]
-    fn a_key_that_came_back_stays_however_many_come_once() {
-        let mut lru = Lru::new(8);
-        for number in [0, 1, 2, 3] {
-            insert(&mut lru, number);
-            lru.ask(&key(number));
-        }
-        for number in 10..100 {
-            insert(&mut lru, number);
-        }
-        assert!((0..4).all(|number| lru.get(&key(number)).is_some()));
-        // One more that came back is too many: of all, the one asked for longest ago leaves.
-        lru.ask(&key(99));
-        assert_eq!(insert(&mut lru, 100), Some(0));
-        assert_eq!(insert(&mut lru, 101), Some(96));
-        assert!(lru.forget(&key(99), &Seeds::default()));
-        assert_eq!(lru.asked[1], 3);
-    }
-
-    proptest! {
-        /// Whatever is asked for in whatever order, a key stays until half as many others as there is room for were.
-        #[test]
-        fn a_key_stays_until_half_as_many_others_came(steps in prop::collection::vec((0..40u32, 1..4u8), 0..400)) {
-            let mut lru = Lru::new(10);
-            let mut last: Vec<u32> = Vec::new();
-            for (number, times) in steps {
-                for _ in 0..times {
-                    if lru.ask(&key(number)).is_none() {
-                        let since = last.iter().rev().position(|other| *other == number);
-                        prop_assert!(since.is_none_or(|others| others >= 5));
-                        insert(&mut lru, number);
-                    }
-                }
-                last.retain(|other| *other != number);
-                last.push(number);
-                let again = lru.asked[FIRST..].iter().filter(|stamp| has_come_back(**stamp));
-                prop_assert_eq!(again.count(), lru.asked[1] as usize);
-            }
-        }
-    }
-
-    #[test]
-    fn what_is_inherited_is_older_than_what_is_asked_for() {
-        let never = |_: &u32| Millis(u64::MAX);
-        let seeds = Seeds::default();
-        let mut lru = Lru::new(4);
-        insert(&mut lru, 0);
-        // Two tables of three keys each, oldest first, for which three places are left.
-        for first in [10, 20] {
-            for (rank, number) in (first..first + 3).enumerate() {
-                lru.inherit(&key(number), number, stamp(rank, 3), &seeds, never);
-            }
-        }
-        let mut kept: Vec<_> = lru.values().copied().collect();
-        kept.sort_unstable();
-        assert_eq!(kept[0], 0);
-        assert!(kept.contains(&12) && kept.contains(&22), "{kept:?}");
-    }
-}
