@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use crate::support::{Client, Origin, Weir, get_from};
+use crate::support::{Client, Origin, Weir, eventually, get_from};
 
 fn ask(weir: &Weir, fields: &str) -> u16 {
     let mut client = Client::connect(weir.address());
@@ -149,8 +149,11 @@ servers:
   locations: [ { path: /, limit_req: { zone: one }, proxy_pass: 'http://ORIGIN' } ]
 ",
     );
+    let connect = || std::os::unix::net::UnixStream::connect(weir.path("weir.sock"));
+    // Listeners open one after the other, and the other one is waited for.
+    eventually("the socket is listened on", || connect().is_ok());
     let ask = || {
-        let mut stream = std::os::unix::net::UnixStream::connect(weir.path("weir.sock")).unwrap();
+        let mut stream = connect().unwrap();
         stream
             .write_all(b"GET /ok HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
             .unwrap();
