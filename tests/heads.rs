@@ -108,7 +108,7 @@ log: {{ level: error, access: off }}
 limit_req_zones:
   cookie: {{ key: $cookie_last, size: 1m, rate: 1000000r/s }}
   argument: {{ key: $arg_last, size: 1m, rate: 1000000r/s }}
-  none: {{ key: $server_name, size: 1m, rate: 1r/d }}
+  none: {{ key: $binary_remote_addr, size: 1m, rate: 1r/d }}
 keepalive_timeout: 600s
 keepalive_requests: 1000000
 real_ip: {{ from: 127.0.0.0/8, header: X-Forwarded-For, recursive: true }}
