@@ -102,12 +102,12 @@ mod tests {
     use crate::config::plan::{Algorithm, Cost, Delay, Excess, Rate};
 
     fn policy(rate: Rate, burst: u32) -> String {
+        policy_of(&Algorithm::LeakyBucket { rate }, burst)
+    }
+
+    fn policy_of(algorithm: &Algorithm, burst: u32) -> String {
         let mut text = String::new();
-        let terms = Terms::new(
-            &Algorithm::LeakyBucket { rate },
-            Excess::requests(burst),
-            Delay::Never,
-        );
+        let terms = Terms::new(algorithm, Excess::requests(burst), Delay::Never);
         add_requests(
             &mut text,
             &Name::new("perip"),
@@ -140,6 +140,25 @@ mod tests {
         assert_eq!(policy(Rate::per_minute(1_000), 0), "\"perip\";q=1;w=60");
         assert_eq!(policy(Rate::per_second(1_000_000), 0), "\"perip\";q=1;w=1");
         assert_eq!(policy(Rate::per_day(1), 0), "\"perip\";q=1;w=86400000");
+    }
+
+    #[test]
+    fn a_policy_of_a_window_is_as_long_as_the_window() {
+        let (limit, window) = (7, Duration::from_secs(10));
+        let sliding = |precision| Algorithm::SlidingWindow {
+            limit,
+            window,
+            precision,
+        };
+        for algorithm in [
+            Algorithm::FixedWindow { limit, window },
+            Algorithm::SlidingLog { limit, window },
+            sliding(None),
+            sliding(Some(Duration::from_secs(1))),
+        ] {
+            let text = policy_of(&algorithm, 0);
+            assert_eq!(text, "\"perip\";q=7;w=10", "{algorithm:?}");
+        }
     }
 
     #[test]

@@ -145,6 +145,41 @@ fn what_passes_without_the_store_is_charged_when_it_is_back() {
     assert!((9..=10).contains(&rest), "{rest} of the other ten");
 }
 
+/// The store says no, and says it too late: what passed by then takes all that is left.
+#[test]
+fn what_a_late_refusal_did_not_stop_is_charged() {
+    let redis = Redis::start();
+    let start = || {
+        Weir::start(&format!(
+            "admin: {{ listen: ADMIN }}
+log: {{ access: off }}
+stores: {{ shared: {{ redis: '{}', timeout: 100ms }} }}
+limit_req_zones: {{ one: {{ key: $host, size: 1m, store: shared, rate: 1r/m }} }}
+servers:
+- listen: LISTEN
+  limit_req: {{ zone: one, burst: 8, nodelay: true }}
+  return: {{ status: 200 }}
+  locations: [ {{ path: /five, limit_req: {{ zone: one, burst: 8, nodelay: true, cost: 5 }}, return: {{ status: 200 }} }} ]
+",
+            redis.url()
+        ))
+    };
+    let (other, weir) = (start(), start());
+    let gateways = || metric(&weir, "weir_store_gateways{store=\"shared\"}");
+    eventually("the fleet is seen", || gateways() == 2);
+    assert_eq!(get(other.address(), "/five").status, 200);
+    other.signal("TERM");
+    eventually("one is gone", || gateways() == 1);
+    redis.cli(&["CLIENT", "PAUSE", "20000", "WRITE"]);
+    assert_eq!(get(weir.address(), "/five").status, 200, "it cannot know");
+    redis.cli(&["CLIENT", "UNPAUSE"]);
+    eventually("five and the four that were left are charged", || {
+        let left = redis.cli(&["PTTL", "weir:{one:localhost}"]);
+        left.trim().parse::<i64>().unwrap() > 480_000
+    });
+    assert_eq!(passed(&[&start()], 4), 0);
+}
+
 /// A gateway that keeps those out who go over.
 fn punishing(redis: &Redis, mode: &str) -> Weir {
     Weir::start(&format!(

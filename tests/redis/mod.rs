@@ -5,6 +5,7 @@
 mod bound;
 mod failover;
 mod floods;
+mod keeper;
 mod leases;
 mod outage;
 mod places;

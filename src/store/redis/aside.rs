@@ -59,3 +59,24 @@ thread_local! {
 
 /// How often it is looked which places have to be spoken for.
 const BEAT: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn is_woken(task: &Notify) -> bool {
+        let woken = tokio::time::timeout(Duration::ZERO, task.notified());
+        woken.await.is_ok()
+    }
+
+    #[tokio::test]
+    async fn what_is_left_behind_wakes_the_task_of_its_own_store() {
+        let (one, two) = (left(1), left(2));
+        wake(2);
+        assert!(is_woken(&two).await);
+        assert!(!is_woken(&one).await);
+        wake(1);
+        assert!(is_woken(&one).await);
+        assert!(!is_woken(&two).await, "it was told once");
+    }
+}

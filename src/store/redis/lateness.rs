@@ -53,4 +53,14 @@ mod tests {
         assert_eq!(look(4, 5_000, 1_515), Some(1));
         assert_eq!(look(5, 5_010, 1_525), None, "too few");
     }
+
+    #[test]
+    fn a_store_that_is_in_time_is_not_mentioned() {
+        let mut lateness = Lateness::default();
+        for minute in 0..5 {
+            let look = lateness.look(Millis(minute * 60_000), minute * 1_000, 0);
+            assert_eq!(look, None, "in minute {minute}");
+        }
+        assert_eq!(lateness.look(Millis(5 * 60_000), 5_000, 1_000), Some(100));
+    }
 }

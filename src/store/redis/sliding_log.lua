@@ -20,10 +20,12 @@ ways.sliding_log = {
     local state = { entries = {}, total = 0, at = at, moved = back > 0 }
     for i = 2, #was - 1, 2 do
       local entry = { at = was[i] - back, cost = math.ceil(was[i + 1] * scale) }
-      -- What is out of the window goes.
+      -- What is out of the window goes, also for a refused key: a clock that is set back a little does not bring it back.
       if at - entry.at < numbers[3] then
         state.entries[#state.entries + 1] = entry
         state.total = state.total + entry.cost
+      else
+        state.moved = true
       end
     end
     return state

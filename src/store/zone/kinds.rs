@@ -7,8 +7,11 @@ use crate::config::plan::{Algorithm, Delay, Excess, Rate};
 
 /// Two a second and a burst of five, or ten in five seconds, as each algorithm says that.
 pub(super) fn all() -> [Algorithm; 10] {
-    let rate = Rate::per_second(2_000);
-    let (limit, window) = (10, Duration::from_secs(5));
+    all_of(Rate::per_second(2_000), Duration::from_secs(5))
+}
+
+fn all_of(rate: Rate, window: Duration) -> [Algorithm; 10] {
+    let limit = 10;
     let max_wait = Duration::from_secs(2);
     let sliding = |precision| Algorithm::SlidingWindow {
         limit,
@@ -172,6 +175,10 @@ fn the_slowest_of_two_drains_no_sooner_than_either() {
     for algorithm in all() {
         let one = terms(&algorithm);
         assert_eq!(one.slower(one), one);
+    }
+    let slow = all_of(Rate::per_second(1_000), Duration::from_secs(10));
+    for (fast, slow) in all().iter().map(terms).zip(slow.iter().map(terms)) {
+        assert_eq!((fast.slower(slow), slow.slower(fast)), (slow, slow));
     }
     let log = |limit| {
         terms(&Algorithm::SlidingLog {

@@ -165,8 +165,10 @@ impl Algorithm for SlidingLog {
     }
 
     fn refund(&self, journal: &mut Journal, now: Millis, cost: Cost, _: Spent) {
-        let after = journal.entries.partition_point(|entry| entry.at < now);
-        // Later than now where the clock was a little behind, or where several share a moment.
+        // Where the clock is a little behind, it was added at the latest moment of the key.
+        let came = Moment::of(journal.last(), now).now;
+        let after = journal.entries.partition_point(|entry| entry.at < came);
+        // Later where several share a moment.
         if let Some(entry) = journal.entries.get_mut(after) {
             let back = cost.0.min(entry.cost);
             entry.cost -= back;

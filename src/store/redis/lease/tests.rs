@@ -260,6 +260,22 @@ fn what_lies_idle_goes_back_and_nothing_is_owed() {
 }
 
 #[test]
+fn what_is_owed_is_told_again_until_it_is_heard() {
+    let (terms, mut count) = tokens(100);
+    let manner = manner(StoreMode::Leased, 1);
+    let mut account = Account::new(terms, NOW);
+    assert!(!account.wakes(), "nothing is owed");
+    account.spend(NOW, Cost::ONE, manner);
+    let unheard = account.prepare(NOW, manner);
+    assert!(!account.wakes(), "it is being told");
+    account.fail(&unheard);
+    assert!(account.wakes());
+    let heard = settle(&mut account, &mut count, after(10), manner);
+    assert_eq!((unheard.owed, heard.owed), (Excess::ONE.0, Excess::ONE.0));
+    assert!(!account.wakes());
+}
+
+#[test]
 fn a_refusal_holds_until_a_moment_before_its_time() {
     let (terms, _) = tokens(10);
     let manner = manner(StoreMode::Exact, 3);
@@ -280,6 +296,30 @@ fn a_refusal_holds_until_a_moment_before_its_time() {
     let smaller = Cost::milli(500);
     assert_eq!(account.spend(after(10), smaller, manner).0, Word::Ask);
     assert_eq!(account.spend(after(39), Cost::ONE, manner).0, Word::Ask);
+}
+
+/// Forgotten, it would be let in on credit as a key that nobody has heard of.
+#[test]
+fn a_key_over_its_limit_is_known_until_it_may_come_back() {
+    let numbers = TokenBucket {
+        rate: Rate::per_minute(1_000),
+        capacity: Excess::requests(1),
+    };
+    let mut count = Count {
+        numbers,
+        state: numbers.fresh(NOW),
+        window: 0,
+    };
+    let manner = manner(StoreMode::Leased, 1);
+    let mut account = Account::new(Terms::TokenBucket(numbers), NOW);
+    let passes = |word| matches!(word, Word::Spent(_));
+    assert!(passes(account.spend(NOW, Cost::ONE, manner).0));
+    settle(&mut account, &mut count, NOW, manner);
+    assert_eq!(account.news(after(30_000)), Some(0), "nothing came back");
+    assert!(!account.is_over(after(59_000)));
+    assert!(!passes(account.spend(after(59_000), Cost::ONE, manner).0));
+    assert!(!account.is_over(after(61_000)), "it was asked for just now");
+    assert!(account.is_over(after(70_000)));
 }
 
 #[test]

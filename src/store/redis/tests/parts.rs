@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::store::algorithm::blocks::Blocks;
+use crate::store::algorithm::reserve::Reserve;
 use crate::store::redis::share;
 
 /// How many pass at once by these terms at one of so many gateways that count alone.

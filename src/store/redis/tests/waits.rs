@@ -1,5 +1,6 @@
 //! Requests over the burst that wait for their turn: the script against what is asked here.
 
+use super::reserve::brisk;
 use super::*;
 
 /// What becomes of a request that may wait so long, by this zone alone.

@@ -1,0 +1,43 @@
+//! The scripts against their functions when the clock of the server is set back.
+
+use proptest::prelude::*;
+
+use super::reserve::{bursty, warm_up};
+use super::{
+    fixed_windows, gcra, hold_through, leaky_buckets, paced, sliding_logs, sliding_windows, steps,
+    token_buckets,
+};
+use crate::clock::Millis;
+use crate::store::algorithm::Terms;
+use crate::store::key::Key;
+use crate::store::zone::Zone;
+
+/// Forgets a key that has drained, as a script does with what it saves. A zone keeps it, and with it a time that lies ahead
+/// when the clock is set back. What a key has saved is kept by both.
+pub(super) fn forget_drained(zone: &Zone, key: &Key, now: u64, terms: &Terms) {
+    let saves = matches!(terms, Terms::Bursty(_) | Terms::WarmUp(_));
+    let standing = zone.standing(key, Millis(now), terms);
+    if !saves && standing.is_some_and(|standing| standing.reset_after.is_zero()) {
+        zone.forget(key);
+    }
+}
+
+#[test]
+fn all_that_drain_are_the_same_in_redis() {
+    let terms = prop_oneof![
+        leaky_buckets(),
+        token_buckets(),
+        paced(),
+        gcra(),
+        fixed_windows(),
+        sliding_windows(),
+        sliding_logs(),
+    ];
+    hold_through(terms, steps(2));
+}
+
+// Without refunds: a key that has all it can save again is forgotten by the script alone.
+#[test]
+fn all_that_save_are_the_same_in_redis() {
+    hold_through(prop_oneof![bursty(), warm_up()], steps(4));
+}
