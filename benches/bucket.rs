@@ -9,9 +9,9 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use http::{Request, StatusCode};
 use weir::clock::{Clock, Millis};
 use weir::config::plan::{
-    Access, Action, Algorithm, Bandwidth, Caps, ClientTimeouts, Cost, CountRefused, Delay, DryRun,
-    Excess, Http2, LimitHeaders, Log, LogLevel, OnAmbiguousKey, OnEmptyKey, Plan, Rate, ReqRule,
-    ReqZone, Sanction, Server, Site, Template, Variable, Weight,
+    Access, Action, Algorithm, Bandwidth, BufferBounds, Caps, ClientTimeouts, Cost, CountRefused,
+    Delay, DryRun, Excess, Http2, LimitHeaders, Log, LogLevel, OnAmbiguousKey, OnEmptyKey, Plan,
+    Rate, ReqRule, ReqZone, Sanction, Server, Site, Template, Variable, Weight,
 };
 use weir::limits::{Limits, Zones};
 use weir::message::target::Target;
@@ -97,9 +97,12 @@ fn plan(rate: Rate) -> Plan {
     Plan {
         degrade_groups: Vec::new(),
         stale_size: 1 << 20,
+        buffers: BufferBounds::default(),
+        temp_paths: Vec::new(),
         workers: 1,
         shutdown_timeout: Duration::ZERO,
         log: Log {
+            error: None,
             level: tracing::Level::ERROR,
             access: None,
         },

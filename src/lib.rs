@@ -5,7 +5,8 @@
 //!
 //! A socket is accepted by [`listen`], unwrapped by [`tls`] where it is, and becomes requests in [`serve`]. [`proxy`] takes each one down
 //! the road: [`route`] finds the rules that apply, [`limits`] asks them and waits or refuses, [`upstream`]
-//! fetches the answer. [`message`] is the vocabulary they share, [`store`] is where the counting lives,
+//! fetches the answer, and what a slow client sends or takes waits in [`spool`] rather than at a backend. [`message`] is
+//! the vocabulary they share, [`store`] is where the counting lives,
 //! [`telemetry`] tells operators what happened, [`admin`] lets them look in. [`config`] turns the user's
 //! file into a plan, and [`app`] builds all of it from that plan.
 //!
@@ -21,6 +22,7 @@
 //! proxy      listen      serve
 //! limits     upstream    route
 //! store
+//! spool
 //! telemetry
 //! tls
 //! message
@@ -44,6 +46,7 @@ pub mod proxy;
 pub mod replay;
 pub mod route;
 pub mod serve;
+pub mod spool;
 pub mod store;
 pub mod telemetry;
 pub mod tls;

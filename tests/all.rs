@@ -3,7 +3,9 @@
 //! One binary for all of them, because linking costs more than running them.
 
 mod admin;
+mod apps;
 mod bandwidth;
+mod buffering;
 mod ci;
 mod clients;
 mod config_cli;

@@ -83,7 +83,10 @@ fn cargo_starts_with_an_empty_home() {
     assert_eq!(checkout.told("home-of-tests").trim(), home);
     assert_eq!(
         checkout.told("calls"),
-        format!("{home} fetch --locked --quiet\n")
+        format!(
+            "{home} fetch --locked --quiet\n\
+             {home} fetch --locked --quiet --manifest-path tests/fuzz/Cargo.toml\n"
+        )
     );
     // Where crates come from is the machine's affair; which ones it has already is not.
     assert_eq!(checkout.told("found"), "config.toml\n");

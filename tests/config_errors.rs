@@ -66,7 +66,12 @@ fn five_mistakes_in_one_file_are_all_reported() {
 
 #[test]
 fn the_examples_are_fine() {
-    for name in ["conf/minimal.yaml", "conf/packaged.yaml", "conf/weir.yaml"] {
+    for name in [
+        "conf/demo.yaml",
+        "conf/minimal.yaml",
+        "conf/packaged.yaml",
+        "conf/weir.yaml",
+    ] {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(name);
         match load(&path) {
             Ok((_, warnings)) => assert!(warnings.is_empty(), "{warnings}"),

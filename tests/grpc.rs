@@ -171,6 +171,28 @@ servers:
     assert!(call(&["fail"]).starts_with("FAILED_PRECONDITION"));
 }
 
+#[test]
+fn a_backend_with_a_certificate_that_is_not_accepted_is_unavailable() {
+    let certs = Certs::new();
+    certs.issue("a", &wanted(&["127.0.0.1"]));
+    let own = [certs.path("a.pem"), certs.path("a.key")];
+    let scene = Scene::before(
+        &own,
+        "log: { access: { path: '-', format: '$status|$upstream_status' } }
+servers: [{ listen: LISTEN, grpc_pass: 'grpcs://BACKEND' }]
+",
+    );
+    for _ in 0..3 {
+        let told = scene.call(&["echo", "hi"]);
+        assert!(told.starts_with("UNAVAILABLE"), "{told}");
+    }
+    scene.weir.access_line("200|502");
+    scene
+        .weir
+        .error_line("upstream SSL certificate verify error");
+    assert!(!scene.weir.stderr().contains("panicked"));
+}
+
 /// How long a client waits is its own business: it must not be able to take a backend away from others with it.
 #[test]
 fn a_deadline_holds_before_any_backend_and_speaks_against_none() {

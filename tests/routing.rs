@@ -269,8 +269,8 @@ fn clients_are_let_in_by_address() {
         assert_eq!(response.status, expected, "127.0.0.{number} {path}");
     }
     let line = weir.error_line("access forbidden by rule");
-    assert!(line.contains("client=127.0.0.3"), "{line}");
-    assert!(line.contains("request=GET /ok HTTP/1.1"), "{line}");
+    assert!(line.contains("client: 127.0.0.3"), "{line}");
+    assert!(line.contains("request: \"GET /ok HTTP/1.1\""), "{line}");
     assert_eq!(origin.count(), 5, "who is denied never reaches the backend");
 }
 

@@ -23,6 +23,8 @@ pub(crate) struct Case {
 /// What a job asks of a configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Job {
+    /// Bodies of up to 1 MB.
+    Bodies,
     Proxy,
     Refuse,
     /// The client asks for the connection to be closed after each answer.

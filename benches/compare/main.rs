@@ -10,6 +10,7 @@
 #![expect(clippy::print_stdout, reason = "it is what a bench is for")]
 
 mod backend;
+mod bodies;
 mod built;
 mod cases;
 mod chart;
@@ -40,7 +41,7 @@ cargo bench --bench compare -- [--rounds N] [--seconds N] [--cases NAME,NAME] [-
 
   --rounds N    how often each proxy is measured (7)
   --seconds N   how long each time (1)
-  --cases LIST  of small, refused, large, close, http2, log, tls, handshake, idle (all; only then docs/benchmarks.md is written)
+  --cases LIST  of small, refused, large, close, http2, log, tls, handshake, idle, bodies (all; only then docs/benchmarks.md is written)
   --weir PATH   a weir other than the one `cargo build --release` makes";
 
 /// What the command line asks for.
@@ -106,7 +107,9 @@ fn compare(options: &Options) -> Result<()> {
         }
     }
     let names = options.cases.as_ref().map(|names| {
-        let names = names.iter().filter(|name| *name != "idle");
+        let names = names
+            .iter()
+            .filter(|name| *name != "idle" && *name != "bodies");
         names.cloned().collect::<Vec<_>>()
     });
     let chosen = cases::chosen(names.as_deref())?;
@@ -126,9 +129,15 @@ fn compare(options: &Options) -> Result<()> {
     }
     let mut idle = Vec::new();
     let all = options.cases.as_ref();
-    if all.is_none_or(|names| names.iter().any(|name| name == "idle")) {
+    let asked = |case: &str| all.is_none_or(|names| names.iter().any(|name| name == case));
+    if asked("idle") {
         idle = idle::measure(&weir, &cores, backend.port())?;
         println!("{}", idle::section(&idle));
+    }
+    let mut bodies = Vec::new();
+    if asked("bodies") {
+        bodies = bodies::measure(&weir, &cores)?;
+        println!("{}", bodies::section(&bodies));
     }
     let facts = report::Facts {
         rounds: options.rounds,
@@ -141,12 +150,28 @@ fn compare(options: &Options) -> Result<()> {
         println!("docs/benchmarks.md stays as it is: it takes all cases, and nginx.");
         return Ok(());
     }
+    write(&facts, &outcomes, &idle, &bodies)?;
+    println!("Written to docs/benchmarks.md and docs/benchmarks.svg.");
+    Ok(())
+}
+
+/// Writes the page and its chart.
+fn write(
+    facts: &report::Facts,
+    outcomes: &[Outcome],
+    idle: &[idle::Idle],
+    bodies: &[bodies::Bodies],
+) -> Result<()> {
     let docs = Path::new(ROOT).join("docs");
     std::fs::write(
         docs.join("benchmarks.md"),
-        report::document(&facts, &outcomes) + "\n" + &idle::section(&idle),
+        [
+            report::document(facts, outcomes),
+            idle::section(idle),
+            bodies::section(bodies),
+        ]
+        .join("\n"),
     )?;
-    std::fs::write(docs.join("benchmarks.svg"), chart::draw(&outcomes))?;
-    println!("Written to docs/benchmarks.md and docs/benchmarks.svg.");
+    std::fs::write(docs.join("benchmarks.svg"), chart::draw(outcomes))?;
     Ok(())
 }

@@ -9,7 +9,9 @@ use super::zones::{Zone, zones};
 use crate::limits::{self, ShadowZone};
 use crate::proxy::Live;
 use crate::store::View;
-use crate::telemetry::{COUNTERS, Listener, Page, Writer, describe_loops, process, traces};
+use crate::telemetry::{
+    BackgroundTask, COUNTERS, Listener, Page, Writer, describe_loops, process, traces,
+};
 use crate::upstream::Waits;
 
 /// The page in Prometheus's text format.
@@ -17,6 +19,7 @@ pub(super) fn page(live: &Live, writer: &Writer, reloads: &Reloads) -> String {
     let mut page = Page::new();
     process::describe(&mut page);
     describe_loops(&mut page);
+    BackgroundTask::describe_panics(&mut page);
     Listener::describe_all(&mut page);
     COUNTERS.describe(&mut page);
     writer.describe(&mut page);
@@ -27,6 +30,7 @@ pub(super) fn page(live: &Live, writer: &Writer, reloads: &Reloads) -> String {
     upstreams(live, &mut page);
     conditions::describe(live, &mut page);
     conditions::describe_fallbacks(live, &mut page);
+    live.bounds.describe(&mut page);
     page.finish()
 }
 

@@ -53,7 +53,7 @@ use self::route::Route;
 use crate::clock::Clock;
 use crate::config::Secret;
 use crate::proxy::Live;
-use crate::telemetry::{Warning, Writer};
+use crate::telemetry::{Warning, Writer, panics};
 
 /// What the admin listener shows and changes.
 #[derive(Debug, Clone)]
@@ -107,7 +107,7 @@ impl Admin {
     }
 
     /// Serves until told to stop.
-    pub async fn serve(self, listener: TcpListener, stop: CancellationToken) {
+    pub async fn serve(&self, listener: &TcpListener, stop: &CancellationToken) {
         loop {
             let accepted = tokio::select! {
                 () = stop.cancelled() => return,
@@ -120,7 +120,10 @@ impl Admin {
                         if made_room && let Some(times) = self.closed.note(self.clock.now()) {
                             tracing::warn!(times, "admin: connections without a request made room");
                         }
-                        tokio::spawn(self.clone().connection(stream, remote, admitted));
+                        let connection = self.clone().connection(stream, remote, admitted);
+                        tokio::spawn(panics::isolated(Box::pin(connection), move |panic| {
+                            tracing::error!(%remote, "admin connection panicked: {panic}");
+                        }));
                     }
                 }
                 // Out of descriptors, most likely; the next try would fail at once.

@@ -12,7 +12,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use super::keys::number;
 use super::reply::{Events, Problem};
 use super::route::parameter;
-use crate::telemetry::{REFUSALS, Refused};
+use crate::telemetry::{REFUSALS, Refused, panics};
 
 #[derive(Debug, Serialize)]
 pub(super) struct Shown {
@@ -37,7 +37,10 @@ pub(super) fn stream(listeners: &Arc<Semaphore>) -> Result<Events, Problem> {
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, why)
     })?;
     let (sender, receiver) = mpsc::channel(1);
-    tokio::spawn(tell(sender, seat));
+    let telling = Box::pin(tell(sender, seat));
+    tokio::spawn(panics::isolated(telling, |panic| {
+        tracing::error!("stream of refusals panicked: {panic}");
+    }));
     Ok(Events(receiver))
 }
 

@@ -12,7 +12,7 @@ use crate::limits::Zones;
 use crate::listen::{self, Bound, Heritage};
 use crate::proxy::{Live, LiveParts};
 use crate::store::Shared;
-use crate::telemetry::{AccessLog, Writer};
+use crate::telemetry::{AccessLog, ErrorDestination, Writer};
 use crate::tls::Kit;
 use crate::upstream::Upstream;
 
@@ -28,6 +28,7 @@ pub(super) struct Draft {
     upstreams: Vec<Arc<Upstream>>,
     tls: Kit,
     access: Option<AccessLog>,
+    error: ErrorDestination,
 }
 
 impl Draft {
@@ -44,6 +45,7 @@ impl Draft {
             .into_iter()
             .filter(|address| !ours.contains(address))
             .collect();
+        let error = ErrorDestination::open(plan.log.error.as_deref(), writer)?;
         let access = plan.log.access.as_ref();
         let access = access.map(|log| AccessLog::open(log, writer)).transpose()?;
         let tls = Kit::build(&plan, before.map(|before| (&*before.plan, &before.tls)))?;
@@ -76,12 +78,14 @@ impl Draft {
             upstreams,
             tls,
             access,
+            error,
         })
     }
 
     /// The generation.
     pub(super) fn build(self, doors: Box<[Option<usize>]>, before: Option<&Live>) -> Live {
         let inherited = before.map(|before| (&*before.plan, &before.zones));
+        self.error.use_from_now_on();
         let parts = LiveParts {
             zones: Zones::build_after(&self.plan, &self.stores, inherited),
             upstreams: self.upstreams,

@@ -10,6 +10,7 @@ use arc_swap::ArcSwap;
 use tokio::task::AbortHandle;
 
 use crate::proxy::Live;
+use crate::telemetry::{BackgroundTask, supervise};
 use crate::upstream::{Backend, Bar, health};
 
 /// Keeps a task running for every server of the live generation that is to be checked.
@@ -48,7 +49,11 @@ impl Running {
     fn start(upstream: &str, backend: &Arc<Backend>) -> Self {
         let upstream = upstream.to_owned();
         let weak = Arc::downgrade(backend);
-        let task = tokio::spawn(check(upstream, Weak::clone(&weak)));
+        let task = tokio::spawn({
+            let weak = Weak::clone(&weak);
+            let check = async move || check(&upstream, &weak).await;
+            supervise(BackgroundTask::HealthCheck, check)
+        });
         Self {
             backend: weak,
             task: task.abort_handle(),
@@ -63,9 +68,9 @@ impl Drop for Running {
 }
 
 /// Checks a server for as long as there is one, the first time at once.
-async fn check(upstream: String, backend: Weak<Backend>) {
+async fn check(upstream: &str, backend: &Weak<Backend>) {
     while let Some(backend) = backend.upgrade() {
-        health::check(&upstream, &backend).await;
+        health::check(upstream, &backend).await;
         let Some(pause) = backend.health.as_ref().map(|health| health.pause()) else {
             return;
         };

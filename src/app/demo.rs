@@ -12,7 +12,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 
-/// The demo's configuration; `${ECHO}` stands for the echo upstream's address.
+/// The demo's configuration; `${ECHO}` in it stands for the echo upstream's address.
 pub const CONFIGURATION: &str = include_str!("../../conf/demo.yaml");
 
 /// Starts the echo upstream on a thread of its own and says where it is.

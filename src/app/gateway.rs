@@ -14,7 +14,7 @@ use crate::listen::{self, Cap, Seat, proxy_header};
 use crate::message::{Body, Incoming, NoAnswer, Peer};
 use crate::proxy::{Door, Live, Proxy};
 use crate::serve::{self, Flood, Handler, Settings, Socket};
-use crate::telemetry::{Listener, ProxyHeader};
+use crate::telemetry::{Listener, ProxyHeader, about_connection};
 use crate::tls::{self, Greeting};
 use crate::upstream::Download;
 
@@ -195,11 +195,8 @@ async fn introduce(
                 proxy_header::Error::Malformed(_) => ProxyHeader::Malformed,
                 proxy_header::Error::TimedOut => ProxyHeader::TimedOut,
             });
-            tracing::info!(
-                connection = peer.connection,
-                client = peer.text(),
-                "{error}"
-            );
+            let message = format_args!("{error} while reading PROXY protocol");
+            tracing::info!("{}", about_connection(message, peer));
             false
         }
     }
@@ -222,25 +219,14 @@ impl Handler for Gateway {
     fn flooded(&self, peer: &Peer, flood: Flood) {
         let kind = flood.name();
         self.counters.flood(kind);
-        tracing::warn!(
-            client = peer.text(),
-            kind,
-            "http2 flood detected: connection closed"
-        );
+        let message = format_args!("http2 flood detected ({kind}): connection closed");
+        tracing::warn!("{}", about_connection(message, peer));
     }
 
-    fn refused_head(&self, peer: &Peer, status: u16) {
+    fn refused_head(&self, peer: &Arc<Peer>, status: u16) {
         if let Ok(status) = StatusCode::from_u16(status) {
             self.counters.refuse_head(status);
+            self.proxy.log_unparsed(peer, status);
         }
-        let (live, listener) = self.enter();
-        let introduced = rule_of_introduction(&live.plan, listener, peer)
-            .and_then(|rule| peer.introduced_by(rule))
-            .map(|client| client.ip().to_string());
-        tracing::info!(
-            client = introduced.as_deref().unwrap_or_else(|| peer.text()),
-            status,
-            "what a client sent was not a request"
-        );
     }
 }

@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use tokio::sync::{mpsc, oneshot};
@@ -17,7 +18,7 @@ use crate::clock::Clock;
 use crate::listen::{self, Bound, Cap};
 use crate::proxy::{Door, Live};
 use crate::store::Shared;
-use crate::telemetry;
+use crate::telemetry::{self, BackgroundTask, panics, supervise};
 
 /// What a loop is told to do.
 #[derive(Debug)]
@@ -157,9 +158,14 @@ impl Loop {
             .build()?;
         runtime.block_on(async {
             let stop = self.common.stop.clone();
-            tokio::spawn(telemetry::watch_lag(self.number));
+            let number = self.number;
+            let watch = move || telemetry::watch_lag(number);
+            tokio::spawn(supervise(BackgroundTask::Lag, watch));
             while let Some(Some(order)) = stop.run_until_cancelled(self.orders.recv()).await {
-                self.follow(order);
+                // Whoever waits for the order is told by its drop.
+                if let Err(panic) = panics::catch(|| self.follow(order)) {
+                    BackgroundTask::Loop.note(&panic, Duration::ZERO);
+                }
             }
             stop.cancelled().await;
             // Sockets that came with the last orders may have been connected to.
@@ -206,9 +212,17 @@ impl Loop {
                     store.connect(&clock).await;
                     // Nobody waits where the process is about to end.
                     let _told = done.send(());
-                    let rest = Arc::clone(&store).follow_up(clock.clone());
+                    let follow_up = {
+                        let (store, clock) = (Arc::clone(&store), clock.clone());
+                        move || Arc::clone(&store).follow_up(clock.clone())
+                    };
+                    let rest = supervise(BackgroundTask::Store, follow_up);
                     tokio::spawn(until.clone().run_until_cancelled_owned(rest));
-                    let tending = Arc::clone(&store).tend(clock);
+                    let tend = {
+                        let store = Arc::clone(&store);
+                        move || Arc::clone(&store).tend(clock.clone())
+                    };
+                    let tending = supervise(BackgroundTask::Store, tend);
                     until.run_until_cancelled(tending).await;
                     store.part();
                 });

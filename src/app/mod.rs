@@ -44,7 +44,7 @@ use crate::config::Watch;
 use crate::config::plan::Plan;
 use crate::listen::{self, Bound, Cap, Heritage};
 use crate::proxy::Live;
-use crate::telemetry::{self, Writer, traces};
+use crate::telemetry::{self, BackgroundTask, Writer, supervise, traces};
 use crate::{store, tls, upstream};
 
 /// A gateway, built and not yet running.
@@ -200,7 +200,7 @@ impl App {
                 predecessor.relieve();
             }
             if let Some(watch) = self.start.watch {
-                tokio::spawn(watch::run(self.start.source, watch, Arc::clone(&reloads)));
+                look_for_changes(self.start.source, watch, Arc::clone(&reloads));
             }
             accompany(&common, &systemd, &succession.loops);
             admin.set_ready(true);
@@ -230,16 +230,30 @@ impl App {
     }
 }
 
+/// Starts to look for changes of the configuration's files.
+fn look_for_changes(source: Source, watch: Watch, reloads: Arc<Reloads>) {
+    let look = move || watch::run(source.clone(), watch.clone(), Arc::clone(&reloads));
+    tokio::spawn(supervise(BackgroundTask::Configuration, look));
+}
+
 /// Starts what goes on beside the event loops: checks, names, certificates, and word to systemd.
 fn accompany(common: &Common, systemd: &Arc<Systemd>, loops: &Loops) {
     let live = || Arc::clone(&common.live);
     if let Some(every) = systemd::heartbeat() {
         let (loops, stop) = (loops.clone(), common.stop.clone());
-        tokio::spawn(beat(Arc::clone(systemd), every, loops, stop));
+        let systemd = Arc::clone(systemd);
+        let beat = move || beat(Arc::clone(&systemd), every, loops.clone(), stop.clone());
+        tokio::spawn(supervise(BackgroundTask::Heartbeat, beat));
     }
-    tokio::spawn(checks::run(live()));
-    tokio::spawn(secure::refresh(live()));
-    tokio::spawn(names::refresh(live(), common.clock.clone()));
+    let own = live();
+    let check = move || checks::run(Arc::clone(&own));
+    tokio::spawn(supervise(BackgroundTask::HealthChecks, check));
+    let own = live();
+    let refresh = move || secure::refresh(Arc::clone(&own));
+    tokio::spawn(supervise(BackgroundTask::Certificates, refresh));
+    let (own, clock) = (live(), common.clock.clone());
+    let look_up = move || names::refresh(Arc::clone(&own), clock.clone());
+    tokio::spawn(supervise(BackgroundTask::Resolver, look_up));
 }
 
 /// Tells systemd again and again that all is well, as long as every event loop says so. Who stops has its own deadline.

@@ -1,5 +1,6 @@
 //! Looks the names of upstreams up again, for as long as the gateway runs.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,6 +9,7 @@ use tokio::sync::Notify;
 
 use crate::clock::{Clock, Millis};
 use crate::proxy::Live;
+use crate::telemetry::panics;
 
 /// Looks up whose time has come, each on a thread of its own: one that takes long holds up no other.
 pub(super) async fn refresh(live: Arc<ArcSwap<Live>>, clock: Clock) {
@@ -19,7 +21,9 @@ pub(super) async fn refresh(live: Arc<ArcSwap<Live>>, clock: Clock) {
                 let (upstream, clock) = (Arc::clone(upstream), clock.clone());
                 let done = Arc::clone(&done);
                 tokio::task::spawn_blocking(move || {
-                    let found = lookup.run();
+                    // Whatever happens to it has to be told, or the name is never looked up again.
+                    let found = panics::catch(|| lookup.run())
+                        .unwrap_or_else(|panic| Err(io::Error::other(panic)));
                     upstream.resolved(lookup.server, found, clock.now());
                     done.notify_one();
                 });

@@ -3,6 +3,7 @@
 //! A new configuration is read, compiled and built to the point where nothing can fail any more; only then is it put in
 //! force, by one pointer. Requests that began before finish by the rules they began with.
 
+use std::future::poll_fn;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -10,7 +11,6 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, mpsc};
-use tokio::task::JoinError;
 use tokio_util::sync::CancellationToken;
 
 use super::Error;
@@ -28,7 +28,9 @@ use crate::limits;
 use crate::listen::{self, Bound, Heritage, Lent};
 use crate::proxy::Live;
 use crate::store::Shared;
-use crate::telemetry::{self, Writer};
+use crate::telemetry::background::blocking;
+use crate::telemetry::panics::{self, Panic};
+use crate::telemetry::{self, BackgroundTask, Writer, supervise};
 
 /// Puts one generation after the other in force.
 #[derive(Debug)]
@@ -68,8 +70,10 @@ enum Failed {
     Build(#[from] Error),
     #[error(transparent)]
     Config(#[from] Report),
-    #[error("it could not be built")]
-    Panicked(#[from] JoinError),
+    #[error("it could not be built: weir panicked")]
+    Panicked(#[source] Panic),
+    #[error("weir is about to end")]
+    Stopping,
 }
 
 impl Succession {
@@ -173,7 +177,12 @@ impl Succession {
     }
 
     async fn reload_or_not(&mut self) -> Result<Reloaded, Refused> {
-        match self.try_reload().await {
+        let reloaded = {
+            let mut reloading = Box::pin(self.try_reload());
+            let failed = |panic| Err(Failed::Panicked(panic));
+            poll_fn(|context| panics::poll(reloading.as_mut(), context, failed)).await
+        };
+        match reloaded {
             Ok((report, changes)) => {
                 let reloaded = self.admin.reloads().succeeded(&report, changes);
                 for warning in &reloaded.warnings {
@@ -206,7 +215,7 @@ impl Succession {
         let (source, writer) = (self.source.clone(), self.writer.clone());
         let berths = self.berths.clone();
         // Not here: whoever asks the admin listener meanwhile, or is checked, must not wait for files and names.
-        let drafting = tokio::task::spawn_blocking(move || {
+        let drafting = blocking(move || {
             let (plan, report) = source.load()?;
             let draft = Draft::new(
                 plan,
@@ -217,7 +226,7 @@ impl Succession {
             )?;
             Ok::<_, Failed>((draft, report, before))
         });
-        let (mut draft, report, before) = drafting.await??;
+        let (mut draft, report, before) = drafting.await.ok_or(Failed::Stopping)??;
         let admin = draft.admin.take().map(listener).transpose()?;
         // From here on nothing fails.
         let mut changes = limits::forgotten(&draft.plan, &before.plan);
@@ -274,8 +283,9 @@ impl Succession {
         self.admin_socket = None;
         if let Some((listener, again)) = listener {
             self.admin_socket = Some(again);
-            let serving = self.admin.clone().serve(listener, self.admin_stop.clone());
-            tokio::spawn(serving);
+            let (admin, stop) = (self.admin.clone(), self.admin_stop.clone());
+            let serve = async move || admin.serve(&listener, &stop).await;
+            tokio::spawn(supervise(BackgroundTask::Admin, serve));
         }
     }
 }

@@ -10,7 +10,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::message::Peer;
 use crate::proxy::Live;
-use crate::telemetry::{Handshake, Listener};
+use crate::telemetry::background::blocking;
+use crate::telemetry::{Handshake, Listener, about_connection};
 use crate::tls::{Failure, Greeting, Refreshed};
 
 /// A handshake within its time, counted; what went wrong is logged.
@@ -41,13 +42,13 @@ pub(super) async fn bounded<IO>(
                 return Some(Greeting::Secured(stream, known));
             }
             Ok(plain) => return Some(plain),
-            Err(failure) => failure.to_string(),
+            Err(failure) => format!("SSL_do_handshake() failed (SSL: {failure})"),
         },
-        () = too_late => "it took too long".to_owned(),
+        () = too_late => "client timed out (110: Connection timed out)".to_owned(),
     };
     counters.handshake(Handshake::Failed);
-    let (client, connection) = (peer.text(), peer.connection);
-    tracing::info!(client, connection, "TLS handshake failed: {failed}");
+    let message = format_args!("{failed} while SSL handshaking");
+    tracing::info!("{}", about_connection(message, peer));
     None
 }
 
@@ -57,10 +58,7 @@ pub(super) async fn refresh(live: Arc<ArcSwap<Live>>) {
         tokio::time::sleep(LOOK).await;
         let live = live.load_full();
         // Elsewhere: a file system may take its time.
-        let looked = tokio::task::spawn_blocking(move || live.tls.refresh(tell));
-        if looked.await.is_err() {
-            tracing::error!("certificates could not be looked at");
-        }
+        blocking(move || live.tls.refresh(tell)).await;
     }
 }
 

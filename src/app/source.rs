@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use super::demo;
 use crate::config::{self, Plan, Report, Watch};
+use crate::spool;
 use crate::tls::{self, Validity};
 
 /// Where the configuration comes from.
@@ -38,6 +39,7 @@ impl Source {
             Self::File(path) => config::load(path),
         }?;
         tls::check(&plan, &mut report, Validity::Wished);
+        spool::check(&plan, &mut report);
         match report.errors() {
             0 => Ok((plan, report)),
             _ => Err(report),

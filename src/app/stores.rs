@@ -10,6 +10,7 @@ use super::loops::Loops;
 use crate::clock::Clock;
 use crate::proxy::Live;
 use crate::store::Shared;
+use crate::telemetry::{BackgroundTask, supervise};
 
 /// The stores of the running gateway.
 #[derive(Debug, Default)]
@@ -33,7 +34,12 @@ impl Stores {
             }
             let until = CancellationToken::new();
             loops.join(store, &until).await;
-            let watch = tokio::spawn(Arc::clone(store).watch(clock.clone()));
+            let watch = tokio::spawn({
+                let (store, clock) = (Arc::clone(store), clock.clone());
+                supervise(BackgroundTask::Store, move || {
+                    Arc::clone(&store).watch(clock.clone())
+                })
+            });
             self.0.push(Tended {
                 store: Arc::clone(store),
                 clock: clock.clone(),

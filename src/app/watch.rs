@@ -10,6 +10,7 @@ use std::time::Duration;
 use super::source::Source;
 use crate::admin::Reloads;
 use crate::config::Watch;
+use crate::telemetry::background::blocking;
 
 /// Looks for as long as the gateway runs.
 pub(super) async fn run(source: Source, mut watch: Watch, reloads: Arc<Reloads>) {
@@ -27,11 +28,11 @@ pub(super) async fn run(source: Source, mut watch: Watch, reloads: Arc<Reloads>)
             continue;
         }
         // Before they are read: what changes meanwhile is then noticed.
-        let next = tokio::task::spawn_blocking({
+        let next = blocking({
             let source = source.clone();
             move || source.watch()
         });
-        let Ok(Some(next)) = next.await else { return };
+        let Some(Some(next)) = next.await else { return };
         watch = next;
         seen = watch.used().clone();
         tracing::info!("the files of the configuration have changed: reading them again");
@@ -43,7 +44,7 @@ pub(super) async fn run(source: Source, mut watch: Watch, reloads: Arc<Reloads>)
 /// Elsewhere: a file system may take its time.
 async fn look(watch: &Watch) -> Option<crate::config::Stamps> {
     let watch = watch.clone();
-    tokio::task::spawn_blocking(move || watch.look()).await.ok()
+    blocking(move || watch.look()).await
 }
 
 /// How often files are looked at.

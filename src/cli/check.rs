@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use super::paint;
 use crate::config;
+use crate::spool;
 use crate::tls::{self, Validity};
 
 /// Reads a configuration and says what it thinks of it.
@@ -14,6 +15,7 @@ pub(super) fn run(path: &Path) -> ExitCode {
     let report = match config::load(path) {
         Ok((plan, mut report)) => {
             tls::check(&plan, &mut report, Validity::Demanded);
+            spool::check(&plan, &mut report);
             report
         }
         Err(report) => report,

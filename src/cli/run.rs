@@ -32,6 +32,7 @@ pub(super) fn run(path: Option<&Path>, watch: bool) -> anyhow::Result<ExitCode> 
         }
     };
     // Held to the end: what is left in the logs is written when it goes.
+    telemetry::panics::install_hook();
     let logs = telemetry::start(plan.log.level).context("cannot start the logs")?;
     let app = App::build(plan, start, logs.writer().clone())?;
     if path.is_none() {
@@ -43,14 +44,14 @@ pub(super) fn run(path: Option<&Path>, watch: bool) -> anyhow::Result<ExitCode> 
 
 const GREETING: &str = "\
 weir demo: http://127.0.0.1:8080, an echo upstream behind it. Each address gets 10 requests a second and a
-burst of 20; /slow two at a time; /queue makes the excess wait.
+burst of 120; /slow two at a time; /queue makes the excess wait.
 Dashboard: http://127.0.0.1:9900/ (its token is demo), metrics: http://127.0.0.1:9900/metrics
 
   curl -i http://127.0.0.1:8080/hello
       passes, and shows what the upstream was sent
 
-  for i in $(seq 40); do curl -s -o /dev/null -w '%{http_code} ' http://127.0.0.1:8080/; done
-      21 times 200 (the burst and one), one more every 100 ms, the rest 429 with Retry-After
+  for i in $(seq 140); do curl -s -o /dev/null -w '%{http_code} ' http://127.0.0.1:8080/; done
+      121 times 200 (the burst and one), one more every 100 ms, the rest 429 with Retry-After
 
   oha -n 60 -c 30 http://127.0.0.1:8080/queue
       21 times 200, one every 100 ms, because the excess waits; 39 times 429: no more than 20 may wait

@@ -56,7 +56,7 @@ struct Word {
     retry_after: Option<Duration>,
     reason: String,
     is_first: bool,
-    is_bad_request: bool,
+    own_status: Option<StatusCode>,
 }
 
 impl Word {
@@ -66,16 +66,13 @@ impl Word {
             retry_after: None,
             reason: reason.into(),
             is_first: false,
-            is_bad_request: false,
+            own_status: None,
         }
     }
 
     /// The status of a refusal, where the limit's own is `status`.
     fn status(&self, status: StatusCode) -> StatusCode {
-        match self.is_bad_request {
-            true => StatusCode::BAD_REQUEST,
-            false => status,
-        }
+        self.own_status.unwrap_or(status)
     }
 
     fn refuse(why: &Why, retry_after: Option<Duration>) -> Self {
@@ -84,7 +81,11 @@ impl Word {
             retry_after,
             reason: why.to_string(),
             is_first: matches!(why, Why::Block(_) | Why::Penalty(_)),
-            is_bad_request: matches!(why, Why::NoKey(KeyFault::Ambiguous)),
+            own_status: match why {
+                Why::NoKey(KeyFault::Ambiguous) => Some(StatusCode::BAD_REQUEST),
+                Why::NoKey(KeyFault::Empty(own)) => *own,
+                _ => None,
+            },
         }
     }
 }

@@ -8,6 +8,7 @@ use std::cell::RefCell;
 use std::io::Write;
 use std::net::{IpAddr, Ipv6Addr};
 
+use http::StatusCode;
 use ipnet::IpNet;
 use smallvec::SmallVec;
 
@@ -56,8 +57,8 @@ pub(super) enum Found<T> {
 pub(super) enum KeyFault {
     /// A part of it was given more than once.
     Ambiguous,
-    /// There is nothing it could be made from.
-    Empty,
+    /// There is nothing it could be made from; refused with this status, where the zone names one.
+    Empty(Option<StatusCode>),
 }
 
 impl Source {
@@ -156,7 +157,9 @@ impl Source {
             if scratch.is_empty() {
                 match self.on_empty {
                     OnEmptyKey::Skip => return Found::Nothing,
-                    OnEmptyKey::Refuse => return Found::Refuse(KeyFault::Empty),
+                    OnEmptyKey::Refuse(status) => {
+                        return Found::Refuse(KeyFault::Empty(status));
+                    }
                     OnEmptyKey::Address => self.stand_in(exchange.client(), scratch),
                 }
             }

@@ -101,6 +101,7 @@ impl Limits {
             own: Some(left),
             policy: self.policy.clone(),
             is_bad_request: false,
+            lacks_key: false,
         }
     }
 

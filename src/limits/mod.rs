@@ -329,9 +329,10 @@ impl Limits {
         let policy = self.policy_of(exchange);
         let none = Shortfall::default();
         match self.refuse_request(exchange, rule, &rule.terms, none, policy) {
-            Verdict::Refuse(refusal) if fault == KeyFault::Ambiguous => {
-                Verdict::Refuse(refusal.of_a_bad_request())
-            }
+            Verdict::Refuse(refusal) => Verdict::Refuse(match fault {
+                KeyFault::Ambiguous => refusal.of_a_bad_request(),
+                KeyFault::Empty(status) => refusal.without_key(status),
+            }),
             verdict => verdict,
         }
     }
@@ -376,6 +377,7 @@ impl Limits {
             own: shortfall.own,
             policy,
             is_bad_request: false,
+            lacks_key: false,
         })
     }
 }

@@ -6,13 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::StatusCode;
+use smallvec::SmallVec;
 
 use super::Limits;
 use super::key::{Found, KeyFault, Source};
 use super::rule::{Connections, Decision};
 use super::spelling::LONGEST;
 use super::verdict::{Kind, Permit, Refusal};
-use super::watch::Watch;
+use super::watch::{Watch, any_marks};
 use super::zones::ReqZone;
 use crate::clock::{Clock, Millis};
 use crate::config::plan::{DryRun, Excess};
@@ -71,16 +72,24 @@ impl Limits {
             let noted = (Said::Refuse, weight, now);
             return zone.watch.note(&key, noted, || zone.key_name(exchange));
         }
+        let mut keys = SmallVec::<[Option<Key>; 4]>::new();
         for (index, rule) in self.requests.iter().enumerate() {
-            if let Found::Key(keyed) = rule.zone.find(exchange) {
-                let said = match delays == Some(index) {
-                    true => Said::Delay,
-                    false => Said::Pass,
-                };
-                let (zone, noted) = (&rule.zone, (said, weight, now));
-                let name = || zone.key_name(exchange);
-                zone.watch.note(&keyed.key, noted, name);
-            }
+            // An operator's marks belong to one zone, so with marks every zone has to find the key by itself.
+            let key = match rule.same_key_as.filter(|_| !any_marks()) {
+                Some(same) => keys[same],
+                None => match rule.zone.find(exchange) {
+                    Found::Key(keyed) => Some(keyed.key),
+                    Found::Nothing | Found::Refuse(_) => None,
+                },
+            };
+            keys.push(key);
+            let Some(key) = key else { continue };
+            let said = match delays == Some(index) {
+                true => Said::Delay,
+                false => Said::Pass,
+            };
+            let (zone, noted) = (&rule.zone, (said, weight, now));
+            zone.watch.note(&key, noted, || zone.key_name(exchange));
         }
     }
 
@@ -166,7 +175,7 @@ impl Limits {
         let zone = &rule.zone;
         let (key, why) = match zone.find(exchange) {
             Found::Key(key) => (Some(key), Why::Connections(rule.limit.into())),
-            Found::Nothing => (None, Why::NoKey(KeyFault::Empty)),
+            Found::Nothing => (None, Why::NoKey(KeyFault::Empty(None))),
             Found::Refuse(fault) => (None, Why::NoKey(fault)),
         };
         let case = Case {
@@ -222,6 +231,7 @@ impl Why {
     pub(super) fn status(&self, status: StatusCode) -> StatusCode {
         match self {
             Self::NoKey(KeyFault::Ambiguous) => StatusCode::BAD_REQUEST,
+            Self::NoKey(KeyFault::Empty(Some(own))) => *own,
             _ => status,
         }
     }
@@ -231,7 +241,7 @@ impl Why {
             Self::Block(_) => "block",
             Self::Connections(_) => "connections",
             Self::NoKey(KeyFault::Ambiguous) => "ambiguous_key",
-            Self::NoKey(KeyFault::Empty) => "no_key",
+            Self::NoKey(KeyFault::Empty(_)) => "no_key",
             Self::Penalty(_) => "penalty",
             Self::Rate { .. } => "rate",
         }
@@ -247,7 +257,7 @@ impl std::fmt::Display for Why {
             Self::NoKey(KeyFault::Ambiguous) => {
                 f.write_str("a header, cookie or argument of its key is given more than once")
             }
-            Self::NoKey(KeyFault::Empty) => {
+            Self::NoKey(KeyFault::Empty(_)) => {
                 f.write_str("it has no key, and the zone does not take such requests")
             }
             Self::Penalty(left) => {

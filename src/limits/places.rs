@@ -179,7 +179,7 @@ impl Limits {
         let refused = self.refuse_connection(rule, exchange, now);
         match fault {
             KeyFault::Ambiguous => refused.map_err(Refusal::of_a_bad_request),
-            KeyFault::Empty => refused,
+            KeyFault::Empty(status) => refused.map_err(|refusal| refusal.without_key(status)),
         }
     }
 
@@ -207,6 +207,7 @@ impl Limits {
             own: None,
             policy: self.policy_of(exchange),
             is_bad_request: false,
+            lacks_key: false,
         })
     }
 }

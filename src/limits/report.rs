@@ -5,7 +5,7 @@
 //! says how many it left out.
 
 use std::cell::Cell;
-use std::fmt::{self, Write};
+use std::fmt;
 use std::time::Duration;
 
 use tracing::Level;
@@ -15,6 +15,7 @@ use super::verdict::Kind;
 use crate::clock::Millis;
 use crate::config::plan::{DryRun, Excess, LogLevel};
 use crate::message::Exchange;
+use crate::telemetry::about;
 
 /// How a location's limits are enforced and spoken of.
 #[derive(Debug, Clone, Copy)]
@@ -107,7 +108,7 @@ impl Voice {
         let (dry, what) = (self.dry(), limited(kind));
         let fault = match fault {
             KeyFault::Ambiguous => "ambiguous",
-            KeyFault::Empty => "empty",
+            KeyFault::Empty(_) => "empty",
         };
         let message = format_args!("limiting {what},{dry} {fault} key by zone \"{zone}\"");
         write(self.refusal_level(), message, exchange, now);
@@ -180,55 +181,11 @@ fn write(level: Level, message: fmt::Arguments<'_>, exchange: &Exchange, now: Mi
     if !allowed {
         return;
     }
-    let line = line(message, exchange);
+    let line = about(message, exchange, None);
     match level {
         Level::ERROR => tracing::error!("{line}"),
         Level::WARN => tracing::warn!("{line}"),
         _ => tracing::info!("{line}"),
-    }
-}
-
-fn line(message: fmt::Arguments<'_>, exchange: &Exchange) -> String {
-    let mut line = String::with_capacity(256);
-    let head = &exchange.head;
-    // Writing to a string cannot fail.
-    let _written = write!(
-        line,
-        "*{} {message}, client: {}, server: {}, request: \"{} ",
-        exchange.peer.connection,
-        exchange.client().text(),
-        exchange.server().name,
-        head.method,
-    );
-    let _written = write!(Escaped(&mut line), "{} {:?}", head.uri, head.version);
-    line.push('"');
-    if let Some(host) = head.headers.get(http::header::HOST) {
-        line.push_str(", host: \"");
-        escape(&mut line, host.as_bytes());
-        line.push('"');
-    }
-    line.truncate(line.floor_char_boundary(LONGEST));
-    line
-}
-
-/// Takes text from outside into a line, so that it can neither end it nor act on a terminal.
-struct Escaped<'a>(&'a mut String);
-
-impl Write for Escaped<'_> {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        escape(self.0, text.as_bytes());
-        Ok(())
-    }
-}
-
-fn escape(line: &mut String, bytes: &[u8]) {
-    for &byte in bytes {
-        match byte {
-            b'"' | b'\\' | 0..=0x1f | 0x7f.. => {
-                let _written = write!(line, "\\x{byte:02X}");
-            }
-            _ => line.push(char::from(byte)),
-        }
     }
 }
 
@@ -269,39 +226,14 @@ thread_local! {
 /// Lines a second and thread.
 const MOST_A_SECOND: u32 = 100;
 
-/// Where nginx cuts a line, in bytes.
-const LONGEST: usize = 2048;
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limits::tests::support::{exchange, header};
 
     #[test]
-    fn a_line_is_nginxs() {
-        let exchange = exchange(&[header("host", "localhost")]);
-        let message = format_args!(
-            "limiting requests, excess: {} by zone \"r10\"",
-            Thousandths(Excess(Excess::ONE.0 / 1000 * 5760))
-        );
-        assert_eq!(
-            line(message, &exchange),
-            "*1 limiting requests, excess: 5.760 by zone \"r10\", client: 127.0.0.1, server: front, \
-             request: \"GET /r10/f?k=b HTTP/1.1\", host: \"localhost\""
-        );
-    }
-
-    #[test]
-    fn text_from_outside_cannot_forge_a_line() {
-        let mut line = String::new();
-        escape(&mut line, b"a\"b\\c\r\n\x1b[31m\xff");
-        assert_eq!(line, r"a\x22b\x5Cc\x0D\x0A\x1B[31m\xFF");
-    }
-
-    #[test]
-    fn a_long_line_is_cut() {
-        let exchange = exchange(&[header("host", &"h".repeat(5_000))]);
-        assert_eq!(line(format_args!("x"), &exchange).len(), LONGEST);
+    fn an_excess_is_written_as_nginx_writes_it() {
+        let excess = Thousandths(Excess(Excess::ONE.0 / 1000 * 5760));
+        assert_eq!(excess.to_string(), "5.760");
     }
 
     #[test]

@@ -10,7 +10,7 @@ use super::fields::{
     X_RATELIMIT_RESET,
 };
 use super::{Allowance, Bill};
-use crate::config::plan::{HeaderForm, Wording};
+use crate::config::plan::{HeaderForm, RefusalBody};
 use crate::store::{Lease, Place};
 
 /// What the `limit_req` rules of a location say of a request.
@@ -49,7 +49,7 @@ pub struct Refusal {
     /// The status it is answered with.
     pub status: StatusCode,
     /// What it is answered with; `None` for weir's own page.
-    pub body: Option<Arc<Wording>>,
+    pub body: Option<Arc<RefusalBody>>,
     /// When the same request would pass; `None` where nobody knows.
     pub retry_after: Option<Duration>,
     pub(super) name: Arc<Name>,
@@ -61,6 +61,8 @@ pub struct Refusal {
     pub(super) policy: Option<HeaderValue>,
     /// Whether there is nothing to say of limits: no waiting makes the request a good one.
     pub(super) is_bad_request: bool,
+    /// Whether it has no key, where the zone wants one.
+    pub(super) lacks_key: bool,
 }
 
 /// What there was too much of.
@@ -110,6 +112,21 @@ impl Refusal {
         }
     }
 
+    /// The same request refused because it has no key, with this status where there is one.
+    pub(super) fn without_key(self, status: Option<StatusCode>) -> Self {
+        Self {
+            status: status.unwrap_or(self.status),
+            lacks_key: true,
+            ..self
+        }
+    }
+
+    /// Whether it has no key, where the zone wants one.
+    #[must_use]
+    pub fn lacks_key(&self) -> bool {
+        self.lacks_key
+    }
+
     /// Whether the limit of the zone is not what it failed.
     #[must_use]
     pub fn is_bad_request(&self) -> bool {
@@ -137,6 +154,7 @@ impl Refusal {
             && self.body.as_ref().map(Arc::as_ptr) == other.body.as_ref().map(Arc::as_ptr)
             && self.kind == other.kind
             && self.is_bad_request == other.is_bad_request
+            && self.lacks_key == other.lacks_key
             && (self.quota, self.left) == (other.quota, other.left)
             && self.own.map(fields::seconds) == other.own.map(fields::seconds)
             && self.retry_after_seconds() == other.retry_after_seconds()
@@ -160,7 +178,7 @@ impl Refusal {
         &self,
         form: HeaderForm,
     ) -> impl Iterator<Item = (HeaderName, HeaderValue)> + use<> {
-        let (seconds, form) = match self.is_bad_request {
+        let (seconds, form) = match self.is_bad_request || self.lacks_key {
             true => (None, HeaderForm::Off),
             false => (self.retry_after_seconds(), form),
         };
@@ -206,6 +224,7 @@ mod tests {
             own: retry_after.map(Duration::from_millis),
             policy: Some(HeaderValue::from_static("\"perip\";q=21;w=3")),
             is_bad_request: false,
+            lacks_key: false,
         }
     }
 

@@ -16,8 +16,7 @@ use std::fmt;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::net::SocketAddr;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::pin;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
@@ -31,6 +30,7 @@ use tokio_util::task::TaskTracker;
 use crate::clock::{Clock, Deadline};
 use crate::config::plan::Listen;
 use crate::message::{Peer, Remote};
+use crate::telemetry::{BackgroundTask, panics};
 use balance::{Handed, Lane, Place};
 pub use cap::{Cap, Seat};
 pub use heritage::Heritage;
@@ -118,25 +118,36 @@ where
             connections.spawn(isolated(serial, place, Box::pin(connection)));
         }
     };
+    let mut pause = None;
+    let mut accept = |context: &mut Context<'_>| {
+        let arrival = ready!(poll_arrival(&listener, &mut lane, &mut pause, context));
+        let placed = match arrival {
+            Arrival::Accepted(accepted) => lane.place(accepted, clock.now()),
+            Arrival::Failed(error) => Err(error),
+            Arrival::Handed(handed) => handed.settle().map(Some),
+        };
+        match placed {
+            Ok(Some((accepted, place))) => welcome(accepted, place),
+            Ok(None) => {}
+            Err(error) if is_clients_doing(&error) => {}
+            Err(error) => {
+                grievance.tell(&address, &error);
+                // The connection stays in the kernel's queue, so asking again at once would spin.
+                pause.insert(Deadline::default()).start(PATIENCE);
+            }
+        }
+        Poll::Ready(())
+    };
     let accepting = async {
-        let mut pause = None;
         loop {
-            let arrival =
-                poll_fn(|context| poll_arrival(&listener, &mut lane, &mut pause, context));
-            let placed = match arrival.await {
-                Arrival::Accepted(accepted) => lane.place(accepted, clock.now()),
-                Arrival::Failed(error) => Err(error),
-                Arrival::Handed(handed) => handed.settle().map(Some),
-            };
-            match placed {
-                Ok(Some((accepted, place))) => welcome(accepted, place),
-                Ok(None) => {}
-                Err(error) if is_clients_doing(&error) => {}
-                Err(error) => {
-                    grievance.tell(&address, &error);
-                    // The connection stays in the kernel's queue, so asking again at once would spin.
-                    pause.insert(Deadline::default()).start(PATIENCE);
-                }
+            let accepted = poll_fn(|context| match panics::catch(|| accept(context)) {
+                Ok(polled) => polled.map(Ok),
+                Err(panic) => Poll::Ready(Err(panic)),
+            });
+            // The panic has cost one connection, and must not cost those that come after it.
+            if let Err(panic) = accepted.await {
+                BackgroundTask::Accept.note(&panic, PATIENCE);
+                tokio::time::sleep(PATIENCE).await;
             }
         }
     };
@@ -259,18 +270,18 @@ fn named(stream: TcpStream, remote: SocketAddr, fixed: Option<SocketAddr>) -> io
 }
 
 /// Runs a connection; a panic ends only that connection.
-async fn isolated(serial: u64, _place: Place, connection: impl Future<Output = ()>) {
-    let mut connection = pin!(connection);
-    let panicked = poll_fn(|context| {
-        catch_unwind(AssertUnwindSafe(|| connection.as_mut().poll(context)))
-            .map_or(Poll::Ready(true), |poll| poll.map(|()| false))
-    });
-    if panicked.await {
+async fn isolated<C>(serial: u64, _place: Place, connection: Pin<Box<C>>)
+where
+    C: Future<Output = ()>,
+{
+    panics::isolated(connection, |panic| {
+        let connection = serial;
         tracing::error!(
-            connection = serial,
-            "a connection's task panicked and was ended"
+            connection,
+            "a connection's task panicked and was ended: {panic}"
         );
-    }
+    })
+    .await;
 }
 
 fn is_clients_doing(error: &io::Error) -> bool {

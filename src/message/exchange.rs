@@ -9,9 +9,9 @@ use smallvec::SmallVec;
 
 use super::target::Target;
 use super::trace::{Trace, Wait};
-use super::{Caller, Client, Peer, real_ip};
+use super::{Client, Peer, real_ip};
 use crate::clock::Millis;
-use crate::config::plan::{Plan, RealIp, Server};
+use crate::config::plan::{Forward, Plan, RealIp, Server};
 
 /// One request and what became of it.
 #[derive(Debug)]
@@ -42,8 +42,10 @@ pub struct Exchange {
     pub limit_zone: Option<Arc<str>>,
     /// Its place in a trace, where traces are told.
     pub trace: Option<Box<Trace>>,
-    /// What `$proxy_host` gives, where something is forwarded.
-    pub proxy_host: Option<Arc<str>>,
+    /// How it is sent on, where it is.
+    pub forward: Option<Arc<Forward>>,
+    /// What came was no request: nothing of the head is known.
+    pub unparsed: bool,
     /// Every upstream server tried; mostly one.
     pub attempts: SmallVec<[Attempt; 1]>,
     /// The answer's status; `None` until there is one.
@@ -156,7 +158,8 @@ impl Exchange {
             limit_conn: None,
             limit_zone: None,
             trace: None,
-            proxy_host: None,
+            forward: None,
+            unparsed: false,
             attempts: SmallVec::new(),
             status: None,
             sent_headers: None,
@@ -192,15 +195,6 @@ impl Exchange {
     #[must_use]
     pub fn client(&self) -> &Client {
         self.named.as_deref().unwrap_or(&self.peer.client)
-    }
-
-    /// Who asks, for whoever may outlive this.
-    #[must_use]
-    pub fn caller(&self) -> Caller {
-        match &self.named {
-            Some(named) => Caller::Named(Arc::clone(named)),
-            None => Caller::Direct(Arc::clone(&self.peer)),
-        }
     }
 
     /// It has waited for its turn in the zone that delayed it.

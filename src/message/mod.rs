@@ -16,6 +16,7 @@ pub mod line;
 pub mod peer;
 pub mod proxied;
 mod real_ip;
+pub mod stalled;
 pub mod stock;
 pub mod target;
 #[cfg(test)]
@@ -33,8 +34,9 @@ pub use exchange::{Attempt, Ending, Exchange, LimitStatus, NoAnswer};
 pub use incoming::Incoming;
 pub use interim::Interim;
 pub use line::{Line, Phase};
-pub use peer::{Caller, Peer};
+pub use peer::Peer;
 pub use proxied::Proxied;
+pub use stalled::{Refill, RefillSlot};
 pub use stock::{Completion, Lines, Stock};
 pub use tls::Tls;
 pub use tunnel::Tunnel;

@@ -46,26 +46,6 @@ pub struct Peer {
     named: Mutex<Option<Arc<Client>>>,
 }
 
-/// Who asks.
-#[derive(Debug, Clone)]
-pub enum Caller {
-    /// Who holds the connection.
-    Direct(Arc<Peer>),
-    /// Somebody it speaks for.
-    Named(Arc<Client>),
-}
-
-impl Caller {
-    /// `$remote_addr`
-    #[must_use]
-    pub fn text(&self) -> &str {
-        match self {
-            Self::Direct(peer) => peer.text(),
-            Self::Named(client) => client.text(),
-        }
-    }
-}
-
 impl Peer {
     /// A connection that has just been accepted.
     #[must_use]

@@ -1,6 +1,7 @@
 //! A plan and a request made by hand, for tests that need a whole [`Exchange`].
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,9 +11,9 @@ use super::target::Target;
 use super::{Exchange, Peer, Remote};
 use crate::clock::Millis;
 use crate::config::plan::{
-    Access, Action, Bandwidth, Caps, ClientTimeouts, DryRun, Forward, Http2, HttpVersion,
-    LimitHeaders, Log, LogLevel, NextUpstream, Plan, SendProxy, Server, ServerName, Site, Tries,
-    Underscores, Upgrades, Via,
+    Access, Action, Bandwidth, BufferBounds, Buffering, Caps, ClientTimeouts, DryRun, Forward,
+    Http2, HttpVersion, LimitHeaders, Log, LogLevel, NextUpstream, Plan, ResponseBuffering,
+    SendProxy, Server, ServerName, Site, Tries, Underscores, Upgrades, Via,
 };
 
 /// A plan of one server, `example.com`, that has no locations.
@@ -21,8 +22,11 @@ pub(crate) fn plan() -> Plan {
         workers: 1,
         degrade_groups: Vec::new(),
         stale_size: 1 << 20,
+        buffers: BufferBounds::default(),
+        temp_paths: Vec::new(),
         shutdown_timeout: Duration::from_secs(30),
         log: Log {
+            error: None,
             level: tracing::Level::INFO,
             access: None,
         },
@@ -106,6 +110,7 @@ pub(crate) fn forward() -> Forward {
         uri: None,
         replaces: 0,
         set_headers: Vec::new(),
+        redirects: Box::default(),
         underscores: Underscores::Drop,
         upgrades: Upgrades::On,
         via: Via::Off,
@@ -114,6 +119,7 @@ pub(crate) fn forward() -> Forward {
         connect_timeout: Duration::from_secs(60),
         send_timeout: Duration::from_secs(60),
         read_timeout: Duration::from_secs(60),
+        max_headers: 1000,
         next_upstream: NextUpstream {
             error: true,
             timeout: true,
@@ -122,6 +128,15 @@ pub(crate) fn forward() -> Forward {
             statuses: Vec::new(),
             tries: Tries::Each,
             within: None,
+        },
+        buffering: Buffering {
+            request: None,
+            response: ResponseBuffering {
+                on: false,
+                memory: 32 << 10,
+                disk: 0,
+                path: Path::new("/var/tmp").into(),
+            },
         },
     }
 }

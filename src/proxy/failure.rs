@@ -16,6 +16,7 @@ use crate::message::answer::{Answer, reason};
 use crate::message::doubt::Doubt;
 use crate::message::headers::Coding;
 use crate::message::{Body, Exchange, NoAnswer, grpc, target, upload};
+use crate::telemetry::about;
 use crate::upstream::breaker::{self, Refused};
 use crate::upstream::{self, Download};
 
@@ -28,6 +29,9 @@ pub(super) enum Failure {
     /// The request could be read in two ways.
     #[error(transparent)]
     Doubtful(#[from] Doubt),
+    /// Its body could not be taken in.
+    #[error(transparent)]
+    Body(#[from] upload::Error),
     /// A call has taken longer than its client waits: its own doing, not the backend's.
     #[error("the call's deadline has passed")]
     Deadline,
@@ -209,6 +213,7 @@ impl Failure {
             Self::Refused(refusal) => refusal.status,
             Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Self::UnknownCoding => StatusCode::NOT_IMPLEMENTED,
+            Self::Body(error) => body_status(error),
             Self::Upstream(error) => upstream_status(error),
         }
     }
@@ -218,6 +223,7 @@ impl Failure {
         match self {
             Self::BadCertificate(_)
             | Self::BadTarget(_)
+            | Self::Body(_)
             | Self::Doubtful(_)
             | Self::Method
             | Self::NoCertificate
@@ -235,6 +241,7 @@ impl Failure {
         match self {
             Self::BadCertificate(_)
             | Self::BadTarget(_)
+            | Self::Body(_)
             | Self::Deadline
             | Self::Doubtful(_)
             | Self::Http2Off
@@ -246,16 +253,16 @@ impl Failure {
             | Self::TransferCoding
             | Self::UnknownCoding
             | Self::Unsayable => {
-                tracing::info!(client = exchange.client().text(), "{self}");
+                tracing::info!("{}", about(format_args!("{self}"), exchange, None));
             }
-            Self::Forbidden | Self::TooLarge => {
-                let head = &exchange.head;
-                tracing::error!(
-                    client = exchange.client().text(),
-                    server = &*exchange.server().name,
-                    request = %format_args!("{} {} {:?}", head.method, head.uri, head.version),
-                    "{self}"
-                );
+            Self::Forbidden => {
+                tracing::error!("{}", about(format_args!("{self}"), exchange, None));
+            }
+            Self::TooLarge => {
+                let announced = exchange.head.headers.get(header::CONTENT_LENGTH);
+                let announced = announced.and_then(|length| length.to_str().ok());
+                let message = format_args!("{self}: {} bytes", announced.unwrap_or("unknown"));
+                tracing::error!("{}", about(message, exchange, None));
             }
             Self::Degraded
             | Self::NoAnswer
@@ -267,13 +274,20 @@ impl Failure {
     }
 }
 
+fn body_status(error: &upload::Error) -> StatusCode {
+    match error {
+        upload::Error::Broken(_) => StatusCode::BAD_REQUEST,
+        upload::Error::Paused | upload::Error::Slow => StatusCode::REQUEST_TIMEOUT,
+        upload::Error::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+        upload::Error::Unreadable(_) => StatusCode::INTERNAL_SERVER_ERROR,
+    }
+}
+
 fn upstream_status(error: &upstream::Error) -> StatusCode {
     match error {
-        upstream::Error::Client(_) => match error.client_fault() {
-            Some(upload::Error::Paused | upload::Error::Slow) => StatusCode::REQUEST_TIMEOUT,
-            Some(upload::Error::TooLarge) => StatusCode::PAYLOAD_TOO_LARGE,
-            Some(upload::Error::Broken(_)) | None => StatusCode::BAD_REQUEST,
-        },
+        upstream::Error::Client(_) => error
+            .client_fault()
+            .map_or(StatusCode::BAD_REQUEST, body_status),
         upstream::Error::TooLarge => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
         upstream::Error::Crowded { .. } => StatusCode::SERVICE_UNAVAILABLE,
         upstream::Error::Timeout(_) => StatusCode::GATEWAY_TIMEOUT,

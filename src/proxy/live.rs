@@ -3,15 +3,19 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use http::StatusCode;
+
 use super::fallback::{Group, Kept};
 use super::guard::Guard;
 use super::site::Site;
 use crate::clock::Clock;
 use crate::config::plan::{Http2, Plan, Volume};
 use crate::limits::Zones;
-use crate::message::Exchange;
+use crate::message::target::Target;
+use crate::message::{Exchange, Peer};
 use crate::route::Table;
-use crate::telemetry::{AccessLog, COUNTERS, Tracer};
+use crate::spool::Bounds;
+use crate::telemetry::{AccessLog, COUNTERS, Tracer, about};
 use crate::tls::{self, Kit};
 use crate::upstream::Upstream;
 
@@ -32,6 +36,8 @@ pub struct Live {
     pub groups: Vec<Arc<Group>>,
     /// The last good answers.
     pub kept: Arc<Kept>,
+    /// Of all that is buffered.
+    pub bounds: Arc<Bounds>,
     pub(super) sites: Table<Site>,
     access: Option<AccessLog>,
     tracer: Option<Tracer>,
@@ -85,6 +91,13 @@ impl Live {
             None => Arc::new(Kept::new(plan.stale_size)),
             Some(before) => before.kept.heir(plan.stale_size),
         };
+        let bounds = match before {
+            None => Bounds::new(plan.buffers),
+            Some(before) => {
+                before.bounds.set(plan.buffers);
+                Arc::clone(&before.bounds)
+            }
+        };
         let old_guards = before.map_or(&[][..], |before| &before.guards);
         let (mut guards, mut numbers) = (Vec::new(), 0..);
         let sites = Table::build(&plan, |site| {
@@ -107,6 +120,7 @@ impl Live {
             guards,
             groups,
             kept,
+            bounds,
             sites,
             access,
             doors,
@@ -189,6 +203,45 @@ impl Live {
     pub(super) fn trace(&self, exchange: &mut Exchange) {
         if let Some(tracer) = &self.tracer {
             exchange.trace = Some(tracer.begin(&exchange.head.headers));
+        }
+    }
+
+    /// Logs what came by this listener, was no request and got this status; nginx does so, too.
+    pub(super) fn log_unparsed(
+        &self,
+        listener: usize,
+        peer: &Arc<Peer>,
+        status: StatusCode,
+        clock: &Clock,
+    ) {
+        let server = self.plan.listeners[listener].default_server;
+        let (head, ()) = http::Request::new(()).into_parts();
+        let (plan, peer, now) = (Arc::clone(&self.plan), Arc::clone(peer), clock.now());
+        let mut exchange = Exchange::begin(plan, server, peer, head, Target::default(), now);
+        exchange.unparsed = true;
+        exchange.status = Some(status);
+        exchange.ended = Some(now);
+        if let Some(rule) = &self.plan.servers[server].real_ip {
+            exchange.identify(rule);
+        }
+        let message = match status {
+            StatusCode::REQUEST_TIMEOUT => {
+                "client timed out (110: Connection timed out) while reading client request headers"
+            }
+            StatusCode::URI_TOO_LONG => {
+                "client sent too long URI while reading client request line"
+            }
+            StatusCode::PAYLOAD_TOO_LARGE | StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => {
+                "client sent too large request while reading client request headers"
+            }
+            StatusCode::HTTP_VERSION_NOT_SUPPORTED => {
+                "client sent invalid version while reading client request line"
+            }
+            _ => "client sent invalid request while reading client request headers",
+        };
+        tracing::info!("{}", about(format_args!("{message}"), &exchange, None));
+        if let Some(access) = &self.access {
+            access.write(&exchange);
         }
     }
 

@@ -6,6 +6,7 @@ mod explain;
 mod failure;
 pub mod fallback;
 mod guard;
+mod intake;
 mod live;
 mod refused;
 mod secured;
@@ -20,7 +21,7 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use http::request::Parts;
-use http::{HeaderValue, Method, Request, Response, Version, header};
+use http::{HeaderValue, Method, Request, Response, StatusCode, Version, header};
 use http_body::Body as _;
 
 pub use door::Door;
@@ -31,11 +32,12 @@ pub use live::{Amendment, Live, Parts as LiveParts};
 
 use crate::clock::{Clock, Deadline};
 use crate::config::plan::{Action, Degrade, Forward, HttpVersion};
-use crate::message::headers::Hops;
 use crate::message::target::{self, Target};
 use crate::message::{Body, Exchange, Incoming, NoAnswer, Peer, Upload, grpc, headers};
+use crate::spool::Backlog;
+use crate::telemetry::Warning;
 use crate::upstream::breaker::{Pass, Ticket};
-use crate::upstream::{Download, Error, Form, Outgoing, Outset, Upstream};
+use crate::upstream::{Download, Form, Outgoing, Outset, Upstream};
 use failure::Failure;
 use fallback::Keeper;
 use site::Site;
@@ -123,6 +125,12 @@ impl Proxy {
         Ok(send_off(response, visit, site, &live, drained))
     }
 
+    /// Logs what came on a connection, was no request and got this status.
+    pub fn log_unparsed(&self, peer: &Arc<Peer>, status: StatusCode) {
+        let (live, listener) = self.door.enter();
+        live.log_unparsed(listener, peer, status, &self.clock);
+    }
+
     /// A request enters; with what is wrong with its target, if something is.
     // Apart, and not in a future: a head is large, and goes from here to where it stays.
     fn begin(&self, peer: Arc<Peer>, head: Parts) -> (Box<Visit>, Option<target::Error>) {
@@ -172,22 +180,23 @@ impl Proxy {
         }
         match (&site.plan.action, &site.upstream) {
             (Action::Forward(forward), Some(upstream)) => {
-                match headers::hops(&visit.exchange.head) {
-                    Hops::Any | Hops::Left(1..) => {}
-                    Hops::Left(0) => return Ok(site::options(&visit.exchange)),
-                    Hops::Malformed => return Err(Failure::MaxForwards),
+                if let Some(answer) = site::last_hop(&visit.exchange)? {
+                    return Ok(answer);
+                }
+                let mut taken_in = None;
+                if unread.is_some() && intake::buffers(forward).is_some() {
+                    intake::may_be_sent(site, upstream, &self.clock)?;
+                    // Boxed: most requests have no body.
+                    let taking = Box::pin(intake::take_in(visit, site, forward, unread));
+                    taken_in = Some(taking.await?);
                 }
                 let pass = match &site.guard {
                     None => None,
                     Some(guard) => Some(guard.breaker.admit(self.clock.now())?),
                 };
                 // Before the body is touched: somebody else may want it.
-                if site.asks_others()
-                    && let Some(retry_after) = upstream.unavailable(self.clock.now())
-                {
-                    return Err(Error::Unavailable { retry_after }.into());
-                }
-                let mut upload = site.upload(visit, forward, unread);
+                intake::is_available(site, upstream, &self.clock)?;
+                let mut upload = taken_in.unwrap_or_else(|| site.upload(visit, forward, unread));
                 let pass = pass.map(|pass| pass.watch(&self.clock, &mut upload));
                 if visit.keeps_upstream_headers(site) {
                     visit.exchange.upstream_headers = Some(Box::default());
@@ -214,14 +223,14 @@ impl Proxy {
     async fn forward(
         &self,
         visit: &mut Visit,
-        forward: &Forward,
+        forward: &Arc<Forward>,
         upstream: &Upstream,
         upload: Upload,
         form: Form,
         own: Option<Own<'_>>,
     ) -> Result<Response<Body<Download>>, Failure> {
         let exchange = &mut visit.exchange;
-        exchange.proxy_host = Some(Arc::clone(&forward.host));
+        exchange.forward = Some(Arc::clone(forward));
         let upgrade = upgrade::asked(exchange, forward, &upload);
         let head = match forward.version {
             HttpVersion::One => {
@@ -253,9 +262,15 @@ impl Proxy {
         if let Some(kept) = &mut visit.exchange.upstream_headers {
             head.headers.clone_into(kept);
         }
-        visit.told_rate = headers::clean_response(&mut head.headers);
+        let wishes = headers::clean_response(&mut head.headers);
+        if wishes.redirect {
+            warn_of_redirect(&visit.exchange, &self.clock);
+        }
+        visit.told_rate = wishes.limit_rate;
         let keeps = own.and_then(|own| own.site.fallback.as_deref());
         let keeper = keeps.and_then(|fallback| fallback.keeper(visit, &head, &self.clock));
+        // After it is kept: another request may be led elsewhere.
+        headers::rewrite_redirects(&mut head.headers, &visit.exchange, forward);
         let body = match download.into_whole() {
             Ok(whole) => {
                 if let Some(keeper) = keeper {
@@ -263,21 +278,40 @@ impl Proxy {
                 }
                 visit.whole(whole)
             }
-            Err(mut download) => {
-                if let Some(recording) = keeper.and_then(Keeper::record) {
-                    download.tee(Box::new(recording));
-                }
-                if let Some(Own { site, ticket }) = own
-                    && let (Some(guard), Some(ticket)) = (&site.guard, ticket)
-                {
-                    download.judged_by(&guard.breaker, ticket);
-                }
-                visit.stopwatch = Some(download.stopwatch());
-                Body::download(download)
+            Err(download) => {
+                let buffering = wishes.buffering;
+                streamed(download, visit, forward, buffering, keeper, own)
             }
         };
         Ok(Response::from_parts(head, body))
     }
+}
+
+/// The body of an answer of which more is to come; `buffering` is what the backend wants of it.
+fn streamed(
+    mut download: Download,
+    visit: &mut Visit,
+    forward: &Forward,
+    buffering: Option<bool>,
+    keeper: Option<Keeper>,
+    own: Option<Own<'_>>,
+) -> Body<Download> {
+    if let Some(recording) = keeper.and_then(Keeper::record) {
+        download.tee(Box::new(recording));
+    }
+    if let Some(Own { site, ticket }) = own
+        && let (Some(guard), Some(ticket)) = (&site.guard, ticket)
+    {
+        download.judged_by(&guard.breaker, ticket);
+    }
+    visit.stopwatch = Some(download.stopwatch());
+    let plan = &forward.buffering.response;
+    // Over HTTP/2 how fast one side reads is what the other goes by.
+    if forward.version == HttpVersion::One && buffering.unwrap_or(plan.on) {
+        let backlog = Backlog::new(plan, &visit.bounds());
+        download = download.buffered(backlog, &visit.exchange.peer);
+    }
+    Body::download(download)
 }
 
 /// Lets an answer go, and with it all that lasts as long as it does. `drained`: nothing of the request is left unread.
@@ -316,6 +350,22 @@ fn send_off(
         }
     }
     response
+}
+
+/// Says once a minute that a backend wants something else to be served.
+#[cold]
+fn warn_of_redirect(exchange: &Exchange, clock: &Clock) {
+    static WARNING: Warning = Warning::new();
+    if let Some(times) = WARNING.note(clock.now()) {
+        let server = &*exchange.server().name;
+        let uri = &exchange.head.uri;
+        tracing::warn!(
+            server,
+            %uri,
+            times,
+            "upstream sent X-Accel-Redirect, which is not followed and was passed on"
+        );
+    }
 }
 
 /// Waits no longer than the client of a call does.

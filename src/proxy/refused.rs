@@ -12,9 +12,9 @@ use http::{HeaderValue, Method, Response, header};
 
 use super::site::Site;
 use super::{Live, failure, wording};
-use crate::config::plan::{HeaderForm, Wording};
+use crate::config::plan::{HeaderForm, RefusalBody, Typed};
 use crate::limits::Refusal;
-use crate::message::answer::Answer;
+use crate::message::answer::{Answer, Offer, best_offer};
 use crate::message::{Body, Completion, Exchange, Lines, Stock, headers};
 use crate::upstream::Download;
 
@@ -41,7 +41,7 @@ pub(super) fn respond(
     live: &Live,
 ) -> Response<Body<Download>> {
     let fields = site.plan.limit_headers.form;
-    let changes = |body: &Arc<Wording>| body.text.as_literal().is_none();
+    let changes = |body: &Arc<RefusalBody>| !body.is_fixed();
     if exchange.head.method == Method::HEAD || refusal.body.as_ref().is_some_and(changes) {
         return failure::respond(answer(&refusal, fields, exchange), exchange);
     }
@@ -100,8 +100,9 @@ fn stock_of(head: &Parts, body: &Bytes) -> Option<Stock> {
 fn answer(refusal: &Refusal, fields: HeaderForm, exchange: &Exchange) -> Answer {
     let answer = Answer::new(refusal.status);
     let answer = match &refusal.body {
-        Some(body) => answer.with_text(wording::render(body, exchange), body.form.content_type()),
+        Some(body) => with_body(answer, body, exchange),
         None if refusal.is_bad_request() => answer,
+        None if refusal.lacks_key() => answer.lacking_key(refusal.zone()),
         None => answer.violating(refusal.zone()),
     };
     refusal
@@ -109,4 +110,43 @@ fn answer(refusal: &Refusal, fields: HeaderForm, exchange: &Exchange) -> Answer 
         .fold(answer, |answer, (name, value)| {
             answer.with_header(name, value)
         })
+}
+
+/// The answer with a rule's own body, in the form the client likes best where there are several.
+fn with_body(answer: Answer, body: &RefusalBody, exchange: &Exchange) -> Answer {
+    let (typed, varies) = match body {
+        RefusalBody::One(typed) => (Some(typed), false),
+        RefusalBody::Choice { html, json, text } => (chosen([text, html, json], exchange), true),
+    };
+    let Some(Typed {
+        wording,
+        content_type,
+    }) = typed
+    else {
+        return answer;
+    };
+    let answer = answer.with_text(wording::render(wording, exchange), content_type);
+    match varies {
+        true => answer.with_header(header::VARY, HeaderValue::from_static("Accept")),
+        false => answer,
+    }
+}
+
+fn chosen<'b>(
+    [text, html, json]: [&'b Option<Typed>; 3],
+    exchange: &Exchange,
+) -> Option<&'b Typed> {
+    let ready = [
+        (Offer::Text, text),
+        (Offer::Html, html),
+        (Offer::Json, json),
+    ];
+    let ready: Vec<(Offer, &Typed)> = ready
+        .into_iter()
+        .filter_map(|(offer, typed)| Some((offer, typed.as_ref()?)))
+        .collect();
+    let offers: Vec<Offer> = ready.iter().map(|(offer, _)| *offer).collect();
+    let best = best_offer(exchange.head.headers.get(header::ACCEPT), &offers);
+    let mut ready = ready.into_iter();
+    ready.find_map(|(offer, typed)| (Some(offer) == best).then_some(typed))
 }

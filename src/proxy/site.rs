@@ -15,6 +15,7 @@ use crate::config::plan::{
 };
 use crate::limits::{Limits, Zones};
 use crate::message::answer::Answer;
+use crate::message::headers::{self, Hops};
 use crate::message::target::encode_path;
 use crate::message::{Body, Client, Exchange, Incoming, Peer, Upload, grpc, vars};
 use crate::upstream::{Download, Upstream};
@@ -155,8 +156,17 @@ pub(super) fn returned(
     Ok(respond(page, exchange))
 }
 
+/// The answer to a request that may be forwarded no further.
+pub(super) fn last_hop(exchange: &Exchange) -> Result<Option<Response<Body<Download>>>, Failure> {
+    match headers::hops(&exchange.head) {
+        Hops::Any | Hops::Left(1..) => Ok(None),
+        Hops::Left(0) => Ok(Some(options(exchange))),
+        Hops::Malformed => Err(Failure::MaxForwards),
+    }
+}
+
 /// Answers OPTIONS as its last recipient: with what a gateway lets pass, since no backend is to be asked.
-pub(super) fn options(exchange: &Exchange) -> Response<Body<Download>> {
+fn options(exchange: &Exchange) -> Response<Body<Download>> {
     let answer = Answer::new(StatusCode::OK).with_header(header::ALLOW, ALLOWED);
     respond(answer.with_text("", "text/plain"), exchange)
 }

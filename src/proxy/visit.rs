@@ -16,8 +16,10 @@ use crate::limits::{Bill, Permit};
 use crate::message::doubt::Doubt;
 use crate::message::upload::Progress;
 use crate::message::{
-    Body, Completion, Ending, Exchange, Incoming, Peer, Stock, Tail, drain, headers,
+    Body, Completion, Ending, Exchange, Incoming, Peer, Stock, Tail, Upload, drain, headers,
 };
+use crate::spool::Bounds;
+use crate::telemetry::about;
 use crate::upstream::{Download, Form, Stopwatch, Whole};
 
 /// A request on the road.
@@ -29,6 +31,8 @@ pub(super) struct Visit {
     pub(super) progress: Option<Arc<Progress>>,
     pub(super) stopwatch: Option<Stopwatch>,
     pub(super) agreed: Option<Agreed>,
+    /// Its body once more, where somebody else may be asked.
+    pub(super) spare_upload: Option<Upload>,
     /// How fast the backend wants its answer to leave, in bytes a second; 0 for any speed.
     pub(super) told_rate: Option<u64>,
     /// Where it came in, in the plan of its generation.
@@ -55,6 +59,7 @@ impl Visit {
             progress: None,
             stopwatch: None,
             agreed: None,
+            spare_upload: None,
             told_rate: None,
             listener,
             live,
@@ -66,6 +71,11 @@ impl Visit {
     /// The generation it lives in.
     pub(super) fn live(&self) -> Arc<Live> {
         Arc::clone(&self.live)
+    }
+
+    /// The bounds of what is buffered.
+    pub(super) fn bounds(&self) -> Arc<Bounds> {
+        Arc::clone(&self.live.bounds)
     }
 
     /// Whether somebody will ask for the fields of the upstream's answer.
@@ -132,6 +142,15 @@ impl Visit {
         }
         if let (Some(stopwatch), Some(attempt)) = (&self.stopwatch, exchange.attempts.last_mut()) {
             attempt.response = stopwatch.finished_after();
+            if let Some(failure) = stopwatch.failure() {
+                let upstream = Arc::clone(&attempt.address);
+                let message = format_args!("{}", failure.message);
+                let line = about(message, exchange, Some(&upstream));
+                match failure.is_clients {
+                    true => tracing::info!("{line}"),
+                    false => tracing::error!("{line}"),
+                }
+            }
         }
         if exchange.status.is_none() && ending == Ending::Aborted {
             exchange.status = StatusCode::from_u16(CLIENT_CLOSED).ok();

@@ -53,7 +53,7 @@ pub trait Handler: Clone + Send + Sync + 'static {
     ) -> impl Future<Output = Result<Response<Self::Body>, NoAnswer>> + Send;
 
     /// What came was not a request, and was answered with 400, 408, 413, 414, 431 or 505; for the log.
-    fn refused_head(&self, _peer: &Peer, _status: u16) {}
+    fn refused_head(&self, _peer: &Arc<Peer>, _status: u16) {}
 
     /// The client went too far and is sent away; for the log.
     fn flooded(&self, _peer: &Peer, _flood: Flood) {}

@@ -1,6 +1,7 @@
 //! Connections that do not speak what was agreed on, or what is spoken here.
 
 use std::future::poll_fn;
+use std::sync::Arc;
 
 use tokio::io::AsyncWriteExt as _;
 
@@ -20,7 +21,12 @@ pub(super) enum ProtocolMismatch {
 
 impl ProtocolMismatch {
     /// Tells the client and closes the connection.
-    pub(super) async fn refuse<H: Handler>(self, mut socket: Socket, peer: &Peer, handler: &H) {
+    pub(super) async fn refuse<H: Handler>(
+        self,
+        mut socket: Socket,
+        peer: &Arc<Peer>,
+        handler: &H,
+    ) {
         let (status, told) = match self {
             Self::Preface => (400, Some(GOAWAY)),
             Self::Version => (505, refusal(505)),

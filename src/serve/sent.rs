@@ -5,7 +5,7 @@ use std::task::{Context, Poll, ready};
 
 use crate::clock::{Late, Pace};
 use crate::message::Peer;
-use crate::telemetry::{COUNTERS, Slow};
+use crate::telemetry::{COUNTERS, Slow, about_connection};
 
 /// Counts what was written, and ends waits that are longer than `send_timeout`, or come to more than that.
 pub(super) fn limit(
@@ -23,11 +23,13 @@ pub(super) fn limit(
         Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
         Poll::Pending => {
             let line = &peer.line;
+            line.refill.run(context);
             let late = ready!(pace.poll_late(line.send_timeout(), line.send_rate(), context));
             if late == Late::Slow {
                 COUNTERS.give_up(Slow::Answer);
-                let (connection, client) = (peer.connection, &*peer.caller());
-                tracing::info!(connection, client, "client takes its answer too slowly");
+                let message =
+                    format_args!("client takes its answer too slowly while sending to client");
+                tracing::info!("{}", about_connection(message, peer));
             }
             Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
         }

@@ -1,16 +1,18 @@
-//! The error log: tracing events as lines like nginx's, on standard error.
+//! The error log: tracing events as lines like nginx's, on standard error or in a file.
 //!
 //! ```text
-//! 2026/11/16 01:58:24 [error] message key=value
+//! 2026/11/16 01:58:24 [error] 4242#4243: message key=value
 //! ```
 //!
 //! Lines are bounded and carry no control characters: much of what is logged was written by a client.
 
 use std::fmt::{self, Write};
 use std::io;
-use std::sync::OnceLock;
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use parking_lot::RwLock;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::fmt::format::{FormatEvent, FormatFields, Writer as Line};
@@ -19,6 +21,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::{EnvFilter, Layer, Registry, reload};
 
+use super::access::Error;
 use super::stamp;
 use super::writer::{Destination, Sink, Writer};
 
@@ -35,7 +38,7 @@ pub struct Guard {
 /// When standard error cannot be had or no thread can be started.
 pub fn start(level: Level) -> io::Result<Guard> {
     let writer = Writer::new();
-    let sink = writer.open("error", Destination::Stderr)?;
+    let sink = Arc::new(RwLock::new(writer.open(NAME, Destination::Stderr)?));
     let own = std::env::var("RUST_LOG").ok().filter(|own| !own.is_empty());
     let own = own.map(EnvFilter::try_new);
     let filter = match &own {
@@ -44,7 +47,10 @@ pub fn start(level: Level) -> io::Result<Guard> {
     };
     let (filter, handle) = reload::Layer::new(filter);
     // Whoever has set a subscriber before keeps it, and its level.
-    let set = tracing::subscriber::set_global_default(subscriber(filter, Lines(sink)));
+    let set = tracing::subscriber::set_global_default(subscriber(filter, Lines(Arc::clone(&sink))));
+    if set.is_ok() {
+        drop(SINK.set(sink));
+    }
     if set.is_ok() && !matches!(own, Some(Ok(_))) {
         drop(LEVEL.set(handle));
     }
@@ -62,6 +68,37 @@ pub fn set_level(level: Level) {
         tracing::warn!("the level of the error log stays as it is: {error}");
     }
 }
+
+/// Where the error log goes, open.
+#[derive(Debug)]
+pub struct ErrorDestination(Sink);
+
+impl ErrorDestination {
+    /// Opens the file, or standard error where there is none.
+    ///
+    /// # Errors
+    /// When it cannot be opened.
+    pub fn open(path: Option<&Path>, writer: &Writer) -> Result<Self, Error> {
+        let destination = match path {
+            Some(path) => Destination::File(path.to_owned()),
+            None => Destination::Stderr,
+        };
+        let opened = writer.open(NAME, destination.clone());
+        opened.map(Self).map_err(|source| Error::Error {
+            to: destination.to_string().into(),
+            source,
+        })
+    }
+
+    /// From now on lines go there.
+    pub fn use_from_now_on(self) {
+        if let Some(sink) = SINK.get() {
+            *sink.write() = self.0;
+        }
+    }
+}
+
+static SINK: OnceLock<Arc<RwLock<Sink>>> = OnceLock::new();
 
 static LEVEL: OnceLock<reload::Handle<EnvFilter, Registry>> = OnceLock::new();
 
@@ -97,7 +134,7 @@ impl Drop for Guard {
 
 /// Hands each line to the sink whole.
 #[derive(Debug)]
-struct Lines(Sink);
+struct Lines(Arc<RwLock<Sink>>);
 
 impl<'a> MakeWriter<'a> for Lines {
     type Writer = &'a Self;
@@ -109,7 +146,7 @@ impl<'a> MakeWriter<'a> for Lines {
 
 impl io::Write for &Lines {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        if self.0.push(line) {
+        if self.0.read().push(line) {
             return Ok(line.len());
         }
         // The last words of a process that has closed its logs.
@@ -143,7 +180,12 @@ where
             Level::DEBUG => "debug",
             Level::TRACE => "trace",
         };
-        write!(line, "{} [{level}]", stamp::now().0.slashed)?;
+        let (process, thread) = (std::process::id(), thread_number());
+        write!(
+            line,
+            "{} [{level}] {process}#{thread}:",
+            stamp::now().0.slashed
+        )?;
         let mut fields = Fields {
             out: Plain {
                 out: &mut line,
@@ -155,6 +197,19 @@ where
         fields.result?;
         writeln!(line)
     }
+}
+
+/// The system's number for this thread; its process's where the system does not tell.
+fn thread_number() -> u32 {
+    thread_local! {
+        static NUMBER: u32 = std::fs::read_link("/proc/thread-self")
+            .ok()
+            .and_then(|link| link.file_name()?.to_str()?.parse().ok())
+            .unwrap_or_else(std::process::id);
+    }
+    NUMBER
+        .try_with(|number| *number)
+        .unwrap_or_else(|_| std::process::id())
 }
 
 /// Writes ` message key=value`.
@@ -230,16 +285,16 @@ impl<W: Write> Write for Plain<'_, W> {
     }
 }
 
+const NAME: &str = "error";
+
 /// How long the logs may take for their last lines at exit.
 const AT_EXIT: Duration = Duration::from_secs(2);
 
 /// Most of a line that is written, in bytes: nginx's number, less what stands before and after.
-const LONGEST: usize = 2048 - 32;
+const LONGEST: usize = 2048 - 64;
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use parking_lot::Mutex;
 
     use super::*;
@@ -266,14 +321,16 @@ mod tests {
         String::from_utf8(caught.0.lock().clone()).unwrap()
     }
 
-    /// The line without its time, whose shape is checked.
-    fn after_time(line: &str) -> &str {
+    /// The line without its time, whose shape is checked, and without who writes it.
+    fn after_time(line: &str) -> String {
         let (time, rest) = line.split_at_checked(20).unwrap();
         let shape: String = (time.chars())
             .map(|c| if c.is_ascii_digit() { '0' } else { c })
             .collect();
         assert_eq!(shape, "0000/00/00 00:00:00 ");
-        rest
+        let writer = format!(" {}#{}:", std::process::id(), thread_number());
+        assert!(rest.contains(&writer), "{rest}");
+        rest.replacen(&writer, "", 1)
     }
 
     #[test]
@@ -307,7 +364,7 @@ mod tests {
     #[test]
     fn a_line_is_bounded() {
         let text = caught(Level::INFO, || tracing::info!("{}", "é\n".repeat(2000)));
-        assert!(text.len() <= 2048 && text.len() > 2000, "{}", text.len());
+        assert!(text.len() <= 2048 && text.len() > 1950, "{}", text.len());
         assert!(text.ends_with('\n'));
     }
 

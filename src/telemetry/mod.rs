@@ -5,13 +5,16 @@
 //! dropped and counted, and traffic goes on.
 
 mod access;
+pub mod background;
 mod cells;
+mod context;
 mod counters;
 mod error_log;
 mod histogram;
 mod lag;
 mod listener;
 mod page;
+pub mod panics;
 pub mod process;
 mod refusals;
 mod stamp;
@@ -20,8 +23,10 @@ mod warning;
 mod writer;
 
 pub use access::{AccessLog, Error};
+pub use background::{BackgroundTask, supervise};
+pub use context::{about, about_connection};
 pub use counters::{COUNTERS, Counters, Crowd, Slow};
-pub use error_log::{Guard, set_level, start};
+pub use error_log::{ErrorDestination, Guard, set_level, start};
 pub use histogram::{Histogram, Reading};
 pub use lag::{Lag, describe_loops, lags, watch_lag};
 pub use listener::{Connection, Handshake, Listener, ProxyHeader};

@@ -16,6 +16,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::bounded::Bounded;
 use super::files::{self, Error, Flaw};
+use super::pinned::Pinned;
 use super::session::Session;
 use super::stream::{Ending, Stream};
 use super::suites;
@@ -173,9 +174,16 @@ fn verifier(
         .enforce_revocation_expiration()
         .build()
         .map_err(|error| refused(plan, rustls::Error::General(error.to_string())))?;
-    Ok(match bound {
+    let verifier: Arc<dyn ServerCertVerifier> = match bound {
         Some(bound) => Arc::new(Bounded { verifier, bound }),
         None => verifier,
+    };
+    Ok(match &plan.trusted {
+        Some(file) if plan.crl.is_none() => Arc::new(Pinned {
+            verifier,
+            certificates: files::chain(file)?,
+        }),
+        _ => verifier,
     })
 }
 

@@ -18,6 +18,7 @@ mod files;
 #[cfg(any(fuzzing, test))]
 pub mod fuzzing;
 mod kit;
+mod pinned;
 mod server;
 mod session;
 mod sessions;

@@ -102,7 +102,10 @@ impl Session {
 
     /// What the other side is told about what was wrong.
     pub(super) fn last_words(&mut self, read: &mut BytesMut, sealed: &mut BytesMut) {
-        while matches!(self.step(read, sealed, &mut |_| ()), Ok(Step::Again)) {}
+        // Only as long as there is something to be said: rustls would go on reading then, and object once more.
+        while self.state().wants_write()
+            && matches!(self.step(read, sealed, &mut |_| ()), Ok(Step::Again))
+        {}
     }
 
     /// Encrypts that nothing follows.

@@ -34,6 +34,8 @@ pub struct Stream<IO> {
     /// Bytes that are encrypted, and not told yet that they are written.
     taken: usize,
     ended: bool,
+    /// Whether the session has failed. It is not asked anything any more.
+    failed: bool,
     ending: Ending,
 }
 
@@ -65,6 +67,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Stream<IO> {
             sealed: BytesMut::new(),
             taken: 0,
             ended: false,
+            failed: false,
             ending,
         }
     }
@@ -97,7 +100,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Stream<IO> {
     }
 
     fn poll_goodbye(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if !self.session.is_handshaking() {
+        if !self.failed && !self.session.is_handshaking() {
             self.session.goodbye(&mut self.read, &mut self.sealed)?;
         }
         self.poll_drain(context)
@@ -152,8 +155,11 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Stream<IO> {
         if done.is_err() {
             // Nothing that follows can be trusted.
             self.ended = true;
-            self.read.clear();
+            self.failed = true;
+            // rustls may remember where in the buffer the messages are that it has not looked at yet: the buffer stays
+            // as it is until the alert is out, and the session is not used after that.
             self.session.last_words(&mut self.read, &mut self.sealed);
+            self.read.clear();
         }
         self.rest();
         // What is to be said is said as soon as it can be; what is wrong is told to the other side, too.
@@ -183,6 +189,9 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Stream<IO> {
         context: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        if self.failed {
+            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+        }
         if self.taken == 0 {
             ready!(self.poll_drain(context))?;
             self.sealed = SEALED.take();

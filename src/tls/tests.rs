@@ -15,6 +15,15 @@ use super::suites;
 
 /// A server's end and a client's, not yet agreed, with a pipe of this size between them.
 fn ends(pipe: usize, ending: Ending) -> (Stream<DuplexStream>, Stream<DuplexStream>) {
+    ends_of("a.example", pipe, ending)
+}
+
+/// The same, with a client that asks for this name.
+fn ends_of(
+    name: &'static str,
+    pipe: usize,
+    ending: Ending,
+) -> (Stream<DuplexStream>, Stream<DuplexStream>) {
     let made = rcgen::generate_simple_self_signed(["a.example".to_owned()]).unwrap();
     let key = PrivateKeyDer::Pkcs8(made.signing_key.serialize_der().into());
     let server = ServerConfig::builder_with_provider(suites::provider(&[]))
@@ -30,7 +39,7 @@ fn ends(pipe: usize, ending: Ending) -> (Stream<DuplexStream>, Stream<DuplexStre
         .unwrap()
         .with_root_certificates(roots)
         .with_no_client_auth();
-    let name = ServerName::try_from("a.example").unwrap();
+    let name = ServerName::try_from(name).unwrap();
     let (near, far) = tokio::io::duplex(pipe);
     let server = UnbufferedServerConnection::new(Arc::new(server)).unwrap();
     let client = UnbufferedClientConnection::new(Arc::new(client), name).unwrap();
@@ -102,4 +111,27 @@ async fn a_goodbye_is_an_end_like_any_other() {
     let mut back = String::new();
     client.read_to_string(&mut back).await.unwrap();
     assert_eq!(back, "all");
+}
+
+/// rustls packs the server's handshake into one record: when the certificate is refused, the rest of it is still to be read.
+#[tokio::test]
+async fn a_certificate_that_is_refused_fails_the_handshake_and_nothing_else() {
+    for pipe in [7, 1000, 100_000] {
+        let (mut server, mut client) = ends_of("b.example", pipe, Ending::Told);
+        let serving = tokio::spawn(async move {
+            std::future::poll_fn(|context| server.poll_handshake(context)).await?;
+            server.read_u8().await
+        });
+        let refused = std::future::poll_fn(|context| client.poll_handshake(context)).await;
+        let objection = super::objection(&refused.unwrap_err());
+        assert_eq!(objection, Some(super::Objection::Name));
+        // Whoever holds the stream may still use it.
+        let written = client.write_all(b"hello").await;
+        assert_eq!(written.unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+        assert_eq!(client.read(&mut [0]).await.unwrap(), 0);
+        client.farewell();
+        client.shutdown().await.unwrap();
+        let told = serving.await.unwrap().unwrap_err().to_string();
+        assert!(told.contains("BadCertificate"), "{told}");
+    }
 }

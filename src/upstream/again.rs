@@ -75,7 +75,7 @@ impl Upstream {
         match last {
             Some(Last::Answer(answer, backend)) => {
                 let lease = backend.resume();
-                Ok(Download::begin(*answer, lease, forward, clock, exchange))
+                Ok(Download::begin(*answer, lease, forward, clock))
             }
             Some(Last::Error(error)) => Err(error),
             None => {

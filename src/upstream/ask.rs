@@ -2,16 +2,17 @@
 
 use std::future::poll_fn;
 use std::io;
+use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 use http::{Method, StatusCode};
 
 use super::backend::Backend;
 use super::breaker::Ticket;
 use super::error::{Error, Invalid, Stage};
-use super::http1::{Cargo, Head, HeadReader, Sending};
+use super::failed::{Failed, Over, Unanswered};
+use super::http1::{Head, HeadReader, Sending};
 use super::http2::{self, Receiving};
 use super::interim::Relay;
 use super::retry::Errand;
@@ -21,6 +22,7 @@ use crate::clock::{Clock, Millis};
 use crate::config::plan::{Forward, HttpVersion, SendProxy};
 use crate::message::headers::Upgrade;
 use crate::message::{Attempt, Exchange};
+use crate::telemetry::{Warning, about, panics};
 
 /// The head of an answer, and what its body comes from.
 #[derive(Debug)]
@@ -49,63 +51,6 @@ pub(super) enum Carrier {
     },
 }
 
-/// A try without an answer.
-#[derive(Debug)]
-pub(super) struct Failed {
-    pub(super) error: Error,
-    over: Over,
-    // Nothing of an answer was seen.
-    silent: bool,
-}
-
-/// A request without an answer.
-#[derive(Debug)]
-pub(super) struct Unanswered {
-    pub(super) error: Error,
-    /// Its body, if nothing of the request was sent.
-    pub(super) unsent: Option<Cargo>,
-    /// Nothing of an answer was seen.
-    pub(super) silent: bool,
-}
-
-/// What kind of connection a request went over.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Over {
-    /// One made for it.
-    Fresh,
-    /// One that had carried others before.
-    Kept,
-}
-
-impl Over {
-    /// Notes how long the present attempt, begun at `now`, has waited for its connection.
-    pub(super) fn note(self, exchange: &mut Exchange, clock: &Clock, now: Millis) {
-        if let Some(attempt) = exchange.attempts.last_mut() {
-            attempt.connect = Some(match self {
-                Self::Fresh => clock.now().since(now),
-                Self::Kept => Duration::ZERO,
-            });
-        }
-    }
-}
-
-impl Failed {
-    pub(super) fn new(error: Error, over: Over, silent: bool) -> Self {
-        Self {
-            error,
-            over,
-            silent,
-        }
-    }
-
-    /// Whether it says nothing about the backend: it may close a connection that it has no request on, and ours
-    /// was under way then; or one that others made it close.
-    pub(super) fn is_stale(&self) -> bool {
-        let idle = self.over == Over::Kept && matches!(self.error, Error::Broken(_));
-        self.silent && (idle || matches!(self.error, Error::Calmed))
-    }
-}
-
 /// Asks a backend, over a kept connection if `over` allows it.
 pub(super) async fn ask(
     backend: &Backend,
@@ -124,7 +69,12 @@ pub(super) async fn ask(
         header: None,
         response: None,
     });
-    let mut tried = attempt(backend, over, errand, exchange, forward, clock, now).await;
+    let mut tried = {
+        let mut attempting = pin!(attempt(
+            backend, over, errand, exchange, forward, clock, now
+        ));
+        poll_fn(|context| panics::poll(attempting.as_mut(), context, Failed::of_panic)).await
+    };
     let came = clock.now();
     let taken = came.since(now);
     let (status, header) = match &mut tried {
@@ -133,7 +83,7 @@ pub(super) async fn ask(
             (Some(answer.head.status), Some(taken))
         }
         Err(failed) => {
-            report(&failed.error, &backend.name, exchange);
+            failed.locate(exchange);
             (stands_for(&failed.error), None)
         }
     };
@@ -149,21 +99,45 @@ pub(super) async fn ask(
     tried
 }
 
+/// What follows from a failed attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Consequence {
+    /// The request fails.
+    Fatal,
+    /// The backend had closed a kept connection, as it may; the request goes to it over a new one.
+    Reconnected,
+    /// The request goes to another backend.
+    Retried,
+}
+
+impl From<bool> for Consequence {
+    /// Whether another backend is asked.
+    fn from(moves_on: bool) -> Self {
+        match moves_on {
+            true => Self::Retried,
+            false => Self::Fatal,
+        }
+    }
+}
+
 /// Writes a failure to the log, with what is known of the request it befell.
-pub(super) fn report(error: &Error, upstream: &str, exchange: &Exchange) {
+pub(super) fn report(error: &Error, upstream: &str, exchange: &Exchange, consequence: Consequence) {
     error.count();
-    let client = exchange.client().text();
-    let server = &*exchange.server().name;
-    let (method, uri) = (&exchange.head.method, &exchange.head.uri);
-    let request = format_args!("{method} {uri} {:?}", exchange.head.version);
+    let line = |message| about(message, exchange, Some(upstream));
     if let Error::Unavailable { .. } = error {
         // Why was said when it began; everybody it befalls would say it again.
-        tracing::debug!(client, server, %request, upstream, "{error}");
-    } else if let Error::Client(_) | Error::TooLarge = error {
-        let cause = error.client_fault().map(tracing::field::display);
-        tracing::info!(client, server, %request, upstream, cause, "{error}");
+        tracing::debug!("{}", line(format_args!("{error}")));
+    } else if let Some(cause) = error.client_fault() {
+        tracing::info!("{}", line(format_args!("{error}: {cause}")));
+    } else if let Error::TooLarge = error {
+        tracing::info!("{}", line(format_args!("{error}")));
     } else {
-        tracing::error!(client, server, %request, upstream, "{error}");
+        let line = line(format_args!("{error}"));
+        match consequence {
+            Consequence::Fatal => tracing::error!("{line}"),
+            Consequence::Reconnected => tracing::info!("{line}"),
+            Consequence::Retried => tracing::warn!("{line}"),
+        }
     }
 }
 
@@ -225,6 +199,9 @@ pub(super) async fn call(
     };
     let called = poll_fn(|context| call.poll_head(context)).await;
     let silent = !call.heads.has_heard();
+    if call.heads.has_skipped() {
+        warn_of_skipped(exchange, now);
+    }
     match called {
         Ok(head) => Ok(Answer {
             head,
@@ -245,6 +222,20 @@ pub(super) async fn call(
             error,
             silent,
         }),
+    }
+}
+
+/// Says once a minute that lines of a head were skipped.
+#[cold]
+fn warn_of_skipped(exchange: &Exchange, now: Millis) {
+    static WARNING: Warning = Warning::new();
+    if let Some(times) = WARNING.note(now) {
+        let upstream = exchange.attempts.last().map(|attempt| &*attempt.address);
+        tracing::warn!(
+            upstream,
+            times,
+            "upstream sent header lines without a colon, they were skipped"
+        );
     }
 }
 
@@ -306,9 +297,13 @@ impl Call<'_> {
             return Poll::Ready(Err(Error::Timeout(Stage::Head)));
         }
         loop {
-            if let Some(head) = self.head()? {
-                self.wire.patience.clear();
-                return Poll::Ready(Ok(head));
+            match self.head() {
+                Ok(Some(head)) => {
+                    self.wire.patience.clear();
+                    return Poll::Ready(Ok(head));
+                }
+                Ok(None) => {}
+                Err(invalid) => return Poll::Ready(Err(Error::InvalidHeader(invalid))),
             }
             match self.wire.poll_read(context).map_err(Error::Broken)? {
                 Poll::Ready(0) => {
@@ -324,31 +319,31 @@ impl Call<'_> {
     }
 
     /// The answer's head, if all of it has been read.
-    fn head(&mut self) -> Result<Option<Head>, Error> {
+    fn head(&mut self) -> Result<Option<Head>, Invalid> {
         // While it is still being sent, there is more to an answer than its bytes.
         let form = match self.sending.is_over() {
             true => self.form,
             false => Form::Fields,
         };
-        let read = &mut self.wire.read;
-        while let Some(head) =
-            (self.heads.next(read, self.method, form)).map_err(Error::InvalidHeader)?
-        {
+        let (read, most) = (&mut self.wire.read, self.forward.max_headers);
+        loop {
+            // Looked at in its place and returned as it is: a head is large.
+            let next = self.heads.next(read, self.method, form, most);
+            let Ok(Some(head)) = &next else { return next };
             if head.status == StatusCode::SWITCHING_PROTOCOLS {
                 let met = self
                     .upgrade
                     .is_some_and(|asked| asked.is_met_by(&head.headers));
                 if !met || !self.sending.is_over() {
-                    return Err(Error::InvalidHeader(Invalid::Upgrade));
+                    return Err(Invalid::Upgrade);
                 }
-                return Ok(Some(head));
+                return next;
             }
             if !head.status.is_informational() {
-                return Ok(Some(head));
+                return next;
             }
             self.relay.pass(head.status, &head.headers);
         }
-        Ok(None)
     }
 
     /// Ready when the head has been awaited for too long: `read_timeout` in all, as in nginx, however it drips;
@@ -375,6 +370,7 @@ pub(super) fn stands_for(error: &Error) -> Option<StatusCode> {
         | Error::Handshake { .. }
         | Error::InvalidHeader(_)
         | Error::NoLiveBackend
+        | Error::Panicked { .. }
         | Error::Rejected(_)
         | Error::Resolve { .. }
         | Error::Truncated(_) => Some(StatusCode::BAD_GATEWAY),

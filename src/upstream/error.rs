@@ -10,6 +10,7 @@ use std::time::Duration;
 use h2::Reason;
 
 use crate::message::upload;
+use crate::telemetry::panics::Panic;
 use crate::telemetry::{COUNTERS, Slow};
 use crate::tls::{self, Objection};
 
@@ -53,6 +54,15 @@ pub enum Error {
     /// Every backend is down, left alone after failures, has been tried or has enough to do.
     #[error("no live upstreams while connecting to upstream")]
     NoLiveBackend,
+    /// weir, or a library of it, panicked while it spoke to the backend. What was asked of this one may be asked of another.
+    #[error("panicked ({panic}) while {stage}")]
+    Panicked {
+        /// What was said, and where.
+        #[source]
+        panic: Panic,
+        /// How far the attempt had come.
+        stage: Stage,
+    },
     /// The backend has reset the stream, or gone away, before it answered.
     #[error("upstream rejected request with error {} while reading response header from upstream", code(.0))]
     Rejected(#[source] h2::Error),

@@ -29,7 +29,7 @@ pub fn read<'p>(method: &Method, pieces: impl IntoIterator<Item = &'p [u8]>) -> 
     let mut pieces = pieces.into_iter();
     let (mut heads, mut read) = (HeadReader::default(), BytesMut::new());
     let mut head = loop {
-        match heads.next(&mut read, method, Form::Fields).ok()? {
+        match heads.next(&mut read, method, Form::Fields, 1000).ok()? {
             // Nobody asked for it.
             Some(head) if head.status == StatusCode::SWITCHING_PROTOCOLS => return None,
             Some(head) if head.status.is_informational() => {}

@@ -21,6 +21,7 @@ mod connect;
 mod counts;
 mod download;
 mod error;
+mod failed;
 mod framing;
 #[cfg(any(fuzzing, test))]
 pub mod fuzzing;
@@ -47,7 +48,7 @@ use http::{Method, Request, Response};
 pub use backend::{Address, Backend};
 pub use condition::Bar;
 pub use counts::Counts;
-pub use download::{Download, Stopwatch, Tee, Whole};
+pub use download::{BodyFailure, Download, Stopwatch, Tee, Whole};
 pub use error::{Crowded, Error, Invalid, Stage};
 pub use queue::Waits;
 pub use resolve::{Found, Lookup, NameView};
@@ -55,11 +56,12 @@ pub use retry::is_idempotent;
 pub use switched::Switched;
 
 use self::again::Last;
-use self::ask::{Answer, Failed, Over, ask, report, stands_for};
+use self::ask::{Answer, Consequence, ask, report, stands_for};
 use self::backend::Common;
 use self::balance::{Balance, Pick, Verdict};
 use self::budget::Budget;
 use self::condition::Notices;
+use self::failed::{Failed, Over};
 use self::queue::Queue;
 use self::resolve::Names;
 use self::retry::{Errand, Failure};
@@ -226,15 +228,14 @@ impl Upstream {
             match tried {
                 Ok(answer) if !moves_on => {
                     self.balance.succeeded(&pick);
-                    return Ok(Download::begin(
-                        answer, pick.lease, forward, clock, exchange,
-                    ));
+                    return Ok(Download::begin(answer, pick.lease, forward, clock));
                 }
                 Ok(answer) => {
                     self.pass_over(&pick, failure, now);
                     last = again.then(|| Last::answer(answer, &pick.lease));
                 }
                 Err(failed) => {
+                    report(&failed.error, &pick.lease.name, exchange, moves_on.into());
                     if self.judge(&pick, &failed, now) || !moves_on {
                         return Err(failed.error);
                     }
@@ -287,6 +288,8 @@ impl Upstream {
                 if !errand.may_repeat(Failure::Error, now) {
                     return Err(failed);
                 }
+                let (name, reconnected) = (&backend.name, Consequence::Reconnected);
+                report(&failed.error, name, exchange, reconnected);
                 ask(backend, Over::Fresh, errand, exchange, forward, clock, now).await
             }
             tried => tried,
@@ -320,7 +323,7 @@ impl Upstream {
 
     /// Nobody was asked; it counts as a try of the upstream as a whole.
     fn untried(&self, error: Error, exchange: &mut Exchange) -> Error {
-        report(&error, &self.name, exchange);
+        report(&error, &self.name, exchange, Consequence::Fatal);
         exchange.attempts.push(Attempt {
             address: Arc::clone(&self.name),
             started: None,

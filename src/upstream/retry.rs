@@ -1,7 +1,7 @@
 //! May a request be sent again? nginx's `proxy_next_upstream`, as pure questions.
 //!
-//! A request that may have had an effect is never sent twice unless the user said so, and one whose body has begun
-//! to leave cannot be: it streams through, nobody keeps a copy.
+//! A request that may have had an effect is never sent twice unless the user said so, and one whose body streams through
+//! cannot be once it has begun to leave: nobody keeps a copy.
 
 use std::mem;
 use std::time::Duration;
@@ -118,6 +118,13 @@ impl<'p> Errand<'p> {
         let cargo = mem::replace(&mut self.cargo, Cargo::none());
         self.whole = cargo.is_none();
         self.sent = true;
+        if !self.whole
+            && self.is_harmless()
+            && let Some(again) = cargo.again()
+        {
+            self.cargo = again;
+            self.whole = true;
+        }
         cargo
     }
 
@@ -166,8 +173,13 @@ impl<'p> Errand<'p> {
             Failure::Status(status) => next.statuses.contains(&status),
             Failure::Timeout => next.timeout,
         };
-        let harmless = !self.sent || is_idempotent(&self.method) || next.non_idempotent;
+        let harmless = !self.sent || self.is_harmless();
         listed && self.whole && harmless && self.is_in_time(now)
+    }
+
+    /// Whether it may be sent twice.
+    fn is_harmless(&self) -> bool {
+        is_idempotent(&self.method) || self.next.non_idempotent
     }
 
     fn is_in_time(&self, now: Millis) -> bool {
@@ -178,7 +190,7 @@ impl<'p> Errand<'p> {
 
     /// Whether it could be sent again after it was sent.
     pub(super) fn is_repeatable(&self) -> bool {
-        self.cargo.is_none() && (is_idempotent(&self.method) || self.next.non_idempotent)
+        self.cargo.is_repeatable() && self.is_harmless()
     }
 
     /// Its body, as far as it has not left.
@@ -215,6 +227,7 @@ impl Failure {
             | Error::Crowded { .. }
             | Error::Handshake { .. }
             | Error::NoLiveBackend
+            | Error::Panicked { .. }
             | Error::Rejected(_)
             | Error::Resolve { .. }
             | Error::TooLarge
@@ -286,6 +299,17 @@ mod tests {
         let mut errand = errand(&next, Method::POST, 2);
         drop(errand.load());
         assert!(errand.may_move_on(Failure::Timeout, Millis(1_000)));
+    }
+
+    /// What cannot be sent twice is kept out of connections that may just have been closed, which takes time.
+    #[test]
+    fn what_may_be_sent_twice_is_told_apart_beforehand() {
+        let (mut lax, strict) = (next_upstream(), next_upstream());
+        lax.non_idempotent = true;
+        assert!(errand(&strict, Method::GET, 1).is_repeatable());
+        assert!(errand(&lax, Method::GET, 1).is_repeatable());
+        assert!(!errand(&strict, Method::POST, 1).is_repeatable());
+        assert!(errand(&lax, Method::POST, 1).is_repeatable());
     }
 
     #[test]

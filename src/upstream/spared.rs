@@ -5,11 +5,12 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::Upstream;
-use super::ask::{Answer, Failed};
+use super::ask::Answer;
 use super::backend::Backend;
 use super::breaker::{Breaker, Forced, Outcome, Pass, Refused, State};
 use super::condition::Bar;
 use super::error::Error;
+use super::failed::Failed;
 use crate::clock::{Clock, Millis};
 use crate::message::Upload;
 

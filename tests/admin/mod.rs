@@ -103,3 +103,40 @@ fn zones_are_listed() {
             .is_some_and(|capacity| capacity > 1000)
     );
 }
+
+#[test]
+fn a_zone_tells_where_it_is_used() {
+    let weir = Weir::start(
+        "admin: { listen: ADMIN }
+limit_req_zones: { one: { key: $host, rate: 1r/m }, two: { key: $host, rate: 1r/m } }
+limit_conn_zones: { places: { key: $host } }
+servers:
+- listen: LISTEN
+  server_name: a.test
+  locations:
+  - { path: /both, limit_req: [ { zone: one, burst: 4 }, { zone: two } ], return: 204 }
+  - { path: /dry, limit_req: { zone: one }, limit_req_dry_run: true, return: 204 }
+  - { path: /places, limit_conn: { zone: places, limit: 7 }, return: 204 }
+  - { path: /free, return: 204 }
+",
+    );
+    let used = |zone: &str| {
+        let zone = get(weir.admin_address(), &format!("/api/zones/{zone}"));
+        let zone: serde_json::Value = serde_json::from_str(&zone.text()).unwrap();
+        zone["rules"].clone()
+    };
+    let rule = |location: &str, burst: Option<f64>, limit: Option<u32>, dry_run: bool| {
+        serde_json::json!({
+            "server": "a.test", "location": location, "burst": burst, "limit": limit, "dry_run": dry_run
+        })
+    };
+    let (both, dry) = (
+        rule("/both", Some(4.0), None, false),
+        rule("/dry", Some(0.0), None, true),
+    );
+    assert_eq!(used("one"), serde_json::json!([both, dry]));
+    let both = rule("/both", Some(0.0), None, false);
+    assert_eq!(used("two"), serde_json::json!([both]));
+    let places = rule("/places", None, Some(7), false);
+    assert_eq!(used("places"), serde_json::json!([places]));
+}

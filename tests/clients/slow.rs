@@ -116,6 +116,7 @@ fn hundreds_of_slow_clients_are_nobody_elses_concern() {
         &origin,
         "admin: { listen: ADMIN }
 log: { access: off }
+buffers: { disk: 64m }
 client_header_timeout: 4s
 client_body_timeout: 4s
 client_body_min_rate: 1k

@@ -1,8 +1,11 @@
 //! `proxy_next_upstream`, `max_fails` and `fail_timeout`: who is asked next, and who is left alone.
 
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
+
 use super::{group, post, server};
 use crate::support::ports::Port;
-use crate::support::{Origin, eventually, get};
+use crate::support::{Client, Origin, eventually, get};
 
 fn bad_and_good(behaviour: &str) -> (Origin, Origin) {
     (
@@ -58,7 +61,7 @@ fn non_idempotent_lets_a_post_without_a_body_move_on() {
         &[server(&bad, ", max_fails: 0"), server(&good, "")],
         "proxy_next_upstream: [error, timeout, non_idempotent],",
     );
-    let mut client = crate::support::Client::connect(weir.address());
+    let mut client = Client::connect(weir.address());
     for _ in 0..4 {
         client.send("POST /ok HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n");
         assert_eq!(client.response().status, 200);
@@ -151,4 +154,50 @@ fn when_all_have_failed_it_is_a_502() {
     let servers = [0, 1].map(|n| server(&bad[n], ", max_fails: 1, fail_timeout: 60s"));
     let weir = group(&servers, "");
     assert_eq!([0; 3].map(|_| get(weir.address(), "/ok").status), [502; 3]);
+}
+
+/// An operator who counts `[error]` counts requests that failed.
+#[test]
+fn a_retry_that_goes_well_is_no_error() {
+    let (nobody, origin) = (Port::claim(), Origin::start());
+    let dead = format!("'{}'", nobody.address());
+    let weir = group(&[dead.clone(), server(&origin, "")], "");
+    for _ in 0..2 {
+        assert_eq!(get(weir.address(), "/ok").status, 200);
+    }
+    let line = weir.error_line("connect() failed (111: Connection refused)");
+    assert!(line.contains("[warn]"), "{line}");
+    assert!(!weir.stderr().contains("[error]"), "{}", weir.stderr());
+    let weir = group(&[dead], "");
+    assert_eq!(get(weir.address(), "/ok").status, 502);
+    let line = weir.error_line("connect() failed (111: Connection refused)");
+    assert!(line.contains("[error]"), "{line}");
+}
+
+#[test]
+fn a_kept_connection_that_the_backend_closed_is_no_error() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("there is a port");
+    let address = listener.local_addr().expect("it is bound");
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            let mut bytes = [0; 1024];
+            let Ok(1..) = stream.read(&mut bytes) else {
+                continue;
+            };
+            stream
+                .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+                .ok();
+            // The next request over it comes in vain.
+            drop(stream.read_exact(&mut [0]));
+        }
+    });
+    let weir = group(&[format!("'{address}'")], "");
+    let mut client = Client::connect(weir.address());
+    for _ in 0..3 {
+        client.get("/ok");
+        assert_eq!(client.response().status, 200);
+    }
+    let line = weir.error_line("while reading response header from upstream");
+    assert!(line.contains("[info]"), "{line}");
+    assert!(!weir.stderr().contains("[error]"), "{}", weir.stderr());
 }

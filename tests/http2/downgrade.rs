@@ -7,7 +7,7 @@ fn weir(origin: &Origin) -> Weir {
     Weir::before(
         origin,
         "admin: { listen: ADMIN }
-servers: [ { listen: LISTEN, proxy_pass: 'http://ORIGIN' } ]",
+servers: [ { listen: LISTEN, proxy_request_buffering: off, proxy_pass: 'http://ORIGIN' } ]",
     )
 }
 

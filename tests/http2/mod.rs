@@ -119,7 +119,10 @@ fn a_large_upload_arrives_whole() {
 #[test]
 fn an_upload_nobody_reads_is_held_back() {
     let origin = Origin::start();
-    let weir = weir(&origin, "client_body_timeout: 30s");
+    let weir = weir(
+        &origin,
+        "client_body_timeout: 30s\nproxy_request_buffering: off",
+    );
     let before = weir.resident();
     let client = Framed::connect(weir.address());
     client.send(request(1, 0, &asking("POST", "/stall?gate=g", &[])));

@@ -26,7 +26,7 @@ fn where_it_is_off_the_preface_is_refused() {
         assert_eq!(client.response().status, 505);
         assert!(client.is_closed());
     }
-    weir.error_line("status=505");
+    weir.error_line("client sent invalid version");
     assert_eq!(ask(weir.address(), "/").text(), "a HTTP/1.1");
 }
 

@@ -1,6 +1,7 @@
 //! `limit_req` as a client and an operator see it: how many pass, what a refusal says, what the logs say.
 
 mod algorithms;
+mod bodies;
 mod cost;
 mod extras;
 mod keys;
@@ -184,7 +185,8 @@ fn the_log_knows_what_the_limit_said() {
     assert!(weir.access_line("second").starts_with("200 PASSED "));
     assert!(weir.access_line("third").starts_with("429 REJECTED "));
     let line = weir.error_line("limiting requests, excess: ");
-    assert!(line.contains("[error] *"), "{line}");
+    assert!(line.contains("[error] "), "{line}");
+    assert!(line.contains(": *"), "{line}");
     assert!(line.contains(" by zone \"one\""), "{line}");
     assert!(line.contains("client: 127.0.0.1"), "{line}");
     assert!(

@@ -1,14 +1,20 @@
-//! Bodies are streamed both ways, at the pace of the slower side and in constant memory.
+//! Without buffering, bodies are streamed both ways, at the pace of the slower side and in constant memory.
 
 use std::time::Duration;
 
-use super::forwarding;
+use super::forwarding as buffering;
 use crate::support::{Client, Origin, Weir, eventually};
 
 /// Far more than any socket buffers, far less than would pass unnoticed.
 const LARGE: usize = 64 << 20;
 /// What a proxy may grow by while it carries one large body.
 const ALLOWED: u64 = 8 << 20;
+
+/// A weir that forwards everything and buffers nothing.
+fn forwarding(origin: &Origin, settings: &str) -> Weir {
+    let off = "proxy_request_buffering: off, proxy_buffering: off,";
+    buffering(origin, &format!("{off} {settings}"))
+}
 
 /// A weir after its first request, so that growth from here on is the body's.
 fn warm(origin: &Origin) -> Weir {

@@ -108,19 +108,6 @@ fn via_can_be_taken_away() {
 }
 
 #[test]
-fn host_is_the_upstreams_unless_set() {
-    let origin = Origin::start();
-    let weir = forwarding(&origin, "");
-    get(weir.address(), "/ok");
-    let expected = origin.address().to_string();
-    assert_eq!(origin.only().head.get("host"), Some(expected.as_str()));
-    let head = sent("proxy_set_header: { Host: $host },", "").head;
-    assert_eq!(head.get("host"), Some("shop.test"));
-    let head = sent("proxy_set_header: { Host: $http_host },", "").head;
-    assert_eq!(head.get("host"), Some("shop.test:81"));
-}
-
-#[test]
 fn header_fields_can_be_set_and_removed() {
     let head = sent(
         "proxy_set_header: { X-Uri: '$request_method $uri?$args', X-Gone: '', X-Id: $request_id,

@@ -57,7 +57,10 @@ servers:
 #[test]
 fn an_answer_before_the_end_of_the_request_reaches_the_client() {
     let origin = Origin::start();
-    let weir = forwarding(&origin, "client_max_body_size: 0,");
+    let weir = forwarding(
+        &origin,
+        "client_max_body_size: 0, proxy_request_buffering: off,",
+    );
     let mut client = Client::connect(weir.address());
     client.send("POST /early?gate=g HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\nsome");
     let response = client.response();

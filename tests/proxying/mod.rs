@@ -5,6 +5,8 @@ mod framing;
 mod headers;
 mod max_forwards;
 mod messages;
+mod redirects;
+mod responses;
 mod returned;
 mod uri;
 

@@ -118,7 +118,7 @@ fn trailers_that_are_no_fields() {
 #[test]
 fn a_body_that_breaks_off_takes_its_connection_with_it() {
     let recorder = Recorder::start();
-    let weir = before(&recorder, "");
+    let weir = before(&recorder, "proxy_request_buffering: off");
     let mut client = Client::connect(weir.address());
     client.send(format!("{HEAD}5\r\nhello\r\n"));
     eventually("the first chunk at the backend", || {

@@ -4,12 +4,13 @@ use super::SMUGGLED;
 use super::recorder::Recorder;
 use crate::support::{Client, Origin, Weir, eventually, get};
 
-/// A weir that adds nothing of its own, so that every byte is the client's.
+/// A weir that adds nothing of its own and keeps chunks as chunks, so that every byte is the client's.
 fn bare(recorder: &Recorder) -> Weir {
     Weir::start(&format!(
         "servers:
 - listen: LISTEN
   via: off
+  proxy_request_buffering: off
   proxy_set_header: {{ Host: $host, X-Forwarded-For: '', X-Forwarded-Proto: '', X-Forwarded-Host: '' }}
   locations: [ {{ path: /, proxy_pass: 'http://{}' }} ]
 ",

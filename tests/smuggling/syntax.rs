@@ -1,6 +1,7 @@
 //! Heads that some readers would forgive, each in its own way.
 
 use super::Pair;
+use crate::support::{Client, Weir};
 
 #[test]
 fn obsolete_folding() {
@@ -156,4 +157,28 @@ fn a_request_line_too_long_and_a_head_too_large() {
             ),
         ],
     );
+}
+
+/// What was asked before on the same connection was all right, and says nothing of what comes now, whether its head ends or not.
+#[test]
+fn a_later_request_is_refused_for_what_it_is() {
+    let weir = Weir::start("servers: [ { listen: LISTEN, return: 204 } ]\n");
+    let long = "x".repeat(70_000);
+    for (head, status) in [
+        (format!("GET /{long} HTTP/1.1\r\nHost: a\r\n\r\n"), 414),
+        (format!("GET /{long}"), 414),
+        (format!("GET / HTTP/1.1\r\nHost: a\r\nX: {long}"), 431),
+        ("GET / HTTP/2.0\r\nHost: a\r\n\r\n".to_owned(), 505),
+        ("GET / HTTP/2.0\r\nHost: a\r\n".to_owned(), 505),
+        ("GET / HTTP/1.1\r\nno colon\r\n".to_owned(), 400),
+    ] {
+        let mut client = Client::connect(weir.address());
+        for _ in 0..2 {
+            client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+            assert_eq!(client.response().status, 204);
+        }
+        client.send(&head);
+        let refused = client.response().status;
+        assert_eq!(refused, status, "{:?}", head.get(..30));
+    }
 }

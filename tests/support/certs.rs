@@ -23,6 +23,7 @@ pub(crate) struct Wanted {
     years: (i32, i32),
     serial: u64,
     rsa: bool,
+    authority: bool,
 }
 
 /// One for these names, good for long.
@@ -32,6 +33,7 @@ pub(crate) fn wanted(names: &[&str]) -> Wanted {
         years: (2020, 2090),
         serial: 0x1A2B,
         rsa: false,
+        authority: false,
     }
 }
 
@@ -52,6 +54,12 @@ impl Wanted {
         self
     }
 
+    /// One that could issue others, as `openssl req -x509` makes them.
+    pub(crate) fn authority(mut self) -> Self {
+        self.authority = true;
+        self
+    }
+
     fn params(&self) -> CertificateParams {
         let mut params = CertificateParams::new(self.names.clone()).expect("they are names");
         let name = &mut params.distinguished_name;
@@ -61,6 +69,9 @@ impl Wanted {
         name.push(DnType::CommonName, first);
         params.not_before = rcgen::date_time_ymd(self.years.0, 1, 1);
         params.not_after = rcgen::date_time_ymd(self.years.1, 1, 1);
+        if self.authority {
+            params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        }
         params.serial_number = Some(SerialNumber::from(self.serial));
         params
     }

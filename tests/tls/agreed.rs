@@ -60,7 +60,7 @@ fn http1_after_http2_was_agreed_on_is_refused() {
             assert!(!said.contains("HTTP/1.1"), "{input}: {said}");
         }
     }
-    weir.error_line("status=400");
+    weir.error_line("client sent invalid request");
     let said = said(&certs, &weir, "a.example", Some("http/1.1"), REQUEST);
     assert!(said.contains("a HTTP/1.1"), "{said}");
 }
@@ -75,7 +75,7 @@ fn http2_is_refused_where_it_was_not_agreed_on() {
             assert!(said.contains("HTTP/1.1 505 "), "{name} {alpn:?}: {said}");
         }
     }
-    weir.error_line("status=505");
+    weir.error_line("client sent invalid version");
 }
 
 /// Over a connection that was made for one name, a client may ask for another.

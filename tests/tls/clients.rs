@@ -39,7 +39,7 @@ fn nginx(certs: &Certs, verify: &str) -> Nginx {
     Nginx::before(&Origin::start(), &http)
 }
 
-fn issued() -> Certs {
+pub(super) fn issued() -> Certs {
     let certs = Certs::new();
     certs.issue("a", &wanted(&["a.example"]));
     certs.issue("good", &wanted(&["somebody"]).serial(0xFE_DC_BA));
@@ -51,7 +51,7 @@ fn issued() -> Certs {
 }
 
 /// Status and body for a client that shows this certificate.
-fn ask(certs: &Certs, port: u16, client: Option<&str>) -> (String, String) {
+pub(super) fn ask(certs: &Certs, port: u16, client: Option<&str>) -> (String, String) {
     let url = format!("https://a.example:{port}/");
     let (cert, key) = match client {
         Some(name) => (format!("CERTS/{name}.pem"), format!("CERTS/{name}.key")),

@@ -192,7 +192,7 @@ fn a_backend_is_spoken_to_in_http2_inside_tls() {
     let ask = |path: &str| get(weir.address(), path).text();
     let first = ask("/");
     assert!(
-        first.starts_with("h2|a.example|https|127.0.0.1|"),
+        first.starts_with("h2|a.example|https|localhost|"),
         "{first}"
     );
     assert_eq!(ask("/"), first, "over the same connection");

@@ -1,9 +1,11 @@
 //! TLS, asked for by curl and openssl, answered by real nginx where it stands behind or beside.
 
 mod agreed;
+mod client_logs;
 mod clients;
 mod files;
 mod http2;
+mod refused;
 mod renewal;
 mod sessions;
 mod upstreams;
@@ -96,7 +98,7 @@ fn versions_and_ciphers_are_as_configured() {
     assert!(certs.fetch(&[&url]).starts_with("TLSv1.3 TLS_AES_"));
     let old = certs.curl(&["--tls-max", "1.2", &url]);
     assert!(!old.status.success(), "TLS 1.2 must be refused");
-    new.error_line("TLS handshake failed");
+    new.error_line("while SSL handshaking");
 
     let one = "protocols: [TLSv1.2, TLSv1.3], ciphers: ECDHE-ECDSA-AES128-GCM-SHA256";
     let picky = Weir::start(&yaml(one));
@@ -154,7 +156,7 @@ fn a_stalled_handshake_ends_in_time_and_is_counted() {
     let mut byte = [0];
     let read = std::io::Read::read(&mut &silent, &mut byte);
     assert_eq!(read.expect("an end, not a reset"), 0);
-    weir.error_line("it took too long");
+    weir.error_line("client timed out (110: Connection timed out) while SSL handshaking");
     // And the one by which it was seen that weir listens.
     eventually("all are counted", || {
         metric(&weir, "weir_tls_handshakes_total{result=\"failed\"}") == 3

@@ -118,6 +118,84 @@ fn a_backend_that_is_not_who_it_should_be_gets_nothing() {
     assert_eq!(parts(&weir, "/off")[0], "other.example");
 }
 
+/// As nginx beside it, but for one that somebody else has issued and that stands in the file without its issuer.
+#[test]
+fn what_stands_in_the_file_is_accepted_by_itself() {
+    let certs = Certs::new();
+    let named = || wanted(&["back.example"]);
+    certs.sign_itself("leaf", &named());
+    certs.sign_itself("both", &named().authority());
+    certs.sign_itself("expired", &named().authority().years(2020, 2021));
+    certs.sign_itself("early", &named().authority().years(2080, 2090));
+    certs.issue("issued", &named());
+    let origin = Origin::start();
+    for (name, nginxs, weirs) in [
+        ("leaf", 200, 200),
+        ("both", 200, 200),
+        ("expired", 502, 502),
+        ("early", 502, 502),
+        ("issued", 502, 200),
+    ] {
+        let server = format!(
+            "server {{ listen LISTEN ssl; ssl_certificate CERTS/{name}.pem; ssl_certificate_key CERTS/{name}.key; return 200 ok; }}"
+        );
+        let backend = Nginx::before(&origin, &certs.filled(&server));
+        let back = backend.address();
+        let location = |path: &str, host: &str| {
+            format!(
+                "location {path} {{ proxy_pass https://{back}; proxy_ssl_verify on; proxy_ssl_name {host};
+                proxy_ssl_trusted_certificate CERTS/{name}.pem; }}"
+            )
+        };
+        let locations = location("/", "back.example") + &location("/other", "other.example");
+        let http = format!("server {{ listen LISTEN; {locations} }}");
+        let nginx = Nginx::before(&origin, &certs.filled(&http));
+        let weir = weir(
+            &certs,
+            &backend,
+            &format!(
+                "    proxy_ssl_trusted_certificate: CERTS/{name}.pem
+    locations:
+      - {{ path: /, proxy_pass: 'https://127.0.0.1:BACK', proxy_ssl_name: back.example }}
+      - {{ path: /deep, proxy_pass: 'https://127.0.0.1:BACK', proxy_ssl_name: back.example, proxy_ssl_verify_depth: 0 }}
+      - {{ path: /other, proxy_pass: 'https://127.0.0.1:BACK', proxy_ssl_name: other.example }}
+"
+            ),
+        );
+        let status = |address, path: &str| get(address, path).status;
+        assert_eq!(status(nginx.address(), "/"), nginxs, "{name}, nginx");
+        for path in ["/", "/deep"] {
+            assert_eq!(
+                status(weir.address(), path),
+                weirs,
+                "{name} {path}: {}",
+                weir.stderr()
+            );
+        }
+        for address in [nginx.address(), weir.address()] {
+            assert_eq!(status(address, "/other"), 502, "{name}: {}", weir.stderr());
+        }
+        if weirs == 200 {
+            weir.error_line("upstream SSL certificate does not match \"other.example\"");
+        }
+    }
+}
+
+/// Somebody else's certificate of the same name is not the one in the file.
+#[test]
+fn another_certificate_of_the_same_name_is_not_accepted() {
+    let certs = Certs::new();
+    certs.sign_itself("back", &wanted(&["127.0.0.1"]).authority());
+    let backend = backend(&certs, "");
+    certs.sign_itself("pinned", &wanted(&["127.0.0.1"]).authority());
+    let weir = weir(
+        &certs,
+        &backend,
+        "    proxy_ssl_trusted_certificate: CERTS/pinned.pem\n    proxy_pass: 'https://127.0.0.1:BACK'\n",
+    );
+    assert_eq!(get(weir.address(), "/").status, 502);
+}
+
 #[test]
 fn a_chain_may_be_so_long_and_no_longer() {
     let certs = certs();
@@ -224,7 +302,7 @@ servers:
     proxy_pass: https://back.example/
 "
     )));
-    assert_eq!(parts(&weir, "/")[..2], ["back.example", "back.example"]);
+    assert_eq!(parts(&weir, "/")[..2], ["back.example", "localhost"]);
 }
 
 #[test]

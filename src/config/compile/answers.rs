@@ -133,7 +133,11 @@ impl Compiler<'_> {
         Some(Return { status, body })
     }
 
-    fn content_type(&mut self, given: Option<&Spanned<Text>>, has_body: bool) -> Box<str> {
+    pub(super) fn content_type(
+        &mut self,
+        given: Option<&Spanned<Text>>,
+        has_body: bool,
+    ) -> Box<str> {
         let Some(given) = given else {
             return "text/plain".into();
         };

@@ -1,5 +1,7 @@
 //! `fallback`, and the groups that are degraded together.
 
+use std::sync::Arc;
+
 use http::StatusCode;
 
 use super::sites::Levels;
@@ -90,7 +92,7 @@ impl Compiler<'_> {
         let stale = stale.map(|given| self.stale(&given.value.0));
         Some(Box::new(Fallback {
             on: self.occasions(fallback),
-            forward: forward.map(Box::new),
+            forward: forward.map(Arc::new),
             stale,
             answer,
         }))

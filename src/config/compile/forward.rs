@@ -1,19 +1,19 @@
 //! `proxy_pass` and what belongs to it.
 
+use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
-use http::{HeaderName, HeaderValue, StatusCode, header};
+use http::{HeaderName, HeaderValue, header};
 
 use super::sites::Levels;
 use super::templates::When;
-use super::{Compiler, Found, client};
+use super::{Compiler, Found, client, next_upstream};
 use crate::config::decode::{Named, Spanned, Text, mistaken};
 use crate::config::model::HeaderText;
 use crate::config::near;
 use crate::config::plan::{
-    Address, Forward, HttpVersion, NextUpstream, Part, PathRule, SendProxy, SetHeader, Template,
-    Tries, Underscores, Upgrades, Variable, Via,
+    Address, Forward, HttpVersion, Part, PathRule, SendProxy, SetHeader, Template, Underscores,
+    Upgrades, Variable, Via,
 };
 use crate::config::report::Complaint;
 use crate::config::units;
@@ -23,6 +23,8 @@ struct Target {
     upstream: usize,
     host: Arc<str>,
     uri: Option<Box<str>>,
+    /// Whether the host is the name of a machine, and neither an upstream nor an address.
+    is_machine: bool,
 }
 
 /// What a server of an upstream is spoken to in.
@@ -58,31 +60,28 @@ impl Compiler<'_> {
             false => Scheme::Http,
         };
         let target = self.target(pass, scheme);
-        let replaces = match path {
-            // A server's own stands where nginx has `location /`.
-            None => 1,
-            Some(PathRule::Exact(text) | PathRule::Prefix(text) | PathRule::PrefixFirst(text)) => {
-                text.len()
-            }
-            Some(PathRule::Expression(_)) => {
-                if target.as_ref().is_some_and(|target| target.uri.is_some()) {
-                    let sentence =
-                        "`proxy_pass` with a path cannot stand under a regular expression";
-                    self.complain_with(pass.span, sentence, "there is no prefix for it to take the place of: leave the path out, the `/` too");
-                }
-                0
-            }
+        let has_path = target.as_ref().is_some_and(|target| target.uri.is_some());
+        let replaces = self.replaced(pass, path, has_path);
+        let host = match &target {
+            // One that serves many sites goes by the name it is asked for, which is its own.
+            Some(target) if scheme == Scheme::Https && target.is_machine => Variable::ProxyHost,
+            _ => Variable::PassedHost,
         };
-        let set_headers = self.set_headers(levels);
+        let set_headers = self.set_headers(host, levels);
         let version = levels
             .find(|settings| &settings.proxy_http_version)
             .map_or(version, |given| given.value.0);
         let proxy_protocol = self.send_proxy(version, levels);
         let target = target?;
+        let url = match scheme {
+            Scheme::Http => format!("http://{}", target.host),
+            Scheme::Https => format!("https://{}", target.host),
+        };
         Some(Forward {
             upstream: target.upstream,
             tls: (scheme == Scheme::Https)
                 .then(|| self.upstream_tls(&target.host, version, levels)),
+            redirects: self.redirects(levels, &url, target.uri.as_deref(), path),
             host: target.host,
             uri: target.uri,
             replaces,
@@ -104,8 +103,31 @@ impl Compiler<'_> {
             connect_timeout: self.some_time(levels.find(|s| &s.proxy_connect_timeout), 60),
             send_timeout: self.some_time(levels.find(|s| &s.proxy_send_timeout), 60),
             read_timeout: self.some_time(levels.find(|s| &s.proxy_read_timeout), 60),
-            next_upstream: next_upstream(levels),
+            max_headers: levels
+                .find(|settings| &settings.proxy_max_headers)
+                .map_or(MAX_HEADERS, |most| most.value.0),
+            next_upstream: next_upstream::compile(levels),
+            buffering: self.buffering(levels),
         })
+    }
+
+    /// How many bytes of a path under this one make way for the path of a `proxy_pass` that has one.
+    fn replaced(&mut self, pass: &Spanned<Text>, path: Option<&PathRule>, has_path: bool) -> usize {
+        match path {
+            // A server's own stands where nginx has `location /`.
+            None => 1,
+            Some(PathRule::Exact(text) | PathRule::Prefix(text) | PathRule::PrefixFirst(text)) => {
+                text.len()
+            }
+            Some(PathRule::Expression(_)) => {
+                if has_path {
+                    let sentence =
+                        "`proxy_pass` with a path cannot stand under a regular expression";
+                    self.complain_with(pass.span, sentence, "there is no prefix for it to take the place of: leave the path out, the `/` too");
+                }
+                0
+            }
+        }
     }
 
     /// `proxy_protocol`
@@ -144,6 +166,7 @@ impl Compiler<'_> {
                     upstream,
                     host: text.into(),
                     uri: None,
+                    is_machine: false,
                 }),
                 Found::Broken => None,
                 Found::Nowhere if text.contains('/') && !text.starts_with("unix:") => {
@@ -198,6 +221,7 @@ impl Compiler<'_> {
                 upstream,
                 host: authority.into(),
                 uri: uri.map(Into::into),
+                is_machine: false,
             }),
             Found::Broken => None,
             Found::Nowhere => self.address(pass, &authority, uri, scheme),
@@ -242,25 +266,26 @@ impl Compiler<'_> {
         Some(Target {
             host: host.into(),
             uri: uri.map(Into::into),
+            is_machine: matches!(&address, Address::Tcp { host, .. } if host.parse::<IpAddr>().is_err()),
             upstream: self.upstream_at(name, address),
         })
     }
 
-    /// weir's own headers, and the user's over them.
-    fn set_headers(&mut self, levels: Levels<'_>) -> Vec<SetHeader> {
+    /// weir's own headers, `Host` with this value among them, and the user's over them.
+    fn set_headers(&mut self, host: Variable, levels: Levels<'_>) -> Vec<SetHeader> {
         // Behind a proxy that is believed, what the client asked for is what that proxy was asked for.
         let passed_on = |name, known| {
             let name = HeaderName::from_static(name);
             Variable::TrustedOr(name, Box::new(known))
         };
-        let host = Variable::Http(header::HOST);
+        let asked = Variable::Http(header::HOST);
         let mut headers: Vec<SetHeader> = [
-            ("host", Variable::ProxyHost),
+            ("host", host),
             (
                 "x-forwarded-proto",
                 passed_on("x-forwarded-proto", Variable::Scheme),
             ),
-            ("x-forwarded-host", passed_on("x-forwarded-host", host)),
+            ("x-forwarded-host", passed_on("x-forwarded-host", asked)),
         ]
         .into_iter()
         .map(|(name, variable)| SetHeader {
@@ -353,31 +378,5 @@ impl Compiler<'_> {
     }
 }
 
-fn next_upstream(levels: Levels<'_>) -> NextUpstream {
-    let default = ["error".to_owned(), "timeout".to_owned()];
-    let words = levels
-        .find(|settings| &settings.proxy_next_upstream)
-        .map_or(&default[..], |given| &given.value.0);
-    let has = |word: &str| words.iter().any(|given| given == word);
-    NextUpstream {
-        error: has("error"),
-        timeout: has("timeout"),
-        invalid_header: has("invalid_header"),
-        non_idempotent: has("non_idempotent"),
-        statuses: words
-            .iter()
-            .filter_map(|word| StatusCode::from_bytes(word.strip_prefix("http_")?.as_bytes()).ok())
-            .collect(),
-        tries: match levels
-            .find(|s| &s.proxy_next_upstream_tries)
-            .map(|tries| tries.value.0)
-        {
-            None | Some(0) => Tries::Each,
-            Some(most) => Tries::Most(most),
-        },
-        within: levels
-            .find(|s| &s.proxy_next_upstream_timeout)
-            .map(|time| time.value.0)
-            .filter(|time| *time > Duration::ZERO),
-    }
-}
+/// More than any application sends on purpose; what is wanted of memory is bounded by the size of a head.
+const MAX_HEADERS: usize = 1000;

@@ -8,6 +8,7 @@ mod algorithm;
 mod answers;
 mod bandwidth;
 mod breakers;
+mod buffering;
 mod checks;
 mod client;
 mod connection;
@@ -19,7 +20,9 @@ mod ipv6;
 mod limits;
 mod maps;
 mod names;
+mod next_upstream;
 mod overrides;
+mod redirects;
 mod resolver;
 mod sanctions;
 mod servers;
@@ -42,7 +45,7 @@ pub(super) use variables::name as variable_name;
 
 use super::decode::{Field, Named, Spanned};
 use super::model::{Config, Override, Time};
-use super::plan::{Algorithm, Own, Plan, Upstream, UpstreamTls};
+use super::plan::{Algorithm, File, Own, Plan, Upstream, UpstreamTls};
 use super::report::{Complaint, Report};
 use super::span::Span;
 
@@ -73,6 +76,8 @@ pub(super) fn compile(config: &Config, report: &mut Report) -> Plan {
         conn_zones,
         degrade_groups: compiler.degrade_groups(),
         stale_size: compiler.stale_size(),
+        buffers: compiler.buffer_bounds(),
+        temp_paths: std::mem::take(&mut compiler.temp_paths),
         upstreams: std::mem::take(&mut compiler.upstreams),
         upstream_tls: std::mem::take(&mut compiler.upstream_tls),
         listeners,
@@ -120,6 +125,8 @@ struct Compiler<'a> {
     upstream_tls: Vec<UpstreamTls>,
     /// The latter by name.
     addresses: HashMap<String, usize>,
+    /// Directories for temporary files, each where it is named.
+    temp_paths: Vec<File>,
 }
 
 impl<'a> Compiler<'a> {
@@ -138,6 +145,7 @@ impl<'a> Compiler<'a> {
             upstreams: Vec::new(),
             upstream_tls: Vec::new(),
             addresses: HashMap::new(),
+            temp_paths: Vec::new(),
         }
     }
 }

@@ -9,7 +9,7 @@ use super::Compiler;
 use super::templates::When;
 use crate::config::decode::{Field, Spanned, Text};
 use crate::config::model::{self, Manner};
-use crate::config::plan::{Algorithm, Sanction, Wording};
+use crate::config::plan::{Algorithm, Form, RefusalBody, Sanction, Template, Typed, Wording};
 use crate::config::span::Span;
 
 /// How long a request waits at most where `on_excess: delay` says no more.
@@ -45,7 +45,7 @@ impl Compiler<'_> {
         Sanction {
             max_wait: (manner == Manner::Delay).then(|| self.max_wait(longest)),
             penalty,
-            ..self.wording(manner, &rule.status, &rule.body)
+            ..self.wording(manner, &rule.status, &rule.body, &rule.content_type)
         }
     }
 
@@ -69,14 +69,16 @@ impl Compiler<'_> {
     /// Of a `limit_conn`.
     pub(super) fn conn_sanction(&mut self, rule: &model::ConnRule) -> Sanction {
         let manner = rule.on_excess.get().map(|given| given.value.0);
-        self.wording(manner.unwrap_or(Manner::Reject), &rule.status, &rule.body)
+        let manner = manner.unwrap_or(Manner::Reject);
+        self.wording(manner, &rule.status, &rule.body, &rule.content_type)
     }
 
     fn wording(
         &mut self,
         manner: Manner,
         status: &Field<model::LimitStatus>,
-        body: &Field<Text>,
+        body: &Field<model::RuleBody>,
+        content_type: &Field<Text>,
     ) -> Sanction {
         let given = status.value().map(|status| status.0);
         let drops = manner == Manner::Drop;
@@ -91,11 +93,86 @@ impl Compiler<'_> {
         let status = if drops { Some(Sanction::DROP) } else { given };
         Sanction {
             status: status.and_then(|status| StatusCode::from_u16(status).ok()),
-            body: body.get().map(|text| {
-                let text = self.template(text, When::After);
-                Arc::new(Wording::new(text))
-            }),
+            body: self
+                .refusal_body(body.get(), content_type.get())
+                .map(Arc::new),
             ..Sanction::default()
+        }
+    }
+
+    fn refusal_body(
+        &mut self,
+        body: Option<&Spanned<model::RuleBody>>,
+        content_type: Option<&Spanned<Text>>,
+    ) -> Option<RefusalBody> {
+        let given = content_type.map(|given| self.content_type(Some(given), body.is_some()));
+        let body = body?;
+        match &body.value {
+            model::RuleBody::One(text) => {
+                let mut wording = Wording::new(self.body_text(text, body.span));
+                if let Some(content_type) = &given {
+                    wording.form = Form::of(content_type);
+                }
+                let content_type = given.unwrap_or_else(|| wording.form.content_type().into());
+                Some(RefusalBody::One(Typed {
+                    wording,
+                    content_type,
+                }))
+            }
+            model::RuleBody::Choice(forms) => {
+                if let Some(content_type) = content_type {
+                    let hint = "`html`, `json` and `text` say it";
+                    self.complain_with(
+                        content_type.span,
+                        "a `content_type` beside several forms of a `body`",
+                        hint,
+                    );
+                }
+                let mut typed = |text: Option<&Spanned<model::BodyText>>, form: Form| {
+                    text.map(|text| Typed {
+                        wording: Wording {
+                            text: self.body_text(&text.value, text.span),
+                            form,
+                        },
+                        content_type: form.content_type().into(),
+                    })
+                };
+                let html = typed(forms.html.get(), Form::Html);
+                let json = typed(forms.json.get(), Form::Json);
+                let text = typed(forms.text.get(), Form::Plain);
+                if html.is_none() && json.is_none() && text.is_none() {
+                    self.complain_with(
+                        body.span,
+                        "a `body` without a text",
+                        "expected some of `html`, `json` and `text`, or `file`",
+                    );
+                    return None;
+                }
+                Some(RefusalBody::Choice { html, json, text })
+            }
+        }
+    }
+
+    /// A text of variables, or what is in a file, in which a `$` is a `$`.
+    fn body_text(&mut self, text: &model::BodyText, span: Span) -> Template {
+        let file = match text {
+            model::BodyText::Text(text) => {
+                let value = text.clone();
+                return self.template(&Spanned { value, span }, When::After);
+            }
+            model::BodyText::File(file) => file.file.get(),
+        };
+        let Some(file) = file else {
+            return Template::default();
+        };
+        let path = self.file(file).path;
+        match std::fs::read_to_string(&path) {
+            Ok(text) => Template::literal(&text),
+            Err(error) => {
+                let sentence = format!("`{}` cannot be read: {error}", path.display());
+                self.complain(file.span, sentence);
+                Template::default()
+            }
         }
     }
 

@@ -1,5 +1,6 @@
 //! What holds at one location, after inheritance: the innermost level that gives a setting wins.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::StatusCode;
@@ -181,7 +182,7 @@ impl Compiler<'_> {
             (Some((pass, version)), None) => self
                 .forward(&pass, version, path, levels)
                 .map_or(Action::NotFound, |forward| {
-                    Action::Forward(Box::new(forward))
+                    Action::Forward(Arc::new(forward))
                 }),
             (None, Some(answer)) => self.answer(answer).map_or(Action::NotFound, Action::Return),
             (None, None) => Action::NotFound,

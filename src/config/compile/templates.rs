@@ -22,7 +22,7 @@ pub(super) enum When {
 
 /// A piece of text as cut up, not yet understood.
 #[derive(Debug, PartialEq, Eq)]
-enum Piece<'a> {
+pub(super) enum Piece<'a> {
     /// Stands for itself.
     Literal(&'a str),
     /// `${` with something in it that is not a name, or without an end.
@@ -32,7 +32,7 @@ enum Piece<'a> {
 }
 
 /// Cuts a text up, each piece with its place.
-fn pieces(text: &str) -> Vec<(Piece<'_>, Range<usize>)> {
+pub(super) fn pieces(text: &str) -> Vec<(Piece<'_>, Range<usize>)> {
     let mut pieces = Vec::new();
     let mut rest = text;
     let mut at = 0;

@@ -113,6 +113,26 @@ servers:
     assert_eq!(plan.servers[0].fallback.max_body, None);
 }
 
+/// Only a machine behind `https://` is asked for by its own name: it may serve many, and no other of ours.
+#[test]
+fn the_host_sent_on_depends_on_what_proxy_pass_names() {
+    for (pass, host) in [
+        ("app", Variable::PassedHost),
+        ("http://app", Variable::PassedHost),
+        ("https://app", Variable::PassedHost),
+        ("http://example.com", Variable::PassedHost),
+        ("https://127.0.0.1:8443", Variable::PassedHost),
+        ("https://example.com", Variable::ProxyHost),
+    ] {
+        let text = format!(
+            "upstreams: {{ app: {{ servers: \"127.0.0.1:1\" }} }}\nservers: [{{ proxy_pass: \"{pass}\" }}]"
+        );
+        let plan = plan(&text);
+        let sent = &forward(&plan.servers[0].fallback).set_headers[0];
+        assert_eq!(sent.value.as_variable(), Some(&host), "{pass}");
+    }
+}
+
 #[test]
 fn headers_of_our_own_stand_under_those_of_the_user() {
     let plan = server(
@@ -152,7 +172,7 @@ fn headers_of_our_own_stand_under_those_of_the_user() {
     assert_eq!(names(inner).last().map(String::as_str), Some("x-other"));
     assert_eq!(
         forward(inner).set_headers[0].value.as_variable(),
-        Some(&Variable::ProxyHost)
+        Some(&Variable::PassedHost)
     );
 }
 

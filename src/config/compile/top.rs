@@ -23,10 +23,22 @@ impl Compiler<'_> {
     pub(super) fn log(&mut self) -> Log {
         let log = self.config.log.value();
         let access = log.and_then(|log| log.access.value());
+        let error = log.and_then(|log| log.error.value());
+        let level = log.and_then(|log| log.level.get());
+        let own = error.and_then(|error| error.level.get());
+        if let (Some(_), Some(second)) = (level, own) {
+            let sentence = "`log.level` and `log.error.level` mean the same; give one of them";
+            self.complain(second.span, sentence);
+        }
+        let path = error.and_then(|error| error.path.get());
         Log {
-            level: log
-                .and_then(|log| log.level.value())
-                .map_or(tracing::Level::INFO, |level| level.0),
+            level: own
+                .or(level)
+                .map_or(tracing::Level::INFO, |level| level.value.0),
+            error: match path.map(|path| self.log_path(path, "`-` is standard error")) {
+                None | Some(LogPath::Stdout) => None,
+                Some(LogPath::File(path)) => Some(path),
+            },
             access: match access {
                 None => Some(self.access_log(&model::AccessLog::default())),
                 Some(OrOff::Off) => None,
@@ -38,23 +50,29 @@ impl Compiler<'_> {
     fn access_log(&mut self, access: &model::AccessLog) -> AccessLog {
         let path = match access.path.get() {
             None => LogPath::Stdout,
-            Some(path) if path.value.text == "-" => LogPath::Stdout,
-            Some(path) => {
-                if path.value.text.is_empty() {
-                    self.complain_with(
-                        path.span,
-                        "an empty path",
-                        "`-` is standard output; `access: off` is no log at all",
-                    );
-                }
-                LogPath::File(path.value.text.as_str().into())
-            }
+            Some(path) => self.log_path(
+                path,
+                "`-` is standard output; `access: off` is no log at all",
+            ),
         };
         let format = access
             .format
             .get()
             .map_or(LogFormat::Combined, |format| self.log_format(format));
         AccessLog { path, format }
+    }
+
+    /// A file, or the stream that is written `-`.
+    fn log_path(&mut self, path: &Spanned<Text>, hint: &str) -> LogPath {
+        match path.value.text.as_str() {
+            "-" => LogPath::Stdout,
+            text => {
+                if text.is_empty() {
+                    self.complain_with(path.span, "an empty path", hint);
+                }
+                LogPath::File(text.into())
+            }
+        }
     }
 
     fn log_format(&mut self, format: &Spanned<Text>) -> LogFormat {

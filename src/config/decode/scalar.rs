@@ -29,6 +29,19 @@ impl Text {
         })
     }
 
+    /// Its beginning after white space, which `head` has to be.
+    pub(in crate::config) fn head(&self, head: &str) -> Self {
+        self.slice(head, self.text.len() - self.text.trim_start().len())
+    }
+
+    /// A part of it, which begins there.
+    pub(in crate::config) fn slice(&self, part: &str, start: usize) -> Self {
+        Self {
+            text: part.to_owned(),
+            verbatim: self.verbatim.map(|own| own + start),
+        }
+    }
+
     /// Its end, which `tail` has to be.
     pub(in crate::config) fn tail(&self, tail: &str) -> Self {
         Self {

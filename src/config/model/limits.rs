@@ -5,10 +5,11 @@ use std::borrow::Cow;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 
 use super::algorithm::{Algorithm, LimitOrUnlimited, WindowLimit};
-use super::sanction::{OnCrowd, OnExcess};
+use super::empty_key::OnEmptyKey;
+use super::sanction::{OnCrowd, OnExcess, RuleBody};
 use super::values::{
-    Burst, ConnLimit, Flag, HeaderForm, HeaderScope, LimitStatus, OnAmbiguousKey, OnEmptyKey,
-    Prefix, Rate, RateOrUnlimited, Size, Time, Waiting,
+    Burst, ConnLimit, Flag, HeaderForm, HeaderScope, LimitStatus, OnAmbiguousKey, Prefix, Rate,
+    RateOrUnlimited, Size, Time, Waiting,
 };
 use crate::config::decode::{Context, Decode, Field, Named, Needed, Text, record};
 use crate::config::tree::{Kind, Node};
@@ -38,7 +39,7 @@ record! {
         count_refused: Field<Flag>,
         /// Where its counters are kept: `local`, or one of `stores`. Default: local.
         store: Field<Text>,
-        /// What to do with a request whose key is empty: `skip` it as nginx does, count it under the client's `address`, or `refuse` it. Default: skip.
+        /// What to do with a request whose key is empty: `skip` it as nginx does, count it under the client's `address`, or `refuse` it, with a status of its own where it is `{ refuse: 401 }`. Default: skip.
         on_empty_key: Field<OnEmptyKey>,
         /// What to do with a request that gives a header, a cookie or an argument of its key more than once: `refuse` it with 400, or `join` it as nginx does. Default: refuse.
         on_ambiguous_key: Field<OnAmbiguousKey>,
@@ -70,7 +71,7 @@ record! {
         size: Field<Size>,
         /// Where its counters are kept: `local`, or one of `stores`. Default: local.
         store: Field<Text>,
-        /// What to do with a request whose key is empty: `skip` it as nginx does, count it under the client's `address`, or `refuse` it. Default: skip.
+        /// What to do with a request whose key is empty: `skip` it as nginx does, count it under the client's `address`, or `refuse` it, with a status of its own where it is `{ refuse: 401 }`. Default: skip.
         on_empty_key: Field<OnEmptyKey>,
         /// What to do with a request that gives a header, a cookie or an argument of its key more than once: `refuse` it with 400, or `join` it as nginx does. Default: refuse.
         on_ambiguous_key: Field<OnAmbiguousKey>,
@@ -100,8 +101,10 @@ record! {
         penalty: Field<Time>,
         /// The status of a request that this rule refuses, 400 to 599. Default: limit_req_status.
         status: Field<LimitStatus>,
-        /// What is answered to a request that this rule refuses: a text of variables, JSON or HTML by its first letter. Default: a page in the form the client likes.
-        body: Field<Text>,
+        /// What is answered to a request that this rule refuses: a text of variables or `{ file: … }`, JSON or HTML by its first letter; or several of `html`, `json` and `text`, of which the client gets what its `Accept` likes best. Default: a page in the form the client likes.
+        body: Field<RuleBody>,
+        /// The type of `body`. Default: by its first letter.
+        content_type: Field<Text>,
     }
 }
 
@@ -118,8 +121,10 @@ record! {
         on_excess: Field<OnCrowd>,
         /// The status of a request that this rule refuses, 400 to 599. Default: limit_conn_status.
         status: Field<LimitStatus>,
-        /// What is answered to a request that this rule refuses: a text of variables, JSON or HTML by its first letter. Default: a page in the form the client likes.
-        body: Field<Text>,
+        /// What is answered to a request that this rule refuses: a text of variables or `{ file: … }`, JSON or HTML by its first letter; or several of `html`, `json` and `text`, of which the client gets what its `Accept` likes best. Default: a page in the form the client likes.
+        body: Field<RuleBody>,
+        /// The type of `body`. Default: by its first letter.
+        content_type: Field<Text>,
     }
 }
 

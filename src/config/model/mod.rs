@@ -6,12 +6,15 @@
 mod access;
 mod algorithm;
 mod bandwidth;
+mod buffering;
 mod client;
 mod credential;
+mod empty_key;
 mod fallback;
 mod health;
 mod limits;
 mod maps;
+mod redirect;
 mod resolver;
 mod sanction;
 mod server;
@@ -26,16 +29,19 @@ mod values;
 pub use access::Access;
 pub use algorithm::{Algorithm, Counting, LimitOrUnlimited, WindowLimit};
 pub use bandwidth::SizeText;
+pub use buffering::{BufferBounds, Buffering};
 pub use client::{Connections, ProxyProtocol, RealIp};
 pub use credential::{HeaderText, StoreUrl};
+pub use empty_key::{EmptyKeyWord, OnEmptyKey, RefuseEmptyKey};
 pub use fallback::{DegradeWord, Fallback, Stale};
 pub use health::{Breaker, CheckWord, Expect, FailureStatus, HealthCheck, Percent, Way};
 pub use limits::{
     ConnRule, ConnZone, LimitHeaders, LimitHeadersParts, Override, Queue, ReqRule, ReqZone,
 };
 pub use maps::Map;
+pub use redirect::{ProxyRedirect, RedirectRule};
 pub use resolver::{NameServer, Resolver};
-pub use sanction::{Manner, OnCrowd, OnExcess};
+pub use sanction::{BodyFile, BodyForms, BodyText, Manner, OnCrowd, OnExcess, RuleBody};
 pub use server::{Listen, Location, Return, ReturnParts, Server};
 pub use settings::{Buffers, BuffersParts, Connection, NextUpstream, Settings};
 pub use store::{OnOutage, Store, StoreMode};
@@ -44,9 +50,9 @@ pub use top::{AccessLog, Admin, Config, Log};
 pub use traces::{BatchSize, ContextWord, Tracing};
 pub use upstream::{Balance, RetryBudget, Upstream, UpstreamQueue, UpstreamServer};
 pub use values::{
-    AdminAddress, Burst, ConnLimit, Failures, Flag, HeaderForm, HeaderScope, HttpVersion, Idle,
-    Level, LimitStatus, ListenAddress, ListenText, LogLevel, OnAmbiguousKey, OnEmptyKey, Prefix,
-    Rate, RateOrUnlimited, Requests, Size, Streams, Time, Tries, Waiting, Weight, Workers,
+    AdminAddress, Burst, ConnLimit, Failures, Flag, HeaderCount, HeaderForm, HeaderScope,
+    HttpVersion, Idle, Level, LimitStatus, ListenAddress, ListenText, LogLevel, OnAmbiguousKey,
+    Prefix, Rate, RateOrUnlimited, Requests, Size, Streams, Time, Tries, Waiting, Weight, Workers,
 };
 
 use super::decode::Record;
@@ -71,6 +77,7 @@ pub(super) fn homes(key: &str) -> Option<String> {
         ("in a store", Store::keys()),
         ("in `tls`", Tls::keys()),
         ("in `real_ip`", RealIp::keys()),
+        ("in `buffers`", BufferBounds::keys()),
     ];
     let homes: Vec<_> = places
         .into_iter()

@@ -6,14 +6,16 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 
 use super::access::Access;
 use super::bandwidth::SizeText;
+use super::buffering::Buffering;
 use super::client::{ProxyProtocol, RealIp};
 use super::credential::HeaderText;
 use super::fallback::Fallback;
 use super::health::Breaker;
 use super::limits::{ConnRule, LimitHeaders, ReqRule};
+use super::redirect::ProxyRedirect;
 use super::tls::ProxySsl;
 use super::values::{
-    Flag, HttpVersion, LimitStatus, LogLevel, Requests, Size, Streams, Time, Tries,
+    Flag, HeaderCount, HttpVersion, LimitStatus, LogLevel, Requests, Size, Streams, Time, Tries,
 };
 use crate::config::decode::{
     Context, Decode, Field, List, Named, Needed, OrOff, Spanned, Text, record, scalar_from,
@@ -74,6 +76,8 @@ record! {
         lingering_timeout: Field<Time>,
         /// Headers to send on, in place of the client's; an empty value removes one. An inner mapping takes the place of an outer one.
         proxy_set_header: Field<Named<HeaderText>>,
+        /// What is changed about `Location` and `Refresh` of responses: `default` to put the location's path in place of the URL of `proxy_pass`, pairs of what they begin with and what takes its place, or `off`. An inner list takes the place of an outer one. Default: default.
+        proxy_redirect: Field<ProxyRedirect>,
         /// What upstreams are spoken to in: `1.1`, or `2` with many requests on one connection. Default: 1.1, and 2 with `grpc_pass`.
         proxy_http_version: Field<HttpVersion>,
         /// Whether upstreams are told the client's address by a PROXY header: on or v1, v2, or off. Each request then has a connection of its own. Default: off.
@@ -84,6 +88,8 @@ record! {
         proxy_send_timeout: Field<Time>,
         /// How long an upstream may take between two pieces of its answer. Default: 60s.
         proxy_read_timeout: Field<Time>,
+        /// How many header fields an upstream's response may have; all together 64k. Default: 1000.
+        proxy_max_headers: Field<HeaderCount>,
         /// When the next server is tried: error, timeout, invalid_header, non_idempotent, http_500, http_502, http_503, http_504, http_403, http_404, http_429, or off. Default: error timeout.
         proxy_next_upstream: Field<NextUpstream>,
         /// How many servers are tried at most; 0 for each once. Default: 0.
@@ -103,7 +109,7 @@ record! {
         /// Whether upstreams are sent a `Via` header. Default: on.
         via: Field<Flag>,
     }
-    with proxy_ssl: ProxySsl,
+    with buffering: Buffering, proxy_ssl: ProxySsl,
 }
 
 record! {

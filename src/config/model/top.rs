@@ -1,5 +1,6 @@
 //! The file as a whole.
 
+use super::buffering::BufferBounds;
 use super::client::Connections;
 use super::fallback::DegradeWord;
 use super::limits::{ConnZone, ReqZone};
@@ -44,6 +45,8 @@ record! {
         degrade_groups: Field<Named<DegradeWord>>,
         /// How much memory last good answers may take, of all fallbacks with `stale`. Default: 32m.
         stale_size: Field<Size>,
+        /// Bounds of what is buffered, of all requests together.
+        buffers: Field<BufferBounds>,
         /// Whom to ask for the addresses of names that are looked up again, see `resolve`. Default: the system.
         resolver: Field<Brief<Resolver>>,
         /// Groups of servers to forward to, by name.
@@ -61,8 +64,20 @@ record! {
     pub struct Log {
         /// The least severe level that is written: error, warn, info or debug. Default: info.
         level: Field<Level>,
+        /// Where everything but the access log goes. Default: standard error.
+        error: Field<ErrorLog>,
         /// One line per request; `off` for none.
         access: Field<OrOff<AccessLog>>,
+    }
+}
+
+record! {
+    /// The error log.
+    pub struct ErrorLog {
+        /// A file, or `-` for standard error. Default: -.
+        path: Field<Text>,
+        /// The least severe level that is written, as `log.level`, which it takes the place of.
+        level: Field<Level>,
     }
 }
 

@@ -196,6 +196,11 @@ number! {
 }
 
 number! {
+    /// How many header fields.
+    pub struct HeaderCount(usize) = "a number of headers", 1..=10_000
+}
+
+number! {
     /// Idle connections.
     pub struct Idle(usize) = "a number of connections", 0..=1_000_000
 }
@@ -205,15 +210,6 @@ choice! {
     pub struct OnAmbiguousKey(plan::OnAmbiguousKey) = "something to do with an ambiguous key" {
         "refuse" => plan::OnAmbiguousKey::Refuse,
         "join" => plan::OnAmbiguousKey::Join,
-    }
-}
-
-choice! {
-    /// What to do with a request whose key is empty.
-    pub struct OnEmptyKey(plan::OnEmptyKey) = "something to do with an empty key" {
-        "skip" => plan::OnEmptyKey::Skip,
-        "address" => plan::OnEmptyKey::Address,
-        "refuse" => plan::OnEmptyKey::Refuse,
     }
 }
 

@@ -1,5 +1,6 @@
 //! What is answered when the answer proper is not to be had.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::StatusCode;
@@ -12,7 +13,7 @@ pub struct Fallback {
     /// `on`: when.
     pub on: Occasions,
     /// `proxy_pass`: somebody else is asked.
-    pub forward: Option<Box<Forward>>,
+    pub forward: Option<Arc<Forward>>,
     /// `stale`: the last good answer.
     pub stale: Option<Stale>,
     /// `return`: always the same.

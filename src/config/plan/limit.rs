@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use http::StatusCode;
 use ipnet::IpNet;
 
 use super::{Algorithm, CountRefused, Sanction, Template, Weight};
@@ -174,8 +175,8 @@ pub enum OnAmbiguousKey {
 pub enum OnEmptyKey {
     /// Count it under the client's address.
     Address,
-    /// Turn it away.
-    Refuse,
+    /// Turn it away, with this status in place of the rule's.
+    Refuse(Option<StatusCode>),
     /// Do not limit it, as nginx does.
     #[default]
     Skip,

@@ -6,6 +6,7 @@
 mod algorithm;
 mod bandwidth;
 mod breaker;
+mod buffering;
 mod client;
 mod diff;
 mod fallback;
@@ -13,6 +14,7 @@ mod health;
 mod limit;
 mod map;
 mod names;
+mod redirect;
 mod resolver;
 mod sanction;
 mod site;
@@ -30,6 +32,7 @@ use std::time::Duration;
 pub use algorithm::{Algorithm, Cost, CountRefused, Weight};
 pub use bandwidth::{Bandwidth, Volume};
 pub use breaker::{Breaker, Recovery, Share};
+pub use buffering::{BufferBounds, Buffering, RequestBuffering, ResponseBuffering};
 pub use client::{Caps, RealIp, RealIpHeader, SendProxy};
 pub use diff::Afresh;
 pub use fallback::{Degrade, DegradeGroup, Fallback, Occasions, Stale};
@@ -40,8 +43,9 @@ pub use limit::{
 };
 pub use map::{Geo, Lookup, Map, Values};
 pub use names::{Path, PathRule, ServerName};
+pub use redirect::{Redirect, Replacement};
 pub use resolver::Resolver;
-pub use sanction::{Form, Sanction, Wording};
+pub use sanction::{Form, RefusalBody, Sanction, Typed, Wording};
 pub use site::{
     Access, Action, ClientTimeouts, Forward, HttpVersion, Network, NextUpstream, Return,
     ReturnBody, SetHeader, Site, Tries, Underscores, Upgrades, Via,
@@ -88,6 +92,10 @@ pub struct Plan {
     pub degrade_groups: Vec<DegradeGroup>,
     /// `stale_size`, in bytes.
     pub stale_size: usize,
+    /// `buffers`
+    pub buffers: BufferBounds,
+    /// Directories for temporary files that the configuration names.
+    pub temp_paths: Vec<File>,
     /// How servers behind `https://` are met; [`Forward::tls`] is an index.
     pub upstream_tls: Vec<UpstreamTls>,
     /// What to listen on, each address once.
@@ -134,6 +142,8 @@ impl Plan {
 pub struct Log {
     /// The least severe level that is written.
     pub level: tracing::Level,
+    /// The error log's file, which USR1 opens again; `None` for standard error, written `-`.
+    pub error: Option<PathBuf>,
     /// `None` for `access: off`.
     pub access: Option<AccessLog>,
 }

@@ -13,11 +13,50 @@ pub struct Sanction {
     /// Instead of the location's; 444 closes without an answer (`on_excess: drop`).
     pub status: Option<StatusCode>,
     /// Instead of weir's own page.
-    pub body: Option<Arc<Wording>>,
+    pub body: Option<Arc<RefusalBody>>,
     /// `on_excess: delay`: for how long a request may wait that would else be turned away.
     pub max_wait: Option<Duration>,
     /// `penalty`: for how long a key that was turned away stays out.
     pub penalty: Option<Duration>,
+}
+
+/// What refused requests are answered with in place of weir's own page.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RefusalBody {
+    /// What the client likes best of these, one at least.
+    Choice {
+        /// `html`
+        html: Option<Typed>,
+        /// `json`
+        json: Option<Typed>,
+        /// `text`
+        text: Option<Typed>,
+    },
+    /// Always the same.
+    One(Typed),
+}
+
+/// A text and its `Content-Type`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Typed {
+    /// The text.
+    pub wording: Wording,
+    /// The `Content-Type`.
+    pub content_type: Box<str>,
+}
+
+impl RefusalBody {
+    /// Whether it is the same for every request that likes the same form.
+    #[must_use]
+    pub fn is_fixed(&self) -> bool {
+        let is_fixed = |typed: &Typed| typed.wording.text.as_literal().is_some();
+        match self {
+            Self::Choice { html, json, text } => {
+                [html, json, text].into_iter().flatten().all(is_fixed)
+            }
+            Self::One(typed) => is_fixed(typed),
+        }
+    }
 }
 
 /// A text with variables, and what it is written in.

@@ -9,8 +9,8 @@ use http::{HeaderName, StatusCode};
 use ipnet::IpNet;
 
 use super::{
-    Bandwidth, Breaker, ConnRule, DryRun, Fallback, LimitHeaders, LogLevel, RealIp, ReqRule,
-    SendProxy, Template, Wording,
+    Bandwidth, Breaker, Buffering, ConnRule, DryRun, Fallback, LimitHeaders, LogLevel, RealIp,
+    Redirect, ReqRule, SendProxy, Template, Wording,
 };
 use crate::config::secret::is_credential;
 
@@ -125,7 +125,7 @@ impl Network {
 #[derive(Debug, Clone)]
 pub enum Action {
     /// Sent to an upstream.
-    Forward(Box<Forward>),
+    Forward(Arc<Forward>),
     /// Nothing is configured here: 404.
     NotFound,
     /// Answered at once.
@@ -173,6 +173,8 @@ pub struct Forward {
     pub replaces: usize,
     /// `proxy_set_header`, defaults included (`Host`, and the `X-Forwarded-` family), in order. An empty value removes.
     pub set_headers: Vec<SetHeader>,
+    /// `proxy_redirect`, in order; none for `off`.
+    pub redirects: Box<[Redirect]>,
     /// `via`
     pub via: Via,
     /// `proxy_upgrade`
@@ -189,8 +191,12 @@ pub struct Forward {
     pub send_timeout: Duration,
     /// `proxy_read_timeout`
     pub read_timeout: Duration,
+    /// `proxy_max_headers`
+    pub max_headers: usize,
     /// `proxy_next_upstream`
     pub next_upstream: NextUpstream,
+    /// `proxy_request_buffering` and `proxy_buffering`
+    pub buffering: Buffering,
 }
 
 /// One header towards the upstream.

@@ -59,6 +59,8 @@ pub enum Variable {
     Map(usize),
     /// `$msec`: seconds since the epoch with milliseconds, when the line is written.
     Msec,
+    /// `Host` as it is sent on by default: `$http_host`, or where a request has none `$proxy_host`. Has no name of its own.
+    PassedHost,
     /// `$pid`
     Pid,
     /// `$proxy_add_x_forwarded_for`: the client's X-Forwarded-For with its address appended.

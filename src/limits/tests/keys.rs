@@ -76,8 +76,8 @@ fn an_empty_key_is_what_the_zone_says() {
     let exchange = exchange_from("127.0.0.1", &[]);
     assert_eq!(found(&source(OnEmptyKey::Skip), &exchange), Found::Nothing);
     assert_eq!(
-        found(&source(OnEmptyKey::Refuse), &exchange),
-        Found::Refuse(KeyFault::Empty)
+        found(&source(OnEmptyKey::Refuse(None)), &exchange),
+        Found::Refuse(KeyFault::Empty(None))
     );
     assert_eq!(
         found(&source(OnEmptyKey::Address), &exchange),

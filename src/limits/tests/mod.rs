@@ -148,7 +148,7 @@ fn a_request_without_any_key_is_not_limited_and_has_no_status() {
 fn a_zone_may_refuse_requests_without_a_key() {
     let mut zone = req_zone("a", 1_000);
     zone.key = key("x-api-key");
-    zone.on_empty_key = OnEmptyKey::Refuse;
+    zone.on_empty_key = OnEmptyKey::Refuse(None);
     let limits = limits(&plan(vec![zone], vec![]), &[req_rule(0, 0)], &[]);
     let refusal = refusal(ask(&limits, 0).0);
     assert_eq!(

@@ -16,6 +16,40 @@ pub(super) enum Form {
     Text,
 }
 
+/// A form in which somebody has a body ready.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Offer {
+    /// HTML.
+    Html,
+    /// JSON.
+    Json,
+    /// Plain text.
+    Text,
+}
+
+impl Offer {
+    fn form(self) -> Form {
+        match self {
+            Self::Html => Form::Html,
+            Self::Json => Form::Problem,
+            Self::Text => Form::Text,
+        }
+    }
+}
+
+/// The one of these that an `Accept` field likes best, chosen as a page of ours is; where it likes none, the first.
+#[must_use]
+pub fn best_offer(accept: Option<&HeaderValue>, offers: &[Offer]) -> Option<Offer> {
+    let accept = accept.map_or(&b"*/*"[..], HeaderValue::as_bytes);
+    let wishes = offers
+        .iter()
+        .map(|offer| (wish(accept, offer.form()), *offer));
+    let liked = wishes.filter(|(wish, _)| wish.quality > 0);
+    let best = liked.max_by_key(|(wish, _)| *wish);
+    best.map(|(_, offer)| offer)
+        .or_else(|| offers.first().copied())
+}
+
 /// How much a client wants a form; the greatest wins, compared field by field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Wish {
@@ -113,6 +147,23 @@ fn quality(parameter: &[u8]) -> Option<u16> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_offered_is_chosen_from() {
+        let best = |accept: &'static str, offers: &[Offer]| {
+            best_offer(Some(&HeaderValue::from_static(accept)), offers)
+        };
+        let all = [Offer::Text, Offer::Html, Offer::Json];
+        assert_eq!(best("*/*", &all), Some(Offer::Text));
+        assert_eq!(best("text/html,*/*;q=0.8", &all), Some(Offer::Html));
+        assert_eq!(best("application/json", &all), Some(Offer::Json));
+        let two = [Offer::Html, Offer::Json];
+        assert_eq!(best("*/*", &two), Some(Offer::Json));
+        assert_eq!(best_offer(None, &two), Some(Offer::Json));
+        assert_eq!(best("image/png", &two), Some(Offer::Html));
+        assert_eq!(best("text/html", &[Offer::Json]), Some(Offer::Json));
+        assert_eq!(best_offer(None, &[]), None);
+    }
 
     #[test]
     fn the_form_liked_best_is_chosen() {

@@ -12,6 +12,7 @@ use hyper::ext::ReasonPhrase;
 
 use super::target::push_escaped;
 use accept::Form;
+pub use accept::{Offer, best_offer};
 
 /// A response weir writes itself.
 #[derive(Debug)]
@@ -23,6 +24,8 @@ pub struct Answer {
 
 #[derive(Debug)]
 enum Content {
+    /// The page that says that there is no key for this zone.
+    Keyless(Box<str>),
     /// The page for the status, naming the zone that refused if one did.
     Page(Option<Box<str>>),
     Text {
@@ -83,6 +86,13 @@ impl Answer {
         self
     }
 
+    /// Says that the request lacks the key that this zone counts by.
+    #[must_use]
+    pub fn lacking_key(mut self, zone: &str) -> Self {
+        self.content = Content::Keyless(zone.into());
+        self
+    }
+
     /// Its status.
     #[must_use]
     pub fn status(&self) -> StatusCode {
@@ -105,6 +115,12 @@ impl Answer {
                     form.content_type(),
                     page::body(status, form, violated.as_deref()),
                 )
+            }
+            Content::Keyless(zone) => {
+                let form = accept.map_or(Form::Text, accept::best_form);
+                headers.insert(header::VARY, HeaderValue::from_static("Accept"));
+                let page = page::keyless(status, form, &zone);
+                (form.content_type(), page.into())
             }
             Content::Text { body, content_type } => (content_type, body),
         };
@@ -171,7 +187,8 @@ fn may_be_in_location(byte: &u8) -> bool {
     byte.is_ascii_graphic() && !b"\"<>\\".contains(byte)
 }
 
-fn escape_location(url: &[u8]) -> Vec<u8> {
+/// What no URL may hold is percent-encoded.
+pub(super) fn escape_location(url: &[u8]) -> Vec<u8> {
     let mut text = Vec::with_capacity(url.len() + 16);
     for &byte in url {
         if may_be_in_location(&byte) {

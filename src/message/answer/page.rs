@@ -32,9 +32,25 @@ pub(super) fn body(status: StatusCode, form: Form, violated: Option<&str>) -> By
     }
 }
 
+/// The page for a request without the key that a zone counts by, which no waiting helps.
+pub(super) fn keyless(status: StatusCode, form: Form, zone: &str) -> String {
+    let why = format!("The request lacks the key that the limit \"{zone}\" counts by.");
+    match form {
+        Form::Html => html(status, &why),
+        Form::Problem => {
+            let (title, detail) = (Value::from(reason(status)), Value::from(why));
+            let status = status.as_u16();
+            format!(
+                r#"{{"type":"about:blank","title":{title},"status":{status},"detail":{detail}}}"#
+            )
+        }
+        Form::Text => format!("{} {}\n{why}\n", status.as_u16(), reason(status)),
+    }
+}
+
 fn write(status: StatusCode, form: Form) -> String {
     match form {
-        Form::Html => html(status),
+        Form::Html => html(status, advice(status)),
         Form::Problem => problem(status, None),
         Form::Text => format!("{} {}\n", status.as_u16(), reason(status)),
     }
@@ -57,10 +73,10 @@ fn problem(status: StatusCode, violated: Option<&str>) -> String {
     )
 }
 
-fn html(status: StatusCode) -> String {
+fn html(status: StatusCode, advice: &str) -> String {
     let title = format!("{} {}", status.as_u16(), reason(status));
     let title = escape(&title);
-    let advice = advice(status);
+    let advice = escape(advice);
     format!(
         "<!doctype html>\n\
          <html lang=\"en\">\n\

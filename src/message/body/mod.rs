@@ -154,7 +154,15 @@ where
         }
         let frame = match &mut this.throttle {
             None => ready!(this.source.poll_frame(context)),
-            Some(throttle) => ready!(throttle.poll_frame(&mut this.source, context)),
+            Some(throttle) => {
+                let frame = throttle.poll_frame(&mut this.source, context);
+                if frame.is_pending()
+                    && let Some(tail) = &this.tail
+                {
+                    tail.peer().line.refill.run(context);
+                }
+                ready!(frame)
+            }
         };
         match frame {
             Some(Ok(frame)) => {

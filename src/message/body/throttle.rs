@@ -2,7 +2,7 @@
 //!
 //! nginx lets a second's worth go and then waits out that second. Here the pieces are a tenth of it, so that whoever
 //! watches a film or a progress bar sees a steady flow; over a few seconds the bytes are the same. What may not leave yet
-//! is not asked for either: a backend is read no faster than its client is written to.
+//! is not asked for either: unless the answer is buffered, a backend is read no faster than its client is written to.
 
 use std::num::NonZeroU64;
 use std::task::{Context, Poll, ready};

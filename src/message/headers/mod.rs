@@ -5,6 +5,7 @@
 mod hops;
 mod identity;
 mod options;
+mod redirect;
 mod request;
 mod spare;
 mod upgrade;
@@ -15,7 +16,8 @@ use http::{HeaderMap, HeaderValue};
 pub use hops::{Hops, hops};
 pub use identity::speaks_for_client;
 pub use options::ConnectionOptions;
-pub use request::{stream_request, write_request};
+pub use redirect::rewrite_redirects;
+pub use request::{stream_request, target_sent, write_request};
 pub use spare::{reuse, spare};
 pub use upgrade::{Upgrade, restore_upgrade};
 
@@ -28,6 +30,17 @@ pub enum Coding {
     Unknown,
     /// One that nobody can tell the end of.
     Invalid,
+}
+
+/// What a backend wants us to do with its answer.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Wishes {
+    /// `X-Accel-Limit-Rate`: how fast it may leave, in bytes a second.
+    pub limit_rate: Option<u64>,
+    /// `X-Accel-Buffering`: whether it is buffered.
+    pub buffering: Option<bool>,
+    /// Whether there is an `X-Accel-Redirect`, which is left on the answer: without it nobody could tell why the body is empty.
+    pub redirect: bool,
 }
 
 /// What a request's transfer coding is to us; hyper takes whatever ends in `chunked`.
@@ -52,9 +65,8 @@ pub fn coding(headers: &HeaderMap) -> Coding {
 
 /// Takes from an answer what is meant for us, and what nginx hides. `Date` and `Server` stay the backend's.
 ///
-/// An upgrade has to be dealt with before: its fields go too. What is left is what was told to us: how fast the answer
-/// may leave (`X-Accel-Limit-Rate`, in bytes a second), if the backend says so.
-pub fn clean_response(headers: &mut HeaderMap) -> Option<u64> {
+/// An upgrade has to be dealt with before: its fields go too. What is left is what was told to us.
+pub fn clean_response(headers: &mut HeaderMap) -> Wishes {
     let (mut connection, mut hidden, mut lengths) = (false, false, 0);
     for (name, value) in headers.iter() {
         connection |= belongs_to_connection(name);
@@ -69,19 +81,23 @@ pub fn clean_response(headers: &mut HeaderMap) -> Option<u64> {
     if connection {
         remove_connection_fields(headers);
     }
-    let mut rate = None;
+    let mut wishes = Wishes::default();
     if hidden {
-        rate = limit_rate(headers);
+        wishes = Wishes {
+            limit_rate: limit_rate(headers),
+            buffering: buffering(headers),
+            redirect: headers.contains_key(REDIRECT),
+        };
         let names: Vec<_> = headers
             .keys()
-            .filter(|name| is_hidden(name.as_ref()))
+            .filter(|name| is_hidden(name.as_ref()) && **name != REDIRECT)
             .cloned()
             .collect();
         for name in names {
             headers.remove(name);
         }
     }
-    rate
+    wishes
 }
 
 /// The last of the backend's wishes that is a number.
@@ -90,6 +106,16 @@ fn limit_rate(headers: &HeaderMap) -> Option<u64> {
     wishes
         .filter(|wish| is_length(wish))
         .find_map(|wish| wish.to_str().ok()?.parse().ok())
+}
+
+/// The first of the backend's wishes that is one.
+fn buffering(headers: &HeaderMap) -> Option<bool> {
+    let mut wishes = headers.get_all("x-accel-buffering").into_iter();
+    wishes.find_map(|wish| match wish.as_bytes() {
+        wish if wish.eq_ignore_ascii_case(b"no") => Some(false),
+        wish if wish.eq_ignore_ascii_case(b"yes") => Some(true),
+        _ => None,
+    })
 }
 
 /// Takes from an answer, or from what follows it, what HTTP/2 has no place for.
@@ -156,6 +182,12 @@ pub fn passes(name: &[u8]) -> bool {
     !concerns_connection(name) && !is_hidden(name)
 }
 
+/// Whether a field of an answer is passed on with the value it came with, too.
+#[must_use]
+pub fn passes_unchanged(name: &[u8]) -> bool {
+    passes(name) && !redirect::may_redirect(name)
+}
+
 /// What concerns the connection it came on, whether `Connection` says so or not.
 fn belongs_to_connection(name: &HeaderName) -> bool {
     concerns_connection(name.as_ref())
@@ -181,6 +213,8 @@ fn concerns_connection(name: &[u8]) -> bool {
 fn is_hidden(name: &[u8]) -> bool {
     name == b"x-pad" || name.starts_with(b"x-accel-")
 }
+
+const REDIRECT: &str = "x-accel-redirect";
 
 /// Those of [`belongs_to_connection`].
 const CONNECTION_FIELDS: [HeaderName; 9] = [

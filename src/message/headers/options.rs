@@ -12,8 +12,8 @@ use smallvec::SmallVec;
 /// The header fields of a message that its `Connection` fields list.
 #[derive(Debug, Default)]
 pub struct ConnectionOptions {
-    // Sorted.
-    names: SmallVec<[HeaderName; 4]>,
+    // Sorted. Nearly always empty, and then nothing is allocated, moved or dropped.
+    names: Vec<HeaderName>,
 }
 
 impl ConnectionOptions {

@@ -41,8 +41,7 @@ pub fn write_request(
 /// The same for an upstream that speaks HTTP/2; `None` where its target or its host cannot be said there.
 #[must_use]
 pub fn stream_request(exchange: &Exchange, forward: &Forward) -> Option<Request<()>> {
-    let mut target = Vec::new();
-    write_target(exchange, forward, &mut target);
+    let target = target_sent(exchange, forward);
     let mut fields = Fields {
         headers: HeaderMap::with_capacity(exchange.head.headers.len() + forward.set_headers.len()),
         host: None,
@@ -93,10 +92,7 @@ fn pass_on(exchange: &Exchange, forward: &Forward, out: &mut impl Out) {
         connection |= *name == header::CONNECTION;
         te |= *name == header::TE;
     }
-    let options = match connection {
-        true => ConnectionOptions::of(headers),
-        false => ConnectionOptions::default(),
-    };
+    let options = connection.then(|| ConnectionOptions::of(headers));
     let drops_underscores = forward.underscores == Underscores::Drop;
     let believed = exchange.is_trusted();
     let trace = exchange.trace.as_deref();
@@ -105,7 +101,7 @@ fn pass_on(exchange: &Exchange, forward: &Forward, out: &mut impl Out) {
         let stays = belongs_to_connection(name)
             || is_rebuilt(name)
             || sets(forward, name)
-            || options.list(name)
+            || options.as_ref().is_some_and(|options| options.list(name))
             || (drops_underscores && name.as_str().as_bytes().contains(&b'_'))
             || (!believed && speaks_for_client(name))
             || trace.is_some_and(|trace| trace.replaces(name))
@@ -199,6 +195,14 @@ impl Out for Fields {
         let trailers = HeaderValue::from_static("trailers");
         self.headers.insert(header::TE, trailers);
     }
+}
+
+/// The target that is sent upstream, as it is written there.
+#[must_use]
+pub fn target_sent(exchange: &Exchange, forward: &Forward) -> Vec<u8> {
+    let mut target = Vec::new();
+    write_target(exchange, forward, &mut target);
+    target
 }
 
 /// The target in origin form: as the client wrote it, or with the URI part of `proxy_pass` in place of the location's

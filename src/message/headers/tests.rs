@@ -192,7 +192,8 @@ fn an_answer_loses_what_was_for_us_and_keeps_what_is_the_backends() {
         ("x-gone", "1"),
         ("x-pad", "avoid browser bug"),
     ]);
-    clean_response(&mut headers);
+    let wishes = clean_response(&mut headers);
+    assert!(wishes.redirect);
     let mut lines = lines(&headers);
     lines.sort();
     let kept = [
@@ -202,6 +203,7 @@ fn an_answer_loses_what_was_for_us_and_keeps_what_is_the_backends() {
         "set-cookie: a",
         "set-cookie: b",
         "trailer: t",
+        "x-accel-redirect: /secret",
     ];
     assert_eq!(lines, kept);
 }
@@ -263,15 +265,24 @@ fn a_backend_tells_how_fast_its_answer_may_leave() {
         for value in values {
             headers.append("x-accel-limit-rate", HeaderValue::from_static(value));
         }
-        let rate = clean_response(&mut headers);
-        assert!(headers.is_empty());
-        rate
+        let wishes = clean_response(&mut headers);
+        assert!(headers.is_empty() && !wishes.redirect);
+        wishes.limit_rate
     };
     assert_eq!(told(&[]), None);
     assert_eq!(told(&["0"]), Some(0));
     assert_eq!(told(&["100", "200"]), Some(200));
     for wrong in ["", "10k", "-1", "1.5", "99999999999999999999"] {
         assert_eq!(told(&["100", wrong]), Some(100), "{wrong}");
+    }
+}
+
+#[test]
+fn a_backend_tells_whether_its_answer_is_buffered() {
+    for (value, buffering) in [("no", Some(false)), ("YES", Some(true)), ("on", None)] {
+        let mut headers = map(&[("x-accel-buffering", value)]);
+        assert_eq!(clean_response(&mut headers).buffering, buffering);
+        assert!(headers.is_empty());
     }
 }
 

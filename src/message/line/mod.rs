@@ -15,7 +15,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::stock::Ready;
-use super::{Ending, Interim, Tail, Tunnel};
+use super::{Ending, Interim, RefillSlot, Tail, Tunnel};
 use crate::clock::Least;
 use crate::config::plan::ClientTimeouts;
 
@@ -47,6 +47,8 @@ pub struct Line {
     finishing: Mutex<Option<Box<dyn Tail>>>,
     /// What completes the answer that leaves next.
     pub ready: Ready,
+    /// What is read of the answer while the client takes nothing.
+    pub refill: RefillSlot,
     tunnel: Mutex<Option<Box<Tunnel>>>,
     waker: Mutex<Option<Waker>>,
 }
@@ -88,6 +90,7 @@ impl Line {
             is_finishing: AtomicBool::new(false),
             finishing: Mutex::new(None),
             ready: Ready::default(),
+            refill: RefillSlot::default(),
             tunnel: Mutex::new(None),
             waker: Mutex::new(None),
         }

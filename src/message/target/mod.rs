@@ -34,28 +34,40 @@ enum Host {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// More `..` than segments before them: somebody tries to leave the root.
-    #[error("the path climbs above the root")]
+    #[error(
+        "client sent invalid request (the path climbs above the root) while reading client request line"
+    )]
     AboveRoot,
     /// `example.com:443` without CONNECT, or `*` without OPTIONS.
-    #[error("this form of target does not belong to this method")]
+    #[error(
+        "client sent invalid request (this form of target does not belong to this method) while reading client request line"
+    )]
     Form,
     /// Not a name or an address, or its port is not a number.
-    #[error("the host is not valid")]
+    #[error("client sent invalid host header while reading client request headers")]
     Host,
     /// Another host than the one in a target in absolute form: two readers would see two sites.
-    #[error("the Host field is at odds with the target")]
+    #[error(
+        "client sent a host header at odds with the target while reading client request headers"
+    )]
     HostAtOdds,
     /// HTTP/1.1 asks for one, always.
-    #[error("there is no Host field")]
+    #[error(
+        "client sent HTTP/1.1 request without \"Host\" header while reading client request headers"
+    )]
     HostMissing,
     /// Two fields: whoever reads the other one would be fooled.
-    #[error("there is more than one Host field")]
+    #[error("client sent duplicate host header while reading client request headers")]
     HostTwice,
     /// A `%` without two hexadecimal digits, or `%00`.
-    #[error("the path is not encoded well")]
+    #[error(
+        "client sent invalid request (the path is not encoded well) while reading client request line"
+    )]
     Encoding,
     /// A target with a scheme that is not ours to serve.
-    #[error("the target's scheme is neither http nor https")]
+    #[error(
+        "client sent invalid request (the target's scheme is neither http nor https) while reading client request line"
+    )]
     Scheme,
 }
 
@@ -112,6 +124,20 @@ impl Target {
                 host.get(..*length).unwrap_or_default()
             }
             Host::Lowered(host) => host,
+        }
+    }
+
+    /// The host with its port as the request has it, from the Host field before the target.
+    pub(super) fn authority<'a>(&self, head: &'a Parts) -> Option<&'a [u8]> {
+        let authority = head.uri.authority();
+        match self.host {
+            Host::Absent => None,
+            Host::InHead { field, .. } if authority.is_none() => Some(host_in(head, field)),
+            Host::InHead { .. } | Host::Lowered(_) => {
+                let field = head.headers.get(header::HOST);
+                let field = field.map(HeaderValue::as_bytes);
+                field.or_else(|| authority.map(|authority| authority.as_str().as_bytes()))
+            }
         }
     }
 

@@ -10,7 +10,7 @@ use super::*;
 use crate::clock::Millis;
 use crate::config::plan::{Geo, Limited, Lookup, Map, ServerName, Values};
 use crate::message::target::Target;
-use crate::message::testing::{exchange, peer, plan, request, request_in};
+use crate::message::testing::{exchange, forward, peer, plan, request, request_in};
 use crate::message::{Attempt, Peer, Remote};
 
 /// A variable as the log shows it.
@@ -188,7 +188,7 @@ fn what_became_of_it_is_told_once_it_is_known() {
     it.limit_conn = Some(LimitStatus::Pass);
     it.body_received = 9;
     it.body_sent = 21;
-    it.proxy_host = Some("app".into());
+    it.forward = Some(Arc::new(forward()));
     it.sent_headers
         .get_or_insert_default()
         .insert("retry-after", HeaderValue::from_static("3"));

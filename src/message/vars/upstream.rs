@@ -5,11 +5,17 @@ use std::time::Duration;
 use http::HeaderName;
 
 use super::{shown, text, time};
+use crate::config::plan::Variable;
 use crate::message::{Attempt, Exchange};
 
-/// `$proxy_host`
-pub(super) fn host(exchange: &Exchange) -> Option<&str> {
-    exchange.proxy_host.as_deref()
+/// `$proxy_host`, or the host a request asks for where that is what the variable stands for.
+pub(super) fn host(variable: &Variable, exchange: &Exchange, out: &mut Vec<u8>) -> bool {
+    let asked = match variable {
+        Variable::PassedHost => exchange.target.authority(&exchange.head),
+        _ => None,
+    };
+    let own = exchange.forward.as_ref().map(|it| it.host.as_bytes());
+    asked.or(own).is_some_and(|host| text(out, host))
 }
 
 /// `$upstream_http_NAME`, where the fields are kept.

@@ -20,10 +20,11 @@ pub use self::kept::{Kept, skipped};
 use self::stale::Stale;
 use super::Proxy;
 use super::failure::Failure;
+use super::intake;
 use super::site::{self, Site};
 use super::visit::Visit;
 use crate::clock::Clock;
-use crate::config::plan::{self, Degrade};
+use crate::config::plan::{self, Action, Degrade};
 use crate::message::headers::{self, Hops};
 use crate::message::{Body, Incoming, grpc};
 use crate::upstream::{self, Download, Form, Upstream};
@@ -124,7 +125,10 @@ impl Proxy {
         if let (Some(forward), Some(upstream)) = (&fallback.plan.forward, &fallback.upstream)
             && may_go_elsewhere(visit)
         {
-            let upload = site.upload(visit, forward, unread);
+            let upload = match visit.spare_upload.take() {
+                Some(upload) => upload,
+                None => intake::take_in(visit, site, forward, unread).await?,
+            };
             let second = self
                 .forward(visit, forward, upstream, upload, Form::Fields, None)
                 .await;
@@ -137,8 +141,11 @@ impl Proxy {
             return answered;
         }
         if let Some(stale) = &fallback.stale
-            && let Some(good) = stale.response(exchange, self.clock.now())
+            && let Some(mut good) = stale.response(exchange, self.clock.now())
         {
+            if let Action::Forward(forward) = &site.plan.action {
+                headers::rewrite_redirects(good.headers_mut(), exchange, forward);
+            }
             return Way::Stale.taken(Ok(good));
         }
         match &fallback.plan.answer {
@@ -169,7 +176,7 @@ fn server(plan: &plan::Plan, site: &plan::Site) -> Box<str> {
     format!("{name} {listens} {}", before.count()).into()
 }
 
-/// Whether a request can be sent to somebody else: its body was not begun, and nothing may have come of it yet that must
+/// Whether a request can be sent to somebody else: its body was not begun or lies ready, and nothing may have come of it yet that must
 /// not come of it twice.
 fn may_go_elsewhere(visit: &Visit) -> bool {
     let exchange = &visit.exchange;
@@ -182,7 +189,7 @@ fn may_go_elsewhere(visit: &Visit) -> bool {
         Hops::Left(0) | Hops::Malformed => false,
     };
     may_be_forwarded
-        && visit.progress.is_none()
+        && (visit.progress.is_none() || visit.spare_upload.is_some())
         && (!sent || upstream::is_idempotent(&exchange.head.method))
 }
 

@@ -32,6 +32,7 @@ use self::stream::Stream;
 use super::{Handler, LAST_CALL, Socket};
 use crate::clock::Deadline;
 use crate::message::{Peer, Phase};
+use crate::telemetry::panics;
 
 /// Serves one client, of which `ahead` has been read, until it leaves, goes too far, is too slow, or `stop` is cancelled and its last answer is out.
 pub(super) async fn serve<H: Handler>(
@@ -171,7 +172,18 @@ impl<H: Handler> Client<'_, H> {
         }
         // Before its task runs: however soon it is over, the connection was not idle.
         self.roster.enter(number, Arc::clone(&stream.peer));
-        self.streams.spawn(stream.run(self.handler.clone()));
+        let (handler, connection) = (self.handler.clone(), self.peer.connection);
+        self.streams.spawn(async move {
+            let running = Box::pin(stream.run(handler));
+            panics::isolated(running, |panic| {
+                tracing::error!(
+                    connection,
+                    number,
+                    "a stream's task panicked and was ended: {panic}"
+                );
+            })
+            .await;
+        });
     }
 
     /// Looks for reasons to end the connection; ready when it need not be ended any more.

@@ -16,7 +16,7 @@ use super::roster::Roster;
 use crate::clock::{Late, Pace};
 use crate::message::{Incoming, NoAnswer, Peer, Phase, headers};
 use crate::serve::Handler;
-use crate::telemetry::{COUNTERS, Slow};
+use crate::telemetry::{COUNTERS, Slow, about_connection};
 
 /// A request that has come, and where its answer goes.
 pub(super) struct Stream {
@@ -232,7 +232,10 @@ impl Sending<'_> {
                 Poll::Ready(Ok(()))
             }
             Poll::Ready(Some(Err(_)) | None) => Poll::Ready(Err(Gone)),
-            Poll::Pending => self.poll_stalled(context).map(Err),
+            Poll::Pending => {
+                self.peer.line.refill.run(context);
+                self.poll_stalled(context).map(Err)
+            }
         }
     }
 
@@ -261,8 +264,9 @@ impl Sending<'_> {
             }
             if late == Late::Slow {
                 COUNTERS.give_up(Slow::Answer);
-                let (connection, client) = (self.peer.connection, &*self.peer.caller());
-                tracing::info!(connection, client, "client takes its answer too slowly");
+                let message =
+                    format_args!("client takes its answer too slowly while sending to client");
+                tracing::info!("{}", about_connection(message, self.peer));
             }
             self.stream.send_reset(Reason::CANCEL);
             return Poll::Ready(Gone);

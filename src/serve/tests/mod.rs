@@ -228,7 +228,7 @@ impl Handler for Toy {
         }
     }
 
-    fn refused_head(&self, _peer: &Peer, status: u16) {
+    fn refused_head(&self, _peer: &Arc<Peer>, status: u16) {
         self.refused.lock().push(status);
     }
 }

@@ -32,10 +32,19 @@ enum Format {
     Text(Template),
 }
 
-/// The access log could not be opened.
+/// A log could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Its file could not be opened: usually its folder is missing, or belongs to somebody else.
+    /// The error log's file could not be opened.
+    #[error("cannot open the error log {to}")]
+    Error {
+        /// Where it should go.
+        to: Box<str>,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// The access log's file could not be opened: usually its folder is missing, or belongs to somebody else.
     #[error("cannot open the access log {}", path.display())]
     File {
         /// The file.

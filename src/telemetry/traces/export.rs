@@ -17,6 +17,7 @@ use tokio::time::Instant;
 use super::post::{Collector, Refused};
 use super::{FATE, Spans};
 use crate::config::plan::Tracing;
+use crate::telemetry::{BackgroundTask, supervise};
 
 /// The way to a collector.
 #[derive(Debug)]
@@ -53,15 +54,21 @@ impl Exporter {
     }
 
     fn start(plan: &Tracing) -> io::Result<Self> {
-        let (queue, spans) = mpsc::channel(MOST_WAITING);
-        let collector = Collector::new(plan)?;
+        let (queue, mut spans) = mpsc::channel(MOST_WAITING);
+        let mut delivery = Delivery {
+            collector: Collector::new(plan)?,
+            fails: false,
+        };
         let (interval, size) = (plan.interval, u64::from(plan.batch_size));
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
         std::thread::Builder::new()
             .name("weir-traces".to_owned())
-            .spawn(move || runtime.block_on(run(spans, collector, interval, size)))?;
+            .spawn(move || {
+                let run = async || run(&mut spans, &mut delivery, interval, size).await;
+                runtime.block_on(supervise(BackgroundTask::Traces, run));
+            })?;
         Ok(Self {
             plan: plan.clone(),
             queue,
@@ -103,11 +110,7 @@ pub fn flush(most: Duration) {
 }
 
 /// Sends what comes, together with what comes soon after it, until nobody can send any more.
-async fn run(mut queue: Receiver<Parcel>, collector: Collector, interval: Duration, size: u64) {
-    let mut delivery = Delivery {
-        collector,
-        fails: false,
-    };
+async fn run(queue: &mut Receiver<Parcel>, delivery: &mut Delivery, interval: Duration, size: u64) {
     let mut open = true;
     while open {
         let Some(first) = queue.recv().await else {

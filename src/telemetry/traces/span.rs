@@ -97,7 +97,7 @@ impl Page<'_> {
         let asked = &exchange.head.method;
         self.open(Kind::Client, method(asked), started, started.after(taken));
         self.method(asked);
-        if let Some(upstream) = &exchange.proxy_host {
+        if let Some(upstream) = exchange.forward.as_ref().map(|it| &it.host) {
             self.text("weir.upstream", upstream.as_bytes());
         }
         self.text("weir.server", attempt.address.as_bytes());

@@ -24,6 +24,7 @@ use parking_lot::{Condvar, Mutex};
 use self::buffer::{Buffers, Taken};
 use self::pen::Pen;
 use super::Page;
+use super::background::{BackgroundTask, supervise_thread};
 use crate::clock::Clock;
 
 /// All open logs of the process.
@@ -172,7 +173,10 @@ impl Writer {
 
     /// Writes what was lost.
     pub fn describe(&self, page: &mut Page) {
-        for log in self.open.lock().iter() {
+        let open = self.open.lock();
+        // One that was closed may have a namesake by now, and no metric may stand there twice.
+        let open = open.iter().filter(|log| !log.shared.orders.lock().stopped);
+        for log in open {
             let labels = [("log", log.shared.name)];
             page.counter(
                 "weir_log_lines_dropped_total",
@@ -294,10 +298,10 @@ fn start(
         dropped: AtomicU64::new(0),
         failed: AtomicU64::new(0),
     });
-    let pen = Pen::new(Arc::clone(&shared), file);
+    let mut pen = Pen::new(Arc::clone(&shared), file);
     std::thread::Builder::new()
         .name(format!("log-{name}"))
-        .spawn(move || pen.run())?;
+        .spawn(move || supervise_thread(BackgroundTask::Log, || pen.run()))?;
     let handle = Arc::new(Handle(Arc::clone(&shared)));
     let log = Open {
         handle: Arc::downgrade(&handle),

@@ -65,7 +65,7 @@ impl Pen {
     }
 
     /// Writes until it is told to stop and nothing is left.
-    pub(super) fn run(mut self) {
+    pub(super) fn run(&mut self) {
         loop {
             let task = self.wait();
             self.empty_buffers(task.stop);

@@ -3,12 +3,13 @@
 //! Most answers have been read whole with their head. Such a body is a piece of what was read and nothing else: the
 //! connection is kept for the next request before the client hears of this one.
 
+mod buffered;
 mod source;
 mod stream;
 
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ use bytes::Bytes;
 use http::{Response, StatusCode};
 use http_body::{Frame, SizeHint};
 
+use self::buffered::Buffered;
 use self::source::{Source, Streamed, Wired};
 use self::stream::Stream;
 use super::ask::{Answer, Carrier};
@@ -27,7 +29,8 @@ use super::pool;
 use super::switched::Switched;
 use crate::clock::Clock;
 use crate::config::plan::{Forward, SendProxy};
-use crate::message::{Exchange, Lines};
+use crate::message::{Lines, Peer};
+use crate::spool::Backlog;
 
 /// An answer's body.
 #[derive(Debug)]
@@ -36,6 +39,7 @@ pub struct Download(Body);
 // Kept small: it is moved from hand to hand.
 #[derive(Debug)]
 enum Body {
+    Buffered(Box<Buffered>),
     Stream(Box<Stream>),
     /// None: what follows the head is not HTTP.
     Switched(Box<Switched>),
@@ -63,15 +67,32 @@ pub trait Tee: std::fmt::Debug + Send {
     fn complete(self: Box<Self>);
 }
 
-/// Tells how long an answer took after its [`Download`] has been handed to somebody else.
+/// Tells how long an answer took, and why it ended too early, after its [`Download`] has been handed to somebody else.
 #[derive(Debug, Clone)]
 pub struct Stopwatch(Time);
 
 #[derive(Debug, Clone)]
 enum Time {
     Known(Duration),
-    /// In milliseconds, once it is known.
-    Running(Arc<AtomicU64>),
+    Running(Arc<Course>),
+}
+
+/// How a response that was passed on goes on.
+#[derive(Debug)]
+struct Course {
+    /// How long it took in milliseconds, once it is known.
+    millis: AtomicU64,
+    /// Why it ended too early, for the log.
+    failure: OnceLock<BodyFailure>,
+}
+
+/// Why a response's body ended too early.
+#[derive(Debug)]
+pub struct BodyFailure {
+    /// In nginx's words.
+    pub message: Box<str>,
+    /// Whether it was the client's doing.
+    pub is_clients: bool,
 }
 
 impl Download {
@@ -80,7 +101,6 @@ impl Download {
         lease: Lease,
         forward: &Forward,
         clock: &Clock,
-        exchange: &Exchange,
     ) -> Response<Self> {
         let Answer {
             mut head,
@@ -97,7 +117,7 @@ impl Download {
                     read_timeout: forward.read_timeout,
                     send_timeout: forward.send_timeout,
                 });
-                let stream = Stream::new(source, ticket, started, clock, exchange.caller());
+                let stream = Stream::new(source, ticket, started, clock);
                 return head.into_response(Self(Body::Stream(Box::new(stream))));
             }
             Carrier::Wire {
@@ -137,7 +157,7 @@ impl Download {
             read_timeout: forward.read_timeout,
             send_timeout: forward.send_timeout,
         });
-        let stream = Stream::new(source, ticket, started, clock, exchange.caller());
+        let stream = Stream::new(source, ticket, started, clock);
         head.into_response(Self(Body::Stream(Box::new(stream))))
     }
 
@@ -149,7 +169,7 @@ impl Download {
     pub fn into_whole(self) -> Result<Whole, Self> {
         match self.0 {
             Body::Whole { bytes, lines, .. } => Ok(Whole { bytes, lines }),
-            Body::Stream(_) | Body::Switched(_) => Err(self),
+            Body::Buffered(_) | Body::Stream(_) | Body::Switched(_) => Err(self),
         }
     }
 
@@ -165,8 +185,19 @@ impl Download {
         };
         match std::mem::replace(&mut self.0, nothing) {
             Body::Switched(switched) => Some(switched),
-            Body::Stream(_) | Body::Whole { .. } => None,
+            Body::Buffered(_) | Body::Stream(_) | Body::Whole { .. } => None,
         }
+    }
+
+    /// Reads it as fast as the backend sends it; what this client cannot take yet waits in the backlog.
+    #[must_use]
+    pub fn buffered(self, backlog: Backlog, client: &Arc<Peer>) -> Self {
+        Self(match self.0 {
+            Body::Stream(stream) => {
+                Body::Buffered(Box::new(Buffered::new(stream, backlog, client)))
+            }
+            other => other,
+        })
     }
 
     /// Shows all of it to somebody else, too; nothing of one that was read with its head.
@@ -188,6 +219,7 @@ impl Download {
     #[must_use]
     pub fn finished_after(&self) -> Option<Duration> {
         match &self.0 {
+            Body::Buffered(buffered) => buffered.finished_after(),
             Body::Stream(stream) => stream.finished_after(),
             Body::Switched(_) => None,
             Body::Whole { taken, .. } => Some(*taken),
@@ -197,6 +229,7 @@ impl Download {
     /// Something to ask [`Download::finished_after`] when this is out of reach.
     pub fn stopwatch(&mut self) -> Stopwatch {
         match &mut self.0 {
+            Body::Buffered(buffered) => buffered.stopwatch(),
             Body::Stream(stream) => stream.stopwatch(),
             Body::Switched(switched) => switched.stopwatch(),
             Body::Whole { taken, .. } => Stopwatch::stopped(*taken),
@@ -213,6 +246,7 @@ impl http_body::Body for Download {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
         match &mut self.0 {
+            Body::Buffered(buffered) => buffered.poll_frame(context),
             Body::Stream(stream) => Pin::new(&mut **stream).poll_frame(context),
             Body::Switched(_) => Poll::Ready(None),
             Body::Whole { bytes, .. } if bytes.is_empty() => Poll::Ready(None),
@@ -222,6 +256,7 @@ impl http_body::Body for Download {
 
     fn is_end_stream(&self) -> bool {
         match &self.0 {
+            Body::Buffered(buffered) => buffered.is_end_stream(),
             Body::Stream(stream) => stream.is_end_stream(),
             Body::Switched(_) => true,
             Body::Whole { bytes, .. } => bytes.is_empty(),
@@ -230,6 +265,7 @@ impl http_body::Body for Download {
 
     fn size_hint(&self) -> SizeHint {
         match &self.0 {
+            Body::Buffered(buffered) => buffered.size_hint(),
             Body::Stream(stream) => stream.size_hint(),
             Body::Switched(_) => SizeHint::with_exact(0),
             Body::Whole { bytes, .. } => SizeHint::with_exact(bytes.len() as u64),
@@ -244,19 +280,27 @@ impl Stopwatch {
 
     /// One that runs until [`Stopwatch::stop`].
     pub(super) fn begin() -> Self {
-        Self::running(&Arc::new(AtomicU64::new(Self::RUNNING)))
+        Self::running(&Arc::default())
     }
 
     /// It took so long.
     pub(super) fn stop(&self, taken: Duration) {
-        if let Time::Running(millis) = &self.0 {
-            let taken = u64::try_from(taken.as_millis()).unwrap_or(Self::RUNNING);
-            millis.store(taken, Ordering::Relaxed);
+        if let Time::Running(course) = &self.0 {
+            course.stop(taken);
         }
     }
 
-    fn running(millis: &Arc<AtomicU64>) -> Self {
-        Self(Time::Running(Arc::clone(millis)))
+    fn running(course: &Arc<Course>) -> Self {
+        Self(Time::Running(Arc::clone(course)))
+    }
+
+    /// Why the body ended too early, if it has.
+    #[must_use]
+    pub fn failure(&self) -> Option<&BodyFailure> {
+        match &self.0 {
+            Time::Known(_) => None,
+            Time::Running(course) => course.failure.get(),
+        }
     }
 
     /// How long the answer took; `None` while it goes on.
@@ -264,11 +308,34 @@ impl Stopwatch {
     pub fn finished_after(&self) -> Option<Duration> {
         match &self.0 {
             Time::Known(taken) => Some(*taken),
-            Time::Running(millis) => match millis.load(Ordering::Relaxed) {
-                Self::RUNNING => None,
+            Time::Running(course) => match course.millis.load(Ordering::Relaxed) {
+                Course::RUNNING => None,
                 millis => Some(Duration::from_millis(millis)),
             },
         }
+    }
+}
+
+impl Default for Course {
+    fn default() -> Self {
+        Self {
+            millis: AtomicU64::new(Self::RUNNING),
+            failure: OnceLock::new(),
+        }
+    }
+}
+
+impl Course {
+    fn stop(&self, taken: Duration) {
+        let taken = u64::try_from(taken.as_millis()).unwrap_or(Self::RUNNING);
+        self.millis.store(taken, Ordering::Relaxed);
+    }
+
+    fn fail(&self, error: &Error) {
+        self.failure.get_or_init(|| BodyFailure {
+            message: error.to_string().into(),
+            is_clients: error.client_fault().is_some(),
+        });
     }
 
     /// What stands for a time that is not known yet.

@@ -89,11 +89,6 @@ impl Source {
         }
     }
 
-    /// The backend it comes from.
-    pub(super) fn name(&self) -> &str {
-        &self.lease().name
-    }
-
     /// Its answer was booked as one and has come to nothing.
     pub(super) fn blame(&self, ticket: Ticket, now: Millis) {
         if let Some(breaker) = &self.lease().breaker {

@@ -5,7 +5,6 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -14,9 +13,8 @@ use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 
 use super::source::Source;
-use super::{Stopwatch, Tee};
+use super::{Course, Stopwatch, Tee};
 use crate::clock::{Clock, Millis};
-use crate::message::Caller;
 use crate::upstream::breaker::{Breaker, Outcome, Ticket};
 use crate::upstream::error::Error;
 use crate::upstream::http1::Piece;
@@ -31,14 +29,14 @@ pub(super) struct Stream {
     complete: bool,
     started: Millis,
     taken: Option<Duration>,
-    stopwatch: Option<Arc<AtomicU64>>,
+    // Whoever has passed the response on hears here how it goes.
+    course: Option<Arc<Course>>,
     tee: Option<Box<dyn Tee>>,
     // What the backend's breaker let it through as.
     ticket: Option<Ticket>,
     // Another that wants to know, and what that let it through as.
     judge: Option<(Arc<Breaker>, Ticket)>,
     clock: Clock,
-    caller: Caller,
 }
 
 impl Stream {
@@ -48,7 +46,6 @@ impl Stream {
         ticket: Option<Ticket>,
         started: Millis,
         clock: &Clock,
-        caller: Caller,
     ) -> Self {
         source.prepare();
         let mut stream = Self {
@@ -57,12 +54,11 @@ impl Stream {
             complete: false,
             started,
             taken: None,
-            stopwatch: None,
+            course: None,
             tee: None,
             ticket,
             judge: None,
             clock: clock.clone(),
-            caller,
         };
         stream.end_if_over();
         stream
@@ -76,10 +72,7 @@ impl Stream {
     pub(super) fn stopwatch(&mut self) -> Stopwatch {
         match self.taken {
             Some(taken) => Stopwatch::stopped(taken),
-            None => Stopwatch::running(
-                self.stopwatch
-                    .get_or_insert_with(|| Arc::new(AtomicU64::new(Stopwatch::RUNNING))),
-            ),
+            None => Stopwatch::running(self.course.get_or_insert_default()),
         }
     }
 
@@ -139,11 +132,8 @@ impl Stream {
             if Outcome::of(&error) == Outcome::Failure {
                 self.blame(&source);
             }
-            let (client, upstream) = (self.caller.text(), source.name());
-            if let Error::Client(_) = error {
-                tracing::info!(client, upstream, "{error}");
-            } else {
-                tracing::error!(client, upstream, "{error}");
+            if let Some(course) = &self.course {
+                course.fail(&error);
             }
         }
         error
@@ -153,9 +143,8 @@ impl Stream {
         if self.taken.is_none() {
             let taken = self.clock.now().since(self.started);
             self.taken = Some(taken);
-            if let Some(stopwatch) = &self.stopwatch {
-                let millis = u64::try_from(taken.as_millis()).unwrap_or(Stopwatch::RUNNING);
-                stopwatch.store(millis, Ordering::Relaxed);
+            if let Some(course) = &self.course {
+                course.stop(taken);
             }
         }
     }

@@ -6,6 +6,8 @@
 mod probe;
 mod tally;
 
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -16,6 +18,7 @@ use self::tally::{Change, Tally};
 use super::backend::Backend;
 use super::condition::Bar;
 use crate::config::plan::HealthCheck;
+use crate::telemetry::panics;
 
 /// What is known of a server's health.
 #[derive(Debug)]
@@ -83,8 +86,17 @@ pub async fn check(upstream: &str, backend: &Backend) {
         return;
     };
     let timeout = health.check.timeout;
-    let asked = tokio::time::timeout(timeout, probe::ask(backend, &health.check)).await;
-    let found = asked.unwrap_or(Err(Objection::Timeout));
+    let found = {
+        let asking = tokio::time::timeout(timeout, probe::ask(backend, &health.check));
+        let mut asking = pin!(asking);
+        let failed = |panic| Ok(Err(Objection::Panicked(panic)));
+        let asked = poll_fn(|context| panics::poll(asking.as_mut(), context, failed)).await;
+        asked.unwrap_or(Err(Objection::Timeout))
+    };
+    if let Err(Objection::Panicked(panic)) = &found {
+        let server = &*backend.name;
+        tracing::error!(upstream, server, "health check panicked: {panic}");
+    }
     let counter = match found {
         Ok(()) => &health.passed,
         Err(_) => &health.failed,

@@ -7,6 +7,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, header};
 
 use crate::config::plan::{CheckKind, HealthCheck, HttpCheck, HttpVersion};
+use crate::telemetry::panics::Panic;
 use crate::upstream::backend::{Address, Backend};
 use crate::upstream::error::{Error, Invalid};
 use crate::upstream::http1::{HeadReader, Piece};
@@ -29,6 +30,9 @@ pub enum Objection {
     /// It says itself that it is not well, in gRPC's numbers.
     #[error("it is not serving (status {0})")]
     NotServing(u64),
+    /// weir panicked while it asked.
+    #[error("the check panicked: {0}")]
+    Panicked(#[source] Panic),
     /// It answers with a status that is not expected.
     #[error("status {0} is not expected")]
     Status(u16),
@@ -73,7 +77,7 @@ async fn request(socket: Socket, check: &HttpCheck) -> Result<(), Objection> {
     flushed.map_err(Error::Broken)?;
     let mut heads = HeadReader::default();
     let mut head = loop {
-        let next = heads.next(&mut wire.read, method, Form::Fields);
+        let next = heads.next(&mut wire.read, method, Form::Fields, MOST_HEADERS);
         match next.map_err(Error::InvalidHeader)? {
             Some(head) if head.status == StatusCode::SWITCHING_PROTOCOLS => {
                 return Err(Error::InvalidHeader(Invalid::Upgrade).into());
@@ -221,6 +225,8 @@ fn ready(socket: &Socket, method: &Method, host: &HeaderValue, path: &str) -> Re
 
 /// How much of a body is looked at.
 const MOST: usize = 64 * 1024;
+/// How many header fields an answer may have.
+const MOST_HEADERS: usize = 1000;
 const SERVING: u64 = 1;
 
 #[cfg(test)]
@@ -240,7 +246,14 @@ mod tests {
         assert_eq!(answer(b"\0\0\0\0\x02\x08\x01"), Some(1));
         assert_eq!(answer(b"\0\0\0\0\x02\x08\x02"), Some(2));
         assert_eq!(answer(b"\0\0\0\0\0"), Some(0));
-        for broken in [&b""[..], b"\0\0\0\0\x09\x08\x01", b"\0\0\0\0\x02\x10\x01"] {
+        for broken in [
+            &b""[..],
+            b"\0\0\0\0\x09\x08\x01",
+            b"\0\0\0\0\x02\x10\x01",
+            // A number that goes on.
+            b"\0\0\0\0\x02\x08\x80",
+            b"\0\0\0\0\x02\x08\x81",
+        ] {
             assert_eq!(answer(broken), None);
         }
     }

@@ -15,7 +15,8 @@ use smallvec::SmallVec;
 
 use super::Reading;
 use super::block::BlockScan;
-use crate::message::headers::{passes, spare};
+use super::stray::{Stray, without_stray_lines};
+use crate::message::headers::{passes_unchanged, spare};
 use crate::message::{Lines, Stock};
 use crate::upstream::Form;
 use crate::upstream::error::Invalid;
@@ -33,8 +34,8 @@ pub(in crate::upstream) struct Head {
     /// Whether the connection may carry another request once the body has ended.
     pub(in crate::upstream) reusable: bool,
     version: Version,
-    // Only one that is not the usual one.
-    reason: Option<ReasonPhrase>,
+    // Only one that is not the usual one. Boxed: hardly any response has one, and all of them are moved with the room for it.
+    reason: Option<Box<ReasonPhrase>>,
 }
 
 /// Reads the heads of a response off a connection while they arrive.
@@ -42,31 +43,60 @@ pub(in crate::upstream) struct Head {
 pub(in crate::upstream) struct HeadReader {
     scan: BlockScan,
     heard: bool,
+    skipped: bool,
 }
 
 impl HeadReader {
-    /// Takes the next head, of a response to `method`, off the front of what was read; `None` while it is incomplete.
+    /// Takes the next head, of a response to `method` and with at most so many fields, off the front of what was read; `None`
+    /// while it is incomplete.
+    #[inline]
     pub(in crate::upstream) fn next(
         &mut self,
         read: &mut BytesMut,
         method: &Method,
         form: Form,
+        most: usize,
     ) -> Result<Option<Head>, Invalid> {
         self.heard |= !read.is_empty();
         skip_empty_lines(read);
         if !self.scan.is_due(read, Head::LARGEST) {
             return Ok(None);
         }
-        let head = Head::parse(read, method, form)?;
-        if head.is_some() {
-            self.scan = BlockScan::default();
+        // Returned as it is: a head is large.
+        let parsed = Head::parse(read, method, form, most, &mut self.scan);
+        if let Err(Invalid::Unreadable(httparse::Error::HeaderName)) = parsed {
+            return self.parse_without_stray_lines(read, method, form, most);
         }
-        Ok(head)
+        parsed
+    }
+
+    /// Parses a head in which a line may have no colon.
+    #[cold]
+    fn parse_without_stray_lines(
+        &mut self,
+        read: &mut BytesMut,
+        method: &Method,
+        form: Form,
+        most: usize,
+    ) -> Result<Option<Head>, Invalid> {
+        match without_stray_lines(read, Head::LARGEST) {
+            Stray::Incomplete => Ok(None),
+            Stray::Nothing => Err(Invalid::Unreadable(httparse::Error::HeaderName)),
+            Stray::Removed => {
+                self.skipped = true;
+                Head::parse(read, method, form, most, &mut self.scan)
+            }
+        }
     }
 
     /// Whether anything at all has arrived.
     pub(in crate::upstream) fn has_heard(&self) -> bool {
         self.heard
+    }
+
+    /// Whether lines were skipped because there was no colon in them.
+    pub(in crate::upstream) fn has_skipped(&self) -> bool {
+        self.skipped
     }
 }
 
@@ -82,28 +112,36 @@ fn skip_empty_lines(read: &mut BytesMut) {
 }
 
 impl Head {
-    /// Takes the head of an answer to `method` off the front of what was read; `None` while it is incomplete.
-    pub(super) fn parse(
+    /// Takes the head of an answer to `method` off the front of what was read, with at most so many fields; `None` while it
+    /// is incomplete. After one that is complete, `scan` is for the next.
+    // Not inlined: it needs a large stack frame, and most calls of `next` find that nothing new has arrived.
+    #[inline(never)]
+    fn parse(
         read: &mut BytesMut,
         method: &Method,
         form: Form,
+        most: usize,
+        scan: &mut BlockScan,
     ) -> Result<Option<Self>, Invalid> {
-        let mut fields = [const { MaybeUninit::uninit() }; MOST_FIELDS];
+        let mut few = [const { MaybeUninit::uninit() }; FEW_FIELDS];
+        let mut many = Vec::new();
         let mut parsed = httparse::Response::new(&mut []);
-        let length = match httparse::ParserConfig::default().parse_response_with_uninit_headers(
-            &mut parsed,
-            read,
-            &mut fields,
-        ) {
+        let config = httparse::ParserConfig::default();
+        let fields = &mut few[..most.min(FEW_FIELDS)];
+        let mut done = config.parse_response_with_uninit_headers(&mut parsed, read, fields);
+        if matches!(done, Err(httparse::Error::TooManyHeaders)) && most > FEW_FIELDS {
+            many.resize(most, MaybeUninit::uninit());
+            parsed = httparse::Response::new(&mut []);
+            done = config.parse_response_with_uninit_headers(&mut parsed, read, &mut many);
+        }
+        let length = match done {
             Ok(httparse::Status::Complete(length)) if length <= Self::LARGEST => length,
             Ok(httparse::Status::Partial) if read.len() <= Self::LARGEST => return Ok(None),
             Ok(_) | Err(httparse::Error::TooManyHeaders) => return Err(Invalid::TooLarge),
             Err(error) => return Err(Invalid::Unreadable(error)),
         };
-        let status = parsed
-            .code
-            .and_then(|code| StatusCode::from_u16(code).ok())
-            .ok_or(Invalid::Unreadable(httparse::Error::Status))?;
+        *scan = BlockScan::default();
+        let status = status(parsed.code)?;
         let version = match parsed.version {
             Some(0) => Version::HTTP_10,
             _ => Version::HTTP_11,
@@ -111,7 +149,8 @@ impl Head {
         let reason = parsed
             .reason
             .filter(|reason| Some(*reason) != status.canonical_reason())
-            .and_then(|reason| ReasonPhrase::try_from(reason.as_bytes()).ok());
+            .and_then(|reason| ReasonPhrase::try_from(reason.as_bytes()).ok())
+            .map(Box::new);
 
         let first = First {
             status,
@@ -121,7 +160,7 @@ impl Head {
         if form == Form::Lines
             && first.reason.is_none()
             && Stock::may_complete(method, status)
-            && let Some((lines, ends)) = written(parsed.headers, version)
+            && let Some((lines, ends)) = written(parsed.headers)
         {
             let (reading, reusable) = ends.judge(status, version, method)?;
             let come = read.len() - length;
@@ -141,7 +180,7 @@ impl Head {
                 value: Span::of(field.value, start),
             })
             .collect();
-        let (headers, ends) = mapped(&read.split_to(length).freeze(), &places, version)?;
+        let (headers, ends) = mapped(&read.split_to(length).freeze(), &places)?;
         let (reading, reusable) = ends.judge(status, version, method)?;
         Ok(Some(first.head(headers, None, reading, reusable)))
     }
@@ -166,7 +205,7 @@ impl Head {
         *response.version_mut() = self.version;
         *response.headers_mut() = self.headers;
         if let Some(reason) = self.reason {
-            response.extensions_mut().insert(reason);
+            response.extensions_mut().insert(*reason);
         }
         response
     }
@@ -180,7 +219,7 @@ impl Head {
 struct First {
     status: StatusCode,
     version: Version,
-    reason: Option<ReasonPhrase>,
+    reason: Option<Box<ReasonPhrase>>,
 }
 
 impl First {
@@ -203,8 +242,13 @@ impl First {
     }
 }
 
+fn status(code: Option<u16>) -> Result<StatusCode, Invalid> {
+    code.and_then(|code| StatusCode::from_u16(code).ok())
+        .ok_or(Invalid::Unreadable(httparse::Error::Status))
+}
+
 /// The fields at these places in a map, and what they say of where the answer ends.
-fn mapped(text: &Bytes, places: &[Place], version: Version) -> Result<(HeaderMap, Ends), Invalid> {
+fn mapped(text: &Bytes, places: &[Place]) -> Result<(HeaderMap, Ends), Invalid> {
     let (mut headers, mut ends) = (spare(), Ends::default());
     headers.reserve(places.len() + SPARE);
     for place in places {
@@ -212,21 +256,21 @@ fn mapped(text: &Bytes, places: &[Place], version: Version) -> Result<(HeaderMap
             .map_err(|_| Invalid::Unreadable(httparse::Error::HeaderName))?;
         let value = HeaderValue::from_maybe_shared(text.slice(place.value.range()))
             .map_err(|_| Invalid::Unreadable(httparse::Error::HeaderValue))?;
-        ends.note(name.as_ref(), value.as_bytes(), version);
+        ends.note(name.as_ref(), value.as_bytes());
         headers.append(name, value);
     }
     Ok((headers, ends))
 }
 
 /// The fields written out, and what they say of where the answer ends; `None` if one of them is not passed on as it is.
-fn written(fields: &[httparse::Header<'_>], version: Version) -> Option<(Lines, Ends)> {
+fn written(fields: &[httparse::Header<'_>]) -> Option<(Lines, Ends)> {
     let (mut lines, mut ends) = (Lines::new(), Ends::default());
     for field in fields {
         let name = lines.add(field.name.as_bytes(), field.value);
-        if !passes(name) {
+        if !passes_unchanged(name) {
             return None;
         }
-        ends.note(name, field.value, version);
+        ends.note(name, field.value);
     }
     Some((lines, ends))
 }
@@ -242,7 +286,7 @@ struct Ends {
 
 impl Ends {
     /// Hears a field, its name in lower case.
-    fn note(&mut self, name: &[u8], value: &[u8], version: Version) {
+    fn note(&mut self, name: &[u8], value: &[u8]) {
         if name == b"content-length" {
             let length = number(value).filter(|_| self.length.is_none());
             if length.is_none() {
@@ -251,7 +295,8 @@ impl Ends {
             self.length = length.or(self.length);
         } else if name == b"transfer-encoding" {
             let known = value.eq_ignore_ascii_case(b"chunked");
-            if self.chunked || !known || version != Version::HTTP_11 {
+            // From a backend of HTTP/1.0, too: there is one way to read it, unless there is a length as well.
+            if self.chunked || !known {
                 self.invalid = Some(Invalid::TransferEncoding);
             }
             self.chunked = true;
@@ -331,8 +376,8 @@ fn number(text: &[u8]) -> Option<u64> {
     })
 }
 
-/// How many fields a head may have; hyper's number, too.
-const MOST_FIELDS: usize = 100;
+/// How many fields a head may have that is parsed without asking for memory.
+const FEW_FIELDS: usize = 100;
 /// How many it mostly has at most.
 const USUAL_FIELDS: usize = 24;
 /// Fields that may be added on the way to the client (`Connection`): the map need not grow for them.

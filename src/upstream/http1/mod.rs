@@ -10,6 +10,7 @@ mod encode;
 mod head;
 mod reading;
 mod sending;
+mod stray;
 
 pub(super) use encode::may_trail;
 pub(super) use head::{Head, HeadReader};

@@ -99,6 +99,17 @@ impl Cargo {
     pub(in crate::upstream) fn is_none(&self) -> bool {
         self.upload.is_none()
     }
+
+    /// The same once more, if all of it lies ready.
+    pub(in crate::upstream) fn again(&self) -> Option<Self> {
+        let upload = self.upload.again()?;
+        Some(Self::from_parts(upload, self.first.clone()))
+    }
+
+    /// Whether there is a second time to it.
+    pub(in crate::upstream) fn is_repeatable(&self) -> bool {
+        self.upload.is_repeatable()
+    }
 }
 
 impl Sending {

@@ -15,8 +15,9 @@ use super::sending::Sending;
 use crate::clock::{Deadline, Millis};
 use crate::config::plan::Forward;
 use crate::message::{Exchange, grpc};
-use crate::upstream::ask::{Answer, Carrier, Unanswered};
-use crate::upstream::error::{Error, Stage};
+use crate::upstream::ask::{Answer, Carrier};
+use crate::upstream::error::{Error, Invalid, Stage};
+use crate::upstream::failed::Unanswered;
 use crate::upstream::http1::Head;
 use crate::upstream::interim::Relay;
 use crate::upstream::retry::Errand;
@@ -100,7 +101,11 @@ impl Call<'_> {
             self.relay.pass(interim.status(), interim.headers());
         }
         if let Poll::Ready(response) = Pin::new(&mut self.response).poll(context) {
-            return Poll::Ready(response.map_err(broken));
+            let response = response.map_err(broken)?;
+            if response.headers().len() > self.forward.max_headers {
+                return Poll::Ready(Err(Error::InvalidHeader(Invalid::TooLarge)));
+            }
+            return Poll::Ready(Ok(response));
         }
         if !self.sending.is_over() {
             return Poll::Pending;

@@ -21,6 +21,10 @@ pub(super) async fn run(
     rules: Rules,
     forget: impl Fn(),
 ) {
+    let retiring = Retiring {
+        load: &load,
+        forget: &forget,
+    };
     let mut tick = interval(TICK);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut watch = Watch {
@@ -43,8 +47,7 @@ pub(super) async fn run(
             Poll::Pending => Poll::Pending,
             Poll::Ready(Verdict::Dead) => Poll::Ready(()),
             Poll::Ready(Verdict::Unused) => {
-                load.retire();
-                forget();
+                retiring.retire();
                 // It ends by itself once nobody holds it.
                 context.waker().wake_by_ref();
                 Poll::Pending
@@ -52,8 +55,25 @@ pub(super) async fn run(
         }
     })
     .await;
-    load.retire();
-    forget();
+}
+
+/// Lets nobody join the connection once its task is over, however that came.
+struct Retiring<'t, F: Fn()> {
+    load: &'t Load,
+    forget: &'t F,
+}
+
+impl<F: Fn()> Retiring<'_, F> {
+    fn retire(&self) {
+        self.load.retire();
+        (self.forget)();
+    }
+}
+
+impl<F: Fn()> Drop for Retiring<'_, F> {
+    fn drop(&mut self) {
+        self.retire();
+    }
 }
 
 /// Looks after a connection once a second.

@@ -19,9 +19,10 @@ pub(super) use pool::connections;
 pub(super) use receiving::Receiving;
 
 use self::call::call;
-use super::ask::{Answer, Failed, Over};
+use super::ask::Answer;
 use super::backend::Backend;
 use super::error::Error;
+use super::failed::{Failed, Over};
 use super::retry::Errand;
 use crate::clock::{Clock, Millis};
 use crate::config::plan::Forward;

@@ -15,10 +15,11 @@ use super::drive;
 use super::io::Io;
 use super::terms::Terms;
 use crate::config::plan::Forward;
-use crate::upstream::ask::Over;
+use crate::telemetry::panics;
 use crate::upstream::backend::Backend;
 use crate::upstream::connect;
 use crate::upstream::error::{Error, Stage};
+use crate::upstream::failed::Over;
 use crate::upstream::tenure::Tenure;
 
 /// What is known of a connection while its task has it.
@@ -112,9 +113,16 @@ async fn open(backend: &Backend, forward: &Forward) -> Result<Ride, Error> {
     let (send, connection) = handshake.map_err(super::broken)?;
     let ride = Ride::new(&send, &load);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    tokio::spawn(drive::run(connection, Arc::clone(&load), backend.keep, {
+    let server = Arc::clone(&backend.name);
+    let driving = drive::run(connection, Arc::clone(&load), backend.keep, {
         let backend = key(backend, forward);
         move || forget(backend, number)
+    });
+    tokio::spawn(panics::isolated(Box::pin(driving), move |panic| {
+        tracing::error!(
+            server = &*server,
+            "upstream connection's task panicked and was ended: {panic}"
+        );
     }));
     GROUPS.with_borrow_mut(|groups| {
         let group = groups.entry(key(backend, forward)).or_default();

@@ -16,6 +16,7 @@ use super::backend::Backend;
 use super::wire::Wire;
 use crate::clock::{Clock, Millis};
 use crate::config::plan;
+use crate::telemetry::{BackgroundTask, supervise};
 
 /// What an upstream says about keeping connections.
 #[derive(Debug, Clone, Copy)]
@@ -123,7 +124,7 @@ pub(super) fn put(backend: &Backend, mut wire: Box<Wire>, now: Millis, clock: &C
 /// an upstream, and nobody who waits on each.
 fn spawn_sweeper(rules: Rules, clock: &Clock) -> JoinHandle<()> {
     let clock = clock.clone();
-    tokio::spawn(async move {
+    let sweep = async move || {
         let mut next = rules.timeout;
         loop {
             tokio::time::sleep(next.min(LOOK)).await;
@@ -132,7 +133,8 @@ fn spawn_sweeper(rules: Rules, clock: &Clock) -> JoinHandle<()> {
                 None => return,
             }
         }
-    })
+    };
+    tokio::spawn(supervise(BackgroundTask::IdleConnections, sweep))
 }
 
 /// Closes what is over its time, was closed by its backend or leads to one that has left; `None` if nothing is left, else how long until

@@ -1,5 +1,7 @@
 //! Answers that are none, that stop, or that lie.
 
+use std::task::{Wake, Waker};
+
 use super::*;
 
 /// Long enough for loopback on a busy machine, short enough to wait for.
@@ -34,7 +36,7 @@ async fn what_is_not_an_answer_is_refused() {
         "HTTP/1.1 200 OK\r\ncontent-length: x\r\n\r\nok",
         "HTTP/1.1 200 OK\r\ncontent-length: 2\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
         "HTTP/1.1 200 OK\r\ntransfer-encoding: gzip\r\n\r\nok",
-        "HTTP/1.0 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
+        "HTTP/1.0 200 OK\r\ntransfer-encoding: chunked\r\ncontent-length: 2\r\n\r\n2\r\nok\r\n0\r\n\r\n",
         "HTTP/1.1 200 OK\r\nbad name: 1\r\n\r\n",
         "HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n",
     ] {
@@ -224,4 +226,45 @@ async fn a_client_that_breaks_off_its_body_is_nobody_elses_fault() {
     for _ in 0..2 {
         assert!(balance.pick(&mut round, Millis(1)).is_some());
     }
+}
+
+/// A client whose connection cannot be woken without a panic.
+struct Unwakeable;
+
+impl Wake for Unwakeable {
+    fn wake(self: Arc<Self>) {
+        panic!("woken");
+    }
+}
+
+#[tokio::test]
+async fn a_panic_in_an_attempt_is_a_failed_attempt() {
+    // An interim answer is handed to the client's connection in the middle of the attempt.
+    let bad = "HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nbad";
+    let bad = saying(bad).await;
+    let good = saying("HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\ngood").await;
+    let waker = Waker::from(Arc::new(Unwakeable));
+    let to = |origins: &[&Origin]| {
+        let road = Road::to(origins);
+        road.exchange.peer.line.begin();
+        road.exchange.peer.line.driven_by(&waker);
+        road
+    };
+    let mut road = to(&[&bad, &good]);
+    assert_eq!(road.get_text().await, "good");
+    assert_eq!(road.statuses(), [502, 200]);
+    // It counts against the server, which is left alone now, and holds no place there.
+    assert_eq!(road.get_text().await, "good");
+    assert_eq!(road.statuses(), [502, 200, 200]);
+    let active = |backend: &Arc<Backend>| backend.active();
+    let active: Vec<_> = road.upstream.backends().iter().map(active).collect();
+    assert_eq!(active, [0, 0]);
+
+    let mut road = to(&[&bad]);
+    let error = road.get().await.unwrap_err().to_string();
+    assert!(error.starts_with("panicked (woken"), "{error}");
+    assert!(
+        error.ends_with("while reading response header from upstream"),
+        "{error}"
+    );
 }

@@ -164,6 +164,7 @@ fn forward() -> plan::Forward {
         uri: None,
         replaces: 0,
         set_headers: Vec::new(),
+        redirects: Box::default(),
         via: Via::Off,
         underscores: plan::Underscores::Drop,
         upgrades: plan::Upgrades::On,
@@ -172,7 +173,9 @@ fn forward() -> plan::Forward {
         connect_timeout: Duration::from_secs(5),
         send_timeout: Duration::from_secs(5),
         read_timeout: Duration::from_secs(5),
+        max_headers: 1000,
         next_upstream: next_upstream(),
+        buffering: testing::forward().buffering,
     }
 }
 

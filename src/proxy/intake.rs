@@ -1,0 +1,128 @@
+//! Takes a request's body in before a backend is asked, so that a slow client holds none.
+//!
+//! A body that is there in one piece stays that piece. What is longer is copied to memory and beyond that to a file. Where
+//! neither has room, what was taken in is sent on and the rest streams behind it.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http_body::{Body as _, Frame};
+
+use super::failure::Failure;
+use super::site::Site;
+use super::visit::Visit;
+use crate::clock::Clock;
+use crate::config::plan::{Forward, HttpVersion, RequestBuffering};
+use crate::message::{Incoming, Upload, upload};
+use crate::spool::{BodyWriter, Bounds, Room};
+use crate::telemetry::{COUNTERS, Slow};
+use crate::upstream::breaker::Refused;
+use crate::upstream::{Error, Upstream};
+
+/// How a request's body is taken in where it is sent on like this; `None` where it streams.
+// Over HTTP/2 a request may go on for as long as its response does.
+pub(super) fn buffers(forward: &Forward) -> Option<&RequestBuffering> {
+    let buffering = forward.buffering.request.as_ref();
+    buffering.filter(|_| forward.version == HttpVersion::One)
+}
+
+/// Whether a request could be sent on at all, as far as that is known before its body: nobody is made to send one in vain.
+pub(super) fn may_be_sent(site: &Site, upstream: &Upstream, clock: &Clock) -> Result<(), Failure> {
+    if let Some(guard) = &site.guard {
+        let now = clock.now();
+        if guard.breaker.open_until().is_some_and(|until| now < until) {
+            let retry_after = guard.breaker.wait(now).unwrap_or_default();
+            return Err(Refused { retry_after }.into());
+        }
+    }
+    is_available(site, upstream, clock)
+}
+
+/// Whether an upstream can be asked, where somebody else would be if not.
+pub(super) fn is_available(site: &Site, upstream: &Upstream, clock: &Clock) -> Result<(), Failure> {
+    if site.asks_others()
+        && let Some(retry_after) = upstream.unavailable(clock.now())
+    {
+        return Err(Error::Unavailable { retry_after }.into());
+    }
+    Ok(())
+}
+
+/// A request's body, whole where it is buffered.
+pub(super) async fn take_in(
+    visit: &mut Visit,
+    site: &Site,
+    forward: &Forward,
+    unread: &mut Option<Incoming>,
+) -> Result<Upload, Failure> {
+    let upload = site.upload(visit, forward, unread);
+    let upload = match buffers(forward) {
+        Some(plan) => read(upload, plan, &visit.bounds())
+            .await
+            .inspect_err(count)?,
+        None => upload,
+    };
+    if site.asks_others() {
+        visit.spare_upload = upload.again();
+    }
+    Ok(upload)
+}
+
+fn count(error: &upload::Error) {
+    if let upload::Error::Slow = error {
+        COUNTERS.give_up(Slow::Body);
+    }
+}
+
+async fn read(
+    mut upload: Upload,
+    plan: &RequestBuffering,
+    bounds: &Arc<Bounds>,
+) -> Result<Upload, upload::Error> {
+    let Some(first) = next(&mut upload, None).await? else {
+        return Ok(upload.into_piece(Bytes::new()));
+    };
+    if upload.is_end_stream() {
+        return Ok(upload.into_piece(first));
+    }
+    // The end of a chunked body shows only when it is asked for more.
+    let Some(second) = next(&mut upload, None).await? else {
+        return Ok(upload.into_piece(first));
+    };
+    let mut writer = BodyWriter::new(plan, bounds);
+    writer.push(first);
+    writer.push(second);
+    while !upload.is_end_stream()
+        && poll_fn(|context| writer.poll_room(context)).await == Room::Free
+    {
+        match next(&mut upload, Some(&mut writer)).await? {
+            Some(data) => writer.push(data),
+            None => break,
+        }
+    }
+    poll_fn(|context| writer.poll_written(context)).await;
+    Ok(upload.into_stored(Box::new(writer.finish())))
+}
+
+/// The next piece; `None` at the end. Trailers are dropped, as nginx does: what has a length has no trailers.
+async fn next(
+    upload: &mut Upload,
+    mut writer: Option<&mut BodyWriter>,
+) -> Result<Option<Bytes>, upload::Error> {
+    loop {
+        let frame = poll_fn(|context| {
+            // What has been written is let go of, however long the client takes.
+            if let Some(writer) = &mut writer {
+                let _written = writer.poll_written(context);
+            }
+            Pin::new(&mut *upload).poll_frame(context)
+        });
+        match frame.await.transpose()?.map(Frame::into_data) {
+            None => return Ok(None),
+            Some(Ok(data)) if !data.is_empty() => return Ok(Some(data)),
+            Some(_) => {}
+        }
+    }
+}

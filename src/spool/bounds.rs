@@ -1,0 +1,234 @@
+//! How much is buffered by all requests together, and how much may be.
+
+use std::fmt;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::clock::Clock;
+use crate::config::plan::BufferBounds;
+use crate::telemetry::{Page, Warning};
+
+/// The bounds of all buffers of a process, and what is in use of them. One for all generations.
+#[derive(Debug)]
+pub struct Bounds {
+    memory: Usage,
+    disk: Usage,
+    short_of_memory: Warning,
+    short_of_disk: Warning,
+    broken_disk: Warning,
+    clock: Clock,
+}
+
+#[derive(Debug, Default)]
+struct Usage {
+    limit: AtomicU64,
+    used: AtomicU64,
+}
+
+/// What a buffer takes up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Resource {
+    Disk,
+    Memory,
+}
+
+/// What one buffer has in use, given back when dropped.
+// Not `Clone`: two owners would give it back twice.
+pub(super) struct Charge {
+    bounds: Arc<Bounds>,
+    resource: Resource,
+    bytes: u64,
+}
+
+impl Bounds {
+    /// Bounds with nothing in use.
+    #[must_use]
+    pub fn new(plan: BufferBounds) -> Arc<Self> {
+        let bounds = Self {
+            memory: Usage::default(),
+            disk: Usage::default(),
+            short_of_memory: Warning::new(),
+            short_of_disk: Warning::new(),
+            broken_disk: Warning::new(),
+            clock: Clock::machine(),
+        };
+        bounds.set(plan);
+        Arc::new(bounds)
+    }
+
+    /// Changes the bounds. What is in use stays in use, even if it is more.
+    pub fn set(&self, plan: BufferBounds) {
+        self.memory.limit.store(plan.memory, Ordering::Relaxed);
+        self.disk.limit.store(plan.disk, Ordering::Relaxed);
+    }
+
+    /// Adds the metrics of all buffers to a page.
+    pub fn describe(&self, page: &mut Page) {
+        for (resource, usage) in [("disk", &self.disk), ("memory", &self.memory)] {
+            let labels = [("resource", resource)];
+            page.gauge(
+                "weir_buffer_bytes",
+                "What slow clients have yet to send or to take, as it is buffered in memory and in files.",
+                &labels,
+                usage.used.load(Ordering::Relaxed),
+            );
+            page.gauge(
+                "weir_buffer_limit_bytes",
+                "How much may be buffered in memory and in files.",
+                &labels,
+                usage.limit.load(Ordering::Relaxed),
+            );
+        }
+        for (reason, warning) in [
+            ("disk", &self.short_of_disk),
+            ("error", &self.broken_disk),
+            ("memory", &self.short_of_memory),
+        ] {
+            page.counter(
+                "weir_buffer_full_total",
+                "Requests and responses that were not buffered any further: memory or disk was used up, or a file could not be written.",
+                &[("reason", reason)],
+                warning.total(),
+            );
+        }
+    }
+
+    /// Counts a buffer that grows no further for want of this, and says so once a minute.
+    pub(super) fn note_full(&self, resource: Resource) {
+        let (warning, name) = match resource {
+            Resource::Disk => (&self.short_of_disk, "disk"),
+            Resource::Memory => (&self.short_of_memory, "memory"),
+        };
+        let limit = self.usage(resource).limit.load(Ordering::Relaxed);
+        // A limit of nothing was asked for, and is no news.
+        if limit == 0 {
+            return;
+        }
+        if let Some(times) = warning.note(self.clock.now()) {
+            tracing::warn!(
+                times,
+                limit,
+                "`{name}` of `buffers` is used up: slow clients slow upstreams down"
+            );
+        }
+    }
+
+    /// Counts a file that could not be written, and says so once a minute.
+    pub(super) fn note_broken(&self, directory: &Path, error: &io::Error) {
+        if let Some(times) = self.broken_disk.note(self.clock.now()) {
+            let directory = directory.display();
+            tracing::warn!(
+                times,
+                %directory,
+                "temporary file cannot be written: {error}; slow clients slow upstreams down"
+            );
+        }
+    }
+
+    fn usage(&self, resource: Resource) -> &Usage {
+        match resource {
+            Resource::Disk => &self.disk,
+            Resource::Memory => &self.memory,
+        }
+    }
+}
+
+impl Charge {
+    /// Nothing yet.
+    pub(super) fn new(bounds: &Arc<Bounds>, resource: Resource) -> Self {
+        Self {
+            bounds: Arc::clone(bounds),
+            resource,
+            bytes: 0,
+        }
+    }
+
+    pub(super) fn bounds(&self) -> &Arc<Bounds> {
+        &self.bounds
+    }
+
+    /// Whether anything is left.
+    pub(super) fn has_room(&self) -> bool {
+        let usage = self.usage();
+        usage.used.load(Ordering::Relaxed) < usage.limit.load(Ordering::Relaxed)
+    }
+
+    /// Whether most of it is in use.
+    pub(super) fn is_short(&self) -> bool {
+        let usage = self.usage();
+        let limit = usage.limit.load(Ordering::Relaxed);
+        usage.used.load(Ordering::Relaxed) > limit - limit / 4
+    }
+
+    /// So much is in use from now on, whether there is room for it or not.
+    pub(super) fn set(&mut self, bytes: u64) {
+        let used = &self.usage().used;
+        if bytes > self.bytes {
+            used.fetch_add(bytes - self.bytes, Ordering::Relaxed);
+        } else {
+            used.fetch_sub(self.bytes - bytes, Ordering::Relaxed);
+        }
+        self.bytes = bytes;
+    }
+
+    /// So much is in use from now on, if there is room for it.
+    pub(super) fn raise(&mut self, bytes: u64) -> bool {
+        let more = bytes.saturating_sub(self.bytes);
+        let usage = self.usage();
+        let limit = usage.limit.load(Ordering::Relaxed);
+        // Counted first: two that come at once are both in the number.
+        let before = usage.used.fetch_add(more, Ordering::Relaxed);
+        if more > 0 && before.saturating_add(more) > limit {
+            usage.used.fetch_sub(more, Ordering::Relaxed);
+            return false;
+        }
+        self.bytes += more;
+        true
+    }
+
+    fn usage(&self) -> &Usage {
+        self.bounds.usage(self.resource)
+    }
+}
+
+impl fmt::Debug for Charge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes of {:?}", self.bytes, self.resource)
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.set(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn used(bounds: &Bounds) -> (u64, u64) {
+        let used = |usage: &Usage| usage.used.load(Ordering::Relaxed);
+        (used(&bounds.memory), used(&bounds.disk))
+    }
+
+    #[test]
+    fn what_is_dropped_is_given_back() {
+        let bounds = Bounds::new(BufferBounds {
+            memory: 100,
+            disk: 50,
+        });
+        let mut memory = Charge::new(&bounds, Resource::Memory);
+        let mut disk = Charge::new(&bounds, Resource::Disk);
+        memory.set(70);
+        assert!(memory.has_room() && !memory.is_short());
+        memory.set(120);
+        assert!(!memory.has_room() && memory.is_short());
+        assert!(disk.raise(50) && !disk.raise(51) && disk.raise(10));
+        assert_eq!(used(&bounds), (120, 50));
+        drop((memory, disk));
+        assert_eq!(used(&bounds), (0, 0));
+    }
+}

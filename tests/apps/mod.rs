@@ -1,0 +1,6 @@
+//! Applications that others wrote, behind weir as it is configured by default.
+
+mod apache;
+mod logs;
+mod pages;
+mod tornado;
