@@ -97,7 +97,7 @@ impl Proxy {
         let objection = doubt
             .or_else(|| misfit.map(Failure::BadTarget))
             .or_else(|| secured::objection(&live, visit.listener, &visit.exchange));
-        let answered = match objection {
+        let mut answered = match objection {
             Some(failure) => Err(failure),
             None if live.adds_slash(&visit.exchange) => Ok(site::slash_added(&visit.exchange)),
             None => match grpc::due(&visit.exchange, visit.exchange.started) {
@@ -106,14 +106,11 @@ impl Proxy {
                 Some(due) => within(due, Box::pin(self.pass(&mut visit, site, &mut unread))).await,
             },
         };
-        let answered = match &site.fallback {
-            None => answered,
+        if let Some(fallback) = &site.fallback {
+            let falling = self.fall_back(&mut visit, site, fallback, answered, &mut unread);
             // Boxed, like all that few requests need.
-            Some(fallback) => {
-                let falling = self.fall_back(&mut visit, site, fallback, answered, &mut unread);
-                Box::pin(falling).await
-            }
-        };
+            answered = Box::pin(falling).await;
+        }
         let response = match answered {
             Ok(response) => response,
             Err(failure) => {

@@ -297,13 +297,15 @@ impl Call<'_> {
             return Poll::Ready(Err(Error::Timeout(Stage::Head)));
         }
         loop {
-            match self.head() {
-                Ok(Some(head)) => {
-                    self.wire.patience.clear();
-                    return Poll::Ready(Ok(head));
+            if !self.wire.read.is_empty() {
+                match self.head() {
+                    Ok(Some(head)) => {
+                        self.wire.patience.clear();
+                        return Poll::Ready(Ok(head));
+                    }
+                    Ok(None) => {}
+                    Err(invalid) => return Poll::Ready(Err(Error::InvalidHeader(invalid))),
                 }
-                Ok(None) => {}
-                Err(invalid) => return Poll::Ready(Err(Error::InvalidHeader(invalid))),
             }
             match self.wire.poll_read(context).map_err(Error::Broken)? {
                 Poll::Ready(0) => {
