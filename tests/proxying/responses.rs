@@ -210,6 +210,7 @@ fn responses_pass_as_with_nginx_unless_they_can_be_read_in_two_ways() {
     }
     assert!(wrong.is_empty(), "{wrong:#?}\n{}", weir.stderr());
     // Told once, however many there were.
+    weir.error_line("header lines without a colon");
     let told = weir
         .stderr()
         .matches("header lines without a colon")

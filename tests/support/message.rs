@@ -173,7 +173,13 @@ impl<R: Read> Reader<R> {
 
     fn fill(&mut self) -> io::Result<usize> {
         let mut piece = [0; 16 * 1024];
-        let length = self.source.read(&mut piece)?;
+        // A read with a timeout ends early when the machine stops and resumes the process.
+        let length = loop {
+            match self.source.read(&mut piece) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                read => break read?,
+            }
+        };
         self.buffer.extend_from_slice(&piece[..length]);
         Ok(length)
     }
