@@ -24,7 +24,7 @@ use crate::store::algorithm::{Standing, Terms};
 #[derive(Debug)]
 pub struct Allowance {
     form: HeaderForm,
-    policy: Option<HeaderValue>,
+    policy: Option<Arc<HeaderValue>>,
     policies: Vec<Left>,
 }
 
@@ -74,7 +74,8 @@ impl Allowance {
                     fields::add_state(&mut state, &left.name, left.remaining, left.after);
                 }
                 let own = [
-                    self.policy.map(|policy| (RATELIMIT_POLICY, policy)),
+                    self.policy
+                        .map(|policy| (RATELIMIT_POLICY, HeaderValue::clone(&policy))),
                     fields::value(state).map(|state| (RATELIMIT, state)),
                 ];
                 for (name, value) in own.into_iter().flatten() {
@@ -161,7 +162,7 @@ impl Limits {
     }
 
     /// What holds for a request here.
-    pub(super) fn policy_of(&self, exchange: &Exchange) -> Option<HeaderValue> {
+    pub(super) fn policy_of(&self, exchange: &Exchange) -> Option<Arc<HeaderValue>> {
         let usual = |rule: &Requests| match rule.zone.find(exchange) {
             Found::Key(keyed) => rule.zone.own(&keyed).is_none(),
             Found::Nothing => false,
@@ -182,7 +183,7 @@ impl Limits {
     pub(super) fn policy_by(
         &self,
         numbers: impl Fn(&Requests) -> Option<Terms>,
-    ) -> Option<HeaderValue> {
+    ) -> Option<Arc<HeaderValue>> {
         let mut text = String::new();
         if self.requests_voice.dry_run == DryRun::Off {
             for rule in self.requests.iter() {
@@ -196,7 +197,7 @@ impl Limits {
                 fields::add_connections(&mut text, &rule.zone.name, rule.limit);
             }
         }
-        fields::value(text)
+        fields::value(text).map(Arc::new)
     }
 }
 

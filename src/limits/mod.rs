@@ -77,7 +77,7 @@ pub struct Limits {
     requests_status: StatusCode,
     connections_status: StatusCode,
     /// `RateLimit-Policy`, the same for everybody who has no numbers of their own.
-    policy: Option<HeaderValue>,
+    policy: Option<Arc<HeaderValue>>,
     /// Whether keys may have numbers of their own.
     overridden: bool,
     /// How responses to requests that were let in tell of the limits, where they do.
@@ -358,7 +358,7 @@ impl Limits {
         rule: &Requests,
         terms: &Terms,
         shortfall: Shortfall,
-        policy: Option<HeaderValue>,
+        policy: Option<Arc<HeaderValue>>,
     ) -> Verdict {
         if self.requests_voice.dry_run == DryRun::On {
             exchange.limit_req = Some(LimitStatus::RefuseDryRun);

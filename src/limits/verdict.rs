@@ -58,7 +58,7 @@ pub struct Refusal {
     pub(super) left: u64,
     /// When the rule that refused it would let it pass, whatever others say.
     pub(super) own: Option<Duration>,
-    pub(super) policy: Option<HeaderValue>,
+    pub(super) policy: Option<Arc<HeaderValue>>,
     /// Whether there is nothing to say of limits: no waiting makes the request a good one.
     pub(super) is_bad_request: bool,
     /// Whether it has no key, where the zone wants one.
@@ -142,13 +142,6 @@ impl Refusal {
     /// Whether both are told to the client in the very same words.
     #[must_use]
     pub fn reads_like(&self, other: &Self) -> bool {
-        let policy = |refusal: &Self| {
-            refusal
-                .policy
-                .as_ref()
-                .map(HeaderValue::as_bytes)
-                .map(<[u8]>::as_ptr)
-        };
         Arc::ptr_eq(&self.name, &other.name)
             && self.status == other.status
             && self.body.as_ref().map(Arc::as_ptr) == other.body.as_ref().map(Arc::as_ptr)
@@ -159,7 +152,7 @@ impl Refusal {
             && self.own.map(fields::seconds) == other.own.map(fields::seconds)
             && self.retry_after_seconds() == other.retry_after_seconds()
             // The text is shared by all refusals of a location, so where it stands says which one it is.
-            && policy(self) == policy(other)
+            && self.policy.as_ref().map(Arc::as_ptr) == other.policy.as_ref().map(Arc::as_ptr)
     }
 
     /// `Retry-After`: whole seconds, rounded up, at least one; `None` for a request without a key, which no
@@ -192,7 +185,8 @@ impl Refusal {
             HeaderForm::Ietf => {
                 let mut state = String::new();
                 fields::add_state(&mut state, &self.name, self.left, self.own);
-                list[1] = self.policy.clone().map(|policy| (RATELIMIT_POLICY, policy));
+                let policy = self.policy.as_deref().cloned();
+                list[1] = policy.map(|policy| (RATELIMIT_POLICY, policy));
                 list[2] = fields::value(state).map(|state| (RATELIMIT, state));
             }
             HeaderForm::Legacy => {
@@ -222,7 +216,7 @@ mod tests {
             quota: 21,
             left: 0,
             own: retry_after.map(Duration::from_millis),
-            policy: Some(HeaderValue::from_static("\"perip\";q=21;w=3")),
+            policy: Some(Arc::new(HeaderValue::from_static("\"perip\";q=21;w=3"))),
             is_bad_request: false,
             lacks_key: false,
         }

@@ -27,7 +27,8 @@ use crate::telemetry::{Warning, about, panics};
 /// The head of an answer, and what its body comes from.
 #[derive(Debug)]
 pub(super) struct Answer {
-    pub(super) head: Head,
+    /// Boxed: it passes through many hands, and is large.
+    pub(super) head: Box<Head>,
     pub(super) carrier: Carrier,
     pub(super) started: Millis,
     /// When its head was there.
@@ -287,7 +288,7 @@ struct Call<'c> {
 impl Call<'_> {
     /// Sends the request and waits for the answer's head, both at once: a backend may answer before it has heard
     /// all.
-    fn poll_head(&mut self, context: &mut Context<'_>) -> Poll<Result<Head, Error>> {
+    fn poll_head(&mut self, context: &mut Context<'_>) -> Poll<Result<Box<Head>, Error>> {
         let timeout = self.forward.send_timeout;
         if let Poll::Ready(sent) = self.sending.poll(self.wire, timeout, context) {
             sent?;
@@ -321,7 +322,7 @@ impl Call<'_> {
     }
 
     /// The answer's head, if all of it has been read.
-    fn head(&mut self) -> Result<Option<Head>, Invalid> {
+    fn head(&mut self) -> Result<Option<Box<Head>>, Invalid> {
         // While it is still being sent, there is more to an answer than its bytes.
         let form = match self.sending.is_over() {
             true => self.form,
@@ -329,7 +330,6 @@ impl Call<'_> {
         };
         let (read, most) = (&mut self.wire.read, self.forward.max_headers);
         loop {
-            // Looked at in its place and returned as it is: a head is large.
             let next = self.heads.next(read, self.method, form, most);
             let Ok(Some(head)) = &next else { return next };
             if head.status == StatusCode::SWITCHING_PROTOCOLS {

@@ -34,8 +34,8 @@ pub(in crate::upstream) struct Head {
     /// Whether the connection may carry another request once the body has ended.
     pub(in crate::upstream) reusable: bool,
     version: Version,
-    // Only one that is not the usual one. Boxed: hardly any response has one, and all of them are moved with the room for it.
-    reason: Option<Box<ReasonPhrase>>,
+    // Only one that is not the usual one.
+    reason: Option<ReasonPhrase>,
 }
 
 /// Reads the heads of a response off a connection while they arrive.
@@ -56,13 +56,12 @@ impl HeadReader {
         method: &Method,
         form: Form,
         most: usize,
-    ) -> Result<Option<Head>, Invalid> {
+    ) -> Result<Option<Box<Head>>, Invalid> {
         self.heard |= !read.is_empty();
         skip_empty_lines(read);
         if !self.scan.is_due(read, Head::LARGEST) {
             return Ok(None);
         }
-        // Returned as it is: a head is large.
         let parsed = Head::parse(read, method, form, most, &mut self.scan);
         if let Err(Invalid::Unreadable(httparse::Error::HeaderName)) = parsed {
             return self.parse_without_stray_lines(read, method, form, most);
@@ -78,7 +77,7 @@ impl HeadReader {
         method: &Method,
         form: Form,
         most: usize,
-    ) -> Result<Option<Head>, Invalid> {
+    ) -> Result<Option<Box<Head>>, Invalid> {
         match without_stray_lines(read, Head::LARGEST) {
             Stray::Incomplete => Ok(None),
             Stray::Nothing => Err(Invalid::Unreadable(httparse::Error::HeaderName)),
@@ -122,7 +121,7 @@ impl Head {
         form: Form,
         most: usize,
         scan: &mut BlockScan,
-    ) -> Result<Option<Self>, Invalid> {
+    ) -> Result<Option<Box<Self>>, Invalid> {
         let mut few = [const { MaybeUninit::uninit() }; FEW_FIELDS];
         let mut many = Vec::new();
         let mut parsed = httparse::Response::new(&mut []);
@@ -149,8 +148,7 @@ impl Head {
         let reason = parsed
             .reason
             .filter(|reason| Some(*reason) != status.canonical_reason())
-            .and_then(|reason| ReasonPhrase::try_from(reason.as_bytes()).ok())
-            .map(Box::new);
+            .and_then(|reason| ReasonPhrase::try_from(reason.as_bytes()).ok());
 
         let first = First {
             status,
@@ -186,8 +184,8 @@ impl Head {
     }
 
     /// One that came over HTTP/2, where bodies are none of its business.
-    pub(in crate::upstream) fn streamed(status: StatusCode, headers: HeaderMap) -> Self {
-        Self {
+    pub(in crate::upstream) fn streamed(status: StatusCode, headers: HeaderMap) -> Box<Self> {
+        Box::new(Self {
             status,
             headers,
             lines: None,
@@ -195,7 +193,7 @@ impl Head {
             reusable: false,
             version: Version::HTTP_2,
             reason: None,
-        }
+        })
     }
 
     /// The answer, with this for its body.
@@ -205,7 +203,7 @@ impl Head {
         *response.version_mut() = self.version;
         *response.headers_mut() = self.headers;
         if let Some(reason) = self.reason {
-            response.extensions_mut().insert(*reason);
+            response.extensions_mut().insert(reason);
         }
         response
     }
@@ -219,7 +217,7 @@ impl Head {
 struct First {
     status: StatusCode,
     version: Version,
-    reason: Option<Box<ReasonPhrase>>,
+    reason: Option<ReasonPhrase>,
 }
 
 impl First {
@@ -229,8 +227,8 @@ impl First {
         lines: Option<Lines>,
         reading: Reading,
         reusable: bool,
-    ) -> Head {
-        Head {
+    ) -> Box<Head> {
+        Box::new(Head {
             status: self.status,
             headers,
             lines,
@@ -238,7 +236,7 @@ impl First {
             reusable,
             version: self.version,
             reason: self.reason,
-        }
+        })
     }
 }
 

@@ -16,11 +16,11 @@ fn at_once(text: &str) -> Option<Answer> {
     read(&Method::GET, [text.as_bytes()])
 }
 
-fn head(text: &str) -> Result<Option<Head>, Invalid> {
+fn head(text: &str) -> Result<Option<Box<Head>>, Invalid> {
     HeadReader::default().next(&mut BytesMut::from(text), &Method::GET, Form::Fields, 1000)
 }
 
-fn framed(fields: &str) -> Result<Option<Head>, Invalid> {
+fn framed(fields: &str) -> Result<Option<Box<Head>>, Invalid> {
     head(&format!("HTTP/1.1 200 OK\r\n{fields}\r\n"))
 }
 
