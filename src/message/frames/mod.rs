@@ -396,4 +396,16 @@ mod tests {
             prop_assert_eq!(seen, whole);
         }
     }
+
+    #[test]
+    fn only_the_flag_ends_a_stream() {
+        let mut frames = Frames::from_server();
+        let bytes = [(0, 0), (0, END_STREAM), (8, END_STREAM)]
+            .map(|(kind, flags)| frame(kind, flags, 1, &[0; 4]));
+        let ends: Vec<_> = all(&mut frames, &bytes.concat())
+            .into_iter()
+            .map(Frame::ends_stream)
+            .collect();
+        assert_eq!(ends, [false, true, false]);
+    }
 }

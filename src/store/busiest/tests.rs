@@ -128,3 +128,17 @@ fn who_comes_after_a_silence_has_a_pace_at_once() {
     // In the shortest window there is, or a little longer.
     assert!((80.0..=100.0).contains(&one.pace.refuse), "{:?}", one.pace);
 }
+
+#[test]
+fn a_key_in_both_lists_is_shown_with_all_its_requests() {
+    let busiest = Busiest::default();
+    for said in [Said::Pass, Said::Pass, Said::Pass, Said::Refuse] {
+        note(&busiest, 1, said, 1);
+    }
+    let list = busiest.list(Millis(2));
+    let shown: Vec<_> = list
+        .iter()
+        .map(|busy| (busy.counts.pass, busy.counts.refuse))
+        .collect();
+    assert_eq!(shown, [(3, 1)]);
+}

@@ -63,4 +63,12 @@ mod tests {
         }
         assert_eq!(lateness.look(Millis(5 * 60_000), 5_000, 1_000), Some(100));
     }
+
+    #[test]
+    fn a_minute_that_is_not_over_is_looked_at_when_it_is() {
+        let mut lateness = Lateness::default();
+        assert_eq!(lateness.look(Millis(0), 0, 0), None);
+        assert_eq!(lateness.look(Millis(30_000), 1_000, 500), None);
+        assert_eq!(lateness.look(Millis(90_000), 2_000, 500), Some(25));
+    }
 }

@@ -348,3 +348,23 @@ proptest! {
         });
     }
 }
+
+#[test]
+fn who_passes_with_a_reserved_place_is_counted_once() {
+    let slots = Slots::new("one", 32 << 10);
+    let key = slots.key(b"a");
+    for waited in [false, false, true] {
+        slots.count_pass(&key, waited);
+    }
+    let counts = slots.counts();
+    assert_eq!((counts.pass, counts.delay, counts.refuse), (2, 1, 0));
+}
+
+#[tokio::test]
+async fn a_full_zone_refuses_a_new_key_that_would_wait_and_counts_it() {
+    let slots = Slots::new("one", 2 * BYTES_PER_KEY);
+    let _places = [b"a", b"b"].map(|name| slots.take(&slots.key(name), 9, NOW));
+    let (key, queue) = (slots.key(b"c"), queue(9, 60_000));
+    assert!(slots.wait(&key, 9, &queue, NOW).await.is_err());
+    assert_eq!((slots.counts().refuse, slots.counts().evictions), (1, 1));
+}
