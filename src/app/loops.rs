@@ -209,7 +209,11 @@ impl Loop {
             Order::Join(store, until, done) => {
                 let clock = self.common.clock.clone();
                 tokio::spawn(async move {
-                    store.connect(&clock).await;
+                    // What follows makes up for a connection that could not be had, and has to begin whatever happens here.
+                    panics::isolated(Box::pin(store.connect(&clock)), |panic| {
+                        BackgroundTask::Store.note(&panic, Duration::ZERO);
+                    })
+                    .await;
                     // Nobody waits where the process is about to end.
                     let _told = done.send(());
                     let follow_up = {

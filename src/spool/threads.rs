@@ -13,6 +13,8 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::oneshot;
 
+use crate::telemetry::{BackgroundTask, panics};
+
 /// Work on a file, done by another thread.
 #[derive(Debug)]
 pub(super) struct Job<T>(oneshot::Receiver<io::Result<T>>);
@@ -42,7 +44,7 @@ impl<T: Send + 'static> Job<T> {
     /// What came of it, when it is done.
     pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<io::Result<T>> {
         let done = Pin::new(&mut self.0).poll(context);
-        done.map(|done| done.unwrap_or_else(|_| Err(io::Error::other("no thread to do it"))))
+        done.map(|done| done.unwrap_or_else(|_| Err(io::Error::other("it was not done"))))
     }
 }
 
@@ -73,7 +75,10 @@ impl Crew {
         loop {
             while let Some(work) = state.waiting.pop_front() {
                 drop(state);
-                work();
+                // The thread is counted, and must outlive what it does. Whoever waits for this hears that it failed.
+                if let Err(panic) = panics::catch(work) {
+                    BackgroundTask::Disk.note(&panic, Duration::ZERO);
+                }
                 state = self.state.lock();
             }
             state.idle += 1;
@@ -101,3 +106,29 @@ const MOST: usize = 4;
 
 /// How long a thread waits for more to do.
 const REST: Duration = Duration::from_secs(10);
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use super::*;
+
+    /// As many panics as there are threads: whatever is asked for afterwards has to be done all the same.
+    #[tokio::test]
+    async fn work_that_panics_fails_alone() {
+        let work = |fails: bool| {
+            Job::start(move || {
+                assert!(!fails, "a file");
+                Ok(())
+            })
+        };
+        let mut panicking: Vec<_> = (0..MOST).map(|_| work(true)).collect();
+        for job in &mut panicking {
+            assert!(poll_fn(|context| job.poll(context)).await.is_err());
+        }
+        let mut sound = work(false);
+        let done = poll_fn(|context| sound.poll(context));
+        let done = tokio::time::timeout(Duration::from_secs(5), done).await;
+        assert!(done.expect("a thread is left").is_ok());
+    }
+}

@@ -34,6 +34,8 @@ tasks! {
     Certificates = "certificates",
     /// Looks for configuration files that have changed.
     Configuration = "configuration",
+    /// Reads and writes the files of slow clients.
+    Disk = "disk",
     /// Checks the health of one server.
     HealthCheck = "health_check",
     /// Starts and ends health checks as servers come and go.

@@ -42,6 +42,7 @@ fn a_directory_that_is_gone_makes_a_body_stream() {
         assert_eq!(full(&weir, "error"), requests);
     }
     assert!(origin.seen().iter().all(|seen| seen.length == 1 << 20));
+    // A line is written by another thread, and need not be there when the response is.
     weir.error_line("temporary file cannot be written");
     let said = weir.stderr();
     let lines = said.matches("temporary file cannot be written").count();
