@@ -80,6 +80,17 @@ certificate: a.pem, key: a.key, verify_client: on, client_ca: <a.key => holds no
 certificate: a.pem, key: a.key, verify_client: on, client_ca: ca.pem, crl: <ca.pem => holds no list";
 
 #[test]
+fn a_file_that_is_not_pem_comes_with_the_command_that_converts_it() {
+    let certs = Certs::new();
+    certs.issue("a", &wanted(&["a.example"]));
+    let to_der = "x509 -in a.pem -outform der -out a.der";
+    certs.openssl(&to_der.split(' ').collect::<Vec<_>>(), "");
+    let (code, told) = said(&certs, "check", &server("certificate: a.der, key: a.key"));
+    assert_eq!(code, Some(1), "{told}");
+    assert!(told.contains("openssl x509 -inform der"), "{told}");
+}
+
+#[test]
 fn what_is_wrong_upstream_is_told_too() {
     let certs = Certs::new();
     let yaml = "servers:

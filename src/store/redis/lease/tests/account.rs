@@ -1,0 +1,51 @@
+//! One account by itself: what it gives back, what it tells, and what can be leased.
+
+use std::time::Duration;
+
+use super::super::Leases;
+use super::super::account::Account;
+use super::super::grant::Grant;
+use super::{NOW, after, manner, tokens};
+use crate::config::plan::{Excess, StoreMode};
+use crate::store::algorithm::blocks::Blocks;
+use crate::store::algorithm::{Outcome, Terms};
+
+#[test]
+fn a_key_with_nothing_in_hand_gives_nothing_back() {
+    let (terms, _) = tokens(100);
+    let mut account = Account::new(terms, NOW);
+    assert_eq!(account.idle(after(60_000), false), None);
+    assert_eq!(account.idle(after(60_000), true), None);
+}
+
+/// What is left everywhere is what the store has and what was leased from it, in requests.
+#[test]
+fn what_is_in_hand_is_told_as_left() {
+    let (terms, _) = tokens(100);
+    let manner = manner(StoreMode::Leased, 2);
+    let mut account = Account::new(terms, NOW);
+    account.prepare(NOW, manner);
+    let grant = Grant {
+        outcome: Outcome::Pass { excess: Excess(0) },
+        remaining: 10,
+        granted: 5,
+        lasts: None,
+        window: 0,
+        penalty: None,
+    };
+    account.settle(NOW, NOW, &grant, manner);
+    assert_eq!(account.news(NOW), Some(15));
+    assert_eq!(account.news(NOW), None, "it was passed on");
+}
+
+#[test]
+fn buckets_and_windows_can_be_leased_and_blocks_cannot() {
+    let (terms, _) = tokens(100);
+    assert!(Leases::can_hold(&terms));
+    let blocks = Blocks {
+        limit: Excess::requests(10),
+        window: Duration::from_secs(10),
+        precision: Duration::from_secs(1),
+    };
+    assert!(!Leases::can_hold(&Terms::Blocks(blocks)));
+}
