@@ -27,7 +27,7 @@ fn returns(weir: &Weir) {
 
 /// Whether all loops of a gateway ask their store. Which of them a connection comes out at is chance; of twenty all have
 /// some, and each is about a key that nobody has heard of.
-fn asks(weir: &Weir) -> bool {
+pub(super) fn asks(weir: &Weir) -> bool {
     let asked = || metric(weir, "weir_store_asked_total{store=\"shared\"}");
     let before = asked();
     for _ in 0..20 {
