@@ -44,7 +44,9 @@ impl<T: Send + 'static> Job<T> {
     /// What came of it, when it is done.
     pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<io::Result<T>> {
         let done = Pin::new(&mut self.0).poll(context);
-        done.map(|done| done.unwrap_or_else(|_| Err(io::Error::other("it was not done"))))
+        done.map(|done| {
+            done.unwrap_or_else(|_| Err(io::Error::other("no disk thread completed the work")))
+        })
     }
 }
 
@@ -75,7 +77,7 @@ impl Crew {
         loop {
             while let Some(work) = state.waiting.pop_front() {
                 drop(state);
-                // The thread is counted, and must outlive what it does. Whoever waits for this hears that it failed.
+                // The thread is counted, so it must survive a panic. The request that waits for the work gets an error.
                 if let Err(panic) = panics::catch(work) {
                     BackgroundTask::Disk.note(&panic, Duration::ZERO);
                 }
