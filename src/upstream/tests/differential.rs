@@ -3,7 +3,8 @@
 //! Where we are stricter on purpose, an answer is not generated at all:
 //! - both lengths at once, several equal lengths, a transfer coding other than `chunked`, any coding from HTTP/1.0:
 //!   hyper picks one way to read them;
-//! - a chunk's size of more than 15 digits, a bare line feed inside trailers, more than 32 of these.
+//! - a chunk's size of more than 15 digits, a bare line feed inside trailers, more than 32 of these;
+//! - a control character in a chunk's extension, which is made of tokens and quoted strings (RFC 9112, 7.1.1): hyper skips it.
 
 use http::HeaderMap;
 use http_body_util::{BodyExt, Empty};
@@ -232,7 +233,12 @@ fn script() -> impl Strategy<Value = Script> {
             let begins = place == 0 || bytes[place - 1] == b'\n';
             let makes_stray =
                 bytes[place] == b':' || begins && matches!(bytes[place], b' ' | b'\r');
-            if byte != b'\n' && !makes_stray && !line.is_some_and(frames) {
+            // Nor as a control character among the bytes of a chunk's extension. In place of the end of its line both refuse it.
+            let is_control = byte.is_ascii_control() && !matches!(byte, b'\t' | b'\r');
+            let extends = |line: &[u8]| line.contains(&b';');
+            let ends = matches!(bytes[place], b'\r' | b'\n');
+            let spoils_extension = is_control && !ends && line.is_some_and(extends);
+            if byte != b'\n' && !makes_stray && !line.is_some_and(frames) && !spoils_extension {
                 bytes[place] = byte;
             }
         }
@@ -284,5 +290,25 @@ fn we_and_hyper_read_the_same_wherever_an_answer_is_cut_or_ends() {
                 assert_eq!(ours, hypers, "{answer:?} at {cut}, {} pieces", pieces.len());
             }
         }
+    }
+}
+
+#[test]
+fn a_control_character_in_a_chunk_extension_is_refused_here_and_skipped_by_hyper() {
+    let controls = (0..0x20).chain([0x7f]);
+    for control in controls.filter(|byte| !matches!(byte, b'\t' | b'\r' | b'\n')) {
+        let mut bytes =
+            b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5;x=?\r\nhello\r\n0\r\n\r\n"
+                .to_vec();
+        for byte in bytes.iter_mut().filter(|byte| **byte == b'?') {
+            *byte = control;
+        }
+        let (ours, hypers) = compare(&Method::GET, &[bytes]);
+        let read = |outcome: Outcome| match outcome {
+            Outcome::Answer(answered) => (answered.body, answered.whole),
+            Outcome::Refused => panic!("its head is well-formed"),
+        };
+        assert_eq!(read(ours), (Vec::new(), false), "{control:#x}");
+        assert_eq!(read(hypers), (b"hello".to_vec(), true), "{control:#x}");
     }
 }
