@@ -1,5 +1,11 @@
 //! Circuit breakers of servers and of locations.
 
+use std::cell::Cell;
+use std::thread;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
 use super::{before, location_breaker, metric, server_breaker};
 use crate::support::{Client, Origin, Weir, eventually, get};
 
@@ -218,17 +224,24 @@ fn a_location_comes_back_by_probes_and_its_neighbour_never_notices() {
 
 #[test]
 fn the_place_of_a_probe_whose_client_left_is_given_back() {
+    // A probe loses its place after `open_for` in any case: what is tested has to be over by then.
+    const OPEN_FOR: Duration = Duration::from_secs(2);
     let origin = Origin::start();
     let weir = before(
         &[&origin],
         "keepalive: 0",
-        "locations: [ { path: /, proxy_pass: app, breaker: { min_calls: 4, open_for: 50ms, max_open_for: 50ms, half_open: 1 } } ]",
+        "locations: [ { path: /, proxy_pass: app, breaker: { min_calls: 4, open_for: 2s, max_open_for: 2s, half_open: 1 } } ]",
     );
     for _ in 0..4 {
         assert_eq!(get(weir.address(), "/reset").status, 502);
     }
+    assert_eq!(get(weir.address(), "/ok").status, 503);
+    let asked = Cell::new(Instant::now());
     // Refused, and sent again, until the breaker lets one through to see.
     let client = origin.hold("probe", || {
+        // Nor as fast as it can: there are two seconds of that.
+        thread::sleep(Duration::from_millis(5));
+        asked.set(Instant::now());
         let client = Client::connect(weir.address());
         client.get("/stall?gate=probe");
         client
@@ -236,11 +249,12 @@ fn the_place_of_a_probe_whose_client_left_is_given_back() {
     assert!(location_breaker(&weir, "/", "half_open"));
     assert_eq!(get(weir.address(), "/ok").status, 503, "one is enough");
     client.reset();
-    origin.gates().open("probe");
     eventually("another may try", || {
         get(weir.address(), "/ok").status == 200
     });
+    assert!(asked.get().elapsed() < OPEN_FOR, "its place was given back");
     assert!(location_breaker(&weir, "/", "closed"));
+    origin.gates().open("probe");
 }
 
 #[test]
