@@ -157,6 +157,7 @@ impl Compiler<'_> {
                 Some(OrOff::Off) => None,
                 Some(OrOff::On(multiple)) => Some(multiple.0),
             },
+            gateways: store.gateways.value().map(|gateways| gateways.0),
         })
     }
 

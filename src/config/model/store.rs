@@ -35,6 +35,8 @@ record! {
         mode: Field<StoreMode>,
         /// Beyond which multiple of its limit a key is decided about without asking, until less is asked for; `off` for never. Default: 5.
         local_above: Field<OrOff<Multiple>>,
+        /// How many gateways share it: each keeps its part of every limit for as long as it is cut off, and the others leave it that part. Default: as many as were heard of in the last minute.
+        gateways: Field<Gateways>,
     }
 }
 
@@ -50,6 +52,11 @@ choice! {
 number! {
     /// How many times a limit.
     pub struct Multiple(u32) = "a multiple of a limit", 1..=1_000_000
+}
+
+number! {
+    /// How many gateways share a store.
+    pub struct Gateways(u32) = "a number of gateways", 1..=100_000
 }
 
 choice! {

@@ -30,6 +30,8 @@ pub struct Store {
     pub mode: StoreMode,
     /// Beyond which multiple of its limit a key is not asked about any more; `None` for never.
     pub local_above: Option<u32>,
+    /// How many gateways share it at least; `None` for as many as were heard of lately.
+    pub gateways: Option<u32>,
 }
 
 /// How the servers of a store stand to each other.

@@ -26,6 +26,8 @@ pub struct Gateway {
 /// Who shares a store, as this gateway last heard it.
 #[derive(Debug, Default)]
 pub(super) struct Fleet {
+    /// How many there are at least, as the configuration says.
+    declared: u32,
     gateways: Mutex<Vec<Gateway>>,
     /// How many were heard of within a minute, in the upper half, and how many just now; nothing before the first word.
     counts: AtomicU64,
@@ -65,6 +67,14 @@ pub(super) struct Forgotten {
 }
 
 impl Fleet {
+    /// One of at least so many gateways, of which nothing was heard yet.
+    pub(super) fn of(declared: Option<u32>) -> Self {
+        Self {
+            declared: declared.unwrap_or(1),
+            ..Self::default()
+        }
+    }
+
     /// Takes over what a store said `now`.
     pub(super) fn hear(&self, roll: Roll, now: Millis) -> News {
         let before = self.heard.swap(now.0 + 1, Ordering::Relaxed);
@@ -90,9 +100,20 @@ impl Fleet {
         }
     }
 
-    /// How many may let requests pass: all that were heard of within a minute and have not said goodbye.
+    /// How many may let requests pass: all that were heard of within a minute and have not said goodbye, and no fewer than there
+    /// are said to be.
     pub(super) fn size(&self) -> u32 {
-        u32::try_from(self.counts.load(Ordering::Relaxed) >> 32).map_or(1, |size| size.max(1))
+        let heard = u32::try_from(self.counts.load(Ordering::Relaxed) >> 32).unwrap_or(1);
+        heard.max(self.declared).max(1)
+    }
+
+    /// How many may let requests pass, and how many of them share the store just now: all, before the first word.
+    pub(super) fn parts(&self) -> (u32, u32) {
+        let all = self.size();
+        match self.is_known() {
+            true => (all, self.present()),
+            false => (all, all),
+        }
     }
 
     /// How many were heard of just now.
@@ -294,6 +315,19 @@ mod tests {
         assert!(fleet.is_known());
         fleet.hear(roll(&[("a", 0), ("b", 9)], false), Millis(60_000));
         assert_eq!((fleet.size(), fleet.present()), (2, 2));
+    }
+
+    #[test]
+    fn a_gateway_that_is_said_to_be_there_keeps_its_part_for_good() {
+        let fleet = Fleet::of(Some(3));
+        assert_eq!(fleet.parts(), (3, 3), "nothing was heard yet");
+        fleet.hear(roll(&[("a", 0), ("b", 9)], true), Millis(0));
+        assert_eq!(fleet.parts(), (3, 2));
+        fleet.hear(roll(&[("a", 0)], false), Millis(600_000));
+        assert_eq!(fleet.parts(), (3, 1));
+        let more = [("a", 0), ("b", 9), ("c", 9), ("d", 5_000)];
+        fleet.hear(roll(&more, false), Millis(601_000));
+        assert_eq!(fleet.parts(), (4, 3));
     }
 
     #[test]

@@ -149,7 +149,7 @@ impl Shared {
             revived: watch::Sender::new(0),
             in_reach: AtomicBool::new(true),
             lists: Lists::of(&store.prefix),
-            fleet: Fleet::default(),
+            fleet: Fleet::of(store.gateways),
             outage: Mutex::default(),
             asked: AtomicU64::new(0),
             missed: AtomicU64::new(0),
@@ -182,7 +182,7 @@ impl Shared {
     }
 
     /// How many gateways may let requests pass, as far as is known: those that were heard of in the last minute and have not
-    /// said goodbye.
+    /// said goodbye, and no fewer than the configuration says.
     #[must_use]
     pub fn fleet_size(&self) -> u32 {
         self.fleet.size()
@@ -203,7 +203,7 @@ impl Shared {
     /// What a request costs in the store. More than by itself while some gateways are missing: they may count alone, so their
     /// part is left to them.
     fn weigh(&self, cost: Cost, terms: &Terms) -> Cost {
-        match (self.fleet.size(), self.fleet.present()) {
+        match self.fleet.parts() {
             (all, present) if all <= present => cost,
             (all, present) => share::of(cost, terms, all, present).needs,
         }

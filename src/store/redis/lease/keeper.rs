@@ -80,7 +80,7 @@ impl Shared {
     }
 
     fn sharing(&self, now: Millis) -> Sharing {
-        let (all, present) = (self.fleet.size(), self.fleet.present());
+        let (all, present) = self.fleet.parts();
         Sharing {
             gateways: all,
             weight: f64::from(all.max(present)) / f64::from(present),

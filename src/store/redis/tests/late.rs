@@ -39,6 +39,7 @@ fn logged(late: u64, minutes: u64) -> String {
         on_outage: OnOutage::Local,
         mode: StoreMode::Exact,
         local_above: None,
+        gateways: None,
     };
     let log = Log::default();
     let lines = log.clone();
