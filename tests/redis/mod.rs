@@ -3,6 +3,7 @@
 //! Where the deadline of a decision is not what is tested it is a second: a busy machine is no outage.
 
 mod bound;
+mod cut_off;
 mod failover;
 mod floods;
 mod keeper;

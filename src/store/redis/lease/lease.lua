@@ -34,7 +34,8 @@ for i = 1, #KEYS do
   -- What was leased in another window is not missing from this one.
   local returned = back > 0 and leased_in == window
   if returned then give_back(name, way, state, back, numbers) end
-  if owed > 0 then way.debit(state, owed, numbers) end
+  -- What passed on credit counts for as many as what is leased: the part of missing gateways is left to them.
+  if owed > 0 then way.debit(state, math.ceil(owed * weight), numbers) end
   local kind, excess, millis = way.ask(state, numbers[1], numbers)
   local granted, out = 0, ARGV[at + 6] == '1' and penalty_left(KEYS[i]) or 0
   if out > 0 then kind, excess, millis = REFUSE, 0, out end
