@@ -5,7 +5,7 @@ use std::process::Command;
 
 use crate::support::ports::Port;
 use crate::support::process::Process;
-use crate::support::{Certs, Client, Origin, Weir, eventually, get, wanted};
+use crate::support::{Certs, Client, Origin, PATIENCE, Weir, eventually, get, wanted};
 
 const PYTHON: &str = "/usr/bin/python3";
 
@@ -42,20 +42,9 @@ impl Scene {
     /// Before a backend with these arguments.
     fn before(arguments: &[PathBuf], yaml: &str) -> Self {
         let port = Port::claim();
-        let mut command = Command::new(PYTHON);
-        command
-            .arg(concat!(
-                env!("CARGO_MANIFEST_DIR"),
-                "/tests/support/grpc_server.py"
-            ))
-            .arg(port.address().to_string())
-            .args(arguments);
-        let directory = tempfile::tempdir().expect("the temporary directory can be written");
-        let mut server = Process::spawn("grpc server", command, directory);
-        assert!(server.accepts(port.address()), "{}", server.file("stderr"));
         Self {
+            _server: serve(&port, arguments),
             weir: Weir::start(&yaml.replace("BACKEND", &port.address().to_string())),
-            _server: server,
             _port: port,
         }
     }
@@ -69,6 +58,22 @@ impl Scene {
     fn call_in_vain(&self, what: &[&str]) -> String {
         call(&self.weir.second_address().to_string(), None, what)
     }
+}
+
+/// A backend at this port with these arguments.
+fn serve(port: &Port, arguments: &[PathBuf]) -> Process {
+    let mut command = Command::new(PYTHON);
+    command
+        .arg(concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/tests/support/grpc_server.py"
+        ))
+        .arg(port.address().to_string())
+        .args(arguments);
+    let directory = tempfile::tempdir().expect("the temporary directory can be written");
+    let mut server = Process::spawn("grpc server", command, directory);
+    assert!(server.accepts(port.address()), "{}", server.file("stderr"));
+    server
 }
 
 fn call(address: &str, roots: Option<&Path>, what: &[&str]) -> String {
@@ -191,6 +196,94 @@ servers: [{ listen: LISTEN, grpc_pass: 'grpcs://BACKEND' }]
         .weir
         .error_line("upstream SSL certificate verify error");
     assert!(!scene.weir.stderr().contains("panicked"));
+}
+
+/// Two backends, of which only the second has a certificate that weir accepts.
+struct Pair {
+    ours: Certs,
+    ports: [Port; 2],
+    bad: Process,
+    _good: Process,
+    weir: Weir,
+}
+
+impl Pair {
+    fn before(upstream: &str) -> Self {
+        let (ours, other) = (Certs::new(), Certs::named("Another authority"));
+        let ports = [Port::claim(), Port::claim()];
+        let [bad, good] = [(&other, &ports[0]), (&ours, &ports[1])].map(|(authority, port)| {
+            authority.issue("back", &wanted(&["127.0.0.1"]));
+            serve(
+                port,
+                &[authority.path("back.pem"), authority.path("back.key")],
+            )
+        });
+        let yaml = format!(
+            "log: {{ access: {{ path: '-', format: '$status|$upstream_status' }} }}
+admin: {{ listen: ADMIN }}
+proxy_ssl_trusted_certificate: CERTS/ca.pem
+proxy_ssl_name: 127.0.0.1
+upstreams: {{ app: {upstream} }}
+servers: [{{ listen: LISTEN, grpc_pass: 'grpcs://app' }}]
+"
+        );
+        let yaml = yaml
+            .replace("BAD", &ports[0].address().to_string())
+            .replace("GOOD", &ports[1].address().to_string());
+        let weir = Weir::start(&ours.filled(&yaml));
+        Self {
+            ours,
+            ports,
+            bad,
+            _good: good,
+            weir,
+        }
+    }
+
+    /// Makes calls, all of which go well.
+    fn call(&self, times: usize) {
+        for _ in 0..times {
+            let told = call(&self.weir.address().to_string(), None, &["echo", "hi"]);
+            assert!(told.starts_with("OK hi"), "{told}");
+        }
+    }
+}
+
+#[test]
+fn a_call_goes_to_the_next_server_where_a_certificate_is_not_accepted() {
+    let pair = Pair::before(
+        "{ servers: [{ address: 'BAD', max_fails: 2, fail_timeout: 1h }, { address: 'GOOD' }] }",
+    );
+    pair.call(6);
+    pair.weir.access_line("200|502, 200");
+    pair.weir.error_line("upstream server temporarily disabled");
+    let said = pair.weir.stderr();
+    assert_eq!(
+        said.matches("certificate verify error").count(),
+        2,
+        "{said}"
+    );
+    assert!(!said.contains("panicked"), "{said}");
+}
+
+#[test]
+fn a_health_check_notices_when_a_certificate_is_accepted_at_last() {
+    let mut pair = Pair::before(
+        "{ servers: ['BAD', 'GOOD'], health_check: { type: grpc, interval: 20ms, timeout: 5s, rise: 1, fall: 1 } }",
+    );
+    let line = pair.weir.error_line("is unhealthy");
+    let bad = pair.ports[0].address().to_string();
+    assert!(line.contains(&bad), "{line}");
+    assert!(line.contains("certificate verify error"), "{line}");
+    pair.call(2);
+    pair.bad.signal("KILL");
+    pair.bad.wait(PATIENCE);
+    let own = [pair.ours.path("back.pem"), pair.ours.path("back.key")];
+    pair.bad = serve(&pair.ports[0], &own);
+    let line = pair.weir.error_line("is healthy");
+    assert!(line.contains(&bad), "{line}");
+    pair.call(2);
+    assert!(!pair.weir.stderr().contains("panicked"));
 }
 
 /// How long a client waits is its own business: it must not be able to take a backend away from others with it.

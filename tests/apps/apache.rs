@@ -1,5 +1,6 @@
 //! Apache: redirects that name the host, and WebDAV, whose MOVE names it as well.
 
+use std::net::SocketAddr;
 use std::process::Command;
 
 use crate::support::ports::Port;
@@ -7,13 +8,13 @@ use crate::support::process::Process;
 use crate::support::{Client, Weir, get};
 
 /// A running Apache with `mod_dav` over a directory of its own, in which there is a folder `sub`.
-struct Apache {
+pub(super) struct Apache {
     process: Process,
     port: Port,
 }
 
 impl Apache {
-    fn start() -> Self {
+    pub(super) fn start() -> Self {
         let directory = tempfile::tempdir().expect("the temporary directory can be written");
         let port = Port::claim();
         let home = directory.path().display().to_string();
@@ -48,10 +49,14 @@ impl Apache {
         Self { process, port }
     }
 
+    pub(super) fn address(&self) -> SocketAddr {
+        self.port.address()
+    }
+
     /// weir before it, with more settings for its one server.
     fn before(&self, settings: &str) -> Weir {
         let yaml = format!("servers: [{{ listen: LISTEN, {settings} }}]");
-        Weir::start(&yaml.replace("BACKEND", &self.port.address().to_string()))
+        Weir::start(&yaml.replace("BACKEND", &self.address().to_string()))
     }
 }
 

@@ -3,4 +3,5 @@
 mod apache;
 mod logs;
 mod pages;
+mod rclone;
 mod tornado;

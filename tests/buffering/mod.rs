@@ -1,6 +1,7 @@
 //! Slow clients hold no backend: bodies are buffered both ways, within bounds, and real applications are none the wiser.
 
 mod bounds;
+mod full_disk;
 mod requests;
 mod responses;
 mod retries;

@@ -77,8 +77,12 @@ HANDLERS = {
     "Drip": grpc.unary_stream_rpc_method_handler(drip),
 }
 
+# HealthCheckResponse { ServingStatus status = 1; }, which is SERVING.
+HEALTH = {"Check": grpc.unary_unary_rpc_method_handler(lambda request, context: b"\x08\x01")}
+
 server = grpc.server(futures.ThreadPoolExecutor(max_workers=64))
-server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("test.Test", HANDLERS),))
+for service, handlers in (("test.Test", HANDLERS), ("grpc.health.v1.Health", HEALTH)):
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
 if len(sys.argv) > 2:
     certificate, key = (open(name, "rb").read() for name in sys.argv[2:4])
     server.add_secure_port(sys.argv[1], grpc.ssl_server_credentials([(key, certificate)]))
