@@ -50,7 +50,7 @@ Dashboard: http://127.0.0.1:9900/ (its token is demo), metrics: http://127.0.0.1
   curl -i http://127.0.0.1:8080/hello
       passes, and shows what the upstream was sent
 
-  for i in $(seq 140); do curl -s -o /dev/null -w '%{http_code} ' http://127.0.0.1:8080/; done
+  curl -s -o /dev/null -w '%{http_code} ' 'http://127.0.0.1:8080/?[1-140]'
       121 times 200 (the burst and one), one more every 100 ms, the rest 429 with Retry-After
 
   oha -n 60 -c 30 http://127.0.0.1:8080/queue
