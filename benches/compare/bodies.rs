@@ -16,6 +16,7 @@ use crate::Result;
 use crate::cases::{Contender, Job};
 use crate::machine::Cores;
 use crate::proxies::Proxy;
+use crate::report::{Ratio, median};
 
 /// What clients do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,12 +26,12 @@ enum Exchange {
     Upload,
 }
 
-/// What one proxy used for each exchange of a kind, and how long it held the backend.
-#[derive(Debug)]
+/// What one proxy used in one round for each exchange of a kind, and how long it held the backend.
+#[derive(Debug, Clone, Copy)]
 struct Used {
     /// Microseconds on a core.
     cpu: f64,
-    /// Milliseconds, the median.
+    /// Seconds, the median.
     held: f64,
 }
 
@@ -38,49 +39,65 @@ struct Used {
 #[derive(Debug)]
 pub(crate) struct Bodies {
     contender: Contender,
-    used: [Used; 3],
+    /// The rounds of each exchange.
+    used: [Vec<Used>; EXCHANGES.len()],
 }
 
-/// Everyone in turn.
-pub(crate) fn measure(weir: &Path, cores: &Cores) -> Result<Vec<Bodies>> {
+/// Everyone in turn, in each of so many rounds.
+pub(crate) fn measure(rounds: usize, weir: &Path, cores: &Cores) -> Result<Vec<Bodies>> {
     let (backend, held) = Backend::start()?;
-    let mut measured = Vec::new();
+    let mut proxies = Vec::new();
     for contender in [Contender::Nginx, Contender::Haproxy, Contender::Weir] {
-        let Some(proxy) = Proxy::start(contender, Job::Bodies, weir, cores, backend)? else {
-            continue;
-        };
-        let each = |exchange| used(&proxy, exchange, &held);
-        measured.push(Bodies {
-            contender,
-            used: [
-                each(Exchange::Post)?,
-                each(Exchange::Upload)?,
-                each(Exchange::Download)?,
-            ],
-        });
+        proxies.extend(Proxy::start(contender, Job::Bodies, weir, cores, backend)?);
+    }
+    let bodies = |proxy: &Proxy| Bodies {
+        contender: proxy.contender,
+        used: EXCHANGES.map(|_| Vec::new()),
+    };
+    let mut measured: Vec<_> = proxies.iter().map(bodies).collect();
+    for (kind, exchange) in EXCHANGES.into_iter().enumerate() {
+        for proxy in &proxies {
+            run(proxy.address(), exchange, exchange.clients().0, 1)?;
+        }
+        for number in 0..rounds {
+            for place in 0..proxies.len() {
+                let turn = (number + place) % proxies.len();
+                let used = used(&proxies[turn], exchange, &held)?;
+                measured[turn].used[kind].push(used);
+            }
+        }
     }
     Ok(measured)
 }
 
 fn used(proxy: &Proxy, exchange: Exchange, held: &Receiver<Duration>) -> Result<Used> {
-    let (clients, times) = match exchange {
-        Exchange::Post => (8, 500),
-        Exchange::Download | Exchange::Upload => (16, 1),
-    };
-    run(proxy.address(), exchange, clients, 1)?;
+    let (clients, times) = exchange.clients();
+    // What the one before left behind is not to be charged to this one.
     sleep(Duration::from_millis(150));
     while held.try_recv().is_ok() {}
     let before = proxy.process.cpu();
     run(proxy.address(), exchange, clients, times)?;
     sleep(Duration::from_millis(50));
     let cpu = proxy.process.cpu().saturating_sub(before);
-    let mut held: Vec<_> = held.try_iter().collect();
-    held.sort_unstable();
-    let median = held.get(held.len() / 2).ok_or("the backend saw nothing")?;
+    let held = held.try_iter().map(|held| held.as_secs_f64());
+    let held: Vec<_> = held.collect();
+    if held.len() != clients * times {
+        return Err(format!("the backend saw {} requests", held.len()).into());
+    }
     Ok(Used {
         cpu: cpu as f64 / 1e3 / (clients * times) as f64,
-        held: median.as_secs_f64() * 1e3,
+        held: median(held),
     })
+}
+
+impl Exchange {
+    /// How many clients there are at once, and how often each of them does it.
+    fn clients(self) -> (usize, usize) {
+        match self {
+            Self::Post => (8, 500),
+            Self::Download | Self::Upload => (16, 1),
+        }
+    }
 }
 
 /// So many clients at once, each so many times.
@@ -195,20 +212,35 @@ impl Backend {
 /// All of them as Markdown.
 pub(crate) fn section(measured: &[Bodies]) -> String {
     let mut text = "## Bodies and slow clients\n\n\
-        CPU for each request, and in brackets how long it held the backend (the median). A POST of 2 KB as fast as it goes over 8 \
+        CPU for each request, and how long it held the backend. A POST of 2 KB as fast as it goes over 8 \
         connections; an upload and a download of 1 MB by 16 clients at once, 1 MB/s each. All as they come: nginx and weir buffer, \
         HAProxy does not.\n\n\
-        | | POST of 2 KB | upload of 1 MB | download of 1 MB |\n| --- | --- | --- | --- |\n"
+        | | POST of 2 KB | held | upload of 1 MB | held | download of 1 MB | held |\n"
         .to_owned();
+    text += &"| --- ".repeat(1 + 2 * EXCHANGES.len());
+    text += "|\n";
+    let base = measured
+        .iter()
+        .find(|bodies| bodies.contender == Contender::BASE);
     for bodies in measured {
         text += &format!("| {} |", bodies.contender.label());
-        for used in &bodies.used {
-            text += &format!(" {:.0} µs ({:.1} ms) |", used.cpu, used.held);
+        for (kind, rounds) in bodies.used.iter().enumerate() {
+            let cpu = |used: &Used| used.cpu;
+            text += &format!(" {:.0} µs", median(rounds.iter().map(cpu).collect()));
+            let base = base.filter(|base| base.contender != bodies.contender);
+            let base = base.map(|base| base.used[kind].iter().map(cpu));
+            if let Some(ratio) = base.and_then(|base| Ratio::of(rounds.iter().map(cpu), base)) {
+                text += &format!(" · {ratio}");
+            }
+            let held = rounds.iter().map(|used| used.held).collect();
+            text += &format!(" | {:.1?} |", Duration::from_secs_f64(median(held)));
         }
         text.push('\n');
     }
     text
 }
+
+const EXCHANGES: [Exchange; 3] = [Exchange::Post, Exchange::Upload, Exchange::Download];
 
 const POST: usize = 2 << 10;
 const LONG: usize = 1 << 20;

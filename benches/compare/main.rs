@@ -136,7 +136,7 @@ fn compare(options: &Options) -> Result<()> {
     }
     let mut bodies = Vec::new();
     if asked("bodies") {
-        bodies = bodies::measure(&weir, &cores)?;
+        bodies = bodies::measure(options.rounds, &weir, &cores)?;
         println!("{}", bodies::section(&bodies));
     }
     let facts = report::Facts {

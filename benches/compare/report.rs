@@ -1,5 +1,7 @@
 //! What was measured, in words: a table for each case, and the document.
 
+use std::fmt;
+
 use crate::cases::{Case, Contender};
 use crate::machine;
 use crate::rounds::Round;
@@ -57,28 +59,42 @@ impl Outcome {
     }
 
     fn ratio(&self, contender: Contender, base: Contender, of: Measure) -> Option<Ratio> {
-        let mut ratios: Vec<f64> = self
-            .rounds(contender)?
-            .iter()
-            .zip(self.rounds(base)?)
-            .map(|(own, other)| of(own) / of(other))
-            .collect();
+        let own = self.rounds(contender)?.iter().map(of);
+        Ratio::of(own, self.rounds(base)?.iter().map(of))
+    }
+}
+
+impl Ratio {
+    /// Of two proxies, whose rounds are in the same order.
+    pub(crate) fn of(
+        own: impl Iterator<Item = f64>,
+        base: impl Iterator<Item = f64>,
+    ) -> Option<Self> {
+        let mut ratios: Vec<f64> = own.zip(base).map(|(own, base)| own / base).collect();
         ratios.sort_by(f64::total_cmp);
-        Some(Ratio {
-            median: median(&ratios),
+        Some(Self {
             least: *ratios.first()?,
             most: *ratios.last()?,
+            median: median(ratios),
         })
     }
 }
 
-/// Of what is sorted.
-fn median(sorted: &[f64]) -> f64 {
-    let middle = sorted.len() / 2;
-    match (sorted.len() % 2, sorted.get(middle)) {
+/// The middle one, or the mean of the two in the middle.
+pub(crate) fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match (values.len() % 2, values.get(middle)) {
         (_, None) => f64::NAN,
-        (0, Some(upper)) => f64::midpoint(sorted[middle - 1], *upper),
+        (0, Some(upper)) => f64::midpoint(values[middle - 1], *upper),
         (_, Some(value)) => *value,
+    }
+}
+
+impl fmt::Display for Ratio {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (least, most) = (self.least, self.most);
+        write!(f, "**{:.2}** ({least:.2}..{most:.2})", self.median)
     }
 }
 
@@ -94,15 +110,13 @@ pub(crate) fn section(outcome: &Outcome) -> String {
     for (contender, rounds) in &outcome.proxies {
         text += &format!("| {}", contender.label());
         for (_, unit, decimals, of) in MEASURES {
-            let mut values: Vec<f64> = rounds.iter().map(of).collect();
-            values.sort_by(f64::total_cmp);
-            text += &format!(" | {:.decimals$}{unit}", median(&values));
+            let middle = median(rounds.iter().map(of).collect());
+            text += &format!(" | {middle:.decimals$}{unit}");
             if *contender == Contender::BASE {
                 continue;
             }
             if let Some(ratio) = outcome.ratio(*contender, Contender::BASE, of) {
-                let (least, most) = (ratio.least, ratio.most);
-                text += &format!(" · **{:.2}** ({least:.2}..{most:.2})", ratio.median);
+                text += &format!(" · {ratio}");
             }
         }
         let wrong: u64 = rounds.iter().map(|round| round.wrong).sum();
@@ -143,10 +157,7 @@ fn summary(outcomes: &[Outcome]) -> String {
         text += &format!("| {} ", outcome.case.title);
         for other in others {
             text += &match outcome.cpu(Contender::Weir, other) {
-                Some(ratio) => format!(
-                    "| **{:.2}** ({:.2}..{:.2}) ",
-                    ratio.median, ratio.least, ratio.most
-                ),
+                Some(ratio) => format!("| {ratio} "),
                 None => "| ".to_owned(),
             };
         }
