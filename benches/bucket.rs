@@ -9,16 +9,17 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use http::{Request, StatusCode};
 use weir::clock::{Clock, Millis};
 use weir::config::plan::{
-    Access, Action, Algorithm, Bandwidth, BufferBounds, Caps, ClientTimeouts, Cost, CountRefused,
-    Delay, DryRun, Excess, Http2, LimitHeaders, Log, LogLevel, OnAmbiguousKey, OnEmptyKey, Plan,
-    Rate, ReqRule, ReqZone, Sanction, Server, Site, Template, Variable, Weight,
+    AccessRules, AlgorithmParams, BufferBounds, ClientTimeouts, ConnectionLimits, Content, Cost,
+    CostSource, CountRefused, Delay, DryRun, Excess, Http2, LimitHeaders, LimitRate, LocationConf,
+    Log, LogLevel, OnAmbiguousKey, OnEmptyKey, Plan, Rate, RefusalAction, ReqRule, ReqZone, Server,
+    Template, Variable,
 };
 use weir::limits::{Limits, Zones};
 use weir::message::target::Target;
-use weir::message::{Exchange, Peer, Remote};
-use weir::store::Zone;
+use weir::message::{ClientConnection, RemoteAddr, RequestRecord};
+use weir::store::RateZone;
 use weir::store::algorithm::leaky_bucket::LeakyBucket;
-use weir::store::algorithm::{Algorithm as _, Terms};
+use weir::store::algorithm::{Algorithm as _, LimitSpec};
 
 criterion_group!(benches, arithmetic, store, limits);
 criterion_main!(benches);
@@ -29,7 +30,7 @@ const BUCKET: LeakyBucket = LeakyBucket {
     delay: Delay::Never,
 };
 
-const TERMS: Terms = Terms::LeakyBucket(BUCKET);
+const TERMS: LimitSpec = LimitSpec::LeakyBucket(BUCKET);
 
 /// So much that one thread cannot use it up.
 const PLENTY: Rate = Rate::per_second(Rate::MAX_PER_SECOND * 1000);
@@ -45,7 +46,7 @@ fn arithmetic(criterion: &mut Criterion) {
 }
 
 fn store(criterion: &mut Criterion) {
-    let zone = Zone::new("perip", 10 << 20, &TERMS, CountRefused::No);
+    let zone = RateZone::new("perip", 10 << 20, &TERMS, CountRefused::No);
     let clock = Clock::machine();
     let mut number = 0u32;
     let mut decide = |clients: u32| {
@@ -81,12 +82,17 @@ fn limits(criterion: &mut Criterion) {
     }
 }
 
-fn exchange(plan: &Arc<Plan>, address: SocketAddr) -> Exchange {
+fn exchange(plan: &Arc<Plan>, address: SocketAddr) -> RequestRecord {
     let request = Request::get("/").body(()).expect("a request");
-    Exchange::begin(
+    RequestRecord::begin(
         Arc::clone(plan),
         0,
-        Arc::new(Peer::new(Remote::Ip(address), None, 1, Millis(0))),
+        Arc::new(ClientConnection::new(
+            RemoteAddr::Ip(address),
+            None,
+            1,
+            Millis(0),
+        )),
         request.into_parts().0,
         Target::default(),
         Millis(0),
@@ -108,14 +114,14 @@ fn plan(rate: Rate) -> Plan {
         },
         admin: None,
         tracing: None,
-        caps: Caps::default(),
+        caps: ConnectionLimits::default(),
         maps: vec![],
         stores: vec![],
         req_zones: vec![ReqZone {
             name: "perip".into(),
             key: Template::variable(Variable::BinaryRemoteAddr),
             size: 10 << 20,
-            algorithm: Algorithm::LeakyBucket { rate },
+            algorithm: AlgorithmParams::LeakyBucket { rate },
             count_refused: CountRefused::No,
             store: None,
             on_empty_key: OnEmptyKey::Skip,
@@ -144,8 +150,8 @@ fn plan(rate: Rate) -> Plan {
     }
 }
 
-fn site(rate: Rate) -> Site {
-    Site {
+fn site(rate: Rate) -> LocationConf {
+    LocationConf {
         breaker: None,
         fallback: None,
         degrade_group: None,
@@ -157,8 +163,8 @@ fn site(rate: Rate) -> Site {
                 BUCKET.burst
             },
             delay: BUCKET.delay,
-            weight: Weight::Fixed(Cost::ONE),
-            sanction: Sanction::default(),
+            weight: CostSource::Fixed(Cost::ONE),
+            sanction: RefusalAction::default(),
         }],
         shadow: vec![],
         limit_conn: vec![],
@@ -169,12 +175,12 @@ fn site(rate: Rate) -> Site {
         limit_req_log_level: LogLevel::Error,
         limit_conn_log_level: LogLevel::Error,
         limit_headers: LimitHeaders::default(),
-        access: Access::default(),
+        access: AccessRules::default(),
         real_ip: None,
         max_body: None,
         timeouts: timeouts(),
-        bandwidth: Bandwidth::default(),
-        action: Action::NotFound,
+        bandwidth: LimitRate::default(),
+        action: Content::NotFound,
     }
 }
 

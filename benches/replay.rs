@@ -15,7 +15,7 @@ use std::io::Write;
 use std::path::Path;
 
 use cpu::Cpu;
-use weir::replay::{Options, run};
+use weir::replay::{ReplayOptions, run};
 
 const LINES: u32 = 500_000;
 
@@ -50,11 +50,11 @@ servers:
   locations: [ {{ path: /api/, return: 200 }}, {{ path: /static/, return: 200 }}, {{ path: /, return: 200 }} ]
 "
     );
-    let options = Options {
+    let options = ReplayOptions {
         files: vec![path.to_owned()],
         window: 30,
         top: 10,
-        ..Options::default()
+        ..ReplayOptions::default()
     };
     let mut best = f64::INFINITY;
     for _ in 0..5 {

@@ -7,8 +7,8 @@ use criterion::{Criterion, criterion_group};
 use tokio::time::Instant;
 use weir::clock::{Clock, Millis};
 use weir::config::plan::{Cost, CountRefused, Delay, Excess, Rate};
-use weir::store::Zone;
-use weir::store::algorithm::Terms;
+use weir::store::RateZone;
+use weir::store::algorithm::LimitSpec;
 use weir::store::algorithm::leaky_bucket::LeakyBucket;
 
 criterion_group!(benches, shared);
@@ -20,7 +20,7 @@ fn main() {
     hardest_insert();
 }
 
-const TERMS: Terms = Terms::LeakyBucket(LeakyBucket {
+const TERMS: LimitSpec = LimitSpec::LeakyBucket(LeakyBucket {
     rate: Rate::per_second(1_000),
     burst: Excess::requests(20),
     delay: Delay::Never,
@@ -30,7 +30,7 @@ const TERMS: Terms = Terms::LeakyBucket(LeakyBucket {
 fn shared(criterion: &mut Criterion) {
     for (clients, whose) in [(10_000, "10 000 clients"), (1, "one client")] {
         for threads in [1, 2] {
-            let zone = Zone::new("perip", 10 << 20, &TERMS, CountRefused::No);
+            let zone = RateZone::new("perip", 10 << 20, &TERMS, CountRefused::No);
             let name = format!("{threads} threads on one zone, {whose}");
             criterion.bench_function(&name, |bencher| {
                 bencher.iter_custom(|times| time_threads(&zone, threads, times, clients));
@@ -39,7 +39,7 @@ fn shared(criterion: &mut Criterion) {
     }
 }
 
-fn time_threads(zone: &Zone, threads: u32, times: u64, clients: u32) -> Duration {
+fn time_threads(zone: &RateZone, threads: u32, times: u64, clients: u32) -> Duration {
     let barrier = Barrier::new(threads as usize);
     std::thread::scope(|scope| {
         let running: Vec<_> = (0..threads)
@@ -61,7 +61,7 @@ fn time_threads(zone: &Zone, threads: u32, times: u64, clients: u32) -> Duration
     })
 }
 
-fn decide(zone: &Zone, thread: u32, times: u64, clients: u32) {
+fn decide(zone: &RateZone, thread: u32, times: u64, clients: u32) {
     let clock = Clock::machine();
     let mut number = thread.wrapping_mul(7_919);
     for _ in 0..times {
@@ -80,7 +80,7 @@ fn decide(zone: &Zone, thread: u32, times: u64, clients: u32) {
 fn bytes_per_key() {
     for room in [1_000_000usize, 2_000_000] {
         let before = resident();
-        let zone = Zone::new("perip", room * 64, &TERMS, CountRefused::No);
+        let zone = RateZone::new("perip", room * 64, &TERMS, CountRefused::No);
         for number in 0..1_000_000u32 {
             zone.charge(
                 &zone.key(&number.to_be_bytes()),
@@ -106,7 +106,7 @@ fn hardest_insert() {
     const KEYS: u32 = 1792;
     let (mut first_full, mut all_charged) = (Duration::MAX, Duration::MAX);
     for _ in 0..100 {
-        let zone = Zone::new("perip", KEYS as usize * 64, &TERMS, CountRefused::No);
+        let zone = RateZone::new("perip", KEYS as usize * 64, &TERMS, CountRefused::No);
         let charge = |number: u32, now| {
             let key = zone.key(&number.to_be_bytes());
             let start = Instant::now();

@@ -5,12 +5,13 @@
 use std::time::Duration;
 
 use weir::clock::Millis;
-use weir::config::plan::{Algorithm, Cost, CountRefused, Delay, Excess, Rate};
+use weir::config::plan::{AlgorithmParams, Cost, CountRefused, Delay, Excess, Rate};
 use weir::replay::plot::{
-    At, Axis, Hue, Mark, Place, Plot, Point, STYLE, Scale, Series, Shape, Unit,
+    Axis, AxisScale, AxisUnit, Color, GuideLine, GuidePosition, Plot, PlotTheme, Point, STYLE,
+    Series, SeriesStyle,
 };
-use weir::store::Zone;
-use weir::store::algorithm::{Outcome, Terms};
+use weir::store::RateZone;
+use weir::store::algorithm::{LimitSpec, Verdict};
 
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/algorithms.svg");
 
@@ -51,9 +52,9 @@ impl Bars {
     };
 }
 
-fn run(algorithm: &Algorithm, burst: u32, delay: Delay) -> Bars {
-    let terms = Terms::new(algorithm, Excess::requests(burst), delay);
-    let zone = Zone::new("one", 1 << 20, &terms, CountRefused::No);
+fn run(algorithm: &AlgorithmParams, burst: u32, delay: Delay) -> Bars {
+    let terms = LimitSpec::new(algorithm, Excess::requests(burst), delay);
+    let zone = RateZone::new("one", 1 << 20, &terms, CountRefused::No);
     let key = zone.key(b"client");
     let mut bars = Bars::EMPTY;
     let mut add = |which: fn(&mut Bars) -> &mut [u32], at: u64| {
@@ -64,12 +65,12 @@ fn run(algorithm: &Algorithm, burst: u32, delay: Delay) -> Bars {
     };
     for at in arrivals() {
         match zone.charge(&key, Millis(at), Cost::ONE, &terms).0 {
-            Outcome::Pass { .. } => add(|bars| &mut bars.pass, at),
-            Outcome::Delay { wait, .. } => {
+            Verdict::Pass { .. } => add(|bars| &mut bars.pass, at),
+            Verdict::Delay { wait, .. } => {
                 let wait = u64::try_from(wait.as_millis()).expect("a few seconds");
                 add(|bars| &mut bars.delay, at + wait);
             }
-            Outcome::Refuse { .. } => add(|bars| &mut bars.refuse, at),
+            Verdict::Refuse { .. } => add(|bars| &mut bars.refuse, at),
         }
     }
     bars
@@ -79,9 +80,9 @@ fn panel(title: &str, bars: &Bars) -> Plot {
     let mut floor = [0; BARS];
     let mut series = Vec::new();
     for (hue, counts) in [
-        (Hue::Pass, &bars.pass),
-        (Hue::Delay, &bars.delay),
-        (Hue::Refuse, &bars.refuse),
+        (Color::Pass, &bars.pass),
+        (Color::Delay, &bars.delay),
+        (Color::Refuse, &bars.refuse),
     ] {
         let mut points = Vec::new();
         for (index, count) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {
@@ -95,7 +96,7 @@ fn panel(title: &str, bars: &Bars) -> Plot {
         }
         series.push(Series {
             name: String::new(),
-            shape: Shape::Bars(BAR as f64 / 1000.0),
+            shape: SeriesStyle::Bars(BAR as f64 / 1000.0),
             hue,
             points,
         });
@@ -105,30 +106,30 @@ fn panel(title: &str, bars: &Bars) -> Plot {
         size: PANEL,
         x: Axis {
             label: "seconds".to_owned(),
-            unit: Unit::Number,
-            scale: Scale::Linear,
+            unit: AxisUnit::Number,
+            scale: AxisScale::Linear,
             range: (0.0, END as f64 / 1000.0),
         },
         y: Axis {
             label: "requests in half a second".to_owned(),
-            unit: Unit::Number,
-            scale: Scale::Linear,
+            unit: AxisUnit::Number,
+            scale: AxisScale::Linear,
             range: (0.0, 32.0),
         },
         series,
-        marks: vec![Mark {
-            at: At::Y(5.0),
+        marks: vec![GuideLine {
+            at: GuidePosition::Y(5.0),
             label: String::new(),
         }],
     }
 }
 
 /// Ten a second with a burst of 20.
-fn by_rate() -> [(&'static str, Algorithm, u32, Delay); 4] {
+fn by_rate() -> [(&'static str, AlgorithmParams, u32, Delay); 4] {
     let rate = Rate::per_second(10_000);
-    let leaky = Algorithm::LeakyBucket { rate };
-    let token = Algorithm::TokenBucket { rate };
-    let gcra = Algorithm::Gcra { rate };
+    let leaky = AlgorithmParams::LeakyBucket { rate };
+    let token = AlgorithmParams::TokenBucket { rate };
+    let gcra = AlgorithmParams::Gcra { rate };
     let all = Delay::After(Excess(0));
     [
         ("leaky_bucket, burst 20, nodelay", leaky, 20, Delay::Never),
@@ -139,15 +140,15 @@ fn by_rate() -> [(&'static str, Algorithm, u32, Delay); 4] {
 }
 
 /// Ten a second as 50 in five seconds.
-fn by_window() -> [(&'static str, Algorithm); 4] {
+fn by_window() -> [(&'static str, AlgorithmParams); 4] {
     let (limit, window) = (50, Duration::from_secs(5));
-    let sliding = |precision| Algorithm::SlidingWindow {
+    let sliding = |precision| AlgorithmParams::SlidingWindow {
         limit,
         window,
         precision,
     };
-    let fixed = Algorithm::FixedWindow { limit, window };
-    let log = Algorithm::SlidingLog { limit, window };
+    let fixed = AlgorithmParams::FixedWindow { limit, window };
+    let log = AlgorithmParams::SlidingLog { limit, window };
     let blocks = sliding(Some(Duration::from_secs(1)));
     [
         ("fixed_window, 50 in 5s", fixed),
@@ -158,16 +159,16 @@ fn by_window() -> [(&'static str, Algorithm); 4] {
 }
 
 /// Ten a second, and two seconds to wait.
-fn by_turns() -> [(&'static str, Algorithm, u32); 3] {
+fn by_turns() -> [(&'static str, AlgorithmParams, u32); 3] {
     let rate = Rate::per_second(10_000);
     let max_wait = Duration::from_secs(2);
-    let warm_up = Algorithm::WarmUp {
+    let warm_up = AlgorithmParams::WarmUp {
         rate,
         warm_up: Duration::from_secs(4),
         max_wait,
     };
-    let bursty = Algorithm::Bursty { rate, max_wait };
-    let paced = Algorithm::Paced { rate, max_wait };
+    let bursty = AlgorithmParams::Bursty { rate, max_wait };
+    let paced = AlgorithmParams::Paced { rate, max_wait };
     [
         ("paced, max_wait 2s", paced, 0),
         ("bursty, max_wait 2s", bursty, 10),
@@ -182,7 +183,7 @@ fn panels() -> Vec<Plot> {
     }
     let mut first = panel("what comes", &demand);
     first.series.truncate(1);
-    first.series[0].hue = Hue::Ink;
+    first.series[0].hue = Color::Ink;
     let mut panels = vec![first];
     for (title, algorithm, burst, delay) in by_rate() {
         panels.push(panel(title, &run(&algorithm, burst, delay)));
@@ -225,7 +226,7 @@ fn picture() -> String {
             "<svg x=\"{x}\" y=\"{y}\" width=\"{}\" height=\"{}\" ",
             PANEL.0, PANEL.1
         );
-        svg += &panel.svg(Place::Page).replacen("<svg ", &place, 1);
+        svg += &panel.svg(PlotTheme::Page).replacen("<svg ", &place, 1);
     }
     svg + "</svg>\n"
 }

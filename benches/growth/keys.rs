@@ -7,14 +7,14 @@ use std::time::Duration;
 use tokio::time::Instant;
 use weir::clock::Millis;
 use weir::config::plan::{Cost, CountRefused, Delay, Excess, Rate};
-use weir::store::algorithm::Terms;
+use weir::store::algorithm::LimitSpec;
 use weir::store::algorithm::leaky_bucket::LeakyBucket;
-use weir::store::{BYTES_PER_KEY, Zone};
+use weir::store::{BYTES_PER_KEY, RateZone};
 
 use crate::axis;
 use crate::cpu::Cpu;
 
-const TERMS: Terms = Terms::LeakyBucket(LeakyBucket {
+const TERMS: LimitSpec = LimitSpec::LeakyBucket(LeakyBucket {
     rate: Rate::per_second(1_000),
     burst: Excess::requests(20),
     delay: Delay::Never,
@@ -22,14 +22,14 @@ const TERMS: Terms = Terms::LeakyBucket(LeakyBucket {
 
 const MOST: u32 = 10_000_000;
 
-fn charge(zone: &Zone, number: u32, now: Millis) {
+fn charge(zone: &RateZone, number: u32, now: Millis) {
     black_box(zone.charge(&zone.key(&number.to_be_bytes()), now, Cost::ONE, &TERMS));
 }
 
 /// One decision about a known key.
 pub(crate) fn known() {
     let full = |size: usize| {
-        let zone = Zone::new(
+        let zone = RateZone::new(
             "perip",
             size * BYTES_PER_KEY * 5 / 4,
             &TERMS,
@@ -53,7 +53,7 @@ pub(crate) fn flood() {
         (640 << 20, "into a 640m zone"),
         (10 << 20, "through a 10m zone"),
     ] {
-        let zone = Zone::new("perip", size, &TERMS, CountRefused::No);
+        let zone = RateZone::new("perip", size, &TERMS, CountRefused::No);
         let mut took: Vec<Duration> = Vec::with_capacity(MOST as usize);
         let (mut longest_wall, mut last) = (Duration::ZERO, Instant::now());
         for number in 0..MOST {
@@ -95,7 +95,7 @@ pub(crate) fn hot() {
 
 fn rate(threads: u32) -> f64 {
     const TIMES: u32 = 3_000_000;
-    let zone = Zone::new("perip", 1 << 20, &TERMS, CountRefused::No);
+    let zone = RateZone::new("perip", 1 << 20, &TERMS, CountRefused::No);
     let barrier = Barrier::new(threads as usize);
     let slowest = std::thread::scope(|scope| {
         let running: Vec<_> = (0..threads)

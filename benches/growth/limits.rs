@@ -9,7 +9,7 @@ use weir::clock::Millis;
 use weir::config::load_text;
 use weir::limits::{Limits, Zones};
 use weir::message::target::Target;
-use weir::message::{Exchange, Peer, Remote};
+use weir::message::{ClientConnection, RemoteAddr, RequestRecord};
 
 use crate::axis;
 
@@ -32,7 +32,7 @@ pub(crate) fn zones() {
 }
 
 /// The limits of a location with so many zones, and a request to it.
-fn road(zones: usize) -> (Limits, Exchange) {
+fn road(zones: usize) -> (Limits, RequestRecord) {
     let (mut declared, mut asked) = (String::new(), String::new());
     for zone in 0..zones {
         let key = KEYS[zone % KEYS.len()];
@@ -56,7 +56,12 @@ fn road(zones: usize) -> (Limits, Exchange) {
     let (head, ()) = request.into_parts();
     let target = Target::parse(&head).expect("its target is in order");
     let client = SocketAddr::from(([192, 0, 2, 7], 50_000));
-    let peer = Arc::new(Peer::new(Remote::Ip(client), None, 1, Millis(0)));
-    let exchange = Exchange::begin(Arc::new(plan), 0, peer, head, target, Millis(0));
+    let peer = Arc::new(ClientConnection::new(
+        RemoteAddr::Ip(client),
+        None,
+        1,
+        Millis(0),
+    ));
+    let exchange = RequestRecord::begin(Arc::new(plan), 0, peer, head, target, Millis(0));
     (limits, exchange)
 }

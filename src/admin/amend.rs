@@ -8,19 +8,19 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use serde_json::{Map, Value};
 
-use super::reply::Problem;
-use super::zones::{self, Named};
+use super::reply::ApiError;
+use super::zones::{self, ZoneRef};
 use crate::config::{Plan, amend};
-use crate::proxy::{Amendment, Live};
+use crate::proxy::{Generation, LiveChanges};
 
 /// Other numbers for a zone; those it has already stay unless they are named, and `null` takes one back.
 pub(super) fn change(
-    live: &ArcSwap<Live>,
+    live: &ArcSwap<Generation>,
     zone: &str,
     change: &Map<String, Value>,
-) -> Result<Arc<Live>, Problem> {
+) -> Result<Arc<Generation>, ApiError> {
     if change.is_empty() {
-        return Err(Problem::bad("give it a `rate`, a `limit` or a `burst`"));
+        return Err(ApiError::bad("give it a `rate`, a `limit` or a `burst`"));
     }
     let changed = swap(live, zone, |numbers| {
         for (name, value) in change {
@@ -37,7 +37,7 @@ pub(super) fn change(
 }
 
 /// The numbers of the file for a zone.
-pub(super) fn restore(live: &ArcSwap<Live>, zone: &str) -> Result<Arc<Live>, Problem> {
+pub(super) fn restore(live: &ArcSwap<Generation>, zone: &str) -> Result<Arc<Generation>, ApiError> {
     let restored = swap(live, zone, |numbers| {
         numbers.clear();
         Ok(())
@@ -48,10 +48,10 @@ pub(super) fn restore(live: &ArcSwap<Live>, zone: &str) -> Result<Arc<Live>, Pro
 
 /// Puts a generation in force that differs in the numbers of one zone.
 fn swap(
-    live: &ArcSwap<Live>,
+    live: &ArcSwap<Generation>,
     zone: &str,
-    change: impl Fn(&mut Map<String, Value>) -> Result<(), Problem>,
-) -> Result<Arc<Live>, Problem> {
+    change: impl Fn(&mut Map<String, Value>) -> Result<(), ApiError>,
+) -> Result<Arc<Generation>, ApiError> {
     loop {
         let present = live.load_full();
         zones::find(&present, zone)?;
@@ -69,14 +69,14 @@ fn swap(
 }
 
 /// The plan of the file with all other numbers that hold.
-fn amended(live: &Live, amendment: &Amendment) -> Result<Plan, Problem> {
+fn amended(live: &Generation, amendment: &LiveChanges) -> Result<Plan, ApiError> {
     let mut plan = (*amendment.file).clone();
     for (zone, numbers) in &amendment.numbers {
         let applied = match zones::find(live, zone)? {
-            Named::Conn(index, _) => set_places(&mut plan, index, numbers),
-            Named::Req(index, _) => set_numbers(&mut plan, index, numbers),
+            ZoneRef::Conn(index, _) => set_places(&mut plan, index, numbers),
+            ZoneRef::Req(index, _) => set_numbers(&mut plan, index, numbers),
         };
-        applied.map_err(Problem::bad)?;
+        applied.map_err(ApiError::bad)?;
     }
     Ok(plan)
 }
@@ -115,11 +115,11 @@ fn set_places(plan: &mut Plan, zone: usize, numbers: &Map<String, Value>) -> Res
 }
 
 /// What is taken back has to have a name, too.
-fn check_names(change: &Map<String, Value>) -> Result<(), Problem> {
+fn check_names(change: &Map<String, Value>) -> Result<(), ApiError> {
     let known = ["burst", "limit", "rate"];
     let mut taken_back = change.iter().filter(|(_, value)| value.is_null());
     match taken_back.find(|(name, _)| !known.contains(&name.as_str())) {
-        Some((name, _)) => Err(Problem::bad(format!("unknown key `{name}`"))),
+        Some((name, _)) => Err(ApiError::bad(format!("unknown key `{name}`"))),
         None => Ok(()),
     }
 }

@@ -6,12 +6,12 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::marks;
-use super::reply::Problem;
-use super::zones::{self, Named, zones};
+use super::reply::ApiError;
+use super::zones::{self, ZoneRef, zones};
 use crate::clock::Millis;
-use crate::config::plan::{DryRun, Excess, Plan, Site};
+use crate::config::plan::{DryRun, Excess, LocationConf, Plan};
 use crate::limits::ShadowZone;
-use crate::proxy::Live;
+use crate::proxy::Generation;
 
 /// A zone as it is shown.
 #[derive(Debug, Serialize)]
@@ -35,7 +35,7 @@ struct Zone<'a> {
     /// How many keys are marked.
     marks: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
-    shadow: Option<Shadow>,
+    shadow: Option<ShadowCounts>,
 }
 
 /// One of them with all there is to know.
@@ -47,7 +47,7 @@ pub(super) struct Detail<'a> {
     /// The rate in the file.
     configured: Option<String>,
     rules: Vec<Rule<'a>>,
-    marked: Vec<marks::Shown>,
+    marked: Vec<marks::ActionRow>,
 }
 
 /// Where a zone is used.
@@ -62,7 +62,7 @@ struct Rule<'a> {
 
 /// What limits that are only proposed say in a zone.
 #[derive(Debug, Serialize)]
-struct Shadow {
+struct ShadowCounts {
     keys: usize,
     pass: u64,
     delay: u64,
@@ -74,9 +74,9 @@ struct Shadow {
 }
 
 /// The limits of all `limit_conn` rules by their zone: one walk through the plan for all zones.
-struct Places<'p>(HashMap<&'p str, BTreeSet<u32>>);
+struct SlotCounts<'p>(HashMap<&'p str, BTreeSet<u32>>);
 
-impl<'p> Places<'p> {
+impl<'p> SlotCounts<'p> {
     fn of(plan: &'p Plan) -> Self {
         let mut found: HashMap<_, BTreeSet<u32>> = HashMap::new();
         for rule in plan.sites().flat_map(|site| &site.limit_conn) {
@@ -92,27 +92,31 @@ impl<'p> Places<'p> {
 }
 
 /// `GET /api/zones`
-pub(super) fn list(live: &Live) -> impl Serialize {
-    let places = Places::of(&live.plan);
+pub(super) fn list(live: &Generation) -> impl Serialize {
+    let places = SlotCounts::of(&live.plan);
     zones(live)
         .map(|zone| shown(live, zone, &places))
         .collect::<Vec<_>>()
 }
 
 /// `GET /api/zones/{zone}`
-pub(super) fn detail<'l>(live: &'l Live, name: &str, now: Millis) -> Result<Detail<'l>, Problem> {
+pub(super) fn detail<'l>(
+    live: &'l Generation,
+    name: &str,
+    now: Millis,
+) -> Result<Detail<'l>, ApiError> {
     let found = zones::find(live, name)?;
     let zone = zones(live).find(|zone| zone.name == name);
     let zone = shown(
         live,
-        zone.ok_or_else(|| Problem::missing("it has just gone"))?,
-        &Places::of(&live.plan),
+        zone.ok_or_else(|| ApiError::missing("it has just gone"))?,
+        &SlotCounts::of(&live.plan),
     );
     let plan = &live.plan;
     Ok(Detail {
         configured: match found {
-            Named::Conn(..) => None,
-            Named::Req(index, _) => {
+            ZoneRef::Conn(..) => None,
+            ZoneRef::Req(index, _) => {
                 Some(live.amendment.file.req_zones[index].algorithm.to_string())
             }
         },
@@ -128,7 +132,11 @@ pub(super) fn detail<'l>(live: &'l Live, name: &str, now: Millis) -> Result<Deta
     })
 }
 
-fn shown<'l>(live: &'l Live, zone: zones::Zone<'l>, places: &Places<'_>) -> Zone<'l> {
+fn shown<'l>(
+    live: &'l Generation,
+    zone: zones::ZoneSnapshot<'l>,
+    places: &SlotCounts<'_>,
+) -> Zone<'l> {
     Zone {
         name: zone.name,
         kind: if zone.algorithm.is_some() {
@@ -156,10 +164,10 @@ fn shown<'l>(live: &'l Live, zone: zones::Zone<'l>, places: &Places<'_>) -> Zone
     }
 }
 
-fn shadow(shadow: &ShadowZone) -> Shadow {
+fn shadow(shadow: &ShadowZone) -> ShadowCounts {
     let store = &shadow.zone.store;
     let (counts, differs) = (store.counts(), shadow.differs());
-    Shadow {
+    ShadowCounts {
         keys: store.len(),
         pass: counts.pass,
         delay: counts.delay,
@@ -170,7 +178,7 @@ fn shadow(shadow: &ShadowZone) -> Shadow {
 }
 
 /// Where a zone is used.
-fn rules<'p>(plan: &'p Plan, zone: Named<'_>) -> Vec<Rule<'p>> {
+fn rules<'p>(plan: &'p Plan, zone: ZoneRef<'_>) -> Vec<Rule<'p>> {
     let mut found = Vec::new();
     for server in &plan.servers {
         let locations = server.locations.iter().map(|it| (&*it.path.text, &it.site));
@@ -191,16 +199,16 @@ fn rules<'p>(plan: &'p Plan, zone: Named<'_>) -> Vec<Rule<'p>> {
 }
 
 /// The numbers of a site's rules that use a zone.
-fn uses(site: &Site, zone: Named<'_>) -> Vec<(Option<f64>, Option<u32>, DryRun)> {
+fn uses(site: &LocationConf, zone: ZoneRef<'_>) -> Vec<(Option<f64>, Option<u32>, DryRun)> {
     match zone {
-        Named::Conn(index, _) => {
+        ZoneRef::Conn(index, _) => {
             let rules = site.limit_conn.iter().filter(|rule| rule.zone == index);
             let dry_run = site.limit_conn_dry_run;
             rules
                 .map(|rule| (None, Some(rule.limit), dry_run))
                 .collect()
         }
-        Named::Req(index, _) => {
+        ZoneRef::Req(index, _) => {
             let rules = site.limit_req.iter().filter(|rule| rule.zone == index);
             let burst = |burst: Excess| burst.0 as f64 / Excess::ONE.0 as f64;
             let dry_run = site.limit_req_dry_run;

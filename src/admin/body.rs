@@ -7,28 +7,28 @@ use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 use serde::de::DeserializeOwned;
 
-use super::reply::Problem;
+use super::reply::ApiError;
 
 /// The body as text, of a call that changes something.
-pub(super) async fn read(request: Request<Incoming>) -> Result<Vec<u8>, Problem> {
+pub(super) async fn read(request: Request<Incoming>) -> Result<Vec<u8>, ApiError> {
     let limited = Limited::new(request.into_body(), LARGEST);
     let collected = tokio::time::timeout(PATIENCE, limited.collect()).await;
     match collected {
         Ok(Ok(body)) => Ok(body.to_bytes().to_vec()),
-        Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => Err(Problem::bad(
+        Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => Err(ApiError::bad(
             format!("the body is too large: the most is {LARGEST} bytes"),
         )),
-        Ok(Err(_)) => Err(Problem::bad("the body did not come to its end")),
-        Err(_) => Err(Problem::bad("the body did not come in time")),
+        Ok(Err(_)) => Err(ApiError::bad("the body did not come to its end")),
+        Err(_) => Err(ApiError::bad("the body did not come in time")),
     }
 }
 
 /// What the body says; one that is empty says `{}`.
-pub(super) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
+pub(super) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
     let body = if body.is_empty() { b"{}" } else { body };
     serde_json::from_slice(body).map_err(|error| match error.classify() {
-        serde_json::error::Category::Data => Problem::bad(format!("the body: {error}")),
-        _ => Problem::bad(format!("the body is not JSON: {error}")),
+        serde_json::error::Category::Data => ApiError::bad(format!("the body: {error}")),
+        _ => ApiError::bad(format!("the body is not JSON: {error}")),
     })
 }
 

@@ -2,27 +2,27 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::reply::Problem;
-use crate::config::plan::Degrade;
-use crate::proxy::{Group, Guard, Live};
-use crate::upstream::breaker::{Breaker, Forced};
+use super::reply::ApiError;
+use crate::config::plan::DegradeMode;
+use crate::proxy::{DegradeGroup, Generation, LocationBreaker};
+use crate::upstream::breaker::{Breaker, ForcedState};
 
 /// What an operator wants of a breaker.
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Force {
+pub(super) enum BreakerForce {
     /// It judges for itself.
     Auto,
     Closed,
     Open,
 }
 
-impl Force {
-    pub(super) fn wanted(self) -> Option<Forced> {
+impl BreakerForce {
+    pub(super) fn wanted(self) -> Option<ForcedState> {
         match self {
             Self::Auto => None,
-            Self::Closed => Some(Forced::Closed),
-            Self::Open => Some(Forced::Open),
+            Self::Closed => Some(ForcedState::Closed),
+            Self::Open => Some(ForcedState::Open),
         }
     }
 }
@@ -30,14 +30,14 @@ impl Force {
 /// What is wanted of a breaker now.
 pub(super) fn forced(breaker: &Breaker) -> Option<&'static str> {
     breaker.forced().map(|forced| match forced {
-        Forced::Closed => "closed",
-        Forced::Open => "open",
+        ForcedState::Closed => "closed",
+        ForcedState::Open => "open",
     })
 }
 
 /// A location's breaker as it is shown.
 #[derive(Debug, Serialize)]
-pub(super) struct Shown<'a> {
+pub(super) struct BreakerRow<'a> {
     server: &'a str,
     location: &'a str,
     state: &'static str,
@@ -48,25 +48,28 @@ pub(super) struct Shown<'a> {
 /// What is wanted of one.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Change {
+pub(super) struct BreakerChange {
     server: String,
     location: String,
-    breaker: Force,
+    breaker: BreakerForce,
 }
 
 /// `GET /api/breakers`
-pub(super) fn list(live: &Live) -> impl Serialize {
+pub(super) fn list(live: &Generation) -> impl Serialize {
     let guards = live.guards.iter();
     guards.map(|guard| shown(guard)).collect::<Vec<_>>()
 }
 
 /// `PATCH /api/breakers`
-pub(super) fn change<'l>(live: &'l Live, change: &Change) -> Result<Shown<'l>, Problem> {
+pub(super) fn change<'l>(
+    live: &'l Generation,
+    change: &BreakerChange,
+) -> Result<BreakerRow<'l>, ApiError> {
     let mut guards = live.guards.iter();
     let guard = guards
         .find(|guard| *guard.server == change.server && *guard.location == change.location)
         .ok_or_else(|| {
-            Problem::missing(format!(
+            ApiError::missing(format!(
                 "no location `{}` of a server `{}` has a circuit breaker; GET lists those that do",
                 change.location, change.server
             ))
@@ -77,8 +80,8 @@ pub(super) fn change<'l>(live: &'l Live, change: &Change) -> Result<Shown<'l>, P
     Ok(shown(guard))
 }
 
-fn shown(guard: &Guard) -> Shown<'_> {
-    Shown {
+fn shown(guard: &LocationBreaker) -> BreakerRow<'_> {
+    BreakerRow {
         server: &guard.server,
         location: &guard.location,
         state: guard.breaker.state().as_str(),
@@ -89,7 +92,7 @@ fn shown(guard: &Guard) -> Shown<'_> {
 
 /// A group of locations as it is shown.
 #[derive(Debug, Serialize)]
-pub(super) struct ShownGroup<'a> {
+pub(super) struct DegradeState<'a> {
     name: &'a str,
     mode: &'static str,
 }
@@ -97,44 +100,44 @@ pub(super) struct ShownGroup<'a> {
 /// What is wanted of one.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct GroupChange {
-    mode: Mode,
+pub(super) struct DegradeChange {
+    mode: DegradeModeWord,
 }
 
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Mode {
+enum DegradeModeWord {
     Auto,
     Off,
     On,
 }
 
 /// `GET /api/groups`
-pub(super) fn list_groups(live: &Live) -> impl Serialize {
+pub(super) fn list_groups(live: &Generation) -> impl Serialize {
     let groups = live.groups.iter();
     groups.map(|group| shown_group(group)).collect::<Vec<_>>()
 }
 
 /// `PATCH /api/groups/{group}`
 pub(super) fn change_group<'l>(
-    live: &'l Live,
+    live: &'l Generation,
     name: &str,
-    change: &GroupChange,
-) -> Result<ShownGroup<'l>, Problem> {
+    change: &DegradeChange,
+) -> Result<DegradeState<'l>, ApiError> {
     let mut groups = live.groups.iter();
     let group = groups
         .find(|group| *group.name == *name)
-        .ok_or_else(|| Problem::missing(format!("there is no group `{name}`")))?;
+        .ok_or_else(|| ApiError::missing(format!("there is no group `{name}`")))?;
     group.set(match change.mode {
-        Mode::Auto => Degrade::Auto,
-        Mode::Off => Degrade::Off,
-        Mode::On => Degrade::On,
+        DegradeModeWord::Auto => DegradeMode::Auto,
+        DegradeModeWord::Off => DegradeMode::Off,
+        DegradeModeWord::On => DegradeMode::On,
     });
     Ok(shown_group(group))
 }
 
-fn shown_group(group: &Group) -> ShownGroup<'_> {
-    ShownGroup {
+fn shown_group(group: &DegradeGroup) -> DegradeState<'_> {
+    DegradeState {
         name: &group.name,
         mode: group.mode().as_str(),
     }

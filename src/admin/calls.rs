@@ -4,17 +4,17 @@ use std::sync::Arc;
 
 use http::{Method, StatusCode};
 
-use super::reply::{Problem, Reply};
+use super::reply::{ApiError, ApiResponse};
 use super::route::Route;
 use super::{
     Admin, amend, api, body, breakers, explain, keys, marks, metrics, refusals, reply, running,
     status, store, upstreams,
 };
-use crate::proxy::Live;
+use crate::proxy::Generation;
 
 /// What somebody who was let in wants.
 #[derive(Debug)]
-pub(super) struct Call {
+pub(super) struct ApiCall {
     pub(super) route: Route,
     pub(super) method: Method,
     pub(super) query: Option<String>,
@@ -23,14 +23,18 @@ pub(super) struct Call {
 
 impl Admin {
     /// Answers a call.
-    pub(super) async fn answer(&self, live: &Arc<Live>, call: &Call) -> Result<Reply, Problem> {
+    pub(super) async fn answer(
+        &self,
+        live: &Arc<Generation>,
+        call: &ApiCall,
+    ) -> Result<ApiResponse, ApiError> {
         match call.route.is_changed_by(&call.method) {
             true => self.change(live, call).await,
             false => self.look(live, call),
         }
     }
 
-    fn look(&self, live: &Live, call: &Call) -> Result<Reply, Problem> {
+    fn look(&self, live: &Generation, call: &ApiCall) -> Result<ApiResponse, ApiError> {
         let (query, now) = (call.query.as_deref(), self.clock.now());
         Ok(match &call.route {
             Route::Breakers => reply::json(&breakers::list(live)),
@@ -58,7 +62,11 @@ impl Admin {
         })
     }
 
-    async fn change(&self, live: &Arc<Live>, call: &Call) -> Result<Reply, Problem> {
+    async fn change(
+        &self,
+        live: &Arc<Generation>,
+        call: &ApiCall,
+    ) -> Result<ApiResponse, ApiError> {
         let (body, now) = (&call.body[..], self.clock.now());
         Ok(match &call.route {
             Route::Breakers => reply::json(&breakers::change(live, &body::parse(body)?)?),
@@ -91,7 +99,7 @@ impl Admin {
     }
 
     /// Has the configuration read again.
-    async fn reload(&self) -> Result<Reply, Problem> {
+    async fn reload(&self) -> Result<ApiResponse, ApiError> {
         match self.reloads.ask_and_wait().await {
             Some(Ok(reloaded)) => Ok(reply::json(&reloaded)),
             Some(Err(refused)) => {
@@ -99,14 +107,14 @@ impl Admin {
                 *reply.status_mut() = StatusCode::UNPROCESSABLE_ENTITY;
                 Ok(reply)
             }
-            None => Err(Problem::conflict("it is stopping")),
+            None => Err(ApiError::conflict("it is stopping")),
         }
     }
 }
 
 /// A route that is not there for this, which its methods have kept out already.
-fn unknown() -> Problem {
-    Problem::missing("there is nothing here")
+fn unknown() -> ApiError {
+    ApiError::missing("there is nothing here")
 }
 
 /// How this can be called, for programs.

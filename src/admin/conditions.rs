@@ -1,13 +1,13 @@
 //! Upstreams, their servers and what stands in for them, as `/metrics` shows them.
 
-use crate::config::plan::Degrade;
-use crate::proxy::{Live, fallback};
-use crate::telemetry::Page;
+use crate::config::plan::DegradeMode;
+use crate::proxy::{Generation, fallback};
+use crate::telemetry::Exposition;
 use crate::upstream::Upstream;
-use crate::upstream::breaker::{Breaker, State};
+use crate::upstream::breaker::{Breaker, BreakerState};
 
 /// What health checks and breakers have to say.
-pub(super) fn describe(live: &Live, page: &mut Page) {
+pub(super) fn describe(live: &Generation, page: &mut Exposition) {
     for upstream in &live.upstreams {
         describe_names(upstream, page);
         for backend in upstream.backends().iter() {
@@ -44,7 +44,7 @@ pub(super) fn describe(live: &Live, page: &mut Page) {
 }
 
 /// Names that are looked up again.
-fn describe_names(upstream: &Upstream, page: &mut Page) {
+fn describe_names(upstream: &Upstream, page: &mut Exposition) {
     for name in upstream.names() {
         let labels = [("upstream", upstream.name()), ("name", &*name.host)];
         page.gauge(
@@ -65,7 +65,7 @@ fn describe_names(upstream: &Upstream, page: &mut Page) {
 }
 
 /// What became of those whose answer was not to be had.
-pub(super) fn describe_fallbacks(live: &Live, page: &mut Page) {
+pub(super) fn describe_fallbacks(live: &Generation, page: &mut Exposition) {
     for (way, count) in fallback::taken() {
         page.counter(
             "weir_fallbacks_total",
@@ -90,7 +90,7 @@ pub(super) fn describe_fallbacks(live: &Live, page: &mut Page) {
         fallback::skipped(),
     );
     for group in &live.groups {
-        for mode in [Degrade::Auto, Degrade::Off, Degrade::On] {
+        for mode in [DegradeMode::Auto, DegradeMode::Off, DegradeMode::On] {
             page.gauge(
                 "weir_degrade_mode",
                 "What holds for a group of locations: 1 for the one that does.",
@@ -105,10 +105,10 @@ fn describe_breaker(
     breaker: &Breaker,
     (state, opened): (&'static str, &'static str),
     labels: [(&str, &str); 2],
-    page: &mut Page,
+    page: &mut Exposition,
 ) {
     let present = breaker.state();
-    for one in State::ALL {
+    for one in BreakerState::ALL {
         page.gauge(
             state,
             "The state of a circuit breaker: 1 for the one it is in.",

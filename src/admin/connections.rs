@@ -24,13 +24,13 @@ pub(super) struct AdminConnections(Arc<Mutex<Vec<Arc<AdminConnection>>>>);
 pub(super) struct AdminConnection {
     /// From another machine: of these there are fewer, so that they cannot keep those on this machine out.
     afar: bool,
-    progress: Mutex<Progress>,
+    progress: Mutex<ConnectionProgress>,
     leave: CancellationToken,
 }
 
 /// What a connection is waiting for.
 #[derive(Debug)]
-struct Progress {
+struct ConnectionProgress {
     /// Since when for a complete request; `None` while one is being answered.
     idle: Option<Instant>,
     /// Since when for its client to read.
@@ -41,7 +41,7 @@ struct Progress {
 
 /// A connection's place, given back when dropped.
 #[derive(Debug)]
-pub(super) struct Admitted {
+pub(super) struct AdminPermit {
     all: AdminConnections,
     connection: Arc<AdminConnection>,
 }
@@ -49,7 +49,7 @@ pub(super) struct Admitted {
 impl AdminConnections {
     /// Admits a connection; `None` where every other is busy. Says whether another had to leave.
     // Once, and not for longer: those who wait behind it in the listener's queue wait too.
-    pub(super) async fn admit(&self, remote: IpAddr) -> Option<(Admitted, bool)> {
+    pub(super) async fn admit(&self, remote: IpAddr) -> Option<(AdminPermit, bool)> {
         if let Some(admitted) = self.try_admit(remote, Instant::now()) {
             return Some(admitted);
         }
@@ -57,7 +57,7 @@ impl AdminConnections {
         self.try_admit(remote, Instant::now())
     }
 
-    fn try_admit(&self, remote: IpAddr, now: Instant) -> Option<(Admitted, bool)> {
+    fn try_admit(&self, remote: IpAddr, now: Instant) -> Option<(AdminPermit, bool)> {
         let afar = !remote.to_canonical().is_loopback();
         let mut all = self.0.lock();
         let from_afar = all.iter().filter(|other| other.afar).count();
@@ -73,7 +73,7 @@ impl AdminConnections {
         }
         let connection = Arc::new(AdminConnection {
             afar,
-            progress: Mutex::new(Progress {
+            progress: Mutex::new(ConnectionProgress {
                 idle: Some(now),
                 stalled: None,
                 answered: false,
@@ -82,18 +82,18 @@ impl AdminConnections {
         });
         all.push(Arc::clone(&connection));
         let all = self.clone();
-        Some((Admitted { all, connection }, full))
+        Some((AdminPermit { all, connection }, full))
     }
 }
 
-impl Admitted {
+impl AdminPermit {
     /// The connection that has the place.
     pub(super) fn connection(&self) -> &Arc<AdminConnection> {
         &self.connection
     }
 }
 
-impl Drop for Admitted {
+impl Drop for AdminPermit {
     fn drop(&mut self) {
         let mut all = self.all.0.lock();
         all.retain(|other| !Arc::ptr_eq(other, &self.connection));
@@ -114,8 +114,8 @@ impl AdminConnection {
     }
 
     /// The body of the response to its request.
-    pub(super) fn answered_by<B>(self: &Arc<Self>, body: B) -> Answering<B> {
-        Answering {
+    pub(super) fn answered_by<B>(self: &Arc<Self>, body: B) -> ActiveBody<B> {
+        ActiveBody {
             body,
             connection: Arc::clone(self),
         }
@@ -160,12 +160,12 @@ impl AdminConnection {
 
 /// The body of a response that its connection is busy with.
 #[derive(Debug)]
-pub(super) struct Answering<B> {
+pub(super) struct ActiveBody<B> {
     body: B,
     connection: Arc<AdminConnection>,
 }
 
-impl<B: Body + Unpin> Body for Answering<B> {
+impl<B: Body + Unpin> Body for ActiveBody<B> {
     type Data = B::Data;
     type Error = B::Error;
 
@@ -185,7 +185,7 @@ impl<B: Body + Unpin> Body for Answering<B> {
     }
 }
 
-impl<B> Drop for Answering<B> {
+impl<B> Drop for ActiveBody<B> {
     fn drop(&mut self) {
         self.connection.progress.lock().answered = true;
     }
@@ -208,12 +208,12 @@ mod tests {
     const NEAR: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
     const FAR: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
 
-    fn leaves(admitted: &Admitted) -> bool {
+    fn leaves(admitted: &AdminPermit) -> bool {
         admitted.connection.leave.is_cancelled()
     }
 
     /// So many admitted at this moment.
-    fn admit(all: &AdminConnections, from: IpAddr, count: usize, at: Instant) -> Vec<Admitted> {
+    fn admit(all: &AdminConnections, from: IpAddr, count: usize, at: Instant) -> Vec<AdminPermit> {
         let admitted = (0..count).map(|_| all.try_admit(from, at));
         admitted.map_while(|one| Some(one?.0)).collect()
     }

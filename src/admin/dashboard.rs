@@ -6,11 +6,11 @@
 use http::Method;
 use http::header::{self, HeaderName, HeaderValue};
 
-use super::reply::{self, Problem, Reply};
+use super::reply::{self, ApiError, ApiResponse};
 
 /// One of its files.
 #[derive(Debug)]
-pub(super) struct File {
+pub(super) struct Asset {
     /// The page itself has none.
     name: &'static str,
     content_type: &'static str,
@@ -18,16 +18,16 @@ pub(super) struct File {
 }
 
 /// The file at this path.
-pub(super) fn find(path: &str) -> Option<&'static File> {
+pub(super) fn find(path: &str) -> Option<&'static Asset> {
     let name = path.strip_prefix('/')?;
     FILES.iter().find(|file| file.name == name)
 }
 
-impl File {
+impl Asset {
     /// The file as a browser gets it.
-    pub(super) fn reply(&self, method: &Method) -> Result<Reply, Problem> {
+    pub(super) fn reply(&self, method: &Method) -> Result<ApiResponse, ApiError> {
         if !matches!(*method, Method::GET | Method::HEAD) {
-            return Err(Problem::method(&[Method::GET, Method::HEAD]));
+            return Err(ApiError::method(&[Method::GET, Method::HEAD]));
         }
         let mut reply = reply::typed(self.text, self.content_type);
         let fields = [
@@ -52,11 +52,11 @@ const CROSS_ORIGIN_OPENER_POLICY: HeaderName =
 
 macro_rules! files {
     ($($name:literal: $content_type:literal, $path:literal;)*) => {
-        &[$(File { name: $name, content_type: $content_type, text: include_str!(concat!("assets/", $path)) }),*]
+        &[$(Asset { name: $name, content_type: $content_type, text: include_str!(concat!("assets/", $path)) }),*]
     };
 }
 
-const FILES: &[File] = files! {
+const FILES: &[Asset] = files! {
     "": "text/html; charset=utf-8", "index.html";
     "api.js": "text/javascript; charset=utf-8", "api.js";
     "ask.js": "text/javascript; charset=utf-8", "ask.js";
@@ -90,7 +90,7 @@ mod tests {
             }
         }
         for file in FILES.iter().filter(|file| !file.name.is_empty()) {
-            let named = |other: &File| other.text.contains(file.name);
+            let named = |other: &Asset| other.text.contains(file.name);
             assert!(FILES.iter().any(named), "nobody names {}", file.name);
         }
     }

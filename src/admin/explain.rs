@@ -8,36 +8,36 @@ use http::{HeaderName, HeaderValue, Request, Uri, Version, header};
 use serde::{Deserialize, Serialize};
 
 use super::body;
-use super::keys::Standing;
-use super::reply::Problem;
+use super::keys::KeyLevel;
+use super::reply::ApiError;
 use crate::clock::Millis;
-use crate::limits::{Explained, Said};
-use crate::proxy::Live;
+use crate::limits::{RuleExplanation, RuleVerdict};
+use crate::proxy::Generation;
 
 /// The request.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Asked {
+struct ExplainRequest {
     method: Option<String>,
     host: Option<String>,
     path: Option<String>,
     remote_addr: Option<IpAddr>,
     #[serde(default)]
-    headers: BTreeMap<String, Lines>,
+    headers: BTreeMap<String, HeaderLines>,
     listen: Option<String>,
 }
 
 /// The lines of a header field: one, or several.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
-enum Lines {
+enum HeaderLines {
     One(String),
     Several(Vec<String>),
 }
 
 /// What would happen to it.
 #[derive(Debug, Serialize)]
-pub(super) struct Answer {
+pub(super) struct ExplainReply {
     server: Box<str>,
     listen: String,
     location: Box<str>,
@@ -48,12 +48,12 @@ pub(super) struct Answer {
     wait: f64,
     retry_after: Option<f64>,
     reason: String,
-    rules: Vec<Rule>,
+    rules: Vec<ExplainedRule>,
     obstacles: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]
-struct Rule {
+struct ExplainedRule {
     kind: &'static str,
     zone: Box<str>,
     key: Option<String>,
@@ -63,7 +63,7 @@ struct Rule {
     burst: Option<f64>,
     limit: Option<u32>,
     dry_run: bool,
-    state: Option<Standing>,
+    state: Option<KeyLevel>,
     verdict: &'static str,
     wait: f64,
     retry_after: Option<f64>,
@@ -71,8 +71,12 @@ struct Rule {
 }
 
 /// `POST /api/explain`
-pub(super) fn explain(live: &Live, body: &[u8], now: Millis) -> Result<Answer, Problem> {
-    let asked: Asked = body::parse(body)?;
+pub(super) fn explain(
+    live: &Generation,
+    body: &[u8],
+    now: Millis,
+) -> Result<ExplainReply, ApiError> {
+    let asked: ExplainRequest = body::parse(body)?;
     let listener = asked.listen.as_deref().map(|text| listener(live, text));
     let listener = listener.transpose()?;
     let remote = asked
@@ -81,10 +85,10 @@ pub(super) fn explain(live: &Live, body: &[u8], now: Millis) -> Result<Answer, P
     let request = request(asked)?;
     let explanation = live
         .explain(request, SocketAddr::new(remote, 0), listener, now)
-        .map_err(|why| Problem::bad(format!("no such request is answered: {why}")))?;
+        .map_err(|why| ApiError::bad(format!("no such request is answered: {why}")))?;
     let rules = &explanation.rules;
     let refusals = || {
-        let refusing = rules.iter().filter(|rule| rule.said == Said::Refuse);
+        let refusing = rules.iter().filter(|rule| rule.said == RuleVerdict::Refuse);
         refusing.filter(|rule| !rule.dry_run)
     };
     let refusal = refusals()
@@ -92,11 +96,11 @@ pub(super) fn explain(live: &Live, body: &[u8], now: Millis) -> Result<Answer, P
         .or_else(|| refusals().next());
     let delaying = rules.iter().filter(|rule| !rule.dry_run);
     let delay = delaying
-        .filter(|rule| matches!(rule.said, Said::Delay(_)))
+        .filter(|rule| matches!(rule.said, RuleVerdict::Delay(_)))
         .max_by_key(|rule| wait(rule));
     let decisive = refusal.or(delay);
-    let by = |rule: &Explained| format!("zone `{}`: {}", rule.zone, rule.reason);
-    Ok(Answer {
+    let by = |rule: &RuleExplanation| format!("zone `{}`: {}", rule.zone, rule.reason);
+    Ok(ExplainReply {
         server: explanation.server,
         listen: explanation.listen,
         location: explanation.location,
@@ -116,8 +120,8 @@ pub(super) fn explain(live: &Live, body: &[u8], now: Millis) -> Result<Answer, P
     })
 }
 
-fn shown(rule: &Explained) -> Rule {
-    Rule {
+fn shown(rule: &RuleExplanation) -> ExplainedRule {
+    ExplainedRule {
         kind: rule.kind.as_str(),
         zone: rule.zone.clone(),
         key: rule.key.clone(),
@@ -126,7 +130,7 @@ fn shown(rule: &Explained) -> Rule {
         burst: rule.burst,
         limit: rule.limit,
         dry_run: rule.dry_run,
-        state: rule.standing.as_ref().map(Standing::from),
+        state: rule.standing.as_ref().map(KeyLevel::from),
         verdict: word(rule.said),
         wait: wait(rule).as_secs_f64(),
         retry_after: seconds(rule.retry_after),
@@ -134,18 +138,18 @@ fn shown(rule: &Explained) -> Rule {
     }
 }
 
-fn word(said: Said) -> &'static str {
+fn word(said: RuleVerdict) -> &'static str {
     match said {
-        Said::Delay(_) => "delay",
-        Said::Pass => "pass",
-        Said::Refuse => "refuse",
+        RuleVerdict::Delay(_) => "delay",
+        RuleVerdict::Pass => "pass",
+        RuleVerdict::Refuse => "refuse",
     }
 }
 
-fn wait(rule: &Explained) -> Duration {
+fn wait(rule: &RuleExplanation) -> Duration {
     match rule.said {
-        Said::Delay(wait) => wait,
-        Said::Pass | Said::Refuse => Duration::ZERO,
+        RuleVerdict::Delay(wait) => wait,
+        RuleVerdict::Pass | RuleVerdict::Refuse => Duration::ZERO,
     }
 }
 
@@ -154,13 +158,13 @@ fn seconds(time: Option<Duration>) -> Option<f64> {
 }
 
 /// The listener at an address, or at a port.
-fn listener(live: &Live, text: &str) -> Result<usize, Problem> {
+fn listener(live: &Generation, text: &str) -> Result<usize, ApiError> {
     let listeners = || live.plan.listeners.iter().map(|it| it.address.to_string());
     let port = format!(":{text}");
     let found = listeners().position(|address| address == text || address.ends_with(&port));
     found.ok_or_else(|| {
         let known: Vec<_> = listeners().take(20).collect();
-        Problem::bad(format!(
+        ApiError::bad(format!(
             "nobody listens on `{text}`; there is {}",
             known.join(", ")
         ))
@@ -168,8 +172,8 @@ fn listener(live: &Live, text: &str) -> Result<usize, Problem> {
 }
 
 /// The request as it would have come.
-fn request(asked: Asked) -> Result<Request<()>, Problem> {
-    let wrong = |what: &str, text: &str| Problem::bad(format!("`{text}` is no {what}"));
+fn request(asked: ExplainRequest) -> Result<Request<()>, ApiError> {
+    let wrong = |what: &str, text: &str| ApiError::bad(format!("`{text}` is no {what}"));
     let method = asked.method.as_deref().unwrap_or("GET");
     let path = asked.path.as_deref().unwrap_or("/");
     let uri: Uri = path.parse().map_err(|_| wrong("path", path))?;
@@ -183,8 +187,8 @@ fn request(asked: Asked) -> Result<Request<()>, Problem> {
     for (name, lines) in &asked.headers {
         let field: HeaderName = name.parse().map_err(|_| wrong("header field", name))?;
         let values = match lines {
-            Lines::One(value) => std::slice::from_ref(value),
-            Lines::Several(values) => values,
+            HeaderLines::One(value) => std::slice::from_ref(value),
+            HeaderLines::Several(values) => values,
         };
         for text in values {
             let value = HeaderValue::from_str(text).map_err(|_| wrong("value of a field", text))?;

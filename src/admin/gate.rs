@@ -10,27 +10,27 @@ use aws_lc_rs::constant_time::verify_slices_are_equal;
 use aws_lc_rs::digest::{SHA256, digest};
 use http::{HeaderMap, StatusCode, header};
 
-use super::reply::Problem;
+use super::reply::ApiError;
 use crate::config::Secret;
 
 /// What somebody wants to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Wish {
+pub(super) enum Privilege {
     Change,
     Look,
 }
 
 /// Lets a caller in, or says what is missing; `token` is what there is to know.
 pub(super) fn admit(
-    wish: Wish,
+    wish: Privilege,
     headers: &HeaderMap,
     remote: IpAddr,
     token: Option<&Secret>,
-) -> Result<(), Problem> {
+) -> Result<(), ApiError> {
     let known = match (headers.get(header::AUTHORIZATION), token) {
         (Some(shown), Some(token)) => {
             if !is_token(shown.as_bytes(), token) {
-                return Err(Problem::new(StatusCode::UNAUTHORIZED, "wrong token"));
+                return Err(ApiError::new(StatusCode::UNAUTHORIZED, "wrong token"));
             }
             true
         }
@@ -38,18 +38,18 @@ pub(super) fn admit(
     };
     let near = remote.to_canonical().is_loopback() && is_local_name(headers);
     match (wish, token) {
-        (Wish::Look, _) if known => Ok(()),
-        (Wish::Look, _) if near => not_embedded(headers),
-        (Wish::Change, Some(_)) if known => same_origin(headers),
-        (_, Some(_)) => Err(Problem::new(
+        (Privilege::Look, _) if known => Ok(()),
+        (Privilege::Look, _) if near => not_embedded(headers),
+        (Privilege::Change, Some(_)) if known => same_origin(headers),
+        (_, Some(_)) => Err(ApiError::new(
             StatusCode::UNAUTHORIZED,
             "a token is needed: Authorization: Bearer ...",
         )),
-        (Wish::Change, None) => Err(Problem::new(
+        (Privilege::Change, None) => Err(ApiError::new(
             StatusCode::FORBIDDEN,
             "nothing can be changed here because no token is configured: set `admin.token`",
         )),
-        (Wish::Look, None) => Err(Problem::new(
+        (Privilege::Look, None) => Err(ApiError::new(
             StatusCode::FORBIDDEN,
             "only from this machine, by its address or as localhost, because no token is configured: set `admin.token`",
         )),
@@ -83,7 +83,7 @@ fn is_local_name(headers: &HeaderMap) -> bool {
 
 /// A page of another origin may lead here, but has no business in asking by itself: it could not read the answer, and
 /// would hold one of the few seats of those who listen.
-fn not_embedded(headers: &HeaderMap) -> Result<(), Problem> {
+fn not_embedded(headers: &HeaderMap) -> Result<(), ApiError> {
     let says = |name, value: &[u8]| {
         let said = headers.get(name);
         said.is_some_and(|said| said.as_bytes() == value)
@@ -91,7 +91,7 @@ fn not_embedded(headers: &HeaderMap) -> Result<(), Problem> {
     let foreign = says(SEC_FETCH_SITE, b"cross-site") || says(SEC_FETCH_SITE, b"same-site");
     match foreign && !says(SEC_FETCH_MODE, b"navigate") {
         false => Ok(()),
-        true => Err(Problem::new(
+        true => Err(ApiError::new(
             StatusCode::FORBIDDEN,
             "a page of another origin may not look here",
         )),
@@ -99,8 +99,8 @@ fn not_embedded(headers: &HeaderMap) -> Result<(), Problem> {
 }
 
 /// What a browser says of the page that asks: ours, or no page at all.
-fn same_origin(headers: &HeaderMap) -> Result<(), Problem> {
-    let elsewhere = |why: &str| Err(Problem::new(StatusCode::FORBIDDEN, why));
+fn same_origin(headers: &HeaderMap) -> Result<(), ApiError> {
+    let elsewhere = |why: &str| Err(ApiError::new(StatusCode::FORBIDDEN, why));
     if let Some(site) = headers.get(SEC_FETCH_SITE)
         && !matches!(site.as_bytes(), b"none" | b"same-origin")
     {
@@ -136,7 +136,7 @@ mod tests {
     }
 
     fn status(
-        wish: Wish,
+        wish: Privilege,
         fields: &[(&'static str, &str)],
         from: &str,
         token: Option<&str>,
@@ -148,7 +148,7 @@ mod tests {
             from.parse().unwrap(),
             token.as_ref(),
         );
-        let reply: super::super::reply::Reply = admitted.err()?.into();
+        let reply: super::super::reply::ApiResponse = admitted.err()?.into();
         Some(reply.status().as_u16())
     }
 
@@ -164,7 +164,7 @@ mod tests {
                 ("sec-fetch-site", site),
                 ("sec-fetch-mode", mode),
             ];
-            status(Wish::Look, &fields, NEAR, None)
+            status(Privilege::Look, &fields, NEAR, None)
         };
         assert_eq!(asked("cross-site", "no-cors"), Some(403));
         assert_eq!(asked("same-site", "cors"), Some(403));
@@ -178,20 +178,26 @@ mod tests {
         let token = Some("secret");
         for host in ["localhost:9900", "127.0.0.1", "[::1]:9900"] {
             let host = [("host", host)];
-            assert_eq!(status(Wish::Look, &host, NEAR, token), None);
-            assert_eq!(status(Wish::Look, &host, "::ffff:127.0.0.1", None), None);
-            assert_eq!(status(Wish::Look, &host, FAR, token), Some(401));
-            assert_eq!(status(Wish::Look, &host, FAR, None), Some(403));
+            assert_eq!(status(Privilege::Look, &host, NEAR, token), None);
+            assert_eq!(
+                status(Privilege::Look, &host, "::ffff:127.0.0.1", None),
+                None
+            );
+            assert_eq!(status(Privilege::Look, &host, FAR, token), Some(401));
+            assert_eq!(status(Privilege::Look, &host, FAR, None), Some(403));
         }
         let rebound = [("host", "evil.example:9900")];
-        assert_eq!(status(Wish::Look, &rebound, NEAR, token), Some(401));
-        assert_eq!(status(Wish::Look, &rebound, NEAR, None), Some(403));
-        assert_eq!(status(Wish::Look, &[RIGHT, rebound[0]], FAR, token), None);
+        assert_eq!(status(Privilege::Look, &rebound, NEAR, token), Some(401));
+        assert_eq!(status(Privilege::Look, &rebound, NEAR, None), Some(403));
+        assert_eq!(
+            status(Privilege::Look, &[RIGHT, rebound[0]], FAR, token),
+            None
+        );
     }
 
     #[test]
     fn changing_takes_a_token_everywhere() {
-        let change = |fields: &[_], token| status(Wish::Change, fields, NEAR, token);
+        let change = |fields: &[_], token| status(Privilege::Change, fields, NEAR, token);
         assert_eq!(change(&[], Some("secret")), Some(401));
         assert_eq!(change(&[RIGHT], Some("secret")), None);
         assert_eq!(change(&[RIGHT], None), Some(403));
@@ -208,11 +214,14 @@ mod tests {
             "",
         ] {
             let wrong = [("authorization", wrong)];
-            assert_eq!(status(Wish::Look, &wrong, NEAR, Some("secret")), Some(401));
-            assert_eq!(status(Wish::Look, &wrong, NEAR, None), None);
+            assert_eq!(
+                status(Privilege::Look, &wrong, NEAR, Some("secret")),
+                Some(401)
+            );
+            assert_eq!(status(Privilege::Look, &wrong, NEAR, None), None);
         }
         let lower = [("authorization", "bearer secret")];
-        assert_eq!(status(Wish::Look, &lower, FAR, Some("secret")), None);
+        assert_eq!(status(Privilege::Look, &lower, FAR, Some("secret")), None);
     }
 
     #[test]
@@ -220,7 +229,7 @@ mod tests {
         let change = |fields: &[(&'static str, &str)]| {
             let mut all = vec![RIGHT, ("host", "localhost:9900")];
             all.extend(fields);
-            status(Wish::Change, &all, NEAR, Some("secret"))
+            status(Privilege::Change, &all, NEAR, Some("secret"))
         };
         assert_eq!(change(&[("origin", "http://localhost:9900")]), None);
         assert_eq!(change(&[("sec-fetch-site", "same-origin")]), None);

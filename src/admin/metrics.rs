@@ -4,23 +4,24 @@
 //! written out. A key is never a label: its number is the client's to choose.
 
 use super::conditions;
-use super::reload::Reloads;
-use super::zones::{Zone, zones};
+use super::reload::ReloadHandle;
+use super::zones::{ZoneSnapshot, zones};
 use crate::limits::{self, ShadowZone};
-use crate::proxy::Live;
-use crate::store::View;
+use crate::proxy::Generation;
+use crate::store::StoreStatus;
 use crate::telemetry::{
-    BackgroundTask, COUNTERS, Listener, Page, Writer, describe_loops, process, traces,
+    BackgroundTask, COUNTERS, Exposition, ListenerCounters, LogWriter, describe_loops, process,
+    traces,
 };
-use crate::upstream::Waits;
+use crate::upstream::QueueStats;
 
 /// The page in Prometheus's text format.
-pub(super) fn page(live: &Live, writer: &Writer, reloads: &Reloads) -> String {
-    let mut page = Page::new();
+pub(super) fn page(live: &Generation, writer: &LogWriter, reloads: &ReloadHandle) -> String {
+    let mut page = Exposition::new();
     process::describe(&mut page);
     describe_loops(&mut page);
     BackgroundTask::describe_panics(&mut page);
-    Listener::describe_all(&mut page);
+    ListenerCounters::describe_all(&mut page);
     COUNTERS.describe(&mut page);
     writer.describe(&mut page);
     traces::describe(&mut page);
@@ -34,7 +35,7 @@ pub(super) fn page(live: &Live, writer: &Writer, reloads: &Reloads) -> String {
     page.finish()
 }
 
-fn zoned(live: &Live, page: &mut Page) {
+fn zoned(live: &Generation, page: &mut Exposition) {
     for zone in zones(live) {
         let (name, counts) = (zone.name, zone.counts);
         for (verdict, count) in [
@@ -78,7 +79,7 @@ fn zoned(live: &Live, page: &mut Page) {
 }
 
 /// How much a zone holds, and may.
-fn held(zone: &Zone<'_>, page: &mut Page) {
+fn held(zone: &ZoneSnapshot<'_>, page: &mut Exposition) {
     let labels = [("zone", zone.name)];
     page.gauge(
         "weir_zone_keys",
@@ -116,7 +117,7 @@ fn held(zone: &Zone<'_>, page: &mut Page) {
     }
 }
 
-fn shadowed(name: &str, shadow: &ShadowZone, page: &mut Page) {
+fn shadowed(name: &str, shadow: &ShadowZone, page: &mut Exposition) {
     let (counts, differs) = (shadow.zone.store.counts(), shadow.differs());
     for (verdict, count) in [
         ("pass", counts.pass),
@@ -140,7 +141,7 @@ fn shadowed(name: &str, shadow: &ShadowZone, page: &mut Page) {
     }
 }
 
-fn stores(live: &Live, page: &mut Page) {
+fn stores(live: &Generation, page: &mut Exposition) {
     for store in &live.zones.stores {
         let labels = [("store", store.name())];
         let view = store.view();
@@ -184,7 +185,7 @@ fn stores(live: &Live, page: &mut Page) {
     }
 }
 
-fn leases(view: &View, labels: &[(&str, &str)], page: &mut Page) {
+fn leases(view: &StoreStatus, labels: &[(&str, &str)], page: &mut Exposition) {
     let local: u64 = view.held.iter().map(|held| held.crowded).sum();
     page.gauge(
         "weir_store_local_keys",
@@ -218,7 +219,7 @@ fn leases(view: &View, labels: &[(&str, &str)], page: &mut Page) {
     }
 }
 
-fn upstreams(live: &Live, page: &mut Page) {
+fn upstreams(live: &Generation, page: &mut Exposition) {
     for (plan, upstream) in live.plan.upstreams.iter().zip(&live.upstreams) {
         if let Some(waits) = upstream.waits() {
             queue(&plan.name, &waits, page);
@@ -270,7 +271,7 @@ fn upstreams(live: &Live, page: &mut Page) {
     }
 }
 
-fn queue(upstream: &str, waits: &Waits, page: &mut Page) {
+fn queue(upstream: &str, waits: &QueueStats, page: &mut Exposition) {
     let name = ("upstream", upstream);
     page.gauge(
         "weir_upstream_queue_length",

@@ -43,29 +43,29 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-use self::calls::Call;
-use self::connections::{AdminConnections, Admitted};
-use self::gate::Wish;
-use self::patient::Patient;
-pub use self::reload::{Ask, Refused, Reloaded, Reloads};
-use self::reply::{Problem, Reply};
+use self::calls::ApiCall;
+use self::connections::{AdminConnections, AdminPermit};
+use self::gate::Privilege;
+use self::patient::TimeoutIo;
+pub use self::reload::{ReloadFailure, ReloadHandle, ReloadReport, ReloadRequest};
+use self::reply::{ApiError, ApiResponse};
 use self::route::Route;
 use crate::clock::Clock;
 use crate::config::Secret;
-use crate::proxy::Live;
-use crate::telemetry::{Warning, Writer, panics};
+use crate::proxy::Generation;
+use crate::telemetry::{LogWriter, RateLimitedLog, panics};
 
 /// What the admin listener shows and changes.
 #[derive(Debug, Clone)]
 pub struct Admin {
-    live: Arc<ArcSwap<Live>>,
+    live: Arc<ArcSwap<Generation>>,
     ready: Arc<AtomicBool>,
-    writer: Writer,
-    reloads: Arc<Reloads>,
+    writer: LogWriter,
+    reloads: Arc<ReloadHandle>,
     clock: Clock,
     connections: AdminConnections,
-    closed: Arc<Warning>,
-    wrong_tokens: Arc<Warning>,
+    closed: Arc<RateLimitedLog>,
+    wrong_tokens: Arc<RateLimitedLog>,
     listeners: Arc<Semaphore>,
 }
 
@@ -73,10 +73,10 @@ impl Admin {
     /// Shows this; not ready until [`Admin::set_ready`] says so. `clock` is the event loops'.
     #[must_use]
     pub fn new(
-        live: Arc<ArcSwap<Live>>,
-        writer: Writer,
+        live: Arc<ArcSwap<Generation>>,
+        writer: LogWriter,
         clock: Clock,
-        reloads: Arc<Reloads>,
+        reloads: Arc<ReloadHandle>,
     ) -> Self {
         Self {
             live,
@@ -93,7 +93,7 @@ impl Admin {
 
     /// What is known of the generations so far.
     #[must_use]
-    pub fn reloads(&self) -> &Reloads {
+    pub fn reloads(&self) -> &ReloadHandle {
         &self.reloads
     }
 
@@ -132,15 +132,15 @@ impl Admin {
         }
     }
 
-    async fn connection(self, stream: TcpStream, remote: SocketAddr, admitted: Admitted) {
+    async fn connection(self, stream: TcpStream, remote: SocketAddr, admitted: AdminPermit) {
         let connection = admitted.connection();
         let service = service_fn(|request| async {
             connection.begin();
             let reply = self.call(request, remote.ip()).await;
-            let reply = reply.unwrap_or_else(Reply::from);
+            let reply = reply.unwrap_or_else(ApiResponse::from);
             Ok::<_, Infallible>(reply.map(|body| connection.answered_by(body)))
         });
-        let stream = Patient::new(stream, Arc::clone(connection));
+        let stream = TimeoutIo::new(stream, Arc::clone(connection));
         let served = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(IDLE)
@@ -157,7 +157,11 @@ impl Admin {
     }
 
     /// What becomes of one call.
-    async fn call(&self, request: Request<Incoming>, remote: IpAddr) -> Result<Reply, Problem> {
+    async fn call(
+        &self,
+        request: Request<Incoming>,
+        remote: IpAddr,
+    ) -> Result<ApiResponse, ApiError> {
         if let Some(file) = dashboard::find(request.uri().path()) {
             return file.reply(request.method());
         }
@@ -166,22 +170,22 @@ impl Admin {
         let method = request.method().clone();
         let changes = |route: &Route| route.is_changed_by(&method);
         let wish = match route.as_ref().is_some_and(changes) {
-            true => Wish::Change,
-            false => Wish::Look,
+            true => Privilege::Change,
+            false => Privilege::Look,
         };
         gate::admit(wish, request.headers(), remote, token(&live))
             .inspect_err(|problem| self.note_stranger(problem, remote, &request))?;
         let route = route.ok_or_else(|| {
-            Problem::missing("there is nothing here; /api/openapi.json tells what there is")
+            ApiError::missing("there is nothing here; /api/openapi.json tells what there is")
         })?;
         if !route.methods().contains(&method) {
-            return Err(Problem::method(route.methods()));
+            return Err(ApiError::method(route.methods()));
         }
-        if wish == Wish::Change
+        if wish == Privilege::Change
             && !request.body().is_end_stream()
             && !body::is_json(request.headers())
         {
-            return Err(Problem::bad(
+            return Err(ApiError::bad(
                 "the body has to be JSON, and say so: Content-Type: application/json",
             ));
         }
@@ -190,7 +194,7 @@ impl Admin {
             Method::GET | Method::HEAD => Vec::new(),
             _ => body::read(request).await?,
         };
-        let call = Call {
+        let call = ApiCall {
             route,
             method,
             query,
@@ -200,7 +204,7 @@ impl Admin {
     }
 
     /// Somebody tries tokens, or has an old one.
-    fn note_stranger(&self, problem: &Problem, remote: IpAddr, request: &Request<Incoming>) {
+    fn note_stranger(&self, problem: &ApiError, remote: IpAddr, request: &Request<Incoming>) {
         if problem.is_unauthorized()
             && request.headers().contains_key(http::header::AUTHORIZATION)
             && let Some(times) = self.wrong_tokens.note(self.clock.now())
@@ -211,7 +215,7 @@ impl Admin {
 }
 
 /// What those have to know who want to change something.
-fn token(live: &Live) -> Option<&Secret> {
+fn token(live: &Generation) -> Option<&Secret> {
     live.plan.admin.as_ref()?.token.as_ref()
 }
 

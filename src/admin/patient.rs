@@ -14,7 +14,7 @@ use super::connections::AdminConnection;
 
 /// A socket whose other end may be slow, and not dead.
 #[derive(Debug)]
-pub(super) struct Patient {
+pub(super) struct TimeoutIo {
     stream: TcpStream,
     connection: Arc<AdminConnection>,
     /// Until when something has to leave; set while nothing does.
@@ -25,7 +25,7 @@ pub(super) struct Patient {
     in_head: bool,
 }
 
-impl Patient {
+impl TimeoutIo {
     pub(super) fn new(stream: TcpStream, connection: Arc<AdminConnection>) -> Self {
         Self {
             stream,
@@ -56,7 +56,7 @@ impl Patient {
     }
 }
 
-impl AsyncRead for Patient {
+impl AsyncRead for TimeoutIo {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -79,7 +79,7 @@ impl AsyncRead for Patient {
     }
 }
 
-impl AsyncWrite for Patient {
+impl AsyncWrite for TimeoutIo {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

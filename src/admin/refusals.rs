@@ -10,38 +10,38 @@ use serde::Serialize;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use super::keys::number;
-use super::reply::{Events, Problem};
+use super::reply::{ApiError, EventStream};
 use super::route::parameter;
-use crate::telemetry::{REFUSALS, Refused, panics};
+use crate::telemetry::{REFUSALS, RefusalRecord, panics};
 
 #[derive(Debug, Serialize)]
-pub(super) struct Shown {
-    refusals: Vec<Refused>,
+pub(super) struct RefusalRow {
+    refusals: Vec<RefusalRecord>,
     skipped: u64,
 }
 
 /// `GET /api/refusals`
-pub(super) fn list(query: Option<&str>) -> Result<Shown, Problem> {
+pub(super) fn list(query: Option<&str>) -> Result<RefusalRow, ApiError> {
     let after = parameter(query, "after").map_or(Ok(0), |text| text.parse());
-    let after = after.map_err(|_| Problem::bad("`after` is the id of a refusal"))?;
-    Ok(Shown {
+    let after = after.map_err(|_| ApiError::bad("`after` is the id of a refusal"))?;
+    Ok(RefusalRow {
         refusals: REFUSALS.last(after, number(query, "limit", 100)?),
         skipped: REFUSALS.skipped(),
     })
 }
 
 /// `GET /api/refusals/stream`
-pub(super) fn stream(listeners: &Arc<Semaphore>) -> Result<Events, Problem> {
+pub(super) fn stream(listeners: &Arc<Semaphore>) -> Result<EventStream, ApiError> {
     let seat = Arc::clone(listeners).try_acquire_owned().map_err(|_| {
         let why = "as many listen already as may; /api/refusals can be asked by anybody";
-        Problem::new(StatusCode::SERVICE_UNAVAILABLE, why)
+        ApiError::new(StatusCode::SERVICE_UNAVAILABLE, why)
     })?;
     let (sender, receiver) = mpsc::channel(1);
     let telling = Box::pin(tell(sender, seat));
     tokio::spawn(panics::isolated(telling, |panic| {
         tracing::error!("stream of refusals panicked: {panic}");
     }));
-    Ok(Events(receiver))
+    Ok(EventStream(receiver))
 }
 
 /// Looks again and again, until nobody reads.

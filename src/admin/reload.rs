@@ -8,12 +8,12 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::clock::Clock;
 use crate::config::Report;
-use crate::telemetry::Page;
+use crate::telemetry::Exposition;
 
 /// What is known of the generations so far, and the way to ask for the next one.
 #[derive(Debug)]
-pub struct Reloads {
-    asked: mpsc::UnboundedSender<Ask>,
+pub struct ReloadHandle {
+    asked: mpsc::UnboundedSender<ReloadRequest>,
     generation: AtomicU64,
     /// When the one in force was put in force, in seconds since 1970.
     since: AtomicU64,
@@ -22,11 +22,11 @@ pub struct Reloads {
 }
 
 /// Somebody wants the configuration to be read again; whoever waits for the answer is told.
-pub type Ask = Option<oneshot::Sender<Result<Reloaded, Refused>>>;
+pub type ReloadRequest = Option<oneshot::Sender<Result<ReloadReport, ReloadFailure>>>;
 
 /// It is in force.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Reloaded {
+pub struct ReloadReport {
     /// Its number; the one that weir was started with is 1.
     pub generation: u64,
     /// What is doubtful about it, a line each.
@@ -35,7 +35,7 @@ pub struct Reloaded {
 
 /// It is not, and everything is as it was.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Refused {
+pub struct ReloadFailure {
     /// That it was not done.
     error: &'static str,
     /// What is wrong, a line each.
@@ -44,10 +44,10 @@ pub struct Refused {
     report: String,
 }
 
-impl Reloads {
+impl ReloadHandle {
     /// The first generation is in force; and where those are heard who ask for the next.
     #[must_use]
-    pub fn new() -> (Arc<Self>, mpsc::UnboundedReceiver<Ask>) {
+    pub fn new() -> (Arc<Self>, mpsc::UnboundedReceiver<ReloadRequest>) {
         let (asked, heard) = mpsc::unbounded_channel();
         let reloads = Self {
             asked,
@@ -66,7 +66,7 @@ impl Reloads {
     }
 
     /// Asks, and waits for what comes of it; `None` when the process is about to end.
-    pub async fn ask_and_wait(&self) -> Option<Result<Reloaded, Refused>> {
+    pub async fn ask_and_wait(&self) -> Option<Result<ReloadReport, ReloadFailure>> {
         let (answer, answered) = oneshot::channel();
         self.asked.send(Some(answer)).ok()?;
         answered.await.ok()
@@ -79,11 +79,11 @@ impl Reloads {
     }
 
     /// Another generation is in force; with what is to be said of the change besides what is doubtful in its files.
-    pub fn succeeded(&self, report: &Report, changes: Vec<String>) -> Reloaded {
+    pub fn succeeded(&self, report: &Report, changes: Vec<String>) -> ReloadReport {
         let generation = self.generation.fetch_add(1, Ordering::Relaxed) + 1;
         self.since.store(Clock::wall().as_secs(), Ordering::Relaxed);
         self.failed.store(false, Ordering::Relaxed);
-        Reloaded {
+        ReloadReport {
             generation,
             warnings: report.lines().chain(changes).collect(),
         }
@@ -95,7 +95,7 @@ impl Reloads {
         self.failures.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(super) fn describe(&self, page: &mut Page) {
+    pub(super) fn describe(&self, page: &mut Exposition) {
         page.gauge(
             "weir_config_generation",
             "Number of the configuration in force: 1 at the start, one more with every reload.",
@@ -123,7 +123,7 @@ impl Reloads {
     }
 }
 
-impl Refused {
+impl ReloadFailure {
     /// Because of what is written in the files.
     #[must_use]
     pub fn of(report: &Report) -> Self {

@@ -13,21 +13,21 @@ use serde::Serialize;
 use tokio::sync::mpsc;
 
 /// An answer.
-pub(super) type Reply = Response<Either<Full<Bytes>, Events>>;
+pub(super) type ApiResponse = Response<Either<Full<Bytes>, EventStream>>;
 
 /// Events as they come, until whoever makes them stops.
 #[derive(Debug)]
-pub(super) struct Events(pub(super) mpsc::Receiver<Bytes>);
+pub(super) struct EventStream(pub(super) mpsc::Receiver<Bytes>);
 
 /// Why something is not done.
 #[derive(Debug)]
-pub(super) struct Problem {
+pub(super) struct ApiError {
     status: StatusCode,
     error: String,
     allow: Option<&'static [Method]>,
 }
 
-impl Problem {
+impl ApiError {
     pub(super) fn new(status: StatusCode, error: impl Into<String>) -> Self {
         Self {
             status,
@@ -66,8 +66,8 @@ impl Problem {
     }
 }
 
-impl From<Problem> for Reply {
-    fn from(problem: Problem) -> Self {
+impl From<ApiError> for ApiResponse {
+    fn from(problem: ApiError) -> Self {
         let mut reply = json(&serde_json::json!({ "error": problem.error }));
         *reply.status_mut() = problem.status;
         if let Some(allow) = problem.allow
@@ -86,30 +86,30 @@ impl From<Problem> for Reply {
 }
 
 /// Something to be read by programs.
-pub(super) fn json(value: &impl Serialize) -> Reply {
+pub(super) fn json(value: &impl Serialize) -> ApiResponse {
     // Only numbers, texts and maps by text: there is nothing in it that could fail.
     let text = serde_json::to_string(value).unwrap_or_default();
     typed(text, "application/json")
 }
 
 /// Something to be read by people, or by Prometheus.
-pub(super) fn text(status: StatusCode, body: impl Into<Bytes>) -> Reply {
+pub(super) fn text(status: StatusCode, body: impl Into<Bytes>) -> ApiResponse {
     let mut reply = typed(body, "text/plain; charset=utf-8");
     *reply.status_mut() = status;
     reply
 }
 
 /// Something of this type.
-pub(super) fn typed(body: impl Into<Bytes>, content_type: &'static str) -> Reply {
+pub(super) fn typed(body: impl Into<Bytes>, content_type: &'static str) -> ApiResponse {
     with_fields(Either::Left(Full::new(body.into())), content_type)
 }
 
 /// Server-sent events.
-pub(super) fn events(events: Events) -> Reply {
+pub(super) fn events(events: EventStream) -> ApiResponse {
     with_fields(Either::Right(events), "text/event-stream")
 }
 
-fn with_fields(body: Either<Full<Bytes>, Events>, content_type: &'static str) -> Reply {
+fn with_fields(body: Either<Full<Bytes>, EventStream>, content_type: &'static str) -> ApiResponse {
     let mut reply = Response::new(body);
     let fields = [
         (header::CONTENT_TYPE, content_type),
@@ -131,7 +131,7 @@ fn listed(methods: &[Method]) -> String {
     names.join(", ")
 }
 
-impl Body for Events {
+impl Body for EventStream {
     type Data = Bytes;
     type Error = Infallible;
 

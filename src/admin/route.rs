@@ -13,7 +13,7 @@ pub(super) enum Route {
     Health,
     Key(String, String),
     Keys(String),
-    Mark(String, String, Mark),
+    Mark(String, String, KeyActionKind),
     Metrics,
     OpenApi,
     Override(String),
@@ -31,7 +31,7 @@ pub(super) enum Route {
 
 /// What an operator can put on a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Mark {
+pub(super) enum KeyActionKind {
     Block,
     Exempt,
     Grant,
@@ -70,9 +70,9 @@ impl Route {
             ["api", "zones", zone, "keys", key] => Self::Key(name(zone)?, name(key)?),
             ["api", "zones", zone, "keys", key, mark] => {
                 let mark = match mark {
-                    "block" => Mark::Block,
-                    "exempt" => Mark::Exempt,
-                    "grant" => Mark::Grant,
+                    "block" => KeyActionKind::Block,
+                    "exempt" => KeyActionKind::Exempt,
+                    "grant" => KeyActionKind::Grant,
                     _ => return None,
                 };
                 Self::Mark(name(zone)?, name(key)?, mark)
@@ -140,7 +140,11 @@ mod tests {
         );
         assert_eq!(
             Route::find("/api/zones/z/keys/%5Cx00/block"),
-            Some(Route::Mark("z".into(), "\\x00".into(), Mark::Block))
+            Some(Route::Mark(
+                "z".into(),
+                "\\x00".into(),
+                KeyActionKind::Block
+            ))
         );
         for wrong in [
             "/api/zones/%zz",
@@ -165,9 +169,9 @@ mod tests {
             Route::Health => "/healthz",
             Route::Key(..) => "/api/zones/{zone}/keys/{key}",
             Route::Keys(_) => "/api/zones/{zone}/keys",
-            Route::Mark(_, _, Mark::Block) => "/api/zones/{zone}/keys/{key}/block",
-            Route::Mark(_, _, Mark::Exempt) => "/api/zones/{zone}/keys/{key}/exempt",
-            Route::Mark(_, _, Mark::Grant) => "/api/zones/{zone}/keys/{key}/grant",
+            Route::Mark(_, _, KeyActionKind::Block) => "/api/zones/{zone}/keys/{key}/block",
+            Route::Mark(_, _, KeyActionKind::Exempt) => "/api/zones/{zone}/keys/{key}/exempt",
+            Route::Mark(_, _, KeyActionKind::Grant) => "/api/zones/{zone}/keys/{key}/grant",
             Route::Metrics => "/metrics",
             Route::OpenApi => "/api/openapi.json",
             Route::Override(_) => "/api/zones/{zone}/override",

@@ -5,10 +5,10 @@
 
 use serde_json::{Map, Value};
 
-use crate::proxy::Live;
+use crate::proxy::Generation;
 
 /// `GET /api/config`
-pub(super) fn shown(live: &Live) -> String {
+pub(super) fn shown(live: &Generation) -> String {
     let source = &live.plan.source;
     let numbers = &live.amendment.numbers;
     if numbers.is_empty() {

@@ -8,8 +8,8 @@ use serde::Serialize;
 use super::zones::zones;
 use super::{Admin, token};
 use crate::clock::Clock;
-use crate::proxy::Live;
-use crate::telemetry::{self, COUNTERS, Listener, REFUSALS};
+use crate::proxy::Generation;
+use crate::telemetry::{self, COUNTERS, ListenerCounters, REFUSALS};
 
 #[derive(Debug, Serialize)]
 struct Status {
@@ -24,7 +24,7 @@ struct Status {
     loops: Vec<Loop>,
     connections: Connections,
     requests: Requests,
-    limits: Limits,
+    limits: StatusVerdicts,
     refusals_skipped: u64,
     /// Those that could not be written, or not fast enough.
     log_lines_lost: u64,
@@ -53,21 +53,21 @@ struct Requests {
 
 /// All zones together.
 #[derive(Debug, Default, Serialize)]
-struct Limits {
+struct StatusVerdicts {
     pass: u64,
     delay: u64,
     refuse: u64,
 }
 
 /// `GET /api/status`
-pub(super) fn show(admin: &Admin, live: &Live) -> impl Serialize + use<> {
-    let mut limits = Limits::default();
+pub(super) fn show(admin: &Admin, live: &Generation) -> impl Serialize + use<> {
+    let mut limits = StatusVerdicts::default();
     for zone in zones(live) {
         limits.pass += zone.counts.pass;
         limits.delay += zone.counts.delay;
         limits.refuse += zone.counts.refuse;
     }
-    let (accepted, active) = Listener::connections();
+    let (accepted, active) = ListenerCounters::connections();
     let seconds = |late: Duration| late.as_secs_f64();
     Status {
         version: env!("CARGO_PKG_VERSION"),

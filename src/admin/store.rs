@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 
-use crate::proxy::Live;
-use crate::store::Held;
+use crate::proxy::Generation;
+use crate::store::LeaseHoldings;
 
 /// A store as `/api/store` shows it.
 #[derive(Debug, Serialize)]
@@ -45,7 +45,7 @@ struct Lease {
 }
 
 /// `GET /api/store`
-pub(super) fn list(live: &Live) -> impl Serialize {
+pub(super) fn list(live: &Generation) -> impl Serialize {
     live.zones
         .stores
         .iter()
@@ -86,7 +86,7 @@ pub(super) fn list(live: &Live) -> impl Serialize {
         .collect::<Vec<_>>()
 }
 
-fn lease(held: Held) -> Lease {
+fn lease(held: LeaseHoldings) -> Lease {
     // A number for people: thousandths of requests are exact far beyond what is ever in hand.
     let requests = u32::try_from(held.units.milli()).unwrap_or(u32::MAX);
     Lease {

@@ -2,10 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::breakers::{Force, forced};
-use super::reply::Problem;
-use crate::proxy::Live;
-use crate::upstream::{self, Backend, Bar};
+use super::breakers::{BreakerForce, forced};
+use super::reply::ApiError;
+use crate::proxy::Generation;
+use crate::upstream::{self, Backend, UnavailableReason};
 
 /// An upstream as it is shown.
 #[derive(Debug, Serialize)]
@@ -36,12 +36,12 @@ pub(super) struct Server {
     forced: Option<&'static str>,
     /// Since its last good answer.
     failures: u32,
-    latency: Vec<Within>,
+    latency: Vec<LatencyBucket>,
 }
 
 /// How many requests took no longer than that, until the head of the answer.
 #[derive(Debug, Serialize)]
-struct Within {
+struct LatencyBucket {
     /// `null` for however long.
     seconds: Option<f64>,
     count: u64,
@@ -50,21 +50,21 @@ struct Within {
 /// What is wanted of a server.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Change {
-    state: Option<State>,
-    breaker: Option<Force>,
+pub(super) struct BackendChange {
+    state: Option<BackendState>,
+    breaker: Option<BreakerForce>,
 }
 
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum State {
+enum BackendState {
     Down,
     Drain,
     Up,
 }
 
 /// `GET /api/upstreams`
-pub(super) fn list(live: &Live) -> impl Serialize {
+pub(super) fn list(live: &Generation) -> impl Serialize {
     live.upstreams
         .iter()
         .map(|upstream| Upstream {
@@ -80,17 +80,17 @@ pub(super) fn list(live: &Live) -> impl Serialize {
 
 /// `PATCH /api/upstreams/{upstream}/servers/{server}`
 pub(super) fn change(
-    live: &Live,
+    live: &Generation,
     name: &str,
     address: &str,
-    change: &Change,
-) -> Result<Server, Problem> {
+    change: &BackendChange,
+) -> Result<Server, ApiError> {
     if change.state.is_none() && change.breaker.is_none() {
-        return Err(Problem::bad("give it a `state` or a `breaker`"));
+        return Err(ApiError::bad("give it a `state` or a `breaker`"));
     }
     let upstreams = || live.upstreams.iter().filter(|it| it.name() == name);
     if upstreams().next().is_none() {
-        return Err(Problem::missing(format!(
+        return Err(ApiError::missing(format!(
             "there is no upstream `{name}`; /api/upstreams lists those there are"
         )));
     }
@@ -104,9 +104,9 @@ pub(super) fn change(
         }
     }
     let changed = changed.ok_or_else(|| {
-        Problem::missing(format!("the upstream `{name}` has no server `{address}`"))
+        ApiError::missing(format!("the upstream `{name}` has no server `{address}`"))
     })?;
-    let Change { state, breaker } = change;
+    let BackendChange { state, breaker } = change;
     tracing::warn!(
         upstream = name,
         server = address,
@@ -117,20 +117,33 @@ pub(super) fn change(
     Ok(changed)
 }
 
-fn set(upstream: &upstream::Upstream, backend: &Backend, change: &Change) -> Result<(), Problem> {
+fn set(
+    upstream: &upstream::Upstream,
+    backend: &Backend,
+    change: &BackendChange,
+) -> Result<(), ApiError> {
     if let Some(force) = change.breaker
         && !upstream.force(&backend.name, force.wanted())
     {
         let why = format!("the server `{}` has no circuit breaker", backend.name);
-        return Err(Problem::conflict(why));
+        return Err(ApiError::conflict(why));
     }
     let Some(state) = change.state else {
         return Ok(());
     };
     let (up, down) = match state {
-        State::Down => (Some(Bar::Down), &[Bar::Drained][..]),
-        State::Drain => (Some(Bar::Drained), &[Bar::Down][..]),
-        State::Up => (None, &[Bar::Down, Bar::Drained][..]),
+        BackendState::Down => (
+            Some(UnavailableReason::Down),
+            &[UnavailableReason::Drained][..],
+        ),
+        BackendState::Drain => (
+            Some(UnavailableReason::Drained),
+            &[UnavailableReason::Down][..],
+        ),
+        BackendState::Up => (
+            None,
+            &[UnavailableReason::Down, UnavailableReason::Drained][..],
+        ),
     };
     // First this: in between it must not be asked.
     if let Some(bar) = up {
@@ -140,11 +153,11 @@ fn set(upstream: &upstream::Upstream, backend: &Backend, change: &Change) -> Res
     Ok(())
 }
 
-fn latency(backend: &Backend) -> Vec<Within> {
+fn latency(backend: &Backend) -> Vec<LatencyBucket> {
     let reading = backend.counts.latency();
     let within = reading.within().iter();
     within
-        .map(|(bound, count)| Within {
+        .map(|(bound, count)| LatencyBucket {
             seconds: bound.parse().ok().filter(|bound: &f64| bound.is_finite()),
             count: *count,
         })
@@ -163,8 +176,9 @@ fn server(backend: &Backend) -> Server {
     Server {
         address: backend.name.to_string(),
         up: backend.may_be_asked(),
-        down: backend.is_barred_by(Bar::Down),
-        draining: backend.is_barred_by(Bar::Drained) || backend.is_barred_by(Bar::Draining),
+        down: backend.is_barred_by(UnavailableReason::Down),
+        draining: backend.is_barred_by(UnavailableReason::Drained)
+            || backend.is_barred_by(UnavailableReason::Draining),
         backup: backend.server.backup,
         weight: backend.server.weight,
         active: backend.active(),

@@ -7,48 +7,48 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use super::Error;
-use crate::config::plan::{Listen, Plan};
+use crate::config::plan::{Plan, SocketAddress};
 use crate::limits::Zones;
-use crate::listen::{self, Bound, Heritage};
-use crate::proxy::{Live, LiveParts};
-use crate::store::Shared;
-use crate::telemetry::{AccessLog, ErrorDestination, Writer};
-use crate::tls::Kit;
+use crate::listen::{self, BoundSocket, InheritedSockets};
+use crate::proxy::{Generation, GenerationParts};
+use crate::store::SharedStore;
+use crate::telemetry::{AccessLog, ErrorDestination, LogWriter};
+use crate::tls::TlsContexts;
 use crate::upstream::Upstream;
 
 /// All that a generation needs and may not be had.
 #[derive(Debug)]
-pub(super) struct Draft {
+pub(super) struct GenerationDraft {
     pub(super) plan: Arc<Plan>,
-    pub(super) stores: Vec<Arc<Shared>>,
+    pub(super) stores: Vec<Arc<SharedStore>>,
     /// For each address that is new, in the plan's order, a socket for each loop.
-    pub(super) sockets: Vec<Vec<Bound>>,
+    pub(super) sockets: Vec<Vec<BoundSocket>>,
     /// Where the admin listener has to be bound anew.
     pub(super) admin: Option<std::net::TcpListener>,
     upstreams: Vec<Arc<Upstream>>,
-    tls: Kit,
+    tls: TlsContexts,
     access: Option<AccessLog>,
     error: ErrorDestination,
 }
 
-impl Draft {
+impl GenerationDraft {
     /// Gets everything together. Blocks while names are looked up.
     pub(super) fn new(
         plan: Plan,
-        writer: &Writer,
-        loops: &listen::Loops,
-        heritage: &mut Heritage,
-        before: Option<&Live>,
+        writer: &LogWriter,
+        loops: &listen::AcceptShards,
+        heritage: &mut InheritedSockets,
+        before: Option<&Generation>,
     ) -> Result<Self, Error> {
-        let ours: Vec<&Listen> = addresses(before.map(|before| &*before.plan));
-        let new: Vec<&Listen> = addresses(Some(&plan))
+        let ours: Vec<&SocketAddress> = addresses(before.map(|before| &*before.plan));
+        let new: Vec<&SocketAddress> = addresses(Some(&plan))
             .into_iter()
             .filter(|address| !ours.contains(address))
             .collect();
         let error = ErrorDestination::open(plan.log.error.as_deref(), writer)?;
         let access = plan.log.access.as_ref();
         let access = access.map(|log| AccessLog::open(log, writer)).transpose()?;
-        let tls = Kit::build(&plan, before.map(|before| (&*before.plan, &before.tls)))?;
+        let tls = TlsContexts::build(&plan, before.map(|before| (&*before.plan, &before.tls)))?;
         let upstreams = plan.upstreams.iter().map(|upstream| {
             let kept = before.and_then(|before| kept(upstream, &plan, before));
             let changed = || {
@@ -63,7 +63,7 @@ impl Draft {
                 let index = before.plan.stores.iter().position(|old| old == store)?;
                 before.zones.stores.get(index).cloned()
             });
-            known.map_or_else(|| Shared::new(store), Ok)
+            known.map_or_else(|| SharedStore::new(store), Ok)
         });
         let stores = stores.collect::<Result<_, _>>()?;
         // Last, so that nobody connects to what does not come to run. First the admin listener: who sees the others may
@@ -83,21 +83,25 @@ impl Draft {
     }
 
     /// The generation.
-    pub(super) fn build(self, doors: Box<[Option<usize>]>, before: Option<&Live>) -> Live {
+    pub(super) fn build(
+        self,
+        doors: Box<[Option<usize>]>,
+        before: Option<&Generation>,
+    ) -> Generation {
         let inherited = before.map(|before| (&*before.plan, &before.zones));
         self.error.use_from_now_on();
-        let parts = LiveParts {
+        let parts = GenerationParts {
             zones: Zones::build_after(&self.plan, &self.stores, inherited),
             upstreams: self.upstreams,
             tls: self.tls,
             access: self.access,
             doors,
         };
-        Live::build(self.plan, parts, before)
+        Generation::build(self.plan, parts, before)
     }
 }
 
-fn addresses(plan: Option<&Plan>) -> Vec<&Listen> {
+fn addresses(plan: Option<&Plan>) -> Vec<&SocketAddress> {
     let listeners = plan.map_or(&[][..], |plan| &plan.listeners);
     listeners.iter().map(|listener| &listener.address).collect()
 }
@@ -106,7 +110,7 @@ fn addresses(plan: Option<&Plan>) -> Vec<&Listen> {
 fn kept(
     upstream: &crate::config::plan::Upstream,
     plan: &Plan,
-    before: &Live,
+    before: &Generation,
 ) -> Option<Arc<Upstream>> {
     let mut planned = before.plan.upstreams.iter();
     let index = planned.position(|old| plan.keeps(upstream, &before.plan, old))?;
@@ -117,7 +121,7 @@ fn kept(
 /// The upstream of the generation before that was called the same.
 fn namesake<'l>(
     upstream: &crate::config::plan::Upstream,
-    before: &'l Live,
+    before: &'l Generation,
 ) -> Option<&'l Upstream> {
     let mut all = before.upstreams.iter();
     let old = all.find(|old| *old.name() == *upstream.name)?;
@@ -127,7 +131,7 @@ fn namesake<'l>(
 /// A socket for the admin listener, where it is not where it was.
 fn admin(
     plan: &Plan,
-    heritage: &mut Heritage,
+    heritage: &mut InheritedSockets,
     before: Option<&Plan>,
 ) -> Result<Option<std::net::TcpListener>, Error> {
     let address = |plan: &Plan| plan.admin.as_ref().map(|admin| admin.listen);

@@ -9,27 +9,25 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use tokio::task::AbortHandle;
 
-use crate::proxy::Live;
+use crate::proxy::Generation;
 use crate::telemetry::{BackgroundTask, supervise};
-use crate::upstream::{Backend, Bar, health};
+use crate::upstream::{Backend, UnavailableReason, health};
 
 /// Keeps a task running for every server of the live generation that is to be checked.
-pub(super) async fn run(live: Arc<ArcSwap<Live>>) {
-    let mut running: HashMap<usize, Running> = HashMap::new();
+pub(super) async fn run(live: Arc<ArcSwap<Generation>>) {
+    let mut running: HashMap<usize, HealthCheckTask> = HashMap::new();
     loop {
         let present = live.load_full();
         running.retain(|_, task| task.backend.strong_count() > 0);
         let mut wanted = HashMap::new();
         for upstream in &present.upstreams {
-            for backend in upstream
-                .backends()
-                .iter()
-                .filter(|backend| backend.health.is_some() && !backend.is_barred_by(Bar::Draining))
-            {
+            for backend in upstream.backends().iter().filter(|backend| {
+                backend.health.is_some() && !backend.is_barred_by(UnavailableReason::Draining)
+            }) {
                 let key = Arc::as_ptr(backend).addr();
                 let task = running
                     .remove(&key)
-                    .unwrap_or_else(|| Running::start(upstream.name(), backend));
+                    .unwrap_or_else(|| HealthCheckTask::start(upstream.name(), backend));
                 wanted.insert(key, task);
             }
         }
@@ -40,12 +38,12 @@ pub(super) async fn run(live: Arc<ArcSwap<Live>>) {
     }
 }
 
-struct Running {
+struct HealthCheckTask {
     backend: Weak<Backend>,
     task: AbortHandle,
 }
 
-impl Running {
+impl HealthCheckTask {
     fn start(upstream: &str, backend: &Arc<Backend>) -> Self {
         let upstream = upstream.to_owned();
         let weak = Arc::downgrade(backend);
@@ -61,7 +59,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for HealthCheckTask {
     fn drop(&mut self) {
         self.task.abort();
     }

@@ -5,34 +5,34 @@ use std::sync::{Arc, Weak};
 
 use arc_swap::ArcSwap;
 
-use crate::config::plan::{Listen, Plan};
-use crate::listen::{Bound, Lent};
-use crate::proxy::{Door, Live};
+use crate::config::plan::{Plan, SocketAddress};
+use crate::listen::{BoundSocket, SharedSocket};
+use crate::proxy::{Generation, ListenerHandle};
 
 /// The doors of the running gateway.
 #[derive(Debug, Default)]
-pub(super) struct Doors {
-    open: Vec<(Listen, Arc<Door>)>,
+pub(super) struct Listeners {
+    open: Vec<(SocketAddress, Arc<ListenerHandle>)>,
     /// The sockets of each open door once more, by its number.
-    lent: HashMap<usize, Vec<Lent>>,
+    lent: HashMap<usize, Vec<SharedSocket>>,
     /// By number. One whose last client has left is gone, and its number free.
-    all: Vec<Weak<Door>>,
+    all: Vec<Weak<ListenerHandle>>,
 }
 
 /// What a new plan changes about them.
 #[derive(Debug)]
-pub(super) struct Change {
+pub(super) struct ListenerChanges {
     /// For each listener of the plan its door.
-    wanted: Vec<(Listen, Arc<Door>)>,
+    wanted: Vec<(SocketAddress, Arc<ListenerHandle>)>,
     /// Those that are new, in the plan's order.
-    pub(super) opened: Vec<Arc<Door>>,
+    pub(super) opened: Vec<Arc<ListenerHandle>>,
     /// Those that nobody wants any more.
-    pub(super) closed: Vec<Arc<Door>>,
+    pub(super) closed: Vec<Arc<ListenerHandle>>,
 }
 
-impl Doors {
+impl Listeners {
     /// What has to change for a plan. Nothing has, so far.
-    pub(super) fn plan(&mut self, plan: &Plan, live: &Arc<ArcSwap<Live>>) -> Change {
+    pub(super) fn plan(&mut self, plan: &Plan, live: &Arc<ArcSwap<Generation>>) -> ListenerChanges {
         let mut opened = Vec::new();
         let mut wanted = Vec::new();
         for listener in &plan.listeners {
@@ -48,9 +48,10 @@ impl Doors {
             };
             wanted.push((address.clone(), door));
         }
-        let is_wanted = |address: &Listen| wanted.iter().any(|(wanted, _)| wanted == address);
+        let is_wanted =
+            |address: &SocketAddress| wanted.iter().any(|(wanted, _)| wanted == address);
         let closed = self.open.iter().filter(|(address, _)| !is_wanted(address));
-        Change {
+        ListenerChanges {
             closed: closed.map(|(_, door)| Arc::clone(door)).collect(),
             wanted,
             opened,
@@ -58,7 +59,7 @@ impl Doors {
     }
 
     /// The change has happened.
-    pub(super) fn settle(&mut self, change: Change, closed: &[Arc<Door>]) {
+    pub(super) fn settle(&mut self, change: ListenerChanges, closed: &[Arc<ListenerHandle>]) {
         for door in closed {
             self.lent.remove(&door.number());
         }
@@ -66,13 +67,13 @@ impl Doors {
     }
 
     /// Keeps the sockets of a door once more, for who may take over.
-    pub(super) fn lend(&mut self, door: &Door, sockets: &[Bound]) {
+    pub(super) fn lend(&mut self, door: &ListenerHandle, sockets: &[BoundSocket]) {
         let lent = sockets.iter().filter_map(|socket| socket.lend().ok());
         self.lent.insert(door.number(), lent.collect());
     }
 
     /// The sockets of all open doors.
-    pub(super) fn lent(&self) -> impl Iterator<Item = &Lent> {
+    pub(super) fn lent(&self) -> impl Iterator<Item = &SharedSocket> {
         self.lent.values().flatten()
     }
 
@@ -81,10 +82,10 @@ impl Doors {
         self.lent.clear();
     }
 
-    fn cut(&mut self, live: &Arc<ArcSwap<Live>>) -> Arc<Door> {
+    fn cut(&mut self, live: &Arc<ArcSwap<Generation>>) -> Arc<ListenerHandle> {
         let free = self.all.iter().position(|door| door.strong_count() == 0);
         let number = free.unwrap_or(self.all.len());
-        let door = Arc::new(Door::new(number, Arc::clone(live)));
+        let door = Arc::new(ListenerHandle::new(number, Arc::clone(live)));
         let weak = Arc::downgrade(&door);
         match self.all.get_mut(number) {
             Some(place) => *place = weak,
@@ -99,7 +100,7 @@ pub(super) fn first(plan: &Plan) -> Box<[Option<usize>]> {
     (0..plan.listeners.len()).map(Some).collect()
 }
 
-impl Change {
+impl ListenerChanges {
     /// For every number of a door the listener it leads to.
     pub(super) fn table(&self) -> Box<[Option<usize>]> {
         let numbers = self.wanted.iter().map(|(_, door)| door.number());

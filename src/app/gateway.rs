@@ -9,36 +9,41 @@ use tokio_util::sync::CancellationToken;
 
 use super::secure;
 use crate::clock::Clock;
-use crate::config::plan::{Carrier, Listen, Plan, RealIp, RealIpHeader};
-use crate::listen::{self, Cap, Seat, proxy_header};
-use crate::message::{Body, Incoming, NoAnswer, Peer};
-use crate::proxy::{Door, Live, Proxy};
-use crate::serve::{self, Flood, Handler, Settings, Socket};
-use crate::telemetry::{Listener, ProxyHeader, about_connection};
-use crate::tls::{self, Greeting};
-use crate::upstream::Download;
+use crate::config::plan::{Carrier, Plan, RealIp, RealIpHeader, SocketAddress};
+use crate::listen::{self, ConnectionLimiter, ConnectionPermit, proxy_header};
+use crate::message::{ClientConnection, CloseConnection, IncomingBody, ResponseBody};
+use crate::proxy::{Generation, ListenerHandle, Proxy};
+use crate::serve::{self, ConnectionSettings, DownstreamSocket, FloodKind, Handler};
+use crate::telemetry::{ListenerCounters, ProxyHeaderFailure, about_connection};
+use crate::tls::{self, Handshake};
+use crate::upstream::UpstreamBody;
 
 /// Joins what `serve` reads to the road: the two do not know each other.
 #[derive(Debug, Clone)]
-pub(super) struct Gateway {
-    counters: Arc<Listener>,
+pub(super) struct ConnectionHandler {
+    counters: Arc<ListenerCounters>,
     proxy: Proxy,
     /// Shared by all loops.
-    cap: Arc<Cap>,
+    cap: Arc<ConnectionLimiter>,
 }
 
-impl Gateway {
+impl ConnectionHandler {
     /// For those who come in by a door.
-    pub(super) fn new(address: &Listen, door: Arc<Door>, clock: Clock, cap: Arc<Cap>) -> Self {
+    pub(super) fn new(
+        address: &SocketAddress,
+        door: Arc<ListenerHandle>,
+        clock: Clock,
+        cap: Arc<ConnectionLimiter>,
+    ) -> Self {
         Self {
-            counters: Listener::at(&address.to_string()),
+            counters: ListenerCounters::at(&address.to_string()),
             proxy: Proxy::new(door, clock),
             cap,
         }
     }
 
     /// A place for a connection, unless there are enough.
-    pub(super) fn admit(&self, peer: &Arc<Peer>) -> Option<Seat> {
+    pub(super) fn admit(&self, peer: &Arc<ClientConnection>) -> Option<ConnectionPermit> {
         let (live, listener) = self.enter();
         let plan = &live.plan;
         let address = match rule_of_introduction(plan, listener, peer) {
@@ -50,22 +55,22 @@ impl Gateway {
     }
 
     /// The generation of this moment, and the listener in it.
-    fn enter(&self) -> (Arc<Live>, usize) {
+    fn enter(&self) -> (Arc<Generation>, usize) {
         self.proxy.door().enter()
     }
 
     pub(super) async fn serve(
         self,
         mut stream: listen::Stream,
-        peer: Arc<Peer>,
-        mut seat: Seat,
+        peer: Arc<ClientConnection>,
+        mut seat: ConnectionPermit,
         stop: CancellationToken,
     ) {
         let _active = self.counters.connect();
         // What holds before a request is known: its listener's default server's.
         let (settings, carrier, introduces) = {
             let (live, listener) = self.enter();
-            let settings = Settings::of(&live.plan, listener);
+            let settings = ConnectionSettings::of(&live.plan, listener);
             let listener = &live.plan.listeners[listener];
             (settings, listener.carrier, listener.proxy_protocol)
         };
@@ -78,8 +83,8 @@ impl Gateway {
             }
         }
         let socket = match (stream, carrier) {
-            (listen::Stream::Tcp(stream), Carrier::Plain) => Socket::from(stream),
-            (listen::Stream::Unix(stream), Carrier::Plain) => Socket::from(stream),
+            (listen::Stream::Tcp(stream), Carrier::Plain) => DownstreamSocket::from(stream),
+            (listen::Stream::Unix(stream), Carrier::Plain) => DownstreamSocket::from(stream),
             (stream, Carrier::Tls) => {
                 // Boxed: once it is over, nothing is left of it.
                 let mut securing = Box::pin(self.secured(stream, &peer, &settings, &stop));
@@ -98,10 +103,10 @@ impl Gateway {
     async fn secured(
         &self,
         stream: listen::Stream,
-        peer: &Peer,
-        settings: &Settings,
+        peer: &ClientConnection,
+        settings: &ConnectionSettings,
         stop: &CancellationToken,
-    ) -> Option<Socket> {
+    ) -> Option<DownstreamSocket> {
         let timeout = settings.timeouts.header;
         let choose = |name: Option<&str>| {
             let (live, listener) = self.enter();
@@ -125,7 +130,7 @@ impl Gateway {
     async fn introduced(
         &self,
         stream: &mut listen::Stream,
-        seat: &mut Seat,
+        seat: &mut ConnectionPermit,
         timeout: Duration,
         stop: &CancellationToken,
     ) -> bool {
@@ -144,7 +149,11 @@ impl Gateway {
 }
 
 /// The rule by which a connection's PROXY header is believed.
-fn rule_of_introduction<'p>(plan: &'p Plan, listener: usize, peer: &Peer) -> Option<&'p RealIp> {
+fn rule_of_introduction<'p>(
+    plan: &'p Plan,
+    listener: usize,
+    peer: &ClientConnection,
+) -> Option<&'p RealIp> {
     let listener = &plan.listeners[listener];
     let rule = plan.servers[listener.default_server].real_ip.as_ref()?;
     let asked = listener.proxy_protocol && rule.header == RealIpHeader::ProxyProtocol;
@@ -152,13 +161,13 @@ fn rule_of_introduction<'p>(plan: &'p Plan, listener: usize, peer: &Peer) -> Opt
 }
 
 /// Notes what was agreed on.
-fn agreed<IO>(greeting: Greeting<IO>, peer: &Peer) -> Socket
+fn agreed<IO>(greeting: Handshake<IO>, peer: &ClientConnection) -> DownstreamSocket
 where
-    Socket: From<IO> + From<Box<tls::Stream<IO>>>,
+    DownstreamSocket: From<IO> + From<Box<tls::TlsStream<IO>>>,
 {
     match greeting {
-        Greeting::Plain(io) => io.into(),
-        Greeting::Secured(stream, known) => {
+        Handshake::Plain(io) => io.into(),
+        Handshake::Secured(stream, known) => {
             peer.secured(known);
             stream.into()
         }
@@ -168,8 +177,8 @@ where
 /// Reads the PROXY header that a connection has to begin with; false if it does not, and has to end.
 async fn introduce(
     stream: &mut listen::Stream,
-    peer: &Peer,
-    counters: &Listener,
+    peer: &ClientConnection,
+    counters: &ListenerCounters,
     timeout: Duration,
     stop: &CancellationToken,
 ) -> bool {
@@ -191,9 +200,9 @@ async fn introduce(
         }
         Err(error) => {
             counters.refuse_proxy_header(match error {
-                proxy_header::Error::Broken(_) => ProxyHeader::Broken,
-                proxy_header::Error::Malformed(_) => ProxyHeader::Malformed,
-                proxy_header::Error::TimedOut => ProxyHeader::TimedOut,
+                proxy_header::ProxyReadError::Broken(_) => ProxyHeaderFailure::Broken,
+                proxy_header::ProxyReadError::Malformed(_) => ProxyHeaderFailure::Malformed,
+                proxy_header::ProxyReadError::TimedOut => ProxyHeaderFailure::TimedOut,
             });
             let message = format_args!("{error} while reading PROXY protocol");
             tracing::info!("{}", about_connection(message, peer));
@@ -202,28 +211,28 @@ async fn introduce(
     }
 }
 
-impl Handler for Gateway {
-    type Body = Body<Download>;
+impl Handler for ConnectionHandler {
+    type Body = ResponseBody<UpstreamBody>;
 
     // Always: the future it gives is large, and would be moved.
     #[inline(always)]
     fn handle(
         &self,
-        peer: Arc<Peer>,
-        request: Request<Incoming>,
-    ) -> impl Future<Output = Result<Response<Self::Body>, NoAnswer>> + Send {
+        peer: Arc<ClientConnection>,
+        request: Request<IncomingBody>,
+    ) -> impl Future<Output = Result<Response<Self::Body>, CloseConnection>> + Send {
         self.counters.request(request.version());
         self.proxy.handle(peer, request)
     }
 
-    fn flooded(&self, peer: &Peer, flood: Flood) {
+    fn flooded(&self, peer: &ClientConnection, flood: FloodKind) {
         let kind = flood.name();
         self.counters.flood(kind);
         let message = format_args!("http2 flood detected ({kind}): connection closed");
         tracing::warn!("{}", about_connection(message, peer));
     }
 
-    fn refused_head(&self, peer: &Arc<Peer>, status: u16) {
+    fn refused_head(&self, peer: &Arc<ClientConnection>, status: u16) {
         if let Ok(status) = StatusCode::from_u16(status) {
             self.counters.refuse_head(status);
             self.proxy.log_unparsed(peer, status);

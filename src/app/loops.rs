@@ -13,58 +13,58 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::gateway::Gateway;
+use super::gateway::ConnectionHandler;
 use crate::clock::Clock;
-use crate::listen::{self, Bound, Cap};
-use crate::proxy::{Door, Live};
-use crate::store::Shared;
+use crate::listen::{self, BoundSocket, ConnectionLimiter};
+use crate::proxy::{Generation, ListenerHandle};
+use crate::store::SharedStore;
 use crate::telemetry::{self, BackgroundTask, panics, supervise};
 
 /// What a loop is told to do.
 #[derive(Debug)]
-pub(super) enum Order {
+pub(super) enum LoopCommand {
     /// To say that it is there.
     Answer(oneshot::Sender<()>),
     /// To stop listening at the door of this number, and to say when that is done; who came through it may finish.
     Close(usize, oneshot::Sender<()>),
     /// To connect to a store, and to stay so until it is given up.
-    Join(Arc<Shared>, CancellationToken, oneshot::Sender<()>),
+    Join(Arc<SharedStore>, CancellationToken, oneshot::Sender<()>),
     /// To listen.
-    Open(Bound, Arc<Door>),
+    Open(BoundSocket, Arc<ListenerHandle>),
 }
 
 /// All loops, from outside.
 #[derive(Debug, Clone)]
-pub(super) struct Loops {
-    orders: Vec<mpsc::UnboundedSender<Order>>,
+pub(super) struct EventLoops {
+    orders: Vec<mpsc::UnboundedSender<LoopCommand>>,
 }
 
 /// What all loops have in common.
 #[derive(Debug, Clone)]
-pub(super) struct Common {
-    pub(super) live: Arc<ArcSwap<Live>>,
+pub(super) struct LoopShared {
+    pub(super) live: Arc<ArcSwap<Generation>>,
     pub(super) clock: Clock,
     pub(super) stop: CancellationToken,
-    pub(super) cap: Arc<Cap>,
+    pub(super) cap: Arc<ConnectionLimiter>,
 }
 
 /// What a loop's thread runs.
-struct Loop {
+struct EventLoop {
     number: usize,
-    common: Common,
-    orders: mpsc::UnboundedReceiver<Order>,
+    common: LoopShared,
+    orders: mpsc::UnboundedReceiver<LoopCommand>,
     connections: TaskTracker,
     acceptors: TaskTracker,
-    open: HashMap<usize, Listening>,
+    open: HashMap<usize, LoopListener>,
 }
 
 /// A door that a loop listens at.
-struct Listening {
+struct LoopListener {
     stop: CancellationToken,
     acceptors: TaskTracker,
 }
 
-impl Loops {
+impl EventLoops {
     /// How many there are.
     pub(super) fn count(&self) -> usize {
         self.orders.len()
@@ -72,15 +72,15 @@ impl Loops {
 
     /// Starts as many as the plan wants.
     pub(super) fn start(
-        common: &Common,
+        common: &LoopShared,
     ) -> std::io::Result<(Self, Vec<JoinHandle<std::io::Result<()>>>)> {
         let mut orders = Vec::new();
         let mut threads = Vec::new();
         for number in 0..common.live.load().plan.workers {
             let (order, obeyed) = mpsc::unbounded_channel();
-            let run = Loop {
+            let run = EventLoop {
                 number,
-                common: Common {
+                common: LoopShared {
                     // A token is checked behind a lock at every wake-up: one for each loop.
                     stop: common.stop.child_token(),
                     ..common.clone()
@@ -98,18 +98,18 @@ impl Loops {
     }
 
     /// Has every loop listen at a door, each on its own socket, or on several where there are more.
-    pub(super) fn open(&self, sockets: Vec<Bound>, door: &Arc<Door>) {
+    pub(super) fn open(&self, sockets: Vec<BoundSocket>, door: &Arc<ListenerHandle>) {
         for (order, socket) in self.orders.iter().cycle().zip(sockets) {
             // A loop that has ended wants no orders.
-            drop(order.send(Order::Open(socket, Arc::clone(door))));
+            drop(order.send(LoopCommand::Open(socket, Arc::clone(door))));
         }
     }
 
     /// Has no loop listen at a door any more; done when nobody does, and the address is free again.
-    pub(super) async fn close(&self, door: &Door) {
-        let close = |order: &mpsc::UnboundedSender<Order>| {
+    pub(super) async fn close(&self, door: &ListenerHandle) {
+        let close = |order: &mpsc::UnboundedSender<LoopCommand>| {
             let (done, is_done) = oneshot::channel();
-            drop(order.send(Order::Close(door.number(), done)));
+            drop(order.send(LoopCommand::Close(door.number(), done)));
             is_done
         };
         let closing: Vec<_> = self.orders.iter().map(close).collect();
@@ -124,7 +124,7 @@ impl Loops {
         let mut answers = Vec::new();
         for order in &self.orders {
             let (here, is_here) = oneshot::channel();
-            drop(order.send(Order::Answer(here)));
+            drop(order.send(LoopCommand::Answer(here)));
             answers.push(is_here);
         }
         for is_here in answers {
@@ -136,11 +136,11 @@ impl Loops {
     }
 
     /// Has every loop connect to a store; done when all have, or know that it is away.
-    pub(super) async fn join(&self, store: &Arc<Shared>, until: &CancellationToken) {
+    pub(super) async fn join(&self, store: &Arc<SharedStore>, until: &CancellationToken) {
         let mut joined = Vec::new();
         for order in &self.orders {
             let (done, is_done) = oneshot::channel();
-            drop(order.send(Order::Join(Arc::clone(store), until.clone(), done)));
+            drop(order.send(LoopCommand::Join(Arc::clone(store), until.clone(), done)));
             joined.push(is_done);
         }
         for is_done in joined {
@@ -150,7 +150,7 @@ impl Loops {
     }
 }
 
-impl Loop {
+impl EventLoop {
     /// Runs until stopped and drained.
     fn run(mut self) -> std::io::Result<()> {
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -189,13 +189,13 @@ impl Loop {
         Ok(())
     }
 
-    fn follow(&mut self, order: Order) {
+    fn follow(&mut self, order: LoopCommand) {
         match order {
-            Order::Answer(here) => {
+            LoopCommand::Answer(here) => {
                 // Who asked may have given up.
                 let _told = here.send(());
             }
-            Order::Close(number, done) => {
+            LoopCommand::Close(number, done) => {
                 if let Some(listening) = self.open.remove(&number) {
                     listening.stop.cancel();
                     listening.acceptors.close();
@@ -206,7 +206,7 @@ impl Loop {
                     });
                 }
             }
-            Order::Join(store, until, done) => {
+            LoopCommand::Join(store, until, done) => {
                 let clock = self.common.clock.clone();
                 tokio::spawn(async move {
                     // What follows makes up for a connection that could not be had, and has to begin whatever happens here.
@@ -231,20 +231,20 @@ impl Loop {
                     store.part();
                 });
             }
-            Order::Open(socket, door) => self.open(socket, door),
+            LoopCommand::Open(socket, door) => self.open(socket, door),
         }
     }
 
-    fn open(&mut self, socket: Bound, door: Arc<Door>) {
+    fn open(&mut self, socket: BoundSocket, door: Arc<ListenerHandle>) {
         let listening = self.open.entry(door.number());
-        let listening = listening.or_insert_with(|| Listening {
+        let listening = listening.or_insert_with(|| LoopListener {
             stop: self.common.stop.child_token(),
             acceptors: TaskTracker::new(),
         });
         let (stop, own) = (listening.stop.clone(), listening.acceptors.clone());
         let clock = self.common.clock.clone();
         let cap = Arc::clone(&self.common.cap);
-        let gateway = Gateway::new(socket.address(), door, clock.clone(), cap);
+        let gateway = ConnectionHandler::new(socket.address(), door, clock.clone(), cap);
         let served = stop.clone();
         let accepting = listen::accept_loop(
             socket,

@@ -28,23 +28,23 @@ use tokio::runtime::Runtime;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-pub use self::source::Source;
+pub use self::source::ConfigSource;
 
-use self::build::Draft;
-use self::doors::Doors;
-use self::loops::{Common, Loops};
-use self::reload::{End, Succession};
+use self::build::GenerationDraft;
+use self::doors::Listeners;
+use self::loops::{EventLoops, LoopShared};
+use self::reload::{Reloader, StopReason};
 use self::stop::Signals;
-use self::stores::Stores;
+use self::stores::StoreTasks;
 use self::systemd::Systemd;
-use self::upgrade::Predecessor;
-use crate::admin::{Admin, Reloads};
+use self::upgrade::OldProcess;
+use crate::admin::{Admin, ReloadHandle};
 use crate::clock::Clock;
-use crate::config::Watch;
+use crate::config::ConfigFiles;
 use crate::config::plan::Plan;
-use crate::listen::{self, Bound, Cap, Heritage};
-use crate::proxy::Live;
-use crate::telemetry::{self, BackgroundTask, Writer, supervise, traces};
+use crate::listen::{self, BoundSocket, ConnectionLimiter, InheritedSockets};
+use crate::proxy::Generation;
+use crate::telemetry::{self, BackgroundTask, LogWriter, supervise, traces};
 use crate::{store, tls, upstream};
 
 /// A gateway, built and not yet running.
@@ -52,35 +52,35 @@ use crate::{store, tls, upstream};
 pub struct App {
     runtime: Runtime,
     signals: Signals,
-    live: Arc<ArcSwap<Live>>,
-    start: Start,
-    berths: listen::Loops,
-    sockets: Vec<Vec<Bound>>,
+    live: Arc<ArcSwap<Generation>>,
+    start: StartOptions,
+    berths: listen::AcceptShards,
+    sockets: Vec<Vec<BoundSocket>>,
     admin: Option<std::net::TcpListener>,
-    writer: Writer,
+    writer: LogWriter,
 }
 
 /// How a gateway is started.
 #[derive(Debug)]
-pub struct Start {
+pub struct StartOptions {
     /// Where its configuration comes from.
-    pub source: Source,
+    pub source: ConfigSource,
     /// The files of that, if they are to be looked at for changes.
-    pub watch: Option<Watch>,
-    heritage: Heritage,
-    predecessor: Option<Predecessor>,
+    pub watch: Option<ConfigFiles>,
+    heritage: InheritedSockets,
+    predecessor: Option<OldProcess>,
 }
 
-impl Start {
+impl StartOptions {
     /// With what this process was handed: sockets from systemd, or from the weir it takes over from. First of all,
     /// before there are threads.
     ///
     /// # Errors
     /// When a weir wants to hand over, and cannot.
-    pub fn new(source: impl FnOnce() -> Result<Source, Error>) -> Result<Self, Error> {
-        let (predecessor, heritage) = match Predecessor::from_env().map_err(Error::TakeOver)? {
+    pub fn new(source: impl FnOnce() -> Result<ConfigSource, Error>) -> Result<Self, Error> {
+        let (predecessor, heritage) = match OldProcess::from_env().map_err(Error::TakeOver)? {
             Some((predecessor, heritage)) => (Some(predecessor), heritage),
-            None => (None, Heritage::of_systemd()),
+            None => (None, InheritedSockets::of_systemd()),
         };
         Ok(Self {
             source: source()?,
@@ -131,7 +131,7 @@ impl App {
     ///
     /// # Errors
     /// When an address cannot be bound, a name not be resolved or a log not be opened.
-    pub fn build(plan: Plan, mut start: Start, writer: Writer) -> Result<Self, Error> {
+    pub fn build(plan: Plan, mut start: StartOptions, writer: LogWriter) -> Result<Self, Error> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -141,8 +141,8 @@ impl App {
             let _context = runtime.enter();
             Signals::catch().map_err(Error::Start)?
         };
-        let berths = listen::Loops::new(plan.workers);
-        let mut draft = Draft::new(plan, &writer, &berths, &mut start.heritage, None)?;
+        let berths = listen::AcceptShards::new(plan.workers);
+        let mut draft = GenerationDraft::new(plan, &writer, &berths, &mut start.heritage, None)?;
         std::mem::take(&mut start.heritage).close();
         let sockets = std::mem::take(&mut draft.sockets);
         let admin = draft.admin.take();
@@ -164,14 +164,14 @@ impl App {
     /// # Errors
     /// When a thread, a runtime or a signal handler cannot be had.
     pub fn run(mut self) -> Result<(), Error> {
-        let common = Common {
+        let common = LoopShared {
             live: Arc::clone(&self.live),
             clock: Clock::machine(),
             stop: CancellationToken::new(),
-            cap: Arc::new(Cap::default()),
+            cap: Arc::new(ConnectionLimiter::default()),
         };
-        let (loops, threads) = Loops::start(&common).map_err(Error::Start)?;
-        let (reloads, asked) = Reloads::new();
+        let (loops, threads) = EventLoops::start(&common).map_err(Error::Start)?;
+        let (reloads, asked) = ReloadHandle::new();
         let admin = Admin::new(
             Arc::clone(&self.live),
             self.writer.clone(),
@@ -180,15 +180,15 @@ impl App {
         );
         let systemd = Arc::new(Systemd::from_env());
         self.runtime.block_on(async {
-            let mut succession = Succession {
+            let mut succession = Reloader {
                 live: Arc::clone(&self.live),
                 source: self.start.source.clone(),
                 writer: self.writer.clone(),
                 clock: common.clock.clone(),
                 loops,
                 berths: self.berths,
-                doors: Doors::default(),
-                stores: Stores::default(),
+                doors: Listeners::default(),
+                stores: StoreTasks::default(),
                 admin: admin.clone(),
                 admin_stop: CancellationToken::new(),
                 admin_socket: None,
@@ -209,7 +209,7 @@ impl App {
             let stopping = self.signals.stop(&self.writer, &reloads, &upgrade);
             let (mut succession, end) = succession.serve_until(asked, &upgrade, stopping).await;
             admin.set_ready(false);
-            if end == End::Wanted {
+            if end == StopReason::Wanted {
                 systemd.stopping();
             }
             // Or clients would still be greeted whom nobody serves.
@@ -231,13 +231,13 @@ impl App {
 }
 
 /// Starts to look for changes of the configuration's files.
-fn look_for_changes(source: Source, watch: Watch, reloads: Arc<Reloads>) {
+fn look_for_changes(source: ConfigSource, watch: ConfigFiles, reloads: Arc<ReloadHandle>) {
     let look = move || watch::run(source.clone(), watch.clone(), Arc::clone(&reloads));
     tokio::spawn(supervise(BackgroundTask::Configuration, look));
 }
 
 /// Starts what goes on beside the event loops: checks, names, certificates, and word to systemd.
-fn accompany(common: &Common, systemd: &Arc<Systemd>, loops: &Loops) {
+fn accompany(common: &LoopShared, systemd: &Arc<Systemd>, loops: &EventLoops) {
     let live = || Arc::clone(&common.live);
     if let Some(every) = systemd::heartbeat() {
         let (loops, stop) = (loops.clone(), common.stop.clone());
@@ -257,7 +257,7 @@ fn accompany(common: &Common, systemd: &Arc<Systemd>, loops: &Loops) {
 }
 
 /// Tells systemd again and again that all is well, as long as every event loop says so. Who stops has its own deadline.
-async fn beat(systemd: Arc<Systemd>, every: Duration, loops: Loops, stop: CancellationToken) {
+async fn beat(systemd: Arc<Systemd>, every: Duration, loops: EventLoops, stop: CancellationToken) {
     loop {
         tokio::select! {
             () = loops.answer() => {}

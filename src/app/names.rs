@@ -8,11 +8,11 @@ use arc_swap::ArcSwap;
 use tokio::sync::Notify;
 
 use crate::clock::{Clock, Millis};
-use crate::proxy::Live;
+use crate::proxy::Generation;
 use crate::telemetry::panics;
 
 /// Looks up whose time has come, each on a thread of its own: one that takes long holds up no other.
-pub(super) async fn refresh(live: Arc<ArcSwap<Live>>, clock: Clock) {
+pub(super) async fn refresh(live: Arc<ArcSwap<Generation>>, clock: Clock) {
     let done = Arc::new(Notify::new());
     loop {
         let present = live.load_full();

@@ -14,36 +14,36 @@ use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use super::Error;
-use super::build::Draft;
-use super::doors::{Change, Doors};
-use super::loops::Loops;
-use super::source::Source;
-use super::stores::Stores;
+use super::build::GenerationDraft;
+use super::doors::{ListenerChanges, Listeners};
+use super::loops::EventLoops;
+use super::source::ConfigSource;
+use super::stores::StoreTasks;
 use super::systemd::Systemd;
-use super::upgrade::{self, Successor};
-use crate::admin::{Admin, Ask, Refused, Reloaded};
+use super::upgrade::{self, NewProcess};
+use crate::admin::{Admin, ReloadFailure, ReloadReport, ReloadRequest};
 use crate::clock::Clock;
 use crate::config::{Plan, Report};
 use crate::limits;
-use crate::listen::{self, Bound, Heritage, Lent};
-use crate::proxy::Live;
-use crate::store::Shared;
+use crate::listen::{self, BoundSocket, InheritedSockets, SharedSocket};
+use crate::proxy::Generation;
+use crate::store::SharedStore;
 use crate::telemetry::background::blocking;
-use crate::telemetry::panics::{self, Panic};
-use crate::telemetry::{self, BackgroundTask, Writer, supervise};
+use crate::telemetry::panics::{self, CaughtPanic};
+use crate::telemetry::{self, BackgroundTask, LogWriter, supervise};
 
 /// Puts one generation after the other in force.
 #[derive(Debug)]
-pub(super) struct Succession {
-    pub(super) live: Arc<ArcSwap<Live>>,
-    pub(super) source: Source,
-    pub(super) writer: Writer,
+pub(super) struct Reloader {
+    pub(super) live: Arc<ArcSwap<Generation>>,
+    pub(super) source: ConfigSource,
+    pub(super) writer: LogWriter,
     pub(super) clock: Clock,
-    pub(super) loops: Loops,
+    pub(super) loops: EventLoops,
     /// The same loops as listeners see them.
-    pub(super) berths: listen::Loops,
-    pub(super) doors: Doors,
-    pub(super) stores: Stores,
+    pub(super) berths: listen::AcceptShards,
+    pub(super) doors: Listeners,
+    pub(super) stores: StoreTasks,
     pub(super) admin: Admin,
     /// Stops the admin listener where it is now.
     pub(super) admin_stop: CancellationToken,
@@ -56,7 +56,7 @@ pub(super) struct Succession {
 
 /// Why no more generations come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum StopReason {
     /// Another process has taken over.
     Relieved,
     /// Somebody wants it.
@@ -65,22 +65,22 @@ pub(super) enum End {
 
 /// Why there is no new generation.
 #[derive(Debug, thiserror::Error)]
-enum Failed {
+enum ReloadError {
     #[error(transparent)]
     Build(#[from] Error),
     #[error(transparent)]
     Config(#[from] Report),
     #[error("it could not be built: weir panicked")]
-    Panicked(#[source] Panic),
+    Panicked(#[source] CaughtPanic),
     #[error("weir is about to end")]
     Stopping,
 }
 
-impl Succession {
+impl Reloader {
     /// Opens what the first generation asks for: its doors, its stores and the admin listener.
     pub(super) async fn begin(
         &mut self,
-        sockets: Vec<Vec<Bound>>,
+        sockets: Vec<Vec<BoundSocket>>,
         admin: Option<std::net::TcpListener>,
     ) -> Result<(), Error> {
         let admin = admin.map(listener).transpose()?;
@@ -97,14 +97,14 @@ impl Succession {
     /// stop. One that has begun then is given up, or done.
     pub(super) async fn serve_until(
         mut self,
-        asked: mpsc::UnboundedReceiver<Ask>,
+        asked: mpsc::UnboundedReceiver<ReloadRequest>,
         upgrade: &Notify,
         stopping: impl Future<Output = ()>,
-    ) -> (Self, End) {
+    ) -> (Self, StopReason) {
         let end = tokio::select! {
             biased;
-            () = stopping => End::Wanted,
-            () = self.serve(asked, upgrade) => End::Relieved,
+            () = stopping => StopReason::Wanted,
+            () = self.serve(asked, upgrade) => StopReason::Relieved,
         };
         // Who stops weir does not want to find another one.
         if let Some(process) = self.successor.take() {
@@ -114,7 +114,7 @@ impl Succession {
     }
 
     /// Until another process has taken over.
-    async fn serve(&mut self, mut asked: mpsc::UnboundedReceiver<Ask>, upgrade: &Notify) {
+    async fn serve(&mut self, mut asked: mpsc::UnboundedReceiver<ReloadRequest>, upgrade: &Notify) {
         loop {
             let first = tokio::select! {
                 () = upgrade.notified() => match self.hand_over().await {
@@ -139,11 +139,11 @@ impl Succession {
     /// Has the binary that is there by now take over; whether it has.
     async fn hand_over(&mut self) -> bool {
         let admin = self.admin_socket.as_ref().map(|admin| admin.try_clone());
-        let sockets = self.doors.lent().map(Lent::copy);
+        let sockets = self.doors.lent().map(SharedSocket::copy);
         let sockets: io::Result<Vec<OwnedFd>> = sockets
             .chain(admin.map(|admin| admin.map(OwnedFd::from)))
             .collect();
-        let started = match sockets.and_then(|sockets| Successor::start(&sockets)) {
+        let started = match sockets.and_then(|sockets| NewProcess::start(&sockets)) {
             Ok(successor) => {
                 let process = successor.process();
                 self.successor = Some(process);
@@ -156,7 +156,7 @@ impl Succession {
         };
         match started {
             Ok(process) => {
-                self.doors.lent().for_each(Lent::give_away);
+                self.doors.lent().for_each(SharedSocket::give_away);
                 self.systemd.succeeded_by(process);
                 tracing::info!(process, "the new binary runs and has taken over");
                 true
@@ -169,17 +169,17 @@ impl Succession {
     }
 
     /// Reads the configuration again and puts it in force, or says why not and changes nothing.
-    async fn reload(&mut self) -> Result<Reloaded, Refused> {
+    async fn reload(&mut self) -> Result<ReloadReport, ReloadFailure> {
         self.systemd.reloading();
         let answer = self.reload_or_not().await;
         self.systemd.ready(self.admin.reloads().generation());
         answer
     }
 
-    async fn reload_or_not(&mut self) -> Result<Reloaded, Refused> {
+    async fn reload_or_not(&mut self) -> Result<ReloadReport, ReloadFailure> {
         let reloaded = {
             let mut reloading = Box::pin(self.try_reload());
-            let failed = |panic| Err(Failed::Panicked(panic));
+            let failed = |panic| Err(ReloadError::Panicked(panic));
             poll_fn(|context| panics::poll(reloading.as_mut(), context, failed)).await
         };
         match reloaded {
@@ -197,8 +197,8 @@ impl Succession {
             }
             Err(failed) => {
                 let refused = match failed {
-                    Failed::Config(report) => Refused::of(&report),
-                    failed => Refused::because(&failed),
+                    ReloadError::Config(report) => ReloadFailure::of(&report),
+                    failed => ReloadFailure::because(&failed),
                 };
                 for problem in &refused.problems {
                     tracing::error!("reload failed: {problem}");
@@ -210,23 +210,23 @@ impl Succession {
         }
     }
 
-    async fn try_reload(&mut self) -> Result<(Report, Vec<String>), Failed> {
+    async fn try_reload(&mut self) -> Result<(Report, Vec<String>), ReloadError> {
         let before = self.live.load_full();
         let (source, writer) = (self.source.clone(), self.writer.clone());
         let berths = self.berths.clone();
         // Not here: whoever asks the admin listener meanwhile, or is checked, must not wait for files and names.
         let drafting = blocking(move || {
             let (plan, report) = source.load()?;
-            let draft = Draft::new(
+            let draft = GenerationDraft::new(
                 plan,
                 &writer,
                 &berths,
-                &mut Heritage::default(),
+                &mut InheritedSockets::default(),
                 Some(&before),
             )?;
-            Ok::<_, Failed>((draft, report, before))
+            Ok::<_, ReloadError>((draft, report, before))
         });
-        let (mut draft, report, before) = drafting.await.ok_or(Failed::Stopping)??;
+        let (mut draft, report, before) = drafting.await.ok_or(ReloadError::Stopping)??;
         let admin = draft.admin.take().map(listener).transpose()?;
         // From here on nothing fails.
         let mut changes = limits::forgotten(&draft.plan, &before.plan);
@@ -260,12 +260,12 @@ impl Succession {
         })
     }
 
-    async fn join(&mut self, stores: &[Arc<Shared>]) {
+    async fn join(&mut self, stores: &[Arc<SharedStore>]) {
         self.stores.join(stores, &self.loops, &self.clock).await;
     }
 
     /// Opens and closes what a generation that is in force has changed.
-    async fn rearrange(&mut self, mut change: Change, sockets: Vec<Vec<Bound>>) {
+    async fn rearrange(&mut self, mut change: ListenerChanges, sockets: Vec<Vec<BoundSocket>>) {
         for (sockets, door) in sockets.into_iter().zip(&change.opened) {
             self.doors.lend(door, &sockets);
             self.loops.open(sockets, door);
@@ -278,7 +278,7 @@ impl Succession {
     }
 
     /// Has the admin listener here from now on, or nowhere.
-    fn receive(&mut self, listener: Option<Reception>) {
+    fn receive(&mut self, listener: Option<AdminSockets>) {
         std::mem::take(&mut self.admin_stop).cancel();
         self.admin_socket = None;
         if let Some((listener, again)) = listener {
@@ -291,9 +291,9 @@ impl Succession {
 }
 
 /// The admin listener's socket, and once more.
-type Reception = (TcpListener, std::net::TcpListener);
+type AdminSockets = (TcpListener, std::net::TcpListener);
 
-fn listener(socket: std::net::TcpListener) -> Result<Reception, Error> {
+fn listener(socket: std::net::TcpListener) -> Result<AdminSockets, Error> {
     let again = socket.try_clone().map_err(Error::Start)?;
     let listener = TcpListener::from_std(socket).map_err(Error::Start)?;
     Ok((listener, again))

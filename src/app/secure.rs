@@ -8,20 +8,20 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use tokio_util::sync::CancellationToken;
 
-use crate::message::Peer;
-use crate::proxy::Live;
+use crate::message::ClientConnection;
+use crate::proxy::Generation;
 use crate::telemetry::background::blocking;
-use crate::telemetry::{Handshake, Listener, about_connection};
-use crate::tls::{Failure, Greeting, Refreshed};
+use crate::telemetry::{HandshakeResult, ListenerCounters, about_connection};
+use crate::tls::{Handshake, HandshakeError, ReloadResult};
 
 /// A handshake within its time, counted; what went wrong is logged.
 pub(super) async fn bounded<IO>(
-    handshake: impl Future<Output = Result<Greeting<IO>, Failure>>,
-    peer: &Peer,
-    counters: &Listener,
+    handshake: impl Future<Output = Result<Handshake<IO>, HandshakeError>>,
+    peer: &ClientConnection,
+    counters: &ListenerCounters,
     timeout: Duration,
     stop: &CancellationToken,
-) -> Option<Greeting<IO>> {
+) -> Option<Handshake<IO>> {
     let too_late = async {
         tokio::select! {
             () = tokio::time::sleep(timeout) => {}
@@ -34,26 +34,26 @@ pub(super) async fn bounded<IO>(
     let failed = tokio::select! {
         biased;
         done = handshake => match done {
-            Ok(Greeting::Secured(stream, known)) => {
+            Ok(Handshake::Secured(stream, known)) => {
                 counters.handshake(match known.resumed {
-                    true => Handshake::Resumed,
-                    false => Handshake::Full,
+                    true => HandshakeResult::Resumed,
+                    false => HandshakeResult::Full,
                 });
-                return Some(Greeting::Secured(stream, known));
+                return Some(Handshake::Secured(stream, known));
             }
             Ok(plain) => return Some(plain),
             Err(failure) => format!("SSL_do_handshake() failed (SSL: {failure})"),
         },
         () = too_late => "client timed out (110: Connection timed out)".to_owned(),
     };
-    counters.handshake(Handshake::Failed);
+    counters.handshake(HandshakeResult::Failed);
     let message = format_args!("{failed} while SSL handshaking");
     tracing::info!("{}", about_connection(message, peer));
     None
 }
 
 /// Looks at certificates, keys and lists again and again, for as long as the gateway runs.
-pub(super) async fn refresh(live: Arc<ArcSwap<Live>>) {
+pub(super) async fn refresh(live: Arc<ArcSwap<Generation>>) {
     loop {
         tokio::time::sleep(LOOK).await;
         let live = live.load_full();
@@ -62,12 +62,14 @@ pub(super) async fn refresh(live: Arc<ArcSwap<Live>>) {
     }
 }
 
-fn tell(file: PathBuf, refreshed: Refreshed) {
+fn tell(file: PathBuf, refreshed: ReloadResult) {
     let file = file.display();
     match refreshed {
-        Refreshed::Same => {}
-        Refreshed::Renewed => tracing::info!(%file, "certificates were read again and are in use"),
-        Refreshed::Kept(error) => {
+        ReloadResult::Same => {}
+        ReloadResult::Renewed => {
+            tracing::info!(%file, "certificates were read again and are in use")
+        }
+        ReloadResult::Kept(error) => {
             tracing::error!(%file, "{error}; what was read before stays in use");
         }
     }

@@ -4,23 +4,23 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use super::demo;
-use crate::config::{self, Plan, Report, Watch};
+use crate::config::{self, ConfigFiles, Plan, Report};
 use crate::spool;
-use crate::tls::{self, Validity};
+use crate::tls::{self, ExpiryPolicy};
 
 /// Where the configuration comes from.
 #[derive(Debug, Clone)]
-pub enum Source {
+pub enum ConfigSource {
     /// The embedded demo, before an echo at this address.
     Demo(SocketAddr),
     /// A file, and what it includes.
     File(PathBuf),
 }
 
-impl Source {
+impl ConfigSource {
     /// The files it is made of, if it is.
     #[must_use]
-    pub fn watch(&self) -> Option<Watch> {
+    pub fn watch(&self) -> Option<ConfigFiles> {
         match self {
             Self::Demo(_) => None,
             Self::File(path) => Some(config::watch(path)),
@@ -38,7 +38,7 @@ impl Source {
             }),
             Self::File(path) => config::load(path),
         }?;
-        tls::check(&plan, &mut report, Validity::Wished);
+        tls::check(&plan, &mut report, ExpiryPolicy::Wished);
         spool::check(&plan, &mut report);
         match report.errors() {
             0 => Ok((plan, report)),

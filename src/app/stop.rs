@@ -7,8 +7,8 @@ use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Notify;
 
-use crate::admin::Reloads;
-use crate::telemetry::Writer;
+use crate::admin::ReloadHandle;
+use crate::telemetry::LogWriter;
 
 /// The signals weir answers to.
 #[derive(Debug)]
@@ -35,7 +35,12 @@ impl Signals {
     }
 
     /// Waits for one that says stop; answers the others meanwhile.
-    pub(super) async fn stop(&mut self, writer: &Writer, reloads: &Reloads, upgrade: &Notify) {
+    pub(super) async fn stop(
+        &mut self,
+        writer: &LogWriter,
+        reloads: &ReloadHandle,
+        upgrade: &Notify,
+    ) {
         loop {
             let name = tokio::select! {
                 _ = self.terminate.recv() => "TERM",

@@ -17,22 +17,22 @@ use rustix::net::{
 };
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::listen::Heritage;
+use crate::listen::InheritedSockets;
 
 /// The one we take over from, until it knows that we run.
 #[derive(Debug)]
-pub(super) struct Predecessor(UnixStream);
+pub(super) struct OldProcess(UnixStream);
 
 /// The one that takes over from us, until it runs.
 #[derive(Debug)]
-pub(super) struct Successor {
+pub(super) struct NewProcess {
     child: Child,
     line: UnixStream,
 }
 
-impl Predecessor {
+impl OldProcess {
     /// The sockets of who has started us to take over from it, if somebody has.
-    pub(super) fn from_env() -> io::Result<Option<(Self, Heritage)>> {
+    pub(super) fn from_env() -> io::Result<Option<(Self, InheritedSockets)>> {
         if std::env::var_os(VARIABLE).is_none() {
             return Ok(None);
         }
@@ -40,7 +40,10 @@ impl Predecessor {
         // Whoever is started by us must not find it there.
         rustix::stdio::dup2_stdin(std::fs::File::open("/dev/null")?)?;
         let descriptors = receive(&line)?;
-        Ok(Some((Self(line), Heritage::of_predecessor(descriptors))))
+        Ok(Some((
+            Self(line),
+            InheritedSockets::of_predecessor(descriptors),
+        )))
     }
 
     /// We run.
@@ -51,7 +54,7 @@ impl Predecessor {
     }
 }
 
-impl Successor {
+impl NewProcess {
     /// Starts the binary that is there by now, with the arguments we were started with, and hands it our sockets.
     pub(super) fn start(sockets: &[OwnedFd]) -> io::Result<Self> {
         let (line, theirs) = UnixStream::pair()?;

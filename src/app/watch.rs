@@ -7,13 +7,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::source::Source;
-use crate::admin::Reloads;
-use crate::config::Watch;
+use super::source::ConfigSource;
+use crate::admin::ReloadHandle;
+use crate::config::ConfigFiles;
 use crate::telemetry::background::blocking;
 
 /// Looks for as long as the gateway runs.
-pub(super) async fn run(source: Source, mut watch: Watch, reloads: Arc<Reloads>) {
+pub(super) async fn run(source: ConfigSource, mut watch: ConfigFiles, reloads: Arc<ReloadHandle>) {
     let Some(mut seen) = look(&watch).await else {
         return;
     };
@@ -42,7 +42,7 @@ pub(super) async fn run(source: Source, mut watch: Watch, reloads: Arc<Reloads>)
 }
 
 /// Elsewhere: a file system may take its time.
-async fn look(watch: &Watch) -> Option<crate::config::Stamps> {
+async fn look(watch: &ConfigFiles) -> Option<crate::config::FileStamps> {
     let watch = watch.clone();
     blocking(move || watch.look()).await
 }

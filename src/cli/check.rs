@@ -7,14 +7,14 @@ use std::process::ExitCode;
 use super::paint;
 use crate::config;
 use crate::spool;
-use crate::tls::{self, Validity};
+use crate::tls::{self, ExpiryPolicy};
 
 /// Reads a configuration and says what it thinks of it.
 #[must_use]
 pub(super) fn run(path: &Path) -> ExitCode {
     let report = match config::load(path) {
         Ok((plan, mut report)) => {
-            tls::check(&plan, &mut report, Validity::Demanded);
+            tls::check(&plan, &mut report, ExpiryPolicy::Demanded);
             spool::check(&plan, &mut report);
             report
         }

@@ -2,19 +2,19 @@
 
 use clap::Args;
 
-use super::admin::Reach;
+use super::admin::AdminOptions;
 
 #[derive(Debug, Args)]
-pub(super) struct Flags {
+pub(super) struct HealthArgs {
     /// Ask whether it takes requests, which it does not while it starts or stops
     #[arg(long)]
     ready: bool,
     #[command(flatten)]
-    reach: Reach,
+    reach: AdminOptions,
 }
 
 /// Asks whether it works, or whether it is ready for requests; fails if the answer is not 200.
-pub(super) fn run(flags: &Flags) -> anyhow::Result<()> {
+pub(super) fn run(flags: &HealthArgs) -> anyhow::Result<()> {
     let (path, well) = match flags.ready {
         true => ("/readyz", "ready"),
         false => ("/healthz", "well"),

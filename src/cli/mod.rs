@@ -26,11 +26,11 @@ use clap::{FromArgMatches as _, Parser, Subcommand};
 #[command(name = "weir", version, about)]
 struct Flags {
     #[command(subcommand)]
-    verb: Option<Verb>,
+    verb: Option<CliCommand>,
 }
 
 #[derive(Debug, Subcommand)]
-enum Verb {
+enum CliCommand {
     /// Check a configuration and list every problem in it
     Check {
         /// The configuration
@@ -43,7 +43,7 @@ enum Verb {
         shell: clap_complete::Shell,
     },
     /// Ask a running weir's admin listener whether it is well
-    Health(health::Flags),
+    Health(health::HealthArgs),
     /// Print the manual page, or write one for every verb
     Man {
         /// A folder to write them to, such as /usr/local/share/man/man1
@@ -51,7 +51,7 @@ enum Verb {
         dir: Option<PathBuf>,
     },
     /// Show what a configuration's limits would have done to the traffic of an access log
-    Replay(replay::Flags),
+    Replay(replay::ReplayArgs),
     /// Run the gateway; without a configuration, the embedded demo
     Run {
         /// The configuration
@@ -64,37 +64,37 @@ enum Verb {
     /// Print the JSON Schema of the configuration, for editors
     Schema,
     #[command(flatten)]
-    Running(verbs::Verb),
+    Running(verbs::AdminCommand),
 }
 
 /// What the user has said makes no sense.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-struct Wrong(String);
+struct UsageError(String);
 
 /// Does what the command line says. 0: well; 1: failed, or problems found; 2: a command line or a
 /// configuration that makes no sense.
 #[must_use]
 pub fn main() -> ExitCode {
-    let demo = Verb::Run {
+    let demo = CliCommand::Run {
         config: None,
         watch: false,
     };
     let said = Flags::from_arg_matches(&groups::command().get_matches());
     let flags = said.unwrap_or_else(|error| error.exit());
     let done = match flags.verb.unwrap_or(demo) {
-        Verb::Check { config } => return check::run(&config),
-        Verb::Completions { shell } => manual::complete(shell)
+        CliCommand::Check { config } => return check::run(&config),
+        CliCommand::Completions { shell } => manual::complete(shell)
             .map(|()| ExitCode::SUCCESS)
             .map_err(Into::into),
-        Verb::Health(flags) => health::run(&flags).map(|()| ExitCode::SUCCESS),
-        Verb::Man { dir } => manual::print(dir.as_deref()).map(|()| ExitCode::SUCCESS),
-        Verb::Replay(flags) => replay::run(flags),
-        Verb::Run { config, watch } => run::run(config.as_deref(), watch),
-        Verb::Schema => schema::run()
+        CliCommand::Health(flags) => health::run(&flags).map(|()| ExitCode::SUCCESS),
+        CliCommand::Man { dir } => manual::print(dir.as_deref()).map(|()| ExitCode::SUCCESS),
+        CliCommand::Replay(flags) => replay::run(flags),
+        CliCommand::Run { config, watch } => run::run(config.as_deref(), watch),
+        CliCommand::Schema => schema::run()
             .map(|()| ExitCode::SUCCESS)
             .map_err(Into::into),
-        Verb::Running(verb) => verb.run().map(|()| ExitCode::SUCCESS),
+        CliCommand::Running(verb) => verb.run().map(|()| ExitCode::SUCCESS),
     };
     done.unwrap_or_else(|error| {
         if error
@@ -106,7 +106,7 @@ pub fn main() -> ExitCode {
         }
         // With nowhere to complain to, the exit status still tells.
         drop(writeln!(anstream::stderr(), "weir: {error:#}"));
-        match error.is::<Wrong>() {
+        match error.is::<UsageError>() {
             true => ExitCode::from(2),
             false => ExitCode::FAILURE,
         }

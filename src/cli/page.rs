@@ -2,16 +2,16 @@
 
 use std::io::{self, IsTerminal as _, Write as _};
 
-use super::table::Table;
+use super::table::TextTable;
 
 /// Text to be printed.
 #[derive(Debug, Default)]
-pub(super) struct Page {
+pub(super) struct Output {
     text: String,
     width: Option<usize>,
 }
 
-impl Page {
+impl Output {
     /// Empty, for standard output: not wider than the terminal, and as wide as it gets where there is none.
     pub(super) fn new() -> Self {
         let terminal = io::stdout().is_terminal();
@@ -29,7 +29,7 @@ impl Page {
         self.text.push('\n');
     }
 
-    pub(super) fn table(&mut self, table: &Table) {
+    pub(super) fn table(&mut self, table: &TextTable) {
         for line in table.lines(self.width) {
             self.line(line);
         }

@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use crate::config::Report;
-use crate::config::report::Look;
+use crate::config::report::ColorChoice;
 
 /// Writes a report to standard error.
 ///
@@ -13,5 +13,5 @@ use crate::config::report::Look;
 pub(super) fn draw(report: &Report) -> std::io::Result<()> {
     // anstream takes the colours out again where nobody would see them.
     let mut stderr = anstream::stderr().lock();
-    writeln!(stderr, "{}\n", report.draw(Look::Coloured))
+    writeln!(stderr, "{}\n", report.draw(ColorChoice::Coloured))
 }

@@ -12,11 +12,13 @@ use serde::Serialize;
 use super::paint;
 use crate::clock::{Clock, Millis};
 use crate::config::{self, Plan};
-use crate::replay::{self, Error, Options, Progress, Report, Suggest, Verdict};
+use crate::replay::{
+    self, ReplayError, ReplayOptions, ReplayProgress, ReplayReport, ReplayVerdict, SuggestOptions,
+};
 
 /// What is replayed, and how it is told.
 #[derive(Debug, Args)]
-pub(super) struct Flags {
+pub(super) struct ReplayArgs {
     /// The configuration
     #[arg(short, long, default_value = super::DEFAULT_CONFIG)]
     config: PathBuf,
@@ -53,7 +55,7 @@ pub(super) struct Flags {
 }
 
 /// Replays. 2 for a configuration, a command line or a format that makes no sense; 1 for a log that cannot be read.
-pub(super) fn run(mut flags: Flags) -> anyhow::Result<ExitCode> {
+pub(super) fn run(mut flags: ReplayArgs) -> anyhow::Result<ExitCode> {
     let plan = match config::load(&flags.config) {
         Ok((plan, report)) => {
             if !report.is_empty() {
@@ -81,7 +83,7 @@ pub(super) fn run(mut flags: Flags) -> anyhow::Result<ExitCode> {
     }
 }
 
-impl Flags {
+impl ReplayArgs {
     /// `--suggest access.log` means all zones, and a log.
     fn sort_out_suggest(&mut self, plan: &Plan) {
         if let Some(zone) = &mut self.suggest
@@ -93,14 +95,14 @@ impl Flags {
         }
     }
 
-    fn replay(&self, plan: Plan) -> anyhow::Result<Result<Report, Error>> {
-        let mut bar = Bar::new(&self.files);
+    fn replay(&self, plan: Plan) -> anyhow::Result<Result<ReplayReport, ReplayError>> {
+        let mut bar = ProgressBar::new(&self.files);
         let mut watch = |progress| bar.show(progress);
         let replayed = match &self.each {
             None => replay::run(plan, &self.options(), &mut watch, None),
             Some(path) => {
                 let mut sink = sink(path)?;
-                let mut each = |verdict: &Verdict<'_>| line(verdict, &mut sink);
+                let mut each = |verdict: &ReplayVerdict<'_>| line(verdict, &mut sink);
                 let replayed = replay::run(plan, &self.options(), &mut watch, Some(&mut each));
                 sink.flush().context("cannot write the verdicts")?;
                 replayed
@@ -110,7 +112,7 @@ impl Flags {
         Ok(replayed)
     }
 
-    fn tell(&self, report: &Report) -> anyhow::Result<ExitCode> {
+    fn tell(&self, report: &ReplayReport) -> anyhow::Result<ExitCode> {
         if let Some(path) = &self.html {
             std::fs::write(path, report.page())
                 .with_context(|| format!("cannot write {}", path.display()))?;
@@ -133,14 +135,14 @@ impl Flags {
         })
     }
 
-    fn options(&self) -> Options {
-        Options {
+    fn options(&self) -> ReplayOptions {
+        ReplayOptions {
             files: self.files.clone(),
             format: self.format.clone(),
             host: self.host.clone(),
             window: self.window,
             top: self.top,
-            suggest: self.suggest.as_ref().map(|zone| Suggest {
+            suggest: self.suggest.as_ref().map(|zone| SuggestOptions {
                 zone: Some(zone.clone()).filter(|zone| !zone.is_empty()),
                 at_most_millionths: self.refuse_at_most,
             }),
@@ -150,19 +152,19 @@ impl Flags {
 }
 
 /// Says what is wrong with the command line or the log.
-fn explain(error: Error, zones: &[String]) -> anyhow::Result<ExitCode> {
+fn explain(error: ReplayError, zones: &[String]) -> anyhow::Result<ExitCode> {
     match error {
-        Error::Missing(missing) => {
-            let advice: Vec<String> = missing.iter().map(replay::Missing::advice).collect();
+        ReplayError::Missing(missing) => {
+            let advice: Vec<String> = missing.iter().map(replay::MissingFields::advice).collect();
             wrong(&advice.join("\nweir: "))
         }
-        Error::Format(error) => wrong(&error.to_string()),
-        Error::Unrecognised { line } => wrong(&format!(
+        ReplayError::Format(error) => wrong(&error.to_string()),
+        ReplayError::Unrecognised { line } => wrong(&format!(
             "the log is neither combined nor common nor JSON; it begins with\n  {}\n  = help: tell with --format how its lines look, \
              in the words of nginx's log_format",
             replay::plot::visible(&line)
         )),
-        Error::Zone(name) => wrong(&format!(
+        ReplayError::Zone(name) => wrong(&format!(
             "there is no limit_req zone \"{name}\"; there is {}",
             if zones.is_empty() {
                 "none".to_owned()
@@ -175,7 +177,7 @@ fn explain(error: Error, zones: &[String]) -> anyhow::Result<ExitCode> {
 }
 
 fn wrong(sentence: &str) -> anyhow::Result<ExitCode> {
-    Err(super::Wrong(sentence.to_owned()).into())
+    Err(super::UsageError(sentence.to_owned()).into())
 }
 
 fn sink(path: &Path) -> anyhow::Result<Box<dyn Write>> {
@@ -187,7 +189,7 @@ fn sink(path: &Path) -> anyhow::Result<Box<dyn Write>> {
 }
 
 /// One request's line.
-fn line(verdict: &Verdict<'_>, sink: &mut dyn Write) -> io::Result<()> {
+fn line(verdict: &ReplayVerdict<'_>, sink: &mut dyn Write) -> io::Result<()> {
     #[derive(Serialize)]
     struct Line<'a> {
         file: &'a str,
@@ -214,7 +216,7 @@ fn line(verdict: &Verdict<'_>, sink: &mut dyn Write) -> io::Result<()> {
 }
 
 /// How far it is, for somebody who sits before a terminal.
-struct Bar {
+struct ProgressBar {
     /// Bytes of all files; `None` if nobody can know, or nobody looks.
     total: Option<u64>,
     visible: bool,
@@ -222,7 +224,7 @@ struct Bar {
     next: Millis,
 }
 
-impl Bar {
+impl ProgressBar {
     fn new(files: &[PathBuf]) -> Self {
         let sizes = files.iter().map(|file| {
             std::fs::metadata(file)
@@ -240,7 +242,7 @@ impl Bar {
         }
     }
 
-    fn show(&mut self, progress: Progress) {
+    fn show(&mut self, progress: ReplayProgress) {
         let now = self.clock.now();
         if !self.visible || now < self.next {
             return;

@@ -6,14 +6,14 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 
 use super::paint;
-use crate::app::{App, Error, Source, Start, demo};
+use crate::app::{App, ConfigSource, Error, StartOptions, demo};
 use crate::telemetry;
 
 /// Runs the gateway. 2 if the configuration does not compile, 1 if it fails while starting or running.
 pub(super) fn run(path: Option<&Path>, watch: bool) -> anyhow::Result<ExitCode> {
-    let mut start = Start::new(|| match path {
-        Some(path) => Ok(Source::File(path.to_owned())),
-        None => demo::start().map(Source::Demo).map_err(Error::Start),
+    let mut start = StartOptions::new(|| match path {
+        Some(path) => Ok(ConfigSource::File(path.to_owned())),
+        None => demo::start().map(ConfigSource::Demo).map_err(Error::Start),
     })?;
     if watch {
         // Before they are read: what changes meanwhile is then noticed.

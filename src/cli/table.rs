@@ -9,21 +9,21 @@ use crate::replay::plot::visible;
 
 /// Rows under heads.
 #[derive(Debug)]
-pub(super) struct Table {
-    heads: Vec<Head>,
-    rows: Vec<Row>,
+pub(super) struct TextTable {
+    heads: Vec<Column>,
+    rows: Vec<TableRow>,
 }
 
 /// What a column is called, and where its texts stand.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Head {
+pub(super) enum Column {
     Left(&'static str),
     Right(&'static str),
 }
 
 /// A text and how it looks.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Cell {
+pub(super) struct TableCell {
     text: String,
     style: Style,
     /// The same with styles of its own, shown where all of it has room.
@@ -31,30 +31,30 @@ pub(super) struct Cell {
 }
 
 #[derive(Debug)]
-struct Row {
-    cells: Vec<Cell>,
+struct TableRow {
+    cells: Vec<TableCell>,
     /// Stands below the row.
     note: Option<String>,
 }
 
-impl Table {
-    pub(super) fn new(heads: impl Into<Vec<Head>>) -> Self {
+impl TextTable {
+    pub(super) fn new(heads: impl Into<Vec<Column>>) -> Self {
         Self {
             heads: heads.into(),
             rows: Vec::new(),
         }
     }
 
-    pub(super) fn row(&mut self, cells: impl Into<Vec<Cell>>) {
-        self.rows.push(Row {
+    pub(super) fn row(&mut self, cells: impl Into<Vec<TableCell>>) {
+        self.rows.push(TableRow {
             cells: cells.into(),
             note: None,
         });
     }
 
     /// A row with a sentence below it.
-    pub(super) fn row_with(&mut self, cells: impl Into<Vec<Cell>>, note: &str) {
-        self.rows.push(Row {
+    pub(super) fn row_with(&mut self, cells: impl Into<Vec<TableCell>>, note: &str) {
+        self.rows.push(TableRow {
             cells: cells.into(),
             note: Some(visible(note)),
         });
@@ -67,7 +67,7 @@ impl Table {
         let heads = self
             .heads
             .iter()
-            .map(|head| Cell::from(head.name()).styled(FAINT));
+            .map(|head| TableCell::from(head.name()).styled(FAINT));
         lines.push(self.line(&heads.collect::<Vec<_>>(), &widths));
         for row in &self.rows {
             lines.push(self.line(&row.cells, &widths));
@@ -96,7 +96,7 @@ impl Table {
         while widths.iter().sum::<usize>() + GAP * widths.len().saturating_sub(1) > most {
             let left = self.heads.iter().zip(&mut widths);
             let left =
-                left.filter_map(|(head, width)| matches!(head, Head::Left(_)).then_some(width));
+                left.filter_map(|(head, width)| matches!(head, Column::Left(_)).then_some(width));
             match left.max_by_key(|width| **width) {
                 Some(width) if *width > LEAST => *width -= 1,
                 _ => break,
@@ -105,7 +105,7 @@ impl Table {
         widths
     }
 
-    fn line(&self, cells: &[Cell], widths: &[usize]) -> String {
+    fn line(&self, cells: &[TableCell], widths: &[usize]) -> String {
         let mut line = String::new();
         let last = cells.iter().rposition(|cell| !cell.text.is_empty());
         let Some(last) = last else { return line };
@@ -123,16 +123,16 @@ impl Table {
                 _ => format!("{style}{text}{style:#}"),
             };
             match head {
-                Head::Right(_) => line.extend([space, text]),
-                Head::Left(_) if at == last => line.push_str(&text),
-                Head::Left(_) => line.extend([text, space]),
+                Column::Right(_) => line.extend([space, text]),
+                Column::Left(_) if at == last => line.push_str(&text),
+                Column::Left(_) => line.extend([text, space]),
             }
         }
         line
     }
 }
 
-impl Head {
+impl Column {
     fn name(self) -> &'static str {
         match self {
             Self::Left(name) | Self::Right(name) => name,
@@ -140,7 +140,7 @@ impl Head {
     }
 }
 
-impl Cell {
+impl TableCell {
     pub(super) fn styled(self, style: Style) -> Self {
         Self { style, ..self }
     }
@@ -160,7 +160,7 @@ impl Cell {
     }
 }
 
-impl<T: AsRef<str>> From<T> for Cell {
+impl<T: AsRef<str>> From<T> for TableCell {
     fn from(text: T) -> Self {
         Self {
             text: visible(text.as_ref()),
@@ -221,9 +221,12 @@ mod tests {
 
     #[test]
     fn columns_stand_under_their_heads() {
-        let mut table = Table::new([Head::Left("KEY"), Head::Right("REFUSE")]);
-        table.row([Cell::from("192.0.2.7"), Cell::from("9 120").styled(BAD)]);
-        table.row([Cell::from("日本"), Cell::from("1")]);
+        let mut table = TextTable::new([Column::Left("KEY"), Column::Right("REFUSE")]);
+        table.row([
+            TableCell::from("192.0.2.7"),
+            TableCell::from("9 120").styled(BAD),
+        ]);
+        table.row([TableCell::from("日本"), TableCell::from("1")]);
         assert_eq!(
             plain(&table.lines(None)),
             "KEY        REFUSE\n192.0.2.7   9 120\n日本            1"
@@ -232,10 +235,10 @@ mod tests {
 
     #[test]
     fn names_give_way_and_numbers_do_not() {
-        let mut table = Table::new([Head::Left("KEY"), Head::Right("REFUSE")]);
+        let mut table = TextTable::new([Column::Left("KEY"), Column::Right("REFUSE")]);
         table.row([
-            Cell::from("a-very-long-key-of-somebody"),
-            Cell::from("1234567890"),
+            TableCell::from("a-very-long-key-of-somebody"),
+            TableCell::from("1234567890"),
         ]);
         assert_eq!(
             plain(&table.lines(Some(24))),
@@ -245,9 +248,9 @@ mod tests {
 
     #[test]
     fn nothing_in_a_key_acts_on_the_terminal() {
-        let mut table = Table::new([Head::Left("KEY")]);
+        let mut table = TextTable::new([Column::Left("KEY")]);
         table.row_with(
-            [Cell::from("\u{1b}[2J\u{9b}31m\u{202e}x\r\n")],
+            [TableCell::from("\u{1b}[2J\u{9b}31m\u{202e}x\r\n")],
             "\u{1b}]0;title\u{7}",
         );
         let text = plain(&table.lines(None));

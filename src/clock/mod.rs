@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 pub use deadline::Deadline;
-pub use pace::{Late, Least, Pace};
+pub use pace::{MinRate, MinRateTimer, TooSlow};
 
 /// A moment, in whole milliseconds since the clock was started. Never goes back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -36,10 +36,10 @@ impl Millis {
 
 /// Tells the time: the machine's, or one set by hand.
 #[derive(Clone, Debug)]
-pub struct Clock(Source);
+pub struct Clock(TimeSource);
 
 #[derive(Clone, Debug)]
-enum Source {
+enum TimeSource {
     // tokio's instant rather than std's: under a paused runtime it follows the paused time.
     Machine(tokio::time::Instant),
     Hand(Arc<AtomicU64>),
@@ -49,18 +49,18 @@ impl Clock {
     /// The machine's monotonic clock, counted from now.
     #[must_use]
     pub fn machine() -> Self {
-        Self(Source::Machine(tokio::time::Instant::now()))
+        Self(TimeSource::Machine(tokio::time::Instant::now()))
     }
 
     /// A clock that stands still until it is set.
     #[must_use]
     pub fn by_hand(start: Millis) -> Self {
-        Self(Source::Hand(Arc::new(AtomicU64::new(start.0))))
+        Self(TimeSource::Hand(Arc::new(AtomicU64::new(start.0))))
     }
 
     /// Moves a clock made with [`Clock::by_hand`]; the machine's cannot be moved.
     pub fn set(&self, now: Millis) {
-        if let Source::Hand(hand) = &self.0 {
+        if let TimeSource::Hand(hand) = &self.0 {
             hand.store(now.0, Ordering::Relaxed);
         }
     }
@@ -69,10 +69,10 @@ impl Clock {
     #[must_use]
     pub fn now(&self) -> Millis {
         match &self.0 {
-            Source::Machine(start) => {
+            TimeSource::Machine(start) => {
                 Millis(u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX))
             }
-            Source::Hand(hand) => Millis(hand.load(Ordering::Relaxed)),
+            TimeSource::Hand(hand) => Millis(hand.load(Ordering::Relaxed)),
         }
     }
 

@@ -7,13 +7,13 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 
 use super::compile;
-use super::decode::{Context, Decode, Field, record};
+use super::decode::{Decode, DecodeContext, Field, record};
 use super::model::{self, ConnLimit, Override};
-use super::plan::{Algorithm, Own};
-use super::report::{Complaint, Report};
+use super::plan::{AlgorithmParams, OverrideLimits};
+use super::report::{Diagnostic, Report};
 use super::span::Span;
-use super::tree::{Kind, Node, Scalar};
-use super::units::{self, Mistake};
+use super::tree::{Node, NodeKind, Scalar};
+use super::units::{self, ParseError};
 
 /// A time as a configuration writes it.
 ///
@@ -21,7 +21,7 @@ use super::units::{self, Mistake};
 ///
 /// What is wrong with it, as it is said of a file.
 pub fn time(text: &str) -> Result<Duration, String> {
-    units::time(text).map_err(|Mistake { sentence, hint }| said(sentence, hint))
+    units::time(text).map_err(|ParseError { sentence, hint }| said(sentence, hint))
 }
 
 /// What `rate`, `limit` and `burst` come to for a zone that counts like this in so many bytes; `None` for unlimited.
@@ -31,12 +31,12 @@ pub fn time(text: &str) -> Result<Duration, String> {
 /// What is wrong with them, as it is said of a file.
 pub fn numbers(
     change: &Map<String, Value>,
-    zone: Algorithm,
+    zone: AlgorithmParams,
     size: usize,
-) -> Result<Option<Own>, String> {
+) -> Result<Option<OverrideLimits>, String> {
     let mut report = Report::default();
     let node = mapping(change);
-    let own = Override::decode(&node, &mut Context::new(&mut report, model::homes));
+    let own = Override::decode(&node, &mut DecodeContext::new(&mut report, model::homes));
     let own = own.map(|own| compile::own_numbers(&own, zone, size, &mut report));
     match own {
         Some(own) if report.errors() == 0 => Ok(own),
@@ -51,9 +51,9 @@ pub fn numbers(
 /// What is wrong with it, as it is said of a file.
 pub fn places(change: &Map<String, Value>) -> Result<Option<u32>, String> {
     let mut report = Report::default();
-    let rule = Places::decode(
+    let rule = ConnZoneChange::decode(
         &mapping(change),
-        &mut Context::new(&mut report, model::homes),
+        &mut DecodeContext::new(&mut report, model::homes),
     );
     match rule {
         Some(rule) if report.errors() == 0 => Ok(rule.limit.value().map(|limit| limit.0)),
@@ -63,7 +63,7 @@ pub fn places(change: &Map<String, Value>) -> Result<Option<u32>, String> {
 
 record! {
     /// What can be changed of a `limit_conn` zone.
-    pub struct Places {
+    pub struct ConnZoneChange {
         /// How many requests at once.
         limit: Field<ConnLimit>,
     }
@@ -72,7 +72,7 @@ record! {
 fn all(report: &Report) -> String {
     let complaints = report.complaints().iter();
     let said =
-        complaints.map(|Complaint { sentence, hint, .. }| said(sentence.clone(), hint.clone()));
+        complaints.map(|Diagnostic { sentence, hint, .. }| said(sentence.clone(), hint.clone()));
     said.collect::<Vec<_>>().join("; ")
 }
 
@@ -94,17 +94,17 @@ fn mapping(change: &Map<String, Value>) -> Node {
     let pairs = change.iter().map(|(key, value)| {
         let key = scalar(key.clone(), true, next());
         let value = match value {
-            Value::Null => node(Kind::Null, next()),
+            Value::Null => node(NodeKind::Null, next()),
             Value::Bool(flag) => scalar(flag.to_string(), false, next()),
             Value::Number(number) => scalar(number.to_string(), false, next()),
             Value::String(text) => scalar(text.clone(), true, next()),
-            Value::Array(_) => node(Kind::Sequence(Vec::new()), next()),
-            Value::Object(_) => node(Kind::Mapping(Vec::new()), next()),
+            Value::Array(_) => node(NodeKind::Sequence(Vec::new()), next()),
+            Value::Object(_) => node(NodeKind::Mapping(Vec::new()), next()),
         };
         (key, value)
     });
     let pairs = pairs.collect();
-    node(Kind::Mapping(pairs), NOWHERE)
+    node(NodeKind::Mapping(pairs), NOWHERE)
 }
 
 fn scalar(text: String, quoted: bool, span: Span) -> Node {
@@ -113,10 +113,10 @@ fn scalar(text: String, quoted: bool, span: Span) -> Node {
         quoted,
         verbatim: None,
     };
-    node(Kind::Scalar(scalar), span)
+    node(NodeKind::Scalar(scalar), span)
 }
 
-fn node(kind: Kind, span: Span) -> Node {
+fn node(kind: NodeKind, span: Span) -> Node {
     Node { span, kind }
 }
 
@@ -133,20 +133,20 @@ mod tests {
     use super::*;
     use crate::config::plan::{Excess, Rate};
 
-    const LEAKY: Algorithm = Algorithm::LeakyBucket {
+    const LEAKY: AlgorithmParams = AlgorithmParams::LeakyBucket {
         rate: Rate::per_second(1000),
     };
-    const WINDOW: Algorithm = Algorithm::FixedWindow {
+    const WINDOW: AlgorithmParams = AlgorithmParams::FixedWindow {
         limit: 10,
         window: Duration::from_secs(60),
     };
 
-    const LOG: Algorithm = Algorithm::SlidingLog {
+    const LOG: AlgorithmParams = AlgorithmParams::SlidingLog {
         limit: 10,
         window: Duration::from_secs(60),
     };
 
-    fn read(value: &Value, zone: Algorithm) -> Result<Option<Own>, String> {
+    fn read(value: &Value, zone: AlgorithmParams) -> Result<Option<OverrideLimits>, String> {
         numbers(value.as_object().unwrap(), zone, 32 << 10)
     }
 

@@ -21,13 +21,13 @@ mod view;
 
 use std::path::Path;
 
-use decode::{Context, Decode};
+use decode::{Decode, DecodeContext};
 pub use plan::Plan;
-pub use read::watch::{Stamp, Stamps, Watch, stamp};
+pub use read::watch::{ConfigFiles, FileStamp, FileStamps, stamp};
 pub use report::Report;
 pub use secret::Secret;
 pub use span::Span;
-use tree::{Kind, Node};
+use tree::{Node, NodeKind};
 
 /// Reads a file and all it includes.
 ///
@@ -37,16 +37,16 @@ use tree::{Kind, Node};
 pub fn load(path: &Path) -> Result<(Plan, Report), Report> {
     let mut report = Report::default();
     let env = |name: &str| std::env::var(name).ok();
-    let root = read::Reader::new(&env, &mut report).file(path);
+    let root = read::ConfigReader::new(&env, &mut report).file(path);
     finish(root, report)
 }
 
 /// The files that a configuration is made of, to be looked at for changes.
 #[must_use]
-pub fn watch(path: &Path) -> Watch {
+pub fn watch(path: &Path) -> ConfigFiles {
     let mut report = Report::default();
     let env = |name: &str| std::env::var(name).ok();
-    let mut reader = read::Reader::new(&env, &mut report);
+    let mut reader = read::ConfigReader::new(&env, &mut report);
     // What is wrong with them is told to who reads them.
     reader.file(path);
     reader.watch()
@@ -63,7 +63,7 @@ pub fn load_text(
     env: impl Fn(&str) -> Option<String>,
 ) -> Result<(Plan, Report), Report> {
     let mut report = Report::default();
-    let root = read::Reader::new(&env, &mut report).text(Path::new(name), text.to_owned());
+    let root = read::ConfigReader::new(&env, &mut report).text(Path::new(name), text.to_owned());
     finish(root, report)
 }
 
@@ -93,17 +93,17 @@ fn finish(root: Option<Node>, mut report: Report) -> Result<(Plan, Report), Repo
         // The place of a file that is empty, or only comments, is its beginning.
         let empty = Node {
             span: root.span,
-            kind: Kind::Mapping(Vec::new()),
+            kind: NodeKind::Mapping(Vec::new()),
         };
         let root = match root.kind {
-            Kind::Null => &empty,
+            NodeKind::Null => &empty,
             _ => root,
         };
-        if let Kind::Scalar(_) = root.kind {
+        if let NodeKind::Scalar(_) = root.kind {
             // Perhaps a file with a token, named by mistake.
             report.hidden_mut().add(root);
         }
-        let mut context = Context::new(&mut report, model::homes);
+        let mut context = DecodeContext::new(&mut report, model::homes);
         let config = model::Config::decode(root, &mut context)?;
         let mut plan = compile::compile(&config, &mut report);
         plan.source = view::shown(root, report.hidden()).into();

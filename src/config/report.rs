@@ -8,7 +8,7 @@ use std::fmt;
 
 use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
 
-use super::hidden::Hidden;
+use super::hidden::SecretIndex;
 use super::span::{Sources, Span};
 
 /// How bad it is.
@@ -22,7 +22,7 @@ pub enum Severity {
 
 /// One thing that is wrong.
 #[derive(Debug, Clone)]
-pub struct Complaint {
+pub struct Diagnostic {
     /// How bad it is.
     pub severity: Severity,
     /// Where; `None` for a file that could not be read at all.
@@ -39,7 +39,7 @@ pub struct Complaint {
 
 /// With or without colour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Look {
+pub enum ColorChoice {
     /// With terminal colours.
     Coloured,
     /// Plain text.
@@ -51,15 +51,15 @@ pub enum Look {
 pub struct Report {
     sources: Sources,
     // Boxed: a report is what loading a file fails with.
-    hidden: Box<Hidden>,
-    complaints: Vec<Complaint>,
+    hidden: Box<SecretIndex>,
+    complaints: Vec<Diagnostic>,
     seen: HashSet<(Option<Span>, String)>,
 }
 
 /// Most complaints drawn at once: nobody reads on, and a generated file may have any number of them.
 const MOST_DRAWN: usize = 1000;
 
-impl Complaint {
+impl Diagnostic {
     /// What is wrong with what stands at `span`.
     pub(super) fn new(span: Span, sentence: impl Into<String>) -> Self {
         Self {
@@ -117,7 +117,7 @@ impl Complaint {
 impl Report {
     /// Notes a complaint. The same one about the same place is noted once: a setting that is inherited, or an
     /// anchor that is used twice, is looked at more than once.
-    pub(super) fn add(&mut self, complaint: Complaint) {
+    pub(super) fn add(&mut self, complaint: Diagnostic) {
         if self
             .seen
             .insert((complaint.span, complaint.sentence.clone()))
@@ -128,7 +128,7 @@ impl Report {
 
     /// Notes what somebody else has found wrong with what stands at `span`.
     pub fn note(&mut self, severity: Severity, span: Span, sentence: String, hint: Option<&str>) {
-        let mut complaint = Complaint::new(span, sentence).hint(hint.map(str::to_owned));
+        let mut complaint = Diagnostic::new(span, sentence).hint(hint.map(str::to_owned));
         complaint.severity = severity;
         self.add(complaint);
         self.sort();
@@ -145,12 +145,12 @@ impl Report {
     }
 
     /// What nobody is shown of them.
-    pub(super) fn hidden(&self) -> &Hidden {
+    pub(super) fn hidden(&self) -> &SecretIndex {
         &self.hidden
     }
 
     /// What nobody is shown of them.
-    pub(super) fn hidden_mut(&mut self) -> &mut Hidden {
+    pub(super) fn hidden_mut(&mut self) -> &mut SecretIndex {
         &mut self.hidden
     }
 
@@ -190,7 +190,7 @@ impl Report {
 
     /// All of them, in the order of files and positions.
     #[must_use]
-    pub fn complaints(&self) -> &[Complaint] {
+    pub fn complaints(&self) -> &[Diagnostic] {
         &self.complaints
     }
 
@@ -228,10 +228,10 @@ impl Report {
 
     /// All of them with their source lines, as a compiler would draw them.
     #[must_use]
-    pub fn draw(&self, look: Look) -> String {
+    pub fn draw(&self, look: ColorChoice) -> String {
         let renderer = match look {
-            Look::Coloured => Renderer::styled(),
-            Look::Plain => Renderer::plain(),
+            ColorChoice::Coloured => Renderer::styled(),
+            ColorChoice::Plain => Renderer::plain(),
         };
         let drawn: Vec<_> = self
             .complaints
@@ -246,7 +246,7 @@ impl Report {
         text
     }
 
-    fn draw_one(&self, complaint: &Complaint, renderer: &Renderer) -> String {
+    fn draw_one(&self, complaint: &Diagnostic, renderer: &Renderer) -> String {
         let level = match complaint.severity {
             Severity::Error => Level::ERROR,
             Severity::Warning => Level::WARNING,
@@ -308,7 +308,7 @@ fn bounded(sentence: String) -> String {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.draw(Look::Plain))
+        f.write_str(&self.draw(ColorChoice::Plain))
     }
 }
 
@@ -334,7 +334,7 @@ mod tests {
     #[test]
     fn a_complaint_shows_place_line_marker_and_hint() {
         let (mut report, span) = report();
-        report.add(Complaint::new(span, "unknown zone `perpi`").help("did you mean `perip`?"));
+        report.add(Diagnostic::new(span, "unknown zone `perpi`").help("did you mean `perip`?"));
         insta::assert_snapshot!(report.to_string(), @r"
         error: unknown zone `perpi`
          --> weir.yaml:2:7
@@ -349,8 +349,8 @@ mod tests {
     #[test]
     fn a_line_says_where_what_and_what_to_do() {
         let (mut report, span) = report();
-        report.add(Complaint::new(span, "unknown zone `perpi`").help("did you mean `perip`?"));
-        report.add(Complaint::nowhere("cannot read x.yaml"));
+        report.add(Diagnostic::new(span, "unknown zone `perpi`").help("did you mean `perip`?"));
+        report.add(Diagnostic::nowhere("cannot read x.yaml"));
         let lines: Vec<_> = report.lines().collect();
         assert_eq!(
             lines,
@@ -364,8 +364,8 @@ mod tests {
     #[test]
     fn the_same_complaint_twice_is_one() {
         let (mut report, span) = report();
-        report.add(Complaint::new(span, "no"));
-        report.add(Complaint::new(span, "no"));
+        report.add(Diagnostic::new(span, "no"));
+        report.add(Diagnostic::new(span, "no"));
         assert_eq!(report.complaints().len(), 1);
     }
 }

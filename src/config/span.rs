@@ -19,11 +19,11 @@ pub struct Span {
 /// The files a configuration was read from.
 #[derive(Debug, Default)]
 pub(super) struct Sources {
-    files: Vec<Source>,
+    files: Vec<SourceFile>,
 }
 
 /// One of them.
-struct Source {
+struct SourceFile {
     name: String,
     text: String,
     /// Where each line begins: a file may be long, and its complaints many.
@@ -31,7 +31,7 @@ struct Source {
 }
 
 // Without the text: there may be secrets in it.
-impl fmt::Debug for Source {
+impl fmt::Debug for SourceFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Source")
             .field("name", &self.name)
@@ -62,7 +62,7 @@ impl Sources {
         let lines = std::iter::once(0)
             .chain(text.match_indices('\n').map(|(newline, _)| newline + 1))
             .collect();
-        self.files.push(Source { name, text, lines });
+        self.files.push(SourceFile { name, text, lines });
         self.files.len() - 1
     }
 

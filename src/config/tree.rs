@@ -15,12 +15,12 @@ pub struct Node {
     /// Where: a scalar's own text, or for a collection what best stands for it on one line.
     pub span: Span,
     /// What.
-    pub kind: Kind,
+    pub kind: NodeKind,
 }
 
 /// What a node is.
 #[derive(Debug, Clone)]
-pub enum Kind {
+pub enum NodeKind {
     /// Keys and values in the file's order; no key twice.
     Mapping(Vec<(Node, Node)>),
     /// Nothing: `key:` with no value behind it, `~` or `null`.
@@ -55,7 +55,7 @@ impl Node {
     /// The text, if it is a scalar.
     pub(super) fn text(&self) -> Option<&str> {
         match &self.kind {
-            Kind::Scalar(scalar) => Some(&scalar.text),
+            NodeKind::Scalar(scalar) => Some(&scalar.text),
             _ => None,
         }
     }
@@ -63,31 +63,31 @@ impl Node {
     /// What to call it in a complaint.
     pub(super) fn describe(&self) -> String {
         match &self.kind {
-            Kind::Mapping(_) => "a mapping".to_owned(),
-            Kind::Null | Kind::Unset => "nothing".to_owned(),
-            Kind::Scalar(scalar) => format!("`{}`", shorten(&scalar.text)),
-            Kind::Sequence(_) => "a list".to_owned(),
+            NodeKind::Mapping(_) => "a mapping".to_owned(),
+            NodeKind::Null | NodeKind::Unset => "nothing".to_owned(),
+            NodeKind::Scalar(scalar) => format!("`{}`", shorten(&scalar.text)),
+            NodeKind::Sequence(_) => "a list".to_owned(),
         }
     }
 
     /// How many nodes it is made of.
     pub(super) fn weight(&self) -> usize {
         1 + match &self.kind {
-            Kind::Mapping(pairs) => pairs
+            NodeKind::Mapping(pairs) => pairs
                 .iter()
                 .map(|(key, value)| key.weight() + value.weight())
                 .sum(),
-            Kind::Sequence(items) => items.iter().map(Self::weight).sum(),
-            Kind::Null | Kind::Scalar(_) | Kind::Unset => 0,
+            NodeKind::Sequence(items) => items.iter().map(Self::weight).sum(),
+            NodeKind::Null | NodeKind::Scalar(_) | NodeKind::Unset => 0,
         }
     }
 
     /// How deep it nests.
     pub(super) fn depth(&self) -> usize {
         1 + match &self.kind {
-            Kind::Mapping(pairs) => pairs.iter().map(|(_, value)| value.depth()).max(),
-            Kind::Sequence(items) => items.iter().map(Self::depth).max(),
-            Kind::Null | Kind::Scalar(_) | Kind::Unset => None,
+            NodeKind::Mapping(pairs) => pairs.iter().map(|(_, value)| value.depth()).max(),
+            NodeKind::Sequence(items) => items.iter().map(Self::depth).max(),
+            NodeKind::Null | NodeKind::Scalar(_) | NodeKind::Unset => None,
         }
         .unwrap_or(0)
     }
@@ -101,19 +101,19 @@ impl Node {
 
     fn gather_paths(&self, here: &str, paths: &mut HashMap<Span, String>) {
         match &self.kind {
-            Kind::Mapping(pairs) => {
+            NodeKind::Mapping(pairs) => {
                 for (key, value) in pairs {
                     let below = join(here, key.text().unwrap_or("?"));
                     value.gather_paths(&below, paths);
                     paths.entry(key.span).or_insert(below);
                 }
             }
-            Kind::Sequence(items) => {
+            NodeKind::Sequence(items) => {
                 for (index, item) in items.iter().enumerate() {
                     item.gather_paths(&format!("{here}[{index}]"), paths);
                 }
             }
-            Kind::Null | Kind::Scalar(_) | Kind::Unset => {}
+            NodeKind::Null | NodeKind::Scalar(_) | NodeKind::Unset => {}
         }
         paths.entry(self.span).or_insert_with(|| here.to_owned());
     }

@@ -2,28 +2,28 @@
 
 use serde_json::{Map, Value};
 
-use super::hidden::Hidden;
+use super::hidden::SecretIndex;
 use super::secret::{HIDDEN, logins, without};
-use super::tree::{Kind, Node, Scalar};
+use super::tree::{Node, NodeKind, Scalar};
 
 /// A tree as JSON, secrets replaced.
-pub(super) fn shown(root: &Node, hidden: &Hidden) -> String {
+pub(super) fn shown(root: &Node, hidden: &SecretIndex) -> String {
     show(root, hidden).to_string()
 }
 
-fn show(node: &Node, hidden: &Hidden) -> Value {
+fn show(node: &Node, hidden: &SecretIndex) -> Value {
     match &node.kind {
-        Kind::Null | Kind::Unset => Value::Null,
-        Kind::Scalar(scalar) => match hidden.shown(node) {
+        NodeKind::Null | NodeKind::Unset => Value::Null,
+        NodeKind::Scalar(scalar) => match hidden.shown(node) {
             Some(shown) => shown.into(),
             None => show_scalar(scalar),
         },
-        Kind::Sequence(items) => items.iter().map(|item| show(item, hidden)).collect(),
-        Kind::Mapping(pairs) => show_mapping(pairs, hidden),
+        NodeKind::Sequence(items) => items.iter().map(|item| show(item, hidden)).collect(),
+        NodeKind::Mapping(pairs) => show_mapping(pairs, hidden),
     }
 }
 
-fn show_mapping(pairs: &[(Node, Node)], hidden: &Hidden) -> Value {
+fn show_mapping(pairs: &[(Node, Node)], hidden: &SecretIndex) -> Value {
     let mut shown = Map::new();
     for (number, (key, value)) in pairs.iter().enumerate() {
         let name = match hidden.shown(key) {

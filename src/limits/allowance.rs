@@ -7,39 +7,39 @@ use http::header::Entry;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::Limits;
-use super::applied::Spoken;
+use super::applied::RuleResult;
 use super::fields::{
-    self, Name, RATELIMIT, RATELIMIT_POLICY, X_RATELIMIT_LIMIT, X_RATELIMIT_REMAINING,
-    X_RATELIMIT_RESET,
+    self, RATELIMIT, RATELIMIT_POLICY, X_RATELIMIT_LIMIT, X_RATELIMIT_REMAINING, X_RATELIMIT_RESET,
+    ZoneName,
 };
-use super::key::Found;
-use super::rule::Requests;
-use super::shared::Case;
+use super::key::KeyLookup;
+use super::rule::ReqRule;
+use super::shared::SharedDecision;
 use crate::clock::Millis;
 use crate::config::plan::{DryRun, HeaderForm};
-use crate::message::Exchange;
-use crate::store::algorithm::{Standing, Terms};
+use crate::message::RequestRecord;
+use crate::store::algorithm::{KeyStatus, LimitSpec};
 
 /// The header fields of a response to a request that was let in.
 #[derive(Debug)]
-pub struct Allowance {
+pub struct AllowedHeaders {
     form: HeaderForm,
     policy: Option<Arc<HeaderValue>>,
-    policies: Vec<Left>,
+    policies: Vec<PolicyBalance>,
 }
 
 /// What is left of one policy.
 #[derive(Debug)]
-pub(super) struct Left {
-    name: Arc<Name>,
+pub(super) struct PolicyBalance {
+    name: Arc<ZoneName>,
     quota: u64,
     remaining: u64,
     /// When it is whole again, or when one more request passes where nothing is left; `None` where only the store knows.
     after: Option<Duration>,
 }
 
-impl Left {
-    pub(super) fn new(name: &Arc<Name>, quota: u64, remaining: u64) -> Self {
+impl PolicyBalance {
+    pub(super) fn new(name: &Arc<ZoneName>, quota: u64, remaining: u64) -> Self {
         Self {
             name: Arc::clone(name),
             quota,
@@ -49,7 +49,7 @@ impl Left {
     }
 
     /// Of a key that stands like this, or that its zone does not know.
-    pub(super) fn of(name: &Arc<Name>, quota: u64, standing: Option<Standing>) -> Self {
+    pub(super) fn of(name: &Arc<ZoneName>, quota: u64, standing: Option<KeyStatus>) -> Self {
         let mut left = Self::new(name, quota, quota);
         if let Some(standing) = standing {
             left.remaining = standing.remaining;
@@ -63,7 +63,7 @@ impl Left {
     }
 }
 
-impl Allowance {
+impl AllowedHeaders {
     /// Adds the fields to a response. Those of a backend that limits as well stay: with `ietf` beside weir's, with `legacy` in
     /// place of weir's where the backend has less left.
     pub fn write(self, headers: &mut HeaderMap) {
@@ -123,10 +123,10 @@ impl Limits {
     /// What a request that was let in is told of the `limit_req` of its location; `case` has what stores said of it.
     pub(super) fn allowance(
         &self,
-        exchange: &Exchange,
+        exchange: &RequestRecord,
         now: Millis,
-        case: Option<&Case>,
-    ) -> Option<Box<Allowance>> {
+        case: Option<&SharedDecision>,
+    ) -> Option<Box<AllowedHeaders>> {
         let mut policies = Vec::new();
         if self.requests_voice.dry_run == DryRun::Off {
             for (index, rule) in self.requests.iter().enumerate() {
@@ -136,7 +136,7 @@ impl Limits {
                 });
             }
         }
-        Some(Box::new(Allowance {
+        Some(Box::new(AllowedHeaders {
             form: self.tells?,
             policy: self.policy_of(exchange),
             policies,
@@ -144,45 +144,45 @@ impl Limits {
     }
 
     /// Adds what is left of the `limit_conn`, for a request that has its places.
-    pub(super) fn add_places(&self, allowance: &mut Allowance, exchange: &Exchange) {
+    pub(super) fn add_places(&self, allowance: &mut AllowedHeaders, exchange: &RequestRecord) {
         if self.connections_voice.dry_run == DryRun::On {
             return;
         }
         for rule in &self.connections {
             // What other gateways have taken is known to the store alone.
             if rule.zone.shared.is_none()
-                && let Found::Key(key) = rule.zone.find(exchange)
+                && let KeyLookup::Key(key) = rule.zone.find(exchange)
             {
                 let free = rule.limit.saturating_sub(rule.zone.store.taken(&key));
                 let (name, limit) = (&rule.zone.name, u64::from(rule.limit));
-                let left = Left::new(name, limit, u64::from(free));
+                let left = PolicyBalance::new(name, limit, u64::from(free));
                 allowance.policies.push(left);
             }
         }
     }
 
     /// What holds for a request here.
-    pub(super) fn policy_of(&self, exchange: &Exchange) -> Option<Arc<HeaderValue>> {
-        let usual = |rule: &Requests| match rule.zone.find(exchange) {
-            Found::Key(keyed) => rule.zone.own(&keyed).is_none(),
-            Found::Nothing => false,
-            Found::Refuse(_) => true,
+    pub(super) fn policy_of(&self, exchange: &RequestRecord) -> Option<Arc<HeaderValue>> {
+        let usual = |rule: &ReqRule| match rule.zone.find(exchange) {
+            KeyLookup::Key(keyed) => rule.zone.own(&keyed).is_none(),
+            KeyLookup::Nothing => false,
+            KeyLookup::Refuse(_) => true,
         };
         if !self.overridden || self.requests.iter().all(usual) {
             return self.policy.clone();
         }
         self.policy_by(|rule| match rule.zone.find(exchange) {
-            Found::Key(keyed) => Some(rule.own_terms(&keyed).unwrap_or(rule.terms)),
+            KeyLookup::Key(keyed) => Some(rule.own_terms(&keyed).unwrap_or(rule.terms)),
             // A key without a limit, or none at all.
-            Found::Nothing => None,
-            Found::Refuse(_) => Some(rule.terms),
+            KeyLookup::Nothing => None,
+            KeyLookup::Refuse(_) => Some(rule.terms),
         })
     }
 
     /// What is enforced here, by the numbers that each rule has for somebody; `None` where it does not hold.
     pub(super) fn policy_by(
         &self,
-        numbers: impl Fn(&Requests) -> Option<Terms>,
+        numbers: impl Fn(&ReqRule) -> Option<LimitSpec>,
     ) -> Option<Arc<HeaderValue>> {
         let mut text = String::new();
         if self.requests_voice.dry_run == DryRun::Off {
@@ -201,30 +201,34 @@ impl Limits {
     }
 }
 
-impl Requests {
-    fn left(&self, exchange: &Exchange, now: Millis) -> Option<Left> {
-        let Found::Key(keyed) = self.zone.find(exchange) else {
+impl ReqRule {
+    fn left(&self, exchange: &RequestRecord, now: Millis) -> Option<PolicyBalance> {
+        let KeyLookup::Key(keyed) = self.zone.find(exchange) else {
             return None;
         };
         Some(self.with_terms(&keyed, |terms| {
             let standing = self.zone.store.standing(&keyed.key, now, terms);
-            Left::of(&self.zone.name, terms.quota(), standing)
+            PolicyBalance::of(&self.zone.name, terms.quota(), standing)
         }))
     }
 }
 
-impl Case {
+impl SharedDecision {
     /// What is left of a rule's policy for a request that was let in.
-    fn left(&self, rules: &[Requests], rule: usize, now: Millis) -> Option<Left> {
+    fn left(&self, rules: &[ReqRule], rule: usize, now: Millis) -> Option<PolicyBalance> {
         let held = self.keys.iter().find(|held| held.rule == rule)?;
         let (zone, terms) = (&rules[rule].zone, &held.terms);
         let standing = || zone.store.standing(&held.keyed.key, now, terms);
         match held.spoken {
-            Spoken::Nothing | Spoken::Ruled(_) => None,
-            Spoken::There(answer) => Some(Left::new(&zone.name, terms.quota(), answer.remaining)),
+            RuleResult::Nothing | RuleResult::Ruled(_) => None,
+            RuleResult::There(answer) => Some(PolicyBalance::new(
+                &zone.name,
+                terms.quota(),
+                answer.remaining,
+            )),
             // As far as this gateway knows: what others do with theirs is heard of later.
-            Spoken::Here(..) | Spoken::Leased(_) | Spoken::Waits(..) => {
-                Some(Left::of(&zone.name, terms.quota(), standing()))
+            RuleResult::Here(..) | RuleResult::Leased(_) | RuleResult::Waits(..) => {
+                Some(PolicyBalance::of(&zone.name, terms.quota(), standing()))
             }
         }
     }

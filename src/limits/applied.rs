@@ -3,62 +3,70 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::rule::Requests;
-use super::zones::Keyed;
+use super::rule::ReqRule;
+use super::zones::RuleKey;
 use crate::clock::Millis;
 use crate::config::plan::{Cost, Excess, OnOutage, StoreMode};
-use crate::store::algorithm::{Outcome, Terms};
-use crate::store::{Answer, Debt, Inquiry, Leases, Receipt, Share, Shared, Word};
+use crate::store::algorithm::{LimitSpec, Verdict};
+use crate::store::{
+    CostShare, LeaseVerdict, OutageCharge, Receipt, SharedStore, StoreRequest, StoreVerdict,
+    ZoneLeases,
+};
 
 /// A rule that applies.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct PendingRule {
     pub(super) rule: usize,
-    pub(super) keyed: Keyed,
+    pub(super) keyed: RuleKey,
     pub(super) bytes: Vec<u8>,
     pub(super) cost: Cost,
-    pub(super) terms: Terms,
-    pub(super) spoken: Spoken,
+    pub(super) terms: LimitSpec,
+    pub(super) spoken: RuleResult,
 }
 
 /// What came of it.
 #[derive(Debug)]
-pub(super) enum Spoken {
+pub(super) enum RuleResult {
     /// Charged in this process, where its store did not answer for more than itself.
-    Here(Outcome, Receipt, Share),
+    Here(Verdict, Receipt, CostShare),
     Nothing,
     /// Said without asking: the store is away, and this is what is done then.
-    Ruled(Outcome),
+    Ruled(Verdict),
     /// Spent from what this gateway has in hand.
-    Leased(Answer),
+    Leased(StoreVerdict),
     /// Charged in its store.
-    There(Answer),
+    There(StoreVerdict),
     /// Over the burst here, and waits until it is not; charged once nobody refuses any more.
-    Waits(Outcome, Share),
+    Waits(Verdict, CostShare),
 }
 
-impl Held {
-    pub(super) fn charge(&mut self, rules: &[Requests], now: Millis, share: Share) {
+impl PendingRule {
+    pub(super) fn charge(&mut self, rules: &[ReqRule], now: Millis, share: CostShare) {
         let rule = &rules[self.rule];
         if let Some(outcome) = rule.waits_by(&self.terms, &self.keyed, now, share.needs) {
-            self.spoken = Spoken::Waits(outcome, share);
+            self.spoken = RuleResult::Waits(outcome, share);
             return;
         }
         let store = &rule.zone.store;
         let (outcome, receipt) = store.charge(&self.keyed.key, now, share.needs, &self.terms);
-        self.spoken = Spoken::Here(outcome, receipt, share);
+        self.spoken = RuleResult::Here(outcome, receipt, share);
     }
 
     /// What it costs where nobody else counts.
-    pub(super) fn own_share(&self) -> Share {
-        Share {
+    pub(super) fn own_share(&self) -> CostShare {
+        CostShare {
             needs: self.cost,
             owes: Cost(0),
         }
     }
 
     /// Adds the question about it.
-    pub(super) fn ask_about(&self, rules: &[Requests], store: &Shared, inquiry: &mut Inquiry) {
+    pub(super) fn ask_about(
+        &self,
+        rules: &[ReqRule],
+        store: &SharedStore,
+        inquiry: &mut StoreRequest,
+    ) {
         let rule = &rules[self.rule];
         let (zone, name) = (&rule.zone, &rule.zone.name.plain);
         let refused = zone.count_refused;
@@ -71,8 +79,8 @@ impl Held {
     /// moments that are not known here.
     pub(super) fn known_left(
         &self,
-        rules: &[Requests],
-        store: &Shared,
+        rules: &[ReqRule],
+        store: &SharedStore,
         now: Millis,
     ) -> Option<u64> {
         if self.terms.is_windowed() {
@@ -90,10 +98,10 @@ impl Held {
     }
 
     /// For how long it has to stay out because another gateway said so; from now on here, too.
-    pub(super) fn penalty_elsewhere(&self, rules: &[Requests], now: Millis) -> Option<Duration> {
-        let Spoken::There(Answer {
+    pub(super) fn penalty_elsewhere(&self, rules: &[ReqRule], now: Millis) -> Option<Duration> {
+        let RuleResult::There(StoreVerdict {
             outcome:
-                Outcome::Refuse {
+                Verdict::Refuse {
                     retry_after: Some(left),
                     ..
                 },
@@ -110,18 +118,18 @@ impl Held {
     }
 
     /// What its store has to be charged, where it passed without.
-    pub(super) fn debt(&self, rules: &[Requests], store: &Shared) -> Option<Debt> {
-        let (Spoken::Here(..) | Spoken::Waits(..)) = self.spoken else {
+    pub(super) fn debt(&self, rules: &[ReqRule], store: &SharedStore) -> Option<OutageCharge> {
+        let (RuleResult::Here(..) | RuleResult::Waits(..)) = self.spoken else {
             return None;
         };
         let (zone, key) = (&rules[self.rule].zone.store, &self.keyed.key);
-        let debt = Debt::new(store, zone, key, &self.bytes, &self.terms, self.cost);
+        let debt = OutageCharge::new(store, zone, key, &self.bytes, &self.terms, self.cost);
         Some(debt)
     }
 
     /// What this gateway can say of it without its store. Not while that is away: then it goes on as it does without. Nor
     /// where requests wait in the line that all gateways share.
-    pub(super) fn leases<'r>(&self, rules: &'r [Requests]) -> Option<&'r Arc<Leases>> {
+    pub(super) fn leases<'r>(&self, rules: &'r [ReqRule]) -> Option<&'r Arc<ZoneLeases>> {
         let rule = &rules[self.rule];
         let away = rule
             .zone
@@ -133,48 +141,48 @@ impl Held {
     }
 
     /// Decides here where that can be done.
-    pub(super) fn spend(&mut self, rules: &[Requests], now: Millis) {
+    pub(super) fn spend(&mut self, rules: &[ReqRule], now: Millis) {
         let Some(leases) = self.leases(rules) else {
             return;
         };
         let key = &self.keyed.key;
         match leases.spend(key, &self.bytes, now, self.cost, &self.terms) {
-            (Word::Ask, _) => {}
-            (Word::Refuse(outcome), None) => self.rule_out(rules, outcome),
-            (Word::Refuse(outcome), Some(remaining)) => {
+            (LeaseVerdict::Ask, _) => {}
+            (LeaseVerdict::Refuse(outcome), None) => self.rule_out(rules, outcome),
+            (LeaseVerdict::Refuse(outcome), Some(remaining)) => {
                 self.witness(rules, now, leased(outcome, remaining));
-                self.spoken = Spoken::Ruled(outcome);
+                self.spoken = RuleResult::Ruled(outcome);
             }
-            (Word::Spent(outcome), news) => {
+            (LeaseVerdict::Spent(outcome), news) => {
                 let remaining = news.unwrap_or(u64::MAX);
-                self.spoken = Spoken::Leased(leased(outcome, remaining));
+                self.spoken = RuleResult::Leased(leased(outcome, remaining));
             }
         }
     }
 
     /// Remembers a refusal for as long as it holds.
-    pub(super) fn learn(&self, rules: &[Requests], now: Millis, answer: &Answer) {
+    pub(super) fn learn(&self, rules: &[ReqRule], now: Millis, answer: &StoreVerdict) {
         if let Some(leases) = self.leases(rules) {
             leases.learn(&self.keyed.key, now, self.cost, &self.terms, answer);
         }
     }
 
     /// It is refused without asking.
-    pub(super) fn rule_out(&mut self, rules: &[Requests], outcome: Outcome) {
+    pub(super) fn rule_out(&mut self, rules: &[ReqRule], outcome: Verdict) {
         rules[self.rule].zone.store.count_refusal(&self.keyed.key);
-        self.spoken = Spoken::Ruled(outcome);
+        self.spoken = RuleResult::Ruled(outcome);
     }
 
     /// The store is away.
-    pub(super) fn go_on_without(&mut self, rules: &[Requests], store: &Shared, now: Millis) {
+    pub(super) fn go_on_without(&mut self, rules: &[ReqRule], store: &SharedStore, now: Millis) {
         self.spoken = match store.on_outage() {
             OnOutage::Local => {
                 let share = store.alone(self.cost, &self.terms);
                 return self.charge(rules, now, share);
             }
-            OnOutage::Allow => Spoken::Ruled(Outcome::Pass { excess: Excess(0) }),
+            OnOutage::Allow => RuleResult::Ruled(Verdict::Pass { excess: Excess(0) }),
             OnOutage::Refuse => {
-                let refusal = Outcome::Refuse {
+                let refusal = Verdict::Refuse {
                     excess: Excess(0),
                     retry_after: Some(AWHILE),
                 };
@@ -184,29 +192,29 @@ impl Held {
     }
 
     /// Keeps this process's own picture of the key, for when the store is away.
-    pub(super) fn witness(&self, rules: &[Requests], now: Millis, answer: Answer) {
+    pub(super) fn witness(&self, rules: &[ReqRule], now: Millis, answer: StoreVerdict) {
         let store = &rules[self.rule].zone.store;
         store.witness(&self.keyed.key, now, self.cost, &self.terms, answer);
     }
 
-    pub(super) fn outcome(&self) -> Option<Outcome> {
+    pub(super) fn outcome(&self) -> Option<Verdict> {
         match self.spoken {
-            Spoken::Here(outcome, ..) | Spoken::Ruled(outcome) | Spoken::Waits(outcome, _) => {
-                Some(outcome)
-            }
-            Spoken::Leased(answer) | Spoken::There(answer) => Some(answer.outcome),
-            Spoken::Nothing => None,
+            RuleResult::Here(outcome, ..)
+            | RuleResult::Ruled(outcome)
+            | RuleResult::Waits(outcome, _) => Some(outcome),
+            RuleResult::Leased(answer) | RuleResult::There(answer) => Some(answer.outcome),
+            RuleResult::Nothing => None,
         }
     }
 
     pub(super) fn refuses(&self) -> bool {
-        matches!(self.outcome(), Some(Outcome::Refuse { .. }))
+        matches!(self.outcome(), Some(Verdict::Refuse { .. }))
     }
 
     /// How many more would pass, where the store has said so.
     pub(super) fn left(&self) -> Option<u64> {
         match self.spoken {
-            Spoken::There(answer) => Some(answer.remaining),
+            RuleResult::There(answer) => Some(answer.remaining),
             _ => None,
         }
     }
@@ -214,7 +222,7 @@ impl Held {
     /// When a rule that was not asked would let the request pass, where this gateway knows that it would refuse it now.
     pub(super) fn known_to_refuse(
         &self,
-        rules: &[Requests],
+        rules: &[ReqRule],
         now: Millis,
     ) -> Option<Option<Duration>> {
         if self.outcome().is_some() {
@@ -230,15 +238,15 @@ impl Held {
         rule.passes_at(&outcome, &self.terms)
     }
 
-    pub(super) fn is_at(&self, rules: &[Requests], store: &Arc<Shared>) -> bool {
+    pub(super) fn is_at(&self, rules: &[ReqRule], store: &Arc<SharedStore>) -> bool {
         let own = rules[self.rule].zone.shared.as_ref();
         own.is_some_and(|own| Arc::ptr_eq(own, store))
     }
 }
 
 /// What this gateway says by itself.
-fn leased(outcome: Outcome, remaining: u64) -> Answer {
-    Answer {
+fn leased(outcome: Verdict, remaining: u64) -> StoreVerdict {
+    StoreVerdict {
         outcome,
         remaining,
         penalized: false,

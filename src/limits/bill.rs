@@ -7,47 +7,47 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::key::Found;
-use super::rule::Requests;
+use super::key::KeyLookup;
+use super::rule::ReqRule;
 use super::weight;
-use super::zones::Keyed;
+use super::zones::RuleKey;
 use crate::clock::Millis;
 use crate::config::plan::Cost;
-use crate::message::Exchange;
-use crate::store::algorithm::Terms;
-use crate::store::{Debt, Inquiry};
+use crate::message::RequestRecord;
+use crate::store::algorithm::LimitSpec;
+use crate::store::{OutageCharge, StoreRequest};
 
 /// What one request owes to the rules that let it in.
 #[derive(Debug)]
 #[must_use = "what nobody settles is never charged"]
-pub struct Bill {
-    rules: Arc<[Requests]>,
-    owed: SmallVec<[Owed; 1]>,
+pub struct DeferredCharge {
+    rules: Arc<[ReqRule]>,
+    owed: SmallVec<[OwedRule; 1]>,
 }
 
 /// To one rule.
 #[derive(Debug)]
-struct Owed {
+struct OwedRule {
     rule: usize,
-    keyed: Keyed,
+    keyed: RuleKey,
     /// What the key was made from, where a store has to be told.
     bytes: Vec<u8>,
 }
 
-impl Bill {
+impl DeferredCharge {
     /// Of a request that these rules have let in.
-    pub(super) fn new(rules: Arc<[Requests]>, exchange: &Exchange) -> Self {
+    pub(super) fn new(rules: Arc<[ReqRule]>, exchange: &RequestRecord) -> Self {
         let late = rules.iter().enumerate().filter(|it| it.1.weight.is_late());
         let owed = late
-            .filter_map(|(rule, Requests { zone, .. })| {
+            .filter_map(|(rule, ReqRule { zone, .. })| {
                 let mut bytes = Vec::new();
                 let found = match zone.shared {
                     Some(_) => zone.find_in_full(exchange, &mut bytes),
                     None => zone.find(exchange),
                 };
                 match found {
-                    Found::Key(keyed) => Some(Owed { rule, keyed, bytes }),
-                    Found::Nothing | Found::Refuse(_) => None,
+                    KeyLookup::Key(keyed) => Some(OwedRule { rule, keyed, bytes }),
+                    KeyLookup::Nothing | KeyLookup::Refuse(_) => None,
                 }
             })
             .collect();
@@ -55,7 +55,7 @@ impl Bill {
     }
 
     /// Charges it, now that the request is over, however it ended.
-    pub fn settle(self, exchange: &Exchange, now: Millis) {
+    pub fn settle(self, exchange: &RequestRecord, now: Millis) {
         for owed in self.owed {
             let rule = &self.rules[owed.rule];
             let parts = rule.zone.source.parts();
@@ -67,8 +67,8 @@ impl Bill {
     }
 }
 
-impl Owed {
-    fn charge(&self, rule: &Requests, terms: &Terms, cost: Cost, now: Millis) {
+impl OwedRule {
+    fn charge(&self, rule: &ReqRule, terms: &LimitSpec, cost: Cost, now: Millis) {
         let zone = &rule.zone;
         let debit = |cost: Cost| zone.store.debit(&self.keyed.key, now, cost, terms);
         match &zone.shared {
@@ -77,12 +77,19 @@ impl Owed {
                 debit(share.needs);
                 debit(share.owes);
                 let key = &self.keyed.key;
-                store.owe(Debt::new(store, &zone.store, key, &self.bytes, terms, cost));
+                store.owe(OutageCharge::new(
+                    store,
+                    &zone.store,
+                    key,
+                    &self.bytes,
+                    terms,
+                    cost,
+                ));
             }
             Some(store) => {
                 // Here, too: this gateway goes on from there when the store is away.
                 debit(cost);
-                let mut inquiry = Inquiry::default();
+                let mut inquiry = StoreRequest::default();
                 let name = &zone.name.plain;
                 inquiry.add(store, name, &self.bytes, terms, cost, zone.count_refused);
                 store.charge_later(inquiry);

@@ -8,12 +8,12 @@ use super::zones::{ConnZone, ReqZone, Zones};
 use crate::config::plan::{self, Plan};
 
 /// What there is to inherit.
-pub(super) struct Estate<'a> {
+pub(super) struct PreviousZones<'a> {
     pub(super) plan: &'a Plan,
     pub(super) before: Option<(&'a Plan, &'a Zones)>,
 }
 
-impl<'a> Estate<'a> {
+impl<'a> PreviousZones<'a> {
     /// The zone that this one goes on from.
     pub(super) fn req(&self, zone: &plan::ReqZone) -> Option<&'a ReqZone> {
         let (plan, zones) = self.before?;

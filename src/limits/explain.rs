@@ -5,23 +5,23 @@ use std::time::Duration;
 use http::StatusCode;
 
 use super::inspect::untouched;
-use super::key::{Found, KeyFault, Source};
-use super::notes::{self, Why};
-use super::rule::{Connections, Requests};
-use super::verdict::Kind;
-use super::watch::Mark;
-use super::{Limits, Said, marked};
+use super::key::{KeyFault, KeyLookup, KeySource};
+use super::notes::{self, RefusalReason};
+use super::rule::{ConnRule, ReqRule};
+use super::verdict::LimitKind;
+use super::watch::KeyAction;
+use super::{Limits, RuleVerdict, marked};
 use crate::clock::Millis;
 use crate::config::plan::{DryRun, Excess};
-use crate::message::Exchange;
+use crate::message::RequestRecord;
 use crate::store::Key;
-use crate::store::algorithm::{Outcome, Standing};
+use crate::store::algorithm::{KeyStatus, Verdict};
 
 /// What one rule would say, and why.
 #[derive(Debug, Clone)]
-pub struct Explained {
+pub struct RuleExplanation {
     /// What it limits.
-    pub kind: Kind,
+    pub kind: LimitKind,
     /// Its zone.
     pub zone: Box<str>,
     /// The request's key there, if it has one.
@@ -37,9 +37,9 @@ pub struct Explained {
     /// It is only tried out.
     pub dry_run: bool,
     /// Where the key stands before this request.
-    pub standing: Option<Standing>,
+    pub standing: Option<KeyStatus>,
     /// What is said.
-    pub said: Said,
+    pub said: RuleVerdict,
     /// When it would be let in, where it is not.
     pub retry_after: Option<Duration>,
     /// What a refusal is answered with.
@@ -51,18 +51,18 @@ pub struct Explained {
 }
 
 /// The part of it that depends on the key.
-struct Word {
-    said: Said,
+struct Evaluation {
+    said: RuleVerdict,
     retry_after: Option<Duration>,
     reason: String,
     is_first: bool,
     own_status: Option<StatusCode>,
 }
 
-impl Word {
+impl Evaluation {
     fn pass(reason: impl Into<String>) -> Self {
         Self {
-            said: Said::Pass,
+            said: RuleVerdict::Pass,
             retry_after: None,
             reason: reason.into(),
             is_first: false,
@@ -75,15 +75,15 @@ impl Word {
         self.own_status.unwrap_or(status)
     }
 
-    fn refuse(why: &Why, retry_after: Option<Duration>) -> Self {
+    fn refuse(why: &RefusalReason, retry_after: Option<Duration>) -> Self {
         Self {
-            said: Said::Refuse,
+            said: RuleVerdict::Refuse,
             retry_after,
             reason: why.to_string(),
-            is_first: matches!(why, Why::Block(_) | Why::Penalty(_)),
+            is_first: matches!(why, RefusalReason::Block(_) | RefusalReason::Penalty(_)),
             own_status: match why {
-                Why::NoKey(KeyFault::Ambiguous) => Some(StatusCode::BAD_REQUEST),
-                Why::NoKey(KeyFault::Empty(own)) => *own,
+                RefusalReason::NoKey(KeyFault::Ambiguous) => Some(StatusCode::BAD_REQUEST),
+                RefusalReason::NoKey(KeyFault::Empty(own)) => *own,
                 _ => None,
             },
         }
@@ -93,16 +93,16 @@ impl Word {
 impl Limits {
     /// What every rule would say of a request that comes now: the `limit_req`, then the `limit_conn`.
     #[must_use]
-    pub fn explain(&self, exchange: &Exchange, now: Millis) -> Vec<Explained> {
+    pub fn explain(&self, exchange: &RequestRecord, now: Millis) -> Vec<RuleExplanation> {
         let requests = self.requests.iter().map(|rule| {
             let (key, word) = rule.word(exchange, now);
             let zone = &rule.zone;
             let own = match zone.find(exchange) {
-                Found::Key(keyed) => zone.own(&keyed),
-                Found::Nothing | Found::Refuse(_) => None,
+                KeyLookup::Key(keyed) => zone.own(&keyed),
+                KeyLookup::Nothing | KeyLookup::Refuse(_) => None,
             };
-            Explained {
-                kind: Kind::Requests,
+            RuleExplanation {
+                kind: LimitKind::Requests,
                 zone: (*zone.name.plain).into(),
                 overridden_by: zone.override_name(exchange),
                 rate: Some(own.map_or(zone.algorithm, |own| own.algorithm).to_string()),
@@ -124,15 +124,15 @@ impl Limits {
             let (key, word) = rule.word(exchange, now);
             let zone = &rule.zone;
             let taken = key.map(|key| zone.store.taken(&key));
-            Explained {
-                kind: Kind::Connections,
+            RuleExplanation {
+                kind: LimitKind::Connections,
                 zone: (*zone.name.plain).into(),
                 overridden_by: None,
                 rate: None,
                 burst: None,
                 limit: Some(rule.limit),
                 dry_run: self.connections_voice.dry_run == DryRun::On,
-                standing: taken.map(|taken| Standing {
+                standing: taken.map(|taken| KeyStatus {
                     remaining: rule.limit.saturating_sub(taken).into(),
                     excess: Excess::requests(taken),
                     ..untouched(rule.limit.into())
@@ -149,9 +149,9 @@ impl Limits {
     }
 }
 
-impl Requests {
+impl ReqRule {
     /// The key of a request, and what is said of it.
-    fn word(&self, exchange: &Exchange, now: Millis) -> (Option<Key>, Word) {
+    fn word(&self, exchange: &RequestRecord, now: Millis) -> (Option<Key>, Evaluation) {
         let zone = &self.zone;
         let found = zone.find(exchange);
         let keys = zone.marked_keys(exchange);
@@ -161,13 +161,16 @@ impl Requests {
             return (None, keyless(&found, unlimited));
         };
         if let Some((left, reason)) = keys.iter().find_map(|key| zone.watch.block(key, now)) {
-            return (Some(key), Word::refuse(&Why::Block(reason), Some(left)));
+            return (
+                Some(key),
+                Evaluation::refuse(&RefusalReason::Block(reason), Some(left)),
+            );
         }
         if let Some(mark) = keys.iter().find_map(|key| zone.watch.freedom(key, now)) {
             return (Some(key), free(mark));
         }
-        let Found::Key(keyed) = found else {
-            return (Some(key), Word::pass("unlimited by `overrides`"));
+        let KeyLookup::Key(keyed) = found else {
+            return (Some(key), Evaluation::pass("unlimited by `overrides`"));
         };
         if self.is_ambiguous(exchange) {
             return (Some(key), keyless(&AMBIGUOUS, false));
@@ -175,7 +178,10 @@ impl Requests {
         let punishes = self.sanction.penalty.is_some();
         let penalties = zone.penalties.as_ref().filter(|_| punishes);
         if let Some(left) = penalties.and_then(|it| it.left(&key, now)) {
-            return (Some(key), Word::refuse(&Why::Penalty(left), Some(left)));
+            return (
+                Some(key),
+                Evaluation::refuse(&RefusalReason::Penalty(left), Some(left)),
+            );
         }
         let cost = self.cost(exchange);
         let outcome = self.waits(&keyed, now, cost).unwrap_or_else(|| {
@@ -188,79 +194,88 @@ impl Requests {
             format!("excess {excess:.3} of a burst of {burst}")
         };
         let word = match outcome {
-            Outcome::Delay { excess, wait } => Word {
-                said: Said::Delay(wait),
-                ..Word::pass(format!("it waits for its turn: {}", over(excess)))
+            Verdict::Delay { excess, wait } => Evaluation {
+                said: RuleVerdict::Delay(wait),
+                ..Evaluation::pass(format!("it waits for its turn: {}", over(excess)))
             },
-            Outcome::Pass { excess: Excess(0) } => Word::pass("within the rate"),
-            Outcome::Pass { excess } => Word::pass(format!("within the burst: {}", over(excess))),
-            Outcome::Refuse {
+            Verdict::Pass { excess: Excess(0) } => Evaluation::pass("within the rate"),
+            Verdict::Pass { excess } => {
+                Evaluation::pass(format!("within the burst: {}", over(excess)))
+            }
+            Verdict::Refuse {
                 excess,
                 retry_after,
-            } => Word::refuse(&Why::Rate { excess, burst }, retry_after),
+            } => Evaluation::refuse(&RefusalReason::Rate { excess, burst }, retry_after),
         };
         (Some(key), word)
     }
 
-    fn standing(&self, key: &Key, exchange: &Exchange, now: Millis) -> Standing {
+    fn standing(&self, key: &Key, exchange: &RequestRecord, now: Millis) -> KeyStatus {
         let standing = |terms: &_| {
             let known = self.zone.store.standing(key, now, terms);
             known.unwrap_or_else(|| untouched(terms.quota()))
         };
         match self.zone.find(exchange) {
-            Found::Key(keyed) => self.with_terms(&keyed, standing),
-            Found::Nothing | Found::Refuse(_) => standing(&self.terms),
+            KeyLookup::Key(keyed) => self.with_terms(&keyed, standing),
+            KeyLookup::Nothing | KeyLookup::Refuse(_) => standing(&self.terms),
         }
     }
 }
 
-impl Connections {
+impl ConnRule {
     /// The key of a request, and what is said of it.
-    fn word(&self, exchange: &Exchange, now: Millis) -> (Option<Key>, Word) {
+    fn word(&self, exchange: &RequestRecord, now: Millis) -> (Option<Key>, Evaluation) {
         let zone = &self.zone;
         let Some(key) = marked::key(&zone.source, exchange) else {
             return (None, keyless(&zone.find(exchange), false));
         };
         if let Some((left, reason)) = zone.watch.block(&key, now) {
-            return (Some(key), Word::refuse(&Why::Block(reason), Some(left)));
+            return (
+                Some(key),
+                Evaluation::refuse(&RefusalReason::Block(reason), Some(left)),
+            );
         }
         if let Some(mark) = zone.watch.freedom(&key, now) {
             return (Some(key), free(mark));
         }
         let (taken, limit) = (zone.store.taken(&key), self.limit);
         let word = match &self.queue {
-            _ if taken < limit => Word::pass(format!("{taken} of {limit} places are taken")),
-            Some(queue) => Word {
-                said: Said::Delay(Duration::ZERO),
-                ..Word::pass(format!(
+            _ if taken < limit => Evaluation::pass(format!("{taken} of {limit} places are taken")),
+            Some(queue) => Evaluation {
+                said: RuleVerdict::Delay(Duration::ZERO),
+                ..Evaluation::pass(format!(
                     "all {limit} places are taken: it waits in line for one, up to {:?}",
                     queue.timeout
                 ))
             },
-            None => Word::refuse(&Why::Connections(limit.into()), None),
+            None => Evaluation::refuse(&RefusalReason::Connections(limit.into()), None),
         };
         (Some(key), word)
     }
 }
 
-fn keyless<T>(found: &Found<T>, unlimited: bool) -> Word {
+fn keyless<T>(found: &KeyLookup<T>, unlimited: bool) -> Evaluation {
     match found {
-        Found::Refuse(fault) => Word::refuse(&Why::NoKey(*fault), None),
-        Found::Key(_) | Found::Nothing if unlimited => Word::pass("unlimited by `overrides`"),
-        Found::Key(_) | Found::Nothing => Word::pass("it has no key here, and is not limited"),
+        KeyLookup::Refuse(fault) => Evaluation::refuse(&RefusalReason::NoKey(*fault), None),
+        KeyLookup::Key(_) | KeyLookup::Nothing if unlimited => {
+            Evaluation::pass("unlimited by `overrides`")
+        }
+        KeyLookup::Key(_) | KeyLookup::Nothing => {
+            Evaluation::pass("it has no key here, and is not limited")
+        }
     }
 }
 
 /// What is said of a request that gives its cost more than once.
-const AMBIGUOUS: Found<Key> = Found::Refuse(KeyFault::Ambiguous);
+const AMBIGUOUS: KeyLookup<Key> = KeyLookup::Refuse(KeyFault::Ambiguous);
 
-fn free(mark: Mark) -> Word {
-    Word::pass(match mark {
-        Mark::Grant(left) => format!("granted by operator: {left} requests are left"),
-        Mark::Block | Mark::Exempt => "exempt by operator".to_owned(),
+fn free(mark: KeyAction) -> Evaluation {
+    Evaluation::pass(match mark {
+        KeyAction::Grant(left) => format!("granted by operator: {left} requests are left"),
+        KeyAction::Block | KeyAction::Exempt => "exempt by operator".to_owned(),
     })
 }
 
-fn spelled(source: &Source, key: &Key, exchange: &Exchange) -> String {
+fn spelled(source: &KeySource, key: &Key, exchange: &RequestRecord) -> String {
     source.spell(key, Some(&notes::bytes(source, exchange)))
 }

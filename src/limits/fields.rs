@@ -7,17 +7,17 @@ use std::time::Duration;
 
 use http::{HeaderName, HeaderValue};
 
-use crate::config::plan::Weight;
-use crate::store::algorithm::Terms;
+use crate::config::plan::CostSource;
+use crate::store::algorithm::LimitSpec;
 
 /// A zone's name, plain and as a structured-field string.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Name {
+pub(super) struct ZoneName {
     pub(super) plain: Arc<str>,
     pub(super) quoted: Box<str>,
 }
 
-impl Name {
+impl ZoneName {
     pub(super) fn new(plain: &str) -> Self {
         let mut quoted = String::with_capacity(plain.len() + 2);
         quoted.push('"');
@@ -38,12 +38,17 @@ impl Name {
 }
 
 /// Appends what a `limit_req` allows to a `RateLimit-Policy`.
-pub(super) fn add_requests(policy: &mut String, name: &Name, terms: &Terms, weight: &Weight) {
+pub(super) fn add_requests(
+    policy: &mut String,
+    name: &ZoneName,
+    terms: &LimitSpec,
+    weight: &CostSource,
+) {
     let quota = terms.quota();
     let window = terms.period().as_millis().div_ceil(1000);
     let unit = match weight {
-        Weight::RequestBytes | Weight::ResponseBytes => ";qu=\"content-bytes\"",
-        Weight::After(_) | Weight::Before(_) | Weight::Fixed(_) => "",
+        CostSource::RequestBytes | CostSource::ResponseBytes => ";qu=\"content-bytes\"",
+        CostSource::After(_) | CostSource::Before(_) | CostSource::Fixed(_) => "",
     };
     separate(policy);
     // Writing to a string cannot fail.
@@ -51,7 +56,7 @@ pub(super) fn add_requests(policy: &mut String, name: &Name, terms: &Terms, weig
 }
 
 /// Appends what a `limit_conn` allows to a `RateLimit-Policy`.
-pub(super) fn add_connections(policy: &mut String, name: &Name, limit: u32) {
+pub(super) fn add_connections(policy: &mut String, name: &ZoneName, limit: u32) {
     separate(policy);
     let _written = write!(
         policy,
@@ -61,7 +66,7 @@ pub(super) fn add_connections(policy: &mut String, name: &Name, limit: u32) {
 }
 
 /// Appends what is left of a policy to a `RateLimit`, and for how long that has to do.
-pub(super) fn add_state(state: &mut String, name: &Name, left: u64, after: Option<Duration>) {
+pub(super) fn add_state(state: &mut String, name: &ZoneName, left: u64, after: Option<Duration>) {
     separate(state);
     let _written = match after.map(seconds) {
         Some(t) => write!(state, "{};r={left};t={t}", name.quoted),
@@ -99,37 +104,37 @@ pub(super) const X_RATELIMIT_RESET: HeaderName = HeaderName::from_static("x-rate
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::plan::{Algorithm, Cost, Delay, Excess, Rate};
+    use crate::config::plan::{AlgorithmParams, Cost, Delay, Excess, Rate};
 
     fn policy(rate: Rate, burst: u32) -> String {
-        policy_of(&Algorithm::LeakyBucket { rate }, burst)
+        policy_of(&AlgorithmParams::LeakyBucket { rate }, burst)
     }
 
-    fn policy_of(algorithm: &Algorithm, burst: u32) -> String {
+    fn policy_of(algorithm: &AlgorithmParams, burst: u32) -> String {
         let mut text = String::new();
-        let terms = Terms::new(algorithm, Excess::requests(burst), Delay::Never);
+        let terms = LimitSpec::new(algorithm, Excess::requests(burst), Delay::Never);
         add_requests(
             &mut text,
-            &Name::new("perip"),
+            &ZoneName::new("perip"),
             &terms,
-            &Weight::Fixed(Cost::ONE),
+            &CostSource::Fixed(Cost::ONE),
         );
         text
     }
 
     #[test]
     fn a_policy_in_bytes_says_so() {
-        let terms = Terms::new(
-            &Algorithm::FixedWindow {
+        let terms = LimitSpec::new(
+            &AlgorithmParams::FixedWindow {
                 limit: 1_000_000,
                 window: Duration::from_secs(60),
             },
             Excess::requests(0),
             Delay::Never,
         );
-        for weight in [Weight::RequestBytes, Weight::ResponseBytes] {
+        for weight in [CostSource::RequestBytes, CostSource::ResponseBytes] {
             let mut text = String::new();
-            add_requests(&mut text, &Name::new("upload"), &terms, &weight);
+            add_requests(&mut text, &ZoneName::new("upload"), &terms, &weight);
             assert_eq!(text, "\"upload\";q=1000000;qu=\"content-bytes\";w=60");
         }
     }
@@ -145,14 +150,14 @@ mod tests {
     #[test]
     fn a_policy_of_a_window_is_as_long_as_the_window() {
         let (limit, window) = (7, Duration::from_secs(10));
-        let sliding = |precision| Algorithm::SlidingWindow {
+        let sliding = |precision| AlgorithmParams::SlidingWindow {
             limit,
             window,
             precision,
         };
         for algorithm in [
-            Algorithm::FixedWindow { limit, window },
-            Algorithm::SlidingLog { limit, window },
+            AlgorithmParams::FixedWindow { limit, window },
+            AlgorithmParams::SlidingLog { limit, window },
             sliding(None),
             sliding(Some(Duration::from_secs(1))),
         ] {
@@ -163,14 +168,14 @@ mod tests {
 
     #[test]
     fn names_are_quoted() {
-        assert_eq!(&*Name::new(r#"a"b\c"#).quoted, r#""a\"b\\c""#);
-        assert_eq!(&*Name::new("zöne\n").quoted, "\"z?ne?\"");
+        assert_eq!(&*ZoneName::new(r#"a"b\c"#).quoted, r#""a\"b\\c""#);
+        assert_eq!(&*ZoneName::new("zöne\n").quoted, "\"z?ne?\"");
     }
 
     #[test]
     fn several_policies_make_a_list() {
         let mut text = policy(Rate::per_second(10_000), 20);
-        add_connections(&mut text, &Name::new("conn"), 10);
+        add_connections(&mut text, &ZoneName::new("conn"), 10);
         assert_eq!(
             text,
             "\"perip\";q=21;w=3, \"conn\";q=10;qu=\"concurrent-requests\""

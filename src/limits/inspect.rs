@@ -2,28 +2,28 @@
 
 use std::time::Duration;
 
-use super::overrides::{Held, parted};
-use super::spelling::Reading;
-use super::watch::{Mark, Marked};
+use super::overrides::{OverrideMatch, parted};
+use super::spelling::ParsedKey;
+use super::watch::{KeyAction, KeyActionEntry};
 use super::zones::{ConnZone, ReqZone};
-use super::{Watch, notes};
+use super::{KeyAdmin, notes};
 use crate::clock::Millis;
 use crate::config::plan::{Delay, Excess};
-use crate::store::algorithm::{Standing, Terms};
-use crate::store::busiest::Pace;
-use crate::store::{Counts, Key, Shared};
+use crate::store::algorithm::{KeyStatus, LimitSpec};
+use crate::store::busiest::KeyRates;
+use crate::store::{Key, SharedStore, ZoneCounts};
 
 /// A key and how often it was told what.
 #[derive(Debug, Clone)]
-pub struct Counted {
+pub struct TopKeyRow {
     /// As people read it.
     pub key: String,
     /// Since it is counted.
-    pub counts: Counts,
+    pub counts: ZoneCounts,
     /// How many requests more there may have been before.
     pub missed: u64,
     /// How often of late.
-    pub pace: Pace,
+    pub pace: KeyRates,
     /// Requests above its rate, or places taken.
     pub excess: f64,
     /// What holds for it besides the zone's limits, in a word.
@@ -34,19 +34,19 @@ pub struct Counted {
 #[derive(Debug, Clone)]
 pub struct KeyState {
     /// The key, and whether it is among those that are counted one by one.
-    pub counted: Counted,
+    pub counted: TopKeyRow,
     /// See `counted`.
     pub listed: bool,
     /// Whether the zone remembers it.
     pub known: bool,
     /// Where it stands.
-    pub standing: Standing,
+    pub standing: KeyStatus,
     /// Its own rate, where it has one.
     pub own: Option<String>,
     /// For how much longer it has to stay out.
     pub penalty: Option<Duration>,
     /// What operators have put on it.
-    pub marks: Vec<Marked>,
+    pub marks: Vec<KeyActionEntry>,
     /// Whether other gateways count it, too.
     pub shared: bool,
 }
@@ -54,7 +54,7 @@ pub struct KeyState {
 impl ReqZone {
     /// The keys a text may stand for; none if it is no key of this zone.
     #[must_use]
-    pub fn read(&self, text: &str) -> Vec<Reading> {
+    pub fn read(&self, text: &str) -> Vec<ParsedKey> {
         self.source.read(text)
     }
 
@@ -66,14 +66,14 @@ impl ReqZone {
 
     /// Its busiest keys, in no order; `burst` is that of a rule.
     #[must_use]
-    pub fn busiest(&self, burst: Excess, now: Millis) -> Vec<Counted> {
-        let terms = Terms::new(&self.algorithm, burst, Delay::Never);
+    pub fn busiest(&self, burst: Excess, now: Millis) -> Vec<TopKeyRow> {
+        let terms = LimitSpec::new(&self.algorithm, burst, Delay::Never);
         let found = self.watch.busiest.list(now).into_iter();
         found
             .map(|busy| {
                 let standing = self.store.standing(&busy.key, now, &terms);
                 let penalty = || self.penalty(&busy.key, now).map(|_| "penalty");
-                Counted {
+                TopKeyRow {
                     key: self.spell(&busy.key, busy.name.as_deref()),
                     counts: busy.counts,
                     missed: busy.missed,
@@ -89,16 +89,16 @@ impl ReqZone {
     #[must_use]
     pub fn inspect(&self, text: &str, burst: Excess, now: Millis) -> Option<KeyState> {
         let readings = self.read(text);
-        let terms = Terms::new(&self.algorithm, burst, Delay::Never);
+        let terms = LimitSpec::new(&self.algorithm, burst, Delay::Never);
         let is_known = |key: &Key| self.store.standing(key, now, &terms).is_some();
         let known = readings.iter().find(|it| is_known(&it.key));
-        let Reading { key, bytes } = known.or_else(|| readings.first())?;
+        let ParsedKey { key, bytes } = known.or_else(|| readings.first())?;
         let (terms, own) = self.terms_of(bytes.as_deref(), terms);
         let standing = self.store.standing(key, now, &terms);
         let found = self.watch.busiest.find(key, now);
         let name = found.as_ref().and_then(|busy| busy.name.as_deref());
         Some(KeyState {
-            counted: Counted {
+            counted: TopKeyRow {
                 key: self.spell(key, bytes.as_deref().or(name)),
                 counts: found.as_ref().map(|busy| busy.counts).unwrap_or_default(),
                 missed: found.as_ref().map_or(0, |busy| busy.missed),
@@ -136,7 +136,7 @@ impl ReqZone {
 
     /// Where it counts together with other gateways.
     #[must_use]
-    pub fn shared(&self) -> Option<&Shared> {
+    pub fn shared(&self) -> Option<&SharedStore> {
         self.shared.as_deref()
     }
 
@@ -145,7 +145,7 @@ impl ReqZone {
     }
 
     /// What a key of these bytes is held to, and its own rate in words.
-    fn terms_of(&self, bytes: Option<&[u8]>, terms: Terms) -> (Terms, Option<String>) {
+    fn terms_of(&self, bytes: Option<&[u8]>, terms: LimitSpec) -> (LimitSpec, Option<String>) {
         let Some(bytes) = bytes.filter(|_| !self.overrides.is_empty()) else {
             return (terms, None);
         };
@@ -158,16 +158,16 @@ impl ReqZone {
             }
         };
         match held {
-            Held::Own(index) => match self.overrides.own(index) {
+            OverrideMatch::Own(index) => match self.overrides.own(index) {
                 Some(own) => {
                     let burst = own.burst.unwrap_or_default();
-                    let terms = Terms::new(&own.algorithm, burst, Delay::Never);
+                    let terms = LimitSpec::new(&own.algorithm, burst, Delay::Never);
                     (terms, Some(own.algorithm.to_string()))
                 }
                 None => (terms, None),
             },
-            Held::Same => (terms, None),
-            Held::Unlimited(_) => (terms, Some("unlimited".to_owned())),
+            OverrideMatch::Same => (terms, None),
+            OverrideMatch::Unlimited(_) => (terms, Some("unlimited".to_owned())),
         }
     }
 }
@@ -175,7 +175,7 @@ impl ReqZone {
 impl ConnZone {
     /// The keys a text may stand for; none if it is no key of this zone.
     #[must_use]
-    pub fn read(&self, text: &str) -> Vec<Reading> {
+    pub fn read(&self, text: &str) -> Vec<ParsedKey> {
         self.source.read(text)
     }
 
@@ -187,10 +187,10 @@ impl ConnZone {
 
     /// Its busiest keys, in no order.
     #[must_use]
-    pub fn busiest(&self, now: Millis) -> Vec<Counted> {
+    pub fn busiest(&self, now: Millis) -> Vec<TopKeyRow> {
         let found = self.watch.busiest.list(now).into_iter();
         found
-            .map(|busy| Counted {
+            .map(|busy| TopKeyRow {
                 key: self.spell(&busy.key, busy.name.as_deref()),
                 counts: busy.counts,
                 missed: busy.missed,
@@ -206,12 +206,12 @@ impl ConnZone {
     pub fn inspect(&self, text: &str, limit: u32, now: Millis) -> Option<KeyState> {
         let readings = self.read(text);
         let known = readings.iter().find(|it| self.store.taken(&it.key) > 0);
-        let Reading { key, bytes } = known.or_else(|| readings.first())?;
+        let ParsedKey { key, bytes } = known.or_else(|| readings.first())?;
         let taken = self.store.taken(key);
         let found = self.watch.busiest.find(key, now);
         let name = found.as_ref().and_then(|busy| busy.name.as_deref());
         Some(KeyState {
-            counted: Counted {
+            counted: TopKeyRow {
                 key: self.spell(key, bytes.as_deref().or(name)),
                 counts: found.as_ref().map(|busy| busy.counts).unwrap_or_default(),
                 missed: found.as_ref().map_or(0, |busy| busy.missed),
@@ -221,7 +221,7 @@ impl ConnZone {
             },
             listed: found.is_some(),
             known: taken > 0,
-            standing: Standing {
+            standing: KeyStatus {
                 remaining: limit.saturating_sub(taken).into(),
                 excess: Excess::requests(taken),
                 ..untouched(limit.into())
@@ -234,19 +234,19 @@ impl ConnZone {
     }
 }
 
-impl Watch {
+impl KeyAdmin {
     /// The strongest mark on a key, in a word.
     fn mark(&self, key: &Key, now: Millis) -> Option<&'static str> {
         let marks = self.marks_on(key, now);
-        let block = marks.iter().find(|marked| marked.mark == Mark::Block);
+        let block = marks.iter().find(|marked| marked.mark == KeyAction::Block);
         let strongest = block.or_else(|| marks.first());
         strongest.map(|marked| marked.mark.as_str())
     }
 }
 
 /// Where a key stands of which nothing is known.
-pub(super) fn untouched(limit: u64) -> Standing {
-    Standing {
+pub(super) fn untouched(limit: u64) -> KeyStatus {
+    KeyStatus {
         excess: Excess(0),
         limit,
         remaining: limit,

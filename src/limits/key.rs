@@ -13,22 +13,22 @@ use ipnet::IpNet;
 use smallvec::SmallVec;
 
 use crate::config::plan::{OnEmptyKey, Part, Template, Variable};
-use crate::message::vars::{self, Ambiguous, KeyParts};
-use crate::message::{Client, Exchange};
+use crate::message::vars::{self, AmbiguousKey, KeyReader};
+use crate::message::{ClientAddr, RequestRecord};
 
 /// Where a zone's keys come from.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Source {
+pub(super) struct KeySource {
     template: Template,
-    shape: Shape,
-    parts: KeyParts,
+    shape: KeyShape,
+    parts: KeyReader,
     ipv6_prefix: u8,
     on_empty: OnEmptyKey,
 }
 
 /// What a key is made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Shape {
+pub(super) enum KeyShape {
     /// `$binary_remote_addr` and nothing else.
     BinaryAddress,
     /// A variable of `maps` and nothing else: it may give an address, or something else.
@@ -43,7 +43,7 @@ pub(super) enum Shape {
 
 /// What was found of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Found<T> {
+pub(super) enum KeyLookup<T> {
     /// A key, and what was made of it.
     Key(T),
     /// None, and the zone does not limit such requests.
@@ -61,35 +61,35 @@ pub(super) enum KeyFault {
     Empty(Option<StatusCode>),
 }
 
-impl Source {
+impl KeySource {
     pub(super) fn new(template: &Template, ipv6_prefix: u8, on_empty: OnEmptyKey) -> Self {
         Self {
             shape: match template.as_variable() {
-                Some(Variable::BinaryRemoteAddr) => Shape::BinaryAddress,
-                Some(Variable::Map(_)) => Shape::Mapped,
-                Some(Variable::RemoteAddr) => Shape::TextAddress,
-                Some(_) => Shape::Single,
-                None => Shape::Other,
+                Some(Variable::BinaryRemoteAddr) => KeyShape::BinaryAddress,
+                Some(Variable::Map(_)) => KeyShape::Mapped,
+                Some(Variable::RemoteAddr) => KeyShape::TextAddress,
+                Some(_) => KeyShape::Single,
+                None => KeyShape::Other,
             },
             template: template.clone(),
-            parts: KeyParts::default(),
+            parts: KeyReader::default(),
             ipv6_prefix,
             on_empty,
         }
     }
 
     /// The same, with its parts read like this.
-    pub(super) fn reading(self, parts: KeyParts) -> Self {
+    pub(super) fn reading(self, parts: KeyReader) -> Self {
         Self { parts, ..self }
     }
 
     /// How the parts of its keys are read.
-    pub(super) fn parts(&self) -> KeyParts {
+    pub(super) fn parts(&self) -> KeyReader {
         self.parts
     }
 
     /// Whether a key is the client's address, or that in place of a missing one.
-    pub(super) fn is_address_of(&self, client: &Client, key: &[u8]) -> bool {
+    pub(super) fn is_address_of(&self, client: &ClientAddr, key: &[u8]) -> bool {
         let key = match (key, self.on_empty) {
             ([0, rest @ ..], OnEmptyKey::Address) => rest,
             (key, _) => key,
@@ -99,7 +99,7 @@ impl Source {
     }
 
     /// Whether no client outside of a network, in which this one is, has the same key.
-    pub(super) fn is_within(&self, network: IpNet, client: &Client, key: &[u8]) -> bool {
+    pub(super) fn is_within(&self, network: IpNet, client: &ClientAddr, key: &[u8]) -> bool {
         let is_address = |part: &Part| {
             let Part::Variable(variable) = part else {
                 return false;
@@ -115,7 +115,7 @@ impl Source {
     }
 
     /// What its keys are made of.
-    pub(super) fn shape(&self) -> Shape {
+    pub(super) fn shape(&self) -> KeyShape {
         self.shape
     }
 
@@ -132,16 +132,16 @@ impl Source {
     /// Renders the key of a request and makes something of it.
     pub(super) fn find<T>(
         &self,
-        exchange: &Exchange,
-        make: impl FnOnce(&[u8]) -> Found<T>,
-    ) -> Found<T> {
-        if self.shape == Shape::BinaryAddress {
+        exchange: &RequestRecord,
+        make: impl FnOnce(&[u8]) -> KeyLookup<T>,
+    ) -> KeyLookup<T> {
+        if self.shape == KeyShape::BinaryAddress {
             return match self.masked(exchange.client()) {
                 Some(masked) => make(&masked.octets()),
                 None => make(exchange.client().binary()),
             };
         }
-        if matches!(self.shape, Shape::Mapped | Shape::Single)
+        if matches!(self.shape, KeyShape::Mapped | KeyShape::Single)
             && let [Part::Variable(variable)] = &*self.template.parts
             && self.parts.takes_as_is(variable)
             && let Some(value) = vars::lent(variable, exchange)
@@ -151,14 +151,14 @@ impl Source {
         }
         SCRATCH.with_borrow_mut(|scratch| {
             scratch.clear();
-            if let Err(Ambiguous) = self.render(exchange, scratch) {
-                return Found::Refuse(KeyFault::Ambiguous);
+            if let Err(AmbiguousKey) = self.render(exchange, scratch) {
+                return KeyLookup::Refuse(KeyFault::Ambiguous);
             }
             if scratch.is_empty() {
                 match self.on_empty {
-                    OnEmptyKey::Skip => return Found::Nothing,
+                    OnEmptyKey::Skip => return KeyLookup::Nothing,
                     OnEmptyKey::Refuse(status) => {
-                        return Found::Refuse(KeyFault::Empty(status));
+                        return KeyLookup::Refuse(KeyFault::Empty(status));
                     }
                     OnEmptyKey::Address => self.stand_in(exchange.client(), scratch),
                 }
@@ -168,17 +168,17 @@ impl Source {
     }
 
     /// The bytes of a request's key, if it has one; nothing is held while `act` looks at them.
-    pub(super) fn with(&self, exchange: &Exchange, act: impl FnOnce(&[u8])) {
+    pub(super) fn with(&self, exchange: &RequestRecord, act: impl FnOnce(&[u8])) {
         let copied = self.find(exchange, |bytes| {
-            Found::Key(SmallVec::<[u8; 32]>::from_slice(bytes))
+            KeyLookup::Key(SmallVec::<[u8; 32]>::from_slice(bytes))
         });
-        if let Found::Key(key) = copied {
+        if let KeyLookup::Key(key) = copied {
             act(&key);
         }
     }
 
     /// What a request's key looks like to people: as it is, with addresses in digits.
-    pub(super) fn label(&self, exchange: &Exchange) -> String {
+    pub(super) fn label(&self, exchange: &RequestRecord) -> String {
         let client = exchange.client();
         let address = match self.masked(client) {
             Some(masked) => format!("{masked}/{}", self.ipv6_prefix),
@@ -218,7 +218,7 @@ impl Source {
         }
     }
 
-    fn render(&self, exchange: &Exchange, out: &mut Vec<u8>) -> Result<(), Ambiguous> {
+    fn render(&self, exchange: &RequestRecord, out: &mut Vec<u8>) -> Result<(), AmbiguousKey> {
         let Some(masked) = self.masked(exchange.client()) else {
             return self.parts.render(&self.template, exchange, out);
         };
@@ -236,7 +236,7 @@ impl Source {
     }
 
     /// The client's address in place of a key that is not there.
-    fn stand_in(&self, client: &Client, out: &mut Vec<u8>) {
+    fn stand_in(&self, client: &ClientAddr, out: &mut Vec<u8>) {
         // No header and no target can hold this byte: nobody can send the key of somebody else's address.
         out.push(0);
         match self.masked(client) {
@@ -246,7 +246,7 @@ impl Source {
     }
 
     /// The client's network, where that is what tells clients apart.
-    fn masked(&self, client: &Client) -> Option<Ipv6Addr> {
+    fn masked(&self, client: &ClientAddr) -> Option<Ipv6Addr> {
         match client.ip() {
             Some(IpAddr::V6(address)) => self.network(address),
             _ => None,
@@ -262,7 +262,13 @@ impl Source {
 }
 
 /// Replaces the client's address, appended at `start`, by its network.
-fn mask(variable: &Variable, client: &Client, masked: Ipv6Addr, out: &mut Vec<u8>, start: usize) {
+fn mask(
+    variable: &Variable,
+    client: &ClientAddr,
+    masked: Ipv6Addr,
+    out: &mut Vec<u8>,
+    start: usize,
+) {
     // A map may give the address too: `{ geo: $remote_addr, default: $binary_remote_addr, … }`.
     if !matches!(
         variable,

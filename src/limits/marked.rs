@@ -6,19 +6,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Limits;
-use super::fields::Name;
-use super::key::{Found, Source};
-use super::notes::{self, Case, Why};
-use super::verdict::{Kind, Refusal};
-use super::watch::Watch;
+use super::fields::ZoneName;
+use super::key::{KeyLookup, KeySource};
+use super::notes::{self, RefusalDetails, RefusalReason};
+use super::verdict::{LimitKind, Refusal};
+use super::watch::KeyAdmin;
 use crate::clock::Millis;
-use crate::config::plan::{DryRun, Sanction};
-use crate::message::{Exchange, LimitStatus};
+use crate::config::plan::{DryRun, RefusalAction};
+use crate::message::{LimitStatus, RequestRecord};
 use crate::store::Key;
 use crate::telemetry::REFUSALS;
 
 /// A key that is blocked.
-struct Barred {
+struct BlockedKey {
     key: Key,
     left: Duration,
     reason: Option<Box<str>>,
@@ -27,7 +27,7 @@ struct Barred {
 impl Limits {
     /// The refusal of a request that has a blocked key in a zone of this location.
     #[cold]
-    pub(super) fn barred(&self, exchange: &mut Exchange, now: Millis) -> Option<Refusal> {
+    pub(super) fn barred(&self, exchange: &mut RequestRecord, now: Millis) -> Option<Refusal> {
         for rule in self.requests.iter() {
             let zone = &rule.zone;
             let keys = || zone.marked_keys(exchange);
@@ -38,8 +38,8 @@ impl Limits {
             let status = rule.sanction.status.unwrap_or(self.requests_status);
             let (dry_run, left) = (self.requests_voice.dry_run, barred.left);
             let voice = self.requests_voice;
-            voice.blocked(exchange, now, left, (Kind::Requests, &zone.name.plain));
-            let kind = Kind::Requests;
+            voice.blocked(exchange, now, left, (LimitKind::Requests, &zone.name.plain));
+            let kind = LimitKind::Requests;
             barred.record(
                 kind,
                 (&zone.name, &zone.source),
@@ -63,7 +63,7 @@ impl Limits {
             zone.store.count_refusal(&barred.key);
             let status = rule.sanction.status.unwrap_or(self.connections_status);
             let (dry_run, left) = (self.connections_voice.dry_run, barred.left);
-            let (voice, kind) = (self.connections_voice, Kind::Connections);
+            let (voice, kind) = (self.connections_voice, LimitKind::Connections);
             voice.blocked(exchange, now, left, (kind, &zone.name.plain));
             barred.record(
                 kind,
@@ -84,11 +84,11 @@ impl Limits {
 
     fn blocked(
         &self,
-        kind: Kind,
+        kind: LimitKind,
         status: http::StatusCode,
-        sanction: &Sanction,
+        sanction: &RefusalAction,
         left: Duration,
-        (name, quota): (&Arc<Name>, u64),
+        (name, quota): (&Arc<ZoneName>, u64),
     ) -> Refusal {
         Refusal {
             kind,
@@ -107,7 +107,7 @@ impl Limits {
 
     /// Takes one off what the keys of a request were granted.
     #[cold]
-    pub(super) fn spend_grants(&self, exchange: &Exchange, now: Millis) {
+    pub(super) fn spend_grants(&self, exchange: &RequestRecord, now: Millis) {
         for rule in self.requests.iter() {
             for key in rule.zone.marked_keys(exchange) {
                 rule.zone.watch.spend(&key, now);
@@ -116,23 +116,23 @@ impl Limits {
     }
 }
 
-impl Barred {
+impl BlockedKey {
     fn record(
         self,
-        kind: Kind,
-        (name, source): (&Name, &Source),
+        kind: LimitKind,
+        (name, source): (&ZoneName, &KeySource),
         status: http::StatusCode,
         dry_run: DryRun,
-        exchange: &Exchange,
+        exchange: &RequestRecord,
         now: Millis,
     ) {
-        let case = Case {
+        let case = RefusalDetails {
             kind,
             zone: &name.plain,
             source,
             name: notes::bytes(source, exchange),
             key: Some(self.key),
-            why: Why::Block(self.reason),
+            why: RefusalReason::Block(self.reason),
             status,
             retry_after: Some(self.left),
             dry_run,
@@ -143,27 +143,27 @@ impl Barred {
     }
 }
 
-impl Watch {
+impl KeyAdmin {
     /// The first of these keys that is blocked.
     fn barred<K: IntoIterator<Item = Key>>(
         &self,
         keys: impl FnOnce() -> K,
         now: Millis,
-    ) -> Option<Barred> {
+    ) -> Option<BlockedKey> {
         if !self.has_marks() {
             return None;
         }
         keys().into_iter().find_map(|key| {
             let (left, reason) = self.block(&key, now)?;
-            Some(Barred { key, left, reason })
+            Some(BlockedKey { key, left, reason })
         })
     }
 }
 
 /// A request's key, whatever else holds for it.
-pub(super) fn key(source: &Source, exchange: &Exchange) -> Option<Key> {
-    match source.find(exchange, |bytes| Found::Key(Key::from_bytes(bytes))) {
-        Found::Key(key) => Some(key),
-        Found::Nothing | Found::Refuse(_) => None,
+pub(super) fn key(source: &KeySource, exchange: &RequestRecord) -> Option<Key> {
+    match source.find(exchange, |bytes| KeyLookup::Key(Key::from_bytes(bytes))) {
+        KeyLookup::Key(key) => Some(key),
+        KeyLookup::Nothing | KeyLookup::Refuse(_) => None,
     }
 }

@@ -41,39 +41,39 @@ use std::time::Duration;
 use http::{HeaderValue, StatusCode};
 
 use self::key::KeyFault;
-use self::report::Voice;
-use self::rule::{Connections, Decision, Requests};
-use self::rules::Rules;
+use self::report::LimitLogger;
+use self::rule::{ConnRule, Decision, ReqRule};
+use self::rules::ReqRules;
 use self::shadow::Shadow;
-use self::shared::Case;
-use self::zones::Keyed;
+use self::shared::SharedDecision;
+use self::zones::RuleKey;
 use crate::clock::{Clock, Millis};
-use crate::config::plan::{DryRun, HeaderForm, HeaderScope, LimitHeaders, Site};
-use crate::message::{Exchange, LimitStatus};
-use crate::store::algorithm::Terms;
+use crate::config::plan::{DryRun, HeaderForm, HeaderScope, LimitHeaders, LocationConf};
+use crate::message::{LimitStatus, RequestRecord};
+use crate::store::algorithm::LimitSpec;
 use crate::telemetry::REFUSALS;
 
-pub use allowance::Allowance;
-pub use bill::Bill;
+pub use allowance::AllowedHeaders;
+pub use bill::DeferredCharge;
 pub use estate::forgotten;
-pub use explain::Explained;
-pub use inspect::{Counted, KeyState};
-pub use rehearsal::{Places, Said, Taken};
-pub use shadow::{Differs, ShadowZone};
-pub use spelling::Reading;
-pub use verdict::{Kind, Permit, Refusal, Verdict};
-pub use watch::{Full, MOST as MOST_MARKED, Mark, Marked, Watch};
+pub use explain::RuleExplanation;
+pub use inspect::{KeyState, TopKeyRow};
+pub use rehearsal::{RuleVerdict, SlotKeys, SlotOutcome};
+pub use shadow::{ShadowDifferences, ShadowZone};
+pub use spelling::ParsedKey;
+pub use verdict::{Admission, LimitKind, Permit, Refusal};
+pub use watch::{KeyAction, KeyActionEntry, KeyAdmin, MAX_KEY_ACTIONS, TooManyActions};
 pub use weight::bad_costs;
 pub use zones::{ConnZone, ReqZone, Zones};
 
 /// The limits of one location.
 #[derive(Debug)]
 pub struct Limits {
-    requests: Rules,
+    requests: ReqRules,
     shadow: Option<Box<Shadow>>,
-    connections: Box<[Connections]>,
-    requests_voice: Voice,
-    connections_voice: Voice,
+    connections: Box<[ConnRule]>,
+    requests_voice: LimitLogger,
+    connections_voice: LimitLogger,
     requests_status: StatusCode,
     connections_status: StatusCode,
     /// `RateLimit-Policy`, the same for everybody who has no numbers of their own.
@@ -86,7 +86,7 @@ pub struct Limits {
 
 /// How far a refused request is from passing.
 #[derive(Debug, Clone, Copy, Default)]
-struct Shortfall {
+struct RetryHint {
     /// When all rules would let it pass; `None` where no waiting helps.
     retry_after: Option<Duration>,
     /// When the rule would that refused it.
@@ -95,7 +95,7 @@ struct Shortfall {
     left: u64,
 }
 
-impl Shortfall {
+impl RetryHint {
     fn new(retry_after: Option<Duration>, own: Option<Duration>, left: u64) -> Self {
         Self {
             retry_after,
@@ -108,18 +108,18 @@ impl Shortfall {
 impl Limits {
     /// The limits of a location; `zones` are those of the plan it comes from.
     #[must_use]
-    pub fn compile(site: &Site, zones: &Zones) -> Self {
-        let requests_voice = Voice {
+    pub fn compile(site: &LocationConf, zones: &Zones) -> Self {
+        let requests_voice = LimitLogger {
             dry_run: site.limit_req_dry_run,
             level: site.limit_req_log_level,
         };
         let mut limits = Self {
-            requests: Rules::compile(&site.limit_req, |zone| zones.req.get(zone)),
+            requests: ReqRules::compile(&site.limit_req, |zone| zones.req.get(zone)),
             shadow: Shadow::compile(site, zones, requests_voice),
             connections: site
                 .limit_conn
                 .iter()
-                .map(|rule| Connections {
+                .map(|rule| ConnRule {
                     zone: Arc::clone(&zones.conn[rule.zone]),
                     limit: rule.limit,
                     queue: rule.queue,
@@ -127,7 +127,7 @@ impl Limits {
                 })
                 .collect(),
             requests_voice,
-            connections_voice: Voice {
+            connections_voice: LimitLogger {
                 dry_run: site.limit_conn_dry_run,
                 level: site.limit_conn_log_level,
             },
@@ -152,7 +152,7 @@ impl Limits {
     /// The refusal, if a rule refuses it.
     pub async fn admit(
         &self,
-        exchange: &mut Exchange,
+        exchange: &mut RequestRecord,
         mut now: Millis,
         clock: &Clock,
     ) -> Result<Permit, Refusal> {
@@ -181,14 +181,14 @@ impl Limits {
         };
         let (verdict, mut bills) = self.conclude(decision, exchange, now);
         match verdict {
-            Verdict::Delay(wait) => {
+            Admission::Delay(wait) => {
                 let began = now;
                 tokio::time::sleep(wait).await;
                 now = clock.now();
                 exchange.waited(began, now);
             }
-            Verdict::Pass => {}
-            Verdict::Refuse(refusal) => return Err(refusal),
+            Admission::Pass => {}
+            Admission::Refuse(refusal) => return Err(refusal),
         }
         let mut permit = match self.connections.is_empty() {
             true => Permit::default(),
@@ -209,10 +209,10 @@ impl Limits {
     /// What the rules say of a request where some count in a store, and what its client is told of them.
     async fn decide_shared(
         &self,
-        mut case: Case,
-        exchange: &Exchange,
+        mut case: SharedDecision,
+        exchange: &RequestRecord,
         now: Millis,
-    ) -> (Decision, Option<Box<Allowance>>) {
+    ) -> (Decision, Option<Box<AllowedHeaders>>) {
         let decision = self.requests.decide_shared(&mut case, now).await;
         let allowance = match self.tells.is_some() && !decision.is_refusal() {
             true => self.allowance(exchange, now, Some(&case)),
@@ -222,7 +222,7 @@ impl Limits {
     }
 
     /// What the `limit_req` rules say of a request; unless they refuse it, it is charged.
-    pub fn ask_requests(&self, exchange: &mut Exchange, now: Millis) -> Verdict {
+    pub fn ask_requests(&self, exchange: &mut RequestRecord, now: Millis) -> Admission {
         let decision = self.requests.decide(exchange, now, &mut ());
         self.conclude(decision, exchange, now).0
     }
@@ -231,9 +231,9 @@ impl Limits {
     fn conclude(
         &self,
         decision: Decision,
-        exchange: &mut Exchange,
+        exchange: &mut RequestRecord,
         now: Millis,
-    ) -> (Verdict, Vec<Bill>) {
+    ) -> (Admission, Vec<DeferredCharge>) {
         self.note(&decision, exchange, now);
         if decision.is_refusal()
             && REFUSALS.wants(now)
@@ -257,7 +257,12 @@ impl Limits {
         (verdict, bills)
     }
 
-    fn pronounce(&self, decision: Decision, exchange: &mut Exchange, now: Millis) -> Verdict {
+    fn pronounce(
+        &self,
+        decision: Decision,
+        exchange: &mut RequestRecord,
+        now: Millis,
+    ) -> Admission {
         let voice = self.requests_voice;
         match decision {
             Decision::Delay { rule, excess, wait } => {
@@ -271,17 +276,17 @@ impl Limits {
                     DryRun::Off => {
                         zone.store.delays.observe(wait);
                         exchange.limit_zone = Some(Arc::clone(&zone.name.plain));
-                        Verdict::Delay(wait)
+                        Admission::Delay(wait)
                     }
-                    DryRun::On => Verdict::Pass,
+                    DryRun::On => Admission::Pass,
                 }
             }
             Decision::Pass => {
                 exchange.limit_req = Some(LimitStatus::Pass);
-                Verdict::Pass
+                Admission::Pass
             }
             Decision::NoKey { rule, fault } => self.refuse_without_key(exchange, now, rule, fault),
-            Decision::NotLimited => Verdict::Pass,
+            Decision::NotLimited => Admission::Pass,
             Decision::Penalize {
                 rule,
                 keyed,
@@ -289,7 +294,7 @@ impl Limits {
                 retry_after,
             } => {
                 voice.penalized_request(exchange, now, left, &self.requests[rule].zone.name.plain);
-                let shortfall = Shortfall::new(retry_after, retry_after, 0);
+                let shortfall = RetryHint::new(retry_after, retry_after, 0);
                 let verdict = self.refuse_key(exchange, rule, &keyed, shortfall);
                 exchange.limit_req = Some(match voice.dry_run {
                     DryRun::Off => LimitStatus::Penalize,
@@ -308,7 +313,7 @@ impl Limits {
                 let refused = &self.requests[rule];
                 voice.refused_request(exchange, now, excess, &refused.zone.name.plain);
                 let left = refused.left_of(&keyed, exchange, now, left);
-                let shortfall = Shortfall::new(retry_after, own, left);
+                let shortfall = RetryHint::new(retry_after, own, left);
                 self.refuse_key(exchange, rule, &keyed, shortfall)
             }
         }
@@ -317,19 +322,19 @@ impl Limits {
     /// What becomes of a request that has no key, or an ambiguous one, where the rule's zone wants one.
     fn refuse_without_key(
         &self,
-        exchange: &mut Exchange,
+        exchange: &mut RequestRecord,
         now: Millis,
         rule: usize,
         fault: KeyFault,
-    ) -> Verdict {
+    ) -> Admission {
         let rule = &self.requests[rule];
         let name = &rule.zone.name.plain;
         let voice = self.requests_voice;
-        voice.without_key(exchange, now, fault, (Kind::Requests, name));
+        voice.without_key(exchange, now, fault, (LimitKind::Requests, name));
         let policy = self.policy_of(exchange);
-        let none = Shortfall::default();
+        let none = RetryHint::default();
         match self.refuse_request(exchange, rule, &rule.terms, none, policy) {
-            Verdict::Refuse(refusal) => Verdict::Refuse(match fault {
+            Admission::Refuse(refusal) => Admission::Refuse(match fault {
                 KeyFault::Ambiguous => refusal.of_a_bad_request(),
                 KeyFault::Empty(status) => refusal.without_key(status),
             }),
@@ -340,11 +345,11 @@ impl Limits {
     /// Refuses a request with a key, which may have numbers of its own.
     fn refuse_key(
         &self,
-        exchange: &mut Exchange,
+        exchange: &mut RequestRecord,
         rule: usize,
-        keyed: &Keyed,
-        shortfall: Shortfall,
-    ) -> Verdict {
+        keyed: &RuleKey,
+        shortfall: RetryHint,
+    ) -> Admission {
         let refused = &self.requests[rule];
         let policy = self.policy_of(exchange);
         refused.with_terms(keyed, |terms| {
@@ -354,20 +359,20 @@ impl Limits {
 
     fn refuse_request(
         &self,
-        exchange: &mut Exchange,
-        rule: &Requests,
-        terms: &Terms,
-        shortfall: Shortfall,
+        exchange: &mut RequestRecord,
+        rule: &ReqRule,
+        terms: &LimitSpec,
+        shortfall: RetryHint,
         policy: Option<Arc<HeaderValue>>,
-    ) -> Verdict {
+    ) -> Admission {
         if self.requests_voice.dry_run == DryRun::On {
             exchange.limit_req = Some(LimitStatus::RefuseDryRun);
-            return Verdict::Pass;
+            return Admission::Pass;
         }
         exchange.limit_req = Some(LimitStatus::Refuse);
         exchange.limit_zone = Some(Arc::clone(&rule.zone.name.plain));
-        Verdict::Refuse(Refusal {
-            kind: Kind::Requests,
+        Admission::Refuse(Refusal {
+            kind: LimitKind::Requests,
             status: rule.sanction.status.unwrap_or(self.requests_status),
             body: rule.sanction.body.clone(),
             retry_after: shortfall.retry_after,

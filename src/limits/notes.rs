@@ -9,29 +9,29 @@ use http::StatusCode;
 use smallvec::SmallVec;
 
 use super::Limits;
-use super::key::{Found, KeyFault, Source};
-use super::rule::{Connections, Decision};
+use super::key::{KeyFault, KeyLookup, KeySource};
+use super::rule::{ConnRule, Decision};
 use super::spelling::LONGEST;
-use super::verdict::{Kind, Permit, Refusal};
-use super::watch::{Watch, any_marks};
+use super::verdict::{LimitKind, Permit, Refusal};
+use super::watch::{KeyAdmin, any_marks};
 use super::zones::ReqZone;
 use crate::clock::{Clock, Millis};
 use crate::config::plan::{DryRun, Excess};
-use crate::message::Exchange;
+use crate::message::RequestRecord;
 use crate::store::Key;
-use crate::store::busiest::{self, Said};
-use crate::telemetry::{REFUSALS, Refused};
+use crate::store::busiest::{self, VerdictKind};
+use crate::telemetry::{REFUSALS, RefusalRecord};
 
 /// A refusal, and all there is to say of it.
 #[derive(Debug)]
-pub(super) struct Case<'a> {
-    pub(super) kind: Kind,
+pub(super) struct RefusalDetails<'a> {
+    pub(super) kind: LimitKind,
     pub(super) zone: &'a str,
-    pub(super) source: &'a Source,
+    pub(super) source: &'a KeySource,
     /// As much of the bytes of the key as is worth keeping.
     pub(super) name: Box<[u8]>,
     pub(super) key: Option<Key>,
-    pub(super) why: Why,
+    pub(super) why: RefusalReason,
     pub(super) status: StatusCode,
     pub(super) retry_after: Option<Duration>,
     pub(super) dry_run: DryRun,
@@ -39,7 +39,7 @@ pub(super) struct Case<'a> {
 
 /// Why a request was refused.
 #[derive(Debug, Clone)]
-pub(super) enum Why {
+pub(super) enum RefusalReason {
     /// An operator said so, perhaps for this reason.
     Block(Option<Box<str>>),
     /// So many places are taken.
@@ -54,7 +54,7 @@ pub(super) enum Why {
 
 impl Limits {
     /// Notes who asked and what the `limit_req` rules said to them.
-    pub(super) fn note(&self, decision: &Decision, exchange: &Exchange, now: Millis) {
+    pub(super) fn note(&self, decision: &Decision, exchange: &RequestRecord, now: Millis) {
         let (delays, refused) = match decision {
             Decision::NoKey { .. } | Decision::NotLimited => return,
             Decision::Delay { rule, .. } => (Some(*rule), None),
@@ -69,7 +69,7 @@ impl Limits {
         }
         if let Some((rule, key)) = refused {
             let zone = &self.requests[rule].zone;
-            let noted = (Said::Refuse, weight, now);
+            let noted = (VerdictKind::Refuse, weight, now);
             return zone.watch.note(&key, noted, || zone.key_name(exchange));
         }
         let mut keys = SmallVec::<[Option<Key>; 4]>::new();
@@ -78,15 +78,15 @@ impl Limits {
             let key = match rule.same_key_as.filter(|_| !any_marks()) {
                 Some(same) => keys[same],
                 None => match rule.zone.find(exchange) {
-                    Found::Key(keyed) => Some(keyed.key),
-                    Found::Nothing | Found::Refuse(_) => None,
+                    KeyLookup::Key(keyed) => Some(keyed.key),
+                    KeyLookup::Nothing | KeyLookup::Refuse(_) => None,
                 },
             };
             keys.push(key);
             let Some(key) = key else { continue };
             let said = match delays == Some(index) {
-                true => Said::Delay,
-                false => Said::Pass,
+                true => VerdictKind::Delay,
+                false => VerdictKind::Pass,
             };
             let (zone, noted) = (&rule.zone, (said, weight, now));
             zone.watch.note(&key, noted, || zone.key_name(exchange));
@@ -94,16 +94,25 @@ impl Limits {
     }
 
     /// What there is to say of a decision to refuse.
-    pub(super) fn case(&self, decision: &Decision, exchange: &Exchange) -> Option<Case<'_>> {
+    pub(super) fn case(
+        &self,
+        decision: &Decision,
+        exchange: &RequestRecord,
+    ) -> Option<RefusalDetails<'_>> {
         let (rule, keyed, retry_after, why) = match decision {
             Decision::Delay { .. } | Decision::NotLimited | Decision::Pass => return None,
-            Decision::NoKey { rule, fault } => (*rule, None, None, Why::NoKey(*fault)),
+            Decision::NoKey { rule, fault } => (*rule, None, None, RefusalReason::NoKey(*fault)),
             Decision::Penalize {
                 rule,
                 keyed,
                 left,
                 retry_after,
-            } => (*rule, Some(keyed), *retry_after, Why::Penalty(*left)),
+            } => (
+                *rule,
+                Some(keyed),
+                *retry_after,
+                RefusalReason::Penalty(*left),
+            ),
             Decision::Refuse {
                 rule,
                 keyed,
@@ -116,13 +125,13 @@ impl Limits {
                     *rule,
                     Some(keyed),
                     *retry_after,
-                    Why::Rate { excess, burst },
+                    RefusalReason::Rate { excess, burst },
                 )
             }
         };
         let rule = &self.requests[rule];
-        Some(Case {
-            kind: Kind::Requests,
+        Some(RefusalDetails {
+            kind: LimitKind::Requests,
             zone: &rule.zone.name.plain,
             source: &rule.zone.source,
             name: rule.zone.key_name(exchange),
@@ -138,7 +147,7 @@ impl Limits {
     pub(super) fn note_places(
         &self,
         taken: &Result<Permit, Refusal>,
-        exchange: &Exchange,
+        exchange: &RequestRecord,
         now: Millis,
     ) {
         let weight = busiest::weight(now);
@@ -147,12 +156,12 @@ impl Limits {
             let refusal = taken.as_ref().err();
             let own = refusal.filter(|refusal| Arc::ptr_eq(&refusal.name, &zone.name));
             let key = match zone.find(exchange) {
-                Found::Key(key) => Some(key),
-                Found::Nothing | Found::Refuse(_) => None,
+                KeyLookup::Key(key) => Some(key),
+                KeyLookup::Nothing | KeyLookup::Refuse(_) => None,
             };
             let said = match (refusal, own) {
-                (None, _) => Said::Pass,
-                (_, Some(_)) => Said::Refuse,
+                (None, _) => VerdictKind::Pass,
+                (_, Some(_)) => VerdictKind::Refuse,
                 // Somebody else's doing.
                 (Some(_), None) => continue,
             };
@@ -168,18 +177,18 @@ impl Limits {
     }
 
     /// Writes down that there was no place by this rule.
-    pub(super) fn record_crowd(&self, rule: &Connections, exchange: &Exchange, now: Millis) {
+    pub(super) fn record_crowd(&self, rule: &ConnRule, exchange: &RequestRecord, now: Millis) {
         if !REFUSALS.wants(now) {
             return;
         }
         let zone = &rule.zone;
         let (key, why) = match zone.find(exchange) {
-            Found::Key(key) => (Some(key), Why::Connections(rule.limit.into())),
-            Found::Nothing => (None, Why::NoKey(KeyFault::Empty(None))),
-            Found::Refuse(fault) => (None, Why::NoKey(fault)),
+            KeyLookup::Key(key) => (Some(key), RefusalReason::Connections(rule.limit.into())),
+            KeyLookup::Nothing => (None, RefusalReason::NoKey(KeyFault::Empty(None))),
+            KeyLookup::Refuse(fault) => (None, RefusalReason::NoKey(fault)),
         };
-        let case = Case {
-            kind: Kind::Connections,
+        let case = RefusalDetails {
+            kind: LimitKind::Connections,
             zone: &zone.name.plain,
             source: &zone.source,
             name: bytes(&zone.source, exchange),
@@ -193,13 +202,13 @@ impl Limits {
     }
 }
 
-impl Case<'_> {
+impl RefusalDetails<'_> {
     /// Writes it down.
     #[cold]
-    pub(super) fn record(self, exchange: &Exchange) {
+    pub(super) fn record(self, exchange: &RequestRecord) {
         REFUSALS.note(|id| {
             let head = &exchange.head;
-            Refused {
+            RefusalRecord {
                 id,
                 time: u64::try_from(Clock::wall().as_millis()).unwrap_or_default(),
                 kind: self.kind.as_str(),
@@ -210,7 +219,7 @@ impl Case<'_> {
                 reason: self.why.as_str(),
                 detail: self.why.to_string().into(),
                 excess: match self.why {
-                    Why::Rate { excess, .. } => Some(requests(excess)),
+                    RefusalReason::Rate { excess, .. } => Some(requests(excess)),
                     _ => None,
                 },
                 retry_after: self.retry_after.map(|after| after.as_secs_f64()),
@@ -226,7 +235,7 @@ impl Case<'_> {
     }
 }
 
-impl Why {
+impl RefusalReason {
     /// The status it is answered with, where the limit's own is `status`.
     pub(super) fn status(&self, status: StatusCode) -> StatusCode {
         match self {
@@ -248,7 +257,7 @@ impl Why {
     }
 }
 
-impl std::fmt::Display for Why {
+impl std::fmt::Display for RefusalReason {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Block(None) => f.write_str("blocked by operator"),
@@ -275,11 +284,11 @@ impl std::fmt::Display for Why {
     }
 }
 
-impl Watch {
+impl KeyAdmin {
     fn note(
         &self,
         key: &Key,
-        (said, weight, now): (Said, u64, Millis),
+        (said, weight, now): (VerdictKind, u64, Millis),
         name: impl FnOnce() -> Box<[u8]>,
     ) {
         self.busiest.note(key, said, weight, now, name);
@@ -288,7 +297,7 @@ impl Watch {
 
 impl ReqZone {
     /// As much of the bytes of a request's bucket as is worth keeping.
-    pub(super) fn key_name(&self, exchange: &Exchange) -> Box<[u8]> {
+    pub(super) fn key_name(&self, exchange: &RequestRecord) -> Box<[u8]> {
         let mut kept = Box::default();
         self.with_key(exchange, |bytes| kept = worth_keeping(bytes));
         kept
@@ -296,7 +305,7 @@ impl ReqZone {
 }
 
 /// As much of a request's key as is worth keeping.
-pub(super) fn bytes(source: &Source, exchange: &Exchange) -> Box<[u8]> {
+pub(super) fn bytes(source: &KeySource, exchange: &RequestRecord) -> Box<[u8]> {
     let mut kept = Box::default();
     source.with(exchange, |bytes| kept = worth_keeping(bytes));
     kept

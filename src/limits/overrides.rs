@@ -12,7 +12,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use smallvec::SmallVec;
 
-use crate::config::plan::{Override, OverrideKey, Own};
+use crate::config::plan::{Override, OverrideKey, OverrideLimits};
 
 /// The overrides of one zone.
 #[derive(Debug, Default)]
@@ -29,7 +29,7 @@ pub(super) struct Overrides {
 
 /// What holds for a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Held {
+pub(super) enum OverrideMatch {
     /// Numbers of its own, by the override with this index.
     Own(u32),
     /// What holds for everybody.
@@ -71,18 +71,18 @@ impl Overrides {
     }
 
     /// What holds for a key, and for a client where the key has nothing of its own.
-    pub(super) fn find(&self, key: Option<&[u8]>, client: Option<IpAddr>) -> Held {
+    pub(super) fn find(&self, key: Option<&[u8]>, client: Option<IpAddr>) -> OverrideMatch {
         let text = key.and_then(|key| self.texts.get(key));
         self.held(text.or_else(|| self.network(client?)))
     }
 
     /// What holds for the clients of exactly this network.
-    pub(super) fn of(&self, network: &IpNet) -> Held {
+    pub(super) fn of(&self, network: &IpNet) -> OverrideMatch {
         self.held(self.networks.get(network))
     }
 
     /// The numbers of an [override that has some](Held::Own).
-    pub(super) fn own(&self, index: u32) -> Option<&Own> {
+    pub(super) fn own(&self, index: u32) -> Option<&OverrideLimits> {
         self.list.get(index as usize)?.own.as_ref()
     }
 
@@ -105,11 +105,11 @@ impl Overrides {
         })
     }
 
-    fn held(&self, found: Option<&u32>) -> Held {
+    fn held(&self, found: Option<&u32>) -> OverrideMatch {
         match found.map(|index| (*index, self.own(*index))) {
-            None => Held::Same,
-            Some((index, None)) => Held::Unlimited(index),
-            Some((index, Some(_))) => Held::Own(index),
+            None => OverrideMatch::Same,
+            Some((index, None)) => OverrideMatch::Unlimited(index),
+            Some((index, Some(_))) => OverrideMatch::Own(index),
         }
     }
 
@@ -150,7 +150,7 @@ const APART: u8 = 1;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::plan::{Algorithm, Excess, Rate};
+    use crate::config::plan::{AlgorithmParams, Excess, Rate};
 
     fn network(text: &str, own: Option<(u64, Option<u32>)>) -> Override {
         Override {
@@ -159,16 +159,16 @@ mod tests {
         }
     }
 
-    fn numbers(milli: u64, burst: Option<u32>) -> Own {
-        Own {
-            algorithm: Algorithm::LeakyBucket {
+    fn numbers(milli: u64, burst: Option<u32>) -> OverrideLimits {
+        OverrideLimits {
+            algorithm: AlgorithmParams::LeakyBucket {
                 rate: Rate::per_second(milli),
             },
             burst: burst.map(Excess::requests),
         }
     }
 
-    fn held(overrides: &Overrides, address: &str) -> Held {
+    fn held(overrides: &Overrides, address: &str) -> OverrideMatch {
         overrides.find(None, Some(address.parse().unwrap()))
     }
 
@@ -181,7 +181,7 @@ mod tests {
             network("2001:db8::/32", Some((30_000, None))),
         ]);
         let own = |address, milli, burst| {
-            let Held::Own(index) = held(&overrides, address) else {
+            let OverrideMatch::Own(index) = held(&overrides, address) else {
                 panic!("{address} has no numbers of its own");
             };
             assert_eq!(overrides.own(index), Some(&numbers(milli, burst)));
@@ -189,8 +189,8 @@ mod tests {
         own("10.9.9.9", 10_000, Some(50));
         own("10.1.9.9", 20_000, None);
         own("2001:db8:5::1", 30_000, None);
-        assert_eq!(held(&overrides, "10.1.2.3"), Held::Unlimited(1));
-        assert_eq!(held(&overrides, "192.0.2.1"), Held::Same);
+        assert_eq!(held(&overrides, "10.1.2.3"), OverrideMatch::Unlimited(1));
+        assert_eq!(held(&overrides, "192.0.2.1"), OverrideMatch::Same);
     }
 
     #[test]
@@ -199,8 +199,11 @@ mod tests {
             key: OverrideKey::Text("gold".into()),
             own: None,
         }]);
-        assert_eq!(overrides.find(Some(b"gold"), None), Held::Unlimited(0));
-        assert_eq!(overrides.find(Some(b"golden"), None), Held::Same);
+        assert_eq!(
+            overrides.find(Some(b"gold"), None),
+            OverrideMatch::Unlimited(0)
+        );
+        assert_eq!(overrides.find(Some(b"golden"), None), OverrideMatch::Same);
     }
     #[test]
     fn a_text_comes_before_a_network() {
@@ -210,8 +213,11 @@ mod tests {
         };
         let overrides = Overrides::new(&[network("10.0.0.0/8", None), text]);
         let client = Some("10.1.2.3".parse().unwrap());
-        assert_eq!(overrides.find(Some(b"gold"), client), Held::Own(1));
-        assert_eq!(overrides.find(Some(b"other"), client), Held::Unlimited(0));
+        assert_eq!(overrides.find(Some(b"gold"), client), OverrideMatch::Own(1));
+        assert_eq!(
+            overrides.find(Some(b"other"), client),
+            OverrideMatch::Unlimited(0)
+        );
         assert_eq!(overrides.name(0).as_deref(), Some("10.0.0.0/8"));
         assert_eq!(overrides.name(1).as_deref(), Some("gold"));
     }

@@ -5,20 +5,24 @@
 
 use std::time::Duration;
 
-use super::key::Found;
-use super::rule::{Decision, Requests};
-use super::zones::Keyed;
+use super::key::KeyLookup;
+use super::rule::{Decision, ReqRule};
+use super::zones::RuleKey;
 use crate::clock::Millis;
-use crate::message::Exchange;
+use crate::message::RequestRecord;
 use crate::store::Penalties;
 
 /// The rule of these that still keeps a request's key out, if one does.
-pub(super) fn serving(rules: &[Requests], exchange: &Exchange, now: Millis) -> Option<Decision> {
+pub(super) fn serving(
+    rules: &[ReqRule],
+    exchange: &RequestRecord,
+    now: Millis,
+) -> Option<Decision> {
     for (index, rule) in rules.iter().enumerate() {
         let Some(penalties) = rule.penalties() else {
             continue;
         };
-        let Found::Key(keyed) = rule.zone.find(exchange) else {
+        let KeyLookup::Key(keyed) = rule.zone.find(exchange) else {
             continue;
         };
         if let Some(left) = penalties.left(&keyed.key, now) {
@@ -39,7 +43,7 @@ pub(super) fn serving(rules: &[Requests], exchange: &Exchange, now: Millis) -> O
 
 /// Gives a key that was refused its penalty, where there is room for one: for how long it has to stay away. The rule, where
 /// the key had none before.
-pub(super) fn punish(decision: &mut Decision, rules: &[Requests], now: Millis) -> Option<usize> {
+pub(super) fn punish(decision: &mut Decision, rules: &[ReqRule], now: Millis) -> Option<usize> {
     if let Decision::Refuse {
         rule,
         keyed,
@@ -60,9 +64,14 @@ pub(super) fn punish(decision: &mut Decision, rules: &[Requests], now: Millis) -
     None
 }
 
-impl Requests {
+impl ReqRule {
     /// When a request would pass that comes now; `None` where no waiting helps. Changes nothing.
-    fn passes_after(&self, keyed: &Keyed, exchange: &Exchange, now: Millis) -> Option<Duration> {
+    fn passes_after(
+        &self,
+        keyed: &RuleKey,
+        exchange: &RequestRecord,
+        now: Millis,
+    ) -> Option<Duration> {
         let cost = self.cost(exchange);
         self.with_terms(keyed, |terms| {
             let outcome = self.zone.store.ask(&keyed.key, now, cost, terms);

@@ -10,43 +10,43 @@ use std::sync::atomic::Ordering;
 use smallvec::SmallVec;
 
 use super::Limits;
-use super::key::{Found, KeyFault};
-use super::rule::Connections;
-use super::verdict::{Kind, Permit, Refusal};
+use super::key::{KeyFault, KeyLookup};
+use super::rule::ConnRule;
+use super::verdict::{LimitKind, Permit, Refusal};
 use super::zones::ConnZone;
 use crate::clock::{Clock, Millis};
-use crate::config::plan::{DryRun, OnOutage, Queue};
-use crate::message::{Exchange, LimitStatus};
-use crate::store::{Claim, Key, Lease, Place, Shared};
+use crate::config::plan::{ConnQueue, DryRun, OnOutage};
+use crate::message::{LimitStatus, RequestRecord};
+use crate::store::{ConnSlot, Key, SharedSlotGuard, SharedStore, SlotClaim};
 
 /// What a request needs at one store.
-struct Party<'r> {
-    store: Arc<Shared>,
-    needs: Vec<Need<'r>>,
+struct StoreClaim<'r> {
+    store: Arc<SharedStore>,
+    needs: Vec<SlotNeed<'r>>,
     /// The same in the store's words.
-    claim: Arc<Claim>,
+    claim: Arc<SlotClaim>,
 }
 
 /// One place.
-struct Need<'r> {
-    rule: &'r Connections,
+struct SlotNeed<'r> {
+    rule: &'r ConnRule,
     key: Key,
     bytes: Vec<u8>,
     /// How it may be waited for.
-    queue: Option<&'r Queue>,
+    queue: Option<&'r ConnQueue>,
 }
 
 /// Somebody in line, who is counted for that long.
-struct InLine<'z>(&'z ConnZone);
+struct QueueGauge<'z>(&'z ConnZone);
 
 /// What it has got.
-struct Got {
-    here: SmallVec<[Place; 2]>,
-    there: Lease,
+struct AcquiredSlots {
+    here: SmallVec<[ConnSlot; 2]>,
+    there: SharedSlotGuard,
 }
 
 /// Why it has got nothing.
-enum Lack {
+enum SlotError {
     /// The store does not answer.
     Away,
     /// This need cannot be met.
@@ -57,7 +57,7 @@ impl Limits {
     /// Takes a place in every `limit_conn` zone. A refusal lets go of those already taken, with the permit.
     pub(super) async fn take_places(
         &self,
-        exchange: &mut Exchange,
+        exchange: &mut RequestRecord,
         clock: &Clock,
         mut now: Millis,
     ) -> Result<Permit, Refusal> {
@@ -72,8 +72,8 @@ impl Limits {
             }
             let place = match (rule.zone.find(exchange), &rule.queue) {
                 // A dry run changes nothing for the client, so nobody waits in one.
-                (Found::Key(key), Some(queue)) if voice.dry_run == DryRun::Off => {
-                    let in_line = InLine::new(&rule.zone);
+                (KeyLookup::Key(key), Some(queue)) if voice.dry_run == DryRun::Off => {
+                    let in_line = QueueGauge::new(&rule.zone);
                     let (began, place) = (now, store.wait(&key, rule.limit, queue, now).await);
                     drop(in_line);
                     now = clock.now();
@@ -85,9 +85,9 @@ impl Limits {
                     }
                     place
                 }
-                (Found::Key(key), _) => store.take(&key, rule.limit, now),
-                (Found::Nothing, _) => continue,
-                (Found::Refuse(fault), _) => {
+                (KeyLookup::Key(key), _) => store.take(&key, rule.limit, now),
+                (KeyLookup::Nothing, _) => continue,
+                (KeyLookup::Refuse(fault), _) => {
                     return self.refuse_keyless((rule, fault), exchange, now);
                 }
             };
@@ -108,7 +108,7 @@ impl Limits {
     /// Takes those places that gateways share, for a request that has all others.
     async fn take_shared_places(
         &self,
-        exchange: &mut Exchange,
+        exchange: &mut RequestRecord,
         clock: &Clock,
         mut permit: Permit,
     ) -> Result<Permit, Refusal> {
@@ -136,21 +136,24 @@ impl Limits {
     }
 
     /// What a request needs, store by store; or the rule that does not take one without a key, and why it has none.
-    fn parties(&self, exchange: &Exchange) -> Result<Vec<Party<'_>>, (&Connections, KeyFault)> {
-        let mut parties: Vec<(Arc<Shared>, Vec<Need<'_>>)> = Vec::new();
+    fn parties(
+        &self,
+        exchange: &RequestRecord,
+    ) -> Result<Vec<StoreClaim<'_>>, (&ConnRule, KeyFault)> {
+        let mut parties: Vec<(Arc<SharedStore>, Vec<SlotNeed<'_>>)> = Vec::new();
         for rule in &self.connections {
             let Some(store) = &rule.zone.shared else {
                 continue;
             };
             let mut bytes = Vec::new();
             let key = match rule.zone.find_in_full(exchange, &mut bytes) {
-                Found::Key(key) => key,
-                Found::Nothing => continue,
-                Found::Refuse(fault) => return Err((rule, fault)),
+                KeyLookup::Key(key) => key,
+                KeyLookup::Nothing => continue,
+                KeyLookup::Refuse(fault) => return Err((rule, fault)),
             };
             let dry = self.connections_voice.dry_run;
             let queue = rule.queue.as_ref().filter(|_| dry == DryRun::Off);
-            let need = Need {
+            let need = SlotNeed {
                 rule,
                 key,
                 bytes,
@@ -162,20 +165,22 @@ impl Limits {
             }
         }
         let parties = parties.into_iter();
-        Ok(parties.map(|(at, needs)| Party::new(at, needs)).collect())
+        Ok(parties
+            .map(|(at, needs)| StoreClaim::new(at, needs))
+            .collect())
     }
 
     fn refuse_keyless(
         &self,
-        (rule, fault): (&Connections, KeyFault),
-        exchange: &mut Exchange,
+        (rule, fault): (&ConnRule, KeyFault),
+        exchange: &mut RequestRecord,
         now: Millis,
     ) -> Result<Permit, Refusal> {
         let store = &rule.zone.store;
         store.count_refusal(&store.key(b""));
         let name = &rule.zone.name.plain;
         self.connections_voice
-            .without_key(exchange, now, fault, (Kind::Connections, name));
+            .without_key(exchange, now, fault, (LimitKind::Connections, name));
         let refused = self.refuse_connection(rule, exchange, now);
         match fault {
             KeyFault::Ambiguous => refused.map_err(Refusal::of_a_bad_request),
@@ -185,8 +190,8 @@ impl Limits {
 
     fn refuse_connection(
         &self,
-        rule: &Connections,
-        exchange: &mut Exchange,
+        rule: &ConnRule,
+        exchange: &mut RequestRecord,
         now: Millis,
     ) -> Result<Permit, Refusal> {
         if self.connections_voice.dry_run == DryRun::On {
@@ -197,7 +202,7 @@ impl Limits {
         exchange.limit_conn = Some(LimitStatus::Refuse);
         exchange.limit_zone = Some(Arc::clone(&rule.zone.name.plain));
         Err(Refusal {
-            kind: Kind::Connections,
+            kind: LimitKind::Connections,
             status: rule.sanction.status.unwrap_or(self.connections_status),
             body: rule.sanction.body.clone(),
             retry_after: None,
@@ -212,22 +217,22 @@ impl Limits {
     }
 }
 
-impl<'z> InLine<'z> {
+impl<'z> QueueGauge<'z> {
     fn new(zone: &'z ConnZone) -> Self {
         zone.waiting.fetch_add(1, Ordering::Relaxed);
         Self(zone)
     }
 }
 
-impl Drop for InLine<'_> {
+impl Drop for QueueGauge<'_> {
     fn drop(&mut self) {
         self.0.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-impl<'r> Party<'r> {
-    fn new(store: Arc<Shared>, needs: Vec<Need<'r>>) -> Self {
-        let mut claim = Claim::default();
+impl<'r> StoreClaim<'r> {
+    fn new(store: Arc<SharedStore>, needs: Vec<SlotNeed<'r>>) -> Self {
+        let mut claim = SlotClaim::default();
         for need in &needs {
             let name = &need.rule.zone.name.plain;
             claim.add(store.prefix(), name, &need.bytes, need.rule.limit);
@@ -240,7 +245,7 @@ impl<'r> Party<'r> {
     }
 
     /// Takes all places, and waits for them where that is allowed; or says which need cannot be met.
-    async fn take(&self, clock: &Clock) -> Result<Got, usize> {
+    async fn take(&self, clock: &Clock) -> Result<AcquiredSlots, usize> {
         // Who comes later waits behind.
         let line = self.needs.iter().enumerate().position(|(which, need)| {
             need.queue.is_some() && self.store.has_line(&self.claim, which)
@@ -252,14 +257,14 @@ impl<'r> Party<'r> {
                     self.count(false);
                     return Ok(got);
                 }
-                Err(Lack::Away) => return self.go_on_without(clock).await,
-                Err(Lack::Full(which)) => which,
+                Err(SlotError::Away) => return self.go_on_without(clock).await,
+                Err(SlotError::Full(which)) => which,
             },
         };
         let began = clock.now();
         let got = match self.needs[full].queue {
             Some(queue) => self.wait(full, queue, clock).await,
-            None => Err(Lack::Full(full)),
+            None => Err(SlotError::Full(full)),
         };
         match got {
             Ok(got) => {
@@ -268,8 +273,8 @@ impl<'r> Party<'r> {
                 self.needs[full].rule.zone.delays.observe(waited);
                 Ok(got)
             }
-            Err(Lack::Away) => self.go_on_without(clock).await,
-            Err(Lack::Full(which)) => {
+            Err(SlotError::Away) => self.go_on_without(clock).await,
+            Err(SlotError::Full(which)) => {
                 let need = &self.needs[which];
                 need.rule.zone.store.count_refusal(&need.key);
                 Err(which)
@@ -278,15 +283,20 @@ impl<'r> Party<'r> {
     }
 
     /// Stands in line for one of its places until it can have all of them.
-    async fn wait(&self, full: usize, queue: &Queue, clock: &Clock) -> Result<Got, Lack> {
+    async fn wait(
+        &self,
+        full: usize,
+        queue: &ConnQueue,
+        clock: &Clock,
+    ) -> Result<AcquiredSlots, SlotError> {
         let waiter = self.store.join_line(&self.claim, full, queue.size);
-        let waiter = waiter.ok_or(Lack::Full(full))?;
-        let _in_line = InLine::new(&self.needs[full].rule.zone);
+        let waiter = waiter.ok_or(SlotError::Full(full))?;
+        let _in_line = QueueGauge::new(&self.needs[full].rule.zone);
         let waiting = async {
             let _turn = waiter.turn().await;
             loop {
                 match self.attempt(clock.now()).await {
-                    Err(Lack::Full(which)) if self.needs[which].queue.is_some() => {
+                    Err(SlotError::Full(which)) if self.needs[which].queue.is_some() => {
                         waiter.pause().await;
                     }
                     other => return other,
@@ -294,29 +304,29 @@ impl<'r> Party<'r> {
             }
         };
         let waited = tokio::time::timeout(queue.timeout, waiting).await;
-        waited.unwrap_or(Err(Lack::Full(full)))
+        waited.unwrap_or(Err(SlotError::Full(full)))
     }
 
     /// Asks the store once; not where this gateway alone has all places there are.
-    async fn attempt(&self, now: Millis) -> Result<Got, Lack> {
+    async fn attempt(&self, now: Millis) -> Result<AcquiredSlots, SlotError> {
         if self.store.is_away() {
-            return Err(Lack::Away);
+            return Err(SlotError::Away);
         }
         let mut here = SmallVec::new();
         for (which, need) in self.needs.iter().enumerate() {
             let store = &need.rule.zone.store;
             let place = store.reserve(&need.key, need.rule.limit, now);
-            here.push(place.map_err(|_| Lack::Full(which))?);
+            here.push(place.map_err(|_| SlotError::Full(which))?);
         }
         match self.store.take(&self.claim, now).await {
-            Ok(Ok(there)) => Ok(Got { here, there }),
-            Ok(Err(which)) => Err(Lack::Full(which.min(self.needs.len() - 1))),
-            Err(_) => Err(Lack::Away),
+            Ok(Ok(there)) => Ok(AcquiredSlots { here, there }),
+            Ok(Err(which)) => Err(SlotError::Full(which.min(self.needs.len() - 1))),
+            Err(_) => Err(SlotError::Away),
         }
     }
 
     /// The store is away.
-    async fn go_on_without(&self, clock: &Clock) -> Result<Got, usize> {
+    async fn go_on_without(&self, clock: &Clock) -> Result<AcquiredSlots, usize> {
         let mut here = SmallVec::new();
         for (which, need) in self.needs.iter().enumerate() {
             let (slots, now) = (&need.rule.zone.store, clock.now());
@@ -326,7 +336,7 @@ impl<'r> Party<'r> {
                     let limit = self.store.part_of_places(need.rule.limit);
                     match queue {
                         Some(queue) => {
-                            let _in_line = InLine::new(&need.rule.zone);
+                            let _in_line = QueueGauge::new(&need.rule.zone);
                             slots.wait(&need.key, limit, queue, now).await
                         }
                         None => slots.take(&need.key, limit, now),
@@ -340,7 +350,7 @@ impl<'r> Party<'r> {
             here.push(place.map_err(|_| which)?);
         }
         let there = self.store.hold_anyway(&self.claim);
-        Ok(Got { here, there })
+        Ok(AcquiredSlots { here, there })
     }
 
     /// All of its needs are met.

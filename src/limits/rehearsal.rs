@@ -7,18 +7,18 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use super::Limits;
-use super::key::Found;
-use super::rule::{Connections, Decision, Ears};
-use super::verdict::{Permit, Verdict};
+use super::key::KeyLookup;
+use super::rule::{ConnRule, Decision, RuleObserver};
+use super::verdict::{Admission, Permit};
 use crate::clock::Millis;
-use crate::config::plan::{DryRun, Queue};
-use crate::message::Exchange;
+use crate::config::plan::{ConnQueue, DryRun};
+use crate::message::RequestRecord;
 use crate::store::Key;
-use crate::store::algorithm::Outcome;
+use crate::store::algorithm::Verdict;
 
 /// What a rule said.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Said {
+pub enum RuleVerdict {
     /// It has to wait for so long.
     Delay(Duration),
     /// It may pass.
@@ -29,7 +29,7 @@ pub enum Said {
 
 /// The places a request needs in `limit_conn` zones, to be taken when its time has come.
 #[derive(Debug, Default)]
-pub struct Places {
+pub struct SlotKeys {
     keys: SmallVec<[Option<Key>; 2]>,
     /// The rule that turns it away because it has no key.
     keyless: Option<usize>,
@@ -37,11 +37,11 @@ pub struct Places {
 
 /// What came of wanting a place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Taken {
+pub enum SlotOutcome {
     /// There was none, which changes nothing in a dry run.
     DryRun,
     /// There was none; one may wait for it in this line, if there is room in it.
-    Line(Queue),
+    Line(ConnQueue),
     /// There was none.
     No,
     /// None is needed.
@@ -55,14 +55,14 @@ impl Limits {
     /// index, the request's key there, and its word. Of a request that is refused, only the rule that refused it had one.
     pub fn ask_requests_aloud(
         &self,
-        exchange: &mut Exchange,
+        exchange: &mut RequestRecord,
         now: Millis,
-        mut tell: impl FnMut(&Exchange, usize, &[u8], Said),
-    ) -> Verdict {
-        let mut heard = Heard::default();
+        mut tell: impl FnMut(&RequestRecord, usize, &[u8], RuleVerdict),
+    ) -> Admission {
+        let mut heard = VerdictRecorder::default();
         let decision = self.requests.decide(exchange, now, &mut heard);
         match &decision {
-            Decision::NoKey { rule, .. } => tell(exchange, *rule, b"", Said::Refuse),
+            Decision::NoKey { rule, .. } => tell(exchange, *rule, b"", RuleVerdict::Refuse),
             Decision::NotLimited => {}
             Decision::Delay { .. } | Decision::Pass => {
                 for (rule, said) in heard.0 {
@@ -73,7 +73,9 @@ impl Limits {
             }
             Decision::Penalize { rule, .. } | Decision::Refuse { rule, .. } => {
                 let zone = &self.requests[*rule].zone;
-                zone.with_key(exchange, |key| tell(exchange, *rule, key, Said::Refuse));
+                zone.with_key(exchange, |key| {
+                    tell(exchange, *rule, key, RuleVerdict::Refuse)
+                });
             }
         }
         self.pronounce(decision, exchange, now)
@@ -81,40 +83,45 @@ impl Limits {
 
     /// Whether a request's key has numbers of its own in the zone of a `limit_req`.
     #[must_use]
-    pub fn has_own_numbers(&self, rule: usize, exchange: &Exchange) -> bool {
+    pub fn has_own_numbers(&self, rule: usize, exchange: &RequestRecord) -> bool {
         let zone = &self.requests[rule].zone;
         match zone.find(exchange) {
-            Found::Key(keyed) => zone.own(&keyed).is_some(),
-            Found::Nothing | Found::Refuse(_) => false,
+            KeyLookup::Key(keyed) => zone.own(&keyed).is_some(),
+            KeyLookup::Nothing | KeyLookup::Refuse(_) => false,
         }
     }
 
     /// What the key of a request looks like to people, in the zone of a `limit_req`.
     #[must_use]
-    pub fn requests_label(&self, rule: usize, exchange: &Exchange) -> String {
+    pub fn requests_label(&self, rule: usize, exchange: &RequestRecord) -> String {
         self.requests[rule].zone.label(exchange)
     }
 
     /// The same in the zone of a `limit_conn`.
     #[must_use]
-    pub fn connections_label(&self, rule: usize, exchange: &Exchange) -> String {
+    pub fn connections_label(&self, rule: usize, exchange: &RequestRecord) -> String {
         self.connections[rule].zone.label(exchange)
     }
 
     /// The key of a request in the zone of a `limit_conn`.
-    pub fn with_connections_key(&self, rule: usize, exchange: &Exchange, act: impl FnOnce(&[u8])) {
+    pub fn with_connections_key(
+        &self,
+        rule: usize,
+        exchange: &RequestRecord,
+        act: impl FnOnce(&[u8]),
+    ) {
         self.connections[rule].zone.with_key(exchange, act);
     }
 
     /// Which places a request needs.
     #[must_use]
-    pub fn places(&self, exchange: &Exchange) -> Places {
-        let mut places = Places::default();
+    pub fn places(&self, exchange: &RequestRecord) -> SlotKeys {
+        let mut places = SlotKeys::default();
         for (index, rule) in self.connections.iter().enumerate() {
             places.keys.push(match rule.zone.find(exchange) {
-                Found::Key(key) => Some(key),
-                Found::Nothing => None,
-                Found::Refuse(_) => {
+                KeyLookup::Key(key) => Some(key),
+                KeyLookup::Nothing => None,
+                KeyLookup::Refuse(_) => {
                     places.keyless.get_or_insert(index);
                     None
                 }
@@ -127,41 +134,41 @@ impl Limits {
     pub fn take_place_aloud(
         &self,
         rule: usize,
-        places: &Places,
+        places: &SlotKeys,
         now: Millis,
         permit: &mut Permit,
-    ) -> Taken {
-        let Connections {
+    ) -> SlotOutcome {
+        let ConnRule {
             zone, limit, queue, ..
         } = &self.connections[rule];
         let taken = match places.keys.get(rule).copied().flatten() {
             Some(key) => zone.store.take(&key, *limit, now).map_err(|_| *queue),
             None if places.keyless == Some(rule) => Err(None),
-            None => return Taken::NotNeeded,
+            None => return SlotOutcome::NotNeeded,
         };
         match (taken, self.connections_voice.dry_run) {
             (Ok(place), _) => {
                 permit.hold(place);
-                Taken::Yes
+                SlotOutcome::Yes
             }
-            (Err(_), DryRun::On) => Taken::DryRun,
-            (Err(Some(queue)), DryRun::Off) => Taken::Line(queue),
-            (Err(None), DryRun::Off) => Taken::No,
+            (Err(_), DryRun::On) => SlotOutcome::DryRun,
+            (Err(Some(queue)), DryRun::Off) => SlotOutcome::Line(queue),
+            (Err(None), DryRun::Off) => SlotOutcome::No,
         }
     }
 }
 
 #[derive(Default)]
-struct Heard(SmallVec<[(usize, Said); 4]>);
+struct VerdictRecorder(SmallVec<[(usize, RuleVerdict); 4]>);
 
-impl Ears for Heard {
-    fn hear(&mut self, rule: usize, outcome: &Outcome) {
+impl RuleObserver for VerdictRecorder {
+    fn hear(&mut self, rule: usize, outcome: &Verdict) {
         self.0.push((
             rule,
             match outcome {
-                Outcome::Delay { wait, .. } => Said::Delay(*wait),
-                Outcome::Pass { .. } => Said::Pass,
-                Outcome::Refuse { .. } => Said::Refuse,
+                Verdict::Delay { wait, .. } => RuleVerdict::Delay(*wait),
+                Verdict::Pass { .. } => RuleVerdict::Pass,
+                Verdict::Refuse { .. } => RuleVerdict::Refuse,
             },
         ));
     }
@@ -174,14 +181,14 @@ mod tests {
         conn_rule, conn_zone, exchange_from, limits, plan, req_rule, req_zone,
     };
 
-    fn ask(limits: &Limits, exchange: &mut Exchange, now: u64) -> Vec<(usize, Said)> {
+    fn ask(limits: &Limits, exchange: &mut RequestRecord, now: u64) -> Vec<(usize, RuleVerdict)> {
         let mut told = Vec::new();
         let verdict = limits.ask_requests_aloud(exchange, Millis(now), |_, rule, key, said| {
             assert_eq!(key, [192, 0, 2, 1]);
             told.push((rule, said));
         });
-        let refused = told.iter().any(|(_, said)| *said == Said::Refuse);
-        assert_eq!(refused, matches!(verdict, Verdict::Refuse(_)));
+        let refused = told.iter().any(|(_, said)| *said == RuleVerdict::Refuse);
+        assert_eq!(refused, matches!(verdict, Admission::Refuse(_)));
         told
     }
 
@@ -192,9 +199,9 @@ mod tests {
         let mut exchange = exchange_from("192.0.2.1", &[]);
         assert_eq!(
             ask(&limits, &mut exchange, 0),
-            [(0, Said::Pass), (1, Said::Pass)]
+            [(0, RuleVerdict::Pass), (1, RuleVerdict::Pass)]
         );
-        assert_eq!(ask(&limits, &mut exchange, 1), [(1, Said::Refuse)]);
+        assert_eq!(ask(&limits, &mut exchange, 1), [(1, RuleVerdict::Refuse)]);
         assert_eq!(limits.requests_label(0, &exchange), "192.0.2.1");
     }
 
@@ -210,9 +217,9 @@ mod tests {
             (taken, permit)
         };
         let (taken, permit) = take(0);
-        assert_eq!(taken, Taken::Yes);
-        assert_eq!(take(1).0, Taken::No);
+        assert_eq!(taken, SlotOutcome::Yes);
+        assert_eq!(take(1).0, SlotOutcome::No);
         drop(permit);
-        assert_eq!(take(2).0, Taken::Yes);
+        assert_eq!(take(2).0, SlotOutcome::Yes);
     }
 }

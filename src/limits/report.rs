@@ -11,23 +11,23 @@ use std::time::Duration;
 use tracing::Level;
 
 use super::key::KeyFault;
-use super::verdict::Kind;
+use super::verdict::LimitKind;
 use crate::clock::Millis;
 use crate::config::plan::{DryRun, Excess, LogLevel};
-use crate::message::Exchange;
+use crate::message::RequestRecord;
 use crate::telemetry::about;
 
 /// How a location's limits are enforced and spoken of.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Voice {
+pub(super) struct LimitLogger {
     pub(super) dry_run: DryRun,
     pub(super) level: LogLevel,
 }
 
-impl Voice {
+impl LimitLogger {
     pub(super) fn refused_request(
         self,
-        exchange: &Exchange,
+        exchange: &RequestRecord,
         now: Millis,
         excess: Excess,
         zone: &str,
@@ -40,7 +40,7 @@ impl Voice {
     /// Limits that are only proposed would have refused what passed.
     pub(super) fn shadow_refusal(
         self,
-        exchange: &Exchange,
+        exchange: &RequestRecord,
         now: Millis,
         excess: Option<Excess>,
         zone: &str,
@@ -60,7 +60,7 @@ impl Voice {
 
     pub(super) fn penalized_request(
         self,
-        exchange: &Exchange,
+        exchange: &RequestRecord,
         now: Millis,
         left: Duration,
         zone: &str,
@@ -74,10 +74,10 @@ impl Voice {
     /// An operator has blocked the key.
     pub(super) fn blocked(
         self,
-        exchange: &Exchange,
+        exchange: &RequestRecord,
         now: Millis,
         left: Duration,
-        (kind, zone): (Kind, &str),
+        (kind, zone): (LimitKind, &str),
     ) {
         let (dry, what, left) = (self.dry(), limited(kind), left.as_secs_f64());
         let message = format_args!(
@@ -88,7 +88,7 @@ impl Voice {
 
     pub(super) fn delayed_request(
         self,
-        exchange: &Exchange,
+        exchange: &RequestRecord,
         now: Millis,
         excess: Excess,
         zone: &str,
@@ -100,10 +100,10 @@ impl Voice {
 
     pub(super) fn without_key(
         self,
-        exchange: &Exchange,
+        exchange: &RequestRecord,
         now: Millis,
         fault: KeyFault,
-        (kind, zone): (Kind, &str),
+        (kind, zone): (LimitKind, &str),
     ) {
         let (dry, what) = (self.dry(), limited(kind));
         let fault = match fault {
@@ -114,7 +114,7 @@ impl Voice {
         write(self.refusal_level(), message, exchange, now);
     }
 
-    pub(super) fn refused_connection(self, exchange: &Exchange, now: Millis, zone: &str) {
+    pub(super) fn refused_connection(self, exchange: &RequestRecord, now: Millis, zone: &str) {
         let message = match self.dry_run {
             DryRun::Off => format_args!("limiting connections by zone \"{zone}\""),
             DryRun::On => format_args!("limiting connections, dry run, by zone \"{zone}\""),
@@ -146,10 +146,10 @@ impl Voice {
 }
 
 /// What a limit of this kind limits.
-fn limited(kind: Kind) -> &'static str {
+fn limited(kind: LimitKind) -> &'static str {
     match kind {
-        Kind::Connections => "connections",
-        Kind::Requests => "requests",
+        LimitKind::Connections => "connections",
+        LimitKind::Requests => "requests",
     }
 }
 
@@ -163,7 +163,7 @@ impl fmt::Display for Thousandths {
     }
 }
 
-fn write(level: Level, message: fmt::Arguments<'_>, exchange: &Exchange, now: Millis) {
+fn write(level: Level, message: fmt::Arguments<'_>, exchange: &RequestRecord, now: Millis) {
     let enabled = match level {
         Level::ERROR => tracing::enabled!(Level::ERROR),
         Level::WARN => tracing::enabled!(Level::WARN),
@@ -191,13 +191,13 @@ fn write(level: Level, message: fmt::Arguments<'_>, exchange: &Exchange, now: Mi
 
 /// Counts the lines of one second.
 #[derive(Debug, Clone, Copy, Default)]
-struct Flood {
+struct LogBudget {
     since: Millis,
     written: u32,
     left_out: u64,
 }
 
-impl Flood {
+impl LogBudget {
     /// Whether one more line may be written, and how many were left out before, when it is time to say so.
     fn admit(&mut self, now: Millis) -> (bool, Option<u64>) {
         let mut before = None;
@@ -218,8 +218,8 @@ impl Flood {
 }
 
 thread_local! {
-    static FLOOD: Cell<Flood> = const {
-        Cell::new(Flood { since: Millis(0), written: 0, left_out: 0 })
+    static FLOOD: Cell<LogBudget> = const {
+        Cell::new(LogBudget { since: Millis(0), written: 0, left_out: 0 })
     };
 }
 
@@ -238,8 +238,8 @@ mod tests {
 
     #[test]
     fn a_flood_is_cut_off_and_told_of_in_the_next_second() {
-        let mut flood = Flood::default();
-        let count = |flood: &mut Flood, now, times| {
+        let mut flood = LogBudget::default();
+        let count = |flood: &mut LogBudget, now, times| {
             (0..times).filter(|_| flood.admit(Millis(now)).0).count()
         };
         assert_eq!(count(&mut flood, 5_000, 150), 100);
@@ -250,7 +250,7 @@ mod tests {
 
     #[test]
     fn levels_are_nginxs_with_notice_as_info() {
-        let voice = |level| Voice {
+        let voice = |level| LimitLogger {
             dry_run: DryRun::Off,
             level,
         };

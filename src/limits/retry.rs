@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
-use super::key::Found;
-use super::rule::{Decision, Requests};
+use super::key::KeyLookup;
+use super::rule::{Decision, ReqRule};
 use crate::clock::Millis;
 use crate::config::plan::Delay;
-use crate::message::Exchange;
-use crate::store::algorithm::{Outcome, Terms};
+use crate::message::RequestRecord;
+use crate::store::algorithm::{LimitSpec, Verdict};
 
 impl Decision {
     /// Makes a refusal by `rule` tell when a retry would be let in to wait for the rest of the time.
-    pub(super) fn may_wait(&mut self, rule: &Requests, terms: &Terms) {
+    pub(super) fn may_wait(&mut self, rule: &ReqRule, terms: &LimitSpec) {
         if let Self::Refuse {
             retry_after, own, ..
         } = self
@@ -22,9 +22,14 @@ impl Decision {
     }
 
     /// Makes a refusal tell when a retry would pass the `later` rules too, which nobody has asked yet.
-    pub(super) fn until_all_pass(&mut self, later: &[Requests], exchange: &Exchange, now: Millis) {
+    pub(super) fn until_all_pass(
+        &mut self,
+        later: &[ReqRule],
+        exchange: &RequestRecord,
+        now: Millis,
+    ) {
         for rule in later {
-            let Found::Key(keyed) = rule.zone.find(exchange) else {
+            let KeyLookup::Key(keyed) = rule.zone.find(exchange) else {
                 continue;
             };
             let cost = rule.cost(exchange);
@@ -59,17 +64,21 @@ impl Decision {
     }
 }
 
-impl Requests {
+impl ReqRule {
     /// When a request would pass that this rule refuses; `None` if it does not refuse it.
-    pub(super) fn passes_at(&self, outcome: &Outcome, terms: &Terms) -> Option<Option<Duration>> {
+    pub(super) fn passes_at(
+        &self,
+        outcome: &Verdict,
+        terms: &LimitSpec,
+    ) -> Option<Option<Duration>> {
         match *outcome {
-            Outcome::Refuse { retry_after, .. } => Some(self.enters_after(retry_after, terms)),
-            Outcome::Delay { .. } | Outcome::Pass { .. } => None,
+            Verdict::Refuse { retry_after, .. } => Some(self.enters_after(retry_after, terms)),
+            Verdict::Delay { .. } | Verdict::Pass { .. } => None,
         }
     }
 
     /// When a request that would be within the burst after `turn` is let in: at once then, or earlier to wait.
-    fn enters_after(&self, turn: Option<Duration>, terms: &Terms) -> Option<Duration> {
+    fn enters_after(&self, turn: Option<Duration>, terms: &LimitSpec) -> Option<Duration> {
         let most = self.sanction.max_wait.unwrap_or_default();
         // At its turn it still waits as the burst has it, and all of that has to fit into the longest wait.
         let before_its_turn = most.saturating_sub(wait_in_burst(terms));
@@ -78,9 +87,9 @@ impl Requests {
 }
 
 /// How long a request waits that fills the burst.
-fn wait_in_burst(terms: &Terms) -> Duration {
+fn wait_in_burst(terms: &LimitSpec) -> Duration {
     match terms {
-        Terms::LeakyBucket(terms) => match terms.delay {
+        LimitSpec::LeakyBucket(terms) => match terms.delay {
             Delay::After(threshold) => {
                 let above = terms.burst.0.saturating_sub(threshold.0);
                 Duration::from_millis(above / terms.rate.units_per_milli().max(1))

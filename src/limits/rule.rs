@@ -9,35 +9,35 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::key::{Found, KeyFault};
-use super::zones::{ConnZone, Keyed, ReqZone};
+use super::key::{KeyFault, KeyLookup};
+use super::zones::{ConnZone, ReqZone, RuleKey};
 use super::{watch::any_marks, weight};
 use crate::clock::Millis;
-use crate::config::plan::{Cost, Delay, Excess, Queue, Sanction, Weight};
-use crate::message::Exchange;
+use crate::config::plan::{ConnQueue, Cost, CostSource, Delay, Excess, RefusalAction};
+use crate::message::RequestRecord;
 use crate::store::Receipt;
-use crate::store::algorithm::{Outcome, Terms};
+use crate::store::algorithm::{LimitSpec, Verdict};
 
 /// One `limit_req`.
 #[derive(Debug)]
-pub(super) struct Requests {
+pub(super) struct ReqRule {
     pub(super) zone: Arc<ReqZone>,
-    pub(super) terms: Terms,
+    pub(super) terms: LimitSpec,
     pub(super) burst: Excess,
     pub(super) delay: Delay,
-    pub(super) weight: Weight,
-    pub(super) sanction: Sanction,
+    pub(super) weight: CostSource,
+    pub(super) sanction: RefusalAction,
     /// A rule before this one in the same list whose key is this one's too.
     pub(super) same_key_as: Option<usize>,
 }
 
 /// One `limit_conn`.
 #[derive(Debug)]
-pub(super) struct Connections {
+pub(super) struct ConnRule {
     pub(super) zone: Arc<ConnZone>,
     pub(super) limit: u32,
-    pub(super) queue: Option<Queue>,
-    pub(super) sanction: Sanction,
+    pub(super) queue: Option<ConnQueue>,
+    pub(super) sanction: RefusalAction,
 }
 
 /// What all `limit_req` of a location say together; `rule` is the index of the one that has the say.
@@ -52,7 +52,7 @@ pub(super) enum Decision {
     /// Its key serves a penalty.
     Penalize {
         rule: usize,
-        keyed: Keyed,
+        keyed: RuleKey,
         left: Duration,
         /// `None` where no waiting helps.
         retry_after: Option<Duration>,
@@ -66,7 +66,7 @@ pub(super) enum Decision {
     /// It is over a limit.
     Refuse {
         rule: usize,
-        keyed: Keyed,
+        keyed: RuleKey,
         excess: Excess,
         /// When all rules would let it pass; `None` where no waiting helps.
         retry_after: Option<Duration>,
@@ -79,50 +79,50 @@ pub(super) enum Decision {
 
 /// A rule that lets a request pass, before all have been heard.
 #[derive(Debug)]
-enum Asked {
+enum RuleCharge {
     /// It is charged.
     Charged {
-        keyed: Keyed,
+        keyed: RuleKey,
         cost: Cost,
         receipt: Receipt,
     },
     /// Its zone does not know the key yet.
-    New { keyed: Keyed, cost: Cost },
+    New { keyed: RuleKey, cost: Cost },
     /// It does not apply.
     Skipped,
     /// It is over the burst, and waits until it is not.
-    Waits { keyed: Keyed, cost: Cost },
+    Waits { keyed: RuleKey, cost: Cost },
 }
 
 /// Somebody who wants to know what each rule said. If one refuses, what those before it said is taken back.
-pub(super) trait Ears {
+pub(super) trait RuleObserver {
     /// A rule has spoken.
-    fn hear(&mut self, rule: usize, outcome: &Outcome);
+    fn hear(&mut self, rule: usize, outcome: &Verdict);
 }
 
 /// Nobody: on the road only the decision counts.
-impl Ears for () {
-    fn hear(&mut self, _: usize, _: &Outcome) {}
+impl RuleObserver for () {
+    fn hear(&mut self, _: usize, _: &Verdict) {}
 }
 
 /// Asks all rules about a request, and charges it unless one refuses.
 pub(super) fn decide(
-    rules: &[Requests],
-    exchange: &Exchange,
+    rules: &[ReqRule],
+    exchange: &RequestRecord,
     now: Millis,
-    ears: &mut impl Ears,
+    ears: &mut impl RuleObserver,
 ) -> Decision {
     let mut decision = Decision::NotLimited;
     match rules {
         [] => {}
         // Nearly every location: one lookup, one lock.
         [rule] if rule.sanction.max_wait.is_none() => match rule.zone.find(exchange) {
-            Found::Key(keyed) => {
+            KeyLookup::Key(keyed) => {
                 let cost = rule.cost(exchange);
                 decision.hear(0, &keyed, rule.charge(&keyed, now, cost).0, ears);
             }
-            Found::Nothing => {}
-            Found::Refuse(fault) => decision = rule.no_key(0, fault),
+            KeyLookup::Nothing => {}
+            KeyLookup::Refuse(fault) => decision = rule.no_key(0, fault),
         },
         rules => ASKED.with_borrow_mut(|asked| {
             asked.clear();
@@ -142,21 +142,21 @@ pub(super) fn decide(
 
 /// Asks in order until one refuses, and charges those that know the key. What came of each is added to `asked`.
 fn ask(
-    rules: &[Requests],
-    exchange: &Exchange,
+    rules: &[ReqRule],
+    exchange: &RequestRecord,
     now: Millis,
-    asked: &mut Vec<Asked>,
+    asked: &mut Vec<RuleCharge>,
     decision: &mut Decision,
-    ears: &mut impl Ears,
+    ears: &mut impl RuleObserver,
 ) {
     for (index, rule) in rules.iter().enumerate() {
         let keyed = match rule.find(exchange, asked) {
-            Found::Key(keyed) => keyed,
-            Found::Nothing => {
-                asked.push(Asked::Skipped);
+            KeyLookup::Key(keyed) => keyed,
+            KeyLookup::Nothing => {
+                asked.push(RuleCharge::Skipped);
                 continue;
             }
-            Found::Refuse(fault) => {
+            KeyLookup::Refuse(fault) => {
                 *decision = rule.no_key(index, fault);
                 return;
             }
@@ -164,11 +164,11 @@ fn ask(
         let cost = rule.cost(exchange);
         if let Some(outcome) = rule.waits(&keyed, now, cost) {
             decision.hear(index, &keyed, outcome, ears);
-            asked.push(Asked::Waits { keyed, cost });
+            asked.push(RuleCharge::Waits { keyed, cost });
             continue;
         }
         let Some((outcome, receipt)) = rule.charge_known(&keyed, now, cost) else {
-            asked.push(Asked::New { keyed, cost });
+            asked.push(RuleCharge::New { keyed, cost });
             continue;
         };
         decision.hear(index, &keyed, outcome, ears);
@@ -177,7 +177,7 @@ fn ask(
             decision.until_all_pass(&rules[index + 1..], exchange, now);
             return;
         }
-        asked.push(Asked::Charged {
+        asked.push(RuleCharge::Charged {
             keyed,
             cost,
             receipt,
@@ -187,14 +187,14 @@ fn ask(
 
 /// Charges the keys that are new in their zones.
 fn remember(
-    rules: &[Requests],
-    asked: &mut [Asked],
+    rules: &[ReqRule],
+    asked: &mut [RuleCharge],
     now: Millis,
     decision: &mut Decision,
-    ears: &mut impl Ears,
+    ears: &mut impl RuleObserver,
 ) {
     for (index, (rule, asked)) in rules.iter().zip(asked).enumerate() {
-        let Asked::New { keyed, cost } = *asked else {
+        let RuleCharge::New { keyed, cost } = *asked else {
             continue;
         };
         let (outcome, receipt) = rule.charge(&keyed, now, cost);
@@ -202,7 +202,7 @@ fn remember(
         if decision.is_refusal() {
             return;
         }
-        *asked = Asked::Charged {
+        *asked = RuleCharge::Charged {
             keyed,
             cost,
             receipt,
@@ -211,9 +211,9 @@ fn remember(
 }
 
 /// Charges the keys whose requests wait, once nobody refuses any more.
-fn reserve(rules: &[Requests], asked: &[Asked], now: Millis) {
+fn reserve(rules: &[ReqRule], asked: &[RuleCharge], now: Millis) {
     for (rule, asked) in rules.iter().zip(asked) {
-        if let Asked::Waits { keyed, cost } = asked {
+        if let RuleCharge::Waits { keyed, cost } = asked {
             rule.with_terms(keyed, |terms| {
                 rule.zone.store.reserve(&keyed.key, now, *cost, terms);
             });
@@ -222,9 +222,9 @@ fn reserve(rules: &[Requests], asked: &[Asked], now: Millis) {
 }
 
 /// Takes back every charge.
-fn refund(rules: &[Requests], asked: &[Asked], now: Millis) {
+fn refund(rules: &[ReqRule], asked: &[RuleCharge], now: Millis) {
     for (rule, asked) in rules.iter().zip(asked) {
-        if let Asked::Charged {
+        if let RuleCharge::Charged {
             keyed,
             cost,
             receipt,
@@ -238,36 +238,36 @@ fn refund(rules: &[Requests], asked: &[Asked], now: Millis) {
     }
 }
 
-impl Requests {
-    fn charge(&self, keyed: &Keyed, now: Millis, cost: Cost) -> (Outcome, Receipt) {
+impl ReqRule {
+    fn charge(&self, keyed: &RuleKey, now: Millis, cost: Cost) -> (Verdict, Receipt) {
         self.with_terms(keyed, |terms| {
             self.zone.store.charge(&keyed.key, now, cost, terms)
         })
     }
 
-    fn charge_known(&self, keyed: &Keyed, now: Millis, cost: Cost) -> Option<(Outcome, Receipt)> {
+    fn charge_known(&self, keyed: &RuleKey, now: Millis, cost: Cost) -> Option<(Verdict, Receipt)> {
         self.with_terms(keyed, |terms| {
             self.zone.store.charge_known(&keyed.key, now, cost, terms)
         })
     }
 
     /// What a request weighs, as far as that is known when it comes.
-    pub(super) fn cost(&self, exchange: &Exchange) -> Cost {
+    pub(super) fn cost(&self, exchange: &RequestRecord) -> Cost {
         match &self.weight {
-            Weight::Fixed(cost) => *cost,
+            CostSource::Fixed(cost) => *cost,
             other => weight::before(other, self.zone.source.parts(), exchange),
         }
     }
 
     /// The numbers of a key that has its own.
-    pub(super) fn own_terms(&self, keyed: &Keyed) -> Option<Terms> {
+    pub(super) fn own_terms(&self, keyed: &RuleKey) -> Option<LimitSpec> {
         let own = self.zone.own(keyed)?;
         let burst = own.burst.unwrap_or(self.burst);
-        Some(Terms::new(&own.algorithm, burst, self.delay))
+        Some(LimitSpec::new(&own.algorithm, burst, self.delay))
     }
 
     /// Does something with the numbers that a key is held to here.
-    pub(super) fn with_terms<T>(&self, keyed: &Keyed, act: impl FnOnce(&Terms) -> T) -> T {
+    pub(super) fn with_terms<T>(&self, keyed: &RuleKey, act: impl FnOnce(&LimitSpec) -> T) -> T {
         match self.own_terms(keyed) {
             Some(own) => act(&own),
             None => act(&self.terms),
@@ -277,8 +277,8 @@ impl Requests {
     /// What a refused request's key has left, in whole requests; `known` is what the store said.
     pub(super) fn left_of(
         &self,
-        keyed: &Keyed,
-        exchange: &Exchange,
+        keyed: &RuleKey,
+        exchange: &RequestRecord,
         now: Millis,
         known: Option<u64>,
     ) -> u64 {
@@ -295,15 +295,15 @@ impl Requests {
     }
 
     /// The key of a request, taken over from a rule that has found it already.
-    fn find(&self, exchange: &Exchange, asked: &[Asked]) -> Found<Keyed> {
+    fn find(&self, exchange: &RequestRecord, asked: &[RuleCharge]) -> KeyLookup<RuleKey> {
         let same = self.same_key_as.filter(|_| !any_marks());
         match same.and_then(|same| asked.get(same)) {
             Some(
-                Asked::Charged { keyed, .. }
-                | Asked::New { keyed, .. }
-                | Asked::Waits { keyed, .. },
-            ) => Found::Key(*keyed),
-            Some(Asked::Skipped) => Found::Nothing,
+                RuleCharge::Charged { keyed, .. }
+                | RuleCharge::New { keyed, .. }
+                | RuleCharge::Waits { keyed, .. },
+            ) => KeyLookup::Key(*keyed),
+            Some(RuleCharge::Skipped) => KeyLookup::Nothing,
             None => self.zone.find(exchange),
         }
     }
@@ -320,23 +320,23 @@ impl Decision {
     pub(super) fn hear(
         &mut self,
         rule: usize,
-        keyed: &Keyed,
-        outcome: Outcome,
-        ears: &mut impl Ears,
+        keyed: &RuleKey,
+        outcome: Verdict,
+        ears: &mut impl RuleObserver,
     ) {
         ears.hear(rule, &outcome);
         match outcome {
-            Outcome::Delay { excess, wait } => {
+            Verdict::Delay { excess, wait } => {
                 if !matches!(self, Self::Delay { wait: longest, .. } if wait < *longest) {
                     *self = Self::Delay { rule, excess, wait };
                 }
             }
-            Outcome::Pass { .. } => {
+            Verdict::Pass { .. } => {
                 if let Self::NotLimited = self {
                     *self = Self::Pass;
                 }
             }
-            Outcome::Refuse {
+            Verdict::Refuse {
                 excess,
                 retry_after,
             } => {
@@ -362,7 +362,7 @@ impl Decision {
 
 thread_local! {
     // Kept by the thread, so that a request with several limits allocates nothing either.
-    static ASKED: RefCell<Vec<Asked>> = const { RefCell::new(Vec::new()) };
+    static ASKED: RefCell<Vec<RuleCharge>> = const { RefCell::new(Vec::new()) };
 }
 
 #[cfg(test)]
@@ -378,7 +378,7 @@ mod tests {
         let (exchange, now) = (exchange(&[]), Millis(50_000));
         let rules = &limits.requests;
         let key = rules[0].zone.store.key(&[127, 0, 0, 1]);
-        let charge = |rule: &Requests, now| {
+        let charge = |rule: &ReqRule, now| {
             rule.zone.store.charge(&key, now, Cost::ONE, &rule.terms);
         };
         charge(&rules[1], Millis(0));

@@ -3,22 +3,22 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
-use super::bill::Bill;
-use super::key::{Found, KeyFault};
-use super::rule::{Decision, Ears, Requests};
-use super::shared::Case;
+use super::bill::DeferredCharge;
+use super::key::{KeyFault, KeyLookup};
+use super::rule::{Decision, ReqRule, RuleObserver};
+use super::shared::SharedDecision;
 use super::zones::ReqZone;
 use super::{penalty, rule, weight};
 use crate::clock::Millis;
-use crate::config::plan::ReqRule;
-use crate::message::Exchange;
-use crate::store::algorithm::Terms;
+use crate::config::plan;
+use crate::message::RequestRecord;
+use crate::store::algorithm::LimitSpec;
 
 /// The rules of a location.
 // What few of them have is asked for once, when they are compiled.
 #[derive(Debug)]
-pub(super) struct Rules {
-    list: Arc<[Requests]>,
+pub(super) struct ReqRules {
+    list: Arc<[ReqRule]>,
     punishes: bool,
     owed: bool,
     shared: bool,
@@ -26,20 +26,20 @@ pub(super) struct Rules {
     told: bool,
 }
 
-impl Rules {
+impl ReqRules {
     /// Those of a plan; `zone` finds the one with an index.
     pub(super) fn compile<'z>(
-        rules: &[ReqRule],
+        rules: &[plan::ReqRule],
         zone: impl Fn(usize) -> Option<&'z Arc<ReqZone>>,
     ) -> Self {
-        let mut list: Vec<Requests> = Vec::with_capacity(rules.len());
+        let mut list: Vec<ReqRule> = Vec::with_capacity(rules.len());
         for rule in rules {
             let Some(zone) = zone(rule.zone) else {
                 continue;
             };
-            let same = |other: &Requests| zone.shares_keys(&other.zone);
-            list.push(Requests {
-                terms: Terms::new(&zone.algorithm, rule.burst, rule.delay),
+            let same = |other: &ReqRule| zone.shares_keys(&other.zone);
+            list.push(ReqRule {
+                terms: LimitSpec::new(&zone.algorithm, rule.burst, rule.delay),
                 burst: rule.burst,
                 delay: rule.delay,
                 same_key_as: list.iter().position(same),
@@ -60,9 +60,9 @@ impl Rules {
     /// What they say of a request together; unless they refuse it, it is charged.
     pub(super) fn decide(
         &self,
-        exchange: &Exchange,
+        exchange: &RequestRecord,
         now: Millis,
-        ears: &mut impl Ears,
+        ears: &mut impl RuleObserver,
     ) -> Decision {
         if let Some(ambiguous) = self.ambiguous_cost(exchange) {
             return ambiguous;
@@ -83,7 +83,11 @@ impl Rules {
     }
 
     /// All that a store has to be told of a request; otherwise the decision at once.
-    pub(super) fn open(&self, exchange: &Exchange, now: Millis) -> Result<Case, Decision> {
+    pub(super) fn open(
+        &self,
+        exchange: &RequestRecord,
+        now: Millis,
+    ) -> Result<SharedDecision, Decision> {
         if let Some(ambiguous) = self.ambiguous_cost(exchange) {
             return Err(ambiguous);
         }
@@ -92,11 +96,11 @@ impl Rules {
         {
             return Err(serving);
         }
-        Case::open(&self.list, exchange)
+        SharedDecision::open(&self.list, exchange)
     }
 
-    /// The same as [`Rules::decide`], where some of them count in a store.
-    pub(super) async fn decide_shared(&self, case: &mut Case, now: Millis) -> Decision {
+    /// The same as [`ReqRules::decide`], where some of them count in a store.
+    pub(super) async fn decide_shared(&self, case: &mut SharedDecision, now: Millis) -> Decision {
         let mut decision = case.decide(&self.list, now).await;
         if self.punishes
             && let Some(rule) = penalty::punish(&mut decision, &self.list, now)
@@ -107,35 +111,35 @@ impl Rules {
     }
 
     /// The refusal of a request that gives what it costs more than once.
-    fn ambiguous_cost(&self, exchange: &Exchange) -> Option<Decision> {
+    fn ambiguous_cost(&self, exchange: &RequestRecord) -> Option<Decision> {
         if !self.told {
             return None;
         }
         let index = self.list.iter().position(|rule| {
-            rule.is_ambiguous(exchange) && matches!(rule.zone.find(exchange), Found::Key(_))
+            rule.is_ambiguous(exchange) && matches!(rule.zone.find(exchange), KeyLookup::Key(_))
         })?;
         Some(self.list[index].no_key(index, KeyFault::Ambiguous))
     }
 
     /// What a request that they let in has to pay when it is over.
-    pub(super) fn bill(&self, exchange: &Exchange) -> Option<Bill> {
+    pub(super) fn bill(&self, exchange: &RequestRecord) -> Option<DeferredCharge> {
         self.owed
-            .then(|| Bill::new(Arc::clone(&self.list), exchange))
+            .then(|| DeferredCharge::new(Arc::clone(&self.list), exchange))
     }
 }
 
-impl Requests {
+impl ReqRule {
     /// Whether what a request weighs here is given more than once.
-    pub(super) fn is_ambiguous(&self, exchange: &Exchange) -> bool {
+    pub(super) fn is_ambiguous(&self, exchange: &RequestRecord) -> bool {
         let template = self.weight.template();
         template.is_some_and(|it| weight::is_ambiguous(it, self.zone.source.parts(), exchange))
     }
 }
 
-impl Deref for Rules {
-    type Target = [Requests];
+impl Deref for ReqRules {
+    type Target = [ReqRule];
 
-    fn deref(&self) -> &[Requests] {
+    fn deref(&self) -> &[ReqRule] {
         &self.list
     }
 }

@@ -6,21 +6,21 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::report::Voice;
+use super::report::LimitLogger;
 use super::rule::Decision;
-use super::rules::Rules;
+use super::rules::ReqRules;
 use super::zones::{ReqZone, Zones};
-use super::{Bill, Verdict};
+use super::{Admission, DeferredCharge};
 use crate::clock::Millis;
-use crate::config::plan::Site;
-use crate::message::Exchange;
+use crate::config::plan::LocationConf;
+use crate::message::RequestRecord;
 
 /// The shadow of a location's `limit_req`.
 #[derive(Debug)]
 pub(super) struct Shadow {
-    rules: Rules,
+    rules: ReqRules,
     zones: Box<[Arc<ShadowZone>]>,
-    voice: Voice,
+    voice: LimitLogger,
 }
 
 /// A zone in which a shadow counts.
@@ -34,7 +34,7 @@ pub struct ShadowZone {
 
 /// How often a shadow and what was enforced said different things.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Differs {
+pub struct ShadowDifferences {
     /// The shadow would have refused what passed.
     pub refuse: u64,
     /// The shadow would have let pass what was refused.
@@ -53,8 +53,8 @@ impl ShadowZone {
 
     /// How often it differed.
     #[must_use]
-    pub fn differs(&self) -> Differs {
-        Differs {
+    pub fn differs(&self) -> ShadowDifferences {
+        ShadowDifferences {
             refuse: self.stricter.load(Ordering::Relaxed),
             pass: self.laxer.load(Ordering::Relaxed),
         }
@@ -63,13 +63,17 @@ impl ShadowZone {
 
 impl Shadow {
     /// The shadow of a location, if it has one.
-    pub(super) fn compile(site: &Site, zones: &Zones, voice: Voice) -> Option<Box<Self>> {
+    pub(super) fn compile(
+        site: &LocationConf,
+        zones: &Zones,
+        voice: LimitLogger,
+    ) -> Option<Box<Self>> {
         if site.shadow.is_empty() {
             return None;
         }
         let zone = |index: usize| zones.shadow.get(index)?.as_ref();
         Some(Box::new(Self {
-            rules: Rules::compile(&site.shadow, |index| Some(&zone(index)?.zone)),
+            rules: ReqRules::compile(&site.shadow, |index| Some(&zone(index)?.zone)),
             zones: site
                 .shadow
                 .iter()
@@ -80,8 +84,13 @@ impl Shadow {
     }
 
     /// Looks at a request of which this was said; with what it would owe, had it been let in by these rules.
-    pub(super) fn watch(&self, exchange: &Exchange, now: Millis, said: &Verdict) -> Option<Bill> {
-        let refused = matches!(said, Verdict::Refuse(_));
+    pub(super) fn watch(
+        &self,
+        exchange: &RequestRecord,
+        now: Millis,
+        said: &Admission,
+    ) -> Option<DeferredCharge> {
+        let refused = matches!(said, Admission::Refuse(_));
         let (rule, excess) = match self.rules.decide(exchange, now, &mut ()) {
             Decision::Delay { .. } | Decision::Pass => {
                 if refused {

@@ -5,40 +5,40 @@
 
 use std::sync::Arc;
 
-use super::applied::{Held, Spoken};
-use super::key::Found;
-use super::rule::{Decision, Requests};
+use super::applied::{PendingRule, RuleResult};
+use super::key::KeyLookup;
+use super::rule::{Decision, ReqRule};
 use crate::clock::Millis;
 use crate::config::plan::Cost;
-use crate::message::Exchange;
-use crate::store::algorithm::Outcome;
-use crate::store::{Inquiry, Shared, Unanswered};
+use crate::message::RequestRecord;
+use crate::store::algorithm::Verdict;
+use crate::store::{LocalDecision, SharedStore, StoreRequest};
 
 /// A request as its rules see it: everything that has to be known before anything is waited for.
 #[derive(Debug)]
-pub(super) struct Case {
-    pub(super) keys: Vec<Held>,
+pub(super) struct SharedDecision {
+    pub(super) keys: Vec<PendingRule>,
     /// Questions that were decided without their answer.
-    unanswered: Vec<(Arc<Shared>, Unanswered)>,
+    unanswered: Vec<(Arc<SharedStore>, LocalDecision)>,
 }
 
-impl Case {
+impl SharedDecision {
     /// What the rules need to know of a request; otherwise the decision at once.
-    pub(super) fn open(rules: &[Requests], exchange: &Exchange) -> Result<Self, Decision> {
+    pub(super) fn open(rules: &[ReqRule], exchange: &RequestRecord) -> Result<Self, Decision> {
         let mut keys = Vec::with_capacity(rules.len());
         for (index, rule) in rules.iter().enumerate() {
             let mut bytes = Vec::new();
             match rule.zone.find_in_full(exchange, &mut bytes) {
-                Found::Key(keyed) => keys.push(Held {
+                KeyLookup::Key(keyed) => keys.push(PendingRule {
                     rule: index,
                     cost: rule.cost(exchange),
                     terms: rule.with_terms(&keyed, Clone::clone),
                     keyed,
                     bytes,
-                    spoken: Spoken::Nothing,
+                    spoken: RuleResult::Nothing,
                 }),
-                Found::Nothing => {}
-                Found::Refuse(fault) => return Err(rule.no_key(index, fault)),
+                KeyLookup::Nothing => {}
+                KeyLookup::Refuse(fault) => return Err(rule.no_key(index, fault)),
             }
         }
         Ok(Self {
@@ -48,7 +48,7 @@ impl Case {
     }
 
     /// Asks all, and charges all unless one refuses.
-    pub(super) async fn decide(&mut self, rules: &[Requests], now: Millis) -> Decision {
+    pub(super) async fn decide(&mut self, rules: &[ReqRule], now: Millis) -> Decision {
         if self.keys.len() > 1 && self.recall(rules, now) {
             return self.refuse(rules, now).await;
         }
@@ -63,12 +63,12 @@ impl Case {
         for held in &mut self.keys {
             held.spend(rules, now);
         }
-        if self.keys.iter().any(Held::refuses) {
+        if self.keys.iter().any(PendingRule::refuses) {
             return self.refuse(rules, now).await;
         }
         while let Some(store) = self.next_store(rules) {
             self.ask(rules, &store, now).await;
-            if self.keys.iter().any(Held::refuses) {
+            if self.keys.iter().any(PendingRule::refuses) {
                 return self.refuse(rules, now).await;
             }
         }
@@ -78,14 +78,14 @@ impl Case {
                 continue;
             };
             match held.spoken {
-                Spoken::Leased(answer) | Spoken::There(answer) => {
+                RuleResult::Leased(answer) | RuleResult::There(answer) => {
                     held.witness(rules, now, answer);
                 }
-                Spoken::Waits(_, share) => {
+                RuleResult::Waits(_, share) => {
                     let (store, cost) = (&rules[held.rule].zone.store, share.whole());
                     store.reserve(&held.keyed.key, now, cost, &held.terms);
                 }
-                Spoken::Here(_, _, share) if share.owes > Cost(0) => {
+                RuleResult::Here(_, _, share) if share.owes > Cost(0) => {
                     let store = &rules[held.rule].zone.store;
                     store.debit(&held.keyed.key, now, share.owes, &held.terms);
                 }
@@ -102,18 +102,18 @@ impl Case {
     }
 
     /// Lets the other gateways know that a rule keeps its key out from now on.
-    pub(super) fn tell_penalty(&self, rules: &[Requests], rule: usize, now: Millis) {
+    pub(super) fn tell_penalty(&self, rules: &[ReqRule], rule: usize, now: Millis) {
         let held = self.keys.iter().find(|held| held.rule == rule);
-        let Requests { zone, sanction, .. } = &rules[rule];
+        let ReqRule { zone, sanction, .. } = &rules[rule];
         if let (Some(held), Some(store), Some(term)) = (held, &zone.shared, sanction.penalty) {
-            let mut inquiry = Inquiry::default();
+            let mut inquiry = StoreRequest::default();
             held.ask_about(rules, store, &mut inquiry);
             store.punish_later(inquiry, now, term);
         }
     }
 
     /// Whether some are known to be refused; nothing is charged then.
-    fn recall(&mut self, rules: &[Requests], now: Millis) -> bool {
+    fn recall(&mut self, rules: &[ReqRule], now: Millis) -> bool {
         let mut refused = false;
         for held in &mut self.keys {
             if let Some(leases) = held.leases(rules)
@@ -127,14 +127,14 @@ impl Case {
     }
 
     /// The store of the first rule that has not spoken.
-    fn next_store(&self, rules: &[Requests]) -> Option<Arc<Shared>> {
+    fn next_store(&self, rules: &[ReqRule]) -> Option<Arc<SharedStore>> {
         let silent = self.keys.iter().find(|held| held.outcome().is_none())?;
         rules[silent.rule].zone.shared.clone()
     }
 
     /// Asks one store about all keys it has.
-    async fn ask(&mut self, rules: &[Requests], store: &Arc<Shared>, now: Millis) {
-        let mut inquiry = Inquiry::default();
+    async fn ask(&mut self, rules: &[ReqRule], store: &Arc<SharedStore>, now: Millis) {
+        let mut inquiry = StoreRequest::default();
         for held in &self.keys {
             if held.is_at(rules, store) && held.outcome().is_none() {
                 held.ask_about(rules, store, &mut inquiry);
@@ -158,7 +158,7 @@ impl Case {
                         if !answer.penalized {
                             held.learn(rules, now, &answer);
                         }
-                        held.spoken = Spoken::There(answer);
+                        held.spoken = RuleResult::There(answer);
                     }
                 }
                 None => held.go_on_without(rules, store, now),
@@ -167,20 +167,20 @@ impl Case {
     }
 
     /// Takes back what was charged, and says why.
-    async fn refuse(&mut self, rules: &[Requests], now: Millis) -> Decision {
+    async fn refuse(&mut self, rules: &[ReqRule], now: Millis) -> Decision {
         let mut decision = Decision::NotLimited;
         for held in &self.keys {
             match held.spoken {
-                Spoken::Here(Outcome::Delay { .. } | Outcome::Pass { .. }, receipt, share) => {
+                RuleResult::Here(Verdict::Delay { .. } | Verdict::Pass { .. }, receipt, share) => {
                     let store = &rules[held.rule].zone.store;
                     store.refund(&held.keyed.key, receipt, now, share.needs, &held.terms);
                 }
-                Spoken::Leased(_) => {
+                RuleResult::Leased(_) => {
                     if let Some(leases) = &rules[held.rule].zone.leases {
                         leases.unspend(&held.keyed.key, now, held.cost, &held.terms);
                     }
                 }
-                Spoken::There(answer) if held.refuses() => held.witness(rules, now, answer),
+                RuleResult::There(answer) if held.refuses() => held.witness(rules, now, answer),
                 _ => {}
             }
             if let Some(left) = held.penalty_elsewhere(rules, now) {
@@ -192,7 +192,7 @@ impl Case {
                 };
                 break;
             }
-            if let Some(outcome @ Outcome::Refuse { .. }) = held.outcome() {
+            if let Some(outcome @ Verdict::Refuse { .. }) = held.outcome() {
                 let mut own = Decision::NotLimited;
                 own.hear(held.rule, &held.keyed, outcome, &mut ());
                 own.may_wait(&rules[held.rule], &held.terms);
@@ -212,19 +212,20 @@ impl Case {
     }
 
     /// Gives back to those stores that let it pass; one that refused has charged nothing.
-    async fn give_back(&self, rules: &[Requests], now: Millis) {
+    async fn give_back(&self, rules: &[ReqRule], now: Millis) {
         let stores = rules.iter().filter_map(|rule| rule.zone.shared.as_ref());
-        let mut done: Vec<&Arc<Shared>> = Vec::new();
+        let mut done: Vec<&Arc<SharedStore>> = Vec::new();
         for store in stores {
             let mut there = self.keys.iter().filter(|held| held.is_at(rules, store));
-            if done.iter().any(|known| Arc::ptr_eq(known, store)) || there.any(Held::refuses) {
+            if done.iter().any(|known| Arc::ptr_eq(known, store)) || there.any(PendingRule::refuses)
+            {
                 continue;
             }
             done.push(store);
-            let mut inquiry = Inquiry::default();
+            let mut inquiry = StoreRequest::default();
             let mut charged = false;
             for held in &self.keys {
-                if matches!(held.spoken, Spoken::There(_)) && held.is_at(rules, store) {
+                if matches!(held.spoken, RuleResult::There(_)) && held.is_at(rules, store) {
                     held.ask_about(rules, store, &mut inquiry);
                     charged = true;
                 }

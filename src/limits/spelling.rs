@@ -8,21 +8,21 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use ipnet::IpNet;
 
-use super::key::{Shape, Source};
+use super::key::{KeyShape, KeySource};
 use super::overrides::{apart, parted};
 use crate::config::plan::OnEmptyKey;
 use crate::store::Key;
 
 /// A key that a text can stand for.
 #[derive(Debug, Clone)]
-pub struct Reading {
+pub struct ParsedKey {
     /// The key.
     pub key: Key,
     /// Its bytes, where they are known.
     pub bytes: Option<Vec<u8>>,
 }
 
-impl Source {
+impl KeySource {
     /// The spelling of a key, of which `bytes` are all bytes or, if it is a long one, the first.
     pub(super) fn spell(&self, key: &Key, bytes: Option<&[u8]>) -> String {
         let plain = key.plain();
@@ -37,8 +37,9 @@ impl Source {
                 self.spell(&Key::from_bytes(rest), Some(rest))
             );
         }
-        if let (Shape::BinaryAddress | Shape::Mapped, Some(address)) = (self.shape(), octets(bytes))
-            && (self.shape() == Shape::BinaryAddress || !is_printable(bytes))
+        if let (KeyShape::BinaryAddress | KeyShape::Mapped, Some(address)) =
+            (self.shape(), octets(bytes))
+            && (self.shape() == KeyShape::BinaryAddress || !is_printable(bytes))
         {
             return self.spell_address(address);
         }
@@ -53,10 +54,10 @@ impl Source {
     /// The address that a key of these bytes is, where keys are addresses.
     pub(super) fn address(&self, bytes: &[u8]) -> Option<IpAddr> {
         match self.shape() {
-            Shape::BinaryAddress => octets(bytes),
-            Shape::Mapped => octets(bytes).filter(|_| !is_printable(bytes)),
-            Shape::TextAddress => std::str::from_utf8(bytes).ok()?.parse().ok(),
-            Shape::Other | Shape::Single => None,
+            KeyShape::BinaryAddress => octets(bytes),
+            KeyShape::Mapped => octets(bytes).filter(|_| !is_printable(bytes)),
+            KeyShape::TextAddress => std::str::from_utf8(bytes).ok()?.parse().ok(),
+            KeyShape::Other | KeyShape::Single => None,
         }
     }
 
@@ -70,14 +71,14 @@ impl Source {
     }
 
     /// What a spelling stands for; nothing if it is none.
-    pub(super) fn read(&self, text: &str) -> Vec<Reading> {
+    pub(super) fn read(&self, text: &str) -> Vec<ParsedKey> {
         if let Some((_, number)) = text.rsplit_once(CUT) {
             let number = u128::from_str_radix(number, 16).ok();
             let key = number.and_then(Key::numbered);
-            let key = key.map(|key| Reading { key, bytes: None });
+            let key = key.map(|key| ParsedKey { key, bytes: None });
             return key.into_iter().collect();
         }
-        let known = |bytes: Vec<u8>| Reading {
+        let known = |bytes: Vec<u8>| ParsedKey {
             key: Key::from_bytes(&bytes),
             bytes: Some(bytes),
         };
@@ -97,15 +98,15 @@ impl Source {
         }
         let plain = unescaped(text).filter(|bytes| !bytes.is_empty());
         match (self.shape(), self.read_address(text)) {
-            (Shape::BinaryAddress, Some(address)) => vec![known(address_bytes(address))],
-            (Shape::TextAddress, Some(address)) => vec![known(address.to_string().into())],
+            (KeyShape::BinaryAddress, Some(address)) => vec![known(address_bytes(address))],
+            (KeyShape::TextAddress, Some(address)) => vec![known(address.to_string().into())],
             // A map may give the address in either form.
-            (Shape::Mapped, Some(address)) => vec![
+            (KeyShape::Mapped, Some(address)) => vec![
                 known(address_bytes(address)),
                 known(address.to_string().into()),
             ],
             // Who asks over a unix socket has no address; nothing else is a key here.
-            (Shape::BinaryAddress | Shape::TextAddress, None) if text != UNIX => Vec::new(),
+            (KeyShape::BinaryAddress | KeyShape::TextAddress, None) if text != UNIX => Vec::new(),
             _ => plain.map(known).into_iter().collect(),
         }
     }
@@ -225,11 +226,11 @@ mod tests {
     use crate::config::plan::{Template, Variable};
     use crate::limits::tests::support::key as header;
 
-    fn source(variable: Variable, prefix: u8, on_empty: OnEmptyKey) -> Source {
-        Source::new(&Template::variable(variable), prefix, on_empty)
+    fn source(variable: Variable, prefix: u8, on_empty: OnEmptyKey) -> KeySource {
+        KeySource::new(&Template::variable(variable), prefix, on_empty)
     }
 
-    fn spell(source: &Source, bytes: &[u8]) -> String {
+    fn spell(source: &KeySource, bytes: &[u8]) -> String {
         source.spell(&Key::from_bytes(bytes), Some(bytes))
     }
 
@@ -275,7 +276,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_printed_is_escaped_and_what_stands_in_for_a_key_is_told() {
-        let text = Source::new(&header("x-key"), 128, OnEmptyKey::Address);
+        let text = KeySource::new(&header("x-key"), 128, OnEmptyKey::Address);
         assert_eq!(spell(&text, b"a\\b\x1b[31m\xff"), r"a\\b\x1b[31m\xff");
         assert_eq!(spell(&text, "zö\u{202e}".as_bytes()), r"zö\xe2\x80\xae");
         assert_eq!(spell(&text, &[0, 192, 0, 2, 7]), "(no key) 192.0.2.7");
@@ -288,7 +289,7 @@ mod tests {
 
     #[test]
     fn a_long_key_is_cut_and_found_by_its_number() {
-        let text = Source::new(&header("x-key"), 128, OnEmptyKey::Skip);
+        let text = KeySource::new(&header("x-key"), 128, OnEmptyKey::Skip);
         let long = vec![b'x'; 300];
         let shown = spell(&text, &long);
         assert!(shown.len() < 80, "{shown}");
@@ -307,8 +308,8 @@ mod tests {
             };
             let source = match which {
                 0 => source(Variable::BinaryRemoteAddr, 128, OnEmptyKey::Skip),
-                1 => Source::new(&header("x-key"), 128, OnEmptyKey::Skip),
-                2 => Source::new(&header("x-key"), 128, OnEmptyKey::Address),
+                1 => KeySource::new(&header("x-key"), 128, OnEmptyKey::Skip),
+                2 => KeySource::new(&header("x-key"), 128, OnEmptyKey::Address),
                 _ => source(Variable::Map(0), 128, OnEmptyKey::Skip),
             };
             let shown = spell(&source, &bytes);
@@ -318,8 +319,8 @@ mod tests {
 
         #[test]
         fn nothing_is_too_strange_to_be_read(text in "\\PC{0,60}") {
-            let source = Source::new(&header("x-key"), 128, OnEmptyKey::Address);
-            for Reading { key, bytes } in source.read(&text) {
+            let source = KeySource::new(&header("x-key"), 128, OnEmptyKey::Address);
+            for ParsedKey { key, bytes } in source.read(&text) {
                 prop_assert_eq!(bytes.is_some_and(|bytes| Key::from_bytes(&bytes).id() != key.id()), false);
             }
         }

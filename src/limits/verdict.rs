@@ -6,16 +6,16 @@ use std::time::Duration;
 use http::{HeaderName, HeaderValue, StatusCode, header};
 
 use super::fields::{
-    self, Name, RATELIMIT, RATELIMIT_POLICY, X_RATELIMIT_LIMIT, X_RATELIMIT_REMAINING,
-    X_RATELIMIT_RESET,
+    self, RATELIMIT, RATELIMIT_POLICY, X_RATELIMIT_LIMIT, X_RATELIMIT_REMAINING, X_RATELIMIT_RESET,
+    ZoneName,
 };
-use super::{Allowance, Bill};
-use crate::config::plan::{HeaderForm, RefusalBody};
-use crate::store::{Lease, Place};
+use super::{AllowedHeaders, DeferredCharge};
+use crate::config::plan::{HeaderForm, RefusalBodies};
+use crate::store::{ConnSlot, SharedSlotGuard};
 
 /// What the `limit_req` rules of a location say of a request.
 #[derive(Debug)]
-pub enum Verdict {
+pub enum Admission {
     /// It goes on after a wait; it is charged already.
     Delay(Duration),
     /// It goes on.
@@ -29,15 +29,15 @@ pub enum Verdict {
 #[derive(Debug, Default)]
 #[must_use = "a permit that is not held gives its places back"]
 pub struct Permit {
-    first: Option<Place>,
-    second: Option<Place>,
-    more: Vec<Place>,
+    first: Option<ConnSlot>,
+    second: Option<ConnSlot>,
+    more: Vec<ConnSlot>,
     /// The same places in the stores that gateways share.
-    leases: Vec<Lease>,
+    leases: Vec<SharedSlotGuard>,
     /// What the request owes when it is over.
-    pub bills: Vec<Bill>,
+    pub bills: Vec<DeferredCharge>,
     /// What its client is told of the limits with the response, where that is wanted.
-    pub allowance: Option<Box<Allowance>>,
+    pub allowance: Option<Box<AllowedHeaders>>,
 }
 
 /// Why a request was turned away, and all that its answer has to say about it.
@@ -45,14 +45,14 @@ pub struct Permit {
 #[error("limited by zone \"{}\"", self.zone())]
 pub struct Refusal {
     /// What there was too much of.
-    pub kind: Kind,
+    pub kind: LimitKind,
     /// The status it is answered with.
     pub status: StatusCode,
     /// What it is answered with; `None` for weir's own page.
-    pub body: Option<Arc<RefusalBody>>,
+    pub body: Option<Arc<RefusalBodies>>,
     /// When the same request would pass; `None` where nobody knows.
     pub retry_after: Option<Duration>,
-    pub(super) name: Arc<Name>,
+    pub(super) name: Arc<ZoneName>,
     pub(super) quota: u64,
     /// What its key has left there, in whole requests: less than this request weighs.
     pub(super) left: u64,
@@ -67,14 +67,14 @@ pub struct Refusal {
 
 /// What there was too much of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum LimitKind {
     /// Requests at once: `limit_conn`.
     Connections,
     /// Requests in a time: `limit_req`.
     Requests,
 }
 
-impl Kind {
+impl LimitKind {
     /// Its word in a configuration.
     #[must_use]
     pub fn as_str(self) -> &'static str {
@@ -86,7 +86,7 @@ impl Kind {
 }
 
 impl Permit {
-    pub(super) fn hold(&mut self, place: Place) {
+    pub(super) fn hold(&mut self, place: ConnSlot) {
         if self.first.is_none() {
             self.first = Some(place);
         } else if self.second.is_none() {
@@ -96,7 +96,7 @@ impl Permit {
         }
     }
 
-    pub(super) fn lease(&mut self, lease: Lease) {
+    pub(super) fn lease(&mut self, lease: SharedSlotGuard) {
         self.leases.push(lease);
     }
 }
@@ -161,7 +161,7 @@ impl Refusal {
     pub fn retry_after_seconds(&self) -> Option<u64> {
         match (self.kind, self.retry_after) {
             // A place may come free at any moment.
-            (Kind::Connections, None) => Some(1),
+            (LimitKind::Connections, None) => Some(1),
             (_, after) => after.map(fields::seconds),
         }
     }
@@ -206,13 +206,13 @@ impl Refusal {
 mod tests {
     use super::*;
 
-    fn refusal(kind: Kind, retry_after: Option<u64>) -> Refusal {
+    fn refusal(kind: LimitKind, retry_after: Option<u64>) -> Refusal {
         Refusal {
             kind,
             status: StatusCode::TOO_MANY_REQUESTS,
             body: None,
             retry_after: retry_after.map(Duration::from_millis),
-            name: Arc::new(Name::new("perip")),
+            name: Arc::new(ZoneName::new("perip")),
             quota: 21,
             left: 0,
             own: retry_after.map(Duration::from_millis),
@@ -232,16 +232,16 @@ mod tests {
     #[test]
     fn retry_after_is_rounded_up_and_never_nothing() {
         for (millis, seconds) in [(0, 1), (1, 1), (1000, 1), (1001, 2), (62_500, 63)] {
-            let refusal = refusal(Kind::Requests, Some(millis));
+            let refusal = refusal(LimitKind::Requests, Some(millis));
             assert_eq!(refusal.retry_after_seconds(), Some(seconds), "{millis}");
         }
-        let place = refusal(Kind::Connections, None);
+        let place = refusal(LimitKind::Connections, None);
         assert_eq!(place.retry_after_seconds(), Some(1));
     }
 
     #[test]
     fn a_request_without_a_key_is_not_told_to_come_back() {
-        let refusal = refusal(Kind::Requests, None);
+        let refusal = refusal(LimitKind::Requests, None);
         assert_eq!(
             written(&refusal, HeaderForm::Ietf),
             [
@@ -254,7 +254,7 @@ mod tests {
     #[test]
     fn ietf_fields_name_the_policy_and_what_is_left_of_it() {
         assert_eq!(
-            written(&refusal(Kind::Requests, Some(1_200)), HeaderForm::Ietf),
+            written(&refusal(LimitKind::Requests, Some(1_200)), HeaderForm::Ietf),
             [
                 "retry-after: 2",
                 "ratelimit-policy: \"perip\";q=21;w=3",
@@ -262,7 +262,7 @@ mod tests {
             ]
         );
         assert_eq!(
-            written(&refusal(Kind::Connections, None), HeaderForm::Ietf)[2],
+            written(&refusal(LimitKind::Connections, None), HeaderForm::Ietf)[2],
             "ratelimit: \"perip\";r=0"
         );
     }
@@ -270,7 +270,10 @@ mod tests {
     #[test]
     fn legacy_fields_are_three_numbers() {
         assert_eq!(
-            written(&refusal(Kind::Requests, Some(1_200)), HeaderForm::Legacy),
+            written(
+                &refusal(LimitKind::Requests, Some(1_200)),
+                HeaderForm::Legacy
+            ),
             [
                 "retry-after: 2",
                 "x-ratelimit-limit: 21",
@@ -286,7 +289,7 @@ mod tests {
         let refusal = Refusal {
             left: 3,
             own: Some(Duration::from_secs(2)),
-            ..refusal(Kind::Requests, Some(60_000))
+            ..refusal(LimitKind::Requests, Some(60_000))
         };
         let ietf = written(&refusal, HeaderForm::Ietf);
         assert_eq!(ietf[0], "retry-after: 60");
@@ -306,7 +309,7 @@ mod tests {
     #[test]
     fn with_headers_off_retry_after_stays() {
         assert_eq!(
-            written(&refusal(Kind::Requests, Some(1_200)), HeaderForm::Off),
+            written(&refusal(LimitKind::Requests, Some(1_200)), HeaderForm::Off),
             ["retry-after: 2"]
         );
     }

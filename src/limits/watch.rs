@@ -10,22 +10,22 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use crate::clock::Millis;
-use crate::message::Exchange;
-use crate::store::{Busiest, Key};
+use crate::message::RequestRecord;
+use crate::store::{Key, TopKeys};
 
 /// What is known and wanted of the keys of a zone; outlives the zone when that is made anew under its name.
 #[derive(Debug, Default)]
-pub struct Watch {
+pub struct KeyAdmin {
     /// Who asks most, and who is refused most.
-    pub busiest: Busiest,
-    marked: Mutex<HashMap<[u64; 2], Vec<Marked>>>,
+    pub busiest: TopKeys,
+    marked: Mutex<HashMap<[u64; 2], Vec<KeyActionEntry>>>,
     /// How many keys that are, so that nobody takes the lock for nothing.
     count: AtomicUsize,
 }
 
 /// What an operator puts on a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mark {
+pub enum KeyAction {
     /// All its requests are refused.
     Block,
     /// It is not limited.
@@ -36,11 +36,11 @@ pub enum Mark {
 
 /// A mark on a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Marked {
+pub struct KeyActionEntry {
     /// The key as people read it.
     pub key: Box<str>,
     /// What it is.
-    pub mark: Mark,
+    pub mark: KeyAction,
     /// Until when.
     pub until: Millis,
     /// Why, if somebody said so.
@@ -49,7 +49,7 @@ pub struct Marked {
 
 /// There are too many marked keys already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Full;
+pub struct TooManyActions;
 
 /// Whether any key of any zone was ever marked: then two zones may not hold the same key to be the same thing.
 #[inline]
@@ -57,7 +57,7 @@ pub(super) fn any_marks() -> bool {
     ANY.load(Ordering::Relaxed)
 }
 
-impl Mark {
+impl KeyAction {
     /// In a word.
     #[must_use]
     pub fn as_str(self) -> &'static str {
@@ -73,16 +73,21 @@ impl Mark {
     }
 }
 
-impl Watch {
+impl KeyAdmin {
     /// Puts a mark on a key, in place of one of the same kind.
     ///
     /// # Errors
     /// There is no room for one more key.
-    pub fn put(&self, key: &Key, marked: Marked, now: Millis) -> Result<(), Full> {
+    pub fn put(
+        &self,
+        key: &Key,
+        marked: KeyActionEntry,
+        now: Millis,
+    ) -> Result<(), TooManyActions> {
         let mut all = self.marked.lock();
         prune(&mut all, now);
-        if all.len() >= MOST && !all.contains_key(&key.id()) {
-            return Err(Full);
+        if all.len() >= MAX_KEY_ACTIONS && !all.contains_key(&key.id()) {
+            return Err(TooManyActions);
         }
         let own = all.entry(key.id()).or_default();
         own.retain(|other| !other.mark.is_like(marked.mark));
@@ -93,7 +98,7 @@ impl Watch {
     }
 
     /// Takes a mark of this kind off a key; whether there was one.
-    pub fn remove(&self, key: &Key, mark: Mark) -> bool {
+    pub fn remove(&self, key: &Key, mark: KeyAction) -> bool {
         let mut all = self.marked.lock();
         let Some(own) = all.get_mut(&key.id()) else {
             return false;
@@ -108,7 +113,7 @@ impl Watch {
 
     /// All marks there are, those that end first in front.
     #[must_use]
-    pub fn marks(&self, now: Millis) -> Vec<Marked> {
+    pub fn marks(&self, now: Millis) -> Vec<KeyActionEntry> {
         let mut all = self.marked.lock();
         prune(&mut all, now);
         self.count.store(all.len(), Ordering::Relaxed);
@@ -119,7 +124,7 @@ impl Watch {
 
     /// Those on one key.
     #[must_use]
-    pub fn marks_on(&self, key: &Key, now: Millis) -> Vec<Marked> {
+    pub fn marks_on(&self, key: &Key, now: Millis) -> Vec<KeyActionEntry> {
         if !self.has_marks() {
             return Vec::new();
         }
@@ -141,37 +146,37 @@ impl Watch {
 
     /// Whether a key is not limited for now.
     #[inline]
-    pub(super) fn frees(&self, key: &Key, exchange: &Exchange) -> bool {
+    pub(super) fn frees(&self, key: &Key, exchange: &RequestRecord) -> bool {
         self.has_marks() && self.freedom(key, exchange.started).is_some()
     }
 
     /// For how much longer a key is blocked, and why.
     pub(super) fn block(&self, key: &Key, now: Millis) -> Option<(Duration, Option<Box<str>>)> {
         let mut marks = self.marks_on(key, now).into_iter();
-        let block = marks.find(|marked| marked.mark == Mark::Block)?;
+        let block = marks.find(|marked| marked.mark == KeyAction::Block)?;
         Some((block.until.since(now), block.reason))
     }
 
     /// The mark by which a key is not limited, if there is one and it is not blocked.
-    pub(super) fn freedom(&self, key: &Key, now: Millis) -> Option<Mark> {
+    pub(super) fn freedom(&self, key: &Key, now: Millis) -> Option<KeyAction> {
         let marks = self.marks_on(key, now);
-        let has = |wanted: fn(Mark) -> bool| marks.iter().find(|marked| wanted(marked.mark));
-        if has(|mark| mark == Mark::Block).is_some() {
+        let has = |wanted: fn(KeyAction) -> bool| marks.iter().find(|marked| wanted(marked.mark));
+        if has(|mark| mark == KeyAction::Block).is_some() {
             return None;
         }
-        let exempt = has(|mark| mark == Mark::Exempt);
-        let granted = || has(|mark| matches!(mark, Mark::Grant(1..)));
+        let exempt = has(|mark| mark == KeyAction::Exempt);
+        let granted = || has(|mark| matches!(mark, KeyAction::Grant(1..)));
         exempt.or_else(granted).map(|marked| marked.mark)
     }
 
     /// A key has made use of what it was granted.
     pub(super) fn spend(&self, key: &Key, now: Millis) {
-        if !self.has_marks() || !matches!(self.freedom(key, now), Some(Mark::Grant(_))) {
+        if !self.has_marks() || !matches!(self.freedom(key, now), Some(KeyAction::Grant(_))) {
             return;
         }
         let mut all = self.marked.lock();
         for marked in all.get_mut(&key.id()).into_iter().flatten() {
-            if let Mark::Grant(left) = &mut marked.mark {
+            if let KeyAction::Grant(left) = &mut marked.mark {
                 *left = left.saturating_sub(1);
             }
         }
@@ -181,9 +186,9 @@ impl Watch {
 }
 
 /// Forgets marks whose time is over, and grants that were used up.
-fn prune(all: &mut HashMap<[u64; 2], Vec<Marked>>, now: Millis) {
+fn prune(all: &mut HashMap<[u64; 2], Vec<KeyActionEntry>>, now: Millis) {
     all.retain(|_, own| {
-        own.retain(|marked| marked.until > now && marked.mark != Mark::Grant(0));
+        own.retain(|marked| marked.until > now && marked.mark != KeyAction::Grant(0));
         !own.is_empty()
     });
 }
@@ -191,14 +196,14 @@ fn prune(all: &mut HashMap<[u64; 2], Vec<Marked>>, now: Millis) {
 static ANY: AtomicBool = AtomicBool::new(false);
 
 /// Keys with marks in a zone.
-pub const MOST: usize = 10_000;
+pub const MAX_KEY_ACTIONS: usize = 10_000;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn marked(mark: Mark, until: u64) -> Marked {
-        Marked {
+    fn marked(mark: KeyAction, until: u64) -> KeyActionEntry {
+        KeyActionEntry {
             key: "k".into(),
             mark,
             until: Millis(until),
@@ -208,13 +213,13 @@ mod tests {
 
     #[test]
     fn a_mark_holds_until_its_time_or_until_it_is_taken_off() {
-        let (watch, key) = (Watch::default(), Key::from_bytes(b"k"));
+        let (watch, key) = (KeyAdmin::default(), Key::from_bytes(b"k"));
         assert!(!watch.has_marks());
         watch
-            .put(&key, marked(Mark::Block, 1000), Millis(0))
+            .put(&key, marked(KeyAction::Block, 1000), Millis(0))
             .unwrap();
         watch
-            .put(&key, marked(Mark::Exempt, 5000), Millis(0))
+            .put(&key, marked(KeyAction::Exempt, 5000), Millis(0))
             .unwrap();
         assert_eq!(
             watch.block(&key, Millis(400)),
@@ -226,21 +231,21 @@ mod tests {
             "a block is stronger"
         );
         assert_eq!(watch.block(&key, Millis(1000)), None);
-        assert_eq!(watch.freedom(&key, Millis(1000)), Some(Mark::Exempt));
-        assert_eq!(watch.marks(Millis(1000)), [marked(Mark::Exempt, 5000)]);
-        assert!(watch.remove(&key, Mark::Exempt) && !watch.remove(&key, Mark::Exempt));
+        assert_eq!(watch.freedom(&key, Millis(1000)), Some(KeyAction::Exempt));
+        assert_eq!(watch.marks(Millis(1000)), [marked(KeyAction::Exempt, 5000)]);
+        assert!(watch.remove(&key, KeyAction::Exempt) && !watch.remove(&key, KeyAction::Exempt));
         assert!(!watch.has_marks());
         assert_eq!(watch.block(&Key::from_bytes(b"other"), Millis(0)), None);
     }
 
     #[test]
     fn a_grant_is_used_up() {
-        let (watch, key) = (Watch::default(), Key::from_bytes(b"k"));
+        let (watch, key) = (KeyAdmin::default(), Key::from_bytes(b"k"));
         watch
-            .put(&key, marked(Mark::Grant(2), 1000), Millis(0))
+            .put(&key, marked(KeyAction::Grant(2), 1000), Millis(0))
             .unwrap();
         for left in [2, 1] {
-            assert_eq!(watch.freedom(&key, Millis(0)), Some(Mark::Grant(left)));
+            assert_eq!(watch.freedom(&key, Millis(0)), Some(KeyAction::Grant(left)));
             watch.spend(&key, Millis(0));
         }
         assert_eq!(watch.freedom(&key, Millis(0)), None);
@@ -249,19 +254,22 @@ mod tests {
 
     #[test]
     fn there_is_room_for_so_many_keys() {
-        let watch = Watch::default();
+        let watch = KeyAdmin::default();
         let key = |number: usize| Key::from_bytes(&number.to_be_bytes());
-        for number in 0..MOST {
+        for number in 0..MAX_KEY_ACTIONS {
             watch
-                .put(&key(number), marked(Mark::Block, 1000), Millis(0))
+                .put(&key(number), marked(KeyAction::Block, 1000), Millis(0))
                 .unwrap();
         }
-        let one_more = marked(Mark::Block, 2000);
+        let one_more = marked(KeyAction::Block, 2000);
         assert_eq!(
-            watch.put(&key(MOST), one_more.clone(), Millis(0)),
-            Err(Full)
+            watch.put(&key(MAX_KEY_ACTIONS), one_more.clone(), Millis(0)),
+            Err(TooManyActions)
         );
         assert_eq!(watch.put(&key(0), one_more.clone(), Millis(0)), Ok(()));
-        assert_eq!(watch.put(&key(MOST), one_more, Millis(1500)), Ok(()));
+        assert_eq!(
+            watch.put(&key(MAX_KEY_ACTIONS), one_more, Millis(1500)),
+            Ok(())
+        );
     }
 }

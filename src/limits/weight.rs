@@ -3,32 +3,41 @@
 use std::cell::RefCell;
 
 use crate::clock::Millis;
-use crate::config::plan::{Cost, Excess, Template, Weight};
-use crate::message::Exchange;
-use crate::message::vars::KeyParts;
-use crate::telemetry::Warning;
+use crate::config::plan::{Cost, CostSource, Excess, Template};
+use crate::message::RequestRecord;
+use crate::message::vars::KeyReader;
+use crate::telemetry::RateLimitedLog;
 
 /// The cost of a request as far as it is known when it comes; what is known only afterwards is charged then.
-pub(super) fn before(weight: &Weight, parts: KeyParts, exchange: &Exchange) -> Cost {
+pub(super) fn before(weight: &CostSource, parts: KeyReader, exchange: &RequestRecord) -> Cost {
     match weight {
-        Weight::After(_) | Weight::RequestBytes | Weight::ResponseBytes => Cost(0),
-        Weight::Before(template) => told(template, parts, exchange, exchange.started),
-        Weight::Fixed(cost) => *cost,
+        CostSource::After(_) | CostSource::RequestBytes | CostSource::ResponseBytes => Cost(0),
+        CostSource::Before(template) => told(template, parts, exchange, exchange.started),
+        CostSource::Fixed(cost) => *cost,
     }
 }
 
 /// What is to be charged when a request is over, at whatever point that came.
-pub(super) fn after(weight: &Weight, parts: KeyParts, exchange: &Exchange, now: Millis) -> Cost {
+pub(super) fn after(
+    weight: &CostSource,
+    parts: KeyReader,
+    exchange: &RequestRecord,
+    now: Millis,
+) -> Cost {
     match weight {
-        Weight::After(template) => told(template, parts, exchange, now),
-        Weight::Before(_) | Weight::Fixed(_) => Cost(0),
-        Weight::RequestBytes => Cost::milli(exchange.body_received.saturating_mul(1000)),
-        Weight::ResponseBytes => Cost::milli(exchange.body_sent.saturating_mul(1000)),
+        CostSource::After(template) => told(template, parts, exchange, now),
+        CostSource::Before(_) | CostSource::Fixed(_) => Cost(0),
+        CostSource::RequestBytes => Cost::milli(exchange.body_received.saturating_mul(1000)),
+        CostSource::ResponseBytes => Cost::milli(exchange.body_sent.saturating_mul(1000)),
     }
 }
 
 /// Whether a client gives a part of what a request weighs more than once.
-pub(super) fn is_ambiguous(template: &Template, parts: KeyParts, exchange: &Exchange) -> bool {
+pub(super) fn is_ambiguous(
+    template: &Template,
+    parts: KeyReader,
+    exchange: &RequestRecord,
+) -> bool {
     SCRATCH.with_borrow_mut(|scratch| {
         scratch.clear();
         parts.render(template, exchange, scratch).is_err()
@@ -43,7 +52,7 @@ pub fn bad_costs() -> u64 {
 
 /// What a text says. It comes from outside: one that says no number, or one that nobody could ever pay, weighs as
 /// much as any request.
-fn told(template: &Template, parts: KeyParts, exchange: &Exchange, now: Millis) -> Cost {
+fn told(template: &Template, parts: KeyReader, exchange: &RequestRecord, now: Millis) -> Cost {
     SCRATCH.with_borrow_mut(|scratch| {
         scratch.clear();
         // One that is ambiguous has been refused, unless only the response made it so.
@@ -68,7 +77,7 @@ fn number(text: &[u8]) -> Option<Cost> {
 }
 
 /// It may be said by anybody, in every request.
-static BAD: Warning = Warning::new();
+static BAD: RateLimitedLog = RateLimitedLog::new();
 
 /// How much of such a text is worth a place in the log, in bytes.
 const LONGEST: usize = 64;
@@ -138,7 +147,7 @@ mod tests {
             assert_eq!(number(text.as_bytes()), None, "{text}");
             let exchange = exchange(&[header("x-cost", text)]);
             let before = bad_costs();
-            let cost = told(&key("x-cost"), KeyParts::default(), &exchange, Millis(0));
+            let cost = told(&key("x-cost"), KeyReader::default(), &exchange, Millis(0));
             assert_eq!(cost, Cost::ONE, "{text}");
             assert!(bad_costs() > before);
         }
@@ -147,12 +156,12 @@ mod tests {
     #[test]
     fn a_cost_may_stand_in_the_request() {
         let exchange = exchange(&[header("x-cost", "2.5"), header("content-length", "700")]);
-        let cost = |weight| before(&weight, KeyParts::default(), &exchange);
-        assert_eq!(cost(Weight::Before(key("x-cost"))), Cost::milli(2_500));
-        assert_eq!(cost(Weight::Before(key("x-none"))), Cost::ONE);
-        assert_eq!(cost(Weight::RequestBytes), Cost(0));
-        assert_eq!(cost(Weight::ResponseBytes), Cost(0));
-        assert_eq!(cost(Weight::After(key("x-cost"))), Cost(0));
+        let cost = |weight| before(&weight, KeyReader::default(), &exchange);
+        assert_eq!(cost(CostSource::Before(key("x-cost"))), Cost::milli(2_500));
+        assert_eq!(cost(CostSource::Before(key("x-none"))), Cost::ONE);
+        assert_eq!(cost(CostSource::RequestBytes), Cost(0));
+        assert_eq!(cost(CostSource::ResponseBytes), Cost(0));
+        assert_eq!(cost(CostSource::After(key("x-cost"))), Cost(0));
     }
 
     #[test]
@@ -160,12 +169,12 @@ mod tests {
         let mut exchange = exchange(&[header("x-cost", "2.5")]);
         exchange.body_received = 700;
         exchange.body_sent = 50;
-        let cost = |weight| after(&weight, KeyParts::default(), &exchange, Millis(0));
-        assert_eq!(cost(Weight::RequestBytes), Cost::milli(700_000));
-        assert_eq!(cost(Weight::ResponseBytes), Cost::milli(50_000));
-        assert_eq!(cost(Weight::After(key("x-cost"))), Cost::milli(2_500));
-        assert_eq!(cost(Weight::After(key("x-none"))), Cost::ONE);
-        assert_eq!(cost(Weight::Before(key("x-cost"))), Cost(0));
-        assert_eq!(cost(Weight::Fixed(Cost::ONE)), Cost(0));
+        let cost = |weight| after(&weight, KeyReader::default(), &exchange, Millis(0));
+        assert_eq!(cost(CostSource::RequestBytes), Cost::milli(700_000));
+        assert_eq!(cost(CostSource::ResponseBytes), Cost::milli(50_000));
+        assert_eq!(cost(CostSource::After(key("x-cost"))), Cost::milli(2_500));
+        assert_eq!(cost(CostSource::After(key("x-none"))), Cost::ONE);
+        assert_eq!(cost(CostSource::Before(key("x-cost"))), Cost(0));
+        assert_eq!(cost(CostSource::Fixed(Cost::ONE)), Cost(0));
     }
 }

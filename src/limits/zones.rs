@@ -7,18 +7,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::ShadowZone;
-use super::estate::Estate;
-use super::fields::Name;
-use super::key::{Found, Source};
+use super::estate::PreviousZones;
+use super::fields::ZoneName;
+use super::key::{KeyLookup, KeySource};
 use super::overrides::Overrides;
-use super::watch::Watch;
+use super::watch::KeyAdmin;
 use crate::config::plan::{
-    self, Algorithm, CountRefused, Delay, Excess, Own, Plan, ReqRule, Shape, Site, Underscores,
+    self, AlgorithmParams, CountRefused, Delay, Excess, LocationConf, OverrideLimits, Plan,
+    ReqRule, StoreTopology, Underscores,
 };
-use crate::message::Exchange;
-use crate::message::vars::KeyParts;
-use crate::store::algorithm::Terms;
-use crate::store::{ForgetKeys, Key, Leases, Penalties, Shared, Slots, Verdicts, Zone};
+use crate::message::RequestRecord;
+use crate::message::vars::KeyReader;
+use crate::store::algorithm::LimitSpec;
+use crate::store::{
+    ForgetKeys, Key, Penalties, RateZone, SharedStore, SlotTable, Verdicts, ZoneLeases,
+};
 use crate::telemetry::Histogram;
 
 /// Every zone of a plan, under the plan's indices.
@@ -31,26 +34,26 @@ pub struct Zones {
     /// Those of `limit_conn`.
     pub conn: Vec<Arc<ConnZone>>,
     /// Where some of them count together with other gateways.
-    pub stores: Vec<Arc<Shared>>,
+    pub stores: Vec<Arc<SharedStore>>,
 }
 
 /// A `limit_req` zone.
 #[derive(Debug)]
 pub struct ReqZone {
     /// Where its keys are.
-    pub store: Zone,
-    pub(super) name: Arc<Name>,
-    pub(super) algorithm: Algorithm,
+    pub store: RateZone,
+    pub(super) name: Arc<ZoneName>,
+    pub(super) algorithm: AlgorithmParams,
     pub(super) count_refused: CountRefused,
     /// Where it counts together with other gateways; [`ReqZone::store`] then goes on while that is away.
-    pub(super) shared: Option<Arc<Shared>>,
+    pub(super) shared: Option<Arc<SharedStore>>,
     /// What can be decided without asking there.
-    pub(super) leases: Option<Arc<Leases>>,
+    pub(super) leases: Option<Arc<ZoneLeases>>,
     /// Who stays out, where a rule punishes.
     pub(super) penalties: Option<Arc<Penalties>>,
     /// What operators know of its keys and want of them.
-    pub watch: Arc<Watch>,
-    pub(super) source: Source,
+    pub watch: Arc<KeyAdmin>,
+    pub(super) source: KeySource,
     pub(super) overrides: Overrides,
 }
 
@@ -58,24 +61,24 @@ pub struct ReqZone {
 #[derive(Debug)]
 pub struct ConnZone {
     /// Where its places are.
-    pub store: Arc<Slots>,
+    pub store: Arc<SlotTable>,
     /// How long those stood in line who got a place.
     pub delays: Arc<Histogram>,
     /// How many stand in line.
     pub(super) waiting: Arc<AtomicU64>,
     /// Where they are counted together with other gateways; [`ConnZone::store`] then has those of this one, and goes on
     /// while that is away.
-    pub(super) shared: Option<Arc<Shared>>,
-    pub(super) name: Arc<Name>,
+    pub(super) shared: Option<Arc<SharedStore>>,
+    pub(super) name: Arc<ZoneName>,
     /// What operators know of its keys and want of them.
-    pub watch: Arc<Watch>,
-    pub(super) source: Source,
+    pub watch: Arc<KeyAdmin>,
+    pub(super) source: KeySource,
 }
 
 /// A request's key in a `limit_req` zone.
 // Small: it is copied for every rule of a location.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Keyed {
+pub(super) struct RuleKey {
     pub(super) key: Key,
     /// Where its own numbers are, if it has some.
     pub(super) own: Option<u32>,
@@ -92,10 +95,10 @@ impl Zones {
     #[must_use]
     pub fn build_after(
         plan: &Plan,
-        stores: &[Arc<Shared>],
+        stores: &[Arc<SharedStore>],
         before: Option<(&Plan, &Self)>,
     ) -> Self {
-        let estate = Estate { plan, before };
+        let estate = PreviousZones { plan, before };
         let zones = || plan.req_zones.iter().enumerate();
         Self {
             req: zones()
@@ -131,8 +134,9 @@ impl Zones {
                 .iter()
                 .enumerate()
                 .map(|(index, zone)| {
-                    let uses = |site: &Site| site.limit_conn.iter().any(|rule| rule.zone == index);
-                    let parts = KeyParts {
+                    let uses =
+                        |site: &LocationConf| site.limit_conn.iter().any(|rule| rule.zone == index);
+                    let parts = KeyReader {
                         on_ambiguous: zone.on_ambiguous_key,
                         underscores: underscores(plan, uses),
                     };
@@ -147,27 +151,28 @@ impl Zones {
 impl ReqZone {
     fn new(
         zone: &plan::ReqZone,
-        parts: KeyParts,
+        parts: KeyReader,
         punishes: bool,
-        stores: &[Arc<Shared>],
+        stores: &[Arc<SharedStore>],
         verdicts: Verdicts,
         old: Option<&Self>,
     ) -> Self {
         let penalties = if punishes { zone.size / PENALTIES } else { 0 };
         let own = zone.overrides.iter().filter_map(|one| one.own);
-        let terms = |algorithm: &Algorithm| Terms::new(algorithm, Excess(0), Delay::Never);
+        let terms =
+            |algorithm: &AlgorithmParams| LimitSpec::new(algorithm, Excess(0), Delay::Never);
         let slowest = own.fold(terms(&zone.algorithm), |slowest, own| {
             slowest.slower(terms(&own.algorithm))
         });
         let shared = zone.store.and_then(|store| stores.get(store).cloned());
         // Where refusals are charged, each has to be told.
-        let can_hold = Leases::can_hold(&slowest) && zone.count_refused == CountRefused::No;
+        let can_hold = ZoneLeases::can_hold(&slowest) && zone.count_refused == CountRefused::No;
         let leases = shared.as_ref().filter(|_| can_hold).map(|store| {
             let size = zone.size / LEASES;
             let old = old.and_then(|old| old.leases.as_ref());
             match old.filter(|old| old.fits(size, store, verdicts)) {
                 Some(old) => Arc::clone(old),
-                None => Leases::new(&zone.name, size, store, verdicts),
+                None => ZoneLeases::new(&zone.name, size, store, verdicts),
             }
         });
         let own_penalties = punishes.then(|| match old.and_then(|old| old.penalties.as_ref()) {
@@ -181,15 +186,15 @@ impl ReqZone {
         let (size, refused) = (zone.size - leased - penalties, zone.count_refused);
         let heir = old.and_then(|old| old.store.heir(size, &slowest, refused));
         Self {
-            store: heir.unwrap_or_else(|| Zone::new(&zone.name, size, &slowest, refused)),
-            name: Arc::new(Name::new(&zone.name)),
+            store: heir.unwrap_or_else(|| RateZone::new(&zone.name, size, &slowest, refused)),
+            name: Arc::new(ZoneName::new(&zone.name)),
             algorithm: zone.algorithm,
             count_refused: zone.count_refused,
             shared,
             leases,
             penalties: own_penalties,
             watch: old.map_or_else(Arc::default, |old| Arc::clone(&old.watch)),
-            source: Source::new(&zone.key, zone.ipv6_prefix, zone.on_empty_key).reading(parts),
+            source: KeySource::new(&zone.key, zone.ipv6_prefix, zone.on_empty_key).reading(parts),
             overrides: Overrides::new(&zone.overrides),
         }
     }
@@ -200,12 +205,12 @@ impl ReqZone {
     }
 
     /// The key of a request.
-    pub(super) fn find(&self, exchange: &Exchange) -> Found<Keyed> {
+    pub(super) fn find(&self, exchange: &RequestRecord) -> KeyLookup<RuleKey> {
         self.find_with(exchange, |_| {})
     }
 
     #[inline]
-    fn find_with(&self, exchange: &Exchange, note: impl FnOnce(&[u8])) -> Found<Keyed> {
+    fn find_with(&self, exchange: &RequestRecord, note: impl FnOnce(&[u8])) -> KeyLookup<RuleKey> {
         if !self.overrides.is_empty() {
             return self.find_own(exchange, note);
         }
@@ -213,19 +218,23 @@ impl ReqZone {
             note(bytes);
             let key = self.store.key(bytes);
             if self.watch.frees(&key, exchange) {
-                return Found::Nothing;
+                return KeyLookup::Nothing;
             }
-            Found::Key(Keyed { key, own: None })
+            KeyLookup::Key(RuleKey { key, own: None })
         })
     }
 
     /// The key of a request, and the bytes it was made from.
-    pub(super) fn find_in_full(&self, exchange: &Exchange, full: &mut Vec<u8>) -> Found<Keyed> {
+    pub(super) fn find_in_full(
+        &self,
+        exchange: &RequestRecord,
+        full: &mut Vec<u8>,
+    ) -> KeyLookup<RuleKey> {
         self.find_with(exchange, |bytes| full.extend_from_slice(bytes))
     }
 
     /// What holds for a key instead, if it has numbers of its own.
-    pub(super) fn own(&self, keyed: &Keyed) -> Option<&Own> {
+    pub(super) fn own(&self, keyed: &RuleKey) -> Option<&OverrideLimits> {
         self.overrides.own(keyed.own?)
     }
 }
@@ -243,21 +252,21 @@ impl ForgetKeys for ReqZone {
 impl ConnZone {
     fn new(
         zone: &plan::ConnZone,
-        parts: KeyParts,
-        stores: &[Arc<Shared>],
+        parts: KeyReader,
+        stores: &[Arc<SharedStore>],
         old: Option<&Self>,
     ) -> Self {
         Self {
             shared: zone.store.and_then(|store| stores.get(store).cloned()),
             store: match old {
                 Some(old) => old.store.heir(zone.size),
-                None => Slots::new(&zone.name, zone.size),
+                None => SlotTable::new(&zone.name, zone.size),
             },
             delays: old.map_or_else(Arc::default, |old| Arc::clone(&old.delays)),
             waiting: old.map_or_else(Arc::default, |old| Arc::clone(&old.waiting)),
-            name: Arc::new(Name::new(&zone.name)),
+            name: Arc::new(ZoneName::new(&zone.name)),
             watch: old.map_or_else(Arc::default, |old| Arc::clone(&old.watch)),
-            source: Source::new(&zone.key, zone.ipv6_prefix, zone.on_empty_key).reading(parts),
+            source: KeySource::new(&zone.key, zone.ipv6_prefix, zone.on_empty_key).reading(parts),
         }
     }
 
@@ -268,40 +277,44 @@ impl ConnZone {
     }
 
     /// The key of a request.
-    pub(super) fn find(&self, exchange: &Exchange) -> Found<Key> {
+    pub(super) fn find(&self, exchange: &RequestRecord) -> KeyLookup<Key> {
         self.find_with(exchange, |_| {})
     }
 
     /// The key of a request, and the bytes it was made from.
-    pub(super) fn find_in_full(&self, exchange: &Exchange, full: &mut Vec<u8>) -> Found<Key> {
+    pub(super) fn find_in_full(
+        &self,
+        exchange: &RequestRecord,
+        full: &mut Vec<u8>,
+    ) -> KeyLookup<Key> {
         self.find_with(exchange, |bytes| full.extend_from_slice(bytes))
     }
 
     #[inline]
-    fn find_with(&self, exchange: &Exchange, note: impl FnOnce(&[u8])) -> Found<Key> {
+    fn find_with(&self, exchange: &RequestRecord, note: impl FnOnce(&[u8])) -> KeyLookup<Key> {
         self.source.find(exchange, |bytes| {
             note(bytes);
             let key = self.store.key(bytes);
             match self.watch.frees(&key, exchange) {
-                true => Found::Nothing,
-                false => Found::Key(key),
+                true => KeyLookup::Nothing,
+                false => KeyLookup::Key(key),
             }
         })
     }
 
     /// The bytes of a request's key, if it has one.
-    pub(super) fn with_key(&self, exchange: &Exchange, act: impl FnOnce(&[u8])) {
+    pub(super) fn with_key(&self, exchange: &RequestRecord, act: impl FnOnce(&[u8])) {
         self.source.with(exchange, act);
     }
 
     /// What a request's key looks like to people.
-    pub(super) fn label(&self, exchange: &Exchange) -> String {
+    pub(super) fn label(&self, exchange: &RequestRecord) -> String {
         self.source.label(exchange)
     }
 }
 
 /// Whether those who go over in this zone are punished by one of these rules; `None` where none names it.
-fn used(plan: &Plan, zone: usize, rules: impl Fn(&Site) -> &Vec<ReqRule>) -> Option<bool> {
+fn used(plan: &Plan, zone: usize, rules: impl Fn(&LocationConf) -> &Vec<ReqRule>) -> Option<bool> {
     plan.sites()
         .flat_map(rules)
         .filter(|rule| rule.zone == zone)
@@ -310,23 +323,23 @@ fn used(plan: &Plan, zone: usize, rules: impl Fn(&Site) -> &Vec<ReqRule>) -> Opt
 }
 
 /// How the parts of a `limit_req` zone's keys are read.
-fn parts(plan: &Plan, index: usize, zone: &plan::ReqZone) -> KeyParts {
-    let uses = |site: &Site| {
+fn parts(plan: &Plan, index: usize, zone: &plan::ReqZone) -> KeyReader {
+    let uses = |site: &LocationConf| {
         let mut rules = site.limit_req.iter().chain(&site.shadow);
         rules.any(|rule| rule.zone == index)
     };
-    KeyParts {
+    KeyReader {
         on_ambiguous: zone.on_ambiguous_key,
         underscores: underscores(plan, uses),
     }
 }
 
 /// Whether backends of the sites that use a zone get to see header fields with underscores.
-fn underscores(plan: &Plan, uses: impl Fn(&Site) -> bool) -> Underscores {
+fn underscores(plan: &Plan, uses: impl Fn(&LocationConf) -> bool) -> Underscores {
     let mut forwards = plan
         .sites()
         .filter(|site| uses(site))
-        .flat_map(Site::forwards);
+        .flat_map(LocationConf::forwards);
     match forwards.any(|forward| forward.underscores == Underscores::Keep) {
         true => Underscores::Keep,
         false => Underscores::Drop,
@@ -337,12 +350,12 @@ fn underscores(plan: &Plan, uses: impl Fn(&Site) -> bool) -> Underscores {
 /// another zone refuses it, because then some pass before the time they were told.
 fn verdicts(plan: &Plan, zone: usize) -> Verdicts {
     let store = |rule: &ReqRule| plan.req_zones.get(rule.zone).and_then(|zone| zone.store);
-    let gives_back = |site: &Site| {
+    let gives_back = |site: &LocationConf| {
         let mut stores: Vec<_> = site.limit_req.iter().filter_map(store).collect();
         let shared = stores.len();
         let spread = |index: &usize| {
             let store = plan.stores.get(*index);
-            store.is_some_and(|store| store.shape == Shape::Cluster)
+            store.is_some_and(|store| store.shape == StoreTopology::Cluster)
         };
         let spread = stores.iter().any(spread);
         stores.sort_unstable();

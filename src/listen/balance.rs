@@ -13,37 +13,37 @@ use tokio::sync::mpsc;
 
 use super::{Accepted, Stream};
 use crate::clock::Millis;
-use crate::message::Remote;
+use crate::message::RemoteAddr;
 
 /// One event loop's end of one listening address.
 #[derive(Debug)]
-pub(super) struct Lane {
+pub(super) struct LoopHandoff {
     me: usize,
-    places: Vec<Place>,
-    doors: Vec<mpsc::Sender<Handed>>,
-    handed: mpsc::Receiver<Handed>,
+    places: Vec<LoopSlot>,
+    doors: Vec<mpsc::Sender<HandedConnection>>,
+    handed: mpsc::Receiver<HandedConnection>,
     // From whom on the others are asked.
     next: usize,
-    allowance: Allowance,
+    allowance: HandoffBudget,
 }
 
 /// A place on an event loop: every connection holds one.
 // As many as there are holders: that is the count. Those that lanes hold are equally many for every loop.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Place(Arc<Alone>);
+pub(super) struct LoopSlot(Arc<CachePadded>);
 
 /// Nothing, and no other loop's counter beside it.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct Alone;
+struct CachePadded;
 
 /// A connection on its way to another loop.
 #[derive(Debug)]
-pub(super) struct Handed {
+pub(super) struct HandedConnection {
     stream: Bare,
-    remote: Remote,
+    remote: RemoteAddr,
     local: Option<SocketAddr>,
-    place: Place,
+    place: LoopSlot,
 }
 
 /// A socket that no loop knows.
@@ -53,9 +53,9 @@ enum Bare {
     Unix(UnixStream),
 }
 
-impl Lane {
+impl LoopHandoff {
     /// The lanes of one address; `places` are those of all loops, for all addresses the same.
-    pub(super) fn between(places: &[Place]) -> Vec<Self> {
+    pub(super) fn between(places: &[LoopSlot]) -> Vec<Self> {
         let (doors, ends): (Vec<_>, Vec<_>) =
             places.iter().map(|_| mpsc::channel(MOST_AT_ONCE)).unzip();
         let lane = |(me, handed)| Self {
@@ -64,13 +64,13 @@ impl Lane {
             doors: doors.clone(),
             handed,
             next: me + 1,
-            allowance: Allowance::default(),
+            allowance: HandoffBudget::default(),
         };
         ends.into_iter().enumerate().map(lane).collect()
     }
 
     /// A place on this loop.
-    pub(super) fn own_place(&self) -> Place {
+    pub(super) fn own_place(&self) -> LoopSlot {
         self.places[self.me].clone()
     }
 
@@ -79,12 +79,12 @@ impl Lane {
         &mut self,
         accepted: Accepted,
         now: Millis,
-    ) -> std::io::Result<Option<(Accepted, Place)>> {
+    ) -> std::io::Result<Option<(Accepted, LoopSlot)>> {
         let Some(to) = self.lighter(now) else {
             return Ok(Some((accepted, self.own_place())));
         };
         let (stream, remote, local) = accepted;
-        let handed = Handed {
+        let handed = HandedConnection {
             stream: stream.try_into()?,
             remote,
             local,
@@ -94,7 +94,7 @@ impl Lane {
             Ok(()) => Ok(None),
             // It stops, or has its hands full.
             Err(back) => {
-                let handed = Handed {
+                let handed = HandedConnection {
                     place: self.own_place(),
                     ..back.into_inner()
                 };
@@ -104,7 +104,7 @@ impl Lane {
     }
 
     /// A connection that another loop has handed over.
-    pub(super) fn poll_handed(&mut self, context: &mut Context<'_>) -> Poll<Handed> {
+    pub(super) fn poll_handed(&mut self, context: &mut Context<'_>) -> Poll<HandedConnection> {
         if self.doors.len() == 1 {
             return Poll::Pending;
         }
@@ -115,7 +115,7 @@ impl Lane {
     }
 
     /// Lets nobody hand anything over from now on; what already was has to be taken until nothing is left.
-    pub(super) async fn last_handed(&mut self) -> Option<Handed> {
+    pub(super) async fn last_handed(&mut self) -> Option<HandedConnection> {
         self.handed.close();
         self.handed.recv().await
     }
@@ -135,15 +135,15 @@ impl Lane {
     }
 }
 
-impl Place {
+impl LoopSlot {
     fn taken(&self) -> usize {
         Arc::strong_count(&self.0)
     }
 }
 
-impl Handed {
+impl HandedConnection {
     /// Makes it a connection of the loop that calls this.
-    pub(super) fn settle(self) -> std::io::Result<(Accepted, Place)> {
+    pub(super) fn settle(self) -> std::io::Result<(Accepted, LoopSlot)> {
         let stream = match self.stream {
             Bare::Tcp(stream) => Stream::Tcp(tokio::net::TcpStream::from_std(stream)?),
             Bare::Unix(stream) => Stream::Unix(tokio::net::UnixStream::from_std(stream)?),
@@ -166,12 +166,12 @@ impl TryFrom<Stream> for Bare {
 /// How many connections may be handed over. Where they come and go by the thousand, loops are uneven at any moment
 /// and even in the end, and handing over would be for nothing.
 #[derive(Debug)]
-struct Allowance {
+struct HandoffBudget {
     left: u64,
     since: Millis,
 }
 
-impl Default for Allowance {
+impl Default for HandoffBudget {
     fn default() -> Self {
         Self {
             left: MOST_AT_ONCE as u64,
@@ -180,7 +180,7 @@ impl Default for Allowance {
     }
 }
 
-impl Allowance {
+impl HandoffBudget {
     fn take(&mut self, now: Millis) -> bool {
         let earned = now.0.saturating_sub(self.since.0) / EARNED_EVERY;
         if earned > 0 {
@@ -211,8 +211,8 @@ mod tests {
 
     #[test]
     fn a_flood_is_handed_over_only_in_part() {
-        let mut allowance = Allowance::default();
-        let taken = |allowance: &mut Allowance, now| {
+        let mut allowance = HandoffBudget::default();
+        let taken = |allowance: &mut HandoffBudget, now| {
             (0..1000).filter(|_| allowance.take(Millis(now))).count()
         };
         assert_eq!(taken(&mut allowance, 1_000_000), 64);
@@ -224,8 +224,8 @@ mod tests {
 
     #[test]
     fn the_lightest_loop_is_found_when_the_difference_is_real() {
-        let places: Vec<Place> = (0..3).map(|_| Place::default()).collect();
-        let mut lanes = Lane::between(&places);
+        let places: Vec<LoopSlot> = (0..3).map(|_| LoopSlot::default()).collect();
+        let mut lanes = LoopHandoff::between(&places);
         let mut held = vec![places[0].clone()];
         assert_eq!(lanes[0].lighter(Millis(1)), None);
         held.extend([places[0].clone(), places[1].clone()]);

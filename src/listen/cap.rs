@@ -15,23 +15,23 @@ use std::task::Poll;
 use parking_lot::Mutex;
 
 use crate::clock::Millis;
-use crate::config::plan::Caps;
-use crate::message::Peer;
-use crate::telemetry::{COUNTERS, Crowd};
+use crate::config::plan::ConnectionLimits;
+use crate::message::ClientConnection;
+use crate::telemetry::{COUNTERS, LimitedBy};
 
 /// Who is connected; shared by all event loops.
 #[derive(Debug, Default)]
-pub struct Cap {
-    everybody: Mutex<Everybody>,
+pub struct ConnectionLimiter {
+    everybody: Mutex<OpenConnections>,
     addresses: Mutex<HashMap<IpAddr, u32>>,
     // The second each complaint was written in last.
     complained: [AtomicU64; 2],
 }
 
 #[derive(Debug, Default)]
-struct Everybody {
+struct OpenConnections {
     // By serial number, so the oldest first.
-    peers: BTreeMap<u64, Arc<Peer>>,
+    peers: BTreeMap<u64, Arc<ClientConnection>>,
     /// Those that were asked to leave and have not yet.
     leaving: usize,
     /// Until when nobody is looked for who could leave: a moment ago there was no one.
@@ -41,23 +41,23 @@ struct Everybody {
 /// A connection's place, given back when dropped.
 // Not `Clone`: two owners of one place would give it back twice.
 #[derive(Debug)]
-pub struct Seat {
-    cap: Arc<Cap>,
-    peer: Arc<Peer>,
+pub struct ConnectionPermit {
+    cap: Arc<ConnectionLimiter>,
+    peer: Arc<ClientConnection>,
     counted: bool,
     address: Option<IpAddr>,
 }
 
-impl Cap {
+impl ConnectionLimiter {
     /// A place for a connection that has just been accepted; `None` if there are enough, of this address or in all.
     #[must_use]
     pub fn admit(
         self: &Arc<Self>,
-        caps: &Caps,
-        peer: &Arc<Peer>,
+        caps: &ConnectionLimits,
+        peer: &Arc<ClientConnection>,
         address: Option<IpAddr>,
-    ) -> Option<Seat> {
-        let mut seat = Seat {
+    ) -> Option<ConnectionPermit> {
+        let mut seat = ConnectionPermit {
             cap: Arc::clone(self),
             peer: Arc::clone(peer),
             counted: false,
@@ -72,8 +72,8 @@ impl Cap {
         };
         let most = most.get() as usize;
         if !self.everybody.lock().enter(peer, most) {
-            COUNTERS.turn_away(Crowd::All);
-            if self.may_complain(Crowd::All, peer.opened) {
+            COUNTERS.turn_away(LimitedBy::All);
+            if self.may_complain(LimitedBy::All, peer.opened) {
                 tracing::warn!(
                     most,
                     "max_connections are open and busy: more are closed unserved"
@@ -86,22 +86,22 @@ impl Cap {
     }
 
     /// At most once a second.
-    fn may_complain(&self, crowd: Crowd, now: Millis) -> bool {
+    fn may_complain(&self, crowd: LimitedBy, now: Millis) -> bool {
         let second = now.0 / 1000 + 1;
         self.complained[crowd as usize].swap(second, Ordering::Relaxed) != second
     }
 }
 
-impl Seat {
+impl ConnectionPermit {
     /// Whose it is.
     #[must_use]
-    pub fn peer(&self) -> &Arc<Peer> {
+    pub fn peer(&self) -> &Arc<ClientConnection> {
         &self.peer
     }
 
     /// Counts the connection as one of this address; false if that has enough.
     #[must_use]
-    pub fn counts_for(&mut self, caps: &Caps, address: Option<IpAddr>) -> bool {
+    pub fn counts_for(&mut self, caps: &ConnectionLimits, address: Option<IpAddr>) -> bool {
         let (Some(most), Some(address)) = (caps.per_address, address) else {
             return true;
         };
@@ -115,8 +115,8 @@ impl Seat {
                 return true;
             }
         }
-        COUNTERS.turn_away(Crowd::Address);
-        if self.cap.may_complain(Crowd::Address, self.peer.opened) {
+        COUNTERS.turn_away(LimitedBy::Address);
+        if self.cap.may_complain(LimitedBy::Address, self.peer.opened) {
             tracing::warn!(
                 client = %address,
                 most,
@@ -154,7 +154,7 @@ impl Seat {
     }
 }
 
-impl Drop for Seat {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         if self.counted {
             self.cap.everybody.lock().leave(&self.peer);
@@ -171,9 +171,9 @@ impl Drop for Seat {
     }
 }
 
-impl Everybody {
+impl OpenConnections {
     /// Lets one more in; false if there are enough and nobody leaves for it.
-    fn enter(&mut self, peer: &Arc<Peer>, most: usize) -> bool {
+    fn enter(&mut self, peer: &Arc<ClientConnection>, most: usize) -> bool {
         if self.peers.len() - self.leaving >= most && !self.make_room(peer.opened) {
             return false;
         }
@@ -206,13 +206,13 @@ impl Everybody {
         true
     }
 
-    fn stay(&mut self, peer: &Peer) {
+    fn stay(&mut self, peer: &ClientConnection) {
         if peer.stay() {
             self.leaving -= 1;
         }
     }
 
-    fn leave(&mut self, peer: &Peer) {
+    fn leave(&mut self, peer: &ClientConnection) {
         self.stay(peer);
         self.peers.remove(&peer.connection);
     }
@@ -236,21 +236,21 @@ mod tests {
     use std::pin::pin;
 
     use super::*;
-    use crate::message::{Phase, Remote};
+    use crate::message::{ConnectionPhase, RemoteAddr};
 
-    fn caps(all: u32, per_address: u32) -> Caps {
-        Caps {
+    fn caps(all: u32, per_address: u32) -> ConnectionLimits {
+        ConnectionLimits {
             all: NonZeroU32::new(all),
             per_address: NonZeroU32::new(per_address),
         }
     }
 
-    fn peer(serial: u64, opened: u64) -> Arc<Peer> {
-        let remote = Remote::Ip(SocketAddr::from(([192, 0, 2, 7], 1)));
-        Arc::new(Peer::new(remote, None, serial, Millis(opened)))
+    fn peer(serial: u64, opened: u64) -> Arc<ClientConnection> {
+        let remote = RemoteAddr::Ip(SocketAddr::from(([192, 0, 2, 7], 1)));
+        Arc::new(ClientConnection::new(remote, None, serial, Millis(opened)))
     }
 
-    fn busy(serial: u64, opened: u64) -> Arc<Peer> {
+    fn busy(serial: u64, opened: u64) -> Arc<ClientConnection> {
         let peer = peer(serial, opened);
         peer.line.begin();
         peer
@@ -258,7 +258,7 @@ mod tests {
 
     #[test]
     fn an_address_has_its_share_and_a_household_shares_one() {
-        let (cap, caps) = (Arc::new(Cap::default()), caps(0, 2));
+        let (cap, caps) = (Arc::new(ConnectionLimiter::default()), caps(0, 2));
         let enter = |address: &str| cap.admit(&caps, &peer(1, 0), address.parse().ok());
         let first = enter("192.0.2.7");
         let second = enter("::ffff:192.0.2.7");
@@ -280,7 +280,7 @@ mod tests {
 
     #[test]
     fn the_busy_keep_their_places() {
-        let (cap, caps) = (Arc::new(Cap::default()), caps(2, 0));
+        let (cap, caps) = (Arc::new(ConnectionLimiter::default()), caps(2, 0));
         let first = cap.admit(&caps, &busy(1, 0), None);
         let second = cap.admit(&caps, &busy(2, 0), None);
         assert!(first.is_some() && second.is_some());
@@ -291,7 +291,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_longest_idle_makes_room() {
-        let (cap, caps) = (Arc::new(Cap::default()), caps(3, 0));
+        let (cap, caps) = (Arc::new(ConnectionLimiter::default()), caps(3, 0));
         let peers = [busy(1, 0), busy(2, 0), busy(3, 0)];
         let places: Vec<_> = peers
             .iter()
@@ -299,7 +299,7 @@ mod tests {
             .collect();
         for (peer, asked) in [(&peers[1], 500), (&peers[2], 400)] {
             peer.count_request(Millis(asked));
-            peer.line.enter(Phase::Idle);
+            peer.line.enter(ConnectionPhase::Idle);
         }
         let fourth = cap.admit(&caps, &busy(4, 1000), None);
         assert!(fourth.is_some());
@@ -328,9 +328,11 @@ mod tests {
 
     #[test]
     fn without_caps_nothing_is_counted() {
-        let cap = Arc::new(Cap::default());
+        let cap = Arc::new(ConnectionLimiter::default());
         let address = Some([192, 0, 2, 7].into());
-        let _place = cap.admit(&Caps::default(), &peer(1, 0), address).unwrap();
+        let _place = cap
+            .admit(&ConnectionLimits::default(), &peer(1, 0), address)
+            .unwrap();
         assert!(cap.everybody.lock().peers.is_empty());
         assert!(cap.addresses.lock().is_empty());
     }

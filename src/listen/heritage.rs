@@ -10,21 +10,21 @@ use std::os::unix::net::UnixListener;
 
 use socket2::SockRef;
 
-use super::balance::Lane;
-use super::socket::{Bound, Listening, SocketFile};
-use crate::config::plan::Listen;
+use super::balance::LoopHandoff;
+use super::socket::{BoundSocket, ListenSocket, SocketFile};
+use crate::config::plan::SocketAddress;
 
 /// Sockets that nobody has asked for yet.
 #[derive(Debug, Default)]
-pub struct Heritage {
-    sockets: Vec<(Listen, Listening)>,
+pub struct InheritedSockets {
+    sockets: Vec<(SocketAddress, ListenSocket)>,
     /// Whether files of unix sockets are ours to remove.
     files: bool,
     /// How many descriptors were no listening sockets.
     useless: usize,
 }
 
-impl Heritage {
+impl InheritedSockets {
     /// Those that systemd has opened. Files of unix sockets stay its own. To be asked for before there are threads: it
     /// takes the variables away that name them.
     #[must_use]
@@ -38,8 +38,8 @@ impl Heritage {
                 None => passed.take_unix_listener(index).ok().flatten(),
             };
             let listening = tcp
-                .map(Listening::Tcp)
-                .or_else(|| unix.map(Listening::Unix));
+                .map(ListenSocket::Tcp)
+                .or_else(|| unix.map(ListenSocket::Unix));
             let added = listening.map(|listening| heritage.add(listening));
             heritage.useless += usize::from(!matches!(added, Some(Ok(()))));
         }
@@ -58,8 +58,8 @@ impl Heritage {
                 .domain()
                 .is_ok_and(|domain| domain == socket2::Domain::UNIX);
             let listening = match is_unix {
-                true => Listening::Unix(UnixListener::from(descriptor)),
-                false => Listening::Tcp(TcpListener::from(descriptor)),
+                true => ListenSocket::Unix(UnixListener::from(descriptor)),
+                false => ListenSocket::Tcp(TcpListener::from(descriptor)),
             };
             heritage.useless += usize::from(heritage.add(listening).is_err());
         }
@@ -68,25 +68,25 @@ impl Heritage {
 
     /// A TCP socket with this address, if there is one.
     pub fn take_tcp(&mut self, address: std::net::SocketAddr) -> Option<TcpListener> {
-        let wanted = Listen::Tcp(address);
+        let wanted = SocketAddress::Tcp(address);
         let index = self.sockets.iter().position(|(at, _)| *at == wanted)?;
         match self.sockets.swap_remove(index).1 {
-            Listening::Tcp(socket) => Some(socket),
-            Listening::Unix(_) => None,
+            ListenSocket::Tcp(socket) => Some(socket),
+            ListenSocket::Unix(_) => None,
         }
     }
 
     /// Whether there is a socket with this address.
-    pub(super) fn has(&self, address: &Listen) -> bool {
+    pub(super) fn has(&self, address: &SocketAddress) -> bool {
         self.sockets.iter().any(|(at, _)| at == address)
     }
 
     /// All sockets of an address, dealt out to the loops: `lanes` makes a lane for each. Nothing if there are none.
     pub(super) fn take(
         &mut self,
-        address: &Listen,
-        lanes: impl Fn() -> Vec<Lane>,
-    ) -> io::Result<Vec<Bound>> {
+        address: &SocketAddress,
+        lanes: impl Fn() -> Vec<LoopHandoff>,
+    ) -> io::Result<Vec<BoundSocket>> {
         let mut own = Vec::new();
         let mut others = Vec::new();
         for (at, socket) in std::mem::take(&mut self.sockets) {
@@ -100,7 +100,9 @@ impl Heritage {
             return Ok(Vec::new());
         }
         let file = match address {
-            Listen::Unix(path) if self.files => Some(std::sync::Arc::new(SocketFile::at(path)?)),
+            SocketAddress::Unix(path) if self.files => {
+                Some(std::sync::Arc::new(SocketFile::at(path)?))
+            }
             _ => None,
         };
         // So many that every loop has one.
@@ -113,7 +115,12 @@ impl Heritage {
         let mut own = own.into_iter().peekable();
         while own.peek().is_some() {
             for (lane, socket) in lanes().into_iter().zip(own.by_ref().take(loops)) {
-                bound.push(Bound::new(socket, address.clone(), lane, file.clone()));
+                bound.push(BoundSocket::new(
+                    socket,
+                    address.clone(),
+                    lane,
+                    file.clone(),
+                ));
             }
         }
         Ok(bound)
@@ -133,22 +140,22 @@ impl Heritage {
     }
 
     /// The addresses of those that nobody has asked for.
-    pub(super) fn left(&self) -> impl Iterator<Item = &Listen> {
+    pub(super) fn left(&self) -> impl Iterator<Item = &SocketAddress> {
         self.sockets.iter().map(|(address, _)| address)
     }
 
-    fn add(&mut self, socket: Listening) -> io::Result<()> {
+    fn add(&mut self, socket: ListenSocket) -> io::Result<()> {
         let address = match &socket {
-            Listening::Tcp(socket) => {
+            ListenSocket::Tcp(socket) => {
                 socket.set_nonblocking(true)?;
                 SockRef::from(socket).set_tcp_nodelay(true)?;
-                Listen::Tcp(socket.local_addr()?)
+                SocketAddress::Tcp(socket.local_addr()?)
             }
-            Listening::Unix(socket) => {
+            ListenSocket::Unix(socket) => {
                 socket.set_nonblocking(true)?;
                 let address = socket.local_addr()?;
                 let path = address.as_pathname().ok_or(io::ErrorKind::Unsupported)?;
-                Listen::Unix(path.to_owned())
+                SocketAddress::Unix(path.to_owned())
             }
         };
         self.sockets.push((address, socket));

@@ -28,14 +28,14 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::clock::{Clock, Deadline};
-use crate::config::plan::Listen;
-use crate::message::{Peer, Remote};
+use crate::config::plan::SocketAddress;
+use crate::message::{ClientConnection, RemoteAddr};
 use crate::telemetry::{BackgroundTask, panics};
-use balance::{Handed, Lane, Place};
-pub use cap::{Cap, Seat};
-pub use heritage::Heritage;
-use socket::Listening;
-pub use socket::{Bound, Lent, Loops};
+use balance::{HandedConnection, LoopHandoff, LoopSlot};
+pub use cap::{ConnectionLimiter, ConnectionPermit};
+pub use heritage::InheritedSockets;
+use socket::ListenSocket;
+pub use socket::{AcceptShards, BoundSocket, SharedSocket};
 
 /// An accepted connection.
 #[derive(Debug)]
@@ -49,18 +49,18 @@ pub enum Stream {
 /// An address could not be listened on.
 #[derive(Debug)]
 pub struct Error {
-    address: Listen,
+    address: SocketAddress,
     source: io::Error,
 }
 
 impl Error {
-    fn new(address: Listen, source: io::Error) -> Self {
+    fn new(address: SocketAddress, source: io::Error) -> Self {
         Self { address, source }
     }
 
     /// The address.
     #[must_use]
-    pub fn address(&self) -> &Listen {
+    pub fn address(&self) -> &SocketAddress {
         &self.address
     }
 
@@ -79,7 +79,7 @@ impl fmt::Display for Error {
             (io::ErrorKind::AddrNotAvailable, _) => {
                 text.write_str("this machine does not have that address")
             }
-            (io::ErrorKind::PermissionDenied, Listen::Tcp(_)) => {
+            (io::ErrorKind::PermissionDenied, SocketAddress::Tcp(_)) => {
                 text.write_str("permission denied (ports below 1024 need a privilege)")
             }
             _ => self.source.fmt(text),
@@ -96,23 +96,23 @@ impl std::error::Error for Error {}
 /// # Errors
 /// When the socket cannot be given to this event loop.
 pub async fn accept_loop<F, C>(
-    bound: Bound,
+    bound: BoundSocket,
     clock: Clock,
     connections: TaskTracker,
     stop: CancellationToken,
     on_connection: F,
 ) -> Result<(), Error>
 where
-    F: Fn(Stream, Arc<Peer>) -> Option<C>,
+    F: Fn(Stream, Arc<ClientConnection>) -> Option<C>,
     C: Future<Output = ()> + Send + 'static,
 {
     let (mut lane, address) = (bound.lane, bound.address);
     let listener =
-        Listener::new(bound.socket).map_err(|source| Error::new(address.clone(), source))?;
-    let mut grievance = Grievance::default();
+        BoundListener::new(bound.socket).map_err(|source| Error::new(address.clone(), source))?;
+    let mut grievance = AcceptErrorLog::default();
     let welcome = |(stream, remote, local): Accepted, place| {
         let serial = CONNECTIONS.fetch_add(1, Ordering::Relaxed) + 1;
-        let peer = Arc::new(Peer::new(remote, local, serial, clock.now()));
+        let peer = Arc::new(ClientConnection::new(remote, local, serial, clock.now()));
         if let Some(connection) = on_connection(stream, peer) {
             // Boxed: an `async fn` keeps room for its argument beside what it makes of it.
             connections.spawn(isolated(serial, place, Box::pin(connection)));
@@ -122,9 +122,9 @@ where
     let mut accept = |context: &mut Context<'_>| {
         let arrival = ready!(poll_arrival(&listener, &mut lane, &mut pause, context));
         let placed = match arrival {
-            Arrival::Accepted(accepted) => lane.place(accepted, clock.now()),
-            Arrival::Failed(error) => Err(error),
-            Arrival::Handed(handed) => handed.settle().map(Some),
+            AcceptEvent::Accepted(accepted) => lane.place(accepted, clock.now()),
+            AcceptEvent::Failed(error) => Err(error),
+            AcceptEvent::Handed(handed) => handed.settle().map(Some),
         };
         match placed {
             Ok(Some((accepted, place))) => welcome(accepted, place),
@@ -166,47 +166,47 @@ where
     Ok(())
 }
 
-enum Arrival {
+enum AcceptEvent {
     Accepted(Accepted),
     Failed(io::Error),
-    Handed(Handed),
+    Handed(HandedConnection),
 }
 
 fn poll_arrival(
-    listener: &Listener,
-    lane: &mut Lane,
+    listener: &BoundListener,
+    lane: &mut LoopHandoff,
     pause: &mut Option<Deadline>,
     context: &mut Context<'_>,
-) -> Poll<Arrival> {
+) -> Poll<AcceptEvent> {
     if let Poll::Ready(handed) = lane.poll_handed(context) {
-        return Poll::Ready(Arrival::Handed(handed));
+        return Poll::Ready(AcceptEvent::Handed(handed));
     }
     if let Some(limit) = pause {
         ready!(limit.poll_passed(context));
         *pause = None;
     }
     Poll::Ready(match ready!(listener.poll_accept(context)) {
-        Ok(accepted) => Arrival::Accepted(accepted),
-        Err(error) => Arrival::Failed(error),
+        Ok(accepted) => AcceptEvent::Accepted(accepted),
+        Err(error) => AcceptEvent::Failed(error),
     })
 }
 
-type Accepted = (Stream, Remote, Option<SocketAddr>);
+type Accepted = (Stream, RemoteAddr, Option<SocketAddr>);
 
-enum Listener {
+enum BoundListener {
     Tcp(TcpListener, Option<SocketAddr>),
     Unix(UnixListener),
 }
 
-impl Listener {
-    fn new(socket: Listening) -> io::Result<Self> {
+impl BoundListener {
+    fn new(socket: ListenSocket) -> io::Result<Self> {
         Ok(match socket {
-            Listening::Tcp(socket) => {
+            ListenSocket::Tcp(socket) => {
                 // Only on a wildcard does each connection have to be asked where it arrived.
                 let fixed = Some(socket.local_addr()?).filter(|local| !local.ip().is_unspecified());
                 Self::Tcp(TcpListener::from_std(socket)?, fixed)
             }
-            Listening::Unix(socket) => Self::Unix(UnixListener::from_std(socket)?),
+            ListenSocket::Unix(socket) => Self::Unix(UnixListener::from_std(socket)?),
         })
     }
 
@@ -215,7 +215,7 @@ impl Listener {
             Self::Tcp(listener, fixed) => ready!(listener.poll_accept(context))
                 .and_then(|(stream, remote)| named(stream, remote, *fixed)),
             Self::Unix(listener) => ready!(listener.poll_accept(context))
-                .map(|(stream, _)| (Stream::Unix(stream), Remote::Unix, None)),
+                .map(|(stream, _)| (Stream::Unix(stream), RemoteAddr::Unix, None)),
         })
     }
 
@@ -225,10 +225,10 @@ impl Listener {
         let listening = match self {
             Self::Tcp(listener, fixed) => listener
                 .into_std()
-                .map(|socket| (Listening::Tcp(socket), fixed)),
+                .map(|socket| (ListenSocket::Tcp(socket), fixed)),
             Self::Unix(listener) => listener
                 .into_std()
-                .map(|socket| (Listening::Unix(socket), None)),
+                .map(|socket| (ListenSocket::Unix(socket), None)),
         };
         let accept = move || {
             let (listening, fixed) = listening.as_ref().ok()?;
@@ -243,7 +243,7 @@ impl Listener {
     }
 }
 
-impl Listening {
+impl ListenSocket {
     fn accept_now(&self, fixed: Option<SocketAddr>) -> io::Result<Accepted> {
         match self {
             Self::Tcp(socket) => {
@@ -255,7 +255,7 @@ impl Listening {
                 let (stream, _) = socket.accept()?;
                 stream.set_nonblocking(true)?;
                 let stream = UnixStream::from_std(stream)?;
-                Ok((Stream::Unix(stream), Remote::Unix, None))
+                Ok((Stream::Unix(stream), RemoteAddr::Unix, None))
             }
         }
     }
@@ -266,11 +266,11 @@ fn named(stream: TcpStream, remote: SocketAddr, fixed: Option<SocketAddr>) -> io
         Some(local) => local,
         None => stream.local_addr()?,
     };
-    Ok((Stream::Tcp(stream), Remote::Ip(remote), Some(local)))
+    Ok((Stream::Tcp(stream), RemoteAddr::Ip(remote), Some(local)))
 }
 
 /// Runs a connection; a panic ends only that connection.
-async fn isolated<C>(serial: u64, _place: Place, connection: Pin<Box<C>>)
+async fn isolated<C>(serial: u64, _place: LoopSlot, connection: Pin<Box<C>>)
 where
     C: Future<Output = ()>,
 {
@@ -296,10 +296,10 @@ fn is_clients_doing(error: &io::Error) -> bool {
 
 /// A complaint that is not repeated more than once a second.
 #[derive(Default)]
-struct Grievance(Option<Instant>);
+struct AcceptErrorLog(Option<Instant>);
 
-impl Grievance {
-    fn tell(&mut self, address: &Listen, error: &io::Error) {
+impl AcceptErrorLog {
+    fn tell(&mut self, address: &SocketAddress, error: &io::Error) {
         if self
             .0
             .is_some_and(|told| told.elapsed() < Duration::from_secs(1))

@@ -17,38 +17,38 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::Error;
-use super::balance::{Lane, Place};
-use super::heritage::Heritage;
-use crate::config::plan::Listen;
+use super::balance::{LoopHandoff, LoopSlot};
+use super::heritage::InheritedSockets;
+use crate::config::plan::SocketAddress;
 
 /// A listening socket, one event loop's.
 #[derive(Debug)]
-pub struct Bound {
-    pub(super) socket: Listening,
-    pub(super) address: Listen,
-    pub(super) lane: Lane,
+pub struct BoundSocket {
+    pub(super) socket: ListenSocket,
+    pub(super) address: SocketAddress,
+    pub(super) lane: LoopHandoff,
     // Held for its drop: the last loop to stop takes the file away.
     file: Option<Arc<SocketFile>>,
 }
 
 /// A listening socket once more, to be handed to another process. As long as there is one, clients are still greeted.
 #[derive(Debug)]
-pub struct Lent {
+pub struct SharedSocket {
     socket: OwnedFd,
     file: Option<Arc<SocketFile>>,
 }
 
 #[derive(Debug)]
-pub(super) enum Listening {
+pub(super) enum ListenSocket {
     Tcp(TcpListener),
     Unix(UnixListener),
 }
 
-impl Bound {
+impl BoundSocket {
     pub(super) fn new(
-        socket: Listening,
-        address: Listen,
-        lane: Lane,
+        socket: ListenSocket,
+        address: SocketAddress,
+        lane: LoopHandoff,
         file: Option<Arc<SocketFile>>,
     ) -> Self {
         Self {
@@ -63,12 +63,12 @@ impl Bound {
     ///
     /// # Errors
     /// When there is no descriptor left.
-    pub fn lend(&self) -> io::Result<Lent> {
+    pub fn lend(&self) -> io::Result<SharedSocket> {
         let socket = match self.socket.try_clone()? {
-            Listening::Tcp(socket) => socket.into(),
-            Listening::Unix(socket) => socket.into(),
+            ListenSocket::Tcp(socket) => socket.into(),
+            ListenSocket::Unix(socket) => socket.into(),
         };
-        Ok(Lent {
+        Ok(SharedSocket {
             socket,
             file: self.file.clone(),
         })
@@ -76,12 +76,12 @@ impl Bound {
 
     /// Where it listens; the real port where 0 was asked for.
     #[must_use]
-    pub fn address(&self) -> &Listen {
+    pub fn address(&self) -> &SocketAddress {
         &self.address
     }
 }
 
-impl Listening {
+impl ListenSocket {
     pub(super) fn try_clone(&self) -> io::Result<Self> {
         Ok(match self {
             Self::Tcp(socket) => Self::Tcp(socket.try_clone()?),
@@ -90,7 +90,7 @@ impl Listening {
     }
 }
 
-impl Lent {
+impl SharedSocket {
     /// To be handed over.
     ///
     /// # Errors
@@ -109,13 +109,13 @@ impl Lent {
 
 /// The event loops, as those see them who listen for them.
 #[derive(Debug, Clone)]
-pub struct Loops(Vec<Place>);
+pub struct AcceptShards(Vec<LoopSlot>);
 
-impl Loops {
+impl AcceptShards {
     /// So many.
     #[must_use]
     pub fn new(count: usize) -> Self {
-        Self((0..count).map(|_| Place::default()).collect())
+        Self((0..count).map(|_| LoopSlot::default()).collect())
     }
 
     /// Binds all addresses, each once for each event loop, in the order given; those of the `heritage` are not bound but
@@ -128,13 +128,13 @@ impl Loops {
     /// When one of the addresses cannot be listened on; then none is.
     pub fn bind_all(
         &self,
-        listens: &[&Listen],
-        ours: &[&Listen],
-        heritage: &mut Heritage,
-    ) -> Result<Vec<Vec<Bound>>, Error> {
-        let failed = |listen: &Listen, source| Error::new(listen.clone(), source);
+        listens: &[&SocketAddress],
+        ours: &[&SocketAddress],
+        heritage: &mut InheritedSockets,
+    ) -> Result<Vec<Vec<BoundSocket>>, Error> {
+        let failed = |listen: &SocketAddress, source| Error::new(listen.clone(), source);
         for listen in listens {
-            if let Listen::Tcp(address) = listen
+            if let SocketAddress::Tcp(address) = listen
                 && address.port() != 0
                 && !heritage.has(listen)
                 && !heritage.left().any(|own| overlap(*address, own))
@@ -142,17 +142,17 @@ impl Loops {
             {
                 // Without `SO_REUSEPORT`, so that an address somebody else listens on is noticed. Bound and no
                 // more: whoever connected to it would be reset when it is closed a moment later.
-                open_tcp(*address, Sharing::Alone).map_err(|source| failed(listen, source))?;
+                open_tcp(*address, PortSharing::Alone).map_err(|source| failed(listen, source))?;
             }
         }
         listens
             .iter()
             .map(|listen| {
-                let lanes = || Lane::between(&self.0);
+                let lanes = || LoopHandoff::between(&self.0);
                 let bound = match listen {
                     listen if heritage.has(listen) => heritage.take(listen, lanes),
-                    Listen::Tcp(address) => bind_tcp(*address, lanes()),
-                    Listen::Unix(path) => bind_unix(path, lanes()),
+                    SocketAddress::Tcp(address) => bind_tcp(*address, lanes()),
+                    SocketAddress::Unix(path) => bind_unix(path, lanes()),
                 };
                 bound.map_err(|source| failed(listen, source))
             })
@@ -161,31 +161,33 @@ impl Loops {
 }
 
 /// Whether a socket of ours would make an address look taken.
-fn overlap(address: SocketAddr, own: &Listen) -> bool {
-    let Listen::Tcp(own) = own else { return false };
+fn overlap(address: SocketAddr, own: &SocketAddress) -> bool {
+    let SocketAddress::Tcp(own) = own else {
+        return false;
+    };
     own.port() == address.port()
         && own.is_ipv4() == address.is_ipv4()
         && (own.ip() == address.ip() || own.ip().is_unspecified() || address.ip().is_unspecified())
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Sharing {
+enum PortSharing {
     Alone,
     BetweenLoops,
 }
 
-fn bind_tcp(mut address: SocketAddr, lanes: Vec<Lane>) -> io::Result<Vec<Bound>> {
+fn bind_tcp(mut address: SocketAddr, lanes: Vec<LoopHandoff>) -> io::Result<Vec<BoundSocket>> {
     lanes
         .into_iter()
         .map(|lane| {
-            let socket = open_tcp(address, Sharing::BetweenLoops)?;
+            let socket = open_tcp(address, PortSharing::BetweenLoops)?;
             socket.listen(BACKLOG)?;
             let socket = TcpListener::from(socket);
             // With port 0 the first socket finds one, and the others have to follow it.
             address = socket.local_addr()?;
-            Ok(Bound {
-                socket: Listening::Tcp(socket),
-                address: Listen::Tcp(address),
+            Ok(BoundSocket {
+                socket: ListenSocket::Tcp(socket),
+                address: SocketAddress::Tcp(address),
                 lane,
                 file: None,
             })
@@ -193,7 +195,7 @@ fn bind_tcp(mut address: SocketAddr, lanes: Vec<Lane>) -> io::Result<Vec<Bound>>
         .collect()
 }
 
-fn open_tcp(address: SocketAddr, sharing: Sharing) -> io::Result<Socket> {
+fn open_tcp(address: SocketAddr, sharing: PortSharing) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
     if address.is_ipv6() {
         // So that [::]:80 and 0.0.0.0:80 can stand side by side, and every client has one form of address.
@@ -201,7 +203,7 @@ fn open_tcp(address: SocketAddr, sharing: Sharing) -> io::Result<Socket> {
     }
     // Lets a restart bind while the last run's connections are still in TIME_WAIT.
     socket.set_reuse_address(true)?;
-    if sharing == Sharing::BetweenLoops {
+    if sharing == PortSharing::BetweenLoops {
         socket.set_reuse_port(true)?;
     }
     // What is accepted inherits it: a system call a socket instead of one a connection.
@@ -211,7 +213,7 @@ fn open_tcp(address: SocketAddr, sharing: Sharing) -> io::Result<Socket> {
     Ok(socket)
 }
 
-fn bind_unix(path: &Path, lanes: Vec<Lane>) -> io::Result<Vec<Bound>> {
+fn bind_unix(path: &Path, lanes: Vec<LoopHandoff>) -> io::Result<Vec<BoundSocket>> {
     remove_stale(path)?;
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     socket.set_nonblocking(true)?;
@@ -223,9 +225,9 @@ fn bind_unix(path: &Path, lanes: Vec<Lane>) -> io::Result<Vec<Bound>> {
     lanes
         .into_iter()
         .map(|lane| {
-            Ok(Bound {
-                socket: Listening::Unix(socket.try_clone()?.into()),
-                address: Listen::Unix(path.to_owned()),
+            Ok(BoundSocket {
+                socket: ListenSocket::Unix(socket.try_clone()?.into()),
+                address: SocketAddress::Unix(path.to_owned()),
                 lane,
                 file: Some(Arc::clone(&file)),
             })
@@ -292,7 +294,7 @@ mod tests {
     #[test]
     fn looking_whether_an_address_is_free_takes_no_connections() {
         let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
-        let probe = open_tcp(loopback, Sharing::Alone).unwrap();
+        let probe = open_tcp(loopback, PortSharing::Alone).unwrap();
         let address = probe.local_addr().unwrap().as_socket().unwrap();
         let connected = std::net::TcpStream::connect(address);
         assert_eq!(
@@ -304,13 +306,16 @@ mod tests {
     #[test]
     fn an_address_that_others_share_among_themselves_is_taken() {
         let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
-        let others = bind_tcp(loopback, Lane::between(&[Place::default()])).unwrap();
-        let Listen::Tcp(address) = others[0].address else {
+        let others = bind_tcp(loopback, LoopHandoff::between(&[LoopSlot::default()])).unwrap();
+        let SocketAddress::Tcp(address) = others[0].address else {
             panic!("a TCP address")
         };
-        let error =
-            (Loops::new(1).bind_all(&[&Listen::Tcp(address)], &[], &mut Heritage::default()))
-                .unwrap_err();
+        let error = (AcceptShards::new(1).bind_all(
+            &[&SocketAddress::Tcp(address)],
+            &[],
+            &mut InheritedSockets::default(),
+        ))
+        .unwrap_err();
         assert!(error.to_string().contains("in use"), "{error}");
     }
 }

@@ -10,26 +10,26 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::*;
 
-fn bind(listen: &Listen, loops: usize) -> Result<Vec<Bound>, Error> {
+fn bind(listen: &SocketAddress, loops: usize) -> Result<Vec<BoundSocket>, Error> {
     Ok(bind_all(&[listen], loops)?.remove(0))
 }
 
-fn bind_all(listens: &[&Listen], loops: usize) -> Result<Vec<Vec<Bound>>, Error> {
-    Loops::new(loops).bind_all(listens, &[], &mut Heritage::default())
+fn bind_all(listens: &[&SocketAddress], loops: usize) -> Result<Vec<Vec<BoundSocket>>, Error> {
+    AcceptShards::new(loops).bind_all(listens, &[], &mut InheritedSockets::default())
 }
 
-fn loopback(port: u16) -> Listen {
-    Listen::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
+fn loopback(port: u16) -> SocketAddress {
+    SocketAddress::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
 }
 
-fn port(bound: &Bound) -> u16 {
+fn port(bound: &BoundSocket) -> u16 {
     tcp(bound).port()
 }
 
-fn tcp(bound: &Bound) -> SocketAddr {
+fn tcp(bound: &BoundSocket) -> SocketAddr {
     match bound.address() {
-        Listen::Tcp(address) => *address,
-        Listen::Unix(path) => panic!("{path:?} is not TCP"),
+        SocketAddress::Tcp(address) => *address,
+        SocketAddress::Unix(path) => panic!("{path:?} is not TCP"),
     }
 }
 
@@ -46,13 +46,13 @@ fn every_event_loop_gets_a_socket_on_the_same_port() {
 fn a_second_process_on_the_same_address_is_told_so() {
     let first = bind(&loopback(0), 2).unwrap();
     let address = tcp(&first[0]);
-    let error = bind(&Listen::Tcp(address), 2).unwrap_err();
+    let error = bind(&SocketAddress::Tcp(address), 2).unwrap_err();
     assert_eq!(
         error.to_string(),
         format!("cannot listen on {address}: address in use")
     );
     drop(first);
-    bind(&Listen::Tcp(address), 2).unwrap();
+    bind(&SocketAddress::Tcp(address), 2).unwrap();
 }
 
 #[test]
@@ -66,7 +66,7 @@ fn a_wildcard_of_each_kind_and_one_address_share_a_port() {
                 IpAddr::V6(Ipv6Addr::UNSPECIFIED),
                 IpAddr::V4(Ipv4Addr::LOCALHOST),
             ];
-            let wildcards = wildcards.map(|ip| Listen::Tcp(SocketAddr::new(ip, free)));
+            let wildcards = wildcards.map(|ip| SocketAddress::Tcp(SocketAddr::new(ip, free)));
             bind_all(&wildcards.each_ref(), 2).ok()
         })
         .unwrap();
@@ -77,7 +77,7 @@ fn a_wildcard_of_each_kind_and_one_address_share_a_port() {
 #[test]
 fn an_address_that_is_not_ours_is_said_so() {
     let address = SocketAddr::from(([192, 0, 2, 1], 8080));
-    let error = bind(&Listen::Tcp(address), 1).unwrap_err();
+    let error = bind(&SocketAddress::Tcp(address), 1).unwrap_err();
     assert_eq!(
         error.to_string(),
         "cannot listen on 192.0.2.1:8080: this machine does not have that address"
@@ -91,7 +91,7 @@ fn a_socket_file_left_behind_is_replaced_and_ours_is_removed_at_the_end() {
     drop(StdUnixListener::bind(&path).unwrap());
     assert!(path.exists());
 
-    let mut bound = bind(&Listen::Unix(path.clone()), 2).unwrap();
+    let mut bound = bind(&SocketAddress::Unix(path.clone()), 2).unwrap();
     bound.pop();
     assert!(path.exists(), "another event loop still listens");
     drop(bound);
@@ -103,7 +103,7 @@ fn a_socket_file_somebody_listens_on_is_left_alone() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("weir.sock");
     let _other = StdUnixListener::bind(&path).unwrap();
-    let error = bind(&Listen::Unix(path.clone()), 1).unwrap_err();
+    let error = bind(&SocketAddress::Unix(path.clone()), 1).unwrap_err();
     assert_eq!(
         error.to_string(),
         format!("cannot listen on unix:{}: address in use", path.display())
@@ -116,7 +116,7 @@ fn a_file_that_is_no_socket_is_left_alone() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("precious");
     fs::write(&path, "text").unwrap();
-    let error = bind(&Listen::Unix(path.clone()), 1).unwrap_err();
+    let error = bind(&SocketAddress::Unix(path.clone()), 1).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
     assert_eq!(fs::read_to_string(&path).unwrap(), "text");
 }
@@ -125,7 +125,7 @@ fn a_file_that_is_no_socket_is_left_alone() {
 fn a_socket_file_put_in_place_of_ours_is_not_removed() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("weir.sock");
-    let bound = bind(&Listen::Unix(path.clone()), 1).unwrap();
+    let bound = bind(&SocketAddress::Unix(path.clone()), 1).unwrap();
     fs::rename(&path, folder.path().join("old")).unwrap();
     let _other = StdUnixListener::bind(&path).unwrap();
     drop(bound);
@@ -135,14 +135,14 @@ fn a_socket_file_put_in_place_of_ours_is_not_removed() {
 /// Accepts in the background and keeps the peers it saw; a connection that says `p` panics, others are
 /// sent back what they said.
 struct Rig {
-    peers: Arc<Mutex<Vec<Arc<Peer>>>>,
+    peers: Arc<Mutex<Vec<Arc<ClientConnection>>>>,
     connections: TaskTracker,
     stop: CancellationToken,
     accepting: tokio::task::JoinHandle<Result<(), Error>>,
 }
 
 impl Rig {
-    fn start(bound: Bound) -> Self {
+    fn start(bound: BoundSocket) -> Self {
         let (connections, stop) = (TaskTracker::new(), CancellationToken::new());
         let peers = Arc::new(Mutex::new(Vec::new()));
         let seen = Arc::clone(&peers);
@@ -201,7 +201,7 @@ async fn connections_are_named_and_numbered() {
 
 #[tokio::test]
 async fn on_a_wildcard_a_connection_knows_where_it_arrived() {
-    let any = Listen::Tcp(SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)));
+    let any = SocketAddress::Tcp(SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)));
     let bound = bind(&any, 1).unwrap().remove(0);
     let here = SocketAddr::from((Ipv6Addr::LOCALHOST, port(&bound)));
     let rig = Rig::start(bound);
@@ -213,7 +213,7 @@ async fn on_a_wildcard_a_connection_knows_where_it_arrived() {
 async fn a_unix_socket_accepts_on_every_event_loop() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("weir.sock");
-    let rigs: Vec<Rig> = bind(&Listen::Unix(path.clone()), 2)
+    let rigs: Vec<Rig> = bind(&SocketAddress::Unix(path.clone()), 2)
         .unwrap()
         .into_iter()
         .map(Rig::start)
@@ -231,7 +231,7 @@ async fn a_unix_socket_accepts_on_every_event_loop() {
     assert!(
         peers
             .iter()
-            .all(|peer| peer.client.remote() == Remote::Unix)
+            .all(|peer| peer.client.remote() == RemoteAddr::Unix)
     );
 }
 
@@ -284,15 +284,15 @@ async fn who_connected_before_the_stop_is_let_in() {
 }
 
 /// How many connections each of two loops has when so many clients have come and stay.
-async fn shares(clients: usize, listen: &Listen) -> [usize; 2] {
+async fn shares(clients: usize, listen: &SocketAddress) -> [usize; 2] {
     let bound = bind(listen, 2).unwrap();
     let address = bound[0].address().clone();
     let rigs: Vec<Rig> = bound.into_iter().map(Rig::start).collect();
     let mut connected = Vec::new();
     for _ in 0..clients {
         connected.push(match &address {
-            Listen::Tcp(address) => Stream::Tcp(TcpStream::connect(address).await.unwrap()),
-            Listen::Unix(path) => Stream::Unix(UnixStream::connect(path).await.unwrap()),
+            SocketAddress::Tcp(address) => Stream::Tcp(TcpStream::connect(address).await.unwrap()),
+            SocketAddress::Unix(path) => Stream::Unix(UnixStream::connect(path).await.unwrap()),
         });
     }
     let seen = || [0, 1].map(|rig: usize| rigs[rig].peers.lock().len());
@@ -321,7 +321,7 @@ async fn every_loop_gets_its_fair_share_of_few_connections() {
     for clients in [8, 16, 64] {
         for round in 0..5 {
             let path = folder.path().join(format!("{clients}-{round}"));
-            for listen in [loopback(0), Listen::Unix(path)] {
+            for listen in [loopback(0), SocketAddress::Unix(path)] {
                 let shares = shares(clients, &listen).await;
                 assert!(shares[0].abs_diff(clients / 2) <= 1, "{shares:?}");
             }

@@ -6,15 +6,15 @@
 
 /// Where in the coding we are.
 #[derive(Debug)]
-pub struct Chunks {
-    state: State,
+pub struct ChunkScanner {
+    state: ChunkState,
     // Bytes of extensions so far.
     extensions: usize,
 }
 
 /// What comes next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Next {
+pub enum ChunkEvent {
     /// More of a line.
     Line,
     /// So many bytes of data, at least one.
@@ -26,10 +26,10 @@ pub enum Next {
 /// What came is not the chunked coding.
 #[derive(Debug, Clone, Copy, thiserror::Error, PartialEq, Eq)]
 #[error("malformed chunk")]
-pub struct Malformed;
+pub struct MalformedChunk;
 
 #[derive(Debug, Clone, Copy)]
-enum State {
+enum ChunkState {
     /// In the digits of a size; how many there have been.
     Size { left: u64, digits: u8 },
     /// In the space after a size.
@@ -50,7 +50,7 @@ enum State {
     Lost,
 }
 
-impl Default for Chunks {
+impl Default for ChunkScanner {
     /// At the beginning of a body.
     fn default() -> Self {
         Self {
@@ -60,20 +60,20 @@ impl Default for Chunks {
     }
 }
 
-impl Chunks {
+impl ChunkScanner {
     /// Reads lines until there is data, or trailers, or nothing left; says how many bytes that took.
     ///
     /// # Errors
     ///
     /// With the number of bytes that were well-formed, when the next one is not.
-    pub fn skip(&mut self, bytes: &[u8]) -> Result<usize, (usize, Malformed)> {
+    pub fn skip(&mut self, bytes: &[u8]) -> Result<usize, (usize, MalformedChunk)> {
         for (at, byte) in bytes.iter().enumerate() {
-            if self.next() != Next::Line {
+            if self.next() != ChunkEvent::Line {
                 return Ok(at);
             }
             let Some(state) = self.step(*byte) else {
-                self.state = State::Lost;
-                return Err((at, Malformed));
+                self.state = ChunkState::Lost;
+                return Err((at, MalformedChunk));
             };
             self.state = state;
         }
@@ -82,53 +82,57 @@ impl Chunks {
 
     /// What comes next.
     #[must_use]
-    pub fn next(&self) -> Next {
+    pub fn next(&self) -> ChunkEvent {
         match self.state {
-            State::Data { left } => Next::Data(left),
-            State::Trailers => Next::Trailers,
-            _ => Next::Line,
+            ChunkState::Data { left } => ChunkEvent::Data(left),
+            ChunkState::Trailers => ChunkEvent::Trailers,
+            _ => ChunkEvent::Line,
         }
     }
 
     /// So many bytes of the data were taken.
     pub fn take(&mut self, bytes: u64) {
-        if let State::Data { left } = &mut self.state {
+        if let ChunkState::Data { left } = &mut self.state {
             *left = left.saturating_sub(bytes);
             if *left == 0 {
-                self.state = State::DataReturn;
+                self.state = ChunkState::DataReturn;
             }
         }
     }
 
-    fn step(&mut self, byte: u8) -> Option<State> {
+    fn step(&mut self, byte: u8) -> Option<ChunkState> {
         Some(match (self.state, byte) {
-            (State::Size { left, digits }, b'0'..=b'9' | b'a'..=b'f' | b'A'..=b'F') => {
+            (ChunkState::Size { left, digits }, b'0'..=b'9' | b'a'..=b'f' | b'A'..=b'F') => {
                 let digit = char::from(byte)
                     .to_digit(16)
                     .filter(|_| digits < MOST_DIGITS);
-                State::Size {
+                ChunkState::Size {
                     left: left << 4 | u64::from(digit?),
                     digits: digits + 1,
                 }
             }
-            (State::Size { digits: 0, .. }, _) => return None,
+            (ChunkState::Size { digits: 0, .. }, _) => return None,
             (
-                State::Size { left, .. } | State::Space { left } | State::Extension { left },
+                ChunkState::Size { left, .. }
+                | ChunkState::Space { left }
+                | ChunkState::Extension { left },
                 b'\r',
-            ) => State::SizeFeed { left },
-            (State::Size { left, .. } | State::Space { left }, b' ' | b'\t') => {
+            ) => ChunkState::SizeFeed { left },
+            (ChunkState::Size { left, .. } | ChunkState::Space { left }, b' ' | b'\t') => {
                 self.spend()?;
-                State::Space { left }
+                ChunkState::Space { left }
             }
-            (State::Size { left, .. } | State::Space { left }, b';') => State::Extension { left },
-            (State::Extension { left }, b'\t' | b' '..=b'~' | 0x80..) => {
+            (ChunkState::Size { left, .. } | ChunkState::Space { left }, b';') => {
+                ChunkState::Extension { left }
+            }
+            (ChunkState::Extension { left }, b'\t' | b' '..=b'~' | 0x80..) => {
                 self.spend()?;
-                State::Extension { left }
+                ChunkState::Extension { left }
             }
-            (State::SizeFeed { left: 0 }, b'\n') => State::Trailers,
-            (State::SizeFeed { left }, b'\n') => State::Data { left },
-            (State::DataReturn, b'\r') => State::DataFeed,
-            (State::DataFeed, b'\n') => START,
+            (ChunkState::SizeFeed { left: 0 }, b'\n') => ChunkState::Trailers,
+            (ChunkState::SizeFeed { left }, b'\n') => ChunkState::Data { left },
+            (ChunkState::DataReturn, b'\r') => ChunkState::DataFeed,
+            (ChunkState::DataFeed, b'\n') => START,
             _ => return None,
         })
     }
@@ -139,7 +143,7 @@ impl Chunks {
     }
 }
 
-const START: State = State::Size { left: 0, digits: 0 };
+const START: ChunkState = ChunkState::Size { left: 0, digits: 0 };
 /// Digits of a size: sixty bits are more than anybody sends.
 const MOST_DIGITS: u8 = 15;
 /// Bytes of extensions in all.

@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// The other end of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Remote {
+pub enum RemoteAddr {
     /// An address; one of IPv4 mapped into IPv6 is kept as IPv4.
     Ip(SocketAddr),
     /// Somebody on a unix socket.
@@ -18,50 +18,50 @@ pub enum Remote {
 /// Somebody who asks.
 // Text and bytes stand inside: behind a proxy every request may bring somebody else.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Client {
-    remote: Remote,
-    text: Short<LONGEST_TEXT>,
-    binary: Short<16>,
+pub struct ClientAddr {
+    remote: RemoteAddr,
+    text: AddrText<LONGEST_TEXT>,
+    binary: AddrText<16>,
 }
 
 /// The longest address there is, written out.
 const LONGEST_TEXT: usize = "ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255".len();
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Short<const N: usize> {
+struct AddrText<const N: usize> {
     bytes: [u8; N],
     length: u8,
 }
 
-impl Client {
+impl ClientAddr {
     /// Somebody at this end.
     #[must_use]
-    pub fn new(remote: Remote) -> Self {
+    pub fn new(remote: RemoteAddr) -> Self {
         match remote {
-            Remote::Ip(address) => {
+            RemoteAddr::Ip(address) => {
                 let address = SocketAddr::new(address.ip().to_canonical(), address.port());
                 let (text, binary) = match address.ip() {
-                    IpAddr::V4(v4) => (Short::digits(v4), Short::of(&v4.octets())),
-                    IpAddr::V6(v6) => (Short::text(v6), Short::of(&v6.octets())),
+                    IpAddr::V4(v4) => (AddrText::digits(v4), AddrText::of(&v4.octets())),
+                    IpAddr::V6(v6) => (AddrText::text(v6), AddrText::of(&v6.octets())),
                 };
                 Self {
-                    remote: Remote::Ip(address),
+                    remote: RemoteAddr::Ip(address),
                     text,
                     binary,
                 }
             }
             // nginx's text for both variables: all who come over a unix socket share one key.
-            Remote::Unix => Self {
+            RemoteAddr::Unix => Self {
                 remote,
-                text: Short::of(b"unix:"),
-                binary: Short::of(b"unix:"),
+                text: AddrText::of(b"unix:"),
+                binary: AddrText::of(b"unix:"),
             },
         }
     }
 
     /// Where it is.
     #[must_use]
-    pub fn remote(&self) -> Remote {
+    pub fn remote(&self) -> RemoteAddr {
         self.remote
     }
 
@@ -69,8 +69,8 @@ impl Client {
     #[must_use]
     pub fn ip(&self) -> Option<IpAddr> {
         match self.remote {
-            Remote::Ip(address) => Some(address.ip()),
-            Remote::Unix => None,
+            RemoteAddr::Ip(address) => Some(address.ip()),
+            RemoteAddr::Unix => None,
         }
     }
 
@@ -78,8 +78,8 @@ impl Client {
     #[must_use]
     pub fn port(&self) -> Option<u16> {
         match self.remote {
-            Remote::Ip(address) => Some(address.port()).filter(|port| *port != 0),
-            Remote::Unix => None,
+            RemoteAddr::Ip(address) => Some(address.port()).filter(|port| *port != 0),
+            RemoteAddr::Unix => None,
         }
     }
 
@@ -102,7 +102,7 @@ impl Client {
     }
 }
 
-impl<const N: usize> Short<N> {
+impl<const N: usize> AddrText<N> {
     fn of(bytes: &[u8]) -> Self {
         let mut short = Self::default();
         let length = bytes.len().min(N);
@@ -116,7 +116,7 @@ impl<const N: usize> Short<N> {
     }
 }
 
-impl Short<LONGEST_TEXT> {
+impl AddrText<LONGEST_TEXT> {
     fn text(address: Ipv6Addr) -> Self {
         let mut short = Self::default();
         let mut room = &mut short.bytes[..];
@@ -150,7 +150,7 @@ impl Short<LONGEST_TEXT> {
     }
 }
 
-impl<const N: usize> Default for Short<N> {
+impl<const N: usize> Default for AddrText<N> {
     fn default() -> Self {
         Self {
             bytes: [0; N],
@@ -163,8 +163,8 @@ impl<const N: usize> Default for Short<N> {
 mod tests {
     use super::*;
 
-    fn at(address: &str) -> Client {
-        Client::new(Remote::Ip(address.parse().unwrap()))
+    fn at(address: &str) -> ClientAddr {
+        ClientAddr::new(RemoteAddr::Ip(address.parse().unwrap()))
     }
 
     #[test]
@@ -172,7 +172,7 @@ mod tests {
         for octet in 0..=255 {
             for octets in [[octet, 1, 22, 255], [255, octet, octet, octet]] {
                 let address = SocketAddr::from((octets, 80));
-                let client = Client::new(Remote::Ip(address));
+                let client = ClientAddr::new(RemoteAddr::Ip(address));
                 assert_eq!(client.text(), address.ip().to_string());
             }
         }
@@ -189,7 +189,7 @@ mod tests {
         assert_eq!(at("[::ffff:192.0.2.7]:80"), v4);
         let longest = at("[1111:2222:3333:4444:5555:6666:7777:8888]:1");
         assert_eq!(longest.text(), "1111:2222:3333:4444:5555:6666:7777:8888");
-        let unix = Client::new(Remote::Unix);
+        let unix = ClientAddr::new(RemoteAddr::Unix);
         assert_eq!(
             (unix.text(), unix.binary(), unix.ip()),
             ("unix:", &b"unix:"[..], None)

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// What is wrong with a request that hyper would take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[repr(u8)]
-pub enum Doubt {
+pub enum Ambiguity {
     /// Whoever goes by the other one sees another request.
     #[error("client sent \"Content-Length\" and \"Transfer-Encoding\" headers at the same time")]
     BothLengths = 1,
@@ -25,24 +25,28 @@ pub enum Doubt {
 /// The doubt about one of a connection's requests; the first is the last, the connection ends with it.
 // One word, so that asking costs a load: the number of the request, and which doubt.
 #[derive(Debug, Default)]
-pub struct Doubts(AtomicU64);
+pub struct AmbiguityFlag(AtomicU64);
 
-impl Doubts {
+impl AmbiguityFlag {
     /// Says that the connection's `request`-th request is doubtful.
-    pub fn raise(&self, request: u64, doubt: Doubt) {
+    pub fn raise(&self, request: u64, doubt: Ambiguity) {
         self.0.store(request << 8 | doubt as u64, Ordering::Relaxed);
     }
 
     /// What was said of the connection's `request`-th request.
     #[must_use]
-    pub fn about(&self, request: u64) -> Option<Doubt> {
+    pub fn about(&self, request: u64) -> Option<Ambiguity> {
         let raised = self.0.load(Ordering::Relaxed);
         if raised >> 8 != request {
             return None;
         }
-        [Doubt::BothLengths, Doubt::Fragment, Doubt::TwoLengths]
-            .into_iter()
-            .find(|doubt| *doubt as u64 == raised & 0xff)
+        [
+            Ambiguity::BothLengths,
+            Ambiguity::Fragment,
+            Ambiguity::TwoLengths,
+        ]
+        .into_iter()
+        .find(|doubt| *doubt as u64 == raised & 0xff)
     }
 }
 
@@ -52,11 +56,11 @@ mod tests {
 
     #[test]
     fn a_doubt_is_about_one_request() {
-        let doubts = Doubts::default();
+        let doubts = AmbiguityFlag::default();
         assert_eq!(doubts.about(1), None);
-        doubts.raise(2, Doubt::TwoLengths);
+        doubts.raise(2, Ambiguity::TwoLengths);
         assert_eq!(doubts.about(1), None);
-        assert_eq!(doubts.about(2), Some(Doubt::TwoLengths));
+        assert_eq!(doubts.about(2), Some(Ambiguity::TwoLengths));
         assert_eq!(doubts.about(3), None);
     }
 }

@@ -11,15 +11,15 @@ use bytes::Buf;
 use http_body::Body as _;
 use http_body_util::BodyExt as _;
 
-use super::{Incoming, Peer};
+use super::{ClientConnection, IncomingBody};
 
 /// Discards the rest of a request's body, in a task of its own. False when the connection will not carry
 /// another request, and the answer should say `Connection: close`.
 ///
 /// `expects_continue`: the client waits to be told before it sends the body.
-pub fn drain(peer: &Arc<Peer>, incoming: Incoming, expects_continue: bool) -> bool {
+pub fn drain(peer: &Arc<ClientConnection>, incoming: IncomingBody, expects_continue: bool) -> bool {
     // An HTTP/2 stream ends without the others noticing.
-    if incoming.is_end_stream() || matches!(incoming, Incoming::Http2(_)) {
+    if incoming.is_end_stream() || matches!(incoming, IncomingBody::Http2(_)) {
         return true;
     }
     // Reading a body that is waited to be asked for would ask for it, after the answer was decided.
@@ -27,12 +27,12 @@ pub fn drain(peer: &Arc<Peer>, incoming: Incoming, expects_continue: bool) -> bo
         peer.line.linger_on_close();
         return false;
     }
-    let draining = Draining::begin(Arc::clone(peer));
+    let draining = DrainGuard::begin(Arc::clone(peer));
     tokio::spawn(discard(draining, incoming));
     true
 }
 
-async fn discard(draining: Draining, mut incoming: Incoming) {
+async fn discard(draining: DrainGuard, mut incoming: IncomingBody) {
     let line = &draining.0.line;
     let mut taken = 0;
     let most = match incoming.size_hint().exact() {
@@ -60,16 +60,16 @@ async fn discard(draining: Draining, mut incoming: Incoming) {
     }
 }
 
-struct Draining(Arc<Peer>);
+struct DrainGuard(Arc<ClientConnection>);
 
-impl Draining {
-    fn begin(peer: Arc<Peer>) -> Self {
+impl DrainGuard {
+    fn begin(peer: Arc<ClientConnection>) -> Self {
         peer.line.draining();
         Self(peer)
     }
 }
 
-impl Drop for Draining {
+impl Drop for DrainGuard {
     fn drop(&mut self) {
         self.0.line.drained();
     }

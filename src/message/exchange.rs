@@ -8,20 +8,20 @@ use http::{HeaderMap, StatusCode};
 use smallvec::SmallVec;
 
 use super::target::Target;
-use super::trace::{Trace, Wait};
-use super::{Client, Peer, real_ip};
+use super::trace::{LimitWait, Trace};
+use super::{ClientAddr, ClientConnection, real_ip};
 use crate::clock::Millis;
-use crate::config::plan::{Forward, Plan, RealIp, Server};
+use crate::config::plan::{Plan, ProxyPass, RealIp, Server};
 
 /// One request and what became of it.
 #[derive(Debug)]
-pub struct Exchange {
+pub struct RequestRecord {
     /// The configuration it lives in, from start to end.
     pub plan: Arc<Plan>,
     /// Index of its virtual server.
     pub server: usize,
     /// Who asked.
-    pub peer: Arc<Peer>,
+    pub peer: Arc<ClientConnection>,
     /// What was asked, as it came. Never changed: what goes upstream is made from it.
     pub head: Parts,
     /// Host and path in the form that routing and keys use.
@@ -43,7 +43,7 @@ pub struct Exchange {
     /// Its place in a trace, where traces are told.
     pub trace: Option<Box<Trace>>,
     /// How it is sent on, where it is.
-    pub forward: Option<Arc<Forward>>,
+    pub forward: Option<Arc<ProxyPass>>,
     /// What came was no request: nothing of the head is known.
     pub unparsed: bool,
     /// Every upstream server tried; mostly one.
@@ -61,7 +61,7 @@ pub struct Exchange {
     pub ended: Option<Millis>,
     request_id: OnceLock<Box<[u8; 32]>>,
     // Who asked, where a trusted proxy says so; else it is who holds the connection.
-    named: Option<Arc<Client>>,
+    named: Option<Arc<ClientAddr>>,
     trusted: bool,
 }
 
@@ -120,25 +120,25 @@ pub struct Attempt {
 /// The connection is to be closed without an answer: nginx's 444.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("closed without an answer")]
-pub struct NoAnswer;
+pub struct CloseConnection;
 
 /// How an exchange ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ending {
+pub enum ResponseEnd {
     /// The client went away, or the answer could not be completed.
     Aborted,
     /// The last byte has left.
     Complete,
 }
 
-impl Exchange {
+impl RequestRecord {
     /// A request whose head has just been read.
     #[inline]
     #[must_use]
     pub fn begin(
         plan: Arc<Plan>,
         server: usize,
-        peer: Arc<Peer>,
+        peer: Arc<ClientConnection>,
         head: Parts,
         target: Target,
         now: Millis,
@@ -184,7 +184,7 @@ impl Exchange {
     }
 
     /// Says who asks, for those who read of requests instead of receiving them.
-    pub fn set_client(&mut self, client: Client) {
+    pub fn set_client(&mut self, client: ClientAddr) {
         match self.named.as_mut().and_then(Arc::get_mut) {
             Some(named) => *named = client,
             None => self.named = Some(Arc::new(client)),
@@ -193,14 +193,14 @@ impl Exchange {
 
     /// Who asks: for keys, rules and logs.
     #[must_use]
-    pub fn client(&self) -> &Client {
+    pub fn client(&self) -> &ClientAddr {
         self.named.as_deref().unwrap_or(&self.peer.client)
     }
 
     /// It has waited for its turn in the zone that delayed it.
     pub fn waited(&mut self, from: Millis, until: Millis) {
         if let (Some(trace), Some(zone)) = (&mut self.trace, &self.limit_zone) {
-            trace.waits.push(Wait {
+            trace.waits.push(LimitWait {
                 zone: Arc::clone(zone),
                 from,
                 until,

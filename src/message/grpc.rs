@@ -9,13 +9,13 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, header};
 
-use super::Exchange;
+use super::RequestRecord;
 use super::target::push_escaped;
 use crate::clock::{Deadline, Millis};
 
 /// Why a call came to nothing, in gRPC's numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Code {
+pub enum GrpcStatus {
     /// The time the client gave has passed.
     DeadlineExceeded = 4,
     /// The client may not.
@@ -32,7 +32,7 @@ pub enum Code {
     Unauthenticated = 16,
 }
 
-impl Code {
+impl GrpcStatus {
     /// What a status stands for, as gRPC's mapping has it; except that what came too late, or is too much, has a code
     /// of its own.
     #[must_use]
@@ -64,7 +64,7 @@ pub fn is_call(head: &Parts) -> bool {
 
 /// When the client of a call has waited for long enough, counted from `now`; never for any other request.
 #[must_use]
-pub fn due(exchange: &Exchange, now: Millis) -> Option<Deadline> {
+pub fn due(exchange: &RequestRecord, now: Millis) -> Option<Deadline> {
     if !is_call(&exchange.head) {
         return None;
     }
@@ -96,13 +96,17 @@ fn timeout(text: &str) -> Option<Duration> {
 #[must_use]
 pub fn too_late() -> HeaderMap {
     let mut trailers = HeaderMap::new();
-    tell(&mut trailers, Code::DeadlineExceeded, "deadline exceeded");
+    tell(
+        &mut trailers,
+        GrpcStatus::DeadlineExceeded,
+        "deadline exceeded",
+    );
     trailers
 }
 
 /// An answer that is nothing but a reason; `kind` is what the call said of itself.
 #[must_use]
-pub fn refusal(kind: Option<&HeaderValue>, code: Code, why: &str) -> Response<Bytes> {
+pub fn refusal(kind: Option<&HeaderValue>, code: GrpcStatus, why: &str) -> Response<Bytes> {
     let mut response = Response::new(Bytes::new());
     // Browsers' clients know their own kind only.
     let web = kind.filter(|kind| kind.as_bytes().starts_with(b"application/grpc-web"));
@@ -112,7 +116,7 @@ pub fn refusal(kind: Option<&HeaderValue>, code: Code, why: &str) -> Response<By
     response
 }
 
-fn tell(headers: &mut HeaderMap, code: Code, why: &str) {
+fn tell(headers: &mut HeaderMap, code: GrpcStatus, why: &str) {
     headers.insert(STATUS, HeaderValue::from(code as u16));
     if let Ok(why) = HeaderValue::try_from(encode(why)) {
         headers.insert(MESSAGE, why);
@@ -194,13 +198,13 @@ mod tests {
 
     #[test]
     fn a_refusal_is_all_head() {
-        let answer = refusal(None, Code::ResourceExhausted, "100% \u{fc}ber\n");
+        let answer = refusal(None, GrpcStatus::ResourceExhausted, "100% \u{fc}ber\n");
         assert_eq!(answer.status(), 200);
         assert_eq!(answer.headers()["content-type"], "application/grpc");
         assert_eq!(answer.headers()["grpc-status"], "8");
         assert_eq!(answer.headers()["grpc-message"], "100%25 %C3%BCber%0A");
         let web = HeaderValue::from_static("application/grpc-web+proto");
-        let answer = refusal(Some(&web), Code::Unavailable, "gone");
+        let answer = refusal(Some(&web), GrpcStatus::Unavailable, "gone");
         assert_eq!(answer.headers()["content-type"], web);
     }
 }

@@ -8,31 +8,31 @@ use bytes::Bytes;
 use h2::RecvStream;
 use http_body::{Body, Frame, SizeHint};
 
-use super::{Interim, Peer};
+use super::{ClientConnection, InterimResponse};
 
 /// What comes from the client after the head of its request.
 #[derive(Debug)]
-pub enum Incoming {
+pub enum IncomingBody {
     /// Over HTTP/1; hyper reads it.
     Http1(hyper::body::Incoming),
     /// Over HTTP/2.
-    Http2(Stream),
+    Http2(Http2Body),
 }
 
 /// The client's half of an HTTP/2 stream.
 #[derive(Debug)]
-pub struct Stream {
+pub struct Http2Body {
     receiving: RecvStream,
     // What is left of the length it announced; h2 holds it to that.
     left: Option<u64>,
     over: bool,
     // Whom to tell that its body is wanted.
-    waits: Option<Arc<Peer>>,
+    waits: Option<Arc<ClientConnection>>,
 }
 
 /// A request's body broke off, or was not well-formed.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum IncomingError {
     /// Over HTTP/1.
     #[error(transparent)]
     Http1(#[from] hyper::Error),
@@ -41,12 +41,16 @@ pub enum Error {
     Http2(#[from] h2::Error),
 }
 
-impl Incoming {
+impl IncomingBody {
     /// The body that follows on a stream, `length` bytes long if that was announced. `waits` is a client that holds
     /// it back until it is told to go on.
     #[must_use]
-    pub fn stream(receiving: RecvStream, length: Option<u64>, waits: Option<Arc<Peer>>) -> Self {
-        Self::Http2(Stream {
+    pub fn stream(
+        receiving: RecvStream,
+        length: Option<u64>,
+        waits: Option<Arc<ClientConnection>>,
+    ) -> Self {
+        Self::Http2(Http2Body {
             receiving,
             left: length,
             over: false,
@@ -55,19 +59,19 @@ impl Incoming {
     }
 }
 
-impl From<hyper::body::Incoming> for Incoming {
+impl From<hyper::body::Incoming> for IncomingBody {
     fn from(incoming: hyper::body::Incoming) -> Self {
         Self::Http1(incoming)
     }
 }
 
-impl Stream {
+impl Http2Body {
     fn poll_frame(
         &mut self,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, IncomingError>>> {
         if let Some(peer) = self.waits.take() {
-            peer.line.send_interim(Interim::go_on());
+            peer.line.send_interim(InterimResponse::go_on());
         }
         if !self.over {
             match ready!(self.receiving.poll_data(context)).transpose()? {
@@ -85,18 +89,18 @@ impl Stream {
     }
 }
 
-impl Body for Incoming {
+impl Body for IncomingBody {
     type Data = Bytes;
-    type Error = Error;
+    type Error = IncomingError;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, IncomingError>>> {
         match &mut *self {
             Self::Http1(incoming) => {
                 let frame = ready!(Pin::new(incoming).poll_frame(context));
-                Poll::Ready(frame.map(|frame| frame.map_err(Error::Http1)))
+                Poll::Ready(frame.map(|frame| frame.map_err(IncomingError::Http1)))
             }
             Self::Http2(stream) => stream.poll_frame(context),
         }

@@ -6,14 +6,14 @@ use http::{HeaderMap, StatusCode};
 
 /// The head of an interim answer, which is all of it.
 #[derive(Debug)]
-pub struct Interim {
+pub struct InterimResponse {
     /// Its status.
     pub status: StatusCode,
     /// Its fields, those of the connection it came over left out.
     pub headers: HeaderMap,
 }
 
-impl Interim {
+impl InterimResponse {
     /// The one that asks for the body.
     #[must_use]
     pub fn go_on() -> Self {

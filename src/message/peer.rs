@@ -10,18 +10,18 @@ use std::sync::{Arc, OnceLock};
 use http::HeaderMap;
 use parking_lot::Mutex;
 
-use super::doubt::Doubts;
-use super::proxied::Proxied;
+use super::doubt::AmbiguityFlag;
+use super::proxied::ProxyHeader;
 use super::real_ip;
-use super::{Client, Line, Phase, Remote, Tls};
+use super::{ClientAddr, ConnectionPhase, ConnectionState, RemoteAddr, TlsInfo};
 use crate::clock::Millis;
 use crate::config::plan::{RealIp, RealIpHeader};
 
 /// A client's connection.
 #[derive(Debug)]
-pub struct Peer {
+pub struct ClientConnection {
     /// The other end.
-    pub client: Client,
+    pub client: ClientAddr,
     /// Our end; `None` on a unix socket.
     pub local: Option<SocketAddr>,
     /// `$connection`: its serial number.
@@ -29,11 +29,11 @@ pub struct Peer {
     /// When it was accepted.
     pub opened: Millis,
     /// What the road and the connection tell each other.
-    pub line: Line,
+    pub line: ConnectionState,
     // Boxed: a connection without TLS has no room for it.
-    tls: OnceLock<Box<Tls>>,
+    tls: OnceLock<Box<TlsInfo>>,
     /// Which of its requests must not be believed.
-    pub doubts: Doubts,
+    pub doubts: AmbiguityFlag,
     // Where this is one of many on a connection.
     stream_of: Option<Arc<Self>>,
     requests: AtomicU64,
@@ -41,23 +41,28 @@ pub struct Peer {
     asked: AtomicU64,
     leaving: AtomicBool,
     // What its PROXY header said.
-    proxied: OnceLock<Box<Proxied>>,
+    proxied: OnceLock<Box<ProxyHeader>>,
     // Whom a trusted proxy named last: it often is the same again.
-    named: Mutex<Option<Arc<Client>>>,
+    named: Mutex<Option<Arc<ClientAddr>>>,
 }
 
-impl Peer {
+impl ClientConnection {
     /// A connection that has just been accepted.
     #[must_use]
-    pub fn new(remote: Remote, local: Option<SocketAddr>, connection: u64, opened: Millis) -> Self {
+    pub fn new(
+        remote: RemoteAddr,
+        local: Option<SocketAddr>,
+        connection: u64,
+        opened: Millis,
+    ) -> Self {
         Self {
-            client: Client::new(remote),
+            client: ClientAddr::new(remote),
             local,
             connection,
             opened,
-            line: Line::new(),
+            line: ConnectionState::new(),
             tls: OnceLock::new(),
-            doubts: Doubts::default(),
+            doubts: AmbiguityFlag::default(),
             stream_of: None,
             requests: AtomicU64::new(0),
             asked: AtomicU64::new(0),
@@ -68,13 +73,13 @@ impl Peer {
     }
 
     /// Notes that it came inside TLS; once, before its first request.
-    pub fn secured(&self, tls: Tls) {
+    pub fn secured(&self, tls: TlsInfo) {
         // A second handshake on one connection does not exist.
         let _first = self.tls.set(Box::new(tls));
     }
 
     /// What is known of its TLS, if it came inside any.
-    pub fn tls(&self) -> Option<&Tls> {
+    pub fn tls(&self) -> Option<&TlsInfo> {
         match &self.stream_of {
             Some(connection) => connection.tls(),
             None => self.tls.get().map(|tls| &**tls),
@@ -120,10 +125,10 @@ impl Peer {
     pub fn idle_since(&self) -> Option<Millis> {
         let asked = Millis(self.asked.load(Ordering::Relaxed));
         match self.line.phase() {
-            Phase::Idle => Some(asked),
+            ConnectionPhase::Idle => Some(asked),
             // It has asked nothing yet: a word or two do not keep a place.
-            Phase::Head => Some(self.opened.max(asked)),
-            Phase::Busy => None,
+            ConnectionPhase::Head => Some(self.opened.max(asked)),
+            ConnectionPhase::Busy => None,
         }
     }
 
@@ -144,13 +149,13 @@ impl Peer {
     }
 
     /// What stands before its first byte: a PROXY header.
-    pub fn set_proxied(&self, proxied: Proxied) {
+    pub fn set_proxied(&self, proxied: ProxyHeader) {
         // A connection begins once.
         let _first = self.proxied.set(Box::new(proxied));
     }
 
     /// What its PROXY header said, if it had one that says anything.
-    pub fn proxied(&self) -> Option<&Proxied> {
+    pub fn proxied(&self) -> Option<&ProxyHeader> {
         match &self.stream_of {
             Some(connection) => connection.proxied(),
             None => self.proxied.get().map(|proxied| &**proxied),
@@ -171,7 +176,7 @@ impl Peer {
     }
 
     /// Somebody else whose request comes over this connection.
-    pub(super) fn speaks_for(&self, address: SocketAddr) -> Arc<Client> {
+    pub(super) fn speaks_for(&self, address: SocketAddr) -> Arc<ClientAddr> {
         if let Some(connection) = &self.stream_of {
             let client = connection.speaks_for(address);
             *self.named.lock() = Some(Arc::clone(&client));
@@ -180,8 +185,8 @@ impl Peer {
         let mut named = self.named.lock();
         match &*named {
             // Only the very same address: nothing of one client is ever shown as another's.
-            Some(last) if last.remote() == Remote::Ip(address) => Arc::clone(last),
-            _ => Arc::clone(named.insert(Arc::new(Client::new(Remote::Ip(address))))),
+            Some(last) if last.remote() == RemoteAddr::Ip(address) => Arc::clone(last),
+            _ => Arc::clone(named.insert(Arc::new(ClientAddr::new(RemoteAddr::Ip(address))))),
         }
     }
 

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 /// A PROXY header that names both ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Proxied {
+pub struct ProxyHeader {
     /// The client.
     pub from: SocketAddr,
     /// Where it connected to.
@@ -16,7 +16,7 @@ pub struct Proxied {
 /// The piece that tells of TLS: one byte of flags, four of the certificate's verification, then pieces of its own.
 const SSL: u8 = 0x20;
 
-impl Proxied {
+impl ProxyHeader {
     /// The first piece of this type.
     #[must_use]
     pub fn tlv(&self, kind: u8) -> Option<&[u8]> {
@@ -57,8 +57,8 @@ fn find(mut tlvs: &[u8], wanted: u8) -> Option<&[u8]> {
 mod tests {
     use super::*;
 
-    fn with(tlvs: &[u8]) -> Proxied {
-        Proxied {
+    fn with(tlvs: &[u8]) -> ProxyHeader {
+        ProxyHeader {
             from: SocketAddr::from(([192, 0, 2, 7], 1)),
             to: SocketAddr::from(([192, 0, 2, 8], 2)),
             tlvs: tlvs.into(),

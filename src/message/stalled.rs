@@ -10,18 +10,18 @@ use std::task::Context;
 use parking_lot::Mutex;
 
 /// A response that is read while its client takes nothing.
-pub trait Refill: fmt::Debug + Send + Sync {
+pub trait ReadAhead: fmt::Debug + Send + Sync {
     /// Reads what has come, as far as there is room for it; the task is woken when there is more to do.
     fn refill(&self, context: &mut Context<'_>);
 }
 
 /// Where a connection finds the response it is busy with, if that is one to be read meanwhile.
 #[derive(Debug, Default)]
-pub struct RefillSlot(Mutex<Option<Arc<dyn Refill>>>);
+pub struct ReadAheadSlot(Mutex<Option<Arc<dyn ReadAhead>>>);
 
-impl RefillSlot {
+impl ReadAheadSlot {
     /// This is it from now on, or none is.
-    pub fn set(&self, refill: Option<Arc<dyn Refill>>) {
+    pub fn set(&self, refill: Option<Arc<dyn ReadAhead>>) {
         *self.0.lock() = refill;
     }
 

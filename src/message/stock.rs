@@ -15,35 +15,35 @@ use parking_lot::Mutex;
 
 /// The fields of an answer, written out, its length among them.
 #[derive(Debug)]
-pub struct Lines {
+pub struct RawHeaders {
     text: Vec<u8>,
     dated: bool,
 }
 
 /// The fields and the body of an answer.
 #[derive(Debug)]
-pub struct Stock {
-    lines: Lines,
+pub struct PrebuiltResponse {
+    lines: RawHeaders,
     body: Bytes,
 }
 
 /// What completes an answer.
 #[derive(Debug)]
-pub enum Completion {
+pub enum Prebuilt {
     /// It completes others, too.
-    Kept(Arc<Stock>),
+    Kept(Arc<PrebuiltResponse>),
     /// It was made for this one.
-    Own(Stock),
+    Own(PrebuiltResponse),
 }
 
 /// Where it waits for the server's part.
 #[derive(Debug, Default)]
-pub struct Ready {
+pub struct PrebuiltSlot {
     // Somebody looks here.
     used: AtomicBool,
     // A load instead of a lock for every write.
     any: AtomicBool,
-    waiting: Mutex<Option<Completion>>,
+    waiting: Mutex<Option<Prebuilt>>,
 }
 
 thread_local! {
@@ -51,7 +51,7 @@ thread_local! {
     static ROOM: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
-impl Lines {
+impl RawHeaders {
     /// None yet.
     #[must_use]
     pub fn new() -> Self {
@@ -82,13 +82,13 @@ impl Lines {
     }
 }
 
-impl Default for Lines {
+impl Default for RawHeaders {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Drop for Lines {
+impl Drop for RawHeaders {
     fn drop(&mut self) {
         if self.text.capacity() <= LARGEST {
             self.text.clear();
@@ -99,10 +99,10 @@ impl Drop for Lines {
     }
 }
 
-impl Stock {
+impl PrebuiltResponse {
     /// These fields, which say nothing of the connection, and this body.
     #[must_use]
-    pub fn new(lines: Lines, body: Bytes) -> Self {
+    pub fn new(lines: RawHeaders, body: Bytes) -> Self {
         Self { lines, body }
     }
 
@@ -140,10 +140,10 @@ impl Stock {
     }
 }
 
-impl Completion {
+impl Prebuilt {
     /// What it completes an answer with.
     #[must_use]
-    pub fn stock(&self) -> &Stock {
+    pub fn stock(&self) -> &PrebuiltResponse {
         match self {
             Self::Kept(stock) => stock,
             Self::Own(stock) => stock,
@@ -151,7 +151,7 @@ impl Completion {
     }
 }
 
-impl Ready {
+impl PrebuiltSlot {
     /// From now on, whatever waits here is taken with the next answer.
     pub fn open(&self) {
         self.used.store(true, Ordering::Relaxed);
@@ -163,13 +163,13 @@ impl Ready {
     }
 
     /// Completes the next answer, where it is open.
-    pub fn put(&self, completion: Completion) {
+    pub fn put(&self, completion: Prebuilt) {
         *self.waiting.lock() = Some(completion);
         self.any.store(true, Ordering::Relaxed);
     }
 
     /// What completes the answer that leaves now.
-    pub fn take(&self) -> Option<Completion> {
+    pub fn take(&self) -> Option<Prebuilt> {
         if !self.any.load(Ordering::Relaxed) {
             return None;
         }
@@ -190,11 +190,11 @@ mod tests {
     use super::*;
 
     fn completed(fields: &[(&str, &str)], empty: &str) -> String {
-        let mut lines = Lines::new();
+        let mut lines = RawHeaders::new();
         for (name, value) in fields {
             lines.add(name.as_bytes(), value.as_bytes());
         }
-        let stock = Stock::new(lines, Bytes::from_static(b"no\n"));
+        let stock = PrebuiltResponse::new(lines, Bytes::from_static(b"no\n"));
         let mut out = Vec::new();
         stock.complete(empty.as_bytes(), &mut out);
         String::from_utf8(out).unwrap()
@@ -231,7 +231,7 @@ mod tests {
 
     #[test]
     fn a_long_page_does_not_lie_ready() {
-        let mut lines = Lines::new();
+        let mut lines = RawHeaders::new();
         lines.add(b"a", b"b");
         assert!(lines.fit(LARGEST - 6));
         assert!(!lines.fit(LARGEST - 5));

@@ -1,4 +1,4 @@
-//! A plan and a request made by hand, for tests that need a whole [`Exchange`].
+//! A plan and a request made by hand, for tests that need a whole [`RequestRecord`].
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -8,12 +8,13 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode, Uri};
 
 use super::target::Target;
-use super::{Exchange, Peer, Remote};
+use super::{ClientConnection, RemoteAddr, RequestRecord};
 use crate::clock::Millis;
 use crate::config::plan::{
-    Access, Action, Bandwidth, BufferBounds, Buffering, Caps, ClientTimeouts, DryRun, Forward,
-    Http2, HttpVersion, LimitHeaders, Log, LogLevel, NextUpstream, Plan, ResponseBuffering,
-    SendProxy, Server, ServerName, Site, Tries, Underscores, Upgrades, Via,
+    AccessRules, BufferBounds, Buffering, ClientTimeouts, ConnectionLimits, Content, DryRun, Http2,
+    HttpVersion, LimitHeaders, LimitRate, LocationConf, Log, LogLevel, MaxTries, NextUpstream,
+    Plan, ProxyPass, ProxyProtocolVersion, ResponseBuffering, Server, ServerName, Underscores,
+    Upgrades, Via,
 };
 
 /// A plan of one server, `example.com`, that has no locations.
@@ -32,7 +33,7 @@ pub(crate) fn plan() -> Plan {
         },
         admin: None,
         tracing: None,
-        caps: Caps::default(),
+        caps: ConnectionLimits::default(),
         maps: Vec::new(),
         stores: Vec::new(),
         req_zones: Vec::new(),
@@ -58,13 +59,13 @@ pub(crate) fn server(name: &str) -> Server {
         max_streams: 128,
         max_resets: 256,
         locations: Vec::new(),
-        fallback: site(Action::NotFound),
+        fallback: site(Content::NotFound),
     }
 }
 
 /// A site without limits.
-pub(crate) fn site(action: Action) -> Site {
-    Site {
+pub(crate) fn site(action: Content) -> LocationConf {
+    LocationConf {
         breaker: None,
         fallback: None,
         degrade_group: None,
@@ -78,11 +79,11 @@ pub(crate) fn site(action: Action) -> Site {
         limit_req_log_level: LogLevel::Error,
         limit_conn_log_level: LogLevel::Error,
         limit_headers: LimitHeaders::default(),
-        access: Access::default(),
+        access: AccessRules::default(),
         real_ip: None,
         max_body: None,
         timeouts: timeouts(),
-        bandwidth: Bandwidth::default(),
+        bandwidth: LimitRate::default(),
         action,
     }
 }
@@ -102,8 +103,8 @@ pub(crate) fn timeouts() -> ClientTimeouts {
 }
 
 /// A `proxy_pass` to the first upstream that sets no header and adds no Via.
-pub(crate) fn forward() -> Forward {
-    Forward {
+pub(crate) fn forward() -> ProxyPass {
+    ProxyPass {
         upstream: 0,
         tls: None,
         host: "app".into(),
@@ -115,7 +116,7 @@ pub(crate) fn forward() -> Forward {
         upgrades: Upgrades::On,
         via: Via::Off,
         version: HttpVersion::One,
-        proxy_protocol: SendProxy::Off,
+        proxy_protocol: ProxyProtocolVersion::Off,
         connect_timeout: Duration::from_secs(60),
         send_timeout: Duration::from_secs(60),
         read_timeout: Duration::from_secs(60),
@@ -126,7 +127,7 @@ pub(crate) fn forward() -> Forward {
             invalid_header: false,
             non_idempotent: false,
             statuses: Vec::new(),
-            tries: Tries::Each,
+            tries: MaxTries::Each,
             within: None,
         },
         buffering: Buffering {
@@ -142,30 +143,30 @@ pub(crate) fn forward() -> Forward {
 }
 
 /// A client at 192.0.2.7, port 50000.
-pub(crate) fn peer() -> Peer {
+pub(crate) fn peer() -> ClientConnection {
     let remote = SocketAddr::from(([192, 0, 2, 7], 50_000));
     let local = SocketAddr::from(([127, 0, 0, 1], 8080));
-    Peer::new(Remote::Ip(remote), Some(local), 17, Millis(0))
+    ClientConnection::new(RemoteAddr::Ip(remote), Some(local), 17, Millis(0))
 }
 
 /// A request for `/` with these fields; a Host field is added where there is none.
-pub(crate) fn exchange(fields: &[(&str, &str)]) -> Exchange {
+pub(crate) fn exchange(fields: &[(&str, &str)]) -> RequestRecord {
     request("GET", "/", fields)
 }
 
 /// Any request, in a [`plan`] of its own, begun at 1000 ms.
-pub(crate) fn request(method: &str, uri: &str, fields: &[(&str, &str)]) -> Exchange {
+pub(crate) fn request(method: &str, uri: &str, fields: &[(&str, &str)]) -> RequestRecord {
     request_in(plan(), peer(), method, uri, fields)
 }
 
 /// Any request from anybody in any plan.
 pub(crate) fn request_in(
     plan: Plan,
-    peer: Peer,
+    peer: ClientConnection,
     method: &str,
     uri: &str,
     fields: &[(&str, &str)],
-) -> Exchange {
+) -> RequestRecord {
     let mut request = Request::builder().method(method).uri(uri);
     if !fields
         .iter()
@@ -183,7 +184,7 @@ pub(crate) fn request_in(
         .expect("a test's request is well-formed")
         .into_parts();
     let target = Target::parse(&head).expect("a test's target is well-formed");
-    Exchange::begin(
+    RequestRecord::begin(
         Arc::new(plan),
         0,
         Arc::new(peer),

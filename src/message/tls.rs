@@ -4,7 +4,7 @@
 
 /// A client's TLS connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Tls {
+pub struct TlsInfo {
     /// `TLSv1.2` or `TLSv1.3`.
     pub protocol: &'static str,
     /// The cipher suite by OpenSSL's name.
@@ -14,16 +14,16 @@ pub struct Tls {
     /// The name the client asked for.
     pub server_name: Option<Box<str>>,
     /// What is spoken inside.
-    pub inner: Inner,
+    pub inner: AlpnProtocol,
     /// Whether an earlier session was taken up again.
     pub resumed: bool,
     /// The certificate the client has shown. Boxed: few do.
-    pub client: Option<Box<Shown>>,
+    pub client: Option<Box<ClientCertificate>>,
 }
 
 /// What is spoken inside TLS.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Inner {
+pub enum AlpnProtocol {
     /// Nothing was agreed on, which means HTTP/1.
     #[default]
     Unsaid,
@@ -35,9 +35,9 @@ pub enum Inner {
 
 /// A client's certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Shown {
+pub struct ClientCertificate {
     /// What was thought of it.
-    pub verdict: Verdict,
+    pub verdict: CertificateStatus,
     /// Whom it names, as RFC 2253 writes it.
     pub subject: Box<str>,
     /// Who issued it, as RFC 2253 writes it.
@@ -52,7 +52,7 @@ pub struct Shown {
 
 /// What is thought of a certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Verdict {
+pub enum CertificateStatus {
     /// It leads to a root that is trusted.
     Good,
     /// It does not lead to one; nothing else is wrong with it.
@@ -61,15 +61,15 @@ pub enum Verdict {
     Bad(Box<str>),
 }
 
-impl Tls {
+impl TlsInfo {
     /// What is thought of the client's certificate, if there is one.
     #[must_use]
-    pub fn verdict(&self) -> Option<&Verdict> {
+    pub fn verdict(&self) -> Option<&CertificateStatus> {
         self.client.as_ref().map(|client| &client.verdict)
     }
 }
 
-impl Inner {
+impl AlpnProtocol {
     /// Its name in ALPN; empty where none was agreed on.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -81,7 +81,7 @@ impl Inner {
     }
 }
 
-impl Shown {
+impl ClientCertificate {
     /// The whole of it in PEM.
     #[must_use]
     pub fn pem(&self) -> String {

@@ -13,7 +13,7 @@ use crate::clock::Millis;
 #[derive(Debug)]
 pub struct Trace {
     /// Of the whole.
-    pub id: Id,
+    pub id: TraceId,
     /// Of our part in it.
     pub span: SpanId,
     /// Of the part that led here, where the client named one.
@@ -21,14 +21,14 @@ pub struct Trace {
     /// Whether it is told to those who collect traces.
     pub sampled: bool,
     /// What goes on to the upstream.
-    pub passes: Passes,
+    pub passes: Propagation,
     /// Where it waited on its way.
-    pub waits: Vec<Wait>,
+    pub waits: Vec<LimitWait>,
 }
 
 /// Identifies a trace: not all zeros.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Id(pub [u8; 16]);
+pub struct TraceId(pub [u8; 16]);
 
 /// Identifies a part of one: not all zeros.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,7 +36,7 @@ pub struct SpanId(pub [u8; 8]);
 
 /// What goes on to the upstream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Passes {
+pub enum Propagation {
     /// The client's fields.
     AsItCame,
     /// Our own `traceparent`, and the client's `tracestate` where that is sound.
@@ -48,7 +48,7 @@ pub enum Passes {
 
 /// A wait at a limit.
 #[derive(Debug, Clone)]
-pub struct Wait {
+pub struct LimitWait {
     /// Whose.
     pub zone: Arc<str>,
     /// When it began.
@@ -59,9 +59,9 @@ pub struct Wait {
 
 /// What a `traceparent` says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Context {
+pub struct TraceParent {
     /// Which trace.
-    pub id: Id,
+    pub id: TraceId,
     /// Which part of it leads here.
     pub parent: SpanId,
     /// Whether that is told to those who collect traces.
@@ -85,13 +85,13 @@ impl Trace {
     #[must_use]
     pub fn replaces(&self, name: &HeaderName) -> bool {
         match self.passes {
-            Passes::AsItCame => false,
-            Passes::Ours { state } => *name == TRACEPARENT || (!state && *name == TRACESTATE),
+            Propagation::AsItCame => false,
+            Propagation::Ours { state } => *name == TRACEPARENT || (!state && *name == TRACESTATE),
         }
     }
 }
 
-impl Context {
+impl TraceParent {
     /// What a request says of its trace; `None` where it says nothing, or nothing that can be understood.
     #[must_use]
     pub fn of(headers: &HeaderMap) -> Option<Self> {
@@ -115,7 +115,7 @@ impl Context {
         let [flags] = hex(&known[53..])?;
         let sound = goes_on && hyphens && id != [0; 16] && parent != [0; 8];
         sound.then_some(Self {
-            id: Id(id),
+            id: TraceId(id),
             parent: SpanId(parent),
             sampled: flags & 1 == 1,
         })
@@ -191,8 +191,8 @@ mod tests {
 
     const GOOD: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
-    fn parse(text: &str) -> Option<Context> {
-        Context::parse(text.as_bytes())
+    fn parse(text: &str) -> Option<TraceParent> {
+        TraceParent::parse(text.as_bytes())
     }
 
     #[test]
@@ -234,9 +234,9 @@ mod tests {
     fn two_of_them_are_none() {
         let mut headers = HeaderMap::new();
         headers.append(&TRACEPARENT, HeaderValue::from_static(GOOD));
-        assert!(Context::of(&headers).is_some());
+        assert!(TraceParent::of(&headers).is_some());
         headers.append(&TRACEPARENT, HeaderValue::from_static(GOOD));
-        assert_eq!(Context::of(&headers), None);
+        assert_eq!(TraceParent::of(&headers), None);
     }
 
     #[test]
@@ -270,14 +270,14 @@ mod tests {
     #[test]
     fn ours_can_be_read_again() {
         let trace = Trace {
-            id: Id([0xab; 16]),
+            id: TraceId([0xab; 16]),
             span: SpanId([0x01; 8]),
             parent: None,
             sampled: true,
-            passes: Passes::Ours { state: true },
+            passes: Propagation::Ours { state: true },
             waits: Vec::new(),
         };
-        let read = Context::parse(trace.traceparent().as_bytes()).unwrap();
+        let read = TraceParent::parse(trace.traceparent().as_bytes()).unwrap();
         assert_eq!(
             (read.id, read.parent, read.sampled),
             (trace.id, trace.span, true)

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use super::{Ending, Tail};
+use super::{ResponseEnd, ResponseGuard};
 
 /// A connection, whatever it is made of.
 pub trait Duplex: AsyncRead + AsyncWrite + std::fmt::Debug + Send + Unpin {}
@@ -27,12 +27,12 @@ pub struct Tunnel {
     /// How long it may go on when told to stop.
     pub grace: Duration,
     /// What lasts as long as the tunnel.
-    pub tail: Box<dyn Tail>,
+    pub tail: Box<dyn ResponseGuard>,
 }
 
 impl Tunnel {
     /// It is over.
-    pub fn finish(self, ending: Ending) {
+    pub fn finish(self, ending: ResponseEnd) {
         // First, so that whoever is told finds the backend free.
         drop(self.far);
         self.tail.finish(ending);

@@ -2,18 +2,18 @@
 
 use std::num::NonZeroU64;
 
-use super::site::Site;
-use super::visit::Visit;
-use crate::config::plan::Volume;
+use super::site::Location;
+use super::visit::RequestContext;
+use crate::config::plan::SizeTemplate;
 use crate::message::body::Throttle;
-use crate::message::{Exchange, vars};
-use crate::telemetry::Warning;
+use crate::message::{RequestRecord, vars};
+use crate::telemetry::RateLimitedLog;
 
 /// What holds an answer back, where something does. A backend's own wish goes before `limit_rate`, as in nginx.
-pub(super) fn throttle(site: &Site, visit: &Visit) -> Option<Throttle> {
+pub(super) fn throttle(site: &Location, visit: &RequestContext) -> Option<Throttle> {
     let bandwidth = &site.plan.bandwidth;
     let rate = match (visit.told_rate, &bandwidth.rate) {
-        (None, Volume::Fixed(0)) => return None,
+        (None, SizeTemplate::Fixed(0)) => return None,
         (None, rate) => bytes(rate, &visit.exchange),
         (Some(told), _) => told,
     };
@@ -26,14 +26,14 @@ pub(super) fn throttle(site: &Site, visit: &Visit) -> Option<Throttle> {
     ))
 }
 
-fn bytes(volume: &Volume, exchange: &Exchange) -> u64 {
+fn bytes(volume: &SizeTemplate, exchange: &RequestRecord) -> u64 {
     let template = match volume {
-        Volume::Fixed(bytes) => return *bytes,
-        Volume::Told(template) => template,
+        SizeTemplate::Fixed(bytes) => return *bytes,
+        SizeTemplate::Told(template) => template,
     };
     let mut text = Vec::new();
     vars::render(template, exchange, &mut text);
-    Volume::parse(&text).unwrap_or_else(|| {
+    SizeTemplate::parse(&text).unwrap_or_else(|| {
         if let Some(times) = NO_SIZE.note(exchange.started) {
             let text = text.escape_ascii();
             tracing::error!(
@@ -46,4 +46,4 @@ fn bytes(volume: &Volume, exchange: &Exchange) -> u64 {
 }
 
 /// A client may be the one who says it.
-static NO_SIZE: Warning = Warning::new();
+static NO_SIZE: RateLimitedLog = RateLimitedLog::new();

@@ -8,20 +8,20 @@ use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
 
-use super::Live;
+use super::Generation;
 
 /// The way in by one address.
 #[derive(Debug)]
-pub struct Door {
+pub struct ListenerHandle {
     number: usize,
-    live: Arc<ArcSwap<Live>>,
-    last: OnceLock<Arc<Live>>,
+    live: Arc<ArcSwap<Generation>>,
+    last: OnceLock<Arc<Generation>>,
 }
 
-impl Door {
+impl ListenerHandle {
     /// A door of this number. No two have the same while somebody may still come through either.
     #[must_use]
-    pub fn new(number: usize, live: Arc<ArcSwap<Live>>) -> Self {
+    pub fn new(number: usize, live: Arc<ArcSwap<Generation>>) -> Self {
         Self {
             number,
             live,
@@ -38,7 +38,7 @@ impl Door {
     /// The generation that whoever comes in now is served by, and which of its listeners this is.
     #[must_use]
     #[inline]
-    pub fn enter(&self) -> (Arc<Live>, usize) {
+    pub fn enter(&self) -> (Arc<Generation>, usize) {
         // `load_full`, not `load`: arc-swap's guards are few and meant to be short, and this one lives across awaits.
         let live = self.live.load_full();
         match live.listener(self.number) {
@@ -48,13 +48,13 @@ impl Door {
     }
 
     /// From now on `last` is what those are served by who came through it.
-    pub fn close(&self, last: Arc<Live>) {
+    pub fn close(&self, last: Arc<Generation>) {
         // Closed twice is closed.
         drop(self.last.set(last));
     }
 
     #[cold]
-    fn enter_closed(&self, live: Arc<Live>) -> (Arc<Live>, usize) {
+    fn enter_closed(&self, live: Arc<Generation>) -> (Arc<Generation>, usize) {
         let live = self.last.get().cloned().unwrap_or(live);
         let listener = live.listener(self.number).unwrap_or_default();
         (live, listener)

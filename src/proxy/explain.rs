@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use http::{Method, Request};
 
-use super::Live;
-use super::site::Site;
+use super::Generation;
+use super::site::Location;
 use crate::clock::Millis;
-use crate::config::plan::{Action, Degrade, ServerName};
-use crate::limits::Explained;
+use crate::config::plan::{Content, DegradeMode, ServerName};
+use crate::limits::RuleExplanation;
 use crate::message::target::{Error, Target};
-use crate::message::{Exchange, Peer, Remote};
-use crate::upstream::breaker::State;
+use crate::message::{ClientConnection, RemoteAddr, RequestRecord};
+use crate::upstream::breaker::BreakerState;
 
 /// Where a request would be led, and what would be said there.
 #[derive(Debug)]
@@ -28,12 +28,12 @@ pub struct Explanation {
     /// Where the answer would come from.
     pub action: String,
     /// What each limit would say.
-    pub rules: Vec<Explained>,
+    pub rules: Vec<RuleExplanation>,
     /// What else would keep it from its backend.
     pub obstacles: Vec<String>,
 }
 
-impl Live {
+impl Generation {
     /// What would happen to this request from there; `listener` is the plan's, or the first that knows its host.
     ///
     /// # Errors
@@ -49,8 +49,9 @@ impl Live {
         let target = Target::parse(&head)?;
         let listener = listener.unwrap_or_else(|| self.known_at(target.host(&head)));
         let server = self.sites.server(listener, target.host(&head));
-        let peer = Arc::new(Peer::new(Remote::Ip(remote), None, 0, now));
-        let mut exchange = Exchange::begin(Arc::clone(&self.plan), server, peer, head, target, now);
+        let peer = Arc::new(ClientConnection::new(RemoteAddr::Ip(remote), None, 0, now));
+        let mut exchange =
+            RequestRecord::begin(Arc::clone(&self.plan), server, peer, head, target, now);
         if let Some(rule) = &self.plan.servers[server].real_ip {
             exchange.identify(rule);
         }
@@ -67,12 +68,12 @@ impl Live {
             client: exchange.client().text().to_owned(),
             action: match &site.plan.action {
                 _ if slash => "redirect to the same path with a slash at its end".to_owned(),
-                Action::Forward(_) => match &site.upstream {
+                Content::Forward(_) => match &site.upstream {
                     Some(upstream) => format!("forward to {}", upstream.name()),
                     None => "nothing is configured here".to_owned(),
                 },
-                Action::NotFound => "nothing is configured here".to_owned(),
-                Action::Return(answer) => format!("return {}", answer.status),
+                Content::NotFound => "nothing is configured here".to_owned(),
+                Content::Return(answer) => format!("return {}", answer.status),
             },
             // Whoever is only sent to another path is not limited.
             rules: match slash {
@@ -97,7 +98,7 @@ impl Live {
     }
 
     /// A site's location as it is written.
-    fn location(&self, server: usize, site: &Site) -> &str {
+    fn location(&self, server: usize, site: &Location) -> &str {
         // Sites are numbered in the order of the plan: those of a server, then the one for the rest.
         let before = self.plan.servers[..server].iter();
         let before: usize = before.map(|server| server.locations.len() + 1).sum();
@@ -108,20 +109,20 @@ impl Live {
     }
 }
 
-fn obstacles(site: &Site, exchange: &Exchange, now: Millis) -> Vec<String> {
+fn obstacles(site: &Location, exchange: &RequestRecord, now: Millis) -> Vec<String> {
     let mut found = Vec::new();
     let mut add = |what: &str| found.push(what.to_owned());
     if matches!(exchange.head.method, Method::CONNECT | Method::TRACE) {
         add("its method is not allowed");
     }
-    if site.mode() == Degrade::On {
+    if site.mode() == DegradeMode::On {
         add("its location is degraded: nobody is asked");
     }
     if !site.admits(exchange.client()) {
         add("access is forbidden to this address");
     }
     let guard = site.guard.as_ref();
-    if guard.is_some_and(|guard| guard.breaker.state() == State::Open) {
+    if guard.is_some_and(|guard| guard.breaker.state() == BreakerState::Open) {
         add("the circuit breaker of its location is open");
     }
     if let Some(upstream) = &site.upstream {

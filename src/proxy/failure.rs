@@ -8,30 +8,30 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderValue, Method, Response, StatusCode, header};
 
-use super::site::{ALLOWED, NO_ANSWER, Site};
-use super::{Live, refused};
+use super::site::{ALLOWED, Location, NO_ANSWER};
+use super::{Generation, refused};
 use crate::config::plan;
 use crate::limits::Refusal;
-use crate::message::answer::{Answer, reason};
-use crate::message::doubt::Doubt;
-use crate::message::headers::Coding;
-use crate::message::{Body, Exchange, NoAnswer, grpc, target, upload};
+use crate::message::answer::{LocalReply, reason};
+use crate::message::doubt::Ambiguity;
+use crate::message::headers::TransferCoding;
+use crate::message::{CloseConnection, RequestRecord, ResponseBody, grpc, target, upload};
 use crate::telemetry::about;
-use crate::upstream::breaker::{self, Refused};
-use crate::upstream::{self, Download};
+use crate::upstream::breaker::{self, BreakerOpen};
+use crate::upstream::{self, UpstreamBody};
 
 /// Why a request was not answered by a backend.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Failure {
+pub(super) enum ProxyError {
     /// Host or path make no sense; often a probe, sometimes a smuggling attempt.
     #[error(transparent)]
     BadTarget(#[from] target::Error),
     /// The request could be read in two ways.
     #[error(transparent)]
-    Doubtful(#[from] Doubt),
+    Doubtful(#[from] Ambiguity),
     /// Its body could not be taken in.
     #[error(transparent)]
-    Body(#[from] upload::Error),
+    Body(#[from] upload::RequestBodyError),
     /// A call has taken longer than its client waits: its own doing, not the backend's.
     #[error("the call's deadline has passed")]
     Deadline,
@@ -46,7 +46,7 @@ pub(super) enum Failure {
     Degraded,
     /// The location's breaker is open.
     #[error(transparent)]
-    Open(#[from] Refused),
+    Open(#[from] BreakerOpen),
     /// `Max-Forwards` cannot be understood, and so nobody knows whether to forward the request.
     #[error("client sent invalid \"Max-Forwards\" header")]
     MaxForwards,
@@ -93,17 +93,17 @@ pub(super) enum Failure {
     Upstream(#[from] upstream::Error),
 }
 
-impl Failure {
+impl ProxyError {
     /// The answer for the client, unless there is to be none.
     pub(super) fn answer(
         self,
-        exchange: &Exchange,
-        site: &Site,
-        live: &Live,
-    ) -> Result<Response<Body<Download>>, NoAnswer> {
+        exchange: &RequestRecord,
+        site: &Location,
+        live: &Generation,
+    ) -> Result<Response<ResponseBody<UpstreamBody>>, CloseConnection> {
         let status = self.status();
         if status.as_u16() == NO_ANSWER {
-            return Err(NoAnswer);
+            return Err(CloseConnection);
         }
         self.log(exchange);
         if grpc::is_call(&exchange.head) {
@@ -112,7 +112,7 @@ impl Failure {
         if let Self::Refused(refusal) = self {
             return Ok(refused::respond(refusal, exchange, site, live));
         }
-        let mut answer = Answer::new(status);
+        let mut answer = LocalReply::new(status);
         if let Some(reason) = self.reason() {
             let text = format!("400 Bad Request\n{reason}\n");
             answer = answer.with_text(text, "text/plain; charset=utf-8");
@@ -133,7 +133,7 @@ impl Failure {
     /// In how many seconds it may be worth another try, where something was not even tried.
     fn retry_after(&self) -> Option<u64> {
         let after = match self {
-            Self::Open(Refused { retry_after })
+            Self::Open(BreakerOpen { retry_after })
             | Self::Upstream(
                 upstream::Error::Crowded { retry_after, .. }
                 | upstream::Error::Unavailable { retry_after },
@@ -156,19 +156,23 @@ impl Failure {
     }
 
     /// What is to be said of a request's transfer coding.
-    pub(super) fn of_coding(coding: Coding) -> Result<(), Self> {
+    pub(super) fn of_coding(coding: TransferCoding) -> Result<(), Self> {
         match coding {
-            Coding::Plain => Ok(()),
-            Coding::Unknown => Err(Self::UnknownCoding),
-            Coding::Invalid => Err(Self::TransferCoding),
+            TransferCoding::Plain => Ok(()),
+            TransferCoding::Unknown => Err(Self::UnknownCoding),
+            TransferCoding::Invalid => Err(Self::TransferCoding),
         }
     }
 
     /// The answer to a gRPC call, which looks for its reason elsewhere.
-    fn grpc_answer(self, exchange: &Exchange, site: &plan::Site) -> Response<Body<Download>> {
+    fn grpc_answer(
+        self,
+        exchange: &RequestRecord,
+        site: &plan::LocationConf,
+    ) -> Response<ResponseBody<UpstreamBody>> {
         let code = match &self {
-            Self::Refused(_) => grpc::Code::ResourceExhausted,
-            other => grpc::Code::of(other.status()),
+            Self::Refused(_) => grpc::GrpcStatus::ResourceExhausted,
+            other => grpc::GrpcStatus::of(other.status()),
         };
         let kind = exchange.head.headers.get(header::CONTENT_TYPE);
         // What went wrong upstream is for the log; others learn from it where our backends are.
@@ -189,7 +193,7 @@ impl Failure {
                 headers.insert(grpc::PUSHBACK, HeaderValue::from(millis));
             }
         }
-        response.map(Body::whole)
+        response.map(ResponseBody::whole)
     }
 
     /// The status it stands for.
@@ -237,7 +241,7 @@ impl Failure {
     }
 
     /// Once, here: what went wrong upstream or with a limit was logged where it was seen.
-    fn log(&self, exchange: &Exchange) {
+    fn log(&self, exchange: &RequestRecord) {
         match self {
             Self::BadCertificate(_)
             | Self::BadTarget(_)
@@ -274,12 +278,14 @@ impl Failure {
     }
 }
 
-fn body_status(error: &upload::Error) -> StatusCode {
+fn body_status(error: &upload::RequestBodyError) -> StatusCode {
     match error {
-        upload::Error::Broken(_) => StatusCode::BAD_REQUEST,
-        upload::Error::Paused | upload::Error::Slow => StatusCode::REQUEST_TIMEOUT,
-        upload::Error::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
-        upload::Error::Unreadable(_) => StatusCode::INTERNAL_SERVER_ERROR,
+        upload::RequestBodyError::Broken(_) => StatusCode::BAD_REQUEST,
+        upload::RequestBodyError::Paused | upload::RequestBodyError::Slow => {
+            StatusCode::REQUEST_TIMEOUT
+        }
+        upload::RequestBodyError::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+        upload::RequestBodyError::Unreadable(_) => StatusCode::INTERNAL_SERVER_ERROR,
     }
 }
 
@@ -298,13 +304,19 @@ fn upstream_status(error: &upstream::Error) -> StatusCode {
 }
 
 /// Puts an answer of our own into the form this client wants.
-pub(super) fn respond(answer: Answer, exchange: &Exchange) -> Response<Body<Download>> {
+pub(super) fn respond(
+    answer: LocalReply,
+    exchange: &RequestRecord,
+) -> Response<ResponseBody<UpstreamBody>> {
     let accept = exchange.head.headers.get(header::ACCEPT);
     if exchange.head.method == Method::HEAD {
-        return Response::from_parts(answer.into_head_for(accept), Body::whole(Bytes::new()));
+        return Response::from_parts(
+            answer.into_head_for(accept),
+            ResponseBody::whole(Bytes::new()),
+        );
     }
     let (head, body) = answer.into_parts_for(accept);
-    Response::from_parts(head, Body::whole(body))
+    Response::from_parts(head, ResponseBody::whole(body))
 }
 
 /// As of a breaker that an operator has opened.

@@ -4,16 +4,16 @@ use std::sync::Arc;
 
 use http::Response;
 
-use super::failure::Failure;
+use super::failure::ProxyError;
 use crate::clock::Millis;
-use crate::config::plan::{Plan, Site};
-use crate::message::Body;
-use crate::upstream::Download;
-use crate::upstream::breaker::{Breaker, Outcome, Pass};
+use crate::config::plan::{LocationConf, Plan};
+use crate::message::ResponseBody;
+use crate::upstream::UpstreamBody;
+use crate::upstream::breaker::{Breaker, CallOutcome, CallPermit};
 
 /// A breaker, and whose it is.
 #[derive(Debug)]
-pub struct Guard {
+pub struct LocationBreaker {
     /// The first name of its server, or nothing.
     pub server: Box<str>,
     /// Its location as it is written, or nothing for what no location of its own matches.
@@ -22,9 +22,13 @@ pub struct Guard {
     pub breaker: Arc<Breaker>,
 }
 
-impl Guard {
+impl LocationBreaker {
     /// That of a site, if it asks for one: the one it had in the generation before, where its rules are the same.
-    pub(super) fn build(plan: &Plan, site: &Site, before: &[Arc<Self>]) -> Option<Arc<Self>> {
+    pub(super) fn build(
+        plan: &Plan,
+        site: &LocationConf,
+        before: &[Arc<Self>],
+    ) -> Option<Arc<Self>> {
         let rules = site.breaker.as_deref()?;
         let (server, location) = place(plan, site)?;
         let same = |old: &&Arc<Self>| {
@@ -44,20 +48,20 @@ impl Guard {
 
 /// Tells how a request went that was let through.
 pub(super) fn report(
-    pass: Pass<'_>,
-    answered: &Result<Response<Body<Download>>, Failure>,
+    pass: CallPermit<'_>,
+    answered: &Result<Response<ResponseBody<UpstreamBody>>, ProxyError>,
     now: Millis,
 ) {
     let outcome = match answered {
         Ok(answer) => pass.outcome(answer.status(), answer.headers(), now),
-        Err(Failure::Upstream(error)) => Outcome::of(error),
-        Err(_) => Outcome::Cancelled,
+        Err(ProxyError::Upstream(error)) => CallOutcome::of(error),
+        Err(_) => CallOutcome::Cancelled,
     };
     pass.report(outcome, now);
 }
 
 /// What people know a site by: its server's name, and its path.
-pub(super) fn place<'p>(plan: &'p Plan, site: &Site) -> Option<(&'p str, &'p str)> {
+pub(super) fn place<'p>(plan: &'p Plan, site: &LocationConf) -> Option<(&'p str, &'p str)> {
     plan.servers.iter().find_map(|server| {
         let mut locations = server.locations.iter();
         if std::ptr::eq(&server.fallback, site) {

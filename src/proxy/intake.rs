@@ -10,38 +10,46 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http_body::{Body as _, Frame};
 
-use super::failure::Failure;
-use super::site::Site;
-use super::visit::Visit;
+use super::failure::ProxyError;
+use super::site::Location;
+use super::visit::RequestContext;
 use crate::clock::Clock;
-use crate::config::plan::{Forward, HttpVersion, RequestBuffering};
-use crate::message::{Incoming, Upload, upload};
-use crate::spool::{BodyWriter, Bounds, Room};
-use crate::telemetry::{COUNTERS, Slow};
-use crate::upstream::breaker::Refused;
+use crate::config::plan::{HttpVersion, ProxyPass, RequestBuffering};
+use crate::message::{IncomingBody, RequestBody, upload};
+use crate::spool::{BufferPool, SpoolWriter, WriteSpace};
+use crate::telemetry::{COUNTERS, SlowPart};
+use crate::upstream::breaker::BreakerOpen;
 use crate::upstream::{Error, Upstream};
 
 /// How a request's body is taken in where it is sent on like this; `None` where it streams.
 // Over HTTP/2 a request may go on for as long as its response does.
-pub(super) fn buffers(forward: &Forward) -> Option<&RequestBuffering> {
+pub(super) fn buffers(forward: &ProxyPass) -> Option<&RequestBuffering> {
     let buffering = forward.buffering.request.as_ref();
     buffering.filter(|_| forward.version == HttpVersion::One)
 }
 
 /// Whether a request could be sent on at all, as far as that is known before its body: nobody is made to send one in vain.
-pub(super) fn may_be_sent(site: &Site, upstream: &Upstream, clock: &Clock) -> Result<(), Failure> {
+pub(super) fn may_be_sent(
+    site: &Location,
+    upstream: &Upstream,
+    clock: &Clock,
+) -> Result<(), ProxyError> {
     if let Some(guard) = &site.guard {
         let now = clock.now();
         if guard.breaker.open_until().is_some_and(|until| now < until) {
             let retry_after = guard.breaker.wait(now).unwrap_or_default();
-            return Err(Refused { retry_after }.into());
+            return Err(BreakerOpen { retry_after }.into());
         }
     }
     is_available(site, upstream, clock)
 }
 
 /// Whether an upstream can be asked, where somebody else would be if not.
-pub(super) fn is_available(site: &Site, upstream: &Upstream, clock: &Clock) -> Result<(), Failure> {
+pub(super) fn is_available(
+    site: &Location,
+    upstream: &Upstream,
+    clock: &Clock,
+) -> Result<(), ProxyError> {
     if site.asks_others()
         && let Some(retry_after) = upstream.unavailable(clock.now())
     {
@@ -52,11 +60,11 @@ pub(super) fn is_available(site: &Site, upstream: &Upstream, clock: &Clock) -> R
 
 /// A request's body, whole where it is buffered.
 pub(super) async fn take_in(
-    visit: &mut Visit,
-    site: &Site,
-    forward: &Forward,
-    unread: &mut Option<Incoming>,
-) -> Result<Upload, Failure> {
+    visit: &mut RequestContext,
+    site: &Location,
+    forward: &ProxyPass,
+    unread: &mut Option<IncomingBody>,
+) -> Result<RequestBody, ProxyError> {
     let upload = site.upload(visit, forward, unread);
     let upload = match buffers(forward) {
         Some(plan) => read(upload, plan, &visit.bounds())
@@ -70,17 +78,17 @@ pub(super) async fn take_in(
     Ok(upload)
 }
 
-fn count(error: &upload::Error) {
-    if let upload::Error::Slow = error {
-        COUNTERS.give_up(Slow::Body);
+fn count(error: &upload::RequestBodyError) {
+    if let upload::RequestBodyError::Slow = error {
+        COUNTERS.give_up(SlowPart::Body);
     }
 }
 
 async fn read(
-    mut upload: Upload,
+    mut upload: RequestBody,
     plan: &RequestBuffering,
-    bounds: &Arc<Bounds>,
-) -> Result<Upload, upload::Error> {
+    bounds: &Arc<BufferPool>,
+) -> Result<RequestBody, upload::RequestBodyError> {
     let Some(first) = next(&mut upload, None).await? else {
         return Ok(upload.into_piece(Bytes::new()));
     };
@@ -91,11 +99,11 @@ async fn read(
     let Some(second) = next(&mut upload, None).await? else {
         return Ok(upload.into_piece(first));
     };
-    let mut writer = BodyWriter::new(plan, bounds);
+    let mut writer = SpoolWriter::new(plan, bounds);
     writer.push(first);
     writer.push(second);
     while !upload.is_end_stream()
-        && poll_fn(|context| writer.poll_room(context)).await == Room::Free
+        && poll_fn(|context| writer.poll_room(context)).await == WriteSpace::Free
     {
         match next(&mut upload, Some(&mut writer)).await? {
             Some(data) => writer.push(data),
@@ -108,9 +116,9 @@ async fn read(
 
 /// The next piece; `None` at the end. Trailers are dropped, as nginx does: what has a length has no trailers.
 async fn next(
-    upload: &mut Upload,
-    mut writer: Option<&mut BodyWriter>,
-) -> Result<Option<Bytes>, upload::Error> {
+    upload: &mut RequestBody,
+    mut writer: Option<&mut SpoolWriter>,
+) -> Result<Option<Bytes>, upload::RequestBodyError> {
     loop {
         let frame = poll_fn(|context| {
             // What has been written is let go of, however long the client takes.

@@ -5,23 +5,23 @@ use std::sync::Arc;
 
 use http::StatusCode;
 
-use super::fallback::{Group, Kept};
-use super::guard::Guard;
-use super::site::Site;
+use super::fallback::{DegradeGroup, StaleCache};
+use super::guard::LocationBreaker;
+use super::site::Location;
 use crate::clock::Clock;
-use crate::config::plan::{Http2, Plan, Volume};
+use crate::config::plan::{Http2, Plan, SizeTemplate};
 use crate::limits::Zones;
 use crate::message::target::Target;
-use crate::message::{Exchange, Peer};
-use crate::route::Table;
-use crate::spool::Bounds;
+use crate::message::{ClientConnection, RequestRecord};
+use crate::route::RouteTable;
+use crate::spool::BufferPool;
 use crate::telemetry::{AccessLog, COUNTERS, Tracer, about};
-use crate::tls::{self, Kit};
+use crate::tls::{self, TlsContexts};
 use crate::upstream::Upstream;
 
 /// What requests are judged by and sent to.
 #[derive(Debug)]
-pub struct Live {
+pub struct Generation {
     /// What it was built from.
     pub plan: Arc<Plan>,
     /// Where requests and connections are counted.
@@ -29,27 +29,27 @@ pub struct Live {
     /// In the plan's order.
     pub upstreams: Vec<Arc<Upstream>>,
     /// What TLS needs.
-    pub tls: Kit,
+    pub tls: TlsContexts,
     /// The breakers of locations.
-    pub guards: Vec<Arc<Guard>>,
+    pub guards: Vec<Arc<LocationBreaker>>,
     /// Locations that are degraded together, in the plan's order.
-    pub groups: Vec<Arc<Group>>,
+    pub groups: Vec<Arc<DegradeGroup>>,
     /// The last good answers.
-    pub kept: Arc<Kept>,
+    pub kept: Arc<StaleCache>,
     /// Of all that is buffered.
-    pub bounds: Arc<Bounds>,
-    pub(super) sites: Table<Site>,
+    pub bounds: Arc<BufferPool>,
+    pub(super) sites: RouteTable<Location>,
     access: Option<AccessLog>,
     tracer: Option<Tracer>,
     /// By number of the door.
     doors: Box<[Option<usize>]>,
     /// What operators have changed since it was built.
-    pub amendment: Amendment,
+    pub amendment: LiveChanges,
 }
 
 /// Numbers of zones that operators have changed.
 #[derive(Debug, Clone)]
-pub struct Amendment {
+pub struct LiveChanges {
     /// The plan as the file has it.
     pub file: Arc<Plan>,
     /// By zone, as they were given.
@@ -58,24 +58,24 @@ pub struct Amendment {
 
 /// What a generation is built from, besides its plan.
 #[derive(Debug)]
-pub struct Parts {
+pub struct GenerationParts {
     /// Where requests and connections are counted.
     pub zones: Zones,
     /// In the plan's order.
     pub upstreams: Vec<Arc<Upstream>>,
     /// What TLS needs.
-    pub tls: Kit,
+    pub tls: TlsContexts,
     /// Where lines about requests go.
     pub access: Option<AccessLog>,
     /// Which listener each door leads to, by number of the door.
     pub doors: Box<[Option<usize>]>,
 }
 
-impl Live {
+impl Generation {
     /// Puts the rooms together. What the generation before has learned is kept where it still holds.
     #[must_use]
-    pub fn build(plan: Arc<Plan>, parts: Parts, before: Option<&Self>) -> Self {
-        let Parts {
+    pub fn build(plan: Arc<Plan>, parts: GenerationParts, before: Option<&Self>) -> Self {
+        let GenerationParts {
             zones,
             upstreams,
             tls,
@@ -85,14 +85,14 @@ impl Live {
         let groups: Vec<_> = plan
             .degrade_groups
             .iter()
-            .map(|group| Group::inherit(group, before))
+            .map(|group| DegradeGroup::inherit(group, before))
             .collect();
         let kept = match before {
-            None => Arc::new(Kept::new(plan.stale_size)),
+            None => Arc::new(StaleCache::new(plan.stale_size)),
             Some(before) => before.kept.heir(plan.stale_size),
         };
         let bounds = match before {
-            None => Bounds::new(plan.buffers),
+            None => BufferPool::new(plan.buffers),
             Some(before) => {
                 before.bounds.set(plan.buffers);
                 Arc::clone(&before.bounds)
@@ -100,15 +100,15 @@ impl Live {
         };
         let old_guards = before.map_or(&[][..], |before| &before.guards);
         let (mut guards, mut numbers) = (Vec::new(), 0..);
-        let sites = Table::build(&plan, |site| {
-            let guard = Guard::build(&plan, site, old_guards);
-            let mut site = Site::build(&plan, site, &zones, &upstreams, &groups, &kept, guard);
+        let sites = RouteTable::build(&plan, |site| {
+            let guard = LocationBreaker::build(&plan, site, old_guards);
+            let mut site = Location::build(&plan, site, &zones, &upstreams, &groups, &kept, guard);
             site.number = numbers.next().unwrap_or_default();
             guards.extend(site.guard.clone());
             site
         });
         Self {
-            amendment: Amendment {
+            amendment: LiveChanges {
                 file: Arc::clone(&plan),
                 numbers: BTreeMap::new(),
             },
@@ -129,9 +129,9 @@ impl Live {
 
     /// The same with other numbers: everything that lives goes on living.
     #[must_use]
-    pub fn amended(&self, plan: Plan, amendment: Amendment) -> Self {
+    pub fn amended(&self, plan: Plan, amendment: LiveChanges) -> Self {
         let before = Some((&*self.plan, &self.zones));
-        let parts = Parts {
+        let parts = GenerationParts {
             zones: Zones::build_after(&plan, &self.zones.stores, before),
             upstreams: self.upstreams.clone(),
             tls: self.tls.clone(),
@@ -157,7 +157,7 @@ impl Live {
         &self,
         listener: usize,
         name: Option<&str>,
-    ) -> Option<(Arc<tls::Server>, Http2)> {
+    ) -> Option<(Arc<tls::TlsAcceptor>, Http2)> {
         let server = self.named(listener, name)?;
         Some((self.tls.server(server)?, self.plan.http2(listener, server)))
     }
@@ -171,36 +171,36 @@ impl Live {
     }
 
     /// Whether a location that forwards is this very path with a slash at its end.
-    pub(super) fn adds_slash(&self, exchange: &Exchange) -> bool {
+    pub(super) fn adds_slash(&self, exchange: &RequestRecord) -> bool {
         let path = exchange.target.path(&exchange.head);
         let site = self.sites.redirects_to_slash(exchange.server, path);
         site.is_some_and(|site| site.upstream.is_some())
     }
 
     /// Whether the access log, or something at the site, wants to know the answer's header fields.
-    pub(super) fn keeps_sent_headers(&self, site: &Site) -> bool {
+    pub(super) fn keeps_sent_headers(&self, site: &Location) -> bool {
         let access = self.access.as_ref();
         site.keeps_sent_headers || access.is_some_and(AccessLog::needs_sent_headers)
     }
 
     /// Whether one of them wants to know those of the upstream's answer.
-    pub(super) fn keeps_upstream_headers(&self, site: &Site) -> bool {
+    pub(super) fn keeps_upstream_headers(&self, site: &Location) -> bool {
         let access = self.access.as_ref();
         site.keeps_upstream_headers || access.is_some_and(AccessLog::needs_upstream_headers)
     }
 
     /// Whether the fields of the next answer can be written out: nobody looks at them, and nothing holds it back.
-    pub(super) fn takes_lines(&self, exchange: &Exchange, site: &Site) -> bool {
+    pub(super) fn takes_lines(&self, exchange: &RequestRecord, site: &Location) -> bool {
         let line = &exchange.peer.line;
         // Until all of an earlier answer has left, this one is not the next.
         let next = line.ready.is_open() && !line.unsent();
-        let unbounded = matches!(site.plan.bandwidth.rate, Volume::Fixed(0));
+        let unbounded = matches!(site.plan.bandwidth.rate, SizeTemplate::Fixed(0));
         let unseen = !self.keeps_sent_headers(site) && exchange.upstream_headers.is_none();
         next && unbounded && unseen && site.fallback.is_none()
     }
 
     /// Begins a request's part in a trace, where traces are told.
-    pub(super) fn trace(&self, exchange: &mut Exchange) {
+    pub(super) fn trace(&self, exchange: &mut RequestRecord) {
         if let Some(tracer) = &self.tracer {
             exchange.trace = Some(tracer.begin(&exchange.head.headers));
         }
@@ -210,14 +210,14 @@ impl Live {
     pub(super) fn log_unparsed(
         &self,
         listener: usize,
-        peer: &Arc<Peer>,
+        peer: &Arc<ClientConnection>,
         status: StatusCode,
         clock: &Clock,
     ) {
         let server = self.plan.listeners[listener].default_server;
         let (head, ()) = http::Request::new(()).into_parts();
         let (plan, peer, now) = (Arc::clone(&self.plan), Arc::clone(peer), clock.now());
-        let mut exchange = Exchange::begin(plan, server, peer, head, Target::default(), now);
+        let mut exchange = RequestRecord::begin(plan, server, peer, head, Target::default(), now);
         exchange.unparsed = true;
         exchange.status = Some(status);
         exchange.ended = Some(now);
@@ -246,7 +246,7 @@ impl Live {
     }
 
     /// Books a request that is over.
-    pub(super) fn conclude(&self, exchange: &mut Exchange, clock: &Clock) {
+    pub(super) fn conclude(&self, exchange: &mut RequestRecord, clock: &Clock) {
         COUNTERS.answer(exchange.status);
         // Nobody else wants to know.
         if self.access.is_none() && self.tracer.is_none() {

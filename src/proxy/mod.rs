@@ -24,50 +24,53 @@ use http::request::Parts;
 use http::{HeaderValue, Method, Request, Response, StatusCode, Version, header};
 use http_body::Body as _;
 
-pub use door::Door;
+pub use door::ListenerHandle;
 pub use explain::Explanation;
-pub use fallback::{Group, Kept};
-pub use guard::Guard;
-pub use live::{Amendment, Live, Parts as LiveParts};
+pub use fallback::{DegradeGroup, StaleCache};
+pub use guard::LocationBreaker;
+pub use live::{Generation, GenerationParts, LiveChanges};
 
 use crate::clock::{Clock, Deadline};
-use crate::config::plan::{Action, Degrade, Forward, HttpVersion};
+use crate::config::plan::{Content, DegradeMode, HttpVersion, ProxyPass};
 use crate::message::target::{self, Target};
-use crate::message::{Body, Exchange, Incoming, NoAnswer, Peer, Upload, grpc, headers};
-use crate::spool::Backlog;
-use crate::telemetry::Warning;
-use crate::upstream::breaker::{Pass, Ticket};
-use crate::upstream::{Download, Form, Outgoing, Outset, Upstream};
-use failure::Failure;
-use fallback::Keeper;
-use site::Site;
-use visit::Visit;
+use crate::message::{
+    ClientConnection, CloseConnection, IncomingBody, RequestBody, RequestRecord, ResponseBody,
+    grpc, headers,
+};
+use crate::spool::ResponseBuffer;
+use crate::telemetry::RateLimitedLog;
+use crate::upstream::breaker::{CallPermit, CallTicket};
+use crate::upstream::{OutgoingHead, OutgoingRequest, RequestHeadForm, Upstream, UpstreamBody};
+use failure::ProxyError;
+use fallback::CacheWriter;
+use site::Location;
+use visit::RequestContext;
 
 /// Takes requests of one listener down the road.
 #[derive(Debug, Clone)]
 pub struct Proxy {
-    door: Arc<Door>,
+    door: Arc<ListenerHandle>,
     clock: Clock,
 }
 
 /// The site a request was sent on by.
 #[derive(Clone, Copy)]
 struct Own<'s> {
-    site: &'s Site,
+    site: &'s Location,
     /// What its breaker let the request through as.
-    ticket: Option<Ticket>,
+    ticket: Option<CallTicket>,
 }
 
 impl Proxy {
     /// For those who come in by this door.
     #[must_use]
-    pub fn new(door: Arc<Door>, clock: Clock) -> Self {
+    pub fn new(door: Arc<ListenerHandle>, clock: Clock) -> Self {
         Self { door, clock }
     }
 
     /// The way in.
     #[must_use]
-    pub fn door(&self) -> &Door {
+    pub fn door(&self) -> &ListenerHandle {
         &self.door
     }
 
@@ -75,9 +78,9 @@ impl Proxy {
     /// close without one.
     pub async fn handle(
         &self,
-        peer: Arc<Peer>,
-        request: Request<Incoming>,
-    ) -> Result<Response<Body<Download>>, NoAnswer> {
+        peer: Arc<ClientConnection>,
+        request: Request<IncomingBody>,
+    ) -> Result<Response<ResponseBody<UpstreamBody>>, CloseConnection> {
         let (head, incoming) = request.into_parts();
         let (mut visit, misfit) = self.begin(peer, head);
         let live = visit.live();
@@ -93,9 +96,9 @@ impl Proxy {
             visit.exchange.identify(rule);
         }
         let mut unread = Some(incoming).filter(|incoming| !incoming.is_end_stream());
-        let doubt = visit.doubt().map(Failure::Doubtful);
+        let doubt = visit.doubt().map(ProxyError::Doubtful);
         let objection = doubt
-            .or_else(|| misfit.map(Failure::BadTarget))
+            .or_else(|| misfit.map(ProxyError::BadTarget))
             .or_else(|| secured::objection(&live, visit.listener, &visit.exchange));
         let mut answered = match objection {
             Some(failure) => Err(failure),
@@ -123,14 +126,18 @@ impl Proxy {
     }
 
     /// Logs what came on a connection, was no request and got this status.
-    pub fn log_unparsed(&self, peer: &Arc<Peer>, status: StatusCode) {
+    pub fn log_unparsed(&self, peer: &Arc<ClientConnection>, status: StatusCode) {
         let (live, listener) = self.door.enter();
         live.log_unparsed(listener, peer, status, &self.clock);
     }
 
     /// A request enters; with what is wrong with its target, if something is.
     // Apart, and not in a future: a head is large, and goes from here to where it stays.
-    fn begin(&self, peer: Arc<Peer>, head: Parts) -> (Box<Visit>, Option<target::Error>) {
+    fn begin(
+        &self,
+        peer: Arc<ClientConnection>,
+        head: Parts,
+    ) -> (Box<RequestContext>, Option<target::Error>) {
         // One generation for the whole request, whatever a reload does meanwhile.
         let (live, listener) = self.door.enter();
         let (target, misfit) = match Target::parse(&head) {
@@ -139,9 +146,9 @@ impl Proxy {
         };
         let server = live.sites.server(listener, target.host(&head));
         let plan = Arc::clone(&live.plan);
-        let mut exchange = Exchange::begin(plan, server, peer, head, target, self.clock.now());
+        let mut exchange = RequestRecord::begin(plan, server, peer, head, target, self.clock.now());
         live.trace(&mut exchange);
-        let visit = Visit::begin(exchange, live, listener, self.clock.clone());
+        let visit = RequestContext::begin(exchange, live, listener, self.clock.clone());
         (visit, misfit)
     }
 
@@ -149,23 +156,23 @@ impl Proxy {
     /// where the answer is a `return`.
     async fn pass(
         &self,
-        visit: &mut Visit,
-        site: &Site,
-        unread: &mut Option<Incoming>,
-    ) -> Result<Response<Body<Download>>, Failure> {
+        visit: &mut RequestContext,
+        site: &Location,
+        unread: &mut Option<IncomingBody>,
+    ) -> Result<Response<ResponseBody<UpstreamBody>>, ProxyError> {
         site.apply_timeouts(&visit.exchange.peer);
         if let Some(incoming) = unread {
             let announced = incoming.size_hint().lower();
             if site.plan.max_body.is_some_and(|limit| announced > limit) {
-                return Err(Failure::TooLarge);
+                return Err(ProxyError::TooLarge);
             }
-            Failure::of_coding(headers::coding(&visit.exchange.head.headers))?;
+            ProxyError::of_coding(headers::coding(&visit.exchange.head.headers))?;
         }
         if matches!(visit.exchange.head.method, Method::CONNECT | Method::TRACE) {
-            return Err(Failure::Method);
+            return Err(ProxyError::Method);
         }
-        if site.mode() == Degrade::On {
-            return Err(Failure::Degraded);
+        if site.mode() == DegradeMode::On {
+            return Err(ProxyError::Degraded);
         }
         // Waits here when a rule says wait.
         let (now, exchange) = (visit.exchange.started, &mut visit.exchange);
@@ -173,10 +180,10 @@ impl Proxy {
         visit.bills = std::mem::take(&mut permit.bills);
         visit.permit = Some(permit);
         if !site.admits(visit.exchange.client()) {
-            return Err(Failure::Forbidden);
+            return Err(ProxyError::Forbidden);
         }
         match (&site.plan.action, &site.upstream) {
-            (Action::Forward(forward), Some(upstream)) => {
+            (Content::Forward(forward), Some(upstream)) => {
                 if let Some(answer) = site::last_hop(&visit.exchange)? {
                     return Ok(answer);
                 }
@@ -201,7 +208,7 @@ impl Proxy {
                 let form = visit.form_of_answer(site);
                 let own = Own {
                     site,
-                    ticket: pass.as_ref().map(Pass::ticket),
+                    ticket: pass.as_ref().map(CallPermit::ticket),
                 };
                 let answered = self
                     .forward(visit, forward, upstream, upload, form, Some(own))
@@ -211,21 +218,21 @@ impl Proxy {
                 }
                 answered
             }
-            (Action::Return(answer), _) => site::returned(answer, &mut visit.exchange),
-            (Action::Forward(_) | Action::NotFound, _) => Err(Failure::NotFound),
+            (Content::Return(answer), _) => site::returned(answer, &mut visit.exchange),
+            (Content::Forward(_) | Content::NotFound, _) => Err(ProxyError::NotFound),
         }
     }
 
     /// Sends a request on; the answer is kept and judged as its own site says, where it has one.
     async fn forward(
         &self,
-        visit: &mut Visit,
-        forward: &Arc<Forward>,
+        visit: &mut RequestContext,
+        forward: &Arc<ProxyPass>,
         upstream: &Upstream,
-        upload: Upload,
-        form: Form,
+        upload: RequestBody,
+        form: RequestHeadForm,
         own: Option<Own<'_>>,
-    ) -> Result<Response<Body<Download>>, Failure> {
+    ) -> Result<Response<ResponseBody<UpstreamBody>>, ProxyError> {
         let exchange = &mut visit.exchange;
         exchange.forward = Some(Arc::clone(forward));
         let upgrade = upgrade::asked(exchange, forward, &upload);
@@ -233,14 +240,14 @@ impl Proxy {
             HttpVersion::One => {
                 let mut written = Vec::with_capacity(USUAL_HEAD);
                 headers::write_request(exchange, forward, upgrade.as_ref(), &mut written);
-                Outset::Lines(written)
+                OutgoingHead::Lines(written)
             }
             HttpVersion::Two => {
                 let request = headers::stream_request(exchange, forward);
-                Outset::Stream(Box::new(request.ok_or(Failure::Unsayable)?))
+                OutgoingHead::Stream(Box::new(request.ok_or(ProxyError::Unsayable)?))
             }
         };
-        let outgoing = Outgoing {
+        let outgoing = OutgoingRequest {
             method: exchange.head.method.clone(),
             head,
             upload,
@@ -286,14 +293,14 @@ impl Proxy {
 
 /// The body of an answer of which more is to come; `buffering` is what the backend wants of it.
 fn streamed(
-    mut download: Download,
-    visit: &mut Visit,
-    forward: &Forward,
+    mut download: UpstreamBody,
+    visit: &mut RequestContext,
+    forward: &ProxyPass,
     buffering: Option<bool>,
-    keeper: Option<Keeper>,
+    keeper: Option<CacheWriter>,
     own: Option<Own<'_>>,
-) -> Body<Download> {
-    if let Some(recording) = keeper.and_then(Keeper::record) {
+) -> ResponseBody<UpstreamBody> {
+    if let Some(recording) = keeper.and_then(CacheWriter::record) {
         download.tee(Box::new(recording));
     }
     if let Some(Own { site, ticket }) = own
@@ -305,20 +312,20 @@ fn streamed(
     let plan = &forward.buffering.response;
     // Over HTTP/2 how fast one side reads is what the other goes by.
     if forward.version == HttpVersion::One && buffering.unwrap_or(plan.on) {
-        let backlog = Backlog::new(plan, &visit.bounds());
+        let backlog = ResponseBuffer::new(plan, &visit.bounds());
         download = download.buffered(backlog, &visit.exchange.peer);
     }
-    Body::download(download)
+    ResponseBody::download(download)
 }
 
 /// Lets an answer go, and with it all that lasts as long as it does. `drained`: nothing of the request is left unread.
 fn send_off(
-    mut response: Response<Body<Download>>,
-    mut visit: Box<Visit>,
-    site: &Site,
-    live: &Live,
+    mut response: Response<ResponseBody<UpstreamBody>>,
+    mut visit: Box<RequestContext>,
+    site: &Location,
+    live: &Generation,
     drained: bool,
-) -> Response<Body<Download>> {
+) -> Response<ResponseBody<UpstreamBody>> {
     let last = visit.is_last(site);
     if last {
         visit.exchange.peer.line.close_after_answer();
@@ -351,8 +358,8 @@ fn send_off(
 
 /// Says once a minute that a backend wants something else to be served.
 #[cold]
-fn warn_of_redirect(exchange: &Exchange, clock: &Clock) {
-    static WARNING: Warning = Warning::new();
+fn warn_of_redirect(exchange: &RequestRecord, clock: &Clock) {
+    static WARNING: RateLimitedLog = RateLimitedLog::new();
     if let Some(times) = WARNING.note(clock.now()) {
         let server = &*exchange.server().name;
         let uri = &exchange.head.uri;
@@ -368,13 +375,13 @@ fn warn_of_redirect(exchange: &Exchange, clock: &Clock) {
 /// Waits no longer than the client of a call does.
 async fn within<T>(
     mut due: Deadline,
-    mut answering: Pin<Box<impl Future<Output = Result<T, Failure>>>>,
-) -> Result<T, Failure> {
+    mut answering: Pin<Box<impl Future<Output = Result<T, ProxyError>>>>,
+) -> Result<T, ProxyError> {
     poll_fn(|context| {
         if let Poll::Ready(answered) = answering.as_mut().poll(context) {
             return Poll::Ready(answered);
         }
-        due.poll_passed(context).map(|()| Err(Failure::Deadline))
+        due.poll_passed(context).map(|()| Err(ProxyError::Deadline))
     })
     .await
 }

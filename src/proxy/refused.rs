@@ -10,44 +10,46 @@ use bytes::Bytes;
 use http::response::Parts;
 use http::{HeaderValue, Method, Response, header};
 
-use super::site::Site;
-use super::{Live, failure, wording};
-use crate::config::plan::{HeaderForm, RefusalBody, Typed};
+use super::site::Location;
+use super::{Generation, failure, wording};
+use crate::config::plan::{HeaderForm, RefusalBodies, TypedText};
 use crate::limits::Refusal;
-use crate::message::answer::{Answer, Offer, best_offer};
-use crate::message::{Body, Completion, Exchange, Lines, Stock, headers};
-use crate::upstream::Download;
+use crate::message::answer::{LocalReply, OfferedFormat, best_offer};
+use crate::message::{
+    Prebuilt, PrebuiltResponse, RawHeaders, RequestRecord, ResponseBody, headers,
+};
+use crate::upstream::UpstreamBody;
 
 /// What was answered last, and to what.
 #[derive(Debug)]
-struct Given {
+struct CachedRefusal {
     refusal: Refusal,
     fields: HeaderForm,
     accept: Option<HeaderValue>,
     head: Parts,
     body: Bytes,
-    stock: Option<Arc<Stock>>,
+    stock: Option<Arc<PrebuiltResponse>>,
 }
 
 thread_local! {
-    static LAST: RefCell<Option<Given>> = const { RefCell::new(None) };
+    static LAST: RefCell<Option<CachedRefusal>> = const { RefCell::new(None) };
 }
 
 /// Answers a refused request.
 pub(super) fn respond(
     refusal: Refusal,
-    exchange: &Exchange,
-    site: &Site,
-    live: &Live,
-) -> Response<Body<Download>> {
+    exchange: &RequestRecord,
+    site: &Location,
+    live: &Generation,
+) -> Response<ResponseBody<UpstreamBody>> {
     let fields = site.plan.limit_headers.form;
-    let changes = |body: &Arc<RefusalBody>| !body.is_fixed();
+    let changes = |body: &Arc<RefusalBodies>| !body.is_fixed();
     if exchange.head.method == Method::HEAD || refusal.body.as_ref().is_some_and(changes) {
         return failure::respond(answer(&refusal, fields, exchange), exchange);
     }
     let accept = exchange.head.headers.get(header::ACCEPT);
     LAST.with_borrow_mut(|last| {
-        let fits = |given: &mut Given| {
+        let fits = |given: &mut CachedRefusal| {
             given.fields == fields
                 && given.accept.as_ref() == accept
                 && given.refusal.reads_like(&refusal)
@@ -57,7 +59,7 @@ pub(super) fn respond(
             // A copy of its own: the client's would keep alive all that was read with it.
             let accept = accept.and_then(|value| HeaderValue::from_bytes(value.as_bytes()).ok());
             let stock = stock_of(&head, &body);
-            *last = Some(Given {
+            *last = Some(CachedRefusal {
                 refusal,
                 fields,
                 accept,
@@ -70,23 +72,23 @@ pub(super) fn respond(
         if let Some(stock) = &given.stock
             && live.takes_lines(exchange, site)
         {
-            let completion = Completion::Kept(Arc::clone(stock));
+            let completion = Prebuilt::Kept(Arc::clone(stock));
             exchange.peer.line.ready.put(completion);
-            let mut response = Response::new(Body::stocked(stock.length()));
+            let mut response = Response::new(ResponseBody::stocked(stock.length()));
             *response.status_mut() = given.head.status;
             *response.headers_mut() = headers::spare();
             return response;
         }
-        Response::from_parts(given.head.clone(), Body::whole(given.body.clone()))
+        Response::from_parts(given.head.clone(), ResponseBody::whole(given.body.clone()))
     })
 }
 
-fn stock_of(head: &Parts, body: &Bytes) -> Option<Stock> {
+fn stock_of(head: &Parts, body: &Bytes) -> Option<PrebuiltResponse> {
     // A phrase of its own is beside the fields.
-    if !head.extensions.is_empty() || !Stock::may_complete(&Method::GET, head.status) {
+    if !head.extensions.is_empty() || !PrebuiltResponse::may_complete(&Method::GET, head.status) {
         return None;
     }
-    let mut lines = Lines::new();
+    let mut lines = RawHeaders::new();
     let length = HeaderValue::from(body.len());
     let fields = [(&header::CONTENT_LENGTH, &length)];
     for (name, value) in fields.into_iter().chain(&head.headers) {
@@ -94,11 +96,11 @@ fn stock_of(head: &Parts, body: &Bytes) -> Option<Stock> {
     }
     lines
         .fit(body.len())
-        .then(|| Stock::new(lines, body.clone()))
+        .then(|| PrebuiltResponse::new(lines, body.clone()))
 }
 
-fn answer(refusal: &Refusal, fields: HeaderForm, exchange: &Exchange) -> Answer {
-    let answer = Answer::new(refusal.status);
+fn answer(refusal: &Refusal, fields: HeaderForm, exchange: &RequestRecord) -> LocalReply {
+    let answer = LocalReply::new(refusal.status);
     let answer = match &refusal.body {
         Some(body) => with_body(answer, body, exchange),
         None if refusal.is_bad_request() => answer,
@@ -113,12 +115,12 @@ fn answer(refusal: &Refusal, fields: HeaderForm, exchange: &Exchange) -> Answer 
 }
 
 /// The answer with a rule's own body, in the form the client likes best where there are several.
-fn with_body(answer: Answer, body: &RefusalBody, exchange: &Exchange) -> Answer {
+fn with_body(answer: LocalReply, body: &RefusalBodies, exchange: &RequestRecord) -> LocalReply {
     let (typed, varies) = match body {
-        RefusalBody::One(typed) => (Some(typed), false),
-        RefusalBody::Choice { html, json, text } => (chosen([text, html, json], exchange), true),
+        RefusalBodies::One(typed) => (Some(typed), false),
+        RefusalBodies::Choice { html, json, text } => (chosen([text, html, json], exchange), true),
     };
-    let Some(Typed {
+    let Some(TypedText {
         wording,
         content_type,
     }) = typed
@@ -133,19 +135,19 @@ fn with_body(answer: Answer, body: &RefusalBody, exchange: &Exchange) -> Answer 
 }
 
 fn chosen<'b>(
-    [text, html, json]: [&'b Option<Typed>; 3],
-    exchange: &Exchange,
-) -> Option<&'b Typed> {
+    [text, html, json]: [&'b Option<TypedText>; 3],
+    exchange: &RequestRecord,
+) -> Option<&'b TypedText> {
     let ready = [
-        (Offer::Text, text),
-        (Offer::Html, html),
-        (Offer::Json, json),
+        (OfferedFormat::Text, text),
+        (OfferedFormat::Html, html),
+        (OfferedFormat::Json, json),
     ];
-    let ready: Vec<(Offer, &Typed)> = ready
+    let ready: Vec<(OfferedFormat, &TypedText)> = ready
         .into_iter()
         .filter_map(|(offer, typed)| Some((offer, typed.as_ref()?)))
         .collect();
-    let offers: Vec<Offer> = ready.iter().map(|(offer, _)| *offer).collect();
+    let offers: Vec<OfferedFormat> = ready.iter().map(|(offer, _)| *offer).collect();
     let best = best_offer(exchange.head.headers.get(header::ACCEPT), &offers);
     let mut ready = ready.into_iter();
     ready.find_map(|(offer, typed)| (Some(offer) == best).then_some(typed))

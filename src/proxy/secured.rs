@@ -2,16 +2,20 @@
 
 use http::Version;
 
-use super::Live;
-use super::failure::Failure;
+use super::Generation;
+use super::failure::ProxyError;
 use crate::config::plan::{Carrier, Http2, Listener, VerifyClient};
-use crate::message::tls::Verdict;
-use crate::message::{Exchange, Tls};
+use crate::message::tls::CertificateStatus;
+use crate::message::{RequestRecord, TlsInfo};
 
 /// Why this request may not go on, if it may not.
-pub(super) fn objection(live: &Live, listener: usize, exchange: &Exchange) -> Option<Failure> {
+pub(super) fn objection(
+    live: &Generation,
+    listener: usize,
+    exchange: &RequestRecord,
+) -> Option<ProxyError> {
     if exchange.head.version == Version::HTTP_2 && !speaks_http2(live, listener, exchange.server) {
-        return Some(Failure::Http2Off);
+        return Some(ProxyError::Http2Off);
     }
     let carrier = live
         .plan
@@ -19,7 +23,7 @@ pub(super) fn objection(live: &Live, listener: usize, exchange: &Exchange) -> Op
         .get(listener)
         .map(|listener| listener.carrier);
     match (carrier, exchange.peer.tls()) {
-        (Some(Carrier::Tls), None) => Some(Failure::PlainToTls),
+        (Some(Carrier::Tls), None) => Some(ProxyError::PlainToTls),
         (_, Some(tls)) => certificate(live, listener, exchange, tls),
         (_, None) => None,
     }
@@ -27,7 +31,7 @@ pub(super) fn objection(live: &Live, listener: usize, exchange: &Exchange) -> Op
 
 /// Whether HTTP/2 reaches a server over a connection of this listener. Connections on which it was begun before a reload
 /// turned it off for the whole listener are served to their end.
-fn speaks_http2(live: &Live, listener: usize, server: usize) -> bool {
+fn speaks_http2(live: &Generation, listener: usize, server: usize) -> bool {
     let plan = &live.plan;
     let Some(Listener { default_server, .. }) = plan.listeners.get(listener) else {
         return true;
@@ -35,21 +39,30 @@ fn speaks_http2(live: &Live, listener: usize, server: usize) -> bool {
     plan.http2(listener, server) == Http2::On || plan.http2(listener, *default_server) == Http2::Off
 }
 
-fn certificate(live: &Live, listener: usize, exchange: &Exchange, tls: &Tls) -> Option<Failure> {
+fn certificate(
+    live: &Generation,
+    listener: usize,
+    exchange: &RequestRecord,
+    tls: &TlsInfo,
+) -> Option<ProxyError> {
     let verify = exchange.server().tls.as_ref()?.verify_client;
     if verify == VerifyClient::Off {
         return None;
     }
     // Who was not asked for a certificate by the server it named must not reach another one that asks.
     if live.named(listener, tls.server_name.as_deref()) != Some(exchange.server) {
-        return Some(Failure::Misdirected);
+        return Some(ProxyError::Misdirected);
     }
     match (verify, tls.verdict()) {
-        (_, Some(Verdict::Good)) => None,
-        (VerifyClient::OptionalNoCa, Some(Verdict::Unknown(_))) => None,
-        (_, Some(Verdict::Unknown(reason))) => Some(Failure::BadCertificate((*reason).into())),
-        (_, Some(Verdict::Bad(reason))) => Some(Failure::BadCertificate(reason.clone())),
-        (VerifyClient::On, None) => Some(Failure::NoCertificate),
+        (_, Some(CertificateStatus::Good)) => None,
+        (VerifyClient::OptionalNoCa, Some(CertificateStatus::Unknown(_))) => None,
+        (_, Some(CertificateStatus::Unknown(reason))) => {
+            Some(ProxyError::BadCertificate((*reason).into()))
+        }
+        (_, Some(CertificateStatus::Bad(reason))) => {
+            Some(ProxyError::BadCertificate(reason.clone()))
+        }
+        (VerifyClient::On, None) => Some(ProxyError::NoCertificate),
         (_, None) => None,
     }
 }

@@ -10,23 +10,27 @@ use bytes::Bytes;
 use http::response::Parts;
 use http::{Method, Response, header};
 
-use super::visit::Visit;
-use crate::config::plan::{Forward, Upgrades};
+use super::visit::RequestContext;
+use crate::config::plan::{ProxyPass, Upgrades};
 use crate::message::headers::{self, Upgrade};
-use crate::message::{Body, Exchange, Tunnel, Upload};
-use crate::upstream::{Download, Switched};
+use crate::message::{RequestBody, RequestRecord, ResponseBody, Tunnel};
+use crate::upstream::{UpgradedConnection, UpstreamBody};
 
 /// The backend's end of a tunnel, until its 101 is on the way to the client.
 #[derive(Debug)]
-pub(super) struct Agreed {
-    far: Box<Switched>,
+pub(super) struct PendingUpgrade {
+    far: Box<UpgradedConnection>,
     idle_timeout: Duration,
     send_timeout: Duration,
 }
 
 /// What the client would rather speak, if this location lets it ask.
 // With a body, nobody could say for sure where that ends and the other protocol begins.
-pub(super) fn asked(exchange: &Exchange, forward: &Forward, upload: &Upload) -> Option<Upgrade> {
+pub(super) fn asked(
+    exchange: &RequestRecord,
+    forward: &ProxyPass,
+    upload: &RequestBody,
+) -> Option<Upgrade> {
     if forward.upgrades == Upgrades::Off || !upload.is_none() {
         return None;
     }
@@ -35,27 +39,27 @@ pub(super) fn asked(exchange: &Exchange, forward: &Forward, upload: &Upload) -> 
 
 /// The 101 for the client; its other end waits with the visit.
 pub(super) fn agree(
-    visit: &mut Visit,
+    visit: &mut RequestContext,
     mut head: Parts,
-    far: Box<Switched>,
-    forward: &Forward,
-) -> Response<Body<Download>> {
+    far: Box<UpgradedConnection>,
+    forward: &ProxyPass,
+) -> Response<ResponseBody<UpstreamBody>> {
     let agreed = head.headers.get(header::UPGRADE).cloned();
     headers::clean_response(&mut head.headers);
     if let Some(agreed) = agreed {
         headers::restore_upgrade(&mut head.headers, agreed);
     }
     visit.stopwatch = Some(far.stopwatch());
-    visit.agreed = Some(Agreed {
+    visit.agreed = Some(PendingUpgrade {
         far,
         idle_timeout: forward.read_timeout,
         send_timeout: forward.send_timeout,
     });
-    Response::from_parts(head, Body::whole(Bytes::new()))
+    Response::from_parts(head, ResponseBody::whole(Bytes::new()))
 }
 
 /// Hands the tunnel to the connection, which begins it when the 101 has left.
-pub(super) fn hand_over(agreed: Agreed, visit: Box<Visit>) {
+pub(super) fn hand_over(agreed: PendingUpgrade, visit: Box<RequestContext>) {
     let peer = Arc::clone(&visit.exchange.peer);
     let grace = visit.exchange.plan.shutdown_timeout;
     peer.line.open_tunnel(Box::new(Tunnel {

@@ -8,47 +8,48 @@ use std::sync::Arc;
 
 use http::{StatusCode, header};
 
-use super::Live;
-use super::site::Site;
-use super::upgrade::Agreed;
+use super::Generation;
+use super::site::Location;
+use super::upgrade::PendingUpgrade;
 use crate::clock::Clock;
-use crate::limits::{Bill, Permit};
-use crate::message::doubt::Doubt;
-use crate::message::upload::Progress;
+use crate::limits::{DeferredCharge, Permit};
+use crate::message::doubt::Ambiguity;
+use crate::message::upload::UploadProgress;
 use crate::message::{
-    Body, Completion, Ending, Exchange, Incoming, Peer, Stock, Tail, Upload, drain, headers,
+    ClientConnection, IncomingBody, Prebuilt, PrebuiltResponse, RequestBody, RequestRecord,
+    ResponseBody, ResponseEnd, ResponseGuard, drain, headers,
 };
-use crate::spool::Bounds;
+use crate::spool::BufferPool;
 use crate::telemetry::about;
-use crate::upstream::{Download, Form, Stopwatch, Whole};
+use crate::upstream::{CompleteBody, RequestHeadForm, ResponseTimer, UpstreamBody};
 
 /// A request on the road.
 #[derive(Debug)]
-pub(super) struct Visit {
-    pub(super) exchange: Exchange,
+pub(super) struct RequestContext {
+    pub(super) exchange: RequestRecord,
     pub(super) permit: Option<Permit>,
-    pub(super) bills: Vec<Bill>,
-    pub(super) progress: Option<Arc<Progress>>,
-    pub(super) stopwatch: Option<Stopwatch>,
-    pub(super) agreed: Option<Agreed>,
+    pub(super) bills: Vec<DeferredCharge>,
+    pub(super) progress: Option<Arc<UploadProgress>>,
+    pub(super) stopwatch: Option<ResponseTimer>,
+    pub(super) agreed: Option<PendingUpgrade>,
     /// Its body once more, where somebody else may be asked.
-    pub(super) spare_upload: Option<Upload>,
+    pub(super) spare_upload: Option<RequestBody>,
     /// How fast the backend wants its answer to leave, in bytes a second; 0 for any speed.
     pub(super) told_rate: Option<u64>,
     /// Where it came in, in the plan of its generation.
     pub(super) listener: usize,
-    live: Arc<Live>,
+    live: Arc<Generation>,
     clock: Clock,
     settled: bool,
 }
 
-impl Visit {
+impl RequestContext {
     /// A request enters. Boxed once, here: it moves from the road into the answer's body and from
     /// there to the connection.
     #[inline]
     pub(super) fn begin(
-        exchange: Exchange,
-        live: Arc<Live>,
+        exchange: RequestRecord,
+        live: Arc<Generation>,
         listener: usize,
         clock: Clock,
     ) -> Box<Self> {
@@ -69,52 +70,52 @@ impl Visit {
     }
 
     /// The generation it lives in.
-    pub(super) fn live(&self) -> Arc<Live> {
+    pub(super) fn live(&self) -> Arc<Generation> {
         Arc::clone(&self.live)
     }
 
     /// The bounds of what is buffered.
-    pub(super) fn bounds(&self) -> Arc<Bounds> {
+    pub(super) fn bounds(&self) -> Arc<BufferPool> {
         Arc::clone(&self.live.bounds)
     }
 
     /// Whether somebody will ask for the fields of the upstream's answer.
-    pub(super) fn keeps_upstream_headers(&self, site: &Site) -> bool {
+    pub(super) fn keeps_upstream_headers(&self, site: &Location) -> bool {
         self.live.keeps_upstream_headers(site)
     }
 
     /// How the fields of an answer from upstream are wanted: as a map where somebody looks at them or adds to them.
-    pub(super) fn form_of_answer(&self, site: &Site) -> Form {
+    pub(super) fn form_of_answer(&self, site: &Location) -> RequestHeadForm {
         let permit = self.permit.as_ref();
         let adds = permit.is_some_and(|permit| permit.allowance.is_some());
         match !adds && self.live.takes_lines(&self.exchange, site) {
-            true => Form::Lines,
-            false => Form::Fields,
+            true => RequestHeadForm::Lines,
+            false => RequestHeadForm::Fields,
         }
     }
 
     /// The body of an answer that is all here.
-    pub(super) fn whole(&self, whole: Whole) -> Body<Download> {
-        let Whole { bytes, lines } = whole;
+    pub(super) fn whole(&self, whole: CompleteBody) -> ResponseBody<UpstreamBody> {
+        let CompleteBody { bytes, lines } = whole;
         match lines {
             Some(lines) => {
                 let length = bytes.len();
-                let completion = Completion::Own(Stock::new(lines, bytes));
+                let completion = Prebuilt::Own(PrebuiltResponse::new(lines, bytes));
                 self.exchange.peer.line.ready.put(completion);
-                Body::stocked(length)
+                ResponseBody::stocked(length)
             }
-            None => Body::whole(bytes),
+            None => ResponseBody::whole(bytes),
         }
     }
 
     /// What makes it impossible to believe this request.
-    pub(super) fn doubt(&self) -> Option<Doubt> {
+    pub(super) fn doubt(&self) -> Option<Ambiguity> {
         let exchange = &self.exchange;
         exchange.peer.doubts.about(exchange.number)
     }
 
     /// Whether keep-alive ends with this request.
-    pub(super) fn is_last(&self, site: &Site) -> bool {
+    pub(super) fn is_last(&self, site: &Location) -> bool {
         let timeouts = &site.plan.timeouts;
         timeouts.keepalive.is_none()
             || self.exchange.number >= timeouts.keepalive_requests
@@ -122,12 +123,12 @@ impl Visit {
     }
 
     /// Throws away a body nobody wanted; false if the connection cannot be used after it.
-    pub(super) fn discard(&self, incoming: Incoming) -> bool {
+    pub(super) fn discard(&self, incoming: IncomingBody) -> bool {
         let held_back = self.exchange.head.headers.contains_key(header::EXPECT);
         drain(&self.exchange.peer, incoming, held_back)
     }
 
-    fn settle(&mut self, ending: Ending) {
+    fn settle(&mut self, ending: ResponseEnd) {
         if std::mem::replace(&mut self.settled, true) {
             return;
         }
@@ -152,7 +153,7 @@ impl Visit {
                 }
             }
         }
-        if exchange.status.is_none() && ending == Ending::Aborted {
+        if exchange.status.is_none() && ending == ResponseEnd::Aborted {
             exchange.status = StatusCode::from_u16(CLIENT_CLOSED).ok();
         }
         if !self.bills.is_empty() {
@@ -166,7 +167,7 @@ impl Visit {
     }
 }
 
-impl Tail for Visit {
+impl ResponseGuard for RequestContext {
     fn sent(&mut self, bytes: usize) {
         self.exchange.body_sent += bytes as u64;
     }
@@ -183,18 +184,18 @@ impl Tail for Visit {
         }
     }
 
-    fn peer(&self) -> &Arc<Peer> {
+    fn peer(&self) -> &Arc<ClientConnection> {
         &self.exchange.peer
     }
 
-    fn finish(mut self: Box<Self>, ending: Ending) {
+    fn finish(mut self: Box<Self>, ending: ResponseEnd) {
         self.settle(ending);
     }
 }
 
-impl Drop for Visit {
+impl Drop for RequestContext {
     fn drop(&mut self) {
-        self.settle(Ending::Aborted);
+        self.settle(ResponseEnd::Aborted);
         headers::reuse(std::mem::take(&mut self.exchange.head.headers));
     }
 }

@@ -3,11 +3,11 @@
 //! Variables in them may hold what the client has written. A page that repeated it as it is would let one client put
 //! a script before another, so values are written as the form of the text writes plain text.
 
-use crate::config::plan::{Form, Part, Wording};
-use crate::message::{Exchange, vars};
+use crate::config::plan::{BodyFormat, Part, RefusalBody};
+use crate::message::{RequestRecord, vars};
 
 /// The text for one request.
-pub(super) fn render(wording: &Wording, exchange: &Exchange) -> Vec<u8> {
+pub(super) fn render(wording: &RefusalBody, exchange: &RequestRecord) -> Vec<u8> {
     let (mut text, mut value) = (Vec::new(), Vec::new());
     for part in &wording.text.parts {
         match part {
@@ -22,18 +22,18 @@ pub(super) fn render(wording: &Wording, exchange: &Exchange) -> Vec<u8> {
     text
 }
 
-fn escape(value: &[u8], form: Form, text: &mut Vec<u8>) {
-    if form == Form::Plain {
+fn escape(value: &[u8], form: BodyFormat, text: &mut Vec<u8>) {
+    if form == BodyFormat::Plain {
         return text.extend_from_slice(value);
     }
     // Of all forms that have a syntax, a byte that is no letter of any text could end what it stands in.
     for letter in String::from_utf8_lossy(value).chars() {
         match form {
-            Form::Css => escape_in_css(letter, text),
-            Form::Html => escape_in_html(letter, text),
-            Form::JavaScript => escape_in_script(letter, text),
-            Form::Json => escape_in_json(letter, text),
-            Form::Plain => push(letter, text),
+            BodyFormat::Css => escape_in_css(letter, text),
+            BodyFormat::Html => escape_in_html(letter, text),
+            BodyFormat::JavaScript => escape_in_script(letter, text),
+            BodyFormat::Json => escape_in_json(letter, text),
+            BodyFormat::Plain => push(letter, text),
         }
     }
 }
@@ -104,7 +104,7 @@ mod tests {
             Part::Variable(Variable::Http(http::header::USER_AGENT)),
             Part::Text(after.into()),
         ];
-        let wording = Wording::new(Template {
+        let wording = RefusalBody::new(Template {
             parts: Box::new(parts),
         });
         let exchange = testing::exchange(&[("user-agent", agent)]);
@@ -132,14 +132,17 @@ mod tests {
             String::from_utf8(text).expect("a text")
         };
         assert_eq!(
-            written(Form::Html, "a\\`\u{1}\t\u{e9}"),
+            written(BodyFormat::Html, "a\\`\u{1}\t\u{e9}"),
             "a&#92;&#96;\u{fffd}\t\u{e9}"
         );
         assert_eq!(
-            written(Form::JavaScript, "it's `${x}`</script>\u{2028}\u{1f600}"),
+            written(
+                BodyFormat::JavaScript,
+                "it's `${x}`</script>\u{2028}\u{1f600}"
+            ),
             "it\\u0027s \\u0060\\u0024\\u007bx\\u007d\\u0060\\u003c\\u002fscript\\u003e\\u2028\\ud83d\\ude00"
         );
-        assert_eq!(written(Form::Css, "a\"b}"), "a\\000022b\\00007d");
-        assert_eq!(written(Form::Json, "a\"\\\n"), "a\\\"\\\\\\u000a");
+        assert_eq!(written(BodyFormat::Css, "a\"b}"), "a\\000022b\\00007d");
+        assert_eq!(written(BodyFormat::Json, "a\"\\\n"), "a\\\"\\\\\\u000a");
     }
 }

@@ -16,7 +16,7 @@ use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 /// A log that could not be read.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot read {}", path.display())]
-pub struct Error {
+pub struct InputError {
     /// Which.
     pub path: PathBuf,
     /// What the system said.
@@ -25,7 +25,7 @@ pub struct Error {
 }
 
 /// The lines of a log, one after the other.
-pub(super) struct Lines {
+pub(super) struct LogReader {
     pub(super) name: Box<str>,
     reader: Box<dyn Read>,
     buffer: Vec<u8>,
@@ -40,7 +40,7 @@ pub(super) struct Lines {
     ended: bool,
 }
 
-impl std::fmt::Debug for Lines {
+impl std::fmt::Debug for LogReader {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Lines")
             .field("name", &self.name)
@@ -48,10 +48,10 @@ impl std::fmt::Debug for Lines {
     }
 }
 
-impl Lines {
+impl LogReader {
     /// Opens a file, or standard input for `-`. Bytes read from it, still packed, are added to `progress`.
-    pub(super) fn open(path: &Path, progress: Rc<Cell<u64>>) -> Result<Self, Error> {
-        let failed = |source| Error {
+    pub(super) fn open(path: &Path, progress: Rc<Cell<u64>>) -> Result<Self, InputError> {
+        let failed = |source| InputError {
             path: path.to_owned(),
             source,
         };
@@ -64,7 +64,7 @@ impl Lines {
             }
             (path.to_string_lossy().into(), Box::new(file))
         };
-        let counted = Counted { raw, progress };
+        let counted = CountingReader { raw, progress };
         let reader = unpacked(BufReader::with_capacity(CHUNK, counted)).map_err(failed)?;
         Ok(Self::of(name, reader))
     }
@@ -199,12 +199,12 @@ impl Lines {
     }
 }
 
-struct Counted {
+struct CountingReader {
     raw: Box<dyn Read>,
     progress: Rc<Cell<u64>>,
 }
 
-impl Read for Counted {
+impl Read for CountingReader {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let read = self.raw.read(into)?;
         self.progress.set(self.progress.get() + read as u64);
@@ -213,12 +213,12 @@ impl Read for Counted {
 }
 
 /// Looks at the first bytes and unpacks what is packed.
-fn unpacked(mut raw: BufReader<Counted>) -> io::Result<Box<dyn Read>> {
+fn unpacked(mut raw: BufReader<CountingReader>) -> io::Result<Box<dyn Read>> {
     let start = raw.fill_buf()?;
     Ok(if start.starts_with(&[0x1f, 0x8b]) {
         Box::new(MultiGzDecoder::new(raw))
     } else if start.starts_with(&ZSTD) || matches!(start, [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..]) {
-        Box::new(Zstd {
+        Box::new(ZstdReader {
             raw,
             decoder: FrameDecoder::new(),
             inside: false,
@@ -229,13 +229,13 @@ fn unpacked(mut raw: BufReader<Counted>) -> io::Result<Box<dyn Read>> {
 }
 
 /// Unpacks zstd, one frame after the other.
-struct Zstd {
-    raw: BufReader<Counted>,
+struct ZstdReader {
+    raw: BufReader<CountingReader>,
     decoder: FrameDecoder,
     inside: bool,
 }
 
-impl Zstd {
+impl ZstdReader {
     /// Begins the next frame; false if there is none.
     fn begin(&mut self) -> io::Result<bool> {
         loop {
@@ -256,7 +256,7 @@ impl Zstd {
     }
 }
 
-impl Read for Zstd {
+impl Read for ZstdReader {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         loop {
             if !self.inside {
@@ -309,7 +309,7 @@ mod tests {
     }
 
     fn lines(text: &[u8], piece: usize) -> Vec<Vec<u8>> {
-        let mut lines = Lines::of("x".into(), Box::new(Trickle(text.to_vec(), 0, piece)));
+        let mut lines = LogReader::of("x".into(), Box::new(Trickle(text.to_vec(), 0, piece)));
         let mut all = Vec::new();
         while lines.advance() {
             all.push(lines.line().to_vec());

@@ -4,23 +4,23 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
-use super::needs::{Needs, sites};
-use super::order::Entry;
-use super::places::{Coming, Crowd, Ending, Progress};
-use super::report::{Kind, Report, Zone};
-use super::request::{Court, Spot, Way};
-use super::run::{Each, Options};
+use super::needs::{FieldPlan, sites};
+use super::order::LogEntry;
+use super::places::{ActiveRequests, SlotProgress, SlotRequest, SlotResult};
+use super::report::{ReplayReport, ZoneKind, ZoneReport};
+use super::request::{ReplayLocation, ReplayRouter, Routed};
+use super::run::{ReplayOptions, RequestObserver};
 use super::suggest::{self, Arrivals};
-use super::tally::{self, Event};
+use super::tally::{self, ZoneEvent};
 use crate::clock::Millis;
 use crate::config::plan::{Delay, Excess, Plan, ReqRule};
 use crate::limits::{self, Zones};
-use crate::message::{Exchange, LimitStatus};
-use crate::store::algorithm::Terms;
+use crate::message::{LimitStatus, RequestRecord};
+use crate::store::algorithm::LimitSpec;
 
 /// What became of one request.
 #[derive(Debug, Clone, Copy)]
-pub struct Verdict<'a> {
+pub struct ReplayVerdict<'a> {
     /// Where its line stands.
     pub file: &'a str,
     /// See `file`.
@@ -38,31 +38,31 @@ pub struct Verdict<'a> {
 }
 
 /// Judges requests in the order they came.
-pub(super) struct Judge<'a> {
+pub(super) struct Evaluator<'a> {
     plan: Arc<Plan>,
     zones: Zones,
-    court: Court,
+    court: ReplayRouter,
     /// Those of `limit_req`, then those of `limit_conn`.
-    tallies: Vec<tally::Zone>,
+    tallies: Vec<tally::ZoneStats>,
     /// For each `limit_req` zone, where it is asked for.
     arrivals: Vec<Option<Arrivals>>,
-    crowd: Crowd,
+    crowd: ActiveRequests,
     /// Whether it is known how long requests took.
     timed: bool,
-    options: Options,
+    options: ReplayOptions,
     files: Vec<Box<str>>,
-    report: Report,
-    each: Option<Each<'a>>,
+    report: ReplayReport,
+    each: Option<RequestObserver<'a>>,
     failure: Option<io::Error>,
 }
 
-impl<'a> Judge<'a> {
+impl<'a> Evaluator<'a> {
     pub(super) fn new(
         plan: Arc<Plan>,
-        needs: &Needs,
-        options: &Options,
+        needs: &FieldPlan,
+        options: &ReplayOptions,
         files: Vec<Box<str>>,
-        each: Option<Each<'a>>,
+        each: Option<RequestObserver<'a>>,
     ) -> Self {
         let zones = Zones::build(&plan);
         let wanted = |name: &str| {
@@ -72,9 +72,9 @@ impl<'a> Judge<'a> {
                     .is_some_and(|suggest| suggest.zone.as_deref().is_none_or(|only| only == name))
         };
         Self {
-            court: Court::new(Arc::clone(&plan), &zones, needs, options.host.as_deref()),
+            court: ReplayRouter::new(Arc::clone(&plan), &zones, needs, options.host.as_deref()),
             tallies: (0..plan.req_zones.len() + plan.conn_zones.len())
-                .map(|_| tally::Zone::default())
+                .map(|_| tally::ZoneStats::default())
                 .collect(),
             arrivals: plan
                 .req_zones
@@ -83,11 +83,11 @@ impl<'a> Judge<'a> {
                 .collect(),
             zones,
             plan,
-            crowd: Crowd::default(),
+            crowd: ActiveRequests::default(),
             timed: needs.took.is_some(),
             options: options.clone(),
             files,
-            report: Report::default(),
+            report: ReplayReport::default(),
             each,
             failure: None,
         }
@@ -99,19 +99,19 @@ impl<'a> Judge<'a> {
     }
 
     /// Judges one request. They come in order.
-    pub(super) fn judge(&mut self, entry: &Entry, texts: &[u8]) {
+    pub(super) fn judge(&mut self, entry: &LogEntry, texts: &[u8]) {
         self.advance(entry.at);
         let now = Millis(u64::try_from(entry.at).unwrap_or(0));
         let outcome = match self.court.way(entry, texts, now) {
-            Way::Early => Outcome::Early,
-            Way::Malformed => Outcome::Malformed,
-            Way::Limits(spot, exchange) => {
+            Routed::Early => RequestOutcome::Early,
+            Routed::Malformed => RequestOutcome::Malformed,
+            Routed::Limits(spot, exchange) => {
                 let (tallies, arrivals) = (&mut self.tallies, &mut self.arrivals);
                 let verdict =
                     spot.limits
                         .ask_requests_aloud(exchange, now, |exchange, rule, key, said| {
                             let zone = spot.req[rule];
-                            let event = Event::new(said, entry.at, (entry.file, entry.line));
+                            let event = ZoneEvent::new(said, entry.at, (entry.file, entry.line));
                             let label = || spot.limits.requests_label(rule, exchange);
                             let id = tallies[zone].count(key, event, label);
                             if let Some(arrivals) = &mut arrivals[zone]
@@ -122,14 +122,14 @@ impl<'a> Judge<'a> {
                         });
                 let status = exchange.limit_req;
                 match verdict {
-                    limits::Verdict::Refuse(refusal) => Outcome::Refuse(status, refusal),
+                    limits::Admission::Refuse(refusal) => RequestOutcome::Refuse(status, refusal),
                     verdict if self.timed && !spot.conn.is_empty() => {
                         let waited = wait(&verdict);
                         let coming = coming(spot, exchange, entry, waited);
                         self.crowd.expect(coming);
                         return self.advance(entry.at);
                     }
-                    verdict => Outcome::GoOn(status, wait(&verdict)),
+                    verdict => RequestOutcome::GoOn(status, wait(&verdict)),
                 }
             }
         };
@@ -148,21 +148,21 @@ impl<'a> Judge<'a> {
             for (rule, word) in &coming.progress.said {
                 let zone = coming.spot.conn[*rule];
                 let (key, label) = &coming.keys[*rule];
-                let event = Event::new(*word, coming.at, coming.line);
+                let event = ZoneEvent::new(*word, coming.at, coming.line);
                 self.tallies[self.plan.req_zones.len() + zone].count(key, event, || label.clone());
-                if ending == Ending::Refuse {
+                if ending == SlotResult::Refuse {
                     refusing = Some(zone);
                 }
             }
             let (word, counter) = match (ending, coming.waited) {
-                (Ending::Refuse, _) => ("refuse", &mut self.report.requests.refuse),
-                (Ending::GoOn, Some(_)) => ("delay", &mut self.report.requests.delay),
-                (Ending::GoOn, None) => ("pass", &mut self.report.requests.pass),
+                (SlotResult::Refuse, _) => ("refuse", &mut self.report.requests.refuse),
+                (SlotResult::GoOn, Some(_)) => ("delay", &mut self.report.requests.delay),
+                (SlotResult::GoOn, None) => ("pass", &mut self.report.requests.pass),
             };
             *counter += 1;
             let plan = Arc::clone(&self.plan);
             self.tell(
-                &Verdict {
+                &ReplayVerdict {
                     file: "",
                     line: coming.line.1,
                     at: coming.came,
@@ -177,27 +177,33 @@ impl<'a> Judge<'a> {
     }
 
     /// Counts and tells what became of a request.
-    fn conclude(&mut self, entry: &Entry, outcome: Outcome) {
+    fn conclude(&mut self, entry: &LogEntry, outcome: RequestOutcome) {
         let report = &mut self.report;
-        if !matches!(outcome, Outcome::Malformed) {
+        if !matches!(outcome, RequestOutcome::Malformed) {
             report.span.get_or_insert((entry.at, entry.at)).1 = entry.at;
         }
         let (word, counter, status, delay) = match &outcome {
-            Outcome::Early => ("early", &mut report.early, None, None),
-            Outcome::Malformed => ("malformed", &mut report.malformed, None, None),
-            Outcome::GoOn(None, _) => ("unlimited", &mut report.unlimited, None, None),
-            Outcome::GoOn(status, None) => ("pass", &mut report.requests.pass, *status, None),
-            Outcome::GoOn(status, delay) => ("delay", &mut report.requests.delay, *status, *delay),
-            Outcome::Refuse(status, _) => ("refuse", &mut report.requests.refuse, *status, None),
+            RequestOutcome::Early => ("early", &mut report.early, None, None),
+            RequestOutcome::Malformed => ("malformed", &mut report.malformed, None, None),
+            RequestOutcome::GoOn(None, _) => ("unlimited", &mut report.unlimited, None, None),
+            RequestOutcome::GoOn(status, None) => {
+                ("pass", &mut report.requests.pass, *status, None)
+            }
+            RequestOutcome::GoOn(status, delay) => {
+                ("delay", &mut report.requests.delay, *status, *delay)
+            }
+            RequestOutcome::Refuse(status, _) => {
+                ("refuse", &mut report.requests.refuse, *status, None)
+            }
         };
         *counter += 1;
-        let verdict = Verdict {
+        let verdict = ReplayVerdict {
             file: "",
             line: entry.line,
             at: entry.at,
             word,
             zone: match &outcome {
-                Outcome::Refuse(_, refusal) => Some(refusal.zone()),
+                RequestOutcome::Refuse(_, refusal) => Some(refusal.zone()),
                 _ => None,
             },
             delay,
@@ -206,18 +212,18 @@ impl<'a> Judge<'a> {
         self.tell(&verdict, entry.file);
     }
 
-    fn tell(&mut self, verdict: &Verdict<'_>, file: u32) {
+    fn tell(&mut self, verdict: &ReplayVerdict<'_>, file: u32) {
         let Some(each) = &mut self.each else {
             return;
         };
         let file = self.files.get(file as usize).map_or("", |name| &**name);
-        if let Err(error) = each(&Verdict { file, ..*verdict }) {
+        if let Err(error) = each(&ReplayVerdict { file, ..*verdict }) {
             self.failure.get_or_insert(error);
         }
     }
 
     /// All that was found out about the zones.
-    pub(super) fn report(mut self) -> Report {
+    pub(super) fn report(mut self) -> ReplayReport {
         let arrivals = std::mem::take(&mut self.arrivals);
         let mut zones = Vec::new();
         let tallies = std::mem::take(&mut self.tallies);
@@ -233,7 +239,12 @@ impl<'a> Judge<'a> {
         self.report
     }
 
-    fn requests_zone(&self, index: usize, tally: &tally::Zone, arrivals: Option<Arrivals>) -> Zone {
+    fn requests_zone(
+        &self,
+        index: usize,
+        tally: &tally::ZoneStats,
+        arrivals: Option<Arrivals>,
+    ) -> ZoneReport {
         let zone = &self.plan.req_zones[index];
         let rules: Vec<&ReqRule> = sites(&self.plan)
             .flat_map(|site| &site.limit_req)
@@ -244,10 +255,11 @@ impl<'a> Judge<'a> {
         let whole = burst.map_or(0, |burst| {
             u32::try_from(burst.0 / Excess::ONE.0).unwrap_or(u32::MAX)
         });
-        let mut told = self.zone(&zone.name, Kind::Requests, tally);
+        let mut told = self.zone(&zone.name, ZoneKind::Requests, tally);
         told.allows = allows(&zone.algorithm.to_string(), &rules);
         told.rate = rate.map(suggest::per_second);
-        told.quota = burst.map(|burst| Terms::new(&zone.algorithm, burst, Delay::Never).quota());
+        told.quota =
+            burst.map(|burst| LimitSpec::new(&zone.algorithm, burst, Delay::Never).quota());
         told.evictions = self.zones.req[index].store.counts().evictions;
         if let Some(grouped) = arrivals.map(Arrivals::group) {
             told.curve = suggest::curve(&grouped, whole);
@@ -264,7 +276,7 @@ impl<'a> Judge<'a> {
         told
     }
 
-    fn connections_zone(&self, index: usize, tally: &tally::Zone) -> Zone {
+    fn connections_zone(&self, index: usize, tally: &tally::ZoneStats) -> ZoneReport {
         let zone = &self.plan.conn_zones[index];
         let mut limits: Vec<u32> = sites(&self.plan)
             .flat_map(|site| &site.limit_conn)
@@ -274,19 +286,19 @@ impl<'a> Judge<'a> {
         limits.sort_unstable();
         limits.dedup();
         let limits: Vec<String> = limits.iter().map(u32::to_string).collect();
-        let mut told = self.zone(&zone.name, Kind::Connections, tally);
+        let mut told = self.zone(&zone.name, ZoneKind::Connections, tally);
         told.allows = format!("{} at once", limits.join(" or "));
         told.evictions = self.zones.conn[index].store.counts().evictions;
         told
     }
 
-    fn zone(&self, name: &str, kind: Kind, tally: &tally::Zone) -> Zone {
+    fn zone(&self, name: &str, kind: ZoneKind, tally: &tally::ZoneStats) -> ZoneReport {
         let hardest = tally.hardest();
         let mut peaks = BTreeMap::new();
         for key in &hardest {
             *peaks.entry(key.peak).or_default() += 1;
         }
-        Zone {
+        ZoneReport {
             name: name.into(),
             kind,
             allows: String::new(),
@@ -312,7 +324,7 @@ impl<'a> Judge<'a> {
 
 /// What became of a request, before it is counted.
 #[derive(Debug)]
-enum Outcome {
+enum RequestOutcome {
     Early,
     /// Its `limit_req` status, and for how long it waits.
     GoOn(Option<LimitStatus>, Option<u64>),
@@ -320,22 +332,27 @@ enum Outcome {
     Refuse(Option<LimitStatus>, limits::Refusal),
 }
 
-fn wait(verdict: &limits::Verdict) -> Option<u64> {
+fn wait(verdict: &limits::Admission) -> Option<u64> {
     match verdict {
-        limits::Verdict::Delay(wait) => Some(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)),
-        limits::Verdict::Pass | limits::Verdict::Refuse(_) => None,
+        limits::Admission::Delay(wait) => Some(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)),
+        limits::Admission::Pass | limits::Admission::Refuse(_) => None,
     }
 }
 
 /// A request that wants its places after a wait.
-fn coming(spot: &Arc<Spot>, exchange: &Exchange, entry: &Entry, waited: Option<u64>) -> Coming {
+fn coming(
+    spot: &Arc<ReplayLocation>,
+    exchange: &RequestRecord,
+    entry: &LogEntry,
+    waited: Option<u64>,
+) -> SlotRequest {
     let keys = (0..spot.conn.len()).map(|rule| {
         let mut key = Vec::new();
         spot.limits
             .with_connections_key(rule, exchange, |bytes| key.extend_from_slice(bytes));
         (key, spot.limits.connections_label(rule, exchange))
     });
-    Coming {
+    SlotRequest {
         places: spot.limits.places(exchange),
         keys: keys.collect(),
         spot: Arc::clone(spot),
@@ -345,7 +362,7 @@ fn coming(spot: &Arc<Spot>, exchange: &Exchange, entry: &Entry, waited: Option<u
         came: entry.at,
         waited,
         status: exchange.limit_req,
-        progress: Progress::default(),
+        progress: SlotProgress::default(),
     }
 }
 

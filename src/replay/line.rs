@@ -4,33 +4,33 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use memchr::{memchr, memrchr};
 
-use super::format::time::{self, Moment};
+use super::format::time::{self, LogTime};
 use super::format::value::unescape;
-use super::format::{Cut, Cutter, Escape, Format};
-use super::needs::{From, Needs};
-use super::order::Entry;
+use super::format::{CutFields, EscapeStyle, InputFormat, LineSplitter};
+use super::needs::{FieldPlan, TargetSource};
+use super::order::LogEntry;
 use crate::message::target::encode_path;
 
 /// Reads lines of one format.
 #[derive(Debug)]
-pub(super) struct Reading {
-    needs: Needs,
-    cutter: Cutter,
-    escape: Escape,
-    cut: Cut,
+pub(super) struct LineParser {
+    needs: FieldPlan,
+    cutter: LineSplitter,
+    escape: EscapeStyle,
+    cut: CutFields,
     /// The last moment as it was written, and what it was: a busy log writes the same one many times.
-    stamp: (Vec<u8>, Option<Moment>),
+    stamp: (Vec<u8>, Option<LogTime>),
     scratch: Vec<u8>,
     texts: Vec<u8>,
 }
 
-impl Reading {
-    pub(super) fn new(needs: Needs, format: &Format) -> Self {
+impl LineParser {
+    pub(super) fn new(needs: FieldPlan, format: &InputFormat) -> Self {
         Self {
             cutter: format.cutter(&needs.names),
             escape: format.escape(),
             needs,
-            cut: Cut::default(),
+            cut: CutFields::default(),
             stamp: (Vec::new(), None),
             scratch: Vec::new(),
             texts: Vec::new(),
@@ -38,7 +38,7 @@ impl Reading {
     }
 
     /// Reads a line; `None` if it is not one. Its texts are there until the next.
-    pub(super) fn read(&mut self, line: &[u8], place: (u32, u64)) -> Option<Entry> {
+    pub(super) fn read(&mut self, line: &[u8], place: (u32, u64)) -> Option<LogEntry> {
         if !self.cutter.cut(line, &mut self.cut) {
             return None;
         }
@@ -50,7 +50,13 @@ impl Reading {
         };
         let moment = self.moment(line)?;
         self.write_texts(line);
-        Some(Entry::new(moment.millis, moment.exact, took, client, place))
+        Some(LogEntry::new(
+            moment.millis,
+            moment.exact,
+            took,
+            client,
+            place,
+        ))
     }
 
     /// The texts of the line that was read last; see [`texts`].
@@ -58,7 +64,7 @@ impl Reading {
         &self.texts
     }
 
-    fn moment(&mut self, line: &[u8]) -> Option<Moment> {
+    fn moment(&mut self, line: &[u8]) -> Option<LogTime> {
         let text = self.cut.value(line, self.needs.time);
         if self.stamp.0 != text {
             self.stamp.0.clear();
@@ -77,7 +83,7 @@ impl Reading {
         };
         let scratch = &mut self.scratch;
         match self.needs.target {
-            From::Request(at) => {
+            TargetSource::Request(at) => {
                 plain(at, scratch);
                 let (method, target) = request_line(scratch);
                 push(texts, method);
@@ -92,8 +98,8 @@ impl Reading {
                 let method = memchr(b' ', scratch).unwrap_or(scratch.len());
                 push(texts, &scratch[..method]);
                 match from {
-                    From::Target(at) => plain(at, scratch),
-                    From::Path(at) => {
+                    TargetSource::Target(at) => plain(at, scratch),
+                    TargetSource::Path(at) => {
                         plain(at, scratch);
                         let mut target = encode_path(scratch).into_bytes();
                         self.needs
@@ -106,7 +112,7 @@ impl Reading {
                         }
                         *scratch = target;
                     }
-                    From::Nowhere | From::Request(_) => scratch.clear(),
+                    TargetSource::Nowhere | TargetSource::Request(_) => scratch.clear(),
                 }
                 push(texts, scratch);
             }
@@ -192,10 +198,10 @@ mod tests {
     use super::*;
     use crate::message::testing;
 
-    fn read(format: &str, line: &str) -> Option<(Entry, Vec<String>)> {
-        let format = Format::parse(format).unwrap().seen(line.as_bytes());
-        let needs = Needs::find(&mut testing::plan(), &format, false).unwrap();
-        let mut reading = Reading::new(needs, &format);
+    fn read(format: &str, line: &str) -> Option<(LogEntry, Vec<String>)> {
+        let format = InputFormat::parse(format).unwrap().seen(line.as_bytes());
+        let needs = FieldPlan::find(&mut testing::plan(), &format, false).unwrap();
+        let mut reading = LineParser::new(needs, &format);
         let entry = reading.read(line.as_bytes(), (0, 1))?;
         let found = texts(reading.texts()).map(|text| String::from_utf8_lossy(text).into_owned());
         let found = found.collect();

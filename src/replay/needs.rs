@@ -8,18 +8,20 @@ use std::collections::BTreeSet;
 
 use http::HeaderName;
 
-use super::format::Format;
-use crate::config::plan::{Lookup, Map, Part, Plan, Site, Template, Variable, Weight};
+use super::format::InputFormat;
+use crate::config::plan::{
+    CostSource, LocationConf, Map, MapLookup, Part, Plan, Template, Variable,
+};
 use crate::config::variable_name;
 
 /// Where in a line the parts of a request stand: indices into `names`.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Needs {
+pub(super) struct FieldPlan {
     /// The variables to look for in a line.
     pub(super) names: Vec<String>,
     pub(super) address: usize,
     pub(super) time: usize,
-    pub(super) target: From,
+    pub(super) target: TargetSource,
     pub(super) method: Option<usize>,
     pub(super) args: Option<usize>,
     pub(super) host: Option<usize>,
@@ -31,7 +33,7 @@ pub(super) struct Needs {
 
 /// What the target of a request is taken from.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) enum From {
+pub(super) enum TargetSource {
     /// `$uri`, decoded; the query is elsewhere or lost.
     Path(usize),
     /// `$request`: the whole line.
@@ -44,18 +46,22 @@ pub(super) enum From {
 
 /// What a log would have to say and does not.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Missing {
+pub struct MissingFields {
     /// The variable, without the dollar sign; several where any of them would do.
     pub variables: Vec<String>,
     /// The zone whose key needs it; none if every request does.
     pub zone: Option<String>,
 }
 
-impl Needs {
+impl FieldPlan {
     /// Finds in a format all that a plan needs, and makes the plan look for it where replay puts it. `host` says
     /// whether the host is known without the log.
-    pub(super) fn find(plan: &mut Plan, format: &Format, host: bool) -> Result<Self, Vec<Missing>> {
-        let mut finder = Finder {
+    pub(super) fn find(
+        plan: &mut Plan,
+        format: &InputFormat,
+        host: bool,
+    ) -> Result<Self, Vec<MissingFields>> {
+        let mut finder = FieldFinder {
             needs: Self::default(),
             known: format.names().into_iter().map(str::to_owned).collect(),
             missing: Vec::new(),
@@ -104,7 +110,7 @@ impl Needs {
                 .chain([&mut server.fallback])
                 .flat_map(|site| &mut site.limit_req)
             {
-                if let Weight::Before(template) = &mut rule.weight {
+                if let CostSource::Before(template) = &mut rule.weight {
                     replace(template);
                 }
             }
@@ -113,8 +119,8 @@ impl Needs {
             replace(&mut map.source);
             replace(&mut map.default);
             match &mut map.lookup {
-                Lookup::Geo(geo) => geo.values.iter_mut().for_each(replace),
-                Lookup::Values(values) => {
+                MapLookup::Geo(geo) => geo.values.iter_mut().for_each(replace),
+                MapLookup::Values(values) => {
                     values.exact.values_mut().for_each(replace);
                     values
                         .hostnames
@@ -131,7 +137,7 @@ impl Needs {
 }
 
 /// Every place that says what holds for a request.
-pub(super) fn sites(plan: &Plan) -> impl Iterator<Item = &Site> {
+pub(super) fn sites(plan: &Plan) -> impl Iterator<Item = &LocationConf> {
     plan.servers.iter().flat_map(|server| {
         let locations = server.locations.iter().map(|location| &location.site);
         locations.chain([&server.fallback])
@@ -157,21 +163,21 @@ fn keys_in_use(plan: &Plan, connections: bool) -> Vec<(&str, &Template)> {
 }
 
 /// What requests weigh, by the name of the zone.
-fn weights(plan: &Plan) -> impl Iterator<Item = (&str, &Weight)> {
+fn weights(plan: &Plan) -> impl Iterator<Item = (&str, &CostSource)> {
     let rules = sites(plan).flat_map(|site| &site.limit_req);
     rules.map(|rule| (&*plan.req_zones[rule.zone].name, &rule.weight))
 }
 
-struct Finder {
-    needs: Needs,
+struct FieldFinder {
+    needs: FieldPlan,
     known: BTreeSet<String>,
-    missing: Vec<Missing>,
+    missing: Vec<MissingFields>,
 }
 
-impl Finder {
+impl FieldFinder {
     /// What is needed of every request.
     fn request(&mut self) {
-        let everybody = |variables: &[&str]| Missing {
+        let everybody = |variables: &[&str]| MissingFields {
             variables: variables.iter().map(|name| (*name).to_owned()).collect(),
             zone: None,
         };
@@ -186,15 +192,15 @@ impl Finder {
                 .push(everybody(&["msec", "time_iso8601", "time_local"])),
         }
         self.needs.target = if let Some(at) = self.first(&["request_uri"]) {
-            From::Target(at)
+            TargetSource::Target(at)
         } else if let Some(at) = self.first(&["request"]) {
-            From::Request(at)
+            TargetSource::Request(at)
         } else if let Some(at) = self.first(&["uri", "document_uri"]) {
             self.needs.args = self.first(&["args", "query_string"]);
-            From::Path(at)
+            TargetSource::Path(at)
         } else {
             self.missing.push(everybody(&["request", "request_uri"]));
-            From::Nowhere
+            TargetSource::Nowhere
         };
         self.needs.method = self.first(&["request_method", "request"]);
         self.needs.host = self.first(&["host", "http_host", "server_name"]);
@@ -219,7 +225,9 @@ impl Finder {
                 | Variable::ServerName
                 | Variable::Uri => {}
                 Variable::Arg(_) | Variable::Args | Variable::IsArgs => {
-                    if matches!(self.needs.target, From::Path(_)) && self.needs.args.is_none() {
+                    if matches!(self.needs.target, TargetSource::Path(_))
+                        && self.needs.args.is_none()
+                    {
                         self.lacks(&["args", "request_uri"], zone);
                     }
                 }
@@ -250,14 +258,14 @@ impl Finder {
     }
 
     /// What is needed to know what a request weighs when it comes.
-    fn weight(&mut self, weight: &Weight, maps: &[Map], zone: &str, host: bool) {
+    fn weight(&mut self, weight: &CostSource, maps: &[Map], zone: &str, host: bool) {
         match weight {
-            Weight::Before(template) => self.key(template, maps, zone, host),
-            Weight::RequestBytes if self.known.contains("content_length") => {
+            CostSource::Before(template) => self.key(template, maps, zone, host),
+            CostSource::RequestBytes if self.known.contains("content_length") => {
                 self.field(http::header::CONTENT_LENGTH, "content_length");
             }
-            Weight::RequestBytes => self.lacks(&["content_length"], zone),
-            Weight::After(_) | Weight::Fixed(_) | Weight::ResponseBytes => {}
+            CostSource::RequestBytes => self.lacks(&["content_length"], zone),
+            CostSource::After(_) | CostSource::Fixed(_) | CostSource::ResponseBytes => {}
         }
     }
 
@@ -269,7 +277,7 @@ impl Finder {
     }
 
     fn lacks(&mut self, names: &[&str], zone: &str) {
-        let missing = Missing {
+        let missing = MissingFields {
             variables: names.iter().map(|name| (*name).to_owned()).collect(),
             zone: Some(zone.to_owned()),
         };
@@ -300,8 +308,8 @@ impl Finder {
 fn templates(map: &Map) -> Vec<&Template> {
     let mut all = vec![&map.source, &map.default];
     match &map.lookup {
-        Lookup::Geo(geo) => all.extend(&geo.values),
-        Lookup::Values(values) => {
+        MapLookup::Geo(geo) => all.extend(&geo.values),
+        MapLookup::Values(values) => {
             all.extend(values.exact.values());
             all.extend(values.hostnames.iter().map(|(_, value)| value));
             all.extend(values.expressions.iter().map(|(_, value)| value));

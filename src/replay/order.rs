@@ -7,14 +7,14 @@
 use std::collections::VecDeque;
 use std::net::IpAddr;
 
-use super::format::time::Exact;
+use super::format::time::TimePrecision;
 
 /// One line of a log that is a request.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Entry {
+pub(super) struct LogEntry {
     /// When it happened, in milliseconds since the Unix epoch.
     pub(super) at: i64,
-    pub(super) exact: Exact,
+    pub(super) exact: TimePrecision,
     /// How long it took, in milliseconds; `None` if the log does not say.
     pub(super) took: Option<u32>,
     /// Who asked; `None` for somebody on a unix socket.
@@ -26,10 +26,10 @@ pub(super) struct Entry {
     text: (u32, u32),
 }
 
-impl Entry {
+impl LogEntry {
     pub(super) fn new(
         at: i64,
-        exact: Exact,
+        exact: TimePrecision,
         took: Option<u32>,
         client: Option<IpAddr>,
         place: (u32, u64),
@@ -48,21 +48,21 @@ impl Entry {
 
 /// Entries of one second, and the texts that belong to them.
 #[derive(Debug, Default)]
-pub(super) struct Basket {
-    entries: Vec<Entry>,
+pub(super) struct TimeBucket {
+    entries: Vec<LogEntry>,
     texts: Vec<u8>,
 }
 
-impl Basket {
+impl TimeBucket {
     /// Its entries in their order, each with its texts.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&Entry, &[u8])> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&LogEntry, &[u8])> {
         self.entries.iter().map(|entry| {
             let (start, end) = entry.text;
             (entry, &self.texts[start as usize..end as usize])
         })
     }
 
-    fn put(&mut self, mut entry: Entry, texts: &[u8]) {
+    fn put(&mut self, mut entry: LogEntry, texts: &[u8]) {
         let start = self.texts.len();
         self.texts.extend_from_slice(texts);
         // A basket never holds four gigabytes: the whole line of them holds far less.
@@ -78,13 +78,13 @@ impl Basket {
         let coarse = self
             .entries
             .iter()
-            .filter(|entry| entry.exact == Exact::Second);
+            .filter(|entry| entry.exact == TimePrecision::Second);
         let count = i64::try_from(coarse.count()).unwrap_or(i64::MAX).max(1);
         let mut index = 0;
         for entry in &mut self.entries {
-            if entry.exact == Exact::Second {
+            if entry.exact == TimePrecision::Second {
                 entry.at = second * 1000 + index * 1000 / count;
-                entry.exact = Exact::Milli;
+                entry.exact = TimePrecision::Milli;
                 index += 1;
             }
         }
@@ -95,20 +95,20 @@ impl Basket {
 
 /// Baskets for as many seconds as the window is wide.
 #[derive(Debug)]
-pub(super) struct Baskets {
-    baskets: VecDeque<Basket>,
+pub(super) struct ReorderWindow {
+    baskets: VecDeque<TimeBucket>,
     /// The second of the first basket; none before there is any.
     first: Option<i64>,
     window: i64,
     held: usize,
-    spare: Vec<Basket>,
+    spare: Vec<TimeBucket>,
     opened: bool,
     /// How many came too late for their basket, and by how much at most, in milliseconds.
     pub(super) late: u64,
     pub(super) latest: i64,
 }
 
-impl Baskets {
+impl ReorderWindow {
     /// With a window of so many seconds.
     pub(super) fn new(window: u32) -> Self {
         Self {
@@ -124,7 +124,12 @@ impl Baskets {
     }
 
     /// Puts an entry where it belongs, and hands out the baskets that are complete by that.
-    pub(super) fn put(&mut self, mut entry: Entry, texts: &[u8], mut open: impl FnMut(&Basket)) {
+    pub(super) fn put(
+        &mut self,
+        mut entry: LogEntry,
+        texts: &[u8],
+        mut open: impl FnMut(&TimeBucket),
+    ) {
         let second = entry.at.div_euclid(1000);
         let mut first = *self.first.get_or_insert(second);
         if second - first > self.window {
@@ -145,7 +150,7 @@ impl Baskets {
                 self.late += 1;
                 self.latest = self.latest.max(first * 1000 - entry.at);
                 entry.at = first * 1000;
-                entry.exact = Exact::Milli;
+                entry.exact = TimePrecision::Milli;
             }
         }
         let index = usize::try_from(entry.at.div_euclid(1000) - first).unwrap_or(0);
@@ -160,14 +165,14 @@ impl Baskets {
     }
 
     /// Hands out all that is left.
-    pub(super) fn finish(&mut self, mut open: impl FnMut(&Basket)) {
+    pub(super) fn finish(&mut self, mut open: impl FnMut(&TimeBucket)) {
         while !self.baskets.is_empty() {
             self.open_first(&mut open);
         }
     }
 
     /// Hands out every basket before this second.
-    fn advance(&mut self, second: i64, open: &mut impl FnMut(&Basket)) {
+    fn advance(&mut self, second: i64, open: &mut impl FnMut(&TimeBucket)) {
         while self.first.is_some_and(|first| first < second) {
             if self.baskets.is_empty() {
                 self.first = Some(second);
@@ -177,7 +182,7 @@ impl Baskets {
         }
     }
 
-    fn open_first(&mut self, open: &mut impl FnMut(&Basket)) {
+    fn open_first(&mut self, open: &mut impl FnMut(&TimeBucket)) {
         let Some(mut basket) = self.baskets.pop_front() else {
             return;
         };
@@ -205,15 +210,15 @@ const MOST_SPARE: usize = 8;
 mod tests {
     use super::*;
 
-    fn entry(at: i64, exact: Exact, line: u64) -> Entry {
-        Entry::new(at, exact, None, None, (0, line))
+    fn entry(at: i64, exact: TimePrecision, line: u64) -> LogEntry {
+        LogEntry::new(at, exact, None, None, (0, line))
     }
 
     /// Times and lines in the order they come out.
-    fn sorted(window: u32, times: &[(i64, Exact)]) -> (Vec<(i64, u64)>, Baskets) {
-        let mut baskets = Baskets::new(window);
+    fn sorted(window: u32, times: &[(i64, TimePrecision)]) -> (Vec<(i64, u64)>, ReorderWindow) {
+        let mut baskets = ReorderWindow::new(window);
         let mut all = Vec::new();
-        let take = |basket: &Basket, all: &mut Vec<(i64, u64)>| {
+        let take = |basket: &TimeBucket, all: &mut Vec<(i64, u64)>| {
             for (entry, texts) in basket.iter() {
                 assert_eq!(texts, entry.line.to_string().as_bytes());
                 all.push((entry.at, entry.line));
@@ -229,8 +234,8 @@ mod tests {
         (all, baskets)
     }
 
-    fn exact(times: &[i64]) -> Vec<(i64, Exact)> {
-        times.iter().map(|at| (*at, Exact::Milli)).collect()
+    fn exact(times: &[i64]) -> Vec<(i64, TimePrecision)> {
+        times.iter().map(|at| (*at, TimePrecision::Milli)).collect()
     }
 
     #[test]
@@ -254,7 +259,7 @@ mod tests {
 
     #[test]
     fn a_second_is_spread_evenly_over_those_who_share_it() {
-        let coarse = |second: i64| (second * 1000, Exact::Second);
+        let coarse = |second: i64| (second * 1000, TimePrecision::Second);
         let (all, _) = sorted(3, &[coarse(5), coarse(5), coarse(6), coarse(5), coarse(5)]);
         assert_eq!(
             all,
@@ -274,10 +279,10 @@ mod tests {
 
     #[test]
     fn more_than_can_be_held_is_handed_out_early() {
-        let mut baskets = Baskets::new(1_000_000);
+        let mut baskets = ReorderWindow::new(1_000_000);
         let mut out = 0;
         for at in 0..3_000_000 {
-            baskets.put(entry(at, Exact::Milli, 1), b"", |basket| {
+            baskets.put(entry(at, TimePrecision::Milli, 1), b"", |basket| {
                 out += basket.entries.len()
             });
         }

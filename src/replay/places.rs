@@ -10,17 +10,17 @@ use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::request::Spot;
+use super::request::ReplayLocation;
 use crate::clock::Millis;
-use crate::config::plan::Queue;
-use crate::limits::{Permit, Places, Said, Taken};
+use crate::config::plan::ConnQueue;
+use crate::limits::{Permit, RuleVerdict, SlotKeys, SlotOutcome};
 use crate::message::LimitStatus;
 
 /// A request that wants its places.
 #[derive(Debug)]
-pub(super) struct Coming {
-    pub(super) spot: Arc<Spot>,
-    pub(super) places: Places,
+pub(super) struct SlotRequest {
+    pub(super) spot: Arc<ReplayLocation>,
+    pub(super) places: SlotKeys,
     /// Its key in the zone of each rule, and what that looks like; nothing where it has none.
     pub(super) keys: Vec<(Vec<u8>, String)>,
     /// When it came, and when its wait for the `limit_req` is over.
@@ -33,15 +33,15 @@ pub(super) struct Coming {
     pub(super) waited: Option<u64>,
     /// What `$limit_req_status` would say.
     pub(super) status: Option<LimitStatus>,
-    pub(super) progress: Progress,
+    pub(super) progress: SlotProgress,
 }
 
 /// How far a request has come with its places.
 #[derive(Debug, Default)]
-pub(super) struct Progress {
+pub(super) struct SlotProgress {
     permit: Permit,
     /// What each rule said, by its index.
-    pub(super) said: Vec<(usize, Said)>,
+    pub(super) said: Vec<(usize, RuleVerdict)>,
     /// The rule it waits for, and since when.
     rule: usize,
     since: i64,
@@ -49,75 +49,75 @@ pub(super) struct Progress {
 }
 
 /// Where people wait: a zone, and the key in it.
-type Line = (usize, Vec<u8>);
+type QueueKey = (usize, Vec<u8>);
 
 /// All requests that hold places, or wait for them, or will.
 #[derive(Debug, Default)]
-pub(super) struct Crowd {
-    coming: BinaryHeap<Reverse<Timed<Coming>>>,
-    held: BinaryHeap<Reverse<Timed<Held>>>,
-    lines: HashMap<Line, VecDeque<Coming>>,
+pub(super) struct ActiveRequests {
+    coming: BinaryHeap<Reverse<Scheduled<SlotRequest>>>,
+    held: BinaryHeap<Reverse<Scheduled<HeldSlots>>>,
+    lines: HashMap<QueueKey, VecDeque<SlotRequest>>,
     /// When who has waited for too long.
-    patience: BinaryHeap<Reverse<Timed<Line>>>,
-    done: VecDeque<(Coming, Ending)>,
+    patience: BinaryHeap<Reverse<Scheduled<QueueKey>>>,
+    done: VecDeque<(SlotRequest, SlotResult)>,
     number: u64,
 }
 
 /// What a request in progress holds, and the lines of those who wait for it.
 #[derive(Debug)]
-struct Held {
+struct HeldSlots {
     permit: Permit,
-    lines: Vec<Line>,
+    lines: Vec<QueueKey>,
 }
 
 /// What became of a request when it wanted its places.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Ending {
+pub(super) enum SlotResult {
     GoOn,
     Refuse,
 }
 
 /// Something that is due, in order of when, then of when it was noted.
 #[derive(Debug)]
-struct Timed<T> {
+struct Scheduled<T> {
     at: i64,
     number: u64,
     what: T,
 }
 
-impl<T> Timed<T> {
+impl<T> Scheduled<T> {
     fn due(&self) -> (i64, u64) {
         (self.at, self.number)
     }
 }
 
-impl<T> PartialEq for Timed<T> {
+impl<T> PartialEq for Scheduled<T> {
     fn eq(&self, other: &Self) -> bool {
         self.due() == other.due()
     }
 }
 
-impl<T> Eq for Timed<T> {}
+impl<T> Eq for Scheduled<T> {}
 
-impl<T> PartialOrd for Timed<T> {
+impl<T> PartialOrd for Scheduled<T> {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl<T> Ord for Timed<T> {
+impl<T> Ord for Scheduled<T> {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         self.due().cmp(&other.due())
     }
 }
 
-impl Crowd {
+impl ActiveRequests {
     /// Notes a request that will want its places.
-    pub(super) fn expect(&mut self, mut coming: Coming) {
+    pub(super) fn expect(&mut self, mut coming: SlotRequest) {
         self.number += 1;
         coming.progress.number = self.number;
         let (at, number) = (coming.at, self.number);
-        self.coming.push(Reverse(Timed {
+        self.coming.push(Reverse(Scheduled {
             at,
             number,
             what: coming,
@@ -125,7 +125,7 @@ impl Crowd {
     }
 
     /// The next request whose fate is known up to this moment.
-    pub(super) fn next(&mut self, until: i64) -> Option<(Coming, Ending)> {
+    pub(super) fn next(&mut self, until: i64) -> Option<(SlotRequest, SlotResult)> {
         loop {
             if let Some(done) = self.done.pop_front() {
                 return Some(done);
@@ -142,7 +142,7 @@ impl Crowd {
                 self.leave();
             } else if patience == next {
                 self.give_up();
-            } else if let Some(Reverse(Timed { what, .. })) = self.coming.pop() {
+            } else if let Some(Reverse(Scheduled { what, .. })) = self.coming.pop() {
                 self.enter(what, next);
             }
         }
@@ -150,7 +150,7 @@ impl Crowd {
 
     /// Somebody gives its places back; the first in line who may has them.
     fn leave(&mut self) {
-        let Some(Reverse(Timed { at, what, .. })) = self.held.pop() else {
+        let Some(Reverse(Scheduled { at, what, .. })) = self.held.pop() else {
             return;
         };
         drop(what.permit);
@@ -159,7 +159,7 @@ impl Crowd {
         }
     }
 
-    fn wake(&mut self, line: &Line, at: i64) {
+    fn wake(&mut self, line: &QueueKey, at: i64) {
         let Some(waiting) = self.lines.get_mut(line) else {
             return;
         };
@@ -173,7 +173,7 @@ impl Crowd {
                 millis(at),
                 &mut coming.progress.permit,
             );
-            taken == Taken::Yes
+            taken == SlotOutcome::Yes
         });
         let Some(mut coming) = first.and_then(|place| waiting.remove(place)) else {
             return;
@@ -183,9 +183,10 @@ impl Crowd {
         }
         let wait = u64::try_from(at - coming.progress.since).unwrap_or(0);
         let progress = &mut coming.progress;
-        progress
-            .said
-            .push((progress.rule, Said::Delay(Duration::from_millis(wait))));
+        progress.said.push((
+            progress.rule,
+            RuleVerdict::Delay(Duration::from_millis(wait)),
+        ));
         progress.rule += 1;
         coming.waited = Some(coming.waited.unwrap_or(0) + wait);
         self.enter(coming, at);
@@ -213,7 +214,7 @@ impl Crowd {
     }
 
     /// Takes one place after the other, as far as there are any.
-    fn enter(&mut self, mut coming: Coming, at: i64) {
+    fn enter(&mut self, mut coming: SlotRequest, at: i64) {
         while coming.progress.rule < coming.spot.conn.len() {
             let rule = coming.progress.rule;
             let limits = &coming.spot.limits;
@@ -223,14 +224,14 @@ impl Crowd {
                 millis(at),
                 &mut coming.progress.permit,
             ) {
-                Taken::NotNeeded => {}
-                Taken::Yes => coming.progress.said.push((rule, Said::Pass)),
-                Taken::Line(queue) => return self.queue(coming, &queue, at),
-                Taken::No => return self.refuse(coming, at),
-                Taken::DryRun => {
+                SlotOutcome::NotNeeded => {}
+                SlotOutcome::Yes => coming.progress.said.push((rule, RuleVerdict::Pass)),
+                SlotOutcome::Line(queue) => return self.queue(coming, &queue, at),
+                SlotOutcome::No => return self.refuse(coming, at),
+                SlotOutcome::DryRun => {
                     // It goes on without any place at all.
-                    coming.progress = Progress::default();
-                    coming.progress.said.push((rule, Said::Refuse));
+                    coming.progress = SlotProgress::default();
+                    coming.progress.said.push((rule, RuleVerdict::Refuse));
                     break;
                 }
             }
@@ -240,15 +241,15 @@ impl Crowd {
         let lines = coming.spot.conn.iter().zip(&coming.keys);
         let lines = lines.map(|(zone, (key, _))| (*zone, key.clone())).collect();
         self.number += 1;
-        self.held.push(Reverse(Timed {
+        self.held.push(Reverse(Scheduled {
             at: at + i64::from(coming.took),
             number: self.number,
-            what: Held { permit, lines },
+            what: HeldSlots { permit, lines },
         }));
-        self.done.push_back((coming, Ending::GoOn));
+        self.done.push_back((coming, SlotResult::GoOn));
     }
 
-    fn queue(&mut self, mut coming: Coming, queue: &Queue, at: i64) {
+    fn queue(&mut self, mut coming: SlotRequest, queue: &ConnQueue, at: i64) {
         let rule = coming.progress.rule;
         let line = (coming.spot.conn[rule], coming.keys[rule].0.clone());
         let waiting = self.lines.entry(line.clone()).or_default();
@@ -257,7 +258,7 @@ impl Crowd {
         }
         coming.progress.since = at;
         let timeout = i64::try_from(queue.timeout.as_millis()).unwrap_or(i64::MAX);
-        self.patience.push(Reverse(Timed {
+        self.patience.push(Reverse(Scheduled {
             at: at.saturating_add(timeout),
             number: coming.progress.number,
             what: line,
@@ -266,15 +267,15 @@ impl Crowd {
     }
 
     /// Turns a request away: what it holds it gives back, and only the rule that refuses it has said something.
-    fn refuse(&mut self, mut coming: Coming, at: i64) {
+    fn refuse(&mut self, mut coming: SlotRequest, at: i64) {
         let rule = coming.progress.rule;
         drop(std::mem::take(&mut coming.progress.permit));
-        coming.progress.said = vec![(rule, Said::Refuse)];
+        coming.progress.said = vec![(rule, RuleVerdict::Refuse)];
         let before = coming.spot.conn.iter().zip(&coming.keys).take(rule);
-        let freed: Vec<Line> = before
+        let freed: Vec<QueueKey> = before
             .map(|(zone, (key, _))| (*zone, key.clone()))
             .collect();
-        self.done.push_back((coming, Ending::Refuse));
+        self.done.push_back((coming, SlotResult::Refuse));
         for line in freed {
             self.wake(&line, at);
         }

@@ -4,11 +4,11 @@ use std::cell::Cell;
 use std::path::PathBuf;
 use std::rc::Rc;
 
-use super::format::Format;
-use super::input::{self, Lines};
-use super::line::Reading;
-use super::needs::Needs;
-use super::order::Entry;
+use super::format::InputFormat;
+use super::input::{self, LogReader};
+use super::line::LineParser;
+use super::needs::FieldPlan;
+use super::order::LogEntry;
 
 /// A line that could not be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub struct BadLine {
 
 /// What was found besides requests.
 #[derive(Debug, Default)]
-pub(super) struct Found {
+pub(super) struct ReadStats {
     pub(super) lines: u64,
     pub(super) skipped: u64,
     /// The first of them.
@@ -34,32 +34,32 @@ pub(super) struct Found {
 
 /// Several logs, read side by side.
 #[derive(Debug)]
-pub(super) struct Logs {
-    sources: Vec<Source>,
+pub(super) struct LogMerger {
+    sources: Vec<LogSource>,
     /// The one whose head is the earliest, and the head of the next after it.
     current: usize,
     until: i64,
-    pub(super) found: Found,
+    pub(super) found: ReadStats,
     progress: Rc<Cell<u64>>,
 }
 
 #[derive(Debug)]
-struct Source {
+struct LogSource {
     file: u32,
-    lines: Lines,
-    reading: Option<Reading>,
-    head: Option<Entry>,
+    lines: LogReader,
+    reading: Option<LineParser>,
+    head: Option<LogEntry>,
 }
 
-impl Logs {
+impl LogMerger {
     /// Opens all files.
-    pub(super) fn open(paths: &[PathBuf]) -> Result<Self, input::Error> {
+    pub(super) fn open(paths: &[PathBuf]) -> Result<Self, input::InputError> {
         let progress = Rc::new(Cell::new(0));
         let mut sources = Vec::new();
         for (file, path) in (0..).zip(paths) {
-            sources.push(Source {
+            sources.push(LogSource {
                 file,
-                lines: Lines::open(path, Rc::clone(&progress))?,
+                lines: LogReader::open(path, Rc::clone(&progress))?,
                 reading: None,
                 head: None,
             });
@@ -68,7 +68,7 @@ impl Logs {
             sources,
             current: 0,
             until: i64::MIN,
-            found: Found::default(),
+            found: ReadStats::default(),
             progress,
         })
     }
@@ -82,16 +82,16 @@ impl Logs {
     }
 
     /// Begins to read lines of this format.
-    pub(super) fn begin(&mut self, needs: &Needs, format: &Format) {
+    pub(super) fn begin(&mut self, needs: &FieldPlan, format: &InputFormat) {
         for source in &mut self.sources {
-            source.reading = Some(Reading::new(needs.clone(), format));
+            source.reading = Some(LineParser::new(needs.clone(), format));
             source.advance(&mut self.found);
         }
         self.choose();
     }
 
     /// Gives the next request and its texts to `take`; false if there is none.
-    pub(super) fn next(&mut self, take: impl FnOnce(Entry, &[u8])) -> bool {
+    pub(super) fn next(&mut self, take: impl FnOnce(LogEntry, &[u8])) -> bool {
         let Some(source) = self.sources.get_mut(self.current) else {
             return false;
         };
@@ -137,9 +137,9 @@ impl Logs {
     }
 }
 
-impl Source {
+impl LogSource {
     /// Goes on to the next line that is a request.
-    fn advance(&mut self, found: &mut Found) {
+    fn advance(&mut self, found: &mut ReadStats) {
         let Some(reading) = &mut self.reading else {
             return;
         };

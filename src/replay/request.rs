@@ -10,24 +10,24 @@ use http::uri::PathAndQuery;
 use http::{HeaderValue, Method, Request, Uri, Version, header};
 
 use super::line;
-use super::needs::Needs;
-use super::order::Entry;
+use super::needs::FieldPlan;
+use super::order::LogEntry;
 use crate::clock::Millis;
-use crate::config::plan::{self, Action, Listen, Plan};
+use crate::config::plan::{self, Content, Plan, SocketAddress};
 use crate::limits::{Limits, Zones};
 use crate::message::target::Target;
-use crate::message::{Client, Exchange, Peer, Remote};
-use crate::route::{Hosts, Table};
+use crate::message::{ClientAddr, ClientConnection, RemoteAddr, RequestRecord};
+use crate::route::{Hosts, RouteTable};
 
 /// What a request is judged by: the servers and locations of a plan, and its zones.
 #[derive(Debug)]
-pub(super) struct Court {
+pub(super) struct ReplayRouter {
     plan: Arc<Plan>,
-    table: Table<Arc<Spot>>,
+    table: RouteTable<Arc<ReplayLocation>>,
     /// All servers by name, for a log that does not say on which port they were asked.
     hosts: Hosts,
-    exchange: Exchange,
-    needs: Shape,
+    exchange: RequestRecord,
+    needs: RequestShape,
     given_host: Option<Box<[u8]>>,
     /// The host and port of the last request, and the server they lead to.
     last: (Vec<u8>, usize),
@@ -35,7 +35,7 @@ pub(super) struct Court {
 
 /// What stands in an entry's texts.
 #[derive(Debug)]
-struct Shape {
+struct RequestShape {
     host: bool,
     port: bool,
     fields: Vec<http::HeaderName>,
@@ -43,7 +43,7 @@ struct Shape {
 
 /// A location, or what holds where there is none.
 #[derive(Debug)]
-pub(super) struct Spot {
+pub(super) struct ReplayLocation {
     pub(super) limits: Limits,
     /// The zones of its `limit_req` and of its `limit_conn`, by the plan's indices.
     pub(super) req: Box<[usize]>,
@@ -53,18 +53,23 @@ pub(super) struct Spot {
 
 /// What becomes of a request before its limits are asked.
 #[derive(Debug)]
-pub(super) enum Way<'a> {
+pub(super) enum Routed<'a> {
     /// It is answered before that: with a redirect, or because of its method.
     Early,
     /// To these limits.
-    Limits(&'a Arc<Spot>, &'a mut Exchange),
+    Limits(&'a Arc<ReplayLocation>, &'a mut RequestRecord),
     /// It is not one: answered with 400.
     Malformed,
 }
 
-impl Court {
-    pub(super) fn new(plan: Arc<Plan>, zones: &Zones, needs: &Needs, host: Option<&str>) -> Self {
-        let table = Table::build(&plan, |site| Arc::new(Spot::build(site, zones)));
+impl ReplayRouter {
+    pub(super) fn new(
+        plan: Arc<Plan>,
+        zones: &Zones,
+        needs: &FieldPlan,
+        host: Option<&str>,
+    ) -> Self {
+        let table = RouteTable::build(&plan, |site| Arc::new(ReplayLocation::build(site, zones)));
         let names = plan.servers.iter().enumerate().flat_map(|(index, server)| {
             let names = server.names.iter().cloned();
             names.map(move |name| (name, index))
@@ -74,9 +79,9 @@ impl Court {
             .first()
             .map_or(0, |listener| listener.default_server);
         let (head, ()) = Request::new(()).into_parts();
-        let remote = Remote::Unix;
-        let peer = Arc::new(Peer::new(remote, None, 0, Millis(0)));
-        let mut exchange = Exchange::begin(
+        let remote = RemoteAddr::Unix;
+        let peer = Arc::new(ClientConnection::new(remote, None, 0, Millis(0)));
+        let mut exchange = RequestRecord::begin(
             Arc::clone(&plan),
             0,
             peer,
@@ -91,7 +96,7 @@ impl Court {
             plan,
             table,
             exchange,
-            needs: Shape {
+            needs: RequestShape {
                 host: needs.host.is_some(),
                 port: needs.port.is_some(),
                 fields: needs
@@ -106,24 +111,24 @@ impl Court {
     }
 
     /// The way of a request that came at `now` on the limits' clock.
-    pub(super) fn way(&mut self, entry: &Entry, texts: &[u8], now: Millis) -> Way<'_> {
+    pub(super) fn way(&mut self, entry: &LogEntry, texts: &[u8], now: Millis) -> Routed<'_> {
         if self.fill(entry, texts, now).is_none() {
-            return Way::Malformed;
+            return Routed::Malformed;
         }
         let exchange = &mut self.exchange;
         if matches!(exchange.head.method, Method::CONNECT | Method::TRACE) {
-            return Way::Early;
+            return Routed::Early;
         }
         let path = exchange.target.path(&exchange.head);
         let slash = self.table.redirects_to_slash(exchange.server, path);
         if slash.is_some_and(|spot| spot.forwards) {
-            return Way::Early;
+            return Routed::Early;
         }
         let spot = self.table.find(exchange.server, path);
-        Way::Limits(spot, exchange)
+        Routed::Limits(spot, exchange)
     }
 
-    fn fill(&mut self, entry: &Entry, texts: &[u8], now: Millis) -> Option<()> {
+    fn fill(&mut self, entry: &LogEntry, texts: &[u8], now: Millis) -> Option<()> {
         let mut texts = line::texts(texts);
         let (method, target) = (texts.next()?, texts.next()?);
         let head = &mut self.exchange.head;
@@ -166,10 +171,10 @@ impl Court {
         self.last.0 = last;
         self.exchange.server = self.last.1;
         let remote = match entry.client {
-            Some(address) => Remote::Ip(SocketAddr::new(address, 0)),
-            None => Remote::Unix,
+            Some(address) => RemoteAddr::Ip(SocketAddr::new(address, 0)),
+            None => RemoteAddr::Unix,
         };
-        self.exchange.set_client(Client::new(remote));
+        self.exchange.set_client(ClientAddr::new(remote));
         self.exchange.started = now;
         self.exchange.limit_req = None;
         self.exchange.limit_conn = None;
@@ -184,7 +189,7 @@ impl Court {
             .and_then(|port| port.parse().ok());
         let listener = port.and_then(|port| {
             let mut listeners = self.plan.listeners.iter();
-            listeners.position(|listener| matches!(listener.address, Listen::Tcp(address) if address.port() == port))
+            listeners.position(|listener| matches!(listener.address, SocketAddress::Tcp(address) if address.port() == port))
         });
         match listener {
             Some(listener) => self.table.server(listener, host),
@@ -193,13 +198,13 @@ impl Court {
     }
 }
 
-impl Spot {
-    fn build(site: &plan::Site, zones: &Zones) -> Self {
+impl ReplayLocation {
+    fn build(site: &plan::LocationConf, zones: &Zones) -> Self {
         Self {
             limits: Limits::compile(site, zones),
             req: site.limit_req.iter().map(|rule| rule.zone).collect(),
             conn: site.limit_conn.iter().map(|rule| rule.zone).collect(),
-            forwards: matches!(site.action, Action::Forward(_)),
+            forwards: matches!(site.action, Content::Forward(_)),
         }
     }
 }

@@ -3,20 +3,20 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::format::time::Exact;
-use super::format::{self, Format};
+use super::format::time::TimePrecision;
+use super::format::{self, InputFormat};
 use super::input;
-use super::judge::{Judge, Verdict};
-use super::needs::{Missing, Needs, sites};
-use super::order::{Basket, Baskets, Entry};
-use super::read::Logs;
-use super::report::{Connections, Report};
+use super::judge::{Evaluator, ReplayVerdict};
+use super::needs::{FieldPlan, MissingFields, sites};
+use super::order::{LogEntry, ReorderWindow, TimeBucket};
+use super::read::LogMerger;
+use super::report::{ConnReplayMode, ReplayReport};
 use crate::config::plan::Plan;
 use crate::store::key::fix_secret;
 
 /// What to replay, and what to find out.
 #[derive(Debug, Clone, Default)]
-pub struct Options {
+pub struct ReplayOptions {
     /// The logs; `-` is standard input.
     pub files: Vec<PathBuf>,
     /// How their lines look; none to find out from the first ones.
@@ -28,14 +28,14 @@ pub struct Options {
     /// How many keys to tell of, for each zone.
     pub top: usize,
     /// Whether to find better numbers.
-    pub suggest: Option<Suggest>,
+    pub suggest: Option<SuggestOptions>,
     /// Whether to find out what other rates would have refused.
     pub curves: bool,
 }
 
 /// What better numbers are to be found.
 #[derive(Debug, Clone)]
-pub struct Suggest {
+pub struct SuggestOptions {
     /// For this zone only.
     pub zone: Option<String>,
     /// The share of requests that may be refused, in millionths.
@@ -44,7 +44,7 @@ pub struct Suggest {
 
 /// How far a replay has come.
 #[derive(Debug, Clone, Copy)]
-pub struct Progress {
+pub struct ReplayProgress {
     /// Bytes read of all files, packed as they are.
     pub bytes: u64,
     /// Lines read.
@@ -53,19 +53,19 @@ pub struct Progress {
 
 /// Why there is nothing to report.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum ReplayError {
     /// A verdict could not be written.
     #[error("cannot write the verdicts")]
     Each(#[source] std::io::Error),
     /// The format that was given is none.
     #[error("this is not a log format")]
-    Format(#[from] format::Error),
+    Format(#[from] format::FormatError),
     /// A log could not be opened.
     #[error(transparent)]
-    Input(#[from] input::Error),
+    Input(#[from] input::InputError),
     /// The log does not have what the limits need to know.
     #[error("the log does not have what the limits need to know")]
-    Missing(Vec<Missing>),
+    Missing(Vec<MissingFields>),
     /// No line looks like one of the formats that are known.
     #[error("the log is neither combined nor common nor JSON")]
     Unrecognised {
@@ -78,7 +78,7 @@ pub enum Error {
 }
 
 /// Somebody who is told what became of every request.
-pub type Each<'a> = &'a mut dyn FnMut(&Verdict<'_>) -> std::io::Result<()>;
+pub type RequestObserver<'a> = &'a mut dyn FnMut(&ReplayVerdict<'_>) -> std::io::Result<()>;
 
 /// Replays logs. `watch` is told how far it has come, now and then; `each` is told of every request.
 ///
@@ -87,10 +87,10 @@ pub type Each<'a> = &'a mut dyn FnMut(&Verdict<'_>) -> std::io::Result<()>;
 /// need.
 pub fn run(
     mut plan: Plan,
-    options: &Options,
-    watch: &mut dyn FnMut(Progress),
-    each: Option<Each<'_>>,
-) -> Result<Report, Error> {
+    options: &ReplayOptions,
+    watch: &mut dyn FnMut(ReplayProgress),
+    each: Option<RequestObserver<'_>>,
+) -> Result<ReplayReport, ReplayError> {
     fix_secret();
     let wanted = options
         .suggest
@@ -99,45 +99,45 @@ pub fn run(
     if let Some(name) =
         wanted.filter(|name| !plan.req_zones.iter().any(|zone| &*zone.name == *name))
     {
-        return Err(Error::Zone(name.to_owned()));
+        return Err(ReplayError::Zone(name.to_owned()));
     }
-    let mut logs = Logs::open(&options.files)?;
+    let mut logs = LogMerger::open(&options.files)?;
     let needs = match logs.first_lines() {
         // Nothing to read, so nothing is missing.
-        first if first.is_empty() => Needs::default(),
+        first if first.is_empty() => FieldPlan::default(),
         first => {
             let format = format(options, &first)?;
-            let needs =
-                Needs::find(&mut plan, &format, options.host.is_some()).map_err(Error::Missing)?;
+            let needs = FieldPlan::find(&mut plan, &format, options.host.is_some())
+                .map_err(ReplayError::Missing)?;
             logs.begin(&needs, &format);
             needs
         }
     };
     let connected = sites(&plan).any(|site| !site.limit_conn.is_empty());
-    let mut road = Road {
-        ended: Baskets::new(options.window),
-        begun: needs.took.map(|_| Baskets::new(options.window)),
-        judge: Judge::new(Arc::new(plan), &needs, options, logs.names(), each),
+    let mut road = Pipeline {
+        ended: ReorderWindow::new(options.window),
+        begun: needs.took.map(|_| ReorderWindow::new(options.window)),
+        judge: Evaluator::new(Arc::new(plan), &needs, options, logs.names(), each),
         spread: false,
     };
     let mut requests = 0_u64;
     while logs.next(|entry, texts| road.put(entry, texts)) {
         requests += 1;
         if requests.is_multiple_of(WATCH_EVERY) {
-            road.judge.check().map_err(Error::Each)?;
-            watch(Progress {
+            road.judge.check().map_err(ReplayError::Each)?;
+            watch(ReplayProgress {
                 bytes: logs.read(),
                 lines: logs.found.lines,
             });
         }
     }
     road.finish();
-    road.judge.check().map_err(Error::Each)?;
+    road.judge.check().map_err(ReplayError::Each)?;
     let mut report = road.report();
     report.connections = match (connected, needs.took) {
-        (true, Some(_)) => Connections::Replayed,
-        (true, None) => Connections::NotReplayed,
-        (false, _) => Connections::None,
+        (true, Some(_)) => ConnReplayMode::Replayed,
+        (true, None) => ConnReplayMode::NotReplayed,
+        (false, _) => ConnReplayMode::None,
     };
     report.files = logs.names();
     let found = logs.found;
@@ -147,9 +147,9 @@ pub fn run(
 }
 
 /// The format that was given, or that of the first lines.
-fn format(options: &Options, first: &[Vec<u8>]) -> Result<Format, Error> {
+fn format(options: &ReplayOptions, first: &[Vec<u8>]) -> Result<InputFormat, ReplayError> {
     if let Some(text) = &options.format {
-        let format = Format::parse(text)?;
+        let format = InputFormat::parse(text)?;
         let fitting = first
             .iter()
             .find(|line| format.fits(line))
@@ -158,8 +158,8 @@ fn format(options: &Options, first: &[Vec<u8>]) -> Result<Format, Error> {
     }
     let mut lines = first.iter();
     lines
-        .find_map(|line| Format::guess(line))
-        .ok_or_else(|| Error::Unrecognised {
+        .find_map(|line| InputFormat::guess(line))
+        .ok_or_else(|| ReplayError::Unrecognised {
             line: first
                 .first()
                 .map(|line| String::from_utf8_lossy(line).into_owned())
@@ -168,18 +168,18 @@ fn format(options: &Options, first: &[Vec<u8>]) -> Result<Format, Error> {
 }
 
 /// From the order of the log to the order in which requests came, and before the judge.
-struct Road<'a> {
+struct Pipeline<'a> {
     /// By when they ended, as logs are written.
-    ended: Baskets,
+    ended: ReorderWindow,
     /// By when they came, where that is known.
-    begun: Option<Baskets>,
-    judge: Judge<'a>,
+    begun: Option<ReorderWindow>,
+    judge: Evaluator<'a>,
     spread: bool,
 }
 
-impl Road<'_> {
-    fn put(&mut self, entry: Entry, texts: &[u8]) {
-        self.spread |= entry.exact == Exact::Second;
+impl Pipeline<'_> {
+    fn put(&mut self, entry: LogEntry, texts: &[u8]) {
+        self.spread |= entry.exact == TimePrecision::Second;
         let Self {
             ended,
             begun,
@@ -205,7 +205,7 @@ impl Road<'_> {
         judge.settle();
     }
 
-    fn report(self) -> Report {
+    fn report(self) -> ReplayReport {
         let begun = self
             .begun
             .as_ref()
@@ -218,7 +218,7 @@ impl Road<'_> {
     }
 }
 
-fn pass_on(basket: &Basket, mut begun: Option<&mut Baskets>, judge: &mut Judge<'_>) {
+fn pass_on(basket: &TimeBucket, mut begun: Option<&mut ReorderWindow>, judge: &mut Evaluator<'_>) {
     for (entry, texts) in basket.iter() {
         let Some(begun) = &mut begun else {
             judge.judge(entry, texts);

@@ -11,7 +11,7 @@ use crate::limits;
 
 /// What a zone said of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Said {
+pub enum ReplayVerdictKind {
     /// Wait so many milliseconds.
     Delay(u64),
     /// Go on.
@@ -22,7 +22,7 @@ pub enum Said {
 
 /// How often what was said.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct VerdictCounts {
     /// Let through at once.
     pub pass: u64,
     /// Let through after a wait.
@@ -31,12 +31,12 @@ pub struct Counts {
     pub refuse: u64,
 }
 
-impl Counts {
-    fn count(&mut self, said: Said) {
+impl VerdictCounts {
+    fn count(&mut self, said: ReplayVerdictKind) {
         match said {
-            Said::Delay(_) => self.delay += 1,
-            Said::Pass => self.pass += 1,
-            Said::Refuse => self.refuse += 1,
+            ReplayVerdictKind::Delay(_) => self.delay += 1,
+            ReplayVerdictKind::Pass => self.pass += 1,
+            ReplayVerdictKind::Refuse => self.refuse += 1,
         }
     }
 
@@ -49,11 +49,11 @@ impl Counts {
 
 /// One key of a zone.
 #[derive(Debug, Clone)]
-pub struct Key {
+pub struct KeyStats {
     /// As people read it.
     pub label: Box<str>,
     /// What became of its requests.
-    pub counts: Counts,
+    pub counts: VerdictCounts,
     /// The longest of its waits, in milliseconds.
     pub longest: u64,
     /// The most requests it sent in one second.
@@ -67,7 +67,7 @@ pub struct Key {
 
 /// A wait worth telling of.
 #[derive(Debug, Clone)]
-pub struct Wait {
+pub struct LongWait {
     /// How long, in milliseconds.
     pub millis: u64,
     /// When, in milliseconds since the Unix epoch.
@@ -80,12 +80,12 @@ pub struct Wait {
 
 /// A zone's numbers.
 #[derive(Debug, Default)]
-pub(super) struct Zone {
-    pub(super) counts: Counts,
+pub(super) struct ZoneStats {
+    pub(super) counts: VerdictCounts,
     pub(super) timeline: Timeline,
     /// The longest waits, longest first.
-    pub(super) waits: Vec<Wait>,
-    keys: Vec<Key>,
+    pub(super) waits: Vec<LongWait>,
+    keys: Vec<KeyStats>,
     index: HashMap<Box<[u8]>, u32>,
     next_id: u32,
     /// Keys that were forgotten, and how many requests one of them may have had at most.
@@ -95,31 +95,31 @@ pub(super) struct Zone {
 
 /// One request in the eyes of a zone.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Event {
-    pub(super) said: Said,
+pub(super) struct ZoneEvent {
+    pub(super) said: ReplayVerdictKind,
     pub(super) at: i64,
     pub(super) line: (u32, u64),
 }
 
-impl Event {
-    pub(super) fn new(said: limits::Said, at: i64, line: (u32, u64)) -> Self {
+impl ZoneEvent {
+    pub(super) fn new(said: limits::RuleVerdict, at: i64, line: (u32, u64)) -> Self {
         let said = match said {
-            limits::Said::Delay(wait) => {
-                Said::Delay(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX))
+            limits::RuleVerdict::Delay(wait) => {
+                ReplayVerdictKind::Delay(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX))
             }
-            limits::Said::Pass => Said::Pass,
-            limits::Said::Refuse => Said::Refuse,
+            limits::RuleVerdict::Pass => ReplayVerdictKind::Pass,
+            limits::RuleVerdict::Refuse => ReplayVerdictKind::Refuse,
         };
         Self { said, at, line }
     }
 }
 
-impl Zone {
+impl ZoneStats {
     /// Counts a request; `label` is asked for what a new key looks like to people. Gives the key's number.
     pub(super) fn count(
         &mut self,
         key: &[u8],
-        event: Event,
+        event: ZoneEvent,
         label: impl FnOnce() -> String,
     ) -> u32 {
         let index = match self.index.get(key) {
@@ -137,9 +137,9 @@ impl Zone {
         key.counts.count(event.said);
         self.counts.count(event.said);
         self.timeline.count(event.at, event.said, key.in_second);
-        if let Said::Delay(millis) = event.said {
+        if let ReplayVerdictKind::Delay(millis) = event.said {
             key.longest = key.longest.max(millis);
-            let wait = |label: &str| Wait {
+            let wait = |label: &str| LongWait {
                 millis,
                 at: event.at,
                 key: label.into(),
@@ -162,10 +162,10 @@ impl Zone {
     }
 
     /// All keys that are remembered, those hit hardest first.
-    pub(super) fn hardest(&self) -> Vec<&Key> {
-        let mut keys: Vec<&Key> = self.keys.iter().collect();
+    pub(super) fn hardest(&self) -> Vec<&KeyStats> {
+        let mut keys: Vec<&KeyStats> = self.keys.iter().collect();
         keys.sort_unstable_by(|a, b| {
-            let weight = |key: &Key| (key.counts.refuse, key.counts.delay, key.counts.pass);
+            let weight = |key: &KeyStats| (key.counts.refuse, key.counts.delay, key.counts.pass);
             weight(b)
                 .cmp(&weight(a))
                 .then_with(|| a.label.cmp(&b.label))
@@ -180,9 +180,9 @@ impl Zone {
         }
         let index = u32::try_from(self.keys.len()).unwrap_or(u32::MAX);
         self.index.insert(key.into(), index);
-        self.keys.push(Key {
+        self.keys.push(KeyStats {
             label: shortened(label),
-            counts: Counts::default(),
+            counts: VerdictCounts::default(),
             longest: 0,
             peak: 0,
             second: i64::MIN,
@@ -246,8 +246,8 @@ const LONGEST_LABEL: usize = 200;
 mod tests {
     use super::*;
 
-    fn event(said: Said, at: i64) -> Event {
-        Event {
+    fn event(said: ReplayVerdictKind, at: i64) -> ZoneEvent {
+        ZoneEvent {
             said,
             at,
             line: (0, 1),
@@ -256,22 +256,22 @@ mod tests {
 
     #[test]
     fn keys_are_told_in_the_order_of_how_hard_they_were_hit() {
-        let mut zone = Zone::default();
+        let mut zone = ZoneStats::default();
         let mut count = |key: &str, said, at| {
             zone.count(key.as_bytes(), event(said, at), || key.to_owned());
         };
         for at in 0..3 {
-            count("busy", Said::Pass, at);
+            count("busy", ReplayVerdictKind::Pass, at);
         }
-        count("hit", Said::Refuse, 5);
-        count("slow", Said::Delay(70), 1_000);
-        count("a", Said::Pass, 2_000);
-        count("b", Said::Pass, 2_000);
+        count("hit", ReplayVerdictKind::Refuse, 5);
+        count("slow", ReplayVerdictKind::Delay(70), 1_000);
+        count("a", ReplayVerdictKind::Pass, 2_000);
+        count("b", ReplayVerdictKind::Pass, 2_000);
         let labels: Vec<_> = zone.hardest().iter().map(|key| &*key.label).collect();
         assert_eq!(labels, ["hit", "slow", "busy", "a", "b"]);
         assert_eq!(
             zone.counts,
-            Counts {
+            VerdictCounts {
                 pass: 5,
                 delay: 1,
                 refuse: 1
@@ -283,10 +283,12 @@ mod tests {
 
     #[test]
     fn only_the_longest_waits_are_kept_the_first_of_equals_first() {
-        let mut zone = Zone::default();
+        let mut zone = ZoneStats::default();
         for at in 0..100 {
             let millis = u64::try_from(at % 20).unwrap() + 1;
-            zone.count(b"k", event(Said::Delay(millis), at), || "k".to_owned());
+            zone.count(b"k", event(ReplayVerdictKind::Delay(millis), at), || {
+                "k".to_owned()
+            });
         }
         assert_eq!(zone.waits.len(), MOST_WAITS);
         let found: Vec<_> = zone
@@ -302,13 +304,15 @@ mod tests {
 
     #[test]
     fn those_who_matter_are_not_forgotten() {
-        let mut zone = Zone::default();
+        let mut zone = ZoneStats::default();
         let most = u32::try_from(MOST_KEYS).unwrap();
         for number in 0..most + 10 {
             let key = number.to_be_bytes();
             let times = if number % 1000 == 7 { 3 } else { 1 };
             for _ in 0..times {
-                zone.count(&key, event(Said::Pass, 0), || number.to_string());
+                zone.count(&key, event(ReplayVerdictKind::Pass, 0), || {
+                    number.to_string()
+                });
             }
         }
         assert_eq!(zone.len(), u64::from(most) + 10);
@@ -322,7 +326,7 @@ mod tests {
         // And those that are left are still found where they are.
         zone.count(
             &7_u32.to_be_bytes(),
-            event(Said::Pass, 0),
+            event(ReplayVerdictKind::Pass, 0),
             || unreachable!(),
         );
         assert_eq!(zone.hardest()[0].counts.total(), 4);

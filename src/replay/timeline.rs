@@ -3,13 +3,13 @@
 //! Nobody knows how long it will be. So a cell is a second wide at first, and whenever there are too many, two become
 //! one.
 
-use super::tally::{Counts, Said};
+use super::tally::{ReplayVerdictKind, VerdictCounts};
 
 /// What happened in one stretch of time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Cell {
+pub struct TimelineBin {
     /// What was said.
-    pub counts: Counts,
+    pub counts: VerdictCounts,
     /// The most requests of one key in one second.
     pub busiest: u32,
 }
@@ -21,12 +21,12 @@ pub struct Timeline {
     start: i64,
     /// Seconds in a cell; zero before there is any.
     width: i64,
-    cells: Vec<Cell>,
+    cells: Vec<TimelineBin>,
 }
 
 impl Timeline {
     /// Counts a request whose key sent so many in the same second. Time never goes back.
-    pub(super) fn count(&mut self, at: i64, said: Said, in_second: u32) {
+    pub(super) fn count(&mut self, at: i64, said: ReplayVerdictKind, in_second: u32) {
         let second = at.div_euclid(1000);
         if self.width == 0 {
             (self.start, self.width) = (second, 1);
@@ -38,19 +38,19 @@ impl Timeline {
         }
         let index = usize::try_from(index).unwrap_or(0);
         if index >= self.cells.len() {
-            self.cells.resize(index + 1, Cell::default());
+            self.cells.resize(index + 1, TimelineBin::default());
         }
         let cell = &mut self.cells[index];
         match said {
-            Said::Delay(_) => cell.counts.delay += 1,
-            Said::Pass => cell.counts.pass += 1,
-            Said::Refuse => cell.counts.refuse += 1,
+            ReplayVerdictKind::Delay(_) => cell.counts.delay += 1,
+            ReplayVerdictKind::Pass => cell.counts.pass += 1,
+            ReplayVerdictKind::Refuse => cell.counts.refuse += 1,
         }
         cell.busiest = cell.busiest.max(in_second);
     }
 
     /// Every cell with when it begins, in milliseconds since the Unix epoch.
-    pub fn cells(&self) -> impl Iterator<Item = (i64, &Cell)> {
+    pub fn cells(&self) -> impl Iterator<Item = (i64, &TimelineBin)> {
         let starts = (0..).map(|index| (self.start + index * self.width) * 1000);
         starts.zip(&self.cells)
     }
@@ -67,14 +67,15 @@ impl Timeline {
             .cells
             .chunks(2)
             .map(|two| {
-                two.iter().fold(Cell::default(), |sum, cell| Cell {
-                    counts: Counts {
-                        pass: sum.counts.pass + cell.counts.pass,
-                        delay: sum.counts.delay + cell.counts.delay,
-                        refuse: sum.counts.refuse + cell.counts.refuse,
-                    },
-                    busiest: sum.busiest.max(cell.busiest),
-                })
+                two.iter()
+                    .fold(TimelineBin::default(), |sum, cell| TimelineBin {
+                        counts: VerdictCounts {
+                            pass: sum.counts.pass + cell.counts.pass,
+                            delay: sum.counts.delay + cell.counts.delay,
+                            refuse: sum.counts.refuse + cell.counts.refuse,
+                        },
+                        busiest: sum.busiest.max(cell.busiest),
+                    })
             })
             .collect();
     }
@@ -91,7 +92,11 @@ mod tests {
     fn any_time_fits_and_nothing_is_lost() {
         let mut timeline = Timeline::default();
         for second in (0..86_400 * 40).step_by(97) {
-            timeline.count(second * 1000, Said::Pass, 1 + u32::from(second == 970));
+            timeline.count(
+                second * 1000,
+                ReplayVerdictKind::Pass,
+                1 + u32::from(second == 970),
+            );
         }
         let cells: Vec<_> = timeline.cells().collect();
         assert!(cells.len() <= 512, "{}", cells.len());
@@ -104,8 +109,8 @@ mod tests {
     #[test]
     fn a_gap_of_years_is_only_a_gap() {
         let mut timeline = Timeline::default();
-        timeline.count(0, Said::Refuse, 1);
-        timeline.count(1_794_794_603_000, Said::Delay(3), 1);
+        timeline.count(0, ReplayVerdictKind::Refuse, 1);
+        timeline.count(1_794_794_603_000, ReplayVerdictKind::Delay(3), 1);
         let cells: Vec<_> = timeline.cells().map(|(_, cell)| *cell).collect();
         assert_eq!(cells[0].counts.refuse, 1);
         assert_eq!(cells.last().map(|cell| cell.counts.delay), Some(1));

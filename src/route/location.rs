@@ -14,16 +14,16 @@ use crate::config::plan::PathRule;
 #[derive(Debug)]
 pub struct Locations<T> {
     found: Vec<T>,
-    paths: Trie<Named>,
+    paths: Trie<PathEntries>,
     expressions: Vec<(Regex, usize)>,
     slashless: bool,
 }
 
 /// The locations of one path, by index.
 #[derive(Debug, Default)]
-struct Named {
+struct PathEntries {
     exact: Option<usize>,
-    prefix: Option<Prefix>,
+    prefix: Option<PrefixEntry>,
     /// Of the path with one more slash, if there is none of this one.
     slashless: Option<usize>,
     /// Expressions that match only paths with this beginning.
@@ -33,7 +33,7 @@ struct Named {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Prefix {
+struct PrefixEntry {
     found: usize,
     /// No expression is tried where this is the longest.
     stops: bool,
@@ -66,7 +66,7 @@ impl<T> Locations<T> {
                 PathRule::PrefixFirst(path) => (path, true),
             };
             let named = all.paths.entry(path.as_bytes());
-            named.prefix.get_or_insert(Prefix { found, stops });
+            named.prefix.get_or_insert(PrefixEntry { found, stops });
         }
         all.note_slashless();
         all.note_candidates();
@@ -123,7 +123,7 @@ impl<T> Locations<T> {
     /// Adds to the expressions that begin somewhere those that begin before, all in the file's order.
     fn note_candidates(&mut self) {
         let mut all: Vec<(Box<[u8]>, Vec<usize>)> = Vec::new();
-        self.paths.each(&mut |path, named: &Named| {
+        self.paths.each(&mut |path, named: &PathEntries| {
             if named.begin_here.is_empty() {
                 return;
             }
@@ -142,7 +142,7 @@ impl<T> Locations<T> {
     /// Remembers every path that a location names with one more slash, and that no location names itself.
     fn note_slashless(&mut self) {
         let mut slashless: Vec<(Box<[u8]>, usize)> = Vec::new();
-        self.paths.each(&mut |path, named: &Named| {
+        self.paths.each(&mut |path, named: &PathEntries| {
             // A path both exact and a prefix is taken from the exact one, as it would be found.
             let found = named
                 .exact

@@ -11,26 +11,26 @@ mod trie;
 pub use host::Hosts;
 pub use location::Locations;
 
-use crate::config::plan::{Plan, Site};
+use crate::config::plan::{LocationConf, Plan};
 
 /// From listener, host and path to what holds there.
 #[derive(Debug)]
-pub struct Table<T> {
+pub struct RouteTable<T> {
     /// By index of the plan's listener.
     hosts: Vec<Hosts>,
     /// By index of the plan's server.
-    servers: Vec<Paths<T>>,
+    servers: Vec<ServerPaths<T>>,
 }
 
 #[derive(Debug)]
-struct Paths<T> {
+struct ServerPaths<T> {
     locations: Locations<T>,
     fallback: T,
 }
 
-impl<T> Table<T> {
+impl<T> RouteTable<T> {
     /// A table of all servers of a plan; `make` turns each site into what is to be found.
-    pub fn build(plan: &Plan, mut make: impl FnMut(&Site) -> T) -> Self {
+    pub fn build(plan: &Plan, mut make: impl FnMut(&LocationConf) -> T) -> Self {
         let hosts = plan.listeners.iter().map(|listener| {
             let names = listener.servers.iter().flat_map(|&server| {
                 let names = plan.servers[server].names.iter().cloned();
@@ -40,7 +40,7 @@ impl<T> Table<T> {
         });
         let servers = plan.servers.iter().map(|server| {
             let locations = server.locations.iter();
-            Paths {
+            ServerPaths {
                 locations: Locations::build(
                     locations.map(|location| (location.path.rule.clone(), make(&location.site))),
                 ),
@@ -76,7 +76,9 @@ impl<T> Table<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::plan::{Action, Carrier, Listen, Listener, Location, Path, PathRule};
+    use crate::config::plan::{
+        Carrier, Content, Listener, Location, LocationPath, PathRule, SocketAddress,
+    };
     use crate::message::testing;
 
     #[test]
@@ -84,15 +86,15 @@ mod tests {
         let mut plan = testing::plan();
         plan.servers.push(testing::server("b.example"));
         plan.servers[1].locations.push(Location {
-            path: Path {
+            path: LocationPath {
                 text: "/api/".into(),
                 rule: PathRule::Prefix("/api/".into()),
             },
-            site: testing::site(Action::NotFound),
+            site: testing::site(Content::NotFound),
         });
         let listener = |port, default_server| Listener {
             http2: None,
-            address: Listen::Tcp(([127, 0, 0, 1], port).into()),
+            address: SocketAddress::Tcp(([127, 0, 0, 1], port).into()),
             carrier: Carrier::Plain,
             proxy_protocol: false,
             servers: vec![0, 1],
@@ -102,7 +104,7 @@ mod tests {
 
         // Numbers in the order of asking: each location of a server, then its fallback.
         let mut made = 0..;
-        let table = Table::build(&plan, |_| made.next());
+        let table = RouteTable::build(&plan, |_| made.next());
 
         assert_eq!(table.server(0, b"b.example"), 1);
         assert_eq!(table.server(0, b"unknown"), 0);

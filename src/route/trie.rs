@@ -7,11 +7,11 @@
 #[derive(Debug)]
 pub(super) struct Trie<T> {
     // The root first; it stands for the empty path.
-    nodes: Vec<Node<T>>,
+    nodes: Vec<TrieNode<T>>,
 }
 
 #[derive(Debug)]
-struct Node<T> {
+struct TrieNode<T> {
     /// What leads here from the node above.
     label: Box<[u8]>,
     value: Option<T>,
@@ -22,7 +22,7 @@ struct Node<T> {
 impl<T> Trie<T> {
     pub(super) fn new() -> Self {
         Self {
-            nodes: vec![Node::new(b"")],
+            nodes: vec![TrieNode::new(b"")],
         }
     }
 
@@ -41,7 +41,7 @@ impl<T> Trie<T> {
                 }
                 Err(place) => {
                     let next = self.nodes.len();
-                    self.nodes.push(Node::new(path));
+                    self.nodes.push(TrieNode::new(path));
                     self.nodes[at].below.insert(place, (byte, narrow(next)));
                     (at, path) = (next, &[]);
                 }
@@ -93,7 +93,7 @@ impl<T> Trie<T> {
         let Some(&byte) = rest.first() else {
             return;
         };
-        let rest = Node {
+        let rest = TrieNode {
             label: rest.into(),
             value: node.value.take(),
             below: std::mem::replace(&mut node.below, vec![(byte, narrow(next))]),
@@ -103,7 +103,7 @@ impl<T> Trie<T> {
     }
 }
 
-impl<T> Node<T> {
+impl<T> TrieNode<T> {
     fn new(label: &[u8]) -> Self {
         Self {
             label: label.into(),

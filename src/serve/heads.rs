@@ -10,30 +10,30 @@
 
 use memchr::{memchr, memchr_iter};
 
-use crate::message::Peer;
-use crate::message::chunks::{Chunks, Next};
-use crate::message::doubt::Doubt;
+use crate::message::ClientConnection;
+use crate::message::chunks::{ChunkEvent, ChunkScanner};
+use crate::message::doubt::Ambiguity;
 
 /// Where in a client's requests we are.
 #[derive(Debug)]
-pub(super) struct Heads {
-    place: Place,
-    head: Head,
+pub(super) struct RequestScanner {
+    place: ScanState,
+    head: HeadSummary,
     // The beginning of a line whose end has not come.
     line: Vec<u8>,
     // How many have come to their end, and how the last of them began.
     ended: u64,
-    last: Option<First>,
+    last: Option<RequestLine>,
     largest: usize,
 }
 
 #[derive(Debug)]
-enum Place {
+enum ScanState {
     Head,
     /// So many bytes of a body.
     Body(u64),
-    Chunks(Chunks),
-    Trailers(Trail),
+    Chunks(ChunkScanner),
+    Trailers(TrailerState),
     /// In chunks that are none, or in empty lines before a request that do not end.
     Broken,
     /// The connection ends with this request.
@@ -42,7 +42,7 @@ enum Place {
 
 /// Where in the trailers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Trail {
+enum TrailerState {
     /// At the beginning of a line.
     Start,
     Line,
@@ -54,18 +54,18 @@ enum Trail {
 
 /// What a head has said so far.
 #[derive(Debug, Default)]
-struct Head {
-    first: Option<First>,
+struct HeadSummary {
+    first: Option<RequestLine>,
     // Empty lines before it.
     empty: u8,
     length: Option<u64>,
-    coding: Option<Coding>,
-    doubt: Option<Doubt>,
+    coding: Option<ScannedCoding>,
+    doubt: Option<Ambiguity>,
 }
 
 /// The first line of a head.
 #[derive(Debug, Clone, Copy)]
-struct First {
+struct RequestLine {
     length: usize,
     // Its version is not ours to speak.
     foreign: bool,
@@ -73,7 +73,7 @@ struct First {
     endless: bool,
 }
 
-impl First {
+impl RequestLine {
     /// A line that needs no closer look.
     fn plain(line: &[u8]) -> Option<Self> {
         (line.ends_with(b" HTTP/1.1\r") && !line.contains(&b'#')).then_some(Self {
@@ -85,17 +85,17 @@ impl First {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Coding {
+enum ScannedCoding {
     Chunked,
     Other,
 }
 
-impl Heads {
+impl RequestScanner {
     /// At the beginning of a head, which may be as large as `largest`, after so many requests.
     pub(super) fn new(largest: usize, requests: u64) -> Self {
         Self {
-            place: Place::Head,
-            head: Head::default(),
+            place: ScanState::Head,
+            head: HeadSummary::default(),
             line: Vec::new(),
             ended: requests,
             last: None,
@@ -105,28 +105,28 @@ impl Heads {
 
     /// Follows the next bytes, and raises a doubt about a request where there is one. Says how many of them hyper may
     /// have: all, unless a chunk is none.
-    pub(super) fn follow(&mut self, bytes: &[u8], peer: &Peer) -> usize {
+    pub(super) fn follow(&mut self, bytes: &[u8], peer: &ClientConnection) -> usize {
         let mut rest = bytes;
         while !rest.is_empty() {
             let passed = match &mut self.place {
-                Place::Head => self.read_head(rest, peer),
-                Place::Body(left) => {
+                ScanState::Head => self.read_head(rest, peer),
+                ScanState::Body(left) => {
                     let passed = at_most(*left, rest);
                     *left -= passed as u64;
                     if *left == 0 {
-                        self.place = Place::Head;
+                        self.place = ScanState::Head;
                     }
                     passed
                 }
-                Place::Chunks(_) | Place::Trailers(_) => {
+                ScanState::Chunks(_) | ScanState::Trailers(_) => {
                     let (passed, broken) = self.read_chunks(rest);
                     if broken {
-                        self.place = Place::Broken;
+                        self.place = ScanState::Broken;
                     }
                     passed
                 }
-                Place::Broken => return 0,
-                Place::Over => return bytes.len(),
+                ScanState::Broken => return 0,
+                ScanState::Over => return bytes.len(),
             };
             rest = &rest[passed..];
             if self.is_broken() {
@@ -144,7 +144,7 @@ impl Heads {
 
     /// Whether what came can be no more of a request.
     pub(super) fn is_broken(&self) -> bool {
-        matches!(self.place, Place::Broken)
+        matches!(self.place, ScanState::Broken)
     }
 
     /// The status that the head deserves which hyper refuses with this one, after it took so many requests.
@@ -162,7 +162,7 @@ impl Heads {
         }
     }
 
-    fn read_head(&mut self, bytes: &[u8], peer: &Peer) -> usize {
+    fn read_head(&mut self, bytes: &[u8], peer: &ClientConnection) -> usize {
         if self.line.is_empty()
             && self.head.first.is_none()
             && let Some((first, end)) = plain(bytes)
@@ -186,7 +186,7 @@ impl Heads {
                 return start;
             }
             if self.head.empty > MOST_EMPTY {
-                self.place = Place::Broken;
+                self.place = ScanState::Broken;
                 return start;
             }
         }
@@ -195,72 +195,76 @@ impl Heads {
         bytes.len()
     }
 
-    fn end_head(&mut self, peer: &Peer) {
+    fn end_head(&mut self, peer: &ClientConnection) {
         self.ended += 1;
         let head = std::mem::take(&mut self.head);
         self.last = head.first;
         self.place = match head {
-            Head {
+            HeadSummary {
                 doubt: Some(doubt), ..
             } => {
                 peer.doubts.raise(self.ended, doubt);
-                Place::Over
+                ScanState::Over
             }
-            Head {
-                coding: Some(Coding::Chunked),
+            HeadSummary {
+                coding: Some(ScannedCoding::Chunked),
                 ..
-            } => Place::Chunks(Chunks::default()),
+            } => ScanState::Chunks(ChunkScanner::default()),
             // Refused by hyper, or where its fields are read.
-            Head {
-                coding: Some(Coding::Other),
+            HeadSummary {
+                coding: Some(ScannedCoding::Other),
                 ..
             }
-            | Head {
-                first: Some(First { foreign: true, .. }),
+            | HeadSummary {
+                first: Some(RequestLine { foreign: true, .. }),
                 ..
-            } => Place::Over,
-            Head {
+            } => ScanState::Over,
+            HeadSummary {
                 length: None | Some(0),
                 ..
-            } => Place::Head,
-            Head {
+            } => ScanState::Head,
+            HeadSummary {
                 length: Some(length),
                 ..
-            } => Place::Body(length),
+            } => ScanState::Body(length),
         };
     }
 
     /// How many bytes were well-formed, and whether the next is not.
     fn read_chunks(&mut self, bytes: &[u8]) -> (usize, bool) {
         match &mut self.place {
-            Place::Chunks(chunks) => match chunks.next() {
-                Next::Line => match chunks.skip(bytes) {
+            ScanState::Chunks(chunks) => match chunks.next() {
+                ChunkEvent::Line => match chunks.skip(bytes) {
                     Ok(passed) => (passed, false),
                     Err((passed, _)) => (passed, true),
                 },
-                Next::Data(left) => {
+                ChunkEvent::Data(left) => {
                     let passed = at_most(left, bytes);
                     chunks.take(passed as u64);
                     (passed, false)
                 }
-                Next::Trailers => {
-                    self.place = Place::Trailers(Trail::Start);
+                ChunkEvent::Trailers => {
+                    self.place = ScanState::Trailers(TrailerState::Start);
                     (0, false)
                 }
             },
-            Place::Trailers(trail) => {
+            ScanState::Trailers(trail) => {
                 for (at, byte) in bytes.iter().enumerate() {
                     match (*trail, byte) {
-                        (Trail::LastFeed, b'\n') => {
-                            self.place = Place::Head;
+                        (TrailerState::LastFeed, b'\n') => {
+                            self.place = ScanState::Head;
                             return (at + 1, false);
                         }
-                        (Trail::Feed, b'\n') => *trail = Trail::Start,
+                        (TrailerState::Feed, b'\n') => *trail = TrailerState::Start,
                         // hyper would take a line feed for a part of the line, and then for the end of it.
-                        (_, b'\n') | (Trail::Feed | Trail::LastFeed, _) => return (at, true),
-                        (Trail::Start, b'\r') => *trail = Trail::LastFeed,
-                        (Trail::Line, b'\r') => *trail = Trail::Feed,
-                        (Trail::Start | Trail::Line, _) => *trail = Trail::Line,
+                        (_, b'\n') | (TrailerState::Feed | TrailerState::LastFeed, _) => {
+                            return (at, true);
+                        }
+                        (TrailerState::Start, b'\r') => *trail = TrailerState::LastFeed,
+                        (TrailerState::Line, b'\r') => *trail = TrailerState::Feed,
+                        (TrailerState::Start | TrailerState::Line, _) => {
+                            *trail = TrailerState::Line
+                        }
                     }
                 }
                 (bytes.len(), false)
@@ -270,7 +274,7 @@ impl Heads {
     }
 }
 
-impl Head {
+impl HeadSummary {
     /// Adds a line without its line feed; true if it was the last.
     fn add(&mut self, line: &[u8]) -> bool {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
@@ -315,21 +319,21 @@ impl Head {
                 b'0'..=b'9'
             ]
         );
-        self.first = Some(First {
+        self.first = Some(RequestLine {
             length: line.len(),
             foreign,
             endless: false,
         });
         if memchr(b'#', line).is_some() {
-            self.doubt = Some(Doubt::Fragment);
+            self.doubt = Some(Ambiguity::Fragment);
         }
     }
 
     fn add_length(&mut self, value: &[u8]) {
         if self.length.is_some() {
-            self.doubt = Some(Doubt::TwoLengths);
+            self.doubt = Some(Ambiguity::TwoLengths);
         } else if self.coding.is_some() {
-            self.doubt = Some(Doubt::BothLengths);
+            self.doubt = Some(Ambiguity::BothLengths);
         }
         // What is not a number is refused by hyper.
         let digits = value
@@ -346,22 +350,22 @@ impl Head {
 
     fn add_coding(&mut self, value: &[u8]) {
         if self.length.is_some() {
-            self.doubt = Some(Doubt::BothLengths);
+            self.doubt = Some(Ambiguity::BothLengths);
         }
         let chunked = self.coding.is_none() && value.eq_ignore_ascii_case(b"chunked");
         self.coding = Some(if chunked {
-            Coding::Chunked
+            ScannedCoding::Chunked
         } else {
-            Coding::Other
+            ScannedCoding::Other
         });
     }
 }
 
 /// The first line and the end of a head, if these bytes begin with a whole one that says nothing of a length or a coding:
 /// nearly every head, and cheaper than line by line.
-fn plain(bytes: &[u8]) -> Option<(First, usize)> {
+fn plain(bytes: &[u8]) -> Option<(RequestLine, usize)> {
     let mut at = memchr(b'\n', bytes)?;
-    let first = First::plain(&bytes[..at])?;
+    let first = RequestLine::plain(&bytes[..at])?;
     loop {
         at += 1;
         match *bytes.get(at)? {

@@ -9,22 +9,22 @@ use std::task::{Context, Poll};
 
 use http_body::{Body, Frame, SizeHint};
 
-use crate::message::Peer;
+use crate::message::ClientConnection;
 
 /// A body, and the connection it goes to.
 #[derive(Debug)]
-pub(super) struct Held<B> {
+pub(super) struct TrackedBody<B> {
     body: B,
-    peer: Arc<Peer>,
+    peer: Arc<ClientConnection>,
 }
 
-impl<B> Held<B> {
-    pub(super) fn new(body: B, peer: Arc<Peer>) -> Self {
+impl<B> TrackedBody<B> {
+    pub(super) fn new(body: B, peer: Arc<ClientConnection>) -> Self {
         Self { body, peer }
     }
 }
 
-impl<B: Body + Unpin> Body for Held<B> {
+impl<B: Body + Unpin> Body for TrackedBody<B> {
     type Data = B::Data;
     type Error = B::Error;
 
@@ -44,7 +44,7 @@ impl<B: Body + Unpin> Body for Held<B> {
     }
 }
 
-impl<B> Drop for Held<B> {
+impl<B> Drop for TrackedBody<B> {
     fn drop(&mut self) {
         self.peer.line.answered();
     }

@@ -17,15 +17,17 @@ use hyper_util::rt::TokioIo;
 use tokio::io::AsyncWrite as _;
 use tokio_util::sync::CancellationToken;
 
-use super::held::Held;
-use super::stream::Stream;
-use super::{Handler, LAST_CALL, Settings, Socket, tunnel};
+use super::held::TrackedBody;
+use super::stream::Http1Io;
+use super::{ConnectionSettings, DownstreamSocket, Handler, LAST_CALL, tunnel};
 use crate::clock::Deadline;
-use crate::message::{Incoming, Line, NoAnswer, Peer, Phase};
+use crate::message::{
+    ClientConnection, CloseConnection, ConnectionPhase, ConnectionState, IncomingBody,
+};
 
 /// A connection on which nothing of the next request has come for a while.
-pub(super) struct Idle {
-    pub(super) socket: Socket,
+pub(super) struct IdleConnection {
+    pub(super) socket: DownstreamSocket,
     /// What hyper has read and not understood yet: where it is not empty, the next request has begun.
     pub(super) word: Bytes,
     /// How long the next request may still be waited for.
@@ -34,12 +36,12 @@ pub(super) struct Idle {
 
 /// Serves requests; ready with nothing when the connection is over.
 pub(super) async fn serve<H: Handler>(
-    stream: Stream,
-    peer: &Arc<Peer>,
-    settings: &Settings,
+    stream: Http1Io,
+    peer: &Arc<ClientConnection>,
+    settings: &ConnectionSettings,
     handler: &H,
     stop: &CancellationToken,
-) -> Option<Idle> {
+) -> Option<IdleConnection> {
     let switching = AtomicBool::new(false);
     let service = service_fn(|request: Request<hyper::body::Incoming>| {
         peer.line.begin();
@@ -53,8 +55,8 @@ pub(super) async fn serve<H: Handler>(
     // Else hyper looks for the client's end itself, and takes a buffer for every request to do so.
     builder.half_close(stream.sees_hang_up());
     let mut connection = builder.serve_connection(TokioIo::new(stream), service);
-    let _served = Served::count();
-    let mut rest = Rest::default();
+    let _served = ActiveHyper::count();
+    let mut rest = IdleTimer::default();
     let mut refused = None;
     let mut stopping = false;
     let served = poll_fn(|context| {
@@ -75,7 +77,7 @@ pub(super) async fn serve<H: Handler>(
             ready!(rest.poll_last_call(&peer.line, context));
         } else {
             peer.line
-                .set_parking(ready!(rest.poll_over(&peer.line, context)) == Over::Parks);
+                .set_parking(ready!(rest.poll_over(&peer.line, context)) == IdleOutcome::Parks);
         }
         stopping = true;
         // An idle connection is done with this. Where hyper knows of a request that we do not, it is not
@@ -94,7 +96,7 @@ pub(super) async fn serve<H: Handler>(
     let parts = connection.into_parts();
     if peer.line.parks() {
         peer.line.set_parking(false);
-        return Some(Idle::new(parts, &peer.line, rest.length));
+        return Some(IdleConnection::new(parts, &peer.line, rest.length));
     }
     if switching.load(Ordering::Relaxed) {
         switch(parts, peer, stop).await;
@@ -102,9 +104,13 @@ pub(super) async fn serve<H: Handler>(
     None
 }
 
-impl Idle {
+impl IdleConnection {
     /// A connection that hyper lets go of after it has rested for so long.
-    fn new<S>(parts: http1::Parts<TokioIo<Stream>, S>, line: &Line, rested: Duration) -> Self {
+    fn new<S>(
+        parts: http1::Parts<TokioIo<Http1Io>, S>,
+        line: &ConnectionState,
+        rested: Duration,
+    ) -> Self {
         let (socket, ahead, mut patience) = parts.io.into_inner().into_parts();
         patience.clear();
         patience.start(line.keepalive_timeout().saturating_sub(rested));
@@ -117,7 +123,11 @@ impl Idle {
 }
 
 /// What becomes of a connection that was asked to switch protocols, when hyper lets go of it.
-async fn switch<S>(parts: http1::Parts<TokioIo<Stream>, S>, peer: &Peer, stop: &CancellationToken) {
+async fn switch<S>(
+    parts: http1::Parts<TokioIo<Http1Io>, S>,
+    peer: &ClientConnection,
+    stop: &CancellationToken,
+) {
     let mut stream = parts.io.into_inner();
     let Some(tunnel) = peer.line.take_tunnel() else {
         // Nobody agreed: it ends as others do, which hyper leaves to us then.
@@ -125,7 +135,7 @@ async fn switch<S>(parts: http1::Parts<TokioIo<Stream>, S>, peer: &Peer, stop: &
         return;
     };
     // It may be silent for long, and is not idle.
-    peer.line.enter(Phase::Busy);
+    peer.line.enter(ConnectionPhase::Busy);
     let (mut socket, ahead, _) = stream.into_parts();
     let early = joined(parts.read_buf, &ahead);
     let grace = tunnel.grace;
@@ -146,16 +156,16 @@ async fn switch<S>(parts: http1::Parts<TokioIo<Stream>, S>, peer: &Peer, stop: &
 
 async fn answer<H: Handler>(
     handler: &H,
-    peer: &Arc<Peer>,
+    peer: &Arc<ClientConnection>,
     request: Request<hyper::body::Incoming>,
-) -> Result<Response<Held<H::Body>>, NoAnswer> {
-    let request = request.map(Incoming::from);
+) -> Result<Response<TrackedBody<H::Body>>, CloseConnection> {
+    let request = request.map(IncomingBody::from);
     let response = handler.handle(Arc::clone(peer), request).await?;
     peer.line.decide();
-    Ok(response.map(|body| Held::new(body, Arc::clone(peer))))
+    Ok(response.map(|body| TrackedBody::new(body, Arc::clone(peer))))
 }
 
-fn builder(settings: &Settings) -> http1::Builder {
+fn builder(settings: &ConnectionSettings) -> http1::Builder {
     let mut builder = http1::Builder::new();
     builder
         // Ours runs in total and knows what phase the connection is in; hyper's would run beside it.
@@ -169,7 +179,7 @@ fn builder(settings: &Settings) -> http1::Builder {
 
 /// The time between two requests.
 #[derive(Default)]
-struct Rest {
+struct IdleTimer {
     limit: Deadline,
     // How much had been received when it began: more since then is another request, and another rest.
     began: Option<u64>,
@@ -179,15 +189,19 @@ struct Rest {
 
 /// What becomes of a connection that has been idle for long enough.
 #[derive(PartialEq, Eq)]
-enum Over {
+enum IdleOutcome {
     Closes,
     Parks,
 }
 
-impl Rest {
+impl IdleTimer {
     /// Ready when the connection has been idle for long enough.
-    fn poll_over(&mut self, line: &Line, context: &mut Context<'_>) -> Poll<Over> {
-        if line.phase() != Phase::Idle {
+    fn poll_over(
+        &mut self,
+        line: &ConnectionState,
+        context: &mut Context<'_>,
+    ) -> Poll<IdleOutcome> {
+        if line.phase() != ConnectionPhase::Idle {
             self.began = None;
             return Poll::Pending;
         }
@@ -195,21 +209,21 @@ impl Rest {
         let received = line.received();
         if self.began != Some(received) {
             self.began = Some(received);
-            self.length = keepalive.min(Served::rest());
+            self.length = keepalive.min(ActiveHyper::rest());
             self.limit.clear();
             self.limit.start(self.length);
         }
         ready!(self.limit.poll_passed(context));
         Poll::Ready(if keepalive > self.length {
-            Over::Parks
+            IdleOutcome::Parks
         } else {
-            Over::Closes
+            IdleOutcome::Closes
         })
     }
 
     /// Ready when it is told to stop and no request is on its way.
-    fn poll_last_call(&mut self, line: &Line, context: &mut Context<'_>) -> Poll<()> {
-        if line.phase() != Phase::Idle {
+    fn poll_last_call(&mut self, line: &ConnectionState, context: &mut Context<'_>) -> Poll<()> {
+        if line.phase() != ConnectionPhase::Idle {
             return Poll::Ready(());
         }
         self.last_call.start(LAST_CALL);
@@ -236,9 +250,9 @@ fn joined(read: Bytes, ahead: &[u8]) -> Bytes {
 }
 
 /// A connection that hyper has; counted for each event loop.
-pub(super) struct Served;
+pub(super) struct ActiveHyper;
 
-impl Served {
+impl ActiveHyper {
     fn count() -> Self {
         SERVED.set(Self::now() + 1);
         Self
@@ -255,7 +269,7 @@ impl Served {
     }
 }
 
-impl Drop for Served {
+impl Drop for ActiveHyper {
     fn drop(&mut self) {
         SERVED.set(Self::now().saturating_sub(1));
     }

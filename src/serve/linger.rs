@@ -12,12 +12,12 @@ use std::time::Duration;
 use tokio::io::{AsyncRead as _, ReadBuf};
 use tokio::time::Instant;
 
-use super::Socket;
+use super::DownstreamSocket;
 use crate::clock::Deadline;
 
 /// A connection of which only the client's side is still open.
 #[derive(Debug)]
-pub(super) struct Linger {
+pub(super) struct LingeringClose {
     began: Instant,
     pause: Duration,
     paused: Deadline,
@@ -26,7 +26,7 @@ pub(super) struct Linger {
     taken: u64,
 }
 
-impl Linger {
+impl LingeringClose {
     /// Begins, with at most `pause` between two reads.
     pub(super) fn new(pause: Duration) -> Self {
         let mut total = Deadline::default();
@@ -42,7 +42,11 @@ impl Linger {
     }
 
     /// Ready when the client has gone, or has been waited for long enough.
-    pub(super) fn poll_over(&mut self, socket: &mut Socket, context: &mut Context<'_>) -> Poll<()> {
+    pub(super) fn poll_over(
+        &mut self,
+        socket: &mut DownstreamSocket,
+        context: &mut Context<'_>,
+    ) -> Poll<()> {
         let mut scratch = [0; 8192];
         loop {
             if self.total.poll_passed(context).is_ready() {

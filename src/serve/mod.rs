@@ -32,10 +32,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::Deadline;
 use crate::config::plan::{ClientTimeouts, Http2, Plan};
-use crate::message::{Incoming, Line, NoAnswer, Peer};
-pub use http2::Flood;
-pub use socket::Socket;
-use stream::Stream;
+use crate::message::{ClientConnection, CloseConnection, ConnectionState, IncomingBody};
+pub use http2::FloodKind;
+pub use socket::DownstreamSocket;
+use stream::Http1Io;
 
 /// Answers requests.
 pub trait Handler: Clone + Send + Sync + 'static {
@@ -48,20 +48,20 @@ pub trait Handler: Clone + Send + Sync + 'static {
     /// Answers one request; dropped when the client goes away meanwhile.
     fn handle(
         &self,
-        peer: Arc<Peer>,
-        request: Request<Incoming>,
-    ) -> impl Future<Output = Result<Response<Self::Body>, NoAnswer>> + Send;
+        peer: Arc<ClientConnection>,
+        request: Request<IncomingBody>,
+    ) -> impl Future<Output = Result<Response<Self::Body>, CloseConnection>> + Send;
 
     /// What came was not a request, and was answered with 400, 408, 413, 414, 431 or 505; for the log.
-    fn refused_head(&self, _peer: &Arc<Peer>, _status: u16) {}
+    fn refused_head(&self, _peer: &Arc<ClientConnection>, _status: u16) {}
 
     /// The client went too far and is sent away; for the log.
-    fn flooded(&self, _peer: &Peer, _flood: Flood) {}
+    fn flooded(&self, _peer: &ClientConnection, _flood: FloodKind) {}
 }
 
 /// What holds for a connection before its first request is known.
 #[derive(Debug, Clone, Copy)]
-pub struct Settings {
+pub struct ConnectionSettings {
     /// How long the client may take.
     pub timeouts: ClientTimeouts,
     /// How long a request's head may be, in bytes.
@@ -72,7 +72,7 @@ pub struct Settings {
     pub resets: u16,
 }
 
-impl Settings {
+impl ConnectionSettings {
     /// Those of a listener: its default server's.
     #[must_use]
     pub fn of(plan: &Plan, listener: usize) -> Self {
@@ -96,9 +96,9 @@ impl Settings {
 /// `stop` is looked at whenever the connection wakes, behind a lock: give each event loop a child token of its own.
 // Not an `async fn`: that keeps room for every argument twice, and most connections are idle.
 pub fn connection<H: Handler>(
-    socket: impl Into<Socket>,
-    peer: Arc<Peer>,
-    settings: Settings,
+    socket: impl Into<DownstreamSocket>,
+    peer: Arc<ClientConnection>,
+    settings: ConnectionSettings,
     handler: H,
     stop: CancellationToken,
 ) -> impl Future<Output = ()> + Send {
@@ -107,7 +107,7 @@ pub fn connection<H: Handler>(
         // Borrowed: a copy would be kept for as long as the connection lasts.
         let (line, timeouts) = (&peer.line, &settings.timeouts);
         line.set_timeouts(timeouts);
-        let _gone = Gone(line);
+        let _gone = CloseGuard(line);
         let mut cancelled = pin!(stop.cancelled());
         let mut patience = Deadline::default();
         patience.start(timeouts.header);
@@ -141,8 +141,8 @@ pub fn connection<H: Handler>(
                 // Boxed, as all that few connections need.
                 return Box::pin(mismatch.refuse(socket, &peer, &handler)).await;
             }
-            if speaks == Some(Ok(Protocol::Http2)) {
-                let limits = http2::Limits {
+            if speaks == Some(Ok(HttpProtocol::Http2)) {
+                let limits = http2::Http2Settings {
                     streams: settings.streams.map_or(1, NonZeroU16::get).into(),
                     resets: settings.resets.into(),
                     head: settings.max_head,
@@ -151,7 +151,7 @@ pub fn connection<H: Handler>(
                 let serving = http2::serve(socket, word, &peer, limits, &handler, &stop);
                 return Box::pin(serving).await;
             }
-            let stream = Stream::new(socket, word, Arc::clone(&peer), &settings, patience);
+            let stream = Http1Io::new(socket, word, Arc::clone(&peer), &settings, patience);
             // Boxed: while a connection waits, there is not even room for it.
             let serving = Box::pin(http1::serve(stream, &peer, &settings, &handler, &stop));
             let Some(idle) = serving.await else { return };
@@ -167,7 +167,7 @@ fn narrow(number: u32) -> u16 {
 
 /// What a client speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Protocol {
+enum HttpProtocol {
     /// One request after the other.
     Http1,
     /// Many at once.
@@ -182,9 +182,9 @@ fn joined(word: Bytes, more: Bytes) -> Bytes {
 }
 
 /// Tells the line when the connection is gone.
-struct Gone<'a>(&'a Line);
+struct CloseGuard<'a>(&'a ConnectionState);
 
-impl Drop for Gone<'_> {
+impl Drop for CloseGuard<'_> {
     fn drop(&mut self) {
         self.0.closed();
     }

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use tokio::io::AsyncWriteExt as _;
 
 use super::canned::refusal;
-use super::linger::Linger;
-use super::{Handler, Socket};
-use crate::message::Peer;
+use super::linger::LingeringClose;
+use super::{DownstreamSocket, Handler};
+use crate::message::ClientConnection;
 
 /// Why a connection ends before its first request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,8 +23,8 @@ impl ProtocolMismatch {
     /// Tells the client and closes the connection.
     pub(super) async fn refuse<H: Handler>(
         self,
-        mut socket: Socket,
-        peer: &Arc<Peer>,
+        mut socket: DownstreamSocket,
+        peer: &Arc<ClientConnection>,
         handler: &H,
     ) {
         let (status, told) = match self {
@@ -40,7 +40,7 @@ impl ProtocolMismatch {
         };
         let pause = peer.line.lingering_timeout();
         if let Ok(Ok(())) = tokio::time::timeout(pause, telling).await {
-            let mut linger = Linger::new(pause);
+            let mut linger = LingeringClose::new(pause);
             poll_fn(|context| linger.poll_over(&mut socket, context)).await;
         }
     }

@@ -3,14 +3,14 @@
 use std::io;
 use std::task::{Context, Poll, ready};
 
-use crate::clock::{Late, Pace};
-use crate::message::Peer;
-use crate::telemetry::{COUNTERS, Slow, about_connection};
+use crate::clock::{MinRateTimer, TooSlow};
+use crate::message::ClientConnection;
+use crate::telemetry::{COUNTERS, SlowPart, about_connection};
 
 /// Counts what was written, and ends waits that are longer than `send_timeout`, or come to more than that.
 pub(super) fn limit(
-    pace: &mut Pace,
-    peer: &Peer,
+    pace: &mut MinRateTimer,
+    peer: &ClientConnection,
     written: Poll<io::Result<usize>>,
     context: &mut Context<'_>,
 ) -> Poll<io::Result<usize>> {
@@ -25,8 +25,8 @@ pub(super) fn limit(
             let line = &peer.line;
             line.refill.run(context);
             let late = ready!(pace.poll_late(line.send_timeout(), line.send_rate(), context));
-            if late == Late::Slow {
-                COUNTERS.give_up(Slow::Answer);
+            if late == TooSlow::Slow {
+                COUNTERS.give_up(SlowPart::Answer);
                 let message =
                     format_args!("client takes its answer too slowly while sending to client");
                 tracing::info!("{}", about_connection(message, peer));

@@ -14,37 +14,37 @@ use crate::tls::{self, Bare as _};
 
 /// A client's connection as the system knows it.
 #[derive(Debug)]
-pub enum Socket {
+pub enum DownstreamSocket {
     /// Over TCP.
     Tcp(TcpStream),
     /// Over TCP, inside TLS.
-    TlsTcp(Box<tls::Stream<TcpStream>>),
+    TlsTcp(Box<tls::TlsStream<TcpStream>>),
     /// Over a unix socket, inside TLS.
-    TlsUnix(Box<tls::Stream<UnixStream>>),
+    TlsUnix(Box<tls::TlsStream<UnixStream>>),
     /// Over a unix socket.
     Unix(UnixStream),
 }
 
-impl From<TcpStream> for Socket {
+impl From<TcpStream> for DownstreamSocket {
     fn from(stream: TcpStream) -> Self {
         Self::Tcp(stream)
     }
 }
 
-impl From<UnixStream> for Socket {
+impl From<UnixStream> for DownstreamSocket {
     fn from(stream: UnixStream) -> Self {
         Self::Unix(stream)
     }
 }
 
-impl From<Box<tls::Stream<TcpStream>>> for Socket {
-    fn from(stream: Box<tls::Stream<TcpStream>>) -> Self {
+impl From<Box<tls::TlsStream<TcpStream>>> for DownstreamSocket {
+    fn from(stream: Box<tls::TlsStream<TcpStream>>) -> Self {
         Self::TlsTcp(stream)
     }
 }
 
-impl From<Box<tls::Stream<UnixStream>>> for Socket {
-    fn from(stream: Box<tls::Stream<UnixStream>>) -> Self {
+impl From<Box<tls::TlsStream<UnixStream>>> for DownstreamSocket {
+    fn from(stream: Box<tls::TlsStream<UnixStream>>) -> Self {
         Self::TlsUnix(stream)
     }
 }
@@ -52,15 +52,15 @@ impl From<Box<tls::Stream<UnixStream>>> for Socket {
 macro_rules! each {
     ($socket:expr, $stream:ident => $do:expr) => {
         match $socket {
-            Socket::Tcp($stream) => $do,
-            Socket::TlsTcp($stream) => $do,
-            Socket::TlsUnix($stream) => $do,
-            Socket::Unix($stream) => $do,
+            DownstreamSocket::Tcp($stream) => $do,
+            DownstreamSocket::TlsTcp($stream) => $do,
+            DownstreamSocket::TlsUnix($stream) => $do,
+            DownstreamSocket::Unix($stream) => $do,
         }
     };
 }
 
-impl Socket {
+impl DownstreamSocket {
     /// Whether the client has ended its side, even with bytes before that end still unread.
     pub(super) fn is_hung_up(&self) -> bool {
         each!(self, stream => stream.is_hung_up())
@@ -91,7 +91,7 @@ impl Socket {
     }
 }
 
-impl AsyncRead for Socket {
+impl AsyncRead for DownstreamSocket {
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -101,7 +101,7 @@ impl AsyncRead for Socket {
     }
 }
 
-impl AsyncWrite for Socket {
+impl AsyncWrite for DownstreamSocket {
     fn poll_write(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,

@@ -16,54 +16,54 @@ use bytes::{Buf, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::canned::{TOO_SLOW, refusal, status};
-use super::heads::Heads;
-use super::linger::Linger;
+use super::heads::RequestScanner;
+use super::linger::LingeringClose;
 use super::sent::limit;
-use super::{Settings, Socket};
-use crate::clock::{Deadline, Pace};
-use crate::message::{Peer, Phase};
+use super::{ConnectionSettings, DownstreamSocket};
+use crate::clock::{Deadline, MinRateTimer};
+use crate::message::{ClientConnection, ConnectionPhase};
 
 /// A socket with time limits.
 #[derive(Debug)]
-pub(super) struct Stream {
-    socket: Socket,
+pub(super) struct Http1Io {
+    socket: DownstreamSocket,
     // What was read from the socket before hyper was there to read it.
     ahead: Bytes,
-    peer: Arc<Peer>,
+    peer: Arc<ClientConnection>,
     header_timeout: Duration,
     // For a whole head.
     reading: Deadline,
-    writing: Pace,
+    writing: MinRateTimer,
     watch: Deadline,
     // hyper waits for input, so it will see by itself that the client has gone.
     awaits_input: bool,
-    heads: Heads,
+    heads: RequestScanner,
     // What leaves before anything that hyper writes. Appended to: a client that pipelines and does not read has many
     // answers in here.
     interim: BytesMut,
     // What hyper says goes nowhere: something better waits in its place.
     overruled: bool,
-    linger: Option<Linger>,
+    linger: Option<LingeringClose>,
 }
 
-impl Stream {
+impl Http1Io {
     /// A connection that has begun to speak; of the time for its first head some may have passed.
     pub(super) fn new(
-        socket: Socket,
+        socket: DownstreamSocket,
         ahead: Bytes,
-        peer: Arc<Peer>,
-        settings: &Settings,
+        peer: Arc<ClientConnection>,
+        settings: &ConnectionSettings,
         reading: Deadline,
     ) -> Self {
         peer.line.ready.open();
         Self {
             socket,
             ahead,
-            heads: Heads::new(settings.max_head as usize, peer.requests()),
+            heads: RequestScanner::new(settings.max_head as usize, peer.requests()),
             peer,
             header_timeout: settings.timeouts.header,
             reading,
-            writing: Pace::default(),
+            writing: MinRateTimer::default(),
             watch: Deadline::default(),
             awaits_input: false,
             interim: BytesMut::new(),
@@ -78,7 +78,7 @@ impl Stream {
     }
 
     /// The socket, what of its input has not been taken, and a timer.
-    pub(super) fn into_parts(self) -> (Socket, Bytes, Deadline) {
+    pub(super) fn into_parts(self) -> (DownstreamSocket, Bytes, Deadline) {
         (self.socket, self.ahead, self.reading)
     }
 
@@ -87,8 +87,8 @@ impl Stream {
         match self.peer.line.phase() {
             // The request's body has a limit of its own, and so has everything upstream. How long a
             // connection may be idle is measured around hyper.
-            Phase::Busy | Phase::Idle => Poll::Pending,
-            Phase::Head => {
+            ConnectionPhase::Busy | ConnectionPhase::Idle => Poll::Pending,
+            ConnectionPhase::Head => {
                 self.reading.start(self.header_timeout);
                 ready!(self.reading.poll_passed(context));
                 if !self.answer_too_slow(context) {
@@ -143,7 +143,7 @@ impl Stream {
             if ready!(Pin::new(&mut self.socket).poll_shutdown(context)).is_err() {
                 return Poll::Ready(());
             }
-            self.linger = Some(Linger::new(self.peer.line.lingering_timeout()));
+            self.linger = Some(LingeringClose::new(self.peer.line.lingering_timeout()));
         }
         match &mut self.linger {
             Some(linger) => linger.poll_over(&mut self.socket, context),
@@ -176,7 +176,7 @@ impl Stream {
             return;
         }
         line.set_unsent(true);
-        if line.phase() != Phase::Busy {
+        if line.phase() != ConnectionPhase::Busy {
             let hypers = status(first).unwrap_or(400);
             let status = self.heads.status(hypers, self.peer.requests());
             line.refuse(status);
@@ -194,8 +194,8 @@ impl Stream {
         if come.is_empty() {
             return Ok(());
         }
-        if self.peer.line.phase() == Phase::Idle {
-            self.peer.line.enter(Phase::Head);
+        if self.peer.line.phase() == ConnectionPhase::Idle {
+            self.peer.line.enter(ConnectionPhase::Head);
             self.reading.clear();
         }
         let sound = self.heads.follow(come, &self.peer);
@@ -248,7 +248,7 @@ impl Stream {
     }
 }
 
-impl AsyncRead for Stream {
+impl AsyncRead for Http1Io {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -279,7 +279,7 @@ impl AsyncRead for Stream {
     }
 }
 
-impl AsyncWrite for Stream {
+impl AsyncWrite for Http1Io {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -335,7 +335,7 @@ impl AsyncWrite for Stream {
         let line = &this.peer.line;
         if line.flushed() {
             this.watch.clear();
-        } else if line.phase() == Phase::Busy
+        } else if line.phase() == ConnectionPhase::Busy
             && !this.awaits_input
             && let Poll::Ready(gone) = this.poll_hung_up(context)
         {

@@ -15,14 +15,14 @@ use bytes::{Buf, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::clock::Deadline;
-use crate::message::{Ending, Line, Tunnel};
+use crate::message::{ConnectionState, ResponseEnd, Tunnel};
 
 /// What flows in one direction.
 #[derive(Debug)]
-struct Flow {
+struct TunnelDirection {
     // Read from one side and not taken by the other.
     piece: Bytes,
-    state: State,
+    state: DirectionState,
     // How long it may not be taken.
     timeout: Duration,
     patience: Deadline,
@@ -30,7 +30,7 @@ struct Flow {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum DirectionState {
     Open,
     /// One side has ended, and the other is to be told.
     Ending,
@@ -47,11 +47,11 @@ pub(super) async fn carry(
     near: &mut (impl AsyncRead + AsyncWrite + Unpin),
     early: Bytes,
     mut tunnel: Box<Tunnel>,
-    line: &Line,
+    line: &ConnectionState,
     stopped: impl Future<Output = ()>,
 ) {
-    let mut up = Flow::new(early, tunnel.send_timeout);
-    let mut down = Flow::new(Bytes::new(), line.send_timeout());
+    let mut up = TunnelDirection::new(early, tunnel.send_timeout);
+    let mut down = TunnelDirection::new(Bytes::new(), line.send_timeout());
     let mut idle = Deadline::default();
     let mut stopped = pin!(stopped);
     tunnel.tail.received(up.piece.len());
@@ -88,13 +88,17 @@ pub(super) async fn carry(
     .await;
     close(near, &mut tunnel, &mut down).await;
     tunnel.finish(match carried {
-        Ok(()) => Ending::Complete,
-        Err(_) => Ending::Aborted,
+        Ok(()) => ResponseEnd::Complete,
+        Err(_) => ResponseEnd::Aborted,
     });
 }
 
 /// Says goodbye to whoever still listens, without waiting for anybody.
-async fn close(near: &mut (impl AsyncWrite + Unpin), tunnel: &mut Tunnel, down: &mut Flow) {
+async fn close(
+    near: &mut (impl AsyncWrite + Unpin),
+    tunnel: &mut Tunnel,
+    down: &mut TunnelDirection,
+) {
     poll_fn(|context| {
         // What was read for the client is the last it gets, if it takes it now.
         while !down.piece.is_empty() {
@@ -114,11 +118,11 @@ async fn close(near: &mut (impl AsyncWrite + Unpin), tunnel: &mut Tunnel, down: 
     .await;
 }
 
-impl Flow {
+impl TunnelDirection {
     fn new(piece: Bytes, timeout: Duration) -> Self {
         Self {
             piece,
-            state: State::Open,
+            state: DirectionState::Open,
             timeout,
             patience: Deadline::default(),
             moved: 0,
@@ -141,14 +145,14 @@ impl Flow {
         loop {
             ready!(self.poll_write(to, context))?;
             match self.state {
-                State::Open => {}
-                State::Ending => {
+                DirectionState::Open => {}
+                DirectionState::Ending => {
                     // Whoever is gone need not be told.
                     let _told = ready!(Pin::new(&mut *to).poll_shutdown(context));
-                    self.state = State::Over;
+                    self.state = DirectionState::Over;
                     continue;
                 }
-                State::Over => return Poll::Ready(Ok(())),
+                DirectionState::Over => return Poll::Ready(Ok(())),
             }
             let mut buffer = ReadBuf::new(scratch);
             if Pin::new(&mut *from)
@@ -162,7 +166,7 @@ impl Flow {
             let read = buffer.filled();
             self.moved += read.len();
             if read.is_empty() {
-                self.state = State::Ending;
+                self.state = DirectionState::Ending;
                 continue;
             }
             // Mostly all of it is taken at once, and nothing has to be kept.

@@ -11,17 +11,17 @@ use bytes::Bytes;
 use tokio::io::{AsyncRead as _, ReadBuf};
 
 use super::refuse::ProtocolMismatch;
-use super::{LAST_CALL, Protocol, Settings, Socket};
+use super::{ConnectionSettings, DownstreamSocket, HttpProtocol, LAST_CALL};
 use crate::clock::Deadline;
-use crate::message::tls::Inner;
-use crate::message::{Line, Peer};
+use crate::message::tls::AlpnProtocol;
+use crate::message::{ClientConnection, ConnectionState};
 
 /// Ready with the first bytes the client says, or with nothing when it has left, took too long, or had nothing to say
 /// when told that we stop.
 // Read at once instead of asked whether there is anything to read: that would be another system call.
 pub(super) fn poll_word(
-    socket: &mut Socket,
-    line: &Line,
+    socket: &mut DownstreamSocket,
+    line: &ConnectionState,
     patience: &mut Deadline,
     stopped: Pin<&mut impl Future>,
     context: &mut Context<'_>,
@@ -55,31 +55,31 @@ pub(super) fn poll_word(
 /// the first bytes tell, where the listener speaks both.
 pub(super) fn protocol(
     word: &[u8],
-    peer: &Peer,
-    settings: &Settings,
-) -> Option<Result<Protocol, ProtocolMismatch>> {
+    peer: &ClientConnection,
+    settings: &ConnectionSettings,
+) -> Option<Result<HttpProtocol, ProtocolMismatch>> {
     let preface = match word {
-        word if word.starts_with(PREFACE) => Begins::Whole,
+        word if word.starts_with(PREFACE) => PrefaceMatch::Whole,
         word if PREFACE.starts_with(word) => return None,
-        word if word.starts_with(PREFACE_LINE) => Begins::Broken,
-        _ => Begins::Absent,
+        word if word.starts_with(PREFACE_LINE) => PrefaceMatch::Broken,
+        _ => PrefaceMatch::Absent,
     };
     let http2 = match peer.tls() {
-        Some(tls) => tls.inner == Inner::Http2,
+        Some(tls) => tls.inner == AlpnProtocol::Http2,
         None => settings.streams.is_some(),
     };
     Some(match (http2, preface) {
-        (true, Begins::Whole) => Ok(Protocol::Http2),
-        (true, Begins::Broken) => Err(ProtocolMismatch::Preface),
-        (true, Begins::Absent) if peer.tls().is_some() => Err(ProtocolMismatch::Preface),
-        (false, Begins::Whole | Begins::Broken) => Err(ProtocolMismatch::Version),
-        (_, Begins::Absent) => Ok(Protocol::Http1),
+        (true, PrefaceMatch::Whole) => Ok(HttpProtocol::Http2),
+        (true, PrefaceMatch::Broken) => Err(ProtocolMismatch::Preface),
+        (true, PrefaceMatch::Absent) if peer.tls().is_some() => Err(ProtocolMismatch::Preface),
+        (false, PrefaceMatch::Whole | PrefaceMatch::Broken) => Err(ProtocolMismatch::Version),
+        (_, PrefaceMatch::Absent) => Ok(HttpProtocol::Http1),
     })
 }
 
 /// What the first bytes of a connection have of HTTP/2's preface.
 #[derive(Debug, Clone, Copy)]
-enum Begins {
+enum PrefaceMatch {
     Absent,
     /// Its first line, and then something else.
     Broken,

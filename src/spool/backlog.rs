@@ -9,38 +9,38 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 
-use super::bounds::{Bounds, Charge, Resource};
+use super::bounds::{BufferCharge, BufferPool, BufferResource};
 use super::disk;
-use super::pieces::Pieces;
-use super::spill::Spill;
-use super::threads::Job;
+use super::pieces::ByteQueue;
+use super::spill::TempFile;
+use super::threads::DiskJob;
 use crate::config::plan::ResponseBuffering;
 
 /// What a client cannot take yet.
 #[derive(Debug)]
-pub struct Backlog {
+pub struct ResponseBuffer {
     limit: usize,
     most_on_disk: u64,
-    back: Pieces,
-    memory: Charge,
-    spill: Spill,
+    back: ByteQueue,
+    memory: BufferCharge,
+    spill: TempFile,
     // How far the file was read.
     read: u64,
-    fetch: Option<Job<Bytes>>,
+    fetch: Option<DiskJob<Bytes>>,
     // It has been said that there is no room.
     noted: bool,
 }
 
-impl Backlog {
+impl ResponseBuffer {
     /// An empty one.
     #[must_use]
-    pub fn new(plan: &ResponseBuffering, bounds: &Arc<Bounds>) -> Self {
+    pub fn new(plan: &ResponseBuffering, bounds: &Arc<BufferPool>) -> Self {
         Self {
             limit: plan.memory,
             most_on_disk: plan.disk,
-            back: Pieces::default(),
-            memory: Charge::new(bounds, Resource::Memory),
-            spill: Spill::new(&plan.path, bounds),
+            back: ByteQueue::default(),
+            memory: BufferCharge::new(bounds, BufferResource::Memory),
+            spill: TempFile::new(&plan.path, bounds),
             read: 0,
             fetch: None,
             noted: false,
@@ -76,12 +76,12 @@ impl Backlog {
         }
         let has_room = self.memory.has_room();
         if !has_room && !self.spill.is_busy() && !std::mem::replace(&mut self.noted, true) {
-            self.memory.bounds().note_full(Resource::Memory);
+            self.memory.bounds().note_full(BufferResource::Memory);
         }
         has_room
     }
 
-    /// Adds a piece at the end; [`Backlog::has_room`] has said that there is room.
+    /// Adds a piece at the end; [`ResponseBuffer::has_room`] has said that there is room.
     pub fn push(&mut self, data: Bytes) {
         self.back.push(data);
         self.count();

@@ -6,26 +6,26 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 
-use super::bounds::{Bounds, Charge, Resource};
+use super::bounds::{BufferCharge, BufferPool, BufferResource};
 use super::disk;
-use super::pieces::Pieces;
-use super::spill::Spill;
-use super::threads::Job;
+use super::pieces::ByteQueue;
+use super::spill::TempFile;
+use super::threads::DiskJob;
 use crate::config::plan::RequestBuffering;
-use crate::message::upload::Stored;
+use crate::message::upload::ReplayableBody;
 
 /// Takes a body in.
 #[derive(Debug)]
-pub struct BodyWriter {
+pub struct SpoolWriter {
     limit: usize,
-    pieces: Pieces,
-    memory: Charge,
-    spill: Spill,
+    pieces: ByteQueue,
+    memory: BufferCharge,
+    spill: TempFile,
 }
 
 /// Whether there is room for more of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Room {
+pub enum WriteSpace {
     /// There is.
     Free,
     /// There is none, in memory or on disk, and nobody knows when there will be.
@@ -34,64 +34,64 @@ pub enum Room {
 
 /// A body, or as much of it as there was room for.
 #[derive(Debug)]
-pub struct StoredBody {
-    shared: Arc<Shared>,
+pub struct SpooledBody {
+    shared: Arc<SpooledFile>,
     // How far the file was read, then how many of the pieces.
     at: u64,
     piece: usize,
-    fetch: Option<Job<Bytes>>,
+    fetch: Option<DiskJob<Bytes>>,
 }
 
 /// What all copies of a body have in common: the file, and what came after it.
 #[derive(Debug)]
-struct Shared {
-    spill: Spill,
+struct SpooledFile {
+    spill: TempFile,
     pieces: Vec<Bytes>,
-    _memory: Charge,
+    _memory: BufferCharge,
 }
 
-impl BodyWriter {
+impl SpoolWriter {
     /// Nothing yet.
     #[must_use]
-    pub fn new(plan: &RequestBuffering, bounds: &Arc<Bounds>) -> Self {
+    pub fn new(plan: &RequestBuffering, bounds: &Arc<BufferPool>) -> Self {
         Self {
             limit: plan.memory,
-            pieces: Pieces::default(),
-            memory: Charge::new(bounds, Resource::Memory),
-            spill: Spill::new(&plan.path, bounds),
+            pieces: ByteQueue::default(),
+            memory: BufferCharge::new(bounds, BufferResource::Memory),
+            spill: TempFile::new(&plan.path, bounds),
         }
     }
 
     /// Ready when more may be added, or when it is known that nothing more can be.
-    pub fn poll_room(&mut self, context: &mut Context<'_>) -> Poll<Room> {
+    pub fn poll_room(&mut self, context: &mut Context<'_>) -> Poll<WriteSpace> {
         let written = self.spill.poll_written(context);
         self.count();
         let bytes = self.pieces.len();
         let full = bytes > self.limit || !self.memory.has_room();
         // Where memory is short the disk has to do.
         if !full && (bytes == 0 || !self.memory.is_short()) {
-            return Poll::Ready(Room::Free);
+            return Poll::Ready(WriteSpace::Free);
         }
         if written.is_pending() {
             return match bytes < MOST_AT_ONCE.max(self.limit) && self.memory.has_room() {
-                true => Poll::Ready(Room::Free),
+                true => Poll::Ready(WriteSpace::Free),
                 false => Poll::Pending,
             };
         }
         if bytes > 0 && self.spill.takes(bytes as u64, u64::MAX) {
             self.spill.write(self.pieces.take());
-            return Poll::Ready(Room::Free);
+            return Poll::Ready(WriteSpace::Free);
         }
         if !full {
-            return Poll::Ready(Room::Free);
+            return Poll::Ready(WriteSpace::Free);
         }
         if !self.memory.has_room() {
-            self.memory.bounds().note_full(Resource::Memory);
+            self.memory.bounds().note_full(BufferResource::Memory);
         }
-        Poll::Ready(Room::Full)
+        Poll::Ready(WriteSpace::Full)
     }
 
-    /// Adds a piece; [`BodyWriter::poll_room`] has said that there is room.
+    /// Adds a piece; [`SpoolWriter::poll_room`] has said that there is room.
     pub fn push(&mut self, data: Bytes) {
         self.pieces.push(data);
         self.count();
@@ -104,11 +104,11 @@ impl BodyWriter {
 
     /// What was taken in, when nothing is being written any more.
     #[must_use]
-    pub fn finish(mut self) -> StoredBody {
+    pub fn finish(mut self) -> SpooledBody {
         let mut pieces = self.spill.take_unwritten();
         pieces.extend(self.pieces.take());
-        StoredBody {
-            shared: Arc::new(Shared {
+        SpooledBody {
+            shared: Arc::new(SpooledFile {
                 spill: self.spill,
                 pieces: pieces.into(),
                 _memory: self.memory,
@@ -125,7 +125,7 @@ impl BodyWriter {
     }
 }
 
-impl Stored for StoredBody {
+impl ReplayableBody for SpooledBody {
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<io::Result<Bytes>>> {
         let spill = &self.shared.spill;
         if let (true, Some(file)) = (self.at < spill.length(), spill.file()) {
@@ -154,7 +154,7 @@ impl Stored for StoredBody {
         self.shared.spill.length() - self.at + pieces
     }
 
-    fn again(&self) -> Box<dyn Stored> {
+    fn again(&self) -> Box<dyn ReplayableBody> {
         Box::new(Self {
             shared: Arc::clone(&self.shared),
             at: self.at,

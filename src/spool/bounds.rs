@@ -8,50 +8,50 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::clock::Clock;
 use crate::config::plan::BufferBounds;
-use crate::telemetry::{Page, Warning};
+use crate::telemetry::{Exposition, RateLimitedLog};
 
 /// The bounds of all buffers of a process, and what is in use of them. One for all generations.
 #[derive(Debug)]
-pub struct Bounds {
-    memory: Usage,
-    disk: Usage,
-    short_of_memory: Warning,
-    short_of_disk: Warning,
-    broken_disk: Warning,
+pub struct BufferPool {
+    memory: PoolUsage,
+    disk: PoolUsage,
+    short_of_memory: RateLimitedLog,
+    short_of_disk: RateLimitedLog,
+    broken_disk: RateLimitedLog,
     clock: Clock,
 }
 
 #[derive(Debug, Default)]
-struct Usage {
+struct PoolUsage {
     limit: AtomicU64,
     used: AtomicU64,
 }
 
 /// What a buffer takes up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Resource {
+pub(super) enum BufferResource {
     Disk,
     Memory,
 }
 
 /// What one buffer has in use, given back when dropped.
 // Not `Clone`: two owners would give it back twice.
-pub(super) struct Charge {
-    bounds: Arc<Bounds>,
-    resource: Resource,
+pub(super) struct BufferCharge {
+    bounds: Arc<BufferPool>,
+    resource: BufferResource,
     bytes: u64,
 }
 
-impl Bounds {
+impl BufferPool {
     /// Bounds with nothing in use.
     #[must_use]
     pub fn new(plan: BufferBounds) -> Arc<Self> {
         let bounds = Self {
-            memory: Usage::default(),
-            disk: Usage::default(),
-            short_of_memory: Warning::new(),
-            short_of_disk: Warning::new(),
-            broken_disk: Warning::new(),
+            memory: PoolUsage::default(),
+            disk: PoolUsage::default(),
+            short_of_memory: RateLimitedLog::new(),
+            short_of_disk: RateLimitedLog::new(),
+            broken_disk: RateLimitedLog::new(),
             clock: Clock::machine(),
         };
         bounds.set(plan);
@@ -65,7 +65,7 @@ impl Bounds {
     }
 
     /// Adds the metrics of all buffers to a page.
-    pub fn describe(&self, page: &mut Page) {
+    pub fn describe(&self, page: &mut Exposition) {
         for (resource, usage) in [("disk", &self.disk), ("memory", &self.memory)] {
             let labels = [("resource", resource)];
             page.gauge(
@@ -96,10 +96,10 @@ impl Bounds {
     }
 
     /// Counts a buffer that grows no further for want of this, and says so once a minute.
-    pub(super) fn note_full(&self, resource: Resource) {
+    pub(super) fn note_full(&self, resource: BufferResource) {
         let (warning, name) = match resource {
-            Resource::Disk => (&self.short_of_disk, "disk"),
-            Resource::Memory => (&self.short_of_memory, "memory"),
+            BufferResource::Disk => (&self.short_of_disk, "disk"),
+            BufferResource::Memory => (&self.short_of_memory, "memory"),
         };
         let limit = self.usage(resource).limit.load(Ordering::Relaxed);
         // A limit of nothing was asked for, and is no news.
@@ -127,17 +127,17 @@ impl Bounds {
         }
     }
 
-    fn usage(&self, resource: Resource) -> &Usage {
+    fn usage(&self, resource: BufferResource) -> &PoolUsage {
         match resource {
-            Resource::Disk => &self.disk,
-            Resource::Memory => &self.memory,
+            BufferResource::Disk => &self.disk,
+            BufferResource::Memory => &self.memory,
         }
     }
 }
 
-impl Charge {
+impl BufferCharge {
     /// Nothing yet.
-    pub(super) fn new(bounds: &Arc<Bounds>, resource: Resource) -> Self {
+    pub(super) fn new(bounds: &Arc<BufferPool>, resource: BufferResource) -> Self {
         Self {
             bounds: Arc::clone(bounds),
             resource,
@@ -145,7 +145,7 @@ impl Charge {
         }
     }
 
-    pub(super) fn bounds(&self) -> &Arc<Bounds> {
+    pub(super) fn bounds(&self) -> &Arc<BufferPool> {
         &self.bounds
     }
 
@@ -188,18 +188,18 @@ impl Charge {
         true
     }
 
-    fn usage(&self) -> &Usage {
+    fn usage(&self) -> &PoolUsage {
         self.bounds.usage(self.resource)
     }
 }
 
-impl fmt::Debug for Charge {
+impl fmt::Debug for BufferCharge {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} bytes of {:?}", self.bytes, self.resource)
     }
 }
 
-impl Drop for Charge {
+impl Drop for BufferCharge {
     fn drop(&mut self) {
         self.set(0);
     }
@@ -209,19 +209,19 @@ impl Drop for Charge {
 mod tests {
     use super::*;
 
-    fn used(bounds: &Bounds) -> (u64, u64) {
-        let used = |usage: &Usage| usage.used.load(Ordering::Relaxed);
+    fn used(bounds: &BufferPool) -> (u64, u64) {
+        let used = |usage: &PoolUsage| usage.used.load(Ordering::Relaxed);
         (used(&bounds.memory), used(&bounds.disk))
     }
 
     #[test]
     fn what_is_dropped_is_given_back() {
-        let bounds = Bounds::new(BufferBounds {
+        let bounds = BufferPool::new(BufferBounds {
             memory: 100,
             disk: 50,
         });
-        let mut memory = Charge::new(&bounds, Resource::Memory);
-        let mut disk = Charge::new(&bounds, Resource::Disk);
+        let mut memory = BufferCharge::new(&bounds, BufferResource::Memory);
+        let mut disk = BufferCharge::new(&bounds, BufferResource::Disk);
         memory.set(70);
         assert!(memory.has_room() && !memory.is_short());
         memory.set(120);

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use super::threads::Job;
+use super::threads::DiskJob;
 
 /// A new file in this directory that only this process can reach. Blocks.
 pub(super) fn open(directory: &Path) -> io::Result<File> {
@@ -34,10 +34,10 @@ fn open_and_unlink(directory: &Path) -> io::Result<File> {
 }
 
 /// Reads what follows `at` of a file that is `length` bytes long, as much as is worth it at once.
-pub(super) fn fetch(file: &Arc<File>, at: u64, length: u64) -> Job<Bytes> {
+pub(super) fn fetch(file: &Arc<File>, at: u64, length: u64) -> DiskJob<Bytes> {
     let file = Arc::clone(file);
     let length = usize::try_from(length.saturating_sub(at)).map_or(PIECE, |left| left.min(PIECE));
-    Job::start(move || {
+    DiskJob::start(move || {
         let mut piece = vec![0; length];
         file.read_exact_at(&mut piece, at)?;
         Ok(piece.into())

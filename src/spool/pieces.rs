@@ -9,14 +9,14 @@ use bytes::{Bytes, BytesMut};
 
 /// Some bytes, in order.
 #[derive(Debug, Default)]
-pub(super) struct Pieces {
+pub(super) struct ByteQueue {
     full: VecDeque<Bytes>,
     // What came last, while more may be added to it.
     open: BytesMut,
     length: usize,
 }
 
-impl Pieces {
+impl ByteQueue {
     /// How many bytes there are.
     pub(super) fn len(&self) -> usize {
         self.length
@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn small_pieces_are_gathered_and_the_order_stays() {
-        let mut pieces = Pieces::default();
+        let mut pieces = ByteQueue::default();
         let mut expected = Vec::new();
         for (number, length) in (0..).zip([1, 4095, 1, 5000, LARGE, 3, LARGE + 1, 9000]) {
             let data = vec![number; length];
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn a_byte_holds_on_to_no_more_than_a_block() {
-        let mut pieces = Pieces::default();
+        let mut pieces = ByteQueue::default();
         let read = Bytes::from(vec![7; 2 * LARGE]);
         pieces.push(read.slice(..1));
         assert!(read.is_unique(), "the buffer it came in is free again");

@@ -9,18 +9,18 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 
-use super::bounds::{Bounds, Charge, Resource};
+use super::bounds::{BufferCharge, BufferPool, BufferResource};
 use super::disk;
-use super::threads::{self, Job};
+use super::threads::{self, DiskJob};
 
 /// A temporary file, made with its first write.
 #[derive(Debug)]
-pub(super) struct Spill {
+pub(super) struct TempFile {
     path: Arc<Path>,
     file: Option<Arc<File>>,
-    disk: Charge,
+    disk: BufferCharge,
     length: u64,
-    flight: Option<Flight>,
+    flight: Option<PendingDiskWrite>,
     broken: bool,
     // It has been said that there is no room.
     noted: bool,
@@ -28,20 +28,20 @@ pub(super) struct Spill {
 
 /// What is being written, or could not be: still here, so that whoever comes to it need not wait for the disk.
 #[derive(Debug)]
-pub(super) struct Flight {
+pub(super) struct PendingDiskWrite {
     pieces: VecDeque<Bytes>,
     length: u64,
     taken: u64,
     // `None` once it has failed.
-    job: Option<Job<Arc<File>>>,
+    job: Option<DiskJob<Arc<File>>>,
 }
 
-impl Spill {
-    pub(super) fn new(path: &Arc<Path>, bounds: &Arc<Bounds>) -> Self {
+impl TempFile {
+    pub(super) fn new(path: &Arc<Path>, bounds: &Arc<BufferPool>) -> Self {
         Self {
             path: Arc::clone(path),
             file: None,
-            disk: Charge::new(bounds, Resource::Disk),
+            disk: BufferCharge::new(bounds, BufferResource::Disk),
             length: 0,
             flight: None,
             broken: false,
@@ -60,7 +60,7 @@ impl Spill {
     }
 
     /// What is being written, or could not be.
-    pub(super) fn flight(&mut self) -> Option<&mut Flight> {
+    pub(super) fn flight(&mut self) -> Option<&mut PendingDiskWrite> {
         self.flight.as_mut()
     }
 
@@ -75,7 +75,7 @@ impl Spill {
 
     /// Those of them that nobody has taken yet.
     pub(super) fn untaken(&self) -> u64 {
-        self.flight.as_ref().map_or(0, Flight::left)
+        self.flight.as_ref().map_or(0, PendingDiskWrite::left)
     }
 
     /// Whether something is being written.
@@ -92,16 +92,16 @@ impl Spill {
         }
         let takes = self.disk.raise(length);
         if !takes && !std::mem::replace(&mut self.noted, true) {
-            self.disk.bounds().note_full(Resource::Disk);
+            self.disk.bounds().note_full(BufferResource::Disk);
         }
         takes
     }
 
-    /// Appends this to the file; [`Spill::takes`] has said that it can be.
+    /// Appends this to the file; [`TempFile::takes`] has said that it can be.
     pub(super) fn write(&mut self, pieces: VecDeque<Bytes>) {
         let (file, path, at) = (self.file.clone(), Arc::clone(&self.path), self.length);
         let copies = pieces.clone();
-        let job = Job::start(move || {
+        let job = DiskJob::start(move || {
             let file = match file {
                 Some(file) => file,
                 None => Arc::new(disk::open(&path)?),
@@ -113,7 +113,7 @@ impl Spill {
             }
             Ok(file)
         });
-        self.flight = Some(Flight {
+        self.flight = Some(PendingDiskWrite {
             length: pieces.iter().map(|piece| piece.len() as u64).sum(),
             pieces,
             taken: 0,
@@ -171,7 +171,7 @@ impl Spill {
     }
 }
 
-impl Drop for Spill {
+impl Drop for TempFile {
     fn drop(&mut self) {
         if let Some(file) = self.file.take() {
             threads::drop_elsewhere(file);
@@ -179,7 +179,7 @@ impl Drop for Spill {
     }
 }
 
-impl Flight {
+impl PendingDiskWrite {
     /// Takes some bytes off the front.
     pub(super) fn pop(&mut self) -> Option<Bytes> {
         let piece = self.pieces.pop_front()?;

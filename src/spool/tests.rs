@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::{Backlog, BodyWriter, Bounds, Room};
+use super::{BufferPool, ResponseBuffer, SpoolWriter, WriteSpace};
 use crate::config::plan::{BufferBounds, RequestBuffering, ResponseBuffering};
-use crate::message::upload::Stored;
+use crate::message::upload::ReplayableBody;
 
-fn bounds(memory: u64, disk: u64) -> Arc<Bounds> {
-    Bounds::new(BufferBounds { memory, disk })
+fn bounds(memory: u64, disk: u64) -> Arc<BufferPool> {
+    BufferPool::new(BufferBounds { memory, disk })
 }
 
 fn response(path: &Path, memory: usize, disk: u64) -> ResponseBuffering {
@@ -31,7 +31,7 @@ fn numbered(from: usize, length: usize) -> Bytes {
 /// Pushes and pops at random; whether all came out as it went in.
 async fn is_sound(path: &Path, seed: u64, memory: usize, disk: u64) -> bool {
     let mut random = fastrand::Rng::with_seed(seed);
-    let mut backlog = Backlog::new(&response(path, memory, disk), &bounds(1 << 20, 1 << 20));
+    let mut backlog = ResponseBuffer::new(&response(path, memory, disk), &bounds(1 << 20, 1 << 20));
     let (mut pushed, mut popped, mut sound) = (0, 0, true);
     for _ in 0..400 {
         let pushes = random.bool();
@@ -77,7 +77,7 @@ async fn a_backlog_gives_what_it_was_given() {
 async fn a_file_is_used_again_from_its_beginning() {
     let directory = tempfile::tempdir().unwrap();
     let bounds = bounds(1 << 20, 100_000);
-    let mut backlog = Backlog::new(&response(directory.path(), 4096, 100_000), &bounds);
+    let mut backlog = ResponseBuffer::new(&response(directory.path(), 4096, 100_000), &bounds);
     // Ten times what the disk has room for goes through it.
     for round in 0..20 {
         for _ in 0..5 {
@@ -93,15 +93,19 @@ async fn a_file_is_used_again_from_its_beginning() {
 }
 
 /// A body of so many pieces of 3000 bytes, as far as there is room.
-async fn taken_in(path: &Path, pieces: usize, bounds: &Arc<Bounds>) -> (Box<dyn Stored>, usize) {
+async fn taken_in(
+    path: &Path,
+    pieces: usize,
+    bounds: &Arc<BufferPool>,
+) -> (Box<dyn ReplayableBody>, usize) {
     let plan = RequestBuffering {
         memory: 16 << 10,
         path: path.into(),
     };
-    let mut writer = BodyWriter::new(&plan, bounds);
+    let mut writer = SpoolWriter::new(&plan, bounds);
     let mut length = 0;
     for _ in 0..pieces {
-        if poll_fn(|context| writer.poll_room(context)).await == Room::Full {
+        if poll_fn(|context| writer.poll_room(context)).await == WriteSpace::Full {
             break;
         }
         writer.push(numbered(length, 3000));
@@ -111,7 +115,7 @@ async fn taken_in(path: &Path, pieces: usize, bounds: &Arc<Bounds>) -> (Box<dyn 
     (Box::new(writer.finish()), length)
 }
 
-async fn read(mut body: Box<dyn Stored>) -> Vec<u8> {
+async fn read(mut body: Box<dyn ReplayableBody>) -> Vec<u8> {
     let mut all = Vec::new();
     while let Some(piece) = poll_fn(|context| body.poll_next(context)).await {
         all.extend_from_slice(&piece.unwrap());

@@ -17,22 +17,22 @@ use crate::telemetry::{BackgroundTask, panics};
 
 /// Work on a file, done by another thread.
 #[derive(Debug)]
-pub(super) struct Job<T>(oneshot::Receiver<io::Result<T>>);
+pub(super) struct DiskJob<T>(oneshot::Receiver<io::Result<T>>);
 
-type Work = Box<dyn FnOnce() + Send>;
+type DiskClosure = Box<dyn FnOnce() + Send>;
 
-struct Crew {
-    state: Mutex<State>,
+struct DiskThreads {
+    state: Mutex<DiskThreadsState>,
     has_work: Condvar,
 }
 
-struct State {
-    waiting: VecDeque<Work>,
+struct DiskThreadsState {
+    waiting: VecDeque<DiskClosure>,
     threads: usize,
     idle: usize,
 }
 
-impl<T: Send + 'static> Job<T> {
+impl<T: Send + 'static> DiskJob<T> {
     /// Has it done as soon as a thread is free.
     pub(super) fn start(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> Self {
         let (done, is_done) = oneshot::channel();
@@ -55,8 +55,8 @@ pub(super) fn drop_elsewhere<T: Send + 'static>(what: T) {
     CREW.add(Box::new(move || drop(what)));
 }
 
-impl Crew {
-    fn add(&'static self, work: Work) {
+impl DiskThreads {
+    fn add(&'static self, work: DiskClosure) {
         let mut state = self.state.lock();
         state.waiting.push_back(work);
         if state.idle >= state.waiting.len() {
@@ -94,8 +94,8 @@ impl Crew {
     }
 }
 
-static CREW: Crew = Crew {
-    state: Mutex::new(State {
+static CREW: DiskThreads = DiskThreads {
+    state: Mutex::new(DiskThreadsState {
         waiting: VecDeque::new(),
         threads: 0,
         idle: 0,
@@ -119,7 +119,7 @@ mod tests {
     #[tokio::test]
     async fn work_that_panics_fails_alone() {
         let work = |fails: bool| {
-            Job::start(move || {
+            DiskJob::start(move || {
                 assert!(!fails, "a file");
                 Ok(())
             })

@@ -9,23 +9,23 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
 
-use super::key::{Key, Packed, Seeds};
+use super::key::{HashSeeds, Key, PackedKey};
 use super::table::{LARGEST, Table};
 use super::work;
 use crate::clock::Millis;
 
 #[derive(Debug)]
-pub(super) struct Bounded<V> {
+pub(super) struct EvictingTable<V> {
     table: Table<V>,
     /// Every slot once, when there is anything in it at all.
-    order: BinaryHeap<Reverse<Due>>,
+    order: BinaryHeap<Reverse<EvictionKey>>,
 }
 
 /// From when on nobody needs the key in a slot, at the earliest; both packed in one word, the time above.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Due(u64);
+struct EvictionKey(u64);
 
-impl Due {
+impl EvictionKey {
     fn new(at: Millis, slot: usize) -> Self {
         Self((at.0.min(u64::MAX >> SLOT_BITS) << SLOT_BITS) | slot as u64)
     }
@@ -35,7 +35,7 @@ impl Due {
     }
 }
 
-impl<V> Bounded<V> {
+impl<V> EvictingTable<V> {
     pub(super) fn new(bound: usize) -> Self {
         Self {
             table: Table::new(bound),
@@ -58,7 +58,7 @@ impl<V> Bounded<V> {
         &mut self,
         key: &Key,
         value: V,
-        seeds: &Seeds,
+        seeds: &HashSeeds,
         needed_until: impl Fn(&V) -> Millis,
     ) -> Option<V> {
         if !self.table.is_full() {
@@ -76,7 +76,7 @@ impl<V> Bounded<V> {
         key: &Key,
         value: V,
         now: Millis,
-        seeds: &Seeds,
+        seeds: &HashSeeds,
         needed_until: impl Fn(&V) -> Millis,
     ) -> bool {
         if self.table.is_full() {
@@ -92,7 +92,7 @@ impl<V> Bounded<V> {
         true
     }
 
-    pub(super) fn forget(&mut self, key: &Key, seeds: &Seeds) -> bool {
+    pub(super) fn forget(&mut self, key: &Key, seeds: &HashSeeds) -> bool {
         let Some(slot) = self.table.slot(key) else {
             return false;
         };
@@ -103,12 +103,12 @@ impl<V> Bounded<V> {
     }
 
     /// Looks at every value, which may change when it is needed, and forgets those that are not to be kept.
-    pub(super) fn retain(&mut self, seeds: &Seeds, keep: impl FnMut(&mut V) -> bool) {
+    pub(super) fn retain(&mut self, seeds: &HashSeeds, keep: impl FnMut(&mut V) -> bool) {
         self.table.retain(seeds, keep);
         self.order = BinaryHeap::new();
     }
 
-    pub(super) fn entries(&self) -> impl Iterator<Item = (Packed, &V)> {
+    pub(super) fn entries(&self) -> impl Iterator<Item = (PackedKey, &V)> {
         self.table.entries()
     }
 
@@ -118,7 +118,7 @@ impl<V> Bounded<V> {
 
     /// What it takes from the machine, in bytes.
     pub(super) fn memory(&self) -> usize {
-        self.table.memory() + self.order.capacity() * size_of::<Reverse<Due>>()
+        self.table.memory() + self.order.capacity() * size_of::<Reverse<EvictionKey>>()
     }
 
     /// The slot of the key that is the first nobody needs.
@@ -128,7 +128,7 @@ impl<V> Bounded<V> {
                 .table
                 .values()
                 .enumerate()
-                .map(|(slot, value)| Reverse(Due::new(needed_until(value), slot)))
+                .map(|(slot, value)| Reverse(EvictionKey::new(needed_until(value), slot)))
                 .collect();
             work::count(self.order.len());
         }
@@ -136,7 +136,7 @@ impl<V> Bounded<V> {
             work::count(1);
             let mut first = self.order.peek_mut()?;
             let slot = first.0.slot();
-            let due = Due::new(needed_until(self.table.value(slot)), slot);
+            let due = EvictionKey::new(needed_until(self.table.value(slot)), slot);
             if due <= first.0 {
                 return Some(slot);
             }

@@ -10,17 +10,17 @@ use std::sync::OnceLock;
 
 use smallvec::SmallVec;
 
-use super::sip::Sip;
+use super::sip::SipHasher;
 use super::work;
 
 /// The secret of a zone's hashes.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Seeds(Sip);
+pub(super) struct HashSeeds(SipHasher);
 
 /// A key, ready to be looked up: made once, good for every question to a zone.
 #[derive(Debug, Clone, Copy)]
 pub struct Key {
-    pub(super) packed: Packed,
+    pub(super) packed: PackedKey,
     pub(super) hash: u64,
     /// The slot it was last found in, or [`Key::NOWHERE`]. Somebody else may be there by now.
     pub(super) slot: u32,
@@ -30,13 +30,13 @@ pub struct Key {
 ///
 /// The last byte tells the two kinds apart: the length of a key kept as it is, or [`HASHED`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Packed([u64; 2]);
+pub(super) struct PackedKey([u64; 2]);
 
 impl Key {
     pub(super) const NOWHERE: u32 = u32::MAX;
 
     /// What is stored of it, ready to be looked up.
-    pub(super) fn of(packed: Packed, hash: u64) -> Self {
+    pub(super) fn of(packed: PackedKey, hash: u64) -> Self {
         Self {
             packed,
             hash,
@@ -48,19 +48,19 @@ impl Key {
 /// Gives the process a secret that everybody knows, if it has none yet: for a replay, which is asked by nobody but its
 /// user, and whose answer must be the same always, also where a full zone has to choose whom it forgets.
 pub fn fix_secret() {
-    SECRET.get_or_init(Sip::known);
+    SECRET.get_or_init(SipHasher::known);
 }
 
-static SECRET: OnceLock<Sip> = OnceLock::new();
+static SECRET: OnceLock<SipHasher> = OnceLock::new();
 
-impl Default for Seeds {
+impl Default for HashSeeds {
     /// The process's own.
     fn default() -> Self {
-        Self(*SECRET.get_or_init(Sip::random))
+        Self(*SECRET.get_or_init(SipHasher::random))
     }
 }
 
-impl Seeds {
+impl HashSeeds {
     pub(super) fn key(&self, bytes: &[u8]) -> Key {
         let (packed, hash) = if bytes.len() <= LONGEST_AS_IS {
             let packed = pack(bytes);
@@ -68,20 +68,20 @@ impl Seeds {
         } else {
             let [first, second] = self.0.long(bytes);
             let kind = u64::from(HASHED) << 56;
-            (Packed([first, second | kind]), first)
+            (PackedKey([first, second | kind]), first)
         };
         Key::of(packed, hash)
     }
 
     /// The same key once more, apart from those of other classes.
     pub(super) fn apart(&self, key: &Key, class: u64) -> Key {
-        let Packed([first, second]) = key.packed;
-        let packed = Packed([first ^ class.wrapping_mul(SPREAD), second]);
+        let PackedKey([first, second]) = key.packed;
+        let packed = PackedKey([first ^ class.wrapping_mul(SPREAD), second]);
         Key::of(packed, self.hash(packed))
     }
 
     /// The key that this is stored of.
-    pub(super) fn unpacked(&self, packed: Packed) -> Key {
+    pub(super) fn unpacked(&self, packed: PackedKey) -> Key {
         Key {
             packed,
             hash: self.hash(packed),
@@ -90,9 +90,9 @@ impl Seeds {
     }
 
     /// Where to look for it; can be had again from what is stored, because a growing table has to.
-    pub(super) fn hash(&self, packed: Packed) -> u64 {
+    pub(super) fn hash(&self, packed: PackedKey) -> u64 {
         work::count(1);
-        let Packed([first, second]) = packed;
+        let PackedKey([first, second]) = packed;
         if second.to_le_bytes()[7] == HASHED {
             // Already the output of a keyed hash.
             return first;
@@ -105,7 +105,7 @@ impl Key {
     /// The key these bytes are in every zone of this process.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Self {
-        Seeds::default().key(bytes)
+        HashSeeds::default().key(bytes)
     }
 
     /// The bytes it was made from, if it is short.
@@ -130,8 +130,8 @@ impl Key {
         let ([first, second], []) = bytes.as_chunks() else {
             return None;
         };
-        let packed = Packed([u64::from_le_bytes(*first), u64::from_le_bytes(*second)]);
-        (bytes.last() == Some(&HASHED)).then(|| Seeds::default().unpacked(packed))
+        let packed = PackedKey([u64::from_le_bytes(*first), u64::from_le_bytes(*second)]);
+        (bytes.last() == Some(&HASHED)).then(|| HashSeeds::default().unpacked(packed))
     }
 
     /// What tells it apart from all others.
@@ -141,7 +141,7 @@ impl Key {
     }
 }
 
-impl Packed {
+impl PackedKey {
     fn bytes(self) -> [u8; 16] {
         let [first, second] = self.0.map(u64::to_le_bytes);
         let mut bytes = [0; 16];
@@ -153,18 +153,18 @@ impl Packed {
 }
 
 /// A short key as it is.
-fn pack(bytes: &[u8]) -> Packed {
+fn pack(bytes: &[u8]) -> PackedKey {
     let length = u64::try_from(bytes.len()).unwrap_or_default() << 56;
     // IPv4, by far the most common: spared the detour over a buffer.
     if let Ok(four) = bytes.try_into() {
-        return Packed([u32::from_le_bytes(four).into(), length]);
+        return PackedKey([u32::from_le_bytes(four).into(), length]);
     }
     let mut packed = [0; 16];
     packed[..bytes.len()].copy_from_slice(bytes);
     let [first, second] = packed.as_chunks().0 else {
         unreachable!("sixteen bytes are two words");
     };
-    Packed([
+    PackedKey([
         u64::from_le_bytes(*first),
         u64::from_le_bytes(*second) | length,
     ])
@@ -209,7 +209,7 @@ mod tests {
 
     #[test]
     fn long_keys_are_hashed_and_told_apart_by_their_last_byte() {
-        let seeds = Seeds::default();
+        let seeds = HashSeeds::default();
         let mut long = vec![b'x'; 70_000];
         let one = seeds.key(&long);
         *long.last_mut().unwrap() = b'y';

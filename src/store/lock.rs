@@ -7,9 +7,9 @@ use parking_lot::{Mutex, MutexGuard};
 // Two cache lines of its own: threads on neighbouring locks would otherwise take turns on one.
 #[derive(Debug)]
 #[repr(align(128))]
-pub(super) struct Lock<T>(Mutex<T>);
+pub(super) struct ShardLock<T>(Mutex<T>);
 
-impl<T> Lock<T> {
+impl<T> ShardLock<T> {
     pub(super) fn new(value: T) -> Self {
         Self(Mutex::new(value))
     }

@@ -3,16 +3,16 @@
 //! A tree of duels: every node knows the winner of the two below it. So changing one number costs a walk from its leaf to
 //! the root. Slots are the leaves and are not stored: node `n + slot` is the leaf of a slot, where there are `n` of them.
 
-use super::table::Slot;
+use super::table::SlotIndex;
 
 /// The winners among so many slots. Their numbers are kept elsewhere and given with each call.
 #[derive(Debug)]
-pub(super) struct Lowest {
+pub(super) struct MinTree {
     /// The slot that wins at each inner node; the root is 1, and nothing stands under 0.
     winners: Box<[u16]>,
 }
 
-impl Lowest {
+impl MinTree {
     pub(super) fn new(slots: usize, number: impl Fn(usize) -> u32) -> Self {
         let mut new = Self {
             winners: vec![0; slots].into(),
@@ -23,7 +23,7 @@ impl Lowest {
                 true => right,
                 false => left,
             };
-            new.winners[node] = Slot::narrow(lower);
+            new.winners[node] = SlotIndex::narrow(lower);
         }
         new
     }
@@ -43,7 +43,7 @@ impl Lowest {
                 (winner, lowest) = (rival, other);
             }
             node /= 2;
-            let before = std::mem::replace(&mut self.winners[node], Slot::narrow(winner));
+            let before = std::mem::replace(&mut self.winners[node], SlotIndex::narrow(winner));
             // Another slot has won before and wins again: nothing changes further up.
             if before.wide() == winner && winner != slot {
                 return;
@@ -77,7 +77,7 @@ mod tests {
             changes in prop::collection::vec((any::<prop::sample::Index>(), 0..50u32), 0..60),
         ) {
             let mut model = numbers;
-            let mut lowest = Lowest::new(model.len(), |slot| model[slot]);
+            let mut lowest = MinTree::new(model.len(), |slot| model[slot]);
             for (slot, number) in changes {
                 let slot = slot.index(model.len());
                 model[slot] = number;

@@ -21,36 +21,37 @@ mod table;
 mod work;
 pub mod zone;
 
-pub use busiest::Busiest;
+pub use busiest::TopKeys;
 pub use key::Key;
 pub use penalties::Penalties;
-pub use recent::{Recent, Reservation};
+pub use recent::{LruCache, Reservation};
 pub use redis::{
-    Answer, Away, Claim, Debt, Error, ForgetKeys, Gateway, Held, Inquiry, Lease, Leases, Outage,
-    Share, Shared, Unanswered, Unforgotten, Verdicts, View, Waiter, Word,
+    CostShare, Error, FleetMember, ForgetKeys, LeaseHoldings, LeaseVerdict, LocalDecision,
+    OutageCharge, ResetError, SharedSlotGuard, SharedSlotWaiter, SharedStore, SlotClaim, StoreDown,
+    StoreOutage, StoreRequest, StoreStatus, StoreVerdict, Verdicts, ZoneLeases,
 };
-pub use slots::{Place, Slots};
-pub use zone::{Receipt, Zone};
+pub use slots::{ConnSlot, SlotTable};
+pub use zone::{RateZone, Receipt};
 
 /// What one key of which two words are remembered costs, all in, at most: a zone of `size` bytes then holds
-/// `size / BYTES_PER_KEY` keys. What others cost, [`algorithm::Terms::bytes_per_key`] says.
+/// `size / BYTES_PER_KEY` keys. What others cost, [`algorithm::LimitSpec::bytes_per_key`] says.
 pub const BYTES_PER_KEY: usize = 64;
 
 /// How often a zone has said what.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct ZoneCounts {
     /// Requests that passed at once.
     pub pass: u64,
     /// Requests that had to wait and then passed.
     pub delay: u64,
     /// Requests that were turned away.
     pub refuse: u64,
-    /// How often the zone's memory was too small: live buckets pushed out of a [`Zone`], requests turned
-    /// away by [`Slots`] for want of room.
+    /// How often the zone's memory was too small: live buckets pushed out of a [`RateZone`], requests turned
+    /// away by [`SlotTable`] for want of room.
     pub evictions: u64,
 }
 
-impl std::ops::AddAssign for Counts {
+impl std::ops::AddAssign for ZoneCounts {
     fn add_assign(&mut self, other: Self) {
         self.pass += other.pass;
         self.delay += other.delay;

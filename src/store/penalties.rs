@@ -9,50 +9,50 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::BYTES_PER_KEY;
-use super::bounded::Bounded;
-use super::key::{Key, Seeds};
-use super::lock::Lock;
-use super::table::Division;
+use super::bounded::EvictingTable;
+use super::key::{HashSeeds, Key};
+use super::lock::ShardLock;
+use super::table::ShardLayout;
 use crate::clock::Millis;
-use crate::telemetry::Warning;
+use crate::telemetry::RateLimitedLog;
 
 /// Keys that stay out, each until its moment.
 #[derive(Debug)]
 pub struct Penalties {
     zone: Box<str>,
-    seeds: Seeds,
-    division: Division,
-    shards: Box<[Lock<Bounded<Millis>>]>,
+    seeds: HashSeeds,
+    division: ShardLayout,
+    shards: Box<[ShardLock<EvictingTable<Millis>>]>,
     /// When the last of them ends, so that nobody looks for any where there is none.
     last: AtomicU64,
     /// When the latest of them was given.
     latest: AtomicU64,
     /// Penalties that were not given for want of room.
-    dropped: Warning,
+    dropped: RateLimitedLog,
 }
 
 impl Penalties {
     /// Those of a zone: none so far, and at most as many as fit in `size` bytes.
     #[must_use]
     pub fn new(zone: &str, size: usize) -> Self {
-        let division = Division::of(size, BYTES_PER_KEY);
+        let division = ShardLayout::of(size, BYTES_PER_KEY);
         Self {
             zone: zone.into(),
-            seeds: Seeds::default(),
+            seeds: HashSeeds::default(),
             division,
             shards: (0..division.tables)
-                .map(|_| Lock::new(Bounded::new(division.keys)))
+                .map(|_| ShardLock::new(EvictingTable::new(division.keys)))
                 .collect(),
             last: AtomicU64::new(0),
             latest: AtomicU64::new(0),
-            dropped: Warning::default(),
+            dropped: RateLimitedLog::default(),
         }
     }
 
     /// The same penalties within so many bytes; where those that have not ended do not fit, in the bytes they have.
     #[must_use]
     pub fn heir(self: &Arc<Self>, size: usize) -> Arc<Self> {
-        if self.division == Division::of(size, BYTES_PER_KEY) {
+        if self.division == ShardLayout::of(size, BYTES_PER_KEY) {
             return Arc::clone(self);
         }
         let heir = Self::new(&self.zone, size);
@@ -150,7 +150,7 @@ impl Penalties {
         true
     }
 
-    fn shard(&self, key: &Key) -> &Lock<Bounded<Millis>> {
+    fn shard(&self, key: &Key) -> &ShardLock<EvictingTable<Millis>> {
         &self.shards[self.division.table(key)]
     }
 }
@@ -162,7 +162,7 @@ mod tests {
     const TERM: Duration = Duration::from_secs(30);
 
     fn key(number: u32) -> Key {
-        Seeds::default().key(&number.to_be_bytes())
+        HashSeeds::default().key(&number.to_be_bytes())
     }
 
     fn left(penalties: &Penalties, number: u32, now: u64) -> Option<u64> {

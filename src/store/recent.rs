@@ -10,15 +10,15 @@ use parking_lot::Mutex;
 
 /// A bounded map whose values are shared with whoever asks.
 #[derive(Debug)]
-pub struct Recent<V> {
+pub struct LruCache<V> {
     bound: usize,
-    shelf: Mutex<Shelf<V>>,
+    shelf: Mutex<LruShard<V>>,
 }
 
 #[derive(Debug)]
-struct Shelf<V> {
+struct LruShard<V> {
     // The standard hasher is seeded: nobody can choose keys that collide.
-    entries: HashMap<Arc<[u8]>, Entry<V>>,
+    entries: HashMap<Arc<[u8]>, LruEntry<V>>,
     /// By when they were last asked for.
     order: BTreeMap<u64, Arc<[u8]>>,
     time: u64,
@@ -32,24 +32,24 @@ struct Shelf<V> {
 // Not `Clone`: two owners of the same bytes would give them back twice.
 #[derive(Debug)]
 pub struct Reservation<V> {
-    recent: Arc<Recent<V>>,
+    recent: Arc<LruCache<V>>,
     bytes: usize,
 }
 
 #[derive(Debug)]
-struct Entry<V> {
+struct LruEntry<V> {
     value: Arc<V>,
     bytes: usize,
     used: u64,
 }
 
-impl<V> Recent<V> {
+impl<V> LruCache<V> {
     /// One that holds about so many bytes.
     #[must_use]
     pub fn new(bound: usize) -> Self {
         Self {
             bound,
-            shelf: Mutex::new(Shelf {
+            shelf: Mutex::new(LruShard {
                 entries: HashMap::new(),
                 order: BTreeMap::new(),
                 time: 0,
@@ -104,7 +104,7 @@ impl<V> Recent<V> {
         }
     }
 
-    fn replace(&self, shelf: &mut Shelf<V>, key: &[u8], value: V, bytes: usize) {
+    fn replace(&self, shelf: &mut LruShard<V>, key: &[u8], value: V, bytes: usize) {
         let bytes = bytes + 2 * key.len() + OVERHEAD;
         shelf.remove(key);
         if bytes > self.largest() {
@@ -177,7 +177,7 @@ impl<V> Drop for Reservation<V> {
     }
 }
 
-impl<V> Shelf<V> {
+impl<V> LruShard<V> {
     fn tick(&mut self) -> u64 {
         self.time += 1;
         self.time
@@ -187,7 +187,7 @@ impl<V> Shelf<V> {
     fn put(&mut self, key: &[u8], value: Arc<V>, bytes: usize, bound: usize) {
         let key: Arc<[u8]> = key.into();
         let used = self.tick();
-        let entry = Entry { value, bytes, used };
+        let entry = LruEntry { value, bytes, used };
         self.order.insert(used, Arc::clone(&key));
         self.entries.insert(key, entry);
         self.bytes += bytes;
@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn who_was_not_asked_for_longest_makes_room() {
-        let recent = Recent::new(10_000);
+        let recent = LruCache::new(10_000);
         for key in 0..9u8 {
             recent.put(&[key], key, 1_000 - OVERHEAD - 2);
         }
@@ -236,7 +236,7 @@ mod tests {
 
     #[test]
     fn the_latest_are_kept_in_less_room() {
-        let recent = Recent::new(80_000);
+        let recent = LruCache::new(80_000);
         for key in 0..10u8 {
             recent.put(&[key], key, 1_000 - OVERHEAD - 2);
         }
@@ -250,7 +250,7 @@ mod tests {
 
     #[test]
     fn what_is_put_again_takes_its_place() {
-        let recent = Recent::new(10_000);
+        let recent = LruCache::new(10_000);
         recent.put(b"a", 1, 500);
         recent.put(b"a", 2, 700);
         assert_eq!(recent.get(b"a").as_deref(), Some(&2));
@@ -261,7 +261,7 @@ mod tests {
 
     #[test]
     fn what_is_too_large_is_not_taken_and_what_it_replaces_is_gone() {
-        let recent = Recent::new(8_000);
+        let recent = LruCache::new(8_000);
         recent.put(b"a", 1, 100);
         recent.put(b"a", 2, 1_000);
         assert_eq!(recent.get(b"a"), None);
@@ -269,7 +269,7 @@ mod tests {
 
     #[test]
     fn what_is_being_received_counts() {
-        let recent = Arc::new(Recent::new(10_000));
+        let recent = Arc::new(LruCache::new(10_000));
         for key in 0..10u8 {
             recent.put(&[key], key, 1_000 - OVERHEAD - 2);
         }

@@ -8,12 +8,12 @@ use std::hash::{BuildHasher, RandomState};
 
 /// A secret; `WORD` rounds for a word and `END` at the end.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Sip<const WORD: usize = 1, const END: usize = 3>(u64, u64);
+pub(super) struct SipHasher<const WORD: usize = 1, const END: usize = 3>(u64, u64);
 
 #[derive(Clone, Copy)]
-struct State(u64, u64, u64, u64);
+struct SipState(u64, u64, u64, u64);
 
-impl Sip {
+impl SipHasher {
     /// A random secret.
     pub(super) fn random() -> Self {
         let random = RandomState::new();
@@ -26,7 +26,7 @@ impl Sip {
     }
 }
 
-impl<const WORD: usize, const END: usize> Sip<WORD, END> {
+impl<const WORD: usize, const END: usize> SipHasher<WORD, END> {
     /// The hash of sixteen bytes, given as two words of little endian.
     pub(super) fn short(&self, words: [u64; 2]) -> u64 {
         let mut state = self.start();
@@ -55,8 +55,8 @@ impl<const WORD: usize, const END: usize> Sip<WORD, END> {
         [first, state.end::<END>()]
     }
 
-    fn start(&self) -> State {
-        State(
+    fn start(&self) -> SipState {
+        SipState(
             self.0 ^ 0x736f_6d65_7073_6575,
             self.1 ^ 0x646f_7261_6e64_6f6d,
             self.0 ^ 0x6c79_6765_6e65_7261,
@@ -82,7 +82,7 @@ fn rest_of(bytes: &[u8], rest: &[u8]) -> u64 {
     }
 }
 
-impl State {
+impl SipState {
     fn take<const ROUNDS: usize>(&mut self, word: u64) {
         self.3 ^= word;
         self.rounds::<ROUNDS>();
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     /// The key of the published numbers: the bytes 0 to 15.
-    const KNOWN: Sip<2, 4> = Sip(0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908);
+    const KNOWN: SipHasher<2, 4> = SipHasher(0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908);
 
     /// The inputs there: so many of the bytes 0, 1, 2 and so on.
     fn bytes<const LENGTH: usize>() -> [u8; LENGTH] {
@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn every_secret_is_another() {
-        let (one, other) = (Sip::random(), Sip::random());
+        let (one, other) = (SipHasher::random(), SipHasher::random());
         assert_ne!(one.short([0; 2]), other.short([0; 2]));
         assert_ne!(one.long(b"long"), other.long(b"long"));
     }

@@ -8,33 +8,33 @@
 use hashbrown::HashTable;
 
 use super::BYTES_PER_KEY;
-use super::key::{Key, Packed, Seeds};
+use super::key::{HashSeeds, Key, PackedKey};
 use super::work;
 
 /// A table that can name its slots in `S`.
 #[derive(Debug)]
 pub(super) struct Table<V, S = u32> {
     index: HashTable<S>,
-    entries: Vec<Entry<V>>,
+    entries: Vec<TableSlot<V>>,
     bound: usize,
 }
 
 // Aligned so that none lies across two cache lines: threads that share a zone hand these to each other.
 #[derive(Debug)]
 #[repr(align(32))]
-struct Entry<V> {
-    key: Packed,
+struct TableSlot<V> {
+    key: PackedKey,
     value: V,
 }
 
 /// A slot in the width that an index keeps it in.
-pub(super) trait Slot: Copy {
+pub(super) trait SlotIndex: Copy {
     fn narrow(slot: usize) -> Self;
     fn wide(self) -> usize;
 }
 
 /// For tables of at most [`LARGEST`] keys.
-impl Slot for u16 {
+impl SlotIndex for u16 {
     fn narrow(slot: usize) -> Self {
         Self::try_from(slot).expect("a table holds at most LARGEST keys")
     }
@@ -45,7 +45,7 @@ impl Slot for u16 {
 }
 
 /// For tables that may be stretched.
-impl Slot for u32 {
+impl SlotIndex for u32 {
     fn narrow(slot: usize) -> Self {
         Self::try_from(slot).expect("no table is stretched to 2^32 keys")
     }
@@ -57,12 +57,12 @@ impl Slot for u32 {
 
 /// How a zone's memory is divided: into so many tables, each with room for so many keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Division {
+pub(super) struct ShardLayout {
     pub(super) tables: usize,
     pub(super) keys: usize,
 }
 
-impl Division {
+impl ShardLayout {
     /// For a zone of so many bytes, where a key takes `each`.
     pub(super) fn of(size: usize, each: usize) -> Self {
         let keys = (size / each).max(1);
@@ -83,7 +83,7 @@ impl Division {
     }
 }
 
-impl<V, S: Slot> Table<V, S> {
+impl<V, S: SlotIndex> Table<V, S> {
     pub(super) fn new(bound: usize) -> Self {
         Self {
             index: HashTable::new(),
@@ -119,7 +119,7 @@ impl<V, S: Slot> Table<V, S> {
         self.entries.iter().map(|entry| &entry.value)
     }
 
-    pub(super) fn entries(&self) -> impl Iterator<Item = (Packed, &V)> {
+    pub(super) fn entries(&self) -> impl Iterator<Item = (PackedKey, &V)> {
         self.entries.iter().map(|entry| (entry.key, &entry.value))
     }
 
@@ -132,7 +132,7 @@ impl<V, S: Slot> Table<V, S> {
     }
 
     /// Gives everything away and has no room any more.
-    pub(super) fn empty_out(&mut self) -> impl Iterator<Item = (Packed, V)> + use<V, S> {
+    pub(super) fn empty_out(&mut self) -> impl Iterator<Item = (PackedKey, V)> + use<V, S> {
         let gone = std::mem::replace(self, Self::new(0));
         gone.entries
             .into_iter()
@@ -150,7 +150,7 @@ impl<V, S: Slot> Table<V, S> {
     }
 
     /// Adds a key that is not there yet, only to a table that is not full; the slot it gets.
-    pub(super) fn insert(&mut self, key: &Key, value: V, seeds: &Seeds) -> usize {
+    pub(super) fn insert(&mut self, key: &Key, value: V, seeds: &HashSeeds) -> usize {
         debug_assert!(!self.is_full());
         let length = self.entries.len();
         if length == self.entries.capacity() {
@@ -159,7 +159,7 @@ impl<V, S: Slot> Table<V, S> {
             self.entries.reserve_exact(target - length);
             work::count(length);
         }
-        self.entries.push(Entry {
+        self.entries.push(TableSlot {
             key: key.packed,
             value,
         });
@@ -168,9 +168,9 @@ impl<V, S: Slot> Table<V, S> {
     }
 
     /// Gives a slot to a key that is not there yet, and takes out what was in it.
-    pub(super) fn replace(&mut self, slot: usize, key: &Key, value: V, seeds: &Seeds) -> V {
+    pub(super) fn replace(&mut self, slot: usize, key: &Key, value: V, seeds: &HashSeeds) -> V {
         self.unpoint(slot, seeds.hash(self.entries[slot].key));
-        let entry = Entry {
+        let entry = TableSlot {
             key: key.packed,
             value,
         };
@@ -180,7 +180,7 @@ impl<V, S: Slot> Table<V, S> {
     }
 
     /// Takes a key's value out of its slot. The last slot's value, if it was not that one, moves into it.
-    pub(super) fn remove(&mut self, key: &Key, slot: usize, seeds: &Seeds) -> V {
+    pub(super) fn remove(&mut self, key: &Key, slot: usize, seeds: &HashSeeds) -> V {
         self.unpoint(slot, key.hash);
         let last = self.entries.len() - 1;
         if slot != last {
@@ -193,7 +193,7 @@ impl<V, S: Slot> Table<V, S> {
     }
 
     /// Looks at every value and takes out those that are not to be kept.
-    pub(super) fn retain(&mut self, seeds: &Seeds, mut keep: impl FnMut(&mut V) -> bool) {
+    pub(super) fn retain(&mut self, seeds: &HashSeeds, mut keep: impl FnMut(&mut V) -> bool) {
         // From the end: what moves into a slot that was emptied has been looked at.
         for slot in (0..self.entries.len()).rev() {
             if !keep(&mut self.entries[slot].value) {
@@ -210,10 +210,10 @@ impl<V, S: Slot> Table<V, S> {
 
     /// What it takes from the machine, in bytes.
     pub(super) fn memory(&self) -> usize {
-        self.index.allocation_size() + self.entries.capacity() * size_of::<Entry<V>>()
+        self.index.allocation_size() + self.entries.capacity() * size_of::<TableSlot<V>>()
     }
 
-    fn point(&mut self, key: &Key, slot: usize, seeds: &Seeds) {
+    fn point(&mut self, key: &Key, slot: usize, seeds: &HashSeeds) {
         let entries = &self.entries;
         self.index.insert_unique(key.hash, S::narrow(slot), |slot| {
             seeds.hash(entries[slot.wide()].key)
@@ -237,7 +237,7 @@ pub(super) const LARGEST: usize = 1792;
 
 /// What a key with a value of this type takes all in, at most: 64 bytes for two words.
 pub(super) const fn bytes_per_key<V>() -> usize {
-    size_of::<Entry<V>>() + 32
+    size_of::<TableSlot<V>>() + 32
 }
 
 const _: () = assert!(bytes_per_key::<[u64; 2]>() == BYTES_PER_KEY);
@@ -258,7 +258,7 @@ mod tests {
 
     #[test]
     fn ten_megabytes_hold_the_keys_they_promise() {
-        let division = Division::of(10 << 20, BYTES_PER_KEY);
+        let division = ShardLayout::of(10 << 20, BYTES_PER_KEY);
         assert_eq!(division.tables * division.keys, (10 << 20) / BYTES_PER_KEY);
         assert!(division.keys <= LARGEST);
     }
@@ -266,8 +266,8 @@ mod tests {
     #[test]
     fn the_smallest_zone_still_holds_a_key() {
         assert_eq!(
-            Division::of(0, BYTES_PER_KEY),
-            Division { tables: 1, keys: 1 }
+            ShardLayout::of(0, BYTES_PER_KEY),
+            ShardLayout { tables: 1, keys: 1 }
         );
     }
 
@@ -275,7 +275,7 @@ mod tests {
     fn tables_stay_in_their_bound_for_every_size_of_zone() {
         // The last is a zone of 10 million keys.
         for size in (0..64 << 20).step_by(99_991).chain([640 << 20]) {
-            let division = Division::of(size, BYTES_PER_KEY);
+            let division = ShardLayout::of(size, BYTES_PER_KEY);
             assert!(division.keys <= LARGEST);
             assert!(division.tables * division.keys * BYTES_PER_KEY <= size.max(BYTES_PER_KEY));
         }
@@ -284,7 +284,7 @@ mod tests {
     proptest! {
         #[test]
         fn it_does_what_a_hash_map_does(steps in prop::collection::vec((0..40u8, 0..4u8, any::<u32>()), 0..400)) {
-            let seeds = Seeds::default();
+            let seeds = HashSeeds::default();
             let mut table = Table::<_, u16>::new(24);
             let mut model: HashMap<u8, u32> = HashMap::new();
             for (name, action, value) in steps {

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::Page;
-use super::panics::{self, Panic};
+use super::Exposition;
+use super::panics::{self, CaughtPanic};
 
 macro_rules! tasks {
     ($($(#[$doc:meta])* $task:ident = $name:literal,)*) => {
@@ -62,7 +62,7 @@ static PANICS: [AtomicU64; NAMES.len()] = [const { AtomicU64::new(0) }; NAMES.le
 
 /// Runs a background task until it ends by itself; after a panic it is begun again.
 pub async fn supervise(task: BackgroundTask, mut begin: impl AsyncFnMut()) {
-    let mut pauses = Pauses::default();
+    let mut pauses = RestartBackoff::default();
     loop {
         let began = Instant::now();
         let mut panicked = None;
@@ -82,7 +82,7 @@ pub async fn supervise(task: BackgroundTask, mut begin: impl AsyncFnMut()) {
 
 /// The same on a thread of its own.
 pub fn supervise_thread(task: BackgroundTask, mut run: impl FnMut()) {
-    let mut pauses = Pauses::default();
+    let mut pauses = RestartBackoff::default();
     loop {
         let began = Instant::now();
         let Err(panic) = panics::catch(&mut run) else {
@@ -106,7 +106,7 @@ pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'stat
 
 impl BackgroundTask {
     /// Counts a panic of it that was caught, and logs it. It goes on after `pause`.
-    pub fn note(self, panic: &Panic, pause: Duration) {
+    pub fn note(self, panic: &CaughtPanic, pause: Duration) {
         PANICS[self as usize].fetch_add(1, Ordering::Relaxed);
         let task = NAMES[self as usize];
         tracing::error!(
@@ -116,7 +116,7 @@ impl BackgroundTask {
     }
 
     /// Writes how often each kind has panicked.
-    pub fn describe_panics(page: &mut Page) {
+    pub fn describe_panics(page: &mut Exposition) {
         for (name, count) in NAMES.iter().zip(&PANICS) {
             page.counter(
                 "weir_task_panics_total",
@@ -130,9 +130,9 @@ impl BackgroundTask {
 
 /// How long to wait before each new start.
 #[derive(Debug, Default)]
-struct Pauses(u32);
+struct RestartBackoff(u32);
 
-impl Pauses {
+impl RestartBackoff {
     /// The next pause, after a run that took this long.
     fn next(&mut self, ran: Duration) -> Duration {
         if ran >= LONGEST {
@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     fn panics(task: &str) -> u64 {
-        let mut page = Page::new();
+        let mut page = Exposition::new();
         BackgroundTask::describe_panics(&mut page);
         let page = page.finish();
         let series = format!("weir_task_panics_total{{task=\"{task}\"}} ");
@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn pauses_grow_to_their_longest_and_begin_anew_after_a_long_run() {
-        let mut pauses = Pauses::default();
+        let mut pauses = RestartBackoff::default();
         let short = Duration::ZERO;
         let millis: Vec<_> = (0..11).map(|_| pauses.next(short).as_millis()).collect();
         assert_eq!(

@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 /// A `T` for every event loop, made by the loop itself when it first counts.
 // Boxed one by one: they are then memory of the loop's own, and no two share a cache line.
 #[derive(Debug)]
-pub(super) struct Cells<T>([OnceLock<Box<T>>; CELLS]);
+pub(super) struct PerLoop<T>([OnceLock<Box<T>>; CELLS]);
 
-impl<T: Default> Cells<T> {
+impl<T: Default> PerLoop<T> {
     /// None yet.
     pub(super) const fn new() -> Self {
         Self([const { OnceLock::new() }; CELLS])
@@ -54,7 +54,7 @@ mod tests {
 
     #[test]
     fn what_threads_count_apart_is_added_up() {
-        let cells: Cells<AtomicU64> = Cells::new();
+        let cells: PerLoop<AtomicU64> = PerLoop::new();
         std::thread::scope(|scope| {
             for _ in 0..2 * CELLS {
                 scope.spawn(|| count(cells.mine()));

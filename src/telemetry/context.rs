@@ -6,12 +6,16 @@ use std::fmt::{self, Write};
 
 use http::header;
 
-use crate::message::{Exchange, Peer, headers};
+use crate::message::{ClientConnection, RequestRecord, headers};
 
 /// A line about a request: `*CONNECTION message, client: …, server: …, request: "…", upstream: "…", host: "…"`, the upstream
 /// by its address or name where one was asked.
 #[must_use]
-pub fn about(message: fmt::Arguments<'_>, exchange: &Exchange, upstream: Option<&str>) -> String {
+pub fn about(
+    message: fmt::Arguments<'_>,
+    exchange: &RequestRecord,
+    upstream: Option<&str>,
+) -> String {
     let mut line = String::with_capacity(256);
     let head = &exchange.head;
     // Writing to a string cannot fail.
@@ -26,7 +30,7 @@ pub fn about(message: fmt::Arguments<'_>, exchange: &Exchange, upstream: Option<
         line.push_str(", request: \"");
         let version = head.version;
         let _written = write!(
-            Escaped(&mut line),
+            EscapedText(&mut line),
             "{} {} {version:?}",
             head.method,
             head.uri
@@ -59,7 +63,7 @@ pub fn about(message: fmt::Arguments<'_>, exchange: &Exchange, upstream: Option<
 /// A line about a connection on which no request has come: `*CONNECTION message, client: …, server: …`, the server by the
 /// address that was connected to.
 #[must_use]
-pub fn about_connection(message: fmt::Arguments<'_>, peer: &Peer) -> String {
+pub fn about_connection(message: fmt::Arguments<'_>, peer: &ClientConnection) -> String {
     let (number, client) = (peer.connection, peer.caller());
     match peer.local {
         Some(local) => format!("*{number} {message}, client: {client}, server: {local}"),
@@ -68,9 +72,9 @@ pub fn about_connection(message: fmt::Arguments<'_>, peer: &Peer) -> String {
 }
 
 /// Takes text from outside into a line, so that it can neither end it nor act on a terminal.
-struct Escaped<'a>(&'a mut String);
+struct EscapedText<'a>(&'a mut String);
 
-impl Write for Escaped<'_> {
+impl Write for EscapedText<'_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         escape(self.0, text.as_bytes());
         Ok(())
@@ -96,7 +100,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::config::plan::Forward;
+    use crate::config::plan::ProxyPass;
     use crate::message::testing;
 
     #[test]
@@ -111,7 +115,7 @@ mod tests {
                 host: \"localhost\", referrer: \"http://a/\\x22b\""
             )
         );
-        exchange.forward = Some(Arc::new(Forward {
+        exchange.forward = Some(Arc::new(ProxyPass {
             uri: Some("/two/".into()),
             replaces: 5,
             ..testing::forward()

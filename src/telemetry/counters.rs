@@ -4,8 +4,8 @@ use std::sync::atomic::AtomicU64;
 
 use http::StatusCode;
 
-use super::Page;
-use super::cells::{Cells, count};
+use super::Exposition;
+use super::cells::{PerLoop, count};
 
 /// The process's own.
 pub static COUNTERS: Counters = Counters::new();
@@ -13,11 +13,11 @@ pub static COUNTERS: Counters = Counters::new();
 /// Counts of requests and of clients that were sent away.
 #[derive(Debug)]
 pub struct Counters {
-    cells: Cells<Cell>,
+    cells: PerLoop<ProcessCell>,
 }
 
 #[derive(Debug, Default)]
-struct Cell {
+struct ProcessCell {
     requests: [AtomicU64; STATUSES.len()],
     crowded: [AtomicU64; CROWDS.len()],
     evicted: AtomicU64,
@@ -26,7 +26,7 @@ struct Cell {
 
 /// Which cap a connection was one too many for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Crowd {
+pub enum LimitedBy {
     /// `max_connections`
     All = 0,
     /// `max_connections_per_address`
@@ -35,7 +35,7 @@ pub enum Crowd {
 
 /// What a client was too slow with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Slow {
+pub enum SlowPart {
     /// Taking its answer.
     Answer = 0,
     /// Sending its body.
@@ -47,7 +47,7 @@ impl Counters {
     #[must_use]
     pub const fn new() -> Self {
         Self {
-            cells: Cells::new(),
+            cells: PerLoop::new(),
         }
     }
 
@@ -59,7 +59,7 @@ impl Counters {
     }
 
     /// Counts a connection that was closed at once because there were enough.
-    pub fn turn_away(&self, crowd: Crowd) {
+    pub fn turn_away(&self, crowd: LimitedBy) {
         count(&self.cells.mine().crowded[crowd as usize]);
     }
 
@@ -69,7 +69,7 @@ impl Counters {
     }
 
     /// Counts a client that was given up because it fell behind its least rate.
-    pub fn give_up(&self, slow: Slow) {
+    pub fn give_up(&self, slow: SlowPart) {
         count(&self.cells.mine().slow[slow as usize]);
     }
 
@@ -86,7 +86,7 @@ impl Counters {
     }
 
     /// Writes them all.
-    pub fn describe(&self, page: &mut Page) {
+    pub fn describe(&self, page: &mut Exposition) {
         for (status, count) in self.by_status() {
             page.counter(
                 "weir_requests_total",
@@ -129,10 +129,10 @@ impl Default for Counters {
 /// By class: the index is the status's first digit.
 const STATUSES: [&str; 6] = ["none", "1xx", "2xx", "3xx", "4xx", "5xx"];
 
-/// By [`Crowd`], as the configuration calls them.
+/// By [`LimitedBy`], as the configuration calls them.
 const CROWDS: [&str; 2] = ["max_connections", "max_connections_per_address"];
 
-/// By [`Slow`].
+/// By [`SlowPart`].
 const SLOW: [&str; 2] = ["answer", "body"];
 
 #[cfg(test)]
@@ -146,7 +146,7 @@ mod tests {
             counters.answer(StatusCode::from_u16(status).ok());
         }
         counters.answer(None);
-        let mut page = Page::new();
+        let mut page = Exposition::new();
         counters.describe(&mut page);
         let text = page.finish();
         for line in [

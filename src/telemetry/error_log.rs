@@ -23,21 +23,21 @@ use tracing_subscriber::{EnvFilter, Layer, Registry, reload};
 
 use super::access::Error;
 use super::stamp;
-use super::writer::{Destination, Sink, Writer};
+use super::writer::{Destination, LogSink, LogWriter};
 
 /// Keeps the logs going; writes what is left when dropped.
 #[derive(Debug)]
 #[must_use = "dropping it closes the logs"]
-pub struct Guard {
-    writer: Writer,
+pub struct LogGuard {
+    writer: LogWriter,
 }
 
 /// Starts the error log at `level`, or as the variable `RUST_LOG` says.
 ///
 /// # Errors
 /// When standard error cannot be had or no thread can be started.
-pub fn start(level: Level) -> io::Result<Guard> {
-    let writer = Writer::new();
+pub fn start(level: Level) -> io::Result<LogGuard> {
+    let writer = LogWriter::new();
     let sink = Arc::new(RwLock::new(writer.open(NAME, Destination::Stderr)?));
     let own = std::env::var("RUST_LOG").ok().filter(|own| !own.is_empty());
     let own = own.map(EnvFilter::try_new);
@@ -47,7 +47,8 @@ pub fn start(level: Level) -> io::Result<Guard> {
     };
     let (filter, handle) = reload::Layer::new(filter);
     // Whoever has set a subscriber before keeps it, and its level.
-    let set = tracing::subscriber::set_global_default(subscriber(filter, Lines(Arc::clone(&sink))));
+    let set =
+        tracing::subscriber::set_global_default(subscriber(filter, LineWriter(Arc::clone(&sink))));
     if set.is_ok() {
         drop(SINK.set(sink));
     }
@@ -57,7 +58,7 @@ pub fn start(level: Level) -> io::Result<Guard> {
     if let Some(Err(error)) = own {
         tracing::warn!("RUST_LOG is not understood and ignored: {error}");
     }
-    Ok(Guard { writer })
+    Ok(LogGuard { writer })
 }
 
 /// From now on the error log is written at this level, unless `RUST_LOG` says which.
@@ -71,14 +72,14 @@ pub fn set_level(level: Level) {
 
 /// Where the error log goes, open.
 #[derive(Debug)]
-pub struct ErrorDestination(Sink);
+pub struct ErrorDestination(LogSink);
 
 impl ErrorDestination {
     /// Opens the file, or standard error where there is none.
     ///
     /// # Errors
     /// When it cannot be opened.
-    pub fn open(path: Option<&Path>, writer: &Writer) -> Result<Self, Error> {
+    pub fn open(path: Option<&Path>, writer: &LogWriter) -> Result<Self, Error> {
         let destination = match path {
             Some(path) => Destination::File(path.to_owned()),
             None => Destination::Stderr,
@@ -98,7 +99,7 @@ impl ErrorDestination {
     }
 }
 
-static SINK: OnceLock<Arc<RwLock<Sink>>> = OnceLock::new();
+static SINK: OnceLock<Arc<RwLock<LogSink>>> = OnceLock::new();
 
 static LEVEL: OnceLock<reload::Handle<EnvFilter, Registry>> = OnceLock::new();
 
@@ -106,7 +107,7 @@ fn subscriber<W>(filter: impl Layer<Registry> + Send + Sync, lines: W) -> impl S
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
-    let layer = tracing_subscriber::fmt::layer().event_format(Nginx);
+    let layer = tracing_subscriber::fmt::layer().event_format(NginxFormat);
     Registry::default()
         .with(filter)
         .with(layer.with_writer(lines))
@@ -119,14 +120,14 @@ fn at(level: Level) -> EnvFilter {
     quiet.into_iter().fold(filter, EnvFilter::add_directive)
 }
 
-impl Guard {
+impl LogGuard {
     /// Where the process's logs are written.
-    pub fn writer(&self) -> &Writer {
+    pub fn writer(&self) -> &LogWriter {
         &self.writer
     }
 }
 
-impl Drop for Guard {
+impl Drop for LogGuard {
     fn drop(&mut self) {
         self.writer.flush_and_stop(AT_EXIT);
     }
@@ -134,9 +135,9 @@ impl Drop for Guard {
 
 /// Hands each line to the sink whole.
 #[derive(Debug)]
-struct Lines(Arc<RwLock<Sink>>);
+struct LineWriter(Arc<RwLock<LogSink>>);
 
-impl<'a> MakeWriter<'a> for Lines {
+impl<'a> MakeWriter<'a> for LineWriter {
     type Writer = &'a Self;
 
     fn make_writer(&'a self) -> Self::Writer {
@@ -144,7 +145,7 @@ impl<'a> MakeWriter<'a> for Lines {
     }
 }
 
-impl io::Write for &Lines {
+impl io::Write for &LineWriter {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         if self.0.read().push(line) {
             return Ok(line.len());
@@ -160,9 +161,9 @@ impl io::Write for &Lines {
 
 /// An event as a line in nginx's manner.
 #[derive(Debug)]
-struct Nginx;
+struct NginxFormat;
 
-impl<S, N> FormatEvent<S, N> for Nginx
+impl<S, N> FormatEvent<S, N> for NginxFormat
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
     N: for<'a> FormatFields<'a> + 'static,
@@ -186,7 +187,7 @@ where
             "{} [{level}] {process}#{thread}:",
             stamp::now().0.slashed
         )?;
-        let mut fields = Fields {
+        let mut fields = FieldWriter {
             out: Plain {
                 out: &mut line,
                 left: LONGEST,
@@ -213,12 +214,12 @@ fn thread_number() -> u32 {
 }
 
 /// Writes ` message key=value`.
-struct Fields<'a, W> {
+struct FieldWriter<'a, W> {
     out: Plain<'a, W>,
     result: fmt::Result,
 }
 
-impl<W: Write> Fields<'_, W> {
+impl<W: Write> FieldWriter<'_, W> {
     fn field(&mut self, field: &Field, value: fmt::Arguments<'_>) {
         if self.result.is_ok() {
             self.result = match field.name() {
@@ -229,7 +230,7 @@ impl<W: Write> Fields<'_, W> {
     }
 }
 
-impl<W: Write> Visit for Fields<'_, W> {
+impl<W: Write> Visit for FieldWriter<'_, W> {
     fn record_str(&mut self, field: &Field, value: &str) {
         let bare = field.name() == "message"
             || !value.is_empty() && !value.contains([' ', '"', '=', '\\']);

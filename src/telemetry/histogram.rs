@@ -6,14 +6,14 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::cells::{Cells, count};
+use super::cells::{PerLoop, count};
 
 /// Times, counted by length.
 #[derive(Debug)]
-pub struct Histogram(Cells<Cell>);
+pub struct Histogram(PerLoop<HistogramCell>);
 
 #[derive(Debug, Default)]
-struct Cell {
+struct HistogramCell {
     // The last one is for those over all bounds.
     buckets: [AtomicU64; BOUNDS.len() + 1],
     micros: AtomicU64,
@@ -21,7 +21,7 @@ struct Cell {
 
 /// What a [`Histogram`] says at one moment.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Reading {
+pub struct HistogramSnapshot {
     /// For each bound, as Prometheus writes it, how many took no longer.
     pub(super) within: Vec<(&'static str, u64)>,
     /// How long all took together, in seconds.
@@ -32,7 +32,7 @@ impl Histogram {
     /// Nothing was timed yet.
     #[must_use]
     pub const fn new() -> Self {
-        Self(Cells::new())
+        Self(PerLoop::new())
     }
 
     /// Something took so long.
@@ -48,20 +48,20 @@ impl Histogram {
 
     /// What it says now.
     #[must_use]
-    pub fn read(&self) -> Reading {
+    pub fn read(&self) -> HistogramSnapshot {
         let names = BOUNDS.iter().map(|(_, name)| *name).chain(["+Inf"]);
         let within = names.enumerate().scan(0, |total, (bucket, name)| {
             *total += self.0.sum(|cell| &cell.buckets[bucket]);
             Some((name, *total))
         });
-        Reading {
+        HistogramSnapshot {
             within: within.collect(),
             sum: Duration::from_micros(self.0.sum(|cell| &cell.micros)).as_secs_f64(),
         }
     }
 }
 
-impl Reading {
+impl HistogramSnapshot {
     /// For each bound, in seconds as it is written, how many took no longer; the last is for all.
     #[must_use]
     pub fn within(&self) -> &[(&'static str, u64)] {

@@ -12,11 +12,11 @@ use parking_lot::Mutex;
 use tokio::runtime::{Handle, RuntimeMetrics};
 use tokio::time::Instant;
 
-use super::{Histogram, Page};
+use super::{Exposition, Histogram};
 
 /// How late one event loop was.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Lag {
+pub struct LoopLag {
     /// At its latest alarm; `None` before the first.
     pub last: Option<Duration>,
     /// At most in the last minute.
@@ -24,16 +24,16 @@ pub struct Lag {
 }
 
 #[derive(Debug)]
-struct Loop {
+struct LoopGauge {
     number: usize,
-    late: Late,
+    late: LagGauge,
     all: Histogram,
     runtime: RuntimeMetrics,
 }
 
 /// In microseconds; [`UNKNOWN`] where nothing is known.
 #[derive(Debug)]
-struct Late {
+struct LagGauge {
     last: AtomicU64,
     /// Of this half minute, and of the one before it.
     worst: [AtomicU64; 2],
@@ -41,9 +41,9 @@ struct Late {
 
 /// Watches the event loop this runs in, for as long as that does.
 pub async fn watch_lag(number: usize) {
-    let own = Arc::new(Loop {
+    let own = Arc::new(LoopGauge {
         number,
-        late: Late::default(),
+        late: LagGauge::default(),
         all: Histogram::new(),
         runtime: Handle::current().metrics(),
     });
@@ -65,12 +65,12 @@ pub async fn watch_lag(number: usize) {
 
 /// How late each event loop was, in their order.
 #[must_use]
-pub fn lags() -> Vec<Lag> {
+pub fn lags() -> Vec<LoopLag> {
     LOOPS.lock().iter().map(|it| it.late.read()).collect()
 }
 
 /// Writes what is known of them.
-pub fn describe_loops(page: &mut Page) {
+pub fn describe_loops(page: &mut Exposition) {
     for own in LOOPS.lock().iter() {
         let number = own.number.to_string();
         let labels = [("loop", &*number)];
@@ -89,14 +89,14 @@ pub fn describe_loops(page: &mut Page) {
     }
 }
 
-fn enter(own: &Arc<Loop>) {
+fn enter(own: &Arc<LoopGauge>) {
     let mut loops = LOOPS.lock();
     loops.push(Arc::clone(own));
     // Their threads start all at once.
     loops.sort_by_key(|it| it.number);
 }
 
-impl Late {
+impl LagGauge {
     fn heard(&self, late: Duration) {
         let late = u64::try_from(late.as_micros()).unwrap_or(UNKNOWN - 1);
         self.last.store(late, Ordering::Relaxed);
@@ -113,19 +113,19 @@ impl Late {
         self.worst[1].store(worst, Ordering::Relaxed);
     }
 
-    fn read(&self) -> Lag {
+    fn read(&self) -> LoopLag {
         let known = |micros: &AtomicU64| {
             let micros = micros.load(Ordering::Relaxed);
             (micros != UNKNOWN).then(|| Duration::from_micros(micros))
         };
-        Lag {
+        LoopLag {
             last: known(&self.last),
             worst: self.worst.iter().filter_map(known).max(),
         }
     }
 }
 
-impl Default for Late {
+impl Default for LagGauge {
     fn default() -> Self {
         let unknown = || AtomicU64::new(UNKNOWN);
         Self {
@@ -135,7 +135,7 @@ impl Default for Late {
     }
 }
 
-static LOOPS: Mutex<Vec<Arc<Loop>>> = Mutex::new(Vec::new());
+static LOOPS: Mutex<Vec<Arc<LoopGauge>>> = Mutex::new(Vec::new());
 
 const UNKNOWN: u64 = u64::MAX;
 
@@ -150,9 +150,9 @@ mod tests {
 
     #[test]
     fn the_worst_is_remembered_for_a_minute() {
-        let own = Late::default();
-        assert_eq!(own.read(), Lag::default());
-        let micros = |lag: Lag| {
+        let own = LagGauge::default();
+        assert_eq!(own.read(), LoopLag::default());
+        let micros = |lag: LoopLag| {
             (
                 lag.last.unwrap().as_micros(),
                 lag.worst.unwrap().as_micros(),
@@ -181,7 +181,7 @@ mod tests {
             tokio::time::sleep(PAUSE / 2).await;
             std::thread::sleep(4 * PAUSE);
             tokio::time::sleep(PAUSE / 2).await;
-            let mut page = Page::new();
+            let mut page = Exposition::new();
             describe_loops(&mut page);
             page.finish()
         });

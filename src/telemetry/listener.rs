@@ -9,23 +9,23 @@ use std::sync::atomic::AtomicU64;
 use http::{StatusCode, Version};
 use parking_lot::Mutex;
 
-use super::Page;
-use super::cells::{Cells, count};
+use super::Exposition;
+use super::cells::{PerLoop, count};
 
 /// Counts of one listener. Those that nobody holds any more are forgotten.
 #[derive(Debug)]
-pub struct Listener {
+pub struct ListenerCounters {
     name: Box<str>,
-    cells: Cells<Cell>,
+    cells: PerLoop<ListenerCell>,
 }
 
 /// An open connection; counted as active until dropped.
 // Not `Clone`: a connection closes once.
 #[derive(Debug)]
-pub struct Connection(Arc<Listener>);
+pub struct ActiveConnection(Arc<ListenerCounters>);
 
 #[derive(Debug, Default)]
-struct Cell {
+struct ListenerCell {
     accepted: AtomicU64,
     closed: AtomicU64,
     requests: [AtomicU64; VERSIONS.len()],
@@ -37,7 +37,7 @@ struct Cell {
 
 /// Why a connection was closed for want of a PROXY header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ProxyHeader {
+pub enum ProxyHeaderFailure {
     /// It ended first.
     Broken = 0,
     /// Something else came.
@@ -48,7 +48,7 @@ pub enum ProxyHeader {
 
 /// How a TLS handshake with a client ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Handshake {
+pub enum HandshakeResult {
     /// Without an agreement.
     Failed = 0,
     /// With a new session.
@@ -57,7 +57,7 @@ pub enum Handshake {
     Resumed = 2,
 }
 
-impl Listener {
+impl ListenerCounters {
     /// The one at this address, which goes on where it was if it is known.
     #[must_use]
     pub fn at(address: &str) -> Arc<Self> {
@@ -67,7 +67,7 @@ impl Listener {
         }
         let listener = Arc::new(Self {
             name: address.into(),
-            cells: Cells::new(),
+            cells: PerLoop::new(),
         });
         known.push(Arc::clone(&listener));
         listener
@@ -75,9 +75,9 @@ impl Listener {
 
     /// Counts a connection, accepted now and active until what is returned is dropped.
     #[must_use]
-    pub fn connect(self: &Arc<Self>) -> Connection {
+    pub fn connect(self: &Arc<Self>) -> ActiveConnection {
         count(&self.cells.mine().accepted);
-        Connection(Arc::clone(self))
+        ActiveConnection(Arc::clone(self))
     }
 
     /// Counts a request whose head was read.
@@ -100,7 +100,7 @@ impl Listener {
     }
 
     /// Counts a TLS handshake with a client.
-    pub fn handshake(&self, handshake: Handshake) {
+    pub fn handshake(&self, handshake: HandshakeResult) {
         count(&self.cells.mine().handshakes[handshake as usize]);
     }
 
@@ -112,12 +112,12 @@ impl Listener {
     }
 
     /// Counts a connection that did not begin with the PROXY header it has to begin with.
-    pub fn refuse_proxy_header(&self, why: ProxyHeader) {
+    pub fn refuse_proxy_header(&self, why: ProxyHeaderFailure) {
         count(&self.cells.mine().refused_proxy_headers[why as usize]);
     }
 
     /// Writes those of all listeners.
-    pub fn describe_all(page: &mut Page) {
+    pub fn describe_all(page: &mut Exposition) {
         let mut known = KNOWN.lock();
         known.retain(|listener| Arc::strong_count(listener) > 1);
         for listener in known.iter() {
@@ -147,7 +147,7 @@ impl Listener {
         self.accepted().saturating_sub(closed)
     }
 
-    fn describe(&self, page: &mut Page) {
+    fn describe(&self, page: &mut Exposition) {
         let listener = ("listener", &*self.name);
         page.counter(
             "weir_connections_accepted_total",
@@ -204,18 +204,18 @@ impl Listener {
     }
 }
 
-impl Drop for Connection {
+impl Drop for ActiveConnection {
     fn drop(&mut self) {
         count(&self.0.cells.mine().closed);
     }
 }
 
-static KNOWN: Mutex<Vec<Arc<Listener>>> = Mutex::new(Vec::new());
+static KNOWN: Mutex<Vec<Arc<ListenerCounters>>> = Mutex::new(Vec::new());
 
 /// What requests come in; whatever is not HTTP/1.1 or HTTP/2 is served as HTTP/1.0.
 const VERSIONS: [&str; 3] = ["1.0", "1.1", "2"];
 
-/// In the order of [`Handshake`].
+/// In the order of [`HandshakeResult`].
 const HANDSHAKES: [&str; 3] = ["failed", "full", "resumed"];
 
 const REFUSALS: [(u16, &str); 6] = [
@@ -238,7 +238,7 @@ const FLOODS: [&str; 7] = [
     "window_update",
 ];
 
-/// By [`ProxyHeader`].
+/// By [`ProxyHeaderFailure`].
 const PROXY_HEADERS: [&str; 3] = ["broken", "malformed", "timeout"];
 
 #[cfg(test)]
@@ -247,7 +247,7 @@ mod tests {
 
     #[test]
     fn a_connection_is_active_until_dropped() {
-        let listener = Listener::at("192.0.2.1:1");
+        let listener = ListenerCounters::at("192.0.2.1:1");
         let first = listener.connect();
         let second = listener.connect();
         assert_eq!((listener.accepted(), listener.active()), (2, 2));
@@ -259,7 +259,7 @@ mod tests {
 
     #[test]
     fn a_connection_may_be_closed_by_another_thread() {
-        let listener = Listener::at("192.0.2.1:2");
+        let listener = ListenerCounters::at("192.0.2.1:2");
         let connection = listener.connect();
         std::thread::scope(|scope| {
             scope.spawn(move || drop(connection));
@@ -269,12 +269,12 @@ mod tests {
 
     #[test]
     fn an_address_is_one_listener_and_forgotten_when_nobody_listens_there() {
-        let listener = Listener::at("192.0.2.1:3");
-        Listener::at("192.0.2.1:3").request(Version::HTTP_2);
+        let listener = ListenerCounters::at("192.0.2.1:3");
+        ListenerCounters::at("192.0.2.1:3").request(Version::HTTP_2);
         listener.refuse_head(StatusCode::REQUEST_TIMEOUT);
         let page = || {
-            let mut page = Page::new();
-            Listener::describe_all(&mut page);
+            let mut page = Exposition::new();
+            ListenerCounters::describe_all(&mut page);
             page.finish()
         };
         let text = page();

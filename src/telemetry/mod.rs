@@ -1,6 +1,6 @@
 //! What we tell operators: the access log, the error log and the numbers.
 //!
-//! One decision shapes the room: an event loop never waits for a log. Lines are handed to a [`Writer`],
+//! One decision shapes the room: an event loop never waits for a log. Lines are handed to a [`LogWriter`],
 //! which takes them to their file on a thread of its own; when that thread cannot keep up, lines are
 //! dropped and counted, and traffic goes on.
 
@@ -25,13 +25,13 @@ mod writer;
 pub use access::{AccessLog, Error};
 pub use background::{BackgroundTask, supervise};
 pub use context::{about, about_connection};
-pub use counters::{COUNTERS, Counters, Crowd, Slow};
-pub use error_log::{ErrorDestination, Guard, set_level, start};
-pub use histogram::{Histogram, Reading};
-pub use lag::{Lag, describe_loops, lags, watch_lag};
-pub use listener::{Connection, Handshake, Listener, ProxyHeader};
-pub use page::{Number, Page};
-pub use refusals::{REFUSALS, Refusals, Refused};
+pub use counters::{COUNTERS, Counters, LimitedBy, SlowPart};
+pub use error_log::{ErrorDestination, LogGuard, set_level, start};
+pub use histogram::{Histogram, HistogramSnapshot};
+pub use lag::{LoopLag, describe_loops, lags, watch_lag};
+pub use listener::{ActiveConnection, HandshakeResult, ListenerCounters, ProxyHeaderFailure};
+pub use page::{Exposition, SampleValue};
+pub use refusals::{REFUSALS, RefusalLog, RefusalRecord};
 pub use traces::Tracer;
-pub use warning::Warning;
-pub use writer::{Destination, Sink, Writer};
+pub use warning::RateLimitedLog;
+pub use writer::{Destination, LogSink, LogWriter};

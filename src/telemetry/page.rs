@@ -5,23 +5,23 @@
 
 use std::fmt;
 
-use super::Reading;
+use super::HistogramSnapshot;
 
 /// A page being written.
 #[derive(Debug, Default)]
-pub struct Page {
-    families: Vec<Family>,
+pub struct Exposition {
+    families: Vec<MetricFamily>,
 }
 
 #[derive(Debug)]
-struct Family {
+struct MetricFamily {
     name: &'static str,
     text: String,
 }
 
 /// The value of a sample.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Number {
+pub enum SampleValue {
     /// With a fraction.
     Float(f64),
     /// May be below zero.
@@ -30,7 +30,7 @@ pub enum Number {
     Unsigned(u64),
 }
 
-impl Page {
+impl Exposition {
     /// An empty page.
     #[must_use]
     pub fn new() -> Self {
@@ -43,7 +43,7 @@ impl Page {
         name: &'static str,
         help: &str,
         labels: &[(&str, &str)],
-        n: impl Into<Number>,
+        n: impl Into<SampleValue>,
     ) {
         self.sample("counter", name, help, labels, n.into());
     }
@@ -54,7 +54,7 @@ impl Page {
         name: &'static str,
         help: &str,
         labels: &[(&str, &str)],
-        n: impl Into<Number>,
+        n: impl Into<SampleValue>,
     ) {
         self.sample("gauge", name, help, labels, n.into());
     }
@@ -65,26 +65,26 @@ impl Page {
         name: &'static str,
         help: &str,
         labels: &[(&str, &str)],
-        reading: &Reading,
+        reading: &HistogramSnapshot,
     ) {
         let text = &mut self.family("histogram", name, help).text;
         let mut all = 0;
         for (bound, within) in &reading.within {
             all = *within;
             let labels = labels.iter().copied().chain([("le", *bound)]);
-            line(text, [name, "_bucket"], labels, Number::Unsigned(all));
+            line(text, [name, "_bucket"], labels, SampleValue::Unsigned(all));
         }
         let labels = labels.iter().copied();
         line(
             text,
             [name, "_sum"],
             labels.clone(),
-            Number::Float(reading.sum),
+            SampleValue::Float(reading.sum),
         );
-        line(text, [name, "_count"], labels, Number::Unsigned(all));
+        line(text, [name, "_count"], labels, SampleValue::Unsigned(all));
     }
 
-    /// The whole page; its type is [`Page::CONTENT_TYPE`].
+    /// The whole page; its type is [`Exposition::CONTENT_TYPE`].
     #[must_use]
     pub fn finish(self) -> String {
         self.families
@@ -99,13 +99,13 @@ impl Page {
         name: &'static str,
         help: &str,
         labels: &[(&str, &str)],
-        n: Number,
+        n: SampleValue,
     ) {
         let text = &mut self.family(kind, name, help).text;
         line(text, [name, ""], labels.iter().copied(), n);
     }
 
-    fn family(&mut self, kind: &str, name: &'static str, help: &str) -> &mut Family {
+    fn family(&mut self, kind: &str, name: &'static str, help: &str) -> &mut MetricFamily {
         let known = self.families.iter().position(|family| family.name == name);
         let index = known.unwrap_or_else(|| {
             let mut text = format!("# HELP {name} ");
@@ -115,7 +115,7 @@ impl Page {
             text.push(' ');
             text.push_str(kind);
             text.push('\n');
-            self.families.push(Family { name, text });
+            self.families.push(MetricFamily { name, text });
             self.families.len() - 1
         });
         &mut self.families[index]
@@ -125,7 +125,7 @@ impl Page {
     pub const CONTENT_TYPE: &'static str = "text/plain; version=0.0.4; charset=utf-8";
 }
 
-impl fmt::Display for Number {
+impl fmt::Display for SampleValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::Float(n) if n == f64::INFINITY => f.write_str("+Inf"),
@@ -137,31 +137,31 @@ impl fmt::Display for Number {
     }
 }
 
-impl From<f64> for Number {
+impl From<f64> for SampleValue {
     fn from(n: f64) -> Self {
         Self::Float(n)
     }
 }
 
-impl From<i64> for Number {
+impl From<i64> for SampleValue {
     fn from(n: i64) -> Self {
         Self::Signed(n)
     }
 }
 
-impl From<u32> for Number {
+impl From<u32> for SampleValue {
     fn from(n: u32) -> Self {
         Self::Unsigned(u64::from(n))
     }
 }
 
-impl From<u64> for Number {
+impl From<u64> for SampleValue {
     fn from(n: u64) -> Self {
         Self::Unsigned(n)
     }
 }
 
-impl From<usize> for Number {
+impl From<usize> for SampleValue {
     fn from(n: usize) -> Self {
         Self::Unsigned(n as u64)
     }
@@ -172,7 +172,7 @@ fn line<'l>(
     text: &mut String,
     [name, part]: [&str; 2],
     labels: impl Iterator<Item = (&'l str, &'l str)>,
-    n: Number,
+    n: SampleValue,
 ) {
     text.push_str(name);
     text.push_str(part);
@@ -216,7 +216,7 @@ mod tests {
 
     #[test]
     fn samples_of_a_family_stand_together_under_one_head() {
-        let mut page = Page::new();
+        let mut page = Exposition::new();
         page.counter(
             "a_total",
             "First.",
@@ -240,8 +240,8 @@ mod tests {
 
     #[test]
     fn a_histogram_is_one_family_of_three_names() {
-        let mut page = Page::new();
-        let reading = Reading {
+        let mut page = Exposition::new();
+        let reading = HistogramSnapshot {
             within: vec![("0.1", 2), ("+Inf", 3)],
             sum: 1.25,
         };
@@ -256,7 +256,7 @@ mod tests {
 
     #[test]
     fn a_label_value_cannot_break_out_of_its_quotes() {
-        let mut page = Page::new();
+        let mut page = Exposition::new();
         page.gauge(
             "g",
             "A \"help\"\nof \\ two lines.",
@@ -271,7 +271,7 @@ mod tests {
 
     #[test]
     fn floats_are_written_as_prometheus_reads_them() {
-        let mut page = Page::new();
+        let mut page = Exposition::new();
         page.gauge("g", "G.", &[], 0.25);
         page.gauge("g", "G.", &[], f64::INFINITY);
         page.gauge("g", "G.", &[], f64::NAN);

@@ -15,19 +15,19 @@ use std::task::{Context, Poll};
 
 /// A panic that was caught: what was said, and where.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Panic(Box<str>);
+pub struct CaughtPanic(Box<str>);
 
 thread_local! {
     /// Whether a panic on this thread will be caught by [`catch`].
     static CAUGHT: Cell<bool> = const { Cell::new(false) };
     /// The last one that the hook left for [`catch`].
-    static LAST: RefCell<Option<Panic>> = const { RefCell::new(None) };
+    static LAST: RefCell<Option<CaughtPanic>> = const { RefCell::new(None) };
 }
 
 /// From now on panics that are caught are told by whoever catches them, and all others in one line on standard error.
 pub fn install_hook() {
     std::panic::set_hook(Box::new(|info| {
-        let panic = Panic::new(info.payload(), info.location());
+        let panic = CaughtPanic::new(info.payload(), info.location());
         if CAUGHT.get() {
             return LAST.set(Some(panic));
         }
@@ -46,14 +46,14 @@ pub fn install_hook() {
 ///
 /// # Errors
 /// When it panics.
-pub fn catch<T>(work: impl FnOnce() -> T) -> Result<T, Panic> {
+pub fn catch<T>(work: impl FnOnce() -> T) -> Result<T, CaughtPanic> {
     let before = CAUGHT.replace(true);
     // What a panic leaves half done is dropped, or guarded by locks that are free again.
     let done = catch_unwind(AssertUnwindSafe(work));
     CAUGHT.set(before);
     done.map_err(|payload| {
         let told = LAST.take();
-        told.unwrap_or_else(|| Panic::new(&*payload, None))
+        told.unwrap_or_else(|| CaughtPanic::new(&*payload, None))
     })
 }
 
@@ -61,7 +61,7 @@ pub fn catch<T>(work: impl FnOnce() -> T) -> Result<T, Panic> {
 pub fn poll<F: Future>(
     future: Pin<&mut F>,
     context: &mut Context<'_>,
-    failed: impl FnOnce(Panic) -> F::Output,
+    failed: impl FnOnce(CaughtPanic) -> F::Output,
 ) -> Poll<F::Output> {
     let mut polled = Poll::Pending;
     // Written in place: to return it would copy it once more.
@@ -73,7 +73,7 @@ pub fn poll<F: Future>(
 
 /// Runs a task that others do not depend on, such as a connection; a panic ends only the task, and is logged by `tell`.
 // Boxed by the caller: an `async fn` keeps room for its argument beside what it makes of it.
-pub async fn isolated<F>(mut task: Pin<Box<F>>, tell: impl FnOnce(Panic))
+pub async fn isolated<F>(mut task: Pin<Box<F>>, tell: impl FnOnce(CaughtPanic))
 where
     F: Future<Output = ()>,
 {
@@ -84,7 +84,7 @@ where
     }
 }
 
-impl Panic {
+impl CaughtPanic {
     fn new(payload: &(dyn Any + Send), location: Option<&Location<'_>>) -> Self {
         let said = payload
             .downcast_ref::<&str>()
@@ -99,13 +99,13 @@ impl Panic {
     }
 }
 
-impl fmt::Display for Panic {
+impl fmt::Display for CaughtPanic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl std::error::Error for Panic {}
+impl std::error::Error for CaughtPanic {}
 
 #[cfg(test)]
 mod tests {
@@ -129,7 +129,7 @@ mod tests {
             tokio::task::yield_now().await;
             panic!("later")
         });
-        let done: Result<(), Panic> =
+        let done: Result<(), CaughtPanic> =
             poll_fn(|context| poll(future.as_mut(), context, Err::<(), _>)).await;
         assert!(done.unwrap_err().to_string().starts_with("later"));
     }

@@ -4,10 +4,10 @@
 
 use std::fs;
 
-use super::Page;
+use super::Exposition;
 
 /// Writes what can be found out, and which weir this is.
-pub fn describe(page: &mut Page) {
+pub fn describe(page: &mut Exposition) {
     page.gauge(
         "weir_build_info",
         "1; which weir this is.",
@@ -54,12 +54,12 @@ pub fn describe(page: &mut Page) {
     }
 }
 
-struct Times {
+struct CpuTimes {
     cpu: f64,
     start: f64,
 }
 
-fn times() -> Option<Times> {
+fn times() -> Option<CpuTimes> {
     let stat = fs::read_to_string("/proc/self/stat").ok()?;
     // The name before it may contain anything, brackets too.
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
@@ -69,7 +69,7 @@ fn times() -> Option<Times> {
     let booted = machine
         .lines()
         .find_map(|line| line.strip_prefix("btime "))?;
-    Some(Times {
+    Some(CpuTimes {
         cpu: ticks(USER)? + ticks(SYSTEM)?,
         start: booted.trim().parse::<f64>().ok()? + ticks(STARTED)?,
     })

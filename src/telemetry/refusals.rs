@@ -14,18 +14,18 @@ use serde::Serialize;
 use crate::clock::Millis;
 
 /// The process's own.
-pub static REFUSALS: Refusals = Refusals::new();
+pub static REFUSALS: RefusalLog = RefusalLog::new();
 
 /// The last refusals of all event loops.
 #[derive(Debug)]
-pub struct Refusals {
+pub struct RefusalLog {
     next: AtomicU64,
-    rings: [Ring; RINGS],
+    rings: [RefusalRing; RINGS],
 }
 
 /// A request that was refused, or would have been.
 #[derive(Debug, Clone, Serialize)]
-pub struct Refused {
+pub struct RefusalRecord {
     /// One more than that of the refusal written down before it.
     pub id: u64,
     /// Milliseconds since the Unix epoch.
@@ -61,16 +61,16 @@ pub struct Refused {
 }
 
 #[derive(Debug)]
-struct Ring {
-    last: Mutex<VecDeque<Refused>>,
+struct RefusalRing {
+    last: Mutex<VecDeque<RefusalRecord>>,
     skipped: AtomicU64,
 }
 
-impl Refusals {
+impl RefusalLog {
     const fn new() -> Self {
         Self {
             next: AtomicU64::new(1),
-            rings: [const { Ring::new() }; RINGS],
+            rings: [const { RefusalRing::new() }; RINGS],
         }
     }
 
@@ -92,7 +92,7 @@ impl Refusals {
     }
 
     /// Writes one down.
-    pub fn note(&self, make: impl FnOnce(u64) -> Refused) {
+    pub fn note(&self, make: impl FnOnce(u64) -> RefusalRecord) {
         let mut last = self.mine().last.lock();
         // Numbered inside: who holds all rings sees no number before all that are less.
         let refused = make(self.next.fetch_add(1, Ordering::Relaxed));
@@ -104,7 +104,7 @@ impl Refusals {
 
     /// At most so many after the one with this number, the latest, oldest first.
     #[must_use]
-    pub fn last(&self, after: u64, most: usize) -> Vec<Refused> {
+    pub fn last(&self, after: u64, most: usize) -> Vec<RefusalRecord> {
         let mut found = Vec::new();
         // All at once, or one that is written meanwhile would be passed over for good.
         let rings = self.rings.each_ref().map(|ring| ring.last.lock());
@@ -123,7 +123,7 @@ impl Refusals {
         rings.map(|it| it.skipped.load(Ordering::Relaxed)).sum()
     }
 
-    fn mine(&self) -> &Ring {
+    fn mine(&self) -> &RefusalRing {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         thread_local! {
             static MINE: usize = NEXT.fetch_add(1, Ordering::Relaxed) % RINGS;
@@ -132,7 +132,7 @@ impl Refusals {
     }
 }
 
-impl Ring {
+impl RefusalRing {
     const fn new() -> Self {
         Self {
             last: Mutex::new(VecDeque::new()),
@@ -162,8 +162,8 @@ const SECOND: u64 = 1000;
 mod tests {
     use super::*;
 
-    fn refused(id: u64) -> Refused {
-        Refused {
+    fn refused(id: u64) -> RefusalRecord {
+        RefusalRecord {
             id,
             time: 0,
             kind: "limit_req",
@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn the_last_are_kept_and_a_flood_is_counted() {
-        let refusals = Refusals::new();
+        let refusals = RefusalLog::new();
         for second in 1..=20 {
             for _ in 0..MOST_A_SECOND + 7 {
                 if refusals.wants(Millis(second * SECOND)) {
@@ -194,7 +194,7 @@ mod tests {
             }
         }
         assert_eq!(refusals.skipped(), 20 * 7);
-        let ids = |last: Vec<Refused>| last.iter().map(|it| it.id).collect::<Vec<_>>();
+        let ids = |last: Vec<RefusalRecord>| last.iter().map(|it| it.id).collect::<Vec<_>>();
         let all = ids(refusals.last(0, 10_000));
         assert_eq!((all.len(), all.last()), (KEPT, Some(&500)));
         assert_eq!(ids(refusals.last(0, 2)), [499, 500]);
@@ -203,7 +203,7 @@ mod tests {
 
     #[test]
     fn those_of_several_loops_come_in_order() {
-        let refusals = Refusals::new();
+        let refusals = RefusalLog::new();
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| (0..10).for_each(|_| refusals.note(refused)));

@@ -12,7 +12,7 @@ use crate::clock::Clock;
 
 /// One second in local time, in the shapes the logs use.
 #[derive(Debug, Default)]
-pub(super) struct Second {
+pub(super) struct LogTimestamp {
     unix: Option<u64>,
     /// `2026/11/16 01:58:24`
     pub(super) slashed: String,
@@ -22,7 +22,7 @@ pub(super) struct Second {
     pub(super) offset: String,
 }
 
-impl Second {
+impl LogTimestamp {
     fn at(unix: u64) -> Self {
         let local = i64::try_from(unix)
             .ok()
@@ -39,21 +39,21 @@ impl Second {
 }
 
 /// The present second, and the milliseconds into it.
-pub(super) fn now() -> (Rc<Second>, u32) {
+pub(super) fn now() -> (Rc<LogTimestamp>, u32) {
     thread_local! {
-        static SECOND: RefCell<Rc<Second>> = RefCell::default();
+        static SECOND: RefCell<Rc<LogTimestamp>> = RefCell::default();
     }
     let wall = Clock::wall();
     let unix = wall.as_secs();
     let second = SECOND.try_with(|second| {
         let mut second = second.borrow_mut();
         if second.unix != Some(unix) {
-            *second = Rc::new(Second::at(unix));
+            *second = Rc::new(LogTimestamp::at(unix));
         }
         Rc::clone(&second)
     });
     // A thread that is ending has lost its cache already.
-    let second = second.unwrap_or_else(|_| Rc::new(Second::at(unix)));
+    let second = second.unwrap_or_else(|_| Rc::new(LogTimestamp::at(unix)));
     (second, wall.subsec_millis())
 }
 
@@ -63,7 +63,7 @@ mod tests {
 
     #[test]
     fn all_shapes_show_the_same_second() {
-        let second = Second::at(1_794_794_304);
+        let second = LogTimestamp::at(1_794_794_304);
         assert_eq!(
             second.slashed.replace('/', "-"),
             second.iso.replace('T', " ")

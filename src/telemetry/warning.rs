@@ -6,13 +6,13 @@ use crate::clock::Millis;
 
 /// Counts what happens and says when to speak of it.
 #[derive(Debug, Default)]
-pub struct Warning {
+pub struct RateLimitedLog {
     total: AtomicU64,
     told: AtomicU64,
     next: AtomicU64,
 }
 
-impl Warning {
+impl RateLimitedLog {
     /// Of something that has not happened yet.
     #[must_use]
     pub const fn new() -> Self {
@@ -65,7 +65,7 @@ mod tests {
 
     #[test]
     fn it_speaks_at_once_and_then_once_a_minute_with_the_number() {
-        let warning = Warning::default();
+        let warning = RateLimitedLog::default();
         assert_eq!(warning.note(Millis(5)), Some(1));
         assert_eq!(warning.note(Millis(6)), None);
         assert_eq!(warning.note(Millis(60_004)), None);

@@ -14,26 +14,26 @@ use rustls::{CipherSuite, HandshakeKind};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::bare::Bare;
-use super::server::{Made, Server};
-use super::session::Session;
-use super::stream::{Ending, Stream};
+use super::server::{LoadedServer, TlsAcceptor};
+use super::session::TlsSession;
+use super::stream::{CloseMode, TlsStream};
 use super::{der, dn, files, suites};
 use crate::config::plan::Http2;
-use crate::message::Tls;
-use crate::message::tls::{Inner, Shown};
+use crate::message::TlsInfo;
+use crate::message::tls::{AlpnProtocol, ClientCertificate};
 
 /// How a connection begins on an address that speaks TLS.
 #[derive(Debug)]
-pub enum Greeting<IO> {
+pub enum Handshake<IO> {
     /// Without TLS.
     Plain(IO),
     /// With TLS, and with what is known of it.
-    Secured(Box<Stream<IO>>, Tls),
+    Secured(Box<TlsStream<IO>>, TlsInfo),
 }
 
 /// A handshake that came to nothing.
 #[derive(Debug, thiserror::Error)]
-pub enum Failure {
+pub enum HandshakeError {
     /// The client went before it was over, most often a scanner or a health check.
     #[error("the client left")]
     Gone(#[source] io::Error),
@@ -48,35 +48,40 @@ pub enum Failure {
 /// When it leaves, or there is nothing to agree on.
 pub async fn greet<IO: Bare>(
     mut io: IO,
-    choose: impl Fn(Option<&str>) -> Option<(Arc<Server>, Http2)>,
-) -> Result<Greeting<IO>, Failure> {
+    choose: impl Fn(Option<&str>) -> Option<(Arc<TlsAcceptor>, Http2)>,
+) -> Result<Handshake<IO>, HandshakeError> {
     let speaks = poll_fn(|context| io.poll_waiting(context)).await;
-    if !speaks.map_err(Failure::Gone)? {
-        return Err(Failure::Gone(io::ErrorKind::UnexpectedEof.into()));
+    if !speaks.map_err(HandshakeError::Gone)? {
+        return Err(HandshakeError::Gone(io::ErrorKind::UnexpectedEof.into()));
     }
     match io.first() {
         // A record of a handshake, or what no request begins with: TLS will say what is wrong with it.
         None | Some(HANDSHAKE | 0x80..) => {}
-        Some(_) => return Ok(Greeting::Plain(io)),
+        Some(_) => return Ok(Handshake::Plain(io)),
     }
-    let Hello { name, suites, read } = hello(&mut io).await?;
+    let ParsedClientHello { name, suites, read } = hello(&mut io).await?;
     let Some((server, http2)) = choose(name.as_deref()) else {
         let refused = rustls::Error::General("no server for this name".into());
-        return Err(Failure::Refused(refused));
+        return Err(HandshakeError::Refused(refused));
     };
     let made = server.made();
-    let tls =
-        UnbufferedServerConnection::new(made.config(http2, &suites)).map_err(Failure::Refused)?;
-    let mut stream = Box::new(Stream::new(io, Session::Server(tls), &read, Ending::Taken));
+    let tls = UnbufferedServerConnection::new(made.config(http2, &suites))
+        .map_err(HandshakeError::Refused)?;
+    let mut stream = Box::new(TlsStream::new(
+        io,
+        TlsSession::Server(tls),
+        &read,
+        CloseMode::Taken,
+    ));
     poll_fn(|context| stream.poll_handshake(context))
         .await
         .map_err(failure)?;
     let known = known(&stream, &made, name);
-    Ok(Greeting::Secured(stream, known))
+    Ok(Handshake::Secured(stream, known))
 }
 
 /// What a client says first.
-struct Hello {
+struct ParsedClientHello {
     // Whom it wants.
     name: Option<Box<str>>,
     suites: Box<[CipherSuite]>,
@@ -85,23 +90,25 @@ struct Hello {
 }
 
 /// Reads until the client has said whom it wants.
-async fn hello<IO: Bare>(io: &mut IO) -> Result<Hello, Failure> {
+async fn hello<IO: Bare>(io: &mut IO) -> Result<ParsedClientHello, HandshakeError> {
     let mut acceptor = Acceptor::default();
     let mut read = BytesMut::with_capacity(HELLO);
     loop {
         let known = read.len();
-        if io.read_buf(&mut read).await.map_err(Failure::Gone)? == 0 {
-            return Err(Failure::Gone(io::ErrorKind::UnexpectedEof.into()));
+        if io.read_buf(&mut read).await.map_err(HandshakeError::Gone)? == 0 {
+            return Err(HandshakeError::Gone(io::ErrorKind::UnexpectedEof.into()));
         }
         let mut unseen = &read[known..];
         while !unseen.is_empty() {
-            acceptor.read_tls(&mut unseen).map_err(Failure::Gone)?;
+            acceptor
+                .read_tls(&mut unseen)
+                .map_err(HandshakeError::Gone)?;
         }
         match acceptor.accept() {
             Ok(Some(accepted)) => {
                 let hello = accepted.client_hello();
                 let name = hello.server_name().map(str::to_ascii_lowercase);
-                return Ok(Hello {
+                return Ok(ParsedClientHello {
                     name: name.map(Into::into),
                     suites: hello.cipher_suites().into(),
                     read,
@@ -119,24 +126,24 @@ async fn hello<IO: Bare>(io: &mut IO) -> Result<Hello, Failure> {
 }
 
 /// Tells the client what is wrong; it may be gone.
-async fn refuse<IO: Bare>(io: &mut IO, error: rustls::Error, alert: &[u8]) -> Failure {
+async fn refuse<IO: Bare>(io: &mut IO, error: rustls::Error, alert: &[u8]) -> HandshakeError {
     match io.write_all(alert).await {
-        Ok(()) => Failure::Refused(error),
-        Err(gone) => Failure::Gone(gone),
+        Ok(()) => HandshakeError::Refused(error),
+        Err(gone) => HandshakeError::Gone(gone),
     }
 }
 
-fn failure(error: io::Error) -> Failure {
+fn failure(error: io::Error) -> HandshakeError {
     match error.downcast::<rustls::Error>() {
-        Ok(refused) => Failure::Refused(refused),
-        Err(gone) => Failure::Gone(gone),
+        Ok(refused) => HandshakeError::Refused(refused),
+        Err(gone) => HandshakeError::Gone(gone),
     }
 }
 
-fn known<IO: Bare>(stream: &Stream<IO>, made: &Made, name: Option<Box<str>>) -> Tls {
+fn known<IO: Bare>(stream: &TlsStream<IO>, made: &LoadedServer, name: Option<Box<str>>) -> TlsInfo {
     let tls = stream.session().state();
     let chain = tls.peer_certificates().unwrap_or_default();
-    Tls {
+    TlsInfo {
         protocol: suites::protocol(tls.protocol_version()),
         cipher: tls
             .negotiated_cipher_suite()
@@ -146,21 +153,21 @@ fn known<IO: Bare>(stream: &Stream<IO>, made: &Made, name: Option<Box<str>>) -> 
             .map(|group| suites::curve(group.name())),
         server_name: name,
         inner: match tls.alpn_protocol() {
-            None => Inner::Unsaid,
-            Some(b"h2") => Inner::Http2,
-            Some(_) => Inner::Http1,
+            None => AlpnProtocol::Unsaid,
+            Some(b"h2") => AlpnProtocol::Http2,
+            Some(_) => AlpnProtocol::Http1,
         },
         resumed: tls.handshake_kind() == Some(HandshakeKind::Resumed),
         client: shown(chain, made),
     }
 }
 
-fn shown(chain: &[CertificateDer<'_>], made: &Made) -> Option<Box<Shown>> {
+fn shown(chain: &[CertificateDer<'_>], made: &LoadedServer) -> Option<Box<ClientCertificate>> {
     let own = chain.first()?;
     let clients = made.clients.as_ref()?;
-    let parsed = der::Certificate::parse(own)?;
+    let parsed = der::X509Parts::parse(own)?;
     let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA1_FOR_LEGACY_USE_ONLY, own);
-    Some(Box::new(Shown {
+    Some(Box::new(ClientCertificate {
         verdict: clients.judge(chain, files::now()),
         subject: dn::text(parsed.subject).into(),
         issuer: dn::text(parsed.issuer).into(),

@@ -8,21 +8,21 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{CertificateError, DigitallySignedStruct, OtherError};
 use webpki::KeyUsage;
 
-use super::verify::Trust;
+use super::verify::TrustAnchors;
 
 /// Believes what rustls believes, up to a depth.
 #[derive(Debug)]
-pub(super) struct Bounded {
+pub(super) struct DepthVerifier {
     pub(super) verifier: Arc<WebPkiServerVerifier>,
-    pub(super) bound: Trust,
+    pub(super) bound: TrustAnchors,
 }
 
 /// In OpenSSL's words.
 #[derive(Debug, thiserror::Error)]
 #[error("certificate chain too long")]
-struct TooLong;
+struct ChainTooLong;
 
-impl ServerCertVerifier for Bounded {
+impl ServerCertVerifier for DepthVerifier {
     fn verify_server_cert(
         &self,
         own: &CertificateDer<'_>,
@@ -37,7 +37,7 @@ impl ServerCertVerifier for Bounded {
         // What was good without a bound can only be too long with one.
         self.bound
             .verify(own, others, now, KeyUsage::server_auth())
-            .map_err(|_| CertificateError::Other(OtherError(Arc::new(TooLong))))?;
+            .map_err(|_| CertificateError::Other(OtherError(Arc::new(ChainTooLong))))?;
         Ok(verified)
     }
 

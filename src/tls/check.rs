@@ -3,14 +3,14 @@
 use rustls::pki_types::{CertificateDer, ServerName};
 
 use super::files::{self, Error};
-use super::{Client, Server};
+use super::{TlsAcceptor, TlsConnector};
 use crate::config::plan::{self, Certificate, Plan, UpstreamTls};
 use crate::config::report::Severity;
 use crate::config::{Report, Span};
 
 /// How bad a certificate is whose time is over, or has not come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Validity {
+pub enum ExpiryPolicy {
     /// As bad as any other mistake.
     Demanded,
     /// Bad, but a gateway that is started again must not stay away for it.
@@ -18,8 +18,8 @@ pub enum Validity {
 }
 
 /// Looks at all files and adds what is wrong with them to the report.
-pub fn check(plan: &Plan, report: &mut Report, validity: Validity) {
-    let mut check = Check { report, validity };
+pub fn check(plan: &Plan, report: &mut Report, validity: ExpiryPolicy) {
+    let mut check = FileCheck { report, validity };
     for server in &plan.servers {
         if let Some(tls) = &server.tls {
             check.server(server, tls);
@@ -30,12 +30,12 @@ pub fn check(plan: &Plan, report: &mut Report, validity: Validity) {
     }
 }
 
-struct Check<'r> {
+struct FileCheck<'r> {
     report: &'r mut Report,
-    validity: Validity,
+    validity: ExpiryPolicy,
 }
 
-impl Check<'_> {
+impl FileCheck<'_> {
     fn server(&mut self, server: &plan::Server, tls: &plan::Tls) {
         let before = self.report.errors();
         for certificate in &tls.certificates {
@@ -51,7 +51,7 @@ impl Check<'_> {
             self.note(files::lists(file));
         }
         if self.report.errors() == before {
-            self.note(Server::build(tls, None));
+            self.note(TlsAcceptor::build(tls, None));
         }
     }
 
@@ -67,7 +67,7 @@ impl Check<'_> {
             self.note(files::lists(file));
         }
         if self.report.errors() == before {
-            self.note(Client::build(tls));
+            self.note(TlsConnector::build(tls));
         }
     }
 
@@ -121,7 +121,7 @@ impl Check<'_> {
             Err(error) => error,
         };
         let severity = match self.validity {
-            Validity::Wished if error.flaw.is_untimely() => Severity::Warning,
+            ExpiryPolicy::Wished if error.flaw.is_untimely() => Severity::Warning,
             _ => Severity::Error,
         };
         self.add(

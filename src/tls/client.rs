@@ -14,25 +14,25 @@ use rustls::{
 };
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use super::bounded::Bounded;
-use super::files::{self, Error, Flaw};
-use super::pinned::Pinned;
-use super::session::Session;
-use super::stream::{Ending, Stream};
+use super::bounded::DepthVerifier;
+use super::files::{self, Error, FileErrorKind};
+use super::pinned::PinnedVerifier;
+use super::session::TlsSession;
+use super::stream::{CloseMode, TlsStream};
 use super::suites;
-use super::verify::Trust;
-use super::watch::{Refreshed, Watched};
+use super::verify::TrustAnchors;
+use super::watch::{ReloadResult, Reloadable};
 use crate::config::plan::{self, HttpVersion, ServerNameSent, SessionReuse, UpstreamTls, Verify};
 
 /// One way to meet servers of upstreams, renewed when its files change.
 #[derive(Debug)]
-pub struct Client {
+pub struct TlsConnector {
     plan: UpstreamTls,
     name: ServerName<'static>,
-    config: Watched<ClientConfig>,
+    config: Reloadable<ClientConfig>,
 }
 
-impl Client {
+impl TlsConnector {
     /// Reads the files and makes it.
     ///
     /// # Errors
@@ -42,13 +42,13 @@ impl Client {
             // What is no name at all can still be asked for, and is refused for it.
             name: ServerName::try_from(plan.name.to_string())
                 .unwrap_or_else(|_| ServerName::from(std::net::Ipv4Addr::UNSPECIFIED)),
-            config: Watched::new(watched(plan), || make(plan))?,
+            config: Reloadable::new(watched(plan), || make(plan))?,
             plan: plan.clone(),
         })
     }
 
     /// Looks at the files again.
-    pub fn refresh(&self) -> Refreshed {
+    pub fn refresh(&self) -> ReloadResult {
         self.config.refresh(|| make(&self.plan))
     }
 
@@ -68,14 +68,14 @@ impl Client {
     ///
     /// # Errors
     /// When it leaves, cannot agree, or is not who it should be; the last two carry a [`rustls::Error`].
-    pub async fn connect<IO>(&self, io: IO) -> io::Result<Stream<IO>>
+    pub async fn connect<IO>(&self, io: IO) -> io::Result<TlsStream<IO>>
     where
         IO: AsyncRead + AsyncWrite + Unpin,
     {
         let tls = UnbufferedClientConnection::new(self.config.get(), self.name.clone())
             .map_err(io::Error::other)?;
-        let session = Session::Client(tls);
-        let mut stream = Stream::new(io, session, &[], Ending::Told);
+        let session = TlsSession::Client(tls);
+        let mut stream = TlsStream::new(io, session, &[], CloseMode::Told);
         poll_fn(|context| stream.poll_handshake(context)).await?;
         let agreed = stream.session().state().alpn_protocol();
         if self.plan.version == HttpVersion::Two && agreed != Some(HTTP2) {
@@ -87,7 +87,7 @@ impl Client {
 
 /// What is held against a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Objection {
+pub enum ServerCertError {
     /// Its certificate is no good.
     Certificate(String),
     /// It does not speak HTTP/2.
@@ -100,19 +100,23 @@ pub enum Objection {
 
 /// What a handshake failed for, where that was not the connection.
 #[must_use]
-pub fn objection(failure: &io::Error) -> Option<Objection> {
+pub fn objection(failure: &io::Error) -> Option<ServerCertError> {
     let reason = failure.get_ref()?.downcast_ref()?;
     Some(match reason {
         rustls::Error::InvalidCertificate(
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
-        ) => Objection::Name,
+        ) => ServerCertError::Name,
         rustls::Error::InvalidCertificate(CertificateError::Other(reason)) => {
-            Objection::Certificate(reason.0.to_string())
+            ServerCertError::Certificate(reason.0.to_string())
         }
-        rustls::Error::InvalidCertificate(reason) => Objection::Certificate(reason.to_string()),
+        rustls::Error::InvalidCertificate(reason) => {
+            ServerCertError::Certificate(reason.to_string())
+        }
         rustls::Error::NoApplicationProtocol
-        | rustls::Error::AlertReceived(AlertDescription::NoApplicationProtocol) => Objection::Http1,
-        reason => Objection::Protocol(reason.to_string()),
+        | rustls::Error::AlertReceived(AlertDescription::NoApplicationProtocol) => {
+            ServerCertError::Http1
+        }
+        reason => ServerCertError::Protocol(reason.to_string()),
     })
 }
 
@@ -149,7 +153,7 @@ fn verifier(
 ) -> Result<Arc<dyn ServerCertVerifier>, Error> {
     let verify = plan.verify;
     if verify == Verify::Off {
-        return Ok(Arc::new(Blunt { verify, provider }));
+        return Ok(Arc::new(NoVerify { verify, provider }));
     }
     let roots = match &plan.trusted {
         Some(file) => files::roots(file)?,
@@ -157,13 +161,13 @@ fn verifier(
     };
     if roots.is_empty() {
         // A machine without roots trusts nobody; every handshake will say so.
-        return Ok(Arc::new(Blunt { verify, provider }));
+        return Ok(Arc::new(NoVerify { verify, provider }));
     }
     let lists = match &plan.crl {
         Some(file) => files::lists(file)?,
         None => Vec::new(),
     };
-    let bound = plan.depth.map(|depth| Trust {
+    let bound = plan.depth.map(|depth| TrustAnchors {
         roots: roots.roots.clone(),
         lists: Vec::new(),
         depth,
@@ -175,11 +179,11 @@ fn verifier(
         .build()
         .map_err(|error| refused(plan, rustls::Error::General(error.to_string())))?;
     let verifier: Arc<dyn ServerCertVerifier> = match bound {
-        Some(bound) => Arc::new(Bounded { verifier, bound }),
+        Some(bound) => Arc::new(DepthVerifier { verifier, bound }),
         None => verifier,
     };
     Ok(match &plan.trusted {
-        Some(file) if plan.crl.is_none() => Arc::new(Pinned {
+        Some(file) if plan.crl.is_none() => Arc::new(PinnedVerifier {
             verifier,
             certificates: files::chain(file)?,
         }),
@@ -205,8 +209,8 @@ fn system_roots() -> RootCertStore {
 
 fn refused(plan: &UpstreamTls, error: rustls::Error) -> Error {
     let file = plan.trusted.clone().or_else(|| plan.crl.clone());
-    let file = file.unwrap_or_else(plan::File::nowhere);
-    Flaw::Refused(error).of(&file)
+    let file = file.unwrap_or_else(plan::TlsFile::nowhere);
+    FileErrorKind::Refused(error).of(&file)
 }
 
 fn watched(plan: &UpstreamTls) -> Vec<PathBuf> {
@@ -225,12 +229,12 @@ fn watched(plan: &UpstreamTls) -> Vec<PathBuf> {
 
 /// Believes whoever answers, or nobody; looks at no certificate either way.
 #[derive(Debug)]
-struct Blunt {
+struct NoVerify {
     verify: Verify,
     provider: Arc<CryptoProvider>,
 }
 
-impl ServerCertVerifier for Blunt {
+impl ServerCertVerifier for NoVerify {
     fn verify_server_cert(
         &self,
         _: &CertificateDer<'_>,

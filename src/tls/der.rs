@@ -4,7 +4,7 @@
 
 /// The parts of a certificate, each as it is encoded.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Certificate<'a> {
+pub(super) struct X509Parts<'a> {
     /// The content of its number.
     pub(super) serial: &'a [u8],
     /// The content of its issuer's name.
@@ -27,12 +27,12 @@ pub(super) struct Certificate<'a> {
     pub(super) signature: &'a [u8],
 }
 
-impl<'a> Certificate<'a> {
+impl<'a> X509Parts<'a> {
     /// Reads one; `None` for what is not a certificate.
     pub(super) fn parse(der: &'a [u8]) -> Option<Self> {
-        let mut outer = Reader(Reader(der).content(SEQUENCE)?);
+        let mut outer = DerReader(DerReader(der).content(SEQUENCE)?);
         let all = outer.next().filter(|all| all.tag == SEQUENCE)?;
-        let mut signed = Reader(all.content);
+        let mut signed = DerReader(all.content);
         let is_first_version = signed.peek() != Some(VERSION);
         if !is_first_version {
             signed.next()?;
@@ -40,7 +40,7 @@ impl<'a> Certificate<'a> {
         let serial = signed.content(INTEGER)?;
         signed.content(SEQUENCE)?;
         let issuer = signed.content(SEQUENCE)?;
-        let mut validity = Reader(signed.content(SEQUENCE)?);
+        let mut validity = DerReader(signed.content(SEQUENCE)?);
         Some(Self {
             serial,
             issuer,
@@ -64,8 +64,8 @@ impl<'a> Certificate<'a> {
 
 /// From when a list of revoked certificates holds, in seconds since the epoch.
 pub(super) fn list_since(der: &[u8]) -> Option<i64> {
-    let mut outer = Reader(der);
-    let mut signed = Reader(Reader(outer.content(SEQUENCE)?).content(SEQUENCE)?);
+    let mut outer = DerReader(der);
+    let mut signed = DerReader(DerReader(outer.content(SEQUENCE)?).content(SEQUENCE)?);
     if signed.peek() == Some(INTEGER) {
         signed.next()?;
     }
@@ -76,17 +76,17 @@ pub(super) fn list_since(der: &[u8]) -> Option<i64> {
 
 /// Elements one after the other.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Reader<'a>(pub(super) &'a [u8]);
+pub(super) struct DerReader<'a>(pub(super) &'a [u8]);
 
 /// One element: its tag, its content, and all of it.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Element<'a> {
+pub(super) struct DerElement<'a> {
     pub(super) tag: u8,
     pub(super) content: &'a [u8],
     pub(super) whole: &'a [u8],
 }
 
-impl<'a> Reader<'a> {
+impl<'a> DerReader<'a> {
     /// The content of the next element, if it has this tag.
     pub(super) fn content(&mut self, tag: u8) -> Option<&'a [u8]> {
         let element = self.next()?;
@@ -98,10 +98,10 @@ impl<'a> Reader<'a> {
     }
 }
 
-impl<'a> Iterator for Reader<'a> {
-    type Item = Element<'a>;
+impl<'a> Iterator for DerReader<'a> {
+    type Item = DerElement<'a>;
 
-    fn next(&mut self) -> Option<Element<'a>> {
+    fn next(&mut self) -> Option<DerElement<'a>> {
         let tag = *self.0.first()?;
         let first = *self.0.get(1)?;
         let (header, length) = match first {
@@ -120,7 +120,7 @@ impl<'a> Iterator for Reader<'a> {
         let end = header.checked_add(length)?;
         let whole = self.0.get(..end)?;
         self.0 = self.0.get(end..)?;
-        Some(Element {
+        Some(DerElement {
             tag,
             content: whole.get(header..)?,
             whole,
@@ -144,7 +144,7 @@ pub(super) fn element(tag: u8, content: &[u8]) -> Vec<u8> {
 }
 
 /// `YYMMDDHHMMSSZ` or `YYYYMMDDHHMMSSZ`.
-fn time(element: Element<'_>) -> Option<i64> {
+fn time(element: DerElement<'_>) -> Option<i64> {
     let text = std::str::from_utf8(element.content).ok()?;
     let text = text.strip_suffix('Z')?;
     // Digits and nothing else: `i64::from_str` would take a sign.
@@ -198,7 +198,7 @@ mod tests {
         wanted.not_before = rcgen::date_time_ymd(2020, 2, 29);
         wanted.not_after = rcgen::date_time_ymd(2120, 1, 1);
         let made = wanted.self_signed(&key).unwrap();
-        let read = Certificate::parse(made.der()).unwrap();
+        let read = X509Parts::parse(made.der()).unwrap();
         assert_eq!(read.not_before, 1_582_934_400);
         assert_eq!(read.not_after, 4_733_510_400);
         assert_eq!(read.subject, read.issuer);
@@ -210,7 +210,7 @@ mod tests {
         for length in [0, 1, 0x7f, 0x80, 0xff, 0x100, 70_000] {
             let content = vec![7; length];
             let whole = element(SEQUENCE, &content);
-            let mut read = Reader(&whole);
+            let mut read = DerReader(&whole);
             assert_eq!(read.content(SEQUENCE), Some(&content[..]), "{length}");
             assert!(read.next().is_none());
         }
@@ -220,7 +220,7 @@ mod tests {
     fn a_time_has_no_sign() {
         let of = |text: &[u8]| {
             let whole = element(UTC_TIME, text);
-            time(Reader(&whole).next().unwrap())
+            time(DerReader(&whole).next().unwrap())
         };
         assert_eq!(of(b"700101000000Z"), Some(0));
         assert_eq!(of(b"70+101000000Z"), None);
@@ -230,7 +230,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_bytes_are_too_strange(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-            Certificate::parse(&bytes);
+            X509Parts::parse(&bytes);
         }
     }
 }

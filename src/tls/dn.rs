@@ -2,14 +2,14 @@
 
 use std::fmt::Write as _;
 
-use super::der::{Element, OBJECT_IDENTIFIER, Reader, SEQUENCE, SET};
+use super::der::{DerElement, DerReader, OBJECT_IDENTIFIER, SEQUENCE, SET};
 
 /// A name as RFC 2253 writes it; what cannot be read of it is left out.
 pub(super) fn text(name: &[u8]) -> String {
-    let parts: Vec<String> = Reader(name)
+    let parts: Vec<String> = DerReader(name)
         .filter(|part| part.tag == SET)
         .map(|part| {
-            let pairs: Vec<_> = Reader(part.content)
+            let pairs: Vec<_> = DerReader(part.content)
                 .filter(|pair| pair.tag == SEQUENCE)
                 .filter_map(|pair| attribute(pair.content))
                 .collect();
@@ -34,7 +34,7 @@ pub(super) fn serial(bytes: &[u8]) -> String {
 }
 
 fn attribute(pair: &[u8]) -> Option<String> {
-    let mut pair = Reader(pair);
+    let mut pair = DerReader(pair);
     let kind = pair.content(OBJECT_IDENTIFIER)?;
     let value = pair.next()?;
     let known = NAMES.iter().find(|(bytes, _)| *bytes == kind);
@@ -48,7 +48,7 @@ fn attribute(pair: &[u8]) -> Option<String> {
 }
 
 /// What a text stands for, by the type it is written in.
-fn characters(value: Element<'_>) -> Option<String> {
+fn characters(value: DerElement<'_>) -> Option<String> {
     let bytes = value.content;
     match value.tag {
         // UTF8String
@@ -163,7 +163,7 @@ mod tests {
     use rcgen::{DistinguishedName, DnType};
 
     use super::*;
-    use crate::tls::der::Certificate;
+    use crate::tls::der::X509Parts;
 
     fn named(parts: &[(DnType, &str)]) -> String {
         let key = rcgen::KeyPair::generate().unwrap();
@@ -173,7 +173,7 @@ mod tests {
             wanted.distinguished_name.push(kind.clone(), *value);
         }
         let made = wanted.self_signed(&key).unwrap();
-        text(Certificate::parse(made.der()).unwrap().subject)
+        text(X509Parts::parse(made.der()).unwrap().subject)
     }
 
     #[test]

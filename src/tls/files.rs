@@ -12,21 +12,21 @@ use rustls::sign::{CertifiedKey, SigningKey};
 
 use super::der;
 use crate::clock::Clock;
-use crate::config::plan::{Certificate, File};
+use crate::config::plan::{Certificate, TlsFile};
 
 /// A file that cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("`{}` {flaw}", file.path.display())]
 pub struct Error {
     /// Which, and where it is named.
-    pub file: File,
+    pub file: TlsFile,
     /// Why not.
-    pub flaw: Flaw,
+    pub flaw: FileErrorKind,
 }
 
 /// What is wrong with a file.
 #[derive(Debug, thiserror::Error)]
-pub enum Flaw {
+pub enum FileErrorKind {
     /// What stands between the lines of PEM is no certificate.
     #[error("holds a certificate that is damaged")]
     Damaged,
@@ -65,7 +65,7 @@ pub enum Flaw {
     Staple,
 }
 
-impl Flaw {
+impl FileErrorKind {
     /// What to do about it.
     pub(super) fn hint(&self) -> Option<&'static str> {
         Some(match self {
@@ -88,7 +88,7 @@ impl Flaw {
         matches!(self, Self::Expired(_) | Self::NotYetValid(_))
     }
 
-    pub(super) fn of(self, file: &File) -> Error {
+    pub(super) fn of(self, file: &TlsFile) -> Error {
         Error {
             file: file.clone(),
             flaw: self,
@@ -97,35 +97,37 @@ impl Flaw {
 }
 
 /// The certificates in a file, the first of which has to be readable.
-pub(super) fn chain(file: &File) -> Result<Vec<CertificateDer<'static>>, Error> {
+pub(super) fn chain(file: &TlsFile) -> Result<Vec<CertificateDer<'static>>, Error> {
     let text = read(file)?;
     let chain = CertificateDer::pem_slice_iter(&text)
         .collect::<Result<Vec<_>, _>>()
         .map_err(|error| not_pem(&error).of(file))?;
     match chain.first() {
-        None if !text.is_empty() && !has(&text, b"-----BEGIN ") => Err(Flaw::NotPem.of(file)),
-        None => Err(Flaw::NoCertificate.of(file)),
-        Some(own) if parse(own).is_none() => Err(Flaw::Damaged.of(file)),
+        None if !text.is_empty() && !has(&text, b"-----BEGIN ") => {
+            Err(FileErrorKind::NotPem.of(file))
+        }
+        None => Err(FileErrorKind::NoCertificate.of(file)),
+        Some(own) if parse(own).is_none() => Err(FileErrorKind::Damaged.of(file)),
         Some(_) => Ok(chain),
     }
 }
 
 /// The first key in a file.
-pub(super) fn key(file: &File) -> Result<Arc<dyn SigningKey>, Error> {
+pub(super) fn key(file: &TlsFile) -> Result<Arc<dyn SigningKey>, Error> {
     let text = read(file)?;
     let key = PrivateKeyDer::from_pem_slice(&text).map_err(|error| match error {
-        _ if has(&text, b"ENCRYPTED") => Flaw::EncryptedKey.of(file),
-        pem::Error::NoItemsFound => Flaw::NoKey.of(file),
+        _ if has(&text, b"ENCRYPTED") => FileErrorKind::EncryptedKey.of(file),
+        pem::Error::NoItemsFound => FileErrorKind::NoKey.of(file),
         error => not_pem(&error).of(file),
     })?;
     sign::any_supported_type(&key).map_err(|_| {
         // An old form says so only inside: what was decoded is not a key.
         let encrypted = has(&text, b"ENCRYPTED");
-        let unusable = Flaw::Refused(rustls::Error::General(
+        let unusable = FileErrorKind::Refused(rustls::Error::General(
             "a kind of key that is not supported".into(),
         ));
         if encrypted {
-            Flaw::EncryptedKey
+            FileErrorKind::EncryptedKey
         } else {
             unusable
         }
@@ -147,19 +149,19 @@ pub(super) fn pair(
         }
         Err(rustls::Error::InconsistentKeys(_)) => {
             let chain = named.chain.path.display().to_string();
-            Err(Flaw::Mismatch(chain).of(&named.key))
+            Err(FileErrorKind::Mismatch(chain).of(&named.key))
         }
-        Err(error) => Err(Flaw::Refused(error).of(&named.chain)),
+        Err(error) => Err(FileErrorKind::Refused(error).of(&named.chain)),
     }
 }
 
 /// What an issuer said about a certificate.
-pub(super) fn staple(file: &File) -> Result<Vec<u8>, Error> {
+pub(super) fn staple(file: &TlsFile) -> Result<Vec<u8>, Error> {
     let bytes = read(file)?;
-    let mut elements = der::Reader(&bytes);
+    let mut elements = der::DerReader(&bytes);
     match elements.content(der::SEQUENCE) {
         Some(_) if elements.0.is_empty() => Ok(bytes),
-        _ => Err(Flaw::Staple.of(file)),
+        _ => Err(FileErrorKind::Staple.of(file)),
     }
 }
 
@@ -171,18 +173,18 @@ pub(super) fn certified(named: &Certificate) -> Result<CertifiedKey, Error> {
 }
 
 /// Certificates to trust.
-pub(super) fn roots(file: &File) -> Result<RootCertStore, Error> {
+pub(super) fn roots(file: &TlsFile) -> Result<RootCertStore, Error> {
     let mut roots = RootCertStore::empty();
     for root in chain(file)? {
         roots
             .add(root)
-            .map_err(|error| Flaw::Refused(error).of(file))?;
+            .map_err(|error| FileErrorKind::Refused(error).of(file))?;
     }
     Ok(roots)
 }
 
 /// Lists of revoked certificates.
-pub(super) fn lists(file: &File) -> Result<Vec<CertificateRevocationListDer<'static>>, Error> {
+pub(super) fn lists(file: &TlsFile) -> Result<Vec<CertificateRevocationListDer<'static>>, Error> {
     let text = read(file)?;
     let lists = CertificateRevocationListDer::pem_slice_iter(&text)
         .collect::<Result<Vec<_>, _>>()
@@ -191,19 +193,19 @@ pub(super) fn lists(file: &File) -> Result<Vec<CertificateRevocationListDer<'sta
         webpki::BorrowedCertRevocationList::from_der(list).is_ok()
     };
     if lists.is_empty() || !lists.iter().all(sound) {
-        return Err(Flaw::NoList.of(file));
+        return Err(FileErrorKind::NoList.of(file));
     }
     Ok(lists)
 }
 
 /// What is wrong with the time of a chain's own certificate.
-pub(super) fn untimely(own: &CertificateDer<'_>, now: UnixTime) -> Option<Flaw> {
+pub(super) fn untimely(own: &CertificateDer<'_>, now: UnixTime) -> Option<FileErrorKind> {
     let certificate = parse(own)?;
     let now = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
     if now > certificate.not_after {
-        return Some(Flaw::Expired(certificate.not_after));
+        return Some(FileErrorKind::Expired(certificate.not_after));
     }
-    (now < certificate.not_before).then_some(Flaw::NotYetValid(certificate.not_before))
+    (now < certificate.not_before).then_some(FileErrorKind::NotYetValid(certificate.not_before))
 }
 
 /// The time of day, for what certificates say about theirs.
@@ -211,17 +213,17 @@ pub(super) fn now() -> UnixTime {
     UnixTime::since_unix_epoch(Clock::wall())
 }
 
-fn parse<'a>(certificate: &'a CertificateDer<'_>) -> Option<der::Certificate<'a>> {
+fn parse<'a>(certificate: &'a CertificateDer<'_>) -> Option<der::X509Parts<'a>> {
     webpki::EndEntityCert::try_from(certificate).ok()?;
-    der::Certificate::parse(certificate)
+    der::X509Parts::parse(certificate)
 }
 
-fn read(file: &File) -> Result<Vec<u8>, Error> {
-    fs::read(&file.path).map_err(|error| Flaw::Read(error).of(file))
+fn read(file: &TlsFile) -> Result<Vec<u8>, Error> {
+    fs::read(&file.path).map_err(|error| FileErrorKind::Read(error).of(file))
 }
 
-fn not_pem(_: &pem::Error) -> Flaw {
-    Flaw::NotPem
+fn not_pem(_: &pem::Error) -> FileErrorKind {
+    FileErrorKind::NotPem
 }
 
 fn has(text: &[u8], word: &[u8]) -> bool {

@@ -1,12 +1,12 @@
 //! The way in for the fuzzer: a certificate read from its bytes alone.
 
-use super::der::Certificate;
+use super::der::X509Parts;
 use super::dn;
 
 /// What is read of a certificate: whom it names, who issued it, and its number. `None` for what is not one.
 #[must_use]
 pub fn names(der: &[u8]) -> Option<[String; 3]> {
-    let read = Certificate::parse(der)?;
+    let read = X509Parts::parse(der)?;
     let [subject, issuer] = [read.subject, read.issuer].map(dn::text);
     Some([subject, issuer, dn::serial(read.serial)])
 }

@@ -3,17 +3,17 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::{Client, Error, Refreshed, Server};
+use super::{Error, ReloadResult, TlsAcceptor, TlsConnector};
 use crate::config::plan::{self, Plan};
 
 /// What clients are met with, and how servers of upstreams are.
 #[derive(Debug, Clone, Default)]
-pub struct Kit {
-    servers: Vec<Option<Arc<Server>>>,
-    clients: Arc<[Arc<Client>]>,
+pub struct TlsContexts {
+    servers: Vec<Option<Arc<TlsAcceptor>>>,
+    clients: Arc<[Arc<TlsConnector>]>,
 }
 
-impl Kit {
+impl TlsContexts {
     /// Reads all files. Where nothing has changed since the plan `before`, sessions that were agreed on go on.
     ///
     /// # Errors
@@ -31,7 +31,7 @@ impl Kit {
                 let alike = all.by_ref().filter(|(old, _)| same(old));
                 alike.map(|(_, kept)| kept).nth(nth)?.as_deref()
             });
-            Server::build(tls, old).map(Arc::new).map(Some)
+            TlsAcceptor::build(tls, old).map(Arc::new).map(Some)
         });
         Ok(Self {
             servers: servers.collect::<Result<_, _>>()?,
@@ -41,18 +41,18 @@ impl Kit {
 
     /// What clients of the plan's server with this index are met with.
     #[must_use]
-    pub fn server(&self, index: usize) -> Option<Arc<Server>> {
+    pub fn server(&self, index: usize) -> Option<Arc<TlsAcceptor>> {
         self.servers.get(index)?.clone()
     }
 
     /// How servers of upstreams are met, in the plan's order.
     #[must_use]
-    pub fn clients(&self) -> Arc<[Arc<Client>]> {
+    pub fn clients(&self) -> Arc<[Arc<TlsConnector>]> {
         Arc::clone(&self.clients)
     }
 
     /// Looks at all files again; tells what came of those that have changed.
-    pub fn refresh(&self, mut tell: impl FnMut(PathBuf, Refreshed)) {
+    pub fn refresh(&self, mut tell: impl FnMut(PathBuf, ReloadResult)) {
         for server in self.servers.iter().flatten() {
             tell(server.file(), server.refresh());
         }
@@ -63,7 +63,10 @@ impl Kit {
 }
 
 /// How servers of upstreams are met; as before, where that is said as before.
-fn clients(plan: &Plan, before: Option<(&Plan, &Kit)>) -> Result<Arc<[Arc<Client>]>, Error> {
+fn clients(
+    plan: &Plan,
+    before: Option<(&Plan, &TlsContexts)>,
+) -> Result<Arc<[Arc<TlsConnector>]>, Error> {
     if let Some((old, kit)) = before
         && old.upstream_tls == plan.upstream_tls
     {
@@ -74,7 +77,7 @@ fn clients(plan: &Plan, before: Option<(&Plan, &Kit)>) -> Result<Arc<[Arc<Client
             let index = old.upstream_tls.iter().position(|old| old == tls)?;
             kit.clients.get(index).map(Arc::clone)
         });
-        known.map_or_else(|| Client::build(tls).map(Arc::new), Ok)
+        known.map_or_else(|| TlsConnector::build(tls).map(Arc::new), Ok)
     });
     clients.collect()
 }

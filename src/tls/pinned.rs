@@ -11,16 +11,16 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{CertificateError, DigitallySignedStruct};
 use webpki::EndEntityCert;
 
-use super::files::{self, Flaw};
+use super::files::{self, FileErrorKind};
 
 /// Believes what another verifier believes, and these certificates by themselves.
 #[derive(Debug)]
-pub(super) struct Pinned {
+pub(super) struct PinnedVerifier {
     pub(super) verifier: Arc<dyn ServerCertVerifier>,
     pub(super) certificates: Vec<CertificateDer<'static>>,
 }
 
-impl ServerCertVerifier for Pinned {
+impl ServerCertVerifier for PinnedVerifier {
     fn verify_server_cert(
         &self,
         own: &CertificateDer<'_>,
@@ -37,7 +37,7 @@ impl ServerCertVerifier for Pinned {
         }
         match files::untimely(own, now) {
             None => {}
-            Some(Flaw::NotYetValid(_)) => return Err(CertificateError::NotValidYet.into()),
+            Some(FileErrorKind::NotYetValid(_)) => return Err(CertificateError::NotValidYet.into()),
             Some(_) => return Err(CertificateError::Expired.into()),
         }
         EndEntityCert::try_from(own)

@@ -7,46 +7,46 @@ use rustls::server::{ClientHello, ProducesTickets, ResolvesServerCert, StoresSer
 use rustls::sign::CertifiedKey;
 use rustls::{CipherSuite, ServerConfig};
 
-use super::files::{self, Error, Flaw};
-use super::sessions::{Sessions, Tickets};
+use super::files::{self, Error, FileErrorKind};
+use super::sessions::{SessionCache, TicketKeys};
 use super::suites;
-use super::verify::Clients;
-use super::watch::{Refreshed, Watched};
+use super::verify::ClientVerifier;
+use super::watch::{ReloadResult, Reloadable};
 use crate::config::plan::{self, Http2, SessionTickets, VerifyClient};
 
 /// One server's certificates and settings, renewed when their files change.
 #[derive(Debug)]
-pub struct Server {
+pub struct TlsAcceptor {
     plan: plan::Tls,
-    keeps: Keeps,
-    made: Watched<Made>,
+    keeps: SessionStores,
+    made: Reloadable<LoadedServer>,
 }
 
 /// What is made from the files.
 #[derive(Debug)]
-pub(super) struct Made {
+pub(super) struct LoadedServer {
     // By whose order of suites counts, ours or the client's.
-    ours: Offer,
-    theirs: Offer,
+    ours: AlpnConfigs,
+    theirs: AlpnConfigs,
     /// Whom to believe about clients, where they are asked.
-    pub(super) clients: Option<Arc<Clients>>,
+    pub(super) clients: Option<Arc<ClientVerifier>>,
 }
 
 /// For where HTTP/2 is spoken, and where it is not.
 #[derive(Debug, Clone)]
-struct Offer {
+struct AlpnConfigs {
     http2: Arc<ServerConfig>,
     http1: Arc<ServerConfig>,
 }
 
 /// What outlives the files: sessions of clients go on after a certificate was renewed.
 #[derive(Debug, Clone)]
-struct Keeps {
+struct SessionStores {
     sessions: Arc<dyn StoresServerSessions>,
     tickets: Option<Arc<dyn ProducesTickets>>,
 }
 
-impl Server {
+impl TlsAcceptor {
     /// Reads the files and makes it. Sessions that were agreed on with the `old` one, of the same plan, go on.
     ///
     /// # Errors
@@ -54,15 +54,15 @@ impl Server {
     pub fn build(plan: &plan::Tls, old: Option<&Self>) -> Result<Self, Error> {
         let keeps = match old {
             Some(old) => old.keeps.clone(),
-            None => Keeps {
-                sessions: Arc::new(Sessions::new(plan.session_timeout)),
+            None => SessionStores {
+                sessions: Arc::new(SessionCache::new(plan.session_timeout)),
                 tickets: match plan.session_tickets {
                     SessionTickets::Off => None,
                     SessionTickets::On => Some(tickets(plan)?),
                 },
             },
         };
-        let made = Watched::new(watched(plan), || make(plan, &keeps))?;
+        let made = Reloadable::new(watched(plan), || make(plan, &keeps))?;
         Ok(Self {
             plan: plan.clone(),
             keeps,
@@ -71,7 +71,7 @@ impl Server {
     }
 
     /// Looks at the files again.
-    pub fn refresh(&self) -> Refreshed {
+    pub fn refresh(&self) -> ReloadResult {
         self.made.refresh(|| {
             for certificate in &self.plan.certificates {
                 // A certificate that holds is not given up for one that does not.
@@ -94,12 +94,12 @@ impl Server {
         first.map_or_else(PathBuf::new, |certificate| certificate.chain.path.clone())
     }
 
-    pub(super) fn made(&self) -> Arc<Made> {
+    pub(super) fn made(&self) -> Arc<LoadedServer> {
         self.made.get()
     }
 }
 
-impl Made {
+impl LoadedServer {
     /// For a client that asks for these suites.
     pub(super) fn config(&self, http2: Http2, suites: &[CipherSuite]) -> Arc<ServerConfig> {
         let offer = match suites::dislikes_aes(suites) {
@@ -113,7 +113,7 @@ impl Made {
     }
 }
 
-impl Offer {
+impl AlpnConfigs {
     fn new(mut config: ServerConfig) -> Self {
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         let mut http2 = config.clone();
@@ -126,16 +126,16 @@ impl Offer {
     }
 }
 
-fn make(plan: &plan::Tls, keeps: &Keeps) -> Result<Made, Error> {
+fn make(plan: &plan::Tls, keeps: &SessionStores) -> Result<LoadedServer, Error> {
     let certificates: Vec<_> = plan
         .certificates
         .iter()
         .map(|certificate| files::certified(certificate).map(Arc::new))
         .collect::<Result<_, _>>()?;
-    let certificates = Arc::new(Certificates::new(certificates));
+    let certificates = Arc::new(CertResolver::new(certificates));
     let clients = match plan.verify_client {
         VerifyClient::Off => None,
-        _ => Some(Arc::new(Clients::read(plan)?)),
+        _ => Some(Arc::new(ClientVerifier::read(plan)?)),
     };
     let offer = |provider, ours| {
         let builder = ServerConfig::builder_with_provider(provider)
@@ -154,7 +154,7 @@ fn make(plan: &plan::Tls, keeps: &Keeps) -> Result<Made, Error> {
             config.send_tls13_tickets = 0;
         }
         config.ignore_client_order = ours;
-        Ok(Offer::new(config))
+        Ok(AlpnConfigs::new(config))
     };
     let (ours, theirs) = match plan.ciphers.is_empty() {
         true => (
@@ -166,7 +166,7 @@ fn make(plan: &plan::Tls, keeps: &Keeps) -> Result<Made, Error> {
             (named.clone(), named)
         }
     };
-    Ok(Made {
+    Ok(LoadedServer {
         ours,
         theirs,
         clients,
@@ -174,15 +174,17 @@ fn make(plan: &plan::Tls, keeps: &Keeps) -> Result<Made, Error> {
 }
 
 fn tickets(plan: &plan::Tls) -> Result<Arc<dyn ProducesTickets>, Error> {
-    let tickets = Tickets::new(plan.session_timeout).map_err(|error| refused(plan, error))?;
+    let tickets = TicketKeys::new(plan.session_timeout).map_err(|error| refused(plan, error))?;
     Ok(Arc::new(tickets))
 }
 
 /// What rustls does not like is told of the first certificate: there is no better place.
 fn refused(plan: &plan::Tls, error: rustls::Error) -> Error {
     let file = plan.certificates.first();
-    let file = file.map_or_else(plan::File::nowhere, |certificate| certificate.chain.clone());
-    Flaw::Refused(error).of(&file)
+    let file = file.map_or_else(plan::TlsFile::nowhere, |certificate| {
+        certificate.chain.clone()
+    });
+    FileErrorKind::Refused(error).of(&file)
 }
 
 fn watched(plan: &plan::Tls) -> Vec<PathBuf> {
@@ -200,9 +202,9 @@ fn watched(plan: &plan::Tls) -> Vec<PathBuf> {
 
 /// Certificates of one server, for keys of several kinds.
 #[derive(Debug)]
-struct Certificates(Vec<Arc<CertifiedKey>>);
+struct CertResolver(Vec<Arc<CertifiedKey>>);
 
-impl Certificates {
+impl CertResolver {
     fn new(mut certificates: Vec<Arc<CertifiedKey>>) -> Self {
         // RSA last: its signatures cost fifty times as much, and whoever knows the others can do without.
         certificates.sort_by_key(|certificate| {
@@ -212,7 +214,7 @@ impl Certificates {
     }
 }
 
-impl ResolvesServerCert for Certificates {
+impl ResolvesServerCert for CertResolver {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let schemes = hello.signature_schemes();
         let mut all = self.0.iter();

@@ -12,14 +12,14 @@ use rustls::unbuffered::{
 };
 
 /// One side of it.
-pub(super) enum Session {
+pub(super) enum TlsSession {
     Client(UnbufferedClientConnection),
     Server(UnbufferedServerConnection),
 }
 
 /// How far it has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum SessionStep {
     /// There may be more to do.
     Again,
     /// The other side has said goodbye.
@@ -32,12 +32,12 @@ pub(super) enum Step {
 
 /// What is done when it can be written.
 #[derive(Clone, Copy)]
-enum Say<'a> {
+enum PendingWrite<'a> {
     Bytes(&'a [u8]),
     Goodbye,
 }
 
-impl fmt::Debug for Session {
+impl fmt::Debug for TlsSession {
     fn fmt(&self, text: &mut fmt::Formatter<'_>) -> fmt::Result {
         text.write_str(match self {
             Self::Client(_) => "Client",
@@ -46,7 +46,7 @@ impl fmt::Debug for Session {
     }
 }
 
-impl Session {
+impl TlsSession {
     /// What is known of it.
     pub(super) fn state(&self) -> &CommonState {
         match self {
@@ -65,7 +65,7 @@ impl Session {
         read: &mut BytesMut,
         sealed: &mut BytesMut,
         take: &mut dyn FnMut(&[u8]),
-    ) -> io::Result<Step> {
+    ) -> io::Result<SessionStep> {
         match self {
             Self::Client(client) => step(client.process_tls_records(read), sealed, take),
             Self::Server(server) => step(server.process_tls_records(read), sealed, take),
@@ -96,7 +96,7 @@ impl Session {
                 &gathered
             }
         };
-        self.say(Say::Bytes(bytes), read, sealed)?;
+        self.say(PendingWrite::Bytes(bytes), read, sealed)?;
         Ok(bytes.len())
     }
 
@@ -104,39 +104,48 @@ impl Session {
     pub(super) fn last_words(&mut self, read: &mut BytesMut, sealed: &mut BytesMut) {
         // Only as long as there is something to be said: rustls would go on reading then, and object once more.
         while self.state().wants_write()
-            && matches!(self.step(read, sealed, &mut |_| ()), Ok(Step::Again))
+            && matches!(self.step(read, sealed, &mut |_| ()), Ok(SessionStep::Again))
         {}
     }
 
     /// Encrypts that nothing follows.
     pub(super) fn goodbye(&mut self, read: &mut BytesMut, sealed: &mut BytesMut) -> io::Result<()> {
-        self.say(Say::Goodbye, read, sealed)
+        self.say(PendingWrite::Goodbye, read, sealed)
     }
 
-    fn say(&mut self, say: Say<'_>, read: &mut BytesMut, sealed: &mut BytesMut) -> io::Result<()> {
+    fn say(
+        &mut self,
+        say: PendingWrite<'_>,
+        read: &mut BytesMut,
+        sealed: &mut BytesMut,
+    ) -> io::Result<()> {
         loop {
             let went = match self {
                 Self::Client(client) => said(client.process_tls_records(read), say, sealed),
                 Self::Server(server) => said(server.process_tls_records(read), say, sealed),
             };
             match (went.advance(read)?, say) {
-                (Step::Again | Step::Ended, _) => {}
-                (Step::Said, _) | (Step::Waits, Say::Goodbye) => return Ok(()),
+                (SessionStep::Again | SessionStep::Ended, _) => {}
+                (SessionStep::Said, _) | (SessionStep::Waits, PendingWrite::Goodbye) => {
+                    return Ok(());
+                }
                 // Nothing can be said any more.
-                (Step::Waits, Say::Bytes(_)) => return Err(io::ErrorKind::BrokenPipe.into()),
+                (SessionStep::Waits, PendingWrite::Bytes(_)) => {
+                    return Err(io::ErrorKind::BrokenPipe.into());
+                }
             }
         }
     }
 }
 
 /// A step, and how much of what was read is done with.
-struct Went {
-    step: io::Result<Step>,
+struct StepResult {
+    step: io::Result<SessionStep>,
     discard: usize,
 }
 
-impl Went {
-    fn advance(self, read: &mut BytesMut) -> io::Result<Step> {
+impl StepResult {
+    fn advance(self, read: &mut BytesMut) -> io::Result<SessionStep> {
         read.advance(self.discard);
         self.step
     }
@@ -146,11 +155,11 @@ fn step<Data>(
     status: UnbufferedStatus<'_, '_, Data>,
     sealed: &mut BytesMut,
     take: &mut dyn FnMut(&[u8]),
-) -> Went {
+) -> StepResult {
     let mut discard = status.discard;
     let step = match status.state {
         Ok(ConnectionState::ReadTraffic(mut traffic)) => {
-            let mut step = Ok(Step::Again);
+            let mut step = Ok(SessionStep::Again);
             while let Some(record) = traffic.next_record() {
                 match record {
                     Ok(record) => {
@@ -165,36 +174,45 @@ fn step<Data>(
         Ok(state) => common(state, sealed),
         Err(error) => Err(wrong(error)),
     };
-    Went { step, discard }
+    StepResult { step, discard }
 }
 
 /// As [`step`], but with something to say as soon as that is possible; over when it is said.
-fn said<Data>(status: UnbufferedStatus<'_, '_, Data>, say: Say<'_>, sealed: &mut BytesMut) -> Went {
+fn said<Data>(
+    status: UnbufferedStatus<'_, '_, Data>,
+    say: PendingWrite<'_>,
+    sealed: &mut BytesMut,
+) -> StepResult {
     let step = match status.state {
         Ok(ConnectionState::WriteTraffic(mut traffic)) => {
-            write(&mut traffic, say, sealed).map(|()| Step::Said)
+            write(&mut traffic, say, sealed).map(|()| SessionStep::Said)
         }
         // All that was read has been decrypted before.
         Ok(ConnectionState::ReadTraffic(_)) => Err(io::ErrorKind::InvalidData.into()),
         Ok(state) => common(state, sealed),
         Err(error) => Err(wrong(error)),
     };
-    Went {
+    StepResult {
         step,
         discard: status.discard,
     }
 }
 
-fn common<Data>(state: ConnectionState<'_, '_, Data>, sealed: &mut BytesMut) -> io::Result<Step> {
+fn common<Data>(
+    state: ConnectionState<'_, '_, Data>,
+    sealed: &mut BytesMut,
+) -> io::Result<SessionStep> {
     match state {
-        ConnectionState::EncodeTlsData(encode) => encoded(encode, sealed).map(|()| Step::Again),
+        ConnectionState::EncodeTlsData(encode) => {
+            encoded(encode, sealed).map(|()| SessionStep::Again)
+        }
         ConnectionState::TransmitTlsData(transmit) => {
             // It lies in `sealed`, from where it leaves before anything else.
             transmit.done();
-            Ok(Step::Again)
+            Ok(SessionStep::Again)
         }
-        ConnectionState::PeerClosed => Ok(Step::Ended),
-        _ => Ok(Step::Waits),
+        ConnectionState::PeerClosed => Ok(SessionStep::Ended),
+        _ => Ok(SessionStep::Waits),
     }
 }
 
@@ -215,20 +233,20 @@ fn encoded<Data>(mut encode: EncodeTlsData<'_, Data>, sealed: &mut BytesMut) -> 
 
 fn write<Data>(
     traffic: &mut WriteTraffic<'_, Data>,
-    say: Say<'_>,
+    say: PendingWrite<'_>,
     sealed: &mut BytesMut,
 ) -> io::Result<()> {
     let length = sealed.len();
     let mut needed = match say {
-        Say::Bytes(bytes) => bytes.len() + (bytes.len() / RECORD + 1) * AROUND,
-        Say::Goodbye => AROUND,
+        PendingWrite::Bytes(bytes) => bytes.len() + (bytes.len() / RECORD + 1) * AROUND,
+        PendingWrite::Goodbye => AROUND,
     };
     loop {
         sealed.resize(length + needed, 0);
         let room = &mut sealed[length..];
         let done = match say {
-            Say::Bytes(bytes) => traffic.encrypt(bytes, room),
-            Say::Goodbye => traffic.queue_close_notify(room),
+            PendingWrite::Bytes(bytes) => traffic.encrypt(bytes, room),
+            PendingWrite::Goodbye => traffic.queue_close_notify(room),
         };
         match done {
             Ok(count) => {

@@ -12,19 +12,19 @@ use crate::clock::Clock;
 
 /// Seals sessions; its keys change every six hours and are known to this process alone.
 #[derive(Debug)]
-pub(super) struct Tickets {
+pub(super) struct TicketKeys {
     seal: Arc<dyn ProducesTickets>,
     lifetime: Duration,
 }
 
 /// Keeps sessions, so many at most; the oldest make room.
 #[derive(Debug)]
-pub(super) struct Sessions {
+pub(super) struct SessionCache {
     kept: Arc<dyn StoresServerSessions>,
     lifetime: Duration,
 }
 
-impl Tickets {
+impl TicketKeys {
     pub(super) fn new(lifetime: Duration) -> Result<Self, rustls::Error> {
         Ok(Self {
             seal: rustls::crypto::aws_lc_rs::Ticketer::new()?,
@@ -33,7 +33,7 @@ impl Tickets {
     }
 }
 
-impl ProducesTickets for Tickets {
+impl ProducesTickets for TicketKeys {
     fn enabled(&self) -> bool {
         !self.lifetime.is_zero()
     }
@@ -51,7 +51,7 @@ impl ProducesTickets for Tickets {
     }
 }
 
-impl Sessions {
+impl SessionCache {
     pub(super) fn new(lifetime: Duration) -> Self {
         Self {
             kept: ServerSessionMemoryCache::new(MOST),
@@ -60,7 +60,7 @@ impl Sessions {
     }
 }
 
-impl StoresServerSessions for Sessions {
+impl StoresServerSessions for SessionCache {
     fn put(&self, key: Vec<u8>, value: Vec<u8>) -> bool {
         self.kept.put(key, stamped(&value))
     }
@@ -107,8 +107,8 @@ mod tests {
 
     #[test]
     fn a_ticket_opens_only_what_it_sealed() {
-        let tickets = Tickets::new(Duration::from_secs(60)).unwrap();
-        let others = Tickets::new(Duration::from_secs(60)).unwrap();
+        let tickets = TicketKeys::new(Duration::from_secs(60)).unwrap();
+        let others = TicketKeys::new(Duration::from_secs(60)).unwrap();
         let sealed = tickets.encrypt(b"session").unwrap();
         assert_eq!(tickets.decrypt(&sealed).unwrap(), b"session");
         assert_eq!(others.decrypt(&sealed), None);

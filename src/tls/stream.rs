@@ -18,13 +18,13 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_util::io::poll_read_buf;
 
 use super::bare::Bare;
-use super::session::{Session, Step};
+use super::session::{SessionStep, TlsSession};
 
 /// A stream inside TLS.
 #[derive(Debug)]
-pub struct Stream<IO> {
+pub struct TlsStream<IO> {
     io: IO,
-    session: Session,
+    session: TlsSession,
     /// What was read and is not a whole record yet.
     read: BytesMut,
     /// What is decrypted, and more than was asked for.
@@ -36,12 +36,12 @@ pub struct Stream<IO> {
     ended: bool,
     /// Whether the session has failed. It is not asked anything any more.
     failed: bool,
-    ending: Ending,
+    ending: CloseMode,
 }
 
 /// What it means that the other side goes without saying so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ending {
+pub enum CloseMode {
     /// Nothing: a request has a length, and what is missing of it is missed anyway.
     Taken,
     /// That somebody may have cut off the end of an answer that has no length.
@@ -54,9 +54,9 @@ thread_local! {
     static SEALED: Cell<BytesMut> = Cell::new(BytesMut::new());
 }
 
-impl<IO: AsyncRead + AsyncWrite + Unpin> Stream<IO> {
+impl<IO: AsyncRead + AsyncWrite + Unpin> TlsStream<IO> {
     /// With what was read of the other side's first words.
-    pub(super) fn new(io: IO, session: Session, words: &[u8], ending: Ending) -> Self {
+    pub(super) fn new(io: IO, session: TlsSession, words: &[u8], ending: CloseMode) -> Self {
         let mut read = SPARE.take();
         read.extend_from_slice(words);
         Self {
@@ -73,7 +73,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Stream<IO> {
     }
 
     /// What was agreed on.
-    pub(super) fn session(&self) -> &Session {
+    pub(super) fn session(&self) -> &TlsSession {
         &self.session
     }
 
@@ -146,9 +146,9 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Stream<IO> {
                 .session
                 .step(&mut self.read, &mut self.sealed, &mut take)
             {
-                Ok(Step::Again | Step::Said) => {}
-                Ok(Step::Ended) => self.ended = true,
-                Ok(Step::Waits) => break Ok(()),
+                Ok(SessionStep::Again | SessionStep::Said) => {}
+                Ok(SessionStep::Ended) => self.ended = true,
+                Ok(SessionStep::Waits) => break Ok(()),
                 Err(error) => break Err(error),
             }
         };
@@ -204,7 +204,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Stream<IO> {
     }
 }
 
-impl<IO: Bare> Bare for Stream<IO> {
+impl<IO: Bare> Bare for TlsStream<IO> {
     fn poll_waiting(&self, context: &mut Context<'_>) -> Poll<io::Result<bool>> {
         if !self.plain.is_empty() {
             return Poll::Ready(Ok(true));
@@ -220,7 +220,7 @@ impl<IO: Bare> Bare for Stream<IO> {
     }
 }
 
-impl<IO: AsyncRead + AsyncWrite + Unpin> AsyncRead for Stream<IO> {
+impl<IO: AsyncRead + AsyncWrite + Unpin> AsyncRead for TlsStream<IO> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -245,8 +245,8 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> AsyncRead for Stream<IO> {
             if ready!(this.poll_fill(context))? == 0 {
                 this.ended = true;
                 return Poll::Ready(match this.ending {
-                    Ending::Taken => Ok(()),
-                    Ending::Told => Err(io::ErrorKind::UnexpectedEof.into()),
+                    CloseMode::Taken => Ok(()),
+                    CloseMode::Told => Err(io::ErrorKind::UnexpectedEof.into()),
                 });
             }
             this.process(buffer, context)?;
@@ -255,7 +255,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> AsyncRead for Stream<IO> {
     }
 }
 
-impl<IO: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Stream<IO> {
+impl<IO: AsyncRead + AsyncWrite + Unpin> AsyncWrite for TlsStream<IO> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

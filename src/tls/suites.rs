@@ -5,7 +5,7 @@ use std::sync::{Arc, LazyLock};
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::{CipherSuite, NamedGroup, ProtocolVersion, SupportedProtocolVersion, version};
 
-use crate::config::plan::{Cipher, Protocol};
+use crate::config::plan::{Cipher, TlsVersion};
 
 /// Everything there is.
 static PROVIDER: LazyLock<Arc<CryptoProvider>> =
@@ -67,10 +67,10 @@ pub(super) fn provider(ciphers: &[Cipher]) -> Arc<CryptoProvider> {
 }
 
 /// rustls's versions.
-pub(super) fn versions(protocols: &[Protocol]) -> Vec<&'static SupportedProtocolVersion> {
+pub(super) fn versions(protocols: &[TlsVersion]) -> Vec<&'static SupportedProtocolVersion> {
     [
-        (Protocol::Tls13, &version::TLS13),
-        (Protocol::Tls12, &version::TLS12),
+        (TlsVersion::Tls13, &version::TLS13),
+        (TlsVersion::Tls12, &version::TLS12),
     ]
     .into_iter()
     .filter(|(protocol, _)| protocols.contains(protocol))

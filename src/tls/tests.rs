@@ -9,12 +9,12 @@ use rustls::server::UnbufferedServerConnection;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 
-use super::session::Session;
-use super::stream::{Ending, Stream};
+use super::session::TlsSession;
+use super::stream::{CloseMode, TlsStream};
 use super::suites;
 
 /// A server's end and a client's, not yet agreed, with a pipe of this size between them.
-fn ends(pipe: usize, ending: Ending) -> (Stream<DuplexStream>, Stream<DuplexStream>) {
+fn ends(pipe: usize, ending: CloseMode) -> (TlsStream<DuplexStream>, TlsStream<DuplexStream>) {
     ends_of("a.example", pipe, ending)
 }
 
@@ -22,8 +22,8 @@ fn ends(pipe: usize, ending: Ending) -> (Stream<DuplexStream>, Stream<DuplexStre
 fn ends_of(
     name: &'static str,
     pipe: usize,
-    ending: Ending,
-) -> (Stream<DuplexStream>, Stream<DuplexStream>) {
+    ending: CloseMode,
+) -> (TlsStream<DuplexStream>, TlsStream<DuplexStream>) {
     let made = rcgen::generate_simple_self_signed(["a.example".to_owned()]).unwrap();
     let key = PrivateKeyDer::Pkcs8(made.signing_key.serialize_der().into());
     let server = ServerConfig::builder_with_provider(suites::provider(&[]))
@@ -44,12 +44,12 @@ fn ends_of(
     let server = UnbufferedServerConnection::new(Arc::new(server)).unwrap();
     let client = UnbufferedClientConnection::new(Arc::new(client), name).unwrap();
     (
-        Stream::new(near, Session::Server(server), &[], Ending::Taken),
-        Stream::new(far, Session::Client(client), &[], ending),
+        TlsStream::new(near, TlsSession::Server(server), &[], CloseMode::Taken),
+        TlsStream::new(far, TlsSession::Client(client), &[], ending),
     )
 }
 
-async fn agreed(mut stream: Stream<DuplexStream>) -> Stream<DuplexStream> {
+async fn agreed(mut stream: TlsStream<DuplexStream>) -> TlsStream<DuplexStream> {
     std::future::poll_fn(|context| stream.poll_handshake(context))
         .await
         .unwrap();
@@ -59,7 +59,7 @@ async fn agreed(mut stream: Stream<DuplexStream>) -> Stream<DuplexStream> {
 #[tokio::test]
 async fn what_does_not_fit_at_once_arrives_whole_and_in_order() {
     for pipe in [7, 1000, 100_000] {
-        let (server, client) = ends(pipe, Ending::Told);
+        let (server, client) = ends(pipe, CloseMode::Told);
         let sent: Vec<u8> = (0..200_000_u32).map(|i| (i % 251) as u8).collect();
         let expected = sent.clone();
         let serving = tokio::spawn(async move {
@@ -81,8 +81,8 @@ async fn what_does_not_fit_at_once_arrives_whole_and_in_order() {
 #[tokio::test]
 async fn an_end_without_a_goodbye_is_told_where_it_matters() {
     for (ending, said) in [
-        (Ending::Told, Err(io::ErrorKind::UnexpectedEof)),
-        (Ending::Taken, Ok(4)),
+        (CloseMode::Told, Err(io::ErrorKind::UnexpectedEof)),
+        (CloseMode::Taken, Ok(4)),
     ] {
         let (server, client) = ends(100_000, ending);
         let serving = tokio::spawn(async move {
@@ -100,7 +100,7 @@ async fn an_end_without_a_goodbye_is_told_where_it_matters() {
 
 #[tokio::test]
 async fn a_goodbye_is_an_end_like_any_other() {
-    let (server, client) = ends(100_000, Ending::Told);
+    let (server, client) = ends(100_000, CloseMode::Told);
     let serving = tokio::spawn(async move {
         let mut server = agreed(server).await;
         server.write_all(b"all").await.unwrap();
@@ -117,14 +117,14 @@ async fn a_goodbye_is_an_end_like_any_other() {
 #[tokio::test]
 async fn a_certificate_that_is_refused_fails_the_handshake_and_nothing_else() {
     for pipe in [7, 1000, 100_000] {
-        let (mut server, mut client) = ends_of("b.example", pipe, Ending::Told);
+        let (mut server, mut client) = ends_of("b.example", pipe, CloseMode::Told);
         let serving = tokio::spawn(async move {
             std::future::poll_fn(|context| server.poll_handshake(context)).await?;
             server.read_u8().await
         });
         let refused = std::future::poll_fn(|context| client.poll_handshake(context)).await;
         let objection = super::objection(&refused.unwrap_err());
-        assert_eq!(objection, Some(super::Objection::Name));
+        assert_eq!(objection, Some(super::ServerCertError::Name));
         // Whoever holds the stream may still use it.
         let written = client.write_all(b"hello").await;
         assert_eq!(written.unwrap_err().kind(), io::ErrorKind::BrokenPipe);

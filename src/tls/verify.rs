@@ -21,26 +21,26 @@ use webpki::{
     KeyPurposeIdIter, KeyUsage, RawPublicKeyEntity, RevocationOptionsBuilder,
 };
 
-use super::der::{self, Certificate};
+use super::der::{self, X509Parts};
 use super::files::{self, Error};
 use super::suites;
 use crate::config::plan;
-use crate::message::tls::Verdict;
+use crate::message::tls::CertificateStatus;
 
 /// Whom to believe about clients.
 #[derive(Debug)]
-pub(super) struct Clients {
+pub(super) struct ClientVerifier {
     hints: Vec<DistinguishedName>,
-    trust: Trust,
+    trust: TrustAnchors,
 }
 
 /// Whom to believe about somebody's certificate.
 #[derive(Debug)]
-pub(super) struct Trust {
+pub(super) struct TrustAnchors {
     /// Where a chain has to end.
     pub(super) roots: Vec<TrustAnchor<'static>>,
     /// Who has been revoked.
-    pub(super) lists: Vec<Revocations>,
+    pub(super) lists: Vec<RevocationList>,
     /// How many may stand in between.
     pub(super) depth: usize,
     /// What may be signed with.
@@ -49,13 +49,13 @@ pub(super) struct Trust {
 
 /// A list of revoked certificates.
 #[derive(Debug)]
-pub(super) struct Revocations {
+pub(super) struct RevocationList {
     list: CertRevocationList<'static>,
     /// From when it holds, in seconds since the epoch. Only OpenSSL looks at it; webpki looks at the end alone.
     since: i64,
 }
 
-impl Clients {
+impl ClientVerifier {
     /// Reads what `plan` names.
     pub(super) fn read(plan: &plan::Tls) -> Result<Self, Error> {
         let roots = match &plan.client_ca {
@@ -70,7 +70,7 @@ impl Clients {
             .iter()
             .filter_map(|der| {
                 let list = webpki::OwnedCertRevocationList::from_der(der).ok()?;
-                Some(Revocations {
+                Some(RevocationList {
                     list: list.into(),
                     since: der::list_since(der).unwrap_or(i64::MIN),
                 })
@@ -78,7 +78,7 @@ impl Clients {
             .collect();
         Ok(Self {
             hints: roots.subjects(),
-            trust: Trust {
+            trust: TrustAnchors {
                 roots: roots.roots,
                 lists,
                 depth: plan.verify_depth,
@@ -88,79 +88,79 @@ impl Clients {
     }
 
     /// What is thought of a chain that a client has shown.
-    pub(super) fn judge(&self, chain: &[CertificateDer<'_>], now: UnixTime) -> Verdict {
+    pub(super) fn judge(&self, chain: &[CertificateDer<'_>], now: UnixTime) -> CertificateStatus {
         let Some((own, others)) = chain.split_first() else {
-            return Verdict::Bad("no certificate".into());
+            return CertificateStatus::Bad("no certificate".into());
         };
-        let Some(read) = Certificate::parse(own) else {
-            return Verdict::Bad("certificate cannot be read".into());
+        let Some(read) = X509Parts::parse(own) else {
+            return CertificateStatus::Bad("certificate cannot be read".into());
         };
         let error = match self.trust.verify(own, others, now, KeyUsage::client_auth()) {
-            Ok(()) => return Verdict::Good,
+            Ok(()) => return CertificateStatus::Good,
             Err(webpki::Error::UnsupportedCertVersion) if read.is_first_version => {
                 return self.judge_first_version(&read, others, now);
             }
             Err(webpki::Error::CaUsedAsEndEntity) if self.trust.is_root(&read) => {
-                return Verdict::Good;
+                return CertificateStatus::Good;
             }
             Err(webpki::Error::UnknownRevocationStatus) if self.trust.is_early(now) => {
-                return Verdict::Bad("CRL is not yet valid".into());
+                return CertificateStatus::Bad("CRL is not yet valid".into());
             }
             Err(error) => error,
         };
         // As in OpenSSL, what is wrong further up counts only where the chain leads to a root.
         let own_error = self.trust.check_alone(own, &read, now).err();
         match (self.trust.lead(&read, others), own_error) {
-            (Lead::Nowhere(words), None) => Verdict::Unknown(words),
-            (Lead::Nowhere(_), Some(own_error)) => Verdict::Bad(reason(&own_error)),
-            (Lead::Root, _) => Verdict::Bad(reason(&error)),
+            (ChainError::Nowhere(words), None) => CertificateStatus::Unknown(words),
+            (ChainError::Nowhere(_), Some(own_error)) => CertificateStatus::Bad(reason(&own_error)),
+            (ChainError::Root, _) => CertificateStatus::Bad(reason(&error)),
         }
     }
 
     /// The same of one of version 1: it has no extensions, so its time and its issuer are all there is to look at.
     fn judge_first_version(
         &self,
-        own: &Certificate<'_>,
+        own: &X509Parts<'_>,
         others: &[CertificateDer<'_>],
         now: UnixTime,
-    ) -> Verdict {
+    ) -> CertificateStatus {
         let now = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
         if now < own.not_before {
-            return Verdict::Bad("certificate is not yet valid".into());
+            return CertificateStatus::Bad("certificate is not yet valid".into());
         }
         if now > own.not_after {
-            return Verdict::Bad("certificate has expired".into());
+            return CertificateStatus::Bad("certificate has expired".into());
         }
         match self.trust.lead(own, others) {
-            Lead::Nowhere(words) => Verdict::Unknown(words),
+            ChainError::Nowhere(words) => CertificateStatus::Unknown(words),
             // webpki reads lists for certificates that it can read.
-            Lead::Root if !self.trust.lists.is_empty() => {
-                Verdict::Bad("unable to get certificate CRL".into())
+            ChainError::Root if !self.trust.lists.is_empty() => {
+                CertificateStatus::Bad("unable to get certificate CRL".into())
             }
-            Lead::Root if self.trust.has_issued(own) => Verdict::Good,
-            Lead::Root => Verdict::Bad("certificate signature failure".into()),
+            ChainError::Root if self.trust.has_issued(own) => CertificateStatus::Good,
+            ChainError::Root => CertificateStatus::Bad("certificate signature failure".into()),
         }
     }
 }
 
 /// Where a chain leads, by the names in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Lead {
+enum ChainError {
     /// Not to a root; how so, in OpenSSL's words, which nginx's users know.
     Nowhere(&'static str),
     Root,
 }
 
 /// Takes a certificate whatever it is for.
-struct AnyUsage;
+struct AnyKeyUsage;
 
-impl ExtendedKeyUsageValidator for AnyUsage {
+impl ExtendedKeyUsageValidator for AnyKeyUsage {
     fn validate(&self, _: KeyPurposeIdIter<'_, '_>) -> Result<(), webpki::Error> {
         Ok(())
     }
 }
 
-impl Trust {
+impl TrustAnchors {
     /// Whether a chain may be used for this.
     pub(super) fn verify(
         &self,
@@ -207,7 +207,7 @@ impl Trust {
     fn check_alone(
         &self,
         own: &CertificateDer<'_>,
-        read: &Certificate<'_>,
+        read: &X509Parts<'_>,
         now: UnixTime,
     ) -> Result<(), webpki::Error> {
         let own = EndEntityCert::try_from(own)?;
@@ -218,7 +218,7 @@ impl Trust {
                 let usage = KeyUsage::client_auth();
                 own.verify_for_usage(algorithms, &[], &[], now, usage, None, None)
             }
-            false => own.verify_for_usage(algorithms, &[], &[], now, AnyUsage, None, None),
+            false => own.verify_for_usage(algorithms, &[], &[], now, AnyKeyUsage, None, None),
         };
         match checked.map(|_| ()) {
             Err(webpki::Error::UnknownIssuer | webpki::Error::CaUsedAsEndEntity) => Ok(()),
@@ -227,18 +227,18 @@ impl Trust {
     }
 
     /// Where the names of a chain lead, within the depth that is allowed.
-    fn lead(&self, own: &Certificate<'_>, others: &[CertificateDer<'_>]) -> Lead {
+    fn lead(&self, own: &X509Parts<'_>, others: &[CertificateDer<'_>]) -> ChainError {
         let others: Vec<_> = others
             .iter()
-            .filter_map(|other| Certificate::parse(other))
+            .filter_map(|other| X509Parts::parse(other))
             .collect();
         let mut last = own;
         for step in 0..=self.depth {
             if self.roots.iter().any(|root| *root.subject == *last.issuer) {
-                return Lead::Root;
+                return ChainError::Root;
             }
             if last.is_self_issued() {
-                return Lead::Nowhere(match step {
+                return ChainError::Nowhere(match step {
                     0 => "self-signed certificate",
                     _ => "self-signed certificate in certificate chain",
                 });
@@ -246,16 +246,16 @@ impl Trust {
             match others.iter().find(|other| other.subject == last.issuer) {
                 Some(issuer) => last = issuer,
                 None if step == 0 => {
-                    return Lead::Nowhere("unable to verify the first certificate");
+                    return ChainError::Nowhere("unable to verify the first certificate");
                 }
                 None => break,
             }
         }
-        Lead::Nowhere("unable to get local issuer certificate")
+        ChainError::Nowhere("unable to get local issuer certificate")
     }
 
     /// Whether a certificate is one of the roots.
-    fn is_root(&self, own: &Certificate<'_>) -> bool {
+    fn is_root(&self, own: &X509Parts<'_>) -> bool {
         let mut roots = self.roots.iter();
         own.is_self_issued()
             && self.lists.is_empty()
@@ -264,7 +264,7 @@ impl Trust {
     }
 
     /// Whether one of the roots has signed a certificate.
-    fn has_issued(&self, own: &Certificate<'_>) -> bool {
+    fn has_issued(&self, own: &X509Parts<'_>) -> bool {
         let mut issuers = self
             .roots
             .iter()
@@ -284,7 +284,7 @@ impl Trust {
     }
 }
 
-impl Revocations {
+impl RevocationList {
     fn holds(&self, now: UnixTime) -> bool {
         i64::try_from(now.as_secs()).is_ok_and(|now| now >= self.since)
     }
@@ -295,7 +295,7 @@ fn key(root: &TrustAnchor<'_>) -> Vec<u8> {
     der::element(der::SEQUENCE, &root.subject_public_key_info)
 }
 
-impl ClientCertVerifier for Clients {
+impl ClientCertVerifier for ClientVerifier {
     fn client_auth_mandatory(&self) -> bool {
         false
     }
@@ -361,7 +361,7 @@ fn unread_key(certificate: &CertificateDer<'_>) -> Option<SubjectPublicKeyInfoDe
     if EndEntityCert::try_from(certificate).is_ok() {
         return None;
     }
-    let read = Certificate::parse(certificate)?;
+    let read = X509Parts::parse(certificate)?;
     Some(SubjectPublicKeyInfoDer::from(read.key.to_vec()))
 }
 

@@ -10,18 +10,18 @@ use std::sync::Arc;
 use parking_lot::{Mutex, RwLock};
 
 use super::files::Error;
-use crate::config::{Stamp, stamp};
+use crate::config::{FileStamp, stamp};
 
 /// Something made from files, and made again when they change.
 #[derive(Debug)]
-pub(super) struct Watched<T> {
+pub(super) struct Reloadable<T> {
     current: RwLock<Arc<T>>,
-    watch: Mutex<Watch>,
+    watch: Mutex<FileWatch>,
 }
 
 /// What a look at the files has led to.
 #[derive(Debug)]
-pub enum Refreshed {
+pub enum ReloadResult {
     /// They changed and cannot be used; what was made before stays.
     Kept(Error),
     /// They changed, and what is made from them is in use.
@@ -31,13 +31,13 @@ pub enum Refreshed {
 }
 
 #[derive(Debug)]
-struct Watch {
+struct FileWatch {
     files: Vec<PathBuf>,
-    used: Vec<Stamp>,
-    seen: Vec<Stamp>,
+    used: Vec<FileStamp>,
+    seen: Vec<FileStamp>,
 }
 
-impl<T> Watched<T> {
+impl<T> Reloadable<T> {
     /// Makes it for the first time.
     pub(super) fn new(
         files: Vec<PathBuf>,
@@ -47,7 +47,7 @@ impl<T> Watched<T> {
         let used: Vec<_> = files.iter().map(|file| stamp(file)).collect();
         Ok(Self {
             current: RwLock::new(Arc::new(make()?)),
-            watch: Mutex::new(Watch {
+            watch: Mutex::new(FileWatch {
                 seen: used.clone(),
                 files,
                 used,
@@ -61,21 +61,21 @@ impl<T> Watched<T> {
     }
 
     /// Looks at the files, and makes it again if they have changed and stood still since the last look.
-    pub(super) fn refresh(&self, make: impl FnOnce() -> Result<T, Error>) -> Refreshed {
+    pub(super) fn refresh(&self, make: impl FnOnce() -> Result<T, Error>) -> ReloadResult {
         if !self.watch.lock().has_changed() {
-            return Refreshed::Same;
+            return ReloadResult::Same;
         }
         match make() {
             Ok(made) => {
                 *self.current.write() = Arc::new(made);
-                Refreshed::Renewed
+                ReloadResult::Renewed
             }
-            Err(error) => Refreshed::Kept(error),
+            Err(error) => ReloadResult::Kept(error),
         }
     }
 }
 
-impl Watch {
+impl FileWatch {
     /// Whether there is a change to take up. True once for each: a file that cannot be used is not tried again until
     /// it changes.
     fn has_changed(&mut self) -> bool {
@@ -102,13 +102,16 @@ mod tests {
         let path = home.path().join("a");
         fs::write(&path, "one").unwrap();
         let read = || Ok(fs::read_to_string(&path).unwrap());
-        let watched = Watched::new(vec![path.clone()], read).unwrap();
-        assert!(matches!(watched.refresh(read), Refreshed::Same));
+        let watched = Reloadable::new(vec![path.clone()], read).unwrap();
+        assert!(matches!(watched.refresh(read), ReloadResult::Same));
 
         fs::write(&path, "three").unwrap();
-        assert!(matches!(watched.refresh(read), Refreshed::Same), "too soon");
-        assert!(matches!(watched.refresh(read), Refreshed::Renewed));
-        assert!(matches!(watched.refresh(read), Refreshed::Same));
+        assert!(
+            matches!(watched.refresh(read), ReloadResult::Same),
+            "too soon"
+        );
+        assert!(matches!(watched.refresh(read), ReloadResult::Renewed));
+        assert!(matches!(watched.refresh(read), ReloadResult::Same));
         assert_eq!(*watched.get(), "three");
     }
 
@@ -123,13 +126,13 @@ mod tests {
         std::os::unix::fs::symlink("1", &link).unwrap();
         let path = link.join("a");
         let read = || Ok(fs::read_to_string(&path).unwrap());
-        let watched = Watched::new(vec![path.clone()], read).unwrap();
+        let watched = Reloadable::new(vec![path.clone()], read).unwrap();
 
         let next = home.path().join("next");
         std::os::unix::fs::symlink("2", &next).unwrap();
         fs::rename(&next, &link).unwrap();
         watched.refresh(read);
-        assert!(matches!(watched.refresh(read), Refreshed::Renewed));
+        assert!(matches!(watched.refresh(read), ReloadResult::Renewed));
         assert_eq!(*watched.get(), "2");
     }
 }

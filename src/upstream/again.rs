@@ -5,21 +5,21 @@ use std::sync::Arc;
 
 use http::Response;
 
-use super::ask::Answer;
-use super::backend::{Backend, Lease};
-use super::budget::{self, Spent};
+use super::ask::AttemptResponse;
+use super::backend::{ActiveRequest, Backend};
+use super::budget::{self, RetryGrant};
 use super::error::Error;
-use super::retry::Errand;
-use super::{Download, Upstream};
+use super::retry::RetryState;
+use super::{Upstream, UpstreamBody};
 use crate::clock::{Clock, Millis};
 use crate::config::plan;
-use crate::message::Exchange;
+use crate::message::RequestRecord;
 
 /// What the last try of a request gave, while it is looked for somebody else to ask.
 #[derive(Debug)]
-pub(super) enum Last {
+pub(super) enum LastResult {
     // Without its lease: it must not keep its own backend from being asked again.
-    Answer(Box<Answer>, Arc<Backend>),
+    Answer(Box<AttemptResponse>, Arc<Backend>),
     Error(Error),
 }
 
@@ -38,15 +38,15 @@ impl Upstream {
             return true;
         };
         let spent = budget.spend(now);
-        if spent == (Spent::Denied { is_news: true }) {
+        if spent == (RetryGrant::Denied { is_news: true }) {
             let upstream = &*self.name;
             tracing::warn!(upstream, "retry budget is spent, requests are tried once");
         }
-        spent == Spent::Granted
+        spent == RetryGrant::Granted
     }
 
     /// All backends have failed: waits before they are asked again, if they may be.
-    pub(super) async fn rest(&self, errand: &mut Errand<'_>, now: Millis) -> bool {
+    pub(super) async fn rest(&self, errand: &mut RetryState<'_>, now: Millis) -> bool {
         let Some(backoff) = self.budget.as_ref().and_then(|budget| budget.backoff()) else {
             return false;
         };
@@ -66,18 +66,18 @@ impl Upstream {
     pub(super) fn end(
         &self,
         why: Option<Error>,
-        last: Option<Last>,
-        forward: &plan::Forward,
+        last: Option<LastResult>,
+        forward: &plan::ProxyPass,
         clock: &Clock,
-        exchange: &mut Exchange,
+        exchange: &mut RequestRecord,
         now: Millis,
-    ) -> Result<Response<Download>, Error> {
+    ) -> Result<Response<UpstreamBody>, Error> {
         match last {
-            Some(Last::Answer(answer, backend)) => {
+            Some(LastResult::Answer(answer, backend)) => {
                 let lease = backend.resume();
-                Ok(Download::begin(*answer, lease, forward, clock))
+                Ok(UpstreamBody::begin(*answer, lease, forward, clock))
             }
-            Some(Last::Error(error)) => Err(error),
+            Some(LastResult::Error(error)) => Err(error),
             None => {
                 let why = why.unwrap_or_else(|| self.why_nobody(now));
                 Err(self.untried(why, exchange))
@@ -86,8 +86,8 @@ impl Upstream {
     }
 }
 
-impl Last {
-    pub(super) fn answer(answer: Answer, lease: &Lease) -> Self {
+impl LastResult {
+    pub(super) fn answer(answer: AttemptResponse, lease: &ActiveRequest) -> Self {
         Self::Answer(Box::new(answer), Arc::clone(lease))
     }
 }

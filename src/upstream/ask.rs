@@ -9,44 +9,44 @@ use std::task::{Context, Poll, ready};
 use http::{Method, StatusCode};
 
 use super::backend::Backend;
-use super::breaker::Ticket;
-use super::error::{Error, Invalid, Stage};
-use super::failed::{Failed, Over, Unanswered};
-use super::http1::{Head, HeadReader, Sending};
-use super::http2::{self, Receiving};
-use super::interim::Relay;
-use super::retry::Errand;
-use super::wire::Wire;
-use super::{Form, connect, introduction, pool};
+use super::breaker::CallTicket;
+use super::error::{Error, InvalidResponse, Stage};
+use super::failed::{AttemptError, ConnectionKind, SendError};
+use super::http1::{HeadReader, RequestWriter, ResponseHead};
+use super::http2::{self, StreamReader};
+use super::interim::InterimRelay;
+use super::retry::RetryState;
+use super::wire::UpstreamConnection;
+use super::{RequestHeadForm, connect, introduction, pool};
 use crate::clock::{Clock, Millis};
-use crate::config::plan::{Forward, HttpVersion, SendProxy};
+use crate::config::plan::{HttpVersion, ProxyPass, ProxyProtocolVersion};
 use crate::message::headers::Upgrade;
-use crate::message::{Attempt, Exchange};
-use crate::telemetry::{Warning, about, panics};
+use crate::message::{Attempt, RequestRecord};
+use crate::telemetry::{RateLimitedLog, about, panics};
 
 /// The head of an answer, and what its body comes from.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct AttemptResponse {
     /// Boxed: it passes through many hands, and is large.
-    pub(super) head: Box<Head>,
-    pub(super) carrier: Carrier,
+    pub(super) head: Box<ResponseHead>,
+    pub(super) carrier: ResponseSource,
     pub(super) started: Millis,
     /// When its head was there.
     pub(super) came: Millis,
     /// What the backend's breaker let it through as.
-    pub(super) ticket: Option<Ticket>,
+    pub(super) ticket: Option<CallTicket>,
 }
 
 /// What an answer's body comes over.
 #[derive(Debug)]
-pub(super) enum Carrier {
+pub(super) enum ResponseSource {
     /// HTTP/2.
-    Stream(Box<Receiving>),
+    Stream(Box<StreamReader>),
     /// HTTP/1.
     Wire {
-        wire: Box<Wire>,
+        wire: Box<UpstreamConnection>,
         /// What is left to send of the request, which the answer overtook. Boxed: it seldom does.
-        sending: Option<Box<Sending>>,
+        sending: Option<Box<RequestWriter>>,
         /// Whether all that was sent has arrived, as far as anybody can tell.
         heard: bool,
     },
@@ -55,13 +55,13 @@ pub(super) enum Carrier {
 /// Asks a backend, over a kept connection if `over` allows it.
 pub(super) async fn ask(
     backend: &Backend,
-    over: Over,
-    errand: &mut Errand<'_>,
-    exchange: &mut Exchange,
-    forward: &Forward,
+    over: ConnectionKind,
+    errand: &mut RetryState<'_>,
+    exchange: &mut RequestRecord,
+    forward: &ProxyPass,
     clock: &Clock,
     now: Millis,
-) -> Result<Answer, Failed> {
+) -> Result<AttemptResponse, AttemptError> {
     exchange.attempts.push(Attempt {
         address: Arc::clone(&backend.name),
         started: Some(now),
@@ -74,7 +74,7 @@ pub(super) async fn ask(
         let mut attempting = pin!(attempt(
             backend, over, errand, exchange, forward, clock, now
         ));
-        poll_fn(|context| panics::poll(attempting.as_mut(), context, Failed::of_panic)).await
+        poll_fn(|context| panics::poll(attempting.as_mut(), context, AttemptError::of_panic)).await
     };
     let came = clock.now();
     let taken = came.since(now);
@@ -102,7 +102,7 @@ pub(super) async fn ask(
 
 /// What follows from a failed attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Consequence {
+pub(super) enum RetryDecision {
     /// The request fails.
     Fatal,
     /// The backend had closed a kept connection, as it may; the request goes to it over a new one.
@@ -111,7 +111,7 @@ pub(super) enum Consequence {
     Retried,
 }
 
-impl From<bool> for Consequence {
+impl From<bool> for RetryDecision {
     /// Whether another backend is asked.
     fn from(moves_on: bool) -> Self {
         match moves_on {
@@ -122,7 +122,12 @@ impl From<bool> for Consequence {
 }
 
 /// Writes a failure to the log, with what is known of the request it befell.
-pub(super) fn report(error: &Error, upstream: &str, exchange: &Exchange, consequence: Consequence) {
+pub(super) fn report(
+    error: &Error,
+    upstream: &str,
+    exchange: &RequestRecord,
+    consequence: RetryDecision,
+) {
     error.count();
     let line = |message| about(message, exchange, Some(upstream));
     if let Error::Unavailable { .. } = error {
@@ -135,22 +140,22 @@ pub(super) fn report(error: &Error, upstream: &str, exchange: &Exchange, consequ
     } else {
         let line = line(format_args!("{error}"));
         match consequence {
-            Consequence::Fatal => tracing::error!("{line}"),
-            Consequence::Reconnected => tracing::info!("{line}"),
-            Consequence::Retried => tracing::warn!("{line}"),
+            RetryDecision::Fatal => tracing::error!("{line}"),
+            RetryDecision::Reconnected => tracing::info!("{line}"),
+            RetryDecision::Retried => tracing::warn!("{line}"),
         }
     }
 }
 
 async fn attempt(
     backend: &Backend,
-    over: Over,
-    errand: &mut Errand<'_>,
-    exchange: &mut Exchange,
-    forward: &Forward,
+    over: ConnectionKind,
+    errand: &mut RetryState<'_>,
+    exchange: &mut RequestRecord,
+    forward: &ProxyPass,
     clock: &Clock,
     now: Millis,
-) -> Result<Answer, Failed> {
+) -> Result<AttemptResponse, AttemptError> {
     if forward.version == HttpVersion::Two {
         // Boxed, so that those who do not need it do not carry it about.
         return Box::pin(http2::attempt(
@@ -161,7 +166,7 @@ async fn attempt(
     loop {
         let (wire, over) = connection(backend, over, errand, exchange, forward, now)
             .await
-            .map_err(|error| Failed::new(error, Over::Fresh, true))?;
+            .map_err(|error| AttemptError::new(error, ConnectionKind::Fresh, true))?;
         over.note(exchange, clock, now);
         let unanswered = match call(wire, errand, exchange, forward, now).await {
             Ok(answer) => return Ok(answer),
@@ -170,28 +175,28 @@ async fn attempt(
         if let Some(cargo) = unanswered.unsent {
             errand.unload(cargo);
             // Nothing was sent: as if this one had never been kept.
-            if over == Over::Kept {
+            if over == ConnectionKind::Kept {
                 continue;
             }
         }
-        return Err(Failed::new(unanswered.error, over, unanswered.silent));
+        return Err(AttemptError::new(unanswered.error, over, unanswered.silent));
     }
 }
 
 /// Sends a request over a connection and waits for the head of its answer.
 pub(super) async fn call(
-    mut wire: Box<Wire>,
-    errand: &mut Errand<'_>,
-    exchange: &Exchange,
-    forward: &Forward,
+    mut wire: Box<UpstreamConnection>,
+    errand: &mut RetryState<'_>,
+    exchange: &RequestRecord,
+    forward: &ProxyPass,
     now: Millis,
-) -> Result<Answer, Unanswered> {
+) -> Result<AttemptResponse, SendError> {
     wire.requests += 1;
     let mut sending = errand.load();
-    let mut call = Call {
+    let mut call = HeadExchange {
         wire: &mut wire,
         sending: &mut sending,
-        relay: Relay::new(exchange),
+        relay: InterimRelay::new(exchange),
         method: errand.method(),
         upgrade: errand.upgrade(),
         form: errand.form(),
@@ -204,9 +209,9 @@ pub(super) async fn call(
         warn_of_skipped(exchange, now);
     }
     match called {
-        Ok(head) => Ok(Answer {
+        Ok(head) => Ok(AttemptResponse {
             head,
-            carrier: Carrier::Wire {
+            carrier: ResponseSource::Wire {
                 wire,
                 heard: !sending.is_over() || sending.has_arrived(),
                 sending: (!sending.is_over()).then(|| Box::new(sending)),
@@ -215,7 +220,7 @@ pub(super) async fn call(
             came: now,
             ticket: None,
         }),
-        Err(error) => Err(Unanswered {
+        Err(error) => Err(SendError {
             unsent: match error {
                 Error::Broken(_) => sending.into_unsent(),
                 _ => None,
@@ -228,8 +233,8 @@ pub(super) async fn call(
 
 /// Says once a minute that lines of a head were skipped.
 #[cold]
-fn warn_of_skipped(exchange: &Exchange, now: Millis) {
-    static WARNING: Warning = Warning::new();
+fn warn_of_skipped(exchange: &RequestRecord, now: Millis) {
+    static WARNING: RateLimitedLog = RateLimitedLog::new();
     if let Some(times) = WARNING.note(now) {
         let upstream = exchange.attempts.last().map(|attempt| &*attempt.address);
         tracing::warn!(
@@ -243,19 +248,19 @@ fn warn_of_skipped(exchange: &Exchange, now: Millis) {
 /// A connection to ask over.
 async fn connection(
     backend: &Backend,
-    over: Over,
-    errand: &Errand<'_>,
-    exchange: &Exchange,
-    forward: &Forward,
+    over: ConnectionKind,
+    errand: &RetryState<'_>,
+    exchange: &RequestRecord,
+    forward: &ProxyPass,
     now: Millis,
-) -> Result<(Box<Wire>, Over), Error> {
-    if forward.proxy_protocol != SendProxy::Off {
+) -> Result<(Box<UpstreamConnection>, ConnectionKind), Error> {
+    if forward.proxy_protocol != ProxyProtocolVersion::Off {
         let first = introduction::of(exchange, forward.proxy_protocol);
         let opening = connect::open_with(backend, forward, &first);
-        return Ok((Box::pin(opening).await?, Over::Fresh));
+        return Ok((Box::pin(opening).await?, ConnectionKind::Fresh));
     }
     let owner = backend.owner(forward);
-    while over == Over::Kept
+    while over == ConnectionKind::Kept
         && let Some(mut wire) = pool::take(backend, owner, now)
     {
         // What cannot be sent twice must not go into a connection that was just closed: give the event loop the
@@ -267,28 +272,28 @@ async fn connection(
             }
         }
         backend.counts.count_reused();
-        return Ok((wire, Over::Kept));
+        return Ok((wire, ConnectionKind::Kept));
     }
     let wire = connect::open(backend, forward).await?;
-    Ok((wire, Over::Fresh))
+    Ok((wire, ConnectionKind::Fresh))
 }
 
 /// A request on its way and an answer not come yet.
-struct Call<'c> {
-    wire: &'c mut Wire,
-    sending: &'c mut Sending,
-    relay: Relay<'c>,
+struct HeadExchange<'c> {
+    wire: &'c mut UpstreamConnection,
+    sending: &'c mut RequestWriter,
+    relay: InterimRelay<'c>,
     method: &'c Method,
     upgrade: Option<&'c Upgrade>,
-    form: Form,
-    forward: &'c Forward,
+    form: RequestHeadForm,
+    forward: &'c ProxyPass,
     heads: HeadReader,
 }
 
-impl Call<'_> {
+impl HeadExchange<'_> {
     /// Sends the request and waits for the answer's head, both at once: a backend may answer before it has heard
     /// all.
-    fn poll_head(&mut self, context: &mut Context<'_>) -> Poll<Result<Box<Head>, Error>> {
+    fn poll_head(&mut self, context: &mut Context<'_>) -> Poll<Result<Box<ResponseHead>, Error>> {
         let timeout = self.forward.send_timeout;
         if let Poll::Ready(sent) = self.sending.poll(self.wire, timeout, context) {
             sent?;
@@ -322,11 +327,11 @@ impl Call<'_> {
     }
 
     /// The answer's head, if all of it has been read.
-    fn head(&mut self) -> Result<Option<Box<Head>>, Invalid> {
+    fn head(&mut self) -> Result<Option<Box<ResponseHead>>, InvalidResponse> {
         // While it is still being sent, there is more to an answer than its bytes.
         let form = match self.sending.is_over() {
             true => self.form,
-            false => Form::Fields,
+            false => RequestHeadForm::Fields,
         };
         let (read, most) = (&mut self.wire.read, self.forward.max_headers);
         loop {
@@ -337,7 +342,7 @@ impl Call<'_> {
                     .upgrade
                     .is_some_and(|asked| asked.is_met_by(&head.headers));
                 if !met || !self.sending.is_over() {
-                    return Err(Invalid::Upgrade);
+                    return Err(InvalidResponse::Upgrade);
                 }
                 return next;
             }

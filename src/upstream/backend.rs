@@ -8,13 +8,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::balance::Presence;
+use super::balance::BackendSnapshot;
 use super::breaker::Breaker;
-use super::condition::{Bar, Condition, Notices};
-use super::counts::Counts;
+use super::condition::{Availability, ChangeList, UnavailableReason};
+use super::counts::BackendCounters;
 use super::health::Health;
 use super::pool;
-use super::tenure::Tenure;
+use super::tenure::RetiredFlag;
 use crate::config::plan;
 use crate::tls;
 
@@ -26,7 +26,7 @@ pub struct Backend {
     /// The place of its server in the plan.
     pub(super) listed: usize,
     /// Where it is.
-    pub address: Address,
+    pub address: BackendAddress,
     /// As `$upstream_addr` shows it: `ip:port` or `unix:/path`.
     pub name: Arc<str>,
     /// What the plan says of it; where its `address` is a name, this backend is one of that name's addresses.
@@ -36,32 +36,32 @@ pub struct Backend {
     /// What leaves it alone when it fails, where that is asked for.
     pub breaker: Option<Arc<Breaker>>,
     /// What it was asked, and how it answered.
-    pub counts: Arc<Counts>,
-    pub(super) keep: pool::Rules,
+    pub counts: Arc<BackendCounters>,
+    pub(super) keep: pool::KeepaliveSettings,
     /// For how long it belongs to its upstream.
-    pub(super) tenure: Tenure,
+    pub(super) tenure: RetiredFlag,
     /// Whether its balancer wants to know of every request that begins or ends.
     pub(super) is_told: bool,
-    tls: Arc<[Arc<tls::Client>]>,
-    condition: Condition,
+    tls: Arc<[Arc<tls::TlsConnector>]>,
+    condition: Availability,
     /// Where its upstream's balancer hears of changes, where that has to choose.
-    notices: Option<Arc<Notices>>,
+    notices: Option<Arc<ChangeList>>,
     active: AtomicU32,
 }
 
 /// What all backends of an upstream have in common.
 #[derive(Debug)]
-pub(super) struct Common {
+pub(super) struct GroupSettings {
     pub(super) upstream: plan::Upstream,
-    pub(super) keep: pool::Rules,
-    pub(super) tls: Arc<[Arc<tls::Client>]>,
+    pub(super) keep: pool::KeepaliveSettings,
+    pub(super) tls: Arc<[Arc<tls::TlsConnector>]>,
     /// Where the balancer hears of changes, where it has to choose.
-    pub(super) notices: Option<Arc<Notices>>,
+    pub(super) notices: Option<Arc<ChangeList>>,
 }
 
 /// Where a backend is.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Address {
+pub enum BackendAddress {
     /// A TCP address.
     Tcp(SocketAddr),
     /// A unix socket.
@@ -71,19 +71,19 @@ pub enum Address {
 /// A request in progress at a backend, over when dropped.
 // Not `Clone`: two owners would end one request twice.
 #[derive(Debug)]
-pub(super) struct Lease(Arc<Backend>);
+pub(super) struct ActiveRequest(Arc<Backend>);
 
 impl Backend {
     /// The backend at `index`: one address of the server that is `listed` so in the plan. What was found out about the
     /// same server before a reload, and what an operator wanted of it, goes on from `old`.
     pub(super) fn new(
         index: usize,
-        address: Address,
+        address: BackendAddress,
         listed: usize,
-        common: &Common,
+        common: &GroupSettings,
         old: Option<&Self>,
     ) -> Self {
-        let Common {
+        let GroupSettings {
             upstream,
             keep,
             tls,
@@ -91,8 +91,8 @@ impl Backend {
         } = common;
         let server = &upstream.servers[listed];
         let name: Arc<str> = match &address {
-            Address::Tcp(address) => address.to_string().into(),
-            Address::Unix(path) => format!("unix:{}", path.display()).into(),
+            BackendAddress::Tcp(address) => address.to_string().into(),
+            BackendAddress::Unix(path) => format!("unix:{}", path.display()).into(),
         };
         let known = old.and_then(|old| old.health.as_deref());
         let check = upstream.health_check.as_ref();
@@ -105,14 +105,17 @@ impl Backend {
                 Arc::clone,
             )
         });
-        let condition = Condition::default();
-        condition.set(Bar::Down, is_down(server, old));
-        let drained = old.is_some_and(|old| old.is_barred_by(Bar::Drained));
-        condition.set(Bar::Drained, drained);
+        let condition = Availability::default();
+        condition.set(UnavailableReason::Down, is_down(server, old));
+        let drained = old.is_some_and(|old| old.is_barred_by(UnavailableReason::Drained));
+        condition.set(UnavailableReason::Drained, drained);
         let open = |breaker: &Arc<Breaker>| breaker.open_until().is_some();
-        condition.set(Bar::Breaker, breaker.as_ref().is_some_and(open));
+        condition.set(
+            UnavailableReason::Breaker,
+            breaker.as_ref().is_some_and(open),
+        );
         let healthy = health.as_ref().is_none_or(Health::is_healthy);
-        condition.set(Bar::Unhealthy, !healthy);
+        condition.set(UnavailableReason::Unhealthy, !healthy);
         if let Some(notices) = notices.as_ref().filter(|_| !condition.is_clear()) {
             notices.post(index);
         }
@@ -120,8 +123,8 @@ impl Backend {
             index,
             listed,
             tenure: match server.resolve {
-                Some(_) => Tenure::limited(),
-                None => Tenure::default(),
+                Some(_) => RetiredFlag::limited(),
+                None => RetiredFlag::default(),
             },
             breaker,
             counts: old.map_or_else(Arc::default, |old| Arc::clone(&old.counts)),
@@ -143,19 +146,19 @@ impl Backend {
         self.active.load(Ordering::Relaxed)
     }
 
-    /// Whether it may be asked, as far as anybody has said: no [`Bar`] is up.
+    /// Whether it may be asked, as far as anybody has said: no [`UnavailableReason`] is up.
     pub fn may_be_asked(&self) -> bool {
         self.condition.is_clear()
     }
 
     /// Whether this bar is up.
-    pub fn is_barred_by(&self, bar: Bar) -> bool {
+    pub fn is_barred_by(&self, bar: UnavailableReason) -> bool {
         self.condition.has(bar)
     }
 
     /// Whether its name no longer has its address.
     pub(super) fn is_leaving(&self) -> bool {
-        self.is_barred_by(Bar::Draining)
+        self.is_barred_by(UnavailableReason::Draining)
     }
 
     /// Whether it has left: it has nothing to do any more, either.
@@ -166,20 +169,20 @@ impl Backend {
     /// Its name no longer has its address, or has it again.
     pub(super) fn set_leaving(&self, leaving: bool) {
         self.tenure.set_over(leaving);
-        self.set(Bar::Draining, leaving);
+        self.set(UnavailableReason::Draining, leaving);
     }
 
     /// Puts a bar up: it gets no new request until this and every other is down again. Those it has go on.
-    pub fn bar(&self, bar: Bar) {
+    pub fn bar(&self, bar: UnavailableReason) {
         self.set(bar, true);
     }
 
     /// Takes a bar down.
-    pub fn unbar(&self, bar: Bar) {
+    pub fn unbar(&self, bar: UnavailableReason) {
         self.set(bar, false);
     }
 
-    fn set(&self, bar: Bar, up: bool) {
+    fn set(&self, bar: UnavailableReason, up: bool) {
         if self.condition.set(bar, up) {
             self.tell();
         }
@@ -192,18 +195,18 @@ impl Backend {
     }
 
     /// How it is met for this `proxy_pass`, if that is inside TLS.
-    pub(super) fn tls(&self, forward: &plan::Forward) -> Option<&Arc<tls::Client>> {
+    pub(super) fn tls(&self, forward: &plan::ProxyPass) -> Option<&Arc<tls::TlsConnector>> {
         self.tls.get(forward.tls?)
     }
 
     /// The way to meet it that stands in this place of the plan.
-    pub(super) fn tls_at(&self, place: usize) -> Option<&Arc<tls::Client>> {
+    pub(super) fn tls_at(&self, place: usize) -> Option<&Arc<tls::TlsConnector>> {
         self.tls.get(place)
     }
 
     /// Whose a connection is that was made for this `proxy_pass`: only who would meet this backend in the same way
     /// may use it.
-    pub(super) fn owner(&self, forward: &plan::Forward) -> usize {
+    pub(super) fn owner(&self, forward: &plan::ProxyPass) -> usize {
         self.index * (self.tls.len() + 1) + forward.tls.map_or(0, |tls| tls + 1)
     }
 
@@ -213,8 +216,8 @@ impl Backend {
     }
 
     /// What its balancer has to know of it.
-    pub(super) fn presence(&self) -> Presence {
-        Presence {
+    pub(super) fn presence(&self) -> BackendSnapshot {
+        BackendSnapshot {
             barred: !self.may_be_asked(),
             full: self.is_full(),
             active: self.active(),
@@ -222,13 +225,13 @@ impl Backend {
     }
 
     /// Begins a request.
-    pub(super) fn lease(self: &Arc<Self>) -> Lease {
+    pub(super) fn lease(self: &Arc<Self>) -> ActiveRequest {
         self.active.fetch_add(1, Ordering::Relaxed);
-        Lease(Arc::clone(self))
+        ActiveRequest(Arc::clone(self))
     }
 
     /// Goes on with a request that was thought to be over, whoever has come since.
-    pub(super) fn resume(self: &Arc<Self>) -> Lease {
+    pub(super) fn resume(self: &Arc<Self>) -> ActiveRequest {
         let lease = self.lease();
         if self.is_told || self.is_full() {
             self.tell();
@@ -237,10 +240,10 @@ impl Backend {
     }
 
     /// Begins a request, unless it has as many as it may have.
-    pub(super) fn lease_within_limit(self: &Arc<Self>) -> Option<Lease> {
+    pub(super) fn lease_within_limit(self: &Arc<Self>) -> Option<ActiveRequest> {
         let before = self.active.fetch_add(1, Ordering::Relaxed);
         // Counted first: two loops that come at once are both in the number.
-        let lease = Lease(Arc::clone(self));
+        let lease = ActiveRequest(Arc::clone(self));
         let limit = self.server.max_conns;
         (limit == 0 || before < limit).then_some(lease)
     }
@@ -249,12 +252,12 @@ impl Backend {
 /// An operator's word holds until the file says something else than it did.
 fn is_down(server: &plan::UpstreamServer, old: Option<&Backend>) -> bool {
     match old.filter(|old| old.server.down == server.down) {
-        Some(old) => old.is_barred_by(Bar::Down),
+        Some(old) => old.is_barred_by(UnavailableReason::Down),
         None => server.down,
     }
 }
 
-impl std::ops::Deref for Lease {
+impl std::ops::Deref for ActiveRequest {
     type Target = Arc<Backend>;
 
     fn deref(&self) -> &Arc<Backend> {
@@ -262,7 +265,7 @@ impl std::ops::Deref for Lease {
     }
 }
 
-impl Drop for Lease {
+impl Drop for ActiveRequest {
     fn drop(&mut self) {
         let before = self.0.active.fetch_sub(1, Ordering::Relaxed);
         // It was full and has room again, or its load counts.

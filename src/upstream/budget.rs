@@ -10,26 +10,27 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use crate::clock::Millis;
-use crate::config::plan::{Backoff, RetryBudget};
+use crate::config::plan;
+use crate::config::plan::Backoff;
 
 /// The budget of one upstream.
 #[derive(Debug)]
-pub(super) struct Budget {
-    plan: RetryBudget,
-    window: Mutex<Window>,
+pub(super) struct RetryBudget {
+    plan: plan::RetryBudget,
+    window: Mutex<BudgetWindow>,
     denied: AtomicU64,
 }
 
 /// What came in each of the last seconds.
 #[derive(Debug, Default)]
-struct Window {
-    slots: [Slot; SECONDS],
+struct BudgetWindow {
+    slots: [BudgetSlot; SECONDS],
     /// The second in which it was last said that there is nothing left.
     told: Option<u64>,
 }
 
 #[derive(Debug, Default, Clone, Copy)]
-struct Slot {
+struct BudgetSlot {
     second: u64,
     requests: u64,
     retries: u64,
@@ -37,7 +38,7 @@ struct Slot {
 
 /// Whether a request may be sent again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Spent {
+pub(super) enum RetryGrant {
     /// It may not.
     Denied {
         /// And nobody was told yet.
@@ -47,8 +48,8 @@ pub(super) enum Spent {
     Granted,
 }
 
-impl Budget {
-    pub(super) fn new(plan: RetryBudget) -> Self {
+impl RetryBudget {
+    pub(super) fn new(plan: plan::RetryBudget) -> Self {
         Self {
             plan,
             window: Mutex::default(),
@@ -62,14 +63,14 @@ impl Budget {
     }
 
     /// A request is to be sent again.
-    pub(super) fn spend(&self, now: Millis) -> Spent {
+    pub(super) fn spend(&self, now: Millis) -> RetryGrant {
         let mut window = self.window.lock();
         let (requests, retries) = window.sums(now);
         let share = requests * u64::from(self.plan.percent) / 100;
         let least = u64::from(self.plan.least) * SECONDS as u64;
         if retries < share + least {
             window.slot(now).retries += 1;
-            return Spent::Granted;
+            return RetryGrant::Granted;
         }
         self.denied.fetch_add(1, Ordering::Relaxed);
         let second = second(now);
@@ -79,7 +80,7 @@ impl Budget {
         if is_news {
             window.told = Some(second);
         }
-        Spent::Denied { is_news }
+        RetryGrant::Denied { is_news }
     }
 
     /// How often there was nothing left.
@@ -93,14 +94,14 @@ impl Budget {
     }
 }
 
-impl Window {
-    fn slot(&mut self, now: Millis) -> &mut Slot {
+impl BudgetWindow {
+    fn slot(&mut self, now: Millis) -> &mut BudgetSlot {
         let second = second(now);
         let slot = &mut self.slots[usize::try_from(second).unwrap_or_default() % SECONDS];
         if slot.second != second {
-            *slot = Slot {
+            *slot = BudgetSlot {
                 second,
-                ..Slot::default()
+                ..BudgetSlot::default()
             };
         }
         slot
@@ -136,8 +137,8 @@ const SECONDS: usize = 10;
 mod tests {
     use super::*;
 
-    fn budget(percent: u32, least: u32) -> Budget {
-        Budget::new(RetryBudget {
+    fn budget(percent: u32, least: u32) -> RetryBudget {
+        RetryBudget::new(plan::RetryBudget {
             percent,
             least,
             backoff: None,
@@ -145,9 +146,9 @@ mod tests {
     }
 
     /// How many retries are granted at this moment, of so many.
-    fn granted(budget: &Budget, now: u64, of: usize) -> usize {
+    fn granted(budget: &RetryBudget, now: u64, of: usize) -> usize {
         (0..of)
-            .filter(|_| budget.spend(Millis(now)) == Spent::Granted)
+            .filter(|_| budget.spend(Millis(now)) == RetryGrant::Granted)
             .count()
     }
 
@@ -191,9 +192,9 @@ mod tests {
     fn that_nothing_is_left_is_news_once_in_a_while() {
         let budget = budget(1, 0);
         let spend = |now| budget.spend(Millis(now));
-        assert_eq!(spend(1_000), Spent::Denied { is_news: true });
-        assert_eq!(spend(10_999), Spent::Denied { is_news: false });
-        assert_eq!(spend(11_000), Spent::Denied { is_news: true });
+        assert_eq!(spend(1_000), RetryGrant::Denied { is_news: true });
+        assert_eq!(spend(10_999), RetryGrant::Denied { is_news: false });
+        assert_eq!(spend(11_000), RetryGrant::Denied { is_news: true });
     }
 
     #[test]

@@ -9,12 +9,12 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use parking_lot::Mutex;
 
-use super::queue::Queue;
+use super::queue::RequestQueue;
 
 /// A reason not to ask a backend. Several may hold at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Bar {
+pub enum UnavailableReason {
     /// Its circuit breaker is open.
     Breaker = 1,
     /// An operator said so: `down` in the file.
@@ -29,31 +29,31 @@ pub enum Bar {
 
 /// The bars that are up.
 #[derive(Debug, Default)]
-pub(super) struct Condition(AtomicU8);
+pub(super) struct Availability(AtomicU8);
 
 /// Backends of an upstream of which a balancer has to think again, until it does.
 #[derive(Debug, Default)]
-pub(super) struct Notices {
+pub(super) struct ChangeList {
     // Spares the balancer the lock: mostly there is nothing to hear.
     any: AtomicBool,
     list: Mutex<Vec<usize>>,
     /// Who waits for a change.
-    queue: Option<Arc<Queue>>,
+    queue: Option<Arc<RequestQueue>>,
 }
 
-impl Condition {
+impl Availability {
     /// Whether no bar is up.
     pub(super) fn is_clear(&self) -> bool {
         self.0.load(Ordering::Relaxed) == 0
     }
 
     /// Whether this bar is up.
-    pub(super) fn has(&self, bar: Bar) -> bool {
+    pub(super) fn has(&self, bar: UnavailableReason) -> bool {
         self.0.load(Ordering::Relaxed) & bar as u8 != 0
     }
 
     /// Puts a bar up or takes it down; whether that changed if the backend may be asked.
-    pub(super) fn set(&self, bar: Bar, up: bool) -> bool {
+    pub(super) fn set(&self, bar: UnavailableReason, up: bool) -> bool {
         let bit = bar as u8;
         let (before, after) = if up {
             let before = self.0.fetch_or(bit, Ordering::Relaxed);
@@ -66,8 +66,8 @@ impl Condition {
     }
 }
 
-impl Notices {
-    pub(super) fn new(queue: Option<Arc<Queue>>) -> Self {
+impl ChangeList {
+    pub(super) fn new(queue: Option<Arc<RequestQueue>>) -> Self {
         Self {
             queue,
             ..Self::default()
@@ -100,20 +100,23 @@ mod tests {
 
     #[test]
     fn only_the_first_bar_up_and_the_last_one_down_make_a_difference() {
-        let condition = Condition::default();
-        assert!(condition.set(Bar::Unhealthy, true));
-        assert!(!condition.set(Bar::Breaker, true));
-        assert!(!condition.set(Bar::Unhealthy, true));
-        assert!(!condition.set(Bar::Unhealthy, false));
-        assert!(condition.has(Bar::Breaker) && !condition.has(Bar::Unhealthy));
+        let condition = Availability::default();
+        assert!(condition.set(UnavailableReason::Unhealthy, true));
+        assert!(!condition.set(UnavailableReason::Breaker, true));
+        assert!(!condition.set(UnavailableReason::Unhealthy, true));
+        assert!(!condition.set(UnavailableReason::Unhealthy, false));
+        assert!(
+            condition.has(UnavailableReason::Breaker)
+                && !condition.has(UnavailableReason::Unhealthy)
+        );
         assert!(!condition.is_clear());
-        assert!(condition.set(Bar::Breaker, false));
+        assert!(condition.set(UnavailableReason::Breaker, false));
         assert!(condition.is_clear());
     }
 
     #[test]
     fn a_notice_is_handed_over_once() {
-        let notices = Notices::default();
+        let notices = ChangeList::default();
         notices.post(3);
         notices.post(5);
         let mut heard = Vec::new();

@@ -8,20 +8,26 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::time::Instant;
 use tokio::time::error::Elapsed;
 
-use super::backend::{Address, Backend};
+use super::backend::{Backend, BackendAddress};
 use super::error::{Error, Stage};
-use super::wire::{Socket, Wire};
-use crate::config::plan::Forward;
-use crate::tls::Client;
+use super::wire::{UpstreamConnection, UpstreamSocket};
+use crate::config::plan::ProxyPass;
+use crate::tls::TlsConnector;
 
 /// Connects to a backend.
-pub(super) async fn open(backend: &Backend, forward: &Forward) -> Result<Box<Wire>, Error> {
+pub(super) async fn open(
+    backend: &Backend,
+    forward: &ProxyPass,
+) -> Result<Box<UpstreamConnection>, Error> {
     let socket = socket(backend, forward).await?;
     Ok(wire(socket, backend, forward))
 }
 
 /// The same, for those who speak over it in their own way.
-pub(super) async fn socket(backend: &Backend, forward: &Forward) -> Result<Socket, Error> {
+pub(super) async fn socket(
+    backend: &Backend,
+    forward: &ProxyPass,
+) -> Result<UpstreamSocket, Error> {
     if backend.tls(forward).is_some() {
         return Box::pin(socket_with(backend, forward, &[])).await;
     }
@@ -31,9 +37,9 @@ pub(super) async fn socket(backend: &Backend, forward: &Forward) -> Result<Socke
 
 /// Connects for somebody who keeps the time themselves, and is not counted.
 pub(super) async fn reach(
-    address: &Address,
-    client: Option<&Arc<Client>>,
-) -> Result<Socket, Error> {
+    address: &BackendAddress,
+    client: Option<&Arc<TlsConnector>>,
+) -> Result<UpstreamSocket, Error> {
     let socket = connect(address).await.map_err(Error::Connect)?;
     match client {
         Some(client) => secure(client, socket).await,
@@ -45,21 +51,25 @@ pub(super) async fn reach(
 // Apart, and boxed by whoever needs it: every other request would keep room for it.
 pub(super) async fn open_with(
     backend: &Backend,
-    forward: &Forward,
+    forward: &ProxyPass,
     first: &[u8],
-) -> Result<Box<Wire>, Error> {
+) -> Result<Box<UpstreamConnection>, Error> {
     let socket = socket_with(backend, forward, first).await?;
     Ok(wire(socket, backend, forward))
 }
 
-async fn socket_with(backend: &Backend, forward: &Forward, first: &[u8]) -> Result<Socket, Error> {
+async fn socket_with(
+    backend: &Backend,
+    forward: &ProxyPass,
+    first: &[u8],
+) -> Result<UpstreamSocket, Error> {
     let began = Instant::now();
     let timeout = forward.connect_timeout;
     let connecting = async {
         let mut socket = connect(&backend.address).await?;
         match &mut socket {
-            Socket::Tcp(socket) => socket.write_all(first).await?,
-            Socket::Unix(socket) => socket.write_all(first).await?,
+            UpstreamSocket::Tcp(socket) => socket.write_all(first).await?,
+            UpstreamSocket::Unix(socket) => socket.write_all(first).await?,
             // What was just connected is none of the others.
             _ => {}
         }
@@ -75,44 +85,47 @@ async fn socket_with(backend: &Backend, forward: &Forward, first: &[u8]) -> Resu
     Ok(opened(backend, socket))
 }
 
-fn wire(socket: Socket, backend: &Backend, forward: &Forward) -> Box<Wire> {
-    Wire::new(socket, backend.owner(forward), backend.tenure.clone())
+fn wire(socket: UpstreamSocket, backend: &Backend, forward: &ProxyPass) -> Box<UpstreamConnection> {
+    UpstreamConnection::new(socket, backend.owner(forward), backend.tenure.clone())
 }
 
-fn connected(tried: Result<io::Result<Socket>, Elapsed>) -> Result<Socket, Error> {
+fn connected(tried: Result<io::Result<UpstreamSocket>, Elapsed>) -> Result<UpstreamSocket, Error> {
     tried
         .map_err(|_| Error::Timeout(Stage::Connect))?
         .map_err(Error::Connect)
 }
 
-fn opened(backend: &Backend, socket: Socket) -> Socket {
+fn opened(backend: &Backend, socket: UpstreamSocket) -> UpstreamSocket {
     backend.counts.count_opened();
     socket
 }
 
-async fn connect(address: &Address) -> io::Result<Socket> {
+async fn connect(address: &BackendAddress) -> io::Result<UpstreamSocket> {
     match address {
-        Address::Tcp(address) => {
+        BackendAddress::Tcp(address) => {
             let socket = TcpStream::connect(address).await?;
             socket.set_nodelay(true)?;
-            Ok(Socket::Tcp(socket))
+            Ok(UpstreamSocket::Tcp(socket))
         }
-        Address::Unix(path) => Ok(Socket::Unix(UnixStream::connect(path).await?)),
+        BackendAddress::Unix(path) => Ok(UpstreamSocket::Unix(UnixStream::connect(path).await?)),
     }
 }
 
-async fn secure(client: &Arc<Client>, socket: Socket) -> Result<Socket, Error> {
+async fn secure(
+    client: &Arc<TlsConnector>,
+    socket: UpstreamSocket,
+) -> Result<UpstreamSocket, Error> {
     let secured = match socket {
-        Socket::Tcp(socket) => client
+        UpstreamSocket::Tcp(socket) => client
             .connect(socket)
             .await
             .map(Box::new)
-            .map(Socket::TlsTcp),
-        Socket::Unix(socket) => client
+            .map(UpstreamSocket::TlsTcp),
+        UpstreamSocket::Unix(socket) => client
             .connect(socket)
             .await
             .map(Box::new)
-            .map(Socket::TlsUnix),
+            .map(UpstreamSocket::TlsUnix),
         secured => Ok(secured),
     };
     secured.map_err(|source| Error::Handshake {

@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use http::StatusCode;
 
-use crate::telemetry::{Histogram, Reading};
+use crate::telemetry::{Histogram, HistogramSnapshot};
 
 /// The counters of a server.
 #[derive(Debug)]
-pub struct Counts {
+pub struct BackendCounters {
     opened: AtomicU64,
     reused: AtomicU64,
     answers: [AtomicU64; STATUSES],
@@ -21,7 +21,7 @@ pub struct Counts {
     failures: AtomicU32,
 }
 
-impl Counts {
+impl BackendCounters {
     /// Connections made so far.
     pub fn opened(&self) -> u64 {
         self.opened.load(Ordering::Relaxed)
@@ -42,7 +42,7 @@ impl Counts {
     }
 
     /// How long they took, until the head of the answer or until they failed.
-    pub fn latency(&self) -> Reading {
+    pub fn latency(&self) -> HistogramSnapshot {
         self.latency.read()
     }
 
@@ -78,7 +78,7 @@ impl Counts {
     }
 }
 
-impl Default for Counts {
+impl Default for BackendCounters {
     fn default() -> Self {
         Self {
             opened: AtomicU64::new(0),

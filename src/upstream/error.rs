@@ -10,9 +10,9 @@ use std::time::Duration;
 use h2::Reason;
 
 use crate::message::upload;
-use crate::telemetry::panics::Panic;
-use crate::telemetry::{COUNTERS, Slow};
-use crate::tls::{self, Objection};
+use crate::telemetry::panics::CaughtPanic;
+use crate::telemetry::{COUNTERS, SlowPart};
+use crate::tls::{self, ServerCertError};
 
 /// Why there is no answer, or not all of it.
 #[derive(Debug, thiserror::Error)]
@@ -27,7 +27,7 @@ pub enum Error {
     Calmed,
     /// The request's body could not be read from the client; the backend is not to blame.
     #[error("client's request body could not be read while sending request to upstream")]
-    Client(#[source] upload::Error),
+    Client(#[source] upload::RequestBodyError),
     /// No connection could be made. Usually nobody listens there.
     #[error("connect() failed ({}) while connecting to upstream", os(.0))]
     Connect(#[source] io::Error),
@@ -35,7 +35,7 @@ pub enum Error {
     #[error("{why} while waiting for upstream")]
     Crowded {
         /// Why not.
-        why: Crowded,
+        why: QueueError,
         /// When it may be better.
         retry_after: Duration,
     },
@@ -50,7 +50,7 @@ pub enum Error {
     },
     /// What came was not the head of an answer, or one whose end cannot be told for sure.
     #[error("upstream sent {0} while reading response header from upstream")]
-    InvalidHeader(#[source] Invalid),
+    InvalidHeader(#[source] InvalidResponse),
     /// Every backend is down, left alone after failures, has been tried or has enough to do.
     #[error("no live upstreams while connecting to upstream")]
     NoLiveBackend,
@@ -59,7 +59,7 @@ pub enum Error {
     Panicked {
         /// What was said, and where.
         #[source]
-        panic: Panic,
+        panic: CaughtPanic,
         /// How far the attempt had come.
         stage: Stage,
     },
@@ -95,7 +95,7 @@ pub enum Error {
 
 /// Why waiting for a backend did not help.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Crowded {
+pub enum QueueError {
     /// As many waited as may.
     Full,
     /// It took too long.
@@ -119,7 +119,7 @@ pub enum Stage {
 
 /// What is wrong with the head of an answer.
 #[derive(Debug, thiserror::Error)]
-pub enum Invalid {
+pub enum InvalidResponse {
     /// Both lengths at once: whoever reads the other one sees another message.
     #[error("\"Content-Length\" and \"Transfer-Encoding\" headers at the same time")]
     BothLengths,
@@ -177,14 +177,14 @@ impl Error {
 
     /// Counts a client that was given up because it was too slow.
     pub(super) fn count(&self) {
-        if let Self::Client(upload::Error::Slow) = self {
-            COUNTERS.give_up(Slow::Body);
+        if let Self::Client(upload::RequestBodyError::Slow) = self {
+            COUNTERS.give_up(SlowPart::Body);
         }
     }
 
     /// What the client did, where the failure was its own.
     #[must_use]
-    pub fn client_fault(&self) -> Option<&upload::Error> {
+    pub fn client_fault(&self) -> Option<&upload::RequestBodyError> {
         match self {
             Self::Client(source) => Some(source),
             _ => None,
@@ -192,7 +192,7 @@ impl Error {
     }
 }
 
-impl fmt::Display for Crowded {
+impl fmt::Display for QueueError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Full => "queue is full",
@@ -232,12 +232,14 @@ fn ended(cause: &io::Error) -> String {
 /// Why there is no agreement with a server.
 fn disagreed(cause: &io::Error, name: &str) -> String {
     match tls::objection(cause) {
-        Some(Objection::Name) => format!("upstream SSL certificate does not match \"{name}\""),
-        Some(Objection::Certificate(reason)) => {
+        Some(ServerCertError::Name) => {
+            format!("upstream SSL certificate does not match \"{name}\"")
+        }
+        Some(ServerCertError::Certificate(reason)) => {
             format!("upstream SSL certificate verify error: ({reason})")
         }
-        Some(Objection::Http1) => "upstream does not speak HTTP/2 (ALPN \"h2\")".into(),
-        Some(Objection::Protocol(reason)) => format!("SSL_do_handshake() failed ({reason})"),
+        Some(ServerCertError::Http1) => "upstream does not speak HTTP/2 (ALPN \"h2\")".into(),
+        Some(ServerCertError::Protocol(reason)) => format!("SSL_do_handshake() failed ({reason})"),
         None if cause.kind() == io::ErrorKind::UnexpectedEof => "peer closed connection".into(),
         None => format!("SSL_do_handshake() failed ({})", os(cause)),
     }

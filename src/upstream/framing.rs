@@ -7,30 +7,30 @@ use http::header::CONTENT_LENGTH;
 use http::{HeaderMap, HeaderValue, Method};
 use http_body::Body;
 
-use super::http1::Coding;
-use crate::message::Upload;
+use super::http1::RequestFraming;
+use crate::message::RequestBody;
 
 /// Appends the field that says how long the body is, if one is needed.
-pub(super) fn declare(method: &Method, upload: &Upload, head: &mut Vec<u8>) -> Coding {
+pub(super) fn declare(method: &Method, upload: &RequestBody, head: &mut Vec<u8>) -> RequestFraming {
     if upload.is_none() {
         // A method that usually has a body says that it has none.
         if [Method::POST, Method::PUT, Method::PATCH].contains(method) {
             head.extend_from_slice(b"content-length: 0\r\n");
         }
-        return Coding::Plain;
+        return RequestFraming::Plain;
     }
     let Some(length) = upload.size_hint().exact() else {
         head.extend_from_slice(b"transfer-encoding: chunked\r\n");
-        return Coding::Chunked;
+        return RequestFraming::Chunked;
     };
     head.extend_from_slice(b"content-length: ");
     head.extend_from_slice(length.to_string().as_bytes());
     head.extend_from_slice(b"\r\n");
-    Coding::Plain
+    RequestFraming::Plain
 }
 
 /// The same for HTTP/2, where the end is told in another way and the length only helps.
-pub(super) fn announce(method: &Method, upload: &Upload, headers: &mut HeaderMap) {
+pub(super) fn announce(method: &Method, upload: &RequestBody, headers: &mut HeaderMap) {
     let length = match upload.size_hint().exact() {
         Some(0) if ![Method::POST, Method::PUT, Method::PATCH].contains(method) => return,
         Some(length) => length,
@@ -51,7 +51,7 @@ mod tests {
             (Method::POST, "content-length: 0\r\n"),
         ] {
             let mut head = Vec::new();
-            declare(&method, &Upload::none(), &mut head);
+            declare(&method, &RequestBody::none(), &mut head);
             assert_eq!(head, says.as_bytes(), "{method}");
         }
     }

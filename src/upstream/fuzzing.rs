@@ -3,14 +3,14 @@
 use bytes::BytesMut;
 use http::{HeaderMap, Method, StatusCode};
 
-use super::Form;
-use super::http1::{HeadReader, Piece};
+use super::RequestHeadForm;
+use super::http1::{BodyChunk, HeadReader};
 
 pub use super::resolve::addresses_in;
 
 /// An answer that was read to its end.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct FuzzedResponse {
     /// Its status.
     pub status: StatusCode,
     /// Its header fields.
@@ -25,11 +25,17 @@ pub struct Answer {
 
 /// Reads an answer to `method` that comes in pieces and ends with the connection; `None` if it is not one, or not
 /// all of one.
-pub fn read<'p>(method: &Method, pieces: impl IntoIterator<Item = &'p [u8]>) -> Option<Answer> {
+pub fn read<'p>(
+    method: &Method,
+    pieces: impl IntoIterator<Item = &'p [u8]>,
+) -> Option<FuzzedResponse> {
     let mut pieces = pieces.into_iter();
     let (mut heads, mut read) = (HeadReader::default(), BytesMut::new());
     let mut head = loop {
-        match heads.next(&mut read, method, Form::Fields, 1000).ok()? {
+        match heads
+            .next(&mut read, method, RequestHeadForm::Fields, 1000)
+            .ok()?
+        {
             // Nobody asked for it.
             Some(head) if head.status == StatusCode::SWITCHING_PROTOCOLS => return None,
             Some(head) if head.status.is_informational() => {}
@@ -40,8 +46,8 @@ pub fn read<'p>(method: &Method, pieces: impl IntoIterator<Item = &'p [u8]>) -> 
     let mut body = Vec::new();
     let trailers = loop {
         match head.reading.next(&mut read).ok()? {
-            Some(Piece::Data(data)) => body.extend_from_slice(&data),
-            Some(Piece::End(trailers)) => break trailers,
+            Some(BodyChunk::Data(data)) => body.extend_from_slice(&data),
+            Some(BodyChunk::End(trailers)) => break trailers,
             None => match pieces.next() {
                 Some(piece) => read.extend_from_slice(piece),
                 None if head.reading.ends_with_connection() => break None,
@@ -49,7 +55,7 @@ pub fn read<'p>(method: &Method, pieces: impl IntoIterator<Item = &'p [u8]>) -> 
             },
         }
     };
-    Some(Answer {
+    Some(FuzzedResponse {
         status: head.status,
         headers: head.headers,
         body,

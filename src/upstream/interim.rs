@@ -7,18 +7,18 @@ use http::header::{CONTENT_LENGTH, TRAILER};
 use http::{HeaderMap, StatusCode, Version};
 
 use crate::message::headers::{ConnectionOptions, passes};
-use crate::message::{Exchange, Interim};
+use crate::message::{InterimResponse, RequestRecord};
 
 /// Passes interim answers on to the client that `exchange` is with.
 #[derive(Debug)]
-pub(super) struct Relay<'e> {
-    exchange: &'e Exchange,
+pub(super) struct InterimRelay<'e> {
+    exchange: &'e RequestRecord,
     seen: bool,
     passed: usize,
 }
 
-impl<'e> Relay<'e> {
-    pub(super) fn new(exchange: &'e Exchange) -> Self {
+impl<'e> InterimRelay<'e> {
+    pub(super) fn new(exchange: &'e RequestRecord) -> Self {
         Self {
             exchange,
             seen: false,
@@ -45,7 +45,7 @@ impl<'e> Relay<'e> {
     }
 }
 
-fn passed_on(status: StatusCode, headers: &HeaderMap) -> Interim {
+fn passed_on(status: StatusCode, headers: &HeaderMap) -> InterimResponse {
     let options = ConnectionOptions::of(headers);
     let mut kept = HeaderMap::new();
     for (name, value) in headers {
@@ -55,7 +55,7 @@ fn passed_on(status: StatusCode, headers: &HeaderMap) -> Interim {
             kept.append(name, value.clone());
         }
     }
-    Interim {
+    InterimResponse {
         status,
         headers: kept,
     }

@@ -6,15 +6,15 @@
 use std::io::Write as _;
 use std::net::{IpAddr, SocketAddr};
 
-use crate::config::plan::SendProxy;
-use crate::message::{Exchange, Remote};
+use crate::config::plan::ProxyProtocolVersion;
+use crate::message::{RemoteAddr, RequestRecord};
 
 /// What to say first on a connection made for this request; nothing where nothing is to be said.
-pub(super) fn of(exchange: &Exchange, version: SendProxy) -> Vec<u8> {
+pub(super) fn of(exchange: &RequestRecord, version: ProxyProtocolVersion) -> Vec<u8> {
     let peer = &exchange.peer;
     let from = match exchange.client().remote() {
-        Remote::Ip(address) => Some(address),
-        Remote::Unix => None,
+        RemoteAddr::Ip(address) => Some(address),
+        RemoteAddr::Unix => None,
     };
     // Where the client connected to, if a proxy has told us; else where it reached us.
     let told = peer
@@ -23,9 +23,9 @@ pub(super) fn of(exchange: &Exchange, version: SendProxy) -> Vec<u8> {
     let to = told.map(|proxied| proxied.to).or(peer.local);
     let ends = from.zip(to).map(|(from, to)| alike(from, to));
     match version {
-        SendProxy::Off => Vec::new(),
-        SendProxy::V1 => version1(ends),
-        SendProxy::V2 => version2(ends),
+        ProxyProtocolVersion::Off => Vec::new(),
+        ProxyProtocolVersion::V1 => version1(ends),
+        ProxyProtocolVersion::V2 => version2(ends),
     }
 }
 
@@ -89,19 +89,19 @@ mod tests {
     use super::*;
     use crate::clock::Millis;
     use crate::message::testing::{plan, request_in};
-    use crate::message::{Peer, Proxied};
+    use crate::message::{ClientConnection, ProxyHeader};
 
-    fn said(peer: Peer, version: SendProxy) -> Vec<u8> {
+    fn said(peer: ClientConnection, version: ProxyProtocolVersion) -> Vec<u8> {
         of(&request_in(plan(), peer, "GET", "/", &[]), version)
     }
 
-    fn peer(from: &str, to: &str) -> Peer {
-        let from = Remote::Ip(from.parse().unwrap());
-        Peer::new(from, to.parse().ok(), 1, Millis(0))
+    fn peer(from: &str, to: &str) -> ClientConnection {
+        let from = RemoteAddr::Ip(from.parse().unwrap());
+        ClientConnection::new(from, to.parse().ok(), 1, Millis(0))
     }
 
     fn line(from: &str, to: &str) -> String {
-        String::from_utf8(said(peer(from, to), SendProxy::V1)).unwrap()
+        String::from_utf8(said(peer(from, to), ProxyProtocolVersion::V1)).unwrap()
     }
 
     #[test]
@@ -122,33 +122,39 @@ mod tests {
             line("192.0.2.7:1", "[::ffff:127.0.0.1]:2"),
             "PROXY TCP4 192.0.2.7 127.0.0.1 1 2\r\n"
         );
-        let unix = Peer::new(Remote::Unix, None, 1, Millis(0));
-        assert_eq!(said(unix, SendProxy::V1), b"PROXY UNKNOWN\r\n");
+        let unix = ClientConnection::new(RemoteAddr::Unix, None, 1, Millis(0));
+        assert_eq!(said(unix, ProxyProtocolVersion::V1), b"PROXY UNKNOWN\r\n");
     }
 
     #[test]
     fn version_2_says_the_same_in_binary() {
         assert_eq!(
-            said(peer("192.0.2.7:258", "127.0.0.1:8080"), SendProxy::V2),
+            said(
+                peer("192.0.2.7:258", "127.0.0.1:8080"),
+                ProxyProtocolVersion::V2
+            ),
             b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c\xc0\0\x02\x07\x7f\0\0\x01\x01\x02\x1f\x90"
         );
-        let v6 = said(peer("[2001:db8::7]:1", "[::1]:2"), SendProxy::V2);
+        let v6 = said(peer("[2001:db8::7]:1", "[::1]:2"), ProxyProtocolVersion::V2);
         assert_eq!((v6.len(), &v6[12..16]), (52, &b"\x21\x21\0\x24"[..]));
-        let unix = Peer::new(Remote::Unix, None, 1, Millis(0));
-        assert_eq!(said(unix, SendProxy::V2), b"\r\n\r\n\0\r\nQUIT\n\x21\0\0\0");
+        let unix = ClientConnection::new(RemoteAddr::Unix, None, 1, Millis(0));
+        assert_eq!(
+            said(unix, ProxyProtocolVersion::V2),
+            b"\r\n\r\n\0\r\nQUIT\n\x21\0\0\0"
+        );
     }
 
     /// What an untrusted proxy says is passed on by nobody.
     #[test]
     fn what_was_not_believed_is_not_repeated() {
         let peer = peer("192.0.2.7:50000", "127.0.0.1:8080");
-        peer.set_proxied(Proxied {
+        peer.set_proxied(ProxyHeader {
             from: "1.1.1.1:1".parse().unwrap(),
             to: "2.2.2.2:2".parse().unwrap(),
             tlvs: Box::default(),
         });
         assert_eq!(
-            said(peer, SendProxy::V1),
+            said(peer, ProxyProtocolVersion::V1),
             b"PROXY TCP4 192.0.2.7 127.0.0.1 50000 8080\r\n"
         );
     }

@@ -45,40 +45,40 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use http::{Method, Request, Response};
 
-pub use backend::{Address, Backend};
-pub use condition::Bar;
-pub use counts::Counts;
-pub use download::{BodyFailure, Download, Stopwatch, Tee, Whole};
-pub use error::{Crowded, Error, Invalid, Stage};
-pub use queue::Waits;
-pub use resolve::{Found, Lookup, NameView};
+pub use backend::{Backend, BackendAddress};
+pub use condition::UnavailableReason;
+pub use counts::BackendCounters;
+pub use download::{BodyError, BodyObserver, CompleteBody, ResponseTimer, UpstreamBody};
+pub use error::{Error, InvalidResponse, QueueError, Stage};
+pub use queue::QueueStats;
+pub use resolve::{LookupResult, NameLookup, NameStatus};
 pub use retry::is_idempotent;
-pub use switched::Switched;
+pub use switched::UpgradedConnection;
 
-use self::again::Last;
-use self::ask::{Answer, Consequence, ask, report, stands_for};
-use self::backend::Common;
-use self::balance::{Balance, Pick, Verdict};
-use self::budget::Budget;
-use self::condition::Notices;
-use self::failed::{Failed, Over};
-use self::queue::Queue;
-use self::resolve::Names;
-use self::retry::{Errand, Failure};
+use self::again::LastResult;
+use self::ask::{AttemptResponse, RetryDecision, ask, report, stands_for};
+use self::backend::GroupSettings;
+use self::balance::{Balancer, FailResult, Pick};
+use self::budget::RetryBudget;
+use self::condition::ChangeList;
+use self::failed::{AttemptError, ConnectionKind};
+use self::queue::RequestQueue;
+use self::resolve::ResolvedNames;
+use self::retry::{RetryCause, RetryState};
 use crate::clock::{Clock, Millis};
 use crate::config::plan;
 use crate::message::headers::Upgrade;
-use crate::message::{Attempt, Exchange, Upload};
+use crate::message::{Attempt, RequestBody, RequestRecord};
 use crate::tls;
 
 /// A group of backends that stand for each other. Shared by all event loops.
 #[derive(Debug)]
 pub struct Upstream {
     name: Arc<str>,
-    balance: Balance,
-    queue: Option<Arc<Queue>>,
-    budget: Option<Box<Budget>>,
-    names: Option<Box<Names>>,
+    balance: Balancer,
+    queue: Option<Arc<RequestQueue>>,
+    budget: Option<Box<RetryBudget>>,
+    names: Option<Box<ResolvedNames>>,
     tries: AtomicU32,
     /// When the first of those whose breaker is open is let back.
     wakes: AtomicU64,
@@ -86,22 +86,22 @@ pub struct Upstream {
 
 /// A request to send to a backend.
 #[derive(Debug)]
-pub struct Outgoing {
+pub struct OutgoingRequest {
     /// Its method.
     pub method: Method,
     /// How it begins.
-    pub head: Outset,
+    pub head: OutgoingHead,
     /// Its body.
-    pub upload: Upload,
+    pub upload: RequestBody,
     /// What the client would rather speak, where the head says so.
     pub upgrade: Option<Upgrade>,
     /// How the answer's fields are wanted.
-    pub form: Form,
+    pub form: RequestHeadForm,
 }
 
 /// A form that the fields of an answer can have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Form {
+pub enum RequestHeadForm {
     /// As a map.
     Fields,
     /// Written out, where they can be passed on as they came and the body has come with them; else as a map.
@@ -110,7 +110,7 @@ pub enum Form {
 
 /// A request but for its body, in the form of the version the backend speaks. How long the body is, is added here.
 #[derive(Debug)]
-pub enum Outset {
+pub enum OutgoingHead {
     /// HTTP/1: the request line and the header fields as they go out, `Host` included, without the blank line.
     Lines(Vec<u8>),
     /// HTTP/2.
@@ -127,7 +127,7 @@ impl Upstream {
     /// [`Error::Resolve`] for a name without an address that is not looked up again.
     pub fn build(
         plan: &plan::Upstream,
-        tls: Arc<[Arc<tls::Client>]>,
+        tls: Arc<[Arc<tls::TlsConnector>]>,
         old: Option<&Self>,
     ) -> Result<Self, Error> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
@@ -138,15 +138,18 @@ impl Upstream {
             addresses.extend(own.into_iter().map(|address| (listed, address)));
             looked_up.push(found);
         }
-        let queue = plan.queue.as_ref().map(|plan| Arc::new(Queue::new(plan)));
+        let queue = plan
+            .queue
+            .as_ref()
+            .map(|plan| Arc::new(RequestQueue::new(plan)));
         let changes = plan.servers.iter().any(|server| server.resolve.is_some());
         // One alone, for ever, has no balancer to tell.
         let only = addresses.first().filter(|_| addresses.len() == 1);
         let alone = !changes && only.is_some_and(|(listed, _)| !plan.servers[*listed].backup);
-        let notices = (!alone || queue.is_some()).then(|| Arc::new(Notices::new(queue.clone())));
-        let common = Common {
+        let notices = (!alone || queue.is_some()).then(|| Arc::new(ChangeList::new(queue.clone())));
+        let common = GroupSettings {
             upstream: plan.clone(),
-            keep: pool::Rules::new(NEXT.fetch_add(1, Ordering::Relaxed), plan),
+            keep: pool::KeepaliveSettings::new(NEXT.fetch_add(1, Ordering::Relaxed), plan),
             tls,
             notices: notices.clone(),
         };
@@ -164,34 +167,36 @@ impl Upstream {
         Ok(Self {
             name: plan.name.as_ref().into(),
             tries: AtomicU32::new(usable(&backends)),
-            balance: Balance::new(plan, backends, notices),
+            balance: Balancer::new(plan, backends, notices),
             queue,
-            budget: plan.retry_budget.map(|plan| Box::new(Budget::new(plan))),
-            names: changes.then(|| Box::new(Names::new(common, looked_up))),
+            budget: plan
+                .retry_budget
+                .map(|plan| Box::new(RetryBudget::new(plan))),
+            names: changes.then(|| Box::new(ResolvedNames::new(common, looked_up))),
             // The first request looks whose breaker is open.
             wakes: AtomicU64::new(0),
         })
     }
 
     /// Sends a request to one backend after the other until there is an answer to pass on. Every try is added to
-    /// [`Exchange::attempts`], and a failed one is logged.
+    /// [`RequestRecord::attempts`], and a failed one is logged.
     ///
     /// # Errors
     ///
     /// What went wrong with the last try.
     pub async fn send(
         &self,
-        exchange: &mut Exchange,
-        forward: &plan::Forward,
-        outgoing: Outgoing,
+        exchange: &mut RequestRecord,
+        forward: &plan::ProxyPass,
+        outgoing: OutgoingRequest,
         clock: &Clock,
-    ) -> Result<Response<Download>, Error> {
+    ) -> Result<Response<UpstreamBody>, Error> {
         let mut now = clock.now();
         let again = self.begin(now);
         let tries = self.tries.load(Ordering::Relaxed);
-        let mut errand = Errand::new(outgoing, &forward.next_upstream, tries, again, now);
+        let mut errand = RetryState::new(outgoing, &forward.next_upstream, tries, again, now);
         let mut round = self.balance.round(exchange);
-        let mut last: Option<Last> = None;
+        let mut last: Option<LastResult> = None;
         loop {
             self.wake(now);
             let picked = match &self.queue {
@@ -220,26 +225,26 @@ impl Upstream {
                 .await;
             let failure;
             (failure, now) = match &tried {
-                Ok(answer) => (Failure::Status(answer.head.status), answer.came),
-                Err(failed) => (Failure::of(&failed.error), clock.now()),
+                Ok(answer) => (RetryCause::Status(answer.head.status), answer.came),
+                Err(failed) => (RetryCause::of(&failed.error), clock.now()),
             };
             self.book(&pick.lease, pass, &mut tried, now);
             let moves_on = errand.may_move_on(failure, now) && self.may_retry(now);
             match tried {
                 Ok(answer) if !moves_on => {
                     self.balance.succeeded(&pick);
-                    return Ok(Download::begin(answer, pick.lease, forward, clock));
+                    return Ok(UpstreamBody::begin(answer, pick.lease, forward, clock));
                 }
                 Ok(answer) => {
                     self.pass_over(&pick, failure, now);
-                    last = again.then(|| Last::answer(answer, &pick.lease));
+                    last = again.then(|| LastResult::answer(answer, &pick.lease));
                 }
                 Err(failed) => {
                     report(&failed.error, &pick.lease.name, exchange, moves_on.into());
                     if self.judge(&pick, &failed, now) || !moves_on {
                         return Err(failed.error);
                     }
-                    last = again.then(|| Last::Error(failed.error));
+                    last = again.then(|| LastResult::Error(failed.error));
                 }
             }
             errand.move_on();
@@ -260,7 +265,7 @@ impl Upstream {
 
     /// How its waiting line fares, where it has one.
     #[must_use]
-    pub fn waits(&self) -> Option<Waits> {
+    pub fn waits(&self) -> Option<QueueStats> {
         self.queue.as_ref().map(|queue| queue.waits())
     }
 
@@ -274,30 +279,48 @@ impl Upstream {
     async fn ask(
         &self,
         pick: &Pick,
-        errand: &mut Errand<'_>,
-        exchange: &mut Exchange,
-        forward: &plan::Forward,
+        errand: &mut RetryState<'_>,
+        exchange: &mut RequestRecord,
+        forward: &plan::ProxyPass,
         clock: &Clock,
         now: Millis,
-    ) -> Result<Answer, Failed> {
+    ) -> Result<AttemptResponse, AttemptError> {
         let backend = &pick.lease;
-        let tried = ask(backend, Over::Kept, errand, exchange, forward, clock, now).await;
+        let tried = ask(
+            backend,
+            ConnectionKind::Kept,
+            errand,
+            exchange,
+            forward,
+            clock,
+            now,
+        )
+        .await;
         match tried {
             Err(failed) if failed.is_stale() => {
                 let now = clock.now();
-                if !errand.may_repeat(Failure::Error, now) {
+                if !errand.may_repeat(RetryCause::Error, now) {
                     return Err(failed);
                 }
-                let (name, reconnected) = (&backend.name, Consequence::Reconnected);
+                let (name, reconnected) = (&backend.name, RetryDecision::Reconnected);
                 report(&failed.error, name, exchange, reconnected);
-                ask(backend, Over::Fresh, errand, exchange, forward, clock, now).await
+                ask(
+                    backend,
+                    ConnectionKind::Fresh,
+                    errand,
+                    exchange,
+                    forward,
+                    clock,
+                    now,
+                )
+                .await
             }
             tried => tried,
         }
     }
 
     /// Blames a backend for a try without an answer, unless that was somebody else's doing; whether it was.
-    fn judge(&self, pick: &Pick, failed: &Failed, now: Millis) -> bool {
+    fn judge(&self, pick: &Pick, failed: &AttemptError, now: Millis) -> bool {
         let others = failed.error.is_requests_own() || failed.error.is_ours();
         if !others && !failed.is_stale() {
             self.blame(pick, now);
@@ -306,7 +329,7 @@ impl Upstream {
     }
 
     /// Another is asked instead of a backend that answered with this.
-    fn pass_over(&self, pick: &Pick, failure: Failure, now: Millis) {
+    fn pass_over(&self, pick: &Pick, failure: RetryCause, now: Millis) {
         match failure.is_fault() {
             true => self.blame(pick, now),
             false => self.balance.succeeded(pick),
@@ -315,15 +338,15 @@ impl Upstream {
 
     fn blame(&self, pick: &Pick, now: Millis) {
         pick.lease.counts.count_failure();
-        if self.balance.failed(pick, now) == Verdict::Disable {
+        if self.balance.failed(pick, now) == FailResult::Disable {
             let (upstream, server) = (&*self.name, &*pick.lease.name);
             tracing::warn!(upstream, server, "upstream server temporarily disabled");
         }
     }
 
     /// Nobody was asked; it counts as a try of the upstream as a whole.
-    fn untried(&self, error: Error, exchange: &mut Exchange) -> Error {
-        report(&error, &self.name, exchange, Consequence::Fatal);
+    fn untried(&self, error: Error, exchange: &mut RequestRecord) -> Error {
+        report(&error, &self.name, exchange, RetryDecision::Fatal);
         exchange.attempts.push(Attempt {
             address: Arc::clone(&self.name),
             started: None,

@@ -9,21 +9,21 @@ use std::time::Duration;
 use http::{Method, Request, StatusCode};
 
 use super::error::Error;
-use super::http1::{Cargo, Coding, Sending};
-use super::{Form, Outgoing, Outset, framing};
+use super::http1::{PendingBody, RequestFraming, RequestWriter};
+use super::{OutgoingHead, OutgoingRequest, RequestHeadForm, framing};
 use crate::clock::Millis;
-use crate::config::plan::{NextUpstream, Tries};
-use crate::message::Upload;
+use crate::config::plan::{MaxTries, NextUpstream};
+use crate::message::RequestBody;
 use crate::message::headers::Upgrade;
 
 /// A request, for as long as it may have to be sent again.
 #[derive(Debug)]
-pub(super) struct Errand<'p> {
+pub(super) struct RetryState<'p> {
     method: Method,
-    head: Head,
-    cargo: Cargo,
+    head: EncodedHead,
+    cargo: PendingBody,
     upgrade: Option<Upgrade>,
-    form: Form,
+    form: RequestHeadForm,
     next: &'p NextUpstream,
     started: Millis,
     left: u32,
@@ -36,14 +36,14 @@ pub(super) struct Errand<'p> {
 
 /// How it begins, complete.
 #[derive(Debug)]
-enum Head {
-    Lines(Vec<u8>, Coding),
+enum EncodedHead {
+    Lines(Vec<u8>, RequestFraming),
     Stream(Box<Request<()>>),
 }
 
 /// Why a backend's try is not the last word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Failure {
+pub(super) enum RetryCause {
     /// No connection, or it broke.
     Error,
     /// What came was not an answer.
@@ -54,10 +54,10 @@ pub(super) enum Failure {
     Timeout,
 }
 
-impl<'p> Errand<'p> {
+impl<'p> RetryState<'p> {
     /// A request that each of `servers` backends can be asked once, and again if `again` is granted.
     pub(super) fn new(
-        outgoing: Outgoing,
+        outgoing: OutgoingRequest,
         next: &'p NextUpstream,
         servers: u32,
         again: bool,
@@ -65,28 +65,28 @@ impl<'p> Errand<'p> {
     ) -> Self {
         let (method, upload) = (&outgoing.method, &outgoing.upload);
         let head = match outgoing.head {
-            Outset::Lines(mut lines) => {
+            OutgoingHead::Lines(mut lines) => {
                 let coding = framing::declare(method, upload, &mut lines);
                 lines.extend_from_slice(b"\r\n");
-                Head::Lines(lines, coding)
+                EncodedHead::Lines(lines, coding)
             }
-            Outset::Stream(mut request) => {
+            OutgoingHead::Stream(mut request) => {
                 framing::announce(method, upload, request.headers_mut());
-                Head::Stream(request)
+                EncodedHead::Stream(request)
             }
         };
         Self {
             method: outgoing.method,
             head,
-            cargo: Cargo::new(outgoing.upload),
+            cargo: PendingBody::new(outgoing.upload),
             upgrade: outgoing.upgrade,
             form: outgoing.form,
             next,
             started: now,
             left: match next.tries {
-                Tries::Each => servers,
-                Tries::Most(most) if again => most,
-                Tries::Most(most) => servers.min(most),
+                MaxTries::Each => servers,
+                MaxTries::Most(most) if again => most,
+                MaxTries::Most(most) => servers.min(most),
             },
             rounds: 0,
             asked: false,
@@ -96,26 +96,26 @@ impl<'p> Errand<'p> {
     }
 
     /// The request, ready to be written. Its head stays here to be sent again.
-    pub(super) fn load(&mut self) -> Sending {
+    pub(super) fn load(&mut self) -> RequestWriter {
         let cargo = self.take_cargo();
         match &self.head {
-            Head::Lines(lines, coding) => Sending::new(lines, *coding, cargo),
+            EncodedHead::Lines(lines, coding) => RequestWriter::new(lines, *coding, cargo),
             // Never: the same setting says how a head is made and over what it is sent.
-            Head::Stream(_) => Sending::new(b"", Coding::Plain, cargo),
+            EncodedHead::Stream(_) => RequestWriter::new(b"", RequestFraming::Plain, cargo),
         }
     }
 
     /// The same for a backend that speaks HTTP/2.
-    pub(super) fn load_stream(&mut self) -> (Request<()>, Cargo) {
+    pub(super) fn load_stream(&mut self) -> (Request<()>, PendingBody) {
         let cargo = self.take_cargo();
         match &self.head {
-            Head::Stream(request) => (Request::clone(request), cargo),
-            Head::Lines(..) => (Request::default(), cargo),
+            EncodedHead::Stream(request) => (Request::clone(request), cargo),
+            EncodedHead::Lines(..) => (Request::default(), cargo),
         }
     }
 
-    fn take_cargo(&mut self) -> Cargo {
-        let cargo = mem::replace(&mut self.cargo, Cargo::none());
+    fn take_cargo(&mut self) -> PendingBody {
+        let cargo = mem::replace(&mut self.cargo, PendingBody::none());
         self.whole = cargo.is_none();
         self.sent = true;
         if !self.whole
@@ -129,7 +129,7 @@ impl<'p> Errand<'p> {
     }
 
     /// Takes a request's body back of which nothing was sent.
-    pub(super) fn unload(&mut self, cargo: Cargo) {
+    pub(super) fn unload(&mut self, cargo: PendingBody) {
         self.cargo = cargo;
         self.sent = false;
         self.whole = true;
@@ -154,7 +154,7 @@ impl<'p> Errand<'p> {
     }
 
     /// Whether the next backend may be asked after this failure.
-    pub(super) fn may_move_on(&self, failure: Failure, now: Millis) -> bool {
+    pub(super) fn may_move_on(&self, failure: RetryCause, now: Millis) -> bool {
         self.left > 1 && self.may_repeat(failure, now)
     }
 
@@ -165,13 +165,13 @@ impl<'p> Errand<'p> {
     }
 
     /// Whether it may be sent once more after this failure.
-    pub(super) fn may_repeat(&self, failure: Failure, now: Millis) -> bool {
+    pub(super) fn may_repeat(&self, failure: RetryCause, now: Millis) -> bool {
         let next = self.next;
         let listed = match failure {
-            Failure::Error => next.error,
-            Failure::InvalidHeader => next.invalid_header,
-            Failure::Status(status) => next.statuses.contains(&status),
-            Failure::Timeout => next.timeout,
+            RetryCause::Error => next.error,
+            RetryCause::InvalidHeader => next.invalid_header,
+            RetryCause::Status(status) => next.statuses.contains(&status),
+            RetryCause::Timeout => next.timeout,
         };
         let harmless = !self.sent || self.is_harmless();
         listed && self.whole && harmless && self.is_in_time(now)
@@ -194,7 +194,7 @@ impl<'p> Errand<'p> {
     }
 
     /// Its body, as far as it has not left.
-    pub(super) fn upload(&mut self) -> &mut Upload {
+    pub(super) fn upload(&mut self) -> &mut RequestBody {
         self.cargo.upload()
     }
 
@@ -204,7 +204,7 @@ impl<'p> Errand<'p> {
     }
 
     /// How the answer's fields are wanted.
-    pub(super) fn form(&self) -> Form {
+    pub(super) fn form(&self) -> RequestHeadForm {
         self.form
     }
 
@@ -214,7 +214,7 @@ impl<'p> Errand<'p> {
     }
 }
 
-impl Failure {
+impl RetryCause {
     /// What an error counts as.
     pub(super) fn of(error: &Error) -> Self {
         match error {
@@ -255,8 +255,8 @@ mod tests {
     use super::*;
     use crate::upstream::tests::{next_upstream, outgoing};
 
-    fn errand(next: &NextUpstream, method: Method, servers: u32) -> Errand<'_> {
-        Errand::new(outgoing(method), next, servers, false, Millis(1_000))
+    fn errand(next: &NextUpstream, method: Method, servers: u32) -> RetryState<'_> {
+        RetryState::new(outgoing(method), next, servers, false, Millis(1_000))
     }
 
     #[test]
@@ -264,10 +264,10 @@ mod tests {
         let next = next_upstream();
         let mut errand = errand(&next, Method::GET, 2);
         drop(errand.load());
-        assert!(errand.may_move_on(Failure::Error, Millis(1_000)));
+        assert!(errand.may_move_on(RetryCause::Error, Millis(1_000)));
         errand.move_on();
         drop(errand.load());
-        assert!(!errand.may_move_on(Failure::Error, Millis(1_000)));
+        assert!(!errand.may_move_on(RetryCause::Error, Millis(1_000)));
     }
 
     #[test]
@@ -276,17 +276,17 @@ mod tests {
         for method in ["POST", "PATCH", "LOCK"] {
             let mut errand = errand(&next, method.parse().unwrap(), 2);
             assert!(
-                errand.may_move_on(Failure::Error, Millis(1_000)),
+                errand.may_move_on(RetryCause::Error, Millis(1_000)),
                 "{method} unsent"
             );
             let sending = errand.load();
             assert!(
-                !errand.may_move_on(Failure::Error, Millis(1_000)),
+                !errand.may_move_on(RetryCause::Error, Millis(1_000)),
                 "{method} sent"
             );
             errand.unload(sending.into_unsent().unwrap());
             assert!(
-                errand.may_move_on(Failure::Error, Millis(1_000)),
+                errand.may_move_on(RetryCause::Error, Millis(1_000)),
                 "{method} handed back"
             );
         }
@@ -298,7 +298,7 @@ mod tests {
         next.non_idempotent = true;
         let mut errand = errand(&next, Method::POST, 2);
         drop(errand.load());
-        assert!(errand.may_move_on(Failure::Timeout, Millis(1_000)));
+        assert!(errand.may_move_on(RetryCause::Timeout, Millis(1_000)));
     }
 
     /// What cannot be sent twice is kept out of connections that may just have been closed, which takes time.
@@ -318,40 +318,40 @@ mod tests {
         next.statuses = vec![StatusCode::SERVICE_UNAVAILABLE];
         let mut errand = errand(&next, Method::GET, 2);
         drop(errand.load());
-        let listed = Failure::Status(StatusCode::SERVICE_UNAVAILABLE);
-        let unlisted = Failure::Status(StatusCode::BAD_GATEWAY);
+        let listed = RetryCause::Status(StatusCode::SERVICE_UNAVAILABLE);
+        let unlisted = RetryCause::Status(StatusCode::BAD_GATEWAY);
         assert!(errand.may_move_on(listed, Millis(1_000)));
         assert!(!errand.may_move_on(unlisted, Millis(1_000)));
-        assert!(!errand.may_move_on(Failure::InvalidHeader, Millis(1_000)));
+        assert!(!errand.may_move_on(RetryCause::InvalidHeader, Millis(1_000)));
     }
 
     #[test]
     fn tries_and_time_are_bounded() {
         let mut next = next_upstream();
-        next.tries = Tries::Most(1);
-        assert!(!errand(&next, Method::GET, 5).may_move_on(Failure::Error, Millis(1_000)));
-        next.tries = Tries::Most(9);
+        next.tries = MaxTries::Most(1);
+        assert!(!errand(&next, Method::GET, 5).may_move_on(RetryCause::Error, Millis(1_000)));
+        next.tries = MaxTries::Most(9);
         next.within = Some(Duration::from_millis(500));
         let errand = errand(&next, Method::GET, 5);
-        assert!(errand.may_move_on(Failure::Error, Millis(1_499)));
-        assert!(!errand.may_move_on(Failure::Error, Millis(1_500)));
+        assert!(errand.may_move_on(RetryCause::Error, Millis(1_499)));
+        assert!(!errand.may_move_on(RetryCause::Error, Millis(1_500)));
     }
 
     #[test]
     fn more_tries_than_servers_are_for_those_who_may_go_round_again() {
         let mut next = next_upstream();
-        next.tries = Tries::Most(3);
+        next.tries = MaxTries::Most(3);
         next.within = Some(Duration::from_millis(500));
-        assert!(!errand(&next, Method::GET, 1).may_move_on(Failure::Error, Millis(1_000)));
-        let mut errand = Errand::new(outgoing(Method::GET), &next, 1, true, Millis(1_000));
+        assert!(!errand(&next, Method::GET, 1).may_move_on(RetryCause::Error, Millis(1_000)));
+        let mut errand = RetryState::new(outgoing(Method::GET), &next, 1, true, Millis(1_000));
         for _ in 0..2 {
             assert!(!errand.may_wait(Duration::ZERO, Millis(1_000)), "unasked");
-            assert!(errand.may_move_on(Failure::Error, Millis(1_000)));
+            assert!(errand.may_move_on(RetryCause::Error, Millis(1_000)));
             errand.move_on();
             assert!(errand.may_wait(Duration::from_millis(99), Millis(1_400)));
             assert!(!errand.may_wait(Duration::from_millis(100), Millis(1_400)));
             errand.go_round();
         }
-        assert!(!errand.may_move_on(Failure::Error, Millis(1_000)));
+        assert!(!errand.may_move_on(RetryCause::Error, Millis(1_000)));
     }
 }

@@ -5,25 +5,27 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::Upstream;
-use super::ask::Answer;
+use super::ask::AttemptResponse;
 use super::backend::Backend;
-use super::breaker::{Breaker, Forced, Outcome, Pass, Refused, State};
-use super::condition::Bar;
+use super::breaker::{Breaker, BreakerOpen, BreakerState, CallOutcome, CallPermit, ForcedState};
+use super::condition::UnavailableReason;
 use super::error::Error;
-use super::failed::Failed;
+use super::failed::AttemptError;
 use crate::clock::{Clock, Millis};
-use crate::message::Upload;
+use crate::message::RequestBody;
 
 impl Upstream {
     /// Why nobody is asked and for how long, if health checks and breakers are the reason.
     #[must_use]
     pub fn unavailable(&self, now: Millis) -> Option<Duration> {
         self.wake(now);
-        self.spared(now, |backend| backend.is_barred_by(Bar::Breaker))
+        self.spared(now, |backend| {
+            backend.is_barred_by(UnavailableReason::Breaker)
+        })
     }
 
     /// Has the breaker of a server do what an operator wants, or lets it judge again; whether there is such a server.
-    pub fn force(&self, server: &str, forced: Option<Forced>) -> bool {
+    pub fn force(&self, server: &str, forced: Option<ForcedState>) -> bool {
         let backends = self.backends();
         let mut backends = backends.iter().filter(|backend| *backend.name == *server);
         let Some((backend, breaker)) =
@@ -34,7 +36,7 @@ impl Upstream {
         breaker.force(forced);
         match breaker.open_until() {
             Some(until) => self.spare(backend, until),
-            None => backend.unbar(Bar::Breaker),
+            None => backend.unbar(UnavailableReason::Breaker),
         }
         true
     }
@@ -49,7 +51,7 @@ impl Upstream {
         for backend in &self.backends() {
             match backend.breaker.as_deref().map(|breaker| breaker.wake(now)) {
                 Some(Some(until)) => self.spare(backend, until),
-                Some(None) => backend.unbar(Bar::Breaker),
+                Some(None) => backend.unbar(UnavailableReason::Breaker),
                 None => {}
             }
         }
@@ -59,10 +61,10 @@ impl Upstream {
     pub(super) fn admit<'b>(
         &self,
         backend: &'b Backend,
-        upload: &mut Upload,
+        upload: &mut RequestBody,
         clock: &'b Clock,
         now: Millis,
-    ) -> Result<Option<Pass<'b>>, Refused> {
+    ) -> Result<Option<CallPermit<'b>>, BreakerOpen> {
         let Some(breaker) = &backend.breaker else {
             return Ok(None);
         };
@@ -79,8 +81,8 @@ impl Upstream {
     pub(super) fn book(
         &self,
         backend: &Backend,
-        pass: Option<Pass<'_>>,
-        tried: &mut Result<Answer, Failed>,
+        pass: Option<CallPermit<'_>>,
+        tried: &mut Result<AttemptResponse, AttemptError>,
         now: Millis,
     ) {
         let Some(pass) = pass else { return };
@@ -90,8 +92,8 @@ impl Upstream {
                 answer.ticket = Some(pass.ticket());
                 pass.outcome(answer.head.status, &answer.head.headers, answer.came)
             }
-            Err(failed) if failed.is_stale() => Outcome::Cancelled,
-            Err(failed) => Outcome::of(&failed.error),
+            Err(failed) if failed.is_stale() => CallOutcome::Cancelled,
+            Err(failed) => CallOutcome::of(&failed.error),
         };
         pass.report(outcome, now);
         if let Some(until) = breaker.open_until() {
@@ -102,7 +104,7 @@ impl Upstream {
     /// What to say when nobody could be asked.
     pub(super) fn why_nobody(&self, now: Millis) -> Error {
         // Half-open, with enough on their way to see.
-        let is_open = |breaker: &Breaker| breaker.state() != State::Closed;
+        let is_open = |breaker: &Breaker| breaker.state() != BreakerState::Closed;
         let spared = self.spared(now, |backend| {
             backend.breaker.as_deref().is_some_and(is_open)
         });
@@ -116,7 +118,11 @@ impl Upstream {
     fn spared(&self, now: Millis, is_open: impl Fn(&Backend) -> bool) -> Option<Duration> {
         let mut soonest = None;
         for backend in &self.backends() {
-            let left = [Bar::Down, Bar::Drained, Bar::Draining];
+            let left = [
+                UnavailableReason::Down,
+                UnavailableReason::Drained,
+                UnavailableReason::Draining,
+            ];
             if left.into_iter().any(|bar| backend.is_barred_by(bar)) {
                 continue;
             }
@@ -136,7 +142,7 @@ impl Upstream {
     }
 
     fn spare(&self, backend: &Backend, until: Millis) {
-        backend.bar(Bar::Breaker);
+        backend.bar(UnavailableReason::Breaker);
         self.wakes.fetch_min(until.0, Ordering::Relaxed);
     }
 }

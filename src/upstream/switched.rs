@@ -10,26 +10,31 @@ use std::task::{Context, Poll, ready};
 use bytes::Buf;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::Stopwatch;
-use super::backend::Lease;
-use super::wire::Wire;
+use super::ResponseTimer;
+use super::backend::ActiveRequest;
+use super::wire::UpstreamConnection;
 use crate::clock::{Clock, Millis};
 
 /// The backend's end of a tunnel.
 #[derive(Debug)]
-pub struct Switched {
-    wire: Box<Wire>,
-    stopwatch: Stopwatch,
+pub struct UpgradedConnection {
+    wire: Box<UpstreamConnection>,
+    stopwatch: ResponseTimer,
     started: Millis,
     clock: Clock,
-    _lease: Lease,
+    _lease: ActiveRequest,
 }
 
-impl Switched {
-    pub(super) fn new(wire: Box<Wire>, lease: Lease, started: Millis, clock: &Clock) -> Self {
+impl UpgradedConnection {
+    pub(super) fn new(
+        wire: Box<UpstreamConnection>,
+        lease: ActiveRequest,
+        started: Millis,
+        clock: &Clock,
+    ) -> Self {
         Self {
             wire,
-            stopwatch: Stopwatch::begin(),
+            stopwatch: ResponseTimer::begin(),
             started,
             clock: clock.clone(),
             _lease: lease,
@@ -38,12 +43,12 @@ impl Switched {
 
     /// Tells how long it took when it is over.
     #[must_use]
-    pub fn stopwatch(&self) -> Stopwatch {
+    pub fn stopwatch(&self) -> ResponseTimer {
         self.stopwatch.clone()
     }
 }
 
-impl AsyncRead for Switched {
+impl AsyncRead for UpgradedConnection {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -64,7 +69,7 @@ impl AsyncRead for Switched {
     }
 }
 
-impl AsyncWrite for Switched {
+impl AsyncWrite for UpgradedConnection {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -82,7 +87,7 @@ impl AsyncWrite for Switched {
     }
 }
 
-impl Drop for Switched {
+impl Drop for UpgradedConnection {
     fn drop(&mut self) {
         self.stopwatch.stop(self.clock.now().since(self.started));
     }

@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// The time in which a backend belongs to its upstream.
 // None for those that never leave: nothing is shared for them, and nothing looked up.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Tenure(Option<Arc<AtomicBool>>);
+pub(super) struct RetiredFlag(Option<Arc<AtomicBool>>);
 
-impl Tenure {
+impl RetiredFlag {
     /// One that may end.
     pub(super) fn limited() -> Self {
         Self(Some(Arc::default()))

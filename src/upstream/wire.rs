@@ -13,14 +13,14 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_util::io::poll_read_buf;
 
-use super::tenure::Tenure;
+use super::tenure::RetiredFlag;
 use crate::clock::Deadline;
 use crate::tls::{self, Bare as _};
 
 /// A connection that carries one request at a time.
 #[derive(Debug)]
-pub(super) struct Wire {
-    socket: Socket,
+pub(super) struct UpstreamConnection {
+    socket: UpstreamSocket,
     /// What was read and not used yet.
     pub(super) read: BytesMut,
     /// How many requests it has carried.
@@ -31,15 +31,15 @@ pub(super) struct Wire {
     /// Who may use it; see [`Backend::owner`](super::Backend::owner).
     pub(super) owner: usize,
     /// How long its backend belongs to those that are asked.
-    pub(super) tenure: Tenure,
+    pub(super) tenure: RetiredFlag,
     reach: usize,
 }
 
 #[derive(Debug)]
-pub(super) enum Socket {
+pub(super) enum UpstreamSocket {
     Tcp(TcpStream),
-    TlsTcp(Box<tls::Stream<TcpStream>>),
-    TlsUnix(Box<tls::Stream<UnixStream>>),
+    TlsTcp(Box<tls::TlsStream<TcpStream>>),
+    TlsUnix(Box<tls::TlsStream<UnixStream>>),
     Unix(UnixStream),
     /// One whose other end a test holds.
     #[cfg(test)]
@@ -49,12 +49,12 @@ pub(super) enum Socket {
 macro_rules! each {
     ($socket:expr, $stream:ident => $do:expr) => {
         match $socket {
-            Socket::Tcp($stream) => $do,
-            Socket::TlsTcp($stream) => $do,
-            Socket::TlsUnix($stream) => $do,
-            Socket::Unix($stream) => $do,
+            UpstreamSocket::Tcp($stream) => $do,
+            UpstreamSocket::TlsTcp($stream) => $do,
+            UpstreamSocket::TlsUnix($stream) => $do,
+            UpstreamSocket::Unix($stream) => $do,
             #[cfg(test)]
-            Socket::Test($stream) => $do,
+            UpstreamSocket::Test($stream) => $do,
         }
     };
 }
@@ -65,9 +65,9 @@ thread_local! {
     static SPARE: Cell<BytesMut> = Cell::new(BytesMut::new());
 }
 
-impl Wire {
+impl UpstreamConnection {
     /// Boxed once for all the requests it carries: it is handed from the pool to a request, to its answer and back.
-    pub(super) fn new(socket: Socket, owner: usize, tenure: Tenure) -> Box<Self> {
+    pub(super) fn new(socket: UpstreamSocket, owner: usize, tenure: RetiredFlag) -> Box<Self> {
         Box::new(Self {
             socket,
             read: BytesMut::new(),
@@ -151,18 +151,18 @@ impl Wire {
     pub(super) fn is_quiet(&mut self) -> bool {
         let mut stray = [0];
         let tried = match &mut self.socket {
-            Socket::Tcp(socket) => socket.try_read(&mut stray),
-            Socket::Unix(socket) => socket.try_read(&mut stray),
-            Socket::TlsTcp(socket) => return is_silent(&mut **socket),
-            Socket::TlsUnix(socket) => return is_silent(&mut **socket),
+            UpstreamSocket::Tcp(socket) => socket.try_read(&mut stray),
+            UpstreamSocket::Unix(socket) => socket.try_read(&mut stray),
+            UpstreamSocket::TlsTcp(socket) => return is_silent(&mut **socket),
+            UpstreamSocket::TlsUnix(socket) => return is_silent(&mut **socket),
             #[cfg(test)]
-            Socket::Test(_) => return true,
+            UpstreamSocket::Test(_) => return true,
         };
         matches!(tried, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
     }
 }
 
-impl Socket {
+impl UpstreamSocket {
     /// Whether what it carries is inside TLS.
     pub(super) fn is_secured(&self) -> bool {
         matches!(self, Self::TlsTcp(_) | Self::TlsUnix(_))
@@ -180,7 +180,7 @@ impl Socket {
     }
 }
 
-impl AsyncRead for Socket {
+impl AsyncRead for UpstreamSocket {
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -190,7 +190,7 @@ impl AsyncRead for Socket {
     }
 }
 
-impl AsyncWrite for Socket {
+impl AsyncWrite for UpstreamSocket {
     fn poll_write(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -221,7 +221,7 @@ impl AsyncWrite for Socket {
 }
 
 /// Whether there is nothing to read: no byte, no end. What TLS has to say to itself is listened to and does not count.
-fn is_silent<IO>(stream: &mut tls::Stream<IO>) -> bool
+fn is_silent<IO>(stream: &mut tls::TlsStream<IO>) -> bool
 where
     IO: AsyncRead + AsyncWrite + Unpin,
 {

@@ -8,13 +8,17 @@ use std::net::{TcpStream, ToSocketAddrs as _};
 use std::time::Duration;
 
 /// What came back.
-pub(super) struct Answer {
+pub(super) struct HttpResponse {
     pub(super) status: u16,
     pub(super) body: Box<dyn BufRead + Send>,
 }
 
 /// Sends a head and a body, and reads the head of the answer.
-pub(super) fn exchange(address: &str, request: &[u8], patience: Duration) -> io::Result<Answer> {
+pub(super) fn exchange(
+    address: &str,
+    request: &[u8],
+    patience: Duration,
+) -> io::Result<HttpResponse> {
     let mut stream = connect(address)?;
     stream.set_write_timeout(Some(PATIENCE))?;
     stream.set_read_timeout(Some(patience))?;
@@ -23,7 +27,7 @@ pub(super) fn exchange(address: &str, request: &[u8], patience: Duration) -> io:
     let mut reader = BufReader::new(stream);
     // Whoever closes early may have said why: that says more than a broken pipe.
     match (head(&mut reader), sent) {
-        (Ok((status, length)), _) => Ok(Answer {
+        (Ok((status, length)), _) => Ok(HttpResponse {
             status,
             body: match length {
                 Some(length) => Box::new(reader.take(length)),

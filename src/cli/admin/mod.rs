@@ -12,26 +12,26 @@ use anyhow::Context as _;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::Wrong;
+use super::UsageError;
 use crate::config::Secret;
-pub(super) use reach::Reach;
+pub(super) use reach::AdminOptions;
 
 /// An admin listener and what to show it.
 #[derive(Debug, Clone)]
-pub(super) struct Admin {
+pub(super) struct AdminClient {
     address: String,
     token: Option<Secret>,
 }
 
 /// One call: what is done where, with which body.
 #[derive(Debug, Clone)]
-pub(super) struct Call {
+pub(super) struct ApiRequest {
     method: &'static str,
     path: String,
     body: Option<Value>,
 }
 
-impl Call {
+impl ApiRequest {
     /// Looks at something.
     pub(super) fn get(path: impl Into<String>) -> Self {
         Self::of("GET", path, None)
@@ -66,7 +66,7 @@ impl Call {
     }
 }
 
-impl Admin {
+impl AdminClient {
     fn new(address: String, token: Option<Secret>) -> Self {
         Self { address, token }
     }
@@ -77,7 +77,7 @@ impl Admin {
     }
 
     /// What it answers, as it is written.
-    pub(super) fn text(&self, call: &Call) -> anyhow::Result<String> {
+    pub(super) fn text(&self, call: &ApiRequest) -> anyhow::Result<String> {
         match self.answer(call, PATIENCE)? {
             (200, text) => Ok(text),
             (status, text) => Err(self.refused(status, &text)),
@@ -85,7 +85,11 @@ impl Admin {
     }
 
     /// The status and the text of its answer, whatever they are.
-    pub(super) fn answer(&self, call: &Call, patience: Duration) -> anyhow::Result<(u16, String)> {
+    pub(super) fn answer(
+        &self,
+        call: &ApiRequest,
+        patience: Duration,
+    ) -> anyhow::Result<(u16, String)> {
         let answer = self.exchange(call, patience)?;
         let mut bytes = Vec::new();
         answer
@@ -97,7 +101,7 @@ impl Admin {
     }
 
     /// What it answers, read.
-    pub(super) fn ask<T: DeserializeOwned>(&self, call: &Call) -> anyhow::Result<T> {
+    pub(super) fn ask<T: DeserializeOwned>(&self, call: &ApiRequest) -> anyhow::Result<T> {
         self.read(&self.text(call)?)
     }
 
@@ -110,7 +114,7 @@ impl Admin {
     /// What it says line by line, for as long as it does.
     pub(super) fn stream(
         &self,
-        call: &Call,
+        call: &ApiRequest,
     ) -> anyhow::Result<impl Iterator<Item = io::Result<String>> + use<>> {
         let answer = self.exchange(call, STREAM_PATIENCE)?;
         if answer.status == 200 {
@@ -124,10 +128,14 @@ impl Admin {
 
     /// Whether a question without words is answered with 200.
     pub(super) fn says_yes(&self, path: &str) -> anyhow::Result<bool> {
-        Ok(self.exchange(&Call::get(path), PATIENCE)?.status == 200)
+        Ok(self.exchange(&ApiRequest::get(path), PATIENCE)?.status == 200)
     }
 
-    fn exchange(&self, call: &Call, patience: Duration) -> anyhow::Result<http::Answer> {
+    fn exchange(
+        &self,
+        call: &ApiRequest,
+        patience: Duration,
+    ) -> anyhow::Result<http::HttpResponse> {
         let body = call.body.as_ref().map(Value::to_string);
         let mut request = format!(
             "{} {} HTTP/1.0\r\nHost: {}\r\n",
@@ -182,7 +190,7 @@ impl Admin {
         };
         let error = crate::replay::plot::visible(&error);
         match (status, &self.token) {
-            (400, _) => Wrong(error).into(),
+            (400, _) => UsageError(error).into(),
             (401, None) => anyhow::anyhow!(
                 "{address} wants the token: put it into WEIR_TOKEN, name a file that has it with --token-file, \
                  or the configuration with --config"

@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use clap::Args;
 
-use super::Admin;
-use crate::cli::{Wrong, paint};
+use super::AdminClient;
+use crate::cli::{UsageError, paint};
 use crate::config::{self, Secret};
 
 /// How the running weir is found. The first that is given counts.
 #[derive(Debug, Args)]
-pub(in crate::cli) struct Reach {
+pub(in crate::cli) struct AdminOptions {
     /// Where the admin listener is; else what --config says, $WEIR_ADMIN, or 127.0.0.1:9900
     #[arg(long, value_name = "ADDR", value_parser = address, help_heading = "The running weir")]
     admin: Option<String>,
@@ -25,9 +25,9 @@ pub(in crate::cli) struct Reach {
     config: Option<PathBuf>,
 }
 
-impl Reach {
+impl AdminOptions {
     /// The listener, not yet spoken to.
-    pub(in crate::cli) fn admin(&self) -> anyhow::Result<Admin> {
+    pub(in crate::cli) fn admin(&self) -> anyhow::Result<AdminClient> {
         let configured = match &self.config {
             Some(path) => Some(configured(path)?),
             None => None,
@@ -40,7 +40,7 @@ impl Reach {
             Some(address) => address,
             None => match std::env::var("WEIR_ADMIN") {
                 Ok(text) if !text.is_empty() => {
-                    address(&text).map_err(|why| Wrong(format!("WEIR_ADMIN: {why}")))?
+                    address(&text).map_err(|why| UsageError(format!("WEIR_ADMIN: {why}")))?
                 }
                 _ => DEFAULT.to_owned(),
             },
@@ -58,9 +58,11 @@ impl Reach {
                 .bytes()
                 .all(|byte| matches!(byte, b' '..=b'~'))
         {
-            return Err(Wrong("the token has letters that no header can carry".to_owned()).into());
+            return Err(
+                UsageError("the token has letters that no header can carry".to_owned()).into(),
+            );
         }
-        Ok(Admin::new(address, token))
+        Ok(AdminClient::new(address, token))
     }
 }
 
@@ -71,11 +73,11 @@ fn configured(path: &Path) -> anyhow::Result<config::plan::Admin> {
         Err(report) => {
             paint::draw(&report)?;
             let what = format!("{} says nothing about a listener", path.display());
-            return Err(Wrong(what).into());
+            return Err(UsageError(what).into());
         }
     };
     plan.admin.ok_or_else(|| {
-        Wrong(format!(
+        UsageError(format!(
             "{} has no `admin`, so there is no listener to speak to; `admin: {{ listen: {DEFAULT} }}` makes one",
             path.display()
         ))
@@ -98,7 +100,7 @@ fn read(path: &Path) -> anyhow::Result<Secret> {
         .with_context(|| format!("cannot read the token from {}", path.display()))?;
     let token = text.trim();
     if token.is_empty() {
-        return Err(Wrong(format!("there is no token in {}", path.display())).into());
+        return Err(UsageError(format!("there is no token in {}", path.display())).into());
     }
     Ok(Secret::new(token))
 }

@@ -2,25 +2,25 @@
 
 use anstyle::Style;
 
-use super::pace::{Tracks, rate};
+use super::pace::{RateHistory, rate};
 use super::screen::line;
 use super::sentences;
-use super::view::{Cover, Message, Pane, View, joined};
+use super::view::{Notice, Overlay, TopPane, TopState, joined};
 use crate::cli::admin::answers::{Detail, Refusal, Rule};
-use crate::cli::table::{BAD, Cell, DOUBTFUL, FAINT, GOOD, Head, STRONG, Table};
-use crate::cli::verbs::keys::{self, Sort};
+use crate::cli::table::{BAD, Column, DOUBTFUL, FAINT, GOOD, STRONG, TableCell, TextTable};
+use crate::cli::verbs::keys::{self, KeySort};
 use crate::cli::verbs::{refusals, servers};
 use crate::cli::words::{lag, number, requests, span};
 use crate::replay::plot::visible;
 
 /// The whole screen: exactly as many lines as there are rows.
-pub(super) fn frame(view: &View, (width, height): (usize, usize)) -> Vec<String> {
+pub(super) fn frame(view: &TopState, (width, height): (usize, usize)) -> Vec<String> {
     let mut lines = head(view, width);
     let foot = foot(view, width);
     let room = height.saturating_sub(lines.len() + 1);
     let body = match &view.cover {
-        Cover::Help => help(width),
-        Cover::Inspect(zone, key) => {
+        Overlay::Help => help(width),
+        Overlay::Inspect(zone, key) => {
             let mut lines = vec![
                 String::new(),
                 line(
@@ -36,7 +36,7 @@ pub(super) fn frame(view: &View, (width, height): (usize, usize)) -> Vec<String>
             );
             lines
         }
-        Cover::Ask { .. } | Cover::None => tables(view, width, room),
+        Overlay::Ask { .. } | Overlay::None => tables(view, width, room),
     };
     lines.extend(body);
     lines.truncate(height.saturating_sub(1));
@@ -45,7 +45,7 @@ pub(super) fn frame(view: &View, (width, height): (usize, usize)) -> Vec<String>
     lines
 }
 
-fn head(view: &View, width: usize) -> Vec<String> {
+fn head(view: &TopState, width: usize) -> Vec<String> {
     let status = &view.look.status;
     let ready = if status.ready { "" } else { " · not ready" };
     let text = format!(
@@ -74,8 +74,8 @@ fn head(view: &View, width: usize) -> Vec<String> {
     lines
 }
 
-fn foot(view: &View, width: usize) -> String {
-    if let Cover::Ask { question, .. } = &view.cover {
+fn foot(view: &TopState, width: usize) -> String {
+    if let Overlay::Ask { question, .. } = &view.cover {
         return line(
             &format!("{question}  y: yes, any other key: no"),
             DOUBTFUL.bold(),
@@ -83,18 +83,18 @@ fn foot(view: &View, width: usize) -> String {
         );
     }
     match &view.message {
-        Some(Message::Failed(why)) => line(&visible(why), BAD, width),
-        Some(Message::Done(what)) => line(&visible(what), GOOD, width),
+        Some(Notice::Failed(why)) => line(&visible(why), BAD, width),
+        Some(Notice::Done(what)) => line(&visible(what), GOOD, width),
         None => line(KEYS, FAINT, width),
     }
 }
 
 /// All four, in the room there is.
-fn tables(view: &View, width: usize, room: usize) -> Vec<String> {
+fn tables(view: &TopState, width: usize, room: usize) -> Vec<String> {
     let parts = [
-        (zones(view), Some(view.zone), Pane::Zones),
-        (busy_keys(view), Some(view.key), Pane::Keys),
-        (upstreams(view), Some(view.server), Pane::Servers),
+        (zones(view), Some(view.zone), TopPane::Zones),
+        (busy_keys(view), Some(view.key), TopPane::Keys),
+        (upstreams(view), Some(view.server), TopPane::Servers),
     ];
     let last = gathered(&view.look.refusals);
     let wanted = [
@@ -123,7 +123,7 @@ fn tables(view: &View, width: usize, room: usize) -> Vec<String> {
         for (at, text) in rest.iter().enumerate().skip(first).take(rows) {
             lines.push(match (Some(at) == selected, active) {
                 (true, true) => format!("{STRONG}▶{STRONG:#} {text}"),
-                (true, false) if pane != Pane::Servers => format!("{FAINT}▷{FAINT:#} {text}"),
+                (true, false) if pane != TopPane::Servers => format!("{FAINT}▷{FAINT:#} {text}"),
                 _ => format!("  {text}"),
             });
         }
@@ -199,26 +199,26 @@ fn rule(title: &str, active: bool, width: usize) -> String {
     line(&format!("{text}{}", "─".repeat(dashes)), style, width)
 }
 
-fn zones(view: &View) -> (String, Table) {
-    let mut table = Table::new([
-        Head::Left("ZONE"),
-        Head::Right("LIMIT"),
-        Head::Right("DEMAND/S"),
-        Head::Right("PASS"),
-        Head::Right("DELAY"),
-        Head::Right("REFUSE"),
-        Head::Left("LAST 20 S"),
+fn zones(view: &TopState) -> (String, TextTable) {
+    let mut table = TextTable::new([
+        Column::Left("ZONE"),
+        Column::Right("LIMIT"),
+        Column::Right("DEMAND/S"),
+        Column::Right("PASS"),
+        Column::Right("DELAY"),
+        Column::Right("REFUSE"),
+        Column::Left("LAST 20 S"),
     ]);
     for zone in &view.look.zones {
         let pace = view.zones.now(&zone.name);
         table.row([
-            Cell::from(&zone.name).styled(STRONG),
-            Cell::from(zone.rate.as_deref().unwrap_or("limit_conn"))
+            TableCell::from(&zone.name).styled(STRONG),
+            TableCell::from(zone.rate.as_deref().unwrap_or("limit_conn"))
                 .styled_if(zone.changed.is_some(), DOUBTFUL),
-            Cell::from(rate(pace.demand())),
-            Cell::from(rate(pace.pass)),
-            Cell::from(rate(pace.delay)).styled_if(pace.delay > 0.0, DOUBTFUL),
-            Cell::from(rate(pace.refuse)).styled_if(pace.refuse > 0.0, BAD),
+            TableCell::from(rate(pace.demand())),
+            TableCell::from(rate(pace.pass)),
+            TableCell::from(rate(pace.delay)).styled_if(pace.delay > 0.0, DOUBTFUL),
+            TableCell::from(rate(pace.refuse)).styled_if(pace.refuse > 0.0, BAD),
             spark(&view.zones, &zone.name),
         ]);
     }
@@ -228,15 +228,15 @@ fn zones(view: &View) -> (String, Table) {
     )
 }
 
-fn busy_keys(view: &View) -> (String, Table) {
-    let mut table = Table::new([
-        Head::Left("KEY"),
-        Head::Right("DEMAND/S"),
-        Head::Right("PASS"),
-        Head::Right("REFUSE"),
-        Head::Right("EXCESS"),
-        Head::Left("MARK"),
-        Head::Left("LAST 20 S"),
+fn busy_keys(view: &TopState) -> (String, TextTable) {
+    let mut table = TextTable::new([
+        Column::Left("KEY"),
+        Column::Right("DEMAND/S"),
+        Column::Right("PASS"),
+        Column::Right("REFUSE"),
+        Column::Right("EXCESS"),
+        Column::Left("MARK"),
+        Column::Left("LAST 20 S"),
     ]);
     let Some(open) = &view.look.open else {
         return ("keys".to_owned(), table);
@@ -246,17 +246,18 @@ fn busy_keys(view: &View) -> (String, Table) {
         let name = joined(zone, &key.key);
         let pace = view.keys.now(&name);
         table.row([
-            Cell::from(&key.key).styled(STRONG),
-            Cell::from(rate(pace.demand())),
-            Cell::from(rate(pace.pass + pace.delay)),
-            Cell::from(rate(pace.refuse)).styled_if(pace.refuse > 0.0, BAD),
-            Cell::from(requests(key.excess)),
-            Cell::from(key.mark.as_deref().unwrap_or("-")).styled_if(key.mark.is_some(), DOUBTFUL),
+            TableCell::from(&key.key).styled(STRONG),
+            TableCell::from(rate(pace.demand())),
+            TableCell::from(rate(pace.pass + pace.delay)),
+            TableCell::from(rate(pace.refuse)).styled_if(pace.refuse > 0.0, BAD),
+            TableCell::from(requests(key.excess)),
+            TableCell::from(key.mark.as_deref().unwrap_or("-"))
+                .styled_if(key.mark.is_some(), DOUBTFUL),
             spark(&view.keys, &name),
         ]);
     }
     let order = match view.sort {
-        Sort::Now => "most refused now".to_owned(),
+        KeySort::Now => "most refused now".to_owned(),
         sort => format!("most {} first", sort.word()),
     };
     (
@@ -289,24 +290,24 @@ fn terms(rule: &Rule) -> Option<String> {
     }
 }
 
-fn upstreams(view: &View) -> (String, Table) {
-    let paces = ["REQ/S", "5XX/S", "LATENCY"].map(Head::Right);
-    let mut table = Table::new([&servers::HEADS[..], &paces].concat());
+fn upstreams(view: &TopState) -> (String, TextTable) {
+    let paces = ["REQ/S", "5XX/S", "LATENCY"].map(Column::Right);
+    let mut table = TextTable::new([&servers::HEADS[..], &paces].concat());
     for (upstream, server) in view.servers_shown() {
         let name = joined(upstream, &server.address);
         let pace = view.servers.now(&name);
         let mut row = servers::cells(upstream, server);
-        row.push(Cell::from(rate(pace.demand())));
-        row.push(Cell::from(rate(pace.refuse)).styled_if(pace.refuse > 0.0, BAD));
-        row.push(Cell::from(lag(view.latencies.now(&name))));
+        row.push(TableCell::from(rate(pace.demand())));
+        row.push(TableCell::from(rate(pace.refuse)).styled_if(pace.refuse > 0.0, BAD));
+        row.push(TableCell::from(lag(view.latencies.now(&name))));
         table.row(row);
     }
     ("backends".to_owned(), table)
 }
 
-fn spark(tracks: &Tracks, name: &str) -> Cell {
+fn spark(tracks: &RateHistory, name: &str) -> TableCell {
     let (plain, painted) = tracks.spark(name, SPARK);
-    Cell::painted(plain, painted)
+    TableCell::painted(plain, painted)
 }
 
 fn help(width: usize) -> Vec<String> {

@@ -5,18 +5,18 @@ use std::collections::HashMap;
 use super::view::joined;
 
 /// Seconds that requests took all together, and how many they were, by upstream and server.
-pub(super) type Sums = HashMap<String, (f64, f64)>;
+pub(super) type LatencySums = HashMap<String, (f64, f64)>;
 
 /// What backends have taken so far, and take now.
 #[derive(Debug, Default)]
 pub(super) struct Latencies {
-    last: Sums,
+    last: LatencySums,
     now: HashMap<String, f64>,
 }
 
 impl Latencies {
     /// Takes the sums of another look.
-    pub(super) fn take(&mut self, sums: Sums) {
+    pub(super) fn take(&mut self, sums: LatencySums) {
         self.now.clear();
         for (name, (seconds, count)) in &sums {
             let Some((seconds_before, count_before)) = self.last.get(name) else {
@@ -37,8 +37,8 @@ impl Latencies {
 }
 
 /// Finds the sums on a page of metrics.
-pub(super) fn read(page: &str) -> Sums {
-    let mut sums = Sums::new();
+pub(super) fn read(page: &str) -> LatencySums {
+    let mut sums = LatencySums::new();
     for line in page.lines() {
         let Some(rest) = line.strip_prefix(HISTOGRAM) else {
             continue;

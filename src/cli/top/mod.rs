@@ -19,48 +19,48 @@ use clap::Args;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc as events;
 
-use super::admin::Reach;
+use super::admin::AdminOptions;
 use super::admin::answers::KeyState;
-use press::Press;
+use press::KeyEvent;
 use screen::Screen;
-use view::{Next, View};
-use watch::{Look, Watcher};
+use view::{TopState, UiAction};
+use watch::{Poller, Snapshot};
 
 #[derive(Debug, Args)]
-pub(super) struct Flags {
+pub(super) struct TopArgs {
     #[command(flatten)]
-    reach: Reach,
+    reach: AdminOptions,
 }
 
 /// What there is to react to.
 #[derive(Debug)]
-enum Event {
+enum UiEvent {
     /// What was wanted is done.
     Done(String),
     /// What was wanted is not done, and why.
     Failed(String),
     Inspected(String, Box<KeyState>),
-    Look(Box<Look>),
+    Look(Box<Snapshot>),
     /// It does not answer any more.
     Lost(String),
-    Press(Press),
+    Press(KeyEvent),
     /// The window has another size.
     Resize,
     Stop,
 }
 
-impl Event {
+impl UiEvent {
     fn failed(error: &anyhow::Error) -> Self {
         Self::Failed(format!("{error:#}"))
     }
 }
 
-impl Flags {
+impl TopArgs {
     pub(super) fn run(self) -> anyhow::Result<()> {
         Screen::possible()?;
-        let watcher = Watcher::new(self.reach.admin()?);
+        let watcher = Poller::new(self.reach.admin()?);
         // Before the terminal is taken: what is wrong is then told as everywhere.
-        let mut view = View::new(watcher.look()?);
+        let mut view = TopState::new(watcher.look()?);
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_io()
             .build()?;
@@ -88,16 +88,16 @@ impl Flags {
                     return Ok(());
                 };
                 let event = tokio::select! {
-                    event = receiver.recv() => event.unwrap_or(Event::Stop),
-                    _ = resized.recv() => Event::Resize,
-                    _ = terminate.recv() => Event::Stop,
-                    _ = hangup.recv() => Event::Stop,
-                    _ = interrupt.recv() => Event::Stop,
+                    event = receiver.recv() => event.unwrap_or(UiEvent::Stop),
+                    _ = resized.recv() => UiEvent::Resize,
+                    _ = terminate.recv() => UiEvent::Stop,
+                    _ = hangup.recv() => UiEvent::Stop,
+                    _ = interrupt.recv() => UiEvent::Stop,
                 };
                 match view.take(event) {
-                    Next::Go => return Ok(()),
-                    Next::Stay => {}
-                    Next::Tell(order) => {
+                    UiAction::Go => return Ok(()),
+                    UiAction::Stay => {}
+                    UiAction::Tell(order) => {
                         // Whoever took orders is gone only when we are.
                         drop(orders.send(order));
                     }
@@ -108,16 +108,16 @@ impl Flags {
 }
 
 /// Reads keys until there are no more.
-fn keys(tell: &events::UnboundedSender<Event>) {
+fn keys(tell: &events::UnboundedSender<UiEvent>) {
     let mut bytes = [0; 64];
     let mut stdin = std::io::stdin().lock();
     while let Ok(read @ 1..) = stdin.read(&mut bytes) {
         for press in press::presses(bytes.get(..read).unwrap_or_default()) {
-            if tell.send(Event::Press(press)).is_err() {
+            if tell.send(UiEvent::Press(press)).is_err() {
                 return;
             }
         }
     }
     // A terminal that is gone sends nobody away: there may be no HUP.
-    drop(tell.send(Event::Stop));
+    drop(tell.send(UiEvent::Stop));
 }

@@ -9,13 +9,13 @@ use crate::cli::table::{BAD, DOUBTFUL, FAINT, GOOD};
 
 /// Verdicts a second.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(super) struct Pace {
+pub(super) struct VerdictRates {
     pub(super) pass: f64,
     pub(super) delay: f64,
     pub(super) refuse: f64,
 }
 
-impl Pace {
+impl VerdictRates {
     pub(super) fn demand(self) -> f64 {
         self.pass + self.delay + self.refuse
     }
@@ -23,18 +23,18 @@ impl Pace {
 
 /// The last counts of something, and its paces so far.
 #[derive(Debug, Default)]
-struct Track {
+struct RateSeries {
     last: Option<Verdicts>,
-    paces: VecDeque<Pace>,
+    paces: VecDeque<VerdictRates>,
     /// Looks in which it was not there.
     unseen: usize,
 }
 
 /// Everything that is followed, by its name.
 #[derive(Debug, Default)]
-pub(super) struct Tracks(HashMap<String, Track>);
+pub(super) struct RateHistory(HashMap<String, RateSeries>);
 
-impl Tracks {
+impl RateHistory {
     /// Takes the counts of a look that came `seconds` after the one before.
     pub(super) fn take<'a>(
         &mut self,
@@ -53,7 +53,7 @@ impl Tracks {
             // What counts anew after a reload or a restart counts down once.
             let each =
                 |before: u64, now: u64| now.saturating_sub(before) as f64 / seconds.max(0.001);
-            track.paces.push_back(Pace {
+            track.paces.push_back(VerdictRates {
                 pass: each(before.pass, now.pass),
                 delay: each(before.delay, now.delay),
                 refuse: each(before.refuse, now.refuse),
@@ -66,21 +66,21 @@ impl Tracks {
     }
 
     /// What it was at the last look.
-    pub(super) fn now(&self, name: &str) -> Pace {
+    pub(super) fn now(&self, name: &str) -> VerdictRates {
         self.recent(name, 1)
     }
 
     /// The mean of the last looks.
-    pub(super) fn recent(&self, name: &str, looks: usize) -> Pace {
+    pub(super) fn recent(&self, name: &str, looks: usize) -> VerdictRates {
         let Some(track) = self.0.get(name) else {
-            return Pace::default();
+            return VerdictRates::default();
         };
         let last: Vec<_> = track.paces.iter().rev().take(looks).collect();
-        let mean = |of: fn(&Pace) -> f64| {
+        let mean = |of: fn(&VerdictRates) -> f64| {
             let sum: f64 = last.iter().map(|pace| of(pace)).sum();
             sum / last.len().max(1) as f64
         };
-        Pace {
+        VerdictRates {
             pass: mean(|pace| pace.pass),
             delay: mean(|pace| pace.delay),
             refuse: mean(|pace| pace.refuse),
@@ -115,11 +115,11 @@ fn bar(share: f64) -> char {
     BARS[eighth.clamp(1, BARS.len()) - 1]
 }
 
-fn colour(pace: Pace) -> Style {
+fn colour(pace: VerdictRates) -> Style {
     match pace {
-        Pace { refuse, .. } if refuse > 0.0 => BAD,
-        Pace { delay, .. } if delay > 0.0 => DOUBTFUL,
-        Pace { pass, .. } if pass > 0.0 => GOOD,
+        VerdictRates { refuse, .. } if refuse > 0.0 => BAD,
+        VerdictRates { delay, .. } if delay > 0.0 => DOUBTFUL,
+        VerdictRates { pass, .. } if pass > 0.0 => GOOD,
         _ => FAINT,
     }
 }
@@ -152,11 +152,11 @@ mod tests {
 
     #[test]
     fn a_pace_is_what_came_between_two_looks() {
-        let mut tracks = Tracks::default();
+        let mut tracks = RateHistory::default();
         tracks.take(1.0, [("perip", counts(100, 0))].into_iter());
         assert_eq!(
             tracks.now("perip"),
-            Pace::default(),
+            VerdictRates::default(),
             "nothing to compare with yet"
         );
         tracks.take(2.0, [("perip", counts(120, 40))].into_iter());
@@ -166,12 +166,16 @@ mod tests {
         assert_eq!(plain, "   █");
         assert!(painted.contains("31m█"), "{painted:?}");
         tracks.take(1.0, [("perip", counts(1, 0))].into_iter());
-        assert_eq!(tracks.now("perip"), Pace::default(), "it began anew");
+        assert_eq!(
+            tracks.now("perip"),
+            VerdictRates::default(),
+            "it began anew"
+        );
     }
 
     #[test]
     fn what_is_gone_is_forgotten() {
-        let mut tracks = Tracks::default();
+        let mut tracks = RateHistory::default();
         tracks.take(1.0, [("gone", counts(1, 1))].into_iter());
         for _ in 0..KEPT {
             tracks.take(1.0, [].into_iter());

@@ -2,7 +2,7 @@
 
 /// A key that was pressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Press {
+pub(super) enum KeyEvent {
     Down,
     Enter,
     Escape,
@@ -15,17 +15,17 @@ pub(super) enum Press {
 }
 
 /// The keys in what was read at once. What we have no use for is passed over.
-pub(super) fn presses(mut bytes: &[u8]) -> Vec<Press> {
+pub(super) fn presses(mut bytes: &[u8]) -> Vec<KeyEvent> {
     let mut presses = Vec::new();
     while let [first, rest @ ..] = bytes {
         let (press, after) = match (first, rest) {
-            (0x03 | 0x04, _) => (Some(Press::Stop), rest),
-            (b'\t', _) => (Some(Press::Tab), rest),
-            (b'\r' | b'\n', _) => (Some(Press::Enter), rest),
+            (0x03 | 0x04, _) => (Some(KeyEvent::Stop), rest),
+            (b'\t', _) => (Some(KeyEvent::Tab), rest),
+            (b'\r' | b'\n', _) => (Some(KeyEvent::Enter), rest),
             // Arrows come as `ESC [ A`, or `ESC O A` from terminals in another mood.
             (0x1b, [b'[' | b'O', rest @ ..]) => sequence(rest),
-            (0x1b, _) => (Some(Press::Escape), rest),
-            (b' '..=b'~', _) => (Some(Press::Letter(char::from(*first))), rest),
+            (0x1b, _) => (Some(KeyEvent::Escape), rest),
+            (b' '..=b'~', _) => (Some(KeyEvent::Letter(char::from(*first))), rest),
             _ => (None, rest),
         };
         presses.extend(press);
@@ -34,16 +34,16 @@ pub(super) fn presses(mut bytes: &[u8]) -> Vec<Press> {
     presses
 }
 
-fn sequence(bytes: &[u8]) -> (Option<Press>, &[u8]) {
+fn sequence(bytes: &[u8]) -> (Option<KeyEvent>, &[u8]) {
     let is_last = |byte: &u8| matches!(byte, 0x40..=0x7e);
     let Some(end) = bytes.iter().position(is_last) else {
         return (None, &[]);
     };
     let (parameters, rest) = bytes.split_at(end);
     let press = match (parameters, rest.first()) {
-        ([], Some(b'A')) => Some(Press::Up),
-        ([], Some(b'B')) => Some(Press::Down),
-        ([], Some(b'Z')) => Some(Press::TabBack),
+        ([], Some(b'A')) => Some(KeyEvent::Up),
+        ([], Some(b'B')) => Some(KeyEvent::Down),
+        ([], Some(b'Z')) => Some(KeyEvent::TabBack),
         _ => None,
     };
     (press, rest.get(1..).unwrap_or_default())
@@ -59,15 +59,15 @@ mod tests {
         assert_eq!(
             presses(bytes),
             [
-                Press::Letter('j'),
-                Press::Up,
-                Press::Down,
-                Press::Tab,
-                Press::TabBack,
-                Press::Enter,
-                Press::Letter('q'),
-                Press::Stop,
-                Press::Escape,
+                KeyEvent::Letter('j'),
+                KeyEvent::Up,
+                KeyEvent::Down,
+                KeyEvent::Tab,
+                KeyEvent::TabBack,
+                KeyEvent::Enter,
+                KeyEvent::Letter('q'),
+                KeyEvent::Stop,
+                KeyEvent::Escape,
             ]
         );
     }

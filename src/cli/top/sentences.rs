@@ -6,20 +6,20 @@ use std::collections::HashMap;
 use anstyle::Style;
 
 use super::pace::rate;
-use super::view::View;
+use super::view::TopState;
 use crate::cli::admin::answers::Server;
 use crate::cli::table::{BAD, DOUBTFUL, GOOD};
 use crate::cli::verbs::servers::condition;
 use crate::replay::plot::visible;
 
 /// Who is being limited, and by what.
-pub(super) fn limits(view: &View) -> (String, Style) {
+pub(super) fn limits(view: &TopState) -> (String, Style) {
     let paces = view
         .look
         .zones
         .iter()
         .map(|zone| (zone, view.zones.recent(&zone.name, LOOKS)));
-    let worst = |of: fn(&super::pace::Pace) -> f64| {
+    let worst = |of: fn(&super::pace::VerdictRates) -> f64| {
         let most = paces
             .clone()
             .max_by(|(_, one), (_, other)| of(one).total_cmp(&of(other)));
@@ -48,7 +48,7 @@ pub(super) fn limits(view: &View) -> (String, Style) {
 }
 
 /// The key with the most of a zone's last refusals, if that is most of them.
-fn busiest<'a>(view: &'a View, zone: &str) -> Option<&'a str> {
+fn busiest<'a>(view: &'a TopState, zone: &str) -> Option<&'a str> {
     let last = view.look.refusals.last()?.time;
     let mut counts: HashMap<&str, usize> = HashMap::new();
     let mut all = 0;
@@ -74,7 +74,7 @@ fn busiest<'a>(view: &'a View, zone: &str) -> Option<&'a str> {
 }
 
 /// Whether the backends are well.
-pub(super) fn backends(view: &View) -> (String, Style) {
+pub(super) fn backends(view: &TopState) -> (String, Style) {
     let servers: Vec<_> = view.servers_shown().collect();
     let bad: Vec<_> = servers
         .iter()

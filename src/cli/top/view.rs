@@ -1,12 +1,12 @@
 //! What is on the screen: the last look, what came before it, what is selected, and what a key does about it.
 
-use super::Event;
+use super::UiEvent;
 use super::latency::Latencies;
-use super::pace::Tracks;
-use super::press::Press;
-use super::watch::{Look, Order};
+use super::pace::RateHistory;
+use super::press::KeyEvent;
+use super::watch::{PollCommand, Snapshot};
 use crate::cli::admin::answers::{KeyState, Server, Verdicts};
-use crate::cli::verbs::keys::Sort;
+use crate::cli::verbs::keys::KeySort;
 use crate::cli::verbs::{marks, servers};
 use crate::clock::Millis;
 use crate::replay::plot::visible;
@@ -14,23 +14,23 @@ use serde_json::json;
 
 /// Everything that is drawn.
 #[derive(Debug)]
-pub(super) struct View {
-    pub(super) look: Look,
-    pub(super) zones: Tracks,
+pub(super) struct TopState {
+    pub(super) look: Snapshot,
+    pub(super) zones: RateHistory,
     /// By zone and key.
-    pub(super) keys: Tracks,
+    pub(super) keys: RateHistory,
     /// By upstream and server; refused are those with a status of 500 and above.
-    pub(super) servers: Tracks,
+    pub(super) servers: RateHistory,
     pub(super) latencies: Latencies,
     pub(super) requests: f64,
-    pub(super) pane: Pane,
+    pub(super) pane: TopPane,
     pub(super) zone: usize,
     pub(super) key: usize,
     pub(super) server: usize,
-    pub(super) sort: Sort,
-    pub(super) cover: Cover,
+    pub(super) sort: KeySort,
+    pub(super) cover: Overlay,
     /// Something to say once.
-    pub(super) message: Option<Message>,
+    pub(super) message: Option<Notice>,
     /// Why there is nothing new.
     pub(super) lost: Option<String>,
     /// When paces were last taken.
@@ -39,7 +39,7 @@ pub(super) struct View {
 
 /// What keys move in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Pane {
+pub(super) enum TopPane {
     Keys,
     Servers,
     Zones,
@@ -47,11 +47,11 @@ pub(super) enum Pane {
 
 /// What lies over the tables.
 #[derive(Debug)]
-pub(super) enum Cover {
+pub(super) enum Overlay {
     /// A question that `y` answers.
     Ask {
         question: String,
-        order: Order,
+        order: PollCommand,
     },
     Help,
     Inspect(String, Box<KeyState>),
@@ -59,35 +59,35 @@ pub(super) enum Cover {
 }
 
 #[derive(Debug)]
-pub(super) enum Message {
+pub(super) enum Notice {
     Done(String),
     Failed(String),
 }
 
 /// What is to happen after an event.
 #[derive(Debug)]
-pub(super) enum Next {
+pub(super) enum UiAction {
     Go,
     Stay,
-    Tell(Order),
+    Tell(PollCommand),
 }
 
-impl View {
-    pub(super) fn new(look: Look) -> Self {
+impl TopState {
+    pub(super) fn new(look: Snapshot) -> Self {
         let mut view = Self {
             paced: look.at,
             look,
-            zones: Tracks::default(),
-            keys: Tracks::default(),
-            servers: Tracks::default(),
+            zones: RateHistory::default(),
+            keys: RateHistory::default(),
+            servers: RateHistory::default(),
             latencies: Latencies::default(),
             requests: 0.0,
-            pane: Pane::Zones,
+            pane: TopPane::Zones,
             zone: 0,
             key: 0,
             server: 0,
-            sort: Sort::Now,
-            cover: Cover::None,
+            sort: KeySort::Now,
+            cover: Overlay::None,
             message: None,
             lost: None,
         };
@@ -96,25 +96,25 @@ impl View {
     }
 
     /// Takes in what happened.
-    pub(super) fn take(&mut self, event: Event) -> Next {
+    pub(super) fn take(&mut self, event: UiEvent) -> UiAction {
         match event {
-            Event::Done(what) => self.message = Some(Message::Done(what)),
-            Event::Failed(why) => self.message = Some(Message::Failed(why)),
-            Event::Inspected(zone, key) => self.cover = Cover::Inspect(zone, key),
-            Event::Look(look) => self.see(*look),
-            Event::Lost(why) => self.lost = Some(why),
-            Event::Press(press) => return self.press(press),
-            Event::Resize => {}
-            Event::Stop => return Next::Go,
+            UiEvent::Done(what) => self.message = Some(Notice::Done(what)),
+            UiEvent::Failed(why) => self.message = Some(Notice::Failed(why)),
+            UiEvent::Inspected(zone, key) => self.cover = Overlay::Inspect(zone, key),
+            UiEvent::Look(look) => self.see(*look),
+            UiEvent::Lost(why) => self.lost = Some(why),
+            UiEvent::Press(press) => return self.press(press),
+            UiEvent::Resize => {}
+            UiEvent::Stop => return UiAction::Go,
         }
-        Next::Stay
+        UiAction::Stay
     }
 
-    fn see(&mut self, look: Look) {
+    fn see(&mut self, look: Snapshot) {
         self.lost = None;
         let selected = self
             .selected_key()
-            .filter(|_| self.pane == Pane::Keys)
+            .filter(|_| self.pane == TopPane::Keys)
             .map(str::to_owned);
         let seconds = look.at.since(self.paced).as_secs_f64();
         let requests = look.status.requests.total;
@@ -201,80 +201,80 @@ impl View {
         Some(&open.detail.zone.name)
     }
 
-    fn press(&mut self, press: Press) -> Next {
-        if press == Press::Stop {
-            return Next::Go;
+    fn press(&mut self, press: KeyEvent) -> UiAction {
+        if press == KeyEvent::Stop {
+            return UiAction::Go;
         }
         self.message = None;
-        match std::mem::replace(&mut self.cover, Cover::None) {
-            Cover::Ask { order, .. } => {
+        match std::mem::replace(&mut self.cover, Overlay::None) {
+            Overlay::Ask { order, .. } => {
                 return match press {
-                    Press::Letter('y' | 'Y') => Next::Tell(order),
-                    _ => Next::Stay,
+                    KeyEvent::Letter('y' | 'Y') => UiAction::Tell(order),
+                    _ => UiAction::Stay,
                 };
             }
-            Cover::Help | Cover::Inspect(..) => return Next::Stay,
-            Cover::None => {}
+            Overlay::Help | Overlay::Inspect(..) => return UiAction::Stay,
+            Overlay::None => {}
         }
         match press {
-            Press::Letter('q') => return Next::Go,
-            Press::Letter('?' | 'h') => self.cover = Cover::Help,
-            Press::Tab => self.pane = self.pane.next(),
-            Press::TabBack => self.pane = self.pane.next().next(),
-            Press::Down | Press::Letter('j') => return self.step(1),
-            Press::Up | Press::Letter('k') => return self.step(-1),
-            Press::Enter => return self.inspect(),
-            Press::Letter('s') => {
+            KeyEvent::Letter('q') => return UiAction::Go,
+            KeyEvent::Letter('?' | 'h') => self.cover = Overlay::Help,
+            KeyEvent::Tab => self.pane = self.pane.next(),
+            KeyEvent::TabBack => self.pane = self.pane.next().next(),
+            KeyEvent::Down | KeyEvent::Letter('j') => return self.step(1),
+            KeyEvent::Up | KeyEvent::Letter('k') => return self.step(-1),
+            KeyEvent::Enter => return self.inspect(),
+            KeyEvent::Letter('s') => {
                 self.sort = next_sort(self.sort);
                 return self.watch();
             }
-            Press::Letter('b') => self.mark("block", "blocked"),
-            Press::Letter('x') => self.mark("exempt", "exempt"),
-            Press::Letter('f') => self.forget(),
-            Press::Letter('d') => self.switch("drain", "drained"),
-            Press::Letter('u') => self.switch("up", "up again"),
+            KeyEvent::Letter('b') => self.mark("block", "blocked"),
+            KeyEvent::Letter('x') => self.mark("exempt", "exempt"),
+            KeyEvent::Letter('f') => self.forget(),
+            KeyEvent::Letter('d') => self.switch("drain", "drained"),
+            KeyEvent::Letter('u') => self.switch("up", "up again"),
             _ => {}
         }
-        Next::Stay
+        UiAction::Stay
     }
 
-    fn step(&mut self, by: isize) -> Next {
+    fn step(&mut self, by: isize) -> UiAction {
         let (at, count) = match self.pane {
-            Pane::Keys => (self.key, self.keys_shown().count()),
-            Pane::Servers => (self.server, self.servers_shown().count()),
-            Pane::Zones => (self.zone, self.look.zones.len()),
+            TopPane::Keys => (self.key, self.keys_shown().count()),
+            TopPane::Servers => (self.server, self.servers_shown().count()),
+            TopPane::Zones => (self.zone, self.look.zones.len()),
         };
         let to = at.saturating_add_signed(by).min(count.saturating_sub(1));
         match self.pane {
-            Pane::Keys => self.key = to,
-            Pane::Servers => self.server = to,
-            Pane::Zones if to != at => {
+            TopPane::Keys => self.key = to,
+            TopPane::Servers => self.server = to,
+            TopPane::Zones if to != at => {
                 self.zone = to;
                 self.key = 0;
                 return self.watch();
             }
-            Pane::Zones => {}
+            TopPane::Zones => {}
         }
-        Next::Stay
+        UiAction::Stay
     }
 
-    fn watch(&self) -> Next {
+    fn watch(&self) -> UiAction {
         match self.look.zones.get(self.zone) {
-            Some(zone) => Next::Tell(Order::Watch {
+            Some(zone) => UiAction::Tell(PollCommand::Watch {
                 zone: zone.name.clone(),
                 sort: self.sort,
             }),
-            None => Next::Stay,
+            None => UiAction::Stay,
         }
     }
 
-    fn inspect(&self) -> Next {
+    fn inspect(&self) -> UiAction {
         match (self.open_zone(), self.selected_key()) {
-            (Some(zone), Some(key)) => Next::Tell(Order::Inspect {
+            (Some(zone), Some(key)) => UiAction::Tell(PollCommand::Inspect {
                 zone: zone.to_owned(),
                 key: key.to_owned(),
             }),
-            _ => Next::Stay,
+            _ => UiAction::Stay,
         }
     }
 
@@ -288,7 +288,7 @@ impl View {
             visible(&format!("{key} is {done} in {zone} for {MARKED_FOR}")),
         );
         let call = marks::mark(zone, key, mark, Some(MARKED_FOR));
-        self.ask(question, Order::Do { call, done });
+        self.ask(question, PollCommand::Do { call, done });
     }
 
     fn forget(&mut self) {
@@ -302,7 +302,7 @@ impl View {
             visible(&format!("{key} begins anew in {zone}")),
         );
         let call = marks::forget(zone, key);
-        self.ask(question, Order::Do { call, done });
+        self.ask(question, PollCommand::Do { call, done });
     }
 
     /// Asks whether the server is to be switched; only where one is selected for all to see.
@@ -311,8 +311,8 @@ impl View {
             return;
         };
         let address = &server.address;
-        if self.pane != Pane::Servers {
-            self.message = Some(Message::Failed(
+        if self.pane != TopPane::Servers {
+            self.message = Some(Notice::Failed(
                 "first select a server: tab goes there".to_owned(),
             ));
             return;
@@ -322,15 +322,15 @@ impl View {
             visible(&format!("{address} of {upstream} is {done}")),
         );
         let call = servers::change(upstream, address, json!({ "state": state }));
-        self.ask(question, Order::Do { call, done });
+        self.ask(question, PollCommand::Do { call, done });
     }
 
-    fn ask(&mut self, question: String, order: Order) {
-        self.cover = Cover::Ask { question, order };
+    fn ask(&mut self, question: String, order: PollCommand) {
+        self.cover = Overlay::Ask { question, order };
     }
 }
 
-impl Pane {
+impl TopPane {
     fn next(self) -> Self {
         match self {
             Self::Zones => Self::Keys,
@@ -345,14 +345,14 @@ pub(super) fn joined(outer: &str, inner: &str) -> String {
     format!("{outer}\n{inner}")
 }
 
-fn next_sort(sort: Sort) -> Sort {
+fn next_sort(sort: KeySort) -> KeySort {
     match sort {
-        Sort::Now => Sort::Refuse,
-        Sort::Refuse => Sort::Demand,
-        Sort::Demand => Sort::Excess,
-        Sort::Excess => Sort::Delay,
-        Sort::Delay => Sort::Pass,
-        Sort::Pass => Sort::Now,
+        KeySort::Now => KeySort::Refuse,
+        KeySort::Refuse => KeySort::Demand,
+        KeySort::Demand => KeySort::Excess,
+        KeySort::Excess => KeySort::Delay,
+        KeySort::Delay => KeySort::Pass,
+        KeySort::Pass => KeySort::Now,
     }
 }
 

@@ -3,16 +3,16 @@
 use clap::{Args, ValueEnum};
 use serde_json::json;
 
-use super::Ask;
+use super::AdminArgs;
 use super::servers::{change, state_of_breaker, table};
 use crate::cli::admin::answers::{Breaker, Group, Server, Upstream};
-use crate::cli::admin::{Call, escape};
-use crate::cli::page::Page;
-use crate::cli::table::{Cell, DOUBTFUL, Head, STRONG, Table};
+use crate::cli::admin::{ApiRequest, escape};
+use crate::cli::page::Output;
+use crate::cli::table::{Column, DOUBTFUL, STRONG, TableCell, TextTable};
 use crate::cli::words::number;
 
 #[derive(Debug, Args)]
-pub(in crate::cli) struct Flags {
+pub(in crate::cli) struct BreakerArgs {
     /// What the breaker is to be; auto: it judges for itself
     #[arg(value_enum, requires = "second")]
     state: Option<Force>,
@@ -26,7 +26,7 @@ pub(in crate::cli) struct Flags {
     #[arg(long, requires = "second")]
     location: bool,
     #[command(flatten)]
-    ask: Ask,
+    ask: AdminArgs,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -37,7 +37,7 @@ enum Force {
 }
 
 #[derive(Debug, Args)]
-pub(in crate::cli) struct Degrade {
+pub(in crate::cli) struct DegradeArgs {
     /// The group
     #[arg(requires = "mode")]
     group: Option<String>,
@@ -45,7 +45,7 @@ pub(in crate::cli) struct Degrade {
     #[arg(value_enum)]
     mode: Option<Mode>,
     #[command(flatten)]
-    ask: Ask,
+    ask: AdminArgs,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -55,7 +55,7 @@ enum Mode {
     Auto,
 }
 
-impl Flags {
+impl BreakerArgs {
     pub(super) fn run(self) -> anyhow::Result<()> {
         let (Some(state), Some(first), Some(second)) = (self.state, &self.first, &self.second)
         else {
@@ -68,7 +68,7 @@ impl Flags {
         };
         if self.location {
             let body = json!({ "server": first, "location": second, "breaker": state });
-            let call = Call::patch("/api/breakers", body);
+            let call = ApiRequest::patch("/api/breakers", body);
             return self.ask.show(&call, |breaker: Breaker, page| {
                 page.table(&locations(&[breaker]));
                 Ok(())
@@ -84,10 +84,13 @@ impl Flags {
     /// Those of servers and those of locations; as JSON, the latter: the former are in the list of upstreams.
     fn list(&self) -> anyhow::Result<()> {
         self.ask.show(
-            &Call::get("/api/breakers"),
+            &ApiRequest::get("/api/breakers"),
             |breakers: Vec<Breaker>, page| {
-                let upstreams: Vec<Upstream> =
-                    self.ask.reach.admin()?.ask(&Call::get("/api/upstreams"))?;
+                let upstreams: Vec<Upstream> = self
+                    .ask
+                    .reach
+                    .admin()?
+                    .ask(&ApiRequest::get("/api/upstreams"))?;
                 let servers: Vec<_> = upstreams
                     .iter()
                     .flat_map(|upstream| {
@@ -105,7 +108,7 @@ impl Flags {
     }
 }
 
-fn draw(servers: &[(&str, &Server)], breakers: &[Breaker], page: &mut Page) {
+fn draw(servers: &[(&str, &Server)], breakers: &[Breaker], page: &mut Output) {
     if servers.is_empty() && breakers.is_empty() {
         page.line("there are no circuit breakers in the configuration");
     }
@@ -120,45 +123,46 @@ fn draw(servers: &[(&str, &Server)], breakers: &[Breaker], page: &mut Page) {
     }
 }
 
-fn locations(breakers: &[Breaker]) -> Table {
-    let mut table = Table::new([
-        Head::Left("SERVER"),
-        Head::Left("LOCATION"),
-        Head::Left("BREAKER"),
-        Head::Right("OPENED"),
+fn locations(breakers: &[Breaker]) -> TextTable {
+    let mut table = TextTable::new([
+        Column::Left("SERVER"),
+        Column::Left("LOCATION"),
+        Column::Left("BREAKER"),
+        Column::Right("OPENED"),
     ]);
     for breaker in breakers {
         let (state, style) = state_of_breaker(&breaker.state, breaker.forced.as_deref());
         table.row([
-            Cell::from(&breaker.server).styled(STRONG),
-            Cell::from(&breaker.location),
-            Cell::from(state).styled(style),
-            Cell::from(number(breaker.opened)),
+            TableCell::from(&breaker.server).styled(STRONG),
+            TableCell::from(&breaker.location),
+            TableCell::from(state).styled(style),
+            TableCell::from(number(breaker.opened)),
         ]);
     }
     table
 }
 
-impl Degrade {
+impl DegradeArgs {
     pub(super) fn run(self) -> anyhow::Result<()> {
         let (Some(group), Some(mode)) = (&self.group, self.mode) else {
-            return self
-                .ask
-                .show(&Call::get("/api/groups"), |groups: Vec<Group>, page| {
+            return self.ask.show(
+                &ApiRequest::get("/api/groups"),
+                |groups: Vec<Group>, page| {
                     if groups.is_empty() {
                         page.line("there are no degrade groups in the configuration");
                     } else {
                         page.table(&groups_table(&groups));
                     }
                     Ok(())
-                });
+                },
+            );
         };
         let mode = match mode {
             Mode::On => "on",
             Mode::Off => "off",
             Mode::Auto => "auto",
         };
-        let call = Call::patch(
+        let call = ApiRequest::patch(
             format!("/api/groups/{}", escape(group)),
             json!({ "mode": mode }),
         );
@@ -169,12 +173,12 @@ impl Degrade {
     }
 }
 
-fn groups_table(groups: &[Group]) -> Table {
-    let mut table = Table::new([Head::Left("GROUP"), Head::Left("MODE")]);
+fn groups_table(groups: &[Group]) -> TextTable {
+    let mut table = TextTable::new([Column::Left("GROUP"), Column::Left("MODE")]);
     for group in groups {
         table.row([
-            Cell::from(&group.name).styled(STRONG),
-            Cell::from(&group.mode).styled_if(group.mode != "auto", DOUBTFUL),
+            TableCell::from(&group.name).styled(STRONG),
+            TableCell::from(&group.mode).styled_if(group.mode != "auto", DOUBTFUL),
         ]);
     }
     table

@@ -6,18 +6,18 @@ use clap::Args;
 use http::Uri;
 use serde_json::{Value, json};
 
-use super::Ask;
-use crate::cli::Wrong;
-use crate::cli::admin::Call;
+use super::AdminArgs;
+use crate::cli::UsageError;
+use crate::cli::admin::ApiRequest;
 use crate::cli::admin::answers::{Explained, ExplainedRule};
-use crate::cli::page::Page;
-use crate::cli::table::{BAD, Cell, DOUBTFUL, Head, STRONG, Table, verdict};
+use crate::cli::page::Output;
+use crate::cli::table::{BAD, Column, DOUBTFUL, STRONG, TableCell, TextTable, verdict};
 use crate::cli::words::{number, requests, span};
 use crate::replay::plot::visible;
 
 #[derive(Debug, Args)]
 #[command(override_usage = "weir explain [OPTIONS] [METHOD] <URL>")]
-pub(in crate::cli) struct Flags {
+pub(in crate::cli) struct ExplainArgs {
     /// The request, as in GET http://example.com/login; GET if no method is given
     #[arg(value_name = "REQUEST", num_args = 1..=2, required = true)]
     request: Vec<String>,
@@ -31,28 +31,28 @@ pub(in crate::cli) struct Flags {
     #[arg(long, value_name = "ADDR")]
     listen: Option<String>,
     #[command(flatten)]
-    ask: Ask,
+    ask: AdminArgs,
 }
 
-impl Flags {
+impl ExplainArgs {
     pub(super) fn run(self) -> anyhow::Result<()> {
         let (method, url) = match &self.request[..] {
             [method, url] => (method.as_str(), url.as_str()),
             [url] => ("GET", url.as_str()),
             _ => {
                 return Err(
-                    Wrong("which request? As in GET http://example.com/".to_owned()).into(),
+                    UsageError("which request? As in GET http://example.com/".to_owned()).into(),
                 );
             }
         };
         let (host, path) = split(url).ok_or_else(|| {
-            Wrong(format!(
+            UsageError(format!(
                 "`{url}` is no URL; expected one as in http://example.com/login"
             ))
         })?;
         let body = self.body(method, host.as_deref(), &path);
         self.ask.show(
-            &Call::post("/api/explain", body),
+            &ApiRequest::post("/api/explain", body),
             |answer: Explained, page| {
                 let host = host.as_deref().unwrap_or_default();
                 page.line(visible(&format!(
@@ -108,7 +108,7 @@ fn field(text: &str) -> Result<(String, String), String> {
     Ok((name.trim().to_ascii_lowercase(), value.trim().to_owned()))
 }
 
-fn draw(answer: &Explained, page: &mut Page) {
+fn draw(answer: &Explained, page: &mut Output) {
     let style = match is_stopped(answer) {
         true => BAD,
         false => verdict(&answer.verdict),
@@ -162,14 +162,14 @@ fn outcome(answer: &Explained) -> String {
     }
 }
 
-fn rules(rules: &[ExplainedRule]) -> Table {
-    let mut table = Table::new([
-        Head::Left("VERDICT"),
-        Head::Left("RULE"),
-        Head::Left("KEY"),
-        Head::Left("ALLOWS"),
-        Head::Right("LEFT"),
-        Head::Right("WAIT"),
+fn rules(rules: &[ExplainedRule]) -> TextTable {
+    let mut table = TextTable::new([
+        Column::Left("VERDICT"),
+        Column::Left("RULE"),
+        Column::Left("KEY"),
+        Column::Left("ALLOWS"),
+        Column::Right("LEFT"),
+        Column::Right("WAIT"),
     ]);
     for rule in rules {
         let left = rule
@@ -183,12 +183,12 @@ fn rules(rules: &[ExplainedRule]) -> Table {
         };
         table.row_with(
             [
-                Cell::from(word).styled(verdict(&rule.verdict)),
-                Cell::from(format!("{} {}", rule.kind, rule.zone)),
-                Cell::from(rule.key.as_deref().unwrap_or("(none)")).styled(STRONG),
-                Cell::from(allows(rule)),
-                Cell::from(left.unwrap_or_else(|| "-".to_owned())),
-                Cell::from(wait.unwrap_or_else(|| "-".to_owned())),
+                TableCell::from(word).styled(verdict(&rule.verdict)),
+                TableCell::from(format!("{} {}", rule.kind, rule.zone)),
+                TableCell::from(rule.key.as_deref().unwrap_or("(none)")).styled(STRONG),
+                TableCell::from(allows(rule)),
+                TableCell::from(left.unwrap_or_else(|| "-".to_owned())),
+                TableCell::from(wait.unwrap_or_else(|| "-".to_owned())),
             ],
             &rule.reason,
         );

@@ -2,33 +2,33 @@
 
 use clap::{Args, ValueEnum};
 
-use super::{Ask, zones};
+use super::{AdminArgs, zones};
 use crate::cli::admin::answers::{BusyKey, KeyState};
-use crate::cli::admin::{Call, escape};
-use crate::cli::page::Page;
-use crate::cli::table::{BAD, Cell, DOUBTFUL, Head, STRONG, Table};
+use crate::cli::admin::{ApiRequest, escape};
+use crate::cli::page::Output;
+use crate::cli::table::{BAD, Column, DOUBTFUL, STRONG, TableCell, TextTable};
 use crate::cli::words::{number, requests, span, verdicts};
 use crate::replay::plot::visible;
 
 #[derive(Debug, Args)]
-pub(in crate::cli) struct Flags {
+pub(in crate::cli) struct KeysArgs {
     /// The zone
     zone: String,
     /// The key to show, as the list shows it
     key: Option<String>,
     /// By what they are sorted; the most first
-    #[arg(long, value_enum, default_value_t = Sort::Refuse, conflicts_with = "key")]
-    sort: Sort,
+    #[arg(long, value_enum, default_value_t = KeySort::Refuse, conflicts_with = "key")]
+    sort: KeySort,
     /// How many at most
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..=1000), conflicts_with = "key")]
     limit: u16,
     #[command(flatten)]
-    ask: Ask,
+    ask: AdminArgs,
 }
 
 /// What keys are sorted by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(in crate::cli) enum Sort {
+pub(in crate::cli) enum KeySort {
     /// Requests refused a second, of late; of equals those made to wait, and then all
     Now,
     /// Requests refused
@@ -43,7 +43,7 @@ pub(in crate::cli) enum Sort {
     Demand,
 }
 
-impl Sort {
+impl KeySort {
     /// The API's word for it.
     pub(in crate::cli) fn word(self) -> &'static str {
         match self {
@@ -58,9 +58,9 @@ impl Sort {
 }
 
 /// The call for the first keys of a zone.
-pub(in crate::cli) fn busiest(zone: &str, sort: Sort, limit: u16) -> Call {
+pub(in crate::cli) fn busiest(zone: &str, sort: KeySort, limit: u16) -> ApiRequest {
     let (zone, sort) = (escape(zone), sort.word());
-    Call::get(format!("/api/zones/{zone}/keys?sort={sort}&limit={limit}"))
+    ApiRequest::get(format!("/api/zones/{zone}/keys?sort={sort}&limit={limit}"))
 }
 
 /// Where a key is in the API.
@@ -68,15 +68,16 @@ pub(in crate::cli) fn path(zone: &str, key: &str) -> String {
     format!("/api/zones/{}/keys/{}", escape(zone), escape(key))
 }
 
-impl Flags {
+impl KeysArgs {
     pub(super) fn run(self) -> anyhow::Result<()> {
         match &self.key {
-            Some(key) => self
-                .ask
-                .show(&Call::get(path(&self.zone, key)), |key: KeyState, page| {
+            Some(key) => self.ask.show(
+                &ApiRequest::get(path(&self.zone, key)),
+                |key: KeyState, page| {
                     standing(&self.zone, &key, page);
                     Ok(())
-                }),
+                },
+            ),
             None => {
                 let call = busiest(&self.zone, self.sort, self.limit);
                 self.ask.show(&call, |keys: Vec<BusyKey>, page| {
@@ -92,25 +93,25 @@ impl Flags {
     }
 }
 
-fn list(keys: &[BusyKey], page: &mut Page) {
-    let mut table = Table::new([
-        Head::Left("KEY"),
-        Head::Right("PASS"),
-        Head::Right("DELAY"),
-        Head::Right("REFUSE"),
-        Head::Right("EXCESS"),
-        Head::Left("MARK"),
+fn list(keys: &[BusyKey], page: &mut Output) {
+    let mut table = TextTable::new([
+        Column::Left("KEY"),
+        Column::Right("PASS"),
+        Column::Right("DELAY"),
+        Column::Right("REFUSE"),
+        Column::Right("EXCESS"),
+        Column::Left("MARK"),
     ]);
     for key in keys {
         let counts = key.verdicts;
         let mark = key.mark.as_deref().unwrap_or_default();
         table.row([
-            Cell::from(&key.key).styled(STRONG),
-            Cell::from(number(counts.pass)),
-            Cell::from(number(counts.delay)).styled_if(counts.delay > 0, DOUBTFUL),
-            Cell::from(number(counts.refuse)).styled_if(counts.refuse > 0, BAD),
-            Cell::from(requests(key.excess)),
-            Cell::from(mark).styled(if mark == "exempt" || mark == "grant" {
+            TableCell::from(&key.key).styled(STRONG),
+            TableCell::from(number(counts.pass)),
+            TableCell::from(number(counts.delay)).styled_if(counts.delay > 0, DOUBTFUL),
+            TableCell::from(number(counts.refuse)).styled_if(counts.refuse > 0, BAD),
+            TableCell::from(requests(key.excess)),
+            TableCell::from(mark).styled(if mark == "exempt" || mark == "grant" {
                 DOUBTFUL
             } else {
                 BAD
@@ -132,7 +133,7 @@ fn list(keys: &[BusyKey], page: &mut Page) {
 }
 
 /// One key in full.
-fn standing(zone: &str, key: &KeyState, page: &mut Page) {
+fn standing(zone: &str, key: &KeyState, page: &mut Output) {
     page.line(visible(&format!("{} in zone {zone}", key.key)));
     for line in describe(key) {
         page.line(format!("  {line}"));

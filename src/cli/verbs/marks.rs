@@ -3,14 +3,14 @@
 use clap::Args;
 use serde_json::{Map, Value, json};
 
-use super::{Ask, keys, zones};
-use crate::cli::admin::Call;
+use super::{AdminArgs, keys, zones};
+use crate::cli::admin::ApiRequest;
 use crate::cli::admin::answers::{Forgotten, Marked};
 use crate::replay::plot::visible;
 
 /// Which key of which zone.
 #[derive(Debug, Args)]
-struct Target {
+struct KeyArgs {
     /// The zone
     zone: String,
     /// The key, as `weir keys` shows it
@@ -19,7 +19,7 @@ struct Target {
 
 /// For how long, and why.
 #[derive(Debug, Args)]
-struct Terms {
+struct DurationArgs {
     /// For how long, as in 10m; 1h if it is not given
     #[arg(long = "for", value_name = "TIME")]
     time: Option<String>,
@@ -33,67 +33,67 @@ struct Terms {
 
 /// A mark that lasts for a time.
 #[derive(Debug, Args)]
-pub(in crate::cli) struct Timed {
+pub(in crate::cli) struct BlockArgs {
     #[command(flatten)]
-    target: Target,
+    target: KeyArgs,
     #[command(flatten)]
-    terms: Terms,
+    terms: DurationArgs,
     #[command(flatten)]
-    ask: Ask,
+    ask: AdminArgs,
 }
 
 #[derive(Debug, Args)]
-pub(in crate::cli) struct Unblock {
+pub(in crate::cli) struct UnblockArgs {
     #[command(flatten)]
-    target: Target,
+    target: KeyArgs,
     #[command(flatten)]
-    ask: Ask,
+    ask: AdminArgs,
 }
 
 #[derive(Debug, Args)]
-pub(in crate::cli) struct Grant {
+pub(in crate::cli) struct GrantArgs {
     #[command(flatten)]
-    target: Target,
+    target: KeyArgs,
     /// How many it may have
     #[arg(required_unless_present = "off", conflicts_with = "off", value_parser = clap::value_parser!(u64).range(1..))]
     requests: Option<u64>,
     #[command(flatten)]
-    terms: Terms,
+    terms: DurationArgs,
     #[command(flatten)]
-    ask: Ask,
+    ask: AdminArgs,
 }
 
 #[derive(Debug, Args)]
-pub(in crate::cli) struct Forget {
+pub(in crate::cli) struct ResetArgs {
     #[command(flatten)]
-    target: Target,
+    target: KeyArgs,
     #[command(flatten)]
-    ask: Ask,
+    ask: AdminArgs,
 }
 
-impl Timed {
+impl BlockArgs {
     pub(super) fn run(self, mark: &str) -> anyhow::Result<()> {
         put(&self.ask, &self.target, mark, &self.terms, None)
     }
 }
 
-impl Unblock {
+impl UnblockArgs {
     pub(super) fn run(self) -> anyhow::Result<()> {
         tell(
             &self.ask,
             &self.target,
-            &Call::delete(self.target.path("block")),
+            &ApiRequest::delete(self.target.path("block")),
         )
     }
 }
 
-impl Grant {
+impl GrantArgs {
     pub(super) fn run(self) -> anyhow::Result<()> {
         put(&self.ask, &self.target, "grant", &self.terms, self.requests)
     }
 }
 
-impl Forget {
+impl ResetArgs {
     pub(super) fn run(self) -> anyhow::Result<()> {
         let (zone, key) = (&self.target.zone, &self.target.key);
         self.ask
@@ -107,33 +107,33 @@ impl Forget {
     }
 }
 
-impl Target {
+impl KeyArgs {
     fn path(&self, mark: &str) -> String {
         format!("{}/{mark}", keys::path(&self.zone, &self.key))
     }
 }
 
 /// The call that makes a zone forget a key.
-pub(in crate::cli) fn forget(zone: &str, key: &str) -> Call {
-    Call::delete(keys::path(zone, key))
+pub(in crate::cli) fn forget(zone: &str, key: &str) -> ApiRequest {
+    ApiRequest::delete(keys::path(zone, key))
 }
 
 /// The call that marks a key; a time that is not given is the API's.
-pub(in crate::cli) fn mark(zone: &str, key: &str, mark: &str, time: Option<&str>) -> Call {
+pub(in crate::cli) fn mark(zone: &str, key: &str, mark: &str, time: Option<&str>) -> ApiRequest {
     let body = time.map_or_else(|| json!({}), |time| json!({ "for": time }));
-    Call::put(format!("{}/{mark}", keys::path(zone, key)), body)
+    ApiRequest::put(format!("{}/{mark}", keys::path(zone, key)), body)
 }
 
 fn put(
-    ask: &Ask,
-    target: &Target,
+    ask: &AdminArgs,
+    target: &KeyArgs,
     mark: &str,
-    terms: &Terms,
+    terms: &DurationArgs,
     requests: Option<u64>,
 ) -> anyhow::Result<()> {
     let path = target.path(mark);
     if terms.off {
-        return tell(ask, target, &Call::delete(path));
+        return tell(ask, target, &ApiRequest::delete(path));
     }
     let mut body = Map::new();
     let texts = [("for", &terms.time), ("reason", &terms.reason)];
@@ -145,11 +145,11 @@ fn put(
     if let Some(requests) = requests {
         body.insert("requests".to_owned(), requests.into());
     }
-    tell(ask, target, &Call::put(path, Value::Object(body)))
+    tell(ask, target, &ApiRequest::put(path, Value::Object(body)))
 }
 
 /// Says what holds for the key now.
-fn tell(ask: &Ask, target: &Target, call: &Call) -> anyhow::Result<()> {
+fn tell(ask: &AdminArgs, target: &KeyArgs, call: &ApiRequest) -> anyhow::Result<()> {
     ask.show(call, |answer: Marked, page| {
         let (key, zone) = (&answer.key, &target.zone);
         if answer.marks.is_empty() {

@@ -14,54 +14,54 @@ mod zones;
 use clap::{Args, Subcommand};
 use serde::de::DeserializeOwned;
 
-use super::admin::{Call, Reach};
-use super::page::{self, Page};
+use super::admin::{AdminOptions, ApiRequest};
+use super::page::{self, Output};
 use super::top;
 
 /// What can be asked of a running weir, and told to it.
 #[derive(Debug, Subcommand)]
-pub(super) enum Verb {
+pub(super) enum AdminCommand {
     /// Have a running weir read its configuration again, and say what came of it
-    Reload(reload::Flags),
+    Reload(reload::ReloadArgs),
     /// Show how a running weir is: connections, requests, verdicts, event loops
-    Status(status::Flags),
+    Status(status::StatusArgs),
     /// Watch zones, keys, upstreams and refusals live
-    Top(top::Flags),
+    Top(top::TopArgs),
     /// List zones, or show one with its rules and marked keys
-    Zones(zones::Flags),
+    Zones(zones::ZonesArgs),
     /// List a zone's busiest or most refused keys, or show where one stands
-    Keys(keys::Flags),
+    Keys(keys::KeysArgs),
     /// Show the last refusals with the reason for each
-    Refusals(refusals::Flags),
+    Refusals(refusals::RefusalsArgs),
     /// Tell what would happen to a request, rule by rule; nothing is charged
-    Explain(explain::Flags),
+    Explain(explain::ExplainArgs),
     /// List upstreams, their servers and how they are
-    Upstreams(servers::List),
+    Upstreams(servers::UpstreamsArgs),
     /// Refuse all requests of a key for a time
-    Block(marks::Timed),
+    Block(marks::BlockArgs),
     /// Take a block back
-    Unblock(marks::Unblock),
+    Unblock(marks::UnblockArgs),
     /// Do not limit a key for a time
-    Exempt(marks::Timed),
+    Exempt(marks::BlockArgs),
     /// Let a key have so many requests more
-    Grant(marks::Grant),
+    Grant(marks::GrantArgs),
     /// Let a key begin anew: forget its count and its penalty
-    Forget(marks::Forget),
+    Forget(marks::ResetArgs),
     /// Change a zone's rate, limit or burst until the next reload
-    Set(set::Flags),
+    Set(set::SetArgs),
     /// Send a server no new requests; those it has go on
-    Drain(servers::Switch),
+    Drain(servers::ServerArgs),
     /// Send a server requests again
-    Enable(servers::Switch),
+    Enable(servers::ServerArgs),
     /// Take a server for down
-    Disable(servers::Switch),
+    Disable(servers::ServerArgs),
     /// List circuit breakers, force one, or let it judge again
-    Breaker(breakers::Flags),
+    Breaker(breakers::BreakerArgs),
     /// List degrade groups, or switch one
-    Degrade(breakers::Degrade),
+    Degrade(breakers::DegradeArgs),
 }
 
-impl Verb {
+impl AdminCommand {
     pub(super) fn run(self) -> anyhow::Result<()> {
         match self {
             Self::Reload(flags) => flags.run(),
@@ -89,20 +89,20 @@ impl Verb {
 
 /// What all of them can be told.
 #[derive(Debug, Args)]
-struct Ask {
+struct AdminArgs {
     #[command(flatten)]
-    reach: Reach,
+    reach: AdminOptions,
     /// Print what the API answers, as JSON
     #[arg(long)]
     json: bool,
 }
 
-impl Ask {
+impl AdminArgs {
     /// Makes a call, and prints what is answered: as it is, or as `draw` shows it.
     fn show<T: DeserializeOwned>(
         &self,
-        call: &Call,
-        draw: impl FnOnce(T, &mut Page) -> anyhow::Result<()>,
+        call: &ApiRequest,
+        draw: impl FnOnce(T, &mut Output) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
         let admin = self.reach.admin()?;
         let text = admin.text(call)?;
@@ -111,7 +111,7 @@ impl Ask {
             admin.read::<serde::de::IgnoredAny>(&text)?;
             return Ok(page::print_json(&text)?);
         }
-        let mut page = Page::new();
+        let mut page = Output::new();
         draw(admin.read(&text)?, &mut page)?;
         Ok(page.print()?)
     }

@@ -4,16 +4,16 @@ use anstyle::Style;
 use clap::Args;
 use unicode_width::UnicodeWidthStr as _;
 
-use super::Ask;
+use super::AdminArgs;
 use crate::cli::admin::answers::{Refusal, Refusals, Skipped};
-use crate::cli::admin::{Admin, Call};
-use crate::cli::page::{self, Page};
+use crate::cli::admin::{AdminClient, ApiRequest};
+use crate::cli::page::{self, Output};
 use crate::cli::table::{DOUBTFUL, FAINT, STRONG, cut, verdict};
 use crate::cli::words::number;
 use crate::replay::plot::visible;
 
 #[derive(Debug, Args)]
-pub(in crate::cli) struct Flags {
+pub(in crate::cli) struct RefusalsArgs {
     /// Go on with those that come
     #[arg(short, long)]
     follow: bool,
@@ -21,15 +21,15 @@ pub(in crate::cli) struct Flags {
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..=1000))]
     limit: u16,
     #[command(flatten)]
-    ask: Ask,
+    ask: AdminArgs,
 }
 
 /// The call for the last refusals.
-pub(in crate::cli) fn last(limit: u16) -> Call {
-    Call::get(format!("/api/refusals?limit={limit}"))
+pub(in crate::cli) fn last(limit: u16) -> ApiRequest {
+    ApiRequest::get(format!("/api/refusals?limit={limit}"))
 }
 
-impl Flags {
+impl RefusalsArgs {
     pub(super) fn run(self) -> anyhow::Result<()> {
         if self.follow {
             return self.follow(&self.ask.reach.admin()?);
@@ -44,13 +44,13 @@ impl Flags {
     }
 
     /// The last ones, and then those that come. With --json, a line for each.
-    fn follow(&self, admin: &Admin) -> anyhow::Result<()> {
+    fn follow(&self, admin: &AdminClient) -> anyhow::Result<()> {
         // First this: what comes while the others are fetched is not missed.
-        let stream = admin.stream(&Call::get("/api/refusals/stream"))?;
+        let stream = admin.stream(&ApiRequest::get("/api/refusals/stream"))?;
         let before: Refusals = admin.ask(&last(self.limit))?;
         let seen = before.refusals.last().map_or(0, |refusal| refusal.id);
         if !self.json() {
-            let mut page = Page::new();
+            let mut page = Output::new();
             draw(&before, &mut page);
             page.print()?;
         }
@@ -88,7 +88,7 @@ impl Flags {
     }
 }
 
-fn draw(answer: &Refusals, page: &mut Page) {
+fn draw(answer: &Refusals, page: &mut Output) {
     for refusal in &answer.refusals {
         page.line(sentence(refusal, None));
     }

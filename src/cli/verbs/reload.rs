@@ -6,15 +6,15 @@ use clap::Args;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::Ask;
-use crate::cli::admin::Call;
+use super::AdminArgs;
+use crate::cli::admin::ApiRequest;
 use crate::cli::page;
 use crate::replay::plot::visible;
 
 #[derive(Debug, Args)]
-pub(in crate::cli) struct Flags {
+pub(in crate::cli) struct ReloadArgs {
     #[command(flatten)]
-    ask: Ask,
+    ask: AdminArgs,
 }
 
 /// It is in force.
@@ -32,11 +32,11 @@ struct Refused {
     report: String,
 }
 
-impl Flags {
+impl ReloadArgs {
     /// Fails if everything is as it was.
     pub(super) fn run(self) -> anyhow::Result<()> {
         let admin = self.ask.reach.admin()?;
-        let (status, text) = admin.answer(&Call::post("/api/reload", json!({})), PATIENCE)?;
+        let (status, text) = admin.answer(&ApiRequest::post("/api/reload", json!({})), PATIENCE)?;
         if self.ask.json && matches!(status, 200 | 422) {
             page::print_json(&text)?;
         }

@@ -3,34 +3,34 @@
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::Ask;
+use super::AdminArgs;
 use crate::cli::admin::answers::{Server, Upstream};
-use crate::cli::admin::{Call, escape};
-use crate::cli::table::{BAD, Cell, DOUBTFUL, FAINT, GOOD, Head, STRONG, Table};
+use crate::cli::admin::{ApiRequest, escape};
+use crate::cli::table::{BAD, Column, DOUBTFUL, FAINT, GOOD, STRONG, TableCell, TextTable};
 use crate::cli::words::number;
 use anstyle::Style;
 
 #[derive(Debug, Args)]
-pub(in crate::cli) struct List {
+pub(in crate::cli) struct UpstreamsArgs {
     #[command(flatten)]
-    ask: Ask,
+    ask: AdminArgs,
 }
 
 /// Which server of which upstream.
 #[derive(Debug, Args)]
-pub(in crate::cli) struct Switch {
+pub(in crate::cli) struct ServerArgs {
     /// The upstream
     upstream: String,
     /// The server's address, as `weir upstreams` shows it
     server: String,
     #[command(flatten)]
-    ask: Ask,
+    ask: AdminArgs,
 }
 
-impl List {
+impl UpstreamsArgs {
     pub(super) fn run(self) -> anyhow::Result<()> {
         self.ask.show(
-            &Call::get("/api/upstreams"),
+            &ApiRequest::get("/api/upstreams"),
             |upstreams: Vec<Upstream>, page| {
                 if upstreams.is_empty() {
                     page.line("there are no upstreams in the configuration");
@@ -47,7 +47,7 @@ impl List {
     }
 }
 
-impl Switch {
+impl ServerArgs {
     pub(super) fn run(self, state: &str) -> anyhow::Result<()> {
         let call = change(&self.upstream, &self.server, json!({ "state": state }));
         self.ask.show(&call, |server: Server, page| {
@@ -58,42 +58,42 @@ impl Switch {
 }
 
 /// The call that changes a server.
-pub(in crate::cli) fn change(upstream: &str, server: &str, body: Value) -> Call {
+pub(in crate::cli) fn change(upstream: &str, server: &str, body: Value) -> ApiRequest {
     let (upstream, server) = (escape(upstream), escape(server));
-    Call::patch(format!("/api/upstreams/{upstream}/servers/{server}"), body)
+    ApiRequest::patch(format!("/api/upstreams/{upstream}/servers/{server}"), body)
 }
 
-pub(super) fn table<'a>(servers: impl IntoIterator<Item = (&'a str, &'a Server)>) -> Table {
-    let counts = [Head::Right("REQUESTS"), Head::Right("5XX")];
-    let mut table = Table::new([&HEADS[..], &counts].concat());
+pub(super) fn table<'a>(servers: impl IntoIterator<Item = (&'a str, &'a Server)>) -> TextTable {
+    let counts = [Column::Right("REQUESTS"), Column::Right("5XX")];
+    let mut table = TextTable::new([&HEADS[..], &counts].concat());
     for (upstream, server) in servers {
         let mut row = cells(upstream, server);
-        row.push(Cell::from(number(server.requests)));
-        row.push(Cell::from(number(server.errors)).styled_if(server.errors > 0, DOUBTFUL));
+        row.push(TableCell::from(number(server.requests)));
+        row.push(TableCell::from(number(server.errors)).styled_if(server.errors > 0, DOUBTFUL));
         table.row(row);
     }
     table
 }
 
 /// Who a server is and how, as every table of servers begins.
-pub(in crate::cli) const HEADS: [Head; 5] = [
-    Head::Left("UPSTREAM"),
-    Head::Left("SERVER"),
-    Head::Left("STATE"),
-    Head::Left("BREAKER"),
-    Head::Right("ACTIVE"),
+pub(in crate::cli) const HEADS: [Column; 5] = [
+    Column::Left("UPSTREAM"),
+    Column::Left("SERVER"),
+    Column::Left("STATE"),
+    Column::Left("BREAKER"),
+    Column::Right("ACTIVE"),
 ];
 
 /// What stands below [`HEADS`].
-pub(in crate::cli) fn cells(upstream: &str, server: &Server) -> Vec<Cell> {
+pub(in crate::cli) fn cells(upstream: &str, server: &Server) -> Vec<TableCell> {
     let (state, style) = condition(server);
     let (breaker, breaker_style) = breaker(server);
     vec![
-        Cell::from(upstream).styled(STRONG),
-        Cell::from(&server.address),
-        Cell::from(state).styled(style),
-        Cell::from(breaker).styled(breaker_style),
-        Cell::from(number(server.active)),
+        TableCell::from(upstream).styled(STRONG),
+        TableCell::from(&server.address),
+        TableCell::from(state).styled(style),
+        TableCell::from(breaker).styled(breaker_style),
+        TableCell::from(number(server.active)),
     ]
 }
 

@@ -3,14 +3,14 @@
 use clap::Args;
 use serde_json::{Map, Value};
 
-use super::{Ask, zones};
+use super::{AdminArgs, zones};
 use crate::cli::admin::answers::Detail;
-use crate::cli::admin::{Call, escape};
+use crate::cli::admin::{ApiRequest, escape};
 
 #[derive(Debug, Args)]
 #[group(skip)]
 #[command(group = clap::ArgGroup::new("what").required(true).multiple(true))]
-pub(in crate::cli) struct Flags {
+pub(in crate::cli) struct SetArgs {
     /// The zone
     zone: String,
     /// Another rate, as in 20r/s; or unlimited
@@ -26,15 +26,15 @@ pub(in crate::cli) struct Flags {
     #[arg(long, group = "what", conflicts_with_all = ["rate", "burst", "limit"])]
     reset: bool,
     #[command(flatten)]
-    ask: Ask,
+    ask: AdminArgs,
 }
 
-impl Flags {
+impl SetArgs {
     pub(super) fn run(self) -> anyhow::Result<()> {
         let path = format!("/api/zones/{}", escape(&self.zone));
         let call = match self.reset {
-            true => Call::delete(format!("{path}/override")),
-            false => Call::patch(path, self.change()),
+            true => ApiRequest::delete(format!("{path}/override")),
+            false => ApiRequest::patch(path, self.change()),
         };
         self.ask.show(&call, |zone: Detail, page| {
             zones::detail(&zone, page);

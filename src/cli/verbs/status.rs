@@ -2,23 +2,27 @@
 
 use clap::Args;
 
-use super::Ask;
-use crate::cli::admin::Call;
+use super::AdminArgs;
+use crate::cli::admin::ApiRequest;
 use crate::cli::admin::answers::{Status, Store};
 use crate::cli::words::{lag, number, span, verdicts};
 use crate::replay::plot::visible;
 
 #[derive(Debug, Args)]
-pub(in crate::cli) struct Flags {
+pub(in crate::cli) struct StatusArgs {
     #[command(flatten)]
-    ask: Ask,
+    ask: AdminArgs,
 }
 
-impl Flags {
+impl StatusArgs {
     pub(super) fn run(self) -> anyhow::Result<()> {
         self.ask
-            .show(&Call::get("/api/status"), |status: Status, page| {
-                let stores: Vec<Store> = self.ask.reach.admin()?.ask(&Call::get("/api/store"))?;
+            .show(&ApiRequest::get("/api/status"), |status: Status, page| {
+                let stores: Vec<Store> = self
+                    .ask
+                    .reach
+                    .admin()?
+                    .ask(&ApiRequest::get("/api/store"))?;
                 for line in lines(&status, &stores) {
                     page.line(visible(&line));
                 }

@@ -2,28 +2,28 @@
 
 use clap::Args;
 
-use super::Ask;
+use super::AdminArgs;
 use crate::cli::admin::answers::{Change, Detail, Mark, Rule, Zone};
-use crate::cli::admin::{Call, escape};
-use crate::cli::page::Page;
-use crate::cli::table::{BAD, Cell, DOUBTFUL, FAINT, Head, STRONG, Table};
+use crate::cli::admin::{ApiRequest, escape};
+use crate::cli::page::Output;
+use crate::cli::table::{BAD, Column, DOUBTFUL, FAINT, STRONG, TableCell, TextTable};
 use crate::cli::words::{number, requests, span, verdicts};
 use crate::replay::plot::visible;
 
 #[derive(Debug, Args)]
-pub(in crate::cli) struct Flags {
+pub(in crate::cli) struct ZonesArgs {
     /// The zone to show
     zone: Option<String>,
     #[command(flatten)]
-    ask: Ask,
+    ask: AdminArgs,
 }
 
-impl Flags {
+impl ZonesArgs {
     pub(super) fn run(self) -> anyhow::Result<()> {
         match &self.zone {
             None => self
                 .ask
-                .show(&Call::get("/api/zones"), |zones: Vec<Zone>, page| {
+                .show(&ApiRequest::get("/api/zones"), |zones: Vec<Zone>, page| {
                     if zones.is_empty() {
                         page.line("there are no zones in the configuration");
                     } else {
@@ -32,7 +32,7 @@ impl Flags {
                     Ok(())
                 }),
             Some(zone) => {
-                let call = Call::get(format!("/api/zones/{}", escape(zone)));
+                let call = ApiRequest::get(format!("/api/zones/{}", escape(zone)));
                 self.ask.show(&call, |zone: Detail, page| {
                     detail(&zone, page);
                     Ok(())
@@ -42,34 +42,34 @@ impl Flags {
     }
 }
 
-fn list(zones: &[Zone]) -> Table {
-    let mut table = Table::new([
-        Head::Left("ZONE"),
-        Head::Left("KIND"),
-        Head::Right("RATE"),
-        Head::Right("KEYS"),
-        Head::Right("PASS"),
-        Head::Right("DELAY"),
-        Head::Right("REFUSE"),
+fn list(zones: &[Zone]) -> TextTable {
+    let mut table = TextTable::new([
+        Column::Left("ZONE"),
+        Column::Left("KIND"),
+        Column::Right("RATE"),
+        Column::Right("KEYS"),
+        Column::Right("PASS"),
+        Column::Right("DELAY"),
+        Column::Right("REFUSE"),
     ]);
     for zone in zones {
         let counts = zone.verdicts;
         table.row([
-            Cell::from(&zone.name).styled(STRONG),
-            Cell::from(&zone.kind),
-            Cell::from(zone.rate.as_deref().unwrap_or("-"))
+            TableCell::from(&zone.name).styled(STRONG),
+            TableCell::from(&zone.kind),
+            TableCell::from(zone.rate.as_deref().unwrap_or("-"))
                 .styled_if(zone.changed.is_some(), DOUBTFUL),
-            Cell::from(number(zone.keys)),
-            Cell::from(number(counts.pass)),
-            Cell::from(number(counts.delay)).styled_if(counts.delay > 0, DOUBTFUL),
-            Cell::from(number(counts.refuse)).styled_if(counts.refuse > 0, BAD),
+            TableCell::from(number(zone.keys)),
+            TableCell::from(number(counts.pass)),
+            TableCell::from(number(counts.delay)).styled_if(counts.delay > 0, DOUBTFUL),
+            TableCell::from(number(counts.refuse)).styled_if(counts.refuse > 0, BAD),
         ]);
     }
     table
 }
 
 /// One zone in full.
-pub(super) fn detail(detail: &Detail, page: &mut Page) {
+pub(super) fn detail(detail: &Detail, page: &mut Output) {
     let zone = &detail.zone;
     let algorithm = zone.algorithm.as_deref().map(|name| format!(", {name}"));
     page.line(visible(&format!(
@@ -129,43 +129,43 @@ fn changed(change: &Change, was: Option<&str>) -> String {
     format!("changed  {} until the next reload{was}", parts.join(", "))
 }
 
-fn rules(rules: &[Rule]) -> Table {
-    let mut table = Table::new([
-        Head::Left("SERVER"),
-        Head::Left("LOCATION"),
-        Head::Right("BURST"),
-        Head::Right("LIMIT"),
-        Head::Left(""),
+fn rules(rules: &[Rule]) -> TextTable {
+    let mut table = TextTable::new([
+        Column::Left("SERVER"),
+        Column::Left("LOCATION"),
+        Column::Right("BURST"),
+        Column::Right("LIMIT"),
+        Column::Left(""),
     ]);
     let or_dash = |text: &str| if text.is_empty() { "-" } else { text }.to_owned();
     for rule in rules {
         table.row([
-            Cell::from(or_dash(&rule.server)),
-            Cell::from(or_dash(&rule.location)),
-            Cell::from(rule.burst.map_or_else(|| "-".to_owned(), requests)),
-            Cell::from(rule.limit.map_or_else(|| "-".to_owned(), number)),
-            Cell::from(if rule.dry_run { "dry run" } else { "" }).styled(FAINT),
+            TableCell::from(or_dash(&rule.server)),
+            TableCell::from(or_dash(&rule.location)),
+            TableCell::from(rule.burst.map_or_else(|| "-".to_owned(), requests)),
+            TableCell::from(rule.limit.map_or_else(|| "-".to_owned(), number)),
+            TableCell::from(if rule.dry_run { "dry run" } else { "" }).styled(FAINT),
         ]);
     }
     table
 }
 
 /// Keys that an operator has marked.
-pub(super) fn marked(marks: &[Mark]) -> Table {
-    let mut table = Table::new([
-        Head::Left("MARKED KEY"),
-        Head::Left("MARK"),
-        Head::Right("FOR"),
-        Head::Right("REQUESTS"),
-        Head::Left("REASON"),
+pub(super) fn marked(marks: &[Mark]) -> TextTable {
+    let mut table = TextTable::new([
+        Column::Left("MARKED KEY"),
+        Column::Left("MARK"),
+        Column::Right("FOR"),
+        Column::Right("REQUESTS"),
+        Column::Left("REASON"),
     ]);
     for mark in marks {
         table.row([
-            Cell::from(&mark.key).styled(STRONG),
-            Cell::from(&mark.mark).styled(if mark.mark == "block" { BAD } else { DOUBTFUL }),
-            Cell::from(span(mark.seconds)),
-            Cell::from(mark.requests.map_or_else(|| "-".to_owned(), number)),
-            Cell::from(mark.reason.as_deref().unwrap_or_default()),
+            TableCell::from(&mark.key).styled(STRONG),
+            TableCell::from(&mark.mark).styled(if mark.mark == "block" { BAD } else { DOUBTFUL }),
+            TableCell::from(span(mark.seconds)),
+            TableCell::from(mark.requests.map_or_else(|| "-".to_owned(), number)),
+            TableCell::from(mark.reason.as_deref().unwrap_or_default()),
         ]);
     }
     table

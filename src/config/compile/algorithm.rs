@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use super::Compiler;
-use super::templates::When;
+use super::templates::TemplatePhase;
 use crate::config::decode::{Field, Spanned, Text};
 use crate::config::model::{self, Counting};
-use crate::config::plan::{Algorithm, Cost, Delay, Excess, Own, Rate, Weight};
+use crate::config::plan::{AlgorithmParams, Cost, CostSource, Delay, Excess, OverrideLimits, Rate};
 use crate::config::span::Span;
 use crate::config::units;
 
@@ -21,54 +21,54 @@ const MOST_BLOCKS: u128 = 1000;
 
 impl Compiler<'_> {
     /// How a zone counts, with a number of any size standing in for one that was complained about.
-    pub(super) fn algorithm(&mut self, zone: &Spanned<model::ReqZone>) -> Algorithm {
+    pub(super) fn algorithm(&mut self, zone: &Spanned<model::ReqZone>) -> AlgorithmParams {
         let (at, zone) = (zone.span, &zone.value);
         let word = match (zone.algorithm.key(), zone.algorithm.value()) {
             (_, Some(word)) => word.0,
             (None, None) => Counting::LeakyBucket,
             // Of one that was not understood nobody knows what it needs.
             (Some(_), None) => {
-                return Algorithm::LeakyBucket {
+                return AlgorithmParams::LeakyBucket {
                     rate: Rate::per_second(1000),
                 };
             }
         };
         let max_wait = zone.max_wait.value().map_or(MAX_WAIT, |time| time.0);
         let algorithm = match word {
-            Counting::Bursty => Algorithm::Bursty {
+            Counting::Bursty => AlgorithmParams::Bursty {
                 rate: self.rate(at, zone),
                 max_wait,
             },
             Counting::FixedWindow => {
                 let (limit, window) = self.limit_and_window(at, zone);
-                Algorithm::FixedWindow { limit, window }
+                AlgorithmParams::FixedWindow { limit, window }
             }
-            Counting::Gcra => Algorithm::Gcra {
+            Counting::Gcra => AlgorithmParams::Gcra {
                 rate: self.rate(at, zone),
             },
-            Counting::LeakyBucket => Algorithm::LeakyBucket {
+            Counting::LeakyBucket => AlgorithmParams::LeakyBucket {
                 rate: self.rate(at, zone),
             },
-            Counting::Paced => Algorithm::Paced {
+            Counting::Paced => AlgorithmParams::Paced {
                 rate: self.rate(at, zone),
                 max_wait,
             },
             Counting::SlidingLog => {
                 let (limit, window) = self.limit_and_window(at, zone);
-                Algorithm::SlidingLog { limit, window }
+                AlgorithmParams::SlidingLog { limit, window }
             }
             Counting::SlidingWindow => {
                 let (limit, window) = self.limit_and_window(at, zone);
-                Algorithm::SlidingWindow {
+                AlgorithmParams::SlidingWindow {
                     limit,
                     window,
                     precision: self.precision(zone, window),
                 }
             }
-            Counting::TokenBucket => Algorithm::TokenBucket {
+            Counting::TokenBucket => AlgorithmParams::TokenBucket {
                 rate: self.rate(at, zone),
             },
-            Counting::WarmUp => Algorithm::WarmUp {
+            Counting::WarmUp => AlgorithmParams::WarmUp {
                 rate: self.rate(at, zone),
                 warm_up: self.length(&zone.warm_up, WARM_UP),
                 max_wait,
@@ -79,8 +79,8 @@ impl Compiler<'_> {
     }
 
     /// Complains of keys that the algorithm has no use for.
-    fn no_meaning(&mut self, algorithm: Algorithm, zone: &model::ReqZone) {
-        use Algorithm::{Bursty, FixedWindow, Paced, SlidingLog, SlidingWindow, WarmUp};
+    fn no_meaning(&mut self, algorithm: AlgorithmParams, zone: &model::ReqZone) {
+        use AlgorithmParams::{Bursty, FixedWindow, Paced, SlidingLog, SlidingWindow, WarmUp};
         let windows = matches!(
             algorithm,
             FixedWindow { .. } | SlidingLog { .. } | SlidingWindow { .. }
@@ -116,7 +116,7 @@ impl Compiler<'_> {
         }
     }
 
-    fn has_no_meaning(&mut self, key: Span, name: &str, algorithm: Algorithm, hint: &str) {
+    fn has_no_meaning(&mut self, key: Span, name: &str, algorithm: AlgorithmParams, hint: &str) {
         let algorithm = algorithm.name();
         let sentence = format!("`{name}` has no meaning for the algorithm `{algorithm}`");
         self.complain_with(key, sentence, hint);
@@ -188,7 +188,11 @@ impl Compiler<'_> {
     }
 
     /// What holds for one key; `None` for unlimited.
-    pub(super) fn own_numbers(&mut self, own: &model::Override, zone: Algorithm) -> Option<Own> {
+    pub(super) fn own_numbers(
+        &mut self,
+        own: &model::Override,
+        zone: AlgorithmParams,
+    ) -> Option<OverrideLimits> {
         let (rate, limit) = (own.rate.get(), own.limit.get());
         if rate.is_some_and(|rate| rate.value.0.is_none())
             || limit.is_some_and(|limit| limit.value.0.is_none())
@@ -197,20 +201,20 @@ impl Compiler<'_> {
         }
         let mut algorithm = zone;
         match &mut algorithm {
-            Algorithm::Bursty { rate: number, .. }
-            | Algorithm::Gcra { rate: number }
-            | Algorithm::LeakyBucket { rate: number }
-            | Algorithm::Paced { rate: number, .. }
-            | Algorithm::TokenBucket { rate: number }
-            | Algorithm::WarmUp { rate: number, .. } => {
+            AlgorithmParams::Bursty { rate: number, .. }
+            | AlgorithmParams::Gcra { rate: number }
+            | AlgorithmParams::LeakyBucket { rate: number }
+            | AlgorithmParams::Paced { rate: number, .. }
+            | AlgorithmParams::TokenBucket { rate: number }
+            | AlgorithmParams::WarmUp { rate: number, .. } => {
                 *number = rate.and_then(|rate| rate.value.0).unwrap_or(*number);
                 if let Some(limit) = own.limit.key() {
                     self.has_no_meaning(limit, "limit", zone, "it goes by a `rate`");
                 }
             }
-            Algorithm::FixedWindow { limit: number, .. }
-            | Algorithm::SlidingLog { limit: number, .. }
-            | Algorithm::SlidingWindow { limit: number, .. } => {
+            AlgorithmParams::FixedWindow { limit: number, .. }
+            | AlgorithmParams::SlidingLog { limit: number, .. }
+            | AlgorithmParams::SlidingWindow { limit: number, .. } => {
                 *number = limit.and_then(|limit| limit.value.0).unwrap_or(*number);
                 if let Some(rate) = own.rate.key() {
                     let hint = "give it a `limit`, of the zone's window";
@@ -222,36 +226,36 @@ impl Compiler<'_> {
         if let Some(burst) = own.burst.key() {
             self.burst_has_meaning(burst, zone);
         }
-        if let (Algorithm::TokenBucket { .. }, Some(burst)) = (zone, own.burst.get()) {
+        if let (AlgorithmParams::TokenBucket { .. }, Some(burst)) = (zone, own.burst.get()) {
             self.some_capacity(burst);
         }
-        Some(Own { algorithm, burst })
+        Some(OverrideLimits { algorithm, burst })
     }
 
     /// What a rule's `burst`, `delay` and `nodelay` are to the zone's algorithm.
     pub(super) fn burst_and_delay(
         &mut self,
         rule: &model::ReqRule,
-        zone: Algorithm,
+        zone: AlgorithmParams,
     ) -> (Excess, Delay) {
         let burst = rule.burst.value().map(|burst| Excess::requests(burst.0));
         if let Some(key) = rule.burst.key() {
             self.burst_has_meaning(key, zone);
         }
         let burst = match zone {
-            Algorithm::TokenBucket { .. } => {
+            AlgorithmParams::TokenBucket { .. } => {
                 if let Some(burst) = rule.burst.get() {
                     self.some_capacity(burst);
                 }
                 burst.unwrap_or(Excess::ONE)
             }
             // What comes in a second.
-            Algorithm::Bursty { rate, .. } => {
+            AlgorithmParams::Bursty { rate, .. } => {
                 burst.unwrap_or_else(|| Excess(rate.units_per_milli().saturating_mul(1000)))
             }
             _ => burst.unwrap_or_default(),
         };
-        if !matches!(zone, Algorithm::LeakyBucket { .. }) {
+        if !matches!(zone, AlgorithmParams::LeakyBucket { .. }) {
             for (key, name) in [(rule.delay.key(), "delay"), (rule.nodelay.key(), "nodelay")] {
                 if let Some(key) = key {
                     self.has_no_meaning(key, name, zone, what_waits(zone));
@@ -277,16 +281,16 @@ impl Compiler<'_> {
         (burst, delay)
     }
 
-    fn burst_has_meaning(&mut self, key: Span, zone: Algorithm) {
+    fn burst_has_meaning(&mut self, key: Span, zone: AlgorithmParams) {
         let hint = match zone {
-            Algorithm::Bursty { .. }
-            | Algorithm::Gcra { .. }
-            | Algorithm::LeakyBucket { .. }
-            | Algorithm::TokenBucket { .. } => return,
-            Algorithm::Paced { .. } => {
+            AlgorithmParams::Bursty { .. }
+            | AlgorithmParams::Gcra { .. }
+            | AlgorithmParams::LeakyBucket { .. }
+            | AlgorithmParams::TokenBucket { .. } => return,
+            AlgorithmParams::Paced { .. } => {
                 "nothing is saved while idle; how many may wait is a matter of `max_wait`"
             }
-            Algorithm::WarmUp { .. } => {
+            AlgorithmParams::WarmUp { .. } => {
                 "who was idle begins slowly; how many may wait is a matter of `max_wait`"
             }
             _ => "all of the zone's `limit` may come at once",
@@ -305,36 +309,36 @@ impl Compiler<'_> {
     }
 
     /// What a request weighs.
-    pub(super) fn weight(&mut self, cost: Option<&Spanned<Text>>) -> Weight {
+    pub(super) fn weight(&mut self, cost: Option<&Spanned<Text>>) -> CostSource {
         let Some(cost) = cost else {
-            return Weight::Fixed(Cost::ONE);
+            return CostSource::Fixed(Cost::ONE);
         };
         match cost.value.text.as_str() {
-            "request_bytes" => Weight::RequestBytes,
-            "response_bytes" => Weight::ResponseBytes,
+            "request_bytes" => CostSource::RequestBytes,
+            "response_bytes" => CostSource::ResponseBytes,
             text if text.contains('$') => {
-                let template = self.template(cost, When::After);
+                let template = self.template(cost, TemplatePhase::After);
                 if self.is_late(&template) {
-                    Weight::After(template)
+                    CostSource::After(template)
                 } else {
-                    Weight::Before(template)
+                    CostSource::Before(template)
                 }
             }
             text => match units::thousandths(text) {
-                Some(Some(milli)) if milli > 0 => Weight::Fixed(Cost::milli(milli)),
+                Some(Some(milli)) if milli > 0 => CostSource::Fixed(Cost::milli(milli)),
                 Some(Some(_)) => {
                     self.complain_with(
                         cost.span,
                         "a cost of nothing limits nobody",
                         "the least is 0.001; what is not to be limited has no rule",
                     );
-                    Weight::Fixed(Cost::ONE)
+                    CostSource::Fixed(Cost::ONE)
                 }
                 _ => {
                     let hint = "expected a number with up to three decimals, a variable such as \
                                 `$upstream_http_x_cost`, `request_bytes` or `response_bytes`";
                     self.complain_with(cost.span, format!("`{text}` is not a cost"), hint);
-                    Weight::Fixed(Cost::ONE)
+                    CostSource::Fixed(Cost::ONE)
                 }
             },
         }
@@ -344,11 +348,11 @@ impl Compiler<'_> {
     pub(super) fn room_for_a_key(
         &mut self,
         limit: Option<Span>,
-        algorithm: Algorithm,
+        algorithm: AlgorithmParams,
         size: usize,
     ) {
         let each = match algorithm {
-            Algorithm::SlidingLog { limit, .. } => u64::from(limit) * 16,
+            AlgorithmParams::SlidingLog { limit, .. } => u64::from(limit) * 16,
             _ => return,
         };
         if let Some(key) = limit.filter(|_| each + 1024 > size as u64) {
@@ -361,9 +365,11 @@ impl Compiler<'_> {
     }
 }
 
-fn what_waits(zone: Algorithm) -> &'static str {
+fn what_waits(zone: AlgorithmParams) -> &'static str {
     match zone {
-        Algorithm::Bursty { .. } | Algorithm::Paced { .. } | Algorithm::WarmUp { .. } => {
+        AlgorithmParams::Bursty { .. }
+        | AlgorithmParams::Paced { .. }
+        | AlgorithmParams::WarmUp { .. } => {
             "requests wait for their turn, up to the zone's `max_wait`"
         }
         _ => "nobody waits: what is over the limit is refused",

@@ -3,10 +3,10 @@
 use http::HeaderValue;
 
 use super::Compiler;
-use super::templates::When;
+use super::templates::TemplatePhase;
 use crate::config::decode::{Spanned, Text, mistaken};
 use crate::config::model;
-use crate::config::plan::{Form, Return, ReturnBody, Wording};
+use crate::config::plan::{BodyFormat, RefusalBody, Return, ReturnBody};
 use crate::config::span::Span;
 use crate::config::units;
 
@@ -122,9 +122,9 @@ impl Compiler<'_> {
                 return None;
             }
             (Some(body), None) => ReturnBody::Text {
-                text: Wording {
-                    text: self.template(body, When::After),
-                    form: Form::of(&content_type),
+                text: RefusalBody {
+                    text: self.template(body, TemplatePhase::After),
+                    form: BodyFormat::of(&content_type),
                 },
                 content_type,
             },

@@ -1,40 +1,40 @@
 //! `limit_rate` and `limit_rate_after`.
 
 use super::Compiler;
-use super::sites::Levels;
-use super::templates::When;
+use super::sites::SettingLevels;
+use super::templates::TemplatePhase;
 use crate::config::decode::{Spanned, mistaken};
 use crate::config::model::SizeText;
-use crate::config::plan::{Bandwidth, Volume};
+use crate::config::plan::{LimitRate, SizeTemplate};
 use crate::config::units;
 
 impl Compiler<'_> {
     /// How fast answers may leave where `levels` hold.
-    pub(super) fn bandwidth(&mut self, levels: Levels<'_>) -> Bandwidth {
-        Bandwidth {
+    pub(super) fn bandwidth(&mut self, levels: SettingLevels<'_>) -> LimitRate {
+        LimitRate {
             rate: self.volume(levels.find(|s| &s.limit_rate)),
             after: self.volume(levels.find(|s| &s.limit_rate_after)),
         }
     }
 
-    fn volume(&mut self, given: Option<&Spanned<SizeText>>) -> Volume {
+    fn volume(&mut self, given: Option<&Spanned<SizeText>>) -> SizeTemplate {
         let Some(Spanned { value, span }) = given else {
-            return Volume::default();
+            return SizeTemplate::default();
         };
         let text = Spanned {
             value: value.0.clone(),
             span: *span,
         };
-        let template = self.template(&text, When::After);
+        let template = self.template(&text, TemplatePhase::After);
         match template.as_literal() {
-            Some("") => Volume::default(),
+            Some("") => SizeTemplate::default(),
             Some(size) => {
                 let bytes = units::size(size).map_err(|mistake| {
                     self.report.add(mistaken(*span, mistake));
                 });
-                Volume::Fixed(bytes.unwrap_or(0))
+                SizeTemplate::Fixed(bytes.unwrap_or(0))
             }
-            None => Volume::Told(template),
+            None => SizeTemplate::Told(template),
         }
     }
 }

@@ -5,14 +5,14 @@ use std::time::Duration;
 use http::StatusCode;
 
 use super::Compiler;
-use super::sites::Levels;
+use super::sites::SettingLevels;
 use crate::config::decode::{OrOff, Spanned};
 use crate::config::model::{self, Way};
-use crate::config::plan::{Breaker, Recovery, Share};
+use crate::config::plan::{Breaker, CallShare, Recovery};
 
 impl Compiler<'_> {
     /// The breaker of a location.
-    pub(super) fn site_breaker(&mut self, levels: Levels<'_>) -> Option<Breaker> {
+    pub(super) fn site_breaker(&mut self, levels: SettingLevels<'_>) -> Option<Breaker> {
         match &levels.find(|settings| &settings.breaker)?.value {
             OrOff::Off => None,
             OrOff::On(given) => Some(self.breaker(given)),
@@ -23,7 +23,7 @@ impl Compiler<'_> {
     pub(super) fn breaker(&mut self, given: &model::Breaker) -> Breaker {
         let share = |given: Option<&model::Percent>| given.map(|percent| percent.0);
         for ratio in [&given.failure_ratio, &given.slow_ratio] {
-            if let Some(ratio) = ratio.get().filter(|ratio| ratio.value.0 == Share(0)) {
+            if let Some(ratio) = ratio.get().filter(|ratio| ratio.value.0 == CallShare(0)) {
                 let sentence = "a share of nothing is always reached";
                 self.complain_with(ratio.span, sentence, "the defaults are 50% and 100%");
             }
@@ -45,13 +45,13 @@ impl Compiler<'_> {
         };
         Breaker {
             failure_ratio: share(given.failure_ratio.value())
-                .or_else(|| Some(Share(500)).filter(|_| failures.is_none())),
+                .or_else(|| Some(CallShare(500)).filter(|_| failures.is_none())),
             failures,
             slow: given.slow_call.get().map(|limit| {
                 let limit = self.some_time(Some(limit), 60);
                 (
                     limit,
-                    share(given.slow_ratio.value()).unwrap_or(Share(1000)),
+                    share(given.slow_ratio.value()).unwrap_or(CallShare(1000)),
                 )
             }),
             window: self.some_time(given.window.get(), 10),

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::Compiler;
-use super::sites::Levels;
+use super::sites::SettingLevels;
 use crate::config::decode::{Spanned, Text};
 use crate::config::model::{self, Size};
 use crate::config::plan::{BufferBounds, Buffering, RequestBuffering, ResponseBuffering};
@@ -31,7 +31,7 @@ impl Compiler<'_> {
     }
 
     /// What is buffered where `levels` hold.
-    pub(super) fn buffering(&mut self, levels: Levels<'_>) -> Buffering {
+    pub(super) fn buffering(&mut self, levels: SettingLevels<'_>) -> Buffering {
         Buffering {
             request: self.request_buffering(levels),
             response: self.response_buffering(levels),
@@ -39,7 +39,7 @@ impl Compiler<'_> {
     }
 
     /// `proxy_request_buffering` and what belongs to it; `None` for off.
-    fn request_buffering(&mut self, levels: Levels<'_>) -> Option<RequestBuffering> {
+    fn request_buffering(&mut self, levels: SettingLevels<'_>) -> Option<RequestBuffering> {
         let memory = self.size_up_to_1g(levels.find(|s| &s.buffering.client_body_buffer_size));
         let path = match levels.find(|s| &s.buffering.client_body_temp_path) {
             Some(given) => self.directory(given),
@@ -53,7 +53,7 @@ impl Compiler<'_> {
     }
 
     /// `proxy_buffering` and what belongs to it.
-    fn response_buffering(&mut self, levels: Levels<'_>) -> ResponseBuffering {
+    fn response_buffering(&mut self, levels: SettingLevels<'_>) -> ResponseBuffering {
         let on = levels.find(|s| &s.buffering.proxy_buffering);
         let memory = levels.find(|s| &s.buffering.proxy_buffers);
         let disk = levels.find(|s| &s.buffering.proxy_max_temp_file_size);

@@ -7,12 +7,13 @@ use http::{HeaderValue, Method};
 use regex::bytes::Regex;
 
 use super::Compiler;
-use super::names::{Case, bytes_expression};
-use crate::config::decode::{Brief, Spanned, Text, mistaken};
-use crate::config::model::{self, CheckWord};
+use super::names::{RegexCase, bytes_expression};
+use crate::config::decode::{Shorthand, Spanned, Text, mistaken};
+use crate::config::model;
+use crate::config::plan;
 use crate::config::plan::{
-    Address, CheckKind, Forward, HealthCheck, HttpCheck, HttpVersion, Server, Share, Site,
-    UpstreamServer,
+    CallShare, HealthCheck, HttpCheck, HttpVersion, LocationConf, ProxyPass, Server,
+    UpstreamAddress, UpstreamServer,
 };
 use crate::config::span::Span;
 
@@ -24,27 +25,30 @@ impl Compiler<'_> {
         name: &str,
         servers: &[UpstreamServer],
     ) -> HealthCheck {
-        let word = given.r#type.value().map_or(CheckWord::Http, |word| word.0);
+        let word = given
+            .r#type
+            .value()
+            .map_or(model::CheckKind::Http, |word| word.0);
         self.refuse_strangers(given, word);
         if let Some(port) = given.port.get()
             && servers
                 .iter()
-                .any(|server| matches!(server.address, Address::Unix(_)))
+                .any(|server| matches!(server.address, UpstreamAddress::Unix(_)))
         {
             self.complain(port.span, "a unix socket has no other `port`");
         }
         let kind = match word {
-            CheckWord::Grpc => CheckKind::Grpc {
+            model::CheckKind::Grpc => plan::CheckKind::Grpc {
                 service: given.service.value().map_or("", |text| &text.text).into(),
                 host: self.check_host(given.host.get(), name),
             },
-            CheckWord::Http => CheckKind::Http(self.http_check(given, name)),
-            CheckWord::Tcp => CheckKind::Tcp,
+            model::CheckKind::Http => plan::CheckKind::Http(self.http_check(given, name)),
+            model::CheckKind::Tcp => plan::CheckKind::Tcp,
         };
         HealthCheck {
             kind,
             interval: self.some_time(given.interval.get(), 5),
-            jitter: given.jitter.value().map_or(Share(100), |share| share.0),
+            jitter: given.jitter.value().map_or(CallShare(100), |share| share.0),
             timeout: self.some_time(given.timeout.get(), 1),
             rise: given.rise.value().map_or(2, |checks| checks.0),
             fall: given.fall.value().map_or(3, |checks| checks.0),
@@ -86,7 +90,7 @@ impl Compiler<'_> {
         mut check: HealthCheck,
         given: &model::HealthCheck,
         span: Span,
-        forwards: &[&Forward],
+        forwards: &[&ProxyPass],
     ) -> HealthCheck {
         let secured = match given.tls.value() {
             Some(flag) => flag.0,
@@ -94,13 +98,13 @@ impl Compiler<'_> {
                 .first()
                 .is_some_and(|forward| forward.tls.is_some()),
         };
-        let is_call = matches!(check.kind, CheckKind::Grpc { .. });
+        let is_call = matches!(check.kind, plan::CheckKind::Grpc { .. });
         check.version = match forwards.first() {
             _ if is_call => HttpVersion::Two,
             Some(forward) => forward.version,
             None => HttpVersion::One,
         };
-        if secured && !matches!(check.kind, CheckKind::Tcp) {
+        if secured && !matches!(check.kind, plan::CheckKind::Tcp) {
             let way = forwards
                 .iter()
                 .find(|to| to.tls.is_some() && (!is_call || to.version == HttpVersion::Two))
@@ -121,8 +125,11 @@ impl Compiler<'_> {
     }
 
     /// Complains of what means nothing to this type of check.
-    fn refuse_strangers(&mut self, given: &model::HealthCheck, word: CheckWord) {
-        let (http, grpc) = (word == CheckWord::Http, word == CheckWord::Grpc);
+    fn refuse_strangers(&mut self, given: &model::HealthCheck, word: model::CheckKind) {
+        let (http, grpc) = (
+            word == model::CheckKind::Http,
+            word == model::CheckKind::Grpc,
+        );
         let keys = [
             ("path", given.path.key(), http),
             ("method", given.method.key(), http),
@@ -153,7 +160,7 @@ impl Compiler<'_> {
             self.complain_with(path.span, sentence, hint);
         }
         let method = self.check_method(given.method.get());
-        let expect = given.expect.value().map(|Brief(expect)| expect);
+        let expect = given.expect.value().map(|Shorthand(expect)| expect);
         let body = expect.and_then(|expect| expect.body.get());
         if let Some(body) = body.filter(|_| method == Method::HEAD) {
             self.complain(body.span, "an answer to HEAD has no body");
@@ -207,11 +214,11 @@ impl Compiler<'_> {
     fn check_body(&mut self, given: &Spanned<Text>) -> Option<Regex> {
         let text = given.value.text.as_str();
         let expression = if let Some(expression) = text.strip_prefix("~*") {
-            bytes_expression(expression.trim_start(), Case::Ignored)
+            bytes_expression(expression.trim_start(), RegexCase::Ignored)
         } else if let Some(expression) = text.strip_prefix('~') {
-            bytes_expression(expression.trim_start(), Case::Matters)
+            bytes_expression(expression.trim_start(), RegexCase::Matters)
         } else {
-            bytes_expression(&regex::escape(text), Case::Matters)
+            bytes_expression(&regex::escape(text), RegexCase::Matters)
         };
         expression
             .map_err(|mistake| self.report.add(mistaken(given.span, mistake)))
@@ -220,10 +227,10 @@ impl Compiler<'_> {
 }
 
 /// Every way requests are sent on.
-fn forwards(servers: &[Server]) -> impl Iterator<Item = &Forward> {
+fn forwards(servers: &[Server]) -> impl Iterator<Item = &ProxyPass> {
     let sites = servers.iter().flat_map(|server| {
         let locations = server.locations.iter().map(|location| &location.site);
         locations.chain([&server.fallback])
     });
-    sites.flat_map(Site::forwards)
+    sites.flat_map(LocationConf::forwards)
 }

@@ -5,11 +5,11 @@ use std::num::NonZeroU32;
 use http::{HeaderName, header};
 
 use super::Compiler;
-use super::sites::Levels;
+use super::sites::SettingLevels;
 use crate::config::decode::{Field, Spanned, Text};
 use crate::config::model;
 use crate::config::plan::{
-    Caps, Listener, Network, RealIp, RealIpHeader, SetHeader, Template, Variable,
+    ClientMatch, ConnectionLimits, Listener, RealIp, RealIpHeader, SetHeader, Template, Variable,
 };
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
@@ -17,25 +17,25 @@ const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
 
 impl Compiler<'_> {
     /// `max_connections`, `max_connections_per_address`
-    pub(super) fn caps(&self) -> Caps {
-        let number = |given: &Field<model::Connections>| {
+    pub(super) fn caps(&self) -> ConnectionLimits {
+        let number = |given: &Field<model::ConnectionCount>| {
             given.value().and_then(|given| NonZeroU32::new(given.0))
         };
-        Caps {
+        ConnectionLimits {
             all: number(&self.config.max_connections),
             per_address: number(&self.config.max_connections_per_address),
         }
     }
 
     /// `real_ip`, each of its keys from the innermost level that gives it; `None` where nobody is believed.
-    pub(super) fn real_ip(&mut self, levels: Levels<'_>) -> Option<RealIp> {
+    pub(super) fn real_ip(&mut self, levels: SettingLevels<'_>) -> Option<RealIp> {
         let from = given(levels, |real_ip| &real_ip.from)?;
         let mut networks = Vec::new();
         for whom in &from.value.0 {
             match whom.value {
-                model::Access::Network(network) => networks.push(Network::Ip(network)),
-                model::Access::Unix => networks.push(Network::Unix),
-                model::Access::All => self.complain_with(
+                model::AccessWord::Network(network) => networks.push(ClientMatch::Ip(network)),
+                model::AccessWord::Unix => networks.push(ClientMatch::Unix),
+                model::AccessWord::All => self.complain_with(
                     whom.span,
                     "`all` would let every client say who it is",
                     "name the proxies that stand before weir; if really everybody is one, `0.0.0.0/0` and `::/0`",
@@ -52,7 +52,7 @@ impl Compiler<'_> {
     }
 
     /// Complains about headers that are none, and warns of a `real_ip` that has no effect.
-    pub(super) fn check_real_ip(&mut self, levels: Levels<'_>) {
+    pub(super) fn check_real_ip(&mut self, levels: SettingLevels<'_>) {
         for real_ip in levels.iter().filter_map(|level| level.real_ip.value()) {
             if let Some(header) = real_ip.header.get()
                 && HeaderName::try_from(&header.value.text).is_err()
@@ -100,7 +100,7 @@ impl Compiler<'_> {
 
 /// What is sent on about the client's address unless the user says otherwise. A field that could say so is taken from
 /// a proxy that is believed, and from nobody else: a backend would take a client's own word for ours.
-pub(super) fn headers(levels: Levels<'_>) -> Vec<SetHeader> {
+pub(super) fn headers(levels: SettingLevels<'_>) -> Vec<SetHeader> {
     let believed = given(levels, |real_ip| &real_ip.from)
         .filter(|from| !from.value.0.is_empty())
         .map(|_| header_of(given(levels, |real_ip| &real_ip.header)));
@@ -135,7 +135,7 @@ fn set(name: HeaderName, value: Template) -> SetHeader {
 }
 
 fn given<'a, T: 'a>(
-    levels: Levels<'a>,
+    levels: SettingLevels<'a>,
     pick: impl Fn(&'a model::RealIp) -> &'a Field<T>,
 ) -> Option<&'a Spanned<T>> {
     levels

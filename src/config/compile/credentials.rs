@@ -5,8 +5,8 @@
 
 use super::limits::entries;
 use super::templates::names;
-use super::{Compiler, Found};
-use crate::config::decode::{Named, Spanned, Text};
+use super::{Compiler, Resolved};
+use crate::config::decode::{NamedMap, Spanned, Text};
 use crate::config::plan::{Part, SetHeader, Variable};
 use crate::config::secret::{is_credential, is_variable};
 
@@ -55,16 +55,16 @@ impl Compiler<'_> {
     /// Whether a text is made from what clients show to prove who they are; `most` maps are followed.
     fn reads_credentials(&self, text: &str, most: usize) -> bool {
         names(text).any(|name| match self.maps.find(name) {
-            Found::At(index) => {
+            Resolved::At(index) => {
                 let map = entries(&self.config.maps).get(index);
                 let source = map.and_then(|(_, map)| map.value.map.value());
                 most > 0 && source.is_some_and(|map| self.reads_credentials(&map.text, most - 1))
             }
-            Found::Broken | Found::Nowhere => is_credential(name),
+            Resolved::Broken | Resolved::Nowhere => is_credential(name),
         })
     }
 
-    fn hide_keys<T>(&mut self, named: &Named<T>) {
+    fn hide_keys<T>(&mut self, named: &NamedMap<T>) {
         for (key, _) in &named.entries {
             self.report.hidden_mut().add_key(&key.value, key.span);
         }

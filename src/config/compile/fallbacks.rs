@@ -4,14 +4,15 @@ use std::sync::Arc;
 
 use http::StatusCode;
 
-use super::sites::Levels;
-use super::templates::When;
-use super::{Compiler, Found};
+use super::sites::SettingLevels;
+use super::templates::TemplatePhase;
+use super::{Compiler, Resolved};
 use crate::config::decode::{OrOff, Spanned, Text, mistaken};
 use crate::config::model;
 use crate::config::near;
 use crate::config::plan::{
-    Action, DegradeGroup, Fallback, HttpVersion, Occasions, PathRule, Site, Stale, Variable,
+    Content, DegradeGroup, Fallback, FallbackTriggers, HttpVersion, LocationConf, PathRule, Stale,
+    Variable,
 };
 use crate::config::span::Span;
 use crate::config::units;
@@ -49,13 +50,13 @@ impl Compiler<'_> {
     }
 
     /// The group a location belongs to.
-    pub(super) fn degrade_group(&mut self, levels: Levels<'_>) -> Option<usize> {
+    pub(super) fn degrade_group(&mut self, levels: SettingLevels<'_>) -> Option<usize> {
         let given = levels.find(|settings| &settings.degrade_group)?;
         let name = given.value.text.as_str();
         match self.degraded.find(name) {
-            Found::At(index) => Some(index),
-            Found::Broken => None,
-            Found::Nowhere => {
+            Resolved::At(index) => Some(index),
+            Resolved::Broken => None,
+            Resolved::Nowhere => {
                 let hint = near::hint(name, self.degraded.all())
                     .unwrap_or_else(|| format!("define it: `degrade_groups: {{ {name}: auto }}`"));
                 self.complain_with(given.span, format!("unknown group `{name}`"), hint);
@@ -67,7 +68,7 @@ impl Compiler<'_> {
     /// The fallback of a location under this path.
     pub(super) fn fallback(
         &mut self,
-        levels: Levels<'_>,
+        levels: SettingLevels<'_>,
         path: Option<&PathRule>,
     ) -> Option<Box<Fallback>> {
         let given = levels.find(|settings| &settings.fallback)?;
@@ -101,7 +102,7 @@ impl Compiler<'_> {
     /// Which last good answers are given again.
     fn stale(&mut self, given: &model::Stale) -> Stale {
         let key = given.key.get();
-        let template = key.map(|key| self.template(key, When::Before));
+        let template = key.map(|key| self.template(key, TemplatePhase::Before));
         let private = given.private.get().filter(|private| private.value.0);
         if let Some(private) = private {
             let secret = "a variable that only one client knows the value of, such as `$http_authorization`, \
@@ -130,8 +131,8 @@ impl Compiler<'_> {
     }
 
     /// Warns of what a location says of requests that it sends on, where it sends none.
-    pub(super) fn warn_of_nothing_sent(&mut self, own: &model::Settings, site: &Site) {
-        let Action::Return(answer) = &site.action else {
+    pub(super) fn warn_of_nothing_sent(&mut self, own: &model::Settings, site: &LocationConf) {
+        let Content::Return(answer) = &site.action else {
             return;
         };
         let hint = "requests are answered here; it is for those that `proxy_pass` sends on";
@@ -152,9 +153,9 @@ impl Compiler<'_> {
         }
     }
 
-    fn occasions(&mut self, given: &model::Fallback) -> Occasions {
+    fn occasions(&mut self, given: &model::Fallback) -> FallbackTriggers {
         let Some(list) = given.on.value() else {
-            return Occasions {
+            return FallbackTriggers {
                 error: true,
                 limited: false,
                 no_server: true,
@@ -163,7 +164,7 @@ impl Compiler<'_> {
                 statuses: FAILURES.to_vec(),
             };
         };
-        let mut on = Occasions::default();
+        let mut on = FallbackTriggers::default();
         for Spanned { value, span } in &list.0 {
             match value.text.as_str() {
                 "error" => on.error = true,

@@ -5,21 +5,21 @@ use std::sync::Arc;
 
 use http::{HeaderName, HeaderValue, header};
 
-use super::sites::Levels;
-use super::templates::When;
-use super::{Compiler, Found, client, next_upstream};
-use crate::config::decode::{Named, Spanned, Text, mistaken};
+use super::sites::SettingLevels;
+use super::templates::TemplatePhase;
+use super::{Compiler, Resolved, client, next_upstream};
+use crate::config::decode::{NamedMap, Spanned, Text, mistaken};
 use crate::config::model::HeaderText;
 use crate::config::near;
 use crate::config::plan::{
-    Address, Forward, HttpVersion, Part, PathRule, SendProxy, SetHeader, Template, Underscores,
-    Upgrades, Variable, Via,
+    HttpVersion, Part, PathRule, ProxyPass, ProxyProtocolVersion, SetHeader, Template, Underscores,
+    Upgrades, UpstreamAddress, Variable, Via,
 };
-use crate::config::report::Complaint;
+use crate::config::report::Diagnostic;
 use crate::config::units;
 
 /// Where a `proxy_pass` leads.
-struct Target {
+struct ProxyTarget {
     upstream: usize,
     host: Arc<str>,
     uri: Option<Box<str>>,
@@ -53,8 +53,8 @@ impl Compiler<'_> {
         pass: &Spanned<Text>,
         version: HttpVersion,
         path: Option<&PathRule>,
-        levels: Levels<'_>,
-    ) -> Option<Forward> {
+        levels: SettingLevels<'_>,
+    ) -> Option<ProxyPass> {
         let scheme = match pass.value.text.starts_with("https://") {
             true => Scheme::Https,
             false => Scheme::Http,
@@ -77,7 +77,7 @@ impl Compiler<'_> {
             Scheme::Http => format!("http://{}", target.host),
             Scheme::Https => format!("https://{}", target.host),
         };
-        Some(Forward {
+        Some(ProxyPass {
             upstream: target.upstream,
             tls: (scheme == Scheme::Https)
                 .then(|| self.upstream_tls(&target.host, version, levels)),
@@ -131,11 +131,15 @@ impl Compiler<'_> {
     }
 
     /// `proxy_protocol`
-    fn send_proxy(&mut self, version: HttpVersion, levels: Levels<'_>) -> SendProxy {
+    fn send_proxy(
+        &mut self,
+        version: HttpVersion,
+        levels: SettingLevels<'_>,
+    ) -> ProxyProtocolVersion {
         let Some(given) = levels.find(|settings| &settings.proxy_protocol) else {
-            return SendProxy::Off;
+            return ProxyProtocolVersion::Off;
         };
-        if version == HttpVersion::Two && given.value.0 != SendProxy::Off {
+        if version == HttpVersion::Two && given.value.0 != ProxyProtocolVersion::Off {
             self.complain_with(
                 given.span,
                 "`proxy_protocol` and HTTP/2 to the same upstream",
@@ -145,7 +149,7 @@ impl Compiler<'_> {
         given.value.0
     }
 
-    fn target(&mut self, pass: &Spanned<Text>, scheme: Scheme) -> Option<Target> {
+    fn target(&mut self, pass: &Spanned<Text>, scheme: Scheme) -> Option<ProxyTarget> {
         let text = pass.value.text.as_str();
         if text.contains('$') {
             self.complain(
@@ -162,14 +166,14 @@ impl Compiler<'_> {
                 None
             }
             None => match self.groups.find(text) {
-                Found::At(upstream) => Some(Target {
+                Resolved::At(upstream) => Some(ProxyTarget {
                     upstream,
                     host: text.into(),
                     uri: None,
                     is_machine: false,
                 }),
-                Found::Broken => None,
-                Found::Nowhere if text.contains('/') && !text.starts_with("unix:") => {
+                Resolved::Broken => None,
+                Resolved::Nowhere if text.contains('/') && !text.starts_with("unix:") => {
                     let sentence = format!("`{text}` is neither an upstream nor an address");
                     self.complain_with(
                         pass.span,
@@ -178,8 +182,8 @@ impl Compiler<'_> {
                     );
                     None
                 }
-                Found::Nowhere if text.contains(':') => self.address(pass, text, None, scheme),
-                Found::Nowhere => {
+                Resolved::Nowhere if text.contains(':') => self.address(pass, text, None, scheme),
+                Resolved::Nowhere => {
                     let hint = near::hint(text, self.groups.all())
                         .unwrap_or_else(|| format!("expected one of `upstreams`, or an address such as `http://{text}:8080`"));
                     self.complain_with(pass.span, format!("unknown upstream `{text}`"), hint);
@@ -190,7 +194,7 @@ impl Compiler<'_> {
     }
 
     /// What stands behind `http://` or `https://`.
-    fn url(&mut self, pass: &Spanned<Text>, rest: &str, scheme: Scheme) -> Option<Target> {
+    fn url(&mut self, pass: &Spanned<Text>, rest: &str, scheme: Scheme) -> Option<ProxyTarget> {
         let (authority, uri) = if let Some(path) = rest.strip_prefix("unix:") {
             match path.split_once(':') {
                 Some((path, uri)) => (format!("unix:{path}"), (!uri.is_empty()).then_some(uri)),
@@ -217,14 +221,14 @@ impl Compiler<'_> {
             return None;
         }
         match self.groups.find(&authority) {
-            Found::At(upstream) => Some(Target {
+            Resolved::At(upstream) => Some(ProxyTarget {
                 upstream,
                 host: authority.into(),
                 uri: uri.map(Into::into),
                 is_machine: false,
             }),
-            Found::Broken => None,
-            Found::Nowhere => self.address(pass, &authority, uri, scheme),
+            Resolved::Broken => None,
+            Resolved::Nowhere => self.address(pass, &authority, uri, scheme),
         }
     }
 
@@ -234,7 +238,7 @@ impl Compiler<'_> {
         text: &str,
         uri: Option<&str>,
         scheme: Scheme,
-    ) -> Option<Target> {
+    ) -> Option<ProxyTarget> {
         let port = match scheme {
             Scheme::Http => units::HTTP,
             Scheme::Https => units::HTTPS,
@@ -243,10 +247,12 @@ impl Compiler<'_> {
             .map_err(|mistake| self.report.add(mistaken(pass.span, mistake)))
             .ok()?;
         let (name, host) = match &address {
-            Address::Unix(path) => (format!("unix:{}", path.display()), "localhost"),
-            Address::Tcp { host, port } if host.contains(':') => (format!("[{host}]:{port}"), text),
-            Address::Tcp { host, port } => {
-                if let Found::At(_) = self.groups.find(host) {
+            UpstreamAddress::Unix(path) => (format!("unix:{}", path.display()), "localhost"),
+            UpstreamAddress::Tcp { host, port } if host.contains(':') => {
+                (format!("[{host}]:{port}"), text)
+            }
+            UpstreamAddress::Tcp { host, port } => {
+                if let Resolved::At(_) = self.groups.find(host) {
                     let sentence =
                         format!("`{host}` is an upstream, whose servers have ports of their own");
                     self.complain_with(pass.span, sentence, format!("write `http://{host}`"));
@@ -263,16 +269,16 @@ impl Compiler<'_> {
                 (format!("{host}:{port}"), text)
             }
         };
-        Some(Target {
+        Some(ProxyTarget {
             host: host.into(),
             uri: uri.map(Into::into),
-            is_machine: matches!(&address, Address::Tcp { host, .. } if host.parse::<IpAddr>().is_err()),
+            is_machine: matches!(&address, UpstreamAddress::Tcp { host, .. } if host.parse::<IpAddr>().is_err()),
             upstream: self.upstream_at(name, address),
         })
     }
 
     /// weir's own headers, `Host` with this value among them, and the user's over them.
-    fn set_headers(&mut self, host: Variable, levels: Levels<'_>) -> Vec<SetHeader> {
+    fn set_headers(&mut self, host: Variable, levels: SettingLevels<'_>) -> Vec<SetHeader> {
         // Behind a proxy that is believed, what the client asked for is what that proxy was asked for.
         let passed_on = |name, known| {
             let name = HeaderName::from_static(name);
@@ -304,7 +310,7 @@ impl Compiler<'_> {
         headers
     }
 
-    fn own_headers(&mut self, named: &Named<HeaderText>) -> Vec<SetHeader> {
+    fn own_headers(&mut self, named: &NamedMap<HeaderText>) -> Vec<SetHeader> {
         let mut headers: Vec<SetHeader> = Vec::new();
         for (key, value) in &named.entries {
             let value = &Spanned {
@@ -351,7 +357,7 @@ impl Compiler<'_> {
         match name.as_str() {
             "connection" if text.starts_with('$') => {
                 // A map of the user's, mostly; it has to be one.
-                self.template(value, When::Before);
+                self.template(value, TemplatePhase::Before);
                 text.ends_with("_upgrade") || text == "$http_connection"
             }
             "connection" => text.is_empty() || text.eq_ignore_ascii_case("upgrade"),
@@ -362,13 +368,13 @@ impl Compiler<'_> {
 
     /// A template whose own text can stand in a header.
     pub(super) fn header_value(&mut self, text: &Spanned<Text>) -> Template {
-        let template = self.template(text, When::Before);
+        let template = self.template(text, TemplatePhase::Before);
         let sound = template.parts.iter().all(|part| match part {
             Part::Text(text) => HeaderValue::from_str(text).is_ok(),
             Part::Variable(_) => true,
         });
         if !sound {
-            let complaint = Complaint::new(
+            let complaint = Diagnostic::new(
                 text.span,
                 "a header cannot hold line breaks or control characters",
             );

@@ -2,7 +2,9 @@
 
 use super::Compiler;
 use super::limits::entries;
-use crate::config::plan::{Listen, Map, OnEmptyKey, Part, Plan, Site, Template, Variable};
+use crate::config::plan::{
+    LocationConf, Map, OnEmptyKey, Part, Plan, SocketAddress, Template, Variable,
+};
 use crate::config::span::Span;
 
 impl Compiler<'_> {
@@ -17,7 +19,7 @@ impl Compiler<'_> {
             let model = &model.value;
             let spread = model.ipv6_prefix.key().is_none()
                 && is_by_address(&zone.key, zone.on_empty_key, &plan.maps);
-            let uses = |site: &Site| {
+            let uses = |site: &LocationConf| {
                 let mut rules = site.limit_req.iter().chain(&site.shadow);
                 rules.any(|rule| rule.zone == index)
             };
@@ -32,7 +34,7 @@ impl Compiler<'_> {
             let model = &model.value;
             let spread = model.ipv6_prefix.key().is_none()
                 && is_by_address(&zone.key, zone.on_empty_key, &plan.maps);
-            let uses = |site: &Site| site.limit_conn.iter().any(|rule| rule.zone == index);
+            let uses = |site: &LocationConf| site.limit_conn.iter().any(|rule| rule.zone == index);
             if let (true, Some(key)) = (spread, model.key.get()) {
                 self.warn_of_many_keys(key.span, &zone.name, way_in(plan, uses));
             }
@@ -67,7 +69,7 @@ fn has_address(template: &Template, maps: &[Map]) -> bool {
 }
 
 /// How clients of IPv6 get to a location like this, if they do.
-fn way_in(plan: &Plan, uses: impl Fn(&Site) -> bool) -> Option<String> {
+fn way_in(plan: &Plan, uses: impl Fn(&LocationConf) -> bool) -> Option<String> {
     let servers = plan.servers.iter().enumerate();
     let sites = servers.flat_map(|(index, server)| {
         let locations = server.locations.iter().map(|location| &location.site);
@@ -87,12 +89,12 @@ fn way_in(plan: &Plan, uses: impl Fn(&Site) -> bool) -> Option<String> {
     })
 }
 
-fn takes_ipv6(address: &Listen) -> bool {
+fn takes_ipv6(address: &SocketAddress) -> bool {
     match address {
-        Listen::Tcp(address) => {
+        SocketAddress::Tcp(address) => {
             let ip = address.ip().to_canonical();
             ip.is_ipv6() && !ip.is_loopback()
         }
-        Listen::Unix(_) => false,
+        SocketAddress::Unix(_) => false,
     }
 }

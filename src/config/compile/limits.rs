@@ -1,15 +1,16 @@
 //! Zones and the rules that use them.
 
-use super::overrides::Keys;
-use super::templates::When;
-use super::{Compiler, Found, Names};
-use crate::config::decode::{Field, List, Named, OrOff, Spanned, Text};
+use super::overrides::KeyVariables;
+use super::templates::TemplatePhase;
+use super::{Compiler, NameTable, Resolved};
+use crate::config::decode::{Field, List, NamedMap, OrOff, Spanned, Text};
 use crate::config::model;
 use crate::config::near;
 use crate::config::plan::{
-    Algorithm, ConnRule, ConnZone, CountRefused, Map, Queue, Rate, ReqRule, ReqZone, Template,
+    AlgorithmParams, ConnQueue, ConnRule, ConnZone, CountRefused, Map, Rate, ReqRule, ReqZone,
+    Template,
 };
-use crate::config::report::Complaint;
+use crate::config::report::Diagnostic;
 use crate::config::span::Span;
 
 /// nginx's least size of a zone: eight pages.
@@ -20,7 +21,7 @@ const DEFAULT_SIZE: u64 = 10 << 20;
 
 /// Which kind of zone a rule looks for.
 #[derive(Clone, Copy)]
-enum Kind {
+enum RuleKind {
     Conn,
     Req,
 }
@@ -42,7 +43,7 @@ impl Compiler<'_> {
                 let errors = self.report.errors();
                 let key = self.zone_key(zone.key.get());
                 // Where something was not understood, what its keys may be is unknown.
-                let keys = (sound && self.report.errors() == errors).then_some(Keys {
+                let keys = (sound && self.report.errors() == errors).then_some(KeyVariables {
                     template: &key,
                     maps,
                 });
@@ -80,7 +81,7 @@ impl Compiler<'_> {
             .iter()
             .map(|(name, zone)| {
                 let zone = &zone.value;
-                if let Found::At(_) = self.req_zones.find(&name.value) {
+                if let Resolved::At(_) = self.req_zones.find(&name.value) {
                     let sentence = format!("a limit_req zone is called `{}`, too", name.value);
                     self.complain_with(
                         name.span,
@@ -121,7 +122,7 @@ impl Compiler<'_> {
                 "expected a text of variables, such as `$binary_remote_addr`",
             );
         }
-        let template = self.template(key, When::Before);
+        let template = self.template(key, TemplatePhase::Before);
         if template.as_literal().is_some_and(|text| !text.is_empty())
             && !key.value.text.contains('$')
         {
@@ -161,10 +162,10 @@ impl Compiler<'_> {
             .iter()
             .filter_map(|rule| {
                 let rule = &rule.value;
-                let zone = self.zone(rule.zone.get()?, Kind::Req, &mut seen)?;
+                let zone = self.zone(rule.zone.get()?, RuleKind::Req, &mut seen)?;
                 // A zone that was not understood has no algorithm of its own.
                 let algorithm = self.algorithms.get(zone).copied();
-                let algorithm = algorithm.unwrap_or(Algorithm::LeakyBucket {
+                let algorithm = algorithm.unwrap_or(AlgorithmParams::LeakyBucket {
                     rate: Rate::per_second(1000),
                 });
                 let (burst, delay) = self.burst_and_delay(rule, algorithm);
@@ -190,10 +191,10 @@ impl Compiler<'_> {
             .iter()
             .filter_map(|rule| {
                 let rule = &rule.value;
-                let zone = self.zone(rule.zone.get()?, Kind::Conn, &mut seen)?;
+                let zone = self.zone(rule.zone.get()?, RuleKind::Conn, &mut seen)?;
                 let queue = rule.queue.value().and_then(|queue| {
                     let timeout = queue.timeout.get()?;
-                    Some(Queue {
+                    Some(ConnQueue {
                         size: queue.size.value()?.0,
                         timeout: self.some_time(Some(timeout), 1),
                     })
@@ -209,24 +210,29 @@ impl Compiler<'_> {
     }
 
     /// The zone a rule names, which no other rule of its list may name.
-    fn zone(&mut self, name: &Spanned<Text>, kind: Kind, seen: &mut Vec<usize>) -> Option<usize> {
+    fn zone(
+        &mut self,
+        name: &Spanned<Text>,
+        kind: RuleKind,
+        seen: &mut Vec<usize>,
+    ) -> Option<usize> {
         let (own, other, this_kind, other_kind) = match kind {
-            Kind::Req => (&self.req_zones, &self.conn_zones, "limit_req", "limit_conn"),
-            Kind::Conn => (&self.conn_zones, &self.req_zones, "limit_conn", "limit_req"),
+            RuleKind::Req => (&self.req_zones, &self.conn_zones, "limit_req", "limit_conn"),
+            RuleKind::Conn => (&self.conn_zones, &self.req_zones, "limit_conn", "limit_req"),
         };
         let text = name.value.text.as_str();
         match own.find(text) {
-            Found::At(index) if seen.contains(&index) => {
+            Resolved::At(index) if seen.contains(&index) => {
                 let sentence = format!("the zone `{text}` stands twice in this list");
                 self.complain(name.span, sentence);
                 None
             }
-            Found::At(index) => {
+            Resolved::At(index) => {
                 seen.push(index);
                 Some(index)
             }
-            Found::Broken => None,
-            Found::Nowhere => {
+            Resolved::Broken => None,
+            Resolved::Nowhere => {
                 let complaint = unknown_zone(name.span, text, own, other, this_kind, other_kind);
                 self.report.add(complaint);
                 None
@@ -238,13 +244,13 @@ impl Compiler<'_> {
 fn unknown_zone(
     span: Span,
     name: &str,
-    own: &Names,
-    other: &Names,
+    own: &NameTable,
+    other: &NameTable,
     kind: &str,
     other_kind: &str,
-) -> Complaint {
-    if let Found::At(_) = other.find(name) {
-        return Complaint::new(span, format!("`{name}` is a {other_kind} zone"))
+) -> Diagnostic {
+    if let Resolved::At(_) = other.find(name) {
+        return Diagnostic::new(span, format!("`{name}` is a {other_kind} zone"))
             .help(format!("`{kind}` needs one of `{kind}_zones`"));
     }
     let hint = near::hint(name, own.all()).or_else(|| {
@@ -252,10 +258,10 @@ fn unknown_zone(
             .is_empty()
             .then(|| format!("there are no `{kind}_zones`"))
     });
-    Complaint::new(span, format!("unknown zone `{name}`")).hint(hint)
+    Diagnostic::new(span, format!("unknown zone `{name}`")).hint(hint)
 }
 
-pub(super) fn entries<T>(named: &Field<Named<T>>) -> &[(Spanned<String>, Spanned<T>)] {
+pub(super) fn entries<T>(named: &Field<NamedMap<T>>) -> &[(Spanned<String>, Spanned<T>)] {
     named.value().map_or(&[], |named| &named.entries)
 }
 

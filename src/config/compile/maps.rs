@@ -4,12 +4,12 @@ use std::collections::HashMap;
 
 use ipnet::IpNet;
 
-use super::templates::When;
+use super::templates::TemplatePhase;
 use super::{Compiler, geo, names, variables};
-use crate::config::decode::{Named, Spanned, Text};
+use crate::config::decode::{NamedMap, Spanned, Text};
 use crate::config::model;
-use crate::config::plan::{Lookup, Map, Part, ServerName, Template, Values, Variable};
-use crate::config::report::Complaint;
+use crate::config::plan::{Map, MapLookup, MapValues, Part, ServerName, Template, Variable};
+use crate::config::report::Diagnostic;
 use crate::config::span::Span;
 use crate::config::units;
 
@@ -28,10 +28,10 @@ impl Compiler<'_> {
         maps
     }
 
-    fn map(&mut self, name: &Spanned<String>, map: &Spanned<model::Map>) -> Map {
+    fn map(&mut self, name: &Spanned<String>, map: &Spanned<model::MapDirective>) -> Map {
         let own = self.map_name(name);
         let model = &map.value;
-        let empty = Named {
+        let empty = NamedMap {
             entries: Vec::new(),
             broken: Vec::new(),
         };
@@ -40,26 +40,26 @@ impl Compiler<'_> {
         let (source, lookup) = match (model.map.get(), model.geo.get()) {
             (Some(_), Some(geo)) => {
                 self.complain_with(geo.span, "`map` and `geo` in one", "make two of it");
-                (Template::default(), Lookup::Values(Values::default()))
+                (Template::default(), MapLookup::Values(MapValues::default()))
             }
             (Some(source), None) => (
-                self.template(source, When::After),
-                Lookup::Values(self.values(values, hostnames)),
+                self.template(source, TemplatePhase::After),
+                MapLookup::Values(self.values(values, hostnames)),
             ),
-            (None, Some(source)) => (self.geo_source(source), Lookup::Geo(self.geo(values))),
+            (None, Some(source)) => (self.geo_source(source), MapLookup::Geo(self.geo(values))),
             (None, None) => {
                 if model.map.key().or_else(|| model.geo.key()).is_none() {
                     let sentence = "neither `map` nor `geo`: nothing to look up";
                     self.complain(name.span, sentence);
                 }
-                (Template::default(), Lookup::Values(Values::default()))
+                (Template::default(), MapLookup::Values(MapValues::default()))
             }
         };
         if let Some(flag) = model.hostnames.key().filter(|_| model.geo.get().is_some()) {
             self.complain(flag, "`hostnames` has no meaning for `geo`");
         }
         let default = match model.default.get() {
-            Some(text) => self.template(text, When::After),
+            Some(text) => self.template(text, TemplatePhase::After),
             None => Template::default(),
         };
         Map {
@@ -90,7 +90,7 @@ impl Compiler<'_> {
     }
 
     fn geo_source(&mut self, source: &Spanned<Text>) -> Template {
-        let template = self.template(source, When::After);
+        let template = self.template(source, TemplatePhase::After);
         let binary = template.as_variable() == Some(&Variable::BinaryRemoteAddr);
         if template.as_literal().is_some_and(|text| !text.is_empty()) || binary {
             let sentence = "`geo` looks up an address written as text";
@@ -103,11 +103,11 @@ impl Compiler<'_> {
         template
     }
 
-    fn geo(&mut self, values: &Named<Text>) -> crate::config::plan::Geo {
+    fn geo(&mut self, values: &NamedMap<Text>) -> crate::config::plan::Geo {
         let mut first: HashMap<IpNet, Span> = HashMap::new();
         let mut networks = Vec::new();
         for (key, value) in &values.entries {
-            let value = self.template(value, When::After);
+            let value = self.template(value, TemplatePhase::After);
             let (network, loose) = match units::network(&key.value) {
                 Ok(network) => network,
                 Err(mistake) if key.value == "default" => {
@@ -119,7 +119,7 @@ impl Compiler<'_> {
                     continue;
                 }
                 Err(mistake) => {
-                    let complaint = Complaint::new(key.span, mistake.sentence).hint(mistake.hint);
+                    let complaint = Diagnostic::new(key.span, mistake.sentence).hint(mistake.hint);
                     self.report.add(complaint);
                     continue;
                 }
@@ -143,10 +143,10 @@ impl Compiler<'_> {
         geo::flatten(networks)
     }
 
-    fn values(&mut self, named: &Named<Text>, hostnames: bool) -> Values {
-        let mut values = Values::default();
+    fn values(&mut self, named: &NamedMap<Text>, hostnames: bool) -> MapValues {
+        let mut values = MapValues::default();
         for (key, value) in &named.entries {
-            let value = self.template(value, When::After);
+            let value = self.template(value, TemplatePhase::After);
             let text = key.value.as_str();
             if text == "default" {
                 let sentence = "`default` among the values of a map";
@@ -184,37 +184,37 @@ impl Compiler<'_> {
 
     fn expression(&mut self, text: &str, span: Span) -> Option<regex::bytes::Regex> {
         let (text, fold) = match text.strip_prefix('*') {
-            Some(text) => (text, names::Case::Ignored),
-            None => (text, names::Case::Matters),
+            Some(text) => (text, names::RegexCase::Ignored),
+            None => (text, names::RegexCase::Matters),
         };
         names::bytes_expression(text, fold)
             .map_err(|mistake| {
                 self.report
-                    .add(Complaint::new(span, mistake.sentence).hint(mistake.hint))
+                    .add(Diagnostic::new(span, mistake.sentence).hint(mistake.hint))
             })
             .ok()
     }
 
     /// Complains about maps that need themselves, and finds out which need what only the answer brings.
-    fn refuse_circles(&mut self, maps: &[Map], named: &Named<model::Map>) {
-        let mut states = vec![State::Unseen; maps.len()];
+    fn refuse_circles(&mut self, maps: &[Map], named: &NamedMap<model::MapDirective>) {
+        let mut states = vec![VisitState::Unseen; maps.len()];
         for index in 0..maps.len() {
             visit(index, maps, &mut states, &mut |circle| {
                 if let Some((name, _)) = named.entries.get(circle) {
                     let sentence = format!("`{}` is made from itself", name.value);
-                    self.report.add(Complaint::new(name.span, sentence));
+                    self.report.add(Diagnostic::new(name.span, sentence));
                 }
             });
         }
         self.late_maps = states
             .into_iter()
-            .map(|state| state == State::Late)
+            .map(|state| state == VisitState::Late)
             .collect();
     }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum VisitState {
     Early,
     Late,
     Open,
@@ -225,28 +225,28 @@ enum State {
 fn visit(
     index: usize,
     maps: &[Map],
-    states: &mut Vec<State>,
+    states: &mut Vec<VisitState>,
     circle: &mut impl FnMut(usize),
-) -> State {
+) -> VisitState {
     let (Some(map), Some(state)) = (maps.get(index), states.get_mut(index)) else {
-        return State::Early;
+        return VisitState::Early;
     };
     match *state {
-        State::Unseen => *state = State::Open,
-        State::Open => {
+        VisitState::Unseen => *state = VisitState::Open,
+        VisitState::Open => {
             circle(index);
-            return State::Early;
+            return VisitState::Early;
         }
         known => return known,
     }
-    let mut outcome = State::Early;
+    let mut outcome = VisitState::Early;
     for variable in ingredients(map) {
         let late = match variable {
-            Variable::Map(other) => visit(*other, maps, states, circle) == State::Late,
+            Variable::Map(other) => visit(*other, maps, states, circle) == VisitState::Late,
             other => variables::is_late(other),
         };
         if late {
-            outcome = State::Late;
+            outcome = VisitState::Late;
         }
     }
     if let Some(state) = states.get_mut(index) {

@@ -43,10 +43,10 @@ use std::time::Duration;
 
 pub(super) use variables::name as variable_name;
 
-use super::decode::{Field, Named, Spanned};
+use super::decode::{Field, NamedMap, Spanned};
 use super::model::{Config, Override, Time};
-use super::plan::{Algorithm, File, Own, Plan, Upstream, UpstreamTls};
-use super::report::{Complaint, Report};
+use super::plan::{AlgorithmParams, OverrideLimits, Plan, TlsFile, Upstream, UpstreamTls};
+use super::report::{Diagnostic, Report};
 use super::span::Span;
 
 /// Makes the plan.
@@ -92,10 +92,10 @@ pub(super) fn compile(config: &Config, report: &mut Report) -> Plan {
 /// What holds instead of the numbers of a zone that counts like this in so many bytes; `None` for unlimited.
 pub(super) fn own_numbers(
     own: &Override,
-    zone: Algorithm,
+    zone: AlgorithmParams,
     size: usize,
     report: &mut Report,
-) -> Option<Own> {
+) -> Option<OverrideLimits> {
     let config = Config::default();
     let mut compiler = Compiler::new(&config, report);
     let numbers = compiler.own_numbers(own, zone)?;
@@ -107,18 +107,18 @@ pub(super) fn own_numbers(
 struct Compiler<'a> {
     config: &'a Config,
     report: &'a mut Report,
-    maps: Names,
-    req_zones: Names,
-    conn_zones: Names,
-    stores: Names,
+    maps: NameTable,
+    req_zones: NameTable,
+    conn_zones: NameTable,
+    stores: NameTable,
     /// Names of `upstreams`.
-    groups: Names,
+    groups: NameTable,
     /// Names of `degrade_groups`.
-    degraded: Names,
+    degraded: NameTable,
     /// Which maps need something that is not known before the answer.
     late_maps: Vec<bool>,
     /// Of the `limit_req_zones`.
-    algorithms: Vec<Algorithm>,
+    algorithms: Vec<AlgorithmParams>,
     /// Those of `upstreams`, then those of addresses in `proxy_pass`.
     upstreams: Vec<Upstream>,
     /// How servers behind `https://` are met, each way once.
@@ -126,7 +126,7 @@ struct Compiler<'a> {
     /// The latter by name.
     addresses: HashMap<String, usize>,
     /// Directories for temporary files, each where it is named.
-    temp_paths: Vec<File>,
+    temp_paths: Vec<TlsFile>,
 }
 
 impl<'a> Compiler<'a> {
@@ -134,12 +134,12 @@ impl<'a> Compiler<'a> {
         Self {
             config,
             report,
-            maps: Names::of(&config.maps, |name| name.trim_start_matches('$')),
-            req_zones: Names::of(&config.limit_req_zones, |name| name),
-            conn_zones: Names::of(&config.limit_conn_zones, |name| name),
-            stores: Names::of(&config.stores, |name| name),
-            groups: Names::of(&config.upstreams, |name| name),
-            degraded: Names::of(&config.degrade_groups, |name| name),
+            maps: NameTable::of(&config.maps, |name| name.trim_start_matches('$')),
+            req_zones: NameTable::of(&config.limit_req_zones, |name| name),
+            conn_zones: NameTable::of(&config.limit_conn_zones, |name| name),
+            stores: NameTable::of(&config.stores, |name| name),
+            groups: NameTable::of(&config.upstreams, |name| name),
+            degraded: NameTable::of(&config.degrade_groups, |name| name),
             late_maps: Vec::new(),
             algorithms: Vec::new(),
             upstreams: Vec::new(),
@@ -151,14 +151,14 @@ impl<'a> Compiler<'a> {
 }
 
 /// Names that may be referred to.
-struct Names {
+struct NameTable {
     known: HashMap<String, usize>,
     /// Defined, but not understood: nobody is wrong to refer to them.
     broken: Vec<String>,
 }
 
 /// What a name stands for.
-enum Found {
+enum Resolved {
     /// This index.
     At(usize),
     /// Something that was complained about already.
@@ -167,8 +167,8 @@ enum Found {
     Nowhere,
 }
 
-impl Names {
-    fn of<T>(named: &Field<Named<T>>, trim: fn(&str) -> &str) -> Self {
+impl NameTable {
+    fn of<T>(named: &Field<NamedMap<T>>, trim: fn(&str) -> &str) -> Self {
         let (entries, broken) = named
             .value()
             .map_or((&[][..], &[][..]), |named| (&named.entries, &named.broken));
@@ -182,11 +182,11 @@ impl Names {
         }
     }
 
-    fn find(&self, name: &str) -> Found {
+    fn find(&self, name: &str) -> Resolved {
         match self.known.get(name) {
-            Some(index) => Found::At(*index),
-            None if self.broken.iter().any(|broken| broken == name) => Found::Broken,
-            None => Found::Nowhere,
+            Some(index) => Resolved::At(*index),
+            None if self.broken.iter().any(|broken| broken == name) => Resolved::Broken,
+            None => Resolved::Nowhere,
         }
     }
 
@@ -200,16 +200,16 @@ impl Names {
 
 impl Compiler<'_> {
     fn complain(&mut self, span: Span, sentence: impl Into<String>) {
-        self.report.add(Complaint::new(span, sentence));
+        self.report.add(Diagnostic::new(span, sentence));
     }
 
     fn complain_with(&mut self, span: Span, sentence: impl Into<String>, hint: impl Into<String>) {
-        self.report.add(Complaint::new(span, sentence).help(hint));
+        self.report.add(Diagnostic::new(span, sentence).help(hint));
     }
 
     fn warn(&mut self, span: Span, sentence: impl Into<String>, hint: impl Into<String>) {
         self.report
-            .add(Complaint::new(span, sentence).help(hint).warning());
+            .add(Diagnostic::new(span, sentence).help(hint).warning());
     }
 
     /// A time that must not be nothing.

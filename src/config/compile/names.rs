@@ -4,23 +4,23 @@ use regex::{RegexBuilder, bytes};
 
 use super::Compiler;
 use crate::config::decode::{Spanned, Text, mistaken};
-use crate::config::plan::{Path, PathRule, ServerName};
+use crate::config::plan::{LocationPath, PathRule, ServerName};
 use crate::config::span::Span;
-use crate::config::units::Mistake;
+use crate::config::units::ParseError;
 
 /// Whether an expression tells upper from lower case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Case {
+pub(super) enum RegexCase {
     Ignored,
     Matters,
 }
 
 /// An expression for what clients send, which need not be UTF-8: it works on bytes, as nginx's do.
-pub(super) fn bytes_expression(text: &str, case: Case) -> Result<bytes::Regex, Mistake> {
+pub(super) fn bytes_expression(text: &str, case: RegexCase) -> Result<bytes::Regex, ParseError> {
     // Written into the expression, so that nobody has to be told beside it.
     let flag = match case {
-        Case::Ignored => "(?i)",
-        Case::Matters => "",
+        RegexCase::Ignored => "(?i)",
+        RegexCase::Matters => "",
     };
     bytes::RegexBuilder::new(&format!("{flag}{text}"))
         .unicode(false)
@@ -28,8 +28,8 @@ pub(super) fn bytes_expression(text: &str, case: Case) -> Result<bytes::Regex, M
         .map_err(|error| not_an_expression(text, &error))
 }
 
-fn not_an_expression(text: &str, error: &regex::Error) -> Mistake {
-    let mistake = Mistake::new(format!("`{text}` is not a regular expression"));
+fn not_an_expression(text: &str, error: &regex::Error) -> ParseError {
+    let mistake = ParseError::new(format!("`{text}` is not a regular expression"));
     let reason = error.to_string();
     if reason.contains("look-around") || reason.contains("backreferences") {
         return mistake
@@ -43,7 +43,7 @@ fn not_an_expression(text: &str, error: &regex::Error) -> Mistake {
 }
 
 /// What a `server_name` stands for.
-fn server_name(text: &str) -> Result<ServerName, Mistake> {
+fn server_name(text: &str) -> Result<ServerName, ParseError> {
     if let Some(expression) = text.strip_prefix('~') {
         return RegexBuilder::new(expression)
             .case_insensitive(true)
@@ -51,7 +51,8 @@ fn server_name(text: &str) -> Result<ServerName, Mistake> {
             .map(ServerName::Expression)
             .map_err(|error| not_an_expression(expression, &error));
     }
-    let wrong = |hint: &str| Err(Mistake::new(format!("`{text}` is not a server name")).help(hint));
+    let wrong =
+        |hint: &str| Err(ParseError::new(format!("`{text}` is not a server name")).help(hint));
     if text.contains(char::is_whitespace) {
         return wrong("several names are a list: `[a.example, b.example]`");
     }
@@ -95,12 +96,14 @@ fn server_name(text: &str) -> Result<ServerName, Mistake> {
 }
 
 /// What a `path` matches.
-fn path(text: &str) -> Result<PathRule, Mistake> {
+fn path(text: &str) -> Result<PathRule, ParseError> {
     if let Some(expression) = text.strip_prefix("~*") {
-        return bytes_expression(expression.trim_start(), Case::Ignored).map(PathRule::Expression);
+        return bytes_expression(expression.trim_start(), RegexCase::Ignored)
+            .map(PathRule::Expression);
     }
     if let Some(expression) = text.strip_prefix('~') {
-        return bytes_expression(expression.trim_start(), Case::Matters).map(PathRule::Expression);
+        return bytes_expression(expression.trim_start(), RegexCase::Matters)
+            .map(PathRule::Expression);
     }
     let (rule, plain): (fn(Box<str>) -> PathRule, _) = if let Some(plain) = text.strip_prefix("^~")
     {
@@ -111,16 +114,16 @@ fn path(text: &str) -> Result<PathRule, Mistake> {
         (PathRule::Prefix, text)
     };
     if plain.starts_with('@') {
-        return Err(Mistake::new(
+        return Err(ParseError::new(
             "named locations are not supported by this version",
         ));
     }
     if !plain.starts_with('/') {
-        return Err(Mistake::new(format!("`{text}` is not a path"))
+        return Err(ParseError::new(format!("`{text}` is not a path"))
             .help("a path begins with `/`; before it may stand `=` or `^~`, an expression follows `~` or `~*`"));
     }
     if plain.contains(['?', '#']) {
-        return Err(Mistake::new(format!("`{text}` can never match"))
+        return Err(ParseError::new(format!("`{text}` can never match"))
             .help("a location is found by the path alone, without query or fragment"));
     }
     Ok(rule(plain.into()))
@@ -135,12 +138,12 @@ impl Compiler<'_> {
     }
 
     /// A location's path.
-    pub(super) fn path(&mut self, given: &Spanned<Text>) -> Option<Path> {
+    pub(super) fn path(&mut self, given: &Spanned<Text>) -> Option<LocationPath> {
         let text = given.value.text.as_str();
         let rule = path(text)
             .map_err(|mistake| self.report.add(mistaken(given.span, mistake)))
             .ok()?;
-        Some(Path {
+        Some(LocationPath {
             text: text.into(),
             rule,
         })

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use http::StatusCode;
 
-use super::sites::Levels;
-use crate::config::plan::{NextUpstream, Tries};
+use super::sites::SettingLevels;
+use crate::config::plan::{MaxTries, NextUpstream};
 
 /// When the next server may be tried.
-pub(super) fn compile(levels: Levels<'_>) -> NextUpstream {
+pub(super) fn compile(levels: SettingLevels<'_>) -> NextUpstream {
     let default = ["error".to_owned(), "timeout".to_owned()];
     let words = levels
         .find(|settings| &settings.proxy_next_upstream)
@@ -27,8 +27,8 @@ pub(super) fn compile(levels: Levels<'_>) -> NextUpstream {
             .find(|s| &s.proxy_next_upstream_tries)
             .map(|tries| tries.value.0)
         {
-            None | Some(0) => Tries::Each,
-            Some(most) => Tries::Most(most),
+            None | Some(0) => MaxTries::Each,
+            Some(most) => MaxTries::Most(most),
         },
         within: levels
             .find(|s| &s.proxy_next_upstream_timeout)

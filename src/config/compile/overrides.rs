@@ -4,14 +4,14 @@ use std::net::IpAddr;
 
 use super::Compiler;
 use super::limits::entries;
-use crate::config::decode::{Field, Named, Spanned};
+use crate::config::decode::{Field, NamedMap, Spanned};
 use crate::config::model;
-use crate::config::plan::{Algorithm, Map, Override, OverrideKey, Part, Template, Variable};
+use crate::config::plan::{AlgorithmParams, Map, Override, OverrideKey, Part, Template, Variable};
 use crate::config::units;
 
 /// What the keys of a zone are made from.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Keys<'p> {
+pub(super) struct KeyVariables<'p> {
     pub(super) template: &'p Template,
     pub(super) maps: &'p [Map],
 }
@@ -20,9 +20,9 @@ impl Compiler<'_> {
     /// The `overrides` of a zone that counts like this; `keys` where they were understood.
     pub(super) fn overrides(
         &mut self,
-        named: &Field<Named<model::Override>>,
-        zone: Algorithm,
-        keys: Option<Keys<'_>>,
+        named: &Field<NamedMap<model::Override>>,
+        zone: AlgorithmParams,
+        keys: Option<KeyVariables<'_>>,
     ) -> Vec<Override> {
         let mut overrides: Vec<Override> = Vec::new();
         for (key, own) in entries(named) {
@@ -78,7 +78,7 @@ impl Compiler<'_> {
     }
 
     /// Complains of a text that no key of the zone can be.
-    fn names_a_key(&mut self, key: &Spanned<String>, text: &str, keys: Keys<'_>) {
+    fn names_a_key(&mut self, key: &Spanned<String>, text: &str, keys: KeyVariables<'_>) {
         if text.is_empty() {
             self.complain_with(
                 key.span,
@@ -102,7 +102,7 @@ impl Compiler<'_> {
     }
 }
 
-impl Keys<'_> {
+impl KeyVariables<'_> {
     /// Whether a template may give this text.
     fn can_be(self, text: &str, template: &Template) -> bool {
         let variables = template.parts.iter();
@@ -167,7 +167,7 @@ mod tests {
         let maps = [Map {
             name: "tier".into(),
             source: Template::default(),
-            lookup: crate::config::plan::Lookup::Geo(crate::config::plan::Geo {
+            lookup: crate::config::plan::MapLookup::Geo(crate::config::plan::Geo {
                 values: vec![Template::literal("gold")],
                 ..Default::default()
             }),
@@ -176,7 +176,7 @@ mod tests {
         let template = Template {
             parts: parts.into(),
         };
-        let keys = Keys {
+        let keys = KeyVariables {
             template: &template,
             maps: &maps,
         };

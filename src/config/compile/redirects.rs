@@ -3,9 +3,9 @@
 use regex::bytes::Regex;
 
 use super::Compiler;
-use super::names::{Case, bytes_expression};
-use super::sites::Levels;
-use super::templates::{Piece, When, pieces};
+use super::names::{RegexCase, bytes_expression};
+use super::sites::SettingLevels;
+use super::templates::{TemplatePhase, TemplateToken, pieces};
 use crate::config::decode::{Spanned, Text, mistaken};
 use crate::config::model::RedirectRule;
 use crate::config::plan::{PathRule, Redirect, Replacement};
@@ -14,7 +14,7 @@ impl Compiler<'_> {
     /// The rules for a `proxy_pass` to this URL under this path; `default` where nothing is said, as in nginx.
     pub(super) fn redirects(
         &mut self,
-        levels: Levels<'_>,
+        levels: SettingLevels<'_>,
         url: &str,
         uri: Option<&str>,
         path: Option<&PathRule>,
@@ -31,15 +31,15 @@ impl Compiler<'_> {
     fn redirect(&mut self, from: &Spanned<Text>, to: &Spanned<Text>) -> Option<Redirect> {
         let text = from.value.text.as_str();
         let expression = match (text.strip_prefix("~*"), text.strip_prefix('~')) {
-            (Some(expression), _) => (expression, Case::Ignored),
-            (None, Some(expression)) => (expression, Case::Matters),
+            (Some(expression), _) => (expression, RegexCase::Ignored),
+            (None, Some(expression)) => (expression, RegexCase::Matters),
             (None, None) if text.is_empty() => {
                 self.complain(from.span, "an empty text begins every redirect");
                 return None;
             }
             (None, None) => {
                 return Some(Redirect::Prefix {
-                    from: self.template(from, When::Before),
+                    from: self.template(from, TemplatePhase::Before),
                     to: self.header_value(to),
                 });
             }
@@ -55,7 +55,7 @@ impl Compiler<'_> {
     fn replacement(&mut self, to: &Spanned<Text>, from: &Regex) -> Box<[Replacement]> {
         let mut parts = Vec::new();
         for (piece, range) in pieces(&to.value.text) {
-            if let Piece::Name(name) = piece
+            if let TemplateToken::Name(name) = piece
                 && let Some(group) = group(from, name)
             {
                 parts.push(Replacement::Group(group));

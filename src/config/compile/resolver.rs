@@ -5,15 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Compiler;
-use crate::config::decode::{Brief, Spanned};
+use crate::config::decode::{Shorthand, Spanned};
 use crate::config::model;
-use crate::config::plan::{Address, Resolver, Upstream};
+use crate::config::plan::{Resolver, Upstream, UpstreamAddress};
 
 impl Compiler<'_> {
     /// `resolver`
     pub(super) fn resolver(&mut self) -> Option<Arc<Resolver>> {
         let given = self.config.resolver.get()?;
-        let Brief(resolver) = &given.value;
+        let Shorthand(resolver) = &given.value;
         let address = resolver.address.get()?;
         let servers: Vec<_> = address
             .value
@@ -45,7 +45,7 @@ impl Compiler<'_> {
         &mut self,
         server: &model::UpstreamServer,
         group: &model::Upstream,
-        address: &Address,
+        address: &UpstreamAddress,
     ) -> Option<Duration> {
         let name = is_name(address);
         if let Some(key) = server.resolve.key().filter(|_| !name) {
@@ -99,6 +99,6 @@ fn looks_up(upstream: &Upstream) -> bool {
         .any(|server| server.resolve.is_some())
 }
 
-fn is_name(address: &Address) -> bool {
-    matches!(address, Address::Tcp { host, .. } if host.parse::<IpAddr>().is_err())
+fn is_name(address: &UpstreamAddress) -> bool {
+    matches!(address, UpstreamAddress::Tcp { host, .. } if host.parse::<IpAddr>().is_err())
 }

@@ -6,10 +6,12 @@ use std::time::Duration;
 use http::StatusCode;
 
 use super::Compiler;
-use super::templates::When;
+use super::templates::TemplatePhase;
 use crate::config::decode::{Field, Spanned, Text};
-use crate::config::model::{self, Manner};
-use crate::config::plan::{Algorithm, Form, RefusalBody, Sanction, Template, Typed, Wording};
+use crate::config::model::{self, ExcessAction};
+use crate::config::plan::{
+    AlgorithmParams, BodyFormat, RefusalAction, RefusalBodies, RefusalBody, Template, TypedText,
+};
 use crate::config::span::Span;
 
 /// How long a request waits at most where `on_excess: delay` says no more.
@@ -20,14 +22,18 @@ const LONGEST: Duration = Duration::from_secs(30 * 86_400);
 
 impl Compiler<'_> {
     /// Of a `limit_req`.
-    pub(super) fn req_sanction(&mut self, rule: &model::ReqRule, zone: Algorithm) -> Sanction {
+    pub(super) fn req_sanction(
+        &mut self,
+        rule: &model::ReqRule,
+        zone: AlgorithmParams,
+    ) -> RefusalAction {
         let manner = rule.on_excess.get().map(|given| given.value.0);
-        let manner = manner.unwrap_or(Manner::Reject);
-        if let (Some(given), Manner::Delay) = (rule.on_excess.get(), manner) {
+        let manner = manner.unwrap_or(ExcessAction::Reject);
+        if let (Some(given), ExcessAction::Delay) = (rule.on_excess.get(), manner) {
             self.has_a_line(given.span, zone);
         }
         let longest = rule.max_wait.get();
-        if let Some(longest) = longest.filter(|_| manner != Manner::Delay) {
+        if let Some(longest) = longest.filter(|_| manner != ExcessAction::Delay) {
             self.complain_with(
                 longest.span,
                 "`max_wait` without `on_excess: delay`",
@@ -35,27 +41,29 @@ impl Compiler<'_> {
             );
         }
         let penalty = rule.penalty.get().and_then(|given| self.penalty(given));
-        if let (Some(given), Manner::Delay) = (rule.penalty.get(), manner) {
+        if let (Some(given), ExcessAction::Delay) = (rule.penalty.get(), manner) {
             self.complain_with(
                 given.span,
                 "`penalty` and `on_excess: delay` contradict each other",
                 "who is made to wait is not kept out",
             );
         }
-        Sanction {
-            max_wait: (manner == Manner::Delay).then(|| self.max_wait(longest)),
+        RefusalAction {
+            max_wait: (manner == ExcessAction::Delay).then(|| self.max_wait(longest)),
             penalty,
             ..self.wording(manner, &rule.status, &rule.body, &rule.content_type)
         }
     }
 
     /// Complains of waiting where there is no order to wait in.
-    fn has_a_line(&mut self, span: Span, zone: Algorithm) {
+    fn has_a_line(&mut self, span: Span, zone: AlgorithmParams) {
         let hint = match zone {
-            Algorithm::Gcra { .. }
-            | Algorithm::LeakyBucket { .. }
-            | Algorithm::TokenBucket { .. } => return,
-            Algorithm::Bursty { .. } | Algorithm::Paced { .. } | Algorithm::WarmUp { .. } => {
+            AlgorithmParams::Gcra { .. }
+            | AlgorithmParams::LeakyBucket { .. }
+            | AlgorithmParams::TokenBucket { .. } => return,
+            AlgorithmParams::Bursty { .. }
+            | AlgorithmParams::Paced { .. }
+            | AlgorithmParams::WarmUp { .. } => {
                 "there everybody waits already, up to the zone's `max_wait`"
             }
             _ => {
@@ -67,36 +75,40 @@ impl Compiler<'_> {
     }
 
     /// Of a `limit_conn`.
-    pub(super) fn conn_sanction(&mut self, rule: &model::ConnRule) -> Sanction {
+    pub(super) fn conn_sanction(&mut self, rule: &model::ConnRule) -> RefusalAction {
         let manner = rule.on_excess.get().map(|given| given.value.0);
-        let manner = manner.unwrap_or(Manner::Reject);
+        let manner = manner.unwrap_or(ExcessAction::Reject);
         self.wording(manner, &rule.status, &rule.body, &rule.content_type)
     }
 
     fn wording(
         &mut self,
-        manner: Manner,
-        status: &Field<model::LimitStatus>,
+        manner: ExcessAction,
+        status: &Field<model::RefusalStatus>,
         body: &Field<model::RuleBody>,
         content_type: &Field<Text>,
-    ) -> Sanction {
+    ) -> RefusalAction {
         let given = status.value().map(|status| status.0);
-        let drops = manner == Manner::Drop;
+        let drops = manner == ExcessAction::Drop;
         if drops && let Some(status) = status.get() {
             self.answers_nothing(status.span, "status");
         }
         if let Some(body) = body.get()
-            && (drops || given == Some(Sanction::DROP))
+            && (drops || given == Some(RefusalAction::DROP))
         {
             self.answers_nothing(body.span, "body");
         }
-        let status = if drops { Some(Sanction::DROP) } else { given };
-        Sanction {
+        let status = if drops {
+            Some(RefusalAction::DROP)
+        } else {
+            given
+        };
+        RefusalAction {
             status: status.and_then(|status| StatusCode::from_u16(status).ok()),
             body: self
                 .refusal_body(body.get(), content_type.get())
                 .map(Arc::new),
-            ..Sanction::default()
+            ..RefusalAction::default()
         }
     }
 
@@ -104,17 +116,17 @@ impl Compiler<'_> {
         &mut self,
         body: Option<&Spanned<model::RuleBody>>,
         content_type: Option<&Spanned<Text>>,
-    ) -> Option<RefusalBody> {
+    ) -> Option<RefusalBodies> {
         let given = content_type.map(|given| self.content_type(Some(given), body.is_some()));
         let body = body?;
         match &body.value {
             model::RuleBody::One(text) => {
-                let mut wording = Wording::new(self.body_text(text, body.span));
+                let mut wording = RefusalBody::new(self.body_text(text, body.span));
                 if let Some(content_type) = &given {
-                    wording.form = Form::of(content_type);
+                    wording.form = BodyFormat::of(content_type);
                 }
                 let content_type = given.unwrap_or_else(|| wording.form.content_type().into());
-                Some(RefusalBody::One(Typed {
+                Some(RefusalBodies::One(TypedText {
                     wording,
                     content_type,
                 }))
@@ -128,18 +140,18 @@ impl Compiler<'_> {
                         hint,
                     );
                 }
-                let mut typed = |text: Option<&Spanned<model::BodyText>>, form: Form| {
-                    text.map(|text| Typed {
-                        wording: Wording {
+                let mut typed = |text: Option<&Spanned<model::BodyText>>, form: BodyFormat| {
+                    text.map(|text| TypedText {
+                        wording: RefusalBody {
                             text: self.body_text(&text.value, text.span),
                             form,
                         },
                         content_type: form.content_type().into(),
                     })
                 };
-                let html = typed(forms.html.get(), Form::Html);
-                let json = typed(forms.json.get(), Form::Json);
-                let text = typed(forms.text.get(), Form::Plain);
+                let html = typed(forms.html.get(), BodyFormat::Html);
+                let json = typed(forms.json.get(), BodyFormat::Json);
+                let text = typed(forms.text.get(), BodyFormat::Plain);
                 if html.is_none() && json.is_none() && text.is_none() {
                     self.complain_with(
                         body.span,
@@ -148,7 +160,7 @@ impl Compiler<'_> {
                     );
                     return None;
                 }
-                Some(RefusalBody::Choice { html, json, text })
+                Some(RefusalBodies::Choice { html, json, text })
             }
         }
     }
@@ -158,7 +170,7 @@ impl Compiler<'_> {
         let file = match text {
             model::BodyText::Text(text) => {
                 let value = text.clone();
-                return self.template(&Spanned { value, span }, When::After);
+                return self.template(&Spanned { value, span }, TemplatePhase::After);
             }
             model::BodyText::File(file) => file.file.get(),
         };

@@ -5,17 +5,17 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use super::Compiler;
 use super::connection::{self, spoken};
-use super::sites::{Does, Levels};
-use crate::config::decode::{Needed, Spanned, Text};
+use super::sites::{ContentDirectives, SettingLevels};
+use crate::config::decode::{Required, Spanned, Text};
 use crate::config::model;
 use crate::config::plan::{
-    Carrier, ClientTimeouts, Http2, Listen, Listener, Location, PathRule, Server,
+    Carrier, ClientTimeouts, Http2, Listener, Location, PathRule, Server, SocketAddress,
 };
 use crate::config::span::Span;
 
 /// The listeners as they are gathered.
 #[derive(Default)]
-struct Gathered {
+struct ListenerTable {
     listeners: Vec<Listener>,
     /// Where each listener's `default_server` was said, if it was.
     defaults: Vec<Option<Span>>,
@@ -26,8 +26,8 @@ struct Gathered {
 }
 
 /// An address as a server asks for it.
-struct Asked {
-    address: Listen,
+struct ListenSpec {
+    address: SocketAddress,
     span: Span,
     is_default: bool,
     carrier: Carrier,
@@ -42,7 +42,7 @@ impl Compiler<'_> {
         if let Some(list) = config.servers.get().filter(|list| list.value.0.is_empty()) {
             self.complain(list.span, "no servers: there is nothing to do");
         }
-        let mut gathered = Gathered::default();
+        let mut gathered = ListenerTable::default();
         let mut servers = Vec::new();
         for (index, server) in given.iter().enumerate() {
             let tls = self.listen(index, server, &mut gathered);
@@ -72,13 +72,13 @@ impl Compiler<'_> {
         &mut self,
         index: usize,
         server: &Spanned<model::Server>,
-        gathered: &mut Gathered,
+        gathered: &mut ListenerTable,
     ) -> Option<Span> {
-        let any = Listen::Tcp(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 80)));
-        let mut addresses: Vec<Asked> = Vec::new();
+        let any = SocketAddress::Tcp(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 80)));
+        let mut addresses: Vec<ListenSpec> = Vec::new();
         match server.value.listen.value() {
             None if server.value.listen.key().is_none() => {
-                addresses.push(Asked {
+                addresses.push(ListenSpec {
                     address: any,
                     span: server.span,
                     is_default: false,
@@ -95,7 +95,7 @@ impl Compiler<'_> {
                     let entry = &entry.value.0;
                     let text = &address.value.0;
                     let tls = entry.tls.value().map_or(text.ssl, |flag| flag.0);
-                    addresses.push(Asked {
+                    addresses.push(ListenSpec {
                         address: text.address.clone(),
                         span: address.span,
                         is_default: text.default_server
@@ -130,8 +130,8 @@ impl Compiler<'_> {
         &mut self,
         index: usize,
         server: &Spanned<model::Server>,
-        gathered: &mut Gathered,
-        asked: Asked,
+        gathered: &mut ListenerTable,
+        asked: ListenSpec,
     ) {
         let span = asked.span;
         let known = gathered
@@ -241,9 +241,9 @@ impl Compiler<'_> {
             .find_map(|level| level.client_header_timeout.get());
         let header = self.some_time(header, 60);
         let outer = [&server.settings, &config.settings];
-        let timeouts = self.client_timeouts(Levels(&outer), header);
-        self.check_real_ip(Levels(&outer));
-        let own = Does {
+        let timeouts = self.client_timeouts(SettingLevels(&outer), header);
+        self.check_real_ip(SettingLevels(&outer));
+        let own = ContentDirectives {
             pass: &server.proxy_pass,
             grpc: &server.grpc_pass,
             answer: &server.r#return,
@@ -257,20 +257,20 @@ impl Compiler<'_> {
             names,
             timeouts,
             tls: self.tls(given, tls),
-            real_ip: self.real_ip(Levels(&outer)),
+            real_ip: self.real_ip(SettingLevels(&outer)),
             max_head: self.max_head(levels),
             http2: connection::http2(levels),
             max_streams: connection::max_streams(levels),
             max_resets: connection::max_resets(levels),
             locations,
-            fallback: self.site(Levels(&outer), own, None, timeouts),
+            fallback: self.site(SettingLevels(&outer), own, None, timeouts),
         }
     }
 
     fn locations(
         &mut self,
         server: &model::Server,
-        own: Does<'_>,
+        own: ContentDirectives<'_>,
         timeouts: ClientTimeouts,
     ) -> Vec<Location> {
         let config = self.config;
@@ -281,7 +281,7 @@ impl Compiler<'_> {
         for location in listed {
             let given = self.location_path(&location.value.path, &mut seen);
             let inner = [&location.value.settings, &server.settings, &config.settings];
-            let does = Does {
+            let does = ContentDirectives {
                 pass: &location.value.proxy_pass,
                 grpc: &location.value.grpc_pass,
                 answer: &location.value.r#return,
@@ -299,11 +299,11 @@ impl Compiler<'_> {
                 }
                 (own, None)
             };
-            let mut site = self.site(Levels(&inner), does, rule, timeouts);
+            let mut site = self.site(SettingLevels(&inner), does, rule, timeouts);
             self.warn_of_nothing_sent(&location.value.settings, &site);
             if location.value.settings.real_ip.get().is_some() {
-                self.check_real_ip(Levels(&inner));
-                site.real_ip = self.real_ip(Levels(&inner));
+                self.check_real_ip(SettingLevels(&inner));
+                site.real_ip = self.real_ip(SettingLevels(&inner));
             }
             locations.extend(given.map(|path| Location { path, site }));
         }
@@ -312,9 +312,9 @@ impl Compiler<'_> {
 
     fn location_path(
         &mut self,
-        given: &Needed<Text>,
+        given: &Required<Text>,
         seen: &mut HashMap<String, Span>,
-    ) -> Option<crate::config::plan::Path> {
+    ) -> Option<crate::config::plan::LocationPath> {
         let given = given.get()?;
         let path = self.path(given)?;
         let (kind, text) = match &path.rule {

@@ -9,14 +9,15 @@ use super::{Compiler, access};
 use crate::config::decode::{Field, Spanned, Text};
 use crate::config::model::{self, Settings};
 use crate::config::plan::{
-    Action, ClientTimeouts, DryRun, HeaderForm, HttpVersion, LimitHeaders, LogLevel, PathRule, Site,
+    ClientTimeouts, Content, DryRun, HeaderForm, HttpVersion, LimitHeaders, LocationConf, LogLevel,
+    PathRule,
 };
 
 /// The settings that hold somewhere, the innermost first.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Levels<'a>(pub(super) &'a [&'a Settings]);
+pub(super) struct SettingLevels<'a>(pub(super) &'a [&'a Settings]);
 
-impl<'a> Levels<'a> {
+impl<'a> SettingLevels<'a> {
     /// The innermost value given.
     pub(super) fn find<T>(
         self,
@@ -33,7 +34,7 @@ impl<'a> Levels<'a> {
 
 /// What one level does with its requests.
 #[derive(Clone, Copy)]
-pub(super) struct Does<'a> {
+pub(super) struct ContentDirectives<'a> {
     /// `proxy_pass`
     pub(super) pass: &'a Field<Text>,
     /// `grpc_pass`
@@ -42,7 +43,7 @@ pub(super) struct Does<'a> {
     pub(super) answer: &'a Field<model::Return>,
 }
 
-impl Does<'_> {
+impl ContentDirectives<'_> {
     /// Whether it does anything at all.
     pub(super) fn something(self) -> bool {
         let passes = self.pass.key().or_else(|| self.grpc.key());
@@ -60,12 +61,12 @@ impl Compiler<'_> {
     /// What holds where `levels` do and `does` is done, under this path (`None` for a server's own).
     pub(super) fn site(
         &mut self,
-        levels: Levels<'_>,
-        does: Does<'_>,
+        levels: SettingLevels<'_>,
+        does: ContentDirectives<'_>,
         path: Option<&PathRule>,
         timeouts: ClientTimeouts,
-    ) -> Site {
-        let status = |given: Option<&Spanned<model::LimitStatus>>, default| {
+    ) -> LocationConf {
+        let status = |given: Option<&Spanned<model::RefusalStatus>>, default| {
             given
                 .and_then(|given| StatusCode::from_u16(given.value.0).ok())
                 .unwrap_or(default)
@@ -77,7 +78,7 @@ impl Compiler<'_> {
         let level = |given: Option<&Spanned<model::LogLevel>>| {
             given.map_or(LogLevel::Error, |given| given.value.0)
         };
-        Site {
+        LocationConf {
             limit_req: self.req_rules(levels.find(|s| &s.limit_req)),
             shadow: self.req_rules(levels.find(|s| &s.shadow)),
             limit_conn: self.conn_rules(levels.find(|s| &s.limit_conn)),
@@ -113,7 +114,7 @@ impl Compiler<'_> {
         }
     }
 
-    fn limit_headers(&mut self, levels: Levels<'_>) -> LimitHeaders {
+    fn limit_headers(&mut self, levels: SettingLevels<'_>) -> LimitHeaders {
         match levels.find(|s| &s.limit_headers).map(|given| &given.value) {
             None => LimitHeaders::default(),
             Some(model::LimitHeaders::Form(form)) => LimitHeaders {
@@ -141,7 +142,7 @@ impl Compiler<'_> {
     /// Timeouts towards the client; the head's is known to whoever knows the server.
     pub(super) fn client_timeouts(
         &mut self,
-        levels: Levels<'_>,
+        levels: SettingLevels<'_>,
         header: Duration,
     ) -> ClientTimeouts {
         let time = |given: Option<&Spanned<model::Time>>, default| {
@@ -164,7 +165,12 @@ impl Compiler<'_> {
         }
     }
 
-    fn action(&mut self, levels: Levels<'_>, does: Does<'_>, path: Option<&PathRule>) -> Action {
+    fn action(
+        &mut self,
+        levels: SettingLevels<'_>,
+        does: ContentDirectives<'_>,
+        path: Option<&PathRule>,
+    ) -> Content {
         let pass = does.pass.get().map(|pass| (pass.clone(), HttpVersion::One));
         let grpc = does.grpc.get().and_then(|pass| self.grpc(pass));
         if let (Some(_), Some(grpc)) = (&pass, does.grpc.get()) {
@@ -177,15 +183,17 @@ impl Compiler<'_> {
                     "`proxy_pass` and `return` in one place",
                     "a request is either sent on or answered",
                 );
-                Action::NotFound
+                Content::NotFound
             }
             (Some((pass, version)), None) => self
                 .forward(&pass, version, path, levels)
-                .map_or(Action::NotFound, |forward| {
-                    Action::Forward(Arc::new(forward))
+                .map_or(Content::NotFound, |forward| {
+                    Content::Forward(Arc::new(forward))
                 }),
-            (None, Some(answer)) => self.answer(answer).map_or(Action::NotFound, Action::Return),
-            (None, None) => Action::NotFound,
+            (None, Some(answer)) => self
+                .answer(answer)
+                .map_or(Content::NotFound, Content::Return),
+            (None, None) => Content::NotFound,
         }
     }
 

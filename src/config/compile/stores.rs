@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use super::limits::entries;
-use super::{Compiler, Found};
+use super::{Compiler, Resolved};
 use crate::config::decode::{Field, OrOff, Spanned, Text, mistaken};
 use crate::config::model;
 use crate::config::near;
-use crate::config::plan::{Algorithm, Login, Shape, Store, StoreMode, StoreTls};
+use crate::config::plan::{AlgorithmParams, Login, Store, StoreMode, StoreTls, StoreTopology};
 use crate::config::span::Span;
 use crate::config::units::{self, RedisUrl};
 
@@ -51,9 +51,9 @@ impl Compiler<'_> {
         let given = given.filter(|given| given.value.text != LOCAL)?;
         let name = given.value.text.as_str();
         match self.stores.find(name) {
-            Found::At(index) => Some(index),
-            Found::Broken => None,
-            Found::Nowhere => {
+            Resolved::At(index) => Some(index),
+            Resolved::Broken => None,
+            Resolved::Nowhere => {
                 let hint = near::hint(name, self.stores.all().into_iter().chain([LOCAL]))
                     .unwrap_or_else(|| "it is `local`, or one of `stores`".to_owned());
                 self.complain_with(given.span, format!("unknown store `{name}`"), hint);
@@ -66,10 +66,10 @@ impl Compiler<'_> {
     pub(super) fn req_zone_store(
         &mut self,
         given: Option<&Spanned<Text>>,
-        algorithm: &Algorithm,
+        algorithm: &AlgorithmParams,
     ) -> Option<usize> {
         let store = self.zone_store(given)?;
-        if let Algorithm::SlidingLog { limit, .. } = algorithm
+        if let AlgorithmParams::SlidingLog { limit, .. } = algorithm
             && *limit > LONGEST_LOG
             && let Some(given) = given
         {
@@ -82,7 +82,7 @@ impl Compiler<'_> {
     }
 
     /// Says of a zone that it is asked about request by request, where its store would lease.
-    pub(super) fn warn_of_no_leases(&mut self, zone: &model::ReqZone, algorithm: &Algorithm) {
+    pub(super) fn warn_of_no_leases(&mut self, zone: &model::ReqZone, algorithm: &AlgorithmParams) {
         let config = self.config;
         let Some(given) = zone.store.get() else {
             return;
@@ -95,10 +95,10 @@ impl Compiler<'_> {
             return;
         }
         let sentence = match algorithm {
-            Algorithm::Bursty { .. } | Algorithm::WarmUp { .. } => {
+            AlgorithmParams::Bursty { .. } | AlgorithmParams::WarmUp { .. } => {
                 format!("a `{}` zone cannot be leased", algorithm.name())
             }
-            Algorithm::SlidingWindow {
+            AlgorithmParams::SlidingWindow {
                 precision: Some(_), ..
             } => "a `sliding_window` with `precision` cannot be leased".to_owned(),
             _ if matches!(zone.count_refused.value(), Some(model::Flag(true))) => {
@@ -133,7 +133,7 @@ impl Compiler<'_> {
             }
         }
         let shape = self.shape(store, urls.len());
-        if shape == Shape::Cluster && first.login.database != 0 {
+        if shape == StoreTopology::Cluster && first.login.database != 0 {
             let hint = "leave the number out";
             self.complain_with(list.span, "a cluster has database 0 only", hint);
         }
@@ -161,7 +161,7 @@ impl Compiler<'_> {
         })
     }
 
-    fn shape(&mut self, store: &model::Store, servers: usize) -> Shape {
+    fn shape(&mut self, store: &model::Store, servers: usize) -> StoreTopology {
         let said = store.cluster.value().map(|flag| flag.0);
         match (store.sentinel_master.get(), said) {
             (Some(master), said) => {
@@ -169,18 +169,18 @@ impl Compiler<'_> {
                     let hint = "`sentinel_master` is for a master and its replicas; leave one of the two out";
                     self.complain_with(key, "sentinels do not watch a cluster", hint);
                 }
-                Shape::Sentinel(master.value.text.as_str().into())
+                StoreTopology::Sentinel(master.value.text.as_str().into())
             }
             (None, Some(false)) if servers > 1 => {
                 if let Some(key) = store.cluster.key() {
                     let hint = "name one server, or the nodes of a cluster";
                     self.complain_with(key, "several servers that are no cluster", hint);
                 }
-                Shape::Cluster
+                StoreTopology::Cluster
             }
-            (None, Some(true)) => Shape::Cluster,
-            (None, _) if servers > 1 => Shape::Cluster,
-            (None, _) => Shape::Single,
+            (None, Some(true)) => StoreTopology::Cluster,
+            (None, _) if servers > 1 => StoreTopology::Cluster,
+            (None, _) => StoreTopology::Single,
         }
     }
 

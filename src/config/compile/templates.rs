@@ -5,15 +5,15 @@
 
 use std::ops::Range;
 
-use super::{Compiler, Found, variables};
+use super::{Compiler, Resolved, variables};
 use crate::config::decode::{Spanned, Text};
 use crate::config::near;
 use crate::config::plan::{Part, Template, Variable};
-use crate::config::report::Complaint;
+use crate::config::report::Diagnostic;
 
 /// When a template is rendered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum When {
+pub(super) enum TemplatePhase {
     /// After the answer: everything is known.
     After,
     /// Before there is an answer.
@@ -22,7 +22,7 @@ pub(super) enum When {
 
 /// A piece of text as cut up, not yet understood.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Piece<'a> {
+pub(super) enum TemplateToken<'a> {
     /// Stands for itself.
     Literal(&'a str),
     /// `${` with something in it that is not a name, or without an end.
@@ -32,7 +32,7 @@ pub(super) enum Piece<'a> {
 }
 
 /// Cuts a text up, each piece with its place.
-pub(super) fn pieces(text: &str) -> Vec<(Piece<'_>, Range<usize>)> {
+pub(super) fn pieces(text: &str) -> Vec<(TemplateToken<'_>, Range<usize>)> {
     let mut pieces = Vec::new();
     let mut rest = text;
     let mut at = 0;
@@ -45,25 +45,25 @@ pub(super) fn pieces(text: &str) -> Vec<(Piece<'_>, Range<usize>)> {
     pieces
 }
 
-fn piece(rest: &str) -> (Piece<'_>, usize) {
+fn piece(rest: &str) -> (TemplateToken<'_>, usize) {
     let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let Some(behind) = rest.strip_prefix('$') else {
         let end = rest.find('$').unwrap_or(rest.len());
-        return (Piece::Literal(rest.split_at(end).0), end);
+        return (TemplateToken::Literal(rest.split_at(end).0), end);
     };
     if let Some(inside) = behind.strip_prefix('{') {
         return match inside.split_once('}') {
             Some((name, _)) if !name.is_empty() && name.chars().all(is_name) => {
-                (Piece::Name(name), name.len() + 3)
+                (TemplateToken::Name(name), name.len() + 3)
             }
-            Some((wrong, _)) => (Piece::Malformed, wrong.len() + 3),
-            None => (Piece::Malformed, rest.len()),
+            Some((wrong, _)) => (TemplateToken::Malformed, wrong.len() + 3),
+            None => (TemplateToken::Malformed, rest.len()),
         };
     }
     let end = behind.find(|c| !is_name(c)).unwrap_or(behind.len());
     match behind.split_at(end).0 {
-        "" => (Piece::Literal("$"), 1),
-        name => (Piece::Name(name), end + 1),
+        "" => (TemplateToken::Literal("$"), 1),
+        name => (TemplateToken::Name(name), end + 1),
     }
 }
 
@@ -72,22 +72,22 @@ pub(super) fn names(text: &str) -> impl Iterator<Item = &str> {
     pieces(text)
         .into_iter()
         .filter_map(|(piece, _)| match piece {
-            Piece::Name(name) => Some(name),
-            Piece::Literal(_) | Piece::Malformed => None,
+            TemplateToken::Name(name) => Some(name),
+            TemplateToken::Literal(_) | TemplateToken::Malformed => None,
         })
 }
 
 impl Compiler<'_> {
     /// A text as a template.
-    pub(super) fn template(&mut self, text: &Spanned<Text>, when: When) -> Template {
+    pub(super) fn template(&mut self, text: &Spanned<Text>, when: TemplatePhase) -> Template {
         let mut parts: Vec<Part> = Vec::new();
         for (piece, range) in pieces(&text.value.text) {
             match piece {
-                Piece::Literal(literal) => match parts.last_mut() {
+                TemplateToken::Literal(literal) => match parts.last_mut() {
                     Some(Part::Text(before)) => *before = format!("{before}{literal}").into(),
                     _ => parts.push(Part::Text(literal.into())),
                 },
-                Piece::Malformed => {
+                TemplateToken::Malformed => {
                     self.wrong_variable(
                         text,
                         range,
@@ -95,7 +95,7 @@ impl Compiler<'_> {
                         None,
                     );
                 }
-                Piece::Name(name) => {
+                TemplateToken::Name(name) => {
                     if let Some(variable) = self.variable(text, range, name, when) {
                         parts.push(Part::Variable(variable));
                     }
@@ -127,12 +127,12 @@ impl Compiler<'_> {
         text: &Spanned<Text>,
         range: Range<usize>,
         name: &str,
-        when: When,
+        when: TemplatePhase,
     ) -> Option<Variable> {
         let variable = match self.maps.find(name) {
-            Found::At(index) => Some(Variable::Map(index)),
-            Found::Broken => return None,
-            Found::Nowhere => variables::find(name),
+            Resolved::At(index) => Some(Variable::Map(index)),
+            Resolved::Broken => return None,
+            Resolved::Nowhere => variables::find(name),
         };
         let Some(variable) = variable else {
             let mut known: Vec<&str> = variables::names().collect();
@@ -145,7 +145,7 @@ impl Compiler<'_> {
             self.wrong_variable(text, range, format!("unknown variable `${name}`"), hint);
             return None;
         };
-        if self.is_late_variable(&variable) && when == When::Before {
+        if self.is_late_variable(&variable) && when == TemplatePhase::Before {
             let sentence = format!("`${name}` is not known before the answer is");
             self.wrong_variable(
                 text,
@@ -165,8 +165,11 @@ impl Compiler<'_> {
         hint: Option<String>,
     ) {
         let part = text.value.part(text.span, range);
-        self.report
-            .add(Complaint::new(part, sentence).hint(hint).part_of(text.span));
+        self.report.add(
+            Diagnostic::new(part, sentence)
+                .hint(hint)
+                .part_of(text.span),
+        );
     }
 }
 
@@ -174,7 +177,7 @@ impl Compiler<'_> {
 mod tests {
     use super::*;
 
-    fn cut(text: &str) -> Vec<Piece<'_>> {
+    fn cut(text: &str) -> Vec<TemplateToken<'_>> {
         pieces(text).into_iter().map(|(piece, _)| piece).collect()
     }
 
@@ -182,12 +185,22 @@ mod tests {
     fn names_end_where_they_end_in_nginx() {
         assert_eq!(
             cut("$host:$uri"),
-            [Piece::Name("host"), Piece::Literal(":"), Piece::Name("uri")]
+            [
+                TemplateToken::Name("host"),
+                TemplateToken::Literal(":"),
+                TemplateToken::Name("uri")
+            ]
         );
-        assert_eq!(cut("${host}x"), [Piece::Name("host"), Piece::Literal("x")]);
+        assert_eq!(
+            cut("${host}x"),
+            [TemplateToken::Name("host"), TemplateToken::Literal("x")]
+        );
         assert_eq!(
             cut("$server_name$uri"),
-            [Piece::Name("server_name"), Piece::Name("uri")]
+            [
+                TemplateToken::Name("server_name"),
+                TemplateToken::Name("uri")
+            ]
         );
     }
 
@@ -196,18 +209,21 @@ mod tests {
         assert_eq!(
             cut("a$ b$"),
             [
-                Piece::Literal("a"),
-                Piece::Literal("$"),
-                Piece::Literal(" b"),
-                Piece::Literal("$")
+                TemplateToken::Literal("a"),
+                TemplateToken::Literal("$"),
+                TemplateToken::Literal(" b"),
+                TemplateToken::Literal("$")
             ]
         );
     }
 
     #[test]
     fn braces_have_to_be_closed_around_a_name() {
-        assert_eq!(cut("${host"), [Piece::Malformed]);
-        assert_eq!(cut("${}x"), [Piece::Malformed, Piece::Literal("x")]);
-        assert_eq!(cut("${a b}"), [Piece::Malformed]);
+        assert_eq!(cut("${host"), [TemplateToken::Malformed]);
+        assert_eq!(
+            cut("${}x"),
+            [TemplateToken::Malformed, TemplateToken::Literal("x")]
+        );
+        assert_eq!(cut("${a b}"), [TemplateToken::Malformed]);
     }
 }

@@ -6,8 +6,9 @@ use http::StatusCode;
 
 use crate::config::load_text;
 use crate::config::plan::{
-    Access, Action, Address, Algorithm, Delay, Excess, Forward, Listen, Lookup, Network,
-    OverrideKey, Own, Part, Plan, Rate, ReturnBody, Site, Tries, Variable, Via,
+    AccessRules, AlgorithmParams, ClientMatch, Content, Delay, Excess, LocationConf, MapLookup,
+    MaxTries, OverrideKey, OverrideLimits, Part, Plan, ProxyPass, Rate, ReturnBody, SocketAddress,
+    UpstreamAddress, Variable, Via,
 };
 
 fn plan(text: &str) -> Plan {
@@ -25,13 +26,13 @@ fn server(lines: &str) -> Plan {
     plan(&format!("{zones}servers:\n  - listen: 8080\n{lines}"))
 }
 
-fn location(plan: &Plan, index: usize) -> &Site {
+fn location(plan: &Plan, index: usize) -> &LocationConf {
     &plan.servers[0].locations[index].site
 }
 
-fn forward(site: &Site) -> &Forward {
+fn forward(site: &LocationConf) -> &ProxyPass {
     match &site.action {
-        Action::Forward(forward) => forward,
+        Content::Forward(forward) => forward,
         other => panic!("not sent on: {other:?}"),
     }
 }
@@ -44,7 +45,7 @@ fn what_is_not_given_is_as_in_nginx_but_for_429() {
     assert!(plan.log.access.is_some());
     assert_eq!(
         plan.listeners[0].address,
-        Listen::Tcp("0.0.0.0:80".parse().unwrap())
+        SocketAddress::Tcp("0.0.0.0:80".parse().unwrap())
     );
     let server = &plan.servers[0];
     assert_eq!(server.max_head, 32 * 1024);
@@ -59,7 +60,7 @@ fn what_is_not_given_is_as_in_nginx_but_for_429() {
     assert_eq!(forward.via, Via::On);
     assert_eq!(forward.read_timeout, Duration::from_secs(60));
     assert!(forward.next_upstream.error && forward.next_upstream.timeout);
-    assert_eq!(forward.next_upstream.tries, Tries::Each);
+    assert_eq!(forward.next_upstream.tries, MaxTries::Each);
     let upstream = &plan.upstreams[forward.upstream];
     assert_eq!(upstream.keepalive, 64);
     assert_eq!(upstream.servers[0].max_fails, 1);
@@ -204,7 +205,7 @@ fn proxy_pass_takes_the_forms_of_nginx() {
     );
     assert_eq!(
         plan.upstreams[of(3).upstream].servers[0].address,
-        Address::Unix("/run/app.sock".into())
+        UpstreamAddress::Unix("/run/app.sock".into())
     );
     assert_eq!(
         (&*of(4).host, &*plan.upstreams[of(4).upstream].name),
@@ -247,7 +248,7 @@ fn returns_are_written_in_words_or_in_parts() {
 ",
     );
     let shown = |index| match &location(&plan, index).action {
-        Action::Return(answer) => (
+        Content::Return(answer) => (
             answer.status,
             match &answer.body {
                 ReturnBody::Location(to) => format!("to {}", to.parts.len()),
@@ -277,13 +278,13 @@ fn access_is_searched_by_the_longest_prefix() {
       - { path: /own, allow: [10.1.0.0/16, 'unix:'], deny: [all, 10.1.2.3, 10.1.0.0/16] }
 ",
     );
-    let texts = |access: &Access| -> Vec<_> {
+    let texts = |access: &AccessRules| -> Vec<_> {
         access
             .networks
             .iter()
             .map(|(network, permits)| match network {
-                Network::Ip(net) => format!("{net} {permits}"),
-                Network::Unix => format!("unix {permits}"),
+                ClientMatch::Ip(net) => format!("{net} {permits}"),
+                ClientMatch::Unix => format!("unix {permits}"),
             })
             .collect()
     };
@@ -304,7 +305,7 @@ fn access_is_searched_by_the_longest_prefix() {
 
 #[test]
 fn zones_keep_their_numbers() {
-    let leaky = |rate| Algorithm::LeakyBucket { rate };
+    let leaky = |rate| AlgorithmParams::LeakyBucket { rate };
     let plan = plan(
         "limit_req_zones:
   a:
@@ -327,7 +328,7 @@ servers: { return: 204 }
     assert_eq!(zone.key.as_variable(), Some(&Variable::Map(0)));
     assert_eq!(zone.overrides[0].own, None);
     assert_eq!(zone.overrides[1].key, OverrideKey::Text("gold".into()));
-    let own = |algorithm, burst| Some(Own { algorithm, burst });
+    let own = |algorithm, burst| Some(OverrideLimits { algorithm, burst });
     assert_eq!(
         zone.overrides[1].own,
         own(zone.algorithm, Some(Excess::requests(7)))
@@ -336,7 +337,7 @@ servers: { return: 204 }
         zone.overrides[2].own,
         own(leaky(Rate::per_minute(9000)), None)
     );
-    assert!(matches!(&plan.maps[0].lookup, Lookup::Geo(geo) if geo.values.len() == 1));
+    assert!(matches!(&plan.maps[0].lookup, MapLookup::Geo(geo) if geo.values.len() == 1));
 }
 
 #[test]

@@ -4,12 +4,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::Compiler;
-use super::sites::Levels;
+use super::sites::SettingLevels;
 use crate::config::decode::{Field, List, Spanned, Text};
 use crate::config::model;
 use crate::config::plan::{
-    Certificate, Cipher, File, HttpVersion, Protocol, ServerNameSent, SessionReuse, SessionTickets,
-    Tls, UpstreamTls, Verify, VerifyClient,
+    Certificate, Cipher, HttpVersion, ServerNameSent, SessionReuse, SessionTickets, Tls, TlsFile,
+    TlsVersion, UpstreamTls, Verify, VerifyClient,
 };
 use crate::config::span::Span;
 
@@ -154,7 +154,7 @@ impl Compiler<'_> {
         &mut self,
         host: &str,
         version: HttpVersion,
-        levels: Levels<'_>,
+        levels: SettingLevels<'_>,
     ) -> usize {
         let flag = |given: Option<&Spanned<model::Flag>>| given.is_none_or(|flag| flag.value.0);
         let certificate = levels.find(|s| &s.proxy_ssl.proxy_ssl_certificate);
@@ -201,7 +201,7 @@ impl Compiler<'_> {
         })
     }
 
-    fn upstream_name(&mut self, host: &str, levels: Levels<'_>) -> Box<str> {
+    fn upstream_name(&mut self, host: &str, levels: SettingLevels<'_>) -> Box<str> {
         let given = levels.find(|s| &s.proxy_ssl.proxy_ssl_name);
         if let Some(given) = given {
             let text = given.value.text.as_str();
@@ -218,12 +218,12 @@ impl Compiler<'_> {
     }
 
     /// A file as it is named: relative to the file that names it.
-    pub(super) fn file(&mut self, text: &Spanned<Text>) -> File {
+    pub(super) fn file(&mut self, text: &Spanned<Text>) -> TlsFile {
         if text.value.text.is_empty() {
             self.complain(text.span, "an empty name of a file");
         }
         let home = Path::new(self.report.sources().name(text.span.file)).parent();
-        File {
+        TlsFile {
             path: home.unwrap_or_else(|| Path::new("")).join(&text.value.text),
             span: text.span,
         }
@@ -252,14 +252,14 @@ fn list(field: &Field<List<Text>>) -> &[Spanned<Text>] {
     field.value().map_or(&[], |list| &list.0)
 }
 
-fn protocols(given: Option<&Spanned<List<model::Protocols>>>) -> Vec<Protocol> {
+fn protocols(given: Option<&Spanned<List<model::Protocols>>>) -> Vec<TlsVersion> {
     let given: Vec<_> = given
         .into_iter()
         .flat_map(|given| &given.value.0)
         .flat_map(|words| words.value.0.iter().copied())
         .collect();
     match given.is_empty() {
-        true => vec![Protocol::Tls12, Protocol::Tls13],
+        true => vec![TlsVersion::Tls12, TlsVersion::Tls13],
         false => given,
     }
 }

@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 
 use super::Compiler;
-use super::templates::When;
+use super::templates::TemplatePhase;
 use crate::config::decode::{OrOff, Spanned, Text};
 use crate::config::model;
 use crate::config::near;
@@ -87,7 +87,7 @@ impl Compiler<'_> {
                     });
                     self.complain_with(format.span, format!("unknown log format `{text}`"), hint);
                 }
-                LogFormat::Text(self.template(format, When::After))
+                LogFormat::Text(self.template(format, TemplatePhase::After))
             }
         }
     }

@@ -6,16 +6,16 @@ use http::{HeaderName, HeaderValue};
 
 use super::Compiler;
 use crate::config::Secret;
-use crate::config::decode::{Named, Spanned, Text, mistaken};
+use crate::config::decode::{NamedMap, Spanned, Text, mistaken};
 use crate::config::model;
 use crate::config::plan::{
-    Address, HttpVersion, Protocol, ServerNameSent, SessionReuse, Share, Tracing, UpstreamTls,
-    Verify,
+    CallShare, HttpVersion, ServerNameSent, SessionReuse, TlsVersion, Tracing, UpstreamAddress,
+    UpstreamTls, Verify,
 };
 use crate::config::units;
 
 /// Where a collector is.
-struct Endpoint {
+struct OtlpEndpoint {
     host: Box<str>,
     port: u16,
     path: Box<str>,
@@ -44,7 +44,10 @@ impl Compiler<'_> {
             path: endpoint.path,
             headers,
             service_name: name.map_or("weir", |name| &name.text).into(),
-            sample: tracing.sample.value().map_or(Share(10), |share| share.0),
+            sample: tracing
+                .sample
+                .value()
+                .map_or(CallShare(10), |share| share.0),
             context: tracing
                 .context
                 .value()
@@ -55,7 +58,7 @@ impl Compiler<'_> {
         })
     }
 
-    fn endpoint(&mut self, otlp: &Spanned<Text>) -> Option<Endpoint> {
+    fn endpoint(&mut self, otlp: &Spanned<Text>) -> Option<OtlpEndpoint> {
         let text = otlp.value.text.as_str();
         let (tls, rest) = match text.split_once("://") {
             Some(("http", rest)) => (false, rest),
@@ -72,8 +75,8 @@ impl Compiler<'_> {
             None => (rest, "/"),
         };
         let (host, port) = match units::host_port(host, if tls { 443 } else { 80 }) {
-            Ok(Address::Tcp { host, port }) => (host, port),
-            Ok(Address::Unix(_)) => {
+            Ok(UpstreamAddress::Tcp { host, port }) => (host, port),
+            Ok(UpstreamAddress::Unix(_)) => {
                 let sentence = "a collector on a unix socket is not supported by this version";
                 self.complain(otlp.span, sentence);
                 return None;
@@ -91,7 +94,7 @@ impl Compiler<'_> {
             self.warn(otlp.span, "4317 is where gRPC is spoken", hint);
         }
         let path = if path == "/" { "/v1/traces" } else { path };
-        Some(Endpoint {
+        Some(OtlpEndpoint {
             host,
             port,
             path: path.into(),
@@ -99,7 +102,7 @@ impl Compiler<'_> {
         })
     }
 
-    fn collector_headers(&mut self, named: &Named<Secret>) -> Vec<(HeaderName, HeaderValue)> {
+    fn collector_headers(&mut self, named: &NamedMap<Secret>) -> Vec<(HeaderName, HeaderValue)> {
         let mut headers = Vec::new();
         for (key, value) in &named.entries {
             let name = HeaderName::try_from(key.value.as_str());
@@ -145,7 +148,7 @@ fn met_as(host: &str) -> UpstreamTls {
         crl: None,
         certificate: None,
         server_name: ServerNameSent::On,
-        protocols: vec![Protocol::Tls12, Protocol::Tls13],
+        protocols: vec![TlsVersion::Tls12, TlsVersion::Tls13],
         ciphers: Vec::new(),
         session_reuse: SessionReuse::On,
         version: HttpVersion::One,

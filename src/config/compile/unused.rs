@@ -2,8 +2,8 @@
 
 use super::Compiler;
 use super::limits::entries;
-use crate::config::decode::{Field, Named};
-use crate::config::plan::{Plan, Site};
+use crate::config::decode::{Field, NamedMap};
+use crate::config::plan::{LocationConf, Plan};
 use crate::config::span::Span;
 
 impl Compiler<'_> {
@@ -42,11 +42,11 @@ impl Compiler<'_> {
 
 /// Those that no site uses.
 fn unused<'a, T>(
-    named: &'a Field<Named<T>>,
+    named: &'a Field<NamedMap<T>>,
     plan: &Plan,
-    uses: impl Fn(&Site, usize) -> bool,
+    uses: impl Fn(&LocationConf, usize) -> bool,
 ) -> Vec<(&'a str, Span)> {
-    let sites: Vec<&Site> = plan.sites().collect();
+    let sites: Vec<&LocationConf> = plan.sites().collect();
     entries(named)
         .iter()
         .enumerate()

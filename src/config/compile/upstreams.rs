@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use super::Compiler;
-use super::templates::When;
-use crate::config::decode::{Brief, OrOff, Spanned, mistaken};
+use super::templates::TemplatePhase;
+use crate::config::decode::{OrOff, Shorthand, Spanned, mistaken};
 use crate::config::model;
 use crate::config::plan::{
-    Address, Backoff, Balance, RetryBudget, Upstream, UpstreamQueue, UpstreamServer,
+    Backoff, Balance, RetryBudget, Upstream, UpstreamAddress, UpstreamQueue, UpstreamServer,
 };
 use crate::config::units;
 
@@ -63,7 +63,7 @@ impl Compiler<'_> {
         }
         let check = group.health_check.value();
         let health_check =
-            check.map(|Brief(given)| self.health_check(given, &name.value, &servers));
+            check.map(|Shorthand(given)| self.health_check(given, &name.value, &servers));
         let mut upstream = Upstream::of(&name.value, servers);
         upstream.health_check = health_check;
         upstream.breaker = breaker;
@@ -81,7 +81,7 @@ impl Compiler<'_> {
     }
 
     fn retry_budget(&mut self, group: &model::Upstream) -> Option<RetryBudget> {
-        let Brief(budget) = group.retry_budget.value()?;
+        let Shorthand(budget) = group.retry_budget.value()?;
         let most = budget.backoff_max.get();
         if let Some(most) = most.filter(|_| budget.backoff.key().is_none()) {
             self.complain_with(
@@ -117,7 +117,7 @@ impl Compiler<'_> {
             );
         }
         let fair = queue.fair.get();
-        let fair = fair.map(|key| self.template(key, When::Before));
+        let fair = fair.map(|key| self.template(key, TemplatePhase::Before));
         let timeout = self.some_time(queue.timeout.get(), 60);
         Some(UpstreamQueue {
             size: queue.size.value()?.0,
@@ -127,11 +127,11 @@ impl Compiler<'_> {
         })
     }
 
-    fn balance(&mut self, given: Option<&Spanned<Brief<model::Balance>>>) -> Balance {
+    fn balance(&mut self, given: Option<&Spanned<Shorthand<model::Balance>>>) -> Balance {
         let Some(given) = given else {
             return Balance::default();
         };
-        let Brief(balance) = &given.value;
+        let Shorthand(balance) = &given.value;
         let consistent = balance.consistent.value().is_some_and(|flag| flag.0);
         if balance.hash.get().is_none()
             && let Some(key) = balance.consistent.key()
@@ -147,7 +147,7 @@ impl Compiler<'_> {
                 if key.value.text.is_empty() {
                     self.complain(key.span, "an empty key leads to no server");
                 }
-                let template = self.template(key, When::Before);
+                let template = self.template(key, TemplatePhase::Before);
                 match consistent {
                     true => Balance::ConsistentHash(template),
                     false => Balance::Hash(template),
@@ -210,7 +210,7 @@ impl Compiler<'_> {
     }
 
     /// The upstream for an address, the same one for the same address.
-    pub(super) fn upstream_at(&mut self, name: String, address: Address) -> usize {
+    pub(super) fn upstream_at(&mut self, name: String, address: UpstreamAddress) -> usize {
         if let Some(known) = self.addresses.get(&name) {
             return *known;
         }

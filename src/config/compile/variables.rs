@@ -2,7 +2,7 @@
 
 use http::HeaderName;
 
-use crate::config::plan::{Limited, Ssl, Tlv, Traced, Variable};
+use crate::config::plan::{LimitVariable, ProxyTlv, TlsVariable, TraceVariable, Variable};
 
 /// Variables with a fixed name.
 const FIXED: &[(&str, Variable)] = &[
@@ -20,15 +20,21 @@ const FIXED: &[(&str, Variable)] = &[
     ("http2", Variable::Http2),
     ("https", Variable::Https),
     ("is_args", Variable::IsArgs),
-    ("limit_conn_status", Variable::Limit(Limited::ConnStatus)),
-    ("limit_req_status", Variable::Limit(Limited::ReqStatus)),
-    ("limit_verdict", Variable::Limit(Limited::Verdict)),
-    ("limit_zone", Variable::Limit(Limited::Zone)),
+    (
+        "limit_conn_status",
+        Variable::Limit(LimitVariable::ConnStatus),
+    ),
+    (
+        "limit_req_status",
+        Variable::Limit(LimitVariable::ReqStatus),
+    ),
+    ("limit_verdict", Variable::Limit(LimitVariable::Verdict)),
+    ("limit_zone", Variable::Limit(LimitVariable::Zone)),
     ("msec", Variable::Msec),
-    ("otel_parent_id", Variable::Trace(Traced::Parent)),
+    ("otel_parent_id", Variable::Trace(TraceVariable::Parent)),
     (
         "otel_parent_sampled",
-        Variable::Trace(Traced::ParentSampled),
+        Variable::Trace(TraceVariable::ParentSampled),
     ),
     ("pid", Variable::Pid),
     ("proxy_add_x_forwarded_for", Variable::ProxyAddXForwardedFor),
@@ -60,31 +66,43 @@ const FIXED: &[(&str, Variable)] = &[
     ("server_name", Variable::ServerName),
     ("server_port", Variable::ServerPort),
     ("server_protocol", Variable::ServerProtocol),
-    ("span_id", Variable::Trace(Traced::Span)),
-    ("otel_span_id", Variable::Trace(Traced::Span)),
-    ("ssl_alpn_protocol", Variable::Ssl(Ssl::AlpnProtocol)),
-    ("ssl_cipher", Variable::Ssl(Ssl::Cipher)),
+    ("span_id", Variable::Trace(TraceVariable::Span)),
+    ("otel_span_id", Variable::Trace(TraceVariable::Span)),
+    (
+        "ssl_alpn_protocol",
+        Variable::Ssl(TlsVariable::AlpnProtocol),
+    ),
+    ("ssl_cipher", Variable::Ssl(TlsVariable::Cipher)),
     (
         "ssl_client_escaped_cert",
-        Variable::Ssl(Ssl::ClientEscapedCert),
+        Variable::Ssl(TlsVariable::ClientEscapedCert),
     ),
     (
         "ssl_client_fingerprint",
-        Variable::Ssl(Ssl::ClientFingerprint),
+        Variable::Ssl(TlsVariable::ClientFingerprint),
     ),
-    ("ssl_client_i_dn", Variable::Ssl(Ssl::ClientIDn)),
-    ("ssl_client_s_dn", Variable::Ssl(Ssl::ClientSDn)),
-    ("ssl_client_serial", Variable::Ssl(Ssl::ClientSerial)),
-    ("ssl_client_verify", Variable::Ssl(Ssl::ClientVerify)),
-    ("ssl_curve", Variable::Ssl(Ssl::Curve)),
-    ("ssl_protocol", Variable::Ssl(Ssl::Protocol)),
-    ("ssl_server_name", Variable::Ssl(Ssl::ServerName)),
-    ("ssl_session_reused", Variable::Ssl(Ssl::SessionReused)),
+    ("ssl_client_i_dn", Variable::Ssl(TlsVariable::ClientIDn)),
+    ("ssl_client_s_dn", Variable::Ssl(TlsVariable::ClientSDn)),
+    (
+        "ssl_client_serial",
+        Variable::Ssl(TlsVariable::ClientSerial),
+    ),
+    (
+        "ssl_client_verify",
+        Variable::Ssl(TlsVariable::ClientVerify),
+    ),
+    ("ssl_curve", Variable::Ssl(TlsVariable::Curve)),
+    ("ssl_protocol", Variable::Ssl(TlsVariable::Protocol)),
+    ("ssl_server_name", Variable::Ssl(TlsVariable::ServerName)),
+    (
+        "ssl_session_reused",
+        Variable::Ssl(TlsVariable::SessionReused),
+    ),
     ("status", Variable::Status),
     ("time_iso8601", Variable::TimeIso8601),
     ("time_local", Variable::TimeLocal),
-    ("trace_id", Variable::Trace(Traced::Id)),
-    ("otel_trace_id", Variable::Trace(Traced::Id)),
+    ("trace_id", Variable::Trace(TraceVariable::Id)),
+    ("otel_trace_id", Variable::Trace(TraceVariable::Id)),
     ("upstream_addr", Variable::UpstreamAddr),
     ("upstream_connect_time", Variable::UpstreamConnectTime),
     ("upstream_header_time", Variable::UpstreamHeaderTime),
@@ -132,11 +150,15 @@ pub(in crate::config) fn name(variable: &Variable) -> String {
         Variable::Arg(name) => format!("arg_{name}"),
         Variable::Cookie(name) => format!("cookie_{name}"),
         Variable::Http(name) => format!("http_{}", underscored(name)),
-        Variable::ProxyProtocolTlv(Tlv::Plain(kind)) => format!("proxy_protocol_tlv_0x{kind:02x}"),
-        Variable::ProxyProtocolTlv(Tlv::Ssl(kind)) => {
+        Variable::ProxyProtocolTlv(ProxyTlv::Plain(kind)) => {
+            format!("proxy_protocol_tlv_0x{kind:02x}")
+        }
+        Variable::ProxyProtocolTlv(ProxyTlv::Ssl(kind)) => {
             format!("proxy_protocol_tlv_ssl_0x{kind:02x}")
         }
-        Variable::ProxyProtocolTlv(Tlv::SslVerify) => "proxy_protocol_tlv_ssl_verify".to_owned(),
+        Variable::ProxyProtocolTlv(ProxyTlv::SslVerify) => {
+            "proxy_protocol_tlv_ssl_verify".to_owned()
+        }
         Variable::SentHttp(name) => format!("sent_http_{}", underscored(name)),
         Variable::UpstreamHttp(name) => format!("upstream_http_{}", underscored(name)),
         // The rest has no name that a user could write.
@@ -149,10 +171,10 @@ fn header_name(name: &str) -> Option<HeaderName> {
 }
 
 /// nginx's names for the pieces of a PROXY header; `0xNN` for those without one.
-fn tlv_type(name: &str) -> Option<Tlv> {
+fn tlv_type(name: &str) -> Option<ProxyTlv> {
     let number = |name: &str| u8::from_str_radix(name.strip_prefix("0x")?, 16).ok();
     let Some(inside) = name.strip_prefix("ssl_") else {
-        return Some(Tlv::Plain(match name {
+        return Some(ProxyTlv::Plain(match name {
             "alpn" => 0x01,
             "authority" => 0x02,
             "unique_id" => 0x05,
@@ -161,8 +183,8 @@ fn tlv_type(name: &str) -> Option<Tlv> {
             name => number(name)?,
         }));
     };
-    Some(Tlv::Ssl(match inside {
-        "verify" => return Some(Tlv::SslVerify),
+    Some(ProxyTlv::Ssl(match inside {
+        "verify" => return Some(ProxyTlv::SslVerify),
         "version" => 0x21,
         "cn" => 0x22,
         "cipher" => 0x23,
@@ -225,11 +247,11 @@ mod tests {
             Some(Variable::ProxyProtocolTlv(tlv)) => Some(tlv),
             _ => None,
         };
-        assert_eq!(tlv("authority"), Some(Tlv::Plain(2)));
-        assert_eq!(tlv("0xEa"), Some(Tlv::Plain(0xea)));
-        assert_eq!(tlv("ssl_cn"), Some(Tlv::Ssl(0x22)));
-        assert_eq!(tlv("ssl_verify"), Some(Tlv::SslVerify));
-        assert_eq!(tlv("ssl_0x26"), Some(Tlv::Ssl(0x26)));
+        assert_eq!(tlv("authority"), Some(ProxyTlv::Plain(2)));
+        assert_eq!(tlv("0xEa"), Some(ProxyTlv::Plain(0xea)));
+        assert_eq!(tlv("ssl_cn"), Some(ProxyTlv::Ssl(0x22)));
+        assert_eq!(tlv("ssl_verify"), Some(ProxyTlv::SslVerify));
+        assert_eq!(tlv("ssl_0x26"), Some(ProxyTlv::Ssl(0x26)));
         for wrong in ["", "0x", "0x100", "cn", "ssl_", "ssl_alpn"] {
             assert_eq!(tlv(wrong), None, "{wrong}");
         }

@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::Value;
 
-use super::{Context, Decode, Record, Spanned};
-use crate::config::tree::{Kind, Node, Scalar};
+use super::{Decode, DecodeContext, Record, Spanned};
+use crate::config::tree::{Node, NodeKind, Scalar};
 
 /// A list; one of one may be written as the value itself.
 #[derive(Debug, Clone)]
@@ -14,7 +14,7 @@ pub struct List<T>(pub Vec<Spanned<T>>);
 
 /// A mapping from names of the user's own.
 #[derive(Debug, Clone)]
-pub struct Named<T> {
+pub struct NamedMap<T> {
     /// In the file's order.
     pub entries: Vec<(Spanned<String>, Spanned<T>)>,
     /// Names whose values could not be understood: who refers to one of them is not wrong for that.
@@ -32,10 +32,10 @@ pub enum OrOff<T> {
 
 /// A record that may be written as the value of its most important key alone.
 #[derive(Debug, Clone)]
-pub struct Brief<T>(pub T);
+pub struct Shorthand<T>(pub T);
 
 /// Which key that is.
-pub trait HasBrief: Record {
+pub trait HasShorthand: Record {
     /// The key.
     const KEY: &'static str;
 }
@@ -43,8 +43,8 @@ pub trait HasBrief: Record {
 impl<T: Decode> Decode for List<T> {
     const SECRET: bool = T::SECRET;
 
-    fn decode(node: &Node, context: &mut Context<'_>) -> Option<Self> {
-        let Kind::Sequence(items) = &node.kind else {
+    fn decode(node: &Node, context: &mut DecodeContext<'_>) -> Option<Self> {
+        let NodeKind::Sequence(items) = &node.kind else {
             let value = Spanned::decode(node, context)?;
             return Some(Self(vec![value]));
         };
@@ -59,11 +59,11 @@ impl<T: Decode> Decode for List<T> {
     }
 }
 
-impl<T: Decode> Decode for Named<T> {
+impl<T: Decode> Decode for NamedMap<T> {
     const SECRET: bool = T::SECRET;
 
-    fn decode(node: &Node, context: &mut Context<'_>) -> Option<Self> {
-        let Kind::Mapping(pairs) = &node.kind else {
+    fn decode(node: &Node, context: &mut DecodeContext<'_>) -> Option<Self> {
+        let NodeKind::Mapping(pairs) = &node.kind else {
             context.expected(node, "a mapping");
             return None;
         };
@@ -91,9 +91,9 @@ impl<T: Decode> Decode for Named<T> {
 impl<T: Decode> Decode for OrOff<T> {
     const SECRET: bool = T::SECRET;
 
-    fn decode(node: &Node, context: &mut Context<'_>) -> Option<Self> {
+    fn decode(node: &Node, context: &mut DecodeContext<'_>) -> Option<Self> {
         match &node.kind {
-            Kind::Scalar(scalar) if matches!(scalar.text.as_str(), "off" | "false" | "no") => {
+            NodeKind::Scalar(scalar) if matches!(scalar.text.as_str(), "off" | "false" | "no") => {
                 Some(Self::Off)
             }
             _ => T::decode(node, context).map(Self::On),
@@ -101,14 +101,14 @@ impl<T: Decode> Decode for OrOff<T> {
     }
 }
 
-impl<T: HasBrief> Decode for Brief<T> {
-    fn decode(node: &Node, context: &mut Context<'_>) -> Option<Self> {
-        let Kind::Scalar(_) = &node.kind else {
+impl<T: HasShorthand> Decode for Shorthand<T> {
+    fn decode(node: &Node, context: &mut DecodeContext<'_>) -> Option<Self> {
+        let NodeKind::Scalar(_) = &node.kind else {
             return context.record(node).map(Self);
         };
         let key = Node {
             span: node.span,
-            kind: Kind::Scalar(Scalar {
+            kind: NodeKind::Scalar(Scalar {
                 text: T::KEY.to_owned(),
                 quoted: false,
                 verbatim: None,
@@ -137,7 +137,7 @@ impl<T: JsonSchema> JsonSchema for List<T> {
     }
 }
 
-impl<T: JsonSchema> JsonSchema for Named<T> {
+impl<T: JsonSchema> JsonSchema for NamedMap<T> {
     fn schema_name() -> Cow<'static, str> {
         format!("Named{}", T::schema_name()).into()
     }
@@ -172,7 +172,7 @@ impl<T: JsonSchema> JsonSchema for OrOff<T> {
     }
 }
 
-impl<T: HasBrief + JsonSchema> JsonSchema for Brief<T> {
+impl<T: HasShorthand + JsonSchema> JsonSchema for Shorthand<T> {
     fn schema_name() -> Cow<'static, str> {
         format!("Brief{}", T::schema_name()).into()
     }

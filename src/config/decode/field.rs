@@ -1,9 +1,9 @@
-//! What a mapping may hold under one key: a [`Field`] that may be left out, or one that is [`Needed`].
+//! What a mapping may hold under one key: a [`Field`] that may be left out, or one that is [`Required`].
 
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 
-use super::{Context, Decode};
-use crate::config::report::Complaint;
+use super::{Decode, DecodeContext};
+use crate::config::report::Diagnostic;
 use crate::config::span::Span;
 use crate::config::tree::Node;
 
@@ -25,7 +25,7 @@ pub struct Field<T> {
 
 /// A value that may not be left out. Still empty where it was, or was wrong; the complaint is made already.
 #[derive(Debug, Clone)]
-pub struct Needed<T>(Field<T>);
+pub struct Required<T>(Field<T>);
 
 impl<T> Default for Field<T> {
     fn default() -> Self {
@@ -36,7 +36,7 @@ impl<T> Default for Field<T> {
     }
 }
 
-impl<T> Default for Needed<T> {
+impl<T> Default for Required<T> {
     fn default() -> Self {
         Self(Field::default())
     }
@@ -62,7 +62,7 @@ impl<T> Field<T> {
     }
 }
 
-impl<T> Needed<T> {
+impl<T> Required<T> {
     /// The value, if it could be understood.
     #[must_use]
     pub fn get(&self) -> Option<&Spanned<T>> {
@@ -79,7 +79,7 @@ impl<T> Needed<T> {
 impl<T: Decode> Decode for Spanned<T> {
     const SECRET: bool = T::SECRET;
 
-    fn decode(node: &Node, context: &mut Context<'_>) -> Option<Self> {
+    fn decode(node: &Node, context: &mut DecodeContext<'_>) -> Option<Self> {
         T::decode(node, context).map(|value| Self {
             value,
             span: node.span,
@@ -88,7 +88,7 @@ impl<T: Decode> Decode for Spanned<T> {
 }
 
 /// What stands under one key of a record.
-pub(in crate::config) trait Slot {
+pub(in crate::config) trait FieldSlot {
     /// Whether a mapping without it is incomplete.
     const NEEDED: bool;
 
@@ -96,42 +96,42 @@ pub(in crate::config) trait Slot {
     const SECRET: bool;
 
     /// Takes the value that was found under its key.
-    fn fill(&mut self, key: &Node, value: &Node, context: &mut Context<'_>);
+    fn fill(&mut self, key: &Node, value: &Node, context: &mut DecodeContext<'_>);
 
     /// Complains if it is needed and was not there.
-    fn demand(&self, name: &str, at: Span, context: &mut Context<'_>);
+    fn demand(&self, name: &str, at: Span, context: &mut DecodeContext<'_>);
 
     /// What its value looks like.
     fn schema(generator: &mut SchemaGenerator) -> Schema;
 }
 
-impl<T: Decode + JsonSchema> Slot for Field<T> {
+impl<T: Decode + JsonSchema> FieldSlot for Field<T> {
     const NEEDED: bool = false;
     const SECRET: bool = T::SECRET;
 
-    fn fill(&mut self, key: &Node, value: &Node, context: &mut Context<'_>) {
+    fn fill(&mut self, key: &Node, value: &Node, context: &mut DecodeContext<'_>) {
         self.key = Some(key.span);
         self.value = context.below(key, value);
     }
 
-    fn demand(&self, _: &str, _: Span, _: &mut Context<'_>) {}
+    fn demand(&self, _: &str, _: Span, _: &mut DecodeContext<'_>) {}
 
     fn schema(generator: &mut SchemaGenerator) -> Schema {
         generator.subschema_for::<T>()
     }
 }
 
-impl<T: Decode + JsonSchema> Slot for Needed<T> {
+impl<T: Decode + JsonSchema> FieldSlot for Required<T> {
     const NEEDED: bool = true;
     const SECRET: bool = T::SECRET;
 
-    fn fill(&mut self, key: &Node, value: &Node, context: &mut Context<'_>) {
+    fn fill(&mut self, key: &Node, value: &Node, context: &mut DecodeContext<'_>) {
         self.0.fill(key, value, context);
     }
 
-    fn demand(&self, name: &str, at: Span, context: &mut Context<'_>) {
+    fn demand(&self, name: &str, at: Span, context: &mut DecodeContext<'_>) {
         if self.0.key.is_none() {
-            context.complain(Complaint::new(at, format!("`{name}` is missing here")));
+            context.complain(Diagnostic::new(at, format!("`{name}` is missing here")));
         }
     }
 

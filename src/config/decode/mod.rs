@@ -8,12 +8,12 @@ mod field;
 mod record;
 mod scalar;
 
-pub(super) use containers::{Brief, HasBrief, List, Named, OrOff};
-pub(super) use field::{Field, Needed, Slot, Spanned};
+pub(super) use containers::{HasShorthand, List, NamedMap, OrOff, Shorthand};
+pub(super) use field::{Field, FieldSlot, Required, Spanned};
 pub(super) use record::{Properties, Record, own_name, record, schema_of};
 pub(super) use scalar::{Text, choice, mistaken, number, or_environment, scalar, scalar_from};
 
-use super::report::{Complaint, Report};
+use super::report::{Diagnostic, Report};
 use super::span::Span;
 use super::tree::Node;
 
@@ -23,14 +23,14 @@ pub(super) trait Decode: Sized {
     const SECRET: bool = false;
 
     /// The value; `None` after a complaint.
-    fn decode(node: &Node, context: &mut Context<'_>) -> Option<Self>;
+    fn decode(node: &Node, context: &mut DecodeContext<'_>) -> Option<Self>;
 }
 
 /// Where we are in the tree, and whom to complain to.
 #[derive(Debug)]
-pub struct Context<'a> {
+pub struct DecodeContext<'a> {
     report: &'a mut Report,
-    path: Vec<Step>,
+    path: Vec<PathStep>,
     /// Where the key stands whose value is being decoded; `None` inside a list.
     key: Option<Span>,
     /// The next key is not in the file: its value stands for the whole mapping.
@@ -41,12 +41,12 @@ pub struct Context<'a> {
 
 /// One step down.
 #[derive(Debug, Clone)]
-enum Step {
+enum PathStep {
     Index(usize),
     Key(String),
 }
 
-impl<'a> Context<'a> {
+impl<'a> DecodeContext<'a> {
     /// At the root.
     pub(super) fn new(report: &'a mut Report, homes: fn(&str) -> Option<String>) -> Self {
         Self {
@@ -64,7 +64,7 @@ impl<'a> Context<'a> {
             return T::decode(value, self);
         }
         let name = key.text().unwrap_or_default().to_owned();
-        self.path.push(Step::Key(name));
+        self.path.push(PathStep::Key(name));
         let outer = self.key.replace(key.span);
         let decoded = T::decode(value, self);
         self.key = outer;
@@ -74,7 +74,7 @@ impl<'a> Context<'a> {
 
     /// Decodes an item of a list.
     fn item<T: Decode>(&mut self, index: usize, item: &Node) -> Option<T> {
-        self.path.push(Step::Index(index));
+        self.path.push(PathStep::Index(index));
         let outer = self.key.take();
         let decoded = T::decode(item, self);
         self.key = outer;
@@ -103,20 +103,20 @@ impl<'a> Context<'a> {
             .iter()
             .rev()
             .find_map(|step| match step {
-                Step::Key(key) => Some(key.as_str()),
-                Step::Index(_) => None,
+                PathStep::Key(key) => Some(key.as_str()),
+                PathStep::Index(_) => None,
             })
             .unwrap_or("the configuration")
     }
 
     /// Notes a complaint with the path of where we are.
-    pub(super) fn complain(&mut self, complaint: Complaint) {
+    pub(super) fn complain(&mut self, complaint: Diagnostic) {
         let path = self
             .path
             .iter()
             .fold(String::new(), |path, step| match step {
-                Step::Key(key) => super::tree::join(&path, key),
-                Step::Index(index) => format!("{path}[{index}]"),
+                PathStep::Key(key) => super::tree::join(&path, key),
+                PathStep::Index(index) => format!("{path}[{index}]"),
             });
         self.report.add(complaint.at(path));
     }
@@ -125,12 +125,12 @@ impl<'a> Context<'a> {
     pub(super) fn expected(&mut self, node: &Node, what: &str) {
         let complaint = match node.kind {
             // What it would have been is unknown, and was complained about.
-            super::tree::Kind::Unset => return,
-            super::tree::Kind::Null => {
-                Complaint::new(self.place(node), format!("`{}` has no value", self.name()))
+            super::tree::NodeKind::Unset => return,
+            super::tree::NodeKind::Null => {
+                Diagnostic::new(self.place(node), format!("`{}` has no value", self.name()))
                     .help(format!("expected {what}"))
             }
-            _ => Complaint::new(
+            _ => Diagnostic::new(
                 node.span,
                 format!("expected {what}, found {}", node.describe()),
             ),

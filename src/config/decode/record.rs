@@ -9,11 +9,11 @@ use std::borrow::Cow;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::{Map, Value, json};
 
-use super::Context;
+use super::DecodeContext;
 use crate::config::near;
-use crate::config::report::Complaint;
+use crate::config::report::Diagnostic;
 use crate::config::span::Span;
-use crate::config::tree::{Kind, Node};
+use crate::config::tree::{Node, NodeKind};
 
 /// A mapping with known keys.
 pub trait Record: Default {
@@ -22,11 +22,11 @@ pub trait Record: Default {
 
     /// Takes a key's value; `false` if the key is not one of its own.
     #[doc(hidden)]
-    fn take(&mut self, key: &Node, value: &Node, context: &mut Context<'_>) -> bool;
+    fn take(&mut self, key: &Node, value: &Node, context: &mut DecodeContext<'_>) -> bool;
 
     /// Complains about what is missing.
     #[doc(hidden)]
-    fn finish(&mut self, at: Span, context: &mut Context<'_>);
+    fn finish(&mut self, at: Span, context: &mut DecodeContext<'_>);
 
     /// All keys it knows.
     fn keys() -> Vec<&'static str>;
@@ -123,17 +123,17 @@ pub(in crate::config) fn own_name(name: &'static str) -> &'static str {
     name.strip_prefix("r#").unwrap_or(name)
 }
 
-impl Context<'_> {
+impl DecodeContext<'_> {
     /// Decodes a mapping with known keys.
     pub(in crate::config) fn record<R: Record>(&mut self, node: &Node) -> Option<R> {
-        let Kind::Mapping(pairs) = &node.kind else {
+        let NodeKind::Mapping(pairs) = &node.kind else {
             if R::SECRET {
                 self.hide(node);
             }
             match node.text().and_then(R::instead) {
                 Some(hint) => {
                     let sentence = format!("expected a mapping, found {}", node.describe());
-                    self.complain(Complaint::new(node.span, sentence).help(hint));
+                    self.complain(Diagnostic::new(node.span, sentence).help(hint));
                 }
                 None => self.expected(node, "a mapping"),
             }
@@ -162,7 +162,7 @@ impl Context<'_> {
             Some(_) => format!("{} cannot stand here", key.describe()),
             None => format!("unknown key {}", key.describe()),
         };
-        self.complain(Complaint::new(key.span, sentence).hint(hint));
+        self.complain(Diagnostic::new(key.span, sentence).hint(hint));
     }
 }
 
@@ -188,18 +188,18 @@ macro_rules! record {
         }
 
         impl $crate::config::decode::Record for $name {
-            const SECRET: bool = false $( || <$type as $crate::config::decode::Slot>::SECRET )*;
+            const SECRET: bool = false $( || <$type as $crate::config::decode::FieldSlot>::SECRET )*;
 
             fn take(
                 &mut self,
                 key: &$crate::config::tree::Node,
                 value: &$crate::config::tree::Node,
-                context: &mut $crate::config::decode::Context<'_>,
+                context: &mut $crate::config::decode::DecodeContext<'_>,
             ) -> bool {
                 let name = key.text().unwrap_or_default();
                 $(
                     if name == $crate::config::decode::own_name(stringify!($field)) {
-                        $crate::config::decode::Slot::fill(&mut self.$field, key, value, context);
+                        $crate::config::decode::FieldSlot::fill(&mut self.$field, key, value, context);
                         return true;
                     }
                 )*
@@ -209,9 +209,9 @@ macro_rules! record {
             fn finish(
                 &mut self,
                 at: $crate::config::span::Span,
-                context: &mut $crate::config::decode::Context<'_>,
+                context: &mut $crate::config::decode::DecodeContext<'_>,
             ) {
-                $( $crate::config::decode::Slot::demand(
+                $( $crate::config::decode::FieldSlot::demand(
                     &self.$field,
                     $crate::config::decode::own_name(stringify!($field)),
                     at,
@@ -238,11 +238,11 @@ macro_rules! record {
                 properties: &mut $crate::config::decode::Properties,
             ) {
                 $(
-                    let schema = <$type as $crate::config::decode::Slot>::schema(generator);
+                    let schema = <$type as $crate::config::decode::FieldSlot>::schema(generator);
                     properties.add(
                         $crate::config::decode::own_name(stringify!($field)),
                         concat!($($field_doc, "\n"),*),
-                        <$type as $crate::config::decode::Slot>::NEEDED,
+                        <$type as $crate::config::decode::FieldSlot>::NEEDED,
                         schema,
                     );
                 )*
@@ -253,7 +253,7 @@ macro_rules! record {
         impl $crate::config::decode::Decode for $name {
             fn decode(
                 node: &$crate::config::tree::Node,
-                context: &mut $crate::config::decode::Context<'_>,
+                context: &mut $crate::config::decode::DecodeContext<'_>,
             ) -> Option<Self> {
                 context.record(node)
             }

@@ -4,12 +4,12 @@ use std::borrow::Cow;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 
-use super::{Context, Decode};
-use crate::config::report::Complaint;
+use super::{Decode, DecodeContext};
+use crate::config::report::Diagnostic;
 use crate::config::secret::Secret;
 use crate::config::span::Span;
-use crate::config::tree::{Kind, Node};
-use crate::config::units::Mistake;
+use crate::config::tree::{Node, NodeKind};
+use crate::config::units::ParseError;
 
 /// A text, in which parts can be pointed at.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,8 +54,8 @@ impl Text {
 }
 
 impl Decode for Text {
-    fn decode(node: &Node, context: &mut Context<'_>) -> Option<Self> {
-        let Kind::Scalar(scalar) = &node.kind else {
+    fn decode(node: &Node, context: &mut DecodeContext<'_>) -> Option<Self> {
+        let NodeKind::Scalar(scalar) = &node.kind else {
             context.expected(node, "a text");
             return None;
         };
@@ -83,7 +83,7 @@ impl JsonSchema for Text {
 impl Decode for Secret {
     const SECRET: bool = true;
 
-    fn decode(node: &Node, context: &mut Context<'_>) -> Option<Self> {
+    fn decode(node: &Node, context: &mut DecodeContext<'_>) -> Option<Self> {
         context.hide(node);
         Text::decode(node, context).map(|text| Self::new(text.text))
     }
@@ -106,9 +106,9 @@ impl JsonSchema for Secret {
 /// Decodes a single value by parsing its text.
 pub(in crate::config) fn scalar_from<T>(
     node: &Node,
-    context: &mut Context<'_>,
+    context: &mut DecodeContext<'_>,
     what: &str,
-    parse: impl FnOnce(&str) -> Result<T, Mistake>,
+    parse: impl FnOnce(&str) -> Result<T, ParseError>,
 ) -> Option<T> {
     let Some(text) = node.text() else {
         context.expected(node, what);
@@ -121,14 +121,14 @@ pub(in crate::config) fn scalar_from<T>(
 
 /// A schema that lets a value come from the environment as well.
 pub(in crate::config) fn or_environment(value: Schema, generator: &mut SchemaGenerator) -> Schema {
-    let environment = generator.subschema_for::<Environment>();
+    let environment = generator.subschema_for::<EnvValue>();
     json_schema!({ "anyOf": [value, environment] })
 }
 
 /// A value that comes from the environment; what it is there is not the schema's to know.
-struct Environment;
+struct EnvValue;
 
-impl JsonSchema for Environment {
+impl JsonSchema for EnvValue {
     fn schema_name() -> Cow<'static, str> {
         "Environment".into()
     }
@@ -143,8 +143,8 @@ impl JsonSchema for Environment {
 }
 
 /// A mistake and where it was made.
-pub(in crate::config) fn mistaken(span: Span, mistake: Mistake) -> Complaint {
-    Complaint::new(span, mistake.sentence).hint(mistake.hint)
+pub(in crate::config) fn mistaken(span: Span, mistake: ParseError) -> Diagnostic {
+    Diagnostic::new(span, mistake.sentence).hint(mistake.hint)
 }
 
 /// Declares a type for values with a syntax of their own.
@@ -164,7 +164,7 @@ macro_rules! scalar {
         impl $crate::config::decode::Decode for $name {
             fn decode(
                 node: &$crate::config::tree::Node,
-                context: &mut $crate::config::decode::Context<'_>,
+                context: &mut $crate::config::decode::DecodeContext<'_>,
             ) -> Option<Self> {
                 $crate::config::decode::scalar_from(node, context, $what, $parse).map(Self)
             }
@@ -197,7 +197,7 @@ macro_rules! number {
             |text| {
                 let number = $crate::config::units::whole(text, $what, $least, $most)?;
                 <$inner>::try_from(number)
-                    .map_err(|_| $crate::config::units::Mistake::new(format!("`{text}` is too large")))
+                    .map_err(|_| $crate::config::units::ParseError::new(format!("`{text}` is too large")))
             },
             { "type": "integer", "minimum": $least, "maximum": $most }
         }
@@ -221,7 +221,7 @@ macro_rules! choice {
                     let words = [$($word),+];
                     let hint = $crate::config::near::hint(text, words)
                         .unwrap_or_else(|| format!("expected one of {}", words.join(", ")));
-                    Err($crate::config::units::Mistake::new(format!("`{text}` is not {}", $what)).help(hint))
+                    Err($crate::config::units::ParseError::new(format!("`{text}` is not {}", $what)).help(hint))
                 }
             },
             { "enum": [$($word),+] }

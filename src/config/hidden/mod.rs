@@ -11,13 +11,13 @@ use std::ops::Range;
 
 use super::secret::{HIDDEN, Secret, is_credential, logins, without};
 use super::span::{Excerpt, Span};
-use super::tree::{Kind, Node};
+use super::tree::{Node, NodeKind};
 
 /// The secrets of the files that were read.
 #[derive(Debug, Default)]
-pub(super) struct Hidden {
+pub(super) struct SecretIndex {
     /// By file and first byte.
-    values: BTreeMap<(usize, usize), Value>,
+    values: BTreeMap<(usize, usize), SecretNode>,
     /// Texts of hidden keys.
     keys: HashSet<Secret>,
     /// Files that are not YAML, with the names around the place where reading them ended.
@@ -26,7 +26,7 @@ pub(super) struct Hidden {
 
 /// One node with a secret in it.
 #[derive(Debug)]
-struct Value {
+struct SecretNode {
     end: usize,
     /// Its text as it was decoded; none where that was not possible.
     text: Option<Secret>,
@@ -36,31 +36,31 @@ struct Value {
     verbatim: Option<usize>,
 }
 
-impl Hidden {
+impl SecretIndex {
     /// Hides a node and everything below it.
     pub(super) fn add(&mut self, node: &Node) {
         match &node.kind {
-            Kind::Mapping(pairs) => {
+            NodeKind::Mapping(pairs) => {
                 for (key, value) in pairs {
                     self.add(key);
                     self.add(value);
                 }
             }
-            Kind::Sequence(items) => items.iter().for_each(|item| self.add(item)),
-            Kind::Null | Kind::Scalar(_) | Kind::Unset => self.add_part(node, None),
+            NodeKind::Sequence(items) => items.iter().for_each(|item| self.add(item)),
+            NodeKind::Null | NodeKind::Scalar(_) | NodeKind::Unset => self.add_part(node, None),
         }
     }
 
     /// Hides a part of a node's text.
     pub(super) fn add_part(&mut self, node: &Node, part: Option<Range<usize>>) {
         let scalar = match &node.kind {
-            Kind::Scalar(scalar) => Some(scalar),
+            NodeKind::Scalar(scalar) => Some(scalar),
             _ => None,
         };
         if scalar.is_some_and(|scalar| scalar.text.is_empty()) {
             return;
         }
-        let value = Value {
+        let value = SecretNode {
             end: node.span.end,
             text: scalar.map(|scalar| Secret::new(scalar.text.as_str())),
             part,
@@ -87,7 +87,7 @@ impl Hidden {
     pub(super) fn add_text(&mut self, text: &str, span: Span) {
         self.values.insert(
             (span.file, span.start),
-            Value {
+            SecretNode {
                 end: span.end,
                 text: Some(Secret::new(text)),
                 part: None,
@@ -122,17 +122,17 @@ impl Hidden {
             return;
         }
         match &value.kind {
-            Kind::Mapping(pairs) => {
+            NodeKind::Mapping(pairs) => {
                 for (key, value) in pairs {
                     self.add_by_name(key, value);
                 }
             }
-            Kind::Sequence(items) => {
+            NodeKind::Sequence(items) => {
                 for item in items {
                     self.add_by_name(key, item);
                 }
             }
-            Kind::Null | Kind::Scalar(_) | Kind::Unset => {}
+            NodeKind::Null | NodeKind::Scalar(_) | NodeKind::Unset => {}
         }
     }
 
@@ -177,8 +177,8 @@ impl Hidden {
             }
         }
         let ranges = merged(ranges);
-        let marked = moved(&ranges, excerpt.marked.start, Side::Start)
-            ..moved(&ranges, excerpt.marked.end, Side::End);
+        let marked = moved(&ranges, excerpt.marked.start, RangeSide::Start)
+            ..moved(&ranges, excerpt.marked.end, RangeSide::End);
         (without(excerpt.text, &ranges), marked)
     }
 
@@ -228,7 +228,7 @@ impl Hidden {
     }
 
     /// What is hidden at these places.
-    fn at(&self, places: &[Option<Span>]) -> Vec<&Value> {
+    fn at(&self, places: &[Option<Span>]) -> Vec<&SecretNode> {
         let before = places.iter().flatten().filter_map(|span| {
             let mut before = self.values.range((span.file, 0)..=(span.file, span.start));
             let (_, value) = before.next_back()?;
@@ -238,7 +238,7 @@ impl Hidden {
     }
 }
 
-impl Value {
+impl SecretNode {
     /// What is hidden in the file.
     fn place(&self, start: usize, source: &str) -> Range<usize> {
         match (&self.part, self.verbatim) {
@@ -349,7 +349,7 @@ fn follows_secret(before: &str) -> bool {
 
 /// Which side of a marked range a position is.
 #[derive(Clone, Copy)]
-enum Side {
+enum RangeSide {
     Start,
     End,
 }
@@ -368,21 +368,21 @@ fn merged(mut ranges: Vec<Range<usize>>) -> Vec<Range<usize>> {
 }
 
 /// Where a position of a text is once these ranges of it were replaced.
-fn moved(ranges: &[Range<usize>], position: usize, side: Side) -> usize {
+fn moved(ranges: &[Range<usize>], position: usize, side: RangeSide) -> usize {
     let mut moved = 0;
     let mut at = 0;
     for range in ranges {
         match side {
-            Side::Start if position < range.start => break,
+            RangeSide::Start if position < range.start => break,
             // At the beginning of what is hidden nothing of it is marked.
-            Side::End if position <= range.start => break,
+            RangeSide::End if position <= range.start => break,
             _ => {}
         }
         moved += range.start - at;
         if position < range.end {
             return match side {
-                Side::Start => moved,
-                Side::End => moved + HIDDEN.len(),
+                RangeSide::Start => moved,
+                RangeSide::End => moved + HIDDEN.len(),
             };
         }
         moved += HIDDEN.len();

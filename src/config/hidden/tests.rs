@@ -1,7 +1,7 @@
 //! Nothing that is said about a file says a secret of it.
 
 use crate::config::load_text;
-use crate::config::report::{Look, Report};
+use crate::config::report::{ColorChoice, Report};
 
 /// What every secret in these tests is made of.
 const MARK: &str = "Zq7";
@@ -39,7 +39,7 @@ servers:
 fn said(text: &str) -> String {
     let of = |report: Report| {
         let lines: Vec<_> = report.lines().collect();
-        let drawn = [Look::Plain, Look::Coloured].map(|look| report.draw(look));
+        let drawn = [ColorChoice::Plain, ColorChoice::Coloured].map(|look| report.draw(look));
         format!("{}\n{}\n{report:?}", lines.join("\n"), drawn.join("\n"))
     };
     match load_text("weir.yaml", text, |_| Some(MARK.repeat(4))) {
@@ -60,7 +60,7 @@ fn a_good_file_says_nothing() {
     let (plan, report) = load_text("weir.yaml", GOOD, |_| None).unwrap();
     assert!(!format!("{plan:?}").contains(MARK), "{plan:?}");
     assert!(!plan.source.contains(MARK), "{}", plan.source);
-    assert!(!report.draw(Look::Plain).contains(MARK));
+    assert!(!report.draw(ColorChoice::Plain).contains(MARK));
     assert_eq!(plan.admin.unwrap().token.unwrap().expose(), "$Zq7Zq7Zq7Zq7");
 }
 

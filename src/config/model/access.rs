@@ -5,14 +5,14 @@ use std::borrow::Cow;
 use ipnet::IpNet;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 
-use crate::config::decode::{Context, Decode, scalar_from};
-use crate::config::report::Complaint;
+use crate::config::decode::{Decode, DecodeContext, scalar_from};
+use crate::config::report::Diagnostic;
 use crate::config::tree::Node;
 use crate::config::units;
 
 /// Some clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Access {
+pub enum AccessWord {
     /// Everybody.
     All,
     /// Those with an address in this network.
@@ -21,8 +21,8 @@ pub enum Access {
     Unix,
 }
 
-impl Decode for Access {
-    fn decode(node: &Node, context: &mut Context<'_>) -> Option<Self> {
+impl Decode for AccessWord {
+    fn decode(node: &Node, context: &mut DecodeContext<'_>) -> Option<Self> {
         match node.text() {
             Some("all") => return Some(Self::All),
             Some("unix:") => return Some(Self::Unix),
@@ -37,7 +37,7 @@ impl Decode for Access {
         if let Some(loose) = loose {
             let sentence = format!("low address bits of {} are meaningless", node.describe());
             context.complain(
-                Complaint::new(node.span, sentence)
+                Diagnostic::new(node.span, sentence)
                     .help(format!("it is read as `{}`", loose.meant))
                     .warning(),
             );
@@ -46,7 +46,7 @@ impl Decode for Access {
     }
 }
 
-impl JsonSchema for Access {
+impl JsonSchema for AccessWord {
     fn schema_name() -> Cow<'static, str> {
         "Access".into()
     }

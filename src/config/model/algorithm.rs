@@ -29,7 +29,7 @@ pub enum Counting {
 
 choice! {
     /// How a zone counts.
-    pub struct Algorithm(Counting) = "an algorithm" {
+    pub struct AlgorithmWord(Counting) = "an algorithm" {
         "leaky_bucket" => Counting::LeakyBucket,
         "token_bucket" => Counting::TokenBucket,
         "gcra" => Counting::Gcra,

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 
-use crate::config::decode::{Context, Decode, Text};
+use crate::config::decode::{Decode, DecodeContext, Text};
 use crate::config::tree::Node;
 
 /// A size, or a text of variables that gives one.
@@ -12,7 +12,7 @@ use crate::config::tree::Node;
 pub struct SizeText(pub Text);
 
 impl Decode for SizeText {
-    fn decode(node: &Node, context: &mut Context<'_>) -> Option<Self> {
+    fn decode(node: &Node, context: &mut DecodeContext<'_>) -> Option<Self> {
         Text::decode(node, context).map(Self)
     }
 }

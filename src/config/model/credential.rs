@@ -6,7 +6,7 @@ use http::HeaderName;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 
 use crate::config::Secret;
-use crate::config::decode::{Context, Decode, Text};
+use crate::config::decode::{Decode, DecodeContext, Text};
 use crate::config::secret::{is_credential, is_variable};
 use crate::config::tree::Node;
 use crate::config::units;
@@ -22,7 +22,7 @@ pub struct HeaderText(pub Text);
 impl Decode for StoreUrl {
     const SECRET: bool = true;
 
-    fn decode(node: &Node, context: &mut Context<'_>) -> Option<Self> {
+    fn decode(node: &Node, context: &mut DecodeContext<'_>) -> Option<Self> {
         let Some(text) = node.text() else {
             context.hide(node);
             context.expected(node, "the address of a Redis");
@@ -40,7 +40,7 @@ impl Decode for StoreUrl {
 }
 
 impl Decode for HeaderText {
-    fn decode(node: &Node, context: &mut Context<'_>) -> Option<Self> {
+    fn decode(node: &Node, context: &mut DecodeContext<'_>) -> Option<Self> {
         let is_plain = node
             .text()
             .is_some_and(|text| text.is_empty() || is_variable(text));

@@ -4,10 +4,10 @@ use std::borrow::Cow;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 
-use super::values::LimitStatus;
-use crate::config::decode::{Context, Decode, Needed, choice, record};
+use super::values::RefusalStatus;
+use crate::config::decode::{Decode, DecodeContext, Required, choice, record};
 use crate::config::plan;
-use crate::config::tree::{Kind, Node};
+use crate::config::tree::{Node, NodeKind};
 
 /// `on_empty_key`: a word, or `{ refuse: STATUS }`.
 #[derive(Debug, Clone, Copy)]
@@ -26,13 +26,13 @@ record! {
     /// Refuses requests whose key is empty.
     pub struct RefuseEmptyKey {
         /// The status they are refused with, 400 to 599.
-        refuse: Needed<LimitStatus>,
+        refuse: Required<RefusalStatus>,
     }
 }
 
 impl Decode for OnEmptyKey {
-    fn decode(node: &Node, context: &mut Context<'_>) -> Option<Self> {
-        if let Kind::Mapping(_) = node.kind {
+    fn decode(node: &Node, context: &mut DecodeContext<'_>) -> Option<Self> {
+        if let NodeKind::Mapping(_) = node.kind {
             let parts: RefuseEmptyKey = context.record(node)?;
             let status = http::StatusCode::from_u16(parts.refuse.value()?.0).ok();
             return Some(Self(plan::OnEmptyKey::Refuse(status)));

@@ -2,10 +2,10 @@
 
 use super::server::Return;
 use super::values::{Flag, Time};
-use crate::config::decode::{Brief, Field, HasBrief, List, Text, record, scalar};
+use crate::config::decode::{Field, HasShorthand, List, Shorthand, Text, record, scalar};
 use crate::config::near;
 use crate::config::plan;
-use crate::config::units::Mistake;
+use crate::config::units::ParseError;
 
 record! {
     /// What is answered when the answer proper is not to be had; of several ways the first that leads somewhere is gone.
@@ -15,7 +15,7 @@ record! {
         /// First: another upstream, written as for a location. Only for what may be sent again.
         proxy_pass: Field<Text>,
         /// Second: the last good response, no older than this time, of those that HTTP allows a shared cache to keep; or a mapping.
-        stale: Field<Brief<Stale>>,
+        stale: Field<Shorthand<Stale>>,
         /// Third: always the same answer.
         r#return: Field<Return>,
     }
@@ -34,7 +34,7 @@ record! {
     }
 }
 
-impl HasBrief for Stale {
+impl HasShorthand for Stale {
     const KEY: &'static str = "max_age";
 }
 
@@ -46,17 +46,17 @@ fn fixed(text: &str) -> Option<String> {
 
 scalar! {
     /// Whether a group is degraded.
-    pub struct DegradeWord(plan::Degrade);
+    pub struct DegradeMode(plan::DegradeMode);
     "`auto`, `on` or `off`",
     // Both are also flags of YAML's older dialect.
     |text| match text {
-        "auto" => Ok(plan::Degrade::Auto),
-        "on" | "true" | "yes" => Ok(plan::Degrade::On),
-        "off" | "false" | "no" => Ok(plan::Degrade::Off),
+        "auto" => Ok(plan::DegradeMode::Auto),
+        "on" | "true" | "yes" => Ok(plan::DegradeMode::On),
+        "off" | "false" | "no" => Ok(plan::DegradeMode::Off),
         _ => {
             let words = ["auto", "on", "off"];
             let hint = near::hint(text, words).unwrap_or_else(|| "expected `auto`, `on` or `off`".to_owned());
-            Err(Mistake::new(format!("`{text}` is no way to degrade")).help(hint))
+            Err(ParseError::new(format!("`{text}` is no way to degrade")).help(hint))
         }
     },
     { "enum": ["auto", "on", "off", true, false] }

@@ -3,9 +3,11 @@
 use std::ops::RangeInclusive;
 
 use super::values::{Flag, Time};
-use crate::config::decode::{Brief, Field, HasBrief, List, Text, choice, number, record, scalar};
+use crate::config::decode::{
+    Field, HasShorthand, List, Shorthand, Text, choice, number, record, scalar,
+};
 use crate::config::plan;
-use crate::config::units::{self, Mistake};
+use crate::config::units::{self, ParseError};
 
 record! {
     /// Asks every server of an upstream again and again whether it is well.
@@ -21,7 +23,7 @@ record! {
         /// The service that a `grpc` check asks about. Default: the server as a whole.
         service: Field<Text>,
         /// Which answers are fine. Default: status 200-399.
-        expect: Field<Brief<Expect>>,
+        expect: Field<Shorthand<Expect>>,
         /// The port to ask on. Default: where requests go.
         port: Field<Port>,
         /// Whether to ask inside TLS. Default: as the `proxy_pass` that uses the upstream.
@@ -41,7 +43,7 @@ record! {
     }
 }
 
-impl HasBrief for HealthCheck {
+impl HasShorthand for HealthCheck {
     const KEY: &'static str = "path";
 }
 
@@ -55,7 +57,7 @@ record! {
     }
 }
 
-impl HasBrief for Expect {
+impl HasShorthand for Expect {
     const KEY: &'static str = "status";
 }
 
@@ -81,7 +83,7 @@ record! {
         /// How many calls are let through to see, and have to go well. Default: 3.
         half_open: Field<Calls>,
         /// How it comes back: after `probes` that went well, or by a share that grows, a `ramp`. Default: probes.
-        recovery: Field<RecoveryWord>,
+        recovery: Field<Recovery>,
         /// Over which time a ramp grows to all. Default: 10s.
         ramp_for: Field<Time>,
         /// Answers that are failures. Default: 500, 502, 503, 504.
@@ -97,7 +99,7 @@ fn defaults(text: &str) -> Option<String> {
 
 scalar! {
     /// A part of a whole.
-    pub struct Percent(plan::Share);
+    pub struct Percent(plan::CallShare);
     "a percentage such as `50%`", units::percent,
     { "description": "A percentage such as 50% or 12.5%.", "type": "string", "pattern": r"^[0-9]{1,3}(\.[0-9])? *%$" }
 }
@@ -112,7 +114,7 @@ scalar! {
     ] }
 }
 
-fn statuses(text: &str) -> Result<RangeInclusive<u16>, Mistake> {
+fn statuses(text: &str) -> Result<RangeInclusive<u16>, ParseError> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     let status = |text: &str| {
         let status = units::whole(text.trim(), "a status", 100, 599)?;
@@ -120,7 +122,7 @@ fn statuses(text: &str) -> Result<RangeInclusive<u16>, Mistake> {
     };
     let range = status(first)?..=status(last)?;
     match range.is_empty() {
-        true => Err(Mistake::new(format!(
+        true => Err(ParseError::new(format!(
             "`{text}` is a range with nothing in it"
         ))),
         false => Ok(range),
@@ -149,7 +151,7 @@ number! {
 
 /// How a server is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CheckWord {
+pub enum CheckKind {
     /// By the service that gRPC has for it.
     Grpc,
     /// By a request.
@@ -160,18 +162,18 @@ pub enum CheckWord {
 
 choice! {
     /// How a server is asked.
-    pub struct CheckType(CheckWord) = "a type of check" {
-        "http" => CheckWord::Http,
-        "grpc" => CheckWord::Grpc,
-        "tcp" => CheckWord::Tcp,
+    pub struct CheckType(CheckKind) = "a type of check" {
+        "http" => CheckKind::Http,
+        "grpc" => CheckKind::Grpc,
+        "tcp" => CheckKind::Tcp,
     }
 }
 
 choice! {
     /// What a server counts as before it was checked.
-    pub struct Initial(plan::Initial) = "what a server can be at first" {
-        "up" => plan::Initial::Up,
-        "down" => plan::Initial::Down,
+    pub struct Initial(plan::InitialHealth) = "what a server can be at first" {
+        "up" => plan::InitialHealth::Up,
+        "down" => plan::InitialHealth::Down,
     }
 }
 
@@ -186,7 +188,7 @@ pub enum Way {
 
 choice! {
     /// How a breaker comes back.
-    pub struct RecoveryWord(Way) = "a way to recover" {
+    pub struct Recovery(Way) = "a way to recover" {
         "probes" => Way::Probes,
         "ramp" => Way::Ramp,
     }

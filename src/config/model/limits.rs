@@ -4,25 +4,25 @@ use std::borrow::Cow;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 
-use super::algorithm::{Algorithm, LimitOrUnlimited, WindowLimit};
+use super::algorithm::{AlgorithmWord, LimitOrUnlimited, WindowLimit};
 use super::empty_key::OnEmptyKey;
-use super::sanction::{OnCrowd, OnExcess, RuleBody};
+use super::sanction::{OnConnExcess, OnExcess, RuleBody};
 use super::values::{
-    Burst, ConnLimit, Flag, HeaderForm, HeaderScope, LimitStatus, OnAmbiguousKey, Prefix, Rate,
-    RateOrUnlimited, Size, Time, Waiting,
+    Burst, ConnLimit, Flag, HeaderForm, HeaderScope, Ipv6Prefix, OnAmbiguousKey, QueueSize, Rate,
+    RateOrUnlimited, RefusalStatus, Size, Time,
 };
-use crate::config::decode::{Context, Decode, Field, Named, Needed, Text, record};
-use crate::config::tree::{Kind, Node};
+use crate::config::decode::{Decode, DecodeContext, Field, NamedMap, Required, Text, record};
+use crate::config::tree::{Node, NodeKind};
 
 record! {
     /// A zone of `limit_req`: nginx's `limit_req_zone KEY zone=NAME:SIZE rate=RATE`.
     pub struct ReqZone {
         /// What requests are told apart by: any text of variables, such as `$binary_remote_addr`.
-        key: Needed<Text>,
+        key: Required<Text>,
         /// The bound of its memory, at least 32k. Default: 10m.
         size: Field<Size>,
         /// How it counts. Default: leaky_bucket, which is nginx's own.
-        algorithm: Field<Algorithm>,
+        algorithm: Field<AlgorithmWord>,
         /// How fast requests may come: `10r/s`, `30r/m`, also r/h and r/d; up to three decimals. All algorithms need it that do not count in windows.
         rate: Field<Rate>,
         /// How many requests in a window, for fixed_window, sliding_window and sliding_log.
@@ -44,9 +44,9 @@ record! {
         /// What to do with a request that gives a header, a cookie or an argument of its key more than once: `refuse` it with 400, or `join` it as nginx does. Default: refuse.
         on_ambiguous_key: Field<OnAmbiguousKey>,
         /// How many bits of an IPv6 address tell clients apart. Default: 128, all of them.
-        ipv6_prefix: Field<Prefix>,
+        ipv6_prefix: Field<Ipv6Prefix>,
         /// Rates of their own for some: under the address or network of clients, whatever the key is, or under the exact text of a key.
-        overrides: Field<Named<Override>>,
+        overrides: Field<NamedMap<Override>>,
     }
 }
 
@@ -66,7 +66,7 @@ record! {
     /// A zone of `limit_conn`: nginx's `limit_conn_zone KEY zone=NAME:SIZE`.
     pub struct ConnZone {
         /// What requests are told apart by: any text of variables, such as `$binary_remote_addr`.
-        key: Needed<Text>,
+        key: Required<Text>,
         /// The bound of its memory, at least 32k. Default: 10m.
         size: Field<Size>,
         /// Where its counters are kept: `local`, or one of `stores`. Default: local.
@@ -76,7 +76,7 @@ record! {
         /// What to do with a request that gives a header, a cookie or an argument of its key more than once: `refuse` it with 400, or `join` it as nginx does. Default: refuse.
         on_ambiguous_key: Field<OnAmbiguousKey>,
         /// How many bits of an IPv6 address tell clients apart. Default: 128, all of them.
-        ipv6_prefix: Field<Prefix>,
+        ipv6_prefix: Field<Ipv6Prefix>,
     }
 }
 
@@ -84,7 +84,7 @@ record! {
     /// One `limit_req`.
     pub struct ReqRule {
         /// The zone, one of `limit_req_zones`.
-        zone: Needed<Text>,
+        zone: Required<Text>,
         /// How many requests a key may be ahead of its rate; the capacity of a token_bucket, what a bursty zone saves while idle. Default: 0; 1 for a token_bucket, a second's worth for bursty.
         burst: Field<Burst>,
         /// Requests within the burst pass at once instead of waiting for their turn. Default: false.
@@ -100,7 +100,7 @@ record! {
         /// For how long a key that was refused stays out. Default: not at all.
         penalty: Field<Time>,
         /// The status of a request that this rule refuses, 400 to 599. Default: limit_req_status.
-        status: Field<LimitStatus>,
+        status: Field<RefusalStatus>,
         /// What is answered to a request that this rule refuses: a text of variables or `{ file: … }`, JSON or HTML by its first letter; or several of `html`, `json` and `text`, of which the client gets what its `Accept` likes best. Default: a page in the form the client likes.
         body: Field<RuleBody>,
         /// The type of `body`. Default: by its first letter.
@@ -112,15 +112,15 @@ record! {
     /// One `limit_conn`.
     pub struct ConnRule {
         /// The zone, one of `limit_conn_zones`.
-        zone: Needed<Text>,
+        zone: Required<Text>,
         /// How many requests at once.
-        limit: Needed<ConnLimit>,
+        limit: Required<ConnLimit>,
         /// Where requests wait for a place. Default: they are refused at once.
         queue: Field<Queue>,
         /// What becomes of requests without a place: `reject` answers them, `drop` closes the connection without an answer. Default: reject.
-        on_excess: Field<OnCrowd>,
+        on_excess: Field<OnConnExcess>,
         /// The status of a request that this rule refuses, 400 to 599. Default: limit_conn_status.
-        status: Field<LimitStatus>,
+        status: Field<RefusalStatus>,
         /// What is answered to a request that this rule refuses: a text of variables or `{ file: … }`, JSON or HTML by its first letter; or several of `html`, `json` and `text`, of which the client gets what its `Accept` likes best. Default: a page in the form the client likes.
         body: Field<RuleBody>,
         /// The type of `body`. Default: by its first letter.
@@ -132,9 +132,9 @@ record! {
     /// A waiting line before a `limit_conn`, first come first served.
     pub struct Queue {
         /// How many may wait for one key.
-        size: Needed<Waiting>,
+        size: Required<QueueSize>,
         /// How long each may wait.
-        timeout: Needed<Time>,
+        timeout: Required<Time>,
     }
 }
 
@@ -158,12 +158,12 @@ record! {
 }
 
 impl Decode for LimitHeaders {
-    fn decode(node: &Node, context: &mut Context<'_>) -> Option<Self> {
+    fn decode(node: &Node, context: &mut DecodeContext<'_>) -> Option<Self> {
         match node.kind {
-            Kind::Mapping(_) => context
+            NodeKind::Mapping(_) => context
                 .record(node)
                 .map(|parts| Self::Parts(Box::new(parts))),
-            Kind::Null | Kind::Scalar(_) | Kind::Sequence(_) | Kind::Unset => {
+            NodeKind::Null | NodeKind::Scalar(_) | NodeKind::Sequence(_) | NodeKind::Unset => {
                 HeaderForm::decode(node, context).map(Self::Form)
             }
         }

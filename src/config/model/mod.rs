@@ -26,33 +26,34 @@ mod traces;
 mod upstream;
 mod values;
 
-pub use access::Access;
-pub use algorithm::{Algorithm, Counting, LimitOrUnlimited, WindowLimit};
+pub use access::AccessWord;
+pub use algorithm::{AlgorithmWord, Counting, LimitOrUnlimited, WindowLimit};
 pub use bandwidth::SizeText;
 pub use buffering::{BufferBounds, Buffering};
-pub use client::{Connections, ProxyProtocol, RealIp};
+pub use client::{ConnectionCount, ProxyProtocol, RealIp};
 pub use credential::{HeaderText, StoreUrl};
 pub use empty_key::{EmptyKeyWord, OnEmptyKey, RefuseEmptyKey};
-pub use fallback::{DegradeWord, Fallback, Stale};
-pub use health::{Breaker, CheckWord, Expect, FailureStatus, HealthCheck, Percent, Way};
+pub use fallback::{DegradeMode, Fallback, Stale};
+pub use health::{Breaker, CheckKind, Expect, FailureStatus, HealthCheck, Percent, Way};
 pub use limits::{
     ConnRule, ConnZone, LimitHeaders, LimitHeadersParts, Override, Queue, ReqRule, ReqZone,
 };
-pub use maps::Map;
+pub use maps::MapDirective;
 pub use redirect::{ProxyRedirect, RedirectRule};
 pub use resolver::{NameServer, Resolver};
-pub use sanction::{BodyFile, BodyForms, BodyText, Manner, OnCrowd, OnExcess, RuleBody};
+pub use sanction::{BodyFile, BodyForms, BodyText, ExcessAction, OnConnExcess, OnExcess, RuleBody};
 pub use server::{Listen, Location, Return, ReturnParts, Server};
 pub use settings::{Buffers, BuffersParts, Connection, NextUpstream, Settings};
 pub use store::{OnOutage, Store, StoreMode};
 pub use tls::{Ciphers, Depth, Protocols, ProxySsl, Tls, VerifyClientWord};
 pub use top::{AccessLog, Admin, Config, Log};
-pub use traces::{BatchSize, ContextWord, Tracing};
+pub use traces::{BatchSize, TraceContext, Tracing};
 pub use upstream::{Balance, RetryBudget, Upstream, UpstreamQueue, UpstreamServer};
 pub use values::{
-    AdminAddress, Burst, ConnLimit, Failures, Flag, HeaderCount, HeaderForm, HeaderScope,
-    HttpVersion, Idle, Level, LimitStatus, ListenAddress, ListenText, LogLevel, OnAmbiguousKey,
-    Prefix, Rate, RateOrUnlimited, Requests, Size, Streams, Time, Tries, Waiting, Weight, Workers,
+    AdminAddress, Burst, ConnLimit, ErrorLogLevel, Failures, Flag, HeaderCount, HeaderForm,
+    HeaderScope, HttpVersion, Idle, Ipv6Prefix, ListenAddress, ListenText, LogLevel,
+    OnAmbiguousKey, QueueSize, Rate, RateOrUnlimited, RefusalStatus, RequestCount, Size, Streams,
+    Time, Tries, Weight, Workers,
 };
 
 use super::decode::Record;
@@ -73,7 +74,7 @@ pub(super) fn homes(key: &str) -> Option<String> {
         ("in a limit_conn zone", ConnZone::keys()),
         ("in a limit_req rule", ReqRule::keys()),
         ("in a limit_conn rule", ConnRule::keys()),
-        ("in a map", Map::keys()),
+        ("in a map", MapDirective::keys()),
         ("in a store", Store::keys()),
         ("in `tls`", Tls::keys()),
         ("in `real_ip`", RealIp::keys()),

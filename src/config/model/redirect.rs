@@ -4,9 +4,9 @@ use std::borrow::Cow;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 
-use crate::config::decode::{Context, Decode, List, Spanned, Text};
-use crate::config::report::Complaint;
-use crate::config::tree::{Kind, Node};
+use crate::config::decode::{Decode, DecodeContext, List, Spanned, Text};
+use crate::config::report::Diagnostic;
+use crate::config::tree::{Node, NodeKind};
 
 /// `proxy_redirect`: its rules in order; none for `off`.
 #[derive(Debug, Clone)]
@@ -27,9 +27,9 @@ pub enum RedirectRule {
 }
 
 impl Decode for ProxyRedirect {
-    fn decode(node: &Node, context: &mut Context<'_>) -> Option<Self> {
+    fn decode(node: &Node, context: &mut DecodeContext<'_>) -> Option<Self> {
         match &node.kind {
-            Kind::Scalar(scalar) if matches!(scalar.text.as_str(), "off" | "false" | "no") => {
+            NodeKind::Scalar(scalar) if matches!(scalar.text.as_str(), "off" | "false" | "no") => {
                 Some(Self(Vec::new()))
             }
             _ if is_pair(node) => RedirectRule::decode(node, context).map(|rule| Self(vec![rule])),
@@ -42,21 +42,23 @@ impl Decode for ProxyRedirect {
 }
 
 impl Decode for RedirectRule {
-    fn decode(node: &Node, context: &mut Context<'_>) -> Option<Self> {
+    fn decode(node: &Node, context: &mut DecodeContext<'_>) -> Option<Self> {
         match &node.kind {
-            Kind::Scalar(scalar) if scalar.text == DEFAULT => Some(Self::Default),
-            Kind::Scalar(_) => {
+            NodeKind::Scalar(scalar) if scalar.text == DEFAULT => Some(Self::Default),
+            NodeKind::Scalar(_) => {
                 let whole = Text::decode(node, context)?;
                 pair(&whole, node, context)
             }
-            Kind::Sequence(_) => match <[_; 2]>::try_from(List::<Text>::decode(node, context)?.0) {
-                Ok([from, to]) => Some(Self::Pair { from, to }),
-                Err(_) => {
-                    context.expected(node, EXPECTED);
-                    None
+            NodeKind::Sequence(_) => {
+                match <[_; 2]>::try_from(List::<Text>::decode(node, context)?.0) {
+                    Ok([from, to]) => Some(Self::Pair { from, to }),
+                    Err(_) => {
+                        context.expected(node, EXPECTED);
+                        None
+                    }
                 }
-            },
-            Kind::Mapping(_) | Kind::Null | Kind::Unset => {
+            }
+            NodeKind::Mapping(_) | NodeKind::Null | NodeKind::Unset => {
                 context.expected(node, EXPECTED);
                 None
             }
@@ -65,7 +67,7 @@ impl Decode for RedirectRule {
 }
 
 /// A pair as nginx writes it: two words.
-fn pair(whole: &Text, node: &Node, context: &mut Context<'_>) -> Option<RedirectRule> {
+fn pair(whole: &Text, node: &Node, context: &mut DecodeContext<'_>) -> Option<RedirectRule> {
     let text = whole.text.trim();
     if let Some((from, to)) = text.split_once(' ') {
         let to = to.trim_start();
@@ -81,13 +83,13 @@ fn pair(whole: &Text, node: &Node, context: &mut Context<'_>) -> Option<Redirect
         }
     }
     let sentence = format!("`{text}` does not say what takes the place of what");
-    context.complain(Complaint::new(node.span, sentence).help(format!("expected {EXPECTED}")));
+    context.complain(Diagnostic::new(node.span, sentence).help(format!("expected {EXPECTED}")));
     None
 }
 
 /// Whether it is one pair and not a list of rules: two texts, neither of which is a rule.
 fn is_pair(node: &Node) -> bool {
-    let Kind::Sequence(items) = &node.kind else {
+    let NodeKind::Sequence(items) = &node.kind else {
         return false;
     };
     let is_word = |node: &Node| {

@@ -3,14 +3,14 @@
 use std::net::SocketAddr;
 
 use super::values::{Flag, Time};
-use crate::config::decode::{Field, HasBrief, List, Needed, record, scalar};
+use crate::config::decode::{Field, HasShorthand, List, Required, record, scalar};
 use crate::config::units;
 
 record! {
     /// Whom to ask for the addresses of names, as nginx's `resolver`.
     pub struct Resolver {
         /// DNS servers, asked in turn: `10.0.0.2`, `10.0.0.2:5353` or `[::1]:53`.
-        address: Needed<List<NameServer>>,
+        address: Required<List<NameServer>>,
         /// How long an answer holds, whatever it says of itself. Default: as it says, one second at least.
         valid: Field<Time>,
         /// How long a look-up may take. Default: 5s.
@@ -29,6 +29,6 @@ scalar! {
     { "description": "10.0.0.2, 10.0.0.2:53 or [::1]:53.", "type": "string" }
 }
 
-impl HasBrief for Resolver {
+impl HasShorthand for Resolver {
     const KEY: &'static str = "address";
 }

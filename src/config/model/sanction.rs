@@ -4,29 +4,29 @@ use std::borrow::Cow;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 
-use crate::config::decode::{Context, Decode, Field, Needed, Text, choice, record};
-use crate::config::tree::{Kind, Node};
+use crate::config::decode::{Decode, DecodeContext, Field, Required, Text, choice, record};
+use crate::config::tree::{Node, NodeKind};
 
 choice! {
     /// What becomes of a request that is over a rate.
-    pub struct OnExcess(Manner) = "something to do with what is too much" {
-        "reject" => Manner::Reject,
-        "delay" => Manner::Delay,
-        "drop" => Manner::Drop,
+    pub struct OnExcess(ExcessAction) = "something to do with what is too much" {
+        "reject" => ExcessAction::Reject,
+        "delay" => ExcessAction::Delay,
+        "drop" => ExcessAction::Drop,
     }
 }
 
 choice! {
     /// What becomes of a request that is one too many at once.
-    pub struct OnCrowd(Manner) = "something to do with what is too much" {
-        "reject" => Manner::Reject,
-        "drop" => Manner::Drop,
+    pub struct OnConnExcess(ExcessAction) = "something to do with what is too much" {
+        "reject" => ExcessAction::Reject,
+        "drop" => ExcessAction::Drop,
     }
 }
 
 /// What becomes of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Manner {
+pub enum ExcessAction {
     /// It waits.
     Delay,
     /// It is not answered.
@@ -57,7 +57,7 @@ record! {
     /// A body that is in a file.
     pub struct BodyFile {
         /// The file, which is read with the configuration and sent as it is.
-        file: Needed<Text>,
+        file: Required<Text>,
     }
 }
 
@@ -74,9 +74,11 @@ record! {
 }
 
 impl Decode for RuleBody {
-    fn decode(node: &Node, context: &mut Context<'_>) -> Option<Self> {
+    fn decode(node: &Node, context: &mut DecodeContext<'_>) -> Option<Self> {
         match &node.kind {
-            Kind::Mapping(pairs) if !pairs.iter().any(|(key, _)| key.text() == Some("file")) => {
+            NodeKind::Mapping(pairs)
+                if !pairs.iter().any(|(key, _)| key.text() == Some("file")) =>
+            {
                 context
                     .record(node)
                     .map(|forms| Self::Choice(Box::new(forms)))
@@ -87,9 +89,9 @@ impl Decode for RuleBody {
 }
 
 impl Decode for BodyText {
-    fn decode(node: &Node, context: &mut Context<'_>) -> Option<Self> {
+    fn decode(node: &Node, context: &mut DecodeContext<'_>) -> Option<Self> {
         match node.kind {
-            Kind::Mapping(_) => context.record(node).map(Self::File),
+            NodeKind::Mapping(_) => context.record(node).map(Self::File),
             _ => Text::decode(node, context).map(Self::Text),
         }
     }

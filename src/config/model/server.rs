@@ -7,14 +7,16 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use super::settings::{Connection, Settings};
 use super::tls::Tls;
 use super::values::{Flag, ListenAddress};
-use crate::config::decode::{Brief, Context, Decode, Field, HasBrief, List, Needed, Text, record};
-use crate::config::tree::{Kind, Node};
+use crate::config::decode::{
+    Decode, DecodeContext, Field, HasShorthand, List, Required, Shorthand, Text, record,
+};
+use crate::config::tree::{Node, NodeKind};
 
 record! {
     /// A virtual server.
     pub struct Server {
         /// Where it listens: `8080`, `127.0.0.1:8080`, `[::1]:8080`, `unix:/run/weir.sock`; `8443 ssl` for TLS. Default: *:80.
-        listen: Field<List<Brief<Listen>>>,
+        listen: Field<List<Shorthand<Listen>>>,
         /// Hosts it answers for: `example.com`, `*.example.com`, `.example.com`, `www.example.*`, `~expr`. None given: whatever no other server claims.
         server_name: Field<List<Text>>,
         /// Its certificate and how TLS is spoken on its addresses; what is not given here holds as at the top level.
@@ -35,7 +37,7 @@ record! {
     /// One address to listen on.
     pub struct Listen {
         /// Where.
-        address: Needed<ListenAddress>,
+        address: Required<ListenAddress>,
         /// Clients speak TLS here. Default: false.
         tls: Field<Flag>,
         /// Every connection begins with a PROXY header, version 1 or 2; `real_ip` says whether it is believed. Default: false.
@@ -47,7 +49,7 @@ record! {
     }
 }
 
-impl HasBrief for Listen {
+impl HasShorthand for Listen {
     const KEY: &'static str = "address";
 }
 
@@ -55,7 +57,7 @@ record! {
     /// A path and what holds there.
     pub struct Location {
         /// Which paths: a prefix such as `/api/`, `= /exact`, `^~ /prefix`, `~ expr` or `~* expr`, in nginx's order of preference.
-        path: Needed<Text>,
+        path: Required<Text>,
         /// Where requests go: an upstream's name or `http://host:port[/uri]`. Default: as the server says.
         proxy_pass: Field<Text>,
         /// The same for gRPC: an upstream's name or `grpc://host:port`, spoken to in HTTP/2.
@@ -92,13 +94,13 @@ record! {
 }
 
 impl Decode for Return {
-    fn decode(node: &Node, context: &mut Context<'_>) -> Option<Self> {
+    fn decode(node: &Node, context: &mut DecodeContext<'_>) -> Option<Self> {
         match node.kind {
-            Kind::Mapping(_) => context
+            NodeKind::Mapping(_) => context
                 .record(node)
                 .map(|parts| Self::Parts(Box::new(parts))),
-            Kind::Scalar(_) => Text::decode(node, context).map(Self::Text),
-            Kind::Null | Kind::Sequence(_) | Kind::Unset => {
+            NodeKind::Scalar(_) => Text::decode(node, context).map(Self::Text),
+            NodeKind::Null | NodeKind::Sequence(_) | NodeKind::Unset => {
                 context.expected(
                     node,
                     "a status, or a mapping with `status` and `body` or `url`",

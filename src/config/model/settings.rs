@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 
-use super::access::Access;
+use super::access::AccessWord;
 use super::bandwidth::SizeText;
 use super::buffering::Buffering;
 use super::client::{ProxyProtocol, RealIp};
@@ -15,15 +15,17 @@ use super::limits::{ConnRule, LimitHeaders, ReqRule};
 use super::redirect::ProxyRedirect;
 use super::tls::ProxySsl;
 use super::values::{
-    Flag, HeaderCount, HttpVersion, LimitStatus, LogLevel, Requests, Size, Streams, Time, Tries,
+    Flag, HeaderCount, HttpVersion, LogLevel, RefusalStatus, RequestCount, Size, Streams, Time,
+    Tries,
 };
 use crate::config::decode::{
-    Context, Decode, Field, List, Named, Needed, OrOff, Spanned, Text, record, scalar_from,
+    Decode, DecodeContext, Field, List, NamedMap, OrOff, Required, Spanned, Text, record,
+    scalar_from,
 };
 use crate::config::near;
-use crate::config::report::Complaint;
-use crate::config::tree::{Kind, Node};
-use crate::config::units::{self, Mistake};
+use crate::config::report::Diagnostic;
+use crate::config::tree::{Node, NodeKind};
+use crate::config::units::{self, ParseError};
 
 record! {
     /// Settings of the top level, of a server and of a location; the inner one holds.
@@ -35,9 +37,9 @@ record! {
         /// Numbers of requests at once to keep to, all of them. An inner list takes the place of an outer one; `off` for none.
         limit_conn: Field<OrOff<List<ConnRule>>>,
         /// The status of a request that `limit_req` refuses, 400 to 599. Default: 429 (nginx: 503).
-        limit_req_status: Field<LimitStatus>,
+        limit_req_status: Field<RefusalStatus>,
         /// The status of a request that `limit_conn` refuses, 400 to 599. Default: 503.
-        limit_conn_status: Field<LimitStatus>,
+        limit_conn_status: Field<RefusalStatus>,
         /// Only report what `limit_req` would do. Default: false.
         limit_req_dry_run: Field<Flag>,
         /// Only report what `limit_conn` would do. Default: false.
@@ -49,9 +51,9 @@ record! {
         /// Which header fields tell clients of their limits besides Retry-After: `ietf` for RateLimit and RateLimit-Policy, `legacy` for X-RateLimit-*, or `off`; a mapping also says on which responses. Default: ietf, on refusals.
         limit_headers: Field<LimitHeaders>,
         /// Who may come in: addresses, networks, `all` or `unix:`. Where it is given, everybody else may not.
-        allow: Field<List<Access>>,
+        allow: Field<List<AccessWord>>,
         /// Who may not come in. Of `allow` and `deny` the longest prefix holds.
-        deny: Field<List<Access>>,
+        deny: Field<List<AccessWord>>,
         /// Whose word is taken for the client's address. Each of its keys is inherited by itself.
         real_ip: Field<RealIp>,
         /// The largest request body; 0 for no limit. Default: 1m.
@@ -63,7 +65,7 @@ record! {
         /// How long a connection may idle between requests; 0 closes it after each. Default: 75s.
         keepalive_timeout: Field<Time>,
         /// How many requests a connection carries. Default: 1000.
-        keepalive_requests: Field<Requests>,
+        keepalive_requests: Field<RequestCount>,
         /// How long a client may take between two pieces of the answer. Default: 60s.
         send_timeout: Field<Time>,
         /// How many bytes a second of the answer a client has to take, on average over send_timeout; 0 for any speed. Default: 100.
@@ -75,7 +77,7 @@ record! {
         /// How long to wait for more of what a client sends after its answer, before closing. Default: 5s.
         lingering_timeout: Field<Time>,
         /// Headers to send on, in place of the client's; an empty value removes one. An inner mapping takes the place of an outer one.
-        proxy_set_header: Field<Named<HeaderText>>,
+        proxy_set_header: Field<NamedMap<HeaderText>>,
         /// What is changed about `Location` and `Refresh` of responses: `default` to put the location's path in place of the URL of `proxy_pass`, pairs of what they begin with and what takes its place, or `off`. An inner list takes the place of an outer one. Default: default.
         proxy_redirect: Field<ProxyRedirect>,
         /// What upstreams are spoken to in: `1.1`, or `2` with many requests on one connection. Default: 1.1, and 2 with `grpc_pass`.
@@ -143,15 +145,15 @@ record! {
     /// A number of buffers and the size of each.
     pub struct BuffersParts {
         /// How many.
-        number: Needed<Requests>,
+        number: Required<RequestCount>,
         /// How large each.
-        size: Needed<Size>,
+        size: Required<Size>,
     }
 }
 
 impl Decode for Buffers {
-    fn decode(node: &Node, context: &mut Context<'_>) -> Option<Self> {
-        if let Kind::Mapping(_) = node.kind {
+    fn decode(node: &Node, context: &mut DecodeContext<'_>) -> Option<Self> {
+        if let NodeKind::Mapping(_) = node.kind {
             let parts: BuffersParts = context.record(node)?;
             return Some(Self {
                 number: parts.number.value()?.0,
@@ -164,7 +166,7 @@ impl Decode for Buffers {
             "a number and a size such as `4 8k`",
             |text| {
                 let (number, size) = text.split_once(' ').ok_or_else(|| {
-                    Mistake::new(format!("`{text}` is not a number and a size"))
+                    ParseError::new(format!("`{text}` is not a number and a size"))
                         .help("expected for example `4 8k`")
                 })?;
                 Ok(Self {
@@ -208,7 +210,7 @@ const OCCASIONS: [&str; 12] = [
 ];
 
 impl Decode for NextUpstream {
-    fn decode(node: &Node, context: &mut Context<'_>) -> Option<Self> {
+    fn decode(node: &Node, context: &mut DecodeContext<'_>) -> Option<Self> {
         let texts = List::<Text>::decode(node, context)?;
         let mut words = Vec::new();
         for Spanned { value, span } in &texts.0 {
@@ -226,14 +228,14 @@ impl Decode for NextUpstream {
                     let hint = near::hint(word, OCCASIONS)
                         .unwrap_or_else(|| format!("expected some of {}", OCCASIONS.join(", ")));
                     let sentence = format!("`{word}` is no reason to try the next server");
-                    context.complain(Complaint::new(place, sentence).help(hint));
+                    context.complain(Diagnostic::new(place, sentence).help(hint));
                 }
                 words.push(word.to_owned());
             }
         }
         if words.len() > 1 && words.iter().any(|word| word == "off") {
             let sentence = "`off` cannot stand beside other words";
-            context.complain(Complaint::new(node.span, sentence));
+            context.complain(Diagnostic::new(node.span, sentence));
         }
         Some(Self(words))
     }

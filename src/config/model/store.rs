@@ -3,14 +3,14 @@
 use super::credential::StoreUrl;
 use super::values::{Flag, Time};
 use crate::config::Secret;
-use crate::config::decode::{Field, List, Needed, OrOff, Text, choice, number, record};
+use crate::config::decode::{Field, List, OrOff, Required, Text, choice, number, record};
 use crate::config::plan;
 
 record! {
     /// A store of counters outside of this process.
     pub struct Store {
         /// Where Redis or Valkey is: `redis://user:password@host:6379/0`, `rediss://` for TLS, `unix:/run/redis.sock`; several are nodes of a cluster, or sentinels.
-        redis: Needed<List<StoreUrl>>,
+        redis: Required<List<StoreUrl>>,
         /// Whether what is at `redis` is a cluster; several addresses are one anyhow. Default: off.
         cluster: Field<Flag>,
         /// The name of a master: the servers of `redis` are sentinels and know where it is. Default: they are not.

@@ -3,8 +3,8 @@
 use super::values::{Flag, Time};
 use crate::config::decode::{Field, List, Text, choice, number, record, scalar};
 use crate::config::near;
-use crate::config::plan::{Cipher, Protocol, VerifyClient};
-use crate::config::units::Mistake;
+use crate::config::plan::{Cipher, TlsVersion, VerifyClient};
+use crate::config::units::ParseError;
 
 record! {
     /// What clients are met with on addresses that listen with TLS.
@@ -64,7 +64,7 @@ record! {
 
 scalar! {
     /// Versions of TLS, as nginx lists them in one text.
-    pub struct Protocols(Vec<Protocol>);
+    pub struct Protocols(Vec<TlsVersion>);
     "versions of TLS such as `TLSv1.3`", |text| text.split_whitespace().map(protocol).collect(),
     { "description": "TLSv1.2, TLSv1.3 or both.", "type": "string", "pattern": r"^(TLSv1\.[23] *)+$" }
 }
@@ -93,20 +93,20 @@ number! {
     pub struct Depth(usize) = "a number of certificates", 0..=6
 }
 
-fn protocol(word: &str) -> Result<Protocol, Mistake> {
+fn protocol(word: &str) -> Result<TlsVersion, ParseError> {
     match word {
-        "TLSv1.2" => Ok(Protocol::Tls12),
-        "TLSv1.3" => Ok(Protocol::Tls13),
+        "TLSv1.2" => Ok(TlsVersion::Tls12),
+        "TLSv1.3" => Ok(TlsVersion::Tls13),
         "SSLv2" | "SSLv3" | "TLSv1" | "TLSv1.0" | "TLSv1.1" => {
-            Err(Mistake::new(format!("`{word}` is too old to be safe"))
+            Err(ParseError::new(format!("`{word}` is too old to be safe"))
                 .help("TLSv1.2 and TLSv1.3 are spoken"))
         }
-        _ => Err(Mistake::new(format!("`{word}` is not a version of TLS"))
+        _ => Err(ParseError::new(format!("`{word}` is not a version of TLS"))
             .help("expected `TLSv1.2` or `TLSv1.3`")),
     }
 }
 
-fn cipher(word: &str) -> Result<Cipher, Mistake> {
+fn cipher(word: &str) -> Result<Cipher, ParseError> {
     let known = Cipher::ALL.into_iter();
     known
         .clone()
@@ -115,6 +115,6 @@ fn cipher(word: &str) -> Result<Cipher, Mistake> {
             let names: Vec<_> = known.map(|cipher| cipher.name).collect();
             let hint = near::hint(word, names.iter().copied())
                 .unwrap_or_else(|| format!("expected some of {}", names.join(", ")));
-            Mistake::new(format!("`{word}` is not a cipher suite that is spoken")).help(hint)
+            ParseError::new(format!("`{word}` is not a cipher suite that is spoken")).help(hint)
         })
 }

@@ -1,10 +1,10 @@
 //! The file as a whole.
 
 use super::buffering::BufferBounds;
-use super::client::Connections;
-use super::fallback::DegradeWord;
+use super::client::ConnectionCount;
+use super::fallback::DegradeMode;
 use super::limits::{ConnZone, ReqZone};
-use super::maps::Map;
+use super::maps::MapDirective;
 use super::resolver::Resolver;
 use super::server::Server;
 use super::settings::{Connection, Settings};
@@ -12,9 +12,9 @@ use super::store::Store;
 use super::tls::Tls;
 use super::traces::Tracing;
 use super::upstream::Upstream;
-use super::values::{AdminAddress, Level, Size, Time, Workers};
+use super::values::{AdminAddress, ErrorLogLevel, Size, Time, Workers};
 use crate::config::Secret;
-use crate::config::decode::{Brief, Field, List, Named, Needed, OrOff, Text, record};
+use crate::config::decode::{Field, List, NamedMap, OrOff, Required, Shorthand, Text, record};
 
 record! {
     /// The configuration of weir.
@@ -30,31 +30,31 @@ record! {
         /// Traces of requests for an OpenTelemetry collector. Default: none.
         tracing: Field<Tracing>,
         /// How many client connections may be open at once, in all. Default: no limit but the system's.
-        max_connections: Field<Connections>,
+        max_connections: Field<ConnectionCount>,
         /// How many of them may come from one address, or from one /64 of IPv6. Default: no limit.
-        max_connections_per_address: Field<Connections>,
+        max_connections_per_address: Field<ConnectionCount>,
         /// Variables made from others, nginx's `map` and `geo`; the names begin with `$`.
-        maps: Field<Named<Map>>,
+        maps: Field<NamedMap<MapDirective>>,
         /// Where zones may keep their counters instead of in this process, by name.
-        stores: Field<Named<Store>>,
+        stores: Field<NamedMap<Store>>,
         /// Zones of `limit_req`, by name.
-        limit_req_zones: Field<Named<ReqZone>>,
+        limit_req_zones: Field<NamedMap<ReqZone>>,
         /// Zones of `limit_conn`, by name.
-        limit_conn_zones: Field<Named<ConnZone>>,
+        limit_conn_zones: Field<NamedMap<ConnZone>>,
         /// Groups of locations that are degraded together: `auto`, `on` to give everybody the fallback, `off` for nobody.
-        degrade_groups: Field<Named<DegradeWord>>,
+        degrade_groups: Field<NamedMap<DegradeMode>>,
         /// How much memory last good answers may take, of all fallbacks with `stale`. Default: 32m.
         stale_size: Field<Size>,
         /// Bounds of what is buffered, of all requests together.
         buffers: Field<BufferBounds>,
         /// Whom to ask for the addresses of names that are looked up again, see `resolve`. Default: the system.
-        resolver: Field<Brief<Resolver>>,
+        resolver: Field<Shorthand<Resolver>>,
         /// Groups of servers to forward to, by name.
-        upstreams: Field<Named<Upstream>>,
+        upstreams: Field<NamedMap<Upstream>>,
         /// What holds for TLS in every server that does not say otherwise.
         tls: Field<Tls>,
         /// Virtual servers.
-        servers: Needed<List<Server>>,
+        servers: Required<List<Server>>,
     }
     with settings: Settings, connection: Connection,
 }
@@ -63,7 +63,7 @@ record! {
     /// Where log lines go.
     pub struct Log {
         /// The least severe level that is written: error, warn, info or debug. Default: info.
-        level: Field<Level>,
+        level: Field<ErrorLogLevel>,
         /// Where everything but the access log goes. Default: standard error.
         error: Field<ErrorLog>,
         /// One line per request; `off` for none.
@@ -77,7 +77,7 @@ record! {
         /// A file, or `-` for standard error. Default: -.
         path: Field<Text>,
         /// The least severe level that is written, as `log.level`, which it takes the place of.
-        level: Field<Level>,
+        level: Field<ErrorLogLevel>,
     }
 }
 

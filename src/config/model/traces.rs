@@ -3,22 +3,22 @@
 use super::health::Percent;
 use super::values::Time;
 use crate::config::Secret;
-use crate::config::decode::{Field, Named, Needed, Text, choice, number, record};
+use crate::config::decode::{Field, NamedMap, Required, Text, choice, number, record};
 use crate::config::plan;
 
 record! {
     /// Traces of requests for an OpenTelemetry collector.
     pub struct Tracing {
         /// The collector, spoken to in OTLP over HTTP: `http://127.0.0.1:4318`. Without a path it is /v1/traces.
-        otlp: Needed<Text>,
+        otlp: Required<Text>,
         /// How many of those requests are traced that bring no decision with them. Default: 1%.
         sample: Field<Percent>,
         /// What this weir is called in traces. Default: weir.
         service_name: Field<Text>,
         /// What becomes of the trace context of a request, as nginx's `otel_trace_context`: extract, inject, propagate or ignore. Default: propagate.
-        context: Field<ContextWord>,
+        context: Field<TraceContext>,
         /// Header fields for the collector, by name.
-        headers: Field<Named<Secret>>,
+        headers: Field<NamedMap<Secret>>,
         /// How long spans wait to be sent together. Default: 5s.
         interval: Field<Time>,
         /// How many are sent together at most. Default: 512.
@@ -28,7 +28,7 @@ record! {
 
 choice! {
     /// What becomes of the trace context of a request.
-    pub struct ContextWord(plan::TraceContext) = "a way to treat trace context" {
+    pub struct TraceContext(plan::TraceContext) = "a way to treat trace context" {
         "extract" => plan::TraceContext::Extract,
         "inject" => plan::TraceContext::Inject,
         "propagate" => plan::TraceContext::Propagate,

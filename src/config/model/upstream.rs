@@ -1,38 +1,38 @@
 //! `upstreams`: groups of servers to forward to.
 
 use super::health::{Breaker, HealthCheck};
-use super::values::{Failures, Flag, Idle, Requests, Time, Waiting, Weight};
+use super::values::{Failures, Flag, Idle, QueueSize, RequestCount, Time, Weight};
 use crate::config::decode::{
-    Brief, Field, HasBrief, List, Needed, OrOff, Text, choice, number, record, scalar,
+    Field, HasShorthand, List, OrOff, Required, Shorthand, Text, choice, number, record, scalar,
 };
 use crate::config::plan;
-use crate::config::units::{self, Mistake};
+use crate::config::units::{self, ParseError};
 
 record! {
     /// A group of servers.
     pub struct Upstream {
         /// How one is picked: round_robin, least_conn, ip_hash, random, or { hash: KEY, consistent: true }, all as
         /// nginx computes them. Default: round_robin.
-        balance: Field<Brief<Balance>>,
+        balance: Field<Shorthand<Balance>>,
         /// Idle connections kept open, per worker. Default: 64.
         keepalive: Field<Idle>,
         /// How long an idle one is kept. Default: 60s.
         keepalive_timeout: Field<Time>,
         /// How many requests one connection carries. Default: 1000.
-        keepalive_requests: Field<Requests>,
+        keepalive_requests: Field<RequestCount>,
         /// Where requests wait when every server has its max_conns. Default: they get 502 at once.
         queue: Field<UpstreamQueue>,
         /// How many requests may be sent again to another server, as a share of all: `20%`. Default: any number, as
         /// proxy_next_upstream allows.
-        retry_budget: Field<Brief<RetryBudget>>,
+        retry_budget: Field<Shorthand<RetryBudget>>,
         /// Asks every server again and again whether it is well; a path alone will do. Default: none.
-        health_check: Field<Brief<HealthCheck>>,
+        health_check: Field<Shorthand<HealthCheck>>,
         /// Leaves a server alone for a while that fails too often; `{}` for one with all defaults. Default: off.
         breaker: Field<OrOff<Breaker>>,
         /// How often the names of its servers are looked up again. Default: they are not.
         resolve: Field<Time>,
         /// The servers; each may be written as its address alone.
-        servers: Needed<List<Brief<UpstreamServer>>>,
+        servers: Required<List<Shorthand<UpstreamServer>>>,
     }
 }
 
@@ -40,7 +40,7 @@ record! {
     /// How a server is picked.
     pub struct Balance {
         /// By turns, load, address or lot.
-        method: Field<Method>,
+        method: Field<BalanceMethod>,
         /// By the hash of this text of variables.
         hash: Field<Text>,
         /// Whether one server more or less moves only its share of the keys. Default: false.
@@ -52,11 +52,11 @@ record! {
     /// A waiting line before an upstream.
     pub struct UpstreamQueue {
         /// How many may wait, in all workers together.
-        size: Needed<Waiting>,
+        size: Required<QueueSize>,
         /// For how long. Default: 60s.
         timeout: Field<Time>,
         /// Who goes first: oldest_first or newest_first. Default: oldest_first.
-        order: Field<Order>,
+        order: Field<UpstreamQueueOrder>,
         /// A text of variables; those for whom it is different take turns, and when the line is full the longest
         /// of their lines loses its last. Default: none, all stand in one line.
         fair: Field<Text>,
@@ -67,7 +67,7 @@ record! {
     /// How many requests may be sent again.
     pub struct RetryBudget {
         /// The share of the requests of the last ten seconds: `20%`.
-        share: Needed<Share>,
+        share: Required<RequestShare>,
         /// How many a second in any case, over the same ten seconds. Default: 3.
         min_per_second: Field<Most>,
         /// When all servers have failed, all are asked again, up to proxy_next_upstream_tries in all: after a random
@@ -80,26 +80,26 @@ record! {
 
 scalar! {
     /// A share of a hundred.
-    pub struct Share(u32);
+    pub struct RequestShare(u32);
     "a share such as `20%`",
     |text| match text.strip_suffix('%') {
         Some(number) => units::whole(number, "a share", 0, 100).map(|share| u32::try_from(share).unwrap_or(100)),
-        None => Err(Mistake::new(format!("`{text}` is not a share")).help("expected a share such as `20%`")),
+        None => Err(ParseError::new(format!("`{text}` is not a share")).help("expected a share such as `20%`")),
     },
     { "description": "A share of a hundred, with % behind it.", "type": "string", "pattern": r"^[0-9]{1,3}%$" }
 }
 
 choice! {
     /// Who goes first.
-    pub struct Order(plan::Order) = "an order" {
-        "oldest_first" => plan::Order::OldestFirst,
-        "newest_first" => plan::Order::NewestFirst,
+    pub struct UpstreamQueueOrder(plan::QueueOrder) = "an order" {
+        "oldest_first" => plan::QueueOrder::OldestFirst,
+        "newest_first" => plan::QueueOrder::NewestFirst,
     }
 }
 
 choice! {
     /// Who is picked.
-    pub struct Method(plan::Balance) = "a way to pick a server" {
+    pub struct BalanceMethod(plan::Balance) = "a way to pick a server" {
         "round_robin" => plan::Balance::RoundRobin,
         "least_conn" => plan::Balance::LeastConn,
         "ip_hash" => plan::Balance::IpHash,
@@ -116,7 +116,7 @@ record! {
     /// One server of a group.
     pub struct UpstreamServer {
         /// Where it is: `127.0.0.1:9001`, `host:port` or `unix:/run/app.sock`.
-        address: Needed<Text>,
+        address: Required<Text>,
         /// Its share. Default: 1.
         weight: Field<Weight>,
         /// After how many failures within `fail_timeout` it is left alone; 0 for never. Default: 1.
@@ -137,14 +137,14 @@ record! {
     }
 }
 
-impl HasBrief for Balance {
+impl HasShorthand for Balance {
     const KEY: &'static str = "method";
 }
 
-impl HasBrief for RetryBudget {
+impl HasShorthand for RetryBudget {
     const KEY: &'static str = "share";
 }
 
-impl HasBrief for UpstreamServer {
+impl HasShorthand for UpstreamServer {
     const KEY: &'static str = "address";
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::config::decode::{choice, number, scalar};
 use crate::config::near;
 use crate::config::plan;
-use crate::config::units::{self, Mistake};
+use crate::config::units::{self, ParseError};
 
 scalar! {
     /// A time.
@@ -98,7 +98,7 @@ scalar! {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListenText {
     /// Where.
-    pub address: plan::Listen,
+    pub address: plan::SocketAddress,
     /// `ssl`
     pub ssl: bool,
     /// `http2`
@@ -107,7 +107,7 @@ pub struct ListenText {
     pub default_server: bool,
 }
 
-fn listen_text(text: &str) -> Result<ListenText, Mistake> {
+fn listen_text(text: &str) -> Result<ListenText, ParseError> {
     let mut words = text.split(' ').filter(|word| !word.is_empty());
     let mut listen = ListenText {
         address: units::listen(words.next().unwrap_or_default(), Ipv4Addr::UNSPECIFIED)?,
@@ -126,7 +126,7 @@ fn listen_text(text: &str) -> Result<ListenText, Mistake> {
                         "`ssl`, `http2` and `default_server` may stand there".into()
                     });
                 let sentence = format!("`{word}` cannot stand behind an address to listen on");
-                return Err(Mistake::new(sentence).help(hint));
+                return Err(ParseError::new(sentence).help(hint));
             }
         }
     }
@@ -139,15 +139,15 @@ scalar! {
     "an address to listen on",
     // A port alone is one on loopback here: nobody should open the admin listener to the world by brevity.
     |text| match units::listen(text, Ipv4Addr::LOCALHOST)? {
-        plan::Listen::Tcp(address) => Ok(address),
-        plan::Listen::Unix(_) => Err(Mistake::new("the admin listener cannot be a unix socket")),
+        plan::SocketAddress::Tcp(address) => Ok(address),
+        plan::SocketAddress::Unix(_) => Err(ParseError::new("the admin listener cannot be a unix socket")),
     },
     { "description": "127.0.0.1:9900, or a port on loopback.", "type": ["string", "integer"] }
 }
 
 number! {
     /// The status of a refusal.
-    pub struct LimitStatus(u16) = "a status for refusals", 400..=599
+    pub struct RefusalStatus(u16) = "a status for refusals", 400..=599
 }
 
 number! {
@@ -162,12 +162,12 @@ number! {
 
 number! {
     /// How many may wait for one key.
-    pub struct Waiting(u32) = "a number of waiting requests", 1..=1_000_000
+    pub struct QueueSize(u32) = "a number of waiting requests", 1..=1_000_000
 }
 
 number! {
     /// How much of an IPv6 address tells clients apart.
-    pub struct Prefix(u8) = "the length of an IPv6 prefix", 1..=128
+    pub struct Ipv6Prefix(u8) = "the length of an IPv6 prefix", 1..=128
 }
 
 number! {
@@ -187,7 +187,7 @@ number! {
 
 number! {
     /// How many requests.
-    pub struct Requests(u64) = "a number of requests", 1..=1_000_000_000
+    pub struct RequestCount(u64) = "a number of requests", 1..=1_000_000_000
 }
 
 number! {
@@ -251,7 +251,7 @@ choice! {
 
 choice! {
     /// The least severe level that is logged.
-    pub struct Level(tracing::Level) = "a log level" {
+    pub struct ErrorLogLevel(tracing::Level) = "a log level" {
         "error" => tracing::Level::ERROR,
         "warn" => tracing::Level::WARN,
         "info" => tracing::Level::INFO,

@@ -7,7 +7,7 @@ use super::{Excess, Rate, Template};
 
 /// How a zone counts, and with which numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Algorithm {
+pub enum AlgorithmParams {
     /// Guava's `SmoothBursty`: the next caller pays for the last.
     Bursty {
         /// How fast permits come.
@@ -87,7 +87,7 @@ pub struct Cost(pub u64);
 
 /// Where the cost of a request comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Weight {
+pub enum CostSource {
     /// A text that is known once there is an answer, and says a number: charged then.
     After(Template),
     /// A text that is known when the request comes, and says a number.
@@ -100,7 +100,7 @@ pub enum Weight {
     ResponseBytes,
 }
 
-impl Weight {
+impl CostSource {
     /// The text that says it, if there is one.
     #[must_use]
     pub const fn template(&self) -> Option<&Template> {
@@ -120,7 +120,7 @@ impl Weight {
     }
 }
 
-impl Algorithm {
+impl AlgorithmParams {
     /// Its word in a configuration.
     #[must_use]
     pub const fn name(&self) -> &'static str {
@@ -172,7 +172,7 @@ impl Algorithm {
 }
 
 /// What it allows, as the user wrote it.
-impl fmt::Display for Algorithm {
+impl fmt::Display for AlgorithmParams {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Bursty { rate, .. }
@@ -230,13 +230,13 @@ mod tests {
     fn what_is_allowed_is_said_as_it_was_written() {
         let fixed = |millis| {
             let window = Duration::from_millis(millis);
-            Algorithm::FixedWindow { limit: 100, window }.to_string()
+            AlgorithmParams::FixedWindow { limit: 100, window }.to_string()
         };
         assert_eq!(fixed(60_000), "100r/1m");
         assert_eq!(fixed(90_000), "100r/90s");
         assert_eq!(fixed(86_400_000), "100r/1d");
         assert_eq!(fixed(1_500), "100r/1500ms");
         let rate = Rate::per_minute(1_000);
-        assert_eq!(Algorithm::Gcra { rate }.to_string(), "1r/m");
+        assert_eq!(AlgorithmParams::Gcra { rate }.to_string(), "1r/m");
     }
 }

@@ -5,34 +5,34 @@ use crate::config::units;
 
 /// `limit_rate` and `limit_rate_after`
 #[derive(Debug, Clone, Default)]
-pub struct Bandwidth {
+pub struct LimitRate {
     /// Bytes a second; 0 for any speed.
-    pub rate: Volume,
+    pub rate: SizeTemplate,
     /// Bytes that leave at any speed first.
-    pub after: Volume,
+    pub after: SizeTemplate,
 }
 
 /// A number of bytes.
 #[derive(Debug, Clone)]
-pub enum Volume {
+pub enum SizeTemplate {
     /// The same for every answer.
     Fixed(u64),
     /// What this text gives, once there is an answer.
     Told(Template),
 }
 
-impl Bandwidth {
+impl LimitRate {
     /// Whether it depends on a variable like this.
     #[must_use]
     pub fn may_use(&self, like: impl Fn(&Variable) -> bool) -> bool {
         [&self.rate, &self.after].into_iter().any(|it| match it {
-            Volume::Fixed(_) => false,
-            Volume::Told(template) => template.may_use(&like),
+            SizeTemplate::Fixed(_) => false,
+            SizeTemplate::Told(template) => template.may_use(&like),
         })
     }
 }
 
-impl Volume {
+impl SizeTemplate {
     /// What a text of variables came to: a size, and nothing for an empty one.
     #[must_use]
     pub fn parse(text: &[u8]) -> Option<u64> {
@@ -43,7 +43,7 @@ impl Volume {
     }
 }
 
-impl Default for Volume {
+impl Default for SizeTemplate {
     fn default() -> Self {
         Self::Fixed(0)
     }
@@ -55,10 +55,10 @@ mod tests {
 
     #[test]
     fn a_text_gives_a_size_or_nothing() {
-        assert_eq!(Volume::parse(b""), Some(0));
-        assert_eq!(Volume::parse(b"10k"), Some(10_240));
+        assert_eq!(SizeTemplate::parse(b""), Some(0));
+        assert_eq!(SizeTemplate::parse(b"10k"), Some(10_240));
         for wrong in [&b"fast"[..], b"-1", b"1.5k", b"\xff"] {
-            assert_eq!(Volume::parse(wrong), None);
+            assert_eq!(SizeTemplate::parse(wrong), None);
         }
     }
 }

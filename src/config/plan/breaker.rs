@@ -6,9 +6,9 @@ use http::StatusCode;
 
 /// A part of a whole, in thousandths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Share(pub u32);
+pub struct CallShare(pub u32);
 
-impl Share {
+impl CallShare {
     /// Whether `part` is at least this share of `whole`.
     #[must_use]
     pub fn is_reached(self, part: u32, whole: u32) -> bool {
@@ -20,11 +20,11 @@ impl Share {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Breaker {
     /// `failure_ratio`: the share of calls that have to fail.
-    pub failure_ratio: Option<Share>,
+    pub failure_ratio: Option<CallShare>,
     /// `failures`: how many have to fail, however many do not.
     pub failures: Option<u32>,
     /// `slow_call` and `slow_ratio`: what is slow, and the share of calls that have to be.
-    pub slow: Option<(Duration, Share)>,
+    pub slow: Option<(Duration, CallShare)>,
     /// `window`: over which calls are counted.
     pub window: Duration,
     /// `min_calls`: without which no share means anything.

@@ -4,13 +4,13 @@ use std::num::NonZeroU32;
 
 use http::HeaderName;
 
-use super::Network;
+use super::ClientMatch;
 
 /// `real_ip`: whose word is taken for the client's address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RealIp {
     /// `from`: those who may say it.
-    pub from: Vec<Network>,
+    pub from: Vec<ClientMatch>,
     /// `header`: where they say it.
     pub header: RealIpHeader,
     /// `recursive`: whether those who may say it are passed over when they are named themselves.
@@ -32,7 +32,7 @@ pub enum RealIpHeader {
 
 /// How many client connections may be open at once.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Caps {
+pub struct ConnectionLimits {
     /// `max_connections`
     pub all: Option<NonZeroU32>,
     /// `max_connections_per_address`
@@ -41,7 +41,7 @@ pub struct Caps {
 
 /// Whether upstreams are sent a PROXY header.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum SendProxy {
+pub enum ProxyProtocolVersion {
     /// They are not.
     #[default]
     Off,

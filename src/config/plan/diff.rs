@@ -2,11 +2,11 @@
 
 use std::fmt;
 
-use super::{Algorithm, ConnZone, Part, Plan, ReqZone, Template, Upstream, Variable};
+use super::{AlgorithmParams, ConnZone, Part, Plan, ReqZone, Template, Upstream, Variable};
 
 /// Why a zone cannot go on from where it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Afresh {
+pub enum ZoneResetReason {
     /// It counts in another way.
     Algorithm,
     /// Its keys are others.
@@ -17,7 +17,7 @@ pub enum Afresh {
     Window,
 }
 
-impl fmt::Display for Afresh {
+impl fmt::Display for ZoneResetReason {
     fn fmt(&self, text: &mut fmt::Formatter<'_>) -> fmt::Result {
         text.write_str(match self {
             Self::Algorithm => "its algorithm has changed",
@@ -33,24 +33,29 @@ impl Plan {
     ///
     /// # Errors
     /// Why it has to start afresh.
-    pub fn inherits(&self, zone: &ReqZone, before: &Self, old: &ReqZone) -> Result<(), Afresh> {
+    pub fn inherits(
+        &self,
+        zone: &ReqZone,
+        before: &Self,
+        old: &ReqZone,
+    ) -> Result<(), ZoneResetReason> {
         let store = |plan: &Self, zone: &ReqZone| {
             let store = zone.store.and_then(|store| plan.stores.get(store));
             store.map(|store| store.name.clone())
         };
         if !self.reads_alike(&zone.key, before, &old.key) || zone.ipv6_prefix != old.ipv6_prefix {
-            return Err(Afresh::Key);
+            return Err(ZoneResetReason::Key);
         }
         if zone.algorithm.name() != old.algorithm.name() {
-            return Err(Afresh::Algorithm);
+            return Err(ZoneResetReason::Algorithm);
         }
         if store(self, zone) != store(before, old) {
-            return Err(Afresh::Store);
+            return Err(ZoneResetReason::Store);
         }
         match (blocks(&zone.algorithm), blocks(&old.algorithm)) {
             (None, None) => Ok(()),
             (new, old_blocks) if new == old_blocks && zone.overrides == old.overrides => Ok(()),
-            _ => Err(Afresh::Window),
+            _ => Err(ZoneResetReason::Window),
         }
     }
 
@@ -104,9 +109,9 @@ impl Upstream {
 }
 
 /// What a window in blocks is divided into.
-fn blocks(algorithm: &Algorithm) -> Option<[std::time::Duration; 2]> {
+fn blocks(algorithm: &AlgorithmParams) -> Option<[std::time::Duration; 2]> {
     match algorithm {
-        Algorithm::SlidingWindow {
+        AlgorithmParams::SlidingWindow {
             window,
             precision: Some(precision),
             ..

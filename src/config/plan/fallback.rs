@@ -5,15 +5,15 @@ use std::time::Duration;
 
 use http::StatusCode;
 
-use super::{Forward, Return, Template};
+use super::{ProxyPass, Return, Template};
 
 /// `fallback`: the ways are gone in this order, as far as they are given.
 #[derive(Debug, Clone)]
 pub struct Fallback {
     /// `on`: when.
-    pub on: Occasions,
+    pub on: FallbackTriggers,
     /// `proxy_pass`: somebody else is asked.
-    pub forward: Option<Arc<Forward>>,
+    pub forward: Option<Arc<ProxyPass>>,
     /// `stale`: the last good answer.
     pub stale: Option<Stale>,
     /// `return`: always the same.
@@ -33,7 +33,7 @@ pub struct Stale {
 
 /// When a fallback is used.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Occasions {
+pub struct FallbackTriggers {
     /// `error`: no connection, or it broke, or what came was no answer.
     pub error: bool,
     /// `limited`: a limit refused.
@@ -54,12 +54,12 @@ pub struct DegradeGroup {
     /// Its name.
     pub name: Box<str>,
     /// What holds until somebody says otherwise.
-    pub mode: Degrade,
+    pub mode: DegradeMode,
 }
 
 /// Whether what is not essential is left out.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Degrade {
+pub enum DegradeMode {
     /// Where there is a reason to.
     #[default]
     Auto,
@@ -69,7 +69,7 @@ pub enum Degrade {
     On,
 }
 
-impl Degrade {
+impl DegradeMode {
     /// As it is written.
     #[must_use]
     pub fn as_str(self) -> &'static str {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use http::{HeaderValue, Method};
 use regex::bytes::Regex;
 
-use super::{HttpVersion, Share};
+use super::{CallShare, HttpVersion};
 
 /// `health_check`
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,7 +16,7 @@ pub struct HealthCheck {
     /// From the end of one check to the beginning of the next.
     pub interval: Duration,
     /// How much of it is left to chance, so that not all are checked at once.
-    pub jitter: Share,
+    pub jitter: CallShare,
     /// How long a check may take, connecting included.
     pub timeout: Duration,
     /// How many have to go well in a row until a server counts as healthy.
@@ -24,7 +24,7 @@ pub struct HealthCheck {
     /// How many have to fail in a row until it does not.
     pub fall: u32,
     /// What it counts as before the first.
-    pub initial: Initial,
+    pub initial: InitialHealth,
     /// Where it is asked, if not where requests go.
     pub port: Option<u16>,
     /// Inside TLS: index of how the upstream's servers are met.
@@ -80,7 +80,7 @@ impl Eq for HttpCheck {}
 
 /// What a server counts as before it was checked.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Initial {
+pub enum InitialHealth {
     /// Unhealthy, until the first check goes well.
     Down,
     /// Healthy.

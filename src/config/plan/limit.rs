@@ -5,7 +5,7 @@ use std::time::Duration;
 use http::StatusCode;
 use ipnet::IpNet;
 
-use super::{Algorithm, CountRefused, Sanction, Template, Weight};
+use super::{AlgorithmParams, CostSource, CountRefused, RefusalAction, Template};
 
 /// How fast a bucket drains, exactly.
 ///
@@ -17,11 +17,11 @@ pub struct Rate {
     units_per_milli: u64,
     /// As the user wrote it, for people: requests in thousandths, and the period.
     requests_milli: u64,
-    period: Period,
+    period: RatePeriod,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Period {
+enum RatePeriod {
     Second,
     Minute,
     Hour,
@@ -59,7 +59,7 @@ impl Rate {
         Self {
             units_per_milli: milli * 86_400,
             requests_milli: milli,
-            period: Period::Second,
+            period: RatePeriod::Second,
         }
     }
 
@@ -69,7 +69,7 @@ impl Rate {
         Self {
             units_per_milli: milli * 1_440,
             requests_milli: milli,
-            period: Period::Minute,
+            period: RatePeriod::Minute,
         }
     }
 
@@ -79,7 +79,7 @@ impl Rate {
         Self {
             units_per_milli: milli * 24,
             requests_milli: milli,
-            period: Period::Hour,
+            period: RatePeriod::Hour,
         }
     }
 
@@ -89,7 +89,7 @@ impl Rate {
         Self {
             units_per_milli: milli,
             requests_milli: milli,
-            period: Period::Day,
+            period: RatePeriod::Day,
         }
     }
 
@@ -108,10 +108,10 @@ impl std::fmt::Display for Rate {
             write!(f, ".{}", format!("{thousandths:03}").trim_end_matches('0'))?;
         }
         f.write_str(match self.period {
-            Period::Second => "r/s",
-            Period::Minute => "r/m",
-            Period::Hour => "r/h",
-            Period::Day => "r/d",
+            RatePeriod::Second => "r/s",
+            RatePeriod::Minute => "r/m",
+            RatePeriod::Hour => "r/h",
+            RatePeriod::Day => "r/d",
         })
     }
 }
@@ -126,7 +126,7 @@ pub struct ReqZone {
     /// The bound of its memory, in bytes.
     pub size: usize,
     /// How it counts, and with which numbers.
-    pub algorithm: Algorithm,
+    pub algorithm: AlgorithmParams,
     /// Whether refused requests are charged, too.
     pub count_refused: CountRefused,
     /// Where it counts together with others; `None` for this process alone.
@@ -188,14 +188,14 @@ pub struct Override {
     /// Whom it is for.
     pub key: OverrideKey,
     /// What holds for them; `None` for unlimited.
-    pub own: Option<Own>,
+    pub own: Option<OverrideLimits>,
 }
 
 /// What holds for a key with numbers of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Own {
+pub struct OverrideLimits {
     /// Instead of the zone's; of the same kind.
-    pub algorithm: Algorithm,
+    pub algorithm: AlgorithmParams,
     /// Instead of the rule's.
     pub burst: Option<Excess>,
 }
@@ -219,9 +219,9 @@ pub struct ReqRule {
     /// Which of the excess waits.
     pub delay: Delay,
     /// What a request weighs.
-    pub weight: Weight,
+    pub weight: CostSource,
     /// What becomes of the rest.
-    pub sanction: Sanction,
+    pub sanction: RefusalAction,
 }
 
 /// Which of the excess requests wait for their turn.
@@ -241,14 +241,14 @@ pub struct ConnRule {
     /// How many requests at once.
     pub limit: u32,
     /// Where requests wait for a place; `None`: they are refused at once.
-    pub queue: Option<Queue>,
+    pub queue: Option<ConnQueue>,
     /// What becomes of requests without a place.
-    pub sanction: Sanction,
+    pub sanction: RefusalAction,
 }
 
 /// A waiting line before a `limit_conn`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Queue {
+pub struct ConnQueue {
     /// How many may wait for one key.
     pub size: u32,
     /// How long each may wait.

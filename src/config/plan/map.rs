@@ -15,23 +15,23 @@ pub struct Map {
     /// What is looked up. Never refers, even indirectly, to this map itself.
     pub source: Template,
     /// What it becomes.
-    pub lookup: Lookup,
+    pub lookup: MapLookup,
     /// What it becomes when nothing matches.
     pub default: Template,
 }
 
 /// How a source becomes a value.
 #[derive(Debug, Clone)]
-pub enum Lookup {
+pub enum MapLookup {
     /// By network, the longest prefix first.
     Geo(Geo),
     /// By text.
-    Values(Values),
+    Values(MapValues),
 }
 
 /// nginx's `map`: exact text first (case folded), then host names if asked for, then expressions in the file's order.
 #[derive(Debug, Clone, Default)]
-pub struct Values {
+pub struct MapValues {
     /// Keys in lower case.
     pub exact: HashMap<Box<str>, Template>,
     /// With `hostnames: true`: `*.example.com`, `.example.com`, `www.example.*`; longest first.
@@ -57,8 +57,8 @@ impl Map {
     pub fn outcomes(&self) -> Vec<&Template> {
         let mut outcomes = vec![&self.default];
         match &self.lookup {
-            Lookup::Geo(geo) => outcomes.extend(&geo.values),
-            Lookup::Values(values) => {
+            MapLookup::Geo(geo) => outcomes.extend(&geo.values),
+            MapLookup::Values(values) => {
                 outcomes.extend(values.exact.values());
                 outcomes.extend(values.hostnames.iter().map(|(_, value)| value));
                 outcomes.extend(values.expressions.iter().map(|(_, value)| value));

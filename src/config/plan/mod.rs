@@ -29,36 +29,38 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub use algorithm::{Algorithm, Cost, CountRefused, Weight};
-pub use bandwidth::{Bandwidth, Volume};
-pub use breaker::{Breaker, Recovery, Share};
+pub use algorithm::{AlgorithmParams, Cost, CostSource, CountRefused};
+pub use bandwidth::{LimitRate, SizeTemplate};
+pub use breaker::{Breaker, CallShare, Recovery};
 pub use buffering::{BufferBounds, Buffering, RequestBuffering, ResponseBuffering};
-pub use client::{Caps, RealIp, RealIpHeader, SendProxy};
-pub use diff::Afresh;
-pub use fallback::{Degrade, DegradeGroup, Fallback, Occasions, Stale};
-pub use health::{CheckKind, HealthCheck, HttpCheck, Initial};
+pub use client::{ConnectionLimits, ProxyProtocolVersion, RealIp, RealIpHeader};
+pub use diff::ZoneResetReason;
+pub use fallback::{DegradeGroup, DegradeMode, Fallback, FallbackTriggers, Stale};
+pub use health::{CheckKind, HealthCheck, HttpCheck, InitialHealth};
 pub use limit::{
-    ConnRule, ConnZone, Delay, DryRun, Excess, HeaderForm, HeaderScope, LimitHeaders, LogLevel,
-    OnAmbiguousKey, OnEmptyKey, Override, OverrideKey, Own, Queue, Rate, ReqRule, ReqZone,
+    ConnQueue, ConnRule, ConnZone, Delay, DryRun, Excess, HeaderForm, HeaderScope, LimitHeaders,
+    LogLevel, OnAmbiguousKey, OnEmptyKey, Override, OverrideKey, OverrideLimits, Rate, ReqRule,
+    ReqZone,
 };
-pub use map::{Geo, Lookup, Map, Values};
-pub use names::{Path, PathRule, ServerName};
+pub use map::{Geo, Map, MapLookup, MapValues};
+pub use names::{LocationPath, PathRule, ServerName};
 pub use redirect::{Redirect, Replacement};
 pub use resolver::Resolver;
-pub use sanction::{Form, RefusalBody, Sanction, Typed, Wording};
+pub use sanction::{BodyFormat, RefusalAction, RefusalBodies, RefusalBody, TypedText};
 pub use site::{
-    Access, Action, ClientTimeouts, Forward, HttpVersion, Network, NextUpstream, Return,
-    ReturnBody, SetHeader, Site, Tries, Underscores, Upgrades, Via,
+    AccessRules, ClientMatch, ClientTimeouts, Content, HttpVersion, LocationConf, MaxTries,
+    NextUpstream, ProxyPass, Return, ReturnBody, SetHeader, Underscores, Upgrades, Via,
 };
-pub use store::{Login, OnOutage, Shape, Store, StoreMode, StoreTls};
-pub use template::{Limited, Part, Ssl, Template, Tlv, Traced, Variable};
+pub use store::{Login, OnOutage, Store, StoreMode, StoreTls, StoreTopology};
+pub use template::{LimitVariable, Part, ProxyTlv, Template, TlsVariable, TraceVariable, Variable};
 pub use tls::{
-    Carrier, Certificate, Cipher, File, Protocol, ServerNameSent, SessionReuse, SessionTickets,
-    Tls, UpstreamTls, Verify, VerifyClient,
+    Carrier, Certificate, Cipher, ServerNameSent, SessionReuse, SessionTickets, Tls, TlsFile,
+    TlsVersion, UpstreamTls, Verify, VerifyClient,
 };
 pub use traces::{TraceContext, Tracing};
 pub use upstream::{
-    Address, Backoff, Balance, Order, RetryBudget, Upstream, UpstreamQueue, UpstreamServer,
+    Backoff, Balance, QueueOrder, RetryBudget, Upstream, UpstreamAddress, UpstreamQueue,
+    UpstreamServer,
 };
 
 use super::secret::Secret;
@@ -77,7 +79,7 @@ pub struct Plan {
     /// Who is told of requests, span by span.
     pub tracing: Option<Tracing>,
     /// How many client connections may be open.
-    pub caps: Caps,
+    pub caps: ConnectionLimits,
     /// `maps`: [`Variable::Map`] is an index into this.
     pub maps: Vec<Map>,
     /// `stores`: [`ReqZone::store`] is an index into this.
@@ -86,17 +88,17 @@ pub struct Plan {
     pub req_zones: Vec<ReqZone>,
     /// `limit_conn_zones`: [`ConnRule::zone`] is an index into this.
     pub conn_zones: Vec<ConnZone>,
-    /// `upstreams`, and one more for every `proxy_pass` that names an address; [`Forward::upstream`] is an index.
+    /// `upstreams`, and one more for every `proxy_pass` that names an address; [`ProxyPass::upstream`] is an index.
     pub upstreams: Vec<Upstream>,
-    /// `degrade_groups`: [`Site::degrade_group`] is an index into this.
+    /// `degrade_groups`: [`LocationConf::degrade_group`] is an index into this.
     pub degrade_groups: Vec<DegradeGroup>,
     /// `stale_size`, in bytes.
     pub stale_size: usize,
     /// `buffers`
     pub buffers: BufferBounds,
     /// Directories for temporary files that the configuration names.
-    pub temp_paths: Vec<File>,
-    /// How servers behind `https://` are met; [`Forward::tls`] is an index.
+    pub temp_paths: Vec<TlsFile>,
+    /// How servers behind `https://` are met; [`ProxyPass::tls`] is an index.
     pub upstream_tls: Vec<UpstreamTls>,
     /// What to listen on, each address once.
     pub listeners: Vec<Listener>,
@@ -120,7 +122,7 @@ impl Plan {
     }
 
     /// What holds at each location of each server, and where there is none.
-    pub fn sites(&self) -> impl Iterator<Item = &Site> {
+    pub fn sites(&self) -> impl Iterator<Item = &LocationConf> {
         self.servers.iter().flat_map(|server| {
             let locations = server.locations.iter().map(|location| &location.site);
             locations.chain([&server.fallback])
@@ -128,7 +130,7 @@ impl Plan {
     }
 
     /// The same, to be changed.
-    pub fn sites_mut(&mut self) -> impl Iterator<Item = &mut Site> {
+    pub fn sites_mut(&mut self) -> impl Iterator<Item = &mut LocationConf> {
         self.servers.iter_mut().flat_map(|server| {
             let locations = server.locations.iter_mut();
             let locations = locations.map(|location| &mut location.site);
@@ -190,7 +192,7 @@ pub struct Admin {
 #[derive(Debug, Clone)]
 pub struct Listener {
     /// Where.
-    pub address: Listen,
+    pub address: SocketAddress,
     /// How its connections are carried.
     pub carrier: Carrier,
     /// Whether every connection begins with a PROXY header.
@@ -205,14 +207,14 @@ pub struct Listener {
 
 /// Where to listen.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Listen {
+pub enum SocketAddress {
     /// A TCP address.
     Tcp(SocketAddr),
     /// A unix socket.
     Unix(PathBuf),
 }
 
-impl fmt::Display for Listen {
+impl fmt::Display for SocketAddress {
     fn fmt(&self, text: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tcp(address) => address.fmt(text),
@@ -245,7 +247,7 @@ pub struct Server {
     /// Its locations in the file's order.
     pub locations: Vec<Location>,
     /// What holds where no location matches: the server's own settings.
-    pub fallback: Site,
+    pub fallback: LocationConf,
 }
 
 /// Whether clients may speak HTTP/2.
@@ -262,7 +264,7 @@ pub enum Http2 {
 #[derive(Debug, Clone)]
 pub struct Location {
     /// Which paths.
-    pub path: Path,
+    pub path: LocationPath,
     /// What holds there.
-    pub site: Site,
+    pub site: LocationConf,
 }

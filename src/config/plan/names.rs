@@ -19,7 +19,7 @@ pub enum ServerName {
 
 /// A location's `path`: how it was written, and what it matches.
 #[derive(Debug, Clone)]
-pub struct Path {
+pub struct LocationPath {
     /// As in the file, for people.
     pub text: Box<str>,
     /// What it matches.

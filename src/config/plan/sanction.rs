@@ -9,11 +9,11 @@ use super::{Part, Template};
 
 /// How a rule turns requests away.
 #[derive(Debug, Clone, Default)]
-pub struct Sanction {
+pub struct RefusalAction {
     /// Instead of the location's; 444 closes without an answer (`on_excess: drop`).
     pub status: Option<StatusCode>,
     /// Instead of weir's own page.
-    pub body: Option<Arc<RefusalBody>>,
+    pub body: Option<Arc<RefusalBodies>>,
     /// `on_excess: delay`: for how long a request may wait that would else be turned away.
     pub max_wait: Option<Duration>,
     /// `penalty`: for how long a key that was turned away stays out.
@@ -22,34 +22,34 @@ pub struct Sanction {
 
 /// What refused requests are answered with in place of weir's own page.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum RefusalBody {
+pub enum RefusalBodies {
     /// What the client likes best of these, one at least.
     Choice {
         /// `html`
-        html: Option<Typed>,
+        html: Option<TypedText>,
         /// `json`
-        json: Option<Typed>,
+        json: Option<TypedText>,
         /// `text`
-        text: Option<Typed>,
+        text: Option<TypedText>,
     },
     /// Always the same.
-    One(Typed),
+    One(TypedText),
 }
 
 /// A text and its `Content-Type`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Typed {
+pub struct TypedText {
     /// The text.
-    pub wording: Wording,
+    pub wording: RefusalBody,
     /// The `Content-Type`.
     pub content_type: Box<str>,
 }
 
-impl RefusalBody {
+impl RefusalBodies {
     /// Whether it is the same for every request that likes the same form.
     #[must_use]
     pub fn is_fixed(&self) -> bool {
-        let is_fixed = |typed: &Typed| typed.wording.text.as_literal().is_some();
+        let is_fixed = |typed: &TypedText| typed.wording.text.as_literal().is_some();
         match self {
             Self::Choice { html, json, text } => {
                 [html, json, text].into_iter().flatten().all(is_fixed)
@@ -61,16 +61,16 @@ impl RefusalBody {
 
 /// A text with variables, and what it is written in.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wording {
+pub struct RefusalBody {
     /// The text.
     pub text: Template,
     /// What it is written in.
-    pub form: Form,
+    pub form: BodyFormat,
 }
 
 /// What a text is written in: how the values of variables are escaped in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Form {
+pub enum BodyFormat {
     /// A style sheet.
     Css,
     /// HTML, or XML of any kind.
@@ -83,12 +83,12 @@ pub enum Form {
     Plain,
 }
 
-impl Sanction {
+impl RefusalAction {
     /// nginx's status that closes the connection without an answer.
     pub const DROP: u16 = 444;
 }
 
-impl Wording {
+impl RefusalBody {
     /// A text, in the form it looks like.
     #[must_use]
     pub fn new(text: Template) -> Self {
@@ -97,15 +97,15 @@ impl Wording {
             _ => None,
         };
         let form = match start {
-            Some(b'<') => Form::Html,
-            Some(b'{' | b'[') => Form::Json,
-            _ => Form::Plain,
+            Some(b'<') => BodyFormat::Html,
+            Some(b'{' | b'[') => BodyFormat::Json,
+            _ => BodyFormat::Plain,
         };
         Self { text, form }
     }
 }
 
-impl Form {
+impl BodyFormat {
     /// That of a text with this `Content-Type`.
     #[must_use]
     pub fn of(content_type: &str) -> Self {
@@ -142,33 +142,33 @@ mod tests {
 
     #[test]
     fn a_text_shows_its_form() {
-        let form = |text: &str| Wording::new(Template::literal(text)).form;
-        assert_eq!(form("<p>slow down</p>"), Form::Html);
-        assert_eq!(form("\n {\"error\": 1}"), Form::Json);
-        assert_eq!(form("[1]"), Form::Json);
-        assert_eq!(form("slow down <b>"), Form::Plain);
-        assert_eq!(form(""), Form::Plain);
+        let form = |text: &str| RefusalBody::new(Template::literal(text)).form;
+        assert_eq!(form("<p>slow down</p>"), BodyFormat::Html);
+        assert_eq!(form("\n {\"error\": 1}"), BodyFormat::Json);
+        assert_eq!(form("[1]"), BodyFormat::Json);
+        assert_eq!(form("slow down <b>"), BodyFormat::Plain);
+        assert_eq!(form(""), BodyFormat::Plain);
     }
 
     #[test]
     fn a_content_type_has_a_form() {
         for (content_type, form) in [
-            ("text/html", Form::Html),
-            (" Text/HTML ; charset=iso-8859-1", Form::Html),
-            ("application/xhtml+xml", Form::Html),
-            ("image/svg+xml", Form::Html),
-            ("text/xml", Form::Html),
-            ("application/json; charset=utf-8", Form::Json),
-            ("application/problem+json", Form::Json),
-            ("application/x-ndjson", Form::Json),
-            ("text/javascript", Form::JavaScript),
-            ("application/ecmascript", Form::JavaScript),
-            ("text/css", Form::Css),
-            ("text/plain", Form::Plain),
-            ("application/octet-stream", Form::Plain),
-            ("html", Form::Plain),
+            ("text/html", BodyFormat::Html),
+            (" Text/HTML ; charset=iso-8859-1", BodyFormat::Html),
+            ("application/xhtml+xml", BodyFormat::Html),
+            ("image/svg+xml", BodyFormat::Html),
+            ("text/xml", BodyFormat::Html),
+            ("application/json; charset=utf-8", BodyFormat::Json),
+            ("application/problem+json", BodyFormat::Json),
+            ("application/x-ndjson", BodyFormat::Json),
+            ("text/javascript", BodyFormat::JavaScript),
+            ("application/ecmascript", BodyFormat::JavaScript),
+            ("text/css", BodyFormat::Css),
+            ("text/plain", BodyFormat::Plain),
+            ("application/octet-stream", BodyFormat::Plain),
+            ("html", BodyFormat::Plain),
         ] {
-            assert_eq!(Form::of(content_type), form, "{content_type}");
+            assert_eq!(BodyFormat::of(content_type), form, "{content_type}");
         }
     }
 }

@@ -9,14 +9,14 @@ use http::{HeaderName, StatusCode};
 use ipnet::IpNet;
 
 use super::{
-    Bandwidth, Breaker, Buffering, ConnRule, DryRun, Fallback, LimitHeaders, LogLevel, RealIp,
-    Redirect, ReqRule, SendProxy, Template, Wording,
+    Breaker, Buffering, ConnRule, DryRun, Fallback, LimitHeaders, LimitRate, LogLevel,
+    ProxyProtocolVersion, RealIp, Redirect, RefusalBody, ReqRule, Template,
 };
 use crate::config::secret::is_credential;
 
 /// What holds at one location.
 #[derive(Debug, Clone)]
-pub struct Site {
+pub struct LocationConf {
     /// `limit_req`, in order.
     pub limit_req: Vec<ReqRule>,
     /// `shadow`: proposed rules that are not enforced, in order.
@@ -38,7 +38,7 @@ pub struct Site {
     /// `limit_headers`
     pub limit_headers: LimitHeaders,
     /// `allow` and `deny`.
-    pub access: Access,
+    pub access: AccessRules,
     /// `real_ip`, where the location has one of its own: asked when the server's has said nothing.
     pub real_ip: Option<RealIp>,
     /// `client_max_body_size`; `None` for no limit (written 0).
@@ -52,17 +52,17 @@ pub struct Site {
     /// `degrade_group`
     pub degrade_group: Option<usize>,
     /// `limit_rate` and `limit_rate_after`
-    pub bandwidth: Bandwidth,
+    pub bandwidth: LimitRate,
     /// What is done with a request that passed.
-    pub action: Action,
+    pub action: Content,
 }
 
-impl Site {
+impl LocationConf {
     /// Every way a request may be sent on here: to whom it should go, and to whom if that is of no use.
-    pub fn forwards(&self) -> impl Iterator<Item = &Forward> {
+    pub fn forwards(&self) -> impl Iterator<Item = &ProxyPass> {
         let first = match &self.action {
-            Action::Forward(forward) => Some(&**forward),
-            Action::NotFound | Action::Return(_) => None,
+            Content::Forward(forward) => Some(&**forward),
+            Content::NotFound | Content::Return(_) => None,
         };
         let fallback = self.fallback.as_ref();
         let second = fallback.and_then(|fallback| fallback.forward.as_deref());
@@ -93,23 +93,23 @@ pub struct ClientTimeouts {
 
 /// Who may come in, by address.
 #[derive(Debug, Clone, Default)]
-pub struct Access {
+pub struct AccessRules {
     /// Both lists together, longest prefix first, refusal before permission where they are equal.
-    pub networks: Vec<(Network, bool)>,
+    pub networks: Vec<(ClientMatch, bool)>,
     /// What becomes of the rest: refused where an `allow` list was given.
     pub refuse_others: bool,
 }
 
 /// Some clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Network {
+pub enum ClientMatch {
     /// Those with an address in this network.
     Ip(IpNet),
     /// Those on a unix socket.
     Unix,
 }
 
-impl Network {
+impl ClientMatch {
     /// Whether somebody with this address is one of them; `None` is on a unix socket.
     #[must_use]
     pub fn contains(&self, address: Option<IpAddr>) -> bool {
@@ -123,9 +123,9 @@ impl Network {
 
 /// What is done with a request.
 #[derive(Debug, Clone)]
-pub enum Action {
+pub enum Content {
     /// Sent to an upstream.
-    Forward(Arc<Forward>),
+    Forward(Arc<ProxyPass>),
     /// Nothing is configured here: 404.
     NotFound,
     /// Answered at once.
@@ -151,7 +151,7 @@ pub enum ReturnBody {
     /// This text.
     Text {
         /// The text.
-        text: Wording,
+        text: RefusalBody,
         /// Its `Content-Type`.
         content_type: Box<str>,
     },
@@ -159,7 +159,7 @@ pub enum ReturnBody {
 
 /// `proxy_pass` and what belongs to it.
 #[derive(Debug, Clone)]
-pub struct Forward {
+pub struct ProxyPass {
     /// Index of the upstream.
     pub upstream: usize,
     /// Behind `https://`: index of how its servers are met.
@@ -184,7 +184,7 @@ pub struct Forward {
     /// `proxy_http_version`
     pub version: HttpVersion,
     /// `proxy_protocol`
-    pub proxy_protocol: SendProxy,
+    pub proxy_protocol: ProxyProtocolVersion,
     /// `proxy_connect_timeout`
     pub connect_timeout: Duration,
     /// `proxy_send_timeout`
@@ -273,14 +273,14 @@ pub struct NextUpstream {
     /// `http_500`, `http_502`, `http_503`, `http_504`, `http_403`, `http_404`, `http_429`.
     pub statuses: Vec<StatusCode>,
     /// `proxy_next_upstream_tries`
-    pub tries: Tries,
+    pub tries: MaxTries,
     /// `proxy_next_upstream_timeout`; `None` for no limit (written 0).
     pub within: Option<Duration>,
 }
 
 /// How many servers may be tried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Tries {
+pub enum MaxTries {
     /// Each once (written 0).
     Each,
     /// At most so many, the first included.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Address, File};
+use super::{TlsFile, UpstreamAddress};
 use crate::config::Secret;
 
 /// A store.
@@ -13,9 +13,9 @@ pub struct Store {
     /// What the names of its keys begin with.
     pub prefix: Box<str>,
     /// How its servers stand to each other.
-    pub shape: Shape,
+    pub shape: StoreTopology,
     /// One server, or those of a cluster or the sentinels that are known from the start.
-    pub servers: Vec<Address>,
+    pub servers: Vec<UpstreamAddress>,
     /// What they are spoken to as; where they are sentinels, what the master is.
     pub login: Login,
     /// What sentinels are spoken to as.
@@ -36,7 +36,7 @@ pub struct Store {
 
 /// How the servers of a store stand to each other.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Shape {
+pub enum StoreTopology {
     /// They share the keys among each other.
     Cluster,
     /// They know which server is the master of this name.
@@ -60,9 +60,9 @@ pub struct Login {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoreTls {
     /// Whom to trust; `None` for the system's roots.
-    pub trusted: Option<File>,
+    pub trusted: Option<TlsFile>,
     /// What to show: a certificate and its key.
-    pub own: Option<(File, File)>,
+    pub own: Option<(TlsFile, TlsFile)>,
 }
 
 /// What decides while a store does not answer.

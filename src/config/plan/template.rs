@@ -54,7 +54,7 @@ pub enum Variable {
     /// `$is_args`: `?` if there is a query.
     IsArgs,
     /// What limits said of it.
-    Limit(Limited),
+    Limit(LimitVariable),
     /// `$NAME` of `maps`, by index.
     Map(usize),
     /// `$msec`: seconds since the epoch with milliseconds, when the line is written.
@@ -79,7 +79,7 @@ pub enum Variable {
     /// `$proxy_protocol_server_port`
     ProxyProtocolServerPort,
     /// `$proxy_protocol_tlv_NAME`
-    ProxyProtocolTlv(Tlv),
+    ProxyProtocolTlv(ProxyTlv),
     /// `$realip_remote_addr`: the connection's own other end, whoever the client is.
     RealipRemoteAddr,
     /// `$realip_remote_port`
@@ -115,7 +115,7 @@ pub enum Variable {
     /// `$server_protocol`
     ServerProtocol,
     /// `$ssl_…`: what is known of the TLS connection.
-    Ssl(Ssl),
+    Ssl(TlsVariable),
     /// `$status`
     Status,
     /// `$time_iso8601`
@@ -123,7 +123,7 @@ pub enum Variable {
     /// `$time_local`
     TimeLocal,
     /// Where it stands in a trace.
-    Trace(Traced),
+    Trace(TraceVariable),
     /// `$upstream_addr`: every server tried, comma separated.
     UpstreamAddr,
     /// `$upstream_connect_time`
@@ -146,7 +146,7 @@ pub enum Variable {
 
 /// What limits said of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Limited {
+pub enum LimitVariable {
     /// `$limit_conn_status`, in nginx's words.
     ConnStatus,
     /// `$limit_req_status`, in nginx's words.
@@ -159,7 +159,7 @@ pub enum Limited {
 
 /// Where a request stands in a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Traced {
+pub enum TraceVariable {
     /// `$trace_id`, `$otel_trace_id`
     Id,
     /// `$otel_parent_id`: the part of the trace that led here.
@@ -172,7 +172,7 @@ pub enum Traced {
 
 /// What is known of a TLS connection, behind `$ssl_`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ssl {
+pub enum TlsVariable {
     /// `$ssl_alpn_protocol`: what was agreed to speak inside.
     AlpnProtocol,
     /// `$ssl_cipher`: by OpenSSL's name.
@@ -201,7 +201,7 @@ pub enum Ssl {
 
 /// A piece of a PROXY header of version 2, by its type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Tlv {
+pub enum ProxyTlv {
     /// One of the header's own.
     Plain(u8),
     /// One inside that of TLS.
@@ -218,7 +218,10 @@ impl Variable {
             Self::Arg(_) | Self::Cookie(_) | Self::ProxyProtocolTlv(_) => true,
             Self::Http(name) => ![header::HOST, header::USER_AGENT].contains(name),
             // Names in a certificate are whatever its issuer writes; only the whole of it has a private key.
-            Self::Ssl(what) => matches!(what, Ssl::ClientEscapedCert | Ssl::ClientFingerprint),
+            Self::Ssl(what) => matches!(
+                what,
+                TlsVariable::ClientEscapedCert | TlsVariable::ClientFingerprint
+            ),
             // Among them `$remote_user`: the password beside it is not checked.
             _ => false,
         }

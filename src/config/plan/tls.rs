@@ -25,17 +25,17 @@ pub struct Tls {
     /// At least one; of several the client gets the one it can verify, as with RSA and ECDSA side by side.
     pub certificates: Vec<Certificate>,
     /// `protocols`, at least one.
-    pub protocols: Vec<Protocol>,
+    pub protocols: Vec<TlsVersion>,
     /// `ciphers`, the preferred first; none given: all there are.
     pub ciphers: Vec<Cipher>,
     /// `verify_client`
     pub verify_client: VerifyClient,
     /// `client_ca`
-    pub client_ca: Option<File>,
+    pub client_ca: Option<TlsFile>,
     /// `verify_depth`
     pub verify_depth: usize,
     /// `crl`
-    pub crl: Option<File>,
+    pub crl: Option<TlsFile>,
     /// `session_timeout`
     pub session_timeout: Duration,
     /// `session_tickets`
@@ -46,23 +46,23 @@ pub struct Tls {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Certificate {
     /// The certificate and those that lead from it towards a root.
-    pub chain: File,
+    pub chain: TlsFile,
     /// Its key.
-    pub key: File,
+    pub key: TlsFile,
     /// What its issuer says about it (OCSP), to be passed on with it.
-    pub staple: Option<File>,
+    pub staple: Option<TlsFile>,
 }
 
 /// A file, and where its name stands in the configuration.
 #[derive(Debug, Clone)]
-pub struct File {
+pub struct TlsFile {
     /// Where it is.
     pub path: PathBuf,
     /// Where that was said.
     pub span: Span,
 }
 
-impl File {
+impl TlsFile {
     /// For what is wrong with no file in particular.
     #[must_use]
     pub fn nowhere() -> Self {
@@ -77,18 +77,18 @@ impl File {
     }
 }
 
-impl PartialEq for File {
+impl PartialEq for TlsFile {
     // The same file is the same file, wherever it is named.
     fn eq(&self, other: &Self) -> bool {
         self.path == other.path
     }
 }
 
-impl Eq for File {}
+impl Eq for TlsFile {}
 
 /// A version of TLS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Protocol {
+pub enum TlsVersion {
     /// TLS 1.2
     Tls12,
     /// TLS 1.3
@@ -184,15 +184,15 @@ pub struct UpstreamTls {
     /// `proxy_ssl_verify_depth`
     pub depth: Option<usize>,
     /// `proxy_ssl_trusted_certificate`; `None` for the system's roots.
-    pub trusted: Option<File>,
+    pub trusted: Option<TlsFile>,
     /// `proxy_ssl_crl`
-    pub crl: Option<File>,
+    pub crl: Option<TlsFile>,
     /// `proxy_ssl_certificate` and its key: who we are.
     pub certificate: Option<Certificate>,
     /// `proxy_ssl_server_name`: whether it is told the name.
     pub server_name: ServerNameSent,
     /// `proxy_ssl_protocols`
-    pub protocols: Vec<Protocol>,
+    pub protocols: Vec<TlsVersion>,
     /// `proxy_ssl_ciphers`; none given: all there are.
     pub ciphers: Vec<Cipher>,
     /// `proxy_ssl_session_reuse`

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use http::{HeaderName, HeaderValue};
 
-use super::{Share, UpstreamTls};
+use super::{CallShare, UpstreamTls};
 
 /// `tracing`
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub struct Tracing {
     /// Who we are there.
     pub service_name: Box<str>,
     /// How many of those requests are told that bring no decision with them.
-    pub sample: Share,
+    pub sample: CallShare,
     /// What becomes of the context a request brings.
     pub context: TraceContext,
     /// How long spans may wait for others.

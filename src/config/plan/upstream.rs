@@ -61,14 +61,14 @@ pub struct UpstreamQueue {
     /// For how long.
     pub timeout: Duration,
     /// Who goes first.
-    pub order: Order,
+    pub order: QueueOrder,
     /// What tells those apart who take turns.
     pub fair: Option<Template>,
 }
 
 /// Who of those who wait goes first.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Order {
+pub enum QueueOrder {
     /// Who has come last, and is likeliest to be there still.
     NewestFirst,
     /// Who has come first.
@@ -128,7 +128,7 @@ pub struct UpstreamServer {
     /// As it was written: where a consistent hash puts it depends on nothing else.
     pub name: Box<str>,
     /// Where it is.
-    pub address: Address,
+    pub address: UpstreamAddress,
     /// Its share.
     pub weight: u32,
     /// After how many failures it is left alone; 0 for never.
@@ -150,11 +150,11 @@ pub struct UpstreamServer {
 impl UpstreamServer {
     /// A server with every setting at its default, nginx's.
     #[must_use]
-    pub fn at(address: Address) -> Self {
+    pub fn at(address: UpstreamAddress) -> Self {
         Self {
             name: match &address {
-                Address::Tcp { host, port } => format!("{host}:{port}").into(),
-                Address::Unix(path) => format!("unix:{}", path.display()).into(),
+                UpstreamAddress::Tcp { host, port } => format!("{host}:{port}").into(),
+                UpstreamAddress::Unix(path) => format!("unix:{}", path.display()).into(),
             },
             address,
             weight: 1,
@@ -171,7 +171,7 @@ impl UpstreamServer {
 
 /// Where a server is.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Address {
+pub enum UpstreamAddress {
     /// A name or an address, and a port; a name with several addresses is several servers.
     Tcp {
         /// Name or address, an IPv6 one without brackets.

@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 
 /// What became of a scalar.
-pub(super) struct Filled<'a> {
+pub(super) struct Interpolated<'a> {
     /// Its text.
     pub(super) text: Cow<'a, str>,
     /// Names that are not set, each with its place in the original text.
@@ -15,7 +15,7 @@ pub(super) struct Filled<'a> {
 }
 
 /// Fills in what is named in `text`.
-pub(super) fn fill<'a>(text: &'a str, env: &dyn Fn(&str) -> Option<String>) -> Filled<'a> {
+pub(super) fn fill<'a>(text: &'a str, env: &dyn Fn(&str) -> Option<String>) -> Interpolated<'a> {
     let mut filled = String::new();
     let mut unset = Vec::new();
     let mut rest = text;
@@ -43,7 +43,7 @@ pub(super) fn fill<'a>(text: &'a str, env: &dyn Fn(&str) -> Option<String>) -> F
         rest = behind;
     }
     filled.push_str(rest);
-    Filled {
+    Interpolated {
         text: if found {
             Cow::Owned(filled)
         } else {
@@ -53,13 +53,13 @@ pub(super) fn fill<'a>(text: &'a str, env: &dyn Fn(&str) -> Option<String>) -> F
     }
 }
 
-struct Reference<'a> {
+struct EnvReference<'a> {
     name: &'a str,
     default: Option<&'a str>,
 }
 
 /// What stands behind `${`, and what comes after its brace.
-fn parse(after: &str) -> Option<(Reference<'_>, &str)> {
+fn parse(after: &str) -> Option<(EnvReference<'_>, &str)> {
     let (inside, behind) = after.split_once('}')?;
     let (name, default) = match inside.split_once(":-") {
         Some((name, default)) => (name, Some(default)),
@@ -69,7 +69,7 @@ fn parse(after: &str) -> Option<(Reference<'_>, &str)> {
         .bytes()
         .all(|byte| matches!(byte, b'A'..=b'Z' | b'0'..=b'9' | b'_'))
         && name.starts_with(|first: char| first.is_ascii_uppercase() || first == '_');
-    well_named.then_some((Reference { name, default }, behind))
+    well_named.then_some((EnvReference { name, default }, behind))
 }
 
 #[cfg(test)]

@@ -7,10 +7,10 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use super::{Reader, identity, read};
-use crate::config::report::Complaint;
+use super::{ConfigReader, identity, read};
+use crate::config::report::Diagnostic;
 use crate::config::span::Span;
-use crate::config::tree::{Kind, Node};
+use crate::config::tree::{Node, NodeKind};
 
 /// Deepest chain of files that include files.
 const MAX_DEPTH: usize = 16;
@@ -23,7 +23,7 @@ pub(super) fn is_pattern(name: &str) -> bool {
     name.contains(['*', '?', '['])
 }
 
-impl Reader<'_> {
+impl ConfigReader<'_> {
     /// Replaces every `include` below `node` by what it names.
     pub(super) fn resolve_includes(
         &mut self,
@@ -32,12 +32,12 @@ impl Reader<'_> {
         above: &mut Vec<PathBuf>,
     ) {
         match &mut node.kind {
-            Kind::Sequence(items) => {
+            NodeKind::Sequence(items) => {
                 for item in items {
                     self.resolve_includes(item, path, above);
                 }
             }
-            Kind::Mapping(pairs) => {
+            NodeKind::Mapping(pairs) => {
                 for (key, value) in pairs.iter_mut() {
                     if key.text() != Some("include") {
                         self.resolve_includes(value, path, above);
@@ -53,21 +53,21 @@ impl Reader<'_> {
                     }
                 }
             }
-            Kind::Null | Kind::Scalar(_) | Kind::Unset => {}
+            NodeKind::Null | NodeKind::Scalar(_) | NodeKind::Unset => {}
         }
     }
 
     /// The names or patterns that an `include` gives.
     fn names(&mut self, value: &Node) -> Vec<(String, Span)> {
         let items = match &value.kind {
-            Kind::Sequence(items) => items.as_slice(),
+            NodeKind::Sequence(items) => items.as_slice(),
             _ => std::slice::from_ref(value),
         };
         let mut names = Vec::new();
         for item in items {
             match item.text() {
                 Some(text) => names.push((text.to_owned(), item.span)),
-                None if matches!(item.kind, Kind::Unset) => {}
+                None if matches!(item.kind, NodeKind::Unset) => {}
                 None => self.complain(
                     item.span,
                     format!(
@@ -144,10 +144,10 @@ impl Reader<'_> {
         self.resolve_includes(&mut root, file, above);
         above.pop();
         match root.kind {
-            Kind::Mapping(pairs) => self.merge(into, pairs, &mut Vec::new()),
-            Kind::Null | Kind::Unset => {}
-            Kind::Scalar(_) | Kind::Sequence(_) => {
-                if let Kind::Scalar(_) = root.kind {
+            NodeKind::Mapping(pairs) => self.merge(into, pairs, &mut Vec::new()),
+            NodeKind::Null | NodeKind::Unset => {}
+            NodeKind::Scalar(_) | NodeKind::Sequence(_) => {
+                if let NodeKind::Scalar(_) = root.kind {
                     // Perhaps a file with a token.
                     self.report.hidden_mut().add(&root);
                 }
@@ -182,19 +182,19 @@ impl Reader<'_> {
             };
             let span = value.span;
             match (&mut known.kind, value.kind) {
-                (Kind::Mapping(known), Kind::Mapping(more)) => {
+                (NodeKind::Mapping(known), NodeKind::Mapping(more)) => {
                     around.push(name);
                     self.merge(known, more, around);
                     around.pop();
                 }
-                (Kind::Sequence(known), Kind::Sequence(more)) => known.extend(more),
+                (NodeKind::Sequence(known), NodeKind::Sequence(more)) => known.extend(more),
                 (_, kind) => {
                     let value = Node { span, kind };
                     let hidden = self.report.hidden_mut();
                     hidden.add_undecoded(&key, &value, around);
                     let place = self.report.sources().place(first.span);
                     self.report.add(
-                        Complaint::new(key.span, format!("`{name}` is given twice"))
+                        Diagnostic::new(key.span, format!("`{name}` is given twice"))
                             .help(format!("it was given first at {place}")),
                     );
                 }

@@ -11,7 +11,7 @@ mod yaml;
 
 use std::path::{Path, PathBuf};
 
-use super::report::{Complaint, Report};
+use super::report::{Diagnostic, Report};
 use super::span::Span;
 use super::tree::Node;
 
@@ -22,20 +22,20 @@ const MAX_BYTES: u64 = 16 << 20;
 const MAX_NODES: usize = 1_000_000;
 
 /// Where `${NAME}` comes from.
-pub(super) type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
+pub(super) type EnvLookup<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 /// Reads files into one tree.
-pub(super) struct Reader<'a> {
-    env: Environment<'a>,
+pub(super) struct ConfigReader<'a> {
+    env: EnvLookup<'a>,
     report: &'a mut Report,
     nodes: usize,
     /// Every file and pattern that was asked for.
     names: Vec<PathBuf>,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> ConfigReader<'a> {
     /// A reader that complains to `report`.
-    pub(super) fn new(env: Environment<'a>, report: &'a mut Report) -> Self {
+    pub(super) fn new(env: EnvLookup<'a>, report: &'a mut Report) -> Self {
         Self {
             env,
             report,
@@ -45,8 +45,8 @@ impl<'a> Reader<'a> {
     }
 
     /// All that was asked for so far, to be looked at for changes.
-    pub(super) fn watch(self) -> watch::Watch {
-        watch::Watch::new(self.names)
+    pub(super) fn watch(self) -> watch::ConfigFiles {
+        watch::ConfigFiles::new(self.names)
     }
 
     /// The tree of a file with all it includes.
@@ -55,7 +55,7 @@ impl<'a> Reader<'a> {
         let text = match read(path) {
             Ok(text) => text,
             Err(reason) => {
-                self.report.add(Complaint::nowhere(format!(
+                self.report.add(Diagnostic::nowhere(format!(
                     "cannot read {}: {reason}",
                     path.display()
                 )));
@@ -87,7 +87,7 @@ impl<'a> Reader<'a> {
     }
 
     fn complain(&mut self, span: Span, sentence: impl Into<String>, hint: Option<String>) {
-        self.report.add(Complaint::new(span, sentence).hint(hint));
+        self.report.add(Diagnostic::new(span, sentence).hint(hint));
     }
 }
 

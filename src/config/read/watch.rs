@@ -6,24 +6,24 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 /// What a file looks like from outside, the one behind a link; `None` while there is none.
-pub type Stamp = Option<[i64; 6]>;
+pub type FileStamp = Option<[i64; 6]>;
 
 /// What the files of a configuration looked like.
-pub type Stamps = BTreeMap<PathBuf, Stamp>;
+pub type FileStamps = BTreeMap<PathBuf, FileStamp>;
 
 /// The files of a configuration: those it was read from, those it could not be, and those a pattern may match one day.
 #[derive(Debug, Clone)]
-pub struct Watch {
+pub struct ConfigFiles {
     names: Vec<PathBuf>,
-    used: Stamps,
+    used: FileStamps,
 }
 
-impl Watch {
+impl ConfigFiles {
     /// Files and patterns.
     pub(super) fn new(names: Vec<PathBuf>) -> Self {
         let mut watch = Self {
             names,
-            used: Stamps::new(),
+            used: FileStamps::new(),
         };
         watch.used = watch.look();
         watch
@@ -31,14 +31,14 @@ impl Watch {
 
     /// What they looked like when they were found.
     #[must_use]
-    pub fn used(&self) -> &Stamps {
+    pub fn used(&self) -> &FileStamps {
         &self.used
     }
 
     /// What they look like now.
     #[must_use]
-    pub fn look(&self) -> Stamps {
-        let mut stamps = Stamps::new();
+    pub fn look(&self) -> FileStamps {
+        let mut stamps = FileStamps::new();
         for name in &self.names {
             let text = name.to_string_lossy();
             if super::include::is_pattern(&text)
@@ -58,7 +58,7 @@ impl Watch {
 
 /// What a file looks like from outside.
 #[must_use]
-pub fn stamp(path: &Path) -> Stamp {
+pub fn stamp(path: &Path) -> FileStamp {
     let file = fs::metadata(path).ok()?;
     Some([
         i64::try_from(file.dev()).unwrap_or(-1),

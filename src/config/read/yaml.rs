@@ -7,16 +7,16 @@ use serde_yaml::granit_parser as granit;
 
 use granit::{Event, ScalarStyle, StructureStyle};
 
-use super::{MAX_NODES, Reader, env};
+use super::{ConfigReader, MAX_NODES, env};
 use crate::config::span::Span;
-use crate::config::tree::{Kind, Node, Scalar};
+use crate::config::tree::{Node, NodeKind, Scalar};
 
 /// Deepest nesting; deeper is a mistake or an attack on whoever walks the tree.
 const MAX_DEPTH: usize = 64;
 
 /// Parses one file; `None` when its syntax is wrong, which is then complained about.
-pub(super) fn parse(file: usize, text: &str, reader: &mut Reader<'_>) -> Option<Node> {
-    let mut builder = Builder {
+pub(super) fn parse(file: usize, text: &str, reader: &mut ConfigReader<'_>) -> Option<Node> {
+    let mut builder = TreeBuilder {
         file,
         text,
         reader,
@@ -30,7 +30,7 @@ pub(super) fn parse(file: usize, text: &str, reader: &mut Reader<'_>) -> Option<
             Ok((event, span)) => builder.event(event, span),
             Err(error) => {
                 builder.syntax_error(&error);
-                Err(Stop)
+                Err(Aborted)
             }
         };
         if outcome.is_err() {
@@ -45,15 +45,15 @@ pub(super) fn parse(file: usize, text: &str, reader: &mut Reader<'_>) -> Option<
             start: 0,
             end: 0,
         },
-        kind: Kind::Null,
+        kind: NodeKind::Null,
     }))
 }
 
 /// No use in going on; the reason was complained about.
-struct Stop;
+struct Aborted;
 
 /// A collection whose end has not come yet.
-struct Open {
+struct OpenNode {
     kind: Collection,
     style: StructureStyle,
     span: Span,
@@ -71,17 +71,17 @@ enum Collection {
     Sequence(Vec<Node>),
 }
 
-struct Builder<'t, 'r, 'a> {
+struct TreeBuilder<'t, 'r, 'a> {
     file: usize,
     text: &'t str,
-    reader: &'r mut Reader<'a>,
-    open: Vec<Open>,
+    reader: &'r mut ConfigReader<'a>,
+    open: Vec<OpenNode>,
     root: Option<Node>,
     anchors: HashMap<usize, Node>,
 }
 
-impl Builder<'_, '_, '_> {
-    fn event(&mut self, event: Event<'_>, span: granit::Span) -> Result<(), Stop> {
+impl TreeBuilder<'_, '_, '_> {
+    fn event(&mut self, event: Event<'_>, span: granit::Span) -> Result<(), Aborted> {
         let tagged = match &event {
             Event::Scalar(.., tag)
             | Event::SequenceStart(.., tag)
@@ -100,7 +100,7 @@ impl Builder<'_, '_, '_> {
                     "a second document",
                     Some("a configuration is one document: take out the `---`".to_owned()),
                 );
-                Err(Stop)
+                Err(Aborted)
             }
             Event::Scalar(text, style, anchor, _) => {
                 let node = self.scalar(&text, style, span);
@@ -139,7 +139,7 @@ impl Builder<'_, '_, '_> {
         if !quoted && (source.is_empty() || matches!(text, "~" | "null" | "")) {
             return Node {
                 span,
-                kind: Kind::Null,
+                kind: NodeKind::Null,
             };
         }
         let offset = source.find(text).filter(|offset| *offset <= 1);
@@ -160,13 +160,13 @@ impl Builder<'_, '_, '_> {
         if !whole {
             return Node {
                 span,
-                kind: Kind::Unset,
+                kind: NodeKind::Unset,
             };
         }
         let unchanged = filled.text == text;
         Node {
             span,
-            kind: Kind::Scalar(Scalar {
+            kind: NodeKind::Scalar(Scalar {
                 text: filled.text.into_owned(),
                 quoted,
                 verbatim: offset
@@ -182,11 +182,11 @@ impl Builder<'_, '_, '_> {
         style: StructureStyle,
         anchor: usize,
         span: Span,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), Aborted> {
         if self.open.len() >= MAX_DEPTH {
             return self.too_deep(span);
         }
-        self.open.push(Open {
+        self.open.push(OpenNode {
             kind,
             style,
             span,
@@ -195,20 +195,26 @@ impl Builder<'_, '_, '_> {
         Ok(())
     }
 
-    fn end(&mut self, end: Span) -> Result<(), Stop> {
+    fn end(&mut self, end: Span) -> Result<(), Aborted> {
         let Some(open) = self.open.pop() else {
             return Ok(());
         };
         let kind = match open.kind {
-            Collection::Sequence(items) => Kind::Sequence(items),
-            Collection::Mapping { pairs, .. } => Kind::Mapping(self.merged(pairs)),
+            Collection::Sequence(items) => NodeKind::Sequence(items),
+            Collection::Mapping { pairs, .. } => NodeKind::Mapping(self.merged(pairs)),
         };
         let span = self.collection_span(open.style, open.span, end, &kind);
         self.put(Node { span, kind }, open.anchor)
     }
 
     /// What stands for a collection on one line: itself if it fits, else its beginning.
-    fn collection_span(&self, style: StructureStyle, start: Span, end: Span, kind: &Kind) -> Span {
+    fn collection_span(
+        &self,
+        style: StructureStyle,
+        start: Span,
+        end: Span,
+        kind: &NodeKind,
+    ) -> Span {
         let whole = Span {
             end: end.end,
             ..start
@@ -220,8 +226,8 @@ impl Builder<'_, '_, '_> {
         match (style, kind) {
             (StructureStyle::Flow, _) if one_line => whole,
             (StructureStyle::Flow, _) => start,
-            (_, Kind::Mapping(pairs)) => pairs.first().map_or(start, |(key, _)| key.span),
-            (_, Kind::Sequence(items)) => items.first().map_or(start, |item| item.span),
+            (_, NodeKind::Mapping(pairs)) => pairs.first().map_or(start, |(key, _)| key.span),
+            (_, NodeKind::Sequence(items)) => items.first().map_or(start, |item| item.span),
             _ => start,
         }
     }
@@ -229,18 +235,18 @@ impl Builder<'_, '_, '_> {
     /// Takes `<<` out of a mapping and puts in what it names, where the mapping does not say otherwise.
     fn merged(&mut self, pairs: Vec<(Node, Node)>) -> Vec<(Node, Node)> {
         let is_merge =
-            |key: &Node| matches!(&key.kind, Kind::Scalar(s) if s.text == "<<" && !s.quoted);
+            |key: &Node| matches!(&key.kind, NodeKind::Scalar(s) if s.text == "<<" && !s.quoted);
         let (merges, mut own): (Vec<_>, Vec<_>) =
             pairs.into_iter().partition(|(key, _)| is_merge(key));
         let name = |key: &Node| key.text().unwrap_or_default().to_owned();
         let mut given: HashSet<String> = own.iter().map(|(key, _)| name(key)).collect();
         for (_, value) in merges {
             let sources = match value.kind {
-                Kind::Sequence(items) => items,
+                NodeKind::Sequence(items) => items,
                 _ => vec![value],
             };
             for source in sources {
-                let Kind::Mapping(inherited) = source.kind else {
+                let NodeKind::Mapping(inherited) = source.kind else {
                     let sentence = "`<<` takes a mapping or a list of mappings";
                     self.reader.complain(source.span, sentence, None);
                     continue;
@@ -255,11 +261,11 @@ impl Builder<'_, '_, '_> {
         own
     }
 
-    fn alias(&mut self, id: usize, span: Span) -> Result<(), Stop> {
+    fn alias(&mut self, id: usize, span: Span) -> Result<(), Aborted> {
         let Some(node) = self.anchors.get(&id) else {
             self.reader
                 .complain(span, "an alias inside what it stands for", None);
-            return Err(Stop);
+            return Err(Aborted);
         };
         // Weighed before it is copied: an alias of aliases of aliases must not get to unfold.
         if self.reader.nodes + node.weight() > MAX_NODES {
@@ -275,7 +281,7 @@ impl Builder<'_, '_, '_> {
     }
 
     /// Goes on: nearly always it is `*.example.com` or `*:80` without quotes, and the rest is fine.
-    fn no_such_anchor(&mut self, name: &str, span: Span) -> Result<(), Stop> {
+    fn no_such_anchor(&mut self, name: &str, span: Span) -> Result<(), Aborted> {
         self.reader.complain(
             span,
             format!("no anchor `&{name}` stands before this"),
@@ -283,24 +289,24 @@ impl Builder<'_, '_, '_> {
                 "a text that begins with `*` needs quotes: `\"*{name}\"`"
             )),
         );
-        let kind = Kind::Unset;
+        let kind = NodeKind::Unset;
         self.put(Node { span, kind }, 0)
     }
 
-    fn too_many(&mut self, span: Span) -> Result<(), Stop> {
+    fn too_many(&mut self, span: Span) -> Result<(), Aborted> {
         self.reader
             .complain(span, format!("more than {MAX_NODES} values"), None);
-        Err(Stop)
+        Err(Aborted)
     }
 
-    fn too_deep(&mut self, span: Span) -> Result<(), Stop> {
+    fn too_deep(&mut self, span: Span) -> Result<(), Aborted> {
         self.reader
             .complain(span, format!("nested deeper than {MAX_DEPTH} levels"), None);
-        Err(Stop)
+        Err(Aborted)
     }
 
     /// Puts a finished node where it belongs.
-    fn put(&mut self, node: Node, anchor: usize) -> Result<(), Stop> {
+    fn put(&mut self, node: Node, anchor: usize) -> Result<(), Aborted> {
         self.reader.nodes += 1;
         if self.reader.nodes > MAX_NODES {
             return self.too_many(node.span);
@@ -319,7 +325,7 @@ impl Builder<'_, '_, '_> {
             Some(Collection::Mapping { pairs, known, key }) => match key.take() {
                 None => *key = Some(node),
                 Some(name) => match name.text().map(ToOwned::to_owned) {
-                    None if matches!(name.kind, Kind::Unset) => {}
+                    None if matches!(name.kind, NodeKind::Unset) => {}
                     None => {
                         let hidden = self.reader.report.hidden_mut();
                         hidden.add(&name);

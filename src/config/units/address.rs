@@ -3,8 +3,8 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
-use super::Mistake;
-use crate::config::plan::{Address, Listen};
+use super::ParseError;
+use crate::config::plan::{SocketAddress, UpstreamAddress};
 
 /// nginx's port where none is given.
 pub(in crate::config) const HTTP: u16 = 80;
@@ -16,18 +16,18 @@ pub(in crate::config) const HTTPS: u16 = 443;
 const DNS: u16 = 53;
 
 /// Where to listen. A port alone is one on `any`.
-pub(in crate::config) fn listen(text: &str, any: Ipv4Addr) -> Result<Listen, Mistake> {
+pub(in crate::config) fn listen(text: &str, any: Ipv4Addr) -> Result<SocketAddress, ParseError> {
     let wrong = || {
-        Mistake::new(format!("`{text}` is not an address to listen on")).help(
+        ParseError::new(format!("`{text}` is not an address to listen on")).help(
             "expected `8080`, `127.0.0.1:8080`, `*:8080`, `[::1]:8080` or `unix:/run/weir.sock`",
         )
     };
     if let Some(path) = text.strip_prefix("unix:") {
-        return unix(path).map(Listen::Unix).ok_or_else(wrong);
+        return unix(path).map(SocketAddress::Unix).ok_or_else(wrong);
     }
     if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
         let port = port(text)?;
-        return Ok(Listen::Tcp(SocketAddr::from((any, port))));
+        return Ok(SocketAddress::Tcp(SocketAddr::from((any, port))));
     }
     let (host, port) = split(text).ok_or_else(wrong)?;
     let port = port.map_or(Ok(HTTP), self::port)?;
@@ -36,22 +36,22 @@ pub(in crate::config) fn listen(text: &str, any: Ipv4Addr) -> Result<Listen, Mis
         "localhost" => IpAddr::V4(Ipv4Addr::LOCALHOST),
         host => host.parse().map_err(|_| wrong())?,
     };
-    Ok(Listen::Tcp(SocketAddr::new(address, port)))
+    Ok(SocketAddress::Tcp(SocketAddr::new(address, port)))
 }
 
 /// Where to connect: name or address, and a port, `usual` where none is given; or a unix socket.
-pub(in crate::config) fn host_port(text: &str, usual: u16) -> Result<Address, Mistake> {
+pub(in crate::config) fn host_port(text: &str, usual: u16) -> Result<UpstreamAddress, ParseError> {
     let wrong = || {
-        Mistake::new(format!("`{text}` is not the address of a server"))
+        ParseError::new(format!("`{text}` is not the address of a server"))
             .help("expected `host:port`, `127.0.0.1:9001`, `[::1]:9001` or `unix:/run/app.sock`")
     };
     if let Some(path) = text.strip_prefix("unix:") {
-        return unix(path).map(Address::Unix).ok_or_else(wrong);
+        return unix(path).map(UpstreamAddress::Unix).ok_or_else(wrong);
     }
     let (host, port) = split(text).ok_or_else(wrong)?;
     let port = port.map_or(Ok(usual), self::port)?;
     if port == 0 {
-        return Err(Mistake::new(format!(
+        return Err(ParseError::new(format!(
             "`{text}`: nothing can be reached on port 0"
         )));
     }
@@ -63,16 +63,16 @@ pub(in crate::config) fn host_port(text: &str, usual: u16) -> Result<Address, Mi
     if !is_name && host.parse::<IpAddr>().is_err() {
         return Err(wrong());
     }
-    Ok(Address::Tcp {
+    Ok(UpstreamAddress::Tcp {
         host: host.to_ascii_lowercase().into(),
         port,
     })
 }
 
 /// Where a DNS server is: an address, and the port where it is another than DNS's own.
-pub(in crate::config) fn name_server(text: &str) -> Result<SocketAddr, Mistake> {
+pub(in crate::config) fn name_server(text: &str) -> Result<SocketAddr, ParseError> {
     let wrong = || {
-        Mistake::new(format!("`{text}` is not the address of a DNS server"))
+        ParseError::new(format!("`{text}` is not the address of a DNS server"))
             .help("expected `10.0.0.2`, `10.0.0.2:53` or `[::1]:53`")
     };
     let (host, port) = split(text).ok_or_else(wrong)?;
@@ -107,13 +107,13 @@ fn split(text: &str) -> Option<(&str, Option<&str>)> {
     }
 }
 
-fn port(text: &str) -> Result<u16, Mistake> {
+fn port(text: &str) -> Result<u16, ParseError> {
     text.bytes()
         .all(|byte| byte.is_ascii_digit())
         .then(|| text.parse().ok())
         .flatten()
         .ok_or_else(|| {
-            Mistake::new(format!("`{text}` is not a port")).help("expected a number up to 65535")
+            ParseError::new(format!("`{text}` is not a port")).help("expected a number up to 65535")
         })
 }
 
@@ -124,7 +124,7 @@ mod tests {
     #[test]
     fn listening_takes_the_forms_of_nginx() {
         let tcp = |text: &str| match listen(text, Ipv4Addr::UNSPECIFIED) {
-            Ok(Listen::Tcp(address)) => address.to_string(),
+            Ok(SocketAddress::Tcp(address)) => address.to_string(),
             other => format!("{other:?}"),
         };
         assert_eq!(tcp("8080"), "0.0.0.0:8080");
@@ -135,7 +135,7 @@ mod tests {
         assert_eq!(tcp("localhost:1"), "127.0.0.1:1");
         assert_eq!(
             listen("unix:/run/weir.sock", Ipv4Addr::UNSPECIFIED),
-            Ok(Listen::Unix("/run/weir.sock".into()))
+            Ok(SocketAddress::Unix("/run/weir.sock".into()))
         );
         for wrong in [
             "",
@@ -166,13 +166,16 @@ mod tests {
     #[test]
     fn connecting_takes_names_and_addresses() {
         let tcp = |text: &str| match host_port(text, HTTP) {
-            Ok(Address::Tcp { host, port }) => format!("{host} {port}"),
+            Ok(UpstreamAddress::Tcp { host, port }) => format!("{host} {port}"),
             other => format!("{other:?}"),
         };
         assert_eq!(tcp("127.0.0.1:9001"), "127.0.0.1 9001");
         assert_eq!(tcp("App.internal"), "app.internal 80");
         assert_eq!(tcp("[::1]:9001"), "::1 9001");
-        assert_eq!(host_port("unix:/a", HTTP), Ok(Address::Unix("/a".into())));
+        assert_eq!(
+            host_port("unix:/a", HTTP),
+            Ok(UpstreamAddress::Unix("/a".into()))
+        );
         for wrong in ["", "a b", "http://x", "x:0", "x:", ":80", "x/y", "::1"] {
             assert!(host_port(wrong, HTTP).is_err(), "{wrong}");
         }

@@ -20,14 +20,14 @@ pub(super) use time::time;
 
 /// Why a text does not mean what it should.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Mistake {
+pub(super) struct ParseError {
     /// What is wrong.
     pub(super) sentence: String,
     /// What to do about it.
     pub(super) hint: Option<String>,
 }
 
-impl Mistake {
+impl ParseError {
     /// What is wrong.
     pub(super) fn new(sentence: impl Into<String>) -> Self {
         Self {
@@ -44,20 +44,20 @@ impl Mistake {
 }
 
 /// A whole number within bounds.
-pub(super) fn whole(text: &str, what: &str, least: u64, most: u64) -> Result<u64, Mistake> {
+pub(super) fn whole(text: &str, what: &str, least: u64, most: u64) -> Result<u64, ParseError> {
     let number: u64 = if text.bytes().all(|byte| byte.is_ascii_digit()) {
         text.parse().ok()
     } else {
         None
     }
     .ok_or_else(|| {
-        Mistake::new(format!("`{text}` is not {what}")).help("expected a whole number")
+        ParseError::new(format!("`{text}` is not {what}")).help("expected a whole number")
     })?;
     if number < least {
-        Err(Mistake::new(format!("`{text}` is too small for {what}"))
+        Err(ParseError::new(format!("`{text}` is too small for {what}"))
             .help(format!("the least is {least}")))
     } else if number > most {
-        Err(Mistake::new(format!("`{text}` is too large for {what}"))
+        Err(ParseError::new(format!("`{text}` is too large for {what}"))
             .help(format!("the most is {most}")))
     } else {
         Ok(number)
@@ -65,12 +65,14 @@ pub(super) fn whole(text: &str, what: &str, least: u64, most: u64) -> Result<u64
 }
 
 /// `on` or `off`, and the other words people write for it.
-pub(super) fn flag(text: &str) -> Result<bool, Mistake> {
+pub(super) fn flag(text: &str) -> Result<bool, ParseError> {
     match text {
         "on" | "true" | "yes" => Ok(true),
         "off" | "false" | "no" => Ok(false),
-        _ => Err(Mistake::new(format!("`{text}` is neither `on` nor `off`"))
-            .help("expected `true` or `false` (`on` and `off`, `yes` and `no` mean the same)")),
+        _ => Err(
+            ParseError::new(format!("`{text}` is neither `on` nor `off`"))
+                .help("expected `true` or `false` (`on` and `off`, `yes` and `no` mean the same)"),
+        ),
     }
 }
 

@@ -4,26 +4,26 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use ipnet::IpNet;
 
-use super::Mistake;
+use super::ParseError;
 
 /// What to think of a network with bits set that its length says do not matter.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::config) struct Loose {
+pub(in crate::config) struct HostBits {
     /// The network that is meant.
     pub(in crate::config) meant: IpNet,
 }
 
 /// A network, or a single address as a network of one; and whether it was written loosely.
-pub(in crate::config) fn network(text: &str) -> Result<(IpNet, Option<Loose>), Mistake> {
+pub(in crate::config) fn network(text: &str) -> Result<(IpNet, Option<HostBits>), ParseError> {
     if let Ok(address) = text.parse::<IpAddr>() {
         return Ok((canonical(IpNet::from(address)), None));
     }
     let net: IpNet = text.parse().map_err(|_| {
-        Mistake::new(format!("`{text}` is neither an address nor a network"))
+        ParseError::new(format!("`{text}` is neither an address nor a network"))
             .help("expected an address as in `192.0.2.7`, or a network as in `10.0.0.0/8`")
     })?;
     let meant = net.trunc();
-    let loose = (meant != net).then_some(Loose { meant });
+    let loose = (meant != net).then_some(HostBits { meant });
     Ok((canonical(meant), loose))
 }
 

@@ -1,12 +1,12 @@
 //! Shares of a whole, written as percentages.
 
-use super::Mistake;
-use crate::config::plan::Share;
+use super::ParseError;
+use crate::config::plan::CallShare;
 
 /// `50%`, `12.5%`: at most one decimal, at most the whole.
-pub(in crate::config) fn percent(text: &str) -> Result<Share, Mistake> {
+pub(in crate::config) fn percent(text: &str) -> Result<CallShare, ParseError> {
     let wrong = || {
-        Mistake::new(format!("`{text}` is not a percentage"))
+        ParseError::new(format!("`{text}` is not a percentage"))
             .help("expected for example `50%` or `12.5%`")
     };
     let number = text.strip_suffix('%').ok_or_else(wrong)?.trim_end();
@@ -19,10 +19,10 @@ pub(in crate::config) fn percent(text: &str) -> Result<Share, Mistake> {
         digits(whole, 3).ok_or_else(wrong)? * 10 + digits(tenth, 1).ok_or_else(wrong)?;
     if thousandths > 1000 {
         return Err(
-            Mistake::new(format!("`{text}` is more than there is")).help("the most is 100%")
+            ParseError::new(format!("`{text}` is more than there is")).help("the most is 100%")
         );
     }
-    Ok(Share(thousandths))
+    Ok(CallShare(thousandths))
 }
 
 #[cfg(test)]
@@ -31,10 +31,10 @@ mod tests {
 
     #[test]
     fn percentages_have_at_most_one_decimal() {
-        assert_eq!(percent("50%"), Ok(Share(500)));
-        assert_eq!(percent("12.5%"), Ok(Share(125)));
-        assert_eq!(percent("100 %"), Ok(Share(1000)));
-        assert_eq!(percent("0%"), Ok(Share(0)));
+        assert_eq!(percent("50%"), Ok(CallShare(500)));
+        assert_eq!(percent("12.5%"), Ok(CallShare(125)));
+        assert_eq!(percent("100 %"), Ok(CallShare(1000)));
+        assert_eq!(percent("0%"), Ok(CallShare(0)));
         for wrong in [
             "50", "%", "1.25%", "-1%", "100.1%", "1000%", ".5%", "5.%", "x%",
         ] {

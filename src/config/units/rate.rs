@@ -1,12 +1,12 @@
 //! `10r/s`, `30r/m`: rates, in nginx's notation and a little beyond.
 
-use super::Mistake;
+use super::ParseError;
 use crate::config::plan::Rate;
 
 /// A rate. Without a period it is a second's.
-pub(in crate::config) fn rate(text: &str) -> Result<Rate, Mistake> {
+pub(in crate::config) fn rate(text: &str) -> Result<Rate, ParseError> {
     let wrong = || {
-        Mistake::new(format!("`{text}` is not a rate"))
+        ParseError::new(format!("`{text}` is not a rate"))
             .help("expected a number with r/s, r/m, r/h or r/d behind it, as in `10r/s`")
     };
     type Make = fn(u64) -> Rate;
@@ -26,19 +26,19 @@ pub(in crate::config) fn rate(text: &str) -> Result<Rate, Mistake> {
         .is_some_and(|(_, decimals)| decimals.len() > 3)
     {
         return Err(
-            Mistake::new(format!("`{text}` has more than three decimals"))
+            ParseError::new(format!("`{text}` has more than three decimals"))
                 .help("a slower rate is exact with a longer period: r/m, r/h, r/d"),
         );
     }
     if thousandths == Some(0) {
-        return Err(Mistake::new("a rate of nothing would refuse everybody")
+        return Err(ParseError::new("a rate of nothing would refuse everybody")
             .help("to turn clients away use `deny`, or `return` with a status"));
     }
     thousandths
         .filter(|milli| *milli <= Rate::MAX_PER_SECOND * 1000 * seconds)
         .map(make)
         .ok_or_else(|| {
-            Mistake::new(format!("`{text}` is too fast a rate"))
+            ParseError::new(format!("`{text}` is too fast a rate"))
                 .help(format!("the most is {}r/s", Rate::MAX_PER_SECOND))
         })
 }

@@ -1,14 +1,14 @@
 //! `redis://user:password@host:6379/0`, `rediss://…`, `unix:/run/redis.sock`: where a Redis is.
 
-use super::{Mistake, host_port};
+use super::{ParseError, host_port};
 use crate::config::Secret;
-use crate::config::plan::{Address, Login};
+use crate::config::plan::{Login, UpstreamAddress};
 
 /// What an address of a Redis says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::config) struct RedisUrl {
     /// Where it is.
-    pub(in crate::config) address: Address,
+    pub(in crate::config) address: UpstreamAddress,
     /// Whether it is spoken to over TLS.
     pub(in crate::config) tls: bool,
     /// What it is told.
@@ -20,7 +20,7 @@ const PORT: u16 = 6379;
 
 /// Reads one.
 // What is wrong with it is said without repeating it: there may be a password in it.
-pub(in crate::config) fn redis_url(text: &str) -> Result<RedisUrl, Mistake> {
+pub(in crate::config) fn redis_url(text: &str) -> Result<RedisUrl, ParseError> {
     if text.starts_with("unix:") {
         return Ok(RedisUrl {
             address: host_port(text, PORT).map_err(|_| wrong())?,
@@ -53,7 +53,7 @@ pub(in crate::config) fn redis_url(text: &str) -> Result<RedisUrl, Mistake> {
 }
 
 /// `user:password`, `:password` or `user`, each with `%41` for a byte that has a meaning here.
-fn login(text: &str) -> Result<Login, Mistake> {
+fn login(text: &str) -> Result<Login, ParseError> {
     let (user, password) = match text.split_once(':') {
         Some((user, password)) => (user, Some(password)),
         None => (text, None),
@@ -65,7 +65,7 @@ fn login(text: &str) -> Result<Login, Mistake> {
     })
 }
 
-fn decode(text: &str) -> Result<Box<str>, Mistake> {
+fn decode(text: &str) -> Result<Box<str>, ParseError> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();
     while let Some(byte) = rest.next() {
@@ -84,8 +84,8 @@ fn decode(text: &str) -> Result<Box<str>, Mistake> {
         .map_err(|_| wrong())
 }
 
-fn wrong() -> Mistake {
-    Mistake::new("this is not the address of a Redis").help(
+fn wrong() -> ParseError {
+    ParseError::new("this is not the address of a Redis").help(
         "expected `redis://host:6379`, `rediss://user:password@host:6379/0` or `unix:/run/redis.sock`; \
          in a user or password write `%40` for `@`, `%2F` for `/` and `%3A` for `:`",
     )
@@ -95,8 +95,8 @@ fn wrong() -> Mistake {
 mod tests {
     use super::*;
 
-    fn tcp(host: &str, port: u16) -> Address {
-        Address::Tcp {
+    fn tcp(host: &str, port: u16) -> UpstreamAddress {
+        UpstreamAddress::Tcp {
             host: host.into(),
             port,
         }
@@ -118,7 +118,7 @@ mod tests {
         assert_eq!(password.address, tcp("::1", 1));
         assert!(matches!(
             redis_url("unix:/run/r.sock").unwrap().address,
-            Address::Unix(_)
+            UpstreamAddress::Unix(_)
         ));
     }
 

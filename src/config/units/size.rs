@@ -1,11 +1,11 @@
 //! `32k`, `10m`, `1g`: nginx's sizes.
 
-use super::Mistake;
+use super::ParseError;
 
 /// A size in bytes.
-pub(in crate::config) fn size(text: &str) -> Result<u64, Mistake> {
+pub(in crate::config) fn size(text: &str) -> Result<u64, ParseError> {
     let wrong = || {
-        Mistake::new(format!("`{text}` is not a size"))
+        ParseError::new(format!("`{text}` is not a size"))
             .help("expected a whole number of bytes, or with `k`, `m` or `g` behind it")
     };
     let (digits, shift) = match text.strip_suffix(['k', 'K']) {
@@ -26,7 +26,7 @@ pub(in crate::config) fn size(text: &str) -> Result<u64, Mistake> {
         .ok()
         .and_then(|number| number.checked_mul(1 << shift))
         .filter(|bytes| *bytes <= i64::MAX.unsigned_abs())
-        .ok_or_else(|| Mistake::new(format!("`{text}` is too large a size")))
+        .ok_or_else(|| ParseError::new(format!("`{text}` is too large a size")))
 }
 
 #[cfg(test)]

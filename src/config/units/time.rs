@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::Mistake;
+use super::ParseError;
 
 /// Largest first, the order in which they have to be written.
 const UNITS: [(&str, u64); 8] = [
@@ -20,9 +20,9 @@ const UNITS: [(&str, u64); 8] = [
 const MOST: u64 = 100 * 365 * 86_400_000;
 
 /// A time. A number without a unit is seconds.
-pub(in crate::config) fn time(text: &str) -> Result<Duration, Mistake> {
+pub(in crate::config) fn time(text: &str) -> Result<Duration, ParseError> {
     let wrong = || {
-        let mistake = Mistake::new(format!("`{text}` is not a time"));
+        let mistake = ParseError::new(format!("`{text}` is not a time"));
         if text.contains('.') {
             mistake.help("only whole numbers: write `1500ms` for a second and a half")
         } else {
@@ -53,7 +53,7 @@ pub(in crate::config) fn time(text: &str) -> Result<Duration, Mistake> {
             .and_then(|part| total.checked_add(part))
             .filter(|total| *total <= MOST)
             .ok_or_else(|| {
-                Mistake::new(format!("`{text}` is too long a time")).help("the most is 100y")
+                ParseError::new(format!("`{text}` is too long a time")).help("the most is 100y")
             })?;
         rest = behind.trim_start_matches(' ');
     }

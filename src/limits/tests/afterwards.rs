@@ -3,12 +3,12 @@
 use super::support::{exchange, plan, req_rule, req_zone, site};
 use super::{ask, refusal};
 use crate::clock::{Clock, Millis};
-use crate::config::plan::{Plan, ReqRule, Weight};
-use crate::limits::{Differs, Limits, Verdict, Zones};
+use crate::config::plan::{CostSource, Plan, ReqRule};
+use crate::limits::{Admission, Limits, ShadowDifferences, Zones};
 
 fn by_answer(zone: usize, burst: u32) -> ReqRule {
     ReqRule {
-        weight: Weight::ResponseBytes,
+        weight: CostSource::ResponseBytes,
         ..req_rule(zone, burst)
     }
 }
@@ -21,7 +21,7 @@ fn compile(mut plan: Plan, enforced: &[ReqRule], proposed: &[ReqRule]) -> (Limit
     (Limits::compile(&site, &zones), zones)
 }
 
-fn differs(zones: &Zones, zone: usize) -> Differs {
+fn differs(zones: &Zones, zone: usize) -> ShadowDifferences {
     zones.shadow[zone].as_ref().unwrap().differs()
 }
 
@@ -50,8 +50,8 @@ async fn whoever_took_too_much_pays_for_it_afterwards() {
         refused.retry_after,
         Some(std::time::Duration::from_secs(10))
     );
-    assert!(matches!(ask(&limits, 9_999).0, Verdict::Refuse(_)));
-    assert!(matches!(ask(&limits, 10_000).0, Verdict::Pass));
+    assert!(matches!(ask(&limits, 9_999).0, Admission::Refuse(_)));
+    assert!(matches!(ask(&limits, 10_000).0, Admission::Pass));
 }
 
 #[tokio::test]
@@ -69,9 +69,9 @@ fn a_shadow_counts_for_itself_and_changes_nothing() {
     let plan = plan(vec![req_zone("a", 1_000), req_zone("b", 1_000)], vec![]);
     let (limits, zones) = compile(plan, &[req_rule(0, 2)], &[req_rule(0, 0), req_rule(1, 9)]);
     for _ in 0..3 {
-        assert!(matches!(ask(&limits, 0).0, Verdict::Pass));
+        assert!(matches!(ask(&limits, 0).0, Admission::Pass));
     }
-    assert!(matches!(ask(&limits, 0).0, Verdict::Refuse(_)));
+    assert!(matches!(ask(&limits, 0).0, Admission::Refuse(_)));
     let enforced = zones.req[0].store.counts();
     assert_eq!((enforced.pass, enforced.refuse), (3, 1));
     assert!(zones.req[1].store.is_empty());
@@ -79,9 +79,9 @@ fn a_shadow_counts_for_itself_and_changes_nothing() {
     // The first passes; what its first rule refuses is not charged to the second.
     assert_eq!((shadow(0).pass, shadow(0).refuse), (1, 3));
     assert_eq!((shadow(1).pass, shadow(1).refuse), (1, 0));
-    let expected = Differs { refuse: 2, pass: 0 };
+    let expected = ShadowDifferences { refuse: 2, pass: 0 };
     assert_eq!(differs(&zones, 0), expected);
-    assert_eq!(differs(&zones, 1), Differs::default());
+    assert_eq!(differs(&zones, 1), ShadowDifferences::default());
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn a_laxer_shadow_is_noticed_too() {
         ask(&limits, 0);
     }
     // One passes with both, five of the refused would have passed, two are refused by both.
-    let expected = Differs { refuse: 0, pass: 5 };
+    let expected = ShadowDifferences { refuse: 0, pass: 5 };
     assert_eq!(differs(&zones, 0), expected);
 }
 
@@ -104,7 +104,7 @@ async fn a_shadow_is_paid_by_what_it_would_have_let_in() {
     // This one the shadow would have refused: it owes nothing for it.
     weighs(&limits, 1_000, 90_000).await;
     weighs(&limits, 5_000, 0).await;
-    let expected = Differs { refuse: 1, pass: 0 };
+    let expected = ShadowDifferences { refuse: 1, pass: 0 };
     assert_eq!(differs(&zones, 0), expected);
 }
 

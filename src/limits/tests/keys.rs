@@ -2,17 +2,17 @@
 
 use super::support::{exchange, exchange_from, header, key};
 use crate::config::plan::{OnAmbiguousKey, OnEmptyKey, Part, Template, Underscores, Variable};
-use crate::limits::key::{Found, KeyFault, Source};
-use crate::message::Exchange;
-use crate::message::vars::KeyParts;
+use crate::limits::key::{KeyFault, KeyLookup, KeySource};
+use crate::message::RequestRecord;
+use crate::message::vars::KeyReader;
 
-fn found(source: &Source, exchange: &Exchange) -> Found<Vec<u8>> {
-    source.find(exchange, |bytes| Found::Key(bytes.to_vec()))
+fn found(source: &KeySource, exchange: &RequestRecord) -> KeyLookup<Vec<u8>> {
+    source.find(exchange, |bytes| KeyLookup::Key(bytes.to_vec()))
 }
 
-fn binary(prefix: u8) -> Source {
+fn binary(prefix: u8) -> KeySource {
     let template = Template::variable(Variable::BinaryRemoteAddr);
-    Source::new(&template, prefix, OnEmptyKey::Skip)
+    KeySource::new(&template, prefix, OnEmptyKey::Skip)
 }
 
 #[test]
@@ -20,10 +20,10 @@ fn an_address_is_its_bytes() {
     let exchange = exchange_from("127.0.0.1", &[]);
     assert_eq!(
         found(&binary(128), &exchange),
-        Found::Key(vec![127, 0, 0, 1])
+        KeyLookup::Key(vec![127, 0, 0, 1])
     );
     let exchange = exchange_from("2001:db8::1", &[]);
-    assert!(matches!(found(&binary(128), &exchange), Found::Key(key) if key.len() == 16));
+    assert!(matches!(found(&binary(128), &exchange), KeyLookup::Key(key) if key.len() == 16));
 }
 
 #[test]
@@ -34,18 +34,18 @@ fn a_prefix_makes_one_key_of_a_network() {
     assert_eq!(one, same);
     assert_ne!(one, other);
     let all = found(&binary(0), &exchange_from("2001:db8::1", &[]));
-    assert_eq!(all, Found::Key(vec![0; 16]));
+    assert_eq!(all, KeyLookup::Key(vec![0; 16]));
 }
 
 #[test]
 fn a_prefix_leaves_ipv4_alone() {
     let one = found(&binary(64), &exchange_from("10.0.0.1", &[]));
-    assert_eq!(one, Found::Key(vec![10, 0, 0, 1]));
+    assert_eq!(one, KeyLookup::Key(vec![10, 0, 0, 1]));
 }
 
 #[test]
 fn a_prefix_reaches_into_a_longer_key() {
-    let source = Source::new(
+    let source = KeySource::new(
         &Template {
             parts: Box::new([
                 Part::Variable(Variable::ServerName),
@@ -59,29 +59,32 @@ fn a_prefix_reaches_into_a_longer_key() {
     let exchange = exchange_from("2001:db8:1:2::7", &[]);
     assert_eq!(
         found(&source, &exchange),
-        Found::Key(b"front|2001:db8:1::".to_vec())
+        KeyLookup::Key(b"front|2001:db8:1::".to_vec())
     );
 }
 
 #[test]
 fn a_header_is_a_key() {
-    let source = Source::new(&key("x-api-key"), 128, OnEmptyKey::Skip);
+    let source = KeySource::new(&key("x-api-key"), 128, OnEmptyKey::Skip);
     let exchange = exchange(&[header("x-api-key", "abc")]);
-    assert_eq!(found(&source, &exchange), Found::Key(b"abc".to_vec()));
+    assert_eq!(found(&source, &exchange), KeyLookup::Key(b"abc".to_vec()));
 }
 
 #[test]
 fn an_empty_key_is_what_the_zone_says() {
-    let source = |on_empty| Source::new(&key("x-api-key"), 128, on_empty);
+    let source = |on_empty| KeySource::new(&key("x-api-key"), 128, on_empty);
     let exchange = exchange_from("127.0.0.1", &[]);
-    assert_eq!(found(&source(OnEmptyKey::Skip), &exchange), Found::Nothing);
+    assert_eq!(
+        found(&source(OnEmptyKey::Skip), &exchange),
+        KeyLookup::Nothing
+    );
     assert_eq!(
         found(&source(OnEmptyKey::Refuse(None)), &exchange),
-        Found::Refuse(KeyFault::Empty(None))
+        KeyLookup::Refuse(KeyFault::Empty(None))
     );
     assert_eq!(
         found(&source(OnEmptyKey::Address), &exchange),
-        Found::Key(vec![0, 127, 0, 0, 1])
+        KeyLookup::Key(vec![0, 127, 0, 0, 1])
     );
 }
 
@@ -91,18 +94,21 @@ fn twice() -> [(http::HeaderName, http::HeaderValue); 2] {
 
 #[test]
 fn a_key_given_twice_is_refused_or_joined() {
-    let source = || Source::new(&key("x-api-key"), 128, OnEmptyKey::Skip);
+    let source = || KeySource::new(&key("x-api-key"), 128, OnEmptyKey::Skip);
     let exchange = exchange(&twice());
     assert_eq!(
         found(&source(), &exchange),
-        Found::Refuse(KeyFault::Ambiguous)
+        KeyLookup::Refuse(KeyFault::Ambiguous)
     );
     assert_eq!(source().label(&exchange), "(ambiguous key)");
-    let joined = source().reading(KeyParts {
+    let joined = source().reading(KeyReader {
         on_ambiguous: OnAmbiguousKey::Join,
-        ..KeyParts::default()
+        ..KeyReader::default()
     });
-    assert_eq!(found(&joined, &exchange), Found::Key(b"k, random".to_vec()));
+    assert_eq!(
+        found(&joined, &exchange),
+        KeyLookup::Key(b"k, random".to_vec())
+    );
 }
 
 /// The same over IPv6, where addresses are cut to their prefix on the way.
@@ -114,11 +120,11 @@ fn a_prefix_does_not_hide_that_a_key_is_given_twice() {
             Part::Variable(Variable::Http("x-api-key".parse().unwrap())),
         ]),
     };
-    let source = Source::new(&template, 64, OnEmptyKey::Skip);
+    let source = KeySource::new(&template, 64, OnEmptyKey::Skip);
     let exchange = exchange_from("2001:db8::1", &twice());
     assert_eq!(
         found(&source, &exchange),
-        Found::Refuse(KeyFault::Ambiguous)
+        KeyLookup::Refuse(KeyFault::Ambiguous)
     );
 }
 
@@ -126,24 +132,27 @@ fn a_prefix_does_not_hide_that_a_key_is_given_twice() {
 #[test]
 fn an_underscore_is_a_hyphen_where_backends_see_it() {
     let source = |underscores| {
-        Source::new(&key("x-api-key"), 128, OnEmptyKey::Skip).reading(KeyParts {
+        KeySource::new(&key("x-api-key"), 128, OnEmptyKey::Skip).reading(KeyReader {
             underscores,
-            ..KeyParts::default()
+            ..KeyReader::default()
         })
     };
     let alone = exchange(&[header("x_api_key", "k")]);
-    assert_eq!(found(&source(Underscores::Drop), &alone), Found::Nothing);
+    assert_eq!(
+        found(&source(Underscores::Drop), &alone),
+        KeyLookup::Nothing
+    );
     assert_eq!(
         found(&source(Underscores::Keep), &alone),
-        Found::Key(b"k".to_vec())
+        KeyLookup::Key(b"k".to_vec())
     );
     let both = exchange(&[header("x-api-key", "random"), header("x_api_key", "k")]);
     assert_eq!(
         found(&source(Underscores::Drop), &both),
-        Found::Key(b"random".to_vec())
+        KeyLookup::Key(b"random".to_vec())
     );
     assert_eq!(
         found(&source(Underscores::Keep), &both),
-        Found::Refuse(KeyFault::Ambiguous)
+        KeyLookup::Refuse(KeyFault::Ambiguous)
     );
 }

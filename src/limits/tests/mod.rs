@@ -14,19 +14,19 @@ use self::support::{
 };
 use super::*;
 use crate::config::plan::{
-    Algorithm, ConnRule, Excess, HeaderForm, OnEmptyKey, Override, OverrideKey, Own, Plan, Queue,
-    Rate, ReqRule,
+    AlgorithmParams, ConnQueue, ConnRule, Excess, HeaderForm, OnEmptyKey, Override, OverrideKey,
+    OverrideLimits, Plan, Rate, ReqRule,
 };
 
-fn ask(limits: &Limits, now: u64) -> (Verdict, Option<LimitStatus>) {
+fn ask(limits: &Limits, now: u64) -> (Admission, Option<LimitStatus>) {
     let mut exchange = exchange(&[]);
     let verdict = limits.ask_requests(&mut exchange, Millis(now));
     (verdict, exchange.limit_req)
 }
 
-fn refusal(verdict: Verdict) -> Refusal {
+fn refusal(verdict: Admission) -> Refusal {
     match verdict {
-        Verdict::Refuse(refusal) => refusal,
+        Admission::Refuse(refusal) => refusal,
         other => panic!("{other:?}"),
     }
 }
@@ -45,7 +45,7 @@ fn pass_count(limits: &Limits, rule: usize) -> u64 {
 #[test]
 fn without_rules_nothing_is_said() {
     let limits = limits(&plan(vec![], vec![]), &[], &[]);
-    assert!(matches!(ask(&limits, 0), (Verdict::Pass, None)));
+    assert!(matches!(ask(&limits, 0), (Admission::Pass, None)));
 }
 
 #[test]
@@ -55,14 +55,14 @@ fn burst_is_spent_before_anyone_is_refused() {
     for _ in 0..3 {
         assert!(matches!(
             ask(&limits, 0),
-            (Verdict::Pass, Some(LimitStatus::Pass))
+            (Admission::Pass, Some(LimitStatus::Pass))
         ));
     }
     let (verdict, status) = ask(&limits, 0);
     assert_eq!(status, Some(LimitStatus::Refuse));
     let refusal = refusal(verdict);
     assert_eq!(refusal.zone(), "perip");
-    assert_eq!(refusal.kind, Kind::Requests);
+    assert_eq!(refusal.kind, LimitKind::Requests);
     assert_eq!(refusal.status, StatusCode::TOO_MANY_REQUESTS);
     assert_eq!(refusal.retry_after, Some(Duration::from_millis(100)));
     let fields: Vec<_> = refusal
@@ -110,7 +110,7 @@ fn the_longest_wait_counts() {
     let limits = limits(&plan, &[delaying(0, 9), delaying(1, 9)], &[]);
     ask(&limits, 0);
     let (verdict, status) = ask(&limits, 0);
-    assert!(matches!(verdict, Verdict::Delay(wait) if wait == Duration::from_millis(500)));
+    assert!(matches!(verdict, Admission::Delay(wait) if wait == Duration::from_millis(500)));
     assert_eq!(status, Some(LimitStatus::Delay));
 }
 
@@ -130,7 +130,7 @@ fn a_last_rule_without_a_key_leaves_the_others_in_force() {
     second.key = key("x-api-key");
     let plan = plan(vec![req_zone("a", 1_000), second], vec![]);
     let limits = limits(&plan, &[req_rule(0, 0), req_rule(1, 0)], &[]);
-    assert!(matches!(ask(&limits, 0).0, Verdict::Pass));
+    assert!(matches!(ask(&limits, 0).0, Admission::Pass));
     assert_eq!(refusal(ask(&limits, 0).0).zone(), "a");
 }
 
@@ -140,7 +140,7 @@ fn a_request_without_any_key_is_not_limited_and_has_no_status() {
     zone.key = key("x-api-key");
     let limits = limits(&plan(vec![zone], vec![]), &[req_rule(0, 0)], &[]);
     for _ in 0..5 {
-        assert!(matches!(ask(&limits, 0), (Verdict::Pass, None)));
+        assert!(matches!(ask(&limits, 0), (Admission::Pass, None)));
     }
 }
 
@@ -158,7 +158,7 @@ fn a_zone_may_refuse_requests_without_a_key() {
     let mut named = exchange(&[header("x-api-key", "abc")]);
     assert!(matches!(
         limits.ask_requests(&mut named, Millis(0)),
-        Verdict::Pass
+        Admission::Pass
     ));
 }
 
@@ -174,12 +174,12 @@ fn a_dry_run_lets_all_pass_charges_delays_and_not_refusals() {
     ];
     for status in expected {
         let (verdict, said) = ask(&limits, 0);
-        assert!(matches!(verdict, Verdict::Pass));
+        assert!(matches!(verdict, Admission::Pass));
         assert_eq!(said, Some(status));
     }
     assert!(matches!(
         ask(&limits, 1_000),
-        (Verdict::Pass, Some(LimitStatus::DelayDryRun))
+        (Admission::Pass, Some(LimitStatus::DelayDryRun))
     ));
 }
 
@@ -189,8 +189,8 @@ fn overrides_give_a_network_its_own_numbers() {
     zone.overrides = vec![
         Override {
             key: OverrideKey::Network("10.0.0.0/8".parse().unwrap()),
-            own: Some(Own {
-                algorithm: Algorithm::LeakyBucket {
+            own: Some(OverrideLimits {
+                algorithm: AlgorithmParams::LeakyBucket {
                     rate: Rate::per_second(2_000),
                 },
                 burst: Some(Excess::requests(3)),
@@ -206,7 +206,10 @@ fn overrides_give_a_network_its_own_numbers() {
         (0..20)
             .filter(|_| {
                 let mut exchange = exchange_from(address, &[]);
-                matches!(limits.ask_requests(&mut exchange, Millis(0)), Verdict::Pass)
+                matches!(
+                    limits.ask_requests(&mut exchange, Millis(0)),
+                    Admission::Pass
+                )
             })
             .count()
     };
@@ -268,7 +271,10 @@ async fn a_refusal_by_a_later_limit_conn_gives_earlier_places_back() {
         .admit(&mut refused, clock.now(), &clock)
         .await
         .unwrap_err();
-    assert_eq!((refusal.zone(), refusal.kind), ("b", Kind::Connections));
+    assert_eq!(
+        (refusal.zone(), refusal.kind),
+        ("b", LimitKind::Connections)
+    );
     assert_eq!(refusal.status, StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(refused.limit_conn, Some(LimitStatus::Refuse));
     let fields: Vec<_> = refusal.header_fields(HeaderForm::Ietf).collect();
@@ -302,7 +308,7 @@ async fn a_dry_run_of_limit_conn_lets_the_request_run_uncounted() {
 async fn a_queue_makes_a_request_wait_for_its_place() {
     let plan = plan(vec![], vec![conn_zone("a")]);
     let rule = ConnRule {
-        queue: Some(Queue {
+        queue: Some(ConnQueue {
             size: 1,
             timeout: Duration::from_millis(200),
         }),
@@ -387,7 +393,7 @@ proptest::proptest! {
                 })
             });
             let passes = (0..3).all(|rule| next[rule] <= u64::from(bursts[rule]) * 1_000_000);
-            proptest::prop_assert_eq!(matches!(ask(&limits, now).0, Verdict::Pass), passes);
+            proptest::prop_assert_eq!(matches!(ask(&limits, now).0, Admission::Pass), passes);
             if passes {
                 levels = next.map(|level| Some((level, now)));
             }

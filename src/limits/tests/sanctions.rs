@@ -5,15 +5,15 @@ use std::time::Duration;
 use super::support::{delaying, exchange_from, limits, plan, req_rule, req_zone, site};
 use super::{ask, refusal};
 use crate::clock::Millis;
-use crate::config::plan::{DryRun, Plan, ReqRule, Sanction};
-use crate::limits::{Limits, Verdict, Zones};
+use crate::config::plan::{DryRun, Plan, RefusalAction, ReqRule};
+use crate::limits::{Admission, Limits, Zones};
 use crate::message::LimitStatus;
 
 fn waiting(rule: ReqRule, most: u64) -> ReqRule {
     ReqRule {
-        sanction: Sanction {
+        sanction: RefusalAction {
             max_wait: Some(Duration::from_millis(most)),
-            ..Sanction::default()
+            ..RefusalAction::default()
         },
         ..rule
     }
@@ -21,9 +21,9 @@ fn waiting(rule: ReqRule, most: u64) -> ReqRule {
 
 fn punishing(rule: ReqRule, seconds: u64) -> ReqRule {
     ReqRule {
-        sanction: Sanction {
+        sanction: RefusalAction {
             penalty: Some(Duration::from_secs(seconds)),
-            ..Sanction::default()
+            ..RefusalAction::default()
         },
         ..rule
     }
@@ -39,7 +39,7 @@ fn punishing_limits(mut plan: Plan, rules: &[ReqRule], dry_run: DryRun) -> Limit
 /// For how long it is made to wait, in milliseconds.
 fn delay(limits: &Limits, now: u64) -> u64 {
     match ask(limits, now) {
-        (Verdict::Delay(wait), Some(LimitStatus::Delay)) => {
+        (Admission::Delay(wait), Some(LimitStatus::Delay)) => {
             u64::try_from(wait.as_millis()).unwrap()
         }
         other => panic!("{other:?}"),
@@ -56,7 +56,7 @@ fn the_excess_waits_in_line_instead_of_being_refused() {
     let plan = plan(vec![req_zone("a", 1_000)], vec![]);
     let limits = limits(&plan, &[waiting(req_rule(0, 1), 3_000)], &[]);
     for _ in 0..2 {
-        assert!(matches!(ask(&limits, 0).0, Verdict::Pass));
+        assert!(matches!(ask(&limits, 0).0, Admission::Pass));
     }
     assert_eq!(delay(&limits, 0), 1_000);
     assert_eq!(delay(&limits, 0), 2_000);
@@ -67,14 +67,14 @@ fn the_excess_waits_in_line_instead_of_being_refused() {
     let counts = limits.requests[0].zone.store.counts();
     assert_eq!((counts.pass, counts.delay, counts.refuse), (2, 4, 1));
     // Everybody has had his turn.
-    assert!(matches!(ask(&limits, 5_000).0, Verdict::Pass));
+    assert!(matches!(ask(&limits, 5_000).0, Admission::Pass));
 }
 
 #[test]
 fn a_wait_within_the_burst_comes_on_top() {
     let plan = plan(vec![req_zone("a", 1_000)], vec![]);
     let limits = limits(&plan, &[waiting(delaying(0, 2), 10_000)], &[]);
-    assert!(matches!(ask(&limits, 0).0, Verdict::Pass));
+    assert!(matches!(ask(&limits, 0).0, Admission::Pass));
     let waits: Vec<_> = (0..5).map(|_| delay(&limits, 0)).collect();
     assert_eq!(waits, [1_000, 2_000, 3_000, 4_000, 5_000]);
 }
@@ -84,7 +84,7 @@ fn who_would_wait_is_not_charged_when_another_rule_refuses() {
     let plan = plan(vec![req_zone("a", 1_000), req_zone("b", 1_000)], vec![]);
     let rules = [waiting(req_rule(0, 0), 5_000), req_rule(1, 1)];
     let limits = limits(&plan, &rules, &[]);
-    assert!(matches!(ask(&limits, 0).0, Verdict::Pass));
+    assert!(matches!(ask(&limits, 0).0, Admission::Pass));
     assert_eq!(delay(&limits, 0), 1_000);
     for _ in 0..3 {
         assert_eq!(refusal(ask(&limits, 0).0).zone(), "b");
@@ -97,20 +97,20 @@ fn who_would_wait_is_not_charged_when_another_rule_refuses() {
 fn a_key_that_goes_over_stays_out_for_its_penalty() {
     let plan = plan(vec![req_zone("a", 10_000)], vec![]);
     let limits = punishing_limits(plan, &[punishing(req_rule(0, 0), 30)], DryRun::Off);
-    assert!(matches!(ask(&limits, 0).0, Verdict::Pass));
+    assert!(matches!(ask(&limits, 0).0, Admission::Pass));
     assert_eq!(retry_after(&limits, 0), 30_000);
     // Asking on does not prolong it.
     let (verdict, status) = ask(&limits, 10_000);
     assert_eq!(status, Some(LimitStatus::Penalize));
     assert_eq!(refusal(verdict).retry_after, Some(Duration::from_secs(20)));
     assert_eq!(retry_after(&limits, 29_999), 1);
-    assert!(matches!(ask(&limits, 30_000).0, Verdict::Pass));
+    assert!(matches!(ask(&limits, 30_000).0, Admission::Pass));
     assert_eq!(limits.requests[0].zone.store.counts().refuse, 3);
     // Others are not touched.
     let mut other = exchange_from("192.0.2.1", &[]);
     assert!(matches!(
         limits.ask_requests(&mut other, Millis(1)),
-        Verdict::Pass
+        Admission::Pass
     ));
 }
 
@@ -119,10 +119,10 @@ fn a_key_that_goes_over_stays_out_for_its_penalty() {
 fn whoever_would_be_punished_again_is_told_to_wait_for_longer() {
     let plan = plan(vec![req_zone("a", 100)], vec![]);
     let limits = punishing_limits(plan, &[punishing(req_rule(0, 0), 4)], DryRun::Off);
-    assert!(matches!(ask(&limits, 0).0, Verdict::Pass));
+    assert!(matches!(ask(&limits, 0).0, Admission::Pass));
     assert_eq!(retry_after(&limits, 0), 10_000);
     assert_eq!(retry_after(&limits, 3_000), 7_000);
-    assert!(matches!(ask(&limits, 10_000).0, Verdict::Pass));
+    assert!(matches!(ask(&limits, 10_000).0, Admission::Pass));
 }
 
 #[test]
@@ -130,11 +130,11 @@ fn what_another_rule_refuses_punishes_nobody() {
     let plan = plan(vec![req_zone("a", 1_000), req_zone("b", 1_000)], vec![]);
     let rules = [punishing(req_rule(0, 5), 60), req_rule(1, 0)];
     let limits = punishing_limits(plan, &rules, DryRun::Off);
-    assert!(matches!(ask(&limits, 0).0, Verdict::Pass));
+    assert!(matches!(ask(&limits, 0).0, Admission::Pass));
     for _ in 0..10 {
         assert_eq!(refusal(ask(&limits, 0).0).zone(), "b");
     }
-    assert!(matches!(ask(&limits, 1_000).0, Verdict::Pass));
+    assert!(matches!(ask(&limits, 1_000).0, Admission::Pass));
 }
 
 /// A zone of 32k has room for 128 penalties.
@@ -148,7 +148,7 @@ fn without_room_for_a_penalty_the_ordinary_limit_holds() {
         (verdict, exchange.limit_req)
     };
     for number in 0..200 {
-        assert!(matches!(ask(number, 0).0, Verdict::Pass));
+        assert!(matches!(ask(number, 0).0, Admission::Pass));
         let wait = refusal(ask(number, 0).0).retry_after.unwrap();
         let seconds = if number < 128 { 60 } else { 1 };
         assert_eq!(wait, Duration::from_secs(seconds), "{number}");
@@ -164,8 +164,8 @@ fn without_room_for_a_penalty_the_ordinary_limit_holds() {
         assert_eq!(status, Some(expected), "{number}");
     }
     // Those that have ended make room.
-    assert!(matches!(ask(1, 60_000).0, Verdict::Pass));
-    assert!(matches!(ask(199, 60_000).0, Verdict::Pass));
+    assert!(matches!(ask(1, 60_000).0, Admission::Pass));
+    assert!(matches!(ask(199, 60_000).0, Admission::Pass));
     let wait = refusal(ask(199, 60_000).0).retry_after.unwrap();
     assert_eq!(wait, Duration::from_secs(60));
 }
@@ -178,7 +178,7 @@ fn a_dry_run_only_tells_of_penalties() {
         .into_iter()
         .map(|now| {
             let (verdict, status) = ask(&limits, now);
-            assert!(matches!(verdict, Verdict::Pass));
+            assert!(matches!(verdict, Admission::Pass));
             status.unwrap().as_str()
         })
         .collect();

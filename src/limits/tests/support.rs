@@ -7,18 +7,19 @@ use http::{HeaderName, HeaderValue, Request};
 
 use crate::clock::Millis;
 use crate::config::plan::{
-    Action, Algorithm, ConnRule, ConnZone, Cost, CountRefused, Delay, Excess, OnAmbiguousKey,
-    OnEmptyKey, Plan, Rate, ReqRule, ReqZone, Sanction, Site, Template, Variable, Weight,
+    AlgorithmParams, ConnRule, ConnZone, Content, Cost, CostSource, CountRefused, Delay, Excess,
+    LocationConf, OnAmbiguousKey, OnEmptyKey, Plan, Rate, RefusalAction, ReqRule, ReqZone,
+    Template, Variable,
 };
 use crate::limits::{Limits, Zones};
-use crate::message::{Exchange, Peer, Remote, testing};
+use crate::message::{ClientConnection, RemoteAddr, RequestRecord, testing};
 
 pub(in crate::limits) fn req_zone(name: &str, milli_per_second: u64) -> ReqZone {
     ReqZone {
         name: name.into(),
         key: Template::variable(Variable::BinaryRemoteAddr),
         size: 32 << 10,
-        algorithm: Algorithm::LeakyBucket {
+        algorithm: AlgorithmParams::LeakyBucket {
             rate: Rate::per_second(milli_per_second),
         },
         count_refused: CountRefused::No,
@@ -48,8 +49,8 @@ pub(in crate::limits) fn req_rule(zone: usize, burst: u32) -> ReqRule {
         zone,
         burst: Excess::requests(burst),
         delay: Delay::Never,
-        weight: Weight::Fixed(Cost::ONE),
-        sanction: Sanction::default(),
+        weight: CostSource::Fixed(Cost::ONE),
+        sanction: RefusalAction::default(),
     }
 }
 
@@ -66,15 +67,15 @@ pub(in crate::limits) fn conn_rule(zone: usize, limit: u32) -> ConnRule {
         zone,
         limit,
         queue: None,
-        sanction: Sanction::default(),
+        sanction: RefusalAction::default(),
     }
 }
 
-pub(in crate::limits) fn site(req: &[ReqRule], conn: &[ConnRule]) -> Site {
-    Site {
+pub(in crate::limits) fn site(req: &[ReqRule], conn: &[ConnRule]) -> LocationConf {
+    LocationConf {
         limit_req: req.to_vec(),
         limit_conn: conn.to_vec(),
-        ..testing::site(Action::NotFound)
+        ..testing::site(Content::NotFound)
     }
 }
 
@@ -100,21 +101,21 @@ pub(in crate::limits) fn key(name: &str) -> Template {
     Template::variable(Variable::Http(name.parse().unwrap()))
 }
 
-pub(in crate::limits) fn exchange(headers: &[(HeaderName, HeaderValue)]) -> Exchange {
+pub(in crate::limits) fn exchange(headers: &[(HeaderName, HeaderValue)]) -> RequestRecord {
     exchange_from("127.0.0.1", headers)
 }
 
 pub(in crate::limits) fn exchange_from(
     address: &str,
     headers: &[(HeaderName, HeaderValue)],
-) -> Exchange {
+) -> RequestRecord {
     let mut request = Request::get("/r10/f?k=b").body(()).unwrap();
     request.headers_mut().extend(headers.iter().cloned());
-    let remote = Remote::Ip(SocketAddr::new(address.parse().unwrap(), 4711));
-    Exchange::begin(
+    let remote = RemoteAddr::Ip(SocketAddr::new(address.parse().unwrap(), 4711));
+    RequestRecord::begin(
         Arc::new(plan(vec![], vec![])),
         0,
-        Arc::new(Peer::new(remote, None, 1, Millis(0))),
+        Arc::new(ClientConnection::new(remote, None, 1, Millis(0))),
         request.into_parts().0,
         crate::message::target::Target::default(),
         Millis(0),

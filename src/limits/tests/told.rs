@@ -7,16 +7,16 @@ use super::support::{
     conn_rule, conn_zone, delaying, exchange, exchange_from, limits, plan, req_rule, req_zone, site,
 };
 use super::*;
-use crate::config::plan::{Cost, ReqZone, Sanction, Weight};
+use crate::config::plan::{Cost, CostSource, RefusalAction, ReqZone};
 
 fn weighing(rule: ReqRule, milli: u64) -> ReqRule {
     ReqRule {
-        weight: Weight::Fixed(Cost::milli(milli)),
+        weight: CostSource::Fixed(Cost::milli(milli)),
         ..rule
     }
 }
 
-fn counting(name: &str, algorithm: Algorithm) -> ReqZone {
+fn counting(name: &str, algorithm: AlgorithmParams) -> ReqZone {
     ReqZone {
         algorithm,
         ..req_zone(name, 1_000)
@@ -38,7 +38,7 @@ fn what_is_left_is_told_where_it_is_less_than_a_request_weighs() {
     let compiled = |rule| Limits::compile(&site(&[rule], &[]), &zones);
     let seven = compiled(weighing(req_rule(0, 9), 7_000));
     let five = compiled(weighing(req_rule(0, 9), 5_000));
-    assert!(matches!(ask(&seven, 0).0, Verdict::Pass));
+    assert!(matches!(ask(&seven, 0).0, Admission::Pass));
     assert_eq!(
         fields(&refusal(ask(&five, 0).0)),
         [
@@ -68,9 +68,9 @@ fn the_time_beside_a_policy_is_its_own() {
 fn a_penalty_is_a_time_of_the_policy_that_gave_it() {
     let mut plan = plan(vec![req_zone("a", 1_000)], vec![]);
     let rule = ReqRule {
-        sanction: Sanction {
+        sanction: RefusalAction {
             penalty: Some(Duration::from_secs(30)),
-            ..Sanction::default()
+            ..RefusalAction::default()
         },
         ..weighing(req_rule(0, 9), 6_000)
     };
@@ -96,8 +96,8 @@ fn every_policy_that_holds_is_named_with_the_numbers_that_hold() {
         key: OverrideKey::Network(address.parse().unwrap()),
         own,
     };
-    let faster = Own {
-        algorithm: Algorithm::LeakyBucket {
+    let faster = OverrideLimits {
+        algorithm: AlgorithmParams::LeakyBucket {
             rate: Rate::per_second(2_000),
         },
         burst: Some(Excess::requests(3)),
@@ -159,7 +159,7 @@ fn telling(plan: &Plan, req: &[ReqRule], conn: &[ConnRule], form: HeaderForm) ->
 
 #[tokio::test]
 async fn who_is_let_in_is_told_what_is_left() {
-    let window = Algorithm::FixedWindow {
+    let window = AlgorithmParams::FixedWindow {
         limit: 5,
         window: Duration::from_secs(60),
     };
@@ -254,21 +254,21 @@ async fn nobody_is_told_of_what_does_not_hold() {
 }
 
 /// A zone and a rule of each kind.
-fn ruled(kind: u8, burst: u32, milli: u64, most: u64) -> (Algorithm, ReqRule) {
+fn ruled(kind: u8, burst: u32, milli: u64, most: u64) -> (AlgorithmParams, ReqRule) {
     let (rate, window) = (Rate::per_second(1_300), Duration::from_secs(4));
     let limit = burst + 1;
     let algorithm = match kind {
-        0 | 1 => Algorithm::LeakyBucket { rate },
-        2 => Algorithm::Gcra { rate },
-        3 => Algorithm::TokenBucket { rate },
-        4 => Algorithm::FixedWindow { limit, window },
-        5 => Algorithm::SlidingLog { limit, window },
-        6 => Algorithm::SlidingWindow {
+        0 | 1 => AlgorithmParams::LeakyBucket { rate },
+        2 => AlgorithmParams::Gcra { rate },
+        3 => AlgorithmParams::TokenBucket { rate },
+        4 => AlgorithmParams::FixedWindow { limit, window },
+        5 => AlgorithmParams::SlidingLog { limit, window },
+        6 => AlgorithmParams::SlidingWindow {
             limit,
             window,
             precision: None,
         },
-        _ => Algorithm::SlidingWindow {
+        _ => AlgorithmParams::SlidingWindow {
             limit,
             window,
             precision: Some(Duration::from_millis(700)),
@@ -281,9 +281,9 @@ fn ruled(kind: u8, burst: u32, milli: u64, most: u64) -> (Algorithm, ReqRule) {
     };
     let max_wait = (kind < 4 && most > 0).then(|| Duration::from_millis(most));
     let rule = ReqRule {
-        sanction: Sanction {
+        sanction: RefusalAction {
             max_wait,
-            ..Sanction::default()
+            ..RefusalAction::default()
         },
         ..weighing(rule, milli)
     };
@@ -314,16 +314,16 @@ proptest! {
         let (mut now, mut times) = (100_000, Vec::new());
         for gap in gaps {
             now += gap;
-            if let Verdict::Refuse(refusal) = after(&times, now) {
+            if let Admission::Refuse(refusal) = after(&times, now) {
                 match refusal.retry_after.map(|wait| u64::try_from(wait.as_millis()).unwrap()) {
                     Some(wait) => {
-                        prop_assert!(!matches!(after(&times, now + wait), Verdict::Refuse(_)), "too early: {wait}");
+                        prop_assert!(!matches!(after(&times, now + wait), Admission::Refuse(_)), "too early: {wait}");
                         // What the burst makes a request wait is known to the millisecond.
                         if wait > 2 {
-                            prop_assert!(matches!(after(&times, now + wait - 2), Verdict::Refuse(_)), "too late: {wait}");
+                            prop_assert!(matches!(after(&times, now + wait - 2), Admission::Refuse(_)), "too late: {wait}");
                         }
                     }
-                    None => prop_assert!(matches!(after(&[], now), Verdict::Refuse(_)), "a fresh key passes"),
+                    None => prop_assert!(matches!(after(&[], now), Admission::Refuse(_)), "a fresh key passes"),
                 }
             }
             times.push(now);

@@ -16,18 +16,18 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 
 use super::Stream;
-use crate::message::Proxied;
-pub use parse::{Found, Malformed, parse};
+use crate::message::ProxyHeader;
+pub use parse::{ParseOutcome, ProxyHeaderError, parse};
 
 /// Why a connection did not begin with a PROXY header.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum ProxyReadError {
     /// The connection broke, or ended before the header did.
     #[error("the connection ended before its PROXY header did")]
     Broken(#[source] io::Error),
     /// Something else came; usually from a client that speaks HTTP to a listener meant for a proxy.
     #[error("broken PROXY header: {0}")]
-    Malformed(#[from] Malformed),
+    Malformed(#[from] ProxyHeaderError),
     /// It took longer than a request's head may.
     #[error("no whole PROXY header in time")]
     TimedOut,
@@ -37,7 +37,10 @@ pub enum Error {
 ///
 /// # Errors
 /// When there is none, and the connection is of no use.
-pub async fn read(stream: &mut Stream, timeout: Duration) -> Result<Option<Proxied>, Error> {
+pub async fn read(
+    stream: &mut Stream,
+    timeout: Duration,
+) -> Result<Option<ProxyHeader>, ProxyReadError> {
     let reading = async {
         match stream {
             Stream::Tcp(stream) => read_from(stream).await,
@@ -46,21 +49,23 @@ pub async fn read(stream: &mut Stream, timeout: Duration) -> Result<Option<Proxi
     };
     tokio::time::timeout(timeout, reading)
         .await
-        .unwrap_or(Err(Error::TimedOut))
+        .unwrap_or(Err(ProxyReadError::TimedOut))
 }
 
-async fn read_from(stream: &mut (impl AsyncRead + Unpin)) -> Result<Option<Proxied>, Error> {
+async fn read_from(
+    stream: &mut (impl AsyncRead + Unpin),
+) -> Result<Option<ProxyHeader>, ProxyReadError> {
     let mut header = Vec::new();
     loop {
         let wanted = match parse(&header)? {
-            Found::Whole { says, .. } => return Ok(says),
-            Found::Part { wanted } => wanted,
+            ParseOutcome::Whole { says, .. } => return Ok(says),
+            ParseOutcome::Part { wanted } => wanted,
         };
         let read = header.len();
         header.resize(wanted, 0);
         let count = stream.read(&mut header[read..]).await;
-        match count.map_err(Error::Broken)? {
-            0 => return Err(Error::Broken(io::ErrorKind::UnexpectedEof.into())),
+        match count.map_err(ProxyReadError::Broken)? {
+            0 => return Err(ProxyReadError::Broken(io::ErrorKind::UnexpectedEof.into())),
             count => header.truncate(read + count),
         }
     }

@@ -4,11 +4,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 
 use super::checksum;
-use crate::message::Proxied;
+use crate::message::ProxyHeader;
 
 /// What the bytes at the beginning of a connection are.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Found {
+pub enum ParseOutcome {
     /// The beginning of a header.
     Part {
         /// How long it is at least: so much can be read without reading beyond it.
@@ -19,13 +19,13 @@ pub enum Found {
         /// How long it is.
         length: usize,
         /// Whom it names; nobody where the proxy speaks for itself or does not know.
-        says: Option<Proxied>,
+        says: Option<ProxyHeader>,
     },
 }
 
 /// What is wrong with a header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Malformed {
+pub enum ProxyHeaderError {
     /// An address or a port that is none, or of another family than was announced.
     #[error("bad address")]
     Address,
@@ -65,13 +65,13 @@ const V2_HEAD: usize = 16;
 ///
 /// # Errors
 /// As soon as it cannot become one any more.
-pub fn parse(bytes: &[u8]) -> Result<Found, Malformed> {
+pub fn parse(bytes: &[u8]) -> Result<ParseOutcome, ProxyHeaderError> {
     if agrees(bytes, SIGNATURE) {
         version2(bytes)
     } else if agrees(bytes, WORD) {
         version1(bytes)
     } else {
-        Err(Malformed::Other)
+        Err(ProxyHeaderError::Other)
     }
 }
 
@@ -80,39 +80,41 @@ fn agrees(bytes: &[u8], beginning: &[u8]) -> bool {
     bytes.iter().zip(beginning).all(|(one, other)| one == other)
 }
 
-fn version1(bytes: &[u8]) -> Result<Found, Malformed> {
+fn version1(bytes: &[u8]) -> Result<ParseOutcome, ProxyHeaderError> {
     let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else {
         if bytes.len() >= V1_MOST {
-            return Err(Malformed::TooLong);
+            return Err(ProxyHeaderError::TooLong);
         }
         let wanted = (bytes.len() + least_left(bytes)?).clamp(LEAST, V1_MOST);
-        return Ok(Found::Part { wanted });
+        return Ok(ParseOutcome::Part { wanted });
     };
     let length = end + 1;
     if length > V1_MOST {
-        return Err(Malformed::TooLong);
+        return Err(ProxyHeaderError::TooLong);
     }
-    let line = bytes[..end].strip_suffix(b"\r").ok_or(Malformed::Other)?;
-    let line = line.strip_prefix(WORD).ok_or(Malformed::Other)?;
-    let line = std::str::from_utf8(line).map_err(|_| Malformed::Other)?;
+    let line = bytes[..end]
+        .strip_suffix(b"\r")
+        .ok_or(ProxyHeaderError::Other)?;
+    let line = line.strip_prefix(WORD).ok_or(ProxyHeaderError::Other)?;
+    let line = std::str::from_utf8(line).map_err(|_| ProxyHeaderError::Other)?;
     let mut words = line.split(' ');
     let says = match words.next() {
         Some("TCP4") => Some(named::<Ipv4Addr>(words)?),
         Some("TCP6") => Some(named::<Ipv6Addr>(words)?),
         Some("UNKNOWN") => None,
-        _ => return Err(Malformed::Kind),
+        _ => return Err(ProxyHeaderError::Kind),
     };
-    Ok(Found::Whole { length, says })
+    Ok(ParseOutcome::Whole { length, says })
 }
 
 /// How many bytes a line without an end has to have more.
-fn least_left(line: &[u8]) -> Result<usize, Malformed> {
+fn least_left(line: &[u8]) -> Result<usize, ProxyHeaderError> {
     let address = match line.get(WORD.len()..WORD.len() + 5) {
         None => 0,
         Some(b"TCP4 ") => "0.0.0.0".len(),
         Some(b"TCP6 ") => "::".len(),
         Some(b"UNKNO") => 0,
-        Some(_) => return Err(Malformed::Kind),
+        Some(_) => return Err(ProxyHeaderError::Kind),
     };
     let spaces = line.iter().filter(|byte| **byte == b' ').count();
     let fields = match spaces {
@@ -128,7 +130,7 @@ fn least_left(line: &[u8]) -> Result<usize, Malformed> {
 /// The two ends in a line, both of one family.
 fn named<A: FromStr + Into<IpAddr>>(
     mut words: std::str::Split<'_, char>,
-) -> Result<Proxied, Malformed> {
+) -> Result<ProxyHeader, ProxyHeaderError> {
     let mut address = || words.next()?.parse::<A>().ok().map(Into::into);
     let (from, to) = (address(), address());
     let mut port = || {
@@ -138,33 +140,33 @@ fn named<A: FromStr + Into<IpAddr>>(
     };
     let (from_port, to_port) = (port(), port());
     match (from, to, from_port, to_port, words.next()) {
-        (Some(from), Some(to), Some(from_port), Some(to_port), None) => Ok(Proxied {
+        (Some(from), Some(to), Some(from_port), Some(to_port), None) => Ok(ProxyHeader {
             from: SocketAddr::new(from, from_port),
             to: SocketAddr::new(to, to_port),
             tlvs: Box::default(),
         }),
-        _ => Err(Malformed::Address),
+        _ => Err(ProxyHeaderError::Address),
     }
 }
 
-fn version2(bytes: &[u8]) -> Result<Found, Malformed> {
+fn version2(bytes: &[u8]) -> Result<ParseOutcome, ProxyHeaderError> {
     let Some((head, rest)) = bytes.split_first_chunk::<V2_HEAD>() else {
         // It may still become a line of version 1, of which nothing has come.
         let wanted = if bytes.is_empty() { LEAST } else { V2_HEAD };
-        return Ok(Found::Part { wanted });
+        return Ok(ParseOutcome::Part { wanted });
     };
     let (command, family) = (head[12], head[13]);
     let body = usize::from(u16::from_be_bytes([head[14], head[15]]));
     let length = V2_HEAD + body;
     let known = matches!(command, LOCAL | PROXY) && family >> 4 <= 3 && family & 0xf <= 2;
     if !known {
-        return Err(Malformed::Kind);
+        return Err(ProxyHeaderError::Kind);
     }
     if length > V2_MOST {
-        return Err(Malformed::TooLong);
+        return Err(ProxyHeaderError::TooLong);
     }
     let Some(body) = rest.get(..body) else {
-        return Ok(Found::Part { wanted: length });
+        return Ok(ParseOutcome::Part { wanted: length });
     };
     let says = match (command, family) {
         (PROXY, TCP4) => Some(binary::<4, Ipv4Addr>(body)?),
@@ -179,9 +181,9 @@ fn version2(bytes: &[u8]) -> Result<Found, Malformed> {
         _ => 0,
     };
     if !checksum::is_right(&bytes[..length], V2_HEAD + addresses) {
-        return Err(Malformed::Checksum);
+        return Err(ProxyHeaderError::Checksum);
     }
-    Ok(Found::Whole { length, says })
+    Ok(ParseOutcome::Whole { length, says })
 }
 
 /// Version 2, the proxy speaks for itself.
@@ -195,7 +197,7 @@ const TCP6: u8 = 0x21;
 
 fn binary<const N: usize, A: From<[u8; N]> + Into<IpAddr>>(
     body: &[u8],
-) -> Result<Proxied, Malformed> {
+) -> Result<ProxyHeader, ProxyHeaderError> {
     let split = || {
         let (from, rest) = body.split_first_chunk::<N>()?;
         let (to, rest) = rest.split_first_chunk::<N>()?;
@@ -204,11 +206,11 @@ fn binary<const N: usize, A: From<[u8; N]> + Into<IpAddr>>(
         let end = |address: &[u8; N], port: &[u8; 2]| {
             SocketAddr::new(A::from(*address).into(), u16::from_be_bytes(*port))
         };
-        Some(Proxied {
+        Some(ProxyHeader {
             from: end(from, from_port),
             to: end(to, to_port),
             tlvs: tlvs.into(),
         })
     };
-    split().ok_or(Malformed::Address)
+    split().ok_or(ProxyHeaderError::Address)
 }

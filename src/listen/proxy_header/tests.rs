@@ -8,13 +8,13 @@ use std::net::IpAddr;
 
 use super::*;
 
-fn says(header: &[u8]) -> Result<Option<(String, String)>, Malformed> {
+fn says(header: &[u8]) -> Result<Option<(String, String)>, ProxyHeaderError> {
     match parse(header)? {
-        Found::Whole { length, says } => {
+        ParseOutcome::Whole { length, says } => {
             assert_eq!(length, header.len(), "{header:?}");
             Ok(says.map(|it| (it.from.to_string(), it.to.to_string())))
         }
-        Found::Part { wanted } => panic!("{header:?} is a part of {wanted} bytes"),
+        ParseOutcome::Part { wanted } => panic!("{header:?} is a part of {wanted} bytes"),
     }
 }
 
@@ -51,7 +51,7 @@ fn both_versions_name_both_ends() {
         ends("[2001::7]:1", "[::1]:2")
     );
     let with_tlvs = v2(0x21, 0x11, &[ENDS4, b"\x02\0\x04a.test"].concat());
-    let Ok(Found::Whole { says: Some(it), .. }) = parse(&with_tlvs) else {
+    let Ok(ParseOutcome::Whole { says: Some(it), .. }) = parse(&with_tlvs) else {
         panic!("a header with more in it")
     };
     assert_eq!(&*it.tlvs, b"\x02\0\x04a.test");
@@ -74,37 +74,64 @@ fn a_proxy_may_speak_for_itself() {
 #[test]
 fn what_is_no_header_is_told_at_once() {
     for (header, wrong) in [
-        (&b"GET / HTTP/1.1\r\n"[..], Malformed::Other),
-        (b"\x16\x03\x01", Malformed::Other),
-        (b"proxy TCP4 1.1.1.1 2.2.2.2 1 2\r\n", Malformed::Other),
-        (b"PROXY TCP4 1.1.1.1 2.2.2.2 1 2\n", Malformed::Other),
-        (b"PROXY TCP5 1.1.", Malformed::Kind),
-        (b"PROXY UNKNOWNX\r\n", Malformed::Kind),
-        (b"PROXY TCP4 ::1 ::1 1 2\r\n", Malformed::Address),
-        (b"PROXY TCP6 1.1.1.1 2.2.2.2 1 2\r\n", Malformed::Address),
+        (&b"GET / HTTP/1.1\r\n"[..], ProxyHeaderError::Other),
+        (b"\x16\x03\x01", ProxyHeaderError::Other),
+        (
+            b"proxy TCP4 1.1.1.1 2.2.2.2 1 2\r\n",
+            ProxyHeaderError::Other,
+        ),
+        (b"PROXY TCP4 1.1.1.1 2.2.2.2 1 2\n", ProxyHeaderError::Other),
+        (b"PROXY TCP5 1.1.", ProxyHeaderError::Kind),
+        (b"PROXY UNKNOWNX\r\n", ProxyHeaderError::Kind),
+        (b"PROXY TCP4 ::1 ::1 1 2\r\n", ProxyHeaderError::Address),
+        (
+            b"PROXY TCP6 1.1.1.1 2.2.2.2 1 2\r\n",
+            ProxyHeaderError::Address,
+        ),
         (
             b"PROXY TCP4 1.1.1.1 2.2.2.2 1 65536\r\n",
-            Malformed::Address,
+            ProxyHeaderError::Address,
         ),
-        (b"PROXY TCP4 1.1.1.1 2.2.2.2 1 +2\r\n", Malformed::Address),
-        (b"PROXY TCP4 1.1.1.1 2.2.2.2 1\r\n", Malformed::Address),
-        (b"PROXY TCP4 1.1.1.1 2.2.2.2 1 2 3\r\n", Malformed::Address),
-        (b"PROXY TCP4 1.1.1.1  2.2.2.2 1 2\r\n", Malformed::Address),
+        (
+            b"PROXY TCP4 1.1.1.1 2.2.2.2 1 +2\r\n",
+            ProxyHeaderError::Address,
+        ),
+        (
+            b"PROXY TCP4 1.1.1.1 2.2.2.2 1\r\n",
+            ProxyHeaderError::Address,
+        ),
+        (
+            b"PROXY TCP4 1.1.1.1 2.2.2.2 1 2 3\r\n",
+            ProxyHeaderError::Address,
+        ),
+        (
+            b"PROXY TCP4 1.1.1.1  2.2.2.2 1 2\r\n",
+            ProxyHeaderError::Address,
+        ),
     ] {
         assert_eq!(parse(header), Err(wrong), "{}", header.escape_ascii());
     }
-    assert_eq!(parse(&v2(0x11, 0x11, ENDS4)), Err(Malformed::Kind));
-    assert_eq!(parse(&v2(0x22, 0x11, ENDS4)), Err(Malformed::Kind));
-    assert_eq!(parse(&v2(0x21, 0x41, ENDS4)), Err(Malformed::Kind));
-    assert_eq!(parse(&v2(0x21, 0x13, ENDS4)), Err(Malformed::Kind));
-    assert_eq!(parse(&v2(0x21, 0x11, &ENDS4[1..])), Err(Malformed::Address));
-    assert_eq!(parse(&v2(0x21, 0x21, ENDS4)), Err(Malformed::Address));
-    assert_eq!(parse(&v2(0x21, 0x11, &[0; 4081])), Err(Malformed::TooLong));
+    assert_eq!(parse(&v2(0x11, 0x11, ENDS4)), Err(ProxyHeaderError::Kind));
+    assert_eq!(parse(&v2(0x22, 0x11, ENDS4)), Err(ProxyHeaderError::Kind));
+    assert_eq!(parse(&v2(0x21, 0x41, ENDS4)), Err(ProxyHeaderError::Kind));
+    assert_eq!(parse(&v2(0x21, 0x13, ENDS4)), Err(ProxyHeaderError::Kind));
+    assert_eq!(
+        parse(&v2(0x21, 0x11, &ENDS4[1..])),
+        Err(ProxyHeaderError::Address)
+    );
+    assert_eq!(
+        parse(&v2(0x21, 0x21, ENDS4)),
+        Err(ProxyHeaderError::Address)
+    );
+    assert_eq!(
+        parse(&v2(0x21, 0x11, &[0; 4081])),
+        Err(ProxyHeaderError::TooLong)
+    );
     let long = [b"PROXY UNKNOWN ".to_vec(), vec![b'x'; 93]].concat();
-    assert_eq!(parse(&long), Err(Malformed::TooLong));
+    assert_eq!(parse(&long), Err(ProxyHeaderError::TooLong));
     assert!(matches!(
         parse(&long[..106]),
-        Ok(Found::Part { wanted: 107 })
+        Ok(ParseOutcome::Part { wanted: 107 })
     ));
 }
 
@@ -118,14 +145,26 @@ fn a_checksum_has_to_be_right() {
     let right = [0x74, 0xfd, 0x3c, 0x8c];
     assert_eq!(summed(0x21, 0x11, &named, right), Ok(()));
     assert_eq!(summed(0x20, 0x00, b"", [0xa9, 0xb8, 0x7e, 0x8f]), Ok(()));
-    assert_eq!(summed(0x20, 0x00, b"", right), Err(Malformed::Checksum));
-    assert_eq!(summed(0x21, 0x11, &named, [0; 4]), Err(Malformed::Checksum));
+    assert_eq!(
+        summed(0x20, 0x00, b"", right),
+        Err(ProxyHeaderError::Checksum)
+    );
+    assert_eq!(
+        summed(0x21, 0x11, &named, [0; 4]),
+        Err(ProxyHeaderError::Checksum)
+    );
     let mut other = named;
     other[3] += 1;
-    assert_eq!(summed(0x21, 0x11, &other, right), Err(Malformed::Checksum));
+    assert_eq!(
+        summed(0x21, 0x11, &other, right),
+        Err(ProxyHeaderError::Checksum)
+    );
 }
 
-async fn read_in_pieces(bytes: Vec<u8>, size: usize) -> (Result<Option<Proxied>, Error>, Vec<u8>) {
+async fn read_in_pieces(
+    bytes: Vec<u8>,
+    size: usize,
+) -> (Result<Option<ProxyHeader>, ProxyReadError>, Vec<u8>) {
     let (mut proxy, near) = UnixStream::pair().unwrap();
     let (sent, ()) = tokio::join!(
         async {
@@ -165,7 +204,7 @@ async fn not_a_byte_behind_the_header_is_taken() {
         for size in [1, 7, 1000] {
             let sent = [&header[..], b"\nGET / HTTP/1.1\r\n\r\n"].concat();
             let (read, left) = read_in_pieces(sent, size).await;
-            let Ok(Found::Whole { says, .. }) = parse(&header) else {
+            let Ok(ParseOutcome::Whole { says, .. }) = parse(&header) else {
                 panic!("{}", header.escape_ascii())
             };
             assert_eq!(read.unwrap(), says);
@@ -191,7 +230,7 @@ async fn a_header_that_drips_ends_in_time() {
     let mut stream = Stream::Unix(near);
     let limit = Duration::from_secs(5);
     tokio::select! {
-        read = read(&mut stream, limit) => assert!(matches!(read, Err(Error::TimedOut)), "{read:?}"),
+        read = read(&mut stream, limit) => assert!(matches!(read, Err(ProxyReadError::TimedOut)), "{read:?}"),
         () = dripping => panic!("it dripped for ever"),
     }
 }
@@ -199,13 +238,13 @@ async fn a_header_that_drips_ends_in_time() {
 #[tokio::test]
 async fn an_early_end_is_no_header() {
     let (read, _) = read_in_pieces(b"PROXY TCP4 192.0.2.7".to_vec(), 100).await;
-    assert!(matches!(read, Err(Error::Broken(_))), "{read:?}");
+    assert!(matches!(read, Err(ProxyReadError::Broken(_))), "{read:?}");
 }
 
 /// How much of these bytes somebody reads who asks for no more than the parser wants.
 fn stepwise(bytes: &[u8]) -> usize {
     let mut read = 0;
-    while let Ok(Found::Part { wanted }) = parse(&bytes[..read]) {
+    while let Ok(ParseOutcome::Part { wanted }) = parse(&bytes[..read]) {
         read = wanted;
     }
     read
@@ -225,7 +264,7 @@ proptest! {
         let line = format!("PROXY {line} {} {}\r\n", ports.0, ports.1);
         let cut = cut.min(line.len() - 1);
         match parse(&line.as_bytes()[..cut]) {
-            Ok(Found::Part { wanted }) => prop_assert!(cut < wanted && wanted <= line.len()),
+            Ok(ParseOutcome::Part { wanted }) => prop_assert!(cut < wanted && wanted <= line.len()),
             other => prop_assert!(false, "{:?}", other),
         }
     }
@@ -243,8 +282,8 @@ proptest! {
         ] {
             let bytes = [beginning, &bytes, end].concat();
             match parse(&bytes) {
-                Ok(Found::Part { wanted }) => prop_assert!(wanted > bytes.len() && wanted <= 4096),
-                Ok(Found::Whole { length, .. }) => {
+                Ok(ParseOutcome::Part { wanted }) => prop_assert!(wanted > bytes.len() && wanted <= 4096),
+                Ok(ParseOutcome::Whole { length, .. }) => {
                     prop_assert!(length <= bytes.len());
                     prop_assert_eq!(stepwise(&bytes), length, "not a byte too many");
                 }

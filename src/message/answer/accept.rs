@@ -7,7 +7,7 @@ use http::HeaderValue;
 
 /// How a page can be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Form {
+pub(super) enum PageFormat {
     /// `text/html`
     Html,
     /// `application/problem+json`
@@ -18,7 +18,7 @@ pub(super) enum Form {
 
 /// A form in which somebody has a body ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Offer {
+pub enum OfferedFormat {
     /// HTML.
     Html,
     /// JSON.
@@ -27,19 +27,19 @@ pub enum Offer {
     Text,
 }
 
-impl Offer {
-    fn form(self) -> Form {
+impl OfferedFormat {
+    fn form(self) -> PageFormat {
         match self {
-            Self::Html => Form::Html,
-            Self::Json => Form::Problem,
-            Self::Text => Form::Text,
+            Self::Html => PageFormat::Html,
+            Self::Json => PageFormat::Problem,
+            Self::Text => PageFormat::Text,
         }
     }
 }
 
 /// The one of these that an `Accept` field likes best, chosen as a page of ours is; where it likes none, the first.
 #[must_use]
-pub fn best_offer(accept: Option<&HeaderValue>, offers: &[Offer]) -> Option<Offer> {
+pub fn best_offer(accept: Option<&HeaderValue>, offers: &[OfferedFormat]) -> Option<OfferedFormat> {
     let accept = accept.map_or(&b"*/*"[..], HeaderValue::as_bytes);
     let wishes = offers
         .iter()
@@ -52,7 +52,7 @@ pub fn best_offer(accept: Option<&HeaderValue>, offers: &[Offer]) -> Option<Offe
 
 /// How much a client wants a form; the greatest wins, compared field by field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Wish {
+struct AcceptPreference {
     /// How well it likes it, in thousandths.
     quality: u16,
     /// How clearly it said so.
@@ -61,7 +61,7 @@ struct Wish {
     preference: u8,
 }
 
-impl Form {
+impl PageFormat {
     /// Its `Content-Type`.
     pub(super) fn content_type(self) -> HeaderValue {
         HeaderValue::from_static(match self {
@@ -91,20 +91,20 @@ impl Form {
 }
 
 /// The form an `Accept` field likes best.
-pub(super) fn best_form(accept: &HeaderValue) -> Form {
+pub(super) fn best_form(accept: &HeaderValue) -> PageFormat {
     if accept == "*/*" {
-        return Form::Text;
+        return PageFormat::Text;
     }
-    [Form::Text, Form::Html, Form::Problem]
+    [PageFormat::Text, PageFormat::Html, PageFormat::Problem]
         .into_iter()
         .map(|form| (wish(accept.as_bytes(), form), form))
         .filter(|(wish, _)| wish.quality > 0)
         .max_by_key(|(wish, _)| *wish)
         // Nothing we have is wanted, but a status without a word helps nobody.
-        .map_or(Form::Text, |(_, form)| form)
+        .map_or(PageFormat::Text, |(_, form)| form)
 }
 
-fn wish(accept: &[u8], form: Form) -> Wish {
+fn wish(accept: &[u8], form: PageFormat) -> AcceptPreference {
     let ranges = accept.split(|b| *b == b',').filter_map(|item| {
         let mut parts = item.split(|b| *b == b';').map(<[u8]>::trim_ascii);
         let clarity = form.clarity(parts.next()?)?;
@@ -114,12 +114,12 @@ fn wish(accept: &[u8], form: Form) -> Wish {
     // clear ones (application/json and its problem form) the friendlier counts.
     let (clarity, quality) = ranges.max().unwrap_or((0, 0));
     let preference = match form {
-        Form::Problem if clarity == 2 => 3,
-        Form::Html if clarity == 2 => 2,
-        Form::Text => 1,
-        Form::Html | Form::Problem => 0,
+        PageFormat::Problem if clarity == 2 => 3,
+        PageFormat::Html if clarity == 2 => 2,
+        PageFormat::Text => 1,
+        PageFormat::Html | PageFormat::Problem => 0,
     };
-    Wish {
+    AcceptPreference {
         quality,
         clarity,
         preference,
@@ -150,51 +150,61 @@ mod tests {
 
     #[test]
     fn what_is_offered_is_chosen_from() {
-        let best = |accept: &'static str, offers: &[Offer]| {
+        let best = |accept: &'static str, offers: &[OfferedFormat]| {
             best_offer(Some(&HeaderValue::from_static(accept)), offers)
         };
-        let all = [Offer::Text, Offer::Html, Offer::Json];
-        assert_eq!(best("*/*", &all), Some(Offer::Text));
-        assert_eq!(best("text/html,*/*;q=0.8", &all), Some(Offer::Html));
-        assert_eq!(best("application/json", &all), Some(Offer::Json));
-        let two = [Offer::Html, Offer::Json];
-        assert_eq!(best("*/*", &two), Some(Offer::Json));
-        assert_eq!(best_offer(None, &two), Some(Offer::Json));
-        assert_eq!(best("image/png", &two), Some(Offer::Html));
-        assert_eq!(best("text/html", &[Offer::Json]), Some(Offer::Json));
+        let all = [
+            OfferedFormat::Text,
+            OfferedFormat::Html,
+            OfferedFormat::Json,
+        ];
+        assert_eq!(best("*/*", &all), Some(OfferedFormat::Text));
+        assert_eq!(best("text/html,*/*;q=0.8", &all), Some(OfferedFormat::Html));
+        assert_eq!(best("application/json", &all), Some(OfferedFormat::Json));
+        let two = [OfferedFormat::Html, OfferedFormat::Json];
+        assert_eq!(best("*/*", &two), Some(OfferedFormat::Json));
+        assert_eq!(best_offer(None, &two), Some(OfferedFormat::Json));
+        assert_eq!(best("image/png", &two), Some(OfferedFormat::Html));
+        assert_eq!(
+            best("text/html", &[OfferedFormat::Json]),
+            Some(OfferedFormat::Json)
+        );
         assert_eq!(best_offer(None, &[]), None);
     }
 
     #[test]
     fn the_form_liked_best_is_chosen() {
         for (accept, form) in [
-            ("*/*", Form::Text),
-            ("", Form::Text),
-            ("image/png", Form::Text),
-            ("text/plain", Form::Text),
-            ("text/*", Form::Text),
-            ("text/html", Form::Html),
-            ("TEXT/HTML;level=1", Form::Html),
-            ("application/json", Form::Problem),
-            ("application/problem+json", Form::Problem),
-            ("application/*", Form::Problem),
+            ("*/*", PageFormat::Text),
+            ("", PageFormat::Text),
+            ("image/png", PageFormat::Text),
+            ("text/plain", PageFormat::Text),
+            ("text/*", PageFormat::Text),
+            ("text/html", PageFormat::Html),
+            ("TEXT/HTML;level=1", PageFormat::Html),
+            ("application/json", PageFormat::Problem),
+            ("application/problem+json", PageFormat::Problem),
+            ("application/*", PageFormat::Problem),
             // A browser, axios, curl with a preference.
             (
                 "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8",
-                Form::Html,
+                PageFormat::Html,
             ),
-            ("application/json, text/plain, */*", Form::Problem),
-            ("text/html;q=0.5, application/json;q=0.6", Form::Problem),
-            ("text/html;q=0.7, application/json;q=0.6", Form::Html),
-            ("text/html; q=0.123, text/plain; Q=0.124", Form::Text),
-            ("text/*;q=0.9, text/html;q=0", Form::Text),
+            ("application/json, text/plain, */*", PageFormat::Problem),
+            (
+                "text/html;q=0.5, application/json;q=0.6",
+                PageFormat::Problem,
+            ),
+            ("text/html;q=0.7, application/json;q=0.6", PageFormat::Html),
+            ("text/html; q=0.123, text/plain; Q=0.124", PageFormat::Text),
+            ("text/*;q=0.9, text/html;q=0", PageFormat::Text),
             (
                 "text/html;q=0, text/plain;q=0, application/json;q=0",
-                Form::Text,
+                PageFormat::Text,
             ),
-            ("application/json;q=x, text/html;q=0.1", Form::Html),
-            ("*/*;q=0.1, application/json;q=0.0", Form::Text),
-            (",;,=;q", Form::Text),
+            ("application/json;q=x, text/html;q=0.1", PageFormat::Html),
+            ("*/*;q=0.1, application/json;q=0.0", PageFormat::Text),
+            (",;,=;q", PageFormat::Text),
         ] {
             let value = HeaderValue::from_str(accept).unwrap();
             assert_eq!(best_form(&value), form, "{accept}");

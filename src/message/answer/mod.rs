@@ -11,19 +11,19 @@ use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header, res
 use hyper::ext::ReasonPhrase;
 
 use super::target::push_escaped;
-use accept::Form;
-pub use accept::{Offer, best_offer};
+use accept::PageFormat;
+pub use accept::{OfferedFormat, best_offer};
 
 /// A response weir writes itself.
 #[derive(Debug)]
-pub struct Answer {
+pub struct LocalReply {
     status: StatusCode,
     headers: HeaderMap,
-    content: Content,
+    content: ReplyContent,
 }
 
 #[derive(Debug)]
-enum Content {
+enum ReplyContent {
     /// The page that says that there is no key for this zone.
     Keyless(Box<str>),
     /// The page for the status, naming the zone that refused if one did.
@@ -34,14 +34,14 @@ enum Content {
     },
 }
 
-impl Answer {
+impl LocalReply {
     /// The page for a status, in a form the client likes.
     #[must_use]
     pub fn new(status: StatusCode) -> Self {
         Self {
             status,
             headers: HeaderMap::new(),
-            content: Content::Page(None),
+            content: ReplyContent::Page(None),
         }
     }
 
@@ -55,7 +55,7 @@ impl Answer {
     /// Says this instead of the page.
     #[must_use]
     pub fn with_text(mut self, body: impl Into<Bytes>, content_type: &str) -> Self {
-        self.content = Content::Text {
+        self.content = ReplyContent::Text {
             body: body.into(),
             content_type: HeaderValue::from_str(content_type)
                 .unwrap_or(HeaderValue::from_static("application/octet-stream")),
@@ -80,7 +80,7 @@ impl Answer {
     /// Names the zone whose limit is the reason, for those who read `application/problem+json`.
     #[must_use]
     pub fn violating(mut self, zone: &str) -> Self {
-        if let Content::Page(violated) = &mut self.content {
+        if let ReplyContent::Page(violated) = &mut self.content {
             *violated = Some(zone.into());
         }
         self
@@ -89,7 +89,7 @@ impl Answer {
     /// Says that the request lacks the key that this zone counts by.
     #[must_use]
     pub fn lacking_key(mut self, zone: &str) -> Self {
-        self.content = Content::Keyless(zone.into());
+        self.content = ReplyContent::Keyless(zone.into());
         self
     }
 
@@ -108,21 +108,21 @@ impl Answer {
             content,
         } = self;
         let (content_type, body) = match content {
-            Content::Page(violated) => {
-                let form = accept.map_or(Form::Text, accept::best_form);
+            ReplyContent::Page(violated) => {
+                let form = accept.map_or(PageFormat::Text, accept::best_form);
                 headers.insert(header::VARY, HeaderValue::from_static("Accept"));
                 (
                     form.content_type(),
                     page::body(status, form, violated.as_deref()),
                 )
             }
-            Content::Keyless(zone) => {
-                let form = accept.map_or(Form::Text, accept::best_form);
+            ReplyContent::Keyless(zone) => {
+                let form = accept.map_or(PageFormat::Text, accept::best_form);
                 headers.insert(header::VARY, HeaderValue::from_static("Accept"));
                 let page = page::keyless(status, form, &zone);
                 (form.content_type(), page.into())
             }
-            Content::Text { body, content_type } => (content_type, body),
+            ReplyContent::Text { body, content_type } => (content_type, body),
         };
         headers.insert(header::SERVER, HeaderValue::from_static("weir"));
         let body = if has_no_body(status) {

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use http::StatusCode;
 use serde_json::Value;
 
-use super::accept::Form;
+use super::accept::PageFormat;
 use super::reason;
 
 /// Statuses a page can be kept for: all there are below 600.
@@ -18,8 +18,8 @@ static PAGES: [[OnceLock<&'static str>; 3]; STATUSES] =
     [const { [const { OnceLock::new() }; 3] }; STATUSES];
 
 /// The body of a page; `violated` is the zone that refused.
-pub(super) fn body(status: StatusCode, form: Form, violated: Option<&str>) -> Bytes {
-    if let (Form::Problem, Some(zone)) = (form, violated) {
+pub(super) fn body(status: StatusCode, form: PageFormat, violated: Option<&str>) -> Bytes {
+    if let (PageFormat::Problem, Some(zone)) = (form, violated) {
         return problem(status, Some(zone)).into();
     }
     let kept = PAGES.get(usize::from(status.as_u16()).wrapping_sub(100));
@@ -33,26 +33,26 @@ pub(super) fn body(status: StatusCode, form: Form, violated: Option<&str>) -> By
 }
 
 /// The page for a request without the key that a zone counts by, which no waiting helps.
-pub(super) fn keyless(status: StatusCode, form: Form, zone: &str) -> String {
+pub(super) fn keyless(status: StatusCode, form: PageFormat, zone: &str) -> String {
     let why = format!("The request lacks the key that the limit \"{zone}\" counts by.");
     match form {
-        Form::Html => html(status, &why),
-        Form::Problem => {
+        PageFormat::Html => html(status, &why),
+        PageFormat::Problem => {
             let (title, detail) = (Value::from(reason(status)), Value::from(why));
             let status = status.as_u16();
             format!(
                 r#"{{"type":"about:blank","title":{title},"status":{status},"detail":{detail}}}"#
             )
         }
-        Form::Text => format!("{} {}\n{why}\n", status.as_u16(), reason(status)),
+        PageFormat::Text => format!("{} {}\n{why}\n", status.as_u16(), reason(status)),
     }
 }
 
-fn write(status: StatusCode, form: Form) -> String {
+fn write(status: StatusCode, form: PageFormat) -> String {
     match form {
-        Form::Html => html(status, advice(status)),
-        Form::Problem => problem(status, None),
-        Form::Text => format!("{} {}\n", status.as_u16(), reason(status)),
+        PageFormat::Html => html(status, advice(status)),
+        PageFormat::Problem => problem(status, None),
+        PageFormat::Text => format!("{} {}\n", status.as_u16(), reason(status)),
     }
 }
 
@@ -134,31 +134,39 @@ mod tests {
     #[test]
     fn a_page_is_written_once() {
         let page = |form| body(StatusCode::NOT_FOUND, form, None);
-        for form in [Form::Html, Form::Problem, Form::Text] {
+        for form in [PageFormat::Html, PageFormat::Problem, PageFormat::Text] {
             assert_eq!(page(form).as_ptr(), page(form).as_ptr());
         }
-        assert_eq!(page(Form::Text), "404 Not Found\n");
+        assert_eq!(page(PageFormat::Text), "404 Not Found\n");
         assert_eq!(
-            page(Form::Problem),
+            page(PageFormat::Problem),
             r#"{"type":"about:blank","title":"Not Found","status":404}"#
         );
-        assert!(page(Form::Html).starts_with(b"<!doctype html>"));
+        assert!(page(PageFormat::Html).starts_with(b"<!doctype html>"));
     }
 
     #[test]
     fn a_status_without_a_place_in_the_cache_has_a_page_too() {
         let status = StatusCode::from_u16(999).unwrap();
-        assert_eq!(body(status, Form::Text, None), "999 Unknown\n");
+        assert_eq!(body(status, PageFormat::Text, None), "999 Unknown\n");
     }
 
     #[test]
     fn a_refusal_names_the_policy_in_its_problem() {
-        let too_many = body(StatusCode::TOO_MANY_REQUESTS, Form::Problem, Some("perip"));
+        let too_many = body(
+            StatusCode::TOO_MANY_REQUESTS,
+            PageFormat::Problem,
+            Some("perip"),
+        );
         assert_eq!(
             too_many,
             r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Too Many Requests","status":429,"violated-policies":["perip"]}"#
         );
-        let busy = body(StatusCode::SERVICE_UNAVAILABLE, Form::Problem, Some("a\"b"));
+        let busy = body(
+            StatusCode::SERVICE_UNAVAILABLE,
+            PageFormat::Problem,
+            Some("a\"b"),
+        );
         let busy: Value = serde_json::from_slice(&busy).unwrap();
         assert_eq!(busy["violated-policies"][0], "a\"b");
         assert!(

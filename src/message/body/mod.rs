@@ -1,7 +1,7 @@
 //! The body of an answer, and what waits for its end.
 //!
 //! An enum, never boxed: every answer passes through here. Whatever must last as long as the answer —
-//! the place in a `limit_conn`, the access-log line — travels with it as its [`Tail`], and is let go when
+//! the place in a `limit_conn`, the access-log line — travels with it as its [`ResponseGuard`], and is let go when
 //! the last byte has left the socket or the client is gone, in every way an answer can end.
 
 #[cfg(test)]
@@ -15,11 +15,11 @@ use std::task::{Context, Poll, ready};
 use bytes::{Buf, Bytes};
 use http_body::{Frame, SizeHint};
 
-use super::{Ending, Peer};
+use super::{ClientConnection, ResponseEnd};
 pub use throttle::Throttle;
 
 /// What lasts as long as an answer.
-pub trait Tail: std::fmt::Debug + Send {
+pub trait ResponseGuard: std::fmt::Debug + Send {
     /// So many bytes of the body were handed to the connection.
     fn sent(&mut self, bytes: usize);
     /// So many bytes came from the client, through a tunnel.
@@ -27,36 +27,36 @@ pub trait Tail: std::fmt::Debug + Send {
     /// The connection has all of the answer and is about to write it.
     fn taken(&mut self) {}
     /// The connection it belongs to.
-    fn peer(&self) -> &Arc<Peer>;
+    fn peer(&self) -> &Arc<ClientConnection>;
     /// It is over.
-    fn finish(self: Box<Self>, ending: Ending);
+    fn finish(self: Box<Self>, ending: ResponseEnd);
 }
 
 /// The body of an answer; `D` is how one from upstream is read.
 #[derive(Debug)]
-pub struct Body<D: http_body::Body<Error: std::fmt::Debug>> {
-    source: Source<D>,
+pub struct ResponseBody<D: http_body::Body<Error: std::fmt::Debug>> {
+    source: BodySource<D>,
     // Boxed: hardly any answer has one, and all are moved about.
     failure: Option<Box<D::Error>>,
     // Boxed for the same reason.
     throttle: Option<Box<Throttle>>,
-    tail: Option<Box<dyn Tail>>,
+    tail: Option<Box<dyn ResponseGuard>>,
 }
 
 #[derive(Debug)]
-enum Source<D> {
+enum BodySource<D> {
     Download(D),
     /// So many bytes that lie ready at the connection.
     Stocked(usize),
     Whole(Bytes),
 }
 
-impl<D: http_body::Body<Error: std::fmt::Debug>> Body<D> {
+impl<D: http_body::Body<Error: std::fmt::Debug>> ResponseBody<D> {
     /// A body that is all here.
     #[must_use]
     pub fn whole(bytes: Bytes) -> Self {
         Self {
-            source: Source::Whole(bytes),
+            source: BodySource::Whole(bytes),
             failure: None,
             throttle: None,
             tail: None,
@@ -67,7 +67,7 @@ impl<D: http_body::Body<Error: std::fmt::Debug>> Body<D> {
     #[must_use]
     pub fn stocked(length: usize) -> Self {
         Self {
-            source: Source::Stocked(length),
+            source: BodySource::Stocked(length),
             failure: None,
             throttle: None,
             tail: None,
@@ -78,7 +78,7 @@ impl<D: http_body::Body<Error: std::fmt::Debug>> Body<D> {
     #[must_use]
     pub fn download(download: D) -> Self {
         Self {
-            source: Source::Download(download),
+            source: BodySource::Download(download),
             failure: None,
             throttle: None,
             tail: None,
@@ -86,7 +86,7 @@ impl<D: http_body::Body<Error: std::fmt::Debug>> Body<D> {
     }
 
     /// Gives it what has to last as long as it does.
-    pub fn set_tail(&mut self, tail: Box<dyn Tail>) {
+    pub fn set_tail(&mut self, tail: Box<dyn ResponseGuard>) {
         self.tail = Some(tail);
     }
 
@@ -97,9 +97,9 @@ impl<D: http_body::Body<Error: std::fmt::Debug>> Body<D> {
 
     fn has_ended(&self) -> bool {
         let all_taken = match &self.source {
-            Source::Download(download) => download.is_end_stream(),
-            Source::Stocked(_) => true,
-            Source::Whole(bytes) => bytes.is_empty(),
+            BodySource::Download(download) => download.is_end_stream(),
+            BodySource::Stocked(_) => true,
+            BodySource::Whole(bytes) => bytes.is_empty(),
         };
         all_taken && self.held_back() == 0
     }
@@ -109,25 +109,25 @@ impl<D: http_body::Body<Error: std::fmt::Debug>> Body<D> {
         self.throttle.as_ref().map_or(0, |it| it.held_back())
     }
 
-    fn end(&mut self, ending: Ending) {
+    fn end(&mut self, ending: ResponseEnd) {
         let Some(mut tail) = self.tail.take() else {
             return;
         };
         match ending {
-            Ending::Complete => {
-                if let Source::Stocked(length) = self.source {
+            ResponseEnd::Complete => {
+                if let BodySource::Stocked(length) = self.source {
                     tail.sent(length);
                 }
                 tail.taken();
                 let peer = Arc::clone(tail.peer());
                 peer.line.finish_when_flushed(tail);
             }
-            Ending::Aborted => tail.finish(Ending::Aborted),
+            ResponseEnd::Aborted => tail.finish(ResponseEnd::Aborted),
         }
     }
 }
 
-impl<D> http_body::Body for Body<D>
+impl<D> http_body::Body for ResponseBody<D>
 where
     D: http_body::Body<Data = Bytes, Error: std::fmt::Debug + Unpin> + Unpin,
 {
@@ -149,7 +149,7 @@ where
                 this.failure = Some(failure);
                 return Poll::Pending;
             }
-            this.end(Ending::Aborted);
+            this.end(ResponseEnd::Aborted);
             return Poll::Ready(Some(Err(*failure)));
         }
         let frame = match &mut this.throttle {
@@ -179,7 +179,7 @@ where
                 Poll::Pending
             }
             None => {
-                this.end(Ending::Complete);
+                this.end(ResponseEnd::Complete);
                 Poll::Ready(None)
             }
         }
@@ -191,9 +191,9 @@ where
 
     fn size_hint(&self) -> SizeHint {
         let mut hint = match &self.source {
-            Source::Download(download) => download.size_hint(),
-            Source::Stocked(_) => SizeHint::with_exact(0),
-            Source::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            BodySource::Download(download) => download.size_hint(),
+            BodySource::Stocked(_) => SizeHint::with_exact(0),
+            BodySource::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
         };
         let held_back = self.held_back();
         if held_back > 0 {
@@ -206,7 +206,7 @@ where
     }
 }
 
-impl<D> Source<D>
+impl<D> BodySource<D>
 where
     D: http_body::Body<Data = Bytes> + Unpin,
 {
@@ -223,13 +223,13 @@ where
     }
 }
 
-impl<D: http_body::Body<Error: std::fmt::Debug>> Drop for Body<D> {
+impl<D: http_body::Body<Error: std::fmt::Debug>> Drop for ResponseBody<D> {
     fn drop(&mut self) {
         // hyper lets go of a body it knows to be finished without asking for the end.
         self.end(if self.has_ended() {
-            Ending::Complete
+            ResponseEnd::Complete
         } else {
-            Ending::Aborted
+            ResponseEnd::Aborted
         });
     }
 }

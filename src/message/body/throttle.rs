@@ -12,7 +12,7 @@ use bytes::Bytes;
 use http_body::Frame;
 use tokio::time::Instant;
 
-use super::Source;
+use super::BodySource;
 use crate::clock::Deadline;
 
 /// How fast an answer may leave, and how far it has come.
@@ -44,7 +44,7 @@ impl Throttle {
     /// The next piece of a body, when it is time for it.
     pub(super) fn poll_frame<D>(
         &mut self,
-        source: &mut Source<D>,
+        source: &mut BodySource<D>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, D::Error>>>
     where
@@ -125,12 +125,12 @@ mod tests {
     use http_body_util::{BodyExt as _, Empty};
 
     use super::*;
-    use crate::message::Body;
+    use crate::message::ResponseBody;
 
-    type Plain = Body<Empty<Bytes>>;
+    type Plain = ResponseBody<Empty<Bytes>>;
 
     fn throttled(length: usize, rate: u64, after: u64) -> Plain {
-        let mut body = Body::whole(Bytes::from(vec![b'x'; length]));
+        let mut body = ResponseBody::whole(Bytes::from(vec![b'x'; length]));
         body.set_throttle(Throttle::new(NonZeroU64::new(rate).unwrap(), after));
         body
     }

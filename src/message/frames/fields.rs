@@ -7,22 +7,22 @@
 
 use std::collections::VecDeque;
 
-use super::huffman::{NotHuffman, Symbols};
+use super::huffman::{HuffmanBits, NotHuffman};
 
 /// Where in the blocks of a connection we are.
 #[derive(Debug, Default)]
-pub(super) struct Fields {
-    place: Place,
-    field: Field,
+pub(super) struct HpackScanner {
+    place: HpackState,
+    field: HpackField,
     inserted: u64,
     // With the number of entries inserted before.
-    entries: VecDeque<(u64, Entry)>,
-    found: Found,
+    entries: VecDeque<(u64, TableEntry)>,
+    found: BlockSummary,
 }
 
 /// What the fields of a block come to.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Found {
+pub(super) struct BlockSummary {
     /// There is one whose name begins with a colon.
     pub(super) pseudo: bool,
     /// There is a `#` in its path.
@@ -32,22 +32,22 @@ pub(super) struct Found {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Entry {
+enum TableEntry {
     Path { fragment: bool },
     Pseudo,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-enum Place {
+enum HpackState {
     /// Before a field.
     #[default]
     Start,
     /// In the number that a field begins with.
-    Index(Number),
+    Index(HpackInteger),
     /// Before a string.
     Length,
     /// In the length of one.
-    LongLength(Number),
+    LongLength(HpackInteger),
     /// In one, with so many bytes to come.
     Text(u32),
     /// Not HPACK: h2 ends the connection.
@@ -56,27 +56,27 @@ enum Place {
 
 /// A number of more than one byte.
 #[derive(Debug, Clone, Copy)]
-struct Number {
+struct HpackInteger {
     value: u32,
     shift: u32,
 }
 
 /// The field that is being read.
 #[derive(Debug, Default)]
-struct Field {
-    kind: Kind,
-    name: Name,
+struct HpackField {
+    kind: FieldRepr,
+    name: FieldName,
     huffman: bool,
     // The beginning of a name that is spelled out, and how long it is.
     begins: [u8; PATH.len()],
     length: u32,
-    symbols: Symbols,
+    symbols: HuffmanBits,
     fragment: bool,
 }
 
 /// How a field is given.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-enum Kind {
+enum FieldRepr {
     /// As an entry of the table.
     Indexed,
     /// Spelled out, and made an entry.
@@ -89,7 +89,7 @@ enum Kind {
 
 /// What a field's name is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-enum Name {
+enum FieldName {
     /// To be read.
     Spelled,
     Path,
@@ -98,11 +98,11 @@ enum Name {
     Other,
 }
 
-impl Fields {
+impl HpackScanner {
     /// Reads more of a block.
     pub(super) fn read(&mut self, mut bytes: &[u8]) {
         while let Some((&byte, rest)) = bytes.split_first() {
-            if let Place::Text(left) = self.place {
+            if let HpackState::Text(left) = self.place {
                 let (text, after) = bytes.split_at(bytes.len().min(left as usize));
                 self.add_text(text, left);
                 bytes = after;
@@ -110,31 +110,31 @@ impl Fields {
             }
             bytes = rest;
             match self.place {
-                Place::Start => self.begin(byte),
-                Place::Index(number) => match number.add(byte) {
+                HpackState::Start => self.begin(byte),
+                HpackState::Index(number) => match number.add(byte) {
                     Ok(index) => self.set_index(index),
-                    Err(more) => self.place = more.map_or(Place::Lost, Place::Index),
+                    Err(more) => self.place = more.map_or(HpackState::Lost, HpackState::Index),
                 },
-                Place::Length => {
+                HpackState::Length => {
                     self.field.huffman = byte & 0x80 != 0;
                     match byte & 0x7f {
-                        0x7f => self.place = Place::LongLength(Number::after(0x7f)),
+                        0x7f => self.place = HpackState::LongLength(HpackInteger::after(0x7f)),
                         length => self.set_length(u32::from(length)),
                     }
                 }
-                Place::LongLength(number) => match number.add(byte) {
+                HpackState::LongLength(number) => match number.add(byte) {
                     Ok(length) => self.set_length(length),
-                    Err(more) => self.place = more.map_or(Place::Lost, Place::LongLength),
+                    Err(more) => self.place = more.map_or(HpackState::Lost, HpackState::LongLength),
                 },
-                Place::Text(_) | Place::Lost => return,
+                HpackState::Text(_) | HpackState::Lost => return,
             }
         }
     }
 
     /// The block is over; says what was in it.
-    pub(super) fn end(&mut self) -> Found {
-        if !matches!(self.place, Place::Start) {
-            self.place = Place::Lost;
+    pub(super) fn end(&mut self) -> BlockSummary {
+        if !matches!(self.place, HpackState::Start) {
+            self.place = HpackState::Lost;
             // h2 ends the connection. Should it read on, nothing that we cannot follow gets through.
             self.found.unreadable = true;
         }
@@ -143,49 +143,51 @@ impl Fields {
 
     fn begin(&mut self, byte: u8) {
         let (kind, bits) = match byte.leading_zeros() {
-            0 => (Kind::Indexed, 0x7f),
-            1 => (Kind::Inserted, 0x3f),
-            2 => (Kind::Resized, 0x1f),
-            _ => (Kind::Spelled, 0x0f),
+            0 => (FieldRepr::Indexed, 0x7f),
+            1 => (FieldRepr::Inserted, 0x3f),
+            2 => (FieldRepr::Resized, 0x1f),
+            _ => (FieldRepr::Spelled, 0x0f),
         };
-        self.field = Field {
+        self.field = HpackField {
             kind,
-            ..Field::default()
+            ..HpackField::default()
         };
         match byte & bits {
-            index if index == bits => self.place = Place::Index(Number::after(u32::from(bits))),
+            index if index == bits => {
+                self.place = HpackState::Index(HpackInteger::after(u32::from(bits)))
+            }
             index => self.set_index(u32::from(index)),
         }
     }
 
     fn set_index(&mut self, index: u32) {
         self.place = match self.field.kind {
-            Kind::Indexed | Kind::Resized => Place::Start,
-            Kind::Inserted | Kind::Spelled => Place::Length,
+            FieldRepr::Indexed | FieldRepr::Resized => HpackState::Start,
+            FieldRepr::Inserted | FieldRepr::Spelled => HpackState::Length,
         };
-        if self.field.kind == Kind::Resized {
+        if self.field.kind == FieldRepr::Resized {
             return;
         }
         let entry = self.entry(index);
         self.field.name = match (index, entry) {
-            (0, _) => Name::Spelled,
-            (_, Some(Entry::Path { fragment })) => {
-                self.field.fragment = fragment && self.field.kind == Kind::Indexed;
-                Name::Path
+            (0, _) => FieldName::Spelled,
+            (_, Some(TableEntry::Path { fragment })) => {
+                self.field.fragment = fragment && self.field.kind == FieldRepr::Indexed;
+                FieldName::Path
             }
-            (_, Some(Entry::Pseudo)) => Name::Pseudo,
-            (_, None) => Name::Other,
+            (_, Some(TableEntry::Pseudo)) => FieldName::Pseudo,
+            (_, None) => FieldName::Other,
         };
-        if self.field.kind == Kind::Indexed {
+        if self.field.kind == FieldRepr::Indexed {
             self.note();
         }
     }
 
     /// What an index stands for.
-    fn entry(&self, index: u32) -> Option<Entry> {
+    fn entry(&self, index: u32) -> Option<TableEntry> {
         match index {
-            4 | 5 => Some(Entry::Path { fragment: false }),
-            1..=LAST_PSEUDO => Some(Entry::Pseudo),
+            4 | 5 => Some(TableEntry::Path { fragment: false }),
+            1..=LAST_PSEUDO => Some(TableEntry::Pseudo),
             ..FIRST_DYNAMIC => None,
             _ => {
                 let back = u64::from(index - FIRST_DYNAMIC) + 1;
@@ -198,7 +200,7 @@ impl Fields {
 
     fn set_length(&mut self, length: u32) {
         self.field.length = length;
-        self.place = Place::Text(length);
+        self.place = HpackState::Text(length);
         if length == 0 {
             self.end_text();
         }
@@ -207,42 +209,42 @@ impl Fields {
     fn add_text(&mut self, text: &[u8], left: u32) {
         let field = &mut self.field;
         match field.name {
-            Name::Spelled => {
+            FieldName::Spelled => {
                 let passed = (field.length - left) as usize;
                 let begins = field.begins.iter_mut().skip(passed);
                 begins.zip(text).for_each(|(own, byte)| *own = *byte);
             }
-            Name::Path if field.huffman => match field.symbols.have_hash(text) {
+            FieldName::Path if field.huffman => match field.symbols.have_hash(text) {
                 Ok(found) => field.fragment |= found,
                 Err(NotHuffman) => {
-                    self.place = Place::Lost;
+                    self.place = HpackState::Lost;
                     return;
                 }
             },
-            Name::Path => field.fragment |= memchr::memchr(b'#', text).is_some(),
-            Name::Pseudo | Name::Other => {}
+            FieldName::Path => field.fragment |= memchr::memchr(b'#', text).is_some(),
+            FieldName::Pseudo | FieldName::Other => {}
         }
         // No longer than what is left, which is a number of this type.
         let left = left - text.len() as u32;
-        self.place = Place::Text(left);
+        self.place = HpackState::Text(left);
         if left == 0 {
             self.end_text();
         }
     }
 
     fn end_text(&mut self) {
-        if self.field.name == Name::Spelled {
+        if self.field.name == FieldName::Spelled {
             self.field.name = self.field.spelled();
-            self.place = Place::Length;
+            self.place = HpackState::Length;
             return;
         }
         if self.field.huffman && self.field.symbols.end().is_err() {
-            self.place = Place::Lost;
+            self.place = HpackState::Lost;
             return;
         }
-        self.place = Place::Start;
+        self.place = HpackState::Start;
         let entry = self.note();
-        if self.field.kind == Kind::Inserted {
+        if self.field.kind == FieldRepr::Inserted {
             if let Some(entry) = entry {
                 self.entries.push_back((self.inserted, entry));
             }
@@ -255,12 +257,12 @@ impl Fields {
     }
 
     /// A field is complete.
-    fn note(&mut self) -> Option<Entry> {
+    fn note(&mut self) -> Option<TableEntry> {
         let fragment = self.field.fragment;
         let entry = match self.field.name {
-            Name::Path => Entry::Path { fragment },
-            Name::Pseudo => Entry::Pseudo,
-            Name::Spelled | Name::Other => return None,
+            FieldName::Path => TableEntry::Path { fragment },
+            FieldName::Pseudo => TableEntry::Pseudo,
+            FieldName::Spelled | FieldName::Other => return None,
         };
         self.found.pseudo = true;
         self.found.fragment |= fragment;
@@ -268,9 +270,9 @@ impl Fields {
     }
 }
 
-impl Field {
+impl HpackField {
     /// What the name is that was spelled out.
-    fn spelled(&self) -> Name {
+    fn spelled(&self) -> FieldName {
         let [first, ..] = self.begins;
         let is_path = match self.huffman {
             true => self.length == 4 && u32_of(&self.begins) >> 3 == PATH_IN_HUFFMAN,
@@ -281,14 +283,14 @@ impl Field {
             false => first == b':',
         };
         match (is_path, is_pseudo) {
-            (true, _) => Name::Path,
-            (false, true) => Name::Pseudo,
-            (false, false) => Name::Other,
+            (true, _) => FieldName::Path,
+            (false, true) => FieldName::Pseudo,
+            (false, false) => FieldName::Other,
         }
     }
 }
 
-impl Number {
+impl HpackInteger {
     fn after(value: u32) -> Self {
         Self { value, shift: 0 }
     }
@@ -330,13 +332,13 @@ mod tests {
     use super::*;
 
     /// What is in one block.
-    fn found(fields: &mut Fields, block: &[u8]) -> Found {
+    fn found(fields: &mut HpackScanner, block: &[u8]) -> BlockSummary {
         fields.read(block);
         fields.end()
     }
 
     fn has_fragment(block: &[u8]) -> bool {
-        found(&mut Fields::default(), block).fragment
+        found(&mut HpackScanner::default(), block).fragment
     }
 
     #[test]
@@ -364,7 +366,7 @@ mod tests {
 
     #[test]
     fn entries_of_the_table_mean_what_they_were_made_of() {
-        let fields = &mut Fields::default();
+        let fields = &mut HpackScanner::default();
         assert!(found(fields, b"\x44\x04/a#b").fragment);
         assert!(found(fields, b"\xbe").fragment);
         // Two more entries, which move it back; the second has its name from it.
@@ -381,15 +383,15 @@ mod tests {
         let block =
             b"\x82\x86\x00\x84\xb9\x58\xd3\x3f\x83\x63\xfe\xbf\x40\x0acustom-key\x0dcustom-header";
         for piece in 1..block.len() {
-            let mut fields = Fields::default();
+            let mut fields = HpackScanner::default();
             block.chunks(piece).for_each(|piece| fields.read(piece));
             assert!(fields.end().fragment, "{piece}");
         }
-        let fields = &mut Fields::default();
+        let fields = &mut HpackScanner::default();
         assert!(found(fields, b"\x04\x7f\xff\xff\xff\xff\xff\xff").unreadable);
         assert!(found(fields, b"\x04\x04/a#b").unreadable);
         // A path in Huffman's code that contains the end of string, and one that ends within a character.
-        assert!(found(&mut Fields::default(), b"\x04\x84\xff\xff\xff\xff").unreadable);
-        assert!(found(&mut Fields::default(), b"\x04\x81\xfe").unreadable);
+        assert!(found(&mut HpackScanner::default(), b"\x04\x84\xff\xff\xff\xff").unreadable);
+        assert!(found(&mut HpackScanner::default(), b"\x04\x81\xfe").unreadable);
     }
 }

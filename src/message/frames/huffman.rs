@@ -5,7 +5,7 @@
 
 /// The bits of a string that have not made a whole symbol yet.
 #[derive(Debug, Default)]
-pub(super) struct Symbols {
+pub(super) struct HuffmanBits {
     bits: u64,
     count: u32,
 }
@@ -14,7 +14,7 @@ pub(super) struct Symbols {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct NotHuffman;
 
-impl Symbols {
+impl HuffmanBits {
     /// Whether there is a `#` in the next bytes of a string.
     pub(super) fn have_hash(&mut self, bytes: &[u8]) -> Result<bool, NotHuffman> {
         let mut found = false;
@@ -116,7 +116,11 @@ mod tests {
             let bits: String = bits.chars().filter(|bit| *bit != ' ').collect();
             let padded = format!("{bits:1<32}");
             let bytes = u32::from_str_radix(&padded, 2).unwrap().to_be_bytes();
-            assert_eq!(Symbols::default().have_hash(&bytes), Ok(found), "{bits}");
+            assert_eq!(
+                HuffmanBits::default().have_hash(&bytes),
+                Ok(found),
+                "{bits}"
+            );
         }
     }
 
@@ -130,7 +134,7 @@ mod tests {
             // Behind a character of five bits.
             &[0x07, 0xff, 0xff, 0xff, 0xff],
         ] {
-            let said = Symbols::default().have_hash(bytes);
+            let said = HuffmanBits::default().have_hash(bytes);
             assert_eq!(said, Err(NotHuffman), "{bytes:x?}");
         }
     }
@@ -145,7 +149,7 @@ mod tests {
             // Three bytes of a longer code, the rest of which does not come.
             (&[0xff, 0xff, 0xf6], false),
         ] {
-            let mut symbols = Symbols::default();
+            let mut symbols = HuffmanBits::default();
             symbols.have_hash(bytes).unwrap();
             assert_eq!(symbols.end().is_ok(), good, "{bytes:x?}");
         }

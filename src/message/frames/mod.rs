@@ -8,13 +8,13 @@ mod huffman;
 #[cfg(test)]
 mod tests;
 
-use fields::Fields;
+use fields::HpackScanner;
 
 /// One frame that has passed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Frame {
+pub struct FrameHeader {
     /// What it is.
-    pub kind: Kind,
+    pub kind: FrameType,
     flags: u8,
     /// How long its payload was.
     pub length: u32,
@@ -28,7 +28,7 @@ pub struct Frame {
 
 /// What a frame is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum FrameType {
     /// More of a head.
     Continuation,
     /// A part of a body.
@@ -53,7 +53,7 @@ pub enum Kind {
 
 /// Where in the frames of one direction we are.
 #[derive(Debug)]
-pub struct Frames {
+pub struct FrameScanner {
     // What comes before the first frame.
     skip: usize,
     head: [u8; HEAD],
@@ -63,23 +63,23 @@ pub struct Frames {
     word: u64,
     block: bool,
     // A client's, which are looked at, and its latest stream.
-    fields: Option<Fields>,
+    fields: Option<HpackScanner>,
     latest: u32,
     // The block belongs to a stream that was there before.
     trailers: bool,
 }
 
-impl Frame {
+impl FrameHeader {
     /// Whether it is the last of its stream in this direction.
     #[must_use]
     pub fn ends_stream(self) -> bool {
-        matches!(self.kind, Kind::Data | Kind::Headers) && self.flags & END_STREAM != 0
+        matches!(self.kind, FrameType::Data | FrameType::Headers) && self.flags & END_STREAM != 0
     }
 
     /// Whether it only acknowledges one of the other side's.
     #[must_use]
     pub fn acknowledges(self) -> bool {
-        matches!(self.kind, Kind::Ping | Kind::Settings) && self.flags & ACK != 0
+        matches!(self.kind, FrameType::Ping | FrameType::Settings) && self.flags & ACK != 0
     }
 
     /// Data without any: nothing but padding, and not the end.
@@ -90,7 +90,7 @@ impl Frame {
             _ => 1 + (self.word >> 56),
         };
         let data = u64::from(self.length) > padding;
-        self.kind == Kind::Data && self.flags & END_STREAM == 0 && !data
+        self.kind == FrameType::Data && self.flags & END_STREAM == 0 && !data
     }
 
     /// Why a stream is reset, or a connection ended.
@@ -98,7 +98,7 @@ impl Frame {
     pub fn code(self) -> u32 {
         let [a, b, c, d, rest @ ..] = self.word.to_be_bytes();
         u32::from_be_bytes(match self.kind {
-            Kind::GoAway => rest,
+            FrameType::GoAway => rest,
             _ => [a, b, c, d],
         })
     }
@@ -109,7 +109,7 @@ impl Frame {
         const PROTOCOL_ERROR: u32 = 1;
         const FRAME_SIZE_ERROR: u32 = 6;
         const COMPRESSION_ERROR: u32 = 9;
-        matches!(self.kind, Kind::Reset | Kind::GoAway)
+        matches!(self.kind, FrameType::Reset | FrameType::GoAway)
             && matches!(
                 self.code(),
                 PROTOCOL_ERROR | FRAME_SIZE_ERROR | COMPRESSION_ERROR
@@ -120,7 +120,7 @@ impl Frame {
     #[must_use]
     pub fn asks_for_calm(self) -> bool {
         const ENHANCE_YOUR_CALM: u32 = 11;
-        self.kind == Kind::GoAway && self.code() == ENHANCE_YOUR_CALM
+        self.kind == FrameType::GoAway && self.code() == ENHANCE_YOUR_CALM
     }
 
     /// Bytes on the wire.
@@ -130,12 +130,12 @@ impl Frame {
     }
 }
 
-impl Frames {
+impl FrameScanner {
     /// What the client sends: its preface first.
     #[must_use]
     pub fn from_client() -> Self {
         Self {
-            fields: Some(Fields::default()),
+            fields: Some(HpackScanner::default()),
             ..Self::after(24)
         }
     }
@@ -161,7 +161,7 @@ impl Frames {
     }
 
     /// Takes bytes off the front up to the end of a frame; `None` when they end before it does.
-    pub fn next(&mut self, bytes: &mut &[u8]) -> Option<Frame> {
+    pub fn next(&mut self, bytes: &mut &[u8]) -> Option<FrameHeader> {
         self.skip -= take(bytes, self.skip).len();
         if self.known < HEAD {
             let part = take(bytes, HEAD - self.known);
@@ -186,7 +186,7 @@ impl Frames {
         }
         self.known = 0;
         let mut frame = self.frame();
-        if matches!(frame.kind, Kind::Headers | Kind::Continuation) {
+        if matches!(frame.kind, FrameType::Headers | FrameType::Continuation) {
             self.block = frame.flags & END_HEADERS == 0;
             frame.malformed = self.end_fields(frame);
         }
@@ -217,8 +217,8 @@ impl Frames {
     }
 
     /// Whether the fields that may have ended with this frame are malformed.
-    fn end_fields(&mut self, frame: Frame) -> bool {
-        if frame.kind == Kind::Headers {
+    fn end_fields(&mut self, frame: FrameHeader) -> bool {
+        if frame.kind == FrameType::Headers {
             self.trailers = frame.stream <= self.latest;
             self.latest = self.latest.max(frame.stream);
         }
@@ -242,20 +242,20 @@ impl Frames {
         u32::from_be_bytes([0, self.head[0], self.head[1], self.head[2]])
     }
 
-    fn frame(&self) -> Frame {
+    fn frame(&self) -> FrameHeader {
         let [_, _, _, kind, flags, stream @ ..] = self.head;
-        Frame {
+        FrameHeader {
             kind: match kind {
-                DATA => Kind::Data,
-                HEADERS => Kind::Headers,
-                2 => Kind::Priority,
-                3 => Kind::Reset,
-                4 => Kind::Settings,
-                6 => Kind::Ping,
-                7 => Kind::GoAway,
-                8 => Kind::WindowUpdate,
-                CONTINUATION => Kind::Continuation,
-                _ => Kind::Other,
+                DATA => FrameType::Data,
+                HEADERS => FrameType::Headers,
+                2 => FrameType::Priority,
+                3 => FrameType::Reset,
+                4 => FrameType::Settings,
+                6 => FrameType::Ping,
+                7 => FrameType::GoAway,
+                8 => FrameType::WindowUpdate,
+                CONTINUATION => FrameType::Continuation,
+                _ => FrameType::Other,
             },
             flags,
             length: self.length(),

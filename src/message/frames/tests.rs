@@ -12,32 +12,32 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-fn all(frames: &mut Frames, mut bytes: &[u8]) -> Vec<Frame> {
+fn all(frames: &mut FrameScanner, mut bytes: &[u8]) -> Vec<FrameHeader> {
     std::iter::from_fn(|| frames.next(&mut bytes)).collect()
 }
 
 #[test]
 fn the_preface_is_not_a_frame() {
-    let mut frames = Frames::from_client();
+    let mut frames = FrameScanner::from_client();
     assert!(frames.is_within_head());
     assert_eq!(all(&mut frames, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), []);
     assert!(!frames.is_within_head());
     let seen = all(&mut frames, &frame(4, 0, 0, b""));
-    assert_eq!(seen[0].kind, Kind::Settings);
+    assert_eq!(seen[0].kind, FrameType::Settings);
 }
 
 #[test]
 fn a_reset_says_why() {
     let bytes = frame(3, 0, 5, &8_u32.to_be_bytes());
-    let seen = all(&mut Frames::from_server(), &bytes);
+    let seen = all(&mut FrameScanner::from_server(), &bytes);
     assert_eq!((seen[0].stream, seen[0].code()), (5, 8));
     let bytes = frame(7, 0, 0, &[0, 0, 0, 5, 0, 0, 0, 11, b'x']);
-    assert_eq!(all(&mut Frames::from_server(), &bytes)[0].code(), 11);
+    assert_eq!(all(&mut FrameScanner::from_server(), &bytes)[0].code(), 11);
 }
 
 #[test]
 fn a_head_lasts_until_its_last_continuation() {
-    let mut frames = Frames::from_server();
+    let mut frames = FrameScanner::from_server();
     all(&mut frames, &frame(1, 0, 1, b"abc"));
     assert!(frames.is_within_head());
     all(&mut frames, &frame(9, 0, 1, b"abc"));
@@ -52,7 +52,7 @@ fn a_head_lasts_until_its_last_continuation() {
 #[test]
 fn fields_are_found_between_what_pads_them() {
     let malformed = |frames: &[Vec<u8>]| {
-        let mut client = Frames::from_client();
+        let mut client = FrameScanner::from_client();
         let bytes = [&[b' '; 24][..], &frames.concat()].concat();
         let seen = all(&mut client, &bytes);
         seen.last().unwrap().malformed
@@ -78,7 +78,11 @@ fn fields_are_found_between_what_pads_them() {
 #[test]
 fn padding_is_no_data() {
     let padded = |flags, payload: &[u8]| {
-        all(&mut Frames::from_server(), &frame(0, flags, 1, payload))[0].is_empty_data()
+        all(
+            &mut FrameScanner::from_server(),
+            &frame(0, flags, 1, payload),
+        )[0]
+        .is_empty_data()
     };
     assert!(padded(PADDED, &[3, 0, 0, 0]));
     assert!(!padded(PADDED, &[2, 7, 0, 0]));
@@ -98,9 +102,9 @@ proptest! {
             .iter()
             .flat_map(|(kind, flags, stream, payload)| frame(*kind, *flags, *stream, payload))
             .collect();
-        let whole = all(&mut Frames::from_server(), &bytes);
+        let whole = all(&mut FrameScanner::from_server(), &bytes);
         prop_assert_eq!(whole.len(), sent.len());
-        let (mut pieces, mut rest) = (Frames::from_server(), &bytes[..]);
+        let (mut pieces, mut rest) = (FrameScanner::from_server(), &bytes[..]);
         let mut seen = Vec::new();
         for cut in cuts.iter().cycle() {
             if rest.is_empty() {
@@ -116,12 +120,12 @@ proptest! {
 
 #[test]
 fn only_the_flag_ends_a_stream() {
-    let mut frames = Frames::from_server();
+    let mut frames = FrameScanner::from_server();
     let bytes = [(0, 0), (0, END_STREAM), (8, END_STREAM)]
         .map(|(kind, flags)| frame(kind, flags, 1, &[0; 4]));
     let ends: Vec<_> = all(&mut frames, &bytes.concat())
         .into_iter()
-        .map(Frame::ends_stream)
+        .map(FrameHeader::ends_stream)
         .collect();
     assert_eq!(ends, [false, true, false]);
 }

@@ -6,7 +6,7 @@ use http::request::Parts;
 
 /// How many more times a request may be forwarded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Hops {
+pub enum MaxForwards {
     /// As often as it takes.
     Any,
     /// So many times; at 0 this is the last recipient.
@@ -19,27 +19,27 @@ pub enum Hops {
 /// the header means nothing.
 #[inline]
 #[must_use]
-pub fn hops(head: &Parts) -> Hops {
+pub fn hops(head: &Parts) -> MaxForwards {
     match head.method == Method::OPTIONS {
         true => read(head),
-        false => Hops::Any,
+        false => MaxForwards::Any,
     }
 }
 
 #[cold]
-fn read(head: &Parts) -> Hops {
+fn read(head: &Parts) -> MaxForwards {
     let mut values = head.headers.get_all(MAX_FORWARDS).iter();
     let Some(value) = values.next() else {
-        return Hops::Any;
+        return MaxForwards::Any;
     };
     let digits = value.as_bytes();
     let is_number = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
     if !is_number || values.next().is_some() {
-        return Hops::Malformed;
+        return MaxForwards::Malformed;
     }
     // More than we can count is taken for the most that we can, as the RFC says.
     let digits = value.to_str().unwrap_or_default();
-    Hops::Left(digits.parse().unwrap_or(u64::MAX))
+    MaxForwards::Left(digits.parse().unwrap_or(u64::MAX))
 }
 
 #[cfg(test)]
@@ -53,17 +53,21 @@ mod tests {
             let fields: Vec<_> = values.iter().map(|it| ("max-forwards", *it)).collect();
             hops(&testing::request(method, "/", &fields).head)
         };
-        assert_eq!(asked("OPTIONS", &[]), Hops::Any);
-        assert_eq!(asked("OPTIONS", &["0"]), Hops::Left(0));
-        assert_eq!(asked("OPTIONS", &["0010"]), Hops::Left(10));
+        assert_eq!(asked("OPTIONS", &[]), MaxForwards::Any);
+        assert_eq!(asked("OPTIONS", &["0"]), MaxForwards::Left(0));
+        assert_eq!(asked("OPTIONS", &["0010"]), MaxForwards::Left(10));
         assert_eq!(
             asked("OPTIONS", &["99999999999999999999999"]),
-            Hops::Left(u64::MAX)
+            MaxForwards::Left(u64::MAX)
         );
         for wrong in ["", "-1", "+1", "1.0", "0x1", "1, 2", "many"] {
-            assert_eq!(asked("OPTIONS", &[wrong]), Hops::Malformed, "{wrong}");
+            assert_eq!(
+                asked("OPTIONS", &[wrong]),
+                MaxForwards::Malformed,
+                "{wrong}"
+            );
         }
-        assert_eq!(asked("OPTIONS", &["1", "1"]), Hops::Malformed);
-        assert_eq!(asked("GET", &["0"]), Hops::Any);
+        assert_eq!(asked("OPTIONS", &["1", "1"]), MaxForwards::Malformed);
+        assert_eq!(asked("GET", &["0"]), MaxForwards::Any);
     }
 }

@@ -13,7 +13,7 @@ mod upgrade;
 use http::header::{self, HeaderName};
 use http::{HeaderMap, HeaderValue};
 
-pub use hops::{Hops, hops};
+pub use hops::{MaxForwards, hops};
 pub use identity::speaks_for_client;
 pub use options::ConnectionOptions;
 pub use redirect::rewrite_redirects;
@@ -23,7 +23,7 @@ pub use upgrade::{Upgrade, restore_upgrade};
 
 /// What a request's transfer coding is to us.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Coding {
+pub enum TransferCoding {
     /// None, or `chunked` once: everybody reads it alike.
     Plain,
     /// One that ends in `chunked` and would leave the rest of the decoding to the backend.
@@ -34,7 +34,7 @@ pub enum Coding {
 
 /// What a backend wants us to do with its answer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Wishes {
+pub struct AccelHeaders {
     /// `X-Accel-Limit-Rate`: how fast it may leave, in bytes a second.
     pub limit_rate: Option<u64>,
     /// `X-Accel-Buffering`: whether it is buffered.
@@ -45,10 +45,10 @@ pub struct Wishes {
 
 /// What a request's transfer coding is to us; hyper takes whatever ends in `chunked`.
 #[must_use]
-pub fn coding(headers: &HeaderMap) -> Coding {
+pub fn coding(headers: &HeaderMap) -> TransferCoding {
     let mut fields = headers.get_all(header::TRANSFER_ENCODING).iter();
     let Some(field) = fields.next() else {
-        return Coding::Plain;
+        return TransferCoding::Plain;
     };
     let mut codings = field.as_bytes().split(|byte| *byte == b',').rev();
     let mut is_chunked = || {
@@ -56,17 +56,17 @@ pub fn coding(headers: &HeaderMap) -> Coding {
         coding.map(|coding| coding.eq_ignore_ascii_case(b"chunked"))
     };
     match (is_chunked(), is_chunked()) {
-        _ if fields.next().is_some() => Coding::Invalid,
-        (Some(true), None) => Coding::Plain,
-        (Some(true), Some(false)) => Coding::Unknown,
-        _ => Coding::Invalid,
+        _ if fields.next().is_some() => TransferCoding::Invalid,
+        (Some(true), None) => TransferCoding::Plain,
+        (Some(true), Some(false)) => TransferCoding::Unknown,
+        _ => TransferCoding::Invalid,
     }
 }
 
 /// Takes from an answer what is meant for us, and what nginx hides. `Date` and `Server` stay the backend's.
 ///
 /// An upgrade has to be dealt with before: its fields go too. What is left is what was told to us.
-pub fn clean_response(headers: &mut HeaderMap) -> Wishes {
+pub fn clean_response(headers: &mut HeaderMap) -> AccelHeaders {
     let (mut connection, mut hidden, mut lengths) = (false, false, 0);
     for (name, value) in headers.iter() {
         connection |= belongs_to_connection(name);
@@ -81,9 +81,9 @@ pub fn clean_response(headers: &mut HeaderMap) -> Wishes {
     if connection {
         remove_connection_fields(headers);
     }
-    let mut wishes = Wishes::default();
+    let mut wishes = AccelHeaders::default();
     if hidden {
-        wishes = Wishes {
+        wishes = AccelHeaders {
             limit_rate: limit_rate(headers),
             buffering: buffering(headers),
             redirect: headers.contains_key(REDIRECT),

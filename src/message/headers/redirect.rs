@@ -2,12 +2,12 @@
 
 use http::header::{self, HeaderMap, HeaderValue};
 
-use crate::config::plan::{Forward, Part, Redirect, Replacement};
+use crate::config::plan::{Part, ProxyPass, Redirect, Replacement};
 use crate::message::answer::escape_location;
-use crate::message::{Exchange, vars};
+use crate::message::{RequestRecord, vars};
 
 /// Rewrites `Location` and `Refresh` of a response from `forward` by the first of its rules that matches.
-pub fn rewrite_redirects(headers: &mut HeaderMap, exchange: &Exchange, forward: &Forward) {
+pub fn rewrite_redirects(headers: &mut HeaderMap, exchange: &RequestRecord, forward: &ProxyPass) {
     if forward.redirects.is_empty() {
         return;
     }
@@ -40,7 +40,7 @@ fn url_in_refresh(value: &[u8]) -> Option<usize> {
     Some(found + before.len())
 }
 
-fn rewritten(url: &[u8], exchange: &Exchange, forward: &Forward) -> Option<Vec<u8>> {
+fn rewritten(url: &[u8], exchange: &RequestRecord, forward: &ProxyPass) -> Option<Vec<u8>> {
     let mut rules = forward.redirects.iter();
     rules.find_map(|rule| match rule {
         Redirect::Default { url: own, path } => match url.strip_prefix(own.as_bytes()) {
@@ -80,8 +80,8 @@ fn rewritten(url: &[u8], exchange: &Exchange, forward: &Forward) -> Option<Vec<u
 fn under_host_sent(
     url: &[u8],
     path: &str,
-    exchange: &Exchange,
-    forward: &Forward,
+    exchange: &RequestRecord,
+    forward: &ProxyPass,
 ) -> Option<Vec<u8>> {
     let own = forward.uri.as_deref()?;
     let scheme = [&b"http://"[..], b"https://"];
@@ -99,7 +99,7 @@ fn under_host_sent(
 }
 
 /// Appends a piece; what no URL may hold is escaped in values, so that none begins a field of its own.
-fn push(part: &Part, exchange: &Exchange, text: &mut Vec<u8>) {
+fn push(part: &Part, exchange: &RequestRecord, text: &mut Vec<u8>) {
     match part {
         Part::Text(own) => text.extend_from_slice(own.as_bytes()),
         Part::Variable(variable) => {
@@ -118,7 +118,7 @@ mod tests {
     use crate::config::plan::{SetHeader, Template, Variable};
     use crate::message::testing;
 
-    fn rewritten(forward: &Forward, field: &'static str, value: &str) -> String {
+    fn rewritten(forward: &ProxyPass, field: &'static str, value: &str) -> String {
         let exchange = testing::request("GET", "/one/a%0ab", &[("host", "shop.test:81")]);
         let mut headers = HeaderMap::new();
         headers.insert(field, HeaderValue::from_str(value).unwrap());
@@ -126,8 +126,8 @@ mod tests {
         headers[field].to_str().unwrap().to_owned()
     }
 
-    fn with(redirects: Vec<Redirect>) -> Forward {
-        Forward {
+    fn with(redirects: Vec<Redirect>) -> ProxyPass {
+        ProxyPass {
             redirects: redirects.into(),
             uri: Some("/two/".into()),
             set_headers: vec![SetHeader {

@@ -7,13 +7,13 @@
 use http::header::{self, HeaderName};
 use http::{HeaderMap, HeaderValue, Request, Uri, Version};
 
-use super::hops::{Hops, hops};
+use super::hops::{MaxForwards, hops};
 use super::upgrade::Upgrade;
 use super::{
     ConnectionOptions, belongs_to_connection, frames_body, is_plain, is_rebuilt, speaks_for_client,
 };
-use crate::config::plan::{Forward, Template, Underscores, Via};
-use crate::message::Exchange;
+use crate::config::plan::{ProxyPass, Template, Underscores, Via};
+use crate::message::RequestRecord;
 use crate::message::target::push_encoded;
 use crate::message::trace::TRACEPARENT;
 use crate::message::vars;
@@ -22,8 +22,8 @@ use crate::message::vars;
 /// `upgrade`, then what `proxy_set_header` says, then `Via`. How long the body is and the blank line are left to whoever
 /// sends it.
 pub fn write_request(
-    exchange: &Exchange,
-    forward: &Forward,
+    exchange: &RequestRecord,
+    forward: &ProxyPass,
     upgrade: Option<&Upgrade>,
     out: &mut Vec<u8>,
 ) {
@@ -32,7 +32,7 @@ pub fn write_request(
     write_target(exchange, forward, out);
     out.extend_from_slice(b" HTTP/1.1\r\n");
     let upgrades = upgrade.is_some();
-    pass_on(exchange, forward, &mut Lines { out, upgrades });
+    pass_on(exchange, forward, &mut Http1Headers { out, upgrades });
     if let Some(upgrade) = upgrade {
         upgrade.write(out);
     }
@@ -40,9 +40,9 @@ pub fn write_request(
 
 /// The same for an upstream that speaks HTTP/2; `None` where its target or its host cannot be said there.
 #[must_use]
-pub fn stream_request(exchange: &Exchange, forward: &Forward) -> Option<Request<()>> {
+pub fn stream_request(exchange: &RequestRecord, forward: &ProxyPass) -> Option<Request<()>> {
     let target = target_sent(exchange, forward);
-    let mut fields = Fields {
+    let mut fields = Http2Headers {
         headers: HeaderMap::with_capacity(exchange.head.headers.len() + forward.set_headers.len()),
         host: None,
     };
@@ -63,28 +63,28 @@ pub fn stream_request(exchange: &Exchange, forward: &Forward) -> Option<Request<
 }
 
 /// Where the fields of a request go.
-trait Out {
+trait HeaderSink {
     fn field(&mut self, name: &HeaderName, value: &HeaderValue);
     /// A field of ours; none where its template says nothing, or nothing a field could carry.
-    fn set(&mut self, name: &HeaderName, value: &Template, exchange: &Exchange);
+    fn set(&mut self, name: &HeaderName, value: &Template, exchange: &RequestRecord);
     /// The client takes trailers, and so do we.
     fn trailers(&mut self);
 }
 
 /// One after the other, as HTTP/1 writes them.
-struct Lines<'o> {
+struct Http1Headers<'o> {
     out: &'o mut Vec<u8>,
     // Trailers have no place in what follows then, and there is one `Connection` field.
     upgrades: bool,
 }
 
 /// In a map, without those that HTTP/2 has other places for.
-struct Fields {
+struct Http2Headers {
     headers: HeaderMap,
     host: Option<HeaderValue>,
 }
 
-fn pass_on(exchange: &Exchange, forward: &Forward, out: &mut impl Out) {
+fn pass_on(exchange: &RequestRecord, forward: &ProxyPass, out: &mut impl HeaderSink) {
     let headers = &exchange.head.headers;
     // Few requests have either; looking at the names is cheaper than looking the two up.
     let (mut connection, mut te) = (false, false);
@@ -105,12 +105,12 @@ fn pass_on(exchange: &Exchange, forward: &Forward, out: &mut impl Out) {
             || (drops_underscores && name.as_str().as_bytes().contains(&b'_'))
             || (!believed && speaks_for_client(name))
             || trace.is_some_and(|trace| trace.replaces(name))
-            || (hops != Hops::Any && *name == header::MAX_FORWARDS);
+            || (hops != MaxForwards::Any && *name == header::MAX_FORWARDS);
         if !stays {
             out.field(name, value);
         }
     }
-    if let Hops::Left(left) = hops
+    if let MaxForwards::Left(left) = hops
         && !sets(forward, &header::MAX_FORWARDS)
     {
         let left = HeaderValue::from(left.saturating_sub(1));
@@ -136,11 +136,11 @@ fn pass_on(exchange: &Exchange, forward: &Forward, out: &mut impl Out) {
 }
 
 /// Whether `proxy_set_header` has a say in this field.
-fn sets(forward: &Forward, name: &HeaderName) -> bool {
+fn sets(forward: &ProxyPass, name: &HeaderName) -> bool {
     forward.set_headers.iter().any(|set| set.name == *name)
 }
 
-impl Out for Lines<'_> {
+impl HeaderSink for Http1Headers<'_> {
     fn field(&mut self, name: &HeaderName, value: &HeaderValue) {
         self.out.extend_from_slice(name.as_str().as_bytes());
         self.out.extend_from_slice(b": ");
@@ -148,7 +148,7 @@ impl Out for Lines<'_> {
         self.out.extend_from_slice(b"\r\n");
     }
 
-    fn set(&mut self, name: &HeaderName, value: &Template, exchange: &Exchange) {
+    fn set(&mut self, name: &HeaderName, value: &Template, exchange: &RequestRecord) {
         let line = self.out.len();
         self.out.extend_from_slice(name.as_str().as_bytes());
         self.out.extend_from_slice(b": ");
@@ -170,12 +170,12 @@ impl Out for Lines<'_> {
     }
 }
 
-impl Out for Fields {
+impl HeaderSink for Http2Headers {
     fn field(&mut self, name: &HeaderName, value: &HeaderValue) {
         self.headers.append(name, value.clone());
     }
 
-    fn set(&mut self, name: &HeaderName, value: &Template, exchange: &Exchange) {
+    fn set(&mut self, name: &HeaderName, value: &Template, exchange: &RequestRecord) {
         let mut text = Vec::new();
         vars::render(value, exchange, &mut text);
         let Ok(value) = HeaderValue::try_from(text) else {
@@ -199,7 +199,7 @@ impl Out for Fields {
 
 /// The target that is sent upstream, as it is written there.
 #[must_use]
-pub fn target_sent(exchange: &Exchange, forward: &Forward) -> Vec<u8> {
+pub fn target_sent(exchange: &RequestRecord, forward: &ProxyPass) -> Vec<u8> {
     let mut target = Vec::new();
     write_target(exchange, forward, &mut target);
     target
@@ -207,7 +207,7 @@ pub fn target_sent(exchange: &Exchange, forward: &Forward) -> Vec<u8> {
 
 /// The target in origin form: as the client wrote it, or with the URI part of `proxy_pass` in place of the location's
 /// prefix.
-fn write_target(exchange: &Exchange, forward: &Forward, out: &mut Vec<u8>) {
+fn write_target(exchange: &RequestRecord, forward: &ProxyPass, out: &mut Vec<u8>) {
     let head = &exchange.head;
     let asked = head.uri.path_and_query();
     let Some(uri) = &forward.uri else {

@@ -3,8 +3,8 @@
 use http::Version;
 
 use super::*;
-use crate::config::plan::{Forward, Part, SetHeader, Template, Variable, Via};
-use crate::message::Exchange;
+use crate::config::plan::{Part, ProxyPass, SetHeader, Template, Variable, Via};
+use crate::message::RequestRecord;
 use crate::message::testing::{exchange, forward, map, request};
 
 fn lines(headers: &HeaderMap) -> Vec<String> {
@@ -21,7 +21,7 @@ fn set(name: &'static str, value: Template) -> SetHeader {
 }
 
 /// What is written, read again: the target and the fields.
-fn written(exchange: &Exchange, forward: &Forward) -> (String, HeaderMap) {
+fn written(exchange: &RequestRecord, forward: &ProxyPass) -> (String, HeaderMap) {
     let mut out = Vec::new();
     write_request(exchange, forward, None, &mut out);
     out.extend_from_slice(b"\r\n");
@@ -36,7 +36,7 @@ fn written(exchange: &Exchange, forward: &Forward) -> (String, HeaderMap) {
     (request.path.unwrap().into(), headers)
 }
 
-fn sent(exchange: &Exchange, forward: &Forward) -> HeaderMap {
+fn sent(exchange: &RequestRecord, forward: &ProxyPass) -> HeaderMap {
     written(exchange, forward).1
 }
 

@@ -14,14 +14,14 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::stock::Ready;
-use super::{Ending, Interim, RefillSlot, Tail, Tunnel};
-use crate::clock::Least;
+use super::stock::PrebuiltSlot;
+use super::{InterimResponse, ReadAheadSlot, ResponseEnd, ResponseGuard, Tunnel};
+use crate::clock::MinRate;
 use crate::config::plan::ClientTimeouts;
 
 /// The state of one client connection.
 #[derive(Debug)]
-pub struct Line {
+pub struct ConnectionState {
     phase: AtomicU8,
     keepalive_millis: AtomicU64,
     send_millis: AtomicU64,
@@ -42,13 +42,13 @@ pub struct Line {
     drains: AtomicU32,
     // Whether there is anything in the lock below each: a load instead of a lock for every flush.
     has_interim: AtomicBool,
-    interim: Mutex<Vec<Interim>>,
+    interim: Mutex<Vec<InterimResponse>>,
     is_finishing: AtomicBool,
-    finishing: Mutex<Option<Box<dyn Tail>>>,
+    finishing: Mutex<Option<Box<dyn ResponseGuard>>>,
     /// What completes the answer that leaves next.
-    pub ready: Ready,
+    pub ready: PrebuiltSlot,
     /// What is read of the answer while the client takes nothing.
-    pub refill: RefillSlot,
+    pub refill: ReadAheadSlot,
     tunnel: Mutex<Option<Box<Tunnel>>>,
     waker: Mutex<Option<Waker>>,
 }
@@ -56,7 +56,7 @@ pub struct Line {
 /// Where a connection is between two requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Phase {
+pub enum ConnectionPhase {
     /// A request is on the road.
     Busy = 0,
     /// A request's head is being read.
@@ -65,11 +65,11 @@ pub enum Phase {
     Idle = 2,
 }
 
-impl Line {
+impl ConnectionState {
     /// A new connection: its first head is awaited.
     pub(super) fn new() -> Self {
         Self {
-            phase: AtomicU8::new(Phase::Head as u8),
+            phase: AtomicU8::new(ConnectionPhase::Head as u8),
             keepalive_millis: AtomicU64::new(75_000),
             send_millis: AtomicU64::new(60_000),
             send_rate: AtomicU64::new(0),
@@ -89,24 +89,24 @@ impl Line {
             interim: Mutex::new(Vec::new()),
             is_finishing: AtomicBool::new(false),
             finishing: Mutex::new(None),
-            ready: Ready::default(),
-            refill: RefillSlot::default(),
+            ready: PrebuiltSlot::default(),
+            refill: ReadAheadSlot::default(),
             tunnel: Mutex::new(None),
             waker: Mutex::new(None),
         }
     }
 
     /// Where the connection is.
-    pub fn phase(&self) -> Phase {
+    pub fn phase(&self) -> ConnectionPhase {
         match self.phase.load(Ordering::Relaxed) {
-            0 => Phase::Busy,
-            1 => Phase::Head,
-            _ => Phase::Idle,
+            0 => ConnectionPhase::Busy,
+            1 => ConnectionPhase::Head,
+            _ => ConnectionPhase::Idle,
         }
     }
 
     /// Says where it is now.
-    pub fn enter(&self, phase: Phase) {
+    pub fn enter(&self, phase: ConnectionPhase) {
         self.phase.store(phase as u8, Ordering::Relaxed);
     }
 
@@ -134,8 +134,8 @@ impl Line {
     }
 
     /// How fast the client has to accept more, on average.
-    pub fn send_rate(&self) -> Least {
-        Least(self.send_rate.load(Ordering::Relaxed))
+    pub fn send_rate(&self) -> MinRate {
+        MinRate(self.send_rate.load(Ordering::Relaxed))
     }
 
     /// The client has to accept no more than this, in bytes a second: it gets no more.
@@ -187,7 +187,7 @@ impl Line {
         self.linger.store(true, Ordering::Relaxed);
     }
 
-    /// Whether [`Line::linger_on_close`] was asked for.
+    /// Whether [`ConnectionState::linger_on_close`] was asked for.
     pub fn lingers(&self) -> bool {
         self.linger.load(Ordering::Relaxed)
     }
@@ -197,7 +197,7 @@ impl Line {
         self.last.store(true, Ordering::Relaxed);
     }
 
-    /// Whether [`Line::close_after_answer`] was asked for.
+    /// Whether [`ConnectionState::close_after_answer`] was asked for.
     pub fn closes_after_answer(&self) -> bool {
         self.last.load(Ordering::Relaxed)
     }
@@ -215,13 +215,13 @@ impl Line {
     /// Hands over an interim (1xx) answer to go out before the final one. Nobody has to have one: it is left out when
     /// it comes after the final one, or when too many wait already for a client that does not read.
     // hyper's server cannot send these; `serve` writes them between two of hyper's messages.
-    pub fn send_interim(&self, interim: Interim) {
+    pub fn send_interim(&self, interim: InterimResponse) {
         if self.decided.load(Ordering::Relaxed) {
             return;
         }
         {
             let mut waiting = self.interim.lock();
-            let length: usize = waiting.iter().map(Interim::length).sum();
+            let length: usize = waiting.iter().map(InterimResponse::length).sum();
             if length + interim.length() > MOST_INTERIM {
                 return;
             }
@@ -238,7 +238,7 @@ impl Line {
     }
 
     /// Takes the interim answers that have not gone out yet.
-    pub fn take_interim(&self) -> Vec<Interim> {
+    pub fn take_interim(&self) -> Vec<InterimResponse> {
         self.has_interim.store(false, Ordering::Relaxed);
         std::mem::take(&mut *self.interim.lock())
     }
@@ -247,7 +247,7 @@ impl Line {
     pub fn begin(&self) {
         self.answered.store(false, Ordering::Relaxed);
         self.decided.store(false, Ordering::Relaxed);
-        self.enter(Phase::Busy);
+        self.enter(ConnectionPhase::Busy);
     }
 
     /// The final answer is there, and about to be written.
@@ -266,11 +266,11 @@ impl Line {
     }
 
     /// The answer's body has ended: its tail waits here for the last byte to leave the socket.
-    pub fn finish_when_flushed(&self, tail: Box<dyn Tail>) {
+    pub fn finish_when_flushed(&self, tail: Box<dyn ResponseGuard>) {
         // A connection that breaks lets go of its socket first and of the body after it. A tail kept
         // then would never end, and it holds the peer that holds this line.
         if self.gone.load(Ordering::Relaxed) {
-            tail.finish(Ending::Aborted);
+            tail.finish(ResponseEnd::Aborted);
             return;
         }
         // A tail still here belongs to a pipelined answer that hyper has not flushed on its own; it
@@ -278,7 +278,7 @@ impl Line {
         let earlier = self.finishing.lock().replace(tail);
         self.is_finishing.store(true, Ordering::Relaxed);
         if let Some(earlier) = earlier {
-            earlier.finish(Ending::Complete);
+            earlier.finish(ResponseEnd::Complete);
         }
     }
 
@@ -286,7 +286,7 @@ impl Line {
     pub fn open_tunnel(&self, tunnel: Box<Tunnel>) {
         // As with tails: nobody would take it up any more.
         if self.gone.load(Ordering::Relaxed) {
-            tunnel.finish(Ending::Aborted);
+            tunnel.finish(ResponseEnd::Aborted);
             return;
         }
         *self.tunnel.lock() = Some(tunnel);
@@ -314,7 +314,7 @@ impl Line {
             self.is_finishing.store(false, Ordering::Relaxed);
             let tail = self.finishing.lock().take();
             if let Some(tail) = tail {
-                tail.finish(Ending::Complete);
+                tail.finish(ResponseEnd::Complete);
             }
         }
         // While its body is still being discarded, what comes is not the next request.
@@ -322,7 +322,7 @@ impl Line {
             return false;
         }
         self.answered.store(false, Ordering::Relaxed);
-        self.enter(Phase::Idle);
+        self.enter(ConnectionPhase::Idle);
         true
     }
 
@@ -336,7 +336,7 @@ impl Line {
         Some(self.refused.load(Ordering::Relaxed)).filter(|status| *status != 0)
     }
 
-    /// A request's body is being discarded after its answer, until [`Line::drained`].
+    /// A request's body is being discarded after its answer, until [`ConnectionState::drained`].
     pub fn draining(&self) {
         self.drains.fetch_add(1, Ordering::Relaxed);
     }
@@ -359,10 +359,10 @@ impl Line {
         *self.waker.lock() = None;
         let tail = self.finishing.lock().take();
         if let Some(tail) = tail {
-            tail.finish(Ending::Aborted);
+            tail.finish(ResponseEnd::Aborted);
         }
         if let Some(tunnel) = self.take_tunnel() {
-            tunnel.finish(Ending::Aborted);
+            tunnel.finish(ResponseEnd::Aborted);
         }
     }
 

@@ -4,32 +4,32 @@ use std::sync::Arc;
 
 use super::*;
 use crate::clock::Millis;
-use crate::message::{Peer, Remote};
+use crate::message::{ClientConnection, RemoteAddr};
 
 #[derive(Debug)]
-struct Ended(Arc<Peer>, Arc<Mutex<Vec<Ending>>>);
+struct Ended(Arc<ClientConnection>, Arc<Mutex<Vec<ResponseEnd>>>);
 
-impl Tail for Ended {
+impl ResponseGuard for Ended {
     fn sent(&mut self, _bytes: usize) {}
 
-    fn peer(&self) -> &Arc<Peer> {
+    fn peer(&self) -> &Arc<ClientConnection> {
         &self.0
     }
 
-    fn finish(self: Box<Self>, ending: Ending) {
+    fn finish(self: Box<Self>, ending: ResponseEnd) {
         self.1.lock().push(ending);
     }
 }
 
-fn interim(status: u16) -> Interim {
-    Interim {
+fn interim(status: u16) -> InterimResponse {
+    InterimResponse {
         status: http::StatusCode::from_u16(status).unwrap(),
         headers: http::HeaderMap::new(),
     }
 }
 
-fn peer() -> Arc<Peer> {
-    Arc::new(Peer::new(Remote::Unix, None, 1, Millis(0)))
+fn peer() -> Arc<ClientConnection> {
+    Arc::new(ClientConnection::new(RemoteAddr::Unix, None, 1, Millis(0)))
 }
 
 #[test]
@@ -41,8 +41,8 @@ fn a_tail_ends_with_the_flush_and_the_next_request_is_awaited() {
     peer.line.answered();
     assert!(endings.lock().is_empty());
     assert!(peer.line.flushed());
-    assert_eq!(*endings.lock(), [Ending::Complete]);
-    assert_eq!(peer.line.phase(), Phase::Idle);
+    assert_eq!(*endings.lock(), [ResponseEnd::Complete]);
+    assert_eq!(peer.line.phase(), ConnectionPhase::Idle);
     assert!(!peer.line.flushed());
 }
 
@@ -51,7 +51,7 @@ fn a_flush_in_the_middle_of_an_answer_is_not_its_end() {
     let peer = peer();
     peer.line.begin();
     assert!(!peer.line.flushed());
-    assert_eq!(peer.line.phase(), Phase::Busy);
+    assert_eq!(peer.line.phase(), ConnectionPhase::Busy);
 }
 
 /// hyper drops the socket before the body.
@@ -61,7 +61,7 @@ fn a_tail_that_comes_after_the_end_of_the_connection_is_not_kept() {
     peer.line.closed();
     peer.line
         .finish_when_flushed(Box::new(Ended(Arc::clone(&peer), Arc::clone(&endings))));
-    assert_eq!(*endings.lock(), [Ending::Aborted]);
+    assert_eq!(*endings.lock(), [ResponseEnd::Aborted]);
     assert_eq!(Arc::strong_count(&peer), 1);
 }
 

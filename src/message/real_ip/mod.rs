@@ -12,11 +12,15 @@ use std::net::{IpAddr, SocketAddr};
 
 use http::{HeaderMap, HeaderValue, header};
 
-use super::Peer;
+use super::ClientConnection;
 use crate::config::plan::{RealIp, RealIpHeader};
 
 /// Who the client is; `None` where the other end is not trusted to say, `Some(None)` where it is and does not.
-pub(super) fn find(rule: &RealIp, peer: &Peer, headers: &HeaderMap) -> Option<Option<SocketAddr>> {
+pub(super) fn find(
+    rule: &RealIp,
+    peer: &ClientConnection,
+    headers: &HeaderMap,
+) -> Option<Option<SocketAddr>> {
     let near = peer.client.ip();
     if !trusts(rule, near) {
         return None;

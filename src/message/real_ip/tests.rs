@@ -7,21 +7,21 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::clock::Millis;
-use crate::config::plan::{Network, Variable};
+use crate::config::plan::{ClientMatch, Variable};
 use crate::message::testing::{plan, request_in};
-use crate::message::{Exchange, Proxied, Remote, vars};
+use crate::message::{ProxyHeader, RemoteAddr, RequestRecord, vars};
 
 fn rule(header: RealIpHeader, recursive: bool) -> RealIp {
     RealIp {
         from: ["10.0.0.0/8", "192.0.2.7/32", "2001:db8::/32"]
-            .map(|network| Network::Ip(network.parse().unwrap()))
+            .map(|network| ClientMatch::Ip(network.parse().unwrap()))
             .into(),
         header,
         recursive,
     }
 }
 
-fn told(rule: &RealIp, fields: &[(&str, &str)]) -> Exchange {
+fn told(rule: &RealIp, fields: &[(&str, &str)]) -> RequestRecord {
     let peer = crate::message::testing::peer();
     let mut exchange = request_in(plan(), peer, "GET", "/", fields);
     exchange.identify(rule);
@@ -176,7 +176,7 @@ fn forwarded_may_quote_hide_and_add() {
 fn a_proxy_header_is_believed_only_where_it_is_asked_for() {
     let peer = || {
         let peer = crate::message::testing::peer();
-        peer.set_proxied(Proxied {
+        peer.set_proxied(ProxyHeader {
             from: "1.1.1.1:77".parse().unwrap(),
             to: "3.3.3.3:443".parse().unwrap(),
             tlvs: Box::default(),
@@ -198,12 +198,15 @@ fn a_proxy_header_is_believed_only_where_it_is_asked_for() {
 #[test]
 fn nobody_else_is_believed() {
     let mut rule = rule(RealIpHeader::XForwardedFor, true);
-    rule.from = vec![Network::Unix, Network::Ip("10.0.0.0/8".parse().unwrap())];
+    rule.from = vec![
+        ClientMatch::Unix,
+        ClientMatch::Ip("10.0.0.0/8".parse().unwrap()),
+    ];
     let fields = [("x-forwarded-for", "1.1.1.1")];
     let exchange = told(&rule, &fields);
     assert_eq!(exchange.client().text(), "192.0.2.7");
     assert!(!exchange.is_trusted());
-    let unix = Peer::new(Remote::Unix, None, 1, Millis(0));
+    let unix = ClientConnection::new(RemoteAddr::Unix, None, 1, Millis(0));
     let mut exchange = request_in(plan(), unix, "GET", "/", &fields);
     exchange.identify(&rule);
     assert_eq!(exchange.client().text(), "1.1.1.1");

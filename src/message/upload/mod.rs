@@ -13,42 +13,42 @@ use std::time::Duration;
 use bytes::{Buf, Bytes};
 use http_body::{Body, Frame, SizeHint};
 
-use super::{Incoming, incoming};
-use crate::clock::{Clock, Late, Least, Millis, Pace};
+use super::{IncomingBody, incoming};
+use crate::clock::{Clock, Millis, MinRate, MinRateTimer, TooSlow};
 
 /// A request's body: what was taken in before anybody was asked, then what the client still sends.
 #[derive(Debug)]
-pub struct Upload(Option<Box<Inner>>);
+pub struct RequestBody(Option<Box<BodyReader>>);
 
 #[derive(Debug)]
-struct Inner {
-    kept: Option<Kept>,
-    client: Option<Client>,
-    progress: Arc<Progress>,
+struct BodyReader {
+    kept: Option<BufferedPart>,
+    client: Option<UnreadBody>,
+    progress: Arc<UploadProgress>,
     /// What tells when it ends, where somebody wants to know.
     clock: Option<Clock>,
 }
 
 /// The part of a body that was taken in before.
 #[derive(Debug)]
-enum Kept {
+enum BufferedPart {
     /// As it came from the client, in one piece.
     Piece(Bytes),
-    Stored(Box<dyn Stored>),
+    Stored(Box<dyn ReplayableBody>),
 }
 
 /// What the client still sends.
 #[derive(Debug)]
-struct Client {
-    incoming: Incoming,
+struct UnreadBody {
+    incoming: IncomingBody,
     left: u64,
     pause: Duration,
-    least: Least,
-    pace: Pace,
+    least: MinRate,
+    pace: MinRateTimer,
 }
 
 /// A body that lies ready, to be sent more than once.
-pub trait Stored: std::fmt::Debug + Send + Sync {
+pub trait ReplayableBody: std::fmt::Debug + Send + Sync {
     /// The next piece; `None` at its end.
     ///
     /// # Errors
@@ -58,12 +58,12 @@ pub trait Stored: std::fmt::Debug + Send + Sync {
     /// How many bytes are left.
     fn left(&self) -> u64;
     /// The same once more, with as much left.
-    fn again(&self) -> Box<dyn Stored>;
+    fn again(&self) -> Box<dyn ReplayableBody>;
 }
 
-/// How far an [`Upload`] has come; outlives it, so that a failed attempt can be judged.
+/// How far an [`RequestBody`] has come; outlives it, so that a failed attempt can be judged.
 #[derive(Debug, Default)]
-pub struct Progress {
+pub struct UploadProgress {
     received: AtomicU64,
     touched: AtomicBool,
     ended: AtomicBool,
@@ -73,10 +73,10 @@ pub struct Progress {
 
 /// Why a request's body could not be read to its end. Each but the last is the client's doing.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum RequestBodyError {
     /// The connection broke, or what came was not well-formed.
     #[error("the client's request body could not be read")]
-    Broken(#[source] incoming::Error),
+    Broken(#[source] incoming::IncomingError),
     /// The client paused for longer than `client_body_timeout`.
     #[error("the client paused too long while sending its request body")]
     Paused,
@@ -91,7 +91,7 @@ pub enum Error {
     Unreadable(#[source] io::Error),
 }
 
-impl Upload {
+impl RequestBody {
     /// No body.
     #[must_use]
     pub fn none() -> Self {
@@ -101,20 +101,25 @@ impl Upload {
     /// What the client sends, at most `limit` bytes of it, with no pause longer than `pause` and, measured over that
     /// time, not slower than `least`.
     #[must_use]
-    pub fn new(incoming: Incoming, limit: Option<u64>, pause: Duration, least: Least) -> Self {
+    pub fn new(
+        incoming: IncomingBody,
+        limit: Option<u64>,
+        pause: Duration,
+        least: MinRate,
+    ) -> Self {
         if incoming.is_end_stream() {
             return Self::none();
         }
-        Self(Some(Box::new(Inner {
+        Self(Some(Box::new(BodyReader {
             kept: None,
-            client: Some(Client {
+            client: Some(UnreadBody {
                 incoming,
                 left: limit.unwrap_or(u64::MAX),
                 pause,
                 least,
-                pace: Pace::default(),
+                pace: MinRateTimer::default(),
             }),
-            progress: Arc::new(Progress::default()),
+            progress: Arc::new(UploadProgress::default()),
             clock: None,
         })))
     }
@@ -122,16 +127,16 @@ impl Upload {
     /// All of it has been read, and this piece is what it was.
     #[must_use]
     pub fn into_piece(self, piece: Bytes) -> Self {
-        self.into_kept((!piece.is_empty()).then_some(Kept::Piece(piece)))
+        self.into_kept((!piece.is_empty()).then_some(BufferedPart::Piece(piece)))
     }
 
     /// This much of it has been read. If that was not all, the client sends the rest.
     #[must_use]
-    pub fn into_stored(self, stored: Box<dyn Stored>) -> Self {
-        self.into_kept(Some(Kept::Stored(stored)))
+    pub fn into_stored(self, stored: Box<dyn ReplayableBody>) -> Self {
+        self.into_kept(Some(BufferedPart::Stored(stored)))
     }
 
-    fn into_kept(mut self, kept: Option<Kept>) -> Self {
+    fn into_kept(mut self, kept: Option<BufferedPart>) -> Self {
         if let Some(inner) = &mut self.0 {
             inner.kept = kept;
             if inner.progress.ended() {
@@ -150,10 +155,10 @@ impl Upload {
         let kept = match &inner.kept {
             _ if inner.client.is_some() => return None,
             None => None,
-            Some(Kept::Piece(piece)) => Some(Kept::Piece(piece.clone())),
-            Some(Kept::Stored(stored)) => Some(Kept::Stored(stored.again())),
+            Some(BufferedPart::Piece(piece)) => Some(BufferedPart::Piece(piece.clone())),
+            Some(BufferedPart::Stored(stored)) => Some(BufferedPart::Stored(stored.again())),
         };
-        Some(Self(Some(Box::new(Inner {
+        Some(Self(Some(Box::new(BodyReader {
             kept,
             client: None,
             progress: Arc::clone(&inner.progress),
@@ -175,19 +180,19 @@ impl Upload {
 
     /// How far it has come; `None` without a body.
     #[must_use]
-    pub fn progress(&self) -> Option<Arc<Progress>> {
+    pub fn progress(&self) -> Option<Arc<UploadProgress>> {
         self.0.as_ref().map(|inner| Arc::clone(&inner.progress))
     }
 
     /// The same, and from now on it knows when it ends.
-    pub fn timed(&mut self, clock: &Clock) -> Option<Arc<Progress>> {
+    pub fn timed(&mut self, clock: &Clock) -> Option<Arc<UploadProgress>> {
         let inner = self.0.as_mut()?;
         inner.clock = Some(clock.clone());
         Some(Arc::clone(&inner.progress))
     }
 }
 
-impl Progress {
+impl UploadProgress {
     /// Bytes of the body read from the client.
     #[must_use]
     pub fn received(&self) -> u64 {
@@ -214,14 +219,14 @@ impl Progress {
     }
 }
 
-impl Body for Upload {
+impl Body for RequestBody {
     type Data = Bytes;
-    type Error = Error;
+    type Error = RequestBodyError;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, RequestBodyError>>> {
         let Some(inner) = &mut self.0 else {
             return Poll::Ready(None);
         };
@@ -229,7 +234,9 @@ impl Body for Upload {
         if inner.kept.is_some()
             && let Some(piece) = ready!(inner.poll_kept(context))
         {
-            return Poll::Ready(Some(piece.map(Frame::data).map_err(Error::Unreadable)));
+            return Poll::Ready(Some(
+                piece.map(Frame::data).map_err(RequestBodyError::Unreadable),
+            ));
         }
         let Some(client) = &mut inner.client else {
             return Poll::Ready(None);
@@ -237,8 +244,8 @@ impl Body for Upload {
         let Poll::Ready(frame) = Pin::new(&mut client.incoming).poll_frame(context) else {
             let late = ready!(client.pace.poll_late(client.pause, client.least, context));
             return Poll::Ready(Some(Err(match late {
-                Late::Paused => Error::Paused,
-                Late::Slow => Error::Slow,
+                TooSlow::Paused => RequestBodyError::Paused,
+                TooSlow::Slow => RequestBodyError::Slow,
             })));
         };
         let come = frame
@@ -247,13 +254,13 @@ impl Body for Upload {
         client.pace.moved(come.map_or(0, Bytes::len), client.least);
         let frame = match frame {
             None => None,
-            Some(Err(error)) => Some(Err(Error::Broken(error))),
+            Some(Err(error)) => Some(Err(RequestBodyError::Broken(error))),
             Some(Ok(frame)) => {
                 let length = frame.data_ref().map_or(0, |data| data.remaining() as u64);
                 inner.progress.received.fetch_add(length, Ordering::Relaxed);
                 match client.left.checked_sub(length) {
                     Some(left) => client.left = left,
-                    None => return Poll::Ready(Some(Err(Error::TooLarge))),
+                    None => return Poll::Ready(Some(Err(RequestBodyError::TooLarge))),
                 }
                 Some(Ok(frame))
             }
@@ -292,13 +299,13 @@ impl Body for Upload {
     }
 }
 
-impl Inner {
+impl BodyReader {
     /// How many bytes are left of what was taken in.
     fn kept_left(&self) -> u64 {
         match &self.kept {
             None => 0,
-            Some(Kept::Piece(piece)) => piece.len() as u64,
-            Some(Kept::Stored(stored)) => stored.left(),
+            Some(BufferedPart::Piece(piece)) => piece.len() as u64,
+            Some(BufferedPart::Stored(stored)) => stored.left(),
         }
     }
 
@@ -306,8 +313,8 @@ impl Inner {
     fn poll_kept(&mut self, context: &mut Context<'_>) -> Poll<Option<io::Result<Bytes>>> {
         let piece = match &mut self.kept {
             None => None,
-            Some(Kept::Piece(piece)) => Some(Ok(std::mem::take(piece))),
-            Some(Kept::Stored(stored)) => ready!(stored.poll_next(context)),
+            Some(BufferedPart::Piece(piece)) => Some(Ok(std::mem::take(piece))),
+            Some(BufferedPart::Stored(stored)) => ready!(stored.poll_next(context)),
         };
         if self.kept_left() == 0 {
             self.kept = None;

@@ -12,16 +12,19 @@ use tokio::io::{AsyncWriteExt, duplex};
 use super::*;
 
 /// What becomes of a request's body that reads like this on the wire, and how far it came.
-async fn read(wire: &str, limit: Option<u64>) -> (Result<Bytes, Error>, Arc<Progress>) {
+async fn read(
+    wire: &str,
+    limit: Option<u64>,
+) -> (Result<Bytes, RequestBodyError>, Arc<UploadProgress>) {
     let (mut client, server) = duplex(4096);
     client.write_all(wire.as_bytes()).await.unwrap();
     let seen = Mutex::new(None);
     let service = service_fn(|request: http::Request<hyper::body::Incoming>| {
-        let upload = Upload::new(
+        let upload = RequestBody::new(
             request.into_body().into(),
             limit,
             Duration::from_secs(60),
-            Least(100),
+            MinRate(100),
         );
         let progress = upload.progress().unwrap_or_default();
         assert!(!progress.touched());
@@ -57,7 +60,10 @@ async fn a_body_within_its_bounds_is_read_to_its_end() {
 async fn a_chunked_body_is_counted_as_it_comes() {
     let wire = "POST / HTTP/1.1\r\nhost: h\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n3\r\ndef\r\n0\r\n\r\n";
     let (result, progress) = read(wire, Some(5)).await;
-    assert!(matches!(result, Err(Error::TooLarge)), "{result:?}");
+    assert!(
+        matches!(result, Err(RequestBodyError::TooLarge)),
+        "{result:?}"
+    );
     assert!(!progress.ended());
     assert_eq!(read(wire, None).await.0.unwrap(), "abcdef");
 }
@@ -69,7 +75,10 @@ async fn a_client_that_pauses_too_long_is_given_up() {
         None,
     )
     .await;
-    assert!(matches!(result, Err(Error::Paused)), "{result:?}");
+    assert!(
+        matches!(result, Err(RequestBodyError::Paused)),
+        "{result:?}"
+    );
     assert_eq!(progress.received(), 2);
     assert!(!progress.ended());
 }
@@ -78,7 +87,10 @@ async fn a_client_that_pauses_too_long_is_given_up() {
 async fn a_body_that_is_not_well_formed_is_broken() {
     let wire = "POST / HTTP/1.1\r\nhost: h\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n";
     let (result, _) = read(wire, None).await;
-    assert!(matches!(result, Err(Error::Broken(_))), "{result:?}");
+    assert!(
+        matches!(result, Err(RequestBodyError::Broken(_))),
+        "{result:?}"
+    );
 }
 
 #[tokio::test(start_paused = true)]

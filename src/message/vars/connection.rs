@@ -4,24 +4,24 @@ use std::fmt;
 use std::sync::LazyLock;
 
 use super::{shown, text};
-use crate::config::plan::Tlv;
-use crate::message::{Client, Exchange, Peer, Proxied};
+use crate::config::plan::ProxyTlv;
+use crate::message::{ClientAddr, ClientConnection, ProxyHeader, RequestRecord};
 
 /// `$bytes_sent`
-pub(super) fn bytes_sent(exchange: &Exchange) -> u64 {
+pub(super) fn bytes_sent(exchange: &RequestRecord) -> u64 {
     let sent = exchange.peer.line.sent();
     sent.saturating_sub(exchange.sent_before)
 }
 
 /// `$remote_port`, `$realip_remote_port`: known to be none on a unix socket, and where a proxy named none.
-pub(super) fn port(client: &Client, out: &mut Vec<u8>) -> bool {
+pub(super) fn port(client: &ClientAddr, out: &mut Vec<u8>) -> bool {
     client.port().is_none_or(|port| shown(out, port))
 }
 
 /// `$proxy_protocol_addr` and its like.
 pub(super) fn proxied<T: fmt::Display>(
-    exchange: &Exchange,
-    pick: impl Fn(&Proxied) -> T,
+    exchange: &RequestRecord,
+    pick: impl Fn(&ProxyHeader) -> T,
     out: &mut Vec<u8>,
 ) -> bool {
     let proxied = exchange.peer.proxied();
@@ -29,19 +29,19 @@ pub(super) fn proxied<T: fmt::Display>(
 }
 
 /// `$proxy_protocol_tlv_NAME`
-pub(super) fn tlv(exchange: &Exchange, tlv: Tlv, out: &mut Vec<u8>) -> bool {
+pub(super) fn tlv(exchange: &RequestRecord, tlv: ProxyTlv, out: &mut Vec<u8>) -> bool {
     let Some(proxied) = exchange.peer.proxied() else {
         return false;
     };
     match tlv {
-        Tlv::Plain(kind) => proxied.tlv(kind).is_some_and(|value| text(out, value)),
-        Tlv::Ssl(kind) => proxied.ssl_tlv(kind).is_some_and(|value| text(out, value)),
-        Tlv::SslVerify => proxied.ssl_verify().is_some_and(|it| shown(out, it)),
+        ProxyTlv::Plain(kind) => proxied.tlv(kind).is_some_and(|value| text(out, value)),
+        ProxyTlv::Ssl(kind) => proxied.ssl_tlv(kind).is_some_and(|value| text(out, value)),
+        ProxyTlv::SslVerify => proxied.ssl_verify().is_some_and(|it| shown(out, it)),
     }
 }
 
 /// `$server_addr`
-pub(super) fn server_addr(peer: &Peer, out: &mut Vec<u8>) -> bool {
+pub(super) fn server_addr(peer: &ClientConnection, out: &mut Vec<u8>) -> bool {
     match peer.local {
         Some(address) => shown(out, address.ip().to_canonical()),
         None => text(out, "unix:"),
@@ -49,7 +49,7 @@ pub(super) fn server_addr(peer: &Peer, out: &mut Vec<u8>) -> bool {
 }
 
 /// `$server_port`: known to be none on a unix socket.
-pub(super) fn server_port(peer: &Peer, out: &mut Vec<u8>) -> bool {
+pub(super) fn server_port(peer: &ClientConnection, out: &mut Vec<u8>) -> bool {
     peer.local.is_none_or(|address| shown(out, address.port()))
 }
 

@@ -9,23 +9,23 @@ use http::{HeaderMap, HeaderName, HeaderValue, header};
 
 use super::{append, is_single, map, request, single, with_buffer};
 use crate::config::plan::{OnAmbiguousKey, Part, Template, Underscores, Variable};
-use crate::message::Exchange;
+use crate::message::RequestRecord;
 
 /// A part of the key was given more than once, with different values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a part of the key is given more than once")]
-pub struct Ambiguous;
+pub struct AmbiguousKey;
 
 /// How the parts of a key are read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct KeyParts {
+pub struct KeyReader {
     /// What several values are.
     pub on_ambiguous: OnAmbiguousKey,
     /// Whether backends get to see header fields with underscores. They take `X_Key` for `X-Key`.
     pub underscores: Underscores,
 }
 
-impl KeyParts {
+impl KeyReader {
     /// Appends what a template stands for in a key.
     ///
     /// # Errors
@@ -33,9 +33,9 @@ impl KeyParts {
     pub fn render(
         self,
         template: &Template,
-        exchange: &Exchange,
+        exchange: &RequestRecord,
         out: &mut Vec<u8>,
-    ) -> Result<(), Ambiguous> {
+    ) -> Result<(), AmbiguousKey> {
         for part in &template.parts {
             match part {
                 Part::Text(text) => out.extend_from_slice(text.as_bytes()),
@@ -52,9 +52,9 @@ impl KeyParts {
     pub fn append(
         self,
         variable: &Variable,
-        exchange: &Exchange,
+        exchange: &RequestRecord,
         out: &mut Vec<u8>,
-    ) -> Result<(), Ambiguous> {
+    ) -> Result<(), AmbiguousKey> {
         let head = &exchange.head;
         match variable {
             Variable::Arg(name) => self.argument(head.uri.query().unwrap_or_default(), name, out),
@@ -95,7 +95,7 @@ impl KeyParts {
         headers: &HeaderMap,
         name: &HeaderName,
         out: &mut Vec<u8>,
-    ) -> Result<(), Ambiguous> {
+    ) -> Result<(), AmbiguousKey> {
         if self.underscores == Underscores::Drop && is_single(headers) {
             push_field(name, single(headers, name), out);
             return Ok(());
@@ -110,7 +110,7 @@ impl KeyParts {
             let between: &[u8] = match *name == header::COOKIE {
                 true => b"; ",
                 false if self.on_ambiguous == OnAmbiguousKey::Join || is_list(name) => b", ",
-                false => return Err(Ambiguous),
+                false => return Err(AmbiguousKey),
             };
             out.extend_from_slice(between);
             out.extend_from_slice(value.as_bytes());
@@ -118,7 +118,7 @@ impl KeyParts {
         Ok(())
     }
 
-    fn argument(self, query: &str, name: &str, out: &mut Vec<u8>) -> Result<(), Ambiguous> {
+    fn argument(self, query: &str, name: &str, out: &mut Vec<u8>) -> Result<(), AmbiguousKey> {
         let mut first = None;
         for argument in query.split('&') {
             let (found, value) = match argument.split_once('=') {
@@ -134,21 +134,26 @@ impl KeyParts {
                 None => first = Some(value),
                 Some(_) if self.on_ambiguous == OnAmbiguousKey::Join => break,
                 Some(first) if decoded(first).eq(decoded(value)) => {}
-                Some(_) => return Err(Ambiguous),
+                Some(_) => return Err(AmbiguousKey),
             }
         }
         out.extend(first.into_iter().flat_map(decoded));
         Ok(())
     }
 
-    fn cookie(self, headers: &HeaderMap, name: &str, out: &mut Vec<u8>) -> Result<(), Ambiguous> {
+    fn cookie(
+        self,
+        headers: &HeaderMap,
+        name: &str,
+        out: &mut Vec<u8>,
+    ) -> Result<(), AmbiguousKey> {
         let lines = headers.get_all(header::COOKIE).iter();
         let mut values = lines.flat_map(|line| cookies(line.as_bytes(), name.as_bytes()));
         let Some(first) = values.next() else {
             return Ok(());
         };
         if self.on_ambiguous == OnAmbiguousKey::Refuse && values.any(|value| value != first) {
-            return Err(Ambiguous);
+            return Err(AmbiguousKey);
         }
         out.extend_from_slice(first);
         Ok(())

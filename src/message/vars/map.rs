@@ -6,11 +6,11 @@ use std::convert::Infallible;
 use std::net::IpAddr;
 
 use super::{render, with_buffer};
-use crate::config::plan::{Geo, Lookup, Map, ServerName, Template, Values, Variable};
-use crate::message::Exchange;
+use crate::config::plan::{Geo, Map, MapLookup, MapValues, ServerName, Template, Variable};
+use crate::message::RequestRecord;
 
 /// Appends what a map makes of a request.
-pub(super) fn append(index: usize, exchange: &Exchange, out: &mut Vec<u8>) -> bool {
+pub(super) fn append(index: usize, exchange: &RequestRecord, out: &mut Vec<u8>) -> bool {
     let map = &exchange.plan.maps[index];
     let fill = |source: &mut Vec<u8>| -> Result<(), Infallible> {
         render(&map.source, exchange, source);
@@ -24,12 +24,12 @@ pub(super) fn append(index: usize, exchange: &Exchange, out: &mut Vec<u8>) -> bo
 /// What a map becomes for a request; `fill` renders the source.
 pub(super) fn find<'m, E>(
     map: &'m Map,
-    exchange: &Exchange,
+    exchange: &RequestRecord,
     fill: impl FnOnce(&mut Vec<u8>) -> Result<(), E>,
 ) -> Result<&'m Template, E> {
     let value = match &map.lookup {
-        Lookup::Geo(geo) => find_network(geo, &map.source, exchange, fill)?,
-        Lookup::Values(values) => with_buffer(|source| {
+        MapLookup::Geo(geo) => find_network(geo, &map.source, exchange, fill)?,
+        MapLookup::Values(values) => with_buffer(|source| {
             fill(source)?;
             Ok(find_value(values, source))
         })?,
@@ -40,7 +40,7 @@ pub(super) fn find<'m, E>(
 fn find_network<'g, E>(
     geo: &'g Geo,
     source: &Template,
-    exchange: &Exchange,
+    exchange: &RequestRecord,
     fill: impl FnOnce(&mut Vec<u8>) -> Result<(), E>,
 ) -> Result<Option<&'g Template>, E> {
     let address = match source.as_variable() {
@@ -54,7 +54,7 @@ fn find_network<'g, E>(
     Ok(address.and_then(|address| geo.find(address)))
 }
 
-fn find_value<'a>(values: &'a Values, source: &[u8]) -> Option<&'a Template> {
+fn find_value<'a>(values: &'a MapValues, source: &[u8]) -> Option<&'a Template> {
     let named = std::str::from_utf8(source).ok().and_then(|source| {
         if !source.bytes().any(|b| b.is_ascii_uppercase()) {
             return find_name(values, source);
@@ -72,7 +72,7 @@ fn find_value<'a>(values: &'a Values, source: &[u8]) -> Option<&'a Template> {
     })
 }
 
-fn find_name<'a>(values: &'a Values, source: &str) -> Option<&'a Template> {
+fn find_name<'a>(values: &'a MapValues, source: &str) -> Option<&'a Template> {
     let exact = values.exact.get(source);
     if exact.is_some() || values.hostnames.is_empty() {
         return exact;

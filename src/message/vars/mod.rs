@@ -19,13 +19,13 @@ use std::io::Write;
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 
 pub(super) use buffer::with_buffer;
-pub use key::{Ambiguous, KeyParts};
+pub use key::{AmbiguousKey, KeyReader};
 
-use super::{Exchange, LimitStatus};
-use crate::config::plan::{Limited, Part, Template, Variable};
+use super::{LimitStatus, RequestRecord};
+use crate::config::plan::{LimitVariable, Part, Template, Variable};
 
 /// Appends what a template stands for; a variable without a value stands for nothing.
-pub fn render(template: &Template, exchange: &Exchange, out: &mut Vec<u8>) {
+pub fn render(template: &Template, exchange: &RequestRecord, out: &mut Vec<u8>) {
     for part in &template.parts {
         match part {
             Part::Text(text) => out.extend_from_slice(text.as_bytes()),
@@ -37,7 +37,7 @@ pub fn render(template: &Template, exchange: &Exchange, out: &mut Vec<u8>) {
 }
 
 /// Appends a variable's value and says whether it has one: an empty value is one too.
-pub fn append(variable: &Variable, exchange: &Exchange, out: &mut Vec<u8>) -> bool {
+pub fn append(variable: &Variable, exchange: &RequestRecord, out: &mut Vec<u8>) -> bool {
     let head = &exchange.head;
     match variable {
         Variable::Arg(name) => request::arg(head, name, out),
@@ -102,7 +102,7 @@ pub fn append(variable: &Variable, exchange: &Exchange, out: &mut Vec<u8>) -> bo
 
 /// A variable's value where it stands ready, to be read without a copy; `None` where it has to be made.
 #[must_use]
-pub fn lent<'e>(variable: &Variable, exchange: &'e Exchange) -> Option<&'e [u8]> {
+pub fn lent<'e>(variable: &Variable, exchange: &'e RequestRecord) -> Option<&'e [u8]> {
     let head = &exchange.head;
     Some(match variable {
         Variable::Host => request::host(exchange),
@@ -134,28 +134,28 @@ fn formatted(out: &mut Vec<u8>, value: fmt::Arguments<'_>) -> bool {
 }
 
 /// `$limit_…`
-fn limit(what: Limited, exchange: &Exchange) -> Option<&str> {
+fn limit(what: LimitVariable, exchange: &RequestRecord) -> Option<&str> {
     match what {
-        Limited::ConnStatus => exchange.limit_conn.map(LimitStatus::as_str),
-        Limited::ReqStatus => exchange.limit_req.map(LimitStatus::as_str),
-        Limited::Verdict => exchange.limit_verdict(),
-        Limited::Zone => exchange.limit_zone.as_deref(),
+        LimitVariable::ConnStatus => exchange.limit_conn.map(LimitStatus::as_str),
+        LimitVariable::ReqStatus => exchange.limit_req.map(LimitStatus::as_str),
+        LimitVariable::Verdict => exchange.limit_verdict(),
+        LimitVariable::Zone => exchange.limit_zone.as_deref(),
     }
 }
 
 /// A header field of the answer, where those are kept.
-fn sent(exchange: &Exchange, name: &HeaderName, out: &mut Vec<u8>) -> bool {
+fn sent(exchange: &RequestRecord, name: &HeaderName, out: &mut Vec<u8>) -> bool {
     let sent = exchange.sent_headers.as_deref();
     sent.is_some_and(|sent| field(sent, name, out))
 }
 
 /// What a proxy that is believed says in a field.
-fn trusted(exchange: &Exchange, name: &HeaderName, out: &mut Vec<u8>) -> bool {
+fn trusted(exchange: &RequestRecord, name: &HeaderName, out: &mut Vec<u8>) -> bool {
     exchange.is_trusted() && field(&exchange.head.headers, name, out)
 }
 
 /// The same, or else what we know ourselves.
-fn best(exchange: &Exchange, name: &HeaderName, own: &Variable, out: &mut Vec<u8>) -> bool {
+fn best(exchange: &RequestRecord, name: &HeaderName, own: &Variable, out: &mut Vec<u8>) -> bool {
     trusted(exchange, name, out) || append(own, exchange, out)
 }
 

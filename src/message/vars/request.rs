@@ -4,7 +4,7 @@ use http::request::Parts;
 use http::{HeaderName, Version, header};
 
 use super::{formatted, text};
-use crate::message::Exchange;
+use crate::message::RequestRecord;
 
 /// `$arg_NAME`: the first of that name in any case, not decoded. Without a `=` there is no value.
 pub(super) fn arg(head: &Parts, name: &str, out: &mut Vec<u8>) -> bool {
@@ -60,7 +60,7 @@ pub(super) fn line(head: &Parts, out: &mut Vec<u8>) -> bool {
 }
 
 /// `$host`: whom the request asks for, or else the server that answers it.
-pub(super) fn host(exchange: &Exchange) -> &[u8] {
+pub(super) fn host(exchange: &RequestRecord) -> &[u8] {
     match exchange.target.host(&exchange.head) {
         b"" => exchange.server().name.as_bytes(),
         host => host,
@@ -93,13 +93,13 @@ pub(super) fn uri(head: &Parts) -> &str {
 }
 
 /// `$status`: 000, as in nginx, for a request that ended before it had an answer.
-pub(super) fn status(exchange: &Exchange, out: &mut Vec<u8>) -> bool {
+pub(super) fn status(exchange: &RequestRecord, out: &mut Vec<u8>) -> bool {
     let status = exchange.status.map_or(0, |status| status.as_u16());
     formatted(out, format_args!("{status:03}"))
 }
 
 /// `$proxy_add_x_forwarded_for`: what the client claims, and then what we know.
-pub(super) fn forwarded_for(exchange: &Exchange, out: &mut Vec<u8>) -> bool {
+pub(super) fn forwarded_for(exchange: &RequestRecord, out: &mut Vec<u8>) -> bool {
     // Looked for one by one: most requests have few fields, and the name would have to be hashed.
     for (name, claim) in &exchange.head.headers {
         if *name == X_FORWARDED_FOR && !claim.is_empty() {
@@ -111,7 +111,7 @@ pub(super) fn forwarded_for(exchange: &Exchange, out: &mut Vec<u8>) -> bool {
 }
 
 /// The same, with what the other end claims left out unless it is believed.
-pub(super) fn believed_forwarded_for(exchange: &Exchange, out: &mut Vec<u8>) -> bool {
+pub(super) fn believed_forwarded_for(exchange: &RequestRecord, out: &mut Vec<u8>) -> bool {
     if exchange.is_trusted() {
         return forwarded_for(exchange, out);
     }

@@ -8,13 +8,13 @@ use http::{HeaderValue, StatusCode};
 
 use super::*;
 use crate::clock::Millis;
-use crate::config::plan::{Geo, Limited, Lookup, Map, ServerName, Values};
+use crate::config::plan::{Geo, LimitVariable, Map, MapLookup, MapValues, ServerName};
 use crate::message::target::Target;
 use crate::message::testing::{exchange, forward, peer, plan, request, request_in};
-use crate::message::{Attempt, Peer, Remote};
+use crate::message::{Attempt, ClientConnection, RemoteAddr};
 
 /// A variable as the log shows it.
-fn say(variable: Variable, exchange: &Exchange) -> String {
+fn say(variable: Variable, exchange: &RequestRecord) -> String {
     let mut out = Vec::new();
     if !append(&variable, exchange, &mut out) {
         assert!(out.is_empty(), "{variable:?} has no value and says one");
@@ -165,7 +165,7 @@ fn both_ends_of_the_connection_are_known() {
     append(&Variable::BinaryRemoteAddr, &it, &mut binary);
     assert_eq!(binary, [192, 0, 2, 7]);
 
-    let unix = Peer::new(Remote::Unix, None, 1, Millis(0));
+    let unix = ClientConnection::new(RemoteAddr::Unix, None, 1, Millis(0));
     let it = request_in(plan(), unix, "GET", "/", &[]);
     assert_eq!(say(Variable::RemoteAddr, &it), "unix:");
     assert_eq!(say(Variable::RemotePort, &it), "");
@@ -178,7 +178,7 @@ fn what_became_of_it_is_told_once_it_is_known() {
     let mut it = exchange(&[("content-length", "9"), ("content-type", "t")]);
     assert_eq!(say(Variable::Status, &it), "000");
     assert_eq!(say(Variable::RequestTime, &it), "-");
-    assert_eq!(say(Variable::Limit(Limited::ReqStatus), &it), "-");
+    assert_eq!(say(Variable::Limit(LimitVariable::ReqStatus), &it), "-");
     assert_eq!(say(Variable::ProxyHost, &it), "-");
 
     it.peer.line.add_sent(321);
@@ -194,8 +194,14 @@ fn what_became_of_it_is_told_once_it_is_known() {
         .insert("retry-after", HeaderValue::from_static("3"));
     assert_eq!(say(Variable::Status, &it), "429");
     assert_eq!(say(Variable::RequestTime, &it), "2.045");
-    assert_eq!(say(Variable::Limit(Limited::ReqStatus), &it), "REJECTED");
-    assert_eq!(say(Variable::Limit(Limited::ConnStatus), &it), "PASSED");
+    assert_eq!(
+        say(Variable::Limit(LimitVariable::ReqStatus), &it),
+        "REJECTED"
+    );
+    assert_eq!(
+        say(Variable::Limit(LimitVariable::ConnStatus), &it),
+        "PASSED"
+    );
     assert_eq!(say(Variable::RequestLength, &it), "82");
     assert_eq!(say(Variable::BodyBytesSent, &it), "21");
     assert_eq!(say(Variable::BytesSent, &it), "321");
@@ -264,7 +270,7 @@ fn what_the_machine_says_has_nginx_s_shape() {
     assert!(!say(Variable::Hostname, &it).contains(char::is_whitespace));
 }
 
-fn map(source: Variable, lookup: Lookup) -> Map {
+fn map(source: Variable, lookup: MapLookup) -> Map {
     Map {
         name: "m".into(),
         source: Template::variable(source),
@@ -285,7 +291,7 @@ fn mapped(maps: Vec<Map>, fields: &[(&str, &str)]) -> String {
 
 #[test]
 fn a_map_asks_exact_text_then_host_names_then_expressions() {
-    let values = || Values {
+    let values = || MapValues {
         exact: [("gold", "exact"), ("empty", "")]
             .map(|(key, value)| (key.into(), Template::literal(value)))
             .into(),
@@ -326,7 +332,7 @@ fn a_map_asks_exact_text_then_host_names_then_expressions() {
         ("", "default"),
     ] {
         let found = mapped(
-            vec![map(http("x-tier"), Lookup::Values(values()))],
+            vec![map(http("x-tier"), MapLookup::Values(values()))],
             &[("x-tier", source)],
         );
         assert_eq!(found, value, "{source}");
@@ -335,13 +341,13 @@ fn a_map_asks_exact_text_then_host_names_then_expressions() {
 
 #[test]
 fn a_map_may_be_made_from_a_map_and_become_a_variable() {
-    let outer = Values {
+    let outer = MapValues {
         exact: [("default".into(), Template::variable(Variable::RemoteAddr))].into(),
-        ..Values::default()
+        ..MapValues::default()
     };
     let maps = vec![
-        map(Variable::Host, Lookup::Values(Values::default())),
-        map(Variable::Map(0), Lookup::Values(outer)),
+        map(Variable::Host, MapLookup::Values(MapValues::default())),
+        map(Variable::Map(0), MapLookup::Values(outer)),
     ];
     assert_eq!(mapped(maps, &[]), "192.0.2.7");
 }
@@ -351,7 +357,7 @@ fn a_geo_takes_the_address_or_reads_it() {
     let number =
         |text: &str| u128::from(text.parse::<std::net::Ipv4Addr>().unwrap().to_ipv6_mapped());
     let geo = || {
-        Lookup::Geo(Geo {
+        MapLookup::Geo(Geo {
             starts: vec![number("192.0.2.0"), number("192.0.3.0")],
             owners: vec![Some(0), None],
             values: vec![Template::literal("near")],
@@ -374,7 +380,7 @@ fn a_geo_takes_the_address_or_reads_it() {
     let mut plan = plan();
     plan.maps = vec![map(Variable::RemoteAddr, geo())];
     let mapped = SocketAddr::from(([0, 0, 0, 0, 0, 0xffff, 0xc000, 0x0207], 1));
-    let peer = Peer::new(Remote::Ip(mapped), None, 1, Millis(0));
+    let peer = ClientConnection::new(RemoteAddr::Ip(mapped), None, 1, Millis(0));
     assert_eq!(
         say(Variable::Map(0), &request_in(plan, peer, "GET", "/", &[])),
         "near"

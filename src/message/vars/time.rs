@@ -10,15 +10,15 @@ use jiff::{Timestamp, Zoned};
 use super::{formatted, text};
 use crate::clock::Clock;
 use crate::config::plan::Variable;
-use crate::message::Exchange;
+use crate::message::RequestRecord;
 
 thread_local! {
-    static STAMP: RefCell<Stamp> = RefCell::default();
+    static STAMP: RefCell<CachedTime> = RefCell::default();
 }
 
 /// One second in words.
 #[derive(Debug, Default)]
-struct Stamp {
+struct CachedTime {
     second: u64,
     local: String,
     iso8601: String,
@@ -50,7 +50,7 @@ fn msec(out: &mut Vec<u8>) -> bool {
 
 /// `$request_time`: known once the exchange is over.
 // nginx tells the time so far before that; here time does not pass below `proxy`.
-pub(super) fn taken(exchange: &Exchange, out: &mut Vec<u8>) -> bool {
+pub(super) fn taken(exchange: &RequestRecord, out: &mut Vec<u8>) -> bool {
     let ended = exchange.ended;
     ended.is_some_and(|ended| seconds(ended.since(exchange.started), out))
 }
@@ -63,7 +63,7 @@ pub(super) fn seconds(time: Duration, out: &mut Vec<u8>) -> bool {
     )
 }
 
-fn with_stamp<R>(read: impl FnOnce(&Stamp) -> R) -> R {
+fn with_stamp<R>(read: impl FnOnce(&CachedTime) -> R) -> R {
     let second = Clock::wall().as_secs();
     STAMP.with_borrow_mut(|stamp| {
         if stamp.second != second || stamp.local.is_empty() {
@@ -78,7 +78,7 @@ fn with_stamp<R>(read: impl FnOnce(&Stamp) -> R) -> R {
     })
 }
 
-impl Stamp {
+impl CachedTime {
     fn set(&mut self, now: &Zoned) {
         self.local.clear();
         self.iso8601.clear();
@@ -116,7 +116,7 @@ mod tests {
     #[test]
     fn a_second_reads_as_in_nginx_logs() {
         let moment = Timestamp::from_second(1_794_794_603).unwrap();
-        let mut stamp = Stamp::default();
+        let mut stamp = CachedTime::default();
         stamp.set(&moment.to_zoned(TimeZone::UTC));
         assert_eq!(stamp.local, "16/Nov/2026:02:03:23 +0000");
         assert_eq!(stamp.iso8601, "2026-11-16T02:03:23+00:00");

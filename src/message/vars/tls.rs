@@ -3,13 +3,13 @@
 use http::Version;
 
 use super::{some, text};
-use crate::config::plan::Ssl;
+use crate::config::plan::TlsVariable;
 use crate::message::target::push_escaped;
-use crate::message::tls::{Shown, Tls, Verdict};
-use crate::message::{Exchange, Peer};
+use crate::message::tls::{CertificateStatus, ClientCertificate, TlsInfo};
+use crate::message::{ClientConnection, RequestRecord};
 
 /// `$scheme`
-pub(super) fn scheme(peer: &Peer) -> &'static str {
+pub(super) fn scheme(peer: &ClientConnection) -> &'static str {
     match peer.tls() {
         Some(_) => "https",
         None => "http",
@@ -17,48 +17,50 @@ pub(super) fn scheme(peer: &Peer) -> &'static str {
 }
 
 /// `$http2`: what is spoken, by the name it has inside TLS or outside.
-pub(super) fn http2(exchange: &Exchange) -> Option<&'static str> {
+pub(super) fn http2(exchange: &RequestRecord) -> Option<&'static str> {
     let name = exchange.peer.tls().map_or("h2c", |_| "h2");
     (exchange.head.version == Version::HTTP_2).then_some(name)
 }
 
 /// `$https`: known to be nothing outside TLS.
-pub(super) fn https(peer: &Peer, out: &mut Vec<u8>) -> bool {
+pub(super) fn https(peer: &ClientConnection, out: &mut Vec<u8>) -> bool {
     text(out, peer.tls().map_or("", |_| "on"))
 }
 
 /// `$ssl_…`
-pub(super) fn append(what: Ssl, peer: &Peer, out: &mut Vec<u8>) -> bool {
+pub(super) fn append(what: TlsVariable, peer: &ClientConnection, out: &mut Vec<u8>) -> bool {
     let Some(tls) = peer.tls() else {
         return false;
     };
     match what {
-        Ssl::AlpnProtocol => some(out, Some(tls.inner.name()).filter(|name| !name.is_empty())),
-        Ssl::Cipher => text(out, tls.cipher),
-        Ssl::ClientEscapedCert => shown(tls, |client| {
+        TlsVariable::AlpnProtocol => {
+            some(out, Some(tls.inner.name()).filter(|name| !name.is_empty()))
+        }
+        TlsVariable::Cipher => text(out, tls.cipher),
+        TlsVariable::ClientEscapedCert => shown(tls, |client| {
             escape(client.pem().as_bytes(), out);
         }),
-        Ssl::ClientFingerprint => shown(tls, |client| {
+        TlsVariable::ClientFingerprint => shown(tls, |client| {
             text(out, &*client.fingerprint);
         }),
-        Ssl::ClientIDn => shown(tls, |client| {
+        TlsVariable::ClientIDn => shown(tls, |client| {
             text(out, &*client.issuer);
         }),
-        Ssl::ClientSDn => shown(tls, |client| {
+        TlsVariable::ClientSDn => shown(tls, |client| {
             text(out, &*client.subject);
         }),
-        Ssl::ClientSerial => shown(tls, |client| {
+        TlsVariable::ClientSerial => shown(tls, |client| {
             text(out, &*client.serial);
         }),
-        Ssl::ClientVerify => verify(tls, out),
-        Ssl::Curve => some(out, tls.curve),
-        Ssl::Protocol => text(out, tls.protocol),
-        Ssl::ServerName => some(out, tls.server_name.as_deref()),
-        Ssl::SessionReused => text(out, if tls.resumed { "r" } else { "." }),
+        TlsVariable::ClientVerify => verify(tls, out),
+        TlsVariable::Curve => some(out, tls.curve),
+        TlsVariable::Protocol => text(out, tls.protocol),
+        TlsVariable::ServerName => some(out, tls.server_name.as_deref()),
+        TlsVariable::SessionReused => text(out, if tls.resumed { "r" } else { "." }),
     }
 }
 
-fn shown(tls: &Tls, write: impl FnOnce(&Shown)) -> bool {
+fn shown(tls: &TlsInfo, write: impl FnOnce(&ClientCertificate)) -> bool {
     tls.client.as_deref().map(write).is_some()
 }
 
@@ -73,11 +75,11 @@ fn escape(bytes: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-fn verify(tls: &Tls, out: &mut Vec<u8>) -> bool {
+fn verify(tls: &TlsInfo, out: &mut Vec<u8>) -> bool {
     match tls.verdict() {
         None => text(out, "NONE"),
-        Some(Verdict::Good) => text(out, "SUCCESS"),
-        Some(Verdict::Unknown(reason)) => text(out, "FAILED:") && text(out, reason),
-        Some(Verdict::Bad(reason)) => text(out, "FAILED:") && text(out, &**reason),
+        Some(CertificateStatus::Good) => text(out, "SUCCESS"),
+        Some(CertificateStatus::Unknown(reason)) => text(out, "FAILED:") && text(out, reason),
+        Some(CertificateStatus::Bad(reason)) => text(out, "FAILED:") && text(out, &**reason),
     }
 }

@@ -6,10 +6,10 @@ use http::HeaderName;
 
 use super::{shown, text, time};
 use crate::config::plan::Variable;
-use crate::message::{Attempt, Exchange};
+use crate::message::{Attempt, RequestRecord};
 
 /// `$proxy_host`, or the host a request asks for where that is what the variable stands for.
-pub(super) fn host(variable: &Variable, exchange: &Exchange, out: &mut Vec<u8>) -> bool {
+pub(super) fn host(variable: &Variable, exchange: &RequestRecord, out: &mut Vec<u8>) -> bool {
     let asked = match variable {
         Variable::PassedHost => exchange.target.authority(&exchange.head),
         _ => None,
@@ -19,18 +19,18 @@ pub(super) fn host(variable: &Variable, exchange: &Exchange, out: &mut Vec<u8>) 
 }
 
 /// `$upstream_http_NAME`, where the fields are kept.
-pub(super) fn field(exchange: &Exchange, name: &HeaderName, out: &mut Vec<u8>) -> bool {
+pub(super) fn field(exchange: &RequestRecord, name: &HeaderName, out: &mut Vec<u8>) -> bool {
     let fields = exchange.upstream_headers.as_deref();
     fields.is_some_and(|fields| super::field(fields, name, out))
 }
 
 /// `$upstream_addr`
-pub(super) fn addresses(exchange: &Exchange, out: &mut Vec<u8>) -> bool {
+pub(super) fn addresses(exchange: &RequestRecord, out: &mut Vec<u8>) -> bool {
     listed(exchange, out, |attempt, out| text(out, &*attempt.address))
 }
 
 /// `$upstream_status`
-pub(super) fn statuses(exchange: &Exchange, out: &mut Vec<u8>) -> bool {
+pub(super) fn statuses(exchange: &RequestRecord, out: &mut Vec<u8>) -> bool {
     listed(exchange, out, |attempt, out| {
         attempt
             .status
@@ -40,7 +40,7 @@ pub(super) fn statuses(exchange: &Exchange, out: &mut Vec<u8>) -> bool {
 
 /// `$upstream_connect_time`, `$upstream_header_time`, `$upstream_response_time`
 pub(super) fn times(
-    exchange: &Exchange,
+    exchange: &RequestRecord,
     time: impl Fn(&Attempt) -> Option<Duration>,
     out: &mut Vec<u8>,
 ) -> bool {
@@ -50,7 +50,7 @@ pub(super) fn times(
 }
 
 fn listed(
-    exchange: &Exchange,
+    exchange: &RequestRecord,
     out: &mut Vec<u8>,
     append: impl Fn(&Attempt, &mut Vec<u8>) -> bool,
 ) -> bool {

@@ -11,19 +11,19 @@ use http::header::{
 };
 
 use crate::config::plan::{
-    Action, Forward, Lookup, Map, Part, Plan, Site, Ssl, Template, Variable,
+    Content, LocationConf, Map, MapLookup, Part, Plan, ProxyPass, Template, TlsVariable, Variable,
 };
-use crate::message::{Exchange, vars};
+use crate::message::{RequestRecord, vars};
 
 /// What a location takes for credentials.
 #[derive(Debug)]
-pub(super) struct Credentials {
+pub(super) struct CredentialVariables {
     /// Those that its limits are keyed by and its `proxy_set_header` passes on, as far as clients choose their value.
     variables: Vec<Variable>,
 }
 
-impl Credentials {
-    pub(super) fn of(plan: &Plan, site: &Site) -> Self {
+impl CredentialVariables {
+    pub(super) fn of(plan: &Plan, site: &LocationConf) -> Self {
         let rules = site.limit_req.iter().chain(&site.shadow);
         let zones = rules.filter_map(|rule| plan.req_zones.get(rule.zone));
         let mut search = VariableSearch::new(&plan.maps);
@@ -40,7 +40,7 @@ impl Credentials {
     }
 
     /// Whether a request carries any.
-    pub(super) fn carried_by(&self, exchange: &Exchange) -> bool {
+    pub(super) fn carried_by(&self, exchange: &RequestRecord) -> bool {
         let shown = exchange.peer.tls().is_some_and(|tls| tls.client.is_some());
         shown
             || exchange.head.headers.keys().any(says_so)
@@ -49,7 +49,7 @@ impl Credentials {
 }
 
 /// The maps that a location's `proxy_set_header` tells its backend of: responses may differ by them.
-pub(super) fn maps_told(site: &Site) -> Vec<Variable> {
+pub(super) fn maps_told(site: &LocationConf) -> Vec<Variable> {
     let headers = forward(site).into_iter().flat_map(|it| &it.set_headers);
     let parts = headers.flat_map(|set| &set.value.parts);
     let mut maps = Vec::new();
@@ -63,10 +63,10 @@ pub(super) fn maps_told(site: &Site) -> Vec<Variable> {
     maps
 }
 
-fn forward(site: &Site) -> Option<&Forward> {
+fn forward(site: &LocationConf) -> Option<&ProxyPass> {
     match &site.action {
-        Action::Forward(forward) => Some(forward),
-        Action::NotFound | Action::Return(_) => None,
+        Content::Forward(forward) => Some(forward),
+        Content::NotFound | Content::Return(_) => None,
     }
 }
 
@@ -107,8 +107,8 @@ impl<'p> VariableSearch<'p> {
         self.template(&map.source);
         self.template(&map.default);
         match &map.lookup {
-            Lookup::Geo(geo) => geo.values.iter().for_each(|it| self.template(it)),
-            Lookup::Values(values) => {
+            MapLookup::Geo(geo) => geo.values.iter().for_each(|it| self.template(it)),
+            MapLookup::Values(values) => {
                 let named = values.hostnames.iter().map(|(_, value)| value);
                 let matched = values.expressions.iter().map(|(_, value)| value);
                 let all = values.exact.values().chain(named).chain(matched);
@@ -131,17 +131,17 @@ fn identifies(variable: &Variable) -> bool {
         }
         Variable::Ssl(what) => matches!(
             what,
-            Ssl::ClientEscapedCert
-                | Ssl::ClientFingerprint
-                | Ssl::ClientIDn
-                | Ssl::ClientSDn
-                | Ssl::ClientSerial
+            TlsVariable::ClientEscapedCert
+                | TlsVariable::ClientFingerprint
+                | TlsVariable::ClientIDn
+                | TlsVariable::ClientSDn
+                | TlsVariable::ClientSerial
         ),
         _ => false,
     }
 }
 
-fn has_value(variable: &Variable, exchange: &Exchange) -> bool {
+fn has_value(variable: &Variable, exchange: &RequestRecord) -> bool {
     match variable {
         Variable::Http(name) => exchange.head.headers.contains_key(name),
         other => {

@@ -3,20 +3,24 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use crate::config::plan::{Degrade, DegradeGroup};
-use crate::proxy::Live;
+use crate::config::plan;
+use crate::config::plan::DegradeMode;
+use crate::proxy::Generation;
 
 /// A group of locations.
 #[derive(Debug)]
-pub struct Group {
+pub struct DegradeGroup {
     /// Its name.
     pub name: Box<str>,
     mode: AtomicU8,
 }
 
-impl Group {
+impl DegradeGroup {
     /// As it was in the generation before, unless the configuration says something else by now.
-    pub(in crate::proxy) fn inherit(plan: &DegradeGroup, before: Option<&Live>) -> Arc<Self> {
+    pub(in crate::proxy) fn inherit(
+        plan: &plan::DegradeGroup,
+        before: Option<&Generation>,
+    ) -> Arc<Self> {
         let old = before.and_then(|before| {
             let mut planned = before.plan.degrade_groups.iter();
             let index = planned.position(|old| old.name == plan.name && old.mode == plan.mode)?;
@@ -26,7 +30,7 @@ impl Group {
     }
 
     /// As the configuration has it.
-    fn new(plan: &DegradeGroup) -> Self {
+    fn new(plan: &plan::DegradeGroup) -> Self {
         let group = Self {
             name: plan.name.clone(),
             mode: AtomicU8::new(0),
@@ -37,9 +41,9 @@ impl Group {
 
     /// What holds at present.
     #[must_use]
-    pub fn mode(&self) -> Degrade {
+    pub fn mode(&self) -> DegradeMode {
         let mode = self.mode.load(Ordering::Relaxed);
-        let known = [Degrade::Auto, Degrade::Off, Degrade::On];
+        let known = [DegradeMode::Auto, DegradeMode::Off, DegradeMode::On];
         known
             .into_iter()
             .find(|known| *known as u8 == mode)
@@ -47,7 +51,7 @@ impl Group {
     }
 
     /// From now on this holds.
-    pub fn set(&self, mode: Degrade) {
+    pub fn set(&self, mode: DegradeMode) {
         self.mode.store(mode as u8, Ordering::Relaxed);
         tracing::warn!(group = &*self.name, "degrade: {}", mode.as_str());
     }
@@ -59,14 +63,14 @@ mod tests {
 
     #[test]
     fn the_switch_has_three_positions() {
-        for mode in [Degrade::Auto, Degrade::Off, Degrade::On] {
-            let group = Group::new(&DegradeGroup {
+        for mode in [DegradeMode::Auto, DegradeMode::Off, DegradeMode::On] {
+            let group = DegradeGroup::new(&plan::DegradeGroup {
                 name: "extras".into(),
                 mode,
             });
             assert_eq!(group.mode(), mode);
-            group.set(Degrade::On);
-            assert_eq!(group.mode(), Degrade::On);
+            group.set(DegradeMode::On);
+            assert_eq!(group.mode(), DegradeMode::On);
         }
     }
 }

@@ -8,53 +8,53 @@ use bytes::Bytes;
 use http::header::{AGE, CONNECTION, CONTENT_LENGTH};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, request, response};
 
-use super::rules::Terms;
+use super::rules::Freshness;
 use crate::clock::Millis;
-use crate::message::Body;
-use crate::store::{Recent, Reservation};
-use crate::upstream::{Download, Tee};
+use crate::message::ResponseBody;
+use crate::store::{LruCache, Reservation};
+use crate::upstream::{BodyObserver, UpstreamBody};
 
 /// Where good answers are kept.
 #[derive(Debug)]
-pub struct Kept(Arc<Recent<Entry>>);
+pub struct StaleCache(Arc<LruCache<CacheEntry>>);
 
 #[derive(Debug)]
-enum Entry {
-    Answer(Box<Good>),
+enum CacheEntry {
+    Answer(Box<CachedResponse>),
     /// There are several; which one depends on these fields of the request.
     Varies(Vec<HeaderName>),
 }
 
 #[derive(Debug)]
-struct Good {
+struct CachedResponse {
     status: StatusCode,
     headers: HeaderMap,
     body: Bytes,
-    terms: Terms,
+    terms: Freshness,
     since: Millis,
 }
 
 /// Keeps one answer when all of it has come.
 #[derive(Debug)]
-pub(in crate::proxy) struct Keeper {
-    kept: Arc<Recent<Entry>>,
+pub(in crate::proxy) struct CacheWriter {
+    kept: Arc<LruCache<CacheEntry>>,
     key: Vec<u8>,
-    good: Good,
+    good: CachedResponse,
 }
 
 /// An answer that is being received, to be kept when all of it has come.
 #[derive(Debug)]
-pub(in crate::proxy) struct Recording {
-    keeper: Keeper,
+pub(in crate::proxy) struct CacheRecording {
+    keeper: CacheWriter,
     read: Vec<u8>,
-    reservation: Reservation<Entry>,
+    reservation: Reservation<CacheEntry>,
 }
 
-impl Kept {
+impl StaleCache {
     /// Within so many bytes.
     #[must_use]
     pub fn new(bytes: usize) -> Self {
-        Self(Arc::new(Recent::new(bytes)))
+        Self(Arc::new(LruCache::new(bytes)))
     }
 
     /// The same answers within so many bytes.
@@ -85,18 +85,19 @@ impl Kept {
         mut key: Vec<u8>,
         request: &request::Parts,
         head: &response::Parts,
-        terms: Terms,
+        terms: Freshness,
         now: Millis,
-    ) -> Keeper {
+    ) -> CacheWriter {
         if !terms.vary.is_empty() {
             let bytes = names_size(&terms.vary);
-            self.0.put(&key, Entry::Varies(terms.vary.clone()), bytes);
+            self.0
+                .put(&key, CacheEntry::Varies(terms.vary.clone()), bytes);
             vary(&mut key, &terms.vary, request);
         }
-        Keeper {
+        CacheWriter {
             kept: Arc::clone(&self.0),
             key,
-            good: Good {
+            good: CachedResponse {
                 status: head.status,
                 headers: own(&head.headers),
                 body: Bytes::new(),
@@ -118,13 +119,13 @@ impl Kept {
         request: &request::Parts,
         most: Duration,
         now: Millis,
-    ) -> Option<Response<Body<Download>>> {
+    ) -> Option<Response<ResponseBody<UpstreamBody>>> {
         let mut entry = self.0.get(&key)?;
-        if let Entry::Varies(names) = &*entry {
+        if let CacheEntry::Varies(names) = &*entry {
             vary(&mut key, names, request);
             entry = self.0.get(&key)?;
         }
-        let Entry::Answer(good) = &*entry else {
+        let CacheEntry::Answer(good) = &*entry else {
             return None;
         };
         let held = now.since(good.since);
@@ -135,7 +136,7 @@ impl Kept {
     }
 }
 
-impl Good {
+impl CachedResponse {
     /// The memory it takes.
     fn size(&self) -> usize {
         let fields = self.headers.iter();
@@ -145,12 +146,12 @@ impl Good {
         size_of::<Self>() + self.body.len() + fields + names_size(&self.terms.vary)
     }
 
-    fn response(&self, held: Duration, method: &Method) -> Response<Body<Download>> {
+    fn response(&self, held: Duration, method: &Method) -> Response<ResponseBody<UpstreamBody>> {
         let body = match *method == Method::HEAD {
             true => Bytes::new(),
             false => self.body.clone(),
         };
-        let mut response = Response::new(Body::whole(body));
+        let mut response = Response::new(ResponseBody::whole(body));
         *response.status_mut() = self.status;
         let headers = response.headers_mut();
         *headers = self.headers.clone();
@@ -171,23 +172,23 @@ impl Good {
     }
 }
 
-impl Keeper {
+impl CacheWriter {
     /// All of the body is there.
     pub(in crate::proxy) fn keep(mut self, body: &[u8]) {
         self.good.body = Bytes::copy_from_slice(body);
         let bytes = self.good.size();
-        let entry = Entry::Answer(Box::new(self.good));
+        let entry = CacheEntry::Answer(Box::new(self.good));
         self.kept.put(&self.key, entry, bytes);
     }
 
     /// The body is still to come; `None` if there is no room to record it.
-    pub(in crate::proxy) fn record(self) -> Option<Recording> {
+    pub(in crate::proxy) fn record(self) -> Option<CacheRecording> {
         let mut reservation = self.kept.reserve();
         if !reservation.grow(self.good.size() + self.key.len()) {
             SKIPPED.fetch_add(1, Ordering::Relaxed);
             return None;
         }
-        Some(Recording {
+        Some(CacheRecording {
             keeper: self,
             read: Vec::new(),
             reservation,
@@ -195,7 +196,7 @@ impl Keeper {
     }
 }
 
-impl Recording {
+impl CacheRecording {
     /// Makes room for so many bytes of the body in all; false if there is none.
     fn make_room(&mut self, wanted: usize) -> bool {
         let capacity = self.read.capacity();
@@ -217,7 +218,7 @@ impl Recording {
     }
 }
 
-impl Tee for Recording {
+impl BodyObserver for CacheRecording {
     fn piece(&mut self, data: &[u8]) -> bool {
         let wanted = self.read.len() + data.len();
         if wanted > self.keeper.kept.largest() || !self.make_room(wanted) {
@@ -229,14 +230,14 @@ impl Tee for Recording {
 
     fn complete(self: Box<Self>) {
         let Self {
-            keeper: Keeper { key, mut good, .. },
+            keeper: CacheWriter { key, mut good, .. },
             mut read,
             reservation,
         } = *self;
         read.shrink_to_fit();
         good.body = read.into();
         let bytes = good.size();
-        reservation.fill(&key, Entry::Answer(Box::new(good)), bytes);
+        reservation.fill(&key, CacheEntry::Answer(Box::new(good)), bytes);
     }
 }
 
@@ -289,11 +290,11 @@ mod tests {
     /// A backend may say any number of seconds.
     #[test]
     fn an_answer_may_be_of_any_age() {
-        let good = Good {
+        let good = CachedResponse {
             status: StatusCode::OK,
             headers: HeaderMap::new(),
             body: Bytes::new(),
-            terms: Terms {
+            terms: Freshness {
                 age: Duration::from_secs(u64::MAX),
                 fresh: None,
                 most: None,

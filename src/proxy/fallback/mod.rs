@@ -14,45 +14,45 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use http::{Response, response};
 
-pub use self::group::Group;
-pub(super) use self::kept::Keeper;
-pub use self::kept::{Kept, skipped};
-use self::stale::Stale;
+pub use self::group::DegradeGroup;
+pub(super) use self::kept::CacheWriter;
+pub use self::kept::{StaleCache, skipped};
+use self::stale::StaleRules;
 use super::Proxy;
-use super::failure::Failure;
+use super::failure::ProxyError;
 use super::intake;
-use super::site::{self, Site};
-use super::visit::Visit;
+use super::site::{self, Location};
+use super::visit::RequestContext;
 use crate::clock::Clock;
-use crate::config::plan::{self, Action, Degrade};
-use crate::message::headers::{self, Hops};
-use crate::message::{Body, Incoming, grpc};
-use crate::upstream::{self, Download, Form, Upstream};
+use crate::config::plan::{self, Content, DegradeMode};
+use crate::message::headers::{self, MaxForwards};
+use crate::message::{IncomingBody, ResponseBody, grpc};
+use crate::upstream::{self, RequestHeadForm, Upstream, UpstreamBody};
 
 /// A location's fallback, ready to use.
 #[derive(Debug)]
 pub(super) struct Fallback {
     plan: plan::Fallback,
     upstream: Option<Arc<Upstream>>,
-    stale: Option<Stale>,
+    stale: Option<StaleRules>,
 }
 
 /// Which way out was taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum FallbackKind {
     Return,
     Stale,
     Upstream,
 }
 
-type Answered = Result<Response<Body<Download>>, Failure>;
+type Outcome = Result<Response<ResponseBody<UpstreamBody>>, ProxyError>;
 
 impl Fallback {
     pub(super) fn build(
         whole: &plan::Plan,
-        site: &plan::Site,
+        site: &plan::LocationConf,
         upstreams: &[Arc<Upstream>],
-        kept: &Arc<Kept>,
+        kept: &Arc<StaleCache>,
     ) -> Option<Box<Self>> {
         let plan = site.fallback.as_deref()?;
         let forward = plan.forward.as_deref();
@@ -61,7 +61,7 @@ impl Fallback {
             stale: plan
                 .stale
                 .as_ref()
-                .map(|stale| Stale::new(stale, whole, site, server(whole, site), kept)),
+                .map(|stale| StaleRules::new(stale, whole, site, server(whole, site), kept)),
             plan: plan.clone(),
         }))
     }
@@ -74,10 +74,10 @@ impl Fallback {
     /// What to keep this answer with, if it is to be had again.
     pub(super) fn keeper(
         &self,
-        visit: &Visit,
+        visit: &RequestContext,
         head: &response::Parts,
         clock: &Clock,
-    ) -> Option<Keeper> {
+    ) -> Option<CacheWriter> {
         // What nobody will be given is not kept either, and what depends on a request's body is for that request.
         if grpc::is_call(&visit.exchange.head) || visit.progress.is_some() {
             return None;
@@ -86,14 +86,14 @@ impl Fallback {
     }
 
     /// Whether this is not the answer to give, if there is another.
-    fn replaces(&self, answered: &Answered) -> bool {
+    fn replaces(&self, answered: &Outcome) -> bool {
         let on = &self.plan.on;
         match answered {
             Ok(response) => on.statuses.contains(&response.status()),
-            Err(Failure::Degraded) => true,
-            Err(Failure::Open(_)) => on.open,
-            Err(Failure::Refused(_)) => on.limited,
-            Err(Failure::Upstream(error)) => match error {
+            Err(ProxyError::Degraded) => true,
+            Err(ProxyError::Open(_)) => on.open,
+            Err(ProxyError::Refused(_)) => on.limited,
+            Err(ProxyError::Upstream(error)) => match error {
                 upstream::Error::Client(_) => false,
                 upstream::Error::NoLiveBackend => on.no_server,
                 upstream::Error::Timeout(_) => on.timeout,
@@ -109,18 +109,18 @@ impl Proxy {
     /// The second-best answer where the best is not to be had.
     pub(super) async fn fall_back(
         &self,
-        visit: &mut Visit,
-        site: &Site,
+        visit: &mut RequestContext,
+        site: &Location,
         fallback: &Fallback,
-        answered: Answered,
-        unread: &mut Option<Incoming>,
-    ) -> Answered {
-        if !fallback.replaces(&answered) || site.mode() == Degrade::Off {
+        answered: Outcome,
+        unread: &mut Option<IncomingBody>,
+    ) -> Outcome {
+        if !fallback.replaces(&answered) || site.mode() == DegradeMode::Off {
             return answered;
         }
         // What was turned away before this was asked must not come in by the back door.
         if !site.admits(visit.exchange.client()) {
-            return Err(Failure::Forbidden);
+            return Err(ProxyError::Forbidden);
         }
         if let (Some(forward), Some(upstream)) = (&fallback.plan.forward, &fallback.upstream)
             && may_go_elsewhere(visit)
@@ -130,10 +130,17 @@ impl Proxy {
                 None => intake::take_in(visit, site, forward, unread).await?,
             };
             let second = self
-                .forward(visit, forward, upstream, upload, Form::Fields, None)
+                .forward(
+                    visit,
+                    forward,
+                    upstream,
+                    upload,
+                    RequestHeadForm::Fields,
+                    None,
+                )
                 .await;
             if second.is_ok() && !fallback.replaces(&second) {
-                return Way::Upstream.taken(second);
+                return FallbackKind::Upstream.taken(second);
             }
         }
         let exchange = &mut visit.exchange;
@@ -143,13 +150,13 @@ impl Proxy {
         if let Some(stale) = &fallback.stale
             && let Some(mut good) = stale.response(exchange, self.clock.now())
         {
-            if let Action::Forward(forward) = &site.plan.action {
+            if let Content::Forward(forward) = &site.plan.action {
                 headers::rewrite_redirects(good.headers_mut(), exchange, forward);
             }
-            return Way::Stale.taken(Ok(good));
+            return FallbackKind::Stale.taken(Ok(good));
         }
         match &fallback.plan.answer {
-            Some(answer) => Way::Return.taken(site::returned(answer, exchange)),
+            Some(answer) => FallbackKind::Return.taken(site::returned(answer, exchange)),
             None => answered,
         }
     }
@@ -157,7 +164,7 @@ impl Proxy {
 
 /// What tells a site's virtual server from all others, in this plan and the next: its name, where it listens, and how
 /// many before it have both in common with it.
-fn server(plan: &plan::Plan, site: &plan::Site) -> Box<str> {
+fn server(plan: &plan::Plan, site: &plan::LocationConf) -> Box<str> {
     let address = |index: usize| {
         let mut listeners = plan.listeners.iter();
         let listener = listeners.find(|listener| listener.servers.contains(&index));
@@ -178,23 +185,23 @@ fn server(plan: &plan::Plan, site: &plan::Site) -> Box<str> {
 
 /// Whether a request can be sent to somebody else: its body was not begun or lies ready, and nothing may have come of it yet that must
 /// not come of it twice.
-fn may_go_elsewhere(visit: &Visit) -> bool {
+fn may_go_elsewhere(visit: &RequestContext) -> bool {
     let exchange = &visit.exchange;
     let sent = exchange
         .attempts
         .iter()
         .any(|attempt| attempt.connect.is_some());
     let may_be_forwarded = match headers::hops(&exchange.head) {
-        Hops::Any | Hops::Left(1..) => true,
-        Hops::Left(0) | Hops::Malformed => false,
+        MaxForwards::Any | MaxForwards::Left(1..) => true,
+        MaxForwards::Left(0) | MaxForwards::Malformed => false,
     };
     may_be_forwarded
         && (visit.progress.is_none() || visit.spare_upload.is_some())
         && (!sent || upstream::is_idempotent(&exchange.head.method))
 }
 
-impl Way {
-    fn taken(self, answer: Answered) -> Answered {
+impl FallbackKind {
+    fn taken(self, answer: Outcome) -> Outcome {
         TAKEN[self as usize].fetch_add(1, Ordering::Relaxed);
         answer
     }

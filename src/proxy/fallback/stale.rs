@@ -5,39 +5,39 @@ use std::sync::Arc;
 use http::header::HOST;
 use http::{Response, response};
 
-use super::credentials::{self, Credentials};
-use super::kept::{Keeper, Kept};
-use super::rules::{self, Audience};
+use super::credentials::{self, CredentialVariables};
+use super::kept::{CacheWriter, StaleCache};
+use super::rules::{self, CacheScope};
 use crate::clock::{Clock, Millis};
 use crate::config::plan::{self, Variable};
-use crate::message::{Body, Exchange, vars};
-use crate::upstream::Download;
+use crate::message::{RequestRecord, ResponseBody, vars};
+use crate::upstream::UpstreamBody;
 
 /// `stale` of a location, ready to use.
 #[derive(Debug)]
-pub(super) struct Stale {
+pub(super) struct StaleRules {
     plan: plan::Stale,
-    kept: Arc<Kept>,
+    kept: Arc<StaleCache>,
     /// The virtual server, as its responses are kept under.
     server: Box<str>,
-    credentials: Credentials,
+    credentials: CredentialVariables,
     /// Maps that responses may differ by.
     maps: Vec<Variable>,
 }
 
-impl Stale {
+impl StaleRules {
     pub(super) fn new(
         plan: &plan::Stale,
         whole: &plan::Plan,
-        site: &plan::Site,
+        site: &plan::LocationConf,
         server: Box<str>,
-        kept: &Arc<Kept>,
+        kept: &Arc<StaleCache>,
     ) -> Self {
         Self {
             plan: plan.clone(),
             kept: Arc::clone(kept),
             server,
-            credentials: Credentials::of(whole, site),
+            credentials: CredentialVariables::of(whole, site),
             maps: credentials::maps_told(site),
         }
     }
@@ -45,16 +45,16 @@ impl Stale {
     /// What to keep this response with, if it may be kept.
     pub(super) fn keeper(
         &self,
-        exchange: &Exchange,
+        exchange: &RequestRecord,
         head: &response::Parts,
         clock: &Clock,
-    ) -> Option<Keeper> {
+    ) -> Option<CacheWriter> {
         let request = &exchange.head;
         if !rules::may_keep(request) || !self.kept.has_room_for(head) {
             return None;
         }
         let (key, audience) = self.key(exchange);
-        if audience == Audience::Everybody && self.credentials.carried_by(exchange) {
+        if audience == CacheScope::Everybody && self.credentials.carried_by(exchange) {
             return None;
         }
         let Some(terms) = rules::terms(head, audience, Clock::wall) else {
@@ -70,9 +70,9 @@ impl Stale {
     /// The last good response to this request.
     pub(super) fn response(
         &self,
-        exchange: &Exchange,
+        exchange: &RequestRecord,
         now: Millis,
-    ) -> Option<Response<Body<Download>>> {
+    ) -> Option<Response<ResponseBody<UpstreamBody>>> {
         let request = &exchange.head;
         if !rules::may_use(request) {
             return None;
@@ -83,7 +83,7 @@ impl Stale {
 
     /// What the response to a request is kept under, and for whom: the virtual server, all of what is asked for, and
     /// what else tells responses apart here.
-    fn key(&self, exchange: &Exchange) -> (Vec<u8>, Audience) {
+    fn key(&self, exchange: &RequestRecord) -> (Vec<u8>, CacheScope) {
         let head = &exchange.head;
         let mut key = self.server.as_bytes().to_vec();
         key.push(0);
@@ -109,8 +109,8 @@ impl Stale {
         }
         // Without a secret of its own nothing tells this client from others.
         let audience = match self.plan.private && known {
-            true => Audience::One,
-            false => Audience::Everybody,
+            true => CacheScope::One,
+            false => CacheScope::Everybody,
         };
         key.push(audience as u8);
         (key, audience)
@@ -118,7 +118,7 @@ impl Stale {
 }
 
 /// Appends a variable's value with its length, so that no two lists of values read alike; whether there is one.
-fn push(variable: &Variable, exchange: &Exchange, key: &mut Vec<u8>) -> bool {
+fn push(variable: &Variable, exchange: &RequestRecord, key: &mut Vec<u8>) -> bool {
     let start = key.len();
     key.extend_from_slice(&[0; LENGTH]);
     vars::append(variable, exchange, key);

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use memchr::memchr2;
 
-use super::Cut;
+use super::CutFields;
 
 /// The variables a line shows; none if it is not an object.
 pub(super) fn names(line: &[u8]) -> Vec<String> {
@@ -16,7 +16,7 @@ pub(super) fn names(line: &[u8]) -> Vec<String> {
 }
 
 /// Finds the values of the wanted names; false if the line is not an object.
-pub(super) fn cut(line: &[u8], wanted: &[String], cut: &mut Cut) -> bool {
+pub(super) fn cut(line: &[u8], wanted: &[String], cut: &mut CutFields) -> bool {
     walk(line, |key, span| {
         let name = variable(key);
         if let Some(which) = wanted.iter().position(|wanted| wanted == name) {
@@ -139,7 +139,7 @@ mod tests {
 
     fn values(line: &str, wanted: &[&str]) -> Option<Vec<String>> {
         let wanted: Vec<_> = wanted.iter().map(|name| (*name).to_owned()).collect();
-        let mut found = Cut::default();
+        let mut found = CutFields::default();
         found.reset(wanted.len());
         let whole = cut(line.as_bytes(), &wanted, &mut found);
         let value = |at| String::from_utf8_lossy(found.value(line.as_bytes(), at)).into_owned();

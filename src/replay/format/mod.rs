@@ -10,20 +10,20 @@ pub(super) mod value;
 
 use std::ops::Range;
 
-use text::Pieces;
+use text::FormatTokens;
 
 /// The shape of a log's lines.
 #[derive(Debug, Clone)]
-pub(super) enum Format {
+pub(super) enum InputFormat {
     /// An object a line. The names are those of the first.
     Json(Vec<String>),
     /// Text with variables in it.
-    Text(Pieces),
+    Text(FormatTokens),
 }
 
 /// How values are made safe to stand in a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Escape {
+pub(super) enum EscapeStyle {
     /// `\xXX`, as nginx and weir do; `\"` as Apache does.
     Backslash,
     /// As in JSON.
@@ -34,7 +34,7 @@ pub(super) enum Escape {
 
 /// Why a text is not a format.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Error {
+pub enum FormatError {
     /// Nothing stands between two variables, so that nobody can say where the first one ends.
     #[error("nothing tells where `${0}` ends and `${1}` begins")]
     Adjacent(String, String),
@@ -48,9 +48,9 @@ pub enum Error {
     Unclosed,
 }
 
-impl Format {
+impl InputFormat {
     /// Reads what a user writes: a name, or the text of a `log_format`, with or without the directive around it.
-    pub(super) fn parse(text: &str) -> Result<Self, Error> {
+    pub(super) fn parse(text: &str) -> Result<Self, FormatError> {
         Ok(match text.trim() {
             "combined" => Self::combined(),
             "common" => Self::common(),
@@ -72,7 +72,7 @@ impl Format {
 
     /// Whether a line has this shape.
     pub(super) fn fits(&self, line: &[u8]) -> bool {
-        self.cutter(&[]).cut(line, &mut Cut::default())
+        self.cutter(&[]).cut(line, &mut CutFields::default())
     }
 
     /// The same format, now that this line of it is known.
@@ -92,18 +92,18 @@ impl Format {
     }
 
     /// How its values are escaped.
-    pub(super) fn escape(&self) -> Escape {
+    pub(super) fn escape(&self) -> EscapeStyle {
         match self {
-            Self::Json(_) => Escape::Json,
+            Self::Json(_) => EscapeStyle::Json,
             Self::Text(pieces) => pieces.escape,
         }
     }
 
     /// Something to cut lines up with, that finds the values of these names.
-    pub(super) fn cutter(&self, wanted: &[String]) -> Cutter {
+    pub(super) fn cutter(&self, wanted: &[String]) -> LineSplitter {
         match self {
-            Self::Json(_) => Cutter::Json(wanted.to_vec()),
-            Self::Text(pieces) => Cutter::Text(text::Cutter::new(pieces, wanted)),
+            Self::Json(_) => LineSplitter::Json(wanted.to_vec()),
+            Self::Text(pieces) => LineSplitter::Text(text::TextSplitter::new(pieces, wanted)),
         }
     }
 
@@ -123,14 +123,14 @@ impl Format {
 
 /// Cuts lines up.
 #[derive(Debug)]
-pub(super) enum Cutter {
+pub(super) enum LineSplitter {
     Json(Vec<String>),
-    Text(text::Cutter),
+    Text(text::TextSplitter),
 }
 
-impl Cutter {
+impl LineSplitter {
     /// Finds the values in a line; false if it does not have the format's shape.
-    pub(super) fn cut(&self, line: &[u8], cut: &mut Cut) -> bool {
+    pub(super) fn cut(&self, line: &[u8], cut: &mut CutFields) -> bool {
         match self {
             Self::Json(wanted) => {
                 cut.reset(wanted.len());
@@ -143,11 +143,11 @@ impl Cutter {
 
 /// Where the wanted values stand in a line.
 #[derive(Debug, Default)]
-pub(super) struct Cut {
+pub(super) struct CutFields {
     spans: Vec<Range<usize>>,
 }
 
-impl Cut {
+impl CutFields {
     fn reset(&mut self, count: usize) {
         self.spans.clear();
         self.spans.resize(count, 0..0);
@@ -174,9 +174,9 @@ impl Cut {
 mod tests {
     use super::*;
 
-    fn values(format: &Format, line: &str, wanted: &[&str]) -> Option<Vec<String>> {
+    fn values(format: &InputFormat, line: &str, wanted: &[&str]) -> Option<Vec<String>> {
         let wanted: Vec<_> = wanted.iter().map(|name| (*name).to_owned()).collect();
-        let mut cut = Cut::default();
+        let mut cut = CutFields::default();
         let fits = format.cutter(&wanted).cut(line.as_bytes(), &mut cut);
         let value = |at| String::from_utf8_lossy(cut.value(line.as_bytes(), at)).into_owned();
         fits.then(|| (0..wanted.len()).map(value).collect())
@@ -186,7 +186,7 @@ mod tests {
 
     #[test]
     fn well_known_formats_are_recognised() {
-        let format = Format::guess(COMBINED.as_bytes()).unwrap();
+        let format = InputFormat::guess(COMBINED.as_bytes()).unwrap();
         let wanted = [
             "remote_addr",
             "time_local",
@@ -207,15 +207,18 @@ mod tests {
             ]
         );
         let common = COMBINED.split(" \"-\"").next().unwrap();
-        let format = Format::guess(common.as_bytes()).unwrap();
+        let format = InputFormat::guess(common.as_bytes()).unwrap();
         assert_eq!(values(&format, common, &["status"]).unwrap(), ["200"]);
         assert!(!format.names().contains(&"http_referer"));
         assert!(
-            Format::guess(br#"{"time":"x"}"#)
-                .is_some_and(|format| matches!(format, Format::Json(_)))
+            InputFormat::guess(br#"{"time":"x"}"#)
+                .is_some_and(|format| matches!(format, InputFormat::Json(_)))
         );
         for strange in ["", "hello", "{", "192.0.2.7 GET /"] {
-            assert!(Format::guess(strange.as_bytes()).is_none(), "{strange}");
+            assert!(
+                InputFormat::guess(strange.as_bytes()).is_none(),
+                "{strange}"
+            );
         }
     }
 
@@ -223,7 +226,7 @@ mod tests {
     #[test]
     fn more_fields_than_combined_has_do_no_harm() {
         let line = format!("{COMBINED} \"10.0.0.1\"");
-        let format = Format::guess(line.as_bytes()).unwrap();
+        let format = InputFormat::guess(line.as_bytes()).unwrap();
         assert_eq!(
             values(&format, &line, &["http_user_agent"]).unwrap(),
             [r"curl/8 \x22x\x22"]
@@ -232,7 +235,7 @@ mod tests {
 
     #[test]
     fn a_line_of_another_shape_is_none() {
-        let format = Format::combined();
+        let format = InputFormat::combined();
         let half = COMBINED.split(" HTTP").next().unwrap();
         for line in ["", "x", "1.2.3.4 - - [", half] {
             assert!(values(&format, line, &["remote_addr"]).is_none(), "{line}");

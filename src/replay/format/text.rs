@@ -2,47 +2,47 @@
 
 use memchr::memchr;
 
-use super::{Cut, Error, Escape};
+use super::{CutFields, EscapeStyle, FormatError};
 
 /// A format, taken apart.
 #[derive(Debug, Clone)]
-pub(in crate::replay) struct Pieces {
-    pieces: Vec<Piece>,
-    pub(super) escape: Escape,
+pub(in crate::replay) struct FormatTokens {
+    pieces: Vec<FormatToken>,
+    pub(super) escape: EscapeStyle,
     /// Whether a line may go on behind the last piece.
     open_ended: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Piece {
+enum FormatToken {
     Literal(Box<[u8]>),
     Name(String),
 }
 
-impl Pieces {
+impl FormatTokens {
     pub(super) fn names(&self) -> Vec<&str> {
         let names = self.pieces.iter().filter_map(|piece| match piece {
-            Piece::Literal(_) => None,
-            Piece::Name(name) => Some(name.as_str()),
+            FormatToken::Literal(_) => None,
+            FormatToken::Name(name) => Some(name.as_str()),
         });
         names.collect()
     }
 }
 
 /// Takes the text of a `log_format` apart.
-pub(super) fn parse(text: &str) -> Result<Pieces, Error> {
+pub(super) fn parse(text: &str) -> Result<FormatTokens, FormatError> {
     let (text, escape) = undress(text);
     if !text.contains('$') {
-        return Err(Error::Unknown(text));
+        return Err(FormatError::Unknown(text));
     }
-    let mut pieces: Vec<Piece> = Vec::new();
+    let mut pieces: Vec<FormatToken> = Vec::new();
     let mut rest = text.as_str();
     while let Some(at) = rest.find('$') {
         let (literal, behind) = rest.split_at(at);
         push_literal(&mut pieces, literal);
         let behind = behind.strip_prefix('$').unwrap_or(behind);
         let (name, after) = match behind.strip_prefix('{') {
-            Some(inside) => inside.split_once('}').ok_or(Error::Unclosed)?,
+            Some(inside) => inside.split_once('}').ok_or(FormatError::Unclosed)?,
             None => behind.split_at(behind.find(|c| !is_name(c)).unwrap_or(behind.len())),
         };
         rest = after;
@@ -50,13 +50,13 @@ pub(super) fn parse(text: &str) -> Result<Pieces, Error> {
             push_literal(&mut pieces, "$");
             continue;
         }
-        if let Some(Piece::Name(before)) = pieces.last() {
-            return Err(Error::Adjacent(before.clone(), name.to_owned()));
+        if let Some(FormatToken::Name(before)) = pieces.last() {
+            return Err(FormatError::Adjacent(before.clone(), name.to_owned()));
         }
-        pieces.push(Piece::Name(name.to_owned()));
+        pieces.push(FormatToken::Name(name.to_owned()));
     }
     push_literal(&mut pieces, rest);
-    Ok(Pieces {
+    Ok(FormatTokens {
         pieces,
         escape,
         open_ended: false,
@@ -64,9 +64,9 @@ pub(super) fn parse(text: &str) -> Result<Pieces, Error> {
 }
 
 /// A format of our own, of which we know that it is one, and whose lines may have more at their end.
-pub(super) fn open_ended(text: &str) -> Pieces {
+pub(super) fn open_ended(text: &str) -> FormatTokens {
     let pieces = parse(text).expect("our own formats are well-formed");
-    Pieces {
+    FormatTokens {
         open_ended: true,
         ..pieces
     }
@@ -76,22 +76,22 @@ fn is_name(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '_'
 }
 
-fn push_literal(pieces: &mut Vec<Piece>, text: &str) {
+fn push_literal(pieces: &mut Vec<FormatToken>, text: &str) {
     if text.is_empty() {
         return;
     }
     match pieces.last_mut() {
-        Some(Piece::Literal(before)) => {
+        Some(FormatToken::Literal(before)) => {
             let joined = [before, text.as_bytes()].concat();
             *before = joined.into();
         }
-        _ => pieces.push(Piece::Literal(text.as_bytes().into())),
+        _ => pieces.push(FormatToken::Literal(text.as_bytes().into())),
     }
 }
 
 /// Takes off what stands around the text where a whole directive was given: `log_format main escape=json '…' '…';`.
-fn undress(text: &str) -> (String, Escape) {
-    let mut escape = Escape::Backslash;
+fn undress(text: &str) -> (String, EscapeStyle) {
+    let mut escape = EscapeStyle::Backslash;
     let mut rest = text.trim();
     if let Some(directive) = rest.strip_prefix("log_format ") {
         let named = directive.trim_start().split_once(char::is_whitespace);
@@ -103,9 +103,9 @@ fn undress(text: &str) -> (String, Escape) {
     {
         rest = after.trim_start();
         escape = match which {
-            "json" => Escape::Json,
-            "none" => Escape::None,
-            _ => Escape::Backslash,
+            "json" => EscapeStyle::Json,
+            "none" => EscapeStyle::None,
+            _ => EscapeStyle::Backslash,
         };
     }
     let bare = rest.trim_end_matches(';').trim_end();
@@ -131,7 +131,7 @@ fn unquoted(text: &str) -> Option<String> {
 
 /// Cuts lines of one format.
 #[derive(Debug)]
-pub(in crate::replay) struct Cutter {
+pub(in crate::replay) struct TextSplitter {
     start: Box<[u8]>,
     /// Each value with what ends it; nothing for one that goes on to the end.
     values: Vec<(Option<usize>, Box<[u8]>)>,
@@ -139,15 +139,15 @@ pub(in crate::replay) struct Cutter {
     wanted: usize,
 }
 
-impl Cutter {
-    pub(super) fn new(format: &Pieces, wanted: &[String]) -> Self {
+impl TextSplitter {
+    pub(super) fn new(format: &FormatTokens, wanted: &[String]) -> Self {
         let mut start = Box::default();
         let mut values: Vec<(Option<usize>, Box<[u8]>)> = Vec::new();
         for piece in &format.pieces {
             match (piece, values.last_mut()) {
-                (Piece::Literal(text), None) => start = text.clone(),
-                (Piece::Literal(text), Some((_, end))) => *end = text.clone(),
-                (Piece::Name(name), _) => {
+                (FormatToken::Literal(text), None) => start = text.clone(),
+                (FormatToken::Literal(text), Some((_, end))) => *end = text.clone(),
+                (FormatToken::Name(name), _) => {
                     let which = wanted.iter().position(|wanted| wanted == name);
                     values.push((which, Box::default()));
                 }
@@ -161,7 +161,7 @@ impl Cutter {
         }
     }
 
-    pub(super) fn cut(&self, line: &[u8], cut: &mut Cut) -> bool {
+    pub(super) fn cut(&self, line: &[u8], cut: &mut CutFields) -> bool {
         cut.reset(self.wanted);
         if !line.starts_with(&self.start) {
             return false;
@@ -213,8 +213,8 @@ mod tests {
     fn cut(format: &str, line: &str, wanted: &[&str]) -> Option<Vec<String>> {
         let format = parse(format).unwrap();
         let wanted: Vec<_> = wanted.iter().map(|name| (*name).to_owned()).collect();
-        let mut cut = Cut::default();
-        let fits = Cutter::new(&format, &wanted).cut(line.as_bytes(), &mut cut);
+        let mut cut = CutFields::default();
+        let fits = TextSplitter::new(&format, &wanted).cut(line.as_bytes(), &mut cut);
         let value = |at| String::from_utf8_lossy(cut.value(line.as_bytes(), at)).into_owned();
         fits.then(|| (0..wanted.len()).map(value).collect())
     }
@@ -239,19 +239,22 @@ mod tests {
         let found = cut(text, "1.2.3.4 [now] \"GET /\"", &["request", "time_local"]);
         assert_eq!(found.unwrap(), ["GET /", "now"]);
         let json = parse(r#"log_format j escape=json '{"a":"$uri"}';"#).unwrap();
-        assert_eq!((json.escape, json.names()), (Escape::Json, vec!["uri"]));
+        assert_eq!(
+            (json.escape, json.names()),
+            (EscapeStyle::Json, vec!["uri"])
+        );
     }
 
     #[test]
     fn what_cannot_be_cut_is_said() {
         assert_eq!(
             parse("$a$b").unwrap_err(),
-            Error::Adjacent("a".into(), "b".into())
+            FormatError::Adjacent("a".into(), "b".into())
         );
-        assert_eq!(parse("${a").unwrap_err(), Error::Unclosed);
+        assert_eq!(parse("${a").unwrap_err(), FormatError::Unclosed);
         assert_eq!(
             parse("combind").unwrap_err(),
-            Error::Unknown("combind".into())
+            FormatError::Unknown("combind".into())
         );
     }
 }

@@ -2,14 +2,14 @@
 
 /// A moment, in milliseconds since the Unix epoch, and how exactly it is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::replay) struct Moment {
+pub(in crate::replay) struct LogTime {
     pub(in crate::replay) millis: i64,
-    pub(in crate::replay) exact: Exact,
+    pub(in crate::replay) exact: TimePrecision,
 }
 
 /// How exactly a moment is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::replay) enum Exact {
+pub(in crate::replay) enum TimePrecision {
     /// To the millisecond.
     Milli,
     /// To the second.
@@ -17,7 +17,7 @@ pub(in crate::replay) enum Exact {
 }
 
 /// Reads `$time_local`, `$time_iso8601` with or without fractions, or `$msec`.
-pub(in crate::replay) fn read(text: &[u8]) -> Option<Moment> {
+pub(in crate::replay) fn read(text: &[u8]) -> Option<LogTime> {
     match (text.get(2), text.get(4)) {
         (Some(b'/'), _) => local(text),
         (_, Some(b'-')) => iso8601(text),
@@ -40,7 +40,7 @@ pub(in crate::replay) fn seconds(text: &[u8]) -> Option<u64> {
 }
 
 /// `16/Nov/2026:02:03:23 +0000`
-fn local(text: &[u8]) -> Option<Moment> {
+fn local(text: &[u8]) -> Option<LogTime> {
     let (date, offset) = text.split_at_checked(20)?;
     let month = MONTHS
         .iter()
@@ -53,14 +53,14 @@ fn local(text: &[u8]) -> Option<Moment> {
     };
     let placed = date.is_right() && text[6] == b'/' && text[11] == b':';
     let offset = zone(offset.strip_prefix(b" ")?)?;
-    placed.then(|| Moment {
+    placed.then(|| LogTime {
         millis: date.millis() - offset,
-        exact: Exact::Second,
+        exact: TimePrecision::Second,
     })
 }
 
 /// `2026-11-16T02:03:23.017+00:00`
-fn iso8601(text: &[u8]) -> Option<Moment> {
+fn iso8601(text: &[u8]) -> Option<LogTime> {
     let (date, mut rest) = text.split_at_checked(19)?;
     let placed = date[7] == b'-' && matches!(date[10], b'T' | b' ');
     let date = Date {
@@ -69,31 +69,31 @@ fn iso8601(text: &[u8]) -> Option<Moment> {
         day: number(date.get(8..10)?)?,
         time: clock(date.get(11..19)?)?,
     };
-    let (mut millis, mut exact) = (0, Exact::Second);
+    let (mut millis, mut exact) = (0, TimePrecision::Second);
     if let Some(fraction) = rest.strip_prefix(b".").or_else(|| rest.strip_prefix(b",")) {
         let length = fraction
             .iter()
             .take_while(|byte| byte.is_ascii_digit())
             .count();
         millis = i64::try_from(thousandths(&fraction[..length])?).ok()?;
-        exact = Exact::Milli;
+        exact = TimePrecision::Milli;
         rest = &fraction[length..];
     }
     let offset = zone(rest)?;
-    (placed && date.is_right()).then(|| Moment {
+    (placed && date.is_right()).then(|| LogTime {
         millis: date.millis() + millis - offset,
         exact,
     })
 }
 
 /// `1794794603.021`
-fn epoch(text: &[u8]) -> Option<Moment> {
+fn epoch(text: &[u8]) -> Option<LogTime> {
     let exact = match memchr::memchr(b'.', text) {
-        Some(_) => Exact::Milli,
-        None => Exact::Second,
+        Some(_) => TimePrecision::Milli,
+        None => TimePrecision::Second,
     };
     let millis = i64::try_from(seconds(text)?).ok()?;
-    Some(Moment { millis, exact })
+    Some(LogTime { millis, exact })
 }
 
 struct Date {
@@ -197,10 +197,10 @@ mod tests {
     #[test]
     fn how_exact_it_is_is_known() {
         let exact = |text: &str| read(text.as_bytes()).unwrap().exact;
-        assert_eq!(exact("16/Nov/2026:02:03:23 +0000"), Exact::Second);
-        assert_eq!(exact("2026-11-16T02:03:23Z"), Exact::Second);
-        assert_eq!(exact("2026-11-16T02:03:23.000Z"), Exact::Milli);
-        assert_eq!(exact("1794794603.021"), Exact::Milli);
+        assert_eq!(exact("16/Nov/2026:02:03:23 +0000"), TimePrecision::Second);
+        assert_eq!(exact("2026-11-16T02:03:23Z"), TimePrecision::Second);
+        assert_eq!(exact("2026-11-16T02:03:23.000Z"), TimePrecision::Milli);
+        assert_eq!(exact("1794794603.021"), TimePrecision::Milli);
     }
 
     #[test]

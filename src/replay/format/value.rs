@@ -2,12 +2,12 @@
 
 use memchr::memchr;
 
-use super::Escape;
+use super::EscapeStyle;
 
 /// Appends a value with its escapes undone.
-pub(in crate::replay) fn unescape(value: &[u8], escape: Escape, out: &mut Vec<u8>) {
+pub(in crate::replay) fn unescape(value: &[u8], escape: EscapeStyle, out: &mut Vec<u8>) {
     let mut rest = value;
-    if escape != Escape::None {
+    if escape != EscapeStyle::None {
         while let Some(at) = memchr(b'\\', rest) {
             out.extend_from_slice(&rest[..at]);
             let taken = sequence(&rest[at + 1..], out);
@@ -82,7 +82,7 @@ mod tests {
 
     use super::*;
 
-    fn plain(value: &str, escape: Escape) -> Vec<u8> {
+    fn plain(value: &str, escape: EscapeStyle) -> Vec<u8> {
         let mut out = Vec::new();
         unescape(value.as_bytes(), escape, &mut out);
         out
@@ -90,19 +90,22 @@ mod tests {
 
     #[test]
     fn escapes_are_undone() {
-        assert_eq!(plain(r"a\x22b\x5Cc\xff", Escape::Backslash), b"a\"b\\c\xff");
-        assert_eq!(plain(r#"a\"b\\c\/"#, Escape::Json), b"a\"b\\c/");
         assert_eq!(
-            plain(r"\u00e9\ud83d\ude00\n", Escape::Json),
+            plain(r"a\x22b\x5Cc\xff", EscapeStyle::Backslash),
+            b"a\"b\\c\xff"
+        );
+        assert_eq!(plain(r#"a\"b\\c\/"#, EscapeStyle::Json), b"a\"b\\c/");
+        assert_eq!(
+            plain(r"\u00e9\ud83d\ude00\n", EscapeStyle::Json),
             "é😀\n".as_bytes()
         );
-        assert_eq!(plain(r"\x22", Escape::None), br"\x22");
+        assert_eq!(plain(r"\x22", EscapeStyle::None), br"\x22");
     }
 
     #[test]
     fn what_is_no_escape_stays() {
         for text in [r"\", r"\q", r"\x", r"\xg0", r"\u12", r"\ud800"] {
-            assert_eq!(plain(text, Escape::Json), text.as_bytes(), "{text}");
+            assert_eq!(plain(text, EscapeStyle::Json), text.as_bytes(), "{text}");
         }
     }
 
@@ -111,7 +114,7 @@ mod tests {
         fn json_texts_are_what_they_were(text: String) {
             let written = serde_json::to_string(&text).unwrap();
             let inside = written.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap();
-            prop_assert_eq!(plain(inside, Escape::Json), text.as_bytes());
+            prop_assert_eq!(plain(inside, EscapeStyle::Json), text.as_bytes());
         }
     }
 }

@@ -11,16 +11,16 @@ pub struct Axis {
     /// What it counts.
     pub label: String,
     /// What its values are.
-    pub unit: Unit,
+    pub unit: AxisUnit,
     /// How they are spread.
-    pub scale: Scale,
+    pub scale: AxisScale,
     /// Its first and last value.
     pub range: (f64, f64),
 }
 
 /// What values are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Unit {
+pub enum AxisUnit {
     /// Just numbers.
     Number,
     /// Shares: 1 is 100 %.
@@ -31,7 +31,7 @@ pub enum Unit {
 
 /// How values are spread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Scale {
+pub enum AxisScale {
     /// Evenly.
     Linear,
     /// Ten times as much is always as far away. What is not above zero stands at the start.
@@ -43,8 +43,8 @@ impl Axis {
     pub(super) fn place(&self, value: f64) -> f64 {
         let (from, to) = self.range;
         let part = match self.scale {
-            Scale::Linear => (value - from) / (to - from),
-            Scale::Log => (value.max(from).ln() - from.ln()) / (to.ln() - from.ln()),
+            AxisScale::Linear => (value - from) / (to - from),
+            AxisScale::Log => (value.max(from).ln() - from.ln()) / (to.ln() - from.ln()),
         };
         if part.is_finite() {
             part.clamp(0.0, 1.0)
@@ -60,17 +60,17 @@ impl Axis {
             return Vec::new();
         }
         match (self.scale, self.unit) {
-            (Scale::Log, unit) => decades(from, to, count)
+            (AxisScale::Log, unit) => decades(from, to, count)
                 .into_iter()
                 .map(|value| (value, written(value, value, unit)))
                 .collect(),
-            (Scale::Linear, Unit::Time) => {
+            (AxisScale::Linear, AxisUnit::Time) => {
                 let step = pick(&TIME_STEPS, (to - from) / count as f64);
                 multiples(from, to, step)
                     .map(|value| (value, moment(value, step)))
                     .collect()
             }
-            (Scale::Linear, unit) => {
+            (AxisScale::Linear, unit) => {
                 let step = round_step((to - from) / count as f64);
                 multiples(from, to, step)
                     .map(|value| (value, written(value, step, unit)))
@@ -129,10 +129,10 @@ fn decades(from: f64, to: f64, count: usize) -> Vec<f64> {
 }
 
 /// A value, with as many decimals as its neighbours, `step` away, ask for.
-fn written(value: f64, step: f64, unit: Unit) -> String {
+fn written(value: f64, step: f64, unit: AxisUnit) -> String {
     let (value, step, sign) = match unit {
-        Unit::Share => (value * 100.0, step * 100.0, " %"),
-        Unit::Number | Unit::Time => (value, step, ""),
+        AxisUnit::Share => (value * 100.0, step * 100.0, " %"),
+        AxisUnit::Number | AxisUnit::Time => (value, step, ""),
     };
     let (value, step, letter) = match value.abs() {
         large if large >= 1e9 => (value / 1e9, step / 1e9, "G"),
@@ -212,7 +212,7 @@ const MOST_TICKS: i32 = 50;
 mod tests {
     use super::*;
 
-    fn axis(unit: Unit, scale: Scale, range: (f64, f64)) -> Axis {
+    fn axis(unit: AxisUnit, scale: AxisScale, range: (f64, f64)) -> Axis {
         Axis {
             label: String::new(),
             unit,
@@ -230,25 +230,33 @@ mod tests {
 
     #[test]
     fn ticks_are_round_numbers() {
-        let number = axis(Unit::Number, Scale::Linear, (0.0, 7.0));
+        let number = axis(AxisUnit::Number, AxisScale::Linear, (0.0, 7.0));
         assert_eq!(texts(&number, 4), ["0", "2", "4", "6"]);
-        let share = axis(Unit::Share, Scale::Linear, (0.0, 0.01));
+        let share = axis(AxisUnit::Share, AxisScale::Linear, (0.0, 0.01));
         assert_eq!(texts(&share, 4), ["0.0 %", "0.5 %", "1.0 %"]);
-        let large = axis(Unit::Number, Scale::Linear, (0.0, 60_000.0));
+        let large = axis(AxisUnit::Number, AxisScale::Linear, (0.0, 60_000.0));
         assert_eq!(texts(&large, 4), ["0", "20k", "40k", "60k"]);
     }
 
     #[test]
     fn moments_are_told_as_exactly_as_they_lie_apart() {
         let start = 1_794_794_400_000.0;
-        let hour = axis(Unit::Time, Scale::Linear, (start, start + 3_600_000.0));
+        let hour = axis(
+            AxisUnit::Time,
+            AxisScale::Linear,
+            (start, start + 3_600_000.0),
+        );
         assert_eq!(
             texts(&hour, 4),
             ["02:00", "02:15", "02:30", "02:45", "03:00"]
         );
-        let minute = axis(Unit::Time, Scale::Linear, (start, start + 60_000.0));
+        let minute = axis(AxisUnit::Time, AxisScale::Linear, (start, start + 60_000.0));
         assert_eq!(texts(&minute, 4)[..2], ["02:00:00", "02:00:15"]);
-        let month = axis(Unit::Time, Scale::Linear, (start, start + 30.0 * DAY));
+        let month = axis(
+            AxisUnit::Time,
+            AxisScale::Linear,
+            (start, start + 30.0 * DAY),
+        );
         assert!(
             texts(&month, 5)[0].ends_with("Nov"),
             "{:?}",
@@ -258,10 +266,10 @@ mod tests {
 
     #[test]
     fn decades_are_spread_evenly() {
-        let log = axis(Unit::Number, Scale::Log, (1.0, 10_000.0));
+        let log = axis(AxisUnit::Number, AxisScale::Log, (1.0, 10_000.0));
         assert_eq!(texts(&log, 5), ["1", "10", "100", "1000", "10k"]);
         assert!((log.place(100.0) - 0.5).abs() < 1e-9);
-        let short = axis(Unit::Number, Scale::Log, (1.0, 10.0));
+        let short = axis(AxisUnit::Number, AxisScale::Log, (1.0, 10.0));
         assert_eq!(texts(&short, 5), ["1", "2", "5", "10"]);
     }
 
@@ -275,8 +283,8 @@ mod tests {
             (-1e300, 1e300),
             (1.0, 1.0 + 1e-12),
         ] {
-            for scale in [Scale::Linear, Scale::Log] {
-                for unit in [Unit::Number, Unit::Share, Unit::Time] {
+            for scale in [AxisScale::Linear, AxisScale::Log] {
+                for unit in [AxisUnit::Number, AxisUnit::Share, AxisUnit::Time] {
                     let axis = axis(unit, scale, range);
                     assert!(axis.ticks(5).len() <= 200, "{axis:?}");
                     assert!((0.0..=1.0).contains(&axis.place(0.5)), "{axis:?}");

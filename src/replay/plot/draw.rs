@@ -2,10 +2,10 @@
 
 use std::fmt::Write;
 
-use super::{At, Mark, Place, Plot, Point, STYLE, Series, Shape, escape};
+use super::{GuideLine, GuidePosition, Plot, PlotTheme, Point, STYLE, Series, SeriesStyle, escape};
 
 /// The area inside the axes.
-struct Frame<'a> {
+struct PlotArea<'a> {
     plot: &'a Plot,
     left: f64,
     right: f64,
@@ -13,10 +13,10 @@ struct Frame<'a> {
     bottom: f64,
 }
 
-pub(super) fn plot(plot: &Plot, place: Place) -> String {
+pub(super) fn plot(plot: &Plot, place: PlotTheme) -> String {
     let (width, height) = plot.size;
     let legend = legend(plot);
-    let frame = Frame {
+    let frame = PlotArea {
         plot,
         left: 52.0,
         right: width - 14.0,
@@ -32,10 +32,10 @@ pub(super) fn plot(plot: &Plot, place: Place) -> String {
     )
     .expect(SURE);
     svg += &match place {
-        Place::Alone => {
+        PlotTheme::Alone => {
             format!(" width=\"{width:.0}\" height=\"{height:.0}\">\n<style>\n{STYLE}</style>\n")
         }
-        Place::Page => ">\n".to_owned(),
+        PlotTheme::Page => ">\n".to_owned(),
     };
     writeln!(
         svg,
@@ -73,7 +73,7 @@ fn legend(plot: &Plot) -> String {
     text
 }
 
-impl Frame<'_> {
+impl PlotArea<'_> {
     fn x(&self, value: f64) -> f64 {
         self.left + self.plot.x.place(value) * (self.right - self.left)
     }
@@ -138,7 +138,7 @@ impl Frame<'_> {
     fn series(&self, series: &Series, svg: &mut String) {
         let colour = format!("var(--{})", series.hue.class());
         match series.shape {
-            Shape::Area => {
+            SeriesStyle::Area => {
                 let mut path = self.path(series.points.iter().copied());
                 for point in series.points.iter().rev() {
                     write!(path, "L{:.1} {:.1}", self.x(point.x), self.y(point.base)).expect(SURE);
@@ -149,7 +149,7 @@ impl Frame<'_> {
                 )
                 .expect(SURE);
             }
-            Shape::Bars(width) => {
+            SeriesStyle::Bars(width) => {
                 for point in &series.points {
                     let (left, right) = (self.x(point.x), self.x(point.x + width));
                     let (top, bottom) = (self.y(point.y), self.y(point.base));
@@ -163,7 +163,7 @@ impl Frame<'_> {
                     .expect(SURE);
                 }
             }
-            Shape::Dots => {
+            SeriesStyle::Dots => {
                 for point in &series.points {
                     writeln!(
                         svg,
@@ -174,8 +174,8 @@ impl Frame<'_> {
                     .expect(SURE);
                 }
             }
-            Shape::Line => self.line(series.points.iter().copied(), &colour, svg),
-            Shape::Step => {
+            SeriesStyle::Line => self.line(series.points.iter().copied(), &colour, svg),
+            SeriesStyle::Step => {
                 let corners = series.points.windows(2).flat_map(|two| {
                     let corner = Point::at(two[1].x, two[0].y);
                     [corner, two[1]]
@@ -210,10 +210,10 @@ impl Frame<'_> {
         path
     }
 
-    fn mark(&self, mark: &Mark, svg: &mut String) {
+    fn mark(&self, mark: &GuideLine, svg: &mut String) {
         let label = escape(&mark.label);
         let (path, x, y, anchor) = match mark.at {
-            At::X(value) => {
+            GuidePosition::X(value) => {
                 let x = self.x(value);
                 let right = x > (self.left + self.right) / 2.0;
                 let (beside, anchor) = if right {
@@ -228,7 +228,7 @@ impl Frame<'_> {
                     anchor,
                 )
             }
-            At::Y(value) => {
+            GuidePosition::Y(value) => {
                 let y = self.y(value);
                 let above = if y < self.top + 16.0 {
                     y + 15.0
@@ -256,14 +256,14 @@ const SURE: &str = "a String takes every write";
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Axis, Hue, Scale, Unit};
+    use super::super::{Axis, AxisScale, AxisUnit, Color};
     use super::*;
 
-    fn sample(shape: Shape) -> Plot {
+    fn sample(shape: SeriesStyle) -> Plot {
         let axis = |label: &str, to| Axis {
             label: label.to_owned(),
-            unit: Unit::Number,
-            scale: Scale::Linear,
+            unit: AxisUnit::Number,
+            scale: AxisScale::Linear,
             range: (0.0, to),
         };
         Plot {
@@ -274,7 +274,7 @@ mod tests {
             series: vec![Series {
                 name: "</text><b>".to_owned(),
                 shape,
-                hue: Hue::Pass,
+                hue: Color::Pass,
                 points: vec![
                     Point::at(0.0, 1.0),
                     Point::at(5.0, 4.0),
@@ -282,12 +282,12 @@ mod tests {
                 ],
             }],
             marks: vec![
-                Mark {
-                    at: At::X(3.0),
+                GuideLine {
+                    at: GuidePosition::X(3.0),
                     label: "x<y".to_owned(),
                 },
-                Mark {
-                    at: At::Y(2.0),
+                GuideLine {
+                    at: GuidePosition::Y(2.0),
                     label: "limit".to_owned(),
                 },
             ],
@@ -297,13 +297,13 @@ mod tests {
     #[test]
     fn nothing_in_it_can_leave_its_text() {
         for shape in [
-            Shape::Area,
-            Shape::Bars(1.0),
-            Shape::Dots,
-            Shape::Line,
-            Shape::Step,
+            SeriesStyle::Area,
+            SeriesStyle::Bars(1.0),
+            SeriesStyle::Dots,
+            SeriesStyle::Line,
+            SeriesStyle::Step,
         ] {
-            for place in [Place::Alone, Place::Page] {
+            for place in [PlotTheme::Alone, PlotTheme::Page] {
                 let svg = plot(&sample(shape), place);
                 assert!(!svg.contains("<script"), "{svg}");
                 assert!(!svg.contains("<b>"), "{svg}");
@@ -315,7 +315,7 @@ mod tests {
 
     #[test]
     fn every_tag_is_closed() {
-        let svg = plot(&sample(Shape::Step), Place::Alone);
+        let svg = plot(&sample(SeriesStyle::Step), PlotTheme::Alone);
         for tag in ["svg", "text", "style"] {
             let (open, close) = (format!("<{tag}"), format!("</{tag}>"));
             assert_eq!(
@@ -332,7 +332,9 @@ mod tests {
 
     #[test]
     fn only_a_plot_on_its_own_brings_its_colours() {
-        assert!(plot(&sample(Shape::Line), Place::Alone).contains("prefers-color-scheme"));
-        assert!(!plot(&sample(Shape::Line), Place::Page).contains("<style"));
+        assert!(
+            plot(&sample(SeriesStyle::Line), PlotTheme::Alone).contains("prefers-color-scheme")
+        );
+        assert!(!plot(&sample(SeriesStyle::Line), PlotTheme::Page).contains("<style"));
     }
 }

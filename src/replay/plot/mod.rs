@@ -6,7 +6,7 @@
 mod axis;
 mod draw;
 
-pub use axis::{Axis, Scale, Unit};
+pub use axis::{Axis, AxisScale, AxisUnit};
 
 /// A plot.
 #[derive(Debug, Clone)]
@@ -22,7 +22,7 @@ pub struct Plot {
     /// Drawn in this order, the last on top.
     pub series: Vec<Series>,
     /// Lines across the whole plot.
-    pub marks: Vec<Mark>,
+    pub marks: Vec<GuideLine>,
 }
 
 /// Points that belong together.
@@ -31,9 +31,9 @@ pub struct Series {
     /// What the legend says; nothing for none.
     pub name: String,
     /// How it is drawn.
-    pub shape: Shape,
+    pub shape: SeriesStyle,
     /// In which colour.
-    pub hue: Hue,
+    pub hue: Color,
     /// Each with where it begins and where it ends from the bottom up; only areas and bars begin above zero.
     pub points: Vec<Point>,
 }
@@ -51,7 +51,7 @@ pub struct Point {
 
 /// How points are drawn.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Shape {
+pub enum SeriesStyle {
     /// Filled down to the base.
     Area,
     /// One bar for each, from its `x` so far to the right.
@@ -66,7 +66,7 @@ pub enum Shape {
 
 /// A colour, by what it stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Hue {
+pub enum Color {
     /// What waits.
     Delay,
     /// As text.
@@ -81,16 +81,16 @@ pub enum Hue {
 
 /// A line across the plot.
 #[derive(Debug, Clone)]
-pub struct Mark {
+pub struct GuideLine {
     /// Where.
-    pub at: At,
+    pub at: GuidePosition,
     /// What is written at it.
     pub label: String,
 }
 
-/// Where a [`Mark`] is.
+/// Where a [`GuideLine`] is.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum At {
+pub enum GuidePosition {
     /// Upright, at this value of the horizontal axis.
     X(f64),
     /// Level, at this value of the vertical axis.
@@ -99,7 +99,7 @@ pub enum At {
 
 /// Where a plot is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum PlotTheme {
     /// In a file of its own, which brings its colours.
     Alone,
     /// In a page that has [`STYLE`] already.
@@ -114,7 +114,7 @@ impl Point {
     }
 }
 
-impl Hue {
+impl Color {
     /// The name of its class.
     fn class(self) -> &'static str {
         match self {
@@ -130,7 +130,7 @@ impl Hue {
 impl Plot {
     /// The plot as SVG.
     #[must_use]
-    pub fn svg(&self, place: Place) -> String {
+    pub fn svg(&self, place: PlotTheme) -> String {
         draw::plot(self, place)
     }
 }

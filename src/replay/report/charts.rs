@@ -1,35 +1,38 @@
 //! The plots of a zone.
 
-use super::{Counts, Zone};
-use crate::replay::plot::{At, Axis, Hue, Mark, Plot, Point, Scale, Series, Shape, Unit};
+use super::{VerdictCounts, ZoneReport};
+use crate::replay::plot::{
+    Axis, AxisScale, AxisUnit, Color, GuideLine, GuidePosition, Plot, Point, Series, SeriesStyle,
+};
 
 /// Those that there is something to show in.
-pub(super) fn of(zone: &Zone) -> impl Iterator<Item = Plot> {
+pub(super) fn of(zone: &ZoneReport) -> impl Iterator<Item = Plot> {
     let plots = [Some(demand(zone)), busiest(zone), peaks(zone), curve(zone)];
     plots.into_iter().flatten()
 }
 
 /// Requests a second, by what became of them.
-fn demand(zone: &Zone) -> Plot {
+fn demand(zone: &ZoneReport) -> Plot {
     let width = zone.timeline.width() as f64;
     let cells: Vec<_> = zone.timeline.cells().collect();
-    let layer = |name: &str, hue, from: fn(&Counts) -> u64, to: fn(&Counts) -> u64| {
-        let points = cells.iter().flat_map(|(at, cell)| {
-            let (base, y) = (
-                from(&cell.counts) as f64 / width,
-                to(&cell.counts) as f64 / width,
-            );
-            let start = *at as f64;
-            // Level to the end of the cell: what happened then happened in all of it.
-            [start, start + width * 1000.0].map(|x| Point { x, y, base })
-        });
-        Series {
-            name: name.to_owned(),
-            shape: Shape::Area,
-            hue,
-            points: points.collect(),
-        }
-    };
+    let layer =
+        |name: &str, hue, from: fn(&VerdictCounts) -> u64, to: fn(&VerdictCounts) -> u64| {
+            let points = cells.iter().flat_map(|(at, cell)| {
+                let (base, y) = (
+                    from(&cell.counts) as f64 / width,
+                    to(&cell.counts) as f64 / width,
+                );
+                let start = *at as f64;
+                // Level to the end of the cell: what happened then happened in all of it.
+                [start, start + width * 1000.0].map(|x| Point { x, y, base })
+            });
+            Series {
+                name: name.to_owned(),
+                shape: SeriesStyle::Area,
+                hue,
+                points: points.collect(),
+            }
+        };
     let most = cells
         .iter()
         .map(|(_, cell)| cell.counts.total())
@@ -42,18 +45,18 @@ fn demand(zone: &Zone) -> Plot {
         x: time_axis(zone),
         y: number_axis("requests/s", Axis::up_to(most)),
         series: vec![
-            layer("pass", Hue::Pass, |_| 0, |counts| counts.pass),
+            layer("pass", Color::Pass, |_| 0, |counts| counts.pass),
             layer(
                 "delay",
-                Hue::Delay,
+                Color::Delay,
                 |counts| counts.pass,
                 |counts| counts.pass + counts.delay,
             ),
             layer(
                 "refuse",
-                Hue::Refuse,
+                Color::Refuse,
                 |counts| counts.pass + counts.delay,
-                Counts::total,
+                VerdictCounts::total,
             ),
         ],
         marks: Vec::new(),
@@ -61,7 +64,7 @@ fn demand(zone: &Zone) -> Plot {
 }
 
 /// The busiest key of every moment against what one key may have.
-fn busiest(zone: &Zone) -> Option<Plot> {
+fn busiest(zone: &ZoneReport) -> Option<Plot> {
     let rate = zone.rate?;
     let width = zone.timeline.width() as f64 * 1000.0;
     let points: Vec<_> = zone
@@ -72,13 +75,13 @@ fn busiest(zone: &Zone) -> Option<Plot> {
         })
         .collect();
     let most = points.iter().map(|point| point.y).fold(rate, f64::max);
-    let mut marks = vec![Mark {
-        at: At::Y(rate),
+    let mut marks = vec![GuideLine {
+        at: GuidePosition::Y(rate),
         label: format!("rate {}/s", plain(rate)),
     }];
     if let Some(quota) = zone.quota.filter(|quota| (*quota as f64) <= most) {
-        marks.push(Mark {
-            at: At::Y(quota as f64),
+        marks.push(GuideLine {
+            at: GuidePosition::Y(quota as f64),
             label: format!("at once {quota}"),
         });
     }
@@ -89,8 +92,8 @@ fn busiest(zone: &Zone) -> Option<Plot> {
         y: number_axis("requests in a second", Axis::up_to(most)),
         series: vec![Series {
             name: String::new(),
-            shape: Shape::Line,
-            hue: Hue::Other(0),
+            shape: SeriesStyle::Line,
+            hue: Color::Other(0),
             points,
         }],
         marks,
@@ -98,7 +101,7 @@ fn busiest(zone: &Zone) -> Option<Plot> {
 }
 
 /// How many keys had which busiest second.
-fn peaks(zone: &Zone) -> Option<Plot> {
+fn peaks(zone: &ZoneReport) -> Option<Plot> {
     let most = zone.peaks.last()?.0;
     // Twofold steps, so that one key of a thousand and a thousand keys of one both can be seen.
     let mut bins: Vec<u64> = Vec::new();
@@ -114,7 +117,7 @@ fn peaks(zone: &Zone) -> Option<Plot> {
             let start = f64::from(1_u32.checked_shl(bin).unwrap_or(u32::MAX));
             let series = |hue| Series {
                 name: String::new(),
-                shape: Shape::Bars(start),
+                shape: SeriesStyle::Bars(start),
                 hue,
                 points: vec![Point {
                     x: start,
@@ -122,11 +125,11 @@ fn peaks(zone: &Zone) -> Option<Plot> {
                     base: 0.5,
                 }],
             };
-            series(Hue::Other(0))
+            series(Color::Other(0))
         });
     let largest = bins.iter().max().copied().unwrap_or(1) as f64;
-    let marks = zone.rate.filter(|rate| *rate >= 1.0).map(|rate| Mark {
-        at: At::X(rate),
+    let marks = zone.rate.filter(|rate| *rate >= 1.0).map(|rate| GuideLine {
+        at: GuidePosition::X(rate),
         label: "rate".to_owned(),
     });
     Some(Plot {
@@ -134,8 +137,8 @@ fn peaks(zone: &Zone) -> Option<Plot> {
         size: SIZE,
         x: Axis {
             label: "requests in a key's busiest second".to_owned(),
-            unit: Unit::Number,
-            scale: Scale::Log,
+            unit: AxisUnit::Number,
+            scale: AxisScale::Log,
             range: (
                 1.0,
                 f64::from(most.max(zone.rate.unwrap_or(1.0).min(1e6) as u32)) * 2.0 + 2.0,
@@ -143,8 +146,8 @@ fn peaks(zone: &Zone) -> Option<Plot> {
         },
         y: Axis {
             label: "keys".to_owned(),
-            unit: Unit::Number,
-            scale: Scale::Log,
+            unit: AxisUnit::Number,
+            scale: AxisScale::Log,
             range: (0.5, largest.max(2.0) * 1.5),
         },
         series: bars.collect(),
@@ -153,7 +156,7 @@ fn peaks(zone: &Zone) -> Option<Plot> {
 }
 
 /// Which share would be refused at which rate.
-fn curve(zone: &Zone) -> Option<Plot> {
+fn curve(zone: &ZoneReport) -> Option<Plot> {
     let first = zone.curve.first()?;
     let last = zone.curve.last()?;
     let most = zone
@@ -163,15 +166,15 @@ fn curve(zone: &Zone) -> Option<Plot> {
         .fold(0.0, f64::max);
     let mut marks: Vec<_> = zone
         .rate
-        .map(|rate| Mark {
-            at: At::X(rate),
+        .map(|rate| GuideLine {
+            at: GuidePosition::X(rate),
             label: "configured".to_owned(),
         })
         .into_iter()
         .collect();
     if let Some(suggestion) = &zone.suggestion {
-        marks.push(Mark {
-            at: At::X(suggestion.best.per_second()),
+        marks.push(GuideLine {
+            at: GuidePosition::X(suggestion.best.per_second()),
             label: "suggested".to_owned(),
         });
     }
@@ -184,35 +187,35 @@ fn curve(zone: &Zone) -> Option<Plot> {
         size: SIZE,
         x: Axis {
             label: "rate, requests/s".to_owned(),
-            unit: Unit::Number,
-            scale: Scale::Log,
+            unit: AxisUnit::Number,
+            scale: AxisScale::Log,
             range: (first.0, last.0.max(first.0 * 2.0)),
         },
         y: Axis {
             label: "refused".to_owned(),
-            unit: Unit::Share,
-            scale: Scale::Linear,
+            unit: AxisUnit::Share,
+            scale: AxisScale::Linear,
             range: Axis::up_to(most.max(0.000_1)),
         },
         series: vec![Series {
             name: String::new(),
-            shape: Shape::Line,
-            hue: Hue::Refuse,
+            shape: SeriesStyle::Line,
+            hue: Color::Refuse,
             points: points.collect(),
         }],
         marks,
     })
 }
 
-fn time_axis(zone: &Zone) -> Axis {
+fn time_axis(zone: &ZoneReport) -> Axis {
     let width = zone.timeline.width() as f64 * 1000.0;
     let mut cells = zone.timeline.cells().map(|(at, _)| at as f64);
     let first = cells.next().unwrap_or(0.0);
     let last = cells.last().unwrap_or(first) + width;
     Axis {
         label: "UTC".to_owned(),
-        unit: Unit::Time,
-        scale: Scale::Linear,
+        unit: AxisUnit::Time,
+        scale: AxisScale::Linear,
         range: (first, last),
     }
 }
@@ -220,8 +223,8 @@ fn time_axis(zone: &Zone) -> Axis {
 fn number_axis(label: &str, range: (f64, f64)) -> Axis {
     Axis {
         label: label.to_owned(),
-        unit: Unit::Number,
-        scale: Scale::Linear,
+        unit: AxisUnit::Number,
+        scale: AxisScale::Linear,
         range,
     }
 }

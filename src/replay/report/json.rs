@@ -3,19 +3,19 @@
 use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
 
-use super::{Connections, Report, Zone};
-use crate::replay::suggest::{Pair, Suggestion};
-use crate::replay::tally::Key;
+use super::{ConnReplayMode, ReplayReport, ZoneReport};
+use crate::replay::suggest::{RateAndBurst, Suggestion};
+use crate::replay::tally::KeyStats;
 
-pub(super) fn draw(report: &Report) -> Result<String, serde_json::Error> {
-    let mut text = serde_json::to_string_pretty(&Whole(report))?;
+pub(super) fn draw(report: &ReplayReport) -> Result<String, serde_json::Error> {
+    let mut text = serde_json::to_string_pretty(&JsonReport(report))?;
     text.push('\n');
     Ok(text)
 }
 
-struct Whole<'a>(&'a Report);
+struct JsonReport<'a>(&'a ReplayReport);
 
-impl Serialize for Whole<'_> {
+impl Serialize for JsonReport<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let report = self.0;
         let mut map = serializer.serialize_map(None)?;
@@ -35,9 +35,9 @@ impl Serialize for Whole<'_> {
         map.serialize_entry(
             "limit_conn",
             match report.connections {
-                Connections::NotReplayed => "not_replayed",
-                Connections::None => "none",
-                Connections::Replayed => "replayed",
+                ConnReplayMode::NotReplayed => "not_replayed",
+                ConnReplayMode::None => "none",
+                ConnReplayMode::Replayed => "replayed",
             },
         )?;
         let bad: Vec<_> = report
@@ -48,38 +48,38 @@ impl Serialize for Whole<'_> {
         map.serialize_entry("skipped_lines", &bad)?;
         map.serialize_entry(
             "damaged",
-            &report.damaged.iter().cloned().collect::<Damaged>(),
+            &report.damaged.iter().cloned().collect::<DamagedFiles>(),
         )?;
-        map.serialize_entry("zones", &Zones(report))?;
+        map.serialize_entry("zones", &ZoneMap(report))?;
         map.end()
     }
 }
 
 /// Files and what is wrong with them, as an object.
-struct Damaged(Vec<(Box<str>, String)>);
+struct DamagedFiles(Vec<(Box<str>, String)>);
 
-impl FromIterator<(Box<str>, String)> for Damaged {
+impl FromIterator<(Box<str>, String)> for DamagedFiles {
     fn from_iter<I: IntoIterator<Item = (Box<str>, String)>>(files: I) -> Self {
         Self(files.into_iter().collect())
     }
 }
 
-impl Serialize for Damaged {
+impl Serialize for DamagedFiles {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_map(self.0.iter().map(|(file, why)| (file, why)))
     }
 }
 
 /// By name, in the configuration's order.
-struct Zones<'a>(&'a Report);
+struct ZoneMap<'a>(&'a ReplayReport);
 
-impl Serialize for Zones<'_> {
+impl Serialize for ZoneMap<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let zones = self.0.zones.iter();
         serializer.collect_map(zones.map(|zone| {
             (
                 &zone.name,
-                One {
+                ZoneJson {
                     zone,
                     report: self.0,
                 },
@@ -88,12 +88,12 @@ impl Serialize for Zones<'_> {
     }
 }
 
-struct One<'a> {
-    zone: &'a Zone,
-    report: &'a Report,
+struct ZoneJson<'a> {
+    zone: &'a ZoneReport,
+    report: &'a ReplayReport,
 }
 
-impl Serialize for One<'_> {
+impl Serialize for ZoneJson<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let zone = self.zone;
         let mut map = serializer.serialize_map(None)?;
@@ -125,7 +125,7 @@ impl Serialize for One<'_> {
 }
 
 #[derive(Serialize)]
-struct TopKey<'a> {
+struct JsonTopKey<'a> {
     key: &'a str,
     pass: u64,
     delay: u64,
@@ -134,8 +134,8 @@ struct TopKey<'a> {
     peak_per_second: u32,
 }
 
-fn key(key: &Key) -> TopKey<'_> {
-    TopKey {
+fn key(key: &KeyStats) -> JsonTopKey<'_> {
+    JsonTopKey {
         key: &key.label,
         pass: key.counts.pass,
         delay: key.counts.delay,
@@ -146,7 +146,7 @@ fn key(key: &Key) -> TopKey<'_> {
 }
 
 #[derive(Serialize)]
-struct Suggested {
+struct JsonSuggestion {
     refuse_at_most: f64,
     requests: u64,
     rate: String,
@@ -163,14 +163,14 @@ struct Suggested {
     frontier: Vec<serde_json::Value>,
 }
 
-fn suggested(suggestion: &Suggestion) -> Suggested {
+fn suggested(suggestion: &Suggestion) -> JsonSuggestion {
     let best = &suggestion.best;
-    let pair = |pair: &Pair| {
+    let pair = |pair: &RateAndBurst| {
         serde_json::json!({
             "rate": pair.rate.to_string(), "burst": pair.burst, "refuse": pair.refused, "keys_refused": pair.touched,
         })
     };
-    Suggested {
+    JsonSuggestion {
         refuse_at_most: suggestion.at_most_millionths as f64 / 1e6,
         requests: suggestion.requests,
         rate: best.rate.to_string(),

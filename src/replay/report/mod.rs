@@ -5,16 +5,16 @@ mod json;
 mod page;
 mod table;
 
-use super::needs::Missing;
+use super::needs::MissingFields;
 use super::plot::visible;
 use super::read::BadLine;
-use super::suggest::{Pair, Suggestion};
-use super::tally::{Counts, Key, Wait};
+use super::suggest::{RateAndBurst, Suggestion};
+use super::tally::{KeyStats, LongWait, VerdictCounts};
 use super::timeline::Timeline;
 
 /// What a replay found out.
 #[derive(Debug, Default)]
-pub struct Report {
+pub struct ReplayReport {
     /// Lines of all files.
     pub lines: u64,
     /// Lines that could not be read.
@@ -28,7 +28,7 @@ pub struct Report {
     /// Requests that no limit applies to.
     pub unlimited: u64,
     /// What became of the others, all their limits together.
-    pub requests: Counts,
+    pub requests: VerdictCounts,
     /// Requests that came further out of order than the window is wide, and the worst of them, in milliseconds.
     pub late: u64,
     /// See `late`.
@@ -38,18 +38,18 @@ pub struct Report {
     /// Whether there were times that are only known to the second.
     pub spread: bool,
     /// What a limit of connections was replayed with, if there was one.
-    pub connections: Connections,
+    pub connections: ConnReplayMode,
     /// Files that could not be read to their end, and why.
     pub damaged: Vec<(Box<str>, String)>,
     /// The names of all files.
     pub files: Vec<Box<str>>,
     /// The zones, in the order of the configuration.
-    pub zones: Vec<Zone>,
+    pub zones: Vec<ZoneReport>,
 }
 
 /// How `limit_conn` was replayed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Connections {
+pub enum ConnReplayMode {
     /// Not: the log does not say how long requests took.
     NotReplayed,
     /// There is none.
@@ -61,11 +61,11 @@ pub enum Connections {
 
 /// What a zone said.
 #[derive(Debug)]
-pub struct Zone {
+pub struct ZoneReport {
     /// Its name.
     pub name: Box<str>,
     /// What it counts.
-    pub kind: Kind,
+    pub kind: ZoneKind,
     /// What it allows, in words.
     pub allows: String,
     /// The rate a key is held to, in requests a second, where it is held to one.
@@ -73,7 +73,7 @@ pub struct Zone {
     /// The most a key may send at once, where that is known.
     pub quota: Option<u64>,
     /// What it said.
-    pub counts: Counts,
+    pub counts: VerdictCounts,
     /// Live keys it had no room for.
     pub evictions: u64,
     /// How many keys it met.
@@ -81,9 +81,9 @@ pub struct Zone {
     /// Keys that were forgotten here because there were too many, and the most requests one of them can have had.
     pub forgotten: Option<u64>,
     /// The keys hit hardest.
-    pub top: Vec<Key>,
+    pub top: Vec<KeyStats>,
     /// The longest waits.
-    pub waits: Vec<Wait>,
+    pub waits: Vec<LongWait>,
     /// What happened when.
     pub timeline: Timeline,
     /// How many keys had which busiest second: requests in it and keys, fewest requests first.
@@ -96,14 +96,14 @@ pub struct Zone {
 
 /// What a zone counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum ZoneKind {
     /// `limit_conn`
     Connections,
     /// `limit_req`
     Requests,
 }
 
-impl Report {
+impl ReplayReport {
     /// As text for people.
     #[must_use]
     pub fn table(&self) -> String {
@@ -125,7 +125,7 @@ impl Report {
     }
 }
 
-impl Kind {
+impl ZoneKind {
     /// Its word in a configuration.
     #[must_use]
     pub fn word(self) -> &'static str {
@@ -138,7 +138,7 @@ impl Kind {
 
 impl Suggestion {
     /// So many pairs, those around the best one.
-    fn around_best(&self, count: usize) -> &[Pair] {
+    fn around_best(&self, count: usize) -> &[RateAndBurst] {
         let best = self.frontier.iter().position(|pair| *pair == self.best);
         let end = (best.unwrap_or(0) + count / 2 + 1)
             .max(count)
@@ -172,7 +172,7 @@ impl Suggestion {
 }
 
 /// What else has to be said, besides numbers of zones.
-fn notes(report: &Report) -> Vec<String> {
+fn notes(report: &ReplayReport) -> Vec<String> {
     let mut notes = Vec::new();
     for (count, what) in [
         (report.unlimited, "requests that no limit applies to"),
@@ -202,7 +202,7 @@ fn notes(report: &Report) -> Vec<String> {
                 .to_owned(),
         );
     }
-    if report.connections == Connections::NotReplayed {
+    if report.connections == ConnReplayMode::NotReplayed {
         notes.push("limit_conn is not replayed: the log does not have $request_time".to_owned());
     }
     for (file, why) in &report.damaged {
@@ -214,7 +214,7 @@ fn notes(report: &Report) -> Vec<String> {
     notes
 }
 
-impl Missing {
+impl MissingFields {
     /// What is wrong, and what to do about it.
     #[must_use]
     pub fn advice(&self) -> String {
@@ -314,7 +314,7 @@ mod tests {
 
     #[test]
     fn what_is_missing_is_told_with_what_to_do() {
-        let missing = Missing {
+        let missing = MissingFields {
             variables: vec!["cookie_sid".to_owned(), "http_cookie".to_owned()],
             zone: Some("sessions".to_owned()),
         };

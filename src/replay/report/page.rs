@@ -5,10 +5,10 @@
 
 use std::fmt::Write;
 
-use super::{Report, Zone, charts, duration, moment, number, percent};
-use crate::replay::plot::{Place, STYLE, escape};
+use super::{ReplayReport, ZoneReport, charts, duration, moment, number, percent};
+use crate::replay::plot::{PlotTheme, STYLE, escape};
 
-pub(super) fn draw(report: &Report) -> String {
+pub(super) fn draw(report: &ReplayReport) -> String {
     let mut page = String::new();
     push(&mut page, HEAD);
     push(
@@ -27,7 +27,7 @@ fn push(page: &mut String, text: &str) {
     page.push_str(text);
 }
 
-fn summary(report: &Report, page: &mut String) {
+fn summary(report: &ReplayReport, page: &mut String) {
     let span = match report.span {
         Some((first, last)) => format!("{} to {} UTC", moment(first), moment(last)),
         None => "no requests".to_owned(),
@@ -68,7 +68,7 @@ fn summary(report: &Report, page: &mut String) {
     push(page, "</ul>\n");
 }
 
-fn zone(zone: &Zone, report: &Report, page: &mut String) {
+fn zone(zone: &ZoneReport, report: &ReplayReport, page: &mut String) {
     let kind = zone.kind.word();
     let (counts, total) = (zone.counts, zone.counts.total());
     push(
@@ -98,7 +98,7 @@ fn zone(zone: &Zone, report: &Report, page: &mut String) {
     for plot in charts::of(zone) {
         push(
             page,
-            &format!("<figure>{}</figure>\n", plot.svg(Place::Page)),
+            &format!("<figure>{}</figure>\n", plot.svg(PlotTheme::Page)),
         );
     }
     push(page, "</div>\n");
@@ -108,7 +108,7 @@ fn zone(zone: &Zone, report: &Report, page: &mut String) {
     push(page, "</section>\n");
 }
 
-fn hardest(zone: &Zone, page: &mut String) {
+fn hardest(zone: &ZoneReport, page: &mut String) {
     push(
         page,
         "<h3>Hit hardest</h3>\n<div class=\"wide\"><table><thead><tr><th>key</th><th>requests</th><th>refused</th><th></th>\
@@ -137,7 +137,7 @@ fn hardest(zone: &Zone, page: &mut String) {
     push(page, "</tbody></table></div>\n");
 }
 
-fn suggestion(zone: &Zone, page: &mut String) {
+fn suggestion(zone: &ZoneReport, page: &mut String) {
     let Some(suggestion) = &zone.suggestion else {
         return;
     };
@@ -176,7 +176,7 @@ fn suggestion(zone: &Zone, page: &mut String) {
     push(page, "</tbody></table></div>\n");
 }
 
-fn waits(zone: &Zone, report: &Report, page: &mut String) {
+fn waits(zone: &ZoneReport, report: &ReplayReport, page: &mut String) {
     if zone.waits.is_empty() {
         return;
     }

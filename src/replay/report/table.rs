@@ -2,11 +2,11 @@
 
 use std::fmt::Write;
 
-use super::{Report, Zone, duration, moment, number, percent};
+use super::{ReplayReport, ZoneReport, duration, moment, number, percent};
 use crate::replay::plot::visible;
 use crate::replay::suggest::Suggestion;
 
-pub(super) fn draw(report: &Report) -> String {
+pub(super) fn draw(report: &ReplayReport) -> String {
     let mut text = String::new();
     summary(report, &mut text);
     for zone in &report.zones {
@@ -16,7 +16,7 @@ pub(super) fn draw(report: &Report) -> String {
     text
 }
 
-fn summary(report: &Report, text: &mut String) {
+fn summary(report: &ReplayReport, text: &mut String) {
     let (counts, total) = (report.requests, report.requests.total());
     line(text, &format!("{} lines", number(report.lines)));
     if let Some((first, last)) = report.span {
@@ -47,7 +47,7 @@ fn summary(report: &Report, text: &mut String) {
     }
 }
 
-fn zone(zone: &Zone, report: &Report, text: &mut String) {
+fn zone(zone: &ZoneReport, report: &ReplayReport, text: &mut String) {
     let kind = zone.kind.word();
     line(
         text,
@@ -93,7 +93,7 @@ fn zone(zone: &Zone, report: &Report, text: &mut String) {
     }
 }
 
-fn hardest(zone: &Zone, text: &mut String) {
+fn hardest(zone: &ZoneReport, text: &mut String) {
     if zone.top.is_empty() {
         return;
     }
@@ -131,7 +131,7 @@ fn hardest(zone: &Zone, text: &mut String) {
     }
 }
 
-fn waits(zone: &Zone, report: &Report, text: &mut String) {
+fn waits(zone: &ZoneReport, report: &ReplayReport, text: &mut String) {
     if zone.waits.is_empty() {
         return;
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::clock::Millis;
 use crate::config::plan::{Cost, Delay, Excess, Rate};
 use crate::store::algorithm::leaky_bucket::LeakyBucket;
-use crate::store::algorithm::{Algorithm as _, Outcome};
+use crate::store::algorithm::{Algorithm as _, Verdict};
 
 /// Requests in the order they came.
 #[derive(Debug, Default)]
@@ -30,7 +30,7 @@ impl Arrivals {
     }
 
     /// By key, those with the most requests first.
-    pub(in crate::replay) fn group(self) -> Grouped {
+    pub(in crate::replay) fn group(self) -> ArrivalsByKey {
         let count = self.keys.iter().max().map_or(0, |most| *most as usize + 1);
         let mut counts = vec![0_usize; count];
         for key in &self.keys {
@@ -53,20 +53,20 @@ impl Arrivals {
             times[*place] = *time;
             *place += 1;
         }
-        Grouped { times, ends }
+        ArrivalsByKey { times, ends }
     }
 }
 
 /// Requests by key.
 #[derive(Debug)]
-pub(in crate::replay) struct Grouped {
+pub(in crate::replay) struct ArrivalsByKey {
     /// Of each key in their order; the key with the most requests first.
     times: Vec<u64>,
     /// Where each key's end.
     ends: Vec<usize>,
 }
 
-impl Grouped {
+impl ArrivalsByKey {
     pub(super) fn requests(&self) -> u64 {
         self.times.len() as u64
     }
@@ -101,7 +101,7 @@ impl Grouped {
         let (mut delayed, mut longest) = (0, Duration::ZERO);
         for times in self.keys().take_while(|times| times.len() > 1) {
             meet(times, rate, burst, Delay::After(Excess(0)), |outcome| {
-                if let Outcome::Delay { wait, .. } = outcome {
+                if let Verdict::Delay { wait, .. } = outcome {
                     delayed += 1;
                     longest = wait.max(longest);
                 }
@@ -114,13 +114,13 @@ impl Grouped {
     }
 
     /// What the hundredth of keys with the most requests sent, and what is refused of it.
-    pub(super) fn heavy(&self, rate: Rate, burst: u32) -> super::Heavy {
+    pub(super) fn heavy(&self, rate: Rate, burst: u32) -> super::TopSenders {
         let keys = self.ends.len().div_ceil(100);
         let refused = self
             .keys()
             .take(keys)
             .map(|times| refused_of(times, rate, burst));
-        super::Heavy {
+        super::TopSenders {
             keys: keys as u64,
             requests: keys.checked_sub(1).map_or(0, |last| self.ends[last] as u64),
             refused: refused.sum(),
@@ -163,13 +163,13 @@ impl Grouped {
 fn refused_of(times: &[u64], rate: Rate, burst: u32) -> u64 {
     let mut refused = 0;
     meet(times, rate, burst, Delay::Never, |outcome| {
-        refused += u64::from(matches!(outcome, Outcome::Refuse { .. }));
+        refused += u64::from(matches!(outcome, Verdict::Refuse { .. }));
     });
     refused
 }
 
 /// Lets one key's requests meet a limit.
-fn meet(times: &[u64], rate: Rate, burst: u32, delay: Delay, mut hear: impl FnMut(Outcome)) {
+fn meet(times: &[u64], rate: Rate, burst: u32, delay: Delay, mut hear: impl FnMut(Verdict)) {
     let burst = Excess::requests(burst);
     let numbers = LeakyBucket { rate, burst, delay };
     let mut state = numbers.fresh(Millis(times.first().copied().unwrap_or(0)));

@@ -8,14 +8,14 @@
 mod arrivals;
 mod ladder;
 
-pub(super) use arrivals::{Arrivals, Grouped};
+pub(super) use arrivals::{Arrivals, ArrivalsByKey};
 pub(super) use ladder::ladder;
 
 use crate::config::plan::Rate;
 
 /// A rate and the smallest burst for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Pair {
+pub struct RateAndBurst {
     /// Requests in a time.
     pub rate: Rate,
     /// How far above it a key may go.
@@ -26,7 +26,7 @@ pub struct Pair {
     pub touched: u64,
 }
 
-impl Pair {
+impl RateAndBurst {
     /// The most requests of one key that it lets through in a minute.
     #[must_use]
     pub fn a_minute(&self) -> u64 {
@@ -54,9 +54,9 @@ pub struct Suggestion {
     /// Requests it is a share of.
     pub requests: u64,
     /// Every pair of which none is better in both, slowest rate first.
-    pub frontier: Vec<Pair>,
+    pub frontier: Vec<RateAndBurst>,
     /// The one that lets the least through in a minute.
-    pub best: Pair,
+    pub best: RateAndBurst,
     /// Requests that would have waited with it, had it no `nodelay`, and the longest of their waits in milliseconds.
     pub delayed: u64,
     /// See `delayed`.
@@ -64,12 +64,12 @@ pub struct Suggestion {
     /// The most that one key sent in any minute.
     pub busiest_minute: u64,
     /// The hundredth of the keys that sent the most.
-    pub heavy: Heavy,
+    pub heavy: TopSenders,
 }
 
 /// The keys that sent the most.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Heavy {
+pub struct TopSenders {
     /// How many they are.
     pub keys: u64,
     /// What they sent.
@@ -79,11 +79,11 @@ pub struct Heavy {
 }
 
 /// Finds better numbers for a zone; none if nobody asked anything of it.
-pub(super) fn suggest(arrivals: &Grouped, at_most_millionths: u64) -> Option<Suggestion> {
+pub(super) fn suggest(arrivals: &ArrivalsByKey, at_most_millionths: u64) -> Option<Suggestion> {
     let requests = arrivals.requests();
     let allowed =
         u64::try_from(u128::from(requests) * u128::from(at_most_millionths) / 1_000_000).ok()?;
-    let mut frontier: Vec<Pair> = Vec::new();
+    let mut frontier: Vec<RateAndBurst> = Vec::new();
     // With this burst nobody is ever refused, whatever the rate.
     let mut enough = u32::try_from(arrivals.largest().checked_sub(1)?).unwrap_or(u32::MAX);
     for rate in ladder() {
@@ -99,7 +99,7 @@ pub(super) fn suggest(arrivals: &Grouped, at_most_millionths: u64) -> Option<Sug
         enough = low;
         if frontier.last().is_none_or(|last| last.burst > low) {
             let (refused, touched) = arrivals.refused(rate, low);
-            frontier.push(Pair {
+            frontier.push(RateAndBurst {
                 rate,
                 burst: low,
                 refused,
@@ -125,7 +125,7 @@ pub(super) fn suggest(arrivals: &Grouped, at_most_millionths: u64) -> Option<Sug
 }
 
 /// Which share would have been refused at every rate of the ladder, with this burst.
-pub(super) fn curve(arrivals: &Grouped, burst: u32) -> Vec<(f64, f64)> {
+pub(super) fn curve(arrivals: &ArrivalsByKey, burst: u32) -> Vec<(f64, f64)> {
     let requests = arrivals.requests().max(1) as f64;
     let mut points: Vec<(f64, f64)> = Vec::new();
     for rate in ladder() {
@@ -154,7 +154,7 @@ mod tests {
 
     use super::*;
 
-    fn grouped(times: &[(u32, u64)]) -> Grouped {
+    fn grouped(times: &[(u32, u64)]) -> ArrivalsByKey {
         let mut arrivals = Arrivals::default();
         for (key, at) in times {
             arrivals.add(*key, *at);

@@ -6,11 +6,11 @@
 
 use tokio::time::Instant;
 
-use crate::message::frames::{Frame, Kind};
+use crate::message::frames::{FrameHeader, FrameType};
 
 /// What a client did too much of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Flood {
+pub enum FloodKind {
     /// Data without data.
     EmptyData,
     /// A head larger than anybody needs, or in more pieces.
@@ -29,27 +29,27 @@ pub enum Flood {
 
 /// All budgets of a connection.
 #[derive(Debug)]
-pub(super) struct Budgets {
-    empty_data: Budget,
-    pings: Budget,
-    priorities: Budget,
-    resets: Budget,
-    settings: Budget,
-    window_updates: Budget,
+pub(super) struct FloodBudgets {
+    empty_data: FloodBudget,
+    pings: FloodBudget,
+    priorities: FloodBudget,
+    resets: FloodBudget,
+    settings: FloodBudget,
+    window_updates: FloodBudget,
     // Of ours, that it may answer.
     pings_sent: u32,
     answers: u32,
 }
 
 #[derive(Debug)]
-struct Budget {
+struct FloodBudget {
     left: u32,
     most: u32,
     per_second: u32,
     since: Instant,
 }
 
-impl Flood {
+impl FloodKind {
     /// Its name in logs and metrics.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -65,10 +65,10 @@ impl Flood {
     }
 }
 
-impl Budgets {
+impl FloodBudgets {
     /// Those of a new connection that may reset so many streams at once.
     pub(super) fn new(resets: u32, now: Instant) -> Self {
-        let budget = |most, per_second| Budget {
+        let budget = |most, per_second| FloodBudget {
             left: most,
             most,
             per_second,
@@ -87,20 +87,24 @@ impl Budgets {
     }
 
     /// Charges what the client has sent. The clock is asked only for what is charged.
-    pub(super) fn receive(&mut self, frame: Frame) -> Result<(), Flood> {
+    pub(super) fn receive(&mut self, frame: FrameHeader) -> Result<(), FloodKind> {
         let (budget, flood) = match frame.kind {
-            Kind::Data if frame.is_empty_data() => (&mut self.empty_data, Flood::EmptyData),
-            Kind::Ping if frame.acknowledges() && self.pings_sent > 0 => {
+            FrameType::Data if frame.is_empty_data() => {
+                (&mut self.empty_data, FloodKind::EmptyData)
+            }
+            FrameType::Ping if frame.acknowledges() && self.pings_sent > 0 => {
                 self.pings_sent -= 1;
                 return Ok(());
             }
-            Kind::Ping => (&mut self.pings, Flood::Pings),
-            Kind::Priority | Kind::Other | Kind::GoAway => {
-                (&mut self.priorities, Flood::Priorities)
+            FrameType::Ping => (&mut self.pings, FloodKind::Pings),
+            FrameType::Priority | FrameType::Other | FrameType::GoAway => {
+                (&mut self.priorities, FloodKind::Priorities)
             }
-            Kind::Reset => (&mut self.resets, Flood::Resets),
-            Kind::Settings if !frame.acknowledges() => (&mut self.settings, Flood::Settings),
-            Kind::WindowUpdate => (&mut self.window_updates, Flood::WindowUpdates),
+            FrameType::Reset => (&mut self.resets, FloodKind::Resets),
+            FrameType::Settings if !frame.acknowledges() => {
+                (&mut self.settings, FloodKind::Settings)
+            }
+            FrameType::WindowUpdate => (&mut self.window_updates, FloodKind::WindowUpdates),
             _ => return Ok(()),
         };
         budget.spend(Instant::now()).ok_or(flood)
@@ -108,14 +112,14 @@ impl Budgets {
 
     /// Notes what we have sent: resets that the client made us send are charged like its own, and what it has done
     /// properly earns it back.
-    pub(super) fn send(&mut self, frame: Frame) -> Result<(), Flood> {
+    pub(super) fn send(&mut self, frame: FrameHeader) -> Result<(), FloodKind> {
         match frame.kind {
-            Kind::Reset if is_their_fault(frame.code()) => {
-                self.resets.spend(Instant::now()).ok_or(Flood::Resets)?;
+            FrameType::Reset if is_their_fault(frame.code()) => {
+                self.resets.spend(Instant::now()).ok_or(FloodKind::Resets)?;
             }
             // Whoever takes data in may say so, for the stream and for the connection.
-            Kind::Data => self.window_updates.earn(4),
-            Kind::Ping if !frame.acknowledges() => {
+            FrameType::Data => self.window_updates.earn(4),
+            FrameType::Ping if !frame.acknowledges() => {
                 self.pings_sent = self.pings_sent.saturating_add(1);
             }
             _ => {}
@@ -129,18 +133,18 @@ impl Budgets {
     }
 
     /// What the client has most likely done too much of, where it was h2 that had enough.
-    pub(super) fn suspect(&self) -> Flood {
+    pub(super) fn suspect(&self) -> FloodKind {
         if self.empty_data.left < self.empty_data.most {
-            Flood::EmptyData
+            FloodKind::EmptyData
         } else if self.resets.left < self.resets.most {
-            Flood::Resets
+            FloodKind::Resets
         } else {
-            Flood::Headers
+            FloodKind::Headers
         }
     }
 }
 
-impl Budget {
+impl FloodBudget {
     fn spend(&mut self, now: Instant) -> Option<()> {
         let millis = now.saturating_duration_since(self.since).as_millis();
         let due = u128::from(self.per_second) * millis / 1000;
@@ -179,24 +183,24 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::message::frames::Frames;
+    use crate::message::frames::FrameScanner;
 
-    fn frame(kind: u8, flags: u8, payload: &[u8]) -> Frame {
+    fn frame(kind: u8, flags: u8, payload: &[u8]) -> FrameHeader {
         let mut bytes = vec![0, 0, payload.len() as u8, kind, flags, 0, 0, 0, 1];
         bytes.extend(payload);
-        Frames::from_server().next(&mut &bytes[..]).unwrap()
+        FrameScanner::from_server().next(&mut &bytes[..]).unwrap()
     }
 
-    fn reset(code: u8) -> Frame {
+    fn reset(code: u8) -> FrameHeader {
         frame(3, 0, &[0, 0, 0, code])
     }
 
-    fn budgets() -> Budgets {
-        Budgets::new(256, Instant::now())
+    fn budgets() -> FloodBudgets {
+        FloodBudgets::new(256, Instant::now())
     }
 
     /// How many of a frame pass at once.
-    fn most(frame: Frame) -> usize {
+    fn most(frame: FrameHeader) -> usize {
         let mut budgets = budgets();
         (0..10_000)
             .take_while(|_| budgets.receive(frame).is_ok())

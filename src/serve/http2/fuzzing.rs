@@ -1,13 +1,13 @@
 //! A door for the fuzzer, which stands outside.
 
-use super::budget::Budgets;
-use crate::message::frames::{Frame, Frames};
+use super::budget::FloodBudgets;
+use crate::message::frames::{FrameHeader, FrameScanner};
 
 /// Lets bytes pass in pieces of this length as a client's, and again as ours; gives the frames that were seen.
 #[must_use]
-pub fn watch(bytes: &[u8], piece: usize) -> Vec<Frame> {
-    let pass = |mut frames: Frames| {
-        let mut budgets = Budgets::new(256, tokio::time::Instant::now());
+pub fn watch(bytes: &[u8], piece: usize) -> Vec<FrameHeader> {
+    let pass = |mut frames: FrameScanner| {
+        let mut budgets = FloodBudgets::new(256, tokio::time::Instant::now());
         let mut seen = Vec::new();
         for mut piece in bytes.chunks(piece.max(1)) {
             while let Some(frame) = frames.next(&mut piece) {
@@ -18,7 +18,7 @@ pub fn watch(bytes: &[u8], piece: usize) -> Vec<Frame> {
         }
         seen
     };
-    let [client, server] = [Frames::from_client(), Frames::from_server()].map(pass);
+    let [client, server] = [FrameScanner::from_client(), FrameScanner::from_server()].map(pass);
     [client, server].concat()
 }
 

@@ -8,38 +8,43 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::roster::Roster;
-use crate::clock::Pace;
-use crate::message::Peer;
-use crate::message::frames::Frames;
-use crate::serve::Socket;
-use crate::serve::linger::Linger;
+use super::roster::StreamTable;
+use crate::clock::MinRateTimer;
+use crate::message::ClientConnection;
+use crate::message::frames::FrameScanner;
+use crate::serve::DownstreamSocket;
+use crate::serve::linger::LingeringClose;
 use crate::serve::sent::limit;
 
 /// A socket that carries frames.
 #[derive(Debug)]
-pub(super) struct Io {
-    socket: Socket,
+pub(super) struct Http2Io {
+    socket: DownstreamSocket,
     // What was read from the socket before h2 was there to read it.
     ahead: Bytes,
-    peer: Arc<Peer>,
-    roster: Arc<Roster>,
-    received: Frames,
-    sent: Frames,
-    writing: Pace,
-    linger: Option<Linger>,
+    peer: Arc<ClientConnection>,
+    roster: Arc<StreamTable>,
+    received: FrameScanner,
+    sent: FrameScanner,
+    writing: MinRateTimer,
+    linger: Option<LingeringClose>,
 }
 
-impl Io {
-    pub(super) fn new(socket: Socket, ahead: Bytes, peer: Arc<Peer>, roster: Arc<Roster>) -> Self {
+impl Http2Io {
+    pub(super) fn new(
+        socket: DownstreamSocket,
+        ahead: Bytes,
+        peer: Arc<ClientConnection>,
+        roster: Arc<StreamTable>,
+    ) -> Self {
         Self {
             socket,
             ahead,
             peer,
             roster,
-            received: Frames::from_client(),
-            sent: Frames::from_server(),
-            writing: Pace::default(),
+            received: FrameScanner::from_client(),
+            sent: FrameScanner::from_server(),
+            writing: MinRateTimer::default(),
             linger: None,
         }
     }
@@ -67,7 +72,7 @@ impl Io {
     }
 }
 
-impl AsyncRead for Io {
+impl AsyncRead for Http2Io {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -91,7 +96,7 @@ impl AsyncRead for Io {
     }
 }
 
-impl AsyncWrite for Io {
+impl AsyncWrite for Http2Io {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -126,7 +131,7 @@ impl AsyncWrite for Io {
         }
         if this.linger.is_none() {
             ready!(Pin::new(&mut this.socket).poll_shutdown(context))?;
-            this.linger = Some(Linger::new(this.peer.line.lingering_timeout()));
+            this.linger = Some(LingeringClose::new(this.peer.line.lingering_timeout()));
         }
         match &mut this.linger {
             Some(linger) => linger.poll_over(&mut this.socket, context).map(Ok),
@@ -135,7 +140,7 @@ impl AsyncWrite for Io {
     }
 }
 
-impl Drop for Io {
+impl Drop for Http2Io {
     fn drop(&mut self) {
         self.roster.close();
     }

@@ -24,39 +24,39 @@ use http::Request;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-pub use budget::Flood;
+pub use budget::FloodKind;
 
-use self::io::Io;
-use self::roster::{Roster, State};
-use self::stream::Stream;
-use super::{Handler, LAST_CALL, Socket};
+use self::io::Http2Io;
+use self::roster::{ConnectionSignals, StreamTable};
+use self::stream::Http2Stream;
+use super::{DownstreamSocket, Handler, LAST_CALL};
 use crate::clock::Deadline;
-use crate::message::{Peer, Phase};
+use crate::message::{ClientConnection, ConnectionPhase};
 use crate::telemetry::panics;
 
 /// Serves one client, of which `ahead` has been read, until it leaves, goes too far, is too slow, or `stop` is cancelled and its last answer is out.
 pub(super) async fn serve<H: Handler>(
-    socket: Socket,
+    socket: DownstreamSocket,
     ahead: Bytes,
-    peer: &Arc<Peer>,
-    limits: Limits,
+    peer: &Arc<ClientConnection>,
+    limits: Http2Settings,
     handler: &H,
     stop: &CancellationToken,
 ) {
-    let roster = Arc::new(Roster::new(limits.resets));
-    let io = Io::new(socket, ahead, Arc::clone(peer), Arc::clone(&roster));
+    let roster = Arc::new(StreamTable::new(limits.resets));
+    let io = Http2Io::new(socket, ahead, Arc::clone(peer), Arc::clone(&roster));
     let handshake = builder(&limits).handshake(io);
     let Ok(Ok(h2)) = tokio::time::timeout(limits.header_timeout, handshake).await else {
         return;
     };
-    let mut client = Client {
+    let mut client = Http2Connection {
         h2,
         roster,
         peer,
         limits,
         handler,
         streams: JoinSet::new(),
-        ending: Ending::NotYet,
+        ending: GoAwayState::NotYet,
         asked: false,
         head: Deadline::default(),
         rest: Deadline::default(),
@@ -78,7 +78,7 @@ pub(super) async fn serve<H: Handler>(
 
 /// What holds for a connection.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Limits {
+pub(super) struct Http2Settings {
     /// How many requests may be under way at once.
     pub(super) streams: u32,
     /// How many of them it may reset.
@@ -90,14 +90,14 @@ pub(super) struct Limits {
 }
 
 /// A connection.
-struct Client<'c, H> {
-    h2: Connection<Io, Bytes>,
-    roster: Arc<Roster>,
-    peer: &'c Arc<Peer>,
-    limits: Limits,
+struct Http2Connection<'c, H> {
+    h2: Connection<Http2Io, Bytes>,
+    roster: Arc<StreamTable>,
+    peer: &'c Arc<ClientConnection>,
+    limits: Http2Settings,
     handler: &'c H,
     streams: JoinSet<()>,
-    ending: Ending,
+    ending: GoAwayState,
     // Whether there has been a request.
     asked: bool,
     // For a head that has begun to come.
@@ -113,7 +113,7 @@ struct Client<'c, H> {
 
 /// How far its end has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Ending {
+enum GoAwayState {
     NotYet,
     /// It was told to ask nothing more; what it has asked is answered.
     Retires,
@@ -121,7 +121,7 @@ enum Ending {
     Closes,
 }
 
-impl<H: Handler> Client<'_, H> {
+impl<H: Handler> Http2Connection<'_, H> {
     /// Ready when the connection is over.
     fn poll_over(&mut self, context: &mut Context<'_>) -> Poll<()> {
         loop {
@@ -148,7 +148,7 @@ impl<H: Handler> Client<'_, H> {
     }
 
     /// Tells of what came and was no request.
-    fn report(&self, state: &State) {
+    fn report(&self, state: &ConnectionSignals) {
         for (times, status) in [(state.malformed, 400), (state.oversized, 431)] {
             for _ in 0..times {
                 self.handler.refused_head(self.peer, status);
@@ -160,14 +160,14 @@ impl<H: Handler> Client<'_, H> {
         self.asked = true;
         while self.streams.try_join_next().is_some() {}
         let number = respond.stream_id().as_u32();
-        let stream = Stream {
+        let stream = Http2Stream {
             request,
             respond,
-            peer: Arc::new(Peer::stream(self.peer)),
+            peer: Arc::new(ClientConnection::stream(self.peer)),
             connection: Arc::clone(self.peer),
             roster: Arc::clone(&self.roster),
         };
-        if self.ending != Ending::NotYet {
+        if self.ending != GoAwayState::NotYet {
             stream.peer.line.close_after_answer();
         }
         // Before its task runs: however soon it is over, the connection was not idle.
@@ -190,7 +190,7 @@ impl<H: Handler> Client<'_, H> {
     fn poll_ending(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let state = self.roster.take_state();
         self.report(&state);
-        if self.ending == Ending::Closes {
+        if self.ending == GoAwayState::Closes {
             self.close.start(self.last_words);
             return self.close.poll_passed(context);
         }
@@ -199,7 +199,7 @@ impl<H: Handler> Client<'_, H> {
             self.close(Reason::ENHANCE_YOUR_CALM);
             return Poll::Pending;
         }
-        if state.last && self.ending == Ending::NotYet {
+        if state.last && self.ending == GoAwayState::NotYet {
             self.retire();
         }
         self.poll_late(state.within_head, state.idle, context);
@@ -219,23 +219,23 @@ impl<H: Handler> Client<'_, H> {
         }
         // Others may see whether it could make room for them.
         self.peer.line.enter(match (idle, self.asked) {
-            (true, true) => Phase::Idle,
-            (true, false) => Phase::Head,
-            (false, _) => Phase::Busy,
+            (true, true) => ConnectionPhase::Idle,
+            (true, false) => ConnectionPhase::Head,
+            (false, _) => ConnectionPhase::Busy,
         });
         if !idle {
             return self.rest.clear();
         }
         self.rest.start(match self.ending {
-            Ending::NotYet if self.asked => self.peer.line.keepalive_timeout(),
-            Ending::NotYet => self.limits.header_timeout,
-            Ending::Retires | Ending::Closes => self.farewell,
+            GoAwayState::NotYet if self.asked => self.peer.line.keepalive_timeout(),
+            GoAwayState::NotYet => self.limits.header_timeout,
+            GoAwayState::Retires | GoAwayState::Closes => self.farewell,
         });
         if self.rest.poll_passed(context).is_ready() {
             self.rest.clear();
             match self.ending {
-                Ending::NotYet => self.retire(),
-                Ending::Retires | Ending::Closes => self.close(Reason::NO_ERROR),
+                GoAwayState::NotYet => self.retire(),
+                GoAwayState::Retires | GoAwayState::Closes => self.close(Reason::NO_ERROR),
             }
         }
     }
@@ -247,28 +247,28 @@ impl<H: Handler> Client<'_, H> {
         }
         self.last_words = LAST_CALL;
         match self.ending {
-            Ending::NotYet => self.retire(),
-            Ending::Retires => self.rest.clear(),
-            Ending::Closes => self.close.clear(),
+            GoAwayState::NotYet => self.retire(),
+            GoAwayState::Retires => self.rest.clear(),
+            GoAwayState::Closes => self.close.clear(),
         }
     }
 
     /// Asks the client to ask nothing more here; what it has asked already is answered.
     fn retire(&mut self) {
         self.h2.graceful_shutdown();
-        self.ending = Ending::Retires;
+        self.ending = GoAwayState::Retires;
         self.rest.clear();
     }
 
     fn close(&mut self, reason: Reason) {
         self.h2.abrupt_shutdown(reason);
-        self.ending = Ending::Closes;
+        self.ending = GoAwayState::Closes;
     }
 
     /// The connection broke, or h2 has ended it.
     fn broke(&self, error: &h2::Error) {
         self.report(&self.roster.take_state());
-        if self.ending != Ending::Closes
+        if self.ending != GoAwayState::Closes
             && error.is_library()
             && error.reason() == Some(Reason::ENHANCE_YOUR_CALM)
         {
@@ -279,7 +279,7 @@ impl<H: Handler> Client<'_, H> {
     }
 }
 
-fn builder(limits: &Limits) -> server::Builder {
+fn builder(limits: &Http2Settings) -> server::Builder {
     let mut builder = server::Builder::new();
     builder
         .max_concurrent_streams(limits.streams)

@@ -9,19 +9,19 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::budget::{Budgets, Flood};
-use crate::message::Peer;
-use crate::message::frames::{Frame, Kind};
+use super::budget::{FloodBudgets, FloodKind};
+use crate::message::ClientConnection;
+use crate::message::frames::{FrameHeader, FrameType};
 
 /// What the socket and the streams of a connection share. All of it stays in one event loop.
 #[derive(Debug)]
-pub(super) struct Roster(Mutex<Inner>);
+pub(super) struct StreamTable(Mutex<StreamTableInner>);
 
 #[derive(Debug)]
-struct Inner {
-    streams: BTreeMap<u32, Arc<Peer>>,
-    budgets: Budgets,
-    state: State,
+struct StreamTableInner {
+    streams: BTreeMap<u32, Arc<ClientConnection>>,
+    budgets: FloodBudgets,
+    state: ConnectionSignals,
     // The client was told that it has done something wrong.
     told_off: bool,
     // Streams of which something malformed has come, and which have not begun here.
@@ -30,9 +30,9 @@ struct Inner {
 
 /// What the connection has to know.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct State {
+pub(super) struct ConnectionSignals {
     /// The client has gone too far.
-    pub(super) flood: Option<Flood>,
+    pub(super) flood: Option<FloodKind>,
     /// A head has begun to come and is not complete.
     pub(super) within_head: bool,
     /// No stream is under way.
@@ -45,20 +45,20 @@ pub(super) struct State {
     pub(super) malformed: u32,
 }
 
-impl Roster {
+impl StreamTable {
     /// For a connection that may reset so many streams at once.
     pub(super) fn new(resets: u32) -> Self {
-        Self(Mutex::new(Inner {
+        Self(Mutex::new(StreamTableInner {
             streams: BTreeMap::new(),
-            budgets: Budgets::new(resets, Instant::now()),
-            state: State::default(),
+            budgets: FloodBudgets::new(resets, Instant::now()),
+            state: ConnectionSignals::default(),
             told_off: false,
             malformed: Vec::new(),
         }))
     }
 
     /// A stream begins.
-    pub(super) fn enter(&self, stream: u32, peer: Arc<Peer>) {
+    pub(super) fn enter(&self, stream: u32, peer: Arc<ClientConnection>) {
         let mut inner = self.0.lock();
         if inner.malformed.contains(&stream) {
             peer.line.refuse(400);
@@ -76,7 +76,7 @@ impl Roster {
     }
 
     /// A frame has come.
-    pub(super) fn receive(&self, frame: Frame) {
+    pub(super) fn receive(&self, frame: FrameHeader) {
         let mut inner = self.0.lock();
         if let Err(flood) = inner.budgets.receive(frame) {
             inner.state.flood.get_or_insert(flood);
@@ -91,7 +91,7 @@ impl Roster {
             }
             None if inner.malformed.len() < MOST_MALFORMED => inner.malformed.push(frame.stream),
             None => {
-                inner.state.flood.get_or_insert(Flood::Resets);
+                inner.state.flood.get_or_insert(FloodKind::Resets);
             }
         }
     }
@@ -102,27 +102,27 @@ impl Roster {
     }
 
     /// A frame has left.
-    pub(super) fn send(&self, frame: Frame) {
+    pub(super) fn send(&self, frame: FrameHeader) {
         let mut inner = self.0.lock();
         if let Err(flood) = inner.budgets.send(frame) {
             inner.state.flood.get_or_insert(flood);
         }
         if frame.stream == 0 {
-            inner.told_off |= frame.kind == Kind::GoAway && frame.code() != 0;
+            inner.told_off |= frame.kind == FrameType::GoAway && frame.code() != 0;
             inner.state.malformed += u32::from(frame.says_malformed());
             return;
         }
         let Some(peer) = inner.streams.get(&frame.stream) else {
-            inner.state.oversized += u32::from(frame.kind == Kind::Headers);
+            inner.state.oversized += u32::from(frame.kind == FrameType::Headers);
             inner.state.malformed += u32::from(frame.says_malformed());
             return;
         };
         peer.line.add_sent(frame.size());
-        let over = frame.ends_stream() || frame.kind == Kind::Reset;
+        let over = frame.ends_stream() || frame.kind == FrameType::Reset;
         let peer = over.then(|| inner.streams.remove(&frame.stream)).flatten();
         drop(inner);
         if let Some(peer) = peer {
-            if frame.kind == Kind::Reset {
+            if frame.kind == FrameType::Reset {
                 peer.line.closed();
             } else {
                 peer.line.flushed();
@@ -132,9 +132,9 @@ impl Roster {
     }
 
     /// How things stand; what has to be told once is told once.
-    pub(super) fn take_state(&self) -> State {
+    pub(super) fn take_state(&self) -> ConnectionSignals {
         let mut inner = self.0.lock();
-        let state = State {
+        let state = ConnectionSignals {
             idle: inner.streams.is_empty(),
             ..inner.state
         };
@@ -154,7 +154,7 @@ impl Roster {
     }
 
     /// What h2 has had enough of.
-    pub(super) fn suspect(&self) -> Flood {
+    pub(super) fn suspect(&self) -> FloodKind {
         self.0.lock().budgets.suspect()
     }
 

@@ -12,41 +12,41 @@ use http::{HeaderMap, Method, Request, Response, header};
 use http_body::Body as _;
 
 use super::head;
-use super::roster::Roster;
-use crate::clock::{Late, Pace};
-use crate::message::{Incoming, NoAnswer, Peer, Phase, headers};
+use super::roster::StreamTable;
+use crate::clock::{MinRateTimer, TooSlow};
+use crate::message::{ClientConnection, CloseConnection, ConnectionPhase, IncomingBody, headers};
 use crate::serve::Handler;
-use crate::telemetry::{COUNTERS, Slow, about_connection};
+use crate::telemetry::{COUNTERS, SlowPart, about_connection};
 
 /// A request that has come, and where its answer goes.
-pub(super) struct Stream {
+pub(super) struct Http2Stream {
     pub(super) request: Request<RecvStream>,
     pub(super) respond: SendResponse<Bytes>,
     /// The client, as on a connection of its own.
-    pub(super) peer: Arc<Peer>,
+    pub(super) peer: Arc<ClientConnection>,
     /// The client's connection.
-    pub(super) connection: Arc<Peer>,
-    pub(super) roster: Arc<Roster>,
+    pub(super) connection: Arc<ClientConnection>,
+    pub(super) roster: Arc<StreamTable>,
 }
 
 /// A stream under way, over when dropped.
-struct Stay {
+struct StreamGuard {
     number: u32,
-    peer: Arc<Peer>,
-    connection: Arc<Peer>,
-    roster: Arc<Roster>,
+    peer: Arc<ClientConnection>,
+    connection: Arc<ClientConnection>,
+    roster: Arc<StreamTable>,
 }
 
 /// The client has reset the stream, or the connection is gone, or what came on it was malformed.
-struct Gone;
+struct StreamReset;
 
-impl Stream {
+impl Http2Stream {
     /// Answers it.
     pub(super) async fn run<H: Handler>(self, handler: H) {
         let mut respond = self.respond;
         let number = respond.stream_id().as_u32();
         let peer = Arc::clone(&self.peer);
-        let _stay = Stay {
+        let _stay = StreamGuard {
             number,
             peer: self.peer,
             connection: self.connection,
@@ -59,8 +59,8 @@ impl Stream {
         peer.line.begin();
         let response = match handled(&handler, request, &peer, &mut respond).await {
             Ok(Ok(response)) => response,
-            Ok(Err(NoAnswer)) => return respond.send_reset(Reason::CANCEL),
-            Err(Gone) => return,
+            Ok(Err(CloseConnection)) => return respond.send_reset(Reason::CANCEL),
+            Err(StreamReset) => return,
         };
         peer.line.decide();
         // An error here is a stream that is gone: who waits for it is told by the drop of the body.
@@ -68,7 +68,7 @@ impl Stream {
     }
 }
 
-impl Drop for Stay {
+impl Drop for StreamGuard {
     fn drop(&mut self) {
         let (line, connection) = (&self.peer.line, &self.connection.line);
         connection.adopt_timeouts(line);
@@ -81,7 +81,10 @@ impl Drop for Stay {
 }
 
 /// The request in the form the road knows.
-fn understood(request: Request<RecvStream>, peer: &Arc<Peer>) -> Option<Request<Incoming>> {
+fn understood(
+    request: Request<RecvStream>,
+    peer: &Arc<ClientConnection>,
+) -> Option<Request<IncomingBody>> {
     if peer.line.refused().is_some() {
         return None;
     }
@@ -92,17 +95,17 @@ fn understood(request: Request<RecvStream>, peer: &Arc<Peer>) -> Option<Request<
     let length = length.and_then(|length| length.to_str().ok()?.parse().ok());
     let waits = head.headers.get(header::EXPECT);
     let waits = waits.filter(|what| what.as_bytes().eq_ignore_ascii_case(b"100-continue"));
-    let incoming = Incoming::stream(body, length, waits.map(|_| Arc::clone(peer)));
+    let incoming = IncomingBody::stream(body, length, waits.map(|_| Arc::clone(peer)));
     Some(Request::from_parts(head, incoming))
 }
 
 /// What the road makes of a request; given up when the client gives it up.
 async fn handled<H: Handler>(
     handler: &H,
-    request: Request<Incoming>,
-    peer: &Arc<Peer>,
+    request: Request<IncomingBody>,
+    peer: &Arc<ClientConnection>,
     respond: &mut SendResponse<Bytes>,
-) -> Result<Result<Response<H::Body>, NoAnswer>, Gone> {
+) -> Result<Result<Response<H::Body>, CloseConnection>, StreamReset> {
     let mut handling = pin!(handler.handle(Arc::clone(peer), request));
     let mut known = false;
     poll_fn(|context| {
@@ -113,10 +116,10 @@ async fn handled<H: Handler>(
         // Before anybody can see the end of a body that has no good end.
         if peer.line.refused().is_some() {
             respond.send_reset(Reason::PROTOCOL_ERROR);
-            return Poll::Ready(Err(Gone));
+            return Poll::Ready(Err(StreamReset));
         }
         if respond.poll_reset(context).is_ready() {
-            return Poll::Ready(Err(Gone));
+            return Poll::Ready(Err(StreamReset));
         }
         let handled = handling.as_mut().poll(context);
         let interims = match peer.line.has_interim() {
@@ -127,7 +130,9 @@ async fn handled<H: Handler>(
             let mut response = Response::new(());
             *response.status_mut() = interim.status;
             *response.headers_mut() = interim.headers;
-            respond.send_informational(response).map_err(|_| Gone)?;
+            respond
+                .send_informational(response)
+                .map_err(|_| StreamReset)?;
         }
         handled.map(Ok)
     })
@@ -138,9 +143,9 @@ async fn handled<H: Handler>(
 async fn answer<B>(
     response: Response<B>,
     asked: &Method,
-    peer: &Peer,
+    peer: &ClientConnection,
     respond: &mut SendResponse<Bytes>,
-) -> Result<(), Gone>
+) -> Result<(), StreamReset>
 where
     B: http_body::Body<Data = Bytes> + Unpin,
 {
@@ -148,10 +153,10 @@ where
     head::answer(&mut head, asked, &body.size_hint());
     let ends = body.is_end_stream();
     let sending = respond.send_response(Response::from_parts(head, ()), ends);
-    let mut sending = Sending {
-        stream: sending.map_err(|_| Gone)?,
+    let mut sending = ResponseSender {
+        stream: sending.map_err(|_| StreamReset)?,
         peer,
-        pace: Pace::default(),
+        pace: MinRateTimer::default(),
         sent: 0,
     };
     if !ends {
@@ -164,26 +169,30 @@ where
 }
 
 /// An answer on its way.
-struct Sending<'s> {
+struct ResponseSender<'s> {
     stream: SendStream<Bytes>,
-    peer: &'s Peer,
-    pace: Pace,
+    peer: &'s ClientConnection,
+    pace: MinRateTimer,
     // How much of it had left when it was last looked at.
     sent: u64,
 }
 
-impl Sending<'_> {
+impl ResponseSender<'_> {
     /// Hands the body over as fast as the client takes it.
-    fn poll_body<B>(&mut self, body: &mut B, context: &mut Context<'_>) -> Poll<Result<(), Gone>>
+    fn poll_body<B>(
+        &mut self,
+        body: &mut B,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<(), StreamReset>>
     where
         B: http_body::Body<Data = Bytes> + Unpin,
     {
         if self.peer.line.refused().is_some() {
             self.stream.send_reset(Reason::PROTOCOL_ERROR);
-            return Poll::Ready(Err(Gone));
+            return Poll::Ready(Err(StreamReset));
         }
         if self.stream.poll_reset(context).is_ready() {
-            return Poll::Ready(Err(Gone));
+            return Poll::Ready(Err(StreamReset));
         }
         loop {
             ready!(self.poll_room(context))?;
@@ -192,17 +201,17 @@ impl Sending<'_> {
                 Some(Err(_)) => {
                     // The client must see that the rest is missing.
                     self.stream.send_reset(Reason::INTERNAL_ERROR);
-                    return Poll::Ready(Err(Gone));
+                    return Poll::Ready(Err(StreamReset));
                 }
                 None => {
                     let ended = self.stream.send_data(Bytes::new(), true);
-                    return Poll::Ready(ended.map_err(|_| Gone));
+                    return Poll::Ready(ended.map_err(|_| StreamReset));
                 }
             };
             match frame.into_data() {
                 Ok(data) => {
                     let ends = body.is_end_stream();
-                    self.stream.send_data(data, ends).map_err(|_| Gone)?;
+                    self.stream.send_data(data, ends).map_err(|_| StreamReset)?;
                     if ends {
                         return Poll::Ready(Ok(()));
                     }
@@ -215,13 +224,13 @@ impl Sending<'_> {
         }
     }
 
-    fn end(&mut self, mut trailers: HeaderMap) -> Result<(), Gone> {
+    fn end(&mut self, mut trailers: HeaderMap) -> Result<(), StreamReset> {
         headers::clean_for_streams(&mut trailers);
-        self.stream.send_trailers(trailers).map_err(|_| Gone)
+        self.stream.send_trailers(trailers).map_err(|_| StreamReset)
     }
 
     /// Ready when the client takes more.
-    fn poll_room(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Gone>> {
+    fn poll_room(&mut self, context: &mut Context<'_>) -> Poll<Result<(), StreamReset>> {
         if self.stream.capacity() > 0 {
             return Poll::Ready(Ok(()));
         }
@@ -231,7 +240,7 @@ impl Sending<'_> {
                 self.note_sent();
                 Poll::Ready(Ok(()))
             }
-            Poll::Ready(Some(Err(_)) | None) => Poll::Ready(Err(Gone)),
+            Poll::Ready(Some(Err(_)) | None) => Poll::Ready(Err(StreamReset)),
             Poll::Pending => {
                 self.peer.line.refill.run(context);
                 self.poll_stalled(context).map(Err)
@@ -240,18 +249,18 @@ impl Sending<'_> {
     }
 
     /// Ready when the last byte has left.
-    fn poll_left(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Gone>> {
-        if self.peer.line.phase() == Phase::Idle {
+    fn poll_left(&mut self, context: &mut Context<'_>) -> Poll<Result<(), StreamReset>> {
+        if self.peer.line.phase() == ConnectionPhase::Idle {
             return Poll::Ready(Ok(()));
         }
         if self.stream.poll_reset(context).is_ready() {
-            return Poll::Ready(Err(Gone));
+            return Poll::Ready(Err(StreamReset));
         }
         self.poll_stalled(context).map(Err)
     }
 
     /// Ready when the client has taken nothing for too long, or too little; then it gets no more.
-    fn poll_stalled(&mut self, context: &mut Context<'_>) -> Poll<Gone> {
+    fn poll_stalled(&mut self, context: &mut Context<'_>) -> Poll<StreamReset> {
         let line = &self.peer.line;
         loop {
             if line.sent() != self.sent {
@@ -262,14 +271,14 @@ impl Sending<'_> {
             if line.sent() != self.sent {
                 continue;
             }
-            if late == Late::Slow {
-                COUNTERS.give_up(Slow::Answer);
+            if late == TooSlow::Slow {
+                COUNTERS.give_up(SlowPart::Answer);
                 let message =
                     format_args!("client takes its answer too slowly while sending to client");
                 tracing::info!("{}", about_connection(message, self.peer));
             }
             self.stream.send_reset(Reason::CANCEL);
-            return Poll::Ready(Gone);
+            return Poll::Ready(StreamReset);
         }
     }
 

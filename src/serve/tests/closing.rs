@@ -22,7 +22,7 @@ async fn a_client_that_sends_all_before_it_reads_still_gets_its_refusal() {
     assert_eq!(client.rest().await, "");
     drop(client);
     rig.all_closed().await;
-    assert_eq!(*rig.toy.endings.lock(), [Ending::Complete]);
+    assert_eq!(*rig.toy.endings.lock(), [ResponseEnd::Complete]);
 }
 
 #[tokio::test]

@@ -4,14 +4,16 @@ use proptest::prelude::*;
 use tokio::io::AsyncWriteExt as _;
 
 use super::*;
-use crate::message::doubt::Doubt;
+use crate::message::doubt::Ambiguity;
 use crate::message::{headers, testing};
-use crate::serve::heads::Heads;
+use crate::serve::heads::RequestScanner;
 
 /// What is made of bytes that come in pieces: how many go on, how many heads ended, and about which there is doubt.
-fn followed<'p>(pieces: impl IntoIterator<Item = &'p [u8]>) -> (usize, u64, Option<(u64, Doubt)>) {
+fn followed<'p>(
+    pieces: impl IntoIterator<Item = &'p [u8]>,
+) -> (usize, u64, Option<(u64, Ambiguity)>) {
     let peer = testing::peer();
-    let mut heads = Heads::new(1024, 0);
+    let mut heads = RequestScanner::new(1024, 0);
     let mut sound = 0;
     for piece in pieces {
         sound += heads.follow(piece, &peer);
@@ -21,7 +23,7 @@ fn followed<'p>(pieces: impl IntoIterator<Item = &'p [u8]>) -> (usize, u64, Opti
     (sound, heads.ended(), doubt)
 }
 
-fn doubt(head: &str) -> Option<Doubt> {
+fn doubt(head: &str) -> Option<Ambiguity> {
     let (_, ended, doubt) = followed([head.as_bytes()]);
     assert_eq!(ended, 1, "{head:?}");
     doubt.map(|(_, doubt)| doubt)
@@ -49,15 +51,15 @@ fn what_hyper_hides_is_noticed() {
         ("Transfer-Encoding: chunked\r\n", None),
         (
             "content-length: 0\r\nCONTENT-LENGTH: 0\r\n",
-            Some(Doubt::TwoLengths),
+            Some(Ambiguity::TwoLengths),
         ),
         (
             "Content-Length: 6\r\nTransfer-Encoding: chunked\r\n",
-            Some(Doubt::BothLengths),
+            Some(Ambiguity::BothLengths),
         ),
         (
             "transfer-encoding:chunked\nA: b\ncontent-length:\t6\n",
-            Some(Doubt::BothLengths),
+            Some(Ambiguity::BothLengths),
         ),
     ] {
         assert_eq!(
@@ -66,7 +68,7 @@ fn what_hyper_hides_is_noticed() {
             "{fields:?}"
         );
     }
-    assert_eq!(doubt("GET /#x HTTP/1.1\r\n\r\n"), Some(Doubt::Fragment));
+    assert_eq!(doubt("GET /#x HTTP/1.1\r\n\r\n"), Some(Ambiguity::Fragment));
     assert_eq!(doubt("\r\n\nGET / HTTP/1.1\n\n"), None);
 }
 
@@ -76,7 +78,7 @@ fn a_doubt_is_about_the_request_it_belongs_to() {
         Content-Length: 1\r\nContent-Length: 1\r\n\r\n\r\n\
         POST /3 HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n3;x\r\nabc\r\n0\r\nX: y\r\n\r\n\
         POST /4 HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 1\r\n\r\n";
-    let expected = (text.len(), 4, Some((4, Doubt::TwoLengths)));
+    let expected = (text.len(), 4, Some((4, Ambiguity::TwoLengths)));
     let bytes = text.as_bytes();
     assert_eq!(followed([bytes]), expected);
     assert_eq!(followed(bytes.chunks(1)), expected);
@@ -109,7 +111,7 @@ fn a_chunk_that_is_none_goes_no_further() {
 #[test]
 fn a_refusal_is_told_by_its_cause() {
     let status = |text: String, hypers| {
-        let mut heads = Heads::new(1024, 0);
+        let mut heads = RequestScanner::new(1024, 0);
         heads.follow(text.as_bytes(), &testing::peer());
         heads.status(hypers, 0)
     };
@@ -137,7 +139,7 @@ async fn found_by_hyper(bytes: &[u8], every: usize) -> (u64, bool) {
         *counting.lock() += 1;
         async move {
             // The road would not take it either.
-            if headers::coding(request.headers()) != headers::Coding::Plain {
+            if headers::coding(request.headers()) != headers::TransferCoding::Plain {
                 return Err("refused".into());
             }
             // To its end, or the connection is closed instead.

@@ -3,9 +3,9 @@
 use tokio::net::UnixStream;
 use tokio::time::{Instant, sleep};
 
-use super::super::http1::{FEW, Served};
+use super::super::http1::{ActiveHyper, FEW};
 use super::*;
-use crate::message::Phase;
+use crate::message::ConnectionPhase;
 
 /// Longer than a connection keeps hyper while it is idle.
 const LONG: Duration = Duration::from_millis(1100);
@@ -15,9 +15,9 @@ async fn parked(rig: &Rig) -> Client {
     let mut client = rig.client().await;
     client.send("GET /first HTTP/1.1\r\n\r\n").await;
     assert_eq!(client.answer().await.1, "/first");
-    assert_eq!(Served::now(), 1);
+    assert_eq!(ActiveHyper::now(), 1);
     sleep(LONG).await;
-    assert_eq!(Served::now(), 0);
+    assert_eq!(ActiveHyper::now(), 0);
     client
 }
 
@@ -47,7 +47,7 @@ async fn who_asks_every_second_keeps_hyper() {
         client.send("GET /a HTTP/1.1\r\n\r\n").await;
         client.answer().await;
         sleep(Duration::from_millis(950)).await;
-        assert_eq!(Served::now(), 1);
+        assert_eq!(ActiveHyper::now(), 1);
     }
 }
 
@@ -62,9 +62,9 @@ async fn where_many_are_served_idle_ones_rest_sooner() {
         clients.push(client);
     }
     sleep(Duration::from_millis(100)).await;
-    assert_eq!(Served::now(), FEW);
+    assert_eq!(ActiveHyper::now(), FEW);
     sleep(LONG).await;
-    assert_eq!(Served::now(), 0);
+    assert_eq!(ActiveHyper::now(), 0);
     for client in &mut clients {
         client.send("GET /b HTTP/1.1\r\n\r\n").await;
         assert_eq!(client.answer().await.1, "/b");
@@ -98,7 +98,7 @@ async fn the_beginning_of_a_request_outlives_the_rest() {
     client.send([first, begun].concat()).await;
     client.answer().await;
     sleep(LONG).await;
-    assert_eq!(rig.toy.peer().line.phase(), Phase::Head);
+    assert_eq!(rig.toy.peer().line.phase(), ConnectionPhase::Head);
     sleep(LONG).await;
     client.send(end).await;
     assert_eq!(client.answer().await.1, "/b");
@@ -153,7 +153,7 @@ async fn line_ends_behind_a_body_are_nobodys() {
         .await;
     client.answer().await;
     sleep(LONG).await;
-    assert_eq!(Served::now(), 0);
+    assert_eq!(ActiveHyper::now(), 0);
     client.send("GET /next HTTP/1.1\r\n\r\n").await;
     assert_eq!(client.answer().await.1, "/next");
 }
@@ -207,7 +207,7 @@ async fn a_client_that_leaves_while_parked_is_let_go() {
         drop(client);
         rig.all_closed().await;
         assert!(began.elapsed() < Duration::from_secs(1));
-        assert_eq!(*rig.toy.endings.lock(), [Ending::Complete]);
+        assert_eq!(*rig.toy.endings.lock(), [ResponseEnd::Complete]);
     }
 }
 
@@ -242,7 +242,7 @@ async fn a_request_on_its_way_to_a_parked_connection_that_stops_is_answered() {
 #[tokio::test(start_paused = true)]
 async fn a_unix_socket_rests_alike() {
     let (mut client, server) = UnixStream::pair().unwrap();
-    let peer = Arc::new(Peer::new(Remote::Unix, None, 1, Millis(0)));
+    let peer = Arc::new(ClientConnection::new(RemoteAddr::Unix, None, 1, Millis(0)));
     tokio::spawn(connection(
         server,
         peer,
@@ -257,9 +257,9 @@ async fn a_unix_socket_rests_alike() {
         while !answer.ends_with(path.as_bytes()) {
             answer.push(client.read_u8().await.unwrap());
         }
-        assert_eq!(Served::now(), 1);
+        assert_eq!(ActiveHyper::now(), 1);
         sleep(LONG).await;
-        assert_eq!(Served::now(), 0);
+        assert_eq!(ActiveHyper::now(), 0);
     }
 }
 
@@ -267,7 +267,7 @@ async fn a_unix_socket_rests_alike() {
 #[tokio::test]
 async fn a_connection_that_waits_is_small() {
     let (_client, server) = UnixStream::pair().unwrap();
-    let peer = Arc::new(Peer::new(Remote::Unix, None, 1, Millis(0)));
+    let peer = Arc::new(ClientConnection::new(RemoteAddr::Unix, None, 1, Millis(0)));
     let connection = connection(
         server,
         peer,

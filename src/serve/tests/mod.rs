@@ -26,10 +26,11 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::{Handler, Settings, connection};
+use super::{ConnectionSettings, Handler, connection};
 use crate::clock::Millis;
 use crate::message::{
-    Body, Ending, Incoming, Interim, Line, NoAnswer, Peer, Remote, Tail, drain, testing,
+    ClientConnection, CloseConnection, ConnectionState, IncomingBody, InterimResponse, RemoteAddr,
+    ResponseBody, ResponseEnd, ResponseGuard, drain, testing,
 };
 
 /// A server with a toy handler.
@@ -45,7 +46,7 @@ impl Rig {
         Self::with(settings()).await
     }
 
-    async fn with(settings: Settings) -> Self {
+    async fn with(settings: ConnectionSettings) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let rig = Self {
             address: listener.local_addr().unwrap(),
@@ -57,7 +58,12 @@ impl Rig {
         tokio::spawn(async move {
             loop {
                 let (stream, remote) = listener.accept().await.unwrap();
-                let peer = Arc::new(Peer::new(Remote::Ip(remote), None, 1, Millis(0)));
+                let peer = Arc::new(ClientConnection::new(
+                    RemoteAddr::Ip(remote),
+                    None,
+                    1,
+                    Millis(0),
+                ));
                 *toy.peer.lock() = Some(Arc::clone(&peer));
                 let (toy, stop) = (toy.clone(), stop.clone());
                 connections.spawn(connection(stream, peer, settings, toy, stop));
@@ -79,16 +85,16 @@ impl Rig {
     }
 }
 
-fn interim(status: u16, link: Option<&'static str>) -> Interim {
+fn interim(status: u16, link: Option<&'static str>) -> InterimResponse {
     let link = link.map(|link| (header::LINK, header::HeaderValue::from_static(link)));
-    Interim {
+    InterimResponse {
         status: http::StatusCode::from_u16(status).unwrap(),
         headers: link.into_iter().collect(),
     }
 }
 
-fn settings() -> Settings {
-    Settings {
+fn settings() -> ConnectionSettings {
+    ConnectionSettings {
         resets: 256,
         timeouts: testing::timeouts(),
         max_head: 32 * 1024,
@@ -138,19 +144,19 @@ impl Client {
 /// A handler whose answer depends on the path.
 #[derive(Clone, Default)]
 struct Toy {
-    peer: Arc<Mutex<Option<Arc<Peer>>>>,
+    peer: Arc<Mutex<Option<Arc<ClientConnection>>>>,
     refused: Arc<Mutex<Vec<u16>>>,
-    endings: Arc<Mutex<Vec<Ending>>>,
+    endings: Arc<Mutex<Vec<ResponseEnd>>>,
     abandoned: Arc<Mutex<u32>>,
 }
 
 impl Toy {
-    fn peer(&self) -> Arc<Peer> {
+    fn peer(&self) -> Arc<ClientConnection> {
         self.peer.lock().clone().unwrap()
     }
 
     /// Waits until the connection's line is as it should be.
-    async fn line_is(&self, condition: impl Fn(&Line) -> bool) {
+    async fn line_is(&self, condition: impl Fn(&ConnectionState) -> bool) {
         until(|| {
             self.peer
                 .lock()
@@ -160,8 +166,12 @@ impl Toy {
         .await;
     }
 
-    fn text(&self, peer: &Arc<Peer>, text: impl Into<Bytes>) -> Response<Body<Empty<Bytes>>> {
-        let mut body = Body::whole(text.into());
+    fn text(
+        &self,
+        peer: &Arc<ClientConnection>,
+        text: impl Into<Bytes>,
+    ) -> Response<ResponseBody<Empty<Bytes>>> {
+        let mut body = ResponseBody::whole(text.into());
         body.set_tail(Box::new(Ended {
             peer: Arc::clone(peer),
             endings: Arc::clone(&self.endings),
@@ -171,16 +181,16 @@ impl Toy {
 }
 
 impl Handler for Toy {
-    type Body = Body<Empty<Bytes>>;
+    type Body = ResponseBody<Empty<Bytes>>;
 
     async fn handle(
         &self,
-        peer: Arc<Peer>,
-        request: Request<Incoming>,
-    ) -> Result<Response<Self::Body>, NoAnswer> {
+        peer: Arc<ClientConnection>,
+        request: Request<IncomingBody>,
+    ) -> Result<Response<Self::Body>, CloseConnection> {
         match request.uri().path() {
             "/big" => Ok(self.text(&peer, vec![b'x'; 64 * 1024 * 1024])),
-            "/closed" => Err(NoAnswer),
+            "/closed" => Err(CloseConnection),
             "/early" => {
                 peer.line.send_interim(interim(103, Some("</style.css>")));
                 tokio::time::sleep(Duration::from_secs(1)).await;
@@ -192,7 +202,7 @@ impl Handler for Toy {
             }
             "/echo" => match request.into_body().collect().await {
                 Ok(body) => Ok(self.text(&peer, body.to_bytes())),
-                Err(_) => Err(NoAnswer),
+                Err(_) => Err(CloseConnection),
             },
             "/hold" => {
                 tokio::spawn(async move {
@@ -205,7 +215,7 @@ impl Handler for Toy {
                 let _abandoned = Abandoned(Arc::clone(&self.abandoned));
                 std::future::pending::<Infallible>().await;
                 drop(request);
-                Err(NoAnswer)
+                Err(CloseConnection)
             }
             "/refuse" => {
                 let expects = request.headers().contains_key(header::EXPECT);
@@ -223,12 +233,12 @@ impl Handler for Toy {
                 Ok(self.text(&peer, "slow"))
             }
             // The body has no tail here.
-            "/untold" => Ok(Response::new(Body::whole("untold".into()))),
+            "/untold" => Ok(Response::new(ResponseBody::whole("untold".into()))),
             path => Ok(self.text(&peer, path.to_owned())),
         }
     }
 
-    fn refused_head(&self, _peer: &Arc<Peer>, status: u16) {
+    fn refused_head(&self, _peer: &Arc<ClientConnection>, status: u16) {
         self.refused.lock().push(status);
     }
 }
@@ -242,8 +252,8 @@ impl Drop for Abandoned {
 }
 
 struct Ended {
-    peer: Arc<Peer>,
-    endings: Arc<Mutex<Vec<Ending>>>,
+    peer: Arc<ClientConnection>,
+    endings: Arc<Mutex<Vec<ResponseEnd>>>,
 }
 
 impl std::fmt::Debug for Ended {
@@ -252,14 +262,14 @@ impl std::fmt::Debug for Ended {
     }
 }
 
-impl Tail for Ended {
+impl ResponseGuard for Ended {
     fn sent(&mut self, _bytes: usize) {}
 
-    fn peer(&self) -> &Arc<Peer> {
+    fn peer(&self) -> &Arc<ClientConnection> {
         &self.peer
     }
 
-    fn finish(self: Box<Self>, ending: Ending) {
+    fn finish(self: Box<Self>, ending: ResponseEnd) {
         self.endings.lock().push(ending);
     }
 }

@@ -56,5 +56,5 @@ async fn a_hang_up_in_the_middle_of_an_answer_ends_it() {
     client.head().await;
     drop(client);
     rig.all_closed().await;
-    assert_eq!(*rig.toy.endings.lock(), [Ending::Aborted]);
+    assert_eq!(*rig.toy.endings.lock(), [ResponseEnd::Aborted]);
 }

@@ -3,7 +3,7 @@
 use tokio::net::UnixStream;
 
 use super::*;
-use crate::message::Phase;
+use crate::message::ConnectionPhase;
 
 #[tokio::test]
 async fn a_connection_carries_several_requests() {
@@ -16,9 +16,11 @@ async fn a_connection_carries_several_requests() {
         let (head, body) = client.answer().await;
         assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
         assert_eq!(body, path.replace("/untold", "untold"));
-        rig.toy.line_is(|line| line.phase() == Phase::Idle).await;
+        rig.toy
+            .line_is(|line| line.phase() == ConnectionPhase::Idle)
+            .await;
     }
-    assert_eq!(*rig.toy.endings.lock(), [Ending::Complete; 3]);
+    assert_eq!(*rig.toy.endings.lock(), [ResponseEnd::Complete; 3]);
 }
 
 #[tokio::test]
@@ -31,7 +33,7 @@ async fn pipelined_requests_are_answered_in_order() {
     for expected in ["/1", "hi", "/3"] {
         assert_eq!(client.answer().await.1, expected);
     }
-    assert_eq!(*rig.toy.endings.lock(), [Ending::Complete; 3]);
+    assert_eq!(*rig.toy.endings.lock(), [ResponseEnd::Complete; 3]);
 }
 
 #[tokio::test]
@@ -85,7 +87,7 @@ async fn a_head_as_large_as_allowed_passes() {
 
 #[tokio::test]
 async fn an_address_longer_than_hyper_can_hold_is_refused_with_414() {
-    let rig = Rig::with(Settings {
+    let rig = Rig::with(ConnectionSettings {
         max_head: 128 * 1024,
         ..settings()
     })
@@ -160,7 +162,9 @@ async fn an_interim_answer_from_another_task_leaves_at_once() {
     let rig = Rig::start().await;
     let mut client = rig.client().await;
     client.send("GET /park HTTP/1.1\r\n\r\n").await;
-    rig.toy.line_is(|line| line.phase() == Phase::Busy).await;
+    rig.toy
+        .line_is(|line| line.phase() == ConnectionPhase::Busy)
+        .await;
     rig.toy.peer().line.send_interim(interim(102, None));
     assert_eq!(client.head().await, "HTTP/1.1 102 Processing\r\n\r\n");
 }
@@ -180,7 +184,7 @@ async fn bytes_are_counted_both_ways() {
 #[tokio::test]
 async fn a_unix_socket_is_served_alike() {
     let (mut client, server) = UnixStream::pair().unwrap();
-    let peer = Arc::new(Peer::new(Remote::Unix, None, 1, Millis(0)));
+    let peer = Arc::new(ClientConnection::new(RemoteAddr::Unix, None, 1, Millis(0)));
     tokio::spawn(connection(
         server,
         peer,

@@ -3,7 +3,7 @@
 use tokio::time::Instant;
 
 use super::*;
-use crate::message::Phase;
+use crate::message::ConnectionPhase;
 
 const HEADER: Duration = Duration::from_secs(60);
 const KEEPALIVE: Duration = Duration::from_secs(75);
@@ -92,7 +92,7 @@ async fn a_request_on_the_road_has_no_limit_here() {
     let mut client = rig.client().await;
     client.send("GET /park HTTP/1.1\r\n\r\n").await;
     tokio::time::sleep(Duration::from_secs(3600)).await;
-    assert_eq!(rig.toy.peer().line.phase(), Phase::Busy);
+    assert_eq!(rig.toy.peer().line.phase(), ConnectionPhase::Busy);
     assert_eq!(*rig.toy.abandoned.lock(), 0);
 }
 
@@ -101,7 +101,7 @@ async fn a_client_that_does_not_read_its_answer_is_cut_off() {
     let rig = Rig::start().await;
     let mut client = rig.client().await;
     client.send("GET /big HTTP/1.1\r\n\r\n").await;
-    rig.toy.line_is(Line::unsent).await;
+    rig.toy.line_is(ConnectionState::unsent).await;
     let began = Instant::now();
     rig.all_closed().await;
     let took = began.elapsed();
@@ -109,7 +109,7 @@ async fn a_client_that_does_not_read_its_answer_is_cut_off() {
         took > SEND / 2 && took < SEND + Duration::from_secs(1),
         "{took:?}"
     );
-    assert_eq!(*rig.toy.endings.lock(), [Ending::Aborted]);
+    assert_eq!(*rig.toy.endings.lock(), [ResponseEnd::Aborted]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -126,7 +126,7 @@ async fn a_client_that_reads_slowly_but_steadily_gets_it_all() {
         client.0.read_exact(&mut buffer[..size]).await.unwrap();
         left -= size;
     }
-    until(|| *rig.toy.endings.lock() == [Ending::Complete]).await;
+    until(|| *rig.toy.endings.lock() == [ResponseEnd::Complete]).await;
 }
 
 #[tokio::test(start_paused = true)]

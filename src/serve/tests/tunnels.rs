@@ -10,8 +10,8 @@ use crate::serve::tunnel::carry;
 struct Joined {
     near: DuplexStream,
     far: DuplexStream,
-    endings: Arc<Mutex<Vec<Ending>>>,
-    peer: Arc<Peer>,
+    endings: Arc<Mutex<Vec<ResponseEnd>>>,
+    peer: Arc<ClientConnection>,
     stop: CancellationToken,
     task: tokio::task::JoinHandle<()>,
 }
@@ -20,7 +20,7 @@ struct Joined {
 fn join(room: usize, early: &'static [u8]) -> Joined {
     let (near, mut ours) = tokio::io::duplex(room);
     let (far, theirs) = tokio::io::duplex(room);
-    let peer = Arc::new(Peer::new(Remote::Unix, None, 1, Millis(0)));
+    let peer = Arc::new(ClientConnection::new(RemoteAddr::Unix, None, 1, Millis(0)));
     let endings = Arc::new(Mutex::new(Vec::new()));
     let tunnel = Box::new(Tunnel {
         far: Box::new(theirs),
@@ -79,7 +79,7 @@ async fn either_side_may_end_and_the_other_go_on() {
     assert_eq!(hear(&mut joined.near, 10).await, b"still here");
     joined.far.shutdown().await.unwrap();
     joined.task.await.unwrap();
-    assert_eq!(*joined.endings.lock(), [Ending::Complete]);
+    assert_eq!(*joined.endings.lock(), [ResponseEnd::Complete]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -94,7 +94,7 @@ async fn a_minute_of_silence_is_the_end_and_a_word_begins_it_anew() {
     joined.task.await.unwrap();
     assert_eq!(start.elapsed().as_secs(), 3 * 50 + 60);
     assert_eq!(joined.near.read(&mut [0]).await.unwrap(), 0);
-    assert_eq!(*joined.endings.lock(), [Ending::Aborted]);
+    assert_eq!(*joined.endings.lock(), [ResponseEnd::Aborted]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -142,5 +142,5 @@ async fn a_stop_tells_both_ends() {
     joined.task.await.unwrap();
     assert_eq!(joined.near.read(&mut [0]).await.unwrap(), 0);
     assert_eq!(joined.far.read(&mut [0]).await.unwrap(), 0);
-    assert_eq!(*joined.endings.lock(), [Ending::Complete]);
+    assert_eq!(*joined.endings.lock(), [ResponseEnd::Complete]);
 }

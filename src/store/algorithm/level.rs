@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::Standing;
+use super::KeyStatus;
 use super::moment::FARTHEST_AHEAD;
 use crate::clock::Millis;
 use crate::config::plan::{Cost, Excess, Rate};
@@ -90,10 +90,10 @@ impl Meter {
         }
     }
 
-    pub(super) fn standing(self, level: Level, now: Millis) -> Standing {
+    pub(super) fn standing(self, level: Level, now: Millis) -> KeyStatus {
         let left = level.with(now, Cost(0), self.rate);
         let retry_after = left.room_after(now, Cost::ONE, self.capacity, self.rate);
-        Standing {
+        KeyStatus {
             excess: left.excess(),
             limit: self.quota(),
             remaining: self.capacity.0.saturating_sub(left.height.0) / Excess::ONE.0,

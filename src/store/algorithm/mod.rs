@@ -2,7 +2,7 @@
 //!
 //! An algorithm is the numbers a key is held to: its [`Algorithm`] functions take what is remembered of a key and the
 //! time, and nothing else. So the live path, replay and the tests ask the same code, and a zone is typed by its
-//! algorithm: nobody can hand it the state of another. [`Terms`] is all of them behind one word.
+//! algorithm: nobody can hand it the state of another. [`LimitSpec`] is all of them behind one word.
 
 pub mod blocks;
 pub mod bursty;
@@ -29,7 +29,7 @@ use self::fixed_window::FixedWindow;
 use self::gcra::Gcra;
 use self::leaky_bucket::LeakyBucket;
 use self::paced::Paced;
-use self::reserve::Reserve;
+use self::reserve::Smooth;
 use self::sliding_log::SlidingLog;
 use self::sliding_window::SlidingWindow;
 use self::token_bucket::TokenBucket;
@@ -49,10 +49,10 @@ pub trait Algorithm: Copy {
     ///
     /// A cost of nothing asks whether the key is in debt. One that is more than a key can ever have is refused, and
     /// no time is named to come back at; where the next one pays for the last there is no such cost.
-    fn ask(&self, state: &Self::State, now: Millis, cost: Cost) -> Outcome;
+    fn ask(&self, state: &Self::State, now: Millis, cost: Cost) -> Verdict;
 
     /// Decides about a request and charges the key with it, unless it is refused.
-    fn charge(&self, state: &mut Self::State, now: Millis, cost: Cost) -> (Outcome, Spent);
+    fn charge(&self, state: &mut Self::State, now: Millis, cost: Cost) -> (Verdict, Spent);
 
     /// Takes back a charge with the same arguments that gave `spent`; others may have come in between.
     fn refund(&self, state: &mut Self::State, now: Millis, cost: Cost, spent: Spent);
@@ -67,7 +67,7 @@ pub trait Algorithm: Copy {
     fn drained_at(&self, state: &Self::State) -> Millis;
 
     /// Where a key stands.
-    fn standing(&self, state: &Self::State, now: Millis) -> Standing;
+    fn standing(&self, state: &Self::State, now: Millis) -> KeyStatus;
 
     /// What a key may have at one moment, in whole requests.
     fn quota(&self) -> u64;
@@ -95,7 +95,7 @@ const ALLOCATION: usize = 16;
 
 /// What becomes of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
+pub enum Verdict {
     /// It passes after a wait.
     Delay {
         /// How far above its rate the key stands with this request.
@@ -123,7 +123,7 @@ pub struct Spent(pub(super) u64);
 
 /// Where a key stands, in whole requests: what header fields and people are told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Standing {
+pub struct KeyStatus {
     /// How far above its rate it is.
     pub excess: Excess,
     /// What a key may have at one moment.
@@ -138,11 +138,11 @@ pub struct Standing {
 
 /// The numbers a key is held to, whichever way its zone counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Terms {
+pub enum LimitSpec {
     /// A sliding window in blocks.
     Blocks(Blocks),
     /// Guava's `SmoothBursty`.
-    Bursty(Reserve<Bursty>),
+    Bursty(Smooth<Bursty>),
     /// A counter that starts over.
     FixedWindow(FixedWindow),
     /// redis-cell's.
@@ -158,34 +158,34 @@ pub enum Terms {
     /// Full at the start.
     TokenBucket(TokenBucket),
     /// Guava's `SmoothWarmingUp`.
-    WarmUp(Reserve<WarmUp>),
+    WarmUp(Smooth<WarmUp>),
 }
 
 /// Does the same with the numbers of every algorithm.
 macro_rules! each {
     ($terms:expr, $numbers:ident => $act:expr) => {
         match $terms {
-            Terms::Blocks($numbers) => $act,
-            Terms::Bursty($numbers) => $act,
-            Terms::FixedWindow($numbers) => $act,
-            Terms::Gcra($numbers) => $act,
-            Terms::LeakyBucket($numbers) => $act,
-            Terms::Paced($numbers) => $act,
-            Terms::SlidingLog($numbers) => $act,
-            Terms::SlidingWindow($numbers) => $act,
-            Terms::TokenBucket($numbers) => $act,
-            Terms::WarmUp($numbers) => $act,
+            LimitSpec::Blocks($numbers) => $act,
+            LimitSpec::Bursty($numbers) => $act,
+            LimitSpec::FixedWindow($numbers) => $act,
+            LimitSpec::Gcra($numbers) => $act,
+            LimitSpec::LeakyBucket($numbers) => $act,
+            LimitSpec::Paced($numbers) => $act,
+            LimitSpec::SlidingLog($numbers) => $act,
+            LimitSpec::SlidingWindow($numbers) => $act,
+            LimitSpec::TokenBucket($numbers) => $act,
+            LimitSpec::WarmUp($numbers) => $act,
         }
     };
 }
 
-impl Terms {
+impl LimitSpec {
     /// What a rule with this `burst` and `delay` asks of a key in a zone that counts like this.
     #[must_use]
-    pub fn new(algorithm: &plan::Algorithm, burst: Excess, delay: Delay) -> Self {
-        use plan::Algorithm as Plan;
+    pub fn new(algorithm: &plan::AlgorithmParams, burst: Excess, delay: Delay) -> Self {
+        use plan::AlgorithmParams as Plan;
         match *algorithm {
-            Plan::Bursty { rate, max_wait } => Self::Bursty(Reserve::bursty(rate, max_wait, burst)),
+            Plan::Bursty { rate, max_wait } => Self::Bursty(Smooth::bursty(rate, max_wait, burst)),
             Plan::FixedWindow { limit, window } => Self::FixedWindow(FixedWindow {
                 limit: Excess::requests(limit),
                 window,
@@ -220,7 +220,7 @@ impl Terms {
                 rate,
                 warm_up,
                 max_wait,
-            } => Self::WarmUp(Reserve::warm_up(rate, max_wait, warm_up)),
+            } => Self::WarmUp(Smooth::warm_up(rate, max_wait, warm_up)),
         }
     }
 

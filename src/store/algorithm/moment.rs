@@ -7,14 +7,14 @@ pub(super) const FARTHEST_AHEAD: u64 = 60_000;
 
 /// When something happens to a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Moment {
+pub(super) struct KeyTime {
     pub(super) now: Millis,
     /// By how much the clock jumped back: all that the key remembers has to be taken as so much earlier, in
     /// milliseconds. Nothing is won by it and nothing lost.
     pub(super) back: u64,
 }
 
-impl Moment {
+impl KeyTime {
     /// For a key that was last seen at `last`.
     pub(super) fn of(last: Millis, now: Millis) -> Self {
         match last.0.checked_sub(now.0) {
@@ -38,7 +38,7 @@ mod tests {
     #[test]
     fn only_a_jump_moves_what_is_remembered() {
         let of = |last, now| {
-            let moment = Moment::of(Millis(last), Millis(now));
+            let moment = KeyTime::of(Millis(last), Millis(now));
             (moment.now.0, moment.taken(Millis(last)).0)
         };
         assert_eq!(of(1_000, 5_000), (5_000, 1_000));

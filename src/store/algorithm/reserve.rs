@@ -1,35 +1,35 @@
 //! Guava's way of counting: permits are saved while idle, and the next caller pays for the last one.
 //!
 //! A key remembers when it is free again and what it has saved. Whoever comes waits until then, however much it
-//! asks for, and moves that moment on by what it takes: for what is saved as the [`Price`] says, for the rest at the
+//! asks for, and moves that moment on by what it takes: for what is saved as the [`PermitCost`] says, for the rest at the
 //! rate. Saved permits are kept as the time they took to save. So a change of rate turns them into as many more or
 //! fewer of the new ones, as Guava's `setRate` does.
 
 use std::marker::PhantomData;
 use std::time::Duration;
 
-use super::moment::Moment;
+use super::moment::KeyTime;
 use super::nanos::Nanos;
-use super::{Algorithm, Outcome, Spent, Standing};
+use super::{Algorithm, KeyStatus, Spent, Verdict};
 use crate::clock::Millis;
 use crate::config::plan::{Cost, Excess, Rate};
 
 /// What saved permits cost.
-pub trait Price: Copy + std::fmt::Debug {
+pub trait PermitCost: Copy + std::fmt::Debug {
     /// Whether a key that nobody knows has saved all it can.
     const STARTS_SAVED: bool;
 
     /// What it takes to spend so much of what is saved, where `most` can be.
-    fn of(saved: Span, spent: Span, most: Span) -> Span;
+    fn of(saved: Length, spent: Length, most: Length) -> Length;
 }
 
 /// A length of time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Span(pub(super) u64);
+pub struct Length(pub(super) u64);
 
 /// The numbers a key is held to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Reserve<P> {
+pub struct Smooth<P> {
     rate: Rate,
     max_wait: Nanos,
     /// The most that is saved, as the time that takes.
@@ -40,7 +40,7 @@ pub struct Reserve<P> {
 
 /// What is remembered of one key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Reserved {
+pub struct SmoothState {
     /// When it is free again.
     free_at: Nanos,
     /// What it has saved by then.
@@ -50,7 +50,7 @@ pub struct Reserved {
 
 /// The same numbers as lengths of time, in nanoseconds.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::store) struct InNanos {
+pub(in crate::store) struct SmoothNanos {
     /// What a request of this cost takes.
     pub(in crate::store) cost: u64,
     pub(in crate::store) max_wait: u64,
@@ -60,10 +60,10 @@ pub(in crate::store) struct InNanos {
     pub(in crate::store) units_per_milli: u64,
 }
 
-impl<P: Price> Reserve<P> {
+impl<P: PermitCost> Smooth<P> {
     /// What they are in time, where a request costs so much.
-    pub(in crate::store) fn in_nanos(&self, cost: Cost) -> InNanos {
-        InNanos {
+    pub(in crate::store) fn in_nanos(&self, cost: Cost) -> SmoothNanos {
+        SmoothNanos {
             cost: Nanos::of(cost, self.rate).0,
             max_wait: self.max_wait.0,
             most: self.most.0,
@@ -89,12 +89,12 @@ impl<P: Price> Reserve<P> {
     }
 
     /// A key as it is now, and now.
-    fn at(&self, key: &Reserved, now: Millis) -> (Reserved, Nanos) {
-        let moment = Moment::of(key.last, now);
+    fn at(&self, key: &SmoothState, now: Millis) -> (SmoothState, Nanos) {
+        let moment = KeyTime::of(key.last, now);
         let now = Nanos::at(moment.now);
         let free_at = key.free_at.before(Nanos::at(Millis(moment.back)));
         let saved = key.saved.after(now.before(free_at)).min(self.most);
-        let key = Reserved {
+        let key = SmoothState {
             free_at: free_at.max(now),
             saved,
             last: moment.now,
@@ -106,11 +106,11 @@ impl<P: Price> Reserve<P> {
     fn owed(&self, saved: Nanos, cost: Cost) -> (Nanos, Nanos) {
         let time = Nanos::of(cost, self.rate);
         let spent = time.min(saved);
-        let price = P::of(Span(saved.0), Span(spent.0), Span(self.most.0));
+        let price = P::of(Length(saved.0), Length(spent.0), Length(self.most.0));
         (Nanos(price.0).after(time.before(spent)), spent)
     }
 
-    fn take(&self, key: &mut Reserved, now: Millis, cost: Cost) -> Spent {
+    fn take(&self, key: &mut SmoothState, now: Millis, cost: Cost) -> Spent {
         *key = self.at(key, now).0;
         let (owed, spent) = self.owed(key.saved, cost);
         key.free_at = key.free_at.after(owed);
@@ -142,66 +142,66 @@ impl<P: Price> Reserve<P> {
     }
 }
 
-impl<P: Price> Algorithm for Reserve<P> {
-    type State = Reserved;
+impl<P: PermitCost> Algorithm for Smooth<P> {
+    type State = SmoothState;
 
-    fn fresh(&self, now: Millis) -> Reserved {
-        Reserved {
+    fn fresh(&self, now: Millis) -> SmoothState {
+        SmoothState {
             free_at: Nanos::at(now),
             saved: if P::STARTS_SAVED { self.most } else { Nanos(0) },
             last: now,
         }
     }
 
-    fn ask(&self, key: &Reserved, now: Millis, _: Cost) -> Outcome {
+    fn ask(&self, key: &SmoothState, now: Millis, _: Cost) -> Verdict {
         let (key, now) = self.at(key, now);
         let wait = key.free_at.before(now);
         let excess = self.excess(wait);
         if wait > self.max_wait {
-            return Outcome::Refuse {
+            return Verdict::Refuse {
                 excess,
                 retry_after: Some(wait.before(self.max_wait).to_millis()),
             };
         }
         // Less than a millisecond is no wait, as in nginx.
         match wait.whole_millis() {
-            Duration::ZERO => Outcome::Pass { excess },
-            wait => Outcome::Delay { excess, wait },
+            Duration::ZERO => Verdict::Pass { excess },
+            wait => Verdict::Delay { excess, wait },
         }
     }
 
-    fn charge(&self, key: &mut Reserved, now: Millis, cost: Cost) -> (Outcome, Spent) {
+    fn charge(&self, key: &mut SmoothState, now: Millis, cost: Cost) -> (Verdict, Spent) {
         let outcome = self.ask(key, now, cost);
         let spent = match outcome {
-            Outcome::Refuse { .. } => Spent::default(),
-            Outcome::Delay { .. } | Outcome::Pass { .. } => self.take(key, now, cost),
+            Verdict::Refuse { .. } => Spent::default(),
+            Verdict::Delay { .. } | Verdict::Pass { .. } => self.take(key, now, cost),
         };
         (outcome, spent)
     }
 
-    fn refund(&self, key: &mut Reserved, _: Millis, cost: Cost, spent: Spent) {
+    fn refund(&self, key: &mut SmoothState, _: Millis, cost: Cost, spent: Spent) {
         let spent = Nanos(spent.0);
         key.saved = key.saved.after(spent).min(self.most);
-        let price = P::of(Span(key.saved.0), Span(spent.0), Span(self.most.0));
+        let price = P::of(Length(key.saved.0), Length(spent.0), Length(self.most.0));
         let fresh = Nanos::of(cost, self.rate).before(spent);
         key.free_at = key.free_at.before(Nanos(price.0)).before(fresh);
     }
 
-    fn debit(&self, key: &mut Reserved, now: Millis, cost: Cost) {
+    fn debit(&self, key: &mut SmoothState, now: Millis, cost: Cost) {
         self.take(key, now, cost);
     }
 
-    fn count_refused(&self, key: &mut Reserved, now: Millis, cost: Cost) {
+    fn count_refused(&self, key: &mut SmoothState, now: Millis, cost: Cost) {
         let (at, now) = self.at(key, now);
         // As if it had come when the wait was just short enough.
         let filled = now.after(self.max_wait).after(Nanos::of(cost, self.rate));
-        *key = Reserved {
+        *key = SmoothState {
             free_at: at.free_at.max(filled),
             ..at
         };
     }
 
-    fn drained_at(&self, key: &Reserved) -> Millis {
+    fn drained_at(&self, key: &SmoothState) -> Millis {
         // Who is forgotten has saved nothing, or everything where that is the harder start.
         let missing = if P::STARTS_SAVED {
             self.most.before(key.saved)
@@ -211,7 +211,7 @@ impl<P: Price> Algorithm for Reserve<P> {
         key.free_at.after(missing).passed_at()
     }
 
-    fn standing(&self, key: &Reserved, now: Millis) -> Standing {
+    fn standing(&self, key: &SmoothState, now: Millis) -> KeyStatus {
         let (key, now) = self.at(key, now);
         let wait = key.free_at.before(now);
         let missing = if P::STARTS_SAVED {
@@ -219,7 +219,7 @@ impl<P: Price> Algorithm for Reserve<P> {
         } else {
             self.most.before(key.saved)
         };
-        Standing {
+        KeyStatus {
             excess: self.excess(wait),
             limit: self.quota(),
             remaining: if wait > self.max_wait {

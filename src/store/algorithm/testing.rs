@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::{Algorithm, Outcome, Standing};
+use super::{Algorithm, KeyStatus, Verdict};
 use crate::clock::Millis;
 use crate::config::plan::{Cost, Rate};
 
@@ -19,22 +19,22 @@ impl<A: Algorithm> Key<A> {
         Self { terms, state: None }
     }
 
-    pub(super) fn charge(&mut self, now: u64) -> Outcome {
+    pub(super) fn charge(&mut self, now: u64) -> Verdict {
         self.charge_cost(now, Cost::ONE)
     }
 
-    pub(super) fn charge_cost(&mut self, now: u64, cost: Cost) -> Outcome {
+    pub(super) fn charge_cost(&mut self, now: u64, cost: Cost) -> Verdict {
         let terms = self.terms;
         terms.charge(self.state(now), Millis(now), cost).0
     }
 
-    pub(super) fn ask(&mut self, now: u64, cost: Cost) -> Outcome {
+    pub(super) fn ask(&mut self, now: u64, cost: Cost) -> Verdict {
         let terms = self.terms;
         terms.ask(self.state(now), Millis(now), cost)
     }
 
     pub(super) fn passes(&mut self, now: u64) -> bool {
-        !matches!(self.charge(now), Outcome::Refuse { .. })
+        !matches!(self.charge(now), Verdict::Refuse { .. })
     }
 
     /// How many of so many at one moment.
@@ -61,12 +61,12 @@ impl<A: Algorithm> Key<A> {
     pub(super) fn charge_in_vain(&mut self, now: u64, cost: Cost) {
         let terms = self.terms;
         let (outcome, spent) = terms.charge(self.state(now), Millis(now), cost);
-        if !matches!(outcome, Outcome::Refuse { .. }) {
+        if !matches!(outcome, Verdict::Refuse { .. }) {
             terms.refund(self.state(now), Millis(now), cost, spent);
         }
     }
 
-    pub(super) fn standing(&mut self, now: u64) -> Standing {
+    pub(super) fn standing(&mut self, now: u64) -> KeyStatus {
         let terms = self.terms;
         terms.standing(self.state(now), Millis(now))
     }
@@ -86,24 +86,24 @@ pub(super) fn whole(count: u64) -> Cost {
     Cost::milli(count * 1000)
 }
 
-pub(super) fn wait(outcome: &Outcome) -> u64 {
+pub(super) fn wait(outcome: &Verdict) -> u64 {
     match outcome {
-        Outcome::Delay { wait, .. } => millis(*wait),
-        Outcome::Pass { .. } => 0,
-        Outcome::Refuse { .. } => panic!("refused"),
+        Verdict::Delay { wait, .. } => millis(*wait),
+        Verdict::Pass { .. } => 0,
+        Verdict::Refuse { .. } => panic!("refused"),
     }
 }
 
 /// After how many milliseconds a refused one may come back; `None` for never.
-pub(super) fn retry(outcome: &Outcome) -> Option<u64> {
+pub(super) fn retry(outcome: &Verdict) -> Option<u64> {
     match outcome {
-        Outcome::Refuse { retry_after, .. } => retry_after.map(millis),
+        Verdict::Refuse { retry_after, .. } => retry_after.map(millis),
         other => panic!("{other:?} is no refusal"),
     }
 }
 
-pub(super) fn refused(outcome: &Outcome) -> bool {
-    matches!(outcome, Outcome::Refuse { .. })
+pub(super) fn refused(outcome: &Verdict) -> bool {
+    matches!(outcome, Verdict::Refuse { .. })
 }
 
 pub(super) fn millis(duration: Duration) -> u64 {

@@ -4,29 +4,29 @@
 //! who is refused a little may ask much less than many who are not. A newcomer takes the place of whoever has the
 //! lowest score and goes on from that score, so whoever makes more than one part in [`MOST`] of what happens stays. Scores are
 //! halved every minute: it is about who is busy of late. The counts shown are the key's own and begin when it comes in;
-//! what it may have missed is told with them. A count says nothing about now, so each key also has a [`Pace`]: what it
+//! what it may have missed is told with them. A count says nothing about now, so each key also has a [`KeyRates`]: what it
 //! was told in the last few seconds.
 
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::time::Duration;
 
-use super::Counts;
-use super::bounded::Bounded;
-use super::key::{Key, Seeds};
-use super::lock::Lock;
+use super::ZoneCounts;
+use super::bounded::EvictingTable;
+use super::key::{HashSeeds, Key};
+use super::lock::ShardLock;
 use crate::clock::Millis;
 
 /// The busiest keys of a zone.
 #[derive(Debug)]
-pub struct Busiest {
-    seeds: Seeds,
-    lists: Lock<Lists>,
+pub struct TopKeys {
+    seeds: HashSeeds,
+    lists: ShardLock<TopLists>,
 }
 
 /// What a zone said to a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Said {
+pub enum VerdictKind {
     /// Wait.
     Delay,
     /// Go on.
@@ -37,22 +37,22 @@ pub enum Said {
 
 /// A key and what it was told.
 #[derive(Debug, Clone)]
-pub struct Busy {
+pub struct TopKey {
     /// The key.
     pub key: Key,
     /// The bytes of a long one, at least the first of them.
     pub name: Option<Box<[u8]>>,
     /// How often it was told what.
-    pub counts: Counts,
+    pub counts: ZoneCounts,
     /// How many requests more there may have been before.
     pub missed: u64,
     /// How often of late.
-    pub pace: Pace,
+    pub pace: KeyRates,
 }
 
 /// What a key is told in a second, in the mean of the last few.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Pace {
+pub struct KeyRates {
     /// To go on.
     pub pass: f64,
     /// To wait.
@@ -62,20 +62,20 @@ pub struct Pace {
 }
 
 #[derive(Debug)]
-struct Lists {
-    demand: Bounded<Tracked>,
-    refused: Bounded<Tracked>,
+struct TopLists {
+    demand: EvictingTable<TrackedKey>,
+    refused: EvictingTable<TrackedKey>,
     /// When scores were last halved.
     faded: Millis,
 }
 
 #[derive(Debug)]
-struct Tracked {
+struct TrackedKey {
     /// In [`WHOLE`]s.
     score: u64,
-    counts: Counts,
+    counts: ZoneCounts,
     /// What they were at the beginning of the last turn in which something came, and of the turn before.
-    before: [Counts; 2],
+    before: [ZoneCounts; 2],
     /// The number of that turn.
     turn: u64,
     /// When it came, or came back after a silence.
@@ -106,18 +106,18 @@ pub fn weight(now: Millis) -> u64 {
     })
 }
 
-impl Busiest {
+impl TopKeys {
     /// Notes what was said to a request that stands for `weight`; `name` gives the key's bytes where they are needed.
     pub fn note(
         &self,
         key: &Key,
-        said: Said,
+        said: VerdictKind,
         weight: u64,
         now: Millis,
         name: impl FnOnce() -> Box<[u8]>,
     ) {
         let mut guard = self.lists.lock();
-        let Lists {
+        let TopLists {
             demand, refused, ..
         } = guard.faded(now, &self.seeds);
         // Mostly nobody is refused, and there is nothing to look for.
@@ -125,19 +125,19 @@ impl Busiest {
             && let Some(known) = refused.get_mut(key)
         {
             known.count(said, weight, now);
-            known.score += u64::from(said == Said::Refuse) * weight * WHOLE;
+            known.score += u64::from(said == VerdictKind::Refuse) * weight * WHOLE;
         }
         if let Some(known) = demand.get_mut(key) {
             known.count(said, weight, now);
             known.score += weight * WHOLE;
-            if said != Said::Refuse || refused.get(key).is_some() {
+            if said != VerdictKind::Refuse || refused.get(key).is_some() {
                 return;
             }
             let name = known.name.clone();
             return enter(refused, key, name, (said, weight, now), &self.seeds);
         }
         let name = key.plain().is_none().then(name);
-        if said == Said::Refuse && refused.get(key).is_none() {
+        if said == VerdictKind::Refuse && refused.get(key).is_none() {
             enter(refused, key, name.clone(), (said, weight, now), &self.seeds);
         }
         enter(demand, key, name, (said, weight, now), &self.seeds);
@@ -145,10 +145,10 @@ impl Busiest {
 
     /// All that are known, in no order.
     #[must_use]
-    pub fn list(&self, now: Millis) -> Vec<Busy> {
+    pub fn list(&self, now: Millis) -> Vec<TopKey> {
         let mut guard = self.lists.lock();
         let lists = guard.faded(now, &self.seeds);
-        let mut found: HashMap<[u64; 2], Busy> = HashMap::new();
+        let mut found: HashMap<[u64; 2], TopKey> = HashMap::new();
         for (packed, tracked) in lists.demand.entries().chain(lists.refused.entries()) {
             let key = self.seeds.unpacked(packed);
             let busy = tracked.shown(key, now);
@@ -165,13 +165,13 @@ impl Busiest {
 
     /// What is known of one.
     #[must_use]
-    pub fn find(&self, key: &Key, now: Millis) -> Option<Busy> {
+    pub fn find(&self, key: &Key, now: Millis) -> Option<TopKey> {
         let mut guard = self.lists.lock();
         let lists = guard.faded(now, &self.seeds);
         let both = [lists.demand.get(key), lists.refused.get(key)];
         let both = both.into_iter().flatten();
         let both = both.map(|it| it.shown(*key, now));
-        both.max_by_key(Busy::total)
+        both.max_by_key(TopKey::total)
     }
 
     /// Takes a key off both lists.
@@ -182,20 +182,20 @@ impl Busiest {
     }
 }
 
-impl Default for Busiest {
+impl Default for TopKeys {
     fn default() -> Self {
         Self {
-            seeds: Seeds::default(),
-            lists: Lock::new(Lists {
-                demand: Bounded::new(MOST),
-                refused: Bounded::new(MOST),
+            seeds: HashSeeds::default(),
+            lists: ShardLock::new(TopLists {
+                demand: EvictingTable::new(MOST),
+                refused: EvictingTable::new(MOST),
                 faded: Millis(0),
             }),
         }
     }
 }
 
-impl Pace {
+impl KeyRates {
     /// All of them.
     #[must_use]
     pub fn demand(self) -> f64 {
@@ -203,11 +203,11 @@ impl Pace {
     }
 }
 
-impl Busy {
+impl TopKey {
     /// All requests of it.
     #[must_use]
     pub fn total(&self) -> u64 {
-        let Counts {
+        let ZoneCounts {
             pass,
             delay,
             refuse,
@@ -219,15 +219,15 @@ impl Busy {
 
 /// Lets a newcomer in, in place of whoever has the lowest score.
 fn enter(
-    list: &mut Bounded<Tracked>,
+    list: &mut EvictingTable<TrackedKey>,
     key: &Key,
     name: Option<Box<[u8]>>,
-    (said, weight, now): (Said, u64, Millis),
-    seeds: &Seeds,
+    (said, weight, now): (VerdictKind, u64, Millis),
+    seeds: &HashSeeds,
 ) {
-    let mut newcomer = Tracked {
+    let mut newcomer = TrackedKey {
         score: weight * WHOLE,
-        counts: Counts::default(),
+        counts: ZoneCounts::default(),
         before: Default::default(),
         turn: turn(now),
         began: now,
@@ -243,20 +243,20 @@ fn enter(
     }
 }
 
-impl Lists {
+impl TopLists {
     /// The same, with what is long ago counting for less.
-    fn faded(&mut self, now: Millis, seeds: &Seeds) -> &mut Self {
+    fn faded(&mut self, now: Millis, seeds: &HashSeeds) -> &mut Self {
         if now.0.saturating_sub(self.faded.0) >= HALF_LIFE {
             self.fade(now, seeds);
         }
         self
     }
 
-    fn fade(&mut self, now: Millis, seeds: &Seeds) {
+    fn fade(&mut self, now: Millis, seeds: &HashSeeds) {
         let halvings = now.0.saturating_sub(self.faded.0) / HALF_LIFE;
         let halvings = u32::try_from(halvings).unwrap_or(u32::MAX);
         self.faded = now;
-        let keep = |tracked: &mut Tracked| {
+        let keep = |tracked: &mut TrackedKey| {
             tracked.score = tracked.score.checked_shr(halvings).unwrap_or(0);
             now.since(tracked.seen).as_millis() < SILENCE
         };
@@ -265,16 +265,16 @@ impl Lists {
     }
 }
 
-impl Tracked {
-    fn count(&mut self, said: Said, weight: u64, now: Millis) {
+impl TrackedKey {
+    fn count(&mut self, said: VerdictKind, weight: u64, now: Millis) {
         self.seen = now;
         if turn(now) != self.turn {
             self.turn(now);
         }
         *match said {
-            Said::Delay => &mut self.counts.delay,
-            Said::Pass => &mut self.counts.pass,
-            Said::Refuse => &mut self.counts.refuse,
+            VerdictKind::Delay => &mut self.counts.delay,
+            VerdictKind::Pass => &mut self.counts.pass,
+            VerdictKind::Refuse => &mut self.counts.refuse,
         } += weight;
     }
 
@@ -291,7 +291,7 @@ impl Tracked {
         self.turn = turn;
     }
 
-    fn shown(&self, key: Key, at: Millis) -> Busy {
+    fn shown(&self, key: Key, at: Millis) -> TopKey {
         let turn = turn(at);
         let (now, before) = match turn.saturating_sub(self.turn) {
             0 => (self.counts, self.before[1]),
@@ -302,12 +302,12 @@ impl Tracked {
         let since = Millis(turn.saturating_sub(1) * MILLIS_OF_TURN).max(self.began);
         let window = at.since(since).max(TURN).as_secs_f64();
         let each = |now: u64, before: u64| now.saturating_sub(before) as f64 / window;
-        Busy {
+        TopKey {
             key,
             name: self.name.clone(),
             counts: now,
             missed: self.missed,
-            pace: Pace {
+            pace: KeyRates {
                 pass: each(now.pass, before.pass),
                 delay: each(now.delay, before.delay),
                 refuse: each(now.refuse, before.refuse),

@@ -13,8 +13,8 @@ mod order;
 #[cfg(test)]
 mod tests;
 
-use self::order::{AGAIN, Order, has_come_back};
-use super::key::{Key, Packed, Seeds};
+use self::order::{AGAIN, EvictionOrder, has_come_back};
+use super::key::{HashSeeds, Key, PackedKey};
 use super::table::{LARGEST, Table};
 use super::work;
 use crate::clock::Millis;
@@ -22,15 +22,15 @@ use crate::clock::Millis;
 // In this order, what is only read, where the table is, comes first, and can stay in the caches of all threads.
 #[derive(Debug)]
 #[repr(C)]
-pub(super) struct Lru<V> {
+pub(super) struct SegmentedLru<V> {
     table: Table<V, u16>,
     /// The clock, how many keys have come back, and behind them the stamp of each slot's key. Empty until a key comes.
     asked: Box<[u32]>,
     /// Made when the table is full.
-    order: Option<Box<Order>>,
+    order: Option<Box<EvictionOrder>>,
 }
 
-impl<V> Lru<V> {
+impl<V> SegmentedLru<V> {
     pub(super) fn new(bound: usize) -> Self {
         Self {
             table: Table::new(bound),
@@ -58,7 +58,7 @@ impl<V> Lru<V> {
         key: &Key,
         value: V,
         now: Millis,
-        seeds: &Seeds,
+        seeds: &HashSeeds,
         drained_at: impl Fn(&V) -> Millis,
     ) -> Option<V> {
         if !self.table.is_full() {
@@ -81,7 +81,7 @@ impl<V> Lru<V> {
         key: &Key,
         value: V,
         stamp: u32,
-        seeds: &Seeds,
+        seeds: &HashSeeds,
         drained_at: impl Fn(&V) -> Millis,
     ) {
         if !self.table.is_full() {
@@ -96,7 +96,7 @@ impl<V> Lru<V> {
         }
     }
 
-    pub(super) fn forget(&mut self, key: &Key, seeds: &Seeds) -> bool {
+    pub(super) fn forget(&mut self, key: &Key, seeds: &HashSeeds) -> bool {
         let Some(slot) = self.table.slot(key) else {
             return false;
         };
@@ -113,7 +113,7 @@ impl<V> Lru<V> {
     }
 
     /// Gives everything away, each with its stamp for another table, and has no room any more.
-    pub(super) fn empty_out(&mut self) -> impl Iterator<Item = (Packed, V, u32)> + use<V> {
+    pub(super) fn empty_out(&mut self) -> impl Iterator<Item = (PackedKey, V, u32)> + use<V> {
         self.order = None;
         let asked = std::mem::take(&mut self.asked);
         let entries = self.table.empty_out();
@@ -147,7 +147,7 @@ impl<V> Lru<V> {
 
     /// What it takes from the machine, in bytes.
     pub(super) fn memory(&self) -> usize {
-        let order = self.order.as_deref().map_or(0, Order::memory);
+        let order = self.order.as_deref().map_or(0, EvictionOrder::memory);
         self.table.memory() + size_of_val(&*self.asked) + order
     }
 
@@ -195,7 +195,7 @@ impl<V> Lru<V> {
     }
 
     /// Adds a key to a table that is not full; its slot.
-    fn add(&mut self, key: &Key, value: V, seeds: &Seeds) -> usize {
+    fn add(&mut self, key: &Key, value: V, seeds: &HashSeeds) -> usize {
         let slot = self.table.insert(key, value, seeds);
         if FIRST + slot >= self.asked.len() {
             let mut asked = std::mem::take(&mut self.asked).into_vec();
@@ -216,7 +216,7 @@ impl<V> Lru<V> {
         slot: usize,
         key: &Key,
         value: V,
-        seeds: &Seeds,
+        seeds: &HashSeeds,
         drained_at: impl Fn(&V) -> Millis,
     ) -> V {
         // What the trees say of the slot is a lower bound still, unless the new key is drained earlier or stands in the
@@ -239,9 +239,9 @@ impl<V> Lru<V> {
         if self.order.as_ref().is_some_and(|order| !order.reaches(now)) {
             self.order = None;
         }
-        let order = self
-            .order
-            .get_or_insert_with(|| Order::new(now, &self.table, &self.asked[FIRST..], &drained_at));
+        let order = self.order.get_or_insert_with(|| {
+            EvictionOrder::new(now, &self.table, &self.asked[FIRST..], &drained_at)
+        });
         let moment = order.since_base(now);
         loop {
             work::count(1);
@@ -262,7 +262,7 @@ impl<V> Lru<V> {
     /// The slot of the key that leaves first, when none is drained.
     fn first_to_leave(&mut self, drained_at: impl Fn(&V) -> Millis) -> usize {
         let order = self.order.get_or_insert_with(|| {
-            Order::new(
+            EvictionOrder::new(
                 Millis::default(),
                 &self.table,
                 &self.asked[FIRST..],

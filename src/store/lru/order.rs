@@ -1,26 +1,26 @@
 //! The order in which the keys of a full table leave, kept lazily: what the trees say is a lower bound.
 
 use crate::clock::Millis;
-use crate::store::lowest::Lowest;
+use crate::store::lowest::MinTree;
 use crate::store::table::Table;
 use crate::store::work;
 
 #[derive(Debug)]
-pub(super) struct Order {
-    /// The time that [`Order::drained_at`] counts from, in milliseconds.
+pub(super) struct EvictionOrder {
+    /// The time that [`EvictionOrder::drained_at`] counts from, in milliseconds.
     base: Millis,
     /// The key of a slot is not drained earlier.
     pub(super) drained_at: Box<[u32]>,
-    pub(super) drained: Lowest,
+    pub(super) drained: MinTree,
     /// The stamp of a slot's key is not lower.
     pub(super) stamps: Box<[u32]>,
     /// Of the slots with a stamp of a key that came once.
-    once: Lowest,
+    once: MinTree,
     /// And of those with a stamp of a key that has come back.
-    again: Lowest,
+    again: MinTree,
 }
 
-impl Order {
+impl EvictionOrder {
     pub(super) fn new<V>(
         base: Millis,
         table: &Table<V, u16>,
@@ -36,10 +36,10 @@ impl Order {
         let stamps: Box<[u32]> = asked[..slots].into();
         Box::new(Self {
             base,
-            drained: Lowest::new(slots, |slot| drained[slot]),
+            drained: MinTree::new(slots, |slot| drained[slot]),
             drained_at: drained,
-            once: Lowest::new(slots, |slot| once(stamps[slot])),
-            again: Lowest::new(slots, |slot| again(stamps[slot])),
+            once: MinTree::new(slots, |slot| once(stamps[slot])),
+            again: MinTree::new(slots, |slot| again(stamps[slot])),
             stamps,
         })
     }

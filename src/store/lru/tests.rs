@@ -5,18 +5,24 @@ use proptest::prelude::*;
 use super::*;
 
 fn key(number: u32) -> Key {
-    Seeds::default().key(&number.to_be_bytes())
+    HashSeeds::default().key(&number.to_be_bytes())
 }
 
-fn insert(lru: &mut Lru<u32>, number: u32) -> Option<u32> {
+fn insert(lru: &mut SegmentedLru<u32>, number: u32) -> Option<u32> {
     let never = |_: &u32| Millis(u64::MAX);
-    lru.insert(&key(number), number, Millis(0), &Seeds::default(), never)
+    lru.insert(
+        &key(number),
+        number,
+        Millis(0),
+        &HashSeeds::default(),
+        never,
+    )
 }
 
 /// It takes two billion questions; a client that sends those must not have keys forgotten by it.
 #[test]
 fn the_order_outlives_the_clock() {
-    let mut lru = Lru::new(8);
+    let mut lru = SegmentedLru::new(8);
     for number in 0..8 {
         insert(&mut lru, number);
     }
@@ -37,7 +43,7 @@ fn the_order_outlives_the_clock() {
 
 #[test]
 fn a_key_that_came_back_stays_however_many_come_once() {
-    let mut lru = Lru::new(8);
+    let mut lru = SegmentedLru::new(8);
     for number in [0, 1, 2, 3] {
         insert(&mut lru, number);
         lru.ask(&key(number));
@@ -50,7 +56,7 @@ fn a_key_that_came_back_stays_however_many_come_once() {
     lru.ask(&key(99));
     assert_eq!(insert(&mut lru, 100), Some(0));
     assert_eq!(insert(&mut lru, 101), Some(96));
-    assert!(lru.forget(&key(99), &Seeds::default()));
+    assert!(lru.forget(&key(99), &HashSeeds::default()));
     assert_eq!(lru.asked[1], 3);
 }
 
@@ -58,7 +64,7 @@ proptest! {
     /// Whatever is asked for in whatever order, a key stays until half as many others as there is room for were.
     #[test]
     fn a_key_stays_until_half_as_many_others_came(steps in prop::collection::vec((0..40u32, 1..4u8), 0..400)) {
-        let mut lru = Lru::new(10);
+        let mut lru = SegmentedLru::new(10);
         let mut last: Vec<u32> = Vec::new();
         for (number, times) in steps {
             for _ in 0..times {
@@ -79,8 +85,8 @@ proptest! {
 #[test]
 fn what_is_inherited_is_older_than_what_is_asked_for() {
     let never = |_: &u32| Millis(u64::MAX);
-    let seeds = Seeds::default();
-    let mut lru = Lru::new(4);
+    let seeds = HashSeeds::default();
+    let mut lru = SegmentedLru::new(4);
     insert(&mut lru, 0);
     // Two tables of three keys each, oldest first, for which three places are left.
     for first in [10, 20] {

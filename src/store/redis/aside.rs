@@ -8,10 +8,10 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 
-use super::Shared;
+use super::SharedStore;
 use crate::clock::Clock;
 
-impl Shared {
+impl SharedStore {
     /// Gives back the places that requests of this thread let go of, charges what they turned out to cost, waits for answers
     /// that they did not wait for, and speaks for places that are held for long; for as long as it is polled.
     pub async fn follow_up(self: Arc<Self>, clock: Clock) {

@@ -13,12 +13,12 @@ use crate::clock::Millis;
 
 /// Whether a store is asked.
 #[derive(Debug, Default)]
-pub(super) struct Breaker {
+pub(super) struct StoreBreaker {
     /// Points against it; [`GIVEN_UP`] while it is left alone.
     points: AtomicU32,
 }
 
-impl Breaker {
+impl StoreBreaker {
     /// Whether it is left alone.
     pub(super) fn is_open(&self) -> bool {
         self.points.load(Ordering::Relaxed) == GIVEN_UP
@@ -63,7 +63,7 @@ impl Breaker {
 
 /// The way back of a store that is away.
 #[derive(Debug, Default)]
-pub(super) struct WayBack {
+pub(super) struct RecoveryProbes {
     /// Probes in a row that were answered in time.
     timely: u32,
     /// When it was last back.
@@ -72,7 +72,7 @@ pub(super) struct WayBack {
     relapses: u32,
 }
 
-impl WayBack {
+impl RecoveryProbes {
     /// It is away.
     pub(super) fn begin(&mut self, now: Millis) {
         self.timely = 0;
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn five_misses_in_a_row_are_too_many() {
-        let breaker = Breaker::default();
+        let breaker = StoreBreaker::default();
         assert_eq!(
             (0..5)
                 .map(|_| breaker.miss())
@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn one_miss_in_a_hundred_is_forgiven() {
-        let breaker = Breaker::default();
+        let breaker = StoreBreaker::default();
         for _ in 0..1_000 {
             assert!(!breaker.miss());
             (0..99).for_each(|_| breaker.hit());
@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn every_other_miss_is_too_many() {
-        let breaker = Breaker::default();
+        let breaker = StoreBreaker::default();
         let tripped = (0..10).any(|_| {
             breaker.hit();
             breaker.miss()
@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn the_way_back_takes_several_timely_answers_in_a_row() {
-        let mut way = WayBack::default();
+        let mut way = RecoveryProbes::default();
         way.begin(Millis(0));
         for in_time in [true, true, false, true, true] {
             assert!(!way.answered(Millis(100), in_time));
@@ -189,7 +189,7 @@ mod tests {
 
     #[test]
     fn whoever_goes_again_soon_is_left_alone_for_longer() {
-        let mut way = WayBack::default();
+        let mut way = RecoveryProbes::default();
         let mut pauses = Vec::new();
         for outage in 0..7 {
             way.begin(Millis(outage * 10_000));
@@ -203,7 +203,7 @@ mod tests {
 
     #[test]
     fn an_error_is_one_too_many() {
-        let breaker = Breaker::default();
+        let breaker = StoreBreaker::default();
         assert!(breaker.fail());
         assert!(!breaker.fail());
         assert!(breaker.is_open());

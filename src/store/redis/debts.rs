@@ -8,40 +8,40 @@ use parking_lot::Mutex;
 use redis::RedisError;
 
 use super::inquiry::tell;
-use super::link::Link;
-use super::script::Question;
-use super::{Shared, name};
+use super::link::RedisConnection;
+use super::script::KeyCheck;
+use super::{SharedStore, name};
 use crate::clock::{Clock, Millis};
 use crate::config::plan::{Cost, CountRefused, Excess};
-use crate::store::algorithm::Terms;
+use crate::store::algorithm::LimitSpec;
 use crate::store::key::Key;
-use crate::store::zone::Zone;
+use crate::store::zone::RateZone;
 
 /// What is to be charged, by the name of its key.
 #[derive(Debug, Default)]
-pub(super) struct Debts {
-    owed: Mutex<HashMap<Vec<u8>, Debt>>,
+pub(super) struct OutageCharges {
+    owed: Mutex<HashMap<Vec<u8>, OutageCharge>>,
 }
 
 /// What passed of one key.
 #[derive(Debug)]
-pub struct Debt {
+pub struct OutageCharge {
     name: Vec<u8>,
-    zone: Zone,
+    zone: RateZone,
     key: Key,
-    terms: Terms,
+    terms: LimitSpec,
     cost: Cost,
 }
 
-impl Debt {
+impl OutageCharge {
     /// A request of this cost that passed; `bytes` is what its key was made from.
     #[must_use]
     pub fn new(
-        store: &Shared,
-        zone: &Zone,
+        store: &SharedStore,
+        zone: &RateZone,
         key: &Key,
         bytes: &[u8],
-        terms: &Terms,
+        terms: &LimitSpec,
         cost: Cost,
     ) -> Self {
         let mut full = Vec::with_capacity(64);
@@ -67,7 +67,7 @@ impl Debt {
 ///
 /// No more than the key has not worked off since. And no more than this gateway's part of the quota and of a few seconds:
 /// what passed before that has drained, and each gateway that was without the store charges its part.
-pub(super) fn due(passed: Cost, terms: &Terms, left: Option<u64>, gateways: u32) -> Cost {
+pub(super) fn due(passed: Cost, terms: &LimitSpec, left: Option<u64>, gateways: u32) -> Cost {
     let quota = terms.quota();
     let drained = u128::from(quota) * GRACE.as_millis();
     let drained = drained / terms.period().as_millis().max(1);
@@ -81,12 +81,12 @@ pub(super) fn due(passed: Cost, terms: &Terms, left: Option<u64>, gateways: u32)
     passed.min(Cost(part.min(used).saturating_mul(Excess::ONE.0)))
 }
 
-impl Debts {
+impl OutageCharges {
     pub(super) fn is_empty(&self) -> bool {
         self.owed.lock().is_empty()
     }
 
-    fn add(&self, debt: Debt) {
+    fn add(&self, debt: OutageCharge) {
         let mut owed = self.owed.lock();
         if let Some(known) = owed.get_mut(&debt.name) {
             known.cost.0 = known.cost.0.saturating_add(debt.cost.0);
@@ -95,21 +95,21 @@ impl Debts {
         }
     }
 
-    fn take(&self) -> Vec<Debt> {
+    fn take(&self) -> Vec<OutageCharge> {
         let owed = std::mem::take(&mut *self.owed.lock());
         owed.into_values().collect()
     }
 }
 
-impl Shared {
+impl SharedStore {
     /// Charges what passed without the store, as soon as that can be told.
-    pub fn owe(&self, debt: Debt) {
+    pub fn owe(&self, debt: OutageCharge) {
         self.debts.add(debt);
     }
 
     /// Charges what passed without the store while it can be told, for as long as it is polled.
     pub(super) async fn book(&self, clock: &Clock) {
-        let mut link: Option<Link> = None;
+        let mut link: Option<RedisConnection> = None;
         loop {
             tokio::time::sleep(BOOK).await;
             if self.debts.is_empty() || !self.is_in_reach() {
@@ -129,7 +129,11 @@ impl Shared {
     }
 
     /// Charges all that passed without the store.
-    pub(super) async fn book_all(&self, link: &mut Link, now: Millis) -> Result<(), String> {
+    pub(super) async fn book_all(
+        &self,
+        link: &mut RedisConnection,
+        now: Millis,
+    ) -> Result<(), String> {
         let gateways = self.fleet_size();
         let mut debts = self.debts.take().into_iter();
         loop {
@@ -141,7 +145,7 @@ impl Shared {
                 .iter()
                 .map(|debt| {
                     let due = debt.due(now, gateways);
-                    Question::new(debt.name.clone(), &debt.terms, due, CountRefused::No)
+                    KeyCheck::new(debt.name.clone(), &debt.terms, due, CountRefused::No)
                 })
                 .collect();
             self.desk.asked.fetch_add(1, Ordering::Relaxed);

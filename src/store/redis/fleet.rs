@@ -7,20 +7,20 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use redis::{RedisError, Value};
 
-use super::Held;
-use super::link::Link;
+use super::LeaseHoldings;
+use super::link::RedisConnection;
 use super::script::{FLEET, FORGET};
 use crate::clock::Millis;
 
 /// A gateway that shares a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Gateway {
+pub struct FleetMember {
     /// Its name: its machine's, its process and a number that no other has.
     pub name: String,
     /// How long ago it was last heard of, in milliseconds.
     pub seen_ago: u64,
     /// What it had in hand then.
-    pub held: Vec<Held>,
+    pub held: Vec<LeaseHoldings>,
 }
 
 /// Who shares a store, as this gateway last heard it.
@@ -28,39 +28,39 @@ pub struct Gateway {
 pub(super) struct Fleet {
     /// How many there are at least, as the configuration says.
     declared: u32,
-    gateways: Mutex<Vec<Gateway>>,
+    gateways: Mutex<Vec<FleetMember>>,
     /// How many were heard of within a minute, in the upper half, and how many just now; nothing before the first word.
     counts: AtomicU64,
     /// When it last heard it, and when the store turned out to have lost its memory; a millisecond later, nothing for never.
     heard: AtomicU64,
     lost: AtomicU64,
     /// What was forgotten in the last minute, as it was last heard.
-    forgotten: Mutex<Vec<Forgotten>>,
+    forgotten: Mutex<Vec<ResetKey>>,
 }
 
 /// What was heard.
 #[derive(Debug)]
-pub(super) struct News {
+pub(super) struct FleetChange {
     /// Whether the store has lost its memory.
     pub(super) lost: bool,
     /// What was forgotten since the last time.
-    pub(super) forgotten: Vec<Forgotten>,
+    pub(super) forgotten: Vec<ResetKey>,
 }
 
 /// What a store says of it.
 #[derive(Debug)]
-pub(super) struct Roll {
+pub(super) struct FleetMembers {
     /// How many were heard of lately; at least one, this.
     present: u32,
     /// Whether this gateway was not in the list.
     new: bool,
-    forgotten: Vec<Forgotten>,
-    gateways: Vec<Gateway>,
+    forgotten: Vec<ResetKey>,
+    gateways: Vec<FleetMember>,
 }
 
 /// A key that an operator had forgotten: its zone and its bytes, and when.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Forgotten {
+pub(super) struct ResetKey {
     pub(super) zone: String,
     pub(super) key: Vec<u8>,
     at: Vec<u8>,
@@ -76,7 +76,7 @@ impl Fleet {
     }
 
     /// Takes over what a store said `now`.
-    pub(super) fn hear(&self, roll: Roll, now: Millis) -> News {
+    pub(super) fn hear(&self, roll: FleetMembers, now: Millis) -> FleetChange {
         let before = self.heard.swap(now.0 + 1, Ordering::Relaxed);
         // Who was not heard of for long is forgotten.
         let lost = roll.new && before > 0 && now.0 + 1 - before < u64::from(REMEMBERED) / 2;
@@ -94,7 +94,7 @@ impl Fleet {
         *self.gateways.lock() = roll.gateways;
         let before = std::mem::replace(&mut *self.forgotten.lock(), roll.forgotten.clone());
         let forgotten = roll.forgotten.into_iter();
-        News {
+        FleetChange {
             lost,
             forgotten: forgotten.filter(|one| !before.contains(one)).collect(),
         }
@@ -134,7 +134,7 @@ impl Fleet {
     }
 
     /// All that were heard of within a minute.
-    pub(super) fn gateways(&self) -> Vec<Gateway> {
+    pub(super) fn gateways(&self) -> Vec<FleetMember> {
         self.gateways.lock().clone()
     }
 }
@@ -151,13 +151,13 @@ pub(super) fn name() -> String {
 
 /// Where gateways are listed, and where it is said what they have in hand.
 #[derive(Debug)]
-pub(super) struct Lists {
+pub(super) struct FleetKeys {
     names: String,
     held: String,
     forgotten: String,
 }
 
-impl Lists {
+impl FleetKeys {
     /// Those of stores with this prefix.
     pub(super) fn of(prefix: &str) -> Self {
         Self {
@@ -170,10 +170,10 @@ impl Lists {
     /// Says that the gateway of this name is there and what it has in hand, and hears who else is.
     pub(super) async fn hello(
         &self,
-        link: &mut Link,
+        link: &mut RedisConnection,
         name: &str,
         held: &str,
-    ) -> Result<Roll, RedisError> {
+    ) -> Result<FleetMembers, RedisError> {
         let answer = self.ask(link, name, "", held).await?;
         read(&answer).ok_or_else(|| {
             (
@@ -187,7 +187,7 @@ impl Lists {
     /// Lets all gateways know that a key of a zone begins anew.
     pub(super) async fn forget(
         &self,
-        link: &mut Link,
+        link: &mut RedisConnection,
         zone: &str,
         key: &[u8],
     ) -> Result<(), RedisError> {
@@ -200,13 +200,17 @@ impl Lists {
     }
 
     /// Says that it is gone.
-    pub(super) async fn goodbye(&self, link: &mut Link, name: &str) -> Result<(), RedisError> {
+    pub(super) async fn goodbye(
+        &self,
+        link: &mut RedisConnection,
+        name: &str,
+    ) -> Result<(), RedisError> {
         self.ask(link, "", name, "").await.map(drop)
     }
 
     async fn ask(
         &self,
-        link: &mut Link,
+        link: &mut RedisConnection,
         here: &str,
         gone: &str,
         held: &str,
@@ -227,7 +231,7 @@ impl Lists {
     }
 }
 
-fn read(answer: &Value) -> Option<Roll> {
+fn read(answer: &Value) -> Option<FleetMembers> {
     let Value::Array(parts) = answer else {
         return None;
     };
@@ -244,7 +248,7 @@ fn read(answer: &Value) -> Option<Roll> {
         [Value::BulkString(key), Value::BulkString(at)] => {
             let end = key.iter().position(|byte| *byte == b'\n')?;
             let (zone, key) = key.split_at(end);
-            Some(Forgotten {
+            Some(ResetKey {
                 zone: String::from_utf8_lossy(zone).into_owned(),
                 key: key.get(1..)?.to_vec(),
                 at: at.clone(),
@@ -257,14 +261,14 @@ fn read(answer: &Value) -> Option<Roll> {
             Value::BulkString(name),
             Value::Int(ago),
             Value::BulkString(held),
-        ] => Some(Gateway {
+        ] => Some(FleetMember {
             name: String::from_utf8_lossy(name).into_owned(),
             seen_ago: u64::try_from(*ago).ok()?,
-            held: Held::read(&String::from_utf8_lossy(held)),
+            held: LeaseHoldings::read(&String::from_utf8_lossy(held)),
         }),
         _ => None,
     });
-    Some(Roll {
+    Some(FleetMembers {
         present: u32::try_from(*present).ok()?.max(1),
         new: *new == 1,
         forgotten: forgotten.collect(),
@@ -285,10 +289,10 @@ const ROLL_CALL: Duration = Duration::from_secs(5);
 mod tests {
     use super::*;
 
-    fn roll(names: &[(&str, u64)], new: bool) -> Roll {
+    fn roll(names: &[(&str, u64)], new: bool) -> FleetMembers {
         let gateways: Vec<_> = names
             .iter()
-            .map(|(name, seen_ago)| Gateway {
+            .map(|(name, seen_ago)| FleetMember {
                 name: (*name).to_owned(),
                 seen_ago: *seen_ago,
                 held: Vec::new(),
@@ -298,7 +302,7 @@ mod tests {
             .iter()
             .filter(|one| one.seen_ago <= u64::from(THERE))
             .count();
-        Roll {
+        FleetMembers {
             present: u32::try_from(present).unwrap(),
             new,
             forgotten: Vec::new(),

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::fleet::Forgotten;
-use super::{Shared, name};
+use super::fleet::ResetKey;
+use super::{SharedStore, name};
 
 /// Keys of a zone that can be forgotten.
 pub trait ForgetKeys: Send + Sync {
@@ -19,7 +19,7 @@ pub trait ForgetKeys: Send + Sync {
 
 /// Why nothing was forgotten.
 #[derive(Debug, thiserror::Error)]
-pub enum Unforgotten {
+pub enum ResetError {
     /// The store said no, or could not be reached.
     #[error(transparent)]
     Failed(#[from] redis::RedisError),
@@ -28,13 +28,13 @@ pub enum Unforgotten {
     Late(#[from] tokio::time::error::Elapsed),
 }
 
-impl Shared {
+impl SharedStore {
     /// Forgets a key of a zone; whether there was something to forget. Over a connection of its own: who asks for this is
     /// no event loop, and in no hurry.
     ///
     /// # Errors
     /// When the store does not answer, or says no.
-    pub async fn forget(&self, zone: &str, key: &[u8]) -> Result<bool, Unforgotten> {
+    pub async fn forget(&self, zone: &str, key: &[u8]) -> Result<bool, ResetError> {
         let mut named = Vec::new();
         name::append(&mut named, &self.prefix, zone, key);
         let forgetting = async {
@@ -62,7 +62,7 @@ impl Shared {
     }
 
     /// An operator had these forgotten at some gateway.
-    pub(super) fn forget_here(&self, forgotten: &[Forgotten]) {
+    pub(super) fn forget_here(&self, forgotten: &[ResetKey]) {
         if forgotten.is_empty() {
             return;
         }

@@ -13,18 +13,18 @@ use redis::cluster_routing::Slot;
 use redis::{ErrorKind, RedisError, Value};
 use tokio::task::JoinSet;
 
-use super::debts::Debt;
-use super::link::Link;
-use super::script::{self, Answer, DECIDE, Question};
-use super::{Missed, Shared, aside, name};
+use super::debts::OutageCharge;
+use super::link::RedisConnection;
+use super::script::{self, DECIDE, KeyCheck, StoreVerdict};
+use super::{SharedStore, StoreMiss, aside, name};
 use crate::clock::Millis;
 use crate::config::plan::{Cost, CountRefused};
-use crate::store::algorithm::{Outcome, Terms};
+use crate::store::algorithm::{LimitSpec, Verdict};
 
 /// The questions of one request to one store.
 #[derive(Debug, Default)]
-pub struct Inquiry {
-    pub(super) questions: Vec<Question>,
+pub struct StoreRequest {
+    pub(super) questions: Vec<KeyCheck>,
     /// The time in which the slowest of its keys drains.
     period: Duration,
     /// Whether the store is known to have lost its memory.
@@ -33,25 +33,25 @@ pub struct Inquiry {
 
 /// A question that this gateway has to decide by itself.
 // A request is shared between threads while it waits, and an answer on its way is not.
-pub struct Unanswered(Option<(Mutex<Answering>, Arc<Inquiry>)>);
+pub struct LocalDecision(Option<(Mutex<PendingReply>, Arc<StoreRequest>)>);
 
 /// The answer to a question, on its way. It gives the connection back.
-type Answering = Pin<Box<dyn Future<Output = (Link, Answers)> + Send>>;
+type PendingReply = Pin<Box<dyn Future<Output = (RedisConnection, PendingReplies)> + Send>>;
 
-type Answers = Result<Vec<Option<Answer>>, RedisError>;
+type PendingReplies = Result<Vec<Option<StoreVerdict>>, RedisError>;
 
 /// What remains to be done about late answers.
 #[derive(Default)]
-pub(super) struct Unsettled(Mutex<Vec<Pin<Box<dyn Future<Output = ()> + Send>>>>);
+pub(super) struct LateReplies(Mutex<Vec<Pin<Box<dyn Future<Output = ()> + Send>>>>);
 
-impl Inquiry {
+impl StoreRequest {
     /// Adds one about a key of a zone.
     pub fn add(
         &mut self,
-        store: &Shared,
+        store: &SharedStore,
         zone: &str,
         key: &[u8],
-        terms: &Terms,
+        terms: &LimitSpec,
         cost: Cost,
         refused: CountRefused,
     ) {
@@ -59,7 +59,7 @@ impl Inquiry {
         name::append(&mut name, &store.prefix, zone, key);
         let cost = store.weigh(cost, terms);
         self.questions
-            .push(Question::new(name, terms, cost, refused));
+            .push(KeyCheck::new(name, terms, cost, refused));
         self.period = self.period.max(terms.period());
     }
 
@@ -85,34 +85,39 @@ impl Inquiry {
     }
 }
 
-impl Shared {
+impl SharedStore {
     /// Asks all of an inquiry, and charges all unless one is refused. The answers are in its order; where a cluster
     /// spreads the keys, some are missing after a refusal.
     ///
     /// # Errors
-    /// When no answer comes in time, or none can: whoever asked decides, and says so to [`Shared::settle`].
+    /// When no answer comes in time, or none can: whoever asked decides, and says so to [`SharedStore::settle`].
     pub async fn ask(
         &self,
-        mut inquiry: Inquiry,
+        mut inquiry: StoreRequest,
         now: Millis,
-    ) -> Result<Vec<Option<Answer>>, Unanswered> {
+    ) -> Result<Vec<Option<StoreVerdict>>, LocalDecision> {
         let Ok(link) = self.link() else {
-            return Err(Unanswered(None));
+            return Err(LocalDecision(None));
         };
         inquiry.lost = self.fleet.has_lost(now, inquiry.period);
         let inquiry = Arc::new(inquiry);
         self.asked.fetch_add(1, Ordering::Relaxed);
-        let mut answering: Answering = Box::pin(converse(link, Arc::clone(&inquiry)));
+        let mut answering: PendingReply = Box::pin(converse(link, Arc::clone(&inquiry)));
         let heard = async { (&mut answering).await.1 };
         match self.in_time(heard, now).await {
             Ok(answers) => Ok(answers),
-            Err(Missed::Failed) => Err(Unanswered(None)),
-            Err(Missed::Late) => Err(Unanswered(Some((Mutex::new(answering), inquiry)))),
+            Err(StoreMiss::Failed) => Err(LocalDecision(None)),
+            Err(StoreMiss::Late) => Err(LocalDecision(Some((Mutex::new(answering), inquiry)))),
         }
     }
 
     /// Takes note of what this gateway made of a question by itself: `passed` is what it has let in.
-    pub fn settle(self: &Arc<Self>, unanswered: Unanswered, refused: bool, passed: Vec<Debt>) {
+    pub fn settle(
+        self: &Arc<Self>,
+        unanswered: LocalDecision,
+        refused: bool,
+        passed: Vec<OutageCharge>,
+    ) {
         let Some((answering, inquiry)) = unanswered.0 else {
             // Nobody knows whether a question was heard whose connection broke: what was charged twice is on the safe side.
             return passed.into_iter().for_each(|debt| self.owe(debt));
@@ -146,7 +151,7 @@ impl Shared {
     }
 
     /// Takes back what was charged, for a request that somebody else refused.
-    pub async fn give_back(&self, inquiry: &Inquiry, now: Millis) {
+    pub async fn give_back(&self, inquiry: &StoreRequest, now: Millis) {
         let Ok(mut link) = self.link() else { return };
         let giving = tell(&mut link, "refund", &inquiry.questions);
         if let Ok(Err(error)) = tokio::time::timeout(self.timeout, giving).await {
@@ -155,19 +160,22 @@ impl Shared {
     }
 }
 
-fn is_refusal(answers: &[Option<Answer>]) -> bool {
+fn is_refusal(answers: &[Option<StoreVerdict>]) -> bool {
     let mut heard = answers.iter().flatten();
-    heard.any(|answer| matches!(answer.outcome, Outcome::Refuse { .. }))
+    heard.any(|answer| matches!(answer.outcome, Verdict::Refuse { .. }))
 }
 
-async fn converse(mut link: Link, inquiry: Arc<Inquiry>) -> (Link, Answers) {
+async fn converse(
+    mut link: RedisConnection,
+    inquiry: Arc<StoreRequest>,
+) -> (RedisConnection, PendingReplies) {
     let answers = answers(&mut link, &inquiry).await;
     (link, answers)
 }
 
 /// Asks where the keys are: at one server all at once; in a cluster slot by slot, and what was reserved is given back
 /// when a later one refuses.
-async fn answers(link: &mut Link, inquiry: &Inquiry) -> Answers {
+async fn answers(link: &mut RedisConnection, inquiry: &StoreRequest) -> PendingReplies {
     let questions = &inquiry.questions;
     let slots = by_slot(link, questions);
     let mut answers = vec![None; questions.len()];
@@ -177,7 +185,7 @@ async fn answers(link: &mut Link, inquiry: &Inquiry) -> Answers {
         let heard = heard.ok_or((ErrorKind::UnexpectedReturnType, "not an answer of ours"))?;
         let refused = heard
             .iter()
-            .any(|answer| matches!(answer.outcome, Outcome::Refuse { .. }));
+            .any(|answer| matches!(answer.outcome, Verdict::Refuse { .. }));
         for (question, answer) in slot.iter().zip(heard) {
             if let Some(index) = questions
                 .iter()
@@ -198,9 +206,9 @@ async fn answers(link: &mut Link, inquiry: &Inquiry) -> Answers {
 
 /// What nobody waits for an answer to.
 pub(super) async fn tell(
-    link: &mut Link,
+    link: &mut RedisConnection,
     act: &str,
-    questions: &[Question],
+    questions: &[KeyCheck],
 ) -> Result<(), RedisError> {
     for slot in &by_slot(link, questions) {
         perform(link, act, false, slot).await?;
@@ -210,10 +218,10 @@ pub(super) async fn tell(
 
 /// One script, run once.
 async fn perform(
-    link: &mut Link,
+    link: &mut RedisConnection,
     act: &str,
     lost: bool,
-    questions: &[&Question],
+    questions: &[&KeyCheck],
 ) -> Result<Value, RedisError> {
     let write = |command: &mut redis::Cmd| {
         command.arg(questions.len());
@@ -229,11 +237,11 @@ async fn perform(
 }
 
 /// Questions whose keys live together, in the order of the first of each.
-fn by_slot<'q>(link: &Link, questions: &'q [Question]) -> Vec<Vec<&'q Question>> {
+fn by_slot<'q>(link: &RedisConnection, questions: &'q [KeyCheck]) -> Vec<Vec<&'q KeyCheck>> {
     if !link.is_cluster() {
         return vec![questions.iter().collect()];
     }
-    let mut slots: Vec<(Slot, Vec<&Question>)> = Vec::new();
+    let mut slots: Vec<(Slot, Vec<&KeyCheck>)> = Vec::new();
     for question in questions {
         let slot = Slot::for_key(&question.name);
         match slots.iter_mut().find(|(known, _)| *known == slot) {
@@ -244,7 +252,7 @@ fn by_slot<'q>(link: &Link, questions: &'q [Question]) -> Vec<Vec<&'q Question>>
     slots.into_iter().map(|(_, together)| together).collect()
 }
 
-impl std::fmt::Debug for Unanswered {
+impl std::fmt::Debug for LocalDecision {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let word = if self.0.is_some() { "late" } else { "unheard" };
         f.debug_tuple("Unanswered").field(&word).finish()

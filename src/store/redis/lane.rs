@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use tokio::sync::Notify;
 
-use super::link::Link;
+use super::link::RedisConnection;
 
 /// What a thread knows of one store.
-struct Lane {
+struct LoopConnection {
     store: u64,
-    link: Option<Link>,
+    link: Option<RedisConnection>,
     /// How often the store had come back when the link was made: what was connected before an outage is not trusted
     /// after it.
     epoch: u64,
@@ -18,7 +18,7 @@ struct Lane {
 }
 
 /// This thread's link to a store, if there is a sound one.
-pub(super) fn link(store: u64, epoch: u64) -> Option<Link> {
+pub(super) fn link(store: u64, epoch: u64) -> Option<RedisConnection> {
     LANES.with_borrow(|lanes| {
         let lane = lanes.iter().find(|lane| lane.store == store)?;
         lane.link.clone().filter(|_| lane.epoch == epoch)
@@ -26,7 +26,7 @@ pub(super) fn link(store: u64, epoch: u64) -> Option<Link> {
 }
 
 /// This thread has a new one.
-pub(super) fn set(store: u64, epoch: u64, link: Link) {
+pub(super) fn set(store: u64, epoch: u64, link: RedisConnection) {
     with(store, |lane| {
         lane.link = Some(link);
         lane.epoch = epoch;
@@ -56,11 +56,11 @@ pub(super) fn part(store: u64) {
     });
 }
 
-fn with<T>(store: u64, act: impl FnOnce(&mut Lane) -> T) -> T {
+fn with<T>(store: u64, act: impl FnOnce(&mut LoopConnection) -> T) -> T {
     LANES.with_borrow_mut(|lanes| {
         let index = lanes.iter().position(|lane| lane.store == store);
         let index = index.unwrap_or_else(|| {
-            lanes.push(Lane {
+            lanes.push(LoopConnection {
                 store,
                 link: None,
                 epoch: 0,
@@ -73,5 +73,5 @@ fn with<T>(store: u64, act: impl FnOnce(&mut Lane) -> T) -> T {
 }
 
 thread_local! {
-    static LANES: RefCell<Vec<Lane>> = const { RefCell::new(Vec::new()) };
+    static LANES: RefCell<Vec<LoopConnection>> = const { RefCell::new(Vec::new()) };
 }

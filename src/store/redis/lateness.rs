@@ -6,13 +6,13 @@ use crate::clock::Millis;
 
 /// How many decisions came too late lately.
 #[derive(Debug, Default)]
-pub(super) struct Lateness {
+pub(super) struct LateShare {
     /// When it was last looked, and what had been asked for and been late by then.
     looked: Option<(Millis, u64, u64)>,
     said: bool,
 }
 
-impl Lateness {
+impl LateShare {
     /// Looks at how many decisions were asked for, and how many came too late, in all. Which part of the last minute's was late, in
     /// percent, where that should be said.
     pub(super) fn look(&mut self, now: Millis, asked: u64, late: u64) -> Option<u64> {
@@ -43,7 +43,7 @@ mod tests {
 
     #[test]
     fn lateness_is_said_once_until_it_is_over() {
-        let mut lateness = Lateness::default();
+        let mut lateness = LateShare::default();
         let mut look =
             |minute: u64, asked, late| lateness.look(Millis(minute * 60_000), asked, late);
         assert_eq!(look(0, 1_000, 900), None, "nothing is known yet");
@@ -56,7 +56,7 @@ mod tests {
 
     #[test]
     fn a_store_that_is_in_time_is_not_mentioned() {
-        let mut lateness = Lateness::default();
+        let mut lateness = LateShare::default();
         for minute in 0..5 {
             let look = lateness.look(Millis(minute * 60_000), minute * 1_000, 0);
             assert_eq!(look, None, "in minute {minute}");
@@ -66,7 +66,7 @@ mod tests {
 
     #[test]
     fn a_minute_that_is_not_over_is_looked_at_when_it_is() {
-        let mut lateness = Lateness::default();
+        let mut lateness = LateShare::default();
         assert_eq!(lateness.look(Millis(0), 0, 0), None);
         assert_eq!(lateness.look(Millis(30_000), 1_000, 500), None);
         assert_eq!(lateness.look(Millis(90_000), 2_000, 500), Some(25));

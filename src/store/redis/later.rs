@@ -10,21 +10,21 @@ use tokio::task::JoinSet;
 
 use super::aside;
 use super::inquiry::tell;
-use super::link::Link;
-use super::{Inquiry, Shared};
+use super::link::RedisConnection;
+use super::{SharedStore, StoreRequest};
 use crate::clock::Millis;
 
 /// What is still to be said.
 #[derive(Debug, Default)]
-pub(super) struct Later {
-    owed: Mutex<Vec<Inquiry>>,
+pub(super) struct DeferredCharges {
+    owed: Mutex<Vec<StoreRequest>>,
     /// Keys that have to stay out, each until a moment.
-    sentences: Mutex<Vec<(Inquiry, Millis)>>,
+    sentences: Mutex<Vec<(StoreRequest, Millis)>>,
 }
 
-impl Shared {
+impl SharedStore {
     /// Charges an inquiry that was let in before its cost was known, whatever is left.
-    pub fn charge_later(&self, inquiry: Inquiry) {
+    pub fn charge_later(&self, inquiry: StoreRequest) {
         let mut owed = self.later.owed.lock();
         if owed.len() < MOST {
             owed.push(inquiry);
@@ -36,7 +36,7 @@ impl Shared {
     }
 
     /// Lets the other gateways know that the keys of an inquiry have to stay out for so long.
-    pub fn punish_later(&self, inquiry: Inquiry, now: Millis, term: Duration) {
+    pub fn punish_later(&self, inquiry: StoreRequest, now: Millis, term: Duration) {
         let mut sentences = self.later.sentences.lock();
         if sentences.len() < MOST {
             sentences.push((inquiry, now.after(term)));
@@ -62,9 +62,9 @@ impl Shared {
 
     fn send_later(
         self: &Arc<Self>,
-        link: &Link,
+        link: &RedisConnection,
         act: &'static str,
-        inquiry: Inquiry,
+        inquiry: StoreRequest,
         now: Millis,
         sending: &mut JoinSet<()>,
     ) {
@@ -78,7 +78,7 @@ impl Shared {
     }
 
     /// Sends what is left of it, for a gateway that is going.
-    pub(super) async fn clear_owed(&self, link: &mut Link) {
+    pub(super) async fn clear_owed(&self, link: &mut RedisConnection) {
         for inquiry in self.owed() {
             if tell(link, DEBIT, &inquiry.questions).await.is_err() {
                 return;
@@ -86,7 +86,7 @@ impl Shared {
         }
     }
 
-    fn owed(&self) -> Vec<Inquiry> {
+    fn owed(&self) -> Vec<StoreRequest> {
         std::mem::take(&mut *self.later.owed.lock())
     }
 }

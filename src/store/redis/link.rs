@@ -14,19 +14,19 @@ use redis::{
 };
 
 use super::Error;
-use crate::config::plan::{Address, File, Login, Shape, Store, StoreTls};
+use crate::config::plan::{Login, Store, StoreTls, StoreTopology, TlsFile, UpstreamAddress};
 
 /// Makes connections.
-pub(super) enum Connector {
+pub(super) enum RedisConnector {
     Cluster(Box<ClusterClient>),
     /// A sentinel's answer changes with every failover: its client is made anew for every connection.
-    Sentinel(Box<Sentinels>),
+    Sentinel(Box<SentinelConfig>),
     Single(Box<Client>),
 }
 
 /// Whom to ask for a master.
 #[derive(Clone)]
-pub(super) struct Sentinels {
+pub(super) struct SentinelConfig {
     addresses: Vec<ConnectionAddr>,
     master: Box<str>,
     login: Login,
@@ -37,12 +37,12 @@ pub(super) struct Sentinels {
 
 /// A connection that many requests share; clones are the same one.
 #[derive(Clone)]
-pub(super) enum Link {
+pub(super) enum RedisConnection {
     Cluster(ClusterConnection),
     Server(MultiplexedConnection),
 }
 
-impl Connector {
+impl RedisConnector {
     pub(super) fn new(store: &Store) -> Result<Self, Error> {
         let certificates = store.tls.as_ref().map(certificates).transpose()?;
         let wrong = |source| Error::Store {
@@ -59,21 +59,21 @@ impl Connector {
             .collect::<Result<Vec<_>, _>>()
             .map_err(wrong)?;
         Ok(match (&store.shape, infos.into_iter().next()) {
-            (Shape::Single, Some(info)) => {
+            (StoreTopology::Single, Some(info)) => {
                 let client = match certificates {
                     Some(certificates) => Client::build_with_tls(info, certificates),
                     None => Client::open(info),
                 };
                 Self::Single(Box::new(client.map_err(wrong)?))
             }
-            (Shape::Sentinel(master), _) => Self::Sentinel(Box::new(Sentinels {
+            (StoreTopology::Sentinel(master), _) => Self::Sentinel(Box::new(SentinelConfig {
                 addresses: addresses.collect(),
                 master: master.clone(),
                 login: store.login.clone(),
                 own_login: store.sentinel_login.clone(),
                 certificates,
             })),
-            (Shape::Cluster | Shape::Single, _) => {
+            (StoreTopology::Cluster | StoreTopology::Single, _) => {
                 let infos = addresses.filter_map(|address| info(address, &store.login).ok());
                 let builder = ClusterClient::builder(infos)
                     // A slot that moves takes several: where it is now, whether this key has moved already, and a script that
@@ -94,34 +94,37 @@ impl Connector {
     }
 
     /// Connects, and says who we are.
-    pub(super) async fn connect(&self) -> Result<Link, RedisError> {
+    pub(super) async fn connect(&self) -> Result<RedisConnection, RedisError> {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(CONNECT))
             // Whoever asks has a deadline of its own.
             .set_response_timeout(None);
         match self {
-            Self::Cluster(client) => client.get_async_connection().await.map(Link::Cluster),
+            Self::Cluster(client) => client
+                .get_async_connection()
+                .await
+                .map(RedisConnection::Cluster),
             Self::Sentinel(sentinels) => {
                 let mut client = sentinels.client()?;
                 let connection = client.get_async_connection_with_config(&config).await;
-                connection.map(Link::Server)
+                connection.map(RedisConnection::Server)
             }
             Self::Single(client) => client
                 .get_multiplexed_async_connection_with_config(&config)
                 .await
-                .map(Link::Server),
+                .map(RedisConnection::Server),
         }
     }
 }
 
-impl Connector {
+impl RedisConnector {
     /// Whether keys may lie on several servers.
     pub(super) fn is_cluster(&self) -> bool {
         matches!(self, Self::Cluster(_))
     }
 }
 
-impl Sentinels {
+impl SentinelConfig {
     fn client(&self) -> Result<SentinelClient, RedisError> {
         let sentinels = self.addresses.iter().cloned();
         let mut builder =
@@ -151,7 +154,7 @@ impl Sentinels {
     }
 }
 
-impl Link {
+impl RedisConnection {
     /// Sends a command and waits for its answer.
     pub(super) async fn send(&mut self, command: &Cmd) -> Result<Value, RedisError> {
         match self {
@@ -183,16 +186,16 @@ impl Link {
     }
 }
 
-fn address(server: &Address, tls: bool) -> ConnectionAddr {
+fn address(server: &UpstreamAddress, tls: bool) -> ConnectionAddr {
     match server {
-        Address::Tcp { host, port } if tls => ConnectionAddr::TcpTls {
+        UpstreamAddress::Tcp { host, port } if tls => ConnectionAddr::TcpTls {
             host: host.to_string(),
             port: *port,
             insecure: false,
             tls_params: None,
         },
-        Address::Tcp { host, port } => ConnectionAddr::Tcp(host.to_string(), *port),
-        Address::Unix(path) => ConnectionAddr::Unix(path.clone()),
+        UpstreamAddress::Tcp { host, port } => ConnectionAddr::Tcp(host.to_string(), *port),
+        UpstreamAddress::Unix(path) => ConnectionAddr::Unix(path.clone()),
     }
 }
 
@@ -214,7 +217,7 @@ fn tcp() -> TcpSettings {
 }
 
 fn certificates(tls: &StoreTls) -> Result<TlsCertificates, Error> {
-    let read = |file: &File| {
+    let read = |file: &TlsFile| {
         std::fs::read(&file.path).map_err(|source| Error::File {
             path: file.path.clone(),
             source,

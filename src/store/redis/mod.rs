@@ -35,30 +35,30 @@ use parking_lot::Mutex;
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 use tokio::sync::watch;
 
-pub use self::debts::Debt;
-pub use self::fleet::Gateway;
-pub use self::forget::{ForgetKeys, Unforgotten};
-pub use self::inquiry::{Inquiry, Unanswered};
-pub use self::lease::{Held, Leases, Verdicts, Word};
-pub use self::places::{Claim, Lease, Waiter};
-pub use self::script::Answer;
-pub use self::share::Share;
-pub use self::view::{Outage, View};
+pub use self::debts::OutageCharge;
+pub use self::fleet::FleetMember;
+pub use self::forget::{ForgetKeys, ResetError};
+pub use self::inquiry::{LocalDecision, StoreRequest};
+pub use self::lease::{LeaseHoldings, LeaseVerdict, Verdicts, ZoneLeases};
+pub use self::places::{SharedSlotGuard, SharedSlotWaiter, SlotClaim};
+pub use self::script::StoreVerdict;
+pub use self::share::CostShare;
+pub use self::view::{StoreOutage, StoreStatus};
 
-use self::breaker::Breaker;
-use self::debts::Debts;
-use self::fleet::{Fleet, Lists};
-use self::inquiry::Unsettled;
-use self::later::Later;
-use self::lease::Desk;
-use self::link::{Connector, Link};
-use self::places::Places;
-use super::algorithm::Terms;
+use self::breaker::StoreBreaker;
+use self::debts::OutageCharges;
+use self::fleet::{Fleet, FleetKeys};
+use self::inquiry::LateReplies;
+use self::later::DeferredCharges;
+use self::lease::LeaseQueue;
+use self::link::{RedisConnection, RedisConnector};
+use self::places::SharedSlots;
+use super::algorithm::LimitSpec;
 use crate::clock::Millis;
 use crate::config::plan::{Cost, OnOutage, Store, StoreMode};
 
 /// A store that several gateways share.
-pub struct Shared {
+pub struct SharedStore {
     /// Tells stores apart where threads keep their connections.
     id: u64,
     name: Box<str>,
@@ -69,25 +69,25 @@ pub struct Shared {
     mode: StoreMode,
     /// Beyond which multiple of its limit a key is decided about here.
     local_above: Option<u32>,
-    connector: Connector,
+    connector: RedisConnector,
     /// This gateway's name among those that share it.
     gateway: String,
-    breaker: Breaker,
+    breaker: StoreBreaker,
     /// How often it has come back.
     revived: watch::Sender<u64>,
     /// Whether it has answered the last time that it was looked after, in time or late.
     in_reach: AtomicBool,
-    lists: Lists,
+    lists: FleetKeys,
     fleet: Fleet,
-    outage: Mutex<Option<Outage>>,
+    outage: Mutex<Option<StoreOutage>>,
     asked: AtomicU64,
     missed: AtomicU64,
     late: AtomicU64,
-    desk: Desk,
-    places: Places,
-    later: Later,
-    debts: Debts,
-    unsettled: Unsettled,
+    desk: LeaseQueue,
+    places: SharedSlots,
+    later: DeferredCharges,
+    debts: OutageCharges,
+    unsettled: LateReplies,
     /// The zones that it has keys of.
     forgetting: Mutex<Vec<Weak<dyn ForgetKeys>>>,
 }
@@ -117,18 +117,18 @@ pub enum Error {
 
 /// No answer: the store is away.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Away;
+pub struct StoreDown;
 
 /// Why there is no answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Missed {
+enum StoreMiss {
     /// There will be none.
     Failed,
     /// It is not there in time.
     Late,
 }
 
-impl Shared {
+impl SharedStore {
     /// A store as planned; nothing is connected yet.
     ///
     /// # Errors
@@ -143,22 +143,22 @@ impl Shared {
             on_outage: store.on_outage,
             mode: store.mode,
             local_above: store.local_above,
-            connector: Connector::new(store)?,
+            connector: RedisConnector::new(store)?,
             gateway: fleet::name(),
-            breaker: Breaker::default(),
+            breaker: StoreBreaker::default(),
             revived: watch::Sender::new(0),
             in_reach: AtomicBool::new(true),
-            lists: Lists::of(&store.prefix),
+            lists: FleetKeys::of(&store.prefix),
             fleet: Fleet::of(store.gateways),
             outage: Mutex::default(),
             asked: AtomicU64::new(0),
             missed: AtomicU64::new(0),
             late: AtomicU64::new(0),
-            desk: Desk::default(),
-            places: Places::default(),
-            later: Later::default(),
-            debts: Debts::default(),
-            unsettled: Unsettled::default(),
+            desk: LeaseQueue::default(),
+            places: SharedSlots::default(),
+            later: DeferredCharges::default(),
+            debts: OutageCharges::default(),
+            unsettled: LateReplies::default(),
             forgetting: Mutex::default(),
         }))
     }
@@ -196,13 +196,13 @@ impl Shared {
 
     /// What a request costs while this gateway counts alone.
     #[must_use]
-    pub fn alone(&self, cost: Cost, terms: &Terms) -> Share {
+    pub fn alone(&self, cost: Cost, terms: &LimitSpec) -> CostShare {
         share::of(cost, terms, self.fleet_size(), 1)
     }
 
     /// What a request costs in the store. More than by itself while some gateways are missing: they may count alone, so their
     /// part is left to them.
-    fn weigh(&self, cost: Cost, terms: &Terms) -> Cost {
+    fn weigh(&self, cost: Cost, terms: &LimitSpec) -> Cost {
         match self.fleet.parts() {
             (all, present) if all <= present => cost,
             (all, present) => share::of(cost, terms, all, present).needs,
@@ -231,7 +231,7 @@ impl Shared {
         &self,
         asking: impl Future<Output = Result<T, RedisError>>,
         now: Millis,
-    ) -> Result<T, Missed> {
+    ) -> Result<T, StoreMiss> {
         // Who does not know of the others yet would take all of the limit for itself.
         let timeout = match self.fleet.is_known() {
             true => self.timeout,
@@ -244,7 +244,7 @@ impl Shared {
             }
             Ok(Err(error)) => {
                 self.failed(&error, now);
-                Err(Missed::Failed)
+                Err(StoreMiss::Failed)
             }
             Err(_) => {
                 self.missed.fetch_add(1, Ordering::Relaxed);
@@ -252,17 +252,17 @@ impl Shared {
                 if self.breaker.miss() {
                     self.note_outage(now, format!("no answer within {timeout:?}"));
                 }
-                Err(Missed::Late)
+                Err(StoreMiss::Late)
             }
         }
     }
 
     /// This thread's connection.
-    fn link(&self) -> Result<Link, Away> {
+    fn link(&self) -> Result<RedisConnection, StoreDown> {
         if self.breaker.is_open() {
-            return Err(Away);
+            return Err(StoreDown);
         }
-        lane::link(self.id, self.epoch()).ok_or(Away)
+        lane::link(self.id, self.epoch()).ok_or(StoreDown)
     }
 
     /// How often it has come back.
@@ -305,7 +305,7 @@ fn in_words(error: &RedisError) -> String {
 }
 
 // What a connection has to show is nobody's business.
-impl std::fmt::Debug for Shared {
+impl std::fmt::Debug for SharedStore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Shared")
             .field("name", &self.name)

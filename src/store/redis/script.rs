@@ -5,37 +5,37 @@ use std::time::Duration;
 
 use redis::{Cmd, RedisError, Script, Value};
 
-use super::link::Link;
-use super::units::Told;
+use super::link::RedisConnection;
+use super::units::ScriptArgs;
 use crate::config::plan::{Cost, CountRefused, Excess};
-use crate::store::algorithm::{Outcome, Terms};
+use crate::store::algorithm::{LimitSpec, Verdict};
 
 /// A script, and the name a server knows it by once it has heard it.
 #[derive(Debug)]
-pub(super) struct Program {
+pub(super) struct LuaScript {
     text: String,
     hash: String,
 }
 
 /// Decides about requests.
-pub(super) static DECIDE: LazyLock<Program> = LazyLock::new(|| Program::of(CLOCK, &DECIDING));
+pub(super) static DECIDE: LazyLock<LuaScript> = LazyLock::new(|| LuaScript::of(CLOCK, &DECIDING));
 
 /// Says that a gateway is there.
-pub(super) static FLEET: LazyLock<Program> =
-    LazyLock::new(|| Program::of(CLOCK, &[include_str!("fleet.lua")]));
+pub(super) static FLEET: LazyLock<LuaScript> =
+    LazyLock::new(|| LuaScript::of(CLOCK, &[include_str!("fleet.lua")]));
 
 /// Says that a key begins anew.
-pub(super) static FORGET: LazyLock<Program> =
-    LazyLock::new(|| Program::of(CLOCK, &[include_str!("forget.lua")]));
+pub(super) static FORGET: LazyLock<LuaScript> =
+    LazyLock::new(|| LuaScript::of(CLOCK, &[include_str!("forget.lua")]));
 
 /// A script that knows all ways of counting and ends like this.
-pub(super) fn counting(end: &str) -> Program {
+pub(super) fn counting(end: &str) -> LuaScript {
     let [ways @ .., _] = DECIDING;
     let parts: Vec<_> = ways.into_iter().chain([end]).collect();
-    Program::of(CLOCK, &parts)
+    LuaScript::of(CLOCK, &parts)
 }
 
-impl Program {
+impl LuaScript {
     pub(super) fn of(clock: &str, parts: &[&str]) -> Self {
         let text = clock.to_owned() + &parts.concat();
         let hash = Script::new(&text).get_hash().to_owned();
@@ -45,7 +45,7 @@ impl Program {
     /// Runs it once, on a server that is taught it first if need be; `write` adds keys and arguments.
     pub(super) async fn perform(
         &self,
-        link: &mut Link,
+        link: &mut RedisConnection,
         write: impl Fn(&mut Cmd),
     ) -> Result<Value, RedisError> {
         let mut command = redis::cmd("EVALSHA");
@@ -70,9 +70,9 @@ impl Program {
 
 /// What a store said of one key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Answer {
+pub struct StoreVerdict {
     /// What becomes of the request.
-    pub outcome: Outcome,
+    pub outcome: Verdict,
     /// How many more would be let in at this moment.
     pub remaining: u64,
     /// Whether it is refused because its key serves a penalty.
@@ -81,7 +81,7 @@ pub struct Answer {
 
 /// What is asked about one key.
 #[derive(Debug, Clone)]
-pub(super) struct Question {
+pub(super) struct KeyCheck {
     pub(super) name: Vec<u8>,
     refused: CountRefused,
     /// How long a request over the burst may wait until it is not.
@@ -90,13 +90,13 @@ pub(super) struct Question {
     pub(super) left: Option<u64>,
     /// Whether the key may be serving a penalty.
     pub(super) punishable: bool,
-    told: Told,
+    told: ScriptArgs,
 }
 
-impl Question {
+impl KeyCheck {
     /// Puts it in the units of its script.
-    pub(super) fn new(name: Vec<u8>, terms: &Terms, cost: Cost, refused: CountRefused) -> Self {
-        let told = Told::of(terms, cost);
+    pub(super) fn new(name: Vec<u8>, terms: &LimitSpec, cost: Cost, refused: CountRefused) -> Self {
+        let told = ScriptArgs::of(terms, cost);
         Self {
             name,
             refused,
@@ -124,7 +124,7 @@ impl Question {
     }
 
     /// What was answered; `None` for what no script of ours says.
-    fn answer(&self, answer: &[Value]) -> Option<Answer> {
+    fn answer(&self, answer: &[Value]) -> Option<StoreVerdict> {
         let [
             Value::Int(kind),
             Value::Int(excess),
@@ -136,7 +136,7 @@ impl Question {
         };
         let excess = self.told.scale.excess(u64::try_from(*excess).ok()?);
         let wait = u64::try_from(*millis).ok().map(Duration::from_millis);
-        Some(Answer {
+        Some(StoreVerdict {
             outcome: outcome(*kind, excess, wait)?,
             remaining: u64::try_from(*left).ok()?,
             penalized: *kind == PENALIZE,
@@ -145,11 +145,11 @@ impl Question {
 }
 
 /// What a script's number for it means.
-pub(super) fn outcome(kind: i64, excess: Excess, wait: Option<Duration>) -> Option<Outcome> {
+pub(super) fn outcome(kind: i64, excess: Excess, wait: Option<Duration>) -> Option<Verdict> {
     Some(match (kind, wait) {
-        (0, _) => Outcome::Pass { excess },
-        (1, Some(wait)) => Outcome::Delay { excess, wait },
-        (2 | PENALIZE, retry_after) => Outcome::Refuse {
+        (0, _) => Verdict::Pass { excess },
+        (1, Some(wait)) => Verdict::Delay { excess, wait },
+        (2 | PENALIZE, retry_after) => Verdict::Refuse {
             excess,
             retry_after,
         },
@@ -159,9 +159,9 @@ pub(super) fn outcome(kind: i64, excess: Excess, wait: Option<Duration>) -> Opti
 
 /// What was answered to each question; `None` for what no script of ours says.
 pub(super) fn answers<'q>(
-    questions: impl ExactSizeIterator<Item = &'q Question>,
+    questions: impl ExactSizeIterator<Item = &'q KeyCheck>,
     answer: &Value,
-) -> Option<Vec<Answer>> {
+) -> Option<Vec<StoreVerdict>> {
     let Value::Array(answers) = answer else {
         return None;
     };

@@ -5,11 +5,11 @@
 //! what it knows of a key stays a picture of what all of them have let pass.
 
 use crate::config::plan::{Cost, Excess};
-use crate::store::algorithm::Terms;
+use crate::store::algorithm::LimitSpec;
 
 /// What a request costs that counts for `parts` of `whole`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Share {
+pub struct CostShare {
     /// What has to be left for it to pass.
     pub needs: Cost,
     /// What is charged beyond that once it has passed. A limit that is smaller than the fleet has no part for each
@@ -17,7 +17,7 @@ pub struct Share {
     pub owes: Cost,
 }
 
-impl Share {
+impl CostShare {
     /// All of it.
     #[must_use]
     pub fn whole(self) -> Cost {
@@ -26,7 +26,7 @@ impl Share {
 }
 
 /// The cost of a request that counts `whole / parts` times.
-pub(super) fn of(cost: Cost, terms: &Terms, whole: u32, parts: u32) -> Share {
+pub(super) fn of(cost: Cost, terms: &LimitSpec, whole: u32, parts: u32) -> CostShare {
     let (whole, parts) = (u128::from(whole.max(1)), u128::from(parts.max(1)));
     let counted = (u128::from(cost.0) * whole)
         .div_ceil(parts)
@@ -34,7 +34,7 @@ pub(super) fn of(cost: Cost, terms: &Terms, whole: u32, parts: u32) -> Share {
     let counted = u64::try_from(counted).unwrap_or(u64::MAX);
     let quota = terms.quota().saturating_mul(Excess::ONE.0);
     let needs = counted.min(quota.max(cost.0));
-    Share {
+    CostShare {
         needs: Cost(needs),
         owes: Cost(counted - needs),
     }
@@ -46,8 +46,8 @@ mod tests {
     use crate::config::plan::{Delay, Rate};
     use crate::store::algorithm::leaky_bucket::LeakyBucket;
 
-    fn terms(burst: u32) -> Terms {
-        Terms::LeakyBucket(LeakyBucket {
+    fn terms(burst: u32) -> LimitSpec {
+        LimitSpec::LeakyBucket(LeakyBucket {
             rate: Rate::per_second(1_000),
             burst: Excess::requests(burst),
             delay: Delay::Never,

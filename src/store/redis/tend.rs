@@ -7,15 +7,15 @@ use std::time::Duration;
 
 use redis::RedisError;
 
-use super::breaker::WayBack;
+use super::breaker::RecoveryProbes;
 use super::lane;
-use super::lateness::Lateness;
-use super::link::Link;
-use super::{Held, Outage, Shared, in_words};
+use super::lateness::LateShare;
+use super::link::RedisConnection;
+use super::{LeaseHoldings, SharedStore, StoreOutage, in_words};
 use crate::clock::{Clock, Millis};
 use crate::config::plan::OnOutage;
 
-impl Shared {
+impl SharedStore {
     /// Connects this thread.
     pub async fn connect(&self, clock: &Clock) {
         let epoch = self.epoch();
@@ -62,9 +62,9 @@ impl Shared {
     /// Says that this gateway is there and finds out whether the store is.
     async fn beat(&self, clock: &Clock) {
         let mut link = None;
-        let mut way_back = WayBack::default();
+        let mut way_back = RecoveryProbes::default();
         let mut was_away = false;
-        let mut lateness = Lateness::default();
+        let mut lateness = LateShare::default();
         loop {
             let (asked, late) = (&self.asked, &self.late);
             let (asked, late) = (asked.load(Ordering::Relaxed), late.load(Ordering::Relaxed));
@@ -119,7 +119,7 @@ impl Shared {
     /// Whether it answers in time, where that is asked for. What passed without it is charged before it can be back.
     async fn probe(
         &self,
-        link: &mut Option<Link>,
+        link: &mut Option<RedisConnection>,
         away: bool,
         clock: &Clock,
     ) -> Result<bool, String> {
@@ -127,10 +127,10 @@ impl Shared {
             Some(link) => link,
             None => link.insert(timed(CONNECTED, self.connector.connect()).await?),
         };
-        let held = Held::write(&self.desk.held());
+        let held = LeaseHoldings::write(&self.desk.held());
         // Taught and warm before it is measured.
         timed(HEARD, link.all_there()).await?;
-        let hello = async |link: &mut Link| {
+        let hello = async |link: &mut RedisConnection| {
             let saying = self.lists.hello(link, &self.gateway, &held);
             timed(HEARD, saying).await
         };
@@ -175,7 +175,7 @@ impl Shared {
             OnOutage::Refuse => "its zones refuse all requests".to_owned(),
         };
         tracing::warn!("store \"{}\" is away, {why}: {meanwhile}", self.name);
-        *self.outage.lock() = Some(Outage { since: now, why });
+        *self.outage.lock() = Some(StoreOutage { since: now, why });
     }
 
     fn note_lateness(&self, percent: u64) {

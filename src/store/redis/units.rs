@@ -8,21 +8,21 @@
 use std::time::Duration;
 
 use crate::config::plan::{Cost, Delay, Excess};
-use crate::store::algorithm::Terms;
-use crate::store::algorithm::reserve::InNanos;
+use crate::store::algorithm::LimitSpec;
+use crate::store::algorithm::reserve::SmoothNanos;
 
 /// What a script is told of one rule.
 #[derive(Debug, Clone)]
-pub(super) struct Told {
+pub(super) struct ScriptArgs {
     pub(super) way: &'static str,
     pub(super) cost: u64,
     pub(super) numbers: [i64; 4],
-    pub(super) scale: Scale,
+    pub(super) scale: ExcessScale,
 }
 
 /// What an excess is counted in.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Scale {
+pub(super) enum ExcessScale {
     /// Units times milliseconds: so large is a unit, and so long a window.
     Area { unit: u64, length: u64 },
     /// The time it takes, one request taking so many nanoseconds.
@@ -33,27 +33,27 @@ pub(super) enum Scale {
     Wait(u64),
 }
 
-impl Told {
-    pub(super) fn of(terms: &Terms, cost: Cost) -> Self {
+impl ScriptArgs {
+    pub(super) fn of(terms: &LimitSpec, cost: Cost) -> Self {
         match terms {
-            Terms::Blocks(terms) => {
+            LimitSpec::Blocks(terms) => {
                 let blocks = terms.count() as u64;
                 Self::windowed("blocks", cost, terms.limit, terms.precision, blocks).0
             }
-            Terms::Bursty(terms) => Self::reserved("bursty", terms.in_nanos(cost)),
-            Terms::FixedWindow(terms) => {
+            LimitSpec::Bursty(terms) => Self::reserved("bursty", terms.in_nanos(cost)),
+            LimitSpec::FixedWindow(terms) => {
                 Self::windowed("fixed_window", cost, terms.limit, terms.window, 0).0
             }
-            Terms::Gcra(terms) => {
+            LimitSpec::Gcra(terms) => {
                 let (interval, tolerance, takes) = terms.in_nanos(cost);
                 Self {
                     way: "gcra",
                     cost: takes.min(LARGEST),
                     numbers: [number(interval, 1), number(tolerance, 1), 0, 0],
-                    scale: Scale::Nanos(interval),
+                    scale: ExcessScale::Nanos(interval),
                 }
             }
-            Terms::LeakyBucket(terms) => {
+            LimitSpec::LeakyBucket(terms) => {
                 let threshold = match terms.delay {
                     Delay::After(threshold) => Some(threshold.0),
                     Delay::Never => None,
@@ -61,32 +61,32 @@ impl Told {
                 let rate = terms.rate.units_per_milli();
                 Self::levelled("leaky_bucket", cost, rate, terms.burst.0, threshold)
             }
-            Terms::Paced(terms) => {
+            LimitSpec::Paced(terms) => {
                 let rate = terms.rate.units_per_milli();
                 let longest = u64::try_from(terms.max_wait.as_millis()).unwrap_or(u64::MAX);
                 Self::levelled("paced", cost, rate, longest.saturating_mul(rate), None)
             }
-            Terms::SlidingLog(terms) => {
+            LimitSpec::SlidingLog(terms) => {
                 let most = (terms.limit.0 / Excess::ONE.0).max(1);
                 Self::windowed("sliding_log", cost, terms.limit, terms.window, most).0
             }
-            Terms::SlidingWindow(terms) => {
+            LimitSpec::SlidingWindow(terms) => {
                 let (told, length) =
                     Self::windowed("sliding_window", cost, terms.limit, terms.window, 0);
                 let unit = THOUSANDTH;
-                let scale = Scale::Area { unit, length };
+                let scale = ExcessScale::Area { unit, length };
                 Self { scale, ..told }
             }
-            Terms::TokenBucket(terms) => {
+            LimitSpec::TokenBucket(terms) => {
                 let rate = terms.rate.units_per_milli();
                 Self::levelled("token_bucket", cost, rate, terms.capacity.0, None)
             }
-            Terms::WarmUp(terms) => Self::reserved("warm_up", terms.in_nanos(cost)),
+            LimitSpec::WarmUp(terms) => Self::reserved("warm_up", terms.in_nanos(cost)),
         }
     }
 }
 
-impl Told {
+impl ScriptArgs {
     /// One that counts in windows, and how long those are.
     fn windowed(
         way: &'static str,
@@ -105,13 +105,13 @@ impl Told {
                 number(length, 1),
                 number(most, 1),
             ],
-            scale: Scale::Units(THOUSANDTH),
+            scale: ExcessScale::Units(THOUSANDTH),
         };
         (told, length)
     }
 
     /// One where the next pays for the last.
-    fn reserved(way: &'static str, nanos: InNanos) -> Self {
+    fn reserved(way: &'static str, nanos: SmoothNanos) -> Self {
         let number = |nanos: u64| number(nanos.min(LONGEST), 1);
         Self {
             way,
@@ -122,7 +122,7 @@ impl Told {
                 number(nanos.request),
                 0,
             ],
-            scale: Scale::Wait(nanos.units_per_milli),
+            scale: ExcessScale::Wait(nanos.units_per_milli),
         }
     }
 
@@ -144,12 +144,12 @@ impl Told {
                 number(third, unit),
                 fourth.map_or(-1, |fourth| number(fourth, unit)),
             ],
-            scale: Scale::Units(unit),
+            scale: ExcessScale::Units(unit),
         }
     }
 }
 
-impl Scale {
+impl ExcessScale {
     /// What an answer means.
     pub(super) fn excess(self, told: u64) -> Excess {
         let told = u128::from(told);

@@ -2,12 +2,12 @@
 
 use std::sync::atomic::Ordering;
 
-use super::{Gateway, Held, Shared};
+use super::{FleetMember, LeaseHoldings, SharedStore};
 use crate::clock::Millis;
 
 /// Since when a store is away, and why.
 #[derive(Debug, Clone)]
-pub struct Outage {
+pub struct StoreOutage {
     /// Since when.
     pub since: Millis,
     /// What went wrong first.
@@ -16,13 +16,13 @@ pub struct Outage {
 
 /// A store at this moment.
 #[derive(Debug, Clone)]
-pub struct View {
+pub struct StoreStatus {
     /// This gateway's name.
     pub gateway: String,
     /// All that were heard of lately, this one among them.
-    pub gateways: Vec<Gateway>,
+    pub gateways: Vec<FleetMember>,
     /// Set while it is away.
-    pub outage: Option<Outage>,
+    pub outage: Option<StoreOutage>,
     /// How often it was asked.
     pub asked: u64,
     /// How often no answer came in time, or none that made sense.
@@ -38,14 +38,14 @@ pub struct View {
     /// And those of them that were given back.
     pub returned: u64,
     /// What this gateway has in hand.
-    pub held: Vec<Held>,
+    pub held: Vec<LeaseHoldings>,
 }
 
-impl Shared {
+impl SharedStore {
     /// How it is.
     #[must_use]
-    pub fn view(&self) -> View {
-        View {
+    pub fn view(&self) -> StoreStatus {
+        StoreStatus {
             gateway: self.gateway.clone(),
             gateways: self.fleet.gateways(),
             outage: self.outage.lock().clone(),

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use parking_lot::MutexGuard;
 
-use super::{BYTES_PER_KEY, Shard, Slots};
+use super::{BYTES_PER_KEY, SlotShard, SlotTable};
 use crate::store::key::Key;
-use crate::store::table::Division;
+use crate::store::table::ShardLayout;
 
-impl Slots {
+impl SlotTable {
     /// The same places in so many bytes. Who is in progress or waits is there as before, also where there is less room than
     /// they take; whoever still has this zone is led to where the places are by then.
     #[must_use]
@@ -16,7 +16,7 @@ impl Slots {
         if let Some(heir) = self.heir.get() {
             return heir.heir(size);
         }
-        if self.division == Division::of(size, BYTES_PER_KEY) {
+        if self.division == ShardLayout::of(size, BYTES_PER_KEY) {
             return Arc::clone(self);
         }
         let heir = Self::new(&self.name, size);
@@ -41,7 +41,7 @@ impl Slots {
     }
 
     #[cold]
-    pub(super) fn lock_moved(&self, key: &Key) -> MutexGuard<'_, Shard> {
+    pub(super) fn lock_moved(&self, key: &Key) -> MutexGuard<'_, SlotShard> {
         let heir = self.heir.get();
         heir.expect("places move only where there is an heir")
             .lock(key)
@@ -52,17 +52,17 @@ impl Slots {
 mod tests {
     use super::*;
     use crate::clock::Millis;
-    use crate::config::plan::Queue;
+    use crate::config::plan::ConnQueue;
 
     const NOW: Millis = Millis(5);
-    const LINE: Queue = Queue {
+    const LINE: ConnQueue = ConnQueue {
         size: 10,
         timeout: std::time::Duration::from_secs(60),
     };
 
     #[tokio::test(start_paused = true)]
     async fn places_and_those_who_wait_for_them_move_along() {
-        let old = Slots::new("one", 1 << 20);
+        let old = SlotTable::new("one", 1 << 20);
         let key = old.key(b"a");
         let first = old.take(&key, 1, NOW).unwrap();
         let mut second = Box::pin(old.wait(&key, 1, &LINE, NOW));
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn who_is_in_progress_stays_where_there_is_less_room() {
-        let old = Slots::new("one", 1 << 20);
+        let old = SlotTable::new("one", 1 << 20);
         let places: Vec<_> = (0..5000u32)
             .map(|number| old.take(&old.key(&number.to_be_bytes()), 1, NOW).unwrap())
             .collect();
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn the_same_memory_is_the_same_zone() {
-        let slots = Slots::new("one", 1 << 20);
+        let slots = SlotTable::new("one", 1 << 20);
         assert!(Arc::ptr_eq(&slots, &slots.heir(1 << 20)));
     }
 }

@@ -17,23 +17,23 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::MutexGuard;
 use tokio::sync::oneshot;
 
-use self::shard::{Shard, Taken, Waiting};
-use super::key::{Key, Seeds};
-use super::lock::Lock;
-use super::table::{Division, Slot};
-use super::{BYTES_PER_KEY, Counts};
+use self::shard::{QueuedRequest, SlotShard, TakeResult};
+use super::key::{HashSeeds, Key};
+use super::lock::ShardLock;
+use super::table::{ShardLayout, SlotIndex};
+use super::{BYTES_PER_KEY, ZoneCounts};
 use crate::clock::Millis;
-use crate::config::plan::Queue;
-use crate::telemetry::Warning;
+use crate::config::plan::ConnQueue;
+use crate::telemetry::RateLimitedLog;
 
 /// Places by key.
 #[derive(Debug)]
-pub struct Slots {
+pub struct SlotTable {
     name: Box<str>,
-    seeds: Seeds,
-    division: Division,
-    shards: Box<[Lock<Shard>]>,
-    full: Warning,
+    seeds: HashSeeds,
+    division: ShardLayout,
+    shards: Box<[ShardLock<SlotShard>]>,
+    full: RateLimitedLog,
     /// Where everybody has moved to.
     heir: OnceLock<Arc<Self>>,
 }
@@ -42,29 +42,29 @@ pub struct Slots {
 // Not `Clone`: two owners of one place would give it back twice.
 #[derive(Debug)]
 #[must_use = "a place that is not held is given back"]
-pub struct Place {
-    slots: Arc<Slots>,
+pub struct ConnSlot {
+    slots: Arc<SlotTable>,
     key: Key,
 }
 
 /// Every place is taken, and the waiting line, where there is one, is full or took too long; or the zone has
 /// no room for one more key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Refused;
+pub struct NoSlot;
 
-impl Slots {
+impl SlotTable {
     /// A zone of at most `size` bytes, nobody in it.
     #[must_use]
     pub fn new(name: &str, size: usize) -> Arc<Self> {
-        let division = Division::of(size, BYTES_PER_KEY);
+        let division = ShardLayout::of(size, BYTES_PER_KEY);
         Arc::new(Self {
             name: name.into(),
-            seeds: Seeds::default(),
+            seeds: HashSeeds::default(),
             division,
             shards: (0..division.tables)
-                .map(|_| Lock::new(Shard::new(division.keys)))
+                .map(|_| ShardLock::new(SlotShard::new(division.keys)))
                 .collect(),
-            full: Warning::default(),
+            full: RateLimitedLog::default(),
             heir: OnceLock::new(),
         })
     }
@@ -84,13 +84,13 @@ impl Slots {
     /// Takes a place for a key unless `limit` are taken.
     ///
     /// # Errors
-    /// [`Refused`] if they are, or if the zone is full.
-    pub fn take(self: &Arc<Self>, key: &Key, limit: u32, now: Millis) -> Result<Place, Refused> {
+    /// [`NoSlot`] if they are, or if the zone is full.
+    pub fn take(self: &Arc<Self>, key: &Key, limit: u32, now: Millis) -> Result<ConnSlot, NoSlot> {
         let mut shard = self.lock(key);
         let taken = shard.take(key, limit, &self.seeds);
         match taken {
-            Taken::Yes(_) => shard.counts.pass += 1,
-            Taken::No | Taken::NoRoom => shard.counts.refuse += 1,
+            TakeResult::Yes(_) => shard.counts.pass += 1,
+            TakeResult::No | TakeResult::NoRoom => shard.counts.refuse += 1,
         }
         drop(shard);
         self.taken_place(taken, key, now)
@@ -100,8 +100,13 @@ impl Slots {
     /// came of it.
     ///
     /// # Errors
-    /// [`Refused`] if they are, or if the zone is full.
-    pub fn reserve(self: &Arc<Self>, key: &Key, limit: u32, now: Millis) -> Result<Place, Refused> {
+    /// [`NoSlot`] if they are, or if the zone is full.
+    pub fn reserve(
+        self: &Arc<Self>,
+        key: &Key,
+        limit: u32,
+        now: Millis,
+    ) -> Result<ConnSlot, NoSlot> {
         let taken = self.lock(key).take(key, limit, &self.seeds);
         self.taken_place(taken, key, now)
     }
@@ -111,17 +116,17 @@ impl Slots {
     /// Dropping the future leaves the line.
     ///
     /// # Errors
-    /// [`Refused`] if the line is full, the wait took too long, or the zone is full.
+    /// [`NoSlot`] if the line is full, the wait took too long, or the zone is full.
     pub async fn wait(
         self: &Arc<Self>,
         key: &Key,
         limit: u32,
-        queue: &Queue,
+        queue: &ConnQueue,
         now: Millis,
-    ) -> Result<Place, Refused> {
+    ) -> Result<ConnSlot, NoSlot> {
         let mut waiter = match self.take_or_queue(key, limit, queue, now)? {
-            Entry::At(place) => return Ok(place),
-            Entry::InLine(waiter) => waiter,
+            SlotAttempt::At(place) => return Ok(place),
+            SlotAttempt::InLine(waiter) => waiter,
         };
         let handed = tokio::time::timeout(queue.timeout, &mut waiter.handed).await;
         if let Ok(Ok(place)) = handed {
@@ -136,7 +141,7 @@ impl Slots {
         self.lock(key).counts.refuse += 1;
     }
 
-    /// Counts one who passed with a place of [`Slots::reserve`], at once or after a wait.
+    /// Counts one who passed with a place of [`SlotTable::reserve`], at once or after a wait.
     pub fn count_pass(&self, key: &Key, waited: bool) {
         let mut shard = self.lock(key);
         let counts = &mut shard.counts;
@@ -179,8 +184,8 @@ impl Slots {
 
     /// How often it has said what, and how often it had no room for a key.
     #[must_use]
-    pub fn counts(&self) -> Counts {
-        let mut sum = Counts::default();
+    pub fn counts(&self) -> ZoneCounts {
+        let mut sum = ZoneCounts::default();
         for shard in &self.shards {
             sum += shard.lock().counts;
         }
@@ -192,29 +197,29 @@ impl Slots {
         self: &Arc<Self>,
         key: &Key,
         limit: u32,
-        queue: &Queue,
+        queue: &ConnQueue,
         now: Millis,
-    ) -> Result<Entry<'_>, Refused> {
+    ) -> Result<SlotAttempt<'_>, NoSlot> {
         let mut shard = self.lock(key);
         match shard.take(key, limit, &self.seeds) {
-            Taken::Yes(slot) => {
+            TakeResult::Yes(slot) => {
                 shard.counts.pass += 1;
                 drop(shard);
-                Ok(Entry::At(self.place(key, slot)))
+                Ok(SlotAttempt::At(self.place(key, slot)))
             }
-            Taken::No => {
+            TakeResult::No => {
                 let Some((ticket, handed)) = shard.queue(key, limit, queue.size) else {
                     shard.counts.refuse += 1;
-                    return Err(Refused);
+                    return Err(NoSlot);
                 };
-                Ok(Entry::InLine(Waiter {
+                Ok(SlotAttempt::InLine(SlotWaiter {
                     slots: self,
                     key: *key,
                     ticket,
                     handed,
                 }))
             }
-            Taken::NoRoom => {
+            TakeResult::NoRoom => {
                 shard.counts.refuse += 1;
                 drop(shard);
                 Err(self.no_room(now))
@@ -223,12 +228,12 @@ impl Slots {
     }
 
     /// Leaves the line; with a place, where one was handed over in the same moment.
-    fn give_up(&self, waiter: &mut Waiter<'_>) -> Result<Place, Refused> {
+    fn give_up(&self, waiter: &mut SlotWaiter<'_>) -> Result<ConnSlot, NoSlot> {
         let mut shard = self.lock(&waiter.key);
         shard.leave(&waiter.key, waiter.ticket);
         // Out of line and nothing sent: nobody can hand us a place any more. Taken out by somebody who has
         // one for us in the same moment: then it is here, or comes back to him.
-        let place = waiter.handed.try_recv().map_err(|_| Refused);
+        let place = waiter.handed.try_recv().map_err(|_| NoSlot);
         match place {
             Ok(_) => shard.counts.delay += 1,
             Err(_) => shard.counts.refuse += 1,
@@ -245,19 +250,19 @@ impl Slots {
 
     /// Hands a place to somebody who was taken out of line for it.
     // Outside the lock: if the receiver has just gone, the place is dropped here and comes back.
-    fn hand_over(self: &Arc<Self>, key: &Key, next: Waiting) {
-        drop(next.hand.send(Place {
+    fn hand_over(self: &Arc<Self>, key: &Key, next: QueuedRequest) {
+        drop(next.hand.send(ConnSlot {
             slots: Arc::clone(self),
             key: *key,
         }));
     }
 
-    fn place(self: &Arc<Self>, key: &Key, slot: usize) -> Place {
-        Place {
+    fn place(self: &Arc<Self>, key: &Key, slot: usize) -> ConnSlot {
+        ConnSlot {
             slots: Arc::clone(self),
             // To be found at once when it is given back.
             key: Key {
-                slot: Slot::narrow(slot),
+                slot: SlotIndex::narrow(slot),
                 ..*key
             },
         }
@@ -265,18 +270,18 @@ impl Slots {
 
     fn taken_place(
         self: &Arc<Self>,
-        taken: Taken,
+        taken: TakeResult,
         key: &Key,
         now: Millis,
-    ) -> Result<Place, Refused> {
+    ) -> Result<ConnSlot, NoSlot> {
         match taken {
-            Taken::Yes(slot) => Ok(self.place(key, slot)),
-            Taken::No => Err(Refused),
-            Taken::NoRoom => Err(self.no_room(now)),
+            TakeResult::Yes(slot) => Ok(self.place(key, slot)),
+            TakeResult::No => Err(NoSlot),
+            TakeResult::NoRoom => Err(self.no_room(now)),
         }
     }
 
-    fn lock(&self, key: &Key) -> MutexGuard<'_, Shard> {
+    fn lock(&self, key: &Key) -> MutexGuard<'_, SlotShard> {
         let shard = self.shards[self.division.table(key)].lock();
         if shard.table.is_gone() {
             drop(shard);
@@ -285,7 +290,7 @@ impl Slots {
         shard
     }
 
-    fn no_room(&self, now: Millis) -> Refused {
+    fn no_room(&self, now: Millis) -> NoSlot {
         if let Some(times) = self.full.note(now) {
             tracing::warn!(
                 "zone \"{}\" is full: {times} requests were turned away because it had no room \
@@ -293,32 +298,32 @@ impl Slots {
                 self.name,
             );
         }
-        Refused
+        NoSlot
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnSlot {
     fn drop(&mut self) {
         self.slots.give_back(&self.key);
     }
 }
 
 /// How far one got who may wait.
-enum Entry<'a> {
-    At(Place),
-    InLine(Waiter<'a>),
+enum SlotAttempt<'a> {
+    At(ConnSlot),
+    InLine(SlotWaiter<'a>),
 }
 
 /// Somebody in line; leaves it when dropped.
-struct Waiter<'a> {
-    slots: &'a Arc<Slots>,
+struct SlotWaiter<'a> {
+    slots: &'a Arc<SlotTable>,
     key: Key,
     ticket: u64,
     // A place handed over and not picked up is dropped with this, which gives it back.
-    handed: oneshot::Receiver<Place>,
+    handed: oneshot::Receiver<ConnSlot>,
 }
 
-impl Drop for Waiter<'_> {
+impl Drop for SlotWaiter<'_> {
     fn drop(&mut self) {
         self.slots.lock(&self.key).leave(&self.key, self.ticket);
     }

@@ -8,7 +8,7 @@ use super::*;
 
 const NOW: Millis = Millis(0);
 const LIMIT: u32 = 2;
-const LINE: Queue = Queue {
+const LINE: ConnQueue = ConnQueue {
     size: 9,
     timeout: std::time::Duration::from_secs(60),
 };
@@ -47,16 +47,16 @@ fn orders(steps: &[Step]) -> Vec<Vec<Step>> {
     all
 }
 
-fn join<'s>(slots: &'s Arc<Slots>, key: &Key) -> Waiter<'s> {
+fn join<'s>(slots: &'s Arc<SlotTable>, key: &Key) -> SlotWaiter<'s> {
     match slots.take_or_queue(key, LIMIT, &LINE, NOW) {
-        Ok(Entry::InLine(waiter)) => waiter,
+        Ok(SlotAttempt::InLine(waiter)) => waiter,
         _ => panic!("all places are taken, and there is room in line"),
     }
 }
 
 /// Takes the steps of one order, and what is left afterwards is nothing.
 fn run(order: &[Step]) {
-    let slots = Slots::new("one", 32 << 10);
+    let slots = SlotTable::new("one", 32 << 10);
     let mut heir = None;
     let key = slots.key(b"a");
     // Who holds them gives them back by hand.

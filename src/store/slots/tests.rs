@@ -9,14 +9,18 @@ use super::*;
 
 const NOW: Millis = Millis(0);
 
-fn queue(size: u32, millis: u64) -> Queue {
-    Queue {
+fn queue(size: u32, millis: u64) -> ConnQueue {
+    ConnQueue {
         size,
         timeout: Duration::from_millis(millis),
     }
 }
 
-fn spawn_wait(slots: &Arc<Slots>, limit: u32, queue: Queue) -> JoinHandle<Result<Place, Refused>> {
+fn spawn_wait(
+    slots: &Arc<SlotTable>,
+    limit: u32,
+    queue: ConnQueue,
+) -> JoinHandle<Result<ConnSlot, NoSlot>> {
     let slots = Arc::clone(slots);
     tokio::spawn(async move { slots.wait(&slots.key(b"a"), limit, &queue, NOW).await })
 }
@@ -29,11 +33,11 @@ async fn settle() {
 
 #[test]
 fn a_limit_of_two_lets_two_in_and_a_third_when_one_has_left() {
-    let slots = Slots::new("one", 32 << 10);
+    let slots = SlotTable::new("one", 32 << 10);
     let key = slots.key(b"a");
     let first = slots.take(&key, 2, NOW).unwrap();
     let _second = slots.take(&key, 2, NOW).unwrap();
-    assert_eq!(slots.take(&key, 2, NOW).unwrap_err(), Refused);
+    assert_eq!(slots.take(&key, 2, NOW).unwrap_err(), NoSlot);
     drop(first);
     let _third = slots.take(&key, 2, NOW).unwrap();
     assert_eq!(slots.taken(&key), 2);
@@ -42,7 +46,7 @@ fn a_limit_of_two_lets_two_in_and_a_third_when_one_has_left() {
 
 #[test]
 fn different_limits_meet_the_same_counter() {
-    let slots = Slots::new("one", 32 << 10);
+    let slots = SlotTable::new("one", 32 << 10);
     let key = slots.key(b"a");
     let _places = [slots.take(&key, 10, NOW), slots.take(&key, 10, NOW)];
     assert!(slots.take(&key, 2, NOW).is_err());
@@ -51,7 +55,7 @@ fn different_limits_meet_the_same_counter() {
 
 #[test]
 fn a_key_without_requests_takes_no_room() {
-    let slots = Slots::new("one", 32 << 10);
+    let slots = SlotTable::new("one", 32 << 10);
     let place = slots.take(&slots.key(b"a"), 1, NOW);
     assert_eq!(slots.len(), 1);
     drop(place);
@@ -60,7 +64,7 @@ fn a_key_without_requests_takes_no_room() {
 
 #[test]
 fn a_full_zone_refuses_new_keys_and_serves_known_ones() {
-    let slots = Slots::new("one", 2 * BYTES_PER_KEY);
+    let slots = SlotTable::new("one", 2 * BYTES_PER_KEY);
     let a = slots.key(b"a");
     let _places = [slots.take(&a, 9, NOW), slots.take(&slots.key(b"b"), 9, NOW)];
     assert!(slots.take(&slots.key(b"c"), 9, NOW).is_err());
@@ -72,7 +76,7 @@ fn a_full_zone_refuses_new_keys_and_serves_known_ones() {
 #[test]
 fn a_flood_of_keys_gives_nobody_a_place_more() {
     for size in [32 << 10, 300_000] {
-        let slots = Slots::new("one", size);
+        let slots = SlotTable::new("one", size);
         let (alice, bob) = (slots.key(b"alice"), slots.key(b"bob"));
         let mut own = vec![slots.take(&alice, 2, NOW).unwrap()];
         let mut others = Vec::new();
@@ -80,25 +84,25 @@ fn a_flood_of_keys_gives_nobody_a_place_more() {
             match slots.take(&slots.key(&number.to_be_bytes()), 1, NOW) {
                 Ok(place) => others.push(place),
                 // Parts fill unevenly, but none before half of all is full.
-                Err(Refused) => assert!(others.len() > slots.capacity() / 2),
+                Err(NoSlot) => assert!(others.len() > slots.capacity() / 2),
             }
         }
         assert_eq!(slots.len(), slots.capacity());
-        assert_eq!(slots.take(&bob, 2, NOW).unwrap_err(), Refused, "no room");
+        assert_eq!(slots.take(&bob, 2, NOW).unwrap_err(), NoSlot, "no room");
         own.push(slots.take(&alice, 2, NOW).unwrap());
-        assert_eq!(slots.take(&alice, 2, NOW).unwrap_err(), Refused);
+        assert_eq!(slots.take(&alice, 2, NOW).unwrap_err(), NoSlot);
         assert_eq!(slots.taken(&alice), 2);
         others.clear();
         assert!(slots.take(&bob, 2, NOW).is_ok());
-        assert_eq!(slots.take(&alice, 2, NOW).unwrap_err(), Refused);
+        assert_eq!(slots.take(&alice, 2, NOW).unwrap_err(), NoSlot);
     }
 }
 
 #[test]
 fn a_key_costs_at_most_64_bytes() {
     for size in [32 << 10, 115_000, 1 << 20] {
-        let slots = Slots::new("one", size);
-        let mut places: Vec<Result<Place, Refused>> = Vec::new();
+        let slots = SlotTable::new("one", size);
+        let mut places: Vec<Result<ConnSlot, NoSlot>> = Vec::new();
         for round in 0..3u32 {
             places.clear();
             for number in 0..u32::try_from(slots.capacity() * 2).unwrap() {
@@ -110,7 +114,7 @@ fn a_key_costs_at_most_64_bytes() {
         let memory: usize = slots
             .shards
             .iter()
-            .map(|shard| size_of::<Lock<Shard>>() + shard.lock().table.memory())
+            .map(|shard| size_of::<ShardLock<SlotShard>>() + shard.lock().table.memory())
             .sum();
         assert!(memory <= size, "{memory} bytes in {size}");
     }
@@ -118,7 +122,7 @@ fn a_key_costs_at_most_64_bytes() {
 
 #[tokio::test(start_paused = true)]
 async fn those_in_line_get_their_places_in_order() {
-    let slots = Slots::new("one", 32 << 10);
+    let slots = SlotTable::new("one", 32 << 10);
     let mut held = slots.take(&slots.key(b"a"), 1, NOW).unwrap();
     let mut waiting = Vec::new();
     for _ in 0..3 {
@@ -143,26 +147,26 @@ async fn those_in_line_get_their_places_in_order() {
 
 #[tokio::test(start_paused = true)]
 async fn a_line_that_is_full_refuses_at_once() {
-    let slots = Slots::new("one", 32 << 10);
+    let slots = SlotTable::new("one", 32 << 10);
     let held = slots.take(&slots.key(b"a"), 1, NOW).unwrap();
     let waiting = spawn_wait(&slots, 1, queue(1, 60_000));
     settle().await;
     let late = spawn_wait(&slots, 1, queue(1, 60_000));
-    assert_eq!(late.await.unwrap().unwrap_err(), Refused);
+    assert_eq!(late.await.unwrap().unwrap_err(), NoSlot);
     drop(held);
     assert!(waiting.await.unwrap().is_ok());
 }
 
 #[tokio::test(start_paused = true)]
 async fn who_waits_too_long_is_refused_and_leaves_the_line() {
-    let slots = Slots::new("one", 32 << 10);
+    let slots = SlotTable::new("one", 32 << 10);
     let held = slots.take(&slots.key(b"a"), 1, NOW).unwrap();
     let before = tokio::time::Instant::now();
     let refused = slots
         .wait(&slots.key(b"a"), 1, &queue(5, 300), NOW)
         .await
         .unwrap_err();
-    assert_eq!(refused, Refused);
+    assert_eq!(refused, NoSlot);
     assert_eq!(before.elapsed(), Duration::from_millis(300));
     drop(held);
     assert!(slots.is_empty(), "nothing was handed to somebody gone");
@@ -171,7 +175,7 @@ async fn who_waits_too_long_is_refused_and_leaves_the_line() {
 
 #[tokio::test(start_paused = true)]
 async fn who_gives_up_leaves_the_line_to_the_next() {
-    let slots = Slots::new("one", 32 << 10);
+    let slots = SlotTable::new("one", 32 << 10);
     let held = slots.take(&slots.key(b"a"), 1, NOW).unwrap();
     let first = spawn_wait(&slots, 1, queue(2, 60_000));
     settle().await;
@@ -188,7 +192,7 @@ async fn who_gives_up_leaves_the_line_to_the_next() {
 
 #[tokio::test(start_paused = true)]
 async fn a_place_handed_to_one_who_gave_up_is_passed_on() {
-    let slots = Slots::new("one", 32 << 10);
+    let slots = SlotTable::new("one", 32 << 10);
     let held = slots.take(&slots.key(b"a"), 1, NOW).unwrap();
     let first = spawn_wait(&slots, 1, queue(2, 60_000));
     settle().await;
@@ -204,9 +208,9 @@ async fn a_place_handed_to_one_who_gave_up_is_passed_on() {
 
 #[tokio::test(start_paused = true)]
 async fn a_stricter_limit_at_the_head_does_not_hold_up_the_others() {
-    let slots = Slots::new("one", 32 << 10);
+    let slots = SlotTable::new("one", 32 << 10);
     let key = slots.key(b"a");
-    let mut held: Vec<Place> = (0..3).map(|_| slots.take(&key, 3, NOW).unwrap()).collect();
+    let mut held: Vec<ConnSlot> = (0..3).map(|_| slots.take(&key, 3, NOW).unwrap()).collect();
     let strict = spawn_wait(&slots, 1, queue(9, 60_000));
     settle().await;
     let loose = spawn_wait(&slots, 3, queue(9, 60_000));
@@ -228,7 +232,7 @@ async fn a_stricter_limit_at_the_head_does_not_hold_up_the_others() {
 #[tokio::test(start_paused = true)]
 async fn a_place_that_is_handed_over_is_never_one_above_the_limit() {
     for limits in [[1, 2, 3], [3, 2, 1], [2, 1, 3], [2, 2, 2], [1, 1, 1]] {
-        let slots = Slots::new("one", 32 << 10);
+        let slots = SlotTable::new("one", 32 << 10);
         let key = slots.key(b"a");
         let mut held: Vec<_> = (0..4).map(|_| slots.take(&key, 4, NOW).unwrap()).collect();
         let mut waiting = Vec::new();
@@ -256,7 +260,7 @@ async fn a_place_that_is_handed_over_is_never_one_above_the_limit() {
 }
 
 /// Waits for a place fifty times over; whoever has no patience gives up at once, in line or with a place just handed over.
-async fn come_and_go(slots: Arc<Slots>, number: u64) {
+async fn come_and_go(slots: Arc<SlotTable>, number: u64) {
     for round in 0..50 {
         let (key, queue) = (slots.key(b"a"), queue(64, 60_000));
         let wait = slots.wait(&key, 3, &queue, NOW);
@@ -272,7 +276,7 @@ async fn come_and_go(slots: Arc<Slots>, number: u64) {
 
 #[test]
 fn no_place_is_lost_between_threads() {
-    let slots = Slots::new("one", 32 << 10);
+    let slots = SlotTable::new("one", 32 << 10);
     std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
@@ -303,9 +307,9 @@ proptest! {
             .build()
             .unwrap();
         runtime.block_on(async {
-            let slots = Slots::new("one", 32 << 10);
-            let mut held: Vec<(u8, Place)> = Vec::new();
-            let mut waiting: Vec<(u8, JoinHandle<Result<Place, Refused>>)> = Vec::new();
+            let slots = SlotTable::new("one", 32 << 10);
+            let mut held: Vec<(u8, ConnSlot)> = Vec::new();
+            let mut waiting: Vec<(u8, JoinHandle<Result<ConnSlot, NoSlot>>)> = Vec::new();
             for (action, name, pick) in steps {
                 let key = slots.key(&[name]);
                 match action {
@@ -351,7 +355,7 @@ proptest! {
 
 #[test]
 fn who_passes_with_a_reserved_place_is_counted_once() {
-    let slots = Slots::new("one", 32 << 10);
+    let slots = SlotTable::new("one", 32 << 10);
     let key = slots.key(b"a");
     for waited in [false, false, true] {
         slots.count_pass(&key, waited);
@@ -362,7 +366,7 @@ fn who_passes_with_a_reserved_place_is_counted_once() {
 
 #[tokio::test]
 async fn a_full_zone_refuses_a_new_key_that_would_wait_and_counts_it() {
-    let slots = Slots::new("one", 2 * BYTES_PER_KEY);
+    let slots = SlotTable::new("one", 2 * BYTES_PER_KEY);
     let _places = [b"a", b"b"].map(|name| slots.take(&slots.key(name), 9, NOW));
     let (key, queue) = (slots.key(b"c"), queue(9, 60_000));
     assert!(slots.wait(&key, 9, &queue, NOW).await.is_err());

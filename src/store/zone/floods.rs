@@ -6,28 +6,28 @@ use proptest::prelude::*;
 
 use super::kinds::{all, passes, terms, zone};
 use super::*;
-use crate::config::plan::{Algorithm, Delay, Excess, Rate};
+use crate::config::plan::{AlgorithmParams, Delay, Excess, Rate};
 
 /// One part, and four.
 const SIZES: [usize; 2] = [64 << 10, 300_000];
 
-fn numbered(zone: &Zone, number: u64) -> Key {
+fn numbered(zone: &RateZone, number: u64) -> Key {
     zone.key(&number.to_be_bytes())
 }
 
-fn half(zone: &Zone) -> u64 {
+fn half(zone: &RateZone) -> u64 {
     zone.capacity() as u64 / 2
 }
 
 /// Takes all that a key has left; how many requests that was.
-fn exhaust(zone: &Zone, key: &Key, now: u64, terms: &Terms) -> usize {
+fn exhaust(zone: &RateZone, key: &Key, now: u64, terms: &LimitSpec) -> usize {
     (0..100)
         .take_while(|_| passes(zone, key, now, terms))
         .count()
 }
 
 /// Fills every part of a zone with keys that have nothing left.
-fn fill(zone: &Zone, now: u64, terms: &Terms) {
+fn fill(zone: &RateZone, now: u64, terms: &LimitSpec) {
     for number in 0..zone.capacity() as u64 * 2 {
         exhaust(zone, &numbered(zone, number), now, terms);
     }
@@ -37,14 +37,14 @@ fn fill(zone: &Zone, now: u64, terms: &Terms) {
 /// Forty tries of one login name with 400 new keys between two of them, in a zone that was filled with debts.
 #[test]
 fn a_zone_full_of_debts_lets_a_login_name_try_as_often_as_an_empty_one() {
-    let terms = Terms::new(
-        &Algorithm::LeakyBucket {
+    let terms = LimitSpec::new(
+        &AlgorithmParams::LeakyBucket {
             rate: Rate::per_minute(1_000),
         },
         Excess::requests(5),
         Delay::Never,
     );
-    let zone = Zone::new("login", 10 << 20, &terms, CountRefused::No);
+    let zone = RateZone::new("login", 10 << 20, &terms, CountRefused::No);
     for number in 0..zone.capacity() as u64 * 9 / 8 {
         let key = numbered(&zone, number);
         zone.debit(&key, Millis(0), Cost::milli(6_000), &terms);
@@ -95,7 +95,7 @@ fn a_refusal_without_a_question_counts_as_asking() {
             zone.count_refusal(&key);
         } else {
             let outcome = zone.ask(&key, Millis(0), Cost::ONE, &terms);
-            assert!(matches!(outcome, Outcome::Refuse { .. }));
+            assert!(matches!(outcome, Verdict::Refuse { .. }));
         }
     }
     assert!(!passes(&zone, &key, 0, &terms));
@@ -155,7 +155,7 @@ fn who_was_asked_for_last_is_known_in_other_memory_too() {
         for number in (0..many).rev() {
             passes(&old, &numbered(&old, number), 0, &terms);
         }
-        let is_known = |zone: &Zone, number| {
+        let is_known = |zone: &RateZone, number| {
             let standing = zone.standing(&numbered(zone, number), Millis(0), &terms);
             standing.is_some()
         };
@@ -181,7 +181,7 @@ fn who_was_asked_for_last_is_known_in_other_memory_too() {
 }
 
 /// Whatever was asked for before, in whatever order, and whichever old and new keys are asked for then.
-fn flood(algorithm: &Algorithm, size: usize, mut random: u64) -> Result<(), TestCaseError> {
+fn flood(algorithm: &AlgorithmParams, size: usize, mut random: u64) -> Result<(), TestCaseError> {
     // Xorshift, so that a case is one number.
     let mut draw = |below: u64| {
         random ^= random << 13;

@@ -6,26 +6,26 @@
 
 use std::sync::Arc;
 
-use super::{Kind, Zone};
+use super::{RateZone, ZoneKeys};
 use crate::config::plan::CountRefused;
-use crate::store::algorithm::Terms;
+use crate::store::algorithm::LimitSpec;
 
 /// The same keys as each kind of state has them.
 macro_rules! inherited {
     ($zone:expr, $slowest:expr, $size:expr, $refused:expr, [$($kind:ident),*]) => {
         match (&$zone.keys, *$slowest) {
-            $((Kind::$kind(keys), Terms::$kind(slowest)) => {
-                Kind::$kind(keys.heir($size, slowest, $refused))
+            $((ZoneKeys::$kind(keys), LimitSpec::$kind(slowest)) => {
+                ZoneKeys::$kind(keys.heir($size, slowest, $refused))
             })*
             _ => return None,
         }
     };
 }
 
-impl Zone {
+impl RateZone {
     /// This zone with other numbers, or in other memory; `None` where what is remembered makes no sense by these numbers.
     #[must_use]
-    pub fn heir(&self, size: usize, slowest: &Terms, refused: CountRefused) -> Option<Self> {
+    pub fn heir(&self, size: usize, slowest: &LimitSpec, refused: CountRefused) -> Option<Self> {
         if !self.makes_sense_by(slowest) {
             return None;
         }
@@ -56,22 +56,22 @@ impl Zone {
 
     /// Whether what is remembered here can be read by these numbers.
     #[must_use]
-    pub fn makes_sense_by(&self, slowest: &Terms) -> bool {
+    pub fn makes_sense_by(&self, slowest: &LimitSpec) -> bool {
         match (&self.keys, slowest) {
             // Its blocks are counted from the beginning of time, and are as many as fit in a window.
-            (Kind::Blocks(keys), Terms::Blocks(new)) => {
+            (ZoneKeys::Blocks(keys), LimitSpec::Blocks(new)) => {
                 let old = keys.slowest();
                 old.window == new.window && old.precision == new.precision
             }
-            (Kind::Bursty(_), Terms::Bursty(_))
-            | (Kind::FixedWindow(_), Terms::FixedWindow(_))
-            | (Kind::Gcra(_), Terms::Gcra(_))
-            | (Kind::LeakyBucket(_), Terms::LeakyBucket(_))
-            | (Kind::Paced(_), Terms::Paced(_))
-            | (Kind::SlidingLog(_), Terms::SlidingLog(_))
-            | (Kind::SlidingWindow(_), Terms::SlidingWindow(_))
-            | (Kind::TokenBucket(_), Terms::TokenBucket(_))
-            | (Kind::WarmUp(_), Terms::WarmUp(_)) => true,
+            (ZoneKeys::Bursty(_), LimitSpec::Bursty(_))
+            | (ZoneKeys::FixedWindow(_), LimitSpec::FixedWindow(_))
+            | (ZoneKeys::Gcra(_), LimitSpec::Gcra(_))
+            | (ZoneKeys::LeakyBucket(_), LimitSpec::LeakyBucket(_))
+            | (ZoneKeys::Paced(_), LimitSpec::Paced(_))
+            | (ZoneKeys::SlidingLog(_), LimitSpec::SlidingLog(_))
+            | (ZoneKeys::SlidingWindow(_), LimitSpec::SlidingWindow(_))
+            | (ZoneKeys::TokenBucket(_), LimitSpec::TokenBucket(_))
+            | (ZoneKeys::WarmUp(_), LimitSpec::WarmUp(_)) => true,
             _ => false,
         }
     }

@@ -5,42 +5,42 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::MutexGuard;
 
-use super::shard::{Room, Shard};
+use super::shard::{Insertion, RateShard};
 use crate::clock::Millis;
 use crate::config::plan::{Cost, CountRefused};
-use crate::store::algorithm::{Algorithm, Outcome, Spent, Standing, bytes_per_key};
-use crate::store::key::{Key, Seeds};
-use crate::store::lock::Lock;
-use crate::store::table::Division;
+use crate::store::algorithm::{Algorithm, KeyStatus, Spent, Verdict, bytes_per_key};
+use crate::store::key::{HashSeeds, Key};
+use crate::store::lock::ShardLock;
+use crate::store::table::ShardLayout;
 use crate::store::zone::Receipt;
-use crate::store::{Answer, Counts};
-use crate::telemetry::Warning;
+use crate::store::{StoreVerdict, ZoneCounts};
+use crate::telemetry::RateLimitedLog;
 
 /// States by key.
 #[derive(Debug)]
-pub(super) struct Keys<A: Algorithm> {
-    seeds: Seeds,
-    division: Division,
-    shards: Box<[Lock<Shard<A>>]>,
+pub(super) struct KeyTable<A: Algorithm> {
+    seeds: HashSeeds,
+    division: ShardLayout,
+    shards: Box<[ShardLock<RateShard<A>>]>,
     /// Whether refused requests are charged, too.
     refused: AtomicBool,
-    evictions: Warning,
+    evictions: RateLimitedLog,
     /// Where everything has moved to.
     heir: OnceLock<Arc<Self>>,
 }
 
-impl<A: Algorithm> Keys<A> {
+impl<A: Algorithm> KeyTable<A> {
     pub(super) fn new(size: usize, slowest: A, refused: CountRefused) -> Self {
-        let division = Division::of(size, bytes_per_key(&slowest));
+        let division = ShardLayout::of(size, bytes_per_key(&slowest));
         let slowest = Arc::new(slowest);
         Self {
-            seeds: Seeds::default(),
+            seeds: HashSeeds::default(),
             division,
             shards: (0..division.tables)
-                .map(|_| Lock::new(Shard::new(division.keys, Arc::clone(&slowest))))
+                .map(|_| ShardLock::new(RateShard::new(division.keys, Arc::clone(&slowest))))
                 .collect(),
             refused: AtomicBool::new(refused == CountRefused::Yes),
-            evictions: Warning::default(),
+            evictions: RateLimitedLog::default(),
             heir: OnceLock::new(),
         }
     }
@@ -56,7 +56,7 @@ impl<A: Algorithm> Keys<A> {
         if let Some(heir) = self.heir.get() {
             return heir.heir(size, slowest, refused);
         }
-        if self.division == Division::of(size, bytes_per_key(&slowest)) {
+        if self.division == ShardLayout::of(size, bytes_per_key(&slowest)) {
             let slowest = Arc::new(slowest);
             for shard in &self.shards {
                 shard.lock().set_slowest(Arc::clone(&slowest));
@@ -91,7 +91,7 @@ impl<A: Algorithm> Keys<A> {
         self.seeds.key(bytes)
     }
 
-    pub(super) fn ask(&self, key: &Key, now: Millis, cost: Cost, terms: &A) -> Outcome {
+    pub(super) fn ask(&self, key: &Key, now: Millis, cost: Cost, terms: &A) -> Verdict {
         match self.lock(key).ask(key) {
             Some(state) => terms.ask(state, now, cost),
             None => terms.ask(&terms.fresh(now), now, cost),
@@ -105,18 +105,18 @@ impl<A: Algorithm> Keys<A> {
         now: Millis,
         cost: Cost,
         terms: &A,
-    ) -> (Outcome, Receipt, Room) {
+    ) -> (Verdict, Receipt, Insertion) {
         let mut shard = self.lock(key);
         if let Some((outcome, receipt)) = shard.charge(key, now, cost, terms, self.refused()) {
-            return (outcome, receipt, Room::Found);
+            return (outcome, receipt, Insertion::Found);
         }
         let mut state = terms.fresh(now);
         let (outcome, spent) = terms.charge(&mut state, now, cost);
         let receipt = shard.count(&outcome, spent);
         let remembered = match outcome {
             // Who asks for nothing, or for more than there is, has changed nothing and cannot fill a zone.
-            Outcome::Delay { .. } | Outcome::Pass { .. } => cost > Cost(0),
-            Outcome::Refuse { .. } => {
+            Verdict::Delay { .. } | Verdict::Pass { .. } => cost > Cost(0),
+            Verdict::Refuse { .. } => {
                 if self.refused() == CountRefused::Yes {
                     terms.count_refused(&mut state, now, cost);
                 }
@@ -126,7 +126,7 @@ impl<A: Algorithm> Keys<A> {
         let room = if remembered {
             self.insert(&mut shard, key, state, now)
         } else {
-            Room::Found
+            Insertion::Found
         };
         (outcome, receipt, room)
     }
@@ -138,7 +138,7 @@ impl<A: Algorithm> Keys<A> {
         now: Millis,
         cost: Cost,
         terms: &A,
-    ) -> Option<(Outcome, Receipt)> {
+    ) -> Option<(Verdict, Receipt)> {
         let mut shard = self.lock(key);
         shard.charge(key, now, cost, terms, self.refused())
     }
@@ -151,11 +151,11 @@ impl<A: Algorithm> Keys<A> {
         }
     }
 
-    pub(super) fn debit(&self, key: &Key, now: Millis, cost: Cost, terms: &A) -> Room {
+    pub(super) fn debit(&self, key: &Key, now: Millis, cost: Cost, terms: &A) -> Insertion {
         self.debit_in(&mut self.lock(key), key, now, cost, terms)
     }
 
-    pub(super) fn reserve(&self, key: &Key, now: Millis, cost: Cost, terms: &A) -> Room {
+    pub(super) fn reserve(&self, key: &Key, now: Millis, cost: Cost, terms: &A) -> Insertion {
         let mut shard = self.lock(key);
         shard.count_delay();
         self.debit_in(&mut shard, key, now, cost, terms)
@@ -163,18 +163,18 @@ impl<A: Algorithm> Keys<A> {
 
     fn debit_in(
         &self,
-        shard: &mut Shard<A>,
+        shard: &mut RateShard<A>,
         key: &Key,
         now: Millis,
         cost: Cost,
         terms: &A,
-    ) -> Room {
+    ) -> Insertion {
         if let Some(state) = shard.ask(key) {
             terms.debit(state, now, cost);
-            return Room::Found;
+            return Insertion::Found;
         }
         if cost == Cost(0) {
-            return Room::Found;
+            return Insertion::Found;
         }
         let mut state = terms.fresh(now);
         terms.debit(&mut state, now, cost);
@@ -187,12 +187,12 @@ impl<A: Algorithm> Keys<A> {
         now: Millis,
         cost: Cost,
         terms: &A,
-        answer: &Answer,
-    ) -> Room {
+        answer: &StoreVerdict,
+    ) -> Insertion {
         let mut shard = self.lock(key);
         shard.count(&answer.outcome, Spent::default());
         let catch_up = |state: &mut A::State| {
-            if !matches!(answer.outcome, Outcome::Refuse { .. }) {
+            if !matches!(answer.outcome, Verdict::Refuse { .. }) {
                 terms.debit(state, now, cost);
             }
             let known = terms.standing(state, now).remaining;
@@ -203,14 +203,14 @@ impl<A: Algorithm> Keys<A> {
         };
         if let Some(state) = shard.ask(key) {
             catch_up(state);
-            return Room::Found;
+            return Insertion::Found;
         }
         let mut state = terms.fresh(now);
         catch_up(&mut state);
         self.insert(&mut shard, key, state, now)
     }
 
-    pub(super) fn standing(&self, key: &Key, now: Millis, terms: &A) -> Option<Standing> {
+    pub(super) fn standing(&self, key: &Key, now: Millis, terms: &A) -> Option<KeyStatus> {
         let shard = self.lock(key);
         Some(terms.standing(shard.state(key)?, now))
     }
@@ -238,12 +238,12 @@ impl<A: Algorithm> Keys<A> {
     pub(super) fn memory(&self) -> usize {
         self.shards
             .iter()
-            .map(|shard| size_of::<Lock<Shard<A>>>() + shard.lock().memory())
+            .map(|shard| size_of::<ShardLock<RateShard<A>>>() + shard.lock().memory())
             .sum()
     }
 
-    pub(super) fn counts(&self) -> Counts {
-        let mut sum = Counts::default();
+    pub(super) fn counts(&self) -> ZoneCounts {
+        let mut sum = ZoneCounts::default();
         for shard in &self.shards {
             sum += shard.lock().counts();
         }
@@ -263,12 +263,18 @@ impl<A: Algorithm> Keys<A> {
         }
     }
 
-    fn insert(&self, shard: &mut Shard<A>, key: &Key, state: A::State, now: Millis) -> Room {
+    fn insert(
+        &self,
+        shard: &mut RateShard<A>,
+        key: &Key,
+        state: A::State,
+        now: Millis,
+    ) -> Insertion {
         shard.insert(key, state, now, &self.seeds)
     }
 
     #[inline]
-    fn lock(&self, key: &Key) -> MutexGuard<'_, Shard<A>> {
+    fn lock(&self, key: &Key) -> MutexGuard<'_, RateShard<A>> {
         let shard = self.shards[self.division.table(key)].lock();
         if shard.has_moved() {
             drop(shard);
@@ -278,7 +284,7 @@ impl<A: Algorithm> Keys<A> {
     }
 
     #[cold]
-    fn lock_moved(&self, key: &Key) -> MutexGuard<'_, Shard<A>> {
+    fn lock_moved(&self, key: &Key) -> MutexGuard<'_, RateShard<A>> {
         let heir = self.heir.get();
         heir.expect("keys move only where there is an heir")
             .lock(key)

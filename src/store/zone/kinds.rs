@@ -3,32 +3,32 @@
 use std::time::Duration;
 
 use super::*;
-use crate::config::plan::{Algorithm, Delay, Excess, Rate};
+use crate::config::plan::{AlgorithmParams, Delay, Excess, Rate};
 
 /// Two a second and a burst of five, or ten in five seconds, as each algorithm says that.
-pub(super) fn all() -> [Algorithm; 10] {
+pub(super) fn all() -> [AlgorithmParams; 10] {
     all_of(Rate::per_second(2_000), Duration::from_secs(5))
 }
 
-fn all_of(rate: Rate, window: Duration) -> [Algorithm; 10] {
+fn all_of(rate: Rate, window: Duration) -> [AlgorithmParams; 10] {
     let limit = 10;
     let max_wait = Duration::from_secs(2);
-    let sliding = |precision| Algorithm::SlidingWindow {
+    let sliding = |precision| AlgorithmParams::SlidingWindow {
         limit,
         window,
         precision,
     };
     [
-        Algorithm::Bursty { rate, max_wait },
-        Algorithm::FixedWindow { limit, window },
-        Algorithm::Gcra { rate },
-        Algorithm::LeakyBucket { rate },
-        Algorithm::Paced { rate, max_wait },
-        Algorithm::SlidingLog { limit, window },
+        AlgorithmParams::Bursty { rate, max_wait },
+        AlgorithmParams::FixedWindow { limit, window },
+        AlgorithmParams::Gcra { rate },
+        AlgorithmParams::LeakyBucket { rate },
+        AlgorithmParams::Paced { rate, max_wait },
+        AlgorithmParams::SlidingLog { limit, window },
         sliding(None),
         sliding(Some(Duration::from_millis(250))),
-        Algorithm::TokenBucket { rate },
-        Algorithm::WarmUp {
+        AlgorithmParams::TokenBucket { rate },
+        AlgorithmParams::WarmUp {
             rate,
             warm_up: Duration::from_secs(4),
             max_wait,
@@ -36,17 +36,17 @@ fn all_of(rate: Rate, window: Duration) -> [Algorithm; 10] {
     ]
 }
 
-pub(super) fn terms(algorithm: &Algorithm) -> Terms {
-    Terms::new(algorithm, Excess::requests(5), Delay::Never)
+pub(super) fn terms(algorithm: &AlgorithmParams) -> LimitSpec {
+    LimitSpec::new(algorithm, Excess::requests(5), Delay::Never)
 }
 
-pub(super) fn zone(algorithm: &Algorithm, size: usize) -> Zone {
-    Zone::new("one", size, &terms(algorithm), CountRefused::No)
+pub(super) fn zone(algorithm: &AlgorithmParams, size: usize) -> RateZone {
+    RateZone::new("one", size, &terms(algorithm), CountRefused::No)
 }
 
-pub(super) fn passes(zone: &Zone, key: &Key, now: u64, terms: &Terms) -> bool {
+pub(super) fn passes(zone: &RateZone, key: &Key, now: u64, terms: &LimitSpec) -> bool {
     let (outcome, _) = zone.charge(key, Millis(now), Cost::ONE, terms);
-    !matches!(outcome, Outcome::Refuse { .. })
+    !matches!(outcome, Verdict::Refuse { .. })
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn two_words_a_key_are_64_bytes() {
 #[test]
 fn a_zone_of_a_few_heavy_keys_keeps_within_its_size() {
     for limit in [100, 500, 1_900] {
-        let algorithm = Algorithm::SlidingLog {
+        let algorithm = AlgorithmParams::SlidingLog {
             limit,
             window: Duration::from_secs(60),
         };
@@ -139,11 +139,11 @@ fn asking_and_charging_in_vain_change_nothing() {
         for _ in 0..20 {
             let _outcome = zone.ask(&key, Millis(7), Cost::ONE, &terms);
             let (outcome, receipt) = zone.charge(&key, Millis(7), Cost::ONE, &terms);
-            assert!(!matches!(outcome, Outcome::Refuse { .. }), "{algorithm:?}");
+            assert!(!matches!(outcome, Verdict::Refuse { .. }), "{algorithm:?}");
             zone.refund(&key, receipt, Millis(7), Cost::ONE, &terms);
         }
         assert_eq!(standing(7), before, "{algorithm:?}");
-        let Counts { pass, delay, .. } = zone.counts();
+        let ZoneCounts { pass, delay, .. } = zone.counts();
         assert_eq!(pass + delay, 1, "{algorithm:?}");
     }
 }
@@ -164,8 +164,8 @@ fn a_remaining_request_passes_and_one_more_does_not() {
             let standing = zone.standing(&key, Millis(now), &terms).unwrap();
             let retry = u64::try_from(standing.retry_after.as_millis()).unwrap();
             let ask = |now| zone.ask(&key, Millis(now), Cost::ONE, &terms);
-            assert!(matches!(ask(now + retry - 1), Outcome::Refuse { .. }));
-            assert!(!matches!(ask(now + retry), Outcome::Refuse { .. }));
+            assert!(matches!(ask(now + retry - 1), Verdict::Refuse { .. }));
+            assert!(!matches!(ask(now + retry), Verdict::Refuse { .. }));
         }
     }
 }
@@ -181,7 +181,7 @@ fn the_slowest_of_two_drains_no_sooner_than_either() {
         assert_eq!((fast.slower(slow), slow.slower(fast)), (slow, slow));
     }
     let log = |limit| {
-        terms(&Algorithm::SlidingLog {
+        terms(&AlgorithmParams::SlidingLog {
             limit,
             window: Duration::from_secs(1),
         })

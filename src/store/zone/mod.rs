@@ -19,60 +19,60 @@ mod tests;
 
 use std::sync::Arc;
 
-use self::keys::Keys;
-use self::shard::Room;
+use self::keys::KeyTable;
+use self::shard::Insertion;
 use super::algorithm::blocks::Blocks;
 use super::algorithm::bursty::Bursty;
 use super::algorithm::fixed_window::FixedWindow;
 use super::algorithm::gcra::Gcra;
 use super::algorithm::leaky_bucket::LeakyBucket;
 use super::algorithm::paced::Paced;
-use super::algorithm::reserve::Reserve;
+use super::algorithm::reserve::Smooth;
 use super::algorithm::sliding_log::SlidingLog;
 use super::algorithm::sliding_window::SlidingWindow;
 use super::algorithm::token_bucket::TokenBucket;
 use super::algorithm::warm_up::WarmUp;
-use super::algorithm::{Algorithm, Outcome, Spent, Standing, Terms};
+use super::algorithm::{Algorithm, KeyStatus, LimitSpec, Spent, Verdict};
 use super::key::Key;
-use super::{Answer, Counts};
+use super::{StoreVerdict, ZoneCounts};
 use crate::clock::Millis;
 use crate::config::plan::{Cost, CountRefused};
 use crate::telemetry::Histogram;
 
 /// A `limit_req` zone. A copy is the same zone.
 #[derive(Debug, Clone)]
-pub struct Zone {
+pub struct RateZone {
     name: Arc<str>,
     /// How long those had to wait whom it delayed.
     pub delays: Arc<Histogram>,
-    keys: Kind,
+    keys: ZoneKeys,
 }
 
 /// The keys of a zone, each kind with the state of its own algorithm.
 #[derive(Debug, Clone)]
-enum Kind {
-    Blocks(Arc<Keys<Blocks>>),
-    Bursty(Arc<Keys<Reserve<Bursty>>>),
-    FixedWindow(Arc<Keys<FixedWindow>>),
-    Gcra(Arc<Keys<Gcra>>),
-    LeakyBucket(Arc<Keys<LeakyBucket>>),
-    Paced(Arc<Keys<Paced>>),
-    SlidingLog(Arc<Keys<SlidingLog>>),
-    SlidingWindow(Arc<Keys<SlidingWindow>>),
-    TokenBucket(Arc<Keys<TokenBucket>>),
-    WarmUp(Arc<Keys<Reserve<WarmUp>>>),
+enum ZoneKeys {
+    Blocks(Arc<KeyTable<Blocks>>),
+    Bursty(Arc<KeyTable<Smooth<Bursty>>>),
+    FixedWindow(Arc<KeyTable<FixedWindow>>),
+    Gcra(Arc<KeyTable<Gcra>>),
+    LeakyBucket(Arc<KeyTable<LeakyBucket>>),
+    Paced(Arc<KeyTable<Paced>>),
+    SlidingLog(Arc<KeyTable<SlidingLog>>),
+    SlidingWindow(Arc<KeyTable<SlidingWindow>>),
+    TokenBucket(Arc<KeyTable<TokenBucket>>),
+    WarmUp(Arc<KeyTable<Smooth<WarmUp>>>),
 }
 
 /// What takes a charge back.
 #[derive(Debug, Clone, Copy)]
 pub struct Receipt {
-    counted: Counted,
+    counted: ChargedVerdict,
     spent: Spent,
 }
 
 /// What a charge was counted as.
 #[derive(Debug, Clone, Copy)]
-enum Counted {
+enum ChargedVerdict {
     Delay,
     Pass,
     Refuse,
@@ -82,16 +82,16 @@ enum Counted {
 macro_rules! each {
     ($zone:expr, $keys:ident => $act:expr) => {
         match &$zone.keys {
-            Kind::Blocks($keys) => $act,
-            Kind::Bursty($keys) => $act,
-            Kind::FixedWindow($keys) => $act,
-            Kind::Gcra($keys) => $act,
-            Kind::LeakyBucket($keys) => $act,
-            Kind::Paced($keys) => $act,
-            Kind::SlidingLog($keys) => $act,
-            Kind::SlidingWindow($keys) => $act,
-            Kind::TokenBucket($keys) => $act,
-            Kind::WarmUp($keys) => $act,
+            ZoneKeys::Blocks($keys) => $act,
+            ZoneKeys::Bursty($keys) => $act,
+            ZoneKeys::FixedWindow($keys) => $act,
+            ZoneKeys::Gcra($keys) => $act,
+            ZoneKeys::LeakyBucket($keys) => $act,
+            ZoneKeys::Paced($keys) => $act,
+            ZoneKeys::SlidingLog($keys) => $act,
+            ZoneKeys::SlidingWindow($keys) => $act,
+            ZoneKeys::TokenBucket($keys) => $act,
+            ZoneKeys::WarmUp($keys) => $act,
         }
     };
 }
@@ -100,39 +100,49 @@ macro_rules! each {
 macro_rules! with {
     ($zone:expr, $terms:expr, ($keys:ident, $numbers:ident) => $act:expr) => {
         match (&$zone.keys, $terms) {
-            (Kind::Blocks($keys), Terms::Blocks($numbers)) => $act,
-            (Kind::Bursty($keys), Terms::Bursty($numbers)) => $act,
-            (Kind::FixedWindow($keys), Terms::FixedWindow($numbers)) => $act,
-            (Kind::Gcra($keys), Terms::Gcra($numbers)) => $act,
-            (Kind::LeakyBucket($keys), Terms::LeakyBucket($numbers)) => $act,
-            (Kind::Paced($keys), Terms::Paced($numbers)) => $act,
-            (Kind::SlidingLog($keys), Terms::SlidingLog($numbers)) => $act,
-            (Kind::SlidingWindow($keys), Terms::SlidingWindow($numbers)) => $act,
-            (Kind::TokenBucket($keys), Terms::TokenBucket($numbers)) => $act,
-            (Kind::WarmUp($keys), Terms::WarmUp($numbers)) => $act,
+            (ZoneKeys::Blocks($keys), LimitSpec::Blocks($numbers)) => $act,
+            (ZoneKeys::Bursty($keys), LimitSpec::Bursty($numbers)) => $act,
+            (ZoneKeys::FixedWindow($keys), LimitSpec::FixedWindow($numbers)) => $act,
+            (ZoneKeys::Gcra($keys), LimitSpec::Gcra($numbers)) => $act,
+            (ZoneKeys::LeakyBucket($keys), LimitSpec::LeakyBucket($numbers)) => $act,
+            (ZoneKeys::Paced($keys), LimitSpec::Paced($numbers)) => $act,
+            (ZoneKeys::SlidingLog($keys), LimitSpec::SlidingLog($numbers)) => $act,
+            (ZoneKeys::SlidingWindow($keys), LimitSpec::SlidingWindow($numbers)) => $act,
+            (ZoneKeys::TokenBucket($keys), LimitSpec::TokenBucket($numbers)) => $act,
+            (ZoneKeys::WarmUp($keys), LimitSpec::WarmUp($numbers)) => $act,
             _ => mismatched(),
         }
     };
 }
 
-impl Zone {
+impl RateZone {
     /// An empty zone of at most `size` bytes, where no key drains slower than by the numbers of `slowest`.
     #[must_use]
-    pub fn new(name: &str, size: usize, slowest: &Terms, refused: CountRefused) -> Self {
+    pub fn new(name: &str, size: usize, slowest: &LimitSpec, refused: CountRefused) -> Self {
         Self {
             name: name.into(),
             delays: Arc::default(),
             keys: match *slowest {
-                Terms::Blocks(slowest) => Kind::Blocks(keys(size, slowest, refused)),
-                Terms::Bursty(slowest) => Kind::Bursty(keys(size, slowest, refused)),
-                Terms::FixedWindow(slowest) => Kind::FixedWindow(keys(size, slowest, refused)),
-                Terms::Gcra(slowest) => Kind::Gcra(keys(size, slowest, refused)),
-                Terms::LeakyBucket(slowest) => Kind::LeakyBucket(keys(size, slowest, refused)),
-                Terms::Paced(slowest) => Kind::Paced(keys(size, slowest, refused)),
-                Terms::SlidingLog(slowest) => Kind::SlidingLog(keys(size, slowest, refused)),
-                Terms::SlidingWindow(slowest) => Kind::SlidingWindow(keys(size, slowest, refused)),
-                Terms::TokenBucket(slowest) => Kind::TokenBucket(keys(size, slowest, refused)),
-                Terms::WarmUp(slowest) => Kind::WarmUp(keys(size, slowest, refused)),
+                LimitSpec::Blocks(slowest) => ZoneKeys::Blocks(keys(size, slowest, refused)),
+                LimitSpec::Bursty(slowest) => ZoneKeys::Bursty(keys(size, slowest, refused)),
+                LimitSpec::FixedWindow(slowest) => {
+                    ZoneKeys::FixedWindow(keys(size, slowest, refused))
+                }
+                LimitSpec::Gcra(slowest) => ZoneKeys::Gcra(keys(size, slowest, refused)),
+                LimitSpec::LeakyBucket(slowest) => {
+                    ZoneKeys::LeakyBucket(keys(size, slowest, refused))
+                }
+                LimitSpec::Paced(slowest) => ZoneKeys::Paced(keys(size, slowest, refused)),
+                LimitSpec::SlidingLog(slowest) => {
+                    ZoneKeys::SlidingLog(keys(size, slowest, refused))
+                }
+                LimitSpec::SlidingWindow(slowest) => {
+                    ZoneKeys::SlidingWindow(keys(size, slowest, refused))
+                }
+                LimitSpec::TokenBucket(slowest) => {
+                    ZoneKeys::TokenBucket(keys(size, slowest, refused))
+                }
+                LimitSpec::WarmUp(slowest) => ZoneKeys::WarmUp(keys(size, slowest, refused)),
             },
         }
     }
@@ -151,61 +161,74 @@ impl Zone {
 
     /// What would become of a request; changes nothing.
     #[must_use]
-    pub fn ask(&self, key: &Key, now: Millis, cost: Cost, terms: &Terms) -> Outcome {
+    pub fn ask(&self, key: &Key, now: Millis, cost: Cost, terms: &LimitSpec) -> Verdict {
         with!(self, terms, (keys, terms) => keys.ask(key, now, cost, terms))
     }
 
     /// Decides about a request and charges its key unless it is refused, in one step. With the answer comes what takes
     /// the charge back.
-    pub fn charge(&self, key: &Key, now: Millis, cost: Cost, terms: &Terms) -> (Outcome, Receipt) {
+    pub fn charge(
+        &self,
+        key: &Key,
+        now: Millis,
+        cost: Cost,
+        terms: &LimitSpec,
+    ) -> (Verdict, Receipt) {
         let (outcome, receipt, room) =
             with!(self, terms, (keys, terms) => keys.charge(key, now, cost, terms));
         self.heed(room, now);
         (outcome, receipt)
     }
 
-    /// As [`Zone::charge`] for a key that is known; does nothing where it is not.
+    /// As [`RateZone::charge`] for a key that is known; does nothing where it is not.
     #[inline]
     pub fn charge_known(
         &self,
         key: &Key,
         now: Millis,
         cost: Cost,
-        terms: &Terms,
-    ) -> Option<(Outcome, Receipt)> {
+        terms: &LimitSpec,
+    ) -> Option<(Verdict, Receipt)> {
         with!(self, terms, (keys, terms) => keys.charge_known(key, now, cost, terms))
     }
 
     /// Takes back what a charge with the same arguments did, for a request that another zone then refused; `receipt` is
     /// what it gave.
-    pub fn refund(&self, key: &Key, receipt: Receipt, now: Millis, cost: Cost, terms: &Terms) {
+    pub fn refund(&self, key: &Key, receipt: Receipt, now: Millis, cost: Cost, terms: &LimitSpec) {
         with!(self, terms, (keys, terms) => keys.refund(key, receipt, now, cost, terms));
     }
 
     /// Charges a key with what is known to be owed only afterwards. Nobody is refused by it and nothing is counted;
     /// a key may come to be in debt.
-    pub fn debit(&self, key: &Key, now: Millis, cost: Cost, terms: &Terms) {
+    pub fn debit(&self, key: &Key, now: Millis, cost: Cost, terms: &LimitSpec) {
         let room = with!(self, terms, (keys, terms) => keys.debit(key, now, cost, terms));
         self.heed(room, now);
     }
 
     /// Takes over what was decided elsewhere: counts it, and knows the key to have no more left than it was said to.
-    pub fn witness(&self, key: &Key, now: Millis, cost: Cost, terms: &Terms, answer: Answer) {
+    pub fn witness(
+        &self,
+        key: &Key,
+        now: Millis,
+        cost: Cost,
+        terms: &LimitSpec,
+        answer: StoreVerdict,
+    ) {
         let room =
             with!(self, terms, (keys, terms) => keys.witness(key, now, cost, terms, &answer));
         self.heed(room, now);
     }
 
     /// Charges a key with a request that waits until it would pass, and counts it as one that does. As after
-    /// [`Zone::debit`], whoever comes next finds the key in debt: those who wait are in order.
-    pub fn reserve(&self, key: &Key, now: Millis, cost: Cost, terms: &Terms) {
+    /// [`RateZone::debit`], whoever comes next finds the key in debt: those who wait are in order.
+    pub fn reserve(&self, key: &Key, now: Millis, cost: Cost, terms: &LimitSpec) {
         let room = with!(self, terms, (keys, terms) => keys.reserve(key, now, cost, terms));
         self.heed(room, now);
     }
 
     /// Where a key stands; `None` if it is not known, and has all it may have.
     #[must_use]
-    pub fn standing(&self, key: &Key, now: Millis, terms: &Terms) -> Option<Standing> {
+    pub fn standing(&self, key: &Key, now: Millis, terms: &LimitSpec) -> Option<KeyStatus> {
         with!(self, terms, (keys, terms) => keys.standing(key, now, terms))
     }
 
@@ -245,13 +268,13 @@ impl Zone {
 
     /// How often it has said what, and how many live keys it had to push out.
     #[must_use]
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> ZoneCounts {
         each!(self, keys => keys.counts())
     }
 
     // Writing a log line takes longer than everything else here: never under a lock.
-    fn heed(&self, room: Room, now: Millis) {
-        if room == Room::Evicted
+    fn heed(&self, room: Insertion, now: Millis) {
+        if room == Insertion::Evicted
             && let Some(evicted) = each!(self, keys => keys.note_eviction(now))
         {
             tracing::warn!(
@@ -265,8 +288,8 @@ impl Zone {
     }
 }
 
-fn keys<A: Algorithm>(size: usize, slowest: A, refused: CountRefused) -> Arc<Keys<A>> {
-    Arc::new(Keys::new(size, slowest, refused))
+fn keys<A: Algorithm>(size: usize, slowest: A, refused: CountRefused) -> Arc<KeyTable<A>> {
+    Arc::new(KeyTable::new(size, slowest, refused))
 }
 
 // A rule's terms and its zone are made from one algorithm of one plan; a zone whose algorithm changes is a new one.

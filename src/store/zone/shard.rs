@@ -2,53 +2,53 @@
 
 use std::sync::Arc;
 
-use super::{Counted, Receipt};
+use super::{ChargedVerdict, Receipt};
 use crate::clock::Millis;
 use crate::config::plan::{Cost, CountRefused};
-use crate::store::Counts;
+use crate::store::ZoneCounts;
 use crate::store::algorithm::leaky_bucket::LeakyBucket;
-use crate::store::algorithm::{Algorithm, Outcome, Spent};
-use crate::store::key::{Key, Packed, Seeds};
-use crate::store::lock::Lock;
-use crate::store::lru::Lru;
+use crate::store::algorithm::{Algorithm, Spent, Verdict};
+use crate::store::key::{HashSeeds, Key, PackedKey};
+use crate::store::lock::ShardLock;
+use crate::store::lru::SegmentedLru;
 
 // In this order, the half that every charge writes lies beside the lock, and the half that is only read, where the
 // table is, can stay in the caches of all threads.
 #[derive(Debug)]
 #[repr(C)]
-pub(super) struct Shard<A: Algorithm> {
-    keys: Lru<A::State>,
+pub(super) struct RateShard<A: Algorithm> {
+    keys: SegmentedLru<A::State>,
     /// No key drains slower than by these numbers.
     slowest: Arc<A>,
-    counts: Verdicts,
+    counts: VerdictCounters,
 }
 
 /// How often which was said.
 #[derive(Debug, Clone, Copy, Default)]
-struct Verdicts {
+struct VerdictCounters {
     pass: u64,
     delay: u64,
     refuse: u64,
 }
 
 // With its lock it is just as large as that is aligned.
-const _: () = assert!(size_of::<Lock<Shard<LeakyBucket>>>() == 128);
+const _: () = assert!(size_of::<ShardLock<RateShard<LeakyBucket>>>() == 128);
 
 /// How room was made for a new key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Room {
+pub(super) enum Insertion {
     /// By forgetting one that was not drained yet.
     Evicted,
     /// There was some, or a drained one made it.
     Found,
 }
 
-impl<A: Algorithm> Shard<A> {
+impl<A: Algorithm> RateShard<A> {
     pub(super) fn new(bound: usize, slowest: Arc<A>) -> Self {
         Self {
-            keys: Lru::new(bound),
+            keys: SegmentedLru::new(bound),
             slowest,
-            counts: Verdicts::default(),
+            counts: VerdictCounters::default(),
         }
     }
 
@@ -59,14 +59,14 @@ impl<A: Algorithm> Shard<A> {
     }
 
     /// Gives away all it remembers, each key with its stamp, and all it has counted, for good.
-    pub(super) fn move_out(&mut self) -> (Vec<(Packed, A::State, u32)>, Counts) {
+    pub(super) fn move_out(&mut self) -> (Vec<(PackedKey, A::State, u32)>, ZoneCounts) {
         let counts = self.counts();
-        self.counts = Verdicts::default();
+        self.counts = VerdictCounters::default();
         (self.keys.empty_out().collect(), counts)
     }
 
     /// Takes over what was counted elsewhere.
-    pub(super) fn add_counts(&mut self, counts: Counts) {
+    pub(super) fn add_counts(&mut self, counts: ZoneCounts) {
         self.counts.pass += counts.pass;
         self.counts.delay += counts.delay;
         self.counts.refuse += counts.refuse;
@@ -96,10 +96,10 @@ impl<A: Algorithm> Shard<A> {
         cost: Cost,
         terms: &A,
         refused: CountRefused,
-    ) -> Option<(Outcome, Receipt)> {
+    ) -> Option<(Verdict, Receipt)> {
         let state = self.ask(key)?;
         let (outcome, spent) = terms.charge(state, now, cost);
-        if refused == CountRefused::Yes && matches!(outcome, Outcome::Refuse { .. }) {
+        if refused == CountRefused::Yes && matches!(outcome, Verdict::Refuse { .. }) {
             terms.count_refused(state, now, cost);
         }
         Some((outcome, self.count(&outcome, spent)))
@@ -117,22 +117,22 @@ impl<A: Algorithm> Shard<A> {
         key: &Key,
         state: A::State,
         now: Millis,
-        seeds: &Seeds,
-    ) -> Room {
+        seeds: &HashSeeds,
+    ) -> Insertion {
         let drained_at = |state: &A::State| self.slowest.drained_at(state);
         match self.keys.insert(key, state, now, seeds, drained_at) {
-            Some(gone) if drained_at(&gone) > now => Room::Evicted,
-            _ => Room::Found,
+            Some(gone) if drained_at(&gone) > now => Insertion::Evicted,
+            _ => Insertion::Found,
         }
     }
 
     /// Takes over a key from another shard, with the stamp that it gave.
-    pub(super) fn inherit(&mut self, key: &Key, state: A::State, stamp: u32, seeds: &Seeds) {
+    pub(super) fn inherit(&mut self, key: &Key, state: A::State, stamp: u32, seeds: &HashSeeds) {
         let drained_at = |state: &A::State| self.slowest.drained_at(state);
         self.keys.inherit(key, state, stamp, seeds, drained_at);
     }
 
-    pub(super) fn forget(&mut self, key: &Key, seeds: &Seeds) -> bool {
+    pub(super) fn forget(&mut self, key: &Key, seeds: &HashSeeds) -> bool {
         self.keys.forget(key, seeds)
     }
 
@@ -140,8 +140,8 @@ impl<A: Algorithm> Shard<A> {
         self.keys.len()
     }
 
-    pub(super) fn counts(&self) -> Counts {
-        Counts {
+    pub(super) fn counts(&self) -> ZoneCounts {
+        ZoneCounts {
             pass: self.counts.pass,
             delay: self.counts.delay,
             refuse: self.counts.refuse,
@@ -149,11 +149,11 @@ impl<A: Algorithm> Shard<A> {
         }
     }
 
-    pub(super) fn count(&mut self, outcome: &Outcome, spent: Spent) -> Receipt {
+    pub(super) fn count(&mut self, outcome: &Verdict, spent: Spent) -> Receipt {
         let counted = match outcome {
-            Outcome::Delay { .. } => Counted::Delay,
-            Outcome::Pass { .. } => Counted::Pass,
-            Outcome::Refuse { .. } => Counted::Refuse,
+            Verdict::Delay { .. } => ChargedVerdict::Delay,
+            Verdict::Pass { .. } => ChargedVerdict::Pass,
+            Verdict::Refuse { .. } => ChargedVerdict::Refuse,
         };
         *self.counter(counted) += 1;
         Receipt { counted, spent }
@@ -179,11 +179,11 @@ impl<A: Algorithm> Shard<A> {
         self.keys.memory() + self.keys.values().map(A::heap).sum::<usize>()
     }
 
-    fn counter(&mut self, counted: Counted) -> &mut u64 {
+    fn counter(&mut self, counted: ChargedVerdict) -> &mut u64 {
         match counted {
-            Counted::Delay => &mut self.counts.delay,
-            Counted::Pass => &mut self.counts.pass,
-            Counted::Refuse => &mut self.counts.refuse,
+            ChargedVerdict::Delay => &mut self.counts.delay,
+            ChargedVerdict::Pass => &mut self.counts.pass,
+            ChargedVerdict::Refuse => &mut self.counts.refuse,
         }
     }
 }

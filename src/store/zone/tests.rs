@@ -8,33 +8,33 @@ use crate::store::work;
 
 const RATE: Rate = Rate::per_second(10_000);
 
-fn terms(burst: u32) -> Terms {
+fn terms(burst: u32) -> LimitSpec {
     leaky(RATE, burst, Delay::Never)
 }
 
-fn leaky(rate: Rate, burst: u32, delay: Delay) -> Terms {
-    Terms::LeakyBucket(LeakyBucket {
+fn leaky(rate: Rate, burst: u32, delay: Delay) -> LimitSpec {
+    LimitSpec::LeakyBucket(LeakyBucket {
         rate,
         burst: Excess::requests(burst),
         delay,
     })
 }
 
-fn zone(size: usize) -> Zone {
-    Zone::new("one", size, &terms(0), CountRefused::No)
+fn zone(size: usize) -> RateZone {
+    RateZone::new("one", size, &terms(0), CountRefused::No)
 }
 
 /// A plain request, and whether it passes.
-fn charge(zone: &Zone, key: &Key, now: u64, terms: &Terms) -> bool {
+fn charge(zone: &RateZone, key: &Key, now: u64, terms: &LimitSpec) -> bool {
     passes(&zone.charge(key, Millis(now), Cost::ONE, terms).0)
 }
 
-fn is_known(zone: &Zone, key: &Key) -> bool {
+fn is_known(zone: &RateZone, key: &Key) -> bool {
     zone.standing(key, Millis(0), &terms(0)).is_some()
 }
 
-fn passes(outcome: &Outcome) -> bool {
-    !matches!(outcome, Outcome::Refuse { .. })
+fn passes(outcome: &Verdict) -> bool {
+    !matches!(outcome, Verdict::Refuse { .. })
 }
 
 #[test]
@@ -54,7 +54,7 @@ fn asking_changes_nothing() {
     for _ in 0..3 {
         assert!(passes(&zone.ask(&key, Millis(0), Cost::ONE, &terms(0))));
     }
-    assert_eq!((zone.len(), zone.counts()), (0, Counts::default()));
+    assert_eq!((zone.len(), zone.counts()), (0, ZoneCounts::default()));
 }
 
 #[test]
@@ -66,7 +66,7 @@ fn counts_are_kept_by_verdict() {
         charge(&zone, &key, 0, &terms);
     }
     zone.count_refusal(&key);
-    let Counts {
+    let ZoneCounts {
         pass,
         delay,
         refuse,
@@ -93,7 +93,7 @@ fn what_is_owed_afterwards_is_charged_and_counted_as_nothing() {
     zone.debit(&key, Millis(0), Cost(0), &terms(0));
     assert!(zone.is_empty(), "nothing is owed");
     zone.debit(&key, Millis(0), Cost::milli(3_000), &terms(0));
-    assert_eq!(zone.counts(), Counts::default());
+    assert_eq!(zone.counts(), ZoneCounts::default());
     let ask = |now, cost| passes(&zone.ask(&key, Millis(now), cost, &terms(0)));
     assert!(!ask(199, Cost(0)) && ask(200, Cost(0)));
     assert!(!ask(299, Cost::ONE) && ask(300, Cost::ONE));
@@ -107,13 +107,13 @@ fn who_weighs_nothing_or_too_much_takes_no_room() {
         zone.charge(&key, Millis(0), cost, &terms(0));
     }
     assert!(zone.is_empty());
-    let Counts { pass, refuse, .. } = zone.counts();
+    let ZoneCounts { pass, refuse, .. } = zone.counts();
     assert_eq!((pass, refuse), (1, 1));
 }
 
 #[test]
 fn refusals_count_where_that_is_asked_for() {
-    let zone = Zone::new("one", 32 << 10, &terms(0), CountRefused::Yes);
+    let zone = RateZone::new("one", 32 << 10, &terms(0), CountRefused::Yes);
     let key = zone.key(b"a");
     let passed = (0..1_000).step_by(50);
     assert_eq!(
@@ -294,7 +294,7 @@ fn a_zone_takes_memory_as_keys_come() {
 
 #[test]
 fn with_several_rates_the_slowest_says_when_a_key_may_be_forgotten() {
-    let zone = Zone::new(
+    let zone = RateZone::new(
         "one",
         0,
         &leaky(Rate::per_minute(1_000), 0, Delay::Never),

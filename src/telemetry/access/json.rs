@@ -9,14 +9,14 @@ use std::time::Duration;
 use http::header::{REFERER, USER_AGENT};
 
 use super::{Scratch, escape};
-use crate::config::plan::{Limited, Traced, Variable};
-use crate::message::Exchange;
+use crate::config::plan::{LimitVariable, TraceVariable, Variable};
+use crate::message::RequestRecord;
 use crate::telemetry::stamp;
 
 /// Appends the object to the line.
-pub(super) fn render(exchange: &Exchange, scratch: &mut Scratch) {
+pub(super) fn render(exchange: &RequestRecord, scratch: &mut Scratch) {
     let last = exchange.attempts.last();
-    let mut object = Object { exchange, scratch };
+    let mut object = JsonLine { exchange, scratch };
     object.time();
     object.text("remote_addr", &Variable::RemoteAddr);
     object.text("method", &Variable::RequestMethod);
@@ -43,22 +43,28 @@ pub(super) fn render(exchange: &Exchange, scratch: &mut Scratch) {
         "upstream_response_time",
         last.and_then(|attempt| attempt.response),
     );
-    object.text("limit_req_status", &Variable::Limit(Limited::ReqStatus));
-    object.text("limit_conn_status", &Variable::Limit(Limited::ConnStatus));
-    object.text("limit_verdict", &Variable::Limit(Limited::Verdict));
-    object.text("limit_zone", &Variable::Limit(Limited::Zone));
+    object.text(
+        "limit_req_status",
+        &Variable::Limit(LimitVariable::ReqStatus),
+    );
+    object.text(
+        "limit_conn_status",
+        &Variable::Limit(LimitVariable::ConnStatus),
+    );
+    object.text("limit_verdict", &Variable::Limit(LimitVariable::Verdict));
+    object.text("limit_zone", &Variable::Limit(LimitVariable::Zone));
     object.text("request_id", &Variable::RequestId);
-    object.text("trace_id", &Variable::Trace(Traced::Id));
-    object.text("span_id", &Variable::Trace(Traced::Span));
+    object.text("trace_id", &Variable::Trace(TraceVariable::Id));
+    object.text("span_id", &Variable::Trace(TraceVariable::Span));
     object.scratch.line.push(b'}');
 }
 
-struct Object<'a> {
-    exchange: &'a Exchange,
+struct JsonLine<'a> {
+    exchange: &'a RequestRecord,
     scratch: &'a mut Scratch,
 }
 
-impl Object<'_> {
+impl JsonLine<'_> {
     fn time(&mut self) {
         let (second, millis) = stamp::now();
         self.scratch.line.extend_from_slice(b"{\"time\":\"");

@@ -15,19 +15,19 @@ use std::path::PathBuf;
 
 use http::header::{REFERER, USER_AGENT};
 
-use super::writer::{Destination, Sink, Writer};
+use super::writer::{Destination, LogSink, LogWriter};
 use crate::config::plan::{self, LogFormat, LogPath, Part, Template, Variable};
-use crate::message::{Exchange, vars};
+use crate::message::{RequestRecord, vars};
 
 /// An access log, open.
 #[derive(Debug, Clone)]
 pub struct AccessLog {
-    format: Format,
-    sink: Sink,
+    format: AccessLogFormat,
+    sink: LogSink,
 }
 
 #[derive(Debug, Clone)]
-enum Format {
+enum AccessLogFormat {
     Json,
     Text(Template),
 }
@@ -63,7 +63,7 @@ impl AccessLog {
     ///
     /// # Errors
     /// When its file cannot be opened.
-    pub fn open(plan: &plan::AccessLog, writer: &Writer) -> Result<Self, Error> {
+    pub fn open(plan: &plan::AccessLog, writer: &LogWriter) -> Result<Self, Error> {
         let sink = match &plan.path {
             LogPath::File(path) => {
                 writer
@@ -78,15 +78,15 @@ impl AccessLog {
                 .map_err(Error::Stdout),
         }?;
         let format = match &plan.format {
-            LogFormat::Combined => Format::Text(combined()),
-            LogFormat::Json => Format::Json,
-            LogFormat::Text(template) => Format::Text(template.clone()),
+            LogFormat::Combined => AccessLogFormat::Text(combined()),
+            LogFormat::Json => AccessLogFormat::Json,
+            LogFormat::Text(template) => AccessLogFormat::Text(template.clone()),
         };
         Ok(Self { format, sink })
     }
 
     /// Writes the line of an exchange that is over.
-    pub fn write(&self, exchange: &Exchange) {
+    pub fn write(&self, exchange: &RequestRecord) {
         thread_local! {
             static SCRATCH: RefCell<Scratch> = RefCell::default();
         }
@@ -113,16 +113,16 @@ impl AccessLog {
 
     fn shows(&self, like: impl Fn(&Variable) -> bool) -> bool {
         match &self.format {
-            Format::Json => false,
-            Format::Text(template) => template.may_use(like),
+            AccessLogFormat::Json => false,
+            AccessLogFormat::Text(template) => template.may_use(like),
         }
     }
 
-    fn write_with(&self, exchange: &Exchange, scratch: &mut Scratch) {
+    fn write_with(&self, exchange: &RequestRecord, scratch: &mut Scratch) {
         scratch.line.clear();
         match &self.format {
-            Format::Json => json::render(exchange, scratch),
-            Format::Text(template) => render(template, exchange, scratch),
+            AccessLogFormat::Json => json::render(exchange, scratch),
+            AccessLogFormat::Text(template) => render(template, exchange, scratch),
         }
         scratch.line.push(b'\n');
         self.sink.push(&scratch.line);
@@ -138,13 +138,13 @@ struct Scratch {
 
 impl Scratch {
     /// Finds the variable's value and leaves it in `value`; `false` if it has none.
-    fn find(&mut self, variable: &Variable, exchange: &Exchange) -> bool {
+    fn find(&mut self, variable: &Variable, exchange: &RequestRecord) -> bool {
         self.value.clear();
         vars::append(variable, exchange, &mut self.value)
     }
 }
 
-fn render(template: &Template, exchange: &Exchange, scratch: &mut Scratch) {
+fn render(template: &Template, exchange: &RequestRecord, scratch: &mut Scratch) {
     for part in &template.parts {
         match part {
             Part::Text(text) => scratch.line.extend_from_slice(text.as_bytes()),

@@ -9,21 +9,21 @@ use serde_json::Value;
 use super::*;
 use crate::clock::Millis;
 use crate::message::target::Target;
-use crate::message::{Attempt, LimitStatus, Peer, Remote, testing};
+use crate::message::{Attempt, ClientConnection, LimitStatus, RemoteAddr, testing};
 
-fn exchange(agent: Option<&[u8]>) -> Exchange {
+fn exchange(agent: Option<&[u8]>) -> RequestRecord {
     let mut request = Request::get("/a?b=c").body(()).unwrap();
     if let Some(agent) = agent {
         let agent = HeaderValue::from_bytes(agent).unwrap();
         request.headers_mut().insert(USER_AGENT, agent);
     }
-    let peer = Peer::new(
-        Remote::Ip("127.0.0.2:4000".parse().unwrap()),
+    let peer = ClientConnection::new(
+        RemoteAddr::Ip("127.0.0.2:4000".parse().unwrap()),
         None,
         1,
         Millis(0),
     );
-    let mut exchange = Exchange::begin(
+    let mut exchange = RequestRecord::begin(
         Arc::new(testing::plan()),
         0,
         Arc::new(peer),
@@ -38,10 +38,10 @@ fn exchange(agent: Option<&[u8]>) -> Exchange {
 }
 
 /// The line of an exchange, its newline checked and taken off.
-fn line(format: LogFormat, exchange: &Exchange) -> String {
+fn line(format: LogFormat, exchange: &RequestRecord) -> String {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("access.log");
-    let writer = Writer::new();
+    let writer = LogWriter::new();
     let plan = plan::AccessLog {
         path: LogPath::File(path.clone()),
         format,
@@ -89,7 +89,7 @@ fn a_format_of_ones_own_shows_what_it_names() {
         parts: Box::new([
             Part::Variable(Variable::Status),
             Part::Text(" \"é\" ".into()),
-            Part::Variable(Variable::Limit(plan::Limited::ReqStatus)),
+            Part::Variable(Variable::Limit(plan::LimitVariable::ReqStatus)),
             Part::Text(" ".into()),
             Part::Variable(Variable::SentHttp(HeaderName::from_static("x-cache"))),
         ]),
@@ -113,7 +113,7 @@ fn a_format_of_ones_own_shows_what_it_names() {
 
 #[test]
 fn sent_headers_are_only_asked_for_where_they_are_shown() {
-    let writer = Writer::new();
+    let writer = LogWriter::new();
     let needs = |format| {
         let path = LogPath::Stdout;
         let plan = plan::AccessLog { path, format };
@@ -196,7 +196,7 @@ fn a_log_that_cannot_be_opened_names_its_file() {
         path: LogPath::File("/nonexistent/weir/access.log".into()),
         format: LogFormat::Combined,
     };
-    let error = AccessLog::open(&plan, &Writer::new()).unwrap_err();
+    let error = AccessLog::open(&plan, &LogWriter::new()).unwrap_err();
     assert_eq!(
         error.to_string(),
         "cannot open the access log /nonexistent/weir/access.log"

@@ -14,7 +14,7 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::mpsc::{self, Receiver, Sender};
 use tokio::time::Instant;
 
-use super::post::{Collector, Refused};
+use super::post::{Collector, ExportError};
 use super::{FATE, Spans};
 use crate::config::plan::Tracing;
 use crate::telemetry::{BackgroundTask, supervise};
@@ -23,11 +23,11 @@ use crate::telemetry::{BackgroundTask, supervise};
 #[derive(Debug)]
 pub(super) struct Exporter {
     plan: Tracing,
-    queue: Sender<Parcel>,
+    queue: Sender<ExportCommand>,
 }
 
 #[derive(Debug)]
-enum Parcel {
+enum ExportCommand {
     /// Answered when all before it are gone.
     Flush(here::Sender<()>),
     Spans(Spans),
@@ -55,7 +55,7 @@ impl Exporter {
 
     fn start(plan: &Tracing) -> io::Result<Self> {
         let (queue, mut spans) = mpsc::channel(MOST_WAITING);
-        let mut delivery = Delivery {
+        let mut delivery = CollectorState {
             collector: Collector::new(plan)?,
             fails: false,
         };
@@ -77,7 +77,7 @@ impl Exporter {
 
     /// Hands spans over; never waits.
     pub(super) fn send(&self, count: u64, json: Vec<u8>) {
-        let spans = Parcel::Spans(Spans { count, json });
+        let spans = ExportCommand::Spans(Spans { count, json });
         if self.queue.try_send(spans).is_err() {
             FATE.crowded.fetch_add(count, Ordering::Relaxed);
         }
@@ -93,7 +93,7 @@ pub fn flush(most: Duration) {
     let deadline = Instant::now() + most;
     ENDING.notify_one();
     let (done, gone) = here::channel();
-    let mut parcel = Parcel::Flush(done);
+    let mut parcel = ExportCommand::Flush(done);
     while let Err(TrySendError::Full(back)) = exporter.queue.try_send(parcel) {
         if Instant::now() >= deadline {
             return;
@@ -110,7 +110,12 @@ pub fn flush(most: Duration) {
 }
 
 /// Sends what comes, together with what comes soon after it, until nobody can send any more.
-async fn run(queue: &mut Receiver<Parcel>, delivery: &mut Delivery, interval: Duration, size: u64) {
+async fn run(
+    queue: &mut Receiver<ExportCommand>,
+    delivery: &mut CollectorState,
+    interval: Duration,
+    size: u64,
+) {
     let mut open = true;
     while open {
         let Some(first) = queue.recv().await else {
@@ -123,14 +128,14 @@ async fn run(queue: &mut Receiver<Parcel>, delivery: &mut Delivery, interval: Du
         let mut next = Some(first);
         loop {
             match next.take() {
-                Some(Parcel::Spans(spans)) => {
+                Some(ExportCommand::Spans(spans)) => {
                     if count > 0 {
                         batch.push(b',');
                     }
                     count += spans.count;
                     batch.extend_from_slice(&spans.json);
                 }
-                Some(Parcel::Flush(done)) => {
+                Some(ExportCommand::Flush(done)) => {
                     flushed = Some(done);
                     break;
                 }
@@ -155,12 +160,12 @@ async fn run(queue: &mut Receiver<Parcel>, delivery: &mut Delivery, interval: Du
 }
 
 /// What is known of the collector.
-struct Delivery {
+struct CollectorState {
     collector: Collector,
     fails: bool,
 }
 
-impl Delivery {
+impl CollectorState {
     async fn deliver(&mut self, spans: &[u8], count: u64) {
         let mut pause = FIRST_PAUSE;
         loop {
@@ -187,7 +192,7 @@ impl Delivery {
     }
 
     /// Waits before it is tried again; false if it is not.
-    async fn waits(&self, refused: &Refused, pause: Duration) -> bool {
+    async fn waits(&self, refused: &ExportError, pause: Duration) -> bool {
         if !refused.passes || pause > LAST_PAUSE {
             return false;
         }

@@ -43,16 +43,16 @@ use http::HeaderMap;
 pub use export::flush;
 
 use self::export::Exporter;
-use super::Page;
+use super::Exposition;
 use crate::clock::{Clock, Millis};
-use crate::config::plan::{Share, TraceContext, Tracing};
-use crate::message::Exchange;
-use crate::message::trace::{Context, Id, Passes, SpanId, Trace, has_sound_state};
+use crate::config::plan::{CallShare, TraceContext, Tracing};
+use crate::message::RequestRecord;
+use crate::message::trace::{Propagation, SpanId, Trace, TraceId, TraceParent, has_sound_state};
 
 /// Decides which requests are traced, and tells of them.
 #[derive(Debug)]
 pub struct Tracer {
-    sample: Share,
+    sample: CallShare,
     context: TraceContext,
     exporter: Arc<Exporter>,
 }
@@ -80,7 +80,7 @@ impl Tracer {
     #[must_use]
     pub fn begin(&self, headers: &HeaderMap) -> Box<Trace> {
         let known = match self.context {
-            TraceContext::Extract | TraceContext::Propagate => Context::of(headers),
+            TraceContext::Extract | TraceContext::Propagate => TraceParent::of(headers),
             TraceContext::Ignore | TraceContext::Inject => None,
         };
         let sampled = match known {
@@ -90,20 +90,20 @@ impl Tracer {
         Box::new(Trace {
             id: match known {
                 Some(context) => context.id,
-                None => Id(fastrand::u128(1..).to_be_bytes()),
+                None => TraceId(fastrand::u128(1..).to_be_bytes()),
             },
             span: SpanId(fastrand::u64(1..).to_be_bytes()),
             parent: known.map(|context| context.parent),
             sampled,
             passes: match (self.context, known) {
-                (TraceContext::Extract | TraceContext::Ignore, _) => Passes::AsItCame,
+                (TraceContext::Extract | TraceContext::Ignore, _) => Propagation::AsItCame,
                 // We are not in it, so there is nothing to add.
-                (TraceContext::Propagate, Some(_)) if !sampled => Passes::AsItCame,
-                (TraceContext::Propagate, Some(_)) => Passes::Ours {
+                (TraceContext::Propagate, Some(_)) if !sampled => Propagation::AsItCame,
+                (TraceContext::Propagate, Some(_)) => Propagation::Ours {
                     state: has_sound_state(headers),
                 },
                 (TraceContext::Propagate, None) | (TraceContext::Inject, _) => {
-                    Passes::Ours { state: false }
+                    Propagation::Ours { state: false }
                 }
             },
             waits: Vec::new(),
@@ -111,7 +111,7 @@ impl Tracer {
     }
 
     /// Tells of a request that is over `now`, if it is to be told.
-    pub fn tell(&self, exchange: &Exchange, now: Millis) {
+    pub fn tell(&self, exchange: &RequestRecord, now: Millis) {
         if let Some(trace) = exchange.trace.as_deref().filter(|trace| trace.sampled) {
             let Spans { count, json } = span::of(exchange, trace, now, Clock::wall());
             self.exporter.send(count, json);
@@ -120,7 +120,7 @@ impl Tracer {
 }
 
 /// What became of spans, in all.
-struct Fate {
+struct SpanCounters {
     exported: AtomicU64,
     /// There was no room for them to wait.
     crowded: AtomicU64,
@@ -128,14 +128,14 @@ struct Fate {
     refused: AtomicU64,
 }
 
-static FATE: Fate = Fate {
+static FATE: SpanCounters = SpanCounters {
     exported: AtomicU64::new(0),
     crowded: AtomicU64::new(0),
     refused: AtomicU64::new(0),
 };
 
 /// Writes what became of spans.
-pub fn describe(page: &mut Page) {
+pub fn describe(page: &mut Exposition) {
     let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     page.counter(
         "weir_spans_exported_total",

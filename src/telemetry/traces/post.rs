@@ -14,7 +14,7 @@ use crate::tls;
 pub(super) struct Collector {
     host: Box<str>,
     port: u16,
-    tls: Option<tls::Client>,
+    tls: Option<tls::TlsConnector>,
     /// The request up to the number in `Content-Length`.
     head: Vec<u8>,
     /// What comes before spans.
@@ -22,7 +22,7 @@ pub(super) struct Collector {
 }
 
 /// Why it has not taken them.
-pub(super) struct Refused {
+pub(super) struct ExportError {
     pub(super) why: String,
     /// Whether it may take them later.
     pub(super) passes: bool,
@@ -33,7 +33,7 @@ pub(super) struct Refused {
 impl Collector {
     /// The one that is asked for.
     pub(super) fn new(plan: &Tracing) -> io::Result<Self> {
-        let client = plan.tls.as_ref().map(tls::Client::build).transpose();
+        let client = plan.tls.as_ref().map(tls::TlsConnector::build).transpose();
         Ok(Self {
             host: plan.host.clone(),
             port: plan.port,
@@ -44,7 +44,7 @@ impl Collector {
     }
 
     /// Sends spans and looks whether they were taken.
-    pub(super) async fn post(&self, spans: &[u8]) -> Result<(), Refused> {
+    pub(super) async fn post(&self, spans: &[u8]) -> Result<(), ExportError> {
         let length = self.before.len() + spans.len() + AFTER.len();
         let mut request = self.head.clone();
         request.extend_from_slice(format!("{length}\r\n\r\n").as_bytes());
@@ -53,12 +53,12 @@ impl Collector {
         request.extend_from_slice(AFTER);
         let answer = match tokio::time::timeout(TIMEOUT, self.ask(&request)).await {
             Ok(Ok(answer)) => answer,
-            Ok(Err(error)) => return Err(Refused::later(error.to_string())),
-            Err(_) => return Err(Refused::later("it took too long".to_owned())),
+            Ok(Err(error)) => return Err(ExportError::later(error.to_string())),
+            Err(_) => return Err(ExportError::later("it took too long".to_owned())),
         };
         match answer.status {
             200..300 => Ok(()),
-            status => Err(Refused {
+            status => Err(ExportError {
                 why: format!("it answers {status}"),
                 passes: matches!(status, 429 | 502..=504),
                 retry_after: answer.retry_after,
@@ -66,7 +66,7 @@ impl Collector {
         }
     }
 
-    async fn ask(&self, request: &[u8]) -> io::Result<Answer> {
+    async fn ask(&self, request: &[u8]) -> io::Result<CollectorReply> {
         let stream = TcpStream::connect((&*self.host, self.port)).await?;
         match &self.tls {
             Some(tls) => talk(tls.connect(stream).await?, request).await,
@@ -75,7 +75,7 @@ impl Collector {
     }
 }
 
-impl Refused {
+impl ExportError {
     fn later(why: String) -> Self {
         Self {
             why,
@@ -85,7 +85,7 @@ impl Refused {
     }
 }
 
-struct Answer {
+struct CollectorReply {
     status: u16,
     retry_after: Option<Duration>,
 }
@@ -94,7 +94,7 @@ struct Answer {
 async fn talk(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
     request: &[u8],
-) -> io::Result<Answer> {
+) -> io::Result<CollectorReply> {
     stream.write_all(request).await?;
     stream.flush().await?;
     let mut read = Vec::with_capacity(1024);
@@ -109,7 +109,7 @@ async fn talk(
 }
 
 /// The answer, if its head is whole; interim ones are taken off.
-fn answer(read: &mut Vec<u8>) -> io::Result<Option<Answer>> {
+fn answer(read: &mut Vec<u8>) -> io::Result<Option<CollectorReply>> {
     loop {
         let mut fields = [httparse::EMPTY_HEADER; 64];
         let mut head = httparse::Response::new(&mut fields);
@@ -126,7 +126,7 @@ fn answer(read: &mut Vec<u8>) -> io::Result<Option<Answer>> {
             let field = fields.find(|field| field.name.eq_ignore_ascii_case("retry-after"));
             let seconds =
                 field.and_then(|field| std::str::from_utf8(field.value).ok()?.parse().ok());
-            return Ok(Some(Answer {
+            return Ok(Some(CollectorReply {
                 status,
                 retry_after: seconds.map(Duration::from_secs),
             }));

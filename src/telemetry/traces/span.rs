@@ -11,15 +11,15 @@ use http::{Method, StatusCode, Version};
 
 use super::Spans;
 use crate::clock::Millis;
-use crate::config::plan::{Limited, Variable};
+use crate::config::plan::{LimitVariable, Variable};
 use crate::message::trace::{SpanId, Trace, push_hex};
-use crate::message::{Attempt, Exchange, vars};
+use crate::message::{Attempt, RequestRecord, vars};
 use crate::telemetry::access::escape;
 
 /// All spans of a request that is over `now`, which is this time of day.
-pub(super) fn of(exchange: &Exchange, trace: &Trace, now: Millis, wall: Duration) -> Spans {
+pub(super) fn of(exchange: &RequestRecord, trace: &Trace, now: Millis, wall: Duration) -> Spans {
     let nanos = |time: u64| u128::from(time) * 1_000_000;
-    let mut page = Page {
+    let mut page = SpanJson {
         out: Vec::with_capacity(2048),
         trace,
         began: wall.as_nanos().saturating_sub(nanos(now.0)),
@@ -27,7 +27,7 @@ pub(super) fn of(exchange: &Exchange, trace: &Trace, now: Millis, wall: Duration
     };
     page.request(exchange, now);
     for wait in &trace.waits {
-        page.open(Kind::Internal, b"limit wait", wait.from, wait.until);
+        page.open(SpanKind::Internal, b"limit wait", wait.from, wait.until);
         page.text("weir.zone", wait.zone.as_bytes());
         page.text("weir.verdict", b"delay");
         page.close(None);
@@ -44,12 +44,12 @@ pub(super) fn of(exchange: &Exchange, trace: &Trace, now: Millis, wall: Duration
 }
 
 /// Tries that were begun: where no server could be asked, there is none to tell of.
-fn started(exchange: &Exchange) -> impl Iterator<Item = (&Attempt, Millis)> {
+fn started(exchange: &RequestRecord) -> impl Iterator<Item = (&Attempt, Millis)> {
     let attempts = exchange.attempts.iter();
     attempts.filter_map(|attempt| Some((attempt, attempt.started?)))
 }
 
-struct Page<'t> {
+struct SpanJson<'t> {
     out: Vec<u8>,
     trace: &'t Trace,
     /// When the clock began that the exchange's times are of, in nanoseconds since 1970.
@@ -60,16 +60,21 @@ struct Page<'t> {
 
 /// OpenTelemetry's numbers.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum SpanKind {
     Internal = 1,
     Server = 2,
     Client = 3,
 }
 
-impl Page<'_> {
-    fn request(&mut self, exchange: &Exchange, now: Millis) {
+impl SpanJson<'_> {
+    fn request(&mut self, exchange: &RequestRecord, now: Millis) {
         let head = &exchange.head;
-        self.open(Kind::Server, method(&head.method), exchange.started, now);
+        self.open(
+            SpanKind::Server,
+            method(&head.method),
+            exchange.started,
+            now,
+        );
         self.method(&head.method);
         self.variable("url.scheme", &Variable::Scheme, exchange);
         self.text("url.path", head.uri.path().as_bytes());
@@ -85,17 +90,32 @@ impl Page<'_> {
         self.variable("user_agent.original", &Variable::Http(USER_AGENT), exchange);
         self.number("http.response.body.size", exchange.body_sent);
         self.variable("weir.request_id", &Variable::RequestId, exchange);
-        self.variable("weir.verdict", &Variable::Limit(Limited::Verdict), exchange);
-        self.variable("weir.zone", &Variable::Limit(Limited::Zone), exchange);
+        self.variable(
+            "weir.verdict",
+            &Variable::Limit(LimitVariable::Verdict),
+            exchange,
+        );
+        self.variable("weir.zone", &Variable::Limit(LimitVariable::Zone), exchange);
         // What a client did wrong is no error of the server's.
         let failed = self.status(exchange.status, 500);
         self.close(failed);
     }
 
-    fn attempt(&mut self, exchange: &Exchange, attempt: &Attempt, started: Millis, before: u64) {
+    fn attempt(
+        &mut self,
+        exchange: &RequestRecord,
+        attempt: &Attempt,
+        started: Millis,
+        before: u64,
+    ) {
         let taken = attempt.response.or(attempt.header).unwrap_or_default();
         let asked = &exchange.head.method;
-        self.open(Kind::Client, method(asked), started, started.after(taken));
+        self.open(
+            SpanKind::Client,
+            method(asked),
+            started,
+            started.after(taken),
+        );
         self.method(asked);
         if let Some(upstream) = exchange.forward.as_ref().map(|it| &it.host) {
             self.text("weir.upstream", upstream.as_bytes());
@@ -117,13 +137,13 @@ impl Page<'_> {
     }
 
     /// Begins a span.
-    fn open(&mut self, kind: Kind, name: &[u8], from: Millis, until: Millis) {
+    fn open(&mut self, kind: SpanKind, name: &[u8], from: Millis, until: Millis) {
         let trace = self.trace;
         let (own, parent) = match kind {
-            Kind::Server => (trace.span, trace.parent),
+            SpanKind::Server => (trace.span, trace.parent),
             _ => (SpanId(fastrand::u64(1..).to_be_bytes()), Some(trace.span)),
         };
-        if kind != Kind::Server {
+        if kind != SpanKind::Server {
             self.out.push(b',');
         }
         self.out.extend_from_slice(b"{\"traceId\":\"");
@@ -138,7 +158,7 @@ impl Page<'_> {
         self.out.extend_from_slice(name);
         // Sampled; and whether the parent is somebody else's is known, and so only of the request itself.
         let flags = match (kind, parent) {
-            (Kind::Server, Some(_)) => 0x301,
+            (SpanKind::Server, Some(_)) => 0x301,
             _ => 0x101,
         };
         let time = |at: Millis| self.began + u128::from(at.0) * 1_000_000;
@@ -177,7 +197,7 @@ impl Page<'_> {
     }
 
     /// What a variable says, if it says something.
-    fn variable(&mut self, key: &str, variable: &Variable, exchange: &Exchange) {
+    fn variable(&mut self, key: &str, variable: &Variable, exchange: &RequestRecord) {
         let mut value = Vec::new();
         if vars::append(variable, exchange, &mut value) && !value.is_empty() {
             self.text(key, &value);

@@ -11,28 +11,28 @@ use parking_lot::Mutex;
 
 /// The buffers of one log, one for each thread that ever wrote to it.
 #[derive(Debug)]
-pub(super) struct Buffers {
+pub(super) struct LogBuffers {
     id: u64,
     bound: usize,
     /// `None` once closed.
-    all: Mutex<Option<Vec<Arc<Buffer>>>>,
+    all: Mutex<Option<Vec<Arc<LogBuffer>>>>,
 }
 
 #[derive(Debug)]
-pub(super) struct Buffer {
+pub(super) struct LogBuffer {
     bound: usize,
-    lines: Mutex<Lines>,
+    lines: Mutex<PendingLines>,
 }
 
 #[derive(Debug, Default)]
-struct Lines {
+struct PendingLines {
     bytes: Vec<u8>,
     closed: bool,
 }
 
 /// What became of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Taken {
+pub(super) enum PushResult {
     /// It waits behind others.
     Added,
     /// Nobody empties this buffer any more.
@@ -43,7 +43,7 @@ pub(super) enum Taken {
     Full,
 }
 
-impl Buffers {
+impl LogBuffers {
     pub(super) fn new(bound: usize) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Self {
@@ -54,9 +54,9 @@ impl Buffers {
     }
 
     /// Appends to this thread's buffer.
-    pub(super) fn push(&self, lines: &[u8]) -> Taken {
+    pub(super) fn push(&self, lines: &[u8]) -> PushResult {
         thread_local! {
-            static MINE: RefCell<Vec<(u64, Arc<Buffer>)>> = const { RefCell::new(Vec::new()) };
+            static MINE: RefCell<Vec<(u64, Arc<LogBuffer>)>> = const { RefCell::new(Vec::new()) };
         }
         let taken = MINE.try_with(|mine| {
             let mut mine = mine.borrow_mut();
@@ -75,7 +75,7 @@ impl Buffers {
     }
 
     /// Fills `turn` with the buffers to be emptied, forgetting those whose threads are gone.
-    pub(super) fn collect(&self, turn: &mut Vec<Arc<Buffer>>) {
+    pub(super) fn collect(&self, turn: &mut Vec<Arc<LogBuffer>>) {
         if let Some(all) = &mut *self.all.lock() {
             all.retain(|buffer| {
                 Arc::strong_count(buffer) > 1 || !buffer.lines.lock().bytes.is_empty()
@@ -84,16 +84,16 @@ impl Buffers {
         }
     }
 
-    /// As [`Buffers::collect`], for the last time: no thread gets a buffer after this.
-    pub(super) fn close(&self, turn: &mut Vec<Arc<Buffer>>) {
+    /// As [`LogBuffers::collect`], for the last time: no thread gets a buffer after this.
+    pub(super) fn close(&self, turn: &mut Vec<Arc<LogBuffer>>) {
         turn.extend(self.all.lock().take().into_iter().flatten());
     }
 
-    fn register(&self) -> Arc<Buffer> {
+    fn register(&self) -> Arc<LogBuffer> {
         let mut all = self.all.lock();
-        let buffer = Arc::new(Buffer {
+        let buffer = Arc::new(LogBuffer {
             bound: self.bound,
-            lines: Mutex::new(Lines {
+            lines: Mutex::new(PendingLines {
                 bytes: Vec::new(),
                 closed: all.is_none(),
             }),
@@ -105,29 +105,33 @@ impl Buffers {
     }
 }
 
-impl Buffer {
+impl LogBuffer {
     /// Takes what is there, leaving the empty `spare` with its memory in place of it.
     pub(super) fn swap(&self, spare: &mut Vec<u8>) {
         std::mem::swap(&mut self.lines.lock().bytes, spare);
     }
 
-    /// As [`Buffer::swap`], for the last time.
+    /// As [`LogBuffer::swap`], for the last time.
     pub(super) fn close(&self, spare: &mut Vec<u8>) {
         let mut lines = self.lines.lock();
         lines.closed = true;
         std::mem::swap(&mut lines.bytes, spare);
     }
 
-    fn push(&self, more: &[u8]) -> Taken {
+    fn push(&self, more: &[u8]) -> PushResult {
         let mut lines = self.lines.lock();
         if lines.closed {
-            return Taken::Closed;
+            return PushResult::Closed;
         }
         if lines.bytes.len() + more.len() > self.bound {
-            return Taken::Full;
+            return PushResult::Full;
         }
         let first = lines.bytes.is_empty();
         lines.bytes.extend_from_slice(more);
-        if first { Taken::First } else { Taken::Added }
+        if first {
+            PushResult::First
+        } else {
+            PushResult::Added
+        }
     }
 }

@@ -21,21 +21,21 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
-use self::buffer::{Buffers, Taken};
-use self::pen::Pen;
-use super::Page;
+use self::buffer::{LogBuffers, PushResult};
+use self::pen::LogThread;
+use super::Exposition;
 use super::background::{BackgroundTask, supervise_thread};
 use crate::clock::Clock;
 
 /// All open logs of the process.
 #[derive(Debug, Clone, Default)]
-pub struct Writer {
-    open: Arc<Mutex<Vec<Open>>>,
+pub struct LogWriter {
+    open: Arc<Mutex<Vec<OpenLog>>>,
 }
 
 /// One log, as seen by those who write lines to it. Closed when the last of its handles is dropped.
 #[derive(Debug, Clone)]
-pub struct Sink(Arc<Handle>);
+pub struct LogSink(Arc<LogHandle>);
 
 /// Where a log's lines end up.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,21 +49,21 @@ pub enum Destination {
 }
 
 #[derive(Debug)]
-struct Open {
-    handle: Weak<Handle>,
-    shared: Arc<Shared>,
+struct OpenLog {
+    handle: Weak<LogHandle>,
+    shared: Arc<LogShared>,
 }
 
 #[derive(Debug)]
-struct Handle(Arc<Shared>);
+struct LogHandle(Arc<LogShared>);
 
 /// What a log's writing thread and its users share.
 #[derive(Debug)]
-struct Shared {
+struct LogShared {
     name: &'static str,
     destination: Destination,
-    buffers: Buffers,
-    orders: Mutex<Orders>,
+    buffers: LogBuffers,
+    orders: Mutex<LogCommands>,
     /// Rings for the writing thread when there is something to do.
     bell: Condvar,
     /// Rings for those who wait until something is done.
@@ -74,7 +74,7 @@ struct Shared {
 
 /// What the writing thread is asked to do.
 #[derive(Debug, Default)]
-struct Orders {
+struct LogCommands {
     write: bool,
     reopen: bool,
     stop: bool,
@@ -83,7 +83,7 @@ struct Orders {
     stopped: bool,
 }
 
-impl Writer {
+impl LogWriter {
     /// Nothing is open yet.
     #[must_use]
     pub fn new() -> Self {
@@ -95,7 +95,7 @@ impl Writer {
     ///
     /// # Errors
     /// When the file cannot be opened, or no thread can be started.
-    pub fn open(&self, name: &'static str, destination: Destination) -> io::Result<Sink> {
+    pub fn open(&self, name: &'static str, destination: Destination) -> io::Result<LogSink> {
         let mut open = self.open.lock();
         open.retain(|log| !log.shared.orders.lock().stopped);
         let known = open
@@ -103,7 +103,7 @@ impl Writer {
             .filter(|log| log.shared.destination == destination)
             .find_map(|log| log.handle.upgrade());
         if let Some(handle) = known {
-            return Ok(Sink(handle));
+            return Ok(LogSink(handle));
         }
         let file = destination.open()?;
         let (log, sink) = start(name, destination, file, BOUND)?;
@@ -162,8 +162,8 @@ impl Writer {
     /// Lines lost so far by the logs that are open, because they came too fast or could not be written.
     #[must_use]
     pub fn lost(&self) -> u64 {
-        let lost = |log: &Open| {
-            let Shared {
+        let lost = |log: &OpenLog| {
+            let LogShared {
                 dropped, failed, ..
             } = &*log.shared;
             dropped.load(Ordering::Relaxed) + failed.load(Ordering::Relaxed)
@@ -172,7 +172,7 @@ impl Writer {
     }
 
     /// Writes what was lost.
-    pub fn describe(&self, page: &mut Page) {
+    pub fn describe(&self, page: &mut Exposition) {
         let open = self.open.lock();
         // One that was closed may have a namesake by now, and no metric may stand there twice.
         let open = open.iter().filter(|log| !log.shared.orders.lock().stopped);
@@ -194,23 +194,23 @@ impl Writer {
     }
 }
 
-impl Sink {
+impl LogSink {
     /// Hands over whole lines, each with its newline. Never waits; what does not fit is dropped and counted.
     ///
     /// `false` once the log is closed: nobody will write this.
     pub fn push(&self, lines: &[u8]) -> bool {
         let shared = &self.0.0;
         match shared.buffers.push(lines) {
-            Taken::Added => true,
-            Taken::Closed => {
+            PushResult::Added => true,
+            PushResult::Closed => {
                 shared.drop_lines(lines);
                 false
             }
-            Taken::First => {
+            PushResult::First => {
                 shared.order(|orders| orders.write = true);
                 true
             }
-            Taken::Full => {
+            PushResult::Full => {
                 shared.drop_lines(lines);
                 true
             }
@@ -230,20 +230,20 @@ impl Sink {
     }
 }
 
-impl Drop for Handle {
+impl Drop for LogHandle {
     fn drop(&mut self) {
         self.0.order(|orders| orders.stop = true);
     }
 }
 
-impl Shared {
-    fn order<R>(&self, give: impl FnOnce(&mut Orders) -> R) -> R {
+impl LogShared {
+    fn order<R>(&self, give: impl FnOnce(&mut LogCommands) -> R) -> R {
         let result = give(&mut self.orders.lock());
         self.bell.notify_one();
         result
     }
 
-    fn wait(&self, within: Duration, until: impl Fn(&Orders) -> bool) -> bool {
+    fn wait(&self, within: Duration, until: impl Fn(&LogCommands) -> bool) -> bool {
         let mut orders = self.orders.lock();
         self.done
             .wait_while_for(&mut orders, |orders| !until(orders), within);
@@ -287,27 +287,27 @@ fn start(
     destination: Destination,
     file: File,
     bound: usize,
-) -> io::Result<(Open, Sink)> {
-    let shared = Arc::new(Shared {
+) -> io::Result<(OpenLog, LogSink)> {
+    let shared = Arc::new(LogShared {
         name,
         destination,
-        buffers: Buffers::new(bound),
+        buffers: LogBuffers::new(bound),
         orders: Mutex::default(),
         bell: Condvar::new(),
         done: Condvar::new(),
         dropped: AtomicU64::new(0),
         failed: AtomicU64::new(0),
     });
-    let mut pen = Pen::new(Arc::clone(&shared), file);
+    let mut pen = LogThread::new(Arc::clone(&shared), file);
     std::thread::Builder::new()
         .name(format!("log-{name}"))
         .spawn(move || supervise_thread(BackgroundTask::Log, || pen.run()))?;
-    let handle = Arc::new(Handle(Arc::clone(&shared)));
-    let log = Open {
+    let handle = Arc::new(LogHandle(Arc::clone(&shared)));
+    let log = OpenLog {
         handle: Arc::downgrade(&handle),
         shared,
     };
-    Ok((log, Sink(handle)))
+    Ok((log, LogSink(handle)))
 }
 
 fn count_lines(bytes: &[u8]) -> u64 {

@@ -9,49 +9,49 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::buffer::Buffer;
-use super::{Shared, count_lines};
+use super::buffer::LogBuffer;
+use super::{LogShared, count_lines};
 use crate::clock::{Clock, Millis};
 
 /// Writes one log.
 #[derive(Debug)]
-pub(super) struct Pen {
-    shared: Arc<Shared>,
+pub(super) struct LogThread {
+    shared: Arc<LogShared>,
     file: File,
     /// The last write broke off inside a line.
     torn: bool,
     /// What the last failure was.
     error: Option<io::Error>,
-    turn: Vec<Arc<Buffer>>,
+    turn: Vec<Arc<LogBuffer>>,
     spare: Vec<u8>,
     clock: Clock,
-    losses: Losses,
+    losses: DroppedLines,
 }
 
 /// What was lost and not told yet.
 #[derive(Debug, Default)]
-pub(super) struct Losses {
+pub(super) struct DroppedLines {
     told_at: Option<Millis>,
-    told: Lost,
-    seen: Lost,
+    told: DroppedCount,
+    seen: DroppedCount,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Lost {
+pub(super) struct DroppedCount {
     pub(super) dropped: u64,
     pub(super) failed: u64,
 }
 
 /// What has to be done this time.
 #[derive(Debug)]
-struct Task {
+struct LogTask {
     reopen: bool,
     stop: bool,
     flushes: u64,
 }
 
-impl Pen {
-    pub(super) fn new(shared: Arc<Shared>, file: File) -> Self {
+impl LogThread {
+    pub(super) fn new(shared: Arc<LogShared>, file: File) -> Self {
         Self {
             shared,
             file,
@@ -60,7 +60,7 @@ impl Pen {
             turn: Vec::new(),
             spare: Vec::new(),
             clock: Clock::machine(),
-            losses: Losses::default(),
+            losses: DroppedLines::default(),
         }
     }
 
@@ -83,7 +83,7 @@ impl Pen {
         }
     }
 
-    fn wait(&self) -> Task {
+    fn wait(&self) -> LogTask {
         let mut orders = self.shared.orders.lock();
         let bell = &self.shared.bell;
         match self.losses.due_in(self.clock.now()) {
@@ -95,7 +95,7 @@ impl Pen {
         bell.wait_while_for(&mut orders, |orders| !orders.urgent(), GATHER);
         // Before the buffers are emptied: a line that comes after that gives the order anew.
         orders.write = false;
-        Task {
+        LogTask {
             reopen: std::mem::take(&mut orders.reopen),
             stop: orders.stop,
             flushes: orders.flushes_asked,
@@ -157,7 +157,7 @@ impl Pen {
     }
 
     fn tell_losses(&mut self, last: bool) {
-        let total = Lost {
+        let total = DroppedCount {
             dropped: self.shared.dropped.load(Ordering::Relaxed),
             failed: self.shared.failed.load(Ordering::Relaxed),
         };
@@ -182,22 +182,27 @@ impl Pen {
     }
 }
 
-impl super::Orders {
+impl super::LogCommands {
     /// Whether there is something that cannot wait for more lines.
     fn urgent(&self) -> bool {
         self.reopen || self.stop || self.flushes_asked > self.flushes_done
     }
 }
 
-impl Losses {
+impl DroppedLines {
     /// What is to be told now, if anything: at most once a minute, but for the `last` time.
-    pub(super) fn take(&mut self, total: Lost, now: Millis, last: bool) -> Option<Lost> {
+    pub(super) fn take(
+        &mut self,
+        total: DroppedCount,
+        now: Millis,
+        last: bool,
+    ) -> Option<DroppedCount> {
         self.seen = total;
         let due = self.due_in(now)?;
         if !due.is_zero() && !last {
             return None;
         }
-        let lost = Lost {
+        let lost = DroppedCount {
             dropped: total.dropped - self.told.dropped,
             failed: total.failed - self.told.failed,
         };

@@ -4,13 +4,13 @@ use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use super::pen::{Losses, Lost};
+use super::pen::{DroppedCount, DroppedLines};
 use super::*;
 use crate::clock::Millis;
 
 const LONG: Duration = Duration::from_secs(20);
 
-fn file_log(writer: &Writer, path: &Path) -> Sink {
+fn file_log(writer: &LogWriter, path: &Path) -> LogSink {
     writer
         .open("access", Destination::File(path.to_owned()))
         .unwrap()
@@ -21,7 +21,7 @@ fn read(path: &Path) -> String {
 }
 
 /// A log into the writing end of `file`, with room for `bound` bytes.
-fn log_into(writer: &Writer, file: impl Into<OwnedFd>, bound: usize) -> Sink {
+fn log_into(writer: &LogWriter, file: impl Into<OwnedFd>, bound: usize) -> LogSink {
     let file = File::from(file.into());
     let (log, sink) = start("access", Destination::Stdout, file, bound).unwrap();
     writer.open.lock().push(log);
@@ -32,7 +32,7 @@ fn log_into(writer: &Writer, file: impl Into<OwnedFd>, bound: usize) -> Sink {
 fn lines_of_all_threads_arrive_whole() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("access.log");
-    let writer = Writer::new();
+    let writer = LogWriter::new();
     let sink = file_log(&writer, &path);
     std::thread::scope(|scope| {
         for thread in 0..4 {
@@ -60,7 +60,7 @@ fn lines_of_all_threads_arrive_whole() {
 #[test]
 fn a_line_is_written_without_anybody_asking() {
     let (mut reader, pipe) = io::pipe().unwrap();
-    let writer = Writer::new();
+    let writer = LogWriter::new();
     let sink = log_into(&writer, pipe, BOUND);
     assert!(sink.push(b"hello\n"));
     let mut bytes = [0; 6];
@@ -75,7 +75,7 @@ fn a_file_is_appended_to_and_created_readable() {
     let folder = tempfile::tempdir().unwrap();
     let (old, new) = (folder.path().join("old"), folder.path().join("new"));
     std::fs::write(&old, "before\n").unwrap();
-    let writer = Writer::new();
+    let writer = LogWriter::new();
     file_log(&writer, &old).push(b"after\n");
     file_log(&writer, &new).push(b"first\n");
     assert!(writer.flush_and_stop(LONG));
@@ -91,7 +91,7 @@ fn reopening_after_a_rename_loses_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("access.log");
     let rotated = folder.path().join("access.log.1");
-    let writer = Writer::new();
+    let writer = LogWriter::new();
     let sink = file_log(&writer, &path);
     sink.push(b"written before the rename\n");
     assert!(writer.flush(LONG));
@@ -112,7 +112,7 @@ fn reopening_after_a_rename_loses_nothing() {
 fn reopening_while_threads_write_loses_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("access.log");
-    let writer = Writer::new();
+    let writer = LogWriter::new();
     let sink = file_log(&writer, &path);
     std::thread::scope(|scope| {
         for _ in 0..2 {
@@ -136,7 +136,7 @@ fn a_file_that_cannot_be_reopened_stays() {
     let folder = tempfile::tempdir().unwrap();
     let inner = folder.path().join("logs");
     std::fs::create_dir(&inner).unwrap();
-    let writer = Writer::new();
+    let writer = LogWriter::new();
     let sink = file_log(&writer, &inner.join("access.log"));
     let moved = folder.path().join("moved");
     std::fs::rename(&inner, &moved).unwrap();
@@ -150,7 +150,7 @@ fn a_file_that_cannot_be_reopened_stays() {
 #[test]
 fn a_full_buffer_drops_and_counts_and_nobody_waits() {
     let (mut reader, pipe) = io::pipe().unwrap();
-    let writer = Writer::new();
+    let writer = LogWriter::new();
     let sink = log_into(&writer, pipe, 100_000);
     let line = [&[b'x'; 99][..], b"\n"].concat();
     // More than the pipe, the buffer that is being written and the one that is being filled can hold.
@@ -175,7 +175,7 @@ fn a_stuck_log_does_not_hold_up_the_others_or_the_end() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("error.log");
     let (_reader, pipe) = io::pipe().unwrap();
-    let writer = Writer::new();
+    let writer = LogWriter::new();
     let other = file_log(&writer, &path);
     let stuck = log_into(&writer, pipe, BOUND);
     stuck.push("a line nobody reads\n".repeat(50_000).as_bytes());
@@ -188,7 +188,7 @@ fn a_stuck_log_does_not_hold_up_the_others_or_the_end() {
 fn a_broken_pipe_is_counted_and_survived() {
     let (reader, pipe) = io::pipe().unwrap();
     drop(reader);
-    let writer = Writer::new();
+    let writer = LogWriter::new();
     let sink = log_into(&writer, pipe, BOUND);
     sink.push(b"one\ntwo\n");
     assert!(writer.flush(LONG));
@@ -196,7 +196,7 @@ fn a_broken_pipe_is_counted_and_survived() {
     sink.push(b"three\n");
     assert!(writer.flush(LONG));
     assert_eq!(sink.failed(), 3);
-    let mut page = Page::new();
+    let mut page = Exposition::new();
     writer.describe(&mut page);
     let text = page.finish();
     assert!(
@@ -207,7 +207,7 @@ fn a_broken_pipe_is_counted_and_survived() {
 
 #[test]
 fn a_full_disk_is_counted_and_survived() {
-    let writer = Writer::new();
+    let writer = LogWriter::new();
     let sink = file_log(&writer, Path::new("/dev/full"));
     sink.push(b"one\n");
     assert!(writer.flush(LONG));
@@ -219,7 +219,7 @@ fn a_full_disk_is_counted_and_survived() {
 fn a_closed_log_says_so() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("access.log");
-    let writer = Writer::new();
+    let writer = LogWriter::new();
     let sink = file_log(&writer, &path);
     sink.push(b"in time\n");
     assert!(writer.flush_and_stop(LONG));
@@ -237,7 +237,7 @@ fn a_closed_log_says_so() {
 #[test]
 fn a_log_nobody_holds_any_more_writes_its_rest_and_closes() {
     let (mut reader, pipe) = io::pipe().unwrap();
-    let writer = Writer::new();
+    let writer = LogWriter::new();
     let sink = log_into(&writer, pipe, BOUND);
     sink.push(b"rest\n");
     drop(sink);
@@ -250,7 +250,7 @@ fn a_log_nobody_holds_any_more_writes_its_rest_and_closes() {
 fn one_destination_is_opened_once() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("access.log");
-    let writer = Writer::new();
+    let writer = LogWriter::new();
     let first = file_log(&writer, &path);
     let second = file_log(&writer, &path);
     assert!(Arc::ptr_eq(&first.0, &second.0));
@@ -263,15 +263,15 @@ fn one_destination_is_opened_once() {
 
 #[test]
 fn a_file_that_cannot_be_opened_is_an_error() {
-    let writer = Writer::new();
+    let writer = LogWriter::new();
     let missing = Destination::File("/nonexistent/weir/access.log".into());
     assert!(writer.open("access", missing).is_err());
 }
 
 #[test]
 fn losses_are_told_at_once_then_once_a_minute_and_at_the_end() {
-    let lost = |dropped| Lost { dropped, failed: 0 };
-    let mut losses = Losses::default();
+    let lost = |dropped| DroppedCount { dropped, failed: 0 };
+    let mut losses = DroppedLines::default();
     assert_eq!(losses.take(lost(0), Millis(0), false), None);
     assert_eq!(losses.due_in(Millis(0)), None);
     assert_eq!(losses.take(lost(5), Millis(10), false), Some(lost(5)));

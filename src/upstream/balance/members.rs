@@ -8,19 +8,19 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use super::Pick;
-use super::ring::Ring;
-use super::round::Round;
-use super::shares::{Lot, Shares};
-use super::standings::{Order, Standings, Verdict};
+use super::ring::HashRing;
+use super::round::TriedPeers;
+use super::shares::{Lot, WeightTable};
+use super::standings::{FailResult, Order, PeerStates};
 use crate::clock::Millis;
 use crate::config::plan;
-use crate::upstream::backend::{Address, Backend, Common};
-use crate::upstream::resolve::Change;
+use crate::upstream::backend::{Backend, BackendAddress, GroupSettings};
+use crate::upstream::resolve::MembershipChange;
 
 #[derive(Debug)]
-pub(super) struct Members {
+pub(super) struct Peers {
     pub(super) backends: Vec<Arc<Backend>>,
-    pub(super) standings: Standings,
+    pub(super) standings: PeerStates,
     choice: Choice,
     /// There is one, and nobody to spare it for.
     lone: bool,
@@ -29,14 +29,14 @@ pub(super) struct Members {
 /// How a server is found before it is whose turn it is.
 #[derive(Debug)]
 enum Choice {
-    Address(Shares),
-    Hash(Shares),
-    Lot(Shares, Lot),
-    Ring(Ring),
+    Address(WeightTable),
+    Hash(WeightTable),
+    Lot(WeightTable, Lot),
+    Ring(HashRing),
     Turn,
 }
 
-impl Members {
+impl Peers {
     pub(super) fn new(plan: &plan::Upstream, backends: Vec<Arc<Backend>>) -> Self {
         let order = match plan.balance {
             plan::Balance::LeastConn => Order::LeastConn,
@@ -50,7 +50,7 @@ impl Members {
             .iter()
             .map(|backend| (&backend.server, backend.presence()));
         let mut members = Self {
-            standings: Standings::new(order, slow, present),
+            standings: PeerStates::new(order, slow, present),
             choice: Choice::new(plan),
             lone: false,
             backends,
@@ -62,15 +62,16 @@ impl Members {
     /// The addresses of the server in this place of the plan are these from now on. Also the places of those who came.
     pub(super) fn resettle(
         &mut self,
-        common: &Common,
+        common: &GroupSettings,
         listed: usize,
         addresses: &[SocketAddr],
         now: Millis,
-    ) -> (Change, Vec<usize>) {
-        let mut change = Change::default();
+    ) -> (MembershipChange, Vec<usize>) {
+        let mut change = MembershipChange::default();
         let own = |backend: &&Arc<Backend>| backend.listed == listed && !backend.is_gone();
         for backend in self.backends.iter().filter(own) {
-            let wanted = matches!(backend.address, Address::Tcp(at) if addresses.contains(&at));
+            let wanted =
+                matches!(backend.address, BackendAddress::Tcp(at) if addresses.contains(&at));
             if wanted == backend.is_leaving() {
                 let side = match wanted {
                     true => &mut change.joined,
@@ -82,7 +83,7 @@ impl Members {
         }
         let mut places = Vec::new();
         for &address in addresses {
-            let at = Address::Tcp(address);
+            let at = BackendAddress::Tcp(address);
             let known = |backend: &Arc<Backend>| backend.address == at;
             if self.backends.iter().filter(own).any(known) {
                 continue;
@@ -97,7 +98,7 @@ impl Members {
             }
             places.push(place);
         }
-        if change != Change::default() {
+        if change != MembershipChange::default() {
             let servers = self.backends.iter().enumerate().map(|(place, backend)| {
                 let new = places.contains(&place);
                 (&backend.server, backend.presence(), new)
@@ -118,7 +119,7 @@ impl Members {
         staying.sort_by_key(|backend| {
             let looked_up = backend.server.resolve.is_some();
             let address = match backend.address {
-                Address::Tcp(address) if looked_up => Some(address),
+                BackendAddress::Tcp(address) if looked_up => Some(address),
                 _ => None,
             };
             (backend.listed, address)
@@ -127,9 +128,9 @@ impl Members {
     }
 
     /// A backend failed.
-    pub(super) fn failed(&mut self, index: usize, now: Millis) -> Verdict {
+    pub(super) fn failed(&mut self, index: usize, now: Millis) -> FailResult {
         match self.lone {
-            true => Verdict::Keep,
+            true => FailResult::Keep,
             false => self.standings.failed(index, now),
         }
     }
@@ -142,7 +143,7 @@ impl Members {
     }
 
     /// The backend to ask next, if there is one.
-    pub(super) fn pick(&mut self, round: &mut Round, now: Millis) -> Option<Pick> {
+    pub(super) fn pick(&mut self, round: &mut TriedPeers, now: Millis) -> Option<Pick> {
         let index = match self.search(round, now) {
             Some(index) => {
                 self.standings.choose(index, round, now);
@@ -162,7 +163,7 @@ impl Members {
     }
 
     /// Whom the request leads to, if to anybody who can be asked.
-    fn search(&mut self, round: &mut Round, now: Millis) -> Option<usize> {
+    fn search(&mut self, round: &mut TriedPeers, now: Millis) -> Option<usize> {
         let mut search = round.search.take()?;
         let Self {
             backends,
@@ -191,16 +192,16 @@ impl Choice {
         match plan.balance {
             plan::Balance::ConsistentHash(_) => {
                 let servers = plan.servers.iter();
-                Self::Ring(Ring::new(
+                Self::Ring(HashRing::new(
                     servers.map(|server| (&*server.name, server.weight)),
                 ))
             }
-            plan::Balance::Hash(_) => Self::Hash(Shares::default()),
-            plan::Balance::IpHash => Self::Address(Shares::default()),
+            plan::Balance::Hash(_) => Self::Hash(WeightTable::default()),
+            plan::Balance::IpHash => Self::Address(WeightTable::default()),
             plan::Balance::LeastConn | plan::Balance::RoundRobin => Self::Turn,
             plan::Balance::Random => {
                 let seed = RandomState::new().hash_one(plan.servers.len());
-                Self::Lot(Shares::default(), Lot::new(seed))
+                Self::Lot(WeightTable::default(), Lot::new(seed))
             }
         }
     }
@@ -211,7 +212,7 @@ impl Choice {
             Self::Address(shares) | Self::Hash(shares) | Self::Lot(shares, _) => {
                 let servers = staying.iter();
                 *shares =
-                    Shares::new(servers.map(|backend| (backend.index, backend.server.weight)));
+                    WeightTable::new(servers.map(|backend| (backend.index, backend.server.weight)));
             }
             Self::Ring(ring) => ring.settle(
                 staying

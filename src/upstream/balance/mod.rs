@@ -19,38 +19,38 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use self::members::Members;
-pub(super) use self::round::Round;
-use self::round::Search;
-pub(super) use self::standing::Presence;
-pub(super) use self::standings::Verdict;
-use super::backend::{Backend, Common, Lease};
-use super::condition::Notices;
-use super::resolve::Change;
+use self::members::Peers;
+use self::round::HashSearch;
+pub(super) use self::round::TriedPeers;
+pub(super) use self::standing::BackendSnapshot;
+pub(super) use self::standings::FailResult;
+use super::backend::{ActiveRequest, Backend, GroupSettings};
+use super::condition::ChangeList;
+use super::resolve::MembershipChange;
 use crate::clock::Millis;
 use crate::config::plan::{self, Template};
-use crate::message::{Exchange, vars};
+use crate::message::{RequestRecord, vars};
 
 /// The balancer of one upstream.
 #[derive(Debug)]
-pub(super) enum Balance {
+pub(super) enum Balancer {
     /// Several servers.
-    Group(Box<Group>),
+    Group(Box<PeerGroup>),
     /// One server: there is nothing to choose and nobody to spare it for, so it is never left alone.
     Single(Arc<Backend>),
 }
 
 /// Servers that stand for each other.
 #[derive(Debug)]
-pub(super) struct Group {
-    seek: Seek,
-    members: Mutex<Members>,
-    notices: Arc<Notices>,
+pub(super) struct PeerGroup {
+    seek: SelectionKey,
+    members: Mutex<Peers>,
+    notices: Arc<ChangeList>,
 }
 
 /// What of a request decides who is asked.
 #[derive(Debug)]
-enum Seek {
+enum SelectionKey {
     /// The client's address.
     Address,
     /// What is hashed.
@@ -64,22 +64,22 @@ enum Seek {
 /// A backend to ask.
 #[derive(Debug)]
 pub(super) struct Pick {
-    pub(super) lease: Lease,
+    pub(super) lease: ActiveRequest,
     blemished: bool,
 }
 
-impl Balance {
+impl Balancer {
     /// Without `notices` there is one server, of which nobody wants to hear.
     pub(super) fn new(
         plan: &plan::Upstream,
         backends: Vec<Arc<Backend>>,
-        notices: Option<Arc<Notices>>,
+        notices: Option<Arc<ChangeList>>,
     ) -> Self {
         match (&backends[..], notices) {
             ([only], None) => Self::Single(Arc::clone(only)),
-            (_, notices) => Self::Group(Box::new(Group {
-                seek: Seek::new(&plan.balance),
-                members: Mutex::new(Members::new(plan, backends)),
+            (_, notices) => Self::Group(Box::new(PeerGroup {
+                seek: SelectionKey::new(&plan.balance),
+                members: Mutex::new(Peers::new(plan, backends)),
                 notices: notices.unwrap_or_default(),
             })),
         }
@@ -100,13 +100,13 @@ impl Balance {
     /// The addresses of the server in this place of the plan are these from now on.
     pub(super) fn resettle(
         &self,
-        common: &Common,
+        common: &GroupSettings,
         listed: usize,
         addresses: &[SocketAddr],
         now: Millis,
-    ) -> Change {
+    ) -> MembershipChange {
         let Self::Group(group) = self else {
-            return Change::default();
+            return MembershipChange::default();
         };
         let (change, places) = {
             let mut members = group.members.lock();
@@ -120,8 +120,8 @@ impl Balance {
     }
 
     /// A round for this request, in which nobody has been asked.
-    pub(super) fn round(&self, exchange: &Exchange) -> Round {
-        let mut round = Round::default();
+    pub(super) fn round(&self, exchange: &RequestRecord) -> TriedPeers {
+        let mut round = TriedPeers::default();
         if let Self::Group(group) = self {
             round.search = group.seek.search(exchange);
         }
@@ -129,7 +129,7 @@ impl Balance {
     }
 
     /// The backend to ask next in this round, if there is one.
-    pub(super) fn pick(&self, round: &mut Round, now: Millis) -> Option<Pick> {
+    pub(super) fn pick(&self, round: &mut TriedPeers, now: Millis) -> Option<Pick> {
         match self {
             Self::Group(group) => {
                 let mut members = group.members.lock();
@@ -151,17 +151,17 @@ impl Balance {
     }
 
     /// Whether somebody could be asked in this round but for having enough to do.
-    pub(super) fn is_crowded(&self, round: &Round) -> bool {
+    pub(super) fn is_crowded(&self, round: &TriedPeers) -> bool {
         match self {
             Self::Group(group) => group.members.lock().standings.is_crowded(round),
             Self::Single(backend) => backend.may_be_asked() && backend.is_full(),
         }
     }
 
-    pub(super) fn failed(&self, pick: &Pick, now: Millis) -> Verdict {
+    pub(super) fn failed(&self, pick: &Pick, now: Millis) -> FailResult {
         match self {
             Self::Group(group) => group.members.lock().failed(pick.lease.index, now),
-            Self::Single(_) => Verdict::Keep,
+            Self::Single(_) => FailResult::Keep,
         }
     }
 
@@ -176,7 +176,7 @@ impl Balance {
     }
 }
 
-impl Seek {
+impl SelectionKey {
     fn new(method: &plan::Balance) -> Self {
         match method {
             plan::Balance::ConsistentHash(key) | plan::Balance::Hash(key) => Self::Key(key.clone()),
@@ -188,8 +188,8 @@ impl Seek {
 
     /// The search for a server that begins with this request. None where nothing is to be searched by: an empty key
     /// leads to nobody.
-    fn search(&self, exchange: &Exchange) -> Option<Box<Search>> {
-        let mut search = Box::<Search>::default();
+    fn search(&self, exchange: &RequestRecord) -> Option<Box<HashSearch>> {
+        let mut search = Box::<HashSearch>::default();
         match self {
             Self::Turn => return None,
             Self::Lot => {}

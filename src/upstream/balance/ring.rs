@@ -6,29 +6,29 @@
 
 use std::collections::BTreeMap;
 
-use super::round::{Round, Search};
+use super::round::{HashSearch, TriedPeers};
 use super::shares::Crc;
-use super::standings::Standings;
+use super::standings::PeerStates;
 use crate::clock::Millis;
 
 /// The ring of an upstream.
 #[derive(Debug)]
-pub(super) struct Ring {
+pub(super) struct HashRing {
     /// By place on the ring, and whose each is.
     points: Box<[(u32, u32)]>,
-    named: Vec<Named>,
+    named: Vec<RingServer>,
     /// The name of each server of the plan.
     listed: Box<[u32]>,
 }
 
 /// A server by its name.
 #[derive(Debug, Default)]
-struct Named {
+struct RingServer {
     /// Its addresses: indices, weights, and scores in their own round robin.
     members: Vec<(usize, i64, i64)>,
 }
 
-impl Ring {
+impl HashRing {
     /// A ring of the servers of a plan: their names as written, and weights. Nobody stands for them yet.
     pub(super) fn new<'s>(servers: impl Iterator<Item = (&'s str, u32)>) -> Self {
         let mut numbers: BTreeMap<&str, usize> = BTreeMap::new();
@@ -52,7 +52,7 @@ impl Ring {
         points.dedup_by_key(|(place, _)| *place);
         Self {
             points: points.into(),
-            named: names.iter().map(|_| Named::default()).collect(),
+            named: names.iter().map(|_| RingServer::default()).collect(),
             listed,
         }
     }
@@ -71,9 +71,9 @@ impl Ring {
     /// The server a key belongs to; if that cannot be asked, the next on the ring.
     pub(super) fn find(
         &mut self,
-        standings: &Standings,
-        search: &mut Search,
-        round: &Round,
+        standings: &PeerStates,
+        search: &mut HashSearch,
+        round: &TriedPeers,
         now: Millis,
     ) -> Option<usize> {
         if search.hashed == 0 {
@@ -95,7 +95,7 @@ impl Ring {
     }
 }
 
-impl Named {
+impl RingServer {
     fn pick(&mut self, usable: impl Fn(usize) -> bool) -> Option<usize> {
         let mut total = 0;
         let mut best: Option<&mut (usize, i64, i64)> = None;
@@ -170,8 +170,8 @@ mod tests {
         let names: Vec<String> = (0..10)
             .map(|number| format!("10.0.0.{number}:80"))
             .collect();
-        let ring = |names: &[String]| Ring::new(names.iter().map(|name| (name.as_str(), 1)));
-        let whose = |ring: &Ring, key: u32| {
+        let ring = |names: &[String]| HashRing::new(names.iter().map(|name| (name.as_str(), 1)));
+        let whose = |ring: &HashRing, key: u32| {
             let place = Crc::of(&key.to_be_bytes());
             let at = ring.points.partition_point(|point| point.0 < place);
             ring.points[at % ring.points.len()].1
@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn addresses_of_one_name_take_turns() {
-        let mut named = Named {
+        let mut named = RingServer {
             members: vec![(3, 1, 0), (5, 1, 0)],
         };
         let turns: Vec<_> = (0..4).filter_map(|_| named.pick(|_| true)).collect();

@@ -2,19 +2,19 @@
 
 /// The servers a request has been to; nobody is asked twice.
 #[derive(Debug, Default)]
-pub(in crate::upstream) struct Round {
+pub(in crate::upstream) struct TriedPeers {
     // Nearly every request is answered by the first: no allocation for it.
     first: Option<usize>,
     others: Vec<usize>,
     /// No primary could be asked, and none is asked any more.
     pub(super) backups: bool,
     /// Where servers are sought by what the request is. Boxed: most are not.
-    pub(super) search: Option<Box<Search>>,
+    pub(super) search: Option<Box<HashSearch>>,
 }
 
 /// A search for a server that goes on where it has stopped, from one try to the next.
 #[derive(Debug, Default)]
-pub(super) struct Search {
+pub(super) struct HashSearch {
     /// What is hashed.
     pub(super) key: Vec<u8>,
     /// Where the search has got to.
@@ -25,7 +25,7 @@ pub(super) struct Search {
     pub(super) misses: u32,
 }
 
-impl Round {
+impl TriedPeers {
     /// Those asked so far, in their order.
     pub(super) fn tried(&self) -> impl Iterator<Item = usize> + Clone {
         self.first.iter().chain(&self.others).copied()
@@ -57,7 +57,7 @@ impl Round {
     }
 }
 
-impl Search {
+impl HashSearch {
     /// One more could not be asked.
     pub(super) fn miss(&mut self) {
         self.misses += 1;

@@ -2,18 +2,18 @@
 //!
 //! nginx's `hash`, `ip_hash` and `random` all choose so. Who is down keeps its share, so that the others keep theirs.
 
-use super::round::{Round, Search};
-use super::standings::Standings;
+use super::round::{HashSearch, TriedPeers};
+use super::standings::PeerStates;
 use crate::clock::Millis;
 
 /// The weights of all servers before each server's own and with it.
 #[derive(Debug, Default)]
-pub(super) struct Shares {
+pub(super) struct WeightTable {
     sums: Box<[u64]>,
     indices: Box<[usize]>,
 }
 
-impl Shares {
+impl WeightTable {
     /// Those of these servers, with their weights.
     pub(super) fn new(servers: impl Iterator<Item = (usize, u32)>) -> Self {
         let mut all = 0;
@@ -39,9 +39,9 @@ impl Shares {
     /// added, and so on. As in nginx, and before it in Cache::Memcached.
     pub(super) fn by_hash(
         &self,
-        standings: &Standings,
-        search: &mut Search,
-        round: &Round,
+        standings: &PeerStates,
+        search: &mut HashSearch,
+        round: &TriedPeers,
         now: Millis,
     ) -> Option<usize> {
         while !search.is_over() {
@@ -64,9 +64,9 @@ impl Shares {
     /// The server that a client's address leads to.
     pub(super) fn by_address(
         &self,
-        standings: &Standings,
-        search: &mut Search,
-        round: &Round,
+        standings: &PeerStates,
+        search: &mut HashSearch,
+        round: &TriedPeers,
         now: Millis,
     ) -> Option<usize> {
         while !search.is_over() {
@@ -89,9 +89,9 @@ impl Shares {
     /// The less loaded of two who are drawn by lot.
     pub(super) fn by_lot(
         &self,
-        standings: &Standings,
-        search: &mut Search,
-        round: &Round,
+        standings: &PeerStates,
+        search: &mut HashSearch,
+        round: &TriedPeers,
         now: Millis,
         lot: &mut Lot,
         less_loaded: impl Fn(usize, usize) -> usize,
@@ -190,15 +190,15 @@ mod tests {
 
     #[test]
     fn a_number_falls_into_the_share_of_one() {
-        let shares = Shares::new([(0, 2), (2, 1), (1, 3)].into_iter());
+        let shares = WeightTable::new([(0, 2), (2, 1), (1, 3)].into_iter());
         let found: Vec<_> = (0..8).filter_map(|number| shares.of(number)).collect();
         assert_eq!(found, [0, 0, 2, 1, 1, 1, 0, 0]);
-        assert_eq!(Shares::default().of(5), None);
+        assert_eq!(WeightTable::default().of(5), None);
     }
 
     #[test]
     fn lots_reach_everybody_by_weight() {
-        let shares = Shares::new([(0, 1), (1, 8), (2, 1)].into_iter());
+        let shares = WeightTable::new([(0, 1), (1, 8), (2, 1)].into_iter());
         let mut lot = Lot::new(0x9e37_79b9_7f4a_7c15);
         let mut found = [0; 3];
         for _ in 0..10_000 {

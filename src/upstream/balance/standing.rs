@@ -7,7 +7,7 @@ use crate::config::plan::UpstreamServer;
 
 /// What a backend says of itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::upstream) struct Presence {
+pub(in crate::upstream) struct BackendSnapshot {
     /// Somebody does not want it to be asked.
     pub(in crate::upstream) barred: bool,
     /// It has as much to do as it may have.
@@ -17,7 +17,7 @@ pub(in crate::upstream) struct Presence {
 }
 
 #[derive(Debug)]
-pub(super) struct Standing {
+pub(super) struct PeerState {
     pub(super) weight: i64,
     /// What it earns back in a round.
     pub(super) unit: i64,
@@ -25,7 +25,7 @@ pub(super) struct Standing {
     pub(super) fail_timeout: Duration,
     slow_start: Duration,
     pub(super) backup: bool,
-    pub(super) presence: Presence,
+    pub(super) presence: BackendSnapshot,
     /// Not for this pick: it has been asked already.
     pub(super) skipped: bool,
     pub(super) effective: i64,
@@ -54,8 +54,8 @@ pub(super) enum Seat {
     Recovering,
 }
 
-impl Standing {
-    pub(super) fn new(server: &UpstreamServer, presence: Presence, unit: i64) -> Self {
+impl PeerState {
+    pub(super) fn new(server: &UpstreamServer, presence: BackendSnapshot, unit: i64) -> Self {
         let weight = i64::from(server.weight) * unit;
         Self {
             weight,

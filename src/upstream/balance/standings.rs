@@ -10,16 +10,16 @@
 use std::collections::BTreeSet;
 
 use super::least_conn::LeastConn;
-use super::round::Round;
+use super::round::TriedPeers;
 use super::round_robin::RoundRobin;
-use super::standing::{Presence, Seat, Standing};
+use super::standing::{BackendSnapshot, PeerState, Seat};
 use crate::clock::Millis;
 use crate::config::plan::UpstreamServer;
 
 /// The standing of every server of an upstream, in the order of its backends.
 #[derive(Debug)]
-pub(in crate::upstream) struct Standings {
-    all: Vec<Standing>,
+pub(in crate::upstream) struct PeerStates {
+    all: Vec<PeerState>,
     order: Order,
     unit: i64,
     /// How many have enough to do, and could be asked otherwise.
@@ -30,7 +30,7 @@ pub(in crate::upstream) struct Standings {
 
 /// What came of a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::upstream) enum Verdict {
+pub(in crate::upstream) enum FailResult {
     /// It is left alone for `fail_timeout` from now.
     Disable,
     /// It goes on.
@@ -57,15 +57,15 @@ enum Side {
     RoundRobin(RoundRobin),
 }
 
-impl Standings {
+impl PeerStates {
     /// Those of these servers; `slow` if the weight of one may grow with time.
     pub(super) fn new<'s>(
         order: Order,
         slow: bool,
-        servers: impl Iterator<Item = (&'s UpstreamServer, Presence)>,
+        servers: impl Iterator<Item = (&'s UpstreamServer, BackendSnapshot)>,
     ) -> Self {
         let unit = if slow { FINE } else { 1 };
-        let all = servers.map(|(server, presence)| Standing::new(server, presence, unit));
+        let all = servers.map(|(server, presence)| PeerState::new(server, presence, unit));
         let mut standings = Self {
             all: all.collect(),
             order,
@@ -81,7 +81,7 @@ impl Standings {
     /// The servers are these from now on; of each whether it is new in its place, or the same as before.
     pub(super) fn renew<'s>(
         &mut self,
-        servers: impl Iterator<Item = (&'s UpstreamServer, Presence, bool)>,
+        servers: impl Iterator<Item = (&'s UpstreamServer, BackendSnapshot, bool)>,
         now: Millis,
     ) {
         for index in 0..self.all.len() {
@@ -98,7 +98,7 @@ impl Standings {
                     standing
                 }
                 _ => {
-                    let mut standing = Standing::new(server, presence, self.unit);
+                    let mut standing = PeerState::new(server, presence, self.unit);
                     standing.rise(now);
                     standing
                 }
@@ -123,7 +123,7 @@ impl Standings {
     }
 
     /// The server to ask next, if there is one that may be asked.
-    pub(super) fn pick(&mut self, round: &mut Round, now: Millis) -> Option<usize> {
+    pub(super) fn pick(&mut self, round: &mut TriedPeers, now: Millis) -> Option<usize> {
         if !round.backups {
             if let Some(primary) = self.pick_among(round, now) {
                 return Some(primary);
@@ -136,20 +136,20 @@ impl Standings {
     }
 
     /// Whether the server can be asked now in this round.
-    pub(super) fn is_usable(&self, index: usize, round: &Round, now: Millis) -> bool {
+    pub(super) fn is_usable(&self, index: usize, round: &TriedPeers, now: Millis) -> bool {
         let standing = &self.all[index];
         let present = !standing.presence.barred && !standing.presence.full;
         present && !standing.is_left_alone(now) && !round.tried().any(|tried| tried == index)
     }
 
     /// Whether somebody who has not been asked has enough to do, and could be asked otherwise.
-    pub(super) fn is_crowded(&self, round: &Round) -> bool {
+    pub(super) fn is_crowded(&self, round: &TriedPeers) -> bool {
         let tried = round.tried().filter(|index| self.all[*index].is_full());
         self.full > tried.count()
     }
 
     /// The server is asked, whoever chose it.
-    pub(super) fn choose(&mut self, index: usize, round: &mut Round, now: Millis) {
+    pub(super) fn choose(&mut self, index: usize, round: &mut TriedPeers, now: Millis) {
         let standing = &mut self.all[index];
         if now.since(standing.checked) > standing.fail_timeout {
             standing.checked = now;
@@ -162,7 +162,7 @@ impl Standings {
     }
 
     /// What a server says of itself has changed.
-    pub(super) fn consider(&mut self, index: usize, presence: Presence, now: Millis) {
+    pub(super) fn consider(&mut self, index: usize, presence: BackendSnapshot, now: Millis) {
         let Some(standing) = self.all.get_mut(index) else {
             return;
         };
@@ -184,21 +184,21 @@ impl Standings {
     }
 
     /// The server did not answer, or not as it should.
-    pub(super) fn failed(&mut self, index: usize, now: Millis) -> Verdict {
+    pub(super) fn failed(&mut self, index: usize, now: Millis) -> FailResult {
         let standing = &mut self.all[index];
         standing.fails = standing.fails.saturating_add(1);
         standing.accessed = now;
         standing.checked = now;
         if standing.max_fails == 0 {
-            return Verdict::Keep;
+            return FailResult::Keep;
         }
         let loss = standing.weight / i64::from(standing.max_fails);
         standing.effective = (standing.effective - loss).max(0);
         standing.fall();
         let verdict = if standing.fails >= standing.max_fails {
-            Verdict::Disable
+            FailResult::Disable
         } else {
-            Verdict::Keep
+            FailResult::Keep
         };
         self.seat(index, now);
         verdict
@@ -227,7 +227,7 @@ impl Standings {
         self.all[index].effective
     }
 
-    fn pick_among(&mut self, round: &mut Round, now: Millis) -> Option<usize> {
+    fn pick_among(&mut self, round: &mut TriedPeers, now: Millis) -> Option<usize> {
         self.wake(round.backups, now);
         let bench = match round.backups {
             false => &mut self.primaries,
@@ -279,7 +279,7 @@ impl Standings {
 
 impl Bench {
     /// A bench on which nobody is seated yet.
-    fn new(order: Order, standings: &mut [Standing], backups: bool) -> Self {
+    fn new(order: Order, standings: &mut [PeerState], backups: bool) -> Self {
         Self {
             side: match order {
                 Order::LeastConn => Side::LeastConn(LeastConn::new(standings, backups)),
@@ -289,7 +289,7 @@ impl Bench {
         }
     }
 
-    fn seat(&mut self, index: usize, standing: &mut Standing, seat: Seat) {
+    fn seat(&mut self, index: usize, standing: &mut PeerState, seat: Seat) {
         if standing.seat == seat {
             return;
         }

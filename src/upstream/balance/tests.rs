@@ -4,45 +4,45 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::round::Round;
-use super::standing::Presence;
-use super::standings::{Order, Standings};
+use super::round::TriedPeers;
+use super::standing::BackendSnapshot;
+use super::standings::{Order, PeerStates};
 use crate::clock::Millis;
-use crate::config::plan::{Address, UpstreamServer};
+use crate::config::plan::{UpstreamAddress, UpstreamServer};
 
 fn server(weight: u32) -> UpstreamServer {
     UpstreamServer {
         weight,
         max_fails: 2,
         slow_start: Duration::from_secs(10),
-        ..UpstreamServer::at(Address::Unix("/s".into()))
+        ..UpstreamServer::at(UpstreamAddress::Unix("/s".into()))
     }
 }
 
-fn present(active: u32) -> Presence {
-    Presence {
+fn present(active: u32) -> BackendSnapshot {
+    BackendSnapshot {
         barred: false,
         full: false,
         active,
     }
 }
 
-fn of(order: Order, slow: bool, servers: &[UpstreamServer]) -> Standings {
+fn of(order: Order, slow: bool, servers: &[UpstreamServer]) -> PeerStates {
     let servers = servers.iter().map(|server| (server, present(0)));
-    Standings::new(order, slow, servers)
+    PeerStates::new(order, slow, servers)
 }
 
 /// How often each is picked by so many requests, none of which lasts.
-fn picked(standings: &mut Standings, requests: usize, now: Millis) -> Vec<usize> {
+fn picked(standings: &mut PeerStates, requests: usize, now: Millis) -> Vec<usize> {
     let mut picked = vec![0; 4];
     for _ in 0..requests {
-        picked[standings.pick(&mut Round::default(), now).unwrap()] += 1;
+        picked[standings.pick(&mut TriedPeers::default(), now).unwrap()] += 1;
     }
     picked
 }
 
 /// The third of three, which came at one second, gets more and more within ten.
-fn assert_third_rises(standings: &mut Standings) {
+fn assert_third_rises(standings: &mut PeerStates) {
     let first = picked(standings, 60, Millis(1_500));
     assert!((1..=3).contains(&first[2]), "{first:?}");
     assert!(first[0].abs_diff(first[1]) <= 1, "{first:?}");
@@ -68,7 +68,7 @@ fn who_comes_back_starts_slowly_by_turns() {
     let mut standings = of(Order::RoundRobin, true, &servers);
     // A group that has just started does not start slowly.
     assert_eq!(picked(&mut standings, 30, Millis(0)), [10, 10, 10, 0]);
-    let barred = Presence {
+    let barred = BackendSnapshot {
         barred: true,
         ..present(0)
     };
@@ -137,7 +137,7 @@ proptest! {
             match step {
                 Step::Pick => {
                     let picks = [&mut one, &mut other].map(|standings| {
-                        let mut round = Round::default();
+                        let mut round = TriedPeers::default();
                         [(); 2].map(|()| standings.pick(&mut round, now))
                     });
                     prop_assert_eq!(picks[0], picks[1]);

@@ -15,31 +15,31 @@
 
 use std::time::Duration;
 
-use super::window::{Tally, Window};
-use super::{Forced, Outcome, Refused, State};
+use super::window::{CallCounts, CallWindow};
+use super::{BreakerOpen, BreakerState, CallOutcome, ForcedState};
 use crate::clock::Millis;
 use crate::config::plan;
 
 /// A breaker's memory.
 #[derive(Debug)]
-pub(super) struct Machine {
-    phase: Phase,
-    window: Window,
+pub(super) struct StateMachine {
+    phase: BreakerPhase,
+    window: CallWindow,
     /// How often in a row it has opened without being well in between.
     relapses: u32,
     /// When it was closed last, having been open.
     recovered: Option<Millis>,
-    forced: Option<Forced>,
+    forced: Option<ForcedState>,
     epoch: u32,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Phase {
+enum BreakerPhase {
     Closed,
     Open {
         until: Millis,
     },
-    Probing(Probes),
+    Probing(ProbeSlots),
     Ramping {
         since: Millis,
         /// What has been saved up towards letting the next call through, in thousandths of one.
@@ -49,7 +49,7 @@ enum Phase {
 
 /// The calls that are let through to see.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Probes {
+struct ProbeSlots {
     /// Those on their way that have a place.
     out: u32,
     /// Those that went well.
@@ -62,17 +62,17 @@ struct Probes {
 
 /// What a call that was let through was let through as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ticket {
+pub struct CallTicket {
     pub(super) epoch: u32,
     /// Its place is among those given after so many lapses.
     pub(super) lapses: u32,
 }
 
-impl Machine {
+impl StateMachine {
     pub(super) fn new(plan: &plan::Breaker) -> Self {
         Self {
-            phase: Phase::Closed,
-            window: Window::new(plan.window),
+            phase: BreakerPhase::Closed,
+            window: CallWindow::new(plan.window),
             relapses: 0,
             recovered: None,
             forced: None,
@@ -81,25 +81,29 @@ impl Machine {
     }
 
     /// Whether a call may be made now.
-    pub(super) fn admit(&mut self, plan: &plan::Breaker, now: Millis) -> Result<Ticket, Refused> {
+    pub(super) fn admit(
+        &mut self,
+        plan: &plan::Breaker,
+        now: Millis,
+    ) -> Result<CallTicket, BreakerOpen> {
         match self.forced {
-            Some(Forced::Closed) => return Ok(self.ticket()),
-            Some(Forced::Open) => return Err(Refused::for_a_while(TURNED_OFF)),
+            Some(ForcedState::Closed) => return Ok(self.ticket()),
+            Some(ForcedState::Open) => return Err(BreakerOpen::for_a_while(TURNED_OFF)),
             None => {}
         }
         self.wake(plan, now);
         match &mut self.phase {
-            Phase::Closed => {}
-            Phase::Open { until } => return Err(Refused::for_a_while(until.since(now))),
-            Phase::Probing(probes) => {
+            BreakerPhase::Closed => {}
+            BreakerPhase::Open { until } => return Err(BreakerOpen::for_a_while(until.since(now))),
+            BreakerPhase::Probing(probes) => {
                 let plan::Recovery::Probes(most) = plan.recovery else {
-                    return Err(Refused::for_a_while(SHORTEST_WAIT));
+                    return Err(BreakerOpen::for_a_while(SHORTEST_WAIT));
                 };
                 if !probes.let_through(most, plan.open_for, now) {
-                    return Err(Refused::for_a_while(SHORTEST_WAIT));
+                    return Err(BreakerOpen::for_a_while(SHORTEST_WAIT));
                 }
             }
-            Phase::Ramping { since, credit } => {
+            BreakerPhase::Ramping { since, credit } => {
                 let share = grown(*since, plan, now);
                 if share >= WHOLE {
                     self.close(now);
@@ -107,7 +111,7 @@ impl Machine {
                 }
                 *credit += share.max(LEAST_SHARE);
                 if *credit < WHOLE {
-                    return Err(Refused::for_a_while(SHORTEST_WAIT));
+                    return Err(BreakerOpen::for_a_while(SHORTEST_WAIT));
                 }
                 *credit -= WHOLE;
             }
@@ -119,30 +123,30 @@ impl Machine {
     pub(super) fn report(
         &mut self,
         plan: &plan::Breaker,
-        ticket: Ticket,
-        outcome: Outcome,
+        ticket: CallTicket,
+        outcome: CallOutcome,
         now: Millis,
     ) {
         if ticket.epoch != self.epoch {
             return;
         }
-        let slow = matches!((plan.slow, outcome), (Some((limit, _)), Outcome::Answer(taken)) if taken >= limit);
-        let failed = outcome == Outcome::Failure;
+        let slow = matches!((plan.slow, outcome), (Some((limit, _)), CallOutcome::Answer(taken)) if taken >= limit);
+        let failed = outcome == CallOutcome::Failure;
         match (&mut self.phase, outcome) {
-            (Phase::Probing(probes), Outcome::Cancelled) => probes.come_back(ticket),
-            (_, Outcome::Cancelled) | (Phase::Open { .. }, _) => {}
-            (Phase::Probing(_), _) if failed || slow => self.open(plan, now),
-            (Phase::Probing(probes), _) => {
+            (BreakerPhase::Probing(probes), CallOutcome::Cancelled) => probes.come_back(ticket),
+            (_, CallOutcome::Cancelled) | (BreakerPhase::Open { .. }, _) => {}
+            (BreakerPhase::Probing(_), _) if failed || slow => self.open(plan, now),
+            (BreakerPhase::Probing(probes), _) => {
                 probes.come_back(ticket);
                 probes.passed += 1;
                 if plan.recovery == plan::Recovery::Probes(probes.passed) {
                     self.close(now);
                 }
             }
-            (Phase::Closed | Phase::Ramping { .. }, _) => {
+            (BreakerPhase::Closed | BreakerPhase::Ramping { .. }, _) => {
                 self.window.add(
                     now,
-                    Tally {
+                    CallCounts {
                         calls: 1,
                         failures: failed.into(),
                         slow: slow.into(),
@@ -156,17 +160,17 @@ impl Machine {
     }
 
     /// A call that was reported as answered has come to nothing after all: its answer was cut short.
-    pub(super) fn regret(&mut self, plan: &plan::Breaker, ticket: Ticket, now: Millis) {
+    pub(super) fn regret(&mut self, plan: &plan::Breaker, ticket: CallTicket, now: Millis) {
         if ticket.epoch != self.epoch {
             return;
         }
         match self.phase {
-            Phase::Open { .. } => {}
-            Phase::Probing(_) => self.open(plan, now),
-            Phase::Closed | Phase::Ramping { .. } => {
-                let failure = Tally {
+            BreakerPhase::Open { .. } => {}
+            BreakerPhase::Probing(_) => self.open(plan, now),
+            BreakerPhase::Closed | BreakerPhase::Ramping { .. } => {
+                let failure = CallCounts {
                     failures: 1,
-                    ..Tally::default()
+                    ..CallCounts::default()
                 };
                 self.window.add(now, failure);
                 self.judge(plan, now);
@@ -176,18 +180,18 @@ impl Machine {
 
     /// Ends the time of being open if it is over.
     pub(super) fn wake(&mut self, plan: &plan::Breaker, now: Millis) {
-        if let Phase::Open { until } = self.phase
+        if let BreakerPhase::Open { until } = self.phase
             && until <= now
         {
             self.enter(match plan.recovery {
-                plan::Recovery::Probes(_) => Phase::Probing(Probes {
+                plan::Recovery::Probes(_) => BreakerPhase::Probing(ProbeSlots {
                     out: 0,
                     passed: 0,
                     latest: now,
                     lapses: 0,
                 }),
                 // The first to come is let through.
-                plan::Recovery::Ramp { .. } => Phase::Ramping {
+                plan::Recovery::Ramp { .. } => BreakerPhase::Ramping {
                     since: now,
                     credit: WHOLE,
                 },
@@ -196,32 +200,34 @@ impl Machine {
     }
 
     /// An operator decides, or lets it decide for itself again, from the beginning.
-    pub(super) fn force(&mut self, forced: Option<Forced>) {
+    pub(super) fn force(&mut self, forced: Option<ForcedState>) {
         self.forced = forced;
         self.relapses = 0;
         self.recovered = None;
-        self.enter(Phase::Closed);
+        self.enter(BreakerPhase::Closed);
     }
 
-    pub(super) fn state(&self) -> State {
+    pub(super) fn state(&self) -> BreakerState {
         match (self.forced, self.phase) {
-            (Some(Forced::Closed), _) => State::Closed,
-            (Some(Forced::Open), _) => State::Open,
-            (None, Phase::Closed) => State::Closed,
-            (None, Phase::Open { .. }) => State::Open,
-            (None, Phase::Probing(_) | Phase::Ramping { .. }) => State::HalfOpen,
+            (Some(ForcedState::Closed), _) => BreakerState::Closed,
+            (Some(ForcedState::Open), _) => BreakerState::Open,
+            (None, BreakerPhase::Closed) => BreakerState::Closed,
+            (None, BreakerPhase::Open { .. }) => BreakerState::Open,
+            (None, BreakerPhase::Probing(_) | BreakerPhase::Ramping { .. }) => {
+                BreakerState::HalfOpen
+            }
         }
     }
 
-    pub(super) fn forced(&self) -> Option<Forced> {
+    pub(super) fn forced(&self) -> Option<ForcedState> {
         self.forced
     }
 
     /// Until when nothing is let through; the end of time where an operator said so.
     pub(super) fn open_until(&self) -> Option<Millis> {
         match (self.forced, self.phase) {
-            (Some(Forced::Open), _) => Some(Millis(u64::MAX)),
-            (None, Phase::Open { until }) => Some(until),
+            (Some(ForcedState::Open), _) => Some(Millis(u64::MAX)),
+            (None, BreakerPhase::Open { until }) => Some(until),
             _ => None,
         }
     }
@@ -229,7 +235,7 @@ impl Machine {
     /// How long nothing is let through, as far as that is known.
     pub(super) fn wait(&self, now: Millis) -> Option<Duration> {
         match self.forced {
-            Some(Forced::Open) => Some(TURNED_OFF),
+            Some(ForcedState::Open) => Some(TURNED_OFF),
             _ => self.open_until().map(|until| until.since(now)),
         }
     }
@@ -238,11 +244,11 @@ impl Machine {
         self.epoch
     }
 
-    fn ticket(&self) -> Ticket {
-        Ticket {
+    fn ticket(&self) -> CallTicket {
+        CallTicket {
             epoch: self.epoch,
             lapses: match self.phase {
-                Phase::Probing(probes) => probes.lapses,
+                BreakerPhase::Probing(probes) => probes.lapses,
                 _ => 0,
             },
         }
@@ -252,7 +258,7 @@ impl Machine {
     fn judge(&mut self, plan: &plan::Breaker, now: Millis) {
         let tally = self.window.total(now);
         let least = match (self.phase, plan.recovery) {
-            (Phase::Ramping { .. }, plan::Recovery::Ramp { min_calls, .. }) => {
+            (BreakerPhase::Ramping { .. }, plan::Recovery::Ramp { min_calls, .. }) => {
                 plan.min_calls.min(min_calls)
             }
             _ => plan.min_calls,
@@ -275,7 +281,7 @@ impl Machine {
     fn open(&mut self, plan: &plan::Breaker, now: Millis) {
         // Who opens again as soon as it was closed has not been well in between.
         let relapsed = match self.phase {
-            Phase::Closed => self
+            BreakerPhase::Closed => self
                 .recovered
                 .is_some_and(|recovered| now.since(recovered) < plan.window),
             _ => true,
@@ -287,24 +293,24 @@ impl Machine {
         };
         let times = 1u32.checked_shl(self.relapses).unwrap_or(u32::MAX);
         let time = plan.open_for.saturating_mul(times);
-        self.enter(Phase::Open {
+        self.enter(BreakerPhase::Open {
             until: now.after(time.min(plan.max_open_for)),
         });
     }
 
     fn close(&mut self, now: Millis) {
         self.recovered = Some(now);
-        self.enter(Phase::Closed);
+        self.enter(BreakerPhase::Closed);
     }
 
-    fn enter(&mut self, phase: Phase) {
+    fn enter(&mut self, phase: BreakerPhase) {
         self.phase = phase;
         self.epoch = self.epoch.wrapping_add(1) & EPOCHS;
         self.window.clear();
     }
 }
 
-impl Probes {
+impl ProbeSlots {
     /// Gives a call one of `most` places, if one is free. Who has not come back in `patience` since the last one was
     /// given loses its own: a client may take as long as it likes to send a body, and nobody is to wait for that.
     fn let_through(&mut self, most: u32, patience: Duration, now: Millis) -> bool {
@@ -323,7 +329,7 @@ impl Probes {
     }
 
     /// Takes back the place of a call, unless another has it by now.
-    fn come_back(&mut self, ticket: Ticket) {
+    fn come_back(&mut self, ticket: CallTicket) {
         if ticket.lapses == self.lapses {
             self.out = self.out.saturating_sub(1);
         }

@@ -16,13 +16,13 @@ use std::time::Duration;
 use http::{HeaderMap, StatusCode};
 use parking_lot::Mutex;
 
-use self::machine::Machine;
-pub use self::machine::{TURNED_OFF, Ticket};
+use self::machine::StateMachine;
+pub use self::machine::{CallTicket, TURNED_OFF};
 use super::error::Error;
 use crate::clock::{Clock, Millis};
 use crate::config::plan;
-use crate::message::upload::Progress;
-use crate::message::{Upload, grpc};
+use crate::message::upload::UploadProgress;
+use crate::message::{RequestBody, grpc};
 
 /// A circuit breaker.
 #[derive(Debug)]
@@ -33,12 +33,12 @@ pub struct Breaker {
     /// The epoch, and in the last bit whether all are let through: what a call needs to know while all is well.
     gate: AtomicU32,
     opened: AtomicU64,
-    machine: Mutex<Machine>,
+    machine: Mutex<StateMachine>,
 }
 
 /// What a breaker lets through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum State {
+pub enum BreakerState {
     /// Everybody.
     Closed,
     /// A few, to see.
@@ -49,7 +49,7 @@ pub enum State {
 
 /// What an operator may want of a breaker, whatever it has seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Forced {
+pub enum ForcedState {
     /// Everybody is let through.
     Closed,
     /// Nobody is.
@@ -58,7 +58,7 @@ pub enum Forced {
 
 /// What became of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
+pub enum CallOutcome {
     /// It was answered, after this time.
     Answer(Duration),
     /// Nobody will know: the client left, or it was never made.
@@ -70,7 +70,7 @@ pub enum Outcome {
 /// Nobody is let through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the circuit breaker is open")]
-pub struct Refused {
+pub struct BreakerOpen {
     /// When it may be worth another try.
     pub retry_after: Duration,
 }
@@ -79,27 +79,27 @@ pub struct Refused {
 /// [watched](Pass::watch) and was slow by then counts as slow.
 // Not `Clone`: a probe's place would be given back twice.
 #[derive(Debug)]
-pub struct Pass<'b> {
+pub struct CallPermit<'b> {
     breaker: &'b Breaker,
-    ticket: Ticket,
+    ticket: CallTicket,
     since: Millis,
-    watch: Option<Watch<'b>>,
+    watch: Option<CallTimer<'b>>,
     reported: bool,
 }
 
 /// What tells how long a call has lasted.
 #[derive(Debug)]
-struct Watch<'b> {
+struct CallTimer<'b> {
     clock: &'b Clock,
     /// The client's part of it: the backend has no answer to what it has not heard.
-    upload: Option<Arc<Progress>>,
+    upload: Option<Arc<UploadProgress>>,
 }
 
 impl Breaker {
     /// A closed one; `name` is for the log.
     #[must_use]
     pub fn new(name: impl Into<Box<str>>, plan: &plan::Breaker) -> Self {
-        let machine = Machine::new(plan);
+        let machine = StateMachine::new(plan);
         Self {
             name: name.into(),
             plan: plan.clone(),
@@ -114,16 +114,16 @@ impl Breaker {
     /// # Errors
     ///
     /// It is open, or half-open and enough are on their way to see.
-    pub fn admit(&self, now: Millis) -> Result<Pass<'_>, Refused> {
+    pub fn admit(&self, now: Millis) -> Result<CallPermit<'_>, BreakerOpen> {
         let gate = self.gate.load(Ordering::Acquire);
         let ticket = match gate & CLOSED {
-            CLOSED => Ticket {
+            CLOSED => CallTicket {
                 epoch: gate >> 1,
                 lapses: 0,
             },
             _ => self.change(|machine| machine.admit(&self.plan, now))?,
         };
-        Ok(Pass {
+        Ok(CallPermit {
             breaker: self,
             ticket,
             since: now,
@@ -133,12 +133,12 @@ impl Breaker {
     }
 
     /// A call that was let through with this ticket and reported as answered has come to nothing after all.
-    pub fn regret(&self, ticket: Ticket, now: Millis) {
+    pub fn regret(&self, ticket: CallTicket, now: Millis) {
         self.change(|machine| machine.regret(&self.plan, ticket, now));
     }
 
     /// An operator decides; `None` lets it decide for itself again.
-    pub fn force(&self, forced: Option<Forced>) {
+    pub fn force(&self, forced: Option<ForcedState>) {
         self.change(|machine| machine.force(forced));
     }
 
@@ -167,13 +167,13 @@ impl Breaker {
 
     /// What it lets through at present.
     #[must_use]
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> BreakerState {
         self.machine.lock().state()
     }
 
     /// What an operator wants of it.
     #[must_use]
-    pub fn forced(&self) -> Option<Forced> {
+    pub fn forced(&self) -> Option<ForcedState> {
         self.machine.lock().forced()
     }
 
@@ -195,7 +195,7 @@ impl Breaker {
         &self.name
     }
 
-    fn change<T>(&self, change: impl FnOnce(&mut Machine) -> T) -> T {
+    fn change<T>(&self, change: impl FnOnce(&mut StateMachine) -> T) -> T {
         let (before, after, result) = {
             let mut machine = self.machine.lock();
             let before = machine.state();
@@ -209,12 +209,12 @@ impl Breaker {
         result
     }
 
-    fn tell(&self, state: State) {
+    fn tell(&self, state: BreakerState) {
         let breaker = &*self.name;
         match state {
-            State::Closed => tracing::info!(breaker, "circuit breaker closed"),
-            State::HalfOpen => tracing::info!(breaker, "circuit breaker half-open"),
-            State::Open => {
+            BreakerState::Closed => tracing::info!(breaker, "circuit breaker closed"),
+            BreakerState::HalfOpen => tracing::info!(breaker, "circuit breaker half-open"),
+            BreakerState::Open => {
                 self.opened.fetch_add(1, Ordering::Relaxed);
                 tracing::warn!(breaker, "circuit breaker open");
             }
@@ -222,7 +222,7 @@ impl Breaker {
     }
 }
 
-impl State {
+impl BreakerState {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Closed, Self::HalfOpen, Self::Open];
 
@@ -237,7 +237,7 @@ impl State {
     }
 }
 
-impl Outcome {
+impl CallOutcome {
     /// What an error means to a breaker.
     #[must_use]
     pub fn of(error: &Error) -> Self {
@@ -249,13 +249,13 @@ impl Outcome {
     }
 }
 
-impl Refused {
+impl BreakerOpen {
     fn for_a_while(retry_after: Duration) -> Self {
         Self { retry_after }
     }
 }
 
-impl<'b> Pass<'b> {
+impl<'b> CallPermit<'b> {
     /// Who let it through.
     #[must_use]
     pub fn breaker(&self) -> &'b Breaker {
@@ -264,27 +264,27 @@ impl<'b> Pass<'b> {
 
     /// What it was let through as.
     #[must_use]
-    pub fn ticket(&self) -> Ticket {
+    pub fn ticket(&self) -> CallTicket {
         self.ticket
     }
 
     /// From now on this clock tells how long it lasts, where that matters; what the client needs to send its body is
     /// not the backend's time.
     #[must_use]
-    pub fn watch(mut self, clock: &'b Clock, upload: &mut Upload) -> Self {
+    pub fn watch(mut self, clock: &'b Clock, upload: &mut RequestBody) -> Self {
         if self.breaker.plan.slow.is_some() {
             let upload = upload.timed(clock);
-            self.watch = Some(Watch { clock, upload });
+            self.watch = Some(CallTimer { clock, upload });
         }
         self
     }
 
     /// What an answer means to the breaker whose head has come just now.
     #[must_use]
-    pub fn outcome(&self, status: StatusCode, headers: &HeaderMap, now: Millis) -> Outcome {
+    pub fn outcome(&self, status: StatusCode, headers: &HeaderMap, now: Millis) -> CallOutcome {
         match self.breaker.plan.statuses.contains(&status) || grpc::failed(headers) {
-            true => Outcome::Failure,
-            false => Outcome::Answer(self.taken(now)),
+            true => CallOutcome::Failure,
+            false => CallOutcome::Answer(self.taken(now)),
         }
     }
 
@@ -299,10 +299,10 @@ impl<'b> Pass<'b> {
     }
 
     /// What became of it if nobody waits for it any more.
-    fn abandoned(&self) -> (Outcome, Millis) {
+    fn abandoned(&self) -> (CallOutcome, Millis) {
         // The time makes no difference to what is not counted.
         let Some(watch) = &self.watch else {
-            return (Outcome::Cancelled, Millis::default());
+            return (CallOutcome::Cancelled, Millis::default());
         };
         let now = watch.clock.now();
         let taken = self.taken(now);
@@ -312,24 +312,24 @@ impl<'b> Pass<'b> {
             .slow
             .is_some_and(|(limit, _)| taken >= limit);
         match slow {
-            true => (Outcome::Answer(taken), now),
-            false => (Outcome::Cancelled, now),
+            true => (CallOutcome::Answer(taken), now),
+            false => (CallOutcome::Cancelled, now),
         }
     }
 
     /// What became of it.
-    pub fn report(mut self, outcome: Outcome, now: Millis) {
+    pub fn report(mut self, outcome: CallOutcome, now: Millis) {
         self.reported = true;
         self.settle(outcome, now);
     }
 
-    fn settle(&self, outcome: Outcome, now: Millis) {
+    fn settle(&self, outcome: CallOutcome, now: Millis) {
         let (breaker, ticket) = (self.breaker, self.ticket);
         breaker.change(|machine| machine.report(&breaker.plan, ticket, outcome, now));
     }
 }
 
-impl Drop for Pass<'_> {
+impl Drop for CallPermit<'_> {
     fn drop(&mut self) {
         if !self.reported {
             let (outcome, now) = self.abandoned();
@@ -339,8 +339,8 @@ impl Drop for Pass<'_> {
 }
 
 /// What calls look at first.
-fn gate(machine: &Machine) -> u32 {
-    machine.epoch() << 1 | u32::from(machine.state() == State::Closed)
+fn gate(machine: &StateMachine) -> u32 {
+    machine.epoch() << 1 | u32::from(machine.state() == BreakerState::Closed)
 }
 
 const CLOSED: u32 = 1;

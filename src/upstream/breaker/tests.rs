@@ -3,12 +3,12 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::config::plan::{Recovery, Share};
+use crate::config::plan::{CallShare, Recovery};
 
 /// Two probes after five seconds.
 pub(in crate::upstream) fn plan() -> plan::Breaker {
     plan::Breaker {
-        failure_ratio: Some(Share(500)),
+        failure_ratio: Some(CallShare(500)),
         failures: None,
         slow: None,
         window: Duration::from_secs(10),
@@ -24,10 +24,10 @@ fn breaker(plan: &plan::Breaker) -> Breaker {
     Breaker::new("test", plan)
 }
 
-const WELL: Outcome = Outcome::Answer(Duration::ZERO);
+const WELL: CallOutcome = CallOutcome::Answer(Duration::ZERO);
 
 /// So many calls with this outcome, all let through.
-fn calls(breaker: &Breaker, count: usize, outcome: Outcome, now: u64) {
+fn calls(breaker: &Breaker, count: usize, outcome: CallOutcome, now: u64) {
     for _ in 0..count {
         let pass = breaker.admit(Millis(now)).expect("it is let through");
         pass.report(outcome, Millis(now));
@@ -37,8 +37,8 @@ fn calls(breaker: &Breaker, count: usize, outcome: Outcome, now: u64) {
 /// One that has just opened.
 fn open(plan: &plan::Breaker, now: u64) -> Breaker {
     let breaker = breaker(plan);
-    calls(&breaker, 4, Outcome::Failure, now);
-    assert_eq!(breaker.state(), State::Open);
+    calls(&breaker, 4, CallOutcome::Failure, now);
+    assert_eq!(breaker.state(), BreakerState::Open);
     breaker
 }
 
@@ -52,28 +52,28 @@ fn wait(breaker: &Breaker, now: u64) -> Option<u128> {
 #[test]
 fn a_few_failures_say_nothing() {
     let breaker = breaker(&plan());
-    calls(&breaker, 3, Outcome::Failure, 0);
-    assert_eq!(breaker.state(), State::Closed);
-    calls(&breaker, 1, Outcome::Failure, 0);
-    assert_eq!(breaker.state(), State::Open);
+    calls(&breaker, 3, CallOutcome::Failure, 0);
+    assert_eq!(breaker.state(), BreakerState::Closed);
+    calls(&breaker, 1, CallOutcome::Failure, 0);
+    assert_eq!(breaker.state(), BreakerState::Open);
 }
 
 #[test]
 fn it_is_the_share_that_counts() {
     let breaker = breaker(&plan());
     calls(&breaker, 6, WELL, 0);
-    calls(&breaker, 5, Outcome::Failure, 0);
-    assert_eq!(breaker.state(), State::Closed);
-    calls(&breaker, 1, Outcome::Failure, 0);
-    assert_eq!(breaker.state(), State::Open);
+    calls(&breaker, 5, CallOutcome::Failure, 0);
+    assert_eq!(breaker.state(), BreakerState::Closed);
+    calls(&breaker, 1, CallOutcome::Failure, 0);
+    assert_eq!(breaker.state(), BreakerState::Open);
 }
 
 #[test]
 fn what_is_long_past_counts_no_more() {
     let breaker = breaker(&plan());
-    calls(&breaker, 3, Outcome::Failure, 0);
-    calls(&breaker, 3, Outcome::Failure, 10_000);
-    assert_eq!(breaker.state(), State::Closed);
+    calls(&breaker, 3, CallOutcome::Failure, 0);
+    calls(&breaker, 3, CallOutcome::Failure, 10_000);
+    assert_eq!(breaker.state(), BreakerState::Closed);
 }
 
 #[test]
@@ -85,35 +85,45 @@ fn a_number_of_failures_needs_no_share() {
     };
     let breaker = breaker(&plan);
     calls(&breaker, 100, WELL, 0);
-    calls(&breaker, 2, Outcome::Failure, 0);
-    assert_eq!(breaker.state(), State::Closed);
-    calls(&breaker, 1, Outcome::Failure, 0);
-    assert_eq!(breaker.state(), State::Open);
+    calls(&breaker, 2, CallOutcome::Failure, 0);
+    assert_eq!(breaker.state(), BreakerState::Closed);
+    calls(&breaker, 1, CallOutcome::Failure, 0);
+    assert_eq!(breaker.state(), BreakerState::Open);
 }
 
 #[test]
 fn slow_answers_open_it_too() {
-    let slow = (Duration::from_secs(2), Share(500));
+    let slow = (Duration::from_secs(2), CallShare(500));
     let breaker = breaker(&plan::Breaker {
         slow: Some(slow),
         ..plan()
     });
     calls(&breaker, 2, WELL, 0);
-    calls(&breaker, 1, Outcome::Answer(Duration::from_millis(2000)), 0);
-    assert_eq!(breaker.state(), State::Closed);
-    calls(&breaker, 1, Outcome::Answer(Duration::from_millis(2000)), 0);
-    assert_eq!(breaker.state(), State::Open);
+    calls(
+        &breaker,
+        1,
+        CallOutcome::Answer(Duration::from_millis(2000)),
+        0,
+    );
+    assert_eq!(breaker.state(), BreakerState::Closed);
+    calls(
+        &breaker,
+        1,
+        CallOutcome::Answer(Duration::from_millis(2000)),
+        0,
+    );
+    assert_eq!(breaker.state(), BreakerState::Open);
 }
 
 #[test]
 fn clients_that_leave_are_not_counted() {
     let breaker = breaker(&plan());
-    calls(&breaker, 100, Outcome::Cancelled, 0);
+    calls(&breaker, 100, CallOutcome::Cancelled, 0);
     for _ in 0..100 {
         drop(breaker.admit(Millis(0)));
     }
-    calls(&breaker, 3, Outcome::Failure, 0);
-    assert_eq!(breaker.state(), State::Closed);
+    calls(&breaker, 3, CallOutcome::Failure, 0);
+    assert_eq!(breaker.state(), BreakerState::Closed);
 }
 
 #[test]
@@ -123,7 +133,7 @@ fn open_it_says_for_how_long() {
     assert_eq!(wait(&breaker, 5_999), Some(1));
     assert_eq!(breaker.open_until(), Some(Millis(6_000)));
     assert_eq!(wait(&breaker, 6_000), None);
-    assert_eq!(breaker.state(), State::HalfOpen);
+    assert_eq!(breaker.state(), BreakerState::HalfOpen);
 }
 
 #[test]
@@ -134,9 +144,9 @@ fn probes_that_go_well_close_it() {
     assert_eq!(wait(&breaker, 5_000), Some(1_000), "two are enough");
     first.report(WELL, Millis(5_100));
     assert_eq!(wait(&breaker, 5_100), Some(1_000), "still two");
-    assert_eq!(breaker.state(), State::HalfOpen);
+    assert_eq!(breaker.state(), BreakerState::HalfOpen);
     second.report(WELL, Millis(5_200));
-    assert_eq!(breaker.state(), State::Closed);
+    assert_eq!(breaker.state(), BreakerState::Closed);
     calls(&breaker, 10, WELL, 5_200);
 }
 
@@ -150,7 +160,7 @@ fn the_place_of_a_probe_whose_client_left_is_given_back() {
         drop((first, second));
     }
     calls(&breaker, 2, WELL, 6_000);
-    assert_eq!(breaker.state(), State::Closed);
+    assert_eq!(breaker.state(), BreakerState::Closed);
 }
 
 /// A client may send its body as slowly as it likes.
@@ -173,12 +183,15 @@ fn a_probe_that_stays_away_loses_its_place_and_cannot_give_it_back() {
     );
     first.report(WELL, Millis(11_000));
     second.report(WELL, Millis(11_000));
-    assert_eq!(breaker.state(), State::Closed);
+    assert_eq!(breaker.state(), BreakerState::Closed);
 }
 
 #[test]
 fn what_a_late_probe_has_seen_counts() {
-    for (outcome, state) in [(WELL, State::Closed), (Outcome::Failure, State::Open)] {
+    for (outcome, state) in [
+        (WELL, BreakerState::Closed),
+        (CallOutcome::Failure, BreakerState::Open),
+    ] {
         let breaker = open(&plan(), 0);
         let late = [0; 2].map(|_| breaker.admit(Millis(5_000)).unwrap());
         let _others = [0; 2].map(|_| breaker.admit(Millis(10_000)).unwrap());
@@ -190,7 +203,7 @@ fn what_a_late_probe_has_seen_counts() {
 
 #[test]
 fn who_leaves_after_waiting_too_long_has_seen_that_it_is_slow() {
-    let slow = (Duration::from_secs(2), Share(1000));
+    let slow = (Duration::from_secs(2), CallShare(1000));
     let breaker = breaker(&plan::Breaker {
         slow: Some(slow),
         ..plan()
@@ -199,15 +212,15 @@ fn who_leaves_after_waiting_too_long_has_seen_that_it_is_slow() {
     let leave = |after| {
         clock.set(Millis(0));
         let pass = breaker.admit(Millis(0)).unwrap();
-        let pass = pass.watch(&clock, &mut Upload::none());
+        let pass = pass.watch(&clock, &mut RequestBody::none());
         clock.set(Millis(after));
         drop(pass);
     };
     (0..10).for_each(|_| leave(1_999));
     (0..3).for_each(|_| leave(2_000));
-    assert_eq!(breaker.state(), State::Closed, "three say nothing");
+    assert_eq!(breaker.state(), BreakerState::Closed, "three say nothing");
     leave(2_000);
-    assert_eq!(breaker.state(), State::Open);
+    assert_eq!(breaker.state(), BreakerState::Open);
 }
 
 #[test]
@@ -215,7 +228,7 @@ fn every_relapse_doubles_the_time() {
     let breaker = open(&plan(), 0);
     let mut now = 5_000;
     for expected in [10_000, 20_000, 40_000, 60_000, 60_000] {
-        calls(&breaker, 1, Outcome::Failure, now);
+        calls(&breaker, 1, CallOutcome::Failure, now);
         assert_eq!(wait(&breaker, now), Some(expected));
         now += u64::try_from(expected).unwrap();
     }
@@ -225,11 +238,11 @@ fn every_relapse_doubles_the_time() {
 fn who_opens_again_at_once_was_not_well() {
     let breaker = open(&plan(), 0);
     calls(&breaker, 2, WELL, 5_000);
-    calls(&breaker, 4, Outcome::Failure, 5_100);
+    calls(&breaker, 4, CallOutcome::Failure, 5_100);
     assert_eq!(wait(&breaker, 5_100), Some(10_000));
     calls(&breaker, 2, WELL, 15_100);
     // For a whole window all went well.
-    calls(&breaker, 4, Outcome::Failure, 25_100);
+    calls(&breaker, 4, CallOutcome::Failure, 25_100);
     assert_eq!(wait(&breaker, 25_100), Some(5_000));
 }
 
@@ -237,15 +250,15 @@ fn who_opens_again_at_once_was_not_well() {
 fn what_comes_late_is_not_listened_to() {
     let breaker = breaker(&plan());
     let late: Vec<_> = (0..4).map(|_| breaker.admit(Millis(0)).unwrap()).collect();
-    calls(&breaker, 4, Outcome::Failure, 0);
+    calls(&breaker, 4, CallOutcome::Failure, 0);
     let probe = breaker.admit(Millis(5_000)).unwrap();
     for pass in late {
-        pass.report(Outcome::Failure, Millis(5_000));
+        pass.report(CallOutcome::Failure, Millis(5_000));
     }
-    assert_eq!(breaker.state(), State::HalfOpen);
+    assert_eq!(breaker.state(), BreakerState::HalfOpen);
     probe.report(WELL, Millis(5_000));
     calls(&breaker, 1, WELL, 5_000);
-    assert_eq!(breaker.state(), State::Closed);
+    assert_eq!(breaker.state(), BreakerState::Closed);
 }
 
 #[test]
@@ -254,15 +267,15 @@ fn an_answer_cut_short_is_a_failure_after_all() {
     calls(&breaker, 4, WELL, 0);
     let ticket = breaker.admit(Millis(0)).unwrap().ticket();
     breaker.regret(ticket, Millis(0));
-    assert_eq!(breaker.state(), State::Closed);
+    assert_eq!(breaker.state(), BreakerState::Closed);
     breaker.regret(ticket, Millis(0));
-    assert_eq!(breaker.state(), State::Open);
+    assert_eq!(breaker.state(), BreakerState::Open);
     // Begun before, cut after it was found to be bad: that is known.
     let probe = breaker.admit(Millis(5_000)).unwrap();
     breaker.regret(ticket, Millis(5_000));
-    assert_eq!(breaker.state(), State::HalfOpen);
+    assert_eq!(breaker.state(), BreakerState::HalfOpen);
     breaker.regret(probe.ticket(), Millis(5_000));
-    assert_eq!(breaker.state(), State::Open);
+    assert_eq!(breaker.state(), BreakerState::Open);
 }
 
 #[test]
@@ -276,7 +289,7 @@ fn a_ramp_lets_a_growing_share_through() {
     };
     let breaker = open(&plan, 0);
     let passed = |now| {
-        let answer = |pass: Pass<'_>| pass.report(WELL, Millis(now));
+        let answer = |pass: CallPermit<'_>| pass.report(WELL, Millis(now));
         (0..100)
             .filter(|_| breaker.admit(Millis(now)).map(answer).is_ok())
             .count()
@@ -285,9 +298,9 @@ fn a_ramp_lets_a_growing_share_through() {
     assert_eq!(passed(7_500), 25);
     assert_eq!(passed(10_000), 50);
     assert_eq!(passed(14_000), 90);
-    assert_eq!(breaker.state(), State::HalfOpen);
+    assert_eq!(breaker.state(), BreakerState::HalfOpen);
     assert_eq!(passed(15_000), 100);
-    assert_eq!(breaker.state(), State::Closed);
+    assert_eq!(breaker.state(), BreakerState::Closed);
 }
 
 #[test]
@@ -302,24 +315,24 @@ fn a_ramp_that_fails_begins_again_later() {
         ..plan()
     };
     let breaker = open(&plan, 0);
-    calls(&breaker, 1, Outcome::Failure, 5_000);
+    calls(&breaker, 1, CallOutcome::Failure, 5_000);
     assert_eq!(wait(&breaker, 5_000), Some(10_000));
 }
 
 #[test]
 fn an_operator_has_the_last_word() {
     let breaker = breaker(&plan());
-    breaker.force(Some(Forced::Open));
-    assert_eq!(breaker.state(), State::Open);
+    breaker.force(Some(ForcedState::Open));
+    assert_eq!(breaker.state(), BreakerState::Open);
     assert_eq!(wait(&breaker, u64::MAX - 1), Some(30_000));
     assert_eq!(breaker.wait(Millis(0)), Some(TURNED_OFF));
-    breaker.force(Some(Forced::Closed));
-    calls(&breaker, 100, Outcome::Failure, 0);
-    assert_eq!(breaker.state(), State::Closed);
+    breaker.force(Some(ForcedState::Closed));
+    calls(&breaker, 100, CallOutcome::Failure, 0);
+    assert_eq!(breaker.state(), BreakerState::Closed);
     breaker.force(None);
-    assert_eq!(breaker.state(), State::Closed);
-    calls(&breaker, 4, Outcome::Failure, 0);
-    assert_eq!(breaker.state(), State::Open);
+    assert_eq!(breaker.state(), BreakerState::Closed);
+    calls(&breaker, 4, CallOutcome::Failure, 0);
+    assert_eq!(breaker.state(), BreakerState::Open);
     assert_eq!(breaker.opened(), 2);
 }
 
@@ -330,12 +343,15 @@ fn what_the_answer_says_decides() {
     let mut headers = HeaderMap::new();
     let pass = breaker.admit(Millis(5)).unwrap();
     let says = |status, headers: &HeaderMap| pass.outcome(status, headers, Millis(8));
-    assert_eq!(says(StatusCode::OK, &headers), Outcome::Answer(taken));
+    assert_eq!(says(StatusCode::OK, &headers), CallOutcome::Answer(taken));
     assert_eq!(
         says(StatusCode::NOT_FOUND, &headers),
-        Outcome::Answer(taken)
+        CallOutcome::Answer(taken)
     );
-    assert_eq!(says(StatusCode::BAD_GATEWAY, &headers), Outcome::Failure);
+    assert_eq!(
+        says(StatusCode::BAD_GATEWAY, &headers),
+        CallOutcome::Failure
+    );
     for (code, failed) in [
         ("0", false),
         ("5", false),
@@ -345,8 +361,8 @@ fn what_the_answer_says_decides() {
     ] {
         headers.insert("grpc-status", http::HeaderValue::from_static(code));
         let expected = match failed {
-            true => Outcome::Failure,
-            false => Outcome::Answer(taken),
+            true => CallOutcome::Failure,
+            false => CallOutcome::Answer(taken),
         };
         assert_eq!(says(StatusCode::OK, &headers), expected, "{code}");
     }
@@ -362,10 +378,10 @@ proptest! {
         let mut out = Vec::new();
         for (step, what) in steps {
             now += step;
-            let half_open = breaker.wake(Millis(now)).is_none() && breaker.state() == State::HalfOpen;
+            let half_open = breaker.wake(Millis(now)).is_none() && breaker.state() == BreakerState::HalfOpen;
             let epoch = breaker.gate.load(Ordering::Relaxed) >> 1;
             if half_open {
-                let probes = out.iter().map(|pass: &Pass<'_>| pass.ticket).filter(|it| it.epoch == epoch);
+                let probes = out.iter().map(|pass: &CallPermit<'_>| pass.ticket).filter(|it| it.epoch == epoch);
                 let last = probes.clone().map(|it| it.lapses).max();
                 prop_assert!(probes.filter(|it| Some(it.lapses) == last).count() <= 2);
             }
@@ -373,7 +389,7 @@ proptest! {
                 0 => out.extend(breaker.admit(Millis(now)).ok()),
                 1 => drop(out.pop()),
                 2 => out.pop().into_iter().for_each(|pass| pass.report(WELL, Millis(now))),
-                _ => out.pop().into_iter().for_each(|pass| pass.report(Outcome::Failure, Millis(now))),
+                _ => out.pop().into_iter().for_each(|pass| pass.report(CallOutcome::Failure, Millis(now))),
             }
         }
         out.clear();
@@ -383,6 +399,6 @@ proptest! {
             prop_assert!(pass.is_ok());
             pass.into_iter().for_each(|pass| pass.report(WELL, Millis(now)));
         }
-        prop_assert_eq!(breaker.state(), State::Closed);
+        prop_assert_eq!(breaker.state(), BreakerState::Closed);
     }
 }

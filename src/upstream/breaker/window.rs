@@ -6,64 +6,64 @@ use crate::clock::Millis;
 
 /// A sliding window over calls.
 #[derive(Debug)]
-pub(super) struct Window {
+pub(super) struct CallWindow {
     /// Of a bucket.
     width: u64,
-    buckets: [Bucket; BUCKETS],
+    buckets: [CallBucket; BUCKETS],
 }
 
 /// Calls of a time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Tally {
+pub(super) struct CallCounts {
     pub(super) calls: u32,
     pub(super) failures: u32,
     pub(super) slow: u32,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-struct Bucket {
+struct CallBucket {
     /// Which stretch of time it counts, from the beginning of the clock.
     number: u64,
-    tally: Tally,
+    tally: CallCounts,
 }
 
-impl Window {
+impl CallWindow {
     pub(super) fn new(length: Duration) -> Self {
         let length = u64::try_from(length.as_millis()).unwrap_or(u64::MAX);
         Self {
             width: (length / BUCKETS as u64).max(1),
-            buckets: [Bucket::default(); BUCKETS],
+            buckets: [CallBucket::default(); BUCKETS],
         }
     }
 
     /// Counts these with what happens `now`.
-    pub(super) fn add(&mut self, now: Millis, more: Tally) {
+    pub(super) fn add(&mut self, now: Millis, more: CallCounts) {
         let number = now.0 / self.width;
         let bucket = &mut self.buckets[(number % BUCKETS as u64) as usize];
         if bucket.number != number {
-            *bucket = Bucket {
+            *bucket = CallBucket {
                 number,
-                tally: Tally::default(),
+                tally: CallCounts::default(),
             };
         }
         bucket.tally = bucket.tally.and(more);
     }
 
     /// All that has happened within the window that ends `now`.
-    pub(super) fn total(&self, now: Millis) -> Tally {
+    pub(super) fn total(&self, now: Millis) -> CallCounts {
         let newest = now.0 / self.width;
         self.buckets
             .iter()
             .filter(|bucket| newest.saturating_sub(bucket.number) < BUCKETS as u64)
-            .fold(Tally::default(), |sum, bucket| sum.and(bucket.tally))
+            .fold(CallCounts::default(), |sum, bucket| sum.and(bucket.tally))
     }
 
     pub(super) fn clear(&mut self) {
-        self.buckets = [Bucket::default(); BUCKETS];
+        self.buckets = [CallBucket::default(); BUCKETS];
     }
 }
 
-impl Tally {
+impl CallCounts {
     fn and(self, more: Self) -> Self {
         Self {
             calls: self.calls.saturating_add(more.calls),
@@ -81,7 +81,7 @@ mod tests {
 
     use super::*;
 
-    const CALL: Tally = Tally {
+    const CALL: CallCounts = CallCounts {
         calls: 1,
         failures: 0,
         slow: 0,
@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn what_is_older_than_the_window_is_forgotten() {
-        let mut window = Window::new(Duration::from_secs(10));
+        let mut window = CallWindow::new(Duration::from_secs(10));
         window.add(Millis(500), CALL);
         window.add(Millis(9_999), CALL);
         assert_eq!(window.total(Millis(9_999)).calls, 2);
@@ -102,7 +102,7 @@ mod tests {
         /// Against a list of all that ever happened.
         #[test]
         fn a_window_counts_what_a_list_would(steps in proptest::collection::vec(0u64..3_000, 0..200)) {
-            let mut window = Window::new(Duration::from_secs(10));
+            let mut window = CallWindow::new(Duration::from_secs(10));
             let (mut now, mut list) = (0, Vec::new());
             for step in steps {
                 now += step;

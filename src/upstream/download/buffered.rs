@@ -1,7 +1,7 @@
 //! A body that is read as fast as the backend sends it, whatever its client takes.
 //!
 //! The client's connection asks for the next piece when it can take one, and that comes straight from the backend while
-//! nothing waits. When the connection can take nothing, it says so ([`Refill`]), and what the backend has sent is read into
+//! nothing waits. When the connection can take nothing, it says so ([`ReadAhead`]), and what the backend has sent is read into
 //! a backlog. Both happen in the task of the connection: a client that keeps up costs no copy and no task. Read to its end,
 //! the backend's connection is kept for others, however long the client still takes.
 
@@ -15,45 +15,49 @@ use http::HeaderMap;
 use http_body::{Body as _, Frame, SizeHint};
 use parking_lot::Mutex;
 
-use super::Stopwatch;
-use super::stream::Stream;
-use crate::message::{Peer, Refill};
-use crate::spool::Backlog;
+use super::ResponseTimer;
+use super::stream::StreamingBody;
+use crate::message::{ClientConnection, ReadAhead};
+use crate::spool::ResponseBuffer;
 use crate::upstream::error::Error;
 
 /// The rest of an answer, and what of it has come already.
 #[derive(Debug)]
-pub(super) struct Buffered {
-    state: Arc<Shared>,
-    client: Arc<Peer>,
+pub(super) struct BufferedBody {
+    state: Arc<BufferedBodyShared>,
+    client: Arc<ClientConnection>,
     // The client's connection knows of it.
     known: bool,
 }
 
 #[derive(Debug)]
-struct Shared(Mutex<State>);
+struct BufferedBodyShared(Mutex<BufferedBodyState>);
 
 #[derive(Debug)]
-struct State {
+struct BufferedBodyState {
     // Boxed before, and seldom looked at.
-    stream: Box<Stream>,
-    backlog: Backlog,
+    stream: Box<StreamingBody>,
+    backlog: ResponseBuffer,
     // What comes after the backlog, once that is known.
-    end: Option<End>,
+    end: Option<BufferedEnd>,
 }
 
 #[derive(Debug)]
-enum End {
+enum BufferedEnd {
     Complete(Option<HeaderMap>),
     Failed(Error),
     /// It was told already.
     Told,
 }
 
-impl Buffered {
-    pub(super) fn new(stream: Box<Stream>, backlog: Backlog, client: &Arc<Peer>) -> Self {
+impl BufferedBody {
+    pub(super) fn new(
+        stream: Box<StreamingBody>,
+        backlog: ResponseBuffer,
+        client: &Arc<ClientConnection>,
+    ) -> Self {
         Self {
-            state: Arc::new(Shared(Mutex::new(State {
+            state: Arc::new(BufferedBodyShared(Mutex::new(BufferedBodyState {
                 stream,
                 backlog,
                 end: None,
@@ -78,7 +82,7 @@ impl Buffered {
         self.state.0.lock().stream.finished_after()
     }
 
-    pub(super) fn stopwatch(&self) -> Stopwatch {
+    pub(super) fn stopwatch(&self) -> ResponseTimer {
         self.state.0.lock().stream.stopwatch()
     }
 
@@ -86,7 +90,7 @@ impl Buffered {
         let state = self.state.0.lock();
         state.backlog.is_empty()
             && match &state.end {
-                Some(end) => matches!(end, End::Told | End::Complete(None)),
+                Some(end) => matches!(end, BufferedEnd::Told | BufferedEnd::Complete(None)),
                 None => state.stream.is_end_stream(),
             }
     }
@@ -102,7 +106,7 @@ impl Buffered {
     }
 }
 
-impl Drop for Buffered {
+impl Drop for BufferedBody {
     fn drop(&mut self) {
         if self.known {
             self.client.line.refill.set(None);
@@ -110,7 +114,7 @@ impl Drop for Buffered {
     }
 }
 
-impl State {
+impl BufferedBodyState {
     fn poll_frame(
         &mut self,
         context: &mut Context<'_>,
@@ -125,17 +129,17 @@ impl State {
                 return Poll::Ready(Some(piece.map(Frame::data).map_err(Error::Truncated)));
             }
         }
-        match self.end.replace(End::Told) {
-            Some(End::Complete(trailers)) => {
+        match self.end.replace(BufferedEnd::Told) {
+            Some(BufferedEnd::Complete(trailers)) => {
                 Poll::Ready(trailers.map(|trailers| Ok(Frame::trailers(trailers))))
             }
-            Some(End::Failed(error)) => Poll::Ready(Some(Err(error))),
-            Some(End::Told) => Poll::Ready(None),
+            Some(BufferedEnd::Failed(error)) => Poll::Ready(Some(Err(error))),
+            Some(BufferedEnd::Told) => Poll::Ready(None),
             None => {
                 self.end = None;
                 let frame = ready!(Pin::new(&mut *self.stream).poll_frame(context));
                 if frame.is_none() {
-                    self.end = Some(End::Told);
+                    self.end = Some(BufferedEnd::Told);
                 }
                 Poll::Ready(frame)
             }
@@ -153,18 +157,20 @@ impl State {
                 Ok(Some(Ok(data))) => {
                     self.backlog.push(data);
                     if self.stream.is_end_stream() {
-                        self.end = Some(End::Complete(None));
+                        self.end = Some(BufferedEnd::Complete(None));
                     }
                 }
-                Ok(Some(Err(frame))) => self.end = Some(End::Complete(frame.into_trailers().ok())),
-                Ok(None) => self.end = Some(End::Complete(None)),
-                Err(error) => self.end = Some(End::Failed(error)),
+                Ok(Some(Err(frame))) => {
+                    self.end = Some(BufferedEnd::Complete(frame.into_trailers().ok()))
+                }
+                Ok(None) => self.end = Some(BufferedEnd::Complete(None)),
+                Err(error) => self.end = Some(BufferedEnd::Failed(error)),
             }
         }
     }
 }
 
-impl Refill for Shared {
+impl ReadAhead for BufferedBodyShared {
     fn refill(&self, context: &mut Context<'_>) {
         self.0.lock().refill(context);
     }

@@ -8,46 +8,46 @@ use http::HeaderMap;
 use http_body::SizeHint;
 
 use crate::clock::{Clock, Millis};
-use crate::upstream::backend::Lease;
-use crate::upstream::breaker::Ticket;
+use crate::upstream::backend::ActiveRequest;
+use crate::upstream::breaker::CallTicket;
 use crate::upstream::error::{Error, Stage};
-use crate::upstream::http1::{Piece, Reading, Sending};
-use crate::upstream::http2::Receiving;
+use crate::upstream::http1::{BodyChunk, BodyFraming, RequestWriter};
+use crate::upstream::http2::StreamReader;
 use crate::upstream::pool;
-use crate::upstream::wire::Wire;
+use crate::upstream::wire::UpstreamConnection;
 
 /// Where a body comes from.
 #[derive(Debug)]
-pub(super) enum Source {
+pub(super) enum StreamSource {
     /// HTTP/2.
-    Stream(Streamed),
+    Stream(Http2Source),
     /// HTTP/1.
-    Wire(Wired),
+    Wire(Http1Source),
 }
 
 /// A body that is read from a connection of its own.
 #[derive(Debug)]
-pub(super) struct Wired {
-    pub(super) wire: Box<Wire>,
-    pub(super) reading: Reading,
+pub(super) struct Http1Source {
+    pub(super) wire: Box<UpstreamConnection>,
+    pub(super) reading: BodyFraming,
     /// What is left to send of the request, which the answer overtook.
-    pub(super) sending: Option<Box<Sending>>,
+    pub(super) sending: Option<Box<RequestWriter>>,
     pub(super) reusable: bool,
-    pub(super) lease: Lease,
+    pub(super) lease: ActiveRequest,
     pub(super) read_timeout: Duration,
     pub(super) send_timeout: Duration,
 }
 
 /// A body that is read from a stream.
 #[derive(Debug)]
-pub(super) struct Streamed {
-    pub(super) receiving: Box<Receiving>,
-    pub(super) lease: Lease,
+pub(super) struct Http2Source {
+    pub(super) receiving: Box<StreamReader>,
+    pub(super) lease: ActiveRequest,
     pub(super) read_timeout: Duration,
     pub(super) send_timeout: Duration,
 }
 
-impl Source {
+impl StreamSource {
     /// Prepares for what is known to come.
     pub(super) fn prepare(&mut self) {
         if let Self::Wire(wired) = self
@@ -58,7 +58,10 @@ impl Source {
     }
 
     /// The next piece, as soon as there is one.
-    pub(super) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Piece, Error>> {
+    pub(super) fn poll_next(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<BodyChunk, Error>> {
         match self {
             Self::Stream(streamed) => {
                 let (read, send) = (streamed.read_timeout, streamed.send_timeout);
@@ -90,7 +93,7 @@ impl Source {
     }
 
     /// Its answer was booked as one and has come to nothing.
-    pub(super) fn blame(&self, ticket: Ticket, now: Millis) {
+    pub(super) fn blame(&self, ticket: CallTicket, now: Millis) {
         if let Some(breaker) = &self.lease().breaker {
             breaker.regret(ticket, now);
         }
@@ -104,7 +107,7 @@ impl Source {
         }
     }
 
-    fn lease(&self) -> &Lease {
+    fn lease(&self) -> &ActiveRequest {
         match self {
             Self::Stream(streamed) => &streamed.lease,
             Self::Wire(wired) => &wired.lease,
@@ -119,8 +122,8 @@ impl Source {
     }
 }
 
-impl Wired {
-    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Piece, Error>> {
+impl Http1Source {
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<BodyChunk, Error>> {
         loop {
             match self.reading.next(&mut self.wire.read) {
                 Ok(None) => {}
@@ -137,7 +140,7 @@ impl Wired {
             }
             match self.wire.poll_read(context).map_err(Error::Truncated)? {
                 Poll::Ready(0) if self.reading.ends_with_connection() => {
-                    return Poll::Ready(Ok(Piece::End(None)));
+                    return Poll::Ready(Ok(BodyChunk::End(None)));
                 }
                 Poll::Ready(0) => {
                     let end = io::ErrorKind::UnexpectedEof;

@@ -12,38 +12,38 @@ use bytes::Bytes;
 use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 
-use super::source::Source;
-use super::{Course, Stopwatch, Tee};
+use super::source::StreamSource;
+use super::{BodyObserver, ResponseProgress, ResponseTimer};
 use crate::clock::{Clock, Millis};
-use crate::upstream::breaker::{Breaker, Outcome, Ticket};
+use crate::upstream::breaker::{Breaker, CallOutcome, CallTicket};
 use crate::upstream::error::Error;
-use crate::upstream::http1::Piece;
+use crate::upstream::http1::BodyChunk;
 
 /// The rest of an answer.
 #[derive(Debug)]
-pub(super) struct Stream {
+pub(super) struct StreamingBody {
     // `None` once the answer is over, in whatever way.
-    source: Option<Source>,
+    source: Option<StreamSource>,
     // Those of an answer that is over and was asked for its last data only.
     trailers: Option<HeaderMap>,
     complete: bool,
     started: Millis,
     taken: Option<Duration>,
     // Whoever has passed the response on hears here how it goes.
-    course: Option<Arc<Course>>,
-    tee: Option<Box<dyn Tee>>,
+    course: Option<Arc<ResponseProgress>>,
+    tee: Option<Box<dyn BodyObserver>>,
     // What the backend's breaker let it through as.
-    ticket: Option<Ticket>,
+    ticket: Option<CallTicket>,
     // Another that wants to know, and what that let it through as.
-    judge: Option<(Arc<Breaker>, Ticket)>,
+    judge: Option<(Arc<Breaker>, CallTicket)>,
     clock: Clock,
 }
 
-impl Stream {
+impl StreamingBody {
     /// A body of which this much is known, of an answer asked for at `started`.
     pub(super) fn new(
-        mut source: Source,
-        ticket: Option<Ticket>,
+        mut source: StreamSource,
+        ticket: Option<CallTicket>,
         started: Millis,
         clock: &Clock,
     ) -> Self {
@@ -69,25 +69,25 @@ impl Stream {
         self.taken
     }
 
-    pub(super) fn stopwatch(&mut self) -> Stopwatch {
+    pub(super) fn stopwatch(&mut self) -> ResponseTimer {
         match self.taken {
-            Some(taken) => Stopwatch::stopped(taken),
-            None => Stopwatch::running(self.course.get_or_insert_default()),
+            Some(taken) => ResponseTimer::stopped(taken),
+            None => ResponseTimer::running(self.course.get_or_insert_default()),
         }
     }
 
     /// All that comes is shown to this, too.
-    pub(super) fn tee(&mut self, tee: Box<dyn Tee>) {
+    pub(super) fn tee(&mut self, tee: Box<dyn BodyObserver>) {
         self.tee = Some(tee);
     }
 
     /// This hears, too, if it comes to nothing.
-    pub(super) fn judged_by(&mut self, breaker: &Arc<Breaker>, ticket: Ticket) {
+    pub(super) fn judged_by(&mut self, breaker: &Arc<Breaker>, ticket: CallTicket) {
         self.judge = Some((Arc::clone(breaker), ticket));
     }
 
     /// It was booked as an answer, and is none.
-    fn blame(&self, source: &Source) {
+    fn blame(&self, source: &StreamSource) {
         let now = self.clock.now();
         if let Some(ticket) = self.ticket {
             source.blame(ticket, now);
@@ -129,7 +129,7 @@ impl Stream {
         self.tee = None;
         error.count();
         if let Some(source) = self.source.take() {
-            if Outcome::of(&error) == Outcome::Failure {
+            if CallOutcome::of(&error) == CallOutcome::Failure {
                 self.blame(&source);
             }
             if let Some(course) = &self.course {
@@ -150,7 +150,7 @@ impl Stream {
     }
 }
 
-impl Body for Stream {
+impl Body for StreamingBody {
     type Data = Bytes;
     type Error = Error;
 
@@ -165,7 +165,7 @@ impl Body for Stream {
             return Poll::Ready(trailers.map(|trailers| Ok(Frame::trailers(trailers))));
         };
         Poll::Ready(match ready!(source.poll_next(context)) {
-            Ok(Piece::Data(data)) => {
+            Ok(BodyChunk::Data(data)) => {
                 if let Some(tee) = &mut this.tee
                     && !tee.piece(&data)
                 {
@@ -174,7 +174,7 @@ impl Body for Stream {
                 this.end_if_over();
                 Some(Ok(Frame::data(data)))
             }
-            Ok(Piece::End(trailers)) => {
+            Ok(BodyChunk::End(trailers)) => {
                 this.finish();
                 this.complete = true;
                 trailers.map(|trailers| Ok(Frame::trailers(trailers)))
@@ -196,7 +196,7 @@ impl Body for Stream {
     }
 }
 
-impl Drop for Stream {
+impl Drop for StreamingBody {
     fn drop(&mut self) {
         self.stop();
     }

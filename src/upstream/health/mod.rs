@@ -13,10 +13,10 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-pub use self::probe::Objection;
-use self::tally::{Change, Tally};
+pub use self::probe::CheckFailure;
+use self::tally::{CheckStreak, HealthChange};
 use super::backend::Backend;
-use super::condition::Bar;
+use super::condition::UnavailableReason;
 use crate::config::plan::HealthCheck;
 use crate::telemetry::panics;
 
@@ -24,7 +24,7 @@ use crate::telemetry::panics;
 #[derive(Debug)]
 pub struct Health {
     check: HealthCheck,
-    tally: Mutex<Tally>,
+    tally: Mutex<CheckStreak>,
     healthy: AtomicBool,
     passed: AtomicU64,
     failed: AtomicU64,
@@ -34,7 +34,7 @@ impl Health {
     /// What is known of a server that was never checked, or goes on from what was found out by checks of another kind.
     pub(super) fn new(check: &HealthCheck, known: Option<&Self>) -> Self {
         let tally = known.map_or_else(
-            || Tally::new(check),
+            || CheckStreak::new(check),
             |known| known.tally.lock().under(check),
         );
         let counted = |of: fn(&Self) -> u64| AtomicU64::new(known.map_or(0, of));
@@ -89,11 +89,11 @@ pub async fn check(upstream: &str, backend: &Backend) {
     let found = {
         let asking = tokio::time::timeout(timeout, probe::ask(backend, &health.check));
         let mut asking = pin!(asking);
-        let failed = |panic| Ok(Err(Objection::Panicked(panic)));
+        let failed = |panic| Ok(Err(CheckFailure::Panicked(panic)));
         let asked = poll_fn(|context| panics::poll(asking.as_mut(), context, failed)).await;
-        asked.unwrap_or(Err(Objection::Timeout))
+        asked.unwrap_or(Err(CheckFailure::Timeout))
     };
-    if let Err(Objection::Panicked(panic)) = &found {
+    if let Err(CheckFailure::Panicked(panic)) = &found {
         let server = &*backend.name;
         tracing::error!(upstream, server, "health check panicked: {panic}");
     }
@@ -105,14 +105,14 @@ pub async fn check(upstream: &str, backend: &Backend) {
     let change = health.tally.lock().note(found.is_ok());
     let server = &*backend.name;
     match (change, found) {
-        (Some(Change::Rise), _) => {
+        (Some(HealthChange::Rise), _) => {
             health.healthy.store(true, Ordering::Relaxed);
-            backend.unbar(Bar::Unhealthy);
+            backend.unbar(UnavailableReason::Unhealthy);
             tracing::info!(upstream, server, "upstream server is healthy");
         }
-        (Some(Change::Fall), Err(reason)) => {
+        (Some(HealthChange::Fall), Err(reason)) => {
             health.healthy.store(false, Ordering::Relaxed);
-            backend.bar(Bar::Unhealthy);
+            backend.bar(UnavailableReason::Unhealthy);
             tracing::warn!(upstream, server, "upstream server is unhealthy: {reason}");
         }
         (_, Err(reason)) => {
@@ -125,7 +125,7 @@ pub async fn check(upstream: &str, backend: &Backend) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::plan::{CheckKind, HttpVersion, Initial, Share};
+    use crate::config::plan::{CallShare, CheckKind, HttpVersion, InitialHealth};
 
     #[test]
     fn pauses_differ_by_no_more_than_they_may() {
@@ -135,11 +135,11 @@ mod tests {
             tls: None,
             version: HttpVersion::One,
             interval: Duration::from_secs(10),
-            jitter: Share(200),
+            jitter: CallShare(200),
             timeout: Duration::from_secs(1),
             rise: 2,
             fall: 3,
-            initial: Initial::Up,
+            initial: InitialHealth::Up,
         };
         let health = Health::new(&check, None);
         let pauses: Vec<_> = (0..1_000).map(|_| health.pause()).collect();

@@ -7,17 +7,17 @@ use bytes::{BufMut, Bytes, BytesMut};
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, header};
 
 use crate::config::plan::{CheckKind, HealthCheck, HttpCheck, HttpVersion};
-use crate::telemetry::panics::Panic;
-use crate::upstream::backend::{Address, Backend};
-use crate::upstream::error::{Error, Invalid};
-use crate::upstream::http1::{HeadReader, Piece};
-use crate::upstream::tenure::Tenure;
-use crate::upstream::wire::{Socket, Wire};
-use crate::upstream::{Form, connect, http2};
+use crate::telemetry::panics::CaughtPanic;
+use crate::upstream::backend::{Backend, BackendAddress};
+use crate::upstream::error::{Error, InvalidResponse};
+use crate::upstream::http1::{BodyChunk, HeadReader};
+use crate::upstream::tenure::RetiredFlag;
+use crate::upstream::wire::{UpstreamConnection, UpstreamSocket};
+use crate::upstream::{RequestHeadForm, connect, http2};
 
 /// What speaks against a server.
 #[derive(Debug, thiserror::Error)]
-pub enum Objection {
+pub enum CheckFailure {
     /// What was expected is not in its answer.
     #[error("the body is not as expected")]
     Body,
@@ -32,7 +32,7 @@ pub enum Objection {
     NotServing(u64),
     /// weir panicked while it asked.
     #[error("the check panicked: {0}")]
-    Panicked(#[source] Panic),
+    Panicked(#[source] CaughtPanic),
     /// It answers with a status that is not expected.
     #[error("status {0} is not expected")]
     Status(u16),
@@ -42,14 +42,14 @@ pub enum Objection {
 }
 
 /// Asks a server how it is.
-pub(super) async fn ask(backend: &Backend, check: &HealthCheck) -> Result<(), Objection> {
+pub(super) async fn ask(backend: &Backend, check: &HealthCheck) -> Result<(), CheckFailure> {
     let moved = check.port.and_then(|port| match &backend.address {
-        Address::Tcp(address) => {
+        BackendAddress::Tcp(address) => {
             let mut address = *address;
             address.set_port(port);
-            Some(Address::Tcp(address))
+            Some(BackendAddress::Tcp(address))
         }
-        Address::Unix(_) => None,
+        BackendAddress::Unix(_) => None,
     });
     let address = moved.as_ref().unwrap_or(&backend.address);
     let socket = connect::reach(address, check.tls.and_then(|tls| backend.tls_at(tls))).await?;
@@ -62,8 +62,8 @@ pub(super) async fn ask(backend: &Backend, check: &HealthCheck) -> Result<(), Ob
 }
 
 /// Over HTTP/1.1.
-async fn request(socket: Socket, check: &HttpCheck) -> Result<(), Objection> {
-    let mut wire = Wire::new(socket, 0, Tenure::default());
+async fn request(socket: UpstreamSocket, check: &HttpCheck) -> Result<(), CheckFailure> {
+    let mut wire = UpstreamConnection::new(socket, 0, RetiredFlag::default());
     let HttpCheck { method, path, .. } = check;
     let mut text = format!("{method} {path} HTTP/1.1\r\nhost: ").into_bytes();
     text.extend_from_slice(check.host.as_bytes());
@@ -77,10 +77,15 @@ async fn request(socket: Socket, check: &HttpCheck) -> Result<(), Objection> {
     flushed.map_err(Error::Broken)?;
     let mut heads = HeadReader::default();
     let mut head = loop {
-        let next = heads.next(&mut wire.read, method, Form::Fields, MOST_HEADERS);
+        let next = heads.next(
+            &mut wire.read,
+            method,
+            RequestHeadForm::Fields,
+            MOST_HEADERS,
+        );
         match next.map_err(Error::InvalidHeader)? {
             Some(head) if head.status == StatusCode::SWITCHING_PROTOCOLS => {
-                return Err(Error::InvalidHeader(Invalid::Upgrade).into());
+                return Err(Error::InvalidHeader(InvalidResponse::Upgrade).into());
             }
             Some(head) if head.status.is_informational() => {}
             Some(head) => break head,
@@ -94,8 +99,8 @@ async fn request(socket: Socket, check: &HttpCheck) -> Result<(), Objection> {
     let mut body = Vec::new();
     while body.len() < MOST {
         match head.reading.next(&mut wire.read) {
-            Ok(Some(Piece::Data(data))) => body.extend_from_slice(&data),
-            Ok(Some(Piece::End(_))) => break,
+            Ok(Some(BodyChunk::Data(data))) => body.extend_from_slice(&data),
+            Ok(Some(BodyChunk::End(_))) => break,
             Ok(None) => match read(&mut wire).await {
                 Err(_) if head.reading.ends_with_connection() => break,
                 read => read?,
@@ -108,11 +113,11 @@ async fn request(socket: Socket, check: &HttpCheck) -> Result<(), Objection> {
     }
     match expected.is_match(&body) {
         true => Ok(()),
-        false => Err(Objection::Body),
+        false => Err(CheckFailure::Body),
     }
 }
 
-async fn read(wire: &mut Wire) -> Result<(), Error> {
+async fn read(wire: &mut UpstreamConnection) -> Result<(), Error> {
     match poll_fn(|context| wire.poll_read(context)).await {
         Ok(0) => Err(Error::Broken(io::ErrorKind::UnexpectedEof.into())),
         Ok(_) => Ok(()),
@@ -121,26 +126,30 @@ async fn read(wire: &mut Wire) -> Result<(), Error> {
 }
 
 /// Over HTTP/2.
-async fn stream(socket: Socket, check: &HttpCheck) -> Result<(), Objection> {
+async fn stream(socket: UpstreamSocket, check: &HttpCheck) -> Result<(), CheckFailure> {
     let asked = ready(&socket, &check.method, &check.host, &check.path);
     let whole = http2::once(socket, asked, Bytes::new(), MOST).await?;
     judge(check, whole.head.status)?;
     match &check.body {
-        Some(expected) if !expected.is_match(&whole.body) => Err(Objection::Body),
+        Some(expected) if !expected.is_match(&whole.body) => Err(CheckFailure::Body),
         _ => Ok(()),
     }
 }
 
-fn judge(check: &HttpCheck, status: StatusCode) -> Result<(), Objection> {
+fn judge(check: &HttpCheck, status: StatusCode) -> Result<(), CheckFailure> {
     let status = status.as_u16();
     match check.statuses.iter().any(|range| range.contains(&status)) {
         true => Ok(()),
-        false => Err(Objection::Status(status)),
+        false => Err(CheckFailure::Status(status)),
     }
 }
 
 /// `grpc.health.v1.Health/Check`
-async fn call(socket: Socket, service: &str, host: &HeaderValue) -> Result<(), Objection> {
+async fn call(
+    socket: UpstreamSocket,
+    service: &str,
+    host: &HeaderValue,
+) -> Result<(), CheckFailure> {
     let mut asked = ready(&socket, &Method::POST, host, "/grpc.health.v1.Health/Check");
     let headers = asked.headers_mut();
     headers.insert(
@@ -150,7 +159,7 @@ async fn call(socket: Socket, service: &str, host: &HeaderValue) -> Result<(), O
     headers.insert(header::TE, HeaderValue::from_static("trailers"));
     let whole = http2::once(socket, asked, question(service), MOST).await?;
     if whole.head.status != StatusCode::OK {
-        return Err(Objection::Status(whole.head.status.as_u16()));
+        return Err(CheckFailure::Status(whole.head.status.as_u16()));
     }
     let status = |headers: &HeaderMap| headers.get("grpc-status").cloned();
     let ended = whole.trailers.as_ref().and_then(status);
@@ -159,13 +168,13 @@ async fn call(socket: Socket, service: &str, host: &HeaderValue) -> Result<(), O
         Some(ended) if ended == "0" => {}
         Some(ended) => {
             let ended = String::from_utf8_lossy(ended.as_bytes()).into();
-            return Err(Objection::Call(ended));
+            return Err(CheckFailure::Call(ended));
         }
-        None => return Err(Objection::Call("none".into())),
+        None => return Err(CheckFailure::Call("none".into())),
     }
     match answer(&whole.body) {
         Some(SERVING) => Ok(()),
-        other => Err(Objection::NotServing(other.unwrap_or(0))),
+        other => Err(CheckFailure::NotServing(other.unwrap_or(0))),
     }
 }
 
@@ -202,7 +211,7 @@ fn answer(body: &[u8]) -> Option<u64> {
 }
 
 /// A request but for its body.
-fn ready(socket: &Socket, method: &Method, host: &HeaderValue, path: &str) -> Request<()> {
+fn ready(socket: &UpstreamSocket, method: &Method, host: &HeaderValue, path: &str) -> Request<()> {
     let scheme = match socket.is_secured() {
         true => "https",
         false => "http",

@@ -1,19 +1,19 @@
 //! How many checks in a row it takes to believe them.
 
-use crate::config::plan::{HealthCheck, Initial};
+use crate::config::plan::{HealthCheck, InitialHealth};
 
 /// What was found lately.
 #[derive(Debug)]
-pub(super) struct Tally {
+pub(super) struct CheckStreak {
     rise: u32,
     fall: u32,
-    standing: Standing,
+    standing: HealthStatus,
     /// Checks in a row that speak against it.
     against: u32,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Standing {
+enum HealthStatus {
     Healthy,
     Unhealthy,
     /// Not checked yet, and not believed until it was.
@@ -22,19 +22,19 @@ enum Standing {
 
 /// What a check has changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Change {
+pub(super) enum HealthChange {
     Fall,
     Rise,
 }
 
-impl Tally {
+impl CheckStreak {
     pub(super) fn new(check: &HealthCheck) -> Self {
         Self {
             rise: check.rise,
             fall: check.fall,
             standing: match check.initial {
-                Initial::Down => Standing::Unknown,
-                Initial::Up => Standing::Healthy,
+                InitialHealth::Down => HealthStatus::Unknown,
+                InitialHealth::Up => HealthStatus::Healthy,
             },
             against: 0,
         }
@@ -49,20 +49,20 @@ impl Tally {
     }
 
     pub(super) fn is_healthy(&self) -> bool {
-        self.standing == Standing::Healthy
+        self.standing == HealthStatus::Healthy
     }
 
     /// Takes in the outcome of a check.
-    pub(super) fn note(&mut self, passed: bool) -> Option<Change> {
+    pub(super) fn note(&mut self, passed: bool) -> Option<HealthChange> {
         let needed = match (self.standing, passed) {
-            (Standing::Healthy, true) | (Standing::Unhealthy, false) => {
+            (HealthStatus::Healthy, true) | (HealthStatus::Unhealthy, false) => {
                 self.against = 0;
                 return None;
             }
-            (Standing::Healthy, false) => self.fall,
-            (Standing::Unhealthy, true) => self.rise,
+            (HealthStatus::Healthy, false) => self.fall,
+            (HealthStatus::Unhealthy, true) => self.rise,
             // The first decides.
-            (Standing::Unknown, _) => 1,
+            (HealthStatus::Unknown, _) => 1,
         };
         self.against += 1;
         if self.against < needed {
@@ -70,12 +70,12 @@ impl Tally {
         }
         self.against = 0;
         self.standing = match passed {
-            true => Standing::Healthy,
-            false => Standing::Unhealthy,
+            true => HealthStatus::Healthy,
+            false => HealthStatus::Unhealthy,
         };
         Some(match passed {
-            true => Change::Rise,
-            false => Change::Fall,
+            true => HealthChange::Rise,
+            false => HealthChange::Fall,
         })
     }
 }
@@ -84,8 +84,8 @@ impl Tally {
 mod tests {
     use super::*;
 
-    fn tally(standing: Standing) -> Tally {
-        Tally {
+    fn tally(standing: HealthStatus) -> CheckStreak {
+        CheckStreak {
             rise: 2,
             fall: 3,
             standing,
@@ -94,20 +94,20 @@ mod tests {
     }
 
     /// What each of these checks changes.
-    fn changes(mut tally: Tally, checks: &str) -> String {
+    fn changes(mut tally: CheckStreak, checks: &str) -> String {
         checks
             .chars()
             .map(|check| match tally.note(check == '+') {
                 None => '.',
-                Some(Change::Rise) => '^',
-                Some(Change::Fall) => 'v',
+                Some(HealthChange::Rise) => '^',
+                Some(HealthChange::Fall) => 'v',
             })
             .collect()
     }
 
     #[test]
     fn it_takes_some_in_a_row() {
-        let healthy = || tally(Standing::Healthy);
+        let healthy = || tally(HealthStatus::Healthy);
         assert_eq!(changes(healthy(), "+--+--+---"), ".........v");
         assert_eq!(changes(healthy(), "---+-+++--"), "..v...^...");
         assert_eq!(changes(healthy(), "-----++"), "..v...^");
@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn the_first_decides_about_the_unknown() {
-        assert_eq!(changes(tally(Standing::Unknown), "+---"), "^..v");
-        assert_eq!(changes(tally(Standing::Unknown), "-++"), "v.^");
+        assert_eq!(changes(tally(HealthStatus::Unknown), "+---"), "^..v");
+        assert_eq!(changes(tally(HealthStatus::Unknown), "-++"), "v.^");
     }
 }

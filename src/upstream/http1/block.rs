@@ -7,13 +7,13 @@ use memchr::memchr_iter;
 
 /// Decides when to parse a block: at first, where an empty line has arrived, and each time its length has doubled.
 #[derive(Debug, Default)]
-pub(super) struct BlockScan {
+pub(super) struct HeadBlockScan {
     // How much had arrived when it was last looked at, and when it was last parsed.
     seen: usize,
     parsed: usize,
 }
 
-impl BlockScan {
+impl HeadBlockScan {
     /// Whether to parse what has arrived of a block that may be as large as `largest`.
     pub(super) fn is_due(&mut self, block: &[u8], largest: usize) -> bool {
         if block.len() <= self.seen {
@@ -46,7 +46,7 @@ mod tests {
 
     /// How many bytes are parsed of a block that arrives byte by byte.
     fn parsed(block: &[u8]) -> usize {
-        let mut scan = BlockScan::default();
+        let mut scan = HeadBlockScan::default();
         (1..=block.len())
             .filter(|length| scan.is_due(&block[..*length], 64 * 1024))
             .sum()
@@ -65,7 +65,7 @@ mod tests {
         for block in ["a: b\r\n\r\n", "a: b\n\n", "a: b\n\r\n", "a: b\r\n\n"] {
             let block = block.repeat(2);
             for cut in 1..block.len() / 2 {
-                let mut scan = BlockScan::default();
+                let mut scan = HeadBlockScan::default();
                 scan.is_due(&block.as_bytes()[..cut], 100);
                 assert!(scan.is_due(block.as_bytes(), 100), "{block:?} {cut}");
             }
@@ -74,7 +74,7 @@ mod tests {
 
     #[test]
     fn what_is_too_large_is_parsed_at_once() {
-        let mut scan = BlockScan::default();
+        let mut scan = HeadBlockScan::default();
         assert!(scan.is_due(&[b'a'; 60], 64));
         assert!(!scan.is_due(&[b'a'; 64], 64));
         assert!(scan.is_due(&[b'a'; 65], 64));

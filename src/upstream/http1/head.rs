@@ -13,24 +13,24 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Ver
 use hyper::ext::ReasonPhrase;
 use smallvec::SmallVec;
 
-use super::Reading;
-use super::block::BlockScan;
-use super::stray::{Stray, without_stray_lines};
+use super::BodyFraming;
+use super::block::HeadBlockScan;
+use super::stray::{StrayLines, without_stray_lines};
 use crate::message::headers::{passes_unchanged, spare};
-use crate::message::{Lines, Stock};
-use crate::upstream::Form;
-use crate::upstream::error::Invalid;
+use crate::message::{PrebuiltResponse, RawHeaders};
+use crate::upstream::RequestHeadForm;
+use crate::upstream::error::InvalidResponse;
 
 /// The head of an answer.
 #[derive(Debug)]
-pub(in crate::upstream) struct Head {
+pub(in crate::upstream) struct ResponseHead {
     pub(in crate::upstream) status: StatusCode,
     /// Empty where it is written out.
     pub(in crate::upstream) headers: HeaderMap,
     /// Written out, if that was wanted and can be done.
-    pub(in crate::upstream) lines: Option<Lines>,
+    pub(in crate::upstream) lines: Option<RawHeaders>,
     /// How its body is read.
-    pub(in crate::upstream) reading: Reading,
+    pub(in crate::upstream) reading: BodyFraming,
     /// Whether the connection may carry another request once the body has ended.
     pub(in crate::upstream) reusable: bool,
     version: Version,
@@ -41,7 +41,7 @@ pub(in crate::upstream) struct Head {
 /// Reads the heads of a response off a connection while they arrive.
 #[derive(Debug, Default)]
 pub(in crate::upstream) struct HeadReader {
-    scan: BlockScan,
+    scan: HeadBlockScan,
     heard: bool,
     skipped: bool,
 }
@@ -54,16 +54,16 @@ impl HeadReader {
         &mut self,
         read: &mut BytesMut,
         method: &Method,
-        form: Form,
+        form: RequestHeadForm,
         most: usize,
-    ) -> Result<Option<Box<Head>>, Invalid> {
+    ) -> Result<Option<Box<ResponseHead>>, InvalidResponse> {
         self.heard |= !read.is_empty();
         skip_empty_lines(read);
-        if !self.scan.is_due(read, Head::LARGEST) {
+        if !self.scan.is_due(read, ResponseHead::LARGEST) {
             return Ok(None);
         }
-        let parsed = Head::parse(read, method, form, most, &mut self.scan);
-        if let Err(Invalid::Unreadable(httparse::Error::HeaderName)) = parsed {
+        let parsed = ResponseHead::parse(read, method, form, most, &mut self.scan);
+        if let Err(InvalidResponse::Unreadable(httparse::Error::HeaderName)) = parsed {
             return self.parse_without_stray_lines(read, method, form, most);
         }
         parsed
@@ -75,15 +75,15 @@ impl HeadReader {
         &mut self,
         read: &mut BytesMut,
         method: &Method,
-        form: Form,
+        form: RequestHeadForm,
         most: usize,
-    ) -> Result<Option<Box<Head>>, Invalid> {
-        match without_stray_lines(read, Head::LARGEST) {
-            Stray::Incomplete => Ok(None),
-            Stray::Nothing => Err(Invalid::Unreadable(httparse::Error::HeaderName)),
-            Stray::Removed => {
+    ) -> Result<Option<Box<ResponseHead>>, InvalidResponse> {
+        match without_stray_lines(read, ResponseHead::LARGEST) {
+            StrayLines::Incomplete => Ok(None),
+            StrayLines::Nothing => Err(InvalidResponse::Unreadable(httparse::Error::HeaderName)),
+            StrayLines::Removed => {
                 self.skipped = true;
-                Head::parse(read, method, form, most, &mut self.scan)
+                ResponseHead::parse(read, method, form, most, &mut self.scan)
             }
         }
     }
@@ -110,7 +110,7 @@ fn skip_empty_lines(read: &mut BytesMut) {
     }
 }
 
-impl Head {
+impl ResponseHead {
     /// Takes the head of an answer to `method` off the front of what was read, with at most so many fields; `None` while it
     /// is incomplete. After one that is complete, `scan` is for the next.
     // Not inlined: it needs a large stack frame, and most calls of `next` find that nothing new has arrived.
@@ -118,10 +118,10 @@ impl Head {
     fn parse(
         read: &mut BytesMut,
         method: &Method,
-        form: Form,
+        form: RequestHeadForm,
         most: usize,
-        scan: &mut BlockScan,
-    ) -> Result<Option<Box<Self>>, Invalid> {
+        scan: &mut HeadBlockScan,
+    ) -> Result<Option<Box<Self>>, InvalidResponse> {
         let mut few = [const { MaybeUninit::uninit() }; FEW_FIELDS];
         let mut many = Vec::new();
         let mut parsed = httparse::Response::new(&mut []);
@@ -136,10 +136,10 @@ impl Head {
         let length = match done {
             Ok(httparse::Status::Complete(length)) if length <= Self::LARGEST => length,
             Ok(httparse::Status::Partial) if read.len() <= Self::LARGEST => return Ok(None),
-            Ok(_) | Err(httparse::Error::TooManyHeaders) => return Err(Invalid::TooLarge),
-            Err(error) => return Err(Invalid::Unreadable(error)),
+            Ok(_) | Err(httparse::Error::TooManyHeaders) => return Err(InvalidResponse::TooLarge),
+            Err(error) => return Err(InvalidResponse::Unreadable(error)),
         };
-        *scan = BlockScan::default();
+        *scan = HeadBlockScan::default();
         let status = status(parsed.code)?;
         let version = match parsed.version {
             Some(0) => Version::HTTP_10,
@@ -150,14 +150,14 @@ impl Head {
             .filter(|reason| Some(*reason) != status.canonical_reason())
             .and_then(|reason| ReasonPhrase::try_from(reason.as_bytes()).ok());
 
-        let first = First {
+        let first = StatusLine {
             status,
             version,
             reason,
         };
-        if form == Form::Lines
+        if form == RequestHeadForm::Lines
             && first.reason.is_none()
-            && Stock::may_complete(method, status)
+            && PrebuiltResponse::may_complete(method, status)
             && let Some((lines, ends)) = written(parsed.headers)
         {
             let (reading, reusable) = ends.judge(status, version, method)?;
@@ -170,12 +170,12 @@ impl Head {
         }
         // The fields are noted as places: they borrow what is about to be split.
         let start = read.as_ptr().addr();
-        let places: SmallVec<[Place; USUAL_FIELDS]> = parsed
+        let places: SmallVec<[FieldSpans; USUAL_FIELDS]> = parsed
             .headers
             .iter()
-            .map(|field| Place {
-                name: Span::of(field.name.as_bytes(), start),
-                value: Span::of(field.value, start),
+            .map(|field| FieldSpans {
+                name: ByteRange::of(field.name.as_bytes(), start),
+                value: ByteRange::of(field.value, start),
             })
             .collect();
         let (headers, ends) = mapped(&read.split_to(length).freeze(), &places)?;
@@ -189,7 +189,7 @@ impl Head {
             status,
             headers,
             lines: None,
-            reading: Reading::nothing(),
+            reading: BodyFraming::nothing(),
             reusable: false,
             version: Version::HTTP_2,
             reason: None,
@@ -214,21 +214,21 @@ impl Head {
 
 /// The first line of a head.
 #[derive(Debug)]
-struct First {
+struct StatusLine {
     status: StatusCode,
     version: Version,
     reason: Option<ReasonPhrase>,
 }
 
-impl First {
+impl StatusLine {
     fn head(
         self,
         headers: HeaderMap,
-        lines: Option<Lines>,
-        reading: Reading,
+        lines: Option<RawHeaders>,
+        reading: BodyFraming,
         reusable: bool,
-    ) -> Box<Head> {
-        Box::new(Head {
+    ) -> Box<ResponseHead> {
+        Box::new(ResponseHead {
             status: self.status,
             headers,
             lines,
@@ -240,20 +240,23 @@ impl First {
     }
 }
 
-fn status(code: Option<u16>) -> Result<StatusCode, Invalid> {
+fn status(code: Option<u16>) -> Result<StatusCode, InvalidResponse> {
     code.and_then(|code| StatusCode::from_u16(code).ok())
-        .ok_or(Invalid::Unreadable(httparse::Error::Status))
+        .ok_or(InvalidResponse::Unreadable(httparse::Error::Status))
 }
 
 /// The fields at these places in a map, and what they say of where the answer ends.
-fn mapped(text: &Bytes, places: &[Place]) -> Result<(HeaderMap, Ends), Invalid> {
-    let (mut headers, mut ends) = (spare(), Ends::default());
+fn mapped(
+    text: &Bytes,
+    places: &[FieldSpans],
+) -> Result<(HeaderMap, FramingFields), InvalidResponse> {
+    let (mut headers, mut ends) = (spare(), FramingFields::default());
     headers.reserve(places.len() + SPARE);
     for place in places {
         let name = HeaderName::from_bytes(&text[place.name.range()])
-            .map_err(|_| Invalid::Unreadable(httparse::Error::HeaderName))?;
+            .map_err(|_| InvalidResponse::Unreadable(httparse::Error::HeaderName))?;
         let value = HeaderValue::from_maybe_shared(text.slice(place.value.range()))
-            .map_err(|_| Invalid::Unreadable(httparse::Error::HeaderValue))?;
+            .map_err(|_| InvalidResponse::Unreadable(httparse::Error::HeaderValue))?;
         ends.note(name.as_ref(), value.as_bytes());
         headers.append(name, value);
     }
@@ -261,8 +264,8 @@ fn mapped(text: &Bytes, places: &[Place]) -> Result<(HeaderMap, Ends), Invalid> 
 }
 
 /// The fields written out, and what they say of where the answer ends; `None` if one of them is not passed on as it is.
-fn written(fields: &[httparse::Header<'_>]) -> Option<(Lines, Ends)> {
-    let (mut lines, mut ends) = (Lines::new(), Ends::default());
+fn written(fields: &[httparse::Header<'_>]) -> Option<(RawHeaders, FramingFields)> {
+    let (mut lines, mut ends) = (RawHeaders::new(), FramingFields::default());
     for field in fields {
         let name = lines.add(field.name.as_bytes(), field.value);
         if !passes_unchanged(name) {
@@ -275,27 +278,27 @@ fn written(fields: &[httparse::Header<'_>]) -> Option<(Lines, Ends)> {
 
 /// What the fields say of where the answer and the connection end.
 #[derive(Debug, Default)]
-struct Ends {
+struct FramingFields {
     length: Option<u64>,
     chunked: bool,
     close: bool,
-    invalid: Option<Invalid>,
+    invalid: Option<InvalidResponse>,
 }
 
-impl Ends {
+impl FramingFields {
     /// Hears a field, its name in lower case.
     fn note(&mut self, name: &[u8], value: &[u8]) {
         if name == b"content-length" {
             let length = number(value).filter(|_| self.length.is_none());
             if length.is_none() {
-                self.invalid = Some(Invalid::ContentLength);
+                self.invalid = Some(InvalidResponse::ContentLength);
             }
             self.length = length.or(self.length);
         } else if name == b"transfer-encoding" {
             let known = value.eq_ignore_ascii_case(b"chunked");
             // From a backend of HTTP/1.0, too: there is one way to read it, unless there is a length as well.
             if self.chunked || !known {
-                self.invalid = Some(Invalid::TransferEncoding);
+                self.invalid = Some(InvalidResponse::TransferEncoding);
             }
             self.chunked = true;
         } else if name == b"connection" {
@@ -311,27 +314,27 @@ impl Ends {
         status: StatusCode,
         version: Version,
         method: &Method,
-    ) -> Result<(Reading, bool), Invalid> {
+    ) -> Result<(BodyFraming, bool), InvalidResponse> {
         // As in nginx not to a backend of HTTP/1.0, whatever it says: it has no way to take a body of unknown length.
         let open = version == Version::HTTP_11 && !self.close;
         // Nothing that follows is HTTP; whether that was asked for, whoever asked knows.
         let open = open && status != StatusCode::SWITCHING_PROTOCOLS;
         if status.is_informational() {
-            return Ok((Reading::nothing(), open));
+            return Ok((BodyFraming::nothing(), open));
         }
         if let Some(invalid) = self.invalid {
             return Err(invalid);
         }
         if self.chunked && self.length.is_some() {
-            return Err(Invalid::BothLengths);
+            return Err(InvalidResponse::BothLengths);
         }
         let bodiless = *method == Method::HEAD
             || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
         Ok(match self.length {
-            _ if bodiless => (Reading::nothing(), open),
-            _ if self.chunked => (Reading::chunked(), open),
-            Some(length) => (Reading::Length(length), open),
-            None => (Reading::UntilClose, false),
+            _ if bodiless => (BodyFraming::nothing(), open),
+            _ if self.chunked => (BodyFraming::chunked(), open),
+            Some(length) => (BodyFraming::Length(length), open),
+            None => (BodyFraming::UntilClose, false),
         })
     }
 }
@@ -339,19 +342,19 @@ impl Ends {
 /// Where in a head a field is.
 // Small, because there is room for many of them.
 #[derive(Debug, Clone, Copy, Default)]
-struct Place {
-    name: Span,
-    value: Span,
+struct FieldSpans {
+    name: ByteRange,
+    value: ByteRange,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-struct Span {
+struct ByteRange {
     from: u32,
     to: u32,
 }
 
-impl Span {
-    /// Where `part` is in the text that starts at this address; a head is never longer than [`Head::LARGEST`].
+impl ByteRange {
+    /// Where `part` is in the text that starts at this address; a head is never longer than [`ResponseHead::LARGEST`].
     fn of(part: &[u8], start: usize) -> Self {
         let from = part.as_ptr().addr() - start;
         Self {

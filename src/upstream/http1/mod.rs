@@ -13,9 +13,9 @@ mod sending;
 mod stray;
 
 pub(super) use encode::may_trail;
-pub(super) use head::{Head, HeadReader};
-pub(super) use reading::{Piece, Reading};
-pub(super) use sending::{Cargo, Coding, Sending};
+pub(super) use head::{HeadReader, ResponseHead};
+pub(super) use reading::{BodyChunk, BodyFraming};
+pub(super) use sending::{PendingBody, RequestFraming, RequestWriter};
 
 #[cfg(test)]
 mod tests;

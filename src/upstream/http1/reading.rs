@@ -4,13 +4,13 @@ use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
 use http_body::SizeHint;
 
-use super::chunked::Chunked;
-use crate::message::chunks::Malformed;
+use super::chunked::ChunkDecoder;
+use crate::message::chunks::MalformedChunk;
 
 /// What is left of a body.
 #[derive(Debug)]
-pub(in crate::upstream) enum Reading {
-    Chunked(Chunked),
+pub(in crate::upstream) enum BodyFraming {
+    Chunked(ChunkDecoder),
     /// So many bytes.
     Length(u64),
     /// All that comes.
@@ -19,33 +19,33 @@ pub(in crate::upstream) enum Reading {
 
 /// What comes next in a body.
 #[derive(Debug)]
-pub(in crate::upstream) enum Piece {
+pub(in crate::upstream) enum BodyChunk {
     Data(Bytes),
     /// The end, with what came after the body.
     End(Option<HeaderMap>),
 }
 
-impl Reading {
+impl BodyFraming {
     /// No body.
     pub(in crate::upstream) fn nothing() -> Self {
         Self::Length(0)
     }
 
     pub(in crate::upstream) fn chunked() -> Self {
-        Self::Chunked(Chunked::default())
+        Self::Chunked(ChunkDecoder::default())
     }
 
     /// The next piece, off the front of what was read; `None` if more has to be read first.
     pub(in crate::upstream) fn next(
         &mut self,
         read: &mut BytesMut,
-    ) -> Result<Option<Piece>, Malformed> {
+    ) -> Result<Option<BodyChunk>, MalformedChunk> {
         Ok(match self {
             Self::Chunked(chunked) => return chunked.next(read),
-            Self::Length(0) => Some(Piece::End(None)),
+            Self::Length(0) => Some(BodyChunk::End(None)),
             Self::Length(_) | Self::UntilClose if read.is_empty() => None,
-            Self::Length(left) => Some(Piece::Data(take(left, read))),
-            Self::UntilClose => Some(Piece::Data(read.split().freeze())),
+            Self::Length(left) => Some(BodyChunk::Data(take(left, read))),
+            Self::UntilClose => Some(BodyChunk::Data(read.split().freeze())),
         })
     }
 

@@ -16,28 +16,28 @@ use http_body::{Body, Frame};
 
 use super::encode;
 use crate::clock::Deadline;
-use crate::message::Upload;
+use crate::message::RequestBody;
 use crate::upstream::error::{Error, Stage};
-use crate::upstream::wire::Wire;
+use crate::upstream::wire::UpstreamConnection;
 
 /// A request's body, perhaps with its first piece in hand already.
 #[derive(Debug)]
-pub(in crate::upstream) struct Cargo {
-    upload: Upload,
+pub(in crate::upstream) struct PendingBody {
+    upload: RequestBody,
     first: Bytes,
 }
 
 /// A request that is being written.
 #[derive(Debug)]
-pub(in crate::upstream) struct Sending {
+pub(in crate::upstream) struct RequestWriter {
     // What waits to be written, in this order: the head or a chunk's line, a piece of the body, the end of its line.
     front: Vec<u8>,
     passed: usize,
     piece: Bytes,
     back: &'static [u8],
-    upload: Upload,
-    coding: Coding,
-    progress: Progress,
+    upload: RequestBody,
+    coding: RequestFraming,
+    progress: WriteProgress,
     // Something of it has left.
     begun: bool,
     // The backend takes nothing more.
@@ -47,14 +47,14 @@ pub(in crate::upstream) struct Sending {
 
 /// How the end of a request's body is told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::upstream) enum Coding {
+pub(in crate::upstream) enum RequestFraming {
     Chunked,
     // hyper holds a body to the length it announced: what comes is as long as we said.
     Plain,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Progress {
+enum WriteProgress {
     /// More of the body is to come.
     Body,
     /// What waits is the last of it.
@@ -68,8 +68,8 @@ thread_local! {
     static ROOM: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
-impl Cargo {
-    pub(in crate::upstream) fn new(upload: Upload) -> Self {
+impl PendingBody {
+    pub(in crate::upstream) fn new(upload: RequestBody) -> Self {
         Self {
             upload,
             first: Bytes::new(),
@@ -77,23 +77,23 @@ impl Cargo {
     }
 
     /// A body, and the piece of it that is in hand already.
-    pub(in crate::upstream) fn from_parts(upload: Upload, first: Bytes) -> Self {
+    pub(in crate::upstream) fn from_parts(upload: RequestBody, first: Bytes) -> Self {
         Self { upload, first }
     }
 
-    /// What [`Cargo::from_parts`] was given.
-    pub(in crate::upstream) fn into_parts(self) -> (Upload, Bytes) {
+    /// What [`PendingBody::from_parts`] was given.
+    pub(in crate::upstream) fn into_parts(self) -> (RequestBody, Bytes) {
         (self.upload, self.first)
     }
 
     /// The body but for that piece.
-    pub(in crate::upstream) fn upload(&mut self) -> &mut Upload {
+    pub(in crate::upstream) fn upload(&mut self) -> &mut RequestBody {
         &mut self.upload
     }
 
     /// No body.
     pub(in crate::upstream) fn none() -> Self {
-        Self::new(Upload::none())
+        Self::new(RequestBody::none())
     }
 
     pub(in crate::upstream) fn is_none(&self) -> bool {
@@ -112,8 +112,12 @@ impl Cargo {
     }
 }
 
-impl Sending {
-    pub(in crate::upstream) fn new(head: &[u8], coding: Coding, cargo: Cargo) -> Self {
+impl RequestWriter {
+    pub(in crate::upstream) fn new(
+        head: &[u8],
+        coding: RequestFraming,
+        cargo: PendingBody,
+    ) -> Self {
         let mut front = ROOM.take();
         front.extend_from_slice(head);
         let mut sending = Self {
@@ -122,9 +126,9 @@ impl Sending {
             piece: Bytes::new(),
             back: b"",
             progress: if cargo.is_none() {
-                Progress::Last
+                WriteProgress::Last
             } else {
-                Progress::Body
+                WriteProgress::Body
             },
             upload: cargo.upload,
             coding,
@@ -141,22 +145,22 @@ impl Sending {
     /// Writes on; ready when all has left, or cannot leave any more.
     pub(in crate::upstream) fn poll(
         &mut self,
-        wire: &mut Wire,
+        wire: &mut UpstreamConnection,
         timeout: Duration,
         context: &mut Context<'_>,
     ) -> Poll<Result<(), Error>> {
-        while self.progress != Progress::Over {
+        while self.progress != WriteProgress::Over {
             // A head that waits leaves with what comes first of the body, if that is there.
             let free = self.piece.is_empty() && self.back.is_empty();
-            let filled = if free && self.progress == Progress::Body {
+            let filled = if free && self.progress == WriteProgress::Body {
                 self.poll_fill(context)?
             } else {
                 Poll::Ready(())
             };
             if self.waits() {
                 ready!(self.poll_write(wire, timeout, context))?;
-            } else if self.progress == Progress::Last {
-                self.progress = Progress::Over;
+            } else if self.progress == WriteProgress::Last {
+                self.progress = WriteProgress::Over;
                 self.front.clear();
                 self.passed = 0;
                 ROOM.set(std::mem::take(&mut self.front));
@@ -169,7 +173,7 @@ impl Sending {
 
     /// Whether there is nothing more to write.
     pub(in crate::upstream) fn is_over(&self) -> bool {
-        self.progress == Progress::Over
+        self.progress == WriteProgress::Over
     }
 
     /// Whether the backend has got all of it.
@@ -178,9 +182,9 @@ impl Sending {
     }
 
     /// What was to be sent, if nothing of it has left and all of it is still here.
-    pub(in crate::upstream) fn into_unsent(self) -> Option<Cargo> {
-        let ended = self.coding == Coding::Chunked && self.progress != Progress::Body;
-        (!self.begun && !ended).then_some(Cargo {
+    pub(in crate::upstream) fn into_unsent(self) -> Option<PendingBody> {
+        let ended = self.coding == RequestFraming::Chunked && self.progress != WriteProgress::Body;
+        (!self.begun && !ended).then_some(PendingBody {
             upload: self.upload,
             first: self.piece,
         })
@@ -205,20 +209,20 @@ impl Sending {
     }
 
     fn add(&mut self, data: Bytes) {
-        if self.coding == Coding::Chunked {
+        if self.coding == RequestFraming::Chunked {
             encode::size(data.len(), &mut self.front);
             self.back = b"\r\n";
         } else if self.upload.is_end_stream() {
-            self.progress = Progress::Last;
+            self.progress = WriteProgress::Last;
         }
         self.piece = data;
     }
 
     fn finish(&mut self, trailers: Option<&HeaderMap>) {
-        if self.coding == Coding::Chunked {
+        if self.coding == RequestFraming::Chunked {
             encode::end(trailers, &mut self.front);
         }
-        self.progress = Progress::Last;
+        self.progress = WriteProgress::Last;
     }
 
     fn waits(&self) -> bool {
@@ -227,7 +231,7 @@ impl Sending {
 
     fn poll_write(
         &mut self,
-        wire: &mut Wire,
+        wire: &mut UpstreamConnection,
         timeout: Duration,
         context: &mut Context<'_>,
     ) -> Poll<Result<(), Error>> {

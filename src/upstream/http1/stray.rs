@@ -10,7 +10,7 @@ use memchr::memchr;
 
 /// What has become of such lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Stray {
+pub(super) enum StrayLines {
     /// The head has not come whole.
     Incomplete,
     /// There are none that may be skipped.
@@ -20,15 +20,15 @@ pub(super) enum Stray {
 }
 
 /// Takes them out of the head at the front of what was read, which may be as long as `largest`.
-pub(super) fn without_stray_lines(read: &mut BytesMut, largest: usize) -> Stray {
+pub(super) fn without_stray_lines(read: &mut BytesMut, largest: usize) -> StrayLines {
     let mut kept = BytesMut::with_capacity(read.len());
     let mut rest = &read[..];
     let mut removed = false;
     loop {
         let Some(end) = memchr(b'\n', rest) else {
             return match read.len() <= largest {
-                true => Stray::Incomplete,
-                false => Stray::Nothing,
+                true => StrayLines::Incomplete,
+                false => StrayLines::Nothing,
             };
         };
         let (line, after) = rest.split_at(end + 1);
@@ -46,11 +46,11 @@ pub(super) fn without_stray_lines(read: &mut BytesMut, largest: usize) -> Stray 
         }
     }
     if !removed {
-        return Stray::Nothing;
+        return StrayLines::Nothing;
     }
     kept.extend_from_slice(rest);
     *read = kept;
-    Stray::Removed
+    StrayLines::Removed
 }
 
 fn is_stray(line: &[u8]) -> bool {
@@ -64,7 +64,7 @@ fn is_stray(line: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    fn sifted(text: &str) -> (Stray, String) {
+    fn sifted(text: &str) -> (StrayLines, String) {
         let mut read = BytesMut::from(text);
         let stray = without_stray_lines(&mut read, 1000);
         (stray, String::from_utf8_lossy(&read).into_owned())
@@ -75,22 +75,26 @@ mod tests {
         let head =
             "HTTP/1.1 200 OK\r\nHTTP/1.1 200 OK\r\na: b\r\ngarbage\nmore of it\r\n\r\nbody\r\n";
         let expected = "HTTP/1.1 200 OK\r\na: b\r\n\r\nbody\r\n";
-        assert_eq!(sifted(head), (Stray::Removed, expected.to_owned()));
+        assert_eq!(sifted(head), (StrayLines::Removed, expected.to_owned()));
     }
 
     #[test]
     fn what_could_be_read_in_two_ways_stays() {
         for line in [" folded", "\tfolded", "  ", "a\rb", "a\0b", "bad name: x"] {
             let head = format!("HTTP/1.1 200 OK\r\na: b\r\n{line}\r\n\r\n");
-            assert_eq!(sifted(&head), (Stray::Nothing, head.clone()), "{line:?}");
+            assert_eq!(
+                sifted(&head),
+                (StrayLines::Nothing, head.clone()),
+                "{line:?}"
+            );
         }
     }
 
     #[test]
     fn a_head_is_awaited_to_its_end() {
         let head = "HTTP/1.1 200 OK\r\ngarbage\r\na: b\r\n";
-        assert_eq!(sifted(head), (Stray::Incomplete, head.to_owned()));
+        assert_eq!(sifted(head), (StrayLines::Incomplete, head.to_owned()));
         let endless = format!("HTTP/1.1 200 OK\r\n{}", "x".repeat(1000));
-        assert_eq!(sifted(&endless).0, Stray::Nothing);
+        assert_eq!(sifted(&endless).0, StrayLines::Nothing);
     }
 }

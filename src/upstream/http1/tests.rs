@@ -6,28 +6,33 @@ use http::{HeaderMap, Method};
 use proptest::prelude::*;
 
 use super::*;
-use crate::message::Stock;
-use crate::message::chunks::Malformed;
-use crate::upstream::Form;
-use crate::upstream::error::Invalid;
-use crate::upstream::fuzzing::{Answer, read};
+use crate::message::PrebuiltResponse;
+use crate::message::chunks::MalformedChunk;
+use crate::upstream::RequestHeadForm;
+use crate::upstream::error::InvalidResponse;
+use crate::upstream::fuzzing::{FuzzedResponse, read};
 
-fn at_once(text: &str) -> Option<Answer> {
+fn at_once(text: &str) -> Option<FuzzedResponse> {
     read(&Method::GET, [text.as_bytes()])
 }
 
-fn head(text: &str) -> Result<Option<Box<Head>>, Invalid> {
-    HeadReader::default().next(&mut BytesMut::from(text), &Method::GET, Form::Fields, 1000)
+fn head(text: &str) -> Result<Option<Box<ResponseHead>>, InvalidResponse> {
+    HeadReader::default().next(
+        &mut BytesMut::from(text),
+        &Method::GET,
+        RequestHeadForm::Fields,
+        1000,
+    )
 }
 
-fn framed(fields: &str) -> Result<Option<Box<Head>>, Invalid> {
+fn framed(fields: &str) -> Result<Option<Box<ResponseHead>>, InvalidResponse> {
     head(&format!("HTTP/1.1 200 OK\r\n{fields}\r\n"))
 }
 
-fn body(text: &str) -> Result<Vec<u8>, Malformed> {
-    let (mut reading, mut read) = (Reading::chunked(), BytesMut::from(text));
+fn body(text: &str) -> Result<Vec<u8>, MalformedChunk> {
+    let (mut reading, mut read) = (BodyFraming::chunked(), BytesMut::from(text));
     let mut body = Vec::new();
-    while let Some(Piece::Data(data)) = reading.next(&mut read)? {
+    while let Some(BodyChunk::Data(data)) = reading.next(&mut read)? {
         body.extend_from_slice(&data);
     }
     Ok(body)
@@ -73,7 +78,7 @@ fn chunks_from_http_1_0_are_read() {
     let head = head("HTTP/1.0 200 OK\r\ntransfer-encoding: chunked\r\n\r\n");
     let head = head.unwrap().unwrap();
     assert!(!head.reusable);
-    assert!(matches!(head.reading, Reading::Chunked(_)));
+    assert!(matches!(head.reading, BodyFraming::Chunked(_)));
 }
 
 /// Whoever reads it after us may not know that it was asked with HEAD.
@@ -82,7 +87,7 @@ fn an_answer_without_a_body_is_held_to_the_same() {
     for status in ["200 OK", "204 No Content", "304 Not Modified"] {
         let text = format!("HTTP/1.1 {status}\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\n");
         let read = &mut BytesMut::from(&*text);
-        let parsed = HeadReader::default().next(read, &Method::HEAD, Form::Fields, 1000);
+        let parsed = HeadReader::default().next(read, &Method::HEAD, RequestHeadForm::Fields, 1000);
         assert!(parsed.is_err(), "{status}");
     }
 }
@@ -113,10 +118,10 @@ fn what_follows_an_answer_makes_its_connection_useless() {
 fn a_head_with_too_many_fields_is_too_large() {
     assert!(framed(&"a: b\r\n".repeat(1000)).is_ok());
     let error = framed(&"a: b\r\n".repeat(1001)).unwrap_err();
-    assert!(matches!(error, Invalid::TooLarge), "{error:?}");
-    let long = "x".repeat(Head::LARGEST);
+    assert!(matches!(error, InvalidResponse::TooLarge), "{error:?}");
+    let long = "x".repeat(ResponseHead::LARGEST);
     let error = framed(&format!("a: {long}\r\n")).unwrap_err();
-    assert!(matches!(error, Invalid::TooLarge), "{error:?}");
+    assert!(matches!(error, InvalidResponse::TooLarge), "{error:?}");
 }
 
 #[test]
@@ -159,14 +164,17 @@ fn what_is_not_a_chunk_is_found_out() {
         "0\r\na: b\n\r\n",
         "0\r\n\n",
     ] {
-        assert_eq!(body(text), Err(Malformed), "{text:?}");
+        assert_eq!(body(text), Err(MalformedChunk), "{text:?}");
     }
 }
 
 #[test]
 fn what_cannot_be_read_stays_unreadable() {
-    let (mut reading, mut read) = (Reading::chunked(), BytesMut::from("1\r\na\rX0\r\n\r\n"));
-    assert!(matches!(reading.next(&mut read), Ok(Some(Piece::Data(_)))));
+    let (mut reading, mut read) = (BodyFraming::chunked(), BytesMut::from("1\r\na\rX0\r\n\r\n"));
+    assert!(matches!(
+        reading.next(&mut read),
+        Ok(Some(BodyChunk::Data(_)))
+    ));
     assert!(reading.end(&mut read).is_none());
     assert!(reading.next(&mut read).is_err());
     assert!(reading.next(&mut read).is_err());
@@ -184,9 +192,9 @@ fn extensions_and_trailers_have_an_end() {
 #[test]
 fn the_end_is_seen_with_the_last_data() {
     let mut read = BytesMut::from("2\r\nok\r\n0\r\nx-sum: 1\r\n\r\n");
-    let mut reading = Reading::chunked();
+    let mut reading = BodyFraming::chunked();
     assert!(reading.end(&mut read).is_none());
-    assert!(matches!(reading.next(&mut read), Ok(Some(Piece::Data(data))) if data == "ok"));
+    assert!(matches!(reading.next(&mut read), Ok(Some(BodyChunk::Data(data))) if data == "ok"));
     let trailers = reading.end(&mut read).unwrap().unwrap();
     assert_eq!(trailers["x-sum"], "1");
 }
@@ -262,10 +270,10 @@ fn a_trailer_says_nothing_that_belongs_in_the_head() {
 fn written_out(text: &str, method: &Method) -> Option<String> {
     let mut read = BytesMut::from(text);
     let head = HeadReader::default()
-        .next(&mut read, method, Form::Lines, 1000)
+        .next(&mut read, method, RequestHeadForm::Lines, 1000)
         .ok()??;
     let mut reading = head.reading;
-    let stock = Stock::new(head.lines?, reading.take_all(&mut read)?);
+    let stock = PrebuiltResponse::new(head.lines?, reading.take_all(&mut read)?);
     let mut out = Vec::new();
     let end = "content-length: 0\r\ndate: Mon, 16 Nov 2026 10:05:48 GMT\r\n\r\n";
     stock.complete(end.as_bytes(), &mut out);
@@ -312,7 +320,7 @@ proptest! {
             let head = HeadReader::default().next(&mut read, &Method::GET, form, 1000).ok().flatten()?;
             Some((format!("{:?} {}", head.reading, head.reusable), read, head.headers, head.lines))
         };
-        match (parse(Form::Lines), parse(Form::Fields)) {
+        match (parse(RequestHeadForm::Lines), parse(RequestHeadForm::Fields)) {
             (Some((how, rest, _, Some(_))), Some((as_map, map_rest, map, None))) => {
                 prop_assert_eq!((how, rest), (as_map, map_rest));
                 let written = written_out(&text, &Method::GET).unwrap();

@@ -9,27 +9,27 @@ use h2::{Reason, RecvStream};
 use http::{Request, Response};
 
 use super::broken;
-use super::pool::{Ride, SMALL_HEAD};
-use super::receiving::Receiving;
-use super::sending::Sending;
+use super::pool::{SMALL_HEAD, StreamPermit};
+use super::receiving::StreamReader;
+use super::sending::StreamWriter;
 use crate::clock::{Deadline, Millis};
-use crate::config::plan::Forward;
-use crate::message::{Exchange, grpc};
-use crate::upstream::ask::{Answer, Carrier};
-use crate::upstream::error::{Error, Invalid, Stage};
-use crate::upstream::failed::Unanswered;
-use crate::upstream::http1::Head;
-use crate::upstream::interim::Relay;
-use crate::upstream::retry::Errand;
+use crate::config::plan::ProxyPass;
+use crate::message::{RequestRecord, grpc};
+use crate::upstream::ask::{AttemptResponse, ResponseSource};
+use crate::upstream::error::{Error, InvalidResponse, Stage};
+use crate::upstream::failed::SendError;
+use crate::upstream::http1::ResponseHead;
+use crate::upstream::interim::InterimRelay;
+use crate::upstream::retry::RetryState;
 
 /// Sends a request and waits for the head of its answer.
 pub(super) async fn call(
-    mut ride: Ride,
-    errand: &mut Errand<'_>,
-    exchange: &Exchange,
-    forward: &Forward,
+    mut ride: StreamPermit,
+    errand: &mut RetryState<'_>,
+    exchange: &RequestRecord,
+    forward: &ProxyPass,
     now: Millis,
-) -> Result<Answer, Unanswered> {
+) -> Result<AttemptResponse, SendError> {
     let (request, cargo) = errand.load_stream();
     let head = list_size(&request);
     let ready = async {
@@ -51,17 +51,17 @@ pub(super) async fn call(
             if !matches!(error, Error::TooLarge) {
                 ride.retire();
             }
-            return Err(Unanswered {
+            return Err(SendError {
                 error,
                 unsent: Some(cargo),
                 silent: true,
             });
         }
     };
-    let mut call = Call {
+    let mut call = StreamCall {
         response,
-        sending: Sending::new(stream, cargo),
-        relay: Relay::new(exchange),
+        sending: StreamWriter::new(stream, cargo),
+        relay: InterimRelay::new(exchange),
         head,
         forward,
         patience: Deadline::default(),
@@ -73,19 +73,19 @@ pub(super) async fn call(
     }
 }
 
-struct Call<'c> {
+struct StreamCall<'c> {
     response: ResponseFuture,
-    sending: Sending,
-    relay: Relay<'c>,
+    sending: StreamWriter,
+    relay: InterimRelay<'c>,
     // How large the request's own is.
     head: usize,
-    forward: &'c Forward,
+    forward: &'c ProxyPass,
     patience: Deadline,
     // When the client will not want the answer any more; until there is one, the road sees to it.
     due: Deadline,
 }
 
-impl Call<'_> {
+impl StreamCall<'_> {
     /// Sends the request and waits for the answer's head, both at once: a backend may answer before it has heard
     /// all.
     fn poll_head(
@@ -103,7 +103,7 @@ impl Call<'_> {
         if let Poll::Ready(response) = Pin::new(&mut self.response).poll(context) {
             let response = response.map_err(broken)?;
             if response.headers().len() > self.forward.max_headers {
-                return Poll::Ready(Err(Error::InvalidHeader(Invalid::TooLarge)));
+                return Poll::Ready(Err(Error::InvalidHeader(InvalidResponse::TooLarge)));
             }
             return Poll::Ready(Ok(response));
         }
@@ -115,20 +115,25 @@ impl Call<'_> {
         Poll::Ready(Err(Error::Timeout(Stage::Head)))
     }
 
-    fn answer(self, response: Response<RecvStream>, ride: Ride, now: Millis) -> Answer {
+    fn answer(
+        self,
+        response: Response<RecvStream>,
+        ride: StreamPermit,
+        now: Millis,
+    ) -> AttemptResponse {
         let (head, stream) = response.into_parts();
         let sending = (!self.sending.is_over()).then_some(self.sending);
-        let receiving = Receiving::new(stream, sending, &head.headers, self.due, ride);
-        Answer {
-            head: Head::streamed(head.status, head.headers),
-            carrier: Carrier::Stream(Box::new(receiving)),
+        let receiving = StreamReader::new(stream, sending, &head.headers, self.due, ride);
+        AttemptResponse {
+            head: ResponseHead::streamed(head.status, head.headers),
+            carrier: ResponseSource::Stream(Box::new(receiving)),
             started: now,
             came: now,
             ticket: None,
         }
     }
 
-    fn unanswered(self, error: Error, ride: &Ride) -> Unanswered {
+    fn unanswered(self, error: Error, ride: &StreamPermit) -> SendError {
         let untouched = match &error {
             Error::Rejected(rejected) => is_untouched(rejected),
             _ => false,
@@ -150,7 +155,7 @@ impl Call<'_> {
             }
             error => error,
         };
-        Unanswered {
+        SendError {
             unsent: self.sending.into_unsent().filter(|_| untouched),
             error,
             silent,

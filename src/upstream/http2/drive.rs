@@ -10,24 +10,24 @@ use h2::client::Connection;
 use h2::{Ping, PingPong};
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
-use super::io::Io;
-use super::pool::Load;
-use crate::upstream::pool::Rules;
+use super::io::UpstreamHttp2Io;
+use super::pool::ConnectionLoad;
+use crate::upstream::pool::KeepaliveSettings;
 
 /// Drives a connection until it is over; `forget` is called once nobody may join it any more.
 pub(super) async fn run(
-    mut connection: Connection<Io, Bytes>,
-    load: Arc<Load>,
-    rules: Rules,
+    mut connection: Connection<UpstreamHttp2Io, Bytes>,
+    load: Arc<ConnectionLoad>,
+    rules: KeepaliveSettings,
     forget: impl Fn(),
 ) {
-    let retiring = Retiring {
+    let retiring = RetireGuard {
         load: &load,
         forget: &forget,
     };
     let mut tick = interval(TICK);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut watch = Watch {
+    let mut watch = ConnectionWatch {
         pings: connection.ping_pong(),
         tick,
         heard: 0,
@@ -45,8 +45,8 @@ pub(super) async fn run(
         }
         match watch.poll(&load, context) {
             Poll::Pending => Poll::Pending,
-            Poll::Ready(Verdict::Dead) => Poll::Ready(()),
-            Poll::Ready(Verdict::Unused) => {
+            Poll::Ready(WatchResult::Dead) => Poll::Ready(()),
+            Poll::Ready(WatchResult::Unused) => {
                 retiring.retire();
                 // It ends by itself once nobody holds it.
                 context.waker().wake_by_ref();
@@ -58,26 +58,26 @@ pub(super) async fn run(
 }
 
 /// Lets nobody join the connection once its task is over, however that came.
-struct Retiring<'t, F: Fn()> {
-    load: &'t Load,
+struct RetireGuard<'t, F: Fn()> {
+    load: &'t ConnectionLoad,
     forget: &'t F,
 }
 
-impl<F: Fn()> Retiring<'_, F> {
+impl<F: Fn()> RetireGuard<'_, F> {
     fn retire(&self) {
         self.load.retire();
         (self.forget)();
     }
 }
 
-impl<F: Fn()> Drop for Retiring<'_, F> {
+impl<F: Fn()> Drop for RetireGuard<'_, F> {
     fn drop(&mut self) {
         self.retire();
     }
 }
 
 /// Looks after a connection once a second.
-struct Watch {
+struct ConnectionWatch {
     pings: Option<PingPong>,
     tick: Interval,
     // What had been heard at the last look, and for how many looks nothing more was.
@@ -89,15 +89,15 @@ struct Watch {
     most_idle: u64,
 }
 
-enum Verdict {
+enum WatchResult {
     /// It does not answer.
     Dead,
     /// Nobody has needed it for long enough.
     Unused,
 }
 
-impl Watch {
-    fn poll(&mut self, load: &Load, context: &mut Context<'_>) -> Poll<Verdict> {
+impl ConnectionWatch {
+    fn poll(&mut self, load: &ConnectionLoad, context: &mut Context<'_>) -> Poll<WatchResult> {
         if let Some(pings) = &mut self.pings
             && pings.poll_pong(context).is_ready()
         {
@@ -112,7 +112,7 @@ impl Watch {
                 self.idle += 1;
                 self.quiet = 0;
                 if self.idle == self.most_idle || load.has_left() {
-                    return Poll::Ready(Verdict::Unused);
+                    return Poll::Ready(WatchResult::Unused);
                 }
                 continue;
             }
@@ -131,7 +131,7 @@ impl Watch {
                 drop(pings.send_ping(Ping::opaque()));
             }
             if self.quiet >= self.patience + PONG_WITHIN {
-                return Poll::Ready(Verdict::Dead);
+                return Poll::Ready(WatchResult::Dead);
             }
         }
         Poll::Pending

@@ -7,33 +7,33 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::pool::Load;
-use super::terms::Preface;
-use crate::message::frames::Frames;
-use crate::upstream::wire::Socket;
+use super::pool::ConnectionLoad;
+use super::terms::SettingsReader;
+use crate::message::frames::FrameScanner;
+use crate::upstream::wire::UpstreamSocket;
 
 /// A socket, and whom to tell that it was heard of.
 #[derive(Debug)]
-pub(super) struct Io {
-    socket: Socket,
-    load: Arc<Load>,
+pub(super) struct UpstreamHttp2Io {
+    socket: UpstreamSocket,
+    load: Arc<ConnectionLoad>,
     // Its beginning, until that has been understood.
-    preface: Option<Preface>,
-    frames: Frames,
+    preface: Option<SettingsReader>,
+    frames: FrameScanner,
 }
 
-impl Io {
-    pub(super) fn new(socket: Socket, load: Arc<Load>) -> Self {
+impl UpstreamHttp2Io {
+    pub(super) fn new(socket: UpstreamSocket, load: Arc<ConnectionLoad>) -> Self {
         Self {
             socket,
             load,
-            preface: Some(Preface::default()),
-            frames: Frames::from_server(),
+            preface: Some(SettingsReader::default()),
+            frames: FrameScanner::from_server(),
         }
     }
 }
 
-impl AsyncRead for Io {
+impl AsyncRead for UpstreamHttp2Io {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -59,7 +59,7 @@ impl AsyncRead for Io {
     }
 }
 
-impl AsyncWrite for Io {
+impl AsyncWrite for UpstreamHttp2Io {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

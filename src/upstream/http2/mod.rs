@@ -16,32 +16,32 @@ mod terms;
 pub(super) use once::once;
 #[cfg(test)]
 pub(super) use pool::connections;
-pub(super) use receiving::Receiving;
+pub(super) use receiving::StreamReader;
 
 use self::call::call;
-use super::ask::Answer;
+use super::ask::AttemptResponse;
 use super::backend::Backend;
 use super::error::Error;
-use super::failed::{Failed, Over};
-use super::retry::Errand;
+use super::failed::{AttemptError, ConnectionKind};
+use super::retry::RetryState;
 use crate::clock::{Clock, Millis};
-use crate::config::plan::Forward;
-use crate::message::Exchange;
+use crate::config::plan::ProxyPass;
+use crate::message::RequestRecord;
 
 /// Asks a backend, and once more over another connection where it has said that it did nothing about it.
 pub(super) async fn attempt(
     backend: &Backend,
-    errand: &mut Errand<'_>,
-    exchange: &mut Exchange,
-    forward: &Forward,
+    errand: &mut RetryState<'_>,
+    exchange: &mut RequestRecord,
+    forward: &ProxyPass,
     clock: &Clock,
     now: Millis,
-) -> Result<Answer, Failed> {
+) -> Result<AttemptResponse, AttemptError> {
     let mut refused = false;
     loop {
         let (ride, over) = pool::join(backend, forward)
             .await
-            .map_err(|error| Failed::new(error, Over::Fresh, true))?;
+            .map_err(|error| AttemptError::new(error, ConnectionKind::Fresh, true))?;
         over.note(exchange, clock, now);
         let unanswered = match call(ride, errand, exchange, forward, now).await {
             Ok(answer) => return Ok(answer),
@@ -53,7 +53,7 @@ pub(super) async fn attempt(
                 continue;
             }
         }
-        return Err(Failed::new(unanswered.error, over, unanswered.silent));
+        return Err(AttemptError::new(unanswered.error, over, unanswered.silent));
     }
 }
 

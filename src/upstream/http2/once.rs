@@ -7,14 +7,14 @@ use http::response::Parts;
 use http::{HeaderMap, Request};
 
 use super::broken;
-use super::io::Io;
+use super::io::UpstreamHttp2Io;
 use super::pool::builder;
 use crate::upstream::error::Error;
-use crate::upstream::wire::Socket;
+use crate::upstream::wire::UpstreamSocket;
 
 /// An answer, and what was read of its body.
 #[derive(Debug)]
-pub(in crate::upstream) struct Whole {
+pub(in crate::upstream) struct ProbeResponse {
     pub(in crate::upstream) head: Parts,
     pub(in crate::upstream) body: Vec<u8>,
     pub(in crate::upstream) trailers: Option<HeaderMap>,
@@ -22,12 +22,12 @@ pub(in crate::upstream) struct Whole {
 
 /// Asks, and reads no more than about `most` bytes of the answer's body.
 pub(in crate::upstream) async fn once(
-    socket: Socket,
+    socket: UpstreamSocket,
     request: Request<()>,
     body: Bytes,
     most: usize,
-) -> Result<Whole, Error> {
-    let io = Io::new(socket, Default::default());
+) -> Result<ProbeResponse, Error> {
+    let io = UpstreamHttp2Io::new(socket, Default::default());
     let (send, connection) = builder().handshake::<_, Bytes>(io).await.map_err(broken)?;
     let mut asking = pin!(async move {
         let mut send = send.ready().await?;
@@ -48,7 +48,7 @@ pub(in crate::upstream) async fn once(
             true => stream.trailers().await?,
             false => None,
         };
-        Ok::<_, h2::Error>(Whole {
+        Ok::<_, h2::Error>(ProbeResponse {
             head,
             body,
             trailers,

@@ -12,67 +12,70 @@ use bytes::Bytes;
 use h2::client::{self, SendRequest};
 
 use super::drive;
-use super::io::Io;
-use super::terms::Terms;
-use crate::config::plan::Forward;
+use super::io::UpstreamHttp2Io;
+use super::terms::PeerSettings;
+use crate::config::plan::ProxyPass;
 use crate::telemetry::panics;
 use crate::upstream::backend::Backend;
 use crate::upstream::connect;
 use crate::upstream::error::{Error, Stage};
-use crate::upstream::failed::Over;
-use crate::upstream::tenure::Tenure;
+use crate::upstream::failed::ConnectionKind;
+use crate::upstream::tenure::RetiredFlag;
 
 /// What is known of a connection while its task has it.
 #[derive(Debug, Default)]
-pub(super) struct Load {
+pub(super) struct ConnectionLoad {
     active: AtomicUsize,
     gone: AtomicBool,
     heard: AtomicU64,
     calmed: AtomicBool,
     /// How long its backend belongs to those that are asked.
-    tenure: Tenure,
+    tenure: RetiredFlag,
     /// What the backend has said of itself first.
-    pub(super) terms: Terms,
+    pub(super) terms: PeerSettings,
 }
 
 /// A place on a connection, given back when dropped.
 #[derive(Debug)]
-pub(in crate::upstream) struct Ride {
+pub(in crate::upstream) struct StreamPermit {
     pub(super) send: SendRequest<Bytes>,
-    load: Arc<Load>,
+    load: Arc<ConnectionLoad>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct PooledConnection {
     number: u64,
     send: SendRequest<Bytes>,
-    load: Arc<Load>,
+    load: Arc<ConnectionLoad>,
     requests: u64,
 }
 
 #[derive(Debug, Default)]
-struct Group {
-    shared: Vec<Shared>,
+struct BackendPool {
+    shared: Vec<PooledConnection>,
     // Held by who makes the next.
     gate: Arc<tokio::sync::Mutex<()>>,
 }
 
 /// Which backend of which upstream, met in which way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Key(u64, usize);
+struct PoolKey(u64, usize);
 
-fn key(backend: &Backend, forward: &Forward) -> Key {
-    Key(backend.keep.upstream(), backend.owner(forward))
+fn key(backend: &Backend, forward: &ProxyPass) -> PoolKey {
+    PoolKey(backend.keep.upstream(), backend.owner(forward))
 }
 
 thread_local! {
-    static GROUPS: RefCell<BTreeMap<Key, Group>> = const { RefCell::new(BTreeMap::new()) };
+    static GROUPS: RefCell<BTreeMap<PoolKey, BackendPool>> = const { RefCell::new(BTreeMap::new()) };
 }
 
 /// A place on a connection to this backend.
-pub(super) async fn join(backend: &Backend, forward: &Forward) -> Result<(Ride, Over), Error> {
+pub(super) async fn join(
+    backend: &Backend,
+    forward: &ProxyPass,
+) -> Result<(StreamPermit, ConnectionKind), Error> {
     if let Some(ride) = board(backend, forward) {
-        return Ok((ride, Over::Kept));
+        return Ok((ride, ConnectionKind::Kept));
     }
     let gate = GROUPS.with_borrow_mut(|groups| {
         let group = groups.entry(key(backend, forward)).or_default();
@@ -81,37 +84,37 @@ pub(super) async fn join(backend: &Backend, forward: &Forward) -> Result<(Ride, 
     let made = tokio::time::timeout(forward.connect_timeout, async {
         let _turn = gate.lock().await;
         if let Some(ride) = board(backend, forward) {
-            return Ok((ride, Over::Kept));
+            return Ok((ride, ConnectionKind::Kept));
         }
         let ride = open(backend, forward).await?;
-        Ok((ride, Over::Fresh))
+        Ok((ride, ConnectionKind::Fresh))
     });
     made.await.unwrap_or(Err(Error::Timeout(Stage::Connect)))
 }
 
 /// A place on a connection that has one.
-fn board(backend: &Backend, forward: &Forward) -> Option<Ride> {
+fn board(backend: &Backend, forward: &ProxyPass) -> Option<StreamPermit> {
     let ride = GROUPS.with_borrow_mut(|groups| {
         let shared = &mut groups.get_mut(&key(backend, forward))?.shared;
         let shared = shared.iter_mut().find(|shared| shared.has_room(backend))?;
         shared.requests += 1;
-        Some(Ride::new(&shared.send, &shared.load))
+        Some(StreamPermit::new(&shared.send, &shared.load))
     })?;
     backend.counts.count_reused();
     Some(ride)
 }
 
-async fn open(backend: &Backend, forward: &Forward) -> Result<Ride, Error> {
+async fn open(backend: &Backend, forward: &ProxyPass) -> Result<StreamPermit, Error> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let socket = connect::socket(backend, forward).await?;
-    let load = Arc::new(Load {
+    let load = Arc::new(ConnectionLoad {
         tenure: backend.tenure.clone(),
-        ..Load::default()
+        ..ConnectionLoad::default()
     });
-    let io = Io::new(socket, Arc::clone(&load));
+    let io = UpstreamHttp2Io::new(socket, Arc::clone(&load));
     let handshake = builder().handshake(io).await;
     let (send, connection) = handshake.map_err(super::broken)?;
-    let ride = Ride::new(&send, &load);
+    let ride = StreamPermit::new(&send, &load);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let server = Arc::clone(&backend.name);
     let driving = drive::run(connection, Arc::clone(&load), backend.keep, {
@@ -126,7 +129,7 @@ async fn open(backend: &Backend, forward: &Forward) -> Result<Ride, Error> {
     }));
     GROUPS.with_borrow_mut(|groups| {
         let group = groups.entry(key(backend, forward)).or_default();
-        group.shared.push(Shared {
+        group.shared.push(PooledConnection {
             number,
             send,
             load,
@@ -137,7 +140,7 @@ async fn open(backend: &Backend, forward: &Forward) -> Result<Ride, Error> {
 }
 
 /// Nobody else joins this connection; it closes when those who have are done.
-fn forget(backend: Key, number: u64) {
+fn forget(backend: PoolKey, number: u64) {
     // Dropped after the borrow: it runs code that is not ours.
     let _gone = GROUPS.with_borrow_mut(|groups| {
         let group = groups.get_mut(&backend)?;
@@ -157,7 +160,7 @@ pub(super) fn builder() -> client::Builder {
     builder
 }
 
-impl Shared {
+impl PooledConnection {
     fn has_room(&self, backend: &Backend) -> bool {
         !self.load.is_gone()
             && !self.load.has_left()
@@ -166,7 +169,7 @@ impl Shared {
     }
 }
 
-impl Load {
+impl ConnectionLoad {
     /// Requests under way.
     pub(super) fn active(&self) -> usize {
         self.active.load(Ordering::Relaxed)
@@ -204,8 +207,8 @@ impl Load {
     }
 }
 
-impl Ride {
-    fn new(send: &SendRequest<Bytes>, load: &Arc<Load>) -> Self {
+impl StreamPermit {
+    fn new(send: &SendRequest<Bytes>, load: &Arc<ConnectionLoad>) -> Self {
         load.active.fetch_add(1, Ordering::Relaxed);
         Self {
             send: send.clone(),
@@ -230,7 +233,7 @@ impl Ride {
     }
 }
 
-impl Drop for Ride {
+impl Drop for StreamPermit {
     fn drop(&mut self) {
         self.load.active.fetch_sub(1, Ordering::Relaxed);
     }
@@ -253,7 +256,7 @@ pub(super) const SMALL_HEAD: usize = 8000;
 
 /// How many connections this thread has to a backend.
 #[cfg(test)]
-pub(in crate::upstream) fn connections(backend: &Backend, forward: &Forward) -> usize {
+pub(in crate::upstream) fn connections(backend: &Backend, forward: &ProxyPass) -> usize {
     GROUPS.with_borrow(|groups| {
         groups
             .get(&key(backend, forward))

@@ -7,35 +7,35 @@ use h2::RecvStream;
 use http::{HeaderMap, header};
 use http_body::SizeHint;
 
-use super::pool::Ride;
-use super::sending::Sending;
+use super::pool::StreamPermit;
+use super::sending::StreamWriter;
 use super::truncated;
 use crate::clock::Deadline;
 use crate::message::grpc;
 use crate::upstream::error::{Error, Stage};
-use crate::upstream::http1::Piece;
+use crate::upstream::http1::BodyChunk;
 
 /// An answer's body, still coming.
 #[derive(Debug)]
-pub(in crate::upstream) struct Receiving {
+pub(in crate::upstream) struct StreamReader {
     stream: RecvStream,
     // What is left to send of the request, which the answer overtook.
-    sending: Option<Sending>,
+    sending: Option<StreamWriter>,
     left: Option<u64>,
     data_over: bool,
     failed: bool,
     patience: Deadline,
     due: Deadline,
-    _ride: Ride,
+    _ride: StreamPermit,
 }
 
-impl Receiving {
+impl StreamReader {
     pub(super) fn new(
         stream: RecvStream,
-        sending: Option<Sending>,
+        sending: Option<StreamWriter>,
         headers: &HeaderMap,
         due: Deadline,
-        ride: Ride,
+        ride: StreamPermit,
     ) -> Self {
         let length = headers.get(header::CONTENT_LENGTH);
         Self {
@@ -74,7 +74,7 @@ impl Receiving {
         read_timeout: Duration,
         send_timeout: Duration,
         context: &mut Context<'_>,
-    ) -> Poll<Result<Piece, Error>> {
+    ) -> Poll<Result<BodyChunk, Error>> {
         if let Some(sending) = &mut self.sending
             && let Poll::Ready(sent) = sending.poll(send_timeout, context)
         {
@@ -86,27 +86,27 @@ impl Receiving {
         }
         if self.due.poll_passed(context).is_ready() {
             // The client has stopped waiting, or is about to: it is told in its own words.
-            return Poll::Ready(Ok(Piece::End(Some(grpc::too_late()))));
+            return Poll::Ready(Ok(BodyChunk::End(Some(grpc::too_late()))));
         }
         self.patience.start(read_timeout);
         ready!(self.patience.poll_passed(context));
         Poll::Ready(Err(Error::Timeout(Stage::Body)))
     }
 
-    fn poll_piece(&mut self, context: &mut Context<'_>) -> Poll<Result<Piece, h2::Error>> {
+    fn poll_piece(&mut self, context: &mut Context<'_>) -> Poll<Result<BodyChunk, h2::Error>> {
         if !self.data_over {
             match ready!(self.stream.poll_data(context)).transpose()? {
                 Some(data) => {
                     // The client has taken what came before: the backend may send as much again.
                     self.stream.flow_control().release_capacity(data.len())?;
                     self.left = self.left.map(|left| left.saturating_sub(data.len() as u64));
-                    return Poll::Ready(Ok(Piece::Data(data)));
+                    return Poll::Ready(Ok(BodyChunk::Data(data)));
                 }
                 None => self.data_over = true,
             }
         }
         let trailers = ready!(self.stream.poll_trailers(context))?;
         self.failed = trailers.as_ref().is_some_and(grpc::failed);
-        Poll::Ready(Ok(Piece::End(trailers)))
+        Poll::Ready(Ok(BodyChunk::End(trailers)))
     }
 }

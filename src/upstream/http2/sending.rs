@@ -10,23 +10,23 @@ use http::HeaderMap;
 use http_body::Body as _;
 
 use crate::clock::Deadline;
-use crate::message::Upload;
+use crate::message::RequestBody;
 use crate::upstream::error::{Error, Stage};
-use crate::upstream::http1::{Cargo, may_trail};
+use crate::upstream::http1::{PendingBody, may_trail};
 
 /// What is left to send of a request.
 #[derive(Debug)]
-pub(super) struct Sending {
+pub(super) struct StreamWriter {
     stream: SendStream<Bytes>,
-    upload: Upload,
+    upload: RequestBody,
     piece: Bytes,
     begun: bool,
     over: bool,
     stalled: Deadline,
 }
 
-impl Sending {
-    pub(super) fn new(stream: SendStream<Bytes>, cargo: Cargo) -> Self {
+impl StreamWriter {
+    pub(super) fn new(stream: SendStream<Bytes>, cargo: PendingBody) -> Self {
         let over = cargo.is_none();
         let (upload, piece) = cargo.into_parts();
         Self {
@@ -45,8 +45,8 @@ impl Sending {
     }
 
     /// What was to be sent, if nothing of it has left.
-    pub(super) fn into_unsent(self) -> Option<Cargo> {
-        (!self.begun).then(|| Cargo::from_parts(self.upload, self.piece))
+    pub(super) fn into_unsent(self) -> Option<PendingBody> {
+        (!self.begun).then(|| PendingBody::from_parts(self.upload, self.piece))
     }
 
     /// Sends on; ready when all has left, or the backend wants no more.

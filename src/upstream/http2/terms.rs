@@ -9,16 +9,16 @@ use tokio::sync::Notify;
 
 /// What is known of a backend's terms.
 #[derive(Debug, Default)]
-pub(super) struct Terms {
+pub(super) struct PeerSettings {
     largest_head: OnceLock<usize>,
     known: Notify,
 }
 
 /// The first frame a backend sends, which has to be its settings.
 #[derive(Debug, Default)]
-pub(super) struct Preface(Vec<u8>);
+pub(super) struct SettingsReader(Vec<u8>);
 
-impl Terms {
+impl PeerSettings {
     /// They have come.
     pub(super) fn agree(&self, largest_head: usize) {
         // Said once.
@@ -38,7 +38,7 @@ impl Terms {
     }
 }
 
-impl Preface {
+impl SettingsReader {
     /// Adds what has come; how large a head may be, once it is all there.
     pub(super) fn read(&mut self, bytes: &[u8]) -> Option<usize> {
         let room = LONGEST.saturating_sub(self.0.len());
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     fn read(bytes: &[u8], piece: usize) -> Option<usize> {
-        let mut preface = Preface::default();
+        let mut preface = SettingsReader::default();
         bytes.chunks(piece).find_map(|piece| preface.read(piece))
     }
 
@@ -93,7 +93,7 @@ mod tests {
 
     #[tokio::test]
     async fn whoever_needs_them_waits() {
-        let terms = std::sync::Arc::new(Terms::default());
+        let terms = std::sync::Arc::new(PeerSettings::default());
         let waiting = tokio::spawn({
             let terms = std::sync::Arc::clone(&terms);
             async move { terms.largest_head().await }

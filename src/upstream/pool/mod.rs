@@ -11,16 +11,16 @@ use std::time::Duration;
 
 use tokio::task::JoinHandle;
 
-use self::shelf::Shelf;
+use self::shelf::OwnedLru;
 use super::backend::Backend;
-use super::wire::Wire;
+use super::wire::UpstreamConnection;
 use crate::clock::{Clock, Millis};
 use crate::config::plan;
 use crate::telemetry::{BackgroundTask, supervise};
 
 /// What an upstream says about keeping connections.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Rules {
+pub(super) struct KeepaliveSettings {
     upstream: u64,
     most: usize,
     timeout: Duration,
@@ -28,23 +28,23 @@ pub(super) struct Rules {
 }
 
 #[derive(Debug)]
-struct Pool {
-    idle: Shelf<Idle>,
+struct IdlePool {
+    idle: OwnedLru<IdleUpstream>,
     sweeper: JoinHandle<()>,
 }
 
 #[derive(Debug)]
-struct Idle {
+struct IdleUpstream {
     since: Millis,
-    wire: Box<Wire>,
+    wire: Box<UpstreamConnection>,
 }
 
 thread_local! {
     // A tree, not a hash: few upstreams, looked up twice a request.
-    static POOLS: RefCell<BTreeMap<u64, Pool>> = const { RefCell::new(BTreeMap::new()) };
+    static POOLS: RefCell<BTreeMap<u64, IdlePool>> = const { RefCell::new(BTreeMap::new()) };
 }
 
-impl Rules {
+impl KeepaliveSettings {
     /// Those of `plan`, for the upstream numbered `upstream`.
     pub(super) fn new(upstream: u64, plan: &plan::Upstream) -> Self {
         Self {
@@ -75,7 +75,11 @@ impl Rules {
 }
 
 /// A kept connection to this backend, met in this way, if one is left that is still open.
-pub(super) fn take(backend: &Backend, owner: usize, now: Millis) -> Option<Box<Wire>> {
+pub(super) fn take(
+    backend: &Backend,
+    owner: usize,
+    now: Millis,
+) -> Option<Box<UpstreamConnection>> {
     let rules = backend.keep;
     loop {
         let mut idle = POOLS.with_borrow_mut(|pools| {
@@ -93,17 +97,22 @@ pub(super) fn take(backend: &Backend, owner: usize, now: Millis) -> Option<Box<W
 }
 
 /// Keeps a connection whose answer was read to its end `now`, unless it has carried enough or nobody wants it kept.
-pub(super) fn put(backend: &Backend, mut wire: Box<Wire>, now: Millis, clock: &Clock) {
+pub(super) fn put(
+    backend: &Backend,
+    mut wire: Box<UpstreamConnection>,
+    now: Millis,
+    clock: &Clock,
+) {
     let rules = backend.keep;
     let unwanted = rules.most == 0 || wire.tenure.is_over();
     if unwanted || wire.requests >= rules.requests || !wire.rest() {
         return;
     }
-    let idle = Idle { since: now, wire };
+    let idle = IdleUpstream { since: now, wire };
     // Dropped after the borrow: closing a connection runs code that is not ours.
     let _oldest = POOLS.with_borrow_mut(|pools| {
-        let pool = pools.entry(rules.upstream).or_insert_with(|| Pool {
-            idle: Shelf::new(),
+        let pool = pools.entry(rules.upstream).or_insert_with(|| IdlePool {
+            idle: OwnedLru::new(),
             sweeper: spawn_sweeper(rules, clock),
         });
         // The runtime that ran it is gone.
@@ -122,7 +131,7 @@ pub(super) fn put(backend: &Backend, mut wire: Box<Wire>, now: Millis, clock: &C
 
 /// Closes what is kept too long or was closed by its backend, until nothing is kept. One timer for all connections of
 /// an upstream, and nobody who waits on each.
-fn spawn_sweeper(rules: Rules, clock: &Clock) -> JoinHandle<()> {
+fn spawn_sweeper(rules: KeepaliveSettings, clock: &Clock) -> JoinHandle<()> {
     let clock = clock.clone();
     let sweep = async move || {
         let mut next = rules.timeout;
@@ -139,7 +148,7 @@ fn spawn_sweeper(rules: Rules, clock: &Clock) -> JoinHandle<()> {
 
 /// Closes what is over its time, was closed by its backend or leads to one that has left; `None` if nothing is left, else how long until
 /// there is something to do.
-pub(super) fn sweep(rules: Rules, now: Millis) -> Option<Duration> {
+pub(super) fn sweep(rules: KeepaliveSettings, now: Millis) -> Option<Duration> {
     let (_expired, next) = POOLS.with_borrow_mut(|pools| {
         let idle = &mut pools.get_mut(&rules.upstream)?.idle;
         let expired = idle.take_if(|idle| {

@@ -5,8 +5,8 @@
 
 /// Things by owner and age. Owners are small numbers.
 #[derive(Debug)]
-pub(super) struct Shelf<T> {
-    slots: Vec<Slot<T>>,
+pub(super) struct OwnedLru<T> {
+    slots: Vec<LruSlot<T>>,
     /// By owner, the slot of the newest; [`NONE`] where there is nothing.
     newest: Vec<u32>,
     oldest_of_all: u32,
@@ -17,7 +17,7 @@ pub(super) struct Shelf<T> {
 }
 
 #[derive(Debug)]
-struct Slot<T> {
+struct LruSlot<T> {
     thing: Option<T>,
     owner: usize,
     older: u32,
@@ -27,7 +27,7 @@ struct Slot<T> {
     own_newer: u32,
 }
 
-impl<T> Shelf<T> {
+impl<T> OwnedLru<T> {
     pub(super) fn new() -> Self {
         Self {
             slots: Vec::new(),
@@ -53,7 +53,7 @@ impl<T> Shelf<T> {
         if owner >= self.newest.len() {
             self.newest.resize(owner + 1, NONE);
         }
-        let slot = Slot {
+        let slot = LruSlot {
             thing: Some(thing),
             owner,
             older: self.newest_of_all,
@@ -108,7 +108,7 @@ impl<T> Shelf<T> {
     fn remove(&mut self, at: u32) -> Option<T> {
         let slot = self.slots.get_mut(at as usize)?;
         let thing = slot.thing.take();
-        let &mut Slot {
+        let &mut LruSlot {
             owner,
             older,
             newer,
@@ -165,7 +165,7 @@ mod tests {
     proptest! {
         #[test]
         fn it_does_what_a_plain_list_does(steps in prop::collection::vec(step(), 0..200)) {
-            let mut shelf = Shelf::new();
+            let mut shelf = OwnedLru::new();
             let mut list: Vec<(usize, u32)> = Vec::new();
             for (number, step) in (0..).zip(steps) {
                 match step {

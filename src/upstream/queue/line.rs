@@ -8,17 +8,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::task::Waker;
 
-use crate::config::plan::Order;
+use crate::config::plan::QueueOrder;
 
 /// Those who wait.
 #[derive(Debug)]
-pub(super) struct Line {
+pub(super) struct WaitList {
     size: usize,
-    order: Order,
+    order: QueueOrder,
     next_ticket: u64,
     next_turn: u64,
-    waiting: BTreeMap<u64, Waiting>,
-    keys: BTreeMap<Arc<[u8]>, Own>,
+    waiting: BTreeMap<u64, WaitEntry>,
+    keys: BTreeMap<Arc<[u8]>, KeyQueue>,
     /// By turn.
     turns: BTreeMap<u64, Arc<[u8]>>,
     /// How long the line of each key is.
@@ -26,7 +26,7 @@ pub(super) struct Line {
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct WaitEntry {
     key: Arc<[u8]>,
     called: bool,
     waker: Option<Waker>,
@@ -34,14 +34,14 @@ struct Waiting {
 
 /// The line of one key.
 #[derive(Debug)]
-struct Own {
+struct KeyQueue {
     turn: u64,
     tickets: BTreeSet<u64>,
 }
 
 /// What somebody who waits is told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Told {
+pub(super) enum WaitResult {
     /// To try.
     Go,
     /// That its place was given to another.
@@ -50,8 +50,8 @@ pub(super) enum Told {
     Wait,
 }
 
-impl Line {
-    pub(super) fn new(size: usize, order: Order) -> Self {
+impl WaitList {
+    pub(super) fn new(size: usize, order: QueueOrder) -> Self {
         Self {
             size,
             order,
@@ -79,7 +79,7 @@ impl Line {
             .map_or_else(|| key.into(), |(known, _)| Arc::clone(known));
         self.waiting.insert(
             ticket,
-            Waiting {
+            WaitEntry {
                 key: Arc::clone(&key),
                 called: false,
                 waker: None,
@@ -88,7 +88,7 @@ impl Line {
         let next_turn = &mut self.next_turn;
         let own = self.keys.entry(Arc::clone(&key)).or_insert_with(|| {
             *next_turn += 1;
-            Own {
+            KeyQueue {
                 turn: *next_turn,
                 tickets: BTreeSet::new(),
             }
@@ -112,7 +112,7 @@ impl Line {
 
     /// Goes because it was served: the turn of its key is over.
     pub(super) fn serve(&mut self, ticket: u64) {
-        let Some(Waiting { key, .. }) = self.remove(ticket) else {
+        let Some(WaitEntry { key, .. }) = self.remove(ticket) else {
             return;
         };
         if let Some(own) = self.keys.get_mut(&key) {
@@ -128,8 +128,8 @@ impl Line {
         let (_, key) = self.turns.first_key_value()?;
         let tickets = &self.keys.get(key)?.tickets;
         let next = match self.order {
-            Order::NewestFirst => tickets.last(),
-            Order::OldestFirst => tickets.first(),
+            QueueOrder::NewestFirst => tickets.last(),
+            QueueOrder::OldestFirst => tickets.first(),
         };
         let next = self.waiting.get_mut(next?)?;
         next.called = true;
@@ -137,15 +137,15 @@ impl Line {
     }
 
     /// What somebody is told who asks; if it has to wait, it is woken when there is something to tell.
-    pub(super) fn ask(&mut self, ticket: u64, waker: &Waker) -> Told {
+    pub(super) fn ask(&mut self, ticket: u64, waker: &Waker) -> WaitResult {
         let Some(waiting) = self.waiting.get_mut(&ticket) else {
-            return Told::Leave;
+            return WaitResult::Leave;
         };
         if std::mem::take(&mut waiting.called) {
-            return Told::Go;
+            return WaitResult::Go;
         }
         waiting.waker = Some(waker.clone());
-        Told::Wait
+        WaitResult::Wait
     }
 
     /// Of equally long lines, the one that the newcomer stands in.
@@ -157,13 +157,13 @@ impl Line {
             _ => &self.keys.get(key)?.tickets,
         };
         let last = match self.order {
-            Order::NewestFirst => tickets.first(),
-            Order::OldestFirst => tickets.last(),
+            QueueOrder::NewestFirst => tickets.first(),
+            QueueOrder::OldestFirst => tickets.last(),
         };
         last.copied()
     }
 
-    fn remove(&mut self, ticket: u64) -> Option<Waiting> {
+    fn remove(&mut self, ticket: u64) -> Option<WaitEntry> {
         let gone = self.waiting.remove(&ticket)?;
         let own = self.keys.get_mut(&gone.key)?;
         self.lengths
@@ -185,14 +185,14 @@ mod tests {
     use super::*;
 
     /// Serves all in turn; who they are.
-    fn drain(line: &mut Line) -> Vec<u64> {
+    fn drain(line: &mut WaitList) -> Vec<u64> {
         let mut served = Vec::new();
         while line.len() > 0 {
             line.call();
             let tickets: Vec<u64> = line.waiting.keys().copied().collect();
             let next = tickets
                 .into_iter()
-                .find(|ticket| line.ask(*ticket, Waker::noop()) == Told::Go)
+                .find(|ticket| line.ask(*ticket, Waker::noop()) == WaitResult::Go)
                 .expect("somebody was called");
             line.serve(next);
             served.push(next);
@@ -200,8 +200,8 @@ mod tests {
         served
     }
 
-    fn line(size: usize, order: Order, keys: &[&str]) -> Line {
-        let mut line = Line::new(size, order);
+    fn line(size: usize, order: QueueOrder, keys: &[&str]) -> WaitList {
+        let mut line = WaitList::new(size, order);
         for key in keys {
             line.join(key.as_bytes());
         }
@@ -210,28 +210,28 @@ mod tests {
 
     #[test]
     fn the_oldest_goes_first_and_a_full_line_turns_away_who_comes() {
-        let mut line = line(3, Order::OldestFirst, &["", "", ""]);
+        let mut line = line(3, QueueOrder::OldestFirst, &["", "", ""]);
         assert!(line.join(b"").is_none());
         assert_eq!(drain(&mut line), [0, 1, 2]);
     }
 
     #[test]
     fn the_newest_goes_first_and_a_full_line_turns_away_the_oldest() {
-        let mut line = line(3, Order::NewestFirst, &["", "", ""]);
+        let mut line = line(3, QueueOrder::NewestFirst, &["", "", ""]);
         assert!(line.join(b"").is_some());
-        assert_eq!(line.ask(0, Waker::noop()), Told::Leave);
+        assert_eq!(line.ask(0, Waker::noop()), WaitResult::Leave);
         assert_eq!(drain(&mut line), [3, 2, 1]);
     }
 
     #[test]
     fn keys_take_turns() {
-        let mut line = line(9, Order::OldestFirst, &["a", "a", "a", "b", "c", "b"]);
+        let mut line = line(9, QueueOrder::OldestFirst, &["a", "a", "a", "b", "c", "b"]);
         assert_eq!(drain(&mut line), [0, 3, 4, 1, 5, 2]);
     }
 
     #[test]
     fn a_flood_cannot_fill_the_line() {
-        let mut line = line(4, Order::OldestFirst, &["flood"; 10]);
+        let mut line = line(4, QueueOrder::OldestFirst, &["flood"; 10]);
         assert_eq!(line.len(), 4);
         // Those who come later take the flood's places, down to a share each.
         for key in ["a", "b", "c"] {
@@ -246,7 +246,7 @@ mod tests {
 
     #[test]
     fn whoever_leaves_takes_nothing_with_it() {
-        let mut line = line(4, Order::OldestFirst, &["a", "b", "a"]);
+        let mut line = line(4, QueueOrder::OldestFirst, &["a", "b", "a"]);
         assert!(line.leave(0) && line.leave(1) && !line.leave(1));
         assert_eq!(drain(&mut line), [2]);
         assert!(line.keys.is_empty() && line.turns.is_empty() && line.lengths.is_empty());

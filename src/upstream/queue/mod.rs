@@ -14,27 +14,27 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use self::line::{Line, Told};
-use super::balance::{Balance, Pick, Round};
-use super::error::{Crowded, Error};
+use self::line::{WaitList, WaitResult};
+use super::balance::{Balancer, Pick, TriedPeers};
+use super::error::{Error, QueueError};
 use crate::clock::Clock;
 use crate::config::plan::{Template, UpstreamQueue};
-use crate::message::Exchange;
-use crate::message::vars::KeyParts;
+use crate::message::RequestRecord;
+use crate::message::vars::KeyReader;
 
 /// A waiting line.
 #[derive(Debug)]
-pub(super) struct Queue {
-    line: Mutex<Line>,
+pub(super) struct RequestQueue {
+    line: Mutex<WaitList>,
     length: AtomicUsize,
     timeout: Duration,
     fair: Option<Template>,
-    counts: Counts,
+    counts: QueueCounters,
 }
 
 /// How it has gone so far.
 #[derive(Debug, Default)]
-struct Counts {
+struct QueueCounters {
     served: AtomicU64,
     full: AtomicU64,
     late: AtomicU64,
@@ -44,7 +44,7 @@ struct Counts {
 
 /// What a waiting line has seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Waits {
+pub struct QueueStats {
     /// Requests that wait now.
     pub waiting: u64,
     /// Requests that waited and got a server.
@@ -60,30 +60,30 @@ pub struct Waits {
 }
 
 /// A place in the line, given up when dropped.
-struct Place<'q> {
-    queue: &'q Queue,
+struct QueueTicket<'q> {
+    queue: &'q RequestQueue,
     ticket: u64,
     over: bool,
 }
 
-impl Queue {
+impl RequestQueue {
     pub(super) fn new(plan: &UpstreamQueue) -> Self {
         let size = usize::try_from(plan.size).unwrap_or(usize::MAX);
         Self {
-            line: Mutex::new(Line::new(size, plan.order)),
+            line: Mutex::new(WaitList::new(size, plan.order)),
             length: AtomicUsize::new(0),
             timeout: plan.timeout,
             fair: plan.fair.clone(),
-            counts: Counts::default(),
+            counts: QueueCounters::default(),
         }
     }
 
     /// A backend to ask, waited for if need be. None if there is nobody to wait for.
     pub(super) async fn pick(
         &self,
-        balance: &Balance,
-        round: &mut Round,
-        exchange: &Exchange,
+        balance: &Balancer,
+        round: &mut TriedPeers,
+        exchange: &RequestRecord,
         clock: &Clock,
     ) -> Result<Option<Pick>, Error> {
         let came = clock.now();
@@ -104,7 +104,7 @@ impl Queue {
             })
             .await;
             // Whoever is out of time tries once more: the call may have come in the same moment.
-            if told != Some(Told::Leave) {
+            if told != Some(WaitResult::Leave) {
                 round.begin_again();
                 let now = clock.now();
                 if let Some(pick) = balance.pick(round, now) {
@@ -116,13 +116,13 @@ impl Queue {
                 }
             }
             match told {
-                Some(Told::Leave) => {
+                Some(WaitResult::Leave) => {
                     place.over = true;
-                    return Err(self.refuse(Crowded::Full));
+                    return Err(self.refuse(QueueError::Full));
                 }
                 None => {
                     place.leave();
-                    return Err(self.refuse(Crowded::Late));
+                    return Err(self.refuse(QueueError::Late));
                 }
                 _ if !balance.is_crowded(round) => {
                     place.leave();
@@ -147,9 +147,9 @@ impl Queue {
     }
 
     /// How it has gone so far.
-    pub(super) fn waits(&self) -> Waits {
+    pub(super) fn waits(&self) -> QueueStats {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        Waits {
+        QueueStats {
             waiting: self.length.load(Ordering::Relaxed) as u64,
             served: read(&self.counts.served),
             full: read(&self.counts.full),
@@ -163,10 +163,10 @@ impl Queue {
         self.length.load(Ordering::Relaxed) == 0
     }
 
-    fn join(&self, exchange: &Exchange) -> Result<Place<'_>, Error> {
+    fn join(&self, exchange: &RequestRecord) -> Result<QueueTicket<'_>, Error> {
         let mut key = Vec::new();
         if let Some(fair) = &self.fair
-            && KeyParts::default()
+            && KeyReader::default()
                 .render(fair, exchange, &mut key)
                 .is_err()
         {
@@ -178,25 +178,25 @@ impl Queue {
         self.length.store(line.len(), Ordering::Relaxed);
         drop(line);
         let Some((ticket, loser)) = joined else {
-            return Err(self.refuse(Crowded::Full));
+            return Err(self.refuse(QueueError::Full));
         };
         if let Some(loser) = loser {
             loser.wake();
         }
         // A server may have come free between the look and the line, or by the passing of time.
         self.call();
-        Ok(Place {
+        Ok(QueueTicket {
             queue: self,
             ticket,
             over: false,
         })
     }
 
-    fn refuse(&self, why: Crowded) -> Error {
+    fn refuse(&self, why: QueueError) -> Error {
         count(
             match why {
-                Crowded::Full => &self.counts.full,
-                Crowded::Late => &self.counts.late,
+                QueueError::Full => &self.counts.full,
+                QueueError::Late => &self.counts.late,
             },
             1,
         );
@@ -207,16 +207,16 @@ impl Queue {
     }
 }
 
-impl Place<'_> {
-    fn poll(&self, context: &Context<'_>) -> Poll<Told> {
+impl QueueTicket<'_> {
+    fn poll(&self, context: &Context<'_>) -> Poll<WaitResult> {
         match self.queue.line.lock().ask(self.ticket, context.waker()) {
-            Told::Wait => Poll::Pending,
+            WaitResult::Wait => Poll::Pending,
             told => Poll::Ready(told),
         }
     }
 
     fn serve(&mut self) {
-        self.go(Line::serve);
+        self.go(WaitList::serve);
     }
 
     fn leave(&mut self) {
@@ -225,7 +225,7 @@ impl Place<'_> {
         });
     }
 
-    fn go(&mut self, how: impl FnOnce(&mut Line, u64)) {
+    fn go(&mut self, how: impl FnOnce(&mut WaitList, u64)) {
         self.over = true;
         let mut line = self.queue.line.lock();
         how(&mut line, self.ticket);
@@ -236,7 +236,7 @@ impl Place<'_> {
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for QueueTicket<'_> {
     fn drop(&mut self) {
         if !self.over {
             count(&self.queue.counts.left, 1);

@@ -22,7 +22,7 @@ use parking_lot::Mutex;
 
 #[cfg(any(fuzzing, test))]
 pub use self::dns::addresses_in;
-use super::backend::{Address, Common};
+use super::backend::{BackendAddress, GroupSettings};
 use super::error::Error;
 use super::{Upstream, usable};
 use crate::clock::Millis;
@@ -30,7 +30,7 @@ use crate::config::plan;
 
 /// A name to look up.
 #[derive(Debug, Clone)]
-pub struct Lookup {
+pub struct NameLookup {
     /// Whose it is: the server's place in the plan.
     pub server: usize,
     host: Box<str>,
@@ -40,7 +40,7 @@ pub struct Lookup {
 
 /// What a look-up has found.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Found {
+pub struct LookupResult {
     /// At least one, in an order that depends on nothing else, so that several gateways have the same.
     pub addresses: Vec<SocketAddr>,
     /// For how long they hold, where that is known.
@@ -49,7 +49,7 @@ pub struct Found {
 
 /// How a name that is looked up again fares.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NameView {
+pub struct NameStatus {
     /// The name.
     pub host: Box<str>,
     /// How many addresses it has now.
@@ -62,25 +62,25 @@ pub struct NameView {
 
 /// The names of an upstream that are looked up again, and what their backends are made of.
 #[derive(Debug)]
-pub(super) struct Names {
-    pub(super) common: Common,
-    list: Mutex<Vec<Name>>,
+pub(super) struct ResolvedNames {
+    pub(super) common: GroupSettings,
+    list: Mutex<Vec<ResolvedName>>,
 }
 
 #[derive(Debug)]
-struct Name {
-    lookup: Lookup,
+struct ResolvedName {
+    lookup: NameLookup,
     /// The longest from one look-up to the next.
     every: Duration,
     /// None while it is looked up.
     due: Option<Millis>,
     failing: bool,
-    view: NameView,
+    view: NameStatus,
 }
 
 /// Who has come and gone with a look-up.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Change {
+pub(super) struct MembershipChange {
     pub(super) joined: Vec<Arc<str>>,
     pub(super) left: Vec<Arc<str>>,
 }
@@ -88,7 +88,7 @@ pub(super) struct Change {
 impl Upstream {
     /// The names whose time has come to be looked up again. What came of each has to be [told](Self::resolved).
     #[must_use]
-    pub fn lookups(&self, now: Millis) -> Vec<Lookup> {
+    pub fn lookups(&self, now: Millis) -> Vec<NameLookup> {
         let names = self.names.as_ref();
         names.map_or_else(Vec::new, |names| names.due(now))
     }
@@ -100,7 +100,7 @@ impl Upstream {
     }
 
     /// The name of a server was looked up: new addresses join, those that are gone finish what they have.
-    pub fn resolved(&self, server: usize, found: io::Result<Found>, now: Millis) {
+    pub fn resolved(&self, server: usize, found: io::Result<LookupResult>, now: Millis) {
         let Some(names) = &self.names else { return };
         let Some(found) = names.note(server, found, now) else {
             return;
@@ -121,7 +121,7 @@ impl Upstream {
 
     /// How those of its names fare that are looked up again.
     #[must_use]
-    pub fn names(&self) -> Vec<NameView> {
+    pub fn names(&self) -> Vec<NameStatus> {
         let names = self.names.as_ref();
         names.map_or_else(Vec::new, |names| names.views())
     }
@@ -150,13 +150,13 @@ impl Upstream {
     }
 }
 
-impl Lookup {
+impl NameLookup {
     /// Looks the name up. Blocks.
     ///
     /// # Errors
     ///
     /// When nobody can say, or the name has no address.
-    pub fn run(&self) -> io::Result<Found> {
+    pub fn run(&self) -> io::Result<LookupResult> {
         let (mut addresses, holds): (Vec<SocketAddr>, _) = match &self.resolver {
             None => ((&*self.host, self.port).to_socket_addrs()?.collect(), None),
             Some(resolver) => {
@@ -175,18 +175,18 @@ impl Lookup {
         }
         addresses.sort_unstable();
         addresses.dedup();
-        Ok(Found { addresses, holds })
+        Ok(LookupResult { addresses, holds })
     }
 }
 
-impl Names {
+impl ResolvedNames {
     /// Those that are made of this; with what was found of each at the start.
-    pub(super) fn new(common: Common, found: Vec<Option<Found>>) -> Self {
+    pub(super) fn new(common: GroupSettings, found: Vec<Option<LookupResult>>) -> Self {
         let servers = common.upstream.servers.iter().enumerate().zip(found);
         let list = servers.filter_map(|((server, plan), found)| {
             let lookup = lookup(&common.upstream, server)?;
-            let mut name = Name {
-                view: NameView {
+            let mut name = ResolvedName {
+                view: NameStatus {
                     host: lookup.host.clone(),
                     addresses: 0,
                     found: 0,
@@ -207,7 +207,7 @@ impl Names {
     }
 
     /// Whose time has come. None of them is told again before its result is [noted](Self::note).
-    pub(super) fn due(&self, now: Millis) -> Vec<Lookup> {
+    pub(super) fn due(&self, now: Millis) -> Vec<NameLookup> {
         let mut list = self.list.lock();
         let due = list
             .iter_mut()
@@ -228,9 +228,9 @@ impl Names {
     pub(super) fn note(
         &self,
         server: usize,
-        found: io::Result<Found>,
+        found: io::Result<LookupResult>,
         now: Millis,
-    ) -> Option<Found> {
+    ) -> Option<LookupResult> {
         let mut list = self.list.lock();
         let name = list.iter_mut().find(|name| name.lookup.server == server)?;
         let (upstream, host) = (&*self.common.upstream.name, &*name.lookup.host);
@@ -251,14 +251,14 @@ impl Names {
     }
 
     /// How they fare.
-    pub(super) fn views(&self) -> Vec<NameView> {
+    pub(super) fn views(&self) -> Vec<NameStatus> {
         let list = self.list.lock();
         list.iter().map(|name| name.view.clone()).collect()
     }
 }
 
-impl Name {
-    fn book(&mut self, found: Option<&Found>, now: Millis) {
+impl ResolvedName {
+    fn book(&mut self, found: Option<&LookupResult>, now: Millis) {
         self.failing = found.is_none();
         let again = match found {
             Some(found) => {
@@ -277,10 +277,10 @@ impl Name {
 }
 
 /// What is to be looked up of a server of the plan, again and again.
-fn lookup(upstream: &plan::Upstream, server: usize) -> Option<Lookup> {
+fn lookup(upstream: &plan::Upstream, server: usize) -> Option<NameLookup> {
     let plan = &upstream.servers[server];
     match &plan.address {
-        plan::Address::Tcp { host, port } if plan.resolve.is_some() => Some(Lookup {
+        plan::UpstreamAddress::Tcp { host, port } if plan.resolve.is_some() => Some(NameLookup {
             server,
             host: host.clone(),
             port: *port,
@@ -295,10 +295,12 @@ fn lookup(upstream: &plan::Upstream, server: usize) -> Option<Lookup> {
 pub(super) fn at_start(
     upstream: &plan::Upstream,
     server: usize,
-) -> Result<(Vec<Address>, Option<Found>), Error> {
+) -> Result<(Vec<BackendAddress>, Option<LookupResult>), Error> {
     let (host, port) = match &upstream.servers[server].address {
-        plan::Address::Tcp { host, port } => (host, *port),
-        plan::Address::Unix(path) => return Ok((vec![Address::Unix(path.clone())], None)),
+        plan::UpstreamAddress::Tcp { host, port } => (host, *port),
+        plan::UpstreamAddress::Unix(path) => {
+            return Ok((vec![BackendAddress::Unix(path.clone())], None));
+        }
     };
     if let Some(lookup) = lookup(upstream, server) {
         let found = lookup.run().inspect_err(|error| {
@@ -307,14 +309,14 @@ pub(super) fn at_start(
         });
         let found = found.ok();
         let addresses = found.iter().flat_map(|found| &found.addresses);
-        return Ok((addresses.copied().map(Address::Tcp).collect(), found));
+        return Ok((addresses.copied().map(BackendAddress::Tcp).collect(), found));
     }
     let unresolved = |source| Error::Resolve {
         host: host.clone(),
         source,
     };
     let found = (&**host, port).to_socket_addrs().map_err(unresolved)?;
-    let found: Vec<_> = found.map(Address::Tcp).collect();
+    let found: Vec<_> = found.map(BackendAddress::Tcp).collect();
     match found.is_empty() {
         true => Err(unresolved(io::ErrorKind::NotFound.into())),
         false => Ok((found, None)),

@@ -6,7 +6,7 @@ use crate::config::plan::UpstreamServer;
 const EVERY: Duration = Duration::from_secs(30);
 
 fn upstream() -> Upstream {
-    let mut server = UpstreamServer::at(plan::Address::Tcp {
+    let mut server = UpstreamServer::at(plan::UpstreamAddress::Tcp {
         host: "localhost".into(),
         port: 1,
     });
@@ -19,14 +19,14 @@ fn upstream() -> Upstream {
     .unwrap()
 }
 
-fn found(holds: Option<u64>) -> io::Result<Found> {
-    Ok(Found {
+fn found(holds: Option<u64>) -> io::Result<LookupResult> {
+    Ok(LookupResult {
         addresses: vec![([10, 0, 0, 1], 80).into()],
         holds: holds.map(Duration::from_secs),
     })
 }
 
-fn failed() -> io::Result<Found> {
+fn failed() -> io::Result<LookupResult> {
     Err(io::ErrorKind::TimedOut.into())
 }
 
@@ -66,7 +66,7 @@ fn a_failure_leaves_the_last_addresses_and_is_counted() {
     let backends = upstream.backends();
     let names: Vec<_> = backends.iter().map(|backend| &*backend.name).collect();
     assert_eq!(names, ["10.0.0.1:80"]);
-    let view = NameView {
+    let view = NameStatus {
         host: "localhost".into(),
         addresses: 1,
         found: 2,
@@ -77,7 +77,7 @@ fn a_failure_leaves_the_last_addresses_and_is_counted() {
 
 #[test]
 fn a_name_that_is_not_known_yet_keeps_nobody_from_starting() {
-    let mut server = UpstreamServer::at(plan::Address::Tcp {
+    let mut server = UpstreamServer::at(plan::UpstreamAddress::Tcp {
         host: "not.known.invalid".into(),
         port: 80,
     });
@@ -94,7 +94,7 @@ fn a_name_that_is_not_known_yet_keeps_nobody_from_starting() {
 #[test]
 fn names_that_are_looked_up_once_are_compared_with_what_is_known() {
     let plan = |host: &str| {
-        let server = UpstreamServer::at(plan::Address::Tcp {
+        let server = UpstreamServer::at(plan::UpstreamAddress::Tcp {
             host: host.into(),
             port: 80,
         });

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::config::plan::{Backoff, RetryBudget};
-use crate::upstream::breaker::Forced;
+use crate::upstream::breaker::ForcedState;
 use crate::upstream::breaker::tests::plan as breaker;
 
 const BUSY: &str = "HTTP/1.1 503 Busy\r\ncontent-length: 4\r\n\r\nbusy";
@@ -31,7 +31,7 @@ fn plan(origins: &[&Origin], pause: Duration) -> plan::Upstream {
 fn road(plan: &plan::Upstream) -> Road {
     let mut road = Road::with(plan);
     let next = &mut road.forward.next_upstream;
-    next.tries = Tries::Most(6);
+    next.tries = MaxTries::Most(6);
     next.statuses = vec![StatusCode::SERVICE_UNAVAILABLE];
     road
 }
@@ -114,7 +114,7 @@ async fn where_all_breakers_are_open_nobody_waits() {
     assert_eq!(road.get_text().await, "busy");
     assert_eq!(road.statuses(), [503; 2]);
     for backend in road.upstream.backends() {
-        road.upstream.force(&backend.name, Some(Forced::Open));
+        road.upstream.force(&backend.name, Some(ForcedState::Open));
     }
     tokio::time::pause();
     let before = road.clock.now();

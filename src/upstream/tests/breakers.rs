@@ -4,8 +4,8 @@ use tokio::sync::Notify;
 
 use super::*;
 use crate::clock::Millis;
-use crate::config::plan::Share;
-use crate::upstream::breaker::State;
+use crate::config::plan::CallShare;
+use crate::upstream::breaker::BreakerState;
 use crate::upstream::breaker::tests::plan as breaker;
 
 /// A road to one origin whose breaker goes by `rules`, with time in the test's hand.
@@ -18,7 +18,7 @@ fn road(origin: &Origin, rules: plan::Breaker) -> Road {
     road
 }
 
-fn state(road: &Road) -> State {
+fn state(road: &Road) -> BreakerState {
     let backends = road.upstream.backends();
     backends[0].breaker.as_ref().unwrap().state()
 }
@@ -26,7 +26,7 @@ fn state(road: &Road) -> State {
 /// Opens after one call of at least two seconds.
 fn impatient() -> plan::Breaker {
     plan::Breaker {
-        slow: Some((Duration::from_secs(2), Share(1000))),
+        slow: Some((Duration::from_secs(2), CallShare(1000))),
         min_calls: 1,
         ..breaker()
     }
@@ -50,7 +50,7 @@ async fn silent(body: usize) -> (Origin, Arc<Notify>) {
 }
 
 /// Sends a request, and leaves when `heard` says that it has arrived and time has moved on to `then`.
-async fn leave(road: &mut Road, outgoing: Outgoing, heard: &Notify, then: u64) {
+async fn leave(road: &mut Road, outgoing: OutgoingRequest, heard: &Notify, then: u64) {
     let clock = road.clock.clone();
     let mut sending = Box::pin(road.send(outgoing));
     tokio::select! {
@@ -65,9 +65,9 @@ async fn a_server_that_hangs_is_slow_also_to_clients_that_leave() {
     let (origin, heard) = silent(0).await;
     let mut road = road(&origin, impatient());
     leave(&mut road, outgoing(Method::GET), &heard, 1_999).await;
-    assert_eq!(state(&road), State::Closed);
+    assert_eq!(state(&road), BreakerState::Closed);
     leave(&mut road, outgoing(Method::GET), &heard, 3_999).await;
-    assert_eq!(state(&road), State::Open);
+    assert_eq!(state(&road), BreakerState::Open);
 }
 
 #[tokio::test]
@@ -76,10 +76,10 @@ async fn the_time_a_client_takes_to_send_is_not_the_servers() {
     let mut road = road(&origin, impatient());
     let (unfinished, _client) = post(6, "abc").await;
     leave(&mut road, unfinished, &heard, 60_000).await;
-    assert_eq!(state(&road), State::Closed);
+    assert_eq!(state(&road), BreakerState::Closed);
     let (whole, _client) = post(3, "abc").await;
     leave(&mut road, whole, &heard, 62_000).await;
-    assert_eq!(state(&road), State::Open);
+    assert_eq!(state(&road), BreakerState::Open);
 }
 
 #[tokio::test]
@@ -109,7 +109,7 @@ async fn an_upload_that_takes_long_does_not_make_its_answer_slow() {
         client.write_all(b"def").await.unwrap();
     });
     assert_eq!(answered.unwrap().status(), 200);
-    assert_eq!(state(&road), State::Closed);
+    assert_eq!(state(&road), BreakerState::Closed);
 }
 
 #[tokio::test]
@@ -145,13 +145,13 @@ async fn an_old_download_that_is_cut_does_not_disturb_the_probes() {
     let mut road = road(&origin, rules);
     let download = road.get().await.unwrap();
     assert_eq!(road.get().await.unwrap().status(), 502);
-    assert_eq!(state(&road), State::Open);
+    assert_eq!(state(&road), BreakerState::Open);
     road.clock.set(Millis(5_000));
     assert_eq!(road.get_text().await, "ok");
-    assert_eq!(state(&road), State::HalfOpen, "one of two");
+    assert_eq!(state(&road), BreakerState::HalfOpen, "one of two");
     cut.notify_one();
     assert!(text(download).await.is_err());
-    assert_eq!(state(&road), State::HalfOpen);
+    assert_eq!(state(&road), BreakerState::HalfOpen);
     assert_eq!(road.get_text().await, "ok");
-    assert_eq!(state(&road), State::Closed);
+    assert_eq!(state(&road), BreakerState::Closed);
 }

@@ -175,7 +175,7 @@ async fn a_unix_socket_is_a_backend_too() {
         stream.write_all(SHORT.as_bytes()).await.unwrap();
     });
     let mut plan = plan_to(&[&Origin::absent().await]);
-    plan.servers[0].address = plan::Address::Unix(path.clone());
+    plan.servers[0].address = plan::UpstreamAddress::Unix(path.clone());
     let mut road = Road::with(&plan);
     assert_eq!(road.get_text().await, "ok");
     let name = format!("unix:{}", path.display());
@@ -185,7 +185,7 @@ async fn a_unix_socket_is_a_backend_too() {
 #[tokio::test]
 async fn a_name_without_an_address_is_no_upstream() {
     let mut plan = plan_to(&[&Origin::absent().await]);
-    plan.servers[0].address = plan::Address::Tcp {
+    plan.servers[0].address = plan::UpstreamAddress::Tcp {
         host: "no such name".into(),
         port: 80,
     };

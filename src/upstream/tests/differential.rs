@@ -14,8 +14,8 @@ use tokio::io::AsyncReadExt;
 
 use super::*;
 use crate::upstream::ask::call;
-use crate::upstream::tenure::Tenure;
-use crate::upstream::wire::{Socket, Wire};
+use crate::upstream::tenure::RetiredFlag;
+use crate::upstream::wire::{UpstreamConnection, UpstreamSocket};
 
 /// What came of an answer.
 #[derive(Debug, PartialEq)]
@@ -77,13 +77,13 @@ async fn ours(method: Method, pieces: Vec<Vec<u8>>) -> Outcome {
     tokio::spawn(play(far, pieces));
     let road = Road::to(&[&Origin::absent().await]);
     let next = next_upstream();
-    let mut errand = Errand::new(outgoing(method), &next, 1, false, Millis(0));
-    let wire = Wire::new(Socket::Test(near), 0, Tenure::default());
+    let mut errand = RetryState::new(outgoing(method), &next, 1, false, Millis(0));
+    let wire = UpstreamConnection::new(UpstreamSocket::Test(near), 0, RetiredFlag::default());
     let called = call(wire, &mut errand, &road.exchange, &road.forward, Millis(0));
     match called.await {
         Ok(answer) => {
             let lease = road.upstream.backends()[0].lease();
-            let begun = Download::begin(answer, lease, &road.forward, &road.clock);
+            let begun = UpstreamBody::begin(answer, lease, &road.forward, &road.clock);
             Outcome::of(begun).await
         }
         Err(_) => Outcome::Refused,

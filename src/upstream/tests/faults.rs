@@ -61,7 +61,7 @@ async fn a_head_without_end_is_refused() {
     })
     .await;
     let error = Road::to(&[&origin]).get().await.unwrap_err();
-    let Error::InvalidHeader(Invalid::TooLarge) = error else {
+    let Error::InvalidHeader(InvalidResponse::TooLarge) = error else {
         panic!("{error:?}");
     };
 }
@@ -215,13 +215,16 @@ async fn a_client_that_breaks_off_its_body_is_nobody_elses_fault() {
     let error = road.send(outgoing).await.unwrap_err();
     let fault = error.client_fault();
     assert!(
-        matches!(fault, Some(crate::message::upload::Error::Broken(_))),
+        matches!(
+            fault,
+            Some(crate::message::upload::RequestBodyError::Broken(_))
+        ),
         "{error:?}"
     );
     assert_eq!((road.statuses(), other.connections()), (vec![0], 0));
     origin.until_closed(1).await;
     // Not blamed: with one failure it would be left alone, and the next round would skip it.
-    let mut round = balance::Round::default();
+    let mut round = balance::TriedPeers::default();
     let balance = &road.upstream.balance;
     for _ in 0..2 {
         assert!(balance.pick(&mut round, Millis(1)).is_some());

@@ -189,7 +189,7 @@ async fn a_request_of_which_nothing_was_sent_was_not_tried() {
         }
     });
     let mut plan = plan_to(&[&Origin::absent().await]);
-    plan.servers[0].address = plan::Address::Tcp {
+    plan.servers[0].address = plan::UpstreamAddress::Tcp {
         host: "127.0.0.1".into(),
         port: address.port(),
     };

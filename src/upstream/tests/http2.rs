@@ -98,17 +98,17 @@ pub(super) async fn ok() -> Backend2 {
     Backend2::start(100, |mut asked| async move { asked.say("ok") }).await
 }
 
-fn streamed(method: Method) -> Outgoing {
+fn streamed(method: Method) -> OutgoingRequest {
     let request = Request::builder()
         .method(method.clone())
         .uri("http://origin/path?query")
         .version(http::Version::HTTP_2);
-    Outgoing {
+    OutgoingRequest {
         method,
-        head: Outset::Stream(Box::new(request.body(()).unwrap())),
+        head: OutgoingHead::Stream(Box::new(request.body(()).unwrap())),
         upgrade: None,
-        upload: Upload::none(),
-        form: Form::Fields,
+        upload: RequestBody::none(),
+        form: RequestHeadForm::Fields,
     }
 }
 

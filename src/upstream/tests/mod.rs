@@ -24,15 +24,15 @@ use tokio::io::{AsyncWriteExt, DuplexStream};
 
 use self::origin::Origin;
 use super::*;
-use crate::clock::Least;
-use crate::config::plan::{NextUpstream, Tries, UpstreamServer, Via};
+use crate::clock::MinRate;
+use crate::config::plan::{MaxTries, NextUpstream, UpstreamServer, Via};
 use crate::message::testing;
 
 /// A client's request on its way through an upstream.
 struct Road {
     upstream: Upstream,
-    forward: plan::Forward,
-    exchange: Exchange,
+    forward: plan::ProxyPass,
+    exchange: RequestRecord,
     clock: Clock,
 }
 
@@ -51,7 +51,7 @@ impl Road {
         }
     }
 
-    async fn send(&mut self, outgoing: Outgoing) -> Result<Response<Download>, Error> {
+    async fn send(&mut self, outgoing: OutgoingRequest) -> Result<Response<UpstreamBody>, Error> {
         let Self {
             upstream,
             forward,
@@ -61,7 +61,7 @@ impl Road {
         upstream.send(exchange, forward, outgoing, clock).await
     }
 
-    async fn get(&mut self) -> Result<Response<Download>, Error> {
+    async fn get(&mut self) -> Result<Response<UpstreamBody>, Error> {
         self.send(outgoing(Method::GET)).await
     }
 
@@ -82,24 +82,24 @@ impl Road {
     }
 }
 
-async fn text(response: Response<Download>) -> Result<String, Error> {
+async fn text(response: Response<UpstreamBody>) -> Result<String, Error> {
     let bytes = response.into_body().collect().await?.to_bytes();
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-pub(super) fn outgoing(method: Method) -> Outgoing {
+pub(super) fn outgoing(method: Method) -> OutgoingRequest {
     let head = format!("{method} /path?query HTTP/1.1\r\nhost: origin\r\n");
-    Outgoing {
+    OutgoingRequest {
         method,
-        head: Outset::Lines(head.into_bytes()),
-        upload: Upload::none(),
+        head: OutgoingHead::Lines(head.into_bytes()),
+        upload: RequestBody::none(),
         upgrade: None,
-        form: Form::Fields,
+        form: RequestHeadForm::Fields,
     }
 }
 
 /// A body as a client sends it: what is written to the other end arrives in it.
-async fn upload(framing: &str, first: &str) -> (Upload, DuplexStream) {
+async fn upload(framing: &str, first: &str) -> (RequestBody, DuplexStream) {
     let (mut client, server) = tokio::io::duplex(64 * 1024);
     let (found, request) = tokio::sync::oneshot::channel();
     let found = parking_lot::Mutex::new(Some(found));
@@ -118,11 +118,11 @@ async fn upload(framing: &str, first: &str) -> (Upload, DuplexStream) {
     client.write_all(head.as_bytes()).await.unwrap();
     let request: Request<hyper::body::Incoming> = request.await.unwrap();
     let body = request.into_body().into();
-    let upload = Upload::new(body, None, Duration::from_secs(5), Least(0));
+    let upload = RequestBody::new(body, None, Duration::from_secs(5), MinRate(0));
     (upload, client)
 }
 
-async fn post(length: usize, first: &str) -> (Outgoing, DuplexStream) {
+async fn post(length: usize, first: &str) -> (OutgoingRequest, DuplexStream) {
     let (upload, client) = upload(&format!("content-length: {length}"), first).await;
     let mut outgoing = outgoing(Method::POST);
     outgoing.upload = upload;
@@ -136,7 +136,7 @@ pub(super) fn next_upstream() -> NextUpstream {
         invalid_header: false,
         non_idempotent: false,
         statuses: Vec::new(),
-        tries: Tries::Each,
+        tries: MaxTries::Each,
         within: None,
     }
 }
@@ -150,14 +150,14 @@ fn plan_to(origins: &[&Origin]) -> plan::Upstream {
 }
 
 fn server(address: std::net::SocketAddr) -> UpstreamServer {
-    UpstreamServer::at(plan::Address::Tcp {
+    UpstreamServer::at(plan::UpstreamAddress::Tcp {
         host: address.ip().to_string().into(),
         port: address.port(),
     })
 }
 
-fn forward() -> plan::Forward {
-    plan::Forward {
+fn forward() -> plan::ProxyPass {
+    plan::ProxyPass {
         upstream: 0,
         tls: None,
         host: "app".into(),
@@ -169,7 +169,7 @@ fn forward() -> plan::Forward {
         underscores: plan::Underscores::Drop,
         upgrades: plan::Upgrades::On,
         version: plan::HttpVersion::One,
-        proxy_protocol: plan::SendProxy::Off,
+        proxy_protocol: plan::ProxyProtocolVersion::Off,
         connect_timeout: Duration::from_secs(5),
         send_timeout: Duration::from_secs(5),
         read_timeout: Duration::from_secs(5),
@@ -179,7 +179,7 @@ fn forward() -> plan::Forward {
     }
 }
 
-fn exchange() -> Exchange {
+fn exchange() -> RequestRecord {
     testing::request("GET", "/asked", &[])
 }
 

@@ -1,7 +1,7 @@
 //! Addresses that come and go while requests are under way.
 
 use super::*;
-use crate::upstream::resolve::Found;
+use crate::upstream::resolve::LookupResult;
 
 /// A road to a name that is looked up again, which has these addresses.
 fn road(origins: &[&Origin], balance: plan::Balance) -> Road {
@@ -13,7 +13,7 @@ fn road(origins: &[&Origin], balance: plan::Balance) -> Road {
 /// A road to a name that is looked up again.
 fn unknown(balance: plan::Balance) -> Road {
     let mut server = server(([127, 0, 0, 1], 1).into());
-    server.address = plan::Address::Tcp {
+    server.address = plan::UpstreamAddress::Tcp {
         host: "localhost".into(),
         port: 1,
     };
@@ -32,7 +32,7 @@ fn settle(road: &Road, origins: &[&Origin]) {
 }
 
 fn settle_at(road: &Road, addresses: Vec<std::net::SocketAddr>) {
-    let found = Found {
+    let found = LookupResult {
         addresses,
         holds: None,
     };
@@ -41,7 +41,7 @@ fn settle_at(road: &Road, addresses: Vec<std::net::SocketAddr>) {
 
 fn backend(road: &Road, origin: &Origin) -> Option<Arc<Backend>> {
     let mut backends = road.upstream.backends().into_iter();
-    backends.find(|backend| backend.address == Address::Tcp(origin.address))
+    backends.find(|backend| backend.address == BackendAddress::Tcp(origin.address))
 }
 
 #[tokio::test]
@@ -101,7 +101,7 @@ async fn what_is_under_way_at_one_who_goes_is_finished_and_then_it_is_forgotten(
     let answer = road.get().await.unwrap();
     settle(&road, &[&new]);
     let leaving = backend(&road, &old).expect("it has something to do");
-    assert!(leaving.is_barred_by(Bar::Draining) && leaving.active() == 1);
+    assert!(leaving.is_barred_by(UnavailableReason::Draining) && leaving.active() == 1);
     assert_eq!(road.get_text().await, "ok");
     assert_eq!(text(answer).await.unwrap(), "1234");
     // Its connection is not kept, and it is shown to nobody.
@@ -143,14 +143,14 @@ async fn who_stays_is_the_same_as_before() {
         road.get_text().await;
     }
     let before = backend(&road, &stays).unwrap();
-    before.bar(Bar::Unhealthy);
+    before.bar(UnavailableReason::Unhealthy);
     settle(&road, &[&comes, &stays]);
     assert!(Arc::ptr_eq(&before, &backend(&road, &stays).unwrap()));
     for _ in 0..3 {
         road.get_text().await;
     }
     assert_eq!(comes.heads().len(), 3);
-    before.unbar(Bar::Unhealthy);
+    before.unbar(UnavailableReason::Unhealthy);
     let asked = stays.heads().len();
     for _ in 0..2 {
         road.get_text().await;

@@ -61,7 +61,7 @@ async fn a_post_does_not_fall_into_a_connection_that_has_just_been_closed() {
         }
     });
     let mut plan = plan_to(&[&Origin::absent().await]);
-    plan.servers[0].address = plan::Address::Tcp {
+    plan.servers[0].address = plan::UpstreamAddress::Tcp {
         host: "127.0.0.1".into(),
         port: address.port(),
     };
@@ -250,13 +250,13 @@ async fn a_barred_server_is_not_asked_until_its_last_bar_is_down() {
     for origins in [&[&first, &second][..], &[&first][..]] {
         let mut road = Road::to(origins);
         for backend in road.upstream.backends() {
-            backend.bar(Bar::Unhealthy);
+            backend.bar(UnavailableReason::Unhealthy);
         }
-        road.upstream.backends()[0].bar(Bar::Breaker);
+        road.upstream.backends()[0].bar(UnavailableReason::Breaker);
         assert!(matches!(road.get().await, Err(Error::NoLiveBackend)));
-        road.upstream.backends()[0].unbar(Bar::Unhealthy);
+        road.upstream.backends()[0].unbar(UnavailableReason::Unhealthy);
         assert!(matches!(road.get().await, Err(Error::NoLiveBackend)));
-        road.upstream.backends()[0].unbar(Bar::Breaker);
+        road.upstream.backends()[0].unbar(UnavailableReason::Breaker);
         for _ in 0..2 {
             road.get_text().await;
             let last = road.exchange.attempts.last().unwrap();

@@ -9,7 +9,7 @@ use jiff::fmt::rfc2822::DateTimeParser;
 
 /// How an answer may be used once it is kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Terms {
+pub(super) struct Freshness {
     /// How old it is already.
     pub(super) age: Duration,
     /// How long it is fresh from now on, where it says.
@@ -22,7 +22,7 @@ pub(super) struct Terms {
 
 /// Whom a kept answer may be given to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Audience {
+pub(super) enum CacheScope {
     /// Everybody, as of a shared cache.
     Everybody,
     /// The client it was made for, as of a private cache.
@@ -31,7 +31,7 @@ pub(super) enum Audience {
 
 /// Whether the answer to a request may be kept at all.
 pub(super) fn may_keep(request: &request::Parts) -> bool {
-    request.method == Method::GET && !Directives::of(&request.headers).no_store
+    request.method == Method::GET && !CacheControl::of(&request.headers).no_store
 }
 
 /// Whether what was kept may answer a request.
@@ -42,15 +42,15 @@ pub(super) fn may_use(request: &request::Parts) -> bool {
 /// On what terms an answer may be kept for an audience; `None` if it may not. `now` is the time of day, since the Unix epoch.
 pub(super) fn terms(
     answer: &response::Parts,
-    audience: Audience,
+    audience: CacheScope,
     now: impl FnOnce() -> Duration,
-) -> Option<Terms> {
+) -> Option<Freshness> {
     if !GOOD.contains(&answer.status) {
         return None;
     }
     let headers = &answer.headers;
-    let says = Directives::of(headers);
-    let shared = audience == Audience::Everybody;
+    let says = CacheControl::of(headers);
+    let shared = audience == CacheScope::Everybody;
     if says.no_store || says.no_cache || (says.private && shared) {
         return None;
     }
@@ -84,7 +84,7 @@ pub(super) fn terms(
     if most.is_some_and(|most| most.is_zero()) {
         return None;
     }
-    Some(Terms {
+    Some(Freshness {
         age,
         fresh,
         most,
@@ -131,7 +131,7 @@ fn vary(headers: &HeaderMap) -> Option<Vec<HeaderName>> {
 
 /// `Cache-Control`
 #[derive(Debug, Default)]
-struct Directives {
+struct CacheControl {
     max_age: Option<u64>,
     must_revalidate: bool,
     no_cache: bool,
@@ -143,7 +143,7 @@ struct Directives {
     stale_if_error: Option<u64>,
 }
 
-impl Directives {
+impl CacheControl {
     fn of(headers: &HeaderMap) -> Self {
         let mut found = Self::default();
         for value in headers.get_all(CACHE_CONTROL) {
@@ -152,7 +152,7 @@ impl Directives {
                 found.no_store = true;
                 continue;
             };
-            for directive in Listed(text) {
+            for directive in ListElements(text) {
                 let (name, value) = directive.split_once('=').unwrap_or((directive, ""));
                 // Of two values the shorter holds; what is no number is nothing.
                 let least = |known: Option<u64>| {
@@ -178,9 +178,9 @@ impl Directives {
 }
 
 /// The elements of a list. A comma inside quotes ends none: `ext="a, public"` does not say `public`.
-struct Listed<'t>(&'t str);
+struct ListElements<'t>(&'t str);
 
-impl<'t> Iterator for Listed<'t> {
+impl<'t> Iterator for ListElements<'t> {
     type Item = &'t str;
 
     fn next(&mut self) -> Option<&'t str> {

@@ -15,7 +15,7 @@ fn asked(fields: &[(&str, &str)]) -> request::Parts {
     request.body(()).unwrap().into_parts().0
 }
 
-fn judged(audience: Audience, status: u16, fields: &[(&str, &str)]) -> Option<Terms> {
+fn judged(audience: CacheScope, status: u16, fields: &[(&str, &str)]) -> Option<Freshness> {
     let mut answer = Response::builder().status(status);
     for (name, value) in fields {
         answer = answer.header(*name, *value);
@@ -24,11 +24,11 @@ fn judged(audience: Audience, status: u16, fields: &[(&str, &str)]) -> Option<Te
     terms(&answer, audience, || NOW)
 }
 
-fn for_everybody(fields: &[(&str, &str)]) -> Option<Terms> {
-    judged(Audience::Everybody, 200, fields)
+fn for_everybody(fields: &[(&str, &str)]) -> Option<Freshness> {
+    judged(CacheScope::Everybody, 200, fields)
 }
 
-fn says(cache_control: &str) -> Option<Terms> {
+fn says(cache_control: &str) -> Option<Freshness> {
     for_everybody(&[("cache-control", cache_control)])
 }
 
@@ -36,7 +36,7 @@ fn says(cache_control: &str) -> Option<Terms> {
 fn what_a_shared_cache_may_not_keep_is_not_kept() {
     for status in [201, 204, 206, 302, 304, 404, 500] {
         let fields = [("cache-control", "public, max-age=60")];
-        assert_eq!(judged(Audience::Everybody, status, &fields), None);
+        assert_eq!(judged(CacheScope::Everybody, status, &fields), None);
     }
     for directives in [
         "max-age=5, No-Store",
@@ -107,7 +107,7 @@ fn expires_is_explicit_freshness() {
 fn what_is_for_one_client_may_be_kept_for_it() {
     let private = |directives| {
         let fields = [("cache-control", directives)];
-        judged(Audience::One, 200, &fields)
+        judged(CacheScope::One, 200, &fields)
     };
     assert!(private("private").is_some());
     assert_eq!(
@@ -119,7 +119,7 @@ fn what_is_for_one_client_may_be_kept_for_it() {
         assert_eq!(private(directives), None, "{directives}");
     }
     let cookie = [("cache-control", "private"), ("set-cookie", "a=b")];
-    assert_eq!(judged(Audience::One, 200, &cookie), None);
+    assert_eq!(judged(CacheScope::One, 200, &cookie), None);
 }
 
 #[test]

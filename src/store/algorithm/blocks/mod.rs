@@ -10,8 +10,8 @@ mod tests;
 use std::time::Duration;
 
 use super::fixed_window::millis;
-use super::moment::Moment;
-use super::{Algorithm, Outcome, Spent, Standing};
+use super::moment::KeyTime;
+use super::{Algorithm, KeyStatus, Spent, Verdict};
 use crate::clock::Millis;
 use crate::config::plan::{Cost, Excess};
 
@@ -28,7 +28,7 @@ pub struct Blocks {
 
 /// What is remembered of one key.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ring {
+pub struct BlockRing {
     /// The number of the newest block since the clock began.
     newest: u64,
     /// All blocks together.
@@ -38,14 +38,14 @@ pub struct Ring {
 }
 
 /// What is left of a ring at some moment.
-struct View {
-    moment: Moment,
+struct BlockView {
+    moment: KeyTime,
     /// How many of its blocks have fallen out.
     gone: usize,
     total: u64,
 }
 
-impl Ring {
+impl BlockRing {
     /// Gives the newest block the number `block` after a jump of the clock, and each other block its age less one.
     // Where in its block the clock stood before the jump is not known. Blocks that kept their ages could fall out up to one
     // block too early.
@@ -108,12 +108,12 @@ impl Blocks {
             .saturating_add(1)
     }
 
-    fn moment(&self, ring: &Ring, now: Millis) -> Moment {
+    fn moment(&self, ring: &BlockRing, now: Millis) -> KeyTime {
         let newest = ring.newest.saturating_mul(millis(self.precision));
-        Moment::of(Millis(newest), now)
+        KeyTime::of(Millis(newest), now)
     }
 
-    fn view(&self, ring: &Ring, now: Millis) -> View {
+    fn view(&self, ring: &BlockRing, now: Millis) -> BlockView {
         let moment = self.moment(ring, now);
         let passed = match moment.back {
             0 => (moment.now.0 / millis(self.precision)).saturating_sub(ring.newest),
@@ -121,7 +121,7 @@ impl Blocks {
         };
         let gone = usize::try_from(passed).unwrap_or(usize::MAX);
         let gone = gone.min(ring.counts.len());
-        View {
+        BlockView {
             moment,
             gone,
             total: ring.total - ring.oldest_first().take(gone).sum::<u64>(),
@@ -129,8 +129,8 @@ impl Blocks {
     }
 
     /// Moves a ring on to now.
-    fn advance(&self, ring: &mut Ring, now: Millis) {
-        let View {
+    fn advance(&self, ring: &mut BlockRing, now: Millis) {
+        let BlockView {
             moment,
             gone,
             total,
@@ -150,10 +150,10 @@ impl Blocks {
     }
 
     /// How long until `cost` fits; `None` if it never does.
-    fn room_after(&self, ring: &Ring, now: Millis, cost: Cost) -> Option<Duration> {
+    fn room_after(&self, ring: &BlockRing, now: Millis, cost: Cost) -> Option<Duration> {
         let room = self.limit.0.checked_sub(cost.0)?;
         let length = millis(self.precision);
-        let View {
+        let BlockView {
             moment,
             gone,
             total,
@@ -178,41 +178,41 @@ impl Blocks {
 }
 
 impl Algorithm for Blocks {
-    type State = Ring;
+    type State = BlockRing;
 
-    fn fresh(&self, now: Millis) -> Ring {
-        Ring {
+    fn fresh(&self, now: Millis) -> BlockRing {
+        BlockRing {
             newest: now.0 / millis(self.precision),
             total: 0,
             counts: vec![0; self.count()].into(),
         }
     }
 
-    fn ask(&self, ring: &Ring, now: Millis, cost: Cost) -> Outcome {
+    fn ask(&self, ring: &BlockRing, now: Millis, cost: Cost) -> Verdict {
         let with_this = self.view(ring, now).total.saturating_add(cost.0);
         let surplus = with_this.saturating_sub(self.limit.0);
         if surplus > 0 {
-            return Outcome::Refuse {
+            return Verdict::Refuse {
                 excess: Excess(surplus),
                 retry_after: self.room_after(ring, now, cost),
             };
         }
-        Outcome::Pass { excess: Excess(0) }
+        Verdict::Pass { excess: Excess(0) }
     }
 
-    fn charge(&self, ring: &mut Ring, now: Millis, cost: Cost) -> (Outcome, Spent) {
+    fn charge(&self, ring: &mut BlockRing, now: Millis, cost: Cost) -> (Verdict, Spent) {
         if self.moment(ring, now).back > 0 {
             // Before anything is decided: a refused key goes on from the new time, too.
             self.advance(ring, now);
         }
         let outcome = self.ask(ring, now, cost);
-        if !matches!(outcome, Outcome::Refuse { .. }) {
+        if !matches!(outcome, Verdict::Refuse { .. }) {
             self.debit(ring, now, cost);
         }
         (outcome, Spent(ring.newest))
     }
 
-    fn refund(&self, ring: &mut Ring, _: Millis, cost: Cost, Spent(block): Spent) {
+    fn refund(&self, ring: &mut BlockRing, _: Millis, cost: Cost, Spent(block): Spent) {
         let block = block.min(ring.newest);
         // Of a block that has fallen out there is nothing left to give back.
         if ring.newest - block < ring.counts.len() as u64 {
@@ -225,12 +225,12 @@ impl Algorithm for Blocks {
         }
     }
 
-    fn debit(&self, ring: &mut Ring, now: Millis, cost: Cost) {
+    fn debit(&self, ring: &mut BlockRing, now: Millis, cost: Cost) {
         self.advance(ring, now);
         ring.add(cost.0);
     }
 
-    fn count_refused(&self, ring: &mut Ring, now: Millis, cost: Cost) {
+    fn count_refused(&self, ring: &mut BlockRing, now: Millis, cost: Cost) {
         self.advance(ring, now);
         let cost = cost.0.min(self.limit.0);
         // The latest of all that were asked for are those that count.
@@ -239,7 +239,7 @@ impl Algorithm for Blocks {
         ring.add(cost);
     }
 
-    fn drained_at(&self, ring: &Ring) -> Millis {
+    fn drained_at(&self, ring: &BlockRing) -> Millis {
         let blocks = if ring.total == 0 {
             0
         } else {
@@ -249,10 +249,10 @@ impl Algorithm for Blocks {
         Millis(last.saturating_mul(millis(self.precision)))
     }
 
-    fn standing(&self, ring: &Ring, now: Millis) -> Standing {
+    fn standing(&self, ring: &BlockRing, now: Millis) -> KeyStatus {
         let total = self.view(ring, now).total;
         let free = self.limit.0.saturating_sub(total);
-        Standing {
+        KeyStatus {
             excess: Excess(total.saturating_sub(self.limit.0)),
             limit: self.quota(),
             remaining: free / Excess::ONE.0,
@@ -287,7 +287,7 @@ impl Algorithm for Blocks {
         self.count().saturating_mul(size_of::<u64>()) + super::ALLOCATION
     }
 
-    fn heap(ring: &Ring) -> usize {
+    fn heap(ring: &BlockRing) -> usize {
         size_of_val::<[u64]>(&ring.counts) + super::ALLOCATION
     }
 }

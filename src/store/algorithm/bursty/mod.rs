@@ -9,22 +9,22 @@ mod tests;
 use std::time::Duration;
 
 use super::nanos::Nanos;
-use super::reserve::{Price, Reserve, Span};
+use super::reserve::{Length, PermitCost, Smooth};
 use crate::config::plan::{Cost, Excess, Rate};
 
 /// What is saved is free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bursty;
 
-impl Price for Bursty {
+impl PermitCost for Bursty {
     const STARTS_SAVED: bool = false;
 
-    fn of(_: Span, _: Span, _: Span) -> Span {
-        Span(0)
+    fn of(_: Length, _: Length, _: Length) -> Length {
+        Length(0)
     }
 }
 
-impl Reserve<Bursty> {
+impl Smooth<Bursty> {
     /// At this rate, with so much saved at most.
     #[must_use]
     pub fn bursty(rate: Rate, max_wait: Duration, burst: Excess) -> Self {

@@ -10,13 +10,13 @@ use crate::store::algorithm::testing::{Key, millis, requests, wait, whole};
 const FOREVER: Duration = Duration::from_hours(1_000_000);
 
 /// As Guava's: a second's worth is saved.
-fn limiter(milli_per_second: u64) -> Key<Reserve<Bursty>> {
+fn limiter(milli_per_second: u64) -> Key<Smooth<Bursty>> {
     Key::new(numbers(milli_per_second, FOREVER))
 }
 
-fn numbers(milli_per_second: u64, max_wait: Duration) -> Reserve<Bursty> {
+fn numbers(milli_per_second: u64, max_wait: Duration) -> Smooth<Bursty> {
     let rate = Rate::per_second(milli_per_second);
-    Reserve::bursty(rate, max_wait, Excess(rate.units_per_milli() * 1000))
+    Smooth::bursty(rate, max_wait, Excess(rate.units_per_milli() * 1000))
 }
 
 /// Acquires as Guava's test does: the wait is slept, and written down.
@@ -33,7 +33,7 @@ impl Stopwatch {
         }
     }
 
-    fn acquire(&mut self, limiter: &mut Key<Reserve<Bursty>>, permits: u64) {
+    fn acquire(&mut self, limiter: &mut Key<Smooth<Bursty>>, permits: u64) {
         let wait = wait(&limiter.charge_cost(self.now, whole(permits)));
         self.now += wait;
         let hundredths = (wait + 5) / 10;
@@ -109,7 +109,7 @@ fn try_acquire_with_some_wait_allowed() {
 #[test]
 fn a_burst_of_ones_own() {
     let rate = Rate::per_second(10_000);
-    let mut key = Key::new(Reserve::bursty(rate, Duration::ZERO, Excess::requests(3)));
+    let mut key = Key::new(Smooth::bursty(rate, Duration::ZERO, Excess::requests(3)));
     assert_eq!(key.passed(0, 9), 1, "nothing is saved at the start");
     assert_eq!(key.passed(60_000, 9), 4);
     assert_eq!(key.standing(120_000).remaining, 4);
@@ -183,7 +183,7 @@ proptest! {
             let cost = Cost::milli(milli);
             prop_assert_eq!(one.charge_cost(now, cost), other.charge_cost(now, cost));
             let at = Millis(now);
-            let standing = |key: &Key<Reserve<Bursty>>| key.terms.standing(key.state.as_ref().unwrap(), at);
+            let standing = |key: &Key<Smooth<Bursty>>| key.terms.standing(key.state.as_ref().unwrap(), at);
             prop_assert_eq!(standing(&one), standing(&other));
         }
     }

@@ -9,8 +9,8 @@ mod tests;
 
 use std::time::Duration;
 
-use super::moment::Moment;
-use super::{Algorithm, Outcome, Spent, Standing};
+use super::moment::KeyTime;
+use super::{Algorithm, KeyStatus, Spent, Verdict};
 use crate::clock::Millis;
 use crate::config::plan::{Cost, Excess};
 
@@ -25,7 +25,7 @@ pub struct FixedWindow {
 
 /// What is remembered of one key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Window {
+pub struct WindowCount {
     /// When the window began.
     start: Millis,
     /// How much of its limit is gone.
@@ -38,12 +38,12 @@ impl FixedWindow {
     }
 
     /// The key in the window of now.
-    fn at(&self, window: &Window, now: Millis) -> Window {
+    fn at(&self, window: &WindowCount, now: Millis) -> WindowCount {
         let length = self.millis();
-        let moment = Moment::of(window.start, now);
+        let moment = KeyTime::of(window.start, now);
         let start = start(moment.now, length);
         let passed = start.0.saturating_sub(moment.taken(window.start).0) / length;
-        Window {
+        WindowCount {
             start,
             // Nothing, unless more than the limit was owed.
             used: Excess(
@@ -56,7 +56,7 @@ impl FixedWindow {
     }
 
     /// When so much of what is used has been made up for.
-    fn freed_at(&self, window: &Window, surplus: u64) -> Millis {
+    fn freed_at(&self, window: &WindowCount, surplus: u64) -> Millis {
         let windows = surplus.div_ceil(self.limit.0.max(1));
         Millis(
             window
@@ -68,64 +68,64 @@ impl FixedWindow {
 }
 
 impl Algorithm for FixedWindow {
-    type State = Window;
+    type State = WindowCount;
 
-    fn fresh(&self, now: Millis) -> Window {
-        Window {
+    fn fresh(&self, now: Millis) -> WindowCount {
+        WindowCount {
             start: start(now, self.millis()),
             used: Excess(0),
         }
     }
 
-    fn ask(&self, window: &Window, now: Millis, cost: Cost) -> Outcome {
+    fn ask(&self, window: &WindowCount, now: Millis, cost: Cost) -> Verdict {
         let window = self.at(window, now);
         let with_this = window.used.0.saturating_add(cost.0);
         let surplus = with_this.saturating_sub(self.limit.0);
         if surplus > 0 {
             let freed = self.freed_at(&window, surplus);
-            return Outcome::Refuse {
+            return Verdict::Refuse {
                 excess: Excess(surplus),
                 retry_after: (cost.0 <= self.limit.0).then(|| freed.since(now)),
             };
         }
-        Outcome::Pass { excess: Excess(0) }
+        Verdict::Pass { excess: Excess(0) }
     }
 
-    fn charge(&self, window: &mut Window, now: Millis, cost: Cost) -> (Outcome, Spent) {
+    fn charge(&self, window: &mut WindowCount, now: Millis, cost: Cost) -> (Verdict, Spent) {
         let outcome = self.ask(window, now, cost);
-        if !matches!(outcome, Outcome::Refuse { .. }) {
+        if !matches!(outcome, Verdict::Refuse { .. }) {
             self.debit(window, now, cost);
         }
         (outcome, Spent::default())
     }
 
-    fn refund(&self, window: &mut Window, now: Millis, cost: Cost, _: Spent) {
+    fn refund(&self, window: &mut WindowCount, now: Millis, cost: Cost, _: Spent) {
         // Of an earlier window there is nothing left to give back.
         if self.at(window, now).start == window.start {
             window.used.0 = window.used.0.saturating_sub(cost.0);
         }
     }
 
-    fn debit(&self, window: &mut Window, now: Millis, cost: Cost) {
+    fn debit(&self, window: &mut WindowCount, now: Millis, cost: Cost) {
         *window = self.at(window, now);
         window.used.0 = window.used.0.saturating_add(cost.0);
     }
 
-    fn count_refused(&self, window: &mut Window, now: Millis, cost: Cost) {
+    fn count_refused(&self, window: &mut WindowCount, now: Millis, cost: Cost) {
         *window = self.at(window, now);
         let filled = window.used.0.saturating_add(cost.0).min(self.limit.0);
         window.used.0 = window.used.0.max(filled);
     }
 
-    fn drained_at(&self, window: &Window) -> Millis {
+    fn drained_at(&self, window: &WindowCount) -> Millis {
         self.freed_at(window, window.used.0)
     }
 
-    fn standing(&self, window: &Window, now: Millis) -> Standing {
+    fn standing(&self, window: &WindowCount, now: Millis) -> KeyStatus {
         let window = self.at(window, now);
         let surplus = window.used.0.saturating_add(Cost::ONE.0);
         let surplus = surplus.saturating_sub(self.limit.0);
-        Standing {
+        KeyStatus {
             excess: Excess(window.used.0.saturating_sub(self.limit.0)),
             limit: self.quota(),
             remaining: self.limit.0.saturating_sub(window.used.0) / Excess::ONE.0,

@@ -9,9 +9,9 @@ mod tests;
 
 use std::time::Duration;
 
-use super::moment::Moment;
+use super::moment::KeyTime;
 use super::nanos::Nanos;
-use super::{Algorithm, Outcome, Spent, Standing};
+use super::{Algorithm, KeyStatus, Spent, Verdict};
 use crate::clock::Millis;
 use crate::config::plan::{Cost, Excess, Rate};
 
@@ -26,7 +26,7 @@ pub struct Gcra {
 
 /// What is remembered of one key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Arrival {
+pub struct TheoreticalArrival {
     /// The theoretical arrival time.
     tat: Nanos,
     /// When it was last moved.
@@ -51,8 +51,8 @@ impl Gcra {
     }
 
     /// The key's arrival time as of now, never before it.
-    fn at(&self, arrival: &Arrival, now: Millis) -> (Nanos, Moment) {
-        let moment = Moment::of(arrival.last, now);
+    fn at(&self, arrival: &TheoreticalArrival, now: Millis) -> (Nanos, KeyTime) {
+        let moment = KeyTime::of(arrival.last, now);
         let tat = arrival.tat.before(Nanos::at(Millis(moment.back)));
         (tat.max(Nanos::at(moment.now)), moment)
     }
@@ -64,16 +64,16 @@ impl Gcra {
 }
 
 impl Algorithm for Gcra {
-    type State = Arrival;
+    type State = TheoreticalArrival;
 
-    fn fresh(&self, now: Millis) -> Arrival {
-        Arrival {
+    fn fresh(&self, now: Millis) -> TheoreticalArrival {
+        TheoreticalArrival {
             tat: Nanos::at(now),
             last: now,
         }
     }
 
-    fn ask(&self, arrival: &Arrival, now: Millis, cost: Cost) -> Outcome {
+    fn ask(&self, arrival: &TheoreticalArrival, now: Millis, cost: Cost) -> Verdict {
         let (tat, moment) = self.at(arrival, now);
         let increment = self.interval.times(cost);
         let ahead = tat.after(increment).before(Nanos::at(moment.now));
@@ -84,53 +84,58 @@ impl Algorithm for Gcra {
                 .after(increment)
                 .before(self.tolerance)
                 .before(Nanos::at(now));
-            return Outcome::Refuse {
+            return Verdict::Refuse {
                 excess,
                 retry_after: (increment <= self.tolerance).then(|| until.to_millis()),
             };
         }
-        Outcome::Pass { excess }
+        Verdict::Pass { excess }
     }
 
-    fn charge(&self, arrival: &mut Arrival, now: Millis, cost: Cost) -> (Outcome, Spent) {
+    fn charge(
+        &self,
+        arrival: &mut TheoreticalArrival,
+        now: Millis,
+        cost: Cost,
+    ) -> (Verdict, Spent) {
         let outcome = self.ask(arrival, now, cost);
-        if !matches!(outcome, Outcome::Refuse { .. }) {
+        if !matches!(outcome, Verdict::Refuse { .. }) {
             self.debit(arrival, now, cost);
         }
         (outcome, Spent::default())
     }
 
-    fn refund(&self, arrival: &mut Arrival, _: Millis, cost: Cost, _: Spent) {
+    fn refund(&self, arrival: &mut TheoreticalArrival, _: Millis, cost: Cost, _: Spent) {
         arrival.tat = arrival.tat.before(self.interval.times(cost));
     }
 
-    fn debit(&self, arrival: &mut Arrival, now: Millis, cost: Cost) {
+    fn debit(&self, arrival: &mut TheoreticalArrival, now: Millis, cost: Cost) {
         let (tat, moment) = self.at(arrival, now);
-        *arrival = Arrival {
+        *arrival = TheoreticalArrival {
             tat: tat.after(self.interval.times(cost)),
             last: moment.now,
         };
     }
 
-    fn count_refused(&self, arrival: &mut Arrival, now: Millis, cost: Cost) {
+    fn count_refused(&self, arrival: &mut TheoreticalArrival, now: Millis, cost: Cost) {
         let (tat, moment) = self.at(arrival, now);
         let full = Nanos::at(moment.now).after(self.tolerance);
-        *arrival = Arrival {
+        *arrival = TheoreticalArrival {
             tat: tat.after(self.interval.times(cost)).min(full).max(tat),
             last: moment.now,
         };
     }
 
-    fn drained_at(&self, arrival: &Arrival) -> Millis {
+    fn drained_at(&self, arrival: &TheoreticalArrival) -> Millis {
         arrival.tat.passed_at()
     }
 
-    fn standing(&self, arrival: &Arrival, now: Millis) -> Standing {
+    fn standing(&self, arrival: &TheoreticalArrival, now: Millis) -> KeyStatus {
         let (tat, moment) = self.at(arrival, now);
         let ahead = tat.before(Nanos::at(moment.now));
         let free = self.tolerance.before(ahead);
         let next = ahead.after(self.interval).before(self.tolerance);
-        Standing {
+        KeyStatus {
             excess: self.excess(ahead),
             limit: self.quota(),
             remaining: free.0 / self.interval.0.max(1),

@@ -18,7 +18,7 @@ fn the_five_answers_are_redis_cells() {
         let standing = key.standing(now);
         let seconds = |time: Duration| time.as_millis().div_ceil(1000);
         let retry = match outcome {
-            Outcome::Refuse { retry_after, .. } => seconds(retry_after.unwrap()).to_string(),
+            Verdict::Refuse { retry_after, .. } => seconds(retry_after.unwrap()).to_string(),
             _ => "-1".to_owned(),
         };
         format!(

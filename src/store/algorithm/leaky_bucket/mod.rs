@@ -13,7 +13,7 @@ mod tests;
 use std::time::Duration;
 
 use super::level::{self, Level, Meter};
-use super::{Algorithm, Outcome, Spent, Standing};
+use super::{Algorithm, KeyStatus, Spent, Verdict};
 use crate::clock::Millis;
 use crate::config::plan::{Cost, Delay, Excess, Rate};
 
@@ -35,12 +35,12 @@ impl Algorithm for LeakyBucket {
         Level::empty(now)
     }
 
-    fn ask(&self, bucket: &Level, now: Millis, cost: Cost) -> Outcome {
+    fn ask(&self, bucket: &Level, now: Millis, cost: Cost) -> Verdict {
         self.decide(*bucket, now, cost).0
     }
 
     #[inline]
-    fn charge(&self, bucket: &mut Level, now: Millis, cost: Cost) -> (Outcome, Spent) {
+    fn charge(&self, bucket: &mut Level, now: Millis, cost: Cost) -> (Verdict, Spent) {
         let (outcome, after) = self.decide(*bucket, now, cost);
         *bucket = after;
         (outcome, Spent::default())
@@ -62,7 +62,7 @@ impl Algorithm for LeakyBucket {
         bucket.falls_to(Excess(0), self.rate)
     }
 
-    fn standing(&self, bucket: &Level, now: Millis) -> Standing {
+    fn standing(&self, bucket: &Level, now: Millis) -> KeyStatus {
         self.meter().standing(*bucket, now)
     }
 
@@ -84,11 +84,11 @@ impl LeakyBucket {
     ///
     /// A refused request changes nothing: the bucket given back is the one that came in.
     #[inline]
-    fn decide(&self, bucket: Level, now: Millis, cost: Cost) -> (Outcome, Level) {
+    fn decide(&self, bucket: Level, now: Millis, cost: Cost) -> (Verdict, Level) {
         let after = bucket.with(now, cost, self.rate);
         let excess = after.excess();
         if excess > self.burst {
-            let refuse = Outcome::Refuse {
+            let refuse = Verdict::Refuse {
                 excess,
                 retry_after: bucket.room_after(now, cost, self.meter().capacity, self.rate),
             };
@@ -97,14 +97,14 @@ impl LeakyBucket {
         (self.accept(excess), after)
     }
 
-    fn accept(&self, excess: Excess) -> Outcome {
+    fn accept(&self, excess: Excess) -> Verdict {
         let Delay::After(threshold) = self.delay else {
-            return Outcome::Pass { excess };
+            return Verdict::Pass { excess };
         };
         // Whole milliseconds, the rest cut off as nginx does: less than one is no delay.
         match excess.0.saturating_sub(threshold.0) / level::units(self.rate) {
-            0 => Outcome::Pass { excess },
-            millis => Outcome::Delay {
+            0 => Verdict::Pass { excess },
+            millis => Verdict::Delay {
                 excess,
                 wait: Duration::from_millis(millis),
             },

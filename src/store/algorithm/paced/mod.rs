@@ -9,7 +9,7 @@ mod tests;
 use std::time::Duration;
 
 use super::level::{self, Level};
-use super::{Algorithm, Outcome, Spent, Standing};
+use super::{Algorithm, KeyStatus, Spent, Verdict};
 use crate::clock::Millis;
 use crate::config::plan::{Cost, Excess, Rate};
 
@@ -29,28 +29,28 @@ impl Algorithm for Paced {
         Level::empty(now)
     }
 
-    fn ask(&self, ahead: &Level, now: Millis, _: Cost) -> Outcome {
+    fn ask(&self, ahead: &Level, now: Millis, _: Cost) -> Verdict {
         let Level { height: excess, .. } = ahead.with(now, Cost(0), self.rate);
         if excess > self.depth() {
             let retry_after = Some(ahead.falls_to(self.depth(), self.rate).since(now));
-            return Outcome::Refuse {
+            return Verdict::Refuse {
                 excess,
                 retry_after,
             };
         }
         // Less than a millisecond is no wait, as in nginx.
         match excess.0 / level::units(self.rate) {
-            0 => Outcome::Pass { excess },
-            millis => Outcome::Delay {
+            0 => Verdict::Pass { excess },
+            millis => Verdict::Delay {
                 excess,
                 wait: Duration::from_millis(millis),
             },
         }
     }
 
-    fn charge(&self, ahead: &mut Level, now: Millis, cost: Cost) -> (Outcome, Spent) {
+    fn charge(&self, ahead: &mut Level, now: Millis, cost: Cost) -> (Verdict, Spent) {
         let outcome = self.ask(ahead, now, cost);
-        if !matches!(outcome, Outcome::Refuse { .. }) {
+        if !matches!(outcome, Verdict::Refuse { .. }) {
             self.debit(ahead, now, cost);
         }
         (outcome, Spent::default())
@@ -79,10 +79,10 @@ impl Algorithm for Paced {
         ahead.falls_to(Excess(0), self.rate)
     }
 
-    fn standing(&self, ahead: &Level, now: Millis) -> Standing {
+    fn standing(&self, ahead: &Level, now: Millis) -> KeyStatus {
         let left = ahead.with(now, Cost(0), self.rate);
         let room = self.depth().0.checked_sub(left.height.0);
-        Standing {
+        KeyStatus {
             excess: left.height,
             limit: self.quota(),
             remaining: room.map_or(0, |room| room / Excess::ONE.0 + 1),

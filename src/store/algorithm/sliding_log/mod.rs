@@ -11,8 +11,8 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::fixed_window::millis;
-use super::moment::Moment;
-use super::{Algorithm, Outcome, Spent, Standing};
+use super::moment::KeyTime;
+use super::{Algorithm, KeyStatus, Spent, Verdict};
 use crate::clock::Millis;
 use crate::config::plan::{Cost, Excess};
 
@@ -27,20 +27,20 @@ pub struct SlidingLog {
 
 /// What is remembered of one key.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Journal {
+pub struct RequestLog {
     /// The oldest first.
-    entries: VecDeque<Entry>,
+    entries: VecDeque<LoggedRequest>,
     /// All of them together.
     total: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Entry {
+struct LoggedRequest {
     at: Millis,
     cost: u64,
 }
 
-impl Journal {
+impl RequestLog {
     fn last(&self) -> Millis {
         self.entries.back().map_or(Millis(0), |entry| entry.at)
     }
@@ -65,7 +65,7 @@ impl Journal {
             let target = (length * 2).clamp(1, most.max(1));
             self.entries.reserve_exact(target - length);
         }
-        self.entries.push_back(Entry { at: now, cost });
+        self.entries.push_back(LoggedRequest { at: now, cost });
     }
 
     fn drop_oldest(&mut self, mut amount: u64) {
@@ -88,12 +88,12 @@ impl SlidingLog {
     }
 
     /// Whether something that came `at` is out of the window.
-    fn is_out(&self, at: Millis, moment: Moment) -> bool {
+    fn is_out(&self, at: Millis, moment: KeyTime) -> bool {
         moment.now.0.saturating_sub(moment.taken(at).0) >= millis(self.window)
     }
 
     /// What lies within the window.
-    fn used(&self, journal: &Journal, moment: Moment) -> u64 {
+    fn used(&self, journal: &RequestLog, moment: KeyTime) -> u64 {
         let out = journal
             .entries
             .iter()
@@ -102,8 +102,8 @@ impl SlidingLog {
     }
 
     /// Lets go of what is out of the window.
-    fn advance(&self, journal: &mut Journal, now: Millis) -> Moment {
-        let moment = Moment::of(journal.last(), now);
+    fn advance(&self, journal: &mut RequestLog, now: Millis) -> KeyTime {
+        let moment = KeyTime::of(journal.last(), now);
         while let Some(oldest) = journal.entries.front()
             && self.is_out(oldest.at, moment)
         {
@@ -119,9 +119,9 @@ impl SlidingLog {
     }
 
     /// How long until `cost` fits; `None` if it never does.
-    fn room_after(&self, journal: &Journal, now: Millis, cost: Cost) -> Option<Duration> {
+    fn room_after(&self, journal: &RequestLog, now: Millis, cost: Cost) -> Option<Duration> {
         let room = self.limit.0.checked_sub(cost.0)?;
-        let moment = Moment::of(journal.last(), now);
+        let moment = KeyTime::of(journal.last(), now);
         let mut left = journal.total;
         let mut at = now;
         for entry in &journal.entries {
@@ -136,37 +136,37 @@ impl SlidingLog {
 }
 
 impl Algorithm for SlidingLog {
-    type State = Journal;
+    type State = RequestLog;
 
-    fn fresh(&self, _: Millis) -> Journal {
-        Journal::default()
+    fn fresh(&self, _: Millis) -> RequestLog {
+        RequestLog::default()
     }
 
-    fn ask(&self, journal: &Journal, now: Millis, cost: Cost) -> Outcome {
-        let used = self.used(journal, Moment::of(journal.last(), now));
+    fn ask(&self, journal: &RequestLog, now: Millis, cost: Cost) -> Verdict {
+        let used = self.used(journal, KeyTime::of(journal.last(), now));
         let surplus = used.saturating_add(cost.0).saturating_sub(self.limit.0);
         if surplus > 0 {
-            return Outcome::Refuse {
+            return Verdict::Refuse {
                 excess: Excess(surplus),
                 retry_after: self.room_after(journal, now, cost),
             };
         }
-        Outcome::Pass { excess: Excess(0) }
+        Verdict::Pass { excess: Excess(0) }
     }
 
-    fn charge(&self, journal: &mut Journal, now: Millis, cost: Cost) -> (Outcome, Spent) {
+    fn charge(&self, journal: &mut RequestLog, now: Millis, cost: Cost) -> (Verdict, Spent) {
         // What is out goes first, so that nobody has to pass over it a second time.
         self.advance(journal, now);
         let outcome = self.ask(journal, now, cost);
-        if !matches!(outcome, Outcome::Refuse { .. }) {
+        if !matches!(outcome, Verdict::Refuse { .. }) {
             self.debit(journal, now, cost);
         }
         (outcome, Spent::default())
     }
 
-    fn refund(&self, journal: &mut Journal, now: Millis, cost: Cost, _: Spent) {
+    fn refund(&self, journal: &mut RequestLog, now: Millis, cost: Cost, _: Spent) {
         // Where the clock is a little behind, it was added at the latest moment of the key.
-        let came = Moment::of(journal.last(), now).now;
+        let came = KeyTime::of(journal.last(), now).now;
         let after = journal.entries.partition_point(|entry| entry.at < came);
         // Later where several share a moment.
         if let Some(entry) = journal.entries.get_mut(after) {
@@ -179,12 +179,12 @@ impl Algorithm for SlidingLog {
         }
     }
 
-    fn debit(&self, journal: &mut Journal, now: Millis, cost: Cost) {
+    fn debit(&self, journal: &mut RequestLog, now: Millis, cost: Cost) {
         let moment = self.advance(journal, now);
         journal.add(moment.now, cost.0, self.most());
     }
 
-    fn count_refused(&self, journal: &mut Journal, now: Millis, cost: Cost) {
+    fn count_refused(&self, journal: &mut RequestLog, now: Millis, cost: Cost) {
         let moment = self.advance(journal, now);
         let cost = cost.0.min(self.limit.0);
         // The latest of all that were asked for are those that count.
@@ -196,17 +196,17 @@ impl Algorithm for SlidingLog {
         journal.add(moment.now, cost, self.most());
     }
 
-    fn drained_at(&self, journal: &Journal) -> Millis {
+    fn drained_at(&self, journal: &RequestLog) -> Millis {
         match journal.entries.back() {
             Some(last) => Millis(last.at.0.saturating_add(millis(self.window))),
             None => Millis(0),
         }
     }
 
-    fn standing(&self, journal: &Journal, now: Millis) -> Standing {
-        let moment = Moment::of(journal.last(), now);
+    fn standing(&self, journal: &RequestLog, now: Millis) -> KeyStatus {
+        let moment = KeyTime::of(journal.last(), now);
         let used = self.used(journal, moment);
-        Standing {
+        KeyStatus {
             excess: Excess(used.saturating_sub(self.limit.0)),
             limit: self.quota(),
             remaining: self.limit.0.saturating_sub(used) / Excess::ONE.0,
@@ -231,14 +231,14 @@ impl Algorithm for SlidingLog {
     }
 
     fn most_heap(&self) -> usize {
-        let entries = self.most().saturating_mul(size_of::<Entry>());
+        let entries = self.most().saturating_mul(size_of::<LoggedRequest>());
         entries.saturating_add(super::ALLOCATION)
     }
 
-    fn heap(journal: &Journal) -> usize {
+    fn heap(journal: &RequestLog) -> usize {
         match journal.entries.capacity() {
             0 => 0,
-            entries => entries * size_of::<Entry>() + super::ALLOCATION,
+            entries => entries * size_of::<LoggedRequest>() + super::ALLOCATION,
         }
     }
 }

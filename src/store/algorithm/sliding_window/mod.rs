@@ -10,8 +10,8 @@ mod tests;
 use std::time::Duration;
 
 use super::fixed_window::{millis, start};
-use super::moment::Moment;
-use super::{Algorithm, Outcome, Spent, Standing};
+use super::moment::KeyTime;
+use super::{Algorithm, KeyStatus, Spent, Verdict};
 use crate::clock::Millis;
 use crate::config::plan::{Cost, Excess};
 
@@ -26,7 +26,7 @@ pub struct SlidingWindow {
 
 /// What is remembered of one key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Counters {
+pub struct WindowCounters {
     /// When the current window began.
     start: Millis,
     /// What came in the one before.
@@ -69,9 +69,9 @@ impl SlidingWindow {
     }
 
     /// The key's counters in the window of now, and how much of it is still to come, in milliseconds.
-    fn at(&self, counters: &Counters, now: Millis) -> (Counters, u64) {
+    fn at(&self, counters: &WindowCounters, now: Millis) -> (WindowCounters, u64) {
         let length = self.millis();
-        let moment = Moment::of(counters.start, now);
+        let moment = KeyTime::of(counters.start, now);
         let start = start(moment.now, length);
         let passed = start.0.saturating_sub(moment.taken(counters.start).0) / length;
         let (previous, current) = match passed {
@@ -79,7 +79,7 @@ impl SlidingWindow {
             1 => (counters.current, Excess(0)),
             _ => (Excess(0), Excess(0)),
         };
-        let counters = Counters {
+        let counters = WindowCounters {
             start,
             previous,
             current,
@@ -88,12 +88,12 @@ impl SlidingWindow {
     }
 
     /// What is estimated to lie within a window's length before now.
-    fn estimate(&self, counters: &Counters, left: u64) -> Area {
+    fn estimate(&self, counters: &WindowCounters, left: u64) -> Area {
         Area::of(counters.previous, left).plus(Area::of(counters.current, self.millis()))
     }
 
     /// When there is room for `cost`, if nobody comes before; `None` for more than there ever is.
-    fn room_at(&self, counters: &Counters, left: u64, cost: Cost) -> Option<Millis> {
+    fn room_at(&self, counters: &WindowCounters, left: u64, cost: Cost) -> Option<Millis> {
         let length = self.millis();
         let room = Excess(self.limit.0.checked_sub(cost.0)?);
         let end = Millis(counters.start.0.saturating_add(length));
@@ -109,17 +109,17 @@ impl SlidingWindow {
 }
 
 impl Algorithm for SlidingWindow {
-    type State = Counters;
+    type State = WindowCounters;
 
-    fn fresh(&self, now: Millis) -> Counters {
-        Counters {
+    fn fresh(&self, now: Millis) -> WindowCounters {
+        WindowCounters {
             start: start(now, self.millis()),
             previous: Excess(0),
             current: Excess(0),
         }
     }
 
-    fn ask(&self, counters: &Counters, now: Millis, cost: Cost) -> Outcome {
+    fn ask(&self, counters: &WindowCounters, now: Millis, cost: Cost) -> Verdict {
         let length = self.millis();
         let (counters, left) = self.at(counters, now);
         let with_this = self
@@ -128,48 +128,48 @@ impl Algorithm for SlidingWindow {
         let limit = Area::of(self.limit, length);
         if with_this > limit {
             let room_at = self.room_at(&counters, left, cost);
-            return Outcome::Refuse {
+            return Verdict::Refuse {
                 excess: with_this.minus(limit).over(length),
                 retry_after: room_at.map(|at| at.since(now)),
             };
         }
-        Outcome::Pass { excess: Excess(0) }
+        Verdict::Pass { excess: Excess(0) }
     }
 
-    fn charge(&self, counters: &mut Counters, now: Millis, cost: Cost) -> (Outcome, Spent) {
+    fn charge(&self, counters: &mut WindowCounters, now: Millis, cost: Cost) -> (Verdict, Spent) {
         let outcome = self.ask(counters, now, cost);
-        if !matches!(outcome, Outcome::Refuse { .. }) {
+        if !matches!(outcome, Verdict::Refuse { .. }) {
             self.debit(counters, now, cost);
         }
         (outcome, Spent::default())
     }
 
-    fn refund(&self, counters: &mut Counters, now: Millis, cost: Cost, _: Spent) {
+    fn refund(&self, counters: &mut WindowCounters, now: Millis, cost: Cost, _: Spent) {
         // Of an earlier window there is nothing left to give back.
         if self.at(counters, now).0.start == counters.start {
             counters.current.0 = counters.current.0.saturating_sub(cost.0);
         }
     }
 
-    fn debit(&self, counters: &mut Counters, now: Millis, cost: Cost) {
+    fn debit(&self, counters: &mut WindowCounters, now: Millis, cost: Cost) {
         *counters = self.at(counters, now).0;
         counters.current.0 = counters.current.0.saturating_add(cost.0);
     }
 
-    fn count_refused(&self, counters: &mut Counters, now: Millis, cost: Cost) {
+    fn count_refused(&self, counters: &mut WindowCounters, now: Millis, cost: Cost) {
         *counters = self.at(counters, now).0;
         // Not past the limit: hammering for a while must not keep somebody out for long.
         let filled = counters.current.0.saturating_add(cost.0).min(self.limit.0);
         counters.current.0 = counters.current.0.max(filled);
     }
 
-    fn drained_at(&self, counters: &Counters) -> Millis {
+    fn drained_at(&self, counters: &WindowCounters) -> Millis {
         let windows = match counters {
-            Counters {
+            WindowCounters {
                 current: Excess(1..),
                 ..
             } => 2,
-            Counters {
+            WindowCounters {
                 previous: Excess(1..),
                 ..
             } => 1,
@@ -183,13 +183,13 @@ impl Algorithm for SlidingWindow {
         )
     }
 
-    fn standing(&self, counters: &Counters, now: Millis) -> Standing {
+    fn standing(&self, counters: &WindowCounters, now: Millis) -> KeyStatus {
         let length = self.millis();
         let (counters, left) = self.at(counters, now);
         let (used, limit) = (self.estimate(&counters, left), Area::of(self.limit, length));
         let fits = used.plus(Area::of(Excess::ONE, length)) <= limit;
         let room_at = self.room_at(&counters, left, Cost::ONE);
-        Standing {
+        KeyStatus {
             excess: used.minus(limit).over(length),
             limit: self.quota(),
             remaining: limit.minus(used).over(length).0 / Excess::ONE.0,

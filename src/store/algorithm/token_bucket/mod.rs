@@ -10,7 +10,7 @@ mod tests;
 use std::time::Duration;
 
 use super::level::{Level, Meter};
-use super::{Algorithm, Outcome, Spent, Standing};
+use super::{Algorithm, KeyStatus, Spent, Verdict};
 use crate::clock::Millis;
 use crate::config::plan::{Cost, Excess, Rate};
 
@@ -30,21 +30,21 @@ impl Algorithm for TokenBucket {
         Level::empty(now)
     }
 
-    fn ask(&self, taken: &Level, now: Millis, cost: Cost) -> Outcome {
+    fn ask(&self, taken: &Level, now: Millis, cost: Cost) -> Verdict {
         let excess = taken.with(now, cost, self.rate).excess();
         let left = taken.with(now, Cost(0), self.rate).height;
         if left.0.saturating_add(cost.0) > self.capacity.0 {
-            return Outcome::Refuse {
+            return Verdict::Refuse {
                 excess,
                 retry_after: taken.room_after(now, cost, self.capacity, self.rate),
             };
         }
-        Outcome::Pass { excess }
+        Verdict::Pass { excess }
     }
 
-    fn charge(&self, taken: &mut Level, now: Millis, cost: Cost) -> (Outcome, Spent) {
+    fn charge(&self, taken: &mut Level, now: Millis, cost: Cost) -> (Verdict, Spent) {
         let outcome = self.ask(taken, now, cost);
-        if !matches!(outcome, Outcome::Refuse { .. }) {
+        if !matches!(outcome, Verdict::Refuse { .. }) {
             self.debit(taken, now, cost);
         }
         (outcome, Spent::default())
@@ -66,7 +66,7 @@ impl Algorithm for TokenBucket {
         taken.falls_to(Excess(0), self.rate)
     }
 
-    fn standing(&self, taken: &Level, now: Millis) -> Standing {
+    fn standing(&self, taken: &Level, now: Millis) -> KeyStatus {
         self.meter().standing(*taken, now)
     }
 

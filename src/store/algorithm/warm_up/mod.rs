@@ -11,23 +11,23 @@ mod tests;
 use std::time::Duration;
 
 use super::nanos::Nanos;
-use super::reserve::{Price, Reserve, Span};
+use super::reserve::{Length, PermitCost, Smooth};
 use crate::config::plan::Rate;
 
 /// What is saved is dearer the colder it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WarmUp;
 
-impl Price for WarmUp {
+impl PermitCost for WarmUp {
     const STARTS_SAVED: bool = true;
 
     // The area under Guava's line: level up to the half, rising from there to three times that height.
-    fn of(saved: Span, spent: Span, most: Span) -> Span {
+    fn of(saved: Length, spent: Length, most: Length) -> Length {
         let beyond = |saved: u64| u128::from(saved.saturating_sub(most.0 / 2));
         let square = |side: u128| side.saturating_mul(side);
         let (from, to) = (beyond(saved.0), beyond(saved.0.saturating_sub(spent.0)));
         let rise = (square(from) - square(to)).saturating_mul(2) / u128::from(most.0.max(1));
-        Span(
+        Length(
             u64::try_from(rise)
                 .unwrap_or(u64::MAX)
                 .saturating_add(spent.0),
@@ -35,7 +35,7 @@ impl Price for WarmUp {
     }
 }
 
-impl Reserve<WarmUp> {
+impl Smooth<WarmUp> {
     /// At this rate once warm.
     #[must_use]
     pub fn warm_up(rate: Rate, max_wait: Duration, warm_up: Duration) -> Self {

@@ -9,8 +9,8 @@ use crate::store::algorithm::testing::{Key, requests, wait, whole};
 
 const FOREVER: Duration = Duration::from_hours(1_000_000);
 
-fn numbers(milli_per_second: u64, warm_up: u64) -> Reserve<WarmUp> {
-    Reserve::warm_up(
+fn numbers(milli_per_second: u64, warm_up: u64) -> Smooth<WarmUp> {
+    Smooth::warm_up(
         Rate::per_second(milli_per_second),
         FOREVER,
         Duration::from_millis(warm_up),
@@ -18,7 +18,7 @@ fn numbers(milli_per_second: u64, warm_up: u64) -> Reserve<WarmUp> {
 }
 
 /// So many one after the other, each slept for; what Guava's test prints of it.
-fn acquire(limiter: &mut Key<Reserve<WarmUp>>, now: &mut u64, times: usize) -> String {
+fn acquire(limiter: &mut Key<Smooth<WarmUp>>, now: &mut u64, times: usize) -> String {
     let waits = (0..times).map(|_| {
         let wait = wait(&limiter.charge(*now));
         *now += wait;
@@ -90,7 +90,7 @@ fn the_time_to_warm_up_is_honoured_even_with_weights() {
 fn a_cold_key_has_a_third_of_the_rate_and_half_a_warm_up_later_all_of_it() {
     let price = |saved: u64| {
         let most = 10_000_000_000;
-        WarmUp::of(Span(saved), Span(1_000_000), Span(most)).0
+        WarmUp::of(Length(saved), Length(1_000_000), Length(most)).0
     };
     assert_eq!(price(10_000_000_000) / 1_000, 2_999);
     assert_eq!(price(7_500_500_000) / 1_000, 2_000);
@@ -101,7 +101,7 @@ fn a_cold_key_has_a_third_of_the_rate_and_half_a_warm_up_later_all_of_it() {
 #[test]
 fn who_would_wait_too_long_is_refused() {
     let rate = Rate::per_second(2_000);
-    let terms = Reserve::warm_up(rate, Duration::from_secs(1), Duration::from_secs(4));
+    let terms = Smooth::warm_up(rate, Duration::from_secs(1), Duration::from_secs(4));
     let mut key = Key::new(terms);
     assert_eq!(key.passed(0, 9), 1);
     assert_eq!(key.passed(374, 9), 0);
@@ -124,7 +124,7 @@ fn a_forgotten_key_is_cold_and_nobody_gains_by_that() {
 #[test]
 fn a_clock_that_goes_back_pays_nothing() {
     let rate = Rate::per_second(1_000);
-    let mut key = Key::new(Reserve::warm_up(
+    let mut key = Key::new(Smooth::warm_up(
         rate,
         Duration::ZERO,
         Duration::from_secs(4),
@@ -136,7 +136,7 @@ fn a_clock_that_goes_back_pays_nothing() {
 
 #[test]
 fn nothing_wraps() {
-    let mut key = Key::new(Reserve::warm_up(
+    let mut key = Key::new(Smooth::warm_up(
         Rate::per_day(1),
         FOREVER,
         Duration::from_secs(u64::MAX),

@@ -6,20 +6,20 @@
 
 use std::time::Duration;
 
-use super::demand::Demand;
-use super::grant::{Ask, Grant};
-use super::over::{self, Over};
-use super::{CREDIT, IDLE, Manner, TERM, Word};
+use super::demand::KeyDemand;
+use super::grant::{LeaseGrant, LeaseRequest};
+use super::over::{self, RefusedUntil};
+use super::{CREDIT, IDLE, LeaseMode, LeaseVerdict, TERM};
 use crate::clock::Millis;
 use crate::config::plan::{Cost, Excess, StoreMode};
 use crate::store::algorithm::level::Level;
-use crate::store::algorithm::{Algorithm, Outcome, Terms};
+use crate::store::algorithm::{Algorithm, LimitSpec, Verdict};
 
 /// One key at this gateway.
 #[derive(Debug)]
-pub(super) struct Account {
-    pub(super) terms: Terms,
-    /// Leased and not spent; good until [`Account::until`].
+pub(super) struct LeaseAccount {
+    pub(super) terms: LimitSpec,
+    /// Leased and not spent; good until [`LeaseAccount::until`].
     left: u64,
     until: Millis,
     /// Which of the server's windows it was leased in; zero where there are none.
@@ -28,7 +28,7 @@ pub(super) struct Account {
     owed: u64,
     /// How the shared queue stands without what is in hand, for those ways of counting that let requests wait.
     queue: Level,
-    over: Option<Over>,
+    over: Option<RefusedUntil>,
     /// What was last heard of it is no earlier than it was said: when its time is over, one may pass on credit.
     trusted: bool,
     /// Somebody is asking for more.
@@ -39,15 +39,15 @@ pub(super) struct Account {
     /// What was in hand after the last lease.
     size: u64,
     seen: Millis,
-    demand: Demand,
+    demand: KeyDemand,
     /// How many more would have passed besides what is in hand, and when that was heard.
     news: Option<(Millis, u64)>,
     /// The same, and stays known.
     heard: Option<(Millis, u64)>,
 }
 
-impl Account {
-    pub(super) fn new(terms: Terms, now: Millis) -> Self {
+impl LeaseAccount {
+    pub(super) fn new(terms: LimitSpec, now: Millis) -> Self {
         Self {
             terms,
             left: 0,
@@ -65,14 +65,19 @@ impl Account {
             used: 0,
             size: 0,
             seen: now,
-            demand: Demand::new(now),
+            demand: KeyDemand::new(now),
             news: None,
             heard: None,
         }
     }
 
     /// What can be said of a request without asking, and whether more should be asked for meanwhile.
-    pub(super) fn spend(&mut self, now: Millis, cost: Cost, manner: Manner) -> (Word, bool) {
+    pub(super) fn spend(
+        &mut self,
+        now: Millis,
+        cost: Cost,
+        manner: LeaseMode,
+    ) -> (LeaseVerdict, bool) {
         self.seen = now;
         self.used = self.used.saturating_add(cost.0);
         let crowded = manner
@@ -80,23 +85,26 @@ impl Account {
             .is_some_and(|above| self.demand.note(now, cost, &self.terms, above));
         // Who asks for nothing wants to know whether the key is in debt.
         if cost.0 == 0 {
-            return (Word::Ask, false);
+            return (LeaseVerdict::Ask, false);
         }
         if self.left >= cost.0 && now < self.until {
             self.left -= cost.0;
-            return (Word::Spent(self.turn(now, cost)), self.is_low(now, manner));
+            return (
+                LeaseVerdict::Spent(self.turn(now, cost)),
+                self.is_low(now, manner),
+            );
         }
         if let Some(refusal) = self.refusal(now, cost) {
-            return (Word::Refuse(refusal), false);
+            return (LeaseVerdict::Refuse(refusal), false);
         }
         if !self.is_leased(manner) {
-            return (Word::Ask, false);
+            return (LeaseVerdict::Ask, false);
         }
         if self.asking {
             let word = if crowded {
-                Word::Refuse(self.soon(cost, manner))
+                LeaseVerdict::Refuse(self.soon(cost, manner))
             } else {
-                Word::Ask
+                LeaseVerdict::Ask
             };
             return (word, false);
         }
@@ -104,9 +112,9 @@ impl Account {
         if manner.mode == StoreMode::Leased && self.trusted && self.owed == 0 && cost <= CREDIT {
             let outcome = self.turn(now, cost);
             self.owed = cost.0;
-            return (Word::Spent(outcome), true);
+            return (LeaseVerdict::Spent(outcome), true);
         }
-        (Word::Ask, true)
+        (LeaseVerdict::Ask, true)
     }
 
     /// Takes back what was spent, for a request that somebody else refused.
@@ -121,20 +129,20 @@ impl Account {
     }
 
     /// What was said before and holds until a moment that has not come.
-    pub(super) fn refusal(&self, now: Millis, cost: Cost) -> Option<Outcome> {
+    pub(super) fn refusal(&self, now: Millis, cost: Cost) -> Option<Verdict> {
         self.over?.refusal(now, cost, &self.terms)
     }
 
     /// Remembers the refusal of a request that was asked for `now`.
-    pub(super) fn learn(&mut self, now: Millis, cost: Cost, outcome: &Outcome) {
-        if let Outcome::Refuse {
+    pub(super) fn learn(&mut self, now: Millis, cost: Cost, outcome: &Verdict) {
+        if let Verdict::Refuse {
             excess,
             retry_after: Some(after),
         } = *outcome
         {
             // The server decided a little later than now, and both clocks cut off what is less than a millisecond:
             // one less, and nobody is refused here who would have passed there.
-            self.over = Some(Over {
+            self.over = Some(RefusedUntil {
                 until: now.after(after.saturating_sub(TICK)),
                 retry: now.after(after),
                 cost,
@@ -145,13 +153,13 @@ impl Account {
     }
 
     /// What to ask for now; whoever calls this asks, and says what came of it.
-    pub(super) fn prepare(&mut self, now: Millis, manner: Manner) -> Ask {
+    pub(super) fn prepare(&mut self, now: Millis, manner: LeaseMode) -> LeaseRequest {
         self.asking = true;
-        let mut ask = Ask {
+        let mut ask = LeaseRequest {
             owed: std::mem::take(&mut self.owed),
             window: self.window,
             left: self.known_left(now),
-            ..Ask::default()
+            ..LeaseRequest::default()
         };
         if now >= self.until {
             ask.back = std::mem::take(&mut self.left);
@@ -164,12 +172,18 @@ impl Account {
     }
 
     /// What was asked for at `sent` has been answered `now`.
-    pub(super) fn settle(&mut self, sent: Millis, now: Millis, grant: &Grant, manner: Manner) {
+    pub(super) fn settle(
+        &mut self,
+        sent: Millis,
+        now: Millis,
+        grant: &LeaseGrant,
+        manner: LeaseMode,
+    ) {
         self.asking = false;
         self.trusted = true;
-        let (Outcome::Delay { excess, .. }
-        | Outcome::Pass { excess }
-        | Outcome::Refuse { excess, .. }) = grant.outcome;
+        let (Verdict::Delay { excess, .. }
+        | Verdict::Pass { excess }
+        | Verdict::Refuse { excess, .. }) = grant.outcome;
         self.queue = Level {
             height: Excess(excess.0.saturating_sub(self.left)),
             last: sent,
@@ -187,14 +201,14 @@ impl Account {
             self.window = grant.window;
             self.size = self.left;
             self.over = None;
-        } else if let Outcome::Refuse {
+        } else if let Verdict::Refuse {
             excess,
             retry_after: Some(after),
         } = grant.outcome
         {
             // Counted from now, so that it is never too early: the next one may pass before it is charged.
             let until = now.after((after + TICK).max(manner.pace(&self.terms)));
-            self.over = Some(Over {
+            self.over = Some(RefusedUntil {
                 until,
                 retry: now.after(after),
                 cost: Cost::ONE,
@@ -206,19 +220,19 @@ impl Account {
     }
 
     /// What was asked for has not been answered. It may have been heard: what was owed is then charged twice.
-    pub(super) fn fail(&mut self, ask: &Ask) {
+    pub(super) fn fail(&mut self, ask: &LeaseRequest) {
         self.asking = false;
         self.owed = self.owed.saturating_add(ask.owed);
     }
 
     /// What nobody here needs any more, and all of it if told so: to be given back.
-    pub(super) fn idle(&mut self, now: Millis, all: bool) -> Option<Ask> {
+    pub(super) fn idle(&mut self, now: Millis, all: bool) -> Option<LeaseRequest> {
         let unused = now >= self.until || now.since(self.seen) >= IDLE;
         let returns = self.left > 0 && (all || (unused && !self.asking));
-        returns.then(|| Ask {
+        returns.then(|| LeaseRequest {
             back: std::mem::take(&mut self.left),
             window: self.window,
-            ..Ask::default()
+            ..LeaseRequest::default()
         })
     }
 
@@ -265,7 +279,7 @@ impl Account {
     }
 
     /// Whether it takes leases: in the mode of that name, and where too much is wanted to ask about each.
-    fn is_leased(&self, manner: Manner) -> bool {
+    fn is_leased(&self, manner: LeaseMode) -> bool {
         manner.leases(&self.terms) && (manner.mode == StoreMode::Leased || self.is_crowded())
     }
 
@@ -275,7 +289,7 @@ impl Account {
     }
 
     /// Whether what is in hand will not last.
-    fn is_low(&mut self, now: Millis, manner: Manner) -> bool {
+    fn is_low(&mut self, now: Millis, manner: LeaseMode) -> bool {
         let low = !self.asking
             && !self.is_out(now)
             && self.is_leased(manner)
@@ -285,7 +299,7 @@ impl Account {
     }
 
     /// How much should be in hand.
-    fn target(&self, now: Millis, manner: Manner) -> u64 {
+    fn target(&self, now: Millis, manner: LeaseMode) -> u64 {
         let most = manner.most(&self.terms);
         if !self.is_leased(manner) {
             return 0;
@@ -312,22 +326,22 @@ impl Account {
     }
 
     /// When it is a request's turn that is let in.
-    fn turn(&mut self, now: Millis, cost: Cost) -> Outcome {
+    fn turn(&mut self, now: Millis, cost: Cost) -> Verdict {
         let (outcome, queue) = match &self.terms {
-            Terms::LeakyBucket(terms) => queued(terms, self.queue, now, cost),
-            Terms::Paced(terms) => queued(terms, self.queue, now, cost),
-            _ => return Outcome::Pass { excess: Excess(0) },
+            LimitSpec::LeakyBucket(terms) => queued(terms, self.queue, now, cost),
+            LimitSpec::Paced(terms) => queued(terms, self.queue, now, cost),
+            _ => return Verdict::Pass { excess: Excess(0) },
         };
         self.queue = queue;
         outcome
     }
 
     /// Refuses while the answer is on its way.
-    fn soon(&self, cost: Cost, manner: Manner) -> Outcome {
+    fn soon(&self, cost: Cost, manner: LeaseMode) -> Verdict {
         let pace = manner.pace(&self.terms);
         // Of a key that so much is wanted of nothing is left.
         let earned = over::earned_in(&self.terms, cost).unwrap_or_default();
-        Outcome::Refuse {
+        Verdict::Refuse {
             excess: self.over.map_or(Excess(0), |over| over.excess),
             retry_after: Some(earned.max(pace)),
         }
@@ -340,14 +354,14 @@ fn queued<A: Algorithm<State = Level>>(
     mut queue: Level,
     now: Millis,
     cost: Cost,
-) -> (Outcome, Level) {
+) -> (Verdict, Level) {
     match terms.charge(&mut queue, now, cost).0 {
-        Outcome::Refuse { excess, .. } => {
+        Verdict::Refuse { excess, .. } => {
             // It has a place; only the picture of the queue is out of date.
             let last = terms.ask(&queue, now, Cost(0));
             terms.debit(&mut queue, now, cost);
             let outcome = match last {
-                Outcome::Refuse { .. } => Outcome::Pass { excess },
+                Verdict::Refuse { .. } => Verdict::Pass { excess },
                 other => other,
             };
             (outcome, queue)

@@ -1,9 +1,9 @@
 //! Letting a key begin anew: what this gateway holds for it, and what it was told of it, is gone.
 
-use super::{Leases, class};
+use super::{ZoneLeases, class};
 use crate::store::key::Key;
 
-impl Leases {
+impl ZoneLeases {
     /// Forgets a key by whichever numbers it is held to.
     pub fn forget_key(&self, key: &Key) {
         // Every rule's numbers have an account of their own, in a place of its own: nobody asks for this often.

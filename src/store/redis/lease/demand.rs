@@ -6,17 +6,17 @@
 
 use crate::clock::Millis;
 use crate::config::plan::{Cost, Excess};
-use crate::store::algorithm::Terms;
+use crate::store::algorithm::LimitSpec;
 
 /// The demand for one key.
 #[derive(Debug)]
-pub(super) struct Demand {
+pub(super) struct KeyDemand {
     height: u64,
     last: Millis,
     crowded: bool,
 }
 
-impl Demand {
+impl KeyDemand {
     pub(super) fn new(now: Millis) -> Self {
         Self {
             height: 0,
@@ -26,7 +26,7 @@ impl Demand {
     }
 
     /// One more; whether that is too many, where `above` times the limit is.
-    pub(super) fn note(&mut self, now: Millis, cost: Cost, terms: &Terms, above: u32) -> bool {
+    pub(super) fn note(&mut self, now: Millis, cost: Cost, terms: &LimitSpec, above: u32) -> bool {
         let quota = terms.quota().saturating_mul(Excess::ONE.0);
         let most = quota.saturating_mul(above.into());
         let elapsed = now.since(self.last).as_millis();

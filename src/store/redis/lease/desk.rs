@@ -6,20 +6,20 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::Leases;
-use super::grant::Ask;
+use super::ZoneLeases;
+use super::grant::LeaseRequest;
 use crate::clock::Millis;
 use crate::config::plan::{Cost, Excess};
-use crate::store::algorithm::Terms;
+use crate::store::algorithm::LimitSpec;
 use crate::store::key::Key;
 
 /// The leases of one store, whatever their zones.
 #[derive(Debug, Default)]
-pub(in crate::store::redis) struct Desk {
-    zones: Mutex<Vec<Weak<Leases>>>,
-    wants: Mutex<Vec<(Arc<Leases>, Key)>>,
+pub(in crate::store::redis) struct LeaseQueue {
+    zones: Mutex<Vec<Weak<ZoneLeases>>>,
+    wants: Mutex<Vec<(Arc<ZoneLeases>, Key)>>,
     pub(super) woken: Notify,
-    held: Mutex<Vec<Held>>,
+    held: Mutex<Vec<LeaseHoldings>>,
     /// Decisions that nobody was asked for.
     pub(in crate::store::redis) decided: AtomicU64,
     /// Questions that no request waited for.
@@ -31,7 +31,7 @@ pub(in crate::store::redis) struct Desk {
 
 /// What a gateway has in hand of one zone.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Held {
+pub struct LeaseHoldings {
     /// Which zone.
     pub zone: Box<str>,
     /// For how many keys it has something.
@@ -44,29 +44,29 @@ pub struct Held {
 
 /// One key, and what is asked about it.
 #[derive(Debug)]
-pub(super) struct Task {
+pub(super) struct LeaseTask {
     pub(super) name: Arc<[u8]>,
-    pub(super) terms: Terms,
-    pub(super) ask: Ask,
+    pub(super) terms: LimitSpec,
+    pub(super) ask: LeaseRequest,
     /// Whether the key may be serving a penalty.
     pub(super) punishable: bool,
     /// Who waits for the answer.
-    pub(super) whose: Option<(Arc<Leases>, Key)>,
+    pub(super) whose: Option<(Arc<ZoneLeases>, Key)>,
 }
 
-impl Desk {
-    pub(super) fn enter(&self, leases: &Arc<Leases>) {
+impl LeaseQueue {
+    pub(super) fn enter(&self, leases: &Arc<ZoneLeases>) {
         self.zones.lock().push(Arc::downgrade(leases));
     }
 
     /// A key wants more.
-    pub(super) fn want(&self, leases: Arc<Leases>, key: Key) {
+    pub(super) fn want(&self, leases: Arc<ZoneLeases>, key: Key) {
         self.wants.lock().push((leases, key));
         self.woken.notify_one();
     }
 
     /// All that is wanted now.
-    pub(super) fn wanted(&self, now: Millis) -> Vec<Task> {
+    pub(super) fn wanted(&self, now: Millis) -> Vec<LeaseTask> {
         let wants = std::mem::take(&mut *self.wants.lock());
         wants
             .into_iter()
@@ -75,7 +75,7 @@ impl Desk {
     }
 
     /// Looks through all accounts; what nobody needs is added to `tasks`.
-    pub(super) fn sweep(&self, now: Millis, all: bool, tasks: &mut Vec<Task>) {
+    pub(super) fn sweep(&self, now: Millis, all: bool, tasks: &mut Vec<LeaseTask>) {
         let mut zones = self.zones.lock();
         zones.retain(|zone| zone.strong_count() > 0);
         let held = zones
@@ -93,18 +93,18 @@ impl Desk {
     }
 
     /// What this gateway had in hand when that was last looked at.
-    pub(in crate::store::redis) fn held(&self) -> Vec<Held> {
+    pub(in crate::store::redis) fn held(&self) -> Vec<LeaseHoldings> {
         self.held.lock().clone()
     }
 
-    pub(super) fn note(&self, task: &Task, granted: u64) {
+    pub(super) fn note(&self, task: &LeaseTask, granted: u64) {
         self.leased.fetch_add(granted, Ordering::Relaxed);
         let returned = task.ask.back / Excess::ONE.0;
         self.returned.fetch_add(returned, Ordering::Relaxed);
     }
 }
 
-impl Held {
+impl LeaseHoldings {
     pub(super) fn new(zone: &str) -> Self {
         Self {
             zone: zone.into(),

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use crate::store::algorithm::Outcome;
+use crate::store::algorithm::Verdict;
 
 /// What is asked for at once about one key.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Ask {
+pub(super) struct LeaseRequest {
     /// To be charged whatever is left.
     pub(super) owed: u64,
     /// Leased in `window` and given back.
@@ -20,9 +20,9 @@ pub(super) struct Ask {
 
 /// What a store said to it.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Grant {
+pub(super) struct LeaseGrant {
     /// What would have become of one request before anything was leased.
-    pub(super) outcome: Outcome,
+    pub(super) outcome: Verdict,
     /// How many more would pass now.
     pub(super) remaining: u64,
     /// So many requests are leased.

@@ -13,22 +13,22 @@ use redis::{Cmd, RedisError, Value};
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 
-use super::desk::Task;
-use super::grant::Grant;
+use super::desk::LeaseTask;
+use super::grant::LeaseGrant;
 use crate::clock::{Clock, Millis};
 use crate::config::plan::Cost;
-use crate::store::redis::Shared;
-use crate::store::redis::link::Link;
-use crate::store::redis::script::{self, Program};
-use crate::store::redis::units::Told;
+use crate::store::redis::SharedStore;
+use crate::store::redis::link::RedisConnection;
+use crate::store::redis::script::{self, LuaScript};
+use crate::store::redis::units::ScriptArgs;
 
 /// Takes leases and gives them back.
-pub(super) static LEASE: LazyLock<Program> =
+pub(super) static LEASE: LazyLock<LuaScript> =
     LazyLock::new(|| script::counting(include_str!("lease.lua")));
 
 /// How a store is shared.
 #[derive(Debug, Clone, Copy)]
-struct Sharing {
+struct FleetShare {
     gateways: u32,
     /// For how many requests one counts, while some gateways are missing that may count alone.
     weight: f64,
@@ -36,10 +36,10 @@ struct Sharing {
     lost: bool,
 }
 
-impl Shared {
+impl SharedStore {
     /// Gets keys what they want, for as long as it is polled.
     pub(in crate::store::redis) async fn keep(&self, clock: &Clock) {
-        let mut link: Option<(u64, Link)> = None;
+        let mut link: Option<(u64, RedisConnection)> = None;
         let mut sweep = tokio::time::interval(SWEEP);
         sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -73,22 +73,26 @@ impl Shared {
     }
 
     /// Gives back all that is in hand.
-    pub(in crate::store::redis) async fn give_all_back(&self, link: &Link, clock: &Clock) {
+    pub(in crate::store::redis) async fn give_all_back(
+        &self,
+        link: &RedisConnection,
+        clock: &Clock,
+    ) {
         let mut tasks = Vec::new();
         self.desk.sweep(clock.now(), true, &mut tasks);
         self.perform(link, tasks, clock).await;
     }
 
-    fn sharing(&self, now: Millis) -> Sharing {
+    fn sharing(&self, now: Millis) -> FleetShare {
         let (all, present) = self.fleet.parts();
-        Sharing {
+        FleetShare {
             gateways: all,
             weight: f64::from(all.max(present)) / f64::from(present),
             lost: self.fleet.has_lost(now, LOST),
         }
     }
 
-    async fn reach(&self, clock: &Clock) -> Option<Link> {
+    async fn reach(&self, clock: &Clock) -> Option<RedisConnection> {
         match tokio::time::timeout(LATE, self.connector.connect()).await {
             Ok(Ok(link)) => Some(link),
             Ok(Err(error)) => {
@@ -100,7 +104,7 @@ impl Shared {
     }
 
     /// Asks about all, and tells those who wait; whether the connection is still good.
-    async fn perform(&self, link: &Link, tasks: Vec<Task>, clock: &Clock) -> bool {
+    async fn perform(&self, link: &RedisConnection, tasks: Vec<LeaseTask>, clock: &Clock) -> bool {
         let sent = clock.now();
         let sharing = self.sharing(sent);
         let tasks = Arc::new(tasks);
@@ -151,7 +155,7 @@ impl Shared {
     }
 }
 
-fn give_up(tasks: &[Task]) {
+fn give_up(tasks: &[LeaseTask]) {
     for task in tasks {
         if let Some((leases, key)) = &task.whose {
             leases.fail(key, &task.ask);
@@ -160,7 +164,11 @@ fn give_up(tasks: &[Task]) {
 }
 
 /// One script, run once.
-async fn ask(link: &mut Link, tasks: &[Task], sharing: Sharing) -> Result<Vec<Grant>, RedisError> {
+async fn ask(
+    link: &mut RedisConnection,
+    tasks: &[LeaseTask],
+    sharing: FleetShare,
+) -> Result<Vec<LeaseGrant>, RedisError> {
     let answer = LEASE
         .perform(link, |command| write(command, tasks, sharing))
         .await?;
@@ -173,7 +181,7 @@ async fn ask(link: &mut Link, tasks: &[Task], sharing: Sharing) -> Result<Vec<Gr
     })
 }
 
-fn write(command: &mut Cmd, tasks: &[Task], sharing: Sharing) {
+fn write(command: &mut Cmd, tasks: &[LeaseTask], sharing: FleetShare) {
     command.arg(tasks.len());
     for task in tasks {
         command.arg(&*task.name);
@@ -181,8 +189,8 @@ fn write(command: &mut Cmd, tasks: &[Task], sharing: Sharing) {
     command.arg(u8::from(sharing.lost)).arg(sharing.gateways);
     command.arg(sharing.weight);
     for task in tasks {
-        let owed = Told::of(&task.terms, Cost(task.ask.owed));
-        let back = Told::of(&task.terms, Cost(task.ask.back));
+        let owed = ScriptArgs::of(&task.terms, Cost(task.ask.owed));
+        let back = ScriptArgs::of(&task.terms, Cost(task.ask.back));
         let left = task.ask.left.and_then(|left| i64::try_from(left).ok());
         command.arg(owed.way).arg(left.unwrap_or(-1));
         command.arg(owed.cost).arg(back.cost);
@@ -195,7 +203,7 @@ fn write(command: &mut Cmd, tasks: &[Task], sharing: Sharing) {
 }
 
 /// What was answered to each; `None` for what no script of ours says.
-fn grants(tasks: &[Task], answer: &Value) -> Option<Vec<Grant>> {
+fn grants(tasks: &[LeaseTask], answer: &Value) -> Option<Vec<LeaseGrant>> {
     let Value::Array(numbers) = answer else {
         return None;
     };
@@ -219,12 +227,12 @@ fn grants(tasks: &[Task], answer: &Value) -> Option<Vec<Grant>> {
         .collect()
 }
 
-fn grant(task: &Task, answer: &[i64; 8]) -> Option<Grant> {
+fn grant(task: &LeaseTask, answer: &[i64; 8]) -> Option<LeaseGrant> {
     let [kind, excess, wait, left, granted, lasts, window, penalty] = *answer;
-    let scale = Told::of(&task.terms, Cost::ONE).scale;
+    let scale = ScriptArgs::of(&task.terms, Cost::ONE).scale;
     let millis = |number: i64| u64::try_from(number).ok().map(Duration::from_millis);
     let excess = scale.excess(u64::try_from(excess).ok()?);
-    Some(Grant {
+    Some(LeaseGrant {
         outcome: script::outcome(kind, excess, millis(wait))?,
         remaining: u64::try_from(left).ok()?,
         granted: u64::try_from(granted).ok()?,

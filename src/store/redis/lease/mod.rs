@@ -23,32 +23,32 @@ use hashbrown::HashTable;
 use hashbrown::hash_table::Entry as Slot;
 use parking_lot::Mutex;
 
-use self::account::Account;
-use self::desk::Task;
-use self::grant::{Ask, Grant};
-use super::{Answer, Shared, name};
+use self::account::LeaseAccount;
+use self::desk::LeaseTask;
+use self::grant::{LeaseGrant, LeaseRequest};
+use super::{SharedStore, StoreVerdict, name};
 use crate::clock::Millis;
 use crate::config::plan::{Cost, Delay, Excess, StoreMode};
-use crate::store::algorithm::{Outcome, Terms};
-use crate::store::key::{Key, Packed, Seeds};
-use crate::store::lock::Lock;
+use crate::store::algorithm::{LimitSpec, Verdict};
+use crate::store::key::{HashSeeds, Key, PackedKey};
+use crate::store::lock::ShardLock;
 use crate::store::penalties::Penalties;
-use crate::store::table::Division;
+use crate::store::table::ShardLayout;
 
-pub(super) use self::desk::Desk;
-pub use self::desk::Held;
+pub use self::desk::LeaseHoldings;
+pub(super) use self::desk::LeaseQueue;
 
 /// The keys of one zone, as this gateway knows them.
 #[derive(Debug)]
-pub struct Leases {
+pub struct ZoneLeases {
     zone: Box<str>,
-    store: Arc<Shared>,
+    store: Arc<SharedStore>,
     verdicts: Verdicts,
     /// Where those are who stay out, if a rule of the zone punishes.
     penalties: Mutex<Option<Arc<Penalties>>>,
-    seeds: Seeds,
-    division: Division,
-    tables: Box<[Lock<HashTable<Box<Entry>>>]>,
+    seeds: HashSeeds,
+    division: ShardLayout,
+    tables: Box<[ShardLock<HashTable<Box<LeaseEntry>>>]>,
 }
 
 /// Whether a refusal is remembered until the moment it names.
@@ -62,48 +62,48 @@ pub enum Verdicts {
 
 /// What this gateway says of a request by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Word {
+pub enum LeaseVerdict {
     /// Nothing: the store has to be asked.
     Ask,
     /// It is refused.
-    Refuse(Outcome),
+    Refuse(Verdict),
     /// It passes, at once or after a wait.
-    Spent(Outcome),
+    Spent(Verdict),
 }
 
 /// How a key's requests are decided about.
 #[derive(Debug, Clone, Copy)]
-struct Manner {
+struct LeaseMode {
     mode: StoreMode,
     gateways: u32,
     local_above: Option<u32>,
 }
 
 #[derive(Debug)]
-struct Entry {
-    key: Packed,
+struct LeaseEntry {
+    key: PackedKey,
     hash: u64,
     /// The key apart from the numbers that it is held to.
-    plain: Packed,
+    plain: PackedKey,
     /// What it is called in Redis, once that was needed.
     name: Option<Arc<[u8]>>,
-    account: Account,
+    account: LeaseAccount,
 }
 
-impl Leases {
+impl ZoneLeases {
     /// Accounts for the keys of a zone in a store, in at most `size` bytes.
     #[must_use]
-    pub fn new(zone: &str, size: usize, store: &Arc<Shared>, verdicts: Verdicts) -> Arc<Self> {
-        let division = Division::of(size, bytes(zone));
+    pub fn new(zone: &str, size: usize, store: &Arc<SharedStore>, verdicts: Verdicts) -> Arc<Self> {
+        let division = ShardLayout::of(size, bytes(zone));
         let leases = Arc::new(Self {
             zone: zone.into(),
             store: Arc::clone(store),
             verdicts,
             penalties: Mutex::default(),
-            seeds: Seeds::default(),
+            seeds: HashSeeds::default(),
             division,
             tables: (0..division.tables)
-                .map(|_| Lock::new(HashTable::new()))
+                .map(|_| ShardLock::new(HashTable::new()))
                 .collect(),
         });
         store.desk.enter(&leases);
@@ -115,25 +115,31 @@ impl Leases {
         *self.penalties.lock() = penalties.cloned();
     }
 
-    /// Whether these are what [`Leases::new`] would make for the same zone.
+    /// Whether these are what [`ZoneLeases::new`] would make for the same zone.
     #[must_use]
-    pub fn fits(&self, size: usize, store: &Arc<Shared>, verdicts: Verdicts) -> bool {
-        let division = Division::of(size, bytes(&self.zone));
+    pub fn fits(&self, size: usize, store: &Arc<SharedStore>, verdicts: Verdicts) -> bool {
+        let division = ShardLayout::of(size, bytes(&self.zone));
         Arc::ptr_eq(&self.store, store) && (self.division, self.verdicts) == (division, verdicts)
     }
 
     /// Whether keys that are counted like this can be leased.
     #[must_use]
-    pub fn can_hold(terms: &Terms) -> bool {
+    pub fn can_hold(terms: &LimitSpec) -> bool {
         !matches!(
             terms,
-            Terms::Blocks(_) | Terms::Bursty(_) | Terms::WarmUp(_)
+            LimitSpec::Blocks(_) | LimitSpec::Bursty(_) | LimitSpec::WarmUp(_)
         )
     }
 
     /// A refusal that was heard before and still holds.
     #[must_use]
-    pub fn refusal(&self, key: &Key, now: Millis, cost: Cost, terms: &Terms) -> Option<Outcome> {
+    pub fn refusal(
+        &self,
+        key: &Key,
+        now: Millis,
+        cost: Cost,
+        terms: &LimitSpec,
+    ) -> Option<Verdict> {
         let key = self.seeds.apart(key, class(terms));
         let table = self.table(&key).lock();
         let entry = table.find(key.hash, |entry| entry.key == key.packed)?;
@@ -149,14 +155,14 @@ impl Leases {
         bytes: &[u8],
         now: Millis,
         cost: Cost,
-        terms: &Terms,
-    ) -> (Word, Option<u64>) {
+        terms: &LimitSpec,
+    ) -> (LeaseVerdict, Option<u64>) {
         let plain = key.packed;
         let key = self.seeds.apart(key, class(terms));
         let manner = self.manner();
         let mut table = self.table(&key).lock();
         let Some(entry) = self.entry(&mut table, (&key, plain), now, terms) else {
-            return (Word::Ask, None);
+            return (LeaseVerdict::Ask, None);
         };
         let (word, wanting) = entry.account.spend(now, cost, manner);
         let news = entry.account.news(now);
@@ -169,21 +175,28 @@ impl Leases {
         if wanting {
             self.store.desk.want(Arc::clone(self), key);
         }
-        if word != Word::Ask {
+        if word != LeaseVerdict::Ask {
             self.store.desk.decided.fetch_add(1, Ordering::Relaxed);
         }
         (word, news)
     }
 
     /// Takes back what was spent on a request, which somebody else refused.
-    pub fn unspend(&self, key: &Key, now: Millis, cost: Cost, terms: &Terms) {
+    pub fn unspend(&self, key: &Key, now: Millis, cost: Cost, terms: &LimitSpec) {
         let key = self.seeds.apart(key, class(terms));
         self.with(&key, |entry| entry.account.unspend(now, cost));
     }
 
     /// Remembers what the store said of a request that came `now`.
-    pub fn learn(&self, key: &Key, now: Millis, cost: Cost, terms: &Terms, answer: &Answer) {
-        if self.verdicts == Verdicts::Keep && matches!(answer.outcome, Outcome::Refuse { .. }) {
+    pub fn learn(
+        &self,
+        key: &Key,
+        now: Millis,
+        cost: Cost,
+        terms: &LimitSpec,
+        answer: &StoreVerdict,
+    ) {
+        if self.verdicts == Verdicts::Keep && matches!(answer.outcome, Verdict::Refuse { .. }) {
             let key = self.seeds.apart(key, class(terms));
             self.with(&key, |entry| {
                 if entry.account.terms == *terms {
@@ -193,8 +206,8 @@ impl Leases {
         }
     }
 
-    fn manner(&self) -> Manner {
-        Manner {
+    fn manner(&self) -> LeaseMode {
+        LeaseMode {
             mode: self.store.mode,
             gateways: self.store.fleet_size().max(1),
             local_above: self.store.local_above,
@@ -202,7 +215,7 @@ impl Leases {
     }
 
     /// What is to be asked about a key; `None` where it is not known any more.
-    fn prepare(self: &Arc<Self>, key: Key, now: Millis) -> Option<Task> {
+    fn prepare(self: &Arc<Self>, key: Key, now: Millis) -> Option<LeaseTask> {
         let manner = self.manner();
         let (name, terms, ask) = self.with(&key, |entry| {
             let name = entry.name.clone()?;
@@ -212,7 +225,7 @@ impl Leases {
                 entry.account.prepare(now, manner),
             ))
         })??;
-        Some(Task {
+        Some(LeaseTask {
             name,
             terms,
             ask,
@@ -221,7 +234,7 @@ impl Leases {
         })
     }
 
-    fn settle(&self, key: &Key, sent: Millis, now: Millis, grant: &Grant) {
+    fn settle(&self, key: &Key, sent: Millis, now: Millis, grant: &LeaseGrant) {
         let manner = self.manner();
         let plain = self.with(key, |entry| {
             entry.account.settle(sent, now, grant, manner);
@@ -234,7 +247,7 @@ impl Leases {
         }
     }
 
-    fn fail(&self, key: &Key, ask: &Ask) {
+    fn fail(&self, key: &Key, ask: &LeaseRequest) {
         self.with(key, |entry| entry.account.fail(ask));
     }
 
@@ -245,14 +258,19 @@ impl Leases {
     }
 
     /// Forgets who has not come for long, takes out what lies unused, and counts the rest.
-    fn sweep(self: &Arc<Self>, now: Millis, all: bool, tasks: &mut Vec<Task>) -> Held {
-        let mut held = Held::new(&self.zone);
+    fn sweep(
+        self: &Arc<Self>,
+        now: Millis,
+        all: bool,
+        tasks: &mut Vec<LeaseTask>,
+    ) -> LeaseHoldings {
+        let mut held = LeaseHoldings::new(&self.zone);
         for table in &self.tables {
             let mut wake = Vec::new();
             table.lock().retain(|entry| {
                 let account = &mut entry.account;
                 if let (Some(ask), Some(name)) = (account.idle(now, all), &entry.name) {
-                    tasks.push(Task {
+                    tasks.push(LeaseTask {
                         name: Arc::clone(name),
                         terms: account.terms,
                         ask,
@@ -279,11 +297,11 @@ impl Leases {
     /// has it.
     fn entry<'t>(
         &self,
-        table: &'t mut HashTable<Box<Entry>>,
-        (key, plain): (&Key, Packed),
+        table: &'t mut HashTable<Box<LeaseEntry>>,
+        (key, plain): (&Key, PackedKey),
         now: Millis,
-        terms: &Terms,
-    ) -> Option<&'t mut Entry> {
+        terms: &LimitSpec,
+    ) -> Option<&'t mut LeaseEntry> {
         let full = table.len() >= self.division.keys;
         match table.entry(
             key.hash,
@@ -296,57 +314,57 @@ impl Leases {
             }
             Slot::Vacant(_) if full => None,
             Slot::Vacant(free) => {
-                let entry = Entry {
+                let entry = LeaseEntry {
                     key: key.packed,
                     hash: key.hash,
                     plain,
                     name: None,
-                    account: Account::new(*terms, now),
+                    account: LeaseAccount::new(*terms, now),
                 };
                 Some(free.insert(Box::new(entry)).into_mut())
             }
         }
     }
 
-    fn with<T>(&self, key: &Key, act: impl FnOnce(&mut Entry) -> T) -> Option<T> {
+    fn with<T>(&self, key: &Key, act: impl FnOnce(&mut LeaseEntry) -> T) -> Option<T> {
         let mut table = self.table(key).lock();
         let entry = table.find_mut(key.hash, |entry| entry.key == key.packed)?;
         Some(act(entry))
     }
 
-    fn table(&self, key: &Key) -> &Lock<HashTable<Box<Entry>>> {
+    fn table(&self, key: &Key) -> &ShardLock<HashTable<Box<LeaseEntry>>> {
         &self.tables[self.division.table(key)]
     }
 }
 
-impl Manner {
+impl LeaseMode {
     /// Whether there is something for each gateway to take: less than one request is no lease.
-    fn leases(self, terms: &Terms) -> bool {
+    fn leases(self, terms: &LimitSpec) -> bool {
         terms.quota() >= self.gateways.into()
     }
 
     /// The most that one gateway has in hand of a key.
-    fn most(self, terms: &Terms) -> u64 {
+    fn most(self, terms: &LimitSpec) -> u64 {
         let part = terms.quota() / u64::from(self.gateways.max(1));
         part.max(1).saturating_mul(Excess::ONE.0)
     }
 
     /// How long a gateway waits that was told that there is nothing, before it asks again: long enough for something to come
     /// together, and not so long that what comes together is lost.
-    fn pace(self, terms: &Terms) -> Duration {
+    fn pace(self, terms: &LimitSpec) -> Duration {
         (terms.period() / 4).min(PACE)
     }
 }
 
 /// What an account takes all in.
 fn bytes(zone: &str) -> usize {
-    size_of::<Entry>() + BESIDES + zone.len()
+    size_of::<LeaseEntry>() + BESIDES + zone.len()
 }
 
 /// Tells the rules of one zone apart that hold the same key to other numbers.
-fn class(terms: &Terms) -> u64 {
+fn class(terms: &LimitSpec) -> u64 {
     let threshold = match terms {
-        Terms::LeakyBucket(terms) => match terms.delay {
+        LimitSpec::LeakyBucket(terms) => match terms.delay {
             Delay::After(threshold) => threshold.0.wrapping_add(1),
             Delay::Never => 0,
         },

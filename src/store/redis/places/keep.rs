@@ -6,20 +6,20 @@ use std::time::Duration;
 use redis::Cmd;
 use tokio::task::JoinSet;
 
-use super::ledger::Place;
+use super::ledger::SlotRef;
 use super::{KEEP, LEASE, millis};
 use crate::clock::Millis;
-use crate::store::redis::Shared;
-use crate::store::redis::link::Link;
+use crate::store::redis::SharedStore;
+use crate::store::redis::link::RedisConnection;
 
 /// What is said of a place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Word {
+enum SlotUpdate {
     GivenBack,
     Held,
 }
 
-impl Shared {
+impl SharedStore {
     /// Says which places were given back.
     pub(in crate::store::redis) fn give_places_back(
         self: &Arc<Self>,
@@ -27,7 +27,7 @@ impl Shared {
         saying: &mut JoinSet<()>,
     ) {
         let given = self.places.ledger.lock().given();
-        self.say(Word::GivenBack, given, now, saying);
+        self.say(SlotUpdate::GivenBack, given, now, saying);
     }
 
     /// Speaks for those that are held and were not spoken of for long, or, to a store that may have forgotten them, for all.
@@ -42,14 +42,18 @@ impl Shared {
         }
         let due = ledger.due(now, RENEW);
         drop(ledger);
-        self.say(Word::Held, due, now, saying);
+        self.say(SlotUpdate::Held, due, now, saying);
     }
 
     /// Gives everything back, for a gateway that is going.
-    pub(in crate::store::redis) async fn clear_places(&self, link: &mut Link) {
+    pub(in crate::store::redis) async fn clear_places(&self, link: &mut RedisConnection) {
         let all = self.places.ledger.lock().all();
         for parcel in parcels(link, &all) {
-            if self.utter(Word::GivenBack, parcel, link).await.is_err() {
+            if self
+                .utter(SlotUpdate::GivenBack, parcel, link)
+                .await
+                .is_err()
+            {
                 return;
             }
         }
@@ -57,8 +61,8 @@ impl Shared {
 
     fn say(
         self: &Arc<Self>,
-        word: Word,
-        places: Vec<Place>,
+        word: SlotUpdate,
+        places: Vec<SlotRef>,
         now: Millis,
         saying: &mut JoinSet<()>,
     ) {
@@ -86,27 +90,27 @@ impl Shared {
     }
 
     /// It was said, and heard or not.
-    fn said(&self, word: Word, places: &[Place], heard: bool) {
+    fn said(&self, word: SlotUpdate, places: &[SlotRef], heard: bool) {
         match word {
             // Unheard, a place is free when its time is over.
-            Word::GivenBack => {
+            SlotUpdate::GivenBack => {
                 self.places.ledger.lock().gone(places);
                 self.places.lines.wake(places);
             }
-            Word::Held if heard => {}
-            Word::Held => self.places.ledger.lock().not_told(places),
+            SlotUpdate::Held if heard => {}
+            SlotUpdate::Held => self.places.ledger.lock().not_told(places),
         }
     }
 
     async fn utter(
         &self,
-        word: Word,
-        places: &[Place],
-        link: &mut Link,
+        word: SlotUpdate,
+        places: &[SlotRef],
+        link: &mut RedisConnection,
     ) -> Result<(), redis::RedisError> {
         let lease = match word {
-            Word::GivenBack => Duration::ZERO,
-            Word::Held => LEASE,
+            SlotUpdate::GivenBack => Duration::ZERO,
+            SlotUpdate::Held => LEASE,
         };
         let write = |command: &mut Cmd| {
             command.arg(places.len());
@@ -123,7 +127,7 @@ impl Shared {
 }
 
 /// What is said at once: in a cluster every set may lie elsewhere.
-fn parcels<'p>(link: &Link, places: &'p [Place]) -> std::slice::Chunks<'p, Place> {
+fn parcels<'p>(link: &RedisConnection, places: &'p [SlotRef]) -> std::slice::Chunks<'p, SlotRef> {
     places.chunks(if link.is_cluster() { 1 } else { PARCEL })
 }
 

@@ -6,42 +6,42 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use super::{Claim, Want};
+use super::{SlotClaim, SlotWant};
 use crate::clock::Millis;
 
 /// The places of one store.
 #[derive(Debug, Default)]
-pub(super) struct Ledger {
+pub(super) struct SlotLedger {
     last: u64,
     /// When it was last looked what is due, and how often the store had come back then.
     looked: (Millis, u64),
-    held: HashMap<u64, Held>,
+    held: HashMap<u64, HeldSlot>,
     /// Not yet told to the store.
-    given: Vec<Place>,
+    given: Vec<SlotRef>,
     /// By the name of their set: given back, and not known to have been heard of.
     leaving: HashMap<Arc<[u8]>, SmallVec<[u64; 4]>>,
 }
 
 #[derive(Debug)]
-struct Held {
-    claim: Arc<Claim>,
+struct HeldSlot {
+    claim: Arc<SlotClaim>,
     /// When the store last heard of it.
     told: Millis,
 }
 
 /// A place, and the name of the set it is in.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct SlotRef {
     pub(super) set: Arc<[u8]>,
     pub(super) id: u64,
 }
 
-impl Ledger {
+impl SlotLedger {
     /// Holds the places of a claim under a number that no other has.
-    pub(super) fn hold(&mut self, claim: &Arc<Claim>, told: Millis) -> u64 {
+    pub(super) fn hold(&mut self, claim: &Arc<SlotClaim>, told: Millis) -> u64 {
         self.last += 1;
         let claim = Arc::clone(claim);
-        self.held.insert(self.last, Held { claim, told });
+        self.held.insert(self.last, HeldSlot { claim, told });
         self.last
     }
 
@@ -53,7 +53,7 @@ impl Ledger {
         for want in &held.claim.wants {
             let set = Arc::clone(&want.name);
             self.leaving.entry(Arc::clone(&set)).or_default().push(id);
-            self.given.push(Place { set, id });
+            self.given.push(SlotRef { set, id });
         }
         true
     }
@@ -69,7 +69,7 @@ impl Ledger {
     }
 
     /// For each set those of its places that may still be taken there, and are not.
-    pub(super) fn leaving(&self, wants: &[Want]) -> Vec<SmallVec<[u64; 4]>> {
+    pub(super) fn leaving(&self, wants: &[SlotWant]) -> Vec<SmallVec<[u64; 4]>> {
         wants
             .iter()
             .map(|want| self.leaving.get(&want.name).cloned().unwrap_or_default())
@@ -77,12 +77,12 @@ impl Ledger {
     }
 
     /// Those that the store has to be told are given back.
-    pub(super) fn given(&mut self) -> Vec<Place> {
+    pub(super) fn given(&mut self) -> Vec<SlotRef> {
         std::mem::take(&mut self.given)
     }
 
     /// The store has heard that they are given back, or cannot be told.
-    pub(super) fn gone(&mut self, places: &[Place]) {
+    pub(super) fn gone(&mut self, places: &[SlotRef]) {
         for place in places {
             if let Some(leaving) = self.leaving.get_mut(&place.set) {
                 leaving.retain(|id| *id != place.id);
@@ -94,12 +94,12 @@ impl Ledger {
     }
 
     /// Those that the store has not heard of for so long; taken for told from `now` on.
-    pub(super) fn due(&mut self, now: Millis, after: Duration) -> Vec<Place> {
+    pub(super) fn due(&mut self, now: Millis, after: Duration) -> Vec<SlotRef> {
         let mut due = Vec::new();
         for (id, held) in &mut self.held {
             if now.since(held.told) >= after || held.told == NEVER {
                 held.told = now;
-                due.extend(held.claim.wants.iter().map(|want| Place {
+                due.extend(held.claim.wants.iter().map(|want| SlotRef {
                     set: Arc::clone(&want.name),
                     id: *id,
                 }));
@@ -109,7 +109,7 @@ impl Ledger {
     }
 
     /// The store could not be told.
-    pub(super) fn not_told(&mut self, places: &[Place]) {
+    pub(super) fn not_told(&mut self, places: &[SlotRef]) {
         for place in places {
             if let Some(held) = self.held.get_mut(&place.id) {
                 held.told = NEVER;
@@ -133,11 +133,11 @@ impl Ledger {
     }
 
     /// All that the store may know of.
-    pub(super) fn all(&mut self) -> Vec<Place> {
+    pub(super) fn all(&mut self) -> Vec<SlotRef> {
         let mut all = self.due(Millis(u64::MAX), Duration::ZERO);
         for (set, ids) in &self.leaving {
             let set = || Arc::clone(set);
-            all.extend(ids.iter().map(|id| Place {
+            all.extend(ids.iter().map(|id| SlotRef {
                 set: set(),
                 id: *id,
             }));

@@ -10,25 +10,25 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 
-use super::Claim;
-use super::ledger::Place;
-use crate::store::redis::Shared;
+use super::SlotClaim;
+use super::ledger::SlotRef;
+use crate::store::redis::SharedStore;
 
 /// The lines of a store.
 #[derive(Debug, Default)]
-pub(super) struct Lines {
-    lines: Mutex<HashMap<Arc<[u8]>, Line>>,
+pub(super) struct SlotQueues {
+    lines: Mutex<HashMap<Arc<[u8]>, SlotQueue>>,
 }
 
 #[derive(Debug)]
-struct Line {
+struct SlotQueue {
     standing: u32,
-    front: Arc<Front>,
+    front: Arc<QueueHead>,
 }
 
 /// The head of a line.
 #[derive(Debug)]
-struct Front {
+struct QueueHead {
     // Fair: permits are given in the order they were asked for.
     turn: Semaphore,
     freed: Notify,
@@ -36,30 +36,35 @@ struct Front {
 
 /// Somebody in line; leaves it when dropped.
 #[derive(Debug)]
-pub struct Waiter<'s> {
-    lines: &'s Lines,
+pub struct SharedSlotWaiter<'s> {
+    lines: &'s SlotQueues,
     set: Arc<[u8]>,
-    front: Arc<Front>,
+    front: Arc<QueueHead>,
 }
 
-impl Shared {
+impl SharedStore {
     /// Joins the line for one of the places of a claim, unless `longest` stand in it.
-    pub fn join_line(&self, claim: &Claim, which: usize, longest: u32) -> Option<Waiter<'_>> {
+    pub fn join_line(
+        &self,
+        claim: &SlotClaim,
+        which: usize,
+        longest: u32,
+    ) -> Option<SharedSlotWaiter<'_>> {
         let set = &claim.wants.get(which)?.name;
         let lines = &self.places.lines;
         let mut all = lines.lines.lock();
         if all.get(set).map_or(0, |line| line.standing) >= longest {
             return None;
         }
-        let line = all.entry(Arc::clone(set)).or_insert_with(|| Line {
+        let line = all.entry(Arc::clone(set)).or_insert_with(|| SlotQueue {
             standing: 0,
-            front: Arc::new(Front {
+            front: Arc::new(QueueHead {
                 turn: Semaphore::new(1),
                 freed: Notify::new(),
             }),
         });
         line.standing += 1;
-        Some(Waiter {
+        Some(SharedSlotWaiter {
             lines,
             set: Arc::clone(set),
             front: Arc::clone(&line.front),
@@ -68,15 +73,15 @@ impl Shared {
 
     /// Whether somebody stands in line for this one of a claim's places: who comes later waits behind.
     #[must_use]
-    pub fn has_line(&self, claim: &Claim, which: usize) -> bool {
+    pub fn has_line(&self, claim: &SlotClaim, which: usize) -> bool {
         let set = claim.wants.get(which).map(|want| &want.name);
         set.is_some_and(|set| self.places.lines.lines.lock().contains_key(set))
     }
 }
 
-impl Lines {
+impl SlotQueues {
     /// Places were given back.
-    pub(super) fn wake(&self, places: &[Place]) {
+    pub(super) fn wake(&self, places: &[SlotRef]) {
         let lines = self.lines.lock();
         if lines.is_empty() {
             return;
@@ -89,7 +94,7 @@ impl Lines {
     }
 }
 
-impl Waiter<'_> {
+impl SharedSlotWaiter<'_> {
     /// Waits until nobody is ahead any more, which holds for as long as this is kept.
     pub async fn turn(&self) -> Option<SemaphorePermit<'_>> {
         self.front.turn.acquire().await.ok()
@@ -106,7 +111,7 @@ impl Waiter<'_> {
     }
 }
 
-impl Drop for Waiter<'_> {
+impl Drop for SharedSlotWaiter<'_> {
     fn drop(&mut self) {
         let mut lines = self.lines.lines.lock();
         if let Some(line) = lines.get_mut(&self.set) {

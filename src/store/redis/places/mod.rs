@@ -19,30 +19,30 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use redis::{Cmd, RedisError, Value};
 
-pub use self::line::Waiter;
+pub use self::line::SharedSlotWaiter;
 
-use self::ledger::Ledger;
-use self::line::Lines;
-use super::link::Link;
-use super::script::{CLOCK, Program};
-use super::{Away, Shared, aside, name};
+use self::ledger::SlotLedger;
+use self::line::SlotQueues;
+use super::link::RedisConnection;
+use super::script::{CLOCK, LuaScript};
+use super::{SharedStore, StoreDown, aside, name};
 use crate::clock::Millis;
 
 /// The places of a store as this gateway knows them.
 #[derive(Debug, Default)]
-pub(super) struct Places {
-    ledger: Mutex<Ledger>,
-    lines: Lines,
+pub(super) struct SharedSlots {
+    ledger: Mutex<SlotLedger>,
+    lines: SlotQueues,
 }
 
 /// What one request needs at one store: a place in each of these.
 #[derive(Debug, Default)]
-pub struct Claim {
-    wants: Vec<Want>,
+pub struct SlotClaim {
+    wants: Vec<SlotWant>,
 }
 
 #[derive(Debug)]
-struct Want {
+struct SlotWant {
     /// What the set is called.
     name: Arc<[u8]>,
     limit: u32,
@@ -52,12 +52,12 @@ struct Want {
 // Not `Clone`: the first of two to go would give them back.
 #[derive(Debug)]
 #[must_use = "places that are not held are given back"]
-pub struct Lease {
-    store: Arc<Shared>,
+pub struct SharedSlotGuard {
+    store: Arc<SharedStore>,
     id: u64,
 }
 
-impl Claim {
+impl SlotClaim {
     /// Adds a place for a key of a zone, of which there may be `limit`, in a store with this prefix.
     pub fn add(&mut self, prefix: &str, zone: &str, key: &[u8], limit: u32) {
         let mut name = Vec::with_capacity(64);
@@ -65,38 +65,40 @@ impl Claim {
         // The same key may belong to a `limit_req` elsewhere, and is something else there.
         name.extend_from_slice(b":places");
         let name = name.into();
-        self.wants.push(Want { name, limit });
+        self.wants.push(SlotWant { name, limit });
     }
 }
 
-impl Shared {
+impl SharedStore {
     /// Takes all places of a claim, or says which of them is not to be had.
     ///
     /// # Errors
     /// When no answer comes in time, or none can.
     pub async fn take(
         self: &Arc<Self>,
-        claim: &Arc<Claim>,
+        claim: &Arc<SlotClaim>,
         now: Millis,
-    ) -> Result<Result<Lease, usize>, Away> {
+    ) -> Result<Result<SharedSlotGuard, usize>, StoreDown> {
         let mut link = self.link()?;
         // From here on it is given back, whatever becomes of the question and of who asks.
         let lease = self.hold(claim, now);
         let asking = self.question(claim, lease.id, &mut link);
         self.asked.fetch_add(1, Ordering::Relaxed);
-        Ok(match self.in_time(asking, now).await.map_err(|_| Away)? {
-            None => Ok(lease),
-            Some(full) => {
-                if !link.is_cluster() {
-                    lease.was_never();
+        Ok(
+            match self.in_time(asking, now).await.map_err(|_| StoreDown)? {
+                None => Ok(lease),
+                Some(full) => {
+                    if !link.is_cluster() {
+                        lease.was_never();
+                    }
+                    Err(full)
                 }
-                Err(full)
-            }
-        })
+            },
+        )
     }
 
     /// Holds places that were taken without asking, while the store was away; it hears of them when it is back.
-    pub fn hold_anyway(self: &Arc<Self>, claim: &Arc<Claim>) -> Lease {
+    pub fn hold_anyway(self: &Arc<Self>, claim: &Arc<SlotClaim>) -> SharedSlotGuard {
         self.hold(claim, Millis(0))
     }
 
@@ -112,18 +114,18 @@ impl Shared {
         (limit / self.fleet_size().max(1)).max(1)
     }
 
-    fn hold(self: &Arc<Self>, claim: &Arc<Claim>, now: Millis) -> Lease {
+    fn hold(self: &Arc<Self>, claim: &Arc<SlotClaim>, now: Millis) -> SharedSlotGuard {
         let id = self.places.ledger.lock().hold(claim, now);
         let store = Arc::clone(self);
-        Lease { store, id }
+        SharedSlotGuard { store, id }
     }
 
     /// Asks where the sets are: at one server for all at once, in a cluster one by one.
     async fn question(
         &self,
-        claim: &Claim,
+        claim: &SlotClaim,
         id: u64,
-        link: &mut Link,
+        link: &mut RedisConnection,
     ) -> Result<Option<usize>, RedisError> {
         let size = match link.is_cluster() {
             true => 1,
@@ -166,14 +168,14 @@ impl Shared {
     }
 }
 
-impl Lease {
+impl SharedSlotGuard {
     /// The store has not given it.
     fn was_never(self) {
         self.store.places.ledger.lock().forget(self.id);
     }
 }
 
-impl Drop for Lease {
+impl Drop for SharedSlotGuard {
     fn drop(&mut self) {
         if self.store.places.ledger.lock().give(self.id) {
             aside::wake(self.store.id);
@@ -181,9 +183,11 @@ impl Drop for Lease {
     }
 }
 
-static TAKE: LazyLock<Program> = LazyLock::new(|| Program::of(CLOCK, &[include_str!("take.lua")]));
+static TAKE: LazyLock<LuaScript> =
+    LazyLock::new(|| LuaScript::of(CLOCK, &[include_str!("take.lua")]));
 
-static KEEP: LazyLock<Program> = LazyLock::new(|| Program::of(CLOCK, &[include_str!("keep.lua")]));
+static KEEP: LazyLock<LuaScript> =
+    LazyLock::new(|| LuaScript::of(CLOCK, &[include_str!("keep.lua")]));
 
 fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)

@@ -2,21 +2,21 @@
 
 use std::time::Duration;
 
-use super::ledger::Place;
+use super::ledger::SlotRef;
 use super::*;
 
 const LONG: Duration = Duration::from_secs(3);
 
-fn claim(keys: &[&str]) -> Arc<Claim> {
-    let mut claim = Claim::default();
+fn claim(keys: &[&str]) -> Arc<SlotClaim> {
+    let mut claim = SlotClaim::default();
     for key in keys {
         claim.add("weir", "zone", key.as_bytes(), 2);
     }
     Arc::new(claim)
 }
 
-fn sets(places: &[Place]) -> Vec<String> {
-    let name = |place: &Place| String::from_utf8_lossy(&place.set).into_owned();
+fn sets(places: &[SlotRef]) -> Vec<String> {
+    let name = |place: &SlotRef| String::from_utf8_lossy(&place.set).into_owned();
     let mut sets: Vec<_> = places.iter().map(name).collect();
     sets.sort();
     sets
@@ -24,7 +24,7 @@ fn sets(places: &[Place]) -> Vec<String> {
 
 #[test]
 fn a_place_is_given_back_once() {
-    let mut ledger = Ledger::default();
+    let mut ledger = SlotLedger::default();
     let id = ledger.hold(&claim(&["a", "b"]), Millis(5));
     assert_eq!(ledger.held(), 1);
     assert!(ledger.give(id));
@@ -40,10 +40,10 @@ fn a_place_is_given_back_once() {
 
 #[test]
 fn until_it_is_heard_of_a_place_that_was_given_back_counts_for_nobody_here() {
-    let mut ledger = Ledger::default();
+    let mut ledger = SlotLedger::default();
     let both = claim(&["a", "b"]);
     let id = ledger.hold(&both, Millis(5));
-    let nobody = |ledger: &Ledger| ledger.leaving(&both.wants).iter().all(|ids| ids.is_empty());
+    let nobody = |ledger: &SlotLedger| ledger.leaving(&both.wants).iter().all(|ids| ids.is_empty());
     assert!(nobody(&ledger));
     ledger.give(id);
     let other = claim(&["b", "c"]);
@@ -56,7 +56,7 @@ fn until_it_is_heard_of_a_place_that_was_given_back_counts_for_nobody_here() {
 
 #[test]
 fn only_what_is_held_for_long_is_spoken_for_and_what_was_not_heard_at_once_again() {
-    let mut ledger = Ledger::default();
+    let mut ledger = SlotLedger::default();
     let id = ledger.hold(&claim(&["old"]), Millis(1_000));
     ledger.hold(&claim(&["new"]), Millis(3_500));
     let due = ledger.due(Millis(4_000), LONG);
@@ -85,7 +85,7 @@ fn only_what_is_held_for_long_is_spoken_for_and_what_was_not_heard_at_once_again
 
 #[test]
 fn what_the_store_has_never_given_is_not_given_back() {
-    let mut ledger = Ledger::default();
+    let mut ledger = SlotLedger::default();
     let id = ledger.hold(&claim(&["a"]), Millis(5));
     ledger.forget(id);
     assert!(!ledger.give(id));

@@ -2,7 +2,7 @@
 
 use super::super::{debts, share};
 use super::*;
-use crate::store::algorithm::Standing;
+use crate::store::algorithm::KeyStatus;
 
 /// How a gateway reaches the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,14 +29,14 @@ enum Event {
 }
 
 struct Gateway {
-    picture: Zone,
+    picture: RateZone,
     reach: Reach,
     passed: Cost,
 }
 
 struct World {
-    terms: Terms,
-    store: Zone,
+    terms: LimitSpec,
+    store: RateZone,
     /// Whether the store has lost its memory.
     lost: bool,
     gateways: Vec<Gateway>,
@@ -45,8 +45,8 @@ struct World {
 const KEY: &[u8] = b"key";
 
 impl World {
-    fn new(terms: Terms, gateways: usize) -> Self {
-        let zone = || Zone::new("zone", 1 << 16, &terms, CountRefused::No);
+    fn new(terms: LimitSpec, gateways: usize) -> Self {
+        let zone = || RateZone::new("zone", 1 << 16, &terms, CountRefused::No);
         Self {
             terms,
             store: zone(),
@@ -76,7 +76,7 @@ impl World {
             recall(store, *lost, &gateway.picture, now, terms);
             let (outcome, _) = store.charge(&key, now, Cost::ONE, terms);
             let remaining = left(store.standing(&key, now, terms), terms);
-            let answer = Answer {
+            let answer = StoreVerdict {
                 outcome,
                 remaining,
                 penalized: false,
@@ -119,16 +119,16 @@ impl World {
     }
 }
 
-fn passes(outcome: &Outcome) -> bool {
-    !matches!(outcome, Outcome::Refuse { .. })
+fn passes(outcome: &Verdict) -> bool {
+    !matches!(outcome, Verdict::Refuse { .. })
 }
 
-fn left(standing: Option<Standing>, terms: &Terms) -> u64 {
+fn left(standing: Option<KeyStatus>, terms: &LimitSpec) -> u64 {
     standing.map_or_else(|| terms.quota(), |standing| standing.remaining)
 }
 
 /// A store that has lost its memory takes over what a gateway knows of the key.
-fn recall(store: &Zone, lost: bool, picture: &Zone, now: Millis, terms: &Terms) {
+fn recall(store: &RateZone, lost: bool, picture: &RateZone, now: Millis, terms: &LimitSpec) {
     let key = store.key(KEY);
     let known = store.standing(&key, now, terms);
     let told = left(picture.standing(&key, now, terms), terms);
@@ -177,8 +177,8 @@ proptest! {
     ) {
         let rate = Rate::per_second(per_second * 1_000);
         let terms = match gcra {
-            true => Terms::Gcra(Gcra::new(rate, Excess::requests(quota - 1))),
-            false => Terms::TokenBucket(TokenBucket { rate, capacity: Excess::requests(quota) }),
+            true => LimitSpec::Gcra(Gcra::new(rate, Excess::requests(quota - 1))),
+            false => LimitSpec::TokenBucket(TokenBucket { rate, capacity: Excess::requests(quota) }),
         };
         let mut world = World::new(terms, gateways);
         let (mut now, mut booked, mut passed) = (1_000_000, 0, Vec::new());

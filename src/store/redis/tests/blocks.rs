@@ -7,14 +7,14 @@ use proptest::prelude::*;
 use super::{Server, Told, hold_through, steps, windows};
 use crate::config::plan::{Cost, CountRefused, Excess};
 use crate::store::algorithm::blocks::Blocks;
-use crate::store::algorithm::{Outcome, Terms};
-use crate::store::redis::script::{Answer, Question};
+use crate::store::algorithm::{LimitSpec, Verdict};
+use crate::store::redis::script::{KeyCheck, StoreVerdict};
 
 #[test]
 fn the_sliding_window_in_blocks_is_the_same_in_redis() {
     let terms = (windows(), 1..50u32).prop_map(|((limit, window), blocks)| {
         let precision = (window / blocks).max(Duration::from_millis(1));
-        Terms::Blocks(Blocks {
+        LimitSpec::Blocks(Blocks {
             limit,
             window,
             precision: Duration::from_millis(u64::try_from(precision.as_millis()).unwrap()),
@@ -29,16 +29,17 @@ fn blocks_of_another_length_fall_out_no_earlier() {
     let server = Server::start();
     let mut told = Told::new(&server);
     let question = |precision| {
-        let terms = Terms::Blocks(Blocks {
+        let terms = LimitSpec::Blocks(Blocks {
             limit: Excess::requests(10),
             window: Duration::from_secs(60),
             precision: Duration::from_secs(precision),
         });
-        Question::new(b"key".to_vec(), &terms, Cost::ONE, CountRefused::No)
+        KeyCheck::new(b"key".to_vec(), &terms, Cost::ONE, CountRefused::No)
     };
     let mut passed = |precision, now| {
         let answers = (0..20).map(|_| told.run("charge", &[question(precision)], now));
-        let passes = |answers: &Vec<Answer>| matches!(answers[0].outcome, Outcome::Pass { .. });
+        let passes =
+            |answers: &Vec<StoreVerdict>| matches!(answers[0].outcome, Verdict::Pass { .. });
         answers.filter(passes).count()
     };
     assert_eq!(passed(30, 89_999), 10);

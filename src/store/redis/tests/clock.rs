@@ -8,14 +8,14 @@ use super::{
     token_buckets,
 };
 use crate::clock::Millis;
-use crate::store::algorithm::Terms;
+use crate::store::algorithm::LimitSpec;
 use crate::store::key::Key;
-use crate::store::zone::Zone;
+use crate::store::zone::RateZone;
 
 /// Forgets a key that has drained, as a script does with what it saves. A zone keeps it, and with it a time that lies ahead
 /// when the clock is set back. What a key has saved is kept by both.
-pub(super) fn forget_drained(zone: &Zone, key: &Key, now: u64, terms: &Terms) {
-    let saves = matches!(terms, Terms::Bursty(_) | Terms::WarmUp(_));
+pub(super) fn forget_drained(zone: &RateZone, key: &Key, now: u64, terms: &LimitSpec) {
+    let saves = matches!(terms, LimitSpec::Bursty(_) | LimitSpec::WarmUp(_));
     let standing = zone.standing(key, Millis(now), terms);
     if !saves && standing.is_some_and(|standing| standing.reset_after.is_zero()) {
         zone.forget(key);

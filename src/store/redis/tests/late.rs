@@ -6,10 +6,10 @@ use std::sync::atomic::Ordering;
 
 use parking_lot::Mutex;
 
-use super::super::Shared;
+use super::super::SharedStore;
 use super::*;
 use crate::clock::Clock;
-use crate::config::plan::{Address, Login, OnOutage, Shape, Store, StoreMode};
+use crate::config::plan::{Login, OnOutage, Store, StoreMode, StoreTopology, UpstreamAddress};
 
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
@@ -30,8 +30,8 @@ fn logged(late: u64, minutes: u64) -> String {
     let plan = Store {
         name: "shared".into(),
         prefix: "weir".into(),
-        shape: Shape::Single,
-        servers: vec![Address::Unix("/nowhere/redis.sock".into())],
+        shape: StoreTopology::Single,
+        servers: vec![UpstreamAddress::Unix("/nowhere/redis.sock".into())],
         login: Login::default(),
         sentinel_login: Login::default(),
         tls: None,
@@ -54,7 +54,7 @@ fn logged(late: u64, minutes: u64) -> String {
         .unwrap();
     tracing::subscriber::with_default(subscriber, || {
         runtime.block_on(async {
-            let store = Shared::new(&plan).unwrap();
+            let store = SharedStore::new(&plan).unwrap();
             let watching = tokio::spawn(Arc::clone(&store).watch(Clock::machine()));
             for _ in 0..minutes {
                 tokio::time::sleep(Duration::from_secs(70)).await;

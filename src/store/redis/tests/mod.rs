@@ -17,7 +17,7 @@ use proptest::test_runner::TestRunner;
 use redis::Value;
 use tempfile::TempDir;
 
-use super::script::{self, Answer, DECIDING, Program, Question};
+use super::script::{self, DECIDING, KeyCheck, LuaScript, StoreVerdict};
 use crate::clock::Millis;
 use crate::config::plan::{Cost, CountRefused, Delay, Excess, Rate};
 use crate::store::algorithm::fixed_window::FixedWindow;
@@ -27,8 +27,8 @@ use crate::store::algorithm::paced::Paced;
 use crate::store::algorithm::sliding_log::SlidingLog;
 use crate::store::algorithm::sliding_window::SlidingWindow;
 use crate::store::algorithm::token_bucket::TokenBucket;
-use crate::store::algorithm::{Outcome, Terms};
-use crate::store::zone::Zone;
+use crate::store::algorithm::{LimitSpec, Verdict};
+use crate::store::zone::RateZone;
 
 /// A server of one's own, on a socket that nobody else knows.
 struct Server {
@@ -89,7 +89,7 @@ enum Step {
 
 /// The script as a gateway runs it, except that it is told the time.
 struct Told {
-    program: Program,
+    program: LuaScript,
     connection: redis::Connection,
 }
 
@@ -100,12 +100,12 @@ impl Told {
             DECIDING.map(|part| part.replace(", 'PX', string.format('%.0f', left + 1)", ""));
         let parts = parts.each_ref().map(String::as_str);
         Self {
-            program: Program::of(TOLD, &parts),
+            program: LuaScript::of(TOLD, &parts),
             connection: server.connection(),
         }
     }
 
-    fn run(&mut self, act: &str, questions: &[Question], now: u64) -> Vec<Answer> {
+    fn run(&mut self, act: &str, questions: &[KeyCheck], now: u64) -> Vec<StoreVerdict> {
         let mut command = self.program.teach();
         command.arg(questions.len());
         for question in questions {
@@ -138,14 +138,14 @@ fn rates() -> impl Strategy<Value = Rate> {
     ]
 }
 
-fn leaky_buckets() -> impl Strategy<Value = Terms> {
+fn leaky_buckets() -> impl Strategy<Value = LimitSpec> {
     let delay = prop_oneof![
         Just(Delay::Never),
         (0..20u32).prop_map(|threshold| Delay::After(Excess::requests(threshold))),
     ];
     (rates(), 0..30u32, delay).prop_map(|(rate, burst, delay)| {
         let burst = Excess::requests(burst);
-        Terms::LeakyBucket(LeakyBucket { rate, burst, delay })
+        LimitSpec::LeakyBucket(LeakyBucket { rate, burst, delay })
     })
 }
 
@@ -168,13 +168,13 @@ fn steps(backward: u8) -> impl Strategy<Value = Vec<(u64, Step)>> {
 }
 
 /// Holds a script against its function for as many histories as there are cases.
-fn hold(terms: impl Strategy<Value = Terms>) {
+fn hold(terms: impl Strategy<Value = LimitSpec>) {
     hold_through(terms, steps(0));
 }
 
 /// The same for histories of one's own.
 fn hold_through(
-    terms: impl Strategy<Value = Terms>,
+    terms: impl Strategy<Value = LimitSpec>,
     steps: impl Strategy<Value = Vec<(u64, Step)>>,
 ) {
     let server = Server::start();
@@ -189,7 +189,7 @@ fn hold_through(
         .run(&(terms, steps, refused), |(terms, steps, refused)| {
             let mut told = told.borrow_mut();
             told.forget();
-            let zone = Zone::new("zone", 1 << 20, &terms, refused);
+            let zone = RateZone::new("zone", 1 << 20, &terms, refused);
             let key = zone.key(b"key");
             let mut now = 1_700_000_000_000;
             let mut last = None;
@@ -198,21 +198,21 @@ fn hold_through(
                 match step {
                     Step::Charge { cost } => {
                         let cost = Cost::milli(cost);
-                        let question = Question::new(b"key".to_vec(), &terms, cost, refused);
+                        let question = KeyCheck::new(b"key".to_vec(), &terms, cost, refused);
                         let (expected, receipt) = zone.charge(&key, Millis(now), cost, &terms);
                         let got = told.run("charge", &[question], now);
                         prop_assert_eq!(got[0].outcome, expected, "at {}", now);
                         if let Some(standing) = zone.standing(&key, Millis(now), &terms) {
                             // Times divided by times: of these the script knows the number to one.
                             let slack = match terms {
-                                Terms::Bursty(_) | Terms::WarmUp(_) => 1,
+                                LimitSpec::Bursty(_) | LimitSpec::WarmUp(_) => 1,
                                 _ => 0,
                             };
                             let apart = got[0].remaining.abs_diff(standing.remaining);
                             prop_assert!(apart <= slack, "{} apart at {}", apart, now);
                         }
                         last = match expected {
-                            Outcome::Refuse { .. } => None,
+                            Verdict::Refuse { .. } => None,
                             _ => Some((cost, receipt)),
                         };
                         if last.is_some() || refused == CountRefused::Yes {
@@ -227,7 +227,7 @@ fn hold_through(
                     Step::Refund => {
                         now -= pause;
                         if let Some((cost, receipt)) = last.take() {
-                            let question = Question::new(b"key".to_vec(), &terms, cost, refused);
+                            let question = KeyCheck::new(b"key".to_vec(), &terms, cost, refused);
                             zone.refund(&key, receipt, Millis(now), cost, &terms);
                             told.run("refund", &[question], now);
                             clock::forget_drained(&zone, &key, now, &terms);
@@ -251,10 +251,10 @@ fn windows() -> impl Strategy<Value = (Excess, Duration)> {
         .prop_map(|(limit, window)| (Excess::requests(limit), Duration::from_millis(window)))
 }
 
-fn token_buckets() -> impl Strategy<Value = Terms> {
+fn token_buckets() -> impl Strategy<Value = LimitSpec> {
     (rates(), 1..30u32).prop_map(|(rate, capacity)| {
         let capacity = Excess::requests(capacity);
-        Terms::TokenBucket(TokenBucket { rate, capacity })
+        LimitSpec::TokenBucket(TokenBucket { rate, capacity })
     })
 }
 
@@ -263,10 +263,10 @@ fn the_token_bucket_is_the_same_in_redis() {
     hold(token_buckets());
 }
 
-fn paced() -> impl Strategy<Value = Terms> {
+fn paced() -> impl Strategy<Value = LimitSpec> {
     (rates(), 0..5_000u64).prop_map(|(rate, longest)| {
         let max_wait = Duration::from_millis(longest);
-        Terms::Paced(Paced { rate, max_wait })
+        LimitSpec::Paced(Paced { rate, max_wait })
     })
 }
 
@@ -275,13 +275,13 @@ fn paced_is_the_same_in_redis() {
     hold(paced());
 }
 
-fn gcra() -> impl Strategy<Value = Terms> {
+fn gcra() -> impl Strategy<Value = LimitSpec> {
     let rates = prop_oneof![
         (1_000..2_000_000u64).prop_map(Rate::per_second),
         (1_000..2_000_000u64).prop_map(Rate::per_minute),
     ];
     (rates, 0..30u32)
-        .prop_map(|(rate, burst)| Terms::Gcra(Gcra::new(rate, Excess::requests(burst))))
+        .prop_map(|(rate, burst)| LimitSpec::Gcra(Gcra::new(rate, Excess::requests(burst))))
 }
 
 #[test]
@@ -289,8 +289,8 @@ fn gcra_is_the_same_in_redis() {
     hold(gcra());
 }
 
-fn fixed_windows() -> impl Strategy<Value = Terms> {
-    windows().prop_map(|(limit, window)| Terms::FixedWindow(FixedWindow { limit, window }))
+fn fixed_windows() -> impl Strategy<Value = LimitSpec> {
+    windows().prop_map(|(limit, window)| LimitSpec::FixedWindow(FixedWindow { limit, window }))
 }
 
 #[test]
@@ -298,8 +298,8 @@ fn the_fixed_window_is_the_same_in_redis() {
     hold(fixed_windows());
 }
 
-fn sliding_windows() -> impl Strategy<Value = Terms> {
-    windows().prop_map(|(limit, window)| Terms::SlidingWindow(SlidingWindow { limit, window }))
+fn sliding_windows() -> impl Strategy<Value = LimitSpec> {
+    windows().prop_map(|(limit, window)| LimitSpec::SlidingWindow(SlidingWindow { limit, window }))
 }
 
 #[test]
@@ -307,8 +307,8 @@ fn the_sliding_window_is_the_same_in_redis() {
     hold(sliding_windows());
 }
 
-fn sliding_logs() -> impl Strategy<Value = Terms> {
-    windows().prop_map(|(limit, window)| Terms::SlidingLog(SlidingLog { limit, window }))
+fn sliding_logs() -> impl Strategy<Value = LimitSpec> {
+    windows().prop_map(|(limit, window)| LimitSpec::SlidingLog(SlidingLog { limit, window }))
 }
 
 #[test]
@@ -322,12 +322,12 @@ fn all_are_asked_before_any_is_charged() {
     let server = Server::start();
     let mut told = Told::new(&server);
     let question = |name: &str, burst| {
-        let terms = Terms::LeakyBucket(LeakyBucket {
+        let terms = LimitSpec::LeakyBucket(LeakyBucket {
             rate: Rate::per_minute(1_000),
             burst: Excess::requests(burst),
             delay: Delay::Never,
         });
-        Question::new(
+        KeyCheck::new(
             name.as_bytes().to_vec(),
             &terms,
             Cost::ONE,
@@ -335,10 +335,10 @@ fn all_are_asked_before_any_is_charged() {
         )
     };
     let both = [question("wide", 9), question("narrow", 0)];
-    let passed = |answers: &[Answer]| {
+    let passed = |answers: &[StoreVerdict]| {
         answers
             .iter()
-            .all(|answer| matches!(answer.outcome, Outcome::Pass { .. }))
+            .all(|answer| matches!(answer.outcome, Verdict::Pass { .. }))
     };
     assert!(passed(&told.run("charge", &both, 1_000)));
     for _ in 0..20 {
@@ -353,16 +353,16 @@ fn all_are_asked_before_any_is_charged() {
 fn a_key_lives_until_it_has_drained() {
     let server = Server::start();
     let mut told = Told {
-        program: Program::of(TOLD, &DECIDING),
+        program: LuaScript::of(TOLD, &DECIDING),
         connection: server.connection(),
     };
-    let terms = Terms::LeakyBucket(LeakyBucket {
+    let terms = LimitSpec::LeakyBucket(LeakyBucket {
         rate: Rate::per_second(100),
         burst: Excess::requests(5),
         delay: Delay::Never,
     });
     for _ in 0..6 {
-        let question = Question::new(b"slow".to_vec(), &terms, Cost::ONE, CountRefused::No);
+        let question = KeyCheck::new(b"slow".to_vec(), &terms, Cost::ONE, CountRefused::No);
         told.run("charge", &[question], 5_000);
     }
     let mut connection = server.connection();

@@ -2,18 +2,18 @@
 
 use super::*;
 use crate::store::algorithm::blocks::Blocks;
-use crate::store::algorithm::reserve::Reserve;
+use crate::store::algorithm::reserve::Smooth;
 use crate::store::redis::share;
 
 /// How many pass at once by these terms at one of so many gateways that count alone.
-fn at_once(terms: &Terms, gateways: u32) -> usize {
-    let zone = Zone::new("zone", 1 << 20, terms, CountRefused::No);
+fn at_once(terms: &LimitSpec, gateways: u32) -> usize {
+    let zone = RateZone::new("zone", 1 << 20, terms, CountRefused::No);
     let (key, now) = (zone.key(b"key"), Millis(1_700_000_000_000));
     let share = share::of(Cost::ONE, terms, gateways, 1);
     (0..50)
         .filter(|_| {
             let (outcome, _) = zone.charge(&key, now, share.needs, terms);
-            let passes = matches!(outcome, Outcome::Pass { .. });
+            let passes = matches!(outcome, Verdict::Pass { .. });
             if passes {
                 zone.debit(&key, now, share.owes, terms);
             }
@@ -23,42 +23,42 @@ fn at_once(terms: &Terms, gateways: u32) -> usize {
 }
 
 /// Of every kind one that lets so many pass at once, in an hour.
-fn kinds(limit: u32) -> Vec<Terms> {
+fn kinds(limit: u32) -> Vec<LimitSpec> {
     let requests = Excess::requests(limit);
     let besides = Excess::requests(limit - 1);
     let rate = Rate::per_hour(u64::from(limit) * 1_000);
     let window = Duration::from_hours(1);
     let precision = Duration::from_mins(6);
     vec![
-        Terms::LeakyBucket(LeakyBucket {
+        LimitSpec::LeakyBucket(LeakyBucket {
             rate,
             burst: besides,
             delay: Delay::Never,
         }),
-        Terms::TokenBucket(TokenBucket {
+        LimitSpec::TokenBucket(TokenBucket {
             rate,
             capacity: requests,
         }),
-        Terms::Gcra(Gcra::new(rate, besides)),
-        Terms::Paced(Paced {
+        LimitSpec::Gcra(Gcra::new(rate, besides)),
+        LimitSpec::Paced(Paced {
             rate,
             max_wait: Duration::ZERO,
         }),
-        Terms::Bursty(Reserve::bursty(rate, Duration::ZERO, besides)),
-        Terms::WarmUp(Reserve::warm_up(rate, Duration::ZERO, window)),
-        Terms::FixedWindow(FixedWindow {
+        LimitSpec::Bursty(Smooth::bursty(rate, Duration::ZERO, besides)),
+        LimitSpec::WarmUp(Smooth::warm_up(rate, Duration::ZERO, window)),
+        LimitSpec::FixedWindow(FixedWindow {
             limit: requests,
             window,
         }),
-        Terms::SlidingWindow(SlidingWindow {
+        LimitSpec::SlidingWindow(SlidingWindow {
             limit: requests,
             window,
         }),
-        Terms::SlidingLog(SlidingLog {
+        LimitSpec::SlidingLog(SlidingLog {
             limit: requests,
             window,
         }),
-        Terms::Blocks(Blocks {
+        LimitSpec::Blocks(Blocks {
             limit: requests,
             window,
             precision,
@@ -87,10 +87,10 @@ fn each_of_many_gateways_lets_at_least_one_pass() {
 fn parts_of_a_window_together_are_the_window() {
     for terms in kinds(12) {
         let (window, parts) = match terms {
-            Terms::Blocks(_)
-            | Terms::FixedWindow(_)
-            | Terms::SlidingLog(_)
-            | Terms::SlidingWindow(_) => (at_once(&terms, 1), at_once(&terms, 4) * 4),
+            LimitSpec::Blocks(_)
+            | LimitSpec::FixedWindow(_)
+            | LimitSpec::SlidingLog(_)
+            | LimitSpec::SlidingWindow(_) => (at_once(&terms, 1), at_once(&terms, 4) * 4),
             _ => continue,
         };
         assert_eq!((window, parts), (12, 12), "{terms:?}");

@@ -6,8 +6,8 @@ use proptest::prelude::*;
 
 use super::hold;
 use crate::config::plan::{Excess, Rate};
-use crate::store::algorithm::Terms;
-use crate::store::algorithm::reserve::Reserve;
+use crate::store::algorithm::LimitSpec;
+use crate::store::algorithm::reserve::Smooth;
 
 /// Rates at which the largest cost of a test is still a time that scripts can count in.
 pub(super) fn brisk() -> impl Strategy<Value = Rate> {
@@ -17,10 +17,10 @@ pub(super) fn brisk() -> impl Strategy<Value = Rate> {
     ]
 }
 
-pub(super) fn bursty() -> impl Strategy<Value = Terms> {
+pub(super) fn bursty() -> impl Strategy<Value = LimitSpec> {
     (brisk(), 0..5_000u64, 0..30u32).prop_map(|(rate, longest, burst)| {
         let longest = Duration::from_millis(longest);
-        Terms::Bursty(Reserve::bursty(rate, longest, Excess::requests(burst)))
+        LimitSpec::Bursty(Smooth::bursty(rate, longest, Excess::requests(burst)))
     })
 }
 
@@ -29,11 +29,11 @@ fn bursty_is_the_same_in_redis() {
     hold(bursty());
 }
 
-pub(super) fn warm_up() -> impl Strategy<Value = Terms> {
+pub(super) fn warm_up() -> impl Strategy<Value = LimitSpec> {
     (brisk(), 0..5_000u64, 1..60_000u64).prop_map(|(rate, longest, warm_up)| {
         let longest = Duration::from_millis(longest);
         let warm_up = Duration::from_millis(warm_up);
-        Terms::WarmUp(Reserve::warm_up(rate, longest, warm_up))
+        LimitSpec::WarmUp(Smooth::warm_up(rate, longest, warm_up))
     })
 }
 

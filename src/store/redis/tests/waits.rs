@@ -4,33 +4,33 @@ use super::reserve::brisk;
 use super::*;
 
 /// What becomes of a request that may wait so long, by this zone alone.
-fn expected(zone: &Zone, terms: &Terms, now: u64, longest: Duration) -> Outcome {
+fn expected(zone: &RateZone, terms: &LimitSpec, now: u64, longest: Duration) -> Verdict {
     let key = zone.key(b"key");
     let ask = |at: Millis| zone.ask(&key, at, Cost::ONE, terms);
-    if let Outcome::Refuse {
+    if let Verdict::Refuse {
         excess,
         retry_after: Some(turn),
     } = ask(Millis(now))
     {
         let wait = match ask(Millis(now).after(turn)) {
-            Outcome::Delay { wait, .. } => turn + wait,
+            Verdict::Delay { wait, .. } => turn + wait,
             _ => turn,
         };
         if wait <= longest {
             zone.reserve(&key, Millis(now), Cost::ONE, terms);
-            return Outcome::Delay { excess, wait };
+            return Verdict::Delay { excess, wait };
         }
     }
     zone.charge(&key, Millis(now), Cost::ONE, terms).0
 }
 
-fn in_line() -> impl Strategy<Value = Terms> {
+fn in_line() -> impl Strategy<Value = LimitSpec> {
     let capacities = (rates(), 1..30u32).prop_map(|(rate, capacity)| {
         let capacity = Excess::requests(capacity);
-        Terms::TokenBucket(TokenBucket { rate, capacity })
+        LimitSpec::TokenBucket(TokenBucket { rate, capacity })
     });
     let gcra = (brisk(), 0..30u32)
-        .prop_map(|(rate, burst)| Terms::Gcra(Gcra::new(rate, Excess::requests(burst))));
+        .prop_map(|(rate, burst)| LimitSpec::Gcra(Gcra::new(rate, Excess::requests(burst))));
     prop_oneof![leaky_buckets(), capacities, gcra]
 }
 
@@ -50,12 +50,12 @@ fn who_may_wait_waits_as_long_in_redis() {
             let mut told = told.borrow_mut();
             told.forget();
             let longest = Duration::from_millis(longest);
-            let zone = Zone::new("zone", 1 << 20, &terms, CountRefused::No);
+            let zone = RateZone::new("zone", 1 << 20, &terms, CountRefused::No);
             let mut now = 1_700_000_000_000;
             for pause in pauses {
                 now += pause;
                 let (cost, refused) = (Cost::ONE, CountRefused::No);
-                let mut question = Question::new(b"key".to_vec(), &terms, cost, refused);
+                let mut question = KeyCheck::new(b"key".to_vec(), &terms, cost, refused);
                 question.patience = Some(longest);
                 let got = told.run("charge", &[question], now);
                 let expected = expected(&zone, &terms, now, longest);

@@ -9,7 +9,7 @@ use std::cmp::Ordering;
 
 /// How much somebody has to do, as a fraction: requests by weight.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Load {
+pub(super) struct PeerLoad {
     pub(super) requests: u64,
     pub(super) weight: u64,
 }
@@ -25,7 +25,7 @@ pub(super) struct Crowd {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Node {
     /// The least of all.
-    pub(super) load: Load,
+    pub(super) load: PeerLoad,
     /// Who has that and stands highest: its place.
     pub(super) best: usize,
     score: i64,
@@ -54,7 +54,7 @@ impl Crowd {
     }
 
     /// Comes in, or is in already and changes: with this load, score and gain.
-    pub(super) fn put(&mut self, place: usize, load: Load, score: i64, gain: i64) {
+    pub(super) fn put(&mut self, place: usize, load: PeerLoad, score: i64, gain: i64) {
         let leaf = Node {
             load,
             best: place,
@@ -74,7 +74,7 @@ impl Crowd {
     }
 
     /// Has another load or gain from now on.
-    pub(super) fn change(&mut self, place: usize, load: Load, gain: i64) {
+    pub(super) fn change(&mut self, place: usize, load: PeerLoad, gain: i64) {
         self.replace(place, |leaf| Node {
             load,
             gain,
@@ -145,7 +145,7 @@ impl Crowd {
 
 impl Node {
     const NOBODY: Self = Self {
-        load: Load {
+        load: PeerLoad {
             requests: 1,
             weight: 0,
         },
@@ -198,21 +198,21 @@ impl Node {
     }
 }
 
-impl PartialEq for Load {
+impl PartialEq for PeerLoad {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other) == Ordering::Equal
     }
 }
 
-impl Eq for Load {}
+impl Eq for PeerLoad {}
 
-impl PartialOrd for Load {
+impl PartialOrd for PeerLoad {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Load {
+impl Ord for PeerLoad {
     fn cmp(&self, other: &Self) -> Ordering {
         let cross = |one: &Self, other: &Self| u128::from(one.requests) * u128::from(other.weight);
         cross(self, other).cmp(&cross(other, self))

@@ -10,9 +10,9 @@ mod crowd;
 #[cfg(test)]
 mod tests;
 
-use self::crowd::{Crowd, Load};
-use super::round::Round;
-use super::standing::{Seat, Standing};
+use self::crowd::{Crowd, PeerLoad};
+use super::round::TriedPeers;
+use super::standing::{PeerState, Seat};
 use crate::clock::Millis;
 
 /// Those who may be asked, on one side of an upstream.
@@ -26,7 +26,7 @@ pub(super) struct LeastConn {
 
 impl LeastConn {
     /// A side of which nobody is seated yet.
-    pub(super) fn new(standings: &mut [Standing], backups: bool) -> Self {
+    pub(super) fn new(standings: &mut [PeerState], backups: bool) -> Self {
         let own = standings.iter_mut().enumerate();
         let indices: Box<[_]> = own
             .filter(|(_, standing)| standing.backup == backups)
@@ -44,7 +44,7 @@ impl LeastConn {
     }
 
     /// A server takes the seat it has been given.
-    pub(super) fn enter(&mut self, index: usize, standing: &Standing) {
+    pub(super) fn enter(&mut self, index: usize, standing: &PeerState) {
         if standing.seat == Seat::Recovering {
             self.recovering.push(index);
         }
@@ -52,7 +52,7 @@ impl LeastConn {
     }
 
     /// A server leaves the seat it has.
-    pub(super) fn leave(&mut self, index: usize, standing: &mut Standing) {
+    pub(super) fn leave(&mut self, index: usize, standing: &mut PeerState) {
         if standing.seat == Seat::Recovering {
             self.recovering.retain(|other| *other != index);
         }
@@ -60,7 +60,7 @@ impl LeastConn {
     }
 
     /// A server has another number of requests than before.
-    pub(super) fn weigh(&mut self, standing: &Standing) {
+    pub(super) fn weigh(&mut self, standing: &PeerState) {
         if matches!(standing.seat, Seat::Playing | Seat::Recovering) {
             self.crowd
                 .change(standing.place, load(standing), standing.effective);
@@ -70,8 +70,8 @@ impl LeastConn {
     /// Who has the least to do. Of several all gain, and who then stands highest pays.
     pub(super) fn pick(
         &mut self,
-        standings: &mut [Standing],
-        round: &Round,
+        standings: &mut [PeerState],
+        round: &TriedPeers,
         now: Millis,
     ) -> Option<usize> {
         for &index in &self.recovering {
@@ -80,7 +80,7 @@ impl LeastConn {
             self.crowd
                 .change(standing.place, load(standing), standing.effective);
         }
-        let aside = |standing: &Standing| {
+        let aside = |standing: &PeerState| {
             standing.backup == round.backups
                 && matches!(standing.seat, Seat::Playing | Seat::Recovering)
         };
@@ -99,7 +99,7 @@ impl LeastConn {
         picked
     }
 
-    fn best(&mut self, standings: &mut [Standing]) -> Option<usize> {
+    fn best(&mut self, standings: &mut [PeerState]) -> Option<usize> {
         let least = self.crowd.least()?;
         if least.many == 1 {
             return Some(self.indices[least.best]);
@@ -122,7 +122,7 @@ impl LeastConn {
         Some(self.indices[best])
     }
 
-    fn put(&mut self, standing: &Standing) {
+    fn put(&mut self, standing: &PeerState) {
         self.crowd.put(
             standing.place,
             load(standing),
@@ -133,15 +133,15 @@ impl LeastConn {
 }
 
 /// What a server has to do for its weight.
-fn load(standing: &Standing) -> Load {
+fn load(standing: &PeerState) -> PeerLoad {
     let (requests, weight) = (u64::from(standing.active()), standing.weight.unsigned_abs());
     if !standing.is_rising() {
-        return Load { requests, weight };
+        return PeerLoad { requests, weight };
     }
     // Both with the same factor: its weight is a part of what it will be.
     let share = standing.effective.unsigned_abs() * WHOLE / weight;
     let share = share.clamp(1, WHOLE);
-    Load {
+    PeerLoad {
         requests: requests * WHOLE + WHOLE - share,
         weight: weight * share,
     }

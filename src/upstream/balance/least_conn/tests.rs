@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::super::standing::Presence;
-use super::super::standings::{Order, Standings};
+use super::super::standing::BackendSnapshot;
+use super::super::standings::{Order, PeerStates};
 use super::*;
-use crate::config::plan::{Address, UpstreamServer};
+use crate::config::plan::{UpstreamAddress, UpstreamServer};
 
 /// A crowd as nginx has it: a pass over all servers for every pick.
 struct Naive(Vec<Peer>);
@@ -36,7 +36,7 @@ impl Naive {
         Self(servers.iter().map(peer).collect())
     }
 
-    fn pick(&mut self, round: &mut Round, now: Millis) -> Option<usize> {
+    fn pick(&mut self, round: &mut TriedPeers, now: Millis) -> Option<usize> {
         if !round.backups {
             if let Some(primary) = self.pick_among(round, now) {
                 return Some(primary);
@@ -46,7 +46,7 @@ impl Naive {
         self.pick_among(round, now)
     }
 
-    fn pick_among(&mut self, round: &mut Round, now: Millis) -> Option<usize> {
+    fn pick_among(&mut self, round: &mut TriedPeers, now: Millis) -> Option<usize> {
         let usable: Vec<usize> = (0..self.0.len())
             .filter(|index| {
                 let (peer, server) = (&self.0[*index], &self.0[*index].server);
@@ -61,7 +61,7 @@ impl Naive {
             .collect();
         let load = |index: usize| {
             let peer = &self.0[index];
-            Load {
+            PeerLoad {
                 requests: peer.active.into(),
                 weight: peer.server.weight.into(),
             }
@@ -111,9 +111,9 @@ impl Naive {
         }
     }
 
-    fn presence(&self, index: usize) -> Presence {
+    fn presence(&self, index: usize) -> BackendSnapshot {
         let Peer { server, active, .. } = &self.0[index];
-        Presence {
+        BackendSnapshot {
             barred: server.down,
             full: server.max_conns > 0 && *active >= server.max_conns,
             active: *active,
@@ -124,23 +124,23 @@ impl Naive {
 fn server(weight: u32) -> UpstreamServer {
     UpstreamServer {
         weight,
-        ..UpstreamServer::at(Address::Unix("/s".into()))
+        ..UpstreamServer::at(UpstreamAddress::Unix("/s".into()))
     }
 }
 
-fn of(servers: &[UpstreamServer]) -> Standings {
-    let idle = |server: &UpstreamServer| Presence {
+fn of(servers: &[UpstreamServer]) -> PeerStates {
+    let idle = |server: &UpstreamServer| BackendSnapshot {
         barred: server.down,
         full: false,
         active: 0,
     };
     let slow = servers.iter().any(|server| !server.slow_start.is_zero());
     let servers = servers.iter().map(|server| (server, idle(server)));
-    Standings::new(Order::LeastConn, slow, servers)
+    PeerStates::new(Order::LeastConn, slow, servers)
 }
 
-fn busy(active: u32) -> Presence {
-    Presence {
+fn busy(active: u32) -> BackendSnapshot {
+    BackendSnapshot {
         barred: false,
         full: false,
         active,
@@ -153,7 +153,7 @@ fn who_has_the_least_to_do_for_its_weight_is_asked() {
     for (index, active) in [(0, 1), (1, 2), (2, 1)] {
         servers.consider(index, busy(active), Millis(0));
     }
-    let picked = servers.pick(&mut Round::default(), Millis(0));
+    let picked = servers.pick(&mut TriedPeers::default(), Millis(0));
     assert_eq!(picked, Some(1));
 }
 
@@ -161,7 +161,7 @@ fn who_has_the_least_to_do_for_its_weight_is_asked() {
 fn idle_servers_take_turns_by_weight() {
     let mut servers = of(&[server(5), server(1), server(1)]);
     let sequence: Vec<_> = (0..7)
-        .filter_map(|_| servers.pick(&mut Round::default(), Millis(0)))
+        .filter_map(|_| servers.pick(&mut TriedPeers::default(), Millis(0)))
         .collect();
     assert_eq!(sequence, [0, 0, 1, 0, 2, 0, 0]);
 }
@@ -173,14 +173,14 @@ fn a_server_that_comes_back_is_not_sent_everything_at_once() {
         ..server(1)
     };
     let mut servers = of(&[slow, server(1)]);
-    let barred = Presence {
+    let barred = BackendSnapshot {
         barred: true,
         ..busy(0)
     };
     servers.consider(0, barred, Millis(0));
     servers.consider(1, busy(1), Millis(0));
     servers.consider(0, busy(0), Millis(1_000));
-    let mut pick = |now| servers.pick(&mut Round::default(), Millis(now));
+    let mut pick = |now| servers.pick(&mut TriedPeers::default(), Millis(now));
     // A tenth of its weight: nothing to do there is as much as nine requests at the other.
     assert_eq!(pick(2_000), Some(1));
     // Half of it: as much as one.
@@ -240,7 +240,7 @@ proptest! {
         for event in events {
             match event {
                 Event::Request { tries } => {
-                    let (mut round, mut naive_round) = (Round::default(), Round::default());
+                    let (mut round, mut naive_round) = (TriedPeers::default(), TriedPeers::default());
                     for attempt in 0..tries {
                         let picked = servers.pick(&mut round, now);
                         prop_assert_eq!(picked, naive.pick(&mut naive_round, now));

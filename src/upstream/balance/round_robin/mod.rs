@@ -13,8 +13,8 @@ mod tests;
 mod tournament;
 
 use self::tournament::Tournament;
-use super::round::Round;
-use super::standing::{Seat, Standing};
+use super::round::TriedPeers;
+use super::standing::{PeerState, Seat};
 use crate::clock::Millis;
 
 /// Those who may be asked, on one side of an upstream.
@@ -26,7 +26,7 @@ pub(super) struct RoundRobin {
 
 impl RoundRobin {
     /// A side of which nobody is seated yet.
-    pub(super) fn new(standings: &mut [Standing], backups: bool) -> Self {
+    pub(super) fn new(standings: &mut [PeerState], backups: bool) -> Self {
         let own = (0u32..).zip(&*standings);
         let playing = Tournament::new(
             own.filter(|(_, standing)| standing.backup == backups)
@@ -42,7 +42,7 @@ impl RoundRobin {
     }
 
     /// A server takes the seat it has been given.
-    pub(super) fn enter(&mut self, index: usize, standing: &Standing) {
+    pub(super) fn enter(&mut self, index: usize, standing: &PeerState) {
         match standing.seat {
             Seat::Recovering => self.recovering.push(index),
             _ => self.playing.enter(standing.place, standing.current),
@@ -50,7 +50,7 @@ impl RoundRobin {
     }
 
     /// A server leaves the seat it has.
-    pub(super) fn leave(&mut self, index: usize, standing: &mut Standing) {
+    pub(super) fn leave(&mut self, index: usize, standing: &mut PeerState) {
         match standing.seat {
             Seat::Recovering => self.recovering.retain(|other| *other != index),
             _ => standing.current = self.playing.leave(standing.place),
@@ -60,8 +60,8 @@ impl RoundRobin {
     /// One round: everybody but the skipped gains, and who then stands highest pays.
     pub(super) fn pick(
         &mut self,
-        standings: &mut [Standing],
-        round: &Round,
+        standings: &mut [PeerState],
+        round: &TriedPeers,
         now: Millis,
     ) -> Option<usize> {
         let mut total = self.playing.total();
@@ -98,7 +98,7 @@ impl RoundRobin {
     }
 
     /// Takes back what the skipped gained in this round; their weights in all.
-    fn hold_back(&mut self, standings: &[Standing], round: &Round) -> i64 {
+    fn hold_back(&mut self, standings: &[PeerState], round: &TriedPeers) -> i64 {
         let mut total = 0;
         let playing = round
             .tried()
@@ -118,7 +118,7 @@ impl RoundRobin {
     }
 
     /// Lets those play who have their whole weight again.
-    fn graduate(&mut self, standings: &mut [Standing]) {
+    fn graduate(&mut self, standings: &mut [PeerState]) {
         self.recovering.retain(|&index| {
             let standing = &mut standings[index];
             let whole = standing.is_whole();

@@ -1,10 +1,10 @@
 //! The same algorithm as nginx writes it, a pass over all servers for every pick: what the tests measure by.
 
-use super::Round;
+use super::TriedPeers;
 use crate::clock::Millis;
 use crate::config::plan::UpstreamServer;
 
-pub(super) struct Naive(Vec<Peer>);
+pub(super) struct RoundRobin(Vec<Peer>);
 
 struct Peer {
     server: UpstreamServer,
@@ -15,7 +15,7 @@ struct Peer {
     checked: Millis,
 }
 
-impl Naive {
+impl RoundRobin {
     pub(super) fn new(servers: &[UpstreamServer]) -> Self {
         let peer = |server: &UpstreamServer| Peer {
             server: server.clone(),
@@ -28,7 +28,12 @@ impl Naive {
         Self(servers.iter().map(peer).collect())
     }
 
-    pub(super) fn pick(&mut self, round: &mut Round, now: Millis, full: &[bool]) -> Option<usize> {
+    pub(super) fn pick(
+        &mut self,
+        round: &mut TriedPeers,
+        now: Millis,
+        full: &[bool],
+    ) -> Option<usize> {
         if !round.backups {
             if let Some(primary) = self.pick_among(round, now, full) {
                 return Some(primary);
@@ -56,7 +61,7 @@ impl Naive {
         }
     }
 
-    fn pick_among(&mut self, round: &mut Round, now: Millis, full: &[bool]) -> Option<usize> {
+    fn pick_among(&mut self, round: &mut TriedPeers, now: Millis, full: &[bool]) -> Option<usize> {
         let mut total = 0;
         let mut best: Option<(usize, i64)> = None;
         for (index, peer) in self.0.iter_mut().enumerate() {

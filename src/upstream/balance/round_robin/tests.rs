@@ -4,27 +4,27 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::super::standing::Presence;
-use super::super::standings::{Order, Standings, Verdict};
-use super::naive::Naive;
+use super::super::standing::BackendSnapshot;
+use super::super::standings::{FailResult, Order, PeerStates};
+use super::naive::RoundRobin;
 use super::*;
-use crate::config::plan::{Address, UpstreamServer};
+use crate::config::plan::{UpstreamAddress, UpstreamServer};
 
 fn server(weight: u32) -> UpstreamServer {
     UpstreamServer {
         weight,
-        ..UpstreamServer::at(Address::Unix("/s".into()))
+        ..UpstreamServer::at(UpstreamAddress::Unix("/s".into()))
     }
 }
 
-fn of(servers: &[UpstreamServer]) -> Standings {
+fn of(servers: &[UpstreamServer]) -> PeerStates {
     let slow = servers.iter().any(|server| !server.slow_start.is_zero());
     let servers = servers.iter().map(|server| (server, free(!server.down)));
-    Standings::new(Order::RoundRobin, slow, servers)
+    PeerStates::new(Order::RoundRobin, slow, servers)
 }
 
-fn free(free: bool) -> Presence {
-    Presence {
+fn free(free: bool) -> BackendSnapshot {
+    BackendSnapshot {
         barred: false,
         full: !free,
         active: 0,
@@ -32,9 +32,9 @@ fn free(free: bool) -> Presence {
 }
 
 /// What the next `n` requests get.
-fn sequence(servers: &mut Standings, n: usize, now: Millis) -> Vec<usize> {
+fn sequence(servers: &mut PeerStates, n: usize, now: Millis) -> Vec<usize> {
     (0..n)
-        .filter_map(|_| servers.pick(&mut Round::default(), now))
+        .filter_map(|_| servers.pick(&mut TriedPeers::default(), now))
         .collect()
 }
 
@@ -49,7 +49,7 @@ fn weights_five_one_one_are_spread_smoothly() {
 #[test]
 fn one_request_asks_nobody_twice() {
     let mut servers = of(&[server(5), server(1)]);
-    let mut round = Round::default();
+    let mut round = TriedPeers::default();
     assert_eq!(servers.pick(&mut round, Millis(0)), Some(0));
     assert_eq!(servers.pick(&mut round, Millis(0)), Some(1));
     assert_eq!(servers.pick(&mut round, Millis(0)), None);
@@ -58,7 +58,7 @@ fn one_request_asks_nobody_twice() {
 #[test]
 fn more_servers_than_a_word_has_bits_are_all_asked_once() {
     let mut servers = of(&vec![server(1); 150]);
-    let mut round = Round::default();
+    let mut round = TriedPeers::default();
     let mut asked: Vec<_> = std::iter::from_fn(|| servers.pick(&mut round, Millis(0))).collect();
     asked.sort_unstable();
     assert_eq!(asked, (0..150).collect::<Vec<_>>());
@@ -67,7 +67,7 @@ fn more_servers_than_a_word_has_bits_are_all_asked_once() {
 #[test]
 fn a_server_that_failed_is_left_alone_for_its_fail_timeout() {
     let mut servers = of(&[server(1), server(1)]);
-    assert_eq!(servers.failed(0, Millis(1_000)), Verdict::Disable);
+    assert_eq!(servers.failed(0, Millis(1_000)), FailResult::Disable);
     assert_eq!(sequence(&mut servers, 3, Millis(11_000)), [1, 1, 1]);
     assert!(sequence(&mut servers, 2, Millis(11_001)).contains(&0));
 }
@@ -77,9 +77,9 @@ fn fewer_failures_than_max_fails_disable_nobody() {
     let mut patient = server(1);
     patient.max_fails = 3;
     let mut servers = of(&[patient, server(1)]);
-    assert_eq!(servers.failed(0, Millis(1)), Verdict::Keep);
-    assert_eq!(servers.failed(0, Millis(2)), Verdict::Keep);
-    assert_eq!(servers.failed(0, Millis(3)), Verdict::Disable);
+    assert_eq!(servers.failed(0, Millis(1)), FailResult::Keep);
+    assert_eq!(servers.failed(0, Millis(2)), FailResult::Keep);
+    assert_eq!(servers.failed(0, Millis(3)), FailResult::Disable);
 }
 
 #[test]
@@ -88,7 +88,7 @@ fn max_fails_zero_never_disables() {
     stoic.max_fails = 0;
     let mut servers = of(&[stoic, server(1)]);
     for now in 0..10 {
-        assert_eq!(servers.failed(0, Millis(now)), Verdict::Keep);
+        assert_eq!(servers.failed(0, Millis(now)), FailResult::Keep);
     }
     assert!(sequence(&mut servers, 2, Millis(10)).contains(&0));
 }
@@ -146,7 +146,7 @@ fn a_request_that_failed_on_every_primary_goes_to_the_backup() {
     let mut spare = server(1);
     spare.backup = true;
     let mut servers = of(&[server(1), spare]);
-    let mut round = Round::default();
+    let mut round = TriedPeers::default();
     assert_eq!(servers.pick(&mut round, Millis(0)), Some(0));
     assert_eq!(servers.pick(&mut round, Millis(0)), Some(1));
 }
@@ -225,13 +225,13 @@ proptest! {
     #[test]
     fn every_pick_is_nginxs((all, events) in upstream()) {
         let mut servers = of(&all);
-        let mut naive = Naive::new(&all);
+        let mut naive = RoundRobin::new(&all);
         let mut full = vec![false; all.len()];
         let mut now = Millis(5_000);
         for event in events {
             match event {
                 Event::Request { tries } => {
-                    let (mut round, mut naive_round) = (Round::default(), Round::default());
+                    let (mut round, mut naive_round) = (TriedPeers::default(), TriedPeers::default());
                     for attempt in 0..tries {
                         let picked = servers.pick(&mut round, now);
                         prop_assert_eq!(picked, naive.pick(&mut naive_round, now, &full));
@@ -263,12 +263,12 @@ proptest! {
     #[test]
     fn the_sequence_of_any_weights_is_nginxs(weights in prop::collection::vec(1..50u32, 1..40)) {
         let all: Vec<_> = weights.iter().map(|weight| server(*weight)).collect();
-        let (mut servers, mut naive) = (of(&all), Naive::new(&all));
+        let (mut servers, mut naive) = (of(&all), RoundRobin::new(&all));
         let full = vec![false; all.len()];
         for _ in 0..1_000 {
             prop_assert_eq!(
-                servers.pick(&mut Round::default(), Millis(0)),
-                naive.pick(&mut Round::default(), Millis(0), &full)
+                servers.pick(&mut TriedPeers::default(), Millis(0)),
+                naive.pick(&mut TriedPeers::default(), Millis(0), &full)
             );
         }
     }

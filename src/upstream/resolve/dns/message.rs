@@ -7,12 +7,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// A name as it stands in a message: labels with their lengths, in lower case.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Name(Vec<u8>);
+pub(super) struct DnsName(Vec<u8>);
 
 /// What is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u16)]
-pub(super) enum Kind {
+pub(super) enum RecordType {
     /// IPv4 addresses.
     A = 1,
     /// IPv6 addresses.
@@ -21,16 +21,16 @@ pub(super) enum Kind {
 
 /// A question.
 #[derive(Debug, Clone)]
-pub(super) struct Question {
+pub(super) struct DnsQuestion {
     /// What the answer has to say, too.
     pub(super) id: u16,
-    pub(super) name: Name,
-    pub(super) kind: Kind,
+    pub(super) name: DnsName,
+    pub(super) kind: RecordType,
 }
 
 /// What a server answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Reply {
+pub(super) enum DnsReply {
     /// The addresses of the name, and for how many seconds they hold. There may be none: the name is unknown, or has
     /// no address of this kind.
     Addresses(Vec<IpAddr>, u32),
@@ -42,14 +42,14 @@ pub(super) enum Reply {
 
 /// Why bytes are no answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Objection {
+pub(super) enum DnsError {
     /// To this question, but broken.
     Malformed,
     /// To another question, or no answer at all.
     Stray,
 }
 
-impl Name {
+impl DnsName {
     /// A host's; `None` where it cannot be one.
     pub(super) fn new(host: &str) -> Option<Self> {
         let mut bytes = Vec::with_capacity(host.len() + 2);
@@ -66,7 +66,7 @@ impl Name {
     }
 }
 
-impl Question {
+impl DnsQuestion {
     /// The question as it is sent.
     pub(super) fn bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(HEADER + self.name.0.len() + 4);
@@ -82,24 +82,24 @@ impl Question {
     }
 
     /// What a message has to say to this question.
-    pub(super) fn reply(&self, message: &[u8]) -> Result<Reply, Objection> {
-        let mut reader = Reader { message, at: 0 };
-        let flags = self.begin(&mut reader).ok_or(Objection::Stray)?;
+    pub(super) fn reply(&self, message: &[u8]) -> Result<DnsReply, DnsError> {
+        let mut reader = DnsReader { message, at: 0 };
+        let flags = self.begin(&mut reader).ok_or(DnsError::Stray)?;
         if flags.truncated {
-            return Ok(Reply::Truncated);
+            return Ok(DnsReply::Truncated);
         }
         match flags.code {
             0 => {}
-            UNKNOWN_NAME => return Ok(Reply::Addresses(Vec::new(), 0)),
-            code => return Ok(Reply::Failure(code)),
+            UNKNOWN_NAME => return Ok(DnsReply::Addresses(Vec::new(), 0)),
+            code => return Ok(DnsReply::Failure(code)),
         }
         let records = (0..flags.answers).map(|_| reader.record());
         let records: Option<Vec<_>> = records.collect();
-        Ok(self.addresses(&records.ok_or(Objection::Malformed)?))
+        Ok(self.addresses(&records.ok_or(DnsError::Malformed)?))
     }
 
     /// Reads up to the answers; `None` if it is not to this question.
-    fn begin(&self, reader: &mut Reader<'_>) -> Option<Flags> {
+    fn begin(&self, reader: &mut DnsReader<'_>) -> Option<DnsFlags> {
         let (id, flags) = (reader.u16()?, reader.u16()?);
         let (questions, answers) = (reader.u16()?, reader.u16()?);
         // Authorities and the rest are of no use here.
@@ -111,7 +111,7 @@ impl Question {
             && reader.name()? == self.name
             && reader.u16()? == self.kind as u16
             && reader.u16()? == INTERNET;
-        own.then(|| Flags {
+        own.then(|| DnsFlags {
             truncated: flags & TRUNCATED != 0,
             code: u8::try_from(flags & CODE).unwrap_or(u8::MAX),
             answers,
@@ -119,7 +119,7 @@ impl Question {
     }
 
     /// Follows aliases from the name asked for to its addresses.
-    fn addresses(&self, records: &[Record]) -> Reply {
+    fn addresses(&self, records: &[DnsRecord]) -> DnsReply {
         let mut name = &self.name;
         let mut holds = u32::MAX;
         for _ in 0..MOST_ALIASES {
@@ -128,16 +128,16 @@ impl Question {
             let mut alias = None;
             for record in own() {
                 match &record.data {
-                    Data::Address(kind, address) if *kind == self.kind => {
+                    RecordData::Address(kind, address) if *kind == self.kind => {
                         found.push(*address);
                         holds = holds.min(record.holds);
                     }
-                    Data::Alias(other) => alias = Some((other, record.holds)),
-                    Data::Address(..) | Data::Other => {}
+                    RecordData::Alias(other) => alias = Some((other, record.holds)),
+                    RecordData::Address(..) | RecordData::Other => {}
                 }
             }
             match alias {
-                _ if !found.is_empty() => return Reply::Addresses(found, holds),
+                _ if !found.is_empty() => return DnsReply::Addresses(found, holds),
                 Some((other, alias_holds)) => {
                     name = other;
                     holds = holds.min(alias_holds);
@@ -145,34 +145,34 @@ impl Question {
                 None => break,
             }
         }
-        Reply::Addresses(Vec::new(), 0)
+        DnsReply::Addresses(Vec::new(), 0)
     }
 }
 
-struct Flags {
+struct DnsFlags {
     truncated: bool,
     code: u8,
     answers: u16,
 }
 
-struct Record {
-    owner: Name,
+struct DnsRecord {
+    owner: DnsName,
     holds: u32,
-    data: Data,
+    data: RecordData,
 }
 
-enum Data {
-    Address(Kind, IpAddr),
-    Alias(Name),
+enum RecordData {
+    Address(RecordType, IpAddr),
+    Alias(DnsName),
     Other,
 }
 
-struct Reader<'m> {
+struct DnsReader<'m> {
     message: &'m [u8],
     at: usize,
 }
 
-impl<'m> Reader<'m> {
+impl<'m> DnsReader<'m> {
     fn take(&mut self, length: usize) -> Option<&'m [u8]> {
         let taken = self.message.get(self.at..)?.get(..length)?;
         self.at += length;
@@ -192,7 +192,7 @@ impl<'m> Reader<'m> {
     }
 
     /// A name, which may go on in an earlier place of the message.
-    fn name(&mut self) -> Option<Name> {
+    fn name(&mut self) -> Option<DnsName> {
         let mut bytes = Vec::new();
         let mut place = Self {
             message: self.message,
@@ -231,10 +231,10 @@ impl<'m> Reader<'m> {
             }
         }
         self.at = behind.unwrap_or(place.at);
-        Some(Name(bytes))
+        Some(DnsName(bytes))
     }
 
-    fn record(&mut self) -> Option<Record> {
+    fn record(&mut self) -> Option<DnsRecord> {
         let owner = self.name()?;
         let (kind, class, holds) = (self.u16()?, self.u16()?, self.u32()?);
         let length = usize::from(self.u16()?);
@@ -242,19 +242,19 @@ impl<'m> Reader<'m> {
         let data = match (class, kind) {
             (INTERNET, A) => {
                 let bytes: [u8; 4] = self.take(length)?.try_into().ok()?;
-                Data::Address(Kind::A, Ipv4Addr::from(bytes).into())
+                RecordData::Address(RecordType::A, Ipv4Addr::from(bytes).into())
             }
             (INTERNET, AAAA) => {
                 let bytes: [u8; 16] = self.take(length)?.try_into().ok()?;
-                Data::Address(Kind::Aaaa, Ipv6Addr::from(bytes).into())
+                RecordData::Address(RecordType::Aaaa, Ipv6Addr::from(bytes).into())
             }
-            (INTERNET, CNAME) => Data::Alias(self.name()?),
+            (INTERNET, CNAME) => RecordData::Alias(self.name()?),
             _ => {
                 self.take(length)?;
-                Data::Other
+                RecordData::Other
             }
         };
-        (self.at == end).then_some(Record {
+        (self.at == end).then_some(DnsRecord {
             owner,
             // More than so is nonsense, and means nothing.
             holds: if holds > LONGEST_HOLD { 0 } else { holds },
@@ -271,8 +271,8 @@ const TRUNCATED: u16 = 0x0200;
 const CODE: u16 = 0x000f;
 const UNKNOWN_NAME: u8 = 3;
 const INTERNET: u16 = 1;
-const A: u16 = Kind::A as u16;
-const AAAA: u16 = Kind::Aaaa as u16;
+const A: u16 = RecordType::A as u16;
+const AAAA: u16 = RecordType::Aaaa as u16;
 const CNAME: u16 = 5;
 const REFERENCE: u8 = 0xc0;
 /// References in one name: no more than it can have labels.

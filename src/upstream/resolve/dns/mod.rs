@@ -15,17 +15,20 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use self::message::{Kind, Name, Objection, Question, Reply};
+use self::message::{DnsError, DnsName, DnsQuestion, DnsReply, RecordType};
 use crate::config::plan::Resolver;
 
 /// The addresses of a host, and how long they hold by their own account. There may be none.
 pub(super) fn look_up(resolver: &Resolver, host: &str) -> io::Result<(Vec<IpAddr>, Duration)> {
     let unfit = || io::Error::new(io::ErrorKind::InvalidInput, "it cannot be a name in DNS");
-    let name = Name::new(host).ok_or_else(unfit)?;
+    let name = DnsName::new(host).ok_or_else(unfit)?;
     let end = Instant::now() + resolver.timeout;
     let mut found = Vec::new();
     let mut holds = u32::MAX;
-    for (kind, wanted) in [(Kind::A, resolver.ipv4), (Kind::Aaaa, resolver.ipv6)] {
+    for (kind, wanted) in [
+        (RecordType::A, resolver.ipv4),
+        (RecordType::Aaaa, resolver.ipv6),
+    ] {
         if !wanted {
             continue;
         }
@@ -42,8 +45,8 @@ pub(super) fn look_up(resolver: &Resolver, host: &str) -> io::Result<(Vec<IpAddr
 /// Asks one server after the other, and all once more.
 fn ask_in_turn(
     servers: &[SocketAddr],
-    name: &Name,
-    kind: Kind,
+    name: &DnsName,
+    kind: RecordType,
     end: Instant,
 ) -> io::Result<(Vec<IpAddr>, u32)> {
     let tries = servers.len() * ROUNDS;
@@ -51,18 +54,18 @@ fn ask_in_turn(
     for (number, server) in servers.iter().cycle().take(tries).enumerate() {
         let left = end.saturating_duration_since(Instant::now());
         let share = left / u32::try_from(tries - number).unwrap_or(u32::MAX);
-        let question = Question {
+        let question = DnsQuestion {
             // Keyed by what the system has for secrets.
             id: RandomState::new().hash_one(number) as u16,
             name: name.clone(),
             kind,
         };
         match ask(*server, &question, Instant::now() + share) {
-            Ok(Reply::Addresses(addresses, holds)) => return Ok((addresses, holds)),
-            Ok(Reply::Failure(code)) => {
+            Ok(DnsReply::Addresses(addresses, holds)) => return Ok((addresses, holds)),
+            Ok(DnsReply::Failure(code)) => {
                 failed = io::Error::other(format!("{server} says {}", reason(code)));
             }
-            Ok(Reply::Truncated) => {
+            Ok(DnsReply::Truncated) => {
                 failed = io::Error::other(format!("{server} does not say all of it"));
             }
             Err(error) => {
@@ -73,15 +76,15 @@ fn ask_in_turn(
     Err(failed)
 }
 
-fn ask(server: SocketAddr, question: &Question, end: Instant) -> io::Result<Reply> {
+fn ask(server: SocketAddr, question: &DnsQuestion, end: Instant) -> io::Result<DnsReply> {
     match ask_briefly(server, question, end)? {
-        Reply::Truncated => ask_at_length(server, question, end),
+        DnsReply::Truncated => ask_at_length(server, question, end),
         reply => Ok(reply),
     }
 }
 
 /// Over UDP.
-fn ask_briefly(server: SocketAddr, question: &Question, end: Instant) -> io::Result<Reply> {
+fn ask_briefly(server: SocketAddr, question: &DnsQuestion, end: Instant) -> io::Result<DnsReply> {
     let any: IpAddr = match server {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
@@ -97,14 +100,14 @@ fn ask_briefly(server: SocketAddr, question: &Question, end: Instant) -> io::Res
         match question.reply(&message[..length]) {
             Ok(reply) => return Ok(reply),
             // Somebody else's, or a late one.
-            Err(Objection::Stray) => {}
-            Err(Objection::Malformed) => return Err(io::ErrorKind::InvalidData.into()),
+            Err(DnsError::Stray) => {}
+            Err(DnsError::Malformed) => return Err(io::ErrorKind::InvalidData.into()),
         }
     }
 }
 
 /// Over TCP.
-fn ask_at_length(server: SocketAddr, question: &Question, end: Instant) -> io::Result<Reply> {
+fn ask_at_length(server: SocketAddr, question: &DnsQuestion, end: Instant) -> io::Result<DnsReply> {
     let mut stream = TcpStream::connect_timeout(&server, left(end)?)?;
     stream.set_write_timeout(Some(left(end)?))?;
     let question_bytes = question.bytes();
@@ -160,13 +163,13 @@ fn reason(code: u8) -> String {
 #[cfg(any(fuzzing, test))]
 #[must_use]
 pub fn addresses_in(host: &str, message: &[u8]) -> Option<Vec<IpAddr>> {
-    let question = Question {
+    let question = DnsQuestion {
         id: u16::from_be_bytes(message.first_chunk().copied()?),
-        name: Name::new(host)?,
-        kind: Kind::A,
+        name: DnsName::new(host)?,
+        kind: RecordType::A,
     };
     match question.reply(message) {
-        Ok(Reply::Addresses(addresses, _)) => Some(addresses),
+        Ok(DnsReply::Addresses(addresses, _)) => Some(addresses),
         _ => None,
     }
 }

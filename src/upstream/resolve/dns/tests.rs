@@ -2,14 +2,14 @@
 
 use proptest::prelude::*;
 
-use super::message::{Kind, Name, Objection, Question, Reply};
+use super::message::{DnsError, DnsName, DnsQuestion, DnsReply, RecordType};
 use super::*;
 
-fn question() -> Question {
-    Question {
+fn question() -> DnsQuestion {
+    DnsQuestion {
         id: 0x1234,
-        name: Name::new("app.example.com").unwrap(),
-        kind: Kind::A,
+        name: DnsName::new("app.example.com").unwrap(),
+        kind: RecordType::A,
     }
 }
 
@@ -18,7 +18,7 @@ struct Message(Vec<u8>);
 
 impl Message {
     /// The answer to a question, with these flags and so many records to come.
-    fn to(question: &Question, flags: u16, records: u16) -> Self {
+    fn to(question: &DnsQuestion, flags: u16, records: u16) -> Self {
         let mut bytes = question.bytes();
         bytes[2..4].copy_from_slice(&flags.to_be_bytes());
         bytes[6..8].copy_from_slice(&records.to_be_bytes());
@@ -52,9 +52,9 @@ fn name(text: &str) -> Vec<u8> {
     bytes
 }
 
-fn found(addresses: &[[u8; 4]], holds: u32) -> Result<Reply, Objection> {
+fn found(addresses: &[[u8; 4]], holds: u32) -> Result<DnsReply, DnsError> {
     let addresses = addresses.iter().map(|address| IpAddr::from(*address));
-    Ok(Reply::Addresses(addresses.collect(), holds))
+    Ok(DnsReply::Addresses(addresses.collect(), holds))
 }
 
 #[test]
@@ -66,9 +66,9 @@ fn a_question_is_what_the_standard_says() {
 #[test]
 fn names_that_cannot_be_asked_for_are_none() {
     for wrong in ["", ".", "a..b", &"x".repeat(64), &"abcdefg.".repeat(32)] {
-        assert_eq!(Name::new(wrong), None, "{wrong}");
+        assert_eq!(DnsName::new(wrong), None, "{wrong}");
     }
-    assert_eq!(Name::new("a.b."), Name::new("A.B"));
+    assert_eq!(DnsName::new("a.b."), DnsName::new("A.B"));
 }
 
 #[test]
@@ -102,15 +102,15 @@ fn an_alias_to_itself_leads_nowhere() {
 
 #[test]
 fn ipv6_is_asked_for_and_found() {
-    let question = Question {
-        kind: Kind::Aaaa,
+    let question = DnsQuestion {
+        kind: RecordType::Aaaa,
         ..question()
     };
     let address = Ipv6Addr::LOCALHOST;
     let message = Message::to(&question, WELL, 2)
         .record(ASKED, 1, 9, &[10, 0, 0, 1])
         .record(ASKED, 28, 7, &address.octets());
-    let expected = Reply::Addresses(vec![address.into()], 7);
+    let expected = DnsReply::Addresses(vec![address.into()], 7);
     assert_eq!(question.reply(&message.0), Ok(expected));
 }
 
@@ -119,16 +119,16 @@ fn only_an_answer_to_this_very_question_counts() {
     let question = question();
     let whole = Message::to(&question, WELL, 1).record(ASKED, 1, 30, &[10, 0, 0, 1]);
     let mut others = [(); 3].map(|()| self::question());
-    others[0].name = Name::new("evil.example.com").unwrap();
-    others[1].kind = Kind::Aaaa;
+    others[0].name = DnsName::new("evil.example.com").unwrap();
+    others[1].kind = RecordType::Aaaa;
     others[2].id = 0x1235;
     for other in others {
-        assert_eq!(other.reply(&whole.0), Err(Objection::Stray), "{other:?}");
+        assert_eq!(other.reply(&whole.0), Err(DnsError::Stray), "{other:?}");
     }
     // A question sent back, and another operation.
     for flags in [0x0100, 0x8980] {
         let message = Message::to(&question, flags, 0);
-        assert_eq!(question.reply(&message.0), Err(Objection::Stray));
+        assert_eq!(question.reply(&message.0), Err(DnsError::Stray));
     }
 }
 
@@ -138,9 +138,9 @@ fn what_a_server_says_of_itself_is_heard() {
     for (flags, expected) in [
         (WELL, found(&[], 0)),
         (WELL | 3, found(&[], 0)),
-        (WELL | 2, Ok(Reply::Failure(2))),
-        (WELL | 5, Ok(Reply::Failure(5))),
-        (WELL | 0x0200, Ok(Reply::Truncated)),
+        (WELL | 2, Ok(DnsReply::Failure(2))),
+        (WELL | 5, Ok(DnsReply::Failure(5))),
+        (WELL | 0x0200, Ok(DnsReply::Truncated)),
     ] {
         let message = Message::to(&question, flags, 0);
         assert_eq!(question.reply(&message.0), expected, "{flags:#x}");
@@ -153,7 +153,7 @@ fn what_is_broken_is_not_believed() {
     let whole = Message::to(&question, WELL, 1).record(ASKED, 1, 30, &[10, 0, 0, 1]);
     for end in question.bytes().len()..whole.0.len() {
         let reply = question.reply(&whole.0[..end]);
-        assert_eq!(reply, Err(Objection::Malformed), "cut at {end}");
+        assert_eq!(reply, Err(DnsError::Malformed), "cut at {end}");
     }
     let forward = u8::try_from(question.bytes().len()).unwrap();
     let long = [name(&"x".repeat(63)), vec![0xc0, 12]].concat();
@@ -168,7 +168,7 @@ fn what_is_broken_is_not_believed() {
         (5, ASKED, &long),
     ] {
         let message = Message::to(&question, WELL, 1).record(owner, kind, 30, data);
-        assert_eq!(question.reply(&message.0), Err(Objection::Malformed));
+        assert_eq!(question.reply(&message.0), Err(DnsError::Malformed));
     }
 }
 

@@ -8,21 +8,21 @@ fn a_heavy_request_takes_the_place_of_several() {
     let cost = |count: u64| Cost::milli(count * 1000);
     assert_eq!(
         key.charge_cost(0, cost(4)),
-        Outcome::Pass {
+        Verdict::Pass {
             excess: Excess::requests(3)
         }
     );
-    assert!(matches!(key.charge_cost(0, cost(6)), Outcome::Pass { .. }));
+    assert!(matches!(key.charge_cost(0, cost(6)), Verdict::Pass { .. }));
     assert_eq!(
         key.charge_cost(0, cost(3)),
-        Outcome::Refuse {
+        Verdict::Refuse {
             excess: Excess::requests(12),
             retry_after: Some(Duration::from_secs(3)),
         }
     );
     assert!(matches!(
         key.charge_cost(3_000, cost(3)),
-        Outcome::Pass { .. }
+        Verdict::Pass { .. }
     ));
 }
 
@@ -34,7 +34,7 @@ fn a_cost_beyond_the_capacity_never_passes_and_names_no_time() {
         assert!(
             matches!(
                 outcome,
-                Outcome::Refuse {
+                Verdict::Refuse {
                     retry_after: None,
                     ..
                 }
@@ -44,7 +44,7 @@ fn a_cost_beyond_the_capacity_never_passes_and_names_no_time() {
     }
     assert!(matches!(
         key.charge_cost(1_000_000, Cost::milli(10_000)),
-        Outcome::Pass { .. }
+        Verdict::Pass { .. }
     ));
 }
 
@@ -52,17 +52,17 @@ fn a_cost_beyond_the_capacity_never_passes_and_names_no_time() {
 fn a_cost_of_nothing_passes_unless_the_key_is_in_debt() {
     let mut key = Key::new(Rate::per_second(1_000), 0, Delay::Never);
     key.charge(0);
-    assert!(matches!(key.charge_cost(0, Cost(0)), Outcome::Pass { .. }));
+    assert!(matches!(key.charge_cost(0, Cost(0)), Verdict::Pass { .. }));
     let bucket = key.bucket.as_mut().unwrap();
     key.terms.debit(bucket, Millis(0), Cost::milli(2_000));
-    let refused = |wait| Outcome::Refuse {
+    let refused = |wait| Verdict::Refuse {
         excess: Excess::requests(2),
         retry_after: Some(Duration::from_millis(wait)),
     };
     assert_eq!(key.charge_cost(0, Cost(0)), refused(2_000));
     assert!(matches!(
         key.charge_cost(2_000, Cost(0)),
-        Outcome::Pass { .. }
+        Verdict::Pass { .. }
     ));
 }
 
@@ -71,14 +71,14 @@ fn counted_refusals_keep_a_key_out_that_goes_on_asking() {
     let mut key = Key::new(Rate::per_second(1_000), 2, Delay::Never);
     for now in (0..30_000).step_by(500) {
         let outcome = key.charge(now);
-        let refused = matches!(outcome, Outcome::Refuse { .. });
+        let refused = matches!(outcome, Verdict::Refuse { .. });
         assert_eq!(refused, now > 2_000, "at {now}");
         if refused {
             let bucket = key.bucket.as_mut().unwrap();
             key.terms.count_refused(bucket, Millis(now), Cost::ONE);
         }
     }
-    assert!(matches!(key.charge(30_500), Outcome::Pass { .. }));
+    assert!(matches!(key.charge(30_500), Verdict::Pass { .. }));
 }
 
 #[test]
@@ -88,7 +88,7 @@ fn a_standing_is_what_the_next_requests_find() {
         key.terms
             .standing(key.bucket.as_ref().unwrap(), Millis(now))
     };
-    let expected = |excess, remaining, retry, reset| Standing {
+    let expected = |excess, remaining, retry, reset| KeyStatus {
         excess: Excess::requests(excess),
         limit: 5,
         remaining,

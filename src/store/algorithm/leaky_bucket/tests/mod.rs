@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-impl Outcome {
+impl Verdict {
     /// Where the bucket stands, or would stand, with this request in it.
     fn excess(&self) -> Excess {
         match *self {
@@ -43,11 +43,11 @@ impl Key {
         }
     }
 
-    fn charge(&mut self, now: u64) -> Outcome {
+    fn charge(&mut self, now: u64) -> Verdict {
         self.charge_cost(now, Cost::ONE)
     }
 
-    fn charge_cost(&mut self, now: u64, cost: Cost) -> Outcome {
+    fn charge_cost(&mut self, now: u64, cost: Cost) -> Verdict {
         let now = Millis(now);
         let bucket = self.bucket.get_or_insert_with(|| self.terms.fresh(now));
         self.terms.charge(bucket, now, cost).0
@@ -56,9 +56,9 @@ impl Key {
     /// nginx's words for what happens at `now`: the excess it reports, and the decision.
     fn say(&mut self, now: u64) -> String {
         match self.charge(now) {
-            Outcome::Delay { excess, wait } => format!("{} d{}", excess.milli(), wait.as_millis()),
-            Outcome::Pass { excess } => format!("{} pass", excess.milli()),
-            Outcome::Refuse { excess, .. } => format!("{} reject", excess.milli()),
+            Verdict::Delay { excess, wait } => format!("{} d{}", excess.milli(), wait.as_millis()),
+            Verdict::Pass { excess } => format!("{} pass", excess.milli()),
+            Verdict::Refuse { excess, .. } => format!("{} reject", excess.milli()),
         }
     }
 }
@@ -322,7 +322,7 @@ proptest! {
             let level = oracle(&accepted, now, per_period, period);
             let outcome = key.charge(now);
             if level > u128::from(burst) * period {
-                let Outcome::Refuse { retry_after, .. } = outcome else {
+                let Verdict::Refuse { retry_after, .. } = outcome else {
                     return Err(TestCaseError::fail(format!("{outcome:?} where the oracle refuses")));
                 };
                 let retry = u64::try_from(retry_after.unwrap().as_millis()).unwrap();
@@ -331,7 +331,7 @@ proptest! {
             } else {
                 let waits = level.saturating_sub(u128::from(threshold) * period) / per_period;
                 prop_assert_eq!(outcome.wait().as_millis(), waits);
-                let refused = matches!(outcome, Outcome::Refuse { .. });
+                let refused = matches!(outcome, Verdict::Refuse { .. });
                 prop_assert!(!refused);
                 accepted.push(now);
             }
@@ -368,7 +368,7 @@ proptest! {
         let (mut now, mut passed) = (0, 0u128);
         for gap in gaps {
             now += gap;
-            passed += u128::from(!matches!(key.charge(now), Outcome::Refuse { .. }));
+            passed += u128::from(!matches!(key.charge(now), Verdict::Refuse { .. }));
         }
         prop_assert!(passed <= u128::from(burst) + 1 + u128::from(now) * per_period / period);
     }

@@ -2,9 +2,9 @@
 
 use proptest::prelude::*;
 
-use super::super::account::Account;
-use super::super::grant::Grant;
-use super::super::{Manner, Word};
+use super::super::account::LeaseAccount;
+use super::super::grant::LeaseGrant;
+use super::super::{LeaseMode, LeaseVerdict};
 use super::*;
 use crate::config::plan::{Delay, StoreMode};
 use crate::store::algorithm::Algorithm;
@@ -20,17 +20,17 @@ fn after(millis: u64) -> Millis {
     Millis(NOW.0 + millis)
 }
 
-fn manner(mode: StoreMode, gateways: u32) -> Manner {
-    Manner {
+fn manner(mode: StoreMode, gateways: u32) -> LeaseMode {
+    LeaseMode {
         mode,
         gateways,
         local_above: Some(5),
     }
 }
 
-fn retry_after(word: Word) -> Option<u64> {
+fn retry_after(word: LeaseVerdict) -> Option<u64> {
     match word {
-        Word::Refuse(Outcome::Refuse { retry_after, .. }) => {
+        LeaseVerdict::Refuse(Verdict::Refuse { retry_after, .. }) => {
             retry_after.map(|after| u64::try_from(after.as_millis()).unwrap())
         }
         other => panic!("{other:?}"),
@@ -45,17 +45,17 @@ fn a_refusal_that_was_told_for_one_request_names_the_time_of_a_heavier_one() {
         burst: Excess::requests(9),
         delay: Delay::Never,
     };
-    let terms = Terms::LeakyBucket(numbers);
+    let terms = LimitSpec::LeakyBucket(numbers);
     let mut state = numbers.fresh(NOW);
     let (manner, five) = (manner(StoreMode::Leased, 2), Cost::milli(5_000));
-    let mut account = Account::new(terms, NOW);
+    let mut account = LeaseAccount::new(terms, NOW);
     for _ in 0..2 {
-        assert_eq!(account.spend(NOW, five, manner).0, Word::Ask);
+        assert_eq!(account.spend(NOW, five, manner).0, LeaseVerdict::Ask);
         let outcome = numbers.charge(&mut state, NOW, five).0;
-        assert!(matches!(outcome, Outcome::Pass { .. }));
+        assert!(matches!(outcome, Verdict::Pass { .. }));
     }
     account.prepare(NOW, manner);
-    let grant = Grant {
+    let grant = LeaseGrant {
         outcome: numbers.ask(&state, NOW, Cost::ONE),
         remaining: 0,
         granted: 0,
@@ -71,9 +71,12 @@ fn a_refusal_that_was_told_for_one_request_names_the_time_of_a_heavier_one() {
     assert_eq!(told(103, Cost::milli(2_500)), Some(2_400));
     assert_eq!(told(103, Cost::milli(10_000)), Some(9_900));
     assert_eq!(told(103, Cost::milli(10_001)), None, "it never passes");
-    assert_eq!(account.spend(after(1_100), five, manner).0, Word::Ask);
+    assert_eq!(
+        account.spend(after(1_100), five, manner).0,
+        LeaseVerdict::Ask
+    );
     let outcome = numbers.ask(&state, after(5_003), five);
-    assert!(matches!(outcome, Outcome::Pass { .. }));
+    assert!(matches!(outcome, Verdict::Pass { .. }));
 }
 
 proptest! {
@@ -90,20 +93,20 @@ proptest! {
         let (rate, requests) = (Rate::per_second(3_000), Excess::requests(limit));
         let window = Duration::from_secs(2);
         match kind {
-            0 => remembered(Terms::FixedWindow, FixedWindow { limit: requests, window }, debt, told, asked, later),
-            1 => remembered(Terms::Gcra, Gcra::new(rate, requests), debt, told, asked, later),
+            0 => remembered(LimitSpec::FixedWindow, FixedWindow { limit: requests, window }, debt, told, asked, later),
+            1 => remembered(LimitSpec::Gcra, Gcra::new(rate, requests), debt, told, asked, later),
             2 => {
                 let numbers = LeakyBucket { rate, burst: requests, delay: Delay::Never };
-                remembered(Terms::LeakyBucket, numbers, debt, told, asked, later)
+                remembered(LimitSpec::LeakyBucket, numbers, debt, told, asked, later)
             }
-            3 => remembered(Terms::SlidingLog, SlidingLog { limit: requests, window }, debt, told, asked, later),
-            _ => remembered(Terms::TokenBucket, TokenBucket { rate, capacity: requests }, debt, told, asked, later),
+            3 => remembered(LimitSpec::SlidingLog, SlidingLog { limit: requests, window }, debt, told, asked, later),
+            _ => remembered(LimitSpec::TokenBucket, TokenBucket { rate, capacity: requests }, debt, told, asked, later),
         }?;
     }
 }
 
 fn remembered<A: Algorithm>(
-    terms: fn(A) -> Terms,
+    terms: fn(A) -> LimitSpec,
     numbers: A,
     debt: u64,
     told: u64,
@@ -111,21 +114,21 @@ fn remembered<A: Algorithm>(
     later: u64,
 ) -> Result<(), TestCaseError> {
     let manner = manner(StoreMode::Exact, 2);
-    let mut account = Account::new(terms(numbers), NOW);
+    let mut account = LeaseAccount::new(terms(numbers), NOW);
     let mut state = numbers.fresh(NOW);
     numbers.debit(&mut state, NOW, Cost::milli(debt));
     let told = Cost::milli(told);
     account.learn(NOW, told, &numbers.ask(&state, NOW, told));
     let cost = Cost::milli(asked);
-    let Word::Refuse(said) = account.spend(after(later), cost, manner).0 else {
+    let LeaseVerdict::Refuse(said) = account.spend(after(later), cost, manner).0 else {
         return Ok(());
     };
     match (said, numbers.ask(&state, after(later), cost)) {
         (
-            Outcome::Refuse {
+            Verdict::Refuse {
                 retry_after: said, ..
             },
-            Outcome::Refuse { retry_after, .. },
+            Verdict::Refuse { retry_after, .. },
         ) => {
             // gcra counts in nanoseconds and both round up.
             let millis = |after: Option<Duration>| after.map(|after| after.as_millis());
@@ -148,12 +151,12 @@ fn remembered<A: Algorithm>(
 /// Far more is wanted than can pass, and the answer is on its way.
 #[test]
 fn who_is_refused_in_a_crowd_is_told_when_so_much_is_earned() {
-    let terms = Terms::TokenBucket(TokenBucket {
+    let terms = LimitSpec::TokenBucket(TokenBucket {
         rate: Rate::per_second(100_000),
         capacity: Excess::requests(10),
     });
     let manner = manner(StoreMode::Exact, 1);
-    let mut account = Account::new(terms, NOW);
+    let mut account = LeaseAccount::new(terms, NOW);
     for _ in 0..51 {
         account.spend(NOW, Cost::ONE, manner);
     }

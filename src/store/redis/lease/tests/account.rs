@@ -2,18 +2,18 @@
 
 use std::time::Duration;
 
-use super::super::Leases;
-use super::super::account::Account;
-use super::super::grant::Grant;
+use super::super::ZoneLeases;
+use super::super::account::LeaseAccount;
+use super::super::grant::LeaseGrant;
 use super::{NOW, after, manner, tokens};
 use crate::config::plan::{Excess, StoreMode};
 use crate::store::algorithm::blocks::Blocks;
-use crate::store::algorithm::{Outcome, Terms};
+use crate::store::algorithm::{LimitSpec, Verdict};
 
 #[test]
 fn a_key_with_nothing_in_hand_gives_nothing_back() {
     let (terms, _) = tokens(100);
-    let mut account = Account::new(terms, NOW);
+    let mut account = LeaseAccount::new(terms, NOW);
     assert_eq!(account.idle(after(60_000), false), None);
     assert_eq!(account.idle(after(60_000), true), None);
 }
@@ -23,10 +23,10 @@ fn a_key_with_nothing_in_hand_gives_nothing_back() {
 fn what_is_in_hand_is_told_as_left() {
     let (terms, _) = tokens(100);
     let manner = manner(StoreMode::Leased, 2);
-    let mut account = Account::new(terms, NOW);
+    let mut account = LeaseAccount::new(terms, NOW);
     account.prepare(NOW, manner);
-    let grant = Grant {
-        outcome: Outcome::Pass { excess: Excess(0) },
+    let grant = LeaseGrant {
+        outcome: Verdict::Pass { excess: Excess(0) },
         remaining: 10,
         granted: 5,
         lasts: None,
@@ -41,11 +41,11 @@ fn what_is_in_hand_is_told_as_left() {
 #[test]
 fn buckets_and_windows_can_be_leased_and_blocks_cannot() {
     let (terms, _) = tokens(100);
-    assert!(Leases::can_hold(&terms));
+    assert!(ZoneLeases::can_hold(&terms));
     let blocks = Blocks {
         limit: Excess::requests(10),
         window: Duration::from_secs(10),
         precision: Duration::from_secs(1),
     };
-    assert!(!Leases::can_hold(&Terms::Blocks(blocks)));
+    assert!(!ZoneLeases::can_hold(&LimitSpec::Blocks(blocks)));
 }

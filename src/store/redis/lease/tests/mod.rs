@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::account::Account;
-use super::grant::{Ask, Grant};
-use super::{IDLE, Manner, Word};
+use super::account::LeaseAccount;
+use super::grant::{LeaseGrant, LeaseRequest};
+use super::{IDLE, LeaseMode, LeaseVerdict};
 use crate::clock::Millis;
 use crate::config::plan::{Cost, Delay, Excess, Rate, StoreMode};
 use crate::store::algorithm::fixed_window::FixedWindow;
 use crate::store::algorithm::leaky_bucket::LeakyBucket;
 use crate::store::algorithm::token_bucket::TokenBucket;
-use crate::store::algorithm::{Algorithm, Outcome, Spent, Terms};
+use crate::store::algorithm::{Algorithm, LimitSpec, Spent, Verdict};
 
 /// The shared count, as `lease.lua` keeps it.
 struct Count<A: Algorithm> {
@@ -24,7 +24,7 @@ struct Count<A: Algorithm> {
 }
 
 impl<A: Algorithm> Count<A> {
-    fn answer(&mut self, ask: &Ask, now: Millis, gateways: u32) -> Grant {
+    fn answer(&mut self, ask: &LeaseRequest, now: Millis, gateways: u32) -> LeaseGrant {
         let (numbers, state) = (self.numbers, &mut self.state);
         let window = now.0.checked_div(self.window).unwrap_or(0);
         if ask.back > 0 && ask.window == window {
@@ -34,11 +34,11 @@ impl<A: Algorithm> Count<A> {
         let outcome = numbers.ask(state, now, Cost::ONE);
         let left = numbers.standing(state, now).remaining;
         let granted = match outcome {
-            Outcome::Refuse { .. } => 0,
+            Verdict::Refuse { .. } => 0,
             _ => ask.want.min(left).min((left / u64::from(gateways)).max(1)),
         };
         numbers.debit(state, now, Cost(granted * Cost::ONE.0));
-        Grant {
+        LeaseGrant {
             outcome,
             remaining: left - granted,
             granted,
@@ -52,12 +52,12 @@ impl<A: Algorithm> Count<A> {
 
 /// One gateway, and what it waits for: the question, when it is heard and when the answer is.
 struct Gateway {
-    account: Account,
-    asked: Option<(Ask, Millis, u64)>,
+    account: LeaseAccount,
+    asked: Option<(LeaseRequest, Millis, u64)>,
 }
 
-fn manner(mode: StoreMode, gateways: u32) -> Manner {
-    Manner {
+fn manner(mode: StoreMode, gateways: u32) -> LeaseMode {
+    LeaseMode {
         mode,
         gateways,
         local_above: Some(5),
@@ -66,15 +66,15 @@ fn manner(mode: StoreMode, gateways: u32) -> Manner {
 
 /// When each request passed that was let in, and the most that was ever in hand.
 fn simulate<A: Algorithm>(
-    terms: Terms,
+    terms: LimitSpec,
     mut count: Count<A>,
-    manner: Manner,
+    manner: LeaseMode,
     steps: &[(u64, usize, u64)],
 ) -> (Vec<u64>, u64) {
     let start = 1_000_000;
     let mut gateways: Vec<_> = (0..manner.gateways)
         .map(|_| Gateway {
-            account: Account::new(terms, Millis(start)),
+            account: LeaseAccount::new(terms, Millis(start)),
             asked: None,
         })
         .collect();
@@ -103,15 +103,15 @@ fn simulate<A: Algorithm>(
         let gateway = &mut gateways[index];
         let (word, wanting) = gateway.account.spend(at, Cost::ONE, manner);
         match word {
-            Word::Ask => {
+            LeaseVerdict::Ask => {
                 let outcome = count.numbers.charge(&mut count.state, at, Cost::ONE).0;
                 gateway.account.learn(at, Cost::ONE, &outcome);
-                if !matches!(outcome, Outcome::Refuse { .. }) {
+                if !matches!(outcome, Verdict::Refuse { .. }) {
                     passed.push(now);
                 }
             }
-            Word::Refuse(_) => {}
-            Word::Spent(_) => passed.push(now),
+            LeaseVerdict::Refuse(_) => {}
+            LeaseVerdict::Spent(_) => passed.push(now),
         }
         if wanting {
             let ask = gateway.account.prepare(at, manner);
@@ -152,7 +152,7 @@ proptest! {
     ) {
         let rate = Rate::per_second(per_second * 1000);
         let numbers = LeakyBucket { rate, burst: Excess::requests(burst), delay: Delay::Never };
-        let terms = Terms::LeakyBucket(numbers);
+        let terms = LimitSpec::LeakyBucket(numbers);
         let count = Count { numbers, state: numbers.fresh(Millis(0)), window: 0 };
         let mode = if leased { StoreMode::Leased } else { StoreMode::Exact };
         let (passed, most) = simulate(terms, count, manner(mode, gateways), &steps);
@@ -177,7 +177,7 @@ proptest! {
             limit: Excess::requests(limit),
             window: Duration::from_millis(window),
         };
-        let terms = Terms::FixedWindow(numbers);
+        let terms = LimitSpec::FixedWindow(numbers);
         let count = Count { numbers, state: numbers.fresh(Millis(0)), window };
         let manner = manner(StoreMode::Leased, gateways);
         let (passed, _) = simulate(terms, count, manner, &steps);
@@ -193,7 +193,7 @@ fn after(millis: u64) -> Millis {
     Millis(NOW.0 + millis)
 }
 
-fn tokens(burst: u32) -> (Terms, Count<TokenBucket>) {
+fn tokens(burst: u32) -> (LimitSpec, Count<TokenBucket>) {
     let numbers = TokenBucket {
         rate: Rate::per_second(100_000),
         capacity: Excess::requests(burst),
@@ -203,15 +203,15 @@ fn tokens(burst: u32) -> (Terms, Count<TokenBucket>) {
         state: numbers.fresh(NOW),
         window: 0,
     };
-    (Terms::TokenBucket(numbers), count)
+    (LimitSpec::TokenBucket(numbers), count)
 }
 
 fn settle(
-    account: &mut Account,
+    account: &mut LeaseAccount,
     count: &mut Count<TokenBucket>,
     now: Millis,
-    manner: Manner,
-) -> Ask {
+    manner: LeaseMode,
+) -> LeaseRequest {
     let ask = account.prepare(now, manner);
     let grant = count.answer(&ask, now, manner.gateways);
     account.settle(now, now, &grant, manner);
@@ -222,8 +222,8 @@ fn settle(
 fn hot_keys_get_more_and_those_that_come_once_get_nothing() {
     let (terms, mut count) = tokens(100);
     let manner = manner(StoreMode::Leased, 2);
-    let mut account = Account::new(terms, NOW);
-    let pass = Word::Spent(Outcome::Pass { excess: Excess(0) });
+    let mut account = LeaseAccount::new(terms, NOW);
+    let pass = LeaseVerdict::Spent(Verdict::Pass { excess: Excess(0) });
     assert_eq!(account.spend(NOW, Cost::ONE, manner), (pass, true));
     let first = settle(&mut account, &mut count, NOW, manner);
     assert_eq!((first.owed, first.want), (Excess::ONE.0, 0));
@@ -246,7 +246,7 @@ fn hot_keys_get_more_and_those_that_come_once_get_nothing() {
 fn what_lies_idle_goes_back_and_nothing_is_owed() {
     let (terms, mut count) = tokens(100);
     let manner = manner(StoreMode::Leased, 1);
-    let mut account = Account::new(terms, NOW);
+    let mut account = LeaseAccount::new(terms, NOW);
     for step in 0..20 {
         if account.spend(after(step), Cost::ONE, manner).1 {
             settle(&mut account, &mut count, after(step), manner);
@@ -265,7 +265,7 @@ fn what_lies_idle_goes_back_and_nothing_is_owed() {
 fn what_is_owed_is_told_again_until_it_is_heard() {
     let (terms, mut count) = tokens(100);
     let manner = manner(StoreMode::Leased, 1);
-    let mut account = Account::new(terms, NOW);
+    let mut account = LeaseAccount::new(terms, NOW);
     assert!(!account.wakes(), "nothing is owed");
     account.spend(NOW, Cost::ONE, manner);
     let unheard = account.prepare(NOW, manner);
@@ -281,23 +281,29 @@ fn what_is_owed_is_told_again_until_it_is_heard() {
 fn a_refusal_holds_until_a_moment_before_its_time() {
     let (terms, _) = tokens(10);
     let manner = manner(StoreMode::Exact, 3);
-    let mut account = Account::new(terms, NOW);
-    let refusal = Outcome::Refuse {
+    let mut account = LeaseAccount::new(terms, NOW);
+    let refusal = Verdict::Refuse {
         excess: Excess(7),
         retry_after: Some(Duration::from_millis(40)),
     };
     account.learn(NOW, Cost::ONE, &refusal);
     for (later, left) in [(0, 40), (10, 30), (38, 2)] {
-        let said = Outcome::Refuse {
+        let said = Verdict::Refuse {
             excess: Excess(7),
             retry_after: Some(Duration::from_millis(left)),
         };
         let word = account.spend(after(later), Cost::ONE, manner).0;
-        assert_eq!(word, Word::Refuse(said));
+        assert_eq!(word, LeaseVerdict::Refuse(said));
     }
     let smaller = Cost::milli(500);
-    assert_eq!(account.spend(after(10), smaller, manner).0, Word::Ask);
-    assert_eq!(account.spend(after(39), Cost::ONE, manner).0, Word::Ask);
+    assert_eq!(
+        account.spend(after(10), smaller, manner).0,
+        LeaseVerdict::Ask
+    );
+    assert_eq!(
+        account.spend(after(39), Cost::ONE, manner).0,
+        LeaseVerdict::Ask
+    );
 }
 
 /// Forgotten, it would be let in on credit as a key that nobody has heard of.
@@ -313,8 +319,8 @@ fn a_key_over_its_limit_is_known_until_it_may_come_back() {
         window: 0,
     };
     let manner = manner(StoreMode::Leased, 1);
-    let mut account = Account::new(Terms::TokenBucket(numbers), NOW);
-    let passes = |word| matches!(word, Word::Spent(_));
+    let mut account = LeaseAccount::new(LimitSpec::TokenBucket(numbers), NOW);
+    let passes = |word| matches!(word, LeaseVerdict::Spent(_));
     assert!(passes(account.spend(NOW, Cost::ONE, manner).0));
     settle(&mut account, &mut count, NOW, manner);
     assert_eq!(account.news(after(30_000)), Some(0), "nothing came back");
@@ -327,11 +333,11 @@ fn a_key_over_its_limit_is_known_until_it_may_come_back() {
 #[test]
 fn a_limit_smaller_than_the_fleet_is_not_leased() {
     let (terms, _) = tokens(2);
-    let mut account = Account::new(terms, NOW);
+    let mut account = LeaseAccount::new(terms, NOW);
     let manner = manner(StoreMode::Leased, 3);
     for step in 0..100 {
         let word = account.spend(after(step), Cost::ONE, manner);
-        assert_eq!(word, (Word::Ask, false));
+        assert_eq!(word, (LeaseVerdict::Ask, false));
     }
 }
 
@@ -339,25 +345,28 @@ fn a_limit_smaller_than_the_fleet_is_not_leased() {
 fn too_much_of_a_key_is_noticed_and_forgotten_again() {
     let (terms, mut count) = tokens(10);
     let manner = manner(StoreMode::Exact, 1);
-    let mut account = Account::new(terms, NOW);
+    let mut account = LeaseAccount::new(terms, NOW);
     // Five times the limit: fifty at once, and five hundred a second.
     for step in 0..50 {
         assert_eq!(
             account.spend(NOW, Cost::ONE, manner),
-            (Word::Ask, false),
+            (LeaseVerdict::Ask, false),
             "{step}"
         );
     }
-    assert_eq!(account.spend(NOW, Cost::ONE, manner), (Word::Ask, true));
+    assert_eq!(
+        account.spend(NOW, Cost::ONE, manner),
+        (LeaseVerdict::Ask, true)
+    );
     assert!(account.is_crowded());
     assert!(matches!(
         account.spend(NOW, Cost::ONE, manner).0,
-        Word::Refuse(_)
+        LeaseVerdict::Refuse(_)
     ));
     assert_eq!(settle(&mut account, &mut count, NOW, manner).want, 10);
     assert!(matches!(
         account.spend(NOW, Cost::ONE, manner).0,
-        Word::Spent(_)
+        LeaseVerdict::Spent(_)
     ));
     account.spend(after(40), Cost::ONE, manner);
     assert!(account.is_crowded(), "some less is not enough");
@@ -372,12 +381,12 @@ fn leased_requests_wait_where_they_would_have_waited() {
         burst: Excess::requests(20),
         delay: Delay::After(Excess(0)),
     };
-    let mut account = Account::new(Terms::LeakyBucket(numbers), NOW);
+    let mut account = LeaseAccount::new(LimitSpec::LeakyBucket(numbers), NOW);
     let manner = manner(StoreMode::Leased, 1);
     account.spend(NOW, Cost::ONE, manner);
     account.prepare(NOW, manner);
-    let grant = Grant {
-        outcome: Outcome::Delay {
+    let grant = LeaseGrant {
+        outcome: Verdict::Delay {
             excess: Excess::requests(3),
             wait: Duration::from_millis(300),
         },
@@ -389,7 +398,7 @@ fn leased_requests_wait_where_they_would_have_waited() {
     };
     account.settle(NOW, NOW, &grant, manner);
     let mut wait = |later| match account.spend(after(later), Cost::ONE, manner).0 {
-        Word::Spent(Outcome::Delay { wait, .. }) => wait.as_millis(),
+        LeaseVerdict::Spent(Verdict::Delay { wait, .. }) => wait.as_millis(),
         other => panic!("{other:?}"),
     };
     assert_eq!([wait(0), wait(0), wait(50)], [300, 400, 450]);
