@@ -7,19 +7,46 @@ use std::time::Duration;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use http::{Request, StatusCode};
-use weir::clock::{Clock, Millis};
-use weir::config::plan::{
-    AccessRules, AlgorithmParams, BufferBounds, ClientTimeouts, ConnectionLimits, Content, Cost,
-    CostSource, CountRefused, Delay, DryRun, Excess, Http2, LimitHeaders, LimitRate, LocationConf,
-    Log, LogLevel, OnAmbiguousKey, OnEmptyKey, Plan, Rate, RefusalAction, ReqRule, ReqZone, Server,
-    Template, Variable,
-};
-use weir::limits::{Limits, Zones};
-use weir::message::target::Target;
-use weir::message::{ClientConnection, RemoteAddr, RequestRecord};
+use weir::algorithm::Algorithm as _;
+use weir::algorithm::AlgorithmParams;
+use weir::algorithm::Cost;
+use weir::algorithm::Delay;
+use weir::algorithm::Excess;
+use weir::algorithm::LeakyBucket;
+use weir::algorithm::LimitSpec;
+use weir::algorithm::Rate;
+use weir::clock::Clock;
+use weir::clock::Millis;
+use weir::config::plan::AccessRules;
+use weir::config::plan::BufferBounds;
+use weir::config::plan::ClientTimeouts;
+use weir::config::plan::ConnectionLimits;
+use weir::config::plan::Content;
+use weir::config::plan::CostSource;
+use weir::config::plan::CountRefused;
+use weir::config::plan::DryRun;
+use weir::config::plan::Http2;
+use weir::config::plan::LimitHeaders;
+use weir::config::plan::LimitRate;
+use weir::config::plan::LocationConf;
+use weir::config::plan::Log;
+use weir::config::plan::LogLevel;
+use weir::config::plan::OnAmbiguousKey;
+use weir::config::plan::OnEmptyKey;
+use weir::config::plan::Plan;
+use weir::config::plan::RefusalAction;
+use weir::config::plan::ReqRule;
+use weir::config::plan::ReqZone;
+use weir::config::plan::Server;
+use weir::config::plan::Template;
+use weir::config::plan::Variable;
+use weir::limits::Limits;
+use weir::limits::Zones;
+use weir::message::ClientConnection;
+use weir::message::RemoteAddr;
+use weir::message::RequestRecord;
+use weir::message::Target;
 use weir::store::RateZone;
-use weir::store::algorithm::leaky_bucket::LeakyBucket;
-use weir::store::algorithm::{Algorithm as _, LimitSpec};
 
 criterion_group!(benches, arithmetic, store, limits);
 criterion_main!(benches);

@@ -15,7 +15,8 @@ use std::io::Write;
 use std::path::Path;
 
 use cpu::Cpu;
-use weir::replay::{ReplayOptions, run};
+use weir::replay::ReplayOptions;
+use weir::replay::run;
 
 const LINES: u32 = 500_000;
 

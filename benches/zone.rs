@@ -5,11 +5,16 @@ use std::time::Duration;
 
 use criterion::{Criterion, criterion_group};
 use tokio::time::Instant;
-use weir::clock::{Clock, Millis};
-use weir::config::plan::{Cost, CountRefused, Delay, Excess, Rate};
+use weir::algorithm::Cost;
+use weir::algorithm::Delay;
+use weir::algorithm::Excess;
+use weir::algorithm::LeakyBucket;
+use weir::algorithm::LimitSpec;
+use weir::algorithm::Rate;
+use weir::clock::Clock;
+use weir::clock::Millis;
+use weir::config::plan::CountRefused;
 use weir::store::RateZone;
-use weir::store::algorithm::LimitSpec;
-use weir::store::algorithm::leaky_bucket::LeakyBucket;
 
 criterion_group!(benches, shared);
 

@@ -1,51 +1,55 @@
 //! weir stands in front of backends and decides, request by request, what passes, what waits and what
-//! is turned away.
+//! is refused.
 //!
-//! # The road of a request
+//! # The life of a request
 //!
-//! A socket is accepted by [`listen`], unwrapped by [`tls`] where it is, and becomes requests in [`serve`]. [`proxy`] takes each one down
-//! the road: [`route`] finds the rules that apply, [`limits`] asks them and waits or refuses, [`upstream`]
-//! fetches the answer, and what a slow client sends or takes waits in [`spool`] rather than at a backend. [`message`] is
-//! the vocabulary they share, [`store`] is where the counting lives,
-//! [`telemetry`] tells operators what happened, [`admin`] lets them look in. [`config`] turns the user's
-//! file into a plan, and [`app`] builds all of it from that plan.
+//! [`listen`] accepts a connection, [`tls`] unwraps it where the listener says so, and [`downstream`] reads requests from
+//! it. [`proxy`] takes each request through its phases: [`route`] finds the server and the location, [`limits`] asks the
+//! location's rules and waits or refuses, [`upstream`] sends the request on and reads the response. What a slow client
+//! sends or takes waits in [`spool`] rather than at a backend. [`message`] is the vocabulary they share, [`algorithm`] the
+//! arithmetic of limits, [`store`] where the counting lives, [`cache`] keeps responses for when a backend is down,
+//! [`telemetry`] tells operators what happened, and [`admin`] lets them look in. [`config`] turns the user's file into a
+//! plan, and [`app`] builds all of it from that plan.
 //!
-//! # The rule of the house
+//! # Layers
 //!
-//! A room may use the rooms written under it, never one written over it; two rooms on the same line do
-//! not know each other. `tests/house.rs` keeps it true.
+//! A folder uses only folders in the lines below its own; folders on one line do not use each other. `tests/house.rs`
+//! asserts it.
 //!
 //! ```text
 //! cli
 //! app
 //! admin      replay
-//! proxy      listen      serve
-//! limits     upstream    route
+//! proxy
+//! downstream listen      limits      upstream    route       cache
 //! store
 //! spool
 //! telemetry
 //! tls
 //! message
 //! config
+//! algorithm
 //! clock
 //! ```
 //!
-//! What follows from it: only `cli` and `config` see what the user wrote (`config::model`), all others see
-//! the plan; time is an argument below `proxy`; what must flow upward is passed in, as `serve` is given its
-//! handler and `message::Body` its tail.
+//! Consequences: only `cli` and `config` see what the user wrote (`config::raw`), all others see the plan; time is an
+//! argument below `proxy`; what must flow upward is passed in, as `downstream` is given its handler and
+//! `message::ResponseBody` its guard.
 
 pub mod admin;
+pub mod algorithm;
 pub mod app;
+pub mod cache;
 pub mod cli;
 pub mod clock;
 pub mod config;
+pub mod downstream;
 pub mod limits;
 pub mod listen;
 pub mod message;
 pub mod proxy;
 pub mod replay;
 pub mod route;
-pub mod serve;
 pub mod spool;
 pub mod store;
 pub mod telemetry;

@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use weir::config::{load, load_text};
+use weir::config::load;
+use weir::config::load_text;
 
 fn env(name: &str) -> Option<String> {
     (name == "PORT").then(|| "8080".to_owned())

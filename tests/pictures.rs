@@ -4,14 +4,28 @@
 
 use std::time::Duration;
 
+use weir::algorithm::AlgorithmParams;
+use weir::algorithm::Cost;
+use weir::algorithm::Delay;
+use weir::algorithm::Excess;
+use weir::algorithm::LimitSpec;
+use weir::algorithm::Rate;
+use weir::algorithm::Verdict;
 use weir::clock::Millis;
-use weir::config::plan::{AlgorithmParams, Cost, CountRefused, Delay, Excess, Rate};
-use weir::replay::plot::{
-    Axis, AxisScale, AxisUnit, Color, GuideLine, GuidePosition, Plot, PlotTheme, Point, STYLE,
-    Series, SeriesStyle,
-};
+use weir::config::plan::CountRefused;
+use weir::replay::Axis;
+use weir::replay::AxisScale;
+use weir::replay::AxisUnit;
+use weir::replay::Color;
+use weir::replay::GuideLine;
+use weir::replay::GuidePosition;
+use weir::replay::Plot;
+use weir::replay::PlotTheme;
+use weir::replay::Point;
+use weir::replay::STYLE;
+use weir::replay::Series;
+use weir::replay::SeriesStyle;
 use weir::store::RateZone;
-use weir::store::algorithm::{LimitSpec, Verdict};
 
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/algorithms.svg");
 

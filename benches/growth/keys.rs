@@ -5,11 +5,16 @@ use std::sync::Barrier;
 use std::time::Duration;
 
 use tokio::time::Instant;
+use weir::algorithm::Cost;
+use weir::algorithm::Delay;
+use weir::algorithm::Excess;
+use weir::algorithm::LeakyBucket;
+use weir::algorithm::LimitSpec;
+use weir::algorithm::Rate;
 use weir::clock::Millis;
-use weir::config::plan::{Cost, CountRefused, Delay, Excess, Rate};
-use weir::store::algorithm::LimitSpec;
-use weir::store::algorithm::leaky_bucket::LeakyBucket;
-use weir::store::{BYTES_PER_KEY, RateZone};
+use weir::config::plan::CountRefused;
+use weir::store::BYTES_PER_KEY;
+use weir::store::RateZone;
 
 use crate::axis;
 use crate::cpu::Cpu;

@@ -7,9 +7,12 @@ use std::sync::Arc;
 use http::Request;
 use weir::clock::Millis;
 use weir::config::load_text;
-use weir::limits::{Limits, Zones};
-use weir::message::target::Target;
-use weir::message::{ClientConnection, RemoteAddr, RequestRecord};
+use weir::limits::Limits;
+use weir::limits::Zones;
+use weir::message::ClientConnection;
+use weir::message::RemoteAddr;
+use weir::message::RequestRecord;
+use weir::message::Target;
 
 use crate::axis;
 

@@ -2,8 +2,10 @@
 
 use std::hint::black_box;
 
-use weir::config::plan::{PathRule, ServerName};
-use weir::route::{Hosts, Locations};
+use weir::config::plan::PathRule;
+use weir::config::plan::ServerName;
+use weir::route::Hosts;
+use weir::route::Locations;
 
 use crate::axis;
 

@@ -1,12 +1,235 @@
+//! `/api/zones`: the zones, the rules that use them, and what operators want of them.
+//!
 //! The zones of both kinds as one list: what `/metrics` and `/api/zones` both read.
+//!
+//! `PATCH /api/zones/ZONE`: other numbers for a zone, until the next reload.
+//!
+//! A plan with these numbers is put in force in the same way as that of a reload: what was counted stays, requests
+//! under way go on by the numbers they began with, and nobody pays for the possibility.
 
-use super::reply::ApiError;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use super::endpoints::ApiError;
+use super::keys;
+use crate::algorithm::{AlgorithmParams, Excess};
+use crate::clock::Millis;
 use crate::config;
-use crate::config::plan::{AlgorithmParams, Excess, Part, Plan};
+use crate::config::amend;
+use crate::config::plan::{DryRun, LocationConf, Part, Plan};
 use crate::limits::{ConnZone, KeyAdmin, ReqZone, ShadowZone};
-use crate::proxy::Generation;
+use crate::proxy::{Generation, LiveChanges};
 use crate::store::ZoneCounts;
 use crate::telemetry::HistogramSnapshot;
+
+/// A zone as it is shown.
+#[derive(Debug, Serialize)]
+struct Zone<'a> {
+    name: &'a str,
+    kind: &'static str,
+    algorithm: Option<&'static str>,
+    rate: Option<String>,
+    /// How many at once its rules give a key, in order; only a `limit_conn` zone has these.
+    limits: Vec<u32>,
+    keys: usize,
+    capacity: usize,
+    pass: u64,
+    delay: u64,
+    refuse: u64,
+    evictions: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    penalties_dropped: Option<u64>,
+    store: Option<&'a str>,
+    r#override: Option<&'a Map<String, Value>>,
+    /// How many keys are marked.
+    marks: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    shadow: Option<ShadowCounts>,
+}
+
+/// One of them with all there is to know.
+#[derive(Debug, Serialize)]
+pub(super) struct Detail<'a> {
+    #[serde(flatten)]
+    zone: Zone<'a>,
+    key: String,
+    /// The rate in the file.
+    configured: Option<String>,
+    rules: Vec<Rule<'a>>,
+    marked: Vec<keys::ActionRow>,
+}
+
+/// Where a zone is used.
+#[derive(Debug, Serialize)]
+struct Rule<'a> {
+    server: &'a str,
+    location: &'a str,
+    burst: Option<f64>,
+    limit: Option<u32>,
+    dry_run: bool,
+}
+
+/// What limits that are only proposed say in a zone.
+#[derive(Debug, Serialize)]
+struct ShadowCounts {
+    keys: usize,
+    pass: u64,
+    delay: u64,
+    refuse: u64,
+    /// Of those it would refuse, how many passed.
+    refuses_passed: u64,
+    /// Of those it would let pass, how many were refused.
+    passes_refused: u64,
+}
+
+/// The limits of all `limit_conn` rules by their zone: one walk through the plan for all zones.
+struct SlotCounts<'p>(HashMap<&'p str, BTreeSet<u32>>);
+
+impl<'p> SlotCounts<'p> {
+    fn of(plan: &'p Plan) -> Self {
+        let mut found: HashMap<_, BTreeSet<u32>> = HashMap::new();
+        for rule in plan.sites().flat_map(|site| &site.limit_conn) {
+            let zone = &*plan.conn_zones[rule.zone].name;
+            found.entry(zone).or_default().insert(rule.limit);
+        }
+        Self(found)
+    }
+
+    fn in_zone(&self, name: &str) -> Vec<u32> {
+        self.0.get(name).into_iter().flatten().copied().collect()
+    }
+}
+
+/// `GET /api/zones`
+pub(super) fn list(live: &Generation) -> impl Serialize {
+    let places = SlotCounts::of(&live.plan);
+    zones(live)
+        .map(|zone| shown(live, zone, &places))
+        .collect::<Vec<_>>()
+}
+
+/// `GET /api/zones/{zone}`
+pub(super) fn detail<'l>(
+    live: &'l Generation,
+    name: &str,
+    now: Millis,
+) -> Result<Detail<'l>, ApiError> {
+    let found = find(live, name)?;
+    let zone = zones(live).find(|zone| zone.name == name);
+    let zone = shown(
+        live,
+        zone.ok_or_else(|| ApiError::missing("it has just gone"))?,
+        &SlotCounts::of(&live.plan),
+    );
+    let plan = &live.plan;
+    Ok(Detail {
+        configured: match found {
+            ZoneRef::Conn(..) => None,
+            ZoneRef::Req(index, _) => {
+                Some(live.amendment.file.req_zones[index].algorithm.to_string())
+            }
+        },
+        zone,
+        key: found.key(plan),
+        rules: rules(plan, found),
+        marked: found
+            .watch()
+            .marks(now)
+            .iter()
+            .map(|marked| keys::shown(marked, now))
+            .collect(),
+    })
+}
+
+fn shown<'l>(live: &'l Generation, zone: ZoneSnapshot<'l>, places: &SlotCounts<'_>) -> Zone<'l> {
+    Zone {
+        name: zone.name,
+        kind: if zone.algorithm.is_some() {
+            "limit_req"
+        } else {
+            "limit_conn"
+        },
+        algorithm: zone.algorithm.map(|algorithm| algorithm.name()),
+        rate: zone.algorithm.map(|algorithm| algorithm.to_string()),
+        limits: match zone.algorithm {
+            Some(_) => Vec::new(),
+            None => places.in_zone(zone.name),
+        },
+        keys: zone.keys,
+        capacity: zone.capacity,
+        pass: zone.counts.pass,
+        delay: zone.counts.delay,
+        refuse: zone.counts.refuse,
+        evictions: zone.counts.evictions,
+        penalties_dropped: zone.penalties_dropped,
+        store: zone.store,
+        r#override: live.amendment.numbers.get(zone.name),
+        marks: zone.watch.marked(),
+        shadow: zone.shadow.map(shadow),
+    }
+}
+
+fn shadow(shadow: &ShadowZone) -> ShadowCounts {
+    let store = &shadow.zone.store;
+    let (counts, differs) = (store.counts(), shadow.differs());
+    ShadowCounts {
+        keys: store.len(),
+        pass: counts.pass,
+        delay: counts.delay,
+        refuse: counts.refuse,
+        refuses_passed: differs.refuse,
+        passes_refused: differs.pass,
+    }
+}
+
+/// Where a zone is used.
+fn rules<'p>(plan: &'p Plan, zone: ZoneRef<'_>) -> Vec<Rule<'p>> {
+    let mut found = Vec::new();
+    for server in &plan.servers {
+        let locations = server.locations.iter().map(|it| (&*it.path.text, &it.site));
+        for (location, site) in locations.chain([("", &server.fallback)]) {
+            for (burst, limit, dry_run) in uses(site, zone) {
+                found.push(Rule {
+                    server: &server.name,
+                    location,
+                    burst,
+                    limit,
+                    dry_run: dry_run == DryRun::On,
+                });
+            }
+        }
+    }
+    found.truncate(MOST_RULES);
+    found
+}
+
+/// The numbers of a site's rules that use a zone.
+fn uses(site: &LocationConf, zone: ZoneRef<'_>) -> Vec<(Option<f64>, Option<u32>, DryRun)> {
+    match zone {
+        ZoneRef::Conn(index, _) => {
+            let rules = site.limit_conn.iter().filter(|rule| rule.zone == index);
+            let dry_run = site.limit_conn_dry_run;
+            rules
+                .map(|rule| (None, Some(rule.limit), dry_run))
+                .collect()
+        }
+        ZoneRef::Req(index, _) => {
+            let rules = site.limit_req.iter().filter(|rule| rule.zone == index);
+            let burst = |burst: Excess| burst.0 as f64 / Excess::ONE.0 as f64;
+            let dry_run = site.limit_req_dry_run;
+            rules
+                .map(|rule| (Some(burst(rule.burst)), None, dry_run))
+                .collect()
+        }
+    }
+}
+
+/// Nobody reads on.
+const MOST_RULES: usize = 1000;
 
 /// A zone at this moment.
 pub(super) struct ZoneSnapshot<'a> {
@@ -121,4 +344,115 @@ pub(super) fn limit(live: &Generation, zone: usize) -> u32 {
     let rules = live.plan.sites().flat_map(|site| &site.limit_conn);
     let rules = rules.filter(|rule| rule.zone == zone);
     rules.map(|rule| rule.limit).max().unwrap_or_default()
+}
+
+/// Other numbers for a zone; those it has already stay unless they are named, and `null` takes one back.
+pub(super) fn change(
+    live: &ArcSwap<Generation>,
+    zone: &str,
+    change: &Map<String, Value>,
+) -> Result<Arc<Generation>, ApiError> {
+    if change.is_empty() {
+        return Err(ApiError::bad("give it a `rate`, a `limit` or a `burst`"));
+    }
+    let changed = swap(live, zone, |numbers| {
+        for (name, value) in change {
+            numbers.insert(name.clone(), value.clone());
+        }
+        // Even so it has to be one that could have been given.
+        check_names(change)?;
+        numbers.retain(|_, value| !value.is_null());
+        Ok(())
+    })?;
+    let change = Value::Object(change.clone());
+    tracing::warn!(zone, %change, "admin: zone changed until the next reload");
+    Ok(changed)
+}
+
+/// The numbers of the file for a zone.
+pub(super) fn restore(live: &ArcSwap<Generation>, zone: &str) -> Result<Arc<Generation>, ApiError> {
+    let restored = swap(live, zone, |numbers| {
+        numbers.clear();
+        Ok(())
+    })?;
+    tracing::warn!(zone, "admin: zone as in the file again");
+    Ok(restored)
+}
+
+/// Puts a generation in force that differs in the numbers of one zone.
+fn swap(
+    live: &ArcSwap<Generation>,
+    zone: &str,
+    change: impl Fn(&mut Map<String, Value>) -> Result<(), ApiError>,
+) -> Result<Arc<Generation>, ApiError> {
+    loop {
+        let present = live.load_full();
+        find(&present, zone)?;
+        let mut amendment = present.amendment.clone();
+        change(amendment.numbers.entry(zone.into()).or_default())?;
+        amendment.numbers.retain(|_, numbers| !numbers.is_empty());
+        let plan = amended(&present, &amendment)?;
+        let next = Arc::new(present.amended(plan, amendment));
+        let seen = live.compare_and_swap(&present, Arc::clone(&next));
+        // A reload was faster: it is amended then.
+        if Arc::ptr_eq(&seen, &present) {
+            return Ok(next);
+        }
+    }
+}
+
+/// The plan of the file with all other numbers that hold.
+fn amended(live: &Generation, amendment: &LiveChanges) -> Result<Plan, ApiError> {
+    let mut plan = (*amendment.file).clone();
+    for (zone, numbers) in &amendment.numbers {
+        let applied = match find(live, zone)? {
+            ZoneRef::Conn(index, _) => set_places(&mut plan, index, numbers),
+            ZoneRef::Req(index, _) => set_numbers(&mut plan, index, numbers),
+        };
+        applied.map_err(ApiError::bad)?;
+    }
+    Ok(plan)
+}
+
+fn set_numbers(plan: &mut Plan, zone: usize, numbers: &Map<String, Value>) -> Result<(), String> {
+    let own = &mut plan.req_zones[zone];
+    let numbers = amend::numbers(numbers, own.algorithm, own.size)?;
+    if let Some(numbers) = numbers {
+        own.algorithm = numbers.algorithm;
+    }
+    for site in plan.sites_mut() {
+        match numbers {
+            // Whoever has no limit meets no rule.
+            None => site.limit_req.retain(|rule| rule.zone != zone),
+            Some(numbers) => {
+                for rule in site.limit_req.iter_mut().filter(|it| it.zone == zone) {
+                    rule.burst = numbers.burst.unwrap_or(rule.burst);
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn set_places(plan: &mut Plan, zone: usize, numbers: &Map<String, Value>) -> Result<(), String> {
+    let Some(limit) = amend::places(numbers)? else {
+        return Ok(());
+    };
+    for site in plan.sites_mut() {
+        let rules = site.limit_conn.iter_mut();
+        for rule in rules.filter(|rule| rule.zone == zone) {
+            rule.limit = limit;
+        }
+    }
+    Ok(())
+}
+
+/// What is taken back has to have a name, too.
+fn check_names(change: &Map<String, Value>) -> Result<(), ApiError> {
+    let known = ["burst", "limit", "rate"];
+    let mut taken_back = change.iter().filter(|(_, value)| value.is_null());
+    match taken_back.find(|(name, _)| !known.contains(&name.as_str())) {
+        Some((name, _)) => Err(ApiError::bad(format!("unknown key `{name}`"))),
+        None => Ok(()),
+    }
 }

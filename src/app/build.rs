@@ -2,19 +2,29 @@
 //!
 //! In two steps. All that can fail comes first and changes nothing: files are read, names looked up, logs opened, sockets
 //! bound. What is left then cannot fail: what the generation before has counted and learned is handed on.
+//!
+//! Which addresses are listened on, and by which door each is known.
+//!
+//! Where the configuration comes from, as often as it is asked for.
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::path::PathBuf;
+use std::sync::{Arc, Weak};
 
-use super::Error;
+use arc_swap::ArcSwap;
+
+use super::{Error, demo};
 use crate::config::plan::{Plan, SocketAddress};
+use crate::config::{ConfigFiles, Report, plan};
 use crate::limits::Zones;
-use crate::listen::{self, BoundSocket, InheritedSockets};
-use crate::proxy::{Generation, GenerationParts};
+use crate::listen::{BoundSocket, InheritedSockets, SharedSocket};
+use crate::proxy::{Generation, GenerationParts, ListenerHandle};
 use crate::store::SharedStore;
 use crate::telemetry::{AccessLog, ErrorDestination, LogWriter};
-use crate::tls::TlsContexts;
+use crate::tls::{ExpiryPolicy, TlsContexts};
 use crate::upstream::Upstream;
+use crate::{config, listen, spool, tls};
 
 /// All that a generation needs and may not be had.
 #[derive(Debug)]
@@ -107,11 +117,7 @@ fn addresses(plan: Option<&Plan>) -> Vec<&SocketAddress> {
 }
 
 /// The upstream of the generation before, where nothing has changed about it. Blocks while names are looked up.
-fn kept(
-    upstream: &crate::config::plan::Upstream,
-    plan: &Plan,
-    before: &Generation,
-) -> Option<Arc<Upstream>> {
+fn kept(upstream: &plan::Upstream, plan: &Plan, before: &Generation) -> Option<Arc<Upstream>> {
     let mut planned = before.plan.upstreams.iter();
     let index = planned.position(|old| plan.keeps(upstream, &before.plan, old))?;
     let kept = before.upstreams.get(index)?;
@@ -119,10 +125,7 @@ fn kept(
 }
 
 /// The upstream of the generation before that was called the same.
-fn namesake<'l>(
-    upstream: &crate::config::plan::Upstream,
-    before: &'l Generation,
-) -> Option<&'l Upstream> {
+fn namesake<'l>(upstream: &plan::Upstream, before: &'l Generation) -> Option<&'l Upstream> {
     let mut all = before.upstreams.iter();
     let old = all.find(|old| *old.name() == *upstream.name)?;
     Some(old)
@@ -150,4 +153,146 @@ fn bind_admin(address: SocketAddr) -> Result<std::net::TcpListener, Error> {
     let listener = std::net::TcpListener::bind(address).map_err(failed)?;
     listener.set_nonblocking(true).map_err(failed)?;
     Ok(listener)
+}
+
+/// The doors of the running gateway.
+#[derive(Debug, Default)]
+pub(super) struct Listeners {
+    open: Vec<(SocketAddress, Arc<ListenerHandle>)>,
+    /// The sockets of each open door once more, by its number.
+    lent: HashMap<usize, Vec<SharedSocket>>,
+    /// By number. One whose last client has left is gone, and its number free.
+    all: Vec<Weak<ListenerHandle>>,
+}
+
+/// What a new plan changes about them.
+#[derive(Debug)]
+pub(super) struct ListenerChanges {
+    /// For each listener of the plan its door.
+    wanted: Vec<(SocketAddress, Arc<ListenerHandle>)>,
+    /// Those that are new, in the plan's order.
+    pub(super) opened: Vec<Arc<ListenerHandle>>,
+    /// Those that nobody wants any more.
+    pub(super) closed: Vec<Arc<ListenerHandle>>,
+}
+
+impl Listeners {
+    /// What has to change for a plan. Nothing has, so far.
+    pub(super) fn plan(&mut self, plan: &Plan, live: &Arc<ArcSwap<Generation>>) -> ListenerChanges {
+        let mut opened = Vec::new();
+        let mut wanted = Vec::new();
+        for listener in &plan.listeners {
+            let address = &listener.address;
+            let known = self.open.iter().find(|(open, _)| open == address);
+            let door = match known {
+                Some((_, door)) => Arc::clone(door),
+                None => {
+                    let door = self.cut(live);
+                    opened.push(Arc::clone(&door));
+                    door
+                }
+            };
+            wanted.push((address.clone(), door));
+        }
+        let is_wanted =
+            |address: &SocketAddress| wanted.iter().any(|(wanted, _)| wanted == address);
+        let closed = self.open.iter().filter(|(address, _)| !is_wanted(address));
+        ListenerChanges {
+            closed: closed.map(|(_, door)| Arc::clone(door)).collect(),
+            wanted,
+            opened,
+        }
+    }
+
+    /// The change has happened.
+    pub(super) fn settle(&mut self, change: ListenerChanges, closed: &[Arc<ListenerHandle>]) {
+        for door in closed {
+            self.lent.remove(&door.number());
+        }
+        self.open = change.wanted;
+    }
+
+    /// Keeps the sockets of a door once more, for who may take over.
+    pub(super) fn lend(&mut self, door: &ListenerHandle, sockets: &[BoundSocket]) {
+        let lent = sockets.iter().filter_map(|socket| socket.lend().ok());
+        self.lent.insert(door.number(), lent.collect());
+    }
+
+    /// The sockets of all open doors.
+    pub(super) fn lent(&self) -> impl Iterator<Item = &SharedSocket> {
+        self.lent.values().flatten()
+    }
+
+    /// Nobody takes over: only the loops have the sockets from now on, and close them when they stop.
+    pub(super) fn keep_nothing(&mut self) {
+        self.lent.clear();
+    }
+
+    fn cut(&mut self, live: &Arc<ArcSwap<Generation>>) -> Arc<ListenerHandle> {
+        let free = self.all.iter().position(|door| door.strong_count() == 0);
+        let number = free.unwrap_or(self.all.len());
+        let door = Arc::new(ListenerHandle::new(number, Arc::clone(live)));
+        let weak = Arc::downgrade(&door);
+        match self.all.get_mut(number) {
+            Some(place) => *place = weak,
+            None => self.all.push(weak),
+        }
+        door
+    }
+}
+
+/// The table of the first generation, whose doors are in the order of its plan.
+pub(super) fn first(plan: &Plan) -> Box<[Option<usize>]> {
+    (0..plan.listeners.len()).map(Some).collect()
+}
+
+impl ListenerChanges {
+    /// For every number of a door the listener it leads to.
+    pub(super) fn table(&self) -> Box<[Option<usize>]> {
+        let numbers = self.wanted.iter().map(|(_, door)| door.number());
+        let mut table = vec![None; numbers.clone().max().map_or(0, |most| most + 1)];
+        for (listener, number) in numbers.enumerate() {
+            table[number] = Some(listener);
+        }
+        table.into()
+    }
+}
+
+/// Where the configuration comes from.
+#[derive(Debug, Clone)]
+pub enum ConfigSource {
+    /// The embedded demo, before an echo at this address.
+    Demo(SocketAddr),
+    /// A file, and what it includes.
+    File(PathBuf),
+}
+
+impl ConfigSource {
+    /// The files it is made of, if it is.
+    #[must_use]
+    pub fn watch(&self) -> Option<ConfigFiles> {
+        match self {
+            Self::Demo(_) => None,
+            Self::File(path) => Some(config::watch(path)),
+        }
+    }
+
+    /// Reads and compiles it, and looks at the files it names. What is only doubtful comes with the plan.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it.
+    pub fn load(&self) -> Result<(Plan, Report), Report> {
+        let (plan, mut report) = match self {
+            Self::Demo(echo) => config::load_text("demo.yaml", demo::CONFIGURATION, |name| {
+                (name == "ECHO").then(|| echo.to_string())
+            }),
+            Self::File(path) => config::load(path),
+        }?;
+        tls::check(&plan, &mut report, ExpiryPolicy::Wished);
+        spool::check_buffers(&plan, &mut report);
+        match report.errors() {
+            0 => Ok((plan, report)),
+            _ => Err(report),
+        }
+    }
 }

@@ -13,13 +13,13 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 
 /// The demo's configuration; `${ECHO}` in it stands for the echo upstream's address.
-pub const CONFIGURATION: &str = include_str!("../../conf/demo.yaml");
+pub(super) const CONFIGURATION: &str = include_str!("../../conf/demo.yaml");
 
 /// Starts the echo upstream on a thread of its own and says where it is.
 ///
 /// # Errors
 /// When no loopback port or no thread can be had.
-pub fn start() -> std::io::Result<SocketAddr> {
+pub fn start_demo() -> std::io::Result<SocketAddr> {
     let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
     listener.set_nonblocking(true)?;
     let address = listener.local_addr()?;

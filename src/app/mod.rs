@@ -3,21 +3,13 @@
 //! Sockets are bound and names resolved before anything starts, so that what cannot work fails at once and
 //! in one place. Then one event loop per core runs until told to stop.
 
+mod background;
 mod build;
-mod checks;
-pub mod demo;
-mod doors;
-mod gateway;
-mod loops;
-mod names;
+mod demo;
+mod event_loop;
 mod reload;
-mod secure;
-mod source;
-mod stop;
-mod stores;
-mod systemd;
+mod signals;
 mod upgrade;
-mod watch;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -28,24 +20,22 @@ use tokio::runtime::Runtime;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-pub use self::source::ConfigSource;
-
-use self::build::GenerationDraft;
-use self::doors::Listeners;
-use self::loops::{EventLoops, LoopShared};
-use self::reload::{Reloader, StopReason};
-use self::stop::Signals;
-use self::stores::StoreTasks;
-use self::systemd::Systemd;
+use self::build::{GenerationDraft, Listeners};
+use self::event_loop::{EventLoops, LoopShared};
+use self::reload::{Reloader, StopReason, StoreTasks};
+use self::signals::{Signals, Systemd};
 use self::upgrade::OldProcess;
 use crate::admin::{Admin, ReloadHandle};
 use crate::clock::Clock;
 use crate::config::ConfigFiles;
 use crate::config::plan::Plan;
-use crate::listen::{self, BoundSocket, ConnectionLimiter, InheritedSockets};
+use crate::listen::{BoundSocket, ConnectionLimiter, InheritedSockets};
 use crate::proxy::Generation;
-use crate::telemetry::{self, BackgroundTask, LogWriter, supervise, traces};
-use crate::{store, tls, upstream};
+use crate::telemetry::{BackgroundTask, LogWriter, supervise, traces};
+use crate::{listen, store, telemetry, tls, upstream};
+
+pub use self::build::ConfigSource;
+pub use self::demo::start_demo;
 
 /// A gateway, built and not yet running.
 #[derive(Debug)]
@@ -146,7 +136,7 @@ impl App {
         std::mem::take(&mut start.heritage).close();
         let sockets = std::mem::take(&mut draft.sockets);
         let admin = draft.admin.take();
-        let doors = doors::first(&draft.plan);
+        let doors = build::first(&draft.plan);
         Ok(Self {
             runtime,
             signals,
@@ -232,27 +222,27 @@ impl App {
 
 /// Starts to look for changes of the configuration's files.
 fn look_for_changes(source: ConfigSource, watch: ConfigFiles, reloads: Arc<ReloadHandle>) {
-    let look = move || watch::run(source.clone(), watch.clone(), Arc::clone(&reloads));
+    let look = move || reload::run(source.clone(), watch.clone(), Arc::clone(&reloads));
     tokio::spawn(supervise(BackgroundTask::Configuration, look));
 }
 
 /// Starts what goes on beside the event loops: checks, names, certificates, and word to systemd.
 fn accompany(common: &LoopShared, systemd: &Arc<Systemd>, loops: &EventLoops) {
     let live = || Arc::clone(&common.live);
-    if let Some(every) = systemd::heartbeat() {
+    if let Some(every) = signals::heartbeat() {
         let (loops, stop) = (loops.clone(), common.stop.clone());
         let systemd = Arc::clone(systemd);
         let beat = move || beat(Arc::clone(&systemd), every, loops.clone(), stop.clone());
         tokio::spawn(supervise(BackgroundTask::Heartbeat, beat));
     }
     let own = live();
-    let check = move || checks::run(Arc::clone(&own));
+    let check = move || background::run(Arc::clone(&own));
     tokio::spawn(supervise(BackgroundTask::HealthChecks, check));
     let own = live();
-    let refresh = move || secure::refresh(Arc::clone(&own));
+    let refresh = move || background::refresh_certificates(Arc::clone(&own));
     tokio::spawn(supervise(BackgroundTask::Certificates, refresh));
     let (own, clock) = (live(), common.clock.clone());
-    let look_up = move || names::refresh(Arc::clone(&own), clock.clone());
+    let look_up = move || background::refresh_names(Arc::clone(&own), clock.clone());
     tokio::spawn(supervise(BackgroundTask::Resolver, look_up));
 }
 

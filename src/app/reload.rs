@@ -2,35 +2,41 @@
 //!
 //! A new configuration is read, compiled and built to the point where nothing can fail any more; only then is it put in
 //! force, by one pointer. Requests that began before finish by the rules they began with.
+//!
+//! `weir run --watch`: the files of the configuration are looked at, and read again when they have changed.
+//!
+//! Looked at and not listened for, as certificates are: files are written in place, renamed over each other, or change
+//! behind a link to a whole folder, and only looking sees all of that. A change is taken up when it has stood still from
+//! one look to the next.
+//!
+//! The stores that zones count in together with other gateways: connected while they are wanted, and not longer.
 
 use std::future::poll_fn;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, mpsc};
+use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
-use super::Error;
-use super::build::GenerationDraft;
-use super::doors::{ListenerChanges, Listeners};
-use super::loops::EventLoops;
-use super::source::ConfigSource;
-use super::stores::StoreTasks;
-use super::systemd::Systemd;
-use super::upgrade::{self, NewProcess};
-use crate::admin::{Admin, ReloadFailure, ReloadReport, ReloadRequest};
+use super::build::{ConfigSource, GenerationDraft, ListenerChanges, Listeners};
+use super::event_loop::EventLoops;
+use super::signals::Systemd;
+use super::upgrade::NewProcess;
+use super::{Error, upgrade};
+use crate::admin::{Admin, ReloadFailure, ReloadHandle, ReloadReport, ReloadRequest};
 use crate::clock::Clock;
-use crate::config::{Plan, Report};
-use crate::limits;
-use crate::listen::{self, BoundSocket, InheritedSockets, SharedSocket};
+use crate::config::plan::Plan;
+use crate::config::{ConfigFiles, Report};
+use crate::listen::{BoundSocket, InheritedSockets, SharedSocket};
 use crate::proxy::Generation;
 use crate::store::SharedStore;
-use crate::telemetry::background::blocking;
-use crate::telemetry::panics::{self, CaughtPanic};
-use crate::telemetry::{self, BackgroundTask, LogWriter, supervise};
+use crate::telemetry::{BackgroundTask, CaughtPanic, LogWriter, blocking, supervise};
+use crate::{config, limits, listen, telemetry};
 
 /// Puts one generation after the other in force.
 #[derive(Debug)]
@@ -180,7 +186,8 @@ impl Reloader {
         let reloaded = {
             let mut reloading = Box::pin(self.try_reload());
             let failed = |panic| Err(ReloadError::Panicked(panic));
-            poll_fn(|context| panics::poll(reloading.as_mut(), context, failed)).await
+            poll_fn(|context| telemetry::poll_catching_panic(reloading.as_mut(), context, failed))
+                .await
         };
         match reloaded {
             Ok((report, changes)) => {
@@ -229,7 +236,7 @@ impl Reloader {
         let (mut draft, report, before) = drafting.await.ok_or(ReloadError::Stopping)??;
         let admin = draft.admin.take().map(listener).transpose()?;
         // From here on nothing fails.
-        let mut changes = limits::forgotten(&draft.plan, &before.plan);
+        let mut changes = limits::forgotten_zones(&draft.plan, &before.plan);
         changes.extend(self.what_stays(&draft.plan));
         self.join(&draft.stores).await;
         let sockets = std::mem::take(&mut draft.sockets);
@@ -298,3 +305,117 @@ fn listener(socket: std::net::TcpListener) -> Result<AdminSockets, Error> {
     let listener = TcpListener::from_std(socket).map_err(Error::Start)?;
     Ok((listener, again))
 }
+
+/// Looks for as long as the gateway runs.
+pub(super) async fn run(source: ConfigSource, mut watch: ConfigFiles, reloads: Arc<ReloadHandle>) {
+    let Some(mut seen) = look(&watch).await else {
+        return;
+    };
+    loop {
+        tokio::time::sleep(WATCH_INTERVAL).await;
+        let Some(now) = look(&watch).await else {
+            return;
+        };
+        let stands_still = seen == now;
+        seen = now;
+        if seen == *watch.used() || !stands_still {
+            continue;
+        }
+        // Before they are read: what changes meanwhile is then noticed.
+        let next = blocking({
+            let source = source.clone();
+            move || source.watch()
+        });
+        let Some(Some(next)) = next.await else { return };
+        watch = next;
+        seen = watch.used().clone();
+        tracing::info!("the files of the configuration have changed: reading them again");
+        // What came of it is in the log.
+        drop(reloads.ask_and_wait().await);
+    }
+}
+
+/// Elsewhere: a file system may take its time.
+async fn look(watch: &ConfigFiles) -> Option<config::FileStamps> {
+    let watch = watch.clone();
+    blocking(move || watch.look()).await
+}
+
+/// How often files are looked at.
+const WATCH_INTERVAL: Duration = Duration::from_millis(500);
+
+/// The stores of the running gateway.
+#[derive(Debug, Default)]
+pub(super) struct StoreTasks(Vec<StoreTask>);
+
+#[derive(Debug)]
+struct StoreTask {
+    store: Arc<SharedStore>,
+    clock: Clock,
+    until: CancellationToken,
+    watch: JoinHandle<()>,
+}
+
+impl StoreTasks {
+    /// Has all loops connected to those that are new. Before anybody asks: who comes first must not find a limit that
+    /// is not there yet.
+    pub(super) async fn join(
+        &mut self,
+        wanted: &[Arc<SharedStore>],
+        loops: &EventLoops,
+        clock: &Clock,
+    ) {
+        for store in wanted {
+            if self.0.iter().any(|known| Arc::ptr_eq(&known.store, store)) {
+                continue;
+            }
+            let until = CancellationToken::new();
+            loops.join(store, &until).await;
+            let watch = tokio::spawn({
+                let (store, clock) = (Arc::clone(store), clock.clone());
+                supervise(BackgroundTask::Store, move || {
+                    Arc::clone(&store).watch(clock.clone())
+                })
+            });
+            self.0.push(StoreTask {
+                store: Arc::clone(store),
+                clock: clock.clone(),
+                until,
+                watch,
+            });
+        }
+    }
+
+    /// Gives up those that nobody wants any more, as soon as the generation `before` is gone with its last request.
+    pub(super) fn leave_others(&mut self, wanted: &[Arc<SharedStore>], before: &Weak<Generation>) {
+        let is_wanted = |tended: &StoreTask| wanted.iter().any(|it| Arc::ptr_eq(it, &tended.store));
+        let (kept, given_up) = std::mem::take(&mut self.0).into_iter().partition(is_wanted);
+        self.0 = kept;
+        for tended in given_up {
+            let before = Weak::clone(before);
+            tokio::spawn(async move {
+                while before.strong_count() > 0 {
+                    tokio::time::sleep(STORES_INTERVAL).await;
+                }
+                tended.leave().await;
+            });
+        }
+    }
+
+    /// Gives all of them up, at once: one that does not answer must not hold up the end for each of them.
+    pub(super) async fn leave(self) {
+        let leaving: JoinSet<()> = self.0.into_iter().map(StoreTask::leave).collect();
+        leaving.join_all().await;
+    }
+}
+
+impl StoreTask {
+    async fn leave(self) {
+        self.until.cancel();
+        self.watch.abort();
+        self.store.leave(&self.clock).await;
+    }
+}
+
+/// How often it is looked whether somebody may still ask.
+const STORES_INTERVAL: Duration = Duration::from_secs(1);

@@ -4,7 +4,8 @@
 //! the new one does not come that far, the old one goes on as if nothing had been. The sockets travel over the new one's
 //! standard input, which is a socket, too: nothing has to be named, and nobody else can come by.
 
-use std::io::{self, IoSlice, IoSliceMut, Read as _, Write as _};
+use std::io;
+use std::io::{IoSlice, IoSliceMut, Read as _, Write as _};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -187,6 +188,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
 mod tests {
+
     use super::*;
 
     #[test]

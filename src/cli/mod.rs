@@ -1,25 +1,22 @@
 //! The command line: the only room that prints to a terminal.
+//!
+//! The verbs in groups, for `--help`: what belongs together stands together.
 
-mod admin;
-mod check;
-mod groups;
-mod health;
-mod manual;
-mod page;
-mod paint;
+mod answers;
+mod client;
+mod commands;
+mod output;
 mod replay;
-mod run;
-mod schema;
-mod table;
 mod top;
 mod verbs;
-mod words;
 
-use std::io::{self, Write as _};
+use std::fmt::Write as _;
+use std::io;
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{FromArgMatches as _, Parser, Subcommand};
+use clap::{Command, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 /// A reverse proxy that decides, request by request, what passes, what waits and what is turned away.
 #[derive(Debug, Parser)]
@@ -43,7 +40,7 @@ enum CliCommand {
         shell: clap_complete::Shell,
     },
     /// Ask a running weir's admin listener whether it is well
-    Health(health::HealthArgs),
+    Health(commands::HealthArgs),
     /// Print the manual page, or write one for every verb
     Man {
         /// A folder to write them to, such as /usr/local/share/man/man1
@@ -80,18 +77,18 @@ pub fn main() -> ExitCode {
         config: None,
         watch: false,
     };
-    let said = Flags::from_arg_matches(&groups::command().get_matches());
+    let said = Flags::from_arg_matches(&command().get_matches());
     let flags = said.unwrap_or_else(|error| error.exit());
     let done = match flags.verb.unwrap_or(demo) {
-        CliCommand::Check { config } => return check::run(&config),
-        CliCommand::Completions { shell } => manual::complete(shell)
+        CliCommand::Check { config } => return commands::check(&config),
+        CliCommand::Completions { shell } => commands::complete(shell)
             .map(|()| ExitCode::SUCCESS)
             .map_err(Into::into),
-        CliCommand::Health(flags) => health::run(&flags).map(|()| ExitCode::SUCCESS),
-        CliCommand::Man { dir } => manual::print(dir.as_deref()).map(|()| ExitCode::SUCCESS),
+        CliCommand::Health(flags) => commands::health(&flags).map(|()| ExitCode::SUCCESS),
+        CliCommand::Man { dir } => commands::print(dir.as_deref()).map(|()| ExitCode::SUCCESS),
         CliCommand::Replay(flags) => replay::run(flags),
-        CliCommand::Run { config, watch } => run::run(config.as_deref(), watch),
-        CliCommand::Schema => schema::run()
+        CliCommand::Run { config, watch } => commands::run(config.as_deref(), watch),
+        CliCommand::Schema => commands::schema()
             .map(|()| ExitCode::SUCCESS)
             .map_err(Into::into),
         CliCommand::Running(verb) => verb.run().map(|()| ExitCode::SUCCESS),
@@ -114,3 +111,72 @@ pub fn main() -> ExitCode {
 }
 
 const DEFAULT_CONFIG: &str = "weir.yaml";
+
+/// The command line, its help with the verbs in their groups.
+fn command() -> Command {
+    let command = Flags::command();
+    let groups = draw(&command);
+    command.help_template(format!(
+        "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{groups}Options:\n{{options}}\n"
+    ))
+}
+
+fn draw(command: &Command) -> String {
+    let heading = command.get_styles().get_header();
+    let literal = command.get_styles().get_literal();
+    let mut text = String::new();
+    for (group, verbs) in GROUPS {
+        // Writing to a string cannot fail.
+        let _written = writeln!(text, "{heading}{group}:{heading:#}");
+        for verb in *verbs {
+            let about = command.find_subcommand(verb).and_then(Command::get_about);
+            let about = about.map(ToString::to_string).unwrap_or_default();
+            let _written = writeln!(text, "  {literal}{verb:<11}{literal:#}  {about}");
+        }
+        text.push('\n');
+    }
+    text
+}
+
+const GROUPS: &[(&str, &[&str])] = &[
+    ("Run it", &["run", "check", "reload", "health"]),
+    (
+        "Look into a running one",
+        &[
+            "status",
+            "top",
+            "zones",
+            "keys",
+            "refusals",
+            "explain",
+            "upstreams",
+        ],
+    ),
+    (
+        "Change a running one",
+        &[
+            "block", "unblock", "exempt", "grant", "forget", "set", "drain", "enable", "disable",
+            "breaker", "degrade",
+        ],
+    ),
+    ("Prepare", &["replay", "schema", "completions", "man"]),
+];
+
+#[cfg(test)]
+mod tests {
+
+    use super::*;
+
+    #[test]
+    fn every_verb_is_in_one_group() {
+        let mut listed: Vec<_> = GROUPS
+            .iter()
+            .flat_map(|(_, verbs)| verbs.iter().copied())
+            .collect();
+        listed.sort_unstable();
+        let command = Flags::command();
+        let mut verbs: Vec<_> = command.get_subcommands().map(Command::get_name).collect();
+        verbs.sort_unstable();
+        assert_eq!(listed, verbs);
+    }
+}

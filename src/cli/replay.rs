@@ -1,7 +1,8 @@
 //! `weir replay`: what these limits would have done to that traffic.
 
 use std::fs::File;
-use std::io::{self, BufWriter, IsTerminal, Write};
+use std::io;
+use std::io::{BufWriter, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -9,18 +10,19 @@ use anyhow::Context as _;
 use clap::Args;
 use serde::Serialize;
 
-use super::paint;
+use super::output;
 use crate::clock::{Clock, Millis};
-use crate::config::{self, Plan};
+use crate::config::plan::Plan;
 use crate::replay::{
-    self, ReplayError, ReplayOptions, ReplayProgress, ReplayReport, ReplayVerdict, SuggestOptions,
+    ReplayError, ReplayOptions, ReplayProgress, ReplayReport, ReplayVerdict, SuggestOptions,
 };
+use crate::{cli, config, replay};
 
 /// What is replayed, and how it is told.
 #[derive(Debug, Args)]
 pub(super) struct ReplayArgs {
     /// The configuration
-    #[arg(short, long, default_value = super::DEFAULT_CONFIG)]
+    #[arg(short, long, default_value = cli::DEFAULT_CONFIG)]
     config: PathBuf,
     /// How lines look: combined, common, json, or the text of nginx's log_format; found out if not given
     #[arg(short, long)]
@@ -59,12 +61,12 @@ pub(super) fn run(mut flags: ReplayArgs) -> anyhow::Result<ExitCode> {
     let plan = match config::load(&flags.config) {
         Ok((plan, report)) => {
             if !report.is_empty() {
-                paint::draw(&report)?;
+                output::draw(&report)?;
             }
             plan
         }
         Err(report) => {
-            paint::draw(&report)?;
+            output::draw(&report)?;
             return Ok(ExitCode::from(2));
         }
     };
@@ -162,7 +164,7 @@ fn explain(error: ReplayError, zones: &[String]) -> anyhow::Result<ExitCode> {
         ReplayError::Unrecognised { line } => wrong(&format!(
             "the log is neither combined nor common nor JSON; it begins with\n  {}\n  = help: tell with --format how its lines look, \
              in the words of nginx's log_format",
-            replay::plot::visible(&line)
+            replay::visible(&line)
         )),
         ReplayError::Zone(name) => wrong(&format!(
             "there is no limit_req zone \"{name}\"; there is {}",
@@ -177,7 +179,7 @@ fn explain(error: ReplayError, zones: &[String]) -> anyhow::Result<ExitCode> {
 }
 
 fn wrong(sentence: &str) -> anyhow::Result<ExitCode> {
-    Err(super::UsageError(sentence.to_owned()).into())
+    Err(cli::UsageError(sentence.to_owned()).into())
 }
 
 fn sink(path: &Path) -> anyhow::Result<Box<dyn Write>> {
@@ -338,6 +340,7 @@ const BETWEEN: u64 = 100;
 
 #[cfg(test)]
 mod tests {
+
     use super::*;
 
     #[test]

@@ -7,13 +7,16 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 
 use super::compile;
-use super::decode::{Decode, DecodeContext, Field, record};
-use super::model::{self, ConnLimit, Override};
-use super::plan::{AlgorithmParams, OverrideLimits};
+use super::decode::{Decode, DecodeContext, Field, units};
 use super::report::{Diagnostic, Report};
-use super::span::Span;
-use super::tree::{Node, NodeKind, Scalar};
-use super::units::{self, ParseError};
+use super::source::{Node, NodeKind, Scalar, Span};
+use crate::algorithm::AlgorithmParams;
+use crate::config;
+use crate::config::decode::record::record;
+use crate::config::decode::units::ParseError;
+use crate::config::decode::value::ConnLimit;
+use crate::config::directive::limits::OverrideLimits;
+use crate::config::directive::limits::raw::Override;
 
 /// A time as a configuration writes it.
 ///
@@ -36,7 +39,10 @@ pub fn numbers(
 ) -> Result<Option<OverrideLimits>, String> {
     let mut report = Report::default();
     let node = mapping(change);
-    let own = Override::decode(&node, &mut DecodeContext::new(&mut report, model::homes));
+    let own = Override::decode(
+        &node,
+        &mut DecodeContext::new(&mut report, config::raw::homes),
+    );
     let own = own.map(|own| compile::own_numbers(&own, zone, size, &mut report));
     match own {
         Some(own) if report.errors() == 0 => Ok(own),
@@ -53,7 +59,7 @@ pub fn places(change: &Map<String, Value>) -> Result<Option<u32>, String> {
     let mut report = Report::default();
     let rule = ConnZoneChange::decode(
         &mapping(change),
-        &mut DecodeContext::new(&mut report, model::homes),
+        &mut DecodeContext::new(&mut report, config::raw::homes),
     );
     match rule {
         Some(rule) if report.errors() == 0 => Ok(rule.limit.value().map(|limit| limit.0)),
@@ -128,10 +134,11 @@ const NOWHERE: Span = Span {
 
 #[cfg(test)]
 mod tests {
+
     use serde_json::json;
 
     use super::*;
-    use crate::config::plan::{Excess, Rate};
+    use crate::algorithm::{Excess, Rate};
 
     const LEAKY: AlgorithmParams = AlgorithmParams::LeakyBucket {
         rate: Rate::per_second(1000),

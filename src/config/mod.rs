@@ -3,31 +3,41 @@
 //! Three steps, each in a folder of its own: `read` makes one tree of all files, `decode` makes the user's
 //! [`model`] from it, `compile` makes the [`plan`]. None of them stops at a mistake; all of them tell the same
 //! [`Report`].
+//!
+//! The configuration as it was read, for those who look in: all files in one, and no secret in it.
+//!
+//! Warnings of what is defined and never used: most often a name was changed in one place only.
 
 pub mod amend;
 mod compile;
-mod decode;
-mod hidden;
-pub mod model;
-mod near;
+pub(super) mod decode;
+mod directive;
+mod maps;
 pub mod plan;
-mod read;
-pub mod report;
+mod process;
+pub mod raw;
+pub(super) mod report;
 mod secret;
-mod span;
-mod tree;
-mod units;
-mod view;
+pub(super) mod source;
+mod template;
 
 use std::path::Path;
 
-use decode::{Decode, DecodeContext};
-pub use plan::Plan;
-pub use read::watch::{ConfigFiles, FileStamp, FileStamps, stamp};
-pub use report::Report;
-pub use secret::Secret;
-pub use span::Span;
-use tree::{Node, NodeKind};
+use serde_json::{Map, Value};
+
+use self::compile::Compiler;
+use self::decode::value::NamedMap;
+use self::decode::{Decode, DecodeContext, Field};
+use self::directive::limits::entries;
+use self::directive::location::LocationConf;
+use self::secret::{HIDDEN, SecretIndex, logins, without};
+use self::source::{Node, NodeKind, Scalar, read};
+
+pub use self::plan::Plan;
+pub use self::report::{ColorChoice, Report, Severity};
+pub use self::secret::Secret;
+pub use self::source::Span;
+pub use self::source::read::{ConfigFiles, FileStamp, FileStamps, stamp};
 
 /// Reads a file and all it includes.
 ///
@@ -69,10 +79,10 @@ pub fn load_text(
 
 /// What users call a variable, without the dollar sign; `maps` are those of its plan.
 #[must_use]
-pub fn variable_name(variable: &plan::Variable, maps: &[plan::Map]) -> String {
+pub fn variable_name(variable: &template::Variable, maps: &[maps::Map]) -> String {
     match variable {
-        plan::Variable::Map(index) => maps.get(*index).map(|map| map.name.to_string()),
-        other => Some(compile::variable_name(other)),
+        template::Variable::Map(index) => maps.get(*index).map(|map| map.name.to_string()),
+        other => Some(template::name(other)),
     }
     .unwrap_or_default()
 }
@@ -82,7 +92,7 @@ pub fn variable_name(variable: &plan::Variable, maps: &[plan::Map]) -> String {
 pub fn schema() -> String {
     let schema = schemars::generate::SchemaSettings::draft2020_12()
         .into_generator()
-        .into_root_schema_for::<model::Config>();
+        .into_root_schema_for::<process::raw::Config>();
     let mut text = format!("{:#}", schema.as_value());
     text.push('\n');
     text
@@ -103,10 +113,10 @@ fn finish(root: Option<Node>, mut report: Report) -> Result<(Plan, Report), Repo
             // Perhaps a file with a token, named by mistake.
             report.hidden_mut().add(root);
         }
-        let mut context = DecodeContext::new(&mut report, model::homes);
-        let config = model::Config::decode(root, &mut context)?;
+        let mut context = DecodeContext::new(&mut report, raw::homes);
+        let config = process::raw::Config::decode(root, &mut context)?;
         let mut plan = compile::compile(&config, &mut report);
-        plan.source = view::shown(root, report.hidden()).into();
+        plan.source = shown(root, report.hidden()).into();
         Some(plan)
     });
     if let Some(root) = &root
@@ -122,8 +132,101 @@ fn finish(root: Option<Node>, mut report: Report) -> Result<(Plan, Report), Repo
     }
 }
 
+/// A tree as JSON, secrets replaced.
+fn shown(root: &Node, hidden: &SecretIndex) -> String {
+    show(root, hidden).to_string()
+}
+
+fn show(node: &Node, hidden: &SecretIndex) -> Value {
+    match &node.kind {
+        NodeKind::Null | NodeKind::Unset => Value::Null,
+        NodeKind::Scalar(scalar) => match hidden.shown(node) {
+            Some(shown) => shown.into(),
+            None => show_scalar(scalar),
+        },
+        NodeKind::Sequence(items) => items.iter().map(|item| show(item, hidden)).collect(),
+        NodeKind::Mapping(pairs) => show_mapping(pairs, hidden),
+    }
+}
+
+fn show_mapping(pairs: &[(Node, Node)], hidden: &SecretIndex) -> Value {
+    let mut shown = Map::new();
+    for (number, (key, value)) in pairs.iter().enumerate() {
+        let name = match hidden.shown(key) {
+            // Numbered, because no two keys of a mapping are the same.
+            Some(name) => format!("{name} {}", number + 1),
+            None => key.text().unwrap_or_default().to_owned(),
+        };
+        shown.insert(name, show(value, hidden));
+    }
+    Value::Object(shown)
+}
+
+fn show_scalar(scalar: &Scalar) -> Value {
+    let text = &scalar.text;
+    if text.contains("PRIVATE KEY-----") {
+        return HIDDEN.into();
+    }
+    if !scalar.quoted
+        && let Ok(value @ (Value::Bool(_) | Value::Number(_))) = serde_json::from_str(text)
+    {
+        return value;
+    }
+    Value::String(without(text, &logins(text)))
+}
+
+impl Compiler<'_> {
+    /// Warns of zones and upstreams nobody uses.
+    fn warn_of_unused(&mut self, plan: &Plan) {
+        // Where something could not be understood, what it would have used is unknown.
+        if self.report.errors() > 0 {
+            return;
+        }
+        let config = self.config;
+        let idle = unused(&config.limit_req_zones, plan, |site, zone| {
+            let mut rules = site.limit_req.iter().chain(&site.shadow);
+            rules.any(|rule| rule.zone == zone)
+        });
+        for (name, span) in idle {
+            let sentence = format!("no `limit_req` uses the zone `{name}`");
+            self.warn(span, sentence, "name it where it should hold");
+        }
+        let idle = unused(&config.limit_conn_zones, plan, |site, zone| {
+            site.limit_conn.iter().any(|rule| rule.zone == zone)
+        });
+        for (name, span) in idle {
+            let sentence = format!("no `limit_conn` uses the zone `{name}`");
+            self.warn(span, sentence, "name it where it should hold");
+        }
+        let idle = unused(&config.upstreams, plan, |site, upstream| {
+            site.forwards().any(|forward| forward.upstream == upstream)
+        });
+        for (name, span) in idle {
+            let sentence = format!("no `proxy_pass` uses the upstream `{name}`");
+            self.warn(span, sentence, "name it where its requests come from");
+        }
+        self.warn_of_unresolved(&plan.upstreams);
+    }
+}
+
+/// Those that no site uses.
+fn unused<'a, T>(
+    named: &'a Field<NamedMap<T>>,
+    plan: &Plan,
+    uses: impl Fn(&LocationConf, usize) -> bool,
+) -> Vec<(&'a str, Span)> {
+    let sites: Vec<&LocationConf> = plan.sites().collect();
+    entries(named)
+        .iter()
+        .enumerate()
+        .filter(|(index, _)| !sites.iter().any(|site| uses(site, *index)))
+        .map(|(_, (name, _))| (name.value.as_str(), name.span))
+        .collect()
+}
+
 #[cfg(test)]
 mod tests {
+
     use proptest::prelude::*;
 
     use super::*;
@@ -163,5 +266,77 @@ mod tests {
                 Ok((_, report)) | Err(report) => prop_assert!(report.to_string().len() < 1 << 20),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod view_tests {
+
+    use serde_json::json;
+
+    use super::load_text;
+
+    #[test]
+    fn what_runs_is_shown_and_secrets_are_not() {
+        let text = r#"
+workers: 2
+admin: { token: "${TOKEN}" }
+tracing: { otlp: "http://127.0.0.1:4318", headers: { x-team: team-word } }
+stores:
+  shared: { redis: "redis://user:pass-word@127.0.0.1:6379/2" }
+  watched: { redis: redis://127.0.0.1, sentinel_master: m, sentinel_password: $entinel-word }
+maps:
+  $tier: { map: $http_x_api_key, default: free, values: { key-of-alice: gold, key-of-bob: free } }
+  $backend_auth: { map: $host, default: Bearer default-word, values: { a: Bearer map-word } }
+  $place: { geo: $remote_addr, default: out, values: { 10.0.0.0/8: in } }
+limit_req_zones:
+  perkey: { key: $http_x_api_key, rate: 1r/s, overrides: { key-of-alice: { rate: 5r/s } } }
+  perip: { key: $binary_remote_addr, rate: 1r/s, overrides: { 10.0.0.1: { rate: 5r/s } } }
+servers:
+- listen: 8080
+  limit_req: [ { zone: perip }, { zone: perkey } ]
+  locations:
+  - path: /
+    proxy_pass: http://127.0.0.1:9001
+    proxy_set_header: { Authorization: "Basic YWxpY2U=", X-Tier: $tier, X-Place: $place, X-Token: $http_x_token, X-Session: $backend_auth }
+"#;
+        let (plan, _) = load_text("weir.yaml", text, |_| Some("from-outside".into())).unwrap();
+        for secret in [
+            "from-outside",
+            "pass-word",
+            "team-word",
+            "entinel-word",
+            "default-word",
+            "map-word",
+            "alice",
+            "bob",
+            "YWxpY2U",
+        ] {
+            assert!(!plan.source.contains(secret), "{secret} in {}", plan.source);
+        }
+        let shown: serde_json::Value = serde_json::from_str(&plan.source).unwrap();
+        assert_eq!(shown["workers"], 2);
+        assert_eq!(shown["admin"]["token"], "***");
+        assert_eq!(
+            shown["stores"]["shared"]["redis"],
+            "redis://***@127.0.0.1:6379/2"
+        );
+        assert_eq!(
+            shown["maps"]["$tier"]["values"],
+            json!({ "*** 1": "gold", "*** 2": "free" })
+        );
+        assert_eq!(
+            shown["maps"]["$place"]["values"],
+            json!({ "10.0.0.0/8": "in" })
+        );
+        let zones = &shown["limit_req_zones"];
+        assert_eq!(zones["perip"]["overrides"]["10.0.0.1"]["rate"], "5r/s");
+        assert_eq!(zones["perkey"]["key"], "$http_x_api_key");
+        let fields = &shown["servers"][0]["locations"][0]["proxy_set_header"];
+        assert_eq!(
+            (&fields["Authorization"], &fields["X-Tier"]),
+            (&json!("***"), &json!("$tier"))
+        );
+        assert_eq!(fields["X-Token"], "$http_x_token");
     }
 }

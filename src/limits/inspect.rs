@@ -1,17 +1,29 @@
 //! The keys of a zone for those who look in: who is busy, and where one stands.
+//!
+//! What rules would say of a request that nobody has made: asked, and nothing charged, counted or logged.
+//!
+//! The same decisions for those who only want to know: what every rule said of a request, and under which key.
+//!
+//! Nothing is decided here. What happens on the road is asked of the road's own functions, and told rule by rule.
 
 use std::time::Duration;
 
-use super::overrides::{OverrideMatch, parted};
-use super::spelling::ParsedKey;
-use super::watch::{KeyAction, KeyActionEntry};
-use super::zones::{ConnZone, ReqZone};
-use super::{KeyAdmin, notes};
+use http::StatusCode;
+use smallvec::SmallVec;
+
+use super::key::{KeyFault, KeyLookup, KeySource, ParsedKey};
+use super::key_admin::{KeyAction, KeyActionEntry, KeyAdmin};
+use super::log::RefusalReason;
+use super::rule::{ConnRule, Decision, ReqRule, RuleObserver};
+use super::verdict::{Admission, LimitKind, Permit};
+use super::zone::{ConnZone, OverrideMatch, ReqZone, parted};
+use super::{Limits, log};
+use crate::algorithm::{Delay, Excess, KeyStatus, LimitSpec, Verdict};
 use crate::clock::Millis;
-use crate::config::plan::{Delay, Excess};
-use crate::store::algorithm::{KeyStatus, LimitSpec};
-use crate::store::busiest::KeyRates;
-use crate::store::{Key, SharedStore, ZoneCounts};
+use crate::config::plan::{ConnQueue, DryRun};
+use crate::limits;
+use crate::message::RequestRecord;
+use crate::store::{Key, KeyRates, SharedStore, ZoneCounts};
 
 /// A key and how often it was told what.
 #[derive(Debug, Clone)]
@@ -78,7 +90,7 @@ impl ReqZone {
                     counts: busy.counts,
                     missed: busy.missed,
                     pace: busy.pace,
-                    excess: standing.map_or(0.0, |it| notes::requests(it.excess)),
+                    excess: standing.map_or(0.0, |it| log::requests(it.excess)),
                     mark: self.watch.mark(&busy.key, now).or_else(penalty),
                 }
             })
@@ -103,7 +115,7 @@ impl ReqZone {
                 counts: found.as_ref().map(|busy| busy.counts).unwrap_or_default(),
                 missed: found.as_ref().map_or(0, |busy| busy.missed),
                 pace: found.as_ref().map(|busy| busy.pace).unwrap_or_default(),
-                excess: standing.map_or(0.0, |it| notes::requests(it.excess)),
+                excess: standing.map_or(0.0, |it| log::requests(it.excess)),
                 mark: self.watch.mark(key, now),
             },
             listed: found.is_some(),
@@ -252,5 +264,477 @@ pub(super) fn untouched(limit: u64) -> KeyStatus {
         remaining: limit,
         retry_after: Duration::ZERO,
         reset_after: Duration::ZERO,
+    }
+}
+
+/// What one rule would say, and why.
+#[derive(Debug, Clone)]
+pub struct RuleExplanation {
+    /// What it limits.
+    pub kind: LimitKind,
+    /// Its zone.
+    pub zone: Box<str>,
+    /// The request's key there, if it has one.
+    pub key: Option<String>,
+    /// The entry of `overrides` that applies.
+    pub overridden_by: Option<String>,
+    /// What a key is held to.
+    pub rate: Option<String>,
+    /// The burst of a `limit_req`.
+    pub burst: Option<f64>,
+    /// The limit of a `limit_conn`.
+    pub limit: Option<u32>,
+    /// It is only tried out.
+    pub dry_run: bool,
+    /// Where the key stands before this request.
+    pub standing: Option<KeyStatus>,
+    /// What is said.
+    pub said: RuleVerdict,
+    /// When it would be let in, where it is not.
+    pub retry_after: Option<Duration>,
+    /// What a refusal is answered with.
+    pub status: StatusCode,
+    /// Why.
+    pub reason: String,
+    /// Whether this is asked before the limits themselves: a block, a penalty.
+    pub is_first: bool,
+}
+
+/// The part of it that depends on the key.
+struct Evaluation {
+    said: RuleVerdict,
+    retry_after: Option<Duration>,
+    reason: String,
+    is_first: bool,
+    own_status: Option<StatusCode>,
+}
+
+impl Evaluation {
+    fn pass(reason: impl Into<String>) -> Self {
+        Self {
+            said: RuleVerdict::Pass,
+            retry_after: None,
+            reason: reason.into(),
+            is_first: false,
+            own_status: None,
+        }
+    }
+
+    /// The status of a refusal, where the limit's own is `status`.
+    fn status(&self, status: StatusCode) -> StatusCode {
+        self.own_status.unwrap_or(status)
+    }
+
+    fn refuse(why: &RefusalReason, retry_after: Option<Duration>) -> Self {
+        Self {
+            said: RuleVerdict::Refuse,
+            retry_after,
+            reason: why.to_string(),
+            is_first: matches!(why, RefusalReason::Block(_) | RefusalReason::Penalty(_)),
+            own_status: match why {
+                RefusalReason::NoKey(KeyFault::Ambiguous) => Some(StatusCode::BAD_REQUEST),
+                RefusalReason::NoKey(KeyFault::Empty(own)) => *own,
+                _ => None,
+            },
+        }
+    }
+}
+
+impl Limits {
+    /// What every rule would say of a request that comes now: the `limit_req`, then the `limit_conn`.
+    #[must_use]
+    pub fn explain(&self, exchange: &RequestRecord, now: Millis) -> Vec<RuleExplanation> {
+        let requests = self.requests.iter().map(|rule| {
+            let (key, word) = rule.word(exchange, now);
+            let zone = &rule.zone;
+            let own = match zone.find(exchange) {
+                KeyLookup::Key(keyed) => zone.own(&keyed),
+                KeyLookup::Nothing | KeyLookup::Refuse(_) => None,
+            };
+            RuleExplanation {
+                kind: LimitKind::Requests,
+                zone: (*zone.name.plain).into(),
+                overridden_by: zone.override_name(exchange),
+                rate: Some(own.map_or(zone.algorithm, |own| own.algorithm).to_string()),
+                burst: Some(log::requests(
+                    own.and_then(|own| own.burst).unwrap_or(rule.burst),
+                )),
+                limit: None,
+                dry_run: self.requests_voice.dry_run == DryRun::On,
+                standing: key.map(|key| rule.standing(&key, exchange, now)),
+                key: key.map(|key| zone.source.spell(&key, Some(&zone.key_name(exchange)))),
+                status: word.status(rule.sanction.status.unwrap_or(self.requests_status)),
+                said: word.said,
+                retry_after: word.retry_after,
+                reason: word.reason,
+                is_first: word.is_first,
+            }
+        });
+        let connections = self.connections.iter().map(|rule| {
+            let (key, word) = rule.word(exchange, now);
+            let zone = &rule.zone;
+            let taken = key.map(|key| zone.store.taken(&key));
+            RuleExplanation {
+                kind: LimitKind::Connections,
+                zone: (*zone.name.plain).into(),
+                overridden_by: None,
+                rate: None,
+                burst: None,
+                limit: Some(rule.limit),
+                dry_run: self.connections_voice.dry_run == DryRun::On,
+                standing: taken.map(|taken| KeyStatus {
+                    remaining: rule.limit.saturating_sub(taken).into(),
+                    excess: Excess::requests(taken),
+                    ..untouched(rule.limit.into())
+                }),
+                key: key.map(|key| spelled(&zone.source, &key, exchange)),
+                status: word.status(rule.sanction.status.unwrap_or(self.connections_status)),
+                said: word.said,
+                retry_after: word.retry_after,
+                reason: word.reason,
+                is_first: word.is_first,
+            }
+        });
+        requests.chain(connections).collect()
+    }
+}
+
+impl ReqRule {
+    /// The key of a request, and what is said of it.
+    fn word(&self, exchange: &RequestRecord, now: Millis) -> (Option<Key>, Evaluation) {
+        let zone = &self.zone;
+        let found = zone.find(exchange);
+        let keys = zone.marked_keys(exchange);
+        // That of the bucket, where it is one apart.
+        let Some(key) = keys.last().copied() else {
+            let unlimited = zone.override_name(exchange).is_some();
+            return (None, keyless(&found, unlimited));
+        };
+        if let Some((left, reason)) = keys.iter().find_map(|key| zone.watch.block(key, now)) {
+            return (
+                Some(key),
+                Evaluation::refuse(&RefusalReason::Block(reason), Some(left)),
+            );
+        }
+        if let Some(mark) = keys.iter().find_map(|key| zone.watch.freedom(key, now)) {
+            return (Some(key), free(mark));
+        }
+        let KeyLookup::Key(keyed) = found else {
+            return (Some(key), Evaluation::pass("unlimited by `overrides`"));
+        };
+        if self.is_ambiguous(exchange) {
+            return (Some(key), keyless(&AMBIGUOUS, false));
+        }
+        let punishes = self.sanction.penalty.is_some();
+        let penalties = zone.penalties.as_ref().filter(|_| punishes);
+        if let Some(left) = penalties.and_then(|it| it.left(&key, now)) {
+            return (
+                Some(key),
+                Evaluation::refuse(&RefusalReason::Penalty(left), Some(left)),
+            );
+        }
+        let cost = self.cost(exchange);
+        let outcome = self.waits(&keyed, now, cost).unwrap_or_else(|| {
+            self.with_terms(&keyed, |terms| zone.store.ask(&key, now, cost, terms))
+        });
+        let own = zone.own(&keyed).and_then(|own| own.burst);
+        let burst = own.unwrap_or(self.burst);
+        let over = |excess| {
+            let (excess, burst) = (log::requests(excess), log::requests(burst));
+            format!("excess {excess:.3} of a burst of {burst}")
+        };
+        let word = match outcome {
+            Verdict::Delay { excess, wait } => Evaluation {
+                said: RuleVerdict::Delay(wait),
+                ..Evaluation::pass(format!("it waits for its turn: {}", over(excess)))
+            },
+            Verdict::Pass { excess: Excess(0) } => Evaluation::pass("within the rate"),
+            Verdict::Pass { excess } => {
+                Evaluation::pass(format!("within the burst: {}", over(excess)))
+            }
+            Verdict::Refuse {
+                excess,
+                retry_after,
+            } => Evaluation::refuse(&RefusalReason::Rate { excess, burst }, retry_after),
+        };
+        (Some(key), word)
+    }
+
+    fn standing(&self, key: &Key, exchange: &RequestRecord, now: Millis) -> KeyStatus {
+        let standing = |terms: &_| {
+            let known = self.zone.store.standing(key, now, terms);
+            known.unwrap_or_else(|| untouched(terms.quota()))
+        };
+        match self.zone.find(exchange) {
+            KeyLookup::Key(keyed) => self.with_terms(&keyed, standing),
+            KeyLookup::Nothing | KeyLookup::Refuse(_) => standing(&self.terms),
+        }
+    }
+}
+
+impl ConnRule {
+    /// The key of a request, and what is said of it.
+    fn word(&self, exchange: &RequestRecord, now: Millis) -> (Option<Key>, Evaluation) {
+        let zone = &self.zone;
+        let Some(key) = limits::key(&zone.source, exchange) else {
+            return (None, keyless(&zone.find(exchange), false));
+        };
+        if let Some((left, reason)) = zone.watch.block(&key, now) {
+            return (
+                Some(key),
+                Evaluation::refuse(&RefusalReason::Block(reason), Some(left)),
+            );
+        }
+        if let Some(mark) = zone.watch.freedom(&key, now) {
+            return (Some(key), free(mark));
+        }
+        let (taken, limit) = (zone.store.taken(&key), self.limit);
+        let word = match &self.queue {
+            _ if taken < limit => Evaluation::pass(format!("{taken} of {limit} places are taken")),
+            Some(queue) => Evaluation {
+                said: RuleVerdict::Delay(Duration::ZERO),
+                ..Evaluation::pass(format!(
+                    "all {limit} places are taken: it waits in line for one, up to {:?}",
+                    queue.timeout
+                ))
+            },
+            None => Evaluation::refuse(&RefusalReason::Connections(limit.into()), None),
+        };
+        (Some(key), word)
+    }
+}
+
+fn keyless<T>(found: &KeyLookup<T>, unlimited: bool) -> Evaluation {
+    match found {
+        KeyLookup::Refuse(fault) => Evaluation::refuse(&RefusalReason::NoKey(*fault), None),
+        KeyLookup::Key(_) | KeyLookup::Nothing if unlimited => {
+            Evaluation::pass("unlimited by `overrides`")
+        }
+        KeyLookup::Key(_) | KeyLookup::Nothing => {
+            Evaluation::pass("it has no key here, and is not limited")
+        }
+    }
+}
+
+/// What is said of a request that gives its cost more than once.
+const AMBIGUOUS: KeyLookup<Key> = KeyLookup::Refuse(KeyFault::Ambiguous);
+
+fn free(mark: KeyAction) -> Evaluation {
+    Evaluation::pass(match mark {
+        KeyAction::Grant(left) => format!("granted by operator: {left} requests are left"),
+        KeyAction::Block | KeyAction::Exempt => "exempt by operator".to_owned(),
+    })
+}
+
+fn spelled(source: &KeySource, key: &Key, exchange: &RequestRecord) -> String {
+    source.spell(key, Some(&log::bytes(source, exchange)))
+}
+
+/// What a rule said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RuleVerdict {
+    /// It has to wait for so long.
+    Delay(Duration),
+    /// It may pass.
+    Pass,
+    /// It may not.
+    Refuse,
+}
+
+/// The places a request needs in `limit_conn` zones, to be taken when its time has come.
+#[derive(Debug, Default)]
+pub struct SlotKeys {
+    keys: SmallVec<[Option<Key>; 2]>,
+    /// The rule that turns it away because it has no key.
+    keyless: Option<usize>,
+}
+
+/// What came of wanting a place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SlotOutcome {
+    /// There was none, which changes nothing in a dry run.
+    DryRun,
+    /// There was none; one may wait for it in this line, if there is room in it.
+    Line(ConnQueue),
+    /// There was none.
+    No,
+    /// None is needed.
+    NotNeeded,
+    /// It is held.
+    Yes,
+}
+
+impl Limits {
+    /// As [`Limits::ask_requests`], and tells what each rule said that had a say: the request, the rule's
+    /// index, the request's key there, and its word. Of a request that is refused, only the rule that refused it had one.
+    pub fn ask_requests_aloud(
+        &self,
+        exchange: &mut RequestRecord,
+        now: Millis,
+        mut tell: impl FnMut(&RequestRecord, usize, &[u8], RuleVerdict),
+    ) -> Admission {
+        let mut heard = VerdictRecorder::default();
+        let decision = self.requests.decide(exchange, now, &mut heard);
+        match &decision {
+            Decision::NoKey { rule, .. } => tell(exchange, *rule, b"", RuleVerdict::Refuse),
+            Decision::NotLimited => {}
+            Decision::Delay { .. } | Decision::Pass => {
+                for (rule, said) in heard.0 {
+                    self.requests[rule]
+                        .zone
+                        .with_key(exchange, |key| tell(exchange, rule, key, said));
+                }
+            }
+            Decision::Penalize { rule, .. } | Decision::Refuse { rule, .. } => {
+                let zone = &self.requests[*rule].zone;
+                zone.with_key(exchange, |key| {
+                    tell(exchange, *rule, key, RuleVerdict::Refuse)
+                });
+            }
+        }
+        self.pronounce(decision, exchange, now)
+    }
+
+    /// Whether a request's key has numbers of its own in the zone of a `limit_req`.
+    #[must_use]
+    pub fn has_own_numbers(&self, rule: usize, exchange: &RequestRecord) -> bool {
+        let zone = &self.requests[rule].zone;
+        match zone.find(exchange) {
+            KeyLookup::Key(keyed) => zone.own(&keyed).is_some(),
+            KeyLookup::Nothing | KeyLookup::Refuse(_) => false,
+        }
+    }
+
+    /// What the key of a request looks like to people, in the zone of a `limit_req`.
+    #[must_use]
+    pub fn requests_label(&self, rule: usize, exchange: &RequestRecord) -> String {
+        self.requests[rule].zone.label(exchange)
+    }
+
+    /// The same in the zone of a `limit_conn`.
+    #[must_use]
+    pub fn connections_label(&self, rule: usize, exchange: &RequestRecord) -> String {
+        self.connections[rule].zone.label(exchange)
+    }
+
+    /// The key of a request in the zone of a `limit_conn`.
+    pub fn with_connections_key(
+        &self,
+        rule: usize,
+        exchange: &RequestRecord,
+        act: impl FnOnce(&[u8]),
+    ) {
+        self.connections[rule].zone.with_key(exchange, act);
+    }
+
+    /// Which places a request needs.
+    #[must_use]
+    pub fn places(&self, exchange: &RequestRecord) -> SlotKeys {
+        let mut places = SlotKeys::default();
+        for (index, rule) in self.connections.iter().enumerate() {
+            places.keys.push(match rule.zone.find(exchange) {
+                KeyLookup::Key(key) => Some(key),
+                KeyLookup::Nothing => None,
+                KeyLookup::Refuse(_) => {
+                    places.keyless.get_or_insert(index);
+                    None
+                }
+            });
+        }
+        places
+    }
+
+    /// Takes the place a request needs in the zone of one `limit_conn`, if there is one, into its permit.
+    pub fn take_place_aloud(
+        &self,
+        rule: usize,
+        places: &SlotKeys,
+        now: Millis,
+        permit: &mut Permit,
+    ) -> SlotOutcome {
+        let ConnRule {
+            zone, limit, queue, ..
+        } = &self.connections[rule];
+        let taken = match places.keys.get(rule).copied().flatten() {
+            Some(key) => zone.store.take(&key, *limit, now).map_err(|_| *queue),
+            None if places.keyless == Some(rule) => Err(None),
+            None => return SlotOutcome::NotNeeded,
+        };
+        match (taken, self.connections_voice.dry_run) {
+            (Ok(place), _) => {
+                permit.hold(place);
+                SlotOutcome::Yes
+            }
+            (Err(_), DryRun::On) => SlotOutcome::DryRun,
+            (Err(Some(queue)), DryRun::Off) => SlotOutcome::Line(queue),
+            (Err(None), DryRun::Off) => SlotOutcome::No,
+        }
+    }
+}
+
+#[derive(Default)]
+struct VerdictRecorder(SmallVec<[(usize, RuleVerdict); 4]>);
+
+impl RuleObserver for VerdictRecorder {
+    fn hear(&mut self, rule: usize, outcome: &Verdict) {
+        self.0.push((
+            rule,
+            match outcome {
+                Verdict::Delay { wait, .. } => RuleVerdict::Delay(*wait),
+                Verdict::Pass { .. } => RuleVerdict::Pass,
+                Verdict::Refuse { .. } => RuleVerdict::Refuse,
+            },
+        ));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+
+    use super::*;
+    use crate::limits::tests::support::{
+        conn_rule, conn_zone, exchange_from, limits, plan, req_rule, req_zone,
+    };
+
+    fn ask(limits: &Limits, exchange: &mut RequestRecord, now: u64) -> Vec<(usize, RuleVerdict)> {
+        let mut told = Vec::new();
+        let verdict = limits.ask_requests_aloud(exchange, Millis(now), |_, rule, key, said| {
+            assert_eq!(key, [192, 0, 2, 1]);
+            told.push((rule, said));
+        });
+        let refused = told.iter().any(|(_, said)| *said == RuleVerdict::Refuse);
+        assert_eq!(refused, matches!(verdict, Admission::Refuse(_)));
+        told
+    }
+
+    #[test]
+    fn only_who_refuses_has_said_something_of_a_refused_request() {
+        let plan = plan(vec![req_zone("a", 1_000), req_zone("b", 1_000)], vec![]);
+        let limits = limits(&plan, &[req_rule(0, 5), req_rule(1, 0)], &[]);
+        let mut exchange = exchange_from("192.0.2.1", &[]);
+        assert_eq!(
+            ask(&limits, &mut exchange, 0),
+            [(0, RuleVerdict::Pass), (1, RuleVerdict::Pass)]
+        );
+        assert_eq!(ask(&limits, &mut exchange, 1), [(1, RuleVerdict::Refuse)]);
+        assert_eq!(limits.requests_label(0, &exchange), "192.0.2.1");
+    }
+
+    #[test]
+    fn places_are_held_until_they_are_let_go() {
+        let plan = plan(vec![], vec![conn_zone("c")]);
+        let limits = limits(&plan, &[], &[conn_rule(0, 1)]);
+        let exchange = exchange_from("192.0.2.1", &[]);
+        let places = limits.places(&exchange);
+        let take = |now| {
+            let mut permit = Permit::default();
+            let taken = limits.take_place_aloud(0, &places, Millis(now), &mut permit);
+            (taken, permit)
+        };
+        let (taken, permit) = take(0);
+        assert_eq!(taken, SlotOutcome::Yes);
+        assert_eq!(take(1).0, SlotOutcome::No);
+        drop(permit);
+        assert_eq!(take(2).0, SlotOutcome::Yes);
     }
 }

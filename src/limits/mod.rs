@@ -4,67 +4,58 @@
 //! rules are asked and charged, what the log says and what a refusal tells the client. The order is
 //! nginx's: all `limit_req` first, then the wait if one asks for it, then the `limit_conn`, so that a
 //! request waiting for its turn holds no place.
+//!
+//! Limits that are only proposed: asked about every request, counted by themselves, and never enforced.
+//!
+//! They live as if they were the only ones, in zones of their own: what they would refuse is not charged to them, what the
+//! real limits refuse is. Of interest is where the two differ.
+//!
+//! Keys that operators have marked: blocked ones are refused before any limit is asked.
+//!
+//! All of this is asked for only where keys are marked at all.
 
-mod allowance;
-mod applied;
-mod bill;
-mod estate;
-mod explain;
-mod fields;
-mod held;
+mod concurrency;
+mod cost;
+mod headers;
 mod inspect;
 mod key;
-mod marked;
-mod notes;
-mod overrides;
-mod penalty;
-mod places;
-mod rehearsal;
-mod report;
-mod retry;
+mod key_admin;
+mod log;
 mod rule;
-mod rules;
-mod shadow;
-mod shared;
-mod spelling;
+mod shared_rule;
 #[cfg(test)]
 mod tests;
 mod verdict;
-mod wait;
-mod watch;
-mod weight;
-mod zones;
+mod zone;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use http::{HeaderValue, StatusCode};
 
-use self::key::KeyFault;
-use self::report::LimitLogger;
-use self::rule::{ConnRule, Decision, ReqRule};
-use self::rules::ReqRules;
-use self::shadow::Shadow;
-use self::shared::SharedDecision;
-use self::zones::RuleKey;
+use self::headers::ZoneName;
+use self::key::{KeyFault, KeyLookup, KeySource};
+use self::log::{LimitLogger, RefusalDetails, RefusalReason};
+use self::rule::{ConnRule, Decision, ReqRule, ReqRules};
+use self::shared_rule::SharedDecision;
+use self::zone::RuleKey;
+use crate::algorithm::LimitSpec;
 use crate::clock::{Clock, Millis};
-use crate::config::plan::{DryRun, HeaderForm, HeaderScope, LimitHeaders, LocationConf};
+use crate::config::plan::{
+    DryRun, HeaderForm, HeaderScope, LimitHeaders, LocationConf, RefusalAction,
+};
 use crate::message::{LimitStatus, RequestRecord};
-use crate::store::algorithm::LimitSpec;
+use crate::store::Key;
 use crate::telemetry::REFUSALS;
 
-pub use allowance::AllowedHeaders;
-pub use bill::DeferredCharge;
-pub use estate::forgotten;
-pub use explain::RuleExplanation;
-pub use inspect::{KeyState, TopKeyRow};
-pub use rehearsal::{RuleVerdict, SlotKeys, SlotOutcome};
-pub use shadow::{ShadowDifferences, ShadowZone};
-pub use spelling::ParsedKey;
-pub use verdict::{Admission, LimitKind, Permit, Refusal};
-pub use watch::{KeyAction, KeyActionEntry, KeyAdmin, MAX_KEY_ACTIONS, TooManyActions};
-pub use weight::bad_costs;
-pub use zones::{ConnZone, ReqZone, Zones};
+pub use self::cost::{DeferredCharge, bad_costs};
+pub use self::headers::AllowedHeaders;
+pub use self::inspect::{KeyState, RuleExplanation, RuleVerdict, SlotKeys, SlotOutcome, TopKeyRow};
+pub use self::key::ParsedKey;
+pub use self::key_admin::{KeyAction, KeyActionEntry, KeyAdmin, MAX_KEY_ACTIONS, TooManyActions};
+pub use self::verdict::{Admission, LimitKind, Permit, Refusal};
+pub use self::zone::{ConnZone, ReqZone, Zones, forgotten_zones};
 
 /// The limits of one location.
 #[derive(Debug)]
@@ -156,7 +147,7 @@ impl Limits {
         mut now: Millis,
         clock: &Clock,
     ) -> Result<Permit, Refusal> {
-        if watch::any_marks()
+        if key_admin::any_marks()
             && let Some(refusal) = self.barred(exchange, now)
         {
             return Err(refusal);
@@ -241,7 +232,7 @@ impl Limits {
         {
             case.record(exchange);
         }
-        if watch::any_marks() {
+        if key_admin::any_marks() {
             self.spend_grants(exchange, now);
         }
         let verdict = self.pronounce(decision, exchange, now);
@@ -384,5 +375,254 @@ impl Limits {
             is_bad_request: false,
             lacks_key: false,
         })
+    }
+}
+
+/// The shadow of a location's `limit_req`.
+#[derive(Debug)]
+struct Shadow {
+    rules: ReqRules,
+    zones: Box<[Arc<ShadowZone>]>,
+    voice: LimitLogger,
+}
+
+/// A zone in which a shadow counts.
+#[derive(Debug)]
+pub struct ShadowZone {
+    /// The zone, apart from the one of its name that is enforced.
+    pub zone: Arc<ReqZone>,
+    stricter: AtomicU64,
+    laxer: AtomicU64,
+}
+
+/// How often a shadow and what was enforced said different things.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ShadowDifferences {
+    /// The shadow would have refused what passed.
+    pub refuse: u64,
+    /// The shadow would have let pass what was refused.
+    pub pass: u64,
+}
+
+impl ShadowZone {
+    fn new(zone: ReqZone, old: Option<&Self>) -> Self {
+        let differed = old.map(Self::differs).unwrap_or_default();
+        Self {
+            zone: Arc::new(zone),
+            stricter: AtomicU64::new(differed.refuse),
+            laxer: AtomicU64::new(differed.pass),
+        }
+    }
+
+    /// How often it differed.
+    #[must_use]
+    pub fn differs(&self) -> ShadowDifferences {
+        ShadowDifferences {
+            refuse: self.stricter.load(Ordering::Relaxed),
+            pass: self.laxer.load(Ordering::Relaxed),
+        }
+    }
+}
+
+impl Shadow {
+    /// The shadow of a location, if it has one.
+    fn compile(site: &LocationConf, zones: &Zones, voice: LimitLogger) -> Option<Box<Self>> {
+        if site.shadow.is_empty() {
+            return None;
+        }
+        let zone = |index: usize| zones.shadow.get(index)?.as_ref();
+        Some(Box::new(Self {
+            rules: ReqRules::compile(&site.shadow, |index| Some(&zone(index)?.zone)),
+            zones: site
+                .shadow
+                .iter()
+                .filter_map(|rule| zone(rule.zone).cloned())
+                .collect(),
+            voice,
+        }))
+    }
+
+    /// Looks at a request of which this was said; with what it would owe, had it been let in by these rules.
+    fn watch(
+        &self,
+        exchange: &RequestRecord,
+        now: Millis,
+        said: &Admission,
+    ) -> Option<DeferredCharge> {
+        let refused = matches!(said, Admission::Refuse(_));
+        let (rule, excess) = match self.rules.decide(exchange, now, &mut ()) {
+            Decision::Delay { .. } | Decision::Pass => {
+                if refused {
+                    self.count(0, |zone| &zone.laxer);
+                }
+                return self.rules.bill(exchange);
+            }
+            Decision::NotLimited => return None,
+            Decision::NoKey { rule, .. } | Decision::Penalize { rule, .. } => (rule, None),
+            Decision::Refuse { rule, excess, .. } => (rule, Some(excess)),
+        };
+        if !refused {
+            self.count(rule, |zone| &zone.stricter);
+            let name = &self.rules[rule].zone.name.plain;
+            self.voice.shadow_refusal(exchange, now, excess, name);
+        }
+        None
+    }
+
+    fn count(&self, rule: usize, counter: impl Fn(&ShadowZone) -> &AtomicU64) {
+        if let Some(zone) = self.zones.get(rule) {
+            counter(zone).fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// A key that is blocked.
+struct BlockedKey {
+    key: Key,
+    left: Duration,
+    reason: Option<Box<str>>,
+}
+
+impl Limits {
+    /// The refusal of a request that has a blocked key in a zone of this location.
+    #[cold]
+    fn barred(&self, exchange: &mut RequestRecord, now: Millis) -> Option<Refusal> {
+        for rule in self.requests.iter() {
+            let zone = &rule.zone;
+            let keys = || zone.marked_keys(exchange);
+            let Some(barred) = zone.watch.barred(keys, now) else {
+                continue;
+            };
+            zone.store.count_refusal(&barred.key);
+            let status = rule.sanction.status.unwrap_or(self.requests_status);
+            let (dry_run, left) = (self.requests_voice.dry_run, barred.left);
+            let voice = self.requests_voice;
+            voice.blocked(exchange, now, left, (LimitKind::Requests, &zone.name.plain));
+            let kind = LimitKind::Requests;
+            barred.record(
+                kind,
+                (&zone.name, &zone.source),
+                status,
+                dry_run,
+                exchange,
+                now,
+            );
+            if dry_run == DryRun::Off {
+                exchange.limit_req = Some(LimitStatus::Refuse);
+                let quota = rule.terms.quota();
+                return Some(self.blocked(kind, status, &rule.sanction, left, (&zone.name, quota)));
+            }
+        }
+        for rule in &self.connections {
+            let zone = &rule.zone;
+            let keys = || key(&zone.source, exchange);
+            let Some(barred) = zone.watch.barred(keys, now) else {
+                continue;
+            };
+            zone.store.count_refusal(&barred.key);
+            let status = rule.sanction.status.unwrap_or(self.connections_status);
+            let (dry_run, left) = (self.connections_voice.dry_run, barred.left);
+            let (voice, kind) = (self.connections_voice, LimitKind::Connections);
+            voice.blocked(exchange, now, left, (kind, &zone.name.plain));
+            barred.record(
+                kind,
+                (&zone.name, &zone.source),
+                status,
+                dry_run,
+                exchange,
+                now,
+            );
+            if dry_run == DryRun::Off {
+                exchange.limit_conn = Some(LimitStatus::Refuse);
+                let quota = u64::from(rule.limit);
+                return Some(self.blocked(kind, status, &rule.sanction, left, (&zone.name, quota)));
+            }
+        }
+        None
+    }
+
+    fn blocked(
+        &self,
+        kind: LimitKind,
+        status: StatusCode,
+        sanction: &RefusalAction,
+        left: Duration,
+        (name, quota): (&Arc<ZoneName>, u64),
+    ) -> Refusal {
+        Refusal {
+            kind,
+            status,
+            body: sanction.body.clone(),
+            retry_after: Some(left),
+            name: Arc::clone(name),
+            quota,
+            left: 0,
+            own: Some(left),
+            policy: self.policy.clone(),
+            is_bad_request: false,
+            lacks_key: false,
+        }
+    }
+
+    /// Takes one off what the keys of a request were granted.
+    #[cold]
+    fn spend_grants(&self, exchange: &RequestRecord, now: Millis) {
+        for rule in self.requests.iter() {
+            for key in rule.zone.marked_keys(exchange) {
+                rule.zone.watch.spend(&key, now);
+            }
+        }
+    }
+}
+
+impl BlockedKey {
+    fn record(
+        self,
+        kind: LimitKind,
+        (name, source): (&ZoneName, &KeySource),
+        status: StatusCode,
+        dry_run: DryRun,
+        exchange: &RequestRecord,
+        now: Millis,
+    ) {
+        let case = RefusalDetails {
+            kind,
+            zone: &name.plain,
+            source,
+            name: log::bytes(source, exchange),
+            key: Some(self.key),
+            why: RefusalReason::Block(self.reason),
+            status,
+            retry_after: Some(self.left),
+            dry_run,
+        };
+        if REFUSALS.wants(now) {
+            case.record(exchange);
+        }
+    }
+}
+
+impl KeyAdmin {
+    /// The first of these keys that is blocked.
+    fn barred<K: IntoIterator<Item = Key>>(
+        &self,
+        keys: impl FnOnce() -> K,
+        now: Millis,
+    ) -> Option<BlockedKey> {
+        if !self.has_marks() {
+            return None;
+        }
+        keys().into_iter().find_map(|key| {
+            let (left, reason) = self.block(&key, now)?;
+            Some(BlockedKey { key, left, reason })
+        })
+    }
+}
+
+/// A request's key, whatever else holds for it.
+fn key(source: &KeySource, exchange: &RequestRecord) -> Option<Key> {
+    match source.find(exchange, |bytes| KeyLookup::Key(Key::from_bytes(bytes))) {
+        KeyLookup::Key(key) => Some(key),
+        KeyLookup::Nothing | KeyLookup::Refuse(_) => None,
     }
 }

@@ -4,19 +4,33 @@
 //! when a later rule refuses: the key is then as it was before. A key that its zone does not know yet is remembered
 //! only when all rules let the request pass; who is refused cannot fill a zone. Should another thread have been
 //! there in between and nothing be left by now, the request is refused. nginx lets it pass, one over the burst.
+//!
+//! A list of `limit_req` rules that are asked together.
+//!
+//! Requests over the burst that wait instead of being refused: `on_excess: delay`.
+//!
+//! Keys that stay out for a while because they went over.
+//!
+//! A rule with a `penalty` asks first whether the key still serves one, and gives one to a key that it refuses. What other
+//! rules refuse punishes nobody.
 
 use std::cell::RefCell;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::cost;
+use super::cost::DeferredCharge;
 use super::key::{KeyFault, KeyLookup};
-use super::zones::{ConnZone, ReqZone, RuleKey};
-use super::{watch::any_marks, weight};
+use super::key_admin::any_marks;
+use super::shared_rule::SharedDecision;
+use super::zone::{ConnZone, ReqZone, RuleKey};
+use crate::algorithm::{Cost, Delay, Excess, LimitSpec, Verdict};
 use crate::clock::Millis;
-use crate::config::plan::{ConnQueue, Cost, CostSource, Delay, Excess, RefusalAction};
+use crate::config::plan;
+use crate::config::plan::{ConnQueue, CostSource, RefusalAction};
 use crate::message::RequestRecord;
-use crate::store::Receipt;
-use crate::store::algorithm::{LimitSpec, Verdict};
+use crate::store::{Penalties, Receipt};
 
 /// One `limit_req`.
 #[derive(Debug)]
@@ -255,7 +269,7 @@ impl ReqRule {
     pub(super) fn cost(&self, exchange: &RequestRecord) -> Cost {
         match &self.weight {
             CostSource::Fixed(cost) => *cost,
-            other => weight::before(other, self.zone.source.parts(), exchange),
+            other => cost::before(other, self.zone.source.parts(), exchange),
         }
     }
 
@@ -365,8 +379,246 @@ thread_local! {
     static ASKED: RefCell<Vec<RuleCharge>> = const { RefCell::new(Vec::new()) };
 }
 
+/// The rules of a location.
+// What few of them have is asked for once, when they are compiled.
+#[derive(Debug)]
+pub(super) struct ReqRules {
+    list: Arc<[ReqRule]>,
+    punishes: bool,
+    owed: bool,
+    shared: bool,
+    /// What some requests weigh depends on what the client says.
+    told: bool,
+}
+
+impl ReqRules {
+    /// Those of a plan; `zone` finds the one with an index.
+    pub(super) fn compile<'z>(
+        rules: &[plan::ReqRule],
+        zone: impl Fn(usize) -> Option<&'z Arc<ReqZone>>,
+    ) -> Self {
+        let mut list: Vec<ReqRule> = Vec::with_capacity(rules.len());
+        for rule in rules {
+            let Some(zone) = zone(rule.zone) else {
+                continue;
+            };
+            let same = |other: &ReqRule| zone.shares_keys(&other.zone);
+            list.push(ReqRule {
+                terms: LimitSpec::new(&zone.algorithm, rule.burst, rule.delay),
+                burst: rule.burst,
+                delay: rule.delay,
+                same_key_as: list.iter().position(same),
+                zone: Arc::clone(zone),
+                weight: rule.weight.clone(),
+                sanction: rule.sanction.clone(),
+            });
+        }
+        Self {
+            punishes: list.iter().any(|rule| rule.sanction.penalty.is_some()),
+            told: list.iter().any(|rule| rule.weight.template().is_some()),
+            owed: list.iter().any(|rule| rule.weight.is_late()),
+            shared: list.iter().any(|rule| rule.zone.shared.is_some()),
+            list: list.into(),
+        }
+    }
+
+    /// What they say of a request together; unless they refuse it, it is charged.
+    pub(super) fn decide(
+        &self,
+        exchange: &RequestRecord,
+        now: Millis,
+        ears: &mut impl RuleObserver,
+    ) -> Decision {
+        if let Some(ambiguous) = self.ambiguous_cost(exchange) {
+            return ambiguous;
+        }
+        if !self.punishes {
+            return decide(&self.list, exchange, now, ears);
+        }
+        serving(&self.list, exchange, now).unwrap_or_else(|| {
+            let mut decision = decide(&self.list, exchange, now, ears);
+            punish(&mut decision, &self.list, now);
+            decision
+        })
+    }
+
+    /// Whether some of them count in a store.
+    pub(super) fn are_shared(&self) -> bool {
+        self.shared
+    }
+
+    /// All that a store has to be told of a request; otherwise the decision at once.
+    pub(super) fn open(
+        &self,
+        exchange: &RequestRecord,
+        now: Millis,
+    ) -> Result<SharedDecision, Decision> {
+        if let Some(ambiguous) = self.ambiguous_cost(exchange) {
+            return Err(ambiguous);
+        }
+        if self.punishes
+            && let Some(serving) = serving(&self.list, exchange, now)
+        {
+            return Err(serving);
+        }
+        SharedDecision::open(&self.list, exchange)
+    }
+
+    /// The same as [`ReqRules::decide`], where some of them count in a store.
+    pub(super) async fn decide_shared(&self, case: &mut SharedDecision, now: Millis) -> Decision {
+        let mut decision = case.decide(&self.list, now).await;
+        if self.punishes
+            && let Some(rule) = punish(&mut decision, &self.list, now)
+        {
+            case.tell_penalty(&self.list, rule, now);
+        }
+        decision
+    }
+
+    /// The refusal of a request that gives what it costs more than once.
+    fn ambiguous_cost(&self, exchange: &RequestRecord) -> Option<Decision> {
+        if !self.told {
+            return None;
+        }
+        let index = self.list.iter().position(|rule| {
+            rule.is_ambiguous(exchange) && matches!(rule.zone.find(exchange), KeyLookup::Key(_))
+        })?;
+        Some(self.list[index].no_key(index, KeyFault::Ambiguous))
+    }
+
+    /// What a request that they let in has to pay when it is over.
+    pub(super) fn bill(&self, exchange: &RequestRecord) -> Option<DeferredCharge> {
+        self.owed
+            .then(|| DeferredCharge::new(Arc::clone(&self.list), exchange))
+    }
+}
+
+impl ReqRule {
+    /// Whether what a request weighs here is given more than once.
+    pub(super) fn is_ambiguous(&self, exchange: &RequestRecord) -> bool {
+        let template = self.weight.template();
+        template.is_some_and(|it| cost::is_ambiguous(it, self.zone.source.parts(), exchange))
+    }
+}
+
+impl Deref for ReqRules {
+    type Target = [ReqRule];
+
+    fn deref(&self) -> &[ReqRule] {
+        &self.list
+    }
+}
+
+impl ReqRule {
+    /// What becomes of a request that is over the burst and may wait until it is not; `None` where it is not, or may not.
+    pub(super) fn waits(&self, keyed: &RuleKey, now: Millis, cost: Cost) -> Option<Verdict> {
+        self.sanction.max_wait?;
+        self.with_terms(keyed, |terms| self.waits_by(terms, keyed, now, cost))
+    }
+
+    /// The same by other numbers than the rule's.
+    pub(super) fn waits_by(
+        &self,
+        terms: &LimitSpec,
+        keyed: &RuleKey,
+        now: Millis,
+        cost: Cost,
+    ) -> Option<Verdict> {
+        let most = self.sanction.max_wait?;
+        let ask = |at| self.zone.store.ask(&keyed.key, at, cost, terms);
+        let Verdict::Refuse {
+            excess,
+            retry_after: Some(turn),
+        } = ask(now)
+        else {
+            return None;
+        };
+        // When it is its turn, it is as if it came then.
+        let wait = match ask(now.after(turn)) {
+            Verdict::Delay { wait, .. } => turn.saturating_add(wait),
+            Verdict::Pass { .. } | Verdict::Refuse { .. } => turn,
+        };
+        (wait <= most).then_some(Verdict::Delay { excess, wait })
+    }
+}
+
+/// The rule of these that still keeps a request's key out, if one does.
+pub(super) fn serving(
+    rules: &[ReqRule],
+    exchange: &RequestRecord,
+    now: Millis,
+) -> Option<Decision> {
+    for (index, rule) in rules.iter().enumerate() {
+        let Some(penalties) = rule.penalties() else {
+            continue;
+        };
+        let KeyLookup::Key(keyed) = rule.zone.find(exchange) else {
+            continue;
+        };
+        if let Some(left) = penalties.left(&keyed.key, now) {
+            rule.zone.store.count_refusal(&keyed.key);
+            return Some(Decision::Penalize {
+                rule: index,
+                keyed,
+                left,
+                // Who comes back when the penalty is over and is still over the rate would get the next one.
+                retry_after: rule
+                    .passes_after(&keyed, exchange, now)
+                    .map(|after| after.max(left)),
+            });
+        }
+    }
+    None
+}
+
+/// Gives a key that was refused its penalty, where there is room for one: for how long it has to stay away. The rule, where
+/// the key had none before.
+pub(super) fn punish(decision: &mut Decision, rules: &[ReqRule], now: Millis) -> Option<usize> {
+    if let Decision::Refuse {
+        rule,
+        keyed,
+        retry_after,
+        own,
+        left,
+        ..
+    } = decision
+        && let Some(penalties) = rules[*rule].penalties()
+        && let Some(term) = rules[*rule].sanction.penalty
+        && let Some(stays) = penalties.punish(&keyed.key, now, term)
+    {
+        *retry_after = retry_after.map(|after| after.max(stays));
+        *own = own.map(|after| after.max(stays));
+        *left = Some(0);
+        return (stays == term).then_some(*rule);
+    }
+    None
+}
+
+impl ReqRule {
+    /// When a request would pass that comes now; `None` where no waiting helps. Changes nothing.
+    fn passes_after(
+        &self,
+        keyed: &RuleKey,
+        exchange: &RequestRecord,
+        now: Millis,
+    ) -> Option<Duration> {
+        let cost = self.cost(exchange);
+        self.with_terms(keyed, |terms| {
+            let outcome = self.zone.store.ask(&keyed.key, now, cost, terms);
+            self.passes_at(&outcome, terms)
+                .unwrap_or(Some(Duration::ZERO))
+        })
+    }
+
+    /// Where those are remembered who stay out, if this rule punishes.
+    pub(super) fn penalties(&self) -> Option<&Penalties> {
+        self.sanction.penalty.and(self.zone.penalties.as_deref())
+    }
+}
+
 #[cfg(test)]
 mod tests {
+
     use super::*;
     use crate::limits::tests::support::{exchange, limits, plan, req_rule, req_zone};
 

@@ -1,16 +1,24 @@
 //! What comes of asking the limits: a permit, a wait, or a refusal that can say why and until when.
+//!
+//! When a refused request would pass: by the rule that refused it, and by all that hold for it.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use http::{HeaderName, HeaderValue, StatusCode, header};
 
-use super::fields::{
-    self, RATELIMIT, RATELIMIT_POLICY, X_RATELIMIT_LIMIT, X_RATELIMIT_REMAINING, X_RATELIMIT_RESET,
-    ZoneName,
+use super::cost::DeferredCharge;
+use super::headers;
+use super::headers::{
+    AllowedHeaders, RATELIMIT, RATELIMIT_POLICY, X_RATELIMIT_LIMIT, X_RATELIMIT_REMAINING,
+    X_RATELIMIT_RESET, ZoneName,
 };
-use super::{AllowedHeaders, DeferredCharge};
+use super::key::KeyLookup;
+use super::rule::{Decision, ReqRule};
+use crate::algorithm::{Delay, LimitSpec, Verdict};
+use crate::clock::Millis;
 use crate::config::plan::{HeaderForm, RefusalBodies};
+use crate::message::RequestRecord;
 use crate::store::{ConnSlot, SharedSlotGuard};
 
 /// What the `limit_req` rules of a location say of a request.
@@ -149,7 +157,7 @@ impl Refusal {
             && self.is_bad_request == other.is_bad_request
             && self.lacks_key == other.lacks_key
             && (self.quota, self.left) == (other.quota, other.left)
-            && self.own.map(fields::seconds) == other.own.map(fields::seconds)
+            && self.own.map(headers::seconds) == other.own.map(headers::seconds)
             && self.retry_after_seconds() == other.retry_after_seconds()
             // The text is shared by all refusals of a location, so where it stands says which one it is.
             && self.policy.as_ref().map(Arc::as_ptr) == other.policy.as_ref().map(Arc::as_ptr)
@@ -162,7 +170,7 @@ impl Refusal {
         match (self.kind, self.retry_after) {
             // A place may come free at any moment.
             (LimitKind::Connections, None) => Some(1),
-            (_, after) => after.map(fields::seconds),
+            (_, after) => after.map(headers::seconds),
         }
     }
 
@@ -184,16 +192,16 @@ impl Refusal {
         match form {
             HeaderForm::Ietf => {
                 let mut state = String::new();
-                fields::add_state(&mut state, &self.name, self.left, self.own);
+                headers::add_state(&mut state, &self.name, self.left, self.own);
                 let policy = self.policy.as_deref().cloned();
                 list[1] = policy.map(|policy| (RATELIMIT_POLICY, policy));
-                list[2] = fields::value(state).map(|state| (RATELIMIT, state));
+                list[2] = headers::value(state).map(|state| (RATELIMIT, state));
             }
             HeaderForm::Legacy => {
                 list[1] = Some((X_RATELIMIT_LIMIT, HeaderValue::from(self.quota)));
                 list[2] = Some((X_RATELIMIT_REMAINING, HeaderValue::from(self.left)));
                 // Where the rule names no time, as a full `limit_conn`, it is that of `Retry-After`.
-                let reset = self.own.map(fields::seconds).or(seconds);
+                let reset = self.own.map(headers::seconds).or(seconds);
                 list[3] = reset.map(|seconds| (X_RATELIMIT_RESET, HeaderValue::from(seconds)));
             }
             HeaderForm::Off => {}
@@ -202,8 +210,100 @@ impl Refusal {
     }
 }
 
+impl Decision {
+    /// Makes a refusal by `rule` tell when a retry would be let in to wait for the rest of the time.
+    pub(super) fn may_wait(&mut self, rule: &ReqRule, terms: &LimitSpec) {
+        if let Self::Refuse {
+            retry_after, own, ..
+        } = self
+        {
+            *own = rule.enters_after(*own, terms);
+            *retry_after = *own;
+        }
+    }
+
+    /// Makes a refusal tell when a retry would pass the `later` rules too, which nobody has asked yet.
+    pub(super) fn until_all_pass(
+        &mut self,
+        later: &[ReqRule],
+        exchange: &RequestRecord,
+        now: Millis,
+    ) {
+        for rule in later {
+            let KeyLookup::Key(keyed) = rule.zone.find(exchange) else {
+                continue;
+            };
+            let cost = rule.cost(exchange);
+            let refused = rule.with_terms(&keyed, |terms| {
+                let outcome = rule.zone.store.ask(&keyed.key, now, cost, terms);
+                rule.passes_at(&outcome, terms)
+            });
+            if let Some(after) = refused {
+                self.not_before(after);
+            }
+        }
+    }
+
+    /// One of several rules refuses: the first has the say, and the longest time to wait.
+    pub(super) fn hear_refusal(&mut self, other: Self, remaining: Option<u64>) {
+        match (self.is_refusal(), other) {
+            (true, Self::Refuse { retry_after, .. }) => self.not_before(retry_after),
+            (_, other) => {
+                *self = other;
+                if let Self::Refuse { left, .. } = self {
+                    *left = remaining;
+                }
+            }
+        }
+    }
+
+    /// Makes a refusal tell no earlier time than another rule does; `None` where no waiting helps.
+    pub(super) fn not_before(&mut self, after: Option<Duration>) {
+        if let Self::Refuse { retry_after, .. } = self {
+            *retry_after = after.zip(*retry_after).map(|(one, other)| one.max(other));
+        }
+    }
+}
+
+impl ReqRule {
+    /// When a request would pass that this rule refuses; `None` if it does not refuse it.
+    pub(super) fn passes_at(
+        &self,
+        outcome: &Verdict,
+        terms: &LimitSpec,
+    ) -> Option<Option<Duration>> {
+        match *outcome {
+            Verdict::Refuse { retry_after, .. } => Some(self.enters_after(retry_after, terms)),
+            Verdict::Delay { .. } | Verdict::Pass { .. } => None,
+        }
+    }
+
+    /// When a request that would be within the burst after `turn` is let in: at once then, or earlier to wait.
+    fn enters_after(&self, turn: Option<Duration>, terms: &LimitSpec) -> Option<Duration> {
+        let most = self.sanction.max_wait.unwrap_or_default();
+        // At its turn it still waits as the burst has it, and all of that has to fit into the longest wait.
+        let before_its_turn = most.saturating_sub(wait_in_burst(terms));
+        turn.map(|turn| turn.saturating_sub(before_its_turn))
+    }
+}
+
+/// How long a request waits that fills the burst.
+fn wait_in_burst(terms: &LimitSpec) -> Duration {
+    match terms {
+        LimitSpec::LeakyBucket(terms) => match terms.delay {
+            Delay::After(threshold) => {
+                let above = terms.burst.0.saturating_sub(threshold.0);
+                Duration::from_millis(above / terms.rate.units_per_milli().max(1))
+            }
+            Delay::Never => Duration::ZERO,
+        },
+        _ => Duration::ZERO,
+    }
+}
+
 #[cfg(test)]
 mod tests {
+
     use super::*;
 
     fn refusal(kind: LimitKind, retry_after: Option<u64>) -> Refusal {

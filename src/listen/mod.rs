@@ -4,38 +4,36 @@
 //! before it was greeted, a connection that panics. So an error is waited out rather than returned, and
 //! every connection is a task of its own.
 
-mod balance;
-mod cap;
-mod heritage;
-pub mod proxy_header;
+mod connection_limit;
+pub mod proxy_protocol;
 mod socket;
 #[cfg(test)]
 mod tests;
 
-use std::fmt;
 use std::future::{Future, poll_fn};
-use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
+use std::{fmt, io};
 
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use self::socket::{HandedConnection, ListenSocket, LoopHandoff, LoopSlot};
 use crate::clock::{Clock, Deadline};
 use crate::config::plan::SocketAddress;
 use crate::message::{ClientConnection, RemoteAddr};
-use crate::telemetry::{BackgroundTask, panics};
-use balance::{HandedConnection, LoopHandoff, LoopSlot};
-pub use cap::{ConnectionLimiter, ConnectionPermit};
-pub use heritage::InheritedSockets;
-use socket::ListenSocket;
-pub use socket::{AcceptShards, BoundSocket, SharedSocket};
+use crate::telemetry;
+use crate::telemetry::BackgroundTask;
+
+pub use self::connection_limit::{ConnectionLimiter, ConnectionPermit};
+pub use self::proxy_protocol::{ProxyReadError, read_proxy_header};
+pub use self::socket::{AcceptShards, BoundSocket, InheritedSockets, SharedSocket};
 
 /// An accepted connection.
 #[derive(Debug)]
@@ -140,7 +138,7 @@ where
     };
     let accepting = async {
         loop {
-            let accepted = poll_fn(|context| match panics::catch(|| accept(context)) {
+            let accepted = poll_fn(|context| match telemetry::catch_panic(|| accept(context)) {
                 Ok(polled) => polled.map(Ok),
                 Err(panic) => Poll::Ready(Err(panic)),
             });
@@ -274,7 +272,7 @@ async fn isolated<C>(serial: u64, _place: LoopSlot, connection: Pin<Box<C>>)
 where
     C: Future<Output = ()>,
 {
-    panics::isolated(connection, |panic| {
+    telemetry::isolated(connection, |panic| {
         let connection = serial;
         tracing::error!(
             connection,

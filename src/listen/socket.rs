@@ -3,9 +3,18 @@
 //! Every event loop gets a listening socket of its own (SO_REUSEPORT), and the kernel deals connections
 //! out between them. The same option would let a second weir take a share of the first one's connections
 //! without a word, so an address is first bound without it: that fails while anybody else listens there.
+//!
+//! Listening sockets that were opened before this process was: by systemd, or by the weir it takes over from.
+//!
+//! They are known by their addresses. What is in their queues are clients who have been greeted already, so all sockets of
+//! an address are listened on, however many there are: a loop may have several, and several loops may share one.
+//!
+//! Which event loop serves a connection.
+//!
+//! The kernel deals connections out by a hash. Of many every loop gets its share, but of eight long ones six may come
+//! to the same loop while another has nothing to do. So a loop that has distinctly more than another hands a new
+//! connection over to it, once and before anything was read; from then on it stays where it is.
 
-use std::fs;
-use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
@@ -13,13 +22,16 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+use std::{fs, io};
 
-use socket2::{Domain, SockAddr, Socket, Type};
+use socket2::{Domain, SockAddr, SockRef, Socket, Type};
+use tokio::sync::mpsc;
 
-use super::Error;
-use super::balance::{LoopHandoff, LoopSlot};
-use super::heritage::InheritedSockets;
+use super::{Accepted, Error, Stream};
+use crate::clock::Millis;
 use crate::config::plan::SocketAddress;
+use crate::message::RemoteAddr;
 
 /// A listening socket, one event loop's.
 #[derive(Debug)]
@@ -286,8 +298,346 @@ impl Drop for SocketFile {
 /// Connections the kernel holds for us until they are accepted; it cuts this to `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
 
+/// Sockets that nobody has asked for yet.
+#[derive(Debug, Default)]
+pub struct InheritedSockets {
+    sockets: Vec<(SocketAddress, ListenSocket)>,
+    /// Whether files of unix sockets are ours to remove.
+    files: bool,
+    /// How many descriptors were no listening sockets.
+    useless: usize,
+}
+
+impl InheritedSockets {
+    /// Those that systemd has opened. Files of unix sockets stay its own. To be asked for before there are threads: it
+    /// takes the variables away that name them.
+    #[must_use]
+    pub fn of_systemd() -> Self {
+        let mut passed = listenfd::ListenFd::from_env();
+        let mut heritage = Self::default();
+        for index in 0..passed.len() {
+            let tcp = passed.take_tcp_listener(index).ok().flatten();
+            let unix = match tcp {
+                Some(_) => None,
+                None => passed.take_unix_listener(index).ok().flatten(),
+            };
+            let listening = tcp
+                .map(ListenSocket::Tcp)
+                .or_else(|| unix.map(ListenSocket::Unix));
+            let added = listening.map(|listening| heritage.add(listening));
+            heritage.useless += usize::from(!matches!(added, Some(Ok(()))));
+        }
+        heritage
+    }
+
+    /// Those of a weir that this one takes over from.
+    #[must_use]
+    pub fn of_predecessor(descriptors: Vec<OwnedFd>) -> Self {
+        let mut heritage = Self {
+            files: true,
+            ..Self::default()
+        };
+        for descriptor in descriptors {
+            let is_unix = SockRef::from(&descriptor)
+                .domain()
+                .is_ok_and(|domain| domain == Domain::UNIX);
+            let listening = match is_unix {
+                true => ListenSocket::Unix(UnixListener::from(descriptor)),
+                false => ListenSocket::Tcp(TcpListener::from(descriptor)),
+            };
+            heritage.useless += usize::from(heritage.add(listening).is_err());
+        }
+        heritage
+    }
+
+    /// A TCP socket with this address, if there is one.
+    pub fn take_tcp(&mut self, address: SocketAddr) -> Option<TcpListener> {
+        let wanted = SocketAddress::Tcp(address);
+        let index = self.sockets.iter().position(|(at, _)| *at == wanted)?;
+        match self.sockets.swap_remove(index).1 {
+            ListenSocket::Tcp(socket) => Some(socket),
+            ListenSocket::Unix(_) => None,
+        }
+    }
+
+    /// Whether there is a socket with this address.
+    pub(super) fn has(&self, address: &SocketAddress) -> bool {
+        self.sockets.iter().any(|(at, _)| at == address)
+    }
+
+    /// All sockets of an address, dealt out to the loops: `lanes` makes a lane for each. Nothing if there are none.
+    pub(super) fn take(
+        &mut self,
+        address: &SocketAddress,
+        lanes: impl Fn() -> Vec<LoopHandoff>,
+    ) -> io::Result<Vec<BoundSocket>> {
+        let mut own = Vec::new();
+        let mut others = Vec::new();
+        for (at, socket) in std::mem::take(&mut self.sockets) {
+            match at == *address {
+                true => own.push(socket),
+                false => others.push((at, socket)),
+            }
+        }
+        self.sockets = others;
+        if own.is_empty() {
+            return Ok(Vec::new());
+        }
+        let file = match address {
+            SocketAddress::Unix(path) if self.files => Some(Arc::new(SocketFile::at(path)?)),
+            _ => None,
+        };
+        // So many that every loop has one.
+        let loops = lanes().len();
+        for copied in 0..loops.saturating_sub(own.len()) {
+            let copy = own[copied].try_clone()?;
+            own.push(copy);
+        }
+        let mut bound = Vec::new();
+        let mut own = own.into_iter().peekable();
+        while own.peek().is_some() {
+            for (lane, socket) in lanes().into_iter().zip(own.by_ref().take(loops)) {
+                bound.push(BoundSocket::new(
+                    socket,
+                    address.clone(),
+                    lane,
+                    file.clone(),
+                ));
+            }
+        }
+        Ok(bound)
+    }
+
+    /// Says what nobody has asked for, which is closed now.
+    pub fn close(self) {
+        for address in self.left() {
+            tracing::warn!(%address, "a socket that was handed to weir is closed: the configuration does not listen there");
+        }
+        if self.useless > 0 {
+            tracing::warn!(
+                "{} of the descriptors handed to weir are no listening sockets",
+                self.useless
+            );
+        }
+    }
+
+    /// The addresses of those that nobody has asked for.
+    pub(super) fn left(&self) -> impl Iterator<Item = &SocketAddress> {
+        self.sockets.iter().map(|(address, _)| address)
+    }
+
+    fn add(&mut self, socket: ListenSocket) -> io::Result<()> {
+        let address = match &socket {
+            ListenSocket::Tcp(socket) => {
+                socket.set_nonblocking(true)?;
+                SockRef::from(socket).set_tcp_nodelay(true)?;
+                SocketAddress::Tcp(socket.local_addr()?)
+            }
+            ListenSocket::Unix(socket) => {
+                socket.set_nonblocking(true)?;
+                let address = socket.local_addr()?;
+                let path = address.as_pathname().ok_or(io::ErrorKind::Unsupported)?;
+                SocketAddress::Unix(path.to_owned())
+            }
+        };
+        self.sockets.push((address, socket));
+        Ok(())
+    }
+}
+
+/// One event loop's end of one listening address.
+#[derive(Debug)]
+pub(super) struct LoopHandoff {
+    me: usize,
+    places: Vec<LoopSlot>,
+    doors: Vec<mpsc::Sender<HandedConnection>>,
+    handed: mpsc::Receiver<HandedConnection>,
+    // From whom on the others are asked.
+    next: usize,
+    allowance: HandoffBudget,
+}
+
+/// A place on an event loop: every connection holds one.
+// As many as there are holders: that is the count. Those that lanes hold are equally many for every loop.
+#[derive(Debug, Clone, Default)]
+pub(super) struct LoopSlot(Arc<CachePadded>);
+
+/// Nothing, and no other loop's counter beside it.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct CachePadded;
+
+/// A connection on its way to another loop.
+#[derive(Debug)]
+pub(super) struct HandedConnection {
+    stream: Bare,
+    remote: RemoteAddr,
+    local: Option<SocketAddr>,
+    place: LoopSlot,
+}
+
+/// A socket that no loop knows.
+#[derive(Debug)]
+enum Bare {
+    Tcp(std::net::TcpStream),
+    Unix(UnixStream),
+}
+
+impl LoopHandoff {
+    /// The lanes of one address; `places` are those of all loops, for all addresses the same.
+    pub(super) fn between(places: &[LoopSlot]) -> Vec<Self> {
+        let (doors, ends): (Vec<_>, Vec<_>) =
+            places.iter().map(|_| mpsc::channel(MOST_AT_ONCE)).unzip();
+        let lane = |(me, handed)| Self {
+            me,
+            places: places.to_vec(),
+            doors: doors.clone(),
+            handed,
+            next: me + 1,
+            allowance: HandoffBudget::default(),
+        };
+        ends.into_iter().enumerate().map(lane).collect()
+    }
+
+    /// A place on this loop.
+    pub(super) fn own_place(&self) -> LoopSlot {
+        self.places[self.me].clone()
+    }
+
+    /// Gives a connection just accepted a place: here, unless it was handed over.
+    pub(super) fn place(
+        &mut self,
+        accepted: Accepted,
+        now: Millis,
+    ) -> io::Result<Option<(Accepted, LoopSlot)>> {
+        let Some(to) = self.lighter(now) else {
+            return Ok(Some((accepted, self.own_place())));
+        };
+        let (stream, remote, local) = accepted;
+        let handed = HandedConnection {
+            stream: stream.try_into()?,
+            remote,
+            local,
+            place: self.places[to].clone(),
+        };
+        match self.doors[to].try_send(handed) {
+            Ok(()) => Ok(None),
+            // It stops, or has its hands full.
+            Err(back) => {
+                let handed = HandedConnection {
+                    place: self.own_place(),
+                    ..back.into_inner()
+                };
+                handed.settle().map(Some)
+            }
+        }
+    }
+
+    /// A connection that another loop has handed over.
+    pub(super) fn poll_handed(&mut self, context: &mut Context<'_>) -> Poll<HandedConnection> {
+        if self.doors.len() == 1 {
+            return Poll::Pending;
+        }
+        match self.handed.poll_recv(context) {
+            Poll::Ready(Some(handed)) => Poll::Ready(handed),
+            Poll::Ready(None) | Poll::Pending => Poll::Pending,
+        }
+    }
+
+    /// Lets nobody hand anything over from now on; what already was has to be taken until nothing is left.
+    pub(super) async fn last_handed(&mut self) -> Option<HandedConnection> {
+        self.handed.close();
+        self.handed.recv().await
+    }
+
+    /// A loop that has distinctly fewer connections.
+    fn lighter(&mut self, now: Millis) -> Option<usize> {
+        let loops = self.places.len();
+        if loops == 1 {
+            return None;
+        }
+        // Not everybody on a machine with many cores: each look is at what another core has just written.
+        let asked = (0..loops.min(MOST_ASKED)).map(|step| (self.next + step) % loops);
+        let lightest = asked.min_by_key(|at| self.places[*at].taken())?;
+        self.next = (self.next + 1) % loops;
+        let distinctly = self.places[lightest].taken() + DISTINCT <= self.places[self.me].taken();
+        (distinctly && self.allowance.take(now)).then_some(lightest)
+    }
+}
+
+impl LoopSlot {
+    fn taken(&self) -> usize {
+        Arc::strong_count(&self.0)
+    }
+}
+
+impl HandedConnection {
+    /// Makes it a connection of the loop that calls this.
+    pub(super) fn settle(self) -> io::Result<(Accepted, LoopSlot)> {
+        let stream = match self.stream {
+            Bare::Tcp(stream) => Stream::Tcp(tokio::net::TcpStream::from_std(stream)?),
+            Bare::Unix(stream) => Stream::Unix(tokio::net::UnixStream::from_std(stream)?),
+        };
+        Ok(((stream, self.remote, self.local), self.place))
+    }
+}
+
+impl TryFrom<Stream> for Bare {
+    type Error = io::Error;
+
+    fn try_from(stream: Stream) -> Result<Self, Self::Error> {
+        Ok(match stream {
+            Stream::Tcp(stream) => Self::Tcp(stream.into_std()?),
+            Stream::Unix(stream) => Self::Unix(stream.into_std()?),
+        })
+    }
+}
+
+/// How many connections may be handed over. Where they come and go by the thousand, loops are uneven at any moment
+/// and even in the end, and handing over would be for nothing.
+#[derive(Debug)]
+struct HandoffBudget {
+    left: u64,
+    since: Millis,
+}
+
+impl Default for HandoffBudget {
+    fn default() -> Self {
+        Self {
+            left: MOST_AT_ONCE as u64,
+            since: Millis(0),
+        }
+    }
+}
+
+impl HandoffBudget {
+    fn take(&mut self, now: Millis) -> bool {
+        let earned = now.0.saturating_sub(self.since.0) / EARNED_EVERY;
+        if earned > 0 {
+            self.left = self.left.saturating_add(earned).min(MOST_AT_ONCE as u64);
+            self.since = now;
+        }
+        let some = self.left > 0;
+        self.left = self.left.saturating_sub(1);
+        some
+    }
+}
+
+/// From this difference on a connection is handed over.
+const DISTINCT: usize = 2;
+
+/// How many loops are compared.
+const MOST_ASKED: usize = 8;
+
+/// How many connections are handed over in one go: enough to even out hundreds.
+const MOST_AT_ONCE: usize = 64;
+
+/// Every so many milliseconds another may be handed over.
+const EARNED_EVERY: u64 = 4;
+
 #[cfg(test)]
 mod tests {
+
     use super::*;
 
     /// A client that connects while weir starts would otherwise be reset: the socket is closed again.
@@ -317,5 +667,39 @@ mod tests {
         ))
         .unwrap_err();
         assert!(error.to_string().contains("in use"), "{error}");
+    }
+}
+
+#[cfg(test)]
+mod balance_tests {
+
+    use super::*;
+
+    #[test]
+    fn a_flood_is_handed_over_only_in_part() {
+        let mut allowance = HandoffBudget::default();
+        let taken = |allowance: &mut HandoffBudget, now| {
+            (0..1000).filter(|_| allowance.take(Millis(now))).count()
+        };
+        assert_eq!(taken(&mut allowance, 1_000_000), 64);
+        assert_eq!(taken(&mut allowance, 1_000_003), 0);
+        assert_eq!(taken(&mut allowance, 1_000_004), 1);
+        assert_eq!(taken(&mut allowance, 1_000_100), 24);
+        assert_eq!(taken(&mut allowance, 9_000_000), 64);
+    }
+
+    #[test]
+    fn the_lightest_loop_is_found_when_the_difference_is_real() {
+        let places: Vec<LoopSlot> = (0..3).map(|_| LoopSlot::default()).collect();
+        let mut lanes = LoopHandoff::between(&places);
+        let mut held = vec![places[0].clone()];
+        assert_eq!(lanes[0].lighter(Millis(1)), None);
+        held.extend([places[0].clone(), places[1].clone()]);
+        assert_eq!(lanes[0].lighter(Millis(1)), Some(2));
+        assert_eq!(lanes[1].lighter(Millis(1)), None);
+        held.push(places[2].clone());
+        assert_eq!(lanes[0].lighter(Millis(1)), None);
+        drop(held);
+        assert_eq!(lanes[0].lighter(Millis(1)), None);
     }
 }

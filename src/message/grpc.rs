@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, header};
 
-use super::RequestRecord;
+use super::record::RequestRecord;
 use super::target::push_escaped;
 use crate::clock::{Deadline, Millis};
 
@@ -154,6 +154,7 @@ pub const PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms
 
 #[cfg(test)]
 mod tests {
+
     use http::Request;
 
     use super::*;

@@ -1,43 +1,42 @@
 //! What can be said about one HTTP message: the common vocabulary of the rooms above.
 
-pub mod answer;
-pub mod body;
-pub mod chunks;
-pub mod client;
-pub mod doubt;
-pub mod drain;
-pub mod exchange;
-pub mod frames;
+mod chunked;
+mod client_addr;
+mod connection;
+mod connection_state;
 pub mod grpc;
 pub mod headers;
-pub mod incoming;
-pub mod interim;
-pub mod line;
-pub mod peer;
-pub mod proxied;
-mod real_ip;
-pub mod stalled;
-pub mod stock;
-pub mod target;
+mod http2;
+mod local_reply;
+mod prebuilt;
+mod record;
+mod request_body;
+mod response_body;
+mod target;
 #[cfg(test)]
+#[path = "tests/testing.rs"]
 pub(crate) mod testing;
-pub mod tls;
-pub mod trace;
-pub mod tunnel;
-pub mod upload;
-pub mod vars;
+mod trace;
+pub mod variables;
 
-pub use body::{ResponseBody, ResponseGuard};
-pub use client::{ClientAddr, RemoteAddr};
-pub use drain::drain;
-pub use exchange::{Attempt, CloseConnection, LimitStatus, RequestRecord, ResponseEnd};
-pub use incoming::IncomingBody;
-pub use interim::InterimResponse;
-pub use line::{ConnectionPhase, ConnectionState};
-pub use peer::ClientConnection;
-pub use proxied::ProxyHeader;
-pub use stalled::{ReadAhead, ReadAheadSlot};
-pub use stock::{Prebuilt, PrebuiltResponse, RawHeaders};
-pub use tls::TlsInfo;
-pub use tunnel::Tunnel;
-pub use upload::RequestBody;
+pub use self::chunked::{ChunkEvent, ChunkScanner, MalformedChunk};
+pub use self::client_addr::{ClientAddr, RemoteAddr};
+pub use self::connection::{
+    AlpnProtocol, Ambiguity, CertificateStatus, ClientCertificate, ClientConnection, ProxyHeader,
+    TlsInfo,
+};
+pub use self::connection_state::{
+    ConnectionPhase, ConnectionState, InterimResponse, ReadAhead, ReadAheadSlot, Tunnel,
+};
+pub use self::http2::{FrameHeader, FrameScanner, FrameType};
+pub use self::local_reply::{LocalReply, OfferedFormat, best_offer, reason};
+pub use self::prebuilt::{Prebuilt, PrebuiltResponse, RawHeaders};
+pub use self::record::{Attempt, CloseConnection, LimitStatus, RequestRecord, ResponseEnd};
+pub use self::request_body::{
+    IncomingBody, ReplayableBody, RequestBody, RequestBodyError, UploadProgress, drain,
+};
+pub use self::response_body::{ResponseBody, ResponseGuard, Throttle};
+pub use self::target::{Error, Target, encode_path, push_encoded, target_sent, write_target};
+pub use self::trace::{
+    Propagation, SpanId, TRACEPARENT, Trace, TraceId, TraceParent, has_sound_state, push_hex,
+};

@@ -175,7 +175,7 @@ fn hex<const N: usize>(text: &[u8]) -> Option<[u8; N]> {
 /// Who asks whom, for whom.
 pub static TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 /// What those who collect traces add for each other.
-pub static TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
+pub(super) static TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 
 const DIGITS: &[u8; 16] = b"0123456789abcdef";
 
@@ -187,6 +187,7 @@ const LONGEST: usize = 256;
 
 #[cfg(test)]
 mod tests {
+
     use super::*;
 
     const GOOD: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";

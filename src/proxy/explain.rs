@@ -5,13 +5,12 @@ use std::sync::Arc;
 
 use http::{Method, Request};
 
-use super::Generation;
-use super::site::Location;
+use super::generation::Generation;
+use super::location::Location;
 use crate::clock::Millis;
 use crate::config::plan::{Content, DegradeMode, ServerName};
 use crate::limits::RuleExplanation;
-use crate::message::target::{Error, Target};
-use crate::message::{ClientConnection, RemoteAddr, RequestRecord};
+use crate::message::{ClientConnection, Error, RemoteAddr, RequestRecord, Target};
 use crate::upstream::breaker::BreakerState;
 
 /// Where a request would be led, and what would be said there.

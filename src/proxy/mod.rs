@@ -1,19 +1,15 @@
 //! The road itself: one request from its head to its last byte.
 
-mod bandwidth;
-mod door;
+mod connection;
+mod content;
+mod context;
+mod error;
 mod explain;
-mod failure;
-pub mod fallback;
-mod guard;
-mod intake;
-mod live;
-mod refused;
-mod secured;
-mod site;
-mod upgrade;
-mod visit;
-mod wording;
+mod fallback;
+mod filter;
+mod generation;
+mod location;
+mod stale_cache;
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -24,27 +20,28 @@ use http::request::Parts;
 use http::{HeaderValue, Method, Request, Response, StatusCode, Version, header};
 use http_body::Body as _;
 
-pub use door::ListenerHandle;
-pub use explain::Explanation;
-pub use fallback::{DegradeGroup, StaleCache};
-pub use guard::LocationBreaker;
-pub use live::{Generation, GenerationParts, LiveChanges};
-
+use self::context::RequestContext;
+use self::error::ProxyError;
+use self::location::Location;
+use self::stale_cache::CacheWriter;
 use crate::clock::{Clock, Deadline};
 use crate::config::plan::{Content, DegradeMode, HttpVersion, ProxyPass};
-use crate::message::target::{self, Target};
 use crate::message::{
     ClientConnection, CloseConnection, IncomingBody, RequestBody, RequestRecord, ResponseBody,
-    grpc, headers,
+    Target, grpc, headers,
 };
 use crate::spool::ResponseBuffer;
 use crate::telemetry::RateLimitedLog;
 use crate::upstream::breaker::{CallPermit, CallTicket};
 use crate::upstream::{OutgoingHead, OutgoingRequest, RequestHeadForm, Upstream, UpstreamBody};
-use failure::ProxyError;
-use fallback::CacheWriter;
-use site::Location;
-use visit::RequestContext;
+use crate::{message, upstream};
+
+pub use self::connection::ConnectionHandler;
+pub use self::explain::Explanation;
+pub use self::fallback::{DegradeGroup, taken};
+pub use self::generation::{Generation, GenerationParts, ListenerHandle, LiveChanges};
+pub use self::location::LocationBreaker;
+pub use self::stale_cache::{StaleCache, skipped};
 
 /// Takes requests of one listener down the road.
 #[derive(Debug, Clone)]
@@ -99,10 +96,10 @@ impl Proxy {
         let doubt = visit.doubt().map(ProxyError::Doubtful);
         let objection = doubt
             .or_else(|| misfit.map(ProxyError::BadTarget))
-            .or_else(|| secured::objection(&live, visit.listener, &visit.exchange));
+            .or_else(|| location::objection(&live, visit.listener, &visit.exchange));
         let mut answered = match objection {
             Some(failure) => Err(failure),
-            None if live.adds_slash(&visit.exchange) => Ok(site::slash_added(&visit.exchange)),
+            None if live.adds_slash(&visit.exchange) => Ok(location::slash_added(&visit.exchange)),
             None => match grpc::due(&visit.exchange, visit.exchange.started) {
                 None => self.pass(&mut visit, site, &mut unread).await,
                 // Boxed: few requests have one, and all would keep the room for it.
@@ -137,7 +134,7 @@ impl Proxy {
         &self,
         peer: Arc<ClientConnection>,
         head: Parts,
-    ) -> (Box<RequestContext>, Option<target::Error>) {
+    ) -> (Box<RequestContext>, Option<message::Error>) {
         // One generation for the whole request, whatever a reload does meanwhile.
         let (live, listener) = self.door.enter();
         let (target, misfit) = match Target::parse(&head) {
@@ -184,14 +181,14 @@ impl Proxy {
         }
         match (&site.plan.action, &site.upstream) {
             (Content::Forward(forward), Some(upstream)) => {
-                if let Some(answer) = site::last_hop(&visit.exchange)? {
+                if let Some(answer) = location::last_hop(&visit.exchange)? {
                     return Ok(answer);
                 }
                 let mut taken_in = None;
-                if unread.is_some() && intake::buffers(forward).is_some() {
-                    intake::may_be_sent(site, upstream, &self.clock)?;
+                if unread.is_some() && content::buffers(forward).is_some() {
+                    content::may_be_sent(site, upstream, &self.clock)?;
                     // Boxed: most requests have no body.
-                    let taking = Box::pin(intake::take_in(visit, site, forward, unread));
+                    let taking = Box::pin(content::take_in(visit, site, forward, unread));
                     taken_in = Some(taking.await?);
                 }
                 let pass = match &site.guard {
@@ -199,7 +196,7 @@ impl Proxy {
                     Some(guard) => Some(guard.breaker.admit(self.clock.now())?),
                 };
                 // Before the body is touched: somebody else may want it.
-                intake::is_available(site, upstream, &self.clock)?;
+                content::is_available(site, upstream, &self.clock)?;
                 let mut upload = taken_in.unwrap_or_else(|| site.upload(visit, forward, unread));
                 let pass = pass.map(|pass| pass.watch(&self.clock, &mut upload));
                 if visit.keeps_upstream_headers(site) {
@@ -214,11 +211,11 @@ impl Proxy {
                     .forward(visit, forward, upstream, upload, form, Some(own))
                     .await;
                 if let Some(pass) = pass {
-                    guard::report(pass, &answered, self.clock.now());
+                    location::report(pass, &answered, self.clock.now());
                 }
                 answered
             }
-            (Content::Return(answer), _) => site::returned(answer, &mut visit.exchange),
+            (Content::Return(answer), _) => location::returned(answer, &mut visit.exchange),
             (Content::Forward(_) | Content::NotFound, _) => Err(ProxyError::NotFound),
         }
     }
@@ -235,15 +232,15 @@ impl Proxy {
     ) -> Result<Response<ResponseBody<UpstreamBody>>, ProxyError> {
         let exchange = &mut visit.exchange;
         exchange.forward = Some(Arc::clone(forward));
-        let upgrade = upgrade::asked(exchange, forward, &upload);
+        let upgrade = content::asked(exchange, forward, &upload);
         let head = match forward.version {
             HttpVersion::One => {
                 let mut written = Vec::with_capacity(USUAL_HEAD);
-                headers::write_request(exchange, forward, upgrade.as_ref(), &mut written);
+                upstream::write_request(exchange, forward, upgrade.as_ref(), &mut written);
                 OutgoingHead::Lines(written)
             }
             HttpVersion::Two => {
-                let request = headers::stream_request(exchange, forward);
+                let request = upstream::stream_request(exchange, forward);
                 OutgoingHead::Stream(Box::new(request.ok_or(ProxyError::Unsayable)?))
             }
         };
@@ -261,7 +258,7 @@ impl Proxy {
         // The backend's version says nothing about what this client understands.
         head.version = Version::HTTP_11;
         if let Some(far) = download.take_switched() {
-            return Ok(upgrade::agree(visit, head, far, forward));
+            return Ok(content::agree(visit, head, far, forward));
         }
         if let Some(kept) = &mut visit.exchange.upstream_headers {
             head.headers.clone_into(kept);
@@ -345,9 +342,9 @@ fn send_off(
         visit.exchange.sent_headers = Some(Box::new(response.headers().clone()));
     }
     match visit.agreed.take() {
-        Some(agreed) => upgrade::hand_over(agreed, visit),
+        Some(agreed) => content::hand_over(agreed, visit),
         None => {
-            if let Some(throttle) = bandwidth::throttle(site, &visit) {
+            if let Some(throttle) = filter::throttle(site, &visit) {
                 response.body_mut().set_throttle(throttle);
             }
             response.body_mut().set_tail(visit);

@@ -6,28 +6,31 @@
 //! what they say is counted (`tally`). The same configuration and log give the same answer always: zones have a secret
 //! that is none, and nothing is told in the order of a hash map.
 
+mod concurrency;
+mod evaluate;
+mod fields;
 mod format;
 mod input;
-mod judge;
-mod line;
-mod needs;
+mod log_format;
 mod order;
-mod places;
-pub mod plot;
-mod read;
-pub mod report;
-mod request;
-mod run;
-pub mod suggest;
-mod tally;
-mod timeline;
+mod plot;
+mod report;
+pub mod run;
+mod stats;
+mod suggest;
 
-pub use format::FormatError;
-pub use input::InputError;
-pub use judge::ReplayVerdict;
-pub use needs::MissingFields;
-pub use read::BadLine;
-pub use report::ReplayReport;
-pub use run::{ReplayError, ReplayOptions, ReplayProgress, RequestObserver, SuggestOptions, run};
-pub use tally::{KeyStats, LongWait, ReplayVerdictKind, VerdictCounts};
-pub use timeline::{Timeline, TimelineBin};
+pub use self::evaluate::ReplayVerdict;
+pub use self::fields::MissingFields;
+pub use self::format::FormatError;
+pub use self::input::{BadLine, InputError};
+pub use self::plot::axis::{Axis, AxisScale, AxisUnit};
+pub use self::plot::{
+    Color, GuideLine, GuidePosition, Plot, PlotTheme, Point, STYLE, Series, SeriesStyle, visible,
+};
+pub use self::report::{ReplayReport, duration, number, percent};
+pub use self::run::{
+    ReplayError, ReplayOptions, ReplayProgress, RequestObserver, SuggestOptions, run,
+};
+pub use self::stats::{
+    KeyStats, LongWait, ReplayVerdictKind, Timeline, TimelineBin, VerdictCounts,
+};

@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::net::IpAddr;
 
-use super::format::time::TimePrecision;
+use super::log_format::TimePrecision;
 
 /// One line of a log that is a request.
 #[derive(Debug, Clone, Copy)]
@@ -208,6 +208,7 @@ const MOST_SPARE: usize = 8;
 
 #[cfg(test)]
 mod tests {
+
     use super::*;
 
     fn entry(at: i64, exact: TimePrecision, line: u64) -> LogEntry {

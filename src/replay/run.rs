@@ -3,16 +3,16 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::format::time::TimePrecision;
-use super::format::{self, InputFormat};
-use super::input;
-use super::judge::{Evaluator, ReplayVerdict};
-use super::needs::{FieldPlan, MissingFields, sites};
+use super::evaluate::{Evaluator, ReplayVerdict};
+use super::fields::{FieldPlan, MissingFields, sites};
+use super::format::InputFormat;
+use super::input::LogMerger;
+use super::log_format::TimePrecision;
 use super::order::{LogEntry, ReorderWindow, TimeBucket};
-use super::read::LogMerger;
 use super::report::{ConnReplayMode, ReplayReport};
+use super::{format, input};
 use crate::config::plan::Plan;
-use crate::store::key::fix_secret;
+use crate::store::fix_secret;
 
 /// What to replay, and what to find out.
 #[derive(Debug, Clone, Default)]

@@ -1,13 +1,16 @@
 //! How much is buffered by all requests together, and how much may be.
+//!
+//! Whether temporary files can be made where the configuration wants them.
 
-use std::fmt;
-use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::{fmt, io};
 
+use super::disk;
 use crate::clock::Clock;
-use crate::config::plan::BufferBounds;
+use crate::config::plan::{BufferBounds, Plan};
+use crate::config::{Report, Severity};
 use crate::telemetry::{Exposition, RateLimitedLog};
 
 /// The bounds of all buffers of a process, and what is in use of them. One for all generations.
@@ -205,8 +208,21 @@ impl Drop for BufferCharge {
     }
 }
 
+/// Tries every directory for temporary files that is named and adds what is wrong with it to the report.
+pub fn check_buffers(plan: &Plan, report: &mut Report) {
+    for directory in &plan.temp_paths {
+        if let Err(error) = disk::open(&directory.path) {
+            let path = directory.path.display();
+            let sentence = format!("no file can be made in `{path}`: {error}");
+            let hint = "name a directory that is there and that weir may write to";
+            report.note(Severity::Error, directory.span, sentence, Some(hint));
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
+
     use super::*;
 
     fn used(bounds: &BufferPool) -> (u64, u64) {

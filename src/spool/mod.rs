@@ -5,18 +5,11 @@
 //! they may keep in memory, both count what they hold in [`BufferPool`], and files are touched by threads of their own only:
 //! a disk that is slow, full or gone holds up what waits for it and no event loop.
 
-mod backlog;
 mod body;
 mod bounds;
-mod check;
 mod disk;
-mod pieces;
-mod spill;
 #[cfg(test)]
 mod tests;
-mod threads;
 
-pub use backlog::ResponseBuffer;
-pub use body::{SpoolWriter, SpooledBody, WriteSpace};
-pub use bounds::BufferPool;
-pub use check::check;
+pub use self::body::{ResponseBuffer, SpoolWriter, SpooledBody, WriteSpace};
+pub use self::bounds::{BufferPool, check_buffers};

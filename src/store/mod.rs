@@ -5,36 +5,33 @@
 //! break: memory never grows past a zone's `size`, no key can be chosen to make lookups slow, and no
 //! bucket in debt is forgotten before half as many other keys were asked for as its zone holds.
 
-pub mod algorithm;
-mod bounded;
-pub mod busiest;
-pub mod key;
-mod lock;
-mod lowest;
+mod conn_zone;
+mod key;
 mod lru;
-pub mod penalties;
-mod recent;
+mod penalties;
+mod rate_keys;
+mod rate_zone;
 mod redis;
-mod sip;
-pub mod slots;
 mod table;
-mod work;
-pub mod zone;
+mod top_keys;
 
-pub use busiest::TopKeys;
-pub use key::Key;
-pub use penalties::Penalties;
-pub use recent::{LruCache, Reservation};
-pub use redis::{
-    CostShare, Error, FleetMember, ForgetKeys, LeaseHoldings, LeaseVerdict, LocalDecision,
-    OutageCharge, ResetError, SharedSlotGuard, SharedSlotWaiter, SharedStore, SlotClaim, StoreDown,
-    StoreOutage, StoreRequest, StoreStatus, StoreVerdict, Verdicts, ZoneLeases,
+pub use self::conn_zone::{ConnSlot, SlotTable};
+pub use self::key::{Key, fix_secret};
+pub use self::penalties::Penalties;
+pub use self::rate_zone::{RateZone, Receipt};
+pub use self::redis::conn_slots::{SharedSlotGuard, SharedSlotWaiter, SlotClaim};
+pub use self::redis::fleet::{CostShare, FleetMember};
+pub use self::redis::lease::{LeaseHoldings, LeaseVerdict, Verdicts, ZoneLeases};
+pub use self::redis::outage::OutageCharge;
+pub use self::redis::request::{LocalDecision, StoreRequest};
+pub use self::redis::script::StoreVerdict;
+pub use self::redis::{
+    Error, ForgetKeys, ResetError, SharedStore, StoreDown, StoreOutage, StoreStatus,
 };
-pub use slots::{ConnSlot, SlotTable};
-pub use zone::{RateZone, Receipt};
+pub use self::top_keys::{KeyRates, TopKeys, VerdictKind, sampling_weight};
 
 /// What one key of which two words are remembered costs, all in, at most: a zone of `size` bytes then holds
-/// `size / BYTES_PER_KEY` keys. What others cost, [`algorithm::LimitSpec::bytes_per_key`] says.
+/// `size / BYTES_PER_KEY` keys. What others cost depends on the state of their algorithm.
 pub const BYTES_PER_KEY: usize = 64;
 
 /// How often a zone has said what.

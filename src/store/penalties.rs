@@ -9,10 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::BYTES_PER_KEY;
-use super::bounded::EvictingTable;
 use super::key::{HashSeeds, Key};
-use super::lock::ShardLock;
-use super::table::ShardLayout;
+use super::table::{EvictingTable, ShardLayout, ShardLock};
 use crate::clock::Millis;
 use crate::telemetry::RateLimitedLog;
 
@@ -157,6 +155,7 @@ impl Penalties {
 
 #[cfg(test)]
 mod tests {
+
     use super::*;
 
     const TERM: Duration = Duration::from_secs(30);

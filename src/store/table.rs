@@ -4,12 +4,33 @@
 //! named elsewhere, the index is small, and memory is known beforehand: the vector grows to exactly its
 //! bound, the index never past the size at which it can tidy itself up in place. Both grow as keys come;
 //! with at most [`LARGEST`] of them, the slowest insert there is copies or rehashes those and no more.
+//!
+//! Keys and what is remembered of them, in bounded memory, and the order in which they are forgotten.
+//!
+//! Nothing is kept in order while there is room. Only a full table makes a heap of its keys by when they could be
+//! forgotten without anybody gaining by it, and keeps it lazily: changing what is remembered may move that moment later and does
+//! not touch the heap, so what the heap says is a lower bound. The smallest is looked at anew before it goes; if it
+//! has moved, it is put back where it belongs.
+//!
+//! A lock that nobody holds for longer than a lookup takes.
+//!
+//! Who finds it taken looks again for a while: going to sleep and being woken takes twenty times as long as the wait.
+//!
+//! Which slot has the lowest number, when the numbers of single slots change.
+//!
+//! A tree of duels: every node knows the winner of the two below it. So changing one number costs a walk from its leaf to
+//! the root. Slots are the leaves and are not stored: node `n + slot` is the leaf of a slot, where there are `n` of them.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::collections::binary_heap::PeekMut;
 
 use hashbrown::HashTable;
+use parking_lot::{Mutex, MutexGuard};
 
-use super::BYTES_PER_KEY;
 use super::key::{HashSeeds, Key, PackedKey};
-use super::work;
+use super::{BYTES_PER_KEY, key};
+use crate::clock::Millis;
 
 /// A table that can name its slots in `S`.
 #[derive(Debug)]
@@ -157,7 +178,7 @@ impl<V, S: SlotIndex> Table<V, S> {
             // By doubling, but exactly to the bound at last: doubling alone may end at twice of it.
             let target = (length * 2).clamp(SMALLEST, self.bound.max(SMALLEST));
             self.entries.reserve_exact(target - length);
-            work::count(length);
+            key::count(length);
         }
         self.entries.push(TableSlot {
             key: key.packed,
@@ -248,8 +269,240 @@ const TABLE: usize = 512;
 /// The fewest places worth allocating.
 const SMALLEST: usize = 4;
 
+#[derive(Debug)]
+pub(super) struct EvictingTable<V> {
+    table: Table<V>,
+    /// Every slot once, when there is anything in it at all.
+    order: BinaryHeap<Reverse<EvictionKey>>,
+}
+
+/// From when on nobody needs the key in a slot, at the earliest; both packed in one word, the time above.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct EvictionKey(u64);
+
+impl EvictionKey {
+    fn new(at: Millis, slot: usize) -> Self {
+        Self((at.0.min(u64::MAX >> SLOT_BITS) << SLOT_BITS) | slot as u64)
+    }
+
+    fn slot(self) -> usize {
+        usize::try_from(self.0 & ((1 << SLOT_BITS) - 1)).unwrap_or_default()
+    }
+}
+
+impl<V> EvictingTable<V> {
+    pub(super) fn new(bound: usize) -> Self {
+        Self {
+            table: Table::new(bound),
+            order: BinaryHeap::new(),
+        }
+    }
+
+    pub(super) fn get(&self, key: &Key) -> Option<&V> {
+        self.table.slot(key).map(|slot| self.table.value(slot))
+    }
+
+    pub(super) fn get_mut(&mut self, key: &Key) -> Option<&mut V> {
+        let slot = self.table.slot(key)?;
+        Some(self.table.value_mut(slot))
+    }
+
+    /// Remembers a key that is not there yet, and gives what had to go for it. Of all keys the one goes whose
+    /// `needed_until` is the earliest, needed or not.
+    pub(super) fn insert(
+        &mut self,
+        key: &Key,
+        value: V,
+        seeds: &HashSeeds,
+        needed_until: impl Fn(&V) -> Millis,
+    ) -> Option<V> {
+        if !self.table.is_full() {
+            self.table.insert(key, value, seeds);
+            return None;
+        }
+        let slot = self.first_to_go(&needed_until)?;
+        // Its slot's place in the heap is now too early, which is what a lower bound may be.
+        Some(self.table.replace(slot, key, value, seeds))
+    }
+
+    /// Remembers a key that is not there yet, unless all keys there is room for are needed after `now`.
+    pub(super) fn insert_unneeded(
+        &mut self,
+        key: &Key,
+        value: V,
+        now: Millis,
+        seeds: &HashSeeds,
+        needed_until: impl Fn(&V) -> Millis,
+    ) -> bool {
+        if self.table.is_full() {
+            let first = self.first_to_go(&needed_until);
+            let unneeded = |slot: &usize| needed_until(self.table.value(*slot)) <= now;
+            let Some(slot) = first.filter(unneeded) else {
+                return false;
+            };
+            self.table.replace(slot, key, value, seeds);
+        } else {
+            self.table.insert(key, value, seeds);
+        }
+        true
+    }
+
+    pub(super) fn forget(&mut self, key: &Key, seeds: &HashSeeds) -> bool {
+        let Some(slot) = self.table.slot(key) else {
+            return false;
+        };
+        self.table.remove(key, slot, seeds);
+        // Another key may have moved into its slot; the heap is made again when the table is full again.
+        self.order = BinaryHeap::new();
+        true
+    }
+
+    /// Looks at every value, which may change when it is needed, and forgets those that are not to be kept.
+    pub(super) fn retain(&mut self, seeds: &HashSeeds, keep: impl FnMut(&mut V) -> bool) {
+        self.table.retain(seeds, keep);
+        self.order = BinaryHeap::new();
+    }
+
+    pub(super) fn entries(&self) -> impl Iterator<Item = (PackedKey, &V)> {
+        self.table.entries()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    /// What it takes from the machine, in bytes.
+    pub(super) fn memory(&self) -> usize {
+        self.table.memory() + self.order.capacity() * size_of::<Reverse<EvictionKey>>()
+    }
+
+    /// The slot of the key that is the first nobody needs.
+    fn first_to_go(&mut self, needed_until: impl Fn(&V) -> Millis) -> Option<usize> {
+        if self.order.is_empty() {
+            self.order = self
+                .table
+                .values()
+                .enumerate()
+                .map(|(slot, value)| Reverse(EvictionKey::new(needed_until(value), slot)))
+                .collect();
+            key::count(self.order.len());
+        }
+        loop {
+            key::count(1);
+            let mut first = self.order.peek_mut()?;
+            let slot = first.0.slot();
+            let due = EvictionKey::new(needed_until(self.table.value(slot)), slot);
+            if due <= first.0 {
+                return Some(slot);
+            }
+            // Sinks to its place when the borrow ends.
+            *first = Reverse(due);
+            drop::<PeekMut<'_, _>>(first);
+        }
+    }
+}
+
+/// Enough for every slot of a table.
+const SLOT_BITS: u32 = 12;
+const _: () = assert!(LARGEST <= 1 << SLOT_BITS);
+
+// Two cache lines of its own: threads on neighbouring locks would otherwise take turns on one.
+#[derive(Debug)]
+#[repr(align(128))]
+pub(super) struct ShardLock<T>(Mutex<T>);
+
+impl<T> ShardLock<T> {
+    pub(super) fn new(value: T) -> Self {
+        Self(Mutex::new(value))
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, T> {
+        if let Some(guard) = self.0.try_lock() {
+            return guard;
+        }
+        self.lock_taken()
+    }
+
+    #[cold]
+    fn lock_taken(&self) -> MutexGuard<'_, T> {
+        for _ in 0..LOOKS {
+            // Looked at before it is tried: trying takes the cache line away from who holds it.
+            if !self.0.is_locked()
+                && let Some(guard) = self.0.try_lock()
+            {
+                return guard;
+            }
+            std::hint::spin_loop();
+        }
+        self.0.lock()
+    }
+}
+
+/// Some microseconds. Whoever holds the lock for longer was sent to sleep by the system.
+const LOOKS: u32 = 100;
+
+/// The winners among so many slots. Their numbers are kept elsewhere and given with each call.
+#[derive(Debug)]
+pub(super) struct MinTree {
+    /// The slot that wins at each inner node; the root is 1, and nothing stands under 0.
+    winners: Box<[u16]>,
+}
+
+impl MinTree {
+    pub(super) fn new(slots: usize, number: impl Fn(usize) -> u32) -> Self {
+        let mut new = Self {
+            winners: vec![0; slots].into(),
+        };
+        for node in (1..slots).rev() {
+            let [left, right] = [2 * node, 2 * node + 1].map(|below| new.winner(below));
+            let lower = match number(right) < number(left) {
+                true => right,
+                false => left,
+            };
+            new.winners[node] = SlotIndex::narrow(lower);
+        }
+        new
+    }
+
+    /// The slot with the lowest number.
+    pub(super) fn first(&self) -> usize {
+        self.winner(1)
+    }
+
+    /// The number of one slot has changed.
+    pub(super) fn update(&mut self, slot: usize, number: impl Fn(usize) -> u32) {
+        let (mut node, mut winner, mut lowest) = (self.winners.len() + slot, slot, number(slot));
+        while node > 1 {
+            let rival = self.winner(node ^ 1);
+            let other = number(rival);
+            if other < lowest {
+                (winner, lowest) = (rival, other);
+            }
+            node /= 2;
+            let before = std::mem::replace(&mut self.winners[node], SlotIndex::narrow(winner));
+            // Another slot has won before and wins again: nothing changes further up.
+            if before.wide() == winner && winner != slot {
+                return;
+            }
+        }
+    }
+
+    /// What it takes from the machine, in bytes.
+    pub(super) fn memory(&self) -> usize {
+        size_of_val(&*self.winners)
+    }
+
+    fn winner(&self, node: usize) -> usize {
+        match node.checked_sub(self.winners.len()) {
+            Some(slot) => slot,
+            None => self.winners[node].wide(),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
+
     use std::collections::HashMap;
 
     use proptest::prelude::*;
@@ -313,6 +566,31 @@ mod tests {
                     }
                 }
                 prop_assert_eq!(table.len(), model.len());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod lowest_tests {
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn it_finds_the_lowest_of_any_numbers(
+            numbers in prop::collection::vec(0..50u32, 1..40),
+            changes in prop::collection::vec((any::<prop::sample::Index>(), 0..50u32), 0..60),
+        ) {
+            let mut model = numbers;
+            let mut lowest = MinTree::new(model.len(), |slot| model[slot]);
+            for (slot, number) in changes {
+                let slot = slot.index(model.len());
+                model[slot] = number;
+                lowest.update(slot, |slot| model[slot]);
+                prop_assert_eq!(model.iter().min(), Some(&model[lowest.first()]));
             }
         }
     }

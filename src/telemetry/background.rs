@@ -2,16 +2,28 @@
 //!
 //! None of them may end by a panic: a health check that is not made any more, or a certificate that is not renewed, is
 //! noticed when it is too late. A task that panics is started again after a pause, which grows while it goes on panicking.
+//!
+//! Panics: caught where something can go on without what was being done, and told in one line.
+//!
+//! A panic is a bug of weir or of a library. It costs what was being done and nothing else: the attempt, the connection
+//! or the run of a background task in which it happened. Whoever catches it logs what was being done; the panic hook
+//! supplies what was said and where.
 
+use std::any::Any;
+use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
-use std::pin::pin;
+use std::io::Write as _;
+use std::panic::{AssertUnwindSafe, Location, catch_unwind};
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
+use std::{fmt, io};
 
 use tokio::time::Instant;
 
-use super::Exposition;
-use super::panics::{self, CaughtPanic};
+use super::metrics::Exposition;
+use super::stamp;
 
 macro_rules! tasks {
     ($($(#[$doc:meta])* $task:ident = $name:literal,)*) => {
@@ -69,7 +81,7 @@ pub async fn supervise(task: BackgroundTask, mut begin: impl AsyncFnMut()) {
         {
             let mut running = pin!(begin());
             poll_fn(|context| {
-                panics::poll(running.as_mut(), context, |panic| panicked = Some(panic))
+                poll_catching_panic(running.as_mut(), context, |panic| panicked = Some(panic))
             })
             .await;
         }
@@ -81,11 +93,11 @@ pub async fn supervise(task: BackgroundTask, mut begin: impl AsyncFnMut()) {
 }
 
 /// The same on a thread of its own.
-pub fn supervise_thread(task: BackgroundTask, mut run: impl FnMut()) {
+pub(super) fn supervise_thread(task: BackgroundTask, mut run: impl FnMut()) {
     let mut pauses = RestartBackoff::default();
     loop {
         let began = Instant::now();
-        let Err(panic) = panics::catch(&mut run) else {
+        let Err(panic) = catch_panic(&mut run) else {
             return;
         };
         let pause = pauses.next(began.elapsed());
@@ -97,7 +109,7 @@ pub fn supervise_thread(task: BackgroundTask, mut run: impl FnMut()) {
 /// Does something that may block, on a thread for that. A panic in it goes on here; `None` where the process is about to
 /// end.
 pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
-    let done = tokio::task::spawn_blocking(|| panics::catch(work)).await;
+    let done = tokio::task::spawn_blocking(|| catch_panic(work)).await;
     match done.ok()? {
         Ok(value) => Some(value),
         Err(panic) => std::panic::resume_unwind(Box::new(panic.to_string())),
@@ -149,8 +161,104 @@ const FIRST: Duration = Duration::from_millis(100);
 const LONGEST: Duration = Duration::from_secs(30);
 const DOUBLINGS: u32 = 9;
 
+/// A panic that was caught: what was said, and where.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CaughtPanic(Box<str>);
+
+thread_local! {
+    /// Whether a panic on this thread will be caught by [`catch_panic`].
+    static CAUGHT: Cell<bool> = const { Cell::new(false) };
+    /// The last one that the hook left for [`catch_panic`].
+    static LAST: RefCell<Option<CaughtPanic>> = const { RefCell::new(None) };
+}
+
+/// From now on panics that are caught are told by whoever catches them, and all others in one line on standard error.
+pub fn install_hook() {
+    std::panic::set_hook(Box::new(|info| {
+        let panic = CaughtPanic::new(info.payload(), info.location());
+        if CAUGHT.get() {
+            return LAST.set(Some(panic));
+        }
+        let thread = std::thread::current();
+        let line = format!(
+            "{} [error] thread {} panicked: {panic}\n",
+            stamp::now().0.slashed,
+            thread.name().unwrap_or("without a name"),
+        );
+        // Not through the log: one of its locks may be held here. Where standard error is closed, nobody can be told.
+        let _written = io::stderr().write_all(line.as_bytes());
+    }));
+}
+
+/// Does something; a panic in it is an error.
+///
+/// # Errors
+/// When it panics.
+pub fn catch_panic<T>(work: impl FnOnce() -> T) -> Result<T, CaughtPanic> {
+    let before = CAUGHT.replace(true);
+    // What a panic leaves half done is dropped, or guarded by locks that are free again.
+    let done = catch_unwind(AssertUnwindSafe(work));
+    CAUGHT.set(before);
+    done.map_err(|payload| {
+        let told = LAST.take();
+        told.unwrap_or_else(|| CaughtPanic::new(&*payload, None))
+    })
+}
+
+/// Polls a future; after a panic in it the result is what `failed` makes of that, and the future must not be polled again.
+pub fn poll_catching_panic<F: Future>(
+    future: Pin<&mut F>,
+    context: &mut Context<'_>,
+    failed: impl FnOnce(CaughtPanic) -> F::Output,
+) -> Poll<F::Output> {
+    let mut polled = Poll::Pending;
+    // Written in place: to return it would copy it once more.
+    if let Err(panic) = catch_panic(|| polled = future.poll(context)) {
+        polled = Poll::Ready(failed(panic));
+    }
+    polled
+}
+
+/// Runs a task that others do not depend on, such as a connection; a panic ends only the task, and is logged by `tell`.
+// Boxed by the caller: an `async fn` keeps room for its argument beside what it makes of it.
+pub async fn isolated<F>(mut task: Pin<Box<F>>, tell: impl FnOnce(CaughtPanic))
+where
+    F: Future<Output = ()>,
+{
+    let mut panicked = None;
+    poll_fn(|context| poll_catching_panic(task.as_mut(), context, |panic| panicked = Some(panic)))
+        .await;
+    if let Some(panic) = panicked {
+        tell(panic);
+    }
+}
+
+impl CaughtPanic {
+    fn new(payload: &(dyn Any + Send), location: Option<&Location<'_>>) -> Self {
+        let said = payload
+            .downcast_ref::<&str>()
+            .copied()
+            .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
+            .unwrap_or("no message")
+            .replace('\n', " ");
+        Self(match location {
+            Some(location) => format!("{said} at {location}").into(),
+            None => said.into(),
+        })
+    }
+}
+
+impl fmt::Display for CaughtPanic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for CaughtPanic {}
+
 #[cfg(test)]
 mod tests {
+
     use super::*;
 
     fn panics(task: &str) -> u64 {
@@ -212,5 +320,36 @@ mod tests {
             ]
         );
         assert_eq!(pauses.next(LONGEST), FIRST);
+    }
+}
+
+#[cfg(test)]
+mod panics_tests {
+
+    use std::pin::pin;
+
+    use super::*;
+
+    #[test]
+    fn a_panic_is_an_error_and_says_what_it_said() {
+        assert_eq!(catch_panic(|| 5), Ok(5));
+        let panic = catch_panic(|| panic!("on line\n{}", 2))
+            .unwrap_err()
+            .to_string();
+        assert!(panic.starts_with("on line 2"), "{panic}");
+        let nested = catch_panic(|| catch_panic(|| panic!("inner")).is_err());
+        assert_eq!(nested, Ok(true));
+        assert!(!CAUGHT.get());
+    }
+
+    #[tokio::test]
+    async fn a_future_that_panics_is_ready_with_its_failure() {
+        let mut future = pin!(async {
+            tokio::task::yield_now().await;
+            panic!("later")
+        });
+        let done: Result<(), CaughtPanic> =
+            poll_fn(|context| poll_catching_panic(future.as_mut(), context, Err::<(), _>)).await;
+        assert!(done.unwrap_err().to_string().starts_with("later"));
     }
 }

@@ -5,13 +5,21 @@
 //! ```
 //!
 //! Lines are bounded and carry no control characters: much of what is logged was written by a client.
+//!
+//! A complaint that may come a million times a second and is written once a minute.
+//!
+//! What the error log says of the request that something befell, in nginx's words and order.
+//!
+//! Log readers (fail2ban and others) match these lines whole, so they are nginx's to the comma.
 
-use std::fmt::{self, Write};
-use std::io;
+use std::fmt::Write;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
+use std::{fmt, io};
 
+use http::header;
 use parking_lot::RwLock;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
@@ -21,9 +29,12 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::{EnvFilter, Layer, Registry, reload};
 
-use super::access::Error;
+use super::access_log::Error;
+use super::log_writer::{Destination, LogSink, LogWriter};
 use super::stamp;
-use super::writer::{Destination, LogSink, LogWriter};
+use crate::clock::Millis;
+use crate::message;
+use crate::message::{ClientConnection, RequestRecord};
 
 /// Keeps the logs going; writes what is left when dropped.
 #[derive(Debug)]
@@ -36,7 +47,7 @@ pub struct LogGuard {
 ///
 /// # Errors
 /// When standard error cannot be had or no thread can be started.
-pub fn start(level: Level) -> io::Result<LogGuard> {
+pub fn start_error_log(level: Level) -> io::Result<LogGuard> {
     let writer = LogWriter::new();
     let sink = Arc::new(RwLock::new(writer.open(NAME, Destination::Stderr)?));
     let own = std::env::var("RUST_LOG").ok().filter(|own| !own.is_empty());
@@ -190,7 +201,7 @@ where
         let mut fields = FieldWriter {
             out: Plain {
                 out: &mut line,
-                left: LONGEST,
+                left: MAX_LINE,
             },
             result: Ok(()),
         };
@@ -292,10 +303,153 @@ const NAME: &str = "error";
 const AT_EXIT: Duration = Duration::from_secs(2);
 
 /// Most of a line that is written, in bytes: nginx's number, less what stands before and after.
-const LONGEST: usize = 2048 - 64;
+const MAX_LINE: usize = 2048 - 64;
+
+/// Counts what happens and says when to speak of it.
+#[derive(Debug, Default)]
+pub struct RateLimitedLog {
+    total: AtomicU64,
+    told: AtomicU64,
+    next: AtomicU64,
+}
+
+impl RateLimitedLog {
+    /// Of something that has not happened yet.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            total: AtomicU64::new(0),
+            told: AtomicU64::new(0),
+            next: AtomicU64::new(0),
+        }
+    }
+
+    /// It happened so often elsewhere, and was spoken of there.
+    pub fn add(&self, times: u64) {
+        self.total.fetch_add(times, Ordering::Relaxed);
+        self.told.fetch_add(times, Ordering::Relaxed);
+    }
+
+    /// It happened once more; `Some` with how often since it was last spoken of, when it is time to.
+    pub fn note(&self, now: Millis) -> Option<u64> {
+        let total = self.total.fetch_add(1, Ordering::Relaxed) + 1;
+        let next = self.next.load(Ordering::Relaxed);
+        if now.0 < next {
+            return None;
+        }
+        // One thread of all that come here at the same time wins and speaks.
+        self.next
+            .compare_exchange(
+                next,
+                now.0.saturating_add(PAUSE),
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            )
+            .ok()?;
+        let told = self.told.swap(total, Ordering::Relaxed);
+        Some(total.saturating_sub(told))
+    }
+
+    /// How often it happened in all.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.total.load(Ordering::Relaxed)
+    }
+}
+
+/// Between two lines, in milliseconds.
+const PAUSE: u64 = 60_000;
+
+/// A line about a request: `*CONNECTION message, client: …, server: …, request: "…", upstream: "…", host: "…"`, the upstream
+/// by its address or name where one was asked.
+#[must_use]
+pub fn about(
+    message: fmt::Arguments<'_>,
+    exchange: &RequestRecord,
+    upstream: Option<&str>,
+) -> String {
+    let mut line = String::with_capacity(256);
+    let head = &exchange.head;
+    // Writing to a string cannot fail.
+    let _written = write!(
+        line,
+        "*{} {message}, client: {}, server: {}",
+        exchange.peer.connection,
+        exchange.client().text(),
+        exchange.server().name,
+    );
+    if !exchange.unparsed {
+        line.push_str(", request: \"");
+        let version = head.version;
+        let _written = write!(
+            EscapedText(&mut line),
+            "{} {} {version:?}",
+            head.method,
+            head.uri
+        );
+        line.push('"');
+    }
+    if let (Some(upstream), Some(forward)) = (upstream, &exchange.forward) {
+        let scheme = forward.tls.map_or("http", |_| "https");
+        // A path of a socket has no end of its own.
+        let end = if upstream.starts_with("unix:") {
+            ":"
+        } else {
+            ""
+        };
+        let _written = write!(line, ", upstream: \"{scheme}://{upstream}{end}");
+        escape(&mut line, &message::target_sent(exchange, forward));
+        line.push('"');
+    }
+    for (name, field) in [("host", header::HOST), ("referrer", header::REFERER)] {
+        if let Some(value) = head.headers.get(field) {
+            let _written = write!(line, ", {name}: \"");
+            escape(&mut line, value.as_bytes());
+            line.push('"');
+        }
+    }
+    line.truncate(line.floor_char_boundary(MAX_CONTEXT));
+    line
+}
+
+/// A line about a connection on which no request has come: `*CONNECTION message, client: …, server: …`, the server by the
+/// address that was connected to.
+#[must_use]
+pub fn about_connection(message: fmt::Arguments<'_>, peer: &ClientConnection) -> String {
+    let (number, client) = (peer.connection, peer.caller());
+    match peer.local {
+        Some(local) => format!("*{number} {message}, client: {client}, server: {local}"),
+        None => format!("*{number} {message}, client: {client}, server: unix:"),
+    }
+}
+
+/// Takes text from outside into a line, so that it can neither end it nor act on a terminal.
+struct EscapedText<'a>(&'a mut String);
+
+impl Write for EscapedText<'_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        escape(self.0, text.as_bytes());
+        Ok(())
+    }
+}
+
+fn escape(line: &mut String, bytes: &[u8]) {
+    for &byte in bytes {
+        match byte {
+            b'"' | b'\\' | 0..=0x1f | 0x7f.. => {
+                let _written = write!(line, "\\x{byte:02X}");
+            }
+            _ => line.push(char::from(byte)),
+        }
+    }
+}
+
+/// Where nginx cuts a line, in bytes.
+const MAX_CONTEXT: usize = 2048;
 
 #[cfg(test)]
 mod tests {
+
     use parking_lot::Mutex;
 
     use super::*;
@@ -393,5 +547,68 @@ mod tests {
             tracing::warn!("loud");
         });
         assert_eq!(after_time(&text), "[warn] loud\n");
+    }
+}
+
+#[cfg(test)]
+mod warning_tests {
+
+    use super::*;
+
+    #[test]
+    fn it_speaks_at_once_and_then_once_a_minute_with_the_number() {
+        let warning = RateLimitedLog::default();
+        assert_eq!(warning.note(Millis(5)), Some(1));
+        assert_eq!(warning.note(Millis(6)), None);
+        assert_eq!(warning.note(Millis(60_004)), None);
+        assert_eq!(warning.note(Millis(60_005)), Some(3));
+        assert_eq!(warning.total(), 4);
+    }
+}
+
+#[cfg(test)]
+mod context_tests {
+
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::config::plan::ProxyPass;
+
+    #[test]
+    fn a_line_is_nginxs() {
+        let fields = [("host", "localhost"), ("referer", "http://a/\"b")];
+        let mut exchange = message::testing::request("GET", "/one/a?b", &fields);
+        let server = exchange.server().name.clone();
+        assert_eq!(
+            about(format_args!("something happened"), &exchange, None),
+            format!(
+                "*17 something happened, client: 192.0.2.7, server: {server}, request: \"GET /one/a?b HTTP/1.1\", \
+                host: \"localhost\", referrer: \"http://a/\\x22b\""
+            )
+        );
+        exchange.forward = Some(Arc::new(ProxyPass {
+            uri: Some("/two/".into()),
+            replaces: 5,
+            ..message::testing::forward()
+        }));
+        let line = about(format_args!("x"), &exchange, Some("127.0.0.1:1"));
+        let upstream = ", upstream: \"http://127.0.0.1:1/two/a?b\", host: \"localhost\"";
+        assert!(line.contains(upstream), "{line}");
+        let line = about(format_args!("x"), &exchange, Some("unix:/run/a"));
+        assert!(line.contains("\"http://unix:/run/a:/two/a?b\""), "{line}");
+    }
+
+    #[test]
+    fn text_from_outside_cannot_forge_a_line() {
+        let mut line = String::new();
+        escape(&mut line, b"a\"b\\c\r\n\x1b[31m\xff");
+        assert_eq!(line, r"a\x22b\x5Cc\x0D\x0A\x1B[31m\xFF");
+    }
+
+    #[test]
+    fn a_long_line_is_cut() {
+        let host = "h".repeat(5_000);
+        let exchange = message::testing::request("GET", "/", &[("host", &host)]);
+        assert_eq!(about(format_args!("x"), &exchange, None).len(), MAX_CONTEXT);
     }
 }

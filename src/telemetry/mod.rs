@@ -4,34 +4,29 @@
 //! which takes them to their file on a thread of its own; when that thread cannot keep up, lines are
 //! dropped and counted, and traffic goes on.
 
-mod access;
-pub mod background;
-mod cells;
-mod context;
+mod access_log;
+mod background;
 mod counters;
 mod error_log;
-mod histogram;
-mod lag;
-mod listener;
-mod page;
-pub mod panics;
-pub mod process;
+mod log_writer;
+mod metrics;
 mod refusals;
 mod stamp;
 pub mod traces;
-mod warning;
-mod writer;
 
-pub use access::{AccessLog, Error};
-pub use background::{BackgroundTask, supervise};
-pub use context::{about, about_connection};
-pub use counters::{COUNTERS, Counters, LimitedBy, SlowPart};
-pub use error_log::{ErrorDestination, LogGuard, set_level, start};
-pub use histogram::{Histogram, HistogramSnapshot};
-pub use lag::{LoopLag, describe_loops, lags, watch_lag};
-pub use listener::{ActiveConnection, HandshakeResult, ListenerCounters, ProxyHeaderFailure};
-pub use page::{Exposition, SampleValue};
-pub use refusals::{REFUSALS, RefusalLog, RefusalRecord};
-pub use traces::Tracer;
-pub use warning::RateLimitedLog;
-pub use writer::{Destination, LogSink, LogWriter};
+pub use self::access_log::{AccessLog, Error};
+pub use self::background::{
+    BackgroundTask, CaughtPanic, blocking, catch_panic, install_hook, isolated,
+    poll_catching_panic, supervise,
+};
+pub use self::counters::{
+    ActiveConnection, COUNTERS, Counters, HandshakeResult, LimitedBy, ListenerCounters, LoopLag,
+    ProxyHeaderFailure, SlowPart, describe_loops, describe_process, lags, watch_lag,
+};
+pub use self::error_log::{
+    ErrorDestination, LogGuard, RateLimitedLog, about, about_connection, set_level, start_error_log,
+};
+pub use self::log_writer::{Destination, LogSink, LogWriter};
+pub use self::metrics::{Exposition, Histogram, HistogramSnapshot, SampleValue};
+pub use self::refusals::{REFUSALS, RefusalLog, RefusalRecord};
+pub use self::traces::Tracer;

@@ -160,6 +160,7 @@ const SECOND: u64 = 1000;
 
 #[cfg(test)]
 mod tests {
+
     use super::*;
 
     fn refused(id: u64) -> RefusalRecord {

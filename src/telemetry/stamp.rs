@@ -59,6 +59,7 @@ pub(super) fn now() -> (Rc<LogTimestamp>, u32) {
 
 #[cfg(test)]
 mod tests {
+
     use super::*;
 
     #[test]

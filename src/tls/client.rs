@@ -14,15 +14,12 @@ use rustls::{
 };
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use super::bounded::DepthVerifier;
-use super::files::{self, Error, FileErrorKind};
-use super::pinned::PinnedVerifier;
-use super::session::TlsSession;
-use super::stream::{CloseMode, TlsStream};
-use super::suites;
-use super::verify::TrustAnchors;
-use super::watch::{ReloadResult, Reloadable};
-use crate::config::plan::{self, HttpVersion, ServerNameSent, SessionReuse, UpstreamTls, Verify};
+use super::files::{Error, FileErrorKind, ReloadResult, Reloadable};
+use super::stream::{CloseMode, TlsSession, TlsStream};
+use super::verify::{DepthVerifier, PinnedVerifier, TrustAnchors};
+use super::{files, stream};
+use crate::config::plan;
+use crate::config::plan::{HttpVersion, ServerNameSent, SessionReuse, UpstreamTls, Verify};
 
 /// One way to meet servers of upstreams, renewed when its files change.
 #[derive(Debug)]
@@ -121,9 +118,9 @@ pub fn objection(failure: &io::Error) -> Option<ServerCertError> {
 }
 
 fn make(plan: &UpstreamTls) -> Result<ClientConfig, Error> {
-    let provider = suites::provider(&plan.ciphers);
+    let provider = stream::provider(&plan.ciphers);
     let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
-        .with_protocol_versions(&suites::versions(&plan.protocols))
+        .with_protocol_versions(&stream::versions(&plan.protocols))
         .map_err(|error| refused(plan, error))?
         .dangerous()
         .with_custom_certificate_verifier(verifier(plan, provider)?);

@@ -1,18 +1,19 @@
 //! The way in for the fuzzer: a certificate read from its bytes alone.
 
-use super::der::X509Parts;
-use super::dn;
+use super::x509;
+use super::x509::X509Parts;
 
 /// What is read of a certificate: whom it names, who issued it, and its number. `None` for what is not one.
 #[must_use]
 pub fn names(der: &[u8]) -> Option<[String; 3]> {
     let read = X509Parts::parse(der)?;
-    let [subject, issuer] = [read.subject, read.issuer].map(dn::text);
-    Some([subject, issuer, dn::serial(read.serial)])
+    let [subject, issuer] = [read.subject, read.issuer].map(x509::text);
+    Some([subject, issuer, x509::serial(read.serial)])
 }
 
 #[cfg(test)]
 mod tests {
+
     #[test]
     fn what_is_not_a_certificate_has_no_names() {
         assert_eq!(super::names(b""), None);

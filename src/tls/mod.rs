@@ -6,35 +6,239 @@
 //!
 //! A client's certificate never fails the handshake. As in nginx it is judged afterwards, so that a client without a
 //! good one gets an answer it can show to somebody.
+//!
+//! Everything a plan needs for TLS, read from its files.
+//!
+//! What is wrong with the files a plan names, all of it, told as the rest of a configuration's mistakes are.
 
-mod accept;
 mod bare;
-mod bounded;
-mod check;
 mod client;
-mod der;
-mod dn;
 mod files;
 #[cfg(any(fuzzing, test))]
 pub mod fuzzing;
-mod kit;
-mod pinned;
 mod server;
-mod session;
-mod sessions;
 mod stream;
-mod suites;
 #[cfg(test)]
 mod tests;
 mod verify;
-mod watch;
+mod x509;
 
-pub use accept::{Handshake, HandshakeError, greet};
-pub use bare::Bare;
-pub use check::{ExpiryPolicy, check};
-pub use client::{ServerCertError, TlsConnector, objection};
-pub use files::{Error, FileErrorKind};
-pub use kit::TlsContexts;
-pub use server::TlsAcceptor;
-pub use stream::{CloseMode, TlsStream};
-pub use watch::ReloadResult;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rustls::pki_types::{CertificateDer, ServerName};
+
+use crate::config::plan::{Certificate, Plan, UpstreamTls};
+use crate::config::{Report, Severity, Span, plan};
+
+pub use self::bare::Bare;
+pub use self::client::{ServerCertError, TlsConnector, objection};
+pub use self::files::{Error, FileErrorKind, ReloadResult};
+pub use self::server::{Handshake, HandshakeError, TlsAcceptor, accept_handshake};
+pub use self::stream::{CloseMode, TlsStream};
+
+/// What clients are met with, and how servers of upstreams are.
+#[derive(Debug, Clone, Default)]
+pub struct TlsContexts {
+    servers: Vec<Option<Arc<TlsAcceptor>>>,
+    clients: Arc<[Arc<TlsConnector>]>,
+}
+
+impl TlsContexts {
+    /// Reads all files. Where nothing has changed since the plan `before`, sessions that were agreed on go on.
+    ///
+    /// # Errors
+    /// When one of them cannot be used.
+    pub fn build(plan: &Plan, before: Option<(&Plan, &Self)>) -> Result<Self, Error> {
+        let servers = plan.servers.iter().enumerate().map(|(index, server)| {
+            let Some(tls) = &server.tls else {
+                return Ok(None);
+            };
+            // Of several that look the same, each goes on from its own: no session is shown to another server.
+            let same = |old: &&plan::Server| old.name == server.name && old.tls == server.tls;
+            let nth = plan.servers[..index].iter().filter(same).count();
+            let old = before.and_then(|(plan, kit)| {
+                let mut all = plan.servers.iter().zip(&kit.servers);
+                let alike = all.by_ref().filter(|(old, _)| same(old));
+                alike.map(|(_, kept)| kept).nth(nth)?.as_deref()
+            });
+            TlsAcceptor::build(tls, old).map(Arc::new).map(Some)
+        });
+        Ok(Self {
+            servers: servers.collect::<Result<_, _>>()?,
+            clients: clients(plan, before)?,
+        })
+    }
+
+    /// What clients of the plan's server with this index are met with.
+    #[must_use]
+    pub fn server(&self, index: usize) -> Option<Arc<TlsAcceptor>> {
+        self.servers.get(index)?.clone()
+    }
+
+    /// How servers of upstreams are met, in the plan's order.
+    #[must_use]
+    pub fn clients(&self) -> Arc<[Arc<TlsConnector>]> {
+        Arc::clone(&self.clients)
+    }
+
+    /// Looks at all files again; tells what came of those that have changed.
+    pub fn refresh(&self, mut tell: impl FnMut(PathBuf, ReloadResult)) {
+        for server in self.servers.iter().flatten() {
+            tell(server.file(), server.refresh());
+        }
+        for client in self.clients.iter() {
+            tell(client.file(), client.refresh());
+        }
+    }
+}
+
+/// How servers of upstreams are met; as before, where that is said as before.
+fn clients(
+    plan: &Plan,
+    before: Option<(&Plan, &TlsContexts)>,
+) -> Result<Arc<[Arc<TlsConnector>]>, Error> {
+    if let Some((old, kit)) = before
+        && old.upstream_tls == plan.upstream_tls
+    {
+        return Ok(kit.clients());
+    }
+    let clients = plan.upstream_tls.iter().map(|tls| {
+        let known = before.and_then(|(old, kit)| {
+            let index = old.upstream_tls.iter().position(|old| old == tls)?;
+            kit.clients.get(index).map(Arc::clone)
+        });
+        known.map_or_else(|| TlsConnector::build(tls).map(Arc::new), Ok)
+    });
+    clients.collect()
+}
+
+/// How bad a certificate is whose time is over, or has not come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ExpiryPolicy {
+    /// As bad as any other mistake.
+    Demanded,
+    /// Bad, but a gateway that is started again must not stay away for it.
+    Wished,
+}
+
+/// Looks at all files and adds what is wrong with them to the report.
+pub fn check(plan: &Plan, report: &mut Report, validity: ExpiryPolicy) {
+    let mut check = FileCheck { report, validity };
+    for server in &plan.servers {
+        if let Some(tls) = &server.tls {
+            check.server(server, tls);
+        }
+    }
+    for tls in &plan.upstream_tls {
+        check.upstream(tls);
+    }
+}
+
+struct FileCheck<'r> {
+    report: &'r mut Report,
+    validity: ExpiryPolicy,
+}
+
+impl FileCheck<'_> {
+    fn server(&mut self, server: &plan::Server, tls: &plan::Tls) {
+        let before = self.report.errors();
+        for certificate in &tls.certificates {
+            let chain = self.certificate(certificate);
+            if let Some(own) = chain.as_ref().and_then(|chain| chain.first()) {
+                self.names(server, own, certificate);
+            }
+        }
+        if let Some(file) = &tls.client_ca {
+            self.note(files::roots(file));
+        }
+        if let Some(file) = &tls.crl {
+            self.note(files::lists(file));
+        }
+        if self.report.errors() == before {
+            self.note(TlsAcceptor::build(tls, None));
+        }
+    }
+
+    fn upstream(&mut self, tls: &UpstreamTls) {
+        let before = self.report.errors();
+        if let Some(certificate) = &tls.certificate {
+            self.certificate(certificate);
+        }
+        if let Some(file) = &tls.trusted {
+            self.note(files::roots(file));
+        }
+        if let Some(file) = &tls.crl {
+            self.note(files::lists(file));
+        }
+        if self.report.errors() == before {
+            self.note(TlsConnector::build(tls));
+        }
+    }
+
+    fn certificate(&mut self, named: &Certificate) -> Option<Vec<CertificateDer<'static>>> {
+        let chain = self.note(files::chain(&named.chain));
+        let key = self.note(files::key(&named.key));
+        if let (Some(chain), Some(key)) = (chain.clone(), key) {
+            self.note(files::pair(chain, key, named));
+        }
+        if let Some(staple) = &named.staple {
+            self.note(files::staple(staple));
+        }
+        let own = chain.as_ref()?.first()?;
+        if let Some(flaw) = files::untimely(own, files::now()) {
+            self.note::<()>(Err(flaw.of(&named.chain)));
+        }
+        chain
+    }
+
+    /// Warns of names that browsers would not find in the certificate.
+    fn names(&mut self, server: &plan::Server, own: &CertificateDer<'_>, named: &Certificate) {
+        let Ok(certificate) = webpki::EndEntityCert::try_from(own) else {
+            return;
+        };
+        for name in &server.names {
+            let (shown, asked) = match name {
+                plan::ServerName::Exact(name) => (name.to_string(), name.to_string()),
+                plan::ServerName::Suffix(end) | plan::ServerName::SuffixAndSelf(end) => {
+                    (format!("*{end}"), format!("x{end}"))
+                }
+                plan::ServerName::Expression(_) | plan::ServerName::Prefix(_) => continue,
+            };
+            // `_` and the like are names for nobody.
+            if !shown.contains('.') {
+                continue;
+            }
+            let fits = ServerName::try_from(asked)
+                .is_ok_and(|asked| certificate.verify_is_valid_for_subject_name(&asked).is_ok());
+            if !fits {
+                let path = named.chain.path.display();
+                let sentence = format!("the certificate in `{path}` is not for `{shown}`");
+                let hint = "clients that ask for this name will not trust it";
+                self.add(Severity::Warning, named.chain.span, sentence, Some(hint));
+            }
+        }
+    }
+
+    fn note<T>(&mut self, done: Result<T, Error>) -> Option<T> {
+        let error = match done {
+            Ok(value) => return Some(value),
+            Err(error) => error,
+        };
+        let severity = match self.validity {
+            ExpiryPolicy::Wished if error.flaw.is_untimely() => Severity::Warning,
+            _ => Severity::Error,
+        };
+        self.add(
+            severity,
+            error.file.span,
+            error.to_string(),
+            error.flaw.hint(),
+        );
+        None
+    }
+
+    fn add(&mut self, severity: Severity, span: Span, sentence: String, hint: Option<&str>) {
+        self.report.note(severity, span, sentence, hint);
+    }
+}

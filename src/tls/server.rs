@@ -1,18 +1,40 @@
 //! What one server meets its clients with.
+//!
+//! The handshake with a client.
+//!
+//! Whoever connects and stays silent costs a socket; the memory for a handshake is taken when the first byte has come.
+//! That byte also tells somebody who speaks plain HTTP here, and who gets a plain answer then.
+//!
+//! Sessions that clients take up again: sealed in tickets they keep, or kept here.
+//!
+//! rustls seals and keeps them; that a session ends after `session_timeout` is added by a stamp in front of what it
+//! seals or keeps.
 
+use std::future::poll_fn;
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
-use rustls::server::{ClientHello, ProducesTickets, ResolvesServerCert, StoresServerSessions};
+use bytes::BytesMut;
+use rustls::pki_types::CertificateDer;
+use rustls::server::{
+    Acceptor, ClientHello, ProducesTickets, ResolvesServerCert, ServerSessionMemoryCache,
+    StoresServerSessions, UnbufferedServerConnection,
+};
 use rustls::sign::CertifiedKey;
-use rustls::{CipherSuite, ServerConfig};
+use rustls::{CipherSuite, HandshakeKind, ServerConfig};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use super::files::{self, Error, FileErrorKind};
-use super::sessions::{SessionCache, TicketKeys};
-use super::suites;
+use super::bare::Bare;
+use super::files::{Error, FileErrorKind, ReloadResult, Reloadable};
+use super::stream::{CloseMode, TlsSession, TlsStream};
 use super::verify::ClientVerifier;
-use super::watch::{ReloadResult, Reloadable};
-use crate::config::plan::{self, Http2, SessionTickets, VerifyClient};
+use super::{files, stream, x509};
+use crate::clock::Clock;
+use crate::config::plan;
+use crate::config::plan::{Http2, SessionTickets, VerifyClient};
+use crate::message::{AlpnProtocol, ClientCertificate, TlsInfo};
 
 /// One server's certificates and settings, renewed when their files change.
 #[derive(Debug)]
@@ -102,7 +124,7 @@ impl TlsAcceptor {
 impl LoadedServer {
     /// For a client that asks for these suites.
     pub(super) fn config(&self, http2: Http2, suites: &[CipherSuite]) -> Arc<ServerConfig> {
-        let offer = match suites::dislikes_aes(suites) {
+        let offer = match stream::dislikes_aes(suites) {
             true => &self.theirs,
             false => &self.ours,
         };
@@ -139,7 +161,7 @@ fn make(plan: &plan::Tls, keeps: &SessionStores) -> Result<LoadedServer, Error> 
     };
     let offer = |provider, ours| {
         let builder = ServerConfig::builder_with_provider(provider)
-            .with_protocol_versions(&suites::versions(&plan.protocols))
+            .with_protocol_versions(&stream::versions(&plan.protocols))
             .map_err(|error| refused(plan, error))?;
         let builder = match &clients {
             Some(clients) => builder.with_client_cert_verifier(Arc::clone(clients) as Arc<_>),
@@ -158,11 +180,11 @@ fn make(plan: &plan::Tls, keeps: &SessionStores) -> Result<LoadedServer, Error> 
     };
     let (ours, theirs) = match plan.ciphers.is_empty() {
         true => (
-            offer(suites::swift(), true)?,
-            offer(suites::provider(&[]), false)?,
+            offer(stream::swift(), true)?,
+            offer(stream::provider(&[]), false)?,
         ),
         false => {
-            let named = offer(suites::provider(&plan.ciphers), true)?;
+            let named = offer(stream::provider(&plan.ciphers), true)?;
             (named.clone(), named)
         }
     };
@@ -221,5 +243,272 @@ impl ResolvesServerCert for CertResolver {
         all.find(|certificate| certificate.key.choose_scheme(schemes).is_some())
             .or_else(|| self.0.first())
             .map(Arc::clone)
+    }
+}
+
+/// How a connection begins on an address that speaks TLS.
+#[derive(Debug)]
+pub enum Handshake<IO> {
+    /// Without TLS.
+    Plain(IO),
+    /// With TLS, and with what is known of it.
+    Secured(Box<TlsStream<IO>>, TlsInfo),
+}
+
+/// A handshake that came to nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum HandshakeError {
+    /// The client went before it was over, most often a scanner or a health check.
+    #[error("the client left")]
+    Gone(#[source] io::Error),
+    /// The two could not agree, or one of them does not speak TLS as it should.
+    #[error("{0}")]
+    Refused(#[source] rustls::Error),
+}
+
+/// Meets a client; `choose` gives the server for the name it asks for, and says whether HTTP/2 may be spoken with it.
+///
+/// # Errors
+/// When it leaves, or there is nothing to agree on.
+pub async fn accept_handshake<IO: Bare>(
+    mut io: IO,
+    choose: impl Fn(Option<&str>) -> Option<(Arc<TlsAcceptor>, Http2)>,
+) -> Result<Handshake<IO>, HandshakeError> {
+    let speaks = poll_fn(|context| io.poll_waiting(context)).await;
+    if !speaks.map_err(HandshakeError::Gone)? {
+        return Err(HandshakeError::Gone(io::ErrorKind::UnexpectedEof.into()));
+    }
+    match io.first() {
+        // A record of a handshake, or what no request begins with: TLS will say what is wrong with it.
+        None | Some(HANDSHAKE | 0x80..) => {}
+        Some(_) => return Ok(Handshake::Plain(io)),
+    }
+    let ParsedClientHello { name, suites, read } = hello(&mut io).await?;
+    let Some((server, http2)) = choose(name.as_deref()) else {
+        let refused = rustls::Error::General("no server for this name".into());
+        return Err(HandshakeError::Refused(refused));
+    };
+    let made = server.made();
+    let tls = UnbufferedServerConnection::new(made.config(http2, &suites))
+        .map_err(HandshakeError::Refused)?;
+    let mut stream = Box::new(TlsStream::new(
+        io,
+        TlsSession::Server(tls),
+        &read,
+        CloseMode::Taken,
+    ));
+    poll_fn(|context| stream.poll_handshake(context))
+        .await
+        .map_err(failure)?;
+    let known = known(&stream, &made, name);
+    Ok(Handshake::Secured(stream, known))
+}
+
+/// What a client says first.
+struct ParsedClientHello {
+    // Whom it wants.
+    name: Option<Box<str>>,
+    suites: Box<[CipherSuite]>,
+    // What was read: the server it names reads it again.
+    read: BytesMut,
+}
+
+/// Reads until the client has said whom it wants.
+async fn hello<IO: Bare>(io: &mut IO) -> Result<ParsedClientHello, HandshakeError> {
+    let mut acceptor = Acceptor::default();
+    let mut read = BytesMut::with_capacity(HELLO);
+    loop {
+        let known = read.len();
+        if io.read_buf(&mut read).await.map_err(HandshakeError::Gone)? == 0 {
+            return Err(HandshakeError::Gone(io::ErrorKind::UnexpectedEof.into()));
+        }
+        let mut unseen = &read[known..];
+        while !unseen.is_empty() {
+            acceptor
+                .read_tls(&mut unseen)
+                .map_err(HandshakeError::Gone)?;
+        }
+        match acceptor.accept() {
+            Ok(Some(accepted)) => {
+                let hello = accepted.client_hello();
+                let name = hello.server_name().map(str::to_ascii_lowercase);
+                return Ok(ParsedClientHello {
+                    name: name.map(Into::into),
+                    suites: hello.cipher_suites().into(),
+                    read,
+                });
+            }
+            Ok(None) => {}
+            Err((error, mut alert)) => {
+                let mut told = Vec::new();
+                // Into memory, which cannot fail.
+                let _written = alert.write_all(&mut told);
+                return Err(refuse(io, error, &told).await);
+            }
+        }
+    }
+}
+
+/// Tells the client what is wrong; it may be gone.
+async fn refuse<IO: Bare>(io: &mut IO, error: rustls::Error, alert: &[u8]) -> HandshakeError {
+    match io.write_all(alert).await {
+        Ok(()) => HandshakeError::Refused(error),
+        Err(gone) => HandshakeError::Gone(gone),
+    }
+}
+
+fn failure(error: io::Error) -> HandshakeError {
+    match error.downcast::<rustls::Error>() {
+        Ok(refused) => HandshakeError::Refused(refused),
+        Err(gone) => HandshakeError::Gone(gone),
+    }
+}
+
+fn known<IO: Bare>(stream: &TlsStream<IO>, made: &LoadedServer, name: Option<Box<str>>) -> TlsInfo {
+    let tls = stream.session().state();
+    let chain = tls.peer_certificates().unwrap_or_default();
+    TlsInfo {
+        protocol: stream::protocol(tls.protocol_version()),
+        cipher: tls
+            .negotiated_cipher_suite()
+            .map_or("", |suite| stream::name(suite.suite())),
+        curve: tls
+            .negotiated_key_exchange_group()
+            .map(|group| stream::curve(group.name())),
+        server_name: name,
+        inner: match tls.alpn_protocol() {
+            None => AlpnProtocol::Unsaid,
+            Some(b"h2") => AlpnProtocol::Http2,
+            Some(_) => AlpnProtocol::Http1,
+        },
+        resumed: tls.handshake_kind() == Some(HandshakeKind::Resumed),
+        client: shown(chain, made),
+    }
+}
+
+fn shown(chain: &[CertificateDer<'_>], made: &LoadedServer) -> Option<Box<ClientCertificate>> {
+    let own = chain.first()?;
+    let clients = made.clients.as_ref()?;
+    let parsed = x509::X509Parts::parse(own)?;
+    let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA1_FOR_LEGACY_USE_ONLY, own);
+    Some(Box::new(ClientCertificate {
+        verdict: clients.judge(chain, files::now()),
+        subject: x509::text(parsed.subject).into(),
+        issuer: x509::text(parsed.issuer).into(),
+        serial: x509::serial(parsed.serial).into(),
+        fingerprint: x509::hex(digest.as_ref()).to_ascii_lowercase().into(),
+        der: own.as_ref().into(),
+    }))
+}
+
+/// As much as a client says first, mostly.
+const HELLO: usize = 2048;
+
+/// The kind of record a handshake begins with.
+const HANDSHAKE: u8 = 0x16;
+
+/// Seals sessions; its keys change every six hours and are known to this process alone.
+#[derive(Debug)]
+pub(super) struct TicketKeys {
+    seal: Arc<dyn ProducesTickets>,
+    lifetime: Duration,
+}
+
+/// Keeps sessions, so many at most; the oldest make room.
+#[derive(Debug)]
+pub(super) struct SessionCache {
+    kept: Arc<dyn StoresServerSessions>,
+    lifetime: Duration,
+}
+
+impl TicketKeys {
+    pub(super) fn new(lifetime: Duration) -> Result<Self, rustls::Error> {
+        Ok(Self {
+            seal: rustls::crypto::aws_lc_rs::Ticketer::new()?,
+            lifetime,
+        })
+    }
+}
+
+impl ProducesTickets for TicketKeys {
+    fn enabled(&self) -> bool {
+        !self.lifetime.is_zero()
+    }
+
+    fn lifetime(&self) -> u32 {
+        u32::try_from(self.lifetime.as_secs()).unwrap_or(u32::MAX)
+    }
+
+    fn encrypt(&self, plain: &[u8]) -> Option<Vec<u8>> {
+        self.seal.encrypt(&stamped(plain))
+    }
+
+    fn decrypt(&self, cipher: &[u8]) -> Option<Vec<u8>> {
+        fresh(self.seal.decrypt(cipher)?, self.lifetime)
+    }
+}
+
+impl SessionCache {
+    pub(super) fn new(lifetime: Duration) -> Self {
+        Self {
+            kept: ServerSessionMemoryCache::new(MOST),
+            lifetime,
+        }
+    }
+}
+
+impl StoresServerSessions for SessionCache {
+    fn put(&self, key: Vec<u8>, value: Vec<u8>) -> bool {
+        self.kept.put(key, stamped(&value))
+    }
+
+    fn get(&self, key: &[u8]) -> Option<Vec<u8>> {
+        fresh(self.kept.get(key)?, self.lifetime)
+    }
+
+    fn take(&self, key: &[u8]) -> Option<Vec<u8>> {
+        fresh(self.kept.take(key)?, self.lifetime)
+    }
+
+    fn can_cache(&self) -> bool {
+        !self.lifetime.is_zero()
+    }
+}
+
+fn stamped(bytes: &[u8]) -> Vec<u8> {
+    [&Clock::wall().as_secs().to_be_bytes(), bytes].concat()
+}
+
+fn fresh(mut stamped: Vec<u8>, lifetime: Duration) -> Option<Vec<u8>> {
+    let made = u64::from_be_bytes(*stamped.first_chunk()?);
+    let age = Clock::wall().as_secs().checked_sub(made)?;
+    (age < lifetime.as_secs()).then(|| stamped.split_off(8))
+}
+
+/// What nginx keeps in 1m.
+const MOST: usize = 4000;
+
+#[cfg(test)]
+mod tests {
+
+    use super::*;
+
+    #[test]
+    fn a_session_is_over_after_its_time() {
+        let minute = Duration::from_secs(60);
+        assert_eq!(fresh(stamped(b"session"), minute).unwrap(), b"session");
+        let mut old = stamped(b"session");
+        old[..8].copy_from_slice(&(Clock::wall().as_secs() - 61).to_be_bytes());
+        assert_eq!(fresh(old, minute), None);
+        assert_eq!(fresh(b"short".to_vec(), minute), None);
+    }
+
+    #[test]
+    fn a_ticket_opens_only_what_it_sealed() {
+        let tickets = TicketKeys::new(Duration::from_secs(60)).unwrap();
+        let others = TicketKeys::new(Duration::from_secs(60)).unwrap();
+        let sealed = tickets.encrypt(b"session").unwrap();
+        assert_eq!(tickets.decrypt(&sealed).unwrap(), b"session");
+        assert_eq!(others.decrypt(&sealed), None);
     }
 }

@@ -6,19 +6,33 @@
 //! What is written counts as written when the socket has taken it: whoever limits how long a write may take, and whoever
 //! closes when all is written, need not know that there is something in between. The price is that a write that had to
 //! wait has to be repeated with the same bytes, which all do that write here.
+//!
+//! What two sides have agreed on: rustls, given memory to work in.
+//!
+//! Versions, cipher suites and groups: our names for rustls's.
 
 use std::cell::Cell;
-use std::io::{self, IoSlice};
-use std::mem;
+use std::io::IoSlice;
 use std::pin::Pin;
+use std::sync::{Arc, LazyLock};
 use std::task::{Context, Poll, Waker, ready};
+use std::{fmt, io, mem};
 
 use bytes::{Buf as _, BytesMut};
+use rustls::client::UnbufferedClientConnection;
+use rustls::crypto::{CryptoProvider, aws_lc_rs};
+use rustls::server::UnbufferedServerConnection;
+use rustls::unbuffered::{
+    ConnectionState, EncodeError, EncodeTlsData, EncryptError, UnbufferedStatus, WriteTraffic,
+};
+use rustls::{
+    CipherSuite, CommonState, NamedGroup, ProtocolVersion, SupportedProtocolVersion, version,
+};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_util::io::poll_read_buf;
 
 use super::bare::Bare;
-use super::session::{SessionStep, TlsSession};
+use crate::config::plan::{Cipher, TlsVersion};
 
 /// A stream inside TLS.
 #[derive(Debug)]
@@ -112,8 +126,8 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> TlsStream<IO> {
             self.read = SPARE.take();
         }
         let room = self.read.capacity() - self.read.len();
-        if room < RECORD / 4 {
-            self.read.reserve(RECORD);
+        if room < READ_SIZE / 4 {
+            self.read.reserve(READ_SIZE);
         }
         let filled = poll_read_buf(Pin::new(&mut self.io), context, &mut self.read);
         if filled.is_pending() {
@@ -288,4 +302,412 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> AsyncWrite for TlsStream<IO> {
 }
 
 /// Read at once: the longest record with all that is around it.
-const RECORD: usize = 17 * 1024;
+const READ_SIZE: usize = 17 * 1024;
+
+/// One side of it.
+pub(super) enum TlsSession {
+    Client(UnbufferedClientConnection),
+    Server(UnbufferedServerConnection),
+}
+
+/// How far it has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum SessionStep {
+    /// There may be more to do.
+    Again,
+    /// The other side has said goodbye.
+    Ended,
+    /// What was to be said is.
+    Said,
+    /// Nothing can be done before more has come.
+    Waits,
+}
+
+/// What is done when it can be written.
+#[derive(Clone, Copy)]
+enum PendingWrite<'a> {
+    Bytes(&'a [u8]),
+    Goodbye,
+}
+
+impl fmt::Debug for TlsSession {
+    fn fmt(&self, text: &mut fmt::Formatter<'_>) -> fmt::Result {
+        text.write_str(match self {
+            Self::Client(_) => "Client",
+            Self::Server(_) => "Server",
+        })
+    }
+}
+
+impl TlsSession {
+    /// What is known of it.
+    pub(super) fn state(&self) -> &CommonState {
+        match self {
+            Self::Client(client) => client,
+            Self::Server(server) => server,
+        }
+    }
+
+    pub(super) fn is_handshaking(&self) -> bool {
+        self.state().is_handshaking()
+    }
+
+    /// Goes on with what was `read`: what is decrypted is given to `take`, what is to be sent is added to `sealed`.
+    pub(super) fn step(
+        &mut self,
+        read: &mut BytesMut,
+        sealed: &mut BytesMut,
+        take: &mut dyn FnMut(&[u8]),
+    ) -> io::Result<SessionStep> {
+        match self {
+            Self::Client(client) => step(client.process_tls_records(read), sealed, take),
+            Self::Server(server) => step(server.process_tls_records(read), sealed, take),
+        }
+        .advance(read)
+    }
+
+    /// Encrypts as much of `slices` as fits into a few records, and says how much that was.
+    pub(super) fn encrypt(
+        &mut self,
+        slices: &[IoSlice<'_>],
+        read: &mut BytesMut,
+        sealed: &mut BytesMut,
+    ) -> io::Result<usize> {
+        // Small pieces, such as a head and its body, share a record; a large one is not copied.
+        let first = slices.iter().find(|slice| !slice.is_empty());
+        let mut gathered = Vec::new();
+        let bytes = match first {
+            None => return Ok(0),
+            Some(first) if first.len() >= MOST / 8 || slices.len() == 1 => {
+                first.get(..MOST).unwrap_or(first)
+            }
+            Some(_) => {
+                for slice in slices {
+                    let room = MAX_RECORD - gathered.len();
+                    gathered.extend_from_slice(slice.get(..room).unwrap_or(slice));
+                }
+                &gathered
+            }
+        };
+        self.say(PendingWrite::Bytes(bytes), read, sealed)?;
+        Ok(bytes.len())
+    }
+
+    /// What the other side is told about what was wrong.
+    pub(super) fn last_words(&mut self, read: &mut BytesMut, sealed: &mut BytesMut) {
+        // Only as long as there is something to be said: rustls would go on reading then, and object once more.
+        while self.state().wants_write()
+            && matches!(self.step(read, sealed, &mut |_| ()), Ok(SessionStep::Again))
+        {}
+    }
+
+    /// Encrypts that nothing follows.
+    pub(super) fn goodbye(&mut self, read: &mut BytesMut, sealed: &mut BytesMut) -> io::Result<()> {
+        self.say(PendingWrite::Goodbye, read, sealed)
+    }
+
+    fn say(
+        &mut self,
+        say: PendingWrite<'_>,
+        read: &mut BytesMut,
+        sealed: &mut BytesMut,
+    ) -> io::Result<()> {
+        loop {
+            let went = match self {
+                Self::Client(client) => said(client.process_tls_records(read), say, sealed),
+                Self::Server(server) => said(server.process_tls_records(read), say, sealed),
+            };
+            match (went.advance(read)?, say) {
+                (SessionStep::Again | SessionStep::Ended, _) => {}
+                (SessionStep::Said, _) | (SessionStep::Waits, PendingWrite::Goodbye) => {
+                    return Ok(());
+                }
+                // Nothing can be said any more.
+                (SessionStep::Waits, PendingWrite::Bytes(_)) => {
+                    return Err(io::ErrorKind::BrokenPipe.into());
+                }
+            }
+        }
+    }
+}
+
+/// A step, and how much of what was read is done with.
+struct StepResult {
+    step: io::Result<SessionStep>,
+    discard: usize,
+}
+
+impl StepResult {
+    fn advance(self, read: &mut BytesMut) -> io::Result<SessionStep> {
+        read.advance(self.discard);
+        self.step
+    }
+}
+
+fn step<Data>(
+    status: UnbufferedStatus<'_, '_, Data>,
+    sealed: &mut BytesMut,
+    take: &mut dyn FnMut(&[u8]),
+) -> StepResult {
+    let mut discard = status.discard;
+    let step = match status.state {
+        Ok(ConnectionState::ReadTraffic(mut traffic)) => {
+            let mut step = Ok(SessionStep::Again);
+            while let Some(record) = traffic.next_record() {
+                match record {
+                    Ok(record) => {
+                        discard += record.discard;
+                        take(record.payload);
+                    }
+                    Err(error) => step = Err(wrong(error)),
+                }
+            }
+            step
+        }
+        Ok(state) => common(state, sealed),
+        Err(error) => Err(wrong(error)),
+    };
+    StepResult { step, discard }
+}
+
+/// As [`step`], but with something to say as soon as that is possible; over when it is said.
+fn said<Data>(
+    status: UnbufferedStatus<'_, '_, Data>,
+    say: PendingWrite<'_>,
+    sealed: &mut BytesMut,
+) -> StepResult {
+    let step = match status.state {
+        Ok(ConnectionState::WriteTraffic(mut traffic)) => {
+            write(&mut traffic, say, sealed).map(|()| SessionStep::Said)
+        }
+        // All that was read has been decrypted before.
+        Ok(ConnectionState::ReadTraffic(_)) => Err(io::ErrorKind::InvalidData.into()),
+        Ok(state) => common(state, sealed),
+        Err(error) => Err(wrong(error)),
+    };
+    StepResult {
+        step,
+        discard: status.discard,
+    }
+}
+
+fn common<Data>(
+    state: ConnectionState<'_, '_, Data>,
+    sealed: &mut BytesMut,
+) -> io::Result<SessionStep> {
+    match state {
+        ConnectionState::EncodeTlsData(encode) => {
+            encoded(encode, sealed).map(|()| SessionStep::Again)
+        }
+        ConnectionState::TransmitTlsData(transmit) => {
+            // It lies in `sealed`, from where it leaves before anything else.
+            transmit.done();
+            Ok(SessionStep::Again)
+        }
+        ConnectionState::PeerClosed => Ok(SessionStep::Ended),
+        _ => Ok(SessionStep::Waits),
+    }
+}
+
+fn encoded<Data>(mut encode: EncodeTlsData<'_, Data>, sealed: &mut BytesMut) -> io::Result<()> {
+    let length = sealed.len();
+    let needed = match encode.encode(&mut []) {
+        Err(EncodeError::InsufficientSize(size)) => size.required_size,
+        Ok(_) => return Ok(()),
+        Err(error) => return Err(io::Error::other(error)),
+    };
+    sealed.resize(length + needed, 0);
+    let count = encode
+        .encode(&mut sealed[length..])
+        .map_err(io::Error::other)?;
+    sealed.truncate(length + count);
+    Ok(())
+}
+
+fn write<Data>(
+    traffic: &mut WriteTraffic<'_, Data>,
+    say: PendingWrite<'_>,
+    sealed: &mut BytesMut,
+) -> io::Result<()> {
+    let length = sealed.len();
+    let mut needed = match say {
+        PendingWrite::Bytes(bytes) => bytes.len() + (bytes.len() / MAX_RECORD + 1) * AROUND,
+        PendingWrite::Goodbye => AROUND,
+    };
+    loop {
+        sealed.resize(length + needed, 0);
+        let room = &mut sealed[length..];
+        let done = match say {
+            PendingWrite::Bytes(bytes) => traffic.encrypt(bytes, room),
+            PendingWrite::Goodbye => traffic.queue_close_notify(room),
+        };
+        match done {
+            Ok(count) => {
+                sealed.truncate(length + count);
+                return Ok(());
+            }
+            Err(EncryptError::InsufficientSize(size)) => needed = size.required_size,
+            Err(error) => {
+                sealed.truncate(length);
+                return Err(io::Error::other(error));
+            }
+        }
+    }
+}
+
+fn wrong(error: rustls::Error) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error)
+}
+
+/// The longest record.
+const MAX_RECORD: usize = 16 * 1024;
+
+/// Encrypted at once: what one write to a socket may well take.
+const MOST: usize = 2 * MAX_RECORD;
+
+/// What encryption adds to a record, at most.
+const AROUND: usize = 64;
+
+/// Everything there is.
+static PROVIDER: LazyLock<Arc<CryptoProvider>> =
+    LazyLock::new(|| Arc::new(aws_lc_rs::default_provider()));
+
+/// The same, with what servers rather choose first: AES with 128 bits. Its SHA-256 has instructions of its own where SHA-384
+/// has none, which is a tenth of a handshake; Go's and Google's servers choose it, too.
+static SWIFT: LazyLock<Arc<CryptoProvider>> = LazyLock::new(|| {
+    let mut provider = CryptoProvider::clone(&PROVIDER);
+    provider.cipher_suites.sort_by_key(|suite| {
+        let is_swift = name(suite.suite()).contains("128");
+        (suite.tls13().is_none(), !is_swift)
+    });
+    Arc::new(provider)
+});
+
+/// All suites, in the order in which servers would rather have them.
+pub(super) fn swift() -> Arc<CryptoProvider> {
+    Arc::clone(&SWIFT)
+}
+
+/// Whether a client would rather not use AES, for want of instructions for it.
+pub(super) fn dislikes_aes(suites: &[CipherSuite]) -> bool {
+    let mut names = suites.iter().filter_map(CipherSuite::as_str);
+    let first = names.find(|name| name.contains("_AES_") || name.contains("_CHACHA20_"));
+    first.is_some_and(|name| name.contains("_CHACHA20_"))
+}
+
+/// The cryptography, with only these suites; where none of a version's suites are named, all of that version.
+pub(super) fn provider(ciphers: &[Cipher]) -> Arc<CryptoProvider> {
+    if ciphers.is_empty() {
+        return Arc::clone(&PROVIDER);
+    }
+    let suites = |tls13: bool| {
+        let named: Vec<_> = ciphers
+            .iter()
+            .filter(|cipher| cipher.is_tls13() == tls13)
+            .filter_map(|cipher| {
+                let mut known = PROVIDER.cipher_suites.iter();
+                known
+                    .find(|suite| name(suite.suite()) == cipher.name)
+                    .copied()
+            })
+            .collect();
+        match named.is_empty() {
+            true => PROVIDER
+                .cipher_suites
+                .iter()
+                .filter(|suite| suite.tls13().is_some() == tls13)
+                .copied()
+                .collect(),
+            false => named,
+        }
+    };
+    Arc::new(CryptoProvider {
+        cipher_suites: [suites(true), suites(false)].concat(),
+        ..CryptoProvider::clone(&PROVIDER)
+    })
+}
+
+/// rustls's versions.
+pub(super) fn versions(protocols: &[TlsVersion]) -> Vec<&'static SupportedProtocolVersion> {
+    [
+        (TlsVersion::Tls13, &version::TLS13),
+        (TlsVersion::Tls12, &version::TLS12),
+    ]
+    .into_iter()
+    .filter(|(protocol, _)| protocols.contains(protocol))
+    .map(|(_, version)| version)
+    .collect()
+}
+
+/// nginx's name of a version.
+pub(super) fn protocol(version: Option<ProtocolVersion>) -> &'static str {
+    match version {
+        Some(ProtocolVersion::TLSv1_3) => "TLSv1.3",
+        _ => "TLSv1.2",
+    }
+}
+
+/// OpenSSL's name of a cipher suite.
+pub(super) fn name(suite: CipherSuite) -> &'static str {
+    let standard = suite.as_str().unwrap_or_default();
+    let known = Cipher::ALL.iter().find(|cipher| {
+        // rustls writes TLS13_ where the standard has TLS_.
+        cipher.standard == standard
+            || standard.strip_prefix("TLS13_") == cipher.standard.strip_prefix("TLS_")
+    });
+    known.map_or(standard, |cipher| cipher.name)
+}
+
+/// OpenSSL's name of a group.
+pub(super) fn curve(group: NamedGroup) -> &'static str {
+    match group {
+        NamedGroup::secp256r1 => "prime256v1",
+        other => other.as_str().unwrap_or_default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+
+    use super::*;
+
+    #[test]
+    fn every_suite_has_openssls_name() {
+        let mut names: Vec<_> = PROVIDER
+            .cipher_suites
+            .iter()
+            .map(|suite| name(suite.suite()))
+            .collect();
+        let mut known: Vec<_> = Cipher::ALL.iter().map(|cipher| cipher.name).collect();
+        names.sort_unstable();
+        known.sort_unstable();
+        assert_eq!(names, known);
+    }
+
+    #[test]
+    fn swift_suites_come_first_unless_a_client_has_its_reasons() {
+        let swift: Vec<_> = swift().cipher_suites.iter().map(|it| it.suite()).collect();
+        assert_eq!(swift[0], CipherSuite::TLS13_AES_128_GCM_SHA256);
+        assert_eq!(
+            swift[3],
+            CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256
+        );
+        let (aes, chacha) = (swift[0], CipherSuite::TLS13_CHACHA20_POLY1305_SHA256);
+        let grease = CipherSuite::Unknown(0x0a0a);
+        assert!(dislikes_aes(&[grease, chacha, aes]));
+        assert!(!dislikes_aes(&[grease, aes, chacha]));
+        assert!(!dislikes_aes(&[]));
+    }
+
+    #[test]
+    fn naming_suites_of_one_version_leaves_the_other_alone() {
+        let only = provider(&Cipher::ALL[4..5]);
+        let names: Vec<_> = only
+            .cipher_suites
+            .iter()
+            .map(|suite| name(suite.suite()))
+            .collect();
+        assert_eq!(names.len(), 4, "{names:?}");
+        assert_eq!(names[3], "ECDHE-ECDSA-AES128-GCM-SHA256");
+    }
+}

@@ -5,27 +5,41 @@
 //!
 //! webpki reads no certificates of version 1 and takes none of a CA for a client's. nginx takes both, so for these the
 //! key is taken from the certificate here, and whether a root has issued it is looked at here.
+//!
+//! A server's chain of certificates that may not be longer than somebody said.
+//!
+//! A server's certificate that is trusted by itself, because it stands in the file of those that are.
+//!
+//! webpki takes what stands there for authorities, and no certificate of an authority for a server's. But what
+//! `openssl req -x509` makes is both, and OpenSSL accepts it. So a certificate that stands in the file byte by byte is
+//! accepted, if its name and its dates are right. With lists of revoked certificates it is not: nobody could revoke it.
 
-use rustls::client::danger::HandshakeSignatureValid;
+use std::sync::Arc;
+
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{
     WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature,
     verify_tls13_signature_with_raw_key,
 };
-use rustls::pki_types::{CertificateDer, SubjectPublicKeyInfoDer, TrustAnchor, UnixTime};
+use rustls::pki_types::{
+    CertificateDer, ServerName, SubjectPublicKeyInfoDer, TrustAnchor, UnixTime,
+};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{
-    CertificateError, DigitallySignedStruct, DistinguishedName, RootCertStore, SignatureScheme,
+    CertificateError, DigitallySignedStruct, DistinguishedName, OtherError, RootCertStore,
+    SignatureScheme,
 };
 use webpki::{
     CertRevocationList, EndEntityCert, ExpirationPolicy, ExtendedKeyUsageValidator,
     KeyPurposeIdIter, KeyUsage, RawPublicKeyEntity, RevocationOptionsBuilder,
 };
 
-use super::der::{self, X509Parts};
-use super::files::{self, Error};
-use super::suites;
+use super::files::{Error, FileErrorKind};
+use super::x509::X509Parts;
+use super::{files, stream, x509};
 use crate::config::plan;
-use crate::message::tls::CertificateStatus;
+use crate::message::CertificateStatus;
 
 /// Whom to believe about clients.
 #[derive(Debug)]
@@ -72,7 +86,7 @@ impl ClientVerifier {
                 let list = webpki::OwnedCertRevocationList::from_der(der).ok()?;
                 Some(RevocationList {
                     list: list.into(),
-                    since: der::list_since(der).unwrap_or(i64::MIN),
+                    since: x509::list_since(der).unwrap_or(i64::MIN),
                 })
             })
             .collect();
@@ -82,7 +96,7 @@ impl ClientVerifier {
                 roots: roots.roots,
                 lists,
                 depth: plan.verify_depth,
-                algorithms: suites::provider(&[]).signature_verification_algorithms,
+                algorithms: stream::provider(&[]).signature_verification_algorithms,
             },
         })
     }
@@ -292,7 +306,7 @@ impl RevocationList {
 
 /// A root's public key, with the kind of it.
 fn key(root: &TrustAnchor<'_>) -> Vec<u8> {
-    der::element(der::SEQUENCE, &root.subject_public_key_info)
+    x509::element(x509::SEQUENCE, &root.subject_public_key_info)
 }
 
 impl ClientCertVerifier for ClientVerifier {
@@ -379,5 +393,119 @@ fn reason(error: &webpki::Error) -> Box<str> {
         Error::RequiredEkuNotFoundContext(_) => "unsuitable certificate purpose".into(),
         Error::UnknownRevocationStatus => "unable to get certificate CRL".into(),
         other => other.to_string().into(),
+    }
+}
+
+/// Believes what rustls believes, up to a depth.
+#[derive(Debug)]
+pub(super) struct DepthVerifier {
+    pub(super) verifier: Arc<WebPkiServerVerifier>,
+    pub(super) bound: TrustAnchors,
+}
+
+/// In OpenSSL's words.
+#[derive(Debug, thiserror::Error)]
+#[error("certificate chain too long")]
+struct ChainTooLong;
+
+impl ServerCertVerifier for DepthVerifier {
+    fn verify_server_cert(
+        &self,
+        own: &CertificateDer<'_>,
+        others: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        staple: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        let verified = self
+            .verifier
+            .verify_server_cert(own, others, name, staple, now)?;
+        // What was good without a bound can only be too long with one.
+        self.bound
+            .verify(own, others, now, KeyUsage::server_auth())
+            .map_err(|_| CertificateError::Other(OtherError(Arc::new(ChainTooLong))))?;
+        Ok(verified)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.verifier
+            .verify_tls12_signature(message, certificate, signed)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.verifier
+            .verify_tls13_signature(message, certificate, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.verifier.supported_verify_schemes()
+    }
+}
+
+/// Believes what another verifier believes, and these certificates by themselves.
+#[derive(Debug)]
+pub(super) struct PinnedVerifier {
+    pub(super) verifier: Arc<dyn ServerCertVerifier>,
+    pub(super) certificates: Vec<CertificateDer<'static>>,
+}
+
+impl ServerCertVerifier for PinnedVerifier {
+    fn verify_server_cert(
+        &self,
+        own: &CertificateDer<'_>,
+        others: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        staple: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        let verified = self
+            .verifier
+            .verify_server_cert(own, others, name, staple, now);
+        if verified.is_ok() || !self.certificates.contains(own) {
+            return verified;
+        }
+        match files::untimely(own, now) {
+            None => {}
+            Some(FileErrorKind::NotYetValid(_)) => return Err(CertificateError::NotValidYet.into()),
+            Some(_) => return Err(CertificateError::Expired.into()),
+        }
+        EndEntityCert::try_from(own)
+            .and_then(|own| own.verify_is_valid_for_subject_name(name))
+            .map_err(|_| CertificateError::NotValidForName)?;
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.verifier
+            .verify_tls12_signature(message, certificate, signed)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.verifier
+            .verify_tls13_signature(message, certificate, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.verifier.supported_verify_schemes()
     }
 }

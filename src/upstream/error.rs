@@ -3,16 +3,14 @@
 //! The words are nginx's: operators search their logs for them. What a failure means for the client is
 //! decided in `proxy`; here it is only said what happened and whose doing it was.
 
-use std::fmt;
-use std::io;
 use std::time::Duration;
+use std::{fmt, io};
 
 use h2::Reason;
 
-use crate::message::upload;
-use crate::telemetry::panics::CaughtPanic;
-use crate::telemetry::{COUNTERS, SlowPart};
-use crate::tls::{self, ServerCertError};
+use crate::telemetry::{COUNTERS, CaughtPanic, SlowPart};
+use crate::tls::ServerCertError;
+use crate::{message, tls};
 
 /// Why there is no answer, or not all of it.
 #[derive(Debug, thiserror::Error)]
@@ -27,7 +25,7 @@ pub enum Error {
     Calmed,
     /// The request's body could not be read from the client; the backend is not to blame.
     #[error("client's request body could not be read while sending request to upstream")]
-    Client(#[source] upload::RequestBodyError),
+    Client(#[source] message::RequestBodyError),
     /// No connection could be made. Usually nobody listens there.
     #[error("connect() failed ({}) while connecting to upstream", os(.0))]
     Connect(#[source] io::Error),
@@ -177,14 +175,14 @@ impl Error {
 
     /// Counts a client that was given up because it was too slow.
     pub(super) fn count(&self) {
-        if let Self::Client(upload::RequestBodyError::Slow) = self {
+        if let Self::Client(message::RequestBodyError::Slow) = self {
             COUNTERS.give_up(SlowPart::Body);
         }
     }
 
     /// What the client did, where the failure was its own.
     #[must_use]
-    pub fn client_fault(&self) -> Option<&upload::RequestBodyError> {
+    pub fn client_fault(&self) -> Option<&message::RequestBodyError> {
         match self {
             Self::Client(source) => Some(source),
             _ => None,
@@ -259,6 +257,7 @@ fn os(error: &io::Error) -> String {
 
 #[cfg(test)]
 mod tests {
+
     use super::*;
 
     #[test]

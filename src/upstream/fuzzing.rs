@@ -6,7 +6,7 @@ use http::{HeaderMap, Method, StatusCode};
 use super::RequestHeadForm;
 use super::http1::{BodyChunk, HeadReader};
 
-pub use super::resolve::addresses_in;
+pub use super::dns::addresses_in;
 
 /// An answer that was read to its end.
 #[derive(Debug, PartialEq, Eq)]

@@ -9,67 +9,71 @@
 //! In one thing we are kinder than nginx: a kept connection that the backend closed just as a request went out is no
 //! failure of the backend. The request, if it may be sent again, goes to the same one over a new connection;
 //! nginx would count a failure and, with `max_fails` at its default, leave a healthy server alone for 10 s.
+//!
+//! Servers that are not asked for a while: what their breakers say becomes a bar on them, and when nobody is left, the
+//! client is told when to come back.
+//!
+//! How many retries an upstream is worth, and how long to wait before all its servers are asked again.
+//!
+//! A retry is a request more for servers that already fail. Where every request is tried twice, an overload doubles
+//! itself; so `retry_budget` allows retries for a share of the requests of the last ten seconds, and a few each second
+//! whatever came, so that little traffic can be retried too. The numbers are Finagle's and linkerd's.
 
-mod again;
-mod ask;
+mod attempt;
 mod backend;
 mod balance;
+mod body_stream;
 pub mod breaker;
-mod budget;
-mod condition;
-mod connect;
-mod counts;
-mod download;
+mod connection;
+mod dns;
 mod error;
-mod failed;
-mod framing;
 #[cfg(any(fuzzing, test))]
 pub mod fuzzing;
-pub mod health;
+mod health;
 mod http1;
 mod http2;
-mod interim;
-mod introduction;
 mod pool;
+mod proxy_protocol;
 mod queue;
+mod request;
 mod resolve;
-mod retry;
-mod spared;
-mod switched;
-mod tenure;
-mod wire;
+mod response;
+mod send;
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
 use http::{Method, Request, Response};
+use parking_lot::Mutex;
 
-pub use backend::{Backend, BackendAddress};
-pub use condition::UnavailableReason;
-pub use counts::BackendCounters;
-pub use download::{BodyError, BodyObserver, CompleteBody, ResponseTimer, UpstreamBody};
-pub use error::{Error, InvalidResponse, QueueError, Stage};
-pub use queue::QueueStats;
-pub use resolve::{LookupResult, NameLookup, NameStatus};
-pub use retry::is_idempotent;
-pub use switched::UpgradedConnection;
-
-use self::again::LastResult;
-use self::ask::{AttemptResponse, RetryDecision, ask, report, stands_for};
-use self::backend::GroupSettings;
-use self::balance::{Balancer, FailResult, Pick};
-use self::budget::RetryBudget;
-use self::condition::ChangeList;
-use self::failed::{AttemptError, ConnectionKind};
+use self::attempt::{AttemptResponse, RetryDecision, ask, report, stands_for};
+use self::backend::{ChangeList, GroupSettings};
+use self::balance::peers::FailResult;
+use self::balance::{Balancer, Pick};
+use self::breaker::{Breaker, BreakerOpen, BreakerState, CallOutcome, CallPermit, ForcedState};
 use self::queue::RequestQueue;
 use self::resolve::ResolvedNames;
-use self::retry::{RetryCause, RetryState};
+use self::send::{AttemptError, ConnectionKind, LastResult, RetryCause, RetryState};
 use crate::clock::{Clock, Millis};
 use crate::config::plan;
-use crate::message::headers::Upgrade;
+use crate::config::plan::Backoff;
 use crate::message::{Attempt, RequestBody, RequestRecord};
 use crate::tls;
+
+pub use self::backend::{Backend, BackendAddress, BackendCounters, UnavailableReason};
+pub use self::error::{Error, InvalidResponse, QueueError, Stage};
+pub use self::health::check_health;
+pub use self::queue::QueueStats;
+pub use self::request::{Upgrade, restore_upgrade, stream_request, write_request};
+pub use self::resolve::{LookupResult, NameLookup, NameStatus};
+pub use self::response::{
+    BodyError, BodyObserver, CompleteBody, ResponseTimer, UpgradedConnection, UpstreamBody,
+};
+pub use self::send::is_idempotent;
 
 /// A group of backends that stand for each other. Shared by all event loops.
 #[derive(Debug)]
@@ -353,7 +357,7 @@ impl Upstream {
             status: stands_for(&error),
             connect: None,
             header: None,
-            response: Some(std::time::Duration::ZERO),
+            response: Some(Duration::ZERO),
         });
         error
     }
@@ -367,5 +371,340 @@ fn usable(backends: &[Arc<Backend>]) -> u32 {
     u32::try_from(usable.count()).unwrap_or(u32::MAX)
 }
 
+impl Upstream {
+    /// Why nobody is asked and for how long, if health checks and breakers are the reason.
+    #[must_use]
+    pub fn unavailable(&self, now: Millis) -> Option<Duration> {
+        self.wake(now);
+        self.spared(now, |backend| {
+            backend.is_barred_by(UnavailableReason::Breaker)
+        })
+    }
+
+    /// Has the breaker of a server do what an operator wants, or lets it judge again; whether there is such a server.
+    pub fn force(&self, server: &str, forced: Option<ForcedState>) -> bool {
+        let backends = self.backends();
+        let mut backends = backends.iter().filter(|backend| *backend.name == *server);
+        let Some((backend, breaker)) =
+            backends.find_map(|backend| Some((backend, backend.breaker.as_deref()?)))
+        else {
+            return false;
+        };
+        breaker.force(forced);
+        match breaker.open_until() {
+            Some(until) => self.spare(backend, until),
+            None => backend.unbar(UnavailableReason::Breaker),
+        }
+        true
+    }
+
+    /// Lets those be asked again whose breaker has been open for long enough.
+    fn wake(&self, now: Millis) {
+        if now.0 < self.wakes.load(Ordering::Relaxed) {
+            return;
+        }
+        // First this: a breaker that opens meanwhile is seen now, or brings the time forward after this.
+        self.wakes.store(u64::MAX, Ordering::Relaxed);
+        for backend in &self.backends() {
+            match backend.breaker.as_deref().map(|breaker| breaker.wake(now)) {
+                Some(Some(until)) => self.spare(backend, until),
+                Some(None) => backend.unbar(UnavailableReason::Breaker),
+                None => {}
+            }
+        }
+    }
+
+    /// Leave to ask a backend; `None` where nobody has to be asked for it.
+    fn admit<'b>(
+        &self,
+        backend: &'b Backend,
+        upload: &mut RequestBody,
+        clock: &'b Clock,
+        now: Millis,
+    ) -> Result<Option<CallPermit<'b>>, BreakerOpen> {
+        let Some(breaker) = &backend.breaker else {
+            return Ok(None);
+        };
+        let admitted = breaker.admit(now).inspect_err(|_| {
+            // It opened when nobody was there to bar it.
+            if let Some(until) = breaker.open_until() {
+                self.spare(backend, until);
+            }
+        });
+        admitted.map(|pass| Some(pass.watch(clock, upload)))
+    }
+
+    /// Tells a backend's breaker what came of a try.
+    fn book(
+        &self,
+        backend: &Backend,
+        pass: Option<CallPermit<'_>>,
+        tried: &mut Result<AttemptResponse, AttemptError>,
+        now: Millis,
+    ) {
+        let Some(pass) = pass else { return };
+        let breaker = pass.breaker();
+        let outcome = match tried {
+            Ok(answer) => {
+                answer.ticket = Some(pass.ticket());
+                pass.outcome(answer.head.status, &answer.head.headers, answer.came)
+            }
+            Err(failed) if failed.is_stale() => CallOutcome::Cancelled,
+            Err(failed) => CallOutcome::of(&failed.error),
+        };
+        pass.report(outcome, now);
+        if let Some(until) = breaker.open_until() {
+            self.spare(backend, until);
+        }
+    }
+
+    /// What to say when nobody could be asked.
+    fn why_nobody(&self, now: Millis) -> Error {
+        // Half-open, with enough on their way to see.
+        let is_open = |breaker: &Breaker| breaker.state() != BreakerState::Closed;
+        let spared = self.spared(now, |backend| {
+            backend.breaker.as_deref().is_some_and(is_open)
+        });
+        match spared {
+            Some(retry_after) => Error::Unavailable { retry_after },
+            None => Error::NoLiveBackend,
+        }
+    }
+
+    /// How long until the first of them may be asked, if it is for their health or their breaker that none is.
+    fn spared(&self, now: Millis, is_open: impl Fn(&Backend) -> bool) -> Option<Duration> {
+        let mut soonest = None;
+        for backend in &self.backends() {
+            let left = [
+                UnavailableReason::Down,
+                UnavailableReason::Drained,
+                UnavailableReason::Draining,
+            ];
+            if left.into_iter().any(|bar| backend.is_barred_by(bar)) {
+                continue;
+            }
+            let health = backend.health.as_ref();
+            let wait = if let Some(health) = health.filter(|health| !health.is_healthy()) {
+                health.interval()
+            } else if is_open(backend) {
+                let breaker = backend.breaker.as_ref();
+                let wait = breaker.and_then(|breaker| breaker.wait(now));
+                wait.unwrap_or_default()
+            } else {
+                return None;
+            };
+            soonest = Some(soonest.map_or(wait, |soonest: Duration| soonest.min(wait)));
+        }
+        soonest
+    }
+
+    fn spare(&self, backend: &Backend, until: Millis) {
+        backend.bar(UnavailableReason::Breaker);
+        self.wakes.fetch_min(until.0, Ordering::Relaxed);
+    }
+}
+
+/// The budget of one upstream.
+#[derive(Debug)]
+struct RetryBudget {
+    plan: plan::RetryBudget,
+    window: Mutex<BudgetWindow>,
+    denied: AtomicU64,
+}
+
+/// What came in each of the last seconds.
+#[derive(Debug, Default)]
+struct BudgetWindow {
+    slots: [BudgetSlot; SECONDS],
+    /// The second in which it was last said that there is nothing left.
+    told: Option<u64>,
+}
+
+#[derive(Debug, Default, Clone, Copy)]
+struct BudgetSlot {
+    second: u64,
+    requests: u64,
+    retries: u64,
+}
+
+/// Whether a request may be sent again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum RetryGrant {
+    /// It may not.
+    Denied {
+        /// And nobody was told yet.
+        is_news: bool,
+    },
+    /// It may.
+    Granted,
+}
+
+impl RetryBudget {
+    fn new(plan: plan::RetryBudget) -> Self {
+        Self {
+            plan,
+            window: Mutex::default(),
+            denied: AtomicU64::new(0),
+        }
+    }
+
+    /// A request has come.
+    fn earn(&self, now: Millis) {
+        self.window.lock().slot(now).requests += 1;
+    }
+
+    /// A request is to be sent again.
+    fn spend(&self, now: Millis) -> RetryGrant {
+        let mut window = self.window.lock();
+        let (requests, retries) = window.sums(now);
+        let share = requests * u64::from(self.plan.percent) / 100;
+        let least = u64::from(self.plan.least) * SECONDS as u64;
+        if retries < share + least {
+            window.slot(now).retries += 1;
+            return RetryGrant::Granted;
+        }
+        self.denied.fetch_add(1, Ordering::Relaxed);
+        let second = second(now);
+        let is_news = window
+            .told
+            .is_none_or(|told| second >= told + SECONDS as u64);
+        if is_news {
+            window.told = Some(second);
+        }
+        RetryGrant::Denied { is_news }
+    }
+
+    /// How often there was nothing left.
+    fn denied(&self) -> u64 {
+        self.denied.load(Ordering::Relaxed)
+    }
+
+    /// How all servers are asked again, where they are.
+    fn backoff(&self) -> Option<Backoff> {
+        self.plan.backoff
+    }
+}
+
+impl BudgetWindow {
+    fn slot(&mut self, now: Millis) -> &mut BudgetSlot {
+        let second = second(now);
+        let slot = &mut self.slots[usize::try_from(second).unwrap_or_default() % SECONDS];
+        if slot.second != second {
+            *slot = BudgetSlot {
+                second,
+                ..BudgetSlot::default()
+            };
+        }
+        slot
+    }
+
+    fn sums(&self, now: Millis) -> (u64, u64) {
+        let now = second(now);
+        self.slots
+            .iter()
+            .filter(|slot| slot.second + SECONDS as u64 > now)
+            .fold((0, 0), |(requests, retries), slot| {
+                (requests + slot.requests, retries + slot.retries)
+            })
+    }
+}
+
+/// How long to wait before the servers are asked for the `round`th time again: a part of what doubles with every
+/// round, as `lot` falls. All of it at random, so that those who failed together do not come back together.
+fn pause(backoff: Backoff, round: u32, lot: u64) -> Duration {
+    let most = backoff.base.saturating_mul(1 << round.min(16));
+    let micros = u64::try_from(most.min(backoff.max).as_micros()).unwrap_or(u64::MAX);
+    Duration::from_micros(lot % micros.saturating_add(1))
+}
+
+fn second(now: Millis) -> u64 {
+    now.0 / 1000
+}
+
+/// How long is looked back.
+const SECONDS: usize = 10;
+
 #[cfg(test)]
-mod tests;
+mod budget_tests {
+
+    use super::*;
+
+    fn budget(percent: u32, least: u32) -> RetryBudget {
+        RetryBudget::new(plan::RetryBudget {
+            percent,
+            least,
+            backoff: None,
+        })
+    }
+
+    /// How many retries are granted at this moment, of so many.
+    fn granted(budget: &RetryBudget, now: u64, of: usize) -> usize {
+        (0..of)
+            .filter(|_| budget.spend(Millis(now)) == RetryGrant::Granted)
+            .count()
+    }
+
+    #[test]
+    fn retries_are_a_share_of_the_requests() {
+        let budget = budget(20, 0);
+        for request in 0..1000 {
+            budget.earn(Millis(5_000 + request));
+        }
+        assert_eq!(granted(&budget, 6_000, 1000), 200);
+        assert_eq!(budget.denied(), 800);
+    }
+
+    #[test]
+    fn a_few_are_granted_whatever_came() {
+        let budget = budget(20, 3);
+        assert_eq!(granted(&budget, 50_000, 100), 30);
+        assert_eq!(granted(&budget, 59_999, 100), 0);
+        assert_eq!(granted(&budget, 60_000, 100), 30);
+    }
+
+    #[test]
+    fn what_came_long_ago_does_not_count() {
+        let budget = budget(50, 0);
+        for _ in 0..10 {
+            budget.earn(Millis(1_000));
+        }
+        assert_eq!(granted(&budget, 10_999, 2), 2);
+        assert_eq!(granted(&budget, 11_000, 2), 0);
+        budget.earn(Millis(11_000));
+        budget.earn(Millis(11_000));
+        assert_eq!(
+            granted(&budget, 11_000, 2),
+            0,
+            "two are spent, one is earned"
+        );
+        assert_eq!(granted(&budget, 20_999, 2), 1);
+    }
+
+    #[test]
+    fn that_nothing_is_left_is_news_once_in_a_while() {
+        let budget = budget(1, 0);
+        let spend = |now| budget.spend(Millis(now));
+        assert_eq!(spend(1_000), RetryGrant::Denied { is_news: true });
+        assert_eq!(spend(10_999), RetryGrant::Denied { is_news: false });
+        assert_eq!(spend(11_000), RetryGrant::Denied { is_news: true });
+    }
+
+    #[test]
+    fn pauses_double_up_to_the_most_and_are_drawn_by_lot() {
+        let backoff = Backoff {
+            base: Duration::from_millis(25),
+            max: Duration::from_millis(150),
+        };
+        let longest = |round| {
+            let all = (0..2_000_000).step_by(7);
+            all.map(|lot| pause(backoff, round, lot)).max()
+        };
+        for (round, millis) in [(0, 25), (1, 50), (2, 100), (3, 150), (40, 150)] {
+            let longest = longest(round).unwrap();
+            assert!(longest <= Duration::from_millis(millis));
+            assert!(longest > Duration::from_millis(millis) * 99 / 100);
+        }
+        assert_eq!(pause(backoff, 0, 0), Duration::ZERO);
+        assert_eq!(pause(backoff, 0, 10_000), Duration::from_millis(10));
+    }
+}

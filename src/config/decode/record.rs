@@ -10,10 +10,9 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::{Map, Value, json};
 
 use super::DecodeContext;
-use crate::config::near;
+use crate::config::report;
 use crate::config::report::Diagnostic;
-use crate::config::span::Span;
-use crate::config::tree::{Node, NodeKind};
+use crate::config::source::{Node, NodeKind, Span};
 
 /// A mapping with known keys.
 pub trait Record: Default {
@@ -157,7 +156,7 @@ impl DecodeContext<'_> {
             false => self.report.hidden_mut().add_by_name(key, value),
         }
         // A key that is right elsewhere is in the wrong place, whatever it resembles here.
-        let hint = (self.homes)(name).or_else(|| near::hint(name, R::keys()));
+        let hint = (self.homes)(name).or_else(|| report::hint(name, R::keys()));
         let sentence = match (self.homes)(name) {
             Some(_) => format!("{} cannot stand here", key.describe()),
             None => format!("unknown key {}", key.describe()),
@@ -187,18 +186,18 @@ macro_rules! record {
             )+ )?
         }
 
-        impl $crate::config::decode::Record for $name {
+        impl $crate::config::decode::record::Record for $name {
             const SECRET: bool = false $( || <$type as $crate::config::decode::FieldSlot>::SECRET )*;
 
             fn take(
                 &mut self,
-                key: &$crate::config::tree::Node,
-                value: &$crate::config::tree::Node,
+                key: &$crate::config::source::Node,
+                value: &$crate::config::source::Node,
                 context: &mut $crate::config::decode::DecodeContext<'_>,
             ) -> bool {
                 let name = key.text().unwrap_or_default();
                 $(
-                    if name == $crate::config::decode::own_name(stringify!($field)) {
+                    if name == $crate::config::decode::record::own_name(stringify!($field)) {
                         $crate::config::decode::FieldSlot::fill(&mut self.$field, key, value, context);
                         return true;
                     }
@@ -208,12 +207,12 @@ macro_rules! record {
 
             fn finish(
                 &mut self,
-                at: $crate::config::span::Span,
+                at: $crate::config::source::Span,
                 context: &mut $crate::config::decode::DecodeContext<'_>,
             ) {
                 $( $crate::config::decode::FieldSlot::demand(
                     &self.$field,
-                    $crate::config::decode::own_name(stringify!($field)),
+                    $crate::config::decode::record::own_name(stringify!($field)),
                     at,
                     context,
                 ); )*
@@ -222,7 +221,7 @@ macro_rules! record {
 
             fn keys() -> Vec<&'static str> {
                 [
-                    vec![ $( $crate::config::decode::own_name(stringify!($field)) ),* ],
+                    vec![ $( $crate::config::decode::record::own_name(stringify!($field)) ),* ],
                     $( $( <$part_type>::keys() ),+ )?
                 ]
                 .concat()
@@ -235,12 +234,12 @@ macro_rules! record {
 
             fn properties(
                 generator: &mut schemars::SchemaGenerator,
-                properties: &mut $crate::config::decode::Properties,
+                properties: &mut $crate::config::decode::record::Properties,
             ) {
                 $(
                     let schema = <$type as $crate::config::decode::FieldSlot>::schema(generator);
                     properties.add(
-                        $crate::config::decode::own_name(stringify!($field)),
+                        $crate::config::decode::record::own_name(stringify!($field)),
                         concat!($($field_doc, "\n"),*),
                         <$type as $crate::config::decode::FieldSlot>::NEEDED,
                         schema,
@@ -252,7 +251,7 @@ macro_rules! record {
 
         impl $crate::config::decode::Decode for $name {
             fn decode(
-                node: &$crate::config::tree::Node,
+                node: &$crate::config::source::Node,
                 context: &mut $crate::config::decode::DecodeContext<'_>,
             ) -> Option<Self> {
                 context.record(node)
@@ -265,9 +264,10 @@ macro_rules! record {
             }
 
             fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
-                $crate::config::decode::schema_of::<Self>(generator, concat!($($doc, "\n"),*))
+                $crate::config::decode::record::schema_of::<Self>(generator, concat!($($doc, "\n"),*))
             }
         }
     };
 }
+
 pub(in crate::config) use record;

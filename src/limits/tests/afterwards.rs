@@ -1,10 +1,12 @@
 //! What is charged when a request is over, and what limits that are only proposed make of it.
 
-use super::support::{exchange, plan, req_rule, req_zone, site};
-use super::{ask, refusal};
 use crate::clock::{Clock, Millis};
 use crate::config::plan::{CostSource, Plan, ReqRule};
-use crate::limits::{Admission, Limits, ShadowDifferences, Zones};
+use crate::limits::tests::support::{exchange, plan, req_rule, req_zone, site};
+use crate::limits::tests::{ask, refusal};
+use crate::limits::verdict::Admission;
+use crate::limits::zone::Zones;
+use crate::limits::{Limits, ShadowDifferences};
 
 fn by_answer(zone: usize, burst: u32) -> ReqRule {
     ReqRule {

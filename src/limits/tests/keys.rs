@@ -1,10 +1,10 @@
 //! What becomes a key, and what does not.
 
-use super::support::{exchange, exchange_from, header, key};
 use crate::config::plan::{OnAmbiguousKey, OnEmptyKey, Part, Template, Underscores, Variable};
 use crate::limits::key::{KeyFault, KeyLookup, KeySource};
+use crate::limits::tests::support::{exchange, exchange_from, header, key};
 use crate::message::RequestRecord;
-use crate::message::vars::KeyReader;
+use crate::message::variables::KeyReader;
 
 fn found(source: &KeySource, exchange: &RequestRecord) -> KeyLookup<Vec<u8>> {
     source.find(exchange, |bytes| KeyLookup::Key(bytes.to_vec()))

@@ -1,21 +1,26 @@
 //! Rules together: what is charged, what waits, what is given back.
 
 mod afterwards;
+
 mod keys;
+
 mod sanctions;
+
 pub(super) mod support;
+
 mod told;
 
 use tokio::time::Instant;
 
-use self::support::{
+use super::*;
+use crate::algorithm::{AlgorithmParams, Excess, Rate};
+use crate::config::plan::{
+    ConnQueue, ConnRule, HeaderForm, OnEmptyKey, Override, OverrideKey, OverrideLimits, Plan,
+    ReqRule,
+};
+use crate::limits::tests::support::{
     conn_rule, conn_zone, delaying, exchange, exchange_from, header, key, limits, plan, req_rule,
     req_zone, site,
-};
-use super::*;
-use crate::config::plan::{
-    AlgorithmParams, ConnQueue, ConnRule, Excess, HeaderForm, OnEmptyKey, Override, OverrideKey,
-    OverrideLimits, Plan, Rate, ReqRule,
 };
 
 fn ask(limits: &Limits, now: u64) -> (Admission, Option<LimitStatus>) {

@@ -2,11 +2,15 @@
 
 use std::time::Duration;
 
-use super::support::{delaying, exchange_from, limits, plan, req_rule, req_zone, site};
-use super::{ask, refusal};
 use crate::clock::Millis;
 use crate::config::plan::{DryRun, Plan, RefusalAction, ReqRule};
-use crate::limits::{Admission, Limits, Zones};
+use crate::limits::Limits;
+use crate::limits::tests::support::{
+    delaying, exchange_from, limits, plan, req_rule, req_zone, site,
+};
+use crate::limits::tests::{ask, refusal};
+use crate::limits::verdict::Admission;
+use crate::limits::zone::Zones;
 use crate::message::LimitStatus;
 
 fn waiting(rule: ReqRule, most: u64) -> ReqRule {

@@ -5,14 +5,15 @@ use std::sync::Arc;
 
 use http::{HeaderName, HeaderValue, Request};
 
+use crate::algorithm::{AlgorithmParams, Cost, Delay, Excess, Rate};
 use crate::clock::Millis;
 use crate::config::plan::{
-    AlgorithmParams, ConnRule, ConnZone, Content, Cost, CostSource, CountRefused, Delay, Excess,
-    LocationConf, OnAmbiguousKey, OnEmptyKey, Plan, Rate, RefusalAction, ReqRule, ReqZone,
-    Template, Variable,
+    ConnRule, ConnZone, Content, CostSource, CountRefused, LocationConf, OnAmbiguousKey,
+    OnEmptyKey, Plan, RefusalAction, ReqRule, ReqZone, Template, Variable,
 };
-use crate::limits::{Limits, Zones};
-use crate::message::{ClientConnection, RemoteAddr, RequestRecord, testing};
+use crate::limits::Limits;
+use crate::limits::zone::Zones;
+use crate::message::{ClientConnection, RemoteAddr, RequestRecord};
 
 pub(in crate::limits) fn req_zone(name: &str, milli_per_second: u64) -> ReqZone {
     ReqZone {
@@ -75,7 +76,7 @@ pub(in crate::limits) fn site(req: &[ReqRule], conn: &[ConnRule]) -> LocationCon
     LocationConf {
         limit_req: req.to_vec(),
         limit_conn: conn.to_vec(),
-        ..testing::site(Content::NotFound)
+        ..crate::message::testing::site(Content::NotFound)
     }
 }
 
@@ -87,8 +88,8 @@ pub(in crate::limits) fn plan(req_zones: Vec<ReqZone>, conn_zones: Vec<ConnZone>
     Plan {
         req_zones,
         conn_zones,
-        servers: vec![testing::server("front")],
-        ..testing::plan()
+        servers: vec![crate::message::testing::server("front")],
+        ..crate::message::testing::plan()
     }
 }
 
@@ -117,7 +118,7 @@ pub(in crate::limits) fn exchange_from(
         0,
         Arc::new(ClientConnection::new(remote, None, 1, Millis(0))),
         request.into_parts().0,
-        crate::message::target::Target::default(),
+        crate::message::Target::default(),
         Millis(0),
     )
 }

@@ -3,11 +3,12 @@
 use http::{HeaderMap, HeaderName, HeaderValue};
 use proptest::prelude::*;
 
-use super::support::{
+use super::*;
+use crate::algorithm::Cost;
+use crate::config::plan::{CostSource, RefusalAction, ReqZone};
+use crate::limits::tests::support::{
     conn_rule, conn_zone, delaying, exchange, exchange_from, limits, plan, req_rule, req_zone, site,
 };
-use super::*;
-use crate::config::plan::{Cost, CostSource, RefusalAction, ReqZone};
 
 fn weighing(rule: ReqRule, milli: u64) -> ReqRule {
     ReqRule {
@@ -247,7 +248,7 @@ async fn nobody_is_told_of_what_does_not_hold() {
         key: OverrideKey::Network("10.0.0.0/8".parse().unwrap()),
         own: None,
     }];
-    let plan = self::plan(vec![zone], vec![]);
+    let plan = support::plan(vec![zone], vec![]);
     let limits = telling(&plan, &[req_rule(0, 4)], &[], HeaderForm::Ietf);
     assert!(told_of(&limits, "10.1.2.3", 0, &[]).await.is_empty());
     assert_eq!(told_of(&limits, "127.0.0.1", 0, &[]).await.len(), 2);

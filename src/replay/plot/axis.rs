@@ -210,6 +210,7 @@ const MOST_TICKS: i32 = 50;
 
 #[cfg(test)]
 mod tests {
+
     use super::*;
 
     fn axis(unit: AxisUnit, scale: AxisScale, range: (f64, f64)) -> Axis {

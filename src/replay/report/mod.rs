@@ -1,16 +1,13 @@
 //! What a replay found out, and the three ways to tell it.
 
-mod charts;
-mod json;
-mod page;
-mod table;
+mod html;
+mod text;
 
-use super::needs::MissingFields;
+use super::fields::MissingFields;
+use super::input::BadLine;
 use super::plot::visible;
-use super::read::BadLine;
+use super::stats::{KeyStats, LongWait, Timeline, VerdictCounts};
 use super::suggest::{RateAndBurst, Suggestion};
-use super::tally::{KeyStats, LongWait, VerdictCounts};
-use super::timeline::Timeline;
 
 /// What a replay found out.
 #[derive(Debug, Default)]
@@ -107,7 +104,7 @@ impl ReplayReport {
     /// As text for people.
     #[must_use]
     pub fn table(&self) -> String {
-        table::draw(self)
+        text::draw_text(self)
     }
 
     /// As JSON.
@@ -115,13 +112,13 @@ impl ReplayReport {
     /// # Errors
     /// None that could happen: it is what serde says.
     pub fn json(&self) -> Result<String, serde_json::Error> {
-        json::draw(self)
+        text::draw_json(self)
     }
 
     /// As a page for a browser, complete in itself.
     #[must_use]
     pub fn page(&self) -> String {
-        page::draw(self)
+        html::draw(self)
     }
 }
 
@@ -295,6 +292,7 @@ const FEW: usize = 12;
 
 #[cfg(test)]
 mod tests {
+
     use super::*;
 
     #[test]

@@ -4,27 +4,21 @@
 //! shaped the rest is that a limit must never become an outage: a decision has a deadline of a few milliseconds,
 //! and a store that misses it is left alone until one probe a gateway finds it well again. Meanwhile each gateway
 //! goes on by itself, from where it last saw every key stand.
+//!
+//! What can be seen of a store from outside.
+//!
+//! Letting a key begin anew for all gateways.
 
-mod aside;
-mod breaker;
-mod debts;
-mod fleet;
-mod forget;
-mod inquiry;
-mod lane;
-mod lateness;
-mod later;
-mod lease;
-mod link;
-mod name;
-mod places;
-mod script;
-mod share;
-mod tend;
+mod background;
+pub(super) mod conn_slots;
+mod connection;
+pub(super) mod fleet;
+pub(super) mod lease;
+pub(super) mod outage;
+pub(super) mod request;
+pub(super) mod script;
 #[cfg(test)]
 mod tests;
-mod units;
-mod view;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -32,30 +26,22 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use redis::{ErrorKind, RedisError, ServerErrorKind};
+use redis::{ErrorKind, RedisError, ServerErrorKind, Value};
 use tokio::sync::watch;
 
-pub use self::debts::OutageCharge;
-pub use self::fleet::FleetMember;
-pub use self::forget::{ForgetKeys, ResetError};
-pub use self::inquiry::{LocalDecision, StoreRequest};
-pub use self::lease::{LeaseHoldings, LeaseVerdict, Verdicts, ZoneLeases};
-pub use self::places::{SharedSlotGuard, SharedSlotWaiter, SlotClaim};
-pub use self::script::StoreVerdict;
-pub use self::share::CostShare;
-pub use self::view::{StoreOutage, StoreStatus};
-
-use self::breaker::StoreBreaker;
-use self::debts::OutageCharges;
-use self::fleet::{Fleet, FleetKeys};
-use self::inquiry::LateReplies;
-use self::later::DeferredCharges;
+use self::background::DeferredCharges;
+use self::conn_slots::SharedSlots;
+use self::connection::{RedisConnection, RedisConnector, StoreBreaker};
+use self::fleet::{Fleet, FleetKeys, ResetKey};
 use self::lease::LeaseQueue;
-use self::link::{RedisConnection, RedisConnector};
-use self::places::SharedSlots;
-use super::algorithm::LimitSpec;
+use self::outage::OutageCharges;
+use self::request::LateReplies;
+use crate::algorithm::{Cost, LimitSpec};
 use crate::clock::Millis;
-use crate::config::plan::{Cost, OnOutage, Store, StoreMode};
+use crate::config::plan::{OnOutage, Store, StoreMode};
+
+pub(super) use self::fleet::{CostShare, FleetMember};
+pub(super) use self::lease::LeaseHoldings;
 
 /// A store that several gateways share.
 pub struct SharedStore {
@@ -197,7 +183,7 @@ impl SharedStore {
     /// What a request costs while this gateway counts alone.
     #[must_use]
     pub fn alone(&self, cost: Cost, terms: &LimitSpec) -> CostShare {
-        share::of(cost, terms, self.fleet_size(), 1)
+        fleet::of(cost, terms, self.fleet_size(), 1)
     }
 
     /// What a request costs in the store. More than by itself while some gateways are missing: they may count alone, so their
@@ -205,7 +191,7 @@ impl SharedStore {
     fn weigh(&self, cost: Cost, terms: &LimitSpec) -> Cost {
         match self.fleet.parts() {
             (all, present) if all <= present => cost,
-            (all, present) => share::of(cost, terms, all, present).needs,
+            (all, present) => fleet::of(cost, terms, all, present).needs,
         }
     }
 
@@ -262,7 +248,7 @@ impl SharedStore {
         if self.breaker.is_open() {
             return Err(StoreDown);
         }
-        lane::link(self.id, self.epoch()).ok_or(StoreDown)
+        connection::link(self.id, self.epoch()).ok_or(StoreDown)
     }
 
     /// How often it has come back.
@@ -274,7 +260,7 @@ impl SharedStore {
         self.missed.fetch_add(1, Ordering::Relaxed);
         if error.is_unrecoverable_error() {
             // Servers close idle connections. Whether this was more is seen when it is opened again.
-            lane::lose(self.id);
+            connection::lose(self.id);
         } else if self.connector.is_cluster() && is_on_the_move(error) {
             if self.breaker.miss() {
                 self.note_outage(now, in_words(error));
@@ -315,3 +301,136 @@ impl std::fmt::Debug for SharedStore {
 
 /// How long a decision may wait for its answer before the store was heard for the first time.
 const FIRST: Duration = Duration::from_secs(1);
+
+/// Since when a store is away, and why.
+#[derive(Debug, Clone)]
+pub struct StoreOutage {
+    /// Since when.
+    pub since: Millis,
+    /// What went wrong first.
+    pub why: String,
+}
+
+/// A store at this moment.
+#[derive(Debug, Clone)]
+pub struct StoreStatus {
+    /// This gateway's name.
+    pub gateway: String,
+    /// All that were heard of lately, this one among them.
+    pub gateways: Vec<FleetMember>,
+    /// Set while it is away.
+    pub outage: Option<StoreOutage>,
+    /// How often it was asked.
+    pub asked: u64,
+    /// How often no answer came in time, or none that made sense.
+    pub missed: u64,
+    /// How often an answer came after the deadline, or not at all.
+    pub late: u64,
+    /// How often it was asked with nobody waiting.
+    pub asked_behind: u64,
+    /// Decisions that it was not asked for.
+    pub decided_here: u64,
+    /// Requests that were leased from it.
+    pub leased: u64,
+    /// And those of them that were given back.
+    pub returned: u64,
+    /// What this gateway has in hand.
+    pub held: Vec<LeaseHoldings>,
+}
+
+impl SharedStore {
+    /// How it is.
+    #[must_use]
+    pub fn view(&self) -> StoreStatus {
+        StoreStatus {
+            gateway: self.gateway.clone(),
+            gateways: self.fleet.gateways(),
+            outage: self.outage.lock().clone(),
+            asked: self.asked.load(Ordering::Relaxed),
+            missed: self.missed.load(Ordering::Relaxed),
+            late: self.late.load(Ordering::Relaxed),
+            asked_behind: self.desk.asked.load(Ordering::Relaxed),
+            decided_here: self.desk.decided.load(Ordering::Relaxed),
+            leased: self.desk.leased.load(Ordering::Relaxed),
+            returned: self.desk.returned.load(Ordering::Relaxed),
+            held: self.desk.held(),
+        }
+    }
+}
+
+/// Keys of a zone that can be forgotten.
+pub trait ForgetKeys: Send + Sync {
+    /// The zone's name.
+    fn zone(&self) -> &str;
+
+    /// Forgets what is known in this process of a key of these bytes.
+    fn forget_bytes(&self, bytes: &[u8]);
+}
+
+/// Why nothing was forgotten.
+#[derive(Debug, thiserror::Error)]
+pub enum ResetError {
+    /// The store said no, or could not be reached.
+    #[error(transparent)]
+    Failed(#[from] RedisError),
+    /// No answer came.
+    #[error("no answer within {DEADLINE:?}")]
+    Late(#[from] tokio::time::error::Elapsed),
+}
+
+impl SharedStore {
+    /// Forgets a key of a zone; whether there was something to forget. Over a connection of its own: who asks for this is
+    /// no event loop, and in no hurry.
+    ///
+    /// # Errors
+    /// When the store does not answer, or says no.
+    pub async fn forget(&self, zone: &str, key: &[u8]) -> Result<bool, ResetError> {
+        let mut named = Vec::new();
+        script::append(&mut named, &self.prefix, zone, key);
+        let forgetting = async {
+            let mut link = self.connector.connect().await?;
+            // First of all: no gateway may bring back what it remembers of the key.
+            let mut command = redis::cmd("SET");
+            let anew = [&named[..], b":anew"].concat();
+            command.arg(anew).arg("1").arg("PX").arg(ANEW);
+            link.send(&command).await?;
+            let mut command = redis::cmd("DEL");
+            command.arg(named);
+            let answer = link.send(&command).await?;
+            self.lists.forget(&mut link, zone, key).await?;
+            Ok::<_, RedisError>(answer)
+        };
+        let answer = tokio::time::timeout(DEADLINE, forgetting).await??;
+        Ok(answer == Value::Int(1))
+    }
+
+    /// The keys of this zone are forgotten here, too, when they are anywhere.
+    pub fn forget_in(&self, zone: Weak<dyn ForgetKeys>) {
+        let mut zones = self.forgetting.lock();
+        zones.retain(|zone| zone.strong_count() > 0);
+        zones.push(zone);
+    }
+
+    /// An operator had these forgotten at some gateway.
+    fn forget_here(&self, forgotten: &[ResetKey]) {
+        if forgotten.is_empty() {
+            return;
+        }
+        let zones: Vec<_> = self
+            .forgetting
+            .lock()
+            .iter()
+            .filter_map(Weak::upgrade)
+            .collect();
+        for one in forgotten {
+            for zone in zones.iter().filter(|zone| zone.zone() == one.zone) {
+                zone.forget_bytes(&one.key);
+            }
+        }
+    }
+}
+
+const DEADLINE: Duration = Duration::from_secs(2);
+
+/// For how long nothing is believed that gateways remember of a key that was forgotten, in milliseconds.
+const ANEW: u32 = 3_600_000;

@@ -1,14 +1,27 @@
 //! The questions of a request as one script, and what it answers.
+//!
+//! What a key is called in Redis.
+//!
+//! Keys are written by those who are to be limited. So whatever is not a plain letter is written as its number: no
+//! text can close the braces that tell a cluster where a key lives, and a person sees in `redis-cli` what is there.
+//! A long one is cut down to a hash that nobody can find two texts for.
+//!
+//! The numbers of a rule as its script is told them.
+//!
+//! Lua's numbers are exact up to 2^53, where [`Excess`] counts 86 400 000 000 units in a request. So each question is
+//! put in the largest unit in which all its numbers are whole: with a rate of 10r/s a thousandth of a request. A bucket
+//! of more than 2^53 of them (104 000 requests at a rate of `1.001r/d`, nine thousand million at any rate a second) is
+//! exact to sixteen digits.
 
 use std::sync::LazyLock;
 use std::time::Duration;
 
+use aws_lc_rs::digest::{SHA256, digest};
 use redis::{Cmd, RedisError, Script, Value};
 
-use super::link::RedisConnection;
-use super::units::ScriptArgs;
-use crate::config::plan::{Cost, CountRefused, Excess};
-use crate::store::algorithm::{LimitSpec, Verdict};
+use super::connection::RedisConnection;
+use crate::algorithm::{Cost, Delay, Excess, LimitSpec, SmoothNanos, Verdict};
+use crate::config::plan::CountRefused;
 
 /// A script, and the name a server knows it by once it has heard it.
 #[derive(Debug)]
@@ -194,3 +207,274 @@ pub(super) const DECIDING: [&str; 13] = [
     include_str!("token_bucket.lua"),
     include_str!("decide.lua"),
 ];
+
+/// Adds what the key of a zone is called in a store with this prefix.
+pub(super) fn append(name: &mut Vec<u8>, prefix: &str, zone: &str, key: &[u8]) {
+    name.extend_from_slice(prefix.as_bytes());
+    name.extend_from_slice(b":{");
+    for (index, part) in zone.split(':').enumerate() {
+        // Only the first colon stands between zone and key.
+        if index > 0 {
+            name.extend_from_slice(b"%3a");
+        }
+        escape(name, part.as_bytes());
+    }
+    name.push(b':');
+    let start = name.len();
+    if key.len() <= MAX_KEY {
+        escape(name, key);
+    }
+    if key.len() > MAX_KEY || name.len() - start > MAX_KEY {
+        name.truncate(start);
+        name.push(b'#');
+        for byte in digest(&SHA256, key).as_ref().iter().take(HASH) {
+            hex(name, *byte);
+        }
+    }
+    name.push(b'}');
+}
+
+fn escape(name: &mut Vec<u8>, text: &[u8]) {
+    for byte in text {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'.' | b'-' | b'_' | b'/' | b'@' | b':' => {
+                name.push(*byte);
+            }
+            other => {
+                name.push(b'%');
+                hex(name, *other);
+            }
+        }
+    }
+}
+
+fn hex(name: &mut Vec<u8>, byte: u8) {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    name.push(DIGITS[usize::from(byte >> 4)]);
+    name.push(DIGITS[usize::from(byte & 15)]);
+}
+
+/// The most bytes of a key as it is written; a longer one is hashed. Room for an IPv6 address in binary.
+const MAX_KEY: usize = 64;
+
+/// Bytes of the hash: 128 bits.
+const HASH: usize = 16;
+
+/// What a script is told of one rule.
+#[derive(Debug, Clone)]
+pub(super) struct ScriptArgs {
+    pub(super) way: &'static str,
+    pub(super) cost: u64,
+    pub(super) numbers: [i64; 4],
+    pub(super) scale: ExcessScale,
+}
+
+/// What an excess is counted in.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum ExcessScale {
+    /// Units times milliseconds: so large is a unit, and so long a window.
+    Area { unit: u64, length: u64 },
+    /// The time it takes, one request taking so many nanoseconds.
+    Nanos(u64),
+    /// Units of this size.
+    Units(u64),
+    /// Nanoseconds of waiting, where so many units pass in a millisecond.
+    Wait(u64),
+}
+
+impl ScriptArgs {
+    pub(super) fn of(terms: &LimitSpec, cost: Cost) -> Self {
+        match terms {
+            LimitSpec::Blocks(terms) => {
+                let blocks = terms.count() as u64;
+                Self::windowed("blocks", cost, terms.limit, terms.precision, blocks).0
+            }
+            LimitSpec::Bursty(terms) => Self::reserved("bursty", terms.in_nanos(cost)),
+            LimitSpec::FixedWindow(terms) => {
+                Self::windowed("fixed_window", cost, terms.limit, terms.window, 0).0
+            }
+            LimitSpec::Gcra(terms) => {
+                let (interval, tolerance, takes) = terms.in_nanos(cost);
+                Self {
+                    way: "gcra",
+                    cost: takes.min(LARGEST),
+                    numbers: [number(interval, 1), number(tolerance, 1), 0, 0],
+                    scale: ExcessScale::Nanos(interval),
+                }
+            }
+            LimitSpec::LeakyBucket(terms) => {
+                let threshold = match terms.delay {
+                    Delay::After(threshold) => Some(threshold.0),
+                    Delay::Never => None,
+                };
+                let rate = terms.rate.units_per_milli();
+                Self::levelled("leaky_bucket", cost, rate, terms.burst.0, threshold)
+            }
+            LimitSpec::Paced(terms) => {
+                let rate = terms.rate.units_per_milli();
+                let longest = u64::try_from(terms.max_wait.as_millis()).unwrap_or(u64::MAX);
+                Self::levelled("paced", cost, rate, longest.saturating_mul(rate), None)
+            }
+            LimitSpec::SlidingLog(terms) => {
+                let most = (terms.limit.0 / Excess::ONE.0).max(1);
+                Self::windowed("sliding_log", cost, terms.limit, terms.window, most).0
+            }
+            LimitSpec::SlidingWindow(terms) => {
+                let (told, length) =
+                    Self::windowed("sliding_window", cost, terms.limit, terms.window, 0);
+                let unit = THOUSANDTH;
+                let scale = ExcessScale::Area { unit, length };
+                Self { scale, ..told }
+            }
+            LimitSpec::TokenBucket(terms) => {
+                let rate = terms.rate.units_per_milli();
+                Self::levelled("token_bucket", cost, rate, terms.capacity.0, None)
+            }
+            LimitSpec::WarmUp(terms) => Self::reserved("warm_up", terms.in_nanos(cost)),
+        }
+    }
+}
+
+impl ScriptArgs {
+    /// One that counts in windows, and how long those are.
+    fn windowed(
+        way: &'static str,
+        cost: Cost,
+        limit: Excess,
+        window: Duration,
+        most: u64,
+    ) -> (Self, u64) {
+        let length = u64::try_from(window.as_millis()).unwrap_or(u64::MAX).max(1);
+        let told = Self {
+            way,
+            cost: scaled(cost.0, THOUSANDTH),
+            numbers: [
+                number(Excess::ONE.0, THOUSANDTH),
+                number(limit.0, THOUSANDTH),
+                number(length, 1),
+                number(most, 1),
+            ],
+            scale: ExcessScale::Units(THOUSANDTH),
+        };
+        (told, length)
+    }
+
+    /// One where the next pays for the last.
+    fn reserved(way: &'static str, nanos: SmoothNanos) -> Self {
+        let number = |nanos: u64| number(nanos.min(MAX_NANOS), 1);
+        Self {
+            way,
+            cost: nanos.cost.min(MAX_NANOS),
+            numbers: [
+                number(nanos.max_wait),
+                number(nanos.most),
+                number(nanos.request),
+                0,
+            ],
+            scale: ExcessScale::Wait(nanos.units_per_milli),
+        }
+    }
+
+    /// One that has a level that falls with time.
+    fn levelled(
+        way: &'static str,
+        cost: Cost,
+        per_milli: u64,
+        third: u64,
+        fourth: Option<u64>,
+    ) -> Self {
+        let unit = unit(per_milli);
+        Self {
+            way,
+            cost: scaled(cost.0, unit),
+            numbers: [
+                number(Excess::ONE.0, unit),
+                number(per_milli.max(1), unit),
+                number(third, unit),
+                fourth.map_or(-1, |fourth| number(fourth, unit)),
+            ],
+            scale: ExcessScale::Units(unit),
+        }
+    }
+}
+
+impl ExcessScale {
+    /// What an answer means.
+    pub(super) fn excess(self, told: u64) -> Excess {
+        let told = u128::from(told);
+        let units = match self {
+            Self::Area { unit, length } => told * u128::from(unit) / u128::from(length.max(1)),
+            Self::Nanos(interval) => (told * u128::from(Excess::ONE.0)
+                / u128::from(interval.max(1)))
+            .saturating_sub(u128::from(Excess::ONE.0)),
+            Self::Units(unit) => told * u128::from(unit),
+            Self::Wait(units) => told * u128::from(units) / 1_000_000,
+        };
+        Excess(u64::try_from(units).unwrap_or(u64::MAX))
+    }
+}
+
+/// The largest unit in which a rate and every cost are whole.
+fn unit(units_per_milli: u64) -> u64 {
+    let (mut a, mut b) = (THOUSANDTH, units_per_milli.max(1));
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    a
+}
+
+fn scaled(amount: u64, unit: u64) -> u64 {
+    amount.div_ceil(unit).min(LARGEST)
+}
+
+fn number(amount: u64, unit: u64) -> i64 {
+    i64::try_from(scaled(amount, unit)).unwrap_or(i64::MAX)
+}
+
+/// Costs are given to the thousandth of a request.
+const THOUSANDTH: u64 = Excess::ONE.0 / 1000;
+
+/// The longest time in nanoseconds where sums of such are exact, too: thirteen days.
+const MAX_NANOS: u64 = 1 << 50;
+
+/// No number is larger where Lua counts exactly.
+const LARGEST: u64 = 1 << 53;
+
+#[cfg(test)]
+mod tests {
+
+    use super::*;
+
+    fn name(zone: &str, key: &[u8]) -> String {
+        let mut name = Vec::new();
+        append(&mut name, "weir", zone, key);
+        String::from_utf8(name).unwrap()
+    }
+
+    #[test]
+    fn plain_keys_are_readable() {
+        assert_eq!(name("perip", b"10.0.0.1"), "weir:{perip:10.0.0.1}");
+        assert_eq!(name("perip", &[127, 0, 0, 1]), "weir:{perip:%7f%00%00%01}");
+    }
+
+    #[test]
+    fn nobody_can_leave_the_braces_or_be_somebody_else() {
+        assert_eq!(name("a", b"}x{"), "weir:{a:%7dx%7b}");
+        assert_ne!(name("a", b"%7d"), name("a", b"}"));
+        assert_ne!(name("a:b", b"c"), name("a%3ab", b"c"));
+        assert_ne!(name("a:b", b"c"), name("a", b"b:c"));
+        let hashed = name("a", &[b'x'; 100]);
+        assert_ne!(name("a", hashed.as_bytes()), hashed);
+        assert!(!name("a", b"#").contains('#'));
+    }
+
+    #[test]
+    fn long_keys_are_told_apart_and_stay_short() {
+        let mut long = vec![b'x'; 70_000];
+        let one = name("a", &long);
+        *long.last_mut().unwrap() = b'y';
+        let other = name("a", &long);
+        assert_ne!(one, other);
+        assert!(one.len() < 64, "{one}");
+    }
+}

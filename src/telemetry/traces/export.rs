@@ -9,15 +9,15 @@ use std::sync::{Arc, mpsc as here};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::sync::Notify;
 use tokio::sync::mpsc::error::TrySendError;
-use tokio::sync::mpsc::{self, Receiver, Sender};
+use tokio::sync::mpsc::{Receiver, Sender};
+use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
 use super::post::{Collector, ExportError};
 use super::{FATE, Spans};
 use crate::config::plan::Tracing;
-use crate::telemetry::{BackgroundTask, supervise};
+use crate::telemetry::background::{BackgroundTask, supervise};
 
 /// The way to a collector.
 #[derive(Debug)]

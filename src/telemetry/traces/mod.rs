@@ -9,6 +9,22 @@ mod export;
 #[cfg(feature = "otel")]
 mod post;
 mod span;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use http::HeaderMap;
+
+use self::export::Exporter;
+use super::metrics::Exposition;
+use crate::clock::{Clock, Millis};
+use crate::config::plan::{CallShare, TraceContext, Tracing};
+use crate::message::{
+    Propagation, RequestRecord, SpanId, Trace, TraceId, TraceParent, has_sound_state,
+};
+
+pub use self::export::flush;
+
 #[cfg(not(feature = "otel"))]
 mod export {
     //! Stands where the exporter is in a weir that was built without.
@@ -16,7 +32,7 @@ mod export {
     use std::sync::Arc;
     use std::time::Duration;
 
-    use crate::config::plan::Tracing;
+    use plan::Tracing;
 
     #[derive(Debug)]
     pub(super) enum Exporter {}
@@ -34,20 +50,6 @@ mod export {
     /// There is nothing to wait for.
     pub fn flush(_: Duration) {}
 }
-
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-
-use http::HeaderMap;
-
-pub use export::flush;
-
-use self::export::Exporter;
-use super::Exposition;
-use crate::clock::{Clock, Millis};
-use crate::config::plan::{CallShare, TraceContext, Tracing};
-use crate::message::RequestRecord;
-use crate::message::trace::{Propagation, SpanId, Trace, TraceId, TraceParent, has_sound_state};
 
 /// Decides which requests are traced, and tells of them.
 #[derive(Debug)]

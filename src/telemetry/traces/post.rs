@@ -7,7 +7,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use crate::config::plan::Tracing;
-use crate::telemetry::access::escape;
+use crate::telemetry::access_log;
 use crate::tls;
 
 /// Who takes spans.
@@ -175,7 +175,7 @@ fn resource(service: &str) -> Vec<u8> {
         out.extend_from_slice(
             format!("{{\"key\":\"{key}\",\"value\":{{\"stringValue\":\"").as_bytes(),
         );
-        escape::json(value.as_bytes(), &mut out);
+        access_log::json(value.as_bytes(), &mut out);
         out.extend_from_slice(b"\"}}");
     }
     let scope = format!(
@@ -197,6 +197,7 @@ const LONGEST_HEAD: usize = 16 * 1024;
 
 #[cfg(test)]
 mod tests {
+
     use super::*;
 
     #[test]

@@ -12,9 +12,8 @@ use http::{Method, StatusCode, Version};
 use super::Spans;
 use crate::clock::Millis;
 use crate::config::plan::{LimitVariable, Variable};
-use crate::message::trace::{SpanId, Trace, push_hex};
-use crate::message::{Attempt, RequestRecord, vars};
-use crate::telemetry::access::escape;
+use crate::message::{Attempt, RequestRecord, SpanId, Trace, push_hex, variables};
+use crate::telemetry::access_log;
 
 /// All spans of a request that is over `now`, which is this time of day.
 pub(super) fn of(exchange: &RequestRecord, trace: &Trace, now: Millis, wall: Duration) -> Spans {
@@ -199,7 +198,7 @@ impl SpanJson<'_> {
     /// What a variable says, if it says something.
     fn variable(&mut self, key: &str, variable: &Variable, exchange: &RequestRecord) {
         let mut value = Vec::new();
-        if vars::append(variable, exchange, &mut value) && !value.is_empty() {
+        if variables::append(variable, exchange, &mut value) && !value.is_empty() {
             self.text(key, &value);
         }
     }
@@ -207,7 +206,7 @@ impl SpanJson<'_> {
     fn text(&mut self, key: &str, value: &[u8]) {
         self.key(key);
         self.out.extend_from_slice(b"\"stringValue\":\"");
-        escape::json(&value[..value.len().min(LONGEST)], &mut self.out);
+        access_log::json(&value[..value.len().min(LONGEST)], &mut self.out);
         self.out.extend_from_slice(b"\"}}");
     }
 

@@ -15,8 +15,7 @@
 
 use std::time::Duration;
 
-use super::window::{CallCounts, CallWindow};
-use super::{BreakerOpen, BreakerState, CallOutcome, ForcedState};
+use super::{BreakerOpen, BreakerState, CallCounts, CallOutcome, CallWindow, ForcedState};
 use crate::clock::Millis;
 use crate::config::plan;
 

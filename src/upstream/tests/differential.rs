@@ -13,9 +13,9 @@ use proptest::prelude::*;
 use tokio::io::AsyncReadExt;
 
 use super::*;
-use crate::upstream::ask::call;
-use crate::upstream::tenure::RetiredFlag;
-use crate::upstream::wire::{UpstreamConnection, UpstreamSocket};
+use crate::upstream::attempt::call;
+use crate::upstream::backend::RetiredFlag;
+use crate::upstream::connection::{UpstreamConnection, UpstreamSocket};
 
 /// What came of an answer.
 #[derive(Debug, PartialEq)]

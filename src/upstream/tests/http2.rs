@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicUsize;
 
-use h2::server::{self, SendResponse};
-use h2::{Reason, RecvStream};
+use h2::server::SendResponse;
+use h2::{Reason, RecvStream, server};
 use http::HeaderMap;
 use tokio::net::TcpListener;
 
@@ -322,7 +322,7 @@ async fn a_call_whose_deadline_passes_ends_with_a_status() {
     .await;
     let mut road = backend.road();
     let fields = [("content-type", "application/grpc"), ("grpc-timeout", "2S")];
-    road.exchange = testing::request("POST", "/a.B/C", &fields);
+    road.exchange = crate::message::testing::request("POST", "/a.B/C", &fields);
     road.clock = Clock::by_hand(Millis(1000));
     let response = road.send(streamed(Method::POST)).await.unwrap();
     let whole = response.into_body().collect().await.unwrap();

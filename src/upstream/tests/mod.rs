@@ -1,15 +1,25 @@
 //! The whole room against origins that misbehave, over real sockets.
 
 mod again;
+
 mod answers;
+
 mod breakers;
+
 mod connections;
+
 mod differential;
+
 mod faults;
+
 mod flow;
+
 mod http2;
+
 mod names;
+
 mod origin;
+
 mod retries;
 
 use std::time::Duration;
@@ -22,11 +32,10 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncWriteExt, DuplexStream};
 
-use self::origin::Origin;
 use super::*;
 use crate::clock::MinRate;
 use crate::config::plan::{MaxTries, NextUpstream, UpstreamServer, Via};
-use crate::message::testing;
+use crate::upstream::tests::origin::Origin;
 
 /// A client's request on its way through an upstream.
 struct Road {
@@ -102,7 +111,7 @@ pub(super) fn outgoing(method: Method) -> OutgoingRequest {
 async fn upload(framing: &str, first: &str) -> (RequestBody, DuplexStream) {
     let (mut client, server) = tokio::io::duplex(64 * 1024);
     let (found, request) = tokio::sync::oneshot::channel();
-    let found = parking_lot::Mutex::new(Some(found));
+    let found = Mutex::new(Some(found));
     let service = service_fn(move |request| {
         let found = found.lock().take();
         async move {
@@ -175,12 +184,12 @@ fn forward() -> plan::ProxyPass {
         read_timeout: Duration::from_secs(5),
         max_headers: 1000,
         next_upstream: next_upstream(),
-        buffering: testing::forward().buffering,
+        buffering: crate::message::testing::forward().buffering,
     }
 }
 
 fn exchange() -> RequestRecord {
-    testing::request("GET", "/asked", &[])
+    crate::message::testing::request("GET", "/asked", &[])
 }
 
 /// An answer that is read with its head.

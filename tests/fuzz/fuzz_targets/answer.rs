@@ -7,7 +7,7 @@
 
 use http::Method;
 use libfuzzer_sys::fuzz_target;
-use weir::upstream::fuzzing::{Answer, read};
+use weir::upstream::fuzzing::{FuzzedResponse, read};
 
 // The first byte says how long the pieces are.
 fuzz_target!(|input: &[u8]| {
@@ -21,8 +21,8 @@ fuzz_target!(|input: &[u8]| {
 });
 
 // Bytes after the end are only seen where they are read with it: what becomes of the connection may differ.
-fn said(answer: Option<Answer>) -> Option<Answer> {
-    answer.map(|answer| Answer {
+fn said(answer: Option<FuzzedResponse>) -> Option<FuzzedResponse> {
+    answer.map(|answer| FuzzedResponse {
         reusable: false,
         ..answer
     })

@@ -5,7 +5,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use weir::serve::http2::fuzzing::watch;
+use weir::downstream::fuzzing::watch;
 
 // The first byte says how long the pieces are.
 fuzz_target!(|input: &[u8]| {

@@ -6,13 +6,13 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use weir::listen::proxy_header::{Found, parse};
+use weir::listen::proxy_protocol::{ParseOutcome, parse};
 
 fuzz_target!(|input: &[u8]| {
     let mut read = 0;
     let stepwise = loop {
         match parse(&input[..read]) {
-            Ok(Found::Part { wanted }) => {
+            Ok(ParseOutcome::Part { wanted }) => {
                 assert!(wanted > read && wanted <= 4096);
                 if wanted > input.len() {
                     return;
@@ -22,7 +22,7 @@ fuzz_target!(|input: &[u8]| {
             done => break done,
         }
     };
-    if let Ok(Found::Whole { length, .. }) = &stepwise {
+    if let Ok(ParseOutcome::Whole { length, .. }) = &stepwise {
         assert_eq!(*length, read, "not a byte too many");
         assert_eq!(parse(input), stepwise);
     }

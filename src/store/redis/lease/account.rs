@@ -3,17 +3,27 @@
 //! Pure: the time, the cost and the manner come in, and what the gateway can say by itself comes out. A lease is charged
 //! where all count before anything of it is spent here, so all that is spent from leases is within the limit. Only a
 //! credit is spent first and charged then, and there is one at a time.
+//!
+//! How much of a key is asked for at this gateway, against what it may have.
+//!
+//! A bucket as wide and as fast as a multiple of the limit. When it is full, so much more is asked for than can pass that
+//! asking about each is waste; when half of it has drained that is over. What lies between keeps it from going to
+//! and fro.
+//!
+//! What is asked for about one key, and what a store says to it.
+//!
+//! A refusal as the store gave it, and what it says of requests with another cost.
+
+#[cfg(test)]
+#[path = "tests/account_unit.rs"]
+mod tests;
 
 use std::time::Duration;
 
-use super::demand::KeyDemand;
-use super::grant::{LeaseGrant, LeaseRequest};
-use super::over::{self, RefusedUntil};
 use super::{CREDIT, IDLE, LeaseMode, LeaseVerdict, TERM};
+use crate::algorithm::{Algorithm, Cost, Excess, Level, LimitSpec, Rate, Verdict};
 use crate::clock::Millis;
-use crate::config::plan::{Cost, Excess, StoreMode};
-use crate::store::algorithm::level::Level;
-use crate::store::algorithm::{Algorithm, LimitSpec, Verdict};
+use crate::config::plan::StoreMode;
 
 /// One key at this gateway.
 #[derive(Debug)]
@@ -340,7 +350,7 @@ impl LeaseAccount {
     fn soon(&self, cost: Cost, manner: LeaseMode) -> Verdict {
         let pace = manner.pace(&self.terms);
         // Of a key that so much is wanted of nothing is left.
-        let earned = over::earned_in(&self.terms, cost).unwrap_or_default();
+        let earned = earned_in(&self.terms, cost).unwrap_or_default();
         Verdict::Refuse {
             excess: self.over.map_or(Excess(0), |over| over.excess),
             retry_after: Some(earned.max(pace)),
@@ -378,3 +388,148 @@ const FRESH: Duration = Duration::from_millis(100);
 
 /// For how long a key is remembered that is not asked for.
 const FORGOTTEN: Duration = Duration::from_secs(5);
+
+/// The demand for one key.
+#[derive(Debug)]
+pub(super) struct KeyDemand {
+    height: u64,
+    last: Millis,
+    crowded: bool,
+}
+
+impl KeyDemand {
+    pub(super) fn new(now: Millis) -> Self {
+        Self {
+            height: 0,
+            last: now,
+            crowded: false,
+        }
+    }
+
+    /// One more; whether that is too many, where `above` times the limit is.
+    pub(super) fn note(&mut self, now: Millis, cost: Cost, terms: &LimitSpec, above: u32) -> bool {
+        let quota = terms.quota().saturating_mul(Excess::ONE.0);
+        let most = quota.saturating_mul(above.into());
+        let elapsed = now.since(self.last).as_millis();
+        let drained = u128::from(most) * elapsed / terms.period().as_millis().max(1);
+        let drained = u64::try_from(drained).unwrap_or(u64::MAX);
+        // What is less than a unit must not be lost time after time.
+        if drained > 0 {
+            self.last = now;
+        }
+        let height = self.height.saturating_sub(drained).saturating_add(cost.0);
+        self.height = height.min(most);
+        self.crowded = match self.crowded {
+            true => self.height > most / 2,
+            false => height > most,
+        };
+        self.crowded
+    }
+
+    pub(super) fn is_crowded(&self) -> bool {
+        self.crowded
+    }
+}
+
+/// What is asked for at once about one key.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct LeaseRequest {
+    /// To be charged whatever is left.
+    pub(super) owed: u64,
+    /// Leased in `window` and given back.
+    pub(super) back: u64,
+    pub(super) window: u64,
+    /// So many requests are to be leased.
+    pub(super) want: u64,
+    /// How many more would pass at most, as far as is known here.
+    pub(super) left: Option<u64>,
+}
+
+/// What a store said to it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct LeaseGrant {
+    /// What would have become of one request before anything was leased.
+    pub(super) outcome: Verdict,
+    /// How many more would pass now.
+    pub(super) remaining: u64,
+    /// So many requests are leased.
+    pub(super) granted: u64,
+    /// For how long, where that is not for ever, and in which window.
+    pub(super) lasts: Option<Duration>,
+    pub(super) window: u64,
+    /// For how much longer the key serves a penalty.
+    pub(super) penalty: Option<Duration>,
+}
+
+/// Until when requests of some cost are refused.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RefusedUntil {
+    pub(super) until: Millis,
+    /// When one of this cost would pass, as the store said.
+    pub(super) retry: Millis,
+    pub(super) cost: Cost,
+    pub(super) excess: Excess,
+}
+
+impl RefusedUntil {
+    /// The refusal of a request of `cost`; `None` where it does not follow from this one, and the store has to be asked.
+    pub(super) fn refusal(&self, now: Millis, cost: Cost, terms: &LimitSpec) -> Option<Verdict> {
+        if now >= self.until {
+            return None;
+        }
+        let more = Cost(cost.0.checked_sub(self.cost.0)?);
+        let never = more.0 > 0 && weighs(terms) && cost.0 > capacity(terms);
+        let retry_after = if never {
+            None
+        } else {
+            let retry = self.retry.after(later(terms, self.excess, more)?);
+            Some(retry.max(self.until).since(now))
+        };
+        Some(Verdict::Refuse {
+            excess: Excess(self.excess.0.saturating_add(more.0)),
+            retry_after,
+        })
+    }
+}
+
+/// How long a key that has nothing left takes to have room for `cost`, at most; `None` where nobody can tell.
+pub(super) fn earned_in(terms: &LimitSpec, cost: Cost) -> Option<Duration> {
+    later(terms, Excess(0), cost)
+}
+
+/// How much later a refused request would have passed if it had weighed `more`; `None` where that depends on what came when.
+fn later(terms: &LimitSpec, excess: Excess, more: Cost) -> Option<Duration> {
+    if more.0 == 0 || !weighs(terms) {
+        return Some(Duration::ZERO);
+    }
+    match terms {
+        LimitSpec::FixedWindow(terms) => {
+            // `excess` is what has to be made up for, a limit with each window.
+            let windows = |surplus: u64| surplus.div_ceil(terms.limit.0.max(1));
+            let all = windows(excess.0.saturating_add(more.0)) - windows(excess.0);
+            let all = u32::try_from(all).unwrap_or(u32::MAX);
+            Some(terms.window.saturating_mul(all))
+        }
+        LimitSpec::Gcra(terms) => Some(Duration::from_nanos(terms.in_nanos(more).2)),
+        LimitSpec::LeakyBucket(terms) => Some(drained_in(more, terms.rate)),
+        LimitSpec::TokenBucket(terms) => Some(drained_in(more, terms.rate)),
+        _ => None,
+    }
+}
+
+/// Whether a request that weighs more passes later. Where the next one pays for the last, it does not.
+fn weighs(terms: &LimitSpec) -> bool {
+    !matches!(
+        terms,
+        LimitSpec::Bursty(_) | LimitSpec::Paced(_) | LimitSpec::WarmUp(_)
+    )
+}
+
+/// The most that a request can weigh and ever pass.
+fn capacity(terms: &LimitSpec) -> u64 {
+    terms.quota().saturating_mul(Excess::ONE.0)
+}
+
+fn drained_in(cost: Cost, rate: Rate) -> Duration {
+    Duration::from_millis(cost.0.div_ceil(rate.units_per_milli().max(1)))
+}

@@ -4,23 +4,21 @@
 //! answer that does not come leaves a key with what it has, and requests then ask for themselves, which is what finds out
 //! that a store is away.
 
-use std::sync::Arc;
-use std::sync::LazyLock;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use redis::{Cmd, RedisError, Value};
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 
-use super::desk::LeaseTask;
-use super::grant::LeaseGrant;
+use super::LeaseTask;
+use super::account::LeaseGrant;
+use crate::algorithm::Cost;
 use crate::clock::{Clock, Millis};
-use crate::config::plan::Cost;
-use crate::store::redis::SharedStore;
-use crate::store::redis::link::RedisConnection;
-use crate::store::redis::script::{self, LuaScript};
-use crate::store::redis::units::ScriptArgs;
+use crate::store::redis::connection::RedisConnection;
+use crate::store::redis::script::{LuaScript, ScriptArgs};
+use crate::store::redis::{SharedStore, script};
 
 /// Takes leases and gives them back.
 pub(super) static LEASE: LazyLock<LuaScript> =

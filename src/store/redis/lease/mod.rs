@@ -4,39 +4,34 @@
 //! when a key is over its limit, and it stops asking about a key of which far more is wanted than can pass. All of
 //! that is one account for each key, in bounded memory and shared by the loops of the process. Where there is no room
 //! for an account the store is asked, so a flood of keys makes a gateway ask more and never let more pass.
+//!
+//! Where gateways' wants are collected, and what became of them.
+//!
+//! Letting a key begin anew: what this gateway holds for it, and what it was told of it, is gone.
 
 mod account;
-mod anew;
-mod demand;
-mod desk;
-mod grant;
 mod keeper;
-mod over;
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry as Slot;
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 
-use self::account::LeaseAccount;
-use self::desk::LeaseTask;
-use self::grant::{LeaseGrant, LeaseRequest};
-use super::{SharedStore, StoreVerdict, name};
+use self::account::{LeaseAccount, LeaseGrant, LeaseRequest};
+use super::script::StoreVerdict;
+use super::{SharedStore, script};
+use crate::algorithm::{Cost, Delay, Excess, LimitSpec, Verdict};
 use crate::clock::Millis;
-use crate::config::plan::{Cost, Delay, Excess, StoreMode};
-use crate::store::algorithm::{LimitSpec, Verdict};
+use crate::config::plan::StoreMode;
 use crate::store::key::{HashSeeds, Key, PackedKey};
-use crate::store::lock::ShardLock;
 use crate::store::penalties::Penalties;
-use crate::store::table::ShardLayout;
-
-pub use self::desk::LeaseHoldings;
-pub(super) use self::desk::LeaseQueue;
+use crate::store::table::{ShardLayout, ShardLock};
 
 /// The keys of one zone, as this gateway knows them.
 #[derive(Debug)]
@@ -168,7 +163,7 @@ impl ZoneLeases {
         let news = entry.account.news(now);
         if wanting && entry.name.is_none() {
             let mut full = Vec::with_capacity(64);
-            name::append(&mut full, &self.store.prefix, &self.zone, bytes);
+            script::append(&mut full, &self.store.prefix, &self.zone, bytes);
             entry.name = Some(full.into());
         }
         drop(table);
@@ -387,3 +382,142 @@ const PACE: Duration = Duration::from_millis(100);
 
 /// What an account takes besides itself, in bytes: its place in the table, its name and what the allocator keeps.
 const BESIDES: usize = 176;
+
+/// The leases of one store, whatever their zones.
+#[derive(Debug, Default)]
+pub(super) struct LeaseQueue {
+    zones: Mutex<Vec<Weak<ZoneLeases>>>,
+    wants: Mutex<Vec<(Arc<ZoneLeases>, Key)>>,
+    woken: Notify,
+    held: Mutex<Vec<LeaseHoldings>>,
+    /// Decisions that nobody was asked for.
+    pub(super) decided: AtomicU64,
+    /// Questions that no request waited for.
+    pub(super) asked: AtomicU64,
+    /// Requests that were leased, and those of them that were given back.
+    pub(super) leased: AtomicU64,
+    pub(super) returned: AtomicU64,
+}
+
+/// What a gateway has in hand of one zone.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LeaseHoldings {
+    /// Which zone.
+    pub zone: Box<str>,
+    /// For how many keys it has something.
+    pub keys: u64,
+    /// How much that is together.
+    pub units: Excess,
+    /// Of how many keys so much is wanted that they are decided about here.
+    pub crowded: u64,
+}
+
+/// One key, and what is asked about it.
+#[derive(Debug)]
+struct LeaseTask {
+    name: Arc<[u8]>,
+    terms: LimitSpec,
+    ask: LeaseRequest,
+    /// Whether the key may be serving a penalty.
+    punishable: bool,
+    /// Who waits for the answer.
+    whose: Option<(Arc<ZoneLeases>, Key)>,
+}
+
+impl LeaseQueue {
+    fn enter(&self, leases: &Arc<ZoneLeases>) {
+        self.zones.lock().push(Arc::downgrade(leases));
+    }
+
+    /// A key wants more.
+    fn want(&self, leases: Arc<ZoneLeases>, key: Key) {
+        self.wants.lock().push((leases, key));
+        self.woken.notify_one();
+    }
+
+    /// All that is wanted now.
+    fn wanted(&self, now: Millis) -> Vec<LeaseTask> {
+        let wants = std::mem::take(&mut *self.wants.lock());
+        wants
+            .into_iter()
+            .filter_map(|(leases, key)| leases.prepare(key, now))
+            .collect()
+    }
+
+    /// Looks through all accounts; what nobody needs is added to `tasks`.
+    fn sweep(&self, now: Millis, all: bool, tasks: &mut Vec<LeaseTask>) {
+        let mut zones = self.zones.lock();
+        zones.retain(|zone| zone.strong_count() > 0);
+        let held = zones
+            .iter()
+            .filter_map(Weak::upgrade)
+            .map(|leases| leases.sweep(now, all, tasks));
+        *self.held.lock() = held.collect();
+    }
+
+    /// Forgets all that was heard.
+    pub(super) fn forget(&self) {
+        for leases in self.zones.lock().iter().filter_map(Weak::upgrade) {
+            leases.forget();
+        }
+    }
+
+    /// What this gateway had in hand when that was last looked at.
+    pub(super) fn held(&self) -> Vec<LeaseHoldings> {
+        self.held.lock().clone()
+    }
+
+    fn note(&self, task: &LeaseTask, granted: u64) {
+        self.leased.fetch_add(granted, Ordering::Relaxed);
+        let returned = task.ask.back / Excess::ONE.0;
+        self.returned.fetch_add(returned, Ordering::Relaxed);
+    }
+}
+
+impl LeaseHoldings {
+    fn new(zone: &str) -> Self {
+        Self {
+            zone: zone.into(),
+            ..Self::default()
+        }
+    }
+
+    /// As gateways tell each other.
+    pub(super) fn write(all: &[Self]) -> String {
+        all.iter()
+            .filter(|held| held.keys + held.crowded > 0)
+            .map(|held| {
+                let (zone, milli) = (held.zone.replace('\n', " "), held.units.milli());
+                format!("{} {milli} {} {zone}\n", held.keys, held.crowded)
+            })
+            .collect()
+    }
+
+    /// As they hear it; what makes no sense is left out.
+    pub(super) fn read(text: &str) -> Vec<Self> {
+        let line = |line: &str| {
+            let mut words = line.splitn(4, ' ');
+            let mut number = || words.next()?.parse().ok();
+            Some(Self {
+                keys: number()?,
+                units: Excess(Cost::milli(number()?).0),
+                crowded: number()?,
+                zone: words.next()?.into(),
+            })
+        };
+        text.lines().filter_map(line).collect()
+    }
+}
+
+impl ZoneLeases {
+    /// Forgets a key by whichever numbers it is held to.
+    pub fn forget_key(&self, key: &Key) {
+        // Every rule's numbers have an account of their own, in a place of its own: nobody asks for this often.
+        for table in &self.tables {
+            table.lock().retain(|entry| {
+                let own = self.seeds.apart(key, class(&entry.account.terms));
+                own.packed != entry.key
+            });
+        }
+    }
+}

@@ -1,8 +1,7 @@
 //! A fleet whose store is late, goes and comes: what all gateways let pass together, simulated with the time as a number.
 
-use super::super::{debts, share};
 use super::*;
-use crate::store::algorithm::KeyStatus;
+use crate::algorithm::KeyStatus;
 
 /// How a gateway reaches the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,7 +83,7 @@ impl World {
             gateway.picture.witness(&key, now, Cost::ONE, terms, answer);
             return passes(&outcome);
         }
-        let share = share::of(Cost::ONE, terms, all, 1);
+        let share = crate::store::redis::fleet::of(Cost::ONE, terms, all, 1);
         let (outcome, _) = gateway.picture.charge(&key, now, share.needs, terms);
         let passed = passes(&outcome);
         if passed {
@@ -111,7 +110,7 @@ impl World {
             if gateway.reach != Reach::Gone && gateway.passed > Cost(0) {
                 let standing = gateway.picture.standing(&key, now, &self.terms);
                 let left = standing.map(|standing| standing.remaining);
-                let due = debts::due(gateway.passed, &self.terms, left, all);
+                let due = crate::store::redis::outage::due(gateway.passed, &self.terms, left, all);
                 self.store.debit(&key, now, due, &self.terms);
                 gateway.passed = Cost(0);
             }

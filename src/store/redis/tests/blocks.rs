@@ -4,11 +4,10 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::{Server, Told, hold_through, steps, windows};
-use crate::config::plan::{Cost, CountRefused, Excess};
-use crate::store::algorithm::blocks::Blocks;
-use crate::store::algorithm::{LimitSpec, Verdict};
+use crate::algorithm::{Blocks, Cost, Excess, LimitSpec, Verdict};
+use crate::config::plan::CountRefused;
 use crate::store::redis::script::{KeyCheck, StoreVerdict};
+use crate::store::redis::tests::{Server, Told, hold_through, steps, windows};
 
 #[test]
 fn the_sliding_window_in_blocks_is_the_same_in_redis() {

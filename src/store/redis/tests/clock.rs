@@ -2,15 +2,15 @@
 
 use proptest::prelude::*;
 
-use super::reserve::{bursty, warm_up};
-use super::{
+use crate::algorithm::LimitSpec;
+use crate::clock::Millis;
+use crate::store::key::Key;
+use crate::store::rate_zone::RateZone;
+use crate::store::redis::tests::reserve::{bursty, warm_up};
+use crate::store::redis::tests::{
     fixed_windows, gcra, hold_through, leaky_buckets, paced, sliding_logs, sliding_windows, steps,
     token_buckets,
 };
-use crate::clock::Millis;
-use crate::store::algorithm::LimitSpec;
-use crate::store::key::Key;
-use crate::store::zone::RateZone;
 
 /// Forgets a key that has drained, as a script does with what it saves. A zone keeps it, and with it a time that lies ahead
 /// when the clock is set back. What a key has saved is kept by both.

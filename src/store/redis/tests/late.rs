@@ -6,10 +6,10 @@ use std::sync::atomic::Ordering;
 
 use parking_lot::Mutex;
 
-use super::super::SharedStore;
 use super::*;
 use crate::clock::Clock;
 use crate::config::plan::{Login, OnOutage, Store, StoreMode, StoreTopology, UpstreamAddress};
+use crate::store::redis::SharedStore;
 
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);

@@ -1,11 +1,17 @@
 //! The scripts against the functions they copy, on a real server: the same history, the same answers.
 
 mod alone;
+
 mod blocks;
+
 mod clock;
+
 mod late;
+
 mod parts;
+
 mod reserve;
+
 mod waits;
 
 use std::path::PathBuf;
@@ -17,18 +23,14 @@ use proptest::test_runner::TestRunner;
 use redis::Value;
 use tempfile::TempDir;
 
-use super::script::{self, DECIDING, KeyCheck, LuaScript, StoreVerdict};
+use super::script::{DECIDING, KeyCheck, LuaScript, StoreVerdict};
+use crate::algorithm::{
+    Cost, Delay, Excess, FixedWindow, Gcra, LeakyBucket, LimitSpec, Paced, Rate, SlidingLog,
+    SlidingWindow, TokenBucket, Verdict,
+};
 use crate::clock::Millis;
-use crate::config::plan::{Cost, CountRefused, Delay, Excess, Rate};
-use crate::store::algorithm::fixed_window::FixedWindow;
-use crate::store::algorithm::gcra::Gcra;
-use crate::store::algorithm::leaky_bucket::LeakyBucket;
-use crate::store::algorithm::paced::Paced;
-use crate::store::algorithm::sliding_log::SlidingLog;
-use crate::store::algorithm::sliding_window::SlidingWindow;
-use crate::store::algorithm::token_bucket::TokenBucket;
-use crate::store::algorithm::{LimitSpec, Verdict};
-use crate::store::zone::RateZone;
+use crate::config::plan::CountRefused;
+use crate::store::rate_zone::RateZone;
 
 /// A server of one's own, on a socket that nobody else knows.
 struct Server {
@@ -118,7 +120,7 @@ impl Told {
         command.arg(now);
         let answer: Value = command.query(&mut self.connection).unwrap();
         if act == "charge" {
-            script::answers(questions.iter(), &answer).unwrap()
+            crate::store::redis::script::answers(questions.iter(), &answer).unwrap()
         } else {
             Vec::new()
         }

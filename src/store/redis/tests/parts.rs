@@ -1,15 +1,13 @@
 //! A limit that is smaller than the fleet leaves each gateway something while it counts alone.
 
 use super::*;
-use crate::store::algorithm::blocks::Blocks;
-use crate::store::algorithm::reserve::Smooth;
-use crate::store::redis::share;
+use crate::algorithm::{Blocks, Smooth};
 
 /// How many pass at once by these terms at one of so many gateways that count alone.
 fn at_once(terms: &LimitSpec, gateways: u32) -> usize {
     let zone = RateZone::new("zone", 1 << 20, terms, CountRefused::No);
     let (key, now) = (zone.key(b"key"), Millis(1_700_000_000_000));
-    let share = share::of(Cost::ONE, terms, gateways, 1);
+    let share = crate::store::redis::fleet::of(Cost::ONE, terms, gateways, 1);
     (0..50)
         .filter(|_| {
             let (outcome, _) = zone.charge(&key, now, share.needs, terms);

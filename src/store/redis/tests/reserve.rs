@@ -4,10 +4,8 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::hold;
-use crate::config::plan::{Excess, Rate};
-use crate::store::algorithm::LimitSpec;
-use crate::store::algorithm::reserve::Smooth;
+use crate::algorithm::{Excess, LimitSpec, Rate, Smooth};
+use crate::store::redis::tests::hold;
 
 /// Rates at which the largest cost of a test is still a time that scripts can count in.
 pub(super) fn brisk() -> impl Strategy<Value = Rate> {

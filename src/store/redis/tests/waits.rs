@@ -1,7 +1,7 @@
 //! Requests over the burst that wait for their turn: the script against what is asked here.
 
-use super::reserve::brisk;
 use super::*;
+use crate::store::redis::tests::reserve::brisk;
 
 /// What becomes of a request that may wait so long, by this zone alone.
 fn expected(zone: &RateZone, terms: &LimitSpec, now: u64, longest: Duration) -> Verdict {

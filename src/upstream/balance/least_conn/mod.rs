@@ -11,8 +11,7 @@ mod crowd;
 mod tests;
 
 use self::crowd::{Crowd, PeerLoad};
-use super::round::TriedPeers;
-use super::standing::{PeerState, Seat};
+use super::peers::{PeerState, Seat, TriedPeers};
 use crate::clock::Millis;
 
 /// Those who may be asked, on one side of an upstream.

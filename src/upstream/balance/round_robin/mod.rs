@@ -7,14 +7,14 @@
 //! just come back with less than its weight is looked at one by one.
 
 #[cfg(test)]
+#[path = "tests/naive.rs"]
 mod naive;
 #[cfg(test)]
 mod tests;
 mod tournament;
 
 use self::tournament::Tournament;
-use super::round::TriedPeers;
-use super::standing::{PeerState, Seat};
+use super::peers::{PeerState, Seat, TriedPeers};
 use crate::clock::Millis;
 
 /// Those who may be asked, on one side of an upstream.

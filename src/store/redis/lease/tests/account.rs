@@ -2,13 +2,11 @@
 
 use std::time::Duration;
 
-use super::super::ZoneLeases;
-use super::super::account::LeaseAccount;
-use super::super::grant::LeaseGrant;
-use super::{NOW, after, manner, tokens};
-use crate::config::plan::{Excess, StoreMode};
-use crate::store::algorithm::blocks::Blocks;
-use crate::store::algorithm::{LimitSpec, Verdict};
+use crate::algorithm::{Blocks, Excess, LimitSpec, Verdict};
+use crate::config::plan::StoreMode;
+use crate::store::redis::lease::ZoneLeases;
+use crate::store::redis::lease::account::{LeaseAccount, LeaseGrant};
+use crate::store::redis::lease::tests::{NOW, after, manner, tokens};
 
 #[test]
 fn a_key_with_nothing_in_hand_gives_nothing_back() {

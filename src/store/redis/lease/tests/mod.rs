@@ -6,15 +6,14 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::account::LeaseAccount;
-use super::grant::{LeaseGrant, LeaseRequest};
+use super::account::{LeaseAccount, LeaseGrant, LeaseRequest};
 use super::{IDLE, LeaseMode, LeaseVerdict};
+use crate::algorithm::{
+    Algorithm, Cost, Delay, Excess, FixedWindow, LeakyBucket, LimitSpec, Rate, Spent, TokenBucket,
+    Verdict,
+};
 use crate::clock::Millis;
-use crate::config::plan::{Cost, Delay, Excess, Rate, StoreMode};
-use crate::store::algorithm::fixed_window::FixedWindow;
-use crate::store::algorithm::leaky_bucket::LeakyBucket;
-use crate::store::algorithm::token_bucket::TokenBucket;
-use crate::store::algorithm::{Algorithm, LimitSpec, Spent, Verdict};
+use crate::config::plan::StoreMode;
 
 /// The shared count, as `lease.lua` keeps it.
 struct Count<A: Algorithm> {

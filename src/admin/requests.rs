@@ -1,0 +1,299 @@
+//! `/api/explain`: what would happen to a request, rule by rule.
+//!
+//! `/api/refusals`: the last refusals with their reasons, and the same as they come.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderName, HeaderValue, Request, StatusCode, Uri, Version, header};
+use serde::{Deserialize, Serialize};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+
+use super::endpoints;
+use super::endpoints::{ApiError, EventStream, parameter};
+use super::keys::{KeyLevel, number};
+use crate::clock::Millis;
+use crate::limits::{RuleExplanation, RuleVerdict};
+use crate::proxy::Generation;
+use crate::telemetry;
+use crate::telemetry::{REFUSALS, RefusalRecord};
+
+/// The request.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ExplainRequest {
+    method: Option<String>,
+    host: Option<String>,
+    path: Option<String>,
+    remote_addr: Option<IpAddr>,
+    #[serde(default)]
+    headers: BTreeMap<String, HeaderLines>,
+    listen: Option<String>,
+}
+
+/// The lines of a header field: one, or several.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum HeaderLines {
+    One(String),
+    Several(Vec<String>),
+}
+
+/// What would happen to it.
+#[derive(Debug, Serialize)]
+pub(super) struct ExplainReply {
+    server: Box<str>,
+    listen: String,
+    location: Box<str>,
+    client: String,
+    action: String,
+    verdict: &'static str,
+    status: Option<u16>,
+    wait: f64,
+    retry_after: Option<f64>,
+    reason: String,
+    rules: Vec<ExplainedRule>,
+    obstacles: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct ExplainedRule {
+    kind: &'static str,
+    zone: Box<str>,
+    key: Option<String>,
+    #[serde(rename = "override")]
+    overridden_by: Option<String>,
+    rate: Option<String>,
+    burst: Option<f64>,
+    limit: Option<u32>,
+    dry_run: bool,
+    state: Option<KeyLevel>,
+    verdict: &'static str,
+    wait: f64,
+    retry_after: Option<f64>,
+    reason: String,
+}
+
+/// `POST /api/explain`
+pub(super) fn explain(
+    live: &Generation,
+    body: &[u8],
+    now: Millis,
+) -> Result<ExplainReply, ApiError> {
+    let asked: ExplainRequest = endpoints::parse(body)?;
+    let listener = asked.listen.as_deref().map(|text| listener(live, text));
+    let listener = listener.transpose()?;
+    let remote = asked
+        .remote_addr
+        .unwrap_or_else(|| Ipv4Addr::LOCALHOST.into());
+    let request = request(asked)?;
+    let explanation = live
+        .explain(request, SocketAddr::new(remote, 0), listener, now)
+        .map_err(|why| ApiError::bad(format!("no such request is answered: {why}")))?;
+    let rules = &explanation.rules;
+    let refusals = || {
+        let refusing = rules.iter().filter(|rule| rule.said == RuleVerdict::Refuse);
+        refusing.filter(|rule| !rule.dry_run)
+    };
+    let refusal = refusals()
+        .find(|rule| rule.is_first)
+        .or_else(|| refusals().next());
+    let delaying = rules.iter().filter(|rule| !rule.dry_run);
+    let delay = delaying
+        .filter(|rule| matches!(rule.said, RuleVerdict::Delay(_)))
+        .max_by_key(|rule| wait(rule));
+    let decisive = refusal.or(delay);
+    let by = |rule: &RuleExplanation| format!("zone `{}`: {}", rule.zone, rule.reason);
+    Ok(ExplainReply {
+        server: explanation.server,
+        listen: explanation.listen,
+        location: explanation.location,
+        client: explanation.client,
+        action: explanation.action,
+        verdict: decisive.map_or("pass", |rule| word(rule.said)),
+        status: refusal.map(|rule| rule.status.as_u16()),
+        wait: decisive.map_or(0.0, |rule| wait(rule).as_secs_f64()),
+        retry_after: refusal.and_then(|rule| seconds(rule.retry_after)),
+        reason: match (decisive, rules.is_empty()) {
+            (Some(rule), _) => by(rule),
+            (None, true) => "no limit holds here".to_owned(),
+            (None, false) => "every limit lets it pass".to_owned(),
+        },
+        rules: explanation.rules.iter().map(shown).collect(),
+        obstacles: explanation.obstacles,
+    })
+}
+
+fn shown(rule: &RuleExplanation) -> ExplainedRule {
+    ExplainedRule {
+        kind: rule.kind.as_str(),
+        zone: rule.zone.clone(),
+        key: rule.key.clone(),
+        overridden_by: rule.overridden_by.clone(),
+        rate: rule.rate.clone(),
+        burst: rule.burst,
+        limit: rule.limit,
+        dry_run: rule.dry_run,
+        state: rule.standing.as_ref().map(KeyLevel::from),
+        verdict: word(rule.said),
+        wait: wait(rule).as_secs_f64(),
+        retry_after: seconds(rule.retry_after),
+        reason: rule.reason.clone(),
+    }
+}
+
+fn word(said: RuleVerdict) -> &'static str {
+    match said {
+        RuleVerdict::Delay(_) => "delay",
+        RuleVerdict::Pass => "pass",
+        RuleVerdict::Refuse => "refuse",
+    }
+}
+
+fn wait(rule: &RuleExplanation) -> Duration {
+    match rule.said {
+        RuleVerdict::Delay(wait) => wait,
+        RuleVerdict::Pass | RuleVerdict::Refuse => Duration::ZERO,
+    }
+}
+
+fn seconds(time: Option<Duration>) -> Option<f64> {
+    time.map(|time| time.as_secs_f64())
+}
+
+/// The listener at an address, or at a port.
+fn listener(live: &Generation, text: &str) -> Result<usize, ApiError> {
+    let listeners = || live.plan.listeners.iter().map(|it| it.address.to_string());
+    let port = format!(":{text}");
+    let found = listeners().position(|address| address == text || address.ends_with(&port));
+    found.ok_or_else(|| {
+        let known: Vec<_> = listeners().take(20).collect();
+        ApiError::bad(format!(
+            "nobody listens on `{text}`; there is {}",
+            known.join(", ")
+        ))
+    })
+}
+
+/// The request as it would have come.
+fn request(asked: ExplainRequest) -> Result<Request<()>, ApiError> {
+    let wrong = |what: &str, text: &str| ApiError::bad(format!("`{text}` is no {what}"));
+    let method = asked.method.as_deref().unwrap_or("GET");
+    let path = asked.path.as_deref().unwrap_or("/");
+    let uri: Uri = path.parse().map_err(|_| wrong("path", path))?;
+    if !path.starts_with('/') && uri.authority().is_none() && path != "*" {
+        return Err(wrong("path", path));
+    }
+    let mut request = Request::new(());
+    *request.method_mut() = method.parse().map_err(|_| wrong("method", method))?;
+    let named = asked.host.is_some() || uri.authority().is_some();
+    *request.uri_mut() = uri;
+    for (name, lines) in &asked.headers {
+        let field: HeaderName = name.parse().map_err(|_| wrong("header field", name))?;
+        let values = match lines {
+            HeaderLines::One(value) => std::slice::from_ref(value),
+            HeaderLines::Several(values) => values,
+        };
+        for text in values {
+            let value = HeaderValue::from_str(text).map_err(|_| wrong("value of a field", text))?;
+            request.headers_mut().append(&field, value);
+        }
+    }
+    if let Some(host) = &asked.host {
+        let host = HeaderValue::from_str(host).map_err(|_| wrong("host", host))?;
+        request.headers_mut().insert(header::HOST, host);
+    }
+    // Only HTTP/1.0 may come without a host.
+    let hosted = named || request.headers().contains_key(header::HOST);
+    *request.version_mut() = match hosted && request.headers().contains_key(header::HOST) {
+        true => Version::HTTP_11,
+        false if hosted => Version::HTTP_2,
+        false => Version::HTTP_10,
+    };
+    Ok(request)
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct RefusalRow {
+    refusals: Vec<RefusalRecord>,
+    skipped: u64,
+}
+
+/// `GET /api/refusals`
+pub(super) fn list(query: Option<&str>) -> Result<RefusalRow, ApiError> {
+    let after = parameter(query, "after").map_or(Ok(0), |text| text.parse());
+    let after = after.map_err(|_| ApiError::bad("`after` is the id of a refusal"))?;
+    Ok(RefusalRow {
+        refusals: REFUSALS.last(after, number(query, "limit", 100)?),
+        skipped: REFUSALS.skipped(),
+    })
+}
+
+/// `GET /api/refusals/stream`
+pub(super) fn stream(listeners: &Arc<Semaphore>) -> Result<EventStream, ApiError> {
+    let seat = Arc::clone(listeners).try_acquire_owned().map_err(|_| {
+        let why = "as many listen already as may; /api/refusals can be asked by anybody";
+        ApiError::new(StatusCode::SERVICE_UNAVAILABLE, why)
+    })?;
+    let (sender, receiver) = mpsc::channel(1);
+    let telling = Box::pin(tell(sender, seat));
+    tokio::spawn(telemetry::isolated(telling, |panic| {
+        tracing::error!("stream of refusals panicked: {panic}");
+    }));
+    Ok(EventStream(receiver))
+}
+
+/// Looks again and again, until nobody reads.
+async fn tell(sender: mpsc::Sender<Bytes>, _seat: OwnedSemaphorePermit) {
+    let latest = REFUSALS.last(0, 1);
+    let mut after = latest.last().map_or(0, |refused| refused.id);
+    let mut skipped = REFUSALS.skipped();
+    let mut silence = Duration::ZERO;
+    // At once, so that whoever listens knows that it works.
+    let mut text = String::from("retry: 1000\n\n");
+    loop {
+        for refused in REFUSALS.last(after, MOST) {
+            after = refused.id;
+            // Only numbers and texts: there is nothing in it that could fail.
+            let json = serde_json::to_string(&refused).unwrap_or_default();
+            let _written = write!(text, "event: refusal\nid: {after}\ndata: {json}\n\n");
+        }
+        let now = REFUSALS.skipped();
+        if now > skipped {
+            let more = now - std::mem::replace(&mut skipped, now);
+            let _written = write!(text, "event: skipped\ndata: {{\"skipped\":{more}}}\n\n");
+        }
+        if text.is_empty() && silence >= STILL_THERE {
+            text.push_str(": still there\n\n");
+        }
+        if text.is_empty() {
+            silence += PAUSE;
+        } else {
+            silence = Duration::ZERO;
+            let told = sender.send(Bytes::from(std::mem::take(&mut text)));
+            if told.await.is_err() {
+                return;
+            }
+        }
+        tokio::select! {
+            () = sender.closed() => return,
+            () = tokio::time::sleep(PAUSE) => {}
+        }
+    }
+}
+
+/// How many may listen at once.
+pub(super) const LISTENERS: usize = 16;
+
+/// How many are told at once.
+const MOST: usize = 1000;
+
+/// Between two looks.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// After so long without a word, one is said.
+const STILL_THERE: Duration = Duration::from_secs(15);

@@ -1,0 +1,372 @@
+//! hyper's part of a connection: from the first byte of a request until the connection is over, or has
+//! been idle for so long that hyper's buffers are worth more than the work to make them again.
+//!
+//! An answer's body while hyper holds it.
+//!
+//! That hyper has let go of the body is the only sign that it has taken all of an answer, whoever made
+//! the answer and whether or not it had a tail.
+//!
+//! What leaves for a client, counted, and how slowly it may.
+
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body::{Body, Frame, SizeHint};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tokio::io::AsyncWrite as _;
+use tokio_util::sync::CancellationToken;
+
+use super::http1_io::Http1Io;
+use super::socket::DownstreamSocket;
+use super::{ConnectionSettings, Handler, LAST_CALL, tunnel};
+use crate::clock::{Deadline, MinRateTimer, TooSlow};
+use crate::message::{
+    ClientConnection, CloseConnection, ConnectionPhase, ConnectionState, IncomingBody,
+};
+use crate::telemetry::{COUNTERS, SlowPart, about_connection};
+
+/// A connection on which nothing of the next request has come for a while.
+pub(super) struct IdleConnection {
+    pub(super) socket: DownstreamSocket,
+    /// What hyper has read and not understood yet: where it is not empty, the next request has begun.
+    pub(super) word: Bytes,
+    /// How long the next request may still be waited for.
+    pub(super) patience: Deadline,
+}
+
+/// Serves requests; ready with nothing when the connection is over.
+pub(super) async fn serve<H: Handler>(
+    stream: Http1Io,
+    peer: &Arc<ClientConnection>,
+    settings: &ConnectionSettings,
+    handler: &H,
+    stop: &CancellationToken,
+) -> Option<IdleConnection> {
+    let switching = AtomicBool::new(false);
+    let service = service_fn(|request: Request<hyper::body::Incoming>| {
+        peer.line.begin();
+        // Where a switch of protocols is asked for, and only there, hyper leaves the means for it.
+        if !request.extensions().is_empty() {
+            switching.store(true, Ordering::Relaxed);
+        }
+        answer(handler, peer, request)
+    });
+    let mut builder = builder(settings);
+    // Else hyper looks for the client's end itself, and takes a buffer for every request to do so.
+    builder.half_close(stream.sees_hang_up());
+    let mut connection = builder.serve_connection(TokioIo::new(stream), service);
+    let _served = ActiveHyper::count();
+    let mut rest = IdleTimer::default();
+    let mut refused = None;
+    let mut stopping = false;
+    let served = poll_fn(|context| {
+        let mut hyper = Pin::new(&mut connection);
+        let result = hyper.as_mut().poll(context);
+        if refused.is_none() {
+            refused = peer.line.refused();
+            if let Some(status) = refused {
+                handler.refused_head(peer, status);
+            }
+        }
+        if result.is_ready() || stopping {
+            return result;
+        }
+        if stop.is_cancelled() {
+            // Busy connections close after their answer, idle ones when the next request is not on its way.
+            peer.line.close_after_answer();
+            ready!(rest.poll_last_call(&peer.line, context));
+        } else {
+            peer.line
+                .set_parking(ready!(rest.poll_over(&peer.line, context)) == IdleOutcome::Parks);
+        }
+        stopping = true;
+        // An idle connection is done with this. Where hyper knows of a request that we do not, it is not
+        // idle, and will be closed after it.
+        hyper.as_mut().graceful_shutdown();
+        let result = hyper.poll(context);
+        if result.is_pending() {
+            peer.line.set_parking(false);
+        }
+        result
+    });
+    if let Err(error) = served.await {
+        tracing::debug!(connection = peer.connection, client = peer.text(), %error, "connection ended");
+        peer.line.set_parking(false);
+    }
+    let parts = connection.into_parts();
+    if peer.line.parks() {
+        peer.line.set_parking(false);
+        return Some(IdleConnection::new(parts, &peer.line, rest.length));
+    }
+    if switching.load(Ordering::Relaxed) {
+        switch(parts, peer, stop).await;
+    }
+    None
+}
+
+impl IdleConnection {
+    /// A connection that hyper lets go of after it has rested for so long.
+    fn new<S>(
+        parts: http1::Parts<TokioIo<Http1Io>, S>,
+        line: &ConnectionState,
+        rested: Duration,
+    ) -> Self {
+        let (socket, ahead, mut patience) = parts.io.into_inner().into_parts();
+        patience.clear();
+        patience.start(line.keepalive_timeout().saturating_sub(rested));
+        Self {
+            socket,
+            word: begun(parts.read_buf, &ahead),
+            patience,
+        }
+    }
+}
+
+/// What becomes of a connection that was asked to switch protocols, when hyper lets go of it.
+async fn switch<S>(
+    parts: http1::Parts<TokioIo<Http1Io>, S>,
+    peer: &ClientConnection,
+    stop: &CancellationToken,
+) {
+    let mut stream = parts.io.into_inner();
+    let Some(tunnel) = peer.line.take_tunnel() else {
+        // Nobody agreed: it ends as others do, which hyper leaves to us then.
+        let _ended = poll_fn(|context| Pin::new(&mut stream).poll_shutdown(context)).await;
+        return;
+    };
+    // It may be silent for long, and is not idle.
+    peer.line.enter(ConnectionPhase::Busy);
+    let (mut socket, ahead, _) = stream.into_parts();
+    let early = joined(parts.read_buf, &ahead);
+    let grace = tunnel.grace;
+    let stopped = async {
+        stop.cancelled().await;
+        tokio::time::sleep(grace).await;
+    };
+    // Boxed: few connections come here, and all would keep room for it.
+    Box::pin(tunnel::carry(
+        &mut socket,
+        early,
+        tunnel,
+        &peer.line,
+        stopped,
+    ))
+    .await;
+}
+
+async fn answer<H: Handler>(
+    handler: &H,
+    peer: &Arc<ClientConnection>,
+    request: Request<hyper::body::Incoming>,
+) -> Result<Response<TrackedBody<H::Body>>, CloseConnection> {
+    let request = request.map(IncomingBody::from);
+    let response = handler.handle(Arc::clone(peer), request).await?;
+    peer.line.decide();
+    Ok(response.map(|body| TrackedBody::new(body, Arc::clone(peer))))
+}
+
+fn builder(settings: &ConnectionSettings) -> http1::Builder {
+    let mut builder = http1::Builder::new();
+    builder
+        // Ours runs in total and knows what phase the connection is in; hyper's would run beside it.
+        .header_read_timeout(None)
+        .max_header_size(settings.max_head as usize)
+        .max_buf_size(settings.max_head.max(LEAST_BUFFER) as usize);
+    // The number of fields stays at hyper's 100, which is Apache's and HAProxy's number too: any other
+    // makes hyper allocate two tables for every request.
+    builder
+}
+
+/// The time between two requests.
+#[derive(Default)]
+struct IdleTimer {
+    limit: Deadline,
+    // How much had been received when it began: more since then is another request, and another rest.
+    began: Option<u64>,
+    length: Duration,
+    last_call: Deadline,
+}
+
+/// What becomes of a connection that has been idle for long enough.
+#[derive(PartialEq, Eq)]
+enum IdleOutcome {
+    Closes,
+    Parks,
+}
+
+impl IdleTimer {
+    /// Ready when the connection has been idle for long enough.
+    fn poll_over(
+        &mut self,
+        line: &ConnectionState,
+        context: &mut Context<'_>,
+    ) -> Poll<IdleOutcome> {
+        if line.phase() != ConnectionPhase::Idle {
+            self.began = None;
+            return Poll::Pending;
+        }
+        let keepalive = line.keepalive_timeout();
+        let received = line.received();
+        if self.began != Some(received) {
+            self.began = Some(received);
+            self.length = keepalive.min(ActiveHyper::rest());
+            self.limit.clear();
+            self.limit.start(self.length);
+        }
+        ready!(self.limit.poll_passed(context));
+        Poll::Ready(if keepalive > self.length {
+            IdleOutcome::Parks
+        } else {
+            IdleOutcome::Closes
+        })
+    }
+
+    /// Ready when it is told to stop and no request is on its way.
+    fn poll_last_call(&mut self, line: &ConnectionState, context: &mut Context<'_>) -> Poll<()> {
+        if line.phase() != ConnectionPhase::Idle {
+            return Poll::Ready(());
+        }
+        self.last_call.start(LAST_CALL);
+        self.last_call.poll_passed(context)
+    }
+}
+
+/// The beginning of a request in what was read after the last one; line ends before it are nobody's.
+fn begun(read: Bytes, ahead: &[u8]) -> Bytes {
+    let read = joined(read, ahead);
+    match read.iter().position(|byte| !matches!(byte, b'\r' | b'\n')) {
+        Some(start) => read.slice(start..),
+        // Not an empty piece of it, which would hold all of hyper's buffer.
+        None => Bytes::new(),
+    }
+}
+
+/// What hyper has read, and what it has not.
+fn joined(read: Bytes, ahead: &[u8]) -> Bytes {
+    if ahead.is_empty() {
+        return read;
+    }
+    [&read, ahead].concat().into()
+}
+
+/// A connection that hyper has; counted for each event loop.
+pub(super) struct ActiveHyper;
+
+impl ActiveHyper {
+    fn count() -> Self {
+        SERVED.set(Self::now() + 1);
+        Self
+    }
+
+    /// How many there are.
+    pub(super) fn now() -> usize {
+        SERVED.get()
+    }
+
+    /// How long one of them may be idle.
+    fn rest() -> Duration {
+        if Self::now() > FEW { SHORT } else { LONG }
+    }
+}
+
+impl Drop for ActiveHyper {
+    fn drop(&mut self) {
+        SERVED.set(Self::now().saturating_sub(1));
+    }
+}
+
+thread_local! {
+    static SERVED: Cell<usize> = const { Cell::new(0) };
+}
+
+/// How long a connection is idle before hyper is taken off it. Whoever asks at least once a second never
+/// pays for making it anew; who does not, pays some two microseconds a request.
+const LONG: Duration = Duration::from_secs(1);
+
+/// The same when hyper has many connections. What the allocator was once asked for by all of them together
+/// it hardly ever gives back to the system, so those that are idle must not pile up beside those that work.
+const SHORT: Duration = Duration::from_millis(10);
+
+/// So many connections of an event loop may keep hyper, each with 16 KB, while they are idle for a while.
+pub(super) const FEW: usize = 128;
+
+/// hyper refuses to work with less.
+const LEAST_BUFFER: u32 = 8192;
+
+/// A body, and the connection it goes to.
+#[derive(Debug)]
+pub(super) struct TrackedBody<B> {
+    body: B,
+    peer: Arc<ClientConnection>,
+}
+
+impl<B> TrackedBody<B> {
+    pub(super) fn new(body: B, peer: Arc<ClientConnection>) -> Self {
+        Self { body, peer }
+    }
+}
+
+impl<B: Body + Unpin> Body for TrackedBody<B> {
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl<B> Drop for TrackedBody<B> {
+    fn drop(&mut self) {
+        self.peer.line.answered();
+    }
+}
+
+/// Counts what was written, and ends waits that are longer than `send_timeout`, or come to more than that.
+pub(super) fn limit(
+    pace: &mut MinRateTimer,
+    peer: &ClientConnection,
+    written: Poll<io::Result<usize>>,
+    context: &mut Context<'_>,
+) -> Poll<io::Result<usize>> {
+    match written {
+        Poll::Ready(Ok(bytes)) => {
+            peer.line.add_sent(bytes);
+            pace.moved(bytes, peer.line.send_rate());
+            Poll::Ready(Ok(bytes))
+        }
+        Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+        Poll::Pending => {
+            let line = &peer.line;
+            line.refill.run(context);
+            let late = ready!(pace.poll_late(line.send_timeout(), line.send_rate(), context));
+            if late == TooSlow::Slow {
+                COUNTERS.give_up(SlowPart::Answer);
+                let message =
+                    format_args!("client takes its answer too slowly while sending to client");
+                tracing::info!("{}", about_connection(message, peer));
+            }
+            Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+        }
+    }
+}

@@ -1,0 +1,484 @@
+//! A client's socket as hyper sees it, and everything about the connection that hyper leaves to us.
+//!
+//! Slow clients end here: a head has a deadline in total, an idle connection and a blocked answer have
+//! theirs. Which of them holds is told by the connection's [`Line`](crate::message::Line), which the
+//! requests write. Written against tokio's traits and handed to hyper through `TokioIo`, because counting
+//! what was read into hyper's own uninitialised buffer would need unsafe code.
+//!
+//! Answers that stand in for hyper's own, and what hyper's own say.
+//!
+//! Closing slowly.
+//!
+//! A socket that is closed with input unread answers everything that still comes with a reset, and a
+//! reset makes the client's system throw away the answer it has not read yet. So our side is shut down
+//! first, and what the client still sends is read and forgotten until it has noticed: nginx's
+//! `lingering_close`. Unlike there, somebody who never stops sending is slowed down.
+
+use std::cell::RefCell;
+use std::io;
+use std::io::IoSlice;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::{Buf, Bytes, BytesMut};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::Instant;
+
+use super::ConnectionSettings;
+use super::http1::limit;
+use super::request_scan::RequestScanner;
+use super::socket::DownstreamSocket;
+use crate::clock::{Deadline, MinRateTimer};
+use crate::message::{ClientConnection, ConnectionPhase};
+
+/// A socket with time limits.
+#[derive(Debug)]
+pub(super) struct Http1Io {
+    socket: DownstreamSocket,
+    // What was read from the socket before hyper was there to read it.
+    ahead: Bytes,
+    peer: Arc<ClientConnection>,
+    header_timeout: Duration,
+    // For a whole head.
+    reading: Deadline,
+    writing: MinRateTimer,
+    watch: Deadline,
+    // hyper waits for input, so it will see by itself that the client has gone.
+    awaits_input: bool,
+    heads: RequestScanner,
+    // What leaves before anything that hyper writes. Appended to: a client that pipelines and does not read has many
+    // answers in here.
+    interim: BytesMut,
+    // What hyper says goes nowhere: something better waits in its place.
+    overruled: bool,
+    linger: Option<LingeringClose>,
+}
+
+impl Http1Io {
+    /// A connection that has begun to speak; of the time for its first head some may have passed.
+    pub(super) fn new(
+        socket: DownstreamSocket,
+        ahead: Bytes,
+        peer: Arc<ClientConnection>,
+        settings: &ConnectionSettings,
+        reading: Deadline,
+    ) -> Self {
+        peer.line.ready.open();
+        Self {
+            socket,
+            ahead,
+            heads: RequestScanner::new(settings.max_head as usize, peer.requests()),
+            peer,
+            header_timeout: settings.timeouts.header,
+            reading,
+            writing: MinRateTimer::default(),
+            watch: Deadline::default(),
+            awaits_input: false,
+            interim: BytesMut::new(),
+            overruled: false,
+            linger: None,
+        }
+    }
+
+    /// Whether it sees by itself that the client has gone.
+    pub(super) fn sees_hang_up(&self) -> bool {
+        self.socket.is_plain()
+    }
+
+    /// The socket, what of its input has not been taken, and a timer.
+    pub(super) fn into_parts(self) -> (DownstreamSocket, Bytes, Deadline) {
+        (self.socket, self.ahead, self.reading)
+    }
+
+    /// Nothing has come: ready when that has lasted too long, and the connection is over.
+    fn poll_no_input(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        match self.peer.line.phase() {
+            // The request's body has a limit of its own, and so has everything upstream. How long a
+            // connection may be idle is measured around hyper.
+            ConnectionPhase::Busy | ConnectionPhase::Idle => Poll::Pending,
+            ConnectionPhase::Head => {
+                self.reading.start(self.header_timeout);
+                ready!(self.reading.poll_passed(context));
+                if !self.answer_too_slow(context) {
+                    return Poll::Ready(());
+                }
+                self.poll_linger(context)
+            }
+        }
+    }
+
+    fn answer_too_slow(&mut self, context: &mut Context<'_>) -> bool {
+        let line = &self.peer.line;
+        // In the middle of an earlier answer this one would be taken for a part of it, and who has said
+        // nothing has asked nothing.
+        if line.unsent() || line.received() == 0 {
+            return false;
+        }
+        line.refuse(408);
+        // All of it or nothing: the socket's buffer is empty, and there is nobody to wait for.
+        if let Poll::Ready(Ok(sent)) = Pin::new(&mut self.socket).poll_write(context, TOO_SLOW) {
+            line.add_sent(sent);
+        }
+        true
+    }
+
+    /// Writes interim answers that wait. They may only stand between two answers, so they are taken
+    /// only when all of the earlier one has left.
+    fn poll_interim(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let line = &self.peer.line;
+        if self.interim.is_empty() && line.has_interim() && !line.unsent() {
+            let mut heads = Vec::new();
+            for interim in line.take_interim() {
+                interim.encode(&mut heads);
+            }
+            self.interim.extend_from_slice(&heads);
+        }
+        while !self.interim.is_empty() {
+            line.set_unsent(true);
+            let written = Pin::new(&mut self.socket).poll_write(context, &self.interim);
+            let sent = ready!(limit(&mut self.writing, &self.peer, written, context))?;
+            self.interim.advance(sent);
+            if self.interim.is_empty() {
+                // Its memory too: the connection may be idle for long.
+                self.interim = BytesMut::new();
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_linger(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        if self.linger.is_none() {
+            if ready!(Pin::new(&mut self.socket).poll_shutdown(context)).is_err() {
+                return Poll::Ready(());
+            }
+            self.linger = Some(LingeringClose::new(self.peer.line.lingering_timeout()));
+        }
+        match &mut self.linger {
+            Some(linger) => linger.poll_over(&mut self.socket, context),
+            None => Poll::Ready(()),
+        }
+    }
+
+    /// While a request is on the road hyper does not look at the socket, or only until something waits to be read; but
+    /// the request must end when its client goes.
+    fn poll_hung_up(&mut self, context: &mut Context<'_>) -> Poll<io::Error> {
+        ready!(self.socket.poll_readable(context));
+        if self.socket.is_hung_up() {
+            return Poll::Ready(io::ErrorKind::ConnectionAborted.into());
+        }
+        // A body or a pipelined request waits, and nobody tells what comes after it.
+        loop {
+            self.watch.start(WATCH);
+            ready!(self.watch.poll_passed(context));
+            self.watch.clear();
+            if self.socket.is_hung_up() {
+                return Poll::Ready(io::ErrorKind::ConnectionAborted.into());
+            }
+        }
+    }
+
+    /// hyper begins to write. With no request on the road it is its own answer to what was not one.
+    fn begin_write(&mut self, first: &[u8]) {
+        let line = &self.peer.line;
+        if line.unsent() {
+            return;
+        }
+        line.set_unsent(true);
+        if line.phase() != ConnectionPhase::Busy {
+            let hypers = status(first).unwrap_or(400);
+            let status = self.heads.status(hypers, self.peer.requests());
+            line.refuse(status);
+            if let Some(answer) = (status != hypers).then(|| refusal(status)).flatten() {
+                self.interim.extend_from_slice(answer);
+                self.overruled = true;
+            }
+        }
+    }
+
+    /// Looks at what has come, before hyper does. Between two requests it is the next one's head; in a body, what is no
+    /// chunk is kept from hyper.
+    fn look_at(&mut self, buffer: &mut ReadBuf<'_>, before: usize) -> io::Result<()> {
+        let come = &buffer.filled()[before..];
+        if come.is_empty() {
+            return Ok(());
+        }
+        if self.peer.line.phase() == ConnectionPhase::Idle {
+            self.peer.line.enter(ConnectionPhase::Head);
+            self.reading.clear();
+        }
+        let sound = self.heads.follow(come, &self.peer);
+        if sound == 0 {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        buffer.set_filled(before + sound);
+        Ok(())
+    }
+
+    /// Writes an answer that is completed with what lies ready, in one piece; none if it is not such an answer. What
+    /// does not leave at once leaves before the connection is flushed, as if it came before the answer.
+    // Asked first of all: hyper writes as soon as it has an answer, and only then is this one the last it has.
+    fn write_completed(
+        &mut self,
+        empty: &[u8],
+        context: &mut Context<'_>,
+    ) -> Option<io::Result<usize>> {
+        let completion = self.peer.line.ready.take()?;
+        let free = match self.poll_interim(context) {
+            Poll::Ready(Ok(())) => true,
+            Poll::Ready(Err(error)) => return Some(Err(error)),
+            Poll::Pending => false,
+        };
+        self.peer.line.set_unsent(true);
+        COMPLETED.with_borrow_mut(|answer| {
+            answer.clear();
+            completion.stock().complete(empty, answer);
+            let mut sent = 0;
+            if free {
+                let written = Pin::new(&mut self.socket).poll_write(context, answer);
+                match limit(&mut self.writing, &self.peer, written, context) {
+                    Poll::Ready(Ok(bytes)) => sent = bytes,
+                    Poll::Ready(Err(error)) => return Some(Err(error)),
+                    Poll::Pending => {}
+                }
+            }
+            if sent < answer.len() {
+                self.interim.extend_from_slice(&answer[sent..]);
+            }
+            Some(Ok(empty.len()))
+        })
+    }
+
+    fn has_input(&mut self, context: &mut Context<'_>) -> bool {
+        let mut byte = [0];
+        let mut buffer = ReadBuf::new(&mut byte);
+        let read = Pin::new(&mut self.socket).poll_read(context, &mut buffer);
+        matches!(read, Poll::Ready(Ok(()))) && !buffer.filled().is_empty()
+    }
+}
+
+impl AsyncRead for Http1Io {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        if this.linger.is_some() {
+            return this.poll_linger(context).map(Ok);
+        }
+        if this.heads.is_broken() {
+            return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
+        }
+        let before = buffer.filled().len();
+        if !this.ahead.is_empty() {
+            let length = this.ahead.len().min(buffer.remaining());
+            buffer.put_slice(&this.ahead.split_to(length));
+            return Poll::Ready(this.look_at(buffer, before));
+        }
+        let Poll::Ready(read) = Pin::new(&mut this.socket).poll_read(context, buffer) else {
+            this.awaits_input = true;
+            // Nothing read is the end, as if the client had closed.
+            return this.poll_no_input(context).map(Ok);
+        };
+        this.awaits_input = false;
+        let received = buffer.filled().len() - before;
+        this.peer.line.add_received(received);
+        Poll::Ready(read.and_then(|()| this.look_at(buffer, before)))
+    }
+}
+
+impl AsyncWrite for Http1Io {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let this = &mut *self;
+        if let Some(written) = this.write_completed(bytes, context) {
+            return Poll::Ready(written);
+        }
+        ready!(this.poll_interim(context))?;
+        this.begin_write(bytes);
+        if this.overruled {
+            return Poll::Ready(Ok(bytes.len()));
+        }
+        let written = Pin::new(&mut this.socket).poll_write(context, bytes);
+        limit(&mut this.writing, &this.peer, written, context)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let this = &mut *self;
+        let first = slices.first().map_or(&[][..], |slice| slice);
+        if let Some(written) = this.write_completed(first, context) {
+            return Poll::Ready(written);
+        }
+        ready!(this.poll_interim(context))?;
+        this.begin_write(first);
+        if this.overruled {
+            return Poll::Ready(Ok(slices.iter().map(|slice| slice.len()).sum()));
+        }
+        let written = Pin::new(&mut this.socket).poll_write_vectored(context, slices);
+        limit(&mut this.writing, &this.peer, written, context)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.socket.is_write_vectored()
+    }
+
+    // hyper comes here at the end of every poll in which its own buffer is empty, also when the request
+    // only waits: that is what makes interim answers leave and the watch tick.
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        if this.interim.is_empty() {
+            this.peer.line.set_unsent(false);
+        }
+        ready!(this.poll_interim(context))?;
+        if this.linger.is_some() {
+            return Poll::Ready(Ok(()));
+        }
+        let line = &this.peer.line;
+        if line.flushed() {
+            this.watch.clear();
+        } else if line.phase() == ConnectionPhase::Busy
+            && !this.awaits_input
+            && let Poll::Ready(gone) = this.poll_hung_up(context)
+        {
+            return Poll::Ready(Err(gone));
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        let line = &this.peer.line;
+        // hyper is taken off the socket; the connection goes on.
+        if line.parks() {
+            return Poll::Ready(Ok(()));
+        }
+        // Input waiting unread would make the close a reset whatever anybody knew of it.
+        if this.linger.is_some()
+            || line.lingers()
+            || line.refused().is_some()
+            || this.has_input(context)
+        {
+            return this.poll_linger(context).map(Ok);
+        }
+        this.socket.farewell();
+        Poll::Ready(Ok(()))
+    }
+}
+
+thread_local! {
+    // The room an answer is completed in, for one after the other.
+    static COMPLETED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// How often a connection nobody reads from is looked at for a hang-up.
+const WATCH: Duration = Duration::from_millis(250);
+
+/// The status in a status line.
+pub(super) fn status(head: &[u8]) -> Option<u16> {
+    std::str::from_utf8(head.get(9..12)?).ok()?.parse().ok()
+}
+
+/// What to say instead of hyper.
+pub(super) fn refusal(status: u16) -> Option<&'static [u8]> {
+    match status {
+        413 => Some(
+            b"HTTP/1.1 413 Content Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n",
+        ),
+        414 => Some(
+            b"HTTP/1.1 414 URI Too Long\r\ncontent-length: 0\r\nconnection: close\r\n\r\n",
+        ),
+        505 => Some(
+            b"HTTP/1.1 505 HTTP Version Not Supported\r\ncontent-length: 0\r\nconnection: close\r\n\r\n",
+        ),
+        _ => None,
+    }
+}
+
+/// What to say where hyper says nothing: the head did not come in time.
+pub(super) const TOO_SLOW: &[u8] =
+    b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+
+/// A connection of which only the client's side is still open.
+#[derive(Debug)]
+pub(super) struct LingeringClose {
+    began: Instant,
+    pause: Duration,
+    paused: Deadline,
+    total: Deadline,
+    pace: Deadline,
+    taken: u64,
+}
+
+impl LingeringClose {
+    /// Begins, with at most `pause` between two reads.
+    pub(super) fn new(pause: Duration) -> Self {
+        let mut total = Deadline::default();
+        total.start(LONGEST);
+        Self {
+            began: Instant::now(),
+            pause,
+            paused: Deadline::default(),
+            total,
+            pace: Deadline::default(),
+            taken: 0,
+        }
+    }
+
+    /// Ready when the client has gone, or has been waited for long enough.
+    pub(super) fn poll_over(
+        &mut self,
+        socket: &mut DownstreamSocket,
+        context: &mut Context<'_>,
+    ) -> Poll<()> {
+        let mut scratch = [0; 8192];
+        loop {
+            if self.total.poll_passed(context).is_ready() {
+                return Poll::Ready(());
+            }
+            if self.is_ahead() {
+                self.pace.start(PACE);
+                ready!(self.pace.poll_passed(context));
+                self.pace.clear();
+                continue;
+            }
+            let mut buffer = ReadBuf::new(&mut scratch);
+            match Pin::new(&mut *socket).poll_read(context, &mut buffer) {
+                Poll::Ready(Ok(())) if !buffer.filled().is_empty() => {
+                    self.taken += buffer.filled().len() as u64;
+                    self.paused.clear();
+                }
+                Poll::Ready(_) => return Poll::Ready(()),
+                Poll::Pending => {
+                    self.paused.start(self.pause);
+                    return self.paused.poll_passed(context);
+                }
+            }
+        }
+    }
+
+    fn is_ahead(&self) -> bool {
+        self.taken > AT_ONCE + self.began.elapsed().as_secs() * PER_SECOND
+    }
+}
+
+/// nginx's `lingering_time`.
+const LONGEST: Duration = Duration::from_secs(30);
+
+/// Bytes that are discarded as fast as they come: a client that sends first and reads afterwards still
+/// gets its answer after an upload of this size.
+const AT_ONCE: u64 = 16 * 1024 * 1024;
+
+/// Bytes a second after that.
+const PER_SECOND: u64 = 1024 * 1024;
+
+/// How long reading rests once that is used up.
+const PACE: Duration = Duration::from_millis(100);

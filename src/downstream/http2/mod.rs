@@ -1,0 +1,437 @@
+//! HTTP/2: many requests at once on one connection.
+//!
+//! h2 is used as it is, without hyper's server around it: the road needs to know the streams by their numbers (when
+//! the last byte of an answer has left, what it came to in bytes), to send interim answers and trailers, and to end a
+//! stream that its client does not read. Each stream is a task; all of them end with their connection.
+//!
+//! A client's socket as h2 sees it: every frame that passes is noted, and nobody blocks it for ever.
+
+pub(super) mod flood;
+#[cfg(any(fuzzing, test))]
+pub mod fuzzing;
+mod stream;
+
+use std::future::poll_fn;
+use std::io;
+use std::io::IoSlice;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use h2::server::Connection;
+use h2::{Reason, RecvStream, server};
+use http::Request;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use self::flood::{ConnectionSignals, StreamTable};
+use self::stream::Http2Stream;
+use super::http1::limit;
+use super::http1_io::LingeringClose;
+use super::socket::DownstreamSocket;
+use super::{Handler, LAST_CALL};
+use crate::clock::{Deadline, MinRateTimer};
+use crate::message::{ClientConnection, ConnectionPhase, FrameScanner};
+use crate::telemetry;
+
+/// Serves one client, of which `ahead` has been read, until it leaves, goes too far, is too slow, or `stop` is cancelled and its last answer is out.
+pub(super) async fn serve<H: Handler>(
+    socket: DownstreamSocket,
+    ahead: Bytes,
+    peer: &Arc<ClientConnection>,
+    limits: Http2Settings,
+    handler: &H,
+    stop: &CancellationToken,
+) {
+    let roster = Arc::new(StreamTable::new(limits.resets));
+    let io = Http2Io::new(socket, ahead, Arc::clone(peer), Arc::clone(&roster));
+    let handshake = builder(&limits).handshake(io);
+    let Ok(Ok(h2)) = tokio::time::timeout(limits.header_timeout, handshake).await else {
+        return;
+    };
+    let mut client = Http2Connection {
+        h2,
+        roster,
+        peer,
+        limits,
+        handler,
+        streams: JoinSet::new(),
+        ending: GoAwayState::NotYet,
+        asked: false,
+        head: Deadline::default(),
+        rest: Deadline::default(),
+        farewell: FAREWELL,
+        close: Deadline::default(),
+        last_words: CLOSE,
+    };
+    let mut stopping = std::pin::pin!(stop.cancelled());
+    let mut stopped = false;
+    poll_fn(|context| {
+        if !stopped && stopping.as_mut().poll(context).is_ready() {
+            stopped = true;
+            client.stop();
+        }
+        client.poll_over(context)
+    })
+    .await;
+}
+
+/// What holds for a connection.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Http2Settings {
+    /// How many requests may be under way at once.
+    pub(super) streams: u32,
+    /// How many of them it may reset.
+    pub(super) resets: u32,
+    /// How large a head may be, in bytes.
+    pub(super) head: u32,
+    /// How long one may take.
+    pub(super) header_timeout: Duration,
+}
+
+/// A connection.
+struct Http2Connection<'c, H> {
+    h2: Connection<Http2Io, Bytes>,
+    roster: Arc<StreamTable>,
+    peer: &'c Arc<ClientConnection>,
+    limits: Http2Settings,
+    handler: &'c H,
+    streams: JoinSet<()>,
+    ending: GoAwayState,
+    // Whether there has been a request.
+    asked: bool,
+    // For a head that has begun to come.
+    head: Deadline,
+    // For the next request.
+    rest: Deadline,
+    // How long it may stay when it has nothing to wait for and was told to ask nothing more.
+    farewell: Duration,
+    // For the client to leave, once it was told to.
+    close: Deadline,
+    last_words: Duration,
+}
+
+/// How far its end has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum GoAwayState {
+    NotYet,
+    /// It was told to ask nothing more; what it has asked is answered.
+    Retires,
+    /// It was told to go.
+    Closes,
+}
+
+impl<H: Handler> Http2Connection<'_, H> {
+    /// Ready when the connection is over.
+    fn poll_over(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        loop {
+            while let Some(accepted) = match self.h2.poll_accept(context) {
+                Poll::Ready(accepted) => Some(accepted),
+                Poll::Pending => None,
+            } {
+                match accepted {
+                    Some(Ok((request, respond))) => self.begin(request, respond),
+                    Some(Err(error)) => {
+                        self.broke(&error);
+                        return Poll::Ready(());
+                    }
+                    None => return Poll::Ready(()),
+                }
+            }
+            let before = self.ending;
+            let over = self.poll_ending(context);
+            // Otherwise there is something to be said.
+            if over.is_ready() || self.ending == before {
+                return over;
+            }
+        }
+    }
+
+    /// Tells of what came and was no request.
+    fn report(&self, state: &ConnectionSignals) {
+        for (times, status) in [(state.malformed, 400), (state.oversized, 431)] {
+            for _ in 0..times {
+                self.handler.refused_head(self.peer, status);
+            }
+        }
+    }
+
+    fn begin(&mut self, request: Request<RecvStream>, respond: server::SendResponse<Bytes>) {
+        self.asked = true;
+        while self.streams.try_join_next().is_some() {}
+        let number = respond.stream_id().as_u32();
+        let stream = Http2Stream {
+            request,
+            respond,
+            peer: Arc::new(ClientConnection::stream(self.peer)),
+            connection: Arc::clone(self.peer),
+            roster: Arc::clone(&self.roster),
+        };
+        if self.ending != GoAwayState::NotYet {
+            stream.peer.line.close_after_answer();
+        }
+        // Before its task runs: however soon it is over, the connection was not idle.
+        self.roster.enter(number, Arc::clone(&stream.peer));
+        let (handler, connection) = (self.handler.clone(), self.peer.connection);
+        self.streams.spawn(async move {
+            let running = Box::pin(stream.run(handler));
+            telemetry::isolated(running, |panic| {
+                tracing::error!(
+                    connection,
+                    number,
+                    "a stream's task panicked and was ended: {panic}"
+                );
+            })
+            .await;
+        });
+    }
+
+    /// Looks for reasons to end the connection; ready when it need not be ended any more.
+    fn poll_ending(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let state = self.roster.take_state();
+        self.report(&state);
+        if self.ending == GoAwayState::Closes {
+            self.close.start(self.last_words);
+            return self.close.poll_passed(context);
+        }
+        if let Some(flood) = state.flood {
+            self.handler.flooded(self.peer, flood);
+            self.close(Reason::ENHANCE_YOUR_CALM);
+            return Poll::Pending;
+        }
+        if state.last && self.ending == GoAwayState::NotYet {
+            self.retire();
+        }
+        self.poll_late(state.within_head, state.idle, context);
+        Poll::Pending
+    }
+
+    /// Ends a connection whose client keeps us waiting.
+    fn poll_late(&mut self, within_head: bool, idle: bool, context: &mut Context<'_>) {
+        if within_head {
+            self.head.start(self.limits.header_timeout);
+            if self.head.poll_passed(context).is_ready() {
+                self.handler.refused_head(self.peer, 408);
+                return self.close(Reason::NO_ERROR);
+            }
+        } else {
+            self.head.clear();
+        }
+        // Others may see whether it could make room for them.
+        self.peer.line.enter(match (idle, self.asked) {
+            (true, true) => ConnectionPhase::Idle,
+            (true, false) => ConnectionPhase::Head,
+            (false, _) => ConnectionPhase::Busy,
+        });
+        if !idle {
+            return self.rest.clear();
+        }
+        self.rest.start(match self.ending {
+            GoAwayState::NotYet if self.asked => self.peer.line.keepalive_timeout(),
+            GoAwayState::NotYet => self.limits.header_timeout,
+            GoAwayState::Retires | GoAwayState::Closes => self.farewell,
+        });
+        if self.rest.poll_passed(context).is_ready() {
+            self.rest.clear();
+            match self.ending {
+                GoAwayState::NotYet => self.retire(),
+                GoAwayState::Retires | GoAwayState::Closes => self.close(Reason::NO_ERROR),
+            }
+        }
+    }
+
+    /// We stop: what is under way is answered, and nobody is waited for who has nothing to wait for.
+    fn stop(&mut self) {
+        if self.roster.is_idle() {
+            self.farewell = LAST_CALL;
+        }
+        self.last_words = LAST_CALL;
+        match self.ending {
+            GoAwayState::NotYet => self.retire(),
+            GoAwayState::Retires => self.rest.clear(),
+            GoAwayState::Closes => self.close.clear(),
+        }
+    }
+
+    /// Asks the client to ask nothing more here; what it has asked already is answered.
+    fn retire(&mut self) {
+        self.h2.graceful_shutdown();
+        self.ending = GoAwayState::Retires;
+        self.rest.clear();
+    }
+
+    fn close(&mut self, reason: Reason) {
+        self.h2.abrupt_shutdown(reason);
+        self.ending = GoAwayState::Closes;
+    }
+
+    /// The connection broke, or h2 has ended it.
+    fn broke(&self, error: &h2::Error) {
+        self.report(&self.roster.take_state());
+        if self.ending != GoAwayState::Closes
+            && error.is_library()
+            && error.reason() == Some(Reason::ENHANCE_YOUR_CALM)
+        {
+            self.handler.flooded(self.peer, self.roster.suspect());
+        }
+        let (connection, client) = (self.peer.connection, self.peer.text());
+        tracing::debug!(connection, client, %error, "connection ended");
+    }
+}
+
+fn builder(limits: &Http2Settings) -> server::Builder {
+    let mut builder = server::Builder::new();
+    builder
+        .max_concurrent_streams(limits.streams)
+        .max_header_list_size(limits.head)
+        .initial_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_send_buffer_size(SEND_BUFFER)
+        // Theirs is for what lies unread, ours for all.
+        .max_pending_accept_reset_streams(limits.resets as usize);
+    builder
+}
+
+/// What a client may send on one stream before it is read on.
+const STREAM_WINDOW: u32 = 128 * 1024;
+/// The same for all of them together: this much memory a connection may cost us at most.
+const CONNECTION_WINDOW: u32 = 1024 * 1024;
+/// What of an answer may wait for the client to take it in.
+const SEND_BUFFER: usize = 64 * 1024;
+/// How long a client that was told to ask nothing more, and has nothing to wait for, may take to leave.
+const FAREWELL: Duration = Duration::from_secs(1);
+/// How long the last words may take.
+const CLOSE: Duration = Duration::from_secs(5);
+
+/// A socket that carries frames.
+#[derive(Debug)]
+struct Http2Io {
+    socket: DownstreamSocket,
+    // What was read from the socket before h2 was there to read it.
+    ahead: Bytes,
+    peer: Arc<ClientConnection>,
+    roster: Arc<StreamTable>,
+    received: FrameScanner,
+    sent: FrameScanner,
+    writing: MinRateTimer,
+    linger: Option<LingeringClose>,
+}
+
+impl Http2Io {
+    fn new(
+        socket: DownstreamSocket,
+        ahead: Bytes,
+        peer: Arc<ClientConnection>,
+        roster: Arc<StreamTable>,
+    ) -> Self {
+        Self {
+            socket,
+            ahead,
+            peer,
+            roster,
+            received: FrameScanner::from_client(),
+            sent: FrameScanner::from_server(),
+            writing: MinRateTimer::default(),
+            linger: None,
+        }
+    }
+
+    /// Notes what was written, which is the front of these; ends waits as over HTTP/1.
+    fn written<'b>(
+        &mut self,
+        written: Poll<io::Result<usize>>,
+        slices: impl Iterator<Item = &'b [u8]>,
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<usize>> {
+        let written = ready!(limit(&mut self.writing, &self.peer, written, context));
+        let mut left = *written.as_ref().unwrap_or(&0);
+        for slice in slices {
+            let mut bytes = &slice[..left.min(slice.len())];
+            left -= bytes.len();
+            while let Some(frame) = self.sent.next(&mut bytes) {
+                self.roster.send(frame);
+            }
+            if left == 0 {
+                break;
+            }
+        }
+        Poll::Ready(written)
+    }
+}
+
+impl AsyncRead for Http2Io {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        let before = buffer.filled().len();
+        if this.ahead.is_empty() {
+            ready!(Pin::new(&mut this.socket).poll_read(context, buffer))?;
+            this.peer.line.add_received(buffer.filled().len() - before);
+        } else {
+            let length = this.ahead.len().min(buffer.remaining());
+            buffer.put_slice(&this.ahead.split_to(length));
+        }
+        let mut bytes = &buffer.filled()[before..];
+        while let Some(frame) = this.received.next(&mut bytes) {
+            this.roster.receive(frame);
+        }
+        this.roster.set_within_head(this.received.is_within_head());
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Http2Io {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.socket).poll_write(context, bytes);
+        self.written(written, std::iter::once(bytes), context)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.socket).poll_write_vectored(context, slices);
+        self.written(written, slices.iter().map(|slice| &**slice), context)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.socket.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_flush(context)
+    }
+
+    /// Closes slowly, so that the last answers are not lost to a reset; at once on those who have done wrong.
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        if this.roster.has_told_off() {
+            return Poll::Ready(Ok(()));
+        }
+        if this.linger.is_none() {
+            ready!(Pin::new(&mut this.socket).poll_shutdown(context))?;
+            this.linger = Some(LingeringClose::new(this.peer.line.lingering_timeout()));
+        }
+        match &mut this.linger {
+            Some(linger) => linger.poll_over(&mut this.socket, context).map(Ok),
+            None => Poll::Ready(Ok(())),
+        }
+    }
+}
+
+impl Drop for Http2Io {
+    fn drop(&mut self) {
+        self.roster.close();
+    }
+}

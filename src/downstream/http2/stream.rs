@@ -1,0 +1,479 @@
+//! One stream: a request on the road, then its answer, until the last byte has left or the client gives it up.
+//!
+//! Heads in the form that the road knows, whichever version of HTTP they came over.
+//!
+//! HTTP/2 says in fields what HTTP/1 says in the request line, and in several cookies what HTTP/1 says in one. On the
+//! road there is one form of each: the target in origin form, a Host field, cookies in one line. What could be read in
+//! two ways has been refused by h2 already (fields of the connection, names and values that would split, pseudo fields
+//! that are missing, doubled or late), or is refused with all other targets.
+
+use std::cell::RefCell;
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use h2::server::SendResponse;
+use h2::{Reason, RecvStream, SendStream};
+use http::uri::PathAndQuery;
+use http::{
+    HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Uri, header, request, response,
+};
+use http_body::{Body as _, SizeHint};
+use jiff::Timestamp;
+
+use super::flood::StreamTable;
+use crate::clock::{Clock, MinRateTimer, TooSlow};
+use crate::downstream::Handler;
+use crate::message::{ClientConnection, CloseConnection, ConnectionPhase, IncomingBody, headers};
+use crate::telemetry::{COUNTERS, SlowPart, about_connection};
+
+/// A request that has come, and where its answer goes.
+pub(super) struct Http2Stream {
+    pub(super) request: Request<RecvStream>,
+    pub(super) respond: SendResponse<Bytes>,
+    /// The client, as on a connection of its own.
+    pub(super) peer: Arc<ClientConnection>,
+    /// The client's connection.
+    pub(super) connection: Arc<ClientConnection>,
+    pub(super) roster: Arc<StreamTable>,
+}
+
+/// A stream under way, over when dropped.
+struct StreamGuard {
+    number: u32,
+    peer: Arc<ClientConnection>,
+    connection: Arc<ClientConnection>,
+    roster: Arc<StreamTable>,
+}
+
+/// The client has reset the stream, or the connection is gone, or what came on it was malformed.
+struct StreamReset;
+
+impl Http2Stream {
+    /// Answers it.
+    pub(super) async fn run<H: Handler>(self, handler: H) {
+        let mut respond = self.respond;
+        let number = respond.stream_id().as_u32();
+        let peer = Arc::clone(&self.peer);
+        let _stay = StreamGuard {
+            number,
+            peer: self.peer,
+            connection: self.connection,
+            roster: self.roster,
+        };
+        let Some(request) = understood(self.request, &peer) else {
+            return respond.send_reset(Reason::PROTOCOL_ERROR);
+        };
+        let asked = request.method().clone();
+        peer.line.begin();
+        let response = match handled(&handler, request, &peer, &mut respond).await {
+            Ok(Ok(response)) => response,
+            Ok(Err(CloseConnection)) => return respond.send_reset(Reason::CANCEL),
+            Err(StreamReset) => return,
+        };
+        peer.line.decide();
+        // An error here is a stream that is gone: who waits for it is told by the drop of the body.
+        drop(send_response(response, &asked, &peer, &mut respond).await);
+    }
+}
+
+impl Drop for StreamGuard {
+    fn drop(&mut self) {
+        let (line, connection) = (&self.peer.line, &self.connection.line);
+        connection.adopt_timeouts(line);
+        self.roster.leave(self.number, line.closes_after_answer());
+        if line.closes_after_answer() {
+            connection.wake();
+        }
+        line.closed();
+    }
+}
+
+/// The request in the form the road knows.
+fn understood(
+    request: Request<RecvStream>,
+    peer: &Arc<ClientConnection>,
+) -> Option<Request<IncomingBody>> {
+    if peer.line.refused().is_some() {
+        return None;
+    }
+    let (head, body) = request.into_parts();
+    let head = request_head(head)?;
+    // h2 has read it already, and holds the body to it.
+    let length = head.headers.get(header::CONTENT_LENGTH);
+    let length = length.and_then(|length| length.to_str().ok()?.parse().ok());
+    let waits = head.headers.get(header::EXPECT);
+    let waits = waits.filter(|what| what.as_bytes().eq_ignore_ascii_case(b"100-continue"));
+    let incoming = IncomingBody::stream(body, length, waits.map(|_| Arc::clone(peer)));
+    Some(Request::from_parts(head, incoming))
+}
+
+/// What the road makes of a request; given up when the client gives it up.
+async fn handled<H: Handler>(
+    handler: &H,
+    request: Request<IncomingBody>,
+    peer: &Arc<ClientConnection>,
+    respond: &mut SendResponse<Bytes>,
+) -> Result<Result<Response<H::Body>, CloseConnection>, StreamReset> {
+    let mut handling = pin!(handler.handle(Arc::clone(peer), request));
+    let mut known = false;
+    poll_fn(|context| {
+        // Once is enough: a stream stays in its task.
+        if !std::mem::replace(&mut known, true) {
+            peer.line.driven_by(context.waker());
+        }
+        // Before anybody can see the end of a body that has no good end.
+        if peer.line.refused().is_some() {
+            respond.send_reset(Reason::PROTOCOL_ERROR);
+            return Poll::Ready(Err(StreamReset));
+        }
+        if respond.poll_reset(context).is_ready() {
+            return Poll::Ready(Err(StreamReset));
+        }
+        let handled = handling.as_mut().poll(context);
+        let interims = match peer.line.has_interim() {
+            true => peer.line.take_interim(),
+            false => Vec::new(),
+        };
+        for interim in interims {
+            let mut response = Response::new(());
+            *response.status_mut() = interim.status;
+            *response.headers_mut() = interim.headers;
+            respond
+                .send_informational(response)
+                .map_err(|_| StreamReset)?;
+        }
+        handled.map(Ok)
+    })
+    .await
+}
+
+/// Sends an answer until its last byte has left.
+async fn send_response<B>(
+    response: Response<B>,
+    asked: &Method,
+    peer: &ClientConnection,
+    respond: &mut SendResponse<Bytes>,
+) -> Result<(), StreamReset>
+where
+    B: http_body::Body<Data = Bytes> + Unpin,
+{
+    let (mut head, mut body) = response.into_parts();
+    prepare_head(&mut head, asked, &body.size_hint());
+    let ends = body.is_end_stream();
+    let sending = respond.send_response(Response::from_parts(head, ()), ends);
+    let mut sending = ResponseSender {
+        stream: sending.map_err(|_| StreamReset)?,
+        peer,
+        pace: MinRateTimer::default(),
+        sent: 0,
+    };
+    if !ends {
+        poll_fn(|context| sending.poll_body(&mut body, context)).await?;
+    }
+    // What lasts as long as the answer now waits for its last byte.
+    drop(body);
+    peer.line.answered();
+    poll_fn(|context| sending.poll_left(context)).await
+}
+
+/// An answer on its way.
+struct ResponseSender<'s> {
+    stream: SendStream<Bytes>,
+    peer: &'s ClientConnection,
+    pace: MinRateTimer,
+    // How much of it had left when it was last looked at.
+    sent: u64,
+}
+
+impl ResponseSender<'_> {
+    /// Hands the body over as fast as the client takes it.
+    fn poll_body<B>(
+        &mut self,
+        body: &mut B,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<(), StreamReset>>
+    where
+        B: http_body::Body<Data = Bytes> + Unpin,
+    {
+        if self.peer.line.refused().is_some() {
+            self.stream.send_reset(Reason::PROTOCOL_ERROR);
+            return Poll::Ready(Err(StreamReset));
+        }
+        if self.stream.poll_reset(context).is_ready() {
+            return Poll::Ready(Err(StreamReset));
+        }
+        loop {
+            ready!(self.poll_room(context))?;
+            let frame = match ready!(Pin::new(&mut *body).poll_frame(context)) {
+                Some(Ok(frame)) => frame,
+                Some(Err(_)) => {
+                    // The client must see that the rest is missing.
+                    self.stream.send_reset(Reason::INTERNAL_ERROR);
+                    return Poll::Ready(Err(StreamReset));
+                }
+                None => {
+                    let ended = self.stream.send_data(Bytes::new(), true);
+                    return Poll::Ready(ended.map_err(|_| StreamReset));
+                }
+            };
+            match frame.into_data() {
+                Ok(data) => {
+                    let ends = body.is_end_stream();
+                    self.stream.send_data(data, ends).map_err(|_| StreamReset)?;
+                    if ends {
+                        return Poll::Ready(Ok(()));
+                    }
+                }
+                Err(frame) => {
+                    let trailers = frame.into_trailers().unwrap_or_default();
+                    return Poll::Ready(self.end(trailers));
+                }
+            }
+        }
+    }
+
+    fn end(&mut self, mut trailers: HeaderMap) -> Result<(), StreamReset> {
+        headers::clean_for_streams(&mut trailers);
+        self.stream.send_trailers(trailers).map_err(|_| StreamReset)
+    }
+
+    /// Ready when the client takes more.
+    fn poll_room(&mut self, context: &mut Context<'_>) -> Poll<Result<(), StreamReset>> {
+        if self.stream.capacity() > 0 {
+            return Poll::Ready(Ok(()));
+        }
+        self.stream.reserve_capacity(1);
+        match self.stream.poll_capacity(context) {
+            Poll::Ready(Some(Ok(_))) => {
+                self.note_sent();
+                Poll::Ready(Ok(()))
+            }
+            Poll::Ready(Some(Err(_)) | None) => Poll::Ready(Err(StreamReset)),
+            Poll::Pending => {
+                self.peer.line.refill.run(context);
+                self.poll_stalled(context).map(Err)
+            }
+        }
+    }
+
+    /// Ready when the last byte has left.
+    fn poll_left(&mut self, context: &mut Context<'_>) -> Poll<Result<(), StreamReset>> {
+        if self.peer.line.phase() == ConnectionPhase::Idle {
+            return Poll::Ready(Ok(()));
+        }
+        if self.stream.poll_reset(context).is_ready() {
+            return Poll::Ready(Err(StreamReset));
+        }
+        self.poll_stalled(context).map(Err)
+    }
+
+    /// Ready when the client has taken nothing for too long, or too little; then it gets no more.
+    fn poll_stalled(&mut self, context: &mut Context<'_>) -> Poll<StreamReset> {
+        let line = &self.peer.line;
+        loop {
+            if line.sent() != self.sent {
+                self.note_sent();
+            }
+            let (timeout, rate) = (line.send_timeout(), line.send_rate());
+            let late = ready!(self.pace.poll_late(timeout, rate, context));
+            if line.sent() != self.sent {
+                continue;
+            }
+            if late == TooSlow::Slow {
+                COUNTERS.give_up(SlowPart::Answer);
+                let message =
+                    format_args!("client takes its answer too slowly while sending to client");
+                tracing::info!("{}", about_connection(message, self.peer));
+            }
+            self.stream.send_reset(Reason::CANCEL);
+            return Poll::Ready(StreamReset);
+        }
+    }
+
+    fn note_sent(&mut self) {
+        let sent = self.peer.line.sent();
+        let more = usize::try_from(sent - self.sent).unwrap_or(usize::MAX);
+        self.pace.moved(more, self.peer.line.send_rate());
+        self.sent = sent;
+    }
+}
+
+/// A request's head as if it had come over HTTP/1; `None` where a reader of HTTP/1 would be fooled.
+pub(super) fn request_head(mut head: request::Parts) -> Option<request::Parts> {
+    if head.headers.values().any(is_padded) {
+        return None;
+    }
+    // Equal or not, as over HTTP/1: RFC 9110, 8.6 lets a recipient choose, and nobody sends two by accident.
+    if is_repeated(&head.headers, &header::CONTENT_LENGTH) {
+        return None;
+    }
+    join_cookies(&mut head.headers)?;
+    if head.method == Method::CONNECT {
+        return Some(head);
+    }
+    if !matches!(head.uri.scheme_str(), None | Some("http" | "https")) {
+        return None;
+    }
+    let target = head.uri.path_and_query()?.clone();
+    if !target.as_str().starts_with('/') && !is_whole_server(&head.method, &target) {
+        return None;
+    }
+    if let Some(authority) = head.uri.authority() {
+        let authority = HeaderValue::from_str(authority.as_str()).ok()?;
+        match head.headers.entry(header::HOST) {
+            header::Entry::Vacant(vacant) => {
+                vacant.insert(authority);
+            }
+            header::Entry::Occupied(host) => {
+                let mut fields = host.iter();
+                if fields.any(|host| !host.as_bytes().eq_ignore_ascii_case(authority.as_bytes())) {
+                    return None;
+                }
+            }
+        }
+    }
+    head.uri = Uri::from(target);
+    Some(head)
+}
+
+/// Whether there is white space around a value. HTTP/1 does not take it for a part of the value, so the same value
+/// would have many spellings, and a limit as many buckets.
+fn is_padded(value: &HeaderValue) -> bool {
+    let is_space = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
+    is_space(value.as_bytes().first()) || is_space(value.as_bytes().last())
+}
+
+fn is_repeated(fields: &HeaderMap, name: &HeaderName) -> bool {
+    fields.get_all(name).iter().nth(1).is_some()
+}
+
+/// `*`, which is all there is to ask a whole server for.
+fn is_whole_server(method: &Method, target: &PathAndQuery) -> bool {
+    *method == Method::OPTIONS && target == "*"
+}
+
+/// Cookies may come in crumbs so that each is compressed on its own.
+fn join_cookies(fields: &mut HeaderMap) -> Option<()> {
+    if !is_repeated(fields, &header::COOKIE) {
+        return Some(());
+    }
+    let crumbs: Vec<_> = fields.get_all(header::COOKIE).iter().collect();
+    let whole = crumbs
+        .iter()
+        .map(|crumb| crumb.as_bytes())
+        .collect::<Vec<_>>()
+        .join(&b"; "[..]);
+    fields.insert(header::COOKIE, HeaderValue::from_bytes(&whole).ok()?);
+    Some(())
+}
+
+/// Makes an answer's head fit for HTTP/2, and adds what a server adds.
+pub(super) fn prepare_head(head: &mut response::Parts, asked: &Method, body: &SizeHint) {
+    headers::clean_for_streams(&mut head.headers);
+    if !head.headers.contains_key(header::DATE) {
+        head.headers.insert(header::DATE, date());
+    }
+    // What a HEAD would have got is for the answer to say, and that there is nothing is seen.
+    let length = body.exact().filter(|length| *length > 0);
+    if let Some(length) = length.filter(|_| *asked != Method::HEAD)
+        && !head.headers.contains_key(header::CONTENT_LENGTH)
+    {
+        let length = HeaderValue::from(length);
+        head.headers.insert(header::CONTENT_LENGTH, length);
+    }
+}
+
+/// `Date`, made once a second.
+fn date() -> HeaderValue {
+    thread_local! {
+        static MADE: RefCell<Option<(u64, HeaderValue)>> = const { RefCell::new(None) };
+    }
+    let now = Clock::wall().as_secs();
+    MADE.with_borrow_mut(|made| match made {
+        Some((second, date)) if *second == now => date.clone(),
+        _ => {
+            let date = written(now);
+            *made = Some((now, date.clone()));
+            date
+        }
+    })
+}
+
+fn written(second: u64) -> HeaderValue {
+    let second = i64::try_from(second).unwrap_or_default();
+    let moment = Timestamp::from_second(second).unwrap_or_default();
+    let text = moment.strftime("%a, %d %b %Y %H:%M:%S GMT").to_string();
+    HeaderValue::try_from(text).unwrap_or(HeaderValue::from_static(""))
+}
+
+#[cfg(test)]
+mod tests {
+
+    use http::{Request, Response, Version};
+
+    use super::*;
+
+    fn came(method: &str, uri: &str, fields: &[(&str, &str)]) -> Option<request::Parts> {
+        let mut request = Request::builder()
+            .method(method)
+            .uri(uri)
+            .version(Version::HTTP_2);
+        for (name, value) in fields {
+            request = request.header(*name, *value);
+        }
+        request_head(request.body(()).unwrap().into_parts().0)
+    }
+
+    #[test]
+    fn the_authority_becomes_the_host_and_the_target_is_in_origin_form() {
+        let head = came("GET", "https://example.com:8443/a?b", &[]).unwrap();
+        assert_eq!(head.uri, "/a?b");
+        assert_eq!(head.headers[header::HOST], "example.com:8443");
+        let same = [("host", "EXAMPLE.com")];
+        assert!(came("GET", "https://example.com/", &same).is_some());
+    }
+
+    #[test]
+    fn a_host_at_odds_with_the_authority_is_refused() {
+        assert!(came("GET", "https://a/", &[("host", "b")]).is_none());
+        assert!(came("GET", "https://a/", &[("host", "a"), ("host", "b")]).is_none());
+        assert!(came("GET", "https://user@a/", &[("host", "a")]).is_none());
+    }
+
+    #[test]
+    fn a_target_that_is_no_path_is_refused() {
+        assert!(came("GET", "*", &[("host", "a")]).is_none());
+        assert!(came("OPTIONS", "*", &[("host", "a")]).is_some());
+        assert!(came("CONNECT", "a:443", &[]).is_some());
+    }
+
+    #[test]
+    fn two_lengths_are_refused_even_if_they_are_equal() {
+        let length = ("content-length", "5");
+        assert!(came("POST", "https://a/", &[length]).is_some());
+        assert!(came("POST", "https://a/", &[length, length]).is_none());
+    }
+
+    #[test]
+    fn crumbs_become_one_cookie() {
+        let crumbs = [("cookie", "a=1"), ("cookie", "b=2"), ("cookie", "c=3")];
+        let head = came("GET", "https://a/", &crumbs).unwrap();
+        let cookies: Vec<_> = head.headers.get_all(header::COOKIE).iter().collect();
+        assert_eq!(cookies, ["a=1; b=2; c=3"]);
+    }
+
+    #[test]
+    fn an_answer_says_how_long_it_is_and_when_it_was_made() {
+        let (mut head, ()) = Response::new(()).into_parts();
+        let close = HeaderValue::from_static("close");
+        head.headers.insert(header::CONNECTION, close);
+        prepare_head(&mut head, &Method::GET, &SizeHint::with_exact(5));
+        assert_eq!(head.headers[header::CONTENT_LENGTH], "5");
+        assert_eq!(head.headers[header::DATE].len(), 29);
+        assert!(!head.headers.contains_key(header::CONNECTION));
+        assert_eq!(written(784_111_777), "Sun, 06 Nov 1994 08:49:37 GMT");
+    }
+}

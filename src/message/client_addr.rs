@@ -1,0 +1,423 @@
+//! Whose request it is: an address in every form in which it is asked for.
+//!
+//! Made once per connection, so that no request formats an address or builds a key again; and once more for each
+//! client that a trusted proxy names.
+//!
+//! The true client address, given whom we trust.
+//!
+//! As nginx's realip module: addresses are read from the right, where the proxy next to us has written, and only as
+//! far as each was written by somebody trusted. What stands further left anybody may have sent. Whatever is not an
+//! address ends the reading; what was found before it stays.
+//!
+//! `Forwarded`, RFC 7239: `for=192.0.2.7, for="[2001:db8::1]:4711";proto=https;by=_hidden`.
+//!
+//! Cut from the right like any list of addresses, quotes and all: what a client left open further left must not swallow
+//! what a trusted proxy has written behind it.
+
+#[cfg(test)]
+#[path = "tests/client_addr_real_ip.rs"]
+mod real_ip_tests;
+
+use std::io::Write;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use http::{HeaderMap, HeaderValue, header};
+
+use super::connection::ClientConnection;
+use crate::config::plan::{RealIp, RealIpHeader};
+
+/// The other end of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RemoteAddr {
+    /// An address; one of IPv4 mapped into IPv6 is kept as IPv4.
+    Ip(SocketAddr),
+    /// Somebody on a unix socket.
+    Unix,
+}
+
+/// Somebody who asks.
+// Text and bytes stand inside: behind a proxy every request may bring somebody else.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClientAddr {
+    remote: RemoteAddr,
+    text: AddrText<LONGEST_TEXT>,
+    binary: AddrText<16>,
+}
+
+/// The longest address there is, written out.
+const LONGEST_TEXT: usize = "ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255".len();
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct AddrText<const N: usize> {
+    bytes: [u8; N],
+    length: u8,
+}
+
+impl ClientAddr {
+    /// Somebody at this end.
+    #[must_use]
+    pub fn new(remote: RemoteAddr) -> Self {
+        match remote {
+            RemoteAddr::Ip(address) => {
+                let address = SocketAddr::new(address.ip().to_canonical(), address.port());
+                let (text, binary) = match address.ip() {
+                    IpAddr::V4(v4) => (AddrText::digits(v4), AddrText::of(&v4.octets())),
+                    IpAddr::V6(v6) => (AddrText::text(v6), AddrText::of(&v6.octets())),
+                };
+                Self {
+                    remote: RemoteAddr::Ip(address),
+                    text,
+                    binary,
+                }
+            }
+            // nginx's text for both variables: all who come over a unix socket share one key.
+            RemoteAddr::Unix => Self {
+                remote,
+                text: AddrText::of(b"unix:"),
+                binary: AddrText::of(b"unix:"),
+            },
+        }
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn remote(&self) -> RemoteAddr {
+        self.remote
+    }
+
+    /// Its address, if it has one.
+    #[must_use]
+    pub fn ip(&self) -> Option<IpAddr> {
+        match self.remote {
+            RemoteAddr::Ip(address) => Some(address.ip()),
+            RemoteAddr::Unix => None,
+        }
+    }
+
+    /// Its port, where there is one and it is known.
+    #[must_use]
+    pub fn port(&self) -> Option<u16> {
+        match self.remote {
+            RemoteAddr::Ip(address) => Some(address.port()).filter(|port| *port != 0),
+            RemoteAddr::Unix => None,
+        }
+    }
+
+    /// `$remote_addr`
+    #[must_use]
+    pub fn text(&self) -> &str {
+        std::str::from_utf8(self.as_bytes()).unwrap_or_default()
+    }
+
+    /// The same for those who only pass it on.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        self.text.as_slice()
+    }
+
+    /// `$binary_remote_addr`
+    #[must_use]
+    pub fn binary(&self) -> &[u8] {
+        self.binary.as_slice()
+    }
+}
+
+impl<const N: usize> AddrText<N> {
+    fn of(bytes: &[u8]) -> Self {
+        let mut short = Self::default();
+        let length = bytes.len().min(N);
+        short.bytes[..length].copy_from_slice(&bytes[..length]);
+        short.length = u8::try_from(length).unwrap_or(0);
+        short
+    }
+
+    fn as_slice(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.length)]
+    }
+}
+
+impl AddrText<LONGEST_TEXT> {
+    fn text(address: Ipv6Addr) -> Self {
+        let mut short = Self::default();
+        let mut room = &mut short.bytes[..];
+        // There is room for the longest.
+        let _all = write!(room, "{address}");
+        short.length = u8::try_from(LONGEST_TEXT - room.len()).unwrap_or(0);
+        short
+    }
+
+    /// Every connection needs it, and the standard library takes more instructions for it than for accepting one.
+    fn digits(address: Ipv4Addr) -> Self {
+        let mut short = Self::default();
+        for (place, octet) in address.octets().into_iter().enumerate() {
+            if place > 0 {
+                short.push(b'.');
+            }
+            if octet >= 100 {
+                short.push(b'0' + octet / 100);
+            }
+            if octet >= 10 {
+                short.push(b'0' + octet / 10 % 10);
+            }
+            short.push(b'0' + octet % 10);
+        }
+        short
+    }
+
+    fn push(&mut self, byte: u8) {
+        self.bytes[usize::from(self.length)] = byte;
+        self.length += 1;
+    }
+}
+
+impl<const N: usize> Default for AddrText<N> {
+    fn default() -> Self {
+        Self {
+            bytes: [0; N],
+            length: 0,
+        }
+    }
+}
+
+/// Who the client is; `None` where the other end is not trusted to say, `Some(None)` where it is and does not.
+pub(super) fn find(
+    rule: &RealIp,
+    peer: &ClientConnection,
+    headers: &HeaderMap,
+) -> Option<Option<SocketAddr>> {
+    let near = peer.client.ip();
+    if !trusts(rule, near) {
+        return None;
+    }
+    Some(match &rule.header {
+        RealIpHeader::Forwarded => {
+            let lines = headers.get_all(header::FORWARDED).iter().rev();
+            walk(rule, lines.map(HeaderValue::as_bytes).flat_map(elements))
+        }
+        RealIpHeader::Other(name) => {
+            let line = headers.get(name).map(HeaderValue::as_bytes);
+            walk(rule, line.into_iter().flat_map(listed))
+        }
+        RealIpHeader::ProxyProtocol => peer.proxied().map(|proxied| canonical(proxied.from)),
+        RealIpHeader::XForwardedFor => {
+            let lines = headers.get_all("x-forwarded-for").iter().rev();
+            walk(rule, lines.map(HeaderValue::as_bytes).flat_map(listed))
+        }
+    })
+}
+
+/// Whether this address may say who the client is; `None` is a unix socket.
+pub(super) fn trusts(rule: &RealIp, address: Option<IpAddr>) -> bool {
+    rule.from.iter().any(|network| network.contains(address))
+}
+
+/// Reads addresses from the right, the nearest first.
+fn walk(rule: &RealIp, addresses: impl Iterator<Item = Option<SocketAddr>>) -> Option<SocketAddr> {
+    let mut found: Option<SocketAddr> = None;
+    for address in addresses {
+        let Some(address) = address.map(canonical) else {
+            break;
+        };
+        found = Some(address);
+        if !rule.recursive || !trusts(rule, Some(address.ip())) {
+            break;
+        }
+    }
+    found
+}
+
+/// One form for each address: IPv4 mapped into IPv6 would otherwise be a second key for the same client.
+fn canonical(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
+}
+
+/// The addresses of a list, from the right; `None` for what is none.
+// nginx's way of cutting, to the byte: a comma or a blank separates, and a list's first byte never does.
+fn listed(line: &[u8]) -> impl Iterator<Item = Option<SocketAddr>> {
+    let mut rest = Some(line);
+    std::iter::from_fn(move || {
+        let line = rest.take()?;
+        let separates = |byte: &u8| matches!(byte, b' ' | b',');
+        let end = line.iter().rposition(|byte| !separates(byte));
+        let line = &line[..end.map_or_else(|| line.len().min(1), |end| end + 1)];
+        let start = line
+            .iter()
+            .rposition(separates)
+            .filter(|separator| *separator > 0);
+        rest = start.map(|separator| &line[..separator]);
+        Some(address(&line[start.map_or(0, |separator| separator + 1)..]))
+    })
+}
+
+/// An address, with or without a port; one of IPv6 with a port stands in brackets.
+fn address(text: &[u8]) -> Option<SocketAddr> {
+    let text = std::str::from_utf8(text).ok()?;
+    if let Ok(address) = text.parse() {
+        return Some(SocketAddr::new(address, 0));
+    }
+    let (host, behind) = match text.strip_prefix('[') {
+        Some(inside) => inside.split_once("]:")?,
+        None => text.split_once(':')?,
+    };
+    Some(SocketAddr::new(host.parse().ok()?, port(behind)?))
+}
+
+fn port(text: &str) -> Option<u16> {
+    let digits = text.bytes().all(|byte| byte.is_ascii_digit());
+    text.parse().ok().filter(|port| digits && *port != 0)
+}
+
+/// The addresses of a line, from the right; `None` for an element that names none.
+fn elements(line: &[u8]) -> impl Iterator<Item = Option<SocketAddr>> {
+    let mut rest = Some(line);
+    std::iter::from_fn(move || {
+        loop {
+            let (left, element) = split_last(rest.take()?);
+            rest = left;
+            let element = element.trim_ascii();
+            // Members of a list may be empty, and a list of nothing says nothing.
+            if !element.is_empty() {
+                return Some(named(element));
+            }
+        }
+    })
+}
+
+/// Cuts at the last comma that is not quoted.
+fn split_last(line: &[u8]) -> (Option<&[u8]>, &[u8]) {
+    let mut quoted = false;
+    for (at, byte) in line.iter().enumerate().rev() {
+        match byte {
+            b'"' if !quoted => quoted = true,
+            b'"' => quoted = is_escaped(&line[..at]),
+            b',' if !quoted => return (Some(&line[..at]), &line[at + 1..]),
+            _ => {}
+        }
+    }
+    (None, line)
+}
+
+/// Whether what follows `before` is escaped by its last byte.
+fn is_escaped(before: &[u8]) -> bool {
+    let backslashes = before.iter().rev().take_while(|byte| **byte == b'\\');
+    backslashes.count() % 2 == 1
+}
+
+/// The address in an element's `for`, if it has exactly one.
+fn named(element: &[u8]) -> Option<SocketAddr> {
+    let mut found = None;
+    let mut rest = element;
+    while !rest.is_empty() {
+        let (pair, behind) = split_first(rest);
+        rest = behind;
+        let pair = pair.trim_ascii();
+        if pair.is_empty() {
+            continue;
+        }
+        let equals = pair.iter().position(|byte| *byte == b'=')?;
+        if pair[..equals].eq_ignore_ascii_case(b"for")
+            && found.replace(&pair[equals + 1..]).is_some()
+        {
+            return None;
+        }
+    }
+    node(found?)
+}
+
+/// Cuts at the first semicolon that is not quoted.
+fn split_first(element: &[u8]) -> (&[u8], &[u8]) {
+    let (mut quoted, mut escaped) = (false, false);
+    for (at, byte) in element.iter().enumerate() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if quoted => escaped = true,
+            b'"' => quoted = !quoted,
+            b';' if !quoted => return (&element[..at], &element[at + 1..]),
+            _ => {}
+        }
+    }
+    (element, &[])
+}
+
+/// A node's address; none for `unknown` and for names that were made up to hide it.
+fn node(value: &[u8]) -> Option<SocketAddr> {
+    let mut plain = [0; LONGEST];
+    let text = std::str::from_utf8(unquoted(value, &mut plain)?).ok()?;
+    if let Ok(address) = text.parse() {
+        return Some(SocketAddr::new(address, 0));
+    }
+    let (host, behind) = match text.strip_prefix('[') {
+        Some(inside) => inside.split_once(']')?,
+        None => text.split_at_checked(text.find(':')?)?,
+    };
+    let number = match behind.strip_prefix(':') {
+        None if behind.is_empty() => 0,
+        // A port may be hidden, too.
+        Some(hidden) if hidden.starts_with('_') => 0,
+        Some(number) => port(number)?,
+        None => return None,
+    };
+    Some(SocketAddr::new(host.parse().ok()?, number))
+}
+
+/// What a value says, its quotes taken away.
+fn unquoted<'a>(value: &'a [u8], plain: &'a mut [u8; LONGEST]) -> Option<&'a [u8]> {
+    let Some(inside) = value.strip_prefix(b"\"") else {
+        return Some(value);
+    };
+    let inside = inside.strip_suffix(b"\"")?;
+    let (mut length, mut escaped) = (0, false);
+    for byte in inside {
+        match byte {
+            b'\\' if !escaped => escaped = true,
+            b'"' if !escaped => return None,
+            byte => {
+                *plain.get_mut(length)? = *byte;
+                (length, escaped) = (length + 1, false);
+            }
+        }
+    }
+    (!escaped).then_some(&plain[..length])
+}
+
+/// More than the longest address with the longest port.
+const LONGEST: usize = 64;
+
+#[cfg(test)]
+mod tests {
+
+    use super::*;
+
+    fn at(address: &str) -> ClientAddr {
+        ClientAddr::new(RemoteAddr::Ip(address.parse().unwrap()))
+    }
+
+    #[test]
+    fn digits_are_those_of_the_standard_library() {
+        for octet in 0..=255 {
+            for octets in [[octet, 1, 22, 255], [255, octet, octet, octet]] {
+                let address = SocketAddr::from((octets, 80));
+                let client = ClientAddr::new(RemoteAddr::Ip(address));
+                assert_eq!(client.text(), address.ip().to_string());
+            }
+        }
+    }
+
+    #[test]
+    fn an_address_is_written_once_in_every_form() {
+        let v4 = at("192.0.2.7:80");
+        assert_eq!((v4.text(), v4.binary()), ("192.0.2.7", &[192, 0, 2, 7][..]));
+        assert_eq!(v4.port(), Some(80));
+        let v6 = at("[2001:DB8::0:1]:0");
+        assert_eq!((v6.text(), v6.binary().len()), ("2001:db8::1", 16));
+        assert_eq!(v6.port(), None);
+        assert_eq!(at("[::ffff:192.0.2.7]:80"), v4);
+        let longest = at("[1111:2222:3333:4444:5555:6666:7777:8888]:1");
+        assert_eq!(longest.text(), "1111:2222:3333:4444:5555:6666:7777:8888");
+        let unix = ClientAddr::new(RemoteAddr::Unix);
+        assert_eq!(
+            (unix.text(), unix.binary(), unix.ip()),
+            ("unix:", &b"unix:"[..], None)
+        );
+    }
+}

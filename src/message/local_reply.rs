@@ -1,0 +1,594 @@
+//! Answers weir gives itself: refusals, failures, `return`.
+//!
+//! A gateway under attack answers mostly with these, so they must cost next to nothing: the page for a status is
+//! written once in the life of the process and never freed, and handing it out counts no references.
+//!
+//! Which form of a page a client likes best, by its `Accept`.
+//!
+//! Three forms are offered, and plain text is what anybody gets who did not ask for another: `*/*` is what tools
+//! send, and tools show what they get to people in terminals.
+//!
+//! The page for a status, in three forms.
+
+#[cfg(test)]
+#[path = "tests/local_reply.rs"]
+mod tests;
+
+use std::borrow::Cow;
+use std::sync::OnceLock;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header, response};
+use hyper::ext::ReasonPhrase;
+use serde_json::Value;
+
+use super::target::push_escaped;
+
+/// A response weir writes itself.
+#[derive(Debug)]
+pub struct LocalReply {
+    status: StatusCode,
+    headers: HeaderMap,
+    content: ReplyContent,
+}
+
+#[derive(Debug)]
+enum ReplyContent {
+    /// The page that says that there is no key for this zone.
+    Keyless(Box<str>),
+    /// The page for the status, naming the zone that refused if one did.
+    Page(Option<Box<str>>),
+    Text {
+        body: Bytes,
+        content_type: HeaderValue,
+    },
+}
+
+impl LocalReply {
+    /// The page for a status, in a form the client likes.
+    #[must_use]
+    pub fn new(status: StatusCode) -> Self {
+        Self {
+            status,
+            headers: HeaderMap::new(),
+            content: ReplyContent::Page(None),
+        }
+    }
+
+    /// Sets a header field.
+    #[must_use]
+    pub fn with_header(mut self, name: HeaderName, value: HeaderValue) -> Self {
+        self.headers.insert(name, value);
+        self
+    }
+
+    /// Says this instead of the page.
+    #[must_use]
+    pub fn with_text(mut self, body: impl Into<Bytes>, content_type: &str) -> Self {
+        self.content = ReplyContent::Text {
+            body: body.into(),
+            content_type: HeaderValue::from_str(content_type)
+                .unwrap_or(HeaderValue::from_static("application/octet-stream")),
+        };
+        self
+    }
+
+    /// Sends the client elsewhere. What no URL may hold is escaped: a line break from a decoded path must not begin a
+    /// field of its own, nor a backslash, which browsers take for a slash, make a host of a path.
+    #[must_use]
+    pub fn with_location(self, url: &[u8]) -> Self {
+        let value = HeaderValue::from_bytes(url)
+            .ok()
+            .filter(|_| url.iter().all(may_be_in_location))
+            .or_else(|| HeaderValue::try_from(escape_location(url)).ok());
+        match value {
+            Some(value) => self.with_header(header::LOCATION, value),
+            None => self,
+        }
+    }
+
+    /// Names the zone whose limit is the reason, for those who read `application/problem+json`.
+    #[must_use]
+    pub fn violating(mut self, zone: &str) -> Self {
+        if let ReplyContent::Page(violated) = &mut self.content {
+            *violated = Some(zone.into());
+        }
+        self
+    }
+
+    /// Says that the request lacks the key that this zone counts by.
+    #[must_use]
+    pub fn lacking_key(mut self, zone: &str) -> Self {
+        self.content = ReplyContent::Keyless(zone.into());
+        self
+    }
+
+    /// Its status.
+    #[must_use]
+    pub fn status(&self) -> StatusCode {
+        self.status
+    }
+
+    /// Head and body, the page in the form the client's `Accept` likes best.
+    #[must_use]
+    pub fn into_parts_for(self, accept: Option<&HeaderValue>) -> (response::Parts, Bytes) {
+        let Self {
+            status,
+            mut headers,
+            content,
+        } = self;
+        let (content_type, body) = match content {
+            ReplyContent::Page(violated) => {
+                let form = accept.map_or(PageFormat::Text, best_form);
+                headers.insert(header::VARY, HeaderValue::from_static("Accept"));
+                (form.content_type(), body(status, form, violated.as_deref()))
+            }
+            ReplyContent::Keyless(zone) => {
+                let form = accept.map_or(PageFormat::Text, best_form);
+                headers.insert(header::VARY, HeaderValue::from_static("Accept"));
+                let page = keyless(status, form, &zone);
+                (form.content_type(), page.into())
+            }
+            ReplyContent::Text { body, content_type } => (content_type, body),
+        };
+        headers.insert(header::SERVER, HeaderValue::from_static("weir"));
+        let body = if has_no_body(status) {
+            headers.remove(header::VARY);
+            Bytes::new()
+        } else {
+            headers.insert(header::CONTENT_TYPE, content_type);
+            body
+        };
+        let (mut parts, ()) = Response::new(()).into_parts();
+        parts.status = status;
+        parts.headers = headers;
+        if status.canonical_reason().is_none() {
+            let phrase = ReasonPhrase::from_static(reason(status).as_bytes());
+            parts.extensions.insert(phrase);
+        }
+        (parts, body)
+    }
+
+    /// What a HEAD is answered with: the head of the same answer, which tells the length of the body it leaves out.
+    // The server would tell it too, given the body, but then it drops one it never sends, and that looks like an abort.
+    #[must_use]
+    pub fn into_head_for(self, accept: Option<&HeaderValue>) -> response::Parts {
+        let (mut parts, body) = self.into_parts_for(accept);
+        if !has_no_body(parts.status) {
+            let length = HeaderValue::from(body.len());
+            parts.headers.insert(header::CONTENT_LENGTH, length);
+        }
+        parts
+    }
+}
+
+/// The phrase for a status; nginx's for those that only nginx knows.
+#[must_use]
+pub fn reason(status: StatusCode) -> &'static str {
+    status
+        .canonical_reason()
+        .unwrap_or_else(|| match status.as_u16() {
+            444 => "No Response",
+            494 => "Request Header Too Large",
+            495 => "SSL Certificate Error",
+            496 => "SSL Certificate Required",
+            497 => "HTTP Request Sent to HTTPS Port",
+            499 => "Client Closed Request",
+            200..=299 => "Success",
+            300..=399 => "Redirection",
+            400..=499 => "Client Error",
+            500..=599 => "Server Error",
+            _ => "Unknown",
+        })
+}
+
+fn has_no_body(status: StatusCode) -> bool {
+    status.is_informational()
+        || matches!(
+            status,
+            StatusCode::NO_CONTENT | StatusCode::RESET_CONTENT | StatusCode::NOT_MODIFIED
+        )
+}
+
+fn may_be_in_location(byte: &u8) -> bool {
+    byte.is_ascii_graphic() && !b"\"<>\\".contains(byte)
+}
+
+/// What no URL may hold is percent-encoded.
+pub(super) fn escape_location(url: &[u8]) -> Vec<u8> {
+    let mut text = Vec::with_capacity(url.len() + 16);
+    for &byte in url {
+        if may_be_in_location(&byte) {
+            text.push(byte);
+        } else {
+            push_escaped(byte, &mut text);
+        }
+    }
+    text
+}
+
+/// How a page can be written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum PageFormat {
+    /// `text/html`
+    Html,
+    /// `application/problem+json`
+    Problem,
+    /// `text/plain`
+    Text,
+}
+
+/// A form in which somebody has a body ready.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OfferedFormat {
+    /// HTML.
+    Html,
+    /// JSON.
+    Json,
+    /// Plain text.
+    Text,
+}
+
+impl OfferedFormat {
+    fn form(self) -> PageFormat {
+        match self {
+            Self::Html => PageFormat::Html,
+            Self::Json => PageFormat::Problem,
+            Self::Text => PageFormat::Text,
+        }
+    }
+}
+
+/// The one of these that an `Accept` field likes best, chosen as a page of ours is; where it likes none, the first.
+#[must_use]
+pub fn best_offer(accept: Option<&HeaderValue>, offers: &[OfferedFormat]) -> Option<OfferedFormat> {
+    let accept = accept.map_or(&b"*/*"[..], HeaderValue::as_bytes);
+    let wishes = offers
+        .iter()
+        .map(|offer| (wish(accept, offer.form()), *offer));
+    let liked = wishes.filter(|(wish, _)| wish.quality > 0);
+    let best = liked.max_by_key(|(wish, _)| *wish);
+    best.map(|(_, offer)| offer)
+        .or_else(|| offers.first().copied())
+}
+
+/// How much a client wants a form; the greatest wins, compared field by field.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct AcceptPreference {
+    /// How well it likes it, in thousandths.
+    quality: u16,
+    /// How clearly it said so.
+    clarity: u8,
+    /// What we do if it likes two the same.
+    preference: u8,
+}
+
+impl PageFormat {
+    /// Its `Content-Type`.
+    fn content_type(self) -> HeaderValue {
+        HeaderValue::from_static(match self {
+            Self::Html => "text/html; charset=utf-8",
+            Self::Problem => "application/problem+json",
+            Self::Text => "text/plain; charset=utf-8",
+        })
+    }
+
+    /// How clearly a media range asks for this form; `None` if it does not cover it.
+    fn clarity(self, range: &[u8]) -> Option<u8> {
+        let is = |name: &str| range.eq_ignore_ascii_case(name.as_bytes());
+        let (named, family) = match self {
+            Self::Html => (is("text/html"), is("text/*")),
+            Self::Problem => (
+                is("application/problem+json") || is("application/json"),
+                is("application/*"),
+            ),
+            Self::Text => (is("text/plain"), is("text/*")),
+        };
+        match (named, family) {
+            (true, _) => Some(2),
+            (_, true) => Some(1),
+            _ => is("*/*").then_some(0),
+        }
+    }
+}
+
+/// The form an `Accept` field likes best.
+fn best_form(accept: &HeaderValue) -> PageFormat {
+    if accept == "*/*" {
+        return PageFormat::Text;
+    }
+    [PageFormat::Text, PageFormat::Html, PageFormat::Problem]
+        .into_iter()
+        .map(|form| (wish(accept.as_bytes(), form), form))
+        .filter(|(wish, _)| wish.quality > 0)
+        .max_by_key(|(wish, _)| *wish)
+        // Nothing we have is wanted, but a status without a word helps nobody.
+        .map_or(PageFormat::Text, |(_, form)| form)
+}
+
+fn wish(accept: &[u8], form: PageFormat) -> AcceptPreference {
+    let ranges = accept.split(|b| *b == b',').filter_map(|item| {
+        let mut parts = item.split(|b| *b == b';').map(<[u8]>::trim_ascii);
+        let clarity = form.clarity(parts.next()?)?;
+        Some((clarity, parts.find_map(quality).unwrap_or(1000)))
+    });
+    // The clearest range decides, as RFC 9110 has it: `text/*;q=0.5, text/html;q=0` is a no to HTML. Of two equally
+    // clear ones (application/json and its problem form) the friendlier counts.
+    let (clarity, quality) = ranges.max().unwrap_or((0, 0));
+    let preference = match form {
+        PageFormat::Problem if clarity == 2 => 3,
+        PageFormat::Html if clarity == 2 => 2,
+        PageFormat::Text => 1,
+        PageFormat::Html | PageFormat::Problem => 0,
+    };
+    AcceptPreference {
+        quality,
+        clarity,
+        preference,
+    }
+}
+
+/// A `q` parameter in thousandths; one that is not a number between 0 and 1 counts as 0.
+fn quality(parameter: &[u8]) -> Option<u16> {
+    let [b'q' | b'Q', b'=', value @ ..] = parameter else {
+        return None;
+    };
+    Some(match value {
+        [b'1', ..] => 1000,
+        [b'0', b'.', digits @ ..] => {
+            let digit = |at: usize| {
+                let byte = digits.get(at).filter(|byte| byte.is_ascii_digit());
+                byte.map_or(0, |byte| u16::from(byte - b'0'))
+            };
+            digit(0) * 100 + digit(1) * 10 + digit(2)
+        }
+        _ => 0,
+    })
+}
+
+/// Statuses a page can be kept for: all there are below 600.
+const STATUSES: usize = 500;
+
+// Leaked on purpose and bounded: each status and form at most once.
+static PAGES: [[OnceLock<&'static str>; 3]; STATUSES] =
+    [const { [const { OnceLock::new() }; 3] }; STATUSES];
+
+/// The body of a page; `violated` is the zone that refused.
+fn body(status: StatusCode, form: PageFormat, violated: Option<&str>) -> Bytes {
+    if let (PageFormat::Problem, Some(zone)) = (form, violated) {
+        return problem(status, Some(zone)).into();
+    }
+    let kept = PAGES.get(usize::from(status.as_u16()).wrapping_sub(100));
+    match kept {
+        Some(forms) => {
+            let page = forms[form as usize].get_or_init(|| Box::leak(write(status, form).into()));
+            Bytes::from_static(page.as_bytes())
+        }
+        None => write(status, form).into(),
+    }
+}
+
+/// The page for a request without the key that a zone counts by, which no waiting helps.
+fn keyless(status: StatusCode, form: PageFormat, zone: &str) -> String {
+    let why = format!("The request lacks the key that the limit \"{zone}\" counts by.");
+    match form {
+        PageFormat::Html => html(status, &why),
+        PageFormat::Problem => {
+            let (title, detail) = (Value::from(reason(status)), Value::from(why));
+            let status = status.as_u16();
+            format!(
+                r#"{{"type":"about:blank","title":{title},"status":{status},"detail":{detail}}}"#
+            )
+        }
+        PageFormat::Text => format!("{} {}\n{why}\n", status.as_u16(), reason(status)),
+    }
+}
+
+fn write(status: StatusCode, form: PageFormat) -> String {
+    match form {
+        PageFormat::Html => html(status, advice(status)),
+        PageFormat::Problem => problem(status, None),
+        PageFormat::Text => format!("{} {}\n", status.as_u16(), reason(status)),
+    }
+}
+
+fn problem(status: StatusCode, violated: Option<&str>) -> String {
+    let title = Value::from(reason(status));
+    let status_code = status.as_u16();
+    let Some(zone) = violated else {
+        return format!(r#"{{"type":"about:blank","title":{title},"status":{status_code}}}"#);
+    };
+    let kind = if status == StatusCode::SERVICE_UNAVAILABLE {
+        "temporary-reduced-capacity"
+    } else {
+        "quota-exceeded"
+    };
+    let zone = Value::from(zone);
+    format!(
+        r#"{{"type":"https://iana.org/assignments/http-problem-types#{kind}","title":{title},"status":{status_code},"violated-policies":[{zone}]}}"#
+    )
+}
+
+fn html(status: StatusCode, advice: &str) -> String {
+    let title = format!("{} {}", status.as_u16(), reason(status));
+    let title = escape(&title);
+    let advice = escape(advice);
+    format!(
+        "<!doctype html>\n\
+         <html lang=\"en\">\n\
+         <meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width\">\n\
+         <meta name=\"color-scheme\" content=\"light dark\">\n\
+         <title>{title}</title>\n\
+         <style>body{{font:1rem/1.5 system-ui,sans-serif;max-width:32rem;margin:20vh auto;padding:0 1rem}}h1{{font-size:1.5rem}}</style>\n\
+         <h1>{title}</h1>\n\
+         <p>{advice}</p>\n"
+    )
+}
+
+/// One sentence for a person in front of a browser.
+fn advice(status: StatusCode) -> &'static str {
+    match status.as_u16() {
+        403 => "You are not allowed to see this.",
+        404 => "There is nothing at this address.",
+        413 => "What you sent is too large.",
+        429 => {
+            "Too many requests came from you in a short time. Please wait a moment and try again."
+        }
+        300..=399 => "This is found elsewhere.",
+        400..=499 => "The request could not be understood or may not be answered.",
+        502 => "The server behind this gateway could not be reached.",
+        503 => "This service is busy at the moment. Please try again soon.",
+        504 => "The server behind this gateway did not answer in time.",
+        500..=599 => "Something went wrong on our side.",
+        _ => "That is all.",
+    }
+}
+
+fn escape(text: &str) -> Cow<'_, str> {
+    if !text.contains(['&', '<', '>', '"', '\'']) {
+        return text.into();
+    }
+    let mut escaped = String::with_capacity(text.len() + 16);
+    for character in text.chars() {
+        match character {
+            '&' => escaped.push_str("&amp;"),
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '"' => escaped.push_str("&quot;"),
+            '\'' => escaped.push_str("&#39;"),
+            other => escaped.push(other),
+        }
+    }
+    escaped.into()
+}
+
+#[cfg(test)]
+mod accept_tests {
+
+    use super::*;
+
+    #[test]
+    fn what_is_offered_is_chosen_from() {
+        let best = |accept: &'static str, offers: &[OfferedFormat]| {
+            best_offer(Some(&HeaderValue::from_static(accept)), offers)
+        };
+        let all = [
+            OfferedFormat::Text,
+            OfferedFormat::Html,
+            OfferedFormat::Json,
+        ];
+        assert_eq!(best("*/*", &all), Some(OfferedFormat::Text));
+        assert_eq!(best("text/html,*/*;q=0.8", &all), Some(OfferedFormat::Html));
+        assert_eq!(best("application/json", &all), Some(OfferedFormat::Json));
+        let two = [OfferedFormat::Html, OfferedFormat::Json];
+        assert_eq!(best("*/*", &two), Some(OfferedFormat::Json));
+        assert_eq!(best_offer(None, &two), Some(OfferedFormat::Json));
+        assert_eq!(best("image/png", &two), Some(OfferedFormat::Html));
+        assert_eq!(
+            best("text/html", &[OfferedFormat::Json]),
+            Some(OfferedFormat::Json)
+        );
+        assert_eq!(best_offer(None, &[]), None);
+    }
+
+    #[test]
+    fn the_form_liked_best_is_chosen() {
+        for (accept, form) in [
+            ("*/*", PageFormat::Text),
+            ("", PageFormat::Text),
+            ("image/png", PageFormat::Text),
+            ("text/plain", PageFormat::Text),
+            ("text/*", PageFormat::Text),
+            ("text/html", PageFormat::Html),
+            ("TEXT/HTML;level=1", PageFormat::Html),
+            ("application/json", PageFormat::Problem),
+            ("application/problem+json", PageFormat::Problem),
+            ("application/*", PageFormat::Problem),
+            // A browser, axios, curl with a preference.
+            (
+                "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8",
+                PageFormat::Html,
+            ),
+            ("application/json, text/plain, */*", PageFormat::Problem),
+            (
+                "text/html;q=0.5, application/json;q=0.6",
+                PageFormat::Problem,
+            ),
+            ("text/html;q=0.7, application/json;q=0.6", PageFormat::Html),
+            ("text/html; q=0.123, text/plain; Q=0.124", PageFormat::Text),
+            ("text/*;q=0.9, text/html;q=0", PageFormat::Text),
+            (
+                "text/html;q=0, text/plain;q=0, application/json;q=0",
+                PageFormat::Text,
+            ),
+            ("application/json;q=x, text/html;q=0.1", PageFormat::Html),
+            ("*/*;q=0.1, application/json;q=0.0", PageFormat::Text),
+            (",;,=;q", PageFormat::Text),
+        ] {
+            let value = HeaderValue::from_str(accept).unwrap();
+            assert_eq!(best_form(&value), form, "{accept}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod page_tests {
+
+    use super::*;
+
+    #[test]
+    fn a_page_is_written_once() {
+        let page = |form| body(StatusCode::NOT_FOUND, form, None);
+        for form in [PageFormat::Html, PageFormat::Problem, PageFormat::Text] {
+            assert_eq!(page(form).as_ptr(), page(form).as_ptr());
+        }
+        assert_eq!(page(PageFormat::Text), "404 Not Found\n");
+        assert_eq!(
+            page(PageFormat::Problem),
+            r#"{"type":"about:blank","title":"Not Found","status":404}"#
+        );
+        assert!(page(PageFormat::Html).starts_with(b"<!doctype html>"));
+    }
+
+    #[test]
+    fn a_status_without_a_place_in_the_cache_has_a_page_too() {
+        let status = StatusCode::from_u16(999).unwrap();
+        assert_eq!(body(status, PageFormat::Text, None), "999 Unknown\n");
+    }
+
+    #[test]
+    fn a_refusal_names_the_policy_in_its_problem() {
+        let too_many = body(
+            StatusCode::TOO_MANY_REQUESTS,
+            PageFormat::Problem,
+            Some("perip"),
+        );
+        assert_eq!(
+            too_many,
+            r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Too Many Requests","status":429,"violated-policies":["perip"]}"#
+        );
+        let busy = body(
+            StatusCode::SERVICE_UNAVAILABLE,
+            PageFormat::Problem,
+            Some("a\"b"),
+        );
+        let busy: Value = serde_json::from_slice(&busy).unwrap();
+        assert_eq!(busy["violated-policies"][0], "a\"b");
+        assert!(
+            busy["type"]
+                .as_str()
+                .unwrap()
+                .ends_with("#temporary-reduced-capacity")
+        );
+    }
+
+    #[test]
+    fn what_could_be_markup_is_escaped() {
+        assert_eq!(escape("plain"), "plain");
+        assert_eq!(
+            escape("<a href=\"x\">&'"),
+            "&lt;a href=&quot;x&quot;&gt;&amp;&#39;"
+        );
+    }
+}

@@ -1,0 +1,519 @@
+//! A request's body as the client sends it, over either version of HTTP.
+//!
+//! The body of a request on its way upstream: bounded in size, and in how long the client may take.
+//!
+//! What becomes of a request's body that nobody wants.
+//!
+//! An answer given before the body was read (429, 413) leaves the rest of it on the connection, where it
+//! must never be taken for the next request. A little is read and thrown away so that the connection
+//! stays usable, as nginx does; with more, the connection is closed after the answer, and slowly, so
+//! that the answer is not lost. hyper alone would try a single read and then close.
+
+#[cfg(test)]
+#[path = "tests/request_body.rs"]
+mod tests;
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::{Buf, Bytes};
+use h2::RecvStream;
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::BodyExt as _;
+
+use super::connection::ClientConnection;
+use super::connection_state::InterimResponse;
+use crate::clock::{Clock, Millis, MinRate, MinRateTimer, TooSlow};
+
+/// What comes from the client after the head of its request.
+#[derive(Debug)]
+pub enum IncomingBody {
+    /// Over HTTP/1; hyper reads it.
+    Http1(hyper::body::Incoming),
+    /// Over HTTP/2.
+    Http2(Http2Body),
+}
+
+/// The client's half of an HTTP/2 stream.
+#[derive(Debug)]
+pub struct Http2Body {
+    receiving: RecvStream,
+    // What is left of the length it announced; h2 holds it to that.
+    left: Option<u64>,
+    over: bool,
+    // Whom to tell that its body is wanted.
+    waits: Option<Arc<ClientConnection>>,
+}
+
+/// A request's body broke off, or was not well-formed.
+#[derive(Debug, thiserror::Error)]
+pub enum IncomingError {
+    /// Over HTTP/1.
+    #[error(transparent)]
+    Http1(#[from] hyper::Error),
+    /// Over HTTP/2; mostly a stream that the client has reset.
+    #[error(transparent)]
+    Http2(#[from] h2::Error),
+}
+
+impl IncomingBody {
+    /// The body that follows on a stream, `length` bytes long if that was announced. `waits` is a client that holds
+    /// it back until it is told to go on.
+    #[must_use]
+    pub fn stream(
+        receiving: RecvStream,
+        length: Option<u64>,
+        waits: Option<Arc<ClientConnection>>,
+    ) -> Self {
+        Self::Http2(Http2Body {
+            receiving,
+            left: length,
+            over: false,
+            waits,
+        })
+    }
+}
+
+impl From<hyper::body::Incoming> for IncomingBody {
+    fn from(incoming: hyper::body::Incoming) -> Self {
+        Self::Http1(incoming)
+    }
+}
+
+impl Http2Body {
+    fn poll_frame(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, IncomingError>>> {
+        if let Some(peer) = self.waits.take() {
+            peer.line.send_interim(InterimResponse::go_on());
+        }
+        if !self.over {
+            match ready!(self.receiving.poll_data(context)).transpose()? {
+                Some(data) => {
+                    // Nobody asks for more than can be sent on, so the client may send as much again.
+                    self.receiving.flow_control().release_capacity(data.len())?;
+                    self.left = self.left.map(|left| left.saturating_sub(data.len() as u64));
+                    return Poll::Ready(Some(Ok(Frame::data(data))));
+                }
+                None => self.over = true,
+            }
+        }
+        let trailers = ready!(self.receiving.poll_trailers(context))?;
+        Poll::Ready(trailers.map(|trailers| Ok(Frame::trailers(trailers))))
+    }
+}
+
+impl Body for IncomingBody {
+    type Data = Bytes;
+    type Error = IncomingError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, IncomingError>>> {
+        match &mut *self {
+            Self::Http1(incoming) => {
+                let frame = ready!(Pin::new(incoming).poll_frame(context));
+                Poll::Ready(frame.map(|frame| frame.map_err(IncomingError::Http1)))
+            }
+            Self::Http2(stream) => stream.poll_frame(context),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Http1(incoming) => incoming.is_end_stream(),
+            Self::Http2(stream) => stream.receiving.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Http1(incoming) => incoming.size_hint(),
+            Self::Http2(stream) => stream
+                .left
+                .map_or_else(SizeHint::default, SizeHint::with_exact),
+        }
+    }
+}
+
+/// A request's body: what was taken in before anybody was asked, then what the client still sends.
+#[derive(Debug)]
+pub struct RequestBody(Option<Box<BodyReader>>);
+
+#[derive(Debug)]
+struct BodyReader {
+    kept: Option<BufferedPart>,
+    client: Option<UnreadBody>,
+    progress: Arc<UploadProgress>,
+    /// What tells when it ends, where somebody wants to know.
+    clock: Option<Clock>,
+}
+
+/// The part of a body that was taken in before.
+#[derive(Debug)]
+enum BufferedPart {
+    /// As it came from the client, in one piece.
+    Piece(Bytes),
+    Stored(Box<dyn ReplayableBody>),
+}
+
+/// What the client still sends.
+#[derive(Debug)]
+struct UnreadBody {
+    incoming: IncomingBody,
+    left: u64,
+    pause: Duration,
+    least: MinRate,
+    pace: MinRateTimer,
+}
+
+/// A body that lies ready, to be sent more than once.
+pub trait ReplayableBody: std::fmt::Debug + Send + Sync {
+    /// The next piece; `None` at its end.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be read any more.
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<io::Result<Bytes>>>;
+    /// How many bytes are left.
+    fn left(&self) -> u64;
+    /// The same once more, with as much left.
+    fn again(&self) -> Box<dyn ReplayableBody>;
+}
+
+/// How far an [`RequestBody`] has come; outlives it, so that a failed attempt can be judged.
+#[derive(Debug, Default)]
+pub struct UploadProgress {
+    received: AtomicU64,
+    touched: AtomicBool,
+    ended: AtomicBool,
+    /// In milliseconds, once it has.
+    ended_at: AtomicU64,
+}
+
+/// Why a request's body could not be read to its end. Each but the last is the client's doing.
+#[derive(Debug, thiserror::Error)]
+pub enum RequestBodyError {
+    /// The connection broke, or what came was not well-formed.
+    #[error("the client's request body could not be read")]
+    Broken(#[source] IncomingError),
+    /// The client paused for longer than `client_body_timeout`.
+    #[error("the client paused too long while sending its request body")]
+    Paused,
+    /// It came so slowly, for so long, that it fell behind `client_body_min_rate`.
+    #[error("the client sent its request body too slowly")]
+    Slow,
+    /// More came than `client_max_body_size` allows.
+    #[error("the client's request body is larger than allowed")]
+    TooLarge,
+    /// What was taken in of it lies on a disk that cannot be read. This one is ours.
+    #[error("the request body that was taken in cannot be read")]
+    Unreadable(#[source] io::Error),
+}
+
+impl RequestBody {
+    /// No body.
+    #[must_use]
+    pub fn none() -> Self {
+        Self(None)
+    }
+
+    /// What the client sends, at most `limit` bytes of it, with no pause longer than `pause` and, measured over that
+    /// time, not slower than `least`.
+    #[must_use]
+    pub fn new(
+        incoming: IncomingBody,
+        limit: Option<u64>,
+        pause: Duration,
+        least: MinRate,
+    ) -> Self {
+        if incoming.is_end_stream() {
+            return Self::none();
+        }
+        Self(Some(Box::new(BodyReader {
+            kept: None,
+            client: Some(UnreadBody {
+                incoming,
+                left: limit.unwrap_or(u64::MAX),
+                pause,
+                least,
+                pace: MinRateTimer::default(),
+            }),
+            progress: Arc::new(UploadProgress::default()),
+            clock: None,
+        })))
+    }
+
+    /// All of it has been read, and this piece is what it was.
+    #[must_use]
+    pub fn into_piece(self, piece: Bytes) -> Self {
+        self.into_kept((!piece.is_empty()).then_some(BufferedPart::Piece(piece)))
+    }
+
+    /// This much of it has been read. If that was not all, the client sends the rest.
+    #[must_use]
+    pub fn into_stored(self, stored: Box<dyn ReplayableBody>) -> Self {
+        self.into_kept(Some(BufferedPart::Stored(stored)))
+    }
+
+    fn into_kept(mut self, kept: Option<BufferedPart>) -> Self {
+        if let Some(inner) = &mut self.0 {
+            inner.kept = kept;
+            if inner.progress.ended() {
+                inner.client = None;
+            }
+        }
+        self
+    }
+
+    /// The same once more, if all that is left of it lies ready.
+    #[must_use]
+    pub fn again(&self) -> Option<Self> {
+        let Some(inner) = &self.0 else {
+            return Some(Self::none());
+        };
+        let kept = match &inner.kept {
+            _ if inner.client.is_some() => return None,
+            None => None,
+            Some(BufferedPart::Piece(piece)) => Some(BufferedPart::Piece(piece.clone())),
+            Some(BufferedPart::Stored(stored)) => Some(BufferedPart::Stored(stored.again())),
+        };
+        Some(Self(Some(Box::new(BodyReader {
+            kept,
+            client: None,
+            progress: Arc::clone(&inner.progress),
+            clock: None,
+        }))))
+    }
+
+    /// Whether there is a second time to what is left of it.
+    #[must_use]
+    pub fn is_repeatable(&self) -> bool {
+        self.0.as_ref().is_none_or(|inner| inner.client.is_none())
+    }
+
+    /// Whether there is no body at all.
+    #[must_use]
+    pub fn is_none(&self) -> bool {
+        self.0.is_none()
+    }
+
+    /// How far it has come; `None` without a body.
+    #[must_use]
+    pub fn progress(&self) -> Option<Arc<UploadProgress>> {
+        self.0.as_ref().map(|inner| Arc::clone(&inner.progress))
+    }
+
+    /// The same, and from now on it knows when it ends.
+    pub fn timed(&mut self, clock: &Clock) -> Option<Arc<UploadProgress>> {
+        let inner = self.0.as_mut()?;
+        inner.clock = Some(clock.clone());
+        Some(Arc::clone(&inner.progress))
+    }
+}
+
+impl UploadProgress {
+    /// Bytes of the body read from the client.
+    #[must_use]
+    pub fn received(&self) -> u64 {
+        self.received.load(Ordering::Relaxed)
+    }
+
+    /// Whether anybody has begun to read it. Until then it can still be sent to another server.
+    #[must_use]
+    pub fn touched(&self) -> bool {
+        self.touched.load(Ordering::Relaxed)
+    }
+
+    /// Whether it was read to its end.
+    #[must_use]
+    pub fn ended(&self) -> bool {
+        self.ended.load(Ordering::Relaxed)
+    }
+
+    /// When it was read to its end: the beginning of time, if nobody wanted to know.
+    #[must_use]
+    pub fn ended_at(&self) -> Option<Millis> {
+        let ended_at = Millis(self.ended_at.load(Ordering::Relaxed));
+        self.ended().then_some(ended_at)
+    }
+}
+
+impl Body for RequestBody {
+    type Data = Bytes;
+    type Error = RequestBodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, RequestBodyError>>> {
+        let Some(inner) = &mut self.0 else {
+            return Poll::Ready(None);
+        };
+        inner.progress.touched.store(true, Ordering::Relaxed);
+        if inner.kept.is_some()
+            && let Some(piece) = ready!(inner.poll_kept(context))
+        {
+            return Poll::Ready(Some(
+                piece.map(Frame::data).map_err(RequestBodyError::Unreadable),
+            ));
+        }
+        let Some(client) = &mut inner.client else {
+            return Poll::Ready(None);
+        };
+        let Poll::Ready(frame) = Pin::new(&mut client.incoming).poll_frame(context) else {
+            let late = ready!(client.pace.poll_late(client.pause, client.least, context));
+            return Poll::Ready(Some(Err(match late {
+                TooSlow::Paused => RequestBodyError::Paused,
+                TooSlow::Slow => RequestBodyError::Slow,
+            })));
+        };
+        let come = frame
+            .as_ref()
+            .and_then(|frame| frame.as_ref().ok()?.data_ref());
+        client.pace.moved(come.map_or(0, Bytes::len), client.least);
+        let frame = match frame {
+            None => None,
+            Some(Err(error)) => Some(Err(RequestBodyError::Broken(error))),
+            Some(Ok(frame)) => {
+                let length = frame.data_ref().map_or(0, |data| data.remaining() as u64);
+                inner.progress.received.fetch_add(length, Ordering::Relaxed);
+                match client.left.checked_sub(length) {
+                    Some(left) => client.left = left,
+                    None => return Poll::Ready(Some(Err(RequestBodyError::TooLarge))),
+                }
+                Some(Ok(frame))
+            }
+        };
+        if frame.is_none() || client.incoming.is_end_stream() {
+            if let Some(clock) = &inner.clock {
+                let ended_at = &inner.progress.ended_at;
+                ended_at.store(clock.now().0, Ordering::Relaxed);
+            }
+            inner.progress.ended.store(true, Ordering::Relaxed);
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.as_ref().is_none_or(|inner| {
+            let client = inner.client.as_ref();
+            inner.kept_left() == 0 && client.is_none_or(|client| client.incoming.is_end_stream())
+        })
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let Some(inner) = &self.0 else {
+            return SizeHint::with_exact(0);
+        };
+        let (kept, client) = (inner.kept_left(), inner.client.as_ref());
+        let mut hint = client.map_or_else(
+            || SizeHint::with_exact(0),
+            |client| client.incoming.size_hint(),
+        );
+        if let Some(upper) = hint.upper() {
+            hint.set_upper(upper.saturating_add(kept));
+        }
+        hint.set_lower(hint.lower().saturating_add(kept));
+        hint
+    }
+}
+
+impl BodyReader {
+    /// How many bytes are left of what was taken in.
+    fn kept_left(&self) -> u64 {
+        match &self.kept {
+            None => 0,
+            Some(BufferedPart::Piece(piece)) => piece.len() as u64,
+            Some(BufferedPart::Stored(stored)) => stored.left(),
+        }
+    }
+
+    /// The next piece of what was taken in; `None` when all of it was read.
+    fn poll_kept(&mut self, context: &mut Context<'_>) -> Poll<Option<io::Result<Bytes>>> {
+        let piece = match &mut self.kept {
+            None => None,
+            Some(BufferedPart::Piece(piece)) => Some(Ok(std::mem::take(piece))),
+            Some(BufferedPart::Stored(stored)) => ready!(stored.poll_next(context)),
+        };
+        if self.kept_left() == 0 {
+            self.kept = None;
+        }
+        Poll::Ready(piece)
+    }
+}
+
+/// Discards the rest of a request's body, in a task of its own. False when the connection will not carry
+/// another request, and the answer should say `Connection: close`.
+///
+/// `expects_continue`: the client waits to be told before it sends the body.
+pub fn drain(peer: &Arc<ClientConnection>, incoming: IncomingBody, expects_continue: bool) -> bool {
+    // An HTTP/2 stream ends without the others noticing.
+    if incoming.is_end_stream() || matches!(incoming, IncomingBody::Http2(_)) {
+        return true;
+    }
+    // Reading a body that is waited to be asked for would ask for it, after the answer was decided.
+    if expects_continue || incoming.size_hint().lower() > MOST {
+        peer.line.linger_on_close();
+        return false;
+    }
+    let draining = DrainGuard::begin(Arc::clone(peer));
+    tokio::spawn(discard(draining, incoming));
+    true
+}
+
+async fn discard(draining: DrainGuard, mut incoming: IncomingBody) {
+    let line = &draining.0.line;
+    let mut taken = 0;
+    let most = match incoming.size_hint().exact() {
+        Some(_) => MOST,
+        None => MOST_UNTOLD,
+    };
+    let ended = tokio::time::timeout(line.lingering_timeout(), async {
+        // hyper does not tell the end of a body with a length until the next head has come, once the
+        // answer is out; the body itself knows.
+        while taken <= most {
+            if incoming.is_end_stream() {
+                return true;
+            }
+            match incoming.frame().await {
+                Some(Ok(frame)) => {
+                    taken += frame.data_ref().map_or(0, |data| data.remaining() as u64);
+                }
+                Some(Err(_)) | None => return true,
+            }
+        }
+        false
+    });
+    if !ended.await.unwrap_or(false) {
+        line.linger_on_close();
+    }
+}
+
+struct DrainGuard(Arc<ClientConnection>);
+
+impl DrainGuard {
+    fn begin(peer: Arc<ClientConnection>) -> Self {
+        peer.line.draining();
+        Self(peer)
+    }
+}
+
+impl Drop for DrainGuard {
+    fn drop(&mut self) {
+        self.0.line.drained();
+    }
+}
+
+/// How much is worth reading to keep a connection, in bytes: about what is on its way anyhow.
+const MOST: u64 = 64 * 1024;
+
+/// The same where nobody could know how long the body would be when the answer did not say `close`: whoever sends it
+/// counts on the connection. It costs no memory, and no more time than the lingering does.
+const MOST_UNTOLD: u64 = 16 * 1024 * 1024;

@@ -1,0 +1,448 @@
+//! The body of an answer, and what waits for its end.
+//!
+//! An enum, never boxed: every answer passes through here. Whatever must last as long as the answer —
+//! the place in a `limit_conn`, the access-log line — travels with it as its [`ResponseGuard`], and is let go when
+//! the last byte has left the socket or the client is gone, in every way an answer can end.
+//!
+//! An answer that may not leave faster than so many bytes a second: nginx's `limit_rate`.
+//!
+//! nginx lets a second's worth go and then waits out that second. Here the pieces are a tenth of it, so that whoever
+//! watches a film or a progress bar sees a steady flow; over a few seconds the bytes are the same. What may not leave yet
+//! is not asked for either: unless the answer is buffered, a backend is read no faster than its client is written to.
+
+#[cfg(test)]
+#[path = "tests/response_body.rs"]
+mod tests;
+
+use std::num::NonZeroU64;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::{Buf, Bytes};
+use http_body::{Frame, SizeHint};
+use tokio::time::Instant;
+
+use super::connection::ClientConnection;
+use super::record::ResponseEnd;
+use crate::clock::Deadline;
+
+/// What lasts as long as an answer.
+pub trait ResponseGuard: std::fmt::Debug + Send {
+    /// So many bytes of the body were handed to the connection.
+    fn sent(&mut self, bytes: usize);
+    /// So many bytes came from the client, through a tunnel.
+    fn received(&mut self, _bytes: usize) {}
+    /// The connection has all of the answer and is about to write it.
+    fn taken(&mut self) {}
+    /// The connection it belongs to.
+    fn peer(&self) -> &Arc<ClientConnection>;
+    /// It is over.
+    fn finish(self: Box<Self>, ending: ResponseEnd);
+}
+
+/// The body of an answer; `D` is how one from upstream is read.
+#[derive(Debug)]
+pub struct ResponseBody<D: http_body::Body<Error: std::fmt::Debug>> {
+    source: BodySource<D>,
+    // Boxed: hardly any answer has one, and all are moved about.
+    failure: Option<Box<D::Error>>,
+    // Boxed for the same reason.
+    throttle: Option<Box<Throttle>>,
+    tail: Option<Box<dyn ResponseGuard>>,
+}
+
+#[derive(Debug)]
+enum BodySource<D> {
+    Download(D),
+    /// So many bytes that lie ready at the connection.
+    Stocked(usize),
+    Whole(Bytes),
+}
+
+impl<D: http_body::Body<Error: std::fmt::Debug>> ResponseBody<D> {
+    /// A body that is all here.
+    #[must_use]
+    pub fn whole(bytes: Bytes) -> Self {
+        Self {
+            source: BodySource::Whole(bytes),
+            failure: None,
+            throttle: None,
+            tail: None,
+        }
+    }
+
+    /// A body of this length, with which the connection completes the answer.
+    #[must_use]
+    pub fn stocked(length: usize) -> Self {
+        Self {
+            source: BodySource::Stocked(length),
+            failure: None,
+            throttle: None,
+            tail: None,
+        }
+    }
+
+    /// A body that comes from upstream.
+    #[must_use]
+    pub fn download(download: D) -> Self {
+        Self {
+            source: BodySource::Download(download),
+            failure: None,
+            throttle: None,
+            tail: None,
+        }
+    }
+
+    /// Gives it what has to last as long as it does.
+    pub fn set_tail(&mut self, tail: Box<dyn ResponseGuard>) {
+        self.tail = Some(tail);
+    }
+
+    /// It leaves no faster than this.
+    pub fn set_throttle(&mut self, throttle: Throttle) {
+        self.throttle = Some(Box::new(throttle));
+    }
+
+    fn has_ended(&self) -> bool {
+        let all_taken = match &self.source {
+            BodySource::Download(download) => download.is_end_stream(),
+            BodySource::Stocked(_) => true,
+            BodySource::Whole(bytes) => bytes.is_empty(),
+        };
+        all_taken && self.held_back() == 0
+    }
+
+    /// Bytes that were taken from the source and may not leave yet.
+    fn held_back(&self) -> u64 {
+        self.throttle.as_ref().map_or(0, |it| it.held_back())
+    }
+
+    fn end(&mut self, ending: ResponseEnd) {
+        let Some(mut tail) = self.tail.take() else {
+            return;
+        };
+        match ending {
+            ResponseEnd::Complete => {
+                if let BodySource::Stocked(length) = self.source {
+                    tail.sent(length);
+                }
+                tail.taken();
+                let peer = Arc::clone(tail.peer());
+                peer.line.finish_when_flushed(tail);
+            }
+            ResponseEnd::Aborted => tail.finish(ResponseEnd::Aborted),
+        }
+    }
+}
+
+impl<D> http_body::Body for ResponseBody<D>
+where
+    D: http_body::Body<Data = Bytes, Error: std::fmt::Debug + Unpin> + Unpin,
+{
+    type Data = Bytes;
+    type Error = D::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        let this = &mut *self;
+        if let Some(failure) = this.failure.take() {
+            // What came before it is still on its way to a client that reads slowly: this is asked again then.
+            if this
+                .tail
+                .as_ref()
+                .is_some_and(|tail| tail.peer().line.unsent())
+            {
+                this.failure = Some(failure);
+                return Poll::Pending;
+            }
+            this.end(ResponseEnd::Aborted);
+            return Poll::Ready(Some(Err(*failure)));
+        }
+        let frame = match &mut this.throttle {
+            None => ready!(this.source.poll_frame(context)),
+            Some(throttle) => {
+                let frame = throttle.poll_frame(&mut this.source, context);
+                if frame.is_pending()
+                    && let Some(tail) = &this.tail
+                {
+                    tail.peer().line.refill.run(context);
+                }
+                ready!(frame)
+            }
+        };
+        match frame {
+            Some(Ok(frame)) => {
+                if let (Some(data), Some(tail)) = (frame.data_ref(), &mut this.tail) {
+                    tail.sent(data.remaining());
+                }
+                Poll::Ready(Some(Ok(frame)))
+            }
+            // hyper would let go of the connection with all it has not written yet, perhaps the head. It
+            // writes when there is nothing more for now: then the client sees how far the answer came.
+            Some(Err(failure)) => {
+                this.failure = Some(Box::new(failure));
+                context.waker().wake_by_ref();
+                Poll::Pending
+            }
+            None => {
+                this.end(ResponseEnd::Complete);
+                Poll::Ready(None)
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.has_ended()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let mut hint = match &self.source {
+            BodySource::Download(download) => download.size_hint(),
+            BodySource::Stocked(_) => SizeHint::with_exact(0),
+            BodySource::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
+        };
+        let held_back = self.held_back();
+        if held_back > 0 {
+            if let Some(upper) = hint.upper() {
+                hint.set_upper(upper.saturating_add(held_back));
+            }
+            hint.set_lower(hint.lower().saturating_add(held_back));
+        }
+        hint
+    }
+}
+
+impl<D> BodySource<D>
+where
+    D: http_body::Body<Data = Bytes> + Unpin,
+{
+    fn poll_frame(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, D::Error>>> {
+        match self {
+            Self::Download(download) => Pin::new(download).poll_frame(context),
+            Self::Stocked(_) => Poll::Ready(None),
+            Self::Whole(bytes) if bytes.is_empty() => Poll::Ready(None),
+            Self::Whole(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
+        }
+    }
+}
+
+impl<D: http_body::Body<Error: std::fmt::Debug>> Drop for ResponseBody<D> {
+    fn drop(&mut self) {
+        // hyper lets go of a body it knows to be finished without asking for the end.
+        self.end(if self.has_ended() {
+            ResponseEnd::Complete
+        } else {
+            ResponseEnd::Aborted
+        });
+    }
+}
+
+/// How fast an answer may leave, and how far it has come.
+#[derive(Debug)]
+pub struct Throttle {
+    /// In bytes a second.
+    rate: NonZeroU64,
+    /// Bytes that leave at any speed before the rate holds.
+    free: u64,
+    /// When what has left so far would have left at just this rate; `None` until something has.
+    due: Option<Instant>,
+    wait: Deadline,
+    rest: Bytes,
+}
+
+impl Throttle {
+    /// So many bytes a second, once the first `after` have left.
+    #[must_use]
+    pub fn new(rate: NonZeroU64, after: u64) -> Self {
+        Self {
+            rate,
+            free: after,
+            due: None,
+            wait: Deadline::default(),
+            rest: Bytes::new(),
+        }
+    }
+
+    /// The next piece of a body, when it is time for it.
+    fn poll_frame<D>(
+        &mut self,
+        source: &mut BodySource<D>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, D::Error>>>
+    where
+        D: http_body::Body<Data = Bytes> + Unpin,
+    {
+        ready!(self.poll_turn(context));
+        if self.rest.is_empty() {
+            let frame = match ready!(source.poll_frame(context)) {
+                Some(Ok(frame)) => frame,
+                end => return Poll::Ready(end),
+            };
+            match frame.into_data() {
+                Ok(data) => self.rest = data,
+                Err(trailers) => return Poll::Ready(Some(Ok(trailers))),
+            }
+        }
+        let piece = self.cut(Instant::now());
+        Poll::Ready(Some(Ok(Frame::data(piece))))
+    }
+
+    /// Bytes that wait for their turn.
+    fn held_back(&self) -> u64 {
+        self.rest.len() as u64
+    }
+
+    fn poll_turn(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let Some(due) = self.due else {
+            return Poll::Ready(());
+        };
+        if due <= Instant::now() + TOO_SHORT {
+            return Poll::Ready(());
+        }
+        self.wait.set(due);
+        self.wait.poll_passed(context)
+    }
+
+    /// Takes what may leave now from what waits, and says when more may.
+    fn cut(&mut self, now: Instant) -> Bytes {
+        let most = self.free.saturating_add(self.piece());
+        let length =
+            usize::try_from(most).map_or(self.rest.len(), |most| most.min(self.rest.len()));
+        let piece = self.rest.split_to(length);
+        let free = self.free.min(length as u64);
+        self.free -= free;
+        // Nobody is paid for having been slow: a backend that paused for long does not make up for all of it.
+        let earliest = now.checked_sub(LEAD).unwrap_or(now);
+        let from = self.due.map_or(now, |due| due.max(earliest));
+        self.due = from.checked_add(self.time_for(length as u64 - free));
+        piece
+    }
+
+    /// What may leave at once: a tenth of a second's worth, unless that were crumbs.
+    fn piece(&self) -> u64 {
+        let rate = self.rate.get();
+        (rate / 10).max(rate.min(CRUMBS))
+    }
+
+    fn time_for(&self, bytes: u64) -> Duration {
+        let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(self.rate.get());
+        Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    }
+}
+
+/// Waits shorter than the runtime's timers can tell are made up for by the next.
+const TOO_SHORT: Duration = Duration::from_millis(1);
+
+/// How far an answer that was held up elsewhere may run ahead to make up for it.
+const LEAD: Duration = Duration::from_secs(1);
+
+/// Bytes that are hardly worth a packet.
+const CRUMBS: u64 = 512;
+
+#[cfg(test)]
+mod throttle_tests {
+
+    use std::pin::Pin;
+
+    use http_body::Body as _;
+    use http_body_util::{BodyExt as _, Empty};
+
+    use super::{ResponseBody, *};
+
+    type Plain = ResponseBody<Empty<Bytes>>;
+
+    fn throttled(length: usize, rate: u64, after: u64) -> Plain {
+        let mut body = ResponseBody::whole(Bytes::from(vec![b'x'; length]));
+        body.set_throttle(Throttle::new(NonZeroU64::new(rate).unwrap(), after));
+        body
+    }
+
+    /// When each piece came, in milliseconds, and how long it was.
+    async fn pieces(mut body: Plain) -> Vec<(u64, usize)> {
+        let began = Instant::now();
+        let mut pieces = Vec::new();
+        while let Some(frame) = body.frame().await {
+            let millis = u64::try_from(began.elapsed().as_millis()).unwrap();
+            pieces.push((millis, frame.unwrap().into_data().unwrap().len()));
+        }
+        pieces
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_leaves_evenly_at_its_rate() {
+        let came = pieces(throttled(100_000, 10_000, 0)).await;
+        assert_eq!(came.len(), 100);
+        for (number, (millis, length)) in (0..).zip(came) {
+            assert_eq!((millis, length), (number * 100, 1000));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_first_bytes_leave_at_once() {
+        let came = pieces(throttled(50_000, 10_000, 40_000)).await;
+        assert_eq!(came.first(), Some(&(0, 41_000)));
+        assert_eq!(came.last(), Some(&(900, 1000)));
+        assert_eq!(pieces(throttled(500, 10_000, 500)).await, [(0, 500)]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn low_rates_are_not_cut_into_crumbs() {
+        assert_eq!(
+            pieces(throttled(1000, 400, 0)).await,
+            [(0, 400), (1000, 400), (2000, 200)]
+        );
+        assert_eq!(pieces(throttled(2, 1, 0)).await, [(0, 1), (1000, 1)]);
+    }
+
+    /// Timers are cut to milliseconds; the rate is not.
+    #[tokio::test(start_paused = true)]
+    async fn odd_rates_are_kept_over_time() {
+        for rate in [3, 777, 123_457, 1_000_003] {
+            let length = usize::try_from(rate * 60).unwrap();
+            let (last, _) = *pieces(throttled(length, rate, 0)).await.last().unwrap();
+            assert!((58_900..=60_000).contains(&last), "{rate}: {last}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_high_rate_does_not_wait_for_the_clock() {
+        let came = pieces(throttled(1 << 20, u64::MAX, 0)).await;
+        assert_eq!(came, [(0, 1 << 20)]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_held_back_is_still_to_come() {
+        let mut body = throttled(3000, 10_000, 0);
+        assert_eq!(body.size_hint().exact(), Some(3000));
+        body.frame().await.unwrap().unwrap();
+        assert_eq!(body.size_hint().exact(), Some(2000));
+        assert!(!body.is_end_stream());
+        body.frame().await.unwrap().unwrap();
+        body.frame().await.unwrap().unwrap();
+        assert!(body.is_end_stream());
+    }
+
+    /// A pause of ten seconds lets a second's worth run ahead, not ten.
+    #[tokio::test(start_paused = true)]
+    async fn a_pause_elsewhere_is_not_made_up_for_in_full() {
+        let mut body = throttled(100_000, 10_000, 0);
+        body.frame().await.unwrap().unwrap();
+        tokio::time::advance(Duration::from_secs(10)).await;
+        let mut at_once = 0;
+        std::future::poll_fn(|context| {
+            while let Poll::Ready(frame) = Pin::new(&mut body).poll_frame(context) {
+                at_once += frame.unwrap().unwrap().into_data().unwrap().len();
+            }
+            Poll::Ready(())
+        })
+        .await;
+        assert_eq!(at_once, 11_000);
+    }
+}

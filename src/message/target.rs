@@ -1,0 +1,401 @@
+//! Host and path in the form that routing and keys use.
+//!
+//! Everybody who decides by host or path decides by these, so that `//api/%2e/x` and `/api/x`, `EXAMPLE.com.:80` and
+//! `example.com` cannot have different rules or different buckets. The rules are nginx's. An ordinary request is
+//! already in this form, and then nothing is copied: the head itself is looked at.
+
+#[cfg(test)]
+#[path = "tests/target.rs"]
+mod tests;
+
+use std::net::Ipv6Addr;
+
+use http::request::Parts;
+use http::{HeaderValue, Method, Version, header};
+
+use super::record::RequestRecord;
+use crate::config::plan::ProxyPass;
+
+/// Host and path of a request, normalised.
+#[derive(Debug, Default)]
+pub struct Target {
+    host: Host,
+    // `None`: as it stands in the head.
+    path: Option<Box<[u8]>>,
+}
+
+#[derive(Debug, Default)]
+enum Host {
+    #[default]
+    Absent,
+    /// So many bytes from the start of what the head says: port and last dot are all that may follow.
+    InHead {
+        length: usize,
+        /// The place of the field among all, where the target does not say it.
+        field: usize,
+    },
+    Lowered(Box<[u8]>),
+}
+
+/// Why a request's target or Host field cannot be understood. Each is answered with 400.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// More `..` than segments before them: somebody tries to leave the root.
+    #[error(
+        "client sent invalid request (the path climbs above the root) while reading client request line"
+    )]
+    AboveRoot,
+    /// `example.com:443` without CONNECT, or `*` without OPTIONS.
+    #[error(
+        "client sent invalid request (this form of target does not belong to this method) while reading client request line"
+    )]
+    Form,
+    /// Not a name or an address, or its port is not a number.
+    #[error("client sent invalid host header while reading client request headers")]
+    Host,
+    /// Another host than the one in a target in absolute form: two readers would see two sites.
+    #[error(
+        "client sent a host header at odds with the target while reading client request headers"
+    )]
+    HostAtOdds,
+    /// HTTP/1.1 asks for one, always.
+    #[error(
+        "client sent HTTP/1.1 request without \"Host\" header while reading client request headers"
+    )]
+    HostMissing,
+    /// Two fields: whoever reads the other one would be fooled.
+    #[error("client sent duplicate host header while reading client request headers")]
+    HostTwice,
+    /// A `%` without two hexadecimal digits, or `%00`.
+    #[error(
+        "client sent invalid request (the path is not encoded well) while reading client request line"
+    )]
+    Encoding,
+    /// A target with a scheme that is not ours to serve.
+    #[error(
+        "client sent invalid request (the target's scheme is neither http nor https) while reading client request line"
+    )]
+    Scheme,
+}
+
+impl Target {
+    /// Reads host and path out of a request's head.
+    ///
+    /// # Errors
+    ///
+    /// When the head leaves room for doubt about either.
+    pub fn parse(head: &Parts) -> Result<Self, Error> {
+        check_form(head)?;
+        // Mostly the first of few: looking at the names is cheaper than looking one up, and tells where it is.
+        let fields = head.headers.iter().enumerate();
+        let mut hosts = fields.filter(|(_, (name, _))| **name == header::HOST);
+        let field = hosts.next();
+        if hosts.next().is_some() {
+            return Err(Error::HostTwice);
+        }
+        let authority = head.uri.authority();
+        let needed = match head.version {
+            Version::HTTP_09 | Version::HTTP_10 => false,
+            Version::HTTP_11 => true,
+            _ => authority.is_none(),
+        };
+        if needed && field.is_none() {
+            return Err(Error::HostMissing);
+        }
+        let field = field.map(|(at, (_, value))| (at, value.as_bytes()));
+        // RFC 9112 lets the target win. Whoever sends both does not need that, unless to fool somebody.
+        if let (Some((_, field)), Some(authority)) = (field, authority)
+            && !same_site(field, authority.as_str().as_bytes(), head.uri.scheme_str())
+        {
+            return Err(Error::HostAtOdds);
+        }
+        let host = match (authority, field) {
+            (Some(authority), _) => parse_host(authority.as_str().as_bytes(), 0)?,
+            (None, Some((at, field))) => parse_host(field, at)?,
+            (None, None) => Host::Absent,
+        };
+        let path = match head.uri.path().as_bytes() {
+            path if is_normal(path) => None,
+            path => Some(normalise(path)?.into()),
+        };
+        Ok(Self { host, path })
+    }
+
+    /// The host: lower case, no port, no last dot, IPv6 in brackets; empty where the request names none.
+    #[must_use]
+    pub fn host<'a>(&'a self, head: &'a Parts) -> &'a [u8] {
+        match &self.host {
+            Host::Absent => b"",
+            Host::InHead { length, field } => {
+                let host = host_in(head, *field);
+                host.get(..*length).unwrap_or_default()
+            }
+            Host::Lowered(host) => host,
+        }
+    }
+
+    /// The host with its port as the request has it, from the Host field before the target.
+    pub(super) fn authority<'a>(&self, head: &'a Parts) -> Option<&'a [u8]> {
+        let authority = head.uri.authority();
+        match self.host {
+            Host::Absent => None,
+            Host::InHead { field, .. } if authority.is_none() => Some(host_in(head, field)),
+            Host::InHead { .. } | Host::Lowered(_) => {
+                let field = head.headers.get(header::HOST);
+                let field = field.map(HeaderValue::as_bytes);
+                field.or_else(|| authority.map(|authority| authority.as_str().as_bytes()))
+            }
+        }
+    }
+
+    /// The path: decoded, without `//`, `.` and `..`; always begins with a slash.
+    #[must_use]
+    pub fn path<'a>(&'a self, head: &'a Parts) -> &'a [u8] {
+        if let Some(path) = &self.path {
+            return path;
+        }
+        match head.uri.path() {
+            // The whole server is meant: what holds at its root holds for these too.
+            "" | "*" => b"/",
+            path => path.as_bytes(),
+        }
+    }
+
+    /// Whether the path had to be changed, so that it has to be encoded again before it can be sent.
+    pub(super) fn is_rewritten(&self) -> bool {
+        self.path.is_some()
+    }
+}
+
+/// Whether two authorities name the same site, the scheme's own port written out or not.
+fn same_site(one: &[u8], other: &[u8], scheme: Option<&str>) -> bool {
+    let port: &[u8] = match scheme {
+        Some("http") => b":80",
+        Some("https") => b":443",
+        _ => b"",
+    };
+    let plain = |text| <[u8]>::strip_suffix(text, port).unwrap_or(text);
+    plain(one).eq_ignore_ascii_case(plain(other))
+}
+
+/// Encodes a decoded path, byte for byte where nginx does (` `, `%`, `?`, `#`, what is not allowed in a target, and all
+/// that is not ASCII).
+#[must_use]
+pub fn encode_path(path: &[u8]) -> String {
+    let mut text = Vec::with_capacity(path.len() + path.len() / 4);
+    push_encoded(path, &mut text);
+    String::from_utf8(text).expect("what is not ASCII was escaped")
+}
+
+/// Appends what [`encode_path`] gives.
+pub fn push_encoded(path: &[u8], text: &mut Vec<u8>) {
+    for &byte in path {
+        if must_escape(byte) {
+            push_escaped(byte, text);
+        } else {
+            text.push(byte);
+        }
+    }
+}
+
+/// Appends `%XX`.
+pub(super) fn push_escaped(byte: u8, text: &mut Vec<u8>) {
+    const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
+    text.push(b'%');
+    text.push(DIGITS[usize::from(byte >> 4)]);
+    text.push(DIGITS[usize::from(byte & 15)]);
+}
+
+fn must_escape(byte: u8) -> bool {
+    !byte.is_ascii_graphic() || b"\"#%<>?\\^`{|}".contains(&byte)
+}
+
+fn check_form(head: &Parts) -> Result<(), Error> {
+    let uri = &head.uri;
+    match (uri.scheme_str(), uri.authority()) {
+        (Some(scheme), _) => {
+            let ours = ["http", "https"]
+                .iter()
+                .any(|s| scheme.eq_ignore_ascii_case(s));
+            if ours { Ok(()) } else { Err(Error::Scheme) }
+        }
+        (None, Some(_)) if head.method != Method::CONNECT => Err(Error::Form),
+        (None, None) if head.method == Method::CONNECT => Err(Error::Form),
+        (None, None) if uri.path() == "*" && head.method != Method::OPTIONS => Err(Error::Form),
+        _ => Ok(()),
+    }
+}
+
+fn host_in(head: &Parts, field: usize) -> &[u8] {
+    match head.uri.authority() {
+        Some(authority) => authority.as_str().as_bytes(),
+        None => {
+            let mut values = head.headers.values();
+            values.nth(field).map_or(b"", HeaderValue::as_bytes)
+        }
+    }
+}
+
+fn parse_host(bytes: &[u8], field: usize) -> Result<Host, Error> {
+    let (end, upper) = if bytes.first() == Some(&b'[') {
+        let end = bytes.iter().position(|b| *b == b']').ok_or(Error::Host)?;
+        let literal = std::str::from_utf8(&bytes[1..end]).map_err(|_| Error::Host)?;
+        if literal.parse::<Ipv6Addr>().is_err() {
+            return Err(Error::Host);
+        }
+        (
+            end + 1,
+            literal.bytes().any(|byte| byte.is_ascii_uppercase()),
+        )
+    } else {
+        read_name(bytes)?
+    };
+    let (host, port) = bytes.split_at(end);
+    if !matches!(port, [] | [b':', ..]) || !port.iter().skip(1).all(u8::is_ascii_digit) {
+        return Err(Error::Host);
+    }
+    let host = host.strip_suffix(b".").unwrap_or(host);
+    if host.is_empty() {
+        return Err(Error::Host);
+    }
+    if upper {
+        return Ok(Host::Lowered(host.to_ascii_lowercase().into()));
+    }
+    Ok(Host::InHead {
+        length: host.len(),
+        field,
+    })
+}
+
+/// How many bytes there are of a name before the port, and whether any is a capital. Read once, with a table: every
+/// request has one.
+fn read_name(bytes: &[u8]) -> Result<(usize, bool), Error> {
+    let (mut before, mut seen) = (0, 0);
+    for (at, &byte) in bytes.iter().enumerate() {
+        let kind = HOST_BYTES[usize::from(byte)];
+        if kind == 0 && byte == b':' {
+            return Ok((at, seen & CAPITAL != 0));
+        }
+        if kind == 0 || kind & before & DOT != 0 {
+            return Err(Error::Host);
+        }
+        seen |= kind;
+        before = kind;
+    }
+    Ok((bytes.len(), seen & CAPITAL != 0))
+}
+
+/// What RFC 3986 allows in a name. No `@`: who is asked for must not depend on whether a reader knows userinfo.
+const HOST_BYTES: [u8; 256] = {
+    let mut allowed = [0; 256];
+    let mut byte = 0;
+    while byte < 128 {
+        if (byte as u8).is_ascii_alphanumeric() {
+            allowed[byte] = ALLOWED;
+        }
+        if (byte as u8).is_ascii_uppercase() {
+            allowed[byte] = CAPITAL;
+        }
+        byte += 1;
+    }
+    let marks = b"-_~%!$&'()*+,;=";
+    let mut mark = 0;
+    while mark < marks.len() {
+        allowed[marks[mark] as usize] = ALLOWED;
+        mark += 1;
+    }
+    allowed[b'.' as usize] = DOT;
+    allowed
+};
+
+const ALLOWED: u8 = 1;
+const CAPITAL: u8 = 2;
+const DOT: u8 = 4;
+
+fn is_normal(path: &[u8]) -> bool {
+    let mut after_slash = false;
+    for &byte in path {
+        if byte == b'%' || after_slash && matches!(byte, b'/' | b'.') {
+            return false;
+        }
+        after_slash = byte == b'/';
+    }
+    true
+}
+
+/// Decodes first and resolves then, as nginx does: `%2e%2e%2f` is `../` to whoever reads it behind us.
+fn normalise(path: &[u8]) -> Result<Vec<u8>, Error> {
+    let mut normal = Vec::with_capacity(path.len());
+    let mut bytes = path.iter();
+    while let Some(&byte) = bytes.next() {
+        let byte = if byte == b'%' {
+            decode(bytes.next(), bytes.next()).ok_or(Error::Encoding)?
+        } else {
+            byte
+        };
+        if byte == b'/' {
+            resolve_last(&mut normal)?;
+            if normal.last() == Some(&b'/') {
+                continue;
+            }
+        }
+        normal.push(byte);
+    }
+    resolve_last(&mut normal)?;
+    Ok(normal)
+}
+
+fn decode(high: Option<&u8>, low: Option<&u8>) -> Option<u8> {
+    let digit = |byte: &u8| char::from(*byte).to_digit(16);
+    let value = u8::try_from(digit(high?)? << 4 | digit(low?)?).ok()?;
+    (value != 0).then_some(value)
+}
+
+/// Resolves a last segment of `.` or `..`.
+fn resolve_last(path: &mut Vec<u8>) -> Result<(), Error> {
+    if path.ends_with(b"/..") {
+        path.truncate(path.len() - 3);
+        let parent = path.iter().rposition(|b| *b == b'/');
+        path.truncate(parent.ok_or(Error::AboveRoot)? + 1);
+    } else if path.ends_with(b"/.") {
+        path.pop();
+    }
+    Ok(())
+}
+
+/// The target that is sent upstream, as it is written there.
+#[must_use]
+pub fn target_sent(exchange: &RequestRecord, forward: &ProxyPass) -> Vec<u8> {
+    let mut target = Vec::new();
+    write_target(exchange, forward, &mut target);
+    target
+}
+
+/// The target in origin form: as the client wrote it, or with the URI part of `proxy_pass` in place of the location's
+/// prefix.
+pub fn write_target(exchange: &RequestRecord, forward: &ProxyPass, out: &mut Vec<u8>) {
+    let head = &exchange.head;
+    let asked = head.uri.path_and_query();
+    let Some(uri) = &forward.uri else {
+        let target = asked.map_or("/", |asked| asked.as_str());
+        // In absolute form with a query and no path, the path is the root.
+        if target.starts_with('?') {
+            out.push(b'/');
+        }
+        out.extend_from_slice(target.as_bytes());
+        return;
+    };
+    out.extend_from_slice(uri.as_bytes());
+    let path = exchange.target.path(head);
+    let rest = path.get(forward.replaces..).unwrap_or_default();
+    if exchange.target.is_rewritten() {
+        push_encoded(rest, out);
+    } else {
+        // It was never decoded, so what the client did not escape needs no escaping.
+        out.extend_from_slice(rest);
+    }
+    if let Some(query) = asked.and_then(|asked| asked.query()) {
+        out.push(b'?');
+        out.extend_from_slice(query.as_bytes());
+    }
+}

@@ -1,0 +1,208 @@
+//! A plan and a request made by hand, for tests that need a whole [`RequestRecord`].
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode, Uri};
+
+use super::client_addr::RemoteAddr;
+use super::connection::ClientConnection;
+use super::record::RequestRecord;
+use super::target::Target;
+use crate::clock::Millis;
+use crate::config::plan::{
+    AccessRules, BufferBounds, Buffering, ClientTimeouts, ConnectionLimits, Content, DryRun, Http2,
+    HttpVersion, LimitHeaders, LimitRate, LocationConf, Log, LogLevel, MaxTries, NextUpstream,
+    Plan, ProxyPass, ProxyProtocolVersion, ResponseBuffering, Server, ServerName, Underscores,
+    Upgrades, Via,
+};
+
+/// A plan of one server, `example.com`, that has no locations.
+pub(crate) fn plan() -> Plan {
+    Plan {
+        workers: 1,
+        degrade_groups: Vec::new(),
+        stale_size: 1 << 20,
+        buffers: BufferBounds::default(),
+        temp_paths: Vec::new(),
+        shutdown_timeout: Duration::from_secs(30),
+        log: Log {
+            error: None,
+            level: tracing::Level::INFO,
+            access: None,
+        },
+        admin: None,
+        tracing: None,
+        caps: ConnectionLimits::default(),
+        maps: Vec::new(),
+        stores: Vec::new(),
+        req_zones: Vec::new(),
+        conn_zones: Vec::new(),
+        upstreams: Vec::new(),
+        upstream_tls: Vec::new(),
+        listeners: Vec::new(),
+        servers: vec![server("example.com")],
+        source: Box::default(),
+    }
+}
+
+/// A server with one name and no locations.
+pub(crate) fn server(name: &str) -> Server {
+    Server {
+        name: name.into(),
+        names: vec![ServerName::Exact(name.into())],
+        timeouts: timeouts(),
+        tls: None,
+        real_ip: None,
+        max_head: 32 * 1024,
+        http2: Http2::On,
+        max_streams: 128,
+        max_resets: 256,
+        locations: Vec::new(),
+        fallback: site(Content::NotFound),
+    }
+}
+
+/// A site without limits.
+pub(crate) fn site(action: Content) -> LocationConf {
+    LocationConf {
+        breaker: None,
+        fallback: None,
+        degrade_group: None,
+        limit_req: Vec::new(),
+        shadow: Vec::new(),
+        limit_conn: Vec::new(),
+        limit_req_status: StatusCode::TOO_MANY_REQUESTS,
+        limit_conn_status: StatusCode::SERVICE_UNAVAILABLE,
+        limit_req_dry_run: DryRun::Off,
+        limit_conn_dry_run: DryRun::Off,
+        limit_req_log_level: LogLevel::Error,
+        limit_conn_log_level: LogLevel::Error,
+        limit_headers: LimitHeaders::default(),
+        access: AccessRules::default(),
+        real_ip: None,
+        max_body: None,
+        timeouts: timeouts(),
+        bandwidth: LimitRate::default(),
+        action,
+    }
+}
+
+/// nginx's defaults.
+pub(crate) fn timeouts() -> ClientTimeouts {
+    ClientTimeouts {
+        header: Duration::from_secs(60),
+        body: Duration::from_secs(60),
+        body_min_rate: 100,
+        keepalive: Some(Duration::from_secs(75)),
+        keepalive_requests: 1000,
+        send: Duration::from_secs(60),
+        send_min_rate: 100,
+        lingering: Duration::from_secs(5),
+    }
+}
+
+/// A `proxy_pass` to the first upstream that sets no header and adds no Via.
+pub(crate) fn forward() -> ProxyPass {
+    ProxyPass {
+        upstream: 0,
+        tls: None,
+        host: "app".into(),
+        uri: None,
+        replaces: 0,
+        set_headers: Vec::new(),
+        redirects: Box::default(),
+        underscores: Underscores::Drop,
+        upgrades: Upgrades::On,
+        via: Via::Off,
+        version: HttpVersion::One,
+        proxy_protocol: ProxyProtocolVersion::Off,
+        connect_timeout: Duration::from_secs(60),
+        send_timeout: Duration::from_secs(60),
+        read_timeout: Duration::from_secs(60),
+        max_headers: 1000,
+        next_upstream: NextUpstream {
+            error: true,
+            timeout: true,
+            invalid_header: false,
+            non_idempotent: false,
+            statuses: Vec::new(),
+            tries: MaxTries::Each,
+            within: None,
+        },
+        buffering: Buffering {
+            request: None,
+            response: ResponseBuffering {
+                on: false,
+                memory: 32 << 10,
+                disk: 0,
+                path: Path::new("/var/tmp").into(),
+            },
+        },
+    }
+}
+
+/// A client at 192.0.2.7, port 50000.
+pub(crate) fn peer() -> ClientConnection {
+    let remote = SocketAddr::from(([192, 0, 2, 7], 50_000));
+    let local = SocketAddr::from(([127, 0, 0, 1], 8080));
+    ClientConnection::new(RemoteAddr::Ip(remote), Some(local), 17, Millis(0))
+}
+
+/// A request for `/` with these fields; a Host field is added where there is none.
+pub(crate) fn exchange(fields: &[(&str, &str)]) -> RequestRecord {
+    request("GET", "/", fields)
+}
+
+/// Any request, in a [`plan`] of its own, begun at 1000 ms.
+pub(crate) fn request(method: &str, uri: &str, fields: &[(&str, &str)]) -> RequestRecord {
+    request_in(plan(), peer(), method, uri, fields)
+}
+
+/// Any request from anybody in any plan.
+pub(crate) fn request_in(
+    plan: Plan,
+    peer: ClientConnection,
+    method: &str,
+    uri: &str,
+    fields: &[(&str, &str)],
+) -> RequestRecord {
+    let mut request = Request::builder().method(method).uri(uri);
+    if !fields
+        .iter()
+        .any(|(name, _)| name.eq_ignore_ascii_case("host"))
+    {
+        let target: Uri = uri.parse().unwrap();
+        let host = target.authority().map_or("example.com", |own| own.as_str());
+        request = request.header("host", host);
+    }
+    for (name, value) in fields {
+        request = request.header(*name, *value);
+    }
+    let (head, ()) = request
+        .body(())
+        .expect("a test's request is well-formed")
+        .into_parts();
+    let target = Target::parse(&head).expect("a test's target is well-formed");
+    RequestRecord::begin(
+        Arc::new(plan),
+        0,
+        Arc::new(peer),
+        head,
+        target,
+        Millis(1000),
+    )
+}
+
+/// These fields.
+pub(crate) fn map(fields: &[(&'static str, &'static str)]) -> HeaderMap {
+    let field = |(name, value): &(&'static str, &'static str)| {
+        (
+            HeaderName::from_static(name),
+            HeaderValue::from_static(value),
+        )
+    };
+    fields.iter().map(field).collect()
+}

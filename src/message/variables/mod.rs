@@ -1,0 +1,560 @@
+//! Variables: what is known of a request, as text.
+//!
+//! A template was parsed when the configuration was read; here it only appends to a buffer of the caller's. Nothing
+//! else is allocated, because keys are made this way for every request. Meanings are nginx's, to the byte.
+//!
+//! `maps`: variables made from other variables, nginx's `map` and `geo`.
+//!
+//! Where the source is the client's address itself, no text is made of it only to be parsed again.
+//!
+//! Variables of the connection and the machine it ends at.
+//!
+//! Variables of a TLS connection, as nginx fills them.
+//!
+//! Variables of the trace a request is part of.
+//!
+//! Variables that tell of every upstream server tried, in order and comma separated, as nginx lists them.
+//!
+//! Buffers for text that is needed only for a moment: what a map looks up, what a header field will say.
+//!
+//! No request should allocate for these, so each thread keeps them. There is more than one, because a map's source may
+//! be another map.
+
+mod key;
+mod request;
+#[cfg(test)]
+mod tests;
+mod time;
+
+use std::cell::RefCell;
+use std::convert::Infallible;
+use std::fmt;
+use std::io::Write;
+use std::net::IpAddr;
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderName, HeaderValue, Version, header};
+
+use super::client_addr::ClientAddr;
+use super::connection::{
+    CertificateStatus, ClientCertificate, ClientConnection, ProxyHeader, TlsInfo,
+};
+use super::record::{Attempt, LimitStatus, RequestRecord};
+use super::target::push_escaped;
+use super::trace::{TraceParent, push_hex};
+use crate::config::plan::{
+    Geo, LimitVariable, Map, MapLookup, MapValues, Part, ProxyTlv, ServerName, Template,
+    TlsVariable, TraceVariable, Variable,
+};
+
+pub use self::key::{AmbiguousKey, KeyReader};
+
+/// Appends what a template stands for; a variable without a value stands for nothing.
+pub fn render(template: &Template, exchange: &RequestRecord, out: &mut Vec<u8>) {
+    for part in &template.parts {
+        match part {
+            Part::Text(text) => out.extend_from_slice(text.as_bytes()),
+            Part::Variable(variable) => {
+                append(variable, exchange, out);
+            }
+        }
+    }
+}
+
+/// Appends a variable's value and says whether it has one: an empty value is one too.
+pub fn append(variable: &Variable, exchange: &RequestRecord, out: &mut Vec<u8>) -> bool {
+    let head = &exchange.head;
+    match variable {
+        Variable::Arg(name) => request::arg(head, name, out),
+        Variable::Args => some(out, head.uri.query()),
+        Variable::BinaryRemoteAddr => text(out, exchange.client().binary()),
+        Variable::BodyBytesSent => shown(out, exchange.body_sent),
+        Variable::BytesSent => shown(out, bytes_sent(exchange)),
+        Variable::Connection => shown(out, exchange.peer.connection),
+        Variable::ConnectionRequests => shown(out, exchange.number),
+        Variable::ContentLength => field(&head.headers, &header::CONTENT_LENGTH, out),
+        Variable::ContentType => field(&head.headers, &header::CONTENT_TYPE, out),
+        Variable::Cookie(name) => request::cookie(head, name, out),
+        Variable::ForwardedFor => request::believed_forwarded_for(exchange, out),
+        Variable::Host => text(out, request::host(exchange)),
+        Variable::Hostname => text(out, &*HOSTNAME),
+        Variable::Http(name) => field(&head.headers, name, out),
+        Variable::Http2 => some(out, http2(exchange)),
+        Variable::Https => https(&exchange.peer, out),
+        Variable::IsArgs => text(out, request::is_args(head)),
+        Variable::Limit(what) => some(out, limit(*what, exchange)),
+        Variable::Map(index) => append_map(*index, exchange, out),
+        Variable::Msec | Variable::TimeIso8601 | Variable::TimeLocal => time::now(variable, out),
+        Variable::Pid => shown(out, std::process::id()),
+        Variable::ProxyAddXForwardedFor => request::forwarded_for(exchange, out),
+        Variable::PassedHost | Variable::ProxyHost => host(variable, exchange, out),
+        Variable::ProxyProtocolAddr => proxied(exchange, |it| it.from.ip(), out),
+        Variable::ProxyProtocolPort => proxied(exchange, |it| it.from.port(), out),
+        Variable::ProxyProtocolServerAddr => proxied(exchange, |it| it.to.ip(), out),
+        Variable::ProxyProtocolServerPort => proxied(exchange, |it| it.to.port(), out),
+        Variable::ProxyProtocolTlv(tlv) => append_tlv(exchange, *tlv, out),
+        Variable::RealipRemoteAddr => text(out, exchange.peer.text()),
+        Variable::RealipRemotePort => port(&exchange.peer.client, out),
+        Variable::RemoteAddr => text(out, exchange.client().as_bytes()),
+        Variable::RemotePort => port(exchange.client(), out),
+        Variable::RemoteUser => request::user(head, out),
+        Variable::Request => !exchange.unparsed && request::line(head, out),
+        Variable::RequestId => text(out, exchange.request_id()),
+        Variable::RequestLength => shown(out, exchange.request_length()),
+        Variable::RequestMethod => !exchange.unparsed && text(out, head.method.as_str()),
+        Variable::RequestTime => time::taken(exchange, out),
+        Variable::RequestUri => !exchange.unparsed && text(out, request::uri(head)),
+        Variable::Scheme => text(out, scheme(&exchange.peer)),
+        Variable::SentHttp(name) => sent(exchange, name, out),
+        Variable::ServerAddr => server_addr(&exchange.peer, out),
+        Variable::ServerName => text(out, &*exchange.server().name),
+        Variable::ServerPort => server_port(&exchange.peer, out),
+        Variable::ServerProtocol => !exchange.unparsed && text(out, request::protocol(head)),
+        Variable::Ssl(what) => append_tls(*what, &exchange.peer, out),
+        Variable::Status => request::status(exchange, out),
+        Variable::Trace(what) => append_trace(*what, exchange, out),
+        Variable::Trusted(name) => trusted(exchange, name, out),
+        Variable::TrustedOr(name, own) => best(exchange, name, own, out),
+        Variable::UpstreamAddr => addresses(exchange, out),
+        Variable::UpstreamConnectTime => times(exchange, |a| a.connect, out),
+        Variable::UpstreamHeaderTime => times(exchange, |a| a.header, out),
+        Variable::UpstreamHttp(name) => append_upstream_header(exchange, name, out),
+        Variable::UpstreamResponseTime => times(exchange, |a| a.response, out),
+        Variable::UpstreamStatus => statuses(exchange, out),
+        Variable::Uri => !exchange.unparsed && text(out, exchange.target.path(head)),
+    }
+}
+
+/// A variable's value where it stands ready, to be read without a copy; `None` where it has to be made.
+#[must_use]
+pub fn lent<'e>(variable: &Variable, exchange: &'e RequestRecord) -> Option<&'e [u8]> {
+    let head = &exchange.head;
+    Some(match variable {
+        Variable::Host => request::host(exchange),
+        Variable::Http(name) if is_single(&head.headers) => {
+            single(&head.headers, name).map_or(b"", HeaderValue::as_bytes)
+        }
+        Variable::RequestUri => request::uri(head).as_bytes(),
+        Variable::ServerName => exchange.server().name.as_bytes(),
+        Variable::Uri => exchange.target.path(head),
+        _ => return None,
+    })
+}
+
+fn text(out: &mut Vec<u8>, text: impl AsRef<[u8]>) -> bool {
+    out.extend_from_slice(text.as_ref());
+    true
+}
+
+fn some(out: &mut Vec<u8>, value: Option<&str>) -> bool {
+    value.is_some_and(|value| text(out, value))
+}
+
+fn shown(out: &mut Vec<u8>, value: impl fmt::Display) -> bool {
+    formatted(out, format_args!("{value}"))
+}
+
+fn formatted(out: &mut Vec<u8>, value: fmt::Arguments<'_>) -> bool {
+    out.write_fmt(value).is_ok()
+}
+
+/// `$limit_…`
+fn limit(what: LimitVariable, exchange: &RequestRecord) -> Option<&str> {
+    match what {
+        LimitVariable::ConnStatus => exchange.limit_conn.map(LimitStatus::as_str),
+        LimitVariable::ReqStatus => exchange.limit_req.map(LimitStatus::as_str),
+        LimitVariable::Verdict => exchange.limit_verdict(),
+        LimitVariable::Zone => exchange.limit_zone.as_deref(),
+    }
+}
+
+/// A header field of the answer, where those are kept.
+fn sent(exchange: &RequestRecord, name: &HeaderName, out: &mut Vec<u8>) -> bool {
+    let sent = exchange.sent_headers.as_deref();
+    sent.is_some_and(|sent| field(sent, name, out))
+}
+
+/// What a proxy that is believed says in a field.
+fn trusted(exchange: &RequestRecord, name: &HeaderName, out: &mut Vec<u8>) -> bool {
+    exchange.is_trusted() && field(&exchange.head.headers, name, out)
+}
+
+/// The same, or else what we know ourselves.
+fn best(exchange: &RequestRecord, name: &HeaderName, own: &Variable, out: &mut Vec<u8>) -> bool {
+    trusted(exchange, name, out) || append(own, exchange, out)
+}
+
+/// A header field; several lines of it are one list.
+fn field(headers: &HeaderMap, name: &HeaderName, out: &mut Vec<u8>) -> bool {
+    if is_single(headers) {
+        let value = single(headers, name);
+        return value.is_some_and(|value| text(out, value.as_bytes()));
+    }
+    let Some(first) = headers.get(name) else {
+        return false;
+    };
+    out.extend_from_slice(first.as_bytes());
+    let between: &[u8] = if *name == header::COOKIE {
+        b"; "
+    } else {
+        b", "
+    };
+    for value in headers.get_all(name).iter().skip(1) {
+        out.extend_from_slice(between);
+        out.extend_from_slice(value.as_bytes());
+    }
+    true
+}
+
+/// A field, where none has more than one line.
+fn single<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Option<&'h HeaderValue> {
+    // Looking at a few names is cheaper than hashing one.
+    if headers.len() > FEW_FIELDS {
+        return headers.get(name);
+    }
+    let mut fields = headers.iter();
+    fields.find_map(|(found, value)| (found == name).then_some(value))
+}
+
+/// Whether no field has more than one line.
+fn is_single(headers: &HeaderMap) -> bool {
+    headers.len() == headers.keys_len()
+}
+
+/// About what a browser sends.
+const FEW_FIELDS: usize = 16;
+
+/// Appends what a map makes of a request.
+fn append_map(index: usize, exchange: &RequestRecord, out: &mut Vec<u8>) -> bool {
+    let map = &exchange.plan.maps[index];
+    let fill = |source: &mut Vec<u8>| -> Result<(), Infallible> {
+        render(&map.source, exchange, source);
+        Ok(())
+    };
+    let Ok(value) = find(map, exchange, fill);
+    render(value, exchange, out);
+    true
+}
+
+/// What a map becomes for a request; `fill` renders the source.
+fn find<'m, E>(
+    map: &'m Map,
+    exchange: &RequestRecord,
+    fill: impl FnOnce(&mut Vec<u8>) -> Result<(), E>,
+) -> Result<&'m Template, E> {
+    let value = match &map.lookup {
+        MapLookup::Geo(geo) => find_network(geo, &map.source, exchange, fill)?,
+        MapLookup::Values(values) => with_buffer(|source| {
+            fill(source)?;
+            Ok(find_value(values, source))
+        })?,
+    };
+    Ok(value.unwrap_or(&map.default))
+}
+
+fn find_network<'g, E>(
+    geo: &'g Geo,
+    source: &Template,
+    exchange: &RequestRecord,
+    fill: impl FnOnce(&mut Vec<u8>) -> Result<(), E>,
+) -> Result<Option<&'g Template>, E> {
+    let address = match source.as_variable() {
+        Some(Variable::RemoteAddr | Variable::BinaryRemoteAddr) => exchange.client().ip(),
+        _ => with_buffer(|text| {
+            fill(text)?;
+            let text = std::str::from_utf8(text).ok();
+            Ok(text.and_then(|text| text.trim_ascii().parse::<IpAddr>().ok()))
+        })?,
+    };
+    Ok(address.and_then(|address| geo.find(address)))
+}
+
+fn find_value<'a>(values: &'a MapValues, source: &[u8]) -> Option<&'a Template> {
+    let named = std::str::from_utf8(source).ok().and_then(|source| {
+        if !source.bytes().any(|b| b.is_ascii_uppercase()) {
+            return find_name(values, source);
+        }
+        with_buffer(|lower| {
+            lower.extend(source.bytes().map(|b| b.to_ascii_lowercase()));
+            find_name(values, std::str::from_utf8(lower).ok()?)
+        })
+    });
+    named.or_else(|| {
+        let mut expressions = values.expressions.iter();
+        expressions
+            .find(|(expression, _)| expression.is_match(source))
+            .map(|(_, value)| value)
+    })
+}
+
+fn find_name<'a>(values: &'a MapValues, source: &str) -> Option<&'a Template> {
+    let exact = values.exact.get(source);
+    if exact.is_some() || values.hostnames.is_empty() {
+        return exact;
+    }
+    let host = source.strip_suffix('.').unwrap_or(source);
+    let matching = |wanted: fn(&ServerName, &str) -> bool| {
+        let mut names = values.hostnames.iter();
+        names
+            .find(|(name, _)| wanted(name, host))
+            .map(|(_, value)| value)
+    };
+    // Each kind is sorted by length; a leading star comes before a trailing one whatever the lengths.
+    values
+        .exact
+        .get(host)
+        .or_else(|| matching(is_below))
+        .or_else(|| matching(is_before))
+}
+
+fn is_below(name: &ServerName, host: &str) -> bool {
+    let below = |suffix: &str| host.len() > suffix.len() && host.ends_with(suffix);
+    match name {
+        ServerName::Exact(exact) => **exact == *host,
+        ServerName::Suffix(suffix) => below(suffix),
+        ServerName::SuffixAndSelf(suffix) => {
+            below(suffix) || suffix.strip_prefix('.') == Some(host)
+        }
+        ServerName::Expression(_) | ServerName::Prefix(_) => false,
+    }
+}
+
+fn is_before(name: &ServerName, host: &str) -> bool {
+    match name {
+        ServerName::Prefix(prefix) => host.len() > prefix.len() && host.starts_with(&**prefix),
+        _ => false,
+    }
+}
+
+/// `$bytes_sent`
+fn bytes_sent(exchange: &RequestRecord) -> u64 {
+    let sent = exchange.peer.line.sent();
+    sent.saturating_sub(exchange.sent_before)
+}
+
+/// `$remote_port`, `$realip_remote_port`: known to be none on a unix socket, and where a proxy named none.
+fn port(client: &ClientAddr, out: &mut Vec<u8>) -> bool {
+    client.port().is_none_or(|port| shown(out, port))
+}
+
+/// `$proxy_protocol_addr` and its like.
+fn proxied<T: fmt::Display>(
+    exchange: &RequestRecord,
+    pick: impl Fn(&ProxyHeader) -> T,
+    out: &mut Vec<u8>,
+) -> bool {
+    let proxied = exchange.peer.proxied();
+    proxied.is_some_and(|proxied| shown(out, pick(proxied)))
+}
+
+/// `$proxy_protocol_tlv_NAME`
+fn append_tlv(exchange: &RequestRecord, tlv: ProxyTlv, out: &mut Vec<u8>) -> bool {
+    let Some(proxied) = exchange.peer.proxied() else {
+        return false;
+    };
+    match tlv {
+        ProxyTlv::Plain(kind) => proxied.tlv(kind).is_some_and(|value| text(out, value)),
+        ProxyTlv::Ssl(kind) => proxied.ssl_tlv(kind).is_some_and(|value| text(out, value)),
+        ProxyTlv::SslVerify => proxied.ssl_verify().is_some_and(|it| shown(out, it)),
+    }
+}
+
+/// `$server_addr`
+fn server_addr(peer: &ClientConnection, out: &mut Vec<u8>) -> bool {
+    match peer.local {
+        Some(address) => shown(out, address.ip().to_canonical()),
+        None => text(out, "unix:"),
+    }
+}
+
+/// `$server_port`: known to be none on a unix socket.
+fn server_port(peer: &ClientConnection, out: &mut Vec<u8>) -> bool {
+    peer.local.is_none_or(|address| shown(out, address.port()))
+}
+
+/// `$hostname`, asked once.
+static HOSTNAME: LazyLock<String> = LazyLock::new(|| {
+    ["/proc/sys/kernel/hostname", "/etc/hostname"]
+        .iter()
+        .find_map(|path| std::fs::read_to_string(path).ok())
+        .or_else(|| std::env::var("HOSTNAME").ok())
+        .unwrap_or_default()
+        .trim()
+        .to_ascii_lowercase()
+});
+
+/// `$scheme`
+fn scheme(peer: &ClientConnection) -> &'static str {
+    match peer.tls() {
+        Some(_) => "https",
+        None => "http",
+    }
+}
+
+/// `$http2`: what is spoken, by the name it has inside TLS or outside.
+fn http2(exchange: &RequestRecord) -> Option<&'static str> {
+    let name = exchange.peer.tls().map_or("h2c", |_| "h2");
+    (exchange.head.version == Version::HTTP_2).then_some(name)
+}
+
+/// `$https`: known to be nothing outside TLS.
+fn https(peer: &ClientConnection, out: &mut Vec<u8>) -> bool {
+    text(out, peer.tls().map_or("", |_| "on"))
+}
+
+/// `$ssl_…`
+fn append_tls(what: TlsVariable, peer: &ClientConnection, out: &mut Vec<u8>) -> bool {
+    let Some(tls) = peer.tls() else {
+        return false;
+    };
+    match what {
+        TlsVariable::AlpnProtocol => {
+            some(out, Some(tls.inner.name()).filter(|name| !name.is_empty()))
+        }
+        TlsVariable::Cipher => text(out, tls.cipher),
+        TlsVariable::ClientEscapedCert => with_certificate(tls, |client| {
+            escape(client.pem().as_bytes(), out);
+        }),
+        TlsVariable::ClientFingerprint => with_certificate(tls, |client| {
+            text(out, &*client.fingerprint);
+        }),
+        TlsVariable::ClientIDn => with_certificate(tls, |client| {
+            text(out, &*client.issuer);
+        }),
+        TlsVariable::ClientSDn => with_certificate(tls, |client| {
+            text(out, &*client.subject);
+        }),
+        TlsVariable::ClientSerial => with_certificate(tls, |client| {
+            text(out, &*client.serial);
+        }),
+        TlsVariable::ClientVerify => verify(tls, out),
+        TlsVariable::Curve => some(out, tls.curve),
+        TlsVariable::Protocol => text(out, tls.protocol),
+        TlsVariable::ServerName => some(out, tls.server_name.as_deref()),
+        TlsVariable::SessionReused => text(out, if tls.resumed { "r" } else { "." }),
+    }
+}
+
+fn with_certificate(tls: &TlsInfo, write: impl FnOnce(&ClientCertificate)) -> bool {
+    tls.client.as_deref().map(write).is_some()
+}
+
+/// As for a part of a URI: whatever could mean something there is escaped.
+fn escape(bytes: &[u8], out: &mut Vec<u8>) {
+    for &byte in bytes {
+        match byte {
+            b'-' | b'.' | b'_' | b'~' => out.push(byte),
+            _ if byte.is_ascii_alphanumeric() => out.push(byte),
+            _ => push_escaped(byte, out),
+        }
+    }
+}
+
+fn verify(tls: &TlsInfo, out: &mut Vec<u8>) -> bool {
+    match tls.verdict() {
+        None => text(out, "NONE"),
+        Some(CertificateStatus::Good) => text(out, "SUCCESS"),
+        Some(CertificateStatus::Unknown(reason)) => text(out, "FAILED:") && text(out, reason),
+        Some(CertificateStatus::Bad(reason)) => text(out, "FAILED:") && text(out, &**reason),
+    }
+}
+
+/// `$trace_id` and its like.
+fn append_trace(what: TraceVariable, exchange: &RequestRecord, out: &mut Vec<u8>) -> bool {
+    let trace = exchange.trace.as_deref();
+    match what {
+        TraceVariable::Id => {
+            // Where we take no part, it is what the client says.
+            let known = || TraceParent::of(&exchange.head.headers).map(|context| context.id);
+            let id = trace.map(|trace| trace.id).or_else(known);
+            id.is_some_and(|id| digits(&id.0, out))
+        }
+        TraceVariable::Parent => {
+            let parent = trace.and_then(|trace| trace.parent);
+            parent.is_some_and(|parent| digits(&parent.0, out))
+        }
+        TraceVariable::ParentSampled => {
+            // Who has a parent does as it did.
+            let sampled = trace.is_some_and(|trace| trace.parent.is_some() && trace.sampled);
+            text(out, if sampled { "1" } else { "0" })
+        }
+        TraceVariable::Span => trace.is_some_and(|trace| digits(&trace.span.0, out)),
+    }
+}
+
+fn digits(bytes: &[u8], out: &mut Vec<u8>) -> bool {
+    push_hex(bytes, out);
+    true
+}
+
+/// `$proxy_host`, or the host a request asks for where that is what the variable stands for.
+fn host(variable: &Variable, exchange: &RequestRecord, out: &mut Vec<u8>) -> bool {
+    let asked = match variable {
+        Variable::PassedHost => exchange.target.authority(&exchange.head),
+        _ => None,
+    };
+    let own = exchange.forward.as_ref().map(|it| it.host.as_bytes());
+    asked.or(own).is_some_and(|host| text(out, host))
+}
+
+/// `$upstream_http_NAME`, where the fields are kept.
+fn append_upstream_header(exchange: &RequestRecord, name: &HeaderName, out: &mut Vec<u8>) -> bool {
+    let fields = exchange.upstream_headers.as_deref();
+    fields.is_some_and(|fields| field(fields, name, out))
+}
+
+/// `$upstream_addr`
+fn addresses(exchange: &RequestRecord, out: &mut Vec<u8>) -> bool {
+    listed(exchange, out, |attempt, out| text(out, &*attempt.address))
+}
+
+/// `$upstream_status`
+fn statuses(exchange: &RequestRecord, out: &mut Vec<u8>) -> bool {
+    listed(exchange, out, |attempt, out| {
+        attempt
+            .status
+            .is_some_and(|status| shown(out, status.as_u16()))
+    })
+}
+
+/// `$upstream_connect_time`, `$upstream_header_time`, `$upstream_response_time`
+fn times(
+    exchange: &RequestRecord,
+    time: impl Fn(&Attempt) -> Option<Duration>,
+    out: &mut Vec<u8>,
+) -> bool {
+    listed(exchange, out, |attempt, out| {
+        time(attempt).is_some_and(|time| time::seconds(time, out))
+    })
+}
+
+fn listed(
+    exchange: &RequestRecord,
+    out: &mut Vec<u8>,
+    append: impl Fn(&Attempt, &mut Vec<u8>) -> bool,
+) -> bool {
+    for (index, attempt) in exchange.attempts.iter().enumerate() {
+        if index > 0 {
+            out.extend_from_slice(b", ");
+        }
+        if !append(attempt, out) {
+            out.push(b'-');
+        }
+    }
+    !exchange.attempts.is_empty()
+}
+
+thread_local! {
+    static BUFFERS: RefCell<Vec<Vec<u8>>> = RefCell::default();
+}
+
+/// Lends an empty buffer that has grown before.
+pub(super) fn with_buffer<R>(work: impl FnOnce(&mut Vec<u8>) -> R) -> R {
+    // Borrowed only to take one and to give it back: the work may ask for another.
+    let mut buffer = BUFFERS.with_borrow_mut(Vec::pop).unwrap_or_default();
+    buffer.clear();
+    let result = work(&mut buffer);
+    BUFFERS.with_borrow_mut(|buffers| buffers.push(buffer));
+    result
+}

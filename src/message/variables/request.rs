@@ -1,0 +1,163 @@
+//! Variables that have to be searched for in the request's head.
+
+use http::request::Parts;
+use http::{HeaderName, Version, header};
+
+use super::{formatted, text};
+use crate::message::record::RequestRecord;
+
+/// `$arg_NAME`: the first of that name in any case, not decoded. Without a `=` there is no value.
+pub(super) fn arg(head: &Parts, name: &str, out: &mut Vec<u8>) -> bool {
+    let mut args = head.uri.query().unwrap_or_default().split('&');
+    let value = args.find_map(|arg| {
+        let (found, value) = arg.split_once('=')?;
+        found.eq_ignore_ascii_case(name).then_some(value)
+    });
+    value.is_some_and(|value| text(out, value))
+}
+
+/// `$cookie_NAME`: the first of that name in any case. A comma separates cookies before it, as in nginx.
+pub(super) fn cookie(head: &Parts, name: &str, out: &mut Vec<u8>) -> bool {
+    let lines = head.headers.get_all(header::COOKIE).iter();
+    let value = lines
+        .map(|line| line.as_bytes())
+        .find_map(|line| cookie_in(line, name.as_bytes()));
+    value.is_some_and(|value| text(out, value))
+}
+
+fn cookie_in<'a>(mut line: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
+    loop {
+        line = trim_spaces(line);
+        if let Some((found, rest)) = line.split_at_checked(name.len())
+            && found.eq_ignore_ascii_case(name)
+            && let [b'=', value @ ..] = trim_spaces(rest)
+        {
+            let value = trim_spaces(value);
+            let end = value.iter().position(|b| *b == b';');
+            return Some(&value[..end.unwrap_or(value.len())]);
+        }
+        let next = line.iter().position(|b| matches!(b, b';' | b','))?;
+        line = &line[next + 1..];
+    }
+}
+
+fn trim_spaces(text: &[u8]) -> &[u8] {
+    let start = text.iter().position(|b| *b != b' ');
+    &text[start.unwrap_or(text.len())..]
+}
+
+/// `$request`: the request line as it came.
+pub(super) fn line(head: &Parts, out: &mut Vec<u8>) -> bool {
+    text(out, head.method.as_str());
+    out.push(b' ');
+    match head.uri.path_and_query() {
+        // The ordinary form, spared the formatting.
+        Some(target) if head.uri.authority().is_none() => text(out, target.as_str()),
+        _ => formatted(out, format_args!("{}", head.uri)),
+    };
+    out.push(b' ');
+    text(out, protocol(head))
+}
+
+/// `$host`: whom the request asks for, or else the server that answers it.
+pub(super) fn host(exchange: &RequestRecord) -> &[u8] {
+    match exchange.target.host(&exchange.head) {
+        b"" => exchange.server().name.as_bytes(),
+        host => host,
+    }
+}
+
+/// `$is_args`
+pub(super) fn is_args(head: &Parts) -> &'static str {
+    match head.uri.query() {
+        None | Some("") => "",
+        Some(_) => "?",
+    }
+}
+
+/// `$server_protocol`
+pub(super) fn protocol(head: &Parts) -> &'static str {
+    match head.version {
+        Version::HTTP_09 => "HTTP/0.9",
+        Version::HTTP_10 => "HTTP/1.0",
+        Version::HTTP_2 => "HTTP/2.0",
+        Version::HTTP_3 => "HTTP/3.0",
+        _ => "HTTP/1.1",
+    }
+}
+
+/// `$request_uri`
+pub(super) fn uri(head: &Parts) -> &str {
+    let target = head.uri.path_and_query();
+    target.map_or("", |target| target.as_str())
+}
+
+/// `$status`: 000, as in nginx, for a request that ended before it had an answer.
+pub(super) fn status(exchange: &RequestRecord, out: &mut Vec<u8>) -> bool {
+    let status = exchange.status.map_or(0, |status| status.as_u16());
+    formatted(out, format_args!("{status:03}"))
+}
+
+/// `$proxy_add_x_forwarded_for`: what the client claims, and then what we know.
+pub(super) fn forwarded_for(exchange: &RequestRecord, out: &mut Vec<u8>) -> bool {
+    // Looked for one by one: most requests have few fields, and the name would have to be hashed.
+    for (name, claim) in &exchange.head.headers {
+        if *name == X_FORWARDED_FOR && !claim.is_empty() {
+            out.extend_from_slice(claim.as_bytes());
+            out.extend_from_slice(b", ");
+        }
+    }
+    text(out, exchange.client().as_bytes())
+}
+
+/// The same, with what the other end claims left out unless it is believed.
+pub(super) fn believed_forwarded_for(exchange: &RequestRecord, out: &mut Vec<u8>) -> bool {
+    if exchange.is_trusted() {
+        return forwarded_for(exchange, out);
+    }
+    text(out, exchange.client().as_bytes())
+}
+
+/// `$remote_user`: the name in a Basic Authorization field, the password unchecked.
+pub(super) fn user(head: &Parts, out: &mut Vec<u8>) -> bool {
+    let start = out.len();
+    let found = head
+        .headers
+        .get(header::AUTHORIZATION)
+        .and_then(|value| value.as_bytes().split_at_checked(6))
+        .filter(|(scheme, _)| scheme.eq_ignore_ascii_case(b"basic "))
+        .is_some_and(|(_, encoded)| decode_base64(trim_spaces(encoded), out));
+    match out[start..].iter().position(|b| *b == b':') {
+        Some(colon) if found => out.truncate(start + colon),
+        _ => {
+            out.truncate(start);
+            return false;
+        }
+    }
+    true
+}
+
+/// Appends what `encoded` stands for; false if it is not base64.
+fn decode_base64(encoded: &[u8], out: &mut Vec<u8>) -> bool {
+    let end = encoded.iter().position(|b| *b == b'=');
+    let (mut bits, mut count) = (0_u32, 0);
+    for &byte in &encoded[..end.unwrap_or(encoded.len())] {
+        let value = match byte {
+            b'A'..=b'Z' => byte - b'A',
+            b'a'..=b'z' => byte - b'a' + 26,
+            b'0'..=b'9' => byte - b'0' + 52,
+            b'+' => 62,
+            b'/' => 63,
+            _ => return false,
+        };
+        bits = bits << 6 | u32::from(value);
+        count += 6;
+        if count >= 8 {
+            count -= 8;
+            out.push((bits >> count & 0xff) as u8);
+        }
+    }
+    true
+}
+
+static X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");

@@ -1,0 +1,283 @@
+//! One connection: what came over the socket is unwrapped, and becomes requests that go down the road.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{Request, Response, StatusCode};
+use tokio_util::sync::CancellationToken;
+
+use super::Proxy;
+use super::generation::{Generation, ListenerHandle};
+use crate::clock::Clock;
+use crate::config::plan::{Carrier, Plan, RealIp, RealIpHeader, SocketAddress};
+use crate::downstream::{ConnectionSettings, DownstreamSocket, FloodKind, Handler};
+use crate::listen::{ConnectionLimiter, ConnectionPermit};
+use crate::message::{ClientConnection, CloseConnection, IncomingBody, ResponseBody};
+use crate::telemetry::{HandshakeResult, ListenerCounters, ProxyHeaderFailure, about_connection};
+use crate::tls::{Handshake, HandshakeError};
+use crate::upstream::UpstreamBody;
+use crate::{downstream, listen, tls};
+
+/// Joins what `serve` reads to the road: the two do not know each other.
+#[derive(Debug, Clone)]
+pub struct ConnectionHandler {
+    counters: Arc<ListenerCounters>,
+    proxy: Proxy,
+    /// Shared by all loops.
+    cap: Arc<ConnectionLimiter>,
+}
+
+impl ConnectionHandler {
+    /// For those who come in by a door.
+    pub(crate) fn new(
+        address: &SocketAddress,
+        door: Arc<ListenerHandle>,
+        clock: Clock,
+        cap: Arc<ConnectionLimiter>,
+    ) -> Self {
+        Self {
+            counters: ListenerCounters::at(&address.to_string()),
+            proxy: Proxy::new(door, clock),
+            cap,
+        }
+    }
+
+    /// A place for a connection, unless there are enough.
+    pub(crate) fn admit(&self, peer: &Arc<ClientConnection>) -> Option<ConnectionPermit> {
+        let (live, listener) = self.enter();
+        let plan = &live.plan;
+        let address = match rule_of_introduction(plan, listener, peer) {
+            // It is not the proxy who connects; who does is known when its header has been read.
+            Some(_) => None,
+            None => peer.client.ip(),
+        };
+        self.cap.admit(&plan.caps, peer, address)
+    }
+
+    /// The generation of this moment, and the listener in it.
+    fn enter(&self) -> (Arc<Generation>, usize) {
+        self.proxy.door().enter()
+    }
+
+    pub(crate) async fn serve(
+        self,
+        mut stream: listen::Stream,
+        peer: Arc<ClientConnection>,
+        mut seat: ConnectionPermit,
+        stop: CancellationToken,
+    ) {
+        let _active = self.counters.connect();
+        // What holds before a request is known: its listener's default server's.
+        let (settings, carrier, introduces) = {
+            let (live, listener) = self.enter();
+            let settings = ConnectionSettings::of(&live.plan, listener);
+            let listener = &live.plan.listeners[listener];
+            (settings, listener.carrier, listener.proxy_protocol)
+        };
+        if introduces {
+            let timeout = settings.timeouts.header;
+            // Boxed: most listeners have no use for it, and every connection would keep room.
+            let introduced = Box::pin(self.introduced(&mut stream, &mut seat, timeout, &stop));
+            if !introduced.await {
+                return;
+            }
+        }
+        let socket = match (stream, carrier) {
+            (listen::Stream::Tcp(stream), Carrier::Plain) => DownstreamSocket::from(stream),
+            (listen::Stream::Unix(stream), Carrier::Plain) => DownstreamSocket::from(stream),
+            (stream, Carrier::Tls) => {
+                // Boxed: once it is over, nothing is left of it.
+                let mut securing = Box::pin(self.secured(stream, &peer, &settings, &stop));
+                let Some(Some(socket)) = seat.hold(securing.as_mut()).await else {
+                    return;
+                };
+                socket
+            }
+        };
+        // Pinned where it is made: moved, it would have room twice.
+        let connection = pin!(downstream::connection(socket, peer, settings, self, stop));
+        seat.hold(connection).await;
+    }
+
+    /// The stream inside TLS, or the bare one of a client that speaks without.
+    async fn secured(
+        &self,
+        stream: listen::Stream,
+        peer: &ClientConnection,
+        settings: &ConnectionSettings,
+        stop: &CancellationToken,
+    ) -> Option<DownstreamSocket> {
+        let timeout = settings.timeouts.header;
+        let choose = |name: Option<&str>| {
+            let (live, listener) = self.enter();
+            live.secured(listener, name)
+        };
+        Some(match stream {
+            listen::Stream::Tcp(stream) => {
+                let greeting = tls::accept_handshake(stream, choose);
+                let greeting = bounded(greeting, peer, &self.counters, timeout, stop);
+                agreed(greeting.await?, peer)
+            }
+            listen::Stream::Unix(stream) => {
+                let greeting = tls::accept_handshake(stream, choose);
+                let greeting = bounded(greeting, peer, &self.counters, timeout, stop);
+                agreed(greeting.await?, peer)
+            }
+        })
+    }
+
+    /// Reads a connection's PROXY header and counts it for whom that names; false if it has to end.
+    async fn introduced(
+        &self,
+        stream: &mut listen::Stream,
+        seat: &mut ConnectionPermit,
+        timeout: Duration,
+        stop: &CancellationToken,
+    ) -> bool {
+        let peer = Arc::clone(seat.peer());
+        let reading = pin!(introduce(stream, &peer, &self.counters, timeout, stop));
+        if seat.hold(reading).await != Some(true) {
+            return false;
+        }
+        let (live, listener) = self.enter();
+        let rule = rule_of_introduction(&live.plan, listener, &peer);
+        rule.is_none_or(|rule| {
+            let client = peer.introduced_by(rule).map(|client| client.ip());
+            seat.counts_for(&live.plan.caps, client)
+        })
+    }
+}
+
+/// The rule by which a connection's PROXY header is believed.
+fn rule_of_introduction<'p>(
+    plan: &'p Plan,
+    listener: usize,
+    peer: &ClientConnection,
+) -> Option<&'p RealIp> {
+    let listener = &plan.listeners[listener];
+    let rule = plan.servers[listener.default_server].real_ip.as_ref()?;
+    let asked = listener.proxy_protocol && rule.header == RealIpHeader::ProxyProtocol;
+    Some(rule).filter(|rule| asked && peer.is_trusted_by(rule))
+}
+
+/// Notes what was agreed on.
+fn agreed<IO>(greeting: Handshake<IO>, peer: &ClientConnection) -> DownstreamSocket
+where
+    DownstreamSocket: From<IO> + From<Box<tls::TlsStream<IO>>>,
+{
+    match greeting {
+        Handshake::Plain(io) => io.into(),
+        Handshake::Secured(stream, known) => {
+            peer.secured(known);
+            stream.into()
+        }
+    }
+}
+
+/// Reads the PROXY header that a connection has to begin with; false if it does not, and has to end.
+async fn introduce(
+    stream: &mut listen::Stream,
+    peer: &ClientConnection,
+    counters: &ListenerCounters,
+    timeout: Duration,
+    stop: &CancellationToken,
+) -> bool {
+    let stopped = async {
+        stop.cancelled().await;
+        tokio::time::sleep(downstream::LAST_CALL).await;
+    };
+    let read = tokio::select! {
+        biased;
+        read = listen::read_proxy_header(stream, timeout) => read,
+        () = stopped => return false,
+    };
+    match read {
+        Ok(says) => {
+            if let Some(says) = says {
+                peer.set_proxied(says);
+            }
+            true
+        }
+        Err(error) => {
+            counters.refuse_proxy_header(match error {
+                listen::ProxyReadError::Broken(_) => ProxyHeaderFailure::Broken,
+                listen::ProxyReadError::Malformed(_) => ProxyHeaderFailure::Malformed,
+                listen::ProxyReadError::TimedOut => ProxyHeaderFailure::TimedOut,
+            });
+            let message = format_args!("{error} while reading PROXY protocol");
+            tracing::info!("{}", about_connection(message, peer));
+            false
+        }
+    }
+}
+
+impl Handler for ConnectionHandler {
+    type Body = ResponseBody<UpstreamBody>;
+
+    // Always: the future it gives is large, and would be moved.
+    #[inline(always)]
+    fn handle(
+        &self,
+        peer: Arc<ClientConnection>,
+        request: Request<IncomingBody>,
+    ) -> impl Future<Output = Result<Response<Self::Body>, CloseConnection>> + Send {
+        self.counters.request(request.version());
+        self.proxy.handle(peer, request)
+    }
+
+    fn flooded(&self, peer: &ClientConnection, flood: FloodKind) {
+        let kind = flood.name();
+        self.counters.flood(kind);
+        let message = format_args!("http2 flood detected ({kind}): connection closed");
+        tracing::warn!("{}", about_connection(message, peer));
+    }
+
+    fn refused_head(&self, peer: &Arc<ClientConnection>, status: u16) {
+        if let Ok(status) = StatusCode::from_u16(status) {
+            self.counters.refuse_head(status);
+            self.proxy.log_unparsed(peer, status);
+        }
+    }
+}
+
+/// A handshake within its time, counted; what went wrong is logged.
+async fn bounded<IO>(
+    handshake: impl Future<Output = Result<Handshake<IO>, HandshakeError>>,
+    peer: &ClientConnection,
+    counters: &ListenerCounters,
+    timeout: Duration,
+    stop: &CancellationToken,
+) -> Option<Handshake<IO>> {
+    let too_late = async {
+        tokio::select! {
+            () = tokio::time::sleep(timeout) => {}
+            () = async {
+                stop.cancelled().await;
+                tokio::time::sleep(LAST_CALL).await;
+            } => {}
+        }
+    };
+    let failed = tokio::select! {
+        biased;
+        done = handshake => match done {
+            Ok(Handshake::Secured(stream, known)) => {
+                counters.handshake(match known.resumed {
+                    true => HandshakeResult::Resumed,
+                    false => HandshakeResult::Full,
+                });
+                return Some(Handshake::Secured(stream, known));
+            }
+            Ok(plain) => return Some(plain),
+            Err(failure) => format!("SSL_do_handshake() failed (SSL: {failure})"),
+        },
+        () = too_late => "client timed out (110: Connection timed out)".to_owned(),
+    };
+    counters.handshake(HandshakeResult::Failed);
+    let message = format_args!("{failed} while SSL handshaking");
+    tracing::info!("{}", about_connection(message, peer));
+    None
+}
+
+/// For how long a handshake may go on when told to stop.
+const LAST_CALL: Duration = Duration::from_secs(1);

@@ -1,0 +1,613 @@
+//! What went wrong, whose fault it was, and which answer it gets.
+//!
+//! The one place that knows statuses: the rooms below say what happened, here it becomes what the client
+//! is told, in nginx's numbers.
+//!
+//! The answer to a refusal, made once and given often.
+//!
+//! Under attack nearly every request gets the same refusal as the one before it: same rule, same number of
+//! seconds, same wish in `Accept`. So it is kept by each event loop, and mostly lies ready to the last byte.
+//!
+//! Texts of the configuration in responses: the body of `return`, and a rule's own words for those it turns away.
+//!
+//! Variables in them may hold what the client has written. A page that repeated it as it is would let one client put
+//! a script before another, so values are written as the form of the text writes plain text.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::response::Parts;
+use http::{HeaderValue, Method, Response, StatusCode, header};
+
+use super::generation::Generation;
+use super::location::{ALLOWED, Location, NO_ANSWER};
+use crate::config::plan;
+use crate::config::plan::{BodyFormat, HeaderForm, Part, RefusalBodies, RefusalBody, TypedText};
+use crate::limits::Refusal;
+use crate::message::headers::TransferCoding;
+use crate::message::{
+    Ambiguity, CloseConnection, LocalReply, OfferedFormat, Prebuilt, PrebuiltResponse, RawHeaders,
+    RequestRecord, ResponseBody, best_offer, grpc, headers, reason, variables,
+};
+use crate::telemetry::about;
+use crate::upstream::breaker::BreakerOpen;
+use crate::upstream::{UpstreamBody, breaker};
+use crate::{message, upstream};
+
+/// Why a request was not answered by a backend.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ProxyError {
+    /// Host or path make no sense; often a probe, sometimes a smuggling attempt.
+    #[error(transparent)]
+    BadTarget(#[from] message::Error),
+    /// The request could be read in two ways.
+    #[error(transparent)]
+    Doubtful(#[from] Ambiguity),
+    /// Its body could not be taken in.
+    #[error(transparent)]
+    Body(#[from] message::RequestBodyError),
+    /// A call has taken longer than its client waits: its own doing, not the backend's.
+    #[error("the call's deadline has passed")]
+    Deadline,
+    /// `allow` and `deny` keep this address out.
+    #[error("access forbidden by rule")]
+    Forbidden,
+    /// A request over HTTP/2 for a server that does not speak it, over a connection that was made for another.
+    #[error("client sent an HTTP/2 request to a server with `http2: off`")]
+    Http2Off,
+    /// An operator has turned this off for a while.
+    #[error("turned off for a while")]
+    Degraded,
+    /// The location's breaker is open.
+    #[error(transparent)]
+    Open(#[from] BreakerOpen),
+    /// `Max-Forwards` cannot be understood, and so nobody knows whether to forward the request.
+    #[error("client sent invalid \"Max-Forwards\" header")]
+    MaxForwards,
+    /// A method that a gateway does not carry: CONNECT, TRACE.
+    #[error("method not allowed")]
+    Method,
+    /// The configuration wants no answer at all.
+    #[error("closed without an answer, as configured")]
+    NoAnswer,
+    /// Nothing is configured for this path.
+    #[error("nothing is configured for this path")]
+    NotFound,
+    /// A limit turned it away.
+    #[error("refused by a limit")]
+    Refused(#[from] Refusal),
+    /// The request says it is larger than `client_max_body_size`.
+    #[error("client intended to send too large body")]
+    TooLarge,
+    /// A request for a server that asks for certificates, over a connection that was made for another.
+    #[error(
+        "client attempted to request the server name different from the one that was negotiated"
+    )]
+    Misdirected,
+    /// `verify_client` wants a certificate, and there is none.
+    #[error("client sent no required SSL certificate")]
+    NoCertificate,
+    /// Somebody speaks plain HTTP where TLS is spoken.
+    #[error("client sent plain HTTP request to HTTPS port")]
+    PlainToTls,
+    /// The client's certificate is no good.
+    #[error("client SSL certificate verify error: {0}")]
+    BadCertificate(Box<str>),
+    /// A transfer coding that two readers might take for two different bodies.
+    #[error("client sent an invalid transfer coding")]
+    TransferCoding,
+    /// A transfer coding that would have to be undone, by somebody who knows it.
+    #[error("client sent an unknown transfer coding")]
+    UnknownCoding,
+    /// Its target has bytes in it that HTTP/2 cannot say.
+    #[error("the target cannot be sent over HTTP/2")]
+    Unsayable,
+    /// The backends could not be made to answer.
+    #[error(transparent)]
+    Upstream(#[from] upstream::Error),
+}
+
+impl ProxyError {
+    /// The answer for the client, unless there is to be none.
+    pub(super) fn answer(
+        self,
+        exchange: &RequestRecord,
+        site: &Location,
+        live: &Generation,
+    ) -> Result<Response<ResponseBody<UpstreamBody>>, CloseConnection> {
+        let status = self.status();
+        if status.as_u16() == NO_ANSWER {
+            return Err(CloseConnection);
+        }
+        self.log(exchange);
+        if grpc::is_call(&exchange.head) {
+            return Ok(self.grpc_answer(exchange, &site.plan));
+        }
+        if let Self::Refused(refusal) = self {
+            return Ok(respond_refused(refusal, exchange, site, live));
+        }
+        let mut answer = LocalReply::new(status);
+        if let Some(reason) = self.reason() {
+            let text = format!("400 Bad Request\n{reason}\n");
+            answer = answer.with_text(text, "text/plain; charset=utf-8");
+        }
+        if let Some(seconds) = self.retry_after() {
+            answer = answer.with_header(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if let Self::Method = self {
+            answer = answer.with_header(header::ALLOW, ALLOWED);
+        }
+        if self.ends_connection() {
+            answer = answer.with_header(header::CONNECTION, HeaderValue::from_static("close"));
+            exchange.peer.line.linger_on_close();
+        }
+        Ok(respond(answer, exchange))
+    }
+
+    /// In how many seconds it may be worth another try, where something was not even tried.
+    fn retry_after(&self) -> Option<u64> {
+        let after = match self {
+            Self::Open(BreakerOpen { retry_after })
+            | Self::Upstream(
+                upstream::Error::Crowded { retry_after, .. }
+                | upstream::Error::Unavailable { retry_after },
+            ) => *retry_after,
+            Self::Degraded => DEGRADED,
+            _ => return None,
+        };
+        let started = u64::from(after.subsec_nanos() > 0);
+        Some(after.as_secs().saturating_add(started).max(1))
+    }
+
+    /// What the page says besides the status, in nginx's words.
+    fn reason(&self) -> Option<&'static str> {
+        match self {
+            Self::BadCertificate(_) => Some("The SSL certificate error"),
+            Self::NoCertificate => Some("No required SSL certificate was sent"),
+            Self::PlainToTls => Some("The plain HTTP request was sent to HTTPS port"),
+            _ => None,
+        }
+    }
+
+    /// What is to be said of a request's transfer coding.
+    pub(super) fn of_coding(coding: TransferCoding) -> Result<(), Self> {
+        match coding {
+            TransferCoding::Plain => Ok(()),
+            TransferCoding::Unknown => Err(Self::UnknownCoding),
+            TransferCoding::Invalid => Err(Self::TransferCoding),
+        }
+    }
+
+    /// The answer to a gRPC call, which looks for its reason elsewhere.
+    fn grpc_answer(
+        self,
+        exchange: &RequestRecord,
+        site: &plan::LocationConf,
+    ) -> Response<ResponseBody<UpstreamBody>> {
+        let code = match &self {
+            Self::Refused(_) => grpc::GrpcStatus::ResourceExhausted,
+            other => grpc::GrpcStatus::of(other.status()),
+        };
+        let kind = exchange.head.headers.get(header::CONTENT_TYPE);
+        // What went wrong upstream is for the log; others learn from it where our backends are.
+        let why = match &self {
+            Self::Upstream(_) => reason(self.status()).to_owned(),
+            other => other.to_string(),
+        };
+        let mut response = grpc::refusal(kind, code, &why);
+        if let Some(seconds) = self.retry_after() {
+            let millis = HeaderValue::from(seconds.saturating_mul(1000));
+            response.headers_mut().insert(grpc::PUSHBACK, millis);
+        }
+        if let Self::Refused(refusal) = self {
+            let headers = response.headers_mut();
+            headers.extend(refusal.header_fields(site.limit_headers.form));
+            if let Some(wait) = refusal.retry_after {
+                let millis = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+                headers.insert(grpc::PUSHBACK, HeaderValue::from(millis));
+            }
+        }
+        response.map(ResponseBody::whole)
+    }
+
+    /// The status it stands for.
+    pub(super) fn status(&self) -> StatusCode {
+        match self {
+            Self::BadCertificate(_)
+            | Self::BadTarget(_)
+            | Self::Doubtful(_)
+            | Self::MaxForwards
+            | Self::NoCertificate
+            | Self::PlainToTls
+            | Self::TransferCoding
+            | Self::Unsayable => StatusCode::BAD_REQUEST,
+            Self::Deadline => StatusCode::GATEWAY_TIMEOUT,
+            Self::Http2Off | Self::Misdirected => StatusCode::MISDIRECTED_REQUEST,
+            Self::Forbidden => StatusCode::FORBIDDEN,
+            Self::Method => StatusCode::METHOD_NOT_ALLOWED,
+            Self::NoAnswer => StatusCode::from_u16(NO_ANSWER).unwrap_or(StatusCode::NOT_FOUND),
+            Self::NotFound => StatusCode::NOT_FOUND,
+            Self::Degraded | Self::Open(_) => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Refused(refusal) => refusal.status,
+            Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::UnknownCoding => StatusCode::NOT_IMPLEMENTED,
+            Self::Body(error) => body_status(error),
+            Self::Upstream(error) => upstream_status(error),
+        }
+    }
+
+    /// After these nobody can say where the next request would begin, or nobody wants it.
+    fn ends_connection(&self) -> bool {
+        match self {
+            Self::BadCertificate(_)
+            | Self::BadTarget(_)
+            | Self::Body(_)
+            | Self::Doubtful(_)
+            | Self::Method
+            | Self::NoCertificate
+            | Self::PlainToTls
+            | Self::TooLarge
+            | Self::TransferCoding
+            | Self::UnknownCoding => true,
+            Self::Upstream(error) => matches!(error, upstream::Error::Client(_)),
+            _ => false,
+        }
+    }
+
+    /// Once, here: what went wrong upstream or with a limit was logged where it was seen.
+    fn log(&self, exchange: &RequestRecord) {
+        match self {
+            Self::BadCertificate(_)
+            | Self::BadTarget(_)
+            | Self::Body(_)
+            | Self::Deadline
+            | Self::Doubtful(_)
+            | Self::Http2Off
+            | Self::MaxForwards
+            | Self::Method
+            | Self::Misdirected
+            | Self::NoCertificate
+            | Self::PlainToTls
+            | Self::TransferCoding
+            | Self::UnknownCoding
+            | Self::Unsayable => {
+                tracing::info!("{}", about(format_args!("{self}"), exchange, None));
+            }
+            Self::Forbidden => {
+                tracing::error!("{}", about(format_args!("{self}"), exchange, None));
+            }
+            Self::TooLarge => {
+                let announced = exchange.head.headers.get(header::CONTENT_LENGTH);
+                let announced = announced.and_then(|length| length.to_str().ok());
+                let message = format_args!("{self}: {} bytes", announced.unwrap_or("unknown"));
+                tracing::error!("{}", about(message, exchange, None));
+            }
+            Self::Degraded
+            | Self::NoAnswer
+            | Self::NotFound
+            | Self::Open(_)
+            | Self::Refused(_)
+            | Self::Upstream(_) => {}
+        }
+    }
+}
+
+fn body_status(error: &message::RequestBodyError) -> StatusCode {
+    match error {
+        message::RequestBodyError::Broken(_) => StatusCode::BAD_REQUEST,
+        message::RequestBodyError::Paused | message::RequestBodyError::Slow => {
+            StatusCode::REQUEST_TIMEOUT
+        }
+        message::RequestBodyError::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+        message::RequestBodyError::Unreadable(_) => StatusCode::INTERNAL_SERVER_ERROR,
+    }
+}
+
+fn upstream_status(error: &upstream::Error) -> StatusCode {
+    match error {
+        upstream::Error::Client(_) => error
+            .client_fault()
+            .map_or(StatusCode::BAD_REQUEST, body_status),
+        upstream::Error::TooLarge => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+        upstream::Error::Crowded { .. } => StatusCode::SERVICE_UNAVAILABLE,
+        upstream::Error::Timeout(_) => StatusCode::GATEWAY_TIMEOUT,
+        upstream::Error::Unavailable { .. } => StatusCode::SERVICE_UNAVAILABLE,
+        error if error.is_ours() => StatusCode::INTERNAL_SERVER_ERROR,
+        _ => StatusCode::BAD_GATEWAY,
+    }
+}
+
+/// Puts an answer of our own into the form this client wants.
+pub(super) fn respond(
+    answer: LocalReply,
+    exchange: &RequestRecord,
+) -> Response<ResponseBody<UpstreamBody>> {
+    let accept = exchange.head.headers.get(header::ACCEPT);
+    if exchange.head.method == Method::HEAD {
+        return Response::from_parts(
+            answer.into_head_for(accept),
+            ResponseBody::whole(Bytes::new()),
+        );
+    }
+    let (head, body) = answer.into_parts_for(accept);
+    Response::from_parts(head, ResponseBody::whole(body))
+}
+
+/// As of a breaker that an operator has opened.
+const DEGRADED: Duration = breaker::TURNED_OFF;
+
+/// What was answered last, and to what.
+#[derive(Debug)]
+struct CachedRefusal {
+    refusal: Refusal,
+    fields: HeaderForm,
+    accept: Option<HeaderValue>,
+    head: Parts,
+    body: Bytes,
+    stock: Option<Arc<PrebuiltResponse>>,
+}
+
+thread_local! {
+    static LAST: RefCell<Option<CachedRefusal>> = const { RefCell::new(None) };
+}
+
+/// Answers a refused request.
+pub(super) fn respond_refused(
+    refusal: Refusal,
+    exchange: &RequestRecord,
+    site: &Location,
+    live: &Generation,
+) -> Response<ResponseBody<UpstreamBody>> {
+    let fields = site.plan.limit_headers.form;
+    let changes = |body: &Arc<RefusalBodies>| !body.is_fixed();
+    if exchange.head.method == Method::HEAD || refusal.body.as_ref().is_some_and(changes) {
+        return respond(answer(&refusal, fields, exchange), exchange);
+    }
+    let accept = exchange.head.headers.get(header::ACCEPT);
+    LAST.with_borrow_mut(|last| {
+        let fits = |given: &mut CachedRefusal| {
+            given.fields == fields
+                && given.accept.as_ref() == accept
+                && given.refusal.reads_like(&refusal)
+        };
+        if !last.as_mut().is_some_and(fits) {
+            let (head, body) = answer(&refusal, fields, exchange).into_parts_for(accept);
+            // A copy of its own: the client's would keep alive all that was read with it.
+            let accept = accept.and_then(|value| HeaderValue::from_bytes(value.as_bytes()).ok());
+            let stock = stock_of(&head, &body);
+            *last = Some(CachedRefusal {
+                refusal,
+                fields,
+                accept,
+                head,
+                body,
+                stock: stock.map(Arc::new),
+            });
+        }
+        let given = last.as_ref().expect("made above if it was not there");
+        if let Some(stock) = &given.stock
+            && live.takes_lines(exchange, site)
+        {
+            let completion = Prebuilt::Kept(Arc::clone(stock));
+            exchange.peer.line.ready.put(completion);
+            let mut response = Response::new(ResponseBody::stocked(stock.length()));
+            *response.status_mut() = given.head.status;
+            *response.headers_mut() = headers::spare();
+            return response;
+        }
+        Response::from_parts(given.head.clone(), ResponseBody::whole(given.body.clone()))
+    })
+}
+
+fn stock_of(head: &Parts, body: &Bytes) -> Option<PrebuiltResponse> {
+    // A phrase of its own is beside the fields.
+    if !head.extensions.is_empty() || !PrebuiltResponse::may_complete(&Method::GET, head.status) {
+        return None;
+    }
+    let mut lines = RawHeaders::new();
+    let length = HeaderValue::from(body.len());
+    let fields = [(&header::CONTENT_LENGTH, &length)];
+    for (name, value) in fields.into_iter().chain(&head.headers) {
+        lines.add(name.as_str().as_bytes(), value.as_bytes());
+    }
+    lines
+        .fit(body.len())
+        .then(|| PrebuiltResponse::new(lines, body.clone()))
+}
+
+fn answer(refusal: &Refusal, fields: HeaderForm, exchange: &RequestRecord) -> LocalReply {
+    let answer = LocalReply::new(refusal.status);
+    let answer = match &refusal.body {
+        Some(body) => with_body(answer, body, exchange),
+        None if refusal.is_bad_request() => answer,
+        None if refusal.lacks_key() => answer.lacking_key(refusal.zone()),
+        None => answer.violating(refusal.zone()),
+    };
+    refusal
+        .header_fields(fields)
+        .fold(answer, |answer, (name, value)| {
+            answer.with_header(name, value)
+        })
+}
+
+/// The answer with a rule's own body, in the form the client likes best where there are several.
+fn with_body(answer: LocalReply, body: &RefusalBodies, exchange: &RequestRecord) -> LocalReply {
+    let (typed, varies) = match body {
+        RefusalBodies::One(typed) => (Some(typed), false),
+        RefusalBodies::Choice { html, json, text } => (chosen([text, html, json], exchange), true),
+    };
+    let Some(TypedText {
+        wording,
+        content_type,
+    }) = typed
+    else {
+        return answer;
+    };
+    let answer = answer.with_text(render(wording, exchange), content_type);
+    match varies {
+        true => answer.with_header(header::VARY, HeaderValue::from_static("Accept")),
+        false => answer,
+    }
+}
+
+fn chosen<'b>(
+    [text, html, json]: [&'b Option<TypedText>; 3],
+    exchange: &RequestRecord,
+) -> Option<&'b TypedText> {
+    let ready = [
+        (OfferedFormat::Text, text),
+        (OfferedFormat::Html, html),
+        (OfferedFormat::Json, json),
+    ];
+    let ready: Vec<(OfferedFormat, &TypedText)> = ready
+        .into_iter()
+        .filter_map(|(offer, typed)| Some((offer, typed.as_ref()?)))
+        .collect();
+    let offers: Vec<OfferedFormat> = ready.iter().map(|(offer, _)| *offer).collect();
+    let best = best_offer(exchange.head.headers.get(header::ACCEPT), &offers);
+    let mut ready = ready.into_iter();
+    ready.find_map(|(offer, typed)| (Some(offer) == best).then_some(typed))
+}
+
+/// The text for one request.
+pub(super) fn render(wording: &RefusalBody, exchange: &RequestRecord) -> Vec<u8> {
+    let (mut text, mut value) = (Vec::new(), Vec::new());
+    for part in &wording.text.parts {
+        match part {
+            Part::Text(own) => text.extend_from_slice(own.as_bytes()),
+            Part::Variable(variable) => {
+                value.clear();
+                variables::append(variable, exchange, &mut value);
+                escape(&value, wording.form, &mut text);
+            }
+        }
+    }
+    text
+}
+
+fn escape(value: &[u8], form: BodyFormat, text: &mut Vec<u8>) {
+    if form == BodyFormat::Plain {
+        return text.extend_from_slice(value);
+    }
+    // Of all forms that have a syntax, a byte that is no letter of any text could end what it stands in.
+    for letter in String::from_utf8_lossy(value).chars() {
+        match form {
+            BodyFormat::Css => escape_in_css(letter, text),
+            BodyFormat::Html => escape_in_html(letter, text),
+            BodyFormat::JavaScript => escape_in_script(letter, text),
+            BodyFormat::Json => escape_in_json(letter, text),
+            BodyFormat::Plain => push(letter, text),
+        }
+    }
+}
+
+fn escape_in_css(letter: char, text: &mut Vec<u8>) {
+    match letter {
+        _ if letter.is_alphanumeric() => push(letter, text),
+        // Six digits: what follows cannot be taken for one more.
+        _ => text.extend_from_slice(format!("\\{:06x}", u32::from(letter)).as_bytes()),
+    }
+}
+
+fn escape_in_html(letter: char, text: &mut Vec<u8>) {
+    let written = match letter {
+        '&' => "&amp;",
+        '<' => "&lt;",
+        '>' => "&gt;",
+        '"' => "&quot;",
+        '\'' => "&#39;",
+        // Nothing to HTML, but to a script in it: they end a string, or keep a quote from ending it.
+        '\\' => "&#92;",
+        '`' => "&#96;",
+        '\t' | '\n' | '\r' => return push(letter, text),
+        // XML has no way to say them.
+        _ if letter.is_control() => "\u{fffd}",
+        _ => return push(letter, text),
+    };
+    text.extend_from_slice(written.as_bytes());
+}
+
+fn escape_in_script(letter: char, text: &mut Vec<u8>) {
+    match letter {
+        ' ' | '-' | '.' | ',' | '_' => push(letter, text),
+        _ if letter.is_alphanumeric() => push(letter, text),
+        _ => escape_units(letter, text),
+    }
+}
+
+fn escape_in_json(letter: char, text: &mut Vec<u8>) {
+    match letter {
+        '"' => text.extend_from_slice(b"\\\""),
+        '\\' => text.extend_from_slice(b"\\\\"),
+        '\0'..='\x1f' => escape_units(letter, text),
+        _ => push(letter, text),
+    }
+}
+
+/// `\uXXXX`, twice for what is beyond 16 bits.
+fn escape_units(letter: char, text: &mut Vec<u8>) {
+    for unit in letter.encode_utf16(&mut [0; 2]) {
+        text.extend_from_slice(format!("\\u{unit:04x}").as_bytes());
+    }
+}
+
+fn push(letter: char, text: &mut Vec<u8>) {
+    text.extend_from_slice(letter.encode_utf8(&mut [0; 4]).as_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+
+    use super::*;
+    use crate::config::plan::{Template, Variable};
+
+    fn rendered(before: &str, after: &str, agent: &str) -> String {
+        let parts = [
+            Part::Text(before.into()),
+            Part::Variable(Variable::Http(header::USER_AGENT)),
+            Part::Text(after.into()),
+        ];
+        let wording = RefusalBody::new(Template {
+            parts: Box::new(parts),
+        });
+        let exchange = message::testing::exchange(&[("user-agent", agent)]);
+        String::from_utf8(render(&wording, &exchange)).expect("a text")
+    }
+
+    #[test]
+    fn what_a_client_wrote_stays_text() {
+        assert_eq!(
+            rendered("<p>", "</p>", "<script>'\"&"),
+            "<p>&lt;script&gt;&#39;&quot;&amp;</p>"
+        );
+        assert_eq!(
+            rendered("{\"by\":\"", "\"}", "a\\\"b\tc"),
+            "{\"by\":\"a\\\\\\\"b\\u0009c\"}"
+        );
+        assert_eq!(rendered("by ", "", "<a> \"b\""), "by <a> \"b\"");
+    }
+
+    #[test]
+    fn every_form_keeps_a_value_inside_its_quotes() {
+        let written = |form, value: &str| {
+            let mut text = Vec::new();
+            escape(value.as_bytes(), form, &mut text);
+            String::from_utf8(text).expect("a text")
+        };
+        assert_eq!(
+            written(BodyFormat::Html, "a\\`\u{1}\t\u{e9}"),
+            "a&#92;&#96;\u{fffd}\t\u{e9}"
+        );
+        assert_eq!(
+            written(
+                BodyFormat::JavaScript,
+                "it's `${x}`</script>\u{2028}\u{1f600}"
+            ),
+            "it\\u0027s \\u0060\\u0024\\u007bx\\u007d\\u0060\\u003c\\u002fscript\\u003e\\u2028\\ud83d\\ude00"
+        );
+        assert_eq!(written(BodyFormat::Css, "a\"b}"), "a\\000022b\\00007d");
+        assert_eq!(written(BodyFormat::Json, "a\"\\\n"), "a\\\"\\\\\\u000a");
+    }
+}

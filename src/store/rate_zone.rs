@@ -1,0 +1,369 @@
+//! A `limit_req` zone: what is remembered of each key, in bounded memory.
+//!
+//! What a zone forgets is a security decision: a client that can have its key forgotten has no limit. So a full table
+//! evicts a key that is drained, which changes no verdict. If none is, the key asked for longest ago goes, of those asked
+//! for once while these are at least half, and a refused request counts as asking: it takes half as many other keys as
+//! the zone holds to have one forgotten, and for a key that came back each of them has to come twice. The depth of a
+//! debt does not matter. If keys in debt stayed, a zone full of debts would have no room for a new key, and every new
+//! key would push out the one before it.
+//!
+//! A zone whose numbers change: everybody's state is kept.
+//!
+//! What is remembered of a key does not depend on the rate it is held to, so a zone goes on under other numbers. Where its
+//! memory is divided otherwise, its keys move over one shard at a time. Requests that began under the old numbers are led
+//! after them, so that no charge and no refund is lost on the way.
+
+#[cfg(test)]
+#[path = "tests/rate_zone_floods.rs"]
+mod floods;
+#[cfg(test)]
+#[path = "tests/rate_zone_kinds.rs"]
+mod kinds;
+#[cfg(test)]
+#[path = "tests/rate_zone.rs"]
+mod tests;
+
+use std::sync::Arc;
+
+use super::ZoneCounts;
+use super::key::Key;
+use super::rate_keys::{Insertion, KeyTable};
+use crate::algorithm::{
+    Algorithm, Blocks, Bursty, Cost, FixedWindow, Gcra, KeyStatus, LeakyBucket, LimitSpec, Paced,
+    SlidingLog, SlidingWindow, Smooth, Spent, TokenBucket, Verdict, WarmUp,
+};
+use crate::clock::Millis;
+use crate::config::plan::CountRefused;
+use crate::store::redis::script::StoreVerdict;
+use crate::telemetry::Histogram;
+
+/// A `limit_req` zone. A copy is the same zone.
+#[derive(Debug, Clone)]
+pub struct RateZone {
+    name: Arc<str>,
+    /// How long those had to wait whom it delayed.
+    pub delays: Arc<Histogram>,
+    keys: ZoneKeys,
+}
+
+/// The keys of a zone, each kind with the state of its own algorithm.
+#[derive(Debug, Clone)]
+enum ZoneKeys {
+    Blocks(Arc<KeyTable<Blocks>>),
+    Bursty(Arc<KeyTable<Smooth<Bursty>>>),
+    FixedWindow(Arc<KeyTable<FixedWindow>>),
+    Gcra(Arc<KeyTable<Gcra>>),
+    LeakyBucket(Arc<KeyTable<LeakyBucket>>),
+    Paced(Arc<KeyTable<Paced>>),
+    SlidingLog(Arc<KeyTable<SlidingLog>>),
+    SlidingWindow(Arc<KeyTable<SlidingWindow>>),
+    TokenBucket(Arc<KeyTable<TokenBucket>>),
+    WarmUp(Arc<KeyTable<Smooth<WarmUp>>>),
+}
+
+/// What takes a charge back.
+#[derive(Debug, Clone, Copy)]
+pub struct Receipt {
+    pub(super) counted: ChargedVerdict,
+    pub(super) spent: Spent,
+}
+
+/// What a charge was counted as.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum ChargedVerdict {
+    Delay,
+    Pass,
+    Refuse,
+}
+
+/// Does the same with the keys of every algorithm.
+macro_rules! each {
+    ($zone:expr, $keys:ident => $act:expr) => {
+        match &$zone.keys {
+            ZoneKeys::Blocks($keys) => $act,
+            ZoneKeys::Bursty($keys) => $act,
+            ZoneKeys::FixedWindow($keys) => $act,
+            ZoneKeys::Gcra($keys) => $act,
+            ZoneKeys::LeakyBucket($keys) => $act,
+            ZoneKeys::Paced($keys) => $act,
+            ZoneKeys::SlidingLog($keys) => $act,
+            ZoneKeys::SlidingWindow($keys) => $act,
+            ZoneKeys::TokenBucket($keys) => $act,
+            ZoneKeys::WarmUp($keys) => $act,
+        }
+    };
+}
+
+/// Does the same with the keys of every algorithm and the numbers of that algorithm.
+macro_rules! with {
+    ($zone:expr, $terms:expr, ($keys:ident, $numbers:ident) => $act:expr) => {
+        match (&$zone.keys, $terms) {
+            (ZoneKeys::Blocks($keys), LimitSpec::Blocks($numbers)) => $act,
+            (ZoneKeys::Bursty($keys), LimitSpec::Bursty($numbers)) => $act,
+            (ZoneKeys::FixedWindow($keys), LimitSpec::FixedWindow($numbers)) => $act,
+            (ZoneKeys::Gcra($keys), LimitSpec::Gcra($numbers)) => $act,
+            (ZoneKeys::LeakyBucket($keys), LimitSpec::LeakyBucket($numbers)) => $act,
+            (ZoneKeys::Paced($keys), LimitSpec::Paced($numbers)) => $act,
+            (ZoneKeys::SlidingLog($keys), LimitSpec::SlidingLog($numbers)) => $act,
+            (ZoneKeys::SlidingWindow($keys), LimitSpec::SlidingWindow($numbers)) => $act,
+            (ZoneKeys::TokenBucket($keys), LimitSpec::TokenBucket($numbers)) => $act,
+            (ZoneKeys::WarmUp($keys), LimitSpec::WarmUp($numbers)) => $act,
+            _ => mismatched(),
+        }
+    };
+}
+
+impl RateZone {
+    /// An empty zone of at most `size` bytes, where no key drains slower than by the numbers of `slowest`.
+    #[must_use]
+    pub fn new(name: &str, size: usize, slowest: &LimitSpec, refused: CountRefused) -> Self {
+        Self {
+            name: name.into(),
+            delays: Arc::default(),
+            keys: match *slowest {
+                LimitSpec::Blocks(slowest) => ZoneKeys::Blocks(keys(size, slowest, refused)),
+                LimitSpec::Bursty(slowest) => ZoneKeys::Bursty(keys(size, slowest, refused)),
+                LimitSpec::FixedWindow(slowest) => {
+                    ZoneKeys::FixedWindow(keys(size, slowest, refused))
+                }
+                LimitSpec::Gcra(slowest) => ZoneKeys::Gcra(keys(size, slowest, refused)),
+                LimitSpec::LeakyBucket(slowest) => {
+                    ZoneKeys::LeakyBucket(keys(size, slowest, refused))
+                }
+                LimitSpec::Paced(slowest) => ZoneKeys::Paced(keys(size, slowest, refused)),
+                LimitSpec::SlidingLog(slowest) => {
+                    ZoneKeys::SlidingLog(keys(size, slowest, refused))
+                }
+                LimitSpec::SlidingWindow(slowest) => {
+                    ZoneKeys::SlidingWindow(keys(size, slowest, refused))
+                }
+                LimitSpec::TokenBucket(slowest) => {
+                    ZoneKeys::TokenBucket(keys(size, slowest, refused))
+                }
+                LimitSpec::WarmUp(slowest) => ZoneKeys::WarmUp(keys(size, slowest, refused)),
+            },
+        }
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The key these bytes are in this zone.
+    #[must_use]
+    pub fn key(&self, bytes: &[u8]) -> Key {
+        each!(self, keys => keys.key(bytes))
+    }
+
+    /// What would become of a request; changes nothing.
+    #[must_use]
+    pub fn ask(&self, key: &Key, now: Millis, cost: Cost, terms: &LimitSpec) -> Verdict {
+        with!(self, terms, (keys, terms) => keys.ask(key, now, cost, terms))
+    }
+
+    /// Decides about a request and charges its key unless it is refused, in one step. With the answer comes what takes
+    /// the charge back.
+    pub fn charge(
+        &self,
+        key: &Key,
+        now: Millis,
+        cost: Cost,
+        terms: &LimitSpec,
+    ) -> (Verdict, Receipt) {
+        let (outcome, receipt, room) =
+            with!(self, terms, (keys, terms) => keys.charge(key, now, cost, terms));
+        self.heed(room, now);
+        (outcome, receipt)
+    }
+
+    /// As [`RateZone::charge`] for a key that is known; does nothing where it is not.
+    #[inline]
+    pub fn charge_known(
+        &self,
+        key: &Key,
+        now: Millis,
+        cost: Cost,
+        terms: &LimitSpec,
+    ) -> Option<(Verdict, Receipt)> {
+        with!(self, terms, (keys, terms) => keys.charge_known(key, now, cost, terms))
+    }
+
+    /// Takes back what a charge with the same arguments did, for a request that another zone then refused; `receipt` is
+    /// what it gave.
+    pub fn refund(&self, key: &Key, receipt: Receipt, now: Millis, cost: Cost, terms: &LimitSpec) {
+        with!(self, terms, (keys, terms) => keys.refund(key, receipt, now, cost, terms));
+    }
+
+    /// Charges a key with what is known to be owed only afterwards. Nobody is refused by it and nothing is counted;
+    /// a key may come to be in debt.
+    pub fn debit(&self, key: &Key, now: Millis, cost: Cost, terms: &LimitSpec) {
+        let room = with!(self, terms, (keys, terms) => keys.debit(key, now, cost, terms));
+        self.heed(room, now);
+    }
+
+    /// Takes over what was decided elsewhere: counts it, and knows the key to have no more left than it was said to.
+    pub fn witness(
+        &self,
+        key: &Key,
+        now: Millis,
+        cost: Cost,
+        terms: &LimitSpec,
+        answer: StoreVerdict,
+    ) {
+        let room =
+            with!(self, terms, (keys, terms) => keys.witness(key, now, cost, terms, &answer));
+        self.heed(room, now);
+    }
+
+    /// Charges a key with a request that waits until it would pass, and counts it as one that does. As after
+    /// [`RateZone::debit`], whoever comes next finds the key in debt: those who wait are in order.
+    pub fn reserve(&self, key: &Key, now: Millis, cost: Cost, terms: &LimitSpec) {
+        let room = with!(self, terms, (keys, terms) => keys.reserve(key, now, cost, terms));
+        self.heed(room, now);
+    }
+
+    /// Where a key stands; `None` if it is not known, and has all it may have.
+    #[must_use]
+    pub fn standing(&self, key: &Key, now: Millis, terms: &LimitSpec) -> Option<KeyStatus> {
+        with!(self, terms, (keys, terms) => keys.standing(key, now, terms))
+    }
+
+    /// Counts a refusal that was decided without asking.
+    pub fn count_refusal(&self, key: &Key) {
+        each!(self, keys => keys.count_refusal(key));
+    }
+
+    /// Forgets a key; whether there was something to forget.
+    pub fn forget(&self, key: &Key) -> bool {
+        each!(self, keys => keys.forget(key))
+    }
+
+    /// How many keys are remembered.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        each!(self, keys => keys.len())
+    }
+
+    /// Whether none is.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// How many keys there is room for.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        each!(self, keys => keys.capacity())
+    }
+
+    /// What it takes from the machine at this moment, in bytes; never more than its size.
+    #[must_use]
+    pub fn memory(&self) -> usize {
+        each!(self, keys => keys.memory())
+    }
+
+    /// How often it has said what, and how many live keys it had to push out.
+    #[must_use]
+    pub fn counts(&self) -> ZoneCounts {
+        each!(self, keys => keys.counts())
+    }
+
+    /// What a key may take of the zone's size, all in, in bytes.
+    fn bytes_per_key(&self) -> usize {
+        each!(self, keys => keys.bytes_per_key())
+    }
+
+    // Writing a log line takes longer than everything else here: never under a lock.
+    fn heed(&self, room: Insertion, now: Millis) {
+        if room == Insertion::Evicted
+            && let Some(evicted) = each!(self, keys => keys.note_eviction(now))
+        {
+            tracing::warn!(
+                "zone \"{}\" is full: of its {} keys, {evicted} were pushed out before they had drained; \
+                 a key takes {} bytes of its size",
+                self.name,
+                self.capacity(),
+                self.bytes_per_key(),
+            );
+        }
+    }
+}
+
+fn keys<A: Algorithm>(size: usize, slowest: A, refused: CountRefused) -> Arc<KeyTable<A>> {
+    Arc::new(KeyTable::new(size, slowest, refused))
+}
+
+// A rule's terms and its zone are made from one algorithm of one plan; a zone whose algorithm changes is a new one.
+#[cold]
+fn mismatched() -> ! {
+    unreachable!("a zone was asked with the terms of another algorithm")
+}
+
+/// The same keys as each kind of state has them.
+macro_rules! inherited {
+    ($zone:expr, $slowest:expr, $size:expr, $refused:expr, [$($kind:ident),*]) => {
+        match (&$zone.keys, *$slowest) {
+            $((ZoneKeys::$kind(keys), LimitSpec::$kind(slowest)) => {
+                ZoneKeys::$kind(keys.heir($size, slowest, $refused))
+            })*
+            _ => return None,
+        }
+    };
+}
+
+impl RateZone {
+    /// This zone with other numbers, or in other memory; `None` where what is remembered makes no sense by these numbers.
+    #[must_use]
+    pub fn heir(&self, size: usize, slowest: &LimitSpec, refused: CountRefused) -> Option<Self> {
+        if !self.makes_sense_by(slowest) {
+            return None;
+        }
+        let keys = inherited!(
+            self,
+            slowest,
+            size,
+            refused,
+            [
+                Blocks,
+                Bursty,
+                FixedWindow,
+                Gcra,
+                LeakyBucket,
+                Paced,
+                SlidingLog,
+                SlidingWindow,
+                TokenBucket,
+                WarmUp
+            ]
+        );
+        Some(Self {
+            name: Arc::clone(&self.name),
+            delays: Arc::clone(&self.delays),
+            keys,
+        })
+    }
+
+    /// Whether what is remembered here can be read by these numbers.
+    #[must_use]
+    pub fn makes_sense_by(&self, slowest: &LimitSpec) -> bool {
+        match (&self.keys, slowest) {
+            // Its blocks are counted from the beginning of time, and are as many as fit in a window.
+            (ZoneKeys::Blocks(keys), LimitSpec::Blocks(new)) => {
+                let old = keys.slowest();
+                old.window == new.window && old.precision == new.precision
+            }
+            (ZoneKeys::Bursty(_), LimitSpec::Bursty(_))
+            | (ZoneKeys::FixedWindow(_), LimitSpec::FixedWindow(_))
+            | (ZoneKeys::Gcra(_), LimitSpec::Gcra(_))
+            | (ZoneKeys::LeakyBucket(_), LimitSpec::LeakyBucket(_))
+            | (ZoneKeys::Paced(_), LimitSpec::Paced(_))
+            | (ZoneKeys::SlidingLog(_), LimitSpec::SlidingLog(_))
+            | (ZoneKeys::SlidingWindow(_), LimitSpec::SlidingWindow(_))
+            | (ZoneKeys::TokenBucket(_), LimitSpec::TokenBucket(_))
+            | (ZoneKeys::WarmUp(_), LimitSpec::WarmUp(_)) => true,
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,446 @@
+//! The access log: one line for every request, when its last byte has left.
+//!
+//! A format is taken apart when the configuration is read; writing a line appends to two buffers of the
+//! thread's own that keep their memory, and hands the result to the writer. Whatever a client has sent is
+//! escaped, so that a line is always one line.
+//!
+//! The line as a JSON object.
+//!
+//! A field has one type, always: machines read this, and most of them decide by the first line they see. So
+//! where nginx's text lists every upstream server tried, status and time here are the last one's.
+//!
+//! Making values safe to stand inside a line.
+
+#[cfg(test)]
+#[path = "tests/access_log.rs"]
+mod tests;
+
+use std::cell::RefCell;
+use std::io;
+use std::io::Write;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use http::header::{REFERER, USER_AGENT};
+
+use super::log_writer::{Destination, LogSink, LogWriter};
+use super::stamp;
+use crate::config::plan;
+use crate::config::plan::{
+    LimitVariable, LogFormat, LogPath, Part, Template, TraceVariable, Variable,
+};
+use crate::message::{RequestRecord, variables};
+
+/// An access log, open.
+#[derive(Debug, Clone)]
+pub struct AccessLog {
+    format: AccessLogFormat,
+    sink: LogSink,
+}
+
+#[derive(Debug, Clone)]
+enum AccessLogFormat {
+    Json,
+    Text(Template),
+}
+
+/// A log could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The error log's file could not be opened.
+    #[error("cannot open the error log {to}")]
+    Error {
+        /// Where it should go.
+        to: Box<str>,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// The access log's file could not be opened: usually its folder is missing, or belongs to somebody else.
+    #[error("cannot open the access log {}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// Standard output could not be had.
+    #[error("cannot write the access log to standard output")]
+    Stdout(#[source] io::Error),
+}
+
+impl AccessLog {
+    /// Opens it.
+    ///
+    /// # Errors
+    /// When its file cannot be opened.
+    pub fn open(plan: &plan::AccessLog, writer: &LogWriter) -> Result<Self, Error> {
+        let sink = match &plan.path {
+            LogPath::File(path) => {
+                writer
+                    .open(NAME, Destination::File(path.clone()))
+                    .map_err(|source| Error::File {
+                        path: path.clone(),
+                        source,
+                    })
+            }
+            LogPath::Stdout => writer
+                .open(NAME, Destination::Stdout)
+                .map_err(Error::Stdout),
+        }?;
+        let format = match &plan.format {
+            LogFormat::Combined => AccessLogFormat::Text(combined()),
+            LogFormat::Json => AccessLogFormat::Json,
+            LogFormat::Text(template) => AccessLogFormat::Text(template.clone()),
+        };
+        Ok(Self { format, sink })
+    }
+
+    /// Writes the line of an exchange that is over.
+    pub fn write(&self, exchange: &RequestRecord) {
+        thread_local! {
+            static SCRATCH: RefCell<Scratch> = RefCell::default();
+        }
+        let written = SCRATCH.try_with(|scratch| {
+            self.write_with(exchange, &mut scratch.borrow_mut());
+        });
+        if written.is_err() {
+            // The thread is ending and has lost its scratch already.
+            self.write_with(exchange, &mut Scratch::default());
+        }
+    }
+
+    /// Whether lines show the answer's header fields, so that somebody has to keep them.
+    #[must_use]
+    pub fn needs_sent_headers(&self) -> bool {
+        self.shows(|variable| matches!(variable, Variable::SentHttp(_)))
+    }
+
+    /// Whether lines show those of the upstream's answer.
+    #[must_use]
+    pub fn needs_upstream_headers(&self) -> bool {
+        self.shows(|variable| matches!(variable, Variable::UpstreamHttp(_)))
+    }
+
+    fn shows(&self, like: impl Fn(&Variable) -> bool) -> bool {
+        match &self.format {
+            AccessLogFormat::Json => false,
+            AccessLogFormat::Text(template) => template.may_use(like),
+        }
+    }
+
+    fn write_with(&self, exchange: &RequestRecord, scratch: &mut Scratch) {
+        scratch.line.clear();
+        match &self.format {
+            AccessLogFormat::Json => render_json(exchange, scratch),
+            AccessLogFormat::Text(template) => render(template, exchange, scratch),
+        }
+        scratch.line.push(b'\n');
+        self.sink.push(&scratch.line);
+    }
+}
+
+/// Memory that lines are made in.
+#[derive(Debug, Default)]
+struct Scratch {
+    line: Vec<u8>,
+    value: Vec<u8>,
+}
+
+impl Scratch {
+    /// Finds the variable's value and leaves it in `value`; `false` if it has none.
+    fn find(&mut self, variable: &Variable, exchange: &RequestRecord) -> bool {
+        self.value.clear();
+        variables::append(variable, exchange, &mut self.value)
+    }
+}
+
+fn render(template: &Template, exchange: &RequestRecord, scratch: &mut Scratch) {
+    for part in &template.parts {
+        match part {
+            Part::Text(text) => scratch.line.extend_from_slice(text.as_bytes()),
+            Part::Variable(variable) => {
+                if scratch.find(variable, exchange) {
+                    text(&scratch.value, &mut scratch.line);
+                } else {
+                    scratch.line.push(b'-');
+                }
+            }
+        }
+    }
+}
+
+/// `$remote_addr - $remote_user [$time_local] "$request" $status $body_bytes_sent "$http_referer" "$http_user_agent"`
+fn combined() -> Template {
+    let text = |text: &str| Part::Text(text.into());
+    Template {
+        parts: Box::new([
+            Part::Variable(Variable::RemoteAddr),
+            text(" - "),
+            Part::Variable(Variable::RemoteUser),
+            text(" ["),
+            Part::Variable(Variable::TimeLocal),
+            text("] \""),
+            Part::Variable(Variable::Request),
+            text("\" "),
+            Part::Variable(Variable::Status),
+            text(" "),
+            Part::Variable(Variable::BodyBytesSent),
+            text(" \""),
+            Part::Variable(Variable::Http(REFERER)),
+            text("\" \""),
+            Part::Variable(Variable::Http(USER_AGENT)),
+            text("\""),
+        ]),
+    }
+}
+
+const NAME: &str = "access";
+
+/// Appends the object to the line.
+fn render_json(exchange: &RequestRecord, scratch: &mut Scratch) {
+    let last = exchange.attempts.last();
+    let mut object = JsonLine { exchange, scratch };
+    object.time();
+    object.text("remote_addr", &Variable::RemoteAddr);
+    object.text("method", &Variable::RequestMethod);
+    object.text("uri", &Variable::RequestUri);
+    object.text("host", &Variable::Host);
+    object.integer(
+        "status",
+        exchange.status.map(|status| status.as_u16().into()),
+    );
+    object.number("request_time", &Variable::RequestTime);
+    object.number("body_bytes_sent", &Variable::BodyBytesSent);
+    object.number("bytes_sent", &Variable::BytesSent);
+    object.number("request_length", &Variable::RequestLength);
+    object.text("referer", &Variable::Http(REFERER));
+    object.text("user_agent", &Variable::Http(USER_AGENT));
+    object.text("server_name", &Variable::ServerName);
+    object.text("upstream_addr", &Variable::UpstreamAddr);
+    let status = last.and_then(|attempt| attempt.status);
+    object.integer(
+        "upstream_status",
+        status.map(|status| status.as_u16().into()),
+    );
+    object.seconds(
+        "upstream_response_time",
+        last.and_then(|attempt| attempt.response),
+    );
+    object.text(
+        "limit_req_status",
+        &Variable::Limit(LimitVariable::ReqStatus),
+    );
+    object.text(
+        "limit_conn_status",
+        &Variable::Limit(LimitVariable::ConnStatus),
+    );
+    object.text("limit_verdict", &Variable::Limit(LimitVariable::Verdict));
+    object.text("limit_zone", &Variable::Limit(LimitVariable::Zone));
+    object.text("request_id", &Variable::RequestId);
+    object.text("trace_id", &Variable::Trace(TraceVariable::Id));
+    object.text("span_id", &Variable::Trace(TraceVariable::Span));
+    object.scratch.line.push(b'}');
+}
+
+struct JsonLine<'a> {
+    exchange: &'a RequestRecord,
+    scratch: &'a mut Scratch,
+}
+
+impl JsonLine<'_> {
+    fn time(&mut self) {
+        let (second, millis) = stamp::now();
+        self.scratch.line.extend_from_slice(b"{\"time\":\"");
+        self.print(format_args!(
+            "{}.{millis:03}{}\"",
+            second.iso, second.offset
+        ));
+    }
+
+    /// A text; an empty one where there is none.
+    fn text(&mut self, name: &str, variable: &Variable) {
+        self.name(name);
+        self.scratch.line.push(b'"');
+        if self.find(variable) {
+            json(&self.scratch.value, &mut self.scratch.line);
+        }
+        self.scratch.line.push(b'"');
+    }
+
+    /// A variable that is a number; null where it has no value.
+    fn number(&mut self, name: &str, variable: &Variable) {
+        self.name(name);
+        if self.find(variable) && is_number(&self.scratch.value) {
+            self.scratch.line.extend_from_slice(&self.scratch.value);
+        } else {
+            self.null();
+        }
+    }
+
+    fn integer(&mut self, name: &str, value: Option<u64>) {
+        self.name(name);
+        match value {
+            Some(value) => self.print(format_args!("{value}")),
+            None => self.null(),
+        }
+    }
+
+    fn seconds(&mut self, name: &str, value: Option<Duration>) {
+        self.name(name);
+        match value {
+            Some(value) => self.print(format_args!(
+                "{}.{:03}",
+                value.as_secs(),
+                value.subsec_millis()
+            )),
+            None => self.null(),
+        }
+    }
+
+    fn name(&mut self, name: &str) {
+        self.scratch.line.extend_from_slice(b",\"");
+        self.scratch.line.extend_from_slice(name.as_bytes());
+        self.scratch.line.extend_from_slice(b"\":");
+    }
+
+    fn null(&mut self) {
+        self.scratch.line.extend_from_slice(b"null");
+    }
+
+    fn print(&mut self, text: std::fmt::Arguments<'_>) {
+        self.scratch
+            .line
+            .write_fmt(text)
+            .expect("writing to memory does not fail");
+    }
+
+    fn find(&mut self, variable: &Variable) -> bool {
+        self.scratch.find(variable, self.exchange)
+    }
+}
+
+/// Whether this is a number in JSON's eyes too: digits without leading zeros, and perhaps a fraction.
+fn is_number(text: &[u8]) -> bool {
+    let (whole, fraction) = match text.iter().position(|byte| *byte == b'.') {
+        Some(dot) => (&text[..dot], Some(&text[dot + 1..])),
+        None => (text, None),
+    };
+    let digits = |text: &[u8]| !text.is_empty() && text.iter().all(u8::is_ascii_digit);
+    digits(whole) && (whole.len() == 1 || whole[0] != b'0') && fraction.is_none_or(digits)
+}
+
+/// As nginx does unless told otherwise: quotes, backslashes, and whatever is not printable ASCII, as `\xXX`.
+fn text(value: &[u8], out: &mut Vec<u8>) {
+    let mut rest = value;
+    while let Some(at) = rest.iter().position(|byte| !is_plain(*byte)) {
+        out.extend_from_slice(&rest[..at]);
+        out.extend_from_slice(b"\\x");
+        push_hex(rest[at], b"0123456789ABCDEF", out);
+        rest = &rest[at + 1..];
+    }
+    out.extend_from_slice(rest);
+}
+
+/// As JSON asks; what is not UTF-8 becomes U+FFFD.
+pub(super) fn json(value: &[u8], out: &mut Vec<u8>) {
+    for chunk in value.utf8_chunks() {
+        let mut rest = chunk.valid().as_bytes();
+        while let Some(at) = rest.iter().position(|byte| breaks_json(*byte)) {
+            out.extend_from_slice(&rest[..at]);
+            match rest[at] {
+                b'"' => out.extend_from_slice(b"\\\""),
+                b'\\' => out.extend_from_slice(b"\\\\"),
+                b'\n' => out.extend_from_slice(b"\\n"),
+                b'\r' => out.extend_from_slice(b"\\r"),
+                b'\t' => out.extend_from_slice(b"\\t"),
+                control => {
+                    out.extend_from_slice(b"\\u00");
+                    push_hex(control, b"0123456789abcdef", out);
+                }
+            }
+            rest = &rest[at + 1..];
+        }
+        out.extend_from_slice(rest);
+        if !chunk.invalid().is_empty() {
+            out.extend_from_slice("\u{fffd}".as_bytes());
+        }
+    }
+}
+
+fn is_plain(byte: u8) -> bool {
+    matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\'
+}
+
+fn breaks_json(byte: u8) -> bool {
+    byte < b' ' || matches!(byte, b'"' | b'\\' | 0x7f)
+}
+
+fn push_hex(byte: u8, digits: &[u8; 16], out: &mut Vec<u8>) {
+    out.push(digits[usize::from(byte >> 4)]);
+    out.push(digits[usize::from(byte & 15)]);
+}
+
+#[cfg(test)]
+mod json_tests {
+
+    use super::*;
+
+    #[test]
+    fn only_what_json_calls_a_number_is_one() {
+        for good in ["0", "7", "120", "0.001", "10.000"] {
+            assert!(is_number(good.as_bytes()), "{good}");
+        }
+        for bad in ["", "-", "000", "01", "1.", ".5", "1, 2", "0.1.2"] {
+            assert!(!is_number(bad.as_bytes()), "{bad}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod escape_tests {
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn escaped(escape: fn(&[u8], &mut Vec<u8>), value: &[u8]) -> String {
+        let mut out = Vec::new();
+        escape(value, &mut out);
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn text_is_escaped_as_nginx_does() {
+        assert_eq!(
+            escaped(text, b"a\"b\\c\n\x00\x1f ~\x7f\x80\xffz"),
+            r"a\x22b\x5Cc\x0A\x00\x1F ~\x7F\x80\xFFz"
+        );
+        assert_eq!(escaped(text, b""), "");
+    }
+
+    #[test]
+    fn json_keeps_utf8_and_replaces_the_rest() {
+        assert_eq!(
+            escaped(json, b"\"\\\n\r\t\x01\x7f \xc3\xa9 \xff\xfe/"),
+            "\\\"\\\\\\n\\r\\t\\u0001\\u007f é \u{fffd}\u{fffd}/"
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn escaped_text_is_printable_whatever_comes(value: Vec<u8>) {
+            let out = escaped(text, &value);
+            prop_assert!(out.bytes().all(|byte| matches!(byte, b' '..=b'~') && byte != b'"'));
+        }
+
+        #[test]
+        fn escaped_json_reads_back(value: Vec<u8>) {
+            let quoted = format!("\"{}\"", escaped(json, &value));
+            let back: String = serde_json::from_str(&quoted).unwrap();
+            prop_assert_eq!(back, String::from_utf8_lossy(&value));
+            prop_assert!(!quoted.contains(|c: char| c.is_ascii_control()));
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! Servers that come and go among others that stay.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::peers::{BackendSnapshot, Order, PeerStates, TriedPeers};
+use crate::clock::Millis;
+use crate::config::plan::{UpstreamAddress, UpstreamServer};
+
+fn server(weight: u32) -> UpstreamServer {
+    UpstreamServer {
+        weight,
+        max_fails: 2,
+        slow_start: Duration::from_secs(10),
+        ..UpstreamServer::at(UpstreamAddress::Unix("/s".into()))
+    }
+}
+
+fn present(active: u32) -> BackendSnapshot {
+    BackendSnapshot {
+        barred: false,
+        full: false,
+        active,
+    }
+}
+
+fn of(order: Order, slow: bool, servers: &[UpstreamServer]) -> PeerStates {
+    let servers = servers.iter().map(|server| (server, present(0)));
+    PeerStates::new(order, slow, servers)
+}
+
+/// How often each is picked by so many requests, none of which lasts.
+fn picked(standings: &mut PeerStates, requests: usize, now: Millis) -> Vec<usize> {
+    let mut picked = vec![0; 4];
+    for _ in 0..requests {
+        picked[standings.pick(&mut TriedPeers::default(), now).unwrap()] += 1;
+    }
+    picked
+}
+
+/// The third of three, which came at one second, gets more and more within ten.
+fn assert_third_rises(standings: &mut PeerStates) {
+    let first = picked(standings, 60, Millis(1_500));
+    assert!((1..=3).contains(&first[2]), "{first:?}");
+    assert!(first[0].abs_diff(first[1]) <= 1, "{first:?}");
+    let half = picked(standings, 60, Millis(6_000));
+    assert!((10..=14).contains(&half[2]), "{half:?}");
+    let last = picked(standings, 60, Millis(12_000));
+    assert!((19..=21).contains(&last[2]), "{last:?}");
+}
+
+#[test]
+fn who_comes_starts_slowly_and_the_others_are_not_disturbed() {
+    let servers = [server(1), server(1), server(1)];
+    let mut standings = of(Order::RoundRobin, true, &servers[..2]);
+    assert_eq!(picked(&mut standings, 20, Millis(0)), [10, 10, 0, 0]);
+    let with_third = (0..3).map(|index| (&servers[index], present(0), index == 2));
+    standings.renew(with_third, Millis(1_000));
+    assert_third_rises(&mut standings);
+}
+
+#[test]
+fn who_comes_back_starts_slowly_by_turns() {
+    let servers = [server(1), server(1), server(1)];
+    let mut standings = of(Order::RoundRobin, true, &servers);
+    // A group that has just started does not start slowly.
+    assert_eq!(picked(&mut standings, 30, Millis(0)), [10, 10, 10, 0]);
+    let barred = BackendSnapshot {
+        barred: true,
+        ..present(0)
+    };
+    standings.consider(2, barred, Millis(0));
+    assert_eq!(picked(&mut standings, 20, Millis(0)), [10, 10, 0, 0]);
+    standings.consider(2, present(0), Millis(1_000));
+    assert_third_rises(&mut standings);
+}
+
+#[test]
+fn who_takes_the_place_of_another_has_none_of_its_failures() {
+    let servers = [server(1), server(1)];
+    let mut standings = of(Order::RoundRobin, true, &servers);
+    standings.failed(1, Millis(0));
+    standings.failed(1, Millis(0));
+    assert_eq!(picked(&mut standings, 4, Millis(1))[1], 0);
+    let replaced = (0..2).map(|index| (&servers[index], present(0), index == 1));
+    standings.renew(replaced, Millis(1));
+    assert!(!standings.is_blemished(1));
+    assert!(picked(&mut standings, 40, Millis(9_000))[1] > 0);
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Bar(usize, bool),
+    Fail(usize),
+    Load(usize, u32),
+    Pick,
+    Renew,
+    Succeed(usize),
+    Time(u64),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let index = 0..5_usize;
+    prop_oneof![
+        8 => Just(Step::Pick),
+        2 => Just(Step::Renew),
+        1 => index.clone().prop_map(Step::Fail),
+        1 => index.clone().prop_map(Step::Succeed),
+        1 => (index.clone(), any::<bool>()).prop_map(|(index, up)| Step::Bar(index, up)),
+        2 => (index, 0..4_u32).prop_map(|(index, active)| Step::Load(index, active)),
+        1 => (0..8_000_u64).prop_map(Step::Time),
+    ]
+}
+
+proptest! {
+    /// Nobody notices that somebody might have come or gone, and did not.
+    #[test]
+    fn a_look_up_that_changes_nothing_changes_nothing(
+        weights in prop::collection::vec(1..6_u32, 5),
+        least_conn: bool,
+        slow: bool,
+        steps in prop::collection::vec(step(), 0..150),
+    ) {
+        let order = if least_conn { Order::LeastConn } else { Order::RoundRobin };
+        let mut servers: Vec<_> = weights.into_iter().map(server).collect();
+        servers[4].backup = true;
+        if !slow {
+            servers.iter_mut().for_each(|server| server.slow_start = Duration::ZERO);
+        }
+        let (mut one, mut other) = (of(order, slow, &servers), of(order, slow, &servers));
+        let mut presence = [present(0); 5];
+        let mut now = Millis(0);
+        for step in steps {
+            match step {
+                Step::Pick => {
+                    let picks = [&mut one, &mut other].map(|standings| {
+                        let mut round = TriedPeers::default();
+                        [(); 2].map(|()| standings.pick(&mut round, now))
+                    });
+                    prop_assert_eq!(picks[0], picks[1]);
+                }
+                Step::Renew => {
+                    let same = servers.iter().zip(presence);
+                    one.renew(same.map(|(server, presence)| (server, presence, false)), now);
+                }
+                Step::Fail(index) => {
+                    prop_assert_eq!(one.failed(index, now), other.failed(index, now));
+                }
+                Step::Succeed(index) => {
+                    one.succeeded(index);
+                    other.succeeded(index);
+                }
+                Step::Bar(index, barred) => {
+                    presence[index].barred = barred;
+                    one.consider(index, presence[index], now);
+                    other.consider(index, presence[index], now);
+                }
+                Step::Load(index, active) => {
+                    presence[index].active = active;
+                    one.consider(index, presence[index], now);
+                    other.consider(index, presence[index], now);
+                }
+                Step::Time(millis) => now.0 += millis,
+            }
+        }
+    }
+}

@@ -1,0 +1,366 @@
+//! A connection to a backend: a socket, and what was read from it and not used yet.
+//!
+//! It belongs to whoever uses it: the request that is being sent, then its answer, then the pool. Let go, it is closed
+//! on the spot; a client that has left releases the backend at once.
+//!
+//! A connection to a backend, made within a time limit: with its handshake, where it is inside TLS.
+
+use std::cell::Cell;
+use std::io;
+use std::io::IoSlice;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker, ready};
+
+use bytes::BytesMut;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::time::Instant;
+use tokio::time::error::Elapsed;
+use tokio_util::io::poll_read_buf;
+
+use super::backend::{Backend, BackendAddress, RetiredFlag};
+use super::error::{Error, Stage};
+use crate::clock::Deadline;
+use crate::config::plan::ProxyPass;
+use crate::tls;
+use crate::tls::{Bare as _, TlsConnector};
+
+/// A connection that carries one request at a time.
+#[derive(Debug)]
+pub(super) struct UpstreamConnection {
+    socket: UpstreamSocket,
+    /// What was read and not used yet.
+    pub(super) read: BytesMut,
+    /// How many requests it has carried.
+    pub(super) requests: u64,
+    /// How long the backend may stay silent. Kept from one request to the next: its timer is armed once and
+    /// then only moved.
+    pub(super) patience: Deadline,
+    /// Who may use it; see [`Backend::owner`](super::Backend::owner).
+    pub(super) owner: usize,
+    /// How long its backend belongs to those that are asked.
+    pub(super) tenure: RetiredFlag,
+    reach: usize,
+}
+
+#[derive(Debug)]
+pub(super) enum UpstreamSocket {
+    Tcp(TcpStream),
+    TlsTcp(Box<tls::TlsStream<TcpStream>>),
+    TlsUnix(Box<tls::TlsStream<UnixStream>>),
+    Unix(UnixStream),
+    /// One whose other end a test holds.
+    #[cfg(test)]
+    Test(tokio::io::DuplexStream),
+}
+
+macro_rules! each {
+    ($socket:expr, $stream:ident => $do:expr) => {
+        match $socket {
+            UpstreamSocket::Tcp($stream) => $do,
+            UpstreamSocket::TlsTcp($stream) => $do,
+            UpstreamSocket::TlsUnix($stream) => $do,
+            UpstreamSocket::Unix($stream) => $do,
+            #[cfg(test)]
+            UpstreamSocket::Test($stream) => $do,
+        }
+    };
+}
+
+thread_local! {
+    // The buffer of the connection that went idle last. Answers mostly come whole and leave at once, so that one
+    // connection after the other reads into the same memory, and none of them holds any while it waits.
+    static SPARE: Cell<BytesMut> = Cell::new(BytesMut::new());
+}
+
+impl UpstreamConnection {
+    /// Boxed once for all the requests it carries: it is handed from the pool to a request, to its answer and back.
+    pub(super) fn new(socket: UpstreamSocket, owner: usize, tenure: RetiredFlag) -> Box<Self> {
+        Box::new(Self {
+            socket,
+            read: BytesMut::new(),
+            requests: 0,
+            patience: Deadline::default(),
+            owner,
+            tenure,
+            reach: SHORTEST,
+        })
+    }
+
+    /// Reads more; 0 is the end.
+    pub(super) fn poll_read(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        if self.read.capacity() == 0 {
+            ready!(self.socket.poll_readable(context))?;
+            self.read = SPARE.take();
+        }
+        // All of it was taken: as much again, mostly in the same place. Some is left: what little room there
+        // is will do, rather than move it.
+        let room = self.read.capacity() - self.read.len();
+        let wanted = if self.read.is_empty() { 1 } else { 4 };
+        if room < self.reach / wanted {
+            self.read.reserve(self.reach);
+        }
+        let read = &mut self.read;
+        let count = ready!(poll_read_buf(Pin::new(&mut self.socket), context, read))?;
+        if self.read.len() == self.read.capacity() {
+            self.reach = LONGEST.min(self.reach * 2);
+        }
+        Poll::Ready(Ok(count))
+    }
+
+    pub(super) fn poll_write(
+        &mut self,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.socket).poll_write(context, bytes)
+    }
+
+    pub(super) fn poll_write_vectored(
+        &mut self,
+        context: &mut Context<'_>,
+        pieces: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.socket).poll_write_vectored(context, pieces)
+    }
+
+    pub(super) fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_flush(context)
+    }
+
+    /// Ends what we say; the backend may go on.
+    pub(super) fn poll_shutdown(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_shutdown(context)
+    }
+
+    /// Prepares for this many bytes more.
+    pub(super) fn expect(&mut self, bytes: u64) {
+        let bytes = usize::try_from(bytes).unwrap_or(LONGEST);
+        self.reach = bytes.clamp(SHORTEST, LONGEST);
+    }
+
+    /// Makes it ready to wait for its next request and gives its memory back; false if it cannot carry another,
+    /// because more came than was asked for.
+    pub(super) fn rest(&mut self) -> bool {
+        if !self.read.is_empty() {
+            return false;
+        }
+        let read = std::mem::take(&mut self.read);
+        if self.reach == SHORTEST {
+            SPARE.set(read);
+        }
+        self.reach = SHORTEST;
+        self.patience.clear();
+        true
+    }
+
+    /// Whether nothing has come that nobody asked for, not even its end. Costs a system call only where the
+    /// event loop has seen something.
+    pub(super) fn is_quiet(&mut self) -> bool {
+        let mut stray = [0];
+        let tried = match &mut self.socket {
+            UpstreamSocket::Tcp(socket) => socket.try_read(&mut stray),
+            UpstreamSocket::Unix(socket) => socket.try_read(&mut stray),
+            UpstreamSocket::TlsTcp(socket) => return is_silent(&mut **socket),
+            UpstreamSocket::TlsUnix(socket) => return is_silent(&mut **socket),
+            #[cfg(test)]
+            UpstreamSocket::Test(_) => return true,
+        };
+        matches!(tried, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
+    }
+}
+
+impl UpstreamSocket {
+    /// Whether what it carries is inside TLS.
+    pub(super) fn is_secured(&self) -> bool {
+        matches!(self, Self::TlsTcp(_) | Self::TlsUnix(_))
+    }
+
+    fn poll_readable(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Self::Tcp(socket) => socket.poll_read_ready(context),
+            Self::Unix(socket) => socket.poll_read_ready(context),
+            Self::TlsTcp(socket) => socket.poll_waiting(context).map_ok(|_| ()),
+            Self::TlsUnix(socket) => socket.poll_waiting(context).map_ok(|_| ()),
+            #[cfg(test)]
+            Self::Test(_) => Poll::Ready(Ok(())),
+        }
+    }
+}
+
+impl AsyncRead for UpstreamSocket {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        each!(self.get_mut(), socket => Pin::new(socket).poll_read(context, buffer))
+    }
+}
+
+impl AsyncWrite for UpstreamSocket {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        each!(self.get_mut(), socket => Pin::new(socket).poll_write(context, bytes))
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        pieces: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        each!(self.get_mut(), socket => Pin::new(socket).poll_write_vectored(context, pieces))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        each!(self.get_mut(), socket => Pin::new(socket).poll_flush(context))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        each!(self.get_mut(), socket => Pin::new(socket).poll_shutdown(context))
+    }
+}
+
+/// Whether there is nothing to read: no byte, no end. What TLS has to say to itself is listened to and does not count.
+fn is_silent<IO>(stream: &mut tls::TlsStream<IO>) -> bool
+where
+    IO: AsyncRead + AsyncWrite + Unpin,
+{
+    let mut stray = [0];
+    let mut context = Context::from_waker(Waker::noop());
+    let read = Pin::new(stream).poll_read(&mut context, &mut ReadBuf::new(&mut stray));
+    read.is_pending()
+}
+
+/// What is read at once, first: most answers are no longer.
+const SHORTEST: usize = 8 * 1024;
+/// What is read at once where answers are long: fewer system calls, and still no memory to speak of.
+const LONGEST: usize = 64 * 1024;
+
+/// Connects to a backend.
+pub(super) async fn open(
+    backend: &Backend,
+    forward: &ProxyPass,
+) -> Result<Box<UpstreamConnection>, Error> {
+    let socket = socket(backend, forward).await?;
+    Ok(wire(socket, backend, forward))
+}
+
+/// The same, for those who speak over it in their own way.
+pub(super) async fn socket(
+    backend: &Backend,
+    forward: &ProxyPass,
+) -> Result<UpstreamSocket, Error> {
+    if backend.tls(forward).is_some() {
+        return Box::pin(socket_with(backend, forward, &[])).await;
+    }
+    let tried = tokio::time::timeout(forward.connect_timeout, connect(&backend.address)).await;
+    Ok(opened(backend, connected(tried)?))
+}
+
+/// Connects for somebody who keeps the time themselves, and is not counted.
+pub(super) async fn reach(
+    address: &BackendAddress,
+    client: Option<&Arc<TlsConnector>>,
+) -> Result<UpstreamSocket, Error> {
+    let socket = connect(address).await.map_err(Error::Connect)?;
+    match client {
+        Some(client) => secure(client, socket).await,
+        None => Ok(socket),
+    }
+}
+
+/// Connects to a backend, says `first`, and agrees with it if that is to be inside TLS.
+// Apart, and boxed by whoever needs it: every other request would keep room for it.
+pub(super) async fn open_with(
+    backend: &Backend,
+    forward: &ProxyPass,
+    first: &[u8],
+) -> Result<Box<UpstreamConnection>, Error> {
+    let socket = socket_with(backend, forward, first).await?;
+    Ok(wire(socket, backend, forward))
+}
+
+async fn socket_with(
+    backend: &Backend,
+    forward: &ProxyPass,
+    first: &[u8],
+) -> Result<UpstreamSocket, Error> {
+    let began = Instant::now();
+    let timeout = forward.connect_timeout;
+    let connecting = async {
+        let mut socket = connect(&backend.address).await?;
+        match &mut socket {
+            UpstreamSocket::Tcp(socket) => socket.write_all(first).await?,
+            UpstreamSocket::Unix(socket) => socket.write_all(first).await?,
+            // What was just connected is none of the others.
+            _ => {}
+        }
+        Ok(socket)
+    };
+    let mut socket = connected(tokio::time::timeout(timeout, connecting).await)?;
+    if let Some(client) = backend.tls(forward) {
+        let left = timeout.saturating_sub(began.elapsed());
+        socket = tokio::time::timeout(left, secure(client, socket))
+            .await
+            .map_err(|_| Error::Timeout(Stage::Handshake))??;
+    }
+    Ok(opened(backend, socket))
+}
+
+fn wire(socket: UpstreamSocket, backend: &Backend, forward: &ProxyPass) -> Box<UpstreamConnection> {
+    UpstreamConnection::new(socket, backend.owner(forward), backend.tenure.clone())
+}
+
+fn connected(tried: Result<io::Result<UpstreamSocket>, Elapsed>) -> Result<UpstreamSocket, Error> {
+    tried
+        .map_err(|_| Error::Timeout(Stage::Connect))?
+        .map_err(Error::Connect)
+}
+
+fn opened(backend: &Backend, socket: UpstreamSocket) -> UpstreamSocket {
+    backend.counts.count_opened();
+    socket
+}
+
+async fn connect(address: &BackendAddress) -> io::Result<UpstreamSocket> {
+    match address {
+        BackendAddress::Tcp(address) => {
+            let socket = TcpStream::connect(address).await?;
+            socket.set_nodelay(true)?;
+            Ok(UpstreamSocket::Tcp(socket))
+        }
+        BackendAddress::Unix(path) => Ok(UpstreamSocket::Unix(UnixStream::connect(path).await?)),
+    }
+}
+
+async fn secure(
+    client: &Arc<TlsConnector>,
+    socket: UpstreamSocket,
+) -> Result<UpstreamSocket, Error> {
+    let secured = match socket {
+        UpstreamSocket::Tcp(socket) => client
+            .connect(socket)
+            .await
+            .map(Box::new)
+            .map(UpstreamSocket::TlsTcp),
+        UpstreamSocket::Unix(socket) => client
+            .connect(socket)
+            .await
+            .map(Box::new)
+            .map(UpstreamSocket::TlsUnix),
+        secured => Ok(secured),
+    };
+    secured.map_err(|source| Error::Handshake {
+        name: client.name().into(),
+        source,
+    })
+}
