@@ -1,7 +1,7 @@
 //! Text becomes a plan; no sockets, no runtime, no clock.
 //!
-//! Three steps, each in a folder of its own: `read` makes one tree of all files, `decode` makes the user's
-//! [`model`] from it, `compile` makes the [`plan`]. None of them stops at a mistake; all of them tell the same
+//! Three steps, each in a folder of its own: `read` makes one tree of all files, `decode` makes the
+//! [`raw`] form from it, `compile` makes the [`plan`]. None of them stops at a mistake; all of them tell the same
 //! [`Report`].
 //!
 //! The configuration as it was read, for those who look in: all files in one, and no secret in it.

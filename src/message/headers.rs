@@ -1,6 +1,6 @@
 //! Which header fields pass, and which belong to one connection only.
 //!
-//! Requests are written anew ([`write_request`]), answers are cleaned in place.
+//! Requests are written anew (`upstream::request`), responses are cleaned in place.
 //!
 //! The header fields that `Connection` lists: they concern one connection, and end with it.
 //!

@@ -57,7 +57,7 @@ impl<T> RouteTable<T> {
         }
     }
 
-    /// The server for a host in [normal form](crate::message::target::Target::host), by the plan's indices.
+    /// The server for a host in [normal form](crate::message::Target::host), by the plan's indices.
     #[must_use]
     pub fn server(&self, listener: usize, host: &[u8]) -> usize {
         self.hosts[listener].find(host)

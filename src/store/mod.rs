@@ -15,7 +15,7 @@ mod redis;
 mod table;
 mod top_keys;
 
-pub use self::conn_zone::{ConnSlot, SlotTable};
+pub use self::conn_zone::{ConnSlot, NoSlot, SlotTable};
 pub use self::key::{Key, fix_secret};
 pub use self::penalties::Penalties;
 pub use self::rate_zone::{RateZone, Receipt};

@@ -128,7 +128,7 @@ pub struct FallbackTriggers {
     pub statuses: Vec<StatusCode>,
 }
 
-/// One of `degrade_groups`; [`Site::degrade_group`](super::Site::degrade_group) is an index.
+/// One of `degrade_groups`; [`LocationConf::degrade_group`](super::location::LocationConf::degrade_group) is an index.
 #[derive(Debug, Clone)]
 pub struct DegradeGroup {
     /// Its name.

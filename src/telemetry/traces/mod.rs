@@ -32,7 +32,7 @@ mod export {
     use std::sync::Arc;
     use std::time::Duration;
 
-    use plan::Tracing;
+    use crate::config::plan::Tracing;
 
     #[derive(Debug)]
     pub(super) enum Exporter {}

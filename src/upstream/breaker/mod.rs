@@ -76,8 +76,8 @@ pub struct BreakerOpen {
     pub retry_after: Duration,
 }
 
-/// A call that was let through. Dropped without a [report](Pass::report), it counts as never made; one that is
-/// [watched](Pass::watch) and was slow by then counts as slow.
+/// A call that was let through. Dropped without a [report](CallPermit::report), it counts as never made; one that is
+/// [watched](CallPermit::watch) and was slow by then counts as slow.
 // Not `Clone`: a probe's place would be given back twice.
 #[derive(Debug)]
 pub struct CallPermit<'b> {
