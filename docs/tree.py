@@ -44,8 +44,10 @@ def tree():
 
 
 def unknown():
-    """The files and functions that are named and not there."""
-    wrong = []
+    """The layers, files and functions that are named and not there."""
+    table = re.search(r"## Layers.*?```text\n(.*?)```", PAGE.read_text(), re.S).group(1)
+    named = " ".join(re.split(r" {2,}(?=[^ ]+ [^ ])", line)[0] for line in table.splitlines()).split()
+    wrong = [f"architecture.md: the layers are not those of src/lib.rs: {sorted(set(named) ^ set(layers()))}"] if named != layers() else []
     for page in [*sorted((ROOT / "docs").glob("*.md")), *ROOT.glob("CONTRIBUTING.md")]:
         for name, item in re.findall(r"`(?:src/)?([a-z0-9_/]+\.rs)(?:::([A-Za-z0-9_]+))?`", page.read_text()):
             path = next((p for p in (ROOT / "src" / name, ROOT / name) if p.exists()), None)
