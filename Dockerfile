@@ -14,7 +14,7 @@ RUN --mount=type=cache,target=/usr/local/cargo/registry,sharing=locked \
 # glibc, CA certificates and time zones, a user without rights (65532), and no shell.
 FROM gcr.io/distroless/cc-debian12:nonroot
 COPY --from=build /out/weir /usr/bin/weir
-# Answers until somebody mounts a configuration of their own over it.
+# The configuration in force until another one is mounted over it.
 COPY conf/packaged.yaml /etc/weir/weir.yaml
 
 EXPOSE 8080
