@@ -49,7 +49,8 @@ use crate::proxy::Generation;
 use crate::telemetry;
 use crate::telemetry::{LogWriter, RateLimitedLog};
 
-pub use self::status::{ReloadFailure, ReloadHandle, ReloadReport, ReloadRequest};
+pub use self::status::{ReloadHandle, ReloadRequest};
+pub use crate::api::{ReloadFailure, ReloadReport};
 
 /// What the admin listener shows and changes.
 #[derive(Debug, Clone)]
