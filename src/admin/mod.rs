@@ -49,6 +49,7 @@ use crate::proxy::Generation;
 use crate::telemetry;
 use crate::telemetry::{LogWriter, RateLimitedLog};
 
+pub use self::metrics::all as metrics;
 pub use self::status::{ReloadHandle, ReloadRequest};
 pub use crate::api::{ReloadFailure, ReloadReport};
 

@@ -27,7 +27,7 @@ use crate::config::Report;
 use crate::proxy::Generation;
 use crate::store::LeaseHoldings;
 use crate::telemetry;
-use crate::telemetry::{COUNTERS, Exposition, ListenerCounters, REFUSALS};
+use crate::telemetry::{COUNTERS, Exposition, ListenerCounters, REFUSALS, metrics};
 
 /// `GET /api/status`
 pub(super) fn show(admin: &Admin, live: &Generation) -> Status {
@@ -196,6 +196,15 @@ fn lease(held: LeaseHoldings) -> ZoneLease {
     }
 }
 
+metrics! {
+    /// The metrics of reloads.
+    pub(super) RELOAD_METRICS:
+    CONFIG_GENERATION = gauge("weir_config_generation", [], "Number of the configuration in force: 1 at the start, one more with every reload.");
+    CONFIG_LAST_RELOAD_SUCCESS_TIMESTAMP_SECONDS = gauge("weir_config_last_reload_success_timestamp_seconds", [], "When the configuration in force was put in force.");
+    CONFIG_LAST_RELOAD_SUCCESSFUL = gauge("weir_config_last_reload_successful", [], "Whether the last reload succeeded.");
+    CONFIG_RELOAD_FAILURES_TOTAL = counter("weir_config_reload_failures_total", [], "Reloads that changed nothing because something was wrong with the configuration.");
+}
+
 /// What is known of the generations so far, and the way to ask for the next one.
 #[derive(Debug)]
 pub struct ReloadHandle {
@@ -262,27 +271,19 @@ impl ReloadHandle {
     }
 
     pub(super) fn describe(&self, page: &mut Exposition) {
-        page.gauge(
-            "weir_config_generation",
-            "Number of the configuration in force: 1 at the start, one more with every reload.",
-            &[],
-            self.generation(),
-        );
-        page.gauge(
-            "weir_config_last_reload_success_timestamp_seconds",
-            "When the configuration in force was put in force.",
+        page.sample(&CONFIG_GENERATION, &[], self.generation());
+        page.sample(
+            &CONFIG_LAST_RELOAD_SUCCESS_TIMESTAMP_SECONDS,
             &[],
             self.since.load(Ordering::Relaxed),
         );
-        page.gauge(
-            "weir_config_last_reload_successful",
-            "Whether the last reload succeeded.",
+        page.sample(
+            &CONFIG_LAST_RELOAD_SUCCESSFUL,
             &[],
             u64::from(!self.failed.load(Ordering::Relaxed)),
         );
-        page.counter(
-            "weir_config_reload_failures_total",
-            "Reloads that changed nothing because something was wrong with the configuration.",
+        page.sample(
+            &CONFIG_RELOAD_FAILURES_TOTAL,
             &[],
             self.failures.load(Ordering::Relaxed),
         );
