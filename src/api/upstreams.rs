@@ -82,12 +82,12 @@ pub struct BackendChange {
 #[serde(rename_all = "snake_case")]
 #[schemars(inline)]
 pub enum BackendState {
-    /// It gets requests again.
-    Up,
+    /// As drain, and it counts as down.
+    Down,
     /// No new requests; those it has go on.
     Drain,
-    /// The same, and it counts as down.
-    Down,
+    /// It gets requests again.
+    Up,
 }
 
 impl BackendState {
@@ -107,12 +107,12 @@ impl BackendState {
 #[serde(rename_all = "snake_case")]
 #[schemars(inline)]
 pub enum BreakerForce {
-    /// Open, whatever happens.
-    Open,
-    /// Closed, whatever happens.
-    Closed,
     /// As its own counts have it.
     Auto,
+    /// Closed, whatever happens.
+    Closed,
+    /// Open, whatever happens.
+    Open,
 }
 
 /// The breaker of a location: one of `GET /api/breakers`.
