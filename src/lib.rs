@@ -8,7 +8,7 @@
 //! location's rules and waits or refuses, [`upstream`] sends the request on and reads the response. What a slow client
 //! sends or takes waits in [`spool`] rather than at a backend. [`message`] is the vocabulary they share, [`algorithm`] the
 //! arithmetic of limits, [`store`] where the counting lives, [`cache`] keeps responses for when a backend is down,
-//! [`telemetry`] tells operators what happened, and [`admin`] lets them look in. [`config`] turns the user's file into a
+//! [`telemetry`] tells operators what happened, and [`admin`] lets them look in with the types of [`api`]. [`config`] turns the user's file into a
 //! plan, and [`app`] builds all of it from that plan.
 //!
 //! # Layers
@@ -20,6 +20,7 @@
 //! cli
 //! app
 //! admin      replay
+//! api
 //! proxy
 //! downstream listen      limits      upstream    route       cache
 //! store
@@ -38,6 +39,7 @@
 
 pub mod admin;
 pub mod algorithm;
+pub mod api;
 pub mod app;
 pub mod cache;
 pub mod cli;

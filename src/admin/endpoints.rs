@@ -1,14 +1,9 @@
-//! Every call there is, and who answers it.
-//!
-//! Which call a path is, and what may be done there.
-//!
-//! What a caller sends: a small JSON object, in good time.
-//!
-//! What callers are told: JSON, a text, or a stream of events; and why not.
+//! The endpoints of the admin listener: which one a path names, which methods it has, how a request's body is read, and
+//! the responses: JSON, text, a stream of events, or an error with its reason.
 
 use std::convert::Infallible;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -22,6 +17,8 @@ use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 
 use super::{Admin, keys, metrics, requests, status, upstreams, zones};
+use crate::api;
+use crate::api::ErrorBody;
 use crate::proxy::Generation;
 
 /// What somebody who was let in wants.
@@ -60,7 +57,7 @@ impl Admin {
                 metrics::page(live, &self.writer, &self.reloads),
                 "text/plain; version=0.0.4; charset=utf-8",
             ),
-            Route::OpenApi => typed(OPENAPI, "application/json"),
+            Route::OpenApi => typed(OPENAPI.as_str(), "application/json"),
             Route::Ready if self.is_ready() => text(StatusCode::OK, "ready\n"),
             Route::Ready => text(StatusCode::SERVICE_UNAVAILABLE, "not ready\n"),
             Route::RefusalStream => events(requests::stream(&self.listeners)?),
@@ -128,7 +125,7 @@ fn unknown() -> ApiError {
 }
 
 /// How this can be called, for programs.
-const OPENAPI: &str = include_str!("../../conf/openapi.json");
+static OPENAPI: LazyLock<String> = LazyLock::new(|| format!("{:#}\n", api::document()));
 
 /// Something that can be called. Names are as they came, their escapes undone.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -348,7 +345,9 @@ impl ApiError {
 
 impl From<ApiError> for ApiResponse {
     fn from(problem: ApiError) -> Self {
-        let mut reply = json(&serde_json::json!({ "error": problem.error }));
+        let mut reply = json(&ErrorBody {
+            error: problem.error,
+        });
         *reply.status_mut() = problem.status;
         if let Some(allow) = problem.allow
             && let Ok(allow) = HeaderValue::try_from(listed(allow))

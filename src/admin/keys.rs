@@ -1,77 +1,24 @@
-//! `/api/zones/ZONE/keys`: who is busy, where one stands, and letting one begin anew.
-//!
-//! `/api/zones/ZONE/keys/KEY/block`, `…/exempt`, `…/grant`: what an operator wants of a key for a while.
+//! `/api/zones/ZONE/keys`: a zone's busy keys, the state of one and its reset; below it `KEY/block`, `KEY/exempt` and
+//! `KEY/grant`: what operators put on a key for a time.
 
 use std::time::Duration;
 
 use http::StatusCode;
-use serde::{Deserialize, Serialize};
 
 use super::endpoints::{ApiError, parameter};
 use super::zones::ZoneRef;
 use super::{endpoints, zones};
 use crate::algorithm;
+use crate::api;
+use crate::api::{
+    KeyActionRequest, KeyActions, KeyReset, KeySort, KeyStatus, TimeOrText, TopKey, VerdictCounts,
+    VerdictRates,
+};
 use crate::clock::Millis;
 use crate::config::amend;
 use crate::limits::{KeyAction, KeyActionEntry, KeyState, MAX_KEY_ACTIONS, ParsedKey, TopKeyRow};
 use crate::proxy::Generation;
 use crate::store::{KeyRates, ZoneCounts};
-
-/// A busy key as it is shown.
-#[derive(Debug, Serialize)]
-struct KeyRow {
-    key: String,
-    pass: u64,
-    delay: u64,
-    refuse: u64,
-    per_second: KeyPace,
-    excess: f64,
-    missed: u64,
-    mark: Option<&'static str>,
-}
-
-/// What it was told of late.
-#[derive(Debug, Serialize)]
-struct KeyPace {
-    pass: f64,
-    delay: f64,
-    refuse: f64,
-}
-
-/// Where one stands, as it is shown.
-#[derive(Debug, Serialize)]
-pub(super) struct KeyReport {
-    key: String,
-    known: bool,
-    listed: bool,
-    pass: u64,
-    delay: u64,
-    refuse: u64,
-    per_second: KeyPace,
-    missed: u64,
-    excess: f64,
-    standing: KeyLevel,
-    own: Option<String>,
-    penalty: Option<f64>,
-    marks: Vec<ActionRow>,
-    shared: bool,
-}
-
-/// In whole requests, thousandths of requests, and seconds.
-#[derive(Debug, Serialize)]
-pub(super) struct KeyLevel {
-    limit: u64,
-    remaining: u64,
-    excess: f64,
-    retry_after: f64,
-    reset_after: f64,
-}
-
-#[derive(Debug, Serialize)]
-pub(super) struct KeyReset {
-    key: String,
-    forgotten: bool,
-}
 
 /// `GET /api/zones/{zone}/keys`
 pub(super) fn list(
@@ -79,7 +26,7 @@ pub(super) fn list(
     zone: &str,
     query: Option<&str>,
     now: Millis,
-) -> Result<impl Serialize + use<>, ApiError> {
+) -> Result<Vec<TopKey>, ApiError> {
     let rank = rank(parameter(query, "sort").as_deref())?;
     let limit = number(query, "limit", 20)?;
     let mut found = match zones::find(live, zone)? {
@@ -94,17 +41,15 @@ pub(super) fn list(
         differs.unwrap_or_else(|| one.key.cmp(&other.key))
     });
     found.truncate(limit);
-    let busy = found.into_iter().map(|counted| KeyRow {
+    let busy = found.into_iter().map(|counted| TopKey {
         key: counted.key,
-        pass: counted.counts.pass,
-        delay: counted.counts.delay,
-        refuse: counted.counts.refuse,
-        per_second: counted.pace.into(),
+        verdicts: verdicts(counted.counts),
+        per_second: rates(counted.pace),
         excess: rounded(counted.excess),
         missed: counted.missed,
-        mark: counted.mark,
+        mark: counted.mark.map(Into::into),
     });
-    Ok(busy.collect::<Vec<_>>())
+    Ok(busy.collect())
 }
 
 /// `GET /api/zones/{zone}/keys/{key}`
@@ -113,13 +58,13 @@ pub(super) fn look(
     zone: &str,
     key: &str,
     now: Millis,
-) -> Result<KeyReport, ApiError> {
+) -> Result<api::KeyState, ApiError> {
     let state = match zones::find(live, zone)? {
         ZoneRef::Conn(index, zone) => zone.inspect(key, zones::limit(live, index), now),
         ZoneRef::Req(index, zone) => zone.inspect(key, zones::burst(live, index), now),
     };
     state
-        .map(|state| KeyReport::new(state, now))
+        .map(|state| report(state, now))
         .ok_or_else(|| no_key(live, zone, key))
 }
 
@@ -155,48 +100,49 @@ pub(super) async fn forget(live: &Generation, zone: &str, key: &str) -> Result<K
     })
 }
 
-impl KeyReport {
-    fn new(state: KeyState, now: Millis) -> Self {
-        let counted = state.counted;
-        let standing = state.standing;
-        Self {
-            key: counted.key,
-            known: state.known,
-            listed: state.listed,
-            pass: counted.counts.pass,
-            delay: counted.counts.delay,
-            refuse: counted.counts.refuse,
-            per_second: counted.pace.into(),
-            missed: counted.missed,
-            excess: rounded(counted.excess),
-            standing: KeyLevel::from(&standing),
-            own: state.own,
-            penalty: state.penalty.map(|left| left.as_secs_f64()),
-            marks: state.marks.iter().map(|it| shown(it, now)).collect(),
-            shared: state.shared,
-        }
+fn report(state: KeyState, now: Millis) -> api::KeyState {
+    let counted = state.counted;
+    api::KeyState {
+        key: counted.key,
+        known: state.known,
+        listed: state.listed,
+        verdicts: verdicts(counted.counts),
+        per_second: rates(counted.pace),
+        missed: counted.missed,
+        excess: rounded(counted.excess),
+        standing: status(&state.standing),
+        own: state.own,
+        penalty: state.penalty.map(|left| left.as_secs_f64()),
+        marks: state.marks.iter().map(|it| shown(it, now)).collect(),
+        shared: state.shared,
     }
 }
 
-impl From<KeyRates> for KeyPace {
-    fn from(pace: KeyRates) -> Self {
-        Self {
-            pass: rounded(pace.pass),
-            delay: rounded(pace.delay),
-            refuse: rounded(pace.refuse),
-        }
+/// The verdicts among the counts of a zone.
+pub(super) fn verdicts(counts: ZoneCounts) -> VerdictCounts {
+    VerdictCounts {
+        pass: counts.pass,
+        delay: counts.delay,
+        refuse: counts.refuse,
     }
 }
 
-impl From<&algorithm::KeyStatus> for KeyLevel {
-    fn from(standing: &algorithm::KeyStatus) -> Self {
-        Self {
-            limit: standing.limit,
-            remaining: standing.remaining,
-            excess: standing.excess.milli() as f64 / 1000.0,
-            retry_after: standing.retry_after.as_secs_f64(),
-            reset_after: standing.reset_after.as_secs_f64(),
-        }
+fn rates(pace: KeyRates) -> VerdictRates {
+    VerdictRates {
+        pass: rounded(pace.pass),
+        delay: rounded(pace.delay),
+        refuse: rounded(pace.refuse),
+    }
+}
+
+/// The status of a key as it is shown.
+pub(super) fn status(status: &algorithm::KeyStatus) -> KeyStatus {
+    KeyStatus {
+        limit: status.limit,
+        remaining: status.remaining,
+        excess: status.excess.milli() as f64 / 1000.0,
+        retry_after: status.retry_after.as_secs_f64(),
+        reset_after: status.reset_after.as_secs_f64(),
     }
 }
 
@@ -219,70 +165,31 @@ pub(super) fn number(query: Option<&str>, name: &str, default: usize) -> Result<
     }
 }
 
-/// By what keys are sorted: by the first number, of equals by the next.
+/// The numbers that keys are sorted by: the first, of equals the next.
 fn rank(sort: Option<&str>) -> Result<fn(&TopKeyRow) -> [f64; 4], ApiError> {
-    Ok(match sort.unwrap_or("refuse") {
-        "delay" => |it| [it.counts.delay as f64, 0.0, 0.0, 0.0],
-        "demand" => |it| {
-            let ZoneCounts {
-                pass,
-                delay,
-                refuse,
-                ..
-            } = it.counts;
-            [(pass + delay + refuse) as f64, 0.0, 0.0, 0.0]
-        },
-        "excess" => |it| [it.excess, 0.0, 0.0, 0.0],
-        "now" => |it| {
+    let word = sort.unwrap_or(KeySort::Refuse.as_str());
+    let Some(sort) = KeySort::ALL.into_iter().find(|sort| sort.as_str() == word) else {
+        let words = KeySort::ALL.map(KeySort::as_str).join(", ");
+        return Err(ApiError::bad(format!(
+            "`{word}` is nothing to sort by: one of {words}"
+        )));
+    };
+    Ok(match sort {
+        KeySort::Delay => |it| [it.counts.delay as f64, 0.0, 0.0, 0.0],
+        KeySort::Demand => |it| [verdicts(it.counts).total() as f64, 0.0, 0.0, 0.0],
+        KeySort::Excess => |it| [it.excess, 0.0, 0.0, 0.0],
+        KeySort::Now => |it| {
             let KeyRates { delay, refuse, .. } = it.pace;
             [refuse, delay, it.pace.demand(), it.counts.refuse as f64]
         },
-        "pass" => |it| [it.counts.pass as f64, 0.0, 0.0, 0.0],
-        "refuse" => |it| [it.counts.refuse as f64, 0.0, 0.0, 0.0],
-        other => {
-            return Err(ApiError::bad(format!(
-                "`{other}` is nothing to sort by: one of now, refuse, pass, delay, excess, demand"
-            )));
-        }
+        KeySort::Pass => |it| [it.counts.pass as f64, 0.0, 0.0, 0.0],
+        KeySort::Refuse => |it| [it.counts.refuse as f64, 0.0, 0.0, 0.0],
     })
 }
 
 /// In thousandths, as everywhere.
 fn rounded(number: f64) -> f64 {
     (number * 1000.0).round() / 1000.0
-}
-
-/// A mark as it is shown.
-#[derive(Debug, Serialize)]
-pub(super) struct ActionRow {
-    key: Box<str>,
-    mark: &'static str,
-    seconds: f64,
-    requests: Option<u64>,
-    reason: Option<Box<str>>,
-}
-
-/// All on one key.
-#[derive(Debug, Serialize)]
-pub(super) struct KeyActions {
-    key: String,
-    marks: Vec<ActionRow>,
-}
-
-/// What is asked for.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct KeyActionRequest {
-    r#for: Option<TimeOrText>,
-    reason: Option<String>,
-    requests: Option<u64>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(untagged)]
-enum TimeOrText {
-    Seconds(u64),
-    Text(String),
 }
 
 /// `PUT /api/zones/{zone}/keys/{key}/{mark}`
@@ -372,16 +279,16 @@ pub(super) fn remove(
 }
 
 /// A mark as it is shown now.
-pub(super) fn shown(marked: &KeyActionEntry, now: Millis) -> ActionRow {
-    ActionRow {
-        key: marked.key.clone(),
-        mark: marked.mark.as_str(),
+pub(super) fn shown(marked: &KeyActionEntry, now: Millis) -> api::KeyAction {
+    api::KeyAction {
+        key: marked.key.to_string(),
+        mark: marked.mark.as_str().into(),
         seconds: marked.until.since(now).as_secs_f64(),
         requests: match marked.mark {
             KeyAction::Grant(left) => Some(left),
             KeyAction::Block | KeyAction::Exempt => None,
         },
-        reason: marked.reason.clone(),
+        reason: marked.reason.as_deref().map(str::to_owned),
     }
 }
 

@@ -49,7 +49,9 @@ use crate::proxy::Generation;
 use crate::telemetry;
 use crate::telemetry::{LogWriter, RateLimitedLog};
 
-pub use self::status::{ReloadFailure, ReloadHandle, ReloadReport, ReloadRequest};
+pub use self::metrics::all as metrics;
+pub use self::status::{ReloadHandle, ReloadRequest};
+pub use crate::api::{ReloadFailure, ReloadReport};
 
 /// What the admin listener shows and changes.
 #[derive(Debug, Clone)]

@@ -1,89 +1,32 @@
-//! `/api/explain`: what would happen to a request, rule by rule.
-//!
-//! `/api/refusals`: the last refusals with their reasons, and the same as they come.
+//! `/api/explain`: what would happen to a request, rule by rule; and `/api/refusals`: the last refusals with their
+//! reasons, and the same as they come.
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Request, StatusCode, Uri, Version, header};
-use serde::{Deserialize, Serialize};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
-use super::endpoints;
 use super::endpoints::{ApiError, EventStream, parameter};
-use super::keys::{KeyLevel, number};
+use super::keys::number;
+use super::{endpoints, keys};
+use crate::api;
+use crate::api::{ExplainRequest, Explanation, HeaderLines, Refusal, Refusals, SkippedRefusals};
 use crate::clock::Millis;
 use crate::limits::{RuleExplanation, RuleVerdict};
 use crate::proxy::Generation;
 use crate::telemetry;
 use crate::telemetry::{REFUSALS, RefusalRecord};
 
-/// The request.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ExplainRequest {
-    method: Option<String>,
-    host: Option<String>,
-    path: Option<String>,
-    remote_addr: Option<IpAddr>,
-    #[serde(default)]
-    headers: BTreeMap<String, HeaderLines>,
-    listen: Option<String>,
-}
-
-/// The lines of a header field: one, or several.
-#[derive(Debug, Deserialize)]
-#[serde(untagged)]
-enum HeaderLines {
-    One(String),
-    Several(Vec<String>),
-}
-
-/// What would happen to it.
-#[derive(Debug, Serialize)]
-pub(super) struct ExplainReply {
-    server: Box<str>,
-    listen: String,
-    location: Box<str>,
-    client: String,
-    action: String,
-    verdict: &'static str,
-    status: Option<u16>,
-    wait: f64,
-    retry_after: Option<f64>,
-    reason: String,
-    rules: Vec<ExplainedRule>,
-    obstacles: Vec<String>,
-}
-
-#[derive(Debug, Serialize)]
-struct ExplainedRule {
-    kind: &'static str,
-    zone: Box<str>,
-    key: Option<String>,
-    #[serde(rename = "override")]
-    overridden_by: Option<String>,
-    rate: Option<String>,
-    burst: Option<f64>,
-    limit: Option<u32>,
-    dry_run: bool,
-    state: Option<KeyLevel>,
-    verdict: &'static str,
-    wait: f64,
-    retry_after: Option<f64>,
-    reason: String,
-}
-
 /// `POST /api/explain`
 pub(super) fn explain(
     live: &Generation,
     body: &[u8],
     now: Millis,
-) -> Result<ExplainReply, ApiError> {
+) -> Result<Explanation, ApiError> {
     let asked: ExplainRequest = endpoints::parse(body)?;
     let listener = asked.listen.as_deref().map(|text| listener(live, text));
     let listener = listener.transpose()?;
@@ -108,13 +51,13 @@ pub(super) fn explain(
         .max_by_key(|rule| wait(rule));
     let decisive = refusal.or(delay);
     let by = |rule: &RuleExplanation| format!("zone `{}`: {}", rule.zone, rule.reason);
-    Ok(ExplainReply {
-        server: explanation.server,
+    Ok(Explanation {
+        server: explanation.server.into(),
         listen: explanation.listen,
-        location: explanation.location,
+        location: explanation.location.into(),
         client: explanation.client,
         action: explanation.action,
-        verdict: decisive.map_or("pass", |rule| word(rule.said)),
+        verdict: decisive.map_or("pass", |rule| word(rule.said)).into(),
         status: refusal.map(|rule| rule.status.as_u16()),
         wait: decisive.map_or(0.0, |rule| wait(rule).as_secs_f64()),
         retry_after: refusal.and_then(|rule| seconds(rule.retry_after)),
@@ -128,18 +71,18 @@ pub(super) fn explain(
     })
 }
 
-fn shown(rule: &RuleExplanation) -> ExplainedRule {
-    ExplainedRule {
-        kind: rule.kind.as_str(),
-        zone: rule.zone.clone(),
+fn shown(rule: &RuleExplanation) -> api::RuleExplanation {
+    api::RuleExplanation {
+        kind: rule.kind.as_str().into(),
+        zone: rule.zone.to_string(),
         key: rule.key.clone(),
-        overridden_by: rule.overridden_by.clone(),
+        r#override: rule.overridden_by.clone(),
         rate: rule.rate.clone(),
         burst: rule.burst,
-        limit: rule.limit,
+        limit: rule.limit.map(u64::from),
         dry_run: rule.dry_run,
-        state: rule.standing.as_ref().map(KeyLevel::from),
-        verdict: word(rule.said),
+        state: rule.standing.as_ref().map(keys::status),
+        verdict: word(rule.said).into(),
         wait: wait(rule).as_secs_f64(),
         retry_after: seconds(rule.retry_after),
         reason: rule.reason.clone(),
@@ -217,20 +160,37 @@ fn request(asked: ExplainRequest) -> Result<Request<()>, ApiError> {
     Ok(request)
 }
 
-#[derive(Debug, Serialize)]
-pub(super) struct RefusalRow {
-    refusals: Vec<RefusalRecord>,
-    skipped: u64,
-}
-
 /// `GET /api/refusals`
-pub(super) fn list(query: Option<&str>) -> Result<RefusalRow, ApiError> {
+pub(super) fn list(query: Option<&str>) -> Result<Refusals, ApiError> {
     let after = parameter(query, "after").map_or(Ok(0), |text| text.parse());
     let after = after.map_err(|_| ApiError::bad("`after` is the id of a refusal"))?;
-    Ok(RefusalRow {
-        refusals: REFUSALS.last(after, number(query, "limit", 100)?),
+    let refusals = REFUSALS.last(after, number(query, "limit", 100)?);
+    Ok(Refusals {
+        refusals: refusals.into_iter().map(refusal).collect(),
         skipped: REFUSALS.skipped(),
     })
+}
+
+/// A refusal as it is shown.
+fn refusal(record: RefusalRecord) -> Refusal {
+    Refusal {
+        id: record.id,
+        time: record.time,
+        kind: record.kind.into(),
+        zone: record.zone.into(),
+        key: record.key.map(Into::into),
+        reason: record.reason.into(),
+        detail: record.detail.into(),
+        excess: record.excess,
+        retry_after: record.retry_after,
+        status: record.status,
+        dry_run: record.dry_run,
+        client: record.client.into(),
+        server: record.server.into(),
+        method: record.method.into(),
+        host: record.host.into(),
+        path: record.path.into(),
+    }
 }
 
 /// `GET /api/refusals/stream`
@@ -259,13 +219,15 @@ async fn tell(sender: mpsc::Sender<Bytes>, _seat: OwnedSemaphorePermit) {
         for refused in REFUSALS.last(after, MOST) {
             after = refused.id;
             // Only numbers and texts: there is nothing in it that could fail.
-            let json = serde_json::to_string(&refused).unwrap_or_default();
+            let json = serde_json::to_string(&refusal(refused)).unwrap_or_default();
             let _written = write!(text, "event: refusal\nid: {after}\ndata: {json}\n\n");
         }
         let now = REFUSALS.skipped();
         if now > skipped {
             let more = now - std::mem::replace(&mut skipped, now);
-            let _written = write!(text, "event: skipped\ndata: {{\"skipped\":{more}}}\n\n");
+            let json =
+                serde_json::to_string(&SkippedRefusals { skipped: more }).unwrap_or_default();
+            let _written = write!(text, "event: skipped\ndata: {json}\n\n");
         }
         if text.is_empty() && silence >= STILL_THERE {
             text.push_str(": still there\n\n");

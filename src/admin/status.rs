@@ -9,75 +9,29 @@
 //!
 //! Reading the configuration again: who asks, what came of it, and what is known of it afterwards.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use serde::Serialize;
 use serde_json::{Map, Value};
 use tokio::sync::{mpsc, oneshot};
 
 use super::zones::zones;
 use super::{Admin, token};
+use crate::api::{
+    ConnectionCounts, FleetMember, LoopLag, ReloadFailure, ReloadReport, RequestCounts, Status,
+    Store, VerdictCounts, ZoneLease,
+};
 use crate::clock::Clock;
 use crate::config::Report;
 use crate::proxy::Generation;
 use crate::store::LeaseHoldings;
 use crate::telemetry;
-use crate::telemetry::{COUNTERS, Exposition, ListenerCounters, REFUSALS};
-
-#[derive(Debug, Serialize)]
-struct Status {
-    version: &'static str,
-    pid: u32,
-    /// Milliseconds since the Unix epoch.
-    time: u64,
-    /// In seconds.
-    uptime: f64,
-    ready: bool,
-    generation: u64,
-    loops: Vec<Loop>,
-    connections: Connections,
-    requests: Requests,
-    limits: StatusVerdicts,
-    refusals_skipped: u64,
-    /// Those that could not be written, or not fast enough.
-    log_lines_lost: u64,
-    /// Whether anything can be changed here: there is an `admin.token`.
-    changes: bool,
-}
-
-/// How late an event loop is, in seconds.
-#[derive(Debug, Serialize)]
-struct Loop {
-    lag: Option<f64>,
-    worst: Option<f64>,
-}
-
-#[derive(Debug, Serialize)]
-struct Connections {
-    active: u64,
-    accepted: u64,
-}
-
-#[derive(Debug, Serialize)]
-struct Requests {
-    total: u64,
-    by_status: BTreeMap<&'static str, u64>,
-}
-
-/// All zones together.
-#[derive(Debug, Default, Serialize)]
-struct StatusVerdicts {
-    pass: u64,
-    delay: u64,
-    refuse: u64,
-}
+use crate::telemetry::{COUNTERS, Exposition, ListenerCounters, REFUSALS, metrics};
 
 /// `GET /api/status`
-pub(super) fn show(admin: &Admin, live: &Generation) -> impl Serialize + use<> {
-    let mut limits = StatusVerdicts::default();
+pub(super) fn show(admin: &Admin, live: &Generation) -> Status {
+    let mut limits = VerdictCounts::default();
     for zone in zones(live) {
         limits.pass += zone.counts.pass;
         limits.delay += zone.counts.delay;
@@ -86,7 +40,7 @@ pub(super) fn show(admin: &Admin, live: &Generation) -> impl Serialize + use<> {
     let (accepted, active) = ListenerCounters::connections();
     let seconds = |late: Duration| late.as_secs_f64();
     Status {
-        version: env!("CARGO_PKG_VERSION"),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
         pid: std::process::id(),
         time: u64::try_from(Clock::wall().as_millis()).unwrap_or_default(),
         uptime: admin.clock.now().since(Default::default()).as_secs_f64(),
@@ -94,15 +48,18 @@ pub(super) fn show(admin: &Admin, live: &Generation) -> impl Serialize + use<> {
         generation: admin.reloads.generation(),
         loops: telemetry::lags()
             .into_iter()
-            .map(|lag| Loop {
+            .map(|lag| LoopLag {
                 lag: lag.last.map(seconds),
                 worst: lag.worst.map(seconds),
             })
             .collect(),
-        connections: Connections { active, accepted },
-        requests: Requests {
+        connections: ConnectionCounts { active, accepted },
+        requests: RequestCounts {
             total: COUNTERS.requests(),
-            by_status: COUNTERS.by_status().collect(),
+            by_status: COUNTERS
+                .by_status()
+                .map(|(class, count)| (class.into(), count))
+                .collect(),
         },
         limits,
         refusals_skipped: REFUSALS.skipped(),
@@ -186,47 +143,8 @@ fn overlay(own: &mut Map<String, Value>, numbers: &Map<String, Value>, names: &[
     }
 }
 
-/// A store as `/api/store` shows it.
-#[derive(Debug, Serialize)]
-struct Store<'a> {
-    name: &'a str,
-    degraded: bool,
-    /// What went wrong, while it is.
-    why: Option<String>,
-    /// Which of the gateways this is.
-    gateway: String,
-    gateways: Vec<Gateway>,
-    zones: Vec<&'a str>,
-    /// Requests of this gateway that hold places of its `limit_conn` zones.
-    places: usize,
-    asked: u64,
-    missed: u64,
-    asked_behind: u64,
-    decided_here: u64,
-    leased: u64,
-    returned: u64,
-}
-
-/// One that shares it.
-#[derive(Debug, Serialize)]
-struct Gateway {
-    name: String,
-    seen_ago_ms: u64,
-    leases: Vec<Lease>,
-}
-
-/// What a gateway has in hand of one zone.
-#[derive(Debug, Serialize)]
-struct Lease {
-    zone: Box<str>,
-    keys: u64,
-    requests: f64,
-    /// Of how many keys so much is wanted that nobody is asked.
-    local_keys: u64,
-}
-
 /// `GET /api/store`
-pub(super) fn list(live: &Generation) -> impl Serialize {
+pub(super) fn list(live: &Generation) -> Vec<Store> {
     live.zones
         .stores
         .iter()
@@ -238,14 +156,14 @@ pub(super) fn list(live: &Generation) -> impl Serialize {
             let connections = live.plan.conn_zones.iter();
             let zones = requests.chain(connections.map(|zone| (&zone.name, zone.store)));
             Store {
-                name: store.name(),
+                name: store.name().to_owned(),
                 degraded: store.is_away(),
                 why: view.outage.map(|outage| outage.why),
                 gateway: view.gateway,
                 gateways: view
                     .gateways
                     .into_iter()
-                    .map(|gateway| Gateway {
+                    .map(|gateway| FleetMember {
                         name: gateway.name,
                         seen_ago_ms: gateway.seen_ago,
                         leases: gateway.held.into_iter().map(lease).collect(),
@@ -253,9 +171,9 @@ pub(super) fn list(live: &Generation) -> impl Serialize {
                     .collect(),
                 zones: zones
                     .filter(|(_, store)| *store == Some(index))
-                    .map(|(name, _)| &**name)
+                    .map(|(name, _)| name.to_string())
                     .collect(),
-                places: store.places(),
+                places: store.places() as u64,
                 asked: view.asked,
                 missed: view.missed,
                 asked_behind: view.asked_behind,
@@ -267,15 +185,24 @@ pub(super) fn list(live: &Generation) -> impl Serialize {
         .collect::<Vec<_>>()
 }
 
-fn lease(held: LeaseHoldings) -> Lease {
+fn lease(held: LeaseHoldings) -> ZoneLease {
     // A number for people: thousandths of requests are exact far beyond what is ever in hand.
     let requests = u32::try_from(held.units.milli()).unwrap_or(u32::MAX);
-    Lease {
-        zone: held.zone,
+    ZoneLease {
+        zone: held.zone.into(),
         keys: held.keys,
         requests: f64::from(requests) / 1000.0,
         local_keys: held.crowded,
     }
+}
+
+metrics! {
+    /// The metrics of reloads.
+    pub(super) RELOAD_METRICS:
+    CONFIG_GENERATION = gauge("weir_config_generation", [], "Number of the configuration in force: 1 at the start, one more with every reload.");
+    CONFIG_LAST_RELOAD_SUCCESS_TIMESTAMP_SECONDS = gauge("weir_config_last_reload_success_timestamp_seconds", [], "When the configuration in force was put in force.");
+    CONFIG_LAST_RELOAD_SUCCESSFUL = gauge("weir_config_last_reload_successful", [], "Whether the last reload succeeded.");
+    CONFIG_RELOAD_FAILURES_TOTAL = counter("weir_config_reload_failures_total", [], "Reloads that changed nothing because something was wrong with the configuration.");
 }
 
 /// What is known of the generations so far, and the way to ask for the next one.
@@ -291,26 +218,6 @@ pub struct ReloadHandle {
 
 /// Somebody wants the configuration to be read again; whoever waits for the answer is told.
 pub type ReloadRequest = Option<oneshot::Sender<Result<ReloadReport, ReloadFailure>>>;
-
-/// It is in force.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct ReloadReport {
-    /// Its number; the one that weir was started with is 1.
-    pub generation: u64,
-    /// What is doubtful about it, a line each.
-    pub warnings: Vec<String>,
-}
-
-/// It is not, and everything is as it was.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct ReloadFailure {
-    /// That it was not done.
-    error: &'static str,
-    /// What is wrong, a line each.
-    pub problems: Vec<String>,
-    /// The same with the lines of the files it is about, where it is about lines.
-    report: String,
-}
 
 impl ReloadHandle {
     /// The first generation is in force; and where those are heard who ask for the next.
@@ -364,27 +271,19 @@ impl ReloadHandle {
     }
 
     pub(super) fn describe(&self, page: &mut Exposition) {
-        page.gauge(
-            "weir_config_generation",
-            "Number of the configuration in force: 1 at the start, one more with every reload.",
-            &[],
-            self.generation(),
-        );
-        page.gauge(
-            "weir_config_last_reload_success_timestamp_seconds",
-            "When the configuration in force was put in force.",
+        page.sample(&CONFIG_GENERATION, &[], self.generation());
+        page.sample(
+            &CONFIG_LAST_RELOAD_SUCCESS_TIMESTAMP_SECONDS,
             &[],
             self.since.load(Ordering::Relaxed),
         );
-        page.gauge(
-            "weir_config_last_reload_successful",
-            "Whether the last reload succeeded.",
+        page.sample(
+            &CONFIG_LAST_RELOAD_SUCCESSFUL,
             &[],
             u64::from(!self.failed.load(Ordering::Relaxed)),
         );
-        page.counter(
-            "weir_config_reload_failures_total",
-            "Reloads that changed nothing because something was wrong with the configuration.",
+        page.sample(
+            &CONFIG_RELOAD_FAILURES_TOTAL,
             &[],
             self.failures.load(Ordering::Relaxed),
         );
@@ -396,7 +295,7 @@ impl ReloadFailure {
     #[must_use]
     pub fn of(report: &Report) -> Self {
         Self {
-            error: REFUSED,
+            error: REFUSED.into(),
             problems: report.lines().collect(),
             report: report.to_string(),
         }
@@ -412,7 +311,7 @@ impl ReloadFailure {
             cause = error.source();
         }
         Self {
-            error: REFUSED,
+            error: REFUSED.into(),
             problems: vec![text.clone()],
             report: format!("error: {text}"),
         }

@@ -11,12 +11,13 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::endpoints::ApiError;
 use super::keys;
 use crate::algorithm::{AlgorithmParams, Excess};
+use crate::api;
+use crate::api::{ShadowCounts, ZoneOverride, ZoneRule};
 use crate::clock::Millis;
 use crate::config;
 use crate::config::amend;
@@ -26,70 +27,10 @@ use crate::proxy::{Generation, LiveChanges};
 use crate::store::ZoneCounts;
 use crate::telemetry::HistogramSnapshot;
 
-/// A zone as it is shown.
-#[derive(Debug, Serialize)]
-struct Zone<'a> {
-    name: &'a str,
-    kind: &'static str,
-    algorithm: Option<&'static str>,
-    rate: Option<String>,
-    /// How many at once its rules give a key, in order; only a `limit_conn` zone has these.
-    limits: Vec<u32>,
-    keys: usize,
-    capacity: usize,
-    pass: u64,
-    delay: u64,
-    refuse: u64,
-    evictions: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    penalties_dropped: Option<u64>,
-    store: Option<&'a str>,
-    r#override: Option<&'a Map<String, Value>>,
-    /// How many keys are marked.
-    marks: usize,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    shadow: Option<ShadowCounts>,
-}
-
-/// One of them with all there is to know.
-#[derive(Debug, Serialize)]
-pub(super) struct Detail<'a> {
-    #[serde(flatten)]
-    zone: Zone<'a>,
-    key: String,
-    /// The rate in the file.
-    configured: Option<String>,
-    rules: Vec<Rule<'a>>,
-    marked: Vec<keys::ActionRow>,
-}
-
-/// Where a zone is used.
-#[derive(Debug, Serialize)]
-struct Rule<'a> {
-    server: &'a str,
-    location: &'a str,
-    burst: Option<f64>,
-    limit: Option<u32>,
-    dry_run: bool,
-}
-
-/// What limits that are only proposed say in a zone.
-#[derive(Debug, Serialize)]
-struct ShadowCounts {
-    keys: usize,
-    pass: u64,
-    delay: u64,
-    refuse: u64,
-    /// Of those it would refuse, how many passed.
-    refuses_passed: u64,
-    /// Of those it would let pass, how many were refused.
-    passes_refused: u64,
-}
-
 /// The limits of all `limit_conn` rules by their zone: one walk through the plan for all zones.
-struct SlotCounts<'p>(HashMap<&'p str, BTreeSet<u32>>);
+struct ConnLimitsByZone<'p>(HashMap<&'p str, BTreeSet<u32>>);
 
-impl<'p> SlotCounts<'p> {
+impl<'p> ConnLimitsByZone<'p> {
     fn of(plan: &'p Plan) -> Self {
         let mut found: HashMap<_, BTreeSet<u32>> = HashMap::new();
         for rule in plan.sites().flat_map(|site| &site.limit_conn) {
@@ -105,28 +46,26 @@ impl<'p> SlotCounts<'p> {
 }
 
 /// `GET /api/zones`
-pub(super) fn list(live: &Generation) -> impl Serialize {
-    let places = SlotCounts::of(&live.plan);
-    zones(live)
-        .map(|zone| shown(live, zone, &places))
-        .collect::<Vec<_>>()
+pub(super) fn list(live: &Generation) -> Vec<api::Zone> {
+    let places = ConnLimitsByZone::of(&live.plan);
+    zones(live).map(|zone| shown(live, zone, &places)).collect()
 }
 
 /// `GET /api/zones/{zone}`
-pub(super) fn detail<'l>(
-    live: &'l Generation,
+pub(super) fn detail(
+    live: &Generation,
     name: &str,
     now: Millis,
-) -> Result<Detail<'l>, ApiError> {
+) -> Result<api::ZoneDetail, ApiError> {
     let found = find(live, name)?;
     let zone = zones(live).find(|zone| zone.name == name);
     let zone = shown(
         live,
         zone.ok_or_else(|| ApiError::missing("it has just gone"))?,
-        &SlotCounts::of(&live.plan),
+        &ConnLimitsByZone::of(&live.plan),
     );
     let plan = &live.plan;
-    Ok(Detail {
+    Ok(api::ZoneDetail {
         configured: match found {
             ZoneRef::Conn(..) => None,
             ZoneRef::Req(index, _) => {
@@ -145,59 +84,53 @@ pub(super) fn detail<'l>(
     })
 }
 
-fn shown<'l>(live: &'l Generation, zone: ZoneSnapshot<'l>, places: &SlotCounts<'_>) -> Zone<'l> {
-    Zone {
-        name: zone.name,
-        kind: if zone.algorithm.is_some() {
-            "limit_req"
-        } else {
-            "limit_conn"
+fn shown(live: &Generation, zone: ZoneSnapshot<'_>, places: &ConnLimitsByZone<'_>) -> api::Zone {
+    api::Zone {
+        name: zone.name.to_owned(),
+        kind: match zone.algorithm {
+            Some(_) => "limit_req".into(),
+            None => "limit_conn".into(),
         },
-        algorithm: zone.algorithm.map(|algorithm| algorithm.name()),
+        algorithm: zone.algorithm.map(|algorithm| algorithm.name().into()),
         rate: zone.algorithm.map(|algorithm| algorithm.to_string()),
         limits: match zone.algorithm {
             Some(_) => Vec::new(),
             None => places.in_zone(zone.name),
         },
-        keys: zone.keys,
-        capacity: zone.capacity,
-        pass: zone.counts.pass,
-        delay: zone.counts.delay,
-        refuse: zone.counts.refuse,
+        keys: zone.keys as u64,
+        capacity: zone.capacity as u64,
+        verdicts: keys::verdicts(zone.counts),
         evictions: zone.counts.evictions,
         penalties_dropped: zone.penalties_dropped,
-        store: zone.store,
-        r#override: live.amendment.numbers.get(zone.name),
-        marks: zone.watch.marked(),
+        store: zone.store.map(str::to_owned),
+        r#override: live.amendment.numbers.get(zone.name).map(ZoneOverride::of),
+        marks: zone.watch.marked() as u64,
         shadow: zone.shadow.map(shadow),
     }
 }
 
 fn shadow(shadow: &ShadowZone) -> ShadowCounts {
-    let store = &shadow.zone.store;
-    let (counts, differs) = (store.counts(), shadow.differs());
+    let (store, differs) = (&shadow.zone.store, shadow.differs());
     ShadowCounts {
-        keys: store.len(),
-        pass: counts.pass,
-        delay: counts.delay,
-        refuse: counts.refuse,
+        keys: store.len() as u64,
+        verdicts: keys::verdicts(store.counts()),
         refuses_passed: differs.refuse,
         passes_refused: differs.pass,
     }
 }
 
 /// Where a zone is used.
-fn rules<'p>(plan: &'p Plan, zone: ZoneRef<'_>) -> Vec<Rule<'p>> {
+fn rules(plan: &Plan, zone: ZoneRef<'_>) -> Vec<ZoneRule> {
     let mut found = Vec::new();
     for server in &plan.servers {
         let locations = server.locations.iter().map(|it| (&*it.path.text, &it.site));
         for (location, site) in locations.chain([("", &server.fallback)]) {
             for (burst, limit, dry_run) in uses(site, zone) {
-                found.push(Rule {
-                    server: &server.name,
-                    location,
+                found.push(ZoneRule {
+                    server: server.name.to_string(),
+                    location: location.to_owned(),
                     burst,
-                    limit,
+                    limit: limit.map(u64::from),
                     dry_run: dry_run == DryRun::On,
                 });
             }

@@ -1,11 +1,8 @@
-//! The running weir, asked and told through its admin listener.
+//! The client of the admin API: which admin listener a verb speaks to, the token it shows there, and one request on a plain
+//! socket.
 //!
-//! One call to a listener and its answer, on a plain socket: a verb has one thing to ask and then ends.
-//!
-//! It says HTTP/1.0, so that an answer is never in chunks: it has a length, or lasts until the connection ends, as the
+//! It speaks HTTP/1.0, so that a response is never chunked: it has a length, or lasts until the connection ends, as the
 //! stream of refusals does.
-//!
-//! Which admin listener a verb speaks to, and the token it shows there.
 
 use std::fmt::Write as _;
 use std::io;
@@ -16,10 +13,12 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Args;
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::{UsageError, output};
+use crate::api::ErrorBody;
 use crate::config::{Secret, plan};
 use crate::{config, replay};
 
@@ -39,29 +38,29 @@ pub(super) struct ApiRequest {
 }
 
 impl ApiRequest {
-    /// Looks at something.
+    /// Reads something.
     pub(super) fn get(path: impl Into<String>) -> Self {
         Self::of("GET", path, None)
     }
 
-    /// Takes something away.
+    /// Removes something.
     pub(super) fn delete(path: impl Into<String>) -> Self {
         Self::of("DELETE", path, None)
     }
 
     /// Changes something.
-    pub(super) fn patch(path: impl Into<String>, body: Value) -> Self {
-        Self::of("PATCH", path, Some(body))
+    pub(super) fn patch(path: impl Into<String>, body: &impl Serialize) -> Self {
+        Self::of("PATCH", path, Some(json(body)))
     }
 
-    /// Asks something that takes words.
-    pub(super) fn post(path: impl Into<String>, body: Value) -> Self {
-        Self::of("POST", path, Some(body))
+    /// Asks something, or has something done.
+    pub(super) fn post(path: impl Into<String>, body: &impl Serialize) -> Self {
+        Self::of("POST", path, Some(json(body)))
     }
 
     /// Puts something there.
-    pub(super) fn put(path: impl Into<String>, body: Value) -> Self {
-        Self::of("PUT", path, Some(body))
+    pub(super) fn put(path: impl Into<String>, body: &impl Serialize) -> Self {
+        Self::of("PUT", path, Some(json(body)))
     }
 
     fn of(method: &'static str, path: impl Into<String>, body: Option<Value>) -> Self {
@@ -71,6 +70,12 @@ impl ApiRequest {
             body,
         }
     }
+}
+
+/// A body as JSON.
+fn json(body: &impl Serialize) -> Value {
+    // Only numbers, texts and maps by text: there is nothing in it that could fail.
+    serde_json::to_value(body).unwrap_or_default()
 }
 
 impl AdminClient {
@@ -184,12 +189,8 @@ impl AdminClient {
 
     /// Why something is not done.
     pub(super) fn refused(&self, status: u16, text: &str) -> anyhow::Error {
-        #[derive(serde::Deserialize)]
-        struct Problem {
-            error: String,
-        }
         let address = &self.address;
-        let Ok(Problem { error }) = serde_json::from_str(text) else {
+        let Ok(ErrorBody { error }) = serde_json::from_str(text) else {
             return anyhow::anyhow!(
                 "{address} answers {status}, and not as weir's admin listener does"
             );

@@ -2,7 +2,6 @@
 //!
 //! The verbs in groups, for `--help`: what belongs together stands together.
 
-mod answers;
 mod client;
 mod commands;
 mod output;

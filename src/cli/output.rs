@@ -14,7 +14,7 @@ use std::io::{IsTerminal as _, Write};
 use anstyle::{AnsiColor, Style};
 use unicode_width::UnicodeWidthStr as _;
 
-use super::answers::Verdicts;
+use crate::api::VerdictCounts;
 use crate::config::{ColorChoice, Report};
 use crate::replay::{duration, percent, visible};
 
@@ -309,8 +309,8 @@ pub(super) fn lag(seconds: Option<f64>) -> String {
 }
 
 /// What became of how many.
-pub(super) fn verdicts(counts: Verdicts) -> String {
-    let share = percent(counts.refuse, counts.demand());
+pub(super) fn verdicts(counts: VerdictCounts) -> String {
+    let share = percent(counts.refuse, counts.total());
     format!(
         "{} pass, {} delay, {} refuse ({share})",
         number(counts.pass),

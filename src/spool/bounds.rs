@@ -11,7 +11,15 @@ use super::disk;
 use crate::clock::Clock;
 use crate::config::plan::{BufferBounds, Plan};
 use crate::config::{Report, Severity};
-use crate::telemetry::{Exposition, RateLimitedLog};
+use crate::telemetry::{Exposition, RateLimitedLog, metrics};
+
+metrics! {
+    /// The metrics of all buffers.
+    pub BUFFER_METRICS:
+    BUFFER_BYTES = gauge("weir_buffer_bytes", ["resource"], "What slow clients have yet to send or to take, as it is buffered in memory and in files.");
+    BUFFER_LIMIT_BYTES = gauge("weir_buffer_limit_bytes", ["resource"], "How much may be buffered in memory and in files.");
+    BUFFER_FULL_TOTAL = counter("weir_buffer_full_total", ["reason"], "Requests and responses that were not buffered any further: memory or disk was used up, or a file could not be written.");
+}
 
 /// The bounds of all buffers of a process, and what is in use of them. One for all generations.
 #[derive(Debug)]
@@ -70,16 +78,10 @@ impl BufferPool {
     /// Adds the metrics of all buffers to a page.
     pub fn describe(&self, page: &mut Exposition) {
         for (resource, usage) in [("disk", &self.disk), ("memory", &self.memory)] {
-            let labels = [("resource", resource)];
-            page.gauge(
-                "weir_buffer_bytes",
-                "What slow clients have yet to send or to take, as it is buffered in memory and in files.",
-                &labels,
-                usage.used.load(Ordering::Relaxed),
-            );
-            page.gauge(
-                "weir_buffer_limit_bytes",
-                "How much may be buffered in memory and in files.",
+            let labels = [resource];
+            page.sample(&BUFFER_BYTES, &labels, usage.used.load(Ordering::Relaxed));
+            page.sample(
+                &BUFFER_LIMIT_BYTES,
                 &labels,
                 usage.limit.load(Ordering::Relaxed),
             );
@@ -89,12 +91,7 @@ impl BufferPool {
             ("error", &self.broken_disk),
             ("memory", &self.short_of_memory),
         ] {
-            page.counter(
-                "weir_buffer_full_total",
-                "Requests and responses that were not buffered any further: memory or disk was used up, or a file could not be written.",
-                &[("reason", reason)],
-                warning.total(),
-            );
+            page.sample(&BUFFER_FULL_TOTAL, &[reason], warning.total());
         }
     }
 

@@ -12,4 +12,4 @@ mod disk;
 mod tests;
 
 pub use self::body::{ResponseBuffer, SpoolWriter, SpooledBody, WriteSpace};
-pub use self::bounds::{BufferPool, check_buffers};
+pub use self::bounds::{BUFFER_METRICS, BufferPool, check_buffers};

@@ -22,8 +22,14 @@ use std::{fmt, io};
 
 use tokio::time::Instant;
 
-use super::metrics::Exposition;
+use super::metrics::{Exposition, metrics};
 use super::stamp;
+
+metrics! {
+    /// The metrics of background tasks.
+    pub TASK_METRICS:
+    TASK_PANICS_TOTAL = counter("weir_task_panics_total", ["task"], "Panics of background tasks; each was started again.");
+}
 
 macro_rules! tasks {
     ($($(#[$doc:meta])* $task:ident = $name:literal,)*) => {
@@ -130,12 +136,7 @@ impl BackgroundTask {
     /// Writes how often each kind has panicked.
     pub fn describe_panics(page: &mut Exposition) {
         for (name, count) in NAMES.iter().zip(&PANICS) {
-            page.counter(
-                "weir_task_panics_total",
-                "Panics of background tasks; each was started again.",
-                &[("task", name)],
-                count.load(Ordering::Relaxed),
-            );
+            page.sample(&TASK_PANICS_TOTAL, &[name], count.load(Ordering::Relaxed));
         }
     }
 }

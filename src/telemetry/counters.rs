@@ -25,7 +25,16 @@ use parking_lot::Mutex;
 use tokio::runtime::{Handle, RuntimeMetrics};
 use tokio::time::Instant;
 
-use super::metrics::{Exposition, Histogram, PerLoop, count};
+use super::metrics::{Exposition, Histogram, PerLoop, count, metrics};
+
+metrics! {
+    /// The metrics of [`Counters`].
+    pub PROCESS_WIDE_METRICS:
+    REQUESTS_TOTAL = counter("weir_requests_total", ["status"], "Requests that are over, by the class of the answer's status; none where the client got no answer.");
+    CONNECTIONS_REFUSED_TOTAL = counter("weir_connections_refused_total", ["cap"], "Connections closed at once because there were as many as allowed.");
+    CONNECTIONS_EVICTED_TOTAL = counter("weir_connections_evicted_total", [], "Idle connections closed to make room for others.");
+    SLOW_CLIENTS_TOTAL = counter("weir_slow_clients_total", ["with"], "Clients given up because they fell behind the least rate for what they sent or took.");
+}
 
 /// The process's own.
 pub static COUNTERS: Counters = Counters::new();
@@ -108,32 +117,24 @@ impl Counters {
     /// Writes them all.
     pub fn describe(&self, page: &mut Exposition) {
         for (status, count) in self.by_status() {
-            page.counter(
-                "weir_requests_total",
-                "Requests that are over, by the class of the answer's status; none where the client got no answer.",
-                &[("status", status)],
-                count,
-            );
+            page.sample(&REQUESTS_TOTAL, &[status], count);
         }
         for (index, cap) in CROWDS.iter().enumerate() {
-            page.counter(
-                "weir_connections_refused_total",
-                "Connections closed at once because there were as many as allowed.",
-                &[("cap", cap)],
+            page.sample(
+                &CONNECTIONS_REFUSED_TOTAL,
+                &[cap],
                 self.cells.sum(|cell| &cell.crowded[index]),
             );
         }
-        page.counter(
-            "weir_connections_evicted_total",
-            "Idle connections closed to make room for others.",
+        page.sample(
+            &CONNECTIONS_EVICTED_TOTAL,
             &[],
             self.cells.sum(|cell| &cell.evicted),
         );
         for (index, what) in SLOW.iter().enumerate() {
-            page.counter(
-                "weir_slow_clients_total",
-                "Clients given up because they fell behind the least rate for what they sent or took.",
-                &[("with", what)],
+            page.sample(
+                &SLOW_CLIENTS_TOTAL,
+                &[what],
                 self.cells.sum(|cell| &cell.slow[index]),
             );
         }
@@ -154,6 +155,18 @@ const CROWDS: [&str; 2] = ["max_connections", "max_connections_per_address"];
 
 /// By [`SlowPart`].
 const SLOW: [&str; 2] = ["answer", "body"];
+
+metrics! {
+    /// The metrics of [`ListenerCounters`].
+    pub LISTENER_METRICS:
+    CONNECTIONS_ACCEPTED_TOTAL = counter("weir_connections_accepted_total", ["listener"], "Client connections accepted.");
+    CONNECTIONS_ACTIVE = gauge("weir_connections_active", ["listener"], "Client connections open now.");
+    HTTP_REQUESTS_TOTAL = counter("weir_http_requests_total", ["listener", "version"], "Requests that came, by their version of HTTP.");
+    HEADS_REFUSED_TOTAL = counter("weir_heads_refused_total", ["listener", "status"], "Request heads that were malformed (400), late (408), too large (413, 414, 431) or of another version (505).");
+    TLS_HANDSHAKES_TOTAL = counter("weir_tls_handshakes_total", ["listener", "result"], "TLS handshakes with clients: with a new session, with one taken up again, or failed.");
+    PROXY_HEADERS_REFUSED_TOTAL = counter("weir_proxy_headers_refused_total", ["listener", "reason"], "Connections closed because their PROXY header was malformed, late or not whole.");
+    HTTP2_FLOODS_TOTAL = counter("weir_http2_floods_total", ["listener", "kind"], "HTTP/2 connections closed because the client sent too much of what costs it nothing.");
+}
 
 /// Counts of one listener. Those that nobody holds any more are forgotten.
 #[derive(Debug)]
@@ -291,56 +304,41 @@ impl ListenerCounters {
     }
 
     fn describe(&self, page: &mut Exposition) {
-        let listener = ("listener", &*self.name);
-        page.counter(
-            "weir_connections_accepted_total",
-            "Client connections accepted.",
-            &[listener],
-            self.accepted(),
-        );
-        page.gauge(
-            "weir_connections_active",
-            "Client connections open now.",
-            &[listener],
-            self.active(),
-        );
+        let listener = &*self.name;
+        page.sample(&CONNECTIONS_ACCEPTED_TOTAL, &[listener], self.accepted());
+        page.sample(&CONNECTIONS_ACTIVE, &[listener], self.active());
         for (index, version) in VERSIONS.iter().enumerate() {
-            page.counter(
-                "weir_http_requests_total",
-                "Requests that came, by their version of HTTP.",
-                &[listener, ("version", version)],
+            page.sample(
+                &HTTP_REQUESTS_TOTAL,
+                &[listener, version],
                 self.cells.sum(|cell| &cell.requests[index]),
             );
         }
         for (refusal, (_, status)) in REFUSALS.iter().enumerate() {
-            page.counter(
-                "weir_heads_refused_total",
-                "Request heads that were malformed (400), late (408), too large (413, 414, 431) or of another version (505).",
-                &[listener, ("status", status)],
+            page.sample(
+                &HEADS_REFUSED_TOTAL,
+                &[listener, status],
                 self.cells.sum(|cell| &cell.refused_heads[refusal]),
             );
         }
         for (index, result) in HANDSHAKES.iter().enumerate() {
-            page.counter(
-                "weir_tls_handshakes_total",
-                "TLS handshakes with clients: with a new session, with one taken up again, or failed.",
-                &[listener, ("result", result)],
+            page.sample(
+                &TLS_HANDSHAKES_TOTAL,
+                &[listener, result],
                 self.cells.sum(|cell| &cell.handshakes[index]),
             );
         }
         for (index, reason) in PROXY_HEADERS.iter().enumerate() {
-            page.counter(
-                "weir_proxy_headers_refused_total",
-                "Connections closed because their PROXY header was malformed, late or not whole.",
-                &[listener, ("reason", reason)],
+            page.sample(
+                &PROXY_HEADERS_REFUSED_TOTAL,
+                &[listener, reason],
                 self.cells.sum(|cell| &cell.refused_proxy_headers[index]),
             );
         }
         for (index, kind) in FLOODS.iter().enumerate() {
-            page.counter(
-                "weir_http2_floods_total",
-                "HTTP/2 connections closed because the client sent too much of what costs it nothing.",
-                &[listener, ("kind", kind)],
+            page.sample(
+                &HTTP2_FLOODS_TOTAL,
+                &[listener, kind],
                 self.cells.sum(|cell| &cell.floods[index]),
             );
         }
@@ -384,51 +382,32 @@ const FLOODS: [&str; 7] = [
 /// By [`ProxyHeaderFailure`].
 const PROXY_HEADERS: [&str; 3] = ["broken", "malformed", "timeout"];
 
+metrics! {
+    /// The metrics of the process itself.
+    pub PROCESS_METRICS:
+    BUILD_INFO = gauge("weir_build_info", ["version"], "1; which weir this is.");
+    PROCESS_CPU_SECONDS_TOTAL = counter("process_cpu_seconds_total", [], "User and system time the process has taken.");
+    PROCESS_START_TIME_SECONDS = gauge("process_start_time_seconds", [], "When the process was started, in seconds since 1970.");
+    PROCESS_RESIDENT_MEMORY_BYTES = gauge("process_resident_memory_bytes", [], "Memory of the process that is in use.");
+    PROCESS_OPEN_FDS = gauge("process_open_fds", [], "Descriptors the process has open.");
+    PROCESS_MAX_FDS = gauge("process_max_fds", [], "Descriptors it may have open.");
+}
+
 /// Writes what can be found out, and which weir this is.
 pub fn describe_process(page: &mut Exposition) {
-    page.gauge(
-        "weir_build_info",
-        "1; which weir this is.",
-        &[("version", env!("CARGO_PKG_VERSION"))],
-        1_u32,
-    );
+    page.sample(&BUILD_INFO, &[env!("CARGO_PKG_VERSION")], 1_u32);
     if let Some(times) = times() {
-        page.counter(
-            "process_cpu_seconds_total",
-            "User and system time the process has taken.",
-            &[],
-            times.cpu,
-        );
-        page.gauge(
-            "process_start_time_seconds",
-            "When the process was started, in seconds since 1970.",
-            &[],
-            times.start,
-        );
+        page.sample(&PROCESS_CPU_SECONDS_TOTAL, &[], times.cpu);
+        page.sample(&PROCESS_START_TIME_SECONDS, &[], times.start);
     }
     if let Some(bytes) = resident() {
-        page.gauge(
-            "process_resident_memory_bytes",
-            "Memory of the process that is in use.",
-            &[],
-            bytes,
-        );
+        page.sample(&PROCESS_RESIDENT_MEMORY_BYTES, &[], bytes);
     }
     if let Ok(open) = fs::read_dir("/proc/self/fd") {
-        page.gauge(
-            "process_open_fds",
-            "Descriptors the process has open.",
-            &[],
-            open.count(),
-        );
+        page.sample(&PROCESS_OPEN_FDS, &[], open.count());
     }
     if let Some(most) = most_open() {
-        page.gauge(
-            "process_max_fds",
-            "Descriptors it may have open.",
-            &[],
-            most,
-        );
+        page.sample(&PROCESS_MAX_FDS, &[], most);
     }
 }
 
@@ -533,20 +512,21 @@ pub fn lags() -> Vec<LoopLag> {
     LOOPS.lock().iter().map(|it| it.late.read()).collect()
 }
 
+metrics! {
+    /// The metrics of event loops.
+    pub LOOP_METRICS:
+    LOOP_LAG_SECONDS = histogram("weir_loop_lag_seconds", ["loop"], "How late an event loop came to what was due, looked at ten times a second.");
+    LOOP_BUSY_SECONDS_TOTAL = counter("weir_loop_busy_seconds_total", ["loop"], "How long an event loop has worked and not waited.");
+}
+
 /// Writes what is known of them.
 pub fn describe_loops(page: &mut Exposition) {
     for own in LOOPS.lock().iter() {
         let number = own.number.to_string();
-        let labels = [("loop", &*number)];
-        page.histogram(
-            "weir_loop_lag_seconds",
-            "How late an event loop came to what was due, looked at ten times a second.",
-            &labels,
-            &own.all.read(),
-        );
-        page.counter(
-            "weir_loop_busy_seconds_total",
-            "How long an event loop has worked and not waited.",
+        let labels = [&*number];
+        page.histogram(&LOOP_LAG_SECONDS, &labels, &own.all.read());
+        page.sample(
+            &LOOP_BUSY_SECONDS_TOTAL,
             &labels,
             own.runtime.worker_total_busy_duration(0).as_secs_f64(),
         );

@@ -33,8 +33,15 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 
 use super::background::{BackgroundTask, supervise_thread};
-use super::metrics::Exposition;
+use super::metrics::{Exposition, metrics};
 use crate::clock::{Clock, Millis};
+
+metrics! {
+    /// The metrics of logs.
+    pub LOG_METRICS:
+    LOG_LINES_DROPPED_TOTAL = counter("weir_log_lines_dropped_total", ["log"], "Log lines dropped because they could not be written fast enough.");
+    LOG_LINES_FAILED_TOTAL = counter("weir_log_lines_failed_total", ["log"], "Log lines lost because writing them failed.");
+}
 
 /// All open logs of the process.
 #[derive(Debug, Clone, Default)]
@@ -186,16 +193,14 @@ impl LogWriter {
         // One that was closed may have a namesake by now, and no metric may stand there twice.
         let open = open.iter().filter(|log| !log.shared.orders.lock().stopped);
         for log in open {
-            let labels = [("log", log.shared.name)];
-            page.counter(
-                "weir_log_lines_dropped_total",
-                "Log lines dropped because they could not be written fast enough.",
+            let labels = [log.shared.name];
+            page.sample(
+                &LOG_LINES_DROPPED_TOTAL,
                 &labels,
                 log.shared.dropped.load(Ordering::Relaxed),
             );
-            page.counter(
-                "weir_log_lines_failed_total",
-                "Log lines lost because writing them failed.",
+            page.sample(
+                &LOG_LINES_FAILED_TOTAL,
                 &labels,
                 log.shared.failed.load(Ordering::Relaxed),
             );

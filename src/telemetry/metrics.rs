@@ -1,22 +1,92 @@
-//! A page of numbers in Prometheus' text format.
+//! Metrics: how one is declared, how it is counted, and how a page of them is written in Prometheus's text format.
 //!
-//! Written by hand: a scrape walks counters that live where they are counted, and what is left of a client
-//! library then is three escaping rules and the demand that a family's samples stand together.
+//! A [`Metric`] is declared with [`metrics!`] beside what it counts, and never registered: a scrape walks counters that live
+//! where they are counted, and what is left of a client library then is three escaping rules and the demand that a family's
+//! samples stand together.
 //!
-//! Where numbers are counted that every event loop counts: each in a place of its own.
+//! What every event loop counts is counted in a place of each loop's own ([`PerLoop`]): two loops that counted in one place
+//! would take turns owning it at every request, and a scrape, which comes every few seconds, can just as well add up.
 //!
-//! Two loops that counted in one place would take turns owning it at every request; a scrape, which comes every few
-//! seconds, can just as well add up.
-//!
-//! How long something took, for many of them: so many took at most this, so many at most that.
-//!
-//! The same bounds for everything that is timed: two pictures of weir can then be laid over each other, and the bounds
-//! people promise by (10 ms, 100 ms, a second) are among them.
+//! A [`Histogram`] counts times by length. All have the same bounds: two pictures of weir can then be laid over each other,
+//! and the bounds that services promise (10 ms, 100 ms, a second) are among them.
 
 use std::fmt;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
+
+/// A metric: the name, type and labels of all its series.
+#[derive(Debug)]
+pub struct Metric {
+    kind: &'static str,
+    /// Its name.
+    pub name: &'static str,
+    /// The names of its labels, in the order in which samples give their values.
+    pub labels: &'static [&'static str],
+    /// What it counts, in a sentence.
+    pub help: &'static str,
+}
+
+impl Metric {
+    /// Something that only grows.
+    pub(crate) const fn counter(
+        name: &'static str,
+        labels: &'static [&'static str],
+        help: &'static str,
+    ) -> Self {
+        Self {
+            kind: "counter",
+            name,
+            labels,
+            help,
+        }
+    }
+
+    /// Something that goes up and down.
+    pub(crate) const fn gauge(
+        name: &'static str,
+        labels: &'static [&'static str],
+        help: &'static str,
+    ) -> Self {
+        Self {
+            kind: "gauge",
+            ..Self::counter(name, labels, help)
+        }
+    }
+
+    /// Times by length.
+    pub(crate) const fn histogram(
+        name: &'static str,
+        labels: &'static [&'static str],
+        help: &'static str,
+    ) -> Self {
+        Self {
+            kind: "histogram",
+            ..Self::counter(name, labels, help)
+        }
+    }
+
+    /// `counter`, `gauge` or `histogram`.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        self.kind
+    }
+}
+
+/// Declares metrics, each as `NAME = type("name", [labels], "help");`, and the list of them.
+macro_rules! metrics {
+    (
+        $(#[$doc:meta])*
+        $visibility:vis $list:ident:
+        $($name:ident = $kind:ident($series:literal, [$($label:literal),*], $help:literal);)*
+    ) => {
+        $(static $name: $crate::telemetry::Metric =
+            $crate::telemetry::Metric::$kind($series, &[$($label),*], $help);)*
+        $(#[$doc])*
+        $visibility static $list: &[&$crate::telemetry::Metric] = &[$(&$name),*];
+    };
+}
+pub(crate) use metrics;
 
 /// A page being written.
 #[derive(Debug, Default)]
@@ -48,51 +118,31 @@ impl Exposition {
         Self::default()
     }
 
-    /// Adds a sample of something that only grows.
-    pub fn counter(
-        &mut self,
-        name: &'static str,
-        help: &str,
-        labels: &[(&str, &str)],
-        n: impl Into<SampleValue>,
-    ) {
-        self.sample("counter", name, help, labels, n.into());
+    /// Adds a sample; `values` are those of the metric's labels, in their order.
+    pub fn sample(&mut self, metric: &'static Metric, values: &[&str], n: impl Into<SampleValue>) {
+        let text = &mut self.family(metric).text;
+        line(text, [metric.name, ""], labels(metric, values), n.into());
     }
 
-    /// Adds a sample of something that goes up and down.
-    pub fn gauge(
-        &mut self,
-        name: &'static str,
-        help: &str,
-        labels: &[(&str, &str)],
-        n: impl Into<SampleValue>,
-    ) {
-        self.sample("gauge", name, help, labels, n.into());
-    }
-
-    /// Adds what a histogram says.
+    /// Adds what a histogram says; `values` are those of the metric's labels, in their order.
     pub fn histogram(
         &mut self,
-        name: &'static str,
-        help: &str,
-        labels: &[(&str, &str)],
+        metric: &'static Metric,
+        values: &[&str],
         reading: &HistogramSnapshot,
     ) {
-        let text = &mut self.family("histogram", name, help).text;
+        let name = metric.name;
+        let text = &mut self.family(metric).text;
         let mut all = 0;
         for (bound, within) in &reading.within {
             all = *within;
-            let labels = labels.iter().copied().chain([("le", *bound)]);
+            let labels = labels(metric, values).chain([("le", *bound)]);
             line(text, [name, "_bucket"], labels, SampleValue::Unsigned(all));
         }
-        let labels = labels.iter().copied();
-        line(
-            text,
-            [name, "_sum"],
-            labels.clone(),
-            SampleValue::Float(reading.sum),
-        );
-        line(text, [name, "_count"], labels, SampleValue::Unsigned(all));
+        let sum = SampleValue::Float(reading.sum);
+        line(text, [name, "_sum"], labels(metric, values), sum);
+        let all = SampleValue::Unsigned(all);
+        line(text, [name, "_count"], labels(metric, values), all);
     }
 
     /// The whole page; its type is [`Exposition::CONTENT_TYPE`].
@@ -104,20 +154,11 @@ impl Exposition {
             .collect()
     }
 
-    fn sample(
-        &mut self,
-        kind: &str,
-        name: &'static str,
-        help: &str,
-        labels: &[(&str, &str)],
-        n: SampleValue,
-    ) {
-        let text = &mut self.family(kind, name, help).text;
-        line(text, [name, ""], labels.iter().copied(), n);
-    }
-
-    fn family(&mut self, kind: &str, name: &'static str, help: &str) -> &mut MetricFamily {
-        let known = self.families.iter().position(|family| family.name == name);
+    fn family(&mut self, metric: &'static Metric) -> &mut MetricFamily {
+        let Metric {
+            name, help, kind, ..
+        } = metric;
+        let known = self.families.iter().position(|family| family.name == *name);
         let index = known.unwrap_or_else(|| {
             let mut text = format!("# HELP {name} ");
             escape(help, Quotes::Plain, &mut text);
@@ -176,6 +217,15 @@ impl From<usize> for SampleValue {
     fn from(n: usize) -> Self {
         Self::Unsigned(n as u64)
     }
+}
+
+/// The labels of a sample with their values.
+fn labels<'l>(
+    metric: &'static Metric,
+    values: &'l [&'l str],
+) -> impl Iterator<Item = (&'l str, &'l str)> {
+    debug_assert_eq!(metric.labels.len(), values.len(), "{}", metric.name);
+    metric.labels.iter().copied().zip(values.iter().copied())
 }
 
 /// Writes one sample.
@@ -354,22 +404,21 @@ mod tests {
 
     use super::*;
 
+    metrics! {
+        METRICS:
+        A = counter("a_total", ["zone", "verdict"], "First.");
+        B = gauge("b", [], "Second.");
+        H = histogram("h_seconds", ["zone"], "H.");
+        QUOTED = gauge("g", ["l"], "A \"help\"\nof \\ two lines.");
+        G = gauge("g", [], "G.");
+    }
+
     #[test]
     fn samples_of_a_family_stand_together_under_one_head() {
         let mut page = Exposition::new();
-        page.counter(
-            "a_total",
-            "First.",
-            &[("zone", "x"), ("verdict", "pass")],
-            3_u64,
-        );
-        page.gauge("b", "Second.", &[], -1_i64);
-        page.counter(
-            "a_total",
-            "First.",
-            &[("zone", "y"), ("verdict", "pass")],
-            4_usize,
-        );
+        page.sample(&A, &["x", "pass"], 3_u64);
+        page.sample(&B, &[], -1_i64);
+        page.sample(&A, &["y", "pass"], 4_usize);
         assert_eq!(
             page.finish(),
             "# HELP a_total First.\n# TYPE a_total counter\n\
@@ -379,13 +428,19 @@ mod tests {
     }
 
     #[test]
+    fn a_list_has_every_metric_that_is_declared_with_it() {
+        let names: Vec<_> = METRICS.iter().map(|metric| metric.name).collect();
+        assert_eq!(names, ["a_total", "b", "h_seconds", "g", "g"]);
+    }
+
+    #[test]
     fn a_histogram_is_one_family_of_three_names() {
         let mut page = Exposition::new();
         let reading = HistogramSnapshot {
             within: vec![("0.1", 2), ("+Inf", 3)],
             sum: 1.25,
         };
-        page.histogram("h_seconds", "H.", &[("zone", "x")], &reading);
+        page.histogram(&H, &["x"], &reading);
         assert_eq!(
             page.finish(),
             "# HELP h_seconds H.\n# TYPE h_seconds histogram\n\
@@ -397,12 +452,7 @@ mod tests {
     #[test]
     fn a_label_value_cannot_break_out_of_its_quotes() {
         let mut page = Exposition::new();
-        page.gauge(
-            "g",
-            "A \"help\"\nof \\ two lines.",
-            &[("l", "a\"} 1\nb\\")],
-            0_u32,
-        );
+        page.sample(&QUOTED, &["a\"} 1\nb\\"], 0_u32);
         assert_eq!(
             page.finish(),
             "# HELP g A \"help\"\\nof \\\\ two lines.\n# TYPE g gauge\ng{l=\"a\\\"} 1\\nb\\\\\"} 0\n"
@@ -412,9 +462,9 @@ mod tests {
     #[test]
     fn floats_are_written_as_prometheus_reads_them() {
         let mut page = Exposition::new();
-        page.gauge("g", "G.", &[], 0.25);
-        page.gauge("g", "G.", &[], f64::INFINITY);
-        page.gauge("g", "G.", &[], f64::NAN);
+        page.sample(&G, &[], 0.25);
+        page.sample(&G, &[], f64::INFINITY);
+        page.sample(&G, &[], f64::NAN);
         assert!(page.finish().ends_with("g 0.25\ng +Inf\ng NaN\n"));
     }
 }

@@ -16,17 +16,19 @@ pub mod traces;
 
 pub use self::access_log::{AccessLog, Error};
 pub use self::background::{
-    BackgroundTask, CaughtPanic, blocking, catch_panic, install_hook, isolated,
+    BackgroundTask, CaughtPanic, TASK_METRICS, blocking, catch_panic, install_hook, isolated,
     poll_catching_panic, supervise,
 };
 pub use self::counters::{
-    ActiveConnection, COUNTERS, Counters, HandshakeResult, LimitedBy, ListenerCounters, LoopLag,
+    ActiveConnection, COUNTERS, Counters, HandshakeResult, LISTENER_METRICS, LOOP_METRICS,
+    LimitedBy, ListenerCounters, LoopLag, PROCESS_METRICS, PROCESS_WIDE_METRICS,
     ProxyHeaderFailure, SlowPart, describe_loops, describe_process, lags, watch_lag,
 };
 pub use self::error_log::{
     ErrorDestination, LogGuard, RateLimitedLog, about, about_connection, set_level, start_error_log,
 };
-pub use self::log_writer::{Destination, LogSink, LogWriter};
-pub use self::metrics::{Exposition, Histogram, HistogramSnapshot, SampleValue};
+pub use self::log_writer::{Destination, LOG_METRICS, LogSink, LogWriter};
+pub(crate) use self::metrics::metrics;
+pub use self::metrics::{Exposition, Histogram, HistogramSnapshot, Metric, SampleValue};
 pub use self::refusals::{REFUSALS, RefusalLog, RefusalRecord};
 pub use self::traces::Tracer;

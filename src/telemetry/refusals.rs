@@ -9,7 +9,6 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
-use serde::Serialize;
 
 use crate::clock::Millis;
 
@@ -24,7 +23,7 @@ pub struct RefusalLog {
 }
 
 /// A request that was refused, or would have been.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone)]
 pub struct RefusalRecord {
     /// One more than that of the refusal written down before it.
     pub id: u64,

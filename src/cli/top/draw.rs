@@ -1,21 +1,18 @@
-//! A view as lines of a terminal.
-//!
-//! The two sentences on top: who is being limited and by what, and whether the backends are well. Whoever reads only these
-//! knows enough.
+//! Draws the state of `weir top` as lines of a terminal: on top two sentences that suffice by themselves (what is being
+//! limited and by which zone, and whether the backends are well), below them the tables.
 
 use std::collections::HashMap;
 
 use anstyle::Style;
 
+use super::line;
 use super::poll::{RateHistory, rate};
 use super::state::{Notice, Overlay, TopPane, TopState, joined};
-use super::{line, poll};
-use crate::cli::answers::{Detail, Refusal, Rule, Server};
+use crate::api::{Backend, KeySort, Refusal, VerdictRates, ZoneDetail, ZoneRule};
 use crate::cli::output::{
     BAD, Column, DOUBTFUL, FAINT, GOOD, STRONG, TableCell, TextTable, lag, requests, span,
 };
 use crate::cli::verbs;
-use crate::cli::verbs::limits::KeySort;
 use crate::cli::verbs::upstreams::condition;
 use crate::cli::verbs::{limits, upstreams};
 use crate::replay::{number, visible};
@@ -221,8 +218,8 @@ fn zones(view: &TopState) -> (String, TextTable) {
         table.row([
             TableCell::from(&zone.name).styled(STRONG),
             TableCell::from(zone.rate.as_deref().unwrap_or("limit_conn"))
-                .styled_if(zone.changed.is_some(), DOUBTFUL),
-            TableCell::from(rate(pace.demand())),
+                .styled_if(zone.r#override.is_some(), DOUBTFUL),
+            TableCell::from(rate(pace.total())),
             TableCell::from(rate(pace.pass)),
             TableCell::from(rate(pace.delay)).styled_if(pace.delay > 0.0, DOUBTFUL),
             TableCell::from(rate(pace.refuse)).styled_if(pace.refuse > 0.0, BAD),
@@ -254,7 +251,7 @@ fn busy_keys(view: &TopState) -> (String, TextTable) {
         let pace = view.keys.now(&name);
         table.row([
             TableCell::from(&key.key).styled(STRONG),
-            TableCell::from(rate(pace.demand())),
+            TableCell::from(rate(pace.total())),
             TableCell::from(rate(pace.pass + pace.delay)),
             TableCell::from(rate(pace.refuse)).styled_if(pace.refuse > 0.0, BAD),
             TableCell::from(requests(key.excess)),
@@ -265,7 +262,7 @@ fn busy_keys(view: &TopState) -> (String, TextTable) {
     }
     let order = match view.sort {
         KeySort::Now => "most refused now".to_owned(),
-        sort => format!("most {} first", sort.word()),
+        sort => format!("most {} first", sort.as_str()),
     };
     (
         format!("keys of {} · {order}", allowance(&open.detail)),
@@ -274,7 +271,7 @@ fn busy_keys(view: &TopState) -> (String, TextTable) {
 }
 
 /// A zone and what its rules give a key.
-fn allowance(detail: &Detail) -> String {
+fn allowance(detail: &ZoneDetail) -> String {
     let zone = &detail.zone;
     let rate = zone
         .rate
@@ -289,7 +286,7 @@ fn allowance(detail: &Detail) -> String {
     format!("{} by {}{rate}{terms}", zone.name, detail.key)
 }
 
-fn terms(rule: &Rule) -> Option<String> {
+fn terms(rule: &ZoneRule) -> Option<String> {
     match (rule.burst, rule.limit) {
         (Some(burst), _) => Some(format!("burst {}", requests(burst))),
         (None, Some(limit)) => Some(format!("{} at once", number(limit))),
@@ -304,7 +301,7 @@ fn upstreams(view: &TopState) -> (String, TextTable) {
         let name = joined(upstream, &server.address);
         let pace = view.servers.now(&name);
         let mut row = upstreams::cells(upstream, server);
-        row.push(TableCell::from(rate(pace.demand())));
+        row.push(TableCell::from(rate(pace.total())));
         row.push(TableCell::from(rate(pace.refuse)).styled_if(pace.refuse > 0.0, BAD));
         row.push(TableCell::from(lag(view.latencies.now(&name))));
         table.row(row);
@@ -360,7 +357,7 @@ pub(super) fn limits(view: &TopState) -> (String, Style) {
         .zones
         .iter()
         .map(|zone| (zone, view.zones.recent(&zone.name, LOOKS)));
-    let worst = |of: fn(&poll::VerdictRates) -> f64| {
+    let worst = |of: fn(&VerdictRates) -> f64| {
         let most = paces
             .clone()
             .max_by(|(_, one), (_, other)| of(one).total_cmp(&of(other)));
@@ -377,7 +374,7 @@ pub(super) fn limits(view: &TopState) -> (String, Style) {
             "{}{held} refuses {} of {} requests/s{whom}",
             zone.name,
             rate(pace.refuse),
-            rate(pace.demand())
+            rate(pace.total())
         );
         return (visible(&text), BAD);
     }
@@ -427,7 +424,7 @@ pub(super) fn backends(view: &TopState) -> (String, Style) {
             let pace = view
                 .servers
                 .recent(&joined(upstream, &server.address), LOOKS);
-            pace.refuse > 0.0 && pace.refuse * 10.0 >= pace.demand()
+            pace.refuse > 0.0 && pace.refuse * 10.0 >= pace.total()
         })
         .collect();
     let alone = view.look.upstreams.iter().find(|upstream| {
@@ -466,7 +463,7 @@ pub(super) fn backends(view: &TopState) -> (String, Style) {
 }
 
 /// What is wrong with a server.
-fn trouble(server: &Server) -> Option<String> {
+fn trouble(server: &Backend) -> Option<String> {
     if !server.up || server.healthy == Some(false) {
         if server.breaker.as_deref() == Some("open") && !server.down && !server.draining {
             return Some("kept out by its breaker".to_owned());
@@ -481,7 +478,7 @@ fn trouble(server: &Server) -> Option<String> {
 const LOOKS: usize = 3;
 
 /// Milliseconds of refusals that count for who is busiest.
-const RECENT: i64 = 10_000;
+const RECENT: u64 = 10_000;
 
 #[cfg(test)]
 mod tests {

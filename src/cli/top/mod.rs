@@ -26,9 +26,9 @@ use tokio::sync::mpsc as events;
 
 use self::poll::{Poller, Snapshot};
 use self::state::{TopState, UiAction};
-use super::answers::KeyState;
 use super::client::AdminOptions;
 use super::output::cut;
+use crate::api::KeyState;
 
 #[derive(Debug, Args)]
 pub(super) struct TopArgs {

@@ -1,9 +1,5 @@
-//! Looks at the running weir once a second, and does what the user wants of it, beside the drawing: a slow answer must
-//! not make keys slow.
-//!
-//! Counts a second, and how they went: what changes between two looks.
-//!
-//! How long backends take, read from the metrics: what came to the sums between two looks.
+//! Polls the running weir once a second and carries out the user's commands, beside the drawing: a slow response must not
+//! make keys slow. What changed between two polls becomes rates and, from the metrics' sums, latencies.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -13,14 +9,14 @@ use anstyle::Style;
 
 use super::UiEvent;
 use super::state::joined;
-use crate::cli::answers::{
-    BusyKey, Detail, KeyState, Refusal, Refusals, Status, Upstream, Verdicts, Zone,
+use crate::api::{
+    KeySort, KeyState, Refusal, Refusals, Status, TopKey, Upstream, VerdictCounts, VerdictRates,
+    Zone, ZoneDetail,
 };
 use crate::cli::client::{AdminClient, ApiRequest, escape};
 use crate::cli::output::{BAD, DOUBTFUL, FAINT, GOOD};
 use crate::cli::verbs;
 use crate::cli::verbs::limits;
-use crate::cli::verbs::limits::KeySort;
 use crate::clock::{Clock, Millis};
 use crate::replay;
 
@@ -42,8 +38,8 @@ pub(super) struct Snapshot {
 /// A zone that is looked into.
 #[derive(Debug)]
 pub(super) struct ZoneSnapshotDetail {
-    pub(super) detail: Detail,
-    pub(super) keys: Vec<BusyKey>,
+    pub(super) detail: ZoneDetail,
+    pub(super) keys: Vec<TopKey>,
 }
 
 /// What the user wants.
@@ -158,24 +154,10 @@ const SOON: Duration = Duration::from_millis(80);
 const REFUSALS: u16 = 100;
 const KEYS: u16 = 40;
 
-/// Verdicts a second.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(super) struct VerdictRates {
-    pub(super) pass: f64,
-    pub(super) delay: f64,
-    pub(super) refuse: f64,
-}
-
-impl VerdictRates {
-    pub(super) fn demand(self) -> f64 {
-        self.pass + self.delay + self.refuse
-    }
-}
-
 /// The last counts of something, and its paces so far.
 #[derive(Debug, Default)]
 struct RateSeries {
-    last: Option<Verdicts>,
+    last: Option<VerdictCounts>,
     paces: VecDeque<VerdictRates>,
     /// Looks in which it was not there.
     unseen: usize,
@@ -190,7 +172,7 @@ impl RateHistory {
     pub(super) fn take<'a>(
         &mut self,
         seconds: f64,
-        counts: impl Iterator<Item = (&'a str, Verdicts)>,
+        counts: impl Iterator<Item = (&'a str, VerdictCounts)>,
     ) {
         for track in self.0.values_mut() {
             track.unseen += 1;
@@ -244,11 +226,11 @@ impl RateHistory {
             return (" ".repeat(width), " ".repeat(width));
         };
         let shown: Vec<_> = track.paces.iter().rev().take(width).rev().collect();
-        let most = shown.iter().map(|pace| pace.demand()).fold(1.0, f64::max);
+        let most = shown.iter().map(|pace| pace.total()).fold(1.0, f64::max);
         let mut plain = " ".repeat(width - shown.len());
         let mut painted = plain.clone();
         for pace in shown {
-            let bar = bar(pace.demand() / most);
+            let bar = bar(pace.total() / most);
             let style = colour(*pace);
             plain.push(bar);
             painted.push_str(&format!("{style}{bar}{style:#}"));
@@ -375,8 +357,8 @@ mod pace_tests {
 
     use super::*;
 
-    fn counts(pass: u64, refuse: u64) -> Verdicts {
-        Verdicts {
+    fn counts(pass: u64, refuse: u64) -> VerdictCounts {
+        VerdictCounts {
             pass,
             delay: 0,
             refuse,
@@ -394,7 +376,7 @@ mod pace_tests {
         );
         tracks.take(2.0, [("perip", counts(120, 40))].into_iter());
         let now = tracks.now("perip");
-        assert_eq!((now.pass, now.refuse, now.demand()), (10.0, 20.0, 30.0));
+        assert_eq!((now.pass, now.refuse, now.total()), (10.0, 20.0, 30.0));
         let (plain, painted) = tracks.spark("perip", 4);
         assert_eq!(plain, "   █");
         assert!(painted.contains("31m█"), "{painted:?}");

@@ -1,11 +1,8 @@
 //! What is on the screen: the last look, what came before it, what is selected, and what a key does about it.
 
-use serde_json::json;
-
 use super::poll::{Latencies, PollCommand, RateHistory, Snapshot};
 use super::{KeyEvent, UiEvent};
-use crate::cli::answers::{KeyState, Server, Verdicts};
-use crate::cli::verbs::limits::KeySort;
+use crate::api::{Backend, BackendChange, BackendState, KeySort, KeyState, VerdictCounts};
 use crate::cli::verbs::{limits, upstreams};
 use crate::clock::Millis;
 use crate::replay::visible;
@@ -160,7 +157,7 @@ impl TopState {
         let servers: Vec<_> = self
             .servers_shown()
             .map(|(upstream, server)| {
-                let counts = Verdicts {
+                let counts = VerdictCounts {
                     pass: server.requests.saturating_sub(server.errors),
                     delay: 0,
                     refuse: server.errors,
@@ -183,7 +180,7 @@ impl TopState {
     }
 
     /// All servers with their upstream.
-    pub(super) fn servers_shown(&self) -> impl Iterator<Item = (&str, &Server)> {
+    pub(super) fn servers_shown(&self) -> impl Iterator<Item = (&str, &Backend)> {
         self.look.upstreams.iter().flat_map(|upstream| {
             let servers = upstream.servers.iter();
             servers.map(|server| (upstream.name.as_str(), server))
@@ -229,8 +226,8 @@ impl TopState {
             KeyEvent::Letter('b') => self.mark("block", "blocked"),
             KeyEvent::Letter('x') => self.mark("exempt", "exempt"),
             KeyEvent::Letter('f') => self.forget(),
-            KeyEvent::Letter('d') => self.switch("drain", "drained"),
-            KeyEvent::Letter('u') => self.switch("up", "up again"),
+            KeyEvent::Letter('d') => self.switch(BackendState::Drain, "drained"),
+            KeyEvent::Letter('u') => self.switch(BackendState::Up, "up again"),
             _ => {}
         }
         UiAction::Stay
@@ -304,7 +301,7 @@ impl TopState {
     }
 
     /// Asks whether the server is to be switched; only where one is selected for all to see.
-    fn switch(&mut self, state: &str, done: &str) {
+    fn switch(&mut self, state: BackendState, done: &str) {
         let Some((upstream, server)) = self.servers_shown().nth(self.server) else {
             return;
         };
@@ -316,10 +313,14 @@ impl TopState {
             return;
         }
         let (question, done) = (
-            visible(&format!("{state} {address} of {upstream}?")),
+            visible(&format!("{} {address} of {upstream}?", state.as_str())),
             visible(&format!("{address} of {upstream} is {done}")),
         );
-        let call = upstreams::change(upstream, address, json!({ "state": state }));
+        let change = BackendChange {
+            state: Some(state),
+            breaker: None,
+        };
+        let call = upstreams::change(upstream, address, &change);
         self.ask(question, PollCommand::Do { call, done });
     }
 

@@ -1,16 +1,16 @@
-//! `weir zones`: what is limited, to what, and what came of it.
-//!
-//! `weir set`: other numbers for a zone, until the next reload.
-//!
-//! `weir keys`: who is busy, who is refused, and where one of them stands.
-//!
-//! `weir block`, `unblock`, `exempt`, `grant` and `forget`: an operator's word about one key.
+//! The verbs about zones and keys: `weir zones` shows what is limited, to what, and with which verdicts; `weir set` gives a
+//! zone other numbers until the next reload; `weir keys` shows busy and refused keys and the state of one; `weir block`,
+//! `unblock`, `exempt`, `grant` and `forget` change what holds for one key.
 
+use clap::builder::PossibleValue;
 use clap::{Args, ValueEnum};
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 
 use super::AdminArgs;
-use crate::cli::answers::{BusyKey, Change, Detail, Forgotten, KeyState, Mark, Marked, Rule, Zone};
+use crate::api::{
+    KeyAction, KeyActionRequest, KeyActions, KeyReset, KeySort, KeyState, NumberOrText, TimeOrText,
+    TopKey, Zone, ZoneChange, ZoneDetail, ZoneOverride, ZoneRule,
+};
 use crate::cli::client::{ApiRequest, escape};
 use crate::cli::output::{
     BAD, Column, DOUBTFUL, FAINT, Output, STRONG, TableCell, TextTable, requests, span, verdicts,
@@ -40,7 +40,7 @@ impl ZonesArgs {
                 }),
             Some(zone) => {
                 let call = ApiRequest::get(format!("/api/zones/{}", escape(zone)));
-                self.ask.show(&call, |zone: Detail, page| {
+                self.ask.show(&call, |zone: ZoneDetail, page| {
                     detail(&zone, page);
                     Ok(())
                 })
@@ -65,7 +65,7 @@ fn list_zones(zones: &[Zone]) -> TextTable {
             TableCell::from(&zone.name).styled(STRONG),
             TableCell::from(&zone.kind),
             TableCell::from(zone.rate.as_deref().unwrap_or("-"))
-                .styled_if(zone.changed.is_some(), DOUBTFUL),
+                .styled_if(zone.r#override.is_some(), DOUBTFUL),
             TableCell::from(number(zone.keys)),
             TableCell::from(number(counts.pass)),
             TableCell::from(number(counts.delay)).styled_if(counts.delay > 0, DOUBTFUL),
@@ -76,7 +76,7 @@ fn list_zones(zones: &[Zone]) -> TextTable {
 }
 
 /// One zone in full.
-pub(super) fn detail(detail: &Detail, page: &mut Output) {
+pub(super) fn detail(detail: &ZoneDetail, page: &mut Output) {
     let zone = &detail.zone;
     let algorithm = zone.algorithm.as_deref().map(|name| format!(", {name}"));
     page.line(visible(&format!(
@@ -89,7 +89,7 @@ pub(super) fn detail(detail: &Detail, page: &mut Output) {
     if let Some(rate) = &zone.rate {
         page.line(visible(&format!("  rate     {rate}")));
     }
-    if let Some(change) = &zone.changed {
+    if let Some(change) = &zone.r#override {
         let was = detail.configured.as_deref();
         page.line(visible(&format!("  {}", changed(change, was))));
     }
@@ -100,8 +100,8 @@ pub(super) fn detail(detail: &Detail, page: &mut Output) {
     };
     let (keys, capacity) = (number(zone.keys), number(zone.capacity));
     page.line(format!("  keys     {keys}, room for {capacity}{lost}"));
-    if zone.penalties_dropped > 0 {
-        let dropped = number(zone.penalties_dropped);
+    if let Some(dropped @ 1..) = zone.penalties_dropped {
+        let dropped = number(dropped);
         page.line(format!(
             "  penalty  {dropped} were not given: the zone is too small"
         ));
@@ -121,22 +121,24 @@ pub(super) fn detail(detail: &Detail, page: &mut Output) {
     }
 }
 
-fn changed(change: &Change, was: Option<&str>) -> String {
-    let limit = change.limit.as_ref().map(|limit| match limit.as_str() {
-        Some(text) => text.to_owned(),
-        None => limit.to_string(),
-    });
+fn changed(change: &ZoneOverride, was: Option<&str>) -> String {
     let parts = [
-        change.rate.as_ref().map(|rate| format!("rate {rate}")),
-        limit.map(|limit| format!("limit {limit}")),
-        change.burst.map(|burst| format!("burst {burst}")),
+        ("rate", &change.rate),
+        ("limit", &change.limit),
+        ("burst", &change.burst),
     ];
-    let parts: Vec<_> = parts.into_iter().flatten().collect();
+    let parts = parts.into_iter().filter_map(|(name, value)| {
+        Some(match value.as_ref()? {
+            Value::String(text) => format!("{name} {text}"),
+            number => format!("{name} {number}"),
+        })
+    });
+    let parts: Vec<_> = parts.collect();
     let was = was.map_or_else(String::new, |was| format!(" (in the file: {was})"));
     format!("changed  {} until the next reload{was}", parts.join(", "))
 }
 
-fn rules(rules: &[Rule]) -> TextTable {
+fn rules(rules: &[ZoneRule]) -> TextTable {
     let mut table = TextTable::new([
         Column::Left("SERVER"),
         Column::Left("LOCATION"),
@@ -158,7 +160,7 @@ fn rules(rules: &[Rule]) -> TextTable {
 }
 
 /// Keys that an operator has marked.
-pub(super) fn marked(marks: &[Mark]) -> TextTable {
+pub(super) fn marked(marks: &[KeyAction]) -> TextTable {
     let mut table = TextTable::new([
         Column::Left("MARKED KEY"),
         Column::Left("MARK"),
@@ -205,30 +207,24 @@ impl SetArgs {
         let path = format!("/api/zones/{}", escape(&self.zone));
         let call = match self.reset {
             true => ApiRequest::delete(format!("{path}/override")),
-            false => ApiRequest::patch(path, self.change()),
+            false => ApiRequest::patch(path, &self.change()),
         };
-        self.ask.show(&call, |zone: Detail, page| {
+        self.ask.show(&call, |zone: ZoneDetail, page| {
             detail(&zone, page);
             Ok(())
         })
     }
 
-    fn change(&self) -> Value {
-        let mut change = Map::new();
-        let limit = self.limit.as_deref();
-        let limit = limit.map(|text| {
-            text.parse::<u64>()
-                .map_or_else(|_| text.into(), Value::from)
+    fn change(&self) -> ZoneChange {
+        let limit = self.limit.as_ref().map(|text| {
+            text.parse()
+                .map_or_else(|_| NumberOrText::Text(text.clone()), NumberOrText::Number)
         });
-        let parts = [
-            ("rate", self.rate.as_deref().map(Value::from)),
-            ("burst", self.burst.map(Value::from)),
-            ("limit", limit),
-        ];
-        for (name, value) in parts {
-            change.extend(value.map(|value| (name.to_owned(), value)));
+        ZoneChange {
+            rate: self.rate.clone(),
+            burst: self.burst,
+            limit,
         }
-        Value::Object(change)
     }
 }
 
@@ -248,40 +244,29 @@ pub(in crate::cli) struct KeysArgs {
     ask: AdminArgs,
 }
 
-/// What keys are sorted by.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(in crate::cli) enum KeySort {
-    /// Requests refused a second, of late; of equals those made to wait, and then all
-    Now,
-    /// Requests refused
-    Refuse,
-    /// Requests let pass
-    Pass,
-    /// Requests made to wait
-    Delay,
-    /// How far above its rate a key is now
-    Excess,
-    /// All requests together
-    Demand,
-}
+impl ValueEnum for KeySort {
+    fn value_variants<'a>() -> &'a [Self] {
+        &Self::ALL
+    }
 
-impl KeySort {
-    /// The API's word for it.
-    pub(in crate::cli) fn word(self) -> &'static str {
-        match self {
-            Self::Now => "now",
-            Self::Refuse => "refuse",
-            Self::Pass => "pass",
-            Self::Delay => "delay",
-            Self::Excess => "excess",
-            Self::Demand => "demand",
-        }
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        let help = match self {
+            Self::Now => {
+                "Requests refused a second, of late; of equals those made to wait, and then all"
+            }
+            Self::Refuse => "Requests refused",
+            Self::Pass => "Requests let pass",
+            Self::Delay => "Requests made to wait",
+            Self::Excess => "How far above its rate a key is now",
+            Self::Demand => "All requests together",
+        };
+        Some(PossibleValue::new(self.as_str()).help(help))
     }
 }
 
 /// The call for the first keys of a zone.
 pub(in crate::cli) fn busiest(zone: &str, sort: KeySort, limit: u16) -> ApiRequest {
-    let (zone, sort) = (escape(zone), sort.word());
+    let (zone, sort) = (escape(zone), sort.as_str());
     ApiRequest::get(format!("/api/zones/{zone}/keys?sort={sort}&limit={limit}"))
 }
 
@@ -302,7 +287,7 @@ impl KeysArgs {
             ),
             None => {
                 let call = busiest(&self.zone, self.sort, self.limit);
-                self.ask.show(&call, |keys: Vec<BusyKey>, page| {
+                self.ask.show(&call, |keys: Vec<TopKey>, page| {
                     if keys.is_empty() {
                         page.line(visible(&format!("nobody has met {} of late", self.zone)));
                     } else {
@@ -315,7 +300,7 @@ impl KeysArgs {
     }
 }
 
-fn list_keys(keys: &[BusyKey], page: &mut Output) {
+fn list_keys(keys: &[TopKey], page: &mut Output) {
     let mut table = TextTable::new([
         Column::Left("KEY"),
         Column::Right("PASS"),
@@ -497,14 +482,13 @@ impl GrantArgs {
 impl ResetArgs {
     pub(super) fn run(self) -> anyhow::Result<()> {
         let (zone, key) = (&self.target.zone, &self.target.key);
-        self.ask
-            .show(&forget(zone, key), |answer: Forgotten, page| {
-                page.line(visible(&match answer.forgotten {
-                    true => format!("{} begins anew in {zone}", answer.key),
-                    false => format!("{zone} knew nothing of {}", answer.key),
-                }));
-                Ok(())
-            })
+        self.ask.show(&forget(zone, key), |answer: KeyReset, page| {
+            page.line(visible(&match answer.forgotten {
+                true => format!("{} begins anew in {zone}", answer.key),
+                false => format!("{zone} knew nothing of {}", answer.key),
+            }));
+            Ok(())
+        })
     }
 }
 
@@ -521,8 +505,11 @@ pub(in crate::cli) fn forget(zone: &str, key: &str) -> ApiRequest {
 
 /// The call that marks a key; a time that is not given is the API's.
 pub(in crate::cli) fn mark(zone: &str, key: &str, mark: &str, time: Option<&str>) -> ApiRequest {
-    let body = time.map_or_else(|| json!({}), |time| json!({ "for": time }));
-    ApiRequest::put(format!("{}/{mark}", path(zone, key)), body)
+    let body = KeyActionRequest {
+        r#for: time.map(|time| TimeOrText::Text(time.to_owned())),
+        ..KeyActionRequest::default()
+    };
+    ApiRequest::put(format!("{}/{mark}", path(zone, key)), &body)
 }
 
 fn put(
@@ -536,22 +523,17 @@ fn put(
     if terms.off {
         return tell(ask, target, &ApiRequest::delete(path));
     }
-    let mut body = Map::new();
-    let texts = [("for", &terms.time), ("reason", &terms.reason)];
-    for (name, text) in texts {
-        if let Some(text) = text {
-            body.insert(name.to_owned(), text.as_str().into());
-        }
-    }
-    if let Some(requests) = requests {
-        body.insert("requests".to_owned(), requests.into());
-    }
-    tell(ask, target, &ApiRequest::put(path, Value::Object(body)))
+    let body = KeyActionRequest {
+        r#for: terms.time.clone().map(TimeOrText::Text),
+        reason: terms.reason.clone(),
+        requests,
+    };
+    tell(ask, target, &ApiRequest::put(path, &body))
 }
 
 /// Says what holds for the key now.
 fn tell(ask: &AdminArgs, target: &KeyArgs, call: &ApiRequest) -> anyhow::Result<()> {
-    ask.show(call, |answer: Marked, page| {
+    ask.show(call, |answer: KeyActions, page| {
         let (key, zone) = (&answer.key, &target.zone);
         if answer.marks.is_empty() {
             page.line(visible(&format!(

@@ -1,12 +1,5 @@
-//! The verbs that speak to a running weir. Each is a call of its API, and a way to show what comes back.
-//!
-//! `weir status`: how it is, in one look.
-//!
-//! `weir reload`: has a running weir read its configuration again, and says what came of it.
-//!
-//! `weir refusals`: who was turned away last, and why.
-//!
-//! `weir explain`: what would happen to a request, rule by rule.
+//! The verbs that speak to a running weir: each makes one call of its API and shows the response. Those about the process
+//! as a whole stand here: `weir status`, `weir reload`, `weir refusals` and `weir explain`.
 
 pub(super) mod limits;
 pub(super) mod upstreams;
@@ -17,18 +10,20 @@ use std::time::Duration;
 use anstyle::Style;
 use clap::{Args, Subcommand};
 use http::Uri;
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use unicode_width::UnicodeWidthStr as _;
 
-use super::answers::{Explained, ExplainedRule, Refusal, Refusals, Skipped, Status, Store};
 use super::client::{AdminClient, AdminOptions, ApiRequest};
 use super::output::{
     BAD, Column, DOUBTFUL, FAINT, Output, STRONG, TableCell, TextTable, cut, lag, requests, span,
     verdict, verdicts,
 };
 use super::{UsageError, output, top};
+use crate::api::{
+    BackendState, Explanation, Refusal, Refusals, ReloadFailure, ReloadReport, RuleExplanation,
+    SkippedRefusals, Status, Store,
+};
 use crate::replay::{number, visible};
 
 /// What can be asked of a running weir, and told to it.
@@ -91,9 +86,9 @@ impl AdminCommand {
             Self::Grant(flags) => flags.run(),
             Self::Forget(flags) => flags.run(),
             Self::Set(flags) => flags.run(),
-            Self::Drain(flags) => flags.run("drain"),
-            Self::Enable(flags) => flags.run("up"),
-            Self::Disable(flags) => flags.run("down"),
+            Self::Drain(flags) => flags.run(BackendState::Drain),
+            Self::Enable(flags) => flags.run(BackendState::Up),
+            Self::Disable(flags) => flags.run(BackendState::Down),
             Self::Breaker(flags) => flags.run(),
             Self::Degrade(flags) => flags.run(),
         }
@@ -197,33 +192,19 @@ pub(super) struct ReloadArgs {
     ask: AdminArgs,
 }
 
-/// It is in force.
-#[derive(Debug, Deserialize)]
-struct Reloaded {
-    generation: u64,
-    warnings: Vec<String>,
-}
-
-/// It is not, and everything is as it was.
-#[derive(Debug, Deserialize)]
-struct Refused {
-    error: String,
-    problems: Vec<String>,
-    report: String,
-}
-
 impl ReloadArgs {
     /// Fails if everything is as it was.
     fn run(self) -> anyhow::Result<()> {
         let admin = self.ask.reach.admin()?;
-        let (status, text) = admin.answer(&ApiRequest::post("/api/reload", json!({})), PATIENCE)?;
+        let (status, text) =
+            admin.answer(&ApiRequest::post("/api/reload", &json!({})), PATIENCE)?;
         if self.ask.json && matches!(status, 200 | 422) {
             output::print_json(&text)?;
         }
         match status {
             200 if self.ask.json => Ok(()),
             200 => {
-                let reloaded: Reloaded = admin.read(&text)?;
+                let reloaded: ReloadReport = admin.read(&text)?;
                 for warning in &reloaded.warnings {
                     anstream::eprintln!("warning: {}", visible(warning));
                 }
@@ -233,7 +214,7 @@ impl ReloadArgs {
                 ))?)
             }
             422 => {
-                let refused: Refused = admin.read(&text)?;
+                let refused: ReloadFailure = admin.read(&text)?;
                 let mut lines: Vec<_> = refused.report.lines().map(visible).collect();
                 if lines.is_empty() {
                     lines.extend(refused.problems.iter().map(|problem| visible(problem)));
@@ -311,7 +292,7 @@ impl RefusalsArgs {
                     }
                     sentence(&refusal, None)
                 }
-                "skipped" => only_counted(admin.read::<Skipped>(data)?.skipped),
+                "skipped" => only_counted(admin.read::<SkippedRefusals>(data)?.skipped),
                 _ => continue,
             };
             match self.json() {
@@ -368,7 +349,8 @@ pub(super) fn sentence(refusal: &Refusal, room: Option<usize>) -> String {
 }
 
 /// The time of day of a moment, here.
-fn moment(millis: i64) -> String {
+fn moment(millis: u64) -> String {
+    let millis = i64::try_from(millis).unwrap_or_default();
     let moment = jiff::Timestamp::from_millisecond(millis).unwrap_or_default();
     let here = moment.to_zoned(jiff::tz::TimeZone::system());
     here.strftime("%H:%M:%S").to_string()
@@ -411,8 +393,8 @@ impl ExplainArgs {
         })?;
         let body = self.body(method, host.as_deref(), &path);
         self.ask.show(
-            &ApiRequest::post("/api/explain", body),
-            |answer: Explained, page| {
+            &ApiRequest::post("/api/explain", &body),
+            |answer: Explanation, page| {
                 let host = host.as_deref().unwrap_or_default();
                 page.line(visible(&format!(
                     "{method} {host}{path} from {}",
@@ -467,7 +449,7 @@ fn field(text: &str) -> Result<(String, String), String> {
     Ok((name.trim().to_ascii_lowercase(), value.trim().to_owned()))
 }
 
-fn draw_explanation(answer: &Explained, page: &mut Output) {
+fn draw_explanation(answer: &Explanation, page: &mut Output) {
     let style = match is_stopped(answer) {
         true => BAD,
         false => verdict(&answer.verdict),
@@ -492,11 +474,11 @@ fn draw_explanation(answer: &Explained, page: &mut Output) {
 }
 
 /// Whether limits let it pass, now or later, and something else does not.
-fn is_stopped(answer: &Explained) -> bool {
+fn is_stopped(answer: &Explanation) -> bool {
     answer.verdict != "refuse" && !answer.obstacles.is_empty()
 }
 
-fn outcome(answer: &Explained) -> String {
+fn outcome(answer: &Explanation) -> String {
     let but = match is_stopped(answer) {
         true => format!(", but: {}", answer.obstacles.join("; ")),
         false => String::new(),
@@ -505,7 +487,7 @@ fn outcome(answer: &Explained) -> String {
         "" => String::new(),
         why => format!(": {why}"),
     };
-    match answer.verdict.as_str() {
+    match &*answer.verdict {
         "refuse" => {
             let status = answer
                 .status
@@ -521,7 +503,7 @@ fn outcome(answer: &Explained) -> String {
     }
 }
 
-fn rules(rules: &[ExplainedRule]) -> TextTable {
+fn rules(rules: &[RuleExplanation]) -> TextTable {
     let mut table = TextTable::new([
         Column::Left("VERDICT"),
         Column::Left("RULE"),
@@ -538,7 +520,7 @@ fn rules(rules: &[ExplainedRule]) -> TextTable {
         let wait = (rule.wait > 0.0).then(|| span(rule.wait));
         let word = match rule.dry_run {
             true => format!("({})", rule.verdict),
-            false => rule.verdict.clone(),
+            false => rule.verdict.to_string(),
         };
         table.row_with(
             [
@@ -555,12 +537,12 @@ fn rules(rules: &[ExplainedRule]) -> TextTable {
     table
 }
 
-fn allows(rule: &ExplainedRule) -> String {
+fn allows(rule: &RuleExplanation) -> String {
     let parts = [
         rule.rate.clone(),
         rule.burst.map(|burst| format!("burst {}", requests(burst))),
         rule.limit.map(number),
-        rule.overridden_by
+        rule.r#override
             .as_ref()
             .map(|name| format!("override `{name}`")),
     ];

@@ -1,13 +1,15 @@
-//! `weir upstreams`, and `drain`, `enable` and `disable` for one of their servers.
-//!
-//! `weir breaker` and `weir degrade`: what happens when a backend fails, and an operator's hand on it.
+//! The verbs about backends: `weir upstreams` lists them, `drain`, `enable` and `disable` switch a server, `weir breaker`
+//! and `weir degrade` show and change what happens when a backend fails.
 
 use anstyle::Style;
+use clap::builder::PossibleValue;
 use clap::{Args, ValueEnum};
-use serde_json::{Value, json};
 
 use super::AdminArgs;
-use crate::cli::answers::{Breaker, Group, Server, Upstream};
+use crate::api::{
+    Backend, BackendChange, BackendState, BreakerChange, BreakerForce, DegradeChange, DegradeGroup,
+    DegradeMode, LocationBreaker, Upstream,
+};
 use crate::cli::client::{ApiRequest, escape};
 use crate::cli::output::{
     BAD, Column, DOUBTFUL, FAINT, GOOD, Output, STRONG, TableCell, TextTable,
@@ -52,9 +54,13 @@ impl UpstreamsArgs {
 }
 
 impl ServerArgs {
-    pub(super) fn run(self, state: &str) -> anyhow::Result<()> {
-        let call = change(&self.upstream, &self.server, json!({ "state": state }));
-        self.ask.show(&call, |server: Server, page| {
+    pub(super) fn run(self, state: BackendState) -> anyhow::Result<()> {
+        let wanted = BackendChange {
+            state: Some(state),
+            breaker: None,
+        };
+        let call = change(&self.upstream, &self.server, &wanted);
+        self.ask.show(&call, |server: Backend, page| {
             page.table(&table([(self.upstream.as_str(), &server)]));
             Ok(())
         })
@@ -62,12 +68,12 @@ impl ServerArgs {
 }
 
 /// The call that changes a server.
-pub(in crate::cli) fn change(upstream: &str, server: &str, body: Value) -> ApiRequest {
+pub(in crate::cli) fn change(upstream: &str, server: &str, body: &BackendChange) -> ApiRequest {
     let (upstream, server) = (escape(upstream), escape(server));
     ApiRequest::patch(format!("/api/upstreams/{upstream}/servers/{server}"), body)
 }
 
-pub(super) fn table<'a>(servers: impl IntoIterator<Item = (&'a str, &'a Server)>) -> TextTable {
+pub(super) fn table<'a>(servers: impl IntoIterator<Item = (&'a str, &'a Backend)>) -> TextTable {
     let counts = [Column::Right("REQUESTS"), Column::Right("5XX")];
     let mut table = TextTable::new([&HEADS[..], &counts].concat());
     for (upstream, server) in servers {
@@ -89,7 +95,7 @@ pub(in crate::cli) const HEADS: [Column; 5] = [
 ];
 
 /// What stands below [`HEADS`].
-pub(in crate::cli) fn cells(upstream: &str, server: &Server) -> Vec<TableCell> {
+pub(in crate::cli) fn cells(upstream: &str, server: &Backend) -> Vec<TableCell> {
     let (state, style) = condition(server);
     let (breaker, breaker_style) = breaker(server);
     vec![
@@ -102,26 +108,26 @@ pub(in crate::cli) fn cells(upstream: &str, server: &Server) -> Vec<TableCell> {
 }
 
 /// How a server is, in a word or two, and how that looks.
-pub(in crate::cli) fn condition(server: &Server) -> (&'static str, Style) {
+pub(in crate::cli) fn condition(server: &Backend) -> (&'static str, Style) {
     match server {
-        Server { down: true, .. } => ("down", BAD),
-        Server { draining: true, .. } => ("drained", DOUBTFUL),
-        Server {
+        Backend { down: true, .. } => ("down", BAD),
+        Backend { draining: true, .. } => ("drained", DOUBTFUL),
+        Backend {
             healthy: Some(false),
             ..
         } => ("unhealthy", BAD),
-        Server {
+        Backend {
             up: true,
             backup: true,
             ..
         } => ("backup", FAINT),
-        Server { up: true, .. } => ("up", GOOD),
+        Backend { up: true, .. } => ("up", GOOD),
         _ => ("out", BAD),
     }
 }
 
 /// What its breaker does.
-fn breaker(server: &Server) -> (String, Style) {
+fn breaker(server: &Backend) -> (String, Style) {
     match &server.breaker {
         None => ("-".to_owned(), FAINT),
         Some(state) => state_of_breaker(state, server.forced.as_deref()),
@@ -145,7 +151,7 @@ pub(super) fn state_of_breaker(state: &str, forced: Option<&str>) -> (String, St
 pub(in crate::cli) struct BreakerArgs {
     /// What the breaker is to be; auto: it judges for itself
     #[arg(value_enum, requires = "second")]
-    state: Option<Force>,
+    state: Option<BreakerForce>,
     /// The upstream; with --location the server's name
     #[arg(value_name = "UPSTREAM")]
     first: Option<String>,
@@ -159,11 +165,18 @@ pub(in crate::cli) struct BreakerArgs {
     ask: AdminArgs,
 }
 
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum Force {
-    Open,
-    Closed,
-    Auto,
+impl ValueEnum for BreakerForce {
+    fn value_variants<'a>() -> &'a [Self] {
+        &[Self::Open, Self::Closed, Self::Auto]
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        Some(PossibleValue::new(match self {
+            Self::Open => "open",
+            Self::Closed => "closed",
+            Self::Auto => "auto",
+        }))
+    }
 }
 
 #[derive(Debug, Args)]
@@ -173,16 +186,23 @@ pub(in crate::cli) struct DegradeArgs {
     group: Option<String>,
     /// Whether its locations answer without their backend; auto: when it fails
     #[arg(value_enum)]
-    mode: Option<Mode>,
+    mode: Option<DegradeMode>,
     #[command(flatten)]
     ask: AdminArgs,
 }
 
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum Mode {
-    On,
-    Off,
-    Auto,
+impl ValueEnum for DegradeMode {
+    fn value_variants<'a>() -> &'a [Self] {
+        &[Self::On, Self::Off, Self::Auto]
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        Some(PossibleValue::new(match self {
+            Self::On => "on",
+            Self::Off => "off",
+            Self::Auto => "auto",
+        }))
+    }
 }
 
 impl BreakerArgs {
@@ -191,21 +211,24 @@ impl BreakerArgs {
         else {
             return self.list();
         };
-        let state = match state {
-            Force::Open => "open",
-            Force::Closed => "closed",
-            Force::Auto => "auto",
-        };
         if self.location {
-            let body = json!({ "server": first, "location": second, "breaker": state });
-            let call = ApiRequest::patch("/api/breakers", body);
-            return self.ask.show(&call, |breaker: Breaker, page| {
+            let body = BreakerChange {
+                server: first.clone(),
+                location: second.clone(),
+                breaker: state,
+            };
+            let call = ApiRequest::patch("/api/breakers", &body);
+            return self.ask.show(&call, |breaker: LocationBreaker, page| {
                 page.table(&locations(&[breaker]));
                 Ok(())
             });
         }
-        let call = change(first, second, json!({ "breaker": state }));
-        self.ask.show(&call, |server: Server, page| {
+        let wanted = BackendChange {
+            state: None,
+            breaker: Some(state),
+        };
+        let call = change(first, second, &wanted);
+        self.ask.show(&call, |server: Backend, page| {
             page.table(&table([(first.as_str(), &server)]));
             Ok(())
         })
@@ -215,7 +238,7 @@ impl BreakerArgs {
     fn list(&self) -> anyhow::Result<()> {
         self.ask.show(
             &ApiRequest::get("/api/breakers"),
-            |breakers: Vec<Breaker>, page| {
+            |breakers: Vec<LocationBreaker>, page| {
                 let upstreams: Vec<Upstream> = self
                     .ask
                     .reach
@@ -238,7 +261,7 @@ impl BreakerArgs {
     }
 }
 
-fn draw(servers: &[(&str, &Server)], breakers: &[Breaker], page: &mut Output) {
+fn draw(servers: &[(&str, &Backend)], breakers: &[LocationBreaker], page: &mut Output) {
     if servers.is_empty() && breakers.is_empty() {
         page.line("there are no circuit breakers in the configuration");
     }
@@ -253,7 +276,7 @@ fn draw(servers: &[(&str, &Server)], breakers: &[Breaker], page: &mut Output) {
     }
 }
 
-fn locations(breakers: &[Breaker]) -> TextTable {
+fn locations(breakers: &[LocationBreaker]) -> TextTable {
     let mut table = TextTable::new([
         Column::Left("SERVER"),
         Column::Left("LOCATION"),
@@ -277,7 +300,7 @@ impl DegradeArgs {
         let (Some(group), Some(mode)) = (&self.group, self.mode) else {
             return self.ask.show(
                 &ApiRequest::get("/api/groups"),
-                |groups: Vec<Group>, page| {
+                |groups: Vec<DegradeGroup>, page| {
                     if groups.is_empty() {
                         page.line("there are no degrade groups in the configuration");
                     } else {
@@ -287,23 +310,16 @@ impl DegradeArgs {
                 },
             );
         };
-        let mode = match mode {
-            Mode::On => "on",
-            Mode::Off => "off",
-            Mode::Auto => "auto",
-        };
-        let call = ApiRequest::patch(
-            format!("/api/groups/{}", escape(group)),
-            json!({ "mode": mode }),
-        );
-        self.ask.show(&call, |group: Group, page| {
+        let path = format!("/api/groups/{}", escape(group));
+        let call = ApiRequest::patch(path, &DegradeChange { mode });
+        self.ask.show(&call, |group: DegradeGroup, page| {
             page.table(&groups_table(&[group]));
             Ok(())
         })
     }
 }
 
-fn groups_table(groups: &[Group]) -> TextTable {
+fn groups_table(groups: &[DegradeGroup]) -> TextTable {
     let mut table = TextTable::new([Column::Left("GROUP"), Column::Left("MODE")]);
     for group in groups {
         table.row([

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use http::HeaderMap;
 
 use self::export::Exporter;
-use super::metrics::Exposition;
+use super::metrics::{Exposition, metrics};
 use crate::clock::{Clock, Millis};
 use crate::config::plan::{CallShare, TraceContext, Tracing};
 use crate::message::{
@@ -136,21 +136,18 @@ static FATE: SpanCounters = SpanCounters {
     refused: AtomicU64::new(0),
 };
 
+metrics! {
+    /// The metrics of spans.
+    pub SPAN_METRICS:
+    SPANS_EXPORTED_TOTAL = counter("weir_spans_exported_total", [], "Spans a collector has taken.");
+    SPANS_DROPPED_TOTAL = counter("weir_spans_dropped_total", ["reason"], "Spans dropped because the collector did not take them (export), or because too many waited for it (queue).");
+}
+
 /// Writes what became of spans.
 pub fn describe(page: &mut Exposition) {
     let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-    page.counter(
-        "weir_spans_exported_total",
-        "Spans a collector has taken.",
-        &[],
-        read(&FATE.exported),
-    );
+    page.sample(&SPANS_EXPORTED_TOTAL, &[], read(&FATE.exported));
     for (reason, counter) in [("export", &FATE.refused), ("queue", &FATE.crowded)] {
-        page.counter(
-            "weir_spans_dropped_total",
-            "Spans dropped because the collector did not take them (export), or because too many waited for it (queue).",
-            &[("reason", reason)],
-            read(counter),
-        );
+        page.sample(&SPANS_DROPPED_TOTAL, &[reason], read(counter));
     }
 }
