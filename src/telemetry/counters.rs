@@ -41,6 +41,7 @@ struct ProcessCell {
     requests: [AtomicU64; STATUSES.len()],
     crowded: [AtomicU64; CROWDS.len()],
     evicted: AtomicU64,
+    mismatched: AtomicU64,
     slow: [AtomicU64; SLOW.len()],
 }
 
@@ -88,6 +89,11 @@ impl Counters {
         count(&self.cells.mine().evicted);
     }
 
+    /// Counts a response that hyper has written in a way in which a prebuilt one cannot be completed.
+    pub fn count_prebuilt_mismatch(&self) {
+        count(&self.cells.mine().mismatched);
+    }
+
     /// Counts a client that was given up because it fell behind its least rate.
     pub fn give_up(&self, slow: SlowPart) {
         count(&self.cells.mine().slow[slow as usize]);
@@ -128,6 +134,12 @@ impl Counters {
             "Idle connections closed to make room for others.",
             &[],
             self.cells.sum(|cell| &cell.evicted),
+        );
+        page.counter(
+            "weir_prebuilt_mismatches_total",
+            "Responses that hyper wrote in an unknown way; one at start switches prebuilt responses off.",
+            &[],
+            self.cells.sum(|cell| &cell.mismatched),
         );
         for (index, what) in SLOW.iter().enumerate() {
             page.counter(
