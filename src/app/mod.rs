@@ -32,7 +32,7 @@ use crate::config::plan::Plan;
 use crate::listen::{BoundSocket, ConnectionLimiter, InheritedSockets};
 use crate::proxy::Generation;
 use crate::telemetry::{BackgroundTask, LogWriter, supervise, traces};
-use crate::{listen, store, telemetry, tls, upstream};
+use crate::{downstream, listen, store, telemetry, tls, upstream};
 
 pub use self::build::ConfigSource;
 pub use self::demo::start_demo;
@@ -131,6 +131,7 @@ impl App {
             let _context = runtime.enter();
             Signals::catch().map_err(Error::Start)?
         };
+        downstream::check_prebuilt();
         let berths = listen::AcceptShards::new(plan.workers);
         let mut draft = GenerationDraft::new(plan, &writer, &berths, &mut start.heritage, None)?;
         std::mem::take(&mut start.heritage).close();

@@ -9,21 +9,23 @@
 //! What leaves for a client, counted, and how slowly it may.
 
 use std::cell::Cell;
-use std::future::poll_fn;
+use std::convert::Infallible;
+use std::future::{Future as _, poll_fn};
 use std::io;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Request, Response};
+use http::{Request, Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
+use http_body_util::Empty;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use tokio::io::AsyncWrite as _;
+use tokio::io::{AsyncRead as _, AsyncWrite as _, ReadBuf};
 use tokio_util::sync::CancellationToken;
 
 use super::http1_io::Http1Io;
@@ -31,7 +33,7 @@ use super::socket::DownstreamSocket;
 use super::{ConnectionSettings, Handler, LAST_CALL, tunnel};
 use crate::clock::{Deadline, MinRateTimer, TooSlow};
 use crate::message::{
-    ClientConnection, CloseConnection, ConnectionPhase, ConnectionState, IncomingBody,
+    ClientConnection, CloseConnection, ConnectionPhase, ConnectionState, IncomingBody, prebuilt,
 };
 use crate::telemetry::{COUNTERS, SlowPart, about_connection};
 
@@ -185,6 +187,41 @@ fn builder(settings: &ConnectionSettings) -> http1::Builder {
     // The number of fields stays at hyper's 100, which is Apache's and HAProxy's number too: any other
     // makes hyper allocate two tables for every request.
     builder
+}
+
+/// Checks once, at start, that the hyper which is linked writes empty responses as [`prebuilt`] knows them. Where it does
+/// not, all responses are left to hyper: the same for clients, and dearer.
+pub fn check_prebuilt() {
+    if !prebuilt::check(&empty_response()) {
+        COUNTERS.count_prebuilt_mismatch();
+        tracing::warn!("hyper writes responses in an unknown way: prebuilt responses are off");
+    }
+}
+
+/// What hyper writes for a response that has a status and nothing else.
+// Polled by hand, as there is no runtime yet: nothing here has to wait.
+pub(super) fn empty_response() -> Vec<u8> {
+    const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n";
+    let (client, server) = tokio::io::duplex(4096);
+    let service = service_fn(|_| {
+        let mut response = Response::new(Empty::<Bytes>::new());
+        *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
+        std::future::ready(Ok::<_, Infallible>(response))
+    });
+    let mut connection = http1::Builder::new()
+        .header_read_timeout(None)
+        .serve_connection(TokioIo::new(server), service);
+    let mut client = pin!(client);
+    let mut context = Context::from_waker(Waker::noop());
+    let mut room = [0; 1024];
+    let mut written = ReadBuf::new(&mut room);
+    if client.as_mut().poll_write(&mut context, REQUEST).is_ready()
+        && Pin::new(&mut connection).poll(&mut context).is_pending()
+    {
+        // Where nothing was written, nothing is what is checked.
+        let _read = client.poll_read(&mut context, &mut written);
+    }
+    written.filled().to_vec()
 }
 
 /// The time between two requests.

@@ -32,6 +32,7 @@ use super::request_scan::RequestScanner;
 use super::socket::DownstreamSocket;
 use crate::clock::{Deadline, MinRateTimer};
 use crate::message::{ClientConnection, ConnectionPhase};
+use crate::telemetry::COUNTERS;
 
 /// A socket with time limits.
 #[derive(Debug)]
@@ -233,7 +234,11 @@ impl Http1Io {
         self.peer.line.set_unsent(true);
         COMPLETED.with_borrow_mut(|answer| {
             answer.clear();
-            completion.stock().complete(empty, answer);
+            if !completion.stock().complete(empty, answer) {
+                // An empty response in its place would look whole to the client.
+                COUNTERS.count_prebuilt_mismatch();
+                return Some(Err(io::ErrorKind::InvalidData.into()));
+            }
             let mut sent = 0;
             if free {
                 let written = Pin::new(&mut self.socket).poll_write(context, answer);

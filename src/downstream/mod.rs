@@ -39,6 +39,7 @@ use crate::message::{
     AlpnProtocol, ClientConnection, CloseConnection, ConnectionState, IncomingBody,
 };
 
+pub use self::http1::check_prebuilt;
 pub use self::http2::flood::FloodKind;
 #[cfg(any(fuzzing, test))]
 pub use self::http2::fuzzing;

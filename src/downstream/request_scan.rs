@@ -5,6 +5,12 @@
 //! decide where a head ends; so the n-th head here is the n-th request there, however they are cut, pipelined or
 //! delayed. What hyper refuses ends the connection, and it no longer matters what we made of it.
 //!
+//! The second reading is kept for security: hyper accepts requests whose framing another server may read differently
+//! (`Content-Length` beside `Transfer-Encoding`, a length that is repeated, chunks with odd extensions), repairs them, and
+//! reports none of it; what is passed on then no longer shows that there was something to refuse. It also does not say why
+//! it refused a request. It would become unnecessary if hyper's server reported both, the framing fields as they came
+//! and the reason of a refusal with its status, or if weir parsed HTTP/1 requests itself, as it does responses.
+//!
 //! A head is only searched for line feeds, and only lines that begin like a length or a coding are looked at: a few
 //! hundred instructions for a head of the usual kind.
 

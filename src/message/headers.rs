@@ -208,20 +208,36 @@ pub(crate) fn belongs_to_connection(name: &HeaderName) -> bool {
     concerns_connection(name.as_ref())
 }
 
-fn concerns_connection(name: &[u8]) -> bool {
-    // Asked of every field of every message: the length tells most of them apart.
-    matches!(
-        name,
-        b"connection"
-            | b"http2-settings"
-            | b"keep-alive"
-            | b"proxy-authenticate"
-            | b"proxy-authorization"
-            | b"proxy-connection"
-            | b"te"
-            | b"transfer-encoding"
-            | b"upgrade"
-    )
+/// The header fields that concern one connection, whether `Connection` lists them or not: the one list of them.
+macro_rules! hop_by_hop {
+    ($count:literal: $($name:literal),* $(,)?) => {
+        fn concerns_connection(name: &[u8]) -> bool {
+            // Asked of every field of every message: the length tells most of them apart.
+            matches!(name, $($name)|*)
+        }
+
+        /// Those of [`belongs_to_connection`].
+        pub(crate) const CONNECTION_FIELDS: [HeaderName; $count] = [$(named($name)),*];
+    };
+}
+
+hop_by_hop! { 9:
+    b"connection",
+    b"http2-settings",
+    b"keep-alive",
+    b"proxy-authenticate",
+    b"proxy-authorization",
+    b"proxy-connection",
+    b"te",
+    b"transfer-encoding",
+    b"upgrade",
+}
+
+const fn named(name: &'static [u8]) -> HeaderName {
+    match std::str::from_utf8(name) {
+        Ok(name) => HeaderName::from_static(name),
+        Err(_) => panic!("header names are ASCII"),
+    }
 }
 
 /// What a backend says to nginx, not to the client.
@@ -230,19 +246,6 @@ fn is_hidden(name: &[u8]) -> bool {
 }
 
 const REDIRECT: &str = "x-accel-redirect";
-
-/// Those of [`belongs_to_connection`].
-pub(crate) const CONNECTION_FIELDS: [HeaderName; 9] = [
-    header::CONNECTION,
-    HeaderName::from_static("http2-settings"),
-    HeaderName::from_static("keep-alive"),
-    header::PROXY_AUTHENTICATE,
-    header::PROXY_AUTHORIZATION,
-    HeaderName::from_static("proxy-connection"),
-    header::TE,
-    header::TRANSFER_ENCODING,
-    header::UPGRADE,
-];
 
 /// The header fields of a message that its `Connection` fields list.
 #[derive(Debug, Default)]

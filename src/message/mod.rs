@@ -8,7 +8,7 @@ pub mod grpc;
 pub mod headers;
 mod http2;
 mod local_reply;
-mod prebuilt;
+pub mod prebuilt;
 mod record;
 mod request_body;
 mod response_body;

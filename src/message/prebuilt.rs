@@ -1,9 +1,12 @@
-//! What of an answer lies ready before the server writes its part.
+//! Prebuilt responses: header fields and a body that lie ready before hyper writes its part of a response.
 //!
-//! The server takes an answer's fields as a map and writes them out again. A refusal is the same for thousands in a row,
-//! and what a backend says is mostly passed on as it came: neither needs a map. So the server is given the status alone.
-//! It decides what only it can decide, whether the connection goes on, and writes its head; on the way to the socket the
-//! ready fields and the body are put where the server has said that there is nothing.
+//! hyper takes the fields of a response as a map and writes them out again. A refusal is the same for thousands in a row,
+//! and what a backend sends is mostly passed on as it came: neither needs a map. So hyper is given the status alone. It
+//! decides what only it can decide, whether the connection goes on, and writes the head of an empty response; on the way
+//! to the socket the ready fields and the body are put where hyper has said that there is nothing.
+//!
+//! This depends on how hyper ends the head of an empty response. It is checked once at start against the hyper that is
+//! linked, see [`check`]; where it writes anything else, every response takes the way through the map.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -34,6 +37,28 @@ pub enum Prebuilt {
     Kept(Arc<PrebuiltResponse>),
     /// It was made for this one.
     Own(PrebuiltResponse),
+}
+
+/// Whether hyper ends the head of an empty response as it is known here.
+// Until it is checked, too: tests serve connections without a start.
+static KNOWN: AtomicBool = AtomicBool::new(true);
+
+/// Checks the head of an empty response that hyper has written; if it is not as expected, prebuilt responses are off from
+/// now on.
+pub fn check(empty: &[u8]) -> bool {
+    let known = split(empty).is_some();
+    if !known {
+        KNOWN.store(false, Ordering::Relaxed);
+    }
+    known
+}
+
+/// The head of an empty response before the line that says so, and after it.
+fn split(empty: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (begin, end) = empty.split_at_checked(empty.len().checked_sub(END)?)?;
+    let date = end.strip_prefix(NOTHING)?;
+    let known = begin.ends_with(b"\r\n") && date.starts_with(b"date: ");
+    (known && date.ends_with(b"\r\n\r\n")).then_some((begin, date))
 }
 
 /// Where it waits for the server's part.
@@ -120,23 +145,20 @@ impl PrebuiltResponse {
         self.body.len()
     }
 
-    /// Appends the answer: the server's empty one, with what it lacks.
-    pub fn complete(&self, empty: &[u8], out: &mut Vec<u8>) {
-        let end = empty.len().saturating_sub(END);
-        match empty.split_at(end) {
-            (begin, end) if end.starts_with(NOTHING) => {
-                out.extend_from_slice(begin);
-                out.extend_from_slice(&self.lines.text);
-                out.extend_from_slice(if self.lines.dated {
-                    b"\r\n"
-                } else {
-                    &end[NOTHING.len()..]
-                });
-                out.extend_from_slice(&self.body);
-            }
-            // Not as we know it. An empty answer is one, too.
-            _ => out.extend_from_slice(empty),
-        }
+    /// Appends the response: hyper's empty one, with what it lacks. Appends nothing where the empty one is not as it is
+    /// known here.
+    pub fn complete(&self, empty: &[u8], out: &mut Vec<u8>) -> bool {
+        let Some((begin, date)) = split(empty) else {
+            return false;
+        };
+        out.extend_from_slice(begin);
+        out.extend_from_slice(&self.lines.text);
+        out.extend_from_slice(match self.lines.dated {
+            true => b"\r\n",
+            false => date,
+        });
+        out.extend_from_slice(&self.body);
+        true
     }
 }
 
@@ -152,9 +174,10 @@ impl Prebuilt {
 }
 
 impl PrebuiltSlot {
-    /// From now on, whatever waits here is taken with the next answer.
+    /// From now on, whatever waits here is taken with the next response, unless prebuilt responses are off.
     pub fn open(&self) {
-        self.used.store(true, Ordering::Relaxed);
+        self.used
+            .store(KNOWN.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
     /// Whether somebody takes what waits here.
@@ -178,7 +201,7 @@ impl PrebuiltSlot {
     }
 }
 
-/// What the server says last: that there is no body, then the date.
+/// What hyper says last: that there is no body, then the date.
 const NOTHING: &[u8] = b"content-length: 0\r\n";
 const END: usize = NOTHING.len() + b"date: Mon, 16 Nov 2026 10:05:48 GMT\r\n\r\n".len();
 
@@ -197,7 +220,7 @@ mod tests {
         }
         let stock = PrebuiltResponse::new(lines, Bytes::from_static(b"no\n"));
         let mut out = Vec::new();
-        stock.complete(empty.as_bytes(), &mut out);
+        assert!(stock.complete(empty.as_bytes(), &mut out));
         String::from_utf8(out).unwrap()
     }
 
@@ -224,9 +247,18 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_left_alone() {
-        for other in ["", "HTTP/1.1 429 No\r\ncontent-length: 0\r\n\r\n"] {
-            assert_eq!(completed(&[], other), other);
+    fn a_head_that_hyper_ends_differently_is_not_completed() {
+        let stock = PrebuiltResponse::new(RawHeaders::new(), Bytes::from_static(b"no\n"));
+        for other in [
+            String::new(),
+            "HTTP/1.1 429 No\r\ncontent-length: 0\r\n\r\n".to_owned(),
+            EMPTY.replace("content-length", "Content-Length"),
+            EMPTY.replace("date", "Date"),
+            EMPTY.replace(" GMT\r\n", " GMT\r\nserver: h\r\n"),
+        ] {
+            let mut out = Vec::new();
+            let completed = stock.complete(other.as_bytes(), &mut out);
+            assert!(!completed && out.is_empty(), "{other}");
         }
     }
 

@@ -22,6 +22,7 @@ use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use h2::RecvStream;
+use http::StatusCode;
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt as _;
 
@@ -215,6 +216,19 @@ pub enum RequestBodyError {
     /// What was taken in of it lies on a disk that cannot be read. This one is ours.
     #[error("the request body that was taken in cannot be read")]
     Unreadable(#[source] io::Error),
+}
+
+impl RequestBodyError {
+    /// The status of the response to a client whose body it is.
+    #[must_use]
+    pub fn status(&self) -> StatusCode {
+        match self {
+            Self::Broken(_) => StatusCode::BAD_REQUEST,
+            Self::Paused | Self::Slow => StatusCode::REQUEST_TIMEOUT,
+            Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::Unreadable(_) => StatusCode::INTERNAL_SERVER_ERROR,
+        }
+    }
 }
 
 impl RequestBody {

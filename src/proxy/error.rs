@@ -233,8 +233,8 @@ impl ProxyError {
             Self::Refused(refusal) => refusal.status,
             Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Self::UnknownCoding => StatusCode::NOT_IMPLEMENTED,
-            Self::Body(error) => body_status(error),
-            Self::Upstream(error) => upstream_status(error),
+            Self::Body(error) => error.status(),
+            Self::Upstream(error) => error.status(),
         }
     }
 
@@ -291,31 +291,6 @@ impl ProxyError {
             | Self::Refused(_)
             | Self::Upstream(_) => {}
         }
-    }
-}
-
-fn body_status(error: &message::RequestBodyError) -> StatusCode {
-    match error {
-        message::RequestBodyError::Broken(_) => StatusCode::BAD_REQUEST,
-        message::RequestBodyError::Paused | message::RequestBodyError::Slow => {
-            StatusCode::REQUEST_TIMEOUT
-        }
-        message::RequestBodyError::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
-        message::RequestBodyError::Unreadable(_) => StatusCode::INTERNAL_SERVER_ERROR,
-    }
-}
-
-fn upstream_status(error: &upstream::Error) -> StatusCode {
-    match error {
-        upstream::Error::Client(_) => error
-            .client_fault()
-            .map_or(StatusCode::BAD_REQUEST, body_status),
-        upstream::Error::TooLarge => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
-        upstream::Error::Crowded { .. } => StatusCode::SERVICE_UNAVAILABLE,
-        upstream::Error::Timeout(_) => StatusCode::GATEWAY_TIMEOUT,
-        upstream::Error::Unavailable { .. } => StatusCode::SERVICE_UNAVAILABLE,
-        error if error.is_ours() => StatusCode::INTERNAL_SERVER_ERROR,
-        _ => StatusCode::BAD_GATEWAY,
     }
 }
 

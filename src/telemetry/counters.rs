@@ -50,6 +50,7 @@ struct ProcessCell {
     requests: [AtomicU64; STATUSES.len()],
     crowded: [AtomicU64; CROWDS.len()],
     evicted: AtomicU64,
+    mismatched: AtomicU64,
     slow: [AtomicU64; SLOW.len()],
 }
 
@@ -97,6 +98,11 @@ impl Counters {
         count(&self.cells.mine().evicted);
     }
 
+    /// Counts a response that hyper has written in a way in which a prebuilt one cannot be completed.
+    pub fn count_prebuilt_mismatch(&self) {
+        count(&self.cells.mine().mismatched);
+    }
+
     /// Counts a client that was given up because it fell behind its least rate.
     pub fn give_up(&self, slow: SlowPart) {
         count(&self.cells.mine().slow[slow as usize]);
@@ -130,6 +136,12 @@ impl Counters {
             &CONNECTIONS_EVICTED_TOTAL,
             &[],
             self.cells.sum(|cell| &cell.evicted),
+        );
+        page.counter(
+            "weir_prebuilt_mismatches_total",
+            "Responses that hyper wrote in an unknown way; one at start switches prebuilt responses off.",
+            &[],
+            self.cells.sum(|cell| &cell.mismatched),
         );
         for (index, what) in SLOW.iter().enumerate() {
             page.sample(

@@ -88,7 +88,7 @@ pub(super) async fn ask(
         }
         Err(failed) => {
             failed.locate(exchange);
-            (stands_for(&failed.error), None)
+            (failed.error.attempt_status(), None)
         }
     };
     if let Some(status) = status {
@@ -364,25 +364,5 @@ impl HeadExchange<'_> {
         }
         self.wire.patience.start(self.forward.read_timeout);
         self.wire.patience.poll_passed(context)
-    }
-}
-
-/// The status that a failure is shown as, as in nginx; none for what the client did.
-pub(super) fn stands_for(error: &Error) -> Option<StatusCode> {
-    match error {
-        Error::Client(_) | Error::TooLarge => None,
-        Error::Crowded { .. } => Some(StatusCode::SERVICE_UNAVAILABLE),
-        Error::Timeout(_) => Some(StatusCode::GATEWAY_TIMEOUT),
-        Error::Unavailable { .. } => Some(StatusCode::SERVICE_UNAVAILABLE),
-        Error::Broken(_)
-        | Error::Calmed
-        | Error::Connect(_)
-        | Error::Handshake { .. }
-        | Error::InvalidHeader(_)
-        | Error::NoLiveBackend
-        | Error::Panicked { .. }
-        | Error::Rejected(_)
-        | Error::Resolve { .. }
-        | Error::Truncated(_) => Some(StatusCode::BAD_GATEWAY),
     }
 }

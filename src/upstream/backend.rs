@@ -62,13 +62,12 @@ pub struct Backend {
     pub(super) keep: pool::KeepaliveSettings,
     /// For how long it belongs to its upstream.
     pub(super) tenure: RetiredFlag,
-    /// Whether its balancer wants to know of every request that begins or ends.
-    pub(super) is_told: bool,
     tls: Arc<[Arc<tls::TlsConnector>]>,
     condition: Availability,
     /// Where its upstream's balancer hears of changes, where that has to choose.
     notices: Option<Arc<ChangeList>>,
-    active: AtomicU32,
+    /// Requests in progress; its balancer reads it too.
+    pub(super) active: Arc<AtomicU32>,
 }
 
 /// What all backends of an upstream have in common.
@@ -155,11 +154,10 @@ impl Backend {
             address,
             server: server.clone(),
             keep: *keep,
-            is_told: upstream.balance == plan::Balance::LeastConn,
             tls: Arc::clone(tls),
             condition,
             notices: notices.clone(),
-            active: AtomicU32::new(0),
+            active: Arc::default(),
         }
     }
 
@@ -242,7 +240,6 @@ impl Backend {
         BackendSnapshot {
             barred: !self.may_be_asked(),
             full: self.is_full(),
-            active: self.active(),
         }
     }
 
@@ -255,7 +252,7 @@ impl Backend {
     /// Goes on with a request that was thought to be over, whoever has come since.
     pub(super) fn resume(self: &Arc<Self>) -> ActiveRequest {
         let lease = self.lease();
-        if self.is_told || self.is_full() {
+        if self.is_full() {
             self.tell();
         }
         lease
@@ -290,8 +287,8 @@ impl std::ops::Deref for ActiveRequest {
 impl Drop for ActiveRequest {
     fn drop(&mut self) {
         let before = self.0.active.fetch_sub(1, Ordering::Relaxed);
-        // It was full and has room again, or its load counts.
-        if self.0.is_told || before == self.0.server.max_conns {
+        // It was full and has room again.
+        if before == self.0.server.max_conns {
             self.0.tell();
         }
     }

@@ -1,12 +1,13 @@
 //! What can go wrong between us and a backend, told apart as far as somebody above acts on it.
 //!
-//! The words are nginx's: operators search their logs for them. What a failure means for the client is
-//! decided in `proxy`; here it is only said what happened and whose doing it was.
+//! The words are nginx's: operators search their logs for them. The status a failure stands for, in the log and in
+//! the response to the client, is said here and nowhere else.
 
 use std::time::Duration;
 use std::{fmt, io};
 
 use h2::Reason;
+use http::StatusCode;
 
 use crate::telemetry::{COUNTERS, CaughtPanic, SlowPart};
 use crate::tls::ServerCertError;
@@ -177,6 +178,39 @@ impl Error {
     pub(super) fn count(&self) {
         if let Self::Client(message::RequestBodyError::Slow) = self {
             COUNTERS.give_up(SlowPart::Body);
+        }
+    }
+
+    /// The status of an attempt that ended so, as nginx shows it in `$upstream_status`; none for what the client did.
+    #[must_use]
+    pub fn attempt_status(&self) -> Option<StatusCode> {
+        match self {
+            Self::Client(_) | Self::TooLarge => None,
+            Self::Crowded { .. } | Self::Unavailable { .. } => {
+                Some(StatusCode::SERVICE_UNAVAILABLE)
+            }
+            Self::Timeout(_) => Some(StatusCode::GATEWAY_TIMEOUT),
+            Self::Broken(_)
+            | Self::Calmed
+            | Self::Connect(_)
+            | Self::Handshake { .. }
+            | Self::InvalidHeader(_)
+            | Self::NoLiveBackend
+            | Self::Panicked { .. }
+            | Self::Rejected(_)
+            | Self::Resolve { .. }
+            | Self::Truncated(_) => Some(StatusCode::BAD_GATEWAY),
+        }
+    }
+
+    /// The status of the response to the client: that of the attempt, but for what is not the upstream's fault.
+    #[must_use]
+    pub fn status(&self) -> StatusCode {
+        match self {
+            Self::Client(error) => error.status(),
+            Self::TooLarge => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+            ours if ours.is_ours() => StatusCode::INTERNAL_SERVER_ERROR,
+            other => other.attempt_status().unwrap_or(StatusCode::BAD_GATEWAY),
         }
     }
 

@@ -50,7 +50,7 @@ use std::time::Duration;
 use http::{Method, Request, Response};
 use parking_lot::Mutex;
 
-use self::attempt::{AttemptResponse, RetryDecision, ask, report, stands_for};
+use self::attempt::{AttemptResponse, RetryDecision, ask, report};
 use self::backend::{ChangeList, GroupSettings};
 use self::balance::peers::FailResult;
 use self::balance::{Balancer, Pick};
@@ -354,7 +354,7 @@ impl Upstream {
         exchange.attempts.push(Attempt {
             address: Arc::clone(&self.name),
             started: None,
-            status: stands_for(&error),
+            status: error.attempt_status(),
             connect: None,
             header: None,
             response: Some(Duration::ZERO),

@@ -200,3 +200,12 @@ async fn a_unix_socket_is_served_alike() {
     client.read_to_string(&mut answer).await.unwrap();
     assert!(answer.ends_with("/unix"), "{answer}");
 }
+
+/// Prebuilt responses depend on it. If this fails after an update of hyper, `message/prebuilt.rs` has to learn what hyper
+/// writes now; until then every response costs what it costs without them.
+#[test]
+fn hyper_writes_empty_responses_as_prebuilt_ones_need_them() {
+    let empty = crate::downstream::http1::empty_response();
+    let known = crate::message::prebuilt::check(&empty);
+    assert!(known, "{}", empty.escape_ascii());
+}

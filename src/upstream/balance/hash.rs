@@ -1,17 +1,91 @@
-//! Servers by their shares: a number below the sum of all weights belongs to one of them.
+//! Servers picked by the hash of a key: `ip_hash`, `hash KEY`, and `hash KEY consistent` on a ring.
 //!
-//! nginx's `hash`, `ip_hash` and `random` all choose so. Who is down keeps its share, so that the others keep theirs.
+//! All are computed as nginx computes them, so that the same servers in the same order with the same weights send a
+//! client to the same server. For nginx's `hash` and `ip_hash` a number below the sum of all weights belongs to one
+//! server; a server that is down keeps its share, so that the others keep theirs.
 //!
-//! nginx's `hash … consistent`: servers on a ring, so that one more or one less moves only its own share of the keys.
+//! On a ring, one server more or less moves only its own share of the keys. Every server stands there 160 times for
+//! each unit of its weight, at the places that ketama and Cache::Memcached::Fast give its name as written in the file;
+//! a key belongs to the next one on the ring. A name with several addresses is one server there, and its addresses take
+//! turns.
 //!
-//! Every server stands on the ring 160 times for each unit of its weight, at the places that ketama and
-//! Cache::Memcached::Fast give its name as written in the file; a key belongs to the next one on the ring. A name with
-//! several addresses is one server here, and its addresses take turns.
+//! Where 20 tries find no server that can be asked, and where the key is empty, round robin picks.
 
 use std::collections::BTreeMap;
 
-use super::peers::{HashSearch, PeerStates, TriedPeers};
+use super::peers::{Balance, HashSearch, PeerState, SelectionKey, TriedPeers};
+use super::round_robin;
 use crate::clock::Millis;
+use crate::config::plan;
+use crate::upstream::backend::Backend;
+
+/// `balance: { hash: KEY }`.
+#[derive(Debug)]
+pub(super) struct Hash(WeightTable);
+
+impl Balance for Hash {
+    fn new(_plan: &plan::Upstream) -> Self {
+        Self(WeightTable::default())
+    }
+
+    fn selection_key(method: &plan::Balance) -> SelectionKey {
+        key_of(method)
+    }
+
+    fn members_changed(&mut self, members: &[&Backend]) {
+        self.0 = WeightTable::new(members);
+    }
+
+    fn pick(
+        &mut self,
+        peers: &mut [PeerState],
+        tried: &mut TriedPeers,
+        now: Millis,
+    ) -> Option<usize> {
+        let search = tried.search.as_deref_mut();
+        let found = search.and_then(|search| self.0.by_hash(peers, search, now));
+        found.or_else(|| round_robin::pick(peers, tried.side(), now, |_| true))
+    }
+}
+
+/// `balance: ip_hash`.
+#[derive(Debug)]
+pub(super) struct IpHash(WeightTable);
+
+impl Balance for IpHash {
+    fn new(_plan: &plan::Upstream) -> Self {
+        Self(WeightTable::default())
+    }
+
+    fn selection_key(_method: &plan::Balance) -> SelectionKey {
+        SelectionKey::Address
+    }
+
+    fn members_changed(&mut self, members: &[&Backend]) {
+        self.0 = WeightTable::new(members);
+    }
+
+    fn pick(
+        &mut self,
+        peers: &mut [PeerState],
+        tried: &mut TriedPeers,
+        now: Millis,
+    ) -> Option<usize> {
+        let search = tried.search.as_deref_mut();
+        let found = search.and_then(|search| self.0.by_address(peers, search, now));
+        found.or_else(|| round_robin::pick(peers, tried.side(), now, |_| true))
+    }
+}
+
+/// What `hash` hashes.
+fn key_of(method: &plan::Balance) -> SelectionKey {
+    match method {
+        plan::Balance::ConsistentHash(key) | plan::Balance::Hash(key) => {
+            SelectionKey::Key(key.clone())
+        }
+        _ => SelectionKey::Nothing,
+    }
+}
 
 /// The weights of all servers before each server's own and with it.
 #[derive(Debug, Default)]
@@ -21,8 +95,16 @@ pub(super) struct WeightTable {
 }
 
 impl WeightTable {
-    /// Those of these servers, with their weights.
-    pub(super) fn new(servers: impl Iterator<Item = (usize, u32)>) -> Self {
+    /// Those of these servers.
+    pub(super) fn new(members: &[&Backend]) -> Self {
+        Self::of_weights(
+            members
+                .iter()
+                .map(|backend| (backend.index, backend.server.weight)),
+        )
+    }
+
+    pub(super) fn of_weights(servers: impl Iterator<Item = (usize, u32)>) -> Self {
         let mut all = 0;
         let sums = servers.map(|(index, weight)| {
             all += u64::from(weight);
@@ -35,7 +117,7 @@ impl WeightTable {
         }
     }
 
-    /// Whose share a number falls into, whatever it is; none where there is nobody.
+    /// Whose share a number falls into, whatever it is; none where there are no servers.
     pub(super) fn of(&self, number: u64) -> Option<usize> {
         let number = number.checked_rem(*self.sums.last()?)?;
         let at = self.sums.partition_point(|sum| *sum <= number);
@@ -44,13 +126,7 @@ impl WeightTable {
 
     /// The server that a key's hash leads to; if that cannot be asked, the hash of the key with a number before it is
     /// added, and so on. As in nginx, and before it in Cache::Memcached.
-    pub(super) fn by_hash(
-        &self,
-        standings: &PeerStates,
-        search: &mut HashSearch,
-        round: &TriedPeers,
-        now: Millis,
-    ) -> Option<usize> {
+    fn by_hash(&self, peers: &[PeerState], search: &mut HashSearch, now: Millis) -> Option<usize> {
         while !search.is_over() {
             let mut sum = Crc::default();
             if search.hashed > 0 {
@@ -60,7 +136,7 @@ impl WeightTable {
             search.hash += u64::from(sum.value() >> 16 & 0x7fff);
             search.hashed += 1;
             let index = self.of(search.hash)?;
-            if standings.is_usable(index, round, now) {
+            if peers[index].is_free(now) {
                 return Some(index);
             }
             search.miss();
@@ -69,11 +145,10 @@ impl WeightTable {
     }
 
     /// The server that a client's address leads to.
-    pub(super) fn by_address(
+    fn by_address(
         &self,
-        standings: &PeerStates,
+        peers: &[PeerState],
         search: &mut HashSearch,
-        round: &TriedPeers,
         now: Millis,
     ) -> Option<usize> {
         while !search.is_over() {
@@ -85,60 +160,18 @@ impl WeightTable {
             search.hash = search.key.iter().fold(start, step);
             search.hashed = 1;
             let index = self.of(search.hash)?;
-            if standings.is_usable(index, round, now) {
+            if peers[index].is_free(now) {
                 return Some(index);
             }
             search.miss();
         }
         None
     }
-
-    /// The less loaded of two who are drawn by lot.
-    pub(super) fn by_lot(
-        &self,
-        standings: &PeerStates,
-        search: &mut HashSearch,
-        round: &TriedPeers,
-        now: Millis,
-        lot: &mut Lot,
-        less_loaded: impl Fn(usize, usize) -> usize,
-    ) -> Option<usize> {
-        let mut first = None;
-        while !search.is_over() {
-            let index = self.of(lot.draw())?;
-            if first != Some(index) && standings.is_usable(index, round, now) {
-                match first {
-                    Some(first) => return Some(less_loaded(first, index)),
-                    None => first = Some(index),
-                }
-            }
-            search.miss();
-        }
-        None
-    }
-}
-
-/// Numbers nobody needs to guess: xorshift, with Marsaglia's shifts.
-#[derive(Debug)]
-pub(super) struct Lot(u64);
-
-impl Lot {
-    pub(super) fn new(seed: u64) -> Self {
-        Self(seed | 1)
-    }
-
-    pub(super) fn draw(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        // The lower bits are the weaker ones.
-        self.0 >> 11
-    }
 }
 
 /// The checksum of IEEE 802.3, as in zlib.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Crc(u32);
+struct Crc(u32);
 
 impl Default for Crc {
     fn default() -> Self {
@@ -147,20 +180,20 @@ impl Default for Crc {
 }
 
 impl Crc {
-    pub(super) fn of(bytes: &[u8]) -> u32 {
+    fn of(bytes: &[u8]) -> u32 {
         let mut sum = Self::default();
         sum.add(bytes);
         sum.value()
     }
 
-    pub(super) fn add(&mut self, bytes: &[u8]) {
+    fn add(&mut self, bytes: &[u8]) {
         for byte in bytes {
             let at = (self.0 ^ u32::from(*byte)) & 0xff;
             self.0 = TABLE[at as usize] ^ (self.0 >> 8);
         }
     }
 
-    pub(super) fn value(self) -> u32 {
+    fn value(self) -> u32 {
         !self.0
     }
 }
@@ -185,7 +218,7 @@ const TABLE: [u32; 256] = {
     table
 };
 
-/// The ring of an upstream.
+/// `balance: { hash: KEY, consistent: true }`.
 #[derive(Debug)]
 pub(super) struct HashRing {
     /// By place on the ring, and whose each is.
@@ -202,9 +235,42 @@ struct RingServer {
     members: Vec<(usize, i64, i64)>,
 }
 
+impl Balance for HashRing {
+    fn new(plan: &plan::Upstream) -> Self {
+        let servers = plan.servers.iter();
+        Self::of(servers.map(|server| (&*server.name, server.weight)))
+    }
+
+    fn selection_key(method: &plan::Balance) -> SelectionKey {
+        key_of(method)
+    }
+
+    fn members_changed(&mut self, members: &[&Backend]) {
+        for named in &mut self.named {
+            named.members.clear();
+        }
+        for backend in members {
+            let named = &mut self.named[self.listed[backend.listed] as usize];
+            let member = (backend.index, backend.server.weight.into(), 0);
+            named.members.push(member);
+        }
+    }
+
+    fn pick(
+        &mut self,
+        peers: &mut [PeerState],
+        tried: &mut TriedPeers,
+        now: Millis,
+    ) -> Option<usize> {
+        let search = tried.search.as_deref_mut();
+        let found = search.and_then(|search| self.find(peers, search, now));
+        found.or_else(|| round_robin::pick(peers, tried.side(), now, |_| true))
+    }
+}
+
 impl HashRing {
-    /// A ring of the servers of a plan: their names as written, and weights. Nobody stands for them yet.
-    pub(super) fn new<'s>(servers: impl Iterator<Item = (&'s str, u32)>) -> Self {
+    /// A ring of these servers: their names as written, and weights. No address stands for them yet.
+    fn of<'s>(servers: impl Iterator<Item = (&'s str, u32)>) -> Self {
         let mut numbers: BTreeMap<&str, usize> = BTreeMap::new();
         let mut names: Vec<(&str, u32)> = Vec::new();
         let listed = servers.map(|(name, weight)| {
@@ -231,25 +297,8 @@ impl HashRing {
         }
     }
 
-    /// Has these stand on it: whose address in the plan each is, its index and its weight.
-    pub(super) fn settle(&mut self, present: impl Iterator<Item = (usize, usize, u32)>) {
-        for named in &mut self.named {
-            named.members.clear();
-        }
-        for (listed, index, weight) in present {
-            let named = &mut self.named[self.listed[listed] as usize];
-            named.members.push((index, weight.into(), 0));
-        }
-    }
-
     /// The server a key belongs to; if that cannot be asked, the next on the ring.
-    pub(super) fn find(
-        &mut self,
-        standings: &PeerStates,
-        search: &mut HashSearch,
-        round: &TriedPeers,
-        now: Millis,
-    ) -> Option<usize> {
+    fn find(&mut self, peers: &[PeerState], search: &mut HashSearch, now: Millis) -> Option<usize> {
         if search.hashed == 0 {
             let place = Crc::of(&search.key);
             search.hash = self.points.partition_point(|point| point.0 < place) as u64;
@@ -258,7 +307,7 @@ impl HashRing {
         while !search.is_over() && !self.points.is_empty() {
             let at = search.hash % self.points.len() as u64;
             let (_, number) = self.points[usize::try_from(at).unwrap_or_default()];
-            let usable = |index| standings.is_usable(index, round, now);
+            let usable = |index: usize| peers[index].is_free(now);
             if let Some(index) = self.named[number as usize].pick(usable) {
                 return Some(index);
             }
@@ -334,24 +383,10 @@ mod tests {
 
     #[test]
     fn a_number_falls_into_the_share_of_one() {
-        let shares = WeightTable::new([(0, 2), (2, 1), (1, 3)].into_iter());
+        let shares = WeightTable::of_weights([(0, 2), (2, 1), (1, 3)].into_iter());
         let found: Vec<_> = (0..8).filter_map(|number| shares.of(number)).collect();
         assert_eq!(found, [0, 0, 2, 1, 1, 1, 0, 0]);
         assert_eq!(WeightTable::default().of(5), None);
-    }
-
-    #[test]
-    fn lots_reach_everybody_by_weight() {
-        let shares = WeightTable::new([(0, 1), (1, 8), (2, 1)].into_iter());
-        let mut lot = Lot::new(0x9e37_79b9_7f4a_7c15);
-        let mut found = [0; 3];
-        for _ in 0..10_000 {
-            found[shares.of(lot.draw()).unwrap()] += 1;
-        }
-        assert!(
-            found[0] > 800 && found[2] > 800 && found[1] > 7_500,
-            "{found:?}"
-        );
     }
 }
 
@@ -379,7 +414,7 @@ mod ring_tests {
         let names: Vec<String> = (0..10)
             .map(|number| format!("10.0.0.{number}:80"))
             .collect();
-        let ring = |names: &[String]| HashRing::new(names.iter().map(|name| (name.as_str(), 1)));
+        let ring = |names: &[String]| HashRing::of(names.iter().map(|name| (name.as_str(), 1)));
         let whose = |ring: &HashRing, key: u32| {
             let place = Crc::of(&key.to_be_bytes());
             let at = ring.points.partition_point(|point| point.0 < place);

@@ -1,65 +1,107 @@
 //! Which backend is asked next.
 //!
-//! One standing for all event loops, unlike nginx without a `zone`: what one loop learned of a dead backend
-//! spares the others the same failure. The lock is held for a few numbers, however many servers there are.
+//! One balancer for all event loops, unlike nginx without a `zone`: what one loop learned of a dead backend spares the
+//! others the same failure. The lock is held for one pass over the servers.
 //!
-//! The backends of a group, how each stands, and how one is found among them.
+//! A balancer is an implementation of [`Balance`](peers::Balance) in a file of its own, one line in the list of
+//! `balancers!` below, and its word in `config/directive/upstream.rs`. What all of them have in common, who may be
+//! asked and with what weight, stands in `peers.rs`.
 //!
-//! Each has a place here, and keeps it: requests that are under way know their backend by it. Who has left stays in its
-//! place until it has nothing to do any more and another needs one.
+//! Each backend has a place in its group, and keeps it: requests in progress know their backend by it. One that has
+//! left stays in its place until its last request is over and another needs the place.
 
 mod hash;
 mod least_conn;
 pub(super) mod peers;
+mod random;
 mod round_robin;
 #[cfg(test)]
 mod tests;
 
-use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use self::hash::{HashRing, Lot, WeightTable};
-use self::peers::{HashSearch, Order, PeerStates};
+use self::hash::{Hash, HashRing, IpHash};
+use self::least_conn::LeastConn;
+use self::peers::{Balance, HashSearch, Member, PeerStates, SelectionKey};
+use self::random::Random;
+use self::round_robin::RoundRobin;
 use super::backend::{ActiveRequest, Backend, BackendAddress, ChangeList, GroupSettings};
 use super::resolve::MembershipChange;
 use crate::clock::Millis;
 use crate::config::plan;
-use crate::config::plan::Template;
 use crate::message::{RequestRecord, variables};
 
 pub(super) use self::peers::{FailResult, TriedPeers};
+
+/// Makes the enum of all balancers from their words in the plan.
+macro_rules! balancers {
+    ($($word:ident => $balancer:ident),* $(,)?) => {
+        /// The way in which an upstream picks.
+        #[derive(Debug)]
+        enum Method {
+            $($balancer($balancer),)*
+        }
+
+        impl Method {
+            fn new(plan: &plan::Upstream) -> Self {
+                match plan.balance {
+                    $(plan::Balance::$word { .. } => Self::$balancer(Balance::new(plan)),)*
+                }
+            }
+
+            fn selection_key(method: &plan::Balance) -> SelectionKey {
+                match method {
+                    $(plan::Balance::$word { .. } => $balancer::selection_key(method),)*
+                }
+            }
+
+            fn members_changed(&mut self, members: &[&Backend]) {
+                match self {
+                    $(Self::$balancer(balancer) => balancer.members_changed(members),)*
+                }
+            }
+
+            fn pick(
+                &mut self,
+                peers: &mut PeerStates,
+                tried: &mut TriedPeers,
+                now: Millis,
+            ) -> Option<usize> {
+                match self {
+                    $(Self::$balancer(balancer) => peers.pick(balancer, tried, now),)*
+                }
+            }
+        }
+    };
+}
+
+balancers! {
+    ConsistentHash => HashRing,
+    Hash => Hash,
+    IpHash => IpHash,
+    LeastConn => LeastConn,
+    Random => Random,
+    RoundRobin => RoundRobin,
+}
 
 /// The balancer of one upstream.
 #[derive(Debug)]
 pub(super) enum Balancer {
     /// Several servers.
     Group(Box<PeerGroup>),
-    /// One server: there is nothing to choose and nobody to spare it for, so it is never left alone.
+    /// One server: there is nothing to choose, and as no other could take its requests it is never left alone.
     Single(Arc<Backend>),
 }
 
 /// Servers that stand for each other.
 #[derive(Debug)]
 pub(super) struct PeerGroup {
-    seek: SelectionKey,
+    key: SelectionKey,
     members: Mutex<Peers>,
     notices: Arc<ChangeList>,
-}
-
-/// What of a request decides who is asked.
-#[derive(Debug)]
-enum SelectionKey {
-    /// The client's address.
-    Address,
-    /// What is hashed.
-    Key(Template),
-    /// Nothing: lots are drawn.
-    Lot,
-    /// Nothing: whose turn it is.
-    Turn,
 }
 
 /// A backend to ask.
@@ -79,7 +121,7 @@ impl Balancer {
         match (&backends[..], notices) {
             ([only], None) => Self::Single(Arc::clone(only)),
             (_, notices) => Self::Group(Box::new(PeerGroup {
-                seek: SelectionKey::new(&plan.balance),
+                key: Method::selection_key(&plan.balance),
                 members: Mutex::new(Peers::new(plan, backends)),
                 notices: notices.unwrap_or_default(),
             })),
@@ -124,7 +166,7 @@ impl Balancer {
     pub(super) fn round(&self, exchange: &RequestRecord) -> TriedPeers {
         let mut round = TriedPeers::default();
         if let Self::Group(group) = self {
-            round.search = group.seek.search(exchange);
+            round.search = group.key.search(exchange);
         }
         round
     }
@@ -154,7 +196,7 @@ impl Balancer {
     /// Whether somebody could be asked in this round but for having enough to do.
     pub(super) fn is_crowded(&self, round: &TriedPeers) -> bool {
         match self {
-            Self::Group(group) => group.members.lock().standings.is_crowded(round),
+            Self::Group(group) => group.members.lock().states.is_crowded(round),
             Self::Single(backend) => backend.may_be_asked() && backend.is_full(),
         }
     }
@@ -170,7 +212,7 @@ impl Balancer {
         match self {
             // Nearly all are without blemish when picked: no second lock for them.
             Self::Group(group) if pick.blemished => {
-                group.members.lock().standings.succeeded(pick.lease.index);
+                group.members.lock().states.succeeded(pick.lease.index);
             }
             Self::Group(_) | Self::Single(_) => {}
         }
@@ -178,22 +220,13 @@ impl Balancer {
 }
 
 impl SelectionKey {
-    fn new(method: &plan::Balance) -> Self {
-        match method {
-            plan::Balance::ConsistentHash(key) | plan::Balance::Hash(key) => Self::Key(key.clone()),
-            plan::Balance::IpHash => Self::Address,
-            plan::Balance::LeastConn | plan::Balance::RoundRobin => Self::Turn,
-            plan::Balance::Random => Self::Lot,
-        }
-    }
-
     /// The search for a server that begins with this request. None where nothing is to be searched by: an empty key
-    /// leads to nobody.
+    /// leads to no server.
     fn search(&self, exchange: &RequestRecord) -> Option<Box<HashSearch>> {
         let mut search = Box::<HashSearch>::default();
         match self {
-            Self::Turn => return None,
-            Self::Lot => {}
+            Self::Nothing => return None,
+            Self::Chance => {}
             Self::Key(key) => {
                 variables::render(key, exchange, &mut search.key);
                 if search.key.is_empty() {
@@ -214,42 +247,26 @@ impl SelectionKey {
 #[derive(Debug)]
 struct Peers {
     backends: Vec<Arc<Backend>>,
-    standings: PeerStates,
-    choice: Choice,
-    /// There is one, and nobody to spare it for.
+    states: PeerStates,
+    method: Method,
+    /// There is one, and no other that could take its requests.
     lone: bool,
-}
-
-/// How a server is found before it is whose turn it is.
-#[derive(Debug)]
-enum Choice {
-    Address(WeightTable),
-    Hash(WeightTable),
-    Lot(WeightTable, Lot),
-    Ring(HashRing),
-    Turn,
 }
 
 impl Peers {
     fn new(plan: &plan::Upstream, backends: Vec<Arc<Backend>>) -> Self {
-        let order = match plan.balance {
-            plan::Balance::LeastConn => Order::LeastConn,
-            _ => Order::RoundRobin,
-        };
         let slow = plan
             .servers
             .iter()
             .any(|server| !server.slow_start.is_zero());
-        let present = backends
-            .iter()
-            .map(|backend| (&backend.server, backend.presence()));
+        let present = backends.iter().map(|backend| backend.member(false));
         let mut members = Self {
-            standings: PeerStates::new(order, slow, present),
-            choice: Choice::new(plan),
+            states: PeerStates::new(slow, present),
+            method: Method::new(plan),
             lone: false,
             backends,
         };
-        members.settle();
+        members.rebuild();
         members
     }
 
@@ -293,23 +310,21 @@ impl Peers {
             places.push(place);
         }
         if change != MembershipChange::default() {
-            let servers = self.backends.iter().enumerate().map(|(place, backend)| {
-                let new = places.contains(&place);
-                (&backend.server, backend.presence(), new)
-            });
-            self.standings.renew(servers, now);
-            self.settle();
+            let servers = self.backends.iter().enumerate();
+            let members = servers.map(|(place, backend)| backend.member(places.contains(&place)));
+            self.states.renew(members, now);
+            self.rebuild();
         }
         (change, places)
     }
 
-    /// Has those found who are here.
-    fn settle(&mut self) {
+    /// Tells the balancer which servers there are.
+    fn rebuild(&mut self) {
         let staying = self.backends.iter().filter(|backend| !backend.is_leaving());
         let mut staying: Vec<&Backend> = staying.map(AsRef::as_ref).collect();
         let first = staying.first();
         self.lone = staying.len() == 1 && first.is_some_and(|only| !only.server.backup);
-        // In the plan's order, and not by who came first: several gateways should find the same one.
+        // In the plan's order, and not in that of their arrival: several gateways should find the same one.
         staying.sort_by_key(|backend| {
             let looked_up = backend.server.resolve.is_some();
             let address = match backend.address {
@@ -318,113 +333,47 @@ impl Peers {
             };
             (backend.listed, address)
         });
-        self.choice.settle(&staying);
+        self.method.members_changed(&staying);
     }
 
     /// A backend failed.
     fn failed(&mut self, index: usize, now: Millis) -> FailResult {
         match self.lone {
             true => FailResult::Keep,
-            false => self.standings.failed(index, now),
+            false => self.states.failed(index, now),
         }
     }
 
     /// Something has changed about a backend.
     fn consider(&mut self, index: usize, now: Millis) {
         if let Some(backend) = self.backends.get(index) {
-            self.standings.consider(index, backend.presence(), now);
+            self.states.consider(index, backend.presence(), now);
         }
     }
 
     /// The backend to ask next, if there is one.
     fn pick(&mut self, round: &mut TriedPeers, now: Millis) -> Option<Pick> {
-        let index = match self.search(round, now) {
-            Some(index) => {
-                self.standings.choose(index, round, now);
-                index
-            }
-            None => self.standings.pick(round, now)?,
-        };
+        let index = self.method.pick(&mut self.states, round, now)?;
         // The lease is taken under the lock too: between the two another loop could fill the backend.
         let lease = self.backends[index].lease();
-        if lease.is_told || lease.is_full() {
+        if lease.is_full() {
             self.consider(index, now);
         }
         Some(Pick {
             lease,
-            blemished: self.standings.is_blemished(index),
+            blemished: self.states.is_blemished(index),
         })
     }
-
-    /// Whom the request leads to, if to anybody who can be asked.
-    fn search(&mut self, round: &mut TriedPeers, now: Millis) -> Option<usize> {
-        let mut search = round.search.take()?;
-        let Self {
-            backends,
-            standings,
-            choice,
-            ..
-        } = self;
-        let found = match choice {
-            Choice::Address(shares) => shares.by_address(standings, &mut search, round, now),
-            Choice::Hash(shares) => shares.by_hash(standings, &mut search, round, now),
-            Choice::Lot(shares, lot) => {
-                let less = |first, second| less_loaded(backends, first, second);
-                shares.by_lot(standings, &mut search, round, now, lot, less)
-            }
-            Choice::Ring(ring) => ring.find(standings, &mut search, round, now),
-            Choice::Turn => None,
-        };
-        round.search = Some(search);
-        found
-    }
 }
 
-impl Choice {
-    /// One that finds nobody yet.
-    fn new(plan: &plan::Upstream) -> Self {
-        match plan.balance {
-            plan::Balance::ConsistentHash(_) => {
-                let servers = plan.servers.iter();
-                Self::Ring(HashRing::new(
-                    servers.map(|server| (&*server.name, server.weight)),
-                ))
-            }
-            plan::Balance::Hash(_) => Self::Hash(WeightTable::default()),
-            plan::Balance::IpHash => Self::Address(WeightTable::default()),
-            plan::Balance::LeastConn | plan::Balance::RoundRobin => Self::Turn,
-            plan::Balance::Random => {
-                let seed = RandomState::new().hash_one(plan.servers.len());
-                Self::Lot(WeightTable::default(), Lot::new(seed))
-            }
+impl Backend {
+    /// What its balancer keeps of it.
+    fn member(&self, new: bool) -> Member<'_> {
+        Member {
+            server: &self.server,
+            snapshot: self.presence(),
+            active: &self.active,
+            new,
         }
-    }
-
-    /// These are found from now on.
-    fn settle(&mut self, staying: &[&Backend]) {
-        match self {
-            Self::Address(shares) | Self::Hash(shares) | Self::Lot(shares, _) => {
-                let servers = staying.iter();
-                *shares =
-                    WeightTable::new(servers.map(|backend| (backend.index, backend.server.weight)));
-            }
-            Self::Ring(ring) => ring.settle(
-                staying
-                    .iter()
-                    .map(|backend| (backend.listed, backend.index, backend.server.weight)),
-            ),
-            Self::Turn => {}
-        }
-    }
-}
-
-/// Who of two has less to do for its weight; the second, if they are equal.
-fn less_loaded(backends: &[Arc<Backend>], first: usize, second: usize) -> usize {
-    let load = |index: usize, other: usize| {
-        u64::from(backends[index].active()) * u64::from(backends[other].server.weight)
-    };
-    match load(second, first) > load(first, second) {
-        true => first,
-        false => second,
     }
 }

@@ -19,7 +19,7 @@ use http_body::{Body, Frame};
 
 use crate::clock::Deadline;
 use crate::message::RequestBody;
-use crate::message::headers::speaks_for_client;
+use crate::message::headers::{belongs_to_connection, speaks_for_client};
 use crate::upstream::connection::UpstreamConnection;
 use crate::upstream::error::{Error, Stage};
 
@@ -323,10 +323,9 @@ fn field(name: &HeaderName, value: &[u8], out: &mut Vec<u8>) {
 /// Whether a field may come after the body. Not one that says how to read the message, whom it is for or who
 /// sent it: a backend that takes trailers for more of the head would believe the client what only we may say.
 pub(in crate::upstream) fn may_trail(name: &HeaderName) -> bool {
-    const NEVER: [HeaderName; 16] = [
+    const NEVER: [HeaderName; 12] = [
         header::AUTHORIZATION,
         header::CACHE_CONTROL,
-        header::CONNECTION,
         header::CONTENT_ENCODING,
         header::CONTENT_LENGTH,
         header::CONTENT_RANGE,
@@ -335,13 +334,8 @@ pub(in crate::upstream) fn may_trail(name: &HeaderName) -> bool {
         header::EXPECT,
         header::HOST,
         header::MAX_FORWARDS,
-        header::TE,
         header::TRAILER,
-        header::TRANSFER_ENCODING,
-        header::UPGRADE,
         header::VIA,
     ];
-    !NEVER.contains(name)
-        && !speaks_for_client(name)
-        && !["keep-alive", "proxy-connection"].contains(&name.as_str())
+    !NEVER.contains(name) && !speaks_for_client(name) && !belongs_to_connection(name)
 }

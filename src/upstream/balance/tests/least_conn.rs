@@ -6,9 +6,10 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::config::plan::{UpstreamAddress, UpstreamServer};
-use crate::upstream::balance::peers::{BackendSnapshot, Order, PeerStates};
+use crate::upstream::balance::peers::BackendSnapshot;
+use crate::upstream::balance::tests::Servers;
 
-/// A crowd as nginx has it: a pass over all servers for every pick.
+/// The same algorithm as nginx writes it: what the tests measure by.
 struct Naive(Vec<Peer>);
 
 struct Peer {
@@ -58,17 +59,20 @@ impl Naive {
                 server.backup == round.backups && !away
             })
             .collect();
-        let load = |index: usize| {
-            let peer = &self.0[index];
-            PeerLoad {
-                requests: peer.active.into(),
-                weight: peer.server.weight.into(),
-            }
+        // As fractions: requests by weight.
+        let compare = |one: usize, other: usize| {
+            let (one, other) = (&self.0[one], &self.0[other]);
+            let cross =
+                |one: &Peer, other: &Peer| u64::from(one.active) * u64::from(other.server.weight);
+            cross(one, other).cmp(&cross(other, one))
         };
-        let least = usable.iter().map(|index| load(*index)).min()?;
+        let least = usable
+            .iter()
+            .copied()
+            .min_by(|one, other| compare(*one, *other))?;
         let tied: Vec<usize> = usable
             .into_iter()
-            .filter(|index| load(*index) == least)
+            .filter(|index| compare(*index, least).is_eq())
             .collect();
         let mut best = tied[0];
         if tied.len() > 1 {
@@ -115,7 +119,6 @@ impl Naive {
         BackendSnapshot {
             barred: server.down,
             full: server.max_conns > 0 && *active >= server.max_conns,
-            active: *active,
         }
     }
 }
@@ -127,30 +130,18 @@ fn server(weight: u32) -> UpstreamServer {
     }
 }
 
-fn of(servers: &[UpstreamServer]) -> PeerStates {
-    let idle = |server: &UpstreamServer| BackendSnapshot {
+fn of(servers: &[UpstreamServer]) -> Servers<LeastConn> {
+    Servers::new(LeastConn, servers, |server| BackendSnapshot {
         barred: server.down,
         full: false,
-        active: 0,
-    };
-    let slow = servers.iter().any(|server| !server.slow_start.is_zero());
-    let servers = servers.iter().map(|server| (server, idle(server)));
-    PeerStates::new(Order::LeastConn, slow, servers)
-}
-
-fn busy(active: u32) -> BackendSnapshot {
-    BackendSnapshot {
-        barred: false,
-        full: false,
-        active,
-    }
+    })
 }
 
 #[test]
 fn who_has_the_least_to_do_for_its_weight_is_asked() {
     let mut servers = of(&[server(1), server(3), server(1)]);
     for (index, active) in [(0, 1), (1, 2), (2, 1)] {
-        servers.consider(index, busy(active), Millis(0));
+        servers.set_active(index, active);
     }
     let picked = servers.pick(&mut TriedPeers::default(), Millis(0));
     assert_eq!(picked, Some(1));
@@ -172,13 +163,13 @@ fn a_server_that_comes_back_is_not_sent_everything_at_once() {
         ..server(1)
     };
     let mut servers = of(&[slow, server(1)]);
-    let barred = BackendSnapshot {
-        barred: true,
-        ..busy(0)
+    let asked = |barred| BackendSnapshot {
+        barred,
+        full: false,
     };
-    servers.consider(0, barred, Millis(0));
-    servers.consider(1, busy(1), Millis(0));
-    servers.consider(0, busy(0), Millis(1_000));
+    servers.consider(0, asked(true), Millis(0));
+    servers.set_active(1, 1);
+    servers.consider(0, asked(false), Millis(1_000));
     let mut pick = |now| servers.pick(&mut TriedPeers::default(), Millis(now));
     // A tenth of its weight: nothing to do there is as much as nine requests at the other.
     assert_eq!(pick(2_000), Some(1));
@@ -251,13 +242,15 @@ proptest! {
                         } else {
                             leases.push(index);
                         }
+                        servers.set_active(index, naive.0[index].active);
                         servers.consider(index, naive.presence(index), now);
                     }
                 }
                 Event::End { which } => if !leases.is_empty() {
                     let index = leases.swap_remove(which % leases.len());
                     naive.0[index].active -= 1;
-                    servers.consider(index, naive.presence(index), now);
+                    servers.set_active(index, naive.0[index].active);
+                        servers.consider(index, naive.presence(index), now);
                 },
                 Event::Success { server } => {
                     servers.succeeded(server);

@@ -6,8 +6,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::config::plan::{UpstreamAddress, UpstreamServer};
-use crate::upstream::balance::peers::{BackendSnapshot, FailResult, Order, PeerStates};
-use crate::upstream::balance::round_robin::naive::RoundRobin;
+use crate::upstream::balance::peers::{BackendSnapshot, FailResult};
+use crate::upstream::balance::tests::Servers;
 
 fn server(weight: u32) -> UpstreamServer {
     UpstreamServer {
@@ -16,22 +16,19 @@ fn server(weight: u32) -> UpstreamServer {
     }
 }
 
-fn of(servers: &[UpstreamServer]) -> PeerStates {
-    let slow = servers.iter().any(|server| !server.slow_start.is_zero());
-    let servers = servers.iter().map(|server| (server, free(!server.down)));
-    PeerStates::new(Order::RoundRobin, slow, servers)
+fn of(servers: &[UpstreamServer]) -> Servers<RoundRobin> {
+    Servers::new(RoundRobin, servers, |server| free(!server.down))
 }
 
 fn free(free: bool) -> BackendSnapshot {
     BackendSnapshot {
         barred: false,
         full: !free,
-        active: 0,
     }
 }
 
 /// What the next `n` requests get.
-fn sequence(servers: &mut PeerStates, n: usize, now: Millis) -> Vec<usize> {
+fn sequence(servers: &mut Servers<RoundRobin>, n: usize, now: Millis) -> Vec<usize> {
     (0..n)
         .filter_map(|_| servers.pick(&mut TriedPeers::default(), now))
         .collect()
@@ -224,7 +221,7 @@ proptest! {
     #[test]
     fn every_pick_is_nginxs((all, events) in upstream()) {
         let mut servers = of(&all);
-        let mut naive = RoundRobin::new(&all);
+        let mut naive = naive::RoundRobin::new(&all);
         let mut full = vec![false; all.len()];
         let mut now = Millis(5_000);
         for event in events {
@@ -262,7 +259,7 @@ proptest! {
     #[test]
     fn the_sequence_of_any_weights_is_nginxs(weights in prop::collection::vec(1..50u32, 1..40)) {
         let all: Vec<_> = weights.iter().map(|weight| server(*weight)).collect();
-        let (mut servers, mut naive) = (of(&all), RoundRobin::new(&all));
+        let (mut servers, mut naive) = (of(&all), naive::RoundRobin::new(&all));
         let full = vec![false; all.len()];
         for _ in 0..1_000 {
             prop_assert_eq!(
