@@ -1,11 +1,9 @@
-//! From a plan to the living things of a generation.
+//! From the configuration to a generation.
 //!
-//! In two steps. All that can fail comes first and changes nothing: files are read, names looked up, logs opened, sockets
-//! bound. What is left then cannot fail: what the generation before has counted and learned is handed on.
-//!
-//! Which addresses are listened on, and by which door each is known.
-//!
-//! Where the configuration comes from, as often as it is asked for.
+//! [`ConfigSource`] loads the configuration, at start and at each reload. A generation is built from it in two steps. All
+//! that can fail comes first and changes nothing: [`GenerationDraft::new`] reads files, looks names up, opens logs and binds
+//! sockets. [`GenerationDraft::build`] cannot fail and hands on what the generation before has counted and learned.
+//! [`Listeners`] knows which addresses are listened on.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -14,7 +12,7 @@ use std::sync::{Arc, Weak};
 
 use arc_swap::ArcSwap;
 
-use super::{Error, demo};
+use super::demo;
 use crate::config::plan::{Plan, SocketAddress};
 use crate::config::{ConfigFiles, Report, plan};
 use crate::limits::Zones;
@@ -24,7 +22,42 @@ use crate::store::SharedStore;
 use crate::telemetry::{AccessLog, ErrorDestination, LogWriter};
 use crate::tls::{ExpiryPolicy, TlsContexts};
 use crate::upstream::Upstream;
-use crate::{config, listen, spool, tls};
+use crate::{config, listen, spool, store, telemetry, tls, upstream};
+
+/// Why a gateway could not be started, or did not run to its end.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The access log could not be opened; usually a missing folder or a lack of rights.
+    #[error(transparent)]
+    AccessLog(#[from] telemetry::Error),
+    /// The admin listener's address is taken, or not ours to take.
+    #[error("cannot listen on {address} for admin")]
+    Admin {
+        /// The address.
+        address: SocketAddr,
+        #[source]
+        /// Why.
+        source: std::io::Error,
+    },
+    /// An address to listen on is taken, or not ours to take.
+    #[error(transparent)]
+    Listen(#[from] listen::Error),
+    /// The machine would not give us a thread, a runtime or a signal.
+    #[error("cannot start")]
+    Start(#[source] std::io::Error),
+    /// A store of counters cannot be used, whatever its server says.
+    #[error(transparent)]
+    Store(#[from] store::Error),
+    /// The weir that this one was started by, to take over from it, has not handed over what it should.
+    #[error("cannot take over from the weir that runs")]
+    TakeOver(#[source] std::io::Error),
+    /// A certificate, a key or a list cannot be used.
+    #[error(transparent)]
+    Tls(#[from] tls::Error),
+    /// An upstream's name could not be resolved.
+    #[error(transparent)]
+    Upstream(#[from] upstream::Error),
+}
 
 /// All that a generation needs and may not be had.
 #[derive(Debug)]

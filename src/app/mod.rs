@@ -11,7 +11,6 @@ mod reload;
 mod signals;
 mod upgrade;
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,12 +28,12 @@ use crate::admin::{Admin, ReloadHandle};
 use crate::clock::Clock;
 use crate::config::ConfigFiles;
 use crate::config::plan::Plan;
+use crate::listen;
 use crate::listen::{BoundSocket, ConnectionLimiter, InheritedSockets};
 use crate::proxy::Generation;
 use crate::telemetry::{BackgroundTask, LogWriter, supervise, traces};
-use crate::{listen, store, telemetry, tls, upstream};
 
-pub use self::build::ConfigSource;
+pub use self::build::{ConfigSource, Error};
 pub use self::demo::start_demo;
 
 /// A gateway, built and not yet running.
@@ -79,41 +78,6 @@ impl StartOptions {
             predecessor,
         })
     }
-}
-
-/// Why a gateway could not be started, or did not run to its end.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The access log could not be opened; usually a missing folder or a lack of rights.
-    #[error(transparent)]
-    AccessLog(#[from] telemetry::Error),
-    /// The admin listener's address is taken, or not ours to take.
-    #[error("cannot listen on {address} for admin")]
-    Admin {
-        /// The address.
-        address: SocketAddr,
-        #[source]
-        /// Why.
-        source: std::io::Error,
-    },
-    /// An address to listen on is taken, or not ours to take.
-    #[error(transparent)]
-    Listen(#[from] listen::Error),
-    /// The machine would not give us a thread, a runtime or a signal.
-    #[error("cannot start")]
-    Start(#[source] std::io::Error),
-    /// A store of counters cannot be used, whatever its server says.
-    #[error(transparent)]
-    Store(#[from] store::Error),
-    /// The weir that this one was started by, to take over from it, has not handed over what it should.
-    #[error("cannot take over from the weir that runs")]
-    TakeOver(#[source] std::io::Error),
-    /// A certificate, a key or a list cannot be used.
-    #[error(transparent)]
-    Tls(#[from] tls::Error),
-    /// An upstream's name could not be resolved.
-    #[error(transparent)]
-    Upstream(#[from] upstream::Error),
 }
 
 impl App {

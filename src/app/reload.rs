@@ -23,11 +23,11 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
-use super::build::{ConfigSource, GenerationDraft, ListenerChanges, Listeners};
+use super::build::{ConfigSource, Error, GenerationDraft, ListenerChanges, Listeners};
 use super::event_loop::EventLoops;
 use super::signals::Systemd;
+use super::upgrade;
 use super::upgrade::NewProcess;
-use super::{Error, upgrade};
 use crate::admin::{Admin, ReloadFailure, ReloadHandle, ReloadReport, ReloadRequest};
 use crate::clock::Clock;
 use crate::config::plan::Plan;
