@@ -33,7 +33,7 @@ use crate::clock::Clock;
 use crate::config::plan::Plan;
 use crate::config::{ConfigFiles, Report};
 use crate::listen::{BoundSocket, InheritedSockets, SharedSocket};
-use crate::proxy::Generation;
+use crate::proxy::{Generation, RequestResources};
 use crate::store::SharedStore;
 use crate::telemetry::{BackgroundTask, CaughtPanic, LogWriter, blocking, supervise};
 use crate::{config, limits, listen, telemetry};
@@ -248,7 +248,7 @@ impl Reloader {
         self.live.store(Arc::clone(&live));
         telemetry::set_level(live.plan.log.level);
         self.rearrange(change, sockets).await;
-        let last = Arc::downgrade(&before);
+        let last = before.lifetime();
         self.stores.leave_others(&live.zones.stores, &last);
         let moved = |plan: &Plan| plan.admin.as_ref().map(|admin| admin.listen);
         if moved(&live.plan) != moved(&before.plan) {
@@ -387,7 +387,11 @@ impl StoreTasks {
     }
 
     /// Gives up those that nobody wants any more, as soon as the generation `before` is gone with its last request.
-    pub(super) fn leave_others(&mut self, wanted: &[Arc<SharedStore>], before: &Weak<Generation>) {
+    pub(super) fn leave_others(
+        &mut self,
+        wanted: &[Arc<SharedStore>],
+        before: &Weak<RequestResources>,
+    ) {
         let is_wanted = |tended: &StoreTask| wanted.iter().any(|it| Arc::ptr_eq(it, &tended.store));
         let (kept, given_up) = std::mem::take(&mut self.0).into_iter().partition(is_wanted);
         self.0 = kept;
