@@ -59,7 +59,7 @@ pub enum Error {
     Upstream(#[from] upstream::Error),
 }
 
-/// All that a generation needs and may not be had.
+/// All that a generation needs and that may fail.
 #[derive(Debug)]
 pub(super) struct GenerationDraft {
     pub(super) plan: Arc<Plan>,
@@ -75,7 +75,7 @@ pub(super) struct GenerationDraft {
 }
 
 impl GenerationDraft {
-    /// Gets everything together. Blocks while names are looked up.
+    /// Gathers all of it. Blocks while names are looked up.
     pub(super) fn new(
         plan: Plan,
         writer: &LogWriter,
@@ -109,8 +109,8 @@ impl GenerationDraft {
             known.map_or_else(|| SharedStore::new(store), Ok)
         });
         let stores = stores.collect::<Result<_, _>>()?;
-        // Last, so that nobody connects to what does not come to run. First the admin listener: who sees the others may
-        // expect it.
+        // Last, so that no client connects to what does not come to run. The admin listener first: a client that sees the
+        // others may expect it.
         let admin = admin(&plan, heritage, before.map(|before| &*before.plan))?;
         let sockets = loops.bind_all(&new, &ours, heritage)?;
         Ok(Self {
@@ -188,24 +188,24 @@ fn bind_admin(address: SocketAddr) -> Result<std::net::TcpListener, Error> {
     Ok(listener)
 }
 
-/// The doors of the running gateway.
+/// The listeners of the running gateway.
 #[derive(Debug, Default)]
 pub(super) struct Listeners {
     open: Vec<(SocketAddress, Arc<ListenerHandle>)>,
-    /// The sockets of each open door once more, by its number.
+    /// A second handle of the sockets of each open listener, by its number.
     lent: HashMap<usize, Vec<SharedSocket>>,
-    /// By number. One whose last client has left is gone, and its number free.
+    /// By number. A handle whose last connection has ended is gone, and its number free.
     all: Vec<Weak<ListenerHandle>>,
 }
 
 /// What a new plan changes about them.
 #[derive(Debug)]
 pub(super) struct ListenerChanges {
-    /// For each listener of the plan its door.
+    /// For each listener of the plan its handle.
     wanted: Vec<(SocketAddress, Arc<ListenerHandle>)>,
     /// Those that are new, in the plan's order.
     pub(super) opened: Vec<Arc<ListenerHandle>>,
-    /// Those that nobody wants any more.
+    /// Those that the new plan no longer has.
     pub(super) closed: Vec<Arc<ListenerHandle>>,
 }
 
@@ -245,18 +245,18 @@ impl Listeners {
         self.open = change.wanted;
     }
 
-    /// Keeps the sockets of a door once more, for who may take over.
+    /// Keeps a second handle of a listener's sockets, for a process that may take over.
     pub(super) fn lend(&mut self, door: &ListenerHandle, sockets: &[BoundSocket]) {
         let lent = sockets.iter().filter_map(|socket| socket.lend().ok());
         self.lent.insert(door.number(), lent.collect());
     }
 
-    /// The sockets of all open doors.
+    /// The sockets of all open listeners.
     pub(super) fn lent(&self) -> impl Iterator<Item = &SharedSocket> {
         self.lent.values().flatten()
     }
 
-    /// Nobody takes over: only the loops have the sockets from now on, and close them when they stop.
+    /// No process takes over: only the loops have the sockets from now on, and close them when they stop.
     pub(super) fn keep_nothing(&mut self) {
         self.lent.clear();
     }
@@ -274,13 +274,13 @@ impl Listeners {
     }
 }
 
-/// The table of the first generation, whose doors are in the order of its plan.
+/// The table of the first generation, whose handles are in the order of its plan.
 pub(super) fn first(plan: &Plan) -> Box<[Option<usize>]> {
     (0..plan.listeners.len()).map(Some).collect()
 }
 
 impl ListenerChanges {
-    /// For every number of a door the listener it leads to.
+    /// For each number of a handle the listener of the plan that it stands for.
     pub(super) fn table(&self) -> Box<[Option<usize>]> {
         let numbers = self.wanted.iter().map(|(_, door)| door.number());
         let mut table = vec![None; numbers.clone().max().map_or(0, |most| most + 1)];

@@ -1,4 +1,4 @@
-//! The composition root: a plan becomes a running gateway.
+//! The composition root: builds a running gateway from a plan.
 //!
 //! Sockets are bound and names resolved before anything starts, so that what cannot work fails at once and
 //! in one place. Then one event loop per core runs until told to stop.
@@ -166,7 +166,7 @@ impl App {
             if end == StopReason::Wanted {
                 systemd.stopping();
             }
-            // Or clients would still be greeted whom nobody serves.
+            // Or the kernel would go on accepting connections that are never served.
             succession.doors.keep_nothing();
             common.stop.cancel();
             let grace = self.live.load().plan.shutdown_timeout;
@@ -174,7 +174,7 @@ impl App {
             succession.stores.leave().await;
             Ok::<_, Error>(())
         })?;
-        // Admin connections may linger; nobody waits for those.
+        // Admin connections may linger; they are not waited for.
         self.runtime.shutdown_timeout(Duration::from_millis(100));
         traces::flush(LAST_SPANS);
         // What the event loops had to say comes first; each has lines of its own that are still to be written.
@@ -210,7 +210,7 @@ fn accompany(common: &LoopShared, systemd: &Arc<Systemd>, loops: &EventLoops) {
     tokio::spawn(supervise(BackgroundTask::Resolver, look_up));
 }
 
-/// Tells systemd again and again that all is well, as long as every event loop says so. Who stops has its own deadline.
+/// Tells systemd again and again that all is well, as long as every event loop says so. Stopping has its own deadline.
 async fn beat(systemd: Arc<Systemd>, every: Duration, loops: EventLoops, stop: CancellationToken) {
     loop {
         tokio::select! {

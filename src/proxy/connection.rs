@@ -43,12 +43,12 @@ impl ConnectionHandler {
         }
     }
 
-    /// A place for a connection, unless there are enough.
+    /// Admits a connection, unless its address or all together have enough.
     pub(crate) fn admit(&self, peer: &Arc<ClientConnection>) -> Option<ConnectionPermit> {
         let (generation, listener) = self.proxy.listener.current();
         let plan = &generation.plan;
         let address = match rule_of_introduction(plan, listener, peer) {
-            // It is not the proxy who connects; who does is known when its header has been read.
+            // The proxy in front is not the client; its address is known when the PROXY header has been read.
             Some(_) => None,
             None => peer.client.ip(),
         };
@@ -123,7 +123,7 @@ impl ConnectionHandler {
         })
     }
 
-    /// Reads a connection's PROXY header and counts it for whom that names; false if it has to end.
+    /// Reads a connection's PROXY header and counts the connection for the client it names; false if it has to end.
     async fn introduced(
         &self,
         (generation, listener): (&Generation, usize),
@@ -158,7 +158,7 @@ fn rule_of_introduction<'p>(
     Some(rule).filter(|rule| asked && peer.is_trusted_by(rule))
 }
 
-/// Notes what was agreed on.
+/// The socket after a handshake; what that has told of the client is noted.
 fn agreed<IO>(greeting: Handshake<IO>, peer: &ClientConnection) -> DownstreamSocket
 where
     DownstreamSocket: From<IO> + From<Box<tls::TlsStream<IO>>>,

@@ -44,19 +44,19 @@ pub(super) struct ReplySettings {
     pub(super) raw_headers: bool,
 }
 
-/// Why a request was not answered by a backend.
+/// Why a request has no response from its content.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ProxyError {
-    /// Host or path make no sense; often a probe, sometimes a smuggling attempt.
+    /// Host or path are invalid; often a probe, sometimes a smuggling attempt.
     #[error(transparent)]
     BadTarget(#[from] message::Error),
     /// The request could be read in two ways.
     #[error(transparent)]
     Doubtful(#[from] Ambiguity),
-    /// Its body could not be taken in.
+    /// The request's body could not be read.
     #[error(transparent)]
     Body(#[from] message::RequestBodyError),
-    /// A call has taken longer than its client waits: its own doing, not the backend's.
+    /// A gRPC call has taken longer than its client waits. Not the upstream's fault.
     #[error("the call's deadline has passed")]
     Deadline,
     /// `allow` and `deny` keep this address out.
@@ -65,25 +65,25 @@ pub(super) enum ProxyError {
     /// A request over HTTP/2 for a server that does not speak it, over a connection that was made for another.
     #[error("client sent an HTTP/2 request to a server with `http2: off`")]
     Http2Off,
-    /// An operator has turned this off for a while.
+    /// The location's `degrade_group` is turned off.
     #[error("turned off for a while")]
     Degraded,
     /// The location's breaker is open.
     #[error(transparent)]
     Open(#[from] BreakerOpen),
-    /// `Max-Forwards` cannot be understood, and so nobody knows whether to forward the request.
+    /// `Max-Forwards` cannot be parsed, so whether to forward the request is unknown.
     #[error("client sent invalid \"Max-Forwards\" header")]
     MaxForwards,
     /// A method that a gateway does not carry: CONNECT, TRACE.
     #[error("method not allowed")]
     Method,
-    /// The configuration wants no answer at all.
+    /// The configuration closes the connection without a response.
     #[error("closed without an answer, as configured")]
     NoAnswer,
     /// Nothing is configured for this path.
     #[error("nothing is configured for this path")]
     NotFound,
-    /// A limit turned it away.
+    /// A limit refused the request.
     #[error("refused by a limit")]
     Refused(#[from] Refusal),
     /// The request says it is larger than `client_max_body_size`.
@@ -97,7 +97,7 @@ pub(super) enum ProxyError {
     /// `verify_client` wants a certificate, and there is none.
     #[error("client sent no required SSL certificate")]
     NoCertificate,
-    /// Somebody speaks plain HTTP where TLS is spoken.
+    /// Plain HTTP on a TLS listener.
     #[error("client sent plain HTTP request to HTTPS port")]
     PlainToTls,
     /// The client's certificate is no good.
@@ -106,13 +106,13 @@ pub(super) enum ProxyError {
     /// A transfer coding that two readers might take for two different bodies.
     #[error("client sent an invalid transfer coding")]
     TransferCoding,
-    /// A transfer coding that would have to be undone, by somebody who knows it.
+    /// A transfer coding that weir does not implement.
     #[error("client sent an unknown transfer coding")]
     UnknownCoding,
     /// Its target has bytes in it that HTTP/2 cannot say.
     #[error("the target cannot be sent over HTTP/2")]
     Unsayable,
-    /// The backends could not be made to answer.
+    /// No upstream server gave a usable response.
     #[error(transparent)]
     Upstream(#[from] upstream::Error),
 }
@@ -243,7 +243,7 @@ impl ProxyError {
         }
     }
 
-    /// After these nobody can say where the next request would begin, or nobody wants it.
+    /// Whether the connection ends: where the next request would begin is uncertain, or none is wanted.
     fn ends_connection(&self) -> bool {
         match self {
             Self::BadCertificate(_)
@@ -324,7 +324,7 @@ fn upstream_status(error: &upstream::Error) -> StatusCode {
     }
 }
 
-/// Puts an answer of our own into the form this client wants.
+/// A response of our own in the format that this client prefers.
 pub(super) fn respond(answer: LocalReply, record: &RequestRecord) -> Response {
     let accept = record.head.headers.get(header::ACCEPT);
     if record.head.method == Method::HEAD {
@@ -347,7 +347,7 @@ pub(super) const NO_RESPONSE: u16 = plan::RefusalAction::DROP;
 /// As of a breaker that an operator has opened.
 const DEGRADED: Duration = breaker::TURNED_OFF;
 
-/// What was answered last, and to what.
+/// The last refusal, and what its response depends on.
 #[derive(Debug)]
 struct CachedRefusal {
     refusal: Refusal,
@@ -362,7 +362,7 @@ thread_local! {
     static LAST: RefCell<Option<CachedRefusal>> = const { RefCell::new(None) };
 }
 
-/// Answers a refused request.
+/// The response to a refused request.
 fn respond_refused(refusal: Refusal, record: &RequestRecord, settings: &ReplySettings) -> Response {
     let fields = settings.limit_headers;
     let changes = |body: &Arc<RefusalBodies>| !body.is_fixed();
@@ -437,7 +437,7 @@ fn answer(refusal: &Refusal, fields: HeaderForm, record: &RequestRecord) -> Loca
         })
 }
 
-/// The answer with a rule's own body, in the form the client likes best where there are several.
+/// The reply with a rule's own body, in the format the client prefers where there are several.
 fn with_body(answer: LocalReply, body: &RefusalBodies, record: &RequestRecord) -> LocalReply {
     let (typed, varies) = match body {
         RefusalBodies::One(typed) => (Some(typed), false),

@@ -30,7 +30,7 @@ use crate::tls;
 use crate::tls::TlsContexts;
 use crate::upstream::Upstream;
 
-/// What requests are judged by and sent to.
+/// A plan, and all that runs by it.
 #[derive(Debug)]
 pub struct Generation {
     /// What it was built from.
@@ -45,13 +45,13 @@ pub struct Generation {
     pub guards: Vec<Arc<LocationBreaker>>,
     /// Locations that are degraded together, in the plan's order.
     pub groups: Vec<Arc<DegradeGroup>>,
-    /// The last good answers.
+    /// The last good responses.
     pub kept: Arc<StaleCache>,
-    /// Of all that is buffered.
+    /// The bounds of all that is buffered.
     pub bounds: Arc<BufferPool>,
     pub(super) routes: RouteTable<Location>,
     resources: Arc<RequestResources>,
-    /// By number of the door.
+    /// By number of the listener handle.
     doors: Box<[Option<usize>]>,
     /// What operators have changed since it was built.
     pub amendment: LiveChanges,
@@ -77,12 +77,12 @@ pub struct GenerationParts {
     pub tls: TlsContexts,
     /// Where lines about requests go.
     pub access: Option<AccessLog>,
-    /// Which listener each door leads to, by number of the door.
+    /// Which listener of the plan each handle stands for, by the handle's number.
     pub doors: Box<[Option<usize>]>,
 }
 
 impl Generation {
-    /// Puts the rooms together. What the generation before has learned is kept where it still holds.
+    /// Compiles the locations. What the generation before has learned is kept where it still holds.
     #[must_use]
     pub fn build(plan: Arc<Plan>, parts: GenerationParts, before: Option<&Self>) -> Self {
         let GenerationParts {
@@ -161,14 +161,14 @@ impl Generation {
         }
     }
 
-    /// Which listener of the plan the door of this number leads to.
+    /// The listener of the plan that the handle of this number stands for.
     #[must_use]
     #[inline]
     pub fn listener(&self, door: usize) -> Option<usize> {
         *self.doors.get(door)?
     }
 
-    /// What a client is met with on this listener that asks for this name, or for none.
+    /// The TLS settings for a client on this listener that asks for this name, or for none.
     #[must_use]
     pub fn secured(
         &self,
@@ -314,7 +314,7 @@ impl Generation {
         }
     }
 
-    /// Logs what came by this listener, was no request and got this status; nginx does so, too.
+    /// Logs what came on a connection of this listener, was no request and got this status, as nginx does.
     pub(super) fn log_unparsed(
         &self,
         listener: usize,
@@ -372,7 +372,7 @@ pub struct ListenerHandle {
 }
 
 impl ListenerHandle {
-    /// A door of this number. No two have the same while somebody may still come through either.
+    /// A handle with this number. No two have the same number while connections of either may still come.
     #[must_use]
     pub fn new(number: usize, live: Arc<ArcSwap<Generation>>) -> Self {
         Self {
@@ -388,7 +388,7 @@ impl ListenerHandle {
         self.number
     }
 
-    /// The generation that whoever comes in now is served by, and which of its listeners this is.
+    /// The generation that serves what comes now, and the index of this listener in its plan.
     #[must_use]
     #[inline]
     pub fn current(&self) -> (Arc<Generation>, usize) {
@@ -400,7 +400,7 @@ impl ListenerHandle {
         }
     }
 
-    /// From now on `last` is what those are served by who came through it.
+    /// From now on `last` serves the connections of this address.
     pub fn close(&self, last: Arc<Generation>) {
         // Closed twice is closed.
         drop(self.last.set(last));

@@ -323,7 +323,7 @@ impl StaleRules {
         }))
     }
 
-    /// What to keep this response with, if it may be kept.
+    /// The writer for this response, if it may be kept.
     pub(super) fn cache_writer(
         &self,
         exchange: &RequestRecord,
@@ -436,7 +436,7 @@ fn virtual_server(plan: &Plan, site: &LocationConf) -> Box<str> {
     format!("{name} {listens} {}", before.count()).into()
 }
 
-/// What a location takes for credentials.
+/// What a location takes as credentials.
 #[derive(Debug)]
 struct CredentialVariables {
     /// Those that its limits are keyed by and its `proxy_set_header` passes on, as far as clients choose their value.
@@ -539,7 +539,7 @@ impl<'p> VariableSearch<'p> {
     }
 }
 
-/// Whether a variable may tell who a client is. Addresses do not: every request has one, and none is a secret. Neither
+/// Whether a variable may identify a client. Addresses do not: every request has one, and none is a secret. Neither
 /// does what a response is kept under anyway, such as host and target.
 fn identifies(variable: &Variable) -> bool {
     match variable {
@@ -602,7 +602,7 @@ const WORDS: [&str; 17] = [
     "token",
 ];
 
-/// Headers that all clients send, or none to say who it is.
+/// Headers that all clients send, or that do not identify one.
 const COMMON: [HeaderName; 12] = [
     ACCEPT,
     ACCEPT_CHARSET,
