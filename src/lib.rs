@@ -1,15 +1,21 @@
-//! weir stands in front of backends and decides, request by request, what passes, what waits and what
+//! weir stands in front of upstream servers and decides, request by request, what passes, what waits and what
 //! is refused.
 //!
 //! # The life of a request
 //!
-//! [`listen`] accepts a connection, [`tls`] unwraps it where the listener says so, and [`downstream`] reads requests from
-//! it. [`proxy`] takes each request through its phases: [`route`] finds the server and the location, [`limits`] asks the
-//! location's rules and waits or refuses, [`upstream`] sends the request on and reads the response. What a slow client
-//! sends or takes waits in [`spool`] rather than at a backend. [`message`] is the vocabulary they share, [`algorithm`] the
-//! arithmetic of limits, [`store`] where the counting lives, [`cache`] keeps responses for when a backend is down,
-//! [`telemetry`] tells operators what happened, and [`admin`] lets them look in with the types of [`api`]. [`config`] turns the user's file into a
-//! plan, and [`app`] builds all of it from that plan.
+//! [`proxy`] takes each request through nginx's phases, and is the page to begin with:
+//!
+//! 1. accept and handshake: [`listen`] accepts a connection, [`tls`] decrypts it where the listener says so;
+//! 2. read: [`downstream`] reads requests from it;
+//! 3. post_read and find_config: `real_ip` names the client, [`route`] finds the server and the location;
+//! 4. preaccess and access: [`limits`] pass, delay or refuse, `allow` and `deny` admit;
+//! 5. content: [`upstream`] sends the request on and reads the response; [`cache`] keeps responses for when a server is down;
+//! 6. response: headers and body go to the client; what a slow client sends or takes waits in [`spool`];
+//! 7. log: [`telemetry`] counts and logs, when the last byte has left.
+//!
+//! [`message`] is the vocabulary they share, [`algorithm`] the arithmetic of limits, [`store`] where the counting lives.
+//! [`config`] compiles the user's file to a plan, [`app`] builds all of it from that plan, and [`admin`] shows and changes
+//! what runs, in the types of [`api`].
 //!
 //! # Layers
 //!

@@ -41,7 +41,7 @@ pub(super) async fn run(live: Arc<ArcSwap<Generation>>) {
                 wanted.insert(key, task);
             }
         }
-        // What is left is asked for by nobody any more; its tasks end with it.
+        // What is left is no longer in use; its tasks end with it.
         running = wanted;
         drop(present);
         tokio::time::sleep(CHECKS_INTERVAL).await;
@@ -112,7 +112,7 @@ pub(super) async fn refresh_names(live: Arc<ArcSwap<Generation>>, clock: Clock) 
         let next: Option<Millis> = next.filter_map(|upstream| upstream.next_lookup()).min();
         drop(present);
         let pause = next.map_or(NAMES_INTERVAL, |next| next.since(clock.now()));
-        // What has just been found may hold for a shorter time than anybody waits here.
+        // What has just been found may expire before this wait ends.
         tokio::select! {
             () = tokio::time::sleep(pause.clamp(PAUSE, NAMES_INTERVAL)) => {}
             () = done.notified() => {}

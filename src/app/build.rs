@@ -1,11 +1,9 @@
-//! From a plan to the living things of a generation.
+//! From the configuration to a generation.
 //!
-//! In two steps. All that can fail comes first and changes nothing: files are read, names looked up, logs opened, sockets
-//! bound. What is left then cannot fail: what the generation before has counted and learned is handed on.
-//!
-//! Which addresses are listened on, and by which door each is known.
-//!
-//! Where the configuration comes from, as often as it is asked for.
+//! [`ConfigSource`] loads the configuration, at start and at each reload. A generation is built from it in two steps. All
+//! that can fail comes first and changes nothing: [`GenerationDraft::new`] reads files, looks names up, opens logs and binds
+//! sockets. [`GenerationDraft::build`] cannot fail and hands on what the generation before has counted and learned.
+//! [`Listeners`] knows which addresses are listened on.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -14,7 +12,7 @@ use std::sync::{Arc, Weak};
 
 use arc_swap::ArcSwap;
 
-use super::{Error, demo};
+use super::demo;
 use crate::config::plan::{Plan, SocketAddress};
 use crate::config::{ConfigFiles, Report, plan};
 use crate::limits::Zones;
@@ -24,9 +22,44 @@ use crate::store::SharedStore;
 use crate::telemetry::{AccessLog, ErrorDestination, LogWriter};
 use crate::tls::{ExpiryPolicy, TlsContexts};
 use crate::upstream::Upstream;
-use crate::{config, listen, spool, tls};
+use crate::{config, listen, spool, store, telemetry, tls, upstream};
 
-/// All that a generation needs and may not be had.
+/// Why a gateway could not be started, or did not run to its end.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The access log could not be opened; usually a missing folder or a lack of rights.
+    #[error(transparent)]
+    AccessLog(#[from] telemetry::Error),
+    /// The admin listener's address is taken, or not ours to take.
+    #[error("cannot listen on {address} for admin")]
+    Admin {
+        /// The address.
+        address: SocketAddr,
+        #[source]
+        /// Why.
+        source: std::io::Error,
+    },
+    /// An address to listen on is taken, or not ours to take.
+    #[error(transparent)]
+    Listen(#[from] listen::Error),
+    /// The machine would not give us a thread, a runtime or a signal.
+    #[error("cannot start")]
+    Start(#[source] std::io::Error),
+    /// A store of counters cannot be used, whatever its server says.
+    #[error(transparent)]
+    Store(#[from] store::Error),
+    /// The weir that this one was started by, to take over from it, has not handed over what it should.
+    #[error("cannot take over from the weir that runs")]
+    TakeOver(#[source] std::io::Error),
+    /// A certificate, a key or a list cannot be used.
+    #[error(transparent)]
+    Tls(#[from] tls::Error),
+    /// An upstream's name could not be resolved.
+    #[error(transparent)]
+    Upstream(#[from] upstream::Error),
+}
+
+/// All that a generation needs and that may fail.
 #[derive(Debug)]
 pub(super) struct GenerationDraft {
     pub(super) plan: Arc<Plan>,
@@ -42,7 +75,7 @@ pub(super) struct GenerationDraft {
 }
 
 impl GenerationDraft {
-    /// Gets everything together. Blocks while names are looked up.
+    /// Gathers all of it. Blocks while names are looked up.
     pub(super) fn new(
         plan: Plan,
         writer: &LogWriter,
@@ -76,8 +109,8 @@ impl GenerationDraft {
             known.map_or_else(|| SharedStore::new(store), Ok)
         });
         let stores = stores.collect::<Result<_, _>>()?;
-        // Last, so that nobody connects to what does not come to run. First the admin listener: who sees the others may
-        // expect it.
+        // Last, so that no client connects to what does not come to run. The admin listener first: a client that sees the
+        // others may expect it.
         let admin = admin(&plan, heritage, before.map(|before| &*before.plan))?;
         let sockets = loops.bind_all(&new, &ours, heritage)?;
         Ok(Self {
@@ -155,24 +188,24 @@ fn bind_admin(address: SocketAddr) -> Result<std::net::TcpListener, Error> {
     Ok(listener)
 }
 
-/// The doors of the running gateway.
+/// The listeners of the running gateway.
 #[derive(Debug, Default)]
 pub(super) struct Listeners {
     open: Vec<(SocketAddress, Arc<ListenerHandle>)>,
-    /// The sockets of each open door once more, by its number.
+    /// A second handle of the sockets of each open listener, by its number.
     lent: HashMap<usize, Vec<SharedSocket>>,
-    /// By number. One whose last client has left is gone, and its number free.
+    /// By number. A handle whose last connection has ended is gone, and its number free.
     all: Vec<Weak<ListenerHandle>>,
 }
 
 /// What a new plan changes about them.
 #[derive(Debug)]
 pub(super) struct ListenerChanges {
-    /// For each listener of the plan its door.
+    /// For each listener of the plan its handle.
     wanted: Vec<(SocketAddress, Arc<ListenerHandle>)>,
     /// Those that are new, in the plan's order.
     pub(super) opened: Vec<Arc<ListenerHandle>>,
-    /// Those that nobody wants any more.
+    /// Those that the new plan no longer has.
     pub(super) closed: Vec<Arc<ListenerHandle>>,
 }
 
@@ -212,18 +245,18 @@ impl Listeners {
         self.open = change.wanted;
     }
 
-    /// Keeps the sockets of a door once more, for who may take over.
+    /// Keeps a second handle of a listener's sockets, for a process that may take over.
     pub(super) fn lend(&mut self, door: &ListenerHandle, sockets: &[BoundSocket]) {
         let lent = sockets.iter().filter_map(|socket| socket.lend().ok());
         self.lent.insert(door.number(), lent.collect());
     }
 
-    /// The sockets of all open doors.
+    /// The sockets of all open listeners.
     pub(super) fn lent(&self) -> impl Iterator<Item = &SharedSocket> {
         self.lent.values().flatten()
     }
 
-    /// Nobody takes over: only the loops have the sockets from now on, and close them when they stop.
+    /// No process takes over: only the loops have the sockets from now on, and close them when they stop.
     pub(super) fn keep_nothing(&mut self) {
         self.lent.clear();
     }
@@ -241,13 +274,13 @@ impl Listeners {
     }
 }
 
-/// The table of the first generation, whose doors are in the order of its plan.
+/// The table of the first generation, whose handles are in the order of its plan.
 pub(super) fn first(plan: &Plan) -> Box<[Option<usize>]> {
     (0..plan.listeners.len()).map(Some).collect()
 }
 
 impl ListenerChanges {
-    /// For every number of a door the listener it leads to.
+    /// For each number of a handle the listener of the plan that it stands for.
     pub(super) fn table(&self) -> Box<[Option<usize>]> {
         let numbers = self.wanted.iter().map(|(_, door)| door.number());
         let mut table = vec![None; numbers.clone().max().map_or(0, |most| most + 1)];

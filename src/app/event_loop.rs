@@ -26,7 +26,7 @@ use crate::{listen, telemetry};
 pub(super) enum LoopCommand {
     /// To say that it is there.
     Answer(oneshot::Sender<()>),
-    /// To stop listening at the door of this number, and to say when that is done; who came through it may finish.
+    /// Stop accepting on the listener of this number, and say when that is done; its connections may finish.
     Close(usize, oneshot::Sender<()>),
     /// To connect to a store, and to stay so until it is given up.
     Join(Arc<SharedStore>, CancellationToken, oneshot::Sender<()>),
@@ -59,7 +59,7 @@ struct EventLoop {
     open: HashMap<usize, LoopListener>,
 }
 
-/// A door that a loop listens at.
+/// A listener of one loop.
 struct LoopListener {
     stop: CancellationToken,
     acceptors: TaskTracker,
@@ -98,7 +98,7 @@ impl EventLoops {
         Ok((Self { orders }, threads))
     }
 
-    /// Has every loop listen at a door, each on its own socket, or on several where there are more.
+    /// Has every loop accept on a listener, each on its own socket, or on several where there are more.
     pub(super) fn open(&self, sockets: Vec<BoundSocket>, door: &Arc<ListenerHandle>) {
         for (order, socket) in self.orders.iter().cycle().zip(sockets) {
             // A loop that has ended wants no orders.
@@ -106,7 +106,7 @@ impl EventLoops {
         }
     }
 
-    /// Has no loop listen at a door any more; done when nobody does, and the address is free again.
+    /// Has all loops stop accepting on a listener; done when none accepts, and the address is free again.
     pub(super) async fn close(&self, door: &ListenerHandle) {
         let close = |order: &mpsc::UnboundedSender<LoopCommand>| {
             let (done, is_done) = oneshot::channel();
@@ -163,7 +163,7 @@ impl EventLoop {
             let watch = move || telemetry::watch_lag(number);
             tokio::spawn(supervise(BackgroundTask::Lag, watch));
             while let Some(Some(order)) = stop.run_until_cancelled(self.orders.recv()).await {
-                // Whoever waits for the order is told by its drop.
+                // The sender of the order is told by its drop.
                 if let Err(panic) = telemetry::catch_panic(|| self.follow(order)) {
                     BackgroundTask::Loop.note(&panic, Duration::ZERO);
                 }
@@ -193,7 +193,7 @@ impl EventLoop {
     fn follow(&mut self, order: LoopCommand) {
         match order {
             LoopCommand::Answer(here) => {
-                // Who asked may have given up.
+                // The receiver may have given up.
                 let _told = here.send(());
             }
             LoopCommand::Close(number, done) => {
@@ -202,7 +202,7 @@ impl EventLoop {
                     listening.acceptors.close();
                     tokio::spawn(async move {
                         listening.acceptors.wait().await;
-                        // Nobody waits where the process is about to end.
+                        // There is no receiver where the process is about to end.
                         let _told = done.send(());
                     });
                 }
@@ -215,7 +215,7 @@ impl EventLoop {
                         BackgroundTask::Store.note(&panic, Duration::ZERO);
                     })
                     .await;
-                    // Nobody waits where the process is about to end.
+                    // There is no receiver where the process is about to end.
                     let _told = done.send(());
                     let follow_up = {
                         let (store, clock) = (Arc::clone(&store), clock.clone());

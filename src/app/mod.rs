@@ -1,4 +1,4 @@
-//! The composition root: a plan becomes a running gateway.
+//! The composition root: builds a running gateway from a plan.
 //!
 //! Sockets are bound and names resolved before anything starts, so that what cannot work fails at once and
 //! in one place. Then one event loop per core runs until told to stop.
@@ -11,7 +11,6 @@ mod reload;
 mod signals;
 mod upgrade;
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,12 +28,12 @@ use crate::admin::{Admin, ReloadHandle};
 use crate::clock::Clock;
 use crate::config::ConfigFiles;
 use crate::config::plan::Plan;
+use crate::listen;
 use crate::listen::{BoundSocket, ConnectionLimiter, InheritedSockets};
 use crate::proxy::Generation;
 use crate::telemetry::{BackgroundTask, LogWriter, supervise, traces};
-use crate::{downstream, listen, store, telemetry, tls, upstream};
 
-pub use self::build::ConfigSource;
+pub use self::build::{ConfigSource, Error};
 pub use self::demo::start_demo;
 
 /// A gateway, built and not yet running.
@@ -79,41 +78,6 @@ impl StartOptions {
             predecessor,
         })
     }
-}
-
-/// Why a gateway could not be started, or did not run to its end.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The access log could not be opened; usually a missing folder or a lack of rights.
-    #[error(transparent)]
-    AccessLog(#[from] telemetry::Error),
-    /// The admin listener's address is taken, or not ours to take.
-    #[error("cannot listen on {address} for admin")]
-    Admin {
-        /// The address.
-        address: SocketAddr,
-        #[source]
-        /// Why.
-        source: std::io::Error,
-    },
-    /// An address to listen on is taken, or not ours to take.
-    #[error(transparent)]
-    Listen(#[from] listen::Error),
-    /// The machine would not give us a thread, a runtime or a signal.
-    #[error("cannot start")]
-    Start(#[source] std::io::Error),
-    /// A store of counters cannot be used, whatever its server says.
-    #[error(transparent)]
-    Store(#[from] store::Error),
-    /// The weir that this one was started by, to take over from it, has not handed over what it should.
-    #[error("cannot take over from the weir that runs")]
-    TakeOver(#[source] std::io::Error),
-    /// A certificate, a key or a list cannot be used.
-    #[error(transparent)]
-    Tls(#[from] tls::Error),
-    /// An upstream's name could not be resolved.
-    #[error(transparent)]
-    Upstream(#[from] upstream::Error),
 }
 
 impl App {
@@ -203,7 +167,7 @@ impl App {
             if end == StopReason::Wanted {
                 systemd.stopping();
             }
-            // Or clients would still be greeted whom nobody serves.
+            // Or the kernel would go on accepting connections that are never served.
             succession.doors.keep_nothing();
             common.stop.cancel();
             let grace = self.live.load().plan.shutdown_timeout;
@@ -211,7 +175,7 @@ impl App {
             succession.stores.leave().await;
             Ok::<_, Error>(())
         })?;
-        // Admin connections may linger; nobody waits for those.
+        // Admin connections may linger; they are not waited for.
         self.runtime.shutdown_timeout(Duration::from_millis(100));
         traces::flush(LAST_SPANS);
         // What the event loops had to say comes first; each has lines of its own that are still to be written.
@@ -247,7 +211,7 @@ fn accompany(common: &LoopShared, systemd: &Arc<Systemd>, loops: &EventLoops) {
     tokio::spawn(supervise(BackgroundTask::Resolver, look_up));
 }
 
-/// Tells systemd again and again that all is well, as long as every event loop says so. Who stops has its own deadline.
+/// Tells systemd again and again that all is well, as long as every event loop says so. Stopping has its own deadline.
 async fn beat(systemd: Arc<Systemd>, every: Duration, loops: EventLoops, stop: CancellationToken) {
     loop {
         tokio::select! {

@@ -23,17 +23,17 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
-use super::build::{ConfigSource, GenerationDraft, ListenerChanges, Listeners};
+use super::build::{ConfigSource, Error, GenerationDraft, ListenerChanges, Listeners};
 use super::event_loop::EventLoops;
 use super::signals::Systemd;
+use super::upgrade;
 use super::upgrade::NewProcess;
-use super::{Error, upgrade};
 use crate::admin::{Admin, ReloadFailure, ReloadHandle, ReloadReport, ReloadRequest};
 use crate::clock::Clock;
 use crate::config::plan::Plan;
 use crate::config::{ConfigFiles, Report};
 use crate::listen::{BoundSocket, InheritedSockets, SharedSocket};
-use crate::proxy::Generation;
+use crate::proxy::{Generation, RequestResources};
 use crate::store::SharedStore;
 use crate::telemetry::{BackgroundTask, CaughtPanic, LogWriter, blocking, supervise};
 use crate::{config, limits, listen, telemetry};
@@ -65,7 +65,7 @@ pub(super) struct Reloader {
 pub(super) enum StopReason {
     /// Another process has taken over.
     Relieved,
-    /// Somebody wants it.
+    /// It was told to.
     Wanted,
 }
 
@@ -99,7 +99,7 @@ impl Reloader {
         Ok(())
     }
 
-    /// Answers whoever asks for the configuration to be read again, one reload after the other, until it is time to
+    /// Serves requests for a reload, one after the other, until it is time to
     /// stop. One that has begun then is given up, or done.
     pub(super) async fn serve_until(
         mut self,
@@ -112,7 +112,7 @@ impl Reloader {
             () = stopping => StopReason::Wanted,
             () = self.serve(asked, upgrade) => StopReason::Relieved,
         };
-        // Who stops weir does not want to find another one.
+        // A weir that is stopped must not leave another one running.
         if let Some(process) = self.successor.take() {
             upgrade::end(process);
         }
@@ -129,14 +129,14 @@ impl Reloader {
                 },
                 first = asked.recv() => first.flatten(),
             };
-            // All who have asked by now are served by one.
+            // One reload serves all requests so far.
             let mut waiting = vec![first];
             while let Ok(another) = asked.try_recv() {
                 waiting.push(another);
             }
             let answer = self.reload().await;
             for asked in waiting.into_iter().flatten() {
-                // Who has gone away meanwhile does not want to know.
+                // The receiver may have gone away meanwhile.
                 drop(asked.send(answer.clone()));
             }
         }
@@ -221,7 +221,7 @@ impl Reloader {
         let before = self.live.load_full();
         let (source, writer) = (self.source.clone(), self.writer.clone());
         let berths = self.berths.clone();
-        // Not here: whoever asks the admin listener meanwhile, or is checked, must not wait for files and names.
+        // Not here: admin requests and health checks must not wait for files and names.
         let drafting = blocking(move || {
             let (plan, report) = source.load()?;
             let draft = GenerationDraft::new(
@@ -248,7 +248,7 @@ impl Reloader {
         self.live.store(Arc::clone(&live));
         telemetry::set_level(live.plan.log.level);
         self.rearrange(change, sockets).await;
-        let last = Arc::downgrade(&before);
+        let last = before.lifetime();
         self.stores.leave_others(&live.zones.stores, &last);
         let moved = |plan: &Plan| plan.admin.as_ref().map(|admin| admin.listen);
         if moved(&live.plan) != moved(&before.plan) {
@@ -357,7 +357,7 @@ struct StoreTask {
 }
 
 impl StoreTasks {
-    /// Has all loops connected to those that are new. Before anybody asks: who comes first must not find a limit that
+    /// Has all loops connected to those that are new. Before the first request: it must not find a limit that
     /// is not there yet.
     pub(super) async fn join(
         &mut self,
@@ -386,8 +386,12 @@ impl StoreTasks {
         }
     }
 
-    /// Gives up those that nobody wants any more, as soon as the generation `before` is gone with its last request.
-    pub(super) fn leave_others(&mut self, wanted: &[Arc<SharedStore>], before: &Weak<Generation>) {
+    /// Disconnects those that are no longer wanted, as soon as the generation `before` is gone with its last request.
+    pub(super) fn leave_others(
+        &mut self,
+        wanted: &[Arc<SharedStore>],
+        before: &Weak<RequestResources>,
+    ) {
         let is_wanted = |tended: &StoreTask| wanted.iter().any(|it| Arc::ptr_eq(it, &tended.store));
         let (kept, given_up) = std::mem::take(&mut self.0).into_iter().partition(is_wanted);
         self.0 = kept;
@@ -417,5 +421,5 @@ impl StoreTask {
     }
 }
 
-/// How often it is looked whether somebody may still ask.
+/// How often it is checked whether requests may still use a store.
 const STORES_INTERVAL: Duration = Duration::from_secs(1);

@@ -3,7 +3,7 @@
 //!
 //! What systemd is told: that weir is ready, reads its configuration again, stops, and is alive.
 //!
-//! A few words on a datagram socket, so there is no library for it. Where nobody listens, nothing is said.
+//! A few words on a datagram socket, so there is no library for it. Without a supervisor nothing is sent.
 
 use std::ffi::OsString;
 use std::io;
@@ -137,7 +137,7 @@ impl Systemd {
         ));
     }
 
-    /// Nobody new is let in; what is in flight may finish.
+    /// New connections are refused; what is in flight may finish.
     pub(super) fn stopping(&self) {
         self.tell("STOPPING=1\nSTATUS=stopping");
     }
@@ -178,7 +178,7 @@ fn connect(name: &OsString) -> io::Result<(UnixDatagram, SocketAddr)> {
         _ => SocketAddr::from_pathname(name)?,
     };
     let socket = UnixDatagram::unbound()?;
-    // Somebody who does not read must not hold us up.
+    // A supervisor that does not read must not hold us up.
     socket.set_nonblocking(true)?;
     Ok((socket, address))
 }

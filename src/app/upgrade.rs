@@ -1,8 +1,8 @@
-//! A new binary takes over without anybody being refused, as in nginx: it is given the listening sockets themselves.
+//! A new binary takes over without a refused connection, as in nginx: it inherits the listening sockets.
 //!
-//! Both listen for a moment. When the new one runs, the old one lets nobody new in and ends when its last request has; if
+//! Both listen for a moment. When the new one runs, the old one accepts no more and ends when its last request has; if
 //! the new one does not come that far, the old one goes on as if nothing had been. The sockets travel over the new one's
-//! standard input, which is a socket, too: nothing has to be named, and nobody else can come by.
+//! standard input, which is a socket, too: nothing has to be named, and no other process can connect.
 
 use std::io;
 use std::io::{IoSlice, IoSliceMut, Read as _, Write as _};
@@ -32,13 +32,13 @@ pub(super) struct NewProcess {
 }
 
 impl OldProcess {
-    /// The sockets of who has started us to take over from it, if somebody has.
+    /// The old process that has started this one to take over, and its sockets; if one has.
     pub(super) fn from_env() -> io::Result<Option<(Self, InheritedSockets)>> {
         if std::env::var_os(VARIABLE).is_none() {
             return Ok(None);
         }
         let line = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
-        // Whoever is started by us must not find it there.
+        // Processes that we start must not find it there.
         rustix::stdio::dup2_stdin(std::fs::File::open("/dev/null")?)?;
         let descriptors = receive(&line)?;
         Ok(Some((
@@ -170,7 +170,7 @@ fn receive(line: &UnixStream) -> io::Result<Vec<OwnedFd>> {
     }
 }
 
-/// Set for who is to take over.
+/// Set for the process that is to take over.
 const VARIABLE: &str = "WEIR_TAKES_OVER";
 
 const MORE: &[u8; 1] = b"+";

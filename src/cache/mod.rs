@@ -3,8 +3,8 @@
 //! A value that is still being received takes a [`Reservation`] of these bytes, so that values on their way count like those
 //! that are kept.
 //!
-//! What HTTP allows to be kept, and for how long: RFC 9111 as far as it concerns somebody who only looks at what was
-//! kept when there is nothing better.
+//! What HTTP allows to be kept, and for how long: RFC 9111 as far as it concerns a cache that is only read when there is
+//! nothing better.
 
 #[cfg(test)]
 #[path = "tests/rules_tests.rs"]
@@ -19,7 +19,7 @@ use http::{HeaderMap, HeaderName, Method, StatusCode, request, response};
 use jiff::fmt::rfc2822::DateTimeParser;
 use parking_lot::Mutex;
 
-/// A bounded map whose values are shared with whoever asks.
+/// A bounded map whose values are shared with its readers.
 #[derive(Debug)]
 pub struct LruCache<V> {
     bound: usize,
@@ -28,7 +28,7 @@ pub struct LruCache<V> {
 
 #[derive(Debug)]
 struct LruShard<V> {
-    // The standard hasher is seeded: nobody can choose keys that collide.
+    // The standard hasher is seeded: clients cannot choose keys that collide.
     entries: HashMap<Arc<[u8]>, LruEntry<V>>,
     /// By when they were last asked for.
     order: BTreeMap<u64, Arc<[u8]>>,
@@ -242,7 +242,7 @@ pub(super) struct Freshness {
 /// Whom a kept answer may be given to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CacheScope {
-    /// Everybody, as of a shared cache.
+    /// All clients, as of a shared cache.
     Everybody,
     /// The client it was made for, as of a private cache.
     One,
@@ -279,8 +279,8 @@ pub(super) fn terms(
     let s_maxage = says.s_maxage.filter(|_| shared);
     let lifetime = s_maxage.or(says.max_age).map(Duration::from_secs);
     let lifetime = lifetime.or_else(|| expires(headers, now));
-    // RFC 9111 would also allow what says nothing to be kept. Backends that say nothing often do not know that somebody
-    // keeps their answers, and `max-age=0` is what those write who do not want it.
+    // RFC 9111 would also allow what says nothing to be kept. Upstreams that say nothing often do not know of a
+    // cache, and those that want none write `max-age=0`.
     let allowed = says.public
         || says.private
         || says.stale_if_error.is_some_and(|time| time > 0)
@@ -328,7 +328,7 @@ fn expires(headers: &HeaderMap, now: impl FnOnce() -> Duration) -> Option<Durati
     Some(Duration::from_secs(until.saturating_sub(since)))
 }
 
-/// The fields an answer depends on; `None` if nobody can say.
+/// The request fields that a response depends on; `None` if that is unknown.
 fn vary_names(headers: &HeaderMap) -> Option<Vec<HeaderName>> {
     let mut names = Vec::new();
     for value in headers.get_all(VARY) {

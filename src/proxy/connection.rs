@@ -1,4 +1,4 @@
-//! One connection: what came over the socket is unwrapped, and becomes requests that go down the road.
+//! One connection, from accept to its end: connection limit, PROXY header, TLS handshake, then requests over HTTP.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::tls::{Handshake, HandshakeError};
 use crate::upstream::UpstreamBody;
 use crate::{downstream, listen, tls};
 
-/// Joins what `serve` reads to the road: the two do not know each other.
+/// Serves the connections of one listener on one event loop, and hands their requests to the proxy.
 #[derive(Debug, Clone)]
 pub struct ConnectionHandler {
     counters: Arc<ListenerCounters>,
@@ -29,37 +29,33 @@ pub struct ConnectionHandler {
 }
 
 impl ConnectionHandler {
-    /// For those who come in by a door.
+    /// Serves the connections of a listener.
     pub(crate) fn new(
         address: &SocketAddress,
-        door: Arc<ListenerHandle>,
+        listener: Arc<ListenerHandle>,
         clock: Clock,
         cap: Arc<ConnectionLimiter>,
     ) -> Self {
         Self {
             counters: ListenerCounters::at(&address.to_string()),
-            proxy: Proxy::new(door, clock),
+            proxy: Proxy { listener, clock },
             cap,
         }
     }
 
-    /// A place for a connection, unless there are enough.
+    /// Admits a connection, unless its address or all together have enough.
     pub(crate) fn admit(&self, peer: &Arc<ClientConnection>) -> Option<ConnectionPermit> {
-        let (live, listener) = self.enter();
-        let plan = &live.plan;
+        let (generation, listener) = self.proxy.listener.current();
+        let plan = &generation.plan;
         let address = match rule_of_introduction(plan, listener, peer) {
-            // It is not the proxy who connects; who does is known when its header has been read.
+            // The proxy in front is not the client; its address is known when the PROXY header has been read.
             Some(_) => None,
             None => peer.client.ip(),
         };
         self.cap.admit(&plan.caps, peer, address)
     }
 
-    /// The generation of this moment, and the listener in it.
-    fn enter(&self) -> (Arc<Generation>, usize) {
-        self.proxy.door().enter()
-    }
-
+    /// Serves a connection to its end. The generation is loaded once, for all that comes before the first request.
     pub(crate) async fn serve(
         self,
         mut stream: listen::Stream,
@@ -69,32 +65,34 @@ impl ConnectionHandler {
     ) {
         let _active = self.counters.connect();
         // What holds before a request is known: its listener's default server's.
-        let (settings, carrier, introduces) = {
-            let (live, listener) = self.enter();
-            let settings = ConnectionSettings::of(&live.plan, listener);
-            let listener = &live.plan.listeners[listener];
-            (settings, listener.carrier, listener.proxy_protocol)
-        };
-        if introduces {
+        let (generation, index) = self.proxy.listener.current();
+        let listener = &generation.plan.listeners[index];
+        let settings = ConnectionSettings::of(&generation.plan, index);
+        if listener.proxy_protocol {
             let timeout = settings.timeouts.header;
             // Boxed: most listeners have no use for it, and every connection would keep room.
-            let introduced = Box::pin(self.introduced(&mut stream, &mut seat, timeout, &stop));
+            let current = (&*generation, index);
+            let introduced = self.introduced(current, &mut stream, &mut seat, timeout, &stop);
+            let introduced = Box::pin(introduced);
             if !introduced.await {
                 return;
             }
         }
-        let socket = match (stream, carrier) {
+        let socket = match (stream, listener.carrier) {
             (listen::Stream::Tcp(stream), Carrier::Plain) => DownstreamSocket::from(stream),
             (listen::Stream::Unix(stream), Carrier::Plain) => DownstreamSocket::from(stream),
             (stream, Carrier::Tls) => {
                 // Boxed: once it is over, nothing is left of it.
-                let mut securing = Box::pin(self.secured(stream, &peer, &settings, &stop));
+                let current = (&*generation, index);
+                let mut securing = Box::pin(self.secured(current, stream, &peer, &settings, &stop));
                 let Some(Some(socket)) = seat.hold(securing.as_mut()).await else {
                     return;
                 };
                 socket
             }
         };
+        // A connection may outlive many generations; each of its requests loads its own.
+        drop(generation);
         // Pinned where it is made: moved, it would have room twice.
         let connection = pin!(downstream::connection(socket, peer, settings, self, stop));
         seat.hold(connection).await;
@@ -103,16 +101,14 @@ impl ConnectionHandler {
     /// The stream inside TLS, or the bare one of a client that speaks without.
     async fn secured(
         &self,
+        (generation, listener): (&Generation, usize),
         stream: listen::Stream,
         peer: &ClientConnection,
         settings: &ConnectionSettings,
         stop: &CancellationToken,
     ) -> Option<DownstreamSocket> {
         let timeout = settings.timeouts.header;
-        let choose = |name: Option<&str>| {
-            let (live, listener) = self.enter();
-            live.secured(listener, name)
-        };
+        let choose = |name: Option<&str>| generation.secured(listener, name);
         Some(match stream {
             listen::Stream::Tcp(stream) => {
                 let greeting = tls::accept_handshake(stream, choose);
@@ -127,9 +123,10 @@ impl ConnectionHandler {
         })
     }
 
-    /// Reads a connection's PROXY header and counts it for whom that names; false if it has to end.
+    /// Reads a connection's PROXY header and counts the connection for the client it names; false if it has to end.
     async fn introduced(
         &self,
+        (generation, listener): (&Generation, usize),
         stream: &mut listen::Stream,
         seat: &mut ConnectionPermit,
         timeout: Duration,
@@ -140,11 +137,11 @@ impl ConnectionHandler {
         if seat.hold(reading).await != Some(true) {
             return false;
         }
-        let (live, listener) = self.enter();
-        let rule = rule_of_introduction(&live.plan, listener, &peer);
+        let plan = &generation.plan;
+        let rule = rule_of_introduction(plan, listener, &peer);
         rule.is_none_or(|rule| {
             let client = peer.introduced_by(rule).map(|client| client.ip());
-            seat.counts_for(&live.plan.caps, client)
+            seat.counts_for(&plan.caps, client)
         })
     }
 }
@@ -161,7 +158,7 @@ fn rule_of_introduction<'p>(
     Some(rule).filter(|rule| asked && peer.is_trusted_by(rule))
 }
 
-/// Notes what was agreed on.
+/// The socket after a handshake; what that has told of the client is noted.
 fn agreed<IO>(greeting: Handshake<IO>, peer: &ClientConnection) -> DownstreamSocket
 where
     DownstreamSocket: From<IO> + From<Box<tls::TlsStream<IO>>>,

@@ -1,12 +1,11 @@
-//! A request that becomes a tunnel.
+//! Where responses come from: an upstream (`proxy_pass`), the configuration (`return`), or nowhere (404).
 //!
-//! It stays one request: limited once when it came, in its place of a `limit_conn` for as long as the tunnel lasts,
-//! and one line in the log when it is over.
+//! With request buffering a body is read before the upstream is asked, so that a slow client holds no upstream connection.
+//! A body that is there in one piece stays that piece. A longer one is copied to memory and beyond that to a file. Where
+//! neither has room, what was read is sent on and the rest streams behind it.
 //!
-//! Takes a request's body in before a backend is asked, so that a slow client holds none.
-//!
-//! A body that is there in one piece stays that piece. What is longer is copied to memory and beyond that to a file. Where
-//! neither has room, what was taken in is sent on and the rest streams behind it.
+//! A request that becomes a tunnel stays one request: limited once when it came, in its slot of a `limit_conn` for as long as
+//! the tunnel lasts, and one line in the access log when that is over.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -15,135 +14,423 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::response::Parts;
-use http::{Method, Response, header};
+use http::{Method, StatusCode, Version, header};
 use http_body::{Body as _, Frame};
 
-use super::context::RequestContext;
-use super::error::ProxyError;
-use super::location::Location;
-use crate::clock::Clock;
-use crate::config::plan::{HttpVersion, ProxyPass, RequestBuffering, Upgrades};
-use crate::message::{IncomingBody, RequestBody, RequestRecord, ResponseBody, Tunnel, headers};
-use crate::spool::{BufferPool, SpoolWriter, WriteSpace};
-use crate::telemetry::{COUNTERS, SlowPart};
-use crate::upstream::breaker::BreakerOpen;
-use crate::upstream::{Error, Upgrade, UpgradedConnection, Upstream, UpstreamBody};
+use super::context::{PendingUpgrade, RequestContext, Response};
+use super::error;
+use super::error::{ALLOWED, NO_RESPONSE, Outcome, ProxyError, respond};
+use super::stale_cache::{CacheWriter, StaleRules};
+use crate::clock::{Clock, Millis, MinRate};
+use crate::config::plan;
+use crate::config::plan::{HttpVersion, LocationConf, RequestBuffering, ReturnBody, Upgrades};
+use crate::message::headers::MaxForwards;
+use crate::message::{
+    IncomingBody, LocalReply, RequestBody, RequestRecord, ResponseBody, grpc, headers, variables,
+};
+use crate::spool::{BufferPool, ResponseBuffer, SpoolWriter, WriteSpace};
+use crate::telemetry::{COUNTERS, RateLimitedLog, SlowPart};
+use crate::upstream::breaker::{Breaker, BreakerOpen, CallOutcome, CallPermit, CallTicket};
+use crate::upstream::{
+    Error, OutgoingHead, OutgoingRequest, RequestHeadForm, Upgrade, Upstream, UpstreamBody,
+};
 use crate::{message, upstream};
 
-/// The backend's end of a tunnel, until its 101 is on the way to the client.
+/// Where the responses of a location come from.
 #[derive(Debug)]
-pub(super) struct PendingUpgrade {
-    far: Box<UpgradedConnection>,
-    idle_timeout: Duration,
-    send_timeout: Duration,
+pub(super) enum Content {
+    NotFound,
+    ProxyPass(Box<ProxyPass>),
+    Return(plan::Return),
 }
 
-/// What the client would rather speak, if this location lets it ask.
-// With a body, nobody could say for sure where that ends and the other protocol begins.
-pub(super) fn asked(
-    exchange: &RequestRecord,
-    forward: &ProxyPass,
-    upload: &RequestBody,
-) -> Option<Upgrade> {
-    if forward.upgrades == Upgrades::Off || !upload.is_none() {
+impl Content {
+    /// The response to a request that has passed all filters.
+    pub(super) async fn respond(
+        &self,
+        cx: &mut RequestContext,
+        unread: &mut Option<IncomingBody>,
+        clock: &Clock,
+    ) -> Outcome {
+        let pass = match self {
+            Self::NotFound => return Err(ProxyError::NotFound),
+            Self::ProxyPass(pass) => pass,
+            Self::Return(fixed) => return respond_return(fixed, &mut cx.record),
+        };
+        if let Some(response) = last_hop(&cx.record)? {
+            return Ok(response);
+        }
+        let mut read = None;
+        if unread.is_some() && pass.buffering().is_some() {
+            pass.check_before_body(clock)?;
+            // Boxed: most requests have no body.
+            read = Some(Box::pin(pass.read_body(cx, unread)).await?);
+        }
+        let permit = match &pass.breaker {
+            None => None,
+            Some(breaker) => Some(breaker.admit(clock.now())?),
+        };
+        // Before the body is touched: the fallback may want it.
+        pass.check_available(clock)?;
+        let mut body = match read {
+            Some(read) => read,
+            None => pass.request_body(cx, unread),
+        };
+        let permit = permit.map(|permit| permit.watch(clock, &mut body));
+        if pass.keeps_upstream_headers {
+            cx.record.upstream_headers = Some(Box::default());
+        }
+        let form = cx.form_of_headers(pass.raw_headers);
+        let ticket = permit.as_ref().map(CallPermit::ticket);
+        let outcome = pass.send(cx, body, form, ticket).await;
+        if let Some(permit) = permit {
+            report(permit, &outcome, clock.now());
+        }
+        outcome
+    }
+}
+
+/// `proxy_pass` of a location, or of its fallback.
+#[derive(Debug)]
+pub(super) struct ProxyPass {
+    conf: Arc<plan::ProxyPass>,
+    upstream: Arc<Upstream>,
+    body: BodyLimits,
+    breaker: Option<Arc<Breaker>>,
+    /// Which responses are kept.
+    stale: Option<Arc<StaleRules>>,
+    /// Whether a fallback may send the request to another upstream.
+    has_substitute: bool,
+    /// Whether variables ask for the upstream's response headers.
+    keeps_upstream_headers: bool,
+    /// Whether nothing at the location reads or changes the headers of responses.
+    raw_headers: bool,
+}
+
+/// The settings for request bodies.
+#[derive(Debug)]
+struct BodyLimits {
+    max: Option<u64>,
+    timeout: Duration,
+    min_rate: u64,
+}
+
+/// What a location adds to its own `proxy_pass`, and not to that of its fallback.
+#[derive(Debug, Default)]
+pub(super) struct PassOptions {
+    pub(super) breaker: Option<Arc<Breaker>>,
+    pub(super) stale: Option<Arc<StaleRules>>,
+    pub(super) has_substitute: bool,
+    pub(super) keeps_upstream_headers: bool,
+    pub(super) raw_headers: bool,
+}
+
+impl ProxyPass {
+    /// `None` where the upstream is not there.
+    pub(super) fn compile(
+        forward: &Arc<plan::ProxyPass>,
+        conf: &LocationConf,
+        upstreams: &[Arc<Upstream>],
+        options: PassOptions,
+    ) -> Option<Self> {
+        Some(Self {
+            conf: Arc::clone(forward),
+            upstream: upstreams.get(forward.upstream).cloned()?,
+            body: BodyLimits {
+                max: conf.max_body,
+                timeout: conf.timeouts.body,
+                min_rate: conf.timeouts.body_min_rate,
+            },
+            breaker: options.breaker,
+            stale: options.stale,
+            has_substitute: options.has_substitute,
+            keeps_upstream_headers: options.keeps_upstream_headers,
+            raw_headers: options.raw_headers,
+        })
+    }
+
+    /// Its settings.
+    pub(super) fn conf(&self) -> &plan::ProxyPass {
+        &self.conf
+    }
+
+    /// Where it sends requests.
+    pub(super) fn upstream(&self) -> &Upstream {
+        &self.upstream
+    }
+
+    /// The response where another upstream has failed to give one. The outer error: the body could not be read.
+    pub(super) async fn respond_instead(
+        &self,
+        cx: &mut RequestContext,
+        unread: &mut Option<IncomingBody>,
+    ) -> Result<Outcome, ProxyError> {
+        let body = match cx.spare_body.take() {
+            Some(body) => body,
+            None => self.read_body(cx, unread).await?,
+        };
+        Ok(self.send(cx, body, RequestHeadForm::Fields, None).await)
+    }
+
+    /// How request bodies are buffered; `None` where they stream.
+    // Over HTTP/2 a request may go on for as long as its response does.
+    fn buffering(&self) -> Option<&RequestBuffering> {
+        let buffering = self.conf.buffering.request.as_ref();
+        buffering.filter(|_| self.conf.version == HttpVersion::One)
+    }
+
+    /// Whether a request could be sent on at all, as far as that is known before its body: no client uploads in vain.
+    fn check_before_body(&self, clock: &Clock) -> Result<(), ProxyError> {
+        if let Some(breaker) = &self.breaker {
+            let now = clock.now();
+            if breaker.open_until().is_some_and(|until| now < until) {
+                let retry_after = breaker.wait(now).unwrap_or_default();
+                return Err(BreakerOpen { retry_after }.into());
+            }
+        }
+        self.check_available(clock)
+    }
+
+    /// Whether the upstream has a server to send to, where there is another upstream to use if it has none.
+    fn check_available(&self, clock: &Clock) -> Result<(), ProxyError> {
+        if self.has_substitute
+            && let Some(retry_after) = self.upstream.unavailable(clock.now())
+        {
+            return Err(Error::Unavailable { retry_after }.into());
+        }
+        Ok(())
+    }
+
+    /// The request's body as it is sent on.
+    fn request_body(
+        &self,
+        cx: &mut RequestContext,
+        unread: &mut Option<IncomingBody>,
+    ) -> RequestBody {
+        let body = unread.take().map_or_else(RequestBody::none, |incoming| {
+            // A call may go on for as long as both sides like, and say little. Only where calls are what
+            // is expected: any client can claim to make one.
+            let head = &cx.record.head;
+            let is_call = self.conf.version == HttpVersion::Two
+                && head.version == Version::HTTP_2
+                && grpc::is_call(head);
+            let min_rate = MinRate(if is_call { 0 } else { self.body.min_rate });
+            RequestBody::new(incoming, self.body.max, self.body.timeout, min_rate)
+        });
+        cx.progress = body.progress();
+        body
+    }
+
+    /// The request's body, complete where it is buffered.
+    async fn read_body(
+        &self,
+        cx: &mut RequestContext,
+        unread: &mut Option<IncomingBody>,
+    ) -> Result<RequestBody, ProxyError> {
+        let body = self.request_body(cx, unread);
+        let body = match self.buffering() {
+            Some(plan) => read(body, plan, cx.buffers()).await.inspect_err(count)?,
+            None => body,
+        };
+        if self.has_substitute {
+            cx.spare_body = body.again();
+        }
+        Ok(body)
+    }
+
+    /// Sends a request on and reads the response's headers. `ticket`: what the breaker let the request through as.
+    async fn send(
+        &self,
+        cx: &mut RequestContext,
+        body: RequestBody,
+        form: RequestHeadForm,
+        ticket: Option<CallTicket>,
+    ) -> Outcome {
+        let (conf, record) = (&self.conf, &mut cx.record);
+        record.forward = Some(Arc::clone(conf));
+        let upgrade = requested_upgrade(record, conf, &body);
+        let head = match conf.version {
+            HttpVersion::One => {
+                let mut written = Vec::with_capacity(USUAL_HEAD);
+                upstream::write_request(record, conf, upgrade.as_ref(), &mut written);
+                OutgoingHead::Lines(written)
+            }
+            HttpVersion::Two => {
+                let request = upstream::stream_request(record, conf);
+                OutgoingHead::Stream(Box::new(request.ok_or(ProxyError::Unsayable)?))
+            }
+        };
+        let outgoing = OutgoingRequest {
+            method: record.head.method.clone(),
+            head,
+            upload: body,
+            upgrade,
+            form,
+        };
+        let response = self
+            .upstream
+            .send(record, conf, outgoing, &cx.clock)
+            .await?;
+        let (mut head, mut body) = response.into_parts();
+        // The upstream's version says nothing about what this client understands.
+        head.version = Version::HTTP_11;
+        if let Some(switched) = body.take_switched() {
+            let upgrade = PendingUpgrade {
+                upstream: switched,
+                idle_timeout: conf.read_timeout,
+                send_timeout: conf.send_timeout,
+            };
+            return Ok(switch_protocols(cx, head, upgrade));
+        }
+        if let Some(kept) = &mut cx.record.upstream_headers {
+            head.headers.clone_into(kept);
+        }
+        let wishes = headers::clean_response(&mut head.headers);
+        if wishes.redirect {
+            warn_of_redirect(&cx.record, &cx.clock);
+        }
+        cx.told_rate = wishes.limit_rate;
+        let stale = self.stale.as_deref();
+        let writer = stale.and_then(|stale| cache_writer(stale, cx, &head));
+        // After it is kept: another request may be redirected elsewhere.
+        headers::rewrite_redirects(&mut head.headers, &cx.record, conf);
+        let body = match body.into_whole() {
+            Ok(whole) => {
+                if let Some(writer) = writer {
+                    writer.keep(&whole.bytes);
+                }
+                cx.complete_body(whole)
+            }
+            Err(body) => self.stream(body, cx, wishes.buffering, writer, ticket),
+        };
+        Ok(Response::from_parts(head, body))
+    }
+
+    /// The body of a response that is not complete yet; `buffering` is what the upstream wants of it.
+    fn stream(
+        &self,
+        mut body: UpstreamBody,
+        cx: &mut RequestContext,
+        buffering: Option<bool>,
+        writer: Option<CacheWriter>,
+        ticket: Option<CallTicket>,
+    ) -> ResponseBody<UpstreamBody> {
+        if let Some(recording) = writer.and_then(CacheWriter::record) {
+            body.tee(Box::new(recording));
+        }
+        if let (Some(breaker), Some(ticket)) = (&self.breaker, ticket) {
+            body.judged_by(breaker, ticket);
+        }
+        cx.timer = Some(body.stopwatch());
+        let plan = &self.conf.buffering.response;
+        // Over HTTP/2 the speed at which one side reads is what the other sends at.
+        if self.conf.version == HttpVersion::One && buffering.unwrap_or(plan.on) {
+            let buffer = ResponseBuffer::new(plan, cx.buffers());
+            body = body.buffered(buffer, &cx.record.peer);
+        }
+        ResponseBody::download(body)
+    }
+}
+
+/// What to keep this response with, if it may be kept.
+fn cache_writer(stale: &StaleRules, cx: &RequestContext, head: &Parts) -> Option<CacheWriter> {
+    // A response that is never given again is not kept, and one that depends on a request's body is for that request.
+    if grpc::is_call(&cx.record.head) || cx.progress.is_some() {
         return None;
     }
-    Upgrade::asked(&exchange.head).filter(|_| exchange.head.method != Method::CONNECT)
+    stale.cache_writer(&cx.record, head, &cx.clock)
 }
 
-/// The 101 for the client; its other end waits with the visit.
-pub(super) fn agree(
-    visit: &mut RequestContext,
-    mut head: Parts,
-    far: Box<UpgradedConnection>,
-    forward: &ProxyPass,
-) -> Response<ResponseBody<UpstreamBody>> {
-    let agreed = head.headers.get(header::UPGRADE).cloned();
-    headers::clean_response(&mut head.headers);
-    if let Some(agreed) = agreed {
-        upstream::restore_upgrade(&mut head.headers, agreed);
+/// Tells the breaker how a request went that it let through.
+fn report(permit: CallPermit<'_>, outcome: &Outcome, now: Millis) {
+    let outcome = match outcome {
+        Ok(response) => permit.outcome(response.status(), response.headers(), now),
+        Err(ProxyError::Upstream(error)) => CallOutcome::of(error),
+        Err(_) => CallOutcome::Cancelled,
+    };
+    permit.report(outcome, now);
+}
+
+/// The protocol that the client asks for, if this location lets it.
+// With a body, where that ends and the other protocol begins would be uncertain.
+fn requested_upgrade(
+    record: &RequestRecord,
+    forward: &plan::ProxyPass,
+    body: &RequestBody,
+) -> Option<Upgrade> {
+    if forward.upgrades == Upgrades::Off || !body.is_none() {
+        return None;
     }
-    visit.stopwatch = Some(far.stopwatch());
-    visit.agreed = Some(PendingUpgrade {
-        far,
-        idle_timeout: forward.read_timeout,
-        send_timeout: forward.send_timeout,
-    });
+    Upgrade::asked(&record.head).filter(|_| record.head.method != Method::CONNECT)
+}
+
+/// The 101 for the client; the upstream's end of the tunnel waits in the context.
+fn switch_protocols(cx: &mut RequestContext, mut head: Parts, upgrade: PendingUpgrade) -> Response {
+    let protocol = head.headers.get(header::UPGRADE).cloned();
+    headers::clean_response(&mut head.headers);
+    if let Some(protocol) = protocol {
+        upstream::restore_upgrade(&mut head.headers, protocol);
+    }
+    cx.timer = Some(upgrade.upstream.stopwatch());
+    cx.upgrade = Some(upgrade);
     Response::from_parts(head, ResponseBody::whole(Bytes::new()))
 }
 
-/// Hands the tunnel to the connection, which begins it when the 101 has left.
-pub(super) fn hand_over(agreed: PendingUpgrade, visit: Box<RequestContext>) {
-    let peer = Arc::clone(&visit.exchange.peer);
-    let grace = visit.exchange.plan.shutdown_timeout;
-    peer.line.open_tunnel(Box::new(Tunnel {
-        far: agreed.far,
-        idle_timeout: agreed.idle_timeout,
-        send_timeout: agreed.send_timeout,
-        // A little less: its end is told and logged, the end of the process is not.
-        grace: grace - (grace / 10).min(FAREWELL),
-        tail: visit,
-    }));
-}
-
-/// How long before the end of everything a tunnel is ended.
-const FAREWELL: Duration = Duration::from_millis(250);
-
-/// How a request's body is taken in where it is sent on like this; `None` where it streams.
-// Over HTTP/2 a request may go on for as long as its response does.
-pub(super) fn buffers(forward: &ProxyPass) -> Option<&RequestBuffering> {
-    let buffering = forward.buffering.request.as_ref();
-    buffering.filter(|_| forward.version == HttpVersion::One)
-}
-
-/// Whether a request could be sent on at all, as far as that is known before its body: nobody is made to send one in vain.
-pub(super) fn may_be_sent(
-    site: &Location,
-    upstream: &Upstream,
-    clock: &Clock,
-) -> Result<(), ProxyError> {
-    if let Some(guard) = &site.guard {
-        let now = clock.now();
-        if guard.breaker.open_until().is_some_and(|until| now < until) {
-            let retry_after = guard.breaker.wait(now).unwrap_or_default();
-            return Err(BreakerOpen { retry_after }.into());
-        }
-    }
-    is_available(site, upstream, clock)
-}
-
-/// Whether an upstream can be asked, where somebody else would be if not.
-pub(super) fn is_available(
-    site: &Location,
-    upstream: &Upstream,
-    clock: &Clock,
-) -> Result<(), ProxyError> {
-    if site.asks_others()
-        && let Some(retry_after) = upstream.unavailable(clock.now())
-    {
-        return Err(Error::Unavailable { retry_after }.into());
-    }
-    Ok(())
-}
-
-/// A request's body, whole where it is buffered.
-pub(super) async fn take_in(
-    visit: &mut RequestContext,
-    site: &Location,
-    forward: &ProxyPass,
-    unread: &mut Option<IncomingBody>,
-) -> Result<RequestBody, ProxyError> {
-    let upload = site.upload(visit, forward, unread);
-    let upload = match buffers(forward) {
-        Some(plan) => read(upload, plan, &visit.bounds())
-            .await
-            .inspect_err(count)?,
-        None => upload,
+/// The response of a `return`.
+pub(super) fn respond_return(fixed: &plan::Return, record: &mut RequestRecord) -> Outcome {
+    let Ok(status) = StatusCode::from_u16(fixed.status) else {
+        return Err(ProxyError::NotFound);
     };
-    if site.asks_others() {
-        visit.spare_upload = upload.again();
+    if fixed.status == NO_RESPONSE {
+        return Err(ProxyError::NoAnswer);
     }
-    Ok(upload)
+    // Its text may name the status.
+    record.status = Some(status);
+    let record = &*record;
+    let page = LocalReply::new(status);
+    let page = match &fixed.body {
+        ReturnBody::Location(template) => {
+            let mut url = Vec::new();
+            variables::render(template, record, &mut url);
+            page.with_location(&url)
+        }
+        ReturnBody::Page => page,
+        ReturnBody::Text { text, content_type } => {
+            page.with_text(error::render(text, record), content_type)
+        }
+    };
+    Ok(respond(page, record))
+}
+
+/// The response to a request that may be forwarded no further.
+fn last_hop(record: &RequestRecord) -> Result<Option<Response>, ProxyError> {
+    match headers::hops(&record.head) {
+        MaxForwards::Any | MaxForwards::Left(1..) => Ok(None),
+        MaxForwards::Left(0) => Ok(Some(options(record))),
+        MaxForwards::Malformed => Err(ProxyError::MaxForwards),
+    }
+}
+
+/// The response to OPTIONS from its last recipient: what a gateway forwards, since no upstream is to be asked.
+fn options(record: &RequestRecord) -> Response {
+    let reply = LocalReply::new(StatusCode::OK).with_header(header::ALLOW, ALLOWED);
+    respond(reply.with_text("", "text/plain"), record)
+}
+
+/// Warns once a minute that an upstream wants another resource to be served.
+#[cold]
+fn warn_of_redirect(record: &RequestRecord, clock: &Clock) {
+    static WARNING: RateLimitedLog = RateLimitedLog::new();
+    if let Some(times) = WARNING.note(clock.now()) {
+        let server = &*record.server().name;
+        let uri = &record.head.uri;
+        tracing::warn!(
+            server,
+            %uri,
+            times,
+            "upstream sent X-Accel-Redirect, which is not followed and was passed on"
+        );
+    }
 }
 
 fn count(error: &message::RequestBodyError) {
@@ -152,39 +439,42 @@ fn count(error: &message::RequestBodyError) {
     }
 }
 
+/// The length of a browser's request headers, in bytes.
+const USUAL_HEAD: usize = 1024;
+
 async fn read(
-    mut upload: RequestBody,
+    mut body: RequestBody,
     plan: &RequestBuffering,
     bounds: &Arc<BufferPool>,
 ) -> Result<RequestBody, message::RequestBodyError> {
-    let Some(first) = next(&mut upload, None).await? else {
-        return Ok(upload.into_piece(Bytes::new()));
+    let Some(first) = next(&mut body, None).await? else {
+        return Ok(body.into_piece(Bytes::new()));
     };
-    if upload.is_end_stream() {
-        return Ok(upload.into_piece(first));
+    if body.is_end_stream() {
+        return Ok(body.into_piece(first));
     }
     // The end of a chunked body shows only when it is asked for more.
-    let Some(second) = next(&mut upload, None).await? else {
-        return Ok(upload.into_piece(first));
+    let Some(second) = next(&mut body, None).await? else {
+        return Ok(body.into_piece(first));
     };
     let mut writer = SpoolWriter::new(plan, bounds);
     writer.push(first);
     writer.push(second);
-    while !upload.is_end_stream()
+    while !body.is_end_stream()
         && poll_fn(|context| writer.poll_room(context)).await == WriteSpace::Free
     {
-        match next(&mut upload, Some(&mut writer)).await? {
+        match next(&mut body, Some(&mut writer)).await? {
             Some(data) => writer.push(data),
             None => break,
         }
     }
     poll_fn(|context| writer.poll_written(context)).await;
-    Ok(upload.into_stored(Box::new(writer.finish())))
+    Ok(body.into_stored(Box::new(writer.finish())))
 }
 
 /// The next piece; `None` at the end. Trailers are dropped, as nginx does: what has a length has no trailers.
 async fn next(
-    upload: &mut RequestBody,
+    body: &mut RequestBody,
     mut writer: Option<&mut SpoolWriter>,
 ) -> Result<Option<Bytes>, message::RequestBodyError> {
     loop {
@@ -193,7 +483,7 @@ async fn next(
             if let Some(writer) = &mut writer {
                 let _written = writer.poll_written(context);
             }
-            Pin::new(&mut *upload).poll_frame(context)
+            Pin::new(&mut *body).poll_frame(context)
         });
         match frame.await.transpose()?.map(Frame::into_data) {
             None => return Ok(None),

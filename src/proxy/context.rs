@@ -1,205 +1,300 @@
-//! One request's stay: everything that has to last until its answer's last byte has left.
+//! One request, from its headers to the last byte of its response.
 //!
-//! The place in a `limit_conn`, the line in the access log, the counters: they are settled here, once,
-//! in whatever way the request ends. A request whose future is dropped on the way — the client hung up —
-//! is settled too, as nginx's 499.
+//! What a request holds — its slot in a `limit_conn`, the line it gets in the access log, the counters — is settled in the
+//! log phase, once, in whatever way the request ends. A request whose future is dropped on the way, because its client hung
+//! up, is logged as nginx's 499. The context has all that the log phase needs, and so needs neither its location nor its
+//! generation.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use http::{StatusCode, header};
+use http::{HeaderValue, StatusCode, header};
 
-use super::content::PendingUpgrade;
-use super::generation::Generation;
-use super::location::Location;
 use crate::clock::Clock;
+use crate::config::plan::ClientTimeouts;
 use crate::limits::{DeferredCharge, Permit};
 use crate::message::{
     Ambiguity, ClientConnection, IncomingBody, Prebuilt, PrebuiltResponse, RequestBody,
-    RequestRecord, ResponseBody, ResponseEnd, ResponseGuard, UploadProgress, drain, headers,
+    RequestRecord, ResponseBody, ResponseEnd, ResponseGuard, Tunnel, UploadProgress, drain,
+    headers,
 };
 use crate::spool::BufferPool;
-use crate::telemetry::about;
-use crate::upstream::{CompleteBody, RequestHeadForm, ResponseTimer, UpstreamBody};
+use crate::telemetry::traces::Tracer;
+use crate::telemetry::{AccessLog, COUNTERS, about};
+use crate::upstream::{
+    CompleteBody, RequestHeadForm, ResponseTimer, UpgradedConnection, UpstreamBody,
+};
 
-/// A request on the road.
+/// A response on its way to the client.
+pub(super) type Response = http::Response<ResponseBody<UpstreamBody>>;
+
+/// What requests use of their generation until their last byte has left.
+#[derive(Debug)]
+pub struct RequestResources {
+    pub(super) access_log: Option<AccessLog>,
+    pub(super) tracer: Option<Tracer>,
+    /// The bounds of what is buffered.
+    pub(super) buffers: Arc<BufferPool>,
+}
+
+impl RequestResources {
+    /// Logs a request that is over.
+    fn log(&self, record: &mut RequestRecord, clock: &Clock) {
+        COUNTERS.answer(record.status);
+        // Without either the end of a request needs no time.
+        if self.access_log.is_none() && self.tracer.is_none() {
+            return;
+        }
+        let now = clock.now();
+        record.ended = Some(now);
+        if let Some(access_log) = &self.access_log {
+            access_log.write(record);
+        }
+        if let Some(tracer) = &self.tracer {
+            tracer.tell(record, now);
+        }
+    }
+}
+
+/// The upstream's end of a tunnel, until its 101 is on the way to the client.
+#[derive(Debug)]
+pub(super) struct PendingUpgrade {
+    pub(super) upstream: Box<UpgradedConnection>,
+    pub(super) idle_timeout: Duration,
+    pub(super) send_timeout: Duration,
+}
+
+/// One request, and what it holds.
 #[derive(Debug)]
 pub(super) struct RequestContext {
-    pub(super) exchange: RequestRecord,
+    pub(super) record: RequestRecord,
     pub(super) permit: Option<Permit>,
-    pub(super) bills: Vec<DeferredCharge>,
+    /// How far the upload has come, once its body is read.
     pub(super) progress: Option<Arc<UploadProgress>>,
-    pub(super) stopwatch: Option<ResponseTimer>,
-    pub(super) agreed: Option<PendingUpgrade>,
-    /// Its body once more, where somebody else may be asked.
-    pub(super) spare_upload: Option<RequestBody>,
-    /// How fast the backend wants its answer to leave, in bytes a second; 0 for any speed.
+    pub(super) timer: Option<ResponseTimer>,
+    pub(super) upgrade: Option<PendingUpgrade>,
+    /// The request's body once more, where a fallback may send it to another upstream.
+    pub(super) spare_body: Option<RequestBody>,
+    /// The upstream's own limit for the speed of its response, in bytes a second; 0 for none.
     pub(super) told_rate: Option<u64>,
-    /// Where it came in, in the plan of its generation.
-    pub(super) listener: usize,
-    live: Arc<Generation>,
-    clock: Clock,
-    settled: bool,
+    /// Whether the path is a forwarding location's but for the slash at its end.
+    pub(super) lacks_slash: bool,
+    pub(super) clock: Clock,
+    deferred: Vec<DeferredCharge>,
+    resources: Arc<RequestResources>,
+    logged: bool,
 }
 
 impl RequestContext {
-    /// A request enters. Boxed once, here: it moves from the road into the answer's body and from
-    /// there to the connection.
+    /// A request at its begin. Boxed once, here: it moves into the response's body and from there to the connection.
     #[inline]
-    pub(super) fn begin(
-        exchange: RequestRecord,
-        live: Arc<Generation>,
-        listener: usize,
+    pub(super) fn new(
+        record: RequestRecord,
+        resources: Arc<RequestResources>,
         clock: Clock,
     ) -> Box<Self> {
         Box::new(Self {
-            exchange,
+            record,
             permit: None,
-            bills: Vec::new(),
             progress: None,
-            stopwatch: None,
-            agreed: None,
-            spare_upload: None,
+            timer: None,
+            upgrade: None,
+            spare_body: None,
             told_rate: None,
-            listener,
-            live,
+            lacks_slash: false,
             clock,
-            settled: false,
+            deferred: Vec::new(),
+            resources,
+            logged: false,
         })
     }
 
-    /// The generation it lives in.
-    pub(super) fn live(&self) -> Arc<Generation> {
-        Arc::clone(&self.live)
-    }
-
     /// The bounds of what is buffered.
-    pub(super) fn bounds(&self) -> Arc<BufferPool> {
-        Arc::clone(&self.live.bounds)
+    pub(super) fn buffers(&self) -> &Arc<BufferPool> {
+        &self.resources.buffers
     }
 
-    /// Whether somebody will ask for the fields of the upstream's answer.
-    pub(super) fn keeps_upstream_headers(&self, site: &Location) -> bool {
-        self.live.keeps_upstream_headers(site)
+    /// Charges this in the log phase.
+    pub(super) fn at_end(&mut self, charges: Vec<DeferredCharge>) {
+        self.deferred = charges;
     }
 
-    /// How the fields of an answer from upstream are wanted: as a map where somebody looks at them or adds to them.
-    pub(super) fn form_of_answer(&self, site: &Location) -> RequestHeadForm {
+    /// What makes the request's framing ambiguous, if anything does.
+    pub(super) fn ambiguity(&self) -> Option<Ambiguity> {
+        let record = &self.record;
+        record.peer.doubts.about(record.number)
+    }
+
+    /// The form in which the upstream's response headers are wanted: as a map where something reads them or adds to them.
+    /// `raw`: whether the location's own settings leave them alone.
+    pub(super) fn form_of_headers(&self, raw: bool) -> RequestHeadForm {
         let permit = self.permit.as_ref();
         let adds = permit.is_some_and(|permit| permit.allowance.is_some());
-        match !adds && self.live.takes_lines(&self.exchange, site) {
+        match !adds && raw && allows_raw_headers(&self.record) {
             true => RequestHeadForm::Lines,
             false => RequestHeadForm::Fields,
         }
     }
 
-    /// The body of an answer that is all here.
-    pub(super) fn whole(&self, whole: CompleteBody) -> ResponseBody<UpstreamBody> {
+    /// The body of a response that is complete.
+    pub(super) fn complete_body(&self, whole: CompleteBody) -> ResponseBody<UpstreamBody> {
         let CompleteBody { bytes, lines } = whole;
         match lines {
             Some(lines) => {
                 let length = bytes.len();
-                let completion = Prebuilt::Own(PrebuiltResponse::new(lines, bytes));
-                self.exchange.peer.line.ready.put(completion);
+                let prebuilt = Prebuilt::Own(PrebuiltResponse::new(lines, bytes));
+                self.record.peer.line.ready.put(prebuilt);
                 ResponseBody::stocked(length)
             }
             None => ResponseBody::whole(bytes),
         }
     }
 
-    /// What makes it impossible to believe this request.
-    pub(super) fn doubt(&self) -> Option<Ambiguity> {
-        let exchange = &self.exchange;
-        exchange.peer.doubts.about(exchange.number)
+    /// Decides whether the connection goes on after this response, and tells the client if it does not. `unread` is the
+    /// body that nothing has read.
+    pub(super) fn keep_alive(
+        &self,
+        timeouts: &ClientTimeouts,
+        unread: Option<IncomingBody>,
+        response: &mut Response,
+    ) {
+        let drained = unread.is_none_or(|unread| self.discard(unread));
+        let last = timeouts.keepalive.is_none()
+            || self.record.number >= timeouts.keepalive_requests
+            || self.record.peer.line.closes_after_answer();
+        if last {
+            self.record.peer.line.close_after_answer();
+        }
+        if self.upgrade.is_none() && (!drained || last) {
+            let close = HeaderValue::from_static("close");
+            response.headers_mut().insert(header::CONNECTION, close);
+        }
     }
 
-    /// Whether keep-alive ends with this request.
-    pub(super) fn is_last(&self, site: &Location) -> bool {
-        let timeouts = &site.plan.timeouts;
-        timeouts.keepalive.is_none()
-            || self.exchange.number >= timeouts.keepalive_requests
-            || self.exchange.peer.line.closes_after_answer()
+    /// Throws away a body that nothing has read; false if the connection cannot be used after it.
+    fn discard(&self, unread: IncomingBody) -> bool {
+        let held_back = self.record.head.headers.contains_key(header::EXPECT);
+        drain(&self.record.peer, unread, held_back)
     }
 
-    /// Throws away a body nobody wanted; false if the connection cannot be used after it.
-    pub(super) fn discard(&self, incoming: IncomingBody) -> bool {
-        let held_back = self.exchange.head.headers.contains_key(header::EXPECT);
-        drain(&self.exchange.peer, incoming, held_back)
+    /// Records the response as the client gets it; its headers only where variables ask for them.
+    pub(super) fn record_response(&mut self, response: &Response, keeps_headers: bool) {
+        self.record.status = Some(response.status());
+        if keeps_headers {
+            self.record.sent_headers = Some(Box::new(response.headers().clone()));
+        }
     }
 
-    fn settle(&mut self, ending: ResponseEnd) {
-        if std::mem::replace(&mut self.settled, true) {
+    /// Sends the context along with its response: the log phase runs when the last byte has left, or when the tunnel that
+    /// the response opens has ended.
+    pub(super) fn attach_to(mut self: Box<Self>, mut response: Response) -> Response {
+        match self.upgrade.take() {
+            None => response.body_mut().set_tail(self),
+            Some(upgrade) => self.open_tunnel(upgrade),
+        }
+        response
+    }
+
+    /// Hands the tunnel to the connection, which begins it when the 101 has left.
+    fn open_tunnel(self: Box<Self>, upgrade: PendingUpgrade) {
+        let client = Arc::clone(&self.record.peer);
+        let grace = self.record.plan.shutdown_timeout;
+        client.line.open_tunnel(Box::new(Tunnel {
+            far: upgrade.upstream,
+            idle_timeout: upgrade.idle_timeout,
+            send_timeout: upgrade.send_timeout,
+            // A little less: the end of a tunnel is told and logged, the end of the process is not.
+            grace: grace - (grace / 10).min(FAREWELL),
+            tail: self,
+        }));
+    }
+
+    /// The log phase.
+    fn log(&mut self, ending: ResponseEnd) {
+        if std::mem::replace(&mut self.logged, true) {
             return;
         }
-        let exchange = &mut self.exchange;
+        let record = &mut self.record;
         if let Some(progress) = &self.progress {
-            exchange.body_received = progress.received();
+            record.body_received = progress.received();
             if !progress.ended() {
-                // The answer came before the request was whole; what is still on its way must not
-                // turn into a reset that takes the answer with it.
-                exchange.peer.line.linger_on_close();
+                // The response came before the request was complete; what is still on its way must not
+                // turn into a reset that takes the response with it.
+                record.peer.line.linger_on_close();
             }
         }
-        if let (Some(stopwatch), Some(attempt)) = (&self.stopwatch, exchange.attempts.last_mut()) {
-            attempt.response = stopwatch.finished_after();
-            if let Some(failure) = stopwatch.failure() {
+        if let (Some(timer), Some(attempt)) = (&self.timer, record.attempts.last_mut()) {
+            attempt.response = timer.finished_after();
+            if let Some(failure) = timer.failure() {
                 let upstream = Arc::clone(&attempt.address);
                 let message = format_args!("{}", failure.message);
-                let line = about(message, exchange, Some(&upstream));
+                let line = about(message, record, Some(&upstream));
                 match failure.is_clients {
                     true => tracing::info!("{line}"),
                     false => tracing::error!("{line}"),
                 }
             }
         }
-        if exchange.status.is_none() && ending == ResponseEnd::Aborted {
-            exchange.status = StatusCode::from_u16(CLIENT_CLOSED).ok();
+        if record.status.is_none() && ending == ResponseEnd::Aborted {
+            record.status = StatusCode::from_u16(CLIENT_CLOSED).ok();
         }
-        if !self.bills.is_empty() {
+        if !self.deferred.is_empty() {
             let now = self.clock.now();
-            for bill in self.bills.drain(..) {
-                bill.settle(exchange, now);
+            for charge in self.deferred.drain(..) {
+                charge.settle(record, now);
             }
         }
-        self.live.conclude(exchange, &self.clock);
+        self.resources.log(record, &self.clock);
         self.permit = None;
     }
 }
 
 impl ResponseGuard for RequestContext {
     fn sent(&mut self, bytes: usize) {
-        self.exchange.body_sent += bytes as u64;
+        self.record.body_sent += bytes as u64;
     }
 
     fn received(&mut self, bytes: usize) {
-        self.exchange.body_received += bytes as u64;
+        self.record.body_received += bytes as u64;
     }
 
     fn taken(&mut self) {
-        // A place is given back before a small answer leaves rather than after: whoever has read it and asks
-        // again, perhaps on another event loop, must not find its own place still taken.
-        if self.exchange.body_sent <= LEAVES_AT_ONCE && !self.exchange.peer.line.unsent() {
+        // A slot is given back before a small response leaves rather than after: a client that has read it and asks
+        // again, perhaps on another event loop, must not find its own slot still taken.
+        if self.record.body_sent <= LEAVES_AT_ONCE && !self.record.peer.line.unsent() {
             self.permit = None;
         }
     }
 
     fn peer(&self) -> &Arc<ClientConnection> {
-        &self.exchange.peer
+        &self.record.peer
     }
 
     fn finish(mut self: Box<Self>, ending: ResponseEnd) {
-        self.settle(ending);
+        self.log(ending);
     }
 }
 
 impl Drop for RequestContext {
     fn drop(&mut self) {
-        self.settle(ResponseEnd::Aborted);
-        headers::reuse(std::mem::take(&mut self.exchange.head.headers));
+        self.log(ResponseEnd::Aborted);
+        headers::reuse(std::mem::take(&mut self.record.head.headers));
     }
+}
+
+/// Whether the headers of the next response can be written by us rather than by hyper, as far as the connection and
+/// variables allow it.
+pub(super) fn allows_raw_headers(record: &RequestRecord) -> bool {
+    let line = &record.peer.line;
+    // Until all of an earlier response has left, this one is not the next.
+    line.ready.is_open() && !line.unsent() && record.upstream_headers.is_none()
 }
 
 /// Bytes that a socket with nothing in it takes in one go.
 const LEAVES_AT_ONCE: u64 = 16 * 1024;
+
+/// How long before the end of the process a tunnel is ended.
+const FAREWELL: Duration = Duration::from_millis(250);
 
 /// nginx's status for a client that left before it was answered.
 const CLIENT_CLOSED: u16 = 499;

@@ -1,17 +1,14 @@
-//! What went wrong, whose fault it was, and which answer it gets.
+//! What went wrong, whose fault it was, and the response for it.
 //!
-//! The one place that knows statuses: the rooms below say what happened, here it becomes what the client
-//! is told, in nginx's numbers.
+//! The one map from errors to statuses and log lines, in nginx's numbers and words. The folders below say what happened;
+//! here that becomes what the client is told and what the error log says.
 //!
-//! The answer to a refusal, made once and given often.
+//! Under attack nearly every request gets the same refusal as the one before it: same rule, same number of seconds, same
+//! `Accept`. So each event loop keeps the last one ([`CachedRefusal`]), mostly prebuilt to the last byte.
 //!
-//! Under attack nearly every request gets the same refusal as the one before it: same rule, same number of
-//! seconds, same wish in `Accept`. So it is kept by each event loop, and mostly lies ready to the last byte.
-//!
-//! Texts of the configuration in responses: the body of `return`, and a rule's own words for those it turns away.
-//!
-//! Variables in them may hold what the client has written. A page that repeated it as it is would let one client put
-//! a script before another, so values are written as the form of the text writes plain text.
+//! Also here is the text of configured bodies, of a `return` and of a rule's refusals. Their variables may hold what the
+//! client has written, and a page that repeated it as it is would let one client put a script before another. So values
+//! are escaped for the format of the body.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -19,10 +16,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::response::Parts;
-use http::{HeaderValue, Method, Response, StatusCode, header};
+use http::{HeaderValue, Method, StatusCode, header};
 
-use super::generation::Generation;
-use super::location::{ALLOWED, Location, NO_ANSWER};
+use super::context::{RequestContext, Response, allows_raw_headers};
 use crate::config::plan;
 use crate::config::plan::{BodyFormat, HeaderForm, Part, RefusalBodies, RefusalBody, TypedText};
 use crate::limits::Refusal;
@@ -32,23 +28,35 @@ use crate::message::{
     RequestRecord, ResponseBody, best_offer, grpc, headers, reason, variables,
 };
 use crate::telemetry::about;
+use crate::upstream::breaker;
 use crate::upstream::breaker::BreakerOpen;
-use crate::upstream::{UpstreamBody, breaker};
 use crate::{message, upstream};
 
-/// Why a request was not answered by a backend.
+/// What a request comes to.
+pub(super) type Outcome = Result<Response, ProxyError>;
+
+/// The settings of a location that responses of our own depend on.
+#[derive(Debug)]
+pub(super) struct ReplySettings {
+    /// `limit_headers`
+    pub(super) limit_headers: HeaderForm,
+    /// Whether nothing at the location reads or changes the headers of responses.
+    pub(super) raw_headers: bool,
+}
+
+/// Why a request has no response from its content.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ProxyError {
-    /// Host or path make no sense; often a probe, sometimes a smuggling attempt.
+    /// Host or path are invalid; often a probe, sometimes a smuggling attempt.
     #[error(transparent)]
     BadTarget(#[from] message::Error),
     /// The request could be read in two ways.
     #[error(transparent)]
     Doubtful(#[from] Ambiguity),
-    /// Its body could not be taken in.
+    /// The request's body could not be read.
     #[error(transparent)]
     Body(#[from] message::RequestBodyError),
-    /// A call has taken longer than its client waits: its own doing, not the backend's.
+    /// A gRPC call has taken longer than its client waits. Not the upstream's fault.
     #[error("the call's deadline has passed")]
     Deadline,
     /// `allow` and `deny` keep this address out.
@@ -57,25 +65,25 @@ pub(super) enum ProxyError {
     /// A request over HTTP/2 for a server that does not speak it, over a connection that was made for another.
     #[error("client sent an HTTP/2 request to a server with `http2: off`")]
     Http2Off,
-    /// An operator has turned this off for a while.
+    /// The location's `degrade_group` is turned off.
     #[error("turned off for a while")]
     Degraded,
     /// The location's breaker is open.
     #[error(transparent)]
     Open(#[from] BreakerOpen),
-    /// `Max-Forwards` cannot be understood, and so nobody knows whether to forward the request.
+    /// `Max-Forwards` cannot be parsed, so whether to forward the request is unknown.
     #[error("client sent invalid \"Max-Forwards\" header")]
     MaxForwards,
     /// A method that a gateway does not carry: CONNECT, TRACE.
     #[error("method not allowed")]
     Method,
-    /// The configuration wants no answer at all.
+    /// The configuration closes the connection without a response.
     #[error("closed without an answer, as configured")]
     NoAnswer,
     /// Nothing is configured for this path.
     #[error("nothing is configured for this path")]
     NotFound,
-    /// A limit turned it away.
+    /// A limit refused the request.
     #[error("refused by a limit")]
     Refused(#[from] Refusal),
     /// The request says it is larger than `client_max_body_size`.
@@ -89,7 +97,7 @@ pub(super) enum ProxyError {
     /// `verify_client` wants a certificate, and there is none.
     #[error("client sent no required SSL certificate")]
     NoCertificate,
-    /// Somebody speaks plain HTTP where TLS is spoken.
+    /// Plain HTTP on a TLS listener.
     #[error("client sent plain HTTP request to HTTPS port")]
     PlainToTls,
     /// The client's certificate is no good.
@@ -98,35 +106,36 @@ pub(super) enum ProxyError {
     /// A transfer coding that two readers might take for two different bodies.
     #[error("client sent an invalid transfer coding")]
     TransferCoding,
-    /// A transfer coding that would have to be undone, by somebody who knows it.
+    /// A transfer coding that weir does not implement.
     #[error("client sent an unknown transfer coding")]
     UnknownCoding,
     /// Its target has bytes in it that HTTP/2 cannot say.
     #[error("the target cannot be sent over HTTP/2")]
     Unsayable,
-    /// The backends could not be made to answer.
+    /// No upstream server gave a usable response.
     #[error(transparent)]
     Upstream(#[from] upstream::Error),
 }
 
 impl ProxyError {
-    /// The answer for the client, unless there is to be none.
-    pub(super) fn answer(
+    /// The response for the client, unless the connection is to be closed without one.
+    pub(super) fn into_response(
         self,
-        exchange: &RequestRecord,
-        site: &Location,
-        live: &Generation,
-    ) -> Result<Response<ResponseBody<UpstreamBody>>, CloseConnection> {
+        cx: &mut RequestContext,
+        settings: &ReplySettings,
+    ) -> Result<Response, CloseConnection> {
         let status = self.status();
-        if status.as_u16() == NO_ANSWER {
+        cx.record.status = Some(status);
+        if status.as_u16() == NO_RESPONSE {
             return Err(CloseConnection);
         }
-        self.log(exchange);
-        if grpc::is_call(&exchange.head) {
-            return Ok(self.grpc_answer(exchange, &site.plan));
+        let record = &cx.record;
+        self.log(record);
+        if grpc::is_call(&record.head) {
+            return Ok(self.grpc_response(record, settings));
         }
         if let Self::Refused(refusal) = self {
-            return Ok(respond_refused(refusal, exchange, site, live));
+            return Ok(respond_refused(refusal, record, settings));
         }
         let mut answer = LocalReply::new(status);
         if let Some(reason) = self.reason() {
@@ -141,9 +150,9 @@ impl ProxyError {
         }
         if self.ends_connection() {
             answer = answer.with_header(header::CONNECTION, HeaderValue::from_static("close"));
-            exchange.peer.line.linger_on_close();
+            record.peer.line.linger_on_close();
         }
-        Ok(respond(answer, exchange))
+        Ok(respond(answer, record))
     }
 
     /// In how many seconds it may be worth another try, where something was not even tried.
@@ -180,17 +189,13 @@ impl ProxyError {
         }
     }
 
-    /// The answer to a gRPC call, which looks for its reason elsewhere.
-    fn grpc_answer(
-        self,
-        exchange: &RequestRecord,
-        site: &plan::LocationConf,
-    ) -> Response<ResponseBody<UpstreamBody>> {
+    /// The response to a gRPC call, which carries the reason in fields of its own.
+    fn grpc_response(self, record: &RequestRecord, settings: &ReplySettings) -> Response {
         let code = match &self {
             Self::Refused(_) => grpc::GrpcStatus::ResourceExhausted,
             other => grpc::GrpcStatus::of(other.status()),
         };
-        let kind = exchange.head.headers.get(header::CONTENT_TYPE);
+        let kind = record.head.headers.get(header::CONTENT_TYPE);
         // What went wrong upstream is for the log; others learn from it where our backends are.
         let why = match &self {
             Self::Upstream(_) => reason(self.status()).to_owned(),
@@ -203,7 +208,7 @@ impl ProxyError {
         }
         if let Self::Refused(refusal) = self {
             let headers = response.headers_mut();
-            headers.extend(refusal.header_fields(site.limit_headers.form));
+            headers.extend(refusal.header_fields(settings.limit_headers));
             if let Some(wait) = refusal.retry_after {
                 let millis = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
                 headers.insert(grpc::PUSHBACK, HeaderValue::from(millis));
@@ -227,7 +232,7 @@ impl ProxyError {
             Self::Http2Off | Self::Misdirected => StatusCode::MISDIRECTED_REQUEST,
             Self::Forbidden => StatusCode::FORBIDDEN,
             Self::Method => StatusCode::METHOD_NOT_ALLOWED,
-            Self::NoAnswer => StatusCode::from_u16(NO_ANSWER).unwrap_or(StatusCode::NOT_FOUND),
+            Self::NoAnswer => StatusCode::from_u16(NO_RESPONSE).unwrap_or(StatusCode::NOT_FOUND),
             Self::NotFound => StatusCode::NOT_FOUND,
             Self::Degraded | Self::Open(_) => StatusCode::SERVICE_UNAVAILABLE,
             Self::Refused(refusal) => refusal.status,
@@ -238,7 +243,7 @@ impl ProxyError {
         }
     }
 
-    /// After these nobody can say where the next request would begin, or nobody wants it.
+    /// Whether the connection ends: where the next request would begin is uncertain, or none is wanted.
     fn ends_connection(&self) -> bool {
         match self {
             Self::BadCertificate(_)
@@ -257,7 +262,7 @@ impl ProxyError {
     }
 
     /// Once, here: what went wrong upstream or with a limit was logged where it was seen.
-    fn log(&self, exchange: &RequestRecord) {
+    fn log(&self, record: &RequestRecord) {
         match self {
             Self::BadCertificate(_)
             | Self::BadTarget(_)
@@ -273,16 +278,16 @@ impl ProxyError {
             | Self::TransferCoding
             | Self::UnknownCoding
             | Self::Unsayable => {
-                tracing::info!("{}", about(format_args!("{self}"), exchange, None));
+                tracing::info!("{}", about(format_args!("{self}"), record, None));
             }
             Self::Forbidden => {
-                tracing::error!("{}", about(format_args!("{self}"), exchange, None));
+                tracing::error!("{}", about(format_args!("{self}"), record, None));
             }
             Self::TooLarge => {
-                let announced = exchange.head.headers.get(header::CONTENT_LENGTH);
+                let announced = record.head.headers.get(header::CONTENT_LENGTH);
                 let announced = announced.and_then(|length| length.to_str().ok());
                 let message = format_args!("{self}: {} bytes", announced.unwrap_or("unknown"));
-                tracing::error!("{}", about(message, exchange, None));
+                tracing::error!("{}", about(message, record, None));
             }
             Self::Degraded
             | Self::NoAnswer
@@ -294,13 +299,10 @@ impl ProxyError {
     }
 }
 
-/// Puts an answer of our own into the form this client wants.
-pub(super) fn respond(
-    answer: LocalReply,
-    exchange: &RequestRecord,
-) -> Response<ResponseBody<UpstreamBody>> {
-    let accept = exchange.head.headers.get(header::ACCEPT);
-    if exchange.head.method == Method::HEAD {
+/// A response of our own in the format that this client prefers.
+pub(super) fn respond(answer: LocalReply, record: &RequestRecord) -> Response {
+    let accept = record.head.headers.get(header::ACCEPT);
+    if record.head.method == Method::HEAD {
         return Response::from_parts(
             answer.into_head_for(accept),
             ResponseBody::whole(Bytes::new()),
@@ -310,10 +312,17 @@ pub(super) fn respond(
     Response::from_parts(head, ResponseBody::whole(body))
 }
 
+/// Methods that are forwarded; others that upstreams know are forwarded too, but CONNECT and TRACE are not.
+pub(super) const ALLOWED: HeaderValue =
+    HeaderValue::from_static("GET, HEAD, POST, PUT, DELETE, PATCH, OPTIONS");
+
+/// nginx's status that closes the connection without a response.
+pub(super) const NO_RESPONSE: u16 = plan::RefusalAction::DROP;
+
 /// As of a breaker that an operator has opened.
 const DEGRADED: Duration = breaker::TURNED_OFF;
 
-/// What was answered last, and to what.
+/// The last refusal, and what its response depends on.
 #[derive(Debug)]
 struct CachedRefusal {
     refusal: Refusal,
@@ -328,19 +337,14 @@ thread_local! {
     static LAST: RefCell<Option<CachedRefusal>> = const { RefCell::new(None) };
 }
 
-/// Answers a refused request.
-pub(super) fn respond_refused(
-    refusal: Refusal,
-    exchange: &RequestRecord,
-    site: &Location,
-    live: &Generation,
-) -> Response<ResponseBody<UpstreamBody>> {
-    let fields = site.plan.limit_headers.form;
+/// The response to a refused request.
+fn respond_refused(refusal: Refusal, record: &RequestRecord, settings: &ReplySettings) -> Response {
+    let fields = settings.limit_headers;
     let changes = |body: &Arc<RefusalBodies>| !body.is_fixed();
-    if exchange.head.method == Method::HEAD || refusal.body.as_ref().is_some_and(changes) {
-        return respond(answer(&refusal, fields, exchange), exchange);
+    if record.head.method == Method::HEAD || refusal.body.as_ref().is_some_and(changes) {
+        return respond(answer(&refusal, fields, record), record);
     }
-    let accept = exchange.head.headers.get(header::ACCEPT);
+    let accept = record.head.headers.get(header::ACCEPT);
     LAST.with_borrow_mut(|last| {
         let fits = |given: &mut CachedRefusal| {
             given.fields == fields
@@ -348,7 +352,7 @@ pub(super) fn respond_refused(
                 && given.refusal.reads_like(&refusal)
         };
         if !last.as_mut().is_some_and(fits) {
-            let (head, body) = answer(&refusal, fields, exchange).into_parts_for(accept);
+            let (head, body) = answer(&refusal, fields, record).into_parts_for(accept);
             // A copy of its own: the client's would keep alive all that was read with it.
             let accept = accept.and_then(|value| HeaderValue::from_bytes(value.as_bytes()).ok());
             let stock = stock_of(&head, &body);
@@ -363,10 +367,11 @@ pub(super) fn respond_refused(
         }
         let given = last.as_ref().expect("made above if it was not there");
         if let Some(stock) = &given.stock
-            && live.takes_lines(exchange, site)
+            && settings.raw_headers
+            && allows_raw_headers(record)
         {
-            let completion = Prebuilt::Kept(Arc::clone(stock));
-            exchange.peer.line.ready.put(completion);
+            let prebuilt = Prebuilt::Kept(Arc::clone(stock));
+            record.peer.line.ready.put(prebuilt);
             let mut response = Response::new(ResponseBody::stocked(stock.length()));
             *response.status_mut() = given.head.status;
             *response.headers_mut() = headers::spare();
@@ -392,10 +397,10 @@ fn stock_of(head: &Parts, body: &Bytes) -> Option<PrebuiltResponse> {
         .then(|| PrebuiltResponse::new(lines, body.clone()))
 }
 
-fn answer(refusal: &Refusal, fields: HeaderForm, exchange: &RequestRecord) -> LocalReply {
+fn answer(refusal: &Refusal, fields: HeaderForm, record: &RequestRecord) -> LocalReply {
     let answer = LocalReply::new(refusal.status);
     let answer = match &refusal.body {
-        Some(body) => with_body(answer, body, exchange),
+        Some(body) => with_body(answer, body, record),
         None if refusal.is_bad_request() => answer,
         None if refusal.lacks_key() => answer.lacking_key(refusal.zone()),
         None => answer.violating(refusal.zone()),
@@ -407,11 +412,11 @@ fn answer(refusal: &Refusal, fields: HeaderForm, exchange: &RequestRecord) -> Lo
         })
 }
 
-/// The answer with a rule's own body, in the form the client likes best where there are several.
-fn with_body(answer: LocalReply, body: &RefusalBodies, exchange: &RequestRecord) -> LocalReply {
+/// The reply with a rule's own body, in the format the client prefers where there are several.
+fn with_body(answer: LocalReply, body: &RefusalBodies, record: &RequestRecord) -> LocalReply {
     let (typed, varies) = match body {
         RefusalBodies::One(typed) => (Some(typed), false),
-        RefusalBodies::Choice { html, json, text } => (chosen([text, html, json], exchange), true),
+        RefusalBodies::Choice { html, json, text } => (chosen([text, html, json], record), true),
     };
     let Some(TypedText {
         wording,
@@ -420,7 +425,7 @@ fn with_body(answer: LocalReply, body: &RefusalBodies, exchange: &RequestRecord)
     else {
         return answer;
     };
-    let answer = answer.with_text(render(wording, exchange), content_type);
+    let answer = answer.with_text(render(wording, record), content_type);
     match varies {
         true => answer.with_header(header::VARY, HeaderValue::from_static("Accept")),
         false => answer,
@@ -429,7 +434,7 @@ fn with_body(answer: LocalReply, body: &RefusalBodies, exchange: &RequestRecord)
 
 fn chosen<'b>(
     [text, html, json]: [&'b Option<TypedText>; 3],
-    exchange: &RequestRecord,
+    record: &RequestRecord,
 ) -> Option<&'b TypedText> {
     let ready = [
         (OfferedFormat::Text, text),
@@ -441,20 +446,20 @@ fn chosen<'b>(
         .filter_map(|(offer, typed)| Some((offer, typed.as_ref()?)))
         .collect();
     let offers: Vec<OfferedFormat> = ready.iter().map(|(offer, _)| *offer).collect();
-    let best = best_offer(exchange.head.headers.get(header::ACCEPT), &offers);
+    let best = best_offer(record.head.headers.get(header::ACCEPT), &offers);
     let mut ready = ready.into_iter();
     ready.find_map(|(offer, typed)| (Some(offer) == best).then_some(typed))
 }
 
 /// The text for one request.
-pub(super) fn render(wording: &RefusalBody, exchange: &RequestRecord) -> Vec<u8> {
+pub(super) fn render(wording: &RefusalBody, record: &RequestRecord) -> Vec<u8> {
     let (mut text, mut value) = (Vec::new(), Vec::new());
     for part in &wording.text.parts {
         match part {
             Part::Text(own) => text.extend_from_slice(own.as_bytes()),
             Part::Variable(variable) => {
                 value.clear();
-                variables::append(variable, exchange, &mut value);
+                variables::append(variable, record, &mut value);
                 escape(&value, wording.form, &mut text);
             }
         }
@@ -547,8 +552,8 @@ mod tests {
         let wording = RefusalBody::new(Template {
             parts: Box::new(parts),
         });
-        let exchange = message::testing::exchange(&[("user-agent", agent)]);
-        String::from_utf8(render(&wording, &exchange)).expect("a text")
+        let record = message::testing::exchange(&[("user-agent", agent)]);
+        String::from_utf8(render(&wording, &record)).expect("a text")
     }
 
     #[test]

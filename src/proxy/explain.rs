@@ -1,19 +1,20 @@
-//! What would happen to a request, without it happening.
+//! What would happen to a request, without sending it.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use http::{Method, Request};
 
+use super::content::Content;
 use super::generation::Generation;
 use super::location::Location;
 use crate::clock::Millis;
-use crate::config::plan::{Content, DegradeMode, ServerName};
+use crate::config::plan::{DegradeMode, ServerName};
 use crate::limits::RuleExplanation;
 use crate::message::{ClientConnection, Error, RemoteAddr, RequestRecord, Target};
 use crate::upstream::breaker::BreakerState;
 
-/// Where a request would be led, and what would be said there.
+/// Where a request would be sent, and what limits would do with it.
 #[derive(Debug)]
 pub struct Explanation {
     /// The server's first name, or nothing.
@@ -22,13 +23,13 @@ pub struct Explanation {
     pub listen: String,
     /// The location as it is written, or nothing where none matches.
     pub location: Box<str>,
-    /// Who would be taken to ask.
+    /// The client it would be counted for.
     pub client: String,
-    /// Where the answer would come from.
+    /// Where the response would come from.
     pub action: String,
     /// What each limit would say.
     pub rules: Vec<RuleExplanation>,
-    /// What else would keep it from its backend.
+    /// What else would keep it from its upstream.
     pub obstacles: Vec<String>,
 }
 
@@ -47,39 +48,29 @@ impl Generation {
         let (head, ()) = request.into_parts();
         let target = Target::parse(&head)?;
         let listener = listener.unwrap_or_else(|| self.known_at(target.host(&head)));
-        let server = self.sites.server(listener, target.host(&head));
+        let server = self.routes.server(listener, target.host(&head));
         let peer = Arc::new(ClientConnection::new(RemoteAddr::Ip(remote), None, 0, now));
         let mut exchange =
             RequestRecord::begin(Arc::clone(&self.plan), server, peer, head, target, now);
-        if let Some(rule) = &self.plan.servers[server].real_ip {
-            exchange.identify(rule);
-        }
-        let path = exchange.target.path(&exchange.head);
-        let site = self.sites.find(server, path);
-        if let Some(rule) = &site.plan.real_ip {
-            exchange.identify(rule);
-        }
-        let slash = self.adds_slash(&exchange);
+        let location = self.locate(&mut exchange);
+        let slash = self.lacks_slash(&exchange);
         Ok(Explanation {
             server: exchange.server().name.clone(),
             listen: self.plan.listeners[listener].address.to_string(),
-            location: self.location(server, site).into(),
+            location: self.shown(server, location).into(),
             client: exchange.client().text().to_owned(),
-            action: match &site.plan.action {
+            action: match &location.content {
                 _ if slash => "redirect to the same path with a slash at its end".to_owned(),
-                Content::Forward(_) => match &site.upstream {
-                    Some(upstream) => format!("forward to {}", upstream.name()),
-                    None => "nothing is configured here".to_owned(),
-                },
                 Content::NotFound => "nothing is configured here".to_owned(),
-                Content::Return(answer) => format!("return {}", answer.status),
+                Content::ProxyPass(pass) => format!("forward to {}", pass.upstream().name()),
+                Content::Return(fixed) => format!("return {}", fixed.status),
             },
-            // Whoever is only sent to another path is not limited.
-            rules: match slash {
-                true => Vec::new(),
-                false => site.limits.explain(&exchange, now),
+            // A request that is redirected to another path is not limited.
+            rules: match &location.filters.limits {
+                Some(limits) if !slash => limits.explain(&exchange, now),
+                _ => Vec::new(),
             },
-            obstacles: obstacles(site, &exchange, now),
+            obstacles: obstacles(location, &exchange, now),
         })
     }
 
@@ -87,44 +78,45 @@ impl Generation {
     fn known_at(&self, host: &[u8]) -> usize {
         let listeners = self.plan.listeners.iter().enumerate();
         let mut known = listeners.filter(|(index, listener)| {
-            let server = self.sites.server(*index, host);
+            let server = self.routes.server(*index, host);
             let mut names = self.plan.servers[server].names.iter();
-            // Who is there for those whom nobody knows may know this one, too.
+            // The default server may have this name, too.
             server != listener.default_server
                 || names.any(|name| matches!(name, ServerName::Exact(it) if it.as_bytes() == host))
         });
         known.next().map_or(0, |(index, _)| index)
     }
 
-    /// A site's location as it is written.
-    fn location(&self, server: usize, site: &Location) -> &str {
-        // Sites are numbered in the order of the plan: those of a server, then the one for the rest.
+    /// A location as it is written.
+    fn shown(&self, server: usize, location: &Location) -> &str {
+        // Locations are numbered in the order of the plan: those of a server, then the one for the rest.
         let before = self.plan.servers[..server].iter();
         let before: usize = before.map(|server| server.locations.len() + 1).sum();
-        let own = site.number.checked_sub(before);
+        let own = location.number.checked_sub(before);
         let locations = &self.plan.servers[server].locations;
         let location = own.and_then(|own| locations.get(own));
         location.map_or("", |location| &location.path.text)
     }
 }
 
-fn obstacles(site: &Location, exchange: &RequestRecord, now: Millis) -> Vec<String> {
+fn obstacles(location: &Location, exchange: &RequestRecord, now: Millis) -> Vec<String> {
     let mut found = Vec::new();
     let mut add = |what: &str| found.push(what.to_owned());
     if matches!(exchange.head.method, Method::CONNECT | Method::TRACE) {
         add("its method is not allowed");
     }
-    if site.mode() == DegradeMode::On {
+    if location.filters.degrade_mode() == DegradeMode::On {
         add("its location is degraded: nobody is asked");
     }
-    if !site.admits(exchange.client()) {
+    if !location.filters.admits(exchange.client()) {
         add("access is forbidden to this address");
     }
-    let guard = site.guard.as_ref();
-    if guard.is_some_and(|guard| guard.breaker.state() == BreakerState::Open) {
+    let breaker = location.breaker.as_ref();
+    if breaker.is_some_and(|it| it.breaker.state() == BreakerState::Open) {
         add("the circuit breaker of its location is open");
     }
-    if let Some(upstream) = &site.upstream {
+    if let Content::ProxyPass(pass) = &location.content {
+        let upstream = pass.upstream();
         let backends = upstream.backends();
         if upstream.unavailable(now).is_some() || !backends.iter().any(|it| it.may_be_asked()) {
             add("no server of its upstream is available");

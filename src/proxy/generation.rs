@@ -1,33 +1,36 @@
-//! A generation: a plan and the living things built from it.
+//! A generation: a plan and what runs by it.
 //!
-//! A listening address through all generations.
-//!
-//! Plans count their listeners anew, and an address may stand elsewhere in the next one. So whoever serves its connections
-//! holds a door, and every generation knows which of its listeners a door leads to. Where an address is no longer listened
-//! on, those who came through its door are served to their end by the last generation that knew it.
+//! Plans number their listeners anew, and an address may stand elsewhere in the next plan. So the connections of an address
+//! hold a [`ListenerHandle`], and every generation knows which of its listeners a handle stands for. Where an address is no
+//! longer listened on, its connections are served to their end by the last generation that knew it.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
 use arc_swap::ArcSwap;
-use http::StatusCode;
+use http::request::Parts;
+use http::{StatusCode, Version};
 
-use super::fallback::DegradeGroup;
-use super::location::{Location, LocationBreaker};
+use super::content::Content;
+use super::context::{RequestContext, RequestResources};
+use super::error::ProxyError;
+use super::filter::{Built, DegradeGroup};
+use super::location::{Location, LocationBreaker, Shared};
 use super::stale_cache::StaleCache;
 use crate::clock::Clock;
-use crate::config::plan::{Http2, Plan, SizeTemplate};
+use crate::config::plan::{Carrier, Http2, Listener, Plan, VerifyClient};
 use crate::limits::Zones;
-use crate::message::{ClientConnection, RequestRecord, Target};
+use crate::message;
+use crate::message::{CertificateStatus, ClientConnection, RequestRecord, Target, TlsInfo};
 use crate::route::RouteTable;
 use crate::spool::BufferPool;
 use crate::telemetry::traces::Tracer;
-use crate::telemetry::{AccessLog, COUNTERS, about};
+use crate::telemetry::{AccessLog, about};
 use crate::tls;
 use crate::tls::TlsContexts;
 use crate::upstream::Upstream;
 
-/// What requests are judged by and sent to.
+/// A plan, and all that runs by it.
 #[derive(Debug)]
 pub struct Generation {
     /// What it was built from.
@@ -42,14 +45,13 @@ pub struct Generation {
     pub guards: Vec<Arc<LocationBreaker>>,
     /// Locations that are degraded together, in the plan's order.
     pub groups: Vec<Arc<DegradeGroup>>,
-    /// The last good answers.
+    /// The last good responses.
     pub kept: Arc<StaleCache>,
-    /// Of all that is buffered.
+    /// The bounds of all that is buffered.
     pub bounds: Arc<BufferPool>,
-    pub(super) sites: RouteTable<Location>,
-    access: Option<AccessLog>,
-    tracer: Option<Tracer>,
-    /// By number of the door.
+    pub(super) routes: RouteTable<Location>,
+    resources: Arc<RequestResources>,
+    /// By number of the listener handle.
     doors: Box<[Option<usize>]>,
     /// What operators have changed since it was built.
     pub amendment: LiveChanges,
@@ -75,12 +77,12 @@ pub struct GenerationParts {
     pub tls: TlsContexts,
     /// Where lines about requests go.
     pub access: Option<AccessLog>,
-    /// Which listener each door leads to, by number of the door.
+    /// Which listener of the plan each handle stands for, by the handle's number.
     pub doors: Box<[Option<usize>]>,
 }
 
 impl Generation {
-    /// Puts the rooms together. What the generation before has learned is kept where it still holds.
+    /// Compiles the locations. What the generation before has learned is kept where it still holds.
     #[must_use]
     pub fn build(plan: Arc<Plan>, parts: GenerationParts, before: Option<&Self>) -> Self {
         let GenerationParts {
@@ -90,37 +92,44 @@ impl Generation {
             access,
             doors,
         } = parts;
-        let groups: Vec<_> = plan
-            .degrade_groups
-            .iter()
-            .map(|group| DegradeGroup::inherit(group, before))
+        let old_groups = before.map(|before| (&*before.plan, &*before.groups));
+        let groups = plan.degrade_groups.iter();
+        let groups: Vec<_> = groups
+            .map(|group| DegradeGroup::inherit(group, old_groups))
             .collect();
         let kept = match before {
             None => Arc::new(StaleCache::new(plan.stale_size)),
             Some(before) => before.kept.heir(plan.stale_size),
         };
-        let bounds = match before {
-            None => BufferPool::new(plan.buffers),
-            Some(before) => {
-                before.bounds.set(plan.buffers);
-                Arc::clone(&before.bounds)
-            }
+        let bounds = buffers(&plan, before);
+        let resources = Arc::new(RequestResources {
+            access_log: access,
+            tracer: plan.tracing.as_ref().and_then(Tracer::new),
+            buffers: Arc::clone(&bounds),
+        });
+        let shared = Shared {
+            plan: &plan,
+            built: Built {
+                zones: &zones,
+                groups: &groups,
+            },
+            upstreams: &upstreams,
+            stale_cache: &kept,
+            resources: &resources,
         };
         let old_guards = before.map_or(&[][..], |before| &before.guards);
         let (mut guards, mut numbers) = (Vec::new(), 0..);
-        let sites = RouteTable::build(&plan, |site| {
-            let guard = LocationBreaker::build(&plan, site, old_guards);
-            let mut site = Location::build(&plan, site, &zones, &upstreams, &groups, &kept, guard);
-            site.number = numbers.next().unwrap_or_default();
-            guards.extend(site.guard.clone());
-            site
+        let routes = RouteTable::build(&plan, |conf| {
+            let breaker = LocationBreaker::compile(&plan, conf, old_guards);
+            guards.extend(breaker.clone());
+            let number = numbers.next().unwrap_or_default();
+            Location::compile(conf, number, breaker, shared)
         });
         Self {
             amendment: LiveChanges {
                 file: Arc::clone(&plan),
                 numbers: BTreeMap::new(),
             },
-            tracer: plan.tracing.as_ref().and_then(Tracer::new),
             plan,
             zones,
             upstreams,
@@ -129,8 +138,8 @@ impl Generation {
             groups,
             kept,
             bounds,
-            sites,
-            access,
+            routes,
+            resources,
             doors,
         }
     }
@@ -143,7 +152,7 @@ impl Generation {
             zones: Zones::build_after(&plan, &self.zones.stores, before),
             upstreams: self.upstreams.clone(),
             tls: self.tls.clone(),
-            access: self.access.clone(),
+            access: self.resources.access_log.clone(),
             doors: self.doors.clone(),
         };
         Self {
@@ -152,14 +161,14 @@ impl Generation {
         }
     }
 
-    /// Which listener of the plan the door of this number leads to.
+    /// The listener of the plan that the handle of this number stands for.
     #[must_use]
     #[inline]
     pub fn listener(&self, door: usize) -> Option<usize> {
         *self.doors.get(door)?
     }
 
-    /// What a client is met with on this listener that asks for this name, or for none.
+    /// The TLS settings for a client on this listener that asks for this name, or for none.
     #[must_use]
     pub fn secured(
         &self,
@@ -173,48 +182,139 @@ impl Generation {
     /// The server for a name in a TLS handshake, or for none.
     pub(super) fn named(&self, listener: usize, name: Option<&str>) -> Option<usize> {
         Some(match name {
-            Some(name) => self.sites.server(listener, name.as_bytes()),
+            Some(name) => self.routes.server(listener, name.as_bytes()),
             None => self.plan.listeners.get(listener)?.default_server,
         })
     }
 
-    /// Whether a location that forwards is this very path with a slash at its end.
-    pub(super) fn adds_slash(&self, exchange: &RequestRecord) -> bool {
-        let path = exchange.target.path(&exchange.head);
-        let site = self.sites.redirects_to_slash(exchange.server, path);
-        site.is_some_and(|site| site.upstream.is_some())
+    /// Lives for as long as this generation or one of its requests does.
+    #[must_use]
+    pub fn lifetime(&self) -> Weak<RequestResources> {
+        Arc::downgrade(&self.resources)
     }
 
-    /// Whether the access log, or something at the site, wants to know the answer's header fields.
-    pub(super) fn keeps_sent_headers(&self, site: &Location) -> bool {
-        let access = self.access.as_ref();
-        site.keeps_sent_headers || access.is_some_and(AccessLog::needs_sent_headers)
+    /// The context of a request; with what is wrong with its target, if something is.
+    // Not in a future: a head is large, and moves once, to where it stays.
+    pub(super) fn begin(
+        &self,
+        listener: usize,
+        client: Arc<ClientConnection>,
+        head: Parts,
+        clock: &Clock,
+    ) -> (Box<RequestContext>, Option<message::Error>) {
+        let (target, bad_target) = match Target::parse(&head) {
+            Ok(target) => (target, None),
+            Err(error) => (Target::default(), Some(error)),
+        };
+        let server = self.routes.server(listener, target.host(&head));
+        let plan = Arc::clone(&self.plan);
+        let mut record = RequestRecord::begin(plan, server, client, head, target, clock.now());
+        if let Some(tracer) = &self.resources.tracer {
+            record.trace = Some(tracer.begin(&record.head.headers));
+        }
+        let resources = Arc::clone(&self.resources);
+        (
+            RequestContext::new(record, resources, clock.clone()),
+            bad_target,
+        )
     }
 
-    /// Whether one of them wants to know those of the upstream's answer.
-    pub(super) fn keeps_upstream_headers(&self, site: &Location) -> bool {
-        let access = self.access.as_ref();
-        site.keeps_upstream_headers || access.is_some_and(AccessLog::needs_upstream_headers)
+    /// post_read and find_config: who the client is, as `real_ip` has it, and the location.
+    pub(super) fn find_config(&self, cx: &mut RequestContext) -> &Location {
+        let location = self.locate(&mut cx.record);
+        cx.lacks_slash = self.lacks_slash(&cx.record);
+        location
     }
 
-    /// Whether the fields of the next answer can be written out: nobody looks at them, and nothing holds it back.
-    pub(super) fn takes_lines(&self, exchange: &RequestRecord, site: &Location) -> bool {
-        let line = &exchange.peer.line;
-        // Until all of an earlier answer has left, this one is not the next.
-        let next = line.ready.is_open() && !line.unsent();
-        let unbounded = matches!(site.plan.bandwidth.rate, SizeTemplate::Fixed(0));
-        let unseen = !self.keeps_sent_headers(site) && exchange.upstream_headers.is_none();
-        next && unbounded && unseen && site.fallback.is_none()
+    /// The location of a request, whose client is the one that `real_ip` names.
+    pub(super) fn locate(&self, record: &mut RequestRecord) -> &Location {
+        let server = record.server;
+        if let Some(rule) = &self.plan.servers[server].real_ip {
+            record.identify(rule);
+        }
+        // A target that does not parse has no path, and so gets the server's own settings.
+        let path = record.target.path(&record.head);
+        let location = self.routes.find(server, path);
+        if let Some(rule) = &location.conf.real_ip {
+            record.identify(rule);
+        }
+        location
     }
 
-    /// Begins a request's part in a trace, where traces are told.
-    pub(super) fn trace(&self, exchange: &mut RequestRecord) {
-        if let Some(tracer) = &self.tracer {
-            exchange.trace = Some(tracer.begin(&exchange.head.headers));
+    /// Whether the path is that of a forwarding location but for the slash at its end.
+    pub(super) fn lacks_slash(&self, record: &RequestRecord) -> bool {
+        let path = record.target.path(&record.head);
+        let location = self.routes.redirects_to_slash(record.server, path);
+        location.is_some_and(|location| matches!(location.content, Content::ProxyPass(_)))
+    }
+
+    /// What the request's framing, its target or its connection has against it, before any setting of its location: also
+    /// nginx's 421, 495, 496 and 497.
+    pub(super) fn objection(
+        &self,
+        listener: usize,
+        cx: &RequestContext,
+        bad_target: Option<message::Error>,
+    ) -> Option<ProxyError> {
+        if let Some(ambiguity) = cx.ambiguity() {
+            return Some(ProxyError::Doubtful(ambiguity));
+        }
+        if let Some(error) = bad_target {
+            return Some(ProxyError::BadTarget(error));
+        }
+        let record = &cx.record;
+        if record.head.version == Version::HTTP_2 && !self.speaks_http2(listener, record.server) {
+            return Some(ProxyError::Http2Off);
+        }
+        let listeners = &self.plan.listeners;
+        let carrier = listeners.get(listener).map(|listener| listener.carrier);
+        match (carrier, record.peer.tls()) {
+            (Some(Carrier::Tls), None) => Some(ProxyError::PlainToTls),
+            (_, Some(tls)) => self.certificate_objection(listener, record, tls),
+            (_, None) => None,
         }
     }
 
-    /// Logs what came by this listener, was no request and got this status; nginx does so, too.
+    /// Whether HTTP/2 reaches a server over a connection of this listener. Connections on which it was begun before a reload
+    /// turned it off for the whole listener are served to their end.
+    fn speaks_http2(&self, listener: usize, server: usize) -> bool {
+        let plan = &self.plan;
+        let Some(Listener { default_server, .. }) = plan.listeners.get(listener) else {
+            return true;
+        };
+        plan.http2(listener, server) == Http2::On
+            || plan.http2(listener, *default_server) == Http2::Off
+    }
+
+    fn certificate_objection(
+        &self,
+        listener: usize,
+        record: &RequestRecord,
+        tls: &TlsInfo,
+    ) -> Option<ProxyError> {
+        let verify = record.server().tls.as_ref()?.verify_client;
+        if verify == VerifyClient::Off {
+            return None;
+        }
+        // A client that was not asked for a certificate by the server it named must not reach another one that asks.
+        if self.named(listener, tls.server_name.as_deref()) != Some(record.server) {
+            return Some(ProxyError::Misdirected);
+        }
+        match (verify, tls.verdict()) {
+            (_, Some(CertificateStatus::Good)) => None,
+            (VerifyClient::OptionalNoCa, Some(CertificateStatus::Unknown(_))) => None,
+            (_, Some(CertificateStatus::Unknown(reason))) => {
+                Some(ProxyError::BadCertificate((*reason).into()))
+            }
+            (_, Some(CertificateStatus::Bad(reason))) => {
+                Some(ProxyError::BadCertificate(reason.clone()))
+            }
+            (VerifyClient::On, None) => Some(ProxyError::NoCertificate),
+            (_, None) => None,
+        }
+    }
+
+    /// Logs what came on a connection of this listener, was no request and got this status, as nginx does.
     pub(super) fn log_unparsed(
         &self,
         listener: usize,
@@ -248,30 +348,22 @@ impl Generation {
             _ => "client sent invalid request while reading client request headers",
         };
         tracing::info!("{}", about(format_args!("{message}"), &exchange, None));
-        if let Some(access) = &self.access {
-            access.write(&exchange);
-        }
-    }
-
-    /// Books a request that is over.
-    pub(super) fn conclude(&self, exchange: &mut RequestRecord, clock: &Clock) {
-        COUNTERS.answer(exchange.status);
-        // Nobody else wants to know.
-        if self.access.is_none() && self.tracer.is_none() {
-            return;
-        }
-        let now = clock.now();
-        exchange.ended = Some(now);
-        if let Some(access) = &self.access {
-            access.write(exchange);
-        }
-        if let Some(tracer) = &self.tracer {
-            tracer.tell(exchange, now);
+        if let Some(access_log) = &self.resources.access_log {
+            access_log.write(&exchange);
         }
     }
 }
 
-/// The way in by one address.
+/// The bounds of what is buffered: one for all generations, within what the newest plan allows.
+fn buffers(plan: &Plan, before: Option<&Generation>) -> Arc<BufferPool> {
+    let Some(before) = before else {
+        return BufferPool::new(plan.buffers);
+    };
+    before.bounds.set(plan.buffers);
+    Arc::clone(&before.bounds)
+}
+
+/// A listening address through all generations.
 #[derive(Debug)]
 pub struct ListenerHandle {
     number: usize,
@@ -280,7 +372,7 @@ pub struct ListenerHandle {
 }
 
 impl ListenerHandle {
-    /// A door of this number. No two have the same while somebody may still come through either.
+    /// A handle with this number. No two have the same number while connections of either may still come.
     #[must_use]
     pub fn new(number: usize, live: Arc<ArcSwap<Generation>>) -> Self {
         Self {
@@ -296,26 +388,26 @@ impl ListenerHandle {
         self.number
     }
 
-    /// The generation that whoever comes in now is served by, and which of its listeners this is.
+    /// The generation that serves what comes now, and the index of this listener in its plan.
     #[must_use]
     #[inline]
-    pub fn enter(&self) -> (Arc<Generation>, usize) {
+    pub fn current(&self) -> (Arc<Generation>, usize) {
         // `load_full`, not `load`: arc-swap's guards are few and meant to be short, and this one lives across awaits.
         let live = self.live.load_full();
         match live.listener(self.number) {
             Some(listener) => (live, listener),
-            None => self.enter_closed(live),
+            None => self.last_generation(live),
         }
     }
 
-    /// From now on `last` is what those are served by who came through it.
+    /// From now on `last` serves the connections of this address.
     pub fn close(&self, last: Arc<Generation>) {
         // Closed twice is closed.
         drop(self.last.set(last));
     }
 
     #[cold]
-    fn enter_closed(&self, live: Arc<Generation>) -> (Arc<Generation>, usize) {
+    fn last_generation(&self, live: Arc<Generation>) -> (Arc<Generation>, usize) {
         let live = self.last.get().cloned().unwrap_or(live);
         let listener = live.listener(self.number).unwrap_or_default();
         (live, listener)

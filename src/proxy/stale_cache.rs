@@ -1,16 +1,28 @@
-//! The last good answers, in bounded memory, for when there are no new ones.
+//! The last good responses, in bounded memory, for when there are no new ones.
+//!
+//! [`StaleRules`] is a location's `stale`: which of its responses are kept, under which key, and which requests get them.
+//! The response to a request with credentials may be for that client alone, whatever its `Cache-Control` says.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{AGE, CONNECTION, CONTENT_LENGTH};
+use http::header::{
+    ACCEPT, ACCEPT_CHARSET, ACCEPT_ENCODING, ACCEPT_LANGUAGE, AGE, CONNECTION, CONTENT_LENGTH,
+    FORWARDED, HOST, ORIGIN, REFERER, UPGRADE, USER_AGENT, VIA,
+};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, request, response};
 
-use crate::cache::{Freshness, LruCache, Reservation};
-use crate::clock::Millis;
-use crate::message::ResponseBody;
+use crate::cache;
+use crate::cache::{CacheScope, Freshness, LruCache, Reservation};
+use crate::clock::{Clock, Millis};
+use crate::config::plan;
+use crate::config::plan::{
+    Content, LocationConf, Map, MapLookup, Part, Plan, ProxyPass, Template, TlsVariable, Variable,
+};
+use crate::message::{RequestRecord, ResponseBody, variables};
 use crate::upstream::{BodyObserver, UpstreamBody};
 
 /// Where good answers are kept.
@@ -72,14 +84,14 @@ impl StaleCache {
     }
 
     /// Whether an answer's length, where it tells it, is no reason not to keep it.
-    pub(super) fn has_room_for(&self, head: &response::Parts) -> bool {
+    fn has_room_for(&self, head: &response::Parts) -> bool {
         let announced = head.headers.get(CONTENT_LENGTH);
         let announced = announced.and_then(|length| length.to_str().ok()?.parse().ok());
         announced.is_none_or(|length: usize| length <= self.0.largest())
     }
 
     /// What to keep an answer with under a key, on these terms.
-    pub(super) fn keeper(
+    fn cache_writer(
         &self,
         mut key: Vec<u8>,
         request: &request::Parts,
@@ -107,12 +119,12 @@ impl StaleCache {
     }
 
     /// Forgets the answers under a key.
-    pub(super) fn forget(&self, key: &[u8]) {
+    fn forget(&self, key: &[u8]) {
         self.0.remove(key);
     }
 
     /// The last good answer to this request under a key, if it is no older than `most`.
-    pub(super) fn answer(
+    fn response(
         &self,
         mut key: Vec<u8>,
         request: &request::Parts,
@@ -281,6 +293,377 @@ const FIELD: usize = 200;
 
 /// RFC 9211.
 const CACHE_STATUS: HeaderName = HeaderName::from_static("cache-status");
+
+/// `stale` of a location, ready to use.
+#[derive(Debug)]
+pub(super) struct StaleRules {
+    plan: plan::Stale,
+    kept: Arc<StaleCache>,
+    /// The virtual server, as its responses are kept under.
+    server: Box<str>,
+    credentials: CredentialVariables,
+    /// Maps that responses may differ by.
+    maps: Vec<Variable>,
+}
+
+impl StaleRules {
+    /// Those of a location, if it has any.
+    pub(super) fn compile(
+        plan: &Plan,
+        conf: &LocationConf,
+        kept: &Arc<StaleCache>,
+    ) -> Option<Arc<Self>> {
+        let stale = conf.fallback.as_deref()?.stale.as_ref()?;
+        Some(Arc::new(Self {
+            plan: stale.clone(),
+            kept: Arc::clone(kept),
+            server: virtual_server(plan, conf),
+            credentials: CredentialVariables::of(plan, conf),
+            maps: maps_told(conf),
+        }))
+    }
+
+    /// The writer for this response, if it may be kept.
+    pub(super) fn cache_writer(
+        &self,
+        exchange: &RequestRecord,
+        head: &response::Parts,
+        clock: &Clock,
+    ) -> Option<CacheWriter> {
+        let request = &exchange.head;
+        if !cache::may_keep(request) || !self.kept.has_room_for(head) {
+            return None;
+        }
+        let (key, audience) = self.key(exchange);
+        if audience == CacheScope::Everybody && self.credentials.carried_by(exchange) {
+            return None;
+        }
+        let Some(terms) = cache::terms(head, audience, Clock::wall) else {
+            // What is there by now is of another kind than what was kept.
+            if head.status.is_success() {
+                self.kept.forget(&key);
+            }
+            return None;
+        };
+        Some(
+            self.kept
+                .cache_writer(key, request, head, terms, clock.now()),
+        )
+    }
+
+    /// The last good response to this request.
+    pub(super) fn response(
+        &self,
+        exchange: &RequestRecord,
+        now: Millis,
+    ) -> Option<Response<ResponseBody<UpstreamBody>>> {
+        let request = &exchange.head;
+        if !cache::may_use(request) {
+            return None;
+        }
+        let (key, _) = self.key(exchange);
+        self.kept.response(key, request, self.plan.max_age, now)
+    }
+
+    /// What the response to a request is kept under, and for whom: the virtual server, all of what is asked for, and
+    /// what else tells responses apart here.
+    fn key(&self, exchange: &RequestRecord) -> (Vec<u8>, CacheScope) {
+        let head = &exchange.head;
+        let mut key = self.server.as_bytes().to_vec();
+        key.push(0);
+        variables::append(&Variable::Scheme, exchange, &mut key);
+        key.push(0);
+        // With its port: a backend that is told of it may write it into links.
+        let authority = match head.uri.authority() {
+            Some(authority) => authority.as_str().as_bytes(),
+            None => head.headers.get(HOST).map_or(&b""[..], |it| it.as_bytes()),
+        };
+        key.extend(authority.iter().map(u8::to_ascii_lowercase));
+        key.push(0);
+        if let Some(target) = head.uri.path_and_query() {
+            key.extend_from_slice(target.as_str().as_bytes());
+        }
+        key.push(0);
+        for map in &self.maps {
+            push(map, exchange, &mut key);
+        }
+        let mut known = false;
+        for variable in self.plan.key.iter().flat_map(|key| key.variables()) {
+            known |= push(variable, exchange, &mut key) && variable.is_secret();
+        }
+        // Without a secret of its own nothing tells this client from others.
+        let audience = match self.plan.private && known {
+            true => CacheScope::One,
+            false => CacheScope::Everybody,
+        };
+        key.push(audience as u8);
+        (key, audience)
+    }
+}
+
+/// Appends a variable's value with its length, so that no two lists of values read alike; whether there is one.
+fn push(variable: &Variable, exchange: &RequestRecord, key: &mut Vec<u8>) -> bool {
+    let start = key.len();
+    key.extend_from_slice(&[0; LENGTH]);
+    variables::append(variable, exchange, key);
+    let length = key.len() - start - LENGTH;
+    if let Some(place) = key.get_mut(start..start + LENGTH) {
+        place.copy_from_slice(&length.to_be_bytes());
+    }
+    length > 0
+}
+
+const LENGTH: usize = size_of::<usize>();
+
+/// What tells a site's virtual server from all others, in this plan and the next: its name, where it listens, and how
+/// many before it have both in common with it.
+fn virtual_server(plan: &Plan, site: &LocationConf) -> Box<str> {
+    let address = |index: usize| {
+        let mut listeners = plan.listeners.iter();
+        let listener = listeners.find(|listener| listener.servers.contains(&index));
+        listener.map(|listener| listener.address.to_string())
+    };
+    let holds = |server: &plan::Server| {
+        let mut locations = server.locations.iter();
+        std::ptr::eq(&server.fallback, site)
+            || locations.any(|location| std::ptr::eq(&location.site, site))
+    };
+    let own = plan.servers.iter().position(holds).unwrap_or_default();
+    let known_by = |index: usize| (plan.servers.get(index).map(|it| &*it.name), address(index));
+    let (name, listens) = known_by(own);
+    let before = (0..own).filter(|index| known_by(*index) == known_by(own));
+    let (name, listens) = (name.unwrap_or_default(), listens.unwrap_or_default());
+    format!("{name} {listens} {}", before.count()).into()
+}
+
+/// What a location takes as credentials.
+#[derive(Debug)]
+struct CredentialVariables {
+    /// Those that its limits are keyed by and its `proxy_set_header` passes on, as far as clients choose their value.
+    variables: Vec<Variable>,
+}
+
+impl CredentialVariables {
+    fn of(plan: &Plan, site: &LocationConf) -> Self {
+        let rules = site.limit_req.iter().chain(&site.shadow);
+        let zones = rules.filter_map(|rule| plan.req_zones.get(rule.zone));
+        let mut search = VariableSearch::new(&plan.maps);
+        zones.for_each(|zone| search.template(&zone.key));
+        let rules = site.limit_conn.iter();
+        let zones = rules.filter_map(|rule| plan.conn_zones.get(rule.zone));
+        zones.for_each(|zone| search.template(&zone.key));
+        for set in forward(site).iter().flat_map(|it| &it.set_headers) {
+            search.template(&set.value);
+        }
+        let mut variables = search.found;
+        variables.retain(identifies);
+        Self { variables }
+    }
+
+    /// Whether a request carries any.
+    fn carried_by(&self, exchange: &RequestRecord) -> bool {
+        let shown = exchange.peer.tls().is_some_and(|tls| tls.client.is_some());
+        shown
+            || exchange.head.headers.keys().any(says_so)
+            || self.variables.iter().any(|it| has_value(it, exchange))
+    }
+}
+
+/// The maps that a location's `proxy_set_header` tells its backend of: responses may differ by them.
+fn maps_told(site: &LocationConf) -> Vec<Variable> {
+    let headers = forward(site).into_iter().flat_map(|it| &it.set_headers);
+    let parts = headers.flat_map(|set| &set.value.parts);
+    let mut maps = Vec::new();
+    for part in parts {
+        if let Part::Variable(map @ Variable::Map(_)) = part
+            && !maps.contains(map)
+        {
+            maps.push(map.clone());
+        }
+    }
+    maps
+}
+
+fn forward(site: &LocationConf) -> Option<&ProxyPass> {
+    match &site.action {
+        Content::Forward(forward) => Some(forward),
+        Content::NotFound | Content::Return(_) => None,
+    }
+}
+
+/// Looks for variables, also in what maps are made from.
+struct VariableSearch<'p> {
+    maps: &'p [Map],
+    seen: HashSet<usize>,
+    found: Vec<Variable>,
+}
+
+impl<'p> VariableSearch<'p> {
+    fn new(maps: &'p [Map]) -> Self {
+        Self {
+            maps,
+            seen: HashSet::new(),
+            found: Vec::new(),
+        }
+    }
+
+    fn template(&mut self, template: &Template) {
+        for part in &template.parts {
+            match part {
+                Part::Text(_) => {}
+                Part::Variable(Variable::Map(index)) => self.map(*index),
+                Part::Variable(variable) if self.found.contains(variable) => {}
+                Part::Variable(variable) => self.found.push(variable.clone()),
+            }
+        }
+    }
+
+    fn map(&mut self, index: usize) {
+        let Some(map) = self.maps.get(index) else {
+            return;
+        };
+        if !self.seen.insert(index) {
+            return;
+        }
+        self.template(&map.source);
+        self.template(&map.default);
+        match &map.lookup {
+            MapLookup::Geo(geo) => geo.values.iter().for_each(|it| self.template(it)),
+            MapLookup::Values(values) => {
+                let named = values.hostnames.iter().map(|(_, value)| value);
+                let matched = values.expressions.iter().map(|(_, value)| value);
+                let all = values.exact.values().chain(named).chain(matched);
+                all.for_each(|value| self.template(value));
+            }
+        }
+    }
+}
+
+/// Whether a variable may identify a client. Addresses do not: every request has one, and none is a secret. Neither
+/// does what a response is kept under anyway, such as host and target.
+fn identifies(variable: &Variable) -> bool {
+    match variable {
+        Variable::Arg(_)
+        | Variable::Cookie(_)
+        | Variable::ProxyProtocolTlv(_)
+        | Variable::RemoteUser => true,
+        Variable::Http(name) => {
+            !COMMON.contains(name) && !name.as_str().starts_with("x-forwarded-") && *name != REAL_IP
+        }
+        Variable::Ssl(what) => matches!(
+            what,
+            TlsVariable::ClientEscapedCert
+                | TlsVariable::ClientFingerprint
+                | TlsVariable::ClientIDn
+                | TlsVariable::ClientSDn
+                | TlsVariable::ClientSerial
+        ),
+        _ => false,
+    }
+}
+
+fn has_value(variable: &Variable, exchange: &RequestRecord) -> bool {
+    match variable {
+        Variable::Http(name) => exchange.head.headers.contains_key(name),
+        other => {
+            let mut value = Vec::new();
+            variables::append(other, exchange, &mut value);
+            !value.is_empty()
+        }
+    }
+}
+
+/// Whether a header's name says that it carries credentials.
+fn says_so(name: &HeaderName) -> bool {
+    let name = name.as_str();
+    WORDS.iter().any(|word| name.contains(word))
+}
+
+/// Parts of the names of headers that carry credentials: `Authorization`, `Cookie`, `X-Api-Key`, `X-Auth-Token`,
+/// `X-Forwarded-Client-Cert` and their like.
+// A word too many costs a response its place; a word too few shows one client's response to another.
+const WORDS: [&str; 17] = [
+    "access-key",
+    "api-key",
+    "apikey",
+    "auth",
+    "cert",
+    "cookie",
+    "credential",
+    "dpop",
+    "forwarded-user",
+    "jwt",
+    "password",
+    "remote-user",
+    "secret",
+    "session",
+    "signature",
+    "subscription-key",
+    "token",
+];
+
+/// Headers that all clients send, or that do not identify one.
+const COMMON: [HeaderName; 12] = [
+    ACCEPT,
+    ACCEPT_CHARSET,
+    ACCEPT_ENCODING,
+    ACCEPT_LANGUAGE,
+    CONNECTION,
+    FORWARDED,
+    HOST,
+    ORIGIN,
+    REFERER,
+    UPGRADE,
+    USER_AGENT,
+    VIA,
+];
+
+const REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
+
+#[cfg(test)]
+mod credentials_tests {
+
+    use super::*;
+
+    #[test]
+    fn names_of_headers_say_what_they_carry() {
+        for name in [
+            "authorization",
+            "cookie",
+            "x-api-key",
+            "x-auth-token",
+            "x-amz-security-token",
+            "x-forwarded-client-cert",
+            "ocp-apim-subscription-key",
+        ] {
+            assert!(says_so(&HeaderName::from_static(name)), "{name}");
+        }
+        // What browsers send with every request.
+        for name in [
+            "accept",
+            "accept-language",
+            "cache-control",
+            "dnt",
+            "host",
+            "if-none-match",
+            "priority",
+            "referer",
+            "sec-ch-ua-platform",
+            "sec-fetch-dest",
+            "sec-fetch-mode",
+            "sec-fetch-site",
+            "sec-fetch-user",
+            "sec-gpc",
+            "traceparent",
+            "upgrade-insecure-requests",
+            "user-agent",
+            "x-forwarded-for",
+            "x-requested-with",
+        ] {
+            assert!(!says_so(&HeaderName::from_static(name)), "{name}");
+        }
+    }
+}
 
 #[cfg(test)]
 mod tests {

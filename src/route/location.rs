@@ -1,18 +1,11 @@
-//! Paths by their beginnings: one walk along a path meets every stored path that it begins with.
-//!
-//! What many paths have in common stands there once, so a walk takes as many steps as there are places on its way
-//! where stored paths part, however many there are in all.
-//!
-//! What every path that an expression matches begins with, if that can be said.
-//!
-//! nginx tries expressions one after the other. Most of them name a folder first, as in `^/api/v[12]/`: those need not
-//! be tried on other paths, and then a thousand of them cost what one costs.
-//!
 //! `location`: `=`, `^~`, `~`, `~*`, prefix, in nginx's order of preference.
 //!
-//! Everything that is told by the path's own bytes is found in one walk along it: the longest prefix, the exact
-//! location, and whether only a slash is missing. Expressions are tried one after the other, as in nginx, but only
-//! those that can match a path with this beginning.
+//! One walk along the path through a trie of prefixes finds all that the path's own bytes decide: the longest prefix, the
+//! exact location, and whether only a slash is missing. The walk takes as many steps as there are branches on its way,
+//! however many locations there are.
+//!
+//! Expressions are tried one after the other, as in nginx, but only those that can match a path with this prefix. Most
+//! of them name a folder first, as in `^/api/v[12]/`, so a thousand of them cost what one costs.
 
 use regex::bytes::Regex;
 use regex_syntax::ParserBuilder;

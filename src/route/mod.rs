@@ -1,7 +1,7 @@
 //! Which rules apply: host, then path, in nginx's order of preference.
 //!
-//! A table is built once from a plan and only read afterwards. It is generic in what it finds, so that it need not
-//! know the rooms that come after it on the road.
+//! A table is built once from a plan and only read afterwards. It is generic in what it finds, so that it does not depend
+//! on what a location is made of.
 //!
 //! `server_name`: exact, `*.suffix`, `prefix.*`, expression, default.
 //!
