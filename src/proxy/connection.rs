@@ -76,7 +76,7 @@ impl ConnectionHandler {
             (settings, listener.carrier, listener.proxy_protocol)
         };
         if introduces {
-            let timeout = settings.timeouts.header;
+            let timeout = settings.header_timeout;
             // Boxed: most listeners have no use for it, and every connection would keep room.
             let introduced = Box::pin(self.introduced(&mut stream, &mut seat, timeout, &stop));
             if !introduced.await {
@@ -108,7 +108,7 @@ impl ConnectionHandler {
         settings: &ConnectionSettings,
         stop: &CancellationToken,
     ) -> Option<DownstreamSocket> {
-        let timeout = settings.timeouts.header;
+        let timeout = settings.header_timeout;
         let choose = |name: Option<&str>| {
             let (live, listener) = self.enter();
             live.secured(listener, name)

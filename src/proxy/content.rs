@@ -22,7 +22,7 @@ use super::context::RequestContext;
 use super::error::ProxyError;
 use super::location::Location;
 use crate::clock::Clock;
-use crate::config::plan::{HttpVersion, ProxyPass, RequestBuffering, Upgrades};
+use crate::config::plan::{HttpVersion, ProxyPass, RequestBuffering};
 use crate::message::{IncomingBody, RequestBody, RequestRecord, ResponseBody, Tunnel, headers};
 use crate::spool::{BufferPool, SpoolWriter, WriteSpace};
 use crate::telemetry::{COUNTERS, SlowPart};
@@ -45,7 +45,7 @@ pub(super) fn asked(
     forward: &ProxyPass,
     upload: &RequestBody,
 ) -> Option<Upgrade> {
-    if forward.upgrades == Upgrades::Off || !upload.is_none() {
+    if !forward.settings.proxy_upgrade || !upload.is_none() {
         return None;
     }
     Upgrade::asked(&exchange.head).filter(|_| exchange.head.method != Method::CONNECT)
@@ -66,8 +66,8 @@ pub(super) fn agree(
     visit.stopwatch = Some(far.stopwatch());
     visit.agreed = Some(PendingUpgrade {
         far,
-        idle_timeout: forward.read_timeout,
-        send_timeout: forward.send_timeout,
+        idle_timeout: forward.settings.proxy_read_timeout,
+        send_timeout: forward.settings.proxy_send_timeout,
     });
     Response::from_parts(head, ResponseBody::whole(Bytes::new()))
 }

@@ -114,9 +114,9 @@ impl RequestContext {
 
     /// Whether keep-alive ends with this request.
     pub(super) fn is_last(&self, site: &Location) -> bool {
-        let timeouts = &site.plan.timeouts;
-        timeouts.keepalive.is_none()
-            || self.exchange.number >= timeouts.keepalive_requests
+        let client = &site.plan.client;
+        client.keepalive_timeout.is_none()
+            || self.exchange.number >= client.keepalive_requests
             || self.exchange.peer.line.closes_after_answer()
     }
 

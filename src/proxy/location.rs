@@ -77,7 +77,7 @@ impl Location {
 
     /// Puts this location's timeouts in force on the client's connection.
     pub(super) fn apply_timeouts(&self, peer: &ClientConnection) {
-        peer.line.set_timeouts(&self.plan.timeouts);
+        peer.line.set_timeouts(&self.plan.client);
     }
 
     /// Whether what is not essential is left out here.
@@ -101,15 +101,24 @@ impl Location {
         unread: &mut Option<IncomingBody>,
     ) -> RequestBody {
         let upload = unread.take().map_or_else(RequestBody::none, |incoming| {
-            let timeouts = &self.plan.timeouts;
+            let client = &self.plan.client;
             // A call may go on for as long as both sides like, and say little. Only where calls are what
             // is expected: anybody can claim to make one.
             let head = &visit.exchange.head;
             let is_call = forward.version == HttpVersion::Two
                 && head.version == Version::HTTP_2
                 && grpc::is_call(head);
-            let least = MinRate(if is_call { 0 } else { timeouts.body_min_rate });
-            RequestBody::new(incoming, self.plan.max_body, timeouts.body, least)
+            let least = MinRate(if is_call {
+                0
+            } else {
+                client.client_body_min_rate
+            });
+            RequestBody::new(
+                incoming,
+                client.client_max_body_size,
+                client.client_body_timeout,
+                least,
+            )
         });
         visit.progress = upload.progress();
         upload

@@ -160,7 +160,12 @@ impl Proxy {
         site.apply_timeouts(&visit.exchange.peer);
         if let Some(incoming) = unread {
             let announced = incoming.size_hint().lower();
-            if site.plan.max_body.is_some_and(|limit| announced > limit) {
+            if site
+                .plan
+                .client
+                .client_max_body_size
+                .is_some_and(|limit| announced > limit)
+            {
                 return Err(ProxyError::TooLarge);
             }
             ProxyError::of_coding(headers::coding(&visit.exchange.head.headers))?;
