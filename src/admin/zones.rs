@@ -145,7 +145,7 @@ fn uses(site: &LocationConf, zone: ZoneRef<'_>) -> Vec<(Option<f64>, Option<u32>
     match zone {
         ZoneRef::Conn(index, _) => {
             let rules = site.limit_conn.iter().filter(|rule| rule.zone == index);
-            let dry_run = site.limit_conn_dry_run;
+            let dry_run = site.limits.limit_conn_dry_run;
             rules
                 .map(|rule| (None, Some(rule.limit), dry_run))
                 .collect()
@@ -153,7 +153,7 @@ fn uses(site: &LocationConf, zone: ZoneRef<'_>) -> Vec<(Option<f64>, Option<u32>
         ZoneRef::Req(index, _) => {
             let rules = site.limit_req.iter().filter(|rule| rule.zone == index);
             let burst = |burst: Excess| burst.0 as f64 / Excess::ONE.0 as f64;
-            let dry_run = site.limit_req_dry_run;
+            let dry_run = site.limits.limit_req_dry_run;
             rules
                 .map(|rule| (Some(burst(rule.burst)), None, dry_run))
                 .collect()

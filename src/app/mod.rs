@@ -95,7 +95,7 @@ impl App {
             let _context = runtime.enter();
             Signals::catch().map_err(Error::Start)?
         };
-        downstream::check_prebuilt();
+        crate::downstream::check_prebuilt();
         let berths = listen::AcceptShards::new(plan.workers);
         let mut draft = GenerationDraft::new(plan, &writer, &berths, &mut start.heritage, None)?;
         std::mem::take(&mut start.heritage).close();

@@ -225,6 +225,10 @@ fn unused<'a, T>(
 }
 
 #[cfg(test)]
+#[path = "tests/reference.rs"]
+mod reference;
+
+#[cfg(test)]
 mod tests {
 
     use proptest::prelude::*;

@@ -34,15 +34,16 @@ pub use crate::config::directive::limits::{
     OnAmbiguousKey, OnEmptyKey, Override, OverrideKey, OverrideLimits, ReqRule, ReqZone,
 };
 pub use crate::config::directive::location::{
-    AccessRules, ClientMatch, ClientTimeouts, Content, HttpVersion, LocationConf, MaxTries,
-    NextUpstream, ProxyPass, Return, ReturnBody, SetHeader, Underscores, Upgrades, Via,
+    AccessRules, ClientMatch, Content, HttpVersion, LocationConf, MaxTries, NextUpstream,
+    ProxyPass, Return, ReturnBody, SetHeader, Underscores,
 };
 pub use crate::config::directive::proxy_pass::{Redirect, Replacement};
 pub use crate::config::directive::refusal::{
     BodyFormat, RefusalAction, RefusalBodies, RefusalBody, TypedText,
 };
 pub use crate::config::directive::settings::{
-    BufferBounds, Buffering, LimitRate, RequestBuffering, ResponseBuffering, SizeTemplate,
+    BufferBounds, Buffering, ClientSettings, LimitRate, LimitSettings, ProxySettings,
+    RequestBuffering, ResponseBuffering, SizeTemplate,
 };
 pub use crate::config::directive::store::{
     Login, OnOutage, Store, StoreMode, StoreTls, StoreTopology,
@@ -223,7 +224,9 @@ pub struct Server {
     /// Hosts it answers for.
     pub names: Vec<ServerName>,
     /// Connection-level settings, in force from the moment the server is known (the listener's default server before).
-    pub timeouts: ClientTimeouts,
+    pub client: ClientSettings,
+    /// `client_header_timeout`
+    pub header_timeout: Duration,
     /// What clients that come over TLS are met with; there for every server of a listener that speaks it.
     pub tls: Option<Tls>,
     /// `real_ip`

@@ -37,7 +37,7 @@ pub(super) mod raw {
     use crate::config::directive::health::raw::Percent;
     use crate::config::directive::limits::raw::{ConnZone, ReqZone};
     use crate::config::directive::server::raw::Server;
-    use crate::config::directive::settings::raw::{BufferBounds, Connection, Settings};
+    use crate::config::directive::settings::raw::{BufferBounds, ServerDirectives, Settings};
     use crate::config::directive::store::raw::Store;
     use crate::config::directive::tls::raw::Tls;
     use crate::config::directive::upstream::raw::{Resolver, Upstream};
@@ -85,7 +85,7 @@ pub(super) mod raw {
             /// Virtual servers.
             servers: Required<List<Server>>,
         }
-        with settings: Settings, connection: Connection,
+        with settings: Settings, connection: ServerDirectives,
     }
 
     record! {

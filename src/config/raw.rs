@@ -28,7 +28,8 @@ pub use crate::config::directive::refusal::raw::{
 };
 pub use crate::config::directive::server::raw::{Listen, Location, Return, ReturnParts, Server};
 pub use crate::config::directive::settings::raw::{
-    BufferBounds, Buffering, Buffers, BuffersParts, Connection, NextUpstream, Settings, SizeText,
+    BufferBounds, BufferingDirectives, Buffers, BuffersParts, ClientDirectives, LimitDirectives,
+    NextUpstream, ProxyDirectives, ServerDirectives, Settings, SizeText,
 };
 pub use crate::config::directive::store::raw::{HeaderText, OnOutage, Store, StoreMode, StoreUrl};
 pub use crate::config::directive::tls::raw::{

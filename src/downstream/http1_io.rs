@@ -72,7 +72,7 @@ impl Http1Io {
             ahead,
             heads: RequestScanner::new(settings.max_head as usize, peer.requests()),
             peer,
-            header_timeout: settings.timeouts.header,
+            header_timeout: settings.header_timeout,
             reading,
             writing: MinRateTimer::default(),
             watch: Deadline::default(),

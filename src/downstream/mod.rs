@@ -34,7 +34,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::http1_io::{Http1Io, LingeringClose, refusal};
 use crate::clock::Deadline;
-use crate::config::plan::{ClientTimeouts, Http2, Plan};
+use crate::config::plan::{ClientSettings, Http2, Plan};
 use crate::message::{
     AlpnProtocol, ClientConnection, CloseConnection, ConnectionState, IncomingBody,
 };
@@ -71,7 +71,9 @@ pub trait Handler: Clone + Send + Sync + 'static {
 #[derive(Debug, Clone, Copy)]
 pub struct ConnectionSettings {
     /// How long the client may take.
-    pub timeouts: ClientTimeouts,
+    pub client: ClientSettings,
+    /// How long it may take for the headers of a request.
+    pub header_timeout: Duration,
     /// How long a request's head may be, in bytes.
     pub max_head: u32,
     /// How many requests a client may have under way at once over HTTP/2; `None` where that is not spoken.
@@ -88,7 +90,8 @@ impl ConnectionSettings {
         let http2 = plan.http2(listener, server);
         let server = &plan.servers[server];
         Self {
-            timeouts: server.timeouts,
+            client: server.client,
+            header_timeout: server.header_timeout,
             max_head: u32::try_from(server.max_head).unwrap_or(u32::MAX),
             streams: match http2 {
                 Http2::Off => None,
@@ -113,12 +116,12 @@ pub fn connection<H: Handler>(
     let mut socket = socket.into();
     async move {
         // Borrowed: a copy would be kept for as long as the connection lasts.
-        let (line, timeouts) = (&peer.line, &settings.timeouts);
-        line.set_timeouts(timeouts);
+        let line = &peer.line;
+        line.set_timeouts(&settings.client);
         let _gone = CloseGuard(line);
         let mut cancelled = pin!(stop.cancelled());
         let mut patience = Deadline::default();
-        patience.start(timeouts.header);
+        patience.start(settings.header_timeout);
         let mut word = Bytes::new();
         // Once is enough, for this and for `cancelled`: a connection stays in its task.
         poll_fn(|context| {
@@ -154,7 +157,7 @@ pub fn connection<H: Handler>(
                     streams: settings.streams.map_or(1, NonZeroU16::get).into(),
                     resets: settings.resets.into(),
                     head: settings.max_head,
-                    header_timeout: timeouts.header,
+                    header_timeout: settings.header_timeout,
                 };
                 let serving = http2::serve(socket, word, &peer, limits, &handler, &stop);
                 return Box::pin(serving).await;

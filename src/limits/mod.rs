@@ -101,8 +101,8 @@ impl Limits {
     #[must_use]
     pub fn compile(site: &LocationConf, zones: &Zones) -> Self {
         let requests_voice = LimitLogger {
-            dry_run: site.limit_req_dry_run,
-            level: site.limit_req_log_level,
+            dry_run: site.limits.limit_req_dry_run,
+            level: site.limits.limit_req_log_level,
         };
         let mut limits = Self {
             requests: ReqRules::compile(&site.limit_req, |zone| zones.req.get(zone)),
@@ -119,11 +119,11 @@ impl Limits {
                 .collect(),
             requests_voice,
             connections_voice: LimitLogger {
-                dry_run: site.limit_conn_dry_run,
-                level: site.limit_conn_log_level,
+                dry_run: site.limits.limit_conn_dry_run,
+                level: site.limits.limit_conn_log_level,
             },
-            requests_status: site.limit_req_status,
-            connections_status: site.limit_conn_status,
+            requests_status: site.limits.limit_req_status,
+            connections_status: site.limits.limit_conn_status,
             policy: None,
             overridden: false,
             tells: None,

@@ -357,7 +357,7 @@ fn underscores(plan: &Plan, uses: impl Fn(&LocationConf) -> bool) -> Underscores
         .sites()
         .filter(|site| uses(site))
         .flat_map(LocationConf::forwards);
-    match forwards.any(|forward| forward.underscores == Underscores::Keep) {
+    match forwards.any(|forward| forward.settings.underscores_in_headers) {
         true => Underscores::Keep,
         false => Underscores::Drop,
     }

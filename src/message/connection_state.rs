@@ -37,7 +37,7 @@ use super::prebuilt::PrebuiltSlot;
 use super::record::ResponseEnd;
 use super::response_body::ResponseGuard;
 use crate::clock::MinRate;
-use crate::config::plan::ClientTimeouts;
+use crate::config::plan::ClientSettings;
 
 /// The state of one client connection.
 #[derive(Debug)]
@@ -131,16 +131,16 @@ impl ConnectionState {
     }
 
     /// Sets the timeouts that hold from now on.
-    pub fn set_timeouts(&self, timeouts: &ClientTimeouts) {
+    pub fn set_timeouts(&self, settings: &ClientSettings) {
         let set = |cell: &AtomicU64, time| cell.store(millis(time), Ordering::Relaxed);
         set(
             &self.keepalive_millis,
-            timeouts.keepalive.unwrap_or_default(),
+            settings.keepalive_timeout.unwrap_or_default(),
         );
-        set(&self.send_millis, timeouts.send);
-        set(&self.lingering_millis, timeouts.lingering);
+        set(&self.send_millis, settings.send_timeout);
+        set(&self.lingering_millis, settings.lingering_timeout);
         self.send_rate
-            .store(timeouts.send_min_rate, Ordering::Relaxed);
+            .store(settings.send_min_rate, Ordering::Relaxed);
     }
 
     /// How long the next request may be waited for.

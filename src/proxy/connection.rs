@@ -69,7 +69,7 @@ impl ConnectionHandler {
         let listener = &generation.plan.listeners[index];
         let settings = ConnectionSettings::of(&generation.plan, index);
         if listener.proxy_protocol {
-            let timeout = settings.timeouts.header;
+            let timeout = settings.header_timeout;
             // Boxed: most listeners have no use for it, and every connection would keep room.
             let current = (&*generation, index);
             let introduced = self.introduced(current, &mut stream, &mut seat, timeout, &stop);
@@ -107,7 +107,7 @@ impl ConnectionHandler {
         settings: &ConnectionSettings,
         stop: &CancellationToken,
     ) -> Option<DownstreamSocket> {
-        let timeout = settings.timeouts.header;
+        let timeout = settings.header_timeout;
         let choose = |name: Option<&str>| generation.secured(listener, name);
         Some(match stream {
             listen::Stream::Tcp(stream) => {

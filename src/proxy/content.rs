@@ -23,7 +23,7 @@ use super::error::{ALLOWED, NO_RESPONSE, Outcome, ProxyError, respond};
 use super::stale_cache::{CacheWriter, StaleRules};
 use crate::clock::{Clock, Millis, MinRate};
 use crate::config::plan;
-use crate::config::plan::{HttpVersion, LocationConf, RequestBuffering, ReturnBody, Upgrades};
+use crate::config::plan::{HttpVersion, LocationConf, RequestBuffering, ReturnBody};
 use crate::message::headers::MaxForwards;
 use crate::message::{
     IncomingBody, LocalReply, RequestBody, RequestRecord, ResponseBody, grpc, headers, variables,
@@ -137,9 +137,9 @@ impl ProxyPass {
             conf: Arc::clone(forward),
             upstream: upstreams.get(forward.upstream).cloned()?,
             body: BodyLimits {
-                max: conf.max_body,
-                timeout: conf.timeouts.body,
-                min_rate: conf.timeouts.body_min_rate,
+                max: conf.client.client_max_body_size,
+                timeout: conf.client.client_body_timeout,
+                min_rate: conf.client.client_body_min_rate,
             },
             breaker: options.breaker,
             stale: options.stale,
@@ -277,8 +277,8 @@ impl ProxyPass {
         if let Some(switched) = body.take_switched() {
             let upgrade = PendingUpgrade {
                 upstream: switched,
-                idle_timeout: conf.read_timeout,
-                send_timeout: conf.send_timeout,
+                idle_timeout: conf.settings.proxy_read_timeout,
+                send_timeout: conf.settings.proxy_send_timeout,
             };
             return Ok(switch_protocols(cx, head, upgrade));
         }
@@ -358,7 +358,7 @@ fn requested_upgrade(
     forward: &plan::ProxyPass,
     body: &RequestBody,
 ) -> Option<Upgrade> {
-    if forward.upgrades == Upgrades::Off || !body.is_none() {
+    if !forward.settings.proxy_upgrade || !body.is_none() {
         return None;
     }
     Upgrade::asked(&record.head).filter(|_| record.head.method != Method::CONNECT)

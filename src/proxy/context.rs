@@ -11,7 +11,7 @@ use std::time::Duration;
 use http::{HeaderValue, StatusCode, header};
 
 use crate::clock::Clock;
-use crate::config::plan::ClientTimeouts;
+use crate::config::plan::ClientSettings;
 use crate::limits::{DeferredCharge, Permit};
 use crate::message::{
     Ambiguity, ClientConnection, IncomingBody, Prebuilt, PrebuiltResponse, RequestBody,
@@ -154,13 +154,13 @@ impl RequestContext {
     /// body that nothing has read.
     pub(super) fn keep_alive(
         &self,
-        timeouts: &ClientTimeouts,
+        client: &ClientSettings,
         unread: Option<IncomingBody>,
         response: &mut Response,
     ) {
         let drained = unread.is_none_or(|unread| self.discard(unread));
-        let last = timeouts.keepalive.is_none()
-            || self.record.number >= timeouts.keepalive_requests
+        let last = client.keepalive_timeout.is_none()
+            || self.record.number >= client.keepalive_requests
             || self.record.peer.line.closes_after_answer();
         if last {
             self.record.peer.line.close_after_answer();

@@ -100,10 +100,15 @@ impl Location {
         if cx.lacks_slash {
             return Flow::Respond(Box::new(add_slash(&cx.record)));
         }
-        cx.record.peer.line.set_timeouts(&self.conf.timeouts);
+        cx.record.peer.line.set_timeouts(&self.conf.client);
         if let Some(incoming) = unread {
             let announced = http_body::Body::size_hint(incoming).lower();
-            if self.conf.max_body.is_some_and(|limit| announced > limit) {
+            if self
+                .conf
+                .client
+                .client_max_body_size
+                .is_some_and(|limit| announced > limit)
+            {
                 return Flow::Fail(ProxyError::TooLarge);
             }
             if let Err(error) = ProxyError::of_coding(headers::coding(&cx.record.head.headers)) {

@@ -79,7 +79,7 @@ impl Proxy {
             Ok(response) => response,
             Err(error) => error.into_response(&mut cx, &location.replies)?,
         };
-        cx.keep_alive(&location.conf.timeouts, body, &mut response);
+        cx.keep_alive(&location.conf.client, body, &mut response);
         let filters = &location.filters;
         filters.response_headers(&mut cx, response.headers_mut());
         cx.record_response(&response, location.keeps_sent_headers);

@@ -33,6 +33,7 @@ metrics! {
     REQUESTS_TOTAL = counter("weir_requests_total", ["status"], "Requests that are over, by the class of the answer's status; none where the client got no answer.");
     CONNECTIONS_REFUSED_TOTAL = counter("weir_connections_refused_total", ["cap"], "Connections closed at once because there were as many as allowed.");
     CONNECTIONS_EVICTED_TOTAL = counter("weir_connections_evicted_total", [], "Idle connections closed to make room for others.");
+    PREBUILT_MISMATCHES_TOTAL = counter("weir_prebuilt_mismatches_total", [], "Responses that hyper wrote in an unknown way; one at start switches prebuilt responses off.");
     SLOW_CLIENTS_TOTAL = counter("weir_slow_clients_total", ["with"], "Clients given up because they fell behind the least rate for what they sent or took.");
 }
 
@@ -137,9 +138,8 @@ impl Counters {
             &[],
             self.cells.sum(|cell| &cell.evicted),
         );
-        page.counter(
-            "weir_prebuilt_mismatches_total",
-            "Responses that hyper wrote in an unknown way; one at start switches prebuilt responses off.",
+        page.sample(
+            &PREBUILT_MISMATCHES_TOTAL,
             &[],
             self.cells.sum(|cell| &cell.mismatched),
         );

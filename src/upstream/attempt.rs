@@ -297,7 +297,7 @@ impl HeadExchange<'_> {
     /// Sends the request and waits for the answer's head, both at once: a backend may answer before it has heard
     /// all.
     fn poll_head(&mut self, context: &mut Context<'_>) -> Poll<Result<Box<ResponseHead>, Error>> {
-        let timeout = self.forward.send_timeout;
+        let timeout = self.forward.settings.proxy_send_timeout;
         if let Poll::Ready(sent) = self.sending.poll(self.wire, timeout, context) {
             sent?;
         }
@@ -336,7 +336,7 @@ impl HeadExchange<'_> {
             true => self.form,
             false => RequestHeadForm::Fields,
         };
-        let (read, most) = (&mut self.wire.read, self.forward.max_headers);
+        let (read, most) = (&mut self.wire.read, self.forward.settings.proxy_max_headers);
         loop {
             let next = self.heads.next(read, self.method, form, most);
             let Ok(Some(head)) = &next else { return next };
@@ -362,7 +362,9 @@ impl HeadExchange<'_> {
         if !self.sending.is_over() {
             return Poll::Pending;
         }
-        self.wire.patience.start(self.forward.read_timeout);
+        self.wire
+            .patience
+            .start(self.forward.settings.proxy_read_timeout);
         self.wire.patience.poll_passed(context)
     }
 }

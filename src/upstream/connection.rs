@@ -262,7 +262,11 @@ pub(super) async fn socket(
     if backend.tls(forward).is_some() {
         return Box::pin(socket_with(backend, forward, &[])).await;
     }
-    let tried = tokio::time::timeout(forward.connect_timeout, connect(&backend.address)).await;
+    let tried = tokio::time::timeout(
+        forward.settings.proxy_connect_timeout,
+        connect(&backend.address),
+    )
+    .await;
     Ok(opened(backend, connected(tried)?))
 }
 
@@ -295,7 +299,7 @@ async fn socket_with(
     first: &[u8],
 ) -> Result<UpstreamSocket, Error> {
     let began = Instant::now();
-    let timeout = forward.connect_timeout;
+    let timeout = forward.settings.proxy_connect_timeout;
     let connecting = async {
         let mut socket = connect(&backend.address).await?;
         match &mut socket {

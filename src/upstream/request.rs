@@ -29,7 +29,7 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri, Version, header};
 use http_body::Body;
 
-use crate::config::plan::{ProxyPass, Template, Underscores, Via};
+use crate::config::plan::{ProxyPass, Template};
 use crate::message::headers::{
     ConnectionOptions, MaxForwards, belongs_to_connection, frames_body, hops, is_plain, is_rebuilt,
     passes, speaks_for_client,
@@ -114,7 +114,7 @@ fn pass_on(exchange: &RequestRecord, forward: &ProxyPass, out: &mut impl HeaderS
         te |= *name == header::TE;
     }
     let options = connection.then(|| ConnectionOptions::of(headers));
-    let drops_underscores = forward.underscores == Underscores::Drop;
+    let drops_underscores = !forward.settings.underscores_in_headers;
     let believed = exchange.is_trusted();
     let trace = exchange.trace.as_deref();
     let hops = hops(&exchange.head);
@@ -151,7 +151,7 @@ fn pass_on(exchange: &RequestRecord, forward: &ProxyPass, out: &mut impl HeaderS
     {
         out.field(&TRACEPARENT, &trace.traceparent());
     }
-    if forward.via == Via::On {
+    if forward.settings.via {
         out.field(&header::VIA, &via(exchange.head.version));
     }
 }

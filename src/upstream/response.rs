@@ -120,8 +120,8 @@ impl UpstreamBody {
                 let source = StreamSource::Stream(Http2Source {
                     receiving,
                     lease,
-                    read_timeout: forward.read_timeout,
-                    send_timeout: forward.send_timeout,
+                    read_timeout: forward.settings.proxy_read_timeout,
+                    send_timeout: forward.settings.proxy_send_timeout,
                 });
                 let stream = StreamingBody::new(source, ticket, started, clock);
                 return head.into_response(Self(UpstreamBodyKind::Stream(Box::new(stream))));
@@ -160,8 +160,8 @@ impl UpstreamBody {
             sending,
             reusable,
             lease,
-            read_timeout: forward.read_timeout,
-            send_timeout: forward.send_timeout,
+            read_timeout: forward.settings.proxy_read_timeout,
+            send_timeout: forward.settings.proxy_send_timeout,
         });
         let stream = StreamingBody::new(source, ticket, started, clock);
         head.into_response(Self(UpstreamBodyKind::Stream(Box::new(stream))))

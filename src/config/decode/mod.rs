@@ -15,7 +15,7 @@ use super::report::{Diagnostic, Report};
 use super::source;
 use super::source::{Node, Span};
 
-pub(super) use self::record::record;
+pub(super) use self::record::{record, settings};
 
 /// What can be made from a node.
 pub(super) trait Decode: Sized {

@@ -1,18 +1,22 @@
-//! Mappings with known keys: the `record!` macro.
+//! Mappings with known keys: the macros `record!` and `settings!`.
 //!
-//! It makes from one declaration the struct, its decoding, its list of known keys and its JSON Schema, the
+//! `record!` makes from one declaration the struct, its decoding, its list of known keys and its JSON Schema, the
 //! doc comments becoming the schema's descriptions: a key is named once, and cannot be known to one of them
 //! and unknown to another.
+//!
+//! `settings!` declares settings that are inherited: besides the record it makes the struct that runs, with the innermost
+//! value given or else the declared default, which the parser of the user's own text reads, and the rows of the reference
+//! in docs/configuration.md.
 
 use std::borrow::Cow;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::{Map, Value, json};
 
-use super::DecodeContext;
+use super::{Decode, DecodeContext, Spanned};
 use crate::config::report;
-use crate::config::report::Diagnostic;
-use crate::config::source::{Node, NodeKind, Span};
+use crate::config::report::{Diagnostic, Report};
+use crate::config::source::{Node, NodeKind, Scalar, Span};
 
 /// A mapping with known keys.
 pub trait Record: Default {
@@ -53,10 +57,20 @@ impl Properties {
         name: &str,
         doc: &str,
         needed: bool,
+        default: Option<&str>,
         mut schema: Schema,
     ) {
         let object = schema.ensure_object();
-        object.insert("description".to_owned(), json!(tidy(doc)));
+        let mut description = tidy(doc);
+        if let Some(default) = default {
+            description = format!("{description} Default: {default}.");
+            let whole = default.parse::<u64>();
+            object.insert(
+                "default".to_owned(),
+                whole.map_or_else(|_| json!(default), |whole| json!(whole)),
+            );
+        }
+        object.insert("description".to_owned(), json!(description));
         self.known.insert(name.to_owned(), schema.to_value());
         if needed {
             self.required.push(json!(name));
@@ -165,13 +179,83 @@ impl DecodeContext<'_> {
     }
 }
 
+/// What runs where a setting has this value; `Option` stands for settings of which 0 means none.
+pub(in crate::config) trait Setting<P>: Decode {
+    /// The value as it runs.
+    fn plan(&self) -> P;
+}
+
+/// A check of a given value, which knows the default as it is written.
+pub(in crate::config) type SettingCheck<T, C> = fn(&mut C, &Spanned<T>, &str);
+
+/// A row of the reference in docs/configuration.md, which a test writes.
+#[cfg(test)]
+#[derive(Debug)]
+pub(in crate::config) struct SettingRow {
+    /// The key.
+    pub(in crate::config) key: &'static str,
+    /// What holds where it is not given, as the user would write it.
+    pub(in crate::config) default: Option<&'static str>,
+    /// The same in words, where no one value says it.
+    pub(in crate::config) otherwise: Option<&'static str>,
+    /// What it does.
+    pub(in crate::config) doc: &'static str,
+    /// Where more is written about it.
+    pub(in crate::config) see: Option<&'static str>,
+}
+
+/// What may be there of a clause that stands at most once.
+pub(in crate::config) const fn at_most_one(given: &[&'static str]) -> Option<&'static str> {
+    match given {
+        [one, ..] => Some(*one),
+        [] => None,
+    }
+}
+
+/// The value of a setting: the innermost given, else the default.
+pub(in crate::config) fn inherited<T: Setting<P>, P, C>(
+    given: Option<&Spanned<T>>,
+    default: &str,
+    checks: &[SettingCheck<T, C>],
+    compiler: &mut C,
+) -> P {
+    let Some(given) = given else {
+        return default_value::<T, P>(default);
+    };
+    for check in checks {
+        check(compiler, given, default);
+    }
+    given.value.plan()
+}
+
+/// A declared default, read as if the user had written it.
+pub(in crate::config) fn default_value<T: Setting<P>, P>(text: &str) -> P {
+    let mut report = Report::default();
+    let mut context = DecodeContext::new(&mut report, |_| None);
+    let node = Node {
+        span: Span {
+            file: 0,
+            start: 0,
+            end: 0,
+        },
+        kind: NodeKind::Scalar(Scalar {
+            text: text.to_owned(),
+            quoted: false,
+            verbatim: None,
+        }),
+    };
+    let value = T::decode(&node, &mut context);
+    // A test writes every declared default into a file.
+    value.expect("a declared default can be read").plan()
+}
+
 /// Declares a record. `with` names records whose keys are known here as well, `instead` who knows what is meant by a
 /// text in its place.
 macro_rules! record {
     (
         $(#[doc = $doc:literal])*
         pub struct $name:ident {
-            $( $(#[doc = $field_doc:literal])* $field:ident: $type:ty, )*
+            $( $(#[doc = $field_doc:literal])* $field:ident: $type:ty $(= $default:literal)?, )*
         }
         $( with $( $part:ident: $part_type:ty, )+ )?
         $( instead $instead:path; )?
@@ -242,6 +326,7 @@ macro_rules! record {
                         $crate::config::decode::record::own_name(stringify!($field)),
                         concat!($($field_doc, "\n"),*),
                         <$type as $crate::config::decode::FieldSlot>::NEEDED,
+                        $crate::config::decode::record::at_most_one(&[ $( $default )? ]),
                         schema,
                     );
                 )*
@@ -270,4 +355,91 @@ macro_rules! record {
     };
 }
 
+/// Declares settings that are inherited, each key with all that is known of it: its type as the user writes it, its type as
+/// it runs, its default, a check of what was given, its sentence, and where more is written.
+///
+/// A setting without a type as it runs has a compiler of its own; it is decoded, documented and inherited all the same.
+macro_rules! settings {
+    (
+        $(#[doc = $doc:literal])*
+        $vis:vis struct $name:ident, written $raw:ident in $contexts:literal {
+            $(
+                $(#[doc = $field_doc:literal])*
+                $field:ident: $type:ty
+                    $(=> $plan:ty = $default:literal $(, check $check:path)?)?
+                    $(, default $value:literal)?
+                    $(, otherwise $words:literal)?
+                    $(, see $see:literal)?;
+            )*
+        }
+    ) => {
+        $crate::config::decode::record::record! {
+            $(#[doc = $doc])*
+            pub struct $raw {
+                $(
+                    $(#[doc = $field_doc])*
+                    $( #[doc = "Default:"] #[doc = $words] )?
+                    $field: $crate::config::decode::Field<$type> $(= $default)? $(= $value)?,
+                )*
+            }
+        }
+
+        $(#[doc = $doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        $vis struct $name {
+            $( $(
+                #[doc = concat!("`", stringify!($field), "`")]
+                $vis $field: $plan,
+            )? )*
+        }
+
+        impl $name {
+            /// What holds where these levels do, the innermost first.
+            pub(in crate::config) fn merge<'c>(
+                levels: impl Iterator<Item = &'c $raw> + Clone,
+                compiler: &mut $crate::config::compile::Compiler<'_>,
+            ) -> Self {
+                Self {
+                    $( $(
+                        $field: $crate::config::decode::record::inherited::<$type, $plan, _>(
+                            levels.clone().find_map(|level| level.$field.get()),
+                            $default,
+                            &[ $( $check )? ],
+                            compiler,
+                        ),
+                    )? )*
+                }
+            }
+        }
+
+        impl Default for $name {
+            fn default() -> Self {
+                Self {
+                    $( $(
+                        $field: $crate::config::decode::record::default_value::<$type, $plan>($default),
+                    )? )*
+                }
+            }
+        }
+
+        #[cfg(test)]
+        impl $raw {
+            /// Where these may stand.
+            pub(in crate::config) const CONTEXTS: &'static str = $contexts;
+
+            /// What the reference says of them.
+            pub(in crate::config) const REFERENCE: &'static [$crate::config::decode::record::SettingRow] = &[
+                $( $crate::config::decode::record::SettingRow {
+                    key: stringify!($field),
+                    default: $crate::config::decode::record::at_most_one(&[ $( $default )? $( $value )? ]),
+                    otherwise: $crate::config::decode::record::at_most_one(&[ $( $words )? ]),
+                    doc: concat!($($field_doc, "\n"),*),
+                    see: $crate::config::decode::record::at_most_one(&[ $( $see )? ]),
+                }, )*
+            ];
+        }
+    };
+}
+
 pub(in crate::config) use record;
+pub(in crate::config) use settings;

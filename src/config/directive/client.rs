@@ -300,15 +300,18 @@ fn header_of(given: Option<&Spanned<Text>>) -> RealIpHeader {
 
 /// Who may come in. Both lists come from the innermost level that gives either, as in nginx.
 pub(in crate::config) fn compile(levels: SettingLevels<'_>) -> AccessRules {
-    let Some(level) = levels
-        .iter()
-        .find(|settings| settings.allow.get().is_some() || settings.deny.get().is_some())
-    else {
+    let Some(level) = levels.iter().find(|settings| {
+        settings.client.allow.get().is_some() || settings.client.deny.get().is_some()
+    }) else {
         return AccessRules::default();
     };
     let mut networks = Vec::new();
-    for (list, permits) in [(&level.deny, false), (&level.allow, true)] {
-        let other = if permits { &level.deny } else { &level.allow };
+    for (list, permits) in [(&level.client.deny, false), (&level.client.allow, true)] {
+        let other = if permits {
+            &level.client.deny
+        } else {
+            &level.client.allow
+        };
         for whom in whom(list) {
             match whom {
                 raw::AccessWord::Network(network) => {
@@ -334,7 +337,7 @@ pub(in crate::config) fn compile(levels: SettingLevels<'_>) -> AccessRules {
     networks.dedup();
     AccessRules {
         networks,
-        refuse_others: level.allow.get().is_some(),
+        refuse_others: level.client.allow.get().is_some(),
     }
 }
 

@@ -195,7 +195,7 @@ impl Compiler<'_> {
 
     /// The group a location belongs to.
     pub(in crate::config) fn degrade_group(&mut self, levels: SettingLevels<'_>) -> Option<usize> {
-        let given = levels.find(|settings| &settings.degrade_group)?;
+        let given = levels.find(|settings| &settings.proxy.degrade_group)?;
         let name = given.value.text.as_str();
         match self.degraded.find(name) {
             Resolved::At(index) => Some(index),
@@ -215,7 +215,7 @@ impl Compiler<'_> {
         levels: SettingLevels<'_>,
         path: Option<&PathRule>,
     ) -> Option<Box<Fallback>> {
-        let given = levels.find(|settings| &settings.fallback)?;
+        let given = levels.find(|settings| &settings.proxy.fallback)?;
         let OrOff::On(fallback) = &given.value else {
             return None;
         };
@@ -284,7 +284,7 @@ impl Compiler<'_> {
             return;
         };
         let hint = "requests are answered here; it is for those that `proxy_pass` sends on";
-        if let Some(key) = own.breaker.key().filter(|_| site.breaker.is_some()) {
+        if let Some(key) = own.proxy.breaker.key().filter(|_| site.breaker.is_some()) {
             self.warn(key, "this `breaker` has nothing to count", hint);
         }
         let limited = !site.limit_req.is_empty() || !site.limit_conn.is_empty();
@@ -294,7 +294,7 @@ impl Compiler<'_> {
                 || (fallback.on.limited && limited)
                 || statuses.any(|status| status.as_u16() == answer.status)
         };
-        if let (Some(key), Some(fallback)) = (own.fallback.key(), site.fallback.as_deref())
+        if let (Some(key), Some(fallback)) = (own.proxy.fallback.key(), site.fallback.as_deref())
             && !used(fallback)
         {
             self.warn(key, "there is no reason to use this `fallback`", hint);

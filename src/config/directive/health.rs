@@ -569,7 +569,7 @@ fn forwards(servers: &[Server]) -> impl Iterator<Item = &ProxyPass> {
 impl Compiler<'_> {
     /// The breaker of a location.
     pub(in crate::config) fn site_breaker(&mut self, levels: SettingLevels<'_>) -> Option<Breaker> {
-        match &levels.find(|settings| &settings.breaker)?.value {
+        match &levels.find(|settings| &settings.proxy.breaker)?.value {
             OrOff::Off => None,
             OrOff::On(given) => Some(self.breaker(given)),
         }

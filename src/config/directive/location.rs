@@ -1,5 +1,3 @@
-//! What holds at one location, everything inherited already filled in.
-//!
 //! What holds at one location, after inheritance: the innermost level that gives a setting wins.
 
 use std::fmt;
@@ -13,14 +11,14 @@ use ipnet::IpNet;
 use super::client::{ProxyProtocolVersion, RealIp};
 use super::content::Fallback;
 use super::health::Breaker;
-use super::limits::{ConnRule, DryRun, HeaderForm, LimitHeaders, LogLevel, ReqRule};
+use super::limits::{ConnRule, HeaderForm, LimitHeaders, ReqRule};
 use super::proxy_pass::Redirect;
 use super::refusal::RefusalBody;
-use super::settings::{Buffering, LimitRate};
+use super::settings::{Buffering, ClientSettings, LimitRate, LimitSettings, ProxySettings};
 use super::{client, limits, server};
 use crate::config::compile::{Compiler, PathRule};
 use crate::config::decode::value::Text;
-use crate::config::decode::{Field, Spanned, value};
+use crate::config::decode::{Field, Spanned};
 use crate::config::directive::settings::raw::Settings;
 use crate::config::secret::is_credential;
 use crate::config::template::Template;
@@ -34,28 +32,16 @@ pub struct LocationConf {
     pub shadow: Vec<ReqRule>,
     /// `limit_conn`, in order.
     pub limit_conn: Vec<ConnRule>,
-    /// `limit_req_status`
-    pub limit_req_status: StatusCode,
-    /// `limit_conn_status`
-    pub limit_conn_status: StatusCode,
-    /// `limit_req_dry_run`
-    pub limit_req_dry_run: DryRun,
-    /// `limit_conn_dry_run`
-    pub limit_conn_dry_run: DryRun,
-    /// `limit_req_log_level`
-    pub limit_req_log_level: LogLevel,
-    /// `limit_conn_log_level`
-    pub limit_conn_log_level: LogLevel,
+    /// What is done about limits that do not say it themselves.
+    pub limits: LimitSettings,
     /// `limit_headers`
     pub limit_headers: LimitHeaders,
     /// `allow` and `deny`.
     pub access: AccessRules,
     /// `real_ip`, where the location has one of its own: asked when the server's has said nothing.
     pub real_ip: Option<RealIp>,
-    /// `client_max_body_size`; `None` for no limit (written 0).
-    pub max_body: Option<u64>,
-    /// Timeouts towards the client.
-    pub timeouts: ClientTimeouts,
+    /// What holds towards the client.
+    pub client: ClientSettings,
     /// `breaker`
     pub breaker: Option<Box<Breaker>>,
     /// `fallback`
@@ -79,27 +65,6 @@ impl LocationConf {
         let second = fallback.and_then(|fallback| fallback.forward.as_deref());
         first.into_iter().chain(second)
     }
-}
-
-/// Timeouts towards the client, under nginx's names.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ClientTimeouts {
-    /// `client_header_timeout`: for the whole head.
-    pub header: Duration,
-    /// `client_body_timeout`: between two reads of the body.
-    pub body: Duration,
-    /// `client_body_min_rate`: bytes a second; 0 for any speed.
-    pub body_min_rate: u64,
-    /// `keepalive_timeout`: between requests; `None` closes after each (written 0).
-    pub keepalive: Option<Duration>,
-    /// `keepalive_requests`: how many a connection carries.
-    pub keepalive_requests: u64,
-    /// `send_timeout`: between two writes.
-    pub send: Duration,
-    /// `send_min_rate`: bytes a second; 0 for any speed.
-    pub send_min_rate: u64,
-    /// `lingering_timeout`: how long to wait for more of what a client sends after its answer, before closing.
-    pub lingering: Duration,
 }
 
 /// Who may come in, by address.
@@ -186,24 +151,12 @@ pub struct ProxyPass {
     pub set_headers: Vec<SetHeader>,
     /// `proxy_redirect`, in order; none for `off`.
     pub redirects: Box<[Redirect]>,
-    /// `via`
-    pub via: Via,
-    /// `proxy_upgrade`
-    pub upgrades: Upgrades,
-    /// `underscores_in_headers`
-    pub underscores: Underscores,
+    /// How it is sent on.
+    pub settings: ProxySettings,
     /// `proxy_http_version`
     pub version: HttpVersion,
     /// `proxy_protocol`
     pub proxy_protocol: ProxyProtocolVersion,
-    /// `proxy_connect_timeout`
-    pub connect_timeout: Duration,
-    /// `proxy_send_timeout`
-    pub send_timeout: Duration,
-    /// `proxy_read_timeout`
-    pub read_timeout: Duration,
-    /// `proxy_max_headers`
-    pub max_headers: usize,
     /// `proxy_next_upstream`
     pub next_upstream: NextUpstream,
     /// `proxy_request_buffering` and `proxy_buffering`
@@ -230,16 +183,6 @@ impl fmt::Debug for SetHeader {
     }
 }
 
-/// Whether a `Via` field is added.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Via {
-    /// Not.
-    Off,
-    /// As RFC 9110 asks.
-    #[default]
-    On,
-}
-
 /// What becomes of fields with an underscore in their name, which many backends cannot tell from a hyphen.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Underscores {
@@ -248,16 +191,6 @@ pub enum Underscores {
     Drop,
     /// They are sent on.
     Keep,
-}
-
-/// Whether a client and a backend may agree to speak something else than HTTP.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Upgrades {
-    /// Not: what they say of it is removed.
-    Off,
-    /// Through a tunnel.
-    #[default]
-    On,
 }
 
 /// What an upstream is spoken to in.
@@ -312,7 +245,7 @@ impl<'a> SettingLevels<'a> {
     }
 
     /// Each level.
-    pub(in crate::config) fn iter(self) -> impl Iterator<Item = &'a Settings> {
+    pub(in crate::config) fn iter(self) -> impl Iterator<Item = &'a Settings> + Clone {
         self.0.iter().copied()
     }
 }
@@ -336,12 +269,6 @@ impl ContentDirectives<'_> {
     }
 }
 
-/// nginx's default of `client_max_body_size`.
-const MAX_BODY: u64 = 1 << 20;
-
-/// Bytes a second that a client keeps up with whatever it is connected by.
-const MIN_RATE: u64 = 100;
-
 impl Compiler<'_> {
     /// What holds where `levels` do and `does` is done, under this path (`None` for a server's own).
     pub(in crate::config) fn site(
@@ -349,48 +276,16 @@ impl Compiler<'_> {
         levels: SettingLevels<'_>,
         does: ContentDirectives<'_>,
         path: Option<&PathRule>,
-        timeouts: ClientTimeouts,
     ) -> LocationConf {
-        let status = |given: Option<&Spanned<value::RefusalStatus>>, default| {
-            given
-                .and_then(|given| StatusCode::from_u16(given.value.0).ok())
-                .unwrap_or(default)
-        };
-        let dry = |given: Option<&Spanned<value::Flag>>| match given {
-            Some(flag) if flag.value.0 => DryRun::On,
-            _ => DryRun::Off,
-        };
-        let level = |given: Option<&Spanned<value::LogLevel>>| {
-            given.map_or(LogLevel::Error, |given| given.value.0)
-        };
         LocationConf {
-            limit_req: self.req_rules(levels.find(|s| &s.limit_req)),
-            shadow: self.req_rules(levels.find(|s| &s.shadow)),
-            limit_conn: self.conn_rules(levels.find(|s| &s.limit_conn)),
-            limit_req_status: status(
-                levels.find(|s| &s.limit_req_status),
-                StatusCode::TOO_MANY_REQUESTS,
-            ),
-            limit_conn_status: status(
-                levels.find(|s| &s.limit_conn_status),
-                StatusCode::SERVICE_UNAVAILABLE,
-            ),
-            limit_req_dry_run: dry(levels.find(|s| &s.limit_req_dry_run)),
-            limit_conn_dry_run: dry(levels.find(|s| &s.limit_conn_dry_run)),
-            limit_req_log_level: level(levels.find(|s| &s.limit_req_log_level)),
-            limit_conn_log_level: level(levels.find(|s| &s.limit_conn_log_level)),
+            limit_req: self.req_rules(levels.find(|s| &s.limits.limit_req)),
+            shadow: self.req_rules(levels.find(|s| &s.limits.shadow)),
+            limit_conn: self.conn_rules(levels.find(|s| &s.limits.limit_conn)),
+            limits: LimitSettings::merge(levels.iter().map(|s| &s.limits), self),
             limit_headers: self.limit_headers(levels),
             access: client::compile(levels),
             real_ip: None,
-            max_body: match levels
-                .find(|s| &s.client_max_body_size)
-                .map(|size| size.value.0)
-            {
-                Some(0) => None,
-                Some(bytes) => Some(bytes),
-                None => Some(MAX_BODY),
-            },
-            timeouts: self.client_timeouts(levels, timeouts.header),
+            client: ClientSettings::merge(levels.iter().map(|s| &s.client), self),
             breaker: self.site_breaker(levels).map(Box::new),
             fallback: self.fallback(levels, path),
             degrade_group: self.degrade_group(levels),
@@ -400,7 +295,10 @@ impl Compiler<'_> {
     }
 
     fn limit_headers(&mut self, levels: SettingLevels<'_>) -> LimitHeaders {
-        match levels.find(|s| &s.limit_headers).map(|given| &given.value) {
+        match levels
+            .find(|s| &s.limits.limit_headers)
+            .map(|given| &given.value)
+        {
             None => LimitHeaders::default(),
             Some(limits::raw::LimitHeaders::Form(form)) => LimitHeaders {
                 form: form.0,
@@ -421,32 +319,6 @@ impl Compiler<'_> {
                     on: parts.on.get().map(|on| on.value.0).unwrap_or_default(),
                 }
             }
-        }
-    }
-
-    /// Timeouts towards the client; the head's is known to whoever knows the server.
-    pub(in crate::config) fn client_timeouts(
-        &mut self,
-        levels: SettingLevels<'_>,
-        header: Duration,
-    ) -> ClientTimeouts {
-        let time = |given: Option<&Spanned<value::Time>>, default| {
-            given.map_or_else(|| Duration::from_secs(default), |given| given.value.0)
-        };
-        let rate =
-            |given: Option<&Spanned<value::Size>>| given.map_or(MIN_RATE, |given| given.value.0);
-        ClientTimeouts {
-            header,
-            body: self.some_time(levels.find(|s| &s.client_body_timeout), 60),
-            body_min_rate: rate(levels.find(|s| &s.client_body_min_rate)),
-            keepalive: Some(time(levels.find(|s| &s.keepalive_timeout), 75))
-                .filter(|time| !time.is_zero()),
-            keepalive_requests: levels
-                .find(|s| &s.keepalive_requests)
-                .map_or(1000, |most| most.value.0),
-            send: self.some_time(levels.find(|s| &s.send_timeout), 60),
-            send_min_rate: rate(levels.find(|s| &s.send_min_rate)),
-            lingering: time(levels.find(|s| &s.lingering_timeout), 5),
         }
     }
 

@@ -1,10 +1,5 @@
-//! `proxy_redirect`: what is changed about where a backend's redirects lead.
-//!
-//! `proxy_pass` and what belongs to it.
-//!
-//! `proxy_next_upstream` and what belongs to it.
-//!
-//! `proxy_redirect` becomes rules.
+//! `proxy_pass` and what belongs to it: `proxy_set_header`, `proxy_next_upstream`, and `proxy_redirect`, which says what is
+//! changed about where a backend's redirects lead.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -16,10 +11,8 @@ use regex::bytes::Regex;
 use self::raw::RedirectRule;
 use super::client;
 use super::client::ProxyProtocolVersion;
-use super::location::{
-    HttpVersion, MaxTries, NextUpstream, ProxyPass, SetHeader, SettingLevels, Underscores,
-    Upgrades, Via,
-};
+use super::location::{HttpVersion, MaxTries, NextUpstream, ProxyPass, SetHeader, SettingLevels};
+use super::settings::ProxySettings;
 use super::upstream::UpstreamAddress;
 use crate::config::compile::{Compiler, PathRule, RegexCase, Resolved, bytes_expression};
 use crate::config::decode::value::{NamedMap, Text, mistaken};
@@ -245,7 +238,7 @@ impl Compiler<'_> {
         };
         let set_headers = self.set_headers(host, levels);
         let version = levels
-            .find(|settings| &settings.proxy_http_version)
+            .find(|settings| &settings.proxy.proxy_http_version)
             .map_or(version, |given| given.value.0);
         let proxy_protocol = self.send_proxy(version, levels);
         let target = target?;
@@ -262,26 +255,9 @@ impl Compiler<'_> {
             uri: target.uri,
             replaces,
             set_headers,
-            via: match levels.find(|settings| &settings.via) {
-                Some(flag) if !flag.value.0 => Via::Off,
-                _ => Via::On,
-            },
-            upgrades: match levels.find(|settings| &settings.proxy_upgrade) {
-                Some(flag) if !flag.value.0 => Upgrades::Off,
-                _ => Upgrades::On,
-            },
-            underscores: match levels.find(|settings| &settings.underscores_in_headers) {
-                Some(flag) if flag.value.0 => Underscores::Keep,
-                _ => Underscores::Drop,
-            },
+            settings: ProxySettings::merge(levels.iter().map(|s| &s.proxy), self),
             version,
             proxy_protocol,
-            connect_timeout: self.some_time(levels.find(|s| &s.proxy_connect_timeout), 60),
-            send_timeout: self.some_time(levels.find(|s| &s.proxy_send_timeout), 60),
-            read_timeout: self.some_time(levels.find(|s| &s.proxy_read_timeout), 60),
-            max_headers: levels
-                .find(|settings| &settings.proxy_max_headers)
-                .map_or(MAX_HEADERS, |most| most.value.0),
             next_upstream: compile(levels),
             buffering: self.buffering(levels),
         })
@@ -312,7 +288,7 @@ impl Compiler<'_> {
         version: HttpVersion,
         levels: SettingLevels<'_>,
     ) -> ProxyProtocolVersion {
-        let Some(given) = levels.find(|settings| &settings.proxy_protocol) else {
+        let Some(given) = levels.find(|settings| &settings.proxy.proxy_protocol) else {
             return ProxyProtocolVersion::Off;
         };
         if version == HttpVersion::Two && given.value.0 != ProxyProtocolVersion::Off {
@@ -476,7 +452,7 @@ impl Compiler<'_> {
         })
         .collect();
         headers.extend(client::headers(levels));
-        let own = levels.find(|settings| &settings.proxy_set_header);
+        let own = levels.find(|settings| &settings.proxy.proxy_set_header);
         for header in own.map_or_else(Vec::new, |own| self.own_headers(&own.value)) {
             match headers.iter_mut().find(|known| known.name == header.name) {
                 Some(known) => *known = header,
@@ -560,14 +536,11 @@ impl Compiler<'_> {
     }
 }
 
-/// More than any application sends on purpose; what is wanted of memory is bounded by the size of a head.
-const MAX_HEADERS: usize = 1000;
-
 /// When the next server may be tried.
 pub(in crate::config) fn compile(levels: SettingLevels<'_>) -> NextUpstream {
     let default = ["error".to_owned(), "timeout".to_owned()];
     let words = levels
-        .find(|settings| &settings.proxy_next_upstream)
+        .find(|settings| &settings.proxy.proxy_next_upstream)
         .map_or(&default[..], |given| &given.value.0);
     let has = |word: &str| words.iter().any(|given| given == word);
     NextUpstream {
@@ -580,14 +553,14 @@ pub(in crate::config) fn compile(levels: SettingLevels<'_>) -> NextUpstream {
             .filter_map(|word| StatusCode::from_bytes(word.strip_prefix("http_")?.as_bytes()).ok())
             .collect(),
         tries: match levels
-            .find(|s| &s.proxy_next_upstream_tries)
+            .find(|s| &s.proxy.proxy_next_upstream_tries)
             .map(|tries| tries.value.0)
         {
             None | Some(0) => MaxTries::Each,
             Some(most) => MaxTries::Most(most),
         },
         within: levels
-            .find(|s| &s.proxy_next_upstream_timeout)
+            .find(|s| &s.proxy.proxy_next_upstream_timeout)
             .map(|time| time.value.0)
             .filter(|time| *time > Duration::ZERO),
     }
@@ -602,7 +575,7 @@ impl Compiler<'_> {
         uri: Option<&str>,
         path: Option<&PathRule>,
     ) -> Box<[Redirect]> {
-        let given = levels.find(|settings| &settings.proxy_redirect);
+        let given = levels.find(|settings| &settings.proxy.proxy_redirect);
         let rules = given.map_or(&[RedirectRule::Default][..], |given| &given.value.0);
         let rules = rules.iter().filter_map(|rule| match rule {
             RedirectRule::Default => Some(default(url, uri, path)),

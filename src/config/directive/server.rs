@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};
 
-use super::location::{ClientTimeouts, ContentDirectives, SettingLevels};
+use super::location::{ContentDirectives, SettingLevels};
 use super::settings;
-use super::settings::spoken;
+use super::settings::{ClientSettings, ServerSettings, spoken};
 use super::tls::Carrier;
 use crate::config::compile;
 use crate::config::compile::{Compiler, PathRule};
@@ -23,7 +23,7 @@ pub(crate) mod raw {
     use crate::config::decode::record::record;
     use crate::config::decode::value::{Flag, HasShorthand, List, ListenAddress, Shorthand, Text};
     use crate::config::decode::{Decode, DecodeContext, Field, Required};
-    use crate::config::directive::settings::raw::{Connection, Settings};
+    use crate::config::directive::settings::raw::{ServerDirectives, Settings};
     use crate::config::directive::tls::raw::Tls;
     use crate::config::source::{Node, NodeKind};
 
@@ -45,7 +45,7 @@ pub(crate) mod raw {
             /// Paths with rules of their own.
             locations: Field<List<Location>>,
         }
-        with settings: Settings, connection: Connection,
+        with settings: Settings, connection: ServerDirectives,
     }
 
     record! {
@@ -361,43 +361,37 @@ impl Compiler<'_> {
             .collect();
         let config = self.config;
         let levels = [&server.connection, &config.connection];
-        let header = levels
-            .iter()
-            .find_map(|level| level.client_header_timeout.get());
-        let header = self.some_time(header, 60);
+        let connection = ServerSettings::merge(levels.into_iter(), self);
         let outer = [&server.settings, &config.settings];
-        let timeouts = self.client_timeouts(SettingLevels(&outer), header);
+        let client = ClientSettings::merge(outer.iter().map(|s| &s.client), self);
         self.check_real_ip(SettingLevels(&outer));
         let own = ContentDirectives {
             pass: &server.proxy_pass,
             grpc: &server.grpc_pass,
             answer: &server.r#return,
         };
-        let locations = self.locations(server, own, timeouts);
+        let max_streams = connection.http2_max_concurrent_streams;
+        let locations = self.locations(server, own);
         Server {
             name: texts
                 .first()
                 .map_or_else(String::new, |name| folded(&name.value.text))
                 .into(),
             names,
-            timeouts,
+            client,
+            header_timeout: connection.client_header_timeout,
             tls: self.tls(given, tls),
             real_ip: self.real_ip(SettingLevels(&outer)),
-            max_head: self.max_head(levels),
-            http2: settings::http2(levels),
-            max_streams: settings::max_streams(levels),
-            max_resets: settings::max_resets(levels),
+            max_head: connection.large_client_header_buffers,
+            http2: settings::http2(levels.into_iter()),
+            max_streams,
+            max_resets: settings::max_resets(levels.into_iter(), max_streams),
             locations,
-            fallback: self.site(SettingLevels(&outer), own, None, timeouts),
+            fallback: self.site(SettingLevels(&outer), own, None),
         }
     }
 
-    fn locations(
-        &mut self,
-        server: &raw::Server,
-        own: ContentDirectives<'_>,
-        timeouts: ClientTimeouts,
-    ) -> Vec<Location> {
+    fn locations(&mut self, server: &raw::Server, own: ContentDirectives<'_>) -> Vec<Location> {
         let config = self.config;
         let mut seen = HashMap::new();
         let listed: &[Spanned<raw::Location>] =
@@ -424,7 +418,7 @@ impl Compiler<'_> {
                 }
                 (own, None)
             };
-            let mut site = self.site(SettingLevels(&inner), does, rule, timeouts);
+            let mut site = self.site(SettingLevels(&inner), does, rule);
             self.warn_of_nothing_sent(&location.value.settings, &site);
             if location.value.settings.real_ip.get().is_some() {
                 self.check_real_ip(SettingLevels(&inner));

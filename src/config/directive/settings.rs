@@ -1,45 +1,51 @@
-//! How fast answers may leave.
+//! Settings of the top level, a server and a location.
 //!
-//! What of requests and responses is buffered, and within which bounds.
-//!
-//! What holds for a connection before the location of its first request is known.
-//!
-//! `limit_rate` and `limit_rate_after`.
-//!
-//! `buffers`, and what is buffered at a location.
+//! Each stands in one of the lists of `settings!` below, with its type, default, inheritance and sentence; a plain one needs
+//! nothing else but what it is for. Those without a type that runs have a compiler of their own, some of them here:
+//! bandwidth (`limit_rate`), buffering, and what holds for a connection before the location is known.
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
-use self::raw::SizeText;
+use http::StatusCode;
+
+use self::raw::{Buffers, SizeText};
+use super::client::raw::{AccessWord, ProxyProtocol};
+use super::content::raw::Fallback;
+use super::health::raw::Breaker;
+use super::limits::raw::{ConnRule, ReqRule};
+use super::limits::{DryRun, LogLevel, raw as raw_limits};
 use super::location::SettingLevels;
+use super::proxy_pass::raw::ProxyRedirect;
+use super::store::raw::HeaderText;
 use crate::config::compile::Compiler;
-use crate::config::decode::value::{Size, Text, mistaken};
-use crate::config::decode::{Field, Spanned, units};
+use crate::config::decode::record::Setting;
+#[cfg(test)]
+use crate::config::decode::record::SettingRow;
+use crate::config::decode::value::{
+    Flag, HeaderCount, List, NamedMap, OrOff, RefusalStatus, RequestCount, Size, Streams, Text,
+    Time, Tries, mistaken,
+};
+use crate::config::decode::{Spanned, settings, units, value};
 use crate::config::plan::Http2;
 use crate::config::template::{Template, TemplatePhase, Variable};
 
 pub(crate) mod raw {
-    //! What may stand at the top level, in a server and in a location, written once for all three.
-    //! What `limit_rate` may say.
-    //! What of requests and responses is buffered, and within which bounds.
+    //! What the user writes: the settings of all three levels together, and values with a syntax of their own.
+
     use std::borrow::Cow;
 
     use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 
+    pub use super::{
+        BufferingDirectives, ClientDirectives, LimitDirectives, ProxyDirectives, ServerDirectives,
+    };
     use crate::config::decode::record::record;
     use crate::config::decode::units::ParseError;
-    use crate::config::decode::value::{
-        Flag, HeaderCount, HttpVersion, List, LogLevel, NamedMap, OrOff, RefusalStatus,
-        RequestCount, Size, Streams, Text, Time, Tries, scalar_from,
-    };
+    use crate::config::decode::value::{List, RequestCount, Size, Text, scalar_from};
     use crate::config::decode::{Decode, DecodeContext, Field, Required, Spanned, units};
-    use crate::config::directive::client::raw::{AccessWord, ProxyProtocol, RealIp};
-    use crate::config::directive::content::raw::Fallback;
-    use crate::config::directive::health::raw::Breaker;
-    use crate::config::directive::limits::raw::{ConnRule, LimitHeaders, ReqRule};
-    use crate::config::directive::proxy_pass::raw::ProxyRedirect;
-    use crate::config::directive::store::raw::HeaderText;
+    use crate::config::directive::client::raw::RealIp;
     use crate::config::directive::tls::raw::ProxySsl;
     use crate::config::report;
     use crate::config::report::Diagnostic;
@@ -48,106 +54,10 @@ pub(crate) mod raw {
     record! {
         /// Settings of the top level, of a server and of a location; the inner one holds.
         pub struct Settings {
-            /// Rates to keep to, all of them. An inner list takes the place of an outer one; `off` for none.
-            limit_req: Field<OrOff<List<ReqRule>>>,
-            /// Rates that are proposed: asked and counted beside `limit_req`, and not enforced. An inner list takes the place of an outer one; `off` for none.
-            shadow: Field<OrOff<List<ReqRule>>>,
-            /// Numbers of requests at once to keep to, all of them. An inner list takes the place of an outer one; `off` for none.
-            limit_conn: Field<OrOff<List<ConnRule>>>,
-            /// The status of a request that `limit_req` refuses, 400 to 599. Default: 429 (nginx: 503).
-            limit_req_status: Field<RefusalStatus>,
-            /// The status of a request that `limit_conn` refuses, 400 to 599. Default: 503.
-            limit_conn_status: Field<RefusalStatus>,
-            /// Only report what `limit_req` would do. Default: false.
-            limit_req_dry_run: Field<Flag>,
-            /// Only report what `limit_conn` would do. Default: false.
-            limit_conn_dry_run: Field<Flag>,
-            /// At which level a refusal by `limit_req` is logged; a delay goes one lower. Default: error.
-            limit_req_log_level: Field<LogLevel>,
-            /// At which level a refusal by `limit_conn` is logged. Default: error.
-            limit_conn_log_level: Field<LogLevel>,
-            /// Which header fields tell clients of their limits besides Retry-After: `ietf` for RateLimit and RateLimit-Policy, `legacy` for X-RateLimit-*, or `off`; a mapping also says on which responses. Default: ietf, on refusals.
-            limit_headers: Field<LimitHeaders>,
-            /// Who may come in: addresses, networks, `all` or `unix:`. Where it is given, everybody else may not.
-            allow: Field<List<AccessWord>>,
-            /// Who may not come in. Of `allow` and `deny` the longest prefix holds.
-            deny: Field<List<AccessWord>>,
             /// Whose word is taken for the client's address. Each of its keys is inherited by itself.
             real_ip: Field<RealIp>,
-            /// The largest request body; 0 for no limit. Default: 1m.
-            client_max_body_size: Field<Size>,
-            /// How long a client may take between two pieces of its body. Default: 60s.
-            client_body_timeout: Field<Time>,
-            /// How many bytes a second a client's body has to come with, on average over client_body_timeout; 0 for any speed. Default: 100.
-            client_body_min_rate: Field<Size>,
-            /// How long a connection may idle between requests; 0 closes it after each. Default: 75s.
-            keepalive_timeout: Field<Time>,
-            /// How many requests a connection carries. Default: 1000.
-            keepalive_requests: Field<RequestCount>,
-            /// How long a client may take between two pieces of the answer. Default: 60s.
-            send_timeout: Field<Time>,
-            /// How many bytes a second of the answer a client has to take, on average over send_timeout; 0 for any speed. Default: 100.
-            send_min_rate: Field<Size>,
-            /// How fast an answer leaves, in bytes a second: a size as 100k, or a text of variables that gives one; 0 or nothing for any speed. Default: 0.
-            limit_rate: Field<SizeText>,
-            /// How much of an answer leaves before limit_rate holds: a size, or a text of variables that gives one. Default: 0.
-            limit_rate_after: Field<SizeText>,
-            /// How long to wait for more of what a client sends after its answer, before closing. Default: 5s.
-            lingering_timeout: Field<Time>,
-            /// Headers to send on, in place of the client's; an empty value removes one. An inner mapping takes the place of an outer one.
-            proxy_set_header: Field<NamedMap<HeaderText>>,
-            /// What is changed about `Location` and `Refresh` of responses: `default` to put the location's path in place of the URL of `proxy_pass`, pairs of what they begin with and what takes its place, or `off`. An inner list takes the place of an outer one. Default: default.
-            proxy_redirect: Field<ProxyRedirect>,
-            /// What upstreams are spoken to in: `1.1`, or `2` with many requests on one connection. Default: 1.1, and 2 with `grpc_pass`.
-            proxy_http_version: Field<HttpVersion>,
-            /// Whether upstreams are told the client's address by a PROXY header: on or v1, v2, or off. Each request then has a connection of its own. Default: off.
-            proxy_protocol: Field<ProxyProtocol>,
-            /// How long connecting to an upstream may take. Default: 60s.
-            proxy_connect_timeout: Field<Time>,
-            /// How long an upstream may take between two pieces of the request. Default: 60s.
-            proxy_send_timeout: Field<Time>,
-            /// How long an upstream may take between two pieces of its answer. Default: 60s.
-            proxy_read_timeout: Field<Time>,
-            /// How many header fields an upstream's response may have; all together 64k. Default: 1000.
-            proxy_max_headers: Field<HeaderCount>,
-            /// When the next server is tried: error, timeout, invalid_header, non_idempotent, http_500, http_502, http_503, http_504, http_403, http_404, http_429, or off. Default: error timeout.
-            proxy_next_upstream: Field<NextUpstream>,
-            /// How many servers are tried at most; 0 for each once. Default: 0.
-            proxy_next_upstream_tries: Field<Tries>,
-            /// For how long another server may be tried; 0 for no limit. Default: 0.
-            proxy_next_upstream_timeout: Field<Time>,
-            /// Answers 503 at once for a while where the location's requests fail too often; `{}` for one with all defaults. Default: off.
-            breaker: Field<OrOff<Breaker>>,
-            /// What is answered when the answer proper is not to be had. Default: off.
-            fallback: Field<OrOff<Fallback>>,
-            /// One of `degrade_groups`, with which this is turned off and on.
-            degrade_group: Field<Text>,
-            /// Whether a client's `Upgrade` (WebSocket and others, never h2c) is sent on, and a tunnel made where the upstream agrees. Default: on.
-            proxy_upgrade: Field<Flag>,
-            /// Whether header fields with an underscore in their name are sent on. Default: off.
-            underscores_in_headers: Field<Flag>,
-            /// Whether upstreams are sent a `Via` header. Default: on.
-            via: Field<Flag>,
         }
-        with buffering: Buffering, proxy_ssl: ProxySsl,
-    }
-
-    record! {
-        /// Settings that hold before the location is known, hence at the top level and in a server only.
-        pub struct Connection {
-            /// How long a client may take for the head of a request. Default: 60s.
-            client_header_timeout: Field<Time>,
-            /// The first piece of memory for a request's head; it grows as needed. Default: 1k.
-            client_header_buffer_size: Field<Size>,
-            /// How large a request's head may be: number and size, multiplied. Default: 4 8k.
-            large_client_header_buffers: Field<Buffers>,
-            /// Whether clients may speak HTTP/2, which they choose with TLS or say first. Default: on.
-            http2: Field<Flag>,
-            /// How many requests a client may have under way at once on an HTTP/2 connection. Default: 128.
-            http2_max_concurrent_streams: Field<Streams>,
-            /// How many requests a client may reset at once on an HTTP/2 connection; a tenth of that it may reset every second. Default: twice `http2_max_concurrent_streams`, at least 200.
-            http2_max_resets: Field<Streams>,
-        }
+        with limits: LimitDirectives, client: ClientDirectives, proxy: ProxyDirectives, buffering: BufferingDirectives, proxy_ssl: ProxySsl,
     }
 
     /// `large_client_header_buffers`: a number and a size.
@@ -157,6 +67,14 @@ pub(crate) mod raw {
         pub number: u64,
         /// How large each.
         pub size: u64,
+    }
+
+    impl Buffers {
+        /// Both multiplied.
+        #[must_use]
+        pub fn bytes(self) -> u64 {
+            self.number.saturating_mul(self.size)
+        }
     }
 
     record! {
@@ -303,24 +221,6 @@ pub(crate) mod raw {
     }
 
     record! {
-        /// Buffering between clients and upstreams.
-        pub struct Buffering {
-            /// Whether a request's body is read whole before an upstream is asked. Default: on.
-            proxy_request_buffering: Field<Flag>,
-            /// How much of a request's body is kept in memory; what is longer goes to a file. Default: 16k.
-            client_body_buffer_size: Field<Size>,
-            /// The directory for files with request bodies; no file in it ever has a name. Default: `path` of `buffers`.
-            client_body_temp_path: Field<Text>,
-            /// Whether a response is read as fast as the upstream sends it; what the client cannot take yet is kept. Default: on.
-            proxy_buffering: Field<Flag>,
-            /// How much of a response is kept in memory for a slow client: number and size, multiplied. Default: 8 4k.
-            proxy_buffers: Field<Buffers>,
-            /// How much of a response is kept in a file beyond that; 0 for no file. Default: 1024m.
-            proxy_max_temp_file_size: Field<Size>,
-        }
-    }
-
-    record! {
         /// Bounds of what is buffered, of all requests together.
         pub struct BufferBounds {
             /// How much may be kept in memory. Default: 64m.
@@ -330,6 +230,236 @@ pub(crate) mod raw {
             /// The directory for the files; no file in it ever has a name. Default: /var/tmp.
             path: Field<Text>,
         }
+    }
+}
+
+settings! {
+    /// What is done about limits, where they do not say it themselves.
+    pub struct LimitSettings, written LimitDirectives in "top level, server, location" {
+        /// Rates to keep to, all of them. An inner list takes the place of an outer one; `off` or `[]` for none.
+        limit_req: OrOff<List<ReqRule>>, otherwise "none";
+        /// Rates that are proposed: asked and counted beside `limit_req`, and not enforced. An inner list takes the place of an outer one; `off` for none.
+        shadow: OrOff<List<ReqRule>>, otherwise "none", see "[shadow](limits.md#shadow)";
+        /// Numbers of requests at once to keep to, all of them. An inner list takes the place of an outer one; `off` for none.
+        limit_conn: OrOff<List<ConnRule>>, otherwise "none";
+        /// The status of a request that `limit_req` refuses, 400 to 599 (nginx: 503).
+        limit_req_status: RefusalStatus => StatusCode = "429";
+        /// The status of a request that `limit_conn` refuses, 400 to 599.
+        limit_conn_status: RefusalStatus => StatusCode = "503";
+        /// Only report what `limit_req` would do.
+        limit_req_dry_run: Flag => DryRun = "off";
+        /// Only report what `limit_conn` would do.
+        limit_conn_dry_run: Flag => DryRun = "off";
+        /// The level at which a refusal by `limit_req` is logged: `info`, `notice`, `warn` or `error`; a delay goes one lower.
+        limit_req_log_level: value::LogLevel => LogLevel = "error";
+        /// The level at which a refusal by `limit_conn` is logged: `info`, `notice`, `warn` or `error`.
+        limit_conn_log_level: value::LogLevel => LogLevel = "error";
+        /// Which header fields tell clients of their limits besides `Retry-After`: `ietf` for `RateLimit` and `RateLimit-Policy`, `legacy` for `X-RateLimit-Limit`, `-Remaining` and `-Reset`, or `off`. They stand on refusals; a mapping (`form`, `on`) also says on which responses.
+        limit_headers: raw_limits::LimitHeaders, default "ietf", see "[what a client is told](limits.md#what-a-client-is-told)";
+    }
+}
+
+settings! {
+    /// What holds between weir and a client.
+    pub struct ClientSettings, written ClientDirectives in "top level, server, location" {
+        /// Addresses, networks, `all` or `unix:` that may come in. Where it is given, no others may.
+        allow: List<AccessWord>, otherwise "none", see "[access by address](#access-by-address)";
+        /// Addresses, networks, `all` or `unix:` that may not come in. Of `allow` and `deny` the longest prefix holds.
+        deny: List<AccessWord>, otherwise "none", see "[access by address](#access-by-address)";
+        /// The largest request body; 0 for no limit.
+        client_max_body_size: Size => Option<u64> = "1m";
+        /// How long a client may take between two pieces of its body.
+        client_body_timeout: Time => Duration = "60s", check nonzero;
+        /// How many bytes a second a client's body has to come with, on average over `client_body_timeout`; 0 for any speed.
+        client_body_min_rate: Size => u64 = "100", see "[slow clients](clients.md#slow-clients)";
+        /// How long a connection may idle between requests; 0 closes it after each.
+        keepalive_timeout: Time => Option<Duration> = "75s";
+        /// How many requests a connection carries.
+        keepalive_requests: RequestCount => u64 = "1000";
+        /// How long a client may take between two pieces of the response.
+        send_timeout: Time => Duration = "60s", check nonzero;
+        /// How many bytes a second of the response a client has to take, on average over `send_timeout`; 0 for any speed.
+        send_min_rate: Size => u64 = "100", see "[slow clients](clients.md#slow-clients)";
+        /// How fast a response leaves, in bytes a second: a size as `100k`, or a template that gives one; 0 or nothing for any speed.
+        limit_rate: SizeText, default "0", see "[bandwidth](bandwidth.md)";
+        /// How much of a response leaves before `limit_rate` holds: a size, or a template that gives one.
+        limit_rate_after: SizeText, default "0";
+        /// How long to wait for more of what a client sends after its response, before closing.
+        lingering_timeout: Time => Duration = "5s";
+    }
+}
+
+settings! {
+    /// How requests are sent on.
+    pub struct ProxySettings, written ProxyDirectives in "top level, server, location" {
+        /// Headers to send on, in place of the client's: the values are templates, an empty one removes the header. An inner mapping takes the place of an outer one.
+        proxy_set_header: NamedMap<HeaderText>, otherwise "see below";
+        /// What is changed about `Location` and `Refresh` of responses: `default` to put the location's path in place of the URL of `proxy_pass`, pairs of what they begin with and what takes its place, or `off`. An inner list takes the place of an outer one.
+        proxy_redirect: ProxyRedirect, default "default", see "[redirects](#redirects)";
+        /// What upstreams are spoken to in: `1.1`, or `2` with many requests on one connection, which `grpc_pass` means where nothing is said.
+        proxy_http_version: value::HttpVersion, default "1.1", see "[HTTP/2](http2.md#upstreams)";
+        /// Whether upstreams are told the client's address by a PROXY header: `on` or `v1`, `v2`, or `off`. Each request then has a connection of its own.
+        proxy_protocol: ProxyProtocol, default "off", see "[clients](clients.md#proxy-protocol)";
+        /// How long connecting to an upstream may take.
+        proxy_connect_timeout: Time => Duration = "60s", check nonzero;
+        /// How long an upstream may take between two pieces of the request.
+        proxy_send_timeout: Time => Duration = "60s", check nonzero;
+        /// How long an upstream may take between two pieces of its response; in a tunnel, how long neither side may be silent.
+        proxy_read_timeout: Time => Duration = "60s", check nonzero;
+        /// How many header fields an upstream's response may have; all together 64k.
+        proxy_max_headers: HeaderCount => usize = "1000";
+        /// When the next server is tried: `error`, `timeout`, `invalid_header`, `non_idempotent`, `http_500`, `http_502`, `http_503`, `http_504`, `http_403`, `http_404`, `http_429`, or `off`; a list, or one text with spaces.
+        proxy_next_upstream: raw::NextUpstream, default "error timeout";
+        /// How many servers are tried at most; 0 for each once.
+        proxy_next_upstream_tries: Tries, default "0";
+        /// For how long another server may be tried; 0 for no limit.
+        proxy_next_upstream_timeout: Time, default "0";
+        /// Answers 503 at once for a while where the location's requests fail too often; `{}` for one with all defaults.
+        breaker: OrOff<Breaker>, default "off", see "[circuit breakers](resilience.md#circuit-breakers)";
+        /// What is answered when the upstream's response is not to be had.
+        fallback: OrOff<Fallback>, default "off", see "[fallbacks](resilience.md#fallbacks)";
+        /// One of `degrade_groups`, with which this is turned off and on.
+        degrade_group: Text, otherwise "none", see "[degrade groups](resilience.md#degrade-groups)";
+        /// Whether a client's `Upgrade` (WebSocket and others, never h2c) is sent on, and a tunnel made where the upstream agrees.
+        proxy_upgrade: Flag => bool = "on", see "[upgrades](http.md#upgrades)";
+        /// Whether header fields with an underscore in their name are sent on. Many backends cannot tell them from those with a hyphen.
+        underscores_in_headers: Flag => bool = "off";
+        /// Whether upstreams are sent a `Via` header.
+        via: Flag => bool = "on";
+    }
+}
+
+settings! {
+    /// Buffering between clients and upstreams.
+    pub(in crate::config) struct BufferingSettings, written BufferingDirectives in "top level, server, location" {
+        /// Whether a request's body is read whole before an upstream is asked.
+        proxy_request_buffering: Flag => bool = "on", see "[buffering](buffering.md)";
+        /// How much of a request's body is kept in memory; what is longer goes to a file.
+        client_body_buffer_size: Size => usize = "16k", check up_to_1g;
+        /// The directory for files with request bodies; no file in it ever has a name.
+        client_body_temp_path: Text, otherwise "`path` of `buffers`";
+        /// Whether a response is read as fast as the upstream sends it; what the client cannot take yet is kept.
+        proxy_buffering: Flag => bool = "on", see "[buffering](buffering.md)";
+        /// How much of a response is kept in memory for a slow client: number and size, multiplied.
+        proxy_buffers: Buffers => usize = "8 4k", check response_buffers;
+        /// How much of a response is kept in a file beyond that; 0 for no file.
+        proxy_max_temp_file_size: Size => u64 = "1024m";
+    }
+}
+
+settings! {
+    /// Settings that hold before the location is known, hence at the top level and in a server only.
+    pub(in crate::config) struct ServerSettings, written ServerDirectives in "top level, server" {
+        /// How long a client may take for the headers of a request.
+        client_header_timeout: Time => Duration = "60s", check nonzero;
+        /// The first piece of memory for a request's headers; it grows as needed.
+        client_header_buffer_size: Size, default "1k";
+        /// How large a request's headers may be: number and size, multiplied; also `{ number: 4, size: 8k }`. There may be at most 100 fields.
+        large_client_header_buffers: Buffers => usize = "4 8k", check header_buffers;
+        /// Whether clients may speak HTTP/2, which they choose with TLS or say first.
+        http2: Flag, default "on", see "[HTTP/2](http2.md)";
+        /// How many requests a client may have under way at once on an HTTP/2 connection.
+        http2_max_concurrent_streams: Streams => u32 = "128";
+        /// How many requests a client may reset at once on an HTTP/2 connection; a tenth of that it may reset every second.
+        http2_max_resets: Streams, otherwise "twice `http2_max_concurrent_streams`, at least 200", see "[floods](http2.md#floods)";
+    }
+}
+
+/// The settings that `settings!` declares: the name of a table in docs/configuration.md, where they may stand, its rows.
+#[cfg(test)]
+pub(in crate::config) const REFERENCE: [(&str, &str, &[SettingRow]); 5] = [
+    (
+        "limits",
+        LimitDirectives::CONTEXTS,
+        LimitDirectives::REFERENCE,
+    ),
+    (
+        "clients",
+        ClientDirectives::CONTEXTS,
+        ClientDirectives::REFERENCE,
+    ),
+    (
+        "proxying",
+        ProxyDirectives::CONTEXTS,
+        ProxyDirectives::REFERENCE,
+    ),
+    (
+        "buffering",
+        BufferingDirectives::CONTEXTS,
+        BufferingDirectives::REFERENCE,
+    ),
+    (
+        "connections",
+        ServerDirectives::CONTEXTS,
+        ServerDirectives::REFERENCE,
+    ),
+];
+
+/// Declares what runs where a value is written.
+macro_rules! plan_of {
+    ( $( $type:ty => $plan:ty, |$value:ident| $run:expr; )* ) => {
+        $( impl Setting<$plan> for $type {
+            fn plan(&self) -> $plan {
+                let $value = self;
+                $run
+            }
+        } )*
+    };
+}
+
+plan_of! {
+    Flag => bool, |flag| flag.0;
+    Flag => DryRun, |flag| if flag.0 { DryRun::On } else { DryRun::Off };
+    Time => Duration, |time| time.0;
+    Time => Option<Duration>, |time| Some(time.0).filter(|time| !time.is_zero());
+    Size => u64, |size| size.0;
+    Size => Option<u64>, |size| Some(size.0).filter(|size| *size > 0);
+    Size => usize, |size| usize::try_from(size.0).unwrap_or(usize::MAX);
+    Buffers => usize, |buffers| usize::try_from(buffers.bytes()).unwrap_or(usize::MAX);
+    RequestCount => u64, |count| count.0;
+    HeaderCount => usize, |count| count.0;
+    Streams => u32, |count| count.0;
+    value::LogLevel => LogLevel, |level| level.0;
+    // Numbers from 400 to 599 are statuses; the decoder knows no others.
+    RefusalStatus => StatusCode, |status| StatusCode::from_u16(status.0).unwrap_or_default();
+}
+
+/// A timeout that must not be zero.
+fn nonzero(compiler: &mut Compiler<'_>, given: &Spanned<Time>, default: &str) {
+    if given.value.0.is_zero() {
+        compiler.complain_with(
+            given.span,
+            "a timeout of nothing would end everything at once",
+            format!("the default is {default}"),
+        );
+    }
+}
+
+/// Memory of one request.
+fn up_to_1g(compiler: &mut Compiler<'_>, given: &Spanned<Size>, _: &str) {
+    if given.value.0 > MOST_MEMORY {
+        let sentence = "more than 1g of memory for each request";
+        compiler.complain_with(given.span, sentence, "what is longer is kept in a file");
+    }
+}
+
+/// Memory of one response.
+fn response_buffers(compiler: &mut Compiler<'_>, given: &Spanned<Buffers>, default: &str) {
+    let bytes = given.value.bytes();
+    if bytes == 0 || bytes > MOST_MEMORY {
+        let sentence = "buffers of nothing, or of more than 1g";
+        compiler.complain_with(given.span, sentence, format!("the default is `{default}`"));
+    }
+}
+
+/// Memory of one request's headers.
+fn header_buffers(compiler: &mut Compiler<'_>, given: &Spanned<Buffers>, _: &str) {
+    if !(1024..=MOST_HEAD).contains(&given.value.bytes()) {
+        compiler.complain_with(
+            given.span,
+            "no sensible size for a request's head",
+            "number and size multiplied give 1k to 16m",
+        );
     }
 }
 
@@ -428,67 +558,30 @@ pub struct ResponseBuffering {
     pub path: Arc<Path>,
 }
 
-/// nginx's default of `large_client_header_buffers`, multiplied out.
-const MAX_HEAD: u64 = 4 * (8 << 10);
-
 /// Largest head accepted in a configuration: every connection may make us keep as much.
 const MOST_HEAD: u64 = 16 << 20;
-
-/// nginx's default of `http2_max_concurrent_streams`.
-const MAX_STREAMS: u32 = 128;
 
 /// A page that is left takes all its streams with it, twice; so many resets are allowed at least.
 const MAX_RESETS: u32 = 200;
 
-/// A server's settings, and those it inherits.
-type Levels<'c> = [&'c raw::Connection; 2];
-
-impl Compiler<'_> {
-    /// How large a head may be.
-    pub(in crate::config) fn max_head(&mut self, levels: Levels<'_>) -> usize {
-        let given = levels
-            .iter()
-            .find_map(|level| level.large_client_header_buffers.get());
-        let bytes = given.map_or(MAX_HEAD, |given| {
-            given.value.number.saturating_mul(given.value.size)
-        });
-        if let Some(given) = given.filter(|_| !(1024..=MOST_HEAD).contains(&bytes)) {
-            self.complain_with(
-                given.span,
-                "no sensible size for a request's head",
-                "number and size multiplied give 1k to 16m",
-            );
-        }
-        usize::try_from(bytes).unwrap_or(usize::MAX)
-    }
-}
-
 /// `http2`
-pub(in crate::config) fn http2(levels: Levels<'_>) -> Http2 {
-    let flag = said(levels, |level| &level.http2).map(|flag| flag.0);
-    spoken(flag, false).unwrap_or_default()
-}
-
-/// `http2_max_concurrent_streams`
-pub(in crate::config) fn max_streams(levels: Levels<'_>) -> u32 {
-    said(levels, |level| &level.http2_max_concurrent_streams).map_or(MAX_STREAMS, |most| most.0)
+pub(in crate::config) fn http2<'c>(
+    mut levels: impl Iterator<Item = &'c ServerDirectives>,
+) -> Http2 {
+    let flag = levels.find_map(|level| level.http2.value());
+    spoken(flag.map(|flag| flag.0), false).unwrap_or_default()
 }
 
 /// `http2_max_resets`
-pub(in crate::config) fn max_resets(levels: Levels<'_>) -> u32 {
-    let most = said(levels, |level| &level.http2_max_resets);
+pub(in crate::config) fn max_resets<'c>(
+    mut levels: impl Iterator<Item = &'c ServerDirectives>,
+    max_streams: u32,
+) -> u32 {
+    let most = levels.find_map(|level| level.http2_max_resets.value());
     most.map_or_else(
-        || max_streams(levels).saturating_mul(2).max(MAX_RESETS),
+        || max_streams.saturating_mul(2).max(MAX_RESETS),
         |most| most.0,
     )
-}
-
-/// What the innermost level says that says anything.
-fn said<'c, T>(
-    levels: Levels<'c>,
-    of: impl Fn(&'c raw::Connection) -> &'c Field<T>,
-) -> Option<&'c T> {
-    levels.iter().find_map(|level| of(level).value())
 }
 
 /// Whether HTTP/2 is spoken, by a flag or else by the word.
@@ -504,8 +597,8 @@ impl Compiler<'_> {
     /// How fast answers may leave where `levels` hold.
     pub(in crate::config) fn bandwidth(&mut self, levels: SettingLevels<'_>) -> LimitRate {
         LimitRate {
-            rate: self.volume(levels.find(|s| &s.limit_rate)),
-            after: self.volume(levels.find(|s| &s.limit_rate_after)),
+            rate: self.volume(levels.find(|s| &s.client.limit_rate)),
+            after: self.volume(levels.find(|s| &s.client.limit_rate_after)),
         }
     }
 
@@ -554,56 +647,25 @@ impl Compiler<'_> {
 
     /// What is buffered where `levels` hold.
     pub(in crate::config) fn buffering(&mut self, levels: SettingLevels<'_>) -> Buffering {
-        Buffering {
-            request: self.request_buffering(levels),
-            response: self.response_buffering(levels),
-        }
-    }
-
-    /// `proxy_request_buffering` and what belongs to it; `None` for off.
-    fn request_buffering(&mut self, levels: SettingLevels<'_>) -> Option<RequestBuffering> {
-        let memory = self.size_up_to_1g(levels.find(|s| &s.buffering.client_body_buffer_size));
+        let settings = BufferingSettings::merge(levels.iter().map(|s| &s.buffering), self);
         let path = match levels.find(|s| &s.buffering.client_body_temp_path) {
             Some(given) => self.directory(given),
             None => self.buffers_path(),
         };
-        let on = levels.find(|s| &s.buffering.proxy_request_buffering);
-        on.is_none_or(|on| on.value.0).then(|| RequestBuffering {
-            memory: memory.unwrap_or(BODY_BUFFER),
-            path,
-        })
-    }
-
-    /// `proxy_buffering` and what belongs to it.
-    fn response_buffering(&mut self, levels: SettingLevels<'_>) -> ResponseBuffering {
-        let on = levels.find(|s| &s.buffering.proxy_buffering);
-        let memory = levels.find(|s| &s.buffering.proxy_buffers);
-        let disk = levels.find(|s| &s.buffering.proxy_max_temp_file_size);
-        ResponseBuffering {
-            on: on.is_none_or(|on| on.value.0),
-            memory: memory.map_or(BUFFERS, |given| self.buffers_size(given)),
-            disk: disk.map_or(MAX_TEMP_FILE, |given| given.value.0),
-            path: self.buffers_path(),
+        Buffering {
+            request: settings
+                .proxy_request_buffering
+                .then_some(RequestBuffering {
+                    memory: settings.client_body_buffer_size,
+                    path,
+                }),
+            response: ResponseBuffering {
+                on: settings.proxy_buffering,
+                memory: settings.proxy_buffers,
+                disk: settings.proxy_max_temp_file_size,
+                path: self.buffers_path(),
+            },
         }
-    }
-
-    /// Number and size multiplied.
-    fn buffers_size(&mut self, given: &Spanned<raw::Buffers>) -> usize {
-        let bytes = given.value.number.saturating_mul(given.value.size);
-        if bytes == 0 || bytes > MOST_MEMORY {
-            let sentence = "buffers of nothing, or of more than 1g";
-            self.complain_with(given.span, sentence, "the default is `8 4k`");
-        }
-        usize::try_from(bytes).unwrap_or(usize::MAX)
-    }
-
-    fn size_up_to_1g(&mut self, given: Option<&Spanned<Size>>) -> Option<usize> {
-        let given = given?;
-        if given.value.0 > MOST_MEMORY {
-            let sentence = "more than 1g of memory for each request";
-            self.complain_with(given.span, sentence, "what is longer is kept in a file");
-        }
-        usize::try_from(given.value.0).ok()
     }
 
     /// `path` of `buffers`.
@@ -629,15 +691,6 @@ impl Compiler<'_> {
 
 /// Where temporary files are that nobody has named a place for: on a disk, where `/tmp` is often memory.
 const DEFAULT_PATH: &str = "/var/tmp";
-
-/// nginx's default of `client_body_buffer_size`.
-const BODY_BUFFER: usize = 16 << 10;
-
-/// nginx's default of `proxy_buffers`, multiplied.
-const BUFFERS: usize = 8 * 4096;
-
-/// nginx's default of `proxy_max_temp_file_size`.
-const MAX_TEMP_FILE: u64 = 1 << 30;
 
 /// Less is used up by a handful of slow clients.
 const LEAST_MEMORY: u64 = 1 << 20;

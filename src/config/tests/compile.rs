@@ -7,7 +7,7 @@ use http::StatusCode;
 use crate::algorithm::{AlgorithmParams, Delay, Excess, Rate};
 use crate::config::directive::limits::{OverrideKey, OverrideLimits};
 use crate::config::directive::location::{
-    AccessRules, ClientMatch, Content, LocationConf, MaxTries, ProxyPass, ReturnBody, Via,
+    AccessRules, ClientMatch, Content, LocationConf, MaxTries, ProxyPass, ReturnBody,
 };
 use crate::config::directive::upstream::UpstreamAddress;
 use crate::config::load_text;
@@ -53,16 +53,22 @@ fn what_is_not_given_is_as_in_nginx_but_for_429() {
     );
     let server = &plan.servers[0];
     assert_eq!(server.max_head, 32 * 1024);
-    assert_eq!(server.timeouts.header, Duration::from_secs(60));
-    assert_eq!(server.timeouts.keepalive, Some(Duration::from_secs(75)));
-    assert_eq!(server.timeouts.keepalive_requests, 1000);
+    assert_eq!(server.header_timeout, Duration::from_secs(60));
+    assert_eq!(
+        server.client.keepalive_timeout,
+        Some(Duration::from_secs(75))
+    );
+    assert_eq!(server.client.keepalive_requests, 1000);
     let site = &server.fallback;
-    assert_eq!(site.limit_req_status, StatusCode::TOO_MANY_REQUESTS);
-    assert_eq!(site.limit_conn_status, StatusCode::SERVICE_UNAVAILABLE);
-    assert_eq!(site.max_body, Some(1 << 20));
+    assert_eq!(site.limits.limit_req_status, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(
+        site.limits.limit_conn_status,
+        StatusCode::SERVICE_UNAVAILABLE
+    );
+    assert_eq!(site.client.client_max_body_size, Some(1 << 20));
     let forward = forward(site);
-    assert_eq!(forward.via, Via::On);
-    assert_eq!(forward.read_timeout, Duration::from_secs(60));
+    assert!(forward.settings.via);
+    assert_eq!(forward.settings.proxy_read_timeout, Duration::from_secs(60));
     assert!(forward.next_upstream.error && forward.next_upstream.timeout);
     assert_eq!(forward.next_upstream.tries, MaxTries::Each);
     let upstream = &plan.upstreams[forward.upstream];
@@ -111,11 +117,17 @@ servers:
 ",
     );
     let site = location(&plan, 0);
-    assert_eq!(forward(site).read_timeout, Duration::from_secs(6));
-    assert_eq!(forward(site).send_timeout, Duration::from_secs(7));
-    assert_eq!(forward(site).via, Via::Off);
-    assert_eq!(site.max_body, Some(2048));
-    assert_eq!(plan.servers[0].fallback.max_body, None);
+    assert_eq!(
+        forward(site).settings.proxy_read_timeout,
+        Duration::from_secs(6)
+    );
+    assert_eq!(
+        forward(site).settings.proxy_send_timeout,
+        Duration::from_secs(7)
+    );
+    assert!(!forward(site).settings.via);
+    assert_eq!(site.client.client_max_body_size, Some(2048));
+    assert_eq!(plan.servers[0].fallback.client.client_max_body_size, None);
 }
 
 /// Only a machine behind `https://` is asked for by its own name: it may serve many, and no other of ours.
@@ -352,7 +364,7 @@ fn anchors_and_merge_keys_save_writing() {
   - { <<: *first, server_name: b }
 ",
     );
-    assert_eq!(plan.servers[1].timeouts.send, Duration::from_secs(5));
+    assert_eq!(plan.servers[1].client.send_timeout, Duration::from_secs(5));
     assert_eq!(plan.listeners[0].servers, [0, 1]);
 }
 

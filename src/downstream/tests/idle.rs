@@ -180,7 +180,7 @@ async fn a_body_that_somebody_still_reads_is_not_taken_for_a_request() {
 #[tokio::test(start_paused = true)]
 async fn a_short_keep_alive_is_kept_to() {
     let mut settings = settings();
-    settings.timeouts.keepalive = Some(Duration::from_millis(300));
+    settings.client.keepalive_timeout = Some(Duration::from_millis(300));
     let rig = Rig::with(settings).await;
     let mut client = rig.client().await;
     client.send("GET /a HTTP/1.1\r\n\r\n").await;

@@ -34,6 +34,7 @@ use tokio_util::task::TaskTracker;
 
 use super::{ConnectionSettings, Handler, connection};
 use crate::clock::Millis;
+use crate::config::plan::ClientSettings;
 use crate::message::{
     ClientConnection, CloseConnection, ConnectionState, IncomingBody, InterimResponse, RemoteAddr,
     ResponseBody, ResponseEnd, ResponseGuard, drain,
@@ -102,7 +103,8 @@ fn interim(status: u16, link: Option<&'static str>) -> InterimResponse {
 fn settings() -> ConnectionSettings {
     ConnectionSettings {
         resets: 256,
-        timeouts: crate::message::testing::timeouts(),
+        client: ClientSettings::default(),
+        header_timeout: Duration::from_secs(60),
         max_head: 32 * 1024,
         streams: NonZeroU16::new(128),
     }

@@ -35,7 +35,7 @@ fn punishing(rule: ReqRule, seconds: u64) -> ReqRule {
 
 fn punishing_limits(mut plan: Plan, rules: &[ReqRule], dry_run: DryRun) -> Limits {
     let mut site = site(rules, &[]);
-    site.limit_req_dry_run = dry_run;
+    site.limits.limit_req_dry_run = dry_run;
     plan.servers[0].fallback = site.clone();
     Limits::compile(&site, &Zones::build(&plan))
 }

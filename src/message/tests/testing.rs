@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode, Uri};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Uri};
 
 use super::client_addr::RemoteAddr;
 use super::connection::ClientConnection;
@@ -13,10 +13,9 @@ use super::record::RequestRecord;
 use super::target::Target;
 use crate::clock::Millis;
 use crate::config::plan::{
-    AccessRules, BufferBounds, Buffering, ClientTimeouts, ConnectionLimits, Content, DryRun, Http2,
-    HttpVersion, LimitHeaders, LimitRate, LocationConf, Log, LogLevel, MaxTries, NextUpstream,
-    Plan, ProxyPass, ProxyProtocolVersion, ResponseBuffering, Server, ServerName, Underscores,
-    Upgrades, Via,
+    AccessRules, BufferBounds, Buffering, ClientSettings, ConnectionLimits, Content, Http2,
+    HttpVersion, LimitHeaders, LimitRate, LimitSettings, LocationConf, Log, MaxTries, NextUpstream,
+    Plan, ProxyPass, ProxyProtocolVersion, ProxySettings, ResponseBuffering, Server, ServerName,
 };
 
 /// A plan of one server, `example.com`, that has no locations.
@@ -53,7 +52,8 @@ pub(crate) fn server(name: &str) -> Server {
     Server {
         name: name.into(),
         names: vec![ServerName::Exact(name.into())],
-        timeouts: timeouts(),
+        client: ClientSettings::default(),
+        header_timeout: Duration::from_secs(60),
         tls: None,
         real_ip: None,
         max_head: 32 * 1024,
@@ -74,33 +74,16 @@ pub(crate) fn site(action: Content) -> LocationConf {
         limit_req: Vec::new(),
         shadow: Vec::new(),
         limit_conn: Vec::new(),
-        limit_req_status: StatusCode::TOO_MANY_REQUESTS,
-        limit_conn_status: StatusCode::SERVICE_UNAVAILABLE,
-        limit_req_dry_run: DryRun::Off,
-        limit_conn_dry_run: DryRun::Off,
-        limit_req_log_level: LogLevel::Error,
-        limit_conn_log_level: LogLevel::Error,
+        limits: LimitSettings::default(),
         limit_headers: LimitHeaders::default(),
         access: AccessRules::default(),
         real_ip: None,
-        max_body: None,
-        timeouts: timeouts(),
+        client: ClientSettings {
+            client_max_body_size: None,
+            ..ClientSettings::default()
+        },
         bandwidth: LimitRate::default(),
         action,
-    }
-}
-
-/// nginx's defaults.
-pub(crate) fn timeouts() -> ClientTimeouts {
-    ClientTimeouts {
-        header: Duration::from_secs(60),
-        body: Duration::from_secs(60),
-        body_min_rate: 100,
-        keepalive: Some(Duration::from_secs(75)),
-        keepalive_requests: 1000,
-        send: Duration::from_secs(60),
-        send_min_rate: 100,
-        lingering: Duration::from_secs(5),
     }
 }
 
@@ -114,15 +97,12 @@ pub(crate) fn forward() -> ProxyPass {
         replaces: 0,
         set_headers: Vec::new(),
         redirects: Box::default(),
-        underscores: Underscores::Drop,
-        upgrades: Upgrades::On,
-        via: Via::Off,
+        settings: ProxySettings {
+            via: false,
+            ..ProxySettings::default()
+        },
         version: HttpVersion::One,
         proxy_protocol: ProxyProtocolVersion::Off,
-        connect_timeout: Duration::from_secs(60),
-        send_timeout: Duration::from_secs(60),
-        read_timeout: Duration::from_secs(60),
-        max_headers: 1000,
         next_upstream: NextUpstream {
             error: true,
             timeout: true,

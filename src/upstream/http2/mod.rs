@@ -161,7 +161,7 @@ async fn join(
         let group = groups.entry(key(backend, forward)).or_default();
         Arc::clone(&group.gate)
     });
-    let made = tokio::time::timeout(forward.connect_timeout, async {
+    let made = tokio::time::timeout(forward.settings.proxy_connect_timeout, async {
         let _turn = gate.lock().await;
         if let Some(ride) = board(backend, forward) {
             return Ok((ride, ConnectionKind::Kept));

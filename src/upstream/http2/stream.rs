@@ -49,7 +49,7 @@ pub(super) async fn call(
             false => Err(Error::TooLarge),
         }
     };
-    let ready = tokio::time::timeout(forward.send_timeout, ready).await;
+    let ready = tokio::time::timeout(forward.settings.proxy_send_timeout, ready).await;
     let ready = ready.unwrap_or(Err(Error::Timeout(Stage::Send)));
     let ends = cargo.is_none();
     let begun = ready.and_then(|()| ride.send.send_request(request, ends).map_err(broken));
@@ -100,7 +100,7 @@ impl StreamCall<'_> {
         &mut self,
         context: &mut Context<'_>,
     ) -> Poll<Result<Response<RecvStream>, Error>> {
-        let timeout = self.forward.send_timeout;
+        let timeout = self.forward.settings.proxy_send_timeout;
         if let Poll::Ready(sent) = self.sending.poll(timeout, context) {
             sent?;
         }
@@ -110,7 +110,7 @@ impl StreamCall<'_> {
         }
         if let Poll::Ready(response) = Pin::new(&mut self.response).poll(context) {
             let response = response.map_err(broken)?;
-            if response.headers().len() > self.forward.max_headers {
+            if response.headers().len() > self.forward.settings.proxy_max_headers {
                 return Poll::Ready(Err(Error::InvalidHeader(InvalidResponse::TooLarge)));
             }
             return Poll::Ready(Ok(response));
@@ -118,7 +118,8 @@ impl StreamCall<'_> {
         if !self.sending.is_over() {
             return Poll::Pending;
         }
-        self.patience.start(self.forward.read_timeout);
+        self.patience
+            .start(self.forward.settings.proxy_read_timeout);
         ready!(self.patience.poll_passed(context));
         Poll::Ready(Err(Error::Timeout(Stage::Head)))
     }

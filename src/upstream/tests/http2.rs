@@ -347,7 +347,7 @@ async fn a_dead_connection_is_noticed() {
         std::future::pending::<()>().await;
     });
     let mut road = backend.road();
-    road.forward.read_timeout = Duration::from_secs(3600);
+    road.forward.settings.proxy_read_timeout = Duration::from_secs(3600);
     let began = tokio::time::Instant::now();
     assert!(road.send(streamed(Method::POST)).await.is_err());
     assert!(

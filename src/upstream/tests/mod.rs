@@ -34,7 +34,7 @@ use tokio::io::{AsyncWriteExt, DuplexStream};
 
 use super::*;
 use crate::clock::MinRate;
-use crate::config::plan::{MaxTries, NextUpstream, UpstreamServer, Via};
+use crate::config::plan::{MaxTries, NextUpstream, UpstreamServer};
 use crate::upstream::tests::origin::Origin;
 
 /// A client's request on its way through an upstream.
@@ -174,15 +174,15 @@ fn forward() -> plan::ProxyPass {
         replaces: 0,
         set_headers: Vec::new(),
         redirects: Box::default(),
-        via: Via::Off,
-        underscores: plan::Underscores::Drop,
-        upgrades: plan::Upgrades::On,
+        settings: plan::ProxySettings {
+            proxy_connect_timeout: Duration::from_secs(5),
+            proxy_send_timeout: Duration::from_secs(5),
+            proxy_read_timeout: Duration::from_secs(5),
+            via: false,
+            ..plan::ProxySettings::default()
+        },
         version: plan::HttpVersion::One,
         proxy_protocol: plan::ProxyProtocolVersion::Off,
-        connect_timeout: Duration::from_secs(5),
-        send_timeout: Duration::from_secs(5),
-        read_timeout: Duration::from_secs(5),
-        max_headers: 1000,
         next_upstream: next_upstream(),
         buffering: crate::message::testing::forward().buffering,
     }

@@ -3,7 +3,7 @@
 use http::Version;
 
 use super::*;
-use crate::config::plan::{Part, ProxyPass, SetHeader, Template, Variable, Via};
+use crate::config::plan::{Part, ProxyPass, SetHeader, Template, Variable};
 use crate::message::RequestRecord;
 use crate::message::headers::{CONNECTION_FIELDS, clean_response};
 use crate::message::testing::{exchange, forward, map, request};
@@ -75,7 +75,7 @@ fn fields_of_the_connection_stay_on_it() {
     ]);
     let mut forward = forward();
     forward.set_headers.clear();
-    forward.via = Via::Off;
+    forward.settings.via = false;
     let expected = [
         "accept: a",
         "content-type: t",
@@ -96,7 +96,7 @@ fn a_client_cannot_name_our_fields_away() {
         ("x-forwarded-for", "6.6.6.6"),
     ]);
     let mut forward = forward();
-    forward.via = Via::On;
+    forward.settings.via = true;
     forward.set_headers = vec![
         set("host", Template::variable(Variable::Host)),
         set(
@@ -164,7 +164,7 @@ fn trailers_are_asked_for_only_if_the_client_takes_them() {
 fn via_is_added_to_what_is_there_and_tells_the_version_that_was_spoken() {
     let mut exchange = exchange(&[("via", "1.1 other")]);
     let mut forward = forward();
-    forward.via = Via::On;
+    forward.settings.via = true;
     assert_eq!(
         lines(&sent(&exchange, &forward)),
         ["via: 1.1 other", "via: 1.1 weir"]
