@@ -1,9 +1,8 @@
 //! The life of a request, in nginx's phases.
 //!
-//! [`Proxy::handle`] is the one page to read: begin, post_read and find_config ([`generation`]), preaccess and access
-//! ([`filter`]), content ([`content`], [`fallback`]), the response (filters again, on the way back) and log ([`context`]). An
-//! error of any phase becomes a response in one place ([`error`]). [`connection`] serves the connections that requests
-//! come by.
+//! `Proxy::handle` is the one page to read: begin, post_read and find_config (`generation`), preaccess and access
+//! (`filter`), content (`content`, `fallback`), the response (filters again, on the way back) and log (`context`). An error
+//! of any phase becomes a response in one place (`error`). `connection` serves the connections that requests come by.
 
 mod connection;
 mod content;
