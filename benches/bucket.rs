@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use http::{Request, StatusCode};
+use http::Request;
 use weir::algorithm::Algorithm as _;
 use weir::algorithm::AlgorithmParams;
 use weir::algorithm::Cost;
@@ -19,18 +19,17 @@ use weir::clock::Clock;
 use weir::clock::Millis;
 use weir::config::plan::AccessRules;
 use weir::config::plan::BufferBounds;
-use weir::config::plan::ClientTimeouts;
+use weir::config::plan::ClientSettings;
 use weir::config::plan::ConnectionLimits;
 use weir::config::plan::Content;
 use weir::config::plan::CostSource;
 use weir::config::plan::CountRefused;
-use weir::config::plan::DryRun;
 use weir::config::plan::Http2;
 use weir::config::plan::LimitHeaders;
 use weir::config::plan::LimitRate;
+use weir::config::plan::LimitSettings;
 use weir::config::plan::LocationConf;
 use weir::config::plan::Log;
-use weir::config::plan::LogLevel;
 use weir::config::plan::OnAmbiguousKey;
 use weir::config::plan::OnEmptyKey;
 use weir::config::plan::Plan;
@@ -164,7 +163,8 @@ fn plan(rate: Rate) -> Plan {
         servers: vec![Server {
             name: "front".into(),
             names: vec![],
-            timeouts: timeouts(),
+            client: ClientSettings::default(),
+            header_timeout: Duration::from_secs(60),
             tls: None,
             real_ip: None,
             max_head: 32 << 10,
@@ -195,32 +195,12 @@ fn site(rate: Rate) -> LocationConf {
         }],
         shadow: vec![],
         limit_conn: vec![],
-        limit_req_status: StatusCode::TOO_MANY_REQUESTS,
-        limit_conn_status: StatusCode::SERVICE_UNAVAILABLE,
-        limit_req_dry_run: DryRun::Off,
-        limit_conn_dry_run: DryRun::Off,
-        limit_req_log_level: LogLevel::Error,
-        limit_conn_log_level: LogLevel::Error,
+        limits: LimitSettings::default(),
         limit_headers: LimitHeaders::default(),
         access: AccessRules::default(),
         real_ip: None,
-        max_body: None,
-        timeouts: timeouts(),
+        client: ClientSettings::default(),
         bandwidth: LimitRate::default(),
         action: Content::NotFound,
-    }
-}
-
-fn timeouts() -> ClientTimeouts {
-    let minute = Duration::from_secs(60);
-    ClientTimeouts {
-        header: minute,
-        body: minute,
-        body_min_rate: 100,
-        keepalive: Some(minute),
-        keepalive_requests: 1000,
-        send: minute,
-        send_min_rate: 100,
-        lingering: minute,
     }
 }

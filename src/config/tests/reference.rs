@@ -77,9 +77,9 @@ fn reference_tables_are_what_the_code_declares() {
     let mut page = read(name);
     for (title, contexts, rows) in REFERENCE {
         let marker = format!("<!-- settings: {title} -->\n");
-        let start = page.find(&marker).expect(&marker) + marker.len();
-        let end = start + page[start..].find(END).expect(END);
-        page.replace_range(start..end, &table(contexts, rows));
+        let (before, rest) = page.split_once(&marker).expect(&marker);
+        let (_, after) = rest.split_once(END).expect(END);
+        page = format!("{before}{marker}{}{END}{after}", table(contexts, rows));
     }
     settle(name, &page);
 }
