@@ -19,7 +19,7 @@
 //!
 //! # Layers
 //!
-//! A folder uses only folders in the lines below its own; folders on one line do not use each other. `tests/house.rs`
+//! A folder uses only folders in the lines below its own; folders on one line do not use each other. `tests/house/mod.rs`
 //! asserts it.
 //!
 //! ```text

@@ -137,7 +137,7 @@ impl ProxyPass {
             conf: Arc::clone(forward),
             upstream: upstreams.get(forward.upstream).cloned()?,
             body: BodyLimits {
-                max: conf.client.client_max_body_size,
+                max: conf.client.max_body_size(),
                 timeout: conf.client.client_body_timeout,
                 min_rate: conf.client.client_body_min_rate,
             },

@@ -103,12 +103,8 @@ impl Location {
         cx.record.peer.line.set_timeouts(&self.conf.client);
         if let Some(incoming) = unread {
             let announced = http_body::Body::size_hint(incoming).lower();
-            if self
-                .conf
-                .client
-                .client_max_body_size
-                .is_some_and(|limit| announced > limit)
-            {
+            let max = self.conf.client.max_body_size();
+            if max.is_some_and(|max| announced > max) {
                 return Flow::Fail(ProxyError::TooLarge);
             }
             if let Err(error) = ProxyError::of_coding(headers::coding(&cx.record.head.headers)) {

@@ -343,4 +343,4 @@ const CIRCULAR: usize = 142;
 const DEEP_IMPORTS: usize = 0;
 const SCATTERED: usize = 7;
 const SHARED_NAMES: usize = 17;
-const VAGUE_SUBJECTS: usize = 741;
+const VAGUE_SUBJECTS: usize = 637;

@@ -267,7 +267,7 @@ settings! {
         /// Addresses, networks, `all` or `unix:` that may not come in. Of `allow` and `deny` the longest prefix holds.
         deny: List<AccessWord>, otherwise "none", see "[access by address](#access-by-address)";
         /// The largest request body; 0 for no limit.
-        client_max_body_size: Size => Option<u64> = "1m";
+        client_max_body_size: Size => u64 = "1m";
         /// How long a client may take between two pieces of its body.
         client_body_timeout: Time => Duration = "60s", check nonzero;
         /// How many bytes a second a client's body has to come with, on average over `client_body_timeout`; 0 for any speed.
@@ -286,6 +286,15 @@ settings! {
         limit_rate_after: SizeText, default "0";
         /// How long to wait for more of what a client sends after its response, before closing.
         lingering_timeout: Time => Duration = "5s";
+    }
+}
+
+impl ClientSettings {
+    /// The largest request body; `None` for no limit.
+    // Not kept as an `Option`: every idle connection has a copy of these settings, and would be eight bytes larger.
+    #[must_use]
+    pub fn max_body_size(&self) -> Option<u64> {
+        (self.client_max_body_size != 0).then_some(self.client_max_body_size)
     }
 }
 

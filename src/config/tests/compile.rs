@@ -65,7 +65,7 @@ fn what_is_not_given_is_as_in_nginx_but_for_429() {
         site.limits.limit_conn_status,
         StatusCode::SERVICE_UNAVAILABLE
     );
-    assert_eq!(site.client.client_max_body_size, Some(1 << 20));
+    assert_eq!(site.client.client_max_body_size, 1 << 20);
     let forward = forward(site);
     assert!(forward.settings.via);
     assert_eq!(forward.settings.proxy_read_timeout, Duration::from_secs(60));
@@ -126,8 +126,8 @@ servers:
         Duration::from_secs(7)
     );
     assert!(!forward(site).settings.via);
-    assert_eq!(site.client.client_max_body_size, Some(2048));
-    assert_eq!(plan.servers[0].fallback.client.client_max_body_size, None);
+    assert_eq!(site.client.client_max_body_size, 2048);
+    assert_eq!(plan.servers[0].fallback.client.client_max_body_size, 0);
 }
 
 /// Only a machine behind `https://` is asked for by its own name: it may serve many, and no other of ours.

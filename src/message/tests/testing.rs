@@ -79,7 +79,7 @@ pub(crate) fn site(action: Content) -> LocationConf {
         access: AccessRules::default(),
         real_ip: None,
         client: ClientSettings {
-            client_max_body_size: None,
+            client_max_body_size: 0,
             ..ClientSettings::default()
         },
         bandwidth: LimitRate::default(),
