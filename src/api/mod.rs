@@ -1,5 +1,5 @@
 //! The JSON types of the admin API, each declared once: the server (`admin`) writes the responses and reads the requests, the
-//! CLI reads the responses and writes the requests, and [`openapi`] describes both.
+//! CLI reads the responses and writes the requests, and `openapi` describes both.
 //!
 //! A response word such as a verdict or a state is a [`Word`] and not an enum: a CLI that meets a newer server passes over
 //! fields and shows words that it does not know. What a request may say is an enum: a server refuses what it does not know.
