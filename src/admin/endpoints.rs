@@ -17,8 +17,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 
 use super::{Admin, keys, metrics, requests, status, upstreams, zones};
-use crate::api;
-use crate::api::ErrorBody;
+use crate::api::{self, ErrorBody};
 use crate::proxy::Generation;
 
 /// What somebody who was let in wants.

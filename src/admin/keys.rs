@@ -9,10 +9,9 @@ use super::endpoints::{ApiError, parameter};
 use super::zones::ZoneRef;
 use super::{endpoints, zones};
 use crate::algorithm;
-use crate::api;
 use crate::api::{
-    KeyActionRequest, KeyActions, KeyReset, KeySort, KeyStatus, TimeOrText, TopKey, VerdictCounts,
-    VerdictRates,
+    self, KeyActionRequest, KeyActions, KeyReset, KeySort, KeyStatus, TimeOrText, TopKey,
+    VerdictCounts, VerdictRates,
 };
 use crate::clock::Millis;
 use crate::config::amend;

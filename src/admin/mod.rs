@@ -46,8 +46,7 @@ use self::endpoints::{ApiCall, ApiError, ApiResponse, Route};
 use crate::clock::Clock;
 use crate::config::Secret;
 use crate::proxy::Generation;
-use crate::telemetry;
-use crate::telemetry::{LogWriter, RateLimitedLog};
+use crate::telemetry::{self, LogWriter, RateLimitedLog};
 
 pub use self::metrics::all as metrics;
 pub use self::status::{ReloadHandle, ReloadRequest};

@@ -13,13 +13,13 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use super::endpoints::{ApiError, EventStream, parameter};
 use super::keys::number;
 use super::{endpoints, keys};
-use crate::api;
-use crate::api::{ExplainRequest, Explanation, HeaderLines, Refusal, Refusals, SkippedRefusals};
+use crate::api::{
+    self, ExplainRequest, Explanation, HeaderLines, Refusal, Refusals, SkippedRefusals,
+};
 use crate::clock::Millis;
 use crate::limits::{RuleExplanation, RuleVerdict};
 use crate::proxy::Generation;
-use crate::telemetry;
-use crate::telemetry::{REFUSALS, RefusalRecord};
+use crate::telemetry::{self, REFUSALS, RefusalRecord};
 
 /// `POST /api/explain`
 pub(super) fn explain(

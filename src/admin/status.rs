@@ -26,8 +26,7 @@ use crate::clock::Clock;
 use crate::config::Report;
 use crate::proxy::Generation;
 use crate::store::LeaseHoldings;
-use crate::telemetry;
-use crate::telemetry::{COUNTERS, Exposition, ListenerCounters, REFUSALS, metrics};
+use crate::telemetry::{self, COUNTERS, Exposition, ListenerCounters, REFUSALS, metrics};
 
 /// `GET /api/status`
 pub(super) fn show(admin: &Admin, live: &Generation) -> Status {

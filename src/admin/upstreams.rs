@@ -2,13 +2,11 @@
 //! operators' changes to them.
 
 use super::endpoints::ApiError;
-use crate::api;
-use crate::api::{BackendChange, BackendState, BreakerChange, BreakerForce, DegradeChange};
+use crate::api::{self, BackendChange, BackendState, BreakerChange, BreakerForce, DegradeChange};
 use crate::config::plan::DegradeMode;
 use crate::proxy::{DegradeGroup, Generation, LocationBreaker};
-use crate::upstream;
 use crate::upstream::breaker::{Breaker, ForcedState};
-use crate::upstream::{Backend, UnavailableReason};
+use crate::upstream::{self, Backend, UnavailableReason};
 
 /// `GET /api/upstreams`
 pub(super) fn list(live: &Generation) -> Vec<api::Upstream> {

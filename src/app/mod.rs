@@ -28,8 +28,7 @@ use crate::admin::{Admin, ReloadHandle};
 use crate::clock::Clock;
 use crate::config::ConfigFiles;
 use crate::config::plan::Plan;
-use crate::listen;
-use crate::listen::{BoundSocket, ConnectionLimiter, InheritedSockets};
+use crate::listen::{self, BoundSocket, ConnectionLimiter, InheritedSockets};
 use crate::proxy::Generation;
 use crate::telemetry::{BackgroundTask, LogWriter, supervise, traces};
 

@@ -4,8 +4,7 @@
 //! the new one does not come that far, the old one goes on as if nothing had been. The sockets travel over the new one's
 //! standard input, which is a socket, too: nothing has to be named, and no other process can connect.
 
-use std::io;
-use std::io::{IoSlice, IoSliceMut, Read as _, Write as _};
+use std::io::{self, IoSlice, IoSliceMut, Read as _, Write as _};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;

@@ -10,8 +10,7 @@ mod top;
 mod verbs;
 
 use std::fmt::Write as _;
-use std::io;
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 

@@ -8,8 +8,7 @@
 //!
 //! A report drawn for people: with colour on a terminal, plain everywhere else.
 
-use std::io;
-use std::io::{IsTerminal as _, Write};
+use std::io::{self, IsTerminal as _, Write};
 
 use anstyle::{AnsiColor, Style};
 use unicode_width::UnicodeWidthStr as _;

@@ -1,8 +1,7 @@
 //! `weir replay`: what these limits would have done to that traffic.
 
 use std::fs::File;
-use std::io;
-use std::io::{BufWriter, IsTerminal, Write};
+use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 

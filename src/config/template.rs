@@ -13,8 +13,7 @@ use http::{HeaderName, header};
 
 use super::compile::{Compiler, Resolved};
 use super::decode::Spanned;
-use super::report;
-use super::report::Diagnostic;
+use super::report::{self, Diagnostic};
 use crate::config::decode::value::Text;
 
 /// A text of literal parts and variables.

@@ -15,8 +15,7 @@
 //! `lingering_close`. Unlike there, somebody who never stops sending is slowed down.
 
 use std::cell::RefCell;
-use std::io;
-use std::io::IoSlice;
+use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};

@@ -3,16 +3,14 @@
 //! An enum rather than a type parameter: hyper's connection is compiled once, and a branch costs nothing
 //! beside a system call.
 
-use std::io;
-use std::io::IoSlice;
+use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 
-use crate::tls;
-use crate::tls::Bare as _;
+use crate::tls::{self, Bare as _};
 
 /// A client's connection as the system knows it.
 #[derive(Debug)]

@@ -27,8 +27,7 @@ use crate::algorithm::Excess;
 use crate::clock::{Clock, Millis};
 use crate::config::plan::{DryRun, LogLevel};
 use crate::message::RequestRecord;
-use crate::store;
-use crate::store::{Key, VerdictKind};
+use crate::store::{self, Key, VerdictKind};
 use crate::telemetry::{REFUSALS, RefusalRecord, about};
 
 /// How a location's limits are enforced and spoken of.

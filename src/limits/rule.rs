@@ -19,16 +19,14 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::cost;
-use super::cost::DeferredCharge;
+use super::cost::{self, DeferredCharge};
 use super::key::{KeyFault, KeyLookup};
 use super::key_admin::any_marks;
 use super::shared_rule::SharedDecision;
 use super::zone::{ConnZone, ReqZone, RuleKey};
 use crate::algorithm::{Cost, Delay, Excess, LimitSpec, Verdict};
 use crate::clock::Millis;
-use crate::config::plan;
-use crate::config::plan::{ConnQueue, CostSource, RefusalAction};
+use crate::config::plan::{self, ConnQueue, CostSource, RefusalAction};
 use crate::message::RequestRecord;
 use crate::store::{Penalties, Receipt};
 

@@ -8,9 +8,8 @@ use std::time::Duration;
 use http::{HeaderName, HeaderValue, StatusCode, header};
 
 use super::cost::DeferredCharge;
-use super::headers;
 use super::headers::{
-    AllowedHeaders, RATELIMIT, RATELIMIT_POLICY, X_RATELIMIT_LIMIT, X_RATELIMIT_REMAINING,
+    self, AllowedHeaders, RATELIMIT, RATELIMIT_POLICY, X_RATELIMIT_LIMIT, X_RATELIMIT_REMAINING,
     X_RATELIMIT_RESET, ZoneName,
 };
 use super::key::KeyLookup;

@@ -29,9 +29,8 @@ use super::headers::ZoneName;
 use super::key::{KeyLookup, KeySource};
 use super::key_admin::KeyAdmin;
 use crate::algorithm::{AlgorithmParams, Delay, Excess, LimitSpec};
-use crate::config::plan;
 use crate::config::plan::{
-    CountRefused, LocationConf, Override, OverrideKey, OverrideLimits, Plan, ReqRule,
+    self, CountRefused, LocationConf, Override, OverrideKey, OverrideLimits, Plan, ReqRule,
     StoreTopology, Underscores,
 };
 use crate::message::RequestRecord;

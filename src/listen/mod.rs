@@ -28,8 +28,7 @@ use self::socket::{HandedConnection, ListenSocket, LoopHandoff, LoopSlot};
 use crate::clock::{Clock, Deadline};
 use crate::config::plan::SocketAddress;
 use crate::message::{ClientConnection, RemoteAddr};
-use crate::telemetry;
-use crate::telemetry::BackgroundTask;
+use crate::telemetry::{self, BackgroundTask};
 
 pub use self::connection_limit::{ConnectionLimiter, ConnectionPermit};
 pub use self::proxy_protocol::{ProxyReadError, read_proxy_header};

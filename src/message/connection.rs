@@ -23,8 +23,7 @@ use std::sync::{Arc, OnceLock};
 use http::HeaderMap;
 use parking_lot::Mutex;
 
-use super::client_addr;
-use super::client_addr::{ClientAddr, RemoteAddr};
+use super::client_addr::{self, ClientAddr, RemoteAddr};
 use super::connection_state::{ConnectionPhase, ConnectionState};
 use crate::clock::Millis;
 use crate::config::plan::{RealIp, RealIpHeader};

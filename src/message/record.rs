@@ -7,8 +7,7 @@ use http::request::Parts;
 use http::{HeaderMap, StatusCode};
 use smallvec::SmallVec;
 
-use super::client_addr;
-use super::client_addr::ClientAddr;
+use super::client_addr::{self, ClientAddr};
 use super::connection::ClientConnection;
 use super::target::Target;
 use super::trace::{LimitWait, Trace};

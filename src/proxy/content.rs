@@ -18,12 +18,10 @@ use http::{Method, StatusCode, Version, header};
 use http_body::{Body as _, Frame};
 
 use super::context::{PendingUpgrade, RequestContext, Response};
-use super::error;
-use super::error::{ALLOWED, NO_RESPONSE, Outcome, ProxyError, respond};
+use super::error::{self, ALLOWED, NO_RESPONSE, Outcome, ProxyError, respond};
 use super::stale_cache::{CacheWriter, StaleRules};
 use crate::clock::{Clock, Millis, MinRate};
-use crate::config::plan;
-use crate::config::plan::{HttpVersion, LocationConf, RequestBuffering, ReturnBody};
+use crate::config::plan::{self, HttpVersion, LocationConf, RequestBuffering, ReturnBody};
 use crate::message::headers::MaxForwards;
 use crate::message::{
     IncomingBody, LocalReply, RequestBody, RequestRecord, ResponseBody, grpc, headers, variables,

@@ -19,8 +19,9 @@ use http::response::Parts;
 use http::{HeaderValue, Method, StatusCode, header};
 
 use super::context::{RequestContext, Response, allows_raw_headers};
-use crate::config::plan;
-use crate::config::plan::{BodyFormat, HeaderForm, Part, RefusalBodies, RefusalBody, TypedText};
+use crate::config::plan::{
+    self, BodyFormat, HeaderForm, Part, RefusalBodies, RefusalBody, TypedText,
+};
 use crate::limits::Refusal;
 use crate::message::headers::TransferCoding;
 use crate::message::{
@@ -28,8 +29,7 @@ use crate::message::{
     RequestRecord, ResponseBody, best_offer, grpc, headers, reason, variables,
 };
 use crate::telemetry::about;
-use crate::upstream::breaker;
-use crate::upstream::breaker::BreakerOpen;
+use crate::upstream::breaker::{self, BreakerOpen};
 use crate::{message, upstream};
 
 /// What a request comes to.

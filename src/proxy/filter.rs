@@ -14,8 +14,7 @@ use http::HeaderMap;
 
 use super::context::{RequestContext, Response};
 use super::error::ProxyError;
-use crate::config::plan;
-use crate::config::plan::{DegradeMode, LocationConf, Plan, SizeTemplate};
+use crate::config::plan::{self, DegradeMode, LocationConf, Plan, SizeTemplate};
 use crate::limits::{Limits, Zones};
 use crate::message::{ClientAddr, RequestRecord, ResponseBody, Throttle, variables};
 use crate::telemetry::RateLimitedLog;

@@ -20,14 +20,12 @@ use super::stale_cache::StaleCache;
 use crate::clock::Clock;
 use crate::config::plan::{Carrier, Http2, Listener, Plan, VerifyClient};
 use crate::limits::Zones;
-use crate::message;
-use crate::message::{CertificateStatus, ClientConnection, RequestRecord, Target, TlsInfo};
+use crate::message::{self, CertificateStatus, ClientConnection, RequestRecord, Target, TlsInfo};
 use crate::route::RouteTable;
 use crate::spool::BufferPool;
 use crate::telemetry::traces::Tracer;
 use crate::telemetry::{AccessLog, about};
-use crate::tls;
-use crate::tls::TlsContexts;
+use crate::tls::{self, TlsContexts};
 use crate::upstream::Upstream;
 
 /// A plan, and all that runs by it.

@@ -15,12 +15,11 @@ use http::header::{
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, request, response};
 
-use crate::cache;
-use crate::cache::{CacheScope, Freshness, LruCache, Reservation};
+use crate::cache::{self, CacheScope, Freshness, LruCache, Reservation};
 use crate::clock::{Clock, Millis};
-use crate::config::plan;
 use crate::config::plan::{
-    Content, LocationConf, Map, MapLookup, Part, Plan, ProxyPass, Template, TlsVariable, Variable,
+    self, Content, LocationConf, Map, MapLookup, Part, Plan, ProxyPass, Template, TlsVariable,
+    Variable,
 };
 use crate::message::{RequestRecord, ResponseBody, variables};
 use crate::upstream::{BodyObserver, UpstreamBody};

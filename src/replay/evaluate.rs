@@ -23,10 +23,8 @@ use super::suggest::Arrivals;
 use super::{fields, stats, suggest};
 use crate::algorithm::{Delay, Excess, LimitSpec};
 use crate::clock::Millis;
-use crate::config::plan;
-use crate::config::plan::{Content, Plan, ReqRule, SocketAddress};
-use crate::limits;
-use crate::limits::{Limits, Zones};
+use crate::config::plan::{self, Content, Plan, ReqRule, SocketAddress};
+use crate::limits::{self, Limits, Zones};
 use crate::message::{
     ClientAddr, ClientConnection, LimitStatus, RemoteAddr, RequestRecord, Target,
 };

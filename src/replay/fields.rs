@@ -13,8 +13,7 @@ use http::HeaderName;
 use memchr::{memchr, memrchr};
 
 use super::format::{CutFields, EscapeStyle, InputFormat, LineSplitter, unescape};
-use super::log_format;
-use super::log_format::LogTime;
+use super::log_format::{self, LogTime};
 use super::order::LogEntry;
 use crate::config::plan::{
     CostSource, LocationConf, Map, MapLookup, Part, Plan, Template, Variable,

@@ -13,8 +13,7 @@ use std::ops::Range;
 
 use memchr::{memchr, memchr2};
 
-use super::log_format;
-use super::log_format::FormatTokens;
+use super::log_format::{self, FormatTokens};
 
 /// The shape of a log's lines.
 #[derive(Debug, Clone)]

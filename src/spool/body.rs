@@ -18,8 +18,7 @@ use std::task::{Context, Poll, ready};
 use bytes::{Bytes, BytesMut};
 
 use super::bounds::{BufferCharge, BufferPool, BufferResource};
-use super::disk;
-use super::disk::{DiskJob, TempFile};
+use super::disk::{self, DiskJob, TempFile};
 use crate::config::plan::{RequestBuffering, ResponseBuffering};
 use crate::message::ReplayableBody;
 

@@ -24,8 +24,7 @@ use rustix::io::Errno;
 use tokio::sync::oneshot;
 
 use super::bounds::{BufferCharge, BufferPool, BufferResource};
-use crate::telemetry;
-use crate::telemetry::BackgroundTask;
+use crate::telemetry::{self, BackgroundTask};
 
 /// A new file in this directory that only this process can reach. Blocks.
 pub(super) fn open(directory: &Path) -> io::Result<File> {

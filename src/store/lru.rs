@@ -15,8 +15,7 @@
 #[path = "tests/lru.rs"]
 mod tests;
 
-use super::key;
-use super::key::{HashSeeds, Key, PackedKey};
+use super::key::{self, HashSeeds, Key, PackedKey};
 use super::table::{LARGEST, MinTree, Table};
 use crate::clock::Millis;
 

@@ -16,8 +16,7 @@
 mod tests;
 
 use std::cell::RefCell;
-use std::io;
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -25,9 +24,8 @@ use http::header::{REFERER, USER_AGENT};
 
 use super::log_writer::{Destination, LogSink, LogWriter};
 use super::stamp;
-use crate::config::plan;
 use crate::config::plan::{
-    LimitVariable, LogFormat, LogPath, Part, Template, TraceVariable, Variable,
+    self, LimitVariable, LogFormat, LogPath, Part, Template, TraceVariable, Variable,
 };
 use crate::message::{RequestRecord, variables};
 

@@ -33,8 +33,7 @@ use super::access_log::Error;
 use super::log_writer::{Destination, LogSink, LogWriter};
 use super::stamp;
 use crate::clock::Millis;
-use crate::message;
-use crate::message::{ClientConnection, RequestRecord};
+use crate::message::{self, ClientConnection, RequestRecord};
 
 /// Keeps the logs going; writes what is left when dropped.
 #[derive(Debug)]

@@ -21,8 +21,7 @@ mod tests;
 
 use std::cell::RefCell;
 use std::fs::{File, OpenOptions};
-use std::io;
-use std::io::Write;
+use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;

@@ -18,8 +18,7 @@ use super::files::{Error, FileErrorKind, ReloadResult, Reloadable};
 use super::stream::{CloseMode, TlsSession, TlsStream};
 use super::verify::{DepthVerifier, PinnedVerifier, TrustAnchors};
 use super::{files, stream};
-use crate::config::plan;
-use crate::config::plan::{HttpVersion, ServerNameSent, SessionReuse, UpstreamTls, Verify};
+use crate::config::plan::{self, HttpVersion, ServerNameSent, SessionReuse, UpstreamTls, Verify};
 
 /// One way to meet servers of upstreams, renewed when its files change.
 #[derive(Debug)]

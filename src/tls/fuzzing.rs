@@ -1,7 +1,6 @@
 //! The way in for the fuzzer: a certificate read from its bytes alone.
 
-use super::x509;
-use super::x509::X509Parts;
+use super::x509::{self, X509Parts};
 
 /// What is read of a certificate: whom it names, who issued it, and its number. `None` for what is not one.
 #[must_use]

@@ -32,8 +32,7 @@ use super::stream::{CloseMode, TlsSession, TlsStream};
 use super::verify::ClientVerifier;
 use super::{files, stream, x509};
 use crate::clock::Clock;
-use crate::config::plan;
-use crate::config::plan::{Http2, SessionTickets, VerifyClient};
+use crate::config::plan::{self, Http2, SessionTickets, VerifyClient};
 use crate::message::{AlpnProtocol, ClientCertificate, TlsInfo};
 
 /// One server's certificates and settings, renewed when their files change.

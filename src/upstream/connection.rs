@@ -6,8 +6,7 @@
 //! A connection to a backend, made within a time limit: with its handshake, where it is inside TLS.
 
 use std::cell::Cell;
-use std::io;
-use std::io::IoSlice;
+use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
@@ -23,8 +22,7 @@ use super::backend::{Backend, BackendAddress, RetiredFlag};
 use super::error::{Error, Stage};
 use crate::clock::Deadline;
 use crate::config::plan::ProxyPass;
-use crate::tls;
-use crate::tls::{Bare as _, TlsConnector};
+use crate::tls::{self, Bare as _, TlsConnector};
 
 /// A connection that carries one request at a time.
 #[derive(Debug)]

@@ -14,8 +14,7 @@
 mod tests;
 
 use std::hash::{BuildHasher, RandomState};
-use std::io;
-use std::io::{Read as _, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
 use std::time::Duration;
 

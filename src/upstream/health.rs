@@ -24,8 +24,7 @@ use super::http1::{BodyChunk, HeadReader};
 use super::http2::stream;
 use super::{RequestHeadForm, connection};
 use crate::config::plan::{CheckKind, HealthCheck, HttpCheck, HttpVersion};
-use crate::telemetry;
-use crate::telemetry::CaughtPanic;
+use crate::telemetry::{self, CaughtPanic};
 
 /// What is known of a server's health.
 #[derive(Debug)]

@@ -59,8 +59,7 @@ use self::queue::RequestQueue;
 use self::resolve::ResolvedNames;
 use self::send::{AttemptError, ConnectionKind, LastResult, RetryCause, RetryState};
 use crate::clock::{Clock, Millis};
-use crate::config::plan;
-use crate::config::plan::Backoff;
+use crate::config::plan::{self, Backoff};
 use crate::message::{Attempt, RequestBody, RequestRecord};
 use crate::tls;
 

@@ -12,9 +12,8 @@ use crate::api::{Backend, KeySort, Refusal, VerdictRates, ZoneDetail, ZoneRule};
 use crate::cli::output::{
     BAD, Column, DOUBTFUL, FAINT, GOOD, STRONG, TableCell, TextTable, lag, requests, span,
 };
-use crate::cli::verbs;
 use crate::cli::verbs::upstreams::condition;
-use crate::cli::verbs::{limits, upstreams};
+use crate::cli::verbs::{self, limits, upstreams};
 use crate::replay::{number, visible};
 
 /// The whole screen: exactly as many lines as there are rows.

@@ -14,8 +14,7 @@ mod draw;
 mod poll;
 mod state;
 
-use std::io;
-use std::io::{IsTerminal as _, Read as _, Write as _};
+use std::io::{self, IsTerminal as _, Read as _, Write as _};
 use std::sync::mpsc;
 
 use clap::Args;

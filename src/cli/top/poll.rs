@@ -15,8 +15,7 @@ use crate::api::{
 };
 use crate::cli::client::{AdminClient, ApiRequest, escape};
 use crate::cli::output::{BAD, DOUBTFUL, FAINT, GOOD};
-use crate::cli::verbs;
-use crate::cli::verbs::limits;
+use crate::cli::verbs::{self, limits};
 use crate::clock::{Clock, Millis};
 use crate::replay;
 

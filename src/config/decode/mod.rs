@@ -12,8 +12,7 @@ pub(super) mod value;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 
 use super::report::{Diagnostic, Report};
-use super::source;
-use super::source::{Node, Span};
+use super::source::{self, Node, Span};
 
 pub(super) use self::record::{record, settings};
 

@@ -14,8 +14,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::{Map, Value, json};
 
 use super::{Decode, DecodeContext, Spanned};
-use crate::config::report;
-use crate::config::report::{Diagnostic, Report};
+use crate::config::report::{self, Diagnostic, Report};
 use crate::config::source::{Node, NodeKind, Scalar, Span};
 
 /// A mapping with known keys.

@@ -4,8 +4,7 @@
 
 use std::net::IpAddr;
 
-use super::limits;
-use super::limits::{OnEmptyKey, Override, OverrideKey, entries};
+use super::limits::{self, OnEmptyKey, Override, OverrideKey, entries};
 use super::location::LocationConf;
 use crate::algorithm::AlgorithmParams;
 use crate::config::compile::Compiler;

@@ -9,8 +9,7 @@ use http::{HeaderName, HeaderValue, StatusCode, header};
 use regex::bytes::Regex;
 
 use self::raw::RedirectRule;
-use super::client;
-use super::client::ProxyProtocolVersion;
+use super::client::{self, ProxyProtocolVersion};
 use super::location::{HttpVersion, MaxTries, NextUpstream, ProxyPass, SetHeader, SettingLevels};
 use super::settings::ProxySettings;
 use super::upstream::UpstreamAddress;
@@ -18,8 +17,7 @@ use crate::config::compile::{Compiler, PathRule, RegexCase, Resolved, bytes_expr
 use crate::config::decode::value::{NamedMap, Text, mistaken};
 use crate::config::decode::{Spanned, units};
 use crate::config::directive::store::raw::HeaderText;
-use crate::config::report;
-use crate::config::report::Diagnostic;
+use crate::config::report::{self, Diagnostic};
 use crate::config::template::{Part, Template, TemplatePhase, TemplateToken, Variable, pieces};
 
 pub(crate) mod raw {

@@ -4,11 +4,9 @@ use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};
 
 use super::location::{ContentDirectives, SettingLevels};
-use super::settings;
-use super::settings::{ClientSettings, ServerSettings, spoken};
+use super::settings::{self, ClientSettings, ServerSettings, spoken};
 use super::tls::Carrier;
-use crate::config::compile;
-use crate::config::compile::{Compiler, PathRule};
+use crate::config::compile::{self, Compiler, PathRule};
 use crate::config::decode::value::Text;
 use crate::config::decode::{Required, Spanned};
 use crate::config::plan::{Http2, Listener, Location, Server, SocketAddress};

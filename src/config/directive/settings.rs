@@ -47,8 +47,7 @@ pub(crate) mod raw {
     use crate::config::decode::{Decode, DecodeContext, Field, Required, Spanned, units};
     use crate::config::directive::client::raw::RealIp;
     use crate::config::directive::tls::raw::ProxySsl;
-    use crate::config::report;
-    use crate::config::report::Diagnostic;
+    use crate::config::report::{self, Diagnostic};
     use crate::config::source::{Node, NodeKind};
 
     record! {

@@ -11,8 +11,7 @@
 
 use std::time::Duration;
 
-use super::limits;
-use super::limits::entries;
+use super::limits::{self, entries};
 use super::location::SetHeader;
 use super::tls::TlsFile;
 use super::upstream::UpstreamAddress;

@@ -5,8 +5,7 @@
 use std::time::Duration;
 
 use self::raw::Counting;
-use super::limits;
-use super::limits::OverrideLimits;
+use super::limits::{self, OverrideLimits};
 use crate::algorithm::{AlgorithmParams, Cost, Delay, Excess, Rate};
 use crate::config::compile::Compiler;
 use crate::config::decode::value::Text;

@@ -12,8 +12,7 @@ pub mod fuzzing;
 mod stream;
 
 use std::future::poll_fn;
-use std::io;
-use std::io::IoSlice;
+use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};

@@ -1,7 +1,6 @@
 //! Real sockets on loopback; descriptors run out in a process of their own.
 
-use std::fs;
-use std::fs::File;
+use std::fs::{self, File};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::unix::net::UnixListener as StdUnixListener;
 use std::path::Path;

@@ -13,8 +13,7 @@ use std::sync::atomic::{self, AtomicU32};
 use std::time::Duration;
 
 use crate::clock::Millis;
-use crate::config::plan;
-use crate::config::plan::{Template, UpstreamServer};
+use crate::config::plan::{self, Template, UpstreamServer};
 use crate::upstream::backend::Backend;
 
 /// A way to pick the next server. What all of them have in common stands in [`PeerState`].

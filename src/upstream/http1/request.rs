@@ -7,8 +7,7 @@
 //! What a request looks like on the wire. Plain copying: nothing is formatted, nothing allocated.
 
 use std::cell::Cell;
-use std::io;
-use std::io::IoSlice;
+use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
