@@ -36,7 +36,7 @@
 //! message
 //! config
 //! algorithm
-//! clock
+//! text       clock
 //! ```
 //!
 //! Consequences: only `cli` and `config` see what the user wrote (`config::raw`), all others see the plan; time is an
@@ -61,5 +61,6 @@ pub mod route;
 pub mod spool;
 pub mod store;
 pub mod telemetry;
+pub mod text;
 pub mod tls;
 pub mod upstream;

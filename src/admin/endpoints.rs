@@ -19,6 +19,7 @@ use tokio::sync::mpsc;
 use super::{Admin, keys, metrics, requests, status, upstreams, zones};
 use crate::api::{self, ErrorBody};
 use crate::proxy::Generation;
+use crate::text::percent_decode;
 
 /// What somebody who was let in wants.
 #[derive(Debug)]
@@ -165,7 +166,7 @@ impl Route {
     /// What a path stands for; a query does not belong to it.
     pub(super) fn find(path: &str) -> Option<Self> {
         let segments = path.strip_prefix('/')?.split('/');
-        let segments: Vec<_> = segments.map(decode).collect::<Option<_>>()?;
+        let segments: Vec<_> = segments.map(percent_decode).collect::<Option<_>>()?;
         let segments: Vec<_> = segments.iter().map(String::as_str).collect();
         let name = |name: &str| (!name.is_empty()).then(|| name.to_owned());
         Some(match segments[..] {
@@ -230,26 +231,7 @@ impl Route {
 pub(super) fn parameter(query: Option<&str>, name: &str) -> Option<String> {
     let mut pairs = query?.split('&').filter_map(|pair| pair.split_once('='));
     let (_, value) = pairs.find(|(key, _)| *key == name)?;
-    decode(&value.replace('+', " "))
-}
-
-/// Undoes what was written as `%` and two digits; `None` where that makes no text.
-fn decode(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let [first, after @ ..] = rest {
-        let byte;
-        (byte, rest) = match (first, after) {
-            (b'%', [high, low, after @ ..]) => {
-                let [high, low] = [*high, *low].map(|digit| char::from(digit).to_digit(16));
-                (u8::try_from(high? * 16 + low?).ok()?, after)
-            }
-            (b'%', _) => return None,
-            _ => (*first, after),
-        };
-        bytes.push(byte);
-    }
-    String::from_utf8(bytes).ok()
+    percent_decode(&value.replace('+', " "))
 }
 
 /// The body as text, of a call that changes something.

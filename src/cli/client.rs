@@ -18,8 +18,9 @@ use serde_json::Value;
 
 use super::{UsageError, output};
 use crate::api::ErrorBody;
+use crate::config;
 use crate::config::{Secret, plan};
-use crate::{config, replay};
+use crate::text::{is_unreserved, percent_encode, visible};
 
 /// An admin listener and what to show it.
 #[derive(Debug, Clone)]
@@ -194,7 +195,7 @@ impl AdminClient {
                 "{address} answers {status}, and not as weir's admin listener does"
             );
         };
-        let error = replay::visible(&error);
+        let error = visible(&error);
         match (status, &self.token) {
             (400, _) => UsageError(error).into(),
             (401, None) => anyhow::anyhow!(
@@ -211,16 +212,9 @@ impl AdminClient {
 
 /// A name as it is written in a path.
 pub(super) fn escape(name: &str) -> String {
-    let mut text = String::with_capacity(name.len());
-    for byte in name.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            text.push(char::from(byte));
-        } else {
-            // Writing to a string cannot fail.
-            let _written = write!(text, "%{byte:02X}");
-        }
-    }
-    text
+    let mut text = Vec::with_capacity(name.len());
+    percent_encode(name.as_bytes(), is_unreserved, &mut text);
+    String::from_utf8_lossy(&text).into_owned()
 }
 
 /// How long an answer may take.

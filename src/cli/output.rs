@@ -15,7 +15,8 @@ use unicode_width::UnicodeWidthStr as _;
 
 use crate::api::VerdictCounts;
 use crate::config::{ColorChoice, Report};
-use crate::replay::{duration, percent, visible};
+use crate::replay::{duration, percent};
+use crate::text::visible;
 
 pub(super) use crate::replay::number;
 

@@ -15,6 +15,7 @@ use crate::config::plan::Plan;
 use crate::replay::{
     ReplayError, ReplayOptions, ReplayProgress, ReplayReport, ReplayVerdict, SuggestOptions,
 };
+use crate::text::visible;
 use crate::{cli, config, replay};
 
 /// What is replayed, and how it is told.
@@ -163,7 +164,7 @@ fn explain(error: ReplayError, zones: &[String]) -> anyhow::Result<ExitCode> {
         ReplayError::Unrecognised { line } => wrong(&format!(
             "the log is neither combined nor common nor JSON; it begins with\n  {}\n  = help: tell with --format how its lines look, \
              in the words of nginx's log_format",
-            replay::visible(&line)
+            visible(&line)
         )),
         ReplayError::Zone(name) => wrong(&format!(
             "there is no limit_req zone \"{name}\"; there is {}",

@@ -23,6 +23,7 @@ use crate::config::plan::{OnEmptyKey, Part, Template, Variable};
 use crate::message::variables::{AmbiguousKey, KeyReader};
 use crate::message::{ClientAddr, RequestRecord, variables};
 use crate::store::Key;
+use crate::text::{hex_byte, is_deceptive};
 
 /// Where a zone's keys come from.
 #[derive(Debug, PartialEq, Eq)]
@@ -456,11 +457,6 @@ fn escaped(bytes: &[u8]) -> String {
     text
 }
 
-/// Whether it changes how the letters around it are shown.
-fn is_deceptive(letter: char) -> bool {
-    matches!(letter, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
-}
-
 fn escape(text: &mut String, bytes: &[u8]) {
     for byte in bytes {
         // Writing to a string cannot fail.
@@ -475,10 +471,7 @@ fn unescaped(text: &str) -> Option<Vec<u8>> {
         let byte;
         (byte, rest) = match (first, after) {
             (b'\\', [b'\\', after @ ..]) => (b'\\', after),
-            (b'\\', [b'x', high, low, after @ ..]) => {
-                let [high, low] = [*high, *low].map(|digit| char::from(digit).to_digit(16));
-                (u8::try_from(high? * 16 + low?).ok()?, after)
-            }
+            (b'\\', [b'x', high, low, after @ ..]) => (hex_byte(*high, *low)?, after),
             (b'\\', _) => return None,
             _ => (*first, after),
         };

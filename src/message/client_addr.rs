@@ -25,6 +25,7 @@ use http::{HeaderMap, HeaderValue, header};
 
 use super::connection::ClientConnection;
 use crate::config::plan::{RealIp, RealIpHeader};
+use crate::text::is_escaped;
 
 /// The other end of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -295,12 +296,6 @@ fn split_last(line: &[u8]) -> (Option<&[u8]>, &[u8]) {
         }
     }
     (None, line)
-}
-
-/// Whether what follows `before` is escaped by its last byte.
-fn is_escaped(before: &[u8]) -> bool {
-    let backslashes = before.iter().rev().take_while(|byte| **byte == b'\\');
-    backslashes.count() % 2 == 1
 }
 
 /// The address in an element's `for`, if it has exactly one.

@@ -27,6 +27,7 @@ use super::client_addr::{self, ClientAddr, RemoteAddr};
 use super::connection_state::{ConnectionPhase, ConnectionState};
 use crate::clock::Millis;
 use crate::config::plan::{RealIp, RealIpHeader};
+use crate::text::base64;
 
 /// A PROXY header that names both ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -402,24 +403,6 @@ impl ClientCertificate {
     }
 }
 
-fn base64(bytes: &[u8]) -> String {
-    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
-    for group in bytes.chunks(3) {
-        let mut word = [0; 3];
-        word[..group.len()].copy_from_slice(group);
-        let bits = u32::from_be_bytes([0, word[0], word[1], word[2]]);
-        for place in 0..4 {
-            let digit = (bits >> (18 - 6 * place)) & 63;
-            text.push(match place <= group.len() {
-                true => char::from(ALPHABET[digit as usize]),
-                false => '=',
-            });
-        }
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
 
@@ -469,20 +452,5 @@ mod doubt_tests {
         assert_eq!(doubts.about(1), None);
         assert_eq!(doubts.about(2), Some(Ambiguity::TwoLengths));
         assert_eq!(doubts.about(3), None);
-    }
-}
-
-#[cfg(test)]
-mod tls_tests {
-
-    use super::*;
-
-    #[test]
-    fn base64_pads_what_is_left_over() {
-        let made: Vec<_> = ["", "f", "fo", "foo", "foob"]
-            .iter()
-            .map(|text| base64(text.as_bytes()))
-            .collect();
-        assert_eq!(made, ["", "Zg==", "Zm8=", "Zm9v", "Zm9vYg=="]);
     }
 }

@@ -10,8 +10,8 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, header};
 
 use super::record::RequestRecord;
-use super::target::push_escaped;
 use crate::clock::{Deadline, Millis};
+use crate::text::percent_encode;
 
 /// Why a call came to nothing, in gRPC's numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -134,13 +134,8 @@ pub fn failed(headers: &HeaderMap) -> bool {
 /// A text as `grpc-message` carries it.
 fn encode(text: &str) -> Vec<u8> {
     let mut encoded = Vec::with_capacity(text.len());
-    for &byte in text.as_bytes() {
-        if matches!(byte, b' '..=b'~') && byte != b'%' {
-            encoded.push(byte);
-        } else {
-            push_escaped(byte, &mut encoded);
-        }
-    }
+    let is_plain = |byte: u8| matches!(byte, b' '..=b'~') && byte != b'%';
+    percent_encode(text.as_bytes(), is_plain, &mut encoded);
     encoded
 }
 

@@ -14,7 +14,6 @@
 #[path = "tests/local_reply.rs"]
 mod tests;
 
-use std::borrow::Cow;
 use std::sync::OnceLock;
 
 use bytes::Bytes;
@@ -22,7 +21,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header, res
 use hyper::ext::ReasonPhrase;
 use serde_json::Value;
 
-use super::target::push_escaped;
+use crate::text::{escape_html, percent_encode};
 
 /// A response weir writes itself.
 #[derive(Debug)]
@@ -79,7 +78,7 @@ impl LocalReply {
     pub fn with_location(self, url: &[u8]) -> Self {
         let value = HeaderValue::from_bytes(url)
             .ok()
-            .filter(|_| url.iter().all(may_be_in_location))
+            .filter(|_| url.iter().all(|byte| may_be_in_location(*byte)))
             .or_else(|| HeaderValue::try_from(escape_location(url)).ok());
         match value {
             Some(value) => self.with_header(header::LOCATION, value),
@@ -190,20 +189,14 @@ fn has_no_body(status: StatusCode) -> bool {
         )
 }
 
-fn may_be_in_location(byte: &u8) -> bool {
-    byte.is_ascii_graphic() && !b"\"<>\\".contains(byte)
+fn may_be_in_location(byte: u8) -> bool {
+    byte.is_ascii_graphic() && !b"\"<>\\".contains(&byte)
 }
 
 /// What no URL may hold is percent-encoded.
 pub(super) fn escape_location(url: &[u8]) -> Vec<u8> {
     let mut text = Vec::with_capacity(url.len() + 16);
-    for &byte in url {
-        if may_be_in_location(&byte) {
-            text.push(byte);
-        } else {
-            push_escaped(byte, &mut text);
-        }
-    }
+    percent_encode(url, may_be_in_location, &mut text);
     text
 }
 
@@ -411,8 +404,8 @@ fn problem(status: StatusCode, violated: Option<&str>) -> String {
 
 fn html(status: StatusCode, advice: &str) -> String {
     let title = format!("{} {}", status.as_u16(), reason(status));
-    let title = escape(&title);
-    let advice = escape(advice);
+    let title = escape_html(&title);
+    let advice = escape_html(advice);
     format!(
         "<!doctype html>\n\
          <html lang=\"en\">\n\
@@ -443,24 +436,6 @@ fn advice(status: StatusCode) -> &'static str {
         500..=599 => "Something went wrong on our side.",
         _ => "That is all.",
     }
-}
-
-fn escape(text: &str) -> Cow<'_, str> {
-    if !text.contains(['&', '<', '>', '"', '\'']) {
-        return text.into();
-    }
-    let mut escaped = String::with_capacity(text.len() + 16);
-    for character in text.chars() {
-        match character {
-            '&' => escaped.push_str("&amp;"),
-            '<' => escaped.push_str("&lt;"),
-            '>' => escaped.push_str("&gt;"),
-            '"' => escaped.push_str("&quot;"),
-            '\'' => escaped.push_str("&#39;"),
-            other => escaped.push(other),
-        }
-    }
-    escaped.into()
 }
 
 #[cfg(test)]
@@ -580,15 +555,6 @@ mod page_tests {
                 .as_str()
                 .unwrap()
                 .ends_with("#temporary-reduced-capacity")
-        );
-    }
-
-    #[test]
-    fn what_could_be_markup_is_escaped() {
-        assert_eq!(escape("plain"), "plain");
-        assert_eq!(
-            escape("<a href=\"x\">&'"),
-            "&lt;a href=&quot;x&quot;&gt;&amp;&#39;"
         );
     }
 }

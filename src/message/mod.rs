@@ -38,5 +38,5 @@ pub use self::request_body::{
 pub use self::response_body::{ResponseBody, ResponseGuard, Throttle};
 pub use self::target::{Error, Target, encode_path, push_encoded, target_sent, write_target};
 pub use self::trace::{
-    Propagation, SpanId, TRACEPARENT, Trace, TraceId, TraceParent, has_sound_state, push_hex,
+    Propagation, SpanId, TRACEPARENT, Trace, TraceId, TraceParent, has_sound_state,
 };

@@ -15,6 +15,7 @@ use http::{HeaderValue, Method, Version, header};
 
 use super::record::RequestRecord;
 use crate::config::plan::ProxyPass;
+use crate::text::{hex_byte, percent_encode};
 
 /// Host and path of a request, normalised.
 #[derive(Debug, Default)]
@@ -189,21 +190,7 @@ pub fn encode_path(path: &[u8]) -> String {
 
 /// Appends what [`encode_path`] gives.
 pub fn push_encoded(path: &[u8], text: &mut Vec<u8>) {
-    for &byte in path {
-        if must_escape(byte) {
-            push_escaped(byte, text);
-        } else {
-            text.push(byte);
-        }
-    }
-}
-
-/// Appends `%XX`.
-pub(super) fn push_escaped(byte: u8, text: &mut Vec<u8>) {
-    const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
-    text.push(b'%');
-    text.push(DIGITS[usize::from(byte >> 4)]);
-    text.push(DIGITS[usize::from(byte & 15)]);
+    percent_encode(path, |byte| !must_escape(byte), text);
 }
 
 fn must_escape(byte: u8) -> bool {
@@ -346,9 +333,7 @@ fn normalise(path: &[u8]) -> Result<Vec<u8>, Error> {
 }
 
 fn decode(high: Option<&u8>, low: Option<&u8>) -> Option<u8> {
-    let digit = |byte: &u8| char::from(*byte).to_digit(16);
-    let value = u8::try_from(digit(high?)? << 4 | digit(low?)?).ok()?;
-    (value != 0).then_some(value)
+    hex_byte(*high?, *low?).filter(|byte| *byte != 0)
 }
 
 /// Resolves a last segment of `.` or `..`.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::clock::Millis;
+use crate::text::push_hex;
 
 /// A request's place in a trace.
 #[derive(Debug)]
@@ -152,14 +153,6 @@ fn is_entry(entry: &[u8]) -> bool {
         && key.iter().all(letter)
         && (1..=LONGEST).contains(&value.len())
         && value.iter().all(printable)
-}
-
-/// Appends bytes in hexadecimal digits.
-pub fn push_hex(bytes: &[u8], out: &mut Vec<u8>) {
-    for byte in bytes {
-        out.push(DIGITS[usize::from(byte >> 4)]);
-        out.push(DIGITS[usize::from(byte & 15)]);
-    }
 }
 
 /// Reads lower-case digits; others are none, as the specification has it.

@@ -5,6 +5,7 @@
 use memchr::memchr;
 
 use super::format::{CutFields, EscapeStyle, FormatError};
+use crate::text::is_escaped;
 
 /// A format, taken apart.
 #[derive(Debug, Clone)]
@@ -201,11 +202,6 @@ fn find(text: &[u8], wanted: &[u8]) -> Option<usize> {
         }
         from = at + 1;
     }
-}
-
-fn is_escaped(before: &[u8]) -> bool {
-    let backslashes = before.iter().rev().take_while(|byte| **byte == b'\\');
-    backslashes.count() % 2 == 1
 }
 
 /// A moment, in milliseconds since the Unix epoch, and how exactly it is known.

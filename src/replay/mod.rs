@@ -25,7 +25,7 @@ pub use self::format::FormatError;
 pub use self::input::{BadLine, InputError};
 pub use self::plot::axis::{Axis, AxisScale, AxisUnit};
 pub use self::plot::{
-    Color, GuideLine, GuidePosition, Plot, PlotTheme, Point, STYLE, Series, SeriesStyle, visible,
+    Color, GuideLine, GuidePosition, Plot, PlotTheme, Point, STYLE, Series, SeriesStyle,
 };
 pub use self::report::{ReplayReport, duration, number, percent};
 pub use self::run::{

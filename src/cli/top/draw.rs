@@ -14,7 +14,8 @@ use crate::cli::output::{
 };
 use crate::cli::verbs::upstreams::condition;
 use crate::cli::verbs::{self, limits, upstreams};
-use crate::replay::{number, visible};
+use crate::replay::number;
+use crate::text::visible;
 
 /// The whole screen: exactly as many lines as there are rows.
 pub(super) fn frame(view: &TopState, (width, height): (usize, usize)) -> Vec<String> {

@@ -5,7 +5,7 @@ use super::{KeyEvent, UiEvent};
 use crate::api::{Backend, BackendChange, BackendState, KeySort, KeyState, VerdictCounts};
 use crate::cli::verbs::{limits, upstreams};
 use crate::clock::Millis;
-use crate::replay::visible;
+use crate::text::visible;
 
 /// Everything that is drawn.
 #[derive(Debug)]

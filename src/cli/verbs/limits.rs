@@ -15,7 +15,8 @@ use crate::cli::client::{ApiRequest, escape};
 use crate::cli::output::{
     BAD, Column, DOUBTFUL, FAINT, Output, STRONG, TableCell, TextTable, requests, span, verdicts,
 };
-use crate::replay::{number, visible};
+use crate::replay::number;
+use crate::text::visible;
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct ZonesArgs {

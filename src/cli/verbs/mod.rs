@@ -24,7 +24,8 @@ use crate::api::{
     BackendState, Explanation, Refusal, Refusals, ReloadFailure, ReloadReport, RuleExplanation,
     SkippedRefusals, Status, Store,
 };
-use crate::replay::{number, visible};
+use crate::replay::number;
+use crate::text::visible;
 
 /// What can be asked of a running weir, and told to it.
 #[derive(Debug, Subcommand)]

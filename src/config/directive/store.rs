@@ -24,6 +24,7 @@ use crate::config::report;
 use crate::config::secret::{Secret, is_credential, is_variable};
 use crate::config::source::Span;
 use crate::config::template::{Part, Variable, template_names};
+use crate::text::percent_decode;
 
 pub(crate) mod raw {
     //! `stores`: where zones count that several gateways share.
@@ -650,22 +651,7 @@ fn parse_login(text: &str) -> Result<Login, ParseError> {
 }
 
 fn decode(text: &str) -> Result<Box<str>, ParseError> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        if byte != b'%' {
-            bytes.push(byte);
-            continue;
-        }
-        let mut digit = || char::from(rest.next()?).to_digit(16);
-        let value = digit()
-            .zip(digit())
-            .and_then(|(high, low)| u8::try_from(high * 16 + low).ok());
-        bytes.push(value.ok_or_else(wrong)?);
-    }
-    String::from_utf8(bytes)
-        .map(Into::into)
-        .map_err(|_| wrong())
+    percent_decode(text).map(Into::into).ok_or_else(wrong)
 }
 
 fn wrong() -> ParseError {

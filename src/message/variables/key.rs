@@ -11,6 +11,7 @@ use super::{append, is_single, request, single, with_buffer};
 use crate::config::plan::{OnAmbiguousKey, Part, Template, Underscores, Variable};
 use crate::message::record::RequestRecord;
 use crate::message::variables;
+use crate::text::hex_byte;
 
 /// A part of the key was given more than once, with different values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -212,9 +213,7 @@ fn decoded(text: &[u8]) -> impl Iterator<Item = u8> {
 
 /// The byte that two hexadecimal digits stand for; `None` for other letters and for control characters.
 fn encoded(high: u8, low: u8) -> Option<u8> {
-    let digit = |byte: u8| char::from(byte).to_digit(16);
-    let byte = u8::try_from(digit(high)? * 16 + digit(low)?).ok()?;
-    (!byte.is_ascii_control()).then_some(byte)
+    hex_byte(high, low).filter(|byte| !byte.is_ascii_control())
 }
 
 /// The values of all cookies of a name in one line, which stand behind a `;`, or a comma as in nginx.

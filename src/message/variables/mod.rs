@@ -41,12 +41,13 @@ use super::connection::{
     CertificateStatus, ClientCertificate, ClientConnection, ProxyHeader, TlsInfo,
 };
 use super::record::{Attempt, LimitStatus, RequestRecord};
-use super::target::push_escaped;
-use super::trace::{TraceParent, push_hex};
+use super::trace::TraceParent;
 use crate::config::plan::{
     Geo, LimitVariable, Map, MapLookup, MapValues, Part, ProxyTlv, ServerName, Template,
     TlsVariable, TraceVariable, Variable,
 };
+
+use crate::text::{is_unreserved, percent_encode, push_hex};
 
 pub use self::key::{AmbiguousKey, KeyReader};
 
@@ -414,7 +415,7 @@ fn append_tls(what: TlsVariable, peer: &ClientConnection, out: &mut Vec<u8>) -> 
         }
         TlsVariable::Cipher => text(out, tls.cipher),
         TlsVariable::ClientEscapedCert => with_certificate(tls, |client| {
-            escape(client.pem().as_bytes(), out);
+            percent_encode(client.pem().as_bytes(), is_unreserved, out);
         }),
         TlsVariable::ClientFingerprint => with_certificate(tls, |client| {
             text(out, &*client.fingerprint);
@@ -438,17 +439,6 @@ fn append_tls(what: TlsVariable, peer: &ClientConnection, out: &mut Vec<u8>) -> 
 
 fn with_certificate(tls: &TlsInfo, write: impl FnOnce(&ClientCertificate)) -> bool {
     tls.client.as_deref().map(write).is_some()
-}
-
-/// As for a part of a URI: whatever could mean something there is escaped.
-fn escape(bytes: &[u8], out: &mut Vec<u8>) {
-    for &byte in bytes {
-        match byte {
-            b'-' | b'.' | b'_' | b'~' => out.push(byte),
-            _ if byte.is_ascii_alphanumeric() => out.push(byte),
-            _ => push_escaped(byte, out),
-        }
-    }
 }
 
 fn verify(tls: &TlsInfo, out: &mut Vec<u8>) -> bool {

@@ -5,6 +5,7 @@ use http::{HeaderName, Version, header};
 
 use super::{formatted, text};
 use crate::message::record::RequestRecord;
+use crate::text::decode_base64;
 
 /// `$arg_NAME`: the first of that name in any case, not decoded. Without a `=` there is no value.
 pub(super) fn arg(head: &Parts, name: &str, out: &mut Vec<u8>) -> bool {
@@ -132,29 +133,6 @@ pub(super) fn user(head: &Parts, out: &mut Vec<u8>) -> bool {
         _ => {
             out.truncate(start);
             return false;
-        }
-    }
-    true
-}
-
-/// Appends what `encoded` stands for; false if it is not base64.
-fn decode_base64(encoded: &[u8], out: &mut Vec<u8>) -> bool {
-    let end = encoded.iter().position(|b| *b == b'=');
-    let (mut bits, mut count) = (0_u32, 0);
-    for &byte in &encoded[..end.unwrap_or(encoded.len())] {
-        let value = match byte {
-            b'A'..=b'Z' => byte - b'A',
-            b'a'..=b'z' => byte - b'a' + 26,
-            b'0'..=b'9' => byte - b'0' + 52,
-            b'+' => 62,
-            b'/' => 63,
-            _ => return false,
-        };
-        bits = bits << 6 | u32::from(value);
-        count += 6;
-        if count >= 8 {
-            count -= 8;
-            out.push((bits >> count & 0xff) as u8);
         }
     }
     true

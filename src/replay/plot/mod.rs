@@ -9,6 +9,8 @@ pub(super) mod axis;
 
 use std::fmt::Write;
 
+use crate::text::{escape_html, visible};
+
 pub(super) use self::axis::Axis;
 
 /// A plot.
@@ -141,34 +143,7 @@ impl Plot {
 /// Makes text safe to stand in SVG and HTML, between tags and inside quotes.
 #[must_use]
 pub(super) fn escape(text: &str) -> String {
-    let mut safe = String::with_capacity(text.len());
-    for letter in visible(text).chars() {
-        match letter {
-            '&' => safe.push_str("&amp;"),
-            '<' => safe.push_str("&lt;"),
-            '>' => safe.push_str("&gt;"),
-            '"' => safe.push_str("&quot;"),
-            '\'' => safe.push_str("&#39;"),
-            letter => safe.push(letter),
-        }
-    }
-    safe
-}
-
-/// Replaces what acts on a terminal, turns the direction of text around or hides in it: one key could look like
-/// another.
-#[must_use]
-pub fn visible(text: &str) -> String {
-    text.chars()
-        .map(|letter| match letter {
-            '\u{200b}'..='\u{200f}'
-            | '\u{2028}'..='\u{202e}'
-            | '\u{2060}'..='\u{206f}'
-            | '\u{feff}' => '\u{fffd}',
-            letter if letter.is_control() => '\u{fffd}',
-            letter => letter,
-        })
-        .collect()
+    escape_html(&visible(text)).into_owned()
 }
 
 const OTHERS: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];

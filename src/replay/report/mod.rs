@@ -5,9 +5,9 @@ mod text;
 
 use super::fields::MissingFields;
 use super::input::BadLine;
-use super::plot::visible;
 use super::stats::{KeyStats, LongWait, Timeline, VerdictCounts};
 use super::suggest::{RateAndBurst, Suggestion};
+use crate::text::visible;
 
 /// What a replay found out.
 #[derive(Debug, Default)]

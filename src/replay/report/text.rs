@@ -8,10 +8,10 @@ use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
 
 use super::{ConnReplayMode, ReplayReport, ZoneReport, duration, moment, number, percent};
-use crate::replay::plot::visible;
 use crate::replay::report;
 use crate::replay::stats::KeyStats;
 use crate::replay::suggest::{RateAndBurst, Suggestion};
+use crate::text::visible;
 
 pub(super) fn draw_text(report: &ReplayReport) -> String {
     let mut text = String::new();

@@ -22,6 +22,7 @@ use redis::{Cmd, RedisError, Script, Value};
 use super::connection::RedisConnection;
 use crate::algorithm::{Cost, Delay, Excess, LimitSpec, SmoothNanos, Verdict};
 use crate::config::plan::CountRefused;
+use crate::text::push_hex;
 
 /// A script, and the name a server knows it by once it has heard it.
 #[derive(Debug)]
@@ -227,9 +228,7 @@ pub(super) fn append(name: &mut Vec<u8>, prefix: &str, zone: &str, key: &[u8]) {
     if key.len() > MAX_KEY || name.len() - start > MAX_KEY {
         name.truncate(start);
         name.push(b'#');
-        for byte in digest(&SHA256, key).as_ref().iter().take(HASH) {
-            hex(name, *byte);
-        }
+        push_hex(&digest(&SHA256, key).as_ref()[..HASH], name);
     }
     name.push(b'}');
 }
@@ -242,16 +241,10 @@ fn escape(name: &mut Vec<u8>, text: &[u8]) {
             }
             other => {
                 name.push(b'%');
-                hex(name, *other);
+                push_hex(&[*other], name);
             }
         }
     }
-}
-
-fn hex(name: &mut Vec<u8>, byte: u8) {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    name.push(DIGITS[usize::from(byte >> 4)]);
-    name.push(DIGITS[usize::from(byte & 15)]);
 }
 
 /// The most bytes of a key as it is written; a longer one is hashed. Room for an IPv6 address in binary.

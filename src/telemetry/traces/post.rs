@@ -7,7 +7,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use crate::config::plan::Tracing;
-use crate::telemetry::access_log;
+use crate::text::escape_json;
 use crate::tls;
 
 /// Who takes spans.
@@ -175,7 +175,7 @@ fn resource(service: &str) -> Vec<u8> {
         out.extend_from_slice(
             format!("{{\"key\":\"{key}\",\"value\":{{\"stringValue\":\"").as_bytes(),
         );
-        access_log::json(value.as_bytes(), &mut out);
+        escape_json(value.as_bytes(), &mut out);
         out.extend_from_slice(b"\"}}");
     }
     let scope = format!(

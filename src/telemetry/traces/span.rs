@@ -12,8 +12,8 @@ use http::{Method, StatusCode, Version};
 use super::Spans;
 use crate::clock::Millis;
 use crate::config::plan::{LimitVariable, Variable};
-use crate::message::{Attempt, RequestRecord, SpanId, Trace, push_hex, variables};
-use crate::telemetry::access_log;
+use crate::message::{Attempt, RequestRecord, SpanId, Trace, variables};
+use crate::text::{escape_json, push_hex};
 
 /// All spans of a request that is over `now`, which is this time of day.
 pub(super) fn of(exchange: &RequestRecord, trace: &Trace, now: Millis, wall: Duration) -> Spans {
@@ -206,7 +206,7 @@ impl SpanJson<'_> {
     fn text(&mut self, key: &str, value: &[u8]) {
         self.key(key);
         self.out.extend_from_slice(b"\"stringValue\":\"");
-        access_log::json(&value[..value.len().min(LONGEST)], &mut self.out);
+        escape_json(&value[..value.len().min(LONGEST)], &mut self.out);
         self.out.extend_from_slice(b"\"}}");
     }
 
