@@ -156,17 +156,17 @@ fn by_rate() -> [(&'static str, AlgorithmParams, u32, Delay); 4] {
 /// Ten a second as 50 in five seconds.
 fn by_window() -> [(&'static str, AlgorithmParams); 4] {
     let (limit, window) = (50, Duration::from_secs(5));
-    let sliding = |precision| AlgorithmParams::SlidingWindow {
+    let sliding = AlgorithmParams::SlidingWindow { limit, window };
+    let blocks = AlgorithmParams::Blocks {
         limit,
         window,
-        precision,
+        precision: Duration::from_secs(1),
     };
     let fixed = AlgorithmParams::FixedWindow { limit, window };
     let log = AlgorithmParams::SlidingLog { limit, window };
-    let blocks = sliding(Some(Duration::from_secs(1)));
     [
         ("fixed_window, 50 in 5s", fixed),
-        ("sliding_window, 50 in 5s", sliding(None)),
+        ("sliding_window, 50 in 5s", sliding),
         ("sliding_window, 50 in 5s, precision 1s", blocks),
         ("sliding_log, 50 in 5s", log),
     ]

@@ -10,8 +10,10 @@ mod tests;
 
 use std::time::Duration;
 
-use super::core::{Cost, Excess, KeyTime};
-use super::{Algorithm, KeyStatus, Spent, Verdict};
+use super::core::{Algorithm, AlgorithmInfo};
+use super::quantities::{Cost, Delay, Excess, KeyStatus, Spent, Verdict};
+use super::script::ScriptArgs;
+use super::time::{KeyTime, millis, window_start};
 use crate::clock::Millis;
 
 /// The numbers a key is held to.
@@ -33,6 +35,13 @@ pub struct WindowCount {
 }
 
 impl FixedWindow {
+    pub(super) fn for_rule(limit: u32, window: Duration, _: Excess, _: Delay) -> Self {
+        Self {
+            limit: Excess::requests(limit),
+            window,
+        }
+    }
+
     fn millis(&self) -> u64 {
         millis(self.window)
     }
@@ -41,7 +50,7 @@ impl FixedWindow {
     fn at(&self, window: &WindowCount, now: Millis) -> WindowCount {
         let length = self.millis();
         let moment = KeyTime::of(window.start, now);
-        let start = start(moment.now, length);
+        let start = window_start(moment.now, length);
         let passed = start.0.saturating_sub(moment.taken(window.start).0) / length;
         WindowCount {
             start,
@@ -68,11 +77,14 @@ impl FixedWindow {
 }
 
 impl Algorithm for FixedWindow {
+    const INFO: AlgorithmInfo =
+        AlgorithmInfo::windowed("fixed_window", include_str!("lua/fixed_window.lua"));
+
     type State = WindowCount;
 
     fn fresh(&self, now: Millis) -> WindowCount {
         WindowCount {
-            start: start(now, self.millis()),
+            start: window_start(now, self.millis()),
             used: Excess(0),
         }
     }
@@ -89,14 +101,6 @@ impl Algorithm for FixedWindow {
             };
         }
         Verdict::Pass { excess: Excess(0) }
-    }
-
-    fn charge(&self, window: &mut WindowCount, now: Millis, cost: Cost) -> (Verdict, Spent) {
-        let outcome = self.ask(window, now, cost);
-        if !matches!(outcome, Verdict::Refuse { .. }) {
-            self.debit(window, now, cost);
-        }
-        (outcome, Spent::default())
     }
 
     fn refund(&self, window: &mut WindowCount, now: Millis, cost: Cost, _: Spent) {
@@ -151,16 +155,16 @@ impl Algorithm for FixedWindow {
             window: self.window.max(other.window),
         }
     }
-}
 
-/// A length of time in milliseconds, at least one.
-pub(super) fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis())
-        .unwrap_or(u64::MAX)
-        .max(1)
-}
+    fn script_args(&self, cost: Cost) -> ScriptArgs {
+        ScriptArgs::windowed("fixed_window", cost, self.limit, self.window, 0)
+    }
 
-/// When the window began that this moment lies in.
-pub(super) fn start(now: Millis, length: u64) -> Millis {
-    Millis(now.0 - now.0 % length)
+    fn later(&self, excess: Excess, more: Cost) -> Option<Duration> {
+        // `excess` is what has to be made up for, a limit with each window.
+        let windows = |surplus: u64| surplus.div_ceil(self.limit.0.max(1));
+        let all = windows(excess.0.saturating_add(more.0)) - windows(excess.0);
+        let all = u32::try_from(all).unwrap_or(u32::MAX);
+        Some(self.window.saturating_mul(all))
+    }
 }

@@ -10,8 +10,10 @@ mod tests;
 
 use std::time::Duration;
 
-use super::core::{Cost, Excess, KeyTime, Nanos, Rate};
-use super::{Algorithm, KeyStatus, Spent, Verdict};
+use super::core::{Algorithm, AlgorithmInfo};
+use super::quantities::{Cost, Delay, Excess, KeyStatus, Rate, Spent, Verdict};
+use super::script::{ExcessScale, LARGEST, ScriptArgs};
+use super::time::{KeyTime, Nanos};
 use crate::clock::Millis;
 
 /// The numbers a key is held to.
@@ -43,10 +45,8 @@ impl Gcra {
         }
     }
 
-    /// In nanoseconds: between two requests, how far ahead the arrival time may be, and what a cost takes.
-    pub(crate) fn in_nanos(&self, cost: Cost) -> (u64, u64, u64) {
-        let takes = self.interval.times(cost);
-        (self.interval.0, self.tolerance.0, takes.0)
+    pub(super) fn for_rule(rate: Rate, burst: Excess, _: Delay) -> Self {
+        Self::new(rate, burst)
     }
 
     /// The key's arrival time as of now, never before it.
@@ -63,6 +63,11 @@ impl Gcra {
 }
 
 impl Algorithm for Gcra {
+    const INFO: AlgorithmInfo = AlgorithmInfo {
+        ordered: true,
+        ..AlgorithmInfo::new("gcra", include_str!("lua/gcra.lua"))
+    };
+
     type State = TheoreticalArrival;
 
     fn fresh(&self, now: Millis) -> TheoreticalArrival {
@@ -89,19 +94,6 @@ impl Algorithm for Gcra {
             };
         }
         Verdict::Pass { excess }
-    }
-
-    fn charge(
-        &self,
-        arrival: &mut TheoreticalArrival,
-        now: Millis,
-        cost: Cost,
-    ) -> (Verdict, Spent) {
-        let outcome = self.ask(arrival, now, cost);
-        if !matches!(outcome, Verdict::Refuse { .. }) {
-            self.debit(arrival, now, cost);
-        }
-        (outcome, Spent::default())
     }
 
     fn refund(&self, arrival: &mut TheoreticalArrival, _: Millis, cost: Cost, _: Spent) {
@@ -157,5 +149,19 @@ impl Algorithm for Gcra {
         } else {
             self
         }
+    }
+
+    fn script_args(&self, cost: Cost) -> ScriptArgs {
+        ScriptArgs::timed(
+            "gcra",
+            self.interval.times(cost).0,
+            [self.interval.0, self.tolerance.0, 0],
+            LARGEST,
+            ExcessScale::Nanos(self.interval.0),
+        )
+    }
+
+    fn later(&self, _: Excess, more: Cost) -> Option<Duration> {
+        Some(Duration::from_nanos(self.interval.times(more).0))
     }
 }

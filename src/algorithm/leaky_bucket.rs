@@ -13,9 +13,10 @@ mod tests;
 
 use std::time::Duration;
 
-use super::core::{Cost, Delay, Excess, Rate};
-use super::level::{Level, Meter};
-use super::{Algorithm, KeyStatus, Spent, Verdict, level};
+use super::core::{self, Algorithm, AlgorithmInfo};
+use super::level::{self, Level, Meter};
+use super::quantities::{Cost, Delay, Excess, KeyStatus, Rate, Spent, Verdict};
+use super::script::ScriptArgs;
 use crate::clock::Millis;
 
 /// The numbers a key is held to.
@@ -30,6 +31,12 @@ pub struct LeakyBucket {
 }
 
 impl Algorithm for LeakyBucket {
+    const INFO: AlgorithmInfo = AlgorithmInfo {
+        delays: true,
+        ordered: true,
+        ..AlgorithmInfo::new("leaky_bucket", include_str!("lua/leaky_bucket.lua"))
+    };
+
     type State = Level;
 
     fn fresh(&self, now: Millis) -> Level {
@@ -78,9 +85,47 @@ impl Algorithm for LeakyBucket {
     fn slower(self, other: Self) -> Self {
         if other.rate < self.rate { other } else { self }
     }
+
+    fn script_args(&self, cost: Cost) -> ScriptArgs {
+        let threshold = self.threshold().map(|threshold| threshold.0);
+        ScriptArgs::levelled("leaky_bucket", cost, self.rate, self.burst.0, threshold)
+    }
+
+    fn queued(&self, queue: Level, now: Millis, cost: Cost) -> (Verdict, Level) {
+        core::queued(self, queue, now, cost)
+    }
+
+    fn later(&self, _: Excess, more: Cost) -> Option<Duration> {
+        Some(level::drained_in(more, self.rate))
+    }
+
+    fn wait_in_burst(&self) -> Duration {
+        self.threshold().map_or(Duration::ZERO, |threshold| {
+            let above = self.burst.0.saturating_sub(threshold.0);
+            Duration::from_millis(above / level::units(self.rate))
+        })
+    }
+
+    fn class(&self) -> u64 {
+        let threshold = self.threshold();
+        let threshold = threshold.map_or(0, |threshold| threshold.0.wrapping_add(1));
+        self.quota().wrapping_add(threshold.rotate_left(32))
+    }
 }
 
 impl LeakyBucket {
+    pub(super) fn for_rule(rate: Rate, burst: Excess, delay: Delay) -> Self {
+        Self { rate, burst, delay }
+    }
+
+    /// The excess beyond which requests wait; `None` where none does.
+    fn threshold(&self) -> Option<Excess> {
+        match self.delay {
+            Delay::After(threshold) => Some(threshold),
+            Delay::Never => None,
+        }
+    }
+
     /// Decides about one request, and gives the bucket as it is with that request in it.
     ///
     /// A refused request changes nothing: the bucket given back is the one that came in.
@@ -99,7 +144,7 @@ impl LeakyBucket {
     }
 
     fn accept(&self, excess: Excess) -> Verdict {
-        let Delay::After(threshold) = self.delay else {
+        let Some(threshold) = self.threshold() else {
             return Verdict::Pass { excess };
         };
         // Whole milliseconds, the rest cut off as nginx does: less than one is no delay.

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::KeyStatus;
-use super::core::{Cost, Excess, FARTHEST_AHEAD, Rate};
+use super::quantities::{Cost, Excess, KeyStatus, Rate};
+use super::time::FARTHEST_AHEAD;
 use crate::clock::Millis;
 
 /// What is remembered of one key.
@@ -108,8 +108,7 @@ impl Meter {
 
     /// In which time a whole quota drains.
     pub(super) fn period(self) -> Duration {
-        let whole = self.quota().saturating_mul(Excess::ONE.0);
-        Duration::from_millis(whole.div_ceil(units(self.rate)))
+        drained_in(Cost(self.quota().saturating_mul(Excess::ONE.0)), self.rate)
     }
 }
 
@@ -128,4 +127,9 @@ pub(super) fn elapsed(last: Millis, now: Millis) -> u64 {
 /// bring down a thread if it ever does.
 pub(super) fn units(rate: Rate) -> u64 {
     rate.units_per_milli().max(1)
+}
+
+/// How long so much takes to drain.
+pub(super) fn drained_in(cost: Cost, rate: Rate) -> Duration {
+    Duration::from_millis(cost.0.div_ceil(units(rate)))
 }

@@ -1,8 +1,9 @@
-//! The ways of counting, one file each: pure functions from a state, the time and a cost to an answer.
+//! The algorithms of limits, one file each: pure functions from a state, the time and a cost to a verdict.
 //!
 //! An algorithm is the numbers a key is held to: its [`Algorithm`] functions take what is remembered of a key and the
-//! time, and nothing else. So the live path, replay and the tests ask the same code, and a zone is typed by its
-//! algorithm: nobody can hand it the state of another. [`LimitSpec`] is all of them behind one word.
+//! time, and nothing else. So the live path, replay and the tests run the same code, and a zone is typed by its
+//! algorithm: it cannot be given the state of another. [`for_each_algorithm!`] lists all of them; [`AlgorithmParams`],
+//! [`LimitSpec`] and the keys of a zone are enums made from the list.
 
 mod core;
 mod fixed_window;
@@ -10,261 +11,355 @@ mod gcra;
 mod leaky_bucket;
 mod level;
 mod paced;
+mod quantities;
+mod script;
 mod sliding_log;
 mod sliding_window;
 mod smooth;
 #[cfg(test)]
 #[path = "tests/testing.rs"]
 mod testing;
+mod time;
 mod token_bucket;
 
+use std::fmt;
 use std::time::Duration;
 
 use crate::clock::Millis;
 
-pub use self::core::{AlgorithmParams, Cost, Delay, Excess, Rate};
+pub use self::core::{Algorithm, AlgorithmInfo, BurstMeaning};
 pub use self::fixed_window::FixedWindow;
 pub use self::gcra::Gcra;
 pub use self::leaky_bucket::LeakyBucket;
 pub use self::level::Level;
 pub use self::paced::Paced;
+pub use self::quantities::{Cost, Delay, Excess, KeyStatus, Rate, Spent, Verdict};
+pub use self::script::{ExcessScale, ScriptArgs};
 pub use self::sliding_log::SlidingLog;
 pub use self::sliding_window::{Blocks, SlidingWindow};
-pub use self::smooth::{Bursty, Smooth, SmoothNanos, WarmUp};
+pub use self::smooth::{Bursty, Smooth, WarmUp};
 pub use self::token_bucket::TokenBucket;
 
-/// The numbers that keys are held to by one way of counting.
-pub trait Algorithm: Copy {
-    /// What is remembered of one key.
-    type State: std::fmt::Debug;
-
-    /// What is known of a key that nobody has charged yet.
-    fn fresh(&self, now: Millis) -> Self::State;
-
-    /// What becomes of a request of this cost; changes nothing.
-    ///
-    /// A cost of nothing asks whether the key is in debt. One that is more than a key can ever have is refused, and
-    /// no time is named to come back at; where the next one pays for the last there is no such cost.
-    fn ask(&self, state: &Self::State, now: Millis, cost: Cost) -> Verdict;
-
-    /// Decides about a request and charges the key with it, unless it is refused.
-    fn charge(&self, state: &mut Self::State, now: Millis, cost: Cost) -> (Verdict, Spent);
-
-    /// Takes back a charge with the same arguments that gave `spent`; others may have come in between.
-    fn refund(&self, state: &mut Self::State, now: Millis, cost: Cost, spent: Spent);
-
-    /// Charges what was found to be owed after the fact: never refuses, and may leave the key in debt.
-    fn debit(&self, state: &mut Self::State, now: Millis, cost: Cost);
-
-    /// Charges a refused request as far as the key has something left, so that who goes on asking stays out.
-    fn count_refused(&self, state: &mut Self::State, now: Millis, cost: Cost);
-
-    /// From when on forgetting the key gives nobody anything.
-    fn drained_at(&self, state: &Self::State) -> Millis;
-
-    /// Where a key stands.
-    fn standing(&self, state: &Self::State, now: Millis) -> KeyStatus;
-
-    /// What a key may have at one moment, in whole requests.
-    fn quota(&self) -> u64;
-
-    /// In which time a whole quota comes back.
-    fn period(&self) -> Duration;
-
-    /// The numbers of whichever of both takes longer to drain, and more room to remember.
-    #[must_use]
-    fn slower(self, other: Self) -> Self;
-
-    /// What a key of these numbers may take besides its state, in bytes.
-    fn most_heap(&self) -> usize {
-        0
-    }
-
-    /// What a key takes besides its state.
-    fn heap(_: &Self::State) -> usize {
-        0
-    }
-}
-
-/// What the allocator keeps for itself of each piece, in bytes.
-const ALLOCATION: usize = 16;
-
-/// What becomes of a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
-    /// It passes after a wait.
-    Delay {
-        /// How far above its rate the key stands with this request.
-        excess: Excess,
-        /// For how long it waits.
-        wait: Duration,
-    },
-    /// It passes at once.
-    Pass {
-        /// How far above its rate the key stands with this request.
-        excess: Excess,
-    },
-    /// It is turned away.
-    Refuse {
-        /// How far above its rate the key would stand with this request.
-        excess: Excess,
-        /// When the same request would pass, if none comes before it; `None` for one that never would.
-        retry_after: Option<Duration>,
-    },
-}
-
-/// What a charge took, for those algorithms that cannot tell from the state and the cost.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Spent(u64);
-
-/// Where a key stands, in whole requests: what header fields and people are told.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct KeyStatus {
-    /// How far above its rate it is.
-    pub excess: Excess,
-    /// What a key may have at one moment.
-    pub limit: u64,
-    /// How many more requests would be let in at this moment.
-    pub remaining: u64,
-    /// When one more would be.
-    pub retry_after: Duration,
-    /// When all of the limit is there again.
-    pub reset_after: Duration,
-}
-
-/// The numbers a key is held to, whichever way its zone counts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LimitSpec {
-    /// A sliding window in blocks.
-    Blocks(Blocks),
-    /// Guava's `SmoothBursty`.
-    Bursty(Smooth<Bursty>),
-    /// A counter that starts over.
-    FixedWindow(FixedWindow),
-    /// redis-cell's.
-    Gcra(Gcra),
-    /// nginx's.
-    LeakyBucket(LeakyBucket),
-    /// A queue that is emptied at a constant rate.
-    Paced(Paced),
-    /// When each request came.
-    SlidingLog(SlidingLog),
-    /// Cloudflare's two counters.
-    SlidingWindow(SlidingWindow),
-    /// Full at the start.
-    TokenBucket(TokenBucket),
-    /// Guava's `SmoothWarmingUp`.
-    WarmUp(Smooth<WarmUp>),
-}
-
-/// Does the same with the numbers of every algorithm.
-macro_rules! each {
-    ($terms:expr, $numbers:ident => $act:expr) => {
-        match $terms {
-            LimitSpec::Blocks($numbers) => $act,
-            LimitSpec::Bursty($numbers) => $act,
-            LimitSpec::FixedWindow($numbers) => $act,
-            LimitSpec::Gcra($numbers) => $act,
-            LimitSpec::LeakyBucket($numbers) => $act,
-            LimitSpec::Paced($numbers) => $act,
-            LimitSpec::SlidingLog($numbers) => $act,
-            LimitSpec::SlidingWindow($numbers) => $act,
-            LimitSpec::TokenBucket($numbers) => $act,
-            LimitSpec::WarmUp($numbers) => $act,
+/// Calls a macro with all algorithms: each one's type, and the parameters of a zone that counts by it.
+///
+/// Hints list them in this order. Of several with the same word the first one takes a zone that gives all of its
+/// parameters.
+macro_rules! for_each_algorithm {
+    ($($then:ident)::+ [$($arguments:tt)*]) => {
+        $($then)::+! {
+            [$($arguments)*]
+            LeakyBucket($crate::algorithm::LeakyBucket) { rate: Rate },
+            TokenBucket($crate::algorithm::TokenBucket) { rate: Rate },
+            Gcra($crate::algorithm::Gcra) { rate: Rate },
+            FixedWindow($crate::algorithm::FixedWindow) { limit: u32, window: Duration },
+            Blocks($crate::algorithm::Blocks) { limit: u32, window: Duration, precision: Duration },
+            SlidingWindow($crate::algorithm::SlidingWindow) { limit: u32, window: Duration },
+            SlidingLog($crate::algorithm::SlidingLog) { limit: u32, window: Duration },
+            Paced($crate::algorithm::Paced) { rate: Rate, max_wait: Duration },
+            WarmUp($crate::algorithm::Smooth<$crate::algorithm::WarmUp>) {
+                rate: Rate,
+                max_wait: Duration,
+                warm_up: Duration
+            },
+            Bursty($crate::algorithm::Smooth<$crate::algorithm::Bursty>) {
+                rate: Rate,
+                max_wait: Duration
+            },
         }
     };
 }
+pub(crate) use for_each_algorithm;
 
-impl LimitSpec {
-    /// What a rule with this `burst` and `delay` asks of a key in a zone that counts like this.
-    #[must_use]
-    pub fn new(algorithm: &AlgorithmParams, burst: Excess, delay: Delay) -> Self {
-        use core::AlgorithmParams as Plan;
-        match *algorithm {
-            Plan::Bursty { rate, max_wait } => Self::Bursty(Smooth::bursty(rate, max_wait, burst)),
-            Plan::FixedWindow { limit, window } => Self::FixedWindow(FixedWindow {
-                limit: Excess::requests(limit),
-                window,
-            }),
-            Plan::Gcra { rate } => Self::Gcra(Gcra::new(rate, burst)),
-            Plan::LeakyBucket { rate } => Self::LeakyBucket(LeakyBucket { rate, burst, delay }),
-            Plan::Paced { rate, max_wait } => Self::Paced(Paced { rate, max_wait }),
-            Plan::SlidingLog { limit, window } => Self::SlidingLog(SlidingLog {
-                limit: Excess::requests(limit),
-                window,
-            }),
-            Plan::SlidingWindow {
-                limit,
-                window,
-                precision,
-            } => {
-                let limit = Excess::requests(limit);
-                match precision {
-                    Some(precision) => Self::Blocks(Blocks {
-                        limit,
-                        window,
-                        precision,
-                    }),
-                    None => Self::SlidingWindow(SlidingWindow { limit, window }),
+/// Matches enums with a variant for each algorithm, and does the same in all variants.
+///
+/// `match_algorithm!(value, Enum(inner) => act)`, or of two enums and one algorithm
+/// `match_algorithm!(values, (One(a), Other(b)) => act, _ => other)`. With `=> Made { act }` the result is a variant of
+/// the same algorithm.
+macro_rules! match_algorithm {
+    ($($arguments:tt)*) => {
+        $crate::algorithm::for_each_algorithm!(crate::algorithm::algorithm_arms [$($arguments)*])
+    };
+}
+pub(crate) use match_algorithm;
+
+macro_rules! algorithm_arms {
+    ([$value:expr, $kind:ident($inner:pat) => $made:ident { $act:expr }]
+        $($name:ident($type:ty) { $($param:ident: $of:ty),* },)*) => {
+        match $value { $($kind::$name($inner) => $made::$name($act),)* }
+    };
+    ([$value:expr, $kind:ident($inner:pat) => $act:expr]
+        $($name:ident($type:ty) { $($param:ident: $of:ty),* },)*) => {
+        match $value { $($kind::$name($inner) => $act,)* }
+    };
+    ([$value:expr, ($kind:ident($inner:pat), $other:ident($second:pat)) => $made:ident { $act:expr }, _ => $else:expr]
+        $($name:ident($type:ty) { $($param:ident: $of:ty),* },)*) => {
+        match $value { $(($kind::$name($inner), $other::$name($second)) => $made::$name($act),)* _ => $else }
+    };
+    ([$value:expr, ($kind:ident($inner:pat), $other:ident($second:pat)) => $act:expr, _ => $else:expr]
+        $($name:ident($type:ty) { $($param:ident: $of:ty),* },)*) => {
+        match $value { $(($kind::$name($inner), $other::$name($second)) => $act,)* _ => $else }
+    };
+}
+pub(crate) use algorithm_arms;
+
+macro_rules! define_algorithms {
+    ([] $($name:ident($type:ty) { $($param:ident: $of:ty),* },)*) => {
+        /// How a zone counts, and with which numbers.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum AlgorithmParams {
+            $(
+                #[doc = concat!("The parameters of [`", stringify!($name), "`].")]
+                $name {
+                    $(
+                        #[doc = concat!("Its `", stringify!($param), "`.")]
+                        $param: $of,
+                    )*
+                },
+            )*
+        }
+
+        /// The numbers a key is held to by a rule, whichever way its zone counts.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum LimitSpec {
+            $(
+                #[doc = concat!("Those of [`", stringify!($name), "`].")]
+                $name($type),
+            )*
+        }
+
+        /// All algorithms, and the names of the parameters of each.
+        pub const ALGORITHMS: &[(AlgorithmInfo, &[&str])] =
+            &[$((<$type>::INFO, &[$(stringify!($param)),*]),)*];
+
+        impl AlgorithmParams {
+            /// The algorithm of this word with these parameters; `None` where one is missing.
+            #[must_use]
+            pub fn new(word: &str, values: &ParamValues) -> Option<Self> {
+                $(
+                    if let ParamValues { $($param: Some($param),)* .. } = *values
+                        && word == <$type>::INFO.name
+                    {
+                        return Some(Self::$name { $($param),* });
+                    }
+                )*
+                None
+            }
+
+            /// Its parameters.
+            #[must_use]
+            pub fn values(&self) -> ParamValues {
+                match *self {
+                    $(Self::$name { $($param),* } => ParamValues {
+                        $($param: Some($param),)*
+                        ..ParamValues::default()
+                    },)*
                 }
             }
-            Plan::TokenBucket { rate } => Self::TokenBucket(TokenBucket {
-                rate,
-                capacity: burst,
-            }),
-            Plan::WarmUp {
-                rate,
-                warm_up,
-                max_wait,
-            } => Self::WarmUp(Smooth::warm_up(rate, max_wait, warm_up)),
+
+            /// What is known of the algorithm.
+            #[must_use]
+            pub const fn info(&self) -> &'static AlgorithmInfo {
+                match self { $(Self::$name { .. } => &<$type>::INFO,)* }
+            }
         }
+
+        impl LimitSpec {
+            /// What a rule with this `burst` and `delay` asks of a key in a zone that counts like this.
+            #[must_use]
+            pub fn new(algorithm: &AlgorithmParams, burst: Excess, delay: Delay) -> Self {
+                match *algorithm {
+                    $(AlgorithmParams::$name { $($param),* } => {
+                        Self::$name(<$type>::for_rule($($param,)* burst, delay))
+                    })*
+                }
+            }
+
+            /// What is known of the algorithm.
+            #[must_use]
+            pub const fn info(&self) -> &'static AlgorithmInfo {
+                match self { $(Self::$name(_) => &<$type>::INFO,)* }
+            }
+        }
+    };
+}
+for_each_algorithm!(define_algorithms []);
+
+/// The parameters of a zone, as far as its algorithm has them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ParamValues {
+    /// How fast requests may come.
+    pub rate: Option<Rate>,
+    /// How many requests may come in a window.
+    pub limit: Option<u32>,
+    /// The length of a window.
+    pub window: Option<Duration>,
+    /// The length of a block of a window.
+    pub precision: Option<Duration>,
+    /// How long a request may wait.
+    pub max_wait: Option<Duration>,
+    /// How long a key takes to get warm.
+    pub warm_up: Option<Duration>,
+}
+
+/// The words of all algorithms for which this holds, in the order of the list.
+pub fn words(mut has: impl FnMut(&AlgorithmInfo, &[&str]) -> bool) -> Vec<&'static str> {
+    let mut words: Vec<_> = ALGORITHMS
+        .iter()
+        .filter(|(info, params)| has(info, params))
+        .map(|(info, _)| info.name)
+        .collect();
+    words.dedup();
+    words
+}
+
+/// Whether the algorithm of this word has this parameter.
+#[must_use]
+pub fn takes(word: &str, param: &str) -> bool {
+    words(|info, params| info.name == word && params.contains(&param)) == [word]
+}
+
+/// Parts of the script of every algorithm, in the order in which they refer to each other.
+pub const SCRIPT_HELPERS: [&str; 3] = [
+    include_str!("lua/level.lua"),
+    include_str!("lua/moment.lua"),
+    include_str!("lua/smooth.lua"),
+];
+
+impl AlgorithmParams {
+    /// Its word in a configuration.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        self.info().name
     }
 
+    /// What it comes to in the long run, in requests a second.
+    #[must_use]
+    pub fn per_second(&self) -> f64 {
+        match self.values() {
+            ParamValues {
+                limit: Some(limit),
+                window: Some(window),
+                ..
+            } => f64::from(limit) / window.as_secs_f64(),
+            ParamValues { rate, .. } => {
+                let units = rate.map_or(0, Rate::units_per_milli) as f64;
+                units * 1000.0 / Excess::ONE.0 as f64
+            }
+        }
+    }
+}
+
+/// What it allows, as the user wrote it.
+impl fmt::Display for AlgorithmParams {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.values() {
+            ParamValues {
+                rate: Some(rate), ..
+            } => rate.fmt(f),
+            ParamValues {
+                limit: Some(limit),
+                window: Some(window),
+                ..
+            } => write!(f, "{limit}r/{}", InUnits(window)),
+            _ => f.write_str(self.name()),
+        }
+    }
+}
+
+/// A time as a configuration writes it, in the largest unit that is exact.
+struct InUnits(Duration);
+
+impl fmt::Display for InUnits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let millis = self.0.as_millis();
+        let units = [
+            (86_400_000, "d"),
+            (3_600_000, "h"),
+            (60_000, "m"),
+            (1_000, "s"),
+        ];
+        for (length, unit) in units {
+            if millis >= length && millis.is_multiple_of(length) {
+                return write!(f, "{}{unit}", millis / length);
+            }
+        }
+        write!(f, "{millis}ms")
+    }
+}
+
+impl LimitSpec {
     /// Of two for the same zone, those that take longer to drain.
     #[must_use]
     pub fn slower(self, other: Self) -> Self {
-        match (self, other) {
-            (Self::Blocks(one), Self::Blocks(other)) => Self::Blocks(one.slower(other)),
-            (Self::Bursty(one), Self::Bursty(other)) => Self::Bursty(one.slower(other)),
-            (Self::FixedWindow(one), Self::FixedWindow(other)) => {
-                Self::FixedWindow(one.slower(other))
-            }
-            (Self::Gcra(one), Self::Gcra(other)) => Self::Gcra(one.slower(other)),
-            (Self::LeakyBucket(one), Self::LeakyBucket(other)) => {
-                Self::LeakyBucket(one.slower(other))
-            }
-            (Self::Paced(one), Self::Paced(other)) => Self::Paced(one.slower(other)),
-            (Self::SlidingLog(one), Self::SlidingLog(other)) => Self::SlidingLog(one.slower(other)),
-            (Self::SlidingWindow(one), Self::SlidingWindow(other)) => {
-                Self::SlidingWindow(one.slower(other))
-            }
-            (Self::TokenBucket(one), Self::TokenBucket(other)) => {
-                Self::TokenBucket(one.slower(other))
-            }
-            (Self::WarmUp(one), Self::WarmUp(other)) => Self::WarmUp(one.slower(other)),
+        match_algorithm!(
+            (self, other), (Self(one), Self(other)) => Self { one.slower(other) },
             // Those of another zone say nothing about this one.
-            (one, _) => one,
-        }
-    }
-
-    /// Whether it counts in windows, which begin at moments of the clock.
-    #[must_use]
-    pub fn is_windowed(&self) -> bool {
-        matches!(
-            self,
-            Self::Blocks(_) | Self::FixedWindow(_) | Self::SlidingLog(_) | Self::SlidingWindow(_)
+            _ => self
         )
     }
 
     /// What a key may have at one moment, in whole requests.
     #[must_use]
     pub fn quota(&self) -> u64 {
-        each!(self, numbers => numbers.quota())
+        match_algorithm!(self, Self(numbers) => numbers.quota())
     }
 
-    /// In which time a whole quota comes back.
+    /// The time in which a whole quota comes back.
     #[must_use]
     pub fn period(&self) -> Duration {
-        each!(self, numbers => numbers.period())
+        match_algorithm!(self, Self(numbers) => numbers.period())
+    }
+
+    /// The arguments of its script for a request of this cost.
+    #[must_use]
+    pub fn script_args(&self, cost: Cost) -> ScriptArgs {
+        match_algorithm!(self, Self(numbers) => numbers.script_args(cost))
+    }
+
+    /// The turn of a request that a lease lets pass, as [`Algorithm::queued`] has it.
+    #[must_use]
+    pub fn queued(&self, queue: Level, now: Millis, cost: Cost) -> (Verdict, Level) {
+        match_algorithm!(self, Self(numbers) => numbers.queued(queue, now, cost))
+    }
+
+    /// How much later a refused request would have passed if it had cost `more`, as [`Algorithm::later`] has it.
+    #[must_use]
+    pub fn later(&self, excess: Excess, more: Cost) -> Option<Duration> {
+        if more.0 == 0 || self.info().next_pays {
+            return Some(Duration::ZERO);
+        }
+        match_algorithm!(self, Self(numbers) => numbers.later(excess, more))
+    }
+
+    /// How long a request waits that fills the burst.
+    #[must_use]
+    pub fn wait_in_burst(&self) -> Duration {
+        match_algorithm!(self, Self(numbers) => numbers.wait_in_burst())
+    }
+
+    /// Tells rules of one zone apart that hold the same key to other numbers.
+    #[must_use]
+    pub fn class(&self) -> u64 {
+        match_algorithm!(self, Self(numbers) => numbers.class())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+
+    use super::*;
+
+    #[test]
+    fn what_is_allowed_is_said_as_it_was_written() {
+        let fixed = |millis| {
+            let window = Duration::from_millis(millis);
+            AlgorithmParams::FixedWindow { limit: 100, window }.to_string()
+        };
+        assert_eq!(fixed(60_000), "100r/1m");
+        assert_eq!(fixed(90_000), "100r/90s");
+        assert_eq!(fixed(86_400_000), "100r/1d");
+        assert_eq!(fixed(1_500), "100r/1500ms");
+        let rate = Rate::per_minute(1_000);
+        assert_eq!(AlgorithmParams::Gcra { rate }.to_string(), "1r/m");
     }
 }

@@ -9,9 +9,10 @@ mod tests;
 
 use std::time::Duration;
 
-use super::core::{Cost, Excess, Rate};
-use super::level::Level;
-use super::{Algorithm, KeyStatus, Spent, Verdict, level};
+use super::core::{self, Algorithm, AlgorithmInfo, BurstMeaning};
+use super::level::{self, Level};
+use super::quantities::{Cost, Delay, Excess, KeyStatus, Rate, Spent, Verdict};
+use super::script::ScriptArgs;
 use crate::clock::Millis;
 
 /// The numbers a key is held to.
@@ -24,6 +25,14 @@ pub struct Paced {
 }
 
 impl Algorithm for Paced {
+    const INFO: AlgorithmInfo = AlgorithmInfo {
+        burst: BurstMeaning::Nothing(
+            "nothing is saved while idle; how many may wait is a matter of `max_wait`",
+        ),
+        next_pays: true,
+        ..AlgorithmInfo::new("paced", include_str!("lua/paced.lua"))
+    };
+
     type State = Level;
 
     fn fresh(&self, now: Millis) -> Level {
@@ -47,14 +56,6 @@ impl Algorithm for Paced {
                 wait: Duration::from_millis(millis),
             },
         }
-    }
-
-    fn charge(&self, ahead: &mut Level, now: Millis, cost: Cost) -> (Verdict, Spent) {
-        let outcome = self.ask(ahead, now, cost);
-        if !matches!(outcome, Verdict::Refuse { .. }) {
-            self.debit(ahead, now, cost);
-        }
-        (outcome, Spent::default())
     }
 
     fn refund(&self, ahead: &mut Level, _: Millis, cost: Cost, _: Spent) {
@@ -97,16 +98,28 @@ impl Algorithm for Paced {
     }
 
     fn period(&self) -> Duration {
-        let whole = self.quota().saturating_mul(Excess::ONE.0);
-        Duration::from_millis(whole.div_ceil(level::units(self.rate)))
+        let whole = Cost(self.quota().saturating_mul(Excess::ONE.0));
+        level::drained_in(whole, self.rate)
     }
 
     fn slower(self, other: Self) -> Self {
         if other.rate < self.rate { other } else { self }
     }
+
+    fn script_args(&self, cost: Cost) -> ScriptArgs {
+        ScriptArgs::levelled("paced", cost, self.rate, self.depth().0, None)
+    }
+
+    fn queued(&self, queue: Level, now: Millis, cost: Cost) -> (Verdict, Level) {
+        core::queued(self, queue, now, cost)
+    }
 }
 
 impl Paced {
+    pub(super) fn for_rule(rate: Rate, max_wait: Duration, _: Excess, _: Delay) -> Self {
+        Self { rate, max_wait }
+    }
+
     /// How much may be ahead of a request.
     fn depth(&self) -> Excess {
         let millis = u64::try_from(self.max_wait.as_millis()).unwrap_or(u64::MAX);

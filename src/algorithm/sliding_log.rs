@@ -11,10 +11,10 @@ mod tests;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::core::{Cost, Excess, KeyTime};
-use super::fixed_window::millis;
-use super::{Algorithm, KeyStatus, Spent, Verdict};
-use crate::algorithm;
+use super::core::{ALLOCATION, Algorithm, AlgorithmInfo};
+use super::quantities::{Cost, Delay, Excess, KeyStatus, Spent, Verdict};
+use super::script::ScriptArgs;
+use super::time::{KeyTime, millis};
 use crate::clock::Millis;
 
 /// The numbers a key is held to.
@@ -84,6 +84,13 @@ impl RequestLog {
 }
 
 impl SlidingLog {
+    pub(super) fn for_rule(limit: u32, window: Duration, _: Excess, _: Delay) -> Self {
+        Self {
+            limit: Excess::requests(limit),
+            window,
+        }
+    }
+
     fn most(&self) -> usize {
         usize::try_from(self.quota()).unwrap_or(usize::MAX).max(1)
     }
@@ -137,6 +144,11 @@ impl SlidingLog {
 }
 
 impl Algorithm for SlidingLog {
+    const INFO: AlgorithmInfo = AlgorithmInfo {
+        request_bytes: size_of::<LoggedRequest>() as u64,
+        ..AlgorithmInfo::windowed("sliding_log", include_str!("lua/sliding_log.lua"))
+    };
+
     type State = RequestLog;
 
     fn fresh(&self, _: Millis) -> RequestLog {
@@ -231,15 +243,20 @@ impl Algorithm for SlidingLog {
         }
     }
 
+    fn script_args(&self, cost: Cost) -> ScriptArgs {
+        let most = self.quota().max(1);
+        ScriptArgs::windowed("sliding_log", cost, self.limit, self.window, most)
+    }
+
     fn most_heap(&self) -> usize {
         let entries = self.most().saturating_mul(size_of::<LoggedRequest>());
-        entries.saturating_add(algorithm::ALLOCATION)
+        entries.saturating_add(ALLOCATION)
     }
 
     fn heap(journal: &RequestLog) -> usize {
         match journal.entries.capacity() {
             0 => 0,
-            entries => entries * size_of::<LoggedRequest>() + algorithm::ALLOCATION,
+            entries => entries * size_of::<LoggedRequest>() + ALLOCATION,
         }
     }
 }

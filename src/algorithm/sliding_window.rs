@@ -19,10 +19,10 @@ mod tests;
 
 use std::time::Duration;
 
-use super::core::{Cost, Excess, KeyTime};
-use super::fixed_window::{millis, start};
-use super::{Algorithm, KeyStatus, Spent, Verdict};
-use crate::algorithm;
+use super::core::{ALLOCATION, Algorithm, AlgorithmInfo};
+use super::quantities::{Cost, Delay, Excess, KeyStatus, Spent, Verdict};
+use super::script::{ExcessScale, ScriptArgs, THOUSANDTH};
+use super::time::{KeyTime, millis, window_start};
 use crate::clock::Millis;
 
 /// The numbers a key is held to.
@@ -74,6 +74,13 @@ impl Area {
 }
 
 impl SlidingWindow {
+    pub(super) fn for_rule(limit: u32, window: Duration, _: Excess, _: Delay) -> Self {
+        Self {
+            limit: Excess::requests(limit),
+            window,
+        }
+    }
+
     fn millis(&self) -> u64 {
         millis(self.window)
     }
@@ -82,7 +89,7 @@ impl SlidingWindow {
     fn at(&self, counters: &WindowCounters, now: Millis) -> (WindowCounters, u64) {
         let length = self.millis();
         let moment = KeyTime::of(counters.start, now);
-        let start = start(moment.now, length);
+        let start = window_start(moment.now, length);
         let passed = start.0.saturating_sub(moment.taken(counters.start).0) / length;
         let (previous, current) = match passed {
             0 => (counters.previous, counters.current),
@@ -119,11 +126,14 @@ impl SlidingWindow {
 }
 
 impl Algorithm for SlidingWindow {
+    const INFO: AlgorithmInfo =
+        AlgorithmInfo::windowed("sliding_window", include_str!("lua/sliding_window.lua"));
+
     type State = WindowCounters;
 
     fn fresh(&self, now: Millis) -> WindowCounters {
         WindowCounters {
-            start: start(now, self.millis()),
+            start: window_start(now, self.millis()),
             previous: Excess(0),
             current: Excess(0),
         }
@@ -144,14 +154,6 @@ impl Algorithm for SlidingWindow {
             };
         }
         Verdict::Pass { excess: Excess(0) }
-    }
-
-    fn charge(&self, counters: &mut WindowCounters, now: Millis, cost: Cost) -> (Verdict, Spent) {
-        let outcome = self.ask(counters, now, cost);
-        if !matches!(outcome, Verdict::Refuse { .. }) {
-            self.debit(counters, now, cost);
-        }
-        (outcome, Spent::default())
     }
 
     fn refund(&self, counters: &mut WindowCounters, now: Millis, cost: Cost, _: Spent) {
@@ -223,6 +225,17 @@ impl Algorithm for SlidingWindow {
             other
         } else {
             self
+        }
+    }
+
+    fn script_args(&self, cost: Cost) -> ScriptArgs {
+        let scale = ExcessScale::Area {
+            unit: THOUSANDTH,
+            length: self.millis(),
+        };
+        ScriptArgs {
+            scale,
+            ..ScriptArgs::windowed("sliding_window", cost, self.limit, self.window, 0)
         }
     }
 }
@@ -316,8 +329,22 @@ impl BlockRing {
 }
 
 impl Blocks {
+    pub(super) fn for_rule(
+        limit: u32,
+        window: Duration,
+        precision: Duration,
+        _: Excess,
+        _: Delay,
+    ) -> Self {
+        Self {
+            limit: Excess::requests(limit),
+            window,
+            precision,
+        }
+    }
+
     /// How many blocks are counted: those that make a window, and the current one.
-    pub(crate) fn count(&self) -> usize {
+    fn count(&self) -> usize {
         let blocks = millis(self.window).div_ceil(millis(self.precision));
         usize::try_from(blocks)
             .unwrap_or(usize::MAX)
@@ -394,6 +421,11 @@ impl Blocks {
 }
 
 impl Algorithm for Blocks {
+    const INFO: AlgorithmInfo = AlgorithmInfo {
+        leasable: false,
+        ..AlgorithmInfo::windowed("sliding_window", include_str!("lua/blocks.lua"))
+    };
+
     type State = BlockRing;
 
     fn fresh(&self, now: Millis) -> BlockRing {
@@ -499,12 +531,22 @@ impl Algorithm for Blocks {
         }
     }
 
+    // Blocks are counted from the beginning of time, and are as many as fit in a window.
+    fn reads_state_of(&self, other: &Self) -> bool {
+        self.window == other.window && self.precision == other.precision
+    }
+
+    fn script_args(&self, cost: Cost) -> ScriptArgs {
+        let blocks = self.count() as u64;
+        ScriptArgs::windowed("blocks", cost, self.limit, self.precision, blocks)
+    }
+
     fn most_heap(&self) -> usize {
-        self.count().saturating_mul(size_of::<u64>()) + algorithm::ALLOCATION
+        self.count().saturating_mul(size_of::<u64>()) + ALLOCATION
     }
 
     fn heap(ring: &BlockRing) -> usize {
-        size_of_val::<[u64]>(&ring.counts) + algorithm::ALLOCATION
+        size_of_val::<[u64]>(&ring.counts) + ALLOCATION
     }
 }
 

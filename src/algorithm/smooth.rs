@@ -27,13 +27,18 @@ mod warm_up_tests;
 use std::marker::PhantomData;
 use std::time::Duration;
 
-use super::core::{Cost, Excess, KeyTime, Nanos, Rate};
-use super::{Algorithm, KeyStatus, Spent, Verdict};
+use super::core::{Algorithm, AlgorithmInfo, BurstMeaning};
+use super::quantities::{Cost, Delay, Excess, KeyStatus, Rate, Spent, Verdict};
+use super::script::{ExcessScale, MAX_NANOS, ScriptArgs};
+use super::time::{KeyTime, Nanos};
 use crate::clock::Millis;
 
 /// What saved permits cost.
 pub trait PermitCost: Copy + std::fmt::Debug {
-    /// Whether a key that nobody knows has saved all it can.
+    /// The algorithm that counts so.
+    const INFO: AlgorithmInfo;
+
+    /// Whether a key that is not known has saved all it can.
     const STARTS_SAVED: bool;
 
     /// What it takes to spend so much of what is saved, where `most` can be.
@@ -65,30 +70,7 @@ pub struct SmoothState {
     last: Millis,
 }
 
-/// The same numbers as lengths of time, in nanoseconds.
-#[derive(Debug, Clone, Copy)]
-pub struct SmoothNanos {
-    /// What a request of this cost takes.
-    pub(crate) cost: u64,
-    pub(crate) max_wait: u64,
-    pub(crate) most: u64,
-    /// What a plain request takes.
-    pub(crate) request: u64,
-    pub(crate) units_per_milli: u64,
-}
-
 impl<P: PermitCost> Smooth<P> {
-    /// What they are in time, where a request costs so much.
-    pub(crate) fn in_nanos(&self, cost: Cost) -> SmoothNanos {
-        SmoothNanos {
-            cost: Nanos::of(cost, self.rate).0,
-            max_wait: self.max_wait.0,
-            most: self.most.0,
-            request: Nanos::of(Cost::ONE, self.rate).0,
-            units_per_milli: self.rate.units_per_milli(),
-        }
-    }
-
     pub(super) fn new(rate: Rate, max_wait: Duration, most: Nanos) -> Self {
         let max_wait = Nanos::of_duration(max_wait);
         let numbers = Self {
@@ -160,6 +142,8 @@ impl<P: PermitCost> Smooth<P> {
 }
 
 impl<P: PermitCost> Algorithm for Smooth<P> {
+    const INFO: AlgorithmInfo = P::INFO;
+
     type State = SmoothState;
 
     fn fresh(&self, now: Millis) -> SmoothState {
@@ -261,6 +245,17 @@ impl<P: PermitCost> Algorithm for Smooth<P> {
     fn slower(self, other: Self) -> Self {
         if other.rate < self.rate { other } else { self }
     }
+
+    fn script_args(&self, cost: Cost) -> ScriptArgs {
+        let request = Nanos::of(Cost::ONE, self.rate);
+        ScriptArgs::timed(
+            P::INFO.name,
+            Nanos::of(cost, self.rate).0,
+            [self.max_wait.0, self.most.0, request.0],
+            MAX_NANOS,
+            ExcessScale::Wait(self.rate.units_per_milli()),
+        )
+    }
 }
 
 /// More requests at one moment are not told apart.
@@ -271,6 +266,13 @@ const MOST: u64 = u64::MAX / Cost::ONE.0;
 pub struct Bursty;
 
 impl PermitCost for Bursty {
+    const INFO: AlgorithmInfo = AlgorithmInfo {
+        burst: BurstMeaning::Saved,
+        next_pays: true,
+        leasable: false,
+        ..AlgorithmInfo::new("bursty", include_str!("lua/bursty.lua"))
+    };
+
     const STARTS_SAVED: bool = false;
 
     fn of(_: Length, _: Length, _: Length) -> Length {
@@ -279,6 +281,10 @@ impl PermitCost for Bursty {
 }
 
 impl Smooth<Bursty> {
+    pub(super) fn for_rule(rate: Rate, max_wait: Duration, burst: Excess, _: Delay) -> Self {
+        Self::bursty(rate, max_wait, burst)
+    }
+
     /// At this rate, with so much saved at most.
     #[must_use]
     pub fn bursty(rate: Rate, max_wait: Duration, burst: Excess) -> Self {
@@ -291,6 +297,15 @@ impl Smooth<Bursty> {
 pub struct WarmUp;
 
 impl PermitCost for WarmUp {
+    const INFO: AlgorithmInfo = AlgorithmInfo {
+        burst: BurstMeaning::Nothing(
+            "who was idle begins slowly; how many may wait is a matter of `max_wait`",
+        ),
+        next_pays: true,
+        leasable: false,
+        ..AlgorithmInfo::new("warm_up", include_str!("lua/warm_up.lua"))
+    };
+
     const STARTS_SAVED: bool = true;
 
     // The area under Guava's line: level up to the half, rising from there to three times that height.
@@ -308,6 +323,16 @@ impl PermitCost for WarmUp {
 }
 
 impl Smooth<WarmUp> {
+    pub(super) fn for_rule(
+        rate: Rate,
+        max_wait: Duration,
+        warm_up: Duration,
+        _: Excess,
+        _: Delay,
+    ) -> Self {
+        Self::warm_up(rate, max_wait, warm_up)
+    }
+
     /// At this rate once warm.
     #[must_use]
     pub fn warm_up(rate: Rate, max_wait: Duration, warm_up: Duration) -> Self {

@@ -10,9 +10,10 @@ mod tests;
 
 use std::time::Duration;
 
-use super::core::{Cost, Excess, Rate};
-use super::level::{Level, Meter};
-use super::{Algorithm, KeyStatus, Spent, Verdict};
+use super::core::{Algorithm, AlgorithmInfo, BurstMeaning};
+use super::level::{self, Level, Meter};
+use super::quantities::{Cost, Delay, Excess, KeyStatus, Rate, Spent, Verdict};
+use super::script::ScriptArgs;
 use crate::clock::Millis;
 
 /// The numbers a key is held to.
@@ -25,6 +26,12 @@ pub struct TokenBucket {
 }
 
 impl Algorithm for TokenBucket {
+    const INFO: AlgorithmInfo = AlgorithmInfo {
+        burst: BurstMeaning::Capacity,
+        ordered: true,
+        ..AlgorithmInfo::new("token_bucket", include_str!("lua/token_bucket.lua"))
+    };
+
     type State = Level;
 
     fn fresh(&self, now: Millis) -> Level {
@@ -41,14 +48,6 @@ impl Algorithm for TokenBucket {
             };
         }
         Verdict::Pass { excess }
-    }
-
-    fn charge(&self, taken: &mut Level, now: Millis, cost: Cost) -> (Verdict, Spent) {
-        let outcome = self.ask(taken, now, cost);
-        if !matches!(outcome, Verdict::Refuse { .. }) {
-            self.debit(taken, now, cost);
-        }
-        (outcome, Spent::default())
     }
 
     fn refund(&self, taken: &mut Level, _: Millis, cost: Cost, _: Spent) {
@@ -82,9 +81,24 @@ impl Algorithm for TokenBucket {
     fn slower(self, other: Self) -> Self {
         if other.rate < self.rate { other } else { self }
     }
+
+    fn script_args(&self, cost: Cost) -> ScriptArgs {
+        ScriptArgs::levelled("token_bucket", cost, self.rate, self.capacity.0, None)
+    }
+
+    fn later(&self, _: Excess, more: Cost) -> Option<Duration> {
+        Some(level::drained_in(more, self.rate))
+    }
 }
 
 impl TokenBucket {
+    pub(super) fn for_rule(rate: Rate, burst: Excess, _: Delay) -> Self {
+        Self {
+            rate,
+            capacity: burst,
+        }
+    }
+
     fn meter(&self) -> Meter {
         Meter {
             rate: self.rate,

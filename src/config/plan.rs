@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use super::directive::upstream;
 use super::secret::Secret;
-use crate::algorithm::AlgorithmParams;
+use crate::algorithm::{AlgorithmParams, ParamValues};
 
 pub use super::compile::{LocationPath, PathRule, ServerName};
 pub use super::maps::{Geo, Map, MapLookup, MapValues};
@@ -370,12 +370,12 @@ impl Upstream {
 
 /// What a window in blocks is divided into.
 fn blocks(algorithm: &AlgorithmParams) -> Option<[Duration; 2]> {
-    match algorithm {
-        AlgorithmParams::SlidingWindow {
-            window,
+    match algorithm.values() {
+        ParamValues {
+            window: Some(window),
             precision: Some(precision),
             ..
-        } => Some([*window, *precision]),
+        } => Some([window, precision]),
         _ => None,
     }
 }

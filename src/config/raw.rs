@@ -38,9 +38,7 @@ pub use crate::config::directive::tls::raw::{
 pub use crate::config::directive::upstream::raw::{
     Balance, NameServer, Resolver, RetryBudget, Upstream, UpstreamQueue, UpstreamServer,
 };
-pub use crate::config::directive::zones::raw::{
-    AlgorithmWord, Counting, LimitOrUnlimited, WindowLimit,
-};
+pub use crate::config::directive::zones::raw::{AlgorithmWord, LimitOrUnlimited, WindowLimit};
 pub use crate::config::maps::raw::MapDirective;
 pub use crate::config::process::raw::{
     AccessLog, Admin, BatchSize, Config, Log, TraceContext, Tracing,

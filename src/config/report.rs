@@ -347,6 +347,14 @@ pub(super) fn hint<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> 
     near(word, known).map(|meant| format!("did you mean `{meant}`?"))
 }
 
+/// Words as a sentence lists them.
+pub(super) fn listed(words: &[&str]) -> String {
+    match words {
+        [words @ .., last] if !words.is_empty() => format!("{} and {last}", words.join(", ")),
+        words => words.concat(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
 

@@ -374,16 +374,16 @@ mod tests {
     #[test]
     fn a_policy_of_a_window_is_as_long_as_the_window() {
         let (limit, window) = (7, Duration::from_secs(10));
-        let sliding = |precision| AlgorithmParams::SlidingWindow {
-            limit,
-            window,
-            precision,
-        };
+        let precision = Duration::from_secs(1);
         for algorithm in [
             AlgorithmParams::FixedWindow { limit, window },
             AlgorithmParams::SlidingLog { limit, window },
-            sliding(None),
-            sliding(Some(Duration::from_secs(1))),
+            AlgorithmParams::SlidingWindow { limit, window },
+            AlgorithmParams::Blocks {
+                limit,
+                window,
+                precision,
+            },
         ] {
             let text = policy_of(&algorithm, 0);
             assert_eq!(text, "\"perip\";q=7;w=10", "{algorithm:?}");

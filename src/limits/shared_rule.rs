@@ -321,7 +321,7 @@ impl PendingRule {
         store: &SharedStore,
         now: Millis,
     ) -> Option<u64> {
-        if self.terms.is_windowed() {
+        if self.terms.info().windowed {
             return None;
         }
         let zone = &rules[self.rule].zone.store;

@@ -14,7 +14,7 @@ use super::headers::{
 };
 use super::key::KeyLookup;
 use super::rule::{Decision, ReqRule};
-use crate::algorithm::{Delay, LimitSpec, Verdict};
+use crate::algorithm::{LimitSpec, Verdict};
 use crate::clock::Millis;
 use crate::config::plan::{HeaderForm, RefusalBodies};
 use crate::message::RequestRecord;
@@ -281,22 +281,8 @@ impl ReqRule {
     fn enters_after(&self, turn: Option<Duration>, terms: &LimitSpec) -> Option<Duration> {
         let most = self.sanction.max_wait.unwrap_or_default();
         // At its turn it still waits as the burst has it, and all of that has to fit into the longest wait.
-        let before_its_turn = most.saturating_sub(wait_in_burst(terms));
+        let before_its_turn = most.saturating_sub(terms.wait_in_burst());
         turn.map(|turn| turn.saturating_sub(before_its_turn))
-    }
-}
-
-/// How long a request waits that fills the burst.
-fn wait_in_burst(terms: &LimitSpec) -> Duration {
-    match terms {
-        LimitSpec::LeakyBucket(terms) => match terms.delay {
-            Delay::After(threshold) => {
-                let above = terms.burst.0.saturating_sub(threshold.0);
-                Duration::from_millis(above / terms.rate.units_per_milli().max(1))
-            }
-            Delay::Never => Duration::ZERO,
-        },
-        _ => Duration::ZERO,
     }
 }
 

@@ -263,7 +263,7 @@ impl<'a> Evaluator<'a> {
             .filter(|rule| rule.zone == index)
             .collect();
         let burst = rules.iter().map(|rule| rule.burst).max();
-        let rate = zone.algorithm.rate();
+        let rate = zone.algorithm.values().rate;
         let whole = burst.map_or(0, |burst| {
             u32::try_from(burst.0 / Excess::ONE.0).unwrap_or(u32::MAX)
         });

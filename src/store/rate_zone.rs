@@ -29,8 +29,7 @@ use super::ZoneCounts;
 use super::key::Key;
 use super::rate_keys::{Insertion, KeyTable};
 use crate::algorithm::{
-    Algorithm, Blocks, Bursty, Cost, FixedWindow, Gcra, KeyStatus, LeakyBucket, LimitSpec, Paced,
-    SlidingLog, SlidingWindow, Smooth, Spent, TokenBucket, Verdict, WarmUp,
+    Algorithm, Cost, KeyStatus, LimitSpec, Spent, Verdict, for_each_algorithm, match_algorithm,
 };
 use crate::clock::Millis;
 use crate::config::plan::CountRefused;
@@ -46,20 +45,16 @@ pub struct RateZone {
     keys: ZoneKeys,
 }
 
-/// The keys of a zone, each kind with the state of its own algorithm.
-#[derive(Debug, Clone)]
-enum ZoneKeys {
-    Blocks(Arc<KeyTable<Blocks>>),
-    Bursty(Arc<KeyTable<Smooth<Bursty>>>),
-    FixedWindow(Arc<KeyTable<FixedWindow>>),
-    Gcra(Arc<KeyTable<Gcra>>),
-    LeakyBucket(Arc<KeyTable<LeakyBucket>>),
-    Paced(Arc<KeyTable<Paced>>),
-    SlidingLog(Arc<KeyTable<SlidingLog>>),
-    SlidingWindow(Arc<KeyTable<SlidingWindow>>),
-    TokenBucket(Arc<KeyTable<TokenBucket>>),
-    WarmUp(Arc<KeyTable<Smooth<WarmUp>>>),
+macro_rules! define_zone_keys {
+    ([] $($name:ident($type:ty) { $($param:ident: $of:ty),* },)*) => {
+        /// The keys of a zone, each kind with the state of its own algorithm.
+        #[derive(Debug, Clone)]
+        enum ZoneKeys {
+            $($name(Arc<KeyTable<$type>>),)*
+        }
+    };
 }
+for_each_algorithm!(define_zone_keys []);
 
 /// What takes a charge back.
 #[derive(Debug, Clone, Copy)]
@@ -79,37 +74,17 @@ pub(super) enum ChargedVerdict {
 /// Does the same with the keys of every algorithm.
 macro_rules! each {
     ($zone:expr, $keys:ident => $act:expr) => {
-        match &$zone.keys {
-            ZoneKeys::Blocks($keys) => $act,
-            ZoneKeys::Bursty($keys) => $act,
-            ZoneKeys::FixedWindow($keys) => $act,
-            ZoneKeys::Gcra($keys) => $act,
-            ZoneKeys::LeakyBucket($keys) => $act,
-            ZoneKeys::Paced($keys) => $act,
-            ZoneKeys::SlidingLog($keys) => $act,
-            ZoneKeys::SlidingWindow($keys) => $act,
-            ZoneKeys::TokenBucket($keys) => $act,
-            ZoneKeys::WarmUp($keys) => $act,
-        }
+        match_algorithm!(&$zone.keys, ZoneKeys($keys) => $act)
     };
 }
 
 /// Does the same with the keys of every algorithm and the numbers of that algorithm.
 macro_rules! with {
     ($zone:expr, $terms:expr, ($keys:ident, $numbers:ident) => $act:expr) => {
-        match (&$zone.keys, $terms) {
-            (ZoneKeys::Blocks($keys), LimitSpec::Blocks($numbers)) => $act,
-            (ZoneKeys::Bursty($keys), LimitSpec::Bursty($numbers)) => $act,
-            (ZoneKeys::FixedWindow($keys), LimitSpec::FixedWindow($numbers)) => $act,
-            (ZoneKeys::Gcra($keys), LimitSpec::Gcra($numbers)) => $act,
-            (ZoneKeys::LeakyBucket($keys), LimitSpec::LeakyBucket($numbers)) => $act,
-            (ZoneKeys::Paced($keys), LimitSpec::Paced($numbers)) => $act,
-            (ZoneKeys::SlidingLog($keys), LimitSpec::SlidingLog($numbers)) => $act,
-            (ZoneKeys::SlidingWindow($keys), LimitSpec::SlidingWindow($numbers)) => $act,
-            (ZoneKeys::TokenBucket($keys), LimitSpec::TokenBucket($numbers)) => $act,
-            (ZoneKeys::WarmUp($keys), LimitSpec::WarmUp($numbers)) => $act,
-            _ => mismatched(),
-        }
+        match_algorithm!(
+            (&$zone.keys, $terms), (ZoneKeys($keys), LimitSpec($numbers)) => $act,
+            _ => mismatched()
+        )
     };
 }
 
@@ -120,28 +95,9 @@ impl RateZone {
         Self {
             name: name.into(),
             delays: Arc::default(),
-            keys: match *slowest {
-                LimitSpec::Blocks(slowest) => ZoneKeys::Blocks(keys(size, slowest, refused)),
-                LimitSpec::Bursty(slowest) => ZoneKeys::Bursty(keys(size, slowest, refused)),
-                LimitSpec::FixedWindow(slowest) => {
-                    ZoneKeys::FixedWindow(keys(size, slowest, refused))
-                }
-                LimitSpec::Gcra(slowest) => ZoneKeys::Gcra(keys(size, slowest, refused)),
-                LimitSpec::LeakyBucket(slowest) => {
-                    ZoneKeys::LeakyBucket(keys(size, slowest, refused))
-                }
-                LimitSpec::Paced(slowest) => ZoneKeys::Paced(keys(size, slowest, refused)),
-                LimitSpec::SlidingLog(slowest) => {
-                    ZoneKeys::SlidingLog(keys(size, slowest, refused))
-                }
-                LimitSpec::SlidingWindow(slowest) => {
-                    ZoneKeys::SlidingWindow(keys(size, slowest, refused))
-                }
-                LimitSpec::TokenBucket(slowest) => {
-                    ZoneKeys::TokenBucket(keys(size, slowest, refused))
-                }
-                LimitSpec::WarmUp(slowest) => ZoneKeys::WarmUp(keys(size, slowest, refused)),
-            },
+            keys: match_algorithm!(*slowest, LimitSpec(slowest) => ZoneKeys {
+                Arc::new(KeyTable::new(size, slowest, refused))
+            }),
         }
     }
 
@@ -275,6 +231,35 @@ impl RateZone {
         each!(self, keys => keys.bytes_per_key())
     }
 
+    /// This zone with other numbers, or in other memory; `None` where what is remembered makes no sense by these numbers.
+    #[must_use]
+    pub fn heir(&self, size: usize, slowest: &LimitSpec, refused: CountRefused) -> Option<Self> {
+        if !self.makes_sense_by(slowest) {
+            return None;
+        }
+        let keys = match_algorithm!(
+            (&self.keys, *slowest), (ZoneKeys(keys), LimitSpec(slowest)) => ZoneKeys {
+                keys.heir(size, slowest, refused)
+            },
+            _ => return None
+        );
+        Some(Self {
+            name: Arc::clone(&self.name),
+            delays: Arc::clone(&self.delays),
+            keys,
+        })
+    }
+
+    /// Whether what is remembered here can be read by these numbers.
+    #[must_use]
+    pub fn makes_sense_by(&self, slowest: &LimitSpec) -> bool {
+        match_algorithm!(
+            (&self.keys, slowest),
+            (ZoneKeys(keys), LimitSpec(new)) => new.reads_state_of(&keys.slowest()),
+            _ => false
+        )
+    }
+
     // Writing a log line takes longer than everything else here: never under a lock.
     fn heed(&self, room: Insertion, now: Millis) {
         if room == Insertion::Evicted
@@ -291,79 +276,8 @@ impl RateZone {
     }
 }
 
-fn keys<A: Algorithm>(size: usize, slowest: A, refused: CountRefused) -> Arc<KeyTable<A>> {
-    Arc::new(KeyTable::new(size, slowest, refused))
-}
-
 // A rule's terms and its zone are made from one algorithm of one plan; a zone whose algorithm changes is a new one.
 #[cold]
 fn mismatched() -> ! {
     unreachable!("a zone was asked with the terms of another algorithm")
-}
-
-/// The same keys as each kind of state has them.
-macro_rules! inherited {
-    ($zone:expr, $slowest:expr, $size:expr, $refused:expr, [$($kind:ident),*]) => {
-        match (&$zone.keys, *$slowest) {
-            $((ZoneKeys::$kind(keys), LimitSpec::$kind(slowest)) => {
-                ZoneKeys::$kind(keys.heir($size, slowest, $refused))
-            })*
-            _ => return None,
-        }
-    };
-}
-
-impl RateZone {
-    /// This zone with other numbers, or in other memory; `None` where what is remembered makes no sense by these numbers.
-    #[must_use]
-    pub fn heir(&self, size: usize, slowest: &LimitSpec, refused: CountRefused) -> Option<Self> {
-        if !self.makes_sense_by(slowest) {
-            return None;
-        }
-        let keys = inherited!(
-            self,
-            slowest,
-            size,
-            refused,
-            [
-                Blocks,
-                Bursty,
-                FixedWindow,
-                Gcra,
-                LeakyBucket,
-                Paced,
-                SlidingLog,
-                SlidingWindow,
-                TokenBucket,
-                WarmUp
-            ]
-        );
-        Some(Self {
-            name: Arc::clone(&self.name),
-            delays: Arc::clone(&self.delays),
-            keys,
-        })
-    }
-
-    /// Whether what is remembered here can be read by these numbers.
-    #[must_use]
-    pub fn makes_sense_by(&self, slowest: &LimitSpec) -> bool {
-        match (&self.keys, slowest) {
-            // Its blocks are counted from the beginning of time, and are as many as fit in a window.
-            (ZoneKeys::Blocks(keys), LimitSpec::Blocks(new)) => {
-                let old = keys.slowest();
-                old.window == new.window && old.precision == new.precision
-            }
-            (ZoneKeys::Bursty(_), LimitSpec::Bursty(_))
-            | (ZoneKeys::FixedWindow(_), LimitSpec::FixedWindow(_))
-            | (ZoneKeys::Gcra(_), LimitSpec::Gcra(_))
-            | (ZoneKeys::LeakyBucket(_), LimitSpec::LeakyBucket(_))
-            | (ZoneKeys::Paced(_), LimitSpec::Paced(_))
-            | (ZoneKeys::SlidingLog(_), LimitSpec::SlidingLog(_))
-            | (ZoneKeys::SlidingWindow(_), LimitSpec::SlidingWindow(_))
-            | (ZoneKeys::TokenBucket(_), LimitSpec::TokenBucket(_))
-            | (ZoneKeys::WarmUp(_), LimitSpec::WarmUp(_)) => true,
-            _ => false,
-        }
-    }
 }

@@ -132,7 +132,7 @@ proptest! {
     fn a_ring_of_moments_says_the_same(
         limit in 1..20usize,
         window in 1..60_000u64,
-        gaps in algorithm::testing::gaps(),
+        gaps in crate::algorithm::testing::gaps(),
     ) {
         let mut ring = vec![None::<u64>; limit];
         let (mut cursor, mut now) = (0, 7u64);

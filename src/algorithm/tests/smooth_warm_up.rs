@@ -3,9 +3,8 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::algorithm::Algorithm;
-use crate::algorithm::core::Cost;
 use crate::algorithm::testing::{Key, requests, wait, whole};
+use crate::algorithm::{Algorithm, Cost};
 
 const FOREVER: Duration = Duration::from_hours(1_000_000);
 

@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::core::{Cost, Rate};
-use super::{Algorithm, KeyStatus, Verdict};
+use super::{Algorithm, Cost, KeyStatus, Rate, Verdict};
 use crate::clock::Millis;
 
 /// One zone and one key.

@@ -9,10 +9,11 @@ use http::StatusCode;
 
 use self::raw::ExcessAction;
 use super::limits;
-use crate::algorithm::AlgorithmParams;
+use crate::algorithm::{self, AlgorithmParams};
 use crate::config::compile::Compiler;
 use crate::config::decode::value::Text;
 use crate::config::decode::{Field, Spanned, value};
+use crate::config::report;
 use crate::config::source::Span;
 use crate::config::template::{Part, Template, TemplatePhase};
 
@@ -314,17 +315,14 @@ impl Compiler<'_> {
 
     /// Complains of waiting where there is no order to wait in.
     fn has_a_line(&mut self, span: Span, zone: AlgorithmParams) {
-        let hint = match zone {
-            AlgorithmParams::Gcra { .. }
-            | AlgorithmParams::LeakyBucket { .. }
-            | AlgorithmParams::TokenBucket { .. } => return,
-            AlgorithmParams::Bursty { .. }
-            | AlgorithmParams::Paced { .. }
-            | AlgorithmParams::WarmUp { .. } => {
-                "there everybody waits already, up to the zone's `max_wait`"
+        let ordered = report::listed(&algorithm::words(|info, _| info.ordered));
+        let hint = match zone.info() {
+            info if info.ordered => return,
+            info if info.next_pays => {
+                "there everybody waits already, up to the zone's `max_wait`".to_owned()
             }
             _ => {
-                "a window that begins anew lets in all that wait at once; leaky_bucket, token_bucket and gcra do not"
+                format!("a window that begins anew lets in all that wait at once; {ordered} do not")
             }
         };
         let sentence = format!("`on_excess: delay` has no meaning with `{}`", zone.name());

@@ -314,8 +314,8 @@ impl Compiler<'_> {
         algorithm: &AlgorithmParams,
     ) -> Option<usize> {
         let store = self.zone_store(given)?;
-        if let AlgorithmParams::SlidingLog { limit, .. } = algorithm
-            && *limit > LONGEST_LOG
+        if algorithm.info().request_bytes > 0
+            && algorithm.values().limit > Some(LONGEST_LOG)
             && let Some(given) = given
         {
             let sentence = "a log of so many requests is too long to be shared";
@@ -343,13 +343,12 @@ impl Compiler<'_> {
         if !named.is_some_and(|(_, store)| mode(&store.value) == StoreMode::Leased) {
             return;
         }
-        let sentence = match algorithm {
-            AlgorithmParams::Bursty { .. } | AlgorithmParams::WarmUp { .. } => {
-                format!("a `{}` zone cannot be leased", algorithm.name())
+        let name = algorithm.name();
+        let sentence = match algorithm.info().leasable {
+            false if algorithm.values().precision.is_some() => {
+                format!("a `{name}` with `precision` cannot be leased")
             }
-            AlgorithmParams::SlidingWindow {
-                precision: Some(_), ..
-            } => "a `sliding_window` with `precision` cannot be leased".to_owned(),
+            false => format!("a `{name}` zone cannot be leased"),
             _ if matches!(zone.count_refused.value(), Some(value::Flag(true))) => {
                 "a zone with `count_refused` cannot be leased".to_owned()
             }

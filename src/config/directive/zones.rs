@@ -4,57 +4,37 @@
 
 use std::time::Duration;
 
-use self::raw::Counting;
 use super::limits::{self, OverrideLimits};
-use crate::algorithm::{AlgorithmParams, Cost, Delay, Excess, Rate};
+use crate::algorithm::{
+    self, AlgorithmParams, BurstMeaning, Cost, Delay, Excess, ParamValues, Rate,
+};
 use crate::config::compile::Compiler;
 use crate::config::decode::value::Text;
 use crate::config::decode::{Field, Spanned, units, value};
+use crate::config::report;
 use crate::config::source::Span;
 use crate::config::template::{Template, TemplatePhase};
 
 pub(crate) mod raw {
     //! How a zone counts, as the user writes it.
+    use crate::algorithm;
     use crate::config::decode::units;
-    use crate::config::decode::value::{choice, number, scalar};
+    use crate::config::decode::value::{number, scalar};
     use crate::config::report;
 
-    /// The words for it.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub enum Counting {
-        /// `bursty`
-        Bursty,
-        /// `fixed_window`
-        FixedWindow,
-        /// `gcra`
-        Gcra,
-        /// `leaky_bucket`
-        LeakyBucket,
-        /// `paced`
-        Paced,
-        /// `sliding_log`
-        SlidingLog,
-        /// `sliding_window`
-        SlidingWindow,
-        /// `token_bucket`
-        TokenBucket,
-        /// `warm_up`
-        WarmUp,
-    }
-
-    choice! {
+    scalar! {
         /// How a zone counts.
-        pub struct AlgorithmWord(Counting) = "an algorithm" {
-            "leaky_bucket" => Counting::LeakyBucket,
-            "token_bucket" => Counting::TokenBucket,
-            "gcra" => Counting::Gcra,
-            "fixed_window" => Counting::FixedWindow,
-            "sliding_window" => Counting::SlidingWindow,
-            "sliding_log" => Counting::SlidingLog,
-            "paced" => Counting::Paced,
-            "warm_up" => Counting::WarmUp,
-            "bursty" => Counting::Bursty,
-        }
+        pub struct AlgorithmWord(&'static str);
+        "an algorithm",
+        |text| {
+            let words = algorithm::words(|_, _| true);
+            words.iter().copied().find(|word| *word == text).ok_or_else(|| {
+                let hint = report::hint(text, words.iter().copied())
+                    .unwrap_or_else(|| format!("expected one of {}", words.join(", ")));
+                units::ParseError::new(format!("`{text}` is not an algorithm")).help(hint)
+            })
+        },
+        { "enum": (algorithm::words(|_, _| true)) }
     }
 
     number! {
@@ -139,6 +119,8 @@ const WARM_UP: Duration = Duration::from_secs(10);
 /// More blocks in a window are exact enough for nobody and take more room than a log.
 const MOST_BLOCKS: u128 = 1000;
 
+const BY_LIMIT: &str = "it counts in windows: give it a `limit` and a `window`";
+
 impl Compiler<'_> {
     /// How a zone counts, with a number of any size standing in for one that was complained about.
     pub(in crate::config) fn algorithm(
@@ -146,101 +128,55 @@ impl Compiler<'_> {
         zone: &Spanned<limits::raw::ReqZone>,
     ) -> AlgorithmParams {
         let (at, zone) = (zone.span, &zone.value);
+        let nginx = AlgorithmParams::LeakyBucket {
+            rate: Rate::per_second(1000),
+        };
         let word = match (zone.algorithm.key(), zone.algorithm.value()) {
             (_, Some(word)) => word.0,
-            (None, None) => Counting::LeakyBucket,
-            // Of one that was not understood nobody knows what it needs.
-            (Some(_), None) => {
-                return AlgorithmParams::LeakyBucket {
-                    rate: Rate::per_second(1000),
-                };
-            }
+            (None, None) => nginx.name(),
+            // The parameters of an algorithm that was not understood are not known.
+            (Some(_), None) => return nginx,
         };
-        let max_wait = zone.max_wait.value().map_or(MAX_WAIT, |time| time.0);
-        let algorithm = match word {
-            Counting::Bursty => AlgorithmParams::Bursty {
-                rate: self.rate(at, zone),
-                max_wait,
-            },
-            Counting::FixedWindow => {
-                let (limit, window) = self.limit_and_window(at, zone);
-                AlgorithmParams::FixedWindow { limit, window }
-            }
-            Counting::Gcra => AlgorithmParams::Gcra {
-                rate: self.rate(at, zone),
-            },
-            Counting::LeakyBucket => AlgorithmParams::LeakyBucket {
-                rate: self.rate(at, zone),
-            },
-            Counting::Paced => AlgorithmParams::Paced {
-                rate: self.rate(at, zone),
-                max_wait,
-            },
-            Counting::SlidingLog => {
-                let (limit, window) = self.limit_and_window(at, zone);
-                AlgorithmParams::SlidingLog { limit, window }
-            }
-            Counting::SlidingWindow => {
-                let (limit, window) = self.limit_and_window(at, zone);
-                AlgorithmParams::SlidingWindow {
-                    limit,
-                    window,
-                    precision: self.precision(zone, window),
-                }
-            }
-            Counting::TokenBucket => AlgorithmParams::TokenBucket {
-                rate: self.rate(at, zone),
-            },
-            Counting::WarmUp => AlgorithmParams::WarmUp {
-                rate: self.rate(at, zone),
-                warm_up: self.length(&zone.warm_up, WARM_UP),
-                max_wait,
-            },
+        let takes = |param| algorithm::takes(word, param);
+        let mut values = ParamValues {
+            rate: takes("rate").then(|| self.rate(at, zone)),
+            limit: takes("limit").then(|| self.limit(at, zone)),
+            window: takes("window").then(|| self.window(at, zone)),
+            max_wait: Some(zone.max_wait.value().map_or(MAX_WAIT, |time| time.0)),
+            ..ParamValues::default()
         };
-        self.no_meaning(algorithm, zone);
-        algorithm
+        if let Some(window) = values.window.filter(|_| takes("precision")) {
+            values.precision = self.precision(zone, window);
+        }
+        if takes("warm_up") {
+            values.warm_up = Some(self.length(&zone.warm_up, WARM_UP));
+        }
+        self.no_meaning(word, zone);
+        AlgorithmParams::new(word, &values).expect("every parameter of an algorithm is read")
     }
 
-    /// Complains of keys that the algorithm has no use for.
-    fn no_meaning(&mut self, algorithm: AlgorithmParams, zone: &limits::raw::ReqZone) {
-        use AlgorithmParams::{Bursty, FixedWindow, Paced, SlidingLog, SlidingWindow, WarmUp};
-        let windows = matches!(
-            algorithm,
-            FixedWindow { .. } | SlidingLog { .. } | SlidingWindow { .. }
+    /// Reports keys that the algorithm has no use for.
+    fn no_meaning(&mut self, word: &str, zone: &limits::raw::ReqZone) {
+        let by_rate = format!(
+            "it goes by a `rate`; {} go by windows",
+            with_param("window")
         );
-        let waits = matches!(algorithm, Bursty { .. } | Paced { .. } | WarmUp { .. });
-        let blocks = matches!(algorithm, SlidingWindow { .. });
-        let warms = matches!(algorithm, WarmUp { .. });
-        let by_limit = "it counts in windows: give it a `limit` and a `window`";
-        let by_rate =
-            "it goes by a `rate`; fixed_window, sliding_window and sliding_log go by windows";
         let given = [
-            (zone.rate.key(), "rate", !windows, by_limit),
-            (zone.limit.key(), "limit", windows, by_rate),
-            (zone.window.key(), "window", windows, by_rate),
-            (
-                zone.precision.key(),
-                "precision",
-                blocks,
-                "it is for sliding_window",
-            ),
-            (
-                zone.max_wait.key(),
-                "max_wait",
-                waits,
-                "it is for paced, warm_up and bursty",
-            ),
-            (zone.warm_up.key(), "warm_up", warms, "it is for warm_up"),
+            (zone.rate.key(), "rate", BY_LIMIT.to_owned()),
+            (zone.limit.key(), "limit", by_rate.clone()),
+            (zone.window.key(), "window", by_rate),
+            (zone.precision.key(), "precision", is_for("precision")),
+            (zone.max_wait.key(), "max_wait", is_for("max_wait")),
+            (zone.warm_up.key(), "warm_up", is_for("warm_up")),
         ];
-        for (key, name, meant, hint) in given {
-            if let Some(key) = key.filter(|_| !meant) {
-                self.has_no_meaning(key, name, algorithm, hint);
+        for (key, name, hint) in given {
+            if let Some(key) = key.filter(|_| !algorithm::takes(word, name)) {
+                self.has_no_meaning(key, name, word, &hint);
             }
         }
     }
 
-    fn has_no_meaning(&mut self, key: Span, name: &str, algorithm: AlgorithmParams, hint: &str) {
-        let algorithm = algorithm.name();
+    fn has_no_meaning(&mut self, key: Span, name: &str, algorithm: &str, hint: &str) {
         let sentence = format!("`{name}` has no meaning for the algorithm `{algorithm}`");
         self.complain_with(key, sentence, hint);
     }
@@ -254,15 +190,18 @@ impl Compiler<'_> {
             .map_or(Rate::per_second(1000), |rate| rate.0)
     }
 
-    fn limit_and_window(&mut self, at: Span, zone: &limits::raw::ReqZone) -> (u32, Duration) {
+    fn limit(&mut self, at: Span, zone: &limits::raw::ReqZone) -> u32 {
         if zone.limit.key().is_none() {
             self.complain(at, "`limit` is missing here");
         }
+        zone.limit.value().map_or(1, |limit| limit.0)
+    }
+
+    fn window(&mut self, at: Span, zone: &limits::raw::ReqZone) -> Duration {
         if zone.window.key().is_none() {
             self.complain(at, "`window` is missing here");
         }
-        let limit = zone.limit.value().map_or(1, |limit| limit.0);
-        (limit, self.length(&zone.window, Duration::from_secs(1)))
+        self.length(&zone.window, Duration::from_secs(1))
     }
 
     /// A time that must not be nothing.
@@ -322,34 +261,27 @@ impl Compiler<'_> {
         {
             return None;
         }
-        let mut algorithm = zone;
-        match &mut algorithm {
-            AlgorithmParams::Bursty { rate: number, .. }
-            | AlgorithmParams::Gcra { rate: number }
-            | AlgorithmParams::LeakyBucket { rate: number }
-            | AlgorithmParams::Paced { rate: number, .. }
-            | AlgorithmParams::TokenBucket { rate: number }
-            | AlgorithmParams::WarmUp { rate: number, .. } => {
-                *number = rate.and_then(|rate| rate.value.0).unwrap_or(*number);
-                if let Some(limit) = own.limit.key() {
-                    self.has_no_meaning(limit, "limit", zone, "it goes by a `rate`");
-                }
-            }
-            AlgorithmParams::FixedWindow { limit: number, .. }
-            | AlgorithmParams::SlidingLog { limit: number, .. }
-            | AlgorithmParams::SlidingWindow { limit: number, .. } => {
-                *number = limit.and_then(|limit| limit.value.0).unwrap_or(*number);
-                if let Some(rate) = own.rate.key() {
-                    let hint = "give it a `limit`, of the zone's window";
-                    self.has_no_meaning(rate, "rate", zone, hint);
-                }
+        let mut values = zone.values();
+        if let Some(number) = &mut values.rate {
+            *number = rate.and_then(|rate| rate.value.0).unwrap_or(*number);
+            if let Some(limit) = own.limit.key() {
+                self.has_no_meaning(limit, "limit", zone.name(), "it goes by a `rate`");
             }
         }
+        if let Some(number) = &mut values.limit {
+            *number = limit.and_then(|limit| limit.value.0).unwrap_or(*number);
+            if let Some(rate) = own.rate.key() {
+                let hint = "give it a `limit`, of the zone's window";
+                self.has_no_meaning(rate, "rate", zone.name(), hint);
+            }
+        }
+        let algorithm = AlgorithmParams::new(zone.name(), &values)
+            .expect("the zone has every parameter of its algorithm");
         let burst = own.burst.value().map(|burst| Excess::requests(burst.0));
         if let Some(burst) = own.burst.key() {
             self.burst_has_meaning(burst, zone);
         }
-        if let (AlgorithmParams::TokenBucket { .. }, Some(burst)) = (zone, own.burst.get()) {
+        if let (BurstMeaning::Capacity, Some(burst)) = (zone.info().burst, own.burst.get()) {
             self.some_capacity(burst);
         }
         Some(OverrideLimits { algorithm, burst })
@@ -365,23 +297,23 @@ impl Compiler<'_> {
         if let Some(key) = rule.burst.key() {
             self.burst_has_meaning(key, zone);
         }
-        let burst = match zone {
-            AlgorithmParams::TokenBucket { .. } => {
+        let burst = match zone.info().burst {
+            BurstMeaning::Capacity => {
                 if let Some(burst) = rule.burst.get() {
                     self.some_capacity(burst);
                 }
                 burst.unwrap_or(Excess::ONE)
             }
-            // What comes in a second.
-            AlgorithmParams::Bursty { rate, .. } => {
-                burst.unwrap_or_else(|| Excess(rate.units_per_milli().saturating_mul(1000)))
-            }
-            _ => burst.unwrap_or_default(),
+            BurstMeaning::Saved => burst.unwrap_or_else(|| {
+                let rate = zone.values().rate.map_or(0, Rate::units_per_milli);
+                Excess(rate.saturating_mul(1000))
+            }),
+            BurstMeaning::Excess | BurstMeaning::Nothing(_) => burst.unwrap_or_default(),
         };
-        if !matches!(zone, AlgorithmParams::LeakyBucket { .. }) {
+        if !zone.info().delays {
             for (key, name) in [(rule.delay.key(), "delay"), (rule.nodelay.key(), "nodelay")] {
                 if let Some(key) = key {
-                    self.has_no_meaning(key, name, zone, what_waits(zone));
+                    self.has_no_meaning(key, name, zone.name(), what_waits(zone));
                 }
             }
             return (burst, Delay::Never);
@@ -405,20 +337,9 @@ impl Compiler<'_> {
     }
 
     fn burst_has_meaning(&mut self, key: Span, zone: AlgorithmParams) {
-        let hint = match zone {
-            AlgorithmParams::Bursty { .. }
-            | AlgorithmParams::Gcra { .. }
-            | AlgorithmParams::LeakyBucket { .. }
-            | AlgorithmParams::TokenBucket { .. } => return,
-            AlgorithmParams::Paced { .. } => {
-                "nothing is saved while idle; how many may wait is a matter of `max_wait`"
-            }
-            AlgorithmParams::WarmUp { .. } => {
-                "who was idle begins slowly; how many may wait is a matter of `max_wait`"
-            }
-            _ => "all of the zone's `limit` may come at once",
-        };
-        self.has_no_meaning(key, "burst", zone, hint);
+        if let BurstMeaning::Nothing(hint) = zone.info().burst {
+            self.has_no_meaning(key, "burst", zone.name(), hint);
+        }
     }
 
     fn some_capacity(&mut self, burst: &Spanned<value::Burst>) {
@@ -474,11 +395,9 @@ impl Compiler<'_> {
         algorithm: AlgorithmParams,
         size: usize,
     ) {
-        let each = match algorithm {
-            AlgorithmParams::SlidingLog { limit, .. } => u64::from(limit) * 16,
-            _ => return,
-        };
-        if let Some(key) = limit.filter(|_| each + 1024 > size as u64) {
+        let requests = algorithm.values().limit.map_or(0, u64::from);
+        let each = requests * algorithm.info().request_bytes;
+        if let Some(key) = limit.filter(|_| each > 0 && each + 1024 > size as u64) {
             self.complain_with(
                 key,
                 format!("a key of this zone may take {each} bytes, which is more than its size"),
@@ -489,32 +408,17 @@ impl Compiler<'_> {
 }
 
 fn what_waits(zone: AlgorithmParams) -> &'static str {
-    match zone {
-        AlgorithmParams::Bursty { .. }
-        | AlgorithmParams::Paced { .. }
-        | AlgorithmParams::WarmUp { .. } => {
-            "requests wait for their turn, up to the zone's `max_wait`"
-        }
-        _ => "nobody waits: what is over the limit is refused",
+    match zone.info().next_pays {
+        true => "requests wait for their turn, up to the zone's `max_wait`",
+        false => "nobody waits: what is over the limit is refused",
     }
 }
 
-#[cfg(test)]
-mod tests {
+fn is_for(param: &str) -> String {
+    format!("it is for {}", with_param(param))
+}
 
-    use super::*;
-
-    #[test]
-    fn what_is_allowed_is_said_as_it_was_written() {
-        let fixed = |millis| {
-            let window = Duration::from_millis(millis);
-            AlgorithmParams::FixedWindow { limit: 100, window }.to_string()
-        };
-        assert_eq!(fixed(60_000), "100r/1m");
-        assert_eq!(fixed(90_000), "100r/90s");
-        assert_eq!(fixed(86_400_000), "100r/1d");
-        assert_eq!(fixed(1_500), "100r/1500ms");
-        let rate = Rate::per_minute(1_000);
-        assert_eq!(AlgorithmParams::Gcra { rate }.to_string(), "1r/m");
-    }
+/// The algorithms with this parameter, as a sentence lists them.
+fn with_param(param: &str) -> String {
+    report::listed(&algorithm::words(|_, params| params.contains(&param)))
 }

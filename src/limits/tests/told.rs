@@ -264,15 +264,11 @@ fn ruled(kind: u8, burst: u32, milli: u64, most: u64) -> (AlgorithmParams, ReqRu
         3 => AlgorithmParams::TokenBucket { rate },
         4 => AlgorithmParams::FixedWindow { limit, window },
         5 => AlgorithmParams::SlidingLog { limit, window },
-        6 => AlgorithmParams::SlidingWindow {
+        6 => AlgorithmParams::SlidingWindow { limit, window },
+        _ => AlgorithmParams::Blocks {
             limit,
             window,
-            precision: None,
-        },
-        _ => AlgorithmParams::SlidingWindow {
-            limit,
-            window,
-            precision: Some(Duration::from_millis(700)),
+            precision: Duration::from_millis(700),
         },
     };
     let burst = if kind == 3 { limit } else { burst };

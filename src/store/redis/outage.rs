@@ -73,7 +73,7 @@ pub(super) fn due(passed: Cost, terms: &LimitSpec, left: Option<u64>, gateways: 
     let drained = drained / terms.period().as_millis().max(1);
     let drained = u64::try_from(drained).unwrap_or(u64::MAX);
     let part = quota.saturating_add(drained).div_ceil(gateways.into());
-    let used = match terms.is_windowed() {
+    let used = match terms.info().windowed {
         // The windows of a server begin at other moments than those that are counted here.
         true => quota,
         false => left.map_or(0, |left| quota - left.min(quota)),

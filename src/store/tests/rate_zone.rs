@@ -1,7 +1,7 @@
 //! What a zone remembers, what it forgets, and what it costs.
 
 use super::*;
-use crate::algorithm::{Delay, Excess, Rate};
+use crate::algorithm::{Delay, Excess, LeakyBucket, Rate};
 use crate::store::BYTES_PER_KEY;
 use crate::store::table::LARGEST;
 

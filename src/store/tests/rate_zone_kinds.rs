@@ -13,11 +13,6 @@ pub(super) fn all() -> [AlgorithmParams; 10] {
 fn all_of(rate: Rate, window: Duration) -> [AlgorithmParams; 10] {
     let limit = 10;
     let max_wait = Duration::from_secs(2);
-    let sliding = |precision| AlgorithmParams::SlidingWindow {
-        limit,
-        window,
-        precision,
-    };
     [
         AlgorithmParams::Bursty { rate, max_wait },
         AlgorithmParams::FixedWindow { limit, window },
@@ -25,8 +20,12 @@ fn all_of(rate: Rate, window: Duration) -> [AlgorithmParams; 10] {
         AlgorithmParams::LeakyBucket { rate },
         AlgorithmParams::Paced { rate, max_wait },
         AlgorithmParams::SlidingLog { limit, window },
-        sliding(None),
-        sliding(Some(Duration::from_millis(250))),
+        AlgorithmParams::SlidingWindow { limit, window },
+        AlgorithmParams::Blocks {
+            limit,
+            window,
+            precision: Duration::from_millis(250),
+        },
         AlgorithmParams::TokenBucket { rate },
         AlgorithmParams::WarmUp {
             rate,

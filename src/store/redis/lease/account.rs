@@ -21,7 +21,7 @@ mod tests;
 use std::time::Duration;
 
 use super::{CREDIT, IDLE, LeaseMode, LeaseVerdict, TERM};
-use crate::algorithm::{Algorithm, Cost, Excess, Level, LimitSpec, Rate, Verdict};
+use crate::algorithm::{Cost, Excess, Level, LimitSpec, Verdict};
 use crate::clock::Millis;
 use crate::config::plan::StoreMode;
 
@@ -280,7 +280,7 @@ impl LeaseAccount {
     /// How many more would pass at most, by what was last heard and has come back since. Not for windows: those of a server begin
     /// at moments that are not known here.
     fn known_left(&self, now: Millis) -> Option<u64> {
-        let (heard, left) = self.heard.filter(|_| !self.terms.is_windowed())?;
+        let (heard, left) = self.heard.filter(|_| !self.terms.info().windowed)?;
         let quota = self.terms.quota();
         let back = u128::from(quota) * (now.since(heard) + TICK).as_millis();
         let back = back.div_ceil(self.terms.period().as_millis().max(1));
@@ -337,11 +337,7 @@ impl LeaseAccount {
 
     /// When it is a request's turn that is let in.
     fn turn(&mut self, now: Millis, cost: Cost) -> Verdict {
-        let (outcome, queue) = match &self.terms {
-            LimitSpec::LeakyBucket(terms) => queued(terms, self.queue, now, cost),
-            LimitSpec::Paced(terms) => queued(terms, self.queue, now, cost),
-            _ => return Verdict::Pass { excess: Excess(0) },
-        };
+        let (outcome, queue) = self.terms.queued(self.queue, now, cost);
         self.queue = queue;
         outcome
     }
@@ -355,28 +351,6 @@ impl LeaseAccount {
             excess: self.over.map_or(Excess(0), |over| over.excess),
             retry_after: Some(earned.max(pace)),
         }
-    }
-}
-
-/// The turn of a request that is let in, whatever the queue as it was last heard of says.
-fn queued<A: Algorithm<State = Level>>(
-    terms: &A,
-    mut queue: Level,
-    now: Millis,
-    cost: Cost,
-) -> (Verdict, Level) {
-    match terms.charge(&mut queue, now, cost).0 {
-        Verdict::Refuse { excess, .. } => {
-            // It has a place; only the picture of the queue is out of date.
-            let last = terms.ask(&queue, now, Cost(0));
-            terms.debit(&mut queue, now, cost);
-            let outcome = match last {
-                Verdict::Refuse { .. } => Verdict::Pass { excess },
-                other => other,
-            };
-            (outcome, queue)
-        }
-        outcome => (outcome, queue),
     }
 }
 
@@ -478,11 +452,11 @@ impl RefusedUntil {
             return None;
         }
         let more = Cost(cost.0.checked_sub(self.cost.0)?);
-        let never = more.0 > 0 && weighs(terms) && cost.0 > capacity(terms);
+        let never = more.0 > 0 && !terms.info().next_pays && cost.0 > capacity(terms);
         let retry_after = if never {
             None
         } else {
-            let retry = self.retry.after(later(terms, self.excess, more)?);
+            let retry = self.retry.after(terms.later(self.excess, more)?);
             Some(retry.max(self.until).since(now))
         };
         Some(Verdict::Refuse {
@@ -494,42 +468,10 @@ impl RefusedUntil {
 
 /// How long a key that has nothing left takes to have room for `cost`, at most; `None` where nobody can tell.
 pub(super) fn earned_in(terms: &LimitSpec, cost: Cost) -> Option<Duration> {
-    later(terms, Excess(0), cost)
-}
-
-/// How much later a refused request would have passed if it had weighed `more`; `None` where that depends on what came when.
-fn later(terms: &LimitSpec, excess: Excess, more: Cost) -> Option<Duration> {
-    if more.0 == 0 || !weighs(terms) {
-        return Some(Duration::ZERO);
-    }
-    match terms {
-        LimitSpec::FixedWindow(terms) => {
-            // `excess` is what has to be made up for, a limit with each window.
-            let windows = |surplus: u64| surplus.div_ceil(terms.limit.0.max(1));
-            let all = windows(excess.0.saturating_add(more.0)) - windows(excess.0);
-            let all = u32::try_from(all).unwrap_or(u32::MAX);
-            Some(terms.window.saturating_mul(all))
-        }
-        LimitSpec::Gcra(terms) => Some(Duration::from_nanos(terms.in_nanos(more).2)),
-        LimitSpec::LeakyBucket(terms) => Some(drained_in(more, terms.rate)),
-        LimitSpec::TokenBucket(terms) => Some(drained_in(more, terms.rate)),
-        _ => None,
-    }
-}
-
-/// Whether a request that weighs more passes later. Where the next one pays for the last, it does not.
-fn weighs(terms: &LimitSpec) -> bool {
-    !matches!(
-        terms,
-        LimitSpec::Bursty(_) | LimitSpec::Paced(_) | LimitSpec::WarmUp(_)
-    )
+    terms.later(Excess(0), cost)
 }
 
 /// The most that a request can weigh and ever pass.
 fn capacity(terms: &LimitSpec) -> u64 {
     terms.quota().saturating_mul(Excess::ONE.0)
-}
-
-fn drained_in(cost: Cost, rate: Rate) -> Duration {
-    Duration::from_millis(cost.0.div_ceil(rate.units_per_milli().max(1)))
 }

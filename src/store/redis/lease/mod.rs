@@ -26,7 +26,7 @@ use tokio::sync::Notify;
 use self::account::{LeaseAccount, LeaseGrant, LeaseRequest};
 use super::script::StoreVerdict;
 use super::{SharedStore, script};
-use crate::algorithm::{Cost, Delay, Excess, LimitSpec, Verdict};
+use crate::algorithm::{Cost, Excess, LimitSpec, Verdict};
 use crate::clock::Millis;
 use crate::config::plan::StoreMode;
 use crate::store::key::{HashSeeds, Key, PackedKey};
@@ -120,10 +120,7 @@ impl ZoneLeases {
     /// Whether keys that are counted like this can be leased.
     #[must_use]
     pub fn can_hold(terms: &LimitSpec) -> bool {
-        !matches!(
-            terms,
-            LimitSpec::Blocks(_) | LimitSpec::Bursty(_) | LimitSpec::WarmUp(_)
-        )
+        terms.info().leasable
     }
 
     /// A refusal that was heard before and still holds.
@@ -135,7 +132,7 @@ impl ZoneLeases {
         cost: Cost,
         terms: &LimitSpec,
     ) -> Option<Verdict> {
-        let key = self.seeds.apart(key, class(terms));
+        let key = self.seeds.apart(key, terms.class());
         let table = self.table(&key).lock();
         let entry = table.find(key.hash, |entry| entry.key == key.packed)?;
         let account = &entry.account;
@@ -153,7 +150,7 @@ impl ZoneLeases {
         terms: &LimitSpec,
     ) -> (LeaseVerdict, Option<u64>) {
         let plain = key.packed;
-        let key = self.seeds.apart(key, class(terms));
+        let key = self.seeds.apart(key, terms.class());
         let manner = self.manner();
         let mut table = self.table(&key).lock();
         let Some(entry) = self.entry(&mut table, (&key, plain), now, terms) else {
@@ -178,7 +175,7 @@ impl ZoneLeases {
 
     /// Takes back what was spent on a request, which somebody else refused.
     pub fn unspend(&self, key: &Key, now: Millis, cost: Cost, terms: &LimitSpec) {
-        let key = self.seeds.apart(key, class(terms));
+        let key = self.seeds.apart(key, terms.class());
         self.with(&key, |entry| entry.account.unspend(now, cost));
     }
 
@@ -192,7 +189,7 @@ impl ZoneLeases {
         answer: &StoreVerdict,
     ) {
         if self.verdicts == Verdicts::Keep && matches!(answer.outcome, Verdict::Refuse { .. }) {
-            let key = self.seeds.apart(key, class(terms));
+            let key = self.seeds.apart(key, terms.class());
             self.with(&key, |entry| {
                 if entry.account.terms == *terms {
                     entry.account.learn(now, cost, &answer.outcome);
@@ -356,18 +353,6 @@ fn bytes(zone: &str) -> usize {
     size_of::<LeaseEntry>() + BESIDES + zone.len()
 }
 
-/// Tells the rules of one zone apart that hold the same key to other numbers.
-fn class(terms: &LimitSpec) -> u64 {
-    let threshold = match terms {
-        LimitSpec::LeakyBucket(terms) => match terms.delay {
-            Delay::After(threshold) => threshold.0.wrapping_add(1),
-            Delay::Never => 0,
-        },
-        _ => 0,
-    };
-    terms.quota().wrapping_add(threshold.rotate_left(32))
-}
-
 /// A request of more than this is not let in before it is charged.
 const CREDIT: Cost = Cost::ONE;
 
@@ -515,7 +500,7 @@ impl ZoneLeases {
         // Every rule's numbers have an account of their own, in a place of its own: nobody asks for this often.
         for table in &self.tables {
             table.lock().retain(|entry| {
-                let own = self.seeds.apart(key, class(&entry.account.terms));
+                let own = self.seeds.apart(key, entry.account.terms.class());
                 own.packed != entry.key
             });
         }

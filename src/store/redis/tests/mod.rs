@@ -23,7 +23,7 @@ use proptest::test_runner::TestRunner;
 use redis::Value;
 use tempfile::TempDir;
 
-use super::script::{DECIDING, KeyCheck, LuaScript, StoreVerdict};
+use super::script::{self, DECIDING, KeyCheck, LuaScript, StoreVerdict};
 use crate::algorithm::{
     Cost, Delay, Excess, FixedWindow, Gcra, LeakyBucket, LimitSpec, Paced, Rate, SlidingLog,
     SlidingWindow, TokenBucket, Verdict,
@@ -98,11 +98,10 @@ struct Told {
 impl Told {
     fn new(server: &Server) -> Self {
         // Time that is told does not pass for the server: nothing may expire by its own.
-        let parts =
-            DECIDING.map(|part| part.replace(", 'PX', string.format('%.0f', left + 1)", ""));
-        let parts = parts.each_ref().map(String::as_str);
+        let algorithms = script::algorithms();
+        let algorithms = algorithms.replace(", 'PX', string.format('%.0f', left + 1)", "");
         Self {
-            program: LuaScript::of(TOLD, &parts),
+            program: LuaScript::of(TOLD, &[&algorithms, DECIDING]),
             connection: server.connection(),
         }
     }
@@ -120,7 +119,7 @@ impl Told {
         command.arg(now);
         let answer: Value = command.query(&mut self.connection).unwrap();
         if act == "charge" {
-            crate::store::redis::script::answers(questions.iter(), &answer).unwrap()
+            script::answers(questions.iter(), &answer).unwrap()
         } else {
             Vec::new()
         }
@@ -355,7 +354,7 @@ fn all_are_asked_before_any_is_charged() {
 fn a_key_lives_until_it_has_drained() {
     let server = Server::start();
     let mut told = Told {
-        program: LuaScript::of(TOLD, &DECIDING),
+        program: LuaScript::of(TOLD, &[&script::algorithms(), DECIDING]),
         connection: server.connection(),
     };
     let terms = LimitSpec::LeakyBucket(LeakyBucket {

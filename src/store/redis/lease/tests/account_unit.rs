@@ -3,7 +3,9 @@
 use proptest::prelude::*;
 
 use super::{LeaseAccount, LeaseGrant, *};
-use crate::algorithm::{Algorithm, Delay, FixedWindow, Gcra, LeakyBucket, SlidingLog, TokenBucket};
+use crate::algorithm::{
+    Algorithm, Delay, FixedWindow, Gcra, LeakyBucket, Rate, SlidingLog, TokenBucket,
+};
 use crate::config::plan::StoreMode;
 use crate::store::redis::lease::{LeaseMode, LeaseVerdict};
 

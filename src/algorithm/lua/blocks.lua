@@ -1,4 +1,4 @@
--- The sliding window in blocks: `src/store/algorithm/blocks`. Kept: units in a request, length of a block, the newest block,
+-- The sliding window in blocks: as `Blocks` in `src/algorithm/sliding_window.rs`. Kept: units in a request, length of a block, the newest block,
 -- then number and count of each that has one, the oldest first. Numbers: units in a request, how much in any window, the length
 -- of a block in milliseconds, and how many of them are counted, the current one included.
 local function blocks_add(state, cost)
