@@ -397,7 +397,10 @@ pub fn about(
             ""
         };
         let _written = write!(line, ", upstream: \"{scheme}://{upstream}{end}");
-        escape(&mut line, &message::target_sent(exchange, forward));
+        escape(
+            &mut line,
+            &message::target_sent(head, &exchange.target, forward),
+        );
         line.push('"');
     }
     for (name, field) in [("host", header::HOST), ("referrer", header::REFERER)] {
