@@ -34,6 +34,7 @@
 //! telemetry
 //! tls
 //! message
+//! net
 //! config
 //! algorithm
 //! text       clock
@@ -55,6 +56,7 @@ pub mod downstream;
 pub mod limits;
 pub mod listen;
 pub mod message;
+pub mod net;
 pub mod proxy;
 pub mod replay;
 pub mod route;

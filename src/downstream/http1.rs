@@ -1,17 +1,11 @@
 //! hyper's part of a connection: from the first byte of a request until the connection is over, or has
 //! been idle for so long that hyper's buffers are worth more than the work to make them again.
 //!
-//! An answer's body while hyper holds it.
-//!
-//! That hyper has let go of the body is the only sign that it has taken all of an answer, whoever made
-//! the answer and whether or not it had a tail.
-//!
-//! What leaves for a client, counted, and how slowly it may.
+//! That hyper has dropped a response's body is the only sign that it has taken all of the response: [`TrackedBody`].
 
 use std::cell::Cell;
 use std::convert::Infallible;
 use std::future::{Future as _, poll_fn};
-use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,21 +23,21 @@ use tokio::io::{AsyncRead as _, AsyncWrite as _, ReadBuf};
 use tokio_util::sync::CancellationToken;
 
 use super::http1_io::Http1Io;
-use super::socket::DownstreamSocket;
 use super::{ConnectionSettings, Handler, LAST_CALL, tunnel};
-use crate::clock::{Deadline, MinRateTimer, TooSlow};
+use crate::clock::Deadline;
 use crate::message::{
     ClientConnection, CloseConnection, ConnectionPhase, ConnectionState, IncomingBody, prebuilt,
 };
-use crate::telemetry::{COUNTERS, SlowPart, about_connection};
+use crate::telemetry::COUNTERS;
+use crate::tls::Socket;
 
 /// A connection on which nothing of the next request has come for a while.
 pub(super) struct IdleConnection {
-    pub(super) socket: DownstreamSocket,
+    pub(super) socket: Socket,
     /// What hyper has read and not understood yet: where it is not empty, the next request has begun.
-    pub(super) word: Bytes,
+    pub(super) read: Bytes,
     /// How long the next request may still be waited for.
-    pub(super) patience: Deadline,
+    pub(super) deadline: Deadline,
 }
 
 /// Serves requests; ready with nothing when the connection is over.
@@ -123,13 +117,13 @@ impl IdleConnection {
         line: &ConnectionState,
         rested: Duration,
     ) -> Self {
-        let (socket, ahead, mut patience) = parts.io.into_inner().into_parts();
-        patience.clear();
-        patience.start(line.keepalive_timeout().saturating_sub(rested));
+        let (socket, ahead, mut deadline) = parts.io.into_inner().into_parts();
+        deadline.clear();
+        deadline.start(line.keepalive_timeout().saturating_sub(rested));
         Self {
             socket,
-            word: begun(parts.read_buf, &ahead),
-            patience,
+            read: begun(parts.read_buf, &ahead),
+            deadline,
         }
     }
 }
@@ -376,34 +370,5 @@ impl<B: Body + Unpin> Body for TrackedBody<B> {
 impl<B> Drop for TrackedBody<B> {
     fn drop(&mut self) {
         self.peer.line.answered();
-    }
-}
-
-/// Counts what was written, and ends waits that are longer than `send_timeout`, or come to more than that.
-pub(super) fn limit(
-    pace: &mut MinRateTimer,
-    peer: &ClientConnection,
-    written: Poll<io::Result<usize>>,
-    context: &mut Context<'_>,
-) -> Poll<io::Result<usize>> {
-    match written {
-        Poll::Ready(Ok(bytes)) => {
-            peer.line.add_sent(bytes);
-            pace.moved(bytes, peer.line.send_rate());
-            Poll::Ready(Ok(bytes))
-        }
-        Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
-        Poll::Pending => {
-            let line = &peer.line;
-            line.refill.run(context);
-            let late = ready!(pace.poll_late(line.send_timeout(), line.send_rate(), context));
-            if late == TooSlow::Slow {
-                COUNTERS.give_up(SlowPart::Answer);
-                let message =
-                    format_args!("client takes its answer too slowly while sending to client");
-                tracing::info!("{}", about_connection(message, peer));
-            }
-            Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
-        }
     }
 }

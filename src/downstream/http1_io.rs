@@ -5,14 +5,7 @@
 //! requests write. Written against tokio's traits and handed to hyper through `TokioIo`, because counting
 //! what was read into hyper's own uninitialised buffer would need unsafe code.
 //!
-//! Answers that stand in for hyper's own, and what hyper's own say.
-//!
-//! Closing slowly.
-//!
-//! A socket that is closed with input unread answers everything that still comes with a reset, and a
-//! reset makes the client's system throw away the answer it has not read yet. So our side is shut down
-//! first, and what the client still sends is read and forgotten until it has noticed: nginx's
-//! `lingering_close`. Unlike there, somebody who never stops sending is slowed down.
+//! Some refusals of hyper's are replaced here by responses that name the reason.
 
 use std::cell::RefCell;
 use std::io::{self, IoSlice};
@@ -23,27 +16,26 @@ use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::time::Instant;
 
 use super::ConnectionSettings;
-use super::http1::limit;
 use super::request_scan::RequestScanner;
-use super::socket::DownstreamSocket;
-use crate::clock::{Deadline, MinRateTimer};
+use super::slow_client::{LingeringClose, SendLimit};
+use crate::clock::Deadline;
 use crate::message::{ClientConnection, ConnectionPhase};
 use crate::telemetry::COUNTERS;
+use crate::tls::Socket;
 
 /// A socket with time limits.
 #[derive(Debug)]
 pub(super) struct Http1Io {
-    socket: DownstreamSocket,
+    socket: Socket,
     // What was read from the socket before hyper was there to read it.
     ahead: Bytes,
     peer: Arc<ClientConnection>,
     header_timeout: Duration,
     // For a whole head.
     reading: Deadline,
-    writing: MinRateTimer,
+    writing: SendLimit,
     watch: Deadline,
     // hyper waits for input, so it will see by itself that the client has gone.
     awaits_input: bool,
@@ -59,7 +51,7 @@ pub(super) struct Http1Io {
 impl Http1Io {
     /// A connection that has begun to speak; of the time for its first head some may have passed.
     pub(super) fn new(
-        socket: DownstreamSocket,
+        socket: Socket,
         ahead: Bytes,
         peer: Arc<ClientConnection>,
         settings: &ConnectionSettings,
@@ -73,7 +65,7 @@ impl Http1Io {
             peer,
             header_timeout: settings.header_timeout,
             reading,
-            writing: MinRateTimer::default(),
+            writing: SendLimit::default(),
             watch: Deadline::default(),
             awaits_input: false,
             interim: BytesMut::new(),
@@ -84,11 +76,11 @@ impl Http1Io {
 
     /// Whether it sees by itself that the client has gone.
     pub(super) fn sees_hang_up(&self) -> bool {
-        self.socket.is_plain()
+        !self.socket.is_tls()
     }
 
     /// The socket, what of its input has not been taken, and a timer.
-    pub(super) fn into_parts(self) -> (DownstreamSocket, Bytes, Deadline) {
+    pub(super) fn into_parts(self) -> (Socket, Bytes, Deadline) {
         (self.socket, self.ahead, self.reading)
     }
 
@@ -138,7 +130,7 @@ impl Http1Io {
         while !self.interim.is_empty() {
             line.set_unsent(true);
             let written = Pin::new(&mut self.socket).poll_write(context, &self.interim);
-            let sent = ready!(limit(&mut self.writing, &self.peer, written, context))?;
+            let sent = ready!(self.writing.poll_written(&self.peer, written, context))?;
             self.interim.advance(sent);
             if self.interim.is_empty() {
                 // Its memory too: the connection may be idle for long.
@@ -149,22 +141,14 @@ impl Http1Io {
     }
 
     fn poll_linger(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        if self.linger.is_none() {
-            if ready!(Pin::new(&mut self.socket).poll_shutdown(context)).is_err() {
-                return Poll::Ready(());
-            }
-            self.linger = Some(LingeringClose::new(self.peer.line.lingering_timeout()));
-        }
-        match &mut self.linger {
-            Some(linger) => linger.poll_over(&mut self.socket, context),
-            None => Poll::Ready(()),
-        }
+        LingeringClose::poll_close(&mut self.linger, &mut self.socket, &self.peer, context)
     }
 
     /// While a request is on the road hyper does not look at the socket, or only until something waits to be read; but
     /// the request must end when its client goes.
     fn poll_hung_up(&mut self, context: &mut Context<'_>) -> Poll<io::Error> {
-        ready!(self.socket.poll_readable(context));
+        // That it cannot be asked is for whoever reads from it to find.
+        let _readable = ready!(self.socket.poll_readable(context));
         if self.socket.is_hung_up() {
             return Poll::Ready(io::ErrorKind::ConnectionAborted.into());
         }
@@ -241,7 +225,7 @@ impl Http1Io {
             let mut sent = 0;
             if free {
                 let written = Pin::new(&mut self.socket).poll_write(context, answer);
-                match limit(&mut self.writing, &self.peer, written, context) {
+                match self.writing.poll_written(&self.peer, written, context) {
                     Poll::Ready(Ok(bytes)) => sent = bytes,
                     Poll::Ready(Err(error)) => return Some(Err(error)),
                     Poll::Pending => {}
@@ -309,7 +293,7 @@ impl AsyncWrite for Http1Io {
             return Poll::Ready(Ok(bytes.len()));
         }
         let written = Pin::new(&mut this.socket).poll_write(context, bytes);
-        limit(&mut this.writing, &this.peer, written, context)
+        this.writing.poll_written(&this.peer, written, context)
     }
 
     fn poll_write_vectored(
@@ -328,7 +312,7 @@ impl AsyncWrite for Http1Io {
             return Poll::Ready(Ok(slices.iter().map(|slice| slice.len()).sum()));
         }
         let written = Pin::new(&mut this.socket).poll_write_vectored(context, slices);
-        limit(&mut this.writing, &this.peer, written, context)
+        this.writing.poll_written(&this.peer, written, context)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -373,7 +357,7 @@ impl AsyncWrite for Http1Io {
         {
             return this.poll_linger(context).map(Ok);
         }
-        this.socket.farewell();
+        this.socket.close_notify();
         Poll::Ready(Ok(()))
     }
 }
@@ -410,79 +394,3 @@ pub(super) fn refusal(status: u16) -> Option<&'static [u8]> {
 /// What to say where hyper says nothing: the head did not come in time.
 pub(super) const TOO_SLOW: &[u8] =
     b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
-
-/// A connection of which only the client's side is still open.
-#[derive(Debug)]
-pub(super) struct LingeringClose {
-    began: Instant,
-    pause: Duration,
-    paused: Deadline,
-    total: Deadline,
-    pace: Deadline,
-    taken: u64,
-}
-
-impl LingeringClose {
-    /// Begins, with at most `pause` between two reads.
-    pub(super) fn new(pause: Duration) -> Self {
-        let mut total = Deadline::default();
-        total.start(LONGEST);
-        Self {
-            began: Instant::now(),
-            pause,
-            paused: Deadline::default(),
-            total,
-            pace: Deadline::default(),
-            taken: 0,
-        }
-    }
-
-    /// Ready when the client has gone, or has been waited for long enough.
-    pub(super) fn poll_over(
-        &mut self,
-        socket: &mut DownstreamSocket,
-        context: &mut Context<'_>,
-    ) -> Poll<()> {
-        let mut scratch = [0; 8192];
-        loop {
-            if self.total.poll_passed(context).is_ready() {
-                return Poll::Ready(());
-            }
-            if self.is_ahead() {
-                self.pace.start(PACE);
-                ready!(self.pace.poll_passed(context));
-                self.pace.clear();
-                continue;
-            }
-            let mut buffer = ReadBuf::new(&mut scratch);
-            match Pin::new(&mut *socket).poll_read(context, &mut buffer) {
-                Poll::Ready(Ok(())) if !buffer.filled().is_empty() => {
-                    self.taken += buffer.filled().len() as u64;
-                    self.paused.clear();
-                }
-                Poll::Ready(_) => return Poll::Ready(()),
-                Poll::Pending => {
-                    self.paused.start(self.pause);
-                    return self.paused.poll_passed(context);
-                }
-            }
-        }
-    }
-
-    fn is_ahead(&self) -> bool {
-        self.taken > AT_ONCE + self.began.elapsed().as_secs() * PER_SECOND
-    }
-}
-
-/// nginx's `lingering_time`.
-const LONGEST: Duration = Duration::from_secs(30);
-
-/// Bytes that are discarded as fast as they come: a client that sends first and reads afterwards still
-/// gets its answer after an upload of this size.
-const AT_ONCE: u64 = 16 * 1024 * 1024;
-
-/// Bytes a second after that.
-const PER_SECOND: u64 = 1024 * 1024;
-
-/// How long reading rests once that is used up.
-const PACE: Duration = Duration::from_millis(100);

@@ -54,7 +54,7 @@ pub(super) async fn carry(
     let mut down = TunnelDirection::new(Bytes::new(), line.send_timeout());
     let mut idle = Deadline::default();
     let mut stopped = pin!(stopped);
-    tunnel.tail.received(up.piece.len());
+    tunnel.guard.received(up.piece.len());
     let carried = poll_fn(|context| {
         let mut scratch = SCRATCH.take();
         scratch.resize(PIECE, 0);
@@ -67,8 +67,8 @@ pub(super) async fn carry(
         let (received, sent) = (up.take_moved(), down.take_moved());
         line.add_received(received);
         line.add_sent(sent);
-        tunnel.tail.received(received);
-        tunnel.tail.sent(sent);
+        tunnel.guard.received(received);
+        tunnel.guard.sent(sent);
         match both {
             (Poll::Ready(Err(error)), _) | (_, Poll::Ready(Err(error))) => {
                 return Poll::Ready(Err(error));

@@ -24,8 +24,18 @@ use crate::telemetry::{COUNTERS, LimitedBy};
 pub struct ConnectionLimiter {
     everybody: Mutex<OpenConnections>,
     addresses: Mutex<HashMap<IpAddr, u32>>,
-    // The second each complaint was written in last.
-    complained: [AtomicU64; 2],
+    warned: [OncePerSecond; 2],
+}
+
+/// Says whether a line is due that is written at most once a second.
+#[derive(Debug, Default)]
+pub(super) struct OncePerSecond(AtomicU64);
+
+impl OncePerSecond {
+    pub(super) fn is_due(&self, now: Millis) -> bool {
+        let second = now.0 / 1000 + 1;
+        self.0.swap(second, Ordering::Relaxed) != second
+    }
 }
 
 #[derive(Debug, Default)]
@@ -73,7 +83,7 @@ impl ConnectionLimiter {
         let most = most.get() as usize;
         if !self.everybody.lock().enter(peer, most) {
             COUNTERS.turn_away(LimitedBy::All);
-            if self.may_complain(LimitedBy::All, peer.opened) {
+            if self.warned[LimitedBy::All as usize].is_due(peer.opened) {
                 tracing::warn!(
                     most,
                     "max_connections are open and busy: more are closed unserved"
@@ -83,12 +93,6 @@ impl ConnectionLimiter {
         }
         seat.counted = true;
         Some(seat)
-    }
-
-    /// At most once a second.
-    fn may_complain(&self, crowd: LimitedBy, now: Millis) -> bool {
-        let second = now.0 / 1000 + 1;
-        self.complained[crowd as usize].swap(second, Ordering::Relaxed) != second
     }
 }
 
@@ -116,7 +120,7 @@ impl ConnectionPermit {
             }
         }
         COUNTERS.turn_away(LimitedBy::Address);
-        if self.cap.may_complain(LimitedBy::Address, self.peer.opened) {
+        if self.cap.warned[LimitedBy::Address as usize].is_due(self.peer.opened) {
             tracing::warn!(
                 client = %address,
                 most,

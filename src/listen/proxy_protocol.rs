@@ -23,8 +23,8 @@ use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 
-use super::Stream;
 use crate::message::ProxyHeader;
+use crate::net::Stream;
 
 /// Why a connection did not begin with a PROXY header.
 #[derive(Debug, thiserror::Error)]
@@ -48,13 +48,7 @@ pub async fn read_proxy_header(
     stream: &mut Stream,
     timeout: Duration,
 ) -> Result<Option<ProxyHeader>, ProxyReadError> {
-    let reading = async {
-        match stream {
-            Stream::Tcp(stream) => read_from(stream).await,
-            Stream::Unix(stream) => read_from(stream).await,
-        }
-    };
-    tokio::time::timeout(timeout, reading)
+    tokio::time::timeout(timeout, read_from(stream))
         .await
         .unwrap_or(Err(ProxyReadError::TimedOut))
 }

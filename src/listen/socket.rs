@@ -18,25 +18,80 @@
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
-use std::{fs, io};
+use std::{fmt, fs, io};
 
-use socket2::{Domain, SockAddr, SockRef, Socket, Type};
+use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::sync::mpsc;
 
-use super::{Accepted, Error, Stream};
 use crate::clock::Millis;
 use crate::config::plan::SocketAddress;
 use crate::message::RemoteAddr;
+use crate::net::Stream;
+
+/// An address could not be listened on.
+#[derive(Debug)]
+pub struct Error {
+    address: SocketAddress,
+    source: io::Error,
+}
+
+impl Error {
+    pub(super) fn new(address: &SocketAddress, source: io::Error) -> Self {
+        Self {
+            address: address.clone(),
+            source,
+        }
+    }
+
+    /// The address.
+    #[must_use]
+    pub fn address(&self) -> &SocketAddress {
+        &self.address
+    }
+
+    /// What the system said.
+    #[must_use]
+    pub fn kind(&self) -> io::ErrorKind {
+        self.source.kind()
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, text: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(text, "cannot listen on {}: ", self.address)?;
+        match (self.source.kind(), &self.address) {
+            (io::ErrorKind::AddrInUse, _) => text.write_str("address in use"),
+            (io::ErrorKind::AddrNotAvailable, _) => {
+                text.write_str("this machine does not have that address")
+            }
+            (io::ErrorKind::PermissionDenied, SocketAddress::Tcp(_)) => {
+                text.write_str("permission denied (ports below 1024 need a privilege)")
+            }
+            _ => self.source.fmt(text),
+        }
+    }
+}
+
+// Without a source: the message has it already.
+impl std::error::Error for Error {}
+
+/// An accepted connection and the addresses of its two ends.
+#[derive(Debug)]
+pub(super) struct Accepted {
+    pub(super) stream: Stream,
+    pub(super) remote: RemoteAddr,
+    pub(super) local: Option<SocketAddr>,
+}
 
 /// A listening socket, one event loop's.
 #[derive(Debug)]
 pub struct BoundSocket {
-    pub(super) socket: ListenSocket,
+    pub(super) socket: Socket,
     pub(super) address: SocketAddress,
     pub(super) lane: LoopHandoff,
     // Held for its drop: the last loop to stop takes the file away.
@@ -50,15 +105,9 @@ pub struct SharedSocket {
     file: Option<Arc<SocketFile>>,
 }
 
-#[derive(Debug)]
-pub(super) enum ListenSocket {
-    Tcp(TcpListener),
-    Unix(UnixListener),
-}
-
 impl BoundSocket {
     pub(super) fn new(
-        socket: ListenSocket,
+        socket: Socket,
         address: SocketAddress,
         lane: LoopHandoff,
         file: Option<Arc<SocketFile>>,
@@ -76,12 +125,8 @@ impl BoundSocket {
     /// # Errors
     /// When there is no descriptor left.
     pub fn lend(&self) -> io::Result<SharedSocket> {
-        let socket = match self.socket.try_clone()? {
-            ListenSocket::Tcp(socket) => socket.into(),
-            ListenSocket::Unix(socket) => socket.into(),
-        };
         Ok(SharedSocket {
-            socket,
+            socket: self.socket.try_clone()?.into(),
             file: self.file.clone(),
         })
     }
@@ -90,15 +135,6 @@ impl BoundSocket {
     #[must_use]
     pub fn address(&self) -> &SocketAddress {
         &self.address
-    }
-}
-
-impl ListenSocket {
-    pub(super) fn try_clone(&self) -> io::Result<Self> {
-        Ok(match self {
-            Self::Tcp(socket) => Self::Tcp(socket.try_clone()?),
-            Self::Unix(socket) => Self::Unix(socket.try_clone()?),
-        })
     }
 }
 
@@ -144,7 +180,6 @@ impl AcceptShards {
         ours: &[&SocketAddress],
         heritage: &mut InheritedSockets,
     ) -> Result<Vec<Vec<BoundSocket>>, Error> {
-        let failed = |listen: &SocketAddress, source| Error::new(listen.clone(), source);
         for listen in listens {
             if let SocketAddress::Tcp(address) = listen
                 && address.port() != 0
@@ -154,7 +189,8 @@ impl AcceptShards {
             {
                 // Without `SO_REUSEPORT`, so that an address somebody else listens on is noticed. Bound and no
                 // more: whoever connected to it would be reset when it is closed a moment later.
-                open_tcp(*address, PortSharing::Alone).map_err(|source| failed(listen, source))?;
+                open_tcp(*address, PortSharing::Alone)
+                    .map_err(|source| Error::new(listen, source))?;
             }
         }
         listens
@@ -166,7 +202,7 @@ impl AcceptShards {
                     SocketAddress::Tcp(address) => bind_tcp(*address, lanes()),
                     SocketAddress::Unix(path) => bind_unix(path, lanes()),
                 };
-                bound.map_err(|source| failed(listen, source))
+                bound.map_err(|source| Error::new(listen, source))
             })
             .collect()
     }
@@ -194,15 +230,10 @@ fn bind_tcp(mut address: SocketAddr, lanes: Vec<LoopHandoff>) -> io::Result<Vec<
         .map(|lane| {
             let socket = open_tcp(address, PortSharing::BetweenLoops)?;
             socket.listen(BACKLOG)?;
-            let socket = TcpListener::from(socket);
             // With port 0 the first socket finds one, and the others have to follow it.
-            address = socket.local_addr()?;
-            Ok(BoundSocket {
-                socket: ListenSocket::Tcp(socket),
-                address: SocketAddress::Tcp(address),
-                lane,
-                file: None,
-            })
+            address = socket.local_addr()?.as_socket().unwrap_or(address);
+            let listens = SocketAddress::Tcp(address);
+            Ok(BoundSocket::new(socket, listens, lane, None))
         })
         .collect()
 }
@@ -237,12 +268,9 @@ fn bind_unix(path: &Path, lanes: Vec<LoopHandoff>) -> io::Result<Vec<BoundSocket
     lanes
         .into_iter()
         .map(|lane| {
-            Ok(BoundSocket {
-                socket: ListenSocket::Unix(socket.try_clone()?.into()),
-                address: SocketAddress::Unix(path.to_owned()),
-                lane,
-                file: Some(Arc::clone(&file)),
-            })
+            let address = SocketAddress::Unix(path.to_owned());
+            let file = Some(Arc::clone(&file));
+            Ok(BoundSocket::new(socket.try_clone()?, address, lane, file))
         })
         .collect()
 }
@@ -301,7 +329,7 @@ const BACKLOG: i32 = 4096;
 /// Sockets that nobody has asked for yet.
 #[derive(Debug, Default)]
 pub struct InheritedSockets {
-    sockets: Vec<(SocketAddress, ListenSocket)>,
+    sockets: Vec<(SocketAddress, Socket)>,
     /// Whether files of unix sockets are ours to remove.
     files: bool,
     /// How many descriptors were no listening sockets.
@@ -316,16 +344,16 @@ impl InheritedSockets {
         let mut passed = listenfd::ListenFd::from_env();
         let mut heritage = Self::default();
         for index in 0..passed.len() {
-            let tcp = passed.take_tcp_listener(index).ok().flatten();
-            let unix = match tcp {
-                Some(_) => None,
-                None => passed.take_unix_listener(index).ok().flatten(),
+            let socket = match passed.take_tcp_listener(index) {
+                Ok(Some(tcp)) => Some(Socket::from(tcp)),
+                _ => passed
+                    .take_unix_listener(index)
+                    .ok()
+                    .flatten()
+                    .map(Socket::from),
             };
-            let listening = tcp
-                .map(ListenSocket::Tcp)
-                .or_else(|| unix.map(ListenSocket::Unix));
-            let added = listening.map(|listening| heritage.add(listening));
-            heritage.useless += usize::from(!matches!(added, Some(Ok(()))));
+            let added = socket.is_some_and(|socket| heritage.add(socket).is_ok());
+            heritage.useless += usize::from(!added);
         }
         heritage
     }
@@ -338,14 +366,7 @@ impl InheritedSockets {
             ..Self::default()
         };
         for descriptor in descriptors {
-            let is_unix = SockRef::from(&descriptor)
-                .domain()
-                .is_ok_and(|domain| domain == Domain::UNIX);
-            let listening = match is_unix {
-                true => ListenSocket::Unix(UnixListener::from(descriptor)),
-                false => ListenSocket::Tcp(TcpListener::from(descriptor)),
-            };
-            heritage.useless += usize::from(heritage.add(listening).is_err());
+            heritage.useless += usize::from(heritage.add(descriptor.into()).is_err());
         }
         heritage
     }
@@ -354,10 +375,7 @@ impl InheritedSockets {
     pub fn take_tcp(&mut self, address: SocketAddr) -> Option<TcpListener> {
         let wanted = SocketAddress::Tcp(address);
         let index = self.sockets.iter().position(|(at, _)| *at == wanted)?;
-        match self.sockets.swap_remove(index).1 {
-            ListenSocket::Tcp(socket) => Some(socket),
-            ListenSocket::Unix(_) => None,
-        }
+        Some(self.sockets.swap_remove(index).1.into())
     }
 
     /// Whether there is a socket with this address.
@@ -426,19 +444,16 @@ impl InheritedSockets {
         self.sockets.iter().map(|(address, _)| address)
     }
 
-    fn add(&mut self, socket: ListenSocket) -> io::Result<()> {
-        let address = match &socket {
-            ListenSocket::Tcp(socket) => {
-                socket.set_nonblocking(true)?;
-                SockRef::from(socket).set_tcp_nodelay(true)?;
-                SocketAddress::Tcp(socket.local_addr()?)
+    fn add(&mut self, socket: Socket) -> io::Result<()> {
+        socket.set_nonblocking(true)?;
+        let address = socket.local_addr()?;
+        let address = match (address.as_socket(), address.as_pathname()) {
+            (Some(address), _) => {
+                socket.set_tcp_nodelay(true)?;
+                SocketAddress::Tcp(address)
             }
-            ListenSocket::Unix(socket) => {
-                socket.set_nonblocking(true)?;
-                let address = socket.local_addr()?;
-                let path = address.as_pathname().ok_or(io::ErrorKind::Unsupported)?;
-                SocketAddress::Unix(path.to_owned())
-            }
+            (None, Some(path)) => SocketAddress::Unix(path.to_owned()),
+            (None, None) => return Err(io::ErrorKind::Unsupported.into()),
         };
         self.sockets.push((address, socket));
         Ok(())
@@ -470,17 +485,10 @@ struct CachePadded;
 /// A connection on its way to another loop.
 #[derive(Debug)]
 pub(super) struct HandedConnection {
-    stream: Bare,
+    socket: Socket,
     remote: RemoteAddr,
     local: Option<SocketAddr>,
     place: LoopSlot,
-}
-
-/// A socket that no loop knows.
-#[derive(Debug)]
-enum Bare {
-    Tcp(std::net::TcpStream),
-    Unix(UnixStream),
 }
 
 impl LoopHandoff {
@@ -513,11 +521,10 @@ impl LoopHandoff {
         let Some(to) = self.lighter(now) else {
             return Ok(Some((accepted, self.own_place())));
         };
-        let (stream, remote, local) = accepted;
         let handed = HandedConnection {
-            stream: stream.try_into()?,
-            remote,
-            local,
+            socket: accepted.stream.into_socket()?,
+            remote: accepted.remote,
+            local: accepted.local,
             place: self.places[to].clone(),
         };
         match self.doors[to].try_send(handed) {
@@ -574,22 +581,12 @@ impl LoopSlot {
 impl HandedConnection {
     /// Makes it a connection of the loop that calls this.
     pub(super) fn settle(self) -> io::Result<(Accepted, LoopSlot)> {
-        let stream = match self.stream {
-            Bare::Tcp(stream) => Stream::Tcp(tokio::net::TcpStream::from_std(stream)?),
-            Bare::Unix(stream) => Stream::Unix(tokio::net::UnixStream::from_std(stream)?),
+        let accepted = Accepted {
+            stream: Stream::new(self.socket, self.remote.address())?,
+            remote: self.remote,
+            local: self.local,
         };
-        Ok(((stream, self.remote, self.local), self.place))
-    }
-}
-
-impl TryFrom<Stream> for Bare {
-    type Error = io::Error;
-
-    fn try_from(stream: Stream) -> Result<Self, Self::Error> {
-        Ok(match stream {
-            Stream::Tcp(stream) => Self::Tcp(stream.into_std()?),
-            Stream::Unix(stream) => Self::Unix(stream.into_std()?),
-        })
+        Ok((accepted, self.place))
     }
 }
 

@@ -23,7 +23,6 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use http::{HeaderMap, HeaderValue, header};
 
-use super::connection::ClientConnection;
 use crate::config::plan::{RealIp, RealIpHeader};
 use crate::text::is_escaped;
 
@@ -34,6 +33,17 @@ pub enum RemoteAddr {
     Ip(SocketAddr),
     /// Somebody on a unix socket.
     Unix,
+}
+
+impl RemoteAddr {
+    /// The address, if it has one.
+    #[must_use]
+    pub fn address(self) -> Option<SocketAddr> {
+        match self {
+            Self::Ip(address) => Some(address),
+            Self::Unix => None,
+        }
+    }
 }
 
 /// Somebody who asks.
@@ -89,19 +99,14 @@ impl ClientAddr {
     /// Its address, if it has one.
     #[must_use]
     pub fn ip(&self) -> Option<IpAddr> {
-        match self.remote {
-            RemoteAddr::Ip(address) => Some(address.ip()),
-            RemoteAddr::Unix => None,
-        }
+        Some(self.remote.address()?.ip())
     }
 
     /// Its port, where there is one and it is known.
     #[must_use]
     pub fn port(&self) -> Option<u16> {
-        match self.remote {
-            RemoteAddr::Ip(address) => Some(address.port()).filter(|port| *port != 0),
-            RemoteAddr::Unix => None,
-        }
+        let address = self.remote.address()?;
+        Some(address.port()).filter(|port| *port != 0)
     }
 
     /// `$remote_addr`
@@ -180,14 +185,15 @@ impl<const N: usize> Default for AddrText<N> {
     }
 }
 
-/// Who the client is; `None` where the other end is not trusted to say, `Some(None)` where it is and does not.
+/// The client that a connection's other end names in `headers`, or has named as `introduced` in a PROXY header; `None` where
+/// its own address is not trusted, `Some(None)` where it names none.
 pub(super) fn find(
     rule: &RealIp,
-    peer: &ClientConnection,
+    address: Option<IpAddr>,
+    introduced: Option<SocketAddr>,
     headers: &HeaderMap,
 ) -> Option<Option<SocketAddr>> {
-    let near = peer.client.ip();
-    if !trusts(rule, near) {
+    if !trusts(rule, address) {
         return None;
     }
     Some(match &rule.header {
@@ -199,7 +205,7 @@ pub(super) fn find(
             let line = headers.get(name).map(HeaderValue::as_bytes);
             walk(rule, line.into_iter().flat_map(listed))
         }
-        RealIpHeader::ProxyProtocol => peer.proxied().map(|proxied| canonical(proxied.from)),
+        RealIpHeader::ProxyProtocol => introduced.map(canonical),
         RealIpHeader::XForwardedFor => {
             let lines = headers.get_all("x-forwarded-for").iter().rev();
             walk(rule, lines.map(HeaderValue::as_bytes).flat_map(listed))

@@ -228,9 +228,20 @@ impl ClientConnection {
     /// Whom its PROXY header names, if `rule` wants to know it from there and trusts the other end.
     pub fn introduced_by(&self, rule: &RealIp) -> Option<SocketAddr> {
         let asked = rule.header == RealIpHeader::ProxyProtocol;
-        client_addr::find(rule, self, &HeaderMap::new())
+        self.named_by(rule, &HeaderMap::new())
             .flatten()
             .filter(|_| asked)
+    }
+
+    /// The client that the other end names in `headers` or in its PROXY header; `None` where `rule` does not trust it to,
+    /// `Some(None)` where it names none.
+    pub(super) fn named_by(
+        &self,
+        rule: &RealIp,
+        headers: &HeaderMap,
+    ) -> Option<Option<SocketAddr>> {
+        let introduced = self.proxied().map(|proxied| proxied.from);
+        client_addr::find(rule, self.client.ip(), introduced, headers)
     }
 
     /// Whether `rule` trusts the other end to name others.

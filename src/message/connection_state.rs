@@ -34,8 +34,6 @@ use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::prebuilt::PrebuiltSlot;
-use super::record::ResponseEnd;
-use super::response_body::ResponseGuard;
 use crate::clock::MinRate;
 use crate::config::plan::ClientSettings;
 
@@ -67,8 +65,8 @@ pub struct ConnectionState {
     finishing: Mutex<Option<Box<dyn ResponseGuard>>>,
     /// What completes the answer that leaves next.
     pub ready: PrebuiltSlot,
-    /// What is read of the answer while the client takes nothing.
-    pub refill: ReadAheadSlot,
+    // What is read of the response while the client takes nothing.
+    read_ahead: Mutex<Option<Arc<dyn ReadAhead>>>,
     tunnel: Mutex<Option<Box<Tunnel>>>,
     waker: Mutex<Option<Waker>>,
 }
@@ -110,7 +108,7 @@ impl ConnectionState {
             is_finishing: AtomicBool::new(false),
             finishing: Mutex::new(None),
             ready: PrebuiltSlot::default(),
-            refill: ReadAheadSlot::default(),
+            read_ahead: Mutex::new(None),
             tunnel: Mutex::new(None),
             waker: Mutex::new(None),
         }
@@ -317,6 +315,19 @@ impl ConnectionState {
         self.tunnel.lock().take()
     }
 
+    /// Sets the response that is read while the client takes nothing; `None` where it is not buffered.
+    pub fn set_read_ahead(&self, response: Option<Arc<dyn ReadAhead>>) {
+        *self.read_ahead.lock() = response;
+    }
+
+    /// The client takes nothing at the moment.
+    pub fn read_ahead(&self, context: &mut Context<'_>) {
+        let response = self.read_ahead.lock().clone();
+        if let Some(response) = response {
+            response.refill(context);
+        }
+    }
+
     /// Says whether something that was written has not left yet.
     pub fn set_unsent(&self, unsent: bool) {
         self.unsent.store(unsent, Ordering::Relaxed);
@@ -409,6 +420,27 @@ fn millis(duration: Duration) -> u64 {
 /// Bytes of interim answers that may wait: a backend can send them without end.
 const MOST_INTERIM: usize = 64 * 1024;
 
+/// What has to last as long as a response.
+pub trait ResponseGuard: fmt::Debug + Send {
+    /// The connection was handed this many bytes of the body.
+    fn sent(&mut self, bytes: usize);
+    /// This many bytes came from the client, through a tunnel.
+    fn received(&mut self, _bytes: usize) {}
+    /// The connection has all of the response and is about to write it.
+    fn taken(&mut self) {}
+    /// The response is over.
+    fn finish(self: Box<Self>, ending: ResponseEnd);
+}
+
+/// How a response ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ResponseEnd {
+    /// The client went away, or the response could not be completed.
+    Aborted,
+    /// The last byte has left.
+    Complete,
+}
+
 /// The head of an interim answer, which is all of it.
 #[derive(Debug)]
 pub struct InterimResponse {
@@ -471,7 +503,7 @@ pub struct Tunnel {
     /// How long it may go on when told to stop.
     pub grace: Duration,
     /// What lasts as long as the tunnel.
-    pub tail: Box<dyn ResponseGuard>,
+    pub guard: Box<dyn ResponseGuard>,
 }
 
 impl Tunnel {
@@ -479,7 +511,7 @@ impl Tunnel {
     pub fn finish(self, ending: ResponseEnd) {
         // First, so that whoever is told finds the backend free.
         drop(self.far);
-        self.tail.finish(ending);
+        self.guard.finish(ending);
     }
 }
 
@@ -487,23 +519,4 @@ impl Tunnel {
 pub trait ReadAhead: fmt::Debug + Send + Sync {
     /// Reads what has come, as far as there is room for it; the task is woken when there is more to do.
     fn refill(&self, context: &mut Context<'_>);
-}
-
-/// Where a connection finds the response it is busy with, if that is one to be read meanwhile.
-#[derive(Debug, Default)]
-pub struct ReadAheadSlot(Mutex<Option<Arc<dyn ReadAhead>>>);
-
-impl ReadAheadSlot {
-    /// This is it from now on, or none is.
-    pub fn set(&self, refill: Option<Arc<dyn ReadAhead>>) {
-        *self.0.lock() = refill;
-    }
-
-    /// The client takes nothing at the moment.
-    pub fn run(&self, context: &mut Context<'_>) {
-        let refill = self.0.lock().clone();
-        if let Some(refill) = refill {
-            refill.refill(context);
-        }
-    }
 }

@@ -34,8 +34,6 @@ use super::record::RequestRecord;
 use super::variables;
 use crate::config::plan::{Part, ProxyPass, Redirect, Replacement};
 
-pub use super::target::target_sent;
-
 /// What a request's transfer coding is to us.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TransferCoding {

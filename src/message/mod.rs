@@ -26,16 +26,17 @@ pub use self::connection::{
     TlsInfo,
 };
 pub use self::connection_state::{
-    ConnectionPhase, ConnectionState, InterimResponse, ReadAhead, ReadAheadSlot, Tunnel,
+    ConnectionPhase, ConnectionState, InterimResponse, ReadAhead, ResponseEnd, ResponseGuard,
+    Tunnel,
 };
 pub use self::http2::{FrameHeader, FrameScanner, FrameType};
 pub use self::local_reply::{LocalReply, OfferedFormat, best_offer, reason};
 pub use self::prebuilt::{Prebuilt, PrebuiltResponse, RawHeaders};
-pub use self::record::{Attempt, CloseConnection, LimitStatus, RequestRecord, ResponseEnd};
+pub use self::record::{Attempt, CloseConnection, LimitStatus, RequestRecord};
 pub use self::request_body::{
     IncomingBody, ReplayableBody, RequestBody, RequestBodyError, UploadProgress, drain,
 };
-pub use self::response_body::{ResponseBody, ResponseGuard, Throttle};
+pub use self::response_body::{ResponseBody, Throttle};
 pub use self::target::{Error, Target, encode_path, push_encoded, target_sent, write_target};
 pub use self::trace::{
     Propagation, SpanId, TRACEPARENT, Trace, TraceId, TraceParent, has_sound_state,

@@ -7,7 +7,7 @@ use http::request::Parts;
 use http::{HeaderMap, StatusCode};
 use smallvec::SmallVec;
 
-use super::client_addr::{self, ClientAddr};
+use super::client_addr::ClientAddr;
 use super::connection::ClientConnection;
 use super::target::Target;
 use super::trace::{LimitWait, Trace};
@@ -123,15 +123,6 @@ pub struct Attempt {
 #[error("closed without an answer")]
 pub struct CloseConnection;
 
-/// How an exchange ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ResponseEnd {
-    /// The client went away, or the answer could not be completed.
-    Aborted,
-    /// The last byte has left.
-    Complete,
-}
-
 impl RequestRecord {
     /// A request whose head has just been read.
     #[inline]
@@ -175,7 +166,7 @@ impl RequestRecord {
 
     /// Takes the word of a proxy for who asks, if `rule` trusts it and nobody was named before.
     pub fn identify(&mut self, rule: &RealIp) {
-        let found = client_addr::find(rule, &self.peer, &self.head.headers);
+        let found = self.peer.named_by(rule, &self.head.headers);
         // Of two rules the location's decides what else is believed.
         self.trusted = found.is_some();
         if self.named.is_none() {

@@ -25,22 +25,8 @@ use http_body::{Frame, SizeHint};
 use tokio::time::Instant;
 
 use super::connection::ClientConnection;
-use super::record::ResponseEnd;
+use super::connection_state::{ResponseEnd, ResponseGuard};
 use crate::clock::Deadline;
-
-/// What lasts as long as an answer.
-pub trait ResponseGuard: std::fmt::Debug + Send {
-    /// So many bytes of the body were handed to the connection.
-    fn sent(&mut self, bytes: usize);
-    /// So many bytes came from the client, through a tunnel.
-    fn received(&mut self, _bytes: usize) {}
-    /// The connection has all of the answer and is about to write it.
-    fn taken(&mut self) {}
-    /// The connection it belongs to.
-    fn peer(&self) -> &Arc<ClientConnection>;
-    /// It is over.
-    fn finish(self: Box<Self>, ending: ResponseEnd);
-}
 
 /// The body of an answer; `D` is how one from upstream is read.
 #[derive(Debug)]
@@ -50,54 +36,49 @@ pub struct ResponseBody<D: http_body::Body<Error: std::fmt::Debug>> {
     failure: Option<Box<D::Error>>,
     // Boxed for the same reason.
     throttle: Option<Box<Throttle>>,
-    tail: Option<Box<dyn ResponseGuard>>,
+    // With the connection that the response leaves over.
+    guard: Option<(Box<dyn ResponseGuard>, Arc<ClientConnection>)>,
 }
 
 #[derive(Debug)]
 enum BodySource<D> {
-    Download(D),
-    /// So many bytes that lie ready at the connection.
-    Stocked(usize),
+    Upstream(D),
+    /// This many bytes that lie ready at the connection.
+    Prebuilt(usize),
     Whole(Bytes),
 }
 
 impl<D: http_body::Body<Error: std::fmt::Debug>> ResponseBody<D> {
-    /// A body that is all here.
+    /// A body that is complete.
     #[must_use]
     pub fn whole(bytes: Bytes) -> Self {
-        Self {
-            source: BodySource::Whole(bytes),
-            failure: None,
-            throttle: None,
-            tail: None,
-        }
+        Self::new(BodySource::Whole(bytes))
     }
 
-    /// A body of this length, with which the connection completes the answer.
+    /// A body of this length, with which the connection completes a prebuilt response.
     #[must_use]
-    pub fn stocked(length: usize) -> Self {
-        Self {
-            source: BodySource::Stocked(length),
-            failure: None,
-            throttle: None,
-            tail: None,
-        }
+    pub fn prebuilt(length: usize) -> Self {
+        Self::new(BodySource::Prebuilt(length))
     }
 
     /// A body that comes from upstream.
     #[must_use]
-    pub fn download(download: D) -> Self {
+    pub fn upstream(body: D) -> Self {
+        Self::new(BodySource::Upstream(body))
+    }
+
+    fn new(source: BodySource<D>) -> Self {
         Self {
-            source: BodySource::Download(download),
+            source,
             failure: None,
             throttle: None,
-            tail: None,
+            guard: None,
         }
     }
 
-    /// Gives it what has to last as long as it does.
-    pub fn set_tail(&mut self, tail: Box<dyn ResponseGuard>) {
-        self.tail = Some(tail);
+    /// Gives it what has to last as long as it does, and the connection that it leaves over.
+    pub fn set_guard(&mut self, guard: Box<dyn ResponseGuard>, connection: Arc<ClientConnection>) {
+        self.guard = Some((guard, connection));
     }
 
     /// It leaves no faster than this.
@@ -107,8 +88,8 @@ impl<D: http_body::Body<Error: std::fmt::Debug>> ResponseBody<D> {
 
     fn has_ended(&self) -> bool {
         let all_taken = match &self.source {
-            BodySource::Download(download) => download.is_end_stream(),
-            BodySource::Stocked(_) => true,
+            BodySource::Upstream(body) => body.is_end_stream(),
+            BodySource::Prebuilt(_) => true,
             BodySource::Whole(bytes) => bytes.is_empty(),
         };
         all_taken && self.held_back() == 0
@@ -120,19 +101,18 @@ impl<D: http_body::Body<Error: std::fmt::Debug>> ResponseBody<D> {
     }
 
     fn end(&mut self, ending: ResponseEnd) {
-        let Some(mut tail) = self.tail.take() else {
+        let Some((mut guard, connection)) = self.guard.take() else {
             return;
         };
         match ending {
             ResponseEnd::Complete => {
-                if let BodySource::Stocked(length) = self.source {
-                    tail.sent(length);
+                if let BodySource::Prebuilt(length) = self.source {
+                    guard.sent(length);
                 }
-                tail.taken();
-                let peer = Arc::clone(tail.peer());
-                peer.line.finish_when_flushed(tail);
+                guard.taken();
+                connection.line.finish_when_flushed(guard);
             }
-            ResponseEnd::Aborted => tail.finish(ResponseEnd::Aborted),
+            ResponseEnd::Aborted => guard.finish(ResponseEnd::Aborted),
         }
     }
 }
@@ -151,11 +131,7 @@ where
         let this = &mut *self;
         if let Some(failure) = this.failure.take() {
             // What came before it is still on its way to a client that reads slowly: this is asked again then.
-            if this
-                .tail
-                .as_ref()
-                .is_some_and(|tail| tail.peer().line.unsent())
-            {
+            if matches!(&this.guard, Some((_, connection)) if connection.line.unsent()) {
                 this.failure = Some(failure);
                 return Poll::Pending;
             }
@@ -167,17 +143,17 @@ where
             Some(throttle) => {
                 let frame = throttle.poll_frame(&mut this.source, context);
                 if frame.is_pending()
-                    && let Some(tail) = &this.tail
+                    && let Some((_, connection)) = &this.guard
                 {
-                    tail.peer().line.refill.run(context);
+                    connection.line.read_ahead(context);
                 }
                 ready!(frame)
             }
         };
         match frame {
             Some(Ok(frame)) => {
-                if let (Some(data), Some(tail)) = (frame.data_ref(), &mut this.tail) {
-                    tail.sent(data.remaining());
+                if let (Some(data), Some((guard, _))) = (frame.data_ref(), &mut this.guard) {
+                    guard.sent(data.remaining());
                 }
                 Poll::Ready(Some(Ok(frame)))
             }
@@ -201,8 +177,8 @@ where
 
     fn size_hint(&self) -> SizeHint {
         let mut hint = match &self.source {
-            BodySource::Download(download) => download.size_hint(),
-            BodySource::Stocked(_) => SizeHint::with_exact(0),
+            BodySource::Upstream(body) => body.size_hint(),
+            BodySource::Prebuilt(_) => SizeHint::with_exact(0),
             BodySource::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
         };
         let held_back = self.held_back();
@@ -225,8 +201,8 @@ where
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, D::Error>>> {
         match self {
-            Self::Download(download) => Pin::new(download).poll_frame(context),
-            Self::Stocked(_) => Poll::Ready(None),
+            Self::Upstream(body) => Pin::new(body).poll_frame(context),
+            Self::Prebuilt(_) => Poll::Ready(None),
             Self::Whole(bytes) if bytes.is_empty() => Poll::Ready(None),
             Self::Whole(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
         }

@@ -13,7 +13,6 @@ use std::net::Ipv6Addr;
 use http::request::Parts;
 use http::{HeaderValue, Method, Version, header};
 
-use super::record::RequestRecord;
 use crate::config::plan::ProxyPass;
 use crate::text::{hex_byte, percent_encode};
 
@@ -350,30 +349,29 @@ fn resolve_last(path: &mut Vec<u8>) -> Result<(), Error> {
 
 /// The target that is sent upstream, as it is written there.
 #[must_use]
-pub fn target_sent(exchange: &RequestRecord, forward: &ProxyPass) -> Vec<u8> {
-    let mut target = Vec::new();
-    write_target(exchange, forward, &mut target);
-    target
+pub fn target_sent(head: &Parts, target: &Target, forward: &ProxyPass) -> Vec<u8> {
+    let mut out = Vec::new();
+    write_target(head, target, forward, &mut out);
+    out
 }
 
 /// The target in origin form: as the client wrote it, or with the URI part of `proxy_pass` in place of the location's
 /// prefix.
-pub fn write_target(exchange: &RequestRecord, forward: &ProxyPass, out: &mut Vec<u8>) {
-    let head = &exchange.head;
+pub fn write_target(head: &Parts, target: &Target, forward: &ProxyPass, out: &mut Vec<u8>) {
     let asked = head.uri.path_and_query();
     let Some(uri) = &forward.uri else {
-        let target = asked.map_or("/", |asked| asked.as_str());
+        let asked = asked.map_or("/", |asked| asked.as_str());
         // In absolute form with a query and no path, the path is the root.
-        if target.starts_with('?') {
+        if asked.starts_with('?') {
             out.push(b'/');
         }
-        out.extend_from_slice(target.as_bytes());
+        out.extend_from_slice(asked.as_bytes());
         return;
     };
     out.extend_from_slice(uri.as_bytes());
-    let path = exchange.target.path(head);
+    let path = target.path(head);
     let rest = path.get(forward.replaces..).unwrap_or_default();
-    if exchange.target.is_rewritten() {
+    if target.is_rewritten() {
         push_encoded(rest, out);
     } else {
         // It was never decoded, so what the client did not escape needs no escaping.

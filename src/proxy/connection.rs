@@ -11,11 +11,12 @@ use super::Proxy;
 use super::generation::{Generation, ListenerHandle};
 use crate::clock::Clock;
 use crate::config::plan::{Carrier, Plan, RealIp, RealIpHeader, SocketAddress};
-use crate::downstream::{ConnectionSettings, DownstreamSocket, FloodKind, Handler};
+use crate::downstream::{ConnectionSettings, FloodKind, Handler};
 use crate::listen::{ConnectionLimiter, ConnectionPermit};
-use crate::message::{ClientConnection, CloseConnection, IncomingBody, ResponseBody};
+use crate::message::{ClientConnection, CloseConnection, IncomingBody, ResponseBody, TlsInfo};
+use crate::net::Stream;
 use crate::telemetry::{HandshakeResult, ListenerCounters, ProxyHeaderFailure, about_connection};
-use crate::tls::{Handshake, HandshakeError};
+use crate::tls::{HandshakeError, Socket};
 use crate::upstream::UpstreamBody;
 use crate::{downstream, listen, tls};
 
@@ -58,7 +59,7 @@ impl ConnectionHandler {
     /// Serves a connection to its end. The generation is loaded once, for all that comes before the first request.
     pub(crate) async fn serve(
         self,
-        mut stream: listen::Stream,
+        mut stream: Stream,
         peer: Arc<ClientConnection>,
         mut seat: ConnectionPermit,
         stop: CancellationToken,
@@ -78,10 +79,9 @@ impl ConnectionHandler {
                 return;
             }
         }
-        let socket = match (stream, listener.carrier) {
-            (listen::Stream::Tcp(stream), Carrier::Plain) => DownstreamSocket::from(stream),
-            (listen::Stream::Unix(stream), Carrier::Plain) => DownstreamSocket::from(stream),
-            (stream, Carrier::Tls) => {
+        let socket = match listener.carrier {
+            Carrier::Plain => Socket::Plain(stream),
+            Carrier::Tls => {
                 // Boxed: once it is over, nothing is left of it.
                 let current = (&*generation, index);
                 let mut securing = Box::pin(self.secured(current, stream, &peer, &settings, &stop));
@@ -102,32 +102,27 @@ impl ConnectionHandler {
     async fn secured(
         &self,
         (generation, listener): (&Generation, usize),
-        stream: listen::Stream,
+        stream: Stream,
         peer: &ClientConnection,
         settings: &ConnectionSettings,
         stop: &CancellationToken,
-    ) -> Option<DownstreamSocket> {
-        let timeout = settings.header_timeout;
+    ) -> Option<Socket> {
         let choose = |name: Option<&str>| generation.secured(listener, name);
-        Some(match stream {
-            listen::Stream::Tcp(stream) => {
-                let greeting = tls::accept_handshake(stream, choose);
-                let greeting = bounded(greeting, peer, &self.counters, timeout, stop);
-                agreed(greeting.await?, peer)
-            }
-            listen::Stream::Unix(stream) => {
-                let greeting = tls::accept_handshake(stream, choose);
-                let greeting = bounded(greeting, peer, &self.counters, timeout, stop);
-                agreed(greeting.await?, peer)
-            }
-        })
+        let handshake = tls::accept_handshake(stream, choose);
+        let timeout = settings.header_timeout;
+        let handshake = bounded(handshake, peer, &self.counters, timeout, stop);
+        let (socket, info) = handshake.await?;
+        if let Some(info) = info {
+            peer.secured(info);
+        }
+        Some(socket)
     }
 
     /// Reads a connection's PROXY header and counts the connection for the client it names; false if it has to end.
     async fn introduced(
         &self,
         (generation, listener): (&Generation, usize),
-        stream: &mut listen::Stream,
+        stream: &mut Stream,
         seat: &mut ConnectionPermit,
         timeout: Duration,
         stop: &CancellationToken,
@@ -158,23 +153,9 @@ fn rule_of_introduction<'p>(
     Some(rule).filter(|rule| asked && peer.is_trusted_by(rule))
 }
 
-/// The socket after a handshake; what that has told of the client is noted.
-fn agreed<IO>(greeting: Handshake<IO>, peer: &ClientConnection) -> DownstreamSocket
-where
-    DownstreamSocket: From<IO> + From<Box<tls::TlsStream<IO>>>,
-{
-    match greeting {
-        Handshake::Plain(io) => io.into(),
-        Handshake::Secured(stream, known) => {
-            peer.secured(known);
-            stream.into()
-        }
-    }
-}
-
 /// Reads the PROXY header that a connection has to begin with; false if it does not, and has to end.
 async fn introduce(
-    stream: &mut listen::Stream,
+    stream: &mut Stream,
     peer: &ClientConnection,
     counters: &ListenerCounters,
     timeout: Duration,
@@ -239,13 +220,13 @@ impl Handler for ConnectionHandler {
 }
 
 /// A handshake within its time, counted; what went wrong is logged.
-async fn bounded<IO>(
-    handshake: impl Future<Output = Result<Handshake<IO>, HandshakeError>>,
+async fn bounded(
+    handshake: impl Future<Output = Result<(Socket, Option<TlsInfo>), HandshakeError>>,
     peer: &ClientConnection,
     counters: &ListenerCounters,
     timeout: Duration,
     stop: &CancellationToken,
-) -> Option<Handshake<IO>> {
+) -> Option<(Socket, Option<TlsInfo>)> {
     let too_late = async {
         tokio::select! {
             () = tokio::time::sleep(timeout) => {}
@@ -258,14 +239,15 @@ async fn bounded<IO>(
     let failed = tokio::select! {
         biased;
         done = handshake => match done {
-            Ok(Handshake::Secured(stream, known)) => {
-                counters.handshake(match known.resumed {
-                    true => HandshakeResult::Resumed,
-                    false => HandshakeResult::Full,
-                });
-                return Some(Handshake::Secured(stream, known));
+            Ok((socket, info)) => {
+                if let Some(info) = &info {
+                    counters.handshake(match info.resumed {
+                        true => HandshakeResult::Resumed,
+                        false => HandshakeResult::Full,
+                    });
+                }
+                return Some((socket, info));
             }
-            Ok(plain) => return Some(plain),
             Err(failure) => format!("SSL_do_handshake() failed (SSL: {failure})"),
         },
         () = too_late => "client timed out (110: Connection timed out)".to_owned(),

@@ -326,7 +326,7 @@ impl ProxyPass {
             let buffer = ResponseBuffer::new(plan, cx.buffers());
             body = body.buffered(buffer, &cx.record.peer);
         }
-        ResponseBody::download(body)
+        ResponseBody::upstream(body)
     }
 }
 

@@ -14,9 +14,8 @@ use crate::clock::Clock;
 use crate::config::plan::ClientSettings;
 use crate::limits::{DeferredCharge, Permit};
 use crate::message::{
-    Ambiguity, ClientConnection, IncomingBody, Prebuilt, PrebuiltResponse, RequestBody,
-    RequestRecord, ResponseBody, ResponseEnd, ResponseGuard, Tunnel, UploadProgress, drain,
-    headers,
+    Ambiguity, IncomingBody, Prebuilt, PrebuiltResponse, RequestBody, RequestRecord, ResponseBody,
+    ResponseEnd, ResponseGuard, Tunnel, UploadProgress, drain, headers,
 };
 use crate::spool::BufferPool;
 use crate::telemetry::traces::Tracer;
@@ -144,7 +143,7 @@ impl RequestContext {
                 let length = bytes.len();
                 let prebuilt = Prebuilt::Own(PrebuiltResponse::new(lines, bytes));
                 self.record.peer.line.ready.put(prebuilt);
-                ResponseBody::stocked(length)
+                ResponseBody::prebuilt(length)
             }
             None => ResponseBody::whole(bytes),
         }
@@ -189,7 +188,10 @@ impl RequestContext {
     /// the response opens has ended.
     pub(super) fn attach_to(mut self: Box<Self>, mut response: Response) -> Response {
         match self.upgrade.take() {
-            None => response.body_mut().set_tail(self),
+            None => {
+                let client = Arc::clone(&self.record.peer);
+                response.body_mut().set_guard(self, client);
+            }
             Some(upgrade) => self.open_tunnel(upgrade),
         }
         response
@@ -205,7 +207,7 @@ impl RequestContext {
             send_timeout: upgrade.send_timeout,
             // A little less: the end of a tunnel is told and logged, the end of the process is not.
             grace: grace - (grace / 10).min(FAREWELL),
-            tail: self,
+            guard: self,
         }));
     }
 
@@ -264,10 +266,6 @@ impl ResponseGuard for RequestContext {
         if self.record.body_sent <= LEAVES_AT_ONCE && !self.record.peer.line.unsent() {
             self.permit = None;
         }
-    }
-
-    fn peer(&self) -> &Arc<ClientConnection> {
-        &self.record.peer
     }
 
     fn finish(mut self: Box<Self>, ending: ResponseEnd) {

@@ -372,7 +372,7 @@ fn respond_refused(refusal: Refusal, record: &RequestRecord, settings: &ReplySet
         {
             let prebuilt = Prebuilt::Kept(Arc::clone(stock));
             record.peer.line.ready.put(prebuilt);
-            let mut response = Response::new(ResponseBody::stocked(stock.length()));
+            let mut response = Response::new(ResponseBody::prebuilt(stock.length()));
             *response.status_mut() = given.head.status;
             *response.headers_mut() = headers::spare();
             return response;

@@ -399,7 +399,10 @@ pub fn about(
             ""
         };
         let _written = write!(line, ", upstream: \"{scheme}://{upstream}{end}");
-        escape_log(&message::target_sent(exchange, forward), &mut line);
+        escape_log(
+            &message::target_sent(head, &exchange.target, forward),
+            &mut line,
+        );
         line.push(b'"');
     }
     for (name, field) in [("host", header::HOST), ("referrer", header::REFERER)] {

@@ -12,13 +12,14 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{
     AlertDescription, CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore,
 };
-use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::files::{Error, FileErrorKind, ReloadResult, Reloadable};
+use super::socket::Socket;
 use super::stream::{CloseMode, TlsSession, TlsStream};
 use super::verify::{DepthVerifier, PinnedVerifier, TrustAnchors};
 use super::{files, stream};
 use crate::config::plan::{self, HttpVersion, ServerNameSent, SessionReuse, UpstreamTls, Verify};
+use crate::net::Stream;
 
 /// One way to meet servers of upstreams, renewed when its files change.
 #[derive(Debug)]
@@ -64,20 +65,17 @@ impl TlsConnector {
     ///
     /// # Errors
     /// When it leaves, cannot agree, or is not who it should be; the last two carry a [`rustls::Error`].
-    pub async fn connect<IO>(&self, io: IO) -> io::Result<TlsStream<IO>>
-    where
-        IO: AsyncRead + AsyncWrite + Unpin,
-    {
+    pub async fn connect(&self, stream: Stream) -> io::Result<Socket> {
         let tls = UnbufferedClientConnection::new(self.config.get(), self.name.clone())
             .map_err(io::Error::other)?;
         let session = TlsSession::Client(tls);
-        let mut stream = TlsStream::new(io, session, &[], CloseMode::Told);
+        let mut stream = Box::new(TlsStream::new(stream, session, &[], CloseMode::Told));
         poll_fn(|context| stream.poll_handshake(context)).await?;
         let agreed = stream.session().state().alpn_protocol();
         if self.plan.version == HttpVersion::Two && agreed != Some(HTTP2) {
             return Err(io::Error::other(rustls::Error::NoApplicationProtocol));
         }
-        Ok(stream)
+        Ok(Socket::Tls(stream))
     }
 }
 

@@ -11,12 +11,12 @@
 //!
 //! What is wrong with the files a plan names, all of it, told as the rest of a configuration's mistakes are.
 
-mod bare;
 mod client;
 mod files;
 #[cfg(any(fuzzing, test))]
 pub mod fuzzing;
 mod server;
+mod socket;
 mod stream;
 #[cfg(test)]
 mod tests;
@@ -31,11 +31,11 @@ use rustls::pki_types::{CertificateDer, ServerName};
 use crate::config::plan::{Certificate, Plan, UpstreamTls};
 use crate::config::{Report, Severity, Span, plan};
 
-pub use self::bare::Bare;
 pub use self::client::{ServerCertError, TlsConnector, objection};
 pub use self::files::{Error, FileErrorKind, ReloadResult};
-pub use self::server::{Handshake, HandshakeError, TlsAcceptor, accept_handshake};
-pub use self::stream::{CloseMode, TlsStream};
+pub use self::server::{HandshakeError, TlsAcceptor, accept_handshake};
+pub use self::socket::Socket;
+pub use self::stream::TlsStream;
 
 /// What clients are met with, and how servers of upstreams are.
 #[derive(Debug, Clone, Default)]

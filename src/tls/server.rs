@@ -26,14 +26,15 @@ use rustls::sign::CertifiedKey;
 use rustls::{CipherSuite, HandshakeKind, ServerConfig};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use super::bare::Bare;
 use super::files::{Error, FileErrorKind, ReloadResult, Reloadable};
+use super::socket::Socket;
 use super::stream::{CloseMode, TlsSession, TlsStream};
 use super::verify::ClientVerifier;
 use super::{files, stream, x509};
 use crate::clock::Clock;
 use crate::config::plan::{self, Http2, SessionTickets, VerifyClient};
 use crate::message::{AlpnProtocol, ClientCertificate, TlsInfo};
+use crate::net::Stream;
 
 /// One server's certificates and settings, renewed when their files change.
 #[derive(Debug)]
@@ -245,15 +246,6 @@ impl ResolvesServerCert for CertResolver {
     }
 }
 
-/// How a connection begins on an address that speaks TLS.
-#[derive(Debug)]
-pub enum Handshake<IO> {
-    /// Without TLS.
-    Plain(IO),
-    /// With TLS, and with what is known of it.
-    Secured(Box<TlsStream<IO>>, TlsInfo),
-}
-
 /// A handshake that came to nothing.
 #[derive(Debug, thiserror::Error)]
 pub enum HandshakeError {
@@ -265,22 +257,23 @@ pub enum HandshakeError {
     Refused(#[source] rustls::Error),
 }
 
-/// Meets a client; `choose` gives the server for the name it asks for, and says whether HTTP/2 may be spoken with it.
+/// Performs the handshake with a client. `choose` gives the server for the name it asks for, and says whether that server
+/// offers HTTP/2. A client that does not speak TLS keeps its plain socket.
 ///
 /// # Errors
-/// When it leaves, or there is nothing to agree on.
-pub async fn accept_handshake<IO: Bare>(
-    mut io: IO,
+/// When the client leaves, or the two cannot agree.
+pub async fn accept_handshake(
+    mut io: Stream,
     choose: impl Fn(Option<&str>) -> Option<(Arc<TlsAcceptor>, Http2)>,
-) -> Result<Handshake<IO>, HandshakeError> {
+) -> Result<(Socket, Option<TlsInfo>), HandshakeError> {
     let speaks = poll_fn(|context| io.poll_waiting(context)).await;
     if !speaks.map_err(HandshakeError::Gone)? {
         return Err(HandshakeError::Gone(io::ErrorKind::UnexpectedEof.into()));
     }
-    match io.first() {
+    match io.first_byte() {
         // A record of a handshake, or what no request begins with: TLS will say what is wrong with it.
         None | Some(HANDSHAKE | 0x80..) => {}
-        Some(_) => return Ok(Handshake::Plain(io)),
+        Some(_) => return Ok((Socket::Plain(io), None)),
     }
     let ParsedClientHello { name, suites, read } = hello(&mut io).await?;
     let Some((server, http2)) = choose(name.as_deref()) else {
@@ -300,7 +293,7 @@ pub async fn accept_handshake<IO: Bare>(
         .await
         .map_err(failure)?;
     let known = known(&stream, &made, name);
-    Ok(Handshake::Secured(stream, known))
+    Ok((Socket::Tls(stream), Some(known)))
 }
 
 /// What a client says first.
@@ -313,7 +306,7 @@ struct ParsedClientHello {
 }
 
 /// Reads until the client has said whom it wants.
-async fn hello<IO: Bare>(io: &mut IO) -> Result<ParsedClientHello, HandshakeError> {
+async fn hello(io: &mut Stream) -> Result<ParsedClientHello, HandshakeError> {
     let mut acceptor = Acceptor::default();
     let mut read = BytesMut::with_capacity(HELLO);
     loop {
@@ -349,7 +342,7 @@ async fn hello<IO: Bare>(io: &mut IO) -> Result<ParsedClientHello, HandshakeErro
 }
 
 /// Tells the client what is wrong; it may be gone.
-async fn refuse<IO: Bare>(io: &mut IO, error: rustls::Error, alert: &[u8]) -> HandshakeError {
+async fn refuse(io: &mut Stream, error: rustls::Error, alert: &[u8]) -> HandshakeError {
     match io.write_all(alert).await {
         Ok(()) => HandshakeError::Refused(error),
         Err(gone) => HandshakeError::Gone(gone),
@@ -363,7 +356,7 @@ fn failure(error: io::Error) -> HandshakeError {
     }
 }
 
-fn known<IO: Bare>(stream: &TlsStream<IO>, made: &LoadedServer, name: Option<Box<str>>) -> TlsInfo {
+fn known(stream: &TlsStream, made: &LoadedServer, name: Option<Box<str>>) -> TlsInfo {
     let tls = stream.session().state();
     let chain = tls.peer_certificates().unwrap_or_default();
     TlsInfo {

@@ -31,13 +31,13 @@ use rustls::{
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_util::io::poll_read_buf;
 
-use super::bare::Bare;
 use crate::config::plan::{Cipher, TlsVersion};
+use crate::net::Stream;
 
 /// A stream inside TLS.
 #[derive(Debug)]
-pub struct TlsStream<IO> {
-    io: IO,
+pub struct TlsStream {
+    io: Stream,
     session: TlsSession,
     /// What was read and is not a whole record yet.
     read: BytesMut,
@@ -55,7 +55,7 @@ pub struct TlsStream<IO> {
 
 /// What it means that the other side goes without saying so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CloseMode {
+pub(super) enum CloseMode {
     /// Nothing: a request has a length, and what is missing of it is missed anyway.
     Taken,
     /// That somebody may have cut off the end of an answer that has no length.
@@ -68,9 +68,9 @@ thread_local! {
     static SEALED: Cell<BytesMut> = Cell::new(BytesMut::new());
 }
 
-impl<IO: AsyncRead + AsyncWrite + Unpin> TlsStream<IO> {
+impl TlsStream {
     /// With what was read of the other side's first words.
-    pub(super) fn new(io: IO, session: TlsSession, words: &[u8], ending: CloseMode) -> Self {
+    pub(super) fn new(io: Stream, session: TlsSession, words: &[u8], ending: CloseMode) -> Self {
         let mut read = SPARE.take();
         read.extend_from_slice(words);
         Self {
@@ -106,10 +106,23 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> TlsStream<IO> {
         }
     }
 
-    /// Says goodbye, as far as the socket takes it without waiting.
-    pub fn farewell(&mut self) {
+    /// Ready when a read would probably find something, or that the other end is closed.
+    pub(super) fn poll_readable(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if !self.plain.is_empty() || self.ended {
+            return Poll::Ready(Ok(()));
+        }
+        self.io.poll_waiting(context).map_ok(|_| ())
+    }
+
+    /// Whether the other end has closed its side.
+    pub(super) fn is_hung_up(&self) -> bool {
+        self.io.is_hung_up()
+    }
+
+    /// Sends a close_notify alert, as far as the socket takes it without waiting.
+    pub(super) fn close_notify(&mut self) {
         let mut context = Context::from_waker(Waker::noop());
-        // Nobody waits for whether it arrives.
+        // Whether it arrives does not matter: the socket is closed next.
         let _tried = self.poll_goodbye(&mut context);
     }
 
@@ -218,23 +231,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> TlsStream<IO> {
     }
 }
 
-impl<IO: Bare> Bare for TlsStream<IO> {
-    fn poll_waiting(&self, context: &mut Context<'_>) -> Poll<io::Result<bool>> {
-        if !self.plain.is_empty() {
-            return Poll::Ready(Ok(true));
-        }
-        if self.ended {
-            return Poll::Ready(Ok(false));
-        }
-        self.io.poll_waiting(context)
-    }
-
-    fn is_hung_up(&self) -> bool {
-        self.io.is_hung_up()
-    }
-}
-
-impl<IO: AsyncRead + AsyncWrite + Unpin> AsyncRead for TlsStream<IO> {
+impl AsyncRead for TlsStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -269,7 +266,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> AsyncRead for TlsStream<IO> {
     }
 }
 
-impl<IO: AsyncRead + AsyncWrite + Unpin> AsyncWrite for TlsStream<IO> {
+impl AsyncWrite for TlsStream {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

@@ -9,10 +9,10 @@ use std::cell::Cell;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, ready};
 
 use bytes::BytesMut;
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf};
+use tokio::io::{AsyncWrite as _, AsyncWriteExt as _};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::Instant;
 use tokio::time::error::Elapsed;
@@ -22,12 +22,13 @@ use super::backend::{Backend, BackendAddress, RetiredFlag};
 use super::error::{Error, Stage};
 use crate::clock::Deadline;
 use crate::config::plan::ProxyPass;
-use crate::tls::{self, Bare as _, TlsConnector};
+use crate::net::Stream;
+use crate::tls::{Socket, TlsConnector};
 
 /// A connection that carries one request at a time.
 #[derive(Debug)]
 pub(super) struct UpstreamConnection {
-    socket: UpstreamSocket,
+    socket: Socket,
     /// What was read and not used yet.
     pub(super) read: BytesMut,
     /// How many requests it has carried.
@@ -42,30 +43,6 @@ pub(super) struct UpstreamConnection {
     reach: usize,
 }
 
-#[derive(Debug)]
-pub(super) enum UpstreamSocket {
-    Tcp(TcpStream),
-    TlsTcp(Box<tls::TlsStream<TcpStream>>),
-    TlsUnix(Box<tls::TlsStream<UnixStream>>),
-    Unix(UnixStream),
-    /// One whose other end a test holds.
-    #[cfg(test)]
-    Test(tokio::io::DuplexStream),
-}
-
-macro_rules! each {
-    ($socket:expr, $stream:ident => $do:expr) => {
-        match $socket {
-            UpstreamSocket::Tcp($stream) => $do,
-            UpstreamSocket::TlsTcp($stream) => $do,
-            UpstreamSocket::TlsUnix($stream) => $do,
-            UpstreamSocket::Unix($stream) => $do,
-            #[cfg(test)]
-            UpstreamSocket::Test($stream) => $do,
-        }
-    };
-}
-
 thread_local! {
     // The buffer of the connection that went idle last. Answers mostly come whole and leave at once, so that one
     // connection after the other reads into the same memory, and none of them holds any while it waits.
@@ -74,7 +51,7 @@ thread_local! {
 
 impl UpstreamConnection {
     /// Boxed once for all the requests it carries: it is handed from the pool to a request, to its answer and back.
-    pub(super) fn new(socket: UpstreamSocket, owner: usize, tenure: RetiredFlag) -> Box<Self> {
+    pub(super) fn new(socket: Socket, owner: usize, tenure: RetiredFlag) -> Box<Self> {
         Box::new(Self {
             socket,
             read: BytesMut::new(),
@@ -156,86 +133,8 @@ impl UpstreamConnection {
     /// Whether nothing has come that nobody asked for, not even its end. Costs a system call only where the
     /// event loop has seen something.
     pub(super) fn is_quiet(&mut self) -> bool {
-        let mut stray = [0];
-        let tried = match &mut self.socket {
-            UpstreamSocket::Tcp(socket) => socket.try_read(&mut stray),
-            UpstreamSocket::Unix(socket) => socket.try_read(&mut stray),
-            UpstreamSocket::TlsTcp(socket) => return is_silent(&mut **socket),
-            UpstreamSocket::TlsUnix(socket) => return is_silent(&mut **socket),
-            #[cfg(test)]
-            UpstreamSocket::Test(_) => return true,
-        };
-        matches!(tried, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
+        self.socket.is_quiet()
     }
-}
-
-impl UpstreamSocket {
-    /// Whether what it carries is inside TLS.
-    pub(super) fn is_secured(&self) -> bool {
-        matches!(self, Self::TlsTcp(_) | Self::TlsUnix(_))
-    }
-
-    fn poll_readable(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self {
-            Self::Tcp(socket) => socket.poll_read_ready(context),
-            Self::Unix(socket) => socket.poll_read_ready(context),
-            Self::TlsTcp(socket) => socket.poll_waiting(context).map_ok(|_| ()),
-            Self::TlsUnix(socket) => socket.poll_waiting(context).map_ok(|_| ()),
-            #[cfg(test)]
-            Self::Test(_) => Poll::Ready(Ok(())),
-        }
-    }
-}
-
-impl AsyncRead for UpstreamSocket {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        each!(self.get_mut(), socket => Pin::new(socket).poll_read(context, buffer))
-    }
-}
-
-impl AsyncWrite for UpstreamSocket {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        each!(self.get_mut(), socket => Pin::new(socket).poll_write(context, bytes))
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        pieces: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        each!(self.get_mut(), socket => Pin::new(socket).poll_write_vectored(context, pieces))
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        true
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        each!(self.get_mut(), socket => Pin::new(socket).poll_flush(context))
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        each!(self.get_mut(), socket => Pin::new(socket).poll_shutdown(context))
-    }
-}
-
-/// Whether there is nothing to read: no byte, no end. What TLS has to say to itself is listened to and does not count.
-fn is_silent<IO>(stream: &mut tls::TlsStream<IO>) -> bool
-where
-    IO: AsyncRead + AsyncWrite + Unpin,
-{
-    let mut stray = [0];
-    let mut context = Context::from_waker(Waker::noop());
-    let read = Pin::new(stream).poll_read(&mut context, &mut ReadBuf::new(&mut stray));
-    read.is_pending()
 }
 
 /// What is read at once, first: most answers are no longer.
@@ -253,10 +152,7 @@ pub(super) async fn open(
 }
 
 /// The same, for those who speak over it in their own way.
-pub(super) async fn socket(
-    backend: &Backend,
-    forward: &ProxyPass,
-) -> Result<UpstreamSocket, Error> {
+pub(super) async fn socket(backend: &Backend, forward: &ProxyPass) -> Result<Socket, Error> {
     if backend.tls(forward).is_some() {
         return Box::pin(socket_with(backend, forward, &[])).await;
     }
@@ -265,18 +161,18 @@ pub(super) async fn socket(
         connect(&backend.address),
     )
     .await;
-    Ok(opened(backend, connected(tried)?))
+    Ok(opened(backend, Socket::Plain(connected(tried)?)))
 }
 
 /// Connects for somebody who keeps the time themselves, and is not counted.
 pub(super) async fn reach(
     address: &BackendAddress,
     client: Option<&Arc<TlsConnector>>,
-) -> Result<UpstreamSocket, Error> {
-    let socket = connect(address).await.map_err(Error::Connect)?;
+) -> Result<Socket, Error> {
+    let stream = connect(address).await.map_err(Error::Connect)?;
     match client {
-        Some(client) => secure(client, socket).await,
-        None => Ok(socket),
+        Some(client) => secure(client, stream).await,
+        None => Ok(Socket::Plain(stream)),
     }
 }
 
@@ -295,74 +191,59 @@ async fn socket_with(
     backend: &Backend,
     forward: &ProxyPass,
     first: &[u8],
-) -> Result<UpstreamSocket, Error> {
+) -> Result<Socket, Error> {
     let began = Instant::now();
     let timeout = forward.settings.proxy_connect_timeout;
     let connecting = async {
-        let mut socket = connect(&backend.address).await?;
-        match &mut socket {
-            UpstreamSocket::Tcp(socket) => socket.write_all(first).await?,
-            UpstreamSocket::Unix(socket) => socket.write_all(first).await?,
-            // What was just connected is none of the others.
-            _ => {}
-        }
-        Ok(socket)
+        let mut stream = connect(&backend.address).await?;
+        stream.write_all(first).await?;
+        Ok(stream)
     };
-    let mut socket = connected(tokio::time::timeout(timeout, connecting).await)?;
-    if let Some(client) = backend.tls(forward) {
-        let left = timeout.saturating_sub(began.elapsed());
-        socket = tokio::time::timeout(left, secure(client, socket))
-            .await
-            .map_err(|_| Error::Timeout(Stage::Handshake))??;
-    }
+    let stream = connected(tokio::time::timeout(timeout, connecting).await)?;
+    let socket = match backend.tls(forward) {
+        Some(client) => {
+            let left = timeout.saturating_sub(began.elapsed());
+            tokio::time::timeout(left, secure(client, stream))
+                .await
+                .map_err(|_| Error::Timeout(Stage::Handshake))??
+        }
+        None => Socket::Plain(stream),
+    };
     Ok(opened(backend, socket))
 }
 
-fn wire(socket: UpstreamSocket, backend: &Backend, forward: &ProxyPass) -> Box<UpstreamConnection> {
+fn wire(socket: Socket, backend: &Backend, forward: &ProxyPass) -> Box<UpstreamConnection> {
     UpstreamConnection::new(socket, backend.owner(forward), backend.tenure.clone())
 }
 
-fn connected(tried: Result<io::Result<UpstreamSocket>, Elapsed>) -> Result<UpstreamSocket, Error> {
+fn connected(tried: Result<io::Result<Stream>, Elapsed>) -> Result<Stream, Error> {
     tried
         .map_err(|_| Error::Timeout(Stage::Connect))?
         .map_err(Error::Connect)
 }
 
-fn opened(backend: &Backend, socket: UpstreamSocket) -> UpstreamSocket {
+fn opened(backend: &Backend, socket: Socket) -> Socket {
     backend.counts.count_opened();
     socket
 }
 
-async fn connect(address: &BackendAddress) -> io::Result<UpstreamSocket> {
+async fn connect(address: &BackendAddress) -> io::Result<Stream> {
     match address {
         BackendAddress::Tcp(address) => {
-            let socket = TcpStream::connect(address).await?;
-            socket.set_nodelay(true)?;
-            Ok(UpstreamSocket::Tcp(socket))
+            let stream = TcpStream::connect(address).await?;
+            stream.set_nodelay(true)?;
+            Ok(Stream::Tcp(stream))
         }
-        BackendAddress::Unix(path) => Ok(UpstreamSocket::Unix(UnixStream::connect(path).await?)),
+        BackendAddress::Unix(path) => Ok(Stream::Unix(UnixStream::connect(path).await?)),
     }
 }
 
-async fn secure(
-    client: &Arc<TlsConnector>,
-    socket: UpstreamSocket,
-) -> Result<UpstreamSocket, Error> {
-    let secured = match socket {
-        UpstreamSocket::Tcp(socket) => client
-            .connect(socket)
-            .await
-            .map(Box::new)
-            .map(UpstreamSocket::TlsTcp),
-        UpstreamSocket::Unix(socket) => client
-            .connect(socket)
-            .await
-            .map(Box::new)
-            .map(UpstreamSocket::TlsUnix),
-        secured => Ok(secured),
-    };
-    secured.map_err(|source| Error::Handshake {
-        name: client.name().into(),
-        source,
-    })
+async fn secure(client: &Arc<TlsConnector>, stream: Stream) -> Result<Socket, Error> {
+    client
+        .connect(stream)
+        .await
+        .map_err(|source| Error::Handshake {
+            name: client.name().into(),
+            source,
+        })
 }

@@ -18,13 +18,14 @@ use parking_lot::Mutex;
 use super::backend::{
     Backend, BackendAddress, CheckStreak, HealthChange, RetiredFlag, UnavailableReason,
 };
-use super::connection::{UpstreamConnection, UpstreamSocket};
+use super::connection::UpstreamConnection;
 use super::error::{Error, InvalidResponse};
 use super::http1::{BodyChunk, HeadReader};
 use super::http2::stream;
 use super::{RequestHeadForm, connection};
 use crate::config::plan::{CheckKind, HealthCheck, HttpCheck, HttpVersion};
 use crate::telemetry::{self, CaughtPanic};
+use crate::tls::Socket;
 
 /// What is known of a server's health.
 #[derive(Debug)]
@@ -177,7 +178,7 @@ pub(super) async fn ask(backend: &Backend, check: &HealthCheck) -> Result<(), Ch
 }
 
 /// Over HTTP/1.1.
-async fn request(socket: UpstreamSocket, check: &HttpCheck) -> Result<(), CheckFailure> {
+async fn request(socket: Socket, check: &HttpCheck) -> Result<(), CheckFailure> {
     let mut wire = UpstreamConnection::new(socket, 0, RetiredFlag::default());
     let HttpCheck { method, path, .. } = check;
     let mut text = format!("{method} {path} HTTP/1.1\r\nhost: ").into_bytes();
@@ -241,7 +242,7 @@ async fn read(wire: &mut UpstreamConnection) -> Result<(), Error> {
 }
 
 /// Over HTTP/2.
-async fn stream(socket: UpstreamSocket, check: &HttpCheck) -> Result<(), CheckFailure> {
+async fn stream(socket: Socket, check: &HttpCheck) -> Result<(), CheckFailure> {
     let asked = ready(&socket, &check.method, &check.host, &check.path);
     let whole = stream::once(socket, asked, Bytes::new(), MOST).await?;
     judge(check, whole.head.status)?;
@@ -260,11 +261,7 @@ fn judge(check: &HttpCheck, status: StatusCode) -> Result<(), CheckFailure> {
 }
 
 /// `grpc.health.v1.Health/Check`
-async fn call(
-    socket: UpstreamSocket,
-    service: &str,
-    host: &HeaderValue,
-) -> Result<(), CheckFailure> {
+async fn call(socket: Socket, service: &str, host: &HeaderValue) -> Result<(), CheckFailure> {
     let mut asked = ready(&socket, &Method::POST, host, "/grpc.health.v1.Health/Check");
     let headers = asked.headers_mut();
     headers.insert(
@@ -326,8 +323,8 @@ fn answer(body: &[u8]) -> Option<u64> {
 }
 
 /// A request but for its body.
-fn ready(socket: &UpstreamSocket, method: &Method, host: &HeaderValue, path: &str) -> Request<()> {
-    let scheme = match socket.is_secured() {
+fn ready(socket: &Socket, method: &Method, host: &HeaderValue, path: &str) -> Request<()> {
+    let scheme = match socket.is_tls() {
         true => "https",
         false => "http",
     };

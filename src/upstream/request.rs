@@ -50,7 +50,7 @@ pub fn write_request(
 ) {
     out.extend_from_slice(exchange.head.method.as_str().as_bytes());
     out.push(b' ');
-    write_target(exchange, forward, out);
+    write_target(&exchange.head, &exchange.target, forward, out);
     out.extend_from_slice(b" HTTP/1.1\r\n");
     let upgrades = upgrade.is_some();
     pass_on(exchange, forward, &mut Http1Headers { out, upgrades });
@@ -62,7 +62,7 @@ pub fn write_request(
 /// The same for an upstream that speaks HTTP/2; `None` where its target or its host cannot be said there.
 #[must_use]
 pub fn stream_request(exchange: &RequestRecord, forward: &ProxyPass) -> Option<Request<()>> {
-    let target = target_sent(exchange, forward);
+    let target = target_sent(&exchange.head, &exchange.target, forward);
     let mut fields = Http2Headers {
         headers: HeaderMap::with_capacity(exchange.head.headers.len() + forward.set_headers.len()),
         host: None,

@@ -28,17 +28,16 @@ use tokio_util::sync::CancellationToken;
 
 use self::flood::{ConnectionSignals, StreamTable};
 use self::stream::Http2Stream;
-use super::http1::limit;
-use super::http1_io::LingeringClose;
-use super::socket::DownstreamSocket;
+use super::slow_client::{LingeringClose, SendLimit};
 use super::{Handler, LAST_CALL};
-use crate::clock::{Deadline, MinRateTimer};
+use crate::clock::Deadline;
 use crate::message::{ClientConnection, ConnectionPhase, FrameScanner};
 use crate::telemetry;
+use crate::tls::Socket;
 
 /// Serves one client, of which `ahead` has been read, until it leaves, goes too far, is too slow, or `stop` is cancelled and its last answer is out.
 pub(super) async fn serve<H: Handler>(
-    socket: DownstreamSocket,
+    socket: Socket,
     ahead: Bytes,
     peer: &Arc<ClientConnection>,
     limits: Http2Settings,
@@ -308,20 +307,20 @@ const CLOSE: Duration = Duration::from_secs(5);
 /// A socket that carries frames.
 #[derive(Debug)]
 struct Http2Io {
-    socket: DownstreamSocket,
+    socket: Socket,
     // What was read from the socket before h2 was there to read it.
     ahead: Bytes,
     peer: Arc<ClientConnection>,
     roster: Arc<StreamTable>,
     received: FrameScanner,
     sent: FrameScanner,
-    writing: MinRateTimer,
+    writing: SendLimit,
     linger: Option<LingeringClose>,
 }
 
 impl Http2Io {
     fn new(
-        socket: DownstreamSocket,
+        socket: Socket,
         ahead: Bytes,
         peer: Arc<ClientConnection>,
         roster: Arc<StreamTable>,
@@ -333,7 +332,7 @@ impl Http2Io {
             roster,
             received: FrameScanner::from_client(),
             sent: FrameScanner::from_server(),
-            writing: MinRateTimer::default(),
+            writing: SendLimit::default(),
             linger: None,
         }
     }
@@ -345,7 +344,7 @@ impl Http2Io {
         slices: impl Iterator<Item = &'b [u8]>,
         context: &mut Context<'_>,
     ) -> Poll<io::Result<usize>> {
-        let written = ready!(limit(&mut self.writing, &self.peer, written, context));
+        let written = ready!(self.writing.poll_written(&self.peer, written, context));
         let mut left = *written.as_ref().unwrap_or(&0);
         for slice in slices {
             let mut bytes = &slice[..left.min(slice.len())];
@@ -418,14 +417,7 @@ impl AsyncWrite for Http2Io {
         if this.roster.has_told_off() {
             return Poll::Ready(Ok(()));
         }
-        if this.linger.is_none() {
-            ready!(Pin::new(&mut this.socket).poll_shutdown(context))?;
-            this.linger = Some(LingeringClose::new(this.peer.line.lingering_timeout()));
-        }
-        match &mut this.linger {
-            Some(linger) => linger.poll_over(&mut this.socket, context).map(Ok),
-            None => Poll::Ready(Ok(())),
-        }
+        LingeringClose::poll_close(&mut this.linger, &mut this.socket, &this.peer, context).map(Ok)
     }
 }
 

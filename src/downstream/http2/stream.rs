@@ -24,10 +24,10 @@ use http_body::{Body as _, SizeHint};
 use jiff::Timestamp;
 
 use super::flood::StreamTable;
-use crate::clock::{Clock, MinRateTimer, TooSlow};
+use crate::clock::Clock;
 use crate::downstream::Handler;
+use crate::downstream::slow_client::SendLimit;
 use crate::message::{ClientConnection, CloseConnection, ConnectionPhase, IncomingBody, headers};
-use crate::telemetry::{COUNTERS, SlowPart, about_connection};
 
 /// A request that has come, and where its answer goes.
 pub(super) struct Http2Stream {
@@ -167,7 +167,7 @@ where
     let mut sending = ResponseSender {
         stream: sending.map_err(|_| StreamReset)?,
         peer,
-        pace: MinRateTimer::default(),
+        limit: SendLimit::default(),
         sent: 0,
     };
     if !ends {
@@ -183,7 +183,7 @@ where
 struct ResponseSender<'s> {
     stream: SendStream<Bytes>,
     peer: &'s ClientConnection,
-    pace: MinRateTimer,
+    limit: SendLimit,
     // How much of it had left when it was last looked at.
     sent: u64,
 }
@@ -253,7 +253,7 @@ impl ResponseSender<'_> {
             }
             Poll::Ready(Some(Err(_)) | None) => Poll::Ready(Err(StreamReset)),
             Poll::Pending => {
-                self.peer.line.refill.run(context);
+                self.peer.line.read_ahead(context);
                 self.poll_stalled(context).map(Err)
             }
         }
@@ -270,33 +270,20 @@ impl ResponseSender<'_> {
         self.poll_stalled(context).map(Err)
     }
 
-    /// Ready when the client has taken nothing for too long, or too little; then it gets no more.
+    /// Ready when the client has accepted nothing for too long, or too little; then it gets no more.
     fn poll_stalled(&mut self, context: &mut Context<'_>) -> Poll<StreamReset> {
-        let line = &self.peer.line;
-        loop {
-            if line.sent() != self.sent {
-                self.note_sent();
-            }
-            let (timeout, rate) = (line.send_timeout(), line.send_rate());
-            let late = ready!(self.pace.poll_late(timeout, rate, context));
-            if line.sent() != self.sent {
-                continue;
-            }
-            if late == TooSlow::Slow {
-                COUNTERS.give_up(SlowPart::Answer);
-                let message =
-                    format_args!("client takes its answer too slowly while sending to client");
-                tracing::info!("{}", about_connection(message, self.peer));
-            }
-            self.stream.send_reset(Reason::CANCEL);
-            return Poll::Ready(StreamReset);
+        if self.peer.line.sent() != self.sent {
+            self.note_sent();
         }
+        ready!(self.limit.poll_too_slow(self.peer, context));
+        self.stream.send_reset(Reason::CANCEL);
+        Poll::Ready(StreamReset)
     }
 
     fn note_sent(&mut self) {
         let sent = self.peer.line.sent();
         let more = usize::try_from(sent - self.sent).unwrap_or(usize::MAX);
-        self.pace.moved(more, self.peer.line.send_rate());
+        self.limit.sent(self.peer, more);
         self.sent = sent;
     }
 }

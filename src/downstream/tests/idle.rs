@@ -6,6 +6,8 @@ use tokio::time::{Instant, sleep};
 use super::*;
 use crate::downstream::http1::{ActiveHyper, FEW};
 use crate::message::ConnectionPhase;
+use crate::net::Stream;
+use crate::tls::Socket;
 
 /// Longer than a connection keeps hyper while it is idle.
 const LONG: Duration = Duration::from_millis(1100);
@@ -244,7 +246,7 @@ async fn a_unix_socket_rests_alike() {
     let (mut client, server) = UnixStream::pair().unwrap();
     let peer = Arc::new(ClientConnection::new(RemoteAddr::Unix, None, 1, Millis(0)));
     tokio::spawn(connection(
-        server,
+        Socket::Plain(Stream::Unix(server)),
         peer,
         settings(),
         Toy::default(),
@@ -269,7 +271,7 @@ async fn a_connection_that_waits_is_small() {
     let (_client, server) = UnixStream::pair().unwrap();
     let peer = Arc::new(ClientConnection::new(RemoteAddr::Unix, None, 1, Millis(0)));
     let connection = connection(
-        server,
+        Socket::Plain(Stream::Unix(server)),
         peer,
         settings(),
         Toy::default(),

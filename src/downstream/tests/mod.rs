@@ -39,6 +39,8 @@ use crate::message::{
     ClientConnection, CloseConnection, ConnectionState, IncomingBody, InterimResponse, RemoteAddr,
     ResponseBody, ResponseEnd, ResponseGuard, drain,
 };
+use crate::net::Stream;
+use crate::tls::Socket;
 
 /// A server with a toy handler.
 struct Rig {
@@ -73,7 +75,8 @@ impl Rig {
                 ));
                 *toy.peer.lock() = Some(Arc::clone(&peer));
                 let (toy, stop) = (toy.clone(), stop.clone());
-                connections.spawn(connection(stream, peer, settings, toy, stop));
+                let socket = Socket::Plain(Stream::Tcp(stream));
+                connections.spawn(connection(socket, peer, settings, toy, stop));
             }
         });
         rig
@@ -180,10 +183,8 @@ impl Toy {
         text: impl Into<Bytes>,
     ) -> Response<ResponseBody<Empty<Bytes>>> {
         let mut body = ResponseBody::whole(text.into());
-        body.set_tail(Box::new(Ended {
-            peer: Arc::clone(peer),
-            endings: Arc::clone(&self.endings),
-        }));
+        let guard = Ended(Arc::clone(&self.endings));
+        body.set_guard(Box::new(guard), Arc::clone(peer));
         Response::new(body)
     }
 }
@@ -259,10 +260,7 @@ impl Drop for Abandoned {
     }
 }
 
-struct Ended {
-    peer: Arc<ClientConnection>,
-    endings: Arc<Mutex<Vec<ResponseEnd>>>,
-}
+struct Ended(Arc<Mutex<Vec<ResponseEnd>>>);
 
 impl std::fmt::Debug for Ended {
     fn fmt(&self, text: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -273,12 +271,8 @@ impl std::fmt::Debug for Ended {
 impl ResponseGuard for Ended {
     fn sent(&mut self, _bytes: usize) {}
 
-    fn peer(&self) -> &Arc<ClientConnection> {
-        &self.peer
-    }
-
     fn finish(self: Box<Self>, ending: ResponseEnd) {
-        self.endings.lock().push(ending);
+        self.0.lock().push(ending);
     }
 }
 

@@ -4,6 +4,8 @@ use tokio::net::UnixStream;
 
 use super::*;
 use crate::message::ConnectionPhase;
+use crate::net::Stream;
+use crate::tls::Socket;
 
 #[tokio::test]
 async fn a_connection_carries_several_requests() {
@@ -186,7 +188,7 @@ async fn a_unix_socket_is_served_alike() {
     let (mut client, server) = UnixStream::pair().unwrap();
     let peer = Arc::new(ClientConnection::new(RemoteAddr::Unix, None, 1, Millis(0)));
     tokio::spawn(connection(
-        server,
+        Socket::Plain(Stream::Unix(server)),
         peer,
         settings(),
         Toy::default(),

@@ -27,10 +27,7 @@ fn join(room: usize, early: &'static [u8]) -> Joined {
         idle_timeout: Duration::from_secs(60),
         send_timeout: Duration::from_secs(20),
         grace: Duration::ZERO,
-        tail: Box::new(Ended {
-            peer: Arc::clone(&peer),
-            endings: Arc::clone(&endings),
-        }),
+        guard: Box::new(Ended(Arc::clone(&endings))),
     });
     let (stop, held) = (CancellationToken::new(), Arc::clone(&peer));
     let stopped = stop.clone().cancelled_owned();

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpStream, UnixStream};
 
 use super::*;
 
@@ -151,21 +152,15 @@ impl Rig {
             Clock::machine(),
             connections.clone(),
             stop.clone(),
-            move |stream, peer| {
+            move |mut stream, peer| {
                 seen.lock().push(peer);
                 Some(async move {
-                    match stream {
-                        Stream::Tcp(mut stream) => {
-                            assert!(stream.nodelay().unwrap());
-                            let byte = stream.read_u8().await.unwrap();
-                            assert_ne!(byte, b'p', "asked to");
-                            stream.write_u8(byte).await.unwrap();
-                        }
-                        Stream::Unix(mut stream) => {
-                            let byte = stream.read_u8().await.unwrap();
-                            stream.write_u8(byte).await.unwrap();
-                        }
+                    if let Stream::Tcp(stream) = &stream {
+                        assert!(stream.nodelay().unwrap());
                     }
+                    let byte = stream.read_u8().await.unwrap();
+                    assert_ne!(byte, b'p', "asked to");
+                    stream.write_u8(byte).await.unwrap();
                 })
             },
         ));
@@ -299,18 +294,9 @@ async fn shares(clients: usize, listen: &SocketAddress) -> [usize; 2] {
     while seen().iter().sum::<usize>() < clients {
         tokio::task::yield_now().await;
     }
-    for client in connected {
-        let echoed = match client {
-            Stream::Tcp(mut stream) => {
-                stream.write_u8(b'a').await.unwrap();
-                stream.read_u8().await
-            }
-            Stream::Unix(mut stream) => {
-                stream.write_u8(b'a').await.unwrap();
-                stream.read_u8().await
-            }
-        };
-        assert_eq!(echoed.unwrap(), b'a');
+    for mut client in connected {
+        client.write_u8(b'a').await.unwrap();
+        assert_eq!(client.read_u8().await.unwrap(), b'a');
     }
     seen()
 }

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::{RemoteAddr, *};
 use crate::clock::Millis;
 use crate::config::plan::{ClientMatch, Variable};
-use crate::message::connection::ProxyHeader;
+use crate::message::connection::{ClientConnection, ProxyHeader};
 use crate::message::record::RequestRecord;
 use crate::message::testing::{plan, request_in};
 
@@ -230,7 +230,7 @@ fn each_request_of_a_connection_has_its_own_client() {
     .map(|client| {
         let headers = [("x-forwarded-for".parse().unwrap(), client.parse().unwrap())];
         let headers: HeaderMap = headers.into_iter().collect::<HeaderMap<HeaderValue>>();
-        let found = find(&rule, &peer, &headers).flatten().unwrap();
+        let found = peer.named_by(&rule, &headers).flatten().unwrap();
         let client = peer.speaks_for(found);
         (client.text().to_owned(), client.port(), client)
     })

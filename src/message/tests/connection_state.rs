@@ -8,18 +8,28 @@ use crate::message::client_addr::RemoteAddr;
 use crate::message::connection::ClientConnection;
 
 #[derive(Debug)]
-struct Ended(Arc<ClientConnection>, Arc<Mutex<Vec<ResponseEnd>>>);
+struct Ended {
+    // Held, as by every request: what keeps this keeps the connection.
+    _peer: Arc<ClientConnection>,
+    endings: Arc<Mutex<Vec<ResponseEnd>>>,
+}
 
 impl ResponseGuard for Ended {
     fn sent(&mut self, _bytes: usize) {}
 
-    fn peer(&self) -> &Arc<ClientConnection> {
-        &self.0
-    }
-
     fn finish(self: Box<Self>, ending: ResponseEnd) {
-        self.1.lock().push(ending);
+        self.endings.lock().push(ending);
     }
+}
+
+fn guard(
+    peer: &Arc<ClientConnection>,
+    endings: &Arc<Mutex<Vec<ResponseEnd>>>,
+) -> Box<dyn ResponseGuard> {
+    Box::new(Ended {
+        _peer: Arc::clone(peer),
+        endings: Arc::clone(endings),
+    })
 }
 
 fn interim(status: u16) -> InterimResponse {
@@ -37,8 +47,7 @@ fn peer() -> Arc<ClientConnection> {
 fn a_tail_ends_with_the_flush_and_the_next_request_is_awaited() {
     let (peer, endings) = (peer(), Arc::default());
     peer.line.begin();
-    peer.line
-        .finish_when_flushed(Box::new(Ended(Arc::clone(&peer), Arc::clone(&endings))));
+    peer.line.finish_when_flushed(guard(&peer, &endings));
     peer.line.answered();
     assert!(endings.lock().is_empty());
     assert!(peer.line.flushed());
@@ -60,8 +69,7 @@ fn a_flush_in_the_middle_of_an_answer_is_not_its_end() {
 fn a_tail_that_comes_after_the_end_of_the_connection_is_not_kept() {
     let (peer, endings) = (peer(), Arc::default());
     peer.line.closed();
-    peer.line
-        .finish_when_flushed(Box::new(Ended(Arc::clone(&peer), Arc::clone(&endings))));
+    peer.line.finish_when_flushed(guard(&peer, &endings));
     assert_eq!(*endings.lock(), [ResponseEnd::Aborted]);
     assert_eq!(Arc::strong_count(&peer), 1);
 }

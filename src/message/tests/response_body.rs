@@ -24,7 +24,6 @@ impl http_body::Body for Download {
 /// Remembers what it was told.
 #[derive(Debug)]
 struct Witness {
-    peer: Arc<ClientConnection>,
     sent: usize,
     heard: Arc<Mutex<Vec<(usize, ResponseEnd)>>>,
 }
@@ -32,10 +31,6 @@ struct Witness {
 impl ResponseGuard for Witness {
     fn sent(&mut self, bytes: usize) {
         self.sent += bytes;
-    }
-
-    fn peer(&self) -> &Arc<ClientConnection> {
-        &self.peer
     }
 
     fn finish(self: Box<Self>, ending: ResponseEnd) {
@@ -57,11 +52,11 @@ impl Scene {
     }
 
     fn watch(&self, mut body: ResponseBody<Download>) -> ResponseBody<Download> {
-        body.set_tail(Box::new(Witness {
-            peer: Arc::clone(&self.peer),
+        let guard = Witness {
             sent: 0,
             heard: Arc::clone(&self.heard),
-        }));
+        };
+        body.set_guard(Box::new(guard), Arc::clone(&self.peer));
         body
     }
 
@@ -110,7 +105,7 @@ fn an_answer_nobody_took_was_aborted_but_an_empty_one_is_complete() {
 async fn a_download_that_breaks_is_aborted_at_once() {
     let scene = Scene::new();
     let part = Bytes::from_static(b"par");
-    let mut body = scene.watch(ResponseBody::download(Download(Some(part))));
+    let mut body = scene.watch(ResponseBody::upstream(Download(Some(part))));
     assert!(body.frame().await.unwrap().is_ok());
     assert!(body.frame().await.unwrap().is_err());
     assert_eq!(scene.heard(), [(3, ResponseEnd::Aborted)]);

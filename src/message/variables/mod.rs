@@ -67,7 +67,7 @@ pub fn render(template: &Template, exchange: &RequestRecord, out: &mut Vec<u8>) 
 pub fn append(variable: &Variable, exchange: &RequestRecord, out: &mut Vec<u8>) -> bool {
     let head = &exchange.head;
     match variable {
-        Variable::Arg(name) => request::arg(head, name, out),
+        Variable::Arg(name) => some(out, request::arg(head, name)),
         Variable::Args => some(out, head.uri.query()),
         Variable::BinaryRemoteAddr => text(out, exchange.client().binary()),
         Variable::BodyBytesSent => shown(out, exchange.body_sent),
@@ -76,8 +76,8 @@ pub fn append(variable: &Variable, exchange: &RequestRecord, out: &mut Vec<u8>) 
         Variable::ConnectionRequests => shown(out, exchange.number),
         Variable::ContentLength => field(&head.headers, &header::CONTENT_LENGTH, out),
         Variable::ContentType => field(&head.headers, &header::CONTENT_TYPE, out),
-        Variable::Cookie(name) => request::cookie(head, name, out),
-        Variable::ForwardedFor => request::believed_forwarded_for(exchange, out),
+        Variable::Cookie(name) => some(out, request::cookie(head, name)),
+        Variable::ForwardedFor => forwarded_for(exchange, exchange.is_trusted(), out),
         Variable::Host => text(out, request::host(exchange)),
         Variable::Hostname => text(out, &*HOSTNAME),
         Variable::Http(name) => field(&head.headers, name, out),
@@ -88,7 +88,7 @@ pub fn append(variable: &Variable, exchange: &RequestRecord, out: &mut Vec<u8>) 
         Variable::Map(index) => append_map(*index, exchange, out),
         Variable::Msec | Variable::TimeIso8601 | Variable::TimeLocal => time::now(variable, out),
         Variable::Pid => shown(out, std::process::id()),
-        Variable::ProxyAddXForwardedFor => request::forwarded_for(exchange, out),
+        Variable::ProxyAddXForwardedFor => forwarded_for(exchange, true, out),
         Variable::PassedHost | Variable::ProxyHost => host(variable, exchange, out),
         Variable::ProxyProtocolAddr => proxied(exchange, |it| it.from.ip(), out),
         Variable::ProxyProtocolPort => proxied(exchange, |it| it.from.port(), out),
@@ -104,7 +104,7 @@ pub fn append(variable: &Variable, exchange: &RequestRecord, out: &mut Vec<u8>) 
         Variable::RequestId => text(out, exchange.request_id()),
         Variable::RequestLength => shown(out, exchange.request_length()),
         Variable::RequestMethod => !exchange.unparsed && text(out, head.method.as_str()),
-        Variable::RequestTime => time::taken(exchange, out),
+        Variable::RequestTime => request_time(exchange, out),
         Variable::RequestUri => !exchange.unparsed && text(out, request::uri(head)),
         Variable::Scheme => text(out, scheme(&exchange.peer)),
         Variable::SentHttp(name) => sent(exchange, name, out),
@@ -113,7 +113,7 @@ pub fn append(variable: &Variable, exchange: &RequestRecord, out: &mut Vec<u8>) 
         Variable::ServerPort => server_port(&exchange.peer, out),
         Variable::ServerProtocol => !exchange.unparsed && text(out, request::protocol(head)),
         Variable::Ssl(what) => append_tls(*what, &exchange.peer, out),
-        Variable::Status => request::status(exchange, out),
+        Variable::Status => status(exchange, out),
         Variable::Trace(what) => append_trace(*what, exchange, out),
         Variable::Trusted(name) => trusted(exchange, name, out),
         Variable::TrustedOr(name, own) => best(exchange, name, own, out),
@@ -148,7 +148,7 @@ fn text(out: &mut Vec<u8>, text: impl AsRef<[u8]>) -> bool {
     true
 }
 
-fn some(out: &mut Vec<u8>, value: Option<&str>) -> bool {
+fn some(out: &mut Vec<u8>, value: Option<impl AsRef<[u8]>>) -> bool {
     value.is_some_and(|value| text(out, value))
 }
 
@@ -158,6 +158,27 @@ fn shown(out: &mut Vec<u8>, value: impl fmt::Display) -> bool {
 
 fn formatted(out: &mut Vec<u8>, value: fmt::Arguments<'_>) -> bool {
     out.write_fmt(value).is_ok()
+}
+
+/// `$status`: 000, as in nginx, for a request that ended before it had a response.
+fn status(exchange: &RequestRecord, out: &mut Vec<u8>) -> bool {
+    let status = exchange.status.map_or(0, |status| status.as_u16());
+    formatted(out, format_args!("{status:03}"))
+}
+
+/// `$request_time`: known once the request is over.
+// nginx tells the time so far before that; here time does not pass below `proxy`.
+fn request_time(exchange: &RequestRecord, out: &mut Vec<u8>) -> bool {
+    let ended = exchange.ended;
+    ended.is_some_and(|ended| time::seconds(ended.since(exchange.started), out))
+}
+
+/// `$proxy_add_x_forwarded_for`, with the client's claims left out unless they are `believed`.
+fn forwarded_for(exchange: &RequestRecord, believed: bool, out: &mut Vec<u8>) -> bool {
+    if believed {
+        request::forwarded_for(&exchange.head, out);
+    }
+    text(out, exchange.client().as_bytes())
 }
 
 /// `$limit_…`

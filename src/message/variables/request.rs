@@ -1,29 +1,26 @@
-//! Variables that have to be searched for in the request's head.
+//! Values of variables that are found in the request line and the request headers.
+
+use std::io::Write as _;
 
 use http::request::Parts;
 use http::{HeaderName, Version, header};
 
-use super::{formatted, text};
 use crate::message::record::RequestRecord;
 use crate::text::decode_base64;
 
 /// `$arg_NAME`: the first of that name in any case, not decoded. Without a `=` there is no value.
-pub(super) fn arg(head: &Parts, name: &str, out: &mut Vec<u8>) -> bool {
-    let mut args = head.uri.query().unwrap_or_default().split('&');
-    let value = args.find_map(|arg| {
+pub(super) fn arg<'h>(head: &'h Parts, name: &str) -> Option<&'h [u8]> {
+    let mut args = head.uri.query()?.split('&');
+    args.find_map(|arg| {
         let (found, value) = arg.split_once('=')?;
-        found.eq_ignore_ascii_case(name).then_some(value)
-    });
-    value.is_some_and(|value| text(out, value))
+        (found.eq_ignore_ascii_case(name)).then_some(value.as_bytes())
+    })
 }
 
 /// `$cookie_NAME`: the first of that name in any case. A comma separates cookies before it, as in nginx.
-pub(super) fn cookie(head: &Parts, name: &str, out: &mut Vec<u8>) -> bool {
-    let lines = head.headers.get_all(header::COOKIE).iter();
-    let value = lines
-        .map(|line| line.as_bytes())
-        .find_map(|line| cookie_in(line, name.as_bytes()));
-    value.is_some_and(|value| text(out, value))
+pub(super) fn cookie<'h>(head: &'h Parts, name: &str) -> Option<&'h [u8]> {
+    let mut lines = head.headers.get_all(header::COOKIE).iter();
+    lines.find_map(|line| cookie_in(line.as_bytes(), name.as_bytes()))
 }
 
 fn cookie_in<'a>(mut line: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
@@ -49,15 +46,19 @@ fn trim_spaces(text: &[u8]) -> &[u8] {
 
 /// `$request`: the request line as it came.
 pub(super) fn line(head: &Parts, out: &mut Vec<u8>) -> bool {
-    text(out, head.method.as_str());
+    out.extend_from_slice(head.method.as_str().as_bytes());
     out.push(b' ');
     match head.uri.path_and_query() {
         // The ordinary form, spared the formatting.
-        Some(target) if head.uri.authority().is_none() => text(out, target.as_str()),
-        _ => formatted(out, format_args!("{}", head.uri)),
-    };
+        Some(target) if head.uri.authority().is_none() => {
+            out.extend_from_slice(target.as_str().as_bytes());
+        }
+        // Writing to memory does not fail.
+        _ => drop(write!(out, "{}", head.uri)),
+    }
     out.push(b' ');
-    text(out, protocol(head))
+    out.extend_from_slice(protocol(head).as_bytes());
+    true
 }
 
 /// `$host`: whom the request asks for, or else the server that answers it.
@@ -93,30 +94,15 @@ pub(super) fn uri(head: &Parts) -> &str {
     target.map_or("", |target| target.as_str())
 }
 
-/// `$status`: 000, as in nginx, for a request that ended before it had an answer.
-pub(super) fn status(exchange: &RequestRecord, out: &mut Vec<u8>) -> bool {
-    let status = exchange.status.map_or(0, |status| status.as_u16());
-    formatted(out, format_args!("{status:03}"))
-}
-
-/// `$proxy_add_x_forwarded_for`: what the client claims, and then what we know.
-pub(super) fn forwarded_for(exchange: &RequestRecord, out: &mut Vec<u8>) -> bool {
-    // Looked for one by one: most requests have few fields, and the name would have to be hashed.
-    for (name, claim) in &exchange.head.headers {
+/// What `$proxy_add_x_forwarded_for` puts before the client's own address: the addresses that the client claims.
+pub(super) fn forwarded_for(head: &Parts, out: &mut Vec<u8>) {
+    // Looked for one by one: most requests have few headers, and the name would have to be hashed.
+    for (name, claim) in &head.headers {
         if *name == X_FORWARDED_FOR && !claim.is_empty() {
             out.extend_from_slice(claim.as_bytes());
             out.extend_from_slice(b", ");
         }
     }
-    text(out, exchange.client().as_bytes())
-}
-
-/// The same, with what the other end claims left out unless it is believed.
-pub(super) fn believed_forwarded_for(exchange: &RequestRecord, out: &mut Vec<u8>) -> bool {
-    if exchange.is_trusted() {
-        return forwarded_for(exchange, out);
-    }
-    text(out, exchange.client().as_bytes())
 }
 
 /// `$remote_user`: the name in a Basic Authorization field, the password unchecked.

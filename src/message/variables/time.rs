@@ -1,16 +1,15 @@
 //! Times as text. The time of day is put into words once a second and thread, not once a request.
 
 use std::cell::RefCell;
-use std::fmt::Write;
+use std::fmt::Write as _;
+use std::io;
 use std::time::Duration;
 
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, Zoned};
 
-use super::{formatted, text};
 use crate::clock::Clock;
 use crate::config::plan::Variable;
-use crate::message::record::RequestRecord;
 
 thread_local! {
     static STAMP: RefCell<CachedTime> = RefCell::default();
@@ -24,43 +23,25 @@ struct CachedTime {
     iso8601: String,
 }
 
-/// The moment itself: `$msec`, `$time_iso8601` or `$time_local`.
+/// `$msec`, `$time_iso8601` or `$time_local`: `1794794603.021`, `2026-11-16T02:03:23+00:00`, `16/Nov/2026:02:03:23 +0000`.
 pub(super) fn now(variable: &Variable, out: &mut Vec<u8>) -> bool {
     match variable {
-        Variable::Msec => msec(out),
-        Variable::TimeIso8601 => iso8601(out),
-        _ => local(out),
+        Variable::Msec => return seconds(Clock::wall(), out),
+        Variable::TimeIso8601 => {
+            with_stamp(|stamp| out.extend_from_slice(stamp.iso8601.as_bytes()))
+        }
+        _ => with_stamp(|stamp| out.extend_from_slice(stamp.local.as_bytes())),
     }
+    true
 }
 
-/// `$time_local`: `16/Nov/2026:02:03:23 +0000`
-fn local(out: &mut Vec<u8>) -> bool {
-    with_stamp(|stamp| text(out, &stamp.local))
-}
-
-/// `$time_iso8601`: `2026-11-16T02:03:23+00:00`
-fn iso8601(out: &mut Vec<u8>) -> bool {
-    with_stamp(|stamp| text(out, &stamp.iso8601))
-}
-
-/// `$msec`: `1794794603.021`
-fn msec(out: &mut Vec<u8>) -> bool {
-    seconds(Clock::wall(), out)
-}
-
-/// `$request_time`: known once the exchange is over.
-// nginx tells the time so far before that; here time does not pass below `proxy`.
-pub(super) fn taken(exchange: &RequestRecord, out: &mut Vec<u8>) -> bool {
-    let ended = exchange.ended;
-    ended.is_some_and(|ended| seconds(ended.since(exchange.started), out))
-}
-
-/// Seconds with three decimals.
+/// Appends seconds with three decimals.
 pub(super) fn seconds(time: Duration, out: &mut Vec<u8>) -> bool {
-    formatted(
+    io::Write::write_fmt(
         out,
         format_args!("{}.{:03}", time.as_secs(), time.subsec_millis()),
     )
+    .is_ok()
 }
 
 fn with_stamp<R>(read: impl FnOnce(&CachedTime) -> R) -> R {

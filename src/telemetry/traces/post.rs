@@ -7,6 +7,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use crate::config::plan::Tracing;
+use crate::net::Stream;
 use crate::text::escape_json;
 use crate::tls;
 
@@ -69,7 +70,7 @@ impl Collector {
     async fn ask(&self, request: &[u8]) -> io::Result<CollectorReply> {
         let stream = TcpStream::connect((&*self.host, self.port)).await?;
         match &self.tls {
-            Some(tls) => talk(tls.connect(stream).await?, request).await,
+            Some(tls) => talk(tls.connect(Stream::Tcp(stream)).await?, request).await,
             None => talk(stream, request).await,
         }
     }

@@ -7,21 +7,18 @@ use rustls::client::UnbufferedClientConnection;
 use rustls::pki_types::{PrivateKeyDer, ServerName};
 use rustls::server::UnbufferedServerConnection;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::stream::{CloseMode, TlsSession, TlsStream};
+use crate::net::Stream;
 
 /// A server's end and a client's, not yet agreed, with a pipe of this size between them.
-fn ends(pipe: usize, ending: CloseMode) -> (TlsStream<DuplexStream>, TlsStream<DuplexStream>) {
+fn ends(pipe: usize, ending: CloseMode) -> (TlsStream, TlsStream) {
     ends_of("a.example", pipe, ending)
 }
 
 /// The same, with a client that asks for this name.
-fn ends_of(
-    name: &'static str,
-    pipe: usize,
-    ending: CloseMode,
-) -> (TlsStream<DuplexStream>, TlsStream<DuplexStream>) {
+fn ends_of(name: &'static str, pipe: usize, ending: CloseMode) -> (TlsStream, TlsStream) {
     let made = rcgen::generate_simple_self_signed(["a.example".to_owned()]).unwrap();
     let key = PrivateKeyDer::Pkcs8(made.signing_key.serialize_der().into());
     let server = ServerConfig::builder_with_provider(crate::tls::stream::provider(&[]))
@@ -39,6 +36,7 @@ fn ends_of(
         .with_no_client_auth();
     let name = ServerName::try_from(name).unwrap();
     let (near, far) = tokio::io::duplex(pipe);
+    let (near, far) = (Stream::Test(near), Stream::Test(far));
     let server = UnbufferedServerConnection::new(Arc::new(server)).unwrap();
     let client = UnbufferedClientConnection::new(Arc::new(client), name).unwrap();
     (
@@ -47,7 +45,7 @@ fn ends_of(
     )
 }
 
-async fn agreed(mut stream: TlsStream<DuplexStream>) -> TlsStream<DuplexStream> {
+async fn agreed(mut stream: TlsStream) -> TlsStream {
     std::future::poll_fn(|context| stream.poll_handshake(context))
         .await
         .unwrap();
@@ -102,7 +100,7 @@ async fn a_goodbye_is_an_end_like_any_other() {
     let serving = tokio::spawn(async move {
         let mut server = agreed(server).await;
         server.write_all(b"all").await.unwrap();
-        server.farewell();
+        server.close_notify();
     });
     let mut client = agreed(client).await;
     serving.await.unwrap();
@@ -127,7 +125,7 @@ async fn a_certificate_that_is_refused_fails_the_handshake_and_nothing_else() {
         let written = client.write_all(b"hello").await;
         assert_eq!(written.unwrap_err().kind(), io::ErrorKind::BrokenPipe);
         assert_eq!(client.read(&mut [0]).await.unwrap(), 0);
-        client.farewell();
+        client.close_notify();
         client.shutdown().await.unwrap();
         let told = serving.await.unwrap().unwrap_err().to_string();
         assert!(told.contains("BadCertificate"), "{told}");

@@ -40,7 +40,7 @@ use tokio::time::{Interval, MissedTickBehavior, interval};
 use self::stream::call;
 use super::attempt::AttemptResponse;
 use super::backend::{Backend, RetiredFlag};
-use super::connection::{self, UpstreamSocket};
+use super::connection;
 use super::error::{Error, Stage};
 use super::pool::KeepaliveSettings;
 use super::send::{AttemptError, ConnectionKind, RetryState};
@@ -48,6 +48,7 @@ use crate::clock::{Clock, Millis};
 use crate::config::plan::ProxyPass;
 use crate::message::{FrameScanner, RequestRecord};
 use crate::telemetry;
+use crate::tls::Socket;
 
 /// Asks a backend, and once more over another connection where it has said that it did nothing about it.
 pub(super) async fn attempt(
@@ -477,7 +478,7 @@ const PONG_WITHIN: u32 = 10;
 /// A socket, and whom to tell that it was heard of.
 #[derive(Debug)]
 struct UpstreamHttp2Io {
-    socket: UpstreamSocket,
+    socket: Socket,
     load: Arc<ConnectionLoad>,
     // Its beginning, until that has been understood.
     preface: Option<SettingsReader>,
@@ -485,7 +486,7 @@ struct UpstreamHttp2Io {
 }
 
 impl UpstreamHttp2Io {
-    fn new(socket: UpstreamSocket, load: Arc<ConnectionLoad>) -> Self {
+    fn new(socket: Socket, load: Arc<ConnectionLoad>) -> Self {
         Self {
             socket,
             load,

@@ -22,8 +22,8 @@ use super::{SMALL_HEAD, StreamPermit, UpstreamHttp2Io, broken, builder, truncate
 use crate::clock::{Deadline, Millis};
 use crate::config::plan::ProxyPass;
 use crate::message::{RequestBody, RequestRecord, grpc};
+use crate::tls::Socket;
 use crate::upstream::attempt::{AttemptResponse, ResponseSource};
-use crate::upstream::connection::UpstreamSocket;
 use crate::upstream::error::{Error, InvalidResponse, Stage};
 use crate::upstream::http1::request::{PendingBody, may_trail};
 use crate::upstream::http1::{BodyChunk, ResponseHead};
@@ -208,7 +208,7 @@ pub(in crate::upstream) struct ProbeResponse {
 
 /// Asks, and reads no more than about `most` bytes of the answer's body.
 pub(in crate::upstream) async fn once(
-    socket: UpstreamSocket,
+    socket: Socket,
     request: Request<()>,
     body: Bytes,
     most: usize,

@@ -13,9 +13,11 @@ use proptest::prelude::*;
 use tokio::io::AsyncReadExt;
 
 use super::*;
+use crate::net::Stream;
+use crate::tls::Socket;
 use crate::upstream::attempt::call;
 use crate::upstream::backend::RetiredFlag;
-use crate::upstream::connection::{UpstreamConnection, UpstreamSocket};
+use crate::upstream::connection::UpstreamConnection;
 
 /// What came of an answer.
 #[derive(Debug, PartialEq)]
@@ -78,7 +80,8 @@ async fn ours(method: Method, pieces: Vec<Vec<u8>>) -> Outcome {
     let road = Road::to(&[&Origin::absent().await]);
     let next = next_upstream();
     let mut errand = RetryState::new(outgoing(method), &next, 1, false, Millis(0));
-    let wire = UpstreamConnection::new(UpstreamSocket::Test(near), 0, RetiredFlag::default());
+    let wire =
+        UpstreamConnection::new(Socket::Plain(Stream::Test(near)), 0, RetiredFlag::default());
     let called = call(wire, &mut errand, &road.exchange, &road.forward, Millis(0));
     match called.await {
         Ok(answer) => {

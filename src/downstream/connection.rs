@@ -1,0 +1,229 @@
+//! A client's connection from its first byte: idle waits, and which version of HTTP it speaks.
+//!
+//! Most connections are idle most of the time. Between two requests nothing is kept for them but the socket and a timer.
+
+use std::future::{Future, poll_fn};
+use std::mem::MaybeUninit;
+use std::num::NonZeroU16;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use tokio::io::{AsyncRead as _, AsyncWriteExt as _, ReadBuf};
+use tokio_util::sync::CancellationToken;
+
+use super::http1_io::{Http1Io, refusal};
+use super::slow_client::LingeringClose;
+use super::{ConnectionSettings, Handler, LAST_CALL, http1, http2};
+use crate::clock::Deadline;
+use crate::message::{AlpnProtocol, ClientConnection, ConnectionState};
+use crate::tls::Socket;
+
+/// Serves one client until it leaves, is too slow, or `stop` is cancelled and its last response is out.
+///
+/// `stop` is looked at whenever the connection wakes, behind a lock: give each event loop a child token of its own.
+// Not an `async fn`: that keeps room for every argument twice, and most connections are idle.
+pub fn connection<H: Handler>(
+    mut socket: Socket,
+    peer: Arc<ClientConnection>,
+    settings: ConnectionSettings,
+    handler: H,
+    stop: CancellationToken,
+) -> impl Future<Output = ()> + Send {
+    let mut deadline = Deadline::default();
+    deadline.start(settings.header_timeout);
+    async move {
+        // Borrowed: a copy would be kept for as long as the connection lasts.
+        let line = &peer.line;
+        line.set_timeouts(&settings.client);
+        let _gone = CloseGuard(line);
+        let mut cancelled = pin!(stop.cancelled());
+        let mut read = Bytes::new();
+        // Once is enough, for this and for `cancelled`: a connection stays in its task.
+        poll_fn(|context| {
+            line.driven_by(context.waker());
+            Poll::Ready(())
+        })
+        .await;
+        let mut protocol = None;
+        loop {
+            while read.is_empty() || protocol.is_none() {
+                let wait = poll_fn(|context| {
+                    poll_first_bytes(
+                        &mut socket,
+                        line,
+                        &mut deadline,
+                        cancelled.as_mut(),
+                        context,
+                    )
+                });
+                let Some(more) = wait.await else {
+                    socket.close_notify();
+                    return;
+                };
+                read = match read.is_empty() {
+                    true => more,
+                    false => [read, more].concat().into(),
+                };
+                protocol = protocol.or_else(|| detect(&read, &peer, &settings));
+            }
+            if let Some(Err(mismatch)) = protocol {
+                // Boxed, as all that few connections need.
+                return Box::pin(mismatch.refuse(socket, &peer, &handler)).await;
+            }
+            if protocol == Some(Ok(HttpProtocol::Http2)) {
+                let limits = http2::Http2Settings {
+                    streams: settings.streams.map_or(1, NonZeroU16::get).into(),
+                    resets: settings.resets.into(),
+                    head: settings.max_head,
+                    header_timeout: settings.header_timeout,
+                };
+                let serving = http2::serve(socket, read, &peer, limits, &handler, &stop);
+                return Box::pin(serving).await;
+            }
+            let stream = Http1Io::new(socket, read, Arc::clone(&peer), &settings, deadline);
+            // Boxed: while a connection waits, there is not even room for it.
+            let serving = Box::pin(http1::serve(stream, &peer, &settings, &handler, &stop));
+            let Some(idle) = serving.await else { return };
+            (socket, read, deadline) = (idle.socket, idle.read, idle.deadline);
+        }
+    }
+}
+
+/// Tells the connection's state when the connection is gone.
+struct CloseGuard<'a>(&'a ConnectionState);
+
+impl Drop for CloseGuard<'_> {
+    fn drop(&mut self) {
+        self.0.closed();
+    }
+}
+
+/// Ready with the first bytes a client sends, or with nothing when it has left, took too long, or was idle when told that we
+/// stop.
+// Read at once instead of asked whether there is anything to read: that would be another system call.
+fn poll_first_bytes(
+    socket: &mut Socket,
+    line: &ConnectionState,
+    deadline: &mut Deadline,
+    stopped: Pin<&mut impl Future>,
+    context: &mut Context<'_>,
+) -> Poll<Option<Bytes>> {
+    let stopping = stopped.poll(context).is_ready();
+    let mut scratch = [MaybeUninit::uninit(); FIRST_READ];
+    let mut buffer = ReadBuf::uninit(&mut scratch);
+    if let Poll::Ready(read) = Pin::new(socket).poll_read(context, &mut buffer) {
+        let bytes = buffer.filled();
+        if read.is_err() || bytes.is_empty() {
+            return Poll::Ready(None);
+        }
+        line.add_received(bytes.len());
+        if line.closes_after_answer() {
+            // Its request has all the time that others have.
+            deadline.clear();
+        }
+        return Poll::Ready(Some(Bytes::copy_from_slice(bytes)));
+    }
+    if stopping && !line.closes_after_answer() {
+        line.close_after_answer();
+        deadline.clear();
+        deadline.start(LAST_CALL);
+    }
+    deadline.poll_passed(context).map(|()| None)
+}
+
+/// What a client speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum HttpProtocol {
+    /// One request after the other.
+    Http1,
+    /// Many at once.
+    Http2,
+}
+
+/// The protocol of a connection that begins with `read`, or why it is refused; `None` while it could be either version.
+///
+/// Inside TLS the protocol is the one that ALPN has agreed on; where it has not, that is HTTP/1 (RFC 9113, 3.3). Without TLS
+/// the first bytes tell, where the listener speaks both.
+fn detect(
+    read: &[u8],
+    peer: &ClientConnection,
+    settings: &ConnectionSettings,
+) -> Option<Result<HttpProtocol, ProtocolMismatch>> {
+    let preface = match read {
+        read if read.starts_with(PREFACE) => PrefaceMatch::Whole,
+        read if PREFACE.starts_with(read) => return None,
+        read if read.starts_with(PREFACE_LINE) => PrefaceMatch::Broken,
+        _ => PrefaceMatch::Absent,
+    };
+    let http2 = match peer.tls() {
+        Some(tls) => tls.inner == AlpnProtocol::Http2,
+        None => settings.streams.is_some(),
+    };
+    Some(match (http2, preface) {
+        (true, PrefaceMatch::Whole) => Ok(HttpProtocol::Http2),
+        (true, PrefaceMatch::Broken) => Err(ProtocolMismatch::Preface),
+        (true, PrefaceMatch::Absent) if peer.tls().is_some() => Err(ProtocolMismatch::Preface),
+        (false, PrefaceMatch::Whole | PrefaceMatch::Broken) => Err(ProtocolMismatch::Version),
+        (_, PrefaceMatch::Absent) => Ok(HttpProtocol::Http1),
+    })
+}
+
+/// How much of HTTP/2's preface the first bytes of a connection are.
+#[derive(Debug, Clone, Copy)]
+enum PrefaceMatch {
+    Absent,
+    /// Its first line, and then something else.
+    Broken,
+    Whole,
+}
+
+/// The first bytes of an HTTP/2 client, which no HTTP/1 server takes for a request.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// The first line of it: no HTTP/1 request has it.
+const PREFACE_LINE: &[u8] = b"PRI * HTTP/2.0\r\n";
+
+/// As much as hyper reads at first.
+const FIRST_READ: usize = 8192;
+
+/// Why a connection ends before its first request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ProtocolMismatch {
+    /// HTTP/2 was agreed on, or begun, and its preface did not come.
+    Preface,
+    /// It speaks HTTP/2, which is off here, or not what was agreed on.
+    Version,
+}
+
+impl ProtocolMismatch {
+    /// Tells the client and closes the connection.
+    async fn refuse<H: Handler>(
+        self,
+        mut socket: Socket,
+        peer: &Arc<ClientConnection>,
+        handler: &H,
+    ) {
+        let (status, response) = match self {
+            Self::Preface => (400, Some(GOAWAY)),
+            Self::Version => (505, refusal(505)),
+        };
+        handler.refused_head(peer, status);
+        let response = response.unwrap_or_default();
+        let telling = async {
+            socket.write_all(response).await?;
+            peer.line.add_sent(response.len());
+            socket.shutdown().await
+        };
+        let pause = peer.line.lingering_timeout();
+        if let Ok(Ok(())) = tokio::time::timeout(pause, telling).await {
+            let mut linger = LingeringClose::new(pause);
+            poll_fn(|context| linger.poll_over(&mut socket, context)).await;
+        }
+    }
+}
+
+/// The server's preface, which is a SETTINGS frame without any, and a GOAWAY frame: no stream was processed,
+/// PROTOCOL_ERROR.
+const GOAWAY: &[u8] = b"\0\0\0\x04\0\0\0\0\0\0\0\x08\x07\0\0\0\0\0\0\0\0\0\0\0\0\x01";

@@ -1,0 +1,120 @@
+//! The socket of a connection, towards a client or a backend: plain or inside TLS.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::stream::TlsStream;
+use crate::net::Stream;
+
+/// A socket, plain or inside TLS.
+#[derive(Debug)]
+pub enum Socket {
+    /// What is read is what the other end wrote.
+    Plain(Stream),
+    /// Encrypted. Boxed: a plain socket has no room for it.
+    Tls(Box<TlsStream>),
+}
+
+impl Socket {
+    /// Whether it is inside TLS.
+    #[must_use]
+    pub fn is_tls(&self) -> bool {
+        matches!(self, Self::Tls(_))
+    }
+
+    /// Ready when a read would probably find something, or that the other end is closed.
+    pub fn poll_readable(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Self::Plain(stream) => stream.poll_readable(context),
+            Self::Tls(stream) => stream.poll_readable(context),
+        }
+    }
+
+    /// Whether the other end has closed its side, even when bytes before that end are unread.
+    #[must_use]
+    pub fn is_hung_up(&self) -> bool {
+        match self {
+            Self::Plain(stream) => stream.is_hung_up(),
+            Self::Tls(stream) => stream.is_hung_up(),
+        }
+    }
+
+    /// Whether there is nothing to read: no byte, no end. TLS records without data are processed and do not count.
+    // Of a plain socket this costs a system call only where the event loop has seen something.
+    pub fn is_quiet(&mut self) -> bool {
+        let mut stray = [0];
+        match self {
+            Self::Plain(stream) => {
+                let tried = stream.try_read(&mut stray);
+                matches!(tried, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
+            }
+            Self::Tls(stream) => {
+                let mut context = Context::from_waker(Waker::noop());
+                let mut buffer = ReadBuf::new(&mut stray);
+                Pin::new(&mut **stream)
+                    .poll_read(&mut context, &mut buffer)
+                    .is_pending()
+            }
+        }
+    }
+
+    /// Tells the other end that nothing was cut off, as far as the socket takes it without waiting.
+    pub fn close_notify(&mut self) {
+        // Dropping a plain socket says all that a shutdown would.
+        if let Self::Tls(stream) = self {
+            stream.close_notify();
+        }
+    }
+}
+
+macro_rules! each {
+    ($socket:expr, $stream:ident => $do:expr) => {
+        match $socket.get_mut() {
+            Socket::Plain($stream) => $do,
+            Socket::Tls($stream) => $do,
+        }
+    };
+}
+
+impl AsyncRead for Socket {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        each!(self, stream => Pin::new(stream).poll_read(context, buffer))
+    }
+}
+
+impl AsyncWrite for Socket {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        each!(self, stream => Pin::new(stream).poll_write(context, bytes))
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        each!(self, stream => Pin::new(stream).poll_write_vectored(context, slices))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        each!(self, stream => Pin::new(stream).poll_flush(context))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        each!(self, stream => Pin::new(stream).poll_shutdown(context))
+    }
+}
