@@ -2,7 +2,7 @@
 //!
 //! An algorithm is the numbers a key is held to: its [`Algorithm`] functions take what is remembered of a key and the
 //! time, and nothing else. So the live path, replay and the tests run the same code, and a zone is typed by its
-//! algorithm: it cannot be given the state of another. [`for_each_algorithm!`] lists all of them; [`AlgorithmParams`],
+//! algorithm: it cannot be given the state of another. `for_each_algorithm!` lists all of them; [`AlgorithmParams`],
 //! [`LimitSpec`] and the keys of a zone are enums made from the list.
 
 mod core;
