@@ -26,7 +26,7 @@ use crate::tls::Socket;
 // Not an `async fn`: that keeps room for every argument twice, and most connections are idle.
 pub fn connection<H: Handler>(
     mut socket: Socket,
-    peer: Arc<ClientConnection>,
+    client: Arc<ClientConnection>,
     settings: ConnectionSettings,
     handler: H,
     stop: CancellationToken,
@@ -35,14 +35,14 @@ pub fn connection<H: Handler>(
     deadline.start(settings.header_timeout);
     async move {
         // Borrowed: a copy would be kept for as long as the connection lasts.
-        let line = &peer.line;
-        line.set_timeouts(&settings.client);
-        let _gone = CloseGuard(line);
+        let state = &client.state;
+        state.set_timeouts(&settings.client);
+        let _gone = CloseGuard(state);
         let mut cancelled = pin!(stop.cancelled());
         let mut read = Bytes::new();
         // Once is enough, for this and for `cancelled`: a connection stays in its task.
         poll_fn(|context| {
-            line.driven_by(context.waker());
+            state.set_waker(context.waker());
             Poll::Ready(())
         })
         .await;
@@ -52,7 +52,7 @@ pub fn connection<H: Handler>(
                 let wait = poll_fn(|context| {
                     poll_first_bytes(
                         &mut socket,
-                        line,
+                        state,
                         &mut deadline,
                         cancelled.as_mut(),
                         context,
@@ -66,11 +66,11 @@ pub fn connection<H: Handler>(
                     true => more,
                     false => [read, more].concat().into(),
                 };
-                protocol = protocol.or_else(|| detect(&read, &peer, &settings));
+                protocol = protocol.or_else(|| detect(&read, &client, &settings));
             }
             if let Some(Err(mismatch)) = protocol {
                 // Boxed, as all that few connections need.
-                return Box::pin(mismatch.refuse(socket, &peer, &handler)).await;
+                return Box::pin(mismatch.refuse(socket, &client, &handler)).await;
             }
             if protocol == Some(Ok(HttpProtocol::Http2)) {
                 let limits = http2::Http2Settings {
@@ -79,12 +79,12 @@ pub fn connection<H: Handler>(
                     head: settings.max_head,
                     header_timeout: settings.header_timeout,
                 };
-                let serving = http2::serve(socket, read, &peer, limits, &handler, &stop);
+                let serving = http2::serve(socket, read, &client, limits, &handler, &stop);
                 return Box::pin(serving).await;
             }
-            let stream = Http1Io::new(socket, read, Arc::clone(&peer), &settings, deadline);
+            let stream = Http1Io::new(socket, read, Arc::clone(&client), &settings, deadline);
             // Boxed: while a connection waits, there is not even room for it.
-            let serving = Box::pin(http1::serve(stream, &peer, &settings, &handler, &stop));
+            let serving = Box::pin(http1::serve(stream, &client, &settings, &handler, &stop));
             let Some(idle) = serving.await else { return };
             (socket, read, deadline) = (idle.socket, idle.read, idle.deadline);
         }
@@ -105,7 +105,7 @@ impl Drop for CloseGuard<'_> {
 // Read at once instead of asked whether there is anything to read: that would be another system call.
 fn poll_first_bytes(
     socket: &mut Socket,
-    line: &ConnectionState,
+    state: &ConnectionState,
     deadline: &mut Deadline,
     stopped: Pin<&mut impl Future>,
     context: &mut Context<'_>,
@@ -118,15 +118,15 @@ fn poll_first_bytes(
         if read.is_err() || bytes.is_empty() {
             return Poll::Ready(None);
         }
-        line.add_received(bytes.len());
-        if line.closes_after_answer() {
+        state.received.add(bytes.len());
+        if state.closes_after_response.get() {
             // Its request has all the time that others have.
             deadline.clear();
         }
         return Poll::Ready(Some(Bytes::copy_from_slice(bytes)));
     }
-    if stopping && !line.closes_after_answer() {
-        line.close_after_answer();
+    if stopping && !state.closes_after_response.get() {
+        state.closes_after_response.set(true);
         deadline.clear();
         deadline.start(LAST_CALL);
     }
@@ -148,7 +148,7 @@ enum HttpProtocol {
 /// the first bytes tell, where the listener speaks both.
 fn detect(
     read: &[u8],
-    peer: &ClientConnection,
+    client: &ClientConnection,
     settings: &ConnectionSettings,
 ) -> Option<Result<HttpProtocol, ProtocolMismatch>> {
     let preface = match read {
@@ -157,14 +157,14 @@ fn detect(
         read if read.starts_with(PREFACE_LINE) => PrefaceMatch::Broken,
         _ => PrefaceMatch::Absent,
     };
-    let http2 = match peer.tls() {
-        Some(tls) => tls.inner == AlpnProtocol::Http2,
+    let http2 = match client.tls() {
+        Some(tls) => tls.alpn == AlpnProtocol::Http2,
         None => settings.streams.is_some(),
     };
     Some(match (http2, preface) {
         (true, PrefaceMatch::Whole) => Ok(HttpProtocol::Http2),
         (true, PrefaceMatch::Broken) => Err(ProtocolMismatch::Preface),
-        (true, PrefaceMatch::Absent) if peer.tls().is_some() => Err(ProtocolMismatch::Preface),
+        (true, PrefaceMatch::Absent) if client.tls().is_some() => Err(ProtocolMismatch::Preface),
         (false, PrefaceMatch::Whole | PrefaceMatch::Broken) => Err(ProtocolMismatch::Version),
         (_, PrefaceMatch::Absent) => Ok(HttpProtocol::Http1),
     })
@@ -202,21 +202,21 @@ impl ProtocolMismatch {
     async fn refuse<H: Handler>(
         self,
         mut socket: Socket,
-        peer: &Arc<ClientConnection>,
+        client: &Arc<ClientConnection>,
         handler: &H,
     ) {
         let (status, response) = match self {
             Self::Preface => (400, Some(GOAWAY)),
             Self::Version => (505, refusal(505)),
         };
-        handler.refused_head(peer, status);
+        handler.refused_head(client, status);
         let response = response.unwrap_or_default();
         let telling = async {
             socket.write_all(response).await?;
-            peer.line.add_sent(response.len());
+            client.state.sent.add(response.len());
             socket.shutdown().await
         };
-        let pause = peer.line.lingering_timeout();
+        let pause = client.state.lingering_timeout();
         if let Ok(Ok(())) = tokio::time::timeout(pause, telling).await {
             let mut linger = LingeringClose::new(pause);
             poll_fn(|context| linger.poll_over(&mut socket, context)).await;

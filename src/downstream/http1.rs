@@ -43,19 +43,19 @@ pub(super) struct IdleConnection {
 /// Serves requests; ready with nothing when the connection is over.
 pub(super) async fn serve<H: Handler>(
     stream: Http1Io,
-    peer: &Arc<ClientConnection>,
+    client: &Arc<ClientConnection>,
     settings: &ConnectionSettings,
     handler: &H,
     stop: &CancellationToken,
 ) -> Option<IdleConnection> {
     let switching = AtomicBool::new(false);
     let service = service_fn(|request: Request<hyper::body::Incoming>| {
-        peer.line.begin();
+        client.state.begin_request();
         // Where a switch of protocols is asked for, and only there, hyper leaves the means for it.
         if !request.extensions().is_empty() {
             switching.store(true, Ordering::Relaxed);
         }
-        answer(handler, peer, request)
+        answer(handler, client, request)
     });
     let mut builder = builder(settings);
     // Else hyper looks for the client's end itself, and takes a buffer for every request to do so.
@@ -69,9 +69,9 @@ pub(super) async fn serve<H: Handler>(
         let mut hyper = Pin::new(&mut connection);
         let result = hyper.as_mut().poll(context);
         if refused.is_none() {
-            refused = peer.line.refused();
+            refused = client.state.refused();
             if let Some(status) = refused {
-                handler.refused_head(peer, status);
+                handler.refused_head(client, status);
             }
         }
         if result.is_ready() || stopping {
@@ -79,11 +79,13 @@ pub(super) async fn serve<H: Handler>(
         }
         if stop.is_cancelled() {
             // Busy connections close after their answer, idle ones when the next request is not on its way.
-            peer.line.close_after_answer();
-            ready!(rest.poll_last_call(&peer.line, context));
+            client.state.closes_after_response.set(true);
+            ready!(rest.poll_last_call(&client.state, context));
         } else {
-            peer.line
-                .set_parking(ready!(rest.poll_over(&peer.line, context)) == IdleOutcome::Parks);
+            client
+                .state
+                .parking
+                .set(ready!(rest.poll_over(&client.state, context)) == IdleOutcome::Parks);
         }
         stopping = true;
         // An idle connection is done with this. Where hyper knows of a request that we do not, it is not
@@ -91,21 +93,21 @@ pub(super) async fn serve<H: Handler>(
         hyper.as_mut().graceful_shutdown();
         let result = hyper.poll(context);
         if result.is_pending() {
-            peer.line.set_parking(false);
+            client.state.parking.set(false);
         }
         result
     });
     if let Err(error) = served.await {
-        tracing::debug!(connection = peer.connection, client = peer.text(), %error, "connection ended");
-        peer.line.set_parking(false);
+        tracing::debug!(connection = client.serial, client = client.text(), %error, "connection ended");
+        client.state.parking.set(false);
     }
     let parts = connection.into_parts();
-    if peer.line.parks() {
-        peer.line.set_parking(false);
-        return Some(IdleConnection::new(parts, &peer.line, rest.length));
+    if client.state.parking.get() {
+        client.state.parking.set(false);
+        return Some(IdleConnection::new(parts, &client.state, rest.length));
     }
     if switching.load(Ordering::Relaxed) {
-        switch(parts, peer, stop).await;
+        switch(parts, client, stop).await;
     }
     None
 }
@@ -114,12 +116,12 @@ impl IdleConnection {
     /// A connection that hyper lets go of after it has rested for so long.
     fn new<S>(
         parts: http1::Parts<TokioIo<Http1Io>, S>,
-        line: &ConnectionState,
+        state: &ConnectionState,
         rested: Duration,
     ) -> Self {
         let (socket, ahead, mut deadline) = parts.io.into_inner().into_parts();
         deadline.clear();
-        deadline.start(line.keepalive_timeout().saturating_sub(rested));
+        deadline.start(state.keepalive_timeout().saturating_sub(rested));
         Self {
             socket,
             read: begun(parts.read_buf, &ahead),
@@ -131,17 +133,17 @@ impl IdleConnection {
 /// What becomes of a connection that was asked to switch protocols, when hyper lets go of it.
 async fn switch<S>(
     parts: http1::Parts<TokioIo<Http1Io>, S>,
-    peer: &ClientConnection,
+    client: &ClientConnection,
     stop: &CancellationToken,
 ) {
     let mut stream = parts.io.into_inner();
-    let Some(tunnel) = peer.line.take_tunnel() else {
+    let Some(tunnel) = client.state.take_tunnel() else {
         // Nobody agreed: it ends as others do, which hyper leaves to us then.
         let _ended = poll_fn(|context| Pin::new(&mut stream).poll_shutdown(context)).await;
         return;
     };
     // It may be silent for long, and is not idle.
-    peer.line.enter(ConnectionPhase::Busy);
+    client.state.set_phase(ConnectionPhase::Busy);
     let (mut socket, ahead, _) = stream.into_parts();
     let early = joined(parts.read_buf, &ahead);
     let grace = tunnel.grace;
@@ -154,7 +156,7 @@ async fn switch<S>(
         &mut socket,
         early,
         tunnel,
-        &peer.line,
+        &client.state,
         stopped,
     ))
     .await;
@@ -162,13 +164,13 @@ async fn switch<S>(
 
 async fn answer<H: Handler>(
     handler: &H,
-    peer: &Arc<ClientConnection>,
+    client: &Arc<ClientConnection>,
     request: Request<hyper::body::Incoming>,
 ) -> Result<Response<TrackedBody<H::Body>>, CloseConnection> {
     let request = request.map(IncomingBody::from);
-    let response = handler.handle(Arc::clone(peer), request).await?;
-    peer.line.decide();
-    Ok(response.map(|body| TrackedBody::new(body, Arc::clone(peer))))
+    let response = handler.handle(Arc::clone(client), request).await?;
+    client.state.final_response();
+    Ok(response.map(|body| TrackedBody::new(body, Arc::clone(client))))
 }
 
 fn builder(settings: &ConnectionSettings) -> http1::Builder {
@@ -239,15 +241,15 @@ impl IdleTimer {
     /// Ready when the connection has been idle for long enough.
     fn poll_over(
         &mut self,
-        line: &ConnectionState,
+        state: &ConnectionState,
         context: &mut Context<'_>,
     ) -> Poll<IdleOutcome> {
-        if line.phase() != ConnectionPhase::Idle {
+        if state.phase() != ConnectionPhase::Idle {
             self.began = None;
             return Poll::Pending;
         }
-        let keepalive = line.keepalive_timeout();
-        let received = line.received();
+        let keepalive = state.keepalive_timeout();
+        let received = state.received.get();
         if self.began != Some(received) {
             self.began = Some(received);
             self.length = keepalive.min(ActiveHyper::rest());
@@ -263,8 +265,8 @@ impl IdleTimer {
     }
 
     /// Ready when it is told to stop and no request is on its way.
-    fn poll_last_call(&mut self, line: &ConnectionState, context: &mut Context<'_>) -> Poll<()> {
-        if line.phase() != ConnectionPhase::Idle {
+    fn poll_last_call(&mut self, state: &ConnectionState, context: &mut Context<'_>) -> Poll<()> {
+        if state.phase() != ConnectionPhase::Idle {
             return Poll::Ready(());
         }
         self.last_call.start(LAST_CALL);
@@ -338,12 +340,12 @@ const LEAST_BUFFER: u32 = 8192;
 #[derive(Debug)]
 pub(super) struct TrackedBody<B> {
     body: B,
-    peer: Arc<ClientConnection>,
+    client: Arc<ClientConnection>,
 }
 
 impl<B> TrackedBody<B> {
-    pub(super) fn new(body: B, peer: Arc<ClientConnection>) -> Self {
-        Self { body, peer }
+    pub(super) fn new(body: B, client: Arc<ClientConnection>) -> Self {
+        Self { body, client }
     }
 }
 
@@ -369,6 +371,6 @@ impl<B: Body + Unpin> Body for TrackedBody<B> {
 
 impl<B> Drop for TrackedBody<B> {
     fn drop(&mut self) {
-        self.peer.line.answered();
+        self.client.state.body_taken();
     }
 }

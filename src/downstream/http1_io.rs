@@ -31,7 +31,7 @@ pub(super) struct Http1Io {
     socket: Socket,
     // What was read from the socket before hyper was there to read it.
     ahead: Bytes,
-    peer: Arc<ClientConnection>,
+    client: Arc<ClientConnection>,
     header_timeout: Duration,
     // For a whole head.
     reading: Deadline,
@@ -53,16 +53,16 @@ impl Http1Io {
     pub(super) fn new(
         socket: Socket,
         ahead: Bytes,
-        peer: Arc<ClientConnection>,
+        client: Arc<ClientConnection>,
         settings: &ConnectionSettings,
         reading: Deadline,
     ) -> Self {
-        peer.line.ready.open();
+        client.state.prebuilt.open();
         Self {
             socket,
             ahead,
-            heads: RequestScanner::new(settings.max_head as usize, peer.requests()),
-            peer,
+            heads: RequestScanner::new(settings.max_head as usize, client.requests()),
+            client,
             header_timeout: settings.header_timeout,
             reading,
             writing: SendLimit::default(),
@@ -86,7 +86,7 @@ impl Http1Io {
 
     /// Nothing has come: ready when that has lasted too long, and the connection is over.
     fn poll_no_input(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        match self.peer.line.phase() {
+        match self.client.state.phase() {
             // The request's body has a limit of its own, and so has everything upstream. How long a
             // connection may be idle is measured around hyper.
             ConnectionPhase::Busy | ConnectionPhase::Idle => Poll::Pending,
@@ -102,16 +102,16 @@ impl Http1Io {
     }
 
     fn answer_too_slow(&mut self, context: &mut Context<'_>) -> bool {
-        let line = &self.peer.line;
+        let state = &self.client.state;
         // In the middle of an earlier answer this one would be taken for a part of it, and who has said
         // nothing has asked nothing.
-        if line.unsent() || line.received() == 0 {
+        if state.unsent.get() || state.received.get() == 0 {
             return false;
         }
-        line.refuse(408);
+        state.refuse(408);
         // All of it or nothing: the socket's buffer is empty, and there is nobody to wait for.
         if let Poll::Ready(Ok(sent)) = Pin::new(&mut self.socket).poll_write(context, TOO_SLOW) {
-            line.add_sent(sent);
+            state.sent.add(sent);
         }
         true
     }
@@ -119,18 +119,18 @@ impl Http1Io {
     /// Writes interim answers that wait. They may only stand between two answers, so they are taken
     /// only when all of the earlier one has left.
     fn poll_interim(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let line = &self.peer.line;
-        if self.interim.is_empty() && line.has_interim() && !line.unsent() {
+        let state = &self.client.state;
+        if self.interim.is_empty() && state.has_interim() && !state.unsent.get() {
             let mut heads = Vec::new();
-            for interim in line.take_interim() {
+            for interim in state.take_interim() {
                 interim.encode(&mut heads);
             }
             self.interim.extend_from_slice(&heads);
         }
         while !self.interim.is_empty() {
-            line.set_unsent(true);
+            state.unsent.set(true);
             let written = Pin::new(&mut self.socket).poll_write(context, &self.interim);
-            let sent = ready!(self.writing.poll_written(&self.peer, written, context))?;
+            let sent = ready!(self.writing.poll_written(&self.client, written, context))?;
             self.interim.advance(sent);
             if self.interim.is_empty() {
                 // Its memory too: the connection may be idle for long.
@@ -141,7 +141,7 @@ impl Http1Io {
     }
 
     fn poll_linger(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        LingeringClose::poll_close(&mut self.linger, &mut self.socket, &self.peer, context)
+        LingeringClose::poll_close(&mut self.linger, &mut self.socket, &self.client, context)
     }
 
     /// While a request is on the road hyper does not look at the socket, or only until something waits to be read; but
@@ -165,15 +165,15 @@ impl Http1Io {
 
     /// hyper begins to write. With no request on the road it is its own answer to what was not one.
     fn begin_write(&mut self, first: &[u8]) {
-        let line = &self.peer.line;
-        if line.unsent() {
+        let state = &self.client.state;
+        if state.unsent.get() {
             return;
         }
-        line.set_unsent(true);
-        if line.phase() != ConnectionPhase::Busy {
+        state.unsent.set(true);
+        if state.phase() != ConnectionPhase::Busy {
             let hypers = status(first).unwrap_or(400);
-            let status = self.heads.status(hypers, self.peer.requests());
-            line.refuse(status);
+            let status = self.heads.status(hypers, self.client.requests());
+            state.refuse(status);
             if let Some(answer) = (status != hypers).then(|| refusal(status)).flatten() {
                 self.interim.extend_from_slice(answer);
                 self.overruled = true;
@@ -188,11 +188,11 @@ impl Http1Io {
         if come.is_empty() {
             return Ok(());
         }
-        if self.peer.line.phase() == ConnectionPhase::Idle {
-            self.peer.line.enter(ConnectionPhase::Head);
+        if self.client.state.phase() == ConnectionPhase::Idle {
+            self.client.state.set_phase(ConnectionPhase::Head);
             self.reading.clear();
         }
-        let sound = self.heads.follow(come, &self.peer);
+        let sound = self.heads.follow(come, &self.client);
         if sound == 0 {
             return Err(io::ErrorKind::InvalidData.into());
         }
@@ -208,16 +208,16 @@ impl Http1Io {
         empty: &[u8],
         context: &mut Context<'_>,
     ) -> Option<io::Result<usize>> {
-        let completion = self.peer.line.ready.take()?;
+        let completion = self.client.state.prebuilt.take()?;
         let free = match self.poll_interim(context) {
             Poll::Ready(Ok(())) => true,
             Poll::Ready(Err(error)) => return Some(Err(error)),
             Poll::Pending => false,
         };
-        self.peer.line.set_unsent(true);
+        self.client.state.unsent.set(true);
         COMPLETED.with_borrow_mut(|answer| {
             answer.clear();
-            if !completion.stock().complete(empty, answer) {
+            if !completion.complete(empty, answer) {
                 // An empty response in its place would look whole to the client.
                 COUNTERS.count_prebuilt_mismatch();
                 return Some(Err(io::ErrorKind::InvalidData.into()));
@@ -225,7 +225,7 @@ impl Http1Io {
             let mut sent = 0;
             if free {
                 let written = Pin::new(&mut self.socket).poll_write(context, answer);
-                match self.writing.poll_written(&self.peer, written, context) {
+                match self.writing.poll_written(&self.client, written, context) {
                     Poll::Ready(Ok(bytes)) => sent = bytes,
                     Poll::Ready(Err(error)) => return Some(Err(error)),
                     Poll::Pending => {}
@@ -272,7 +272,7 @@ impl AsyncRead for Http1Io {
         };
         this.awaits_input = false;
         let received = buffer.filled().len() - before;
-        this.peer.line.add_received(received);
+        this.client.state.received.add(received);
         Poll::Ready(read.and_then(|()| this.look_at(buffer, before)))
     }
 }
@@ -293,7 +293,7 @@ impl AsyncWrite for Http1Io {
             return Poll::Ready(Ok(bytes.len()));
         }
         let written = Pin::new(&mut this.socket).poll_write(context, bytes);
-        this.writing.poll_written(&this.peer, written, context)
+        this.writing.poll_written(&this.client, written, context)
     }
 
     fn poll_write_vectored(
@@ -312,7 +312,7 @@ impl AsyncWrite for Http1Io {
             return Poll::Ready(Ok(slices.iter().map(|slice| slice.len()).sum()));
         }
         let written = Pin::new(&mut this.socket).poll_write_vectored(context, slices);
-        this.writing.poll_written(&this.peer, written, context)
+        this.writing.poll_written(&this.client, written, context)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -324,16 +324,16 @@ impl AsyncWrite for Http1Io {
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
         if this.interim.is_empty() {
-            this.peer.line.set_unsent(false);
+            this.client.state.unsent.set(false);
         }
         ready!(this.poll_interim(context))?;
         if this.linger.is_some() {
             return Poll::Ready(Ok(()));
         }
-        let line = &this.peer.line;
-        if line.flushed() {
+        let state = &this.client.state;
+        if state.flushed() {
             this.watch.clear();
-        } else if line.phase() == ConnectionPhase::Busy
+        } else if state.phase() == ConnectionPhase::Busy
             && !this.awaits_input
             && let Poll::Ready(gone) = this.poll_hung_up(context)
         {
@@ -344,15 +344,15 @@ impl AsyncWrite for Http1Io {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
-        let line = &this.peer.line;
+        let state = &this.client.state;
         // hyper is taken off the socket; the connection goes on.
-        if line.parks() {
+        if state.parking.get() {
             return Poll::Ready(Ok(()));
         }
         // Input waiting unread would make the close a reset whatever anybody knew of it.
         if this.linger.is_some()
-            || line.lingers()
-            || line.refused().is_some()
+            || state.lingers.get()
+            || state.refused().is_some()
             || this.has_input(context)
         {
             return this.poll_linger(context).map(Ok);

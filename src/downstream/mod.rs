@@ -42,7 +42,7 @@ pub trait Handler: Clone + Send + Sync + 'static {
     /// Answers one request; dropped when the client goes away meanwhile.
     fn handle(
         &self,
-        peer: Arc<ClientConnection>,
+        client: Arc<ClientConnection>,
         request: Request<IncomingBody>,
     ) -> impl Future<Output = Result<Response<Self::Body>, CloseConnection>> + Send;
 

@@ -109,11 +109,11 @@ impl RequestScanner {
 
     /// Follows the next bytes, and raises a doubt about a request where there is one. Says how many of them hyper may
     /// have: all, unless a chunk is none.
-    pub(super) fn follow(&mut self, bytes: &[u8], peer: &ClientConnection) -> usize {
+    pub(super) fn follow(&mut self, bytes: &[u8], client: &ClientConnection) -> usize {
         let mut rest = bytes;
         while !rest.is_empty() {
             let passed = match &mut self.place {
-                ScanState::Head => self.read_head(rest, peer),
+                ScanState::Head => self.read_head(rest, client),
                 ScanState::Body(left) => {
                     let passed = at_most(*left, rest);
                     *left -= passed as u64;
@@ -166,7 +166,7 @@ impl RequestScanner {
         }
     }
 
-    fn read_head(&mut self, bytes: &[u8], peer: &ClientConnection) -> usize {
+    fn read_head(&mut self, bytes: &[u8], client: &ClientConnection) -> usize {
         if self.line.is_empty()
             && self.head.first.is_none()
             && let Some((first, end)) = plain(bytes)
@@ -186,7 +186,7 @@ impl RequestScanner {
                 self.head.add(&std::mem::take(&mut self.line))
             };
             if over {
-                self.end_head(peer);
+                self.end_head(client);
                 return start;
             }
             if self.head.empty > MOST_EMPTY {
@@ -199,7 +199,7 @@ impl RequestScanner {
         bytes.len()
     }
 
-    fn end_head(&mut self, peer: &ClientConnection) {
+    fn end_head(&mut self, client: &ClientConnection) {
         self.ended += 1;
         let head = std::mem::take(&mut self.head);
         self.last = head.first;
@@ -207,7 +207,7 @@ impl RequestScanner {
             HeadSummary {
                 doubt: Some(doubt), ..
             } => {
-                peer.doubts.raise(self.ended, doubt);
+                client.ambiguity.raise(self.ended, doubt);
                 ScanState::Over
             }
             HeadSummary {

@@ -26,42 +26,42 @@ impl SendLimit {
     /// Counts what was written, or fails when the client has taken too long.
     pub(super) fn poll_written(
         &mut self,
-        peer: &ClientConnection,
+        client: &ClientConnection,
         written: Poll<io::Result<usize>>,
         context: &mut Context<'_>,
     ) -> Poll<io::Result<usize>> {
         match written {
             Poll::Ready(Ok(bytes)) => {
-                peer.line.add_sent(bytes);
-                self.sent(peer, bytes);
+                client.state.sent.add(bytes);
+                self.sent(client, bytes);
                 Poll::Ready(Ok(bytes))
             }
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
             Poll::Pending => {
-                peer.line.read_ahead(context);
-                ready!(self.poll_too_slow(peer, context));
+                client.state.read_ahead(context);
+                ready!(self.poll_too_slow(client, context));
                 Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
             }
         }
     }
 
     /// The client has accepted this many bytes.
-    pub(super) fn sent(&mut self, peer: &ClientConnection, bytes: usize) {
-        self.0.moved(bytes, peer.line.send_rate());
+    pub(super) fn sent(&mut self, client: &ClientConnection, bytes: usize) {
+        self.0.moved(bytes, client.state.send_rate());
     }
 
     /// Ready when the client has accepted nothing for too long, or too little.
     pub(super) fn poll_too_slow(
         &mut self,
-        peer: &ClientConnection,
+        client: &ClientConnection,
         context: &mut Context<'_>,
     ) -> Poll<()> {
-        let (timeout, rate) = (peer.line.send_timeout(), peer.line.send_rate());
+        let (timeout, rate) = (client.state.send_timeout(), client.state.send_rate());
         if ready!(self.0.poll_late(timeout, rate, context)) == TooSlow::Slow {
             COUNTERS.give_up(SlowPart::Answer);
             let message =
                 format_args!("client takes its answer too slowly while sending to client");
-            tracing::info!("{}", about_connection(message, peer));
+            tracing::info!("{}", about_connection(message, client));
         }
         Poll::Ready(())
     }
@@ -97,7 +97,7 @@ impl LingeringClose {
     pub(super) fn poll_close(
         linger: &mut Option<Self>,
         socket: &mut Socket,
-        peer: &ClientConnection,
+        client: &ClientConnection,
         context: &mut Context<'_>,
     ) -> Poll<()> {
         let linger = match linger {
@@ -106,7 +106,7 @@ impl LingeringClose {
                 if ready!(Pin::new(&mut *socket).poll_shutdown(context)).is_err() {
                     return Poll::Ready(());
                 }
-                linger.insert(Self::new(peer.line.lingering_timeout()))
+                linger.insert(Self::new(client.state.lingering_timeout()))
             }
         };
         linger.poll_over(socket, context)

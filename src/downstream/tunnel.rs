@@ -47,11 +47,11 @@ pub(super) async fn carry(
     near: &mut (impl AsyncRead + AsyncWrite + Unpin),
     early: Bytes,
     mut tunnel: Box<Tunnel>,
-    line: &ConnectionState,
+    state: &ConnectionState,
     stopped: impl Future<Output = ()>,
 ) {
     let mut up = TunnelDirection::new(early, tunnel.send_timeout);
-    let mut down = TunnelDirection::new(Bytes::new(), line.send_timeout());
+    let mut down = TunnelDirection::new(Bytes::new(), state.send_timeout());
     let mut idle = Deadline::default();
     let mut stopped = pin!(stopped);
     tunnel.guard.received(up.piece.len());
@@ -65,8 +65,8 @@ pub(super) async fn carry(
         );
         SCRATCH.set(scratch);
         let (received, sent) = (up.take_moved(), down.take_moved());
-        line.add_received(received);
-        line.add_sent(sent);
+        state.received.add(received);
+        state.sent.add(sent);
         tunnel.guard.received(received);
         tunnel.guard.sent(sent);
         match both {

@@ -139,12 +139,12 @@ impl ConnectionPermit {
         let mut known = !self.counted;
         poll_fn(move |context| {
             if !std::mem::replace(&mut known, true) {
-                self.peer.line.driven_by(context.waker());
+                self.peer.state.set_waker(context.waker());
             }
             if let Poll::Ready(done) = connection.as_mut().poll(context) {
                 return Poll::Ready(Some(done));
             }
-            if !self.counted || !self.peer.is_asked_to_leave() {
+            if !self.counted || !self.peer.is_asked_to_close() {
                 return Poll::Pending;
             }
             if self.peer.idle_since().is_some() {
@@ -181,7 +181,7 @@ impl OpenConnections {
         if self.peers.len() - self.leaving >= most && !self.make_room(peer.opened) {
             return false;
         }
-        self.peers.insert(peer.connection, Arc::clone(peer));
+        self.peers.insert(peer.serial, Arc::clone(peer));
         true
     }
 
@@ -194,7 +194,7 @@ impl OpenConnections {
         let mut idle: Vec<_> = self
             .peers
             .values()
-            .filter(|peer| !peer.is_asked_to_leave())
+            .filter(|peer| !peer.is_asked_to_close())
             .filter_map(|peer| Some((peer.idle_since()?, peer)))
             .collect();
         if idle.is_empty() {
@@ -202,23 +202,23 @@ impl OpenConnections {
             return false;
         }
         let wanted = (self.peers.len() / 64).clamp(1, idle.len());
-        idle.select_nth_unstable_by_key(wanted - 1, |(since, peer)| (*since, peer.connection));
+        idle.select_nth_unstable_by_key(wanted - 1, |(since, peer)| (*since, peer.serial));
         for (_, peer) in &idle[..wanted] {
-            peer.ask_to_leave();
+            peer.ask_to_close();
         }
         self.leaving += wanted;
         true
     }
 
     fn stay(&mut self, peer: &ClientConnection) {
-        if peer.stay() {
+        if peer.decline_to_close() {
             self.leaving -= 1;
         }
     }
 
     fn leave(&mut self, peer: &ClientConnection) {
         self.stay(peer);
-        self.peers.remove(&peer.connection);
+        self.peers.remove(&peer.serial);
     }
 }
 
@@ -257,7 +257,7 @@ mod tests {
 
     fn busy(serial: u64, opened: u64) -> Arc<ClientConnection> {
         let peer = peer(serial, opened);
-        peer.line.begin();
+        peer.state.begin_request();
         peer
     }
 
@@ -304,22 +304,22 @@ mod tests {
             .collect();
         for (peer, asked) in [(&peers[1], 500), (&peers[2], 400)] {
             peer.count_request(Millis(asked));
-            peer.line.enter(ConnectionPhase::Idle);
+            peer.state.set_phase(ConnectionPhase::Idle);
         }
         let fourth = cap.admit(&caps, &busy(4, 1000), None);
         assert!(fourth.is_some());
-        let asked: Vec<_> = peers.iter().map(|peer| peer.is_asked_to_leave()).collect();
+        let asked: Vec<_> = peers.iter().map(|peer| peer.is_asked_to_close()).collect();
         assert_eq!(asked, [false, false, true]);
 
         // Whoever turns out to have something to do stays, and another leaves for the next.
-        peers[2].line.begin();
+        peers[2].state.begin_request();
         let mut places = places.into_iter().flatten();
         let (_first, second, third) = (places.next(), places.next(), places.next());
         let third = third.unwrap();
         let forever = pin!(std::future::pending::<()>());
         let mut staying = pin!(third.hold(forever));
         assert!(poll_once(staying.as_mut()).await.is_pending());
-        assert!(!peers[2].is_asked_to_leave());
+        assert!(!peers[2].is_asked_to_close());
         assert!(cap.admit(&caps, &busy(5, 1000), None).is_some());
         let second = second.unwrap();
         let forever = pin!(std::future::pending::<()>());

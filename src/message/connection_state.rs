@@ -1,22 +1,9 @@
-//! What the road and the connection it runs on tell each other.
+//! What a request and the connection it came on tell each other.
 //!
-//! hyper stands between the two: the road sees requests, `serve` sees bytes. Some things need both: a
-//! timeout depends on where in a request we are, and an answer is over when its last byte has left the
-//! socket, not when hyper has taken it. They meet here. All of it stays on one event loop, so the
-//! atomics are never contended; they only make the type shareable.
-//!
-//! An interim (1xx) answer on its way to the client, in neither version's spelling.
-//!
-//! What is left of a request once both sides have agreed to speak something else: two connections, and bytes that go
-//! from one to the other.
-//!
-//! The road finds the backend's end, `serve` has the client's. They meet at the connection's
-//! [`Line`](super::Line): the road leaves the far end there, and `serve` takes it up when the 101 has left.
-//!
-//! Reading on while a client takes nothing.
-//!
-//! A response is asked for its next piece when the client can take one. One that is buffered wants to be read while the
-//! client cannot, too, and who notices that is the connection, in whose task all of it happens.
+//! hyper stands between the two: `proxy` sees requests, `downstream` sees bytes. A timeout depends on where in a request the
+//! connection is, and a response is over when its last byte has left the socket, not when hyper has taken it; interim
+//! responses, prebuilt responses and tunnels are handed over here, too. All of it stays on one event loop, so the atomics are
+//! never contended; they only make the types `Sync`.
 
 #[cfg(test)]
 #[path = "tests/connection_state.rs"]
@@ -33,39 +20,101 @@ use http::{HeaderMap, StatusCode};
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use super::prebuilt::PrebuiltSlot;
+use super::prebuilt::{self, Prebuilt};
 use crate::clock::MinRate;
 use crate::config::plan::ClientSettings;
 
+/// A flag shared by the tasks of one event loop.
+#[derive(Debug, Default)]
+pub struct LoopFlag(AtomicBool);
+
+impl LoopFlag {
+    /// Whether it is set.
+    pub fn get(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Sets or clears it.
+    pub fn set(&self, on: bool) {
+        self.0.store(on, Ordering::Relaxed);
+    }
+
+    /// Clears it; whether it was set.
+    // Two plain accesses: a swap would lock the bus.
+    pub fn take(&self) -> bool {
+        let was_set = self.get();
+        if was_set {
+            self.set(false);
+        }
+        was_set
+    }
+}
+
+/// A number shared by the tasks of one event loop.
+#[derive(Debug, Default)]
+pub struct LoopCounter(AtomicU64);
+
+impl LoopCounter {
+    /// Its value.
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Sets it.
+    pub fn set(&self, value: u64) {
+        self.0.store(value, Ordering::Relaxed);
+    }
+
+    /// Adds a number of bytes, without locking the bus.
+    pub fn add(&self, bytes: usize) {
+        self.set(self.get() + bytes as u64);
+    }
+
+    fn millis(&self) -> Duration {
+        Duration::from_millis(self.get())
+    }
+
+    fn set_millis(&self, duration: Duration) {
+        self.set(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX));
+    }
+}
+
 /// The state of one client connection.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct ConnectionState {
     phase: AtomicU8,
-    keepalive_millis: AtomicU64,
-    send_millis: AtomicU64,
-    send_rate: AtomicU64,
-    lingering_millis: AtomicU64,
-    received: AtomicU64,
-    sent: AtomicU64,
-    linger: AtomicBool,
-    // The final answer is there, or there is no request: no interim answer has a place any more.
-    decided: AtomicBool,
-    // hyper has let go of the answer's body; the request is over with the next flush.
-    answered: AtomicBool,
-    unsent: AtomicBool,
-    gone: AtomicBool,
+    keepalive_timeout: LoopCounter,
+    send_timeout: LoopCounter,
+    send_rate: LoopCounter,
+    lingering_timeout: LoopCounter,
+    /// Bytes read from the socket so far.
+    pub received: LoopCounter,
+    /// Bytes written to the socket so far.
+    pub sent: LoopCounter,
+    /// The client may still be sending what is not going to be read. On close its end is awaited, or the kernel's reset
+    /// would take the response away from a client that has not read it yet.
+    pub lingers: LoopFlag,
+    /// The connection carries no request after the one it has, or the one on its way.
+    pub closes_after_response: LoopFlag,
+    /// The connection outlives hyper's work on it.
+    pub parking: LoopFlag,
+    /// Something that was written has not left yet.
+    pub unsent: LoopFlag,
+    /// The prebuilt response that leaves next.
+    pub prebuilt: PrebuiltSlot,
+    // A request is under way and its final response is not there: only then have interim responses a place.
+    accepts_interim: LoopFlag,
+    // hyper has let go of the response's body; the request is over with the next flush.
+    body_taken: LoopFlag,
+    gone: LoopFlag,
     refused: AtomicU16,
-    last: AtomicBool,
-    parking: AtomicBool,
     drains: AtomicU32,
     // Whether there is anything in the lock below each: a load instead of a lock for every flush.
-    has_interim: AtomicBool,
+    has_interim: LoopFlag,
     interim: Mutex<Vec<InterimResponse>>,
-    is_finishing: AtomicBool,
+    is_finishing: LoopFlag,
     finishing: Mutex<Option<Box<dyn ResponseGuard>>>,
-    /// What completes the answer that leaves next.
-    pub ready: PrebuiltSlot,
-    // What is read of the response while the client takes nothing.
+    // What is read of the response while the client accepts nothing.
     read_ahead: Mutex<Option<Arc<dyn ReadAhead>>>,
     tunnel: Mutex<Option<Box<Tunnel>>>,
     waker: Mutex<Option<Waker>>,
@@ -75,166 +124,81 @@ pub struct ConnectionState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum ConnectionPhase {
-    /// A request is on the road.
-    Busy = 0,
-    /// A request's head is being read.
-    Head = 1,
+    /// The headers of a request are awaited or being read. A new connection begins here.
+    Head = 0,
+    /// A request is under way.
+    Busy = 1,
     /// Nothing of the next request has come yet.
     Idle = 2,
 }
 
 impl ConnectionState {
-    /// A new connection: its first head is awaited.
-    pub(super) fn new() -> Self {
-        Self {
-            phase: AtomicU8::new(ConnectionPhase::Head as u8),
-            keepalive_millis: AtomicU64::new(75_000),
-            send_millis: AtomicU64::new(60_000),
-            send_rate: AtomicU64::new(0),
-            lingering_millis: AtomicU64::new(5_000),
-            received: AtomicU64::new(0),
-            sent: AtomicU64::new(0),
-            linger: AtomicBool::new(false),
-            decided: AtomicBool::new(true),
-            answered: AtomicBool::new(false),
-            unsent: AtomicBool::new(false),
-            gone: AtomicBool::new(false),
-            refused: AtomicU16::new(0),
-            last: AtomicBool::new(false),
-            parking: AtomicBool::new(false),
-            drains: AtomicU32::new(0),
-            has_interim: AtomicBool::new(false),
-            interim: Mutex::new(Vec::new()),
-            is_finishing: AtomicBool::new(false),
-            finishing: Mutex::new(None),
-            ready: PrebuiltSlot::default(),
-            read_ahead: Mutex::new(None),
-            tunnel: Mutex::new(None),
-            waker: Mutex::new(None),
-        }
-    }
-
     /// Where the connection is.
     pub fn phase(&self) -> ConnectionPhase {
         match self.phase.load(Ordering::Relaxed) {
-            0 => ConnectionPhase::Busy,
-            1 => ConnectionPhase::Head,
+            0 => ConnectionPhase::Head,
+            1 => ConnectionPhase::Busy,
             _ => ConnectionPhase::Idle,
         }
     }
 
-    /// Says where it is now.
-    pub fn enter(&self, phase: ConnectionPhase) {
+    /// Sets where it is.
+    pub fn set_phase(&self, phase: ConnectionPhase) {
         self.phase.store(phase as u8, Ordering::Relaxed);
     }
 
-    /// Sets the timeouts that hold from now on.
+    /// Sets the timeouts that apply from now on.
     pub fn set_timeouts(&self, settings: &ClientSettings) {
-        let set = |cell: &AtomicU64, time| cell.store(millis(time), Ordering::Relaxed);
-        set(
-            &self.keepalive_millis,
-            settings.keepalive_timeout.unwrap_or_default(),
-        );
-        set(&self.send_millis, settings.send_timeout);
-        set(&self.lingering_millis, settings.lingering_timeout);
-        self.send_rate
-            .store(settings.send_min_rate, Ordering::Relaxed);
+        let keepalive = settings.keepalive_timeout.unwrap_or_default();
+        self.keepalive_timeout.set_millis(keepalive);
+        self.send_timeout.set_millis(settings.send_timeout);
+        self.lingering_timeout
+            .set_millis(settings.lingering_timeout);
+        self.send_rate.set(settings.send_min_rate);
     }
 
     /// How long the next request may be waited for.
     pub fn keepalive_timeout(&self) -> Duration {
-        Duration::from_millis(self.keepalive_millis.load(Ordering::Relaxed))
+        self.keepalive_timeout.millis()
     }
 
     /// How long the client may take to accept more.
     pub fn send_timeout(&self) -> Duration {
-        Duration::from_millis(self.send_millis.load(Ordering::Relaxed))
+        self.send_timeout.millis()
     }
 
     /// How fast the client has to accept more, on average.
     pub fn send_rate(&self) -> MinRate {
-        MinRate(self.send_rate.load(Ordering::Relaxed))
+        MinRate(self.send_rate.get())
     }
 
-    /// The client has to accept no more than this, in bytes a second: it gets no more.
+    /// Lowers the rate at which the client has to accept more to `most` bytes a second: it is sent no more.
     pub fn lower_send_rate(&self, most: u64) {
-        let rate = self.send_rate().0;
-        self.send_rate.store(rate.min(most), Ordering::Relaxed);
+        self.send_rate.set(self.send_rate.get().min(most));
     }
 
-    /// How long more of what the client sends is awaited after the answer.
+    /// How long more of what the client sends is awaited after the response.
     pub fn lingering_timeout(&self) -> Duration {
-        Duration::from_millis(self.lingering_millis.load(Ordering::Relaxed))
+        self.lingering_timeout.millis()
     }
 
-    /// Takes over the timeouts of another line of the same client.
+    /// Takes over the timeouts of the connection of a stream, or of a stream of the connection.
     pub fn adopt_timeouts(&self, other: &Self) {
         for (own, other) in [
-            (&self.keepalive_millis, &other.keepalive_millis),
-            (&self.send_millis, &other.send_millis),
+            (&self.keepalive_timeout, &other.keepalive_timeout),
+            (&self.send_timeout, &other.send_timeout),
             (&self.send_rate, &other.send_rate),
-            (&self.lingering_millis, &other.lingering_millis),
+            (&self.lingering_timeout, &other.lingering_timeout),
         ] {
-            own.store(other.load(Ordering::Relaxed), Ordering::Relaxed);
+            own.set(other.get());
         }
     }
 
-    /// Counts bytes read from the socket.
-    pub fn add_received(&self, bytes: usize) {
-        add(&self.received, bytes);
-    }
-
-    /// Counts bytes written to the socket.
-    pub fn add_sent(&self, bytes: usize) {
-        add(&self.sent, bytes);
-    }
-
-    /// Bytes read so far.
-    pub fn received(&self) -> u64 {
-        self.received.load(Ordering::Relaxed)
-    }
-
-    /// Bytes written so far.
-    pub fn sent(&self) -> u64 {
-        self.sent.load(Ordering::Relaxed)
-    }
-
-    /// The client may still be sending what nobody will read: on close, wait for it, or the kernel's
-    /// reset would take the answer away from a client that has not read it yet.
-    pub fn linger_on_close(&self) {
-        self.linger.store(true, Ordering::Relaxed);
-    }
-
-    /// Whether [`ConnectionState::linger_on_close`] was asked for.
-    pub fn lingers(&self) -> bool {
-        self.linger.load(Ordering::Relaxed)
-    }
-
-    /// We are stopping: the connection carries no request after the one it has, or the one on its way.
-    pub fn close_after_answer(&self) {
-        self.last.store(true, Ordering::Relaxed);
-    }
-
-    /// Whether [`ConnectionState::close_after_answer`] was asked for.
-    pub fn closes_after_answer(&self) -> bool {
-        self.last.load(Ordering::Relaxed)
-    }
-
-    /// Says whether the end of hyper's work is not the end of the connection.
-    pub fn set_parking(&self, parking: bool) {
-        self.parking.store(parking, Ordering::Relaxed);
-    }
-
-    /// Whether the connection outlives hyper's work on it.
-    pub fn parks(&self) -> bool {
-        self.parking.load(Ordering::Relaxed)
-    }
-
-    /// Hands over an interim (1xx) answer to go out before the final one. Nobody has to have one: it is left out when
-    /// it comes after the final one, or when too many wait already for a client that does not read.
-    // hyper's server cannot send these; `serve` writes them between two of hyper's messages.
+    /// Hands over an interim (1xx) response to go out before the final one. It is left out when it comes after the final
+    /// one, or when too many wait already for a client that does not read.
+    // hyper's server cannot send these; `downstream` writes them between two of hyper's messages.
     pub fn send_interim(&self, interim: InterimResponse) {
-        if self.decided.load(Ordering::Relaxed) {
+        if !self.accepts_interim.get() {
             return;
         }
         {
@@ -245,65 +209,65 @@ impl ConnectionState {
             }
             waiting.push(interim);
         }
-        self.has_interim.store(true, Ordering::Relaxed);
-        // Who hands it over need not run in the connection's task.
+        self.has_interim.set(true);
+        // The caller need not run in the connection's task.
         self.wake();
     }
 
-    /// Whether there may be interim answers to take.
+    /// Whether there may be interim responses to take.
     pub fn has_interim(&self) -> bool {
-        self.has_interim.load(Ordering::Relaxed)
+        self.has_interim.get()
     }
 
-    /// Takes the interim answers that have not gone out yet.
+    /// Takes the interim responses that have not gone out yet.
     pub fn take_interim(&self) -> Vec<InterimResponse> {
-        self.has_interim.store(false, Ordering::Relaxed);
+        self.has_interim.set(false);
         std::mem::take(&mut *self.interim.lock())
     }
 
-    /// A request's head has been read and it goes on the road.
-    pub fn begin(&self) {
-        self.answered.store(false, Ordering::Relaxed);
-        self.decided.store(false, Ordering::Relaxed);
-        self.enter(ConnectionPhase::Busy);
+    /// Notes that the headers of a request have been read and the request is under way.
+    pub fn begin_request(&self) {
+        self.body_taken.set(false);
+        self.accepts_interim.set(true);
+        self.set_phase(ConnectionPhase::Busy);
     }
 
-    /// The final answer is there, and about to be written.
-    pub fn decide(&self) {
-        self.decided.store(true, Ordering::Relaxed);
-        // Bytes of an earlier answer are still on their way and this one's will follow in the same
+    /// Notes that the final response is there, and about to be written.
+    pub fn final_response(&self) {
+        self.accepts_interim.set(false);
+        // Bytes of an earlier response are still on their way and this one's will follow in the same
         // write: what could not go out between the two has lost its place.
-        if self.unsent() {
+        if self.unsent.get() {
             self.interim.lock().clear();
         }
     }
 
-    /// All of the answer has been taken by the connection.
-    pub fn answered(&self) {
-        self.answered.store(true, Ordering::Relaxed);
+    /// Notes that the connection has taken all of the response.
+    pub fn body_taken(&self) {
+        self.body_taken.set(true);
     }
 
-    /// The answer's body has ended: its tail waits here for the last byte to leave the socket.
-    pub fn finish_when_flushed(&self, tail: Box<dyn ResponseGuard>) {
-        // A connection that breaks lets go of its socket first and of the body after it. A tail kept
-        // then would never end, and it holds the peer that holds this line.
-        if self.gone.load(Ordering::Relaxed) {
-            tail.finish(ResponseEnd::Aborted);
+    /// Keeps the guard of a response whose body has ended until the last byte has left the socket.
+    pub fn finish_when_flushed(&self, guard: Box<dyn ResponseGuard>) {
+        // A connection that breaks lets go of its socket first and of the body after it. A guard kept
+        // then would never end, and it holds the connection that holds this state.
+        if self.gone.get() {
+            guard.finish(ResponseEnd::Aborted);
             return;
         }
-        // A tail still here belongs to a pipelined answer that hyper has not flushed on its own; it
+        // A guard still here belongs to a pipelined response that hyper has not flushed on its own; it
         // leaves with this one's bytes at the latest, and its request is over.
-        let earlier = self.finishing.lock().replace(tail);
-        self.is_finishing.store(true, Ordering::Relaxed);
+        let earlier = self.finishing.lock().replace(guard);
+        self.is_finishing.set(true);
         if let Some(earlier) = earlier {
             earlier.finish(ResponseEnd::Complete);
         }
     }
 
-    /// The answer is a 101: from its last byte on, this connection is the near end of a tunnel.
+    /// Makes the connection the near end of a tunnel, from the last byte of the 101 on.
     pub fn open_tunnel(&self, tunnel: Box<Tunnel>) {
-        // As with tails: nobody would take it up any more.
-        if self.gone.load(Ordering::Relaxed) {
+        // As with guards: there is no connection left to take it up.
+        if self.gone.get() {
             tunnel.finish(ResponseEnd::Aborted);
             return;
         }
@@ -315,12 +279,12 @@ impl ConnectionState {
         self.tunnel.lock().take()
     }
 
-    /// Sets the response that is read while the client takes nothing; `None` where it is not buffered.
+    /// Sets the response that is read while the client accepts nothing; `None` where it is not buffered.
     pub fn set_read_ahead(&self, response: Option<Arc<dyn ReadAhead>>) {
         *self.read_ahead.lock() = response;
     }
 
-    /// The client takes nothing at the moment.
+    /// Reads the response ahead, because the client accepts nothing at the moment.
     pub fn read_ahead(&self, context: &mut Context<'_>) {
         let response = self.read_ahead.lock().clone();
         if let Some(response) = response {
@@ -328,70 +292,59 @@ impl ConnectionState {
         }
     }
 
-    /// Says whether something that was written has not left yet.
-    pub fn set_unsent(&self, unsent: bool) {
-        self.unsent.store(unsent, Ordering::Relaxed);
-    }
-
-    /// Whether something that was written has not left yet.
-    pub fn unsent(&self) -> bool {
-        self.unsent.load(Ordering::Relaxed)
-    }
-
-    /// All that was written has left. True when that was the end of a request: the next is awaited.
+    /// Notes that all that was written has left. True when that was the end of a request: the next is awaited.
     pub fn flushed(&self) -> bool {
-        self.set_unsent(false);
-        if self.is_finishing.load(Ordering::Relaxed) {
-            self.is_finishing.store(false, Ordering::Relaxed);
-            let tail = self.finishing.lock().take();
-            if let Some(tail) = tail {
-                tail.finish(ResponseEnd::Complete);
-            }
+        self.unsent.set(false);
+        if self.is_finishing.take() {
+            self.finish(ResponseEnd::Complete);
         }
         // While its body is still being discarded, what comes is not the next request.
-        if self.drains.load(Ordering::Relaxed) > 0 || !self.answered.load(Ordering::Relaxed) {
+        if self.drains.load(Ordering::Relaxed) > 0 || !self.body_taken.take() {
             return false;
         }
-        self.answered.store(false, Ordering::Relaxed);
-        self.enter(ConnectionPhase::Idle);
+        self.set_phase(ConnectionPhase::Idle);
         true
     }
 
-    /// What came was not a request, and was answered with this status.
+    fn finish(&self, end: ResponseEnd) {
+        let guard = self.finishing.lock().take();
+        if let Some(guard) = guard {
+            guard.finish(end);
+        }
+    }
+
+    /// Notes that what came was not a request, and was answered with this status.
     pub fn refuse(&self, status: u16) {
         self.refused.store(status, Ordering::Relaxed);
     }
 
-    /// The status something that was not a request has been answered with.
+    /// The status that was sent for something that was not a request.
     pub fn refused(&self) -> Option<u16> {
         Some(self.refused.load(Ordering::Relaxed)).filter(|status| *status != 0)
     }
 
-    /// A request's body is being discarded after its answer, until [`ConnectionState::drained`].
-    pub fn draining(&self) {
+    /// Notes that a request's body is discarded after its response, until [`ConnectionState::end_drain`].
+    pub fn begin_drain(&self) {
         self.drains.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A request's body that was discarded has ended, or has been given up.
-    pub fn drained(&self) {
+    /// Notes that a body that was discarded has ended, or has been given up.
+    pub fn end_drain(&self) {
         self.drains.fetch_sub(1, Ordering::Relaxed);
         // Only the connection's own task can begin to wait for the next request.
         self.wake();
     }
 
-    /// Says which task drives the connection.
-    pub fn driven_by(&self, waker: &Waker) {
+    /// Sets the task that drives the connection.
+    pub fn set_waker(&self, waker: &Waker) {
         *self.waker.lock() = Some(waker.clone());
     }
 
-    /// The connection is gone.
+    /// Notes that the connection is gone.
     pub fn closed(&self) {
-        self.gone.store(true, Ordering::Relaxed);
+        self.gone.set(true);
         *self.waker.lock() = None;
-        let tail = self.finishing.lock().take();
-        if let Some(tail) = tail {
-            tail.finish(ResponseEnd::Aborted);
-        }
+        self.finish(ResponseEnd::Aborted);
         if let Some(tunnel) = self.take_tunnel() {
             tunnel.finish(ResponseEnd::Aborted);
         }
@@ -405,20 +358,43 @@ impl ConnectionState {
     }
 }
 
-/// Adds without locking the bus: nobody else writes it.
-fn add(counter: &AtomicU64, bytes: usize) {
-    counter.store(
-        counter.load(Ordering::Relaxed) + bytes as u64,
-        Ordering::Relaxed,
-    );
-}
-
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
-}
-
-/// Bytes of interim answers that may wait: a backend can send them without end.
+/// Bytes of interim responses that may wait: a backend can send them without end.
 const MOST_INTERIM: usize = 64 * 1024;
+
+/// Where a prebuilt response waits for hyper's part of it.
+#[derive(Debug, Default)]
+pub struct PrebuiltSlot {
+    open: LoopFlag,
+    // A load instead of a lock for every write.
+    is_full: LoopFlag,
+    waiting: Mutex<Option<Prebuilt>>,
+}
+
+impl PrebuiltSlot {
+    /// From now on what waits here is taken with the next response, unless prebuilt responses are off.
+    pub fn open(&self) {
+        self.open.set(prebuilt::is_enabled());
+    }
+
+    /// Whether what waits here will be taken.
+    pub fn is_open(&self) -> bool {
+        self.open.get()
+    }
+
+    /// Completes the next response, where the slot is open.
+    pub fn put(&self, response: Prebuilt) {
+        *self.waiting.lock() = Some(response);
+        self.is_full.set(true);
+    }
+
+    /// What completes the response that leaves now.
+    pub fn take(&self) -> Option<Prebuilt> {
+        self.is_full
+            .take()
+            .then(|| self.waiting.lock().take())
+            .flatten()
+    }
+}
 
 /// What has to last as long as a response.
 pub trait ResponseGuard: fmt::Debug + Send {
@@ -441,19 +417,18 @@ pub enum ResponseEnd {
     Complete,
 }
 
-/// The head of an interim answer, which is all of it.
+/// An interim (1xx) response, independent of the version of HTTP it is sent over.
 #[derive(Debug)]
 pub struct InterimResponse {
     /// Its status.
     pub status: StatusCode,
-    /// Its fields, those of the connection it came over left out.
+    /// Its headers, without those of the connection it came over.
     pub headers: HeaderMap,
 }
 
 impl InterimResponse {
-    /// The one that asks for the body.
-    #[must_use]
-    pub fn go_on() -> Self {
+    /// The 100 that asks the client for the body.
+    pub fn proceed() -> Self {
         Self {
             status: StatusCode::CONTINUE,
             headers: HeaderMap::new(),
@@ -470,33 +445,32 @@ impl InterimResponse {
             self.status.as_str()
         ));
         for (name, value) in &self.headers {
-            out.extend_from_slice(name.as_str().as_bytes());
-            out.extend_from_slice(b": ");
-            out.extend_from_slice(value.as_bytes());
-            out.extend_from_slice(b"\r\n");
+            for piece in [name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"] {
+                out.extend_from_slice(piece);
+            }
         }
         out.extend_from_slice(b"\r\n");
     }
 
-    /// How long it is, about.
-    pub(super) fn length(&self) -> usize {
+    /// About how long it is.
+    fn length(&self) -> usize {
         let fields = self.headers.iter();
         let fields = fields.map(|(name, value)| name.as_str().len() + value.len() + 4);
         fields.sum::<usize>() + "HTTP/1.1 103 Early Hints\r\n\r\n".len()
     }
 }
 
-/// A connection, whatever it is made of.
+/// Any connection that bytes can be read from and written to.
 pub trait Duplex: AsyncRead + AsyncWrite + fmt::Debug + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + fmt::Debug + Send + Unpin> Duplex for T {}
 
-/// The far end of a tunnel.
+/// A tunnel from the client to a backend, once both have agreed on another protocol.
 #[derive(Debug)]
 pub struct Tunnel {
     /// The connection to the backend.
     pub far: Box<dyn Duplex>,
-    /// How long neither side may say anything.
+    /// How long both sides may be silent.
     pub idle_timeout: Duration,
     /// How long the backend may take to accept more.
     pub send_timeout: Duration,
@@ -507,15 +481,17 @@ pub struct Tunnel {
 }
 
 impl Tunnel {
-    /// It is over.
+    /// Closes the connection to the backend and tells the guard.
     pub fn finish(self, ending: ResponseEnd) {
-        // First, so that whoever is told finds the backend free.
+        // First, so that the guard finds the backend free.
         drop(self.far);
         self.guard.finish(ending);
     }
 }
 
-/// A response that is read while its client takes nothing.
+/// A buffered response that is read while its client accepts nothing.
+// A response is asked for its next piece when the client can take one. A buffered one is to be read while the client cannot,
+// too, and only the connection notices that, in whose task all of it happens.
 pub trait ReadAhead: fmt::Debug + Send + Sync {
     /// Reads what has come, as far as there is room for it; the task is woken when there is more to do.
     fn refill(&self, context: &mut Context<'_>);

@@ -64,13 +64,13 @@ pub fn is_call(head: &Parts) -> bool {
 
 /// When the client of a call has waited for long enough, counted from `now`; never for any other request.
 #[must_use]
-pub fn due(exchange: &RequestRecord, now: Millis) -> Option<Deadline> {
-    if !is_call(&exchange.head) {
+pub fn due(record: &RequestRecord, now: Millis) -> Option<Deadline> {
+    if !is_call(&record.head) {
         return None;
     }
-    let given = exchange.head.headers.get(TIMEOUT)?.to_str().ok()?;
+    let given = record.head.headers.get(TIMEOUT)?.to_str().ok()?;
     let mut due = Deadline::default();
-    due.start(timeout(given)?.saturating_sub(now.since(exchange.started)));
+    due.start(timeout(given)?.saturating_sub(now.since(record.started)));
     Some(due)
 }
 

@@ -421,7 +421,7 @@ pub fn reuse(mut headers: HeaderMap) {
 const LARGEST: usize = 48;
 
 /// Rewrites `Location` and `Refresh` of a response from `forward` by the first of its rules that matches.
-pub fn rewrite_redirects(headers: &mut HeaderMap, exchange: &RequestRecord, forward: &ProxyPass) {
+pub fn rewrite_redirects(headers: &mut HeaderMap, record: &RequestRecord, forward: &ProxyPass) {
     if forward.redirects.is_empty() {
         return;
     }
@@ -433,7 +433,7 @@ pub fn rewrite_redirects(headers: &mut HeaderMap, exchange: &RequestRecord, forw
         };
         if let Some((before, url)) =
             start.and_then(|start| value.as_bytes().split_at_checked(start))
-            && let Some(rewritten) = rewritten(url, exchange, forward)
+            && let Some(rewritten) = rewritten(url, record, forward)
             && let Ok(rewritten) = HeaderValue::try_from([before, &rewritten].concat())
         {
             *value = rewritten;
@@ -454,12 +454,12 @@ fn url_in_refresh(value: &[u8]) -> Option<usize> {
     Some(found + before.len())
 }
 
-fn rewritten(url: &[u8], exchange: &RequestRecord, forward: &ProxyPass) -> Option<Vec<u8>> {
+fn rewritten(url: &[u8], record: &RequestRecord, forward: &ProxyPass) -> Option<Vec<u8>> {
     let mut rules = forward.redirects.iter();
     rules.find_map(|rule| match rule {
         Redirect::Default { url: own, path } => match url.strip_prefix(own.as_bytes()) {
             Some(rest) => Some([path.as_bytes(), rest].concat()),
-            None => under_host_sent(url, path, exchange, forward),
+            None => under_host_sent(url, path, record, forward),
         },
         Redirect::Expression { from, to } => {
             let groups = from.captures(url)?;
@@ -470,19 +470,19 @@ fn rewritten(url: &[u8], exchange: &RequestRecord, forward: &ProxyPass) -> Optio
                         let group = groups.get(*group);
                         text.extend_from_slice(group.map_or(b"", |group| group.as_bytes()));
                     }
-                    Replacement::Part(part) => push(part, exchange, &mut text),
+                    Replacement::Part(part) => push(part, record, &mut text),
                 }
             }
             Some(text)
         }
         Redirect::Prefix { from, to } => {
             let mut begins = Vec::new();
-            variables::render(from, exchange, &mut begins);
+            variables::render(from, record, &mut begins);
             let rest = url.strip_prefix(&begins[..])?;
             let mut text = Vec::new();
             to.parts
                 .iter()
-                .for_each(|part| push(part, exchange, &mut text));
+                .for_each(|part| push(part, record, &mut text));
             text.extend_from_slice(rest);
             Some(text)
         }
@@ -494,7 +494,7 @@ fn rewritten(url: &[u8], exchange: &RequestRecord, forward: &ProxyPass) -> Optio
 fn under_host_sent(
     url: &[u8],
     path: &str,
-    exchange: &RequestRecord,
+    record: &RequestRecord,
     forward: &ProxyPass,
 ) -> Option<Vec<u8>> {
     let own = forward.uri.as_deref()?;
@@ -503,7 +503,7 @@ fn under_host_sent(
     let mut hosts = forward.set_headers.iter();
     let host = hosts.find(|set| set.name == header::HOST)?;
     let mut sent = Vec::new();
-    variables::render(&host.value, exchange, &mut sent);
+    variables::render(&host.value, record, &mut sent);
     let (named, rest) = url.split_at_checked(scheme.len() + sent.len())?;
     if sent == forward.host.as_bytes() || !named.ends_with(&sent) {
         return None;
@@ -513,12 +513,12 @@ fn under_host_sent(
 }
 
 /// Appends a piece; what no URL may hold is escaped in values, so that none begins a field of its own.
-fn push(part: &Part, exchange: &RequestRecord, text: &mut Vec<u8>) {
+fn push(part: &Part, record: &RequestRecord, text: &mut Vec<u8>) {
     match part {
         Part::Text(own) => text.extend_from_slice(own.as_bytes()),
         Part::Variable(variable) => {
             let mut value = Vec::new();
-            variables::append(variable, exchange, &mut value);
+            variables::append(variable, record, &mut value);
             text.extend_from_slice(&escape_location(&value));
         }
     }
@@ -660,11 +660,11 @@ mod redirect_tests {
     use crate::config::plan::{SetHeader, Template, Variable};
 
     fn rewritten(forward: &ProxyPass, field: &'static str, value: &str) -> String {
-        let exchange =
+        let record =
             crate::message::testing::request("GET", "/one/a%0ab", &[("host", "shop.test:81")]);
         let mut headers = HeaderMap::new();
         headers.insert(field, HeaderValue::from_str(value).unwrap());
-        rewrite_redirects(&mut headers, &exchange, forward);
+        rewrite_redirects(&mut headers, &record, forward);
         headers[field].to_str().unwrap().to_owned()
     }
 

@@ -1,12 +1,14 @@
-//! Prebuilt responses: header fields and a body that lie ready before hyper writes its part of a response.
+//! Prebuilt responses: headers and body are assembled as bytes, and replace what hyper writes for an empty response.
 //!
-//! hyper takes the fields of a response as a map and writes them out again. A refusal is the same for thousands in a row,
-//! and what a backend sends is mostly passed on as it came: neither needs a map. So hyper is given the status alone. It
-//! decides what only it can decide, whether the connection goes on, and writes the head of an empty response; on the way
-//! to the socket the ready fields and the body are put where hyper has said that there is nothing.
+//! hyper takes the headers of a response as a map and writes them out again. A refusal is the same for thousands of requests
+//! in a row, and what a backend sends is mostly passed on as it came: neither needs a map, and the way through it costs more
+//! than all the rest of writing a small response. So hyper is given the status alone. It decides what only it can decide,
+//! whether the connection is kept open, and writes the headers of an empty response; on the way to the socket
+//! (`downstream/http1_io.rs`) its last two lines, `content-length: 0` and `date`, are replaced by the assembled bytes.
 //!
-//! This depends on how hyper ends the head of an empty response. It is checked once at start against the hyper that is
-//! linked, see [`check`]; where it writes anything else, every response takes the way through the map.
+//! This depends on the bytes hyper writes. [`check`] compares them once at start with what is expected here; if hyper writes
+//! anything else, a warning is logged, a counter rises, and all responses go through the map. A test in
+//! `downstream/tests/requests.rs` makes the same check, so an upgrade of hyper that changes its output fails there first.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -14,146 +16,127 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use http::{Method, StatusCode};
-use parking_lot::Mutex;
 
-/// The fields of an answer, written out, its length among them.
+/// The headers of a response as bytes, its length among them.
 #[derive(Debug)]
 pub struct RawHeaders {
-    text: Vec<u8>,
-    dated: bool,
+    bytes: Vec<u8>,
+    has_date: bool,
 }
 
-/// The fields and the body of an answer.
+/// The headers and the body of a response.
 #[derive(Debug)]
 pub struct PrebuiltResponse {
-    lines: RawHeaders,
+    headers: RawHeaders,
     body: Bytes,
 }
 
-/// What completes an answer.
+/// A prebuilt response, for one request or for many.
 #[derive(Debug)]
 pub enum Prebuilt {
-    /// It completes others, too.
-    Kept(Arc<PrebuiltResponse>),
-    /// It was made for this one.
-    Own(PrebuiltResponse),
+    /// It was assembled for one request.
+    Owned(PrebuiltResponse),
+    /// It answers other requests, too.
+    Shared(Arc<PrebuiltResponse>),
 }
 
-/// Whether hyper ends the head of an empty response as it is known here.
-// Until it is checked, too: tests serve connections without a start.
-static KNOWN: AtomicBool = AtomicBool::new(true);
+/// Whether hyper writes empty responses as expected.
+// Until that is checked, too: tests serve connections without a start.
+static ENABLED: AtomicBool = AtomicBool::new(true);
 
-/// Checks the head of an empty response that hyper has written; if it is not as expected, prebuilt responses are off from
-/// now on.
+/// Checks the empty response that hyper has written; if it is not as expected, prebuilt responses are off from now on.
 pub fn check(empty: &[u8]) -> bool {
-    let known = split(empty).is_some();
-    if !known {
-        KNOWN.store(false, Ordering::Relaxed);
+    let is_expected = split(empty).is_some();
+    if !is_expected {
+        ENABLED.store(false, Ordering::Relaxed);
     }
-    known
+    is_expected
 }
 
-/// The head of an empty response before the line that says so, and after it.
+pub(super) fn is_enabled() -> bool {
+    ENABLED.load(Ordering::Relaxed)
+}
+
+/// The bytes of an empty response before its `content-length`, and those after it.
 fn split(empty: &[u8]) -> Option<(&[u8], &[u8])> {
     let (begin, end) = empty.split_at_checked(empty.len().checked_sub(END)?)?;
-    let date = end.strip_prefix(NOTHING)?;
-    let known = begin.ends_with(b"\r\n") && date.starts_with(b"date: ");
-    (known && date.ends_with(b"\r\n\r\n")).then_some((begin, date))
-}
-
-/// Where it waits for the server's part.
-#[derive(Debug, Default)]
-pub struct PrebuiltSlot {
-    // Somebody looks here.
-    used: AtomicBool,
-    // A load instead of a lock for every write.
-    any: AtomicBool,
-    waiting: Mutex<Option<Prebuilt>>,
+    let date = end.strip_prefix(NO_BODY)?;
+    let is_expected = begin.ends_with(b"\r\n") && date.starts_with(b"date: ");
+    (is_expected && date.ends_with(b"\r\n\r\n")).then_some((begin, date))
 }
 
 thread_local! {
-    // The room that lines are written in, for one answer after the other.
-    static ROOM: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+    // The memory of the last headers, reused for the next.
+    static SPARE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
 impl RawHeaders {
     /// None yet.
-    #[must_use]
-    pub fn new() -> Self {
+    pub fn empty() -> Self {
         Self {
-            text: ROOM.take(),
-            dated: false,
+            bytes: SPARE.take(),
+            has_date: false,
         }
     }
 
-    /// Adds a field; says its name, in lower case.
+    /// Adds a header; returns its name in lower case.
     pub fn add(&mut self, name: &[u8], value: &[u8]) -> &[u8] {
-        let start = self.text.len();
-        self.text.extend_from_slice(name);
-        let end = self.text.len();
-        self.text[start..].make_ascii_lowercase();
-        self.text.extend_from_slice(b": ");
-        self.text.extend_from_slice(value);
-        self.text.extend_from_slice(b"\r\n");
-        let name = &self.text[start..end];
-        self.dated |= name == b"date";
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(name);
+        let end = self.bytes.len();
+        self.bytes[start..].make_ascii_lowercase();
+        self.bytes.extend_from_slice(b": ");
+        self.bytes.extend_from_slice(value);
+        self.bytes.extend_from_slice(b"\r\n");
+        let name = &self.bytes[start..end];
+        self.has_date |= name == b"date";
         name
     }
 
-    /// Whether this and so long a body are little enough to be copied.
-    #[must_use]
-    pub fn fit(&self, body: usize) -> bool {
-        self.text.len() + body <= LARGEST
-    }
-}
-
-impl Default for RawHeaders {
-    fn default() -> Self {
-        Self::new()
+    /// Whether these headers with a body of this length are short enough to be copied.
+    pub fn fits(&self, body: usize) -> bool {
+        self.bytes.len() + body <= LARGEST
     }
 }
 
 impl Drop for RawHeaders {
     fn drop(&mut self) {
-        if self.text.capacity() <= LARGEST {
-            self.text.clear();
-            let text = std::mem::take(&mut self.text);
-            // Not where an event loop ends: the room may be gone before the last answer that was kept.
-            let _kept = ROOM.try_with(|room| room.set(text));
+        if self.bytes.capacity() <= LARGEST {
+            self.bytes.clear();
+            let bytes = std::mem::take(&mut self.bytes);
+            // Not where an event loop ends: the thread's memory may be gone before the last shared response.
+            let _kept = SPARE.try_with(|spare| spare.set(bytes));
         }
     }
 }
 
 impl PrebuiltResponse {
-    /// These fields, which say nothing of the connection, and this body.
-    #[must_use]
-    pub fn new(lines: RawHeaders, body: Bytes) -> Self {
-        Self { lines, body }
+    /// A response of these headers, none of which concerns the connection, and this body.
+    pub fn new(headers: RawHeaders, body: Bytes) -> Self {
+        Self { headers, body }
     }
 
-    /// Whether the answer to this method with this status can be completed: the server says of it that it is empty.
-    #[must_use]
-    pub fn may_complete(method: &Method, status: StatusCode) -> bool {
-        let empty = status.is_informational()
+    /// Whether hyper ends the response to this method with this status as an empty one, so that it can be completed.
+    pub fn can_complete(method: &Method, status: StatusCode) -> bool {
+        let is_bodiless = status.is_informational()
             || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
-        !empty && !matches!(*method, Method::CONNECT | Method::HEAD)
+        !is_bodiless && !matches!(*method, Method::CONNECT | Method::HEAD)
     }
 
     /// How long the body is.
-    #[must_use]
     pub fn length(&self) -> usize {
         self.body.len()
     }
 
-    /// Appends the response: hyper's empty one, with what it lacks. Appends nothing where the empty one is not as it is
-    /// known here.
+    /// Appends hyper's empty response with the headers and the body put in; appends nothing and returns false where the
+    /// empty one is not as expected.
     pub fn complete(&self, empty: &[u8], out: &mut Vec<u8>) -> bool {
         let Some((begin, date)) = split(empty) else {
             return false;
         };
         out.extend_from_slice(begin);
-        out.extend_from_slice(&self.lines.text);
-        out.extend_from_slice(match self.lines.dated {
+        out.extend_from_slice(&self.headers.bytes);
+        out.extend_from_slice(match self.headers.has_date {
             true => b"\r\n",
             false => date,
         });
@@ -162,50 +145,22 @@ impl PrebuiltResponse {
     }
 }
 
-impl Prebuilt {
-    /// What it completes an answer with.
-    #[must_use]
-    pub fn stock(&self) -> &PrebuiltResponse {
+impl std::ops::Deref for Prebuilt {
+    type Target = PrebuiltResponse;
+
+    fn deref(&self) -> &PrebuiltResponse {
         match self {
-            Self::Kept(stock) => stock,
-            Self::Own(stock) => stock,
+            Self::Owned(response) => response,
+            Self::Shared(response) => response,
         }
     }
 }
 
-impl PrebuiltSlot {
-    /// From now on, whatever waits here is taken with the next response, unless prebuilt responses are off.
-    pub fn open(&self) {
-        self.used
-            .store(KNOWN.load(Ordering::Relaxed), Ordering::Relaxed);
-    }
+/// What hyper writes last in an empty response: that there is no body, then the date.
+const NO_BODY: &[u8] = b"content-length: 0\r\n";
+const END: usize = NO_BODY.len() + b"date: Mon, 16 Nov 2026 10:05:48 GMT\r\n\r\n".len();
 
-    /// Whether somebody takes what waits here.
-    pub fn is_open(&self) -> bool {
-        self.used.load(Ordering::Relaxed)
-    }
-
-    /// Completes the next answer, where it is open.
-    pub fn put(&self, completion: Prebuilt) {
-        *self.waiting.lock() = Some(completion);
-        self.any.store(true, Ordering::Relaxed);
-    }
-
-    /// What completes the answer that leaves now.
-    pub fn take(&self) -> Option<Prebuilt> {
-        if !self.any.load(Ordering::Relaxed) {
-            return None;
-        }
-        self.any.store(false, Ordering::Relaxed);
-        self.waiting.lock().take()
-    }
-}
-
-/// What hyper says last: that there is no body, then the date.
-const NOTHING: &[u8] = b"content-length: 0\r\n";
-const END: usize = NOTHING.len() + b"date: Mon, 16 Nov 2026 10:05:48 GMT\r\n\r\n".len();
-
-/// More than this is worth the server's own care, which copies nothing.
+/// Longer responses are left to hyper, which copies nothing.
 const LARGEST: usize = 8192;
 
 #[cfg(test)]
@@ -214,13 +169,13 @@ mod tests {
     use super::*;
 
     fn completed(fields: &[(&str, &str)], empty: &str) -> String {
-        let mut lines = RawHeaders::new();
+        let mut headers = RawHeaders::empty();
         for (name, value) in fields {
-            lines.add(name.as_bytes(), value.as_bytes());
+            headers.add(name.as_bytes(), value.as_bytes());
         }
-        let stock = PrebuiltResponse::new(lines, Bytes::from_static(b"no\n"));
+        let response = PrebuiltResponse::new(headers, Bytes::from_static(b"no\n"));
         let mut out = Vec::new();
-        assert!(stock.complete(empty.as_bytes(), &mut out));
+        assert!(response.complete(empty.as_bytes(), &mut out));
         String::from_utf8(out).unwrap()
     }
 
@@ -228,7 +183,7 @@ mod tests {
                          date: Mon, 16 Nov 2026 10:05:48 GMT\r\n\r\n";
 
     #[test]
-    fn what_the_server_decides_stays() {
+    fn what_hyper_has_written_is_kept() {
         let fields = [("Content-Length", "3"), ("Server", "Weir")];
         assert_eq!(
             completed(&fields, EMPTY),
@@ -238,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_one_date() {
+    fn the_date_of_the_response_replaces_hypers() {
         let fields = [("Date", "now"), ("content-length", "3")];
         assert_eq!(
             completed(&fields, EMPTY),
@@ -247,8 +202,8 @@ mod tests {
     }
 
     #[test]
-    fn a_head_that_hyper_ends_differently_is_not_completed() {
-        let stock = PrebuiltResponse::new(RawHeaders::new(), Bytes::from_static(b"no\n"));
+    fn an_empty_response_of_another_form_is_not_completed() {
+        let response = PrebuiltResponse::new(RawHeaders::empty(), Bytes::from_static(b"no\n"));
         for other in [
             String::new(),
             "HTTP/1.1 429 No\r\ncontent-length: 0\r\n\r\n".to_owned(),
@@ -257,16 +212,16 @@ mod tests {
             EMPTY.replace(" GMT\r\n", " GMT\r\nserver: h\r\n"),
         ] {
             let mut out = Vec::new();
-            let completed = stock.complete(other.as_bytes(), &mut out);
+            let completed = response.complete(other.as_bytes(), &mut out);
             assert!(!completed && out.is_empty(), "{other}");
         }
     }
 
     #[test]
-    fn a_long_page_does_not_lie_ready() {
-        let mut lines = RawHeaders::new();
-        lines.add(b"a", b"b");
-        assert!(lines.fit(LARGEST - 6));
-        assert!(!lines.fit(LARGEST - 5));
+    fn a_long_response_is_not_prebuilt() {
+        let mut headers = RawHeaders::empty();
+        headers.add(b"a", b"b");
+        assert!(headers.fits(LARGEST - 6));
+        assert!(!headers.fits(LARGEST - 5));
     }
 }

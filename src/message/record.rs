@@ -22,7 +22,7 @@ pub struct RequestRecord {
     /// Index of its virtual server.
     pub server: usize,
     /// Who asked.
-    pub peer: Arc<ClientConnection>,
+    pub connection: Arc<ClientConnection>,
     /// What was asked, as it came. Never changed: what goes upstream is made from it.
     pub head: Parts,
     /// Host and path in the form that routing and keys use.
@@ -130,18 +130,18 @@ impl RequestRecord {
     pub fn begin(
         plan: Arc<Plan>,
         server: usize,
-        peer: Arc<ClientConnection>,
+        connection: Arc<ClientConnection>,
         head: Parts,
         target: Target,
         now: Millis,
     ) -> Self {
-        let number = peer.count_request(now);
+        let number = connection.count_request(now);
         Self {
-            sent_before: peer.line.sent(),
+            sent_before: connection.state.sent.get(),
             body_received: 0,
             plan,
             server,
-            peer,
+            connection,
             head,
             target,
             started: now,
@@ -166,12 +166,12 @@ impl RequestRecord {
 
     /// Takes the word of a proxy for who asks, if `rule` trusts it and nobody was named before.
     pub fn identify(&mut self, rule: &RealIp) {
-        let found = self.peer.named_by(rule, &self.head.headers);
+        let found = self.connection.find_client(rule, &self.head.headers);
         // Of two rules the location's decides what else is believed.
         self.trusted = found.is_some();
         if self.named.is_none() {
             let address = found.flatten();
-            self.named = address.map(|address| self.peer.speaks_for(address));
+            self.named = address.map(|address| self.connection.named_client(address));
         }
     }
 
@@ -186,7 +186,7 @@ impl RequestRecord {
     /// Who asks: for keys, rules and logs.
     #[must_use]
     pub fn client(&self) -> &ClientAddr {
-        self.named.as_deref().unwrap_or(&self.peer.client)
+        self.named.as_deref().unwrap_or(&self.connection.addr)
     }
 
     /// It has waited for its turn in the zone that delayed it.

@@ -90,8 +90,8 @@ impl Http2Body {
         &mut self,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, IncomingError>>> {
-        if let Some(peer) = self.waits.take() {
-            peer.line.send_interim(InterimResponse::go_on());
+        if let Some(connection) = self.waits.take() {
+            connection.state.send_interim(InterimResponse::proceed());
         }
         if !self.over {
             match ready!(self.receiving.poll_data(context)).transpose()? {
@@ -467,29 +467,33 @@ impl BodyReader {
 /// another request, and the answer should say `Connection: close`.
 ///
 /// `expects_continue`: the client waits to be told before it sends the body.
-pub fn drain(peer: &Arc<ClientConnection>, incoming: IncomingBody, expects_continue: bool) -> bool {
+pub fn drain(
+    connection: &Arc<ClientConnection>,
+    incoming: IncomingBody,
+    expects_continue: bool,
+) -> bool {
     // An HTTP/2 stream ends without the others noticing.
     if incoming.is_end_stream() || matches!(incoming, IncomingBody::Http2(_)) {
         return true;
     }
     // Reading a body that is waited to be asked for would ask for it, after the answer was decided.
     if expects_continue || incoming.size_hint().lower() > MOST {
-        peer.line.linger_on_close();
+        connection.state.lingers.set(true);
         return false;
     }
-    let draining = DrainGuard::begin(Arc::clone(peer));
+    let draining = DrainGuard::begin(Arc::clone(connection));
     tokio::spawn(discard(draining, incoming));
     true
 }
 
 async fn discard(draining: DrainGuard, mut incoming: IncomingBody) {
-    let line = &draining.0.line;
+    let state = &draining.0.state;
     let mut taken = 0;
     let most = match incoming.size_hint().exact() {
         Some(_) => MOST,
         None => MOST_UNTOLD,
     };
-    let ended = tokio::time::timeout(line.lingering_timeout(), async {
+    let ended = tokio::time::timeout(state.lingering_timeout(), async {
         // hyper does not tell the end of a body with a length until the next head has come, once the
         // answer is out; the body itself knows.
         while taken <= most {
@@ -506,22 +510,22 @@ async fn discard(draining: DrainGuard, mut incoming: IncomingBody) {
         false
     });
     if !ended.await.unwrap_or(false) {
-        line.linger_on_close();
+        state.lingers.set(true);
     }
 }
 
 struct DrainGuard(Arc<ClientConnection>);
 
 impl DrainGuard {
-    fn begin(peer: Arc<ClientConnection>) -> Self {
-        peer.line.draining();
-        Self(peer)
+    fn begin(connection: Arc<ClientConnection>) -> Self {
+        connection.state.begin_drain();
+        Self(connection)
     }
 }
 
 impl Drop for DrainGuard {
     fn drop(&mut self) {
-        self.0.line.drained();
+        self.0.state.end_drain();
     }
 }
 

@@ -110,7 +110,7 @@ impl<D: http_body::Body<Error: std::fmt::Debug>> ResponseBody<D> {
                     guard.sent(length);
                 }
                 guard.taken();
-                connection.line.finish_when_flushed(guard);
+                connection.state.finish_when_flushed(guard);
             }
             ResponseEnd::Aborted => guard.finish(ResponseEnd::Aborted),
         }
@@ -131,7 +131,7 @@ where
         let this = &mut *self;
         if let Some(failure) = this.failure.take() {
             // What came before it is still on its way to a client that reads slowly: this is asked again then.
-            if matches!(&this.guard, Some((_, connection)) if connection.line.unsent()) {
+            if matches!(&this.guard, Some((_, connection)) if connection.state.unsent.get()) {
                 this.failure = Some(failure);
                 return Poll::Pending;
             }
@@ -145,7 +145,7 @@ where
                 if frame.is_pending()
                     && let Some((_, connection)) = &this.guard
                 {
-                    connection.line.read_ahead(context);
+                    connection.state.read_ahead(context);
                 }
                 ready!(frame)
             }

@@ -51,7 +51,7 @@ impl ConnectionHandler {
         let address = match rule_of_introduction(plan, listener, peer) {
             // The proxy in front is not the client; its address is known when the PROXY header has been read.
             Some(_) => None,
-            None => peer.client.ip(),
+            None => peer.addr.ip(),
         };
         self.cap.admit(&plan.caps, peer, address)
     }
@@ -113,7 +113,7 @@ impl ConnectionHandler {
         let handshake = bounded(handshake, peer, &self.counters, timeout, stop);
         let (socket, info) = handshake.await?;
         if let Some(info) = info {
-            peer.secured(info);
+            peer.set_tls(info);
         }
         Some(socket)
     }
@@ -135,7 +135,7 @@ impl ConnectionHandler {
         let plan = &generation.plan;
         let rule = rule_of_introduction(plan, listener, &peer);
         rule.is_none_or(|rule| {
-            let client = peer.introduced_by(rule).map(|client| client.ip());
+            let client = peer.client_in_proxy_header(rule).map(|client| client.ip());
             seat.counts_for(&plan.caps, client)
         })
     }
@@ -173,7 +173,7 @@ async fn introduce(
     match read {
         Ok(says) => {
             if let Some(says) = says {
-                peer.set_proxied(says);
+                peer.set_proxy_header(says);
             }
             true
         }

@@ -324,7 +324,7 @@ impl ProxyPass {
         // Over HTTP/2 the speed at which one side reads is what the other sends at.
         if self.conf.version == HttpVersion::One && buffering.unwrap_or(plan.on) {
             let buffer = ResponseBuffer::new(plan, cx.buffers());
-            body = body.buffered(buffer, &cx.record.peer);
+            body = body.buffered(buffer, &cx.record.connection);
         }
         ResponseBody::upstream(body)
     }

@@ -121,7 +121,7 @@ impl RequestContext {
     /// What makes the request's framing ambiguous, if anything does.
     pub(super) fn ambiguity(&self) -> Option<Ambiguity> {
         let record = &self.record;
-        record.peer.doubts.about(record.number)
+        record.connection.ambiguity.of_request(record.number)
     }
 
     /// The form in which the upstream's response headers are wanted: as a map where something reads them or adds to them.
@@ -141,8 +141,8 @@ impl RequestContext {
         match lines {
             Some(lines) => {
                 let length = bytes.len();
-                let prebuilt = Prebuilt::Own(PrebuiltResponse::new(lines, bytes));
-                self.record.peer.line.ready.put(prebuilt);
+                let prebuilt = Prebuilt::Owned(PrebuiltResponse::new(lines, bytes));
+                self.record.connection.state.prebuilt.put(prebuilt);
                 ResponseBody::prebuilt(length)
             }
             None => ResponseBody::whole(bytes),
@@ -160,9 +160,9 @@ impl RequestContext {
         let drained = unread.is_none_or(|unread| self.discard(unread));
         let last = client.keepalive_timeout.is_none()
             || self.record.number >= client.keepalive_requests
-            || self.record.peer.line.closes_after_answer();
+            || self.record.connection.state.closes_after_response.get();
         if last {
-            self.record.peer.line.close_after_answer();
+            self.record.connection.state.closes_after_response.set(true);
         }
         if self.upgrade.is_none() && (!drained || last) {
             let close = HeaderValue::from_static("close");
@@ -173,7 +173,7 @@ impl RequestContext {
     /// Throws away a body that nothing has read; false if the connection cannot be used after it.
     fn discard(&self, unread: IncomingBody) -> bool {
         let held_back = self.record.head.headers.contains_key(header::EXPECT);
-        drain(&self.record.peer, unread, held_back)
+        drain(&self.record.connection, unread, held_back)
     }
 
     /// Records the response as the client gets it; its headers only where variables ask for them.
@@ -189,7 +189,7 @@ impl RequestContext {
     pub(super) fn attach_to(mut self: Box<Self>, mut response: Response) -> Response {
         match self.upgrade.take() {
             None => {
-                let client = Arc::clone(&self.record.peer);
+                let client = Arc::clone(&self.record.connection);
                 response.body_mut().set_guard(self, client);
             }
             Some(upgrade) => self.open_tunnel(upgrade),
@@ -199,9 +199,9 @@ impl RequestContext {
 
     /// Hands the tunnel to the connection, which begins it when the 101 has left.
     fn open_tunnel(self: Box<Self>, upgrade: PendingUpgrade) {
-        let client = Arc::clone(&self.record.peer);
+        let client = Arc::clone(&self.record.connection);
         let grace = self.record.plan.shutdown_timeout;
-        client.line.open_tunnel(Box::new(Tunnel {
+        client.state.open_tunnel(Box::new(Tunnel {
             far: upgrade.upstream,
             idle_timeout: upgrade.idle_timeout,
             send_timeout: upgrade.send_timeout,
@@ -222,7 +222,7 @@ impl RequestContext {
             if !progress.ended() {
                 // The response came before the request was complete; what is still on its way must not
                 // turn into a reset that takes the response with it.
-                record.peer.line.linger_on_close();
+                record.connection.state.lingers.set(true);
             }
         }
         if let (Some(timer), Some(attempt)) = (&self.timer, record.attempts.last_mut()) {
@@ -263,7 +263,7 @@ impl ResponseGuard for RequestContext {
     fn taken(&mut self) {
         // A slot is given back before a small response leaves rather than after: a client that has read it and asks
         // again, perhaps on another event loop, must not find its own slot still taken.
-        if self.record.body_sent <= LEAVES_AT_ONCE && !self.record.peer.line.unsent() {
+        if self.record.body_sent <= LEAVES_AT_ONCE && !self.record.connection.state.unsent.get() {
             self.permit = None;
         }
     }
@@ -283,9 +283,9 @@ impl Drop for RequestContext {
 /// Whether the headers of the next response can be written by us rather than by hyper, as far as the connection and
 /// variables allow it.
 pub(super) fn allows_raw_headers(record: &RequestRecord) -> bool {
-    let line = &record.peer.line;
+    let state = &record.connection.state;
     // Until all of an earlier response has left, this one is not the next.
-    line.ready.is_open() && !line.unsent() && record.upstream_headers.is_none()
+    state.prebuilt.is_open() && !state.unsent.get() && record.upstream_headers.is_none()
 }
 
 /// Bytes that a socket with nothing in it takes in one go.

@@ -150,7 +150,7 @@ impl ProxyError {
         }
         if self.ends_connection() {
             answer = answer.with_header(header::CONNECTION, HeaderValue::from_static("close"));
-            record.peer.line.linger_on_close();
+            record.connection.state.lingers.set(true);
         }
         Ok(respond(answer, record))
     }
@@ -370,8 +370,8 @@ fn respond_refused(refusal: Refusal, record: &RequestRecord, settings: &ReplySet
             && settings.raw_headers
             && allows_raw_headers(record)
         {
-            let prebuilt = Prebuilt::Kept(Arc::clone(stock));
-            record.peer.line.ready.put(prebuilt);
+            let prebuilt = Prebuilt::Shared(Arc::clone(stock));
+            record.connection.state.prebuilt.put(prebuilt);
             let mut response = Response::new(ResponseBody::prebuilt(stock.length()));
             *response.status_mut() = given.head.status;
             *response.headers_mut() = headers::spare();
@@ -383,17 +383,17 @@ fn respond_refused(refusal: Refusal, record: &RequestRecord, settings: &ReplySet
 
 fn stock_of(head: &Parts, body: &Bytes) -> Option<PrebuiltResponse> {
     // A phrase of its own is beside the fields.
-    if !head.extensions.is_empty() || !PrebuiltResponse::may_complete(&Method::GET, head.status) {
+    if !head.extensions.is_empty() || !PrebuiltResponse::can_complete(&Method::GET, head.status) {
         return None;
     }
-    let mut lines = RawHeaders::new();
+    let mut lines = RawHeaders::empty();
     let length = HeaderValue::from(body.len());
     let fields = [(&header::CONTENT_LENGTH, &length)];
     for (name, value) in fields.into_iter().chain(&head.headers) {
         lines.add(name.as_str().as_bytes(), value.as_bytes());
     }
     lines
-        .fit(body.len())
+        .fits(body.len())
         .then(|| PrebuiltResponse::new(lines, body.clone()))
 }
 
@@ -494,7 +494,7 @@ mod tests {
         let wording = RefusalBody::new(Template {
             parts: Box::new(parts),
         });
-        let record = message::testing::exchange(&[("user-agent", agent)]);
+        let record = message::testing::record(&[("user-agent", agent)]);
         String::from_utf8(render(&wording, &record)).expect("a text")
     }
 

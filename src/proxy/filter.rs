@@ -305,7 +305,7 @@ impl LimitRate {
         };
         let rate = NonZeroU64::new(rate)?;
         // A client that is given less than `send_min_rate` asks for is not slow.
-        cx.record.peer.line.lower_send_rate(rate.get());
+        cx.record.connection.state.lower_send_rate(rate.get());
         Some(Throttle::new(rate, bytes(&self.0.after, &cx.record)))
     }
 }

@@ -266,7 +266,7 @@ impl Generation {
         }
         let listeners = &self.plan.listeners;
         let carrier = listeners.get(listener).map(|listener| listener.carrier);
-        match (carrier, record.peer.tls()) {
+        match (carrier, record.connection.tls()) {
             (Some(Carrier::Tls), None) => Some(ProxyError::PlainToTls),
             (_, Some(tls)) => self.certificate_objection(listener, record, tls),
             (_, None) => None,
@@ -298,7 +298,7 @@ impl Generation {
         if self.named(listener, tls.server_name.as_deref()) != Some(record.server) {
             return Some(ProxyError::Misdirected);
         }
-        match (verify, tls.verdict()) {
+        match (verify, tls.certificate_status()) {
             (_, Some(CertificateStatus::Good)) => None,
             (VerifyClient::OptionalNoCa, Some(CertificateStatus::Unknown(_))) => None,
             (_, Some(CertificateStatus::Unknown(reason))) => {

@@ -99,7 +99,7 @@ impl Location {
         if cx.lacks_slash {
             return Flow::Respond(Box::new(add_slash(&cx.record)));
         }
-        cx.record.peer.line.set_timeouts(&self.conf.client);
+        cx.record.connection.state.set_timeouts(&self.conf.client);
         if let Some(incoming) = unread {
             let announced = http_body::Body::size_hint(incoming).lower();
             let max = self.conf.client.max_body_size();

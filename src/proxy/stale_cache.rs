@@ -461,7 +461,10 @@ impl CredentialVariables {
 
     /// Whether a request carries any.
     fn carried_by(&self, exchange: &RequestRecord) -> bool {
-        let shown = exchange.peer.tls().is_some_and(|tls| tls.client.is_some());
+        let shown = exchange
+            .connection
+            .tls()
+            .is_some_and(|tls| tls.client.is_some());
         shown
             || exchange.head.headers.keys().any(says_so)
             || self.variables.iter().any(|it| has_value(it, exchange))

@@ -375,7 +375,7 @@ pub fn about(
     let _written = write!(
         line,
         "*{} {message}, client: {}, server: {}",
-        exchange.peer.connection,
+        exchange.connection.serial,
         exchange.client().text(),
         exchange.server().name,
     );
@@ -421,7 +421,7 @@ pub fn about(
 /// address that was connected to.
 #[must_use]
 pub fn about_connection(message: fmt::Arguments<'_>, peer: &ClientConnection) -> String {
-    let (number, client) = (peer.connection, peer.caller());
+    let (number, client) = (peer.serial, peer.latest_client());
     match peer.local {
         Some(local) => format!("*{number} {message}, client: {client}, server: {local}"),
         None => format!("*{number} {message}, client: {client}, server: unix:"),

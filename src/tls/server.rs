@@ -368,8 +368,8 @@ fn known(stream: &TlsStream, made: &LoadedServer, name: Option<Box<str>>) -> Tls
             .negotiated_key_exchange_group()
             .map(|group| stream::curve(group.name())),
         server_name: name,
-        inner: match tls.alpn_protocol() {
-            None => AlpnProtocol::Unsaid,
+        alpn: match tls.alpn_protocol() {
+            None => AlpnProtocol::Absent,
             Some(b"h2") => AlpnProtocol::Http2,
             Some(_) => AlpnProtocol::Http1,
         },
@@ -384,7 +384,7 @@ fn shown(chain: &[CertificateDer<'_>], made: &LoadedServer) -> Option<Box<Client
     let parsed = x509::X509Parts::parse(own)?;
     let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA1_FOR_LEGACY_USE_ONLY, own);
     Some(Box::new(ClientCertificate {
-        verdict: clients.judge(chain, files::now()),
+        status: clients.judge(chain, files::now()),
         subject: x509::text(parsed.subject).into(),
         issuer: x509::text(parsed.issuer).into(),
         serial: x509::serial(parsed.serial).into(),

@@ -264,7 +264,7 @@ impl BufferedBody {
     ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
         if !std::mem::replace(&mut self.known, true) {
             let refill = Arc::clone(&self.state);
-            self.client.line.set_read_ahead(Some(refill));
+            self.client.state.set_read_ahead(Some(refill));
         }
         self.state.0.lock().poll_frame(context)
     }
@@ -300,7 +300,7 @@ impl BufferedBody {
 impl Drop for BufferedBody {
     fn drop(&mut self) {
         if self.known {
-            self.client.line.set_read_ahead(None);
+            self.client.state.set_read_ahead(None);
         }
     }
 }

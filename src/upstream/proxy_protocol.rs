@@ -11,14 +11,14 @@ use crate::message::{RemoteAddr, RequestRecord};
 
 /// What to say first on a connection made for this request; nothing where nothing is to be said.
 pub(super) fn proxy_header_for(exchange: &RequestRecord, version: ProxyProtocolVersion) -> Vec<u8> {
-    let peer = &exchange.peer;
+    let peer = &exchange.connection;
     let from = match exchange.client().remote() {
         RemoteAddr::Ip(address) => Some(address),
         RemoteAddr::Unix => None,
     };
     // Where the client connected to, if a proxy has told us; else where it reached us.
     let told = peer
-        .proxied()
+        .proxy_header()
         .filter(|proxied| exchange.is_trusted() && Some(proxied.from) == from);
     let to = told.map(|proxied| proxied.to).or(peer.local);
     let ends = from.zip(to).map(|(from, to)| alike(from, to));
@@ -149,7 +149,7 @@ mod tests {
     #[test]
     fn what_was_not_believed_is_not_repeated() {
         let peer = peer("192.0.2.7:50000", "127.0.0.1:8080");
-        peer.set_proxied(ProxyHeader {
+        peer.set_proxy_header(ProxyHeader {
             from: "1.1.1.1:1".parse().unwrap(),
             to: "2.2.2.2:2".parse().unwrap(),
             tlvs: Box::default(),

@@ -374,8 +374,8 @@ impl<'e> InterimRelay<'e> {
             && self.exchange.head.version >= Version::HTTP_11
         {
             self.passed += 1;
-            let line = &self.exchange.peer.line;
-            line.send_interim(passed_on(status, headers));
+            let state = &self.exchange.connection.state;
+            state.send_interim(passed_on(status, headers));
         }
     }
 

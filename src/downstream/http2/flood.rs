@@ -232,14 +232,14 @@ impl StreamTable {
     }
 
     /// A stream begins.
-    pub(super) fn enter(&self, stream: u32, peer: Arc<ClientConnection>) {
+    pub(super) fn enter(&self, stream: u32, client: Arc<ClientConnection>) {
         let mut inner = self.0.lock();
         if inner.malformed.contains(&stream) {
-            peer.line.refuse(400);
+            client.state.refuse(400);
         }
         // They begin in the order of their numbers: earlier ones never will.
         inner.malformed.retain(|malformed| *malformed > stream);
-        inner.streams.insert(stream, peer);
+        inner.streams.insert(stream, client);
     }
 
     /// A stream is over; `last` if the connection is to carry no more.
@@ -259,9 +259,9 @@ impl StreamTable {
             return;
         }
         match inner.streams.get(&frame.stream) {
-            Some(peer) => {
-                peer.line.refuse(400);
-                peer.line.wake();
+            Some(client) => {
+                client.state.refuse(400);
+                client.state.wake();
             }
             None if inner.malformed.len() < MOST_MALFORMED => inner.malformed.push(frame.stream),
             None => {
@@ -286,21 +286,21 @@ impl StreamTable {
             inner.state.malformed += u32::from(frame.says_malformed());
             return;
         }
-        let Some(peer) = inner.streams.get(&frame.stream) else {
+        let Some(client) = inner.streams.get(&frame.stream) else {
             inner.state.oversized += u32::from(frame.kind == FrameType::Headers);
             inner.state.malformed += u32::from(frame.says_malformed());
             return;
         };
-        peer.line.add_sent(frame.size());
+        client.state.sent.add(frame.size());
         let over = frame.ends_stream() || frame.kind == FrameType::Reset;
-        let peer = over.then(|| inner.streams.remove(&frame.stream)).flatten();
+        let client = over.then(|| inner.streams.remove(&frame.stream)).flatten();
         drop(inner);
-        if let Some(peer) = peer {
+        if let Some(client) = client {
             if frame.kind == FrameType::Reset {
-                peer.line.closed();
+                client.state.closed();
             } else {
-                peer.line.flushed();
-                peer.line.wake();
+                client.state.flushed();
+                client.state.wake();
             }
         }
     }
@@ -335,8 +335,8 @@ impl StreamTable {
     /// The connection is gone, and all its streams with it.
     pub(super) fn close(&self) {
         let streams = std::mem::take(&mut self.0.lock().streams);
-        for peer in streams.values() {
-            peer.line.closed();
+        for client in streams.values() {
+            client.state.closed();
         }
     }
 }

@@ -39,21 +39,21 @@ use crate::tls::Socket;
 pub(super) async fn serve<H: Handler>(
     socket: Socket,
     ahead: Bytes,
-    peer: &Arc<ClientConnection>,
+    client: &Arc<ClientConnection>,
     limits: Http2Settings,
     handler: &H,
     stop: &CancellationToken,
 ) {
     let roster = Arc::new(StreamTable::new(limits.resets));
-    let io = Http2Io::new(socket, ahead, Arc::clone(peer), Arc::clone(&roster));
+    let io = Http2Io::new(socket, ahead, Arc::clone(client), Arc::clone(&roster));
     let handshake = builder(&limits).handshake(io);
     let Ok(Ok(h2)) = tokio::time::timeout(limits.header_timeout, handshake).await else {
         return;
     };
-    let mut client = Http2Connection {
+    let mut connection = Http2Connection {
         h2,
         roster,
-        peer,
+        client,
         limits,
         handler,
         streams: JoinSet::new(),
@@ -70,9 +70,9 @@ pub(super) async fn serve<H: Handler>(
     poll_fn(|context| {
         if !stopped && stopping.as_mut().poll(context).is_ready() {
             stopped = true;
-            client.stop();
+            connection.stop();
         }
-        client.poll_over(context)
+        connection.poll_over(context)
     })
     .await;
 }
@@ -94,7 +94,7 @@ pub(super) struct Http2Settings {
 struct Http2Connection<'c, H> {
     h2: Connection<Http2Io, Bytes>,
     roster: Arc<StreamTable>,
-    peer: &'c Arc<ClientConnection>,
+    client: &'c Arc<ClientConnection>,
     limits: Http2Settings,
     handler: &'c H,
     streams: JoinSet<()>,
@@ -152,7 +152,7 @@ impl<H: Handler> Http2Connection<'_, H> {
     fn report(&self, state: &ConnectionSignals) {
         for (times, status) in [(state.malformed, 400), (state.oversized, 431)] {
             for _ in 0..times {
-                self.handler.refused_head(self.peer, status);
+                self.handler.refused_head(self.client, status);
             }
         }
     }
@@ -164,16 +164,16 @@ impl<H: Handler> Http2Connection<'_, H> {
         let stream = Http2Stream {
             request,
             respond,
-            peer: Arc::new(ClientConnection::stream(self.peer)),
-            connection: Arc::clone(self.peer),
+            client: Arc::new(ClientConnection::for_stream(self.client)),
+            connection: Arc::clone(self.client),
             roster: Arc::clone(&self.roster),
         };
         if self.ending != GoAwayState::NotYet {
-            stream.peer.line.close_after_answer();
+            stream.client.state.closes_after_response.set(true);
         }
         // Before its task runs: however soon it is over, the connection was not idle.
-        self.roster.enter(number, Arc::clone(&stream.peer));
-        let (handler, connection) = (self.handler.clone(), self.peer.connection);
+        self.roster.enter(number, Arc::clone(&stream.client));
+        let (handler, connection) = (self.handler.clone(), self.client.serial);
         self.streams.spawn(async move {
             let running = Box::pin(stream.run(handler));
             telemetry::isolated(running, |panic| {
@@ -196,7 +196,7 @@ impl<H: Handler> Http2Connection<'_, H> {
             return self.close.poll_passed(context);
         }
         if let Some(flood) = state.flood {
-            self.handler.flooded(self.peer, flood);
+            self.handler.flooded(self.client, flood);
             self.close(Reason::ENHANCE_YOUR_CALM);
             return Poll::Pending;
         }
@@ -212,14 +212,14 @@ impl<H: Handler> Http2Connection<'_, H> {
         if within_head {
             self.head.start(self.limits.header_timeout);
             if self.head.poll_passed(context).is_ready() {
-                self.handler.refused_head(self.peer, 408);
+                self.handler.refused_head(self.client, 408);
                 return self.close(Reason::NO_ERROR);
             }
         } else {
             self.head.clear();
         }
         // Others may see whether it could make room for them.
-        self.peer.line.enter(match (idle, self.asked) {
+        self.client.state.set_phase(match (idle, self.asked) {
             (true, true) => ConnectionPhase::Idle,
             (true, false) => ConnectionPhase::Head,
             (false, _) => ConnectionPhase::Busy,
@@ -228,7 +228,7 @@ impl<H: Handler> Http2Connection<'_, H> {
             return self.rest.clear();
         }
         self.rest.start(match self.ending {
-            GoAwayState::NotYet if self.asked => self.peer.line.keepalive_timeout(),
+            GoAwayState::NotYet if self.asked => self.client.state.keepalive_timeout(),
             GoAwayState::NotYet => self.limits.header_timeout,
             GoAwayState::Retires | GoAwayState::Closes => self.farewell,
         });
@@ -273,9 +273,9 @@ impl<H: Handler> Http2Connection<'_, H> {
             && error.is_library()
             && error.reason() == Some(Reason::ENHANCE_YOUR_CALM)
         {
-            self.handler.flooded(self.peer, self.roster.suspect());
+            self.handler.flooded(self.client, self.roster.suspect());
         }
-        let (connection, client) = (self.peer.connection, self.peer.text());
+        let (connection, client) = (self.client.serial, self.client.text());
         tracing::debug!(connection, client, %error, "connection ended");
     }
 }
@@ -310,7 +310,7 @@ struct Http2Io {
     socket: Socket,
     // What was read from the socket before h2 was there to read it.
     ahead: Bytes,
-    peer: Arc<ClientConnection>,
+    client: Arc<ClientConnection>,
     roster: Arc<StreamTable>,
     received: FrameScanner,
     sent: FrameScanner,
@@ -322,13 +322,13 @@ impl Http2Io {
     fn new(
         socket: Socket,
         ahead: Bytes,
-        peer: Arc<ClientConnection>,
+        client: Arc<ClientConnection>,
         roster: Arc<StreamTable>,
     ) -> Self {
         Self {
             socket,
             ahead,
-            peer,
+            client,
             roster,
             received: FrameScanner::from_client(),
             sent: FrameScanner::from_server(),
@@ -344,7 +344,7 @@ impl Http2Io {
         slices: impl Iterator<Item = &'b [u8]>,
         context: &mut Context<'_>,
     ) -> Poll<io::Result<usize>> {
-        let written = ready!(self.writing.poll_written(&self.peer, written, context));
+        let written = ready!(self.writing.poll_written(&self.client, written, context));
         let mut left = *written.as_ref().unwrap_or(&0);
         for slice in slices {
             let mut bytes = &slice[..left.min(slice.len())];
@@ -370,7 +370,10 @@ impl AsyncRead for Http2Io {
         let before = buffer.filled().len();
         if this.ahead.is_empty() {
             ready!(Pin::new(&mut this.socket).poll_read(context, buffer))?;
-            this.peer.line.add_received(buffer.filled().len() - before);
+            this.client
+                .state
+                .received
+                .add(buffer.filled().len() - before);
         } else {
             let length = this.ahead.len().min(buffer.remaining());
             buffer.put_slice(&this.ahead.split_to(length));
@@ -417,7 +420,8 @@ impl AsyncWrite for Http2Io {
         if this.roster.has_told_off() {
             return Poll::Ready(Ok(()));
         }
-        LingeringClose::poll_close(&mut this.linger, &mut this.socket, &this.peer, context).map(Ok)
+        LingeringClose::poll_close(&mut this.linger, &mut this.socket, &this.client, context)
+            .map(Ok)
     }
 }
 

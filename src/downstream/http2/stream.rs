@@ -34,7 +34,7 @@ pub(super) struct Http2Stream {
     pub(super) request: Request<RecvStream>,
     pub(super) respond: SendResponse<Bytes>,
     /// The client, as on a connection of its own.
-    pub(super) peer: Arc<ClientConnection>,
+    pub(super) client: Arc<ClientConnection>,
     /// The client's connection.
     pub(super) connection: Arc<ClientConnection>,
     pub(super) roster: Arc<StreamTable>,
@@ -43,7 +43,7 @@ pub(super) struct Http2Stream {
 /// A stream under way, over when dropped.
 struct StreamGuard {
     number: u32,
-    peer: Arc<ClientConnection>,
+    client: Arc<ClientConnection>,
     connection: Arc<ClientConnection>,
     roster: Arc<StreamTable>,
 }
@@ -56,47 +56,48 @@ impl Http2Stream {
     pub(super) async fn run<H: Handler>(self, handler: H) {
         let mut respond = self.respond;
         let number = respond.stream_id().as_u32();
-        let peer = Arc::clone(&self.peer);
+        let client = Arc::clone(&self.client);
         let _stay = StreamGuard {
             number,
-            peer: self.peer,
+            client: self.client,
             connection: self.connection,
             roster: self.roster,
         };
-        let Some(request) = understood(self.request, &peer) else {
+        let Some(request) = understood(self.request, &client) else {
             return respond.send_reset(Reason::PROTOCOL_ERROR);
         };
         let asked = request.method().clone();
-        peer.line.begin();
-        let response = match handled(&handler, request, &peer, &mut respond).await {
+        client.state.begin_request();
+        let response = match handled(&handler, request, &client, &mut respond).await {
             Ok(Ok(response)) => response,
             Ok(Err(CloseConnection)) => return respond.send_reset(Reason::CANCEL),
             Err(StreamReset) => return,
         };
-        peer.line.decide();
+        client.state.final_response();
         // An error here is a stream that is gone: who waits for it is told by the drop of the body.
-        drop(send_response(response, &asked, &peer, &mut respond).await);
+        drop(send_response(response, &asked, &client, &mut respond).await);
     }
 }
 
 impl Drop for StreamGuard {
     fn drop(&mut self) {
-        let (line, connection) = (&self.peer.line, &self.connection.line);
-        connection.adopt_timeouts(line);
-        self.roster.leave(self.number, line.closes_after_answer());
-        if line.closes_after_answer() {
+        let (state, connection) = (&self.client.state, &self.connection.state);
+        connection.adopt_timeouts(state);
+        self.roster
+            .leave(self.number, state.closes_after_response.get());
+        if state.closes_after_response.get() {
             connection.wake();
         }
-        line.closed();
+        state.closed();
     }
 }
 
 /// The request in the form the road knows.
 fn understood(
     request: Request<RecvStream>,
-    peer: &Arc<ClientConnection>,
+    client: &Arc<ClientConnection>,
 ) -> Option<Request<IncomingBody>> {
-    if peer.line.refused().is_some() {
+    if client.state.refused().is_some() {
         return None;
     }
     let (head, body) = request.into_parts();
@@ -106,7 +107,7 @@ fn understood(
     let length = length.and_then(|length| length.to_str().ok()?.parse().ok());
     let waits = head.headers.get(header::EXPECT);
     let waits = waits.filter(|what| what.as_bytes().eq_ignore_ascii_case(b"100-continue"));
-    let incoming = IncomingBody::stream(body, length, waits.map(|_| Arc::clone(peer)));
+    let incoming = IncomingBody::stream(body, length, waits.map(|_| Arc::clone(client)));
     Some(Request::from_parts(head, incoming))
 }
 
@@ -114,18 +115,18 @@ fn understood(
 async fn handled<H: Handler>(
     handler: &H,
     request: Request<IncomingBody>,
-    peer: &Arc<ClientConnection>,
+    client: &Arc<ClientConnection>,
     respond: &mut SendResponse<Bytes>,
 ) -> Result<Result<Response<H::Body>, CloseConnection>, StreamReset> {
-    let mut handling = pin!(handler.handle(Arc::clone(peer), request));
+    let mut handling = pin!(handler.handle(Arc::clone(client), request));
     let mut known = false;
     poll_fn(|context| {
         // Once is enough: a stream stays in its task.
         if !std::mem::replace(&mut known, true) {
-            peer.line.driven_by(context.waker());
+            client.state.set_waker(context.waker());
         }
         // Before anybody can see the end of a body that has no good end.
-        if peer.line.refused().is_some() {
+        if client.state.refused().is_some() {
             respond.send_reset(Reason::PROTOCOL_ERROR);
             return Poll::Ready(Err(StreamReset));
         }
@@ -133,8 +134,8 @@ async fn handled<H: Handler>(
             return Poll::Ready(Err(StreamReset));
         }
         let handled = handling.as_mut().poll(context);
-        let interims = match peer.line.has_interim() {
-            true => peer.line.take_interim(),
+        let interims = match client.state.has_interim() {
+            true => client.state.take_interim(),
             false => Vec::new(),
         };
         for interim in interims {
@@ -154,7 +155,7 @@ async fn handled<H: Handler>(
 async fn send_response<B>(
     response: Response<B>,
     asked: &Method,
-    peer: &ClientConnection,
+    client: &ClientConnection,
     respond: &mut SendResponse<Bytes>,
 ) -> Result<(), StreamReset>
 where
@@ -166,7 +167,7 @@ where
     let sending = respond.send_response(Response::from_parts(head, ()), ends);
     let mut sending = ResponseSender {
         stream: sending.map_err(|_| StreamReset)?,
-        peer,
+        client,
         limit: SendLimit::default(),
         sent: 0,
     };
@@ -175,14 +176,14 @@ where
     }
     // What lasts as long as the answer now waits for its last byte.
     drop(body);
-    peer.line.answered();
+    client.state.body_taken();
     poll_fn(|context| sending.poll_left(context)).await
 }
 
 /// An answer on its way.
 struct ResponseSender<'s> {
     stream: SendStream<Bytes>,
-    peer: &'s ClientConnection,
+    client: &'s ClientConnection,
     limit: SendLimit,
     // How much of it had left when it was last looked at.
     sent: u64,
@@ -198,7 +199,7 @@ impl ResponseSender<'_> {
     where
         B: http_body::Body<Data = Bytes> + Unpin,
     {
-        if self.peer.line.refused().is_some() {
+        if self.client.state.refused().is_some() {
             self.stream.send_reset(Reason::PROTOCOL_ERROR);
             return Poll::Ready(Err(StreamReset));
         }
@@ -253,7 +254,7 @@ impl ResponseSender<'_> {
             }
             Poll::Ready(Some(Err(_)) | None) => Poll::Ready(Err(StreamReset)),
             Poll::Pending => {
-                self.peer.line.read_ahead(context);
+                self.client.state.read_ahead(context);
                 self.poll_stalled(context).map(Err)
             }
         }
@@ -261,7 +262,7 @@ impl ResponseSender<'_> {
 
     /// Ready when the last byte has left.
     fn poll_left(&mut self, context: &mut Context<'_>) -> Poll<Result<(), StreamReset>> {
-        if self.peer.line.phase() == ConnectionPhase::Idle {
+        if self.client.state.phase() == ConnectionPhase::Idle {
             return Poll::Ready(Ok(()));
         }
         if self.stream.poll_reset(context).is_ready() {
@@ -272,18 +273,18 @@ impl ResponseSender<'_> {
 
     /// Ready when the client has accepted nothing for too long, or too little; then it gets no more.
     fn poll_stalled(&mut self, context: &mut Context<'_>) -> Poll<StreamReset> {
-        if self.peer.line.sent() != self.sent {
+        if self.client.state.sent.get() != self.sent {
             self.note_sent();
         }
-        ready!(self.limit.poll_too_slow(self.peer, context));
+        ready!(self.limit.poll_too_slow(self.client, context));
         self.stream.send_reset(Reason::CANCEL);
         Poll::Ready(StreamReset)
     }
 
     fn note_sent(&mut self) {
-        let sent = self.peer.line.sent();
+        let sent = self.client.state.sent.get();
         let more = usize::try_from(sent - self.sent).unwrap_or(usize::MAX);
-        self.limit.sent(self.peer, more);
+        self.limit.sent(self.client, more);
         self.sent = sent;
     }
 }

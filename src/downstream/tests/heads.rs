@@ -11,14 +11,17 @@ use crate::message::Ambiguity;
 fn followed<'p>(
     pieces: impl IntoIterator<Item = &'p [u8]>,
 ) -> (usize, u64, Option<(u64, Ambiguity)>) {
-    let peer = crate::message::testing::peer();
+    let peer = crate::message::testing::connection();
     let mut heads = RequestScanner::new(1024, 0);
     let mut sound = 0;
     for piece in pieces {
         sound += heads.follow(piece, &peer);
     }
-    let doubt = (1..=heads.ended())
-        .find_map(|number| peer.doubts.about(number).map(|doubt| (number, doubt)));
+    let doubt = (1..=heads.ended()).find_map(|number| {
+        peer.ambiguity
+            .of_request(number)
+            .map(|doubt| (number, doubt))
+    });
     (sound, heads.ended(), doubt)
 }
 
@@ -111,7 +114,7 @@ fn a_chunk_that_is_none_goes_no_further() {
 fn a_refusal_is_told_by_its_cause() {
     let status = |text: String, hypers| {
         let mut heads = RequestScanner::new(1024, 0);
-        heads.follow(text.as_bytes(), &crate::message::testing::peer());
+        heads.follow(text.as_bytes(), &crate::message::testing::connection());
         heads.status(hypers, 0)
     };
     let long = "x".repeat(2000);

@@ -38,7 +38,7 @@ async fn after_a_rest_requests_are_answered_as_before() {
     assert!(Arc::ptr_eq(&peer, &rig.toy.peer()), "it is one connection");
     let sent = "GET /first HTTP/1.1\r\n\r\n".len()
         + 3 * "POST /echo HTTP/1.1\r\ncontent-length: 5\r\n\r\nhello".len();
-    assert_eq!(peer.line.received(), sent as u64);
+    assert_eq!(peer.state.received.get(), sent as u64);
 }
 
 #[tokio::test(start_paused = true)]
@@ -100,12 +100,12 @@ async fn the_beginning_of_a_request_outlives_the_rest() {
     client.send([first, begun].concat()).await;
     client.answer().await;
     sleep(LONG).await;
-    assert_eq!(rig.toy.peer().line.phase(), ConnectionPhase::Head);
+    assert_eq!(rig.toy.peer().state.phase(), ConnectionPhase::Head);
     sleep(LONG).await;
     client.send(end).await;
     assert_eq!(client.answer().await.1, "/b");
     let sent = first.len() + begun.len() + end.len();
-    assert_eq!(rig.toy.peer().line.received(), sent as u64);
+    assert_eq!(rig.toy.peer().state.received.get(), sent as u64);
 }
 
 #[tokio::test(start_paused = true)]

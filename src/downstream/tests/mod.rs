@@ -137,7 +137,7 @@ impl Client {
         let head = self.head().await;
         let length = head
             .lines()
-            .find_map(|line| line.strip_prefix("content-length: "))
+            .find_map(|state| state.strip_prefix("content-length: "))
             .map_or(0, |length| length.parse().unwrap());
         let mut body = vec![0; length];
         self.0.read_exact(&mut body).await.unwrap();
@@ -167,12 +167,12 @@ impl Toy {
     }
 
     /// Waits until the connection's line is as it should be.
-    async fn line_is(&self, condition: impl Fn(&ConnectionState) -> bool) {
+    async fn wait_for_state(&self, condition: impl Fn(&ConnectionState) -> bool) {
         until(|| {
             self.peer
                 .lock()
                 .as_ref()
-                .is_some_and(|peer| condition(&peer.line))
+                .is_some_and(|peer| condition(&peer.state))
         })
         .await;
     }
@@ -201,12 +201,12 @@ impl Handler for Toy {
             "/big" => Ok(self.text(&peer, vec![b'x'; 64 * 1024 * 1024])),
             "/closed" => Err(CloseConnection),
             "/early" => {
-                peer.line.send_interim(interim(103, Some("</style.css>")));
+                peer.state.send_interim(interim(103, Some("</style.css>")));
                 tokio::time::sleep(Duration::from_secs(1)).await;
                 Ok(self.text(&peer, "late"))
             }
             "/early-at-once" => {
-                peer.line.send_interim(interim(103, None));
+                peer.state.send_interim(interim(103, None));
                 Ok(self.text(&peer, "at once"))
             }
             "/echo" => match request.into_body().collect().await {

@@ -19,7 +19,7 @@ async fn a_connection_carries_several_requests() {
         assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
         assert_eq!(body, path.replace("/untold", "untold"));
         rig.toy
-            .line_is(|line| line.phase() == ConnectionPhase::Idle)
+            .wait_for_state(|state| state.phase() == ConnectionPhase::Idle)
             .await;
     }
     assert_eq!(*rig.toy.endings.lock(), [ResponseEnd::Complete; 3]);
@@ -165,9 +165,9 @@ async fn an_interim_answer_from_another_task_leaves_at_once() {
     let mut client = rig.client().await;
     client.send("GET /park HTTP/1.1\r\n\r\n").await;
     rig.toy
-        .line_is(|line| line.phase() == ConnectionPhase::Busy)
+        .wait_for_state(|state| state.phase() == ConnectionPhase::Busy)
         .await;
-    rig.toy.peer().line.send_interim(interim(102, None));
+    rig.toy.peer().state.send_interim(interim(102, None));
     assert_eq!(client.head().await, "HTTP/1.1 102 Processing\r\n\r\n");
 }
 
@@ -178,9 +178,9 @@ async fn bytes_are_counted_both_ways() {
     let request = "POST /echo HTTP/1.1\r\ncontent-length: 5\r\n\r\nhello";
     client.send(request).await;
     let (head, body) = client.answer().await;
-    let line = &rig.toy.peer().line;
-    assert_eq!(line.received(), request.len() as u64);
-    assert_eq!(line.sent(), (head.len() + body.len()) as u64);
+    let state = &rig.toy.peer().state;
+    assert_eq!(state.received.get(), request.len() as u64);
+    assert_eq!(state.sent.get(), (head.len() + body.len()) as u64);
 }
 
 #[tokio::test]

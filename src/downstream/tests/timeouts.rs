@@ -92,7 +92,7 @@ async fn a_request_on_the_road_has_no_limit_here() {
     let mut client = rig.client().await;
     client.send("GET /park HTTP/1.1\r\n\r\n").await;
     tokio::time::sleep(Duration::from_secs(3600)).await;
-    assert_eq!(rig.toy.peer().line.phase(), ConnectionPhase::Busy);
+    assert_eq!(rig.toy.peer().state.phase(), ConnectionPhase::Busy);
     assert_eq!(*rig.toy.abandoned.lock(), 0);
 }
 
@@ -101,7 +101,7 @@ async fn a_client_that_does_not_read_its_answer_is_cut_off() {
     let rig = Rig::start().await;
     let mut client = rig.client().await;
     client.send("GET /big HTTP/1.1\r\n\r\n").await;
-    rig.toy.line_is(ConnectionState::unsent).await;
+    rig.toy.wait_for_state(|state| state.unsent.get()).await;
     let began = Instant::now();
     rig.all_closed().await;
     let took = began.elapsed();

@@ -33,7 +33,7 @@ fn join(room: usize, early: &'static [u8]) -> Joined {
     let stopped = stop.clone().cancelled_owned();
     let task = tokio::spawn(async move {
         let early = Bytes::from_static(early);
-        carry(&mut ours, early, tunnel, &held.line, stopped).await;
+        carry(&mut ours, early, tunnel, &held.state, stopped).await;
     });
     Joined {
         near,
@@ -59,7 +59,10 @@ async fn what_was_said_early_comes_first_and_all_is_counted() {
     joined.far.write_all(b"worm").await.unwrap();
     assert_eq!(hear(&mut joined.near, 4).await, b"worm");
     assert_eq!(
-        (joined.peer.line.received(), joined.peer.line.sent()),
+        (
+            joined.peer.state.received.get(),
+            joined.peer.state.sent.get()
+        ),
         (4, 4)
     );
     drop((joined.near, joined.far));

@@ -191,7 +191,7 @@ async fn connections_are_named_and_numbered() {
     assert_eq!(peers.len(), 2);
     assert_eq!(peers[0].text(), "127.0.0.1");
     assert_eq!(peers[0].local, Some(address));
-    assert!(peers[0].connection < peers[1].connection);
+    assert!(peers[0].serial < peers[1].serial);
 }
 
 #[tokio::test]
@@ -226,7 +226,7 @@ async fn a_unix_socket_accepts_on_every_event_loop() {
     assert!(
         peers
             .iter()
-            .all(|peer| peer.client.remote() == RemoteAddr::Unix)
+            .all(|peer| peer.addr.remote() == RemoteAddr::Unix)
     );
 }
 

@@ -23,18 +23,18 @@ fn rule(header: RealIpHeader, recursive: bool) -> RealIp {
 }
 
 fn told(rule: &RealIp, fields: &[(&str, &str)]) -> RequestRecord {
-    let peer = crate::message::testing::peer();
-    let mut exchange = request_in(plan(), peer, "GET", "/", fields);
-    exchange.identify(rule);
-    exchange
+    let connection = crate::message::testing::connection();
+    let mut record = request_in(plan(), connection, "GET", "/", fields);
+    record.identify(rule);
+    record
 }
 
 fn client(rule: &RealIp, fields: &[(&str, &str)]) -> String {
-    let exchange = told(rule, fields);
+    let record = told(rule, fields);
     let mut text = Vec::new();
-    crate::message::variables::append(&Variable::RemoteAddr, &exchange, &mut text);
+    crate::message::variables::append(&Variable::RemoteAddr, &record, &mut text);
     text.push(b' ');
-    crate::message::variables::append(&Variable::RemotePort, &exchange, &mut text);
+    crate::message::variables::append(&Variable::RemotePort, &record, &mut text);
     String::from_utf8(text).unwrap().trim_end().to_owned()
 }
 
@@ -175,20 +175,20 @@ fn forwarded_may_quote_hide_and_add() {
 
 #[test]
 fn a_proxy_header_is_believed_only_where_it_is_asked_for() {
-    let peer = || {
-        let peer = crate::message::testing::peer();
-        peer.set_proxied(ProxyHeader {
+    let connection = || {
+        let connection = crate::message::testing::connection();
+        connection.set_proxy_header(ProxyHeader {
             from: "1.1.1.1:77".parse().unwrap(),
             to: "3.3.3.3:443".parse().unwrap(),
             tlvs: Box::default(),
         });
-        peer
+        connection
     };
     let whom = |header| {
         let fields = [("x-forwarded-for", "2.2.2.2")];
-        let mut exchange = request_in(plan(), peer(), "GET", "/", &fields);
-        exchange.identify(&rule(header, true));
-        exchange.client().text().to_owned()
+        let mut record = request_in(plan(), connection(), "GET", "/", &fields);
+        record.identify(&rule(header, true));
+        record.client().text().to_owned()
     };
     assert_eq!(whom(RealIpHeader::ProxyProtocol), "1.1.1.1");
     assert_eq!(whom(RealIpHeader::XForwardedFor), "2.2.2.2");
@@ -204,21 +204,21 @@ fn nobody_else_is_believed() {
         ClientMatch::Ip("10.0.0.0/8".parse().unwrap()),
     ];
     let fields = [("x-forwarded-for", "1.1.1.1")];
-    let exchange = told(&rule, &fields);
-    assert_eq!(exchange.client().text(), "192.0.2.7");
-    assert!(!exchange.is_trusted());
+    let record = told(&rule, &fields);
+    assert_eq!(record.client().text(), "192.0.2.7");
+    assert!(!record.is_trusted());
     let unix = ClientConnection::new(RemoteAddr::Unix, None, 1, Millis(0));
-    let mut exchange = request_in(plan(), unix, "GET", "/", &fields);
-    exchange.identify(&rule);
-    assert_eq!(exchange.client().text(), "1.1.1.1");
-    assert_eq!(exchange.peer.text(), "unix:");
+    let mut record = request_in(plan(), unix, "GET", "/", &fields);
+    record.identify(&rule);
+    assert_eq!(record.client().text(), "1.1.1.1");
+    assert_eq!(record.connection.text(), "unix:");
 }
 
 /// A proxy's connection carries the requests of many, one after the other.
 #[test]
 fn each_request_of_a_connection_has_its_own_client() {
     let rule = rule(RealIpHeader::XForwardedFor, false);
-    let peer = crate::message::testing::peer();
+    let connection = crate::message::testing::connection();
     let named: Vec<_> = [
         "1.1.1.1:1",
         "1.1.1.1:2",
@@ -230,8 +230,8 @@ fn each_request_of_a_connection_has_its_own_client() {
     .map(|client| {
         let headers = [("x-forwarded-for".parse().unwrap(), client.parse().unwrap())];
         let headers: HeaderMap = headers.into_iter().collect::<HeaderMap<HeaderValue>>();
-        let found = peer.named_by(&rule, &headers).flatten().unwrap();
-        let client = peer.speaks_for(found);
+        let found = connection.find_client(&rule, &headers).flatten().unwrap();
+        let client = connection.named_client(found);
         (client.text().to_owned(), client.port(), client)
     })
     .collect();

@@ -10,7 +10,7 @@ use crate::message::connection::ClientConnection;
 #[derive(Debug)]
 struct Ended {
     // Held, as by every request: what keeps this keeps the connection.
-    _peer: Arc<ClientConnection>,
+    _connection: Arc<ClientConnection>,
     endings: Arc<Mutex<Vec<ResponseEnd>>>,
 }
 
@@ -23,11 +23,11 @@ impl ResponseGuard for Ended {
 }
 
 fn guard(
-    peer: &Arc<ClientConnection>,
+    connection: &Arc<ClientConnection>,
     endings: &Arc<Mutex<Vec<ResponseEnd>>>,
 ) -> Box<dyn ResponseGuard> {
     Box::new(Ended {
-        _peer: Arc::clone(peer),
+        _connection: Arc::clone(connection),
         endings: Arc::clone(endings),
     })
 }
@@ -39,66 +39,70 @@ fn interim(status: u16) -> InterimResponse {
     }
 }
 
-fn peer() -> Arc<ClientConnection> {
+fn connection() -> Arc<ClientConnection> {
     Arc::new(ClientConnection::new(RemoteAddr::Unix, None, 1, Millis(0)))
 }
 
 #[test]
 fn a_tail_ends_with_the_flush_and_the_next_request_is_awaited() {
-    let (peer, endings) = (peer(), Arc::default());
-    peer.line.begin();
-    peer.line.finish_when_flushed(guard(&peer, &endings));
-    peer.line.answered();
+    let (connection, endings) = (connection(), Arc::default());
+    connection.state.begin_request();
+    connection
+        .state
+        .finish_when_flushed(guard(&connection, &endings));
+    connection.state.body_taken();
     assert!(endings.lock().is_empty());
-    assert!(peer.line.flushed());
+    assert!(connection.state.flushed());
     assert_eq!(*endings.lock(), [ResponseEnd::Complete]);
-    assert_eq!(peer.line.phase(), ConnectionPhase::Idle);
-    assert!(!peer.line.flushed());
+    assert_eq!(connection.state.phase(), ConnectionPhase::Idle);
+    assert!(!connection.state.flushed());
 }
 
 #[test]
 fn a_flush_in_the_middle_of_an_answer_is_not_its_end() {
-    let peer = peer();
-    peer.line.begin();
-    assert!(!peer.line.flushed());
-    assert_eq!(peer.line.phase(), ConnectionPhase::Busy);
+    let connection = connection();
+    connection.state.begin_request();
+    assert!(!connection.state.flushed());
+    assert_eq!(connection.state.phase(), ConnectionPhase::Busy);
 }
 
 /// hyper drops the socket before the body.
 #[test]
 fn a_tail_that_comes_after_the_end_of_the_connection_is_not_kept() {
-    let (peer, endings) = (peer(), Arc::default());
-    peer.line.closed();
-    peer.line.finish_when_flushed(guard(&peer, &endings));
+    let (connection, endings) = (connection(), Arc::default());
+    connection.state.closed();
+    connection
+        .state
+        .finish_when_flushed(guard(&connection, &endings));
     assert_eq!(*endings.lock(), [ResponseEnd::Aborted]);
-    assert_eq!(Arc::strong_count(&peer), 1);
+    assert_eq!(Arc::strong_count(&connection), 1);
 }
 
 #[test]
 fn interim_answers_do_not_pile_up_without_bound() {
-    let peer = peer();
-    peer.line.begin();
+    let connection = connection();
+    connection.state.begin_request();
     for _ in 0..10_000 {
-        peer.line.send_interim(interim(102));
+        connection.state.send_interim(interim(102));
     }
-    assert!(peer.line.take_interim().len() <= MOST_INTERIM / 16);
-    peer.line.send_interim(interim(102));
-    assert!(!peer.line.take_interim().is_empty());
+    assert!(connection.state.take_interim().len() <= MOST_INTERIM / 16);
+    connection.state.send_interim(interim(102));
+    assert!(!connection.state.take_interim().is_empty());
 }
 
 #[test]
 fn an_interim_answer_never_stands_inside_or_behind_the_final_one() {
-    let peer = peer();
-    peer.line.begin();
-    peer.line.send_interim(interim(102));
-    peer.line.decide();
-    peer.line.send_interim(interim(103));
-    let sent = peer.line.take_interim();
+    let connection = connection();
+    connection.state.begin_request();
+    connection.state.send_interim(interim(102));
+    connection.state.final_response();
+    connection.state.send_interim(interim(103));
+    let sent = connection.state.take_interim();
     assert_eq!(sent.iter().map(|one| one.status).collect::<Vec<_>>(), [102]);
 
-    peer.line.begin();
-    peer.line.set_unsent(true);
-    peer.line.send_interim(interim(103));
-    peer.line.decide();
-    assert!(peer.line.take_interim().is_empty());
+    connection.state.begin_request();
+    connection.state.unsent.set(true);
+    connection.state.send_interim(interim(103));
+    connection.state.final_response();
+    assert!(connection.state.take_interim().is_empty());
 }

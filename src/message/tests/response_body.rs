@@ -39,14 +39,14 @@ impl ResponseGuard for Witness {
 }
 
 struct Scene {
-    peer: Arc<ClientConnection>,
+    connection: Arc<ClientConnection>,
     heard: Arc<Mutex<Vec<(usize, ResponseEnd)>>>,
 }
 
 impl Scene {
     fn new() -> Self {
         Self {
-            peer: Arc::new(crate::message::testing::peer()),
+            connection: Arc::new(crate::message::testing::connection()),
             heard: Arc::default(),
         }
     }
@@ -56,7 +56,7 @@ impl Scene {
             sent: 0,
             heard: Arc::clone(&self.heard),
         };
-        body.set_guard(Box::new(guard), Arc::clone(&self.peer));
+        body.set_guard(Box::new(guard), Arc::clone(&self.connection));
         body
     }
 
@@ -74,9 +74,9 @@ async fn an_answer_is_over_when_its_bytes_have_left_and_not_before() {
     // hyper knows it to be finished and does not ask again.
     drop(body);
     assert_eq!(scene.heard(), []);
-    scene.peer.line.flushed();
+    scene.connection.state.flushed();
     assert_eq!(scene.heard(), [(5, ResponseEnd::Complete)]);
-    scene.peer.line.closed();
+    scene.connection.state.closed();
     assert_eq!(scene.heard().len(), 1);
 }
 
@@ -85,7 +85,7 @@ async fn an_answer_whose_bytes_never_left_was_aborted() {
     let scene = Scene::new();
     let body = scene.watch(ResponseBody::whole(Bytes::from_static(b"hello")));
     body.collect().await.unwrap();
-    scene.peer.line.closed();
+    scene.connection.state.closed();
     assert_eq!(scene.heard(), [(5, ResponseEnd::Aborted)]);
 }
 
@@ -97,7 +97,7 @@ fn an_answer_nobody_took_was_aborted_but_an_empty_one_is_complete() {
 
     let scene = Scene::new();
     drop(scene.watch(ResponseBody::whole(Bytes::new())));
-    scene.peer.line.flushed();
+    scene.connection.state.flushed();
     assert_eq!(scene.heard(), [(0, ResponseEnd::Complete)]);
 }
 
@@ -120,7 +120,7 @@ async fn pipelined_answers_end_in_their_order() {
         let body = scene.watch(ResponseBody::whole(Bytes::from_static(text.as_bytes())));
         body.collect().await.unwrap();
     }
-    scene.peer.line.flushed();
+    scene.connection.state.flushed();
     assert_eq!(
         scene.heard(),
         [(1, ResponseEnd::Complete), (2, ResponseEnd::Complete)]

@@ -125,26 +125,26 @@ pub(crate) fn forward() -> ProxyPass {
 }
 
 /// A client at 192.0.2.7, port 50000.
-pub(crate) fn peer() -> ClientConnection {
+pub(crate) fn connection() -> ClientConnection {
     let remote = SocketAddr::from(([192, 0, 2, 7], 50_000));
     let local = SocketAddr::from(([127, 0, 0, 1], 8080));
     ClientConnection::new(RemoteAddr::Ip(remote), Some(local), 17, Millis(0))
 }
 
 /// A request for `/` with these fields; a Host field is added where there is none.
-pub(crate) fn exchange(fields: &[(&str, &str)]) -> RequestRecord {
+pub(crate) fn record(fields: &[(&str, &str)]) -> RequestRecord {
     request("GET", "/", fields)
 }
 
 /// Any request, in a [`plan`] of its own, begun at 1000 ms.
 pub(crate) fn request(method: &str, uri: &str, fields: &[(&str, &str)]) -> RequestRecord {
-    request_in(plan(), peer(), method, uri, fields)
+    request_in(plan(), connection(), method, uri, fields)
 }
 
 /// Any request from anybody in any plan.
 pub(crate) fn request_in(
     plan: Plan,
-    peer: ClientConnection,
+    connection: ClientConnection,
     method: &str,
     uri: &str,
     fields: &[(&str, &str)],
@@ -169,7 +169,7 @@ pub(crate) fn request_in(
     RequestRecord::begin(
         Arc::new(plan),
         0,
-        Arc::new(peer),
+        Arc::new(connection),
         head,
         target,
         Millis(1000),

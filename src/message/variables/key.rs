@@ -35,13 +35,13 @@ impl KeyReader {
     pub fn render(
         self,
         template: &Template,
-        exchange: &RequestRecord,
+        record: &RequestRecord,
         out: &mut Vec<u8>,
     ) -> Result<(), AmbiguousKey> {
         for part in &template.parts {
             match part {
                 Part::Text(text) => out.extend_from_slice(text.as_bytes()),
-                Part::Variable(variable) => self.append(variable, exchange, out)?,
+                Part::Variable(variable) => self.append(variable, record, out)?,
             }
         }
         Ok(())
@@ -54,19 +54,19 @@ impl KeyReader {
     pub fn append(
         self,
         variable: &Variable,
-        exchange: &RequestRecord,
+        record: &RequestRecord,
         out: &mut Vec<u8>,
     ) -> Result<(), AmbiguousKey> {
-        let head = &exchange.head;
+        let head = &record.head;
         match variable {
             Variable::Arg(name) => self.argument(head.uri.query().unwrap_or_default(), name, out),
             Variable::ContentType => self.field(&head.headers, &header::CONTENT_TYPE, out),
             Variable::Cookie(name) => self.cookie(&head.headers, name, out),
             Variable::Http(name) => self.field(&head.headers, name, out),
             Variable::Map(index) => {
-                let map = &exchange.plan.maps[*index];
-                let fill = |out: &mut Vec<u8>| self.render(&map.source, exchange, out);
-                self.render(variables::find(map, exchange, fill)?, exchange, out)
+                let map = &record.plan.maps[*index];
+                let fill = |out: &mut Vec<u8>| self.render(&map.source, record, out);
+                self.render(variables::find(map, record, fill)?, record, out)
             }
             Variable::RemoteUser => {
                 // Only counted: the name of the first is what nginx takes.
@@ -75,7 +75,7 @@ impl KeyReader {
                 Ok(())
             }
             other => {
-                append(other, exchange, out);
+                append(other, record, out);
                 Ok(())
             }
         }

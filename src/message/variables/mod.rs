@@ -52,93 +52,93 @@ use crate::text::{is_unreserved, percent_encode, push_hex};
 pub use self::key::{AmbiguousKey, KeyReader};
 
 /// Appends what a template stands for; a variable without a value stands for nothing.
-pub fn render(template: &Template, exchange: &RequestRecord, out: &mut Vec<u8>) {
+pub fn render(template: &Template, record: &RequestRecord, out: &mut Vec<u8>) {
     for part in &template.parts {
         match part {
             Part::Text(text) => out.extend_from_slice(text.as_bytes()),
             Part::Variable(variable) => {
-                append(variable, exchange, out);
+                append(variable, record, out);
             }
         }
     }
 }
 
 /// Appends a variable's value and says whether it has one: an empty value is one too.
-pub fn append(variable: &Variable, exchange: &RequestRecord, out: &mut Vec<u8>) -> bool {
-    let head = &exchange.head;
+pub fn append(variable: &Variable, record: &RequestRecord, out: &mut Vec<u8>) -> bool {
+    let head = &record.head;
     match variable {
         Variable::Arg(name) => some(out, request::arg(head, name)),
         Variable::Args => some(out, head.uri.query()),
-        Variable::BinaryRemoteAddr => text(out, exchange.client().binary()),
-        Variable::BodyBytesSent => shown(out, exchange.body_sent),
-        Variable::BytesSent => shown(out, bytes_sent(exchange)),
-        Variable::Connection => shown(out, exchange.peer.connection),
-        Variable::ConnectionRequests => shown(out, exchange.number),
+        Variable::BinaryRemoteAddr => text(out, record.client().binary()),
+        Variable::BodyBytesSent => shown(out, record.body_sent),
+        Variable::BytesSent => shown(out, bytes_sent(record)),
+        Variable::Connection => shown(out, record.connection.serial),
+        Variable::ConnectionRequests => shown(out, record.number),
         Variable::ContentLength => field(&head.headers, &header::CONTENT_LENGTH, out),
         Variable::ContentType => field(&head.headers, &header::CONTENT_TYPE, out),
         Variable::Cookie(name) => some(out, request::cookie(head, name)),
-        Variable::ForwardedFor => forwarded_for(exchange, exchange.is_trusted(), out),
-        Variable::Host => text(out, request::host(exchange)),
+        Variable::ForwardedFor => forwarded_for(record, record.is_trusted(), out),
+        Variable::Host => text(out, request::host(record)),
         Variable::Hostname => text(out, &*HOSTNAME),
         Variable::Http(name) => field(&head.headers, name, out),
-        Variable::Http2 => some(out, http2(exchange)),
-        Variable::Https => https(&exchange.peer, out),
+        Variable::Http2 => some(out, http2(record)),
+        Variable::Https => https(&record.connection, out),
         Variable::IsArgs => text(out, request::is_args(head)),
-        Variable::Limit(what) => some(out, limit(*what, exchange)),
-        Variable::Map(index) => append_map(*index, exchange, out),
+        Variable::Limit(what) => some(out, limit(*what, record)),
+        Variable::Map(index) => append_map(*index, record, out),
         Variable::Msec | Variable::TimeIso8601 | Variable::TimeLocal => time::now(variable, out),
         Variable::Pid => shown(out, std::process::id()),
-        Variable::ProxyAddXForwardedFor => forwarded_for(exchange, true, out),
-        Variable::PassedHost | Variable::ProxyHost => host(variable, exchange, out),
-        Variable::ProxyProtocolAddr => proxied(exchange, |it| it.from.ip(), out),
-        Variable::ProxyProtocolPort => proxied(exchange, |it| it.from.port(), out),
-        Variable::ProxyProtocolServerAddr => proxied(exchange, |it| it.to.ip(), out),
-        Variable::ProxyProtocolServerPort => proxied(exchange, |it| it.to.port(), out),
-        Variable::ProxyProtocolTlv(tlv) => append_tlv(exchange, *tlv, out),
-        Variable::RealipRemoteAddr => text(out, exchange.peer.text()),
-        Variable::RealipRemotePort => port(&exchange.peer.client, out),
-        Variable::RemoteAddr => text(out, exchange.client().as_bytes()),
-        Variable::RemotePort => port(exchange.client(), out),
+        Variable::ProxyAddXForwardedFor => forwarded_for(record, true, out),
+        Variable::PassedHost | Variable::ProxyHost => host(variable, record, out),
+        Variable::ProxyProtocolAddr => proxied(record, |it| it.from.ip(), out),
+        Variable::ProxyProtocolPort => proxied(record, |it| it.from.port(), out),
+        Variable::ProxyProtocolServerAddr => proxied(record, |it| it.to.ip(), out),
+        Variable::ProxyProtocolServerPort => proxied(record, |it| it.to.port(), out),
+        Variable::ProxyProtocolTlv(tlv) => append_tlv(record, *tlv, out),
+        Variable::RealipRemoteAddr => text(out, record.connection.text()),
+        Variable::RealipRemotePort => port(&record.connection.addr, out),
+        Variable::RemoteAddr => text(out, record.client().as_bytes()),
+        Variable::RemotePort => port(record.client(), out),
         Variable::RemoteUser => request::user(head, out),
-        Variable::Request => !exchange.unparsed && request::line(head, out),
-        Variable::RequestId => text(out, exchange.request_id()),
-        Variable::RequestLength => shown(out, exchange.request_length()),
-        Variable::RequestMethod => !exchange.unparsed && text(out, head.method.as_str()),
-        Variable::RequestTime => request_time(exchange, out),
-        Variable::RequestUri => !exchange.unparsed && text(out, request::uri(head)),
-        Variable::Scheme => text(out, scheme(&exchange.peer)),
-        Variable::SentHttp(name) => sent(exchange, name, out),
-        Variable::ServerAddr => server_addr(&exchange.peer, out),
-        Variable::ServerName => text(out, &*exchange.server().name),
-        Variable::ServerPort => server_port(&exchange.peer, out),
-        Variable::ServerProtocol => !exchange.unparsed && text(out, request::protocol(head)),
-        Variable::Ssl(what) => append_tls(*what, &exchange.peer, out),
-        Variable::Status => status(exchange, out),
-        Variable::Trace(what) => append_trace(*what, exchange, out),
-        Variable::Trusted(name) => trusted(exchange, name, out),
-        Variable::TrustedOr(name, own) => best(exchange, name, own, out),
-        Variable::UpstreamAddr => addresses(exchange, out),
-        Variable::UpstreamConnectTime => times(exchange, |a| a.connect, out),
-        Variable::UpstreamHeaderTime => times(exchange, |a| a.header, out),
-        Variable::UpstreamHttp(name) => append_upstream_header(exchange, name, out),
-        Variable::UpstreamResponseTime => times(exchange, |a| a.response, out),
-        Variable::UpstreamStatus => statuses(exchange, out),
-        Variable::Uri => !exchange.unparsed && text(out, exchange.target.path(head)),
+        Variable::Request => !record.unparsed && request::line(head, out),
+        Variable::RequestId => text(out, record.request_id()),
+        Variable::RequestLength => shown(out, record.request_length()),
+        Variable::RequestMethod => !record.unparsed && text(out, head.method.as_str()),
+        Variable::RequestTime => request_time(record, out),
+        Variable::RequestUri => !record.unparsed && text(out, request::uri(head)),
+        Variable::Scheme => text(out, scheme(&record.connection)),
+        Variable::SentHttp(name) => sent(record, name, out),
+        Variable::ServerAddr => server_addr(&record.connection, out),
+        Variable::ServerName => text(out, &*record.server().name),
+        Variable::ServerPort => server_port(&record.connection, out),
+        Variable::ServerProtocol => !record.unparsed && text(out, request::protocol(head)),
+        Variable::Ssl(what) => append_tls(*what, &record.connection, out),
+        Variable::Status => status(record, out),
+        Variable::Trace(what) => append_trace(*what, record, out),
+        Variable::Trusted(name) => trusted(record, name, out),
+        Variable::TrustedOr(name, own) => best(record, name, own, out),
+        Variable::UpstreamAddr => addresses(record, out),
+        Variable::UpstreamConnectTime => times(record, |a| a.connect, out),
+        Variable::UpstreamHeaderTime => times(record, |a| a.header, out),
+        Variable::UpstreamHttp(name) => append_upstream_header(record, name, out),
+        Variable::UpstreamResponseTime => times(record, |a| a.response, out),
+        Variable::UpstreamStatus => statuses(record, out),
+        Variable::Uri => !record.unparsed && text(out, record.target.path(head)),
     }
 }
 
 /// A variable's value where it stands ready, to be read without a copy; `None` where it has to be made.
 #[must_use]
-pub fn lent<'e>(variable: &Variable, exchange: &'e RequestRecord) -> Option<&'e [u8]> {
-    let head = &exchange.head;
+pub fn lent<'e>(variable: &Variable, record: &'e RequestRecord) -> Option<&'e [u8]> {
+    let head = &record.head;
     Some(match variable {
-        Variable::Host => request::host(exchange),
+        Variable::Host => request::host(record),
         Variable::Http(name) if is_single(&head.headers) => {
             single(&head.headers, name).map_or(b"", HeaderValue::as_bytes)
         }
         Variable::RequestUri => request::uri(head).as_bytes(),
-        Variable::ServerName => exchange.server().name.as_bytes(),
-        Variable::Uri => exchange.target.path(head),
+        Variable::ServerName => record.server().name.as_bytes(),
+        Variable::Uri => record.target.path(head),
         _ => return None,
     })
 }
@@ -161,50 +161,50 @@ fn formatted(out: &mut Vec<u8>, value: fmt::Arguments<'_>) -> bool {
 }
 
 /// `$status`: 000, as in nginx, for a request that ended before it had a response.
-fn status(exchange: &RequestRecord, out: &mut Vec<u8>) -> bool {
-    let status = exchange.status.map_or(0, |status| status.as_u16());
+fn status(record: &RequestRecord, out: &mut Vec<u8>) -> bool {
+    let status = record.status.map_or(0, |status| status.as_u16());
     formatted(out, format_args!("{status:03}"))
 }
 
 /// `$request_time`: known once the request is over.
 // nginx tells the time so far before that; here time does not pass below `proxy`.
-fn request_time(exchange: &RequestRecord, out: &mut Vec<u8>) -> bool {
-    let ended = exchange.ended;
-    ended.is_some_and(|ended| time::seconds(ended.since(exchange.started), out))
+fn request_time(record: &RequestRecord, out: &mut Vec<u8>) -> bool {
+    let ended = record.ended;
+    ended.is_some_and(|ended| time::seconds(ended.since(record.started), out))
 }
 
 /// `$proxy_add_x_forwarded_for`, with the client's claims left out unless they are `believed`.
-fn forwarded_for(exchange: &RequestRecord, believed: bool, out: &mut Vec<u8>) -> bool {
+fn forwarded_for(record: &RequestRecord, believed: bool, out: &mut Vec<u8>) -> bool {
     if believed {
-        request::forwarded_for(&exchange.head, out);
+        request::forwarded_for(&record.head, out);
     }
-    text(out, exchange.client().as_bytes())
+    text(out, record.client().as_bytes())
 }
 
 /// `$limit_…`
-fn limit(what: LimitVariable, exchange: &RequestRecord) -> Option<&str> {
+fn limit(what: LimitVariable, record: &RequestRecord) -> Option<&str> {
     match what {
-        LimitVariable::ConnStatus => exchange.limit_conn.map(LimitStatus::as_str),
-        LimitVariable::ReqStatus => exchange.limit_req.map(LimitStatus::as_str),
-        LimitVariable::Verdict => exchange.limit_verdict(),
-        LimitVariable::Zone => exchange.limit_zone.as_deref(),
+        LimitVariable::ConnStatus => record.limit_conn.map(LimitStatus::as_str),
+        LimitVariable::ReqStatus => record.limit_req.map(LimitStatus::as_str),
+        LimitVariable::Verdict => record.limit_verdict(),
+        LimitVariable::Zone => record.limit_zone.as_deref(),
     }
 }
 
 /// A header field of the answer, where those are kept.
-fn sent(exchange: &RequestRecord, name: &HeaderName, out: &mut Vec<u8>) -> bool {
-    let sent = exchange.sent_headers.as_deref();
+fn sent(record: &RequestRecord, name: &HeaderName, out: &mut Vec<u8>) -> bool {
+    let sent = record.sent_headers.as_deref();
     sent.is_some_and(|sent| field(sent, name, out))
 }
 
 /// What a proxy that is believed says in a field.
-fn trusted(exchange: &RequestRecord, name: &HeaderName, out: &mut Vec<u8>) -> bool {
-    exchange.is_trusted() && field(&exchange.head.headers, name, out)
+fn trusted(record: &RequestRecord, name: &HeaderName, out: &mut Vec<u8>) -> bool {
+    record.is_trusted() && field(&record.head.headers, name, out)
 }
 
 /// The same, or else what we know ourselves.
-fn best(exchange: &RequestRecord, name: &HeaderName, own: &Variable, out: &mut Vec<u8>) -> bool {
-    trusted(exchange, name, out) || append(own, exchange, out)
+fn best(record: &RequestRecord, name: &HeaderName, own: &Variable, out: &mut Vec<u8>) -> bool {
+    trusted(record, name, out) || append(own, record, out)
 }
 
 /// A header field; several lines of it are one list.
@@ -248,25 +248,25 @@ fn is_single(headers: &HeaderMap) -> bool {
 const FEW_FIELDS: usize = 16;
 
 /// Appends what a map makes of a request.
-fn append_map(index: usize, exchange: &RequestRecord, out: &mut Vec<u8>) -> bool {
-    let map = &exchange.plan.maps[index];
+fn append_map(index: usize, record: &RequestRecord, out: &mut Vec<u8>) -> bool {
+    let map = &record.plan.maps[index];
     let fill = |source: &mut Vec<u8>| -> Result<(), Infallible> {
-        render(&map.source, exchange, source);
+        render(&map.source, record, source);
         Ok(())
     };
-    let Ok(value) = find(map, exchange, fill);
-    render(value, exchange, out);
+    let Ok(value) = find(map, record, fill);
+    render(value, record, out);
     true
 }
 
 /// What a map becomes for a request; `fill` renders the source.
 fn find<'m, E>(
     map: &'m Map,
-    exchange: &RequestRecord,
+    record: &RequestRecord,
     fill: impl FnOnce(&mut Vec<u8>) -> Result<(), E>,
 ) -> Result<&'m Template, E> {
     let value = match &map.lookup {
-        MapLookup::Geo(geo) => find_network(geo, &map.source, exchange, fill)?,
+        MapLookup::Geo(geo) => find_network(geo, &map.source, record, fill)?,
         MapLookup::Values(values) => with_buffer(|source| {
             fill(source)?;
             Ok(find_value(values, source))
@@ -278,11 +278,11 @@ fn find<'m, E>(
 fn find_network<'g, E>(
     geo: &'g Geo,
     source: &Template,
-    exchange: &RequestRecord,
+    record: &RequestRecord,
     fill: impl FnOnce(&mut Vec<u8>) -> Result<(), E>,
 ) -> Result<Option<&'g Template>, E> {
     let address = match source.as_variable() {
-        Some(Variable::RemoteAddr | Variable::BinaryRemoteAddr) => exchange.client().ip(),
+        Some(Variable::RemoteAddr | Variable::BinaryRemoteAddr) => record.client().ip(),
         _ => with_buffer(|text| {
             fill(text)?;
             let text = std::str::from_utf8(text).ok();
@@ -350,9 +350,9 @@ fn is_before(name: &ServerName, host: &str) -> bool {
 }
 
 /// `$bytes_sent`
-fn bytes_sent(exchange: &RequestRecord) -> u64 {
-    let sent = exchange.peer.line.sent();
-    sent.saturating_sub(exchange.sent_before)
+fn bytes_sent(record: &RequestRecord) -> u64 {
+    let sent = record.connection.state.sent.get();
+    sent.saturating_sub(record.sent_before)
 }
 
 /// `$remote_port`, `$realip_remote_port`: known to be none on a unix socket, and where a proxy named none.
@@ -362,17 +362,17 @@ fn port(client: &ClientAddr, out: &mut Vec<u8>) -> bool {
 
 /// `$proxy_protocol_addr` and its like.
 fn proxied<T: fmt::Display>(
-    exchange: &RequestRecord,
+    record: &RequestRecord,
     pick: impl Fn(&ProxyHeader) -> T,
     out: &mut Vec<u8>,
 ) -> bool {
-    let proxied = exchange.peer.proxied();
+    let proxied = record.connection.proxy_header();
     proxied.is_some_and(|proxied| shown(out, pick(proxied)))
 }
 
 /// `$proxy_protocol_tlv_NAME`
-fn append_tlv(exchange: &RequestRecord, tlv: ProxyTlv, out: &mut Vec<u8>) -> bool {
-    let Some(proxied) = exchange.peer.proxied() else {
+fn append_tlv(record: &RequestRecord, tlv: ProxyTlv, out: &mut Vec<u8>) -> bool {
+    let Some(proxied) = record.connection.proxy_header() else {
         return false;
     };
     match tlv {
@@ -383,16 +383,18 @@ fn append_tlv(exchange: &RequestRecord, tlv: ProxyTlv, out: &mut Vec<u8>) -> boo
 }
 
 /// `$server_addr`
-fn server_addr(peer: &ClientConnection, out: &mut Vec<u8>) -> bool {
-    match peer.local {
+fn server_addr(connection: &ClientConnection, out: &mut Vec<u8>) -> bool {
+    match connection.local {
         Some(address) => shown(out, address.ip().to_canonical()),
         None => text(out, "unix:"),
     }
 }
 
 /// `$server_port`: known to be none on a unix socket.
-fn server_port(peer: &ClientConnection, out: &mut Vec<u8>) -> bool {
-    peer.local.is_none_or(|address| shown(out, address.port()))
+fn server_port(connection: &ClientConnection, out: &mut Vec<u8>) -> bool {
+    connection
+        .local
+        .is_none_or(|address| shown(out, address.port()))
 }
 
 /// `$hostname`, asked once.
@@ -407,32 +409,32 @@ static HOSTNAME: LazyLock<String> = LazyLock::new(|| {
 });
 
 /// `$scheme`
-fn scheme(peer: &ClientConnection) -> &'static str {
-    match peer.tls() {
+fn scheme(connection: &ClientConnection) -> &'static str {
+    match connection.tls() {
         Some(_) => "https",
         None => "http",
     }
 }
 
 /// `$http2`: what is spoken, by the name it has inside TLS or outside.
-fn http2(exchange: &RequestRecord) -> Option<&'static str> {
-    let name = exchange.peer.tls().map_or("h2c", |_| "h2");
-    (exchange.head.version == Version::HTTP_2).then_some(name)
+fn http2(record: &RequestRecord) -> Option<&'static str> {
+    let name = record.connection.tls().map_or("h2c", |_| "h2");
+    (record.head.version == Version::HTTP_2).then_some(name)
 }
 
 /// `$https`: known to be nothing outside TLS.
-fn https(peer: &ClientConnection, out: &mut Vec<u8>) -> bool {
-    text(out, peer.tls().map_or("", |_| "on"))
+fn https(connection: &ClientConnection, out: &mut Vec<u8>) -> bool {
+    text(out, connection.tls().map_or("", |_| "on"))
 }
 
 /// `$ssl_…`
-fn append_tls(what: TlsVariable, peer: &ClientConnection, out: &mut Vec<u8>) -> bool {
-    let Some(tls) = peer.tls() else {
+fn append_tls(what: TlsVariable, connection: &ClientConnection, out: &mut Vec<u8>) -> bool {
+    let Some(tls) = connection.tls() else {
         return false;
     };
     match what {
         TlsVariable::AlpnProtocol => {
-            some(out, Some(tls.inner.name()).filter(|name| !name.is_empty()))
+            some(out, Some(tls.alpn.name()).filter(|name| !name.is_empty()))
         }
         TlsVariable::Cipher => text(out, tls.cipher),
         TlsVariable::ClientEscapedCert => with_certificate(tls, |client| {
@@ -463,7 +465,7 @@ fn with_certificate(tls: &TlsInfo, write: impl FnOnce(&ClientCertificate)) -> bo
 }
 
 fn verify(tls: &TlsInfo, out: &mut Vec<u8>) -> bool {
-    match tls.verdict() {
+    match tls.certificate_status() {
         None => text(out, "NONE"),
         Some(CertificateStatus::Good) => text(out, "SUCCESS"),
         Some(CertificateStatus::Unknown(reason)) => text(out, "FAILED:") && text(out, reason),
@@ -472,12 +474,12 @@ fn verify(tls: &TlsInfo, out: &mut Vec<u8>) -> bool {
 }
 
 /// `$trace_id` and its like.
-fn append_trace(what: TraceVariable, exchange: &RequestRecord, out: &mut Vec<u8>) -> bool {
-    let trace = exchange.trace.as_deref();
+fn append_trace(what: TraceVariable, record: &RequestRecord, out: &mut Vec<u8>) -> bool {
+    let trace = record.trace.as_deref();
     match what {
         TraceVariable::Id => {
             // Where we take no part, it is what the client says.
-            let known = || TraceParent::of(&exchange.head.headers).map(|context| context.id);
+            let known = || TraceParent::of(&record.head.headers).map(|context| context.id);
             let id = trace.map(|trace| trace.id).or_else(known);
             id.is_some_and(|id| digits(&id.0, out))
         }
@@ -500,29 +502,29 @@ fn digits(bytes: &[u8], out: &mut Vec<u8>) -> bool {
 }
 
 /// `$proxy_host`, or the host a request asks for where that is what the variable stands for.
-fn host(variable: &Variable, exchange: &RequestRecord, out: &mut Vec<u8>) -> bool {
+fn host(variable: &Variable, record: &RequestRecord, out: &mut Vec<u8>) -> bool {
     let asked = match variable {
-        Variable::PassedHost => exchange.target.authority(&exchange.head),
+        Variable::PassedHost => record.target.authority(&record.head),
         _ => None,
     };
-    let own = exchange.forward.as_ref().map(|it| it.host.as_bytes());
+    let own = record.forward.as_ref().map(|it| it.host.as_bytes());
     asked.or(own).is_some_and(|host| text(out, host))
 }
 
 /// `$upstream_http_NAME`, where the fields are kept.
-fn append_upstream_header(exchange: &RequestRecord, name: &HeaderName, out: &mut Vec<u8>) -> bool {
-    let fields = exchange.upstream_headers.as_deref();
+fn append_upstream_header(record: &RequestRecord, name: &HeaderName, out: &mut Vec<u8>) -> bool {
+    let fields = record.upstream_headers.as_deref();
     fields.is_some_and(|fields| field(fields, name, out))
 }
 
 /// `$upstream_addr`
-fn addresses(exchange: &RequestRecord, out: &mut Vec<u8>) -> bool {
-    listed(exchange, out, |attempt, out| text(out, &*attempt.address))
+fn addresses(record: &RequestRecord, out: &mut Vec<u8>) -> bool {
+    listed(record, out, |attempt, out| text(out, &*attempt.address))
 }
 
 /// `$upstream_status`
-fn statuses(exchange: &RequestRecord, out: &mut Vec<u8>) -> bool {
-    listed(exchange, out, |attempt, out| {
+fn statuses(record: &RequestRecord, out: &mut Vec<u8>) -> bool {
+    listed(record, out, |attempt, out| {
         attempt
             .status
             .is_some_and(|status| shown(out, status.as_u16()))
@@ -531,21 +533,21 @@ fn statuses(exchange: &RequestRecord, out: &mut Vec<u8>) -> bool {
 
 /// `$upstream_connect_time`, `$upstream_header_time`, `$upstream_response_time`
 fn times(
-    exchange: &RequestRecord,
+    record: &RequestRecord,
     time: impl Fn(&Attempt) -> Option<Duration>,
     out: &mut Vec<u8>,
 ) -> bool {
-    listed(exchange, out, |attempt, out| {
+    listed(record, out, |attempt, out| {
         time(attempt).is_some_and(|time| time::seconds(time, out))
     })
 }
 
 fn listed(
-    exchange: &RequestRecord,
+    record: &RequestRecord,
     out: &mut Vec<u8>,
     append: impl Fn(&Attempt, &mut Vec<u8>) -> bool,
 ) -> bool {
-    for (index, attempt) in exchange.attempts.iter().enumerate() {
+    for (index, attempt) in record.attempts.iter().enumerate() {
         if index > 0 {
             out.extend_from_slice(b", ");
         }
@@ -553,7 +555,7 @@ fn listed(
             out.push(b'-');
         }
     }
-    !exchange.attempts.is_empty()
+    !record.attempts.is_empty()
 }
 
 thread_local! {

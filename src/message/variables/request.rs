@@ -62,9 +62,9 @@ pub(super) fn line(head: &Parts, out: &mut Vec<u8>) -> bool {
 }
 
 /// `$host`: whom the request asks for, or else the server that answers it.
-pub(super) fn host(exchange: &RequestRecord) -> &[u8] {
-    match exchange.target.host(&exchange.head) {
-        b"" => exchange.server().name.as_bytes(),
+pub(super) fn host(record: &RequestRecord) -> &[u8] {
+    match record.target.host(&record.head) {
+        b"" => record.server().name.as_bytes(),
         host => host,
     }
 }

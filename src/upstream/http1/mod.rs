@@ -184,12 +184,12 @@ impl ResponseHead {
         };
         if form == RequestHeadForm::Lines
             && first.reason.is_none()
-            && PrebuiltResponse::may_complete(method, status)
+            && PrebuiltResponse::can_complete(method, status)
             && let Some((lines, ends)) = written(parsed.headers)
         {
             let (reading, reusable) = ends.judge(status, version, method)?;
             let come = read.len() - length;
-            if reading.is_all_in(come) && lines.fit(come) {
+            if reading.is_all_in(come) && lines.fits(come) {
                 read.advance(length);
                 let lines = Some(lines);
                 return Ok(Some(first.head(spare(), lines, reading, reusable)));
@@ -292,7 +292,7 @@ fn mapped(
 
 /// The fields written out, and what they say of where the answer ends; `None` if one of them is not passed on as it is.
 fn written(fields: &[httparse::Header<'_>]) -> Option<(RawHeaders, FramingFields)> {
-    let (mut lines, mut ends) = (RawHeaders::new(), FramingFields::default());
+    let (mut lines, mut ends) = (RawHeaders::empty(), FramingFields::default());
     for field in fields {
         let name = lines.add(field.name.as_bytes(), field.value);
         if !passes_unchanged(name) {

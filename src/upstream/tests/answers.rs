@@ -200,10 +200,10 @@ async fn interim_answers_reach_the_client_but_not_without_end() {
     })
     .await;
     let mut road = Road::to(&[&origin]);
-    road.exchange.peer.line.begin();
+    road.exchange.connection.state.begin_request();
     assert_eq!(road.get_text().await, "ok");
     let mut interim = Vec::new();
-    for one in road.exchange.peer.line.take_interim() {
+    for one in road.exchange.connection.state.take_interim() {
         one.encode(&mut interim);
     }
     let interim = String::from_utf8(interim).unwrap();
@@ -220,5 +220,5 @@ async fn a_client_of_http_1_0_gets_no_interim_answers() {
     let mut road = Road::to(&[&origin]);
     road.exchange.head.version = http::Version::HTTP_10;
     assert_eq!(road.get_text().await, "ok");
-    assert!(road.exchange.peer.line.take_interim().is_empty());
+    assert!(road.exchange.connection.state.take_interim().is_empty());
 }

@@ -246,8 +246,8 @@ async fn a_panic_in_an_attempt_is_a_failed_attempt() {
     let waker = Waker::from(Arc::new(Unwakeable));
     let to = |origins: &[&Origin]| {
         let road = Road::to(origins);
-        road.exchange.peer.line.begin();
-        road.exchange.peer.line.driven_by(&waker);
+        road.exchange.connection.state.begin_request();
+        road.exchange.connection.state.set_waker(&waker);
         road
     };
     let mut road = to(&[&bad, &good]);

@@ -6,7 +6,7 @@ use super::*;
 use crate::config::plan::{Part, ProxyPass, SetHeader, Template, Variable};
 use crate::message::RequestRecord;
 use crate::message::headers::{CONNECTION_FIELDS, clean_response};
-use crate::message::testing::{exchange, forward, map, request};
+use crate::message::testing::{forward, map, record, request};
 
 fn lines(headers: &HeaderMap) -> Vec<String> {
     let line =
@@ -54,7 +54,7 @@ fn what_proxy_set_header_says_of_max_forwards_holds() {
 
 #[test]
 fn fields_of_the_connection_stay_on_it() {
-    let exchange = exchange(&[
+    let exchange = record(&[
         ("accept", "a"),
         ("connection", "keep-alive, X-Private , ,close"),
         ("content-length", "3"),
@@ -88,7 +88,7 @@ fn fields_of_the_connection_stay_on_it() {
 
 #[test]
 fn a_client_cannot_name_our_fields_away() {
-    let exchange = exchange(&[
+    let exchange = record(&[
         (
             "connection",
             "host, content-length, x-forwarded-for, via, @?, \u{e4}, x-real-ip",
@@ -147,10 +147,7 @@ fn a_field_set_to_nothing_is_removed_and_an_invalid_one_left_out() {
 #[test]
 fn trailers_are_asked_for_only_if_the_client_takes_them() {
     let te = |value| {
-        let headers = sent(
-            &exchange(&[("te", value), ("connection", "te")]),
-            &forward(),
-        );
+        let headers = sent(&record(&[("te", value), ("connection", "te")]), &forward());
         lines(&headers)
     };
     assert_eq!(
@@ -162,7 +159,7 @@ fn trailers_are_asked_for_only_if_the_client_takes_them() {
 
 #[test]
 fn via_is_added_to_what_is_there_and_tells_the_version_that_was_spoken() {
-    let mut exchange = exchange(&[("via", "1.1 other")]);
+    let mut exchange = record(&[("via", "1.1 other")]);
     let mut forward = forward();
     forward.settings.via = true;
     assert_eq!(
@@ -313,7 +310,7 @@ fn fields_of_a_connection_do_not_reach_http2_whoever_sets_them() {
             set("x-mine", Template::literal("1")),
         ])
         .collect();
-    let exchange = exchange(&[
+    let exchange = record(&[
         ("host", "h"),
         ("connection", "x-hop, te"),
         ("te", "gzip"),

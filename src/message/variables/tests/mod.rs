@@ -13,12 +13,12 @@ use crate::message::client_addr::RemoteAddr;
 use crate::message::connection::ClientConnection;
 use crate::message::record::Attempt;
 use crate::message::target::Target;
-use crate::message::testing::{exchange, forward, peer, plan, request, request_in};
+use crate::message::testing::{connection, forward, plan, record, request, request_in};
 
 /// A variable as the log shows it.
-fn say(variable: Variable, exchange: &RequestRecord) -> String {
+fn say(variable: Variable, record: &RequestRecord) -> String {
     let mut out = Vec::new();
-    if !append(&variable, exchange, &mut out) {
+    if !append(&variable, record, &mut out) {
         assert!(out.is_empty(), "{variable:?} has no value and says one");
         return "-".into();
     }
@@ -40,7 +40,7 @@ fn a_template_is_its_texts_and_variables_in_order() {
         ]),
     };
     let mut out = b"kept ".to_vec();
-    render(&template, &exchange(&[]), &mut out);
+    render(&template, &record(&[]), &mut out);
     assert_eq!(out, b"kept <192.0.2.7>");
 }
 
@@ -74,7 +74,7 @@ fn the_request_line_and_its_parts_are_as_they_came() {
     assert_eq!(say(Variable::IsArgs, &it), "");
     assert_eq!(say(Variable::Host, &it), "other.example");
 
-    assert_eq!(say(Variable::Args, &exchange(&[])), "-");
+    assert_eq!(say(Variable::Args, &record(&[])), "-");
     assert_eq!(
         say(Variable::Request, &request("OPTIONS", "*", &[])),
         "OPTIONS * HTTP/1.1"
@@ -83,7 +83,7 @@ fn the_request_line_and_its_parts_are_as_they_came() {
 
 #[test]
 fn without_a_host_the_server_s_name_stands_for_it() {
-    let mut it = exchange(&[("host", "A.example:80")]);
+    let mut it = record(&[("host", "A.example:80")]);
     assert_eq!(say(Variable::Host, &it), "a.example");
     assert_eq!(say(http("host"), &it), "A.example:80");
     it.target = Target::default();
@@ -93,7 +93,7 @@ fn without_a_host_the_server_s_name_stands_for_it() {
 
 #[test]
 fn several_lines_of_a_field_are_one_list() {
-    let it = exchange(&[
+    let it = record(&[
         ("x-a", "1"),
         ("x-a", "2"),
         ("cookie", "a=1"),
@@ -118,7 +118,7 @@ fn cookies_are_found_where_nginx_finds_them() {
         ("a", "-"),
         ("xa=1; a=", ""),
     ] {
-        let it = exchange(&[("cookie", line)]);
+        let it = record(&[("cookie", line)]);
         assert_eq!(say(Variable::Cookie("a".into()), &it), value, "{line}");
     }
 }
@@ -136,15 +136,14 @@ fn the_user_is_read_from_basic_authorization() {
         ("Bearer dXNlcjpwYXNz", "-"),
         ("Basic", "-"),
     ] {
-        let it = exchange(&[("authorization", line)]);
+        let it = record(&[("authorization", line)]);
         assert_eq!(say(Variable::RemoteUser, &it), user, "{line}");
     }
 }
 
 #[test]
 fn what_is_claimed_of_the_client_comes_before_what_we_know() {
-    let forwarded =
-        |fields: &[(&str, &str)]| say(Variable::ProxyAddXForwardedFor, &exchange(fields));
+    let forwarded = |fields: &[(&str, &str)]| say(Variable::ProxyAddXForwardedFor, &record(fields));
     assert_eq!(forwarded(&[]), "192.0.2.7");
     let claims = [
         ("x-forwarded-for", "1.1.1.1, 2.2.2.2"),
@@ -155,7 +154,7 @@ fn what_is_claimed_of_the_client_comes_before_what_we_know() {
 
 #[test]
 fn both_ends_of_the_connection_are_known() {
-    let it = exchange(&[]);
+    let it = record(&[]);
     assert_eq!(say(Variable::RemoteAddr, &it), "192.0.2.7");
     assert_eq!(say(Variable::RemotePort, &it), "50000");
     assert_eq!(say(Variable::ServerAddr, &it), "127.0.0.1");
@@ -177,13 +176,13 @@ fn both_ends_of_the_connection_are_known() {
 
 #[test]
 fn what_became_of_it_is_told_once_it_is_known() {
-    let mut it = exchange(&[("content-length", "9"), ("content-type", "t")]);
+    let mut it = record(&[("content-length", "9"), ("content-type", "t")]);
     assert_eq!(say(Variable::Status, &it), "000");
     assert_eq!(say(Variable::RequestTime, &it), "-");
     assert_eq!(say(Variable::Limit(LimitVariable::ReqStatus), &it), "-");
     assert_eq!(say(Variable::ProxyHost, &it), "-");
 
-    it.peer.line.add_sent(321);
+    it.connection.state.sent.add(321);
     it.status = Some(StatusCode::TOO_MANY_REQUESTS);
     it.ended = Some(Millis(3045));
     it.limit_req = Some(LimitStatus::Refuse);
@@ -221,7 +220,7 @@ fn what_became_of_it_is_told_once_it_is_known() {
 
 #[test]
 fn every_server_tried_is_listed() {
-    let mut it = exchange(&[]);
+    let mut it = record(&[]);
     assert_eq!(say(Variable::UpstreamAddr, &it), "-");
     assert_eq!(say(Variable::UpstreamStatus, &it), "-");
     it.attempts = smallvec::smallvec![
@@ -251,7 +250,7 @@ fn every_server_tried_is_listed() {
 
 #[test]
 fn what_the_machine_says_has_nginx_s_shape() {
-    let it = exchange(&[]);
+    let it = record(&[]);
     assert_eq!(say(Variable::RequestId, &it), it.request_id());
     assert_eq!(say(Variable::RequestId, &it).len(), 32);
     assert_eq!(say(Variable::Pid, &it), std::process::id().to_string());
@@ -287,7 +286,7 @@ fn mapped(maps: Vec<Map>, fields: &[(&str, &str)]) -> String {
     plan.maps = maps;
     say(
         Variable::Map(last),
-        &request_in(plan, peer(), "GET", "/", fields),
+        &request_in(plan, connection(), "GET", "/", fields),
     )
 }
 
@@ -382,9 +381,12 @@ fn a_geo_takes_the_address_or_reads_it() {
     let mut plan = plan();
     plan.maps = vec![map(Variable::RemoteAddr, geo())];
     let mapped = SocketAddr::from(([0, 0, 0, 0, 0, 0xffff, 0xc000, 0x0207], 1));
-    let peer = ClientConnection::new(RemoteAddr::Ip(mapped), None, 1, Millis(0));
+    let connection = ClientConnection::new(RemoteAddr::Ip(mapped), None, 1, Millis(0));
     assert_eq!(
-        say(Variable::Map(0), &request_in(plan, peer, "GET", "/", &[])),
+        say(
+            Variable::Map(0),
+            &request_in(plan, connection, "GET", "/", &[])
+        ),
         "near"
     );
 }
