@@ -23,8 +23,6 @@ use weir::config::plan::ClientSettings;
 use weir::config::plan::ConnectionLimits;
 use weir::config::plan::Content;
 use weir::config::plan::CostSource;
-use weir::config::plan::CountRefused;
-use weir::config::plan::Http2;
 use weir::config::plan::LimitHeaders;
 use weir::config::plan::LimitRate;
 use weir::config::plan::LimitSettings;
@@ -72,7 +70,7 @@ fn arithmetic(criterion: &mut Criterion) {
 }
 
 fn store(criterion: &mut Criterion) {
-    let zone = RateZone::new("perip", 10 << 20, &TERMS, CountRefused::No);
+    let zone = RateZone::new("perip", 10 << 20, &TERMS, false);
     let clock = Clock::machine();
     let mut number = 0u32;
     let mut decide = |clients: u32| {
@@ -148,7 +146,7 @@ fn plan(rate: Rate) -> Plan {
             key: Template::variable(Variable::BinaryRemoteAddr),
             size: 10 << 20,
             algorithm: AlgorithmParams::LeakyBucket { rate },
-            count_refused: CountRefused::No,
+            count_refused: false,
             store: None,
             on_empty_key: OnEmptyKey::Skip,
             on_ambiguous_key: OnAmbiguousKey::Refuse,
@@ -168,7 +166,7 @@ fn plan(rate: Rate) -> Plan {
             tls: None,
             real_ip: None,
             max_head: 32 << 10,
-            http2: Http2::On,
+            http2: true,
             max_streams: 128,
             max_resets: 256,
             locations: vec![],

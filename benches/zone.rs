@@ -13,7 +13,6 @@ use weir::algorithm::LimitSpec;
 use weir::algorithm::Rate;
 use weir::clock::Clock;
 use weir::clock::Millis;
-use weir::config::plan::CountRefused;
 use weir::store::RateZone;
 
 criterion_group!(benches, shared);
@@ -35,7 +34,7 @@ const TERMS: LimitSpec = LimitSpec::LeakyBucket(LeakyBucket {
 fn shared(criterion: &mut Criterion) {
     for (clients, whose) in [(10_000, "10 000 clients"), (1, "one client")] {
         for threads in [1, 2] {
-            let zone = RateZone::new("perip", 10 << 20, &TERMS, CountRefused::No);
+            let zone = RateZone::new("perip", 10 << 20, &TERMS, false);
             let name = format!("{threads} threads on one zone, {whose}");
             criterion.bench_function(&name, |bencher| {
                 bencher.iter_custom(|times| time_threads(&zone, threads, times, clients));
@@ -85,7 +84,7 @@ fn decide(zone: &RateZone, thread: u32, times: u64, clients: u32) {
 fn bytes_per_key() {
     for room in [1_000_000usize, 2_000_000] {
         let before = resident();
-        let zone = RateZone::new("perip", room * 64, &TERMS, CountRefused::No);
+        let zone = RateZone::new("perip", room * 64, &TERMS, false);
         for number in 0..1_000_000u32 {
             zone.charge(
                 &zone.key(&number.to_be_bytes()),
@@ -111,7 +110,7 @@ fn hardest_insert() {
     const KEYS: u32 = 1792;
     let (mut first_full, mut all_charged) = (Duration::MAX, Duration::MAX);
     for _ in 0..100 {
-        let zone = RateZone::new("perip", KEYS as usize * 64, &TERMS, CountRefused::No);
+        let zone = RateZone::new("perip", KEYS as usize * 64, &TERMS, false);
         let charge = |number: u32, now| {
             let key = zone.key(&number.to_be_bytes());
             let start = Instant::now();

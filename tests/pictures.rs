@@ -12,7 +12,6 @@ use weir::algorithm::LimitSpec;
 use weir::algorithm::Rate;
 use weir::algorithm::Verdict;
 use weir::clock::Millis;
-use weir::config::plan::CountRefused;
 use weir::replay::Axis;
 use weir::replay::AxisScale;
 use weir::replay::AxisUnit;
@@ -68,7 +67,7 @@ impl Bars {
 
 fn run(algorithm: &AlgorithmParams, burst: u32, delay: Delay) -> Bars {
     let terms = LimitSpec::new(algorithm, Excess::requests(burst), delay);
-    let zone = RateZone::new("one", 1 << 20, &terms, CountRefused::No);
+    let zone = RateZone::new("one", 1 << 20, &terms, false);
     let key = zone.key(b"client");
     let mut bars = Bars::EMPTY;
     let mut add = |which: fn(&mut Bars) -> &mut [u32], at: u64| {

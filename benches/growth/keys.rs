@@ -12,7 +12,6 @@ use weir::algorithm::LeakyBucket;
 use weir::algorithm::LimitSpec;
 use weir::algorithm::Rate;
 use weir::clock::Millis;
-use weir::config::plan::CountRefused;
 use weir::store::BYTES_PER_KEY;
 use weir::store::RateZone;
 
@@ -34,12 +33,7 @@ fn charge(zone: &RateZone, number: u32, now: Millis) {
 /// One decision about a known key.
 pub(crate) fn known() {
     let full = |size: usize| {
-        let zone = RateZone::new(
-            "perip",
-            size * BYTES_PER_KEY * 5 / 4,
-            &TERMS,
-            CountRefused::No,
-        );
+        let zone = RateZone::new("perip", size * BYTES_PER_KEY * 5 / 4, &TERMS, false);
         let size = u32::try_from(size).unwrap_or(u32::MAX);
         (0..size).for_each(|number| charge(&zone, number, Millis(0)));
         (zone, size)
@@ -58,7 +52,7 @@ pub(crate) fn flood() {
         (640 << 20, "into a 640m zone"),
         (10 << 20, "through a 10m zone"),
     ] {
-        let zone = RateZone::new("perip", size, &TERMS, CountRefused::No);
+        let zone = RateZone::new("perip", size, &TERMS, false);
         let mut took: Vec<Duration> = Vec::with_capacity(MOST as usize);
         let (mut longest_wall, mut last) = (Duration::ZERO, Instant::now());
         for number in 0..MOST {
@@ -100,7 +94,7 @@ pub(crate) fn hot() {
 
 fn rate(threads: u32) -> f64 {
     const TIMES: u32 = 3_000_000;
-    let zone = RateZone::new("perip", 1 << 20, &TERMS, CountRefused::No);
+    let zone = RateZone::new("perip", 1 << 20, &TERMS, false);
     let barrier = Barrier::new(threads as usize);
     let slowest = std::thread::scope(|scope| {
         let running: Vec<_> = (0..threads)

@@ -18,7 +18,7 @@ use super::keys;
 use crate::algorithm::{AlgorithmParams, Excess};
 use crate::api::{self, ShadowCounts, ZoneOverride, ZoneRule};
 use crate::clock::Millis;
-use crate::config::plan::{DryRun, LocationConf, Part, Plan};
+use crate::config::plan::{LocationConf, Part, Plan};
 use crate::config::{self, amend};
 use crate::limits::{ConnZone, KeyAdmin, ReqZone, ShadowZone};
 use crate::proxy::{Generation, LiveChanges};
@@ -129,7 +129,7 @@ fn rules(plan: &Plan, zone: ZoneRef<'_>) -> Vec<ZoneRule> {
                     location: location.to_owned(),
                     burst,
                     limit: limit.map(u64::from),
-                    dry_run: dry_run == DryRun::On,
+                    dry_run,
                 });
             }
         }
@@ -139,7 +139,7 @@ fn rules(plan: &Plan, zone: ZoneRef<'_>) -> Vec<ZoneRule> {
 }
 
 /// The numbers of a site's rules that use a zone.
-fn uses(site: &LocationConf, zone: ZoneRef<'_>) -> Vec<(Option<f64>, Option<u32>, DryRun)> {
+fn uses(site: &LocationConf, zone: ZoneRef<'_>) -> Vec<(Option<f64>, Option<u32>, bool)> {
     match zone {
         ZoneRef::Conn(index, _) => {
             let rules = site.limit_conn.iter().filter(|rule| rule.zone == index);

@@ -30,12 +30,12 @@ pub use crate::config::directive::health::{
     Breaker, CallShare, CheckKind, HealthCheck, HttpCheck, InitialHealth, Recovery,
 };
 pub use crate::config::directive::limits::{
-    ConnQueue, ConnRule, ConnZone, DryRun, HeaderForm, HeaderScope, LimitHeaders, LogLevel,
-    OnAmbiguousKey, OnEmptyKey, Override, OverrideKey, OverrideLimits, ReqRule, ReqZone,
+    ConnQueue, ConnRule, ConnZone, HeaderForm, HeaderScope, LimitHeaders, LogLevel, OnAmbiguousKey,
+    OnEmptyKey, Override, OverrideKey, OverrideLimits, ReqRule, ReqZone,
 };
 pub use crate::config::directive::location::{
     AccessRules, ClientMatch, Content, HttpVersion, LocationConf, MaxTries, NextUpstream,
-    ProxyPass, Return, ReturnBody, SetHeader, Underscores,
+    ProxyPass, Return, ReturnBody, SetHeader,
 };
 pub use crate::config::directive::proxy_pass::{Redirect, Replacement};
 pub use crate::config::directive::refusal::{
@@ -49,14 +49,13 @@ pub use crate::config::directive::store::{
     Login, OnOutage, Store, StoreMode, StoreTls, StoreTopology,
 };
 pub use crate::config::directive::tls::{
-    Carrier, Certificate, Cipher, ServerNameSent, SessionReuse, SessionTickets, Tls, TlsFile,
-    TlsVersion, UpstreamTls, Verify, VerifyClient,
+    Certificate, Cipher, Tls, TlsFile, TlsVersion, UpstreamTls, VerifyClient,
 };
 pub use crate::config::directive::upstream::{
     Backoff, Balance, QueueOrder, Resolver, RetryBudget, Upstream, UpstreamAddress, UpstreamQueue,
     UpstreamServer,
 };
-pub use crate::config::directive::zones::{CostSource, CountRefused};
+pub use crate::config::directive::zones::CostSource;
 
 /// Everything that runs.
 #[derive(Debug, Clone)]
@@ -105,13 +104,10 @@ impl Plan {
     /// Whether HTTP/2 is spoken on a listener with clients of one of its servers. The listener's default server has its
     /// say, too, because what is spoken is settled before anybody asks for a server by its host.
     #[must_use]
-    pub fn http2(&self, listener: usize, server: usize) -> Http2 {
+    pub fn http2(&self, listener: usize, server: usize) -> bool {
         let listener = &self.listeners[listener];
         let both = [listener.default_server, server].map(|index| self.servers[index].http2);
-        listener.http2.unwrap_or(match both {
-            [Http2::On, Http2::On] => Http2::On,
-            _ => Http2::Off,
-        })
+        listener.http2.unwrap_or(both == [true, true])
     }
 
     /// What holds at each location of each server, and where there is none.
@@ -186,12 +182,12 @@ pub struct Admin {
 pub struct Listener {
     /// Where.
     pub address: SocketAddress,
-    /// How its connections are carried.
-    pub carrier: Carrier,
+    /// Whether clients speak TLS here.
+    pub tls: bool,
     /// Whether every connection begins with a PROXY header.
     pub proxy_protocol: bool,
     /// Whether HTTP/2 is spoken here, where that was said of the address itself.
-    pub http2: Option<Http2>,
+    pub http2: Option<bool>,
     /// Those that name this address, in the file's order.
     pub servers: Vec<usize>,
     /// The one for a host nobody claims: the server marked `default_server`, else one without a name, else the first.
@@ -234,7 +230,7 @@ pub struct Server {
     /// Largest request head, `large_client_header_buffers` multiplied out.
     pub max_head: usize,
     /// `http2`
-    pub http2: Http2,
+    pub http2: bool,
     /// `http2_max_concurrent_streams`
     pub max_streams: u32,
     /// `http2_max_resets`
@@ -243,16 +239,6 @@ pub struct Server {
     pub locations: Vec<Location>,
     /// What holds where no location matches: the server's own settings.
     pub fallback: LocationConf,
-}
-
-/// Whether clients may speak HTTP/2.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Http2 {
-    /// Not.
-    Off,
-    /// As well as HTTP/1.
-    #[default]
-    On,
 }
 
 /// A path and what holds there.

@@ -18,9 +18,7 @@ use super::template::TemplatePhase;
 use crate::config::decode::value::{NamedMap, OrOff, Text, mistaken};
 use crate::config::directive::health::CallShare;
 use crate::config::directive::location::HttpVersion;
-use crate::config::directive::tls::{
-    ServerNameSent, SessionReuse, TlsVersion, UpstreamTls, Verify,
-};
+use crate::config::directive::tls::{TlsVersion, UpstreamTls};
 use crate::config::directive::upstream::UpstreamAddress;
 
 pub(super) mod raw {
@@ -449,15 +447,15 @@ impl Compiler<'_> {
 fn met_as(host: &str) -> UpstreamTls {
     UpstreamTls {
         name: host.into(),
-        verify: Verify::On,
+        verify: true,
         depth: None,
         trusted: None,
         crl: None,
         certificate: None,
-        server_name: ServerNameSent::On,
+        server_name: true,
         protocols: vec![TlsVersion::Tls12, TlsVersion::Tls13],
         ciphers: Vec::new(),
-        session_reuse: SessionReuse::On,
+        session_reuse: true,
         version: HttpVersion::One,
     }
 }

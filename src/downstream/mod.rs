@@ -22,7 +22,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Request, Response};
 
-use crate::config::plan::{ClientSettings, Http2, Plan};
+use crate::config::plan::{ClientSettings, Plan};
 use crate::message::{ClientConnection, CloseConnection, IncomingBody};
 
 pub use self::connection::connection;
@@ -80,8 +80,8 @@ impl ConnectionSettings {
             header_timeout: server.header_timeout,
             max_head: u32::try_from(server.max_head).unwrap_or(u32::MAX),
             streams: match http2 {
-                Http2::Off => None,
-                Http2::On => NonZeroU16::new(narrow(server.max_streams)),
+                false => None,
+                true => NonZeroU16::new(narrow(server.max_streams)),
             },
             resets: narrow(server.max_resets),
         }

@@ -15,7 +15,7 @@ use super::rule::ConnRule;
 use super::verdict::{LimitKind, Permit, Refusal};
 use super::zone::ConnZone;
 use crate::clock::{Clock, Millis};
-use crate::config::plan::{ConnQueue, DryRun, OnOutage};
+use crate::config::plan::{ConnQueue, OnOutage};
 use crate::message::{LimitStatus, RequestRecord};
 use crate::store::{ConnSlot, Key, SharedSlotGuard, SharedStore, SlotClaim};
 
@@ -72,7 +72,7 @@ impl Limits {
             }
             let place = match (rule.zone.find(exchange), &rule.queue) {
                 // A dry run changes nothing for the client, so nobody waits in one.
-                (KeyLookup::Key(key), Some(queue)) if voice.dry_run == DryRun::Off => {
+                (KeyLookup::Key(key), Some(queue)) if !voice.dry_run => {
                     let in_line = QueueGauge::new(&rule.zone);
                     let (began, place) = (now, store.wait(&key, rule.limit, queue, now).await);
                     drop(in_line);
@@ -152,7 +152,7 @@ impl Limits {
                 KeyLookup::Refuse(fault) => return Err((rule, fault)),
             };
             let dry = self.connections_voice.dry_run;
-            let queue = rule.queue.as_ref().filter(|_| dry == DryRun::Off);
+            let queue = rule.queue.as_ref().filter(|_| !dry);
             let need = SlotNeed {
                 rule,
                 key,
@@ -194,7 +194,7 @@ impl Limits {
         exchange: &mut RequestRecord,
         now: Millis,
     ) -> Result<Permit, Refusal> {
-        if self.connections_voice.dry_run == DryRun::On {
+        if self.connections_voice.dry_run {
             exchange.limit_conn = Some(LimitStatus::RefuseDryRun);
             self.record_crowd(rule, exchange, now);
             return Ok(Permit::default());

@@ -16,7 +16,7 @@ use super::rule::ReqRule;
 use super::shared_rule::{RuleResult, SharedDecision};
 use crate::algorithm::{KeyStatus, LimitSpec};
 use crate::clock::Millis;
-use crate::config::plan::{CostSource, DryRun, HeaderForm};
+use crate::config::plan::{CostSource, HeaderForm};
 use crate::message::RequestRecord;
 
 /// A zone's name, plain and as a structured-field string.
@@ -218,7 +218,7 @@ impl Limits {
         case: Option<&SharedDecision>,
     ) -> Option<Box<AllowedHeaders>> {
         let mut policies = Vec::new();
-        if self.requests_voice.dry_run == DryRun::Off {
+        if !self.requests_voice.dry_run {
             for (index, rule) in self.requests.iter().enumerate() {
                 policies.extend(match case {
                     Some(case) => case.left(&self.requests, index, now),
@@ -235,7 +235,7 @@ impl Limits {
 
     /// Adds what is left of the `limit_conn`, for a request that has its places.
     pub(super) fn add_places(&self, allowance: &mut AllowedHeaders, exchange: &RequestRecord) {
-        if self.connections_voice.dry_run == DryRun::On {
+        if self.connections_voice.dry_run {
             return;
         }
         for rule in &self.connections {
@@ -275,14 +275,14 @@ impl Limits {
         numbers: impl Fn(&ReqRule) -> Option<LimitSpec>,
     ) -> Option<Arc<HeaderValue>> {
         let mut text = String::new();
-        if self.requests_voice.dry_run == DryRun::Off {
+        if !self.requests_voice.dry_run {
             for rule in self.requests.iter() {
                 if let Some(terms) = numbers(rule) {
                     add_requests(&mut text, &rule.zone.name, &terms, &rule.weight);
                 }
             }
         }
-        if self.connections_voice.dry_run == DryRun::Off {
+        if !self.connections_voice.dry_run {
             for rule in &self.connections {
                 add_connections(&mut text, &rule.zone.name, rule.limit);
             }

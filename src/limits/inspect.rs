@@ -20,7 +20,7 @@ use super::zone::{ConnZone, OverrideMatch, ReqZone, parted};
 use super::{Limits, log};
 use crate::algorithm::{Delay, Excess, KeyStatus, LimitSpec, Verdict};
 use crate::clock::Millis;
-use crate::config::plan::{ConnQueue, DryRun};
+use crate::config::plan::ConnQueue;
 use crate::limits;
 use crate::message::RequestRecord;
 use crate::store::{Key, KeyRates, SharedStore, ZoneCounts};
@@ -360,7 +360,7 @@ impl Limits {
                     own.and_then(|own| own.burst).unwrap_or(rule.burst),
                 )),
                 limit: None,
-                dry_run: self.requests_voice.dry_run == DryRun::On,
+                dry_run: self.requests_voice.dry_run,
                 standing: key.map(|key| rule.standing(&key, exchange, now)),
                 key: key.map(|key| zone.source.spell(&key, Some(&zone.key_name(exchange)))),
                 status: word.status(rule.sanction.status.unwrap_or(self.requests_status)),
@@ -381,7 +381,7 @@ impl Limits {
                 rate: None,
                 burst: None,
                 limit: Some(rule.limit),
-                dry_run: self.connections_voice.dry_run == DryRun::On,
+                dry_run: self.connections_voice.dry_run,
                 standing: taken.map(|taken| KeyStatus {
                     remaining: rule.limit.saturating_sub(taken).into(),
                     excess: Excess::requests(taken),
@@ -665,9 +665,9 @@ impl Limits {
                 permit.hold(place);
                 SlotOutcome::Yes
             }
-            (Err(_), DryRun::On) => SlotOutcome::DryRun,
-            (Err(Some(queue)), DryRun::Off) => SlotOutcome::Line(queue),
-            (Err(None), DryRun::Off) => SlotOutcome::No,
+            (Err(_), true) => SlotOutcome::DryRun,
+            (Err(Some(queue)), false) => SlotOutcome::Line(queue),
+            (Err(None), false) => SlotOutcome::No,
         }
     }
 }

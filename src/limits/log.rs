@@ -25,7 +25,7 @@ use super::verdict::{LimitKind, Permit, Refusal};
 use super::zone::ReqZone;
 use crate::algorithm::Excess;
 use crate::clock::{Clock, Millis};
-use crate::config::plan::{DryRun, LogLevel};
+use crate::config::plan::LogLevel;
 use crate::message::RequestRecord;
 use crate::store::{self, Key, VerdictKind};
 use crate::telemetry::{REFUSALS, RefusalRecord, about};
@@ -33,7 +33,7 @@ use crate::telemetry::{REFUSALS, RefusalRecord, about};
 /// How a location's limits are enforced and spoken of.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LimitLogger {
-    pub(super) dry_run: DryRun,
+    pub(super) dry_run: bool,
     pub(super) level: LogLevel,
 }
 
@@ -129,16 +129,16 @@ impl LimitLogger {
 
     pub(super) fn refused_connection(self, exchange: &RequestRecord, now: Millis, zone: &str) {
         let message = match self.dry_run {
-            DryRun::Off => format_args!("limiting connections by zone \"{zone}\""),
-            DryRun::On => format_args!("limiting connections, dry run, by zone \"{zone}\""),
+            false => format_args!("limiting connections by zone \"{zone}\""),
+            true => format_args!("limiting connections, dry run, by zone \"{zone}\""),
         };
         write(self.refusal_level(), message, exchange, now);
     }
 
     fn dry(self) -> &'static str {
         match self.dry_run {
-            DryRun::Off => "",
-            DryRun::On => " dry run,",
+            false => "",
+            true => " dry run,",
         }
     }
 
@@ -251,7 +251,7 @@ pub(super) struct RefusalDetails<'a> {
     pub(super) why: RefusalReason,
     pub(super) status: StatusCode,
     pub(super) retry_after: Option<Duration>,
-    pub(super) dry_run: DryRun,
+    pub(super) dry_run: bool,
 }
 
 /// Why a request was refused.
@@ -441,7 +441,7 @@ impl RefusalDetails<'_> {
                 },
                 retry_after: self.retry_after.map(|after| after.as_secs_f64()),
                 status: self.status.as_u16(),
-                dry_run: self.dry_run == DryRun::On,
+                dry_run: self.dry_run,
                 client: exchange.client().text().into(),
                 server: exchange.server().name.clone(),
                 method: cut(head.method.as_str().as_bytes()),
@@ -572,7 +572,7 @@ mod tests {
     #[test]
     fn levels_are_nginxs_with_notice_as_info() {
         let voice = |level| LimitLogger {
-            dry_run: DryRun::Off,
+            dry_run: false,
             level,
         };
         let levels = |level| (voice(level).refusal_level(), voice(level).delay_level());

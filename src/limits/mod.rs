@@ -42,9 +42,7 @@ use self::shared_rule::SharedDecision;
 use self::zone::RuleKey;
 use crate::algorithm::LimitSpec;
 use crate::clock::{Clock, Millis};
-use crate::config::plan::{
-    DryRun, HeaderForm, HeaderScope, LimitHeaders, LocationConf, RefusalAction,
-};
+use crate::config::plan::{HeaderForm, HeaderScope, LimitHeaders, LocationConf, RefusalAction};
 use crate::message::{LimitStatus, RequestRecord};
 use crate::store::Key;
 use crate::telemetry::REFUSALS;
@@ -260,16 +258,16 @@ impl Limits {
                 let zone = &self.requests[rule].zone;
                 voice.delayed_request(exchange, now, excess, &zone.name.plain);
                 exchange.limit_req = Some(match voice.dry_run {
-                    DryRun::Off => LimitStatus::Delay,
-                    DryRun::On => LimitStatus::DelayDryRun,
+                    false => LimitStatus::Delay,
+                    true => LimitStatus::DelayDryRun,
                 });
                 match voice.dry_run {
-                    DryRun::Off => {
+                    false => {
                         zone.store.delays.observe(wait);
                         exchange.limit_zone = Some(Arc::clone(&zone.name.plain));
                         Admission::Delay(wait)
                     }
-                    DryRun::On => Admission::Pass,
+                    true => Admission::Pass,
                 }
             }
             Decision::Pass => {
@@ -288,8 +286,8 @@ impl Limits {
                 let shortfall = RetryHint::new(retry_after, retry_after, 0);
                 let verdict = self.refuse_key(exchange, rule, &keyed, shortfall);
                 exchange.limit_req = Some(match voice.dry_run {
-                    DryRun::Off => LimitStatus::Penalize,
-                    DryRun::On => LimitStatus::PenalizeDryRun,
+                    false => LimitStatus::Penalize,
+                    true => LimitStatus::PenalizeDryRun,
                 });
                 verdict
             }
@@ -356,7 +354,7 @@ impl Limits {
         shortfall: RetryHint,
         policy: Option<Arc<HeaderValue>>,
     ) -> Admission {
-        if self.requests_voice.dry_run == DryRun::On {
+        if self.requests_voice.dry_run {
             exchange.limit_req = Some(LimitStatus::RefuseDryRun);
             return Admission::Pass;
         }
@@ -507,7 +505,7 @@ impl Limits {
                 exchange,
                 now,
             );
-            if dry_run == DryRun::Off {
+            if !dry_run {
                 exchange.limit_req = Some(LimitStatus::Refuse);
                 let quota = rule.terms.quota();
                 return Some(self.blocked(kind, status, &rule.sanction, left, (&zone.name, quota)));
@@ -532,7 +530,7 @@ impl Limits {
                 exchange,
                 now,
             );
-            if dry_run == DryRun::Off {
+            if !dry_run {
                 exchange.limit_conn = Some(LimitStatus::Refuse);
                 let quota = u64::from(rule.limit);
                 return Some(self.blocked(kind, status, &rule.sanction, left, (&zone.name, quota)));
@@ -581,7 +579,7 @@ impl BlockedKey {
         kind: LimitKind,
         (name, source): (&ZoneName, &KeySource),
         status: StatusCode,
-        dry_run: DryRun,
+        dry_run: bool,
         exchange: &RequestRecord,
         now: Millis,
     ) {

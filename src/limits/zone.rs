@@ -30,8 +30,7 @@ use super::key::{KeyLookup, KeySource};
 use super::key_admin::KeyAdmin;
 use crate::algorithm::{AlgorithmParams, Delay, Excess, LimitSpec};
 use crate::config::plan::{
-    self, CountRefused, LocationConf, Override, OverrideKey, OverrideLimits, Plan, ReqRule,
-    StoreTopology, Underscores,
+    self, LocationConf, Override, OverrideKey, OverrideLimits, Plan, ReqRule, StoreTopology,
 };
 use crate::message::RequestRecord;
 use crate::message::variables::KeyReader;
@@ -60,7 +59,7 @@ pub struct ReqZone {
     pub store: RateZone,
     pub(super) name: Arc<ZoneName>,
     pub(super) algorithm: AlgorithmParams,
-    pub(super) count_refused: CountRefused,
+    pub(super) count_refused: bool,
     /// Where it counts together with other gateways; [`ReqZone::store`] then goes on while that is away.
     pub(super) shared: Option<Arc<SharedStore>>,
     /// What can be decided without asking there.
@@ -182,7 +181,7 @@ impl ReqZone {
         });
         let shared = zone.store.and_then(|store| stores.get(store).cloned());
         // Where refusals are charged, each has to be told.
-        let can_hold = ZoneLeases::can_hold(&slowest) && zone.count_refused == CountRefused::No;
+        let can_hold = ZoneLeases::can_hold(&slowest) && !zone.count_refused;
         let leases = shared.as_ref().filter(|_| can_hold).map(|store| {
             let size = zone.size / LEASES;
             let old = old.and_then(|old| old.leases.as_ref());
@@ -351,15 +350,12 @@ fn parts(plan: &Plan, index: usize, zone: &plan::ReqZone) -> KeyReader {
 }
 
 /// Whether backends of the sites that use a zone get to see header fields with underscores.
-fn underscores(plan: &Plan, uses: impl Fn(&LocationConf) -> bool) -> Underscores {
+fn underscores(plan: &Plan, uses: impl Fn(&LocationConf) -> bool) -> bool {
     let mut forwards = plan
         .sites()
         .filter(|site| uses(site))
         .flat_map(LocationConf::forwards);
-    match forwards.any(|forward| forward.settings.underscores_in_headers) {
-        true => Underscores::Keep,
-        false => Underscores::Drop,
-    }
+    forwards.any(|forward| forward.settings.underscores_in_headers)
 }
 
 /// Whether refusals of a zone in a store can be remembered there: not where what a request took is given back when

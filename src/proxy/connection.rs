@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::Proxy;
 use super::generation::{Generation, ListenerHandle};
 use crate::clock::Clock;
-use crate::config::plan::{Carrier, Plan, RealIp, RealIpHeader, SocketAddress};
+use crate::config::plan::{Plan, RealIp, RealIpHeader, SocketAddress};
 use crate::downstream::{ConnectionSettings, FloodKind, Handler};
 use crate::listen::{ConnectionLimiter, ConnectionPermit};
 use crate::message::{ClientConnection, CloseConnection, IncomingBody, ResponseBody, TlsInfo};
@@ -79,9 +79,9 @@ impl ConnectionHandler {
                 return;
             }
         }
-        let socket = match listener.carrier {
-            Carrier::Plain => Socket::Plain(stream),
-            Carrier::Tls => {
+        let socket = match listener.tls {
+            false => Socket::Plain(stream),
+            true => {
                 // Boxed: once it is over, nothing is left of it.
                 let current = (&*generation, index);
                 let mut securing = Box::pin(self.secured(current, stream, &peer, &settings, &stop));

@@ -18,7 +18,7 @@ use super::filter::{Built, DegradeGroup};
 use super::location::{Location, LocationBreaker, Shared};
 use super::stale_cache::StaleCache;
 use crate::clock::Clock;
-use crate::config::plan::{Carrier, Http2, Listener, Plan, VerifyClient};
+use crate::config::plan::{Listener, Plan, VerifyClient};
 use crate::limits::Zones;
 use crate::message::{self, CertificateStatus, ClientConnection, RequestRecord, Target, TlsInfo};
 use crate::route::RouteTable;
@@ -172,7 +172,7 @@ impl Generation {
         &self,
         listener: usize,
         name: Option<&str>,
-    ) -> Option<(Arc<tls::TlsAcceptor>, Http2)> {
+    ) -> Option<(Arc<tls::TlsAcceptor>, bool)> {
         let server = self.named(listener, name)?;
         Some((self.tls.server(server)?, self.plan.http2(listener, server)))
     }
@@ -265,9 +265,9 @@ impl Generation {
             return Some(ProxyError::Http2Off);
         }
         let listeners = &self.plan.listeners;
-        let carrier = listeners.get(listener).map(|listener| listener.carrier);
-        match (carrier, record.connection.tls()) {
-            (Some(Carrier::Tls), None) => Some(ProxyError::PlainToTls),
+        let is_tls = listeners.get(listener).is_some_and(|listener| listener.tls);
+        match (is_tls, record.connection.tls()) {
+            (true, None) => Some(ProxyError::PlainToTls),
             (_, Some(tls)) => self.certificate_objection(listener, record, tls),
             (_, None) => None,
         }
@@ -280,8 +280,7 @@ impl Generation {
         let Some(Listener { default_server, .. }) = plan.listeners.get(listener) else {
             return true;
         };
-        plan.http2(listener, server) == Http2::On
-            || plan.http2(listener, *default_server) == Http2::Off
+        plan.http2(listener, server) || !plan.http2(listener, *default_server)
     }
 
     fn certificate_objection(

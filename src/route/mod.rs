@@ -179,9 +179,7 @@ impl Hosts {
 mod tests {
 
     use super::*;
-    use crate::config::plan::{
-        Carrier, Content, Listener, Location, LocationPath, PathRule, SocketAddress,
-    };
+    use crate::config::plan::{Content, Listener, Location, LocationPath, PathRule, SocketAddress};
 
     #[test]
     fn a_table_finds_the_server_by_listener_and_host_and_then_the_site_by_path() {
@@ -198,7 +196,7 @@ mod tests {
         let listener = |port, default_server| Listener {
             http2: None,
             address: SocketAddress::Tcp(([127, 0, 0, 1], port).into()),
-            carrier: Carrier::Plain,
+            tls: false,
             proxy_protocol: false,
             servers: vec![0, 1],
             default_server,

@@ -14,7 +14,6 @@ use super::rate_zone::{ChargedVerdict, Receipt};
 use super::table::{self, ShardLayout, ShardLock};
 use crate::algorithm::{Algorithm, Cost, KeyStatus, LeakyBucket, Spent, Verdict};
 use crate::clock::Millis;
-use crate::config::plan::CountRefused;
 use crate::store::redis::script::StoreVerdict;
 use crate::telemetry::RateLimitedLog;
 
@@ -32,7 +31,7 @@ pub(super) struct KeyTable<A: Algorithm> {
 }
 
 impl<A: Algorithm> KeyTable<A> {
-    pub(super) fn new(size: usize, slowest: A, refused: CountRefused) -> Self {
+    pub(super) fn new(size: usize, slowest: A, refused: bool) -> Self {
         let division = ShardLayout::of(size, bytes_per_key(&slowest));
         let slowest = Arc::new(slowest);
         Self {
@@ -41,7 +40,7 @@ impl<A: Algorithm> KeyTable<A> {
             shards: (0..division.tables)
                 .map(|_| ShardLock::new(RateShard::new(division.keys, Arc::clone(&slowest))))
                 .collect(),
-            refused: AtomicBool::new(refused == CountRefused::Yes),
+            refused: AtomicBool::new(refused),
             evictions: RateLimitedLog::default(),
             heir: OnceLock::new(),
         }
@@ -49,12 +48,7 @@ impl<A: Algorithm> KeyTable<A> {
 
     /// The same keys under other numbers, in so many bytes. No state is lost, unless there is less room: then those asked
     /// for longest ago are. Whoever still has this one is led to where the keys are by then.
-    pub(super) fn heir(
-        self: &Arc<Self>,
-        size: usize,
-        slowest: A,
-        refused: CountRefused,
-    ) -> Arc<Self> {
+    pub(super) fn heir(self: &Arc<Self>, size: usize, slowest: A, refused: bool) -> Arc<Self> {
         if let Some(heir) = self.heir.get() {
             return heir.heir(size, slowest, refused);
         }
@@ -63,8 +57,7 @@ impl<A: Algorithm> KeyTable<A> {
             for shard in &self.shards {
                 shard.lock().set_slowest(Arc::clone(&slowest));
             }
-            self.refused
-                .store(refused == CountRefused::Yes, Ordering::Relaxed);
+            self.refused.store(refused, Ordering::Relaxed);
             return Arc::clone(self);
         }
         let heir = Arc::new(Self::new(size, slowest, refused));
@@ -119,10 +112,10 @@ impl<A: Algorithm> KeyTable<A> {
             // Who asks for nothing, or for more than there is, has changed nothing and cannot fill a zone.
             Verdict::Delay { .. } | Verdict::Pass { .. } => cost > Cost(0),
             Verdict::Refuse { .. } => {
-                if self.refused() == CountRefused::Yes {
+                if self.refused() {
                     terms.count_refused(&mut state, now, cost);
                 }
-                self.refused() == CountRefused::Yes
+                self.refused()
             }
         };
         let room = if remembered {
@@ -258,11 +251,8 @@ impl<A: Algorithm> KeyTable<A> {
         self.evictions.note(now)
     }
 
-    fn refused(&self) -> CountRefused {
-        match self.refused.load(Ordering::Relaxed) {
-            false => CountRefused::No,
-            true => CountRefused::Yes,
-        }
+    fn refused(&self) -> bool {
+        self.refused.load(Ordering::Relaxed)
     }
 
     fn insert(
@@ -376,11 +366,11 @@ impl<A: Algorithm> RateShard<A> {
         now: Millis,
         cost: Cost,
         terms: &A,
-        refused: CountRefused,
+        refused: bool,
     ) -> Option<(Verdict, Receipt)> {
         let state = self.ask(key)?;
         let (outcome, spent) = terms.charge(state, now, cost);
-        if refused == CountRefused::Yes && matches!(outcome, Verdict::Refuse { .. }) {
+        if refused && matches!(outcome, Verdict::Refuse { .. }) {
             terms.count_refused(state, now, cost);
         }
         Some((outcome, self.count(&outcome, spent)))

@@ -32,7 +32,6 @@ use crate::algorithm::{
     Algorithm, Cost, KeyStatus, LimitSpec, Spent, Verdict, for_each_algorithm, match_algorithm,
 };
 use crate::clock::Millis;
-use crate::config::plan::CountRefused;
 use crate::store::redis::script::StoreVerdict;
 use crate::telemetry::Histogram;
 
@@ -91,7 +90,7 @@ macro_rules! with {
 impl RateZone {
     /// An empty zone of at most `size` bytes, where no key drains slower than by the numbers of `slowest`.
     #[must_use]
-    pub fn new(name: &str, size: usize, slowest: &LimitSpec, refused: CountRefused) -> Self {
+    pub fn new(name: &str, size: usize, slowest: &LimitSpec, refused: bool) -> Self {
         Self {
             name: name.into(),
             delays: Arc::default(),
@@ -233,7 +232,7 @@ impl RateZone {
 
     /// This zone with other numbers, or in other memory; `None` where what is remembered makes no sense by these numbers.
     #[must_use]
-    pub fn heir(&self, size: usize, slowest: &LimitSpec, refused: CountRefused) -> Option<Self> {
+    pub fn heir(&self, size: usize, slowest: &LimitSpec, refused: bool) -> Option<Self> {
         if !self.makes_sense_by(slowest) {
             return None;
         }

@@ -18,7 +18,7 @@ use super::socket::Socket;
 use super::stream::{CloseMode, TlsSession, TlsStream};
 use super::verify::{DepthVerifier, PinnedVerifier, TrustAnchors};
 use super::{files, stream};
-use crate::config::plan::{self, HttpVersion, ServerNameSent, SessionReuse, UpstreamTls, Verify};
+use crate::config::plan::{self, HttpVersion, UpstreamTls};
 use crate::net::Stream;
 
 /// One way to meet servers of upstreams, renewed when its files change.
@@ -133,10 +133,10 @@ fn make(plan: &UpstreamTls) -> Result<ClientConfig, Error> {
         // Nothing else: what else it could answer in, nobody would understand.
         config.alpn_protocols = vec![HTTP2.to_vec()];
     }
-    config.enable_sni = plan.server_name == ServerNameSent::On;
+    config.enable_sni = plan.server_name;
     config.resumption = match plan.session_reuse {
-        SessionReuse::Off => Resumption::disabled(),
-        SessionReuse::On => Resumption::in_memory_sessions(SESSIONS),
+        false => Resumption::disabled(),
+        true => Resumption::in_memory_sessions(SESSIONS),
     };
     Ok(config)
 }
@@ -146,7 +146,7 @@ fn verifier(
     provider: Arc<CryptoProvider>,
 ) -> Result<Arc<dyn ServerCertVerifier>, Error> {
     let verify = plan.verify;
-    if verify == Verify::Off {
+    if !verify {
         return Ok(Arc::new(NoVerify { verify, provider }));
     }
     let roots = match &plan.trusted {
@@ -224,7 +224,7 @@ fn watched(plan: &UpstreamTls) -> Vec<PathBuf> {
 /// Believes whoever answers, or nobody; looks at no certificate either way.
 #[derive(Debug)]
 struct NoVerify {
-    verify: Verify,
+    verify: bool,
     provider: Arc<CryptoProvider>,
 }
 
@@ -238,8 +238,8 @@ impl ServerCertVerifier for NoVerify {
         _: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
         match self.verify {
-            Verify::Off => Ok(ServerCertVerified::assertion()),
-            Verify::On => Err(CertificateError::UnknownIssuer.into()),
+            false => Ok(ServerCertVerified::assertion()),
+            true => Err(CertificateError::UnknownIssuer.into()),
         }
     }
 

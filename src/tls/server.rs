@@ -32,7 +32,7 @@ use super::stream::{CloseMode, TlsSession, TlsStream};
 use super::verify::ClientVerifier;
 use super::{files, stream, x509};
 use crate::clock::Clock;
-use crate::config::plan::{self, Http2, SessionTickets, VerifyClient};
+use crate::config::plan::{self, VerifyClient};
 use crate::message::{AlpnProtocol, ClientCertificate, TlsInfo};
 use crate::net::Stream;
 
@@ -79,8 +79,8 @@ impl TlsAcceptor {
             None => SessionStores {
                 sessions: Arc::new(SessionCache::new(plan.session_timeout)),
                 tickets: match plan.session_tickets {
-                    SessionTickets::Off => None,
-                    SessionTickets::On => Some(tickets(plan)?),
+                    false => None,
+                    true => Some(tickets(plan)?),
                 },
             },
         };
@@ -123,14 +123,14 @@ impl TlsAcceptor {
 
 impl LoadedServer {
     /// For a client that asks for these suites.
-    pub(super) fn config(&self, http2: Http2, suites: &[CipherSuite]) -> Arc<ServerConfig> {
+    pub(super) fn config(&self, http2: bool, suites: &[CipherSuite]) -> Arc<ServerConfig> {
         let offer = match stream::dislikes_aes(suites) {
             true => &self.theirs,
             false => &self.ours,
         };
         Arc::clone(match http2 {
-            Http2::Off => &offer.http1,
-            Http2::On => &offer.http2,
+            false => &offer.http1,
+            true => &offer.http2,
         })
     }
 }
@@ -264,7 +264,7 @@ pub enum HandshakeError {
 /// When the client leaves, or the two cannot agree.
 pub async fn accept_handshake(
     mut io: Stream,
-    choose: impl Fn(Option<&str>) -> Option<(Arc<TlsAcceptor>, Http2)>,
+    choose: impl Fn(Option<&str>) -> Option<(Arc<TlsAcceptor>, bool)>,
 ) -> Result<(Socket, Option<TlsInfo>), HandshakeError> {
     let speaks = poll_fn(|context| io.poll_waiting(context)).await;
     if !speaks.map_err(HandshakeError::Gone)? {

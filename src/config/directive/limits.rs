@@ -9,7 +9,7 @@ use ipnet::IpNet;
 
 use super::overrides::KeyVariables;
 use super::refusal::RefusalAction;
-use super::zones::{CostSource, CountRefused};
+use super::zones::CostSource;
 use crate::algorithm::{AlgorithmParams, Delay, Excess, Rate};
 use crate::config::compile::{Compiler, NameTable, Resolved};
 use crate::config::decode::value::{List, NamedMap, OrOff, Text};
@@ -263,7 +263,7 @@ pub struct ReqZone {
     /// How it counts, and with which numbers.
     pub algorithm: AlgorithmParams,
     /// Whether refused requests are charged, too.
-    pub count_refused: CountRefused,
+    pub count_refused: bool,
     /// Where it counts together with others; `None` for this process alone.
     pub store: Option<usize>,
     /// What to do with a request without a key.
@@ -381,16 +381,6 @@ pub struct ConnQueue {
     pub timeout: Duration,
 }
 
-/// Whether a limit is enforced or only reported.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum DryRun {
-    /// Enforced.
-    #[default]
-    Off,
-    /// Only reported.
-    On,
-}
-
 /// At which level a refusal is logged; a delay goes one lower.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogLevel {
@@ -475,10 +465,7 @@ impl Compiler<'_> {
                     key,
                     size,
                     algorithm,
-                    count_refused: match zone.count_refused.value() {
-                        Some(value::Flag(true)) => CountRefused::Yes,
-                        _ => CountRefused::No,
-                    },
+                    count_refused: zone.count_refused.value().is_some_and(|flag| flag.0),
                     store: self.req_zone_store(zone.store.get(), &algorithm),
                     on_empty_key: zone
                         .on_empty_key

@@ -183,16 +183,6 @@ impl fmt::Debug for SetHeader {
     }
 }
 
-/// What becomes of fields with an underscore in their name, which many backends cannot tell from a hyphen.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Underscores {
-    /// They stay behind: one could pass for a field that only we may set.
-    #[default]
-    Drop,
-    /// They are sent on.
-    Keep,
-}
-
 /// What an upstream is spoken to in.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum HttpVersion {

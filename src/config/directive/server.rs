@@ -5,11 +5,10 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use super::location::{ContentDirectives, SettingLevels};
 use super::settings::{self, ClientSettings, ServerSettings, spoken};
-use super::tls::Carrier;
 use crate::config::compile::{self, Compiler, PathRule};
 use crate::config::decode::value::Text;
 use crate::config::decode::{Required, Spanned};
-use crate::config::plan::{Http2, Listener, Location, Server, SocketAddress};
+use crate::config::plan::{Listener, Location, Server, SocketAddress};
 use crate::config::source::Span;
 
 pub(crate) mod raw {
@@ -153,8 +152,8 @@ struct ListenSpec {
     address: SocketAddress,
     span: Span,
     is_default: bool,
-    carrier: Carrier,
-    http2: Option<Http2>,
+    tls: bool,
+    http2: Option<bool>,
 }
 
 impl Compiler<'_> {
@@ -205,7 +204,7 @@ impl Compiler<'_> {
                     address: any,
                     span: server.span,
                     is_default: false,
-                    carrier: Carrier::Plain,
+                    tls: false,
                     http2: None,
                 });
             }
@@ -223,10 +222,7 @@ impl Compiler<'_> {
                         span: address.span,
                         is_default: text.default_server
                             || entry.default_server.value().is_some_and(|flag| flag.0),
-                        carrier: match tls {
-                            true => Carrier::Tls,
-                            false => Carrier::Plain,
-                        },
+                        tls,
                         http2: spoken(entry.http2.value().map(|flag| flag.0), text.http2),
                     });
                 }
@@ -239,7 +235,7 @@ impl Compiler<'_> {
                 }
             }
         }
-        let tls = addresses.iter().find(|asked| asked.carrier == Carrier::Tls);
+        let tls = addresses.iter().find(|asked| asked.tls);
         let tls = tls.map(|asked| asked.span);
         for asked in addresses {
             self.join(index, server, gathered, asked);
@@ -264,7 +260,7 @@ impl Compiler<'_> {
         let at = known.unwrap_or_else(|| {
             gathered.listeners.push(Listener {
                 address: asked.address,
-                carrier: asked.carrier,
+                tls: asked.tls,
                 proxy_protocol: false,
                 http2: asked.http2,
                 servers: Vec::new(),
@@ -285,7 +281,7 @@ impl Compiler<'_> {
             return;
         }
         listener.servers.push(index);
-        if listener.carrier != asked.carrier {
+        if listener.tls != asked.tls {
             let place = gathered
                 .said
                 .get(at)

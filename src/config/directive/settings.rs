@@ -15,7 +15,7 @@ use super::client::raw::{AccessWord, ProxyProtocol};
 use super::content::raw::Fallback;
 use super::health::raw::Breaker;
 use super::limits::raw::{ConnRule, ReqRule};
-use super::limits::{DryRun, LogLevel, raw as raw_limits};
+use super::limits::{LogLevel, raw as raw_limits};
 use super::location::SettingLevels;
 use super::proxy_pass::raw::ProxyRedirect;
 use super::store::raw::HeaderText;
@@ -28,7 +28,6 @@ use crate::config::decode::value::{
     Time, Tries, mistaken,
 };
 use crate::config::decode::{Spanned, settings, units, value};
-use crate::config::plan::Http2;
 use crate::config::template::{Template, TemplatePhase, Variable};
 
 pub(crate) mod raw {
@@ -246,9 +245,9 @@ settings! {
         /// The status of a request that `limit_conn` refuses, 400 to 599.
         limit_conn_status: RefusalStatus => StatusCode = "503";
         /// Only report what `limit_req` would do.
-        limit_req_dry_run: Flag => DryRun = "off";
+        limit_req_dry_run: Flag => bool = "off";
         /// Only report what `limit_conn` would do.
-        limit_conn_dry_run: Flag => DryRun = "off";
+        limit_conn_dry_run: Flag => bool = "off";
         /// The level at which a refusal by `limit_req` is logged: `info`, `notice`, `warn` or `error`; a delay goes one lower.
         limit_req_log_level: value::LogLevel => LogLevel = "error";
         /// The level at which a refusal by `limit_conn` is logged: `info`, `notice`, `warn` or `error`.
@@ -417,7 +416,6 @@ macro_rules! plan_of {
 
 plan_of! {
     Flag => bool, |flag| flag.0;
-    Flag => DryRun, |flag| if flag.0 { DryRun::On } else { DryRun::Off };
     Time => Duration, |time| time.0;
     Time => Option<Duration>, |time| Some(time.0).filter(|time| !time.is_zero());
     Size => u64, |size| size.0;
@@ -573,11 +571,9 @@ const MOST_HEAD: u64 = 16 << 20;
 const MAX_RESETS: u32 = 200;
 
 /// `http2`
-pub(in crate::config) fn http2<'c>(
-    mut levels: impl Iterator<Item = &'c ServerDirectives>,
-) -> Http2 {
+pub(in crate::config) fn http2<'c>(mut levels: impl Iterator<Item = &'c ServerDirectives>) -> bool {
     let flag = levels.find_map(|level| level.http2.value());
-    spoken(flag.map(|flag| flag.0), false).unwrap_or_default()
+    spoken(flag.map(|flag| flag.0), false).unwrap_or(true)
 }
 
 /// `http2_max_resets`
@@ -593,12 +589,8 @@ pub(in crate::config) fn max_resets<'c>(
 }
 
 /// Whether HTTP/2 is spoken, by a flag or else by the word.
-pub(in crate::config) fn spoken(flag: Option<bool>, word: bool) -> Option<Http2> {
-    match flag {
-        Some(false) => Some(Http2::Off),
-        Some(true) => Some(Http2::On),
-        None => word.then_some(Http2::On),
-    }
+pub(in crate::config) fn spoken(flag: Option<bool>, word: bool) -> Option<bool> {
+    flag.or_else(|| word.then_some(true))
 }
 
 impl Compiler<'_> {

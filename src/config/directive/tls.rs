@@ -138,16 +138,6 @@ pub(crate) mod raw {
     }
 }
 
-/// How a listener's connections are carried.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Carrier {
-    /// As they come.
-    #[default]
-    Plain,
-    /// Inside TLS.
-    Tls,
-}
-
 /// A server's `tls`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tls {
@@ -168,7 +158,7 @@ pub struct Tls {
     /// `session_timeout`
     pub session_timeout: Duration,
     /// `session_tickets`
-    pub session_tickets: SessionTickets,
+    pub session_tickets: bool,
 }
 
 /// A certificate and what belongs to it.
@@ -293,23 +283,13 @@ pub enum VerifyClient {
     OptionalNoCa,
 }
 
-/// Whether clients keep their sessions themselves.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum SessionTickets {
-    /// No: they are kept here.
-    Off,
-    /// Yes, sealed.
-    #[default]
-    On,
-}
-
 /// `proxy_ssl_…`: how a server of an upstream is met.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UpstreamTls {
     /// `proxy_ssl_name`: whom its certificate has to be for, and what it is asked for.
     pub name: Box<str>,
     /// `proxy_ssl_verify`
-    pub verify: Verify,
+    pub verify: bool,
     /// `proxy_ssl_verify_depth`
     pub depth: Option<usize>,
     /// `proxy_ssl_trusted_certificate`; `None` for the system's roots.
@@ -319,45 +299,15 @@ pub struct UpstreamTls {
     /// `proxy_ssl_certificate` and its key: who we are.
     pub certificate: Option<Certificate>,
     /// `proxy_ssl_server_name`: whether it is told the name.
-    pub server_name: ServerNameSent,
+    pub server_name: bool,
     /// `proxy_ssl_protocols`
     pub protocols: Vec<TlsVersion>,
     /// `proxy_ssl_ciphers`; none given: all there are.
     pub ciphers: Vec<Cipher>,
     /// `proxy_ssl_session_reuse`
-    pub session_reuse: SessionReuse,
+    pub session_reuse: bool,
     /// What is spoken inside.
     pub version: HttpVersion,
-}
-
-/// Whether a certificate is looked at.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Verify {
-    /// Whoever answers is believed.
-    Off,
-    /// It has to be good.
-    #[default]
-    On,
-}
-
-/// Whether the name is sent (SNI).
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum ServerNameSent {
-    /// No.
-    Off,
-    /// Yes.
-    #[default]
-    On,
-}
-
-/// Whether a new connection takes up an old session.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum SessionReuse {
-    /// No.
-    Off,
-    /// Where the other side allows it.
-    #[default]
-    On,
 }
 
 impl Compiler<'_> {
@@ -438,10 +388,8 @@ impl Compiler<'_> {
             crl,
             session_timeout: find(levels, |tls| &tls.session_timeout)
                 .map_or(Duration::from_secs(300), |time| time.value.0),
-            session_tickets: match find(levels, |tls| &tls.session_tickets) {
-                Some(flag) if !flag.value.0 => SessionTickets::Off,
-                _ => SessionTickets::On,
-            },
+            session_tickets: find(levels, |tls| &tls.session_tickets)
+                .is_none_or(|flag| flag.value.0),
         })
     }
 
@@ -521,24 +469,15 @@ impl Compiler<'_> {
             trusted: file(levels.find(|s| &s.proxy_ssl.proxy_ssl_trusted_certificate)),
             crl: file(levels.find(|s| &s.proxy_ssl.proxy_ssl_crl)),
             name: self.upstream_name(host, levels),
-            verify: match flag(levels.find(|s| &s.proxy_ssl.proxy_ssl_verify)) {
-                true => Verify::On,
-                false => Verify::Off,
-            },
+            verify: flag(levels.find(|s| &s.proxy_ssl.proxy_ssl_verify)),
             depth: levels
                 .find(|s| &s.proxy_ssl.proxy_ssl_verify_depth)
                 .map(|depth| depth.value.0),
             certificate,
-            server_name: match flag(levels.find(|s| &s.proxy_ssl.proxy_ssl_server_name)) {
-                true => ServerNameSent::On,
-                false => ServerNameSent::Off,
-            },
+            server_name: flag(levels.find(|s| &s.proxy_ssl.proxy_ssl_server_name)),
             protocols: protocols(levels.find(|s| &s.proxy_ssl.proxy_ssl_protocols)),
             ciphers: ciphers(levels.find(|s| &s.proxy_ssl.proxy_ssl_ciphers)),
-            session_reuse: match flag(levels.find(|s| &s.proxy_ssl.proxy_ssl_session_reuse)) {
-                true => SessionReuse::On,
-                false => SessionReuse::Off,
-            },
+            session_reuse: flag(levels.find(|s| &s.proxy_ssl.proxy_ssl_session_reuse)),
             version,
         };
         let known = self.upstream_tls.iter().position(|known| *known == tls);

@@ -65,16 +65,6 @@ pub(crate) mod raw {
     }
 }
 
-/// Whether refused requests are charged, too.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum CountRefused {
-    /// A refusal costs nothing, as in nginx.
-    #[default]
-    No,
-    /// Who goes on asking stays out.
-    Yes,
-}
-
 /// Where the cost of a request comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CostSource {

@@ -1,6 +1,6 @@
 //! What becomes a key, and what does not.
 
-use crate::config::plan::{OnAmbiguousKey, OnEmptyKey, Part, Template, Underscores, Variable};
+use crate::config::plan::{OnAmbiguousKey, OnEmptyKey, Part, Template, Variable};
 use crate::limits::key::{KeyFault, KeyLookup, KeySource};
 use crate::limits::tests::support::{exchange, exchange_from, header, key};
 use crate::message::RequestRecord;
@@ -138,21 +138,15 @@ fn an_underscore_is_a_hyphen_where_backends_see_it() {
         })
     };
     let alone = exchange(&[header("x_api_key", "k")]);
-    assert_eq!(
-        found(&source(Underscores::Drop), &alone),
-        KeyLookup::Nothing
-    );
-    assert_eq!(
-        found(&source(Underscores::Keep), &alone),
-        KeyLookup::Key(b"k".to_vec())
-    );
+    assert_eq!(found(&source(false), &alone), KeyLookup::Nothing);
+    assert_eq!(found(&source(true), &alone), KeyLookup::Key(b"k".to_vec()));
     let both = exchange(&[header("x-api-key", "random"), header("x_api_key", "k")]);
     assert_eq!(
-        found(&source(Underscores::Drop), &both),
+        found(&source(false), &both),
         KeyLookup::Key(b"random".to_vec())
     );
     assert_eq!(
-        found(&source(Underscores::Keep), &both),
+        found(&source(true), &both),
         KeyLookup::Refuse(KeyFault::Ambiguous)
     );
 }

@@ -38,8 +38,8 @@ fn refusal(verdict: Admission) -> Refusal {
 
 fn dry(plan: &Plan, req: &[ReqRule], conn: &[ConnRule]) -> Limits {
     let mut site = site(req, conn);
-    site.limits.limit_req_dry_run = DryRun::On;
-    site.limits.limit_conn_dry_run = DryRun::On;
+    site.limits.limit_req_dry_run = true;
+    site.limits.limit_conn_dry_run = true;
     Limits::compile(&site, &Zones::build(plan))
 }
 

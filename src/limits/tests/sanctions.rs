@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::clock::Millis;
-use crate::config::plan::{DryRun, Plan, RefusalAction, ReqRule};
+use crate::config::plan::{Plan, RefusalAction, ReqRule};
 use crate::limits::Limits;
 use crate::limits::tests::support::{
     delaying, exchange_from, limits, plan, req_rule, req_zone, site,
@@ -33,7 +33,7 @@ fn punishing(rule: ReqRule, seconds: u64) -> ReqRule {
     }
 }
 
-fn punishing_limits(mut plan: Plan, rules: &[ReqRule], dry_run: DryRun) -> Limits {
+fn punishing_limits(mut plan: Plan, rules: &[ReqRule], dry_run: bool) -> Limits {
     let mut site = site(rules, &[]);
     site.limits.limit_req_dry_run = dry_run;
     plan.servers[0].fallback = site.clone();
@@ -100,7 +100,7 @@ fn who_would_wait_is_not_charged_when_another_rule_refuses() {
 #[test]
 fn a_key_that_goes_over_stays_out_for_its_penalty() {
     let plan = plan(vec![req_zone("a", 10_000)], vec![]);
-    let limits = punishing_limits(plan, &[punishing(req_rule(0, 0), 30)], DryRun::Off);
+    let limits = punishing_limits(plan, &[punishing(req_rule(0, 0), 30)], false);
     assert!(matches!(ask(&limits, 0).0, Admission::Pass));
     assert_eq!(retry_after(&limits, 0), 30_000);
     // Asking on does not prolong it.
@@ -122,7 +122,7 @@ fn a_key_that_goes_over_stays_out_for_its_penalty() {
 #[test]
 fn whoever_would_be_punished_again_is_told_to_wait_for_longer() {
     let plan = plan(vec![req_zone("a", 100)], vec![]);
-    let limits = punishing_limits(plan, &[punishing(req_rule(0, 0), 4)], DryRun::Off);
+    let limits = punishing_limits(plan, &[punishing(req_rule(0, 0), 4)], false);
     assert!(matches!(ask(&limits, 0).0, Admission::Pass));
     assert_eq!(retry_after(&limits, 0), 10_000);
     assert_eq!(retry_after(&limits, 3_000), 7_000);
@@ -133,7 +133,7 @@ fn whoever_would_be_punished_again_is_told_to_wait_for_longer() {
 fn what_another_rule_refuses_punishes_nobody() {
     let plan = plan(vec![req_zone("a", 1_000), req_zone("b", 1_000)], vec![]);
     let rules = [punishing(req_rule(0, 5), 60), req_rule(1, 0)];
-    let limits = punishing_limits(plan, &rules, DryRun::Off);
+    let limits = punishing_limits(plan, &rules, false);
     assert!(matches!(ask(&limits, 0).0, Admission::Pass));
     for _ in 0..10 {
         assert_eq!(refusal(ask(&limits, 0).0).zone(), "b");
@@ -145,7 +145,7 @@ fn what_another_rule_refuses_punishes_nobody() {
 #[test]
 fn without_room_for_a_penalty_the_ordinary_limit_holds() {
     let plan = plan(vec![req_zone("a", 1_000)], vec![]);
-    let limits = punishing_limits(plan, &[punishing(req_rule(0, 0), 60)], DryRun::Off);
+    let limits = punishing_limits(plan, &[punishing(req_rule(0, 0), 60)], false);
     let ask = |number: u8, now| {
         let mut exchange = exchange_from(&format!("192.0.2.{number}"), &[]);
         let verdict = limits.ask_requests(&mut exchange, Millis(now));
@@ -177,7 +177,7 @@ fn without_room_for_a_penalty_the_ordinary_limit_holds() {
 #[test]
 fn a_dry_run_only_tells_of_penalties() {
     let plan = plan(vec![req_zone("a", 1_000)], vec![]);
-    let limits = punishing_limits(plan, &[punishing(req_rule(0, 0), 30)], DryRun::On);
+    let limits = punishing_limits(plan, &[punishing(req_rule(0, 0), 30)], true);
     let statuses: Vec<_> = [0, 0, 10_000, 30_000]
         .into_iter()
         .map(|now| {

@@ -8,8 +8,8 @@ use http::{HeaderName, HeaderValue, Request};
 use crate::algorithm::{AlgorithmParams, Cost, Delay, Excess, Rate};
 use crate::clock::Millis;
 use crate::config::plan::{
-    ConnRule, ConnZone, Content, CostSource, CountRefused, LocationConf, OnAmbiguousKey,
-    OnEmptyKey, Plan, RefusalAction, ReqRule, ReqZone, Template, Variable,
+    ConnRule, ConnZone, Content, CostSource, LocationConf, OnAmbiguousKey, OnEmptyKey, Plan,
+    RefusalAction, ReqRule, ReqZone, Template, Variable,
 };
 use crate::limits::Limits;
 use crate::limits::zone::Zones;
@@ -23,7 +23,7 @@ pub(in crate::limits) fn req_zone(name: &str, milli_per_second: u64) -> ReqZone 
         algorithm: AlgorithmParams::LeakyBucket {
             rate: Rate::per_second(milli_per_second),
         },
-        count_refused: CountRefused::No,
+        count_refused: false,
         store: None,
         on_empty_key: OnEmptyKey::Skip,
         on_ambiguous_key: OnAmbiguousKey::Refuse,

@@ -240,7 +240,7 @@ async fn nobody_is_told_of_what_does_not_hold() {
     assert!(told_of(&silent, "127.0.0.1", 0, &[]).await.is_empty());
     let mut site = site(&[req_rule(0, 4)], &[]);
     site.limit_headers.on = HeaderScope::All;
-    site.limits.limit_req_dry_run = DryRun::On;
+    site.limits.limit_req_dry_run = true;
     let dry = Limits::compile(&site, &Zones::build(&plan));
     assert!(told_of(&dry, "127.0.0.1", 0, &[]).await.is_empty());
     let mut zone = req_zone("a", 1_000);

@@ -13,9 +13,9 @@ use super::record::RequestRecord;
 use super::target::Target;
 use crate::clock::Millis;
 use crate::config::plan::{
-    AccessRules, BufferBounds, Buffering, ClientSettings, ConnectionLimits, Content, Http2,
-    HttpVersion, LimitHeaders, LimitRate, LimitSettings, LocationConf, Log, MaxTries, NextUpstream,
-    Plan, ProxyPass, ProxyProtocolVersion, ProxySettings, ResponseBuffering, Server, ServerName,
+    AccessRules, BufferBounds, Buffering, ClientSettings, ConnectionLimits, Content, HttpVersion,
+    LimitHeaders, LimitRate, LimitSettings, LocationConf, Log, MaxTries, NextUpstream, Plan,
+    ProxyPass, ProxyProtocolVersion, ProxySettings, ResponseBuffering, Server, ServerName,
 };
 
 /// A plan of one server, `example.com`, that has no locations.
@@ -57,7 +57,7 @@ pub(crate) fn server(name: &str) -> Server {
         tls: None,
         real_ip: None,
         max_head: 32 * 1024,
-        http2: Http2::On,
+        http2: true,
         max_streams: 128,
         max_resets: 256,
         locations: Vec::new(),

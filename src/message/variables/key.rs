@@ -8,7 +8,7 @@
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 
 use super::{append, is_single, request, single, with_buffer};
-use crate::config::plan::{OnAmbiguousKey, Part, Template, Underscores, Variable};
+use crate::config::plan::{OnAmbiguousKey, Part, Template, Variable};
 use crate::message::record::RequestRecord;
 use crate::message::variables;
 use crate::text::hex_byte;
@@ -24,7 +24,7 @@ pub struct KeyReader {
     /// What several values are.
     pub on_ambiguous: OnAmbiguousKey,
     /// Whether backends get to see header fields with underscores. They take `X_Key` for `X-Key`.
-    pub underscores: Underscores,
+    pub underscores: bool,
 }
 
 impl KeyReader {
@@ -85,9 +85,7 @@ impl KeyReader {
     #[must_use]
     pub fn takes_as_is(self, variable: &Variable) -> bool {
         match variable {
-            Variable::Http(name) => {
-                self.underscores == Underscores::Drop && *name != header::AUTHORIZATION
-            }
+            Variable::Http(name) => !self.underscores && *name != header::AUTHORIZATION,
             _ => true,
         }
     }
@@ -98,13 +96,13 @@ impl KeyReader {
         name: &HeaderName,
         out: &mut Vec<u8>,
     ) -> Result<(), AmbiguousKey> {
-        if self.underscores == Underscores::Drop && is_single(headers) {
+        if !self.underscores && is_single(headers) {
             push_field(name, single(headers, name), out);
             return Ok(());
         }
         let same = |found: &HeaderName| match self.underscores {
-            Underscores::Drop => found == name,
-            Underscores::Keep => is_same_to_a_backend(found, name),
+            false => found == name,
+            true => is_same_to_a_backend(found, name),
         };
         let mut values = headers.iter().filter(|(found, _)| same(found));
         push_field(name, values.next().map(|(_, value)| value), out);

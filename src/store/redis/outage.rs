@@ -13,7 +13,6 @@ use super::script::KeyCheck;
 use super::{SharedStore, script};
 use crate::algorithm::{Cost, Excess, LimitSpec};
 use crate::clock::{Clock, Millis};
-use crate::config::plan::CountRefused;
 use crate::store::key::Key;
 use crate::store::rate_zone::RateZone;
 
@@ -145,7 +144,7 @@ impl SharedStore {
                 .iter()
                 .map(|debt| {
                     let due = debt.due(now, gateways);
-                    KeyCheck::new(debt.name.clone(), &debt.terms, due, CountRefused::No)
+                    KeyCheck::new(debt.name.clone(), &debt.terms, due, false)
                 })
                 .collect();
             self.desk.asked.fetch_add(1, Ordering::Relaxed);

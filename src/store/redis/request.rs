@@ -19,7 +19,6 @@ use super::script::{DECIDE, KeyCheck, StoreVerdict};
 use super::{SharedStore, StoreMiss, background, script};
 use crate::algorithm::{Cost, LimitSpec, Verdict};
 use crate::clock::Millis;
-use crate::config::plan::CountRefused;
 
 /// The questions of one request to one store.
 #[derive(Debug, Default)]
@@ -53,7 +52,7 @@ impl StoreRequest {
         key: &[u8],
         terms: &LimitSpec,
         cost: Cost,
-        refused: CountRefused,
+        refused: bool,
     ) {
         let mut name = Vec::with_capacity(64);
         script::append(&mut name, &store.prefix, zone, key);

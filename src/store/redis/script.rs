@@ -14,7 +14,6 @@ use redis::{Cmd, RedisError, Script, Value};
 
 use super::connection::RedisConnection;
 use crate::algorithm::{ALGORITHMS, Cost, Excess, LimitSpec, SCRIPT_HELPERS, ScriptArgs, Verdict};
-use crate::config::plan::CountRefused;
 use crate::text::push_hex;
 
 /// A script, and the name a server knows it by once it has heard it.
@@ -88,7 +87,7 @@ pub struct StoreVerdict {
 #[derive(Debug, Clone)]
 pub(super) struct KeyCheck {
     pub(super) name: Vec<u8>,
-    refused: CountRefused,
+    refused: bool,
     /// How long a request over the burst may wait until it is not.
     pub(super) patience: Option<Duration>,
     /// How many requests are left at most, as far as this gateway knows.
@@ -100,7 +99,7 @@ pub(super) struct KeyCheck {
 
 impl KeyCheck {
     /// Puts it in the units of its script.
-    pub(super) fn new(name: Vec<u8>, terms: &LimitSpec, cost: Cost, refused: CountRefused) -> Self {
+    pub(super) fn new(name: Vec<u8>, terms: &LimitSpec, cost: Cost, refused: bool) -> Self {
         let told = terms.script_args(cost);
         Self {
             name,
@@ -115,8 +114,8 @@ impl KeyCheck {
     /// Adds it to a command, behind its key.
     pub(super) fn write(&self, command: &mut Cmd) {
         command.arg(self.told.way).arg(match self.refused {
-            CountRefused::No => "0",
-            CountRefused::Yes => "1",
+            false => "0",
+            true => "1",
         });
         let patience = self.patience.map(|longest| longest.as_millis());
         let patience = patience.and_then(|longest| i64::try_from(longest).ok());

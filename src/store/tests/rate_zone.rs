@@ -20,7 +20,7 @@ fn leaky(rate: Rate, burst: u32, delay: Delay) -> LimitSpec {
 }
 
 fn zone(size: usize) -> RateZone {
-    RateZone::new("one", size, &terms(0), CountRefused::No)
+    RateZone::new("one", size, &terms(0), false)
 }
 
 /// A plain request, and whether it passes.
@@ -112,7 +112,7 @@ fn who_weighs_nothing_or_too_much_takes_no_room() {
 
 #[test]
 fn refusals_count_where_that_is_asked_for() {
-    let zone = RateZone::new("one", 32 << 10, &terms(0), CountRefused::Yes);
+    let zone = RateZone::new("one", 32 << 10, &terms(0), true);
     let key = zone.key(b"a");
     let passed = (0..1_000).step_by(50);
     assert_eq!(
@@ -297,7 +297,7 @@ fn with_several_rates_the_slowest_says_when_a_key_may_be_forgotten() {
         "one",
         0,
         &leaky(Rate::per_minute(1_000), 0, Delay::Never),
-        CountRefused::No,
+        false,
     );
     charge(&zone, &zone.key(b"slow"), 0, &terms(0));
     charge(&zone, &zone.key(b"other"), 59_999, &terms(0));

@@ -44,7 +44,7 @@ fn a_zone_full_of_debts_lets_a_login_name_try_as_often_as_an_empty_one() {
         Excess::requests(5),
         Delay::Never,
     );
-    let zone = RateZone::new("login", 10 << 20, &terms, CountRefused::No);
+    let zone = RateZone::new("login", 10 << 20, &terms, false);
     for number in 0..zone.capacity() as u64 * 9 / 8 {
         let key = numbered(&zone, number);
         zone.debit(&key, Millis(0), Cost::milli(6_000), &terms);
@@ -159,8 +159,8 @@ fn who_was_asked_for_last_is_known_in_other_memory_too() {
             let standing = zone.standing(&numbered(zone, number), Millis(0), &terms);
             standing.is_some()
         };
-        let same = old.heir(1 << 20, &terms, CountRefused::No).unwrap();
-        let smaller = same.heir(256 << 10, &terms, CountRefused::No).unwrap();
+        let same = old.heir(1 << 20, &terms, false).unwrap();
+        let smaller = same.heir(256 << 10, &terms, false).unwrap();
         let last = half(&smaller);
         assert!(
             (0..last).all(|number| is_known(&smaller, number)),
@@ -171,8 +171,8 @@ fn who_was_asked_for_last_is_known_in_other_memory_too() {
         // Whoever asks now is newer than all that was inherited.
         let key = smaller.key(b"alice");
         exhaust(&smaller, &key, 0, &terms);
-        let larger = smaller.heir(512 << 10, &terms, CountRefused::No).unwrap();
-        let smaller = larger.heir(256 << 10, &terms, CountRefused::No).unwrap();
+        let larger = smaller.heir(512 << 10, &terms, false).unwrap();
+        let smaller = larger.heir(256 << 10, &terms, false).unwrap();
         for number in 0..half(&smaller) {
             passes(&smaller, &numbered(&smaller, 1 << 32 | number), 0, &terms);
         }

@@ -40,7 +40,7 @@ pub(super) fn terms(algorithm: &AlgorithmParams) -> LimitSpec {
 }
 
 pub(super) fn zone(algorithm: &AlgorithmParams, size: usize) -> RateZone {
-    RateZone::new("one", size, &terms(algorithm), CountRefused::No)
+    RateZone::new("one", size, &terms(algorithm), false)
 }
 
 pub(super) fn passes(zone: &RateZone, key: &Key, now: u64, terms: &LimitSpec) -> bool {

@@ -45,7 +45,7 @@ const KEY: &[u8] = b"key";
 
 impl World {
     fn new(terms: LimitSpec, gateways: usize) -> Self {
-        let zone = || RateZone::new("zone", 1 << 16, &terms, CountRefused::No);
+        let zone = || RateZone::new("zone", 1 << 16, &terms, false);
         Self {
             terms,
             store: zone(),

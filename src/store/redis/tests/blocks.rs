@@ -5,7 +5,6 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use crate::algorithm::{Blocks, Cost, Excess, LimitSpec, Verdict};
-use crate::config::plan::CountRefused;
 use crate::store::redis::script::{KeyCheck, StoreVerdict};
 use crate::store::redis::tests::{Server, Told, hold_through, steps, windows};
 
@@ -33,7 +32,7 @@ fn blocks_of_another_length_fall_out_no_earlier() {
             window: Duration::from_secs(60),
             precision: Duration::from_secs(precision),
         });
-        KeyCheck::new(b"key".to_vec(), &terms, Cost::ONE, CountRefused::No)
+        KeyCheck::new(b"key".to_vec(), &terms, Cost::ONE, false)
     };
     let mut passed = |precision, now| {
         let answers = (0..20).map(|_| told.run("charge", &[question(precision)], now));

@@ -29,7 +29,6 @@ use crate::algorithm::{
     SlidingWindow, TokenBucket, Verdict,
 };
 use crate::clock::Millis;
-use crate::config::plan::CountRefused;
 use crate::store::rate_zone::RateZone;
 
 /// A server of one's own, on a socket that nobody else knows.
@@ -185,7 +184,7 @@ fn hold_through(
         failure_persistence: None,
         ..ProptestConfig::default()
     });
-    let refused = prop_oneof![Just(CountRefused::No), Just(CountRefused::Yes)];
+    let refused = prop_oneof![Just(false), Just(true)];
     runner
         .run(&(terms, steps, refused), |(terms, steps, refused)| {
             let mut told = told.borrow_mut();
@@ -216,7 +215,7 @@ fn hold_through(
                             Verdict::Refuse { .. } => None,
                             _ => Some((cost, receipt)),
                         };
-                        if last.is_some() || refused == CountRefused::Yes {
+                        if last.is_some() || refused {
                             clock::forget_drained(&zone, &key, now, &terms);
                         }
                     }
@@ -328,12 +327,7 @@ fn all_are_asked_before_any_is_charged() {
             burst: Excess::requests(burst),
             delay: Delay::Never,
         });
-        KeyCheck::new(
-            name.as_bytes().to_vec(),
-            &terms,
-            Cost::ONE,
-            CountRefused::No,
-        )
+        KeyCheck::new(name.as_bytes().to_vec(), &terms, Cost::ONE, false)
     };
     let both = [question("wide", 9), question("narrow", 0)];
     let passed = |answers: &[StoreVerdict]| {
@@ -363,7 +357,7 @@ fn a_key_lives_until_it_has_drained() {
         delay: Delay::Never,
     });
     for _ in 0..6 {
-        let question = KeyCheck::new(b"slow".to_vec(), &terms, Cost::ONE, CountRefused::No);
+        let question = KeyCheck::new(b"slow".to_vec(), &terms, Cost::ONE, false);
         told.run("charge", &[question], 5_000);
     }
     let mut connection = server.connection();

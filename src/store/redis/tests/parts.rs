@@ -5,7 +5,7 @@ use crate::algorithm::{Blocks, Smooth};
 
 /// How many pass at once by these terms at one of so many gateways that count alone.
 fn at_once(terms: &LimitSpec, gateways: u32) -> usize {
-    let zone = RateZone::new("zone", 1 << 20, terms, CountRefused::No);
+    let zone = RateZone::new("zone", 1 << 20, terms, false);
     let (key, now) = (zone.key(b"key"), Millis(1_700_000_000_000));
     let share = crate::store::redis::fleet::of(Cost::ONE, terms, gateways, 1);
     (0..50)

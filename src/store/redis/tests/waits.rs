@@ -50,11 +50,11 @@ fn who_may_wait_waits_as_long_in_redis() {
             let mut told = told.borrow_mut();
             told.forget();
             let longest = Duration::from_millis(longest);
-            let zone = RateZone::new("zone", 1 << 20, &terms, CountRefused::No);
+            let zone = RateZone::new("zone", 1 << 20, &terms, false);
             let mut now = 1_700_000_000_000;
             for pause in pauses {
                 now += pause;
-                let (cost, refused) = (Cost::ONE, CountRefused::No);
+                let (cost, refused) = (Cost::ONE, false);
                 let mut question = KeyCheck::new(b"key".to_vec(), &terms, cost, refused);
                 question.patience = Some(longest);
                 let got = told.run("charge", &[question], now);
