@@ -99,14 +99,14 @@ fn limits(criterion: &mut Criterion) {
     ] {
         let plan = Arc::new(plan(rate));
         let limits = Limits::compile(&plan.servers[0].fallback, &Zones::build(&plan));
-        let mut exchange = exchange(&plan, address.parse().expect("an address"));
+        let mut record = record(&plan, address.parse().expect("an address"));
         criterion.bench_function(name, |bencher| {
-            bencher.iter(|| limits.ask_requests(&mut exchange, clock.now()));
+            bencher.iter(|| limits.ask_requests(&mut record, clock.now()));
         });
     }
 }
 
-fn exchange(plan: &Arc<Plan>, address: SocketAddr) -> RequestRecord {
+fn record(plan: &Arc<Plan>, address: SocketAddr) -> RequestRecord {
     let request = Request::get("/").body(()).expect("a request");
     RequestRecord::begin(
         Arc::clone(plan),
@@ -170,12 +170,12 @@ fn plan(rate: Rate) -> Plan {
             max_streams: 128,
             max_resets: 256,
             locations: vec![],
-            fallback: site(rate),
+            fallback: conf(rate),
         }],
     }
 }
 
-fn site(rate: Rate) -> LocationConf {
+fn conf(rate: Rate) -> LocationConf {
     LocationConf {
         breaker: None,
         fallback: None,
@@ -189,7 +189,7 @@ fn site(rate: Rate) -> LocationConf {
             },
             delay: BUCKET.delay,
             weight: CostSource::Fixed(Cost::ONE),
-            sanction: RefusalAction::default(),
+            action: RefusalAction::default(),
         }],
         shadow: vec![],
         limit_conn: vec![],

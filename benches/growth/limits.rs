@@ -28,8 +28,8 @@ pub(crate) fn zones() {
         "limit_req zones on a location, by address, name, path and header",
         &[1, 2, 4, 8],
         road,
-        |(limits, exchange), number| {
-            black_box(limits.ask_requests(exchange, Millis(number.into())));
+        |(limits, record), number| {
+            black_box(limits.ask_requests(record, Millis(number.into())));
         },
     );
 }
@@ -50,7 +50,7 @@ fn road(zones: usize) -> (Limits, RequestRecord) {
         panic!("a mistake in\n{text}");
     };
     let running = Zones::build(&plan);
-    let limits = Limits::compile(&plan.servers[0].locations[0].site, &running);
+    let limits = Limits::compile(&plan.servers[0].locations[0].conf, &running);
     let request = Request::get("/api/service/list")
         .header("host", "host.example.com")
         .header("x-api-key", "0123456789abcdef0123456789abcdef")
@@ -65,6 +65,6 @@ fn road(zones: usize) -> (Limits, RequestRecord) {
         1,
         Millis(0),
     ));
-    let exchange = RequestRecord::begin(Arc::new(plan), 0, peer, head, target, Millis(0));
-    (limits, exchange)
+    let record = RequestRecord::begin(Arc::new(plan), 0, peer, head, target, Millis(0));
+    (limits, record)
 }

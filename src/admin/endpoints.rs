@@ -34,27 +34,27 @@ impl Admin {
     /// Answers a call.
     pub(super) async fn answer(
         &self,
-        live: &Arc<Generation>,
+        generation: &Arc<Generation>,
         call: &ApiCall,
     ) -> Result<ApiResponse, ApiError> {
         match call.route.is_changed_by(&call.method) {
-            true => self.change(live, call).await,
-            false => self.look(live, call),
+            true => self.change(generation, call).await,
+            false => self.look(generation, call),
         }
     }
 
-    fn look(&self, live: &Generation, call: &ApiCall) -> Result<ApiResponse, ApiError> {
+    fn look(&self, generation: &Generation, call: &ApiCall) -> Result<ApiResponse, ApiError> {
         let (query, now) = (call.query.as_deref(), self.clock.now());
         Ok(match &call.route {
-            Route::Breakers => json(&upstreams::list_breakers(live)),
-            Route::Config => typed(status::shown(live), "application/json"),
-            Route::Explain => json(&requests::explain(live, &call.body, now)?),
-            Route::Groups => json(&upstreams::list_groups(live)),
+            Route::Breakers => json(&upstreams::list_breakers(generation)),
+            Route::Config => typed(status::shown(generation), "application/json"),
+            Route::Explain => json(&requests::explain(generation, &call.body, now)?),
+            Route::Groups => json(&upstreams::list_groups(generation)),
             Route::Health => text(StatusCode::OK, "ok\n"),
-            Route::Key(zone, key) => json(&keys::look(live, zone, key, now)?),
-            Route::Keys(zone) => json(&keys::list(live, zone, query, now)?),
+            Route::Key(zone, key) => json(&keys::look(generation, zone, key, now)?),
+            Route::Keys(zone) => json(&keys::list(generation, zone, query, now)?),
             Route::Metrics => typed(
-                metrics::page(live, &self.writer, &self.reloads),
+                metrics::page(generation, &self.writer, &self.reloads),
                 "text/plain; version=0.0.4; charset=utf-8",
             ),
             Route::OpenApi => typed(OPENAPI.as_str(), "application/json"),
@@ -62,44 +62,44 @@ impl Admin {
             Route::Ready => text(StatusCode::SERVICE_UNAVAILABLE, "not ready\n"),
             Route::RefusalStream => events(requests::stream(&self.listeners)?),
             Route::Refusals => json(&requests::list(query)?),
-            Route::Status => json(&status::show(self, live)),
-            Route::Store => json(&status::list(live)),
-            Route::Upstreams => json(&upstreams::list(live)),
-            Route::Zone(zone) => json(&zones::detail(live, zone, now)?),
-            Route::Zones => json(&zones::list(live)),
+            Route::Status => json(&status::show(self, generation)),
+            Route::Store => json(&status::list(generation)),
+            Route::Upstreams => json(&upstreams::list(generation)),
+            Route::Zone(zone) => json(&zones::detail(generation, zone, now)?),
+            Route::Zones => json(&zones::list(generation)),
             _ => return Err(unknown()),
         })
     }
 
     async fn change(
         &self,
-        live: &Arc<Generation>,
+        generation: &Arc<Generation>,
         call: &ApiCall,
     ) -> Result<ApiResponse, ApiError> {
         let (body, now) = (&call.body[..], self.clock.now());
         Ok(match &call.route {
-            Route::Breakers => json(&upstreams::change_breaker(live, &parse(body)?)?),
-            Route::Group(name) => json(&upstreams::change_group(live, name, &parse(body)?)?),
-            Route::Key(zone, key) => json(&keys::forget(live, zone, key).await?),
+            Route::Breakers => json(&upstreams::change_breaker(generation, &parse(body)?)?),
+            Route::Group(name) => json(&upstreams::change_group(generation, name, &parse(body)?)?),
+            Route::Key(zone, key) => json(&keys::forget(generation, zone, key).await?),
             Route::Mark(zone, key, mark) => {
                 let which = (zone.as_str(), key.as_str(), *mark);
                 match call.method {
-                    Method::DELETE => json(&keys::remove(live, which, now)?),
-                    _ => json(&keys::put(live, which, body, now)?),
+                    Method::DELETE => json(&keys::remove(generation, which, now)?),
+                    _ => json(&keys::put(generation, which, body, now)?),
                 }
             }
             Route::Override(zone) => {
-                let live = zones::restore(&self.live, zone)?;
-                json(&zones::detail(&live, zone, now)?)
+                let generation = zones::restore(&self.generation, zone)?;
+                json(&zones::detail(&generation, zone, now)?)
             }
             Route::Reload => return self.reload().await,
             Route::Server(upstream, server) => {
                 let change = parse(body)?;
-                json(&upstreams::change(live, upstream, server, &change)?)
+                json(&upstreams::change(generation, upstream, server, &change)?)
             }
             Route::Zone(zone) => {
-                let live = zones::change(&self.live, zone, &parse(body)?)?;
-                json(&zones::detail(&live, zone, now)?)
+                let generation = zones::change(&self.generation, zone, &parse(body)?)?;
+                json(&zones::detail(&generation, zone, now)?)
             }
             _ => return Err(unknown()),
         })

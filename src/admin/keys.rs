@@ -21,16 +21,16 @@ use crate::store::{KeyRates, ZoneCounts};
 
 /// `GET /api/zones/{zone}/keys`
 pub(super) fn list(
-    live: &Generation,
+    generation: &Generation,
     zone: &str,
     query: Option<&str>,
     now: Millis,
 ) -> Result<Vec<TopKey>, ApiError> {
     let rank = rank(parameter(query, "sort").as_deref())?;
     let limit = number(query, "limit", 20)?;
-    let mut found = match zones::find(live, zone)? {
+    let mut found = match zones::find(generation, zone)? {
         ZoneRef::Conn(_, zone) => zone.busiest(now),
-        ZoneRef::Req(index, zone) => zone.busiest(zones::burst(live, index), now),
+        ZoneRef::Req(index, zone) => zone.busiest(zones::burst(generation, index), now),
     };
     // Of equals, the one that is first in the alphabet: two looks at the same thing are the same.
     found.sort_by(|one, other| {
@@ -53,29 +53,35 @@ pub(super) fn list(
 
 /// `GET /api/zones/{zone}/keys/{key}`
 pub(super) fn look(
-    live: &Generation,
+    generation: &Generation,
     zone: &str,
     key: &str,
     now: Millis,
 ) -> Result<api::KeyState, ApiError> {
-    let state = match zones::find(live, zone)? {
-        ZoneRef::Conn(index, zone) => zone.inspect(key, zones::limit(live, index), now),
-        ZoneRef::Req(index, zone) => zone.inspect(key, zones::burst(live, index), now),
+    let state = match zones::find(generation, zone)? {
+        ZoneRef::Conn(index, zone) => zone.inspect(key, zones::limit(generation, index), now),
+        ZoneRef::Req(index, zone) => zone.inspect(key, zones::burst(generation, index), now),
     };
     state
         .map(|state| report(state, now))
-        .ok_or_else(|| no_key(live, zone, key))
+        .ok_or_else(|| no_key(generation, zone, key))
 }
 
 /// `DELETE /api/zones/{zone}/keys/{key}`
-pub(super) async fn forget(live: &Generation, zone: &str, key: &str) -> Result<KeyReset, ApiError> {
-    let ZoneRef::Req(_, found) = zones::find(live, zone)? else {
+pub(super) async fn forget(
+    generation: &Generation,
+    zone: &str,
+    key: &str,
+) -> Result<KeyReset, ApiError> {
+    let ZoneRef::Req(_, found) = zones::find(generation, zone)? else {
         return Err(ApiError::conflict(
             "the places of a limit_conn zone belong to requests in progress: there is nothing to forget",
         ));
     };
     let readings = found.read(key);
-    let first = readings.first().ok_or_else(|| no_key(live, zone, key))?;
+    let first = readings
+        .first()
+        .ok_or_else(|| no_key(generation, zone, key))?;
     let shown = found.spell(&first.key, first.bytes.as_deref());
     let mut forgotten = false;
     for reading in &readings {
@@ -109,7 +115,7 @@ fn report(state: KeyState, now: Millis) -> api::KeyState {
         per_second: rates(counted.pace),
         missed: counted.missed,
         excess: rounded(counted.excess),
-        standing: status(&state.standing),
+        key_status: status(&state.key_status),
         own: state.own,
         penalty: state.penalty.map(|left| left.as_secs_f64()),
         marks: state.marks.iter().map(|it| shown(it, now)).collect(),
@@ -146,8 +152,9 @@ pub(super) fn status(status: &algorithm::KeyStatus) -> KeyStatus {
 }
 
 /// What to say of a text that is no key of a zone.
-pub(super) fn no_key(live: &Generation, zone: &str, key: &str) -> ApiError {
-    let keys = zones::find(live, zone).map_or_else(|_| String::new(), |zone| zone.key(&live.plan));
+pub(super) fn no_key(generation: &Generation, zone: &str, key: &str) -> ApiError {
+    let keys = zones::find(generation, zone)
+        .map_or_else(|_| String::new(), |zone| zone.key(&generation.plan));
     ApiError::bad(format!(
         "`{key}` is no key of the zone `{zone}`, whose key is `{keys}`"
     ))
@@ -193,13 +200,13 @@ fn rounded(number: f64) -> f64 {
 
 /// `PUT /api/zones/{zone}/keys/{key}/{mark}`
 pub(super) fn put(
-    live: &Generation,
+    generation: &Generation,
     (zone, key, mark): (&str, &str, endpoints::KeyActionKind),
     body: &[u8],
     now: Millis,
 ) -> Result<KeyActions, ApiError> {
     let wish: KeyActionRequest = endpoints::parse(body)?;
-    let found = zones::find(live, zone)?;
+    let found = zones::find(generation, zone)?;
     let mark = match (mark, wish.requests) {
         (endpoints::KeyActionKind::Block, None) => KeyAction::Block,
         (endpoints::KeyActionKind::Exempt, None) => KeyAction::Exempt,
@@ -225,7 +232,7 @@ pub(super) fn put(
         )));
     }
     let until = now.after(time(wish.r#for)?);
-    let (readings, spelled) = read(live, found, zone, key)?;
+    let (readings, spelled) = read(generation, found, zone, key)?;
     for reading in &readings {
         let marked = KeyActionEntry {
             key: spelled.as_str().into(),
@@ -251,17 +258,17 @@ pub(super) fn put(
 
 /// `DELETE /api/zones/{zone}/keys/{key}/{mark}`
 pub(super) fn remove(
-    live: &Generation,
+    generation: &Generation,
     (zone, key, mark): (&str, &str, endpoints::KeyActionKind),
     now: Millis,
 ) -> Result<KeyActions, ApiError> {
-    let found = zones::find(live, zone)?;
+    let found = zones::find(generation, zone)?;
     let mark = match mark {
         endpoints::KeyActionKind::Block => KeyAction::Block,
         endpoints::KeyActionKind::Exempt => KeyAction::Exempt,
         endpoints::KeyActionKind::Grant => KeyAction::Grant(0),
     };
-    let (readings, spelled) = read(live, found, zone, key)?;
+    let (readings, spelled) = read(generation, found, zone, key)?;
     let mut removed = false;
     for reading in &readings {
         removed |= found.watch().remove(&reading.key, mark);
@@ -293,7 +300,7 @@ pub(super) fn shown(marked: &KeyActionEntry, now: Millis) -> api::KeyAction {
 
 /// What a text stands for, and how that is spelled.
 fn read(
-    live: &Generation,
+    generation: &Generation,
     found: ZoneRef<'_>,
     zone: &str,
     key: &str,
@@ -302,7 +309,9 @@ fn read(
         ZoneRef::Conn(_, zone) => zone.read(key),
         ZoneRef::Req(_, zone) => zone.read(key),
     };
-    let first = readings.first().ok_or_else(|| no_key(live, zone, key))?;
+    let first = readings
+        .first()
+        .ok_or_else(|| no_key(generation, zone, key))?;
     let bytes = first.bytes.as_deref();
     let spelled = match found {
         ZoneRef::Conn(_, zone) => zone.spell(&first.key, bytes),

@@ -40,7 +40,7 @@ pub fn all() -> impl Iterator<Item = &'static Metric> {
 }
 
 /// The page in Prometheus's text format.
-pub(super) fn page(live: &Generation, writer: &LogWriter, reloads: &ReloadHandle) -> String {
+pub(super) fn page(generation: &Generation, writer: &LogWriter, reloads: &ReloadHandle) -> String {
     let mut page = Exposition::new();
     telemetry::describe_process(&mut page);
     describe_loops(&mut page);
@@ -50,12 +50,12 @@ pub(super) fn page(live: &Generation, writer: &LogWriter, reloads: &ReloadHandle
     writer.describe(&mut page);
     traces::describe(&mut page);
     reloads.describe(&mut page);
-    zoned(live, &mut page);
-    stores(live, &mut page);
-    upstreams(live, &mut page);
-    describe(live, &mut page);
-    describe_fallbacks(live, &mut page);
-    live.bounds.describe(&mut page);
+    zoned(generation, &mut page);
+    stores(generation, &mut page);
+    upstreams(generation, &mut page);
+    describe(generation, &mut page);
+    describe_fallbacks(generation, &mut page);
+    generation.bounds.describe(&mut page);
     page.finish()
 }
 
@@ -75,8 +75,8 @@ metrics! {
     SHADOW_DIFFERS_TOTAL = counter("weir_shadow_differs_total", ["zone", "verdict"], "Requests of which limits that are only proposed said this, and the enforced ones the opposite.");
 }
 
-fn zoned(live: &Generation, page: &mut Exposition) {
-    for zone in zones(live) {
+fn zoned(generation: &Generation, page: &mut Exposition) {
+    for zone in zones(generation) {
         let (name, counts) = (zone.name, zone.counts);
         for (verdict, count) in [
             ("pass", counts.pass),
@@ -142,8 +142,8 @@ metrics! {
     STORE_RETURNED_REQUESTS_TOTAL = counter("weir_store_returned_requests_total", ["store"], "Leased requests that were given back.");
 }
 
-fn stores(live: &Generation, page: &mut Exposition) {
-    for store in &live.zones.stores {
+fn stores(generation: &Generation, page: &mut Exposition) {
+    for store in &generation.zones.stores {
         let labels = [store.name()];
         let view = store.view();
         page.sample(&STORE_DEGRADED, &labels, u64::from(store.is_away()));
@@ -188,8 +188,8 @@ metrics! {
     LOCATION_BREAKER_OPENED_TOTAL = counter("weir_location_breaker_opened_total", ["server", "location"], "How often a circuit breaker has opened.");
 }
 
-fn upstreams(live: &Generation, page: &mut Exposition) {
-    for (plan, upstream) in live.plan.upstreams.iter().zip(&live.upstreams) {
+fn upstreams(generation: &Generation, page: &mut Exposition) {
+    for (plan, upstream) in generation.plan.upstreams.iter().zip(&generation.upstreams) {
         if let Some(waits) = upstream.waits() {
             queue(&plan.name, &waits, page);
         }
@@ -245,8 +245,8 @@ fn queue(upstream: &str, waits: &QueueStats, page: &mut Exposition) {
 }
 
 /// What health checks and breakers have to say.
-pub(super) fn describe(live: &Generation, page: &mut Exposition) {
-    for upstream in &live.upstreams {
+pub(super) fn describe(generation: &Generation, page: &mut Exposition) {
+    for upstream in &generation.upstreams {
         describe_names(upstream, page);
         for backend in upstream.backends().iter() {
             let labels = [upstream.name(), &*backend.name];
@@ -270,7 +270,7 @@ pub(super) fn describe(live: &Generation, page: &mut Exposition) {
             }
         }
     }
-    for guard in &live.guards {
+    for guard in &generation.guards {
         let labels = [&*guard.server, &*guard.location];
         describe_breaker(
             &guard.breaker,
@@ -307,15 +307,15 @@ metrics! {
 }
 
 /// What became of those whose answer was not to be had.
-pub(super) fn describe_fallbacks(live: &Generation, page: &mut Exposition) {
+pub(super) fn describe_fallbacks(generation: &Generation, page: &mut Exposition) {
     for (way, count) in proxy::taken() {
         page.sample(&FALLBACKS_TOTAL, &[way], count);
     }
-    let (answers, bytes) = live.kept.usage();
+    let (answers, bytes) = generation.kept.usage();
     page.sample(&STALE_ANSWERS, &[], answers as u64);
     page.sample(&STALE_BYTES, &[], bytes as u64);
     page.sample(&STALE_SKIPPED_TOTAL, &[], proxy::skipped());
-    for group in &live.groups {
+    for group in &generation.groups {
         for mode in [DegradeMode::Auto, DegradeMode::Off, DegradeMode::On] {
             page.sample(
                 &DEGRADE_MODE,

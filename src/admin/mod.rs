@@ -55,7 +55,7 @@ pub use crate::api::{ReloadFailure, ReloadReport};
 /// What the admin listener shows and changes.
 #[derive(Debug, Clone)]
 pub struct Admin {
-    live: Arc<ArcSwap<Generation>>,
+    generation: Arc<ArcSwap<Generation>>,
     ready: Arc<AtomicBool>,
     writer: LogWriter,
     reloads: Arc<ReloadHandle>,
@@ -70,13 +70,13 @@ impl Admin {
     /// Shows this; not ready until [`Admin::set_ready`] says so. `clock` is the event loops'.
     #[must_use]
     pub fn new(
-        live: Arc<ArcSwap<Generation>>,
+        generation: Arc<ArcSwap<Generation>>,
         writer: LogWriter,
         clock: Clock,
         reloads: Arc<ReloadHandle>,
     ) -> Self {
         Self {
-            live,
+            generation,
             ready: Arc::new(AtomicBool::new(false)),
             writer,
             reloads,
@@ -162,7 +162,7 @@ impl Admin {
         if let Some(file) = find(request.uri().path()) {
             return file.reply(request.method());
         }
-        let live = self.live.load_full();
+        let generation = self.generation.load_full();
         let route = Route::find(request.uri().path());
         let method = request.method().clone();
         let changes = |route: &Route| route.is_changed_by(&method);
@@ -170,7 +170,7 @@ impl Admin {
             true => Privilege::Change,
             false => Privilege::Look,
         };
-        admit(wish, request.headers(), remote, token(&live))
+        admit(wish, request.headers(), remote, token(&generation))
             .inspect_err(|problem| self.note_stranger(problem, remote, &request))?;
         let route = route.ok_or_else(|| {
             ApiError::missing("there is nothing here; /api/openapi.json tells what there is")
@@ -197,7 +197,7 @@ impl Admin {
             query,
             body,
         };
-        self.answer(&live, &call).await
+        self.answer(&generation, &call).await
     }
 
     /// Somebody tries tokens, or has an old one.
@@ -212,8 +212,8 @@ impl Admin {
 }
 
 /// What those have to know who want to change something.
-fn token(live: &Generation) -> Option<&Secret> {
-    live.plan.admin.as_ref()?.token.as_ref()
+fn token(generation: &Generation) -> Option<&Secret> {
+    generation.plan.admin.as_ref()?.token.as_ref()
 }
 
 /// How long a connection may be idle between two requests.
@@ -310,8 +310,8 @@ fn not_embedded(headers: &HeaderMap) -> Result<(), ApiError> {
 /// What a browser says of the page that asks: ours, or no page at all.
 fn same_origin(headers: &HeaderMap) -> Result<(), ApiError> {
     let elsewhere = |why: &str| Err(ApiError::new(StatusCode::FORBIDDEN, why));
-    if let Some(site) = headers.get(SEC_FETCH_SITE)
-        && !matches!(site.as_bytes(), b"none" | b"same-origin")
+    if let Some(conf) = headers.get(SEC_FETCH_SITE)
+        && !matches!(conf.as_bytes(), b"none" | b"same-origin")
     {
         return elsewhere("a page of another origin may not change anything here");
     }
@@ -434,10 +434,10 @@ mod gate_tests {
 
     #[test]
     fn a_page_of_another_origin_may_lead_here_and_not_ask() {
-        let asked = |site: &str, mode: &str| {
+        let asked = |conf: &str, mode: &str| {
             let fields = [
                 ("host", "localhost:9900"),
-                ("sec-fetch-site", site),
+                ("sec-fetch-site", conf),
                 ("sec-fetch-mode", mode),
             ];
             status(Privilege::Look, &fields, NEAR, None)
@@ -512,8 +512,8 @@ mod gate_tests {
         for origin in ["http://evil.example", "null", "http://localhost:80", ""] {
             assert_eq!(change(&[("origin", origin)]), Some(403), "{origin}");
         }
-        for site in ["cross-site", "same-site", ""] {
-            assert_eq!(change(&[("sec-fetch-site", site)]), Some(403), "{site}");
+        for conf in ["cross-site", "same-site", ""] {
+            assert_eq!(change(&[("sec-fetch-site", conf)]), Some(403), "{conf}");
         }
     }
 }

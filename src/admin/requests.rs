@@ -23,18 +23,21 @@ use crate::telemetry::{self, REFUSALS, RefusalRecord};
 
 /// `POST /api/explain`
 pub(super) fn explain(
-    live: &Generation,
+    generation: &Generation,
     body: &[u8],
     now: Millis,
 ) -> Result<Explanation, ApiError> {
     let asked: ExplainRequest = endpoints::parse(body)?;
-    let listener = asked.listen.as_deref().map(|text| listener(live, text));
+    let listener = asked
+        .listen
+        .as_deref()
+        .map(|text| listener(generation, text));
     let listener = listener.transpose()?;
     let remote = asked
         .remote_addr
         .unwrap_or_else(|| Ipv4Addr::LOCALHOST.into());
     let request = request(asked)?;
-    let explanation = live
+    let explanation = generation
         .explain(request, SocketAddr::new(remote, 0), listener, now)
         .map_err(|why| ApiError::bad(format!("no such request is answered: {why}")))?;
     let rules = &explanation.rules;
@@ -81,7 +84,7 @@ fn shown(rule: &RuleExplanation) -> api::RuleExplanation {
         burst: rule.burst,
         limit: rule.limit.map(u64::from),
         dry_run: rule.dry_run,
-        state: rule.standing.as_ref().map(keys::status),
+        state: rule.key_status.as_ref().map(keys::status),
         verdict: word(rule.said).into(),
         wait: wait(rule).as_secs_f64(),
         retry_after: seconds(rule.retry_after),
@@ -109,8 +112,14 @@ fn seconds(time: Option<Duration>) -> Option<f64> {
 }
 
 /// The listener at an address, or at a port.
-fn listener(live: &Generation, text: &str) -> Result<usize, ApiError> {
-    let listeners = || live.plan.listeners.iter().map(|it| it.address.to_string());
+fn listener(generation: &Generation, text: &str) -> Result<usize, ApiError> {
+    let listeners = || {
+        generation
+            .plan
+            .listeners
+            .iter()
+            .map(|it| it.address.to_string())
+    };
     let port = format!(":{text}");
     let found = listeners().position(|address| address == text || address.ends_with(&port));
     found.ok_or_else(|| {

@@ -29,9 +29,9 @@ use crate::store::LeaseHoldings;
 use crate::telemetry::{self, COUNTERS, Exposition, ListenerCounters, REFUSALS, metrics};
 
 /// `GET /api/status`
-pub(super) fn show(admin: &Admin, live: &Generation) -> Status {
+pub(super) fn show(admin: &Admin, generation: &Generation) -> Status {
     let mut limits = VerdictCounts::default();
-    for zone in zones(live) {
+    for zone in zones(generation) {
         limits.pass += zone.counts.pass;
         limits.delay += zone.counts.delay;
         limits.refuse += zone.counts.refuse;
@@ -63,14 +63,14 @@ pub(super) fn show(admin: &Admin, live: &Generation) -> Status {
         limits,
         refusals_skipped: REFUSALS.skipped(),
         log_lines_lost: admin.writer.lost(),
-        changes: token(live).is_some(),
+        changes: token(generation).is_some(),
     }
 }
 
 /// `GET /api/config`
-pub(super) fn shown(live: &Generation) -> String {
-    let source = &live.plan.source;
-    let numbers = &live.amendment.numbers;
+pub(super) fn shown(generation: &Generation) -> String {
+    let source = &generation.plan.source;
+    let numbers = &generation.amendment.numbers;
     if numbers.is_empty() {
         return source.to_string();
     }
@@ -143,16 +143,17 @@ fn overlay(own: &mut Map<String, Value>, numbers: &Map<String, Value>, names: &[
 }
 
 /// `GET /api/store`
-pub(super) fn list(live: &Generation) -> Vec<Store> {
-    live.zones
+pub(super) fn list(generation: &Generation) -> Vec<Store> {
+    generation
+        .zones
         .stores
         .iter()
         .enumerate()
         .map(|(index, store)| {
             let view = store.view();
-            let requests = live.plan.req_zones.iter();
+            let requests = generation.plan.req_zones.iter();
             let requests = requests.map(|zone| (&zone.name, zone.store));
-            let connections = live.plan.conn_zones.iter();
+            let connections = generation.plan.conn_zones.iter();
             let zones = requests.chain(connections.map(|zone| (&zone.name, zone.store)));
             Store {
                 name: store.name().to_owned(),

@@ -9,8 +9,9 @@ use crate::upstream::breaker::{Breaker, ForcedState};
 use crate::upstream::{self, Backend, UnavailableReason};
 
 /// `GET /api/upstreams`
-pub(super) fn list(live: &Generation) -> Vec<api::Upstream> {
-    live.upstreams
+pub(super) fn list(generation: &Generation) -> Vec<api::Upstream> {
+    generation
+        .upstreams
         .iter()
         .map(|upstream| api::Upstream {
             name: upstream.name().to_owned(),
@@ -25,7 +26,7 @@ pub(super) fn list(live: &Generation) -> Vec<api::Upstream> {
 
 /// `PATCH /api/upstreams/{upstream}/servers/{server}`
 pub(super) fn change(
-    live: &Generation,
+    generation: &Generation,
     name: &str,
     address: &str,
     change: &BackendChange,
@@ -33,7 +34,7 @@ pub(super) fn change(
     if change.state.is_none() && change.breaker.is_none() {
         return Err(ApiError::bad("give it a `state` or a `breaker`"));
     }
-    let upstreams = || live.upstreams.iter().filter(|it| it.name() == name);
+    let upstreams = || generation.upstreams.iter().filter(|it| it.name() == name);
     if upstreams().next().is_none() {
         return Err(ApiError::missing(format!(
             "there is no upstream `{name}`; /api/upstreams lists those there are"
@@ -157,17 +158,17 @@ fn forced(breaker: &Breaker) -> Option<api::Word> {
 }
 
 /// `GET /api/breakers`
-pub(super) fn list_breakers(live: &Generation) -> Vec<api::LocationBreaker> {
-    let guards = live.guards.iter();
+pub(super) fn list_breakers(generation: &Generation) -> Vec<api::LocationBreaker> {
+    let guards = generation.guards.iter();
     guards.map(|guard| shown(guard)).collect()
 }
 
 /// `PATCH /api/breakers`
 pub(super) fn change_breaker(
-    live: &Generation,
+    generation: &Generation,
     change: &BreakerChange,
 ) -> Result<api::LocationBreaker, ApiError> {
-    let mut guards = live.guards.iter();
+    let mut guards = generation.guards.iter();
     let guard = guards
         .find(|guard| *guard.server == change.server && *guard.location == change.location)
         .ok_or_else(|| {
@@ -193,18 +194,18 @@ fn shown(guard: &LocationBreaker) -> api::LocationBreaker {
 }
 
 /// `GET /api/groups`
-pub(super) fn list_groups(live: &Generation) -> Vec<api::DegradeGroup> {
-    let groups = live.groups.iter();
+pub(super) fn list_groups(generation: &Generation) -> Vec<api::DegradeGroup> {
+    let groups = generation.groups.iter();
     groups.map(|group| shown_group(group)).collect()
 }
 
 /// `PATCH /api/groups/{group}`
 pub(super) fn change_group(
-    live: &Generation,
+    generation: &Generation,
     name: &str,
     change: &DegradeChange,
 ) -> Result<api::DegradeGroup, ApiError> {
-    let mut groups = live.groups.iter();
+    let mut groups = generation.groups.iter();
     let group = groups
         .find(|group| *group.name == *name)
         .ok_or_else(|| ApiError::missing(format!("there is no group `{name}`")))?;

@@ -31,7 +31,7 @@ struct ConnLimitsByZone<'p>(HashMap<&'p str, BTreeSet<u32>>);
 impl<'p> ConnLimitsByZone<'p> {
     fn of(plan: &'p Plan) -> Self {
         let mut found: HashMap<_, BTreeSet<u32>> = HashMap::new();
-        for rule in plan.sites().flat_map(|site| &site.limit_conn) {
+        for rule in plan.location_confs().flat_map(|conf| &conf.limit_conn) {
             let zone = &*plan.conn_zones[rule.zone].name;
             found.entry(zone).or_default().insert(rule.limit);
         }
@@ -44,31 +44,35 @@ impl<'p> ConnLimitsByZone<'p> {
 }
 
 /// `GET /api/zones`
-pub(super) fn list(live: &Generation) -> Vec<api::Zone> {
-    let places = ConnLimitsByZone::of(&live.plan);
-    zones(live).map(|zone| shown(live, zone, &places)).collect()
+pub(super) fn list(generation: &Generation) -> Vec<api::Zone> {
+    let places = ConnLimitsByZone::of(&generation.plan);
+    zones(generation)
+        .map(|zone| shown(generation, zone, &places))
+        .collect()
 }
 
 /// `GET /api/zones/{zone}`
 pub(super) fn detail(
-    live: &Generation,
+    generation: &Generation,
     name: &str,
     now: Millis,
 ) -> Result<api::ZoneDetail, ApiError> {
-    let found = find(live, name)?;
-    let zone = zones(live).find(|zone| zone.name == name);
+    let found = find(generation, name)?;
+    let zone = zones(generation).find(|zone| zone.name == name);
     let zone = shown(
-        live,
+        generation,
         zone.ok_or_else(|| ApiError::missing("it has just gone"))?,
-        &ConnLimitsByZone::of(&live.plan),
+        &ConnLimitsByZone::of(&generation.plan),
     );
-    let plan = &live.plan;
+    let plan = &generation.plan;
     Ok(api::ZoneDetail {
         configured: match found {
             ZoneRef::Conn(..) => None,
-            ZoneRef::Req(index, _) => {
-                Some(live.amendment.file.req_zones[index].algorithm.to_string())
-            }
+            ZoneRef::Req(index, _) => Some(
+                generation.amendment.file.req_zones[index]
+                    .algorithm
+                    .to_string(),
+            ),
         },
         zone,
         key: found.key(plan),
@@ -82,7 +86,11 @@ pub(super) fn detail(
     })
 }
 
-fn shown(live: &Generation, zone: ZoneSnapshot<'_>, places: &ConnLimitsByZone<'_>) -> api::Zone {
+fn shown(
+    generation: &Generation,
+    zone: ZoneSnapshot<'_>,
+    places: &ConnLimitsByZone<'_>,
+) -> api::Zone {
     api::Zone {
         name: zone.name.to_owned(),
         kind: match zone.algorithm {
@@ -101,7 +109,11 @@ fn shown(live: &Generation, zone: ZoneSnapshot<'_>, places: &ConnLimitsByZone<'_
         evictions: zone.counts.evictions,
         penalties_dropped: zone.penalties_dropped,
         store: zone.store.map(str::to_owned),
-        r#override: live.amendment.numbers.get(zone.name).map(ZoneOverride::of),
+        r#override: generation
+            .amendment
+            .numbers
+            .get(zone.name)
+            .map(ZoneOverride::of),
         marks: zone.watch.marked() as u64,
         shadow: zone.shadow.map(shadow),
     }
@@ -121,9 +133,9 @@ fn shadow(shadow: &ShadowZone) -> ShadowCounts {
 fn rules(plan: &Plan, zone: ZoneRef<'_>) -> Vec<ZoneRule> {
     let mut found = Vec::new();
     for server in &plan.servers {
-        let locations = server.locations.iter().map(|it| (&*it.path.text, &it.site));
-        for (location, site) in locations.chain([("", &server.fallback)]) {
-            for (burst, limit, dry_run) in uses(site, zone) {
+        let locations = server.locations.iter().map(|it| (&*it.path.text, &it.conf));
+        for (location, conf) in locations.chain([("", &server.fallback)]) {
+            for (burst, limit, dry_run) in uses(conf, zone) {
                 found.push(ZoneRule {
                     server: server.name.to_string(),
                     location: location.to_owned(),
@@ -139,19 +151,19 @@ fn rules(plan: &Plan, zone: ZoneRef<'_>) -> Vec<ZoneRule> {
 }
 
 /// The numbers of a site's rules that use a zone.
-fn uses(site: &LocationConf, zone: ZoneRef<'_>) -> Vec<(Option<f64>, Option<u32>, bool)> {
+fn uses(conf: &LocationConf, zone: ZoneRef<'_>) -> Vec<(Option<f64>, Option<u32>, bool)> {
     match zone {
         ZoneRef::Conn(index, _) => {
-            let rules = site.limit_conn.iter().filter(|rule| rule.zone == index);
-            let dry_run = site.limits.limit_conn_dry_run;
+            let rules = conf.limit_conn.iter().filter(|rule| rule.zone == index);
+            let dry_run = conf.limits.limit_conn_dry_run;
             rules
                 .map(|rule| (None, Some(rule.limit), dry_run))
                 .collect()
         }
         ZoneRef::Req(index, _) => {
-            let rules = site.limit_req.iter().filter(|rule| rule.zone == index);
+            let rules = conf.limit_req.iter().filter(|rule| rule.zone == index);
             let burst = |burst: Excess| burst.0 as f64 / Excess::ONE.0 as f64;
-            let dry_run = site.limits.limit_req_dry_run;
+            let dry_run = conf.limits.limit_req_dry_run;
             rules
                 .map(|rule| (Some(burst(rule.burst)), None, dry_run))
                 .collect()
@@ -185,10 +197,14 @@ pub(super) struct ZoneSnapshot<'a> {
 }
 
 /// All zones: those for requests, then those for connections, each in the file's order.
-pub(super) fn zones(live: &Generation) -> impl Iterator<Item = ZoneSnapshot<'_>> {
-    let shadows = live.zones.req.iter().zip(&live.zones.shadow);
-    let requests = live.plan.req_zones.iter().zip(shadows);
-    let connections = live.plan.conn_zones.iter().zip(&live.zones.conn);
+pub(super) fn zones(generation: &Generation) -> impl Iterator<Item = ZoneSnapshot<'_>> {
+    let shadows = generation.zones.req.iter().zip(&generation.zones.shadow);
+    let requests = generation.plan.req_zones.iter().zip(shadows);
+    let connections = generation
+        .plan
+        .conn_zones
+        .iter()
+        .zip(&generation.zones.conn);
     let requests = requests.map(|(plan, (zone, shadow))| ZoneSnapshot {
         name: &plan.name,
         algorithm: Some(plan.algorithm),
@@ -196,7 +212,7 @@ pub(super) fn zones(live: &Generation) -> impl Iterator<Item = ZoneSnapshot<'_>>
         capacity: zone.store.capacity(),
         counts: zone.store.counts(),
         watch: &zone.watch,
-        store: plan.store.map(|store| &*live.plan.stores[store].name),
+        store: plan.store.map(|store| &*generation.plan.stores[store].name),
         delays: zone.store.delays.read(),
         penalties_dropped: zone.penalties_dropped(),
         waiting: None,
@@ -209,7 +225,7 @@ pub(super) fn zones(live: &Generation) -> impl Iterator<Item = ZoneSnapshot<'_>>
         capacity: zone.store.capacity(),
         counts: zone.store.counts(),
         watch: &zone.watch,
-        store: plan.store.map(|store| &*live.plan.stores[store].name),
+        store: plan.store.map(|store| &*generation.plan.stores[store].name),
         delays: zone.delays.read(),
         penalties_dropped: None,
         waiting: Some(zone.waiting()),
@@ -225,14 +241,14 @@ pub(super) enum ZoneRef<'a> {
 }
 
 /// The zone of this name.
-pub(super) fn find<'l>(live: &'l Generation, name: &str) -> Result<ZoneRef<'l>, ApiError> {
+pub(super) fn find<'l>(generation: &'l Generation, name: &str) -> Result<ZoneRef<'l>, ApiError> {
     let position = |mut names: Box<dyn Iterator<Item = &str> + '_>| names.position(|it| it == name);
-    let plan = &live.plan;
+    let plan = &generation.plan;
     if let Some(index) = position(Box::new(plan.req_zones.iter().map(|zone| &*zone.name))) {
-        return Ok(ZoneRef::Req(index, &live.zones.req[index]));
+        return Ok(ZoneRef::Req(index, &generation.zones.req[index]));
     }
     if let Some(index) = position(Box::new(plan.conn_zones.iter().map(|zone| &*zone.name))) {
-        return Ok(ZoneRef::Conn(index, &live.zones.conn[index]));
+        return Ok(ZoneRef::Conn(index, &generation.zones.conn[index]));
     }
     Err(ApiError::missing(format!(
         "there is no zone `{name}`; /api/zones lists those there are"
@@ -264,29 +280,35 @@ impl ZoneRef<'_> {
 }
 
 /// The largest burst of the rules that use a `limit_req` zone.
-pub(super) fn burst(live: &Generation, zone: usize) -> Excess {
-    let rules = live.plan.sites().flat_map(|site| &site.limit_req);
+pub(super) fn burst(generation: &Generation, zone: usize) -> Excess {
+    let rules = generation
+        .plan
+        .location_confs()
+        .flat_map(|conf| &conf.limit_req);
     let rules = rules.filter(|rule| rule.zone == zone);
     rules.map(|rule| rule.burst).max().unwrap_or_default()
 }
 
 /// The largest limit of the rules that use a `limit_conn` zone.
-pub(super) fn limit(live: &Generation, zone: usize) -> u32 {
-    let rules = live.plan.sites().flat_map(|site| &site.limit_conn);
+pub(super) fn limit(generation: &Generation, zone: usize) -> u32 {
+    let rules = generation
+        .plan
+        .location_confs()
+        .flat_map(|conf| &conf.limit_conn);
     let rules = rules.filter(|rule| rule.zone == zone);
     rules.map(|rule| rule.limit).max().unwrap_or_default()
 }
 
 /// Other numbers for a zone; those it has already stay unless they are named, and `null` takes one back.
 pub(super) fn change(
-    live: &ArcSwap<Generation>,
+    generation: &ArcSwap<Generation>,
     zone: &str,
     change: &Map<String, Value>,
 ) -> Result<Arc<Generation>, ApiError> {
     if change.is_empty() {
         return Err(ApiError::bad("give it a `rate`, a `limit` or a `burst`"));
     }
-    let changed = swap(live, zone, |numbers| {
+    let changed = swap(generation, zone, |numbers| {
         for (name, value) in change {
             numbers.insert(name.clone(), value.clone());
         }
@@ -301,8 +323,11 @@ pub(super) fn change(
 }
 
 /// The numbers of the file for a zone.
-pub(super) fn restore(live: &ArcSwap<Generation>, zone: &str) -> Result<Arc<Generation>, ApiError> {
-    let restored = swap(live, zone, |numbers| {
+pub(super) fn restore(
+    generation: &ArcSwap<Generation>,
+    zone: &str,
+) -> Result<Arc<Generation>, ApiError> {
+    let restored = swap(generation, zone, |numbers| {
         numbers.clear();
         Ok(())
     })?;
@@ -312,19 +337,19 @@ pub(super) fn restore(live: &ArcSwap<Generation>, zone: &str) -> Result<Arc<Gene
 
 /// Puts a generation in force that differs in the numbers of one zone.
 fn swap(
-    live: &ArcSwap<Generation>,
+    generation: &ArcSwap<Generation>,
     zone: &str,
     change: impl Fn(&mut Map<String, Value>) -> Result<(), ApiError>,
 ) -> Result<Arc<Generation>, ApiError> {
     loop {
-        let present = live.load_full();
+        let present = generation.load_full();
         find(&present, zone)?;
         let mut amendment = present.amendment.clone();
         change(amendment.numbers.entry(zone.into()).or_default())?;
         amendment.numbers.retain(|_, numbers| !numbers.is_empty());
         let plan = amended(&present, &amendment)?;
         let next = Arc::new(present.amended(plan, amendment));
-        let seen = live.compare_and_swap(&present, Arc::clone(&next));
+        let seen = generation.compare_and_swap(&present, Arc::clone(&next));
         // A reload was faster: it is amended then.
         if Arc::ptr_eq(&seen, &present) {
             return Ok(next);
@@ -333,10 +358,10 @@ fn swap(
 }
 
 /// The plan of the file with all other numbers that hold.
-fn amended(live: &Generation, amendment: &LiveChanges) -> Result<Plan, ApiError> {
+fn amended(generation: &Generation, amendment: &LiveChanges) -> Result<Plan, ApiError> {
     let mut plan = (*amendment.file).clone();
     for (zone, numbers) in &amendment.numbers {
-        let applied = match find(live, zone)? {
+        let applied = match find(generation, zone)? {
             ZoneRef::Conn(index, _) => set_places(&mut plan, index, numbers),
             ZoneRef::Req(index, _) => set_numbers(&mut plan, index, numbers),
         };
@@ -351,12 +376,12 @@ fn set_numbers(plan: &mut Plan, zone: usize, numbers: &Map<String, Value>) -> Re
     if let Some(numbers) = numbers {
         own.algorithm = numbers.algorithm;
     }
-    for site in plan.sites_mut() {
+    for conf in plan.sites_mut() {
         match numbers {
             // Whoever has no limit meets no rule.
-            None => site.limit_req.retain(|rule| rule.zone != zone),
+            None => conf.limit_req.retain(|rule| rule.zone != zone),
             Some(numbers) => {
-                for rule in site.limit_req.iter_mut().filter(|it| it.zone == zone) {
+                for rule in conf.limit_req.iter_mut().filter(|it| it.zone == zone) {
                     rule.burst = numbers.burst.unwrap_or(rule.burst);
                 }
             }
@@ -369,8 +394,8 @@ fn set_places(plan: &mut Plan, zone: usize, numbers: &Map<String, Value>) -> Res
     let Some(limit) = amend::places(numbers)? else {
         return Ok(());
     };
-    for site in plan.sites_mut() {
-        let rules = site.limit_conn.iter_mut();
+    for conf in plan.sites_mut() {
+        let rules = conf.limit_conn.iter_mut();
         for rule in rules.filter(|rule| rule.zone == zone) {
             rule.limit = limit;
         }

@@ -48,7 +48,7 @@ pub trait Algorithm: Copy {
     fn drained_at(&self, state: &Self::State) -> Millis;
 
     /// Where a key stands.
-    fn standing(&self, state: &Self::State, now: Millis) -> KeyStatus;
+    fn key_status(&self, state: &Self::State, now: Millis) -> KeyStatus;
 
     /// What a key may have at one moment, in whole requests.
     fn quota(&self) -> u64;

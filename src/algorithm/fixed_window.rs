@@ -125,7 +125,7 @@ impl Algorithm for FixedWindow {
         self.freed_at(window, window.used.0)
     }
 
-    fn standing(&self, window: &WindowCount, now: Millis) -> KeyStatus {
+    fn key_status(&self, window: &WindowCount, now: Millis) -> KeyStatus {
         let window = self.at(window, now);
         let surplus = window.used.0.saturating_add(Cost::ONE.0);
         let surplus = surplus.saturating_sub(self.limit.0);

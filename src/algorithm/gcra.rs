@@ -121,7 +121,7 @@ impl Algorithm for Gcra {
         arrival.tat.passed_at()
     }
 
-    fn standing(&self, arrival: &TheoreticalArrival, now: Millis) -> KeyStatus {
+    fn key_status(&self, arrival: &TheoreticalArrival, now: Millis) -> KeyStatus {
         let (tat, moment) = self.at(arrival, now);
         let ahead = tat.before(Nanos::at(moment.now));
         let free = self.tolerance.before(ahead);

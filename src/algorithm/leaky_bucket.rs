@@ -70,8 +70,8 @@ impl Algorithm for LeakyBucket {
         bucket.falls_to(Excess(0), self.rate)
     }
 
-    fn standing(&self, bucket: &Level, now: Millis) -> KeyStatus {
-        self.meter().standing(*bucket, now)
+    fn key_status(&self, bucket: &Level, now: Millis) -> KeyStatus {
+        self.meter().key_status(*bucket, now)
     }
 
     fn quota(&self) -> u64 {

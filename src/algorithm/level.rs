@@ -89,7 +89,7 @@ impl Meter {
         }
     }
 
-    pub(super) fn standing(self, level: Level, now: Millis) -> KeyStatus {
+    pub(super) fn key_status(self, level: Level, now: Millis) -> KeyStatus {
         let left = level.with(now, Cost(0), self.rate);
         let retry_after = left.room_after(now, Cost::ONE, self.capacity, self.rate);
         KeyStatus {

@@ -81,7 +81,7 @@ impl Algorithm for Paced {
         ahead.falls_to(Excess(0), self.rate)
     }
 
-    fn standing(&self, ahead: &Level, now: Millis) -> KeyStatus {
+    fn key_status(&self, ahead: &Level, now: Millis) -> KeyStatus {
         let left = ahead.with(now, Cost(0), self.rate);
         let room = self.depth().0.checked_sub(left.height.0);
         KeyStatus {

@@ -216,7 +216,7 @@ impl Algorithm for SlidingLog {
         }
     }
 
-    fn standing(&self, journal: &RequestLog, now: Millis) -> KeyStatus {
+    fn key_status(&self, journal: &RequestLog, now: Millis) -> KeyStatus {
         let moment = KeyTime::of(journal.last(), now);
         let used = self.used(journal, moment);
         KeyStatus {

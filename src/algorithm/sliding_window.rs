@@ -195,7 +195,7 @@ impl Algorithm for SlidingWindow {
         )
     }
 
-    fn standing(&self, counters: &WindowCounters, now: Millis) -> KeyStatus {
+    fn key_status(&self, counters: &WindowCounters, now: Millis) -> KeyStatus {
         let length = self.millis();
         let (counters, left) = self.at(counters, now);
         let (used, limit) = (self.estimate(&counters, left), Area::of(self.limit, length));
@@ -497,7 +497,7 @@ impl Algorithm for Blocks {
         Millis(last.saturating_mul(millis(self.precision)))
     }
 
-    fn standing(&self, ring: &BlockRing, now: Millis) -> KeyStatus {
+    fn key_status(&self, ring: &BlockRing, now: Millis) -> KeyStatus {
         let total = self.view(ring, now).total;
         let free = self.limit.0.saturating_sub(total);
         KeyStatus {

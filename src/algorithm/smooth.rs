@@ -212,7 +212,7 @@ impl<P: PermitCost> Algorithm for Smooth<P> {
         key.free_at.after(missing).passed_at()
     }
 
-    fn standing(&self, key: &SmoothState, now: Millis) -> KeyStatus {
+    fn key_status(&self, key: &SmoothState, now: Millis) -> KeyStatus {
         let (key, now) = self.at(key, now);
         let wait = key.free_at.before(now);
         let missing = if P::STARTS_SAVED {

@@ -66,8 +66,8 @@ impl Algorithm for TokenBucket {
         taken.falls_to(Excess(0), self.rate)
     }
 
-    fn standing(&self, taken: &Level, now: Millis) -> KeyStatus {
-        self.meter().standing(*taken, now)
+    fn key_status(&self, taken: &Level, now: Millis) -> KeyStatus {
+        self.meter().key_status(*taken, now)
     }
 
     fn quota(&self) -> u64 {

@@ -24,10 +24,10 @@ use crate::upstream::{Backend, UnavailableReason};
 use crate::{telemetry, upstream};
 
 /// Keeps a task running for every server of the live generation that is to be checked.
-pub(super) async fn run(live: Arc<ArcSwap<Generation>>) {
+pub(super) async fn run(generation: Arc<ArcSwap<Generation>>) {
     let mut running: HashMap<usize, HealthCheckTask> = HashMap::new();
     loop {
-        let present = live.load_full();
+        let present = generation.load_full();
         running.retain(|_, task| task.backend.strong_count() > 0);
         let mut wanted = HashMap::new();
         for upstream in &present.upstreams {
@@ -91,10 +91,10 @@ async fn check(upstream: &str, backend: &Weak<Backend>) {
 const CHECKS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Looks up whose time has come, each on a thread of its own: one that takes long holds up no other.
-pub(super) async fn refresh_names(live: Arc<ArcSwap<Generation>>, clock: Clock) {
+pub(super) async fn refresh_names(generation: Arc<ArcSwap<Generation>>, clock: Clock) {
     let done = Arc::new(Notify::new());
     loop {
-        let present = live.load_full();
+        let present = generation.load_full();
         for upstream in &present.upstreams {
             for lookup in upstream.lookups(clock.now()) {
                 let (upstream, clock) = (Arc::clone(upstream), clock.clone());
@@ -126,12 +126,12 @@ const NAMES_INTERVAL: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// Looks at certificates, keys and lists again and again, for as long as the gateway runs.
-pub(super) async fn refresh_certificates(live: Arc<ArcSwap<Generation>>) {
+pub(super) async fn refresh_certificates(generation: Arc<ArcSwap<Generation>>) {
     loop {
         tokio::time::sleep(CERTIFICATES_INTERVAL).await;
-        let live = live.load_full();
+        let generation = generation.load_full();
         // Elsewhere: a file system may take its time.
-        blocking(move || live.tls.refresh(tell)).await;
+        blocking(move || generation.tls.refresh(tell)).await;
     }
 }
 

@@ -211,7 +211,11 @@ pub(super) struct ListenerChanges {
 
 impl Listeners {
     /// What has to change for a plan. Nothing has, so far.
-    pub(super) fn plan(&mut self, plan: &Plan, live: &Arc<ArcSwap<Generation>>) -> ListenerChanges {
+    pub(super) fn plan(
+        &mut self,
+        plan: &Plan,
+        generation: &Arc<ArcSwap<Generation>>,
+    ) -> ListenerChanges {
         let mut opened = Vec::new();
         let mut wanted = Vec::new();
         for listener in &plan.listeners {
@@ -220,7 +224,7 @@ impl Listeners {
             let door = match known {
                 Some((_, door)) => Arc::clone(door),
                 None => {
-                    let door = self.cut(live);
+                    let door = self.cut(generation);
                     opened.push(Arc::clone(&door));
                     door
                 }
@@ -261,10 +265,10 @@ impl Listeners {
         self.lent.clear();
     }
 
-    fn cut(&mut self, live: &Arc<ArcSwap<Generation>>) -> Arc<ListenerHandle> {
+    fn cut(&mut self, generation: &Arc<ArcSwap<Generation>>) -> Arc<ListenerHandle> {
         let free = self.all.iter().position(|door| door.strong_count() == 0);
         let number = free.unwrap_or(self.all.len());
-        let door = Arc::new(ListenerHandle::new(number, Arc::clone(live)));
+        let door = Arc::new(ListenerHandle::new(number, Arc::clone(generation)));
         let weak = Arc::downgrade(&door);
         match self.all.get_mut(number) {
             Some(place) => *place = weak,

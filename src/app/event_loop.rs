@@ -42,7 +42,7 @@ pub(super) struct EventLoops {
 /// What all loops have in common.
 #[derive(Debug, Clone)]
 pub(super) struct LoopShared {
-    pub(super) live: Arc<ArcSwap<Generation>>,
+    pub(super) generation: Arc<ArcSwap<Generation>>,
     pub(super) clock: Clock,
     pub(super) stop: CancellationToken,
     pub(super) cap: Arc<ConnectionLimiter>,
@@ -76,7 +76,7 @@ impl EventLoops {
     ) -> std::io::Result<(Self, Vec<JoinHandle<std::io::Result<()>>>)> {
         let mut orders = Vec::new();
         let mut threads = Vec::new();
-        for number in 0..common.live.load().plan.workers {
+        for number in 0..common.generation.load().plan.workers {
             let (order, obeyed) = mpsc::unbounded_channel();
             let run = EventLoop {
                 number,
@@ -175,7 +175,7 @@ impl EventLoop {
             self.acceptors.close();
             self.acceptors.wait().await;
             self.connections.close();
-            let grace = self.common.live.load().plan.shutdown_timeout;
+            let grace = self.common.generation.load().plan.shutdown_timeout;
             if tokio::time::timeout(grace, self.connections.wait())
                 .await
                 .is_err()
@@ -251,9 +251,9 @@ impl EventLoop {
             clock,
             self.connections.clone(),
             stop,
-            move |stream, peer| {
-                let seat = gateway.admit(&peer)?;
-                Some(gateway.clone().serve(stream, peer, seat, served.clone()))
+            move |stream, client| {
+                let seat = gateway.admit(&client)?;
+                Some(gateway.clone().serve(stream, client, seat, served.clone()))
             },
         );
         self.acceptors.spawn(own.track_future(async move {

@@ -40,7 +40,7 @@ pub use self::demo::start_demo;
 pub struct App {
     runtime: Runtime,
     signals: Signals,
-    live: Arc<ArcSwap<Generation>>,
+    generation: Arc<ArcSwap<Generation>>,
     start: StartOptions,
     berths: listen::AcceptShards,
     sockets: Vec<Vec<BoundSocket>>,
@@ -104,7 +104,7 @@ impl App {
         Ok(Self {
             runtime,
             signals,
-            live: Arc::new(ArcSwap::from_pointee(draft.build(doors, None))),
+            generation: Arc::new(ArcSwap::from_pointee(draft.build(doors, None))),
             start,
             berths,
             sockets,
@@ -119,7 +119,7 @@ impl App {
     /// When a thread, a runtime or a signal handler cannot be had.
     pub fn run(mut self) -> Result<(), Error> {
         let common = LoopShared {
-            live: Arc::clone(&self.live),
+            generation: Arc::clone(&self.generation),
             clock: Clock::machine(),
             stop: CancellationToken::new(),
             cap: Arc::new(ConnectionLimiter::default()),
@@ -127,7 +127,7 @@ impl App {
         let (loops, threads) = EventLoops::start(&common).map_err(Error::Start)?;
         let (reloads, asked) = ReloadHandle::new();
         let admin = Admin::new(
-            Arc::clone(&self.live),
+            Arc::clone(&self.generation),
             self.writer.clone(),
             common.clock.clone(),
             Arc::clone(&reloads),
@@ -135,7 +135,7 @@ impl App {
         let systemd = Arc::new(Systemd::from_env());
         self.runtime.block_on(async {
             let mut succession = Reloader {
-                live: Arc::clone(&self.live),
+                generation: Arc::clone(&self.generation),
                 source: self.start.source.clone(),
                 writer: self.writer.clone(),
                 clock: common.clock.clone(),
@@ -169,7 +169,7 @@ impl App {
             // Or the kernel would go on accepting connections that are never served.
             succession.doors.keep_nothing();
             common.stop.cancel();
-            let grace = self.live.load().plan.shutdown_timeout;
+            let grace = self.generation.load().plan.shutdown_timeout;
             self.signals.drained(threads, grace).await;
             succession.stores.leave().await;
             Ok::<_, Error>(())
@@ -192,20 +192,20 @@ fn look_for_changes(source: ConfigSource, watch: ConfigFiles, reloads: Arc<Reloa
 
 /// Starts what goes on beside the event loops: checks, names, certificates, and word to systemd.
 fn accompany(common: &LoopShared, systemd: &Arc<Systemd>, loops: &EventLoops) {
-    let live = || Arc::clone(&common.live);
+    let generation = || Arc::clone(&common.generation);
     if let Some(every) = signals::heartbeat() {
         let (loops, stop) = (loops.clone(), common.stop.clone());
         let systemd = Arc::clone(systemd);
         let beat = move || beat(Arc::clone(&systemd), every, loops.clone(), stop.clone());
         tokio::spawn(supervise(BackgroundTask::Heartbeat, beat));
     }
-    let own = live();
+    let own = generation();
     let check = move || background::run(Arc::clone(&own));
     tokio::spawn(supervise(BackgroundTask::HealthChecks, check));
-    let own = live();
+    let own = generation();
     let refresh = move || background::refresh_certificates(Arc::clone(&own));
     tokio::spawn(supervise(BackgroundTask::Certificates, refresh));
-    let (own, clock) = (live(), common.clock.clone());
+    let (own, clock) = (generation(), common.clock.clone());
     let look_up = move || background::refresh_names(Arc::clone(&own), clock.clone());
     tokio::spawn(supervise(BackgroundTask::Resolver, look_up));
 }

@@ -40,7 +40,7 @@ use crate::{config, limits, listen, telemetry};
 /// Puts one generation after the other in force.
 #[derive(Debug)]
 pub(super) struct Reloader {
-    pub(super) live: Arc<ArcSwap<Generation>>,
+    pub(super) generation: Arc<ArcSwap<Generation>>,
     pub(super) source: ConfigSource,
     pub(super) writer: LogWriter,
     pub(super) clock: Clock,
@@ -89,9 +89,9 @@ impl Reloader {
         admin: Option<std::net::TcpListener>,
     ) -> Result<(), Error> {
         let admin = admin.map(listener).transpose()?;
-        let live = self.live.load_full();
-        self.join(&live.zones.stores).await;
-        let change = self.doors.plan(&live.plan, &self.live);
+        let generation = self.generation.load_full();
+        self.join(&generation.zones.stores).await;
+        let change = self.doors.plan(&generation.plan, &self.generation);
         self.rearrange(change, sockets).await;
         self.receive(admin);
         self.systemd.ready(self.admin.reloads().generation());
@@ -217,7 +217,7 @@ impl Reloader {
     }
 
     async fn try_reload(&mut self) -> Result<(Report, Vec<String>), ReloadError> {
-        let before = self.live.load_full();
+        let before = self.generation.load_full();
         let (source, writer) = (self.source.clone(), self.writer.clone());
         let berths = self.berths.clone();
         // Not here: admin requests and health checks must not wait for files and names.
@@ -239,18 +239,18 @@ impl Reloader {
         changes.extend(self.what_stays(&draft.plan));
         self.join(&draft.stores).await;
         let sockets = std::mem::take(&mut draft.sockets);
-        let change = self.doors.plan(&draft.plan, &self.live);
-        let live = Arc::new(draft.build(change.table(), Some(&before)));
+        let change = self.doors.plan(&draft.plan, &self.generation);
+        let generation = Arc::new(draft.build(change.table(), Some(&before)));
         for door in &change.closed {
             door.close(Arc::clone(&before));
         }
-        self.live.store(Arc::clone(&live));
-        telemetry::set_level(live.plan.log.level);
+        self.generation.store(Arc::clone(&generation));
+        telemetry::set_level(generation.plan.log.level);
         self.rearrange(change, sockets).await;
         let last = before.lifetime();
-        self.stores.leave_others(&live.zones.stores, &last);
+        self.stores.leave_others(&generation.zones.stores, &last);
         let moved = |plan: &Plan| plan.admin.as_ref().map(|admin| admin.listen);
-        if moved(&live.plan) != moved(&before.plan) {
+        if moved(&generation.plan) != moved(&before.plan) {
             self.receive(admin);
         }
         Ok((report, changes))

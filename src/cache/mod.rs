@@ -72,20 +72,20 @@ impl<V> LruCache<V> {
 
     /// The same within so many bytes: the latest, where there is less room.
     #[must_use]
-    pub fn heir(&self, bound: usize) -> Self {
-        let heir = Self::new(bound);
+    pub fn resized(&self, bound: usize) -> Self {
+        let resized = Self::new(bound);
         let mine = self.shelf.lock();
-        let mut theirs = heir.shelf.lock();
+        let mut theirs = resized.shelf.lock();
         for key in mine.order.values() {
             let Some(entry) = mine.entries.get(key) else {
                 continue;
             };
-            if entry.bytes <= heir.largest() {
+            if entry.bytes <= resized.largest() {
                 theirs.put(key, Arc::clone(&entry.value), entry.bytes, bound);
             }
         }
         drop(theirs);
-        heir
+        resized
     }
 
     /// In how many bytes they are kept.
@@ -259,7 +259,7 @@ pub(super) fn may_use(request: &request::Parts) -> bool {
 }
 
 /// On what terms an answer may be kept for an audience; `None` if it may not. `now` is the time of day, since the Unix epoch.
-pub(super) fn terms(
+pub(super) fn spec(
     answer: &response::Parts,
     audience: CacheScope,
     now: impl FnOnce() -> Duration,
@@ -461,11 +461,11 @@ mod tests {
             recent.put(&[key], key, 1_000 - OVERHEAD - 2);
         }
         recent.put(b"large", 99, 5_000);
-        let smaller = recent.heir(8_000);
+        let smaller = recent.resized(8_000);
         assert_eq!(smaller.usage(), (8, 8_000));
         assert_eq!(smaller.get(&[9]).as_deref(), Some(&9));
         assert_eq!((smaller.get(&[1]), smaller.get(b"large")), (None, None));
-        assert_eq!(recent.heir(1 << 20).usage(), recent.usage());
+        assert_eq!(recent.resized(1 << 20).usage(), recent.usage());
     }
 
     #[test]

@@ -102,7 +102,7 @@ impl AdminClient {
         call: &ApiRequest,
         patience: Duration,
     ) -> anyhow::Result<(u16, String)> {
-        let answer = self.exchange(call, patience)?;
+        let answer = self.record(call, patience)?;
         let mut bytes = Vec::new();
         answer
             .body
@@ -128,7 +128,7 @@ impl AdminClient {
         &self,
         call: &ApiRequest,
     ) -> anyhow::Result<impl Iterator<Item = io::Result<String>> + use<>> {
-        let answer = self.exchange(call, STREAM_PATIENCE)?;
+        let answer = self.record(call, STREAM_PATIENCE)?;
         if answer.status == 200 {
             return Ok(answer.body.lines());
         }
@@ -141,12 +141,12 @@ impl AdminClient {
     /// Whether a question without words is answered with 200.
     pub(super) fn says_yes(&self, path: &str) -> anyhow::Result<bool> {
         Ok(self
-            .exchange(&ApiRequest::get(path), RESPONSE_TIMEOUT)?
+            .record(&ApiRequest::get(path), RESPONSE_TIMEOUT)?
             .status
             == 200)
     }
 
-    fn exchange(&self, call: &ApiRequest, patience: Duration) -> anyhow::Result<HttpResponse> {
+    fn record(&self, call: &ApiRequest, patience: Duration) -> anyhow::Result<HttpResponse> {
         let body = call.body.as_ref().map(Value::to_string);
         let mut request = format!(
             "{} {} HTTP/1.0\r\nHost: {}\r\n",
@@ -166,7 +166,7 @@ impl AdminClient {
         }
         request.push_str("\r\n");
         request.push_str(body.as_deref().unwrap_or_default());
-        exchange(&self.address, request.as_bytes(), patience)
+        record(&self.address, request.as_bytes(), patience)
             .map_err(|error| self.unreachable(&error))
     }
 
@@ -233,7 +233,7 @@ pub(super) struct HttpResponse {
 }
 
 /// Sends a head and a body, and reads the head of the answer.
-pub(super) fn exchange(
+pub(super) fn record(
     address: &str,
     request: &[u8],
     patience: Duration,

@@ -183,23 +183,24 @@ impl Compiler<'_> {
             return;
         }
         let config = self.config;
-        let idle = unused(&config.limit_req_zones, plan, |site, zone| {
-            let mut rules = site.limit_req.iter().chain(&site.shadow);
+        let idle = unused(&config.limit_req_zones, plan, |conf, zone| {
+            let mut rules = conf.limit_req.iter().chain(&conf.shadow);
             rules.any(|rule| rule.zone == zone)
         });
         for (name, span) in idle {
             let sentence = format!("no `limit_req` uses the zone `{name}`");
             self.warn(span, sentence, "name it where it should hold");
         }
-        let idle = unused(&config.limit_conn_zones, plan, |site, zone| {
-            site.limit_conn.iter().any(|rule| rule.zone == zone)
+        let idle = unused(&config.limit_conn_zones, plan, |conf, zone| {
+            conf.limit_conn.iter().any(|rule| rule.zone == zone)
         });
         for (name, span) in idle {
             let sentence = format!("no `limit_conn` uses the zone `{name}`");
             self.warn(span, sentence, "name it where it should hold");
         }
-        let idle = unused(&config.upstreams, plan, |site, upstream| {
-            site.forwards().any(|forward| forward.upstream == upstream)
+        let idle = unused(&config.upstreams, plan, |conf, upstream| {
+            conf.proxy_passes()
+                .any(|proxy_pass| proxy_pass.upstream == upstream)
         });
         for (name, span) in idle {
             let sentence = format!("no `proxy_pass` uses the upstream `{name}`");
@@ -215,11 +216,11 @@ fn unused<'a, T>(
     plan: &Plan,
     uses: impl Fn(&LocationConf, usize) -> bool,
 ) -> Vec<(&'a str, Span)> {
-    let sites: Vec<&LocationConf> = plan.sites().collect();
+    let location_confs: Vec<&LocationConf> = plan.location_confs().collect();
     entries(named)
         .iter()
         .enumerate()
-        .filter(|(index, _)| !sites.iter().any(|site| uses(site, *index)))
+        .filter(|(index, _)| !location_confs.iter().any(|conf| uses(conf, *index)))
         .map(|(_, (name, _))| (name.value.as_str(), name.span))
         .collect()
 }

@@ -111,9 +111,9 @@ impl Plan {
     }
 
     /// What holds at each location of each server, and where there is none.
-    pub fn sites(&self) -> impl Iterator<Item = &LocationConf> {
+    pub fn location_confs(&self) -> impl Iterator<Item = &LocationConf> {
         self.servers.iter().flat_map(|server| {
-            let locations = server.locations.iter().map(|location| &location.site);
+            let locations = server.locations.iter().map(|location| &location.conf);
             locations.chain([&server.fallback])
         })
     }
@@ -122,7 +122,7 @@ impl Plan {
     pub fn sites_mut(&mut self) -> impl Iterator<Item = &mut LocationConf> {
         self.servers.iter_mut().flat_map(|server| {
             let locations = server.locations.iter_mut();
-            let locations = locations.map(|location| &mut location.site);
+            let locations = locations.map(|location| &mut location.conf);
             locations.chain([&mut server.fallback])
         })
     }
@@ -247,7 +247,7 @@ pub struct Location {
     /// Which paths.
     pub path: LocationPath,
     /// What holds there.
-    pub site: LocationConf,
+    pub conf: LocationConf,
 }
 
 /// Why a zone cannot go on from where it is.

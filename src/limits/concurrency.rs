@@ -57,7 +57,7 @@ impl Limits {
     /// Takes a place in every `limit_conn` zone. A refusal lets go of those already taken, with the permit.
     pub(super) async fn take_places(
         &self,
-        exchange: &mut RequestRecord,
+        record: &mut RequestRecord,
         clock: &Clock,
         mut now: Millis,
     ) -> Result<Permit, Refusal> {
@@ -70,7 +70,7 @@ impl Limits {
                 shared = true;
                 continue;
             }
-            let place = match (rule.zone.find(exchange), &rule.queue) {
+            let place = match (rule.zone.find(record), &rule.queue) {
                 // A dry run changes nothing for the client, so nobody waits in one.
                 (KeyLookup::Key(key), Some(queue)) if !voice.dry_run => {
                     let in_line = QueueGauge::new(&rule.zone);
@@ -80,27 +80,27 @@ impl Limits {
                     // Who finds a place free has it in the same moment.
                     if place.is_ok() && now > began {
                         rule.zone.delays.observe(now.since(began));
-                        exchange.limit_zone = Some(Arc::clone(name));
-                        exchange.waited(began, now);
+                        record.limit_zone = Some(Arc::clone(name));
+                        record.waited(began, now);
                     }
                     place
                 }
                 (KeyLookup::Key(key), _) => store.take(&key, rule.limit, now),
                 (KeyLookup::Nothing, _) => continue,
                 (KeyLookup::Refuse(fault), _) => {
-                    return self.refuse_keyless((rule, fault), exchange, now);
+                    return self.refuse_keyless((rule, fault), record, now);
                 }
             };
             let Ok(place) = place else {
-                voice.refused_connection(exchange, now, name);
-                return self.refuse_connection(rule, exchange, now);
+                voice.refused_connection(record, now, name);
+                return self.refuse_connection(rule, record, now);
             };
-            exchange.limit_conn = Some(LimitStatus::Pass);
+            record.limit_conn = Some(LimitStatus::Pass);
             permit.hold(place);
         }
         if shared {
             // Boxed: most locations have no use for it, and every request would keep room.
-            return Box::pin(self.take_shared_places(exchange, clock, permit)).await;
+            return Box::pin(self.take_shared_places(record, clock, permit)).await;
         }
         Ok(permit)
     }
@@ -108,27 +108,26 @@ impl Limits {
     /// Takes those places that gateways share, for a request that has all others.
     async fn take_shared_places(
         &self,
-        exchange: &mut RequestRecord,
+        record: &mut RequestRecord,
         clock: &Clock,
         mut permit: Permit,
     ) -> Result<Permit, Refusal> {
-        let parties = match self.parties(exchange) {
+        let parties = match self.parties(record) {
             Ok(parties) => parties,
-            Err(keyless) => return self.refuse_keyless(keyless, exchange, clock.now()),
+            Err(keyless) => return self.refuse_keyless(keyless, record, clock.now()),
         };
         for party in parties {
             match party.take(clock).await {
                 Ok(got) => {
-                    exchange.limit_conn = Some(LimitStatus::Pass);
+                    record.limit_conn = Some(LimitStatus::Pass);
                     got.here.into_iter().for_each(|place| permit.hold(place));
                     permit.lease(got.there);
                 }
                 Err(which) => {
                     let rule = party.needs[which].rule;
                     let (name, now) = (&rule.zone.name.plain, clock.now());
-                    self.connections_voice
-                        .refused_connection(exchange, now, name);
-                    return self.refuse_connection(rule, exchange, now);
+                    self.connections_voice.refused_connection(record, now, name);
+                    return self.refuse_connection(rule, record, now);
                 }
             }
         }
@@ -138,7 +137,7 @@ impl Limits {
     /// What a request needs, store by store; or the rule that does not take one without a key, and why it has none.
     fn parties(
         &self,
-        exchange: &RequestRecord,
+        record: &RequestRecord,
     ) -> Result<Vec<StoreClaim<'_>>, (&ConnRule, KeyFault)> {
         let mut parties: Vec<(Arc<SharedStore>, Vec<SlotNeed<'_>>)> = Vec::new();
         for rule in &self.connections {
@@ -146,7 +145,7 @@ impl Limits {
                 continue;
             };
             let mut bytes = Vec::new();
-            let key = match rule.zone.find_in_full(exchange, &mut bytes) {
+            let key = match rule.zone.find_in_full(record, &mut bytes) {
                 KeyLookup::Key(key) => key,
                 KeyLookup::Nothing => continue,
                 KeyLookup::Refuse(fault) => return Err((rule, fault)),
@@ -173,15 +172,15 @@ impl Limits {
     fn refuse_keyless(
         &self,
         (rule, fault): (&ConnRule, KeyFault),
-        exchange: &mut RequestRecord,
+        record: &mut RequestRecord,
         now: Millis,
     ) -> Result<Permit, Refusal> {
         let store = &rule.zone.store;
         store.count_refusal(&store.key(b""));
         let name = &rule.zone.name.plain;
         self.connections_voice
-            .without_key(exchange, now, fault, (LimitKind::Connections, name));
-        let refused = self.refuse_connection(rule, exchange, now);
+            .without_key(record, now, fault, (LimitKind::Connections, name));
+        let refused = self.refuse_connection(rule, record, now);
         match fault {
             KeyFault::Ambiguous => refused.map_err(Refusal::of_a_bad_request),
             KeyFault::Empty(status) => refused.map_err(|refusal| refusal.without_key(status)),
@@ -191,26 +190,26 @@ impl Limits {
     fn refuse_connection(
         &self,
         rule: &ConnRule,
-        exchange: &mut RequestRecord,
+        record: &mut RequestRecord,
         now: Millis,
     ) -> Result<Permit, Refusal> {
         if self.connections_voice.dry_run {
-            exchange.limit_conn = Some(LimitStatus::RefuseDryRun);
-            self.record_crowd(rule, exchange, now);
+            record.limit_conn = Some(LimitStatus::RefuseDryRun);
+            self.record_crowd(rule, record, now);
             return Ok(Permit::default());
         }
-        exchange.limit_conn = Some(LimitStatus::Refuse);
-        exchange.limit_zone = Some(Arc::clone(&rule.zone.name.plain));
+        record.limit_conn = Some(LimitStatus::Refuse);
+        record.limit_zone = Some(Arc::clone(&rule.zone.name.plain));
         Err(Refusal {
             kind: LimitKind::Connections,
-            status: rule.sanction.status.unwrap_or(self.connections_status),
-            body: rule.sanction.body.clone(),
+            status: rule.action.status.unwrap_or(self.connections_status),
+            body: rule.action.body.clone(),
             retry_after: None,
             name: Arc::clone(&rule.zone.name),
             quota: u64::from(rule.limit),
             left: 0,
             own: None,
-            policy: self.policy_of(exchange),
+            policy: self.policy_of(record),
             is_bad_request: false,
             lacks_key: false,
         })

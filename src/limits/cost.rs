@@ -22,10 +22,10 @@ use crate::store::{OutageCharge, StoreRequest};
 use crate::telemetry::RateLimitedLog;
 
 /// The cost of a request as far as it is known when it comes; what is known only afterwards is charged then.
-pub(super) fn before(weight: &CostSource, parts: KeyReader, exchange: &RequestRecord) -> Cost {
+pub(super) fn before(weight: &CostSource, parts: KeyReader, record: &RequestRecord) -> Cost {
     match weight {
         CostSource::After(_) | CostSource::RequestBytes | CostSource::ResponseBytes => Cost(0),
-        CostSource::Before(template) => told(template, parts, exchange, exchange.started),
+        CostSource::Before(template) => told(template, parts, record, record.started),
         CostSource::Fixed(cost) => *cost,
     }
 }
@@ -34,26 +34,22 @@ pub(super) fn before(weight: &CostSource, parts: KeyReader, exchange: &RequestRe
 pub(super) fn after(
     weight: &CostSource,
     parts: KeyReader,
-    exchange: &RequestRecord,
+    record: &RequestRecord,
     now: Millis,
 ) -> Cost {
     match weight {
-        CostSource::After(template) => told(template, parts, exchange, now),
+        CostSource::After(template) => told(template, parts, record, now),
         CostSource::Before(_) | CostSource::Fixed(_) => Cost(0),
-        CostSource::RequestBytes => Cost::milli(exchange.body_received.saturating_mul(1000)),
-        CostSource::ResponseBytes => Cost::milli(exchange.body_sent.saturating_mul(1000)),
+        CostSource::RequestBytes => Cost::milli(record.body_received.saturating_mul(1000)),
+        CostSource::ResponseBytes => Cost::milli(record.body_sent.saturating_mul(1000)),
     }
 }
 
 /// Whether a client gives a part of what a request weighs more than once.
-pub(super) fn is_ambiguous(
-    template: &Template,
-    parts: KeyReader,
-    exchange: &RequestRecord,
-) -> bool {
+pub(super) fn is_ambiguous(template: &Template, parts: KeyReader, record: &RequestRecord) -> bool {
     SCRATCH.with_borrow_mut(|scratch| {
         scratch.clear();
-        parts.render(template, exchange, scratch).is_err()
+        parts.render(template, record, scratch).is_err()
     })
 }
 
@@ -65,11 +61,11 @@ pub fn bad_costs() -> u64 {
 
 /// What a text says. It comes from outside: one that says no number, or one that nobody could ever pay, weighs as
 /// much as any request.
-fn told(template: &Template, parts: KeyReader, exchange: &RequestRecord, now: Millis) -> Cost {
+fn told(template: &Template, parts: KeyReader, record: &RequestRecord, now: Millis) -> Cost {
     SCRATCH.with_borrow_mut(|scratch| {
         scratch.clear();
         // One that is ambiguous has been refused, unless only the response made it so.
-        let known = parts.render(template, exchange, scratch).is_ok();
+        let known = parts.render(template, record, scratch).is_ok();
         if scratch.is_empty() {
             return Cost::ONE;
         }
@@ -131,24 +127,28 @@ pub struct DeferredCharge {
 #[derive(Debug)]
 struct OwedRule {
     rule: usize,
-    keyed: RuleKey,
+    rule_key: RuleKey,
     /// What the key was made from, where a store has to be told.
     bytes: Vec<u8>,
 }
 
 impl DeferredCharge {
     /// Of a request that these rules have let in.
-    pub(super) fn new(rules: Arc<[ReqRule]>, exchange: &RequestRecord) -> Self {
+    pub(super) fn new(rules: Arc<[ReqRule]>, record: &RequestRecord) -> Self {
         let late = rules.iter().enumerate().filter(|it| it.1.weight.is_late());
         let owed = late
             .filter_map(|(rule, ReqRule { zone, .. })| {
                 let mut bytes = Vec::new();
                 let found = match zone.shared {
-                    Some(_) => zone.find_in_full(exchange, &mut bytes),
-                    None => zone.find(exchange),
+                    Some(_) => zone.find_in_full(record, &mut bytes),
+                    None => zone.find(record),
                 };
                 match found {
-                    KeyLookup::Key(keyed) => Some(OwedRule { rule, keyed, bytes }),
+                    KeyLookup::Key(rule_key) => Some(OwedRule {
+                        rule,
+                        rule_key,
+                        bytes,
+                    }),
                     KeyLookup::Nothing | KeyLookup::Refuse(_) => None,
                 }
             })
@@ -157,34 +157,34 @@ impl DeferredCharge {
     }
 
     /// Charges it, now that the request is over, however it ended.
-    pub fn settle(self, exchange: &RequestRecord, now: Millis) {
+    pub fn settle(self, record: &RequestRecord, now: Millis) {
         for owed in self.owed {
             let rule = &self.rules[owed.rule];
             let parts = rule.zone.source.parts();
-            let cost = after(&rule.weight, parts, exchange, now);
+            let cost = after(&rule.weight, parts, record, now);
             if cost > Cost(0) {
-                rule.with_terms(&owed.keyed, |terms| owed.charge(rule, terms, cost, now));
+                rule.with_terms(&owed.rule_key, |spec| owed.charge(rule, spec, cost, now));
             }
         }
     }
 }
 
 impl OwedRule {
-    fn charge(&self, rule: &ReqRule, terms: &LimitSpec, cost: Cost, now: Millis) {
+    fn charge(&self, rule: &ReqRule, spec: &LimitSpec, cost: Cost, now: Millis) {
         let zone = &rule.zone;
-        let debit = |cost: Cost| zone.store.debit(&self.keyed.key, now, cost, terms);
+        let debit = |cost: Cost| zone.store.debit(&self.rule_key.key, now, cost, spec);
         match &zone.shared {
             Some(store) if store.is_away() => {
-                let share = store.alone(cost, terms);
+                let share = store.alone(cost, spec);
                 debit(share.needs);
                 debit(share.owes);
-                let key = &self.keyed.key;
+                let key = &self.rule_key.key;
                 store.owe(OutageCharge::new(
                     store,
                     &zone.store,
                     key,
                     &self.bytes,
-                    terms,
+                    spec,
                     cost,
                 ));
             }
@@ -193,7 +193,7 @@ impl OwedRule {
                 debit(cost);
                 let mut inquiry = StoreRequest::default();
                 let name = &zone.name.plain;
-                inquiry.add(store, name, &self.bytes, terms, cost, zone.count_refused);
+                inquiry.add(store, name, &self.bytes, spec, cost, zone.count_refused);
                 store.charge_later(inquiry);
             }
             None => debit(cost),
@@ -205,7 +205,7 @@ impl OwedRule {
 mod tests {
 
     use super::*;
-    use crate::limits::tests::support::{exchange, header, key};
+    use crate::limits::tests::support::{header, key, record};
 
     #[test]
     fn numbers_are_read_to_the_thousandth() {
@@ -241,9 +241,9 @@ mod tests {
             "99999999999999999999999999",
         ] {
             assert_eq!(number(text.as_bytes()), None, "{text}");
-            let exchange = exchange(&[header("x-cost", text)]);
+            let record = record(&[header("x-cost", text)]);
             let before = bad_costs();
-            let cost = told(&key("x-cost"), KeyReader::default(), &exchange, Millis(0));
+            let cost = told(&key("x-cost"), KeyReader::default(), &record, Millis(0));
             assert_eq!(cost, Cost::ONE, "{text}");
             assert!(bad_costs() > before);
         }
@@ -251,8 +251,8 @@ mod tests {
 
     #[test]
     fn a_cost_may_stand_in_the_request() {
-        let exchange = exchange(&[header("x-cost", "2.5"), header("content-length", "700")]);
-        let cost = |weight| before(&weight, KeyReader::default(), &exchange);
+        let record = record(&[header("x-cost", "2.5"), header("content-length", "700")]);
+        let cost = |weight| before(&weight, KeyReader::default(), &record);
         assert_eq!(cost(CostSource::Before(key("x-cost"))), Cost::milli(2_500));
         assert_eq!(cost(CostSource::Before(key("x-none"))), Cost::ONE);
         assert_eq!(cost(CostSource::RequestBytes), Cost(0));
@@ -262,10 +262,10 @@ mod tests {
 
     #[test]
     fn bytes_are_known_when_it_is_over() {
-        let mut exchange = exchange(&[header("x-cost", "2.5")]);
-        exchange.body_received = 700;
-        exchange.body_sent = 50;
-        let cost = |weight| after(&weight, KeyReader::default(), &exchange, Millis(0));
+        let mut record = record(&[header("x-cost", "2.5")]);
+        record.body_received = 700;
+        record.body_sent = 50;
+        let cost = |weight| after(&weight, KeyReader::default(), &record, Millis(0));
         assert_eq!(cost(CostSource::RequestBytes), Cost::milli(700_000));
         assert_eq!(cost(CostSource::ResponseBytes), Cost::milli(50_000));
         assert_eq!(cost(CostSource::After(key("x-cost"))), Cost::milli(2_500));

@@ -50,11 +50,11 @@ impl ZoneName {
 pub(super) fn add_requests(
     policy: &mut String,
     name: &ZoneName,
-    terms: &LimitSpec,
+    spec: &LimitSpec,
     weight: &CostSource,
 ) {
-    let quota = terms.quota();
-    let window = terms.period().as_millis().div_ceil(1000);
+    let quota = spec.quota();
+    let window = spec.period().as_millis().div_ceil(1000);
     let unit = match weight {
         CostSource::RequestBytes | CostSource::ResponseBytes => ";qu=\"content-bytes\"",
         CostSource::After(_) | CostSource::Before(_) | CostSource::Fixed(_) => "",
@@ -139,13 +139,13 @@ impl PolicyBalance {
     }
 
     /// Of a key that stands like this, or that its zone does not know.
-    pub(super) fn of(name: &Arc<ZoneName>, quota: u64, standing: Option<KeyStatus>) -> Self {
+    pub(super) fn of(name: &Arc<ZoneName>, quota: u64, key_status: Option<KeyStatus>) -> Self {
         let mut left = Self::new(name, quota, quota);
-        if let Some(standing) = standing {
-            left.remaining = standing.remaining;
-            left.after = Some(match standing.remaining {
-                0 => standing.retry_after,
-                _ => standing.reset_after,
+        if let Some(key_status) = key_status {
+            left.remaining = key_status.remaining;
+            left.after = Some(match key_status.remaining {
+                0 => key_status.retry_after,
+                _ => key_status.reset_after,
             })
             .filter(|after| !after.is_zero());
         }
@@ -213,7 +213,7 @@ impl Limits {
     /// What a request that was let in is told of the `limit_req` of its location; `case` has what stores said of it.
     pub(super) fn allowance(
         &self,
-        exchange: &RequestRecord,
+        record: &RequestRecord,
         now: Millis,
         case: Option<&SharedDecision>,
     ) -> Option<Box<AllowedHeaders>> {
@@ -222,26 +222,26 @@ impl Limits {
             for (index, rule) in self.requests.iter().enumerate() {
                 policies.extend(match case {
                     Some(case) => case.left(&self.requests, index, now),
-                    None => rule.left(exchange, now),
+                    None => rule.left(record, now),
                 });
             }
         }
         Some(Box::new(AllowedHeaders {
             form: self.tells?,
-            policy: self.policy_of(exchange),
+            policy: self.policy_of(record),
             policies,
         }))
     }
 
     /// Adds what is left of the `limit_conn`, for a request that has its places.
-    pub(super) fn add_places(&self, allowance: &mut AllowedHeaders, exchange: &RequestRecord) {
+    pub(super) fn add_places(&self, allowance: &mut AllowedHeaders, record: &RequestRecord) {
         if self.connections_voice.dry_run {
             return;
         }
         for rule in &self.connections {
             // What other gateways have taken is known to the store alone.
             if rule.zone.shared.is_none()
-                && let KeyLookup::Key(key) = rule.zone.find(exchange)
+                && let KeyLookup::Key(key) = rule.zone.find(record)
             {
                 let free = rule.limit.saturating_sub(rule.zone.store.taken(&key));
                 let (name, limit) = (&rule.zone.name, u64::from(rule.limit));
@@ -252,20 +252,20 @@ impl Limits {
     }
 
     /// What holds for a request here.
-    pub(super) fn policy_of(&self, exchange: &RequestRecord) -> Option<Arc<HeaderValue>> {
-        let usual = |rule: &ReqRule| match rule.zone.find(exchange) {
-            KeyLookup::Key(keyed) => rule.zone.own(&keyed).is_none(),
+    pub(super) fn policy_of(&self, record: &RequestRecord) -> Option<Arc<HeaderValue>> {
+        let usual = |rule: &ReqRule| match rule.zone.find(record) {
+            KeyLookup::Key(rule_key) => rule.zone.own(&rule_key).is_none(),
             KeyLookup::Nothing => false,
             KeyLookup::Refuse(_) => true,
         };
         if !self.overridden || self.requests.iter().all(usual) {
             return self.policy.clone();
         }
-        self.policy_by(|rule| match rule.zone.find(exchange) {
-            KeyLookup::Key(keyed) => Some(rule.own_terms(&keyed).unwrap_or(rule.terms)),
+        self.policy_by(|rule| match rule.zone.find(record) {
+            KeyLookup::Key(rule_key) => Some(rule.own_terms(&rule_key).unwrap_or(rule.spec)),
             // A key without a limit, or none at all.
             KeyLookup::Nothing => None,
-            KeyLookup::Refuse(_) => Some(rule.terms),
+            KeyLookup::Refuse(_) => Some(rule.spec),
         })
     }
 
@@ -277,8 +277,8 @@ impl Limits {
         let mut text = String::new();
         if !self.requests_voice.dry_run {
             for rule in self.requests.iter() {
-                if let Some(terms) = numbers(rule) {
-                    add_requests(&mut text, &rule.zone.name, &terms, &rule.weight);
+                if let Some(spec) = numbers(rule) {
+                    add_requests(&mut text, &rule.zone.name, &spec, &rule.weight);
                 }
             }
         }
@@ -292,13 +292,13 @@ impl Limits {
 }
 
 impl ReqRule {
-    fn left(&self, exchange: &RequestRecord, now: Millis) -> Option<PolicyBalance> {
-        let KeyLookup::Key(keyed) = self.zone.find(exchange) else {
+    fn left(&self, record: &RequestRecord, now: Millis) -> Option<PolicyBalance> {
+        let KeyLookup::Key(rule_key) = self.zone.find(record) else {
             return None;
         };
-        Some(self.with_terms(&keyed, |terms| {
-            let standing = self.zone.store.standing(&keyed.key, now, terms);
-            PolicyBalance::of(&self.zone.name, terms.quota(), standing)
+        Some(self.with_terms(&rule_key, |spec| {
+            let key_status = self.zone.store.key_status(&rule_key.key, now, spec);
+            PolicyBalance::of(&self.zone.name, spec.quota(), key_status)
         }))
     }
 }
@@ -307,18 +307,18 @@ impl SharedDecision {
     /// What is left of a rule's policy for a request that was let in.
     fn left(&self, rules: &[ReqRule], rule: usize, now: Millis) -> Option<PolicyBalance> {
         let held = self.keys.iter().find(|held| held.rule == rule)?;
-        let (zone, terms) = (&rules[rule].zone, &held.terms);
-        let standing = || zone.store.standing(&held.keyed.key, now, terms);
+        let (zone, spec) = (&rules[rule].zone, &held.spec);
+        let key_status = || zone.store.key_status(&held.rule_key.key, now, spec);
         match held.spoken {
             RuleResult::Nothing | RuleResult::Ruled(_) => None,
             RuleResult::There(answer) => Some(PolicyBalance::new(
                 &zone.name,
-                terms.quota(),
+                spec.quota(),
                 answer.remaining,
             )),
             // As far as this gateway knows: what others do with theirs is heard of later.
             RuleResult::Here(..) | RuleResult::Leased(_) | RuleResult::Waits(..) => {
-                Some(PolicyBalance::of(&zone.name, terms.quota(), standing()))
+                Some(PolicyBalance::of(&zone.name, spec.quota(), key_status()))
             }
         }
     }
@@ -336,11 +336,11 @@ mod tests {
 
     fn policy_of(algorithm: &AlgorithmParams, burst: u32) -> String {
         let mut text = String::new();
-        let terms = LimitSpec::new(algorithm, Excess::requests(burst), Delay::Never);
+        let spec = LimitSpec::new(algorithm, Excess::requests(burst), Delay::Never);
         add_requests(
             &mut text,
             &ZoneName::new("perip"),
-            &terms,
+            &spec,
             &CostSource::Fixed(Cost::ONE),
         );
         text
@@ -348,7 +348,7 @@ mod tests {
 
     #[test]
     fn a_policy_in_bytes_says_so() {
-        let terms = LimitSpec::new(
+        let spec = LimitSpec::new(
             &AlgorithmParams::FixedWindow {
                 limit: 1_000_000,
                 window: Duration::from_secs(60),
@@ -358,7 +358,7 @@ mod tests {
         );
         for weight in [CostSource::RequestBytes, CostSource::ResponseBytes] {
             let mut text = String::new();
-            add_requests(&mut text, &ZoneName::new("upload"), &terms, &weight);
+            add_requests(&mut text, &ZoneName::new("upload"), &spec, &weight);
             assert_eq!(text, "\"upload\";q=1000000;qu=\"content-bytes\";w=60");
         }
     }

@@ -52,7 +52,7 @@ pub struct KeyState {
     /// Whether the zone remembers it.
     pub known: bool,
     /// Where it stands.
-    pub standing: KeyStatus,
+    pub key_status: KeyStatus,
     /// Its own rate, where it has one.
     pub own: Option<String>,
     /// For how much longer it has to stay out.
@@ -79,18 +79,18 @@ impl ReqZone {
     /// Its busiest keys, in no order; `burst` is that of a rule.
     #[must_use]
     pub fn busiest(&self, burst: Excess, now: Millis) -> Vec<TopKeyRow> {
-        let terms = LimitSpec::new(&self.algorithm, burst, Delay::Never);
+        let spec = LimitSpec::new(&self.algorithm, burst, Delay::Never);
         let found = self.watch.busiest.list(now).into_iter();
         found
             .map(|busy| {
-                let standing = self.store.standing(&busy.key, now, &terms);
+                let key_status = self.store.key_status(&busy.key, now, &spec);
                 let penalty = || self.penalty(&busy.key, now).map(|_| "penalty");
                 TopKeyRow {
                     key: self.spell(&busy.key, busy.name.as_deref()),
                     counts: busy.counts,
                     missed: busy.missed,
                     pace: busy.pace,
-                    excess: standing.map_or(0.0, |it| log::requests(it.excess)),
+                    excess: key_status.map_or(0.0, |it| log::requests(it.excess)),
                     mark: self.watch.mark(&busy.key, now).or_else(penalty),
                 }
             })
@@ -101,12 +101,12 @@ impl ReqZone {
     #[must_use]
     pub fn inspect(&self, text: &str, burst: Excess, now: Millis) -> Option<KeyState> {
         let readings = self.read(text);
-        let terms = LimitSpec::new(&self.algorithm, burst, Delay::Never);
-        let is_known = |key: &Key| self.store.standing(key, now, &terms).is_some();
+        let spec = LimitSpec::new(&self.algorithm, burst, Delay::Never);
+        let is_known = |key: &Key| self.store.key_status(key, now, &spec).is_some();
         let known = readings.iter().find(|it| is_known(&it.key));
         let ParsedKey { key, bytes } = known.or_else(|| readings.first())?;
-        let (terms, own) = self.terms_of(bytes.as_deref(), terms);
-        let standing = self.store.standing(key, now, &terms);
+        let (spec, own) = self.terms_of(bytes.as_deref(), spec);
+        let key_status = self.store.key_status(key, now, &spec);
         let found = self.watch.busiest.find(key, now);
         let name = found.as_ref().and_then(|busy| busy.name.as_deref());
         Some(KeyState {
@@ -115,12 +115,12 @@ impl ReqZone {
                 counts: found.as_ref().map(|busy| busy.counts).unwrap_or_default(),
                 missed: found.as_ref().map_or(0, |busy| busy.missed),
                 pace: found.as_ref().map(|busy| busy.pace).unwrap_or_default(),
-                excess: standing.map_or(0.0, |it| log::requests(it.excess)),
+                excess: key_status.map_or(0.0, |it| log::requests(it.excess)),
                 mark: self.watch.mark(key, now),
             },
             listed: found.is_some(),
-            known: standing.is_some(),
-            standing: standing.unwrap_or_else(|| untouched(terms.quota())),
+            known: key_status.is_some(),
+            key_status: key_status.unwrap_or_else(|| untouched(spec.quota())),
             own,
             penalty: self.penalty(key, now),
             marks: self.watch.marks_on(key, now),
@@ -157,9 +157,9 @@ impl ReqZone {
     }
 
     /// What a key of these bytes is held to, and its own rate in words.
-    fn terms_of(&self, bytes: Option<&[u8]>, terms: LimitSpec) -> (LimitSpec, Option<String>) {
+    fn terms_of(&self, bytes: Option<&[u8]>, spec: LimitSpec) -> (LimitSpec, Option<String>) {
         let Some(bytes) = bytes.filter(|_| !self.overrides.is_empty()) else {
-            return (terms, None);
+            return (spec, None);
         };
         let held = match parted(bytes) {
             Some((network, _)) => self.overrides.of(&network),
@@ -173,13 +173,13 @@ impl ReqZone {
             OverrideMatch::Own(index) => match self.overrides.own(index) {
                 Some(own) => {
                     let burst = own.burst.unwrap_or_default();
-                    let terms = LimitSpec::new(&own.algorithm, burst, Delay::Never);
-                    (terms, Some(own.algorithm.to_string()))
+                    let spec = LimitSpec::new(&own.algorithm, burst, Delay::Never);
+                    (spec, Some(own.algorithm.to_string()))
                 }
-                None => (terms, None),
+                None => (spec, None),
             },
-            OverrideMatch::Same => (terms, None),
-            OverrideMatch::Unlimited(_) => (terms, Some("unlimited".to_owned())),
+            OverrideMatch::Same => (spec, None),
+            OverrideMatch::Unlimited(_) => (spec, Some("unlimited".to_owned())),
         }
     }
 }
@@ -233,7 +233,7 @@ impl ConnZone {
             },
             listed: found.is_some(),
             known: taken > 0,
-            standing: KeyStatus {
+            key_status: KeyStatus {
                 remaining: limit.saturating_sub(taken).into(),
                 excess: Excess::requests(taken),
                 ..untouched(limit.into())
@@ -287,7 +287,7 @@ pub struct RuleExplanation {
     /// It is only tried out.
     pub dry_run: bool,
     /// Where the key stands before this request.
-    pub standing: Option<KeyStatus>,
+    pub key_status: Option<KeyStatus>,
     /// What is said.
     pub said: RuleVerdict,
     /// When it would be let in, where it is not.
@@ -343,27 +343,27 @@ impl Evaluation {
 impl Limits {
     /// What every rule would say of a request that comes now: the `limit_req`, then the `limit_conn`.
     #[must_use]
-    pub fn explain(&self, exchange: &RequestRecord, now: Millis) -> Vec<RuleExplanation> {
+    pub fn explain(&self, record: &RequestRecord, now: Millis) -> Vec<RuleExplanation> {
         let requests = self.requests.iter().map(|rule| {
-            let (key, word) = rule.word(exchange, now);
+            let (key, word) = rule.word(record, now);
             let zone = &rule.zone;
-            let own = match zone.find(exchange) {
-                KeyLookup::Key(keyed) => zone.own(&keyed),
+            let own = match zone.find(record) {
+                KeyLookup::Key(rule_key) => zone.own(&rule_key),
                 KeyLookup::Nothing | KeyLookup::Refuse(_) => None,
             };
             RuleExplanation {
                 kind: LimitKind::Requests,
                 zone: (*zone.name.plain).into(),
-                overridden_by: zone.override_name(exchange),
+                overridden_by: zone.override_name(record),
                 rate: Some(own.map_or(zone.algorithm, |own| own.algorithm).to_string()),
                 burst: Some(log::requests(
                     own.and_then(|own| own.burst).unwrap_or(rule.burst),
                 )),
                 limit: None,
                 dry_run: self.requests_voice.dry_run,
-                standing: key.map(|key| rule.standing(&key, exchange, now)),
-                key: key.map(|key| zone.source.spell(&key, Some(&zone.key_name(exchange)))),
-                status: word.status(rule.sanction.status.unwrap_or(self.requests_status)),
+                key_status: key.map(|key| rule.key_status(&key, record, now)),
+                key: key.map(|key| zone.source.spell(&key, Some(&zone.key_name(record)))),
+                status: word.status(rule.action.status.unwrap_or(self.requests_status)),
                 said: word.said,
                 retry_after: word.retry_after,
                 reason: word.reason,
@@ -371,7 +371,7 @@ impl Limits {
             }
         });
         let connections = self.connections.iter().map(|rule| {
-            let (key, word) = rule.word(exchange, now);
+            let (key, word) = rule.word(record, now);
             let zone = &rule.zone;
             let taken = key.map(|key| zone.store.taken(&key));
             RuleExplanation {
@@ -382,13 +382,13 @@ impl Limits {
                 burst: None,
                 limit: Some(rule.limit),
                 dry_run: self.connections_voice.dry_run,
-                standing: taken.map(|taken| KeyStatus {
+                key_status: taken.map(|taken| KeyStatus {
                     remaining: rule.limit.saturating_sub(taken).into(),
                     excess: Excess::requests(taken),
                     ..untouched(rule.limit.into())
                 }),
-                key: key.map(|key| spelled(&zone.source, &key, exchange)),
-                status: word.status(rule.sanction.status.unwrap_or(self.connections_status)),
+                key: key.map(|key| spelled(&zone.source, &key, record)),
+                status: word.status(rule.action.status.unwrap_or(self.connections_status)),
                 said: word.said,
                 retry_after: word.retry_after,
                 reason: word.reason,
@@ -401,13 +401,13 @@ impl Limits {
 
 impl ReqRule {
     /// The key of a request, and what is said of it.
-    fn word(&self, exchange: &RequestRecord, now: Millis) -> (Option<Key>, Evaluation) {
+    fn word(&self, record: &RequestRecord, now: Millis) -> (Option<Key>, Evaluation) {
         let zone = &self.zone;
-        let found = zone.find(exchange);
-        let keys = zone.marked_keys(exchange);
+        let found = zone.find(record);
+        let keys = zone.marked_keys(record);
         // That of the bucket, where it is one apart.
         let Some(key) = keys.last().copied() else {
-            let unlimited = zone.override_name(exchange).is_some();
+            let unlimited = zone.override_name(record).is_some();
             return (None, keyless(&found, unlimited));
         };
         if let Some((left, reason)) = keys.iter().find_map(|key| zone.watch.block(key, now)) {
@@ -419,13 +419,13 @@ impl ReqRule {
         if let Some(mark) = keys.iter().find_map(|key| zone.watch.freedom(key, now)) {
             return (Some(key), free(mark));
         }
-        let KeyLookup::Key(keyed) = found else {
+        let KeyLookup::Key(rule_key) = found else {
             return (Some(key), Evaluation::pass("unlimited by `overrides`"));
         };
-        if self.is_ambiguous(exchange) {
+        if self.is_ambiguous(record) {
             return (Some(key), keyless(&AMBIGUOUS, false));
         }
-        let punishes = self.sanction.penalty.is_some();
+        let punishes = self.action.penalty.is_some();
         let penalties = zone.penalties.as_ref().filter(|_| punishes);
         if let Some(left) = penalties.and_then(|it| it.left(&key, now)) {
             return (
@@ -433,11 +433,11 @@ impl ReqRule {
                 Evaluation::refuse(&RefusalReason::Penalty(left), Some(left)),
             );
         }
-        let cost = self.cost(exchange);
-        let outcome = self.waits(&keyed, now, cost).unwrap_or_else(|| {
-            self.with_terms(&keyed, |terms| zone.store.ask(&key, now, cost, terms))
+        let cost = self.cost(record);
+        let outcome = self.waits(&rule_key, now, cost).unwrap_or_else(|| {
+            self.with_terms(&rule_key, |spec| zone.store.ask(&key, now, cost, spec))
         });
-        let own = zone.own(&keyed).and_then(|own| own.burst);
+        let own = zone.own(&rule_key).and_then(|own| own.burst);
         let burst = own.unwrap_or(self.burst);
         let over = |excess| {
             let (excess, burst) = (log::requests(excess), log::requests(burst));
@@ -460,24 +460,24 @@ impl ReqRule {
         (Some(key), word)
     }
 
-    fn standing(&self, key: &Key, exchange: &RequestRecord, now: Millis) -> KeyStatus {
-        let standing = |terms: &_| {
-            let known = self.zone.store.standing(key, now, terms);
-            known.unwrap_or_else(|| untouched(terms.quota()))
+    fn key_status(&self, key: &Key, record: &RequestRecord, now: Millis) -> KeyStatus {
+        let key_status = |spec: &_| {
+            let known = self.zone.store.key_status(key, now, spec);
+            known.unwrap_or_else(|| untouched(spec.quota()))
         };
-        match self.zone.find(exchange) {
-            KeyLookup::Key(keyed) => self.with_terms(&keyed, standing),
-            KeyLookup::Nothing | KeyLookup::Refuse(_) => standing(&self.terms),
+        match self.zone.find(record) {
+            KeyLookup::Key(rule_key) => self.with_terms(&rule_key, key_status),
+            KeyLookup::Nothing | KeyLookup::Refuse(_) => key_status(&self.spec),
         }
     }
 }
 
 impl ConnRule {
     /// The key of a request, and what is said of it.
-    fn word(&self, exchange: &RequestRecord, now: Millis) -> (Option<Key>, Evaluation) {
+    fn word(&self, record: &RequestRecord, now: Millis) -> (Option<Key>, Evaluation) {
         let zone = &self.zone;
-        let Some(key) = limits::key(&zone.source, exchange) else {
-            return (None, keyless(&zone.find(exchange), false));
+        let Some(key) = limits::key(&zone.source, record) else {
+            return (None, keyless(&zone.find(record), false));
         };
         if let Some((left, reason)) = zone.watch.block(&key, now) {
             return (
@@ -526,8 +526,8 @@ fn free(mark: KeyAction) -> Evaluation {
     })
 }
 
-fn spelled(source: &KeySource, key: &Key, exchange: &RequestRecord) -> String {
-    source.spell(key, Some(&log::bytes(source, exchange)))
+fn spelled(source: &KeySource, key: &Key, record: &RequestRecord) -> String {
+    source.spell(key, Some(&log::bytes(source, record)))
 }
 
 /// What a rule said.
@@ -569,70 +569,68 @@ impl Limits {
     /// index, the request's key there, and its word. Of a request that is refused, only the rule that refused it had one.
     pub fn ask_requests_aloud(
         &self,
-        exchange: &mut RequestRecord,
+        record: &mut RequestRecord,
         now: Millis,
         mut tell: impl FnMut(&RequestRecord, usize, &[u8], RuleVerdict),
     ) -> Admission {
         let mut heard = VerdictRecorder::default();
-        let decision = self.requests.decide(exchange, now, &mut heard);
+        let decision = self.requests.decide(record, now, &mut heard);
         match &decision {
-            Decision::NoKey { rule, .. } => tell(exchange, *rule, b"", RuleVerdict::Refuse),
+            Decision::NoKey { rule, .. } => tell(record, *rule, b"", RuleVerdict::Refuse),
             Decision::NotLimited => {}
             Decision::Delay { .. } | Decision::Pass => {
                 for (rule, said) in heard.0 {
                     self.requests[rule]
                         .zone
-                        .with_key(exchange, |key| tell(exchange, rule, key, said));
+                        .with_key(record, |key| tell(record, rule, key, said));
                 }
             }
             Decision::Penalize { rule, .. } | Decision::Refuse { rule, .. } => {
                 let zone = &self.requests[*rule].zone;
-                zone.with_key(exchange, |key| {
-                    tell(exchange, *rule, key, RuleVerdict::Refuse)
-                });
+                zone.with_key(record, |key| tell(record, *rule, key, RuleVerdict::Refuse));
             }
         }
-        self.pronounce(decision, exchange, now)
+        self.pronounce(decision, record, now)
     }
 
     /// Whether a request's key has numbers of its own in the zone of a `limit_req`.
     #[must_use]
-    pub fn has_own_numbers(&self, rule: usize, exchange: &RequestRecord) -> bool {
+    pub fn has_own_numbers(&self, rule: usize, record: &RequestRecord) -> bool {
         let zone = &self.requests[rule].zone;
-        match zone.find(exchange) {
-            KeyLookup::Key(keyed) => zone.own(&keyed).is_some(),
+        match zone.find(record) {
+            KeyLookup::Key(rule_key) => zone.own(&rule_key).is_some(),
             KeyLookup::Nothing | KeyLookup::Refuse(_) => false,
         }
     }
 
     /// What the key of a request looks like to people, in the zone of a `limit_req`.
     #[must_use]
-    pub fn requests_label(&self, rule: usize, exchange: &RequestRecord) -> String {
-        self.requests[rule].zone.label(exchange)
+    pub fn requests_label(&self, rule: usize, record: &RequestRecord) -> String {
+        self.requests[rule].zone.label(record)
     }
 
     /// The same in the zone of a `limit_conn`.
     #[must_use]
-    pub fn connections_label(&self, rule: usize, exchange: &RequestRecord) -> String {
-        self.connections[rule].zone.label(exchange)
+    pub fn connections_label(&self, rule: usize, record: &RequestRecord) -> String {
+        self.connections[rule].zone.label(record)
     }
 
     /// The key of a request in the zone of a `limit_conn`.
     pub fn with_connections_key(
         &self,
         rule: usize,
-        exchange: &RequestRecord,
+        record: &RequestRecord,
         act: impl FnOnce(&[u8]),
     ) {
-        self.connections[rule].zone.with_key(exchange, act);
+        self.connections[rule].zone.with_key(record, act);
     }
 
     /// Which places a request needs.
     #[must_use]
-    pub fn places(&self, exchange: &RequestRecord) -> SlotKeys {
+    pub fn places(&self, record: &RequestRecord) -> SlotKeys {
         let mut places = SlotKeys::default();
         for (index, rule) in self.connections.iter().enumerate() {
-            places.keys.push(match rule.zone.find(exchange) {
+            places.keys.push(match rule.zone.find(record) {
                 KeyLookup::Key(key) => Some(key),
                 KeyLookup::Nothing => None,
                 KeyLookup::Refuse(_) => {
@@ -696,9 +694,9 @@ mod tests {
         conn_rule, conn_zone, exchange_from, limits, plan, req_rule, req_zone,
     };
 
-    fn ask(limits: &Limits, exchange: &mut RequestRecord, now: u64) -> Vec<(usize, RuleVerdict)> {
+    fn ask(limits: &Limits, record: &mut RequestRecord, now: u64) -> Vec<(usize, RuleVerdict)> {
         let mut told = Vec::new();
-        let verdict = limits.ask_requests_aloud(exchange, Millis(now), |_, rule, key, said| {
+        let verdict = limits.ask_requests_aloud(record, Millis(now), |_, rule, key, said| {
             assert_eq!(key, [192, 0, 2, 1]);
             told.push((rule, said));
         });
@@ -711,21 +709,21 @@ mod tests {
     fn only_who_refuses_has_said_something_of_a_refused_request() {
         let plan = plan(vec![req_zone("a", 1_000), req_zone("b", 1_000)], vec![]);
         let limits = limits(&plan, &[req_rule(0, 5), req_rule(1, 0)], &[]);
-        let mut exchange = exchange_from("192.0.2.1", &[]);
+        let mut record = exchange_from("192.0.2.1", &[]);
         assert_eq!(
-            ask(&limits, &mut exchange, 0),
+            ask(&limits, &mut record, 0),
             [(0, RuleVerdict::Pass), (1, RuleVerdict::Pass)]
         );
-        assert_eq!(ask(&limits, &mut exchange, 1), [(1, RuleVerdict::Refuse)]);
-        assert_eq!(limits.requests_label(0, &exchange), "192.0.2.1");
+        assert_eq!(ask(&limits, &mut record, 1), [(1, RuleVerdict::Refuse)]);
+        assert_eq!(limits.requests_label(0, &record), "192.0.2.1");
     }
 
     #[test]
     fn places_are_held_until_they_are_let_go() {
         let plan = plan(vec![], vec![conn_zone("c")]);
         let limits = limits(&plan, &[], &[conn_rule(0, 1)]);
-        let exchange = exchange_from("192.0.2.1", &[]);
-        let places = limits.places(&exchange);
+        let record = exchange_from("192.0.2.1", &[]);
+        let places = limits.places(&record);
         let take = |now| {
             let mut permit = Permit::default();
             let taken = limits.take_place_aloud(0, &places, Millis(now), &mut permit);

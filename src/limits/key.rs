@@ -141,26 +141,26 @@ impl KeySource {
     /// Renders the key of a request and makes something of it.
     pub(super) fn find<T>(
         &self,
-        exchange: &RequestRecord,
+        record: &RequestRecord,
         make: impl FnOnce(&[u8]) -> KeyLookup<T>,
     ) -> KeyLookup<T> {
         if self.shape == KeyShape::BinaryAddress {
-            return match self.masked(exchange.client()) {
+            return match self.masked(record.client()) {
                 Some(masked) => make(&masked.octets()),
-                None => make(exchange.client().binary()),
+                None => make(record.client().binary()),
             };
         }
         if matches!(self.shape, KeyShape::Mapped | KeyShape::Single)
             && let [Part::Variable(variable)] = &*self.template.parts
             && self.parts.takes_as_is(variable)
-            && let Some(value) = variables::lent(variable, exchange)
+            && let Some(value) = variables::lent(variable, record)
             && !value.is_empty()
         {
             return make(value);
         }
         SCRATCH.with_borrow_mut(|scratch| {
             scratch.clear();
-            if let Err(AmbiguousKey) = self.render(exchange, scratch) {
+            if let Err(AmbiguousKey) = self.render(record, scratch) {
                 return KeyLookup::Refuse(KeyFault::Ambiguous);
             }
             if scratch.is_empty() {
@@ -169,7 +169,7 @@ impl KeySource {
                     OnEmptyKey::Refuse(status) => {
                         return KeyLookup::Refuse(KeyFault::Empty(status));
                     }
-                    OnEmptyKey::Address => self.stand_in(exchange.client(), scratch),
+                    OnEmptyKey::Address => self.stand_in(record.client(), scratch),
                 }
             }
             make(scratch)
@@ -177,8 +177,8 @@ impl KeySource {
     }
 
     /// The bytes of a request's key, if it has one; nothing is held while `act` looks at them.
-    pub(super) fn with(&self, exchange: &RequestRecord, act: impl FnOnce(&[u8])) {
-        let copied = self.find(exchange, |bytes| {
+    pub(super) fn with(&self, record: &RequestRecord, act: impl FnOnce(&[u8])) {
+        let copied = self.find(record, |bytes| {
             KeyLookup::Key(SmallVec::<[u8; 32]>::from_slice(bytes))
         });
         if let KeyLookup::Key(key) = copied {
@@ -187,8 +187,8 @@ impl KeySource {
     }
 
     /// What a request's key looks like to people: as it is, with addresses in digits.
-    pub(super) fn label(&self, exchange: &RequestRecord) -> String {
-        let client = exchange.client();
+    pub(super) fn label(&self, record: &RequestRecord) -> String {
+        let client = record.client();
         let address = match self.masked(client) {
             Some(masked) => format!("{masked}/{}", self.ipv6_prefix),
             None => client.text().to_owned(),
@@ -210,7 +210,7 @@ impl KeySource {
                 Part::Text(text) => add(text.as_bytes()),
                 Part::Variable(variable) => {
                     value.clear();
-                    if self.parts.append(variable, exchange, &mut value).is_err() {
+                    if self.parts.append(variable, record, &mut value).is_err() {
                         return "(ambiguous key)".to_owned();
                     }
                     if let Some(masked) = self.masked(client) {
@@ -227,17 +227,17 @@ impl KeySource {
         }
     }
 
-    fn render(&self, exchange: &RequestRecord, out: &mut Vec<u8>) -> Result<(), AmbiguousKey> {
-        let Some(masked) = self.masked(exchange.client()) else {
-            return self.parts.render(&self.template, exchange, out);
+    fn render(&self, record: &RequestRecord, out: &mut Vec<u8>) -> Result<(), AmbiguousKey> {
+        let Some(masked) = self.masked(record.client()) else {
+            return self.parts.render(&self.template, record, out);
         };
         for part in &self.template.parts {
             match part {
                 Part::Text(text) => out.extend_from_slice(text.as_bytes()),
                 Part::Variable(variable) => {
                     let start = out.len();
-                    self.parts.append(variable, exchange, out)?;
-                    mask(variable, exchange.client(), masked, out, start);
+                    self.parts.append(variable, record, out)?;
+                    mask(variable, record.client(), masked, out, start);
                 }
             }
         }

@@ -146,8 +146,8 @@ impl KeyAdmin {
 
     /// Whether a key is not limited for now.
     #[inline]
-    pub(super) fn frees(&self, key: &Key, exchange: &RequestRecord) -> bool {
-        self.has_marks() && self.freedom(key, exchange.started).is_some()
+    pub(super) fn frees(&self, key: &Key, record: &RequestRecord) -> bool {
+        self.has_marks() && self.freedom(key, record.started).is_some()
     }
 
     /// For how much longer a key is blocked, and why.

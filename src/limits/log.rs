@@ -40,20 +40,20 @@ pub(super) struct LimitLogger {
 impl LimitLogger {
     pub(super) fn refused_request(
         self,
-        exchange: &RequestRecord,
+        record: &RequestRecord,
         now: Millis,
         excess: Excess,
         zone: &str,
     ) {
         let (dry, excess) = (self.dry(), Thousandths(excess));
         let message = format_args!("limiting requests,{dry} excess: {excess} by zone \"{zone}\"");
-        write(self.refusal_level(), message, exchange, now);
+        write(self.refusal_level(), message, record, now);
     }
 
     /// Limits that are only proposed would have refused what passed.
     pub(super) fn shadow_refusal(
         self,
-        exchange: &RequestRecord,
+        record: &RequestRecord,
         now: Millis,
         excess: Option<Excess>,
         zone: &str,
@@ -62,18 +62,18 @@ impl LimitLogger {
             Some(excess) => {
                 let message =
                     format_args!("limiting requests, shadow, excess: {excess} by zone \"{zone}\"");
-                write(self.refusal_level(), message, exchange, now);
+                write(self.refusal_level(), message, record, now);
             }
             None => {
                 let message = format_args!("limiting requests, shadow, by zone \"{zone}\"");
-                write(self.refusal_level(), message, exchange, now);
+                write(self.refusal_level(), message, record, now);
             }
         }
     }
 
     pub(super) fn penalized_request(
         self,
-        exchange: &RequestRecord,
+        record: &RequestRecord,
         now: Millis,
         left: Duration,
         zone: &str,
@@ -81,13 +81,13 @@ impl LimitLogger {
         let (dry, left) = (self.dry(), left.as_secs_f64());
         let message =
             format_args!("limiting requests,{dry} penalty: {left:.3}s more by zone \"{zone}\"");
-        write(self.refusal_level(), message, exchange, now);
+        write(self.refusal_level(), message, record, now);
     }
 
     /// An operator has blocked the key.
     pub(super) fn blocked(
         self,
-        exchange: &RequestRecord,
+        record: &RequestRecord,
         now: Millis,
         left: Duration,
         (kind, zone): (LimitKind, &str),
@@ -96,24 +96,24 @@ impl LimitLogger {
         let message = format_args!(
             "limiting {what},{dry} blocked by operator: {left:.3}s more by zone \"{zone}\""
         );
-        write(self.refusal_level(), message, exchange, now);
+        write(self.refusal_level(), message, record, now);
     }
 
     pub(super) fn delayed_request(
         self,
-        exchange: &RequestRecord,
+        record: &RequestRecord,
         now: Millis,
         excess: Excess,
         zone: &str,
     ) {
         let (dry, excess) = (self.dry(), Thousandths(excess));
         let message = format_args!("delaying request,{dry} excess: {excess}, by zone \"{zone}\"");
-        write(self.delay_level(), message, exchange, now);
+        write(self.delay_level(), message, record, now);
     }
 
     pub(super) fn without_key(
         self,
-        exchange: &RequestRecord,
+        record: &RequestRecord,
         now: Millis,
         fault: KeyFault,
         (kind, zone): (LimitKind, &str),
@@ -124,15 +124,15 @@ impl LimitLogger {
             KeyFault::Empty(_) => "empty",
         };
         let message = format_args!("limiting {what},{dry} {fault} key by zone \"{zone}\"");
-        write(self.refusal_level(), message, exchange, now);
+        write(self.refusal_level(), message, record, now);
     }
 
-    pub(super) fn refused_connection(self, exchange: &RequestRecord, now: Millis, zone: &str) {
+    pub(super) fn refused_connection(self, record: &RequestRecord, now: Millis, zone: &str) {
         let message = match self.dry_run {
             false => format_args!("limiting connections by zone \"{zone}\""),
             true => format_args!("limiting connections, dry run, by zone \"{zone}\""),
         };
-        write(self.refusal_level(), message, exchange, now);
+        write(self.refusal_level(), message, record, now);
     }
 
     fn dry(self) -> &'static str {
@@ -176,7 +176,7 @@ impl fmt::Display for Thousandths {
     }
 }
 
-fn write(level: Level, message: fmt::Arguments<'_>, exchange: &RequestRecord, now: Millis) {
+fn write(level: Level, message: fmt::Arguments<'_>, record: &RequestRecord, now: Millis) {
     let enabled = match level {
         Level::ERROR => tracing::enabled!(Level::ERROR),
         Level::WARN => tracing::enabled!(Level::WARN),
@@ -194,7 +194,7 @@ fn write(level: Level, message: fmt::Arguments<'_>, exchange: &RequestRecord, no
     if !allowed {
         return;
     }
-    let line = about(message, exchange, None);
+    let line = about(message, record, None);
     match level {
         Level::ERROR => tracing::error!("{line}"),
         Level::WARN => tracing::warn!("{line}"),
@@ -271,13 +271,13 @@ pub(super) enum RefusalReason {
 
 impl Limits {
     /// Notes who asked and what the `limit_req` rules said to them.
-    pub(super) fn note(&self, decision: &Decision, exchange: &RequestRecord, now: Millis) {
+    pub(super) fn note(&self, decision: &Decision, record: &RequestRecord, now: Millis) {
         let (delays, refused) = match decision {
             Decision::NoKey { .. } | Decision::NotLimited => return,
             Decision::Delay { rule, .. } => (Some(*rule), None),
             Decision::Pass => (None, None),
-            Decision::Penalize { rule, keyed, .. } | Decision::Refuse { rule, keyed, .. } => {
-                (None, Some((*rule, keyed.key)))
+            Decision::Penalize { rule, rule_key, .. } | Decision::Refuse { rule, rule_key, .. } => {
+                (None, Some((*rule, rule_key.key)))
             }
         };
         let weight = store::sampling_weight(now);
@@ -287,15 +287,15 @@ impl Limits {
         if let Some((rule, key)) = refused {
             let zone = &self.requests[rule].zone;
             let noted = (VerdictKind::Refuse, weight, now);
-            return zone.watch.note(&key, noted, || zone.key_name(exchange));
+            return zone.watch.note(&key, noted, || zone.key_name(record));
         }
         let mut keys = SmallVec::<[Option<Key>; 4]>::new();
         for (index, rule) in self.requests.iter().enumerate() {
             // An operator's marks belong to one zone, so with marks every zone has to find the key by itself.
             let key = match rule.same_key_as.filter(|_| !any_marks()) {
                 Some(same) => keys[same],
-                None => match rule.zone.find(exchange) {
-                    KeyLookup::Key(keyed) => Some(keyed.key),
+                None => match rule.zone.find(record) {
+                    KeyLookup::Key(rule_key) => Some(rule_key.key),
                     KeyLookup::Nothing | KeyLookup::Refuse(_) => None,
                 },
             };
@@ -306,7 +306,7 @@ impl Limits {
                 false => VerdictKind::Pass,
             };
             let (zone, noted) = (&rule.zone, (said, weight, now));
-            zone.watch.note(&key, noted, || zone.key_name(exchange));
+            zone.watch.note(&key, noted, || zone.key_name(record));
         }
     }
 
@@ -314,25 +314,25 @@ impl Limits {
     pub(super) fn case(
         &self,
         decision: &Decision,
-        exchange: &RequestRecord,
+        record: &RequestRecord,
     ) -> Option<RefusalDetails<'_>> {
-        let (rule, keyed, retry_after, why) = match decision {
+        let (rule, rule_key, retry_after, why) = match decision {
             Decision::Delay { .. } | Decision::NotLimited | Decision::Pass => return None,
             Decision::NoKey { rule, fault } => (*rule, None, None, RefusalReason::NoKey(*fault)),
             Decision::Penalize {
                 rule,
-                keyed,
+                rule_key,
                 left,
                 retry_after,
             } => (
                 *rule,
-                Some(keyed),
+                Some(rule_key),
                 *retry_after,
                 RefusalReason::Penalty(*left),
             ),
             Decision::Refuse {
                 rule,
-                keyed,
+                rule_key,
                 excess,
                 retry_after,
                 ..
@@ -340,7 +340,7 @@ impl Limits {
                 let (excess, burst) = (*excess, self.requests[*rule].burst);
                 (
                     *rule,
-                    Some(keyed),
+                    Some(rule_key),
                     *retry_after,
                     RefusalReason::Rate { excess, burst },
                 )
@@ -351,9 +351,9 @@ impl Limits {
             kind: LimitKind::Requests,
             zone: &rule.zone.name.plain,
             source: &rule.zone.source,
-            name: rule.zone.key_name(exchange),
-            key: keyed.map(|keyed| keyed.key),
-            status: why.status(rule.sanction.status.unwrap_or(self.requests_status)),
+            name: rule.zone.key_name(record),
+            key: rule_key.map(|rule_key| rule_key.key),
+            status: why.status(rule.action.status.unwrap_or(self.requests_status)),
             why,
             retry_after,
             dry_run: self.requests_voice.dry_run,
@@ -364,7 +364,7 @@ impl Limits {
     pub(super) fn note_places(
         &self,
         taken: &Result<Permit, Refusal>,
-        exchange: &RequestRecord,
+        record: &RequestRecord,
         now: Millis,
     ) {
         let weight = store::sampling_weight(now);
@@ -372,7 +372,7 @@ impl Limits {
             let zone = &rule.zone;
             let refusal = taken.as_ref().err();
             let own = refusal.filter(|refusal| Arc::ptr_eq(&refusal.name, &zone.name));
-            let key = match zone.find(exchange) {
+            let key = match zone.find(record) {
                 KeyLookup::Key(key) => Some(key),
                 KeyLookup::Nothing | KeyLookup::Refuse(_) => None,
             };
@@ -384,22 +384,22 @@ impl Limits {
             };
             if let (Some(key), 1..) = (&key, weight) {
                 let noted = (said, weight, now);
-                let name = || bytes(&zone.source, exchange);
+                let name = || bytes(&zone.source, record);
                 zone.watch.note(key, noted, name);
             }
             if own.is_some() {
-                self.record_crowd(rule, exchange, now);
+                self.record_crowd(rule, record, now);
             }
         }
     }
 
     /// Writes down that there was no place by this rule.
-    pub(super) fn record_crowd(&self, rule: &ConnRule, exchange: &RequestRecord, now: Millis) {
+    pub(super) fn record_crowd(&self, rule: &ConnRule, record: &RequestRecord, now: Millis) {
         if !REFUSALS.wants(now) {
             return;
         }
         let zone = &rule.zone;
-        let (key, why) = match zone.find(exchange) {
+        let (key, why) = match zone.find(record) {
             KeyLookup::Key(key) => (Some(key), RefusalReason::Connections(rule.limit.into())),
             KeyLookup::Nothing => (None, RefusalReason::NoKey(KeyFault::Empty(None))),
             KeyLookup::Refuse(fault) => (None, RefusalReason::NoKey(fault)),
@@ -408,23 +408,23 @@ impl Limits {
             kind: LimitKind::Connections,
             zone: &zone.name.plain,
             source: &zone.source,
-            name: bytes(&zone.source, exchange),
+            name: bytes(&zone.source, record),
             key,
-            status: why.status(rule.sanction.status.unwrap_or(self.connections_status)),
+            status: why.status(rule.action.status.unwrap_or(self.connections_status)),
             why,
             retry_after: None,
             dry_run: self.connections_voice.dry_run,
         };
-        case.record(exchange);
+        case.record(record);
     }
 }
 
 impl RefusalDetails<'_> {
     /// Writes it down.
     #[cold]
-    pub(super) fn record(self, exchange: &RequestRecord) {
+    pub(super) fn record(self, record: &RequestRecord) {
         REFUSALS.note(|id| {
-            let head = &exchange.head;
+            let head = &record.head;
             RefusalRecord {
                 id,
                 time: u64::try_from(Clock::wall().as_millis()).unwrap_or_default(),
@@ -442,10 +442,10 @@ impl RefusalDetails<'_> {
                 retry_after: self.retry_after.map(|after| after.as_secs_f64()),
                 status: self.status.as_u16(),
                 dry_run: self.dry_run,
-                client: exchange.client().text().into(),
-                server: exchange.server().name.clone(),
+                client: record.client().text().into(),
+                server: record.server().name.clone(),
                 method: cut(head.method.as_str().as_bytes()),
-                host: cut(exchange.target.host(head)),
+                host: cut(record.target.host(head)),
                 path: cut(head.uri.path().as_bytes()),
             }
         });
@@ -514,17 +514,17 @@ impl KeyAdmin {
 
 impl ReqZone {
     /// As much of the bytes of a request's bucket as is worth keeping.
-    pub(super) fn key_name(&self, exchange: &RequestRecord) -> Box<[u8]> {
+    pub(super) fn key_name(&self, record: &RequestRecord) -> Box<[u8]> {
         let mut kept = Box::default();
-        self.with_key(exchange, |bytes| kept = worth_keeping(bytes));
+        self.with_key(record, |bytes| kept = worth_keeping(bytes));
         kept
     }
 }
 
 /// As much of a request's key as is worth keeping.
-pub(super) fn bytes(source: &KeySource, exchange: &RequestRecord) -> Box<[u8]> {
+pub(super) fn bytes(source: &KeySource, record: &RequestRecord) -> Box<[u8]> {
     let mut kept = Box::default();
-    source.with(exchange, |bytes| kept = worth_keeping(bytes));
+    source.with(record, |bytes| kept = worth_keeping(bytes));
     kept
 }
 

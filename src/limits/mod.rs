@@ -97,39 +97,39 @@ impl RetryHint {
 impl Limits {
     /// The limits of a location; `zones` are those of the plan it comes from.
     #[must_use]
-    pub fn compile(site: &LocationConf, zones: &Zones) -> Self {
+    pub fn compile(conf: &LocationConf, zones: &Zones) -> Self {
         let requests_voice = LimitLogger {
-            dry_run: site.limits.limit_req_dry_run,
-            level: site.limits.limit_req_log_level,
+            dry_run: conf.limits.limit_req_dry_run,
+            level: conf.limits.limit_req_log_level,
         };
         let mut limits = Self {
-            requests: ReqRules::compile(&site.limit_req, |zone| zones.req.get(zone)),
-            shadow: Shadow::compile(site, zones, requests_voice),
-            connections: site
+            requests: ReqRules::compile(&conf.limit_req, |zone| zones.req.get(zone)),
+            shadow: Shadow::compile(conf, zones, requests_voice),
+            connections: conf
                 .limit_conn
                 .iter()
                 .map(|rule| ConnRule {
                     zone: Arc::clone(&zones.conn[rule.zone]),
                     limit: rule.limit,
                     queue: rule.queue,
-                    sanction: rule.sanction.clone(),
+                    action: rule.action.clone(),
                 })
                 .collect(),
             requests_voice,
             connections_voice: LimitLogger {
-                dry_run: site.limits.limit_conn_dry_run,
-                level: site.limits.limit_conn_log_level,
+                dry_run: conf.limits.limit_conn_dry_run,
+                level: conf.limits.limit_conn_log_level,
             },
-            requests_status: site.limits.limit_req_status,
-            connections_status: site.limits.limit_conn_status,
+            requests_status: conf.limits.limit_req_status,
+            connections_status: conf.limits.limit_conn_status,
             policy: None,
             overridden: false,
             tells: None,
         };
         let mut zones = limits.requests.iter().map(|rule| &rule.zone);
         limits.overridden = zones.any(|zone| !zone.overrides.is_empty());
-        limits.policy = limits.policy_by(|rule| Some(rule.terms));
-        let LimitHeaders { form, on } = site.limit_headers;
+        limits.policy = limits.policy_by(|rule| Some(rule.spec));
+        let LimitHeaders { form, on } = conf.limit_headers;
         let tells = on == HeaderScope::All && form != HeaderForm::Off && limits.policy.is_some();
         limits.tells = tells.then_some(form);
         limits
@@ -141,40 +141,40 @@ impl Limits {
     /// The refusal, if a rule refuses it.
     pub async fn admit(
         &self,
-        exchange: &mut RequestRecord,
+        record: &mut RequestRecord,
         mut now: Millis,
         clock: &Clock,
     ) -> Result<Permit, Refusal> {
         if key_admin::any_marks()
-            && let Some(refusal) = self.barred(exchange, now)
+            && let Some(refusal) = self.barred(record, now)
         {
             return Err(refusal);
         }
         let mut allowance = None;
         let decision = if self.requests.are_shared() {
-            match self.requests.open(exchange, now) {
+            match self.requests.open(record, now) {
                 // Boxed: most locations have no use for it, and every request would keep room.
                 Ok(case) => {
-                    let decided = Box::pin(self.decide_shared(case, exchange, now)).await;
+                    let decided = Box::pin(self.decide_shared(case, record, now)).await;
                     allowance = decided.1;
                     decided.0
                 }
                 Err(decision) => decision,
             }
         } else {
-            let decision = self.requests.decide(exchange, now, &mut ());
+            let decision = self.requests.decide(record, now, &mut ());
             if self.tells.is_some() && !decision.is_refusal() {
-                allowance = self.allowance(exchange, now, None);
+                allowance = self.allowance(record, now, None);
             }
             decision
         };
-        let (verdict, mut bills) = self.conclude(decision, exchange, now);
+        let (verdict, mut bills) = self.conclude(decision, record, now);
         match verdict {
             Admission::Delay(wait) => {
                 let began = now;
                 tokio::time::sleep(wait).await;
                 now = clock.now();
-                exchange.waited(began, now);
+                record.waited(began, now);
             }
             Admission::Pass => {}
             Admission::Refuse(refusal) => return Err(refusal),
@@ -182,14 +182,14 @@ impl Limits {
         let mut permit = match self.connections.is_empty() {
             true => Permit::default(),
             false => {
-                let taken = self.take_places(exchange, clock, now).await;
-                self.note_places(&taken, exchange, now);
+                let taken = self.take_places(record, clock, now).await;
+                self.note_places(&taken, record, now);
                 taken?
             }
         };
         permit.bills.append(&mut bills);
         if let Some(allowance) = &mut allowance {
-            self.add_places(allowance, exchange);
+            self.add_places(allowance, record);
         }
         permit.allowance = allowance;
         Ok(permit)
@@ -199,93 +199,88 @@ impl Limits {
     async fn decide_shared(
         &self,
         mut case: SharedDecision,
-        exchange: &RequestRecord,
+        record: &RequestRecord,
         now: Millis,
     ) -> (Decision, Option<Box<AllowedHeaders>>) {
         let decision = self.requests.decide_shared(&mut case, now).await;
         let allowance = match self.tells.is_some() && !decision.is_refusal() {
-            true => self.allowance(exchange, now, Some(&case)),
+            true => self.allowance(record, now, Some(&case)),
             false => None,
         };
         (decision, allowance)
     }
 
     /// What the `limit_req` rules say of a request; unless they refuse it, it is charged.
-    pub fn ask_requests(&self, exchange: &mut RequestRecord, now: Millis) -> Admission {
-        let decision = self.requests.decide(exchange, now, &mut ());
-        self.conclude(decision, exchange, now).0
+    pub fn ask_requests(&self, record: &mut RequestRecord, now: Millis) -> Admission {
+        let decision = self.requests.decide(record, now, &mut ());
+        self.conclude(decision, record, now).0
     }
 
     /// What a decision means for a request, and what that owes when it is over.
     fn conclude(
         &self,
         decision: Decision,
-        exchange: &mut RequestRecord,
+        record: &mut RequestRecord,
         now: Millis,
     ) -> (Admission, Vec<DeferredCharge>) {
-        self.note(&decision, exchange, now);
+        self.note(&decision, record, now);
         if decision.is_refusal()
             && REFUSALS.wants(now)
-            && let Some(case) = self.case(&decision, exchange)
+            && let Some(case) = self.case(&decision, record)
         {
-            case.record(exchange);
+            case.record(record);
         }
         if key_admin::any_marks() {
-            self.spend_grants(exchange, now);
+            self.spend_grants(record, now);
         }
-        let verdict = self.pronounce(decision, exchange, now);
+        let verdict = self.pronounce(decision, record, now);
         let mut bills = Vec::new();
         if let Some(LimitStatus::Pass | LimitStatus::Delay | LimitStatus::DelayDryRun) =
-            exchange.limit_req
+            record.limit_req
         {
-            bills.extend(self.requests.bill(exchange));
+            bills.extend(self.requests.bill(record));
         }
         if let Some(shadow) = &self.shadow {
-            bills.extend(shadow.watch(exchange, now, &verdict));
+            bills.extend(shadow.watch(record, now, &verdict));
         }
         (verdict, bills)
     }
 
-    fn pronounce(
-        &self,
-        decision: Decision,
-        exchange: &mut RequestRecord,
-        now: Millis,
-    ) -> Admission {
+    fn pronounce(&self, decision: Decision, record: &mut RequestRecord, now: Millis) -> Admission {
         let voice = self.requests_voice;
         match decision {
             Decision::Delay { rule, excess, wait } => {
                 let zone = &self.requests[rule].zone;
-                voice.delayed_request(exchange, now, excess, &zone.name.plain);
-                exchange.limit_req = Some(match voice.dry_run {
+                voice.delayed_request(record, now, excess, &zone.name.plain);
+                record.limit_req = Some(match voice.dry_run {
                     false => LimitStatus::Delay,
                     true => LimitStatus::DelayDryRun,
                 });
                 match voice.dry_run {
                     false => {
                         zone.store.delays.observe(wait);
-                        exchange.limit_zone = Some(Arc::clone(&zone.name.plain));
+                        record.limit_zone = Some(Arc::clone(&zone.name.plain));
                         Admission::Delay(wait)
                     }
                     true => Admission::Pass,
                 }
             }
             Decision::Pass => {
-                exchange.limit_req = Some(LimitStatus::Pass);
+                record.limit_req = Some(LimitStatus::Pass);
                 Admission::Pass
             }
-            Decision::NoKey { rule, fault } => self.refuse_without_key(exchange, now, rule, fault),
+            Decision::NoKey { rule, fault } => self.refuse_without_key(record, now, rule, fault),
             Decision::NotLimited => Admission::Pass,
             Decision::Penalize {
                 rule,
-                keyed,
+                rule_key,
                 left,
                 retry_after,
             } => {
-                voice.penalized_request(exchange, now, left, &self.requests[rule].zone.name.plain);
+                voice.penalized_request(record, now, left, &self.requests[rule].zone.name.plain);
                 let shortfall = RetryHint::new(retry_after, retry_after, 0);
-                let verdict = self.refuse_key(exchange, rule, &keyed, shortfall);
-                exchange.limit_req = Some(match voice.dry_run {
+                let verdict = self.refuse_key(record, rule, &rule_key, shortfall);
+                record.limit_req = Some(match voice.dry_run {
                     false => LimitStatus::Penalize,
                     true => LimitStatus::PenalizeDryRun,
                 });
@@ -293,17 +288,17 @@ impl Limits {
             }
             Decision::Refuse {
                 rule,
-                keyed,
+                rule_key,
                 excess,
                 retry_after,
                 own,
                 left,
             } => {
                 let refused = &self.requests[rule];
-                voice.refused_request(exchange, now, excess, &refused.zone.name.plain);
-                let left = refused.left_of(&keyed, exchange, now, left);
+                voice.refused_request(record, now, excess, &refused.zone.name.plain);
+                let left = refused.left_of(&rule_key, record, now, left);
                 let shortfall = RetryHint::new(retry_after, own, left);
-                self.refuse_key(exchange, rule, &keyed, shortfall)
+                self.refuse_key(record, rule, &rule_key, shortfall)
             }
         }
     }
@@ -311,7 +306,7 @@ impl Limits {
     /// What becomes of a request that has no key, or an ambiguous one, where the rule's zone wants one.
     fn refuse_without_key(
         &self,
-        exchange: &mut RequestRecord,
+        record: &mut RequestRecord,
         now: Millis,
         rule: usize,
         fault: KeyFault,
@@ -319,10 +314,10 @@ impl Limits {
         let rule = &self.requests[rule];
         let name = &rule.zone.name.plain;
         let voice = self.requests_voice;
-        voice.without_key(exchange, now, fault, (LimitKind::Requests, name));
-        let policy = self.policy_of(exchange);
+        voice.without_key(record, now, fault, (LimitKind::Requests, name));
+        let policy = self.policy_of(record);
         let none = RetryHint::default();
-        match self.refuse_request(exchange, rule, &rule.terms, none, policy) {
+        match self.refuse_request(record, rule, &rule.spec, none, policy) {
             Admission::Refuse(refusal) => Admission::Refuse(match fault {
                 KeyFault::Ambiguous => refusal.of_a_bad_request(),
                 KeyFault::Empty(status) => refusal.without_key(status),
@@ -334,39 +329,39 @@ impl Limits {
     /// Refuses a request with a key, which may have numbers of its own.
     fn refuse_key(
         &self,
-        exchange: &mut RequestRecord,
+        record: &mut RequestRecord,
         rule: usize,
-        keyed: &RuleKey,
+        rule_key: &RuleKey,
         shortfall: RetryHint,
     ) -> Admission {
         let refused = &self.requests[rule];
-        let policy = self.policy_of(exchange);
-        refused.with_terms(keyed, |terms| {
-            self.refuse_request(exchange, refused, terms, shortfall, policy)
+        let policy = self.policy_of(record);
+        refused.with_terms(rule_key, |spec| {
+            self.refuse_request(record, refused, spec, shortfall, policy)
         })
     }
 
     fn refuse_request(
         &self,
-        exchange: &mut RequestRecord,
+        record: &mut RequestRecord,
         rule: &ReqRule,
-        terms: &LimitSpec,
+        spec: &LimitSpec,
         shortfall: RetryHint,
         policy: Option<Arc<HeaderValue>>,
     ) -> Admission {
         if self.requests_voice.dry_run {
-            exchange.limit_req = Some(LimitStatus::RefuseDryRun);
+            record.limit_req = Some(LimitStatus::RefuseDryRun);
             return Admission::Pass;
         }
-        exchange.limit_req = Some(LimitStatus::Refuse);
-        exchange.limit_zone = Some(Arc::clone(&rule.zone.name.plain));
+        record.limit_req = Some(LimitStatus::Refuse);
+        record.limit_zone = Some(Arc::clone(&rule.zone.name.plain));
         Admission::Refuse(Refusal {
             kind: LimitKind::Requests,
-            status: rule.sanction.status.unwrap_or(self.requests_status),
-            body: rule.sanction.body.clone(),
+            status: rule.action.status.unwrap_or(self.requests_status),
+            body: rule.action.body.clone(),
             retry_after: shortfall.retry_after,
             name: Arc::clone(&rule.zone.name),
-            quota: terms.quota(),
+            quota: spec.quota(),
             left: shortfall.left,
             own: shortfall.own,
             policy,
@@ -424,14 +419,14 @@ impl ShadowZone {
 
 impl Shadow {
     /// The shadow of a location, if it has one.
-    fn compile(site: &LocationConf, zones: &Zones, voice: LimitLogger) -> Option<Box<Self>> {
-        if site.shadow.is_empty() {
+    fn compile(conf: &LocationConf, zones: &Zones, voice: LimitLogger) -> Option<Box<Self>> {
+        if conf.shadow.is_empty() {
             return None;
         }
         let zone = |index: usize| zones.shadow.get(index)?.as_ref();
         Some(Box::new(Self {
-            rules: ReqRules::compile(&site.shadow, |index| Some(&zone(index)?.zone)),
-            zones: site
+            rules: ReqRules::compile(&conf.shadow, |index| Some(&zone(index)?.zone)),
+            zones: conf
                 .shadow
                 .iter()
                 .filter_map(|rule| zone(rule.zone).cloned())
@@ -443,17 +438,17 @@ impl Shadow {
     /// Looks at a request of which this was said; with what it would owe, had it been let in by these rules.
     fn watch(
         &self,
-        exchange: &RequestRecord,
+        record: &RequestRecord,
         now: Millis,
         said: &Admission,
     ) -> Option<DeferredCharge> {
         let refused = matches!(said, Admission::Refuse(_));
-        let (rule, excess) = match self.rules.decide(exchange, now, &mut ()) {
+        let (rule, excess) = match self.rules.decide(record, now, &mut ()) {
             Decision::Delay { .. } | Decision::Pass => {
                 if refused {
                     self.count(0, |zone| &zone.laxer);
                 }
-                return self.rules.bill(exchange);
+                return self.rules.bill(record);
             }
             Decision::NotLimited => return None,
             Decision::NoKey { rule, .. } | Decision::Penalize { rule, .. } => (rule, None),
@@ -462,7 +457,7 @@ impl Shadow {
         if !refused {
             self.count(rule, |zone| &zone.stricter);
             let name = &self.rules[rule].zone.name.plain;
-            self.voice.shadow_refusal(exchange, now, excess, name);
+            self.voice.shadow_refusal(record, now, excess, name);
         }
         None
     }
@@ -484,56 +479,56 @@ struct BlockedKey {
 impl Limits {
     /// The refusal of a request that has a blocked key in a zone of this location.
     #[cold]
-    fn barred(&self, exchange: &mut RequestRecord, now: Millis) -> Option<Refusal> {
+    fn barred(&self, record: &mut RequestRecord, now: Millis) -> Option<Refusal> {
         for rule in self.requests.iter() {
             let zone = &rule.zone;
-            let keys = || zone.marked_keys(exchange);
+            let keys = || zone.marked_keys(record);
             let Some(barred) = zone.watch.barred(keys, now) else {
                 continue;
             };
             zone.store.count_refusal(&barred.key);
-            let status = rule.sanction.status.unwrap_or(self.requests_status);
+            let status = rule.action.status.unwrap_or(self.requests_status);
             let (dry_run, left) = (self.requests_voice.dry_run, barred.left);
             let voice = self.requests_voice;
-            voice.blocked(exchange, now, left, (LimitKind::Requests, &zone.name.plain));
+            voice.blocked(record, now, left, (LimitKind::Requests, &zone.name.plain));
             let kind = LimitKind::Requests;
             barred.record(
                 kind,
                 (&zone.name, &zone.source),
                 status,
                 dry_run,
-                exchange,
+                record,
                 now,
             );
             if !dry_run {
-                exchange.limit_req = Some(LimitStatus::Refuse);
-                let quota = rule.terms.quota();
-                return Some(self.blocked(kind, status, &rule.sanction, left, (&zone.name, quota)));
+                record.limit_req = Some(LimitStatus::Refuse);
+                let quota = rule.spec.quota();
+                return Some(self.blocked(kind, status, &rule.action, left, (&zone.name, quota)));
             }
         }
         for rule in &self.connections {
             let zone = &rule.zone;
-            let keys = || key(&zone.source, exchange);
+            let keys = || key(&zone.source, record);
             let Some(barred) = zone.watch.barred(keys, now) else {
                 continue;
             };
             zone.store.count_refusal(&barred.key);
-            let status = rule.sanction.status.unwrap_or(self.connections_status);
+            let status = rule.action.status.unwrap_or(self.connections_status);
             let (dry_run, left) = (self.connections_voice.dry_run, barred.left);
             let (voice, kind) = (self.connections_voice, LimitKind::Connections);
-            voice.blocked(exchange, now, left, (kind, &zone.name.plain));
+            voice.blocked(record, now, left, (kind, &zone.name.plain));
             barred.record(
                 kind,
                 (&zone.name, &zone.source),
                 status,
                 dry_run,
-                exchange,
+                record,
                 now,
             );
             if !dry_run {
-                exchange.limit_conn = Some(LimitStatus::Refuse);
+                record.limit_conn = Some(LimitStatus::Refuse);
                 let quota = u64::from(rule.limit);
-                return Some(self.blocked(kind, status, &rule.sanction, left, (&zone.name, quota)));
+                return Some(self.blocked(kind, status, &rule.action, left, (&zone.name, quota)));
             }
         }
         None
@@ -543,14 +538,14 @@ impl Limits {
         &self,
         kind: LimitKind,
         status: StatusCode,
-        sanction: &RefusalAction,
+        action: &RefusalAction,
         left: Duration,
         (name, quota): (&Arc<ZoneName>, u64),
     ) -> Refusal {
         Refusal {
             kind,
             status,
-            body: sanction.body.clone(),
+            body: action.body.clone(),
             retry_after: Some(left),
             name: Arc::clone(name),
             quota,
@@ -564,9 +559,9 @@ impl Limits {
 
     /// Takes one off what the keys of a request were granted.
     #[cold]
-    fn spend_grants(&self, exchange: &RequestRecord, now: Millis) {
+    fn spend_grants(&self, record: &RequestRecord, now: Millis) {
         for rule in self.requests.iter() {
-            for key in rule.zone.marked_keys(exchange) {
+            for key in rule.zone.marked_keys(record) {
                 rule.zone.watch.spend(&key, now);
             }
         }
@@ -580,14 +575,14 @@ impl BlockedKey {
         (name, source): (&ZoneName, &KeySource),
         status: StatusCode,
         dry_run: bool,
-        exchange: &RequestRecord,
+        record: &RequestRecord,
         now: Millis,
     ) {
         let case = RefusalDetails {
             kind,
             zone: &name.plain,
             source,
-            name: log::bytes(source, exchange),
+            name: log::bytes(source, record),
             key: Some(self.key),
             why: RefusalReason::Block(self.reason),
             status,
@@ -595,7 +590,7 @@ impl BlockedKey {
             dry_run,
         };
         if REFUSALS.wants(now) {
-            case.record(exchange);
+            case.record(record);
         }
     }
 }
@@ -618,8 +613,8 @@ impl KeyAdmin {
 }
 
 /// A request's key, whatever else holds for it.
-fn key(source: &KeySource, exchange: &RequestRecord) -> Option<Key> {
-    match source.find(exchange, |bytes| KeyLookup::Key(Key::from_bytes(bytes))) {
+fn key(source: &KeySource, record: &RequestRecord) -> Option<Key> {
+    match source.find(record, |bytes| KeyLookup::Key(Key::from_bytes(bytes))) {
         KeyLookup::Key(key) => Some(key),
         KeyLookup::Nothing | KeyLookup::Refuse(_) => None,
     }

@@ -34,11 +34,11 @@ use crate::store::{Penalties, Receipt};
 #[derive(Debug)]
 pub(super) struct ReqRule {
     pub(super) zone: Arc<ReqZone>,
-    pub(super) terms: LimitSpec,
+    pub(super) spec: LimitSpec,
     pub(super) burst: Excess,
     pub(super) delay: Delay,
     pub(super) weight: CostSource,
-    pub(super) sanction: RefusalAction,
+    pub(super) action: RefusalAction,
     /// A rule before this one in the same list whose key is this one's too.
     pub(super) same_key_as: Option<usize>,
 }
@@ -49,7 +49,7 @@ pub(super) struct ConnRule {
     pub(super) zone: Arc<ConnZone>,
     pub(super) limit: u32,
     pub(super) queue: Option<ConnQueue>,
-    pub(super) sanction: RefusalAction,
+    pub(super) action: RefusalAction,
 }
 
 /// What all `limit_req` of a location say together; `rule` is the index of the one that has the say.
@@ -64,7 +64,7 @@ pub(super) enum Decision {
     /// Its key serves a penalty.
     Penalize {
         rule: usize,
-        keyed: RuleKey,
+        rule_key: RuleKey,
         left: Duration,
         /// `None` where no waiting helps.
         retry_after: Option<Duration>,
@@ -78,7 +78,7 @@ pub(super) enum Decision {
     /// It is over a limit.
     Refuse {
         rule: usize,
-        keyed: RuleKey,
+        rule_key: RuleKey,
         excess: Excess,
         /// When all rules would let it pass; `None` where no waiting helps.
         retry_after: Option<Duration>,
@@ -94,16 +94,16 @@ pub(super) enum Decision {
 enum RuleCharge {
     /// It is charged.
     Charged {
-        keyed: RuleKey,
+        rule_key: RuleKey,
         cost: Cost,
         receipt: Receipt,
     },
     /// Its zone does not know the key yet.
-    New { keyed: RuleKey, cost: Cost },
+    New { rule_key: RuleKey, cost: Cost },
     /// It does not apply.
     Skipped,
     /// It is over the burst, and waits until it is not.
-    Waits { keyed: RuleKey, cost: Cost },
+    Waits { rule_key: RuleKey, cost: Cost },
 }
 
 /// Somebody who wants to know what each rule said. If one refuses, what those before it said is taken back.
@@ -120,7 +120,7 @@ impl RuleObserver for () {
 /// Asks all rules about a request, and charges it unless one refuses.
 pub(super) fn decide(
     rules: &[ReqRule],
-    exchange: &RequestRecord,
+    record: &RequestRecord,
     now: Millis,
     ears: &mut impl RuleObserver,
 ) -> Decision {
@@ -128,17 +128,17 @@ pub(super) fn decide(
     match rules {
         [] => {}
         // Nearly every location: one lookup, one lock.
-        [rule] if rule.sanction.max_wait.is_none() => match rule.zone.find(exchange) {
-            KeyLookup::Key(keyed) => {
-                let cost = rule.cost(exchange);
-                decision.hear(0, &keyed, rule.charge(&keyed, now, cost).0, ears);
+        [rule] if rule.action.max_wait.is_none() => match rule.zone.find(record) {
+            KeyLookup::Key(rule_key) => {
+                let cost = rule.cost(record);
+                decision.hear(0, &rule_key, rule.charge(&rule_key, now, cost).0, ears);
             }
             KeyLookup::Nothing => {}
             KeyLookup::Refuse(fault) => decision = rule.no_key(0, fault),
         },
         rules => ASKED.with_borrow_mut(|asked| {
             asked.clear();
-            ask(rules, exchange, now, asked, &mut decision, ears);
+            ask(rules, record, now, asked, &mut decision, ears);
             if !decision.is_refusal() {
                 remember(rules, asked, now, &mut decision, ears);
             }
@@ -155,15 +155,15 @@ pub(super) fn decide(
 /// Asks in order until one refuses, and charges those that know the key. What came of each is added to `asked`.
 fn ask(
     rules: &[ReqRule],
-    exchange: &RequestRecord,
+    record: &RequestRecord,
     now: Millis,
     asked: &mut Vec<RuleCharge>,
     decision: &mut Decision,
     ears: &mut impl RuleObserver,
 ) {
     for (index, rule) in rules.iter().enumerate() {
-        let keyed = match rule.find(exchange, asked) {
-            KeyLookup::Key(keyed) => keyed,
+        let rule_key = match rule.find(record, asked) {
+            KeyLookup::Key(rule_key) => rule_key,
             KeyLookup::Nothing => {
                 asked.push(RuleCharge::Skipped);
                 continue;
@@ -173,24 +173,24 @@ fn ask(
                 return;
             }
         };
-        let cost = rule.cost(exchange);
-        if let Some(outcome) = rule.waits(&keyed, now, cost) {
-            decision.hear(index, &keyed, outcome, ears);
-            asked.push(RuleCharge::Waits { keyed, cost });
+        let cost = rule.cost(record);
+        if let Some(outcome) = rule.waits(&rule_key, now, cost) {
+            decision.hear(index, &rule_key, outcome, ears);
+            asked.push(RuleCharge::Waits { rule_key, cost });
             continue;
         }
-        let Some((outcome, receipt)) = rule.charge_known(&keyed, now, cost) else {
-            asked.push(RuleCharge::New { keyed, cost });
+        let Some((outcome, receipt)) = rule.charge_known(&rule_key, now, cost) else {
+            asked.push(RuleCharge::New { rule_key, cost });
             continue;
         };
-        decision.hear(index, &keyed, outcome, ears);
+        decision.hear(index, &rule_key, outcome, ears);
         if decision.is_refusal() {
-            rule.with_terms(&keyed, |terms| decision.may_wait(rule, terms));
-            decision.until_all_pass(&rules[index + 1..], exchange, now);
+            rule.with_terms(&rule_key, |spec| decision.may_wait(rule, spec));
+            decision.until_all_pass(&rules[index + 1..], record, now);
             return;
         }
         asked.push(RuleCharge::Charged {
-            keyed,
+            rule_key,
             cost,
             receipt,
         });
@@ -206,16 +206,16 @@ fn remember(
     ears: &mut impl RuleObserver,
 ) {
     for (index, (rule, asked)) in rules.iter().zip(asked).enumerate() {
-        let RuleCharge::New { keyed, cost } = *asked else {
+        let RuleCharge::New { rule_key, cost } = *asked else {
             continue;
         };
-        let (outcome, receipt) = rule.charge(&keyed, now, cost);
-        decision.hear(index, &keyed, outcome, ears);
+        let (outcome, receipt) = rule.charge(&rule_key, now, cost);
+        decision.hear(index, &rule_key, outcome, ears);
         if decision.is_refusal() {
             return;
         }
         *asked = RuleCharge::Charged {
-            keyed,
+            rule_key,
             cost,
             receipt,
         };
@@ -225,9 +225,9 @@ fn remember(
 /// Charges the keys whose requests wait, once nobody refuses any more.
 fn reserve(rules: &[ReqRule], asked: &[RuleCharge], now: Millis) {
     for (rule, asked) in rules.iter().zip(asked) {
-        if let RuleCharge::Waits { keyed, cost } = asked {
-            rule.with_terms(keyed, |terms| {
-                rule.zone.store.reserve(&keyed.key, now, *cost, terms);
+        if let RuleCharge::Waits { rule_key, cost } = asked {
+            rule.with_terms(rule_key, |spec| {
+                rule.zone.store.reserve(&rule_key.key, now, *cost, spec);
             });
         }
     }
@@ -237,86 +237,91 @@ fn reserve(rules: &[ReqRule], asked: &[RuleCharge], now: Millis) {
 fn refund(rules: &[ReqRule], asked: &[RuleCharge], now: Millis) {
     for (rule, asked) in rules.iter().zip(asked) {
         if let RuleCharge::Charged {
-            keyed,
+            rule_key,
             cost,
             receipt,
         } = asked
         {
-            rule.with_terms(keyed, |terms| {
+            rule.with_terms(rule_key, |spec| {
                 let store = &rule.zone.store;
-                store.refund(&keyed.key, *receipt, now, *cost, terms);
+                store.refund(&rule_key.key, *receipt, now, *cost, spec);
             });
         }
     }
 }
 
 impl ReqRule {
-    fn charge(&self, keyed: &RuleKey, now: Millis, cost: Cost) -> (Verdict, Receipt) {
-        self.with_terms(keyed, |terms| {
-            self.zone.store.charge(&keyed.key, now, cost, terms)
+    fn charge(&self, rule_key: &RuleKey, now: Millis, cost: Cost) -> (Verdict, Receipt) {
+        self.with_terms(rule_key, |spec| {
+            self.zone.store.charge(&rule_key.key, now, cost, spec)
         })
     }
 
-    fn charge_known(&self, keyed: &RuleKey, now: Millis, cost: Cost) -> Option<(Verdict, Receipt)> {
-        self.with_terms(keyed, |terms| {
-            self.zone.store.charge_known(&keyed.key, now, cost, terms)
+    fn charge_known(
+        &self,
+        rule_key: &RuleKey,
+        now: Millis,
+        cost: Cost,
+    ) -> Option<(Verdict, Receipt)> {
+        self.with_terms(rule_key, |spec| {
+            self.zone.store.charge_known(&rule_key.key, now, cost, spec)
         })
     }
 
     /// What a request weighs, as far as that is known when it comes.
-    pub(super) fn cost(&self, exchange: &RequestRecord) -> Cost {
+    pub(super) fn cost(&self, record: &RequestRecord) -> Cost {
         match &self.weight {
             CostSource::Fixed(cost) => *cost,
-            other => cost::before(other, self.zone.source.parts(), exchange),
+            other => cost::before(other, self.zone.source.parts(), record),
         }
     }
 
     /// The numbers of a key that has its own.
-    pub(super) fn own_terms(&self, keyed: &RuleKey) -> Option<LimitSpec> {
-        let own = self.zone.own(keyed)?;
+    pub(super) fn own_terms(&self, rule_key: &RuleKey) -> Option<LimitSpec> {
+        let own = self.zone.own(rule_key)?;
         let burst = own.burst.unwrap_or(self.burst);
         Some(LimitSpec::new(&own.algorithm, burst, self.delay))
     }
 
     /// Does something with the numbers that a key is held to here.
-    pub(super) fn with_terms<T>(&self, keyed: &RuleKey, act: impl FnOnce(&LimitSpec) -> T) -> T {
-        match self.own_terms(keyed) {
+    pub(super) fn with_terms<T>(&self, rule_key: &RuleKey, act: impl FnOnce(&LimitSpec) -> T) -> T {
+        match self.own_terms(rule_key) {
             Some(own) => act(&own),
-            None => act(&self.terms),
+            None => act(&self.spec),
         }
     }
 
     /// What a refused request's key has left, in whole requests; `known` is what the store said.
     pub(super) fn left_of(
         &self,
-        keyed: &RuleKey,
-        exchange: &RequestRecord,
+        rule_key: &RuleKey,
+        record: &RequestRecord,
         now: Millis,
         known: Option<u64>,
     ) -> u64 {
         // A request of one or less was refused because not even one is left.
-        if self.cost(exchange) <= Cost::ONE {
+        if self.cost(record) <= Cost::ONE {
             return 0;
         }
         known.unwrap_or_else(|| {
-            self.with_terms(keyed, |terms| {
-                let standing = self.zone.store.standing(&keyed.key, now, terms);
-                standing.map_or_else(|| terms.quota(), |standing| standing.remaining)
+            self.with_terms(rule_key, |spec| {
+                let key_status = self.zone.store.key_status(&rule_key.key, now, spec);
+                key_status.map_or_else(|| spec.quota(), |key_status| key_status.remaining)
             })
         })
     }
 
     /// The key of a request, taken over from a rule that has found it already.
-    fn find(&self, exchange: &RequestRecord, asked: &[RuleCharge]) -> KeyLookup<RuleKey> {
+    fn find(&self, record: &RequestRecord, asked: &[RuleCharge]) -> KeyLookup<RuleKey> {
         let same = self.same_key_as.filter(|_| !any_marks());
         match same.and_then(|same| asked.get(same)) {
             Some(
-                RuleCharge::Charged { keyed, .. }
-                | RuleCharge::New { keyed, .. }
-                | RuleCharge::Waits { keyed, .. },
-            ) => KeyLookup::Key(*keyed),
+                RuleCharge::Charged { rule_key, .. }
+                | RuleCharge::New { rule_key, .. }
+                | RuleCharge::Waits { rule_key, .. },
+            ) => KeyLookup::Key(*rule_key),
             Some(RuleCharge::Skipped) => KeyLookup::Nothing,
-            None => self.zone.find(exchange),
+            None => self.zone.find(record),
         }
     }
 
@@ -332,7 +337,7 @@ impl Decision {
     pub(super) fn hear(
         &mut self,
         rule: usize,
-        keyed: &RuleKey,
+        rule_key: &RuleKey,
         outcome: Verdict,
         ears: &mut impl RuleObserver,
     ) {
@@ -354,7 +359,7 @@ impl Decision {
             } => {
                 *self = Self::Refuse {
                     rule,
-                    keyed: *keyed,
+                    rule_key: *rule_key,
                     excess,
                     retry_after,
                     own: retry_after,
@@ -402,17 +407,17 @@ impl ReqRules {
             };
             let same = |other: &ReqRule| zone.shares_keys(&other.zone);
             list.push(ReqRule {
-                terms: LimitSpec::new(&zone.algorithm, rule.burst, rule.delay),
+                spec: LimitSpec::new(&zone.algorithm, rule.burst, rule.delay),
                 burst: rule.burst,
                 delay: rule.delay,
                 same_key_as: list.iter().position(same),
                 zone: Arc::clone(zone),
                 weight: rule.weight.clone(),
-                sanction: rule.sanction.clone(),
+                action: rule.action.clone(),
             });
         }
         Self {
-            punishes: list.iter().any(|rule| rule.sanction.penalty.is_some()),
+            punishes: list.iter().any(|rule| rule.action.penalty.is_some()),
             told: list.iter().any(|rule| rule.weight.template().is_some()),
             owed: list.iter().any(|rule| rule.weight.is_late()),
             shared: list.iter().any(|rule| rule.zone.shared.is_some()),
@@ -423,18 +428,18 @@ impl ReqRules {
     /// What they say of a request together; unless they refuse it, it is charged.
     pub(super) fn decide(
         &self,
-        exchange: &RequestRecord,
+        record: &RequestRecord,
         now: Millis,
         ears: &mut impl RuleObserver,
     ) -> Decision {
-        if let Some(ambiguous) = self.ambiguous_cost(exchange) {
+        if let Some(ambiguous) = self.ambiguous_cost(record) {
             return ambiguous;
         }
         if !self.punishes {
-            return decide(&self.list, exchange, now, ears);
+            return decide(&self.list, record, now, ears);
         }
-        serving(&self.list, exchange, now).unwrap_or_else(|| {
-            let mut decision = decide(&self.list, exchange, now, ears);
+        serving(&self.list, record, now).unwrap_or_else(|| {
+            let mut decision = decide(&self.list, record, now, ears);
             punish(&mut decision, &self.list, now);
             decision
         })
@@ -448,18 +453,18 @@ impl ReqRules {
     /// All that a store has to be told of a request; otherwise the decision at once.
     pub(super) fn open(
         &self,
-        exchange: &RequestRecord,
+        record: &RequestRecord,
         now: Millis,
     ) -> Result<SharedDecision, Decision> {
-        if let Some(ambiguous) = self.ambiguous_cost(exchange) {
+        if let Some(ambiguous) = self.ambiguous_cost(record) {
             return Err(ambiguous);
         }
         if self.punishes
-            && let Some(serving) = serving(&self.list, exchange, now)
+            && let Some(serving) = serving(&self.list, record, now)
         {
             return Err(serving);
         }
-        SharedDecision::open(&self.list, exchange)
+        SharedDecision::open(&self.list, record)
     }
 
     /// The same as [`ReqRules::decide`], where some of them count in a store.
@@ -474,28 +479,28 @@ impl ReqRules {
     }
 
     /// The refusal of a request that gives what it costs more than once.
-    fn ambiguous_cost(&self, exchange: &RequestRecord) -> Option<Decision> {
+    fn ambiguous_cost(&self, record: &RequestRecord) -> Option<Decision> {
         if !self.told {
             return None;
         }
         let index = self.list.iter().position(|rule| {
-            rule.is_ambiguous(exchange) && matches!(rule.zone.find(exchange), KeyLookup::Key(_))
+            rule.is_ambiguous(record) && matches!(rule.zone.find(record), KeyLookup::Key(_))
         })?;
         Some(self.list[index].no_key(index, KeyFault::Ambiguous))
     }
 
     /// What a request that they let in has to pay when it is over.
-    pub(super) fn bill(&self, exchange: &RequestRecord) -> Option<DeferredCharge> {
+    pub(super) fn bill(&self, record: &RequestRecord) -> Option<DeferredCharge> {
         self.owed
-            .then(|| DeferredCharge::new(Arc::clone(&self.list), exchange))
+            .then(|| DeferredCharge::new(Arc::clone(&self.list), record))
     }
 }
 
 impl ReqRule {
     /// Whether what a request weighs here is given more than once.
-    pub(super) fn is_ambiguous(&self, exchange: &RequestRecord) -> bool {
+    pub(super) fn is_ambiguous(&self, record: &RequestRecord) -> bool {
         let template = self.weight.template();
-        template.is_some_and(|it| cost::is_ambiguous(it, self.zone.source.parts(), exchange))
+        template.is_some_and(|it| cost::is_ambiguous(it, self.zone.source.parts(), record))
     }
 }
 
@@ -509,21 +514,21 @@ impl Deref for ReqRules {
 
 impl ReqRule {
     /// What becomes of a request that is over the burst and may wait until it is not; `None` where it is not, or may not.
-    pub(super) fn waits(&self, keyed: &RuleKey, now: Millis, cost: Cost) -> Option<Verdict> {
-        self.sanction.max_wait?;
-        self.with_terms(keyed, |terms| self.waits_by(terms, keyed, now, cost))
+    pub(super) fn waits(&self, rule_key: &RuleKey, now: Millis, cost: Cost) -> Option<Verdict> {
+        self.action.max_wait?;
+        self.with_terms(rule_key, |spec| self.waits_by(spec, rule_key, now, cost))
     }
 
     /// The same by other numbers than the rule's.
     pub(super) fn waits_by(
         &self,
-        terms: &LimitSpec,
-        keyed: &RuleKey,
+        spec: &LimitSpec,
+        rule_key: &RuleKey,
         now: Millis,
         cost: Cost,
     ) -> Option<Verdict> {
-        let most = self.sanction.max_wait?;
-        let ask = |at| self.zone.store.ask(&keyed.key, at, cost, terms);
+        let most = self.action.max_wait?;
+        let ask = |at| self.zone.store.ask(&rule_key.key, at, cost, spec);
         let Verdict::Refuse {
             excess,
             retry_after: Some(turn),
@@ -541,27 +546,23 @@ impl ReqRule {
 }
 
 /// The rule of these that still keeps a request's key out, if one does.
-pub(super) fn serving(
-    rules: &[ReqRule],
-    exchange: &RequestRecord,
-    now: Millis,
-) -> Option<Decision> {
+pub(super) fn serving(rules: &[ReqRule], record: &RequestRecord, now: Millis) -> Option<Decision> {
     for (index, rule) in rules.iter().enumerate() {
         let Some(penalties) = rule.penalties() else {
             continue;
         };
-        let KeyLookup::Key(keyed) = rule.zone.find(exchange) else {
+        let KeyLookup::Key(rule_key) = rule.zone.find(record) else {
             continue;
         };
-        if let Some(left) = penalties.left(&keyed.key, now) {
-            rule.zone.store.count_refusal(&keyed.key);
+        if let Some(left) = penalties.left(&rule_key.key, now) {
+            rule.zone.store.count_refusal(&rule_key.key);
             return Some(Decision::Penalize {
                 rule: index,
-                keyed,
+                rule_key,
                 left,
                 // Who comes back when the penalty is over and is still over the rate would get the next one.
                 retry_after: rule
-                    .passes_after(&keyed, exchange, now)
+                    .passes_after(&rule_key, record, now)
                     .map(|after| after.max(left)),
             });
         }
@@ -574,15 +575,15 @@ pub(super) fn serving(
 pub(super) fn punish(decision: &mut Decision, rules: &[ReqRule], now: Millis) -> Option<usize> {
     if let Decision::Refuse {
         rule,
-        keyed,
+        rule_key,
         retry_after,
         own,
         left,
         ..
     } = decision
         && let Some(penalties) = rules[*rule].penalties()
-        && let Some(term) = rules[*rule].sanction.penalty
-        && let Some(stays) = penalties.punish(&keyed.key, now, term)
+        && let Some(term) = rules[*rule].action.penalty
+        && let Some(stays) = penalties.punish(&rule_key.key, now, term)
     {
         *retry_after = retry_after.map(|after| after.max(stays));
         *own = own.map(|after| after.max(stays));
@@ -596,21 +597,21 @@ impl ReqRule {
     /// When a request would pass that comes now; `None` where no waiting helps. Changes nothing.
     fn passes_after(
         &self,
-        keyed: &RuleKey,
-        exchange: &RequestRecord,
+        rule_key: &RuleKey,
+        record: &RequestRecord,
         now: Millis,
     ) -> Option<Duration> {
-        let cost = self.cost(exchange);
-        self.with_terms(keyed, |terms| {
-            let outcome = self.zone.store.ask(&keyed.key, now, cost, terms);
-            self.passes_at(&outcome, terms)
+        let cost = self.cost(record);
+        self.with_terms(rule_key, |spec| {
+            let outcome = self.zone.store.ask(&rule_key.key, now, cost, spec);
+            self.passes_at(&outcome, spec)
                 .unwrap_or(Some(Duration::ZERO))
         })
     }
 
     /// Where those are remembered who stay out, if this rule punishes.
     pub(super) fn penalties(&self) -> Option<&Penalties> {
-        self.sanction.penalty.and(self.zone.penalties.as_deref())
+        self.action.penalty.and(self.zone.penalties.as_deref())
     }
 }
 
@@ -618,24 +619,24 @@ impl ReqRule {
 mod tests {
 
     use super::*;
-    use crate::limits::tests::support::{exchange, limits, plan, req_rule, req_zone};
+    use crate::limits::tests::support::{limits, plan, record, req_rule, req_zone};
 
     /// Between asking and charging, another thread takes the last request of the first zone, where the key is new.
     #[test]
     fn a_race_for_the_last_request_is_lost_without_charging_anyone() {
         let plan = plan(vec![req_zone("a", 1_000), req_zone("b", 1_000)], vec![]);
         let limits = limits(&plan, &[req_rule(0, 0), req_rule(1, 5)], &[]);
-        let (exchange, now) = (exchange(&[]), Millis(50_000));
+        let (record, now) = (record(&[]), Millis(50_000));
         let rules = &limits.requests;
         let key = rules[0].zone.store.key(&[127, 0, 0, 1]);
         let charge = |rule: &ReqRule, now| {
-            rule.zone.store.charge(&key, now, Cost::ONE, &rule.terms);
+            rule.zone.store.charge(&key, now, Cost::ONE, &rule.spec);
         };
         charge(&rules[1], Millis(0));
-        let standing = || rules[1].zone.store.standing(&key, now, &rules[1].terms);
-        let before = standing();
+        let key_status = || rules[1].zone.store.key_status(&key, now, &rules[1].spec);
+        let before = key_status();
         let (mut asked, mut decision) = (Vec::new(), Decision::NotLimited);
-        ask(rules, &exchange, now, &mut asked, &mut decision, &mut ());
+        ask(rules, &record, now, &mut asked, &mut decision, &mut ());
         assert!(matches!(decision, Decision::Pass));
 
         charge(&rules[0], now);
@@ -644,6 +645,6 @@ mod tests {
         assert!(matches!(decision, Decision::Refuse { rule: 0, .. }));
         refund(rules, &asked, now);
         assert_eq!(rules[1].zone.store.counts().pass, 1);
-        assert_eq!(standing(), before, "as if it had never been charged");
+        assert_eq!(key_status(), before, "as if it had never been charged");
     }
 }

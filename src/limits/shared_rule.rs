@@ -38,16 +38,16 @@ pub(super) struct SharedDecision {
 
 impl SharedDecision {
     /// What the rules need to know of a request; otherwise the decision at once.
-    pub(super) fn open(rules: &[ReqRule], exchange: &RequestRecord) -> Result<Self, Decision> {
+    pub(super) fn open(rules: &[ReqRule], record: &RequestRecord) -> Result<Self, Decision> {
         let mut keys = Vec::with_capacity(rules.len());
         for (index, rule) in rules.iter().enumerate() {
             let mut bytes = Vec::new();
-            match rule.zone.find_in_full(exchange, &mut bytes) {
-                KeyLookup::Key(keyed) => keys.push(PendingRule {
+            match rule.zone.find_in_full(record, &mut bytes) {
+                KeyLookup::Key(rule_key) => keys.push(PendingRule {
                     rule: index,
-                    cost: rule.cost(exchange),
-                    terms: rule.with_terms(&keyed, Clone::clone),
-                    keyed,
+                    cost: rule.cost(record),
+                    spec: rule.with_terms(&rule_key, Clone::clone),
+                    rule_key,
                     bytes,
                     spoken: RuleResult::Nothing,
                 }),
@@ -97,15 +97,15 @@ impl SharedDecision {
                 }
                 RuleResult::Waits(_, share) => {
                     let (store, cost) = (&rules[held.rule].zone.store, share.whole());
-                    store.reserve(&held.keyed.key, now, cost, &held.terms);
+                    store.reserve(&held.rule_key.key, now, cost, &held.spec);
                 }
                 RuleResult::Here(_, _, share) if share.owes > Cost(0) => {
                     let store = &rules[held.rule].zone.store;
-                    store.debit(&held.keyed.key, now, share.owes, &held.terms);
+                    store.debit(&held.rule_key.key, now, share.owes, &held.spec);
                 }
                 _ => {}
             }
-            decision.hear(held.rule, &held.keyed, outcome, &mut ());
+            decision.hear(held.rule, &held.rule_key, outcome, &mut ());
         }
         for (store, unanswered) in std::mem::take(&mut self.unanswered) {
             let passed = self.keys.iter().filter(|held| held.is_at(rules, &store));
@@ -118,8 +118,8 @@ impl SharedDecision {
     /// Lets the other gateways know that a rule keeps its key out from now on.
     pub(super) fn tell_penalty(&self, rules: &[ReqRule], rule: usize, now: Millis) {
         let held = self.keys.iter().find(|held| held.rule == rule);
-        let ReqRule { zone, sanction, .. } = &rules[rule];
-        if let (Some(held), Some(store), Some(term)) = (held, &zone.shared, sanction.penalty) {
+        let ReqRule { zone, action, .. } = &rules[rule];
+        if let (Some(held), Some(store), Some(term)) = (held, &zone.shared, action.penalty) {
             let mut inquiry = StoreRequest::default();
             held.ask_about(rules, store, &mut inquiry);
             store.punish_later(inquiry, now, term);
@@ -131,7 +131,8 @@ impl SharedDecision {
         let mut refused = false;
         for held in &mut self.keys {
             if let Some(leases) = held.leases(rules)
-                && let Some(outcome) = leases.refusal(&held.keyed.key, now, held.cost, &held.terms)
+                && let Some(outcome) =
+                    leases.refusal(&held.rule_key.key, now, held.cost, &held.spec)
             {
                 refused = true;
                 held.rule_out(rules, outcome);
@@ -187,11 +188,11 @@ impl SharedDecision {
             match held.spoken {
                 RuleResult::Here(Verdict::Delay { .. } | Verdict::Pass { .. }, receipt, share) => {
                     let store = &rules[held.rule].zone.store;
-                    store.refund(&held.keyed.key, receipt, now, share.needs, &held.terms);
+                    store.refund(&held.rule_key.key, receipt, now, share.needs, &held.spec);
                 }
                 RuleResult::Leased(_) => {
                     if let Some(leases) = &rules[held.rule].zone.leases {
-                        leases.unspend(&held.keyed.key, now, held.cost, &held.terms);
+                        leases.unspend(&held.rule_key.key, now, held.cost, &held.spec);
                     }
                 }
                 RuleResult::There(answer) if held.refuses() => held.witness(rules, now, answer),
@@ -200,7 +201,7 @@ impl SharedDecision {
             if let Some(left) = held.penalty_elsewhere(rules, now) {
                 decision = Decision::Penalize {
                     rule: held.rule,
-                    keyed: held.keyed,
+                    rule_key: held.rule_key,
                     left,
                     retry_after: Some(left),
                 };
@@ -208,8 +209,8 @@ impl SharedDecision {
             }
             if let Some(outcome @ Verdict::Refuse { .. }) = held.outcome() {
                 let mut own = Decision::NotLimited;
-                own.hear(held.rule, &held.keyed, outcome, &mut ());
-                own.may_wait(&rules[held.rule], &held.terms);
+                own.hear(held.rule, &held.rule_key, outcome, &mut ());
+                own.may_wait(&rules[held.rule], &held.spec);
                 decision.hear_refusal(own, held.left());
             }
         }
@@ -255,10 +256,10 @@ impl SharedDecision {
 #[derive(Debug)]
 pub(super) struct PendingRule {
     pub(super) rule: usize,
-    pub(super) keyed: RuleKey,
+    pub(super) rule_key: RuleKey,
     pub(super) bytes: Vec<u8>,
     pub(super) cost: Cost,
-    pub(super) terms: LimitSpec,
+    pub(super) spec: LimitSpec,
     pub(super) spoken: RuleResult,
 }
 
@@ -281,12 +282,12 @@ pub(super) enum RuleResult {
 impl PendingRule {
     pub(super) fn charge(&mut self, rules: &[ReqRule], now: Millis, share: CostShare) {
         let rule = &rules[self.rule];
-        if let Some(outcome) = rule.waits_by(&self.terms, &self.keyed, now, share.needs) {
+        if let Some(outcome) = rule.waits_by(&self.spec, &self.rule_key, now, share.needs) {
             self.spoken = RuleResult::Waits(outcome, share);
             return;
         }
         let store = &rule.zone.store;
-        let (outcome, receipt) = store.charge(&self.keyed.key, now, share.needs, &self.terms);
+        let (outcome, receipt) = store.charge(&self.rule_key.key, now, share.needs, &self.spec);
         self.spoken = RuleResult::Here(outcome, receipt, share);
     }
 
@@ -308,9 +309,9 @@ impl PendingRule {
         let rule = &rules[self.rule];
         let (zone, name) = (&rule.zone, &rule.zone.name.plain);
         let refused = zone.count_refused;
-        inquiry.add(store, name, &self.bytes, &self.terms, self.cost, refused);
-        inquiry.may_wait(rule.sanction.max_wait);
-        inquiry.may_be_punished(rule.sanction.penalty.is_some());
+        inquiry.add(store, name, &self.bytes, &self.spec, self.cost, refused);
+        inquiry.may_wait(rule.action.max_wait);
+        inquiry.may_be_punished(rule.action.penalty.is_some());
     }
 
     /// How many requests it has left at most, by this process's own picture. Not for windows: those of a server begin at
@@ -321,18 +322,18 @@ impl PendingRule {
         store: &SharedStore,
         now: Millis,
     ) -> Option<u64> {
-        if self.terms.info().windowed {
+        if self.spec.info().windowed {
             return None;
         }
         let zone = &rules[self.rule].zone.store;
-        let standing = zone.standing(&self.keyed.key, now, &self.terms)?;
+        let key_status = zone.key_status(&self.rule_key.key, now, &self.spec)?;
         // What passed on credit is about to be charged.
         let credit = match store.mode() {
             StoreMode::Exact => 0,
             StoreMode::Leased => 1,
         };
-        let left = standing.remaining + credit;
-        (left < standing.limit).then_some(left)
+        let left = key_status.remaining + credit;
+        (left < key_status.limit).then_some(left)
     }
 
     /// For how long it has to stay out because another gateway said so; from now on here, too.
@@ -351,7 +352,7 @@ impl PendingRule {
         };
         let penalties = rules[self.rule].penalties()?;
         // Without room for it here, it is asked about again.
-        let stays = penalties.punish(&self.keyed.key, now, left);
+        let stays = penalties.punish(&self.rule_key.key, now, left);
         Some(stays.unwrap_or(left))
     }
 
@@ -360,8 +361,8 @@ impl PendingRule {
         let (RuleResult::Here(..) | RuleResult::Waits(..)) = self.spoken else {
             return None;
         };
-        let (zone, key) = (&rules[self.rule].zone.store, &self.keyed.key);
-        let debt = OutageCharge::new(store, zone, key, &self.bytes, &self.terms, self.cost);
+        let (zone, key) = (&rules[self.rule].zone.store, &self.rule_key.key);
+        let debt = OutageCharge::new(store, zone, key, &self.bytes, &self.spec, self.cost);
         Some(debt)
     }
 
@@ -374,7 +375,7 @@ impl PendingRule {
             .shared
             .as_ref()
             .is_some_and(|store| store.is_away());
-        let waits = rule.sanction.max_wait.is_some();
+        let waits = rule.action.max_wait.is_some();
         rule.zone.leases.as_ref().filter(|_| !away && !waits)
     }
 
@@ -383,8 +384,8 @@ impl PendingRule {
         let Some(leases) = self.leases(rules) else {
             return;
         };
-        let key = &self.keyed.key;
-        match leases.spend(key, &self.bytes, now, self.cost, &self.terms) {
+        let key = &self.rule_key.key;
+        match leases.spend(key, &self.bytes, now, self.cost, &self.spec) {
             (LeaseVerdict::Ask, _) => {}
             (LeaseVerdict::Refuse(outcome), None) => self.rule_out(rules, outcome),
             (LeaseVerdict::Refuse(outcome), Some(remaining)) => {
@@ -401,13 +402,16 @@ impl PendingRule {
     /// Remembers a refusal for as long as it holds.
     pub(super) fn learn(&self, rules: &[ReqRule], now: Millis, answer: &StoreVerdict) {
         if let Some(leases) = self.leases(rules) {
-            leases.learn(&self.keyed.key, now, self.cost, &self.terms, answer);
+            leases.learn(&self.rule_key.key, now, self.cost, &self.spec, answer);
         }
     }
 
     /// It is refused without asking.
     pub(super) fn rule_out(&mut self, rules: &[ReqRule], outcome: Verdict) {
-        rules[self.rule].zone.store.count_refusal(&self.keyed.key);
+        rules[self.rule]
+            .zone
+            .store
+            .count_refusal(&self.rule_key.key);
         self.spoken = RuleResult::Ruled(outcome);
     }
 
@@ -415,7 +419,7 @@ impl PendingRule {
     pub(super) fn go_on_without(&mut self, rules: &[ReqRule], store: &SharedStore, now: Millis) {
         self.spoken = match store.on_outage() {
             OnOutage::Local => {
-                let share = store.alone(self.cost, &self.terms);
+                let share = store.alone(self.cost, &self.spec);
                 return self.charge(rules, now, share);
             }
             OnOutage::Allow => RuleResult::Ruled(Verdict::Pass { excess: Excess(0) }),
@@ -432,7 +436,7 @@ impl PendingRule {
     /// Keeps this process's own picture of the key, for when the store is away.
     pub(super) fn witness(&self, rules: &[ReqRule], now: Millis, answer: StoreVerdict) {
         let store = &rules[self.rule].zone.store;
-        store.witness(&self.keyed.key, now, self.cost, &self.terms, answer);
+        store.witness(&self.rule_key.key, now, self.cost, &self.spec, answer);
     }
 
     pub(super) fn outcome(&self) -> Option<Verdict> {
@@ -466,14 +470,14 @@ impl PendingRule {
         if self.outcome().is_some() {
             return None;
         }
-        let (rule, key) = (&rules[self.rule], &self.keyed.key);
+        let (rule, key) = (&rules[self.rule], &self.rule_key.key);
         let outcome = match rule.zone.shared {
             Some(_) => self
                 .leases(rules)?
-                .refusal(key, now, self.cost, &self.terms)?,
-            None => rule.zone.store.ask(key, now, self.cost, &self.terms),
+                .refusal(key, now, self.cost, &self.spec)?,
+            None => rule.zone.store.ask(key, now, self.cost, &self.spec),
         };
-        rule.passes_at(&outcome, &self.terms)
+        rule.passes_at(&outcome, &self.spec)
     }
 
     pub(super) fn is_at(&self, rules: &[ReqRule], store: &Arc<SharedStore>) -> bool {
@@ -498,16 +502,16 @@ impl ReqZone {
     /// The key of a request in a zone where some have numbers of their own.
     pub(super) fn find_own(
         &self,
-        exchange: &RequestRecord,
+        record: &RequestRecord,
         note: impl FnOnce(&[u8]),
     ) -> KeyLookup<RuleKey> {
-        self.find_held(exchange, |bytes, apart, held| {
+        self.find_held(record, |bytes, apart, held| {
             let own = match held {
                 OverrideMatch::Own(index) => Some(index),
                 OverrideMatch::Same => None,
                 OverrideMatch::Unlimited(_) => return KeyLookup::Nothing,
             };
-            let frees = |bytes| self.watch.frees(&self.store.key(bytes), exchange);
+            let frees = |bytes| self.watch.frees(&self.store.key(bytes), record);
             if frees(bytes) || apart.is_some_and(frees) {
                 return KeyLookup::Nothing;
             }
@@ -521,11 +525,11 @@ impl ReqZone {
     /// Makes something of the bytes of a request's key, those of its bucket where that is one apart, and what holds for it.
     fn find_held<T>(
         &self,
-        exchange: &RequestRecord,
+        record: &RequestRecord,
         make: impl FnOnce(&[u8], Option<&[u8]>, OverrideMatch) -> KeyLookup<T>,
     ) -> KeyLookup<T> {
-        let client = exchange.client();
-        let found = self.source.find(exchange, |bytes| {
+        let client = record.client();
+        let found = self.source.find(record, |bytes| {
             // The bytes of an address may read like a text.
             let text = (!self.source.is_address_of(client, bytes)).then_some(bytes);
             let held = self.overrides.find(text, client.ip());
@@ -541,21 +545,21 @@ impl ReqZone {
         });
         match found {
             // Who is not limited here needs no key.
-            KeyLookup::Refuse(_) if self.is_unlimited(exchange) => KeyLookup::Nothing,
+            KeyLookup::Refuse(_) if self.is_unlimited(record) => KeyLookup::Nothing,
             found => found,
         }
     }
 
     /// Whether an override frees the client of a request from this zone, whatever its key is.
-    fn is_unlimited(&self, exchange: &RequestRecord) -> bool {
-        let held = self.overrides.find(None, exchange.client().ip());
+    fn is_unlimited(&self, record: &RequestRecord) -> bool {
+        let held = self.overrides.find(None, record.client().ip());
         matches!(held, OverrideMatch::Unlimited(_))
     }
 
     /// The keys under which a request can be marked: its own, and that of its bucket where that is one apart.
-    pub(super) fn marked_keys(&self, exchange: &RequestRecord) -> SmallVec<[Key; 2]> {
+    pub(super) fn marked_keys(&self, record: &RequestRecord) -> SmallVec<[Key; 2]> {
         let mut keys = SmallVec::new();
-        self.find_held(exchange, |bytes, apart, _| {
+        self.find_held(record, |bytes, apart, _| {
             keys.push(self.store.key(bytes));
             keys.extend(apart.map(|bytes| self.store.key(bytes)));
             KeyLookup::<()>::Nothing
@@ -564,8 +568,8 @@ impl ReqZone {
     }
 
     /// The bytes of a request's bucket, if it has one; nothing is held while `act` looks at them.
-    pub(super) fn with_key(&self, exchange: &RequestRecord, act: impl FnOnce(&[u8])) {
-        let copied = self.find_held(exchange, |bytes, apart, _| {
+    pub(super) fn with_key(&self, record: &RequestRecord, act: impl FnOnce(&[u8])) {
+        let copied = self.find_held(record, |bytes, apart, _| {
             let bytes = apart.unwrap_or(bytes);
             KeyLookup::Key(SmallVec::<[u8; 32]>::from_slice(bytes))
         });
@@ -575,28 +579,28 @@ impl ReqZone {
     }
 
     /// What a request's bucket is called for people.
-    pub(super) fn label(&self, exchange: &RequestRecord) -> String {
+    pub(super) fn label(&self, record: &RequestRecord) -> String {
         let mut network = None;
-        self.with_key(exchange, |bytes| {
+        self.with_key(record, |bytes| {
             network = parted(bytes).map(|(network, _)| network);
         });
         match network {
-            Some(network) => format!("({network}) {}", self.source.label(exchange)),
-            None => self.source.label(exchange),
+            Some(network) => format!("({network}) {}", self.source.label(record)),
+            None => self.source.label(record),
         }
     }
 
     /// What the override that applies to a request is written under.
-    pub(super) fn override_name(&self, exchange: &RequestRecord) -> Option<String> {
+    pub(super) fn override_name(&self, record: &RequestRecord) -> Option<String> {
         let index = |held| match held {
             OverrideMatch::Own(index) | OverrideMatch::Unlimited(index) => Some(index),
             OverrideMatch::Same => None,
         };
-        let found = self.find_held(exchange, |_, _, held| KeyLookup::Key(held));
+        let found = self.find_held(record, |_, _, held| KeyLookup::Key(held));
         let held = match found {
             KeyLookup::Key(held) => held,
             KeyLookup::Nothing | KeyLookup::Refuse(_) => {
-                self.overrides.find(None, exchange.client().ip())
+                self.overrides.find(None, record.client().ip())
             }
         };
         self.overrides.name(index(held)?)

@@ -211,12 +211,12 @@ impl Refusal {
 
 impl Decision {
     /// Makes a refusal by `rule` tell when a retry would be let in to wait for the rest of the time.
-    pub(super) fn may_wait(&mut self, rule: &ReqRule, terms: &LimitSpec) {
+    pub(super) fn may_wait(&mut self, rule: &ReqRule, spec: &LimitSpec) {
         if let Self::Refuse {
             retry_after, own, ..
         } = self
         {
-            *own = rule.enters_after(*own, terms);
+            *own = rule.enters_after(*own, spec);
             *retry_after = *own;
         }
     }
@@ -225,17 +225,17 @@ impl Decision {
     pub(super) fn until_all_pass(
         &mut self,
         later: &[ReqRule],
-        exchange: &RequestRecord,
+        record: &RequestRecord,
         now: Millis,
     ) {
         for rule in later {
-            let KeyLookup::Key(keyed) = rule.zone.find(exchange) else {
+            let KeyLookup::Key(rule_key) = rule.zone.find(record) else {
                 continue;
             };
-            let cost = rule.cost(exchange);
-            let refused = rule.with_terms(&keyed, |terms| {
-                let outcome = rule.zone.store.ask(&keyed.key, now, cost, terms);
-                rule.passes_at(&outcome, terms)
+            let cost = rule.cost(record);
+            let refused = rule.with_terms(&rule_key, |spec| {
+                let outcome = rule.zone.store.ask(&rule_key.key, now, cost, spec);
+                rule.passes_at(&outcome, spec)
             });
             if let Some(after) = refused {
                 self.not_before(after);
@@ -269,19 +269,19 @@ impl ReqRule {
     pub(super) fn passes_at(
         &self,
         outcome: &Verdict,
-        terms: &LimitSpec,
+        spec: &LimitSpec,
     ) -> Option<Option<Duration>> {
         match *outcome {
-            Verdict::Refuse { retry_after, .. } => Some(self.enters_after(retry_after, terms)),
+            Verdict::Refuse { retry_after, .. } => Some(self.enters_after(retry_after, spec)),
             Verdict::Delay { .. } | Verdict::Pass { .. } => None,
         }
     }
 
     /// When a request that would be within the burst after `turn` is let in: at once then, or earlier to wait.
-    fn enters_after(&self, turn: Option<Duration>, terms: &LimitSpec) -> Option<Duration> {
-        let most = self.sanction.max_wait.unwrap_or_default();
+    fn enters_after(&self, turn: Option<Duration>, spec: &LimitSpec) -> Option<Duration> {
+        let most = self.action.max_wait.unwrap_or_default();
         // At its turn it still waits as the burst has it, and all of that has to fit into the longest wait.
-        let before_its_turn = most.saturating_sub(terms.wait_in_burst());
+        let before_its_turn = most.saturating_sub(spec.wait_in_burst());
         turn.map(|turn| turn.saturating_sub(before_its_turn))
     }
 }

@@ -118,7 +118,7 @@ impl Zones {
         Self {
             req: zones()
                 .map(|(index, zone)| {
-                    let punishes = used(plan, index, |site| &site.limit_req).unwrap_or(false);
+                    let punishes = used(plan, index, |conf| &conf.limit_req).unwrap_or(false);
                     let verdicts = verdicts(plan, index);
                     let (parts, old) = (parts(plan, index, zone), estate.req(zone));
                     let own = Arc::new(ReqZone::new(zone, parts, punishes, stores, verdicts, old));
@@ -131,7 +131,7 @@ impl Zones {
                 .collect(),
             shadow: zones()
                 .map(|(index, zone)| {
-                    let punishes = used(plan, index, |site| &site.shadow)?;
+                    let punishes = used(plan, index, |conf| &conf.shadow)?;
                     let old = estate.shadow(zone);
                     let own = ReqZone::new(
                         zone,
@@ -150,7 +150,7 @@ impl Zones {
                 .enumerate()
                 .map(|(index, zone)| {
                     let uses =
-                        |site: &LocationConf| site.limit_conn.iter().any(|rule| rule.zone == index);
+                        |conf: &LocationConf| conf.limit_conn.iter().any(|rule| rule.zone == index);
                     let parts = KeyReader {
                         on_ambiguous: zone.on_ambiguous_key,
                         underscores: underscores(plan, uses),
@@ -174,10 +174,9 @@ impl ReqZone {
     ) -> Self {
         let penalties = if punishes { zone.size / PENALTIES } else { 0 };
         let own = zone.overrides.iter().filter_map(|one| one.own);
-        let terms =
-            |algorithm: &AlgorithmParams| LimitSpec::new(algorithm, Excess(0), Delay::Never);
-        let slowest = own.fold(terms(&zone.algorithm), |slowest, own| {
-            slowest.slower(terms(&own.algorithm))
+        let spec = |algorithm: &AlgorithmParams| LimitSpec::new(algorithm, Excess(0), Delay::Never);
+        let slowest = own.fold(spec(&zone.algorithm), |slowest, own| {
+            slowest.slower(spec(&own.algorithm))
         });
         let shared = zone.store.and_then(|store| stores.get(store).cloned());
         // Where refusals are charged, each has to be told.
@@ -191,7 +190,7 @@ impl ReqZone {
             }
         });
         let own_penalties = punishes.then(|| match old.and_then(|old| old.penalties.as_ref()) {
-            Some(old) => old.heir(penalties),
+            Some(old) => old.resized(penalties),
             None => Arc::new(Penalties::new(&zone.name, penalties)),
         });
         if let Some(leases) = &leases {
@@ -199,9 +198,9 @@ impl ReqZone {
         }
         let leased = leases.as_ref().map_or(0, |_| zone.size / LEASES);
         let (size, refused) = (zone.size - leased - penalties, zone.count_refused);
-        let heir = old.and_then(|old| old.store.heir(size, &slowest, refused));
+        let resized = old.and_then(|old| old.store.resized(size, &slowest, refused));
         Self {
-            store: heir.unwrap_or_else(|| RateZone::new(&zone.name, size, &slowest, refused)),
+            store: resized.unwrap_or_else(|| RateZone::new(&zone.name, size, &slowest, refused)),
             name: Arc::new(ZoneName::new(&zone.name)),
             algorithm: zone.algorithm,
             count_refused: zone.count_refused,
@@ -220,19 +219,19 @@ impl ReqZone {
     }
 
     /// The key of a request.
-    pub(super) fn find(&self, exchange: &RequestRecord) -> KeyLookup<RuleKey> {
-        self.find_with(exchange, |_| {})
+    pub(super) fn find(&self, record: &RequestRecord) -> KeyLookup<RuleKey> {
+        self.find_with(record, |_| {})
     }
 
     #[inline]
-    fn find_with(&self, exchange: &RequestRecord, note: impl FnOnce(&[u8])) -> KeyLookup<RuleKey> {
+    fn find_with(&self, record: &RequestRecord, note: impl FnOnce(&[u8])) -> KeyLookup<RuleKey> {
         if !self.overrides.is_empty() {
-            return self.find_own(exchange, note);
+            return self.find_own(record, note);
         }
-        self.source.find(exchange, |bytes| {
+        self.source.find(record, |bytes| {
             note(bytes);
             let key = self.store.key(bytes);
-            if self.watch.frees(&key, exchange) {
+            if self.watch.frees(&key, record) {
                 return KeyLookup::Nothing;
             }
             KeyLookup::Key(RuleKey { key, own: None })
@@ -242,15 +241,15 @@ impl ReqZone {
     /// The key of a request, and the bytes it was made from.
     pub(super) fn find_in_full(
         &self,
-        exchange: &RequestRecord,
+        record: &RequestRecord,
         full: &mut Vec<u8>,
     ) -> KeyLookup<RuleKey> {
-        self.find_with(exchange, |bytes| full.extend_from_slice(bytes))
+        self.find_with(record, |bytes| full.extend_from_slice(bytes))
     }
 
     /// What holds for a key instead, if it has numbers of its own.
-    pub(super) fn own(&self, keyed: &RuleKey) -> Option<&OverrideLimits> {
-        self.overrides.own(keyed.own?)
+    pub(super) fn own(&self, rule_key: &RuleKey) -> Option<&OverrideLimits> {
+        self.overrides.own(rule_key.own?)
     }
 }
 
@@ -274,7 +273,7 @@ impl ConnZone {
         Self {
             shared: zone.store.and_then(|store| stores.get(store).cloned()),
             store: match old {
-                Some(old) => old.store.heir(zone.size),
+                Some(old) => old.store.resized(zone.size),
                 None => SlotTable::new(&zone.name, zone.size),
             },
             delays: old.map_or_else(Arc::default, |old| Arc::clone(&old.delays)),
@@ -292,25 +291,25 @@ impl ConnZone {
     }
 
     /// The key of a request.
-    pub(super) fn find(&self, exchange: &RequestRecord) -> KeyLookup<Key> {
-        self.find_with(exchange, |_| {})
+    pub(super) fn find(&self, record: &RequestRecord) -> KeyLookup<Key> {
+        self.find_with(record, |_| {})
     }
 
     /// The key of a request, and the bytes it was made from.
     pub(super) fn find_in_full(
         &self,
-        exchange: &RequestRecord,
+        record: &RequestRecord,
         full: &mut Vec<u8>,
     ) -> KeyLookup<Key> {
-        self.find_with(exchange, |bytes| full.extend_from_slice(bytes))
+        self.find_with(record, |bytes| full.extend_from_slice(bytes))
     }
 
     #[inline]
-    fn find_with(&self, exchange: &RequestRecord, note: impl FnOnce(&[u8])) -> KeyLookup<Key> {
-        self.source.find(exchange, |bytes| {
+    fn find_with(&self, record: &RequestRecord, note: impl FnOnce(&[u8])) -> KeyLookup<Key> {
+        self.source.find(record, |bytes| {
             note(bytes);
             let key = self.store.key(bytes);
-            match self.watch.frees(&key, exchange) {
+            match self.watch.frees(&key, record) {
                 true => KeyLookup::Nothing,
                 false => KeyLookup::Key(key),
             }
@@ -318,29 +317,29 @@ impl ConnZone {
     }
 
     /// The bytes of a request's key, if it has one.
-    pub(super) fn with_key(&self, exchange: &RequestRecord, act: impl FnOnce(&[u8])) {
-        self.source.with(exchange, act);
+    pub(super) fn with_key(&self, record: &RequestRecord, act: impl FnOnce(&[u8])) {
+        self.source.with(record, act);
     }
 
     /// What a request's key looks like to people.
-    pub(super) fn label(&self, exchange: &RequestRecord) -> String {
-        self.source.label(exchange)
+    pub(super) fn label(&self, record: &RequestRecord) -> String {
+        self.source.label(record)
     }
 }
 
 /// Whether those who go over in this zone are punished by one of these rules; `None` where none names it.
 fn used(plan: &Plan, zone: usize, rules: impl Fn(&LocationConf) -> &Vec<ReqRule>) -> Option<bool> {
-    plan.sites()
+    plan.location_confs()
         .flat_map(rules)
         .filter(|rule| rule.zone == zone)
-        .map(|rule| rule.sanction.penalty.is_some())
+        .map(|rule| rule.action.penalty.is_some())
         .reduce(|one, other| one || other)
 }
 
 /// How the parts of a `limit_req` zone's keys are read.
 fn parts(plan: &Plan, index: usize, zone: &plan::ReqZone) -> KeyReader {
-    let uses = |site: &LocationConf| {
-        let mut rules = site.limit_req.iter().chain(&site.shadow);
+    let uses = |conf: &LocationConf| {
+        let mut rules = conf.limit_req.iter().chain(&conf.shadow);
         rules.any(|rule| rule.zone == index)
     };
     KeyReader {
@@ -351,19 +350,19 @@ fn parts(plan: &Plan, index: usize, zone: &plan::ReqZone) -> KeyReader {
 
 /// Whether backends of the sites that use a zone get to see header fields with underscores.
 fn underscores(plan: &Plan, uses: impl Fn(&LocationConf) -> bool) -> bool {
-    let mut forwards = plan
-        .sites()
-        .filter(|site| uses(site))
-        .flat_map(LocationConf::forwards);
-    forwards.any(|forward| forward.settings.underscores_in_headers)
+    let mut proxy_passes = plan
+        .location_confs()
+        .filter(|conf| uses(conf))
+        .flat_map(LocationConf::proxy_passes);
+    proxy_passes.any(|proxy_pass| proxy_pass.settings.underscores_in_headers)
 }
 
 /// Whether refusals of a zone in a store can be remembered there: not where what a request took is given back when
 /// another zone refuses it, because then some pass before the time they were told.
 fn verdicts(plan: &Plan, zone: usize) -> Verdicts {
     let store = |rule: &ReqRule| plan.req_zones.get(rule.zone).and_then(|zone| zone.store);
-    let gives_back = |site: &LocationConf| {
-        let mut stores: Vec<_> = site.limit_req.iter().filter_map(store).collect();
+    let gives_back = |conf: &LocationConf| {
+        let mut stores: Vec<_> = conf.limit_req.iter().filter_map(store).collect();
         let shared = stores.len();
         let spread = |index: &usize| {
             let store = plan.stores.get(*index);
@@ -372,10 +371,10 @@ fn verdicts(plan: &Plan, zone: usize) -> Verdicts {
         let spread = stores.iter().any(spread);
         stores.sort_unstable();
         stores.dedup();
-        let used = site.limit_req.iter().any(|rule| rule.zone == zone);
+        let used = conf.limit_req.iter().any(|rule| rule.zone == zone);
         used && shared > 1 && (spread || stores.len() > 1)
     };
-    match plan.sites().any(gives_back) {
+    match plan.location_confs().any(gives_back) {
         true => Verdicts::Forget,
         false => Verdicts::Keep,
     }

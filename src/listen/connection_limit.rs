@@ -53,7 +53,7 @@ struct OpenConnections {
 #[derive(Debug)]
 pub struct ConnectionPermit {
     cap: Arc<ConnectionLimiter>,
-    peer: Arc<ClientConnection>,
+    client: Arc<ClientConnection>,
     counted: bool,
     address: Option<IpAddr>,
 }
@@ -64,12 +64,12 @@ impl ConnectionLimiter {
     pub fn admit(
         self: &Arc<Self>,
         caps: &ConnectionLimits,
-        peer: &Arc<ClientConnection>,
+        client: &Arc<ClientConnection>,
         address: Option<IpAddr>,
     ) -> Option<ConnectionPermit> {
         let mut seat = ConnectionPermit {
             cap: Arc::clone(self),
-            peer: Arc::clone(peer),
+            client: Arc::clone(client),
             counted: false,
             address: None,
         };
@@ -81,9 +81,9 @@ impl ConnectionLimiter {
             return Some(seat);
         };
         let most = most.get() as usize;
-        if !self.everybody.lock().enter(peer, most) {
+        if !self.everybody.lock().enter(client, most) {
             COUNTERS.turn_away(LimitedBy::All);
-            if self.warned[LimitedBy::All as usize].is_due(peer.opened) {
+            if self.warned[LimitedBy::All as usize].is_due(client.opened) {
                 tracing::warn!(
                     most,
                     "max_connections are open and busy: more are closed unserved"
@@ -99,8 +99,8 @@ impl ConnectionLimiter {
 impl ConnectionPermit {
     /// Whose it is.
     #[must_use]
-    pub fn peer(&self) -> &Arc<ClientConnection> {
-        &self.peer
+    pub fn client(&self) -> &Arc<ClientConnection> {
+        &self.client
     }
 
     /// Counts the connection as one of this address; false if that has enough.
@@ -120,7 +120,7 @@ impl ConnectionPermit {
             }
         }
         COUNTERS.turn_away(LimitedBy::Address);
-        if self.cap.warned[LimitedBy::Address as usize].is_due(self.peer.opened) {
+        if self.cap.warned[LimitedBy::Address as usize].is_due(self.client.opened) {
             tracing::warn!(
                 client = %address,
                 most,
@@ -139,20 +139,20 @@ impl ConnectionPermit {
         let mut known = !self.counted;
         poll_fn(move |context| {
             if !std::mem::replace(&mut known, true) {
-                self.peer.state.set_waker(context.waker());
+                self.client.state.set_waker(context.waker());
             }
             if let Poll::Ready(done) = connection.as_mut().poll(context) {
                 return Poll::Ready(Some(done));
             }
-            if !self.counted || !self.peer.is_asked_to_close() {
+            if !self.counted || !self.client.is_asked_to_close() {
                 return Poll::Pending;
             }
-            if self.peer.idle_since().is_some() {
+            if self.client.idle_since().is_some() {
                 COUNTERS.evict();
                 return Poll::Ready(None);
             }
             // It has something to do after all.
-            self.cap.everybody.lock().stay(&self.peer);
+            self.cap.everybody.lock().stay(&self.client);
             Poll::Pending
         })
     }
@@ -161,7 +161,7 @@ impl ConnectionPermit {
 impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         if self.counted {
-            self.cap.everybody.lock().leave(&self.peer);
+            self.cap.everybody.lock().leave(&self.client);
         }
         if let Some(address) = self.address {
             let mut addresses = self.cap.addresses.lock();
@@ -177,11 +177,11 @@ impl Drop for ConnectionPermit {
 
 impl OpenConnections {
     /// Lets one more in; false if there are enough and nobody leaves for it.
-    fn enter(&mut self, peer: &Arc<ClientConnection>, most: usize) -> bool {
-        if self.peers.len() - self.leaving >= most && !self.make_room(peer.opened) {
+    fn enter(&mut self, client: &Arc<ClientConnection>, most: usize) -> bool {
+        if self.peers.len() - self.leaving >= most && !self.make_room(client.opened) {
             return false;
         }
-        self.peers.insert(peer.serial, Arc::clone(peer));
+        self.peers.insert(client.serial, Arc::clone(client));
         true
     }
 
@@ -194,31 +194,31 @@ impl OpenConnections {
         let mut idle: Vec<_> = self
             .peers
             .values()
-            .filter(|peer| !peer.is_asked_to_close())
-            .filter_map(|peer| Some((peer.idle_since()?, peer)))
+            .filter(|client| !client.is_asked_to_close())
+            .filter_map(|client| Some((client.idle_since()?, client)))
             .collect();
         if idle.is_empty() {
             self.futile = now.after(REST);
             return false;
         }
         let wanted = (self.peers.len() / 64).clamp(1, idle.len());
-        idle.select_nth_unstable_by_key(wanted - 1, |(since, peer)| (*since, peer.serial));
-        for (_, peer) in &idle[..wanted] {
-            peer.ask_to_close();
+        idle.select_nth_unstable_by_key(wanted - 1, |(since, client)| (*since, client.serial));
+        for (_, client) in &idle[..wanted] {
+            client.ask_to_close();
         }
         self.leaving += wanted;
         true
     }
 
-    fn stay(&mut self, peer: &ClientConnection) {
-        if peer.decline_to_close() {
+    fn stay(&mut self, client: &ClientConnection) {
+        if client.decline_to_close() {
             self.leaving -= 1;
         }
     }
 
-    fn leave(&mut self, peer: &ClientConnection) {
-        self.stay(peer);
-        self.peers.remove(&peer.serial);
+    fn leave(&mut self, client: &ClientConnection) {
+        self.stay(client);
+        self.peers.remove(&client.serial);
     }
 }
 
@@ -250,21 +250,21 @@ mod tests {
         }
     }
 
-    fn peer(serial: u64, opened: u64) -> Arc<ClientConnection> {
+    fn client(serial: u64, opened: u64) -> Arc<ClientConnection> {
         let remote = RemoteAddr::Ip(SocketAddr::from(([192, 0, 2, 7], 1)));
         Arc::new(ClientConnection::new(remote, None, serial, Millis(opened)))
     }
 
     fn busy(serial: u64, opened: u64) -> Arc<ClientConnection> {
-        let peer = peer(serial, opened);
-        peer.state.begin_request();
-        peer
+        let client = client(serial, opened);
+        client.state.begin_request();
+        client
     }
 
     #[test]
     fn an_address_has_its_share_and_a_household_shares_one() {
         let (cap, caps) = (Arc::new(ConnectionLimiter::default()), caps(0, 2));
-        let enter = |address: &str| cap.admit(&caps, &peer(1, 0), address.parse().ok());
+        let enter = |address: &str| cap.admit(&caps, &client(1, 0), address.parse().ok());
         let first = enter("192.0.2.7");
         let second = enter("::ffff:192.0.2.7");
         assert!(first.is_some() && second.is_some());
@@ -300,15 +300,18 @@ mod tests {
         let peers = [busy(1, 0), busy(2, 0), busy(3, 0)];
         let places: Vec<_> = peers
             .iter()
-            .map(|peer| cap.admit(&caps, peer, None))
+            .map(|client| cap.admit(&caps, client, None))
             .collect();
-        for (peer, asked) in [(&peers[1], 500), (&peers[2], 400)] {
-            peer.count_request(Millis(asked));
-            peer.state.set_phase(ConnectionPhase::Idle);
+        for (client, asked) in [(&peers[1], 500), (&peers[2], 400)] {
+            client.count_request(Millis(asked));
+            client.state.set_phase(ConnectionPhase::Idle);
         }
         let fourth = cap.admit(&caps, &busy(4, 1000), None);
         assert!(fourth.is_some());
-        let asked: Vec<_> = peers.iter().map(|peer| peer.is_asked_to_close()).collect();
+        let asked: Vec<_> = peers
+            .iter()
+            .map(|client| client.is_asked_to_close())
+            .collect();
         assert_eq!(asked, [false, false, true]);
 
         // Whoever turns out to have something to do stays, and another leaves for the next.
@@ -336,7 +339,7 @@ mod tests {
         let cap = Arc::new(ConnectionLimiter::default());
         let address = Some([192, 0, 2, 7].into());
         let _place = cap
-            .admit(&ConnectionLimits::default(), &peer(1, 0), address)
+            .admit(&ConnectionLimits::default(), &client(1, 0), address)
             .unwrap();
         assert!(cap.everybody.lock().peers.is_empty());
         assert!(cap.addresses.lock().is_empty());

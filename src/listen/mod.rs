@@ -57,13 +57,13 @@ where
     let log = |error| log_failure(&logged, clock.now(), &address, &error);
     let welcome = |accepted: Accepted, place| {
         let serial = CONNECTIONS.fetch_add(1, Ordering::Relaxed) + 1;
-        let peer = Arc::new(ClientConnection::new(
+        let client = Arc::new(ClientConnection::new(
             accepted.remote,
             accepted.local,
             serial,
             clock.now(),
         ));
-        if let Some(connection) = on_connection(accepted.stream, peer) {
+        if let Some(connection) = on_connection(accepted.stream, client) {
             // Boxed: an `async fn` keeps room for its argument beside what it makes of it.
             connections.spawn(isolated(serial, place, Box::pin(connection)));
         }

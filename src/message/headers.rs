@@ -421,8 +421,8 @@ pub fn reuse(mut headers: HeaderMap) {
 const LARGEST: usize = 48;
 
 /// Rewrites `Location` and `Refresh` of a response from `forward` by the first of its rules that matches.
-pub fn rewrite_redirects(headers: &mut HeaderMap, record: &RequestRecord, forward: &ProxyPass) {
-    if forward.redirects.is_empty() {
+pub fn rewrite_redirects(headers: &mut HeaderMap, record: &RequestRecord, proxy_pass: &ProxyPass) {
+    if proxy_pass.redirects.is_empty() {
         return;
     }
     for (name, value) in headers.iter_mut() {
@@ -433,7 +433,7 @@ pub fn rewrite_redirects(headers: &mut HeaderMap, record: &RequestRecord, forwar
         };
         if let Some((before, url)) =
             start.and_then(|start| value.as_bytes().split_at_checked(start))
-            && let Some(rewritten) = rewritten(url, record, forward)
+            && let Some(rewritten) = rewritten(url, record, proxy_pass)
             && let Ok(rewritten) = HeaderValue::try_from([before, &rewritten].concat())
         {
             *value = rewritten;
@@ -454,12 +454,12 @@ fn url_in_refresh(value: &[u8]) -> Option<usize> {
     Some(found + before.len())
 }
 
-fn rewritten(url: &[u8], record: &RequestRecord, forward: &ProxyPass) -> Option<Vec<u8>> {
-    let mut rules = forward.redirects.iter();
+fn rewritten(url: &[u8], record: &RequestRecord, proxy_pass: &ProxyPass) -> Option<Vec<u8>> {
+    let mut rules = proxy_pass.redirects.iter();
     rules.find_map(|rule| match rule {
         Redirect::Default { url: own, path } => match url.strip_prefix(own.as_bytes()) {
             Some(rest) => Some([path.as_bytes(), rest].concat()),
-            None => under_host_sent(url, path, record, forward),
+            None => under_host_sent(url, path, record, proxy_pass),
         },
         Redirect::Expression { from, to } => {
             let groups = from.captures(url)?;
@@ -495,17 +495,17 @@ fn under_host_sent(
     url: &[u8],
     path: &str,
     record: &RequestRecord,
-    forward: &ProxyPass,
+    proxy_pass: &ProxyPass,
 ) -> Option<Vec<u8>> {
-    let own = forward.uri.as_deref()?;
+    let own = proxy_pass.uri.as_deref()?;
     let scheme = [&b"http://"[..], b"https://"];
     let scheme = scheme.into_iter().find(|scheme| url.starts_with(scheme))?;
-    let mut hosts = forward.set_headers.iter();
+    let mut hosts = proxy_pass.set_headers.iter();
     let host = hosts.find(|set| set.name == header::HOST)?;
     let mut sent = Vec::new();
     variables::render(&host.value, record, &mut sent);
     let (named, rest) = url.split_at_checked(scheme.len() + sent.len())?;
-    if sent == forward.host.as_bytes() || !named.ends_with(&sent) {
+    if sent == proxy_pass.host.as_bytes() || !named.ends_with(&sent) {
         return None;
     }
     let rest = rest.strip_prefix(own.as_bytes())?;
@@ -659,12 +659,12 @@ mod redirect_tests {
     use super::*;
     use crate::config::plan::{SetHeader, Template, Variable};
 
-    fn rewritten(forward: &ProxyPass, field: &'static str, value: &str) -> String {
+    fn rewritten(proxy_pass: &ProxyPass, field: &'static str, value: &str) -> String {
         let record =
             crate::message::testing::request("GET", "/one/a%0ab", &[("host", "shop.test:81")]);
         let mut headers = HeaderMap::new();
         headers.insert(field, HeaderValue::from_str(value).unwrap());
-        rewrite_redirects(&mut headers, &record, forward);
+        rewrite_redirects(&mut headers, &record, proxy_pass);
         headers[field].to_str().unwrap().to_owned()
     }
 
@@ -676,7 +676,7 @@ mod redirect_tests {
                 name: header::HOST,
                 value: Template::variable(Variable::PassedHost),
             }],
-            ..crate::message::testing::forward()
+            ..crate::message::testing::proxy_pass()
         }
     }
 
@@ -689,7 +689,7 @@ mod redirect_tests {
 
     #[test]
     fn the_locations_path_takes_the_place_of_the_upstreams_url() {
-        let forward = with(vec![default()]);
+        let proxy_pass = with(vec![default()]);
         for (from, to) in [
             ("http://app/two/x?y", "/one/x?y"),
             ("http://app/three/", "http://app/three/"),
@@ -704,15 +704,15 @@ mod redirect_tests {
                 "https://www.shop.test:81/two/x",
             ),
         ] {
-            assert_eq!(rewritten(&forward, "location", from), to);
+            assert_eq!(rewritten(&proxy_pass, "location", from), to);
         }
         assert_eq!(
-            rewritten(&forward, "refresh", "5; URL=http://app/two/x"),
+            rewritten(&proxy_pass, "refresh", "5; URL=http://app/two/x"),
             "5; URL=/one/x"
         );
-        assert_eq!(rewritten(&forward, "refresh", "5"), "5");
+        assert_eq!(rewritten(&proxy_pass, "refresh", "5"), "5");
         assert_eq!(
-            rewritten(&forward, "content-location", "http://app/two/"),
+            rewritten(&proxy_pass, "content-location", "http://app/two/"),
             "http://app/two/"
         );
         assert_eq!(
@@ -723,7 +723,7 @@ mod redirect_tests {
 
     #[test]
     fn the_first_rule_that_matches_is_applied_and_values_are_escaped() {
-        let forward = with(vec![
+        let proxy_pass = with(vec![
             Redirect::Expression {
                 from: Regex::new("^http://([^/]+)/(.*)$").unwrap(),
                 to: Box::new([
@@ -736,14 +736,14 @@ mod redirect_tests {
             default(),
         ]);
         assert_eq!(
-            rewritten(&forward, "location", "http://app/two/"),
+            rewritten(&proxy_pass, "location", "http://app/two/"),
             "//app/one/a%0Abtwo/"
         );
         let host = Template::variable(Variable::Host);
-        let forward = with(vec![Redirect::Prefix {
+        let proxy_pass = with(vec![Redirect::Prefix {
             from: Template::literal("/"),
             to: host,
         }]);
-        assert_eq!(rewritten(&forward, "location", "/x"), "shop.testx");
+        assert_eq!(rewritten(&proxy_pass, "location", "/x"), "shop.testx");
     }
 }

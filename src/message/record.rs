@@ -44,7 +44,7 @@ pub struct RequestRecord {
     /// Its place in a trace, where traces are told.
     pub trace: Option<Box<Trace>>,
     /// How it is sent on, where it is.
-    pub forward: Option<Arc<ProxyPass>>,
+    pub proxy_pass: Option<Arc<ProxyPass>>,
     /// What came was no request: nothing of the head is known.
     pub unparsed: bool,
     /// Every upstream server tried; mostly one.
@@ -150,7 +150,7 @@ impl RequestRecord {
             limit_conn: None,
             limit_zone: None,
             trace: None,
-            forward: None,
+            proxy_pass: None,
             unparsed: false,
             attempts: SmallVec::new(),
             status: None,

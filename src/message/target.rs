@@ -349,17 +349,17 @@ fn resolve_last(path: &mut Vec<u8>) -> Result<(), Error> {
 
 /// The target that is sent upstream, as it is written there.
 #[must_use]
-pub fn target_sent(head: &Parts, target: &Target, forward: &ProxyPass) -> Vec<u8> {
+pub fn target_sent(head: &Parts, target: &Target, proxy_pass: &ProxyPass) -> Vec<u8> {
     let mut out = Vec::new();
-    write_target(head, target, forward, &mut out);
+    write_target(head, target, proxy_pass, &mut out);
     out
 }
 
 /// The target in origin form: as the client wrote it, or with the URI part of `proxy_pass` in place of the location's
 /// prefix.
-pub fn write_target(head: &Parts, target: &Target, forward: &ProxyPass, out: &mut Vec<u8>) {
+pub fn write_target(head: &Parts, target: &Target, proxy_pass: &ProxyPass, out: &mut Vec<u8>) {
     let asked = head.uri.path_and_query();
-    let Some(uri) = &forward.uri else {
+    let Some(uri) = &proxy_pass.uri else {
         let asked = asked.map_or("/", |asked| asked.as_str());
         // In absolute form with a query and no path, the path is the root.
         if asked.starts_with('?') {
@@ -370,7 +370,7 @@ pub fn write_target(head: &Parts, target: &Target, forward: &ProxyPass, out: &mu
     };
     out.extend_from_slice(uri.as_bytes());
     let path = target.path(head);
-    let rest = path.get(forward.replaces..).unwrap_or_default();
+    let rest = path.get(proxy_pass.replaces..).unwrap_or_default();
     if target.is_rewritten() {
         push_encoded(rest, out);
     } else {

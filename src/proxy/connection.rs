@@ -45,22 +45,22 @@ impl ConnectionHandler {
     }
 
     /// Admits a connection, unless its address or all together have enough.
-    pub(crate) fn admit(&self, peer: &Arc<ClientConnection>) -> Option<ConnectionPermit> {
+    pub(crate) fn admit(&self, client: &Arc<ClientConnection>) -> Option<ConnectionPermit> {
         let (generation, listener) = self.proxy.listener.current();
         let plan = &generation.plan;
-        let address = match rule_of_introduction(plan, listener, peer) {
+        let address = match rule_of_introduction(plan, listener, client) {
             // The proxy in front is not the client; its address is known when the PROXY header has been read.
             Some(_) => None,
-            None => peer.addr.ip(),
+            None => client.addr.ip(),
         };
-        self.cap.admit(&plan.caps, peer, address)
+        self.cap.admit(&plan.caps, client, address)
     }
 
     /// Serves a connection to its end. The generation is loaded once, for all that comes before the first request.
     pub(crate) async fn serve(
         self,
         mut stream: Stream,
-        peer: Arc<ClientConnection>,
+        client: Arc<ClientConnection>,
         mut seat: ConnectionPermit,
         stop: CancellationToken,
     ) {
@@ -84,7 +84,8 @@ impl ConnectionHandler {
             true => {
                 // Boxed: once it is over, nothing is left of it.
                 let current = (&*generation, index);
-                let mut securing = Box::pin(self.secured(current, stream, &peer, &settings, &stop));
+                let mut securing =
+                    Box::pin(self.secured(current, stream, &client, &settings, &stop));
                 let Some(Some(socket)) = seat.hold(securing.as_mut()).await else {
                     return;
                 };
@@ -94,7 +95,7 @@ impl ConnectionHandler {
         // A connection may outlive many generations; each of its requests loads its own.
         drop(generation);
         // Pinned where it is made: moved, it would have room twice.
-        let connection = pin!(downstream::connection(socket, peer, settings, self, stop));
+        let connection = pin!(downstream::connection(socket, client, settings, self, stop));
         seat.hold(connection).await;
     }
 
@@ -103,17 +104,17 @@ impl ConnectionHandler {
         &self,
         (generation, listener): (&Generation, usize),
         stream: Stream,
-        peer: &ClientConnection,
+        client: &ClientConnection,
         settings: &ConnectionSettings,
         stop: &CancellationToken,
     ) -> Option<Socket> {
         let choose = |name: Option<&str>| generation.secured(listener, name);
         let handshake = tls::accept_handshake(stream, choose);
         let timeout = settings.header_timeout;
-        let handshake = bounded(handshake, peer, &self.counters, timeout, stop);
+        let handshake = bounded(handshake, client, &self.counters, timeout, stop);
         let (socket, info) = handshake.await?;
         if let Some(info) = info {
-            peer.set_tls(info);
+            client.set_tls(info);
         }
         Some(socket)
     }
@@ -127,15 +128,17 @@ impl ConnectionHandler {
         timeout: Duration,
         stop: &CancellationToken,
     ) -> bool {
-        let peer = Arc::clone(seat.peer());
-        let reading = pin!(introduce(stream, &peer, &self.counters, timeout, stop));
+        let client = Arc::clone(seat.client());
+        let reading = pin!(introduce(stream, &client, &self.counters, timeout, stop));
         if seat.hold(reading).await != Some(true) {
             return false;
         }
         let plan = &generation.plan;
-        let rule = rule_of_introduction(plan, listener, &peer);
+        let rule = rule_of_introduction(plan, listener, &client);
         rule.is_none_or(|rule| {
-            let client = peer.client_in_proxy_header(rule).map(|client| client.ip());
+            let client = client
+                .client_in_proxy_header(rule)
+                .map(|client| client.ip());
             seat.counts_for(&plan.caps, client)
         })
     }
@@ -145,18 +148,18 @@ impl ConnectionHandler {
 fn rule_of_introduction<'p>(
     plan: &'p Plan,
     listener: usize,
-    peer: &ClientConnection,
+    client: &ClientConnection,
 ) -> Option<&'p RealIp> {
     let listener = &plan.listeners[listener];
     let rule = plan.servers[listener.default_server].real_ip.as_ref()?;
     let asked = listener.proxy_protocol && rule.header == RealIpHeader::ProxyProtocol;
-    Some(rule).filter(|rule| asked && peer.is_trusted_by(rule))
+    Some(rule).filter(|rule| asked && client.is_trusted_by(rule))
 }
 
 /// Reads the PROXY header that a connection has to begin with; false if it does not, and has to end.
 async fn introduce(
     stream: &mut Stream,
-    peer: &ClientConnection,
+    client: &ClientConnection,
     counters: &ListenerCounters,
     timeout: Duration,
     stop: &CancellationToken,
@@ -173,7 +176,7 @@ async fn introduce(
     match read {
         Ok(says) => {
             if let Some(says) = says {
-                peer.set_proxy_header(says);
+                client.set_proxy_header(says);
             }
             true
         }
@@ -184,7 +187,7 @@ async fn introduce(
                 listen::ProxyReadError::TimedOut => ProxyHeaderFailure::TimedOut,
             });
             let message = format_args!("{error} while reading PROXY protocol");
-            tracing::info!("{}", about_connection(message, peer));
+            tracing::info!("{}", about_connection(message, client));
             false
         }
     }
@@ -197,24 +200,24 @@ impl Handler for ConnectionHandler {
     #[inline(always)]
     fn handle(
         &self,
-        peer: Arc<ClientConnection>,
+        client: Arc<ClientConnection>,
         request: Request<IncomingBody>,
     ) -> impl Future<Output = Result<Response<Self::Body>, CloseConnection>> + Send {
         self.counters.request(request.version());
-        self.proxy.handle(peer, request)
+        self.proxy.handle(client, request)
     }
 
-    fn flooded(&self, peer: &ClientConnection, flood: FloodKind) {
+    fn flooded(&self, client: &ClientConnection, flood: FloodKind) {
         let kind = flood.name();
         self.counters.flood(kind);
         let message = format_args!("http2 flood detected ({kind}): connection closed");
-        tracing::warn!("{}", about_connection(message, peer));
+        tracing::warn!("{}", about_connection(message, client));
     }
 
-    fn refused_head(&self, peer: &Arc<ClientConnection>, status: u16) {
+    fn refused_head(&self, client: &Arc<ClientConnection>, status: u16) {
         if let Ok(status) = StatusCode::from_u16(status) {
             self.counters.refuse_head(status);
-            self.proxy.log_unparsed(peer, status);
+            self.proxy.log_unparsed(client, status);
         }
     }
 }
@@ -222,7 +225,7 @@ impl Handler for ConnectionHandler {
 /// A handshake within its time, counted; what went wrong is logged.
 async fn bounded(
     handshake: impl Future<Output = Result<(Socket, Option<TlsInfo>), HandshakeError>>,
-    peer: &ClientConnection,
+    client: &ClientConnection,
     counters: &ListenerCounters,
     timeout: Duration,
     stop: &CancellationToken,
@@ -254,7 +257,7 @@ async fn bounded(
     };
     counters.handshake(HandshakeResult::Failed);
     let message = format_args!("{failed} while SSL handshaking");
-    tracing::info!("{}", about_connection(message, peer));
+    tracing::info!("{}", about_connection(message, client));
     None
 }
 

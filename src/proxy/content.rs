@@ -126,14 +126,14 @@ pub(super) struct PassOptions {
 impl ProxyPass {
     /// `None` where the upstream is not there.
     pub(super) fn compile(
-        forward: &Arc<plan::ProxyPass>,
+        proxy_pass: &Arc<plan::ProxyPass>,
         conf: &LocationConf,
         upstreams: &[Arc<Upstream>],
         options: PassOptions,
     ) -> Option<Self> {
         Some(Self {
-            conf: Arc::clone(forward),
-            upstream: upstreams.get(forward.upstream).cloned()?,
+            conf: Arc::clone(proxy_pass),
+            upstream: upstreams.get(proxy_pass.upstream).cloned()?,
             body: BodyLimits {
                 max: conf.client.max_body_size(),
                 timeout: conf.client.client_body_timeout,
@@ -245,7 +245,7 @@ impl ProxyPass {
         ticket: Option<CallTicket>,
     ) -> Outcome {
         let (conf, record) = (&self.conf, &mut cx.record);
-        record.forward = Some(Arc::clone(conf));
+        record.proxy_pass = Some(Arc::clone(conf));
         let upgrade = requested_upgrade(record, conf, &body);
         let head = match conf.version {
             HttpVersion::One => {
@@ -353,10 +353,10 @@ fn report(permit: CallPermit<'_>, outcome: &Outcome, now: Millis) {
 // With a body, where that ends and the other protocol begins would be uncertain.
 fn requested_upgrade(
     record: &RequestRecord,
-    forward: &plan::ProxyPass,
+    proxy_pass: &plan::ProxyPass,
     body: &RequestBody,
 ) -> Option<Upgrade> {
-    if !forward.settings.proxy_upgrade || !body.is_none() {
+    if !proxy_pass.settings.proxy_upgrade || !body.is_none() {
         return None;
     }
     Upgrade::asked(&record.head).filter(|_| record.head.method != Method::CONNECT)

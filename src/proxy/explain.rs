@@ -49,16 +49,16 @@ impl Generation {
         let target = Target::parse(&head)?;
         let listener = listener.unwrap_or_else(|| self.known_at(target.host(&head)));
         let server = self.routes.server(listener, target.host(&head));
-        let peer = Arc::new(ClientConnection::new(RemoteAddr::Ip(remote), None, 0, now));
-        let mut exchange =
-            RequestRecord::begin(Arc::clone(&self.plan), server, peer, head, target, now);
-        let location = self.locate(&mut exchange);
-        let slash = self.lacks_slash(&exchange);
+        let client = Arc::new(ClientConnection::new(RemoteAddr::Ip(remote), None, 0, now));
+        let mut record =
+            RequestRecord::begin(Arc::clone(&self.plan), server, client, head, target, now);
+        let location = self.locate(&mut record);
+        let slash = self.lacks_slash(&record);
         Ok(Explanation {
-            server: exchange.server().name.clone(),
+            server: record.server().name.clone(),
             listen: self.plan.listeners[listener].address.to_string(),
             location: self.shown(server, location).into(),
-            client: exchange.client().text().to_owned(),
+            client: record.client().text().to_owned(),
             action: match &location.content {
                 _ if slash => "redirect to the same path with a slash at its end".to_owned(),
                 Content::NotFound => "nothing is configured here".to_owned(),
@@ -67,10 +67,10 @@ impl Generation {
             },
             // A request that is redirected to another path is not limited.
             rules: match &location.filters.limits {
-                Some(limits) if !slash => limits.explain(&exchange, now),
+                Some(limits) if !slash => limits.explain(&record, now),
                 _ => Vec::new(),
             },
-            obstacles: obstacles(location, &exchange, now),
+            obstacles: obstacles(location, &record, now),
         })
     }
 
@@ -99,16 +99,16 @@ impl Generation {
     }
 }
 
-fn obstacles(location: &Location, exchange: &RequestRecord, now: Millis) -> Vec<String> {
+fn obstacles(location: &Location, record: &RequestRecord, now: Millis) -> Vec<String> {
     let mut found = Vec::new();
     let mut add = |what: &str| found.push(what.to_owned());
-    if matches!(exchange.head.method, Method::CONNECT | Method::TRACE) {
+    if matches!(record.head.method, Method::CONNECT | Method::TRACE) {
         add("its method is not allowed");
     }
     if location.filters.degrade_mode() == DegradeMode::On {
         add("its location is degraded: nobody is asked");
     }
-    if !location.filters.admits(exchange.client()) {
+    if !location.filters.admits(record.client()) {
         add("access is forbidden to this address");
     }
     let breaker = location.breaker.as_ref();

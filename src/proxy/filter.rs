@@ -315,8 +315,8 @@ impl Filter for LimitRate {
 
     fn compile(conf: &LocationConf, _: Built<'_>) -> Option<Self> {
         let unlimited = matches!(conf.bandwidth.rate, SizeTemplate::Fixed(0));
-        let forwards = conf.forwards().next().is_some();
-        (forwards || !unlimited).then(|| Self(conf.bandwidth.clone()))
+        let proxy_passes = conf.proxy_passes().next().is_some();
+        (proxy_passes || !unlimited).then(|| Self(conf.bandwidth.clone()))
     }
 
     fn reads_response(&self) -> bool {

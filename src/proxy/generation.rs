@@ -97,7 +97,7 @@ impl Generation {
             .collect();
         let kept = match before {
             None => Arc::new(StaleCache::new(plan.stale_size)),
-            Some(before) => before.kept.heir(plan.stale_size),
+            Some(before) => before.kept.resized(plan.stale_size),
         };
         let bounds = buffers(&plan, before);
         let resources = Arc::new(RequestResources {
@@ -315,19 +315,19 @@ impl Generation {
     pub(super) fn log_unparsed(
         &self,
         listener: usize,
-        peer: &Arc<ClientConnection>,
+        client: &Arc<ClientConnection>,
         status: StatusCode,
         clock: &Clock,
     ) {
         let server = self.plan.listeners[listener].default_server;
         let (head, ()) = http::Request::new(()).into_parts();
-        let (plan, peer, now) = (Arc::clone(&self.plan), Arc::clone(peer), clock.now());
-        let mut exchange = RequestRecord::begin(plan, server, peer, head, Target::default(), now);
-        exchange.unparsed = true;
-        exchange.status = Some(status);
-        exchange.ended = Some(now);
+        let (plan, client, now) = (Arc::clone(&self.plan), Arc::clone(client), clock.now());
+        let mut record = RequestRecord::begin(plan, server, client, head, Target::default(), now);
+        record.unparsed = true;
+        record.status = Some(status);
+        record.ended = Some(now);
         if let Some(rule) = &self.plan.servers[server].real_ip {
-            exchange.identify(rule);
+            record.identify(rule);
         }
         let message = match status {
             StatusCode::REQUEST_TIMEOUT => {
@@ -344,9 +344,9 @@ impl Generation {
             }
             _ => "client sent invalid request while reading client request headers",
         };
-        tracing::info!("{}", about(format_args!("{message}"), &exchange, None));
+        tracing::info!("{}", about(format_args!("{message}"), &record, None));
         if let Some(access_log) = &self.resources.access_log {
-            access_log.write(&exchange);
+            access_log.write(&record);
         }
     }
 }

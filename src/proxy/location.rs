@@ -58,14 +58,14 @@ impl Location {
             !filters.reads_response() && !keeps_sent_headers && conf.fallback.is_none();
         let stale = StaleRules::compile(shared.plan, conf, shared.stale_cache);
         let fallback = conf.fallback.as_deref().map(|fallback| {
-            let forward = fallback.forward.as_ref();
-            let pass = forward.and_then(|forward| {
-                ProxyPass::compile(forward, conf, shared.upstreams, PassOptions::default())
+            let proxy_pass = fallback.proxy_pass.as_ref();
+            let pass = proxy_pass.and_then(|proxy_pass| {
+                ProxyPass::compile(proxy_pass, conf, shared.upstreams, PassOptions::default())
             });
             Box::new(Fallback::new(fallback, pass, stale.clone()))
         });
         let content = match &conf.action {
-            plan::Content::Forward(forward) => {
+            plan::Content::ProxyPass(proxy_pass) => {
                 let options = PassOptions {
                     breaker: breaker.as_ref().map(|it| Arc::clone(&it.breaker)),
                     stale,
@@ -73,7 +73,7 @@ impl Location {
                     keeps_upstream_headers,
                     raw_headers,
                 };
-                let pass = ProxyPass::compile(forward, conf, shared.upstreams, options);
+                let pass = ProxyPass::compile(proxy_pass, conf, shared.upstreams, options);
                 pass.map_or(Content::NotFound, |pass| Content::ProxyPass(Box::new(pass)))
             }
             plan::Content::NotFound => Content::NotFound,
@@ -195,7 +195,7 @@ fn place<'p>(plan: &'p Plan, conf: &LocationConf) -> Option<(&'p str, &'p str)> 
         if std::ptr::eq(&server.fallback, conf) {
             return Some((&*server.name, ""));
         }
-        let location = locations.find(|location| std::ptr::eq(&location.site, conf))?;
+        let location = locations.find(|location| std::ptr::eq(&location.conf, conf))?;
         Some((&*server.name, &*location.path.text))
     })
 }

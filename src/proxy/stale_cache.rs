@@ -40,7 +40,7 @@ struct CachedResponse {
     status: StatusCode,
     headers: HeaderMap,
     body: Bytes,
-    terms: Freshness,
+    spec: Freshness,
     since: Millis,
 }
 
@@ -69,10 +69,10 @@ impl StaleCache {
 
     /// The same answers within so many bytes.
     #[must_use]
-    pub fn heir(self: &Arc<Self>, bytes: usize) -> Arc<Self> {
+    pub fn resized(self: &Arc<Self>, bytes: usize) -> Arc<Self> {
         match self.0.bound() == bytes {
             true => Arc::clone(self),
-            false => Arc::new(Self(Arc::new(self.0.heir(bytes)))),
+            false => Arc::new(Self(Arc::new(self.0.resized(bytes)))),
         }
     }
 
@@ -95,14 +95,14 @@ impl StaleCache {
         mut key: Vec<u8>,
         request: &request::Parts,
         head: &response::Parts,
-        terms: Freshness,
+        spec: Freshness,
         now: Millis,
     ) -> CacheWriter {
-        if !terms.vary.is_empty() {
-            let bytes = names_size(&terms.vary);
+        if !spec.vary.is_empty() {
+            let bytes = names_size(&spec.vary);
             self.0
-                .put(&key, CacheEntry::Varies(terms.vary.clone()), bytes);
-            add_vary_values(&mut key, &terms.vary, request);
+                .put(&key, CacheEntry::Varies(spec.vary.clone()), bytes);
+            add_vary_values(&mut key, &spec.vary, request);
         }
         CacheWriter {
             kept: Arc::clone(&self.0),
@@ -111,7 +111,7 @@ impl StaleCache {
                 status: head.status,
                 headers: own(&head.headers),
                 body: Bytes::new(),
-                terms,
+                spec,
                 since: now,
             },
         }
@@ -139,7 +139,7 @@ impl StaleCache {
             return None;
         };
         let held = now.since(good.since);
-        if held > most || good.terms.most.is_some_and(|most| held > most) {
+        if held > most || good.spec.most.is_some_and(|most| held > most) {
             return None;
         }
         Some(good.response(held, &request.method))
@@ -153,7 +153,7 @@ impl CachedResponse {
         let fields: usize = fields
             .map(|(name, value)| FIELD + name.as_str().len() + value.len())
             .sum();
-        size_of::<Self>() + self.body.len() + fields + names_size(&self.terms.vary)
+        size_of::<Self>() + self.body.len() + fields + names_size(&self.spec.vary)
     }
 
     fn response(&self, held: Duration, method: &Method) -> Response<ResponseBody<UpstreamBody>> {
@@ -168,9 +168,9 @@ impl CachedResponse {
         headers.insert(CONTENT_LENGTH, HeaderValue::from(self.body.len()));
         headers.insert(
             AGE,
-            HeaderValue::from(self.terms.age.saturating_add(held).as_secs()),
+            HeaderValue::from(self.spec.age.saturating_add(held).as_secs()),
         );
-        let status = match self.terms.fresh {
+        let status = match self.spec.fresh {
             Some(fresh) if fresh >= held => format!("weir; hit; ttl={}", (fresh - held).as_secs()),
             Some(fresh) => format!("weir; hit; ttl=-{}", (held - fresh).as_secs()),
             None => "weir; hit".to_owned(),
@@ -325,19 +325,19 @@ impl StaleRules {
     /// The writer for this response, if it may be kept.
     pub(super) fn cache_writer(
         &self,
-        exchange: &RequestRecord,
+        record: &RequestRecord,
         head: &response::Parts,
         clock: &Clock,
     ) -> Option<CacheWriter> {
-        let request = &exchange.head;
+        let request = &record.head;
         if !cache::may_keep(request) || !self.kept.has_room_for(head) {
             return None;
         }
-        let (key, audience) = self.key(exchange);
-        if audience == CacheScope::Everybody && self.credentials.carried_by(exchange) {
+        let (key, audience) = self.key(record);
+        if audience == CacheScope::Everybody && self.credentials.carried_by(record) {
             return None;
         }
-        let Some(terms) = cache::terms(head, audience, Clock::wall) else {
+        let Some(spec) = cache::spec(head, audience, Clock::wall) else {
             // What is there by now is of another kind than what was kept.
             if head.status.is_success() {
                 self.kept.forget(&key);
@@ -346,31 +346,31 @@ impl StaleRules {
         };
         Some(
             self.kept
-                .cache_writer(key, request, head, terms, clock.now()),
+                .cache_writer(key, request, head, spec, clock.now()),
         )
     }
 
     /// The last good response to this request.
     pub(super) fn response(
         &self,
-        exchange: &RequestRecord,
+        record: &RequestRecord,
         now: Millis,
     ) -> Option<Response<ResponseBody<UpstreamBody>>> {
-        let request = &exchange.head;
+        let request = &record.head;
         if !cache::may_use(request) {
             return None;
         }
-        let (key, _) = self.key(exchange);
+        let (key, _) = self.key(record);
         self.kept.response(key, request, self.plan.max_age, now)
     }
 
     /// What the response to a request is kept under, and for whom: the virtual server, all of what is asked for, and
     /// what else tells responses apart here.
-    fn key(&self, exchange: &RequestRecord) -> (Vec<u8>, CacheScope) {
-        let head = &exchange.head;
+    fn key(&self, record: &RequestRecord) -> (Vec<u8>, CacheScope) {
+        let head = &record.head;
         let mut key = self.server.as_bytes().to_vec();
         key.push(0);
-        variables::append(&Variable::Scheme, exchange, &mut key);
+        variables::append(&Variable::Scheme, record, &mut key);
         key.push(0);
         // With its port: a backend that is told of it may write it into links.
         let authority = match head.uri.authority() {
@@ -384,11 +384,11 @@ impl StaleRules {
         }
         key.push(0);
         for map in &self.maps {
-            push(map, exchange, &mut key);
+            push(map, record, &mut key);
         }
         let mut known = false;
         for variable in self.plan.key.iter().flat_map(|key| key.variables()) {
-            known |= push(variable, exchange, &mut key) && variable.is_secret();
+            known |= push(variable, record, &mut key) && variable.is_secret();
         }
         // Without a secret of its own nothing tells this client from others.
         let audience = match self.plan.private && known {
@@ -401,10 +401,10 @@ impl StaleRules {
 }
 
 /// Appends a variable's value with its length, so that no two lists of values read alike; whether there is one.
-fn push(variable: &Variable, exchange: &RequestRecord, key: &mut Vec<u8>) -> bool {
+fn push(variable: &Variable, record: &RequestRecord, key: &mut Vec<u8>) -> bool {
     let start = key.len();
     key.extend_from_slice(&[0; LENGTH]);
-    variables::append(variable, exchange, key);
+    variables::append(variable, record, key);
     let length = key.len() - start - LENGTH;
     if let Some(place) = key.get_mut(start..start + LENGTH) {
         place.copy_from_slice(&length.to_be_bytes());
@@ -416,7 +416,7 @@ const LENGTH: usize = size_of::<usize>();
 
 /// What tells a site's virtual server from all others, in this plan and the next: its name, where it listens, and how
 /// many before it have both in common with it.
-fn virtual_server(plan: &Plan, site: &LocationConf) -> Box<str> {
+fn virtual_server(plan: &Plan, conf: &LocationConf) -> Box<str> {
     let address = |index: usize| {
         let mut listeners = plan.listeners.iter();
         let listener = listeners.find(|listener| listener.servers.contains(&index));
@@ -424,8 +424,8 @@ fn virtual_server(plan: &Plan, site: &LocationConf) -> Box<str> {
     };
     let holds = |server: &plan::Server| {
         let mut locations = server.locations.iter();
-        std::ptr::eq(&server.fallback, site)
-            || locations.any(|location| std::ptr::eq(&location.site, site))
+        std::ptr::eq(&server.fallback, conf)
+            || locations.any(|location| std::ptr::eq(&location.conf, conf))
     };
     let own = plan.servers.iter().position(holds).unwrap_or_default();
     let known_by = |index: usize| (plan.servers.get(index).map(|it| &*it.name), address(index));
@@ -443,15 +443,15 @@ struct CredentialVariables {
 }
 
 impl CredentialVariables {
-    fn of(plan: &Plan, site: &LocationConf) -> Self {
-        let rules = site.limit_req.iter().chain(&site.shadow);
+    fn of(plan: &Plan, conf: &LocationConf) -> Self {
+        let rules = conf.limit_req.iter().chain(&conf.shadow);
         let zones = rules.filter_map(|rule| plan.req_zones.get(rule.zone));
         let mut search = VariableSearch::new(&plan.maps);
         zones.for_each(|zone| search.template(&zone.key));
-        let rules = site.limit_conn.iter();
+        let rules = conf.limit_conn.iter();
         let zones = rules.filter_map(|rule| plan.conn_zones.get(rule.zone));
         zones.for_each(|zone| search.template(&zone.key));
-        for set in forward(site).iter().flat_map(|it| &it.set_headers) {
+        for set in proxy_pass(conf).iter().flat_map(|it| &it.set_headers) {
             search.template(&set.value);
         }
         let mut variables = search.found;
@@ -460,20 +460,20 @@ impl CredentialVariables {
     }
 
     /// Whether a request carries any.
-    fn carried_by(&self, exchange: &RequestRecord) -> bool {
-        let shown = exchange
+    fn carried_by(&self, record: &RequestRecord) -> bool {
+        let shown = record
             .connection
             .tls()
             .is_some_and(|tls| tls.client.is_some());
         shown
-            || exchange.head.headers.keys().any(says_so)
-            || self.variables.iter().any(|it| has_value(it, exchange))
+            || record.head.headers.keys().any(says_so)
+            || self.variables.iter().any(|it| has_value(it, record))
     }
 }
 
 /// The maps that a location's `proxy_set_header` tells its backend of: responses may differ by them.
-fn maps_told(site: &LocationConf) -> Vec<Variable> {
-    let headers = forward(site).into_iter().flat_map(|it| &it.set_headers);
+fn maps_told(conf: &LocationConf) -> Vec<Variable> {
+    let headers = proxy_pass(conf).into_iter().flat_map(|it| &it.set_headers);
     let parts = headers.flat_map(|set| &set.value.parts);
     let mut maps = Vec::new();
     for part in parts {
@@ -486,9 +486,9 @@ fn maps_told(site: &LocationConf) -> Vec<Variable> {
     maps
 }
 
-fn forward(site: &LocationConf) -> Option<&ProxyPass> {
-    match &site.action {
-        Content::Forward(forward) => Some(forward),
+fn proxy_pass(conf: &LocationConf) -> Option<&ProxyPass> {
+    match &conf.action {
+        Content::ProxyPass(proxy_pass) => Some(proxy_pass),
         Content::NotFound | Content::Return(_) => None,
     }
 }
@@ -564,12 +564,12 @@ fn identifies(variable: &Variable) -> bool {
     }
 }
 
-fn has_value(variable: &Variable, exchange: &RequestRecord) -> bool {
+fn has_value(variable: &Variable, record: &RequestRecord) -> bool {
     match variable {
-        Variable::Http(name) => exchange.head.headers.contains_key(name),
+        Variable::Http(name) => record.head.headers.contains_key(name),
         other => {
             let mut value = Vec::new();
-            variables::append(other, exchange, &mut value);
+            variables::append(other, record, &mut value);
             !value.is_empty()
         }
     }
@@ -679,7 +679,7 @@ mod tests {
             status: StatusCode::OK,
             headers: HeaderMap::new(),
             body: Bytes::new(),
-            terms: Freshness {
+            spec: Freshness {
                 age: Duration::from_secs(u64::MAX),
                 fresh: None,
                 most: None,

@@ -14,7 +14,7 @@ use http::uri::PathAndQuery;
 use http::{HeaderValue, Method, Request, Uri, Version, header};
 
 use super::concurrency::{ActiveRequests, SlotProgress, SlotRequest, SlotResult};
-use super::fields::{FieldPlan, sites};
+use super::fields::{FieldPlan, location_confs};
 use super::order::LogEntry;
 use super::report::{ReplayReport, ZoneKind, ZoneReport};
 use super::run::{ReplayOptions, RequestObserver};
@@ -117,27 +117,27 @@ impl<'a> Evaluator<'a> {
         let outcome = match self.court.way(entry, texts, now) {
             Routed::Early => RequestOutcome::Early,
             Routed::Malformed => RequestOutcome::Malformed,
-            Routed::Limits(spot, exchange) => {
+            Routed::Limits(spot, record) => {
                 let (tallies, arrivals) = (&mut self.tallies, &mut self.arrivals);
                 let verdict =
                     spot.limits
-                        .ask_requests_aloud(exchange, now, |exchange, rule, key, said| {
+                        .ask_requests_aloud(record, now, |record, rule, key, said| {
                             let zone = spot.req[rule];
                             let event = ZoneEvent::new(said, entry.at, (entry.file, entry.line));
-                            let label = || spot.limits.requests_label(rule, exchange);
+                            let label = || spot.limits.requests_label(rule, record);
                             let id = tallies[zone].count(key, event, label);
                             if let Some(arrivals) = &mut arrivals[zone]
-                                && !spot.limits.has_own_numbers(rule, exchange)
+                                && !spot.limits.has_own_numbers(rule, record)
                             {
                                 arrivals.add(id, now.0);
                             }
                         });
-                let status = exchange.limit_req;
+                let status = record.limit_req;
                 match verdict {
                     limits::Admission::Refuse(refusal) => RequestOutcome::Refuse(status, refusal),
                     verdict if self.timed && !spot.conn.is_empty() => {
                         let waited = wait(&verdict);
-                        let coming = coming(spot, exchange, entry, waited);
+                        let coming = coming(spot, record, entry, waited);
                         self.crowd.expect(coming);
                         return self.advance(entry.at);
                     }
@@ -258,8 +258,8 @@ impl<'a> Evaluator<'a> {
         arrivals: Option<Arrivals>,
     ) -> ZoneReport {
         let zone = &self.plan.req_zones[index];
-        let rules: Vec<&ReqRule> = sites(&self.plan)
-            .flat_map(|site| &site.limit_req)
+        let rules: Vec<&ReqRule> = location_confs(&self.plan)
+            .flat_map(|conf| &conf.limit_req)
             .filter(|rule| rule.zone == index)
             .collect();
         let burst = rules.iter().map(|rule| rule.burst).max();
@@ -290,8 +290,8 @@ impl<'a> Evaluator<'a> {
 
     fn connections_zone(&self, index: usize, tally: &stats::ZoneStats) -> ZoneReport {
         let zone = &self.plan.conn_zones[index];
-        let mut limits: Vec<u32> = sites(&self.plan)
-            .flat_map(|site| &site.limit_conn)
+        let mut limits: Vec<u32> = location_confs(&self.plan)
+            .flat_map(|conf| &conf.limit_conn)
             .filter(|rule| rule.zone == index)
             .map(|rule| rule.limit)
             .collect();
@@ -354,18 +354,18 @@ fn wait(verdict: &limits::Admission) -> Option<u64> {
 /// A request that wants its places after a wait.
 fn coming(
     spot: &Arc<ReplayLocation>,
-    exchange: &RequestRecord,
+    record: &RequestRecord,
     entry: &LogEntry,
     waited: Option<u64>,
 ) -> SlotRequest {
     let keys = (0..spot.conn.len()).map(|rule| {
         let mut key = Vec::new();
         spot.limits
-            .with_connections_key(rule, exchange, |bytes| key.extend_from_slice(bytes));
-        (key, spot.limits.connections_label(rule, exchange))
+            .with_connections_key(rule, record, |bytes| key.extend_from_slice(bytes));
+        (key, spot.limits.connections_label(rule, record))
     });
     SlotRequest {
-        places: spot.limits.places(exchange),
+        places: spot.limits.places(record),
         keys: keys.collect(),
         spot: Arc::clone(spot),
         at: entry.at + waited.map_or(0, |waited| i64::try_from(waited).unwrap_or(0)),
@@ -373,7 +373,7 @@ fn coming(
         line: (entry.file, entry.line),
         came: entry.at,
         waited,
-        status: exchange.limit_req,
+        status: record.limit_req,
         progress: SlotProgress::default(),
     }
 }
@@ -406,7 +406,7 @@ pub(super) struct ReplayRouter {
     table: RouteTable<Arc<ReplayLocation>>,
     /// All servers by name, for a log that does not say on which port they were asked.
     hosts: Hosts,
-    exchange: RequestRecord,
+    record: RequestRecord,
     needs: RequestShape,
     given_host: Option<Box<[u8]>>,
     /// The host and port of the last request, and the server they lead to.
@@ -428,7 +428,7 @@ pub(super) struct ReplayLocation {
     /// The zones of its `limit_req` and of its `limit_conn`, by the plan's indices.
     pub(super) req: Box<[usize]>,
     pub(super) conn: Box<[usize]>,
-    forwards: bool,
+    proxy_passes: bool,
 }
 
 /// What becomes of a request before its limits are asked.
@@ -449,7 +449,7 @@ impl ReplayRouter {
         needs: &FieldPlan,
         host: Option<&str>,
     ) -> Self {
-        let table = RouteTable::build(&plan, |site| Arc::new(ReplayLocation::build(site, zones)));
+        let table = RouteTable::build(&plan, |conf| Arc::new(ReplayLocation::build(conf, zones)));
         let names = plan.servers.iter().enumerate().flat_map(|(index, server)| {
             let names = server.names.iter().cloned();
             names.map(move |name| (name, index))
@@ -460,22 +460,22 @@ impl ReplayRouter {
             .map_or(0, |listener| listener.default_server);
         let (head, ()) = Request::new(()).into_parts();
         let remote = RemoteAddr::Unix;
-        let peer = Arc::new(ClientConnection::new(remote, None, 0, Millis(0)));
-        let mut exchange = RequestRecord::begin(
+        let client = Arc::new(ClientConnection::new(remote, None, 0, Millis(0)));
+        let mut record = RequestRecord::begin(
             Arc::clone(&plan),
             0,
-            peer,
+            client,
             head,
             Target::default(),
             Millis(0),
         );
         // Not every log names the host, and this version can do without.
-        exchange.head.version = Version::HTTP_10;
+        record.head.version = Version::HTTP_10;
         Self {
             hosts: Hosts::build(names, default),
             plan,
             table,
-            exchange,
+            record,
             needs: RequestShape {
                 host: needs.host.is_some(),
                 port: needs.port.is_some(),
@@ -495,23 +495,23 @@ impl ReplayRouter {
         if self.fill(entry, texts, now).is_none() {
             return Routed::Malformed;
         }
-        let exchange = &mut self.exchange;
-        if matches!(exchange.head.method, Method::CONNECT | Method::TRACE) {
+        let record = &mut self.record;
+        if matches!(record.head.method, Method::CONNECT | Method::TRACE) {
             return Routed::Early;
         }
-        let path = exchange.target.path(&exchange.head);
-        let slash = self.table.redirects_to_slash(exchange.server, path);
-        if slash.is_some_and(|spot| spot.forwards) {
+        let path = record.target.path(&record.head);
+        let slash = self.table.redirects_to_slash(record.server, path);
+        if slash.is_some_and(|spot| spot.proxy_passes) {
             return Routed::Early;
         }
-        let spot = self.table.find(exchange.server, path);
-        Routed::Limits(spot, exchange)
+        let spot = self.table.find(record.server, path);
+        Routed::Limits(spot, record)
     }
 
     fn fill(&mut self, entry: &LogEntry, texts: &[u8], now: Millis) -> Option<()> {
         let mut texts = fields::texts(texts);
         let (method, target) = (texts.next()?, texts.next()?);
-        let head = &mut self.exchange.head;
+        let head = &mut self.record.head;
         head.method = match method {
             b"GET" | b"" => Method::GET,
             method => Method::from_bytes(method).ok()?,
@@ -544,26 +544,26 @@ impl ReplayRouter {
                 head.headers.insert(field, safe_value(value));
             }
         }
-        self.exchange.target = Target::parse(&self.exchange.head).ok()?;
+        self.record.target = Target::parse(&self.record.head).ok()?;
         if new {
             self.last.1 = self.server(port);
         }
         self.last.0 = last;
-        self.exchange.server = self.last.1;
+        self.record.server = self.last.1;
         let remote = match entry.client {
             Some(address) => RemoteAddr::Ip(SocketAddr::new(address, 0)),
             None => RemoteAddr::Unix,
         };
-        self.exchange.set_client(ClientAddr::new(remote));
-        self.exchange.started = now;
-        self.exchange.limit_req = None;
-        self.exchange.limit_conn = None;
+        self.record.set_client(ClientAddr::new(remote));
+        self.record.started = now;
+        self.record.limit_req = None;
+        self.record.limit_conn = None;
         Some(())
     }
 
     /// The server for the host that was filled in.
     fn server(&self, port: &[u8]) -> usize {
-        let host = self.exchange.target.host(&self.exchange.head);
+        let host = self.record.target.host(&self.record.head);
         let port: Option<u16> = std::str::from_utf8(port)
             .ok()
             .and_then(|port| port.parse().ok());
@@ -579,12 +579,12 @@ impl ReplayRouter {
 }
 
 impl ReplayLocation {
-    fn build(site: &plan::LocationConf, zones: &Zones) -> Self {
+    fn build(conf: &plan::LocationConf, zones: &Zones) -> Self {
         Self {
-            limits: Limits::compile(site, zones),
-            req: site.limit_req.iter().map(|rule| rule.zone).collect(),
-            conn: site.limit_conn.iter().map(|rule| rule.zone).collect(),
-            forwards: matches!(site.action, Content::Forward(_)),
+            limits: Limits::compile(conf, zones),
+            req: conf.limit_req.iter().map(|rule| rule.zone).collect(),
+            conn: conf.limit_conn.iter().map(|rule| rule.zone).collect(),
+            proxy_passes: matches!(conf.action, Content::ProxyPass(_)),
         }
     }
 }

@@ -292,10 +292,10 @@ impl FieldPlan {
         req.chain(conn).for_each(replace);
         for server in &mut plan.servers {
             let locations = server.locations.iter_mut();
-            let sites = locations.map(|location| &mut location.site);
-            for rule in sites
+            let location_confs = locations.map(|location| &mut location.conf);
+            for rule in location_confs
                 .chain([&mut server.fallback])
-                .flat_map(|site| &mut site.limit_req)
+                .flat_map(|conf| &mut conf.limit_req)
             {
                 if let CostSource::Before(template) = &mut rule.weight {
                     replace(template);
@@ -324,21 +324,21 @@ impl FieldPlan {
 }
 
 /// Every place that says what holds for a request.
-pub(super) fn sites(plan: &Plan) -> impl Iterator<Item = &LocationConf> {
+pub(super) fn location_confs(plan: &Plan) -> impl Iterator<Item = &LocationConf> {
     plan.servers.iter().flat_map(|server| {
-        let locations = server.locations.iter().map(|location| &location.site);
+        let locations = server.locations.iter().map(|location| &location.conf);
         locations.chain([&server.fallback])
     })
 }
 
 /// The keys of all zones that some place uses, by the zone's name; those of `limit_conn` only if they are replayed.
 fn keys_in_use(plan: &Plan, connections: bool) -> Vec<(&str, &Template)> {
-    let req: BTreeSet<usize> = sites(plan)
-        .flat_map(|site| site.limit_req.iter().map(|rule| rule.zone))
+    let req: BTreeSet<usize> = location_confs(plan)
+        .flat_map(|conf| conf.limit_req.iter().map(|rule| rule.zone))
         .collect();
-    let conn: BTreeSet<usize> = sites(plan)
+    let conn: BTreeSet<usize> = location_confs(plan)
         .filter(|_| connections)
-        .flat_map(|site| site.limit_conn.iter().map(|rule| rule.zone))
+        .flat_map(|conf| conf.limit_conn.iter().map(|rule| rule.zone))
         .collect();
     let req = req
         .into_iter()
@@ -351,7 +351,7 @@ fn keys_in_use(plan: &Plan, connections: bool) -> Vec<(&str, &Template)> {
 
 /// What requests weigh, by the name of the zone.
 fn weights(plan: &Plan) -> impl Iterator<Item = (&str, &CostSource)> {
-    let rules = sites(plan).flat_map(|site| &site.limit_req);
+    let rules = location_confs(plan).flat_map(|conf| &conf.limit_req);
     rules.map(|rule| (&*plan.req_zones[rule.zone].name, &rule.weight))
 }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::evaluate::{Evaluator, ReplayVerdict};
-use super::fields::{FieldPlan, MissingFields, sites};
+use super::fields::{FieldPlan, MissingFields, location_confs};
 use super::format::InputFormat;
 use super::input::LogMerger;
 use super::log_format::TimePrecision;
@@ -113,7 +113,7 @@ pub fn run(
             needs
         }
     };
-    let connected = sites(&plan).any(|site| !site.limit_conn.is_empty());
+    let connected = location_confs(&plan).any(|conf| !conf.limit_conn.is_empty());
     let mut road = Pipeline {
         ended: ReorderWindow::new(options.window),
         begun: needs.took.map(|_| ReorderWindow::new(options.window)),

@@ -46,7 +46,7 @@ impl<T> RouteTable<T> {
             let locations = server.locations.iter();
             ServerPaths {
                 locations: Locations::build(
-                    locations.map(|location| (location.path.rule.clone(), make(&location.site))),
+                    locations.map(|location| (location.path.rule.clone(), make(&location.conf))),
                 ),
                 fallback: make(&server.fallback),
             }
@@ -191,7 +191,7 @@ mod tests {
                 text: "/api/".into(),
                 rule: PathRule::Prefix("/api/".into()),
             },
-            site: crate::message::testing::site(Content::NotFound),
+            conf: crate::message::testing::conf(Content::NotFound),
         });
         let listener = |port, default_server| Listener {
             http2: None,

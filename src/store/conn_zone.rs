@@ -38,7 +38,7 @@ pub struct SlotTable {
     shards: Box<[ShardLock<SlotShard>]>,
     full: RateLimitedLog,
     /// Where everybody has moved to.
-    heir: OnceLock<Arc<Self>>,
+    resized: OnceLock<Arc<Self>>,
 }
 
 /// A place among a key's requests in progress, given back when dropped.
@@ -68,7 +68,7 @@ impl SlotTable {
                 .map(|_| ShardLock::new(SlotShard::new(division.keys)))
                 .collect(),
             full: RateLimitedLog::default(),
-            heir: OnceLock::new(),
+            resized: OnceLock::new(),
         })
     }
 
@@ -455,38 +455,39 @@ impl SlotTable {
     /// The same places in so many bytes. Who is in progress or waits is there as before, also where there is less room than
     /// they take; whoever still has this zone is led to where the places are by then.
     #[must_use]
-    pub fn heir(self: &Arc<Self>, size: usize) -> Arc<Self> {
-        if let Some(heir) = self.heir.get() {
-            return heir.heir(size);
+    pub fn resized(self: &Arc<Self>, size: usize) -> Arc<Self> {
+        if let Some(resized) = self.resized.get() {
+            return resized.resized(size);
         }
         if self.division == ShardLayout::of(size, BYTES_PER_KEY) {
             return Arc::clone(self);
         }
-        let heir = Self::new(&self.name, size);
-        heir.full.add(self.full.total());
+        let resized = Self::new(&self.name, size);
+        resized.full.add(self.full.total());
         // Before the first place moves: whoever finds it gone looks there.
-        let heir = self.heir.get_or_init(|| heir);
+        let resized = self.resized.get_or_init(|| resized);
         for (number, shard) in self.shards.iter().enumerate() {
             let mut shard = shard.lock();
             let tickets = shard.next_ticket;
             for (packed, active) in shard.table.empty_out() {
-                let key = heir.seeds.unpacked(packed);
-                let mut there = heir.lock(&key);
+                let key = resized.seeds.unpacked(packed);
+                let mut there = resized.lock(&key);
                 // No two in one line have the same ticket.
                 there.next_ticket = there.next_ticket.max(tickets);
                 there.table.stretch();
-                there.table.insert(&key, active, &heir.seeds);
+                there.table.insert(&key, active, &resized.seeds);
             }
             let counts = std::mem::take(&mut shard.counts);
-            heir.shards[number % heir.shards.len()].lock().counts += counts;
+            resized.shards[number % resized.shards.len()].lock().counts += counts;
         }
-        Arc::clone(heir)
+        Arc::clone(resized)
     }
 
     #[cold]
     fn lock_moved(&self, key: &Key) -> MutexGuard<'_, SlotShard> {
-        let heir = self.heir.get();
-        heir.expect("places move only where there is an heir")
+        let resized = self.resized.get();
+        resized
+            .expect("places move only where there is an heir")
             .lock(key)
     }
 }
@@ -516,7 +517,7 @@ mod heir_tests {
                 .is_err()
         );
 
-        let new = old.heir(64 << 20);
+        let new = old.resized(64 << 20);
         assert!(!Arc::ptr_eq(&old, &new));
         assert_eq!((old.len(), new.len(), new.taken(&key)), (0, 1, 1));
         assert!(new.take(&key, 1, NOW).is_err());
@@ -551,17 +552,17 @@ mod heir_tests {
         let places: Vec<_> = (0..5000u32)
             .map(|number| old.take(&old.key(&number.to_be_bytes()), 1, NOW).unwrap())
             .collect();
-        let new = old.heir(BYTES_PER_KEY);
+        let new = old.resized(BYTES_PER_KEY);
         assert_eq!(new.len(), 5000);
         assert!(new.take(&new.key(b"another"), 1, NOW).is_err());
         drop(places);
         assert!(new.is_empty());
-        assert_eq!(old.heir(BYTES_PER_KEY).len(), 0);
+        assert_eq!(old.resized(BYTES_PER_KEY).len(), 0);
     }
 
     #[test]
     fn the_same_memory_is_the_same_zone() {
         let slots = SlotTable::new("one", 1 << 20);
-        assert!(Arc::ptr_eq(&slots, &slots.heir(1 << 20)));
+        assert!(Arc::ptr_eq(&slots, &slots.resized(1 << 20)));
     }
 }

@@ -49,17 +49,17 @@ impl Penalties {
 
     /// The same penalties within so many bytes; where those that have not ended do not fit, in the bytes they have.
     #[must_use]
-    pub fn heir(self: &Arc<Self>, size: usize) -> Arc<Self> {
+    pub fn resized(self: &Arc<Self>, size: usize) -> Arc<Self> {
         if self.division == ShardLayout::of(size, BYTES_PER_KEY) {
             return Arc::clone(self);
         }
-        let heir = Self::new(&self.zone, size);
+        let resized = Self::new(&self.zone, size);
         // Nobody tells the time here; what has ended since is only in the way.
         let now = Millis(self.latest.load(Ordering::Relaxed));
         for shard in &self.shards {
             for (packed, end) in shard.lock().entries() {
-                let key = heir.seeds.unpacked(packed);
-                if *end > now && !heir.give(&key, *end, now) {
+                let key = resized.seeds.unpacked(packed);
+                if *end > now && !resized.give(&key, *end, now) {
                     tracing::warn!(
                         "zone \"{}\" keeps the room of its penalties: those that have not ended do not fit \
                          in less",
@@ -69,8 +69,8 @@ impl Penalties {
                 }
             }
         }
-        heir.dropped.add(self.dropped.total());
-        Arc::new(heir)
+        resized.dropped.add(self.dropped.total());
+        Arc::new(resized)
     }
 
     /// For how much longer a key stays out.
@@ -232,10 +232,10 @@ mod tests {
         let same = |other: &Penalties| {
             (0..1000).all(|number| left(other, number, 1000) == left(&penalties, number, 1000))
         };
-        assert!(Arc::ptr_eq(&penalties, &penalties.heir(1 << 20)));
-        let larger = penalties.heir(64 << 20);
+        assert!(Arc::ptr_eq(&penalties, &penalties.resized(1 << 20)));
+        let larger = penalties.resized(64 << 20);
         assert!(same(&larger) && larger.len() == 1000);
-        let smaller = penalties.heir(1000 * BYTES_PER_KEY);
+        let smaller = penalties.resized(1000 * BYTES_PER_KEY);
         assert!(same(&smaller) && smaller.memory() <= 1000 * BYTES_PER_KEY);
     }
 
@@ -246,10 +246,10 @@ mod tests {
         for number in 0..1000 {
             penalties.punish(&key(number), Millis(u64::from(number)), TERM);
         }
-        let kept = penalties.heir(100 * BYTES_PER_KEY);
+        let kept = penalties.resized(100 * BYTES_PER_KEY);
         assert!(Arc::ptr_eq(&penalties, &kept));
         kept.punish(&key(5_000), Millis(30_950), TERM);
-        let smaller = kept.heir(100 * BYTES_PER_KEY);
+        let smaller = kept.resized(100 * BYTES_PER_KEY);
         assert_eq!(smaller.len(), 50);
         assert!((951..1000).all(|number| left(&smaller, number, 30_950).is_some()));
         assert_eq!(left(&smaller, 5_000, 30_950), Some(30_000));

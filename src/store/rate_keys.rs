@@ -27,7 +27,7 @@ pub(super) struct KeyTable<A: Algorithm> {
     refused: AtomicBool,
     evictions: RateLimitedLog,
     /// Where everything has moved to.
-    heir: OnceLock<Arc<Self>>,
+    resized: OnceLock<Arc<Self>>,
 }
 
 impl<A: Algorithm> KeyTable<A> {
@@ -42,15 +42,15 @@ impl<A: Algorithm> KeyTable<A> {
                 .collect(),
             refused: AtomicBool::new(refused),
             evictions: RateLimitedLog::default(),
-            heir: OnceLock::new(),
+            resized: OnceLock::new(),
         }
     }
 
     /// The same keys under other numbers, in so many bytes. No state is lost, unless there is less room: then those asked
     /// for longest ago are. Whoever still has this one is led to where the keys are by then.
-    pub(super) fn heir(self: &Arc<Self>, size: usize, slowest: A, refused: bool) -> Arc<Self> {
-        if let Some(heir) = self.heir.get() {
-            return heir.heir(size, slowest, refused);
+    pub(super) fn resized(self: &Arc<Self>, size: usize, slowest: A, refused: bool) -> Arc<Self> {
+        if let Some(resized) = self.resized.get() {
+            return resized.resized(size, slowest, refused);
         }
         if self.division == ShardLayout::of(size, bytes_per_key(&slowest)) {
             let slowest = Arc::new(slowest);
@@ -60,22 +60,22 @@ impl<A: Algorithm> KeyTable<A> {
             self.refused.store(refused, Ordering::Relaxed);
             return Arc::clone(self);
         }
-        let heir = Arc::new(Self::new(size, slowest, refused));
-        heir.evictions.add(self.evictions.total());
+        let resized = Arc::new(Self::new(size, slowest, refused));
+        resized.evictions.add(self.evictions.total());
         // Before the first key moves: whoever finds it gone looks there.
-        let heir = Arc::clone(self.heir.get_or_init(|| heir));
+        let resized = Arc::clone(self.resized.get_or_init(|| resized));
         for (number, shard) in self.shards.iter().enumerate() {
             let mut shard = shard.lock();
             let (states, counts) = shard.move_out();
             for (packed, state, stamp) in states {
-                let key = heir.seeds.unpacked(packed);
-                let mut there = heir.lock(&key);
-                there.inherit(&key, state, stamp, &heir.seeds);
+                let key = resized.seeds.unpacked(packed);
+                let mut there = resized.lock(&key);
+                there.inherit(&key, state, stamp, &resized.seeds);
             }
-            let door = number % heir.shards.len();
-            heir.shards[door].lock().add_counts(counts);
+            let door = number % resized.shards.len();
+            resized.shards[door].lock().add_counts(counts);
         }
-        heir
+        resized
     }
 
     pub(super) fn slowest(&self) -> A {
@@ -86,10 +86,10 @@ impl<A: Algorithm> KeyTable<A> {
         self.seeds.key(bytes)
     }
 
-    pub(super) fn ask(&self, key: &Key, now: Millis, cost: Cost, terms: &A) -> Verdict {
+    pub(super) fn ask(&self, key: &Key, now: Millis, cost: Cost, spec: &A) -> Verdict {
         match self.lock(key).ask(key) {
-            Some(state) => terms.ask(state, now, cost),
-            None => terms.ask(&terms.fresh(now), now, cost),
+            Some(state) => spec.ask(state, now, cost),
+            None => spec.ask(&spec.fresh(now), now, cost),
         }
     }
 
@@ -99,21 +99,21 @@ impl<A: Algorithm> KeyTable<A> {
         key: &Key,
         now: Millis,
         cost: Cost,
-        terms: &A,
+        spec: &A,
     ) -> (Verdict, Receipt, Insertion) {
         let mut shard = self.lock(key);
-        if let Some((outcome, receipt)) = shard.charge(key, now, cost, terms, self.refused()) {
+        if let Some((outcome, receipt)) = shard.charge(key, now, cost, spec, self.refused()) {
             return (outcome, receipt, Insertion::Found);
         }
-        let mut state = terms.fresh(now);
-        let (outcome, spent) = terms.charge(&mut state, now, cost);
+        let mut state = spec.fresh(now);
+        let (outcome, spent) = spec.charge(&mut state, now, cost);
         let receipt = shard.count(&outcome, spent);
         let remembered = match outcome {
             // Who asks for nothing, or for more than there is, has changed nothing and cannot fill a zone.
             Verdict::Delay { .. } | Verdict::Pass { .. } => cost > Cost(0),
             Verdict::Refuse { .. } => {
                 if self.refused() {
-                    terms.count_refused(&mut state, now, cost);
+                    spec.count_refused(&mut state, now, cost);
                 }
                 self.refused()
             }
@@ -132,28 +132,28 @@ impl<A: Algorithm> KeyTable<A> {
         key: &Key,
         now: Millis,
         cost: Cost,
-        terms: &A,
+        spec: &A,
     ) -> Option<(Verdict, Receipt)> {
         let mut shard = self.lock(key);
-        shard.charge(key, now, cost, terms, self.refused())
+        shard.charge(key, now, cost, spec, self.refused())
     }
 
-    pub(super) fn refund(&self, key: &Key, receipt: Receipt, now: Millis, cost: Cost, terms: &A) {
+    pub(super) fn refund(&self, key: &Key, receipt: Receipt, now: Millis, cost: Cost, spec: &A) {
         let mut shard = self.lock(key);
         shard.uncount(receipt);
         if let Some(state) = shard.ask(key) {
-            terms.refund(state, now, cost, receipt.spent);
+            spec.refund(state, now, cost, receipt.spent);
         }
     }
 
-    pub(super) fn debit(&self, key: &Key, now: Millis, cost: Cost, terms: &A) -> Insertion {
-        self.debit_in(&mut self.lock(key), key, now, cost, terms)
+    pub(super) fn debit(&self, key: &Key, now: Millis, cost: Cost, spec: &A) -> Insertion {
+        self.debit_in(&mut self.lock(key), key, now, cost, spec)
     }
 
-    pub(super) fn reserve(&self, key: &Key, now: Millis, cost: Cost, terms: &A) -> Insertion {
+    pub(super) fn reserve(&self, key: &Key, now: Millis, cost: Cost, spec: &A) -> Insertion {
         let mut shard = self.lock(key);
         shard.count_delay();
-        self.debit_in(&mut shard, key, now, cost, terms)
+        self.debit_in(&mut shard, key, now, cost, spec)
     }
 
     fn debit_in(
@@ -162,17 +162,17 @@ impl<A: Algorithm> KeyTable<A> {
         key: &Key,
         now: Millis,
         cost: Cost,
-        terms: &A,
+        spec: &A,
     ) -> Insertion {
         if let Some(state) = shard.ask(key) {
-            terms.debit(state, now, cost);
+            spec.debit(state, now, cost);
             return Insertion::Found;
         }
         if cost == Cost(0) {
             return Insertion::Found;
         }
-        let mut state = terms.fresh(now);
-        terms.debit(&mut state, now, cost);
+        let mut state = spec.fresh(now);
+        spec.debit(&mut state, now, cost);
         self.insert(shard, key, state, now)
     }
 
@@ -181,33 +181,33 @@ impl<A: Algorithm> KeyTable<A> {
         key: &Key,
         now: Millis,
         cost: Cost,
-        terms: &A,
+        spec: &A,
         answer: &StoreVerdict,
     ) -> Insertion {
         let mut shard = self.lock(key);
         shard.count(&answer.outcome, Spent::default());
         let catch_up = |state: &mut A::State| {
             if !matches!(answer.outcome, Verdict::Refuse { .. }) {
-                terms.debit(state, now, cost);
+                spec.debit(state, now, cost);
             }
-            let known = terms.standing(state, now).remaining;
+            let known = spec.key_status(state, now).remaining;
             if let Some(gone @ 1..) = known.checked_sub(answer.remaining) {
                 let gone = Cost(gone.saturating_mul(Cost::ONE.0));
-                terms.debit(state, now, gone);
+                spec.debit(state, now, gone);
             }
         };
         if let Some(state) = shard.ask(key) {
             catch_up(state);
             return Insertion::Found;
         }
-        let mut state = terms.fresh(now);
+        let mut state = spec.fresh(now);
         catch_up(&mut state);
         self.insert(&mut shard, key, state, now)
     }
 
-    pub(super) fn standing(&self, key: &Key, now: Millis, terms: &A) -> Option<KeyStatus> {
+    pub(super) fn key_status(&self, key: &Key, now: Millis, spec: &A) -> Option<KeyStatus> {
         let shard = self.lock(key);
-        Some(terms.standing(shard.state(key)?, now))
+        Some(spec.key_status(shard.state(key)?, now))
     }
 
     pub(super) fn count_refusal(&self, key: &Key) {
@@ -277,8 +277,9 @@ impl<A: Algorithm> KeyTable<A> {
 
     #[cold]
     fn lock_moved(&self, key: &Key) -> MutexGuard<'_, RateShard<A>> {
-        let heir = self.heir.get();
-        heir.expect("keys move only where there is an heir")
+        let resized = self.resized.get();
+        resized
+            .expect("keys move only where there is an heir")
             .lock(key)
     }
 }
@@ -365,13 +366,13 @@ impl<A: Algorithm> RateShard<A> {
         key: &Key,
         now: Millis,
         cost: Cost,
-        terms: &A,
+        spec: &A,
         refused: bool,
     ) -> Option<(Verdict, Receipt)> {
         let state = self.ask(key)?;
-        let (outcome, spent) = terms.charge(state, now, cost);
+        let (outcome, spent) = spec.charge(state, now, cost);
         if refused && matches!(outcome, Verdict::Refuse { .. }) {
-            terms.count_refused(state, now, cost);
+            spec.count_refused(state, now, cost);
         }
         Some((outcome, self.count(&outcome, spent)))
     }

@@ -79,9 +79,9 @@ macro_rules! each {
 
 /// Does the same with the keys of every algorithm and the numbers of that algorithm.
 macro_rules! with {
-    ($zone:expr, $terms:expr, ($keys:ident, $numbers:ident) => $act:expr) => {
+    ($zone:expr, $spec:expr, ($keys:ident, $numbers:ident) => $act:expr) => {
         match_algorithm!(
-            (&$zone.keys, $terms), (ZoneKeys($keys), LimitSpec($numbers)) => $act,
+            (&$zone.keys, $spec), (ZoneKeys($keys), LimitSpec($numbers)) => $act,
             _ => mismatched()
         )
     };
@@ -114,8 +114,8 @@ impl RateZone {
 
     /// What would become of a request; changes nothing.
     #[must_use]
-    pub fn ask(&self, key: &Key, now: Millis, cost: Cost, terms: &LimitSpec) -> Verdict {
-        with!(self, terms, (keys, terms) => keys.ask(key, now, cost, terms))
+    pub fn ask(&self, key: &Key, now: Millis, cost: Cost, spec: &LimitSpec) -> Verdict {
+        with!(self, spec, (keys, spec) => keys.ask(key, now, cost, spec))
     }
 
     /// Decides about a request and charges its key unless it is refused, in one step. With the answer comes what takes
@@ -125,10 +125,10 @@ impl RateZone {
         key: &Key,
         now: Millis,
         cost: Cost,
-        terms: &LimitSpec,
+        spec: &LimitSpec,
     ) -> (Verdict, Receipt) {
         let (outcome, receipt, room) =
-            with!(self, terms, (keys, terms) => keys.charge(key, now, cost, terms));
+            with!(self, spec, (keys, spec) => keys.charge(key, now, cost, spec));
         self.heed(room, now);
         (outcome, receipt)
     }
@@ -140,21 +140,21 @@ impl RateZone {
         key: &Key,
         now: Millis,
         cost: Cost,
-        terms: &LimitSpec,
+        spec: &LimitSpec,
     ) -> Option<(Verdict, Receipt)> {
-        with!(self, terms, (keys, terms) => keys.charge_known(key, now, cost, terms))
+        with!(self, spec, (keys, spec) => keys.charge_known(key, now, cost, spec))
     }
 
     /// Takes back what a charge with the same arguments did, for a request that another zone then refused; `receipt` is
     /// what it gave.
-    pub fn refund(&self, key: &Key, receipt: Receipt, now: Millis, cost: Cost, terms: &LimitSpec) {
-        with!(self, terms, (keys, terms) => keys.refund(key, receipt, now, cost, terms));
+    pub fn refund(&self, key: &Key, receipt: Receipt, now: Millis, cost: Cost, spec: &LimitSpec) {
+        with!(self, spec, (keys, spec) => keys.refund(key, receipt, now, cost, spec));
     }
 
     /// Charges a key with what is known to be owed only afterwards. Nobody is refused by it and nothing is counted;
     /// a key may come to be in debt.
-    pub fn debit(&self, key: &Key, now: Millis, cost: Cost, terms: &LimitSpec) {
-        let room = with!(self, terms, (keys, terms) => keys.debit(key, now, cost, terms));
+    pub fn debit(&self, key: &Key, now: Millis, cost: Cost, spec: &LimitSpec) {
+        let room = with!(self, spec, (keys, spec) => keys.debit(key, now, cost, spec));
         self.heed(room, now);
     }
 
@@ -164,25 +164,24 @@ impl RateZone {
         key: &Key,
         now: Millis,
         cost: Cost,
-        terms: &LimitSpec,
+        spec: &LimitSpec,
         answer: StoreVerdict,
     ) {
-        let room =
-            with!(self, terms, (keys, terms) => keys.witness(key, now, cost, terms, &answer));
+        let room = with!(self, spec, (keys, spec) => keys.witness(key, now, cost, spec, &answer));
         self.heed(room, now);
     }
 
     /// Charges a key with a request that waits until it would pass, and counts it as one that does. As after
     /// [`RateZone::debit`], whoever comes next finds the key in debt: those who wait are in order.
-    pub fn reserve(&self, key: &Key, now: Millis, cost: Cost, terms: &LimitSpec) {
-        let room = with!(self, terms, (keys, terms) => keys.reserve(key, now, cost, terms));
+    pub fn reserve(&self, key: &Key, now: Millis, cost: Cost, spec: &LimitSpec) {
+        let room = with!(self, spec, (keys, spec) => keys.reserve(key, now, cost, spec));
         self.heed(room, now);
     }
 
     /// Where a key stands; `None` if it is not known, and has all it may have.
     #[must_use]
-    pub fn standing(&self, key: &Key, now: Millis, terms: &LimitSpec) -> Option<KeyStatus> {
-        with!(self, terms, (keys, terms) => keys.standing(key, now, terms))
+    pub fn key_status(&self, key: &Key, now: Millis, spec: &LimitSpec) -> Option<KeyStatus> {
+        with!(self, spec, (keys, spec) => keys.key_status(key, now, spec))
     }
 
     /// Counts a refusal that was decided without asking.
@@ -232,13 +231,13 @@ impl RateZone {
 
     /// This zone with other numbers, or in other memory; `None` where what is remembered makes no sense by these numbers.
     #[must_use]
-    pub fn heir(&self, size: usize, slowest: &LimitSpec, refused: bool) -> Option<Self> {
+    pub fn resized(&self, size: usize, slowest: &LimitSpec, refused: bool) -> Option<Self> {
         if !self.makes_sense_by(slowest) {
             return None;
         }
         let keys = match_algorithm!(
             (&self.keys, *slowest), (ZoneKeys(keys), LimitSpec(slowest)) => ZoneKeys {
-                keys.heir(size, slowest, refused)
+                keys.resized(size, slowest, refused)
             },
             _ => return None
         );

@@ -97,16 +97,16 @@ impl AccessLog {
     }
 
     /// Writes the line of an exchange that is over.
-    pub fn write(&self, exchange: &RequestRecord) {
+    pub fn write(&self, record: &RequestRecord) {
         thread_local! {
             static SCRATCH: RefCell<Scratch> = RefCell::default();
         }
         let written = SCRATCH.try_with(|scratch| {
-            self.write_with(exchange, &mut scratch.borrow_mut());
+            self.write_with(record, &mut scratch.borrow_mut());
         });
         if written.is_err() {
             // The thread is ending and has lost its scratch already.
-            self.write_with(exchange, &mut Scratch::default());
+            self.write_with(record, &mut Scratch::default());
         }
     }
 
@@ -129,11 +129,11 @@ impl AccessLog {
         }
     }
 
-    fn write_with(&self, exchange: &RequestRecord, scratch: &mut Scratch) {
+    fn write_with(&self, record: &RequestRecord, scratch: &mut Scratch) {
         scratch.line.clear();
         match &self.format {
-            AccessLogFormat::Json => render_json(exchange, scratch),
-            AccessLogFormat::Text(template) => render(template, exchange, scratch),
+            AccessLogFormat::Json => render_json(record, scratch),
+            AccessLogFormat::Text(template) => render(template, record, scratch),
         }
         scratch.line.push(b'\n');
         self.sink.push(&scratch.line);
@@ -149,18 +149,18 @@ struct Scratch {
 
 impl Scratch {
     /// Finds the variable's value and leaves it in `value`; `false` if it has none.
-    fn find(&mut self, variable: &Variable, exchange: &RequestRecord) -> bool {
+    fn find(&mut self, variable: &Variable, record: &RequestRecord) -> bool {
         self.value.clear();
-        variables::append(variable, exchange, &mut self.value)
+        variables::append(variable, record, &mut self.value)
     }
 }
 
-fn render(template: &Template, exchange: &RequestRecord, scratch: &mut Scratch) {
+fn render(template: &Template, record: &RequestRecord, scratch: &mut Scratch) {
     for part in &template.parts {
         match part {
             Part::Text(text) => scratch.line.extend_from_slice(text.as_bytes()),
             Part::Variable(variable) => {
-                if scratch.find(variable, exchange) {
+                if scratch.find(variable, record) {
                     escape_log(&scratch.value, &mut scratch.line);
                 } else {
                     scratch.line.push(b'-');
@@ -198,18 +198,15 @@ fn combined() -> Template {
 const NAME: &str = "access";
 
 /// Appends the object to the line.
-fn render_json(exchange: &RequestRecord, scratch: &mut Scratch) {
-    let last = exchange.attempts.last();
-    let mut object = JsonLine { exchange, scratch };
+fn render_json(record: &RequestRecord, scratch: &mut Scratch) {
+    let last = record.attempts.last();
+    let mut object = JsonLine { record, scratch };
     object.time();
     object.text("remote_addr", &Variable::RemoteAddr);
     object.text("method", &Variable::RequestMethod);
     object.text("uri", &Variable::RequestUri);
     object.text("host", &Variable::Host);
-    object.integer(
-        "status",
-        exchange.status.map(|status| status.as_u16().into()),
-    );
+    object.integer("status", record.status.map(|status| status.as_u16().into()));
     object.number("request_time", &Variable::RequestTime);
     object.number("body_bytes_sent", &Variable::BodyBytesSent);
     object.number("bytes_sent", &Variable::BytesSent);
@@ -244,7 +241,7 @@ fn render_json(exchange: &RequestRecord, scratch: &mut Scratch) {
 }
 
 struct JsonLine<'a> {
-    exchange: &'a RequestRecord,
+    record: &'a RequestRecord,
     scratch: &'a mut Scratch,
 }
 
@@ -316,7 +313,7 @@ impl JsonLine<'_> {
     }
 
     fn find(&mut self, variable: &Variable) -> bool {
-        self.scratch.find(variable, self.exchange)
+        self.scratch.find(variable, self.record)
     }
 }
 

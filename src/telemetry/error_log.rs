@@ -366,20 +366,20 @@ const PAUSE: u64 = 60_000;
 #[must_use]
 pub fn about(
     message: fmt::Arguments<'_>,
-    exchange: &RequestRecord,
+    record: &RequestRecord,
     upstream: Option<&str>,
 ) -> String {
     let mut line = Vec::with_capacity(256);
-    let head = &exchange.head;
+    let head = &record.head;
     // Writing to memory cannot fail.
     let _written = write!(
         line,
         "*{} {message}, client: {}, server: {}",
-        exchange.connection.serial,
-        exchange.client().text(),
-        exchange.server().name,
+        record.connection.serial,
+        record.client().text(),
+        record.server().name,
     );
-    if !exchange.unparsed {
+    if !record.unparsed {
         line.extend_from_slice(b", request: \"");
         let version = head.version;
         let _written = write!(
@@ -390,8 +390,8 @@ pub fn about(
         );
         line.push(b'"');
     }
-    if let (Some(upstream), Some(forward)) = (upstream, &exchange.forward) {
-        let scheme = forward.tls.map_or("http", |_| "https");
+    if let (Some(upstream), Some(proxy_pass)) = (upstream, &record.proxy_pass) {
+        let scheme = proxy_pass.tls.map_or("http", |_| "https");
         // A path of a socket has no end of its own.
         let end = if upstream.starts_with("unix:") {
             ":"
@@ -400,7 +400,7 @@ pub fn about(
         };
         let _written = write!(line, ", upstream: \"{scheme}://{upstream}{end}");
         escape_log(
-            &message::target_sent(head, &exchange.target, forward),
+            &message::target_sent(head, &record.target, proxy_pass),
             &mut line,
         );
         line.push(b'"');
@@ -420,11 +420,11 @@ pub fn about(
 /// A line about a connection on which no request has come: `*CONNECTION message, client: …, server: …`, the server by the
 /// address that was connected to.
 #[must_use]
-pub fn about_connection(message: fmt::Arguments<'_>, peer: &ClientConnection) -> String {
-    let (number, client) = (peer.serial, peer.latest_client());
-    match peer.local {
-        Some(local) => format!("*{number} {message}, client: {client}, server: {local}"),
-        None => format!("*{number} {message}, client: {client}, server: unix:"),
+pub fn about_connection(message: fmt::Arguments<'_>, client: &ClientConnection) -> String {
+    let (number, address) = (client.serial, client.latest_client());
+    match client.local {
+        Some(local) => format!("*{number} {message}, client: {address}, server: {local}"),
+        None => format!("*{number} {message}, client: {address}, server: unix:"),
     }
 }
 
@@ -575,31 +575,31 @@ mod context_tests {
     #[test]
     fn a_line_is_nginxs() {
         let fields = [("host", "localhost"), ("referer", "http://a/\"b")];
-        let mut exchange = message::testing::request("GET", "/one/a?b", &fields);
-        let server = exchange.server().name.clone();
+        let mut record = message::testing::request("GET", "/one/a?b", &fields);
+        let server = record.server().name.clone();
         assert_eq!(
-            about(format_args!("something happened"), &exchange, None),
+            about(format_args!("something happened"), &record, None),
             format!(
                 "*17 something happened, client: 192.0.2.7, server: {server}, request: \"GET /one/a?b HTTP/1.1\", \
                 host: \"localhost\", referrer: \"http://a/\\x22b\""
             )
         );
-        exchange.forward = Some(Arc::new(ProxyPass {
+        record.proxy_pass = Some(Arc::new(ProxyPass {
             uri: Some("/two/".into()),
             replaces: 5,
-            ..message::testing::forward()
+            ..message::testing::proxy_pass()
         }));
-        let line = about(format_args!("x"), &exchange, Some("127.0.0.1:1"));
+        let line = about(format_args!("x"), &record, Some("127.0.0.1:1"));
         let upstream = ", upstream: \"http://127.0.0.1:1/two/a?b\", host: \"localhost\"";
         assert!(line.contains(upstream), "{line}");
-        let line = about(format_args!("x"), &exchange, Some("unix:/run/a"));
+        let line = about(format_args!("x"), &record, Some("unix:/run/a"));
         assert!(line.contains("\"http://unix:/run/a:/two/a?b\""), "{line}");
     }
 
     #[test]
     fn a_long_line_is_cut() {
         let host = "h".repeat(5_000);
-        let exchange = message::testing::request("GET", "/", &[("host", &host)]);
-        assert_eq!(about(format_args!("x"), &exchange, None).len(), MAX_CONTEXT);
+        let record = message::testing::request("GET", "/", &[("host", &host)]);
+        assert_eq!(about(format_args!("x"), &record, None).len(), MAX_CONTEXT);
     }
 }

@@ -56,12 +56,12 @@ pub(super) async fn ask(
     backend: &Backend,
     over: ConnectionKind,
     errand: &mut RetryState<'_>,
-    exchange: &mut RequestRecord,
-    forward: &ProxyPass,
+    record: &mut RequestRecord,
+    proxy_pass: &ProxyPass,
     clock: &Clock,
     now: Millis,
 ) -> Result<AttemptResponse, AttemptError> {
-    exchange.attempts.push(Attempt {
+    record.attempts.push(Attempt {
         address: Arc::clone(&backend.name),
         started: Some(now),
         status: None,
@@ -71,7 +71,7 @@ pub(super) async fn ask(
     });
     let mut tried = {
         let mut attempting = pin!(attempt(
-            backend, over, errand, exchange, forward, clock, now
+            backend, over, errand, record, proxy_pass, clock, now
         ));
         poll_fn(|context| {
             telemetry::poll_catching_panic(attempting.as_mut(), context, AttemptError::of_panic)
@@ -86,14 +86,14 @@ pub(super) async fn ask(
             (Some(answer.head.status), Some(taken))
         }
         Err(failed) => {
-            failed.locate(exchange);
+            failed.locate(record);
             (failed.error.attempt_status(), None)
         }
     };
     if let Some(status) = status {
         backend.counts.count_answer(status, taken);
     }
-    if let Some(attempt) = exchange.attempts.last_mut() {
+    if let Some(attempt) = record.attempts.last_mut() {
         attempt.status = status;
         attempt.header = header;
         // Of an answer that is passed on, its last byte gives a later one.
@@ -127,11 +127,11 @@ impl From<bool> for RetryDecision {
 pub(super) fn report(
     error: &Error,
     upstream: &str,
-    exchange: &RequestRecord,
+    record: &RequestRecord,
     consequence: RetryDecision,
 ) {
     error.count();
-    let line = |message| about(message, exchange, Some(upstream));
+    let line = |message| about(message, record, Some(upstream));
     if let Error::Unavailable { .. } = error {
         // Why was said when it began; everybody it befalls would say it again.
         tracing::debug!("{}", line(format_args!("{error}")));
@@ -153,24 +153,24 @@ async fn attempt(
     backend: &Backend,
     over: ConnectionKind,
     errand: &mut RetryState<'_>,
-    exchange: &mut RequestRecord,
-    forward: &ProxyPass,
+    record: &mut RequestRecord,
+    proxy_pass: &ProxyPass,
     clock: &Clock,
     now: Millis,
 ) -> Result<AttemptResponse, AttemptError> {
-    if forward.version == HttpVersion::Two {
+    if proxy_pass.version == HttpVersion::Two {
         // Boxed, so that those who do not need it do not carry it about.
         return Box::pin(http2::attempt(
-            backend, errand, exchange, forward, clock, now,
+            backend, errand, record, proxy_pass, clock, now,
         ))
         .await;
     }
     loop {
-        let (wire, over) = connection(backend, over, errand, exchange, forward, now)
+        let (wire, over) = connection(backend, over, errand, record, proxy_pass, now)
             .await
             .map_err(|error| AttemptError::new(error, ConnectionKind::Fresh, true))?;
-        over.note(exchange, clock, now);
-        let unanswered = match call(wire, errand, exchange, forward, now).await {
+        over.note(record, clock, now);
+        let unanswered = match call(wire, errand, record, proxy_pass, now).await {
             Ok(answer) => return Ok(answer),
             Err(unanswered) => unanswered,
         };
@@ -189,8 +189,8 @@ async fn attempt(
 pub(super) async fn call(
     mut wire: Box<UpstreamConnection>,
     errand: &mut RetryState<'_>,
-    exchange: &RequestRecord,
-    forward: &ProxyPass,
+    record: &RequestRecord,
+    proxy_pass: &ProxyPass,
     now: Millis,
 ) -> Result<AttemptResponse, SendError> {
     wire.requests += 1;
@@ -198,17 +198,17 @@ pub(super) async fn call(
     let mut call = HeadExchange {
         wire: &mut wire,
         sending: &mut sending,
-        relay: InterimRelay::new(exchange),
+        relay: InterimRelay::new(record),
         method: errand.method(),
         upgrade: errand.upgrade(),
         form: errand.form(),
-        forward,
+        proxy_pass,
         heads: HeadReader::default(),
     };
     let called = poll_fn(|context| call.poll_head(context)).await;
     let silent = !call.heads.has_heard();
     if call.heads.has_skipped() {
-        warn_of_skipped(exchange, now);
+        warn_of_skipped(record, now);
     }
     match called {
         Ok(head) => Ok(AttemptResponse {
@@ -235,10 +235,10 @@ pub(super) async fn call(
 
 /// Says once a minute that lines of a head were skipped.
 #[cold]
-fn warn_of_skipped(exchange: &RequestRecord, now: Millis) {
+fn warn_of_skipped(record: &RequestRecord, now: Millis) {
     static WARNING: RateLimitedLog = RateLimitedLog::new();
     if let Some(times) = WARNING.note(now) {
-        let upstream = exchange.attempts.last().map(|attempt| &*attempt.address);
+        let upstream = record.attempts.last().map(|attempt| &*attempt.address);
         tracing::warn!(
             upstream,
             times,
@@ -252,16 +252,16 @@ async fn connection(
     backend: &Backend,
     over: ConnectionKind,
     errand: &RetryState<'_>,
-    exchange: &RequestRecord,
-    forward: &ProxyPass,
+    record: &RequestRecord,
+    proxy_pass: &ProxyPass,
     now: Millis,
 ) -> Result<(Box<UpstreamConnection>, ConnectionKind), Error> {
-    if forward.proxy_protocol != ProxyProtocolVersion::Off {
-        let first = proxy_protocol::proxy_header_for(exchange, forward.proxy_protocol);
-        let opening = connection::open_with(backend, forward, &first);
+    if proxy_pass.proxy_protocol != ProxyProtocolVersion::Off {
+        let first = proxy_protocol::proxy_header_for(record, proxy_pass.proxy_protocol);
+        let opening = connection::open_with(backend, proxy_pass, &first);
         return Ok((Box::pin(opening).await?, ConnectionKind::Fresh));
     }
-    let owner = backend.owner(forward);
+    let owner = backend.owner(proxy_pass);
     while over == ConnectionKind::Kept
         && let Some(mut wire) = pool::take(backend, owner, now)
     {
@@ -276,7 +276,7 @@ async fn connection(
         backend.counts.count_reused();
         return Ok((wire, ConnectionKind::Kept));
     }
-    let wire = connection::open(backend, forward).await?;
+    let wire = connection::open(backend, proxy_pass).await?;
     Ok((wire, ConnectionKind::Fresh))
 }
 
@@ -288,7 +288,7 @@ struct HeadExchange<'c> {
     method: &'c Method,
     upgrade: Option<&'c Upgrade>,
     form: RequestHeadForm,
-    forward: &'c ProxyPass,
+    proxy_pass: &'c ProxyPass,
     heads: HeadReader,
 }
 
@@ -296,7 +296,7 @@ impl HeadExchange<'_> {
     /// Sends the request and waits for the answer's head, both at once: a backend may answer before it has heard
     /// all.
     fn poll_head(&mut self, context: &mut Context<'_>) -> Poll<Result<Box<ResponseHead>, Error>> {
-        let timeout = self.forward.settings.proxy_send_timeout;
+        let timeout = self.proxy_pass.settings.proxy_send_timeout;
         if let Poll::Ready(sent) = self.sending.poll(self.wire, timeout, context) {
             sent?;
         }
@@ -335,7 +335,10 @@ impl HeadExchange<'_> {
             true => self.form,
             false => RequestHeadForm::Fields,
         };
-        let (read, most) = (&mut self.wire.read, self.forward.settings.proxy_max_headers);
+        let (read, most) = (
+            &mut self.wire.read,
+            self.proxy_pass.settings.proxy_max_headers,
+        );
         loop {
             let next = self.heads.next(read, self.method, form, most);
             let Ok(Some(head)) = &next else { return next };
@@ -363,7 +366,7 @@ impl HeadExchange<'_> {
         }
         self.wire
             .patience
-            .start(self.forward.settings.proxy_read_timeout);
+            .start(self.proxy_pass.settings.proxy_read_timeout);
         self.wire.patience.poll_passed(context)
     }
 }

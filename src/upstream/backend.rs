@@ -214,8 +214,8 @@ impl Backend {
     }
 
     /// How it is met for this `proxy_pass`, if that is inside TLS.
-    pub(super) fn tls(&self, forward: &plan::ProxyPass) -> Option<&Arc<tls::TlsConnector>> {
-        self.tls.get(forward.tls?)
+    pub(super) fn tls(&self, proxy_pass: &plan::ProxyPass) -> Option<&Arc<tls::TlsConnector>> {
+        self.tls.get(proxy_pass.tls?)
     }
 
     /// The way to meet it that stands in this place of the plan.
@@ -225,8 +225,8 @@ impl Backend {
 
     /// Whose a connection is that was made for this `proxy_pass`: only who would meet this backend in the same way
     /// may use it.
-    pub(super) fn owner(&self, forward: &plan::ProxyPass) -> usize {
-        self.index * (self.tls.len() + 1) + forward.tls.map_or(0, |tls| tls + 1)
+    pub(super) fn owner(&self, proxy_pass: &plan::ProxyPass) -> usize {
+        self.index * (self.tls.len() + 1) + proxy_pass.tls.map_or(0, |tls| tls + 1)
     }
 
     /// Whether it has as much to do as `max_conns` allows.
@@ -489,7 +489,7 @@ impl RetiredFlag {
 pub(super) struct CheckStreak {
     rise: u32,
     fall: u32,
-    standing: HealthStatus,
+    key_status: HealthStatus,
     /// Checks in a row that speak against it.
     against: u32,
 }
@@ -514,7 +514,7 @@ impl CheckStreak {
         Self {
             rise: check.rise,
             fall: check.fall,
-            standing: match check.initial {
+            key_status: match check.initial {
                 InitialHealth::Down => HealthStatus::Unknown,
                 InitialHealth::Up => HealthStatus::Healthy,
             },
@@ -525,18 +525,18 @@ impl CheckStreak {
     /// The same standing, by other numbers.
     pub(super) fn under(&self, check: &HealthCheck) -> Self {
         Self {
-            standing: self.standing,
+            key_status: self.key_status,
             ..Self::new(check)
         }
     }
 
     pub(super) fn is_healthy(&self) -> bool {
-        self.standing == HealthStatus::Healthy
+        self.key_status == HealthStatus::Healthy
     }
 
     /// Takes in the outcome of a check.
     pub(super) fn note(&mut self, passed: bool) -> Option<HealthChange> {
-        let needed = match (self.standing, passed) {
+        let needed = match (self.key_status, passed) {
             (HealthStatus::Healthy, true) | (HealthStatus::Unhealthy, false) => {
                 self.against = 0;
                 return None;
@@ -551,7 +551,7 @@ impl CheckStreak {
             return None;
         }
         self.against = 0;
-        self.standing = match passed {
+        self.key_status = match passed {
             true => HealthStatus::Healthy,
             false => HealthStatus::Unhealthy,
         };
@@ -600,11 +600,11 @@ mod tally_tests {
 
     use super::*;
 
-    fn tally(standing: HealthStatus) -> CheckStreak {
+    fn tally(key_status: HealthStatus) -> CheckStreak {
         CheckStreak {
             rise: 2,
             fall: 3,
-            standing,
+            key_status,
             against: 0,
         }
     }

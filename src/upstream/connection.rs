@@ -145,19 +145,19 @@ const LONGEST: usize = 64 * 1024;
 /// Connects to a backend.
 pub(super) async fn open(
     backend: &Backend,
-    forward: &ProxyPass,
+    proxy_pass: &ProxyPass,
 ) -> Result<Box<UpstreamConnection>, Error> {
-    let socket = socket(backend, forward).await?;
-    Ok(wire(socket, backend, forward))
+    let socket = socket(backend, proxy_pass).await?;
+    Ok(wire(socket, backend, proxy_pass))
 }
 
 /// The same, for those who speak over it in their own way.
-pub(super) async fn socket(backend: &Backend, forward: &ProxyPass) -> Result<Socket, Error> {
-    if backend.tls(forward).is_some() {
-        return Box::pin(socket_with(backend, forward, &[])).await;
+pub(super) async fn socket(backend: &Backend, proxy_pass: &ProxyPass) -> Result<Socket, Error> {
+    if backend.tls(proxy_pass).is_some() {
+        return Box::pin(socket_with(backend, proxy_pass, &[])).await;
     }
     let tried = tokio::time::timeout(
-        forward.settings.proxy_connect_timeout,
+        proxy_pass.settings.proxy_connect_timeout,
         connect(&backend.address),
     )
     .await;
@@ -180,27 +180,27 @@ pub(super) async fn reach(
 // Apart, and boxed by whoever needs it: every other request would keep room for it.
 pub(super) async fn open_with(
     backend: &Backend,
-    forward: &ProxyPass,
+    proxy_pass: &ProxyPass,
     first: &[u8],
 ) -> Result<Box<UpstreamConnection>, Error> {
-    let socket = socket_with(backend, forward, first).await?;
-    Ok(wire(socket, backend, forward))
+    let socket = socket_with(backend, proxy_pass, first).await?;
+    Ok(wire(socket, backend, proxy_pass))
 }
 
 async fn socket_with(
     backend: &Backend,
-    forward: &ProxyPass,
+    proxy_pass: &ProxyPass,
     first: &[u8],
 ) -> Result<Socket, Error> {
     let began = Instant::now();
-    let timeout = forward.settings.proxy_connect_timeout;
+    let timeout = proxy_pass.settings.proxy_connect_timeout;
     let connecting = async {
         let mut stream = connect(&backend.address).await?;
         stream.write_all(first).await?;
         Ok(stream)
     };
     let stream = connected(tokio::time::timeout(timeout, connecting).await)?;
-    let socket = match backend.tls(forward) {
+    let socket = match backend.tls(proxy_pass) {
         Some(client) => {
             let left = timeout.saturating_sub(began.elapsed());
             tokio::time::timeout(left, secure(client, stream))
@@ -212,8 +212,8 @@ async fn socket_with(
     Ok(opened(backend, socket))
 }
 
-fn wire(socket: Socket, backend: &Backend, forward: &ProxyPass) -> Box<UpstreamConnection> {
-    UpstreamConnection::new(socket, backend.owner(forward), backend.tenure.clone())
+fn wire(socket: Socket, backend: &Backend, proxy_pass: &ProxyPass) -> Box<UpstreamConnection> {
+    UpstreamConnection::new(socket, backend.owner(proxy_pass), backend.tenure.clone())
 }
 
 fn connected(tried: Result<io::Result<Stream>, Elapsed>) -> Result<Stream, Error> {

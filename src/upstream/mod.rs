@@ -189,34 +189,32 @@ impl Upstream {
     /// What went wrong with the last try.
     pub async fn send(
         &self,
-        exchange: &mut RequestRecord,
-        forward: &plan::ProxyPass,
+        record: &mut RequestRecord,
+        proxy_pass: &plan::ProxyPass,
         outgoing: OutgoingRequest,
         clock: &Clock,
     ) -> Result<Response<UpstreamBody>, Error> {
         let mut now = clock.now();
         let again = self.begin(now);
         let tries = self.tries.load(Ordering::Relaxed);
-        let mut errand = RetryState::new(outgoing, &forward.next_upstream, tries, again, now);
-        let mut round = self.balance.round(exchange);
+        let mut errand = RetryState::new(outgoing, &proxy_pass.next_upstream, tries, again, now);
+        let mut round = self.balance.round(record);
         let mut last: Option<LastResult> = None;
         loop {
             self.wake(now);
             let picked = match &self.queue {
                 None => Ok(self.balance.pick(&mut round, now)),
                 // Boxed, so that those who do not wait do not carry it about.
-                Some(queue) => {
-                    Box::pin(queue.pick(&self.balance, &mut round, exchange, clock)).await
-                }
+                Some(queue) => Box::pin(queue.pick(&self.balance, &mut round, record, clock)).await,
             };
             let pick = match picked {
                 Ok(Some(pick)) => pick,
                 Ok(None) if Box::pin(self.rest(&mut errand, now)).await => {
-                    round = self.balance.round(exchange);
+                    round = self.balance.round(record);
                     now = clock.now();
                     continue;
                 }
-                nobody => return self.end(nobody.err(), last, forward, clock, exchange, now),
+                nobody => return self.end(nobody.err(), last, proxy_pass, clock, record, now),
             };
             // Who was picked is not picked again in this round.
             let Ok(pass) = self.admit(&pick.lease, errand.upload(), clock, now) else {
@@ -224,7 +222,7 @@ impl Upstream {
             };
             drop(last.take());
             let mut tried = self
-                .ask(&pick, &mut errand, exchange, forward, clock, now)
+                .ask(&pick, &mut errand, record, proxy_pass, clock, now)
                 .await;
             let failure;
             (failure, now) = match &tried {
@@ -236,14 +234,14 @@ impl Upstream {
             match tried {
                 Ok(answer) if !moves_on => {
                     self.balance.succeeded(&pick);
-                    return Ok(UpstreamBody::begin(answer, pick.lease, forward, clock));
+                    return Ok(UpstreamBody::begin(answer, pick.lease, proxy_pass, clock));
                 }
                 Ok(answer) => {
                     self.pass_over(&pick, failure, now);
                     last = again.then(|| LastResult::answer(answer, &pick.lease));
                 }
                 Err(failed) => {
-                    report(&failed.error, &pick.lease.name, exchange, moves_on.into());
+                    report(&failed.error, &pick.lease.name, record, moves_on.into());
                     if self.judge(&pick, &failed, now) || !moves_on {
                         return Err(failed.error);
                     }
@@ -283,8 +281,8 @@ impl Upstream {
         &self,
         pick: &Pick,
         errand: &mut RetryState<'_>,
-        exchange: &mut RequestRecord,
-        forward: &plan::ProxyPass,
+        record: &mut RequestRecord,
+        proxy_pass: &plan::ProxyPass,
         clock: &Clock,
         now: Millis,
     ) -> Result<AttemptResponse, AttemptError> {
@@ -293,8 +291,8 @@ impl Upstream {
             backend,
             ConnectionKind::Kept,
             errand,
-            exchange,
-            forward,
+            record,
+            proxy_pass,
             clock,
             now,
         )
@@ -306,13 +304,13 @@ impl Upstream {
                     return Err(failed);
                 }
                 let (name, reconnected) = (&backend.name, RetryDecision::Reconnected);
-                report(&failed.error, name, exchange, reconnected);
+                report(&failed.error, name, record, reconnected);
                 ask(
                     backend,
                     ConnectionKind::Fresh,
                     errand,
-                    exchange,
-                    forward,
+                    record,
+                    proxy_pass,
                     clock,
                     now,
                 )
@@ -348,9 +346,9 @@ impl Upstream {
     }
 
     /// Nobody was asked; it counts as a try of the upstream as a whole.
-    fn untried(&self, error: Error, exchange: &mut RequestRecord) -> Error {
-        report(&error, &self.name, exchange, RetryDecision::Fatal);
-        exchange.attempts.push(Attempt {
+    fn untried(&self, error: Error, record: &mut RequestRecord) -> Error {
+        report(&error, &self.name, record, RetryDecision::Fatal);
+        record.attempts.push(Attempt {
             address: Arc::clone(&self.name),
             started: None,
             status: error.attempt_status(),

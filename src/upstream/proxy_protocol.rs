@@ -10,16 +10,16 @@ use crate::config::plan::ProxyProtocolVersion;
 use crate::message::{RemoteAddr, RequestRecord};
 
 /// What to say first on a connection made for this request; nothing where nothing is to be said.
-pub(super) fn proxy_header_for(exchange: &RequestRecord, version: ProxyProtocolVersion) -> Vec<u8> {
-    let peer = &exchange.connection;
-    let from = match exchange.client().remote() {
+pub(super) fn proxy_header_for(record: &RequestRecord, version: ProxyProtocolVersion) -> Vec<u8> {
+    let peer = &record.connection;
+    let from = match record.client().remote() {
         RemoteAddr::Ip(address) => Some(address),
         RemoteAddr::Unix => None,
     };
     // Where the client connected to, if a proxy has told us; else where it reached us.
     let told = peer
         .proxy_header()
-        .filter(|proxied| exchange.is_trusted() && Some(proxied.from) == from);
+        .filter(|proxied| record.is_trusted() && Some(proxied.from) == from);
     let to = told.map(|proxied| proxied.to).or(peer.local);
     let ends = from.zip(to).map(|(from, to)| alike(from, to));
     match version {

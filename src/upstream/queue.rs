@@ -89,7 +89,7 @@ impl RequestQueue {
         &self,
         balance: &Balancer,
         round: &mut TriedPeers,
-        exchange: &RequestRecord,
+        record: &RequestRecord,
         clock: &Clock,
     ) -> Result<Option<Pick>, Error> {
         let came = clock.now();
@@ -101,7 +101,7 @@ impl RequestQueue {
                 return Ok(None);
             }
         }
-        let mut place = self.join(exchange)?;
+        let mut place = self.join(record)?;
         let mut end = pin!(tokio::time::sleep(self.timeout));
         loop {
             let told = poll_fn(|context| match place.poll(context) {
@@ -169,12 +169,10 @@ impl RequestQueue {
         self.length.load(Ordering::Relaxed) == 0
     }
 
-    fn join(&self, exchange: &RequestRecord) -> Result<QueueTicket<'_>, Error> {
+    fn join(&self, record: &RequestRecord) -> Result<QueueTicket<'_>, Error> {
         let mut key = Vec::new();
         if let Some(fair) = &self.fair
-            && KeyReader::default()
-                .render(fair, exchange, &mut key)
-                .is_err()
+            && KeyReader::default().render(fair, record, &mut key).is_err()
         {
             // All of these stand in one line: who gives two values has no line of its own for each pair.
             key.clear();

@@ -43,17 +43,17 @@ use crate::upstream::http1::request::RequestFraming;
 /// `upgrade`, then what `proxy_set_header` says, then `Via`. How long the body is and the blank line are left to whoever
 /// sends it.
 pub fn write_request(
-    exchange: &RequestRecord,
-    forward: &ProxyPass,
+    record: &RequestRecord,
+    proxy_pass: &ProxyPass,
     upgrade: Option<&Upgrade>,
     out: &mut Vec<u8>,
 ) {
-    out.extend_from_slice(exchange.head.method.as_str().as_bytes());
+    out.extend_from_slice(record.head.method.as_str().as_bytes());
     out.push(b' ');
-    write_target(&exchange.head, &exchange.target, forward, out);
+    write_target(&record.head, &record.target, proxy_pass, out);
     out.extend_from_slice(b" HTTP/1.1\r\n");
     let upgrades = upgrade.is_some();
-    pass_on(exchange, forward, &mut Http1Headers { out, upgrades });
+    pass_on(record, proxy_pass, &mut Http1Headers { out, upgrades });
     if let Some(upgrade) = upgrade {
         upgrade.write(out);
     }
@@ -61,22 +61,22 @@ pub fn write_request(
 
 /// The same for an upstream that speaks HTTP/2; `None` where its target or its host cannot be said there.
 #[must_use]
-pub fn stream_request(exchange: &RequestRecord, forward: &ProxyPass) -> Option<Request<()>> {
-    let target = target_sent(&exchange.head, &exchange.target, forward);
+pub fn stream_request(record: &RequestRecord, proxy_pass: &ProxyPass) -> Option<Request<()>> {
+    let target = target_sent(&record.head, &record.target, proxy_pass);
     let mut fields = Http2Headers {
-        headers: HeaderMap::with_capacity(exchange.head.headers.len() + forward.set_headers.len()),
+        headers: HeaderMap::with_capacity(record.head.headers.len() + proxy_pass.set_headers.len()),
         host: None,
     };
-    pass_on(exchange, forward, &mut fields);
+    pass_on(record, proxy_pass, &mut fields);
     let host = fields.host.as_ref().map(HeaderValue::as_bytes);
     let uri = Uri::builder()
-        .scheme(forward.tls.map_or("http", |_| "https"))
-        .authority(host.unwrap_or(forward.host.as_bytes()))
+        .scheme(proxy_pass.tls.map_or("http", |_| "https"))
+        .authority(host.unwrap_or(proxy_pass.host.as_bytes()))
         .path_and_query(target)
         .build()
         .ok()?;
     let mut request = Request::new(());
-    *request.method_mut() = exchange.head.method.clone();
+    *request.method_mut() = record.head.method.clone();
     *request.uri_mut() = uri;
     *request.version_mut() = Version::HTTP_2;
     *request.headers_mut() = fields.headers;
@@ -87,7 +87,7 @@ pub fn stream_request(exchange: &RequestRecord, forward: &ProxyPass) -> Option<R
 trait HeaderSink {
     fn field(&mut self, name: &HeaderName, value: &HeaderValue);
     /// A field of ours; none where its template says nothing, or nothing a field could carry.
-    fn set(&mut self, name: &HeaderName, value: &Template, exchange: &RequestRecord);
+    fn set(&mut self, name: &HeaderName, value: &Template, record: &RequestRecord);
     /// The client takes trailers, and so do we.
     fn trailers(&mut self);
 }
@@ -105,8 +105,8 @@ struct Http2Headers {
     host: Option<HeaderValue>,
 }
 
-fn pass_on(exchange: &RequestRecord, forward: &ProxyPass, out: &mut impl HeaderSink) {
-    let headers = &exchange.head.headers;
+fn pass_on(record: &RequestRecord, proxy_pass: &ProxyPass, out: &mut impl HeaderSink) {
+    let headers = &record.head.headers;
     // Few requests have either; looking at the names is cheaper than looking the two up.
     let (mut connection, mut te) = (false, false);
     for name in headers.keys() {
@@ -114,14 +114,14 @@ fn pass_on(exchange: &RequestRecord, forward: &ProxyPass, out: &mut impl HeaderS
         te |= *name == header::TE;
     }
     let options = connection.then(|| ConnectionOptions::of(headers));
-    let drops_underscores = !forward.settings.underscores_in_headers;
-    let believed = exchange.is_trusted();
-    let trace = exchange.trace.as_deref();
-    let hops = hops(&exchange.head);
+    let drops_underscores = !proxy_pass.settings.underscores_in_headers;
+    let believed = record.is_trusted();
+    let trace = record.trace.as_deref();
+    let hops = hops(&record.head);
     for (name, value) in headers {
         let stays = belongs_to_connection(name)
             || is_rebuilt(name)
-            || sets(forward, name)
+            || sets(proxy_pass, name)
             || options.as_ref().is_some_and(|options| options.list(name))
             || (drops_underscores && name.as_str().as_bytes().contains(&b'_'))
             || (!believed && speaks_for_client(name))
@@ -132,7 +132,7 @@ fn pass_on(exchange: &RequestRecord, forward: &ProxyPass, out: &mut impl HeaderS
         }
     }
     if let MaxForwards::Left(left) = hops
-        && !sets(forward, &header::MAX_FORWARDS)
+        && !sets(proxy_pass, &header::MAX_FORWARDS)
     {
         let left = HeaderValue::from(left.saturating_sub(1));
         out.field(&header::MAX_FORWARDS, &left);
@@ -140,25 +140,25 @@ fn pass_on(exchange: &RequestRecord, forward: &ProxyPass, out: &mut impl HeaderS
     if te && wants_trailers(headers) {
         out.trailers();
     }
-    for set in &forward.set_headers {
+    for set in &proxy_pass.set_headers {
         let removed = set.value.parts.is_empty();
         if !removed && !frames_body(&set.name) {
-            out.set(&set.name, &set.value, exchange);
+            out.set(&set.name, &set.value, record);
         }
     }
     if let Some(trace) = trace.filter(|trace| trace.replaces(&TRACEPARENT))
-        && !sets(forward, &TRACEPARENT)
+        && !sets(proxy_pass, &TRACEPARENT)
     {
         out.field(&TRACEPARENT, &trace.traceparent());
     }
-    if forward.settings.via {
-        out.field(&header::VIA, &via(exchange.head.version));
+    if proxy_pass.settings.via {
+        out.field(&header::VIA, &via(record.head.version));
     }
 }
 
 /// Whether `proxy_set_header` has a say in this field.
-fn sets(forward: &ProxyPass, name: &HeaderName) -> bool {
-    forward.set_headers.iter().any(|set| set.name == *name)
+fn sets(proxy_pass: &ProxyPass, name: &HeaderName) -> bool {
+    proxy_pass.set_headers.iter().any(|set| set.name == *name)
 }
 
 impl HeaderSink for Http1Headers<'_> {
@@ -169,12 +169,12 @@ impl HeaderSink for Http1Headers<'_> {
         self.out.extend_from_slice(b"\r\n");
     }
 
-    fn set(&mut self, name: &HeaderName, value: &Template, exchange: &RequestRecord) {
+    fn set(&mut self, name: &HeaderName, value: &Template, record: &RequestRecord) {
         let line = self.out.len();
         self.out.extend_from_slice(name.as_str().as_bytes());
         self.out.extend_from_slice(b": ");
         let start = self.out.len();
-        variables::render(value, exchange, self.out);
+        variables::render(value, record, self.out);
         let written = &self.out[start..];
         if written.is_empty() || !may_be_value(written) {
             self.out.truncate(line);
@@ -196,9 +196,9 @@ impl HeaderSink for Http2Headers {
         self.headers.append(name, value.clone());
     }
 
-    fn set(&mut self, name: &HeaderName, value: &Template, exchange: &RequestRecord) {
+    fn set(&mut self, name: &HeaderName, value: &Template, record: &RequestRecord) {
         let mut text = Vec::new();
-        variables::render(value, exchange, &mut text);
+        variables::render(value, record, &mut text);
         let Ok(value) = HeaderValue::try_from(text) else {
             return;
         };
@@ -352,15 +352,15 @@ pub(super) fn announce(method: &Method, upload: &RequestBody, headers: &mut Head
 /// Passes interim answers on to the client that `exchange` is with.
 #[derive(Debug)]
 pub(super) struct InterimRelay<'e> {
-    exchange: &'e RequestRecord,
+    record: &'e RequestRecord,
     seen: bool,
     passed: usize,
 }
 
 impl<'e> InterimRelay<'e> {
-    pub(super) fn new(exchange: &'e RequestRecord) -> Self {
+    pub(super) fn new(record: &'e RequestRecord) -> Self {
         Self {
-            exchange,
+            record,
             seen: false,
             passed: 0,
         }
@@ -371,10 +371,10 @@ impl<'e> InterimRelay<'e> {
         // An HTTP/1.0 client would take one for the answer.
         if status != StatusCode::CONTINUE
             && self.passed < MOST
-            && self.exchange.head.version >= Version::HTTP_11
+            && self.record.head.version >= Version::HTTP_11
         {
             self.passed += 1;
-            let state = &self.exchange.connection.state;
+            let state = &self.record.connection.state;
             state.send_interim(passed_on(status, headers));
         }
     }

@@ -105,7 +105,7 @@ impl UpstreamBody {
     pub(super) fn begin(
         answer: AttemptResponse,
         lease: ActiveRequest,
-        forward: &ProxyPass,
+        proxy_pass: &ProxyPass,
         clock: &Clock,
     ) -> Response<Self> {
         let AttemptResponse {
@@ -120,8 +120,8 @@ impl UpstreamBody {
                 let source = StreamSource::Stream(Http2Source {
                     receiving,
                     lease,
-                    read_timeout: forward.settings.proxy_read_timeout,
-                    send_timeout: forward.settings.proxy_send_timeout,
+                    read_timeout: proxy_pass.settings.proxy_read_timeout,
+                    send_timeout: proxy_pass.settings.proxy_send_timeout,
                 });
                 let stream = StreamingBody::new(source, ticket, started, clock);
                 return head.into_response(Self(UpstreamBodyKind::Stream(Box::new(stream))));
@@ -137,7 +137,7 @@ impl UpstreamBody {
             return head.into_response(Self(UpstreamBodyKind::Switched(Box::new(switched))));
         }
         let mut reading = std::mem::replace(&mut head.reading, BodyFraming::nothing());
-        let shared = forward.proxy_protocol == ProxyProtocolVersion::Off;
+        let shared = proxy_pass.proxy_protocol == ProxyProtocolVersion::Off;
         let reusable = head.reusable && heard && shared;
         if sending.is_none()
             && let Some(bytes) = reading.take_all(&mut wire.read)
@@ -160,8 +160,8 @@ impl UpstreamBody {
             sending,
             reusable,
             lease,
-            read_timeout: forward.settings.proxy_read_timeout,
-            send_timeout: forward.settings.proxy_send_timeout,
+            read_timeout: proxy_pass.settings.proxy_read_timeout,
+            send_timeout: proxy_pass.settings.proxy_send_timeout,
         });
         let stream = StreamingBody::new(source, ticket, started, clock);
         head.into_response(Self(UpstreamBodyKind::Stream(Box::new(stream))))

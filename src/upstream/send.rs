@@ -79,20 +79,20 @@ impl Upstream {
         &self,
         why: Option<Error>,
         last: Option<LastResult>,
-        forward: &plan::ProxyPass,
+        proxy_pass: &plan::ProxyPass,
         clock: &Clock,
-        exchange: &mut RequestRecord,
+        record: &mut RequestRecord,
         now: Millis,
     ) -> Result<Response<UpstreamBody>, Error> {
         match last {
             Some(LastResult::Answer(answer, backend)) => {
                 let lease = backend.resume();
-                Ok(UpstreamBody::begin(*answer, lease, forward, clock))
+                Ok(UpstreamBody::begin(*answer, lease, proxy_pass, clock))
             }
             Some(LastResult::Error(error)) => Err(error),
             None => {
                 let why = why.unwrap_or_else(|| self.why_nobody(now));
-                Err(self.untried(why, exchange))
+                Err(self.untried(why, record))
             }
         }
     }
@@ -368,8 +368,8 @@ pub(super) enum ConnectionKind {
 
 impl ConnectionKind {
     /// Notes how long the present attempt, begun at `now`, has waited for its connection.
-    pub(super) fn note(self, exchange: &mut RequestRecord, clock: &Clock, now: Millis) {
-        if let Some(attempt) = exchange.attempts.last_mut() {
+    pub(super) fn note(self, record: &mut RequestRecord, clock: &Clock, now: Millis) {
+        if let Some(attempt) = record.attempts.last_mut() {
             attempt.connect = Some(match self {
                 Self::Fresh => clock.now().since(now),
                 Self::Kept => Duration::ZERO,
@@ -398,8 +398,8 @@ impl AttemptError {
     }
 
     /// Adds how far the attempt had come, where it could not say so itself.
-    pub(super) fn locate(&mut self, exchange: &RequestRecord) {
-        let attempt = exchange.attempts.last();
+    pub(super) fn locate(&mut self, record: &RequestRecord) {
+        let attempt = record.attempts.last();
         if let Error::Panicked { stage, .. } = &mut self.error
             && attempt.is_some_and(|attempt| attempt.connect.is_some())
         {

@@ -56,9 +56,9 @@ fn a_clock_that_goes_back_opens_no_window() {
 fn another_limit_holds_at_once_and_keeps_the_count() {
     let mut key = key(10, 60_000);
     assert_eq!(key.passed(0, 20), 10);
-    key.terms.limit = Excess::requests(15);
+    key.spec.limit = Excess::requests(15);
     assert_eq!(key.passed(1, 20), 5);
-    key.terms.limit = Excess::requests(5);
+    key.spec.limit = Excess::requests(5);
     assert_eq!(key.passed(59_999, 20), 0);
 }
 
@@ -102,7 +102,7 @@ proptest! {
                 prop_assert_eq!(retry(&outcome), Some((now / window + 1) * window - now));
             }
             let left = u64::from(limit) * 1000 - used - if over { 0 } else { milli };
-            prop_assert_eq!(key.standing(now).remaining, left / 1000);
+            prop_assert_eq!(key.key_status(now).remaining, left / 1000);
         }
     }
 }

@@ -15,7 +15,7 @@ fn the_five_answers_are_redis_cells() {
     let mut key = key(Rate::per_second(1_000), 4);
     let mut throttle = |now| {
         let outcome = key.charge(now);
-        let standing = key.standing(now);
+        let key_status = key.key_status(now);
         let seconds = |time: Duration| time.as_millis().div_ceil(1000);
         let retry = match outcome {
             Verdict::Refuse { retry_after, .. } => seconds(retry_after.unwrap()).to_string(),
@@ -24,9 +24,9 @@ fn the_five_answers_are_redis_cells() {
         format!(
             "{} {} {} {retry} {}",
             u8::from(refused(&outcome)),
-            standing.limit,
-            standing.remaining,
-            seconds(standing.reset_after)
+            key_status.limit,
+            key_status.remaining,
+            seconds(key_status.reset_after)
         )
     };
     let replies: Vec<_> = (0..6).map(|_| throttle(0)).collect();
@@ -48,9 +48,9 @@ fn the_five_answers_are_redis_cells() {
 fn fifteen_more_of_thirty_a_minute_are_sixteen() {
     let mut key = key(Rate::per_minute(30_000), 15);
     key.charge(0);
-    let standing = key.standing(0);
-    assert_eq!((standing.limit, standing.remaining), (16, 15));
-    assert_eq!(standing.reset_after, Duration::from_secs(2));
+    let key_status = key.key_status(0);
+    assert_eq!((key_status.limit, key_status.remaining), (16, 15));
+    assert_eq!(key_status.reset_after, Duration::from_secs(2));
 }
 
 #[test]
@@ -65,7 +65,7 @@ fn a_fraction_of_a_second_is_enough_to_be_refused() {
 fn a_cost_of_nothing_looks_and_one_beyond_the_burst_never_passes() {
     let mut key = key(Rate::per_second(1_000), 4);
     assert!(!refused(&key.charge_cost(0, Cost(0))));
-    assert_eq!(key.standing(0).remaining, 5);
+    assert_eq!(key.key_status(0).remaining, 5);
     assert_eq!(retry(&key.charge_cost(0, whole(6))), None);
     assert!(!refused(&key.charge_cost(0, whole(5))));
     assert!(!refused(&key.charge_cost(0, Cost(0))), "full, not in debt");
@@ -89,7 +89,7 @@ fn a_clock_that_goes_back_gives_nothing_and_takes_nothing() {
 fn another_rate_leaves_the_arrival_time_where_it_is() {
     let mut key = key(Rate::per_second(1_000), 4);
     assert_eq!(key.passed(0, 9), 5);
-    key.terms = Gcra::new(Rate::per_second(2_000), Excess::requests(4));
+    key.spec = Gcra::new(Rate::per_second(2_000), Excess::requests(4));
     assert_eq!(key.passed(2_499, 9), 0);
     assert_eq!(key.passed(3_000, 9), 1);
 }
@@ -103,7 +103,7 @@ fn idle_forever_is_full_and_nothing_wraps() {
     assert!(key.drained_at() > 1_000_000_000_000);
     let mut other = self::key(Rate::per_second(1_000), 4);
     other.charge(0);
-    assert_eq!(other.standing(u64::MAX / 1_000_000).remaining, 5);
+    assert_eq!(other.key_status(u64::MAX / 1_000_000).remaining, 5);
 }
 
 proptest! {
@@ -134,7 +134,7 @@ proptest! {
                 prop_assert_eq!(retry(&outcome), Some(wait));
             }
             let left = variation - (arrival - present).max(0);
-            prop_assert_eq!(i128::from(key.standing(now).remaining), (left / interval).max(0));
+            prop_assert_eq!(i128::from(key.key_status(now).remaining), (left / interval).max(0));
         }
     }
 

@@ -42,8 +42,8 @@ fn a_debt_makes_all_wait() {
     let mut key = key(Rate::per_second(10_000), 500);
     key.debit(0, whole(50));
     assert_eq!(retry(&key.ask(0, Cost(0))), Some(4_500));
-    assert_eq!(key.standing(0).remaining, 0);
-    assert_eq!(key.standing(4_500).remaining, 1);
+    assert_eq!(key.key_status(0).remaining, 0);
+    assert_eq!(key.key_status(4_500).remaining, 1);
 }
 
 #[test]

@@ -41,10 +41,10 @@ fn requests_of_less_than_one_take_no_more_room() {
     }
     let journal = key.state.as_ref().unwrap();
     assert_eq!(journal.entries.len(), 5);
-    assert!(SlidingLog::heap(journal) <= key.terms.most_heap());
-    assert_eq!(key.standing(200).remaining, 0);
-    assert_eq!(key.standing(60_004).remaining, 0, "stricter, never laxer");
-    assert_eq!(key.standing(60_049).remaining, 5);
+    assert!(SlidingLog::heap(journal) <= key.spec.most_heap());
+    assert_eq!(key.key_status(200).remaining, 0);
+    assert_eq!(key.key_status(60_004).remaining, 0, "stricter, never laxer");
+    assert_eq!(key.key_status(60_049).remaining, 5);
 }
 
 #[test]
@@ -54,7 +54,7 @@ fn it_never_takes_more_than_it_said() {
         for tick in 0..3_000 {
             key.charge(tick);
             let journal = key.state.as_ref().unwrap();
-            assert!(SlidingLog::heap(journal) <= key.terms.most_heap());
+            assert!(SlidingLog::heap(journal) <= key.spec.most_heap());
         }
     }
 }
@@ -93,7 +93,7 @@ fn idle_forever_starts_over_and_nothing_wraps() {
 fn a_smaller_limit_holds_at_once() {
     let mut key = key(10, 60_000);
     assert_eq!(key.passed(0, 20), 10);
-    key.terms.limit = Excess::requests(4);
+    key.spec.limit = Excess::requests(4);
     assert_eq!(key.passed(59_999, 20), 0);
     assert_eq!(key.passed(60_000, 20), 4);
 }

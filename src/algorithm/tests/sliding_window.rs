@@ -18,7 +18,7 @@ fn one_more_request_and_the_rate_limiter_will_be_very_angry() {
     let mut key = key(50, 60_000);
     assert_eq!(key.passed(0, 42), 42);
     assert_eq!(key.passed(75_000, 18), 18);
-    assert_eq!(key.standing(75_000).remaining, 0);
+    assert_eq!(key.key_status(75_000).remaining, 0);
     assert!(refused(&key.ask(75_000, Cost::ONE)));
     assert!(
         !refused(&key.ask(75_000, Cost::milli(500))),

@@ -75,14 +75,14 @@ fn a_clock_that_goes_back_lets_nothing_fall_out() {
 #[test]
 fn a_refund_reaches_the_block_that_was_charged() {
     let mut key = key(10, 1_000, 100);
-    let terms = key.terms;
+    let spec = key.spec;
     assert_eq!(key.passed(1_050, 4), 4);
-    let (_, spent) = terms.charge(key.state.as_mut().unwrap(), Millis(1_150), whole(3));
+    let (_, spent) = spec.charge(key.state.as_mut().unwrap(), Millis(1_150), whole(3));
     assert_eq!(key.passed(1_250, 2), 2);
-    terms.refund(key.state.as_mut().unwrap(), Millis(1_150), whole(3), spent);
-    assert_eq!(key.standing(1_250).remaining, 4);
+    spec.refund(key.state.as_mut().unwrap(), Millis(1_150), whole(3), spent);
+    assert_eq!(key.key_status(1_250).remaining, 4);
     // Those of 1.0 s go first, then those of 1.2 s; nothing was left at 1.1 s.
-    let left = [2_099, 2_100, 2_200, 2_299, 2_300].map(|now| key.standing(now).remaining);
+    let left = [2_099, 2_100, 2_200, 2_299, 2_300].map(|now| key.key_status(now).remaining);
     assert_eq!(left, [4, 8, 8, 8, 10]);
 }
 
@@ -133,7 +133,7 @@ proptest! {
                 prop_assert!(fits(&list, now + wait) && !fits(&list, now + wait - 1), "after {wait}");
             }
             let left = (u64::from(limit) * 1000).saturating_sub(used(&list, now));
-            prop_assert_eq!(key.standing(now).remaining, left / 1000);
+            prop_assert_eq!(key.key_status(now).remaining, left / 1000);
         }
     }
 
@@ -184,14 +184,14 @@ proptest! {
                 }
             };
             let cost = Cost::milli(milli);
-            let terms = key.terms;
-            let state = key.state.get_or_insert_with(|| terms.fresh(Millis(now)));
-            let (outcome, spent) = terms.charge(state, Millis(now), cost);
+            let spec = key.spec;
+            let state = key.state.get_or_insert_with(|| spec.fresh(Millis(now)));
+            let (outcome, spent) = spec.charge(state, Millis(now), cost);
             if !refused(&outcome) {
                 let used = log.within(time, window);
                 prop_assert!(used + milli <= limit_milli, "{used} + {milli} in {window} ms");
                 match step {
-                    Step::AskInVain(_) => terms.refund(state, Millis(now), cost, spent),
+                    Step::AskInVain(_) => spec.refund(state, Millis(now), cost, spent),
                     _ => log.push((time, milli)),
                 }
                 continue;
@@ -208,7 +208,7 @@ proptest! {
                 prop_assert!(milli > limit_milli);
             }
             if let Step::AskCounted(_) = step {
-                terms.count_refused(key.state.as_mut().unwrap(), Millis(now), cost);
+                spec.count_refused(key.state.as_mut().unwrap(), Millis(now), cost);
                 counted.push((time, milli));
             }
         }

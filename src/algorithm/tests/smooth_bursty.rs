@@ -81,7 +81,7 @@ fn bursty_and_update() {
     let (mut watch, mut limiter) = (Stopwatch::new(), limiter(1_000));
     watch.acquire(&mut limiter, 1);
     watch.acquire(&mut limiter, 1);
-    limiter.terms = numbers(2_000, FOREVER);
+    limiter.spec = numbers(2_000, FOREVER);
     for permits in [1, 2, 4, 1] {
         watch.acquire(&mut limiter, permits);
     }
@@ -95,7 +95,7 @@ fn bursty_and_update() {
 fn try_acquire_with_some_wait_allowed() {
     let mut limiter = limiter(5_000);
     let mut acquire = |now, timeout| {
-        limiter.terms = numbers(5_000, Duration::from_millis(timeout));
+        limiter.spec = numbers(5_000, Duration::from_millis(timeout));
         limiter.passes(now)
     };
     assert!(acquire(0, 0));
@@ -112,8 +112,8 @@ fn a_burst_of_ones_own() {
     let mut key = Key::new(Smooth::bursty(rate, Duration::ZERO, Excess::requests(3)));
     assert_eq!(key.passed(0, 9), 1, "nothing is saved at the start");
     assert_eq!(key.passed(60_000, 9), 4);
-    assert_eq!(key.standing(120_000).remaining, 4);
-    assert_eq!(key.terms.quota(), 4);
+    assert_eq!(key.key_status(120_000).remaining, 4);
+    assert_eq!(key.spec.quota(), 4);
 }
 
 #[test]
@@ -139,7 +139,7 @@ fn nothing_wraps() {
     let mut key = Key::new(numbers(1_000, Duration::ZERO));
     key.debit(0, Cost(u64::MAX));
     assert!(!key.passes(1));
-    assert!(millis(key.standing(1).reset_after) > 1_000_000_000);
+    assert!(millis(key.key_status(1).reset_after) > 1_000_000_000);
     assert!(key.passes(u64::MAX));
 }
 
@@ -183,8 +183,8 @@ proptest! {
             let cost = Cost::milli(milli);
             prop_assert_eq!(one.charge_cost(now, cost), other.charge_cost(now, cost));
             let at = Millis(now);
-            let standing = |key: &Key<Smooth<Bursty>>| key.terms.standing(key.state.as_ref().unwrap(), at);
-            prop_assert_eq!(standing(&one), standing(&other));
+            let key_status = |key: &Key<Smooth<Bursty>>| key.spec.key_status(key.state.as_ref().unwrap(), at);
+            prop_assert_eq!(key_status(&one), key_status(&other));
         }
     }
 }

@@ -49,7 +49,7 @@ fn guavas_warm_up_and_update() {
     assert_eq!(acquire(&mut limiter, &mut now, 8), COLD);
     now += 4_500;
     assert_eq!(acquire(&mut limiter, &mut now, 3), "R0.00, R1.38, R1.13");
-    limiter.terms = numbers(4_000, 4_000);
+    limiter.spec = numbers(4_000, 4_000);
     assert_eq!(
         acquire(&mut limiter, &mut now, 1),
         "R0.88",
@@ -100,12 +100,12 @@ fn a_cold_key_has_a_third_of_the_rate_and_half_a_warm_up_later_all_of_it() {
 #[test]
 fn who_would_wait_too_long_is_refused() {
     let rate = Rate::per_second(2_000);
-    let terms = Smooth::warm_up(rate, Duration::from_secs(1), Duration::from_secs(4));
-    let mut key = Key::new(terms);
+    let spec = Smooth::warm_up(rate, Duration::from_secs(1), Duration::from_secs(4));
+    let mut key = Key::new(spec);
     assert_eq!(key.passed(0, 9), 1);
     assert_eq!(key.passed(374, 9), 0);
     assert_eq!(key.passed(375, 9), 1);
-    assert_eq!(key.standing(375).remaining, 0);
+    assert_eq!(key.key_status(375).remaining, 0);
 }
 
 #[test]
@@ -115,9 +115,9 @@ fn a_forgotten_key_is_cold_and_nobody_gains_by_that() {
     acquire(&mut key, &mut now, 8);
     let drained = key.drained_at();
     assert_eq!(drained, now + 500 + 4_000);
-    let fresh = key.terms.fresh(Millis(drained));
-    let standing = |state| key.terms.standing(state, Millis(drained));
-    assert_eq!(standing(key.state.as_ref().unwrap()), standing(&fresh));
+    let fresh = key.spec.fresh(Millis(drained));
+    let key_status = |state| key.spec.key_status(state, Millis(drained));
+    assert_eq!(key_status(key.state.as_ref().unwrap()), key_status(&fresh));
 }
 
 #[test]

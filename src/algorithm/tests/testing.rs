@@ -9,13 +9,13 @@ use crate::clock::Millis;
 
 /// One zone and one key.
 pub(super) struct Key<A: Algorithm> {
-    pub(super) terms: A,
+    pub(super) spec: A,
     pub(super) state: Option<A::State>,
 }
 
 impl<A: Algorithm> Key<A> {
-    pub(super) fn new(terms: A) -> Self {
-        Self { terms, state: None }
+    pub(super) fn new(spec: A) -> Self {
+        Self { spec, state: None }
     }
 
     pub(super) fn charge(&mut self, now: u64) -> Verdict {
@@ -23,13 +23,13 @@ impl<A: Algorithm> Key<A> {
     }
 
     pub(super) fn charge_cost(&mut self, now: u64, cost: Cost) -> Verdict {
-        let terms = self.terms;
-        terms.charge(self.state(now), Millis(now), cost).0
+        let spec = self.spec;
+        spec.charge(self.state(now), Millis(now), cost).0
     }
 
     pub(super) fn ask(&mut self, now: u64, cost: Cost) -> Verdict {
-        let terms = self.terms;
-        terms.ask(self.state(now), Millis(now), cost)
+        let spec = self.spec;
+        spec.ask(self.state(now), Millis(now), cost)
     }
 
     pub(super) fn passes(&mut self, now: u64) -> bool {
@@ -42,42 +42,42 @@ impl<A: Algorithm> Key<A> {
     }
 
     pub(super) fn debit(&mut self, now: u64, cost: Cost) {
-        let terms = self.terms;
-        terms.debit(self.state(now), Millis(now), cost);
+        let spec = self.spec;
+        spec.debit(self.state(now), Millis(now), cost);
     }
 
     /// Charges, and a refusal costs, too.
     pub(super) fn charge_all(&mut self, now: u64) -> bool {
         let passes = self.passes(now);
         if !passes {
-            let terms = self.terms;
-            terms.count_refused(self.state(now), Millis(now), Cost::ONE);
+            let spec = self.spec;
+            spec.count_refused(self.state(now), Millis(now), Cost::ONE);
         }
         passes
     }
 
     /// Charges and takes it back.
     pub(super) fn charge_in_vain(&mut self, now: u64, cost: Cost) {
-        let terms = self.terms;
-        let (outcome, spent) = terms.charge(self.state(now), Millis(now), cost);
+        let spec = self.spec;
+        let (outcome, spent) = spec.charge(self.state(now), Millis(now), cost);
         if !matches!(outcome, Verdict::Refuse { .. }) {
-            terms.refund(self.state(now), Millis(now), cost, spent);
+            spec.refund(self.state(now), Millis(now), cost, spent);
         }
     }
 
-    pub(super) fn standing(&mut self, now: u64) -> KeyStatus {
-        let terms = self.terms;
-        terms.standing(self.state(now), Millis(now))
+    pub(super) fn key_status(&mut self, now: u64) -> KeyStatus {
+        let spec = self.spec;
+        spec.key_status(self.state(now), Millis(now))
     }
 
     pub(super) fn drained_at(&mut self) -> u64 {
-        let terms = self.terms;
-        terms.drained_at(self.state(0)).0
+        let spec = self.spec;
+        spec.drained_at(self.state(0)).0
     }
 
     fn state(&mut self, now: u64) -> &mut A::State {
-        let terms = self.terms;
-        self.state.get_or_insert_with(|| terms.fresh(Millis(now)))
+        let spec = self.spec;
+        self.state.get_or_insert_with(|| spec.fresh(Millis(now)))
     }
 }
 

@@ -35,7 +35,7 @@ fn a_debt_is_paid_before_anything_else() {
     assert_eq!(retry(&key.ask(0, Cost(0))), Some(3_000));
     assert!(!refused(&key.ask(3_000, Cost(0))));
     assert_eq!(retry(&key.ask(0, Cost::ONE)), Some(4_000));
-    assert_eq!(key.standing(0).remaining, 0);
+    assert_eq!(key.key_status(0).remaining, 0);
 }
 
 #[test]
@@ -50,7 +50,7 @@ fn a_clock_that_goes_back_refills_nothing() {
 fn a_slower_rate_keeps_what_was_taken() {
     let mut key = key(Rate::per_second(1_000), 5);
     assert_eq!(key.passed(0, 9), 5);
-    key.terms.rate = Rate::per_minute(1_000);
+    key.spec.rate = Rate::per_minute(1_000);
     assert_eq!(key.passed(59_999, 9), 0);
     assert_eq!(key.passed(60_000, 9), 1);
 }
@@ -94,7 +94,7 @@ proptest! {
                 let needed = (cost - jar).div_ceil(per_period);
                 prop_assert_eq!(u128::from(retry(&outcome).unwrap()), needed);
             }
-            prop_assert_eq!(u128::from(key.standing(now).remaining), jar / period);
+            prop_assert_eq!(u128::from(key.key_status(now).remaining), jar / period);
         }
     }
 

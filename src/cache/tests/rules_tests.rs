@@ -21,7 +21,7 @@ fn judged(audience: CacheScope, status: u16, fields: &[(&str, &str)]) -> Option<
         answer = answer.header(*name, *value);
     }
     let (answer, ()) = answer.body(()).unwrap().into_parts();
-    terms(&answer, audience, || NOW)
+    spec(&answer, audience, || NOW)
 }
 
 fn for_everybody(fields: &[(&str, &str)]) -> Option<Freshness> {
@@ -90,7 +90,7 @@ fn explicit_freshness_or_public_is_needed_and_enough() {
 
 #[test]
 fn expires_is_explicit_freshness() {
-    let fresh = |fields: &[_]| for_everybody(fields).map(|terms| terms.fresh.unwrap().as_secs());
+    let fresh = |fields: &[_]| for_everybody(fields).map(|spec| spec.fresh.unwrap().as_secs());
     let until = ("expires", "Sun, 06 Nov 1994 08:50:37 GMT");
     assert_eq!(fresh(&[until]), Some(60), "from now on");
     let date = ("date", "Sun, 06 Nov 1994 08:50:07 GMT");
@@ -139,10 +139,10 @@ fn how_long_it_may_be_used_is_the_backends_to_say() {
 
 #[test]
 fn what_it_depends_on_is_known() {
-    let terms = for_everybody(&[
+    let spec = for_everybody(&[
         ("cache-control", "public"),
         ("vary", "Accept-Encoding, accept"),
         ("vary", "accept"),
     ]);
-    assert_eq!(terms.unwrap().vary, ["accept", "accept-encoding"]);
+    assert_eq!(spec.unwrap().vary, ["accept", "accept-encoding"]);
 }

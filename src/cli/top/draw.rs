@@ -277,16 +277,16 @@ fn allowance(detail: &ZoneDetail) -> String {
         .rate
         .as_ref()
         .map_or_else(String::new, |rate| format!(": {rate}"));
-    let mut terms: Vec<_> = detail.rules.iter().filter_map(terms).collect();
-    terms.dedup();
-    let terms = match &terms[..] {
+    let mut spec: Vec<_> = detail.rules.iter().filter_map(spec).collect();
+    spec.dedup();
+    let spec = match &spec[..] {
         [] => String::new(),
-        terms => format!(", {}", terms.join(" or ")),
+        spec => format!(", {}", spec.join(" or ")),
     };
-    format!("{} by {}{rate}{terms}", zone.name, detail.key)
+    format!("{} by {}{rate}{spec}", zone.name, detail.key)
 }
 
-fn terms(rule: &ZoneRule) -> Option<String> {
+fn spec(rule: &ZoneRule) -> Option<String> {
     match (rule.burst, rule.limit) {
         (Some(burst), _) => Some(format!("burst {}", requests(burst))),
         (None, Some(limit)) => Some(format!("{} at once", number(limit))),

@@ -282,7 +282,7 @@ impl KeysArgs {
             Some(key) => self.ask.show(
                 &ApiRequest::get(path(&self.zone, key)),
                 |key: KeyState, page| {
-                    standing(&self.zone, &key, page);
+                    key_status(&self.zone, &key, page);
                     Ok(())
                 },
             ),
@@ -341,7 +341,7 @@ fn list_keys(keys: &[TopKey], page: &mut Output) {
 }
 
 /// One key in full.
-fn standing(zone: &str, key: &KeyState, page: &mut Output) {
+fn key_status(zone: &str, key: &KeyState, page: &mut Output) {
     page.line(visible(&format!("{} in zone {zone}", key.key)));
     for line in describe(key) {
         page.line(format!("  {line}"));
@@ -354,24 +354,27 @@ fn standing(zone: &str, key: &KeyState, page: &mut Output) {
 
 /// Where a key stands, in sentences that are safe to show.
 pub(in crate::cli) fn describe(key: &KeyState) -> Vec<String> {
-    let standing = &key.standing;
+    let key_status = &key.key_status;
     let mut lines = Vec::new();
     if !key.known {
         lines.push("the zone does not know it: it has all it may have".to_owned());
     }
     lines.push(format!(
         "{} of {} left, excess {}",
-        number(standing.remaining),
-        number(standing.limit),
-        requests(standing.excess)
+        number(key_status.remaining),
+        number(key_status.limit),
+        requests(key_status.excess)
     ));
-    if standing.remaining == 0 && standing.retry_after > 0.0 {
-        lines.push(format!("one more passes in {}", span(standing.retry_after)));
+    if key_status.remaining == 0 && key_status.retry_after > 0.0 {
+        lines.push(format!(
+            "one more passes in {}",
+            span(key_status.retry_after)
+        ));
     }
-    if standing.reset_after > 0.0 {
+    if key_status.reset_after > 0.0 {
         lines.push(format!(
             "all of it is there again in {}",
-            span(standing.reset_after)
+            span(key_status.reset_after)
         ));
     }
     lines.push(match key.listed {
@@ -424,7 +427,7 @@ pub(in crate::cli) struct BlockArgs {
     #[command(flatten)]
     target: KeyArgs,
     #[command(flatten)]
-    terms: DurationArgs,
+    spec: DurationArgs,
     #[command(flatten)]
     ask: AdminArgs,
 }
@@ -445,7 +448,7 @@ pub(in crate::cli) struct GrantArgs {
     #[arg(required_unless_present = "off", conflicts_with = "off", value_parser = clap::value_parser!(u64).range(1..))]
     requests: Option<u64>,
     #[command(flatten)]
-    terms: DurationArgs,
+    spec: DurationArgs,
     #[command(flatten)]
     ask: AdminArgs,
 }
@@ -460,7 +463,7 @@ pub(in crate::cli) struct ResetArgs {
 
 impl BlockArgs {
     pub(super) fn run(self, mark: &str) -> anyhow::Result<()> {
-        put(&self.ask, &self.target, mark, &self.terms, None)
+        put(&self.ask, &self.target, mark, &self.spec, None)
     }
 }
 
@@ -476,7 +479,7 @@ impl UnblockArgs {
 
 impl GrantArgs {
     pub(super) fn run(self) -> anyhow::Result<()> {
-        put(&self.ask, &self.target, "grant", &self.terms, self.requests)
+        put(&self.ask, &self.target, "grant", &self.spec, self.requests)
     }
 }
 
@@ -517,16 +520,16 @@ fn put(
     ask: &AdminArgs,
     target: &KeyArgs,
     mark: &str,
-    terms: &DurationArgs,
+    spec: &DurationArgs,
     requests: Option<u64>,
 ) -> anyhow::Result<()> {
     let path = target.path(mark);
-    if terms.off {
+    if spec.off {
         return tell(ask, target, &ApiRequest::delete(path));
     }
     let body = KeyActionRequest {
-        r#for: terms.time.clone().map(TimeOrText::Text),
-        reason: terms.reason.clone(),
+        r#for: spec.time.clone().map(TimeOrText::Text),
+        reason: spec.reason.clone(),
         requests,
     };
     tell(ask, target, &ApiRequest::put(path, &body))

@@ -93,7 +93,7 @@ pub struct Fallback {
     /// `on`: when.
     pub on: FallbackTriggers,
     /// `proxy_pass`: somebody else is asked.
-    pub forward: Option<Arc<ProxyPass>>,
+    pub proxy_pass: Option<Arc<ProxyPass>>,
     /// `stale`: the last good answer.
     pub stale: Option<Stale>,
     /// `return`: always the same.
@@ -219,10 +219,10 @@ impl Compiler<'_> {
         let OrOff::On(fallback) = &given.value else {
             return None;
         };
-        let forward = fallback
+        let proxy_pass = fallback
             .proxy_pass
             .get()
-            .and_then(|pass| self.forward(pass, HttpVersion::One, path, levels));
+            .and_then(|pass| self.proxy_pass(pass, HttpVersion::One, path, levels));
         let answer = fallback.r#return.get().and_then(|it| self.answer(it));
         let ways = [
             fallback.proxy_pass.key(),
@@ -237,7 +237,7 @@ impl Compiler<'_> {
         let stale = stale.map(|given| self.stale(&given.value.0));
         Some(Box::new(Fallback {
             on: self.occasions(fallback),
-            forward: forward.map(Arc::new),
+            proxy_pass: proxy_pass.map(Arc::new),
             stale,
             answer,
         }))
@@ -278,23 +278,23 @@ impl Compiler<'_> {
     pub(in crate::config) fn warn_of_nothing_sent(
         &mut self,
         own: &settings::raw::Settings,
-        site: &LocationConf,
+        conf: &LocationConf,
     ) {
-        let Content::Return(answer) = &site.action else {
+        let Content::Return(answer) = &conf.action else {
             return;
         };
         let hint = "requests are answered here; it is for those that `proxy_pass` sends on";
-        if let Some(key) = own.proxy.breaker.key().filter(|_| site.breaker.is_some()) {
+        if let Some(key) = own.proxy.breaker.key().filter(|_| conf.breaker.is_some()) {
             self.warn(key, "this `breaker` has nothing to count", hint);
         }
-        let limited = !site.limit_req.is_empty() || !site.limit_conn.is_empty();
+        let limited = !conf.limit_req.is_empty() || !conf.limit_conn.is_empty();
         let used = |fallback: &Fallback| {
             let mut statuses = fallback.on.statuses.iter();
-            site.degrade_group.is_some()
+            conf.degrade_group.is_some()
                 || (fallback.on.limited && limited)
                 || statuses.any(|status| status.as_u16() == answer.status)
         };
-        if let (Some(key), Some(fallback)) = (own.proxy.fallback.key(), site.fallback.as_deref())
+        if let (Some(key), Some(fallback)) = (own.proxy.fallback.key(), conf.fallback.as_deref())
             && !used(fallback)
         {
             self.warn(key, "there is no reason to use this `fallback`", hint);

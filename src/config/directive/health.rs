@@ -405,7 +405,7 @@ impl Compiler<'_> {
             let Some(given) = group.value.health_check.get() else {
                 continue;
             };
-            let forwards: Vec<_> = forwards(servers)
+            let proxy_passes: Vec<_> = proxy_passes(servers)
                 .filter(|to| to.upstream == index)
                 .collect();
             if let Some(check) = self
@@ -413,7 +413,7 @@ impl Compiler<'_> {
                 .get_mut(index)
                 .and_then(|up| up.health_check.take())
             {
-                let check = self.met(check, &given.value.0, given.span, &forwards);
+                let check = self.met(check, &given.value.0, given.span, &proxy_passes);
                 self.upstreams[index].health_check = Some(check);
             }
         }
@@ -424,25 +424,25 @@ impl Compiler<'_> {
         mut check: HealthCheck,
         given: &raw::HealthCheck,
         span: Span,
-        forwards: &[&ProxyPass],
+        proxy_passes: &[&ProxyPass],
     ) -> HealthCheck {
         let secured = match given.tls.value() {
             Some(flag) => flag.0,
-            None => forwards
+            None => proxy_passes
                 .first()
-                .is_some_and(|forward| forward.tls.is_some()),
+                .is_some_and(|proxy_pass| proxy_pass.tls.is_some()),
         };
         let is_call = matches!(check.kind, CheckKind::Grpc { .. });
-        check.version = match forwards.first() {
+        check.version = match proxy_passes.first() {
             _ if is_call => HttpVersion::Two,
-            Some(forward) => forward.version,
+            Some(proxy_pass) => proxy_pass.version,
             None => HttpVersion::One,
         };
         if secured && !matches!(check.kind, CheckKind::Tcp) {
-            let way = forwards
+            let way = proxy_passes
                 .iter()
                 .find(|to| to.tls.is_some() && (!is_call || to.version == HttpVersion::Two))
-                .or_else(|| forwards.iter().find(|to| to.tls.is_some() && !is_call));
+                .or_else(|| proxy_passes.iter().find(|to| to.tls.is_some() && !is_call));
             match way {
                 Some(way) => (check.tls, check.version) = (way.tls, way.version),
                 None => self.complain_with(
@@ -558,12 +558,12 @@ impl Compiler<'_> {
 }
 
 /// Every way requests are sent on.
-fn forwards(servers: &[Server]) -> impl Iterator<Item = &ProxyPass> {
-    let sites = servers.iter().flat_map(|server| {
-        let locations = server.locations.iter().map(|location| &location.site);
+fn proxy_passes(servers: &[Server]) -> impl Iterator<Item = &ProxyPass> {
+    let location_confs = servers.iter().flat_map(|server| {
+        let locations = server.locations.iter().map(|location| &location.conf);
         locations.chain([&server.fallback])
     });
-    sites.flat_map(LocationConf::forwards)
+    location_confs.flat_map(LocationConf::proxy_passes)
 }
 
 impl Compiler<'_> {

@@ -356,7 +356,7 @@ pub struct ReqRule {
     /// What a request weighs.
     pub weight: CostSource,
     /// What becomes of the rest.
-    pub sanction: RefusalAction,
+    pub action: RefusalAction,
 }
 
 /// One `limit_conn` of a location.
@@ -369,7 +369,7 @@ pub struct ConnRule {
     /// Where requests wait for a place; `None`: they are refused at once.
     pub queue: Option<ConnQueue>,
     /// What becomes of requests without a place.
-    pub sanction: RefusalAction,
+    pub action: RefusalAction,
 }
 
 /// A waiting line before a `limit_conn`.
@@ -583,7 +583,7 @@ impl Compiler<'_> {
                     burst,
                     delay,
                     weight: self.weight(rule.cost.get()),
-                    sanction: self.req_sanction(rule, algorithm),
+                    action: self.req_sanction(rule, algorithm),
                 })
             })
             .collect()
@@ -612,7 +612,7 @@ impl Compiler<'_> {
                     zone,
                     limit: rule.limit.value()?.0,
                     queue,
-                    sanction: self.conn_sanction(rule),
+                    action: self.conn_sanction(rule),
                 })
             })
             .collect()

@@ -56,13 +56,13 @@ pub struct LocationConf {
 
 impl LocationConf {
     /// Every way a request may be sent on here: to whom it should go, and to whom if that is of no use.
-    pub fn forwards(&self) -> impl Iterator<Item = &ProxyPass> {
+    pub fn proxy_passes(&self) -> impl Iterator<Item = &ProxyPass> {
         let first = match &self.action {
-            Content::Forward(forward) => Some(&**forward),
+            Content::ProxyPass(proxy_pass) => Some(&**proxy_pass),
             Content::NotFound | Content::Return(_) => None,
         };
         let fallback = self.fallback.as_ref();
-        let second = fallback.and_then(|fallback| fallback.forward.as_deref());
+        let second = fallback.and_then(|fallback| fallback.proxy_pass.as_deref());
         first.into_iter().chain(second)
     }
 }
@@ -101,7 +101,7 @@ impl ClientMatch {
 #[derive(Debug, Clone)]
 pub enum Content {
     /// Sent to an upstream.
-    Forward(Arc<ProxyPass>),
+    ProxyPass(Arc<ProxyPass>),
     /// Nothing is configured here: 404.
     NotFound,
     /// Answered at once.
@@ -261,7 +261,7 @@ impl ContentDirectives<'_> {
 
 impl Compiler<'_> {
     /// What holds where `levels` do and `does` is done, under this path (`None` for a server's own).
-    pub(in crate::config) fn site(
+    pub(in crate::config) fn conf(
         &mut self,
         levels: SettingLevels<'_>,
         does: ContentDirectives<'_>,
@@ -333,9 +333,9 @@ impl Compiler<'_> {
                 Content::NotFound
             }
             (Some((pass, version)), None) => self
-                .forward(&pass, version, path, levels)
-                .map_or(Content::NotFound, |forward| {
-                    Content::Forward(Arc::new(forward))
+                .proxy_pass(&pass, version, path, levels)
+                .map_or(Content::NotFound, |proxy_pass| {
+                    Content::ProxyPass(Arc::new(proxy_pass))
                 }),
             (None, Some(answer)) => self
                 .answer(answer)

@@ -177,8 +177,8 @@ impl Compiler<'_> {
             let model = &model.value;
             let spread = model.ipv6_prefix.key().is_none()
                 && is_by_address(&zone.key, zone.on_empty_key, &plan.maps);
-            let uses = |site: &LocationConf| {
-                let mut rules = site.limit_req.iter().chain(&site.shadow);
+            let uses = |conf: &LocationConf| {
+                let mut rules = conf.limit_req.iter().chain(&conf.shadow);
                 rules.any(|rule| rule.zone == index)
             };
             if let (true, Some(key)) = (spread, model.key.get()) {
@@ -192,7 +192,7 @@ impl Compiler<'_> {
             let model = &model.value;
             let spread = model.ipv6_prefix.key().is_none()
                 && is_by_address(&zone.key, zone.on_empty_key, &plan.maps);
-            let uses = |site: &LocationConf| site.limit_conn.iter().any(|rule| rule.zone == index);
+            let uses = |conf: &LocationConf| conf.limit_conn.iter().any(|rule| rule.zone == index);
             if let (true, Some(key)) = (spread, model.key.get()) {
                 self.warn_of_many_keys(key.span, &zone.name, way_in(plan, uses));
             }
@@ -229,18 +229,18 @@ fn has_address(template: &Template, maps: &[Map]) -> bool {
 /// How clients of IPv6 get to a location like this, if they do.
 fn way_in(plan: &Plan, uses: impl Fn(&LocationConf) -> bool) -> Option<String> {
     let servers = plan.servers.iter().enumerate();
-    let sites = servers.flat_map(|(index, server)| {
-        let locations = server.locations.iter().map(|location| &location.site);
-        let sites = locations.chain([&server.fallback]);
-        sites.map(move |site| (index, server, site))
+    let location_confs = servers.flat_map(|(index, server)| {
+        let locations = server.locations.iter().map(|location| &location.conf);
+        let location_confs = locations.chain([&server.fallback]);
+        location_confs.map(move |conf| (index, server, conf))
     });
-    let mut used = sites.filter(|(_, _, site)| uses(site));
-    used.find_map(|(index, server, site)| {
+    let mut used = location_confs.filter(|(_, _, conf)| uses(conf));
+    used.find_map(|(index, server, conf)| {
         let mut listeners = plan.listeners.iter();
         let listener = listeners
             .find(|listener| listener.servers.contains(&index) && takes_ipv6(&listener.address));
         // Whoever is in front may have clients of either kind.
-        let named = server.real_ip.is_some() || site.real_ip.is_some();
+        let named = server.real_ip.is_some() || conf.real_ip.is_some();
         listener
             .map(|listener| format!("`{}`", listener.address))
             .or_else(|| named.then(|| "`real_ip`".to_owned()))

@@ -215,7 +215,7 @@ const HOP_BY_HOP: [&str; 8] = [
 
 impl Compiler<'_> {
     /// A `proxy_pass` under this path, `None` for a server's own; spoken to in `version` unless something else is said.
-    pub(in crate::config) fn forward(
+    pub(in crate::config) fn proxy_pass(
         &mut self,
         pass: &Spanned<Text>,
         version: HttpVersion,

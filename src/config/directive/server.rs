@@ -381,7 +381,7 @@ impl Compiler<'_> {
             max_streams,
             max_resets: settings::max_resets(levels.into_iter(), max_streams),
             locations,
-            fallback: self.site(SettingLevels(&outer), own, None),
+            fallback: self.conf(SettingLevels(&outer), own, None),
         }
     }
 
@@ -412,13 +412,13 @@ impl Compiler<'_> {
                 }
                 (own, None)
             };
-            let mut site = self.site(SettingLevels(&inner), does, rule);
-            self.warn_of_nothing_sent(&location.value.settings, &site);
+            let mut conf = self.conf(SettingLevels(&inner), does, rule);
+            self.warn_of_nothing_sent(&location.value.settings, &conf);
             if location.value.settings.real_ip.get().is_some() {
                 self.check_real_ip(SettingLevels(&inner));
-                site.real_ip = self.real_ip(SettingLevels(&inner));
+                conf.real_ip = self.real_ip(SettingLevels(&inner));
             }
-            locations.extend(given.map(|path| Location { path, site }));
+            locations.extend(given.map(|path| Location { path, conf }));
         }
         locations
     }

@@ -31,12 +31,12 @@ fn server(lines: &str) -> Plan {
 }
 
 fn location(plan: &Plan, index: usize) -> &LocationConf {
-    &plan.servers[0].locations[index].site
+    &plan.servers[0].locations[index].conf
 }
 
-fn forward(site: &LocationConf) -> &ProxyPass {
-    match &site.action {
-        Content::Forward(forward) => forward,
+fn proxy_pass(conf: &LocationConf) -> &ProxyPass {
+    match &conf.action {
+        Content::ProxyPass(proxy_pass) => proxy_pass,
         other => panic!("not sent on: {other:?}"),
     }
 }
@@ -59,19 +59,22 @@ fn what_is_not_given_is_as_in_nginx_but_for_429() {
         Some(Duration::from_secs(75))
     );
     assert_eq!(server.client.keepalive_requests, 1000);
-    let site = &server.fallback;
-    assert_eq!(site.limits.limit_req_status, StatusCode::TOO_MANY_REQUESTS);
+    let conf = &server.fallback;
+    assert_eq!(conf.limits.limit_req_status, StatusCode::TOO_MANY_REQUESTS);
     assert_eq!(
-        site.limits.limit_conn_status,
+        conf.limits.limit_conn_status,
         StatusCode::SERVICE_UNAVAILABLE
     );
-    assert_eq!(site.client.client_max_body_size, 1 << 20);
-    let forward = forward(site);
-    assert!(forward.settings.via);
-    assert_eq!(forward.settings.proxy_read_timeout, Duration::from_secs(60));
-    assert!(forward.next_upstream.error && forward.next_upstream.timeout);
-    assert_eq!(forward.next_upstream.tries, MaxTries::Each);
-    let upstream = &plan.upstreams[forward.upstream];
+    assert_eq!(conf.client.client_max_body_size, 1 << 20);
+    let proxy_pass = proxy_pass(conf);
+    assert!(proxy_pass.settings.via);
+    assert_eq!(
+        proxy_pass.settings.proxy_read_timeout,
+        Duration::from_secs(60)
+    );
+    assert!(proxy_pass.next_upstream.error && proxy_pass.next_upstream.timeout);
+    assert_eq!(proxy_pass.next_upstream.tries, MaxTries::Each);
+    let upstream = &plan.upstreams[proxy_pass.upstream];
     assert_eq!(upstream.keepalive, 64);
     assert_eq!(upstream.servers[0].max_fails, 1);
 }
@@ -116,17 +119,17 @@ servers:
       - { path: /a, proxy_send_timeout: 7s, client_max_body_size: 2k }
 ",
     );
-    let site = location(&plan, 0);
+    let conf = location(&plan, 0);
     assert_eq!(
-        forward(site).settings.proxy_read_timeout,
+        proxy_pass(conf).settings.proxy_read_timeout,
         Duration::from_secs(6)
     );
     assert_eq!(
-        forward(site).settings.proxy_send_timeout,
+        proxy_pass(conf).settings.proxy_send_timeout,
         Duration::from_secs(7)
     );
-    assert!(!forward(site).settings.via);
-    assert_eq!(site.client.client_max_body_size, 2048);
+    assert!(!proxy_pass(conf).settings.via);
+    assert_eq!(conf.client.client_max_body_size, 2048);
     assert_eq!(plan.servers[0].fallback.client.client_max_body_size, 0);
 }
 
@@ -145,7 +148,7 @@ fn the_host_sent_on_depends_on_what_proxy_pass_names() {
             "upstreams: {{ app: {{ servers: \"127.0.0.1:1\" }} }}\nservers: [{{ proxy_pass: \"{pass}\" }}]"
         );
         let plan = plan(&text);
-        let sent = &forward(&plan.servers[0].fallback).set_headers[0];
+        let sent = &proxy_pass(&plan.servers[0].fallback).set_headers[0];
         assert_eq!(sent.value.as_variable(), Some(&host), "{pass}");
     }
 }
@@ -158,16 +161,16 @@ fn headers_of_our_own_stand_under_those_of_the_user() {
     locations: { path: /x, proxy_set_header: { X-Other: 1 } }
 ",
     );
-    let names = |site| -> Vec<_> {
-        forward(site)
+    let names = |conf| -> Vec<_> {
+        proxy_pass(conf)
             .set_headers
             .iter()
             .map(|header| header.name.to_string())
             .collect()
     };
-    let site = &plan.servers[0].fallback;
+    let conf = &plan.servers[0].fallback;
     assert_eq!(
-        names(site),
+        names(conf),
         [
             "host",
             "x-forwarded-proto",
@@ -178,7 +181,7 @@ fn headers_of_our_own_stand_under_those_of_the_user() {
             "x-tag"
         ]
     );
-    let headers = &forward(site).set_headers;
+    let headers = &proxy_pass(conf).set_headers;
     assert_eq!(headers[0].value.as_variable(), Some(&Variable::Host));
     assert_eq!(headers[3].value.as_literal(), Some(""));
     assert_eq!(
@@ -188,7 +191,7 @@ fn headers_of_our_own_stand_under_those_of_the_user() {
     let inner = location(&plan, 0);
     assert_eq!(names(inner).last().map(String::as_str), Some("x-other"));
     assert_eq!(
-        forward(inner).set_headers[0].value.as_variable(),
+        proxy_pass(inner).set_headers[0].value.as_variable(),
         Some(&Variable::PassedHost)
     );
 }
@@ -206,7 +209,7 @@ fn proxy_pass_takes_the_forms_of_nginx() {
       - { path: ~ ^/h }
 ",
     );
-    let of = |index| forward(location(&plan, index));
+    let of = |index| proxy_pass(location(&plan, index));
     assert_eq!(
         (of(0).upstream, of(0).uri.as_deref(), of(0).replaces),
         (0, Some("/b/"), 3)
@@ -390,6 +393,6 @@ servers:
     assert!(plan.log.access.is_none());
     assert_eq!(plan.admin.map(|admin| admin.listen.port()), Some(9900));
     assert_eq!(plan.servers[0].max_head, 8192);
-    let next = &forward(&plan.servers[0].fallback).next_upstream;
+    let next = &proxy_pass(&plan.servers[0].fallback).next_upstream;
     assert!(!next.error && !next.timeout && next.statuses.is_empty());
 }

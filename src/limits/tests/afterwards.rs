@@ -2,7 +2,7 @@
 
 use crate::clock::{Clock, Millis};
 use crate::config::plan::{CostSource, Plan, ReqRule};
-use crate::limits::tests::support::{exchange, plan, req_rule, req_zone, site};
+use crate::limits::tests::support::{conf, plan, record, req_rule, req_zone};
 use crate::limits::tests::{ask, refusal};
 use crate::limits::verdict::Admission;
 use crate::limits::zone::Zones;
@@ -16,11 +16,11 @@ fn by_answer(zone: usize, burst: u32) -> ReqRule {
 }
 
 fn compile(mut plan: Plan, enforced: &[ReqRule], proposed: &[ReqRule]) -> (Limits, Zones) {
-    let mut site = site(enforced, &[]);
-    site.shadow = proposed.to_vec();
-    plan.servers[0].fallback = site.clone();
+    let mut conf = conf(enforced, &[]);
+    conf.shadow = proposed.to_vec();
+    plan.servers[0].fallback = conf.clone();
     let zones = Zones::build(&plan);
-    (Limits::compile(&site, &zones), zones)
+    (Limits::compile(&conf, &zones), zones)
 }
 
 fn differs(zones: &Zones, zone: usize) -> ShadowDifferences {
@@ -29,13 +29,13 @@ fn differs(zones: &Zones, zone: usize) -> ShadowDifferences {
 
 /// A request that is let in at `now` and then turns out to weigh so much.
 async fn weighs(limits: &Limits, now: u64, bytes: u64) {
-    let mut exchange = exchange(&[]);
+    let mut record = record(&[]);
     let clock = Clock::by_hand(Millis(now));
-    let permit = limits.admit(&mut exchange, Millis(now), &clock).await;
+    let permit = limits.admit(&mut record, Millis(now), &clock).await;
     let mut permit = permit.expect("it is let in");
-    exchange.body_sent = bytes;
+    record.body_sent = bytes;
     for bill in std::mem::take(&mut permit.bills) {
-        bill.settle(&exchange, Millis(now));
+        bill.settle(&record, Millis(now));
     }
 }
 

@@ -2,12 +2,12 @@
 
 use crate::config::plan::{OnAmbiguousKey, OnEmptyKey, Part, Template, Variable};
 use crate::limits::key::{KeyFault, KeyLookup, KeySource};
-use crate::limits::tests::support::{exchange, exchange_from, header, key};
+use crate::limits::tests::support::{exchange_from, header, key, record};
 use crate::message::RequestRecord;
 use crate::message::variables::KeyReader;
 
-fn found(source: &KeySource, exchange: &RequestRecord) -> KeyLookup<Vec<u8>> {
-    source.find(exchange, |bytes| KeyLookup::Key(bytes.to_vec()))
+fn found(source: &KeySource, record: &RequestRecord) -> KeyLookup<Vec<u8>> {
+    source.find(record, |bytes| KeyLookup::Key(bytes.to_vec()))
 }
 
 fn binary(prefix: u8) -> KeySource {
@@ -17,13 +17,13 @@ fn binary(prefix: u8) -> KeySource {
 
 #[test]
 fn an_address_is_its_bytes() {
-    let exchange = exchange_from("127.0.0.1", &[]);
+    let record = exchange_from("127.0.0.1", &[]);
     assert_eq!(
-        found(&binary(128), &exchange),
+        found(&binary(128), &record),
         KeyLookup::Key(vec![127, 0, 0, 1])
     );
-    let exchange = exchange_from("2001:db8::1", &[]);
-    assert!(matches!(found(&binary(128), &exchange), KeyLookup::Key(key) if key.len() == 16));
+    let record = exchange_from("2001:db8::1", &[]);
+    assert!(matches!(found(&binary(128), &record), KeyLookup::Key(key) if key.len() == 16));
 }
 
 #[test]
@@ -56,9 +56,9 @@ fn a_prefix_reaches_into_a_longer_key() {
         48,
         OnEmptyKey::Skip,
     );
-    let exchange = exchange_from("2001:db8:1:2::7", &[]);
+    let record = exchange_from("2001:db8:1:2::7", &[]);
     assert_eq!(
-        found(&source, &exchange),
+        found(&source, &record),
         KeyLookup::Key(b"front|2001:db8:1::".to_vec())
     );
 }
@@ -66,24 +66,24 @@ fn a_prefix_reaches_into_a_longer_key() {
 #[test]
 fn a_header_is_a_key() {
     let source = KeySource::new(&key("x-api-key"), 128, OnEmptyKey::Skip);
-    let exchange = exchange(&[header("x-api-key", "abc")]);
-    assert_eq!(found(&source, &exchange), KeyLookup::Key(b"abc".to_vec()));
+    let record = record(&[header("x-api-key", "abc")]);
+    assert_eq!(found(&source, &record), KeyLookup::Key(b"abc".to_vec()));
 }
 
 #[test]
 fn an_empty_key_is_what_the_zone_says() {
     let source = |on_empty| KeySource::new(&key("x-api-key"), 128, on_empty);
-    let exchange = exchange_from("127.0.0.1", &[]);
+    let record = exchange_from("127.0.0.1", &[]);
     assert_eq!(
-        found(&source(OnEmptyKey::Skip), &exchange),
+        found(&source(OnEmptyKey::Skip), &record),
         KeyLookup::Nothing
     );
     assert_eq!(
-        found(&source(OnEmptyKey::Refuse(None)), &exchange),
+        found(&source(OnEmptyKey::Refuse(None)), &record),
         KeyLookup::Refuse(KeyFault::Empty(None))
     );
     assert_eq!(
-        found(&source(OnEmptyKey::Address), &exchange),
+        found(&source(OnEmptyKey::Address), &record),
         KeyLookup::Key(vec![0, 127, 0, 0, 1])
     );
 }
@@ -95,18 +95,18 @@ fn twice() -> [(http::HeaderName, http::HeaderValue); 2] {
 #[test]
 fn a_key_given_twice_is_refused_or_joined() {
     let source = || KeySource::new(&key("x-api-key"), 128, OnEmptyKey::Skip);
-    let exchange = exchange(&twice());
+    let record = record(&twice());
     assert_eq!(
-        found(&source(), &exchange),
+        found(&source(), &record),
         KeyLookup::Refuse(KeyFault::Ambiguous)
     );
-    assert_eq!(source().label(&exchange), "(ambiguous key)");
+    assert_eq!(source().label(&record), "(ambiguous key)");
     let joined = source().reading(KeyReader {
         on_ambiguous: OnAmbiguousKey::Join,
         ..KeyReader::default()
     });
     assert_eq!(
-        found(&joined, &exchange),
+        found(&joined, &record),
         KeyLookup::Key(b"k, random".to_vec())
     );
 }
@@ -121,9 +121,9 @@ fn a_prefix_does_not_hide_that_a_key_is_given_twice() {
         ]),
     };
     let source = KeySource::new(&template, 64, OnEmptyKey::Skip);
-    let exchange = exchange_from("2001:db8::1", &twice());
+    let record = exchange_from("2001:db8::1", &twice());
     assert_eq!(
-        found(&source, &exchange),
+        found(&source, &record),
         KeyLookup::Refuse(KeyFault::Ambiguous)
     );
 }
@@ -137,10 +137,10 @@ fn an_underscore_is_a_hyphen_where_backends_see_it() {
             ..KeyReader::default()
         })
     };
-    let alone = exchange(&[header("x_api_key", "k")]);
+    let alone = record(&[header("x_api_key", "k")]);
     assert_eq!(found(&source(false), &alone), KeyLookup::Nothing);
     assert_eq!(found(&source(true), &alone), KeyLookup::Key(b"k".to_vec()));
-    let both = exchange(&[header("x-api-key", "random"), header("x_api_key", "k")]);
+    let both = record(&[header("x-api-key", "random"), header("x_api_key", "k")]);
     assert_eq!(
         found(&source(false), &both),
         KeyLookup::Key(b"random".to_vec())

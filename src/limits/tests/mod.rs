@@ -19,14 +19,14 @@ use crate::config::plan::{
     ReqRule,
 };
 use crate::limits::tests::support::{
-    conn_rule, conn_zone, delaying, exchange, exchange_from, header, key, limits, plan, req_rule,
-    req_zone, site,
+    conf, conn_rule, conn_zone, delaying, exchange_from, header, key, limits, plan, record,
+    req_rule, req_zone,
 };
 
 fn ask(limits: &Limits, now: u64) -> (Admission, Option<LimitStatus>) {
-    let mut exchange = exchange(&[]);
-    let verdict = limits.ask_requests(&mut exchange, Millis(now));
-    (verdict, exchange.limit_req)
+    let mut record = record(&[]);
+    let verdict = limits.ask_requests(&mut record, Millis(now));
+    (verdict, record.limit_req)
 }
 
 fn refusal(verdict: Admission) -> Refusal {
@@ -37,10 +37,10 @@ fn refusal(verdict: Admission) -> Refusal {
 }
 
 fn dry(plan: &Plan, req: &[ReqRule], conn: &[ConnRule]) -> Limits {
-    let mut site = site(req, conn);
-    site.limits.limit_req_dry_run = true;
-    site.limits.limit_conn_dry_run = true;
-    Limits::compile(&site, &Zones::build(plan))
+    let mut conf = conf(req, conn);
+    conf.limits.limit_req_dry_run = true;
+    conf.limits.limit_conn_dry_run = true;
+    Limits::compile(&conf, &Zones::build(plan))
 }
 
 fn pass_count(limits: &Limits, rule: usize) -> u64 {
@@ -124,8 +124,8 @@ fn of_equal_waits_the_later_rules_is_named() {
     let plan = plan(vec![req_zone("a", 2_000), req_zone("b", 2_000)], vec![]);
     let limits = limits(&plan, &[delaying(0, 9), delaying(1, 9)], &[]);
     ask(&limits, 0);
-    let exchange = exchange(&[]);
-    let decision = rule::decide(&limits.requests, &exchange, Millis(0), &mut ());
+    let record = record(&[]);
+    let decision = rule::decide(&limits.requests, &record, Millis(0), &mut ());
     assert!(matches!(decision, Decision::Delay { rule: 1, .. }));
 }
 
@@ -160,7 +160,7 @@ fn a_zone_may_refuse_requests_without_a_key() {
         (refusal.retry_after, refusal.retry_after_seconds()),
         (None, None)
     );
-    let mut named = exchange(&[header("x-api-key", "abc")]);
+    let mut named = record(&[header("x-api-key", "abc")]);
     assert!(matches!(
         limits.ask_requests(&mut named, Millis(0)),
         Admission::Pass
@@ -210,11 +210,8 @@ fn overrides_give_a_network_its_own_numbers() {
     let passed = |address| {
         (0..20)
             .filter(|_| {
-                let mut exchange = exchange_from(address, &[]);
-                matches!(
-                    limits.ask_requests(&mut exchange, Millis(0)),
-                    Admission::Pass
-                )
+                let mut record = exchange_from(address, &[]);
+                matches!(limits.ask_requests(&mut record, Millis(0)), Admission::Pass)
             })
             .count()
     };
@@ -226,8 +223,8 @@ fn overrides_give_a_network_its_own_numbers() {
         ),
         (1, 4, 20)
     );
-    let mut exchange = exchange_from("10.1.2.3", &[]);
-    let refusal = refusal(limits.ask_requests(&mut exchange, Millis(0)));
+    let mut record = exchange_from("10.1.2.3", &[]);
+    let refusal = refusal(limits.ask_requests(&mut record, Millis(0)));
     let policy = refusal.header_fields(HeaderForm::Ietf).nth(1).unwrap().1;
     assert_eq!(policy, "\"a\";q=4;w=2");
 }
@@ -239,12 +236,12 @@ async fn a_delayed_request_waits_and_holds_no_place_meanwhile() {
     let clock = Clock::machine();
     drop(
         limits
-            .admit(&mut exchange(&[]), clock.now(), &clock)
+            .admit(&mut record(&[]), clock.now(), &clock)
             .await
             .unwrap(),
     );
     let start = Instant::now();
-    let mut delayed = exchange(&[]);
+    let mut delayed = record(&[]);
     let mut waiting = Box::pin(limits.admit(&mut delayed, clock.now(), &clock));
     tokio::select! {
         biased;
@@ -268,10 +265,10 @@ async fn a_refusal_by_a_later_limit_conn_gives_earlier_places_back() {
     let limits = limits(&plan, &[], &rules);
     let clock = Clock::by_hand(Millis(0));
     let held = limits
-        .admit(&mut exchange(&[]), clock.now(), &clock)
+        .admit(&mut record(&[]), clock.now(), &clock)
         .await
         .unwrap();
-    let mut refused = exchange(&[]);
+    let mut refused = record(&[]);
     let refusal = limits
         .admit(&mut refused, clock.now(), &clock)
         .await
@@ -299,10 +296,10 @@ async fn a_dry_run_of_limit_conn_lets_the_request_run_uncounted() {
     let limits = dry(&plan, &[], &[conn_rule(0, 5), conn_rule(1, 1)]);
     let clock = Clock::by_hand(Millis(0));
     let _held = limits
-        .admit(&mut exchange(&[]), clock.now(), &clock)
+        .admit(&mut record(&[]), clock.now(), &clock)
         .await
         .unwrap();
-    let mut over = exchange(&[]);
+    let mut over = record(&[]);
     let _permit = limits.admit(&mut over, clock.now(), &clock).await.unwrap();
     assert_eq!(over.limit_conn, Some(LimitStatus::RefuseDryRun));
     let places = &limits.connections[0].zone.store;
@@ -322,18 +319,18 @@ async fn a_queue_makes_a_request_wait_for_its_place() {
     let limits = limits(&plan, &[], &[rule]);
     let clock = Clock::machine();
     let held = limits
-        .admit(&mut exchange(&[]), clock.now(), &clock)
+        .admit(&mut record(&[]), clock.now(), &clock)
         .await
         .unwrap();
     let start = Instant::now();
     assert!(
         limits
-            .admit(&mut exchange(&[]), clock.now(), &clock)
+            .admit(&mut record(&[]), clock.now(), &clock)
             .await
             .is_err()
     );
     assert_eq!(start.elapsed(), Duration::from_millis(200));
-    let (mut first, mut second) = (exchange(&[]), exchange(&[]));
+    let (mut first, mut second) = (record(&[]), record(&[]));
     let leave = async {
         tokio::time::sleep(Duration::from_millis(50)).await;
         drop(held);
@@ -354,7 +351,7 @@ async fn a_permit_holds_any_number_of_places() {
     let limits = limits(&plan(vec![], zones), &[], &rules);
     let clock = Clock::by_hand(Millis(0));
     let permit = limits
-        .admit(&mut exchange(&[]), clock.now(), &clock)
+        .admit(&mut record(&[]), clock.now(), &clock)
         .await
         .unwrap();
     let taken = || {
@@ -373,8 +370,8 @@ async fn a_permit_holds_any_number_of_places() {
 fn the_future_of_admit_can_be_spawned() {
     fn spawnable(_: &impl Send) {}
     let limits = limits(&plan(vec![], vec![]), &[], &[]);
-    let (mut exchange, clock) = (exchange(&[]), Clock::by_hand(Millis(0)));
-    spawnable(&limits.admit(&mut exchange, clock.now(), &clock));
+    let (mut record, clock) = (record(&[]), Clock::by_hand(Millis(0)));
+    spawnable(&limits.admit(&mut record, clock.now(), &clock));
 }
 
 proptest::proptest! {

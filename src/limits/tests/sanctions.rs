@@ -6,7 +6,7 @@ use crate::clock::Millis;
 use crate::config::plan::{Plan, RefusalAction, ReqRule};
 use crate::limits::Limits;
 use crate::limits::tests::support::{
-    delaying, exchange_from, limits, plan, req_rule, req_zone, site,
+    conf, delaying, exchange_from, limits, plan, req_rule, req_zone,
 };
 use crate::limits::tests::{ask, refusal};
 use crate::limits::verdict::Admission;
@@ -15,7 +15,7 @@ use crate::message::LimitStatus;
 
 fn waiting(rule: ReqRule, most: u64) -> ReqRule {
     ReqRule {
-        sanction: RefusalAction {
+        action: RefusalAction {
             max_wait: Some(Duration::from_millis(most)),
             ..RefusalAction::default()
         },
@@ -25,7 +25,7 @@ fn waiting(rule: ReqRule, most: u64) -> ReqRule {
 
 fn punishing(rule: ReqRule, seconds: u64) -> ReqRule {
     ReqRule {
-        sanction: RefusalAction {
+        action: RefusalAction {
             penalty: Some(Duration::from_secs(seconds)),
             ..RefusalAction::default()
         },
@@ -34,10 +34,10 @@ fn punishing(rule: ReqRule, seconds: u64) -> ReqRule {
 }
 
 fn punishing_limits(mut plan: Plan, rules: &[ReqRule], dry_run: bool) -> Limits {
-    let mut site = site(rules, &[]);
-    site.limits.limit_req_dry_run = dry_run;
-    plan.servers[0].fallback = site.clone();
-    Limits::compile(&site, &Zones::build(&plan))
+    let mut conf = conf(rules, &[]);
+    conf.limits.limit_req_dry_run = dry_run;
+    plan.servers[0].fallback = conf.clone();
+    Limits::compile(&conf, &Zones::build(&plan))
 }
 
 /// For how long it is made to wait, in milliseconds.
@@ -147,9 +147,9 @@ fn without_room_for_a_penalty_the_ordinary_limit_holds() {
     let plan = plan(vec![req_zone("a", 1_000)], vec![]);
     let limits = punishing_limits(plan, &[punishing(req_rule(0, 0), 60)], false);
     let ask = |number: u8, now| {
-        let mut exchange = exchange_from(&format!("192.0.2.{number}"), &[]);
-        let verdict = limits.ask_requests(&mut exchange, Millis(now));
-        (verdict, exchange.limit_req)
+        let mut record = exchange_from(&format!("192.0.2.{number}"), &[]);
+        let verdict = limits.ask_requests(&mut record, Millis(now));
+        (verdict, record.limit_req)
     };
     for number in 0..200 {
         assert!(matches!(ask(number, 0).0, Admission::Pass));

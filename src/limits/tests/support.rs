@@ -51,7 +51,7 @@ pub(in crate::limits) fn req_rule(zone: usize, burst: u32) -> ReqRule {
         burst: Excess::requests(burst),
         delay: Delay::Never,
         weight: CostSource::Fixed(Cost::ONE),
-        sanction: RefusalAction::default(),
+        action: RefusalAction::default(),
     }
 }
 
@@ -68,20 +68,20 @@ pub(in crate::limits) fn conn_rule(zone: usize, limit: u32) -> ConnRule {
         zone,
         limit,
         queue: None,
-        sanction: RefusalAction::default(),
+        action: RefusalAction::default(),
     }
 }
 
-pub(in crate::limits) fn site(req: &[ReqRule], conn: &[ConnRule]) -> LocationConf {
+pub(in crate::limits) fn conf(req: &[ReqRule], conn: &[ConnRule]) -> LocationConf {
     LocationConf {
         limit_req: req.to_vec(),
         limit_conn: conn.to_vec(),
-        ..crate::message::testing::site(Content::NotFound)
+        ..crate::message::testing::conf(Content::NotFound)
     }
 }
 
 pub(in crate::limits) fn limits(plan: &Plan, req: &[ReqRule], conn: &[ConnRule]) -> Limits {
-    Limits::compile(&site(req, conn), &Zones::build(plan))
+    Limits::compile(&conf(req, conn), &Zones::build(plan))
 }
 
 pub(in crate::limits) fn plan(req_zones: Vec<ReqZone>, conn_zones: Vec<ConnZone>) -> Plan {
@@ -102,7 +102,7 @@ pub(in crate::limits) fn key(name: &str) -> Template {
     Template::variable(Variable::Http(name.parse().unwrap()))
 }
 
-pub(in crate::limits) fn exchange(headers: &[(HeaderName, HeaderValue)]) -> RequestRecord {
+pub(in crate::limits) fn record(headers: &[(HeaderName, HeaderValue)]) -> RequestRecord {
     exchange_from("127.0.0.1", headers)
 }
 

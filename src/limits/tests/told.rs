@@ -7,7 +7,7 @@ use super::*;
 use crate::algorithm::Cost;
 use crate::config::plan::{CostSource, RefusalAction, ReqZone};
 use crate::limits::tests::support::{
-    conn_rule, conn_zone, delaying, exchange, exchange_from, limits, plan, req_rule, req_zone, site,
+    conf, conn_rule, conn_zone, delaying, exchange_from, limits, plan, record, req_rule, req_zone,
 };
 
 fn weighing(rule: ReqRule, milli: u64) -> ReqRule {
@@ -36,7 +36,7 @@ fn fields(refusal: &Refusal) -> Vec<String> {
 fn what_is_left_is_told_where_it_is_less_than_a_request_weighs() {
     let plan = plan(vec![req_zone("a", 1_000)], vec![]);
     let zones = Zones::build(&plan);
-    let compiled = |rule| Limits::compile(&site(&[rule], &[]), &zones);
+    let compiled = |rule| Limits::compile(&conf(&[rule], &[]), &zones);
     let seven = compiled(weighing(req_rule(0, 9), 7_000));
     let five = compiled(weighing(req_rule(0, 9), 5_000));
     assert!(matches!(ask(&seven, 0).0, Admission::Pass));
@@ -69,13 +69,13 @@ fn the_time_beside_a_policy_is_its_own() {
 fn a_penalty_is_a_time_of_the_policy_that_gave_it() {
     let mut plan = plan(vec![req_zone("a", 1_000)], vec![]);
     let rule = ReqRule {
-        sanction: RefusalAction {
+        action: RefusalAction {
             penalty: Some(Duration::from_secs(30)),
             ..RefusalAction::default()
         },
         ..weighing(req_rule(0, 9), 6_000)
     };
-    plan.servers[0].fallback = site(&[rule], &[]);
+    plan.servers[0].fallback = conf(&[rule], &[]);
     let limits = Limits::compile(&plan.servers[0].fallback, &Zones::build(&plan));
     ask(&limits, 0);
     let told = fields(&refusal(ask(&limits, 0).0));
@@ -132,8 +132,8 @@ fn every_policy_that_holds_is_named_with_the_numbers_that_hold() {
 /// What responses to requests that were let in carry, where the backend sent `sent`.
 async fn told_of(limits: &Limits, address: &str, now: u64, sent: &[(&str, &str)]) -> Vec<String> {
     let clock = Clock::by_hand(Millis(now));
-    let mut exchange = exchange_from(address, &[]);
-    let admitted = limits.admit(&mut exchange, Millis(now), &clock).await;
+    let mut record = exchange_from(address, &[]);
+    let admitted = limits.admit(&mut record, Millis(now), &clock).await;
     let mut headers = HeaderMap::new();
     for (name, value) in sent {
         let name: HeaderName = name.parse().unwrap();
@@ -150,12 +150,12 @@ async fn told_of(limits: &Limits, address: &str, now: u64, sent: &[(&str, &str)]
 }
 
 fn telling(plan: &Plan, req: &[ReqRule], conn: &[ConnRule], form: HeaderForm) -> Limits {
-    let mut site = site(req, conn);
-    site.limit_headers = LimitHeaders {
+    let mut conf = conf(req, conn);
+    conf.limit_headers = LimitHeaders {
         form,
         on: HeaderScope::All,
     };
-    Limits::compile(&site, &Zones::build(plan))
+    Limits::compile(&conf, &Zones::build(plan))
 }
 
 #[tokio::test]
@@ -238,10 +238,10 @@ async fn nobody_is_told_of_what_does_not_hold() {
     let plan = plan(vec![req_zone("a", 1_000)], vec![]);
     let silent = limits(&plan, &[req_rule(0, 4)], &[]);
     assert!(told_of(&silent, "127.0.0.1", 0, &[]).await.is_empty());
-    let mut site = site(&[req_rule(0, 4)], &[]);
-    site.limit_headers.on = HeaderScope::All;
-    site.limits.limit_req_dry_run = true;
-    let dry = Limits::compile(&site, &Zones::build(&plan));
+    let mut conf = conf(&[req_rule(0, 4)], &[]);
+    conf.limit_headers.on = HeaderScope::All;
+    conf.limits.limit_req_dry_run = true;
+    let dry = Limits::compile(&conf, &Zones::build(&plan));
     assert!(told_of(&dry, "127.0.0.1", 0, &[]).await.is_empty());
     let mut zone = req_zone("a", 1_000);
     zone.overrides = vec![Override {
@@ -278,7 +278,7 @@ fn ruled(kind: u8, burst: u32, milli: u64, most: u64) -> (AlgorithmParams, ReqRu
     };
     let max_wait = (kind < 4 && most > 0).then(|| Duration::from_millis(most));
     let rule = ReqRule {
-        sanction: RefusalAction {
+        action: RefusalAction {
             max_wait,
             ..RefusalAction::default()
         },
@@ -304,9 +304,9 @@ proptest! {
         let after = |times: &[u64], now: u64| {
             let limits = limits(&plan, &rules, &[]);
             for time in times {
-                limits.ask_requests(&mut exchange(&[]), Millis(*time));
+                limits.ask_requests(&mut record(&[]), Millis(*time));
             }
-            limits.ask_requests(&mut exchange(&[]), Millis(now))
+            limits.ask_requests(&mut record(&[]), Millis(now))
         };
         let (mut now, mut times) = (100_000, Vec::new());
         for gap in gaps {

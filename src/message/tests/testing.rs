@@ -61,12 +61,12 @@ pub(crate) fn server(name: &str) -> Server {
         max_streams: 128,
         max_resets: 256,
         locations: Vec::new(),
-        fallback: site(Content::NotFound),
+        fallback: conf(Content::NotFound),
     }
 }
 
 /// A site without limits.
-pub(crate) fn site(action: Content) -> LocationConf {
+pub(crate) fn conf(action: Content) -> LocationConf {
     LocationConf {
         breaker: None,
         fallback: None,
@@ -88,7 +88,7 @@ pub(crate) fn site(action: Content) -> LocationConf {
 }
 
 /// A `proxy_pass` to the first upstream that sets no header and adds no Via.
-pub(crate) fn forward() -> ProxyPass {
+pub(crate) fn proxy_pass() -> ProxyPass {
     ProxyPass {
         upstream: 0,
         tls: None,

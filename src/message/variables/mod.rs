@@ -507,7 +507,7 @@ fn host(variable: &Variable, record: &RequestRecord, out: &mut Vec<u8>) -> bool 
         Variable::PassedHost => record.target.authority(&record.head),
         _ => None,
     };
-    let own = record.forward.as_ref().map(|it| it.host.as_bytes());
+    let own = record.proxy_pass.as_ref().map(|it| it.host.as_bytes());
     asked.or(own).is_some_and(|host| text(out, host))
 }
 

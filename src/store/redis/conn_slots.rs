@@ -474,7 +474,7 @@ struct SlotQueues {
 
 #[derive(Debug)]
 struct SlotQueue {
-    standing: u32,
+    key_status: u32,
     front: Arc<QueueHead>,
 }
 
@@ -505,17 +505,17 @@ impl SharedStore {
         let set = &claim.wants.get(which)?.name;
         let lines = &self.places.lines;
         let mut all = lines.lines.lock();
-        if all.get(set).map_or(0, |line| line.standing) >= longest {
+        if all.get(set).map_or(0, |line| line.key_status) >= longest {
             return None;
         }
         let line = all.entry(Arc::clone(set)).or_insert_with(|| SlotQueue {
-            standing: 0,
+            key_status: 0,
             front: Arc::new(QueueHead {
                 turn: Semaphore::new(1),
                 freed: Notify::new(),
             }),
         });
-        line.standing += 1;
+        line.key_status += 1;
         Some(SharedSlotWaiter {
             lines,
             set: Arc::clone(set),
@@ -567,8 +567,8 @@ impl Drop for SharedSlotWaiter<'_> {
     fn drop(&mut self) {
         let mut lines = self.lines.lines.lock();
         if let Some(line) = lines.get_mut(&self.set) {
-            line.standing -= 1;
-            if line.standing == 0 {
+            line.key_status -= 1;
+            if line.key_status == 0 {
                 lines.remove(&self.set);
             }
         }

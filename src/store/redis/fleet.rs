@@ -311,13 +311,13 @@ impl CostShare {
 }
 
 /// The cost of a request that counts `whole / parts` times.
-pub(super) fn of(cost: Cost, terms: &LimitSpec, whole: u32, parts: u32) -> CostShare {
+pub(super) fn of(cost: Cost, spec: &LimitSpec, whole: u32, parts: u32) -> CostShare {
     let (whole, parts) = (u128::from(whole.max(1)), u128::from(parts.max(1)));
     let counted = (u128::from(cost.0) * whole)
         .div_ceil(parts)
         .max(u128::from(cost.0));
     let counted = u64::try_from(counted).unwrap_or(u64::MAX);
-    let quota = terms.quota().saturating_mul(Excess::ONE.0);
+    let quota = spec.quota().saturating_mul(Excess::ONE.0);
     let needs = counted.min(quota.max(cost.0));
     CostShare {
         needs: Cost(needs),
@@ -398,7 +398,7 @@ mod share_tests {
     use super::*;
     use crate::algorithm::{Delay, LeakyBucket, Rate};
 
-    fn terms(burst: u32) -> LimitSpec {
+    fn spec(burst: u32) -> LimitSpec {
         LimitSpec::LeakyBucket(LeakyBucket {
             rate: Rate::per_second(1_000),
             burst: Excess::requests(burst),
@@ -412,26 +412,26 @@ mod share_tests {
 
     #[test]
     fn alone_a_request_counts_for_every_gateway() {
-        let share = of(Cost::ONE, &terms(59), 3, 1);
+        let share = of(Cost::ONE, &spec(59), 3, 1);
         assert_eq!((requests(share.needs), requests(share.owes)), (3, 0));
-        assert_eq!(requests(of(Cost::ONE, &terms(59), 1, 1).whole()), 1);
+        assert_eq!(requests(of(Cost::ONE, &spec(59), 1, 1).whole()), 1);
     }
 
     #[test]
     fn a_limit_smaller_than_the_fleet_lets_one_pass_and_has_it_paid_for() {
-        let share = of(Cost::ONE, &terms(1), 5, 1);
+        let share = of(Cost::ONE, &spec(1), 5, 1);
         assert_eq!((requests(share.needs), requests(share.owes)), (2, 3));
     }
 
     #[test]
     fn what_costs_more_than_there_is_does_not_pass_for_less() {
         let cost = Cost(9 * Excess::ONE.0);
-        assert_eq!(of(cost, &terms(1), 5, 1).needs, cost);
+        assert_eq!(of(cost, &spec(1), 5, 1).needs, cost);
     }
 
     #[test]
     fn the_part_of_missing_gateways_is_left_to_them() {
-        let share = of(Cost::ONE, &terms(59), 3, 2);
+        let share = of(Cost::ONE, &spec(59), 3, 2);
         assert_eq!(share.needs, Cost(Excess::ONE.0 * 3 / 2));
     }
 }

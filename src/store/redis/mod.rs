@@ -182,16 +182,16 @@ impl SharedStore {
 
     /// What a request costs while this gateway counts alone.
     #[must_use]
-    pub fn alone(&self, cost: Cost, terms: &LimitSpec) -> CostShare {
-        fleet::of(cost, terms, self.fleet_size(), 1)
+    pub fn alone(&self, cost: Cost, spec: &LimitSpec) -> CostShare {
+        fleet::of(cost, spec, self.fleet_size(), 1)
     }
 
     /// What a request costs in the store. More than by itself while some gateways are missing: they may count alone, so their
     /// part is left to them.
-    fn weigh(&self, cost: Cost, terms: &LimitSpec) -> Cost {
+    fn weigh(&self, cost: Cost, spec: &LimitSpec) -> Cost {
         match self.fleet.parts() {
             (all, present) if all <= present => cost,
-            (all, present) => fleet::of(cost, terms, all, present).needs,
+            (all, present) => fleet::of(cost, spec, all, present).needs,
         }
     }
 

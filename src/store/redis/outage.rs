@@ -28,7 +28,7 @@ pub struct OutageCharge {
     name: Vec<u8>,
     zone: RateZone,
     key: Key,
-    terms: LimitSpec,
+    spec: LimitSpec,
     cost: Cost,
 }
 
@@ -40,7 +40,7 @@ impl OutageCharge {
         zone: &RateZone,
         key: &Key,
         bytes: &[u8],
-        terms: &LimitSpec,
+        spec: &LimitSpec,
         cost: Cost,
     ) -> Self {
         let mut full = Vec::with_capacity(64);
@@ -49,15 +49,15 @@ impl OutageCharge {
             name: full,
             zone: zone.clone(),
             key: *key,
-            terms: *terms,
+            spec: *spec,
             cost,
         }
     }
 
     fn due(&self, now: Millis, gateways: u32) -> Cost {
-        let standing = self.zone.standing(&self.key, now, &self.terms);
-        let left = standing.map(|standing| standing.remaining);
-        due(self.cost, &self.terms, left, gateways)
+        let key_status = self.zone.key_status(&self.key, now, &self.spec);
+        let left = key_status.map(|key_status| key_status.remaining);
+        due(self.cost, &self.spec, left, gateways)
     }
 }
 
@@ -66,13 +66,13 @@ impl OutageCharge {
 ///
 /// No more than the key has not worked off since. And no more than this gateway's part of the quota and of a few seconds:
 /// what passed before that has drained, and each gateway that was without the store charges its part.
-pub(super) fn due(passed: Cost, terms: &LimitSpec, left: Option<u64>, gateways: u32) -> Cost {
-    let quota = terms.quota();
+pub(super) fn due(passed: Cost, spec: &LimitSpec, left: Option<u64>, gateways: u32) -> Cost {
+    let quota = spec.quota();
     let drained = u128::from(quota) * GRACE.as_millis();
-    let drained = drained / terms.period().as_millis().max(1);
+    let drained = drained / spec.period().as_millis().max(1);
     let drained = u64::try_from(drained).unwrap_or(u64::MAX);
     let part = quota.saturating_add(drained).div_ceil(gateways.into());
-    let used = match terms.info().windowed {
+    let used = match spec.info().windowed {
         // The windows of a server begin at other moments than those that are counted here.
         true => quota,
         false => left.map_or(0, |left| quota - left.min(quota)),
@@ -144,7 +144,7 @@ impl SharedStore {
                 .iter()
                 .map(|debt| {
                     let due = debt.due(now, gateways);
-                    KeyCheck::new(debt.name.clone(), &debt.terms, due, false)
+                    KeyCheck::new(debt.name.clone(), &debt.spec, due, false)
                 })
                 .collect();
             self.desk.asked.fetch_add(1, Ordering::Relaxed);

@@ -50,16 +50,16 @@ impl StoreRequest {
         store: &SharedStore,
         zone: &str,
         key: &[u8],
-        terms: &LimitSpec,
+        spec: &LimitSpec,
         cost: Cost,
         refused: bool,
     ) {
         let mut name = Vec::with_capacity(64);
         script::append(&mut name, &store.prefix, zone, key);
-        let cost = store.weigh(cost, terms);
+        let cost = store.weigh(cost, spec);
         self.questions
-            .push(KeyCheck::new(name, terms, cost, refused));
-        self.period = self.period.max(terms.period());
+            .push(KeyCheck::new(name, spec, cost, refused));
+        self.period = self.period.max(spec.period());
     }
 
     /// What was added last may wait so long until it would pass, where it is over the burst.

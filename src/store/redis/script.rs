@@ -99,8 +99,8 @@ pub(super) struct KeyCheck {
 
 impl KeyCheck {
     /// Puts it in the units of its script.
-    pub(super) fn new(name: Vec<u8>, terms: &LimitSpec, cost: Cost, refused: bool) -> Self {
-        let told = terms.script_args(cost);
+    pub(super) fn new(name: Vec<u8>, spec: &LimitSpec, cost: Cost, refused: bool) -> Self {
+        let told = spec.script_args(cost);
         Self {
             name,
             refused,

@@ -57,7 +57,7 @@ fn join<'s>(slots: &'s Arc<SlotTable>, key: &Key) -> SlotWaiter<'s> {
 /// Takes the steps of one order, and what is left afterwards is nothing.
 fn run(order: &[Step]) {
     let slots = SlotTable::new("one", 32 << 10);
-    let mut heir = None;
+    let mut resized = None;
     let key = slots.key(b"a");
     // Who holds them gives them back by hand.
     for _ in 0..LIMIT {
@@ -82,7 +82,7 @@ fn run(order: &[Step]) {
                 }
             }
             Step::Vanish(waiter) => drop(waiters[waiter].take()),
-            Step::Move => heir = Some(slots.heir(1 << 20)),
+            Step::Move => resized = Some(slots.resized(1 << 20)),
         }
         assert!(slots.taken(&key) <= LIMIT, "{order:?} at {step:?}");
         let taken = slots.taken(&key);
@@ -94,7 +94,7 @@ fn run(order: &[Step]) {
         assert!(place.is_ok(), "{order:?}: a free place and one who waits");
     }
     assert!(slots.is_empty(), "{order:?}: a place is lost");
-    let counts = heir.as_ref().unwrap_or(&slots).counts();
+    let counts = resized.as_ref().unwrap_or(&slots).counts();
     let newcomers = u64::try_from(order.len()).unwrap();
     assert_eq!(
         counts.pass + counts.refuse + counts.delay,

@@ -7,7 +7,7 @@ use crate::store::table::LARGEST;
 
 const RATE: Rate = Rate::per_second(10_000);
 
-fn terms(burst: u32) -> LimitSpec {
+fn spec(burst: u32) -> LimitSpec {
     leaky(RATE, burst, Delay::Never)
 }
 
@@ -20,16 +20,16 @@ fn leaky(rate: Rate, burst: u32, delay: Delay) -> LimitSpec {
 }
 
 fn zone(size: usize) -> RateZone {
-    RateZone::new("one", size, &terms(0), false)
+    RateZone::new("one", size, &spec(0), false)
 }
 
 /// A plain request, and whether it passes.
-fn charge(zone: &RateZone, key: &Key, now: u64, terms: &LimitSpec) -> bool {
-    passes(&zone.charge(key, Millis(now), Cost::ONE, terms).0)
+fn charge(zone: &RateZone, key: &Key, now: u64, spec: &LimitSpec) -> bool {
+    passes(&zone.charge(key, Millis(now), Cost::ONE, spec).0)
 }
 
 fn is_known(zone: &RateZone, key: &Key) -> bool {
-    zone.standing(key, Millis(0), &terms(0)).is_some()
+    zone.key_status(key, Millis(0), &spec(0)).is_some()
 }
 
 fn passes(outcome: &Verdict) -> bool {
@@ -40,9 +40,9 @@ fn passes(outcome: &Verdict) -> bool {
 fn keys_do_not_share_a_bucket() {
     let zone = zone(32 << 10);
     let (a, b) = (zone.key(b"a"), zone.key(b"b"));
-    assert!(charge(&zone, &a, 0, &terms(0)));
-    assert!(!charge(&zone, &a, 0, &terms(0)));
-    assert!(charge(&zone, &b, 0, &terms(0)));
+    assert!(charge(&zone, &a, 0, &spec(0)));
+    assert!(!charge(&zone, &a, 0, &spec(0)));
+    assert!(charge(&zone, &b, 0, &spec(0)));
     assert_eq!(zone.len(), 2);
 }
 
@@ -51,7 +51,7 @@ fn asking_changes_nothing() {
     let zone = zone(32 << 10);
     let key = zone.key(b"a");
     for _ in 0..3 {
-        assert!(passes(&zone.ask(&key, Millis(0), Cost::ONE, &terms(0))));
+        assert!(passes(&zone.ask(&key, Millis(0), Cost::ONE, &spec(0))));
     }
     assert_eq!((zone.len(), zone.counts()), (0, ZoneCounts::default()));
 }
@@ -60,9 +60,9 @@ fn asking_changes_nothing() {
 fn counts_are_kept_by_verdict() {
     let zone = zone(32 << 10);
     let key = zone.key(b"a");
-    let terms = leaky(RATE, 1, Delay::After(Excess(0)));
+    let spec = leaky(RATE, 1, Delay::After(Excess(0)));
     for _ in 0..5 {
-        charge(&zone, &key, 0, &terms);
+        charge(&zone, &key, 0, &spec);
     }
     zone.count_refusal(&key);
     let ZoneCounts {
@@ -79,21 +79,21 @@ fn a_refund_gives_back_request_and_count() {
     let zone = zone(32 << 10);
     let key = zone.key(b"a");
     let now = Millis(5_000);
-    let (_, receipt) = zone.charge(&key, now, Cost::ONE, &terms(0));
-    zone.refund(&key, receipt, now, Cost::ONE, &terms(0));
+    let (_, receipt) = zone.charge(&key, now, Cost::ONE, &spec(0));
+    zone.refund(&key, receipt, now, Cost::ONE, &spec(0));
     assert_eq!(zone.counts().pass, 0);
-    assert!(charge(&zone, &key, 5_000, &terms(0)));
+    assert!(charge(&zone, &key, 5_000, &spec(0)));
 }
 
 #[test]
 fn what_is_owed_afterwards_is_charged_and_counted_as_nothing() {
     let zone = zone(32 << 10);
     let key = zone.key(b"a");
-    zone.debit(&key, Millis(0), Cost(0), &terms(0));
+    zone.debit(&key, Millis(0), Cost(0), &spec(0));
     assert!(zone.is_empty(), "nothing is owed");
-    zone.debit(&key, Millis(0), Cost::milli(3_000), &terms(0));
+    zone.debit(&key, Millis(0), Cost::milli(3_000), &spec(0));
     assert_eq!(zone.counts(), ZoneCounts::default());
-    let ask = |now, cost| passes(&zone.ask(&key, Millis(now), cost, &terms(0)));
+    let ask = |now, cost| passes(&zone.ask(&key, Millis(now), cost, &spec(0)));
     assert!(!ask(199, Cost(0)) && ask(200, Cost(0)));
     assert!(!ask(299, Cost::ONE) && ask(300, Cost::ONE));
 }
@@ -103,7 +103,7 @@ fn who_weighs_nothing_or_too_much_takes_no_room() {
     let zone = zone(32 << 10);
     for (number, cost) in [(1, Cost(0)), (2, Cost::milli(1_001))] {
         let key = zone.key(&[number]);
-        zone.charge(&key, Millis(0), cost, &terms(0));
+        zone.charge(&key, Millis(0), cost, &spec(0));
     }
     assert!(zone.is_empty());
     let ZoneCounts { pass, refuse, .. } = zone.counts();
@@ -112,44 +112,44 @@ fn who_weighs_nothing_or_too_much_takes_no_room() {
 
 #[test]
 fn refusals_count_where_that_is_asked_for() {
-    let zone = RateZone::new("one", 32 << 10, &terms(0), true);
+    let zone = RateZone::new("one", 32 << 10, &spec(0), true);
     let key = zone.key(b"a");
     let passed = (0..1_000).step_by(50);
     assert_eq!(
         passed
-            .filter(|now| charge(&zone, &key, *now, &terms(0)))
+            .filter(|now| charge(&zone, &key, *now, &spec(0)))
             .count(),
         1
     );
-    assert!(charge(&zone, &key, 1_050, &terms(0)));
+    assert!(charge(&zone, &key, 1_050, &spec(0)));
 }
 
 #[test]
 fn a_forgotten_key_starts_anew() {
     let zone = zone(32 << 10);
     let key = zone.key(b"a");
-    charge(&zone, &key, 0, &terms(0));
+    charge(&zone, &key, 0, &spec(0));
     assert!(zone.forget(&key));
     assert!(!zone.forget(&key));
     assert!(!is_known(&zone, &key));
-    assert!(charge(&zone, &key, 0, &terms(0)));
+    assert!(charge(&zone, &key, 0, &spec(0)));
 }
 
 #[test]
 fn a_million_keys_stay_in_a_small_zone_and_the_debtor_stays_known() {
     let zone = zone(256 << 10);
     let debtor = zone.key(b"debtor");
-    while charge(&zone, &debtor, 0, &terms(200)) {}
+    while charge(&zone, &debtor, 0, &spec(200)) {}
     for number in 0..1_000_000u32 {
         // Ten seconds in all: half of what the debtor has to wait off.
         let now = u64::from(number) / 100;
-        charge(&zone, &zone.key(&number.to_be_bytes()), now, &terms(200));
+        charge(&zone, &zone.key(&number.to_be_bytes()), now, &spec(200));
     }
     assert!(zone.len() <= zone.capacity());
     assert!(zone.counts().evictions > 900_000);
-    let standing = zone.standing(&debtor, Millis(0), &terms(200));
-    let standing = standing.expect("the debtor is still known");
-    assert_eq!(standing.excess, Excess::requests(200));
+    let key_status = zone.key_status(&debtor, Millis(0), &spec(200));
+    let key_status = key_status.expect("the debtor is still known");
+    assert_eq!(key_status.excess, Excess::requests(200));
     assert!(zone.memory() <= 256 << 10, "{} bytes", zone.memory());
 }
 
@@ -158,18 +158,18 @@ fn drained_keys_go_first_and_are_not_counted_as_evicted() {
     let zone = zone(32 << 10);
     let capacity = u32::try_from(zone.capacity()).unwrap();
     for number in 0..capacity {
-        charge(&zone, &zone.key(&number.to_be_bytes()), 0, &terms(5));
+        charge(&zone, &zone.key(&number.to_be_bytes()), 0, &spec(5));
     }
     // All but the first hundred are used again and in debt when the others have drained.
     for number in 100..capacity {
-        charge(&zone, &zone.key(&number.to_be_bytes()), 99, &terms(5));
+        charge(&zone, &zone.key(&number.to_be_bytes()), 99, &spec(5));
     }
     for number in 0..100u32 {
         charge(
             &zone,
             &zone.key(&(number + capacity).to_be_bytes()),
             100,
-            &terms(5),
+            &spec(5),
         );
     }
     assert_eq!(zone.counts().evictions, 0);
@@ -187,17 +187,17 @@ fn drained_keys_go_first_however_late_they_were_asked_for() {
     for number in 0..capacity {
         let key = zone.key(&number.to_be_bytes());
         for _ in 0..if deep(number) { 6 } else { 1 } {
-            charge(&zone, &key, 0, &terms(5));
+            charge(&zone, &key, 0, &spec(5));
         }
     }
     // Those with little to drain ask last, and are drained long before the others.
     for number in (0..capacity).filter(|number| !deep(*number)) {
-        charge(&zone, &zone.key(&number.to_be_bytes()), 50, &terms(5));
+        charge(&zone, &zone.key(&number.to_be_bytes()), 50, &spec(5));
     }
     // Each newcomer is drained when the next one comes, and one that was asked for once more is not.
     for (new, now) in (capacity..).zip(300..350) {
-        charge(&zone, &zone.key(&1u32.to_be_bytes()), now, &terms(5));
-        charge(&zone, &zone.key(&new.to_be_bytes()), now, &terms(5));
+        charge(&zone, &zone.key(&1u32.to_be_bytes()), now, &spec(5));
+        charge(&zone, &zone.key(&new.to_be_bytes()), now, &spec(5));
     }
     assert_eq!(zone.counts().evictions, 0);
     for number in (0..capacity).filter(|number| deep(*number)) {
@@ -210,7 +210,7 @@ fn drained_keys_go_first_however_late_they_were_asked_for() {
 fn forgetting_while_full_keeps_the_order_of_leaving_right() {
     let zone = zone(32 << 10);
     let capacity = u32::try_from(zone.capacity()).unwrap();
-    let ask = |number: u32| charge(&zone, &zone.key(&number.to_be_bytes()), 0, &terms(5));
+    let ask = |number: u32| charge(&zone, &zone.key(&number.to_be_bytes()), 0, &spec(5));
     for number in 0..=capacity {
         ask(number);
     }
@@ -237,13 +237,13 @@ fn drained_keys_go_first_at_any_time() {
     for days in [0, 20, 30, 49, 50, 60, 400, 4_000] {
         let now = days * 86_400_000;
         for _ in 0..capacity {
-            charge(&zone, &zone.key(&new.to_be_bytes()), now, &terms(5));
+            charge(&zone, &zone.key(&new.to_be_bytes()), now, &spec(5));
             new += 1;
         }
         assert_eq!(zone.counts().evictions, 0, "after {days} days");
     }
     let now = 4_000 * 86_400_000 - 70_000;
-    charge(&zone, &zone.key(b"late"), now, &terms(5));
+    charge(&zone, &zone.key(b"late"), now, &spec(5));
     assert_eq!(zone.counts().evictions, 1, "nothing has drained by then");
 }
 
@@ -253,7 +253,7 @@ fn a_key_costs_at_most_64_bytes_in_zones_of_every_size() {
         let zone = zone(size);
         // Three times over, so that every shard is full, has its heap, and has forgotten often enough to need order.
         for number in 0..u32::try_from(zone.capacity() * 3).unwrap() {
-            charge(&zone, &zone.key(&number.to_be_bytes()), 0, &terms(5));
+            charge(&zone, &zone.key(&number.to_be_bytes()), 0, &spec(5));
         }
         assert_eq!(zone.len(), zone.capacity());
         let each = zone.memory().div_ceil(zone.capacity());
@@ -272,7 +272,7 @@ fn no_insert_has_to_do_with_more_than_one_part_of_the_zone() {
     for number in (0..keys * 2).chain(keys..keys * 3) {
         let key = zone.key(&number.to_be_bytes());
         crate::store::key::steps();
-        charge(&zone, &key, u64::from(number / keys), &terms(5));
+        charge(&zone, &key, u64::from(number / keys), &spec(5));
         most = most.max(crate::store::key::steps());
     }
     assert!(zone.counts().evictions > 0, "it was full");
@@ -286,7 +286,7 @@ fn a_zone_takes_memory_as_keys_come() {
     let zone = zone(10 << 20);
     let empty = zone.memory();
     for number in 0..100u32 {
-        charge(&zone, &zone.key(&number.to_be_bytes()), 0, &terms(5));
+        charge(&zone, &zone.key(&number.to_be_bytes()), 0, &spec(5));
     }
     assert!(empty < 40 << 10 && zone.memory() < 80 << 10);
 }
@@ -299,10 +299,10 @@ fn with_several_rates_the_slowest_says_when_a_key_may_be_forgotten() {
         &leaky(Rate::per_minute(1_000), 0, Delay::Never),
         false,
     );
-    charge(&zone, &zone.key(b"slow"), 0, &terms(0));
-    charge(&zone, &zone.key(b"other"), 59_999, &terms(0));
+    charge(&zone, &zone.key(b"slow"), 0, &spec(0));
+    charge(&zone, &zone.key(b"other"), 59_999, &spec(0));
     assert_eq!(zone.counts().evictions, 1);
-    charge(&zone, &zone.key(b"third"), 120_000, &terms(0));
+    charge(&zone, &zone.key(b"third"), 120_000, &spec(0));
     assert_eq!(zone.counts().evictions, 1);
 }
 
@@ -315,7 +315,7 @@ fn threads_on_one_key_pass_no_more_than_its_burst() {
                 scope.spawn(|| {
                     let key = zone.key(b"a");
                     (0..500)
-                        .filter(|_| charge(&zone, &key, 1, &terms(99)))
+                        .filter(|_| charge(&zone, &key, 1, &spec(99)))
                         .count()
                 })
             })

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::algorithm::{AlgorithmParams, Delay, Excess, Rate};
-use crate::store::rate_zone::kinds::{all, passes, terms, zone};
+use crate::store::rate_zone::kinds::{all, passes, spec, zone};
 
 /// One part, and four.
 const SIZES: [usize; 2] = [64 << 10, 300_000];
@@ -20,16 +20,16 @@ fn half(zone: &RateZone) -> u64 {
 }
 
 /// Takes all that a key has left; how many requests that was.
-fn exhaust(zone: &RateZone, key: &Key, now: u64, terms: &LimitSpec) -> usize {
+fn exhaust(zone: &RateZone, key: &Key, now: u64, spec: &LimitSpec) -> usize {
     (0..100)
-        .take_while(|_| passes(zone, key, now, terms))
+        .take_while(|_| passes(zone, key, now, spec))
         .count()
 }
 
 /// Fills every part of a zone with keys that have nothing left.
-fn fill(zone: &RateZone, now: u64, terms: &LimitSpec) {
+fn fill(zone: &RateZone, now: u64, spec: &LimitSpec) {
     for number in 0..zone.capacity() as u64 * 2 {
-        exhaust(zone, &numbered(zone, number), now, terms);
+        exhaust(zone, &numbered(zone, number), now, spec);
     }
     assert_eq!(zone.len(), zone.capacity());
 }
@@ -37,26 +37,26 @@ fn fill(zone: &RateZone, now: u64, terms: &LimitSpec) {
 /// Forty tries of one login name with 400 new keys between two of them, in a zone that was filled with debts.
 #[test]
 fn a_zone_full_of_debts_lets_a_login_name_try_as_often_as_an_empty_one() {
-    let terms = LimitSpec::new(
+    let spec = LimitSpec::new(
         &AlgorithmParams::LeakyBucket {
             rate: Rate::per_minute(1_000),
         },
         Excess::requests(5),
         Delay::Never,
     );
-    let zone = RateZone::new("login", 10 << 20, &terms, false);
+    let zone = RateZone::new("login", 10 << 20, &spec, false);
     for number in 0..zone.capacity() as u64 * 9 / 8 {
         let key = numbered(&zone, number);
-        zone.debit(&key, Millis(0), Cost::milli(6_000), &terms);
+        zone.debit(&key, Millis(0), Cost::milli(6_000), &spec);
     }
     let name = zone.key(b"alice");
     let mut new = 1 << 32;
     let mut passed = 0;
     for _ in 0..40 {
-        passed += usize::from(passes(&zone, &name, 1, &terms));
+        passed += usize::from(passes(&zone, &name, 1, &spec));
         for _ in 0..400 {
             new += 1;
-            passes(&zone, &numbered(&zone, new), 1, &terms);
+            passes(&zone, &numbered(&zone, new), 1, &spec);
         }
     }
     assert_eq!(passed, 6);
@@ -66,15 +66,15 @@ fn a_zone_full_of_debts_lets_a_login_name_try_as_often_as_an_empty_one() {
 #[test]
 fn a_refused_request_counts_as_asking() {
     for (algorithm, size) in all().iter().flat_map(|it| SIZES.map(|size| (it, size))) {
-        let (zone, terms) = (zone(algorithm, size), terms(algorithm));
-        fill(&zone, 0, &terms);
+        let (zone, spec) = (zone(algorithm, size), spec(algorithm));
+        fill(&zone, 0, &spec);
         let key = zone.key(b"alice");
-        exhaust(&zone, &key, 0, &terms);
+        exhaust(&zone, &key, 0, &spec);
         for round in 1..=5u64 {
             for number in 0..half(&zone) {
-                passes(&zone, &numbered(&zone, round << 32 | number), 0, &terms);
+                passes(&zone, &numbered(&zone, round << 32 | number), 0, &spec);
             }
-            assert!(!passes(&zone, &key, 0, &terms), "{algorithm:?} of {size}");
+            assert!(!passes(&zone, &key, 0, &spec), "{algorithm:?} of {size}");
         }
     }
 }
@@ -83,42 +83,42 @@ fn a_refused_request_counts_as_asking() {
 #[test]
 fn a_refusal_without_a_question_counts_as_asking() {
     let algorithm = &all()[3];
-    let (zone, terms) = (zone(algorithm, SIZES[1]), terms(algorithm));
-    fill(&zone, 0, &terms);
+    let (zone, spec) = (zone(algorithm, SIZES[1]), spec(algorithm));
+    fill(&zone, 0, &spec);
     let key = zone.key(b"alice");
-    exhaust(&zone, &key, 0, &terms);
+    exhaust(&zone, &key, 0, &spec);
     for round in 1..=10u64 {
         for number in 0..half(&zone) {
-            passes(&zone, &numbered(&zone, round << 32 | number), 0, &terms);
+            passes(&zone, &numbered(&zone, round << 32 | number), 0, &spec);
         }
         if round % 2 == 0 {
             zone.count_refusal(&key);
         } else {
-            let outcome = zone.ask(&key, Millis(0), Cost::ONE, &terms);
+            let outcome = zone.ask(&key, Millis(0), Cost::ONE, &spec);
             assert!(matches!(outcome, Verdict::Refuse { .. }));
         }
     }
-    assert!(!passes(&zone, &key, 0, &terms));
+    assert!(!passes(&zone, &key, 0, &spec));
 }
 
 /// Of those that came once. Keys that came back stay while they are fewer than half.
 #[test]
 fn the_key_asked_for_longest_ago_is_the_one_to_go() {
     for algorithm in all() {
-        let (zone, terms) = (zone(&algorithm, SIZES[0]), terms(&algorithm));
+        let (zone, spec) = (zone(&algorithm, SIZES[0]), spec(&algorithm));
         let capacity = zone.capacity() as u64;
         let known = |number| {
-            let standing = zone.standing(&numbered(&zone, number), Millis(0), &terms);
-            standing.is_some()
+            let key_status = zone.key_status(&numbered(&zone, number), Millis(0), &spec);
+            key_status.is_some()
         };
         for number in 0..capacity {
             for _ in 0..if number < 100 { 9 } else { 1 } {
-                passes(&zone, &numbered(&zone, number), 0, &terms);
+                passes(&zone, &numbered(&zone, number), 0, &spec);
             }
         }
-        passes(&zone, &numbered(&zone, 107), 0, &terms);
+        passes(&zone, &numbered(&zone, 107), 0, &spec);
         for new in 0..100 {
-            passes(&zone, &numbered(&zone, capacity + new), 0, &terms);
+            passes(&zone, &numbered(&zone, capacity + new), 0, &spec);
         }
         assert!((0..100).all(known) && known(107), "{algorithm:?}");
         assert!((100..201).all(|number| number == 107 || !known(number)));
@@ -131,13 +131,13 @@ fn the_key_asked_for_longest_ago_is_the_one_to_go() {
 #[test]
 fn a_silent_key_over_its_limit_is_not_forgotten_for_keys_that_come_once() {
     for (algorithm, size) in all().iter().flat_map(|it| SIZES.map(|size| (it, size))) {
-        let (zone, terms) = (zone(algorithm, size), terms(algorithm));
+        let (zone, spec) = (zone(algorithm, size), spec(algorithm));
         let key = zone.key(b"alice");
-        exhaust(&zone, &key, 0, &terms);
+        exhaust(&zone, &key, 0, &spec);
         for number in 0..zone.capacity() as u64 * 5 {
-            passes(&zone, &numbered(&zone, number), 0, &terms);
+            passes(&zone, &numbered(&zone, number), 0, &spec);
         }
-        assert!(!passes(&zone, &key, 0, &terms), "{algorithm:?} of {size}");
+        assert!(!passes(&zone, &key, 0, &spec), "{algorithm:?} of {size}");
     }
 }
 
@@ -145,22 +145,22 @@ fn a_silent_key_over_its_limit_is_not_forgotten_for_keys_that_come_once() {
 #[test]
 fn who_was_asked_for_last_is_known_in_other_memory_too() {
     for algorithm in all() {
-        let terms = terms(&algorithm);
+        let spec = spec(&algorithm);
         let old = zone(&algorithm, 1 << 20);
         let many = old.capacity() as u64;
         for number in 0..many {
-            passes(&old, &numbered(&old, number), 0, &terms);
+            passes(&old, &numbered(&old, number), 0, &spec);
         }
         // Asked for once more, in another order than they came in.
         for number in (0..many).rev() {
-            passes(&old, &numbered(&old, number), 0, &terms);
+            passes(&old, &numbered(&old, number), 0, &spec);
         }
         let is_known = |zone: &RateZone, number| {
-            let standing = zone.standing(&numbered(zone, number), Millis(0), &terms);
-            standing.is_some()
+            let key_status = zone.key_status(&numbered(zone, number), Millis(0), &spec);
+            key_status.is_some()
         };
-        let same = old.heir(1 << 20, &terms, false).unwrap();
-        let smaller = same.heir(256 << 10, &terms, false).unwrap();
+        let same = old.resized(1 << 20, &spec, false).unwrap();
+        let smaller = same.resized(256 << 10, &spec, false).unwrap();
         let last = half(&smaller);
         assert!(
             (0..last).all(|number| is_known(&smaller, number)),
@@ -170,13 +170,13 @@ fn who_was_asked_for_last_is_known_in_other_memory_too() {
         assert_eq!(smaller.len(), smaller.capacity(), "{algorithm:?}");
         // Whoever asks now is newer than all that was inherited.
         let key = smaller.key(b"alice");
-        exhaust(&smaller, &key, 0, &terms);
-        let larger = smaller.heir(512 << 10, &terms, false).unwrap();
-        let smaller = larger.heir(256 << 10, &terms, false).unwrap();
+        exhaust(&smaller, &key, 0, &spec);
+        let larger = smaller.resized(512 << 10, &spec, false).unwrap();
+        let smaller = larger.resized(256 << 10, &spec, false).unwrap();
         for number in 0..half(&smaller) {
-            passes(&smaller, &numbered(&smaller, 1 << 32 | number), 0, &terms);
+            passes(&smaller, &numbered(&smaller, 1 << 32 | number), 0, &spec);
         }
-        assert!(!passes(&smaller, &key, 0, &terms), "{algorithm:?}");
+        assert!(!passes(&smaller, &key, 0, &spec), "{algorithm:?}");
     }
 }
 
@@ -189,19 +189,19 @@ fn flood(algorithm: &AlgorithmParams, size: usize, mut random: u64) -> Result<()
         random ^= random << 17;
         random % below
     };
-    let (zone, terms) = (zone(algorithm, size), terms(algorithm));
+    let (zone, spec) = (zone(algorithm, size), spec(algorithm));
     // More than a zone of keys, so that it is full, in debts of every depth.
     let many = zone.capacity() as u64 * 5 / 4;
     for number in 0..many {
         for _ in 0..=draw(7) {
-            passes(&zone, &numbered(&zone, number), 0, &terms);
+            passes(&zone, &numbered(&zone, number), 0, &spec);
         }
     }
     for _ in 0..draw(many) {
-        passes(&zone, &numbered(&zone, draw(many)), 0, &terms);
+        passes(&zone, &numbered(&zone, draw(many)), 0, &spec);
     }
     let key = zone.key(b"alice");
-    exhaust(&zone, &key, 0, &terms);
+    exhaust(&zone, &key, 0, &spec);
     let (new, mut others) = (1 + draw(4), HashSet::new());
     while (others.len() as u64) < half(&zone) {
         let number = match draw(4) < new {
@@ -209,10 +209,10 @@ fn flood(algorithm: &AlgorithmParams, size: usize, mut random: u64) -> Result<()
             false => draw(many),
         };
         others.insert(number);
-        passes(&zone, &numbered(&zone, number), 0, &terms);
+        passes(&zone, &numbered(&zone, number), 0, &spec);
     }
     prop_assert!(
-        !passes(&zone, &key, 0, &terms),
+        !passes(&zone, &key, 0, &spec),
         "{:?} of {}",
         algorithm,
         size

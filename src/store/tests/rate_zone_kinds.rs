@@ -35,30 +35,30 @@ fn all_of(rate: Rate, window: Duration) -> [AlgorithmParams; 10] {
     ]
 }
 
-pub(super) fn terms(algorithm: &AlgorithmParams) -> LimitSpec {
+pub(super) fn spec(algorithm: &AlgorithmParams) -> LimitSpec {
     LimitSpec::new(algorithm, Excess::requests(5), Delay::Never)
 }
 
 pub(super) fn zone(algorithm: &AlgorithmParams, size: usize) -> RateZone {
-    RateZone::new("one", size, &terms(algorithm), false)
+    RateZone::new("one", size, &spec(algorithm), false)
 }
 
-pub(super) fn passes(zone: &RateZone, key: &Key, now: u64, terms: &LimitSpec) -> bool {
-    let (outcome, _) = zone.charge(key, Millis(now), Cost::ONE, terms);
+pub(super) fn passes(zone: &RateZone, key: &Key, now: u64, spec: &LimitSpec) -> bool {
+    let (outcome, _) = zone.charge(key, Millis(now), Cost::ONE, spec);
     !matches!(outcome, Verdict::Refuse { .. })
 }
 
 #[test]
 fn memory_stays_within_the_size_of_every_zone() {
     for algorithm in all() {
-        let terms = terms(&algorithm);
+        let spec = spec(&algorithm);
         for size in [32 << 10, 100_000, 300_000, 1 << 20] {
             let zone = zone(&algorithm, size);
             // Over three times as many as fit, each until it is refused.
             for number in 0..u32::try_from(zone.capacity() * 3).unwrap() {
                 let key = zone.key(&number.to_be_bytes());
                 for tick in 0..12 {
-                    passes(&zone, &key, tick, &terms);
+                    passes(&zone, &key, tick, &spec);
                 }
             }
             assert_eq!(zone.len(), zone.capacity(), "{algorithm:?}");
@@ -96,11 +96,11 @@ fn a_zone_of_a_few_heavy_keys_keeps_within_its_size() {
             limit,
             window: Duration::from_secs(60),
         };
-        let (zone, terms) = (zone(&algorithm, 32 << 10), terms(&algorithm));
+        let (zone, spec) = (zone(&algorithm, 32 << 10), spec(&algorithm));
         for number in 0..100u8 {
             let key = zone.key(&[number]);
             for tick in 0..u64::from(limit) + 3 {
-                passes(&zone, &key, tick, &terms);
+                passes(&zone, &key, tick, &spec);
             }
         }
         assert!(zone.len() == zone.capacity() && zone.memory() <= 32 << 10);
@@ -110,13 +110,13 @@ fn a_zone_of_a_few_heavy_keys_keeps_within_its_size() {
 #[test]
 fn who_has_drained_goes_first_and_nobody_is_evicted() {
     for algorithm in all() {
-        let (zone, terms) = (zone(&algorithm, 64 << 10), terms(&algorithm));
+        let (zone, spec) = (zone(&algorithm, 64 << 10), spec(&algorithm));
         for round in 0..4u32 {
             // Long enough for a cold key to be cold again.
             let now = u64::from(round) * 20_000;
             for number in 0..u32::try_from(zone.capacity()).unwrap() {
                 let key = zone.key(&(round << 24 | number).to_be_bytes());
-                assert!(passes(&zone, &key, now, &terms));
+                assert!(passes(&zone, &key, now, &spec));
             }
         }
         // Shards fill unevenly: one may be full before all are.
@@ -131,18 +131,18 @@ fn who_has_drained_goes_first_and_nobody_is_evicted() {
 #[test]
 fn asking_and_charging_in_vain_change_nothing() {
     for algorithm in all() {
-        let (zone, terms) = (zone(&algorithm, 64 << 10), terms(&algorithm));
+        let (zone, spec) = (zone(&algorithm, 64 << 10), spec(&algorithm));
         let key = zone.key(b"a");
-        passes(&zone, &key, 0, &terms);
-        let standing = |now| zone.standing(&key, Millis(now), &terms);
-        let before = standing(7);
+        passes(&zone, &key, 0, &spec);
+        let key_status = |now| zone.key_status(&key, Millis(now), &spec);
+        let before = key_status(7);
         for _ in 0..20 {
-            let _outcome = zone.ask(&key, Millis(7), Cost::ONE, &terms);
-            let (outcome, receipt) = zone.charge(&key, Millis(7), Cost::ONE, &terms);
+            let _outcome = zone.ask(&key, Millis(7), Cost::ONE, &spec);
+            let (outcome, receipt) = zone.charge(&key, Millis(7), Cost::ONE, &spec);
             assert!(!matches!(outcome, Verdict::Refuse { .. }), "{algorithm:?}");
-            zone.refund(&key, receipt, Millis(7), Cost::ONE, &terms);
+            zone.refund(&key, receipt, Millis(7), Cost::ONE, &spec);
         }
-        assert_eq!(standing(7), before, "{algorithm:?}");
+        assert_eq!(key_status(7), before, "{algorithm:?}");
         let ZoneCounts { pass, delay, .. } = zone.counts();
         assert_eq!(pass + delay, 1, "{algorithm:?}");
     }
@@ -151,19 +151,20 @@ fn asking_and_charging_in_vain_change_nothing() {
 #[test]
 fn a_remaining_request_passes_and_one_more_does_not() {
     for algorithm in all() {
-        let (zone, terms) = (zone(&algorithm, 64 << 10), terms(&algorithm));
+        let (zone, spec) = (zone(&algorithm, 64 << 10), spec(&algorithm));
         let key = zone.key(b"a");
-        passes(&zone, &key, 3_000, &terms);
+        passes(&zone, &key, 3_000, &spec);
         for now in [3_000, 3_400, 6_100, 30_000, 100_000] {
-            let standing = zone.standing(&key, Millis(now), &terms).unwrap();
-            assert_eq!(standing.limit, terms.quota());
-            let passed = (0..100)
-                .filter(|_| passes(&zone, &key, now, &terms))
-                .count();
-            assert_eq!(passed as u64, standing.remaining, "{algorithm:?} at {now}");
-            let standing = zone.standing(&key, Millis(now), &terms).unwrap();
-            let retry = u64::try_from(standing.retry_after.as_millis()).unwrap();
-            let ask = |now| zone.ask(&key, Millis(now), Cost::ONE, &terms);
+            let key_status = zone.key_status(&key, Millis(now), &spec).unwrap();
+            assert_eq!(key_status.limit, spec.quota());
+            let passed = (0..100).filter(|_| passes(&zone, &key, now, &spec)).count();
+            assert_eq!(
+                passed as u64, key_status.remaining,
+                "{algorithm:?} at {now}"
+            );
+            let key_status = zone.key_status(&key, Millis(now), &spec).unwrap();
+            let retry = u64::try_from(key_status.retry_after.as_millis()).unwrap();
+            let ask = |now| zone.ask(&key, Millis(now), Cost::ONE, &spec);
             assert!(matches!(ask(now + retry - 1), Verdict::Refuse { .. }));
             assert!(!matches!(ask(now + retry), Verdict::Refuse { .. }));
         }
@@ -173,15 +174,15 @@ fn a_remaining_request_passes_and_one_more_does_not() {
 #[test]
 fn the_slowest_of_two_drains_no_sooner_than_either() {
     for algorithm in all() {
-        let one = terms(&algorithm);
+        let one = spec(&algorithm);
         assert_eq!(one.slower(one), one);
     }
     let slow = all_of(Rate::per_second(1_000), Duration::from_secs(10));
-    for (fast, slow) in all().iter().map(terms).zip(slow.iter().map(terms)) {
+    for (fast, slow) in all().iter().map(spec).zip(slow.iter().map(spec)) {
         assert_eq!((fast.slower(slow), slow.slower(fast)), (slow, slow));
     }
     let log = |limit| {
-        terms(&AlgorithmParams::SlidingLog {
+        spec(&AlgorithmParams::SlidingLog {
             limit,
             window: Duration::from_secs(1),
         })

@@ -10,7 +10,7 @@ use super::*;
 use crate::clock::Millis;
 use crate::message::{Attempt, ClientConnection, LimitStatus, RemoteAddr, Target};
 
-fn exchange(agent: Option<&[u8]>) -> RequestRecord {
+fn record(agent: Option<&[u8]>) -> RequestRecord {
     let mut request = Request::get("/a?b=c").body(()).unwrap();
     if let Some(agent) = agent {
         let agent = HeaderValue::from_bytes(agent).unwrap();
@@ -22,7 +22,7 @@ fn exchange(agent: Option<&[u8]>) -> RequestRecord {
         1,
         Millis(0),
     );
-    let mut exchange = RequestRecord::begin(
+    let mut record = RequestRecord::begin(
         Arc::new(crate::message::testing::plan()),
         0,
         Arc::new(peer),
@@ -30,14 +30,14 @@ fn exchange(agent: Option<&[u8]>) -> RequestRecord {
         Target::default(),
         Millis(1_000),
     );
-    exchange.status = Some(StatusCode::OK);
-    exchange.body_sent = 42;
-    exchange.ended = Some(Millis(1_017));
-    exchange
+    record.status = Some(StatusCode::OK);
+    record.body_sent = 42;
+    record.ended = Some(Millis(1_017));
+    record
 }
 
 /// The line of an exchange, its newline checked and taken off.
-fn line(format: LogFormat, exchange: &RequestRecord) -> String {
+fn line(format: LogFormat, record: &RequestRecord) -> String {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("access.log");
     let writer = LogWriter::new();
@@ -46,7 +46,7 @@ fn line(format: LogFormat, exchange: &RequestRecord) -> String {
         format,
     };
     let log = AccessLog::open(&plan, &writer).unwrap();
-    log.write(exchange);
+    log.write(record);
     assert!(writer.flush_and_stop(Duration::from_secs(20)));
     let text = std::fs::read_to_string(path).unwrap();
     let line = text.strip_suffix('\n').expect("a line ends with a newline");
@@ -63,7 +63,7 @@ fn without_time(line: &str) -> String {
 
 #[test]
 fn combined_is_nginx_s() {
-    let line = line(LogFormat::Combined, &exchange(Some(b"curl/8")));
+    let line = line(LogFormat::Combined, &record(Some(b"curl/8")));
     assert_eq!(
         without_time(&line),
         r#"127.0.0.2 - - [] "GET /a?b=c HTTP/1.1" 200 42 "-" "curl/8""#
@@ -72,10 +72,7 @@ fn combined_is_nginx_s() {
 
 #[test]
 fn a_client_cannot_leave_its_field() {
-    let line = line(
-        LogFormat::Combined,
-        &exchange(Some(b"x\" 200 \\ \xc3\xa9\t")),
-    );
+    let line = line(LogFormat::Combined, &record(Some(b"x\" 200 \\ \xc3\xa9\t")));
     assert!(
         line.ends_with(r#" "-" "x\x22 200 \x5C \xC3\xA9\x09""#),
         "{line}"
@@ -93,19 +90,19 @@ fn a_format_of_ones_own_shows_what_it_names() {
             Part::Variable(Variable::SentHttp(HeaderName::from_static("x-cache"))),
         ]),
     };
-    let mut exchange = exchange(None);
+    let mut record = record(None);
     assert_eq!(
-        line(LogFormat::Text(template.clone()), &exchange),
+        line(LogFormat::Text(template.clone()), &record),
         "200 \"é\" - -"
     );
-    exchange.limit_req = Some(LimitStatus::Refuse);
+    record.limit_req = Some(LimitStatus::Refuse);
     let hit = HeaderValue::from_static("hit");
-    exchange
+    record
         .sent_headers
         .get_or_insert_default()
         .insert(HeaderName::from_static("x-cache"), hit);
     assert_eq!(
-        line(LogFormat::Text(template), &exchange),
+        line(LogFormat::Text(template), &record),
         "200 \"é\" REJECTED hit"
     );
 }
@@ -135,9 +132,9 @@ fn sent_headers_are_only_asked_for_where_they_are_shown() {
 
 #[test]
 fn json_has_numbers_as_numbers() {
-    let mut exchange = exchange(Some(b"a\"b\xff"));
-    exchange.limit_req = Some(LimitStatus::Pass);
-    exchange.attempts = smallvec::smallvec![Attempt {
+    let mut record = record(Some(b"a\"b\xff"));
+    record.limit_req = Some(LimitStatus::Pass);
+    record.attempts = smallvec::smallvec![Attempt {
         address: "127.0.0.1:9001".into(),
         started: None,
         status: Some(StatusCode::OK),
@@ -145,7 +142,7 @@ fn json_has_numbers_as_numbers() {
         header: None,
         response: Some(Duration::from_millis(12)),
     }];
-    let line = line(LogFormat::Json, &exchange);
+    let line = line(LogFormat::Json, &record);
     let value: Value = serde_json::from_str(&line).unwrap();
     assert_eq!(value["remote_addr"], "127.0.0.2");
     assert_eq!(value["method"], "GET");
@@ -159,7 +156,7 @@ fn json_has_numbers_as_numbers() {
     assert_eq!(value["upstream_status"], 200);
     assert_eq!(value["upstream_response_time"], 0.012);
     assert_eq!(value["limit_req_status"], "PASSED");
-    assert_eq!(value["request_id"], exchange.request_id());
+    assert_eq!(value["request_id"], record.request_id());
     let time: jiff::Timestamp = value["time"].as_str().unwrap().parse().unwrap();
     let age = crate::clock::Clock::wall().as_secs() as i64 - time.as_second();
     assert!((0..60).contains(&age), "{line}");
@@ -167,9 +164,9 @@ fn json_has_numbers_as_numbers() {
 
 #[test]
 fn json_has_every_field_also_where_nothing_is_known() {
-    let mut exchange = exchange(None);
-    exchange.status = None;
-    let line = line(LogFormat::Json, &exchange);
+    let mut record = record(None);
+    record.status = None;
+    let line = line(LogFormat::Json, &record);
     let value: Value = serde_json::from_str(&line).unwrap();
     for number in ["status", "upstream_status", "upstream_response_time"] {
         assert_eq!(value[number], Value::Null, "{number}");

@@ -113,9 +113,9 @@ impl Tracer {
     }
 
     /// Tells of a request that is over `now`, if it is to be told.
-    pub fn tell(&self, exchange: &RequestRecord, now: Millis) {
-        if let Some(trace) = exchange.trace.as_deref().filter(|trace| trace.sampled) {
-            let Spans { count, json } = span::of(exchange, trace, now, Clock::wall());
+    pub fn tell(&self, record: &RequestRecord, now: Millis) {
+        if let Some(trace) = record.trace.as_deref().filter(|trace| trace.sampled) {
+            let Spans { count, json } = span::of(record, trace, now, Clock::wall());
             self.exporter.send(count, json);
         }
     }

@@ -16,7 +16,7 @@ use crate::message::{Attempt, RequestRecord, SpanId, Trace, variables};
 use crate::text::{escape_json, push_hex};
 
 /// All spans of a request that is over `now`, which is this time of day.
-pub(super) fn of(exchange: &RequestRecord, trace: &Trace, now: Millis, wall: Duration) -> Spans {
+pub(super) fn of(record: &RequestRecord, trace: &Trace, now: Millis, wall: Duration) -> Spans {
     let nanos = |time: u64| u128::from(time) * 1_000_000;
     let mut page = SpanJson {
         out: Vec::with_capacity(2048),
@@ -24,7 +24,7 @@ pub(super) fn of(exchange: &RequestRecord, trace: &Trace, now: Millis, wall: Dur
         began: wall.as_nanos().saturating_sub(nanos(now.0)),
         first: true,
     };
-    page.request(exchange, now);
+    page.request(record, now);
     for wait in &trace.waits {
         page.open(SpanKind::Internal, b"limit wait", wait.from, wait.until);
         page.text("weir.zone", wait.zone.as_bytes());
@@ -32,8 +32,8 @@ pub(super) fn of(exchange: &RequestRecord, trace: &Trace, now: Millis, wall: Dur
         page.close(None);
     }
     let mut asked = 0_u64;
-    for (attempt, started) in started(exchange) {
-        page.attempt(exchange, attempt, started, asked);
+    for (attempt, started) in started(record) {
+        page.attempt(record, attempt, started, asked);
         asked += 1;
     }
     Spans {
@@ -43,8 +43,8 @@ pub(super) fn of(exchange: &RequestRecord, trace: &Trace, now: Millis, wall: Dur
 }
 
 /// Tries that were begun: where no server could be asked, there is none to tell of.
-fn started(exchange: &RequestRecord) -> impl Iterator<Item = (&Attempt, Millis)> {
-    let attempts = exchange.attempts.iter();
+fn started(record: &RequestRecord) -> impl Iterator<Item = (&Attempt, Millis)> {
+    let attempts = record.attempts.iter();
     attempts.filter_map(|attempt| Some((attempt, attempt.started?)))
 }
 
@@ -66,49 +66,34 @@ enum SpanKind {
 }
 
 impl SpanJson<'_> {
-    fn request(&mut self, exchange: &RequestRecord, now: Millis) {
-        let head = &exchange.head;
-        self.open(
-            SpanKind::Server,
-            method(&head.method),
-            exchange.started,
-            now,
-        );
+    fn request(&mut self, record: &RequestRecord, now: Millis) {
+        let head = &record.head;
+        self.open(SpanKind::Server, method(&head.method), record.started, now);
         self.method(&head.method);
-        self.variable("url.scheme", &Variable::Scheme, exchange);
+        self.variable("url.scheme", &Variable::Scheme, record);
         self.text("url.path", head.uri.path().as_bytes());
-        self.variable("url.query", &Variable::Args, exchange);
-        self.variable("server.address", &Variable::Host, exchange);
-        self.variable("client.address", &Variable::RemoteAddr, exchange);
-        self.variable(
-            "network.peer.address",
-            &Variable::RealipRemoteAddr,
-            exchange,
-        );
+        self.variable("url.query", &Variable::Args, record);
+        self.variable("server.address", &Variable::Host, record);
+        self.variable("client.address", &Variable::RemoteAddr, record);
+        self.variable("network.peer.address", &Variable::RealipRemoteAddr, record);
         self.text("network.protocol.version", version(head.version));
-        self.variable("user_agent.original", &Variable::Http(USER_AGENT), exchange);
-        self.number("http.response.body.size", exchange.body_sent);
-        self.variable("weir.request_id", &Variable::RequestId, exchange);
+        self.variable("user_agent.original", &Variable::Http(USER_AGENT), record);
+        self.number("http.response.body.size", record.body_sent);
+        self.variable("weir.request_id", &Variable::RequestId, record);
         self.variable(
             "weir.verdict",
             &Variable::Limit(LimitVariable::Verdict),
-            exchange,
+            record,
         );
-        self.variable("weir.zone", &Variable::Limit(LimitVariable::Zone), exchange);
+        self.variable("weir.zone", &Variable::Limit(LimitVariable::Zone), record);
         // What a client did wrong is no error of the server's.
-        let failed = self.status(exchange.status, 500);
+        let failed = self.status(record.status, 500);
         self.close(failed);
     }
 
-    fn attempt(
-        &mut self,
-        exchange: &RequestRecord,
-        attempt: &Attempt,
-        started: Millis,
-        before: u64,
-    ) {
+    fn attempt(&mut self, record: &RequestRecord, attempt: &Attempt, started: Millis, before: u64) {
         let taken = attempt.response.or(attempt.header).unwrap_or_default();
-        let asked = &exchange.head.method;
+        let asked = &record.head.method;
         self.open(
             SpanKind::Client,
             method(asked),
@@ -116,7 +101,7 @@ impl SpanJson<'_> {
             started.after(taken),
         );
         self.method(asked);
-        if let Some(upstream) = exchange.forward.as_ref().map(|it| &it.host) {
+        if let Some(upstream) = record.proxy_pass.as_ref().map(|it| &it.host) {
             self.text("weir.upstream", upstream.as_bytes());
         }
         self.text("weir.server", attempt.address.as_bytes());
@@ -196,9 +181,9 @@ impl SpanJson<'_> {
     }
 
     /// What a variable says, if it says something.
-    fn variable(&mut self, key: &str, variable: &Variable, exchange: &RequestRecord) {
+    fn variable(&mut self, key: &str, variable: &Variable, record: &RequestRecord) {
         let mut value = Vec::new();
-        if variables::append(variable, exchange, &mut value) && !value.is_empty() {
+        if variables::append(variable, record, &mut value) && !value.is_empty() {
             self.text(key, &value);
         }
     }

@@ -163,10 +163,10 @@ impl Balancer {
     }
 
     /// A round for this request, in which nobody has been asked.
-    pub(super) fn round(&self, exchange: &RequestRecord) -> TriedPeers {
+    pub(super) fn round(&self, record: &RequestRecord) -> TriedPeers {
         let mut round = TriedPeers::default();
         if let Self::Group(group) = self {
-            round.search = group.key.search(exchange);
+            round.search = group.key.search(record);
         }
         round
     }
@@ -222,18 +222,18 @@ impl Balancer {
 impl SelectionKey {
     /// The search for a server that begins with this request. None where nothing is to be searched by: an empty key
     /// leads to no server.
-    fn search(&self, exchange: &RequestRecord) -> Option<Box<HashSearch>> {
+    fn search(&self, record: &RequestRecord) -> Option<Box<HashSearch>> {
         let mut search = Box::<HashSearch>::default();
         match self {
             Self::Nothing => return None,
             Self::Chance => {}
             Self::Key(key) => {
-                variables::render(key, exchange, &mut search.key);
+                variables::render(key, record, &mut search.key);
                 if search.key.is_empty() {
                     return None;
                 }
             }
-            Self::Address => match exchange.client().ip() {
+            Self::Address => match record.client().ip() {
                 // A network of 256 addresses is taken for one client.
                 Some(IpAddr::V4(address)) => search.key.extend(&address.octets()[..3]),
                 Some(IpAddr::V6(address)) => search.key.extend(address.octets()),

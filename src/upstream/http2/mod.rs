@@ -54,18 +54,18 @@ use crate::tls::Socket;
 pub(super) async fn attempt(
     backend: &Backend,
     errand: &mut RetryState<'_>,
-    exchange: &mut RequestRecord,
-    forward: &ProxyPass,
+    record: &mut RequestRecord,
+    proxy_pass: &ProxyPass,
     clock: &Clock,
     now: Millis,
 ) -> Result<AttemptResponse, AttemptError> {
     let mut refused = false;
     loop {
-        let (ride, over) = join(backend, forward)
+        let (ride, over) = join(backend, proxy_pass)
             .await
             .map_err(|error| AttemptError::new(error, ConnectionKind::Fresh, true))?;
-        over.note(exchange, clock, now);
-        let unanswered = match call(ride, errand, exchange, forward, now).await {
+        over.note(record, clock, now);
+        let unanswered = match call(ride, errand, record, proxy_pass, now).await {
             Ok(answer) => return Ok(answer),
             Err(unanswered) => unanswered,
         };
@@ -111,7 +111,7 @@ struct ConnectionLoad {
     /// How long its backend belongs to those that are asked.
     tenure: RetiredFlag,
     /// What the backend has said of itself first.
-    terms: PeerSettings,
+    spec: PeerSettings,
 }
 
 /// A place on a connection, given back when dropped.
@@ -140,8 +140,8 @@ struct BackendPool {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct PoolKey(u64, usize);
 
-fn key(backend: &Backend, forward: &ProxyPass) -> PoolKey {
-    PoolKey(backend.keep.upstream(), backend.owner(forward))
+fn key(backend: &Backend, proxy_pass: &ProxyPass) -> PoolKey {
+    PoolKey(backend.keep.upstream(), backend.owner(proxy_pass))
 }
 
 thread_local! {
@@ -151,30 +151,30 @@ thread_local! {
 /// A place on a connection to this backend.
 async fn join(
     backend: &Backend,
-    forward: &ProxyPass,
+    proxy_pass: &ProxyPass,
 ) -> Result<(StreamPermit, ConnectionKind), Error> {
-    if let Some(ride) = board(backend, forward) {
+    if let Some(ride) = board(backend, proxy_pass) {
         return Ok((ride, ConnectionKind::Kept));
     }
     let gate = GROUPS.with_borrow_mut(|groups| {
-        let group = groups.entry(key(backend, forward)).or_default();
+        let group = groups.entry(key(backend, proxy_pass)).or_default();
         Arc::clone(&group.gate)
     });
-    let made = tokio::time::timeout(forward.settings.proxy_connect_timeout, async {
+    let made = tokio::time::timeout(proxy_pass.settings.proxy_connect_timeout, async {
         let _turn = gate.lock().await;
-        if let Some(ride) = board(backend, forward) {
+        if let Some(ride) = board(backend, proxy_pass) {
             return Ok((ride, ConnectionKind::Kept));
         }
-        let ride = open(backend, forward).await?;
+        let ride = open(backend, proxy_pass).await?;
         Ok((ride, ConnectionKind::Fresh))
     });
     made.await.unwrap_or(Err(Error::Timeout(Stage::Connect)))
 }
 
 /// A place on a connection that has one.
-fn board(backend: &Backend, forward: &ProxyPass) -> Option<StreamPermit> {
+fn board(backend: &Backend, proxy_pass: &ProxyPass) -> Option<StreamPermit> {
     let ride = GROUPS.with_borrow_mut(|groups| {
-        let shared = &mut groups.get_mut(&key(backend, forward))?.shared;
+        let shared = &mut groups.get_mut(&key(backend, proxy_pass))?.shared;
         let shared = shared.iter_mut().find(|shared| shared.has_room(backend))?;
         shared.requests += 1;
         Some(StreamPermit::new(&shared.send, &shared.load))
@@ -183,9 +183,9 @@ fn board(backend: &Backend, forward: &ProxyPass) -> Option<StreamPermit> {
     Some(ride)
 }
 
-async fn open(backend: &Backend, forward: &ProxyPass) -> Result<StreamPermit, Error> {
+async fn open(backend: &Backend, proxy_pass: &ProxyPass) -> Result<StreamPermit, Error> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
-    let socket = connection::socket(backend, forward).await?;
+    let socket = connection::socket(backend, proxy_pass).await?;
     let load = Arc::new(ConnectionLoad {
         tenure: backend.tenure.clone(),
         ..ConnectionLoad::default()
@@ -197,7 +197,7 @@ async fn open(backend: &Backend, forward: &ProxyPass) -> Result<StreamPermit, Er
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let server = Arc::clone(&backend.name);
     let driving = run(connection, Arc::clone(&load), backend.keep, {
-        let backend = key(backend, forward);
+        let backend = key(backend, proxy_pass);
         move || forget(backend, number)
     });
     tokio::spawn(telemetry::isolated(Box::pin(driving), move |panic| {
@@ -207,7 +207,7 @@ async fn open(backend: &Backend, forward: &ProxyPass) -> Result<StreamPermit, Er
         );
     }));
     GROUPS.with_borrow_mut(|groups| {
-        let group = groups.entry(key(backend, forward)).or_default();
+        let group = groups.entry(key(backend, proxy_pass)).or_default();
         group.shared.push(PooledConnection {
             number,
             send,
@@ -273,7 +273,7 @@ impl ConnectionLoad {
     fn retire(&self) {
         self.gone.store(true, Ordering::Relaxed);
         // Whoever waits to hear of it hears that nothing will come.
-        self.terms.agree(usize::MAX);
+        self.spec.agree(usize::MAX);
     }
 
     /// Whether its backend is asked no more.
@@ -298,7 +298,7 @@ impl StreamPermit {
     /// Ready when it is known how large a head the backend takes, and with whether it takes this one.
     async fn takes(&self, head: usize) -> bool {
         // What everybody takes need not wait for it to be said.
-        head <= SMALL_HEAD || head <= self.load.terms.largest_head().await
+        head <= SMALL_HEAD || head <= self.load.spec.largest_head().await
     }
 
     /// Whether the backend has ended the connection because somebody asked too much.
@@ -335,10 +335,10 @@ const SMALL_HEAD: usize = 8000;
 
 /// How many connections this thread has to a backend.
 #[cfg(test)]
-pub(super) fn connections(backend: &Backend, forward: &ProxyPass) -> usize {
+pub(super) fn connections(backend: &Backend, proxy_pass: &ProxyPass) -> usize {
     GROUPS.with_borrow(|groups| {
         groups
-            .get(&key(backend, forward))
+            .get(&key(backend, proxy_pass))
             .map_or(0, |group| group.shared.len())
     })
 }
@@ -510,7 +510,7 @@ impl AsyncRead for UpstreamHttp2Io {
         if let Some(preface) = &mut this.preface
             && let Some(largest_head) = preface.read(bytes)
         {
-            this.load.terms.agree(largest_head);
+            this.load.spec.agree(largest_head);
             this.preface = None;
         }
         while let Some(frame) = this.frames.next(&mut bytes) {
@@ -639,14 +639,14 @@ mod tests {
 
     #[tokio::test]
     async fn whoever_needs_them_waits() {
-        let terms = Arc::new(PeerSettings::default());
+        let spec = Arc::new(PeerSettings::default());
         let waiting = tokio::spawn({
-            let terms = Arc::clone(&terms);
-            async move { terms.largest_head().await }
+            let spec = Arc::clone(&spec);
+            async move { spec.largest_head().await }
         });
         tokio::task::yield_now().await;
-        terms.agree(5);
+        spec.agree(5);
         assert_eq!(waiting.await.unwrap(), 5);
-        assert_eq!(terms.largest_head().await, 5);
+        assert_eq!(spec.largest_head().await, 5);
     }
 }

@@ -34,8 +34,8 @@ use crate::upstream::send::{RetryState, SendError};
 pub(super) async fn call(
     mut ride: StreamPermit,
     errand: &mut RetryState<'_>,
-    exchange: &RequestRecord,
-    forward: &ProxyPass,
+    record: &RequestRecord,
+    proxy_pass: &ProxyPass,
     now: Millis,
 ) -> Result<AttemptResponse, SendError> {
     let (request, cargo) = errand.load_stream();
@@ -49,7 +49,7 @@ pub(super) async fn call(
             false => Err(Error::TooLarge),
         }
     };
-    let ready = tokio::time::timeout(forward.settings.proxy_send_timeout, ready).await;
+    let ready = tokio::time::timeout(proxy_pass.settings.proxy_send_timeout, ready).await;
     let ready = ready.unwrap_or(Err(Error::Timeout(Stage::Send)));
     let ends = cargo.is_none();
     let begun = ready.and_then(|()| ride.send.send_request(request, ends).map_err(broken));
@@ -69,11 +69,11 @@ pub(super) async fn call(
     let mut call = StreamCall {
         response,
         sending: StreamWriter::new(stream, cargo),
-        relay: InterimRelay::new(exchange),
+        relay: InterimRelay::new(record),
         head,
-        forward,
+        proxy_pass,
         patience: Deadline::default(),
-        due: grpc::due(exchange, now).unwrap_or_default(),
+        due: grpc::due(record, now).unwrap_or_default(),
     };
     match poll_fn(|context| call.poll_head(context)).await {
         Ok(response) => Ok(call.answer(response, ride, now)),
@@ -87,7 +87,7 @@ struct StreamCall<'c> {
     relay: InterimRelay<'c>,
     // How large the request's own is.
     head: usize,
-    forward: &'c ProxyPass,
+    proxy_pass: &'c ProxyPass,
     patience: Deadline,
     // When the client will not want the answer any more; until there is one, the road sees to it.
     due: Deadline,
@@ -100,7 +100,7 @@ impl StreamCall<'_> {
         &mut self,
         context: &mut Context<'_>,
     ) -> Poll<Result<Response<RecvStream>, Error>> {
-        let timeout = self.forward.settings.proxy_send_timeout;
+        let timeout = self.proxy_pass.settings.proxy_send_timeout;
         if let Poll::Ready(sent) = self.sending.poll(timeout, context) {
             sent?;
         }
@@ -110,7 +110,7 @@ impl StreamCall<'_> {
         }
         if let Poll::Ready(response) = Pin::new(&mut self.response).poll(context) {
             let response = response.map_err(broken)?;
-            if response.headers().len() > self.forward.settings.proxy_max_headers {
+            if response.headers().len() > self.proxy_pass.settings.proxy_max_headers {
                 return Poll::Ready(Err(Error::InvalidHeader(InvalidResponse::TooLarge)));
             }
             return Poll::Ready(Ok(response));
@@ -119,7 +119,7 @@ impl StreamCall<'_> {
             return Poll::Pending;
         }
         self.patience
-            .start(self.forward.settings.proxy_read_timeout);
+            .start(self.proxy_pass.settings.proxy_read_timeout);
         ready!(self.patience.poll_passed(context));
         Poll::Ready(Err(Error::Timeout(Stage::Head)))
     }

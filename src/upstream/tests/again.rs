@@ -30,7 +30,7 @@ fn plan(origins: &[&Origin], pause: Duration) -> plan::Upstream {
 
 fn road(plan: &plan::Upstream) -> Road {
     let mut road = Road::with(plan);
-    let next = &mut road.forward.next_upstream;
+    let next = &mut road.proxy_pass.next_upstream;
     next.tries = MaxTries::Most(6);
     next.statuses = vec![StatusCode::SERVICE_UNAVAILABLE];
     road
@@ -52,7 +52,7 @@ async fn all_tries_are_made_and_the_last_answer_passes_through() {
 async fn a_server_alone_is_not_asked_again_without_a_pause() {
     let busy = Origin::always(BUSY).await;
     let mut road = road(&plan(&[&busy], YEAR));
-    road.forward.next_upstream.within = Some(Duration::from_secs(1));
+    road.proxy_pass.next_upstream.within = Some(Duration::from_secs(1));
     // There is no time for the pause, so what has come is what the client gets.
     assert_eq!(road.get_text().await, "busy");
     assert_eq!(road.statuses(), [503]);
@@ -89,11 +89,11 @@ async fn who_could_ask_nobody_does_not_wait() {
         server.max_fails = 1;
     }
     let mut road = road(&plan);
-    road.forward.next_upstream.within = Some(Duration::from_secs(1));
+    road.proxy_pass.next_upstream.within = Some(Duration::from_secs(1));
     assert!(matches!(road.get().await, Err(Error::Connect(_))));
     assert_eq!(road.statuses(), [502; 2]);
     // Both are left alone now.
-    road.forward.next_upstream.within = None;
+    road.proxy_pass.next_upstream.within = None;
     tokio::time::pause();
     let before = road.clock.now();
     assert!(matches!(road.get().await, Err(Error::NoLiveBackend)));

@@ -16,7 +16,7 @@ async fn a_request_goes_out_and_its_answer_comes_back() {
         origin.heads(),
         ["GET /path?query HTTP/1.1\r\nhost: origin\r\n\r\n"]
     );
-    let attempt = &road.exchange.attempts[0];
+    let attempt = &road.record.attempts[0];
     assert_eq!(*attempt.address, origin.address.to_string());
     assert_eq!(attempt.status, Some(StatusCode::OK));
     assert!(attempt.connect.is_some() && attempt.header.is_some());
@@ -200,10 +200,10 @@ async fn interim_answers_reach_the_client_but_not_without_end() {
     })
     .await;
     let mut road = Road::to(&[&origin]);
-    road.exchange.connection.state.begin_request();
+    road.record.connection.state.begin_request();
     assert_eq!(road.get_text().await, "ok");
     let mut interim = Vec::new();
-    for one in road.exchange.connection.state.take_interim() {
+    for one in road.record.connection.state.take_interim() {
         one.encode(&mut interim);
     }
     let interim = String::from_utf8(interim).unwrap();
@@ -218,7 +218,7 @@ async fn a_client_of_http_1_0_gets_no_interim_answers() {
     )
     .await;
     let mut road = Road::to(&[&origin]);
-    road.exchange.head.version = http::Version::HTTP_10;
+    road.record.head.version = http::Version::HTTP_10;
     assert_eq!(road.get_text().await, "ok");
-    assert!(road.exchange.connection.state.take_interim().is_empty());
+    assert!(road.record.connection.state.take_interim().is_empty());
 }

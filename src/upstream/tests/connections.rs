@@ -12,7 +12,7 @@ async fn a_connection_carries_one_request_after_the_other() {
     assert_eq!(origin.connections(), 1);
     let backend = &road.upstream.backends()[0];
     assert_eq!((backend.counts.opened(), backend.counts.reused()), (1, 4));
-    assert_eq!(road.exchange.attempts[4].connect, Some(Duration::ZERO));
+    assert_eq!(road.record.attempts[4].connect, Some(Duration::ZERO));
 }
 
 #[tokio::test]
@@ -179,7 +179,7 @@ async fn a_unix_socket_is_a_backend_too() {
     let mut road = Road::with(&plan);
     assert_eq!(road.get_text().await, "ok");
     let name = format!("unix:{}", path.display());
-    assert_eq!(*road.exchange.attempts[0].address, *name);
+    assert_eq!(*road.record.attempts[0].address, *name);
 }
 
 #[tokio::test]

@@ -82,11 +82,11 @@ async fn ours(method: Method, pieces: Vec<Vec<u8>>) -> Outcome {
     let mut errand = RetryState::new(outgoing(method), &next, 1, false, Millis(0));
     let wire =
         UpstreamConnection::new(Socket::Plain(Stream::Test(near)), 0, RetiredFlag::default());
-    let called = call(wire, &mut errand, &road.exchange, &road.forward, Millis(0));
+    let called = call(wire, &mut errand, &road.record, &road.proxy_pass, Millis(0));
     match called.await {
         Ok(answer) => {
             let lease = road.upstream.backends()[0].lease();
-            let begun = UpstreamBody::begin(answer, lease, &road.forward, &road.clock);
+            let begun = UpstreamBody::begin(answer, lease, &road.proxy_pass, &road.clock);
             Outcome::of(begun).await
         }
         Err(_) => Outcome::Refused,

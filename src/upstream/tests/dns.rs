@@ -154,13 +154,13 @@ fn what_is_broken_is_not_believed() {
         let reply = question.reply(&whole.0[..end]);
         assert_eq!(reply, Err(DnsError::Malformed), "cut at {end}");
     }
-    let forward = u8::try_from(question.bytes().len()).unwrap();
+    let proxy_pass = u8::try_from(question.bytes().len()).unwrap();
     let long = [name(&"x".repeat(63)), vec![0xc0, 12]].concat();
     for (kind, owner, data) in [
         // An address of three bytes.
         (1, ASKED, &[10, 0, 0][..]),
         // A name that goes on where it is.
-        (1, &[0xc0, forward], &[10, 0, 0, 1]),
+        (1, &[0xc0, proxy_pass], &[10, 0, 0, 1]),
         // A label longer than any.
         (1, &[0x80, 1, 0], &[10, 0, 0, 1]),
         // An alias that does not end where its record does.

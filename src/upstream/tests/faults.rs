@@ -107,7 +107,7 @@ async fn an_answer_shorter_than_it_said_is_an_error_and_never_an_end() {
 async fn a_silent_backend_is_given_up_after_the_read_timeout() {
     let origin = silent_after("").await;
     let mut road = Road::to(&[&origin]);
-    road.forward.settings.proxy_read_timeout = SOON;
+    road.proxy_pass.settings.proxy_read_timeout = SOON;
     let error = road.get().await.unwrap_err();
     assert!(matches!(error, Error::Timeout(Stage::Head)), "{error:?}");
     assert_eq!(road.statuses(), [504]);
@@ -126,7 +126,7 @@ async fn a_dripping_head_does_not_buy_time() {
     })
     .await;
     let mut road = Road::to(&[&origin]);
-    road.forward.settings.proxy_read_timeout = SOON;
+    road.proxy_pass.settings.proxy_read_timeout = SOON;
     let begun = tokio::time::Instant::now();
     let error = road.get().await.unwrap_err();
     assert!(matches!(error, Error::Timeout(Stage::Head)), "{error:?}");
@@ -145,7 +145,7 @@ async fn a_slow_upload_does_not_use_up_the_time_for_the_answer() {
     })
     .await;
     let mut road = Road::to(&[&origin]);
-    road.forward.settings.proxy_read_timeout = LATER;
+    road.proxy_pass.settings.proxy_read_timeout = LATER;
     let (outgoing, mut client) = post(4, "ab").await;
     tokio::spawn(async move {
         tokio::time::sleep(LATER + SOON).await;
@@ -159,7 +159,7 @@ async fn a_slow_upload_does_not_use_up_the_time_for_the_answer() {
 async fn an_answer_that_stalls_is_cut_off() {
     let origin = silent_after("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nsome").await;
     let mut road = Road::to(&[&origin]);
-    road.forward.settings.proxy_read_timeout = SOON;
+    road.proxy_pass.settings.proxy_read_timeout = SOON;
     let error = text(road.get().await.unwrap()).await.unwrap_err();
     assert!(matches!(error, Error::Timeout(Stage::Body)), "{error:?}");
     origin.until_closed(1).await;
@@ -180,7 +180,7 @@ async fn an_answer_that_trickles_is_not_cut_off() {
     })
     .await;
     let mut road = Road::to(&[&origin]);
-    road.forward.settings.proxy_read_timeout = LATER;
+    road.proxy_pass.settings.proxy_read_timeout = LATER;
     assert_eq!(road.get_text().await, "x".repeat(20));
 }
 
@@ -192,7 +192,7 @@ async fn a_backend_that_takes_nothing_is_given_up_after_the_send_timeout() {
     })
     .await;
     let mut road = Road::to(&[&origin]);
-    road.forward.settings.proxy_send_timeout = SOON;
+    road.proxy_pass.settings.proxy_send_timeout = SOON;
     let length = 64 << 20;
     let (outgoing, mut client) = post(length, "").await;
     tokio::spawn(async move {
@@ -246,8 +246,8 @@ async fn a_panic_in_an_attempt_is_a_failed_attempt() {
     let waker = Waker::from(Arc::new(Unwakeable));
     let to = |origins: &[&Origin]| {
         let road = Road::to(origins);
-        road.exchange.connection.state.begin_request();
-        road.exchange.connection.state.set_waker(&waker);
+        road.record.connection.state.begin_request();
+        road.record.connection.state.set_waker(&waker);
         road
     };
     let mut road = to(&[&bad, &good]);

@@ -160,7 +160,7 @@ async fn interim_answers_without_end_do_not_buy_time() {
     })
     .await;
     let mut road = Road::to(&[&origin]);
-    road.forward.settings.proxy_read_timeout = Duration::from_millis(200);
+    road.proxy_pass.settings.proxy_read_timeout = Duration::from_millis(200);
     let begun = tokio::time::Instant::now();
     let error = road.get().await.unwrap_err();
     assert!(matches!(error, Error::Timeout(Stage::Head)), "{error:?}");

@@ -68,7 +68,7 @@ impl Backend2 {
         let mut plan = plan_to(&[]);
         plan.servers = vec![server(self.address)];
         let mut road = Road::with(&plan);
-        road.forward.version = plan::HttpVersion::Two;
+        road.proxy_pass.version = plan::HttpVersion::Two;
         road
     }
 
@@ -116,8 +116,8 @@ fn streamed(method: Method) -> OutgoingRequest {
 fn spawn_get(upstream: &Arc<Upstream>, mut road: Road) -> tokio::task::JoinHandle<String> {
     let upstream = Arc::clone(upstream);
     tokio::spawn(async move {
-        let (exchange, forward) = (&mut road.exchange, &road.forward);
-        let sent = upstream.send(exchange, forward, streamed(Method::GET), &road.clock);
+        let (record, proxy_pass) = (&mut road.record, &road.proxy_pass);
+        let sent = upstream.send(record, proxy_pass, streamed(Method::GET), &road.clock);
         text(sent.await.unwrap()).await.unwrap()
     })
 }
@@ -149,7 +149,7 @@ async fn a_burst_at_a_cold_start_makes_one_connection() {
     }
     assert_eq!(backend.connections(), 1);
     assert_eq!(
-        connections(&upstream.backends()[0], &backend.road().forward),
+        connections(&upstream.backends()[0], &backend.road().proxy_pass),
         1
     );
 }
@@ -322,7 +322,7 @@ async fn a_call_whose_deadline_passes_ends_with_a_status() {
     .await;
     let mut road = backend.road();
     let fields = [("content-type", "application/grpc"), ("grpc-timeout", "2S")];
-    road.exchange = crate::message::testing::request("POST", "/a.B/C", &fields);
+    road.record = crate::message::testing::request("POST", "/a.B/C", &fields);
     road.clock = Clock::by_hand(Millis(1000));
     let response = road.send(streamed(Method::POST)).await.unwrap();
     let whole = response.into_body().collect().await.unwrap();
@@ -347,7 +347,7 @@ async fn a_dead_connection_is_noticed() {
         std::future::pending::<()>().await;
     });
     let mut road = backend.road();
-    road.forward.settings.proxy_read_timeout = Duration::from_secs(3600);
+    road.proxy_pass.settings.proxy_read_timeout = Duration::from_secs(3600);
     let began = tokio::time::Instant::now();
     assert!(road.send(streamed(Method::POST)).await.is_err());
     assert!(

@@ -40,8 +40,8 @@ use crate::upstream::tests::origin::Origin;
 /// A client's request on its way through an upstream.
 struct Road {
     upstream: Upstream,
-    forward: plan::ProxyPass,
-    exchange: RequestRecord,
+    proxy_pass: plan::ProxyPass,
+    record: RequestRecord,
     clock: Clock,
 }
 
@@ -54,8 +54,8 @@ impl Road {
     fn with(plan: &plan::Upstream) -> Self {
         Self {
             upstream: Upstream::build(plan, Arc::default(), None).unwrap(),
-            forward: forward(),
-            exchange: exchange(),
+            proxy_pass: proxy_pass(),
+            record: record(),
             clock: Clock::machine(),
         }
     }
@@ -63,11 +63,11 @@ impl Road {
     async fn send(&mut self, outgoing: OutgoingRequest) -> Result<Response<UpstreamBody>, Error> {
         let Self {
             upstream,
-            forward,
-            exchange,
+            proxy_pass,
+            record,
             clock,
         } = self;
-        upstream.send(exchange, forward, outgoing, clock).await
+        upstream.send(record, proxy_pass, outgoing, clock).await
     }
 
     async fn get(&mut self) -> Result<Response<UpstreamBody>, Error> {
@@ -80,7 +80,7 @@ impl Road {
     }
 
     fn statuses(&self) -> Vec<u16> {
-        let attempts = self.exchange.attempts.iter();
+        let attempts = self.record.attempts.iter();
         attempts
             .map(|attempt| attempt.status.map_or(0, |status| status.as_u16()))
             .collect()
@@ -165,7 +165,7 @@ fn server(address: std::net::SocketAddr) -> UpstreamServer {
     })
 }
 
-fn forward() -> plan::ProxyPass {
+fn proxy_pass() -> plan::ProxyPass {
     plan::ProxyPass {
         upstream: 0,
         tls: None,
@@ -184,11 +184,11 @@ fn forward() -> plan::ProxyPass {
         version: plan::HttpVersion::One,
         proxy_protocol: plan::ProxyProtocolVersion::Off,
         next_upstream: next_upstream(),
-        buffering: crate::message::testing::forward().buffering,
+        buffering: crate::message::testing::proxy_pass().buffering,
     }
 }
 
-fn exchange() -> RequestRecord {
+fn record() -> RequestRecord {
     crate::message::testing::request("GET", "/asked", &[])
 }
 

@@ -200,7 +200,7 @@ async fn all_addresses_are_tried_that_are_there_now() {
 async fn a_shared_connection_to_one_who_goes_is_closed_when_nobody_uses_it() {
     let (old, new) = (http2::ok().await, http2::ok().await);
     let mut road = unknown(plan::Balance::RoundRobin);
-    road.forward.version = plan::HttpVersion::Two;
+    road.proxy_pass.version = plan::HttpVersion::Two;
     settle_at(&road, vec![old.address]);
     assert_eq!(http2::get(&mut road).await, "ok");
     let gone = road.upstream.backends().remove(0);
@@ -209,7 +209,7 @@ async fn a_shared_connection_to_one_who_goes_is_closed_when_nobody_uses_it() {
     assert_eq!(http2::get(&mut road).await, "ok");
     assert_eq!((old.requests(), new.requests()), (1, 1));
     let closed = async {
-        while crate::upstream::http2::connections(&gone, &road.forward) > 1 {
+        while crate::upstream::http2::connections(&gone, &road.proxy_pass) > 1 {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };

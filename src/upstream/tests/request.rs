@@ -6,7 +6,7 @@ use super::*;
 use crate::config::plan::{Part, ProxyPass, SetHeader, Template, Variable};
 use crate::message::RequestRecord;
 use crate::message::headers::{CONNECTION_FIELDS, clean_response};
-use crate::message::testing::{forward, map, record, request};
+use crate::message::testing::{map, proxy_pass, record, request};
 
 fn lines(headers: &HeaderMap) -> Vec<String> {
     let line =
@@ -22,9 +22,9 @@ fn set(name: &'static str, value: Template) -> SetHeader {
 }
 
 /// What is written, read again: the target and the fields.
-fn written(exchange: &RequestRecord, forward: &ProxyPass) -> (String, HeaderMap) {
+fn written(record: &RequestRecord, proxy_pass: &ProxyPass) -> (String, HeaderMap) {
     let mut out = Vec::new();
-    write_request(exchange, forward, None, &mut out);
+    write_request(record, proxy_pass, None, &mut out);
     out.extend_from_slice(b"\r\n");
     let mut fields = [httparse::EMPTY_HEADER; 32];
     let mut request = httparse::Request::new(&mut fields);
@@ -37,24 +37,24 @@ fn written(exchange: &RequestRecord, forward: &ProxyPass) -> (String, HeaderMap)
     (request.path.unwrap().into(), headers)
 }
 
-fn sent(exchange: &RequestRecord, forward: &ProxyPass) -> HeaderMap {
-    written(exchange, forward).1
+fn sent(record: &RequestRecord, proxy_pass: &ProxyPass) -> HeaderMap {
+    written(record, proxy_pass).1
 }
 
 #[test]
 fn what_proxy_set_header_says_of_max_forwards_holds() {
-    let mut forward = forward();
-    forward.set_headers = vec![set("max-forwards", Template::literal("7"))];
+    let mut proxy_pass = proxy_pass();
+    proxy_pass.set_headers = vec![set("max-forwards", Template::literal("7"))];
     let asked = request("OPTIONS", "/", &[("max-forwards", "3")]);
-    assert_eq!(sent(&asked, &forward)["max-forwards"], "7");
-    let request = stream_request(&asked, &forward).expect("it can be said");
+    assert_eq!(sent(&asked, &proxy_pass)["max-forwards"], "7");
+    let request = stream_request(&asked, &proxy_pass).expect("it can be said");
     let values: Vec<_> = request.headers().get_all("max-forwards").iter().collect();
     assert_eq!(values, ["7"]);
 }
 
 #[test]
 fn fields_of_the_connection_stay_on_it() {
-    let exchange = record(&[
+    let record = record(&[
         ("accept", "a"),
         ("connection", "keep-alive, X-Private , ,close"),
         ("content-length", "3"),
@@ -73,9 +73,9 @@ fn fields_of_the_connection_stay_on_it() {
         ("x-twice", "1"),
         ("x-twice", "2"),
     ]);
-    let mut forward = forward();
-    forward.set_headers.clear();
-    forward.settings.via = false;
+    let mut proxy_pass = proxy_pass();
+    proxy_pass.set_headers.clear();
+    proxy_pass.settings.via = false;
     let expected = [
         "accept: a",
         "content-type: t",
@@ -83,21 +83,21 @@ fn fields_of_the_connection_stay_on_it() {
         "x-twice: 1",
         "x-twice: 2",
     ];
-    assert_eq!(lines(&sent(&exchange, &forward)), expected);
+    assert_eq!(lines(&sent(&record, &proxy_pass)), expected);
 }
 
 #[test]
 fn a_client_cannot_name_our_fields_away() {
-    let exchange = record(&[
+    let record = record(&[
         (
             "connection",
             "host, content-length, x-forwarded-for, via, @?, \u{e4}, x-real-ip",
         ),
         ("x-forwarded-for", "6.6.6.6"),
     ]);
-    let mut forward = forward();
-    forward.settings.via = true;
-    forward.set_headers = vec![
+    let mut proxy_pass = proxy_pass();
+    proxy_pass.settings.via = true;
+    proxy_pass.set_headers = vec![
         set("host", Template::variable(Variable::Host)),
         set(
             "x-forwarded-for",
@@ -105,7 +105,7 @@ fn a_client_cannot_name_our_fields_away() {
         ),
         set("x-real-ip", Template::variable(Variable::RemoteAddr)),
     ];
-    let mut lines = lines(&sent(&exchange, &forward));
+    let mut lines = lines(&sent(&record, &proxy_pass));
     lines.sort();
     assert_eq!(
         lines,
@@ -120,13 +120,13 @@ fn a_client_cannot_name_our_fields_away() {
 
 #[test]
 fn a_field_set_to_nothing_is_removed_and_an_invalid_one_left_out() {
-    let exchange = request(
+    let record = request(
         "GET",
         "/a%0d%0aX-Evil:%201",
         &[("accept", "*/*"), ("x-path", "old")],
     );
-    let mut forward = forward();
-    forward.set_headers = vec![
+    let mut proxy_pass = proxy_pass();
+    proxy_pass.set_headers = vec![
         set("accept", Template::default()),
         set("x-path", Template::variable(Variable::Uri)),
         set(
@@ -141,13 +141,16 @@ fn a_field_set_to_nothing_is_removed_and_an_invalid_one_left_out() {
             },
         ),
     ];
-    assert_eq!(lines(&sent(&exchange, &forward)), ["x-literal: v50000"]);
+    assert_eq!(lines(&sent(&record, &proxy_pass)), ["x-literal: v50000"]);
 }
 
 #[test]
 fn trailers_are_asked_for_only_if_the_client_takes_them() {
     let te = |value| {
-        let headers = sent(&record(&[("te", value), ("connection", "te")]), &forward());
+        let headers = sent(
+            &record(&[("te", value), ("connection", "te")]),
+            &proxy_pass(),
+        );
         lines(&headers)
     };
     assert_eq!(
@@ -159,16 +162,16 @@ fn trailers_are_asked_for_only_if_the_client_takes_them() {
 
 #[test]
 fn via_is_added_to_what_is_there_and_tells_the_version_that_was_spoken() {
-    let mut exchange = record(&[("via", "1.1 other")]);
-    let mut forward = forward();
-    forward.settings.via = true;
+    let mut record = record(&[("via", "1.1 other")]);
+    let mut proxy_pass = proxy_pass();
+    proxy_pass.settings.via = true;
     assert_eq!(
-        lines(&sent(&exchange, &forward)),
+        lines(&sent(&record, &proxy_pass)),
         ["via: 1.1 other", "via: 1.1 weir"]
     );
-    exchange.head.version = Version::HTTP_10;
+    record.head.version = Version::HTTP_10;
     assert_eq!(
-        lines(&sent(&exchange, &forward)),
+        lines(&sent(&record, &proxy_pass)),
         ["via: 1.1 other", "via: 1.0 weir"]
     );
 }
@@ -231,18 +234,18 @@ fn without_a_uri_part_the_target_goes_on_as_the_client_wrote_it() {
         ("http://other.example?y", "/?y"),
         ("http://other.example", "/"),
     ] {
-        let exchange = request("GET", asked, &[]);
-        assert_eq!(written(&exchange, &forward()).0, goes);
+        let record = request("GET", asked, &[]);
+        assert_eq!(written(&record, &proxy_pass()).0, goes);
     }
-    let exchange = request("OPTIONS", "*", &[]);
-    assert_eq!(written(&exchange, &forward()).0, "*");
+    let record = request("OPTIONS", "*", &[]);
+    assert_eq!(written(&record, &proxy_pass()).0, "*");
 }
 
 #[test]
 fn with_a_uri_part_the_location_is_replaced_in_the_normal_path() {
-    let mut forward = forward();
-    forward.uri = Some("/new/".into());
-    forward.replaces = "/old/".len();
+    let mut proxy_pass = proxy_pass();
+    proxy_pass.uri = Some("/new/".into());
+    proxy_pass.replaces = "/old/".len();
     for (asked, goes) in [
         ("/old/x?y=1", "/new/x?y=1"),
         ("/old/{x}", "/new/{x}"),
@@ -251,8 +254,8 @@ fn with_a_uri_part_the_location_is_replaced_in_the_normal_path() {
         ("/old/%C3%A4", "/new/%C3%A4"),
         ("/ol", "/new/"),
     ] {
-        let exchange = request("GET", asked, &[]);
-        assert_eq!(written(&exchange, &forward).0, goes);
+        let record = request("GET", asked, &[]);
+        assert_eq!(written(&record, &proxy_pass).0, goes);
     }
 }
 
@@ -298,8 +301,8 @@ fn a_control_character_is_seen_wherever_it_stands() {
 /// HTTP/2 has no place for them: a backend refuses a request that has one (RFC 9113, 8.2.2).
 #[test]
 fn fields_of_a_connection_do_not_reach_http2_whoever_sets_them() {
-    let mut forward = forward();
-    forward.set_headers = CONNECTION_FIELDS
+    let mut proxy_pass = proxy_pass();
+    proxy_pass.set_headers = CONNECTION_FIELDS
         .iter()
         .map(|name| SetHeader {
             name: name.clone(),
@@ -310,7 +313,7 @@ fn fields_of_a_connection_do_not_reach_http2_whoever_sets_them() {
             set("x-mine", Template::literal("1")),
         ])
         .collect();
-    let exchange = record(&[
+    let record = record(&[
         ("host", "h"),
         ("connection", "x-hop, te"),
         ("te", "gzip"),
@@ -319,7 +322,7 @@ fn fields_of_a_connection_do_not_reach_http2_whoever_sets_them() {
         ("upgrade", "websocket"),
         ("x-hop", "1"),
     ]);
-    let request = stream_request(&exchange, &forward).unwrap();
+    let request = stream_request(&record, &proxy_pass).unwrap();
     for name in &CONNECTION_FIELDS {
         assert!(!request.headers().contains_key(name), "{name}");
     }

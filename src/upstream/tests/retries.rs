@@ -178,15 +178,15 @@ async fn a_listed_status_moves_on_and_the_last_one_passes_through() {
     let busy = "HTTP/1.1 503 Busy\r\ncontent-length: 0\r\n\r\n";
     let (one, two) = (Origin::always(busy).await, Origin::always(busy).await);
     let mut road = Road::to(&[&one, &two]);
-    road.forward.next_upstream.statuses = vec![StatusCode::SERVICE_UNAVAILABLE];
+    road.proxy_pass.next_upstream.statuses = vec![StatusCode::SERVICE_UNAVAILABLE];
     let response = road.get().await.unwrap();
     assert_eq!(response.status(), 503);
     assert_eq!(road.statuses(), [503, 503]);
     // The first was counted as failed; the second one's answer was passed on and was not.
-    road.forward.next_upstream.statuses.clear();
+    road.proxy_pass.next_upstream.statuses.clear();
     for _ in 0..2 {
         road.get().await.unwrap();
-        let last = &road.exchange.attempts[road.exchange.attempts.len() - 1];
+        let last = &road.record.attempts[road.record.attempts.len() - 1];
         assert_eq!(*last.address, two.address.to_string());
     }
 }
@@ -196,7 +196,7 @@ async fn a_listed_404_moves_on_and_is_held_against_nobody() {
     let missing = Origin::always("HTTP/1.1 404 Gone\r\ncontent-length: 0\r\n\r\n").await;
     let good = Origin::always(SHORT).await;
     let mut road = Road::to(&[&missing, &good]);
-    road.forward.next_upstream.statuses = vec![StatusCode::NOT_FOUND];
+    road.proxy_pass.next_upstream.statuses = vec![StatusCode::NOT_FOUND];
     for _ in 0..4 {
         assert_eq!(road.get_text().await, "ok");
     }
@@ -207,7 +207,7 @@ async fn a_listed_404_moves_on_and_is_held_against_nobody() {
 async fn nothing_moves_on_where_it_is_off() {
     let (absent, good) = (Origin::absent().await, Origin::always(SHORT).await);
     let mut road = Road::to(&[&absent, &good]);
-    road.forward.next_upstream.error = false;
+    road.proxy_pass.next_upstream.error = false;
     assert!(matches!(road.get().await, Err(Error::Connect(_))));
     assert_eq!(road.statuses(), [502]);
 }
@@ -220,7 +220,7 @@ async fn without_a_live_server_the_upstream_itself_is_what_was_tried() {
     let mut road = Road::with(&plan);
     assert!(matches!(road.get().await, Err(Error::Connect(_))));
     assert!(matches!(road.get().await, Err(Error::NoLiveBackend)));
-    assert_eq!(*road.exchange.attempts[1].address, *"app");
+    assert_eq!(*road.record.attempts[1].address, *"app");
 }
 
 #[tokio::test]
@@ -259,7 +259,7 @@ async fn a_barred_server_is_not_asked_until_its_last_bar_is_down() {
         road.upstream.backends()[0].unbar(UnavailableReason::Breaker);
         for _ in 0..2 {
             road.get_text().await;
-            let last = road.exchange.attempts.last().unwrap();
+            let last = road.record.attempts.last().unwrap();
             assert_eq!(last.address, road.upstream.backends()[0].name);
         }
     }

@@ -54,7 +54,7 @@ fn a_cost_of_nothing_passes_unless_the_key_is_in_debt() {
     key.charge(0);
     assert!(matches!(key.charge_cost(0, Cost(0)), Verdict::Pass { .. }));
     let bucket = key.bucket.as_mut().unwrap();
-    key.terms.debit(bucket, Millis(0), Cost::milli(2_000));
+    key.spec.debit(bucket, Millis(0), Cost::milli(2_000));
     let refused = |wait| Verdict::Refuse {
         excess: Excess::requests(2),
         retry_after: Some(Duration::from_millis(wait)),
@@ -75,7 +75,7 @@ fn counted_refusals_keep_a_key_out_that_goes_on_asking() {
         assert_eq!(refused, now > 2_000, "at {now}");
         if refused {
             let bucket = key.bucket.as_mut().unwrap();
-            key.terms.count_refused(bucket, Millis(now), Cost::ONE);
+            key.spec.count_refused(bucket, Millis(now), Cost::ONE);
         }
     }
     assert!(matches!(key.charge(30_500), Verdict::Pass { .. }));
@@ -84,9 +84,9 @@ fn counted_refusals_keep_a_key_out_that_goes_on_asking() {
 #[test]
 fn a_standing_is_what_the_next_requests_find() {
     let mut key = Key::new(Rate::per_second(1_000), 4, Delay::Never);
-    let standing = |key: &Key, now| {
-        key.terms
-            .standing(key.bucket.as_ref().unwrap(), Millis(now))
+    let key_status = |key: &Key, now| {
+        key.spec
+            .key_status(key.bucket.as_ref().unwrap(), Millis(now))
     };
     let expected = |excess, remaining, retry, reset| KeyStatus {
         excess: Excess::requests(excess),
@@ -96,10 +96,10 @@ fn a_standing_is_what_the_next_requests_find() {
         reset_after: Duration::from_millis(reset),
     };
     key.charge(0);
-    assert_eq!(standing(&key, 0), expected(0, 4, 0, 1_000));
+    assert_eq!(key_status(&key, 0), expected(0, 4, 0, 1_000));
     for _ in 0..4 {
         key.charge(0);
     }
-    assert_eq!(standing(&key, 0), expected(4, 0, 1_000, 5_000));
-    assert_eq!(standing(&key, 9_000), expected(0, 5, 0, 0));
+    assert_eq!(key_status(&key, 0), expected(4, 0, 1_000, 5_000));
+    assert_eq!(key_status(&key, 9_000), expected(0, 5, 0, 0));
 }

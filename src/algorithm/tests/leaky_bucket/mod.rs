@@ -27,14 +27,14 @@ impl Verdict {
 
 /// One zone and one key, as a test asks it.
 struct Key {
-    terms: LeakyBucket,
+    spec: LeakyBucket,
     bucket: Option<Level>,
 }
 
 impl Key {
     fn new(rate: Rate, burst: u32, delay: Delay) -> Self {
         Self {
-            terms: LeakyBucket {
+            spec: LeakyBucket {
                 rate,
                 burst: Excess::requests(burst),
                 delay,
@@ -49,8 +49,8 @@ impl Key {
 
     fn charge_cost(&mut self, now: u64, cost: Cost) -> Verdict {
         let now = Millis(now);
-        let bucket = self.bucket.get_or_insert_with(|| self.terms.fresh(now));
-        self.terms.charge(bucket, now, cost).0
+        let bucket = self.bucket.get_or_insert_with(|| self.spec.fresh(now));
+        self.spec.charge(bucket, now, cost).0
     }
 
     /// nginx's words for what happens at `now`: the excess it reports, and the decision.
@@ -227,28 +227,28 @@ fn a_clock_exactly_a_minute_behind_has_not_jumped() {
 
 #[test]
 fn a_refund_leaves_no_trace() {
-    let terms = Key::new(Rate::per_second(10_000), 5, Delay::Never).terms;
-    let mut bucket = terms.fresh(Millis(5_000));
-    let charge = |bucket: &mut Level, now| terms.charge(bucket, now, Cost::ONE);
+    let spec = Key::new(Rate::per_second(10_000), 5, Delay::Never).spec;
+    let mut bucket = spec.fresh(Millis(5_000));
+    let charge = |bucket: &mut Level, now| spec.charge(bucket, now, Cost::ONE);
     let (_, spent) = charge(&mut bucket, Millis(5_000));
-    terms.refund(&mut bucket, Millis(5_000), Cost::ONE, spent);
-    assert!(terms.drained_at(&bucket) <= Millis(5_000));
+    spec.refund(&mut bucket, Millis(5_000), Cost::ONE, spent);
+    assert!(spec.drained_at(&bucket) <= Millis(5_000));
 
     for _ in 0..4 {
         charge(&mut bucket, Millis(5_000));
     }
     let before = bucket;
     let (_, spent) = charge(&mut bucket, Millis(5_150));
-    terms.refund(&mut bucket, Millis(5_150), Cost::ONE, spent);
+    spec.refund(&mut bucket, Millis(5_150), Cost::ONE, spent);
     for later in [5_150, 5_151, 5_200, 9_000] {
-        let ask = |bucket| terms.ask(bucket, Millis(later), Cost::ONE);
+        let ask = |bucket| spec.ask(bucket, Millis(later), Cost::ONE);
         assert_eq!(ask(&bucket), ask(&before), "at {later}");
     }
 }
 
 #[test]
 fn numbers_at_their_ends_do_not_wrap() {
-    let terms = LeakyBucket {
+    let spec = LeakyBucket {
         rate: Rate::per_second(Rate::MAX_PER_SECOND * 1000),
         burst: Excess(u64::MAX),
         delay: EACH,
@@ -259,14 +259,14 @@ fn numbers_at_their_ends_do_not_wrap() {
     };
     let after = |now| {
         let mut bucket = full;
-        terms.charge(&mut bucket, now, Cost::ONE);
+        spec.charge(&mut bucket, now, Cost::ONE);
         bucket.height
     };
     assert_eq!(after(Millis(0)), Excess(u64::MAX));
     assert_eq!(after(Millis(u64::MAX)), Excess::ONE);
     let slow = LeakyBucket {
         rate: Rate::per_day(1),
-        ..terms
+        ..spec
     };
     assert_eq!(
         slow.drained_at(&full),
@@ -348,14 +348,14 @@ proptest! {
         excess in 0..50_000_000_000_000u64,
         later in 0..10_000_000u64,
     ) {
-        let terms = LeakyBucket { rate, burst: Excess(u64::MAX), delay: Delay::Never };
+        let spec = LeakyBucket { rate, burst: Excess(u64::MAX), delay: Delay::Never };
         let bucket = Level { height: Excess(excess), last: Millis(1_000) };
         let now = Millis(1_000 + later);
-        let ask = |bucket| terms.ask(&bucket, now, Cost::ONE);
+        let ask = |bucket| spec.ask(&bucket, now, Cost::ONE);
         // What is less than one request above the rate is not told, and is there all the same.
-        let same = terms.standing(&bucket, now) == terms.standing(&terms.fresh(now), now);
-        prop_assert_eq!(terms.drained_at(&bucket) <= now, same);
-        prop_assert!(!same || ask(bucket) == ask(terms.fresh(now)));
+        let same = spec.key_status(&bucket, now) == spec.key_status(&spec.fresh(now), now);
+        prop_assert_eq!(spec.drained_at(&bucket) <= now, same);
+        prop_assert!(!same || ask(bucket) == ask(spec.fresh(now)));
     }
 
     #[test]

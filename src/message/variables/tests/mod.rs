@@ -13,7 +13,7 @@ use crate::message::client_addr::RemoteAddr;
 use crate::message::connection::ClientConnection;
 use crate::message::record::Attempt;
 use crate::message::target::Target;
-use crate::message::testing::{connection, forward, plan, record, request, request_in};
+use crate::message::testing::{connection, plan, proxy_pass, record, request, request_in};
 
 /// A variable as the log shows it.
 fn say(variable: Variable, record: &RequestRecord) -> String {
@@ -189,7 +189,7 @@ fn what_became_of_it_is_told_once_it_is_known() {
     it.limit_conn = Some(LimitStatus::Pass);
     it.body_received = 9;
     it.body_sent = 21;
-    it.forward = Some(Arc::new(forward()));
+    it.proxy_pass = Some(Arc::new(proxy_pass()));
     it.sent_headers
         .get_or_insert_default()
         .insert("retry-after", HeaderValue::from_static("3"));

@@ -28,7 +28,7 @@ use crate::config::plan::StoreMode;
 /// One key at this gateway.
 #[derive(Debug)]
 pub(super) struct LeaseAccount {
-    pub(super) terms: LimitSpec,
+    pub(super) spec: LimitSpec,
     /// Leased and not spent; good until [`LeaseAccount::until`].
     left: u64,
     until: Millis,
@@ -57,9 +57,9 @@ pub(super) struct LeaseAccount {
 }
 
 impl LeaseAccount {
-    pub(super) fn new(terms: LimitSpec, now: Millis) -> Self {
+    pub(super) fn new(spec: LimitSpec, now: Millis) -> Self {
         Self {
-            terms,
+            spec,
             left: 0,
             until: now,
             window: 0,
@@ -92,7 +92,7 @@ impl LeaseAccount {
         self.used = self.used.saturating_add(cost.0);
         let crowded = manner
             .local_above
-            .is_some_and(|above| self.demand.note(now, cost, &self.terms, above));
+            .is_some_and(|above| self.demand.note(now, cost, &self.spec, above));
         // Who asks for nothing wants to know whether the key is in debt.
         if cost.0 == 0 {
             return (LeaseVerdict::Ask, false);
@@ -140,7 +140,7 @@ impl LeaseAccount {
 
     /// What was said before and holds until a moment that has not come.
     pub(super) fn refusal(&self, now: Millis, cost: Cost) -> Option<Verdict> {
-        self.over?.refusal(now, cost, &self.terms)
+        self.over?.refusal(now, cost, &self.spec)
     }
 
     /// Remembers the refusal of a request that was asked for `now`.
@@ -217,7 +217,7 @@ impl LeaseAccount {
         } = grant.outcome
         {
             // Counted from now, so that it is never too early: the next one may pass before it is charged.
-            let until = now.after((after + TICK).max(manner.pace(&self.terms)));
+            let until = now.after((after + TICK).max(manner.pace(&self.spec)));
             self.over = Some(RefusedUntil {
                 until,
                 retry: now.after(after),
@@ -280,17 +280,17 @@ impl LeaseAccount {
     /// How many more would pass at most, by what was last heard and has come back since. Not for windows: those of a server begin
     /// at moments that are not known here.
     fn known_left(&self, now: Millis) -> Option<u64> {
-        let (heard, left) = self.heard.filter(|_| !self.terms.info().windowed)?;
-        let quota = self.terms.quota();
+        let (heard, left) = self.heard.filter(|_| !self.spec.info().windowed)?;
+        let quota = self.spec.quota();
         let back = u128::from(quota) * (now.since(heard) + TICK).as_millis();
-        let back = back.div_ceil(self.terms.period().as_millis().max(1));
+        let back = back.div_ceil(self.spec.period().as_millis().max(1));
         let left = left.saturating_add(u64::try_from(back).unwrap_or(u64::MAX));
         (left < quota).then_some(left)
     }
 
     /// Whether it takes leases: in the mode of that name, and where too much is wanted to ask about each.
     fn is_leased(&self, manner: LeaseMode) -> bool {
-        manner.leases(&self.terms) && (manner.mode == StoreMode::Leased || self.is_crowded())
+        manner.leases(&self.spec) && (manner.mode == StoreMode::Leased || self.is_crowded())
     }
 
     /// Whether there is nothing more to be had.
@@ -310,7 +310,7 @@ impl LeaseAccount {
 
     /// How much should be in hand.
     fn target(&self, now: Millis, manner: LeaseMode) -> u64 {
-        let most = manner.most(&self.terms);
+        let most = manner.most(&self.spec);
         if !self.is_leased(manner) {
             return 0;
         }
@@ -337,16 +337,16 @@ impl LeaseAccount {
 
     /// When it is a request's turn that is let in.
     fn turn(&mut self, now: Millis, cost: Cost) -> Verdict {
-        let (outcome, queue) = self.terms.queued(self.queue, now, cost);
+        let (outcome, queue) = self.spec.queued(self.queue, now, cost);
         self.queue = queue;
         outcome
     }
 
     /// Refuses while the answer is on its way.
     fn soon(&self, cost: Cost, manner: LeaseMode) -> Verdict {
-        let pace = manner.pace(&self.terms);
+        let pace = manner.pace(&self.spec);
         // Of a key that so much is wanted of nothing is left.
-        let earned = earned_in(&self.terms, cost).unwrap_or_default();
+        let earned = earned_in(&self.spec, cost).unwrap_or_default();
         Verdict::Refuse {
             excess: self.over.map_or(Excess(0), |over| over.excess),
             retry_after: Some(earned.max(pace)),
@@ -381,11 +381,11 @@ impl KeyDemand {
     }
 
     /// One more; whether that is too many, where `above` times the limit is.
-    pub(super) fn note(&mut self, now: Millis, cost: Cost, terms: &LimitSpec, above: u32) -> bool {
-        let quota = terms.quota().saturating_mul(Excess::ONE.0);
+    pub(super) fn note(&mut self, now: Millis, cost: Cost, spec: &LimitSpec, above: u32) -> bool {
+        let quota = spec.quota().saturating_mul(Excess::ONE.0);
         let most = quota.saturating_mul(above.into());
         let elapsed = now.since(self.last).as_millis();
-        let drained = u128::from(most) * elapsed / terms.period().as_millis().max(1);
+        let drained = u128::from(most) * elapsed / spec.period().as_millis().max(1);
         let drained = u64::try_from(drained).unwrap_or(u64::MAX);
         // What is less than a unit must not be lost time after time.
         if drained > 0 {
@@ -447,16 +447,16 @@ pub(super) struct RefusedUntil {
 
 impl RefusedUntil {
     /// The refusal of a request of `cost`; `None` where it does not follow from this one, and the store has to be asked.
-    pub(super) fn refusal(&self, now: Millis, cost: Cost, terms: &LimitSpec) -> Option<Verdict> {
+    pub(super) fn refusal(&self, now: Millis, cost: Cost, spec: &LimitSpec) -> Option<Verdict> {
         if now >= self.until {
             return None;
         }
         let more = Cost(cost.0.checked_sub(self.cost.0)?);
-        let never = more.0 > 0 && !terms.info().next_pays && cost.0 > capacity(terms);
+        let never = more.0 > 0 && !spec.info().next_pays && cost.0 > capacity(spec);
         let retry_after = if never {
             None
         } else {
-            let retry = self.retry.after(terms.later(self.excess, more)?);
+            let retry = self.retry.after(spec.later(self.excess, more)?);
             Some(retry.max(self.until).since(now))
         };
         Some(Verdict::Refuse {
@@ -467,11 +467,11 @@ impl RefusedUntil {
 }
 
 /// How long a key that has nothing left takes to have room for `cost`, at most; `None` where nobody can tell.
-pub(super) fn earned_in(terms: &LimitSpec, cost: Cost) -> Option<Duration> {
-    terms.later(Excess(0), cost)
+pub(super) fn earned_in(spec: &LimitSpec, cost: Cost) -> Option<Duration> {
+    spec.later(Excess(0), cost)
 }
 
 /// The most that a request can weigh and ever pass.
-fn capacity(terms: &LimitSpec) -> u64 {
-    terms.quota().saturating_mul(Excess::ONE.0)
+fn capacity(spec: &LimitSpec) -> u64 {
+    spec.quota().saturating_mul(Excess::ONE.0)
 }

@@ -187,8 +187,8 @@ fn write(command: &mut Cmd, tasks: &[LeaseTask], sharing: FleetShare) {
     command.arg(u8::from(sharing.lost)).arg(sharing.gateways);
     command.arg(sharing.weight);
     for task in tasks {
-        let owed = task.terms.script_args(Cost(task.ask.owed));
-        let back = task.terms.script_args(Cost(task.ask.back));
+        let owed = task.spec.script_args(Cost(task.ask.owed));
+        let back = task.spec.script_args(Cost(task.ask.back));
         let left = task.ask.left.and_then(|left| i64::try_from(left).ok());
         command.arg(owed.way).arg(left.unwrap_or(-1));
         command.arg(owed.cost).arg(back.cost);
@@ -227,7 +227,7 @@ fn grants(tasks: &[LeaseTask], answer: &Value) -> Option<Vec<LeaseGrant>> {
 
 fn grant(task: &LeaseTask, answer: &[i64; 8]) -> Option<LeaseGrant> {
     let [kind, excess, wait, left, granted, lasts, window, penalty] = *answer;
-    let scale = task.terms.script_args(Cost::ONE).scale;
+    let scale = task.spec.script_args(Cost::ONE).scale;
     let millis = |number: i64| u64::try_from(number).ok().map(Duration::from_millis);
     let excess = scale.excess(u64::try_from(excess).ok()?);
     Some(LeaseGrant {

@@ -119,24 +119,18 @@ impl ZoneLeases {
 
     /// Whether keys that are counted like this can be leased.
     #[must_use]
-    pub fn can_hold(terms: &LimitSpec) -> bool {
-        terms.info().leasable
+    pub fn can_hold(spec: &LimitSpec) -> bool {
+        spec.info().leasable
     }
 
     /// A refusal that was heard before and still holds.
     #[must_use]
-    pub fn refusal(
-        &self,
-        key: &Key,
-        now: Millis,
-        cost: Cost,
-        terms: &LimitSpec,
-    ) -> Option<Verdict> {
-        let key = self.seeds.apart(key, terms.class());
+    pub fn refusal(&self, key: &Key, now: Millis, cost: Cost, spec: &LimitSpec) -> Option<Verdict> {
+        let key = self.seeds.apart(key, spec.class());
         let table = self.table(&key).lock();
         let entry = table.find(key.hash, |entry| entry.key == key.packed)?;
         let account = &entry.account;
-        (account.terms == *terms).then(|| account.refusal(now, cost))?
+        (account.spec == *spec).then(|| account.refusal(now, cost))?
     }
 
     /// Decides about a request where that can be done here, and says how many more would pass if that was heard just now;
@@ -147,13 +141,13 @@ impl ZoneLeases {
         bytes: &[u8],
         now: Millis,
         cost: Cost,
-        terms: &LimitSpec,
+        spec: &LimitSpec,
     ) -> (LeaseVerdict, Option<u64>) {
         let plain = key.packed;
-        let key = self.seeds.apart(key, terms.class());
+        let key = self.seeds.apart(key, spec.class());
         let manner = self.manner();
         let mut table = self.table(&key).lock();
-        let Some(entry) = self.entry(&mut table, (&key, plain), now, terms) else {
+        let Some(entry) = self.entry(&mut table, (&key, plain), now, spec) else {
             return (LeaseVerdict::Ask, None);
         };
         let (word, wanting) = entry.account.spend(now, cost, manner);
@@ -174,8 +168,8 @@ impl ZoneLeases {
     }
 
     /// Takes back what was spent on a request, which somebody else refused.
-    pub fn unspend(&self, key: &Key, now: Millis, cost: Cost, terms: &LimitSpec) {
-        let key = self.seeds.apart(key, terms.class());
+    pub fn unspend(&self, key: &Key, now: Millis, cost: Cost, spec: &LimitSpec) {
+        let key = self.seeds.apart(key, spec.class());
         self.with(&key, |entry| entry.account.unspend(now, cost));
     }
 
@@ -185,13 +179,13 @@ impl ZoneLeases {
         key: &Key,
         now: Millis,
         cost: Cost,
-        terms: &LimitSpec,
+        spec: &LimitSpec,
         answer: &StoreVerdict,
     ) {
         if self.verdicts == Verdicts::Keep && matches!(answer.outcome, Verdict::Refuse { .. }) {
-            let key = self.seeds.apart(key, terms.class());
+            let key = self.seeds.apart(key, spec.class());
             self.with(&key, |entry| {
-                if entry.account.terms == *terms {
+                if entry.account.spec == *spec {
                     entry.account.learn(now, cost, &answer.outcome);
                 }
             });
@@ -209,17 +203,13 @@ impl ZoneLeases {
     /// What is to be asked about a key; `None` where it is not known any more.
     fn prepare(self: &Arc<Self>, key: Key, now: Millis) -> Option<LeaseTask> {
         let manner = self.manner();
-        let (name, terms, ask) = self.with(&key, |entry| {
+        let (name, spec, ask) = self.with(&key, |entry| {
             let name = entry.name.clone()?;
-            Some((
-                name,
-                entry.account.terms,
-                entry.account.prepare(now, manner),
-            ))
+            Some((name, entry.account.spec, entry.account.prepare(now, manner)))
         })??;
         Some(LeaseTask {
             name,
-            terms,
+            spec,
             ask,
             punishable: self.penalties.lock().is_some(),
             whose: Some((Arc::clone(self), key)),
@@ -264,7 +254,7 @@ impl ZoneLeases {
                 if let (Some(ask), Some(name)) = (account.idle(now, all), &entry.name) {
                     tasks.push(LeaseTask {
                         name: Arc::clone(name),
-                        terms: account.terms,
+                        spec: account.spec,
                         ask,
                         punishable: false,
                         whose: None,
@@ -292,7 +282,7 @@ impl ZoneLeases {
         table: &'t mut HashTable<Box<LeaseEntry>>,
         (key, plain): (&Key, PackedKey),
         now: Millis,
-        terms: &LimitSpec,
+        spec: &LimitSpec,
     ) -> Option<&'t mut LeaseEntry> {
         let full = table.len() >= self.division.keys;
         match table.entry(
@@ -302,7 +292,7 @@ impl ZoneLeases {
         ) {
             Slot::Occupied(found) => {
                 let entry = found.into_mut();
-                (entry.account.terms == *terms).then_some(entry)
+                (entry.account.spec == *spec).then_some(entry)
             }
             Slot::Vacant(_) if full => None,
             Slot::Vacant(free) => {
@@ -311,7 +301,7 @@ impl ZoneLeases {
                     hash: key.hash,
                     plain,
                     name: None,
-                    account: LeaseAccount::new(*terms, now),
+                    account: LeaseAccount::new(*spec, now),
                 };
                 Some(free.insert(Box::new(entry)).into_mut())
             }
@@ -331,20 +321,20 @@ impl ZoneLeases {
 
 impl LeaseMode {
     /// Whether there is something for each gateway to take: less than one request is no lease.
-    fn leases(self, terms: &LimitSpec) -> bool {
-        terms.quota() >= self.gateways.into()
+    fn leases(self, spec: &LimitSpec) -> bool {
+        spec.quota() >= self.gateways.into()
     }
 
     /// The most that one gateway has in hand of a key.
-    fn most(self, terms: &LimitSpec) -> u64 {
-        let part = terms.quota() / u64::from(self.gateways.max(1));
+    fn most(self, spec: &LimitSpec) -> u64 {
+        let part = spec.quota() / u64::from(self.gateways.max(1));
         part.max(1).saturating_mul(Excess::ONE.0)
     }
 
     /// How long a gateway waits that was told that there is nothing, before it asks again: long enough for something to come
     /// together, and not so long that what comes together is lost.
-    fn pace(self, terms: &LimitSpec) -> Duration {
-        (terms.period() / 4).min(PACE)
+    fn pace(self, spec: &LimitSpec) -> Duration {
+        (spec.period() / 4).min(PACE)
     }
 }
 
@@ -401,7 +391,7 @@ pub struct LeaseHoldings {
 #[derive(Debug)]
 struct LeaseTask {
     name: Arc<[u8]>,
-    terms: LimitSpec,
+    spec: LimitSpec,
     ask: LeaseRequest,
     /// Whether the key may be serving a penalty.
     punishable: bool,
@@ -500,7 +490,7 @@ impl ZoneLeases {
         // Every rule's numbers have an account of their own, in a place of its own: nobody asks for this often.
         for table in &self.tables {
             table.lock().retain(|entry| {
-                let own = self.seeds.apart(key, entry.account.terms.class());
+                let own = self.seeds.apart(key, entry.account.spec.class());
                 own.packed != entry.key
             });
         }

@@ -34,7 +34,7 @@ struct Gateway {
 }
 
 struct World {
-    terms: LimitSpec,
+    spec: LimitSpec,
     store: RateZone,
     /// Whether the store has lost its memory.
     lost: bool,
@@ -44,10 +44,10 @@ struct World {
 const KEY: &[u8] = b"key";
 
 impl World {
-    fn new(terms: LimitSpec, gateways: usize) -> Self {
-        let zone = || RateZone::new("zone", 1 << 16, &terms, false);
+    fn new(spec: LimitSpec, gateways: usize) -> Self {
+        let zone = || RateZone::new("zone", 1 << 16, &spec, false);
         Self {
-            terms,
+            spec,
             store: zone(),
             lost: false,
             gateways: (0..gateways)
@@ -63,7 +63,7 @@ impl World {
     /// Whether a request passes.
     fn ask(&mut self, whose: usize, now: Millis) -> bool {
         let Self {
-            terms,
+            spec,
             store,
             lost,
             gateways,
@@ -72,27 +72,27 @@ impl World {
         let gateway = &mut gateways[whose];
         let key = store.key(KEY);
         if gateway.reach == Reach::InTime {
-            recall(store, *lost, &gateway.picture, now, terms);
-            let (outcome, _) = store.charge(&key, now, Cost::ONE, terms);
-            let remaining = left(store.standing(&key, now, terms), terms);
+            recall(store, *lost, &gateway.picture, now, spec);
+            let (outcome, _) = store.charge(&key, now, Cost::ONE, spec);
+            let remaining = left(store.key_status(&key, now, spec), spec);
             let answer = StoreVerdict {
                 outcome,
                 remaining,
                 penalized: false,
             };
-            gateway.picture.witness(&key, now, Cost::ONE, terms, answer);
+            gateway.picture.witness(&key, now, Cost::ONE, spec, answer);
             return passes(&outcome);
         }
-        let share = crate::store::redis::fleet::of(Cost::ONE, terms, all, 1);
-        let (outcome, _) = gateway.picture.charge(&key, now, share.needs, terms);
+        let share = crate::store::redis::fleet::of(Cost::ONE, spec, all, 1);
+        let (outcome, _) = gateway.picture.charge(&key, now, share.needs, spec);
         let passed = passes(&outcome);
         if passed {
-            gateway.picture.debit(&key, now, share.owes, terms);
+            gateway.picture.debit(&key, now, share.owes, spec);
         }
         if gateway.reach == Reach::Tardy {
-            let (there, receipt) = store.charge(&key, now, Cost::ONE, terms);
+            let (there, receipt) = store.charge(&key, now, Cost::ONE, spec);
             match (passes(&there), passed) {
-                (true, false) => store.refund(&key, receipt, now, Cost::ONE, terms),
+                (true, false) => store.refund(&key, receipt, now, Cost::ONE, spec),
                 (false, true) => gateway.passed.0 += Cost::ONE.0,
                 _ => {}
             }
@@ -108,10 +108,10 @@ impl World {
         let key = self.store.key(KEY);
         for gateway in &mut self.gateways {
             if gateway.reach != Reach::Gone && gateway.passed > Cost(0) {
-                let standing = gateway.picture.standing(&key, now, &self.terms);
-                let left = standing.map(|standing| standing.remaining);
-                let due = crate::store::redis::outage::due(gateway.passed, &self.terms, left, all);
-                self.store.debit(&key, now, due, &self.terms);
+                let key_status = gateway.picture.key_status(&key, now, &self.spec);
+                let left = key_status.map(|key_status| key_status.remaining);
+                let due = crate::store::redis::outage::due(gateway.passed, &self.spec, left, all);
+                self.store.debit(&key, now, due, &self.spec);
                 gateway.passed = Cost(0);
             }
         }
@@ -122,18 +122,18 @@ fn passes(outcome: &Verdict) -> bool {
     !matches!(outcome, Verdict::Refuse { .. })
 }
 
-fn left(standing: Option<KeyStatus>, terms: &LimitSpec) -> u64 {
-    standing.map_or_else(|| terms.quota(), |standing| standing.remaining)
+fn left(key_status: Option<KeyStatus>, spec: &LimitSpec) -> u64 {
+    key_status.map_or_else(|| spec.quota(), |key_status| key_status.remaining)
 }
 
 /// A store that has lost its memory takes over what a gateway knows of the key.
-fn recall(store: &RateZone, lost: bool, picture: &RateZone, now: Millis, terms: &LimitSpec) {
+fn recall(store: &RateZone, lost: bool, picture: &RateZone, now: Millis, spec: &LimitSpec) {
     let key = store.key(KEY);
-    let known = store.standing(&key, now, terms);
-    let told = left(picture.standing(&key, now, terms), terms);
-    let gone = left(known, terms).saturating_sub(told + u64::from(known.is_some()));
+    let known = store.key_status(&key, now, spec);
+    let told = left(picture.key_status(&key, now, spec), spec);
+    let gone = left(known, spec).saturating_sub(told + u64::from(known.is_some()));
     if known.is_none() || lost {
-        store.debit(&key, now, Cost(gone * Cost::ONE.0), terms);
+        store.debit(&key, now, Cost(gone * Cost::ONE.0), spec);
     }
 }
 
@@ -175,11 +175,11 @@ proptest! {
         events in events(),
     ) {
         let rate = Rate::per_second(per_second * 1_000);
-        let terms = match gcra {
+        let spec = match gcra {
             true => LimitSpec::Gcra(Gcra::new(rate, Excess::requests(quota - 1))),
             false => LimitSpec::TokenBucket(TokenBucket { rate, capacity: Excess::requests(quota) }),
         };
-        let mut world = World::new(terms, gateways);
+        let mut world = World::new(spec, gateways);
         let (mut now, mut booked, mut passed) = (1_000_000, 0, Vec::new());
         for (pause, whose, event) in events {
             now += pause;

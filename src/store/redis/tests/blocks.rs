@@ -10,7 +10,7 @@ use crate::store::redis::tests::{Server, Told, hold_through, steps, windows};
 
 #[test]
 fn the_sliding_window_in_blocks_is_the_same_in_redis() {
-    let terms = (windows(), 1..50u32).prop_map(|((limit, window), blocks)| {
+    let spec = (windows(), 1..50u32).prop_map(|((limit, window), blocks)| {
         let precision = (window / blocks).max(Duration::from_millis(1));
         LimitSpec::Blocks(Blocks {
             limit,
@@ -18,7 +18,7 @@ fn the_sliding_window_in_blocks_is_the_same_in_redis() {
             precision: Duration::from_millis(u64::try_from(precision.as_millis()).unwrap()),
         })
     });
-    hold_through(terms, steps(1));
+    hold_through(spec, steps(1));
 }
 
 /// A reload may change `precision`. What came in a block may have come at its end.
@@ -27,12 +27,12 @@ fn blocks_of_another_length_fall_out_no_earlier() {
     let server = Server::start();
     let mut told = Told::new(&server);
     let question = |precision| {
-        let terms = LimitSpec::Blocks(Blocks {
+        let spec = LimitSpec::Blocks(Blocks {
             limit: Excess::requests(10),
             window: Duration::from_secs(60),
             precision: Duration::from_secs(precision),
         });
-        KeyCheck::new(b"key".to_vec(), &terms, Cost::ONE, false)
+        KeyCheck::new(b"key".to_vec(), &spec, Cost::ONE, false)
     };
     let mut passed = |precision, now| {
         let answers = (0..20).map(|_| told.run("charge", &[question(precision)], now));

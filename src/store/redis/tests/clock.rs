@@ -14,17 +14,17 @@ use crate::store::redis::tests::{
 
 /// Forgets a key that has drained, as a script does with what it saves. A zone keeps it, and with it a time that lies ahead
 /// when the clock is set back. What a key has saved is kept by both.
-pub(super) fn forget_drained(zone: &RateZone, key: &Key, now: u64, terms: &LimitSpec) {
-    let saves = matches!(terms, LimitSpec::Bursty(_) | LimitSpec::WarmUp(_));
-    let standing = zone.standing(key, Millis(now), terms);
-    if !saves && standing.is_some_and(|standing| standing.reset_after.is_zero()) {
+pub(super) fn forget_drained(zone: &RateZone, key: &Key, now: u64, spec: &LimitSpec) {
+    let saves = matches!(spec, LimitSpec::Bursty(_) | LimitSpec::WarmUp(_));
+    let key_status = zone.key_status(key, Millis(now), spec);
+    if !saves && key_status.is_some_and(|key_status| key_status.reset_after.is_zero()) {
         zone.forget(key);
     }
 }
 
 #[test]
 fn all_that_drain_are_the_same_in_redis() {
-    let terms = prop_oneof![
+    let spec = prop_oneof![
         leaky_buckets(),
         token_buckets(),
         paced(),
@@ -33,7 +33,7 @@ fn all_that_drain_are_the_same_in_redis() {
         sliding_windows(),
         sliding_logs(),
     ];
-    hold_through(terms, steps(2));
+    hold_through(spec, steps(2));
 }
 
 // Without refunds: a key that has all it can save again is forgotten by the script alone.

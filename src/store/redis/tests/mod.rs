@@ -168,13 +168,13 @@ fn steps(backward: u8) -> impl Strategy<Value = Vec<(u64, Step)>> {
 }
 
 /// Holds a script against its function for as many histories as there are cases.
-fn hold(terms: impl Strategy<Value = LimitSpec>) {
-    hold_through(terms, steps(0));
+fn hold(spec: impl Strategy<Value = LimitSpec>) {
+    hold_through(spec, steps(0));
 }
 
 /// The same for histories of one's own.
 fn hold_through(
-    terms: impl Strategy<Value = LimitSpec>,
+    spec: impl Strategy<Value = LimitSpec>,
     steps: impl Strategy<Value = Vec<(u64, Step)>>,
 ) {
     let server = Server::start();
@@ -186,10 +186,10 @@ fn hold_through(
     });
     let refused = prop_oneof![Just(false), Just(true)];
     runner
-        .run(&(terms, steps, refused), |(terms, steps, refused)| {
+        .run(&(spec, steps, refused), |(spec, steps, refused)| {
             let mut told = told.borrow_mut();
             told.forget();
-            let zone = RateZone::new("zone", 1 << 20, &terms, refused);
+            let zone = RateZone::new("zone", 1 << 20, &spec, refused);
             let key = zone.key(b"key");
             let mut now = 1_700_000_000_000;
             let mut last = None;
@@ -198,17 +198,17 @@ fn hold_through(
                 match step {
                     Step::Charge { cost } => {
                         let cost = Cost::milli(cost);
-                        let question = KeyCheck::new(b"key".to_vec(), &terms, cost, refused);
-                        let (expected, receipt) = zone.charge(&key, Millis(now), cost, &terms);
+                        let question = KeyCheck::new(b"key".to_vec(), &spec, cost, refused);
+                        let (expected, receipt) = zone.charge(&key, Millis(now), cost, &spec);
                         let got = told.run("charge", &[question], now);
                         prop_assert_eq!(got[0].outcome, expected, "at {}", now);
-                        if let Some(standing) = zone.standing(&key, Millis(now), &terms) {
+                        if let Some(key_status) = zone.key_status(&key, Millis(now), &spec) {
                             // Times divided by times: of these the script knows the number to one.
-                            let slack = match terms {
+                            let slack = match spec {
                                 LimitSpec::Bursty(_) | LimitSpec::WarmUp(_) => 1,
                                 _ => 0,
                             };
-                            let apart = got[0].remaining.abs_diff(standing.remaining);
+                            let apart = got[0].remaining.abs_diff(key_status.remaining);
                             prop_assert!(apart <= slack, "{} apart at {}", apart, now);
                         }
                         last = match expected {
@@ -216,7 +216,7 @@ fn hold_through(
                             _ => Some((cost, receipt)),
                         };
                         if last.is_some() || refused {
-                            clock::forget_drained(&zone, &key, now, &terms);
+                            clock::forget_drained(&zone, &key, now, &spec);
                         }
                     }
                     Step::Back { millis } => {
@@ -227,10 +227,10 @@ fn hold_through(
                     Step::Refund => {
                         now -= pause;
                         if let Some((cost, receipt)) = last.take() {
-                            let question = KeyCheck::new(b"key".to_vec(), &terms, cost, refused);
-                            zone.refund(&key, receipt, Millis(now), cost, &terms);
+                            let question = KeyCheck::new(b"key".to_vec(), &spec, cost, refused);
+                            zone.refund(&key, receipt, Millis(now), cost, &spec);
                             told.run("refund", &[question], now);
-                            clock::forget_drained(&zone, &key, now, &terms);
+                            clock::forget_drained(&zone, &key, now, &spec);
                         }
                     }
                 }
@@ -322,12 +322,12 @@ fn all_are_asked_before_any_is_charged() {
     let server = Server::start();
     let mut told = Told::new(&server);
     let question = |name: &str, burst| {
-        let terms = LimitSpec::LeakyBucket(LeakyBucket {
+        let spec = LimitSpec::LeakyBucket(LeakyBucket {
             rate: Rate::per_minute(1_000),
             burst: Excess::requests(burst),
             delay: Delay::Never,
         });
-        KeyCheck::new(name.as_bytes().to_vec(), &terms, Cost::ONE, false)
+        KeyCheck::new(name.as_bytes().to_vec(), &spec, Cost::ONE, false)
     };
     let both = [question("wide", 9), question("narrow", 0)];
     let passed = |answers: &[StoreVerdict]| {
@@ -351,13 +351,13 @@ fn a_key_lives_until_it_has_drained() {
         program: LuaScript::of(TOLD, &[&script::algorithms(), DECIDING]),
         connection: server.connection(),
     };
-    let terms = LimitSpec::LeakyBucket(LeakyBucket {
+    let spec = LimitSpec::LeakyBucket(LeakyBucket {
         rate: Rate::per_second(100),
         burst: Excess::requests(5),
         delay: Delay::Never,
     });
     for _ in 0..6 {
-        let question = KeyCheck::new(b"slow".to_vec(), &terms, Cost::ONE, false);
+        let question = KeyCheck::new(b"slow".to_vec(), &spec, Cost::ONE, false);
         told.run("charge", &[question], 5_000);
     }
     let mut connection = server.connection();

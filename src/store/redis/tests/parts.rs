@@ -4,16 +4,16 @@ use super::*;
 use crate::algorithm::{Blocks, Smooth};
 
 /// How many pass at once by these terms at one of so many gateways that count alone.
-fn at_once(terms: &LimitSpec, gateways: u32) -> usize {
-    let zone = RateZone::new("zone", 1 << 20, terms, false);
+fn at_once(spec: &LimitSpec, gateways: u32) -> usize {
+    let zone = RateZone::new("zone", 1 << 20, spec, false);
     let (key, now) = (zone.key(b"key"), Millis(1_700_000_000_000));
-    let share = crate::store::redis::fleet::of(Cost::ONE, terms, gateways, 1);
+    let share = crate::store::redis::fleet::of(Cost::ONE, spec, gateways, 1);
     (0..50)
         .filter(|_| {
-            let (outcome, _) = zone.charge(&key, now, share.needs, terms);
+            let (outcome, _) = zone.charge(&key, now, share.needs, spec);
             let passes = matches!(outcome, Verdict::Pass { .. });
             if passes {
-                zone.debit(&key, now, share.owes, terms);
+                zone.debit(&key, now, share.owes, spec);
             }
             passes
         })
@@ -67,13 +67,13 @@ fn kinds(limit: u32) -> Vec<LimitSpec> {
 #[test]
 fn each_of_many_gateways_lets_at_least_one_pass() {
     for limit in [1, 2, 3] {
-        for terms in kinds(limit) {
-            let whole = at_once(&terms, 1);
+        for spec in kinds(limit) {
+            let whole = at_once(&spec, 1);
             for gateways in [2, 3, 5, 1_000] {
-                let passed = at_once(&terms, gateways);
+                let passed = at_once(&spec, gateways);
                 assert!(
                     (1..=whole).contains(&passed),
-                    "{passed} of {whole} at one of {gateways}: {terms:?}"
+                    "{passed} of {whole} at one of {gateways}: {spec:?}"
                 );
             }
         }
@@ -83,14 +83,14 @@ fn each_of_many_gateways_lets_at_least_one_pass() {
 /// Limits that the fleet can share are divided, and together they are no more than the whole.
 #[test]
 fn parts_of_a_window_together_are_the_window() {
-    for terms in kinds(12) {
-        let (window, parts) = match terms {
+    for spec in kinds(12) {
+        let (window, parts) = match spec {
             LimitSpec::Blocks(_)
             | LimitSpec::FixedWindow(_)
             | LimitSpec::SlidingLog(_)
-            | LimitSpec::SlidingWindow(_) => (at_once(&terms, 1), at_once(&terms, 4) * 4),
+            | LimitSpec::SlidingWindow(_) => (at_once(&spec, 1), at_once(&spec, 4) * 4),
             _ => continue,
         };
-        assert_eq!((window, parts), (12, 12), "{terms:?}");
+        assert_eq!((window, parts), (12, 12), "{spec:?}");
     }
 }

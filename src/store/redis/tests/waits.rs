@@ -4,9 +4,9 @@ use super::*;
 use crate::store::redis::tests::reserve::brisk;
 
 /// What becomes of a request that may wait so long, by this zone alone.
-fn expected(zone: &RateZone, terms: &LimitSpec, now: u64, longest: Duration) -> Verdict {
+fn expected(zone: &RateZone, spec: &LimitSpec, now: u64, longest: Duration) -> Verdict {
     let key = zone.key(b"key");
-    let ask = |at: Millis| zone.ask(&key, at, Cost::ONE, terms);
+    let ask = |at: Millis| zone.ask(&key, at, Cost::ONE, spec);
     if let Verdict::Refuse {
         excess,
         retry_after: Some(turn),
@@ -17,11 +17,11 @@ fn expected(zone: &RateZone, terms: &LimitSpec, now: u64, longest: Duration) -> 
             _ => turn,
         };
         if wait <= longest {
-            zone.reserve(&key, Millis(now), Cost::ONE, terms);
+            zone.reserve(&key, Millis(now), Cost::ONE, spec);
             return Verdict::Delay { excess, wait };
         }
     }
-    zone.charge(&key, Millis(now), Cost::ONE, terms).0
+    zone.charge(&key, Millis(now), Cost::ONE, spec).0
 }
 
 fn in_line() -> impl Strategy<Value = LimitSpec> {
@@ -46,19 +46,19 @@ fn who_may_wait_waits_as_long_in_redis() {
     let pauses = prop::collection::vec(prop_oneof![4 => Just(0u64), 2 => 1..3_000u64], 1..60);
     let cases = (in_line(), pauses, 0..20_000u64);
     runner
-        .run(&cases, |(terms, pauses, longest)| {
+        .run(&cases, |(spec, pauses, longest)| {
             let mut told = told.borrow_mut();
             told.forget();
             let longest = Duration::from_millis(longest);
-            let zone = RateZone::new("zone", 1 << 20, &terms, false);
+            let zone = RateZone::new("zone", 1 << 20, &spec, false);
             let mut now = 1_700_000_000_000;
             for pause in pauses {
                 now += pause;
                 let (cost, refused) = (Cost::ONE, false);
-                let mut question = KeyCheck::new(b"key".to_vec(), &terms, cost, refused);
+                let mut question = KeyCheck::new(b"key".to_vec(), &spec, cost, refused);
                 question.patience = Some(longest);
                 let got = told.run("charge", &[question], now);
-                let expected = expected(&zone, &terms, now, longest);
+                let expected = expected(&zone, &spec, now, longest);
                 prop_assert_eq!(got[0].outcome, expected, "at {}", now);
             }
             Ok(())

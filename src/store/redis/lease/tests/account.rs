@@ -10,8 +10,8 @@ use crate::store::redis::lease::tests::{NOW, after, manner, tokens};
 
 #[test]
 fn a_key_with_nothing_in_hand_gives_nothing_back() {
-    let (terms, _) = tokens(100);
-    let mut account = LeaseAccount::new(terms, NOW);
+    let (spec, _) = tokens(100);
+    let mut account = LeaseAccount::new(spec, NOW);
     assert_eq!(account.idle(after(60_000), false), None);
     assert_eq!(account.idle(after(60_000), true), None);
 }
@@ -19,9 +19,9 @@ fn a_key_with_nothing_in_hand_gives_nothing_back() {
 /// What is left everywhere is what the store has and what was leased from it, in requests.
 #[test]
 fn what_is_in_hand_is_told_as_left() {
-    let (terms, _) = tokens(100);
+    let (spec, _) = tokens(100);
     let manner = manner(StoreMode::Leased, 2);
-    let mut account = LeaseAccount::new(terms, NOW);
+    let mut account = LeaseAccount::new(spec, NOW);
     account.prepare(NOW, manner);
     let grant = LeaseGrant {
         outcome: Verdict::Pass { excess: Excess(0) },
@@ -38,8 +38,8 @@ fn what_is_in_hand_is_told_as_left() {
 
 #[test]
 fn buckets_and_windows_can_be_leased_and_blocks_cannot() {
-    let (terms, _) = tokens(100);
-    assert!(ZoneLeases::can_hold(&terms));
+    let (spec, _) = tokens(100);
+    assert!(ZoneLeases::can_hold(&spec));
     let blocks = Blocks {
         limit: Excess::requests(10),
         window: Duration::from_secs(10),

@@ -40,10 +40,10 @@ fn a_refusal_that_was_told_for_one_request_names_the_time_of_a_heavier_one() {
         burst: Excess::requests(9),
         delay: Delay::Never,
     };
-    let terms = LimitSpec::LeakyBucket(numbers);
+    let spec = LimitSpec::LeakyBucket(numbers);
     let mut state = numbers.fresh(NOW);
     let (manner, five) = (manner(StoreMode::Leased, 2), Cost::milli(5_000));
-    let mut account = LeaseAccount::new(terms, NOW);
+    let mut account = LeaseAccount::new(spec, NOW);
     for _ in 0..2 {
         assert_eq!(account.spend(NOW, five, manner).0, LeaseVerdict::Ask);
         let outcome = numbers.charge(&mut state, NOW, five).0;
@@ -101,7 +101,7 @@ proptest! {
 }
 
 fn remembered<A: Algorithm>(
-    terms: fn(A) -> LimitSpec,
+    spec: fn(A) -> LimitSpec,
     numbers: A,
     debt: u64,
     told: u64,
@@ -109,7 +109,7 @@ fn remembered<A: Algorithm>(
     later: u64,
 ) -> Result<(), TestCaseError> {
     let manner = manner(StoreMode::Exact, 2);
-    let mut account = LeaseAccount::new(terms(numbers), NOW);
+    let mut account = LeaseAccount::new(spec(numbers), NOW);
     let mut state = numbers.fresh(NOW);
     numbers.debit(&mut state, NOW, Cost::milli(debt));
     let told = Cost::milli(told);
@@ -146,12 +146,12 @@ fn remembered<A: Algorithm>(
 /// Far more is wanted than can pass, and the answer is on its way.
 #[test]
 fn who_is_refused_in_a_crowd_is_told_when_so_much_is_earned() {
-    let terms = LimitSpec::TokenBucket(TokenBucket {
+    let spec = LimitSpec::TokenBucket(TokenBucket {
         rate: Rate::per_second(100_000),
         capacity: Excess::requests(10),
     });
     let manner = manner(StoreMode::Exact, 1);
-    let mut account = LeaseAccount::new(terms, NOW);
+    let mut account = LeaseAccount::new(spec, NOW);
     for _ in 0..51 {
         account.spend(NOW, Cost::ONE, manner);
     }

@@ -31,7 +31,7 @@ impl<A: Algorithm> Count<A> {
         }
         numbers.debit(state, now, Cost(ask.owed));
         let outcome = numbers.ask(state, now, Cost::ONE);
-        let left = numbers.standing(state, now).remaining;
+        let left = numbers.key_status(state, now).remaining;
         let granted = match outcome {
             Verdict::Refuse { .. } => 0,
             _ => ask.want.min(left).min((left / u64::from(gateways)).max(1)),
@@ -65,7 +65,7 @@ fn manner(mode: StoreMode, gateways: u32) -> LeaseMode {
 
 /// When each request passed that was let in, and the most that was ever in hand.
 fn simulate<A: Algorithm>(
-    terms: LimitSpec,
+    spec: LimitSpec,
     mut count: Count<A>,
     manner: LeaseMode,
     steps: &[(u64, usize, u64)],
@@ -73,7 +73,7 @@ fn simulate<A: Algorithm>(
     let start = 1_000_000;
     let mut gateways: Vec<_> = (0..manner.gateways)
         .map(|_| Gateway {
-            account: LeaseAccount::new(terms, Millis(start)),
+            account: LeaseAccount::new(spec, Millis(start)),
             asked: None,
         })
         .collect();
@@ -151,13 +151,13 @@ proptest! {
     ) {
         let rate = Rate::per_second(per_second * 1000);
         let numbers = LeakyBucket { rate, burst: Excess::requests(burst), delay: Delay::Never };
-        let terms = LimitSpec::LeakyBucket(numbers);
+        let spec = LimitSpec::LeakyBucket(numbers);
         let count = Count { numbers, state: numbers.fresh(Millis(0)), window: 0 };
         let mode = if leased { StoreMode::Leased } else { StoreMode::Exact };
-        let (passed, most) = simulate(terms, count, manner(mode, gateways), &steps);
+        let (passed, most) = simulate(spec, count, manner(mode, gateways), &steps);
         let credit = if leased { gateways } else { 0 };
         let limit = i128::from(burst + 1 + credit);
-        prop_assert!(most <= terms.quota(), "{most} in hand");
+        prop_assert!(most <= spec.quota(), "{most} in hand");
         prop_assert!(beyond(&passed, per_second) <= limit + i128::from(most));
         if let Some((first, last)) = passed.first().zip(passed.last()) {
             let allowed = i128::from(per_second * (last - first)) / 1000;
@@ -176,10 +176,10 @@ proptest! {
             limit: Excess::requests(limit),
             window: Duration::from_millis(window),
         };
-        let terms = LimitSpec::FixedWindow(numbers);
+        let spec = LimitSpec::FixedWindow(numbers);
         let count = Count { numbers, state: numbers.fresh(Millis(0)), window };
         let manner = manner(StoreMode::Leased, gateways);
-        let (passed, _) = simulate(terms, count, manner, &steps);
+        let (passed, _) = simulate(spec, count, manner, &steps);
         for part in passed.chunk_by(|one, other| one / window == other / window) {
             prop_assert!(part.len() <= (limit + gateways) as usize, "{} of {limit}", part.len());
         }
@@ -219,9 +219,9 @@ fn settle(
 
 #[test]
 fn hot_keys_get_more_and_those_that_come_once_get_nothing() {
-    let (terms, mut count) = tokens(100);
+    let (spec, mut count) = tokens(100);
     let manner = manner(StoreMode::Leased, 2);
-    let mut account = LeaseAccount::new(terms, NOW);
+    let mut account = LeaseAccount::new(spec, NOW);
     let pass = LeaseVerdict::Spent(Verdict::Pass { excess: Excess(0) });
     assert_eq!(account.spend(NOW, Cost::ONE, manner), (pass, true));
     let first = settle(&mut account, &mut count, NOW, manner);
@@ -243,9 +243,9 @@ fn hot_keys_get_more_and_those_that_come_once_get_nothing() {
 
 #[test]
 fn what_lies_idle_goes_back_and_nothing_is_owed() {
-    let (terms, mut count) = tokens(100);
+    let (spec, mut count) = tokens(100);
     let manner = manner(StoreMode::Leased, 1);
-    let mut account = LeaseAccount::new(terms, NOW);
+    let mut account = LeaseAccount::new(spec, NOW);
     for step in 0..20 {
         if account.spend(after(step), Cost::ONE, manner).1 {
             settle(&mut account, &mut count, after(step), manner);
@@ -262,9 +262,9 @@ fn what_lies_idle_goes_back_and_nothing_is_owed() {
 
 #[test]
 fn what_is_owed_is_told_again_until_it_is_heard() {
-    let (terms, mut count) = tokens(100);
+    let (spec, mut count) = tokens(100);
     let manner = manner(StoreMode::Leased, 1);
-    let mut account = LeaseAccount::new(terms, NOW);
+    let mut account = LeaseAccount::new(spec, NOW);
     assert!(!account.wakes(), "nothing is owed");
     account.spend(NOW, Cost::ONE, manner);
     let unheard = account.prepare(NOW, manner);
@@ -278,9 +278,9 @@ fn what_is_owed_is_told_again_until_it_is_heard() {
 
 #[test]
 fn a_refusal_holds_until_a_moment_before_its_time() {
-    let (terms, _) = tokens(10);
+    let (spec, _) = tokens(10);
     let manner = manner(StoreMode::Exact, 3);
-    let mut account = LeaseAccount::new(terms, NOW);
+    let mut account = LeaseAccount::new(spec, NOW);
     let refusal = Verdict::Refuse {
         excess: Excess(7),
         retry_after: Some(Duration::from_millis(40)),
@@ -331,8 +331,8 @@ fn a_key_over_its_limit_is_known_until_it_may_come_back() {
 
 #[test]
 fn a_limit_smaller_than_the_fleet_is_not_leased() {
-    let (terms, _) = tokens(2);
-    let mut account = LeaseAccount::new(terms, NOW);
+    let (spec, _) = tokens(2);
+    let mut account = LeaseAccount::new(spec, NOW);
     let manner = manner(StoreMode::Leased, 3);
     for step in 0..100 {
         let word = account.spend(after(step), Cost::ONE, manner);
@@ -342,9 +342,9 @@ fn a_limit_smaller_than_the_fleet_is_not_leased() {
 
 #[test]
 fn too_much_of_a_key_is_noticed_and_forgotten_again() {
-    let (terms, mut count) = tokens(10);
+    let (spec, mut count) = tokens(10);
     let manner = manner(StoreMode::Exact, 1);
-    let mut account = LeaseAccount::new(terms, NOW);
+    let mut account = LeaseAccount::new(spec, NOW);
     // Five times the limit: fifty at once, and five hundred a second.
     for step in 0..50 {
         assert_eq!(
