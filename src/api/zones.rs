@@ -328,6 +328,7 @@ pub struct KeyState {
     /// Requests above the rate now; of a limit_conn the places taken now.
     pub excess: f64,
     /// What it may still have.
+    #[serde(rename = "standing")]
     pub key_status: KeyStatus,
     /// Its own rate, where the file gives it one; `unlimited` for none.
     pub own: Option<String>,
