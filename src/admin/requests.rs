@@ -13,11 +13,12 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use super::endpoints::{ApiError, EventStream, parameter};
 use super::keys::number;
 use super::{endpoints, keys};
+use crate::algorithm::VerdictKind;
 use crate::api::{
     self, ExplainRequest, Explanation, HeaderLines, Refusal, Refusals, SkippedRefusals,
 };
 use crate::clock::Millis;
-use crate::limits::{RuleExplanation, RuleVerdict};
+use crate::limits::RuleExplanation;
 use crate::proxy::Generation;
 use crate::telemetry::{self, REFUSALS, RefusalRecord};
 
@@ -42,7 +43,9 @@ pub(super) fn explain(
         .map_err(|why| ApiError::bad(format!("no such request is answered: {why}")))?;
     let rules = &explanation.rules;
     let refusals = || {
-        let refusing = rules.iter().filter(|rule| rule.said == RuleVerdict::Refuse);
+        let refusing = rules
+            .iter()
+            .filter(|rule| rule.verdict == VerdictKind::Refuse);
         refusing.filter(|rule| !rule.dry_run)
     };
     let refusal = refusals()
@@ -50,8 +53,8 @@ pub(super) fn explain(
         .or_else(|| refusals().next());
     let delaying = rules.iter().filter(|rule| !rule.dry_run);
     let delay = delaying
-        .filter(|rule| matches!(rule.said, RuleVerdict::Delay(_)))
-        .max_by_key(|rule| wait(rule));
+        .filter(|rule| matches!(rule.verdict, VerdictKind::Delay(_)))
+        .max_by_key(|rule| rule.verdict.wait());
     let decisive = refusal.or(delay);
     let by = |rule: &RuleExplanation| format!("zone `{}`: {}", rule.zone, rule.reason);
     Ok(Explanation {
@@ -60,9 +63,9 @@ pub(super) fn explain(
         location: explanation.location.into(),
         client: explanation.client,
         action: explanation.action,
-        verdict: decisive.map_or("pass", |rule| word(rule.said)).into(),
+        verdict: decisive.map_or("pass", |rule| rule.verdict.as_str()).into(),
         status: refusal.map(|rule| rule.status.as_u16()),
-        wait: decisive.map_or(0.0, |rule| wait(rule).as_secs_f64()),
+        wait: decisive.map_or(0.0, |rule| rule.verdict.wait().as_secs_f64()),
         retry_after: refusal.and_then(|rule| seconds(rule.retry_after)),
         reason: match (decisive, rules.is_empty()) {
             (Some(rule), _) => by(rule),
@@ -85,25 +88,10 @@ fn shown(rule: &RuleExplanation) -> api::RuleExplanation {
         limit: rule.limit.map(u64::from),
         dry_run: rule.dry_run,
         state: rule.key_status.as_ref().map(keys::status),
-        verdict: word(rule.said).into(),
-        wait: wait(rule).as_secs_f64(),
+        verdict: rule.verdict.as_str().into(),
+        wait: rule.verdict.wait().as_secs_f64(),
         retry_after: seconds(rule.retry_after),
         reason: rule.reason.clone(),
-    }
-}
-
-fn word(said: RuleVerdict) -> &'static str {
-    match said {
-        RuleVerdict::Delay(_) => "delay",
-        RuleVerdict::Pass => "pass",
-        RuleVerdict::Refuse => "refuse",
-    }
-}
-
-fn wait(rule: &RuleExplanation) -> Duration {
-    match rule.said {
-        RuleVerdict::Delay(wait) => wait,
-        RuleVerdict::Pass | RuleVerdict::Refuse => Duration::ZERO,
     }
 }
 

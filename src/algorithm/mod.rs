@@ -33,7 +33,7 @@ pub use self::gcra::Gcra;
 pub use self::leaky_bucket::LeakyBucket;
 pub use self::level::Level;
 pub use self::paced::Paced;
-pub use self::quantities::{Cost, Delay, Excess, KeyStatus, Rate, Spent, Verdict};
+pub use self::quantities::{Cost, Delay, Excess, KeyStatus, Rate, Spent, Verdict, VerdictKind};
 pub use self::script::{ExcessScale, ScriptArgs};
 pub use self::sliding_log::SlidingLog;
 pub use self::sliding_window::{Blocks, SlidingWindow};

@@ -160,6 +160,48 @@ pub enum Verdict {
     },
 }
 
+/// A verdict without its numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum VerdictKind {
+    /// The request passes after this wait.
+    Delay(Duration),
+    /// It passes at once.
+    Pass,
+    /// It is refused.
+    Refuse,
+}
+
+impl VerdictKind {
+    /// Its word in the API.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Delay(_) => "delay",
+            Self::Pass => "pass",
+            Self::Refuse => "refuse",
+        }
+    }
+
+    /// How long the request waits.
+    #[must_use]
+    pub fn wait(self) -> Duration {
+        match self {
+            Self::Delay(wait) => wait,
+            Self::Pass | Self::Refuse => Duration::ZERO,
+        }
+    }
+}
+
+impl From<&Verdict> for VerdictKind {
+    fn from(verdict: &Verdict) -> Self {
+        match verdict {
+            Verdict::Delay { wait, .. } => Self::Delay(*wait),
+            Verdict::Pass { .. } => Self::Pass,
+            Verdict::Refuse { .. } => Self::Refuse,
+        }
+    }
+}
+
 /// What a charge took, for those algorithms that cannot tell from the state and the cost.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Spent(pub(super) u64);

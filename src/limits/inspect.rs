@@ -18,7 +18,7 @@ use super::rule::{ConnRule, Decision, ReqRule, RuleObserver};
 use super::verdict::{Admission, LimitKind, Permit};
 use super::zone::{ConnZone, OverrideMatch, ReqZone, parted};
 use super::{Limits, log};
-use crate::algorithm::{Delay, Excess, KeyStatus, LimitSpec, Verdict};
+use crate::algorithm::{Delay, Excess, KeyStatus, LimitSpec, Verdict, VerdictKind};
 use crate::clock::Millis;
 use crate::config::plan::ConnQueue;
 use crate::limits;
@@ -288,8 +288,8 @@ pub struct RuleExplanation {
     pub dry_run: bool,
     /// Where the key stands before this request.
     pub key_status: Option<KeyStatus>,
-    /// What is said.
-    pub said: RuleVerdict,
+    /// Its verdict.
+    pub verdict: VerdictKind,
     /// When it would be let in, where it is not.
     pub retry_after: Option<Duration>,
     /// What a refusal is answered with.
@@ -302,7 +302,7 @@ pub struct RuleExplanation {
 
 /// The part of it that depends on the key.
 struct Evaluation {
-    said: RuleVerdict,
+    verdict: VerdictKind,
     retry_after: Option<Duration>,
     reason: String,
     is_first: bool,
@@ -312,7 +312,7 @@ struct Evaluation {
 impl Evaluation {
     fn pass(reason: impl Into<String>) -> Self {
         Self {
-            said: RuleVerdict::Pass,
+            verdict: VerdictKind::Pass,
             retry_after: None,
             reason: reason.into(),
             is_first: false,
@@ -327,7 +327,7 @@ impl Evaluation {
 
     fn refuse(why: &RefusalReason, retry_after: Option<Duration>) -> Self {
         Self {
-            said: RuleVerdict::Refuse,
+            verdict: VerdictKind::Refuse,
             retry_after,
             reason: why.to_string(),
             is_first: matches!(why, RefusalReason::Block(_) | RefusalReason::Penalty(_)),
@@ -364,7 +364,7 @@ impl Limits {
                 key_status: key.map(|key| rule.key_status(&key, record, now)),
                 key: key.map(|key| zone.source.spell(&key, Some(&zone.key_name(record)))),
                 status: word.status(rule.action.status.unwrap_or(self.requests_status)),
-                said: word.said,
+                verdict: word.verdict,
                 retry_after: word.retry_after,
                 reason: word.reason,
                 is_first: word.is_first,
@@ -389,7 +389,7 @@ impl Limits {
                 }),
                 key: key.map(|key| spelled(&zone.source, &key, record)),
                 status: word.status(rule.action.status.unwrap_or(self.connections_status)),
-                said: word.said,
+                verdict: word.verdict,
                 retry_after: word.retry_after,
                 reason: word.reason,
                 is_first: word.is_first,
@@ -445,7 +445,7 @@ impl ReqRule {
         };
         let word = match outcome {
             Verdict::Delay { excess, wait } => Evaluation {
-                said: RuleVerdict::Delay(wait),
+                verdict: VerdictKind::Delay(wait),
                 ..Evaluation::pass(format!("it waits for its turn: {}", over(excess)))
             },
             Verdict::Pass { excess: Excess(0) } => Evaluation::pass("within the rate"),
@@ -492,7 +492,7 @@ impl ConnRule {
         let word = match &self.queue {
             _ if taken < limit => Evaluation::pass(format!("{taken} of {limit} places are taken")),
             Some(queue) => Evaluation {
-                said: RuleVerdict::Delay(Duration::ZERO),
+                verdict: VerdictKind::Delay(Duration::ZERO),
                 ..Evaluation::pass(format!(
                     "all {limit} places are taken: it waits in line for one, up to {:?}",
                     queue.timeout
@@ -530,17 +530,6 @@ fn spelled(source: &KeySource, key: &Key, record: &RequestRecord) -> String {
     source.spell(key, Some(&log::bytes(source, record)))
 }
 
-/// What a rule said.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RuleVerdict {
-    /// It has to wait for so long.
-    Delay(Duration),
-    /// It may pass.
-    Pass,
-    /// It may not.
-    Refuse,
-}
-
 /// The places a request needs in `limit_conn` zones, to be taken when its time has come.
 #[derive(Debug, Default)]
 pub struct SlotKeys {
@@ -571,12 +560,12 @@ impl Limits {
         &self,
         record: &mut RequestRecord,
         now: Millis,
-        mut tell: impl FnMut(&RequestRecord, usize, &[u8], RuleVerdict),
+        mut tell: impl FnMut(&RequestRecord, usize, &[u8], VerdictKind),
     ) -> Admission {
         let mut heard = VerdictRecorder::default();
         let decision = self.requests.decide(record, now, &mut heard);
         match &decision {
-            Decision::NoKey { rule, .. } => tell(record, *rule, b"", RuleVerdict::Refuse),
+            Decision::NoKey { rule, .. } => tell(record, *rule, b"", VerdictKind::Refuse),
             Decision::NotLimited => {}
             Decision::Delay { .. } | Decision::Pass => {
                 for (rule, said) in heard.0 {
@@ -587,7 +576,7 @@ impl Limits {
             }
             Decision::Penalize { rule, .. } | Decision::Refuse { rule, .. } => {
                 let zone = &self.requests[*rule].zone;
-                zone.with_key(record, |key| tell(record, *rule, key, RuleVerdict::Refuse));
+                zone.with_key(record, |key| tell(record, *rule, key, VerdictKind::Refuse));
             }
         }
         self.pronounce(decision, record, now)
@@ -671,18 +660,11 @@ impl Limits {
 }
 
 #[derive(Default)]
-struct VerdictRecorder(SmallVec<[(usize, RuleVerdict); 4]>);
+struct VerdictRecorder(SmallVec<[(usize, VerdictKind); 4]>);
 
 impl RuleObserver for VerdictRecorder {
     fn hear(&mut self, rule: usize, outcome: &Verdict) {
-        self.0.push((
-            rule,
-            match outcome {
-                Verdict::Delay { wait, .. } => RuleVerdict::Delay(*wait),
-                Verdict::Pass { .. } => RuleVerdict::Pass,
-                Verdict::Refuse { .. } => RuleVerdict::Refuse,
-            },
-        ));
+        self.0.push((rule, outcome.into()));
     }
 }
 
@@ -694,13 +676,13 @@ mod tests {
         conn_rule, conn_zone, exchange_from, limits, plan, req_rule, req_zone,
     };
 
-    fn ask(limits: &Limits, record: &mut RequestRecord, now: u64) -> Vec<(usize, RuleVerdict)> {
+    fn ask(limits: &Limits, record: &mut RequestRecord, now: u64) -> Vec<(usize, VerdictKind)> {
         let mut told = Vec::new();
         let verdict = limits.ask_requests_aloud(record, Millis(now), |_, rule, key, said| {
             assert_eq!(key, [192, 0, 2, 1]);
             told.push((rule, said));
         });
-        let refused = told.iter().any(|(_, said)| *said == RuleVerdict::Refuse);
+        let refused = told.iter().any(|(_, said)| *said == VerdictKind::Refuse);
         assert_eq!(refused, matches!(verdict, Admission::Refuse(_)));
         told
     }
@@ -712,9 +694,9 @@ mod tests {
         let mut record = exchange_from("192.0.2.1", &[]);
         assert_eq!(
             ask(&limits, &mut record, 0),
-            [(0, RuleVerdict::Pass), (1, RuleVerdict::Pass)]
+            [(0, VerdictKind::Pass), (1, VerdictKind::Pass)]
         );
-        assert_eq!(ask(&limits, &mut record, 1), [(1, RuleVerdict::Refuse)]);
+        assert_eq!(ask(&limits, &mut record, 1), [(1, VerdictKind::Refuse)]);
         assert_eq!(limits.requests_label(0, &record), "192.0.2.1");
     }
 

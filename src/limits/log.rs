@@ -23,11 +23,11 @@ use super::key_admin::{KeyAdmin, any_marks};
 use super::rule::{ConnRule, Decision};
 use super::verdict::{LimitKind, Permit, Refusal};
 use super::zone::ReqZone;
-use crate::algorithm::Excess;
+use crate::algorithm::{Excess, VerdictKind};
 use crate::clock::{Clock, Millis};
 use crate::config::plan::LogLevel;
 use crate::message::RequestRecord;
-use crate::store::{self, Key, VerdictKind};
+use crate::store::{self, Key};
 use crate::telemetry::{REFUSALS, RefusalRecord, about};
 
 /// How a location's limits are enforced and spoken of.
@@ -274,7 +274,7 @@ impl Limits {
     pub(super) fn note(&self, decision: &Decision, record: &RequestRecord, now: Millis) {
         let (delays, refused) = match decision {
             Decision::NoKey { .. } | Decision::NotLimited => return,
-            Decision::Delay { rule, .. } => (Some(*rule), None),
+            Decision::Delay { rule, wait, .. } => (Some((*rule, *wait)), None),
             Decision::Pass => (None, None),
             Decision::Penalize { rule, rule_key, .. } | Decision::Refuse { rule, rule_key, .. } => {
                 (None, Some((*rule, rule_key.key)))
@@ -301,9 +301,9 @@ impl Limits {
             };
             keys.push(key);
             let Some(key) = key else { continue };
-            let said = match delays == Some(index) {
-                true => VerdictKind::Delay,
-                false => VerdictKind::Pass,
+            let said = match delays {
+                Some((rule, wait)) if rule == index => VerdictKind::Delay(wait),
+                _ => VerdictKind::Pass,
             };
             let (zone, noted) = (&rule.zone, (said, weight, now));
             zone.watch.note(&key, noted, || zone.key_name(record));

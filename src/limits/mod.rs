@@ -49,7 +49,7 @@ use crate::telemetry::REFUSALS;
 
 pub use self::cost::{DeferredCharge, bad_costs};
 pub use self::headers::AllowedHeaders;
-pub use self::inspect::{KeyState, RuleExplanation, RuleVerdict, SlotKeys, SlotOutcome, TopKeyRow};
+pub use self::inspect::{KeyState, RuleExplanation, SlotKeys, SlotOutcome, TopKeyRow};
 pub use self::key::ParsedKey;
 pub use self::key_admin::{KeyAction, KeyActionEntry, KeyAdmin, MAX_KEY_ACTIONS, TooManyActions};
 pub use self::verdict::{Admission, LimitKind, Permit, Refusal};

@@ -11,9 +11,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::evaluate::ReplayLocation;
+use crate::algorithm::VerdictKind;
 use crate::clock::Millis;
 use crate::config::plan::ConnQueue;
-use crate::limits::{Permit, RuleVerdict, SlotKeys, SlotOutcome};
+use crate::limits::{Permit, SlotKeys, SlotOutcome};
 use crate::message::LimitStatus;
 
 /// A request that wants its places.
@@ -41,7 +42,7 @@ pub(super) struct SlotRequest {
 pub(super) struct SlotProgress {
     permit: Permit,
     /// What each rule said, by its index.
-    pub(super) said: Vec<(usize, RuleVerdict)>,
+    pub(super) said: Vec<(usize, VerdictKind)>,
     /// The rule it waits for, and since when.
     rule: usize,
     since: i64,
@@ -185,7 +186,7 @@ impl ActiveRequests {
         let progress = &mut coming.progress;
         progress.said.push((
             progress.rule,
-            RuleVerdict::Delay(Duration::from_millis(wait)),
+            VerdictKind::Delay(Duration::from_millis(wait)),
         ));
         progress.rule += 1;
         coming.waited = Some(coming.waited.unwrap_or(0) + wait);
@@ -225,13 +226,13 @@ impl ActiveRequests {
                 &mut coming.progress.permit,
             ) {
                 SlotOutcome::NotNeeded => {}
-                SlotOutcome::Yes => coming.progress.said.push((rule, RuleVerdict::Pass)),
+                SlotOutcome::Yes => coming.progress.said.push((rule, VerdictKind::Pass)),
                 SlotOutcome::Line(queue) => return self.queue(coming, &queue, at),
                 SlotOutcome::No => return self.refuse(coming, at),
                 SlotOutcome::DryRun => {
                     // It goes on without any place at all.
                     coming.progress = SlotProgress::default();
-                    coming.progress.said.push((rule, RuleVerdict::Refuse));
+                    coming.progress.said.push((rule, VerdictKind::Refuse));
                     break;
                 }
             }
@@ -270,7 +271,7 @@ impl ActiveRequests {
     fn refuse(&mut self, mut coming: SlotRequest, at: i64) {
         let rule = coming.progress.rule;
         drop(std::mem::take(&mut coming.progress.permit));
-        coming.progress.said = vec![(rule, RuleVerdict::Refuse)];
+        coming.progress.said = vec![(rule, VerdictKind::Refuse)];
         let before = coming.spot.conn.iter().zip(&coming.keys).take(rule);
         let freed: Vec<QueueKey> = before
             .map(|(zone, (key, _))| (*zone, key.clone()))

@@ -123,7 +123,11 @@ impl<'a> Evaluator<'a> {
                     spot.limits
                         .ask_requests_aloud(record, now, |record, rule, key, said| {
                             let zone = spot.req[rule];
-                            let event = ZoneEvent::new(said, entry.at, (entry.file, entry.line));
+                            let event = ZoneEvent {
+                                verdict: said,
+                                at: entry.at,
+                                line: (entry.file, entry.line),
+                            };
                             let label = || spot.limits.requests_label(rule, record);
                             let id = tallies[zone].count(key, event, label);
                             if let Some(arrivals) = &mut arrivals[zone]
@@ -160,7 +164,11 @@ impl<'a> Evaluator<'a> {
             for (rule, word) in &coming.progress.said {
                 let zone = coming.spot.conn[*rule];
                 let (key, label) = &coming.keys[*rule];
-                let event = ZoneEvent::new(*word, coming.at, coming.line);
+                let event = ZoneEvent {
+                    verdict: *word,
+                    at: coming.at,
+                    line: coming.line,
+                };
                 self.tallies[self.plan.req_zones.len() + zone].count(key, event, || label.clone());
                 if ending == SlotResult::Refuse {
                     refusing = Some(zone);

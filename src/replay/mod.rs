@@ -31,6 +31,4 @@ pub use self::report::{ReplayReport, duration, number, percent};
 pub use self::run::{
     ReplayError, ReplayOptions, ReplayProgress, RequestObserver, SuggestOptions, run,
 };
-pub use self::stats::{
-    KeyStats, LongWait, ReplayVerdictKind, Timeline, TimelineBin, VerdictCounts,
-};
+pub use self::stats::{KeyStats, LongWait, Timeline, TimelineBin, VerdictCounts};

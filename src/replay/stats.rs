@@ -11,20 +11,9 @@
 
 use std::collections::HashMap;
 
-use crate::limits;
+use crate::algorithm::VerdictKind;
 
-/// What a zone said of a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ReplayVerdictKind {
-    /// Wait so many milliseconds.
-    Delay(u64),
-    /// Go on.
-    Pass,
-    /// Go away.
-    Refuse,
-}
-
-/// How often what was said.
+/// How often what was verdict.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct VerdictCounts {
     /// Let through at once.
@@ -36,11 +25,11 @@ pub struct VerdictCounts {
 }
 
 impl VerdictCounts {
-    fn count(&mut self, said: ReplayVerdictKind) {
-        match said {
-            ReplayVerdictKind::Delay(_) => self.delay += 1,
-            ReplayVerdictKind::Pass => self.pass += 1,
-            ReplayVerdictKind::Refuse => self.refuse += 1,
+    fn count(&mut self, verdict: VerdictKind) {
+        match verdict {
+            VerdictKind::Delay(_) => self.delay += 1,
+            VerdictKind::Pass => self.pass += 1,
+            VerdictKind::Refuse => self.refuse += 1,
         }
     }
 
@@ -100,22 +89,9 @@ pub(super) struct ZoneStats {
 /// One request in the eyes of a zone.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ZoneEvent {
-    pub(super) said: ReplayVerdictKind,
+    pub(super) verdict: VerdictKind,
     pub(super) at: i64,
     pub(super) line: (u32, u64),
-}
-
-impl ZoneEvent {
-    pub(super) fn new(said: limits::RuleVerdict, at: i64, line: (u32, u64)) -> Self {
-        let said = match said {
-            limits::RuleVerdict::Delay(wait) => {
-                ReplayVerdictKind::Delay(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX))
-            }
-            limits::RuleVerdict::Pass => ReplayVerdictKind::Pass,
-            limits::RuleVerdict::Refuse => ReplayVerdictKind::Refuse,
-        };
-        Self { said, at, line }
-    }
 }
 
 impl ZoneStats {
@@ -138,12 +114,13 @@ impl ZoneStats {
         }
         key.in_second += 1;
         key.peak = key.peak.max(key.in_second);
-        key.counts.count(event.said);
-        self.counts.count(event.said);
-        self.timeline.count(event.at, event.said, key.in_second);
-        if let ReplayVerdictKind::Delay(millis) = event.said {
+        key.counts.count(event.verdict);
+        self.counts.count(event.verdict);
+        self.timeline.count(event.at, event.verdict, key.in_second);
+        if let VerdictKind::Delay(wait) = event.verdict {
+            let millis = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
             key.longest = key.longest.max(millis);
-            let wait = |label: &str| LongWait {
+            let long_wait = |label: &str| LongWait {
                 millis,
                 at: event.at,
                 key: label.into(),
@@ -153,7 +130,7 @@ impl ZoneStats {
                 || self.waits.last().is_some_and(|last| last.millis < millis)
             {
                 let place = self.waits.partition_point(|other| other.millis >= millis);
-                self.waits.insert(place, wait(&key.label));
+                self.waits.insert(place, long_wait(&key.label));
                 self.waits.truncate(MOST_WAITS);
             }
         }
@@ -249,7 +226,7 @@ const LONGEST_LABEL: usize = 200;
 /// What happened in one stretch of time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TimelineBin {
-    /// What was said.
+    /// What was verdict.
     pub counts: VerdictCounts,
     /// The most requests of one key in one second.
     pub busiest: u32,
@@ -267,7 +244,7 @@ pub struct Timeline {
 
 impl Timeline {
     /// Counts a request whose key sent so many in the same second. Time never goes back.
-    pub(super) fn count(&mut self, at: i64, said: ReplayVerdictKind, in_second: u32) {
+    pub(super) fn count(&mut self, at: i64, verdict: VerdictKind, in_second: u32) {
         let second = at.div_euclid(1000);
         if self.width == 0 {
             (self.start, self.width) = (second, 1);
@@ -282,11 +259,7 @@ impl Timeline {
             self.cells.resize(index + 1, TimelineBin::default());
         }
         let cell = &mut self.cells[index];
-        match said {
-            ReplayVerdictKind::Delay(_) => cell.counts.delay += 1,
-            ReplayVerdictKind::Pass => cell.counts.pass += 1,
-            ReplayVerdictKind::Refuse => cell.counts.refuse += 1,
-        }
+        cell.counts.count(verdict);
         cell.busiest = cell.busiest.max(in_second);
     }
 
@@ -328,11 +301,13 @@ const MOST_CELLS: i64 = 512;
 #[cfg(test)]
 mod tests {
 
+    use std::time::Duration;
+
     use super::*;
 
-    fn event(said: ReplayVerdictKind, at: i64) -> ZoneEvent {
+    fn event(verdict: VerdictKind, at: i64) -> ZoneEvent {
         ZoneEvent {
-            said,
+            verdict,
             at,
             line: (0, 1),
         }
@@ -341,16 +316,16 @@ mod tests {
     #[test]
     fn keys_are_told_in_the_order_of_how_hard_they_were_hit() {
         let mut zone = ZoneStats::default();
-        let mut count = |key: &str, said, at| {
-            zone.count(key.as_bytes(), event(said, at), || key.to_owned());
+        let mut count = |key: &str, verdict, at| {
+            zone.count(key.as_bytes(), event(verdict, at), || key.to_owned());
         };
         for at in 0..3 {
-            count("busy", ReplayVerdictKind::Pass, at);
+            count("busy", VerdictKind::Pass, at);
         }
-        count("hit", ReplayVerdictKind::Refuse, 5);
-        count("slow", ReplayVerdictKind::Delay(70), 1_000);
-        count("a", ReplayVerdictKind::Pass, 2_000);
-        count("b", ReplayVerdictKind::Pass, 2_000);
+        count("hit", VerdictKind::Refuse, 5);
+        count("slow", VerdictKind::Delay(Duration::from_millis(70)), 1_000);
+        count("a", VerdictKind::Pass, 2_000);
+        count("b", VerdictKind::Pass, 2_000);
         let labels: Vec<_> = zone.hardest().iter().map(|key| &*key.label).collect();
         assert_eq!(labels, ["hit", "slow", "busy", "a", "b"]);
         assert_eq!(
@@ -370,9 +345,11 @@ mod tests {
         let mut zone = ZoneStats::default();
         for at in 0..100 {
             let millis = u64::try_from(at % 20).unwrap() + 1;
-            zone.count(b"k", event(ReplayVerdictKind::Delay(millis), at), || {
-                "k".to_owned()
-            });
+            zone.count(
+                b"k",
+                event(VerdictKind::Delay(Duration::from_millis(millis)), at),
+                || "k".to_owned(),
+            );
         }
         assert_eq!(zone.waits.len(), MOST_WAITS);
         let found: Vec<_> = zone
@@ -394,9 +371,7 @@ mod tests {
             let key = number.to_be_bytes();
             let times = if number % 1000 == 7 { 3 } else { 1 };
             for _ in 0..times {
-                zone.count(&key, event(ReplayVerdictKind::Pass, 0), || {
-                    number.to_string()
-                });
+                zone.count(&key, event(VerdictKind::Pass, 0), || number.to_string());
             }
         }
         assert_eq!(zone.len(), u64::from(most) + 10);
@@ -410,7 +385,7 @@ mod tests {
         // And those that are left are still found where they are.
         zone.count(
             &7_u32.to_be_bytes(),
-            event(ReplayVerdictKind::Pass, 0),
+            event(VerdictKind::Pass, 0),
             || unreachable!(),
         );
         assert_eq!(zone.hardest()[0].counts.total(), 4);
@@ -420,6 +395,8 @@ mod tests {
 #[cfg(test)]
 mod timeline_tests {
 
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -428,7 +405,7 @@ mod timeline_tests {
         for second in (0..86_400 * 40).step_by(97) {
             timeline.count(
                 second * 1000,
-                ReplayVerdictKind::Pass,
+                VerdictKind::Pass,
                 1 + u32::from(second == 970),
             );
         }
@@ -443,8 +420,12 @@ mod timeline_tests {
     #[test]
     fn a_gap_of_years_is_only_a_gap() {
         let mut timeline = Timeline::default();
-        timeline.count(0, ReplayVerdictKind::Refuse, 1);
-        timeline.count(1_794_794_603_000, ReplayVerdictKind::Delay(3), 1);
+        timeline.count(0, VerdictKind::Refuse, 1);
+        timeline.count(
+            1_794_794_603_000,
+            VerdictKind::Delay(Duration::from_millis(3)),
+            1,
+        );
         let cells: Vec<_> = timeline.cells().map(|(_, cell)| *cell).collect();
         assert_eq!(cells[0].counts.refuse, 1);
         assert_eq!(cells.last().map(|cell| cell.counts.delay), Some(1));

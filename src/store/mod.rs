@@ -28,7 +28,7 @@ pub use self::redis::script::StoreVerdict;
 pub use self::redis::{
     Error, ForgetKeys, ResetError, SharedStore, StoreDown, StoreOutage, StoreStatus,
 };
-pub use self::top_keys::{KeyRates, TopKeys, VerdictKind, sampling_weight};
+pub use self::top_keys::{KeyRates, TopKeys, sampling_weight};
 
 /// What one key of which two words are remembered costs, all in, at most: a zone of `size` bytes then holds
 /// `size / BYTES_PER_KEY` keys. What others cost depends on the state of their algorithm.

@@ -18,6 +18,7 @@ use std::time::Duration;
 use super::ZoneCounts;
 use super::key::{HashSeeds, Key};
 use super::table::{EvictingTable, ShardLock};
+use crate::algorithm::VerdictKind;
 use crate::clock::Millis;
 
 /// The busiest keys of a zone.
@@ -25,17 +26,6 @@ use crate::clock::Millis;
 pub struct TopKeys {
     seeds: HashSeeds,
     lists: ShardLock<TopLists>,
-}
-
-/// What a zone said to a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum VerdictKind {
-    /// Wait.
-    Delay,
-    /// Go on.
-    Pass,
-    /// Go away.
-    Refuse,
 }
 
 /// A key and what it was told.
@@ -275,7 +265,7 @@ impl TrackedKey {
             self.turn(now);
         }
         *match said {
-            VerdictKind::Delay => &mut self.counts.delay,
+            VerdictKind::Delay(_) => &mut self.counts.delay,
             VerdictKind::Pass => &mut self.counts.pass,
             VerdictKind::Refuse => &mut self.counts.refuse,
         } += weight;
