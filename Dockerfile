@@ -3,9 +3,9 @@
 FROM rust:1.95-slim-bookworm AS build
 WORKDIR /weir
 COPY . .
-# Downloaded crates and compiled dependencies live in cache mounts, not in layers: a change in our own
-# sources, or in Cargo.lock, compiles what has changed and no more. The mounts are gone after the step,
-# so the binary is copied out of them.
+# Downloaded crates and compiled dependencies live in cache mounts, not in layers: a change of the sources
+# or of Cargo.lock recompiles only what changed. The mounts are gone after the step, so the binary is copied
+# out of them.
 RUN --mount=type=cache,target=/usr/local/cargo/registry,sharing=locked \
     --mount=type=cache,target=/weir/target,sharing=locked \
     cargo build --release --locked --bin weir \
@@ -14,11 +14,11 @@ RUN --mount=type=cache,target=/usr/local/cargo/registry,sharing=locked \
 # glibc, CA certificates and time zones, a user without rights (65532), and no shell.
 FROM gcr.io/distroless/cc-debian12:nonroot
 COPY --from=build /out/weir /usr/bin/weir
-# The configuration in force until another one is mounted over it.
+# The default configuration; mount your own over it.
 COPY conf/packaged.yaml /etc/weir/weir.yaml
 
 EXPOSE 8080
-# QUIT lets requests in flight finish. Give `docker stop` a little more time than `shutdown_timeout` has.
+# QUIT lets requests in flight finish. Give `docker stop` slightly more time than `shutdown_timeout`.
 STOPSIGNAL SIGQUIT
 # Asks the admin listener inside the container; needs `admin.listen`.
 HEALTHCHECK --interval=10s --timeout=3s --start-period=5s --retries=3 \
