@@ -3,14 +3,14 @@
 //! They are enums rather than type parameters: what is built on them is compiled once, and a branch costs nothing beside a
 //! system call.
 
-use std::io::{self, IoSlice};
+use std::io;
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker, ready};
 
 use socket2::{Domain, SockRef, Socket};
-use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
+use tokio::io::{Interest, ReadBuf};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
 /// A connected socket of an event loop.
@@ -123,45 +123,60 @@ impl Stream {
     }
 }
 
-impl AsyncRead for Stream {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        each!(self.get_mut(), socket => Pin::new(socket).poll_read(context, buffer))
-    }
+/// Implements reading and writing for an enum of sockets; `$each` evaluates an expression for whichever variant it is.
+macro_rules! delegate_io {
+    ($socket:ty, $each:ident) => {
+        impl tokio::io::AsyncRead for $socket {
+            fn poll_read(
+                self: Pin<&mut Self>,
+                context: &mut Context<'_>,
+                buffer: &mut ReadBuf<'_>,
+            ) -> Poll<io::Result<()>> {
+                $each!(self.get_mut(), socket => Pin::new(socket).poll_read(context, buffer))
+            }
+        }
+
+        impl tokio::io::AsyncWrite for $socket {
+            fn poll_write(
+                self: Pin<&mut Self>,
+                context: &mut Context<'_>,
+                bytes: &[u8],
+            ) -> Poll<io::Result<usize>> {
+                $each!(self.get_mut(), socket => Pin::new(socket).poll_write(context, bytes))
+            }
+
+            fn poll_write_vectored(
+                self: Pin<&mut Self>,
+                context: &mut Context<'_>,
+                slices: &[io::IoSlice<'_>],
+            ) -> Poll<io::Result<usize>> {
+                $each!(self.get_mut(), socket => Pin::new(socket).poll_write_vectored(context, slices))
+            }
+
+            fn is_write_vectored(&self) -> bool {
+                true
+            }
+
+            fn poll_flush(
+                self: Pin<&mut Self>,
+                context: &mut Context<'_>,
+            ) -> Poll<io::Result<()>> {
+                $each!(self.get_mut(), socket => Pin::new(socket).poll_flush(context))
+            }
+
+            fn poll_shutdown(
+                self: Pin<&mut Self>,
+                context: &mut Context<'_>,
+            ) -> Poll<io::Result<()>> {
+                $each!(self.get_mut(), socket => Pin::new(socket).poll_shutdown(context))
+            }
+        }
+    };
 }
 
-impl AsyncWrite for Stream {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        each!(self.get_mut(), socket => Pin::new(socket).poll_write(context, bytes))
-    }
+pub(crate) use delegate_io;
 
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        slices: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        each!(self.get_mut(), socket => Pin::new(socket).poll_write_vectored(context, slices))
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        true
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        each!(self.get_mut(), socket => Pin::new(socket).poll_flush(context))
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        each!(self.get_mut(), socket => Pin::new(socket).poll_shutdown(context))
-    }
-}
+delegate_io!(Stream, each);
 
 /// A listening socket of an event loop.
 #[derive(Debug)]

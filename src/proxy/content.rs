@@ -26,7 +26,7 @@ use crate::message::headers::MaxForwards;
 use crate::message::{
     IncomingBody, LocalReply, RequestBody, RequestRecord, ResponseBody, grpc, headers, variables,
 };
-use crate::spool::{BufferPool, ResponseBuffer, SpoolWriter, WriteSpace};
+use crate::spool::{BufferPool, ResponseBuffer, SpoolWriter};
 use crate::telemetry::{COUNTERS, RateLimitedLog, SlowPart};
 use crate::upstream::breaker::{Breaker, BreakerOpen, CallOutcome, CallPermit, CallTicket};
 use crate::upstream::{
@@ -458,9 +458,7 @@ async fn read(
     let mut writer = SpoolWriter::new(plan, bounds);
     writer.push(first);
     writer.push(second);
-    while !body.is_end_stream()
-        && poll_fn(|context| writer.poll_room(context)).await == WriteSpace::Free
-    {
+    while !body.is_end_stream() && poll_fn(|context| writer.poll_room(context)).await {
         match next(&mut body, Some(&mut writer)).await? {
             Some(data) => writer.push(data),
             None => break,

@@ -1,44 +1,61 @@
-//! A request's body that is taken in before a backend is asked, and sent from here as often as it has to be.
-//!
-//! Bytes in memory, in the order they came in and in hardly more memory than they take.
-//!
-//! A piece of a message is a slice of what was read with it. A few bytes may hold on to all of a large read buffer, so
-//! small pieces are copied together and only large ones kept as they came.
-//!
-//! What of a response has come and cannot leave yet, first in, first out.
-//!
-//! From the front to the back: what is in the file, what is being written to it, what is in memory. Nothing goes to the
-//! file before there is more than may be in memory, and nothing that the client can take waits for a write.
+//! Bodies that wait: a request's, which is read before a backend is asked and sent as often as needed, and a response's,
+//! which its client cannot take yet.
 
 use std::collections::VecDeque;
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Bytes, BytesMut};
 
-use super::bounds::{BufferCharge, BufferPool, BufferResource};
-use super::disk::{self, DiskJob, TempFile};
+use super::storage::{BufferCharge, BufferPool, BufferResource, DiskJob, TempFile, fetch};
 use crate::config::plan::{RequestBuffering, ResponseBuffering};
 use crate::message::ReplayableBody;
 
-/// Takes a body in.
+/// Bytes in a file, and behind them bytes in memory.
 #[derive(Debug)]
-pub struct SpoolWriter {
+struct Buffer {
     limit: usize,
     pieces: ByteQueue,
     memory: BufferCharge,
-    spill: TempFile,
+    file: TempFile,
 }
 
-/// Whether there is room for more of a body.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WriteSpace {
-    /// There is.
-    Free,
-    /// There is none, in memory or on disk, and nobody knows when there will be.
-    Full,
+impl Buffer {
+    fn new(limit: usize, path: &Arc<Path>, pool: &Arc<BufferPool>) -> Self {
+        Self {
+            limit,
+            pieces: ByteQueue::default(),
+            memory: BufferCharge::new(pool, BufferResource::Memory),
+            file: TempFile::new(path, pool),
+        }
+    }
+
+    fn push(&mut self, data: Bytes) {
+        self.pieces.push(data);
+        self.charge();
+    }
+
+    /// Charges what is in memory now.
+    fn charge(&mut self) {
+        self.memory
+            .set(self.pieces.length as u64 + self.file.held());
+    }
+
+    /// Writes what is in memory to a file of at most `most` bytes; false if that cannot be done now.
+    fn write(&mut self, most: u64) -> bool {
+        let has_room = self.file.has_room(self.pieces.length as u64, most);
+        if has_room {
+            self.file.write(self.pieces.take());
+        }
+        has_room
+    }
 }
+
+/// Reads a request's body into a buffer.
+#[derive(Debug)]
+pub struct SpoolWriter(Buffer);
 
 /// A body, or as much of it as there was room for.
 #[derive(Debug)]
@@ -50,104 +67,87 @@ pub struct SpooledBody {
     fetch: Option<DiskJob<Bytes>>,
 }
 
-/// What all copies of a body have in common: the file, and what came after it.
+/// What all copies of a body share: the file, and what came after it.
 #[derive(Debug)]
 struct SpooledFile {
-    spill: TempFile,
+    file: TempFile,
     pieces: Vec<Bytes>,
     _memory: BufferCharge,
 }
 
 impl SpoolWriter {
-    /// Nothing yet.
-    #[must_use]
-    pub fn new(plan: &RequestBuffering, bounds: &Arc<BufferPool>) -> Self {
-        Self {
-            limit: plan.memory,
-            pieces: ByteQueue::default(),
-            memory: BufferCharge::new(bounds, BufferResource::Memory),
-            spill: TempFile::new(&plan.path, bounds),
-        }
+    /// An empty buffer.
+    pub fn new(plan: &RequestBuffering, pool: &Arc<BufferPool>) -> Self {
+        Self(Buffer::new(plan.memory, &plan.path, pool))
     }
 
-    /// Ready when more may be added, or when it is known that nothing more can be.
-    pub fn poll_room(&mut self, context: &mut Context<'_>) -> Poll<WriteSpace> {
-        let written = self.spill.poll_written(context);
-        self.count();
-        let bytes = self.pieces.len();
-        let full = bytes > self.limit || !self.memory.has_room();
+    /// Ready with true when more may be added, with false when memory and disk are used up.
+    pub fn poll_room(&mut self, context: &mut Context<'_>) -> Poll<bool> {
+        let buffer = &mut self.0;
+        let written = buffer.file.poll_written(context);
+        buffer.charge();
+        let bytes = buffer.pieces.length;
+        let full = bytes > buffer.limit || !buffer.memory.has_room();
         // Where memory is short the disk has to do.
-        if !full && (bytes == 0 || !self.memory.is_short()) {
-            return Poll::Ready(WriteSpace::Free);
+        if !full && (bytes == 0 || !buffer.memory.is_short()) {
+            return Poll::Ready(true);
         }
         if written.is_pending() {
-            return match bytes < MOST_AT_ONCE.max(self.limit) && self.memory.has_room() {
-                true => Poll::Ready(WriteSpace::Free),
+            return match bytes < MOST_AT_ONCE.max(buffer.limit) && buffer.memory.has_room() {
+                true => Poll::Ready(true),
                 false => Poll::Pending,
             };
         }
-        if bytes > 0 && self.spill.takes(bytes as u64, u64::MAX) {
-            self.spill.write(self.pieces.take());
-            return Poll::Ready(WriteSpace::Free);
+        if bytes > 0 && buffer.write(u64::MAX) || !full {
+            return Poll::Ready(true);
         }
-        if !full {
-            return Poll::Ready(WriteSpace::Free);
+        if !buffer.memory.has_room() {
+            buffer.memory.pool.note_full(BufferResource::Memory);
         }
-        if !self.memory.has_room() {
-            self.memory.bounds().note_full(BufferResource::Memory);
-        }
-        Poll::Ready(WriteSpace::Full)
+        Poll::Ready(false)
     }
 
-    /// Adds a piece; [`SpoolWriter::poll_room`] has said that there is room.
+    /// Adds a piece, for which [`SpoolWriter::poll_room`] has found room.
     pub fn push(&mut self, data: Bytes) {
-        self.pieces.push(data);
-        self.count();
+        self.0.push(data);
     }
 
     /// Ready when nothing is being written any more.
     pub fn poll_written(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        self.spill.poll_written(context).map(|_| self.count())
+        let written = self.0.file.poll_written(context);
+        written.map(|_| self.0.charge())
     }
 
-    /// What was taken in, when nothing is being written any more.
+    /// The body, when nothing is being written any more.
     #[must_use]
     pub fn finish(mut self) -> SpooledBody {
-        let mut pieces = self.spill.take_unwritten();
-        pieces.extend(self.pieces.take());
+        let mut pieces = self.0.file.take_unwritten();
+        pieces.extend(self.0.pieces.take());
         SpooledBody {
             shared: Arc::new(SpooledFile {
-                spill: self.spill,
+                file: self.0.file,
                 pieces: pieces.into(),
-                _memory: self.memory,
+                _memory: self.0.memory,
             }),
             at: 0,
             piece: 0,
             fetch: None,
         }
     }
-
-    fn count(&mut self) {
-        self.memory
-            .set(self.pieces.len() as u64 + self.spill.held());
-    }
 }
 
 impl ReplayableBody for SpooledBody {
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<io::Result<Bytes>>> {
-        let spill = &self.shared.spill;
-        if let (true, Some(file)) = (self.at < spill.length(), spill.file()) {
-            let fetch = |at| disk::fetch(file, at, spill.length());
-            let piece = ready!(
-                self.fetch
-                    .get_or_insert_with(|| fetch(self.at))
-                    .poll(context)
-            );
+        let length = self.shared.file.length;
+        if let (true, Some(file)) = (self.at < length, &self.shared.file.file) {
+            let start = |at| fetch(file, at, length);
+            let fetch = self.fetch.get_or_insert_with(|| start(self.at));
+            let piece = ready!(fetch.poll(context));
             self.fetch = None;
             if let Ok(piece) = &piece {
                 self.at += piece.len() as u64;
                 // The next one is read while this one leaves.
-                self.fetch = (self.at < spill.length()).then(|| fetch(self.at));
+                self.fetch = (self.at < length).then(|| start(self.at));
             }
             return Poll::Ready(Some(piece));
         }
@@ -159,7 +159,7 @@ impl ReplayableBody for SpooledBody {
     fn left(&self) -> u64 {
         let pieces = self.shared.pieces.iter().skip(self.piece);
         let pieces: u64 = pieces.map(|piece| piece.len() as u64).sum();
-        self.shared.spill.length() - self.at + pieces
+        self.shared.file.length - self.at + pieces
     }
 
     fn again(&self) -> Box<dyn ReplayableBody> {
@@ -172,12 +172,14 @@ impl ReplayableBody for SpooledBody {
     }
 }
 
-/// How much may gather while a write takes its time, in bytes: fewer and larger writes.
+/// How many bytes may gather during a write, for fewer and larger writes.
 const MOST_AT_ONCE: usize = 64 * 1024;
 
-/// Some bytes, in order.
+/// Bytes in order, in hardly more memory than they take.
+// A piece of a message is a slice of what was read with it. A few bytes may keep all of a large read buffer, so small pieces
+// are copied together and only large ones kept as they came.
 #[derive(Debug, Default)]
-pub(super) struct ByteQueue {
+struct ByteQueue {
     full: VecDeque<Bytes>,
     // What came last, while more may be added to it.
     open: BytesMut,
@@ -185,13 +187,8 @@ pub(super) struct ByteQueue {
 }
 
 impl ByteQueue {
-    /// How many bytes there are.
-    pub(super) fn len(&self) -> usize {
-        self.length
-    }
-
     /// Adds bytes at the end.
-    pub(super) fn push(&mut self, mut data: Bytes) {
+    fn push(&mut self, mut data: Bytes) {
         self.length += data.len();
         while !data.is_empty() {
             if data.len() >= LARGE {
@@ -210,7 +207,7 @@ impl ByteQueue {
     }
 
     /// Takes some bytes off the front.
-    pub(super) fn pop(&mut self) -> Option<Bytes> {
+    fn pop(&mut self) -> Option<Bytes> {
         let piece = match self.full.pop_front() {
             Some(piece) => piece,
             None if self.open.is_empty() => return None,
@@ -221,7 +218,7 @@ impl ByteQueue {
     }
 
     /// Takes all of them.
-    pub(super) fn take(&mut self) -> VecDeque<Bytes> {
+    fn take(&mut self) -> VecDeque<Bytes> {
         self.close();
         self.length = 0;
         std::mem::take(&mut self.full)
@@ -241,31 +238,26 @@ const BLOCK: usize = 4096;
 /// Read buffers are at most twice as large.
 const LARGE: usize = 32 * 1024;
 
-/// What a client cannot take yet.
+/// What a client cannot take yet of a response, first in, first out.
+// From the front to the back: what is in the file, what is being written to it, what is in memory. Nothing goes to the file
+// before there is more than may be in memory, and nothing that the client can take waits for a write.
 #[derive(Debug)]
 pub struct ResponseBuffer {
-    limit: usize,
+    buffer: Buffer,
     most_on_disk: u64,
-    back: ByteQueue,
-    memory: BufferCharge,
-    spill: TempFile,
     // How far the file was read.
     read: u64,
     fetch: Option<DiskJob<Bytes>>,
-    // It has been said that there is no room.
+    // It has been logged that there is no room.
     noted: bool,
 }
 
 impl ResponseBuffer {
-    /// An empty one.
-    #[must_use]
-    pub fn new(plan: &ResponseBuffering, bounds: &Arc<BufferPool>) -> Self {
+    /// An empty buffer.
+    pub fn new(plan: &ResponseBuffering, pool: &Arc<BufferPool>) -> Self {
         Self {
-            limit: plan.memory,
+            buffer: Buffer::new(plan.memory, &plan.path, pool),
             most_on_disk: plan.disk,
-            back: ByteQueue::default(),
-            memory: BufferCharge::new(bounds, BufferResource::Memory),
-            spill: TempFile::new(&plan.path, bounds),
             read: 0,
             fetch: None,
             noted: false,
@@ -273,64 +265,62 @@ impl ResponseBuffer {
     }
 
     /// How many bytes there are.
-    #[must_use]
     pub fn len(&self) -> u64 {
-        self.spill.length() - self.read + self.spill.untaken() + self.back.len() as u64
+        let Buffer { file, pieces, .. } = &self.buffer;
+        file.length - self.read + file.unread() + pieces.length as u64
     }
 
     /// Whether there is nothing.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether a piece may be added now. Where not, the task is woken if a write is what it has to wait for; else there
-    /// will be room when something has been taken.
+    /// Whether a piece may be added now. Where not, the task is woken if it has to wait for a write; else there will be room
+    /// when something has been read.
     pub fn has_room(&mut self, context: &mut Context<'_>) -> bool {
         self.settle(context);
-        let length = self.back.len();
-        let full = length >= self.limit;
+        let buffer = &mut self.buffer;
+        let length = buffer.pieces.length;
+        let full = length >= buffer.limit;
         // Where memory is short the disk has to do.
-        if full || length > 0 && self.memory.is_short() {
-            if self.spill.takes(length as u64, self.most_on_disk) {
-                self.spill.write(self.back.take());
+        if full || length > 0 && buffer.memory.is_short() {
+            if buffer.write(self.most_on_disk) {
                 self.settle(context);
             } else if full {
                 return false;
             }
         }
-        let has_room = self.memory.has_room();
-        if !has_room && !self.spill.is_busy() && !std::mem::replace(&mut self.noted, true) {
-            self.memory.bounds().note_full(BufferResource::Memory);
+        let buffer = &mut self.buffer;
+        let has_room = buffer.memory.has_room();
+        if !has_room && !buffer.file.is_busy() && !std::mem::replace(&mut self.noted, true) {
+            buffer.memory.pool.note_full(BufferResource::Memory);
         }
         has_room
     }
 
-    /// Adds a piece at the end; [`ResponseBuffer::has_room`] has said that there is room.
+    /// Adds a piece at the end, for which [`ResponseBuffer::has_room`] has found room.
     pub fn push(&mut self, data: Bytes) {
-        self.back.push(data);
-        self.count();
+        self.buffer.push(data);
     }
 
     /// Takes some bytes off the front; `None` if there is nothing.
     ///
     /// # Errors
     ///
-    /// What is in the file cannot be read.
+    /// The file cannot be read.
     pub fn poll_pop(&mut self, context: &mut Context<'_>) -> Poll<Option<io::Result<Bytes>>> {
         self.settle(context);
-        if self.read < self.spill.length() {
+        if self.read < self.buffer.file.length {
             return self.poll_fetch(context).map(Some);
         }
-        let piece = self.spill.flight().and_then(|flight| flight.pop());
-        self.spill.let_go_if_taken();
-        let piece = piece.or_else(|| self.back.pop());
-        self.count();
+        let buffer = &mut self.buffer;
+        let piece = buffer.file.pop_pending().or_else(|| buffer.pieces.pop());
+        buffer.charge();
         Poll::Ready(piece.map(Ok))
     }
 
     fn poll_fetch(&mut self, context: &mut Context<'_>) -> Poll<io::Result<Bytes>> {
-        self.fetch_on();
+        self.fetch_next();
         let Some(fetch) = &mut self.fetch else {
             return Poll::Ready(Err(io::ErrorKind::NotFound.into()));
         };
@@ -339,41 +329,39 @@ impl ResponseBuffer {
         let piece = piece?;
         self.read += piece.len() as u64;
         // The next one is read while this one leaves.
-        self.fetch_on();
+        self.fetch_next();
         self.rewind();
         Poll::Ready(Ok(piece))
     }
 
     /// Reads on in the file, where something is left.
-    fn fetch_on(&mut self) {
+    fn fetch_next(&mut self) {
+        let file = &self.buffer.file;
         if self.fetch.is_none()
-            && self.read < self.spill.length()
-            && let Some(file) = self.spill.file()
+            && self.read < file.length
+            && let Some(open) = &file.file
         {
-            self.fetch = Some(disk::fetch(file, self.read, self.spill.length()));
+            self.fetch = Some(fetch(open, self.read, file.length));
         }
     }
 
-    /// Lets go of what has been written; the task is woken when more has been.
+    /// Frees the memory of what has been written; the task is woken when more has been.
     pub fn settle(&mut self, context: &mut Context<'_>) {
-        if let Poll::Ready(taken) = self.spill.poll_written(context) {
-            // Only where all before it had been read, something was taken of what was being written.
-            self.read += taken;
+        if let Poll::Ready(read) = self.buffer.file.poll_written(context) {
+            // Some of it was read only if all before it had been.
+            self.read += read;
             self.rewind();
-            self.count();
+            self.buffer.charge();
         }
     }
 
     /// Uses the file from its beginning when all of it has been read.
     fn rewind(&mut self) {
-        if self.read > 0 && self.read == self.spill.length() && !self.spill.is_busy() {
-            self.spill.rewind();
+        let file = &mut self.buffer.file;
+        if self.read > 0 && self.read == file.length && !file.is_busy() {
+            file.length = 0;
             self.read = 0;
         }
-    }
-
-    fn count(&mut self) {
-        self.memory.set(self.back.len() as u64 + self.spill.held());
     }
 }
 
@@ -391,13 +379,13 @@ mod tests {
             expected.extend_from_slice(&data);
             pieces.push(data.into());
         }
-        assert_eq!(pieces.len(), expected.len());
+        assert_eq!(pieces.length, expected.len());
         assert!(pieces.full.len() < 10, "{}", pieces.full.len());
         let mut all = Vec::new();
         while let Some(piece) = pieces.pop() {
             all.extend_from_slice(&piece);
         }
-        assert!(all == expected && pieces.len() == 0);
+        assert!(all == expected && pieces.length == 0);
     }
 
     #[test]

@@ -5,20 +5,16 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::client::{Resumption, UnbufferedClientConnection, WebPkiServerVerifier};
-use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{
-    AlertDescription, CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore,
-};
+use rustls::client::{Resumption, UnbufferedClientConnection};
+use rustls::pki_types::ServerName;
+use rustls::{AlertDescription, CertificateError, ClientConfig};
 
-use super::files::{Error, FileErrorKind, ReloadResult, Reloadable};
+use super::files::{Error, ReloadResult, Reloadable};
 use super::socket::Socket;
 use super::stream::{CloseMode, TlsSession, TlsStream};
-use super::verify::{DepthVerifier, PinnedVerifier, TrustAnchors};
+use super::verify::ServerVerifier;
 use super::{files, stream};
-use crate::config::plan::{self, HttpVersion, UpstreamTls};
+use crate::config::plan::{HttpVersion, UpstreamTls};
 use crate::net::Stream;
 
 /// One way to meet servers of upstreams, renewed when its files change.
@@ -55,7 +51,7 @@ impl TlsConnector {
         watched(&self.plan).into_iter().next().unwrap_or_default()
     }
 
-    /// Whom the other side has to be.
+    /// The name that the server's certificate has to have.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.plan.name
@@ -71,7 +67,7 @@ impl TlsConnector {
         let session = TlsSession::Client(tls);
         let mut stream = Box::new(TlsStream::new(stream, session, &[], CloseMode::Told));
         poll_fn(|context| stream.poll_handshake(context)).await?;
-        let agreed = stream.session().state().alpn_protocol();
+        let agreed = stream.session.state().alpn_protocol();
         if self.plan.version == HttpVersion::Two && agreed != Some(HTTP2) {
             return Err(io::Error::other(rustls::Error::NoApplicationProtocol));
         }
@@ -118,9 +114,9 @@ fn make(plan: &UpstreamTls) -> Result<ClientConfig, Error> {
     let provider = stream::provider(&plan.ciphers);
     let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
         .with_protocol_versions(&stream::versions(&plan.protocols))
-        .map_err(|error| refused(plan, error))?
+        .map_err(|error| files::refused(error, plan.trusted.as_ref().or(plan.crl.as_ref())))?
         .dangerous()
-        .with_custom_certificate_verifier(verifier(plan, provider)?);
+        .with_custom_certificate_verifier(Arc::new(ServerVerifier::read(plan, provider)?));
     let mut config = match &plan.certificate {
         None => builder.with_no_client_auth(),
         Some(certificate) => {
@@ -141,133 +137,13 @@ fn make(plan: &UpstreamTls) -> Result<ClientConfig, Error> {
     Ok(config)
 }
 
-fn verifier(
-    plan: &UpstreamTls,
-    provider: Arc<CryptoProvider>,
-) -> Result<Arc<dyn ServerCertVerifier>, Error> {
-    let verify = plan.verify;
-    if !verify {
-        return Ok(Arc::new(NoVerify { verify, provider }));
-    }
-    let roots = match &plan.trusted {
-        Some(file) => files::roots(file)?,
-        None => system_roots(),
-    };
-    if roots.is_empty() {
-        // A machine without roots trusts nobody; every handshake will say so.
-        return Ok(Arc::new(NoVerify { verify, provider }));
-    }
-    let lists = match &plan.crl {
-        Some(file) => files::lists(file)?,
-        None => Vec::new(),
-    };
-    let bound = plan.depth.map(|depth| TrustAnchors {
-        roots: roots.roots.clone(),
-        lists: Vec::new(),
-        depth,
-        algorithms: provider.signature_verification_algorithms,
-    });
-    let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider)
-        .with_crls(lists)
-        .enforce_revocation_expiration()
-        .build()
-        .map_err(|error| refused(plan, rustls::Error::General(error.to_string())))?;
-    let verifier: Arc<dyn ServerCertVerifier> = match bound {
-        Some(bound) => Arc::new(DepthVerifier { verifier, bound }),
-        None => verifier,
-    };
-    Ok(match &plan.trusted {
-        Some(file) if plan.crl.is_none() => Arc::new(PinnedVerifier {
-            verifier,
-            certificates: files::chain(file)?,
-        }),
-        _ => verifier,
-    })
-}
-
-/// What this machine trusts.
-fn system_roots() -> RootCertStore {
-    let mut roots = RootCertStore::empty();
-    let found = rustls_native_certs::load_native_certs();
-    for error in &found.errors {
-        tracing::warn!(%error, "some of the system's certificates cannot be read");
-    }
-    roots.add_parsable_certificates(found.certs);
-    if roots.is_empty() {
-        tracing::warn!(
-            "this machine trusts nobody: no upstream can be verified by its certificates"
-        );
-    }
-    roots
-}
-
-fn refused(plan: &UpstreamTls, error: rustls::Error) -> Error {
-    let file = plan.trusted.clone().or_else(|| plan.crl.clone());
-    let file = file.unwrap_or_else(plan::TlsFile::nowhere);
-    FileErrorKind::Refused(error).of(&file)
-}
-
 fn watched(plan: &UpstreamTls) -> Vec<PathBuf> {
-    let own = plan.certificate.as_ref();
-    [
-        own.map(|own| &own.chain),
-        own.map(|own| &own.key),
-        plan.trusted.as_ref(),
-        plan.crl.as_ref(),
-    ]
-    .into_iter()
-    .flatten()
-    .map(|file| file.path.clone())
-    .collect()
-}
-
-/// Believes whoever answers, or nobody; looks at no certificate either way.
-#[derive(Debug)]
-struct NoVerify {
-    verify: bool,
-    provider: Arc<CryptoProvider>,
-}
-
-impl ServerCertVerifier for NoVerify {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        match self.verify {
-            false => Ok(ServerCertVerified::assertion()),
-            true => Err(CertificateError::UnknownIssuer.into()),
-        }
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let known = &self.provider.signature_verification_algorithms;
-        verify_tls12_signature(message, certificate, signed, known)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let known = &self.provider.signature_verification_algorithms;
-        verify_tls13_signature(message, certificate, signed, known)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
-        self.provider
-            .signature_verification_algorithms
-            .supported_schemes()
-    }
+    let own = plan
+        .certificate
+        .iter()
+        .flat_map(|own| [&own.chain, &own.key]);
+    let files = own.chain(&plan.trusted).chain(&plan.crl);
+    files.map(|file| file.path.clone()).collect()
 }
 
 /// Its name in ALPN.

@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::{fs, io};
 
+use memchr::memmem;
 use parking_lot::{Mutex, RwLock};
 use rustls::RootCertStore;
 use rustls::crypto::aws_lc_rs::sign;
@@ -111,9 +112,9 @@ pub(super) fn chain(file: &TlsFile) -> Result<Vec<CertificateDer<'static>>, Erro
     let text = read(file)?;
     let chain = CertificateDer::pem_slice_iter(&text)
         .collect::<Result<Vec<_>, _>>()
-        .map_err(|error| not_pem(&error).of(file))?;
+        .map_err(|_| FileErrorKind::NotPem.of(file))?;
     match chain.first() {
-        None if !text.is_empty() && !has(&text, b"-----BEGIN ") => {
+        None if !text.is_empty() && memmem::find(&text, b"-----BEGIN ").is_none() => {
             Err(FileErrorKind::NotPem.of(file))
         }
         None => Err(FileErrorKind::NoCertificate.of(file)),
@@ -125,23 +126,23 @@ pub(super) fn chain(file: &TlsFile) -> Result<Vec<CertificateDer<'static>>, Erro
 /// The first key in a file.
 pub(super) fn key(file: &TlsFile) -> Result<Arc<dyn SigningKey>, Error> {
     let text = read(file)?;
-    let key = PrivateKeyDer::from_pem_slice(&text).map_err(|error| match error {
-        _ if has(&text, b"ENCRYPTED") => FileErrorKind::EncryptedKey.of(file),
-        pem::Error::NoItemsFound => FileErrorKind::NoKey.of(file),
-        error => not_pem(&error).of(file),
+    // An old form says so only inside: it is decoded, and not a key then.
+    let is_encrypted = memmem::find(&text, b"ENCRYPTED").is_some();
+    let key = PrivateKeyDer::from_pem_slice(&text).map_err(|error| {
+        let kind = match error {
+            _ if is_encrypted => FileErrorKind::EncryptedKey,
+            pem::Error::NoItemsFound => FileErrorKind::NoKey,
+            _ => FileErrorKind::NotPem,
+        };
+        kind.of(file)
     })?;
     sign::any_supported_type(&key).map_err(|_| {
-        // An old form says so only inside: what was decoded is not a key.
-        let encrypted = has(&text, b"ENCRYPTED");
-        let unusable = FileErrorKind::Refused(rustls::Error::General(
-            "a kind of key that is not supported".into(),
-        ));
-        if encrypted {
-            FileErrorKind::EncryptedKey
-        } else {
-            unusable
-        }
-        .of(file)
+        let unusable = rustls::Error::General("a kind of key that is not supported".into());
+        let kind = match is_encrypted {
+            true => FileErrorKind::EncryptedKey,
+            false => FileErrorKind::Refused(unusable),
+        };
+        kind.of(file)
     })
 }
 
@@ -198,7 +199,7 @@ pub(super) fn lists(file: &TlsFile) -> Result<Vec<CertificateRevocationListDer<'
     let text = read(file)?;
     let lists = CertificateRevocationListDer::pem_slice_iter(&text)
         .collect::<Result<Vec<_>, _>>()
-        .map_err(|error| not_pem(&error).of(file))?;
+        .map_err(|_| FileErrorKind::NotPem.of(file))?;
     let sound = |list: &CertificateRevocationListDer<'_>| {
         webpki::BorrowedCertRevocationList::from_der(list).is_ok()
     };
@@ -206,6 +207,13 @@ pub(super) fn lists(file: &TlsFile) -> Result<Vec<CertificateRevocationListDer<'
         return Err(FileErrorKind::NoList.of(file));
     }
     Ok(lists)
+}
+
+/// The lists of revoked certificates in a file, where one is named.
+pub(super) fn optional_lists(
+    file: Option<&TlsFile>,
+) -> Result<Vec<CertificateRevocationListDer<'static>>, Error> {
+    file.map_or_else(|| Ok(Vec::new()), lists)
 }
 
 /// What is wrong with the time of a chain's own certificate.
@@ -232,12 +240,10 @@ fn read(file: &TlsFile) -> Result<Vec<u8>, Error> {
     fs::read(&file.path).map_err(|error| FileErrorKind::Read(error).of(file))
 }
 
-fn not_pem(_: &pem::Error) -> FileErrorKind {
-    FileErrorKind::NotPem
-}
-
-fn has(text: &[u8], word: &[u8]) -> bool {
-    text.windows(word.len()).any(|window| window == word)
+/// An error of rustls about the files of a plan, reported at `file`.
+pub(super) fn refused(error: rustls::Error, file: Option<&TlsFile>) -> Error {
+    let nowhere = TlsFile::nowhere();
+    FileErrorKind::Refused(error).of(file.unwrap_or(&nowhere))
 }
 
 fn day(seconds: i64) -> String {

@@ -28,8 +28,8 @@ use std::sync::Arc;
 
 use rustls::pki_types::{CertificateDer, ServerName};
 
-use crate::config::plan::{Certificate, Plan, UpstreamTls};
-use crate::config::{Report, Severity, Span, plan};
+use crate::config::plan::{Certificate, Plan, TlsFile, UpstreamTls};
+use crate::config::{Report, Severity, plan};
 
 pub use self::client::{ServerCertError, TlsConnector, objection};
 pub use self::files::{Error, FileErrorKind, ReloadResult};
@@ -149,12 +149,7 @@ impl FileCheck<'_> {
                 self.names(server, own, certificate);
             }
         }
-        if let Some(file) = &tls.client_ca {
-            self.note(files::roots(file));
-        }
-        if let Some(file) = &tls.crl {
-            self.note(files::lists(file));
-        }
+        self.lists(tls.client_ca.as_ref(), tls.crl.as_ref());
         if self.report.errors() == before {
             self.note(TlsAcceptor::build(tls, None));
         }
@@ -165,14 +160,18 @@ impl FileCheck<'_> {
         if let Some(certificate) = &tls.certificate {
             self.certificate(certificate);
         }
-        if let Some(file) = &tls.trusted {
-            self.note(files::roots(file));
-        }
-        if let Some(file) = &tls.crl {
-            self.note(files::lists(file));
-        }
+        self.lists(tls.trusted.as_ref(), tls.crl.as_ref());
         if self.report.errors() == before {
             self.note(TlsConnector::build(tls));
+        }
+    }
+
+    fn lists(&mut self, roots: Option<&TlsFile>, crl: Option<&TlsFile>) {
+        if let Some(file) = roots {
+            self.note(files::roots(file));
+        }
+        if let Some(file) = crl {
+            self.note(files::lists(file));
         }
     }
 
@@ -215,7 +214,8 @@ impl FileCheck<'_> {
                 let path = named.chain.path.display();
                 let sentence = format!("the certificate in `{path}` is not for `{shown}`");
                 let hint = "clients that ask for this name will not trust it";
-                self.add(Severity::Warning, named.chain.span, sentence, Some(hint));
+                self.report
+                    .note(Severity::Warning, named.chain.span, sentence, Some(hint));
             }
         }
     }
@@ -229,16 +229,9 @@ impl FileCheck<'_> {
             ExpiryPolicy::Wished if error.flaw.is_untimely() => Severity::Warning,
             _ => Severity::Error,
         };
-        self.add(
-            severity,
-            error.file.span,
-            error.to_string(),
-            error.flaw.hint(),
-        );
+        let hint = error.flaw.hint();
+        self.report
+            .note(severity, error.file.span, error.to_string(), hint);
         None
-    }
-
-    fn add(&mut self, severity: Severity, span: Span, sentence: String, hint: Option<&str>) {
-        self.report.note(severity, span, sentence, hint);
     }
 }

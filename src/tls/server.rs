@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
+use rustls::crypto::aws_lc_rs::Ticketer;
 use rustls::pki_types::CertificateDer;
 use rustls::server::{
     Acceptor, ClientHello, ProducesTickets, ResolvesServerCert, ServerSessionMemoryCache,
@@ -26,7 +27,7 @@ use rustls::sign::CertifiedKey;
 use rustls::{CipherSuite, HandshakeKind, ServerConfig};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use super::files::{Error, FileErrorKind, ReloadResult, Reloadable};
+use super::files::{Error, ReloadResult, Reloadable};
 use super::socket::Socket;
 use super::stream::{CloseMode, TlsSession, TlsStream};
 use super::verify::ClientVerifier;
@@ -77,10 +78,16 @@ impl TlsAcceptor {
         let keeps = match old {
             Some(old) => old.keeps.clone(),
             None => SessionStores {
-                sessions: Arc::new(SessionCache::new(plan.session_timeout)),
+                sessions: Arc::new(SessionCache {
+                    kept: ServerSessionMemoryCache::new(MOST),
+                    lifetime: plan.session_timeout,
+                }),
                 tickets: match plan.session_tickets {
                     false => None,
-                    true => Some(tickets(plan)?),
+                    true => Some(Arc::new(TicketKeys {
+                        seal: Ticketer::new().map_err(|error| refused(plan, error))?,
+                        lifetime: plan.session_timeout,
+                    })),
                 },
             },
         };
@@ -115,10 +122,6 @@ impl TlsAcceptor {
         let first = self.plan.certificates.first();
         first.map_or_else(PathBuf::new, |certificate| certificate.chain.path.clone())
     }
-
-    pub(super) fn made(&self) -> Arc<LoadedServer> {
-        self.made.get()
-    }
 }
 
 impl LoadedServer {
@@ -135,26 +138,14 @@ impl LoadedServer {
     }
 }
 
-impl AlpnConfigs {
-    fn new(mut config: ServerConfig) -> Self {
-        config.alpn_protocols = vec![b"http/1.1".to_vec()];
-        let mut http2 = config.clone();
-        // The preferred first.
-        http2.alpn_protocols.insert(0, b"h2".to_vec());
-        Self {
-            http2: Arc::new(http2),
-            http1: Arc::new(config),
-        }
-    }
-}
-
 fn make(plan: &plan::Tls, keeps: &SessionStores) -> Result<LoadedServer, Error> {
-    let certificates: Vec<_> = plan
-        .certificates
-        .iter()
-        .map(|certificate| files::certified(certificate).map(Arc::new))
-        .collect::<Result<_, _>>()?;
-    let certificates = Arc::new(CertResolver::new(certificates));
+    let certificates = plan.certificates.iter();
+    let certificates = certificates.map(|certificate| files::certified(certificate).map(Arc::new));
+    let mut certificates: Vec<_> = certificates.collect::<Result<_, _>>()?;
+    // RSA last: its signatures cost fifty times as much, and a client that knows the others can do without.
+    certificates
+        .sort_by_key(|certificate| certificate.key.algorithm() == rustls::SignatureAlgorithm::RSA);
+    let certificates = Arc::new(CertResolver(certificates));
     let clients = match plan.verify_client {
         VerifyClient::Off => None,
         _ => Some(Arc::new(ClientVerifier::read(plan)?)),
@@ -176,7 +167,14 @@ fn make(plan: &plan::Tls, keeps: &SessionStores) -> Result<LoadedServer, Error> 
             config.send_tls13_tickets = 0;
         }
         config.ignore_client_order = ours;
-        Ok(AlpnConfigs::new(config))
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        let mut http2 = config.clone();
+        // The preferred first.
+        http2.alpn_protocols.insert(0, b"h2".to_vec());
+        Ok(AlpnConfigs {
+            http2: Arc::new(http2),
+            http1: Arc::new(config),
+        })
     };
     let (ours, theirs) = match plan.ciphers.is_empty() {
         true => (
@@ -195,46 +193,24 @@ fn make(plan: &plan::Tls, keeps: &SessionStores) -> Result<LoadedServer, Error> 
     })
 }
 
-fn tickets(plan: &plan::Tls) -> Result<Arc<dyn ProducesTickets>, Error> {
-    let tickets = TicketKeys::new(plan.session_timeout).map_err(|error| refused(plan, error))?;
-    Ok(Arc::new(tickets))
-}
-
-/// What rustls does not like is told of the first certificate: there is no better place.
+/// An error of rustls, reported at the first certificate: there is no better place.
 fn refused(plan: &plan::Tls, error: rustls::Error) -> Error {
-    let file = plan.certificates.first();
-    let file = file.map_or_else(plan::TlsFile::nowhere, |certificate| {
-        certificate.chain.clone()
-    });
-    FileErrorKind::Refused(error).of(&file)
+    let first = plan.certificates.first();
+    files::refused(error, first.map(|certificate| &certificate.chain))
 }
 
 fn watched(plan: &plan::Tls) -> Vec<PathBuf> {
     let certificates = plan.certificates.iter().flat_map(|certificate| {
-        [Some(&certificate.chain), Some(&certificate.key)]
-            .into_iter()
-            .chain([certificate.staple.as_ref()])
+        let pair = [&certificate.chain, &certificate.key].into_iter();
+        pair.chain(&certificate.staple)
     });
-    certificates
-        .chain([plan.client_ca.as_ref(), plan.crl.as_ref()])
-        .flatten()
-        .map(|file| file.path.clone())
-        .collect()
+    let files = certificates.chain(&plan.client_ca).chain(&plan.crl);
+    files.map(|file| file.path.clone()).collect()
 }
 
 /// Certificates of one server, for keys of several kinds.
 #[derive(Debug)]
 struct CertResolver(Vec<Arc<CertifiedKey>>);
-
-impl CertResolver {
-    fn new(mut certificates: Vec<Arc<CertifiedKey>>) -> Self {
-        // RSA last: its signatures cost fifty times as much, and whoever knows the others can do without.
-        certificates.sort_by_key(|certificate| {
-            certificate.key.algorithm() == rustls::SignatureAlgorithm::RSA
-        });
-        Self(certificates)
-    }
-}
 
 impl ResolvesServerCert for CertResolver {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
@@ -280,7 +256,7 @@ pub async fn accept_handshake(
         let refused = rustls::Error::General("no server for this name".into());
         return Err(HandshakeError::Refused(refused));
     };
-    let made = server.made();
+    let made = server.made.get();
     let tls = UnbufferedServerConnection::new(made.config(http2, &suites))
         .map_err(HandshakeError::Refused)?;
     let mut stream = Box::new(TlsStream::new(
@@ -332,20 +308,16 @@ async fn hello(io: &mut Stream) -> Result<ParsedClientHello, HandshakeError> {
             }
             Ok(None) => {}
             Err((error, mut alert)) => {
-                let mut told = Vec::new();
+                let mut bytes = Vec::new();
                 // Into memory, which cannot fail.
-                let _written = alert.write_all(&mut told);
-                return Err(refuse(io, error, &told).await);
+                let _written = alert.write_all(&mut bytes);
+                // The client may be gone.
+                return Err(match io.write_all(&bytes).await {
+                    Ok(()) => HandshakeError::Refused(error),
+                    Err(gone) => HandshakeError::Gone(gone),
+                });
             }
         }
-    }
-}
-
-/// Tells the client what is wrong; it may be gone.
-async fn refuse(io: &mut Stream, error: rustls::Error, alert: &[u8]) -> HandshakeError {
-    match io.write_all(alert).await {
-        Ok(()) => HandshakeError::Refused(error),
-        Err(gone) => HandshakeError::Gone(gone),
     }
 }
 
@@ -357,7 +329,7 @@ fn failure(error: io::Error) -> HandshakeError {
 }
 
 fn known(stream: &TlsStream, made: &LoadedServer, name: Option<Box<str>>) -> TlsInfo {
-    let tls = stream.session().state();
+    let tls = stream.session.state();
     let chain = tls.peer_certificates().unwrap_or_default();
     TlsInfo {
         protocol: stream::protocol(tls.protocol_version()),
@@ -401,25 +373,16 @@ const HANDSHAKE: u8 = 0x16;
 
 /// Seals sessions; its keys change every six hours and are known to this process alone.
 #[derive(Debug)]
-pub(super) struct TicketKeys {
+struct TicketKeys {
     seal: Arc<dyn ProducesTickets>,
     lifetime: Duration,
 }
 
 /// Keeps sessions, so many at most; the oldest make room.
 #[derive(Debug)]
-pub(super) struct SessionCache {
+struct SessionCache {
     kept: Arc<dyn StoresServerSessions>,
     lifetime: Duration,
-}
-
-impl TicketKeys {
-    pub(super) fn new(lifetime: Duration) -> Result<Self, rustls::Error> {
-        Ok(Self {
-            seal: rustls::crypto::aws_lc_rs::Ticketer::new()?,
-            lifetime,
-        })
-    }
 }
 
 impl ProducesTickets for TicketKeys {
@@ -437,15 +400,6 @@ impl ProducesTickets for TicketKeys {
 
     fn decrypt(&self, cipher: &[u8]) -> Option<Vec<u8>> {
         fresh(self.seal.decrypt(cipher)?, self.lifetime)
-    }
-}
-
-impl SessionCache {
-    pub(super) fn new(lifetime: Duration) -> Self {
-        Self {
-            kept: ServerSessionMemoryCache::new(MOST),
-            lifetime,
-        }
     }
 }
 
@@ -497,8 +451,10 @@ mod tests {
 
     #[test]
     fn a_ticket_opens_only_what_it_sealed() {
-        let tickets = TicketKeys::new(Duration::from_secs(60)).unwrap();
-        let others = TicketKeys::new(Duration::from_secs(60)).unwrap();
+        let [tickets, others] = [Duration::from_secs(60); 2].map(|lifetime| TicketKeys {
+            seal: Ticketer::new().unwrap(),
+            lifetime,
+        });
         let sealed = tickets.encrypt(b"session").unwrap();
         assert_eq!(tickets.decrypt(&sealed).unwrap(), b"session");
         assert_eq!(others.decrypt(&sealed), None);

@@ -1,13 +1,13 @@
 //! The socket of a connection, towards a client or a backend: plain or inside TLS.
 
-use std::io::{self, IoSlice};
+use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead as _, ReadBuf};
 
 use super::stream::TlsStream;
-use crate::net::Stream;
+use crate::net::{Stream, delegate_io};
 
 /// A socket, plain or inside TLS.
 #[derive(Debug)]
@@ -16,6 +16,15 @@ pub enum Socket {
     Plain(Stream),
     /// Encrypted. Boxed: a plain socket has no room for it.
     Tls(Box<TlsStream>),
+}
+
+macro_rules! each {
+    ($socket:expr, $stream:ident => $do:expr) => {
+        match $socket {
+            Socket::Plain($stream) => $do,
+            Socket::Tls($stream) => $do,
+        }
+    };
 }
 
 impl Socket {
@@ -27,10 +36,7 @@ impl Socket {
 
     /// Ready when a read would probably find something, or that the other end is closed.
     pub fn poll_readable(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self {
-            Self::Plain(stream) => stream.poll_readable(context),
-            Self::Tls(stream) => stream.poll_readable(context),
-        }
+        each!(self, stream => stream.poll_readable(context))
     }
 
     /// Whether the other end has closed its side, even when bytes before that end are unread.
@@ -38,7 +44,7 @@ impl Socket {
     pub fn is_hung_up(&self) -> bool {
         match self {
             Self::Plain(stream) => stream.is_hung_up(),
-            Self::Tls(stream) => stream.is_hung_up(),
+            Self::Tls(stream) => stream.io.is_hung_up(),
         }
     }
 
@@ -70,51 +76,4 @@ impl Socket {
     }
 }
 
-macro_rules! each {
-    ($socket:expr, $stream:ident => $do:expr) => {
-        match $socket.get_mut() {
-            Socket::Plain($stream) => $do,
-            Socket::Tls($stream) => $do,
-        }
-    };
-}
-
-impl AsyncRead for Socket {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        each!(self, stream => Pin::new(stream).poll_read(context, buffer))
-    }
-}
-
-impl AsyncWrite for Socket {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        each!(self, stream => Pin::new(stream).poll_write(context, bytes))
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        slices: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        each!(self, stream => Pin::new(stream).poll_write_vectored(context, slices))
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        true
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        each!(self, stream => Pin::new(stream).poll_flush(context))
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        each!(self, stream => Pin::new(stream).poll_shutdown(context))
-    }
-}
+delegate_io!(Socket, each);

@@ -37,8 +37,8 @@ use crate::net::Stream;
 /// A stream inside TLS.
 #[derive(Debug)]
 pub struct TlsStream {
-    io: Stream,
-    session: TlsSession,
+    pub(super) io: Stream,
+    pub(super) session: TlsSession,
     /// What was read and is not a whole record yet.
     read: BytesMut,
     /// What is decrypted, and more than was asked for.
@@ -86,11 +86,6 @@ impl TlsStream {
         }
     }
 
-    /// What was agreed on.
-    pub(super) fn session(&self) -> &TlsSession {
-        &self.session
-    }
-
     /// Ready when both sides have agreed. Of what is to be said, some may still be on its way: the other side may
     /// have begun to write by now, and not read before that is taken.
     pub(super) fn poll_handshake(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -112,11 +107,6 @@ impl TlsStream {
             return Poll::Ready(Ok(()));
         }
         self.io.poll_waiting(context).map_ok(|_| ())
-    }
-
-    /// Whether the other end has closed its side.
-    pub(super) fn is_hung_up(&self) -> bool {
-        self.io.is_hung_up()
     }
 
     /// Sends a close_notify alert, as far as the socket takes it without waiting.

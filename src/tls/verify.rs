@@ -1,25 +1,22 @@
-//! What is thought of a client's certificate.
+//! Whether a certificate is trusted: a client's, and a server's of an upstream.
 //!
-//! During the handshake the client only has to prove that the certificate's key is its own. Whether the certificate is
-//! good is said afterwards, also for a session that is taken up again: it may have expired or been revoked since.
+//! During the handshake a client only has to prove that the certificate's key is its own. Whether the certificate is
+//! trusted is decided afterwards, also for a resumed session: it may have expired or been revoked since.
 //!
-//! webpki reads no certificates of version 1 and takes none of a CA for a client's. nginx takes both, so for these the
-//! key is taken from the certificate here, and whether a root has issued it is looked at here.
+//! webpki reads no certificates of version 1 and accepts none of a CA for a client. nginx accepts both, so for these the
+//! key is taken from the certificate here, and whether a root has issued it is checked here.
 //!
-//! A server's chain of certificates that may not be longer than somebody said.
-//!
-//! A server's certificate that is trusted by itself, because it stands in the file of those that are.
-//!
-//! webpki takes what stands there for authorities, and no certificate of an authority for a server's. But what
-//! `openssl req -x509` makes is both, and OpenSSL accepts it. So a certificate that stands in the file byte by byte is
-//! accepted, if its name and its dates are right. With lists of revoked certificates it is not: nobody could revoke it.
+//! webpki takes the certificates of `proxy_ssl_trusted_certificate` for authorities, and accepts no certificate of an
+//! authority for a server. But what `openssl req -x509` makes is both, and OpenSSL accepts it. So a server's certificate
+//! that stands in the file byte by byte is accepted, if its name and its dates are right. With lists of revoked
+//! certificates it is not: no list could revoke it.
 
 use std::sync::Arc;
 
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{
-    WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature,
+    CryptoProvider, WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature,
     verify_tls13_signature_with_raw_key,
 };
 use rustls::pki_types::{
@@ -38,32 +35,32 @@ use webpki::{
 use super::files::{Error, FileErrorKind};
 use super::x509::X509Parts;
 use super::{files, stream, x509};
-use crate::config::plan;
+use crate::config::plan::{self, UpstreamTls};
 use crate::message::CertificateStatus;
 
-/// Whom to believe about clients.
+/// Verifies the certificates of clients.
 #[derive(Debug)]
 pub(super) struct ClientVerifier {
     hints: Vec<DistinguishedName>,
     trust: TrustAnchors,
 }
 
-/// Whom to believe about somebody's certificate.
+/// What certificates are verified by.
 #[derive(Debug)]
-pub(super) struct TrustAnchors {
+struct TrustAnchors {
     /// Where a chain has to end.
-    pub(super) roots: Vec<TrustAnchor<'static>>,
-    /// Who has been revoked.
-    pub(super) lists: Vec<RevocationList>,
-    /// How many may stand in between.
-    pub(super) depth: usize,
-    /// What may be signed with.
-    pub(super) algorithms: WebPkiSupportedAlgorithms,
+    roots: Vec<TrustAnchor<'static>>,
+    /// Which certificates have been revoked.
+    lists: Vec<RevocationList>,
+    /// How many certificates may stand in between.
+    depth: usize,
+    /// The signature algorithms that are accepted.
+    algorithms: WebPkiSupportedAlgorithms,
 }
 
 /// A list of revoked certificates.
 #[derive(Debug)]
-pub(super) struct RevocationList {
+struct RevocationList {
     list: CertRevocationList<'static>,
     /// From when it holds, in seconds since the epoch. Only OpenSSL looks at it; webpki looks at the end alone.
     since: i64,
@@ -76,10 +73,7 @@ impl ClientVerifier {
             Some(file) => files::roots(file)?,
             None => RootCertStore::empty(),
         };
-        let lists = match &plan.crl {
-            Some(file) => files::lists(file)?,
-            None => Vec::new(),
-        };
+        let lists = files::optional_lists(plan.crl.as_ref())?;
         let lists = lists
             .iter()
             .filter_map(|der| {
@@ -176,7 +170,7 @@ impl ExtendedKeyUsageValidator for AnyKeyUsage {
 
 impl TrustAnchors {
     /// Whether a chain may be used for this.
-    pub(super) fn verify(
+    fn verify(
         &self,
         own: &CertificateDer<'_>,
         others: &[CertificateDer<'_>],
@@ -396,11 +390,25 @@ fn reason(error: &webpki::Error) -> Box<str> {
     }
 }
 
-/// Believes what rustls believes, up to a depth.
+/// Verifies the certificates of a server of an upstream.
 #[derive(Debug)]
-pub(super) struct DepthVerifier {
-    pub(super) verifier: Arc<WebPkiServerVerifier>,
-    pub(super) bound: TrustAnchors,
+pub(super) struct ServerVerifier {
+    trust: ServerTrust,
+    algorithms: WebPkiSupportedAlgorithms,
+}
+
+/// Which certificates of servers are trusted.
+#[derive(Debug)]
+enum ServerTrust {
+    Any,
+    Nothing,
+    Roots {
+        chains: Arc<WebPkiServerVerifier>,
+        /// The longest chain, where the configuration bounds it.
+        depth: Option<TrustAnchors>,
+        /// Certificates that are trusted by themselves.
+        pinned: Vec<CertificateDer<'static>>,
+    },
 }
 
 /// In OpenSSL's words.
@@ -408,7 +416,71 @@ pub(super) struct DepthVerifier {
 #[error("certificate chain too long")]
 struct ChainTooLong;
 
-impl ServerCertVerifier for DepthVerifier {
+impl ServerVerifier {
+    /// Reads the files of `plan`.
+    pub(super) fn read(plan: &UpstreamTls, provider: Arc<CryptoProvider>) -> Result<Self, Error> {
+        let algorithms = provider.signature_verification_algorithms;
+        let trust = match plan.verify {
+            false => ServerTrust::Any,
+            true => ServerTrust::read(plan, provider)?,
+        };
+        Ok(Self { trust, algorithms })
+    }
+}
+
+impl ServerTrust {
+    fn read(plan: &UpstreamTls, provider: Arc<CryptoProvider>) -> Result<Self, Error> {
+        let roots = match &plan.trusted {
+            Some(file) => files::roots(file)?,
+            None => system_roots(),
+        };
+        if roots.is_empty() {
+            // A machine without roots trusts no server; every handshake will say so.
+            return Ok(Self::Nothing);
+        }
+        let depth = plan.depth.map(|depth| TrustAnchors {
+            roots: roots.roots.clone(),
+            lists: Vec::new(),
+            depth,
+            algorithms: provider.signature_verification_algorithms,
+        });
+        let chains = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider)
+            .with_crls(files::optional_lists(plan.crl.as_ref())?)
+            .enforce_revocation_expiration()
+            .build()
+            .map_err(|error| {
+                let file = plan.trusted.as_ref().or(plan.crl.as_ref());
+                files::refused(rustls::Error::General(error.to_string()), file)
+            })?;
+        let pinned = match &plan.trusted {
+            Some(file) if plan.crl.is_none() => files::chain(file)?,
+            _ => Vec::new(),
+        };
+        Ok(Self::Roots {
+            chains,
+            depth,
+            pinned,
+        })
+    }
+}
+
+/// The certificates that this machine trusts.
+fn system_roots() -> RootCertStore {
+    let mut roots = RootCertStore::empty();
+    let found = rustls_native_certs::load_native_certs();
+    for error in &found.errors {
+        tracing::warn!(%error, "some of the system's certificates cannot be read");
+    }
+    roots.add_parsable_certificates(found.certs);
+    if roots.is_empty() {
+        tracing::warn!(
+            "this machine trusts nobody: no upstream can be verified by its certificates"
+        );
+    }
+    roots
+}
+
+impl ServerCertVerifier for ServerVerifier {
     fn verify_server_cert(
         &self,
         own: &CertificateDer<'_>,
@@ -417,61 +489,24 @@ impl ServerCertVerifier for DepthVerifier {
         staple: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        let verified = self
-            .verifier
-            .verify_server_cert(own, others, name, staple, now)?;
-        // What was good without a bound can only be too long with one.
-        self.bound
-            .verify(own, others, now, KeyUsage::server_auth())
-            .map_err(|_| CertificateError::Other(OtherError(Arc::new(ChainTooLong))))?;
-        Ok(verified)
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.verifier
-            .verify_tls12_signature(message, certificate, signed)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.verifier
-            .verify_tls13_signature(message, certificate, signed)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.verifier.supported_verify_schemes()
-    }
-}
-
-/// Believes what another verifier believes, and these certificates by themselves.
-#[derive(Debug)]
-pub(super) struct PinnedVerifier {
-    pub(super) verifier: Arc<dyn ServerCertVerifier>,
-    pub(super) certificates: Vec<CertificateDer<'static>>,
-}
-
-impl ServerCertVerifier for PinnedVerifier {
-    fn verify_server_cert(
-        &self,
-        own: &CertificateDer<'_>,
-        others: &[CertificateDer<'_>],
-        name: &ServerName<'_>,
-        staple: &[u8],
-        now: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        let verified = self
-            .verifier
-            .verify_server_cert(own, others, name, staple, now);
-        if verified.is_ok() || !self.certificates.contains(own) {
+        let (chains, depth, pinned) = match &self.trust {
+            ServerTrust::Any => return Ok(ServerCertVerified::assertion()),
+            ServerTrust::Nothing => return Err(CertificateError::UnknownIssuer.into()),
+            ServerTrust::Roots {
+                chains,
+                depth,
+                pinned,
+            } => (chains, depth, pinned),
+        };
+        let mut verified = chains.verify_server_cert(own, others, name, staple, now);
+        // A chain that is good without a bound can only be too long with one.
+        if verified.is_ok()
+            && let Some(depth) = depth
+            && let Err(_) = depth.verify(own, others, now, KeyUsage::server_auth())
+        {
+            verified = Err(CertificateError::Other(OtherError(Arc::new(ChainTooLong))).into());
+        }
+        if verified.is_ok() || !pinned.contains(own) {
             return verified;
         }
         match files::untimely(own, now) {
@@ -491,8 +526,7 @@ impl ServerCertVerifier for PinnedVerifier {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.verifier
-            .verify_tls12_signature(message, certificate, signed)
+        verify_tls12_signature(message, certificate, signed, &self.algorithms)
     }
 
     fn verify_tls13_signature(
@@ -501,11 +535,10 @@ impl ServerCertVerifier for PinnedVerifier {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.verifier
-            .verify_tls13_signature(message, certificate, signed)
+        verify_tls13_signature(message, certificate, signed, &self.algorithms)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.verifier.supported_verify_schemes()
+        self.algorithms.supported_schemes()
     }
 }

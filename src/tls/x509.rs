@@ -4,8 +4,6 @@
 //!
 //! Names of people and machines in certificates, as nginx writes them: RFC 2253, the last part first.
 
-use std::fmt::Write as _;
-
 /// The parts of a certificate, each as it is encoded.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct X509Parts<'a> {
@@ -204,18 +202,13 @@ pub(super) fn text(name: &[u8]) -> String {
     parts.into_iter().rev().collect::<Vec<_>>().join(",")
 }
 
-/// A number of a certificate, in hexadecimal.
+/// A serial number, in hexadecimal.
 pub(super) fn serial(bytes: &[u8]) -> String {
     // A zero in front only says that the number is not below zero.
-    let digits = match bytes {
-        [0, rest @ ..] if !rest.is_empty() => rest,
-        bytes => bytes,
-    };
-    let mut text = String::with_capacity(digits.len() * 2);
-    for byte in digits {
-        push(&mut text, format_args!("{byte:02X}"));
+    match bytes {
+        [0, rest @ ..] if !rest.is_empty() => hex(rest),
+        bytes => hex(bytes),
     }
-    text
 }
 
 fn attribute(pair: &[u8]) -> Option<String> {
@@ -255,25 +248,17 @@ fn escaped(characters: &str) -> String {
     let mut text = String::with_capacity(characters.len());
     let last = characters.chars().count().saturating_sub(1);
     for (index, character) in characters.chars().enumerate() {
-        let at_an_end = match character {
+        let is_special = match character {
             ' ' => index == 0 || index == last,
             '#' => index == 0,
-            _ => false,
+            _ => ",+\"\\<>;".contains(character),
         };
         match character {
-            ',' | '+' | '"' | '\\' | '<' | '>' | ';' => {
-                text.push('\\');
-                text.push(character);
-            }
-            _ if at_an_end => {
-                text.push('\\');
-                text.push(character);
-            }
+            _ if is_special => text.extend(['\\', character]),
             ' '..='~' => text.push(character),
             _ => {
-                let mut bytes = [0; 4];
-                for byte in character.encode_utf8(&mut bytes).bytes() {
-                    push(&mut text, format_args!("\\{byte:02X}"));
+                for byte in character.encode_utf8(&mut [0; 4]).bytes() {
+                    text += &format!("\\{byte:02X}");
                 }
             }
         }
@@ -296,23 +281,14 @@ fn dotted(bytes: &[u8]) -> Option<String> {
     let root = (first / 40).min(2);
     let mut text = format!("{root}.{}", first - root * 40);
     for arc in rest {
-        push(&mut text, format_args!(".{arc}"));
+        text += &format!(".{arc}");
     }
     Some(text)
 }
 
 /// Bytes in hexadecimal, as OpenSSL dumps them.
 pub(super) fn hex(bytes: &[u8]) -> String {
-    let mut text = String::with_capacity(bytes.len() * 2);
-    for byte in bytes {
-        push(&mut text, format_args!("{byte:02X}"));
-    }
-    text
-}
-
-fn push(text: &mut String, piece: std::fmt::Arguments<'_>) {
-    // Writing to a String cannot fail.
-    let _written = text.write_fmt(piece);
+    bytes.iter().map(|byte| format!("{byte:02X}")).collect()
 }
 
 /// OpenSSL's short names.

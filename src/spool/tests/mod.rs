@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::body::{ResponseBuffer, SpoolWriter, WriteSpace};
-use super::bounds::BufferPool;
+use super::body::{ResponseBuffer, SpoolWriter};
+use super::storage::BufferPool;
 use crate::config::plan::{BufferBounds, RequestBuffering, ResponseBuffering};
 use crate::message::ReplayableBody;
 
@@ -106,7 +106,7 @@ async fn taken_in(
     let mut writer = SpoolWriter::new(&plan, bounds);
     let mut length = 0;
     for _ in 0..pieces {
-        if poll_fn(|context| writer.poll_room(context)).await == WriteSpace::Full {
+        if !poll_fn(|context| writer.poll_room(context)).await {
             break;
         }
         writer.push(numbered(length, 3000));
