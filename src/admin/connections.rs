@@ -1,10 +1,9 @@
-//! The admin listener's connections, and which of them makes room for a new one.
+//! The connections of the admin listener, and which of them makes room for a new one.
 //!
-//! There are few, so that nobody can use up the descriptors of the proxy over them. A connection that asks for nothing is worth
-//! less than a new one: when all are taken, the one that has waited longest without a complete request is closed, and so is
-//! one whose client has stopped reading its response. A health probe is answered however many connections are silent.
-//!
-//! A connection that is given up when its other end does not send what it began, or does not take what it asked for.
+//! Their number is bounded, so that they cannot use up the descriptors of the proxy. When all places are taken, the
+//! connection that has waited longest without a complete request is closed, or one whose client has stopped reading its
+//! response: so a health probe is served however many silent connections there are. A connection whose client does not
+//! finish sending a request, or does not read, times out.
 
 use std::io;
 use std::net::IpAddr;
@@ -24,36 +23,36 @@ use tokio_util::sync::CancellationToken;
 #[derive(Debug, Clone, Default)]
 pub(super) struct AdminConnections(Arc<Mutex<Vec<Arc<AdminConnection>>>>);
 
-/// One of them.
+/// A connection of the admin listener.
 #[derive(Debug)]
 pub(super) struct AdminConnection {
-    /// From another machine: of these there are fewer, so that they cannot keep those on this machine out.
-    afar: bool,
+    /// From another machine: these get fewer places, so that they cannot keep out clients on this machine.
+    is_remote: bool,
     progress: Mutex<ConnectionProgress>,
-    leave: CancellationToken,
+    evict: CancellationToken,
 }
 
 /// What a connection is waiting for.
 #[derive(Debug)]
 struct ConnectionProgress {
-    /// Since when for a complete request; `None` while one is being answered.
+    /// Since when for a complete request; `None` while one is served.
     idle: Option<Instant>,
     /// Since when for its client to read.
     stalled: Option<Instant>,
     /// The response is complete, and may not have left.
-    answered: bool,
+    responded: bool,
 }
 
 /// A connection's place, given back when dropped.
 #[derive(Debug)]
 pub(super) struct AdminPermit {
     all: AdminConnections,
-    connection: Arc<AdminConnection>,
+    pub(super) connection: Arc<AdminConnection>,
 }
 
 impl AdminConnections {
-    /// Admits a connection; `None` where every other is busy. Says whether another had to leave.
-    // Once, and not for longer: those who wait behind it in the listener's queue wait too.
+    /// Admits a connection; `None` where all others are busy. Also returns whether another was evicted.
+    // One pause only: connections behind it in the listener's queue wait too.
     pub(super) async fn admit(&self, remote: IpAddr) -> Option<(AdminPermit, bool)> {
         if let Some(admitted) = self.try_admit(remote, Instant::now()) {
             return Some(admitted);
@@ -63,38 +62,31 @@ impl AdminConnections {
     }
 
     fn try_admit(&self, remote: IpAddr, now: Instant) -> Option<(AdminPermit, bool)> {
-        let afar = !remote.to_canonical().is_loopback();
+        let is_remote = !remote.to_canonical().is_loopback();
         let mut all = self.0.lock();
-        let from_afar = all.iter().filter(|other| other.afar).count();
-        let too_many_afar = afar && from_afar >= MOST / 2;
-        let full = too_many_afar || all.len() >= MOST;
+        let remotes = all.iter().filter(|other| other.is_remote).count();
+        let too_many_remotes = is_remote && remotes >= CONNECTIONS_MAX / 2;
+        let full = too_many_remotes || all.len() >= CONNECTIONS_MAX;
         if full {
             let idle = all.iter().enumerate().filter_map(|(at, other)| {
-                let since = other.may_leave_since(now)?;
-                (other.afar || !too_many_afar).then_some((since, at))
+                let since = other.evictable_since(now)?;
+                (other.is_remote || !too_many_remotes).then_some((since, at))
             });
             let (_, longest) = idle.min()?;
-            all.swap_remove(longest).leave.cancel();
+            all.swap_remove(longest).evict.cancel();
         }
         let connection = Arc::new(AdminConnection {
-            afar,
+            is_remote,
             progress: Mutex::new(ConnectionProgress {
                 idle: Some(now),
                 stalled: None,
-                answered: false,
+                responded: false,
             }),
-            leave: CancellationToken::new(),
+            evict: CancellationToken::new(),
         });
         all.push(Arc::clone(&connection));
         let all = self.clone();
         Some((AdminPermit { all, connection }, full))
-    }
-}
-
-impl AdminPermit {
-    /// The connection that has the place.
-    pub(super) fn connection(&self) -> &Arc<AdminConnection> {
-        &self.connection
     }
 }
 
@@ -107,32 +99,32 @@ impl Drop for AdminPermit {
 
 impl AdminConnection {
     /// Ready when it has to make room for another.
-    pub(super) async fn leaves(&self) {
-        self.leave.cancelled().await;
+    pub(super) async fn evicted(&self) {
+        self.evict.cancelled().await;
     }
 
-    /// A request has come, and [`AdminConnection::answered_by`] is told of its response.
+    /// A request has arrived; its response comes to [`AdminConnection::track`].
     pub(super) fn begin(&self) {
         let mut progress = self.progress.lock();
         progress.idle = None;
-        progress.answered = false;
+        progress.responded = false;
     }
 
-    /// The body of the response to its request.
-    pub(super) fn answered_by<B>(self: &Arc<Self>, body: B) -> ActiveBody<B> {
+    /// The body of the response; its end is noted.
+    pub(super) fn track<B>(self: &Arc<Self>, body: B) -> ActiveBody<B> {
         ActiveBody {
             body,
             connection: Arc::clone(self),
         }
     }
 
-    /// Whether no request is being answered.
-    pub(super) fn is_idle(&self) -> bool {
+    /// Whether no request is in progress.
+    fn is_idle(&self) -> bool {
         self.progress.lock().idle.is_some()
     }
 
     /// Its client does not read.
-    pub(super) fn stall(&self) {
+    fn stall(&self) {
         self.progress
             .lock()
             .stalled
@@ -140,23 +132,23 @@ impl AdminConnection {
     }
 
     /// Its client has read something.
-    pub(super) fn advance(&self) {
+    fn advance(&self) {
         self.progress.lock().stalled = None;
     }
 
-    /// All that was written has left. True when that was the end of a response: the next request is awaited.
-    pub(super) fn flushed(&self) -> bool {
+    /// All that was written has been sent. True when that was the end of a response: the next request is awaited.
+    fn flushed(&self) -> bool {
         let mut progress = self.progress.lock();
         progress.stalled = None;
-        let over = progress.answered && progress.idle.is_none();
+        let over = progress.responded && progress.idle.is_none();
         if over {
             progress.idle = Some(Instant::now());
         }
         over
     }
 
-    /// Since when it could make room for another, if it could.
-    fn may_leave_since(&self, now: Instant) -> Option<Instant> {
+    /// Since when it may be evicted, if it may.
+    fn evictable_since(&self, now: Instant) -> Option<Instant> {
         let progress = self.progress.lock();
         let since = |began: Option<Instant>, grace| began.filter(|began| now - *began >= grace);
         since(progress.idle, GRACE).or_else(|| since(progress.stalled, STALLED))
@@ -192,31 +184,31 @@ impl<B: Body + Unpin> Body for ActiveBody<B> {
 
 impl<B> Drop for ActiveBody<B> {
     fn drop(&mut self) {
-        self.connection.progress.lock().answered = true;
+        self.connection.progress.lock().responded = true;
     }
 }
 
-/// Nobody needs more to look in.
-const MOST: usize = 128;
+/// Far more than operators and scrapers need.
+const CONNECTIONS_MAX: usize = 128;
 
-/// How long a connection is waited for, however many others there are: a client on a busy machine sends its request some
+/// How long a new connection is safe, however many others there are: a client on a busy machine sends its request some
 /// time after it has connected.
 const GRACE: Duration = Duration::from_millis(50);
 
-/// How long a client may not read before it makes room.
+/// How long a client may not read before it can be evicted.
 const STALLED: Duration = Duration::from_secs(1);
 
-/// A socket whose other end may be slow, and not dead.
+/// A socket with timeouts: the client may be slow, but not dead.
 #[derive(Debug)]
 pub(super) struct TimeoutIo {
     stream: TcpStream,
     connection: Arc<AdminConnection>,
-    /// Until when something has to leave; set while nothing does.
-    until: Pin<Box<Sleep>>,
-    waiting: bool,
-    /// Until when the head has to be complete; set from its first byte on, for the first head from the beginning.
-    head: Pin<Box<Sleep>>,
-    in_head: bool,
+    /// When writing times out; set while nothing can be written.
+    write_timeout: Pin<Box<Sleep>>,
+    is_blocked: bool,
+    /// When the headers of a request time out: from their first byte, for the first request from the beginning.
+    header_timeout: Pin<Box<Sleep>>,
+    in_headers: bool,
 }
 
 impl TimeoutIo {
@@ -224,28 +216,30 @@ impl TimeoutIo {
         Self {
             stream,
             connection,
-            until: Box::pin(tokio::time::sleep(PATIENCE)),
-            waiting: false,
-            head: Box::pin(tokio::time::sleep(HEAD)),
-            in_head: true,
+            write_timeout: Box::pin(tokio::time::sleep(WRITE_TIMEOUT)),
+            is_blocked: false,
+            header_timeout: Box::pin(tokio::time::sleep(HEADER_TIMEOUT)),
+            in_headers: true,
         }
     }
 
-    fn within<T>(
+    fn with_timeout<T>(
         &mut self,
         context: &mut Context<'_>,
         written: Poll<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
         if written.is_ready() {
-            self.waiting = false;
+            self.is_blocked = false;
             self.connection.advance();
             return written;
         }
-        if !std::mem::replace(&mut self.waiting, true) {
-            self.until.as_mut().reset(Instant::now() + PATIENCE);
+        if !std::mem::replace(&mut self.is_blocked, true) {
+            self.write_timeout
+                .as_mut()
+                .reset(Instant::now() + WRITE_TIMEOUT);
             self.connection.stall();
         }
-        ready!(self.until.as_mut().poll(context));
+        ready!(self.write_timeout.as_mut().poll(context));
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 }
@@ -258,15 +252,17 @@ impl AsyncRead for TimeoutIo {
     ) -> Poll<io::Result<()>> {
         let read = Pin::new(&mut self.stream).poll_read(context, buffer);
         if !self.connection.is_idle() {
-            // What is read is a body, or comes too early.
-            self.in_head = false;
+            // A body, or a request that comes too early.
+            self.in_headers = false;
             return read;
         }
-        if read.is_ready() && !std::mem::replace(&mut self.in_head, true) {
-            self.head.as_mut().reset(Instant::now() + HEAD);
+        if read.is_ready() && !std::mem::replace(&mut self.in_headers, true) {
+            self.header_timeout
+                .as_mut()
+                .reset(Instant::now() + HEADER_TIMEOUT);
         }
-        if read.is_pending() && self.in_head {
-            ready!(self.head.as_mut().poll(context));
+        if read.is_pending() && self.in_headers {
+            ready!(self.header_timeout.as_mut().poll(context));
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }
         read
@@ -280,15 +276,15 @@ impl AsyncWrite for TimeoutIo {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(context, bytes);
-        self.within(context, written)
+        self.with_timeout(context, written)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = Pin::new(&mut self.stream).poll_flush(context);
         if flushed.is_ready() && self.connection.flushed() {
-            self.in_head = false;
+            self.in_headers = false;
         }
-        self.within(context, flushed)
+        self.with_timeout(context, flushed)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -296,97 +292,107 @@ impl AsyncWrite for TimeoutIo {
     }
 }
 
-/// How long nothing may leave.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// How long nothing can be written.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long the head of a request may take.
-const HEAD: Duration = Duration::from_secs(5);
+/// How long the headers of a request may take.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
 mod tests {
 
     use super::*;
 
-    const NEAR: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
-    const FAR: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
+    const LOCAL: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+    const REMOTE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
 
-    fn leaves(admitted: &AdminPermit) -> bool {
-        admitted.connection.leave.is_cancelled()
+    fn is_evicted(permit: &AdminPermit) -> bool {
+        permit.connection.evict.is_cancelled()
     }
 
-    /// So many admitted at this moment.
+    /// Admits this number of connections at once.
     fn admit(all: &AdminConnections, from: IpAddr, count: usize, at: Instant) -> Vec<AdminPermit> {
         let admitted = (0..count).map(|_| all.try_admit(from, at));
         admitted.map_while(|one| Some(one?.0)).collect()
     }
 
     #[test]
-    fn the_one_that_waits_longest_makes_room() {
+    fn the_connection_that_waits_longest_makes_room() {
         let all = AdminConnections::default();
         let start = Instant::now();
-        let busy = admit(&all, NEAR, 1, start);
+        let busy = admit(&all, LOCAL, 1, start);
         busy[0].connection.begin();
-        let first = admit(&all, NEAR, 1, start + Duration::from_millis(1));
-        let others = admit(&all, NEAR, MOST - 2, start + Duration::from_millis(2));
-        assert_eq!(others.len(), MOST - 2);
-        // Nobody has waited for long enough.
+        let first = admit(&all, LOCAL, 1, start + Duration::from_millis(1));
+        let others = admit(
+            &all,
+            LOCAL,
+            CONNECTIONS_MAX - 2,
+            start + Duration::from_millis(2),
+        );
+        assert_eq!(others.len(), CONNECTIONS_MAX - 2);
+        // None has waited for long enough.
         let soon = start + Duration::from_millis(3);
-        assert!(all.try_admit(NEAR, soon).is_none());
+        assert!(all.try_admit(LOCAL, soon).is_none());
         let late = start + Duration::from_secs(1);
-        let (_new, made_room) = all.try_admit(NEAR, late).unwrap();
-        assert!(made_room && leaves(&first[0]));
-        assert!(!leaves(&busy[0]) && !others.iter().any(leaves));
+        let (_new, made_room) = all.try_admit(LOCAL, late).unwrap();
+        assert!(made_room && is_evicted(&first[0]));
+        assert!(!is_evicted(&busy[0]) && !others.iter().any(is_evicted));
     }
 
     #[test]
-    fn a_place_that_was_given_up_is_free() {
+    fn a_dropped_permit_frees_its_place() {
         let all = AdminConnections::default();
         let now = Instant::now();
-        let mut admitted = admit(&all, NEAR, MOST + 1, now);
-        assert_eq!(admitted.len(), MOST);
+        let mut admitted = admit(&all, LOCAL, CONNECTIONS_MAX + 1, now);
+        assert_eq!(admitted.len(), CONNECTIONS_MAX);
         admitted.pop();
-        let (_new, made_room) = all.try_admit(NEAR, now).unwrap();
+        let (_new, made_room) = all.try_admit(LOCAL, now).unwrap();
         assert!(!made_room);
     }
 
     #[test]
-    fn those_from_elsewhere_make_room_for_each_other_only() {
+    fn remote_connections_make_room_for_each_other_only() {
         let all = AdminConnections::default();
         let start = Instant::now();
-        let near = admit(&all, NEAR, 1, start);
-        let far = admit(&all, FAR, MOST, start + Duration::from_millis(1));
-        assert_eq!(far.len(), MOST / 2);
+        let near = admit(&all, LOCAL, 1, start);
+        let far = admit(
+            &all,
+            REMOTE,
+            CONNECTIONS_MAX,
+            start + Duration::from_millis(1),
+        );
+        assert_eq!(far.len(), CONNECTIONS_MAX / 2);
         let late = start + Duration::from_secs(1);
-        let more = admit(&all, FAR, MOST / 2, late);
-        assert_eq!(more.len(), MOST / 2);
-        assert!(far.iter().all(leaves) && !leaves(&near[0]));
-        assert!(all.try_admit(NEAR, late).is_some());
+        let more = admit(&all, REMOTE, CONNECTIONS_MAX / 2, late);
+        assert_eq!(more.len(), CONNECTIONS_MAX / 2);
+        assert!(far.iter().all(is_evicted) && !is_evicted(&near[0]));
+        assert!(all.try_admit(LOCAL, late).is_some());
     }
 
     #[test]
-    fn who_does_not_read_makes_room_too() {
+    fn a_client_that_does_not_read_makes_room_too() {
         let all = AdminConnections::default();
-        let admitted = admit(&all, NEAR, MOST, Instant::now());
+        let admitted = admit(&all, LOCAL, CONNECTIONS_MAX, Instant::now());
         for other in &admitted {
             other.connection.begin();
         }
         let later = Instant::now() + Duration::from_secs(5);
-        assert!(all.try_admit(NEAR, later).is_none());
+        assert!(all.try_admit(LOCAL, later).is_none());
         admitted[7].connection.stall();
         admitted[8].connection.stall();
         admitted[8].connection.advance();
-        assert!(all.try_admit(NEAR, Instant::now()).is_none());
-        assert!(all.try_admit(NEAR, later).is_some());
-        assert!(leaves(&admitted[7]) && !leaves(&admitted[8]));
+        assert!(all.try_admit(LOCAL, Instant::now()).is_none());
+        assert!(all.try_admit(LOCAL, later).is_some());
+        assert!(is_evicted(&admitted[7]) && !is_evicted(&admitted[8]));
     }
 
     #[test]
-    fn a_request_is_over_when_its_response_has_left() {
+    fn a_request_ends_when_its_response_is_sent() {
         let all = AdminConnections::default();
-        let admitted = admit(&all, NEAR, 1, Instant::now());
-        let connection = admitted[0].connection();
+        let admitted = admit(&all, LOCAL, 1, Instant::now());
+        let connection = &admitted[0].connection;
         connection.begin();
-        let body = connection.answered_by(());
+        let body = connection.track(());
         assert!(!connection.flushed());
         drop(body);
         assert!(!connection.is_idle());

@@ -1,491 +1,497 @@
-//! The endpoints of the admin listener: which one a path names, which methods it has, how a request's body is read, and
-//! the responses: JSON, text, a stream of events, or an error with its reason.
+//! The endpoints of the admin listener: what one declares, which one a path names, and the OpenAPI document of all.
+//!
+//! An [`Endpoint`] is declared once, in the file of its handler; dispatch, 404, 405 with `Allow` and the document follow.
 
-use std::convert::Infallible;
+use std::future::{Future, ready};
 use std::pin::Pin;
-use std::sync::{Arc, LazyLock};
-use std::task::{Context, Poll};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
-use http_body::{Body, Frame};
-use http_body_util::{BodyExt, Either, Full, Limited};
+use arc_swap::ArcSwap;
+use http::{HeaderMap, Method, Request, header};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Incoming;
+use schemars::JsonSchema;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tokio::sync::mpsc;
+use serde_json::{Map, Value, json};
+use tokio::sync::Semaphore;
 
-use super::{Admin, keys, metrics, requests, status, upstreams, zones};
-use crate::api::{self, ErrorBody};
+use super::access::Privilege;
+use super::reload::ReloadHandle;
+use super::response::{self, ApiError, ApiResponse};
+use crate::api::{ErrorBody, Schemas};
+use crate::clock::{Clock, Millis};
 use crate::proxy::Generation;
+use crate::telemetry::LogWriter;
 use crate::text::percent_decode;
 
-/// What somebody who was let in wants.
+/// What endpoints show and change.
+#[derive(Debug)]
+pub(super) struct AdminState {
+    pub(super) generation: Arc<ArcSwap<Generation>>,
+    pub(super) ready: AtomicBool,
+    pub(super) writer: LogWriter,
+    pub(super) reloads: Arc<ReloadHandle>,
+    pub(super) clock: Clock,
+    /// Places for clients that follow the stream of refusals.
+    pub(super) streams: Arc<Semaphore>,
+}
+
+/// A request that was admitted.
 #[derive(Debug)]
 pub(super) struct ApiCall {
-    pub(super) route: Route,
-    pub(super) method: Method,
+    pub(super) state: Arc<AdminState>,
+    pub(super) generation: Arc<Generation>,
+    pub(super) now: Millis,
+    pub(super) path: PathArgs,
     pub(super) query: Option<String>,
     pub(super) body: Vec<u8>,
 }
 
-impl Admin {
-    /// Answers a call.
-    pub(super) async fn answer(
-        &self,
-        generation: &Arc<Generation>,
-        call: &ApiCall,
-    ) -> Result<ApiResponse, ApiError> {
-        match call.route.is_changed_by(&call.method) {
-            true => self.change(generation, call).await,
-            false => self.look(generation, call),
+/// The parameters in a path, with their names, percent-decoded.
+pub(super) type PathArgs = Vec<(&'static str, String)>;
+
+impl ApiCall {
+    /// The parameter `{name}` of the path.
+    pub(super) fn arg(&self, name: &str) -> &str {
+        let mut args = self.path.iter();
+        args.find(|(known, _)| *known == name)
+            .map_or("", |(_, value)| value)
+    }
+
+    /// A parameter of the query, percent-decoded.
+    pub(super) fn query(&self, name: &str) -> Option<String> {
+        query_value(self.query.as_deref()?, name)
+    }
+
+    /// The parameter `limit` of the query.
+    pub(super) fn limit(&self, default: usize) -> Result<usize, ApiError> {
+        match self.query("limit").map(|text| text.parse()) {
+            None => Ok(default),
+            Some(Ok(number @ 1..=1000)) => Ok(number),
+            Some(_) => Err(ApiError::bad("`limit` is a number from 1 to 1000")),
         }
     }
 
-    fn look(&self, generation: &Generation, call: &ApiCall) -> Result<ApiResponse, ApiError> {
-        let (query, now) = (call.query.as_deref(), self.clock.now());
-        Ok(match &call.route {
-            Route::Breakers => json(&upstreams::list_breakers(generation)),
-            Route::Config => typed(status::shown(generation), "application/json"),
-            Route::Explain => json(&requests::explain(generation, &call.body, now)?),
-            Route::Groups => json(&upstreams::list_groups(generation)),
-            Route::Health => text(StatusCode::OK, "ok\n"),
-            Route::Key(zone, key) => json(&keys::look(generation, zone, key, now)?),
-            Route::Keys(zone) => json(&keys::list(generation, zone, query, now)?),
-            Route::Metrics => typed(
-                metrics::page(generation, &self.writer, &self.reloads),
-                "text/plain; version=0.0.4; charset=utf-8",
-            ),
-            Route::OpenApi => typed(OPENAPI.as_str(), "application/json"),
-            Route::Ready if self.is_ready() => text(StatusCode::OK, "ready\n"),
-            Route::Ready => text(StatusCode::SERVICE_UNAVAILABLE, "not ready\n"),
-            Route::RefusalStream => events(requests::stream(&self.listeners)?),
-            Route::Refusals => json(&requests::list(query)?),
-            Route::Status => json(&status::show(self, generation)),
-            Route::Store => json(&status::list(generation)),
-            Route::Upstreams => json(&upstreams::list(generation)),
-            Route::Zone(zone) => json(&zones::detail(generation, zone, now)?),
-            Route::Zones => json(&zones::list(generation)),
-            _ => return Err(unknown()),
+    /// The body as JSON; an empty one is `{}`.
+    fn json<T: DeserializeOwned>(&self) -> Result<T, ApiError> {
+        let body = match &self.body[..] {
+            [] => b"{}",
+            body => body,
+        };
+        serde_json::from_slice(body).map_err(|error| match error.classify() {
+            serde_json::error::Category::Data => ApiError::bad(format!("the body: {error}")),
+            _ => ApiError::bad(format!("the body is not JSON: {error}")),
         })
     }
-
-    async fn change(
-        &self,
-        generation: &Arc<Generation>,
-        call: &ApiCall,
-    ) -> Result<ApiResponse, ApiError> {
-        let (body, now) = (&call.body[..], self.clock.now());
-        Ok(match &call.route {
-            Route::Breakers => json(&upstreams::change_breaker(generation, &parse(body)?)?),
-            Route::Group(name) => json(&upstreams::change_group(generation, name, &parse(body)?)?),
-            Route::Key(zone, key) => json(&keys::forget(generation, zone, key).await?),
-            Route::Mark(zone, key, mark) => {
-                let which = (zone.as_str(), key.as_str(), *mark);
-                match call.method {
-                    Method::DELETE => json(&keys::remove(generation, which, now)?),
-                    _ => json(&keys::put(generation, which, body, now)?),
-                }
-            }
-            Route::Override(zone) => {
-                let generation = zones::restore(&self.generation, zone)?;
-                json(&zones::detail(&generation, zone, now)?)
-            }
-            Route::Reload => return self.reload().await,
-            Route::Server(upstream, server) => {
-                let change = parse(body)?;
-                json(&upstreams::change(generation, upstream, server, &change)?)
-            }
-            Route::Zone(zone) => {
-                let generation = zones::change(&self.generation, zone, &parse(body)?)?;
-                json(&zones::detail(&generation, zone, now)?)
-            }
-            _ => return Err(unknown()),
-        })
-    }
-
-    /// Has the configuration read again.
-    async fn reload(&self) -> Result<ApiResponse, ApiError> {
-        match self.reloads.ask_and_wait().await {
-            Some(Ok(reloaded)) => Ok(json(&reloaded)),
-            Some(Err(refused)) => {
-                let mut reply = json(&refused);
-                *reply.status_mut() = StatusCode::UNPROCESSABLE_ENTITY;
-                Ok(reply)
-            }
-            None => Err(ApiError::conflict("it is stopping")),
-        }
-    }
 }
 
-/// A route that is not there for this, which its methods have kept out already.
-fn unknown() -> ApiError {
-    ApiError::missing("there is nothing here")
-}
-
-/// How this can be called, for programs.
-static OPENAPI: LazyLock<String> = LazyLock::new(|| format!("{:#}\n", api::document()));
-
-/// Something that can be called. Names are as they came, their escapes undone.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Route {
-    Breakers,
-    Config,
-    Explain,
-    Group(String),
-    Groups,
-    Health,
-    Key(String, String),
-    Keys(String),
-    Mark(String, String, KeyActionKind),
-    Metrics,
-    OpenApi,
-    Override(String),
-    Ready,
-    RefusalStream,
-    Refusals,
-    Reload,
-    Server(String, String),
-    Status,
-    Store,
-    Upstreams,
-    Zone(String),
-    Zones,
-}
-
-/// What an operator can put on a key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum KeyActionKind {
-    Block,
-    Exempt,
-    Grant,
-}
-
-impl Route {
-    /// What a path stands for; a query does not belong to it.
-    pub(super) fn find(path: &str) -> Option<Self> {
-        let segments = path.strip_prefix('/')?.split('/');
-        let segments: Vec<_> = segments.map(percent_decode).collect::<Option<_>>()?;
-        let segments: Vec<_> = segments.iter().map(String::as_str).collect();
-        let name = |name: &str| (!name.is_empty()).then(|| name.to_owned());
-        Some(match segments[..] {
-            ["healthz"] => Self::Health,
-            ["readyz"] => Self::Ready,
-            ["metrics"] => Self::Metrics,
-            ["api", "breakers"] => Self::Breakers,
-            ["api", "config"] => Self::Config,
-            ["api", "explain"] => Self::Explain,
-            ["api", "groups"] => Self::Groups,
-            ["api", "groups", group] => Self::Group(name(group)?),
-            ["api", "openapi.json"] => Self::OpenApi,
-            ["api", "refusals"] => Self::Refusals,
-            ["api", "refusals", "stream"] => Self::RefusalStream,
-            ["api", "reload"] => Self::Reload,
-            ["api", "status"] => Self::Status,
-            ["api", "store"] => Self::Store,
-            ["api", "upstreams"] => Self::Upstreams,
-            ["api", "upstreams", upstream, "servers", server] => {
-                Self::Server(name(upstream)?, name(server)?)
-            }
-            ["api", "zones"] => Self::Zones,
-            ["api", "zones", zone] => Self::Zone(name(zone)?),
-            ["api", "zones", zone, "override"] => Self::Override(name(zone)?),
-            ["api", "zones", zone, "keys"] => Self::Keys(name(zone)?),
-            ["api", "zones", zone, "keys", key] => Self::Key(name(zone)?, name(key)?),
-            ["api", "zones", zone, "keys", key, mark] => {
-                let mark = match mark {
-                    "block" => KeyActionKind::Block,
-                    "exempt" => KeyActionKind::Exempt,
-                    "grant" => KeyActionKind::Grant,
-                    _ => return None,
-                };
-                Self::Mark(name(zone)?, name(key)?, mark)
-            }
-            _ => return None,
-        })
-    }
-
-    /// What may be done there.
-    pub(super) fn methods(&self) -> &'static [Method] {
-        const LOOK: &[Method] = &[Method::GET, Method::HEAD];
-        match self {
-            Self::Breakers => &[Method::GET, Method::HEAD, Method::PATCH],
-            Self::Explain | Self::Reload => &[Method::POST],
-            Self::Group(_) | Self::Server(..) => &[Method::PATCH],
-            Self::Key(..) => &[Method::GET, Method::HEAD, Method::DELETE],
-            Self::Mark(..) => &[Method::PUT, Method::DELETE],
-            Self::Override(_) => &[Method::DELETE],
-            Self::Zone(_) => &[Method::GET, Method::HEAD, Method::PATCH],
-            _ => LOOK,
-        }
-    }
-
-    /// Whether doing this there changes something.
-    pub(super) fn is_changed_by(&self, method: &Method) -> bool {
-        *self != Self::Explain && !matches!(*method, Method::GET | Method::HEAD)
-    }
-}
-
-/// A value of a query, its escapes undone.
-pub(super) fn parameter(query: Option<&str>, name: &str) -> Option<String> {
-    let mut pairs = query?.split('&').filter_map(|pair| pair.split_once('='));
+fn query_value(query: &str, name: &str) -> Option<String> {
+    let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
     let (_, value) = pairs.find(|(key, _)| *key == name)?;
     percent_decode(&value.replace('+', " "))
 }
 
-/// The body as text, of a call that changes something.
-pub(super) async fn read(request: Request<Incoming>) -> Result<Vec<u8>, ApiError> {
-    let limited = Limited::new(request.into_body(), LARGEST);
-    let collected = tokio::time::timeout(PATIENCE, limited.collect()).await;
-    match collected {
+/// Reads the body of a request.
+pub(super) async fn read_body(request: Request<Incoming>) -> Result<Vec<u8>, ApiError> {
+    let limited = Limited::new(request.into_body(), BODY_MAX);
+    match tokio::time::timeout(BODY_TIMEOUT, limited.collect()).await {
         Ok(Ok(body)) => Ok(body.to_bytes().to_vec()),
-        Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => Err(ApiError::bad(
-            format!("the body is too large: the most is {LARGEST} bytes"),
-        )),
-        Ok(Err(_)) => Err(ApiError::bad("the body did not come to its end")),
-        Err(_) => Err(ApiError::bad("the body did not come in time")),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(ApiError::bad(format!(
+            "the body is too large: at most {BODY_MAX} bytes are allowed"
+        ))),
+        Ok(Err(_)) => Err(ApiError::bad("the body is incomplete")),
+        Err(_) => Err(ApiError::bad("the body did not arrive in time")),
     }
 }
 
-/// What the body says; one that is empty says `{}`.
-pub(super) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
-    let body = if body.is_empty() { b"{}" } else { body };
-    serde_json::from_slice(body).map_err(|error| match error.classify() {
-        serde_json::error::Category::Data => ApiError::bad(format!("the body: {error}")),
-        _ => ApiError::bad(format!("the body is not JSON: {error}")),
+/// Whether `Content-Type` is JSON, which a page of another origin cannot send without a preflight request.
+pub(super) fn is_json(headers: &HeaderMap) -> bool {
+    let content_type = headers.get(header::CONTENT_TYPE);
+    let content_type = content_type.and_then(|it| it.to_str().ok());
+    let essence = content_type.and_then(|it| it.split(';').next());
+    essence.is_some_and(|it| it.trim().eq_ignore_ascii_case("application/json"))
+}
+
+/// Bytes; no body that an endpoint takes is larger.
+const BODY_MAX: usize = 64 * 1024;
+const BODY_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A future that a handler returns.
+pub(super) type ApiFuture<'c, T> = Pin<Box<dyn Future<Output = Result<T, ApiError>> + Send + 'c>>;
+
+type Handler = Box<dyn Fn(&ApiCall) -> ApiFuture<'_, ApiResponse> + Send + Sync>;
+
+/// A type's schema; its definitions are left with [`Schemas`].
+type SchemaOf = fn(&mut Schemas) -> Value;
+
+/// One method of one path.
+pub(super) struct Endpoint {
+    method: Method,
+    /// Such as `/api/zones/{zone}`; parameters are described in [`PATH_PARAMETERS`].
+    path: &'static str,
+    summary: &'static str,
+    pub(super) privilege: Privilege,
+    /// Name, description and schema of the parameters in the query.
+    query: Vec<(&'static str, &'static str, Value)>,
+    /// Schema of the request's body, and whether one is required.
+    body: Option<(SchemaOf, bool)>,
+    /// By status.
+    responses: Vec<(u16, ResponseSpec)>,
+    handler: Handler,
+}
+
+/// A response as the document describes it.
+struct ResponseSpec {
+    description: &'static str,
+    content_type: &'static str,
+    schema: SchemaOf,
+}
+
+impl Endpoint {
+    /// A `GET` with a JSON response.
+    pub(super) fn get<T: Serialize + JsonSchema + 'static>(
+        path: &'static str,
+        summary: &'static str,
+        handler: fn(&ApiCall) -> Result<T, ApiError>,
+    ) -> Self {
+        let handler = move |call: &ApiCall| Ok(response::json(&handler(call)?));
+        Self::raw(path, summary, handler).response(200, "OK", JSON, Schemas::response::<T>)
+    }
+
+    /// A change without a body, with a JSON response.
+    pub(super) fn change<T: Serialize + JsonSchema + 'static>(
+        method: Method,
+        path: &'static str,
+        summary: &'static str,
+        handler: fn(&ApiCall) -> Result<T, ApiError>,
+    ) -> Self {
+        Self::get(path, summary, handler).changes(method)
+    }
+
+    /// A change with a JSON body, with a JSON response.
+    pub(super) fn change_to<
+        B: DeserializeOwned + JsonSchema + 'static,
+        T: Serialize + JsonSchema + 'static,
+    >(
+        method: Method,
+        path: &'static str,
+        summary: &'static str,
+        handler: fn(&ApiCall, B) -> Result<T, ApiError>,
+    ) -> Self {
+        let handler = move |call: &ApiCall| Ok(response::json(&handler(call, call.json()?)?));
+        Self::raw(path, summary, handler)
+            .response(200, "OK", JSON, Schemas::response::<T>)
+            .changes(method)
+            .body(Schemas::request::<B>, true)
+    }
+
+    /// A `GET` that writes its response itself.
+    pub(super) fn raw(
+        path: &'static str,
+        summary: &'static str,
+        handler: impl Fn(&ApiCall) -> Result<ApiResponse, ApiError> + Send + Sync + 'static,
+    ) -> Self {
+        Self::task(path, summary, move |call| Box::pin(ready(handler(call))))
+    }
+
+    /// A `GET` that takes time.
+    pub(super) fn task(
+        path: &'static str,
+        summary: &'static str,
+        handler: impl Fn(&ApiCall) -> ApiFuture<'_, ApiResponse> + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            method: Method::GET,
+            path,
+            summary,
+            privilege: Privilege::Read,
+            query: Vec::new(),
+            body: None,
+            responses: Vec::new(),
+            handler: Box::new(handler),
+        }
+    }
+
+    /// Makes it a change by this method.
+    pub(super) fn changes(mut self, method: Method) -> Self {
+        self.method = method;
+        self.privilege = Privilege::Change;
+        self
+    }
+
+    /// Makes it a `POST` that only reads.
+    pub(super) fn reads_body(mut self) -> Self {
+        self.privilege = Privilege::Read;
+        self
+    }
+
+    /// Describes the body.
+    pub(super) fn body(mut self, schema: SchemaOf, required: bool) -> Self {
+        self.body = Some((schema, required));
+        self
+    }
+
+    /// Allows the body to be absent.
+    pub(super) fn optional_body(mut self) -> Self {
+        self.body = self.body.map(|(schema, _)| (schema, false));
+        self
+    }
+
+    /// Describes a parameter of the query.
+    pub(super) fn query(
+        mut self,
+        name: &'static str,
+        description: &'static str,
+        schema: Value,
+    ) -> Self {
+        self.query.push((name, description, schema));
+        self
+    }
+
+    /// Describes the parameter `limit` of the query.
+    pub(super) fn limit(self, description: &'static str) -> Self {
+        let schema = json!({ "type": "integer", "minimum": 1, "maximum": 1000 });
+        self.query("limit", description, schema)
+    }
+
+    /// Describes a response.
+    pub(super) fn response(
+        mut self,
+        status: u16,
+        description: &'static str,
+        content_type: &'static str,
+        schema: SchemaOf,
+    ) -> Self {
+        let response = ResponseSpec {
+            description,
+            content_type,
+            schema,
+        };
+        self.responses.push((status, response));
+        self
+    }
+
+    /// Describes a plain text.
+    pub(super) fn text(self, status: u16, description: &'static str) -> Self {
+        self.response(status, description, "text/plain", string)
+    }
+
+    /// Describes an error.
+    pub(super) fn error(mut self, status: u16, description: &'static str) -> Self {
+        self.responses
+            .push((status, ResponseSpec::error(description)));
+        self
+    }
+
+    /// The parameters of a path that is this endpoint's.
+    pub(super) fn args(&self, path: &str) -> Option<PathArgs> {
+        let (mut names, mut args) = (self.path.split('/'), PathArgs::new());
+        for segment in path.split('/') {
+            let (name, segment) = (names.next()?, percent_decode(segment)?);
+            match parameter(name) {
+                Some(name) if !segment.is_empty() => args.push((name, segment)),
+                None if name == segment => {}
+                _ => return None,
+            }
+        }
+        names.next().is_none().then_some(args)
+    }
+
+    /// The methods that it takes: a `GET` also takes `HEAD`.
+    pub(super) fn methods(&self) -> &[Method] {
+        match self.method {
+            Method::GET => &[Method::GET, Method::HEAD],
+            _ => std::slice::from_ref(&self.method),
+        }
+    }
+
+    pub(super) async fn call(&self, call: &ApiCall) -> Result<ApiResponse, ApiError> {
+        (self.handler)(call).await
+    }
+
+    /// The description of the endpoint: an operation object of OpenAPI.
+    fn operation(&self, schemas: &mut Schemas) -> Value {
+        let (unauthorized, forbidden) = match self.privilege {
+            Privilege::Read => (
+                "The token is wrong, or missing in a request from elsewhere.",
+                "A request from elsewhere, and no token is configured.",
+            ),
+            Privilege::Change => (
+                "The token is wrong or missing.",
+                "No token is configured, or the request comes from a page of another origin.",
+            ),
+        };
+        let takes_body = self.method != Method::GET;
+        let implied = [
+            (!self.query.is_empty(), 400, "A parameter is invalid."),
+            (
+                takes_body,
+                400,
+                "The body is not JSON, too large, or invalid.",
+            ),
+            (self.path.contains('{'), 404, "No such object."),
+            (true, 401, unauthorized),
+            (true, 403, forbidden),
+        ];
+        let implied = implied.into_iter().filter(|(applies, ..)| *applies);
+        let implied: Vec<_> = implied
+            .map(|(_, status, description)| (status, ResponseSpec::error(description)))
+            .collect();
+        let mut responses = Map::new();
+        for (status, response) in self.responses.iter().chain(&implied) {
+            let content =
+                json!({ response.content_type: { "schema": (response.schema)(schemas) } });
+            let spec = json!({ "description": response.description, "content": content });
+            // What an endpoint says itself comes first.
+            responses.entry(status.to_string()).or_insert(spec);
+        }
+        let mut operation = json!({ "summary": self.summary, "responses": responses });
+        if self.privilege == Privilege::Change {
+            operation["security"] = json!([{ "token": [] }]);
+        }
+        if !self.query.is_empty() {
+            let query = self.query.iter();
+            let query = query.map(|(name, description, schema)| {
+                json!({
+                    "name": name, "in": "query", "required": false, "description": description,
+                    "schema": schema,
+                })
+            });
+            operation["parameters"] = query.collect();
+        }
+        if let Some((schema, required)) = self.body {
+            let content = json!({ JSON: { "schema": schema(schemas) } });
+            operation["requestBody"] = json!({ "required": required, "content": content });
+        }
+        operation
+    }
+}
+
+impl ResponseSpec {
+    fn error(description: &'static str) -> Self {
+        Self {
+            description,
+            content_type: JSON,
+            schema: Schemas::response::<ErrorBody>,
+        }
+    }
+}
+
+/// The name of a parameter, where a segment of a path is one.
+fn parameter(segment: &'static str) -> Option<&'static str> {
+    segment.strip_prefix('{')?.strip_suffix('}')
+}
+
+/// The OpenAPI document.
+pub(super) fn document(endpoints: &[Endpoint]) -> Value {
+    let mut schemas = Schemas::default();
+    let mut paths = Map::new();
+    for endpoint in endpoints {
+        let item = paths.entry(endpoint.path).or_insert_with(|| {
+            let parameters: Vec<_> = path_parameters(endpoint.path).collect();
+            match parameters.is_empty() {
+                true => json!({}),
+                false => json!({ "parameters": parameters }),
+            }
+        });
+        item[endpoint.method.as_str().to_lowercase()] = endpoint.operation(&mut schemas);
+    }
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "weir",
+            "version": "1",
+            "description": "The API of weir's admin listener. On the machine itself reading needs no token; reading from \
+                            elsewhere and all changes need it.",
+            "license": { "name": LICENSE, "identifier": LICENSE },
+        },
+        "servers": [{ "url": "http://127.0.0.1:9900" }],
+        "security": [{}, { "token": [] }],
+        "paths": paths,
+        "components": {
+            "schemas": schemas.definitions(),
+            "securitySchemes": {
+                "token": {
+                    "type": "http",
+                    "scheme": "bearer",
+                    "description": "`admin.token` of the configuration.",
+                },
+            },
+        },
     })
 }
 
-/// Whether the body says of itself that it is JSON, which a page of another origin cannot say without asking first.
-pub(super) fn is_json(headers: &HeaderMap) -> bool {
-    let kind = headers.get(header::CONTENT_TYPE);
-    let kind = kind.and_then(|kind| kind.to_str().ok()).unwrap_or_default();
-    let essence = kind.split(';').next().unwrap_or_default().trim();
-    essence.eq_ignore_ascii_case("application/json")
+fn path_parameters(path: &'static str) -> impl Iterator<Item = Value> {
+    path.split('/').filter_map(parameter).map(|name| {
+        let known = PATH_PARAMETERS.iter().find(|(known, _)| *known == name);
+        json!({
+            "name": name, "in": "path", "required": true,
+            "description": known.map(|(_, description)| description),
+            "schema": { "type": "string" },
+        })
+    })
 }
 
-/// What is asked for never takes more.
-const LARGEST: usize = 64 * 1024;
+const PATH_PARAMETERS: &[(&str, &str)] = &[
+    ("group", "The group's name."),
+    ("key", "The key as it is shown, percent-encoded."),
+    ("server", "The server's address as it is shown."),
+    ("upstream", "The upstream's name."),
+    ("zone", "The zone's name."),
+];
 
-const PATIENCE: Duration = Duration::from_secs(10);
-
-/// An answer.
-pub(super) type ApiResponse = Response<Either<Full<Bytes>, EventStream>>;
-
-/// Events as they come, until whoever makes them stops.
-#[derive(Debug)]
-pub(super) struct EventStream(pub(super) mpsc::Receiver<Bytes>);
-
-/// Why something is not done.
-#[derive(Debug)]
-pub(super) struct ApiError {
-    status: StatusCode,
-    error: String,
-    allow: Option<&'static [Method]>,
+/// The schema of any text.
+fn string(_: &mut Schemas) -> Value {
+    json!({ "type": "string" })
 }
 
-impl ApiError {
-    pub(super) fn new(status: StatusCode, error: impl Into<String>) -> Self {
-        Self {
-            status,
-            error: error.into(),
-            allow: None,
-        }
-    }
-
-    /// What was sent makes no sense.
-    pub(super) fn bad(error: impl Into<String>) -> Self {
-        Self::new(StatusCode::BAD_REQUEST, error)
-    }
-
-    /// It makes sense, and cannot be done with what there is.
-    pub(super) fn conflict(error: impl Into<String>) -> Self {
-        Self::new(StatusCode::CONFLICT, error)
-    }
-
-    /// There is no such thing.
-    pub(super) fn missing(error: impl Into<String>) -> Self {
-        Self::new(StatusCode::NOT_FOUND, error)
-    }
-
-    /// Something else can be done with it.
-    pub(super) fn method(allow: &'static [Method]) -> Self {
-        let error = format!("only {} here", listed(allow));
-        Self {
-            allow: Some(allow),
-            ..Self::new(StatusCode::METHOD_NOT_ALLOWED, error)
-        }
-    }
-
-    /// Whether it is for want of a token.
-    pub(super) fn is_unauthorized(&self) -> bool {
-        self.status == StatusCode::UNAUTHORIZED
-    }
-}
-
-impl From<ApiError> for ApiResponse {
-    fn from(problem: ApiError) -> Self {
-        let mut reply = json(&ErrorBody {
-            error: problem.error,
-        });
-        *reply.status_mut() = problem.status;
-        if let Some(allow) = problem.allow
-            && let Ok(allow) = HeaderValue::try_from(listed(allow))
-        {
-            reply.headers_mut().insert(header::ALLOW, allow);
-        }
-        if problem.status == StatusCode::UNAUTHORIZED {
-            let challenge = HeaderValue::from_static("Bearer realm=\"weir\"");
-            reply
-                .headers_mut()
-                .insert(header::WWW_AUTHENTICATE, challenge);
-        }
-        reply
-    }
-}
-
-/// Something to be read by programs.
-pub(super) fn json(value: &impl Serialize) -> ApiResponse {
-    // Only numbers, texts and maps by text: there is nothing in it that could fail.
-    let text = serde_json::to_string(value).unwrap_or_default();
-    typed(text, "application/json")
-}
-
-/// Something to be read by people, or by Prometheus.
-pub(super) fn text(status: StatusCode, body: impl Into<Bytes>) -> ApiResponse {
-    let mut reply = typed(body, "text/plain; charset=utf-8");
-    *reply.status_mut() = status;
-    reply
-}
-
-/// Something of this type.
-pub(super) fn typed(body: impl Into<Bytes>, content_type: &'static str) -> ApiResponse {
-    with_fields(Either::Left(Full::new(body.into())), content_type)
-}
-
-/// Server-sent events.
-pub(super) fn events(events: EventStream) -> ApiResponse {
-    with_fields(Either::Right(events), "text/event-stream")
-}
-
-fn with_fields(body: Either<Full<Bytes>, EventStream>, content_type: &'static str) -> ApiResponse {
-    let mut reply = Response::new(body);
-    let fields = [
-        (header::CONTENT_TYPE, content_type),
-        (header::CACHE_CONTROL, "no-store"),
-        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
-        // No page of another origin gets hold of what is said here, not even as an image or a script.
-        (CROSS_ORIGIN_RESOURCE_POLICY, "same-origin"),
-    ];
-    for (name, value) in fields {
-        reply
-            .headers_mut()
-            .insert(name, HeaderValue::from_static(value));
-    }
-    reply
-}
-
-fn listed(methods: &[Method]) -> String {
-    let names: Vec<_> = methods.iter().map(Method::as_str).collect();
-    names.join(", ")
-}
-
-impl Body for EventStream {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        let next = self.0.poll_recv(context);
-        next.map(|event| event.map(|bytes| Ok(Frame::data(bytes))))
-    }
-}
-
-const CROSS_ORIGIN_RESOURCE_POLICY: header::HeaderName =
-    header::HeaderName::from_static("cross-origin-resource-policy");
+pub(super) const JSON: &str = "application/json";
+const LICENSE: &str = "MIT OR Apache-2.0";
 
 #[cfg(test)]
 mod tests {
 
     use super::*;
 
+    fn endpoint(path: &'static str) -> Endpoint {
+        Endpoint::get(path, "", |_| Ok(()))
+    }
+
     #[test]
-    fn names_are_read_with_their_escapes_undone() {
+    fn parameters_of_a_path_are_decoded() {
+        let key = endpoint("/api/zones/{zone}/keys/{key}");
         assert_eq!(
-            Route::find("/api/zones/a%2Fb/keys/2001%3Adb8%3A%3A1"),
-            Some(Route::Key("a/b".into(), "2001:db8::1".into()))
+            key.args("/api/zones/a%2Fb/keys/2001%3Adb8%3A%3A1"),
+            Some(vec![("zone", "a/b".into()), ("key", "2001:db8::1".into())])
         );
+        let zone = endpoint("/api/zones/{zone}");
         assert_eq!(
-            Route::find("/api/zones/z/keys/%5Cx00/block"),
-            Some(Route::Mark(
-                "z".into(),
-                "\\x00".into(),
-                KeyActionKind::Block
-            ))
+            zone.args("/api/zones/%5Cx00"),
+            Some(vec![("zone", "\\x00".into())])
         );
         for wrong in [
             "/api/zones/%zz",
             "/api/zones/%4",
             "/api/zones/%ff",
             "/api/zones/",
+            "/api/zones",
+            "/api/zones/a/b",
+            "api/zones/a",
             "api",
             "",
         ] {
-            assert_eq!(Route::find(wrong), None, "{wrong}");
+            assert_eq!(zone.args(wrong), None, "{wrong}");
         }
-    }
-
-    /// How the description of the API writes a route.
-    fn described(route: &Route) -> &'static str {
-        match route {
-            Route::Breakers => "/api/breakers",
-            Route::Config => "/api/config",
-            Route::Explain => "/api/explain",
-            Route::Group(_) => "/api/groups/{group}",
-            Route::Groups => "/api/groups",
-            Route::Health => "/healthz",
-            Route::Key(..) => "/api/zones/{zone}/keys/{key}",
-            Route::Keys(_) => "/api/zones/{zone}/keys",
-            Route::Mark(_, _, KeyActionKind::Block) => "/api/zones/{zone}/keys/{key}/block",
-            Route::Mark(_, _, KeyActionKind::Exempt) => "/api/zones/{zone}/keys/{key}/exempt",
-            Route::Mark(_, _, KeyActionKind::Grant) => "/api/zones/{zone}/keys/{key}/grant",
-            Route::Metrics => "/metrics",
-            Route::OpenApi => "/api/openapi.json",
-            Route::Override(_) => "/api/zones/{zone}/override",
-            Route::Ready => "/readyz",
-            Route::RefusalStream => "/api/refusals/stream",
-            Route::Refusals => "/api/refusals",
-            Route::Reload => "/api/reload",
-            Route::Server(..) => "/api/upstreams/{upstream}/servers/{server}",
-            Route::Status => "/api/status",
-            Route::Store => "/api/store",
-            Route::Upstreams => "/api/upstreams",
-            Route::Zone(_) => "/api/zones/{zone}",
-            Route::Zones => "/api/zones",
-        }
-    }
-
-    #[test]
-    fn every_path_is_described_and_every_description_is_a_path() {
-        let text = include_str!("../../conf/openapi.json");
-        let description: serde_json::Value = serde_json::from_str(text).unwrap();
-        let paths = description["paths"].as_object().unwrap();
-        for path in paths.keys() {
-            let route = Route::find(&path.replace(['{', '}'], "")).expect(path);
-            assert_eq!(described(&route), path);
-        }
-        // Whoever adds a route adds it above, and its description.
-        assert_eq!(paths.len(), 24);
     }
 
     #[test]
     fn a_query_is_read_by_name() {
-        let query = Some("sort=refuse&limit=5&x=a%26b+c");
-        assert_eq!(parameter(query, "limit").as_deref(), Some("5"));
-        assert_eq!(parameter(query, "x").as_deref(), Some("a&b c"));
-        assert_eq!(parameter(query, "y"), None);
+        let query = "sort=refuse&limit=5&x=a%26b+c";
+        assert_eq!(query_value(query, "limit").as_deref(), Some("5"));
+        assert_eq!(query_value(query, "x").as_deref(), Some("a&b c"));
+        assert_eq!(query_value(query, "y"), None);
     }
 }

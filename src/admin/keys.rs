@@ -3,186 +3,205 @@
 
 use std::time::Duration;
 
-use http::StatusCode;
+use http::{Method, StatusCode};
+use serde_json::json;
 
-use super::endpoints::{ApiError, parameter};
-use super::zones::ZoneRef;
-use super::{endpoints, zones};
+use super::endpoints::{ApiCall, ApiFuture, Endpoint, JSON};
+use super::response::{self, ApiError, ApiResponse};
+use super::zones::{self, ZoneRef};
 use crate::algorithm;
 use crate::api::{
-    self, KeyActionRequest, KeyActions, KeyReset, KeySort, KeyStatus, TimeOrText, TopKey,
+    self, KeyActionRequest, KeyActions, KeyReset, KeySort, KeyStatus, Schemas, TimeOrText, TopKey,
     VerdictCounts, VerdictRates,
 };
-use crate::clock::Millis;
 use crate::config::amend;
-use crate::limits::{KeyAction, KeyActionEntry, KeyState, MAX_KEY_ACTIONS, ParsedKey, TopKeyRow};
-use crate::proxy::Generation;
-use crate::store::{KeyRates, ZoneCounts};
+use crate::limits::{KeyAction, KeyActionEntry, MAX_KEY_ACTIONS, ParsedKey, TopKeyRow};
+use crate::store::KeyRates;
 
-/// `GET /api/zones/{zone}/keys`
-pub(super) fn list(
-    generation: &Generation,
-    zone: &str,
-    query: Option<&str>,
-    now: Millis,
-) -> Result<Vec<TopKey>, ApiError> {
-    let rank = rank(parameter(query, "sort").as_deref())?;
-    let limit = number(query, "limit", 20)?;
-    let mut found = match zones::find(generation, zone)? {
+pub(super) fn endpoints() -> Vec<Endpoint> {
+    let sort = "The order, the largest first. now: requests refused a second of late; among equals delayed, then all. \
+                Default: refuse.";
+    let sorts = KeySort::ALL.map(KeySort::as_str);
+    let mut endpoints = vec![
+        Endpoint::get(
+            "/api/zones/{zone}/keys",
+            "Its busiest or most refused keys",
+            list,
+        )
+        .query("sort", sort, json!({ "type": "string", "enum": sorts }))
+        .limit("The maximum number of keys. Default: 20."),
+        Endpoint::get("/api/zones/{zone}/keys/{key}", "The state of one key", show)
+            .error(400, "Not a key of this zone."),
+        Endpoint::task(
+            "/api/zones/{zone}/keys/{key}",
+            "Reset a key and its penalty",
+            reset,
+        )
+        .changes(Method::DELETE)
+        .response(200, "OK", JSON, Schemas::response::<KeyReset>)
+        .error(409, "The zone cannot reset keys.")
+        .error(503, "The zone's store is unavailable."),
+    ];
+    let actions: [Action; 3] = [
+        (
+            "/api/zones/{zone}/keys/{key}/block",
+            "Refuse every request of a key for a time",
+            |call, body| put(call, body, KeyAction::Block),
+            |call| remove(call, KeyAction::Block),
+        ),
+        (
+            "/api/zones/{zone}/keys/{key}/exempt",
+            "Do not limit a key for a time",
+            |call, body| put(call, body, KeyAction::Exempt),
+            |call| remove(call, KeyAction::Exempt),
+        ),
+        (
+            "/api/zones/{zone}/keys/{key}/grant",
+            "Grant a key a number of additional requests",
+            |call, body| put(call, body, KeyAction::Grant(0)),
+            |call| remove(call, KeyAction::Grant(0)),
+        ),
+    ];
+    for (path, summary, put, remove) in actions {
+        let put = Endpoint::change_to(Method::PUT, path, summary, put)
+            .error(409, "The zone has no room for it, or no requests to grant.");
+        endpoints.push(match path.ends_with("/grant") {
+            true => put,
+            false => put.optional_body(),
+        });
+        endpoints.push(Endpoint::change(
+            Method::DELETE,
+            path,
+            "Revoke that",
+            remove,
+        ));
+    }
+    endpoints
+}
+
+/// Path, summary, and the handlers of `PUT` and `DELETE`.
+type Action = (
+    &'static str,
+    &'static str,
+    fn(&ApiCall, KeyActionRequest) -> Result<KeyActions, ApiError>,
+    fn(&ApiCall) -> Result<KeyActions, ApiError>,
+);
+
+fn list(call: &ApiCall) -> Result<Vec<TopKey>, ApiError> {
+    let (generation, now) = (&call.generation, call.now);
+    let rank = rank(call.query("sort").as_deref())?;
+    let limit = call.limit(20)?;
+    let mut rows = match zones::find(generation, call.arg("zone"))? {
         ZoneRef::Conn(_, zone) => zone.busiest(now),
         ZoneRef::Req(index, zone) => zone.busiest(zones::burst(generation, index), now),
     };
-    // Of equals, the one that is first in the alphabet: two looks at the same thing are the same.
-    found.sort_by(|one, other| {
+    // Equals in the alphabet's order: two looks at the same state are the same.
+    rows.sort_by(|one, other| {
         let pairs = rank(other).into_iter().zip(rank(one));
         let mut by_rank = pairs.map(|(other, one)| other.total_cmp(&one));
         let differs = by_rank.find(|order| order.is_ne());
         differs.unwrap_or_else(|| one.key.cmp(&other.key))
     });
-    found.truncate(limit);
-    let busy = found.into_iter().map(|counted| TopKey {
-        key: counted.key,
-        verdicts: verdicts(counted.counts),
-        per_second: rates(counted.pace),
-        excess: rounded(counted.excess),
-        missed: counted.missed,
-        mark: counted.mark.map(Into::into),
+    rows.truncate(limit);
+    let keys = rows.into_iter().map(|row| TopKey {
+        key: row.key,
+        verdicts: row.counts.into(),
+        per_second: rates(row.pace),
+        excess: rounded(row.excess),
+        missed: row.missed,
+        mark: row.mark.map(Into::into),
     });
-    Ok(busy.collect())
+    Ok(keys.collect())
 }
 
-/// `GET /api/zones/{zone}/keys/{key}`
-pub(super) fn look(
-    generation: &Generation,
-    zone: &str,
-    key: &str,
-    now: Millis,
-) -> Result<api::KeyState, ApiError> {
-    let state = match zones::find(generation, zone)? {
+fn show(call: &ApiCall) -> Result<api::KeyState, ApiError> {
+    let (generation, key, now) = (&call.generation, call.arg("key"), call.now);
+    let state = match zones::find(generation, call.arg("zone"))? {
         ZoneRef::Conn(index, zone) => zone.inspect(key, zones::limit(generation, index), now),
         ZoneRef::Req(index, zone) => zone.inspect(key, zones::burst(generation, index), now),
     };
-    state
-        .map(|state| report(state, now))
-        .ok_or_else(|| no_key(generation, zone, key))
-}
-
-/// `DELETE /api/zones/{zone}/keys/{key}`
-pub(super) async fn forget(
-    generation: &Generation,
-    zone: &str,
-    key: &str,
-) -> Result<KeyReset, ApiError> {
-    let ZoneRef::Req(_, found) = zones::find(generation, zone)? else {
-        return Err(ApiError::conflict(
-            "the places of a limit_conn zone belong to requests in progress: there is nothing to forget",
-        ));
-    };
-    let readings = found.read(key);
-    let first = readings
-        .first()
-        .ok_or_else(|| no_key(generation, zone, key))?;
-    let shown = found.spell(&first.key, first.bytes.as_deref());
-    let mut forgotten = false;
-    for reading in &readings {
-        if let Some(store) = found.shared() {
-            let Some(bytes) = &reading.bytes else {
-                return Err(ApiError::conflict(format!(
-                    "the zone `{zone}` is shared through a store, where nobody knows a key by its number"
-                )));
-            };
-            forgotten |= store.forget(zone, bytes).await.map_err(|why| {
-                let why = format!("the store `{}` does not answer: {why}", store.name());
-                ApiError::new(StatusCode::SERVICE_UNAVAILABLE, why)
-            })?;
-        }
-        forgotten |= found.forget(&reading.key);
-    }
-    tracing::warn!(zone, key = shown, "admin: key forgotten");
-    Ok(KeyReset {
-        key: shown,
-        forgotten,
+    let state = state.ok_or_else(|| no_key(call))?;
+    let row = state.counted;
+    Ok(api::KeyState {
+        key: row.key,
+        known: state.known,
+        listed: state.listed,
+        verdicts: row.counts.into(),
+        per_second: rates(row.pace),
+        missed: row.missed,
+        excess: rounded(row.excess),
+        key_status: (&state.key_status).into(),
+        own: state.own,
+        penalty: state.penalty.map(|left| left.as_secs_f64()),
+        marks: shown(&state.marks, call),
+        shared: state.shared,
     })
 }
 
-fn report(state: KeyState, now: Millis) -> api::KeyState {
-    let counted = state.counted;
-    api::KeyState {
-        key: counted.key,
-        known: state.known,
-        listed: state.listed,
-        verdicts: verdicts(counted.counts),
-        per_second: rates(counted.pace),
-        missed: counted.missed,
-        excess: rounded(counted.excess),
-        key_status: status(&state.key_status),
-        own: state.own,
-        penalty: state.penalty.map(|left| left.as_secs_f64()),
-        marks: state.marks.iter().map(|it| shown(it, now)).collect(),
-        shared: state.shared,
-    }
+fn reset(call: &ApiCall) -> ApiFuture<'_, ApiResponse> {
+    Box::pin(async { Ok(response::json(&reset_key(call).await?)) })
 }
 
-/// The verdicts among the counts of a zone.
-pub(super) fn verdicts(counts: ZoneCounts) -> VerdictCounts {
-    VerdictCounts {
-        pass: counts.pass,
-        delay: counts.delay,
-        refuse: counts.refuse,
+async fn reset_key(call: &ApiCall) -> Result<KeyReset, ApiError> {
+    let zone = call.arg("zone");
+    let found = zones::find(&call.generation, zone)?;
+    let ZoneRef::Req(_, req_zone) = found else {
+        return Err(ApiError::conflict(
+            "the places of a limit_conn zone belong to requests in progress and cannot be reset",
+        ));
+    };
+    let (parsed, key) = parse(call, found)?;
+    let mut forgotten = false;
+    for ParsedKey { key, bytes } in &parsed {
+        if let Some(store) = req_zone.shared() {
+            let Some(bytes) = bytes else {
+                return Err(ApiError::conflict(format!(
+                    "the zone `{zone}` is shared through a store, which does not know keys by their number"
+                )));
+            };
+            forgotten |= store.forget(zone, bytes).await.map_err(|error| {
+                let error = format!("the store `{}` is unavailable: {error}", store.name());
+                ApiError::new(StatusCode::SERVICE_UNAVAILABLE, error)
+            })?;
+        }
+        forgotten |= req_zone.forget(key);
     }
+    tracing::warn!(zone, key, "admin: key reset");
+    Ok(KeyReset { key, forgotten })
 }
 
-fn rates(pace: KeyRates) -> VerdictRates {
+fn rates(rates: KeyRates) -> VerdictRates {
     VerdictRates {
-        pass: rounded(pace.pass),
-        delay: rounded(pace.delay),
-        refuse: rounded(pace.refuse),
+        pass: rounded(rates.pass),
+        delay: rounded(rates.delay),
+        refuse: rounded(rates.refuse),
     }
 }
 
-/// The status of a key as it is shown.
-pub(super) fn status(status: &algorithm::KeyStatus) -> KeyStatus {
-    KeyStatus {
-        limit: status.limit,
-        remaining: status.remaining,
-        excess: status.excess.milli() as f64 / 1000.0,
-        retry_after: status.retry_after.as_secs_f64(),
-        reset_after: status.reset_after.as_secs_f64(),
+impl From<&algorithm::KeyStatus> for KeyStatus {
+    fn from(status: &algorithm::KeyStatus) -> Self {
+        Self {
+            limit: status.limit,
+            remaining: status.remaining,
+            excess: status.excess.milli() as f64 / 1000.0,
+            retry_after: status.retry_after.as_secs_f64(),
+            reset_after: status.reset_after.as_secs_f64(),
+        }
     }
 }
 
-/// What to say of a text that is no key of a zone.
-pub(super) fn no_key(generation: &Generation, zone: &str, key: &str) -> ApiError {
-    let keys = zones::find(generation, zone)
-        .map_or_else(|_| String::new(), |zone| zone.key(&generation.plan));
-    ApiError::bad(format!(
-        "`{key}` is no key of the zone `{zone}`, whose key is `{keys}`"
-    ))
-}
-
-/// A number in a query.
-pub(super) fn number(query: Option<&str>, name: &str, default: usize) -> Result<usize, ApiError> {
-    match parameter(query, name).map(|text| text.parse()) {
-        None => Ok(default),
-        Some(Ok(number @ 1..=1000)) => Ok(number),
-        Some(_) => Err(ApiError::bad(format!(
-            "`{name}` is a number from 1 to 1000"
-        ))),
-    }
-}
-
-/// The numbers that keys are sorted by: the first, of equals the next.
+/// What keys are sorted by: the first number, among equals the next.
 fn rank(sort: Option<&str>) -> Result<fn(&TopKeyRow) -> [f64; 4], ApiError> {
     let word = sort.unwrap_or(KeySort::Refuse.as_str());
     let Some(sort) = KeySort::ALL.into_iter().find(|sort| sort.as_str() == word) else {
         let words = KeySort::ALL.map(KeySort::as_str).join(", ");
         return Err(ApiError::bad(format!(
-            "`{word}` is nothing to sort by: one of {words}"
+            "`{word}` is no order of keys: expected one of {words}"
         )));
     };
     Ok(match sort {
         KeySort::Delay => |it| [it.counts.delay as f64, 0.0, 0.0, 0.0],
-        KeySort::Demand => |it| [verdicts(it.counts).total() as f64, 0.0, 0.0, 0.0],
+        KeySort::Demand => |it| [VerdictCounts::from(it.counts).total() as f64, 0.0, 0.0, 0.0],
         KeySort::Excess => |it| [it.excess, 0.0, 0.0, 0.0],
         KeySort::Now => |it| {
             let KeyRates { delay, refuse, .. } = it.pace;
@@ -193,54 +212,43 @@ fn rank(sort: Option<&str>) -> Result<fn(&TopKeyRow) -> [f64; 4], ApiError> {
     })
 }
 
-/// In thousandths, as everywhere.
+/// To thousandths, as everywhere in the API.
 fn rounded(number: f64) -> f64 {
     (number * 1000.0).round() / 1000.0
 }
 
-/// `PUT /api/zones/{zone}/keys/{key}/{mark}`
-pub(super) fn put(
-    generation: &Generation,
-    (zone, key, mark): (&str, &str, endpoints::KeyActionKind),
-    body: &[u8],
-    now: Millis,
-) -> Result<KeyActions, ApiError> {
-    let wish: KeyActionRequest = endpoints::parse(body)?;
-    let found = zones::find(generation, zone)?;
-    let mark = match (mark, wish.requests) {
-        (endpoints::KeyActionKind::Block, None) => KeyAction::Block,
-        (endpoints::KeyActionKind::Exempt, None) => KeyAction::Exempt,
-        (endpoints::KeyActionKind::Grant, Some(requests @ 1..))
-            if matches!(found, ZoneRef::Req(..)) =>
-        {
-            KeyAction::Grant(requests)
-        }
-        (endpoints::KeyActionKind::Grant, _) if matches!(found, ZoneRef::Conn(..)) => {
+fn put(call: &ApiCall, body: KeyActionRequest, kind: KeyAction) -> Result<KeyActions, ApiError> {
+    let (zone, now) = (call.arg("zone"), call.now);
+    let found = zones::find(&call.generation, zone)?;
+    let mark = match (kind, body.requests, found) {
+        (KeyAction::Grant(_), _, ZoneRef::Conn(..)) => {
             return Err(ApiError::conflict(
                 "only a limit_req zone has requests to grant; `exempt` lifts the limit of this one",
             ));
         }
-        (endpoints::KeyActionKind::Grant, _) => {
+        (KeyAction::Grant(_), Some(requests @ 1..), _) => KeyAction::Grant(requests),
+        (KeyAction::Grant(_), ..) => {
             return Err(ApiError::bad("a grant takes `requests`, at least 1"));
         }
-        (_, Some(_)) => return Err(ApiError::bad("`requests` is for a grant")),
+        (_, Some(_), _) => return Err(ApiError::bad("`requests` is for a grant")),
+        (kind, None, _) => kind,
     };
-    let reason = wish.reason.map(String::into_boxed_str);
-    if reason.as_ref().is_some_and(|it| it.len() > LONGEST_REASON) {
+    let reason = body.reason.map(String::into_boxed_str);
+    if reason.as_ref().is_some_and(|it| it.len() > REASON_MAX) {
         return Err(ApiError::bad(format!(
-            "the reason is longer than {LONGEST_REASON} bytes"
+            "the reason is longer than {REASON_MAX} bytes"
         )));
     }
-    let until = now.after(time(wish.r#for)?);
-    let (readings, spelled) = read(generation, found, zone, key)?;
-    for reading in &readings {
-        let marked = KeyActionEntry {
-            key: spelled.as_str().into(),
+    let until = now.after(duration(body.r#for)?);
+    let (parsed, key) = parse(call, found)?;
+    for ParsedKey { key: id, .. } in &parsed {
+        let entry = KeyActionEntry {
+            key: key.as_str().into(),
             mark,
             until,
             reason: reason.clone(),
         };
-        found.watch().put(&reading.key, marked, now).map_err(|_| {
+        found.key_admin().put(id, entry, now).map_err(|_| {
             ApiError::conflict(format!(
                 "{MAX_KEY_ACTIONS} keys of the zone `{zone}` are marked already"
             ))
@@ -248,100 +256,79 @@ pub(super) fn put(
     }
     tracing::warn!(
         zone,
-        key = spelled,
+        key,
         mark = mark.as_str(),
         ?reason,
         "admin: key marked"
     );
-    Ok(on_key(found, &readings, spelled, now))
+    Ok(actions(call, found, &parsed, key))
 }
 
-/// `DELETE /api/zones/{zone}/keys/{key}/{mark}`
-pub(super) fn remove(
-    generation: &Generation,
-    (zone, key, mark): (&str, &str, endpoints::KeyActionKind),
-    now: Millis,
-) -> Result<KeyActions, ApiError> {
-    let found = zones::find(generation, zone)?;
-    let mark = match mark {
-        endpoints::KeyActionKind::Block => KeyAction::Block,
-        endpoints::KeyActionKind::Exempt => KeyAction::Exempt,
-        endpoints::KeyActionKind::Grant => KeyAction::Grant(0),
-    };
-    let (readings, spelled) = read(generation, found, zone, key)?;
+fn remove(call: &ApiCall, mark: KeyAction) -> Result<KeyActions, ApiError> {
+    let zone = call.arg("zone");
+    let found = zones::find(&call.generation, zone)?;
+    let (parsed, key) = parse(call, found)?;
     let mut removed = false;
-    for reading in &readings {
-        removed |= found.watch().remove(&reading.key, mark);
+    for ParsedKey { key, .. } in &parsed {
+        removed |= found.key_admin().remove(key, mark);
     }
     if removed {
-        tracing::warn!(
-            zone,
-            key = spelled,
-            mark = mark.as_str(),
-            "admin: mark taken off"
-        );
+        tracing::warn!(zone, key, mark = mark.as_str(), "admin: mark removed");
     }
-    Ok(on_key(found, &readings, spelled, now))
+    Ok(actions(call, found, &parsed, key))
 }
 
-/// A mark as it is shown now.
-pub(super) fn shown(marked: &KeyActionEntry, now: Millis) -> api::KeyAction {
-    api::KeyAction {
-        key: marked.key.to_string(),
-        mark: marked.mark.as_str().into(),
-        seconds: marked.until.since(now).as_secs_f64(),
-        requests: match marked.mark {
-            KeyAction::Grant(left) => Some(left),
-            KeyAction::Block | KeyAction::Exempt => None,
-        },
-        reason: marked.reason.as_deref().map(str::to_owned),
-    }
-}
-
-/// What a text stands for, and how that is spelled.
-fn read(
-    generation: &Generation,
-    found: ZoneRef<'_>,
-    zone: &str,
-    key: &str,
-) -> Result<(Vec<ParsedKey>, String), ApiError> {
-    let readings = match found {
-        ZoneRef::Conn(_, zone) => zone.read(key),
-        ZoneRef::Req(_, zone) => zone.read(key),
+/// The keys that a text may mean, and how the first is shown.
+fn parse(call: &ApiCall, zone: ZoneRef<'_>) -> Result<(Vec<ParsedKey>, String), ApiError> {
+    let text = call.arg("key");
+    let parsed = match zone {
+        ZoneRef::Conn(_, zone) => zone.read(text),
+        ZoneRef::Req(_, zone) => zone.read(text),
     };
-    let first = readings
-        .first()
-        .ok_or_else(|| no_key(generation, zone, key))?;
-    let bytes = first.bytes.as_deref();
-    let spelled = match found {
-        ZoneRef::Conn(_, zone) => zone.spell(&first.key, bytes),
-        ZoneRef::Req(_, zone) => zone.spell(&first.key, bytes),
+    let ParsedKey { key, bytes } = parsed.first().ok_or_else(|| no_key(call))?;
+    let shown = match zone {
+        ZoneRef::Conn(_, zone) => zone.spell(key, bytes.as_deref()),
+        ZoneRef::Req(_, zone) => zone.spell(key, bytes.as_deref()),
     };
-    Ok((readings, spelled))
+    Ok((parsed, shown))
 }
 
-fn on_key(found: ZoneRef<'_>, readings: &[ParsedKey], key: String, now: Millis) -> KeyActions {
-    let first = readings.first();
-    let marks = first.map(|it| found.watch().marks_on(&it.key, now));
+fn no_key(call: &ApiCall) -> ApiError {
+    let (zone, key) = (call.arg("zone"), call.arg("key"));
+    let template = zones::find(&call.generation, zone)
+        .map_or_else(|_| String::new(), |zone| zone.key(&call.generation.plan));
+    ApiError::bad(format!(
+        "`{key}` is not a key of the zone `{zone}`, whose key is `{template}`"
+    ))
+}
+
+fn actions(call: &ApiCall, zone: ZoneRef<'_>, parsed: &[ParsedKey], key: String) -> KeyActions {
+    let marks = parsed.first();
+    let marks = marks.map(|it| zone.key_admin().marks_on(&it.key, call.now));
     KeyActions {
         key,
-        marks: marks.iter().flatten().map(|it| shown(it, now)).collect(),
+        marks: shown(&marks.unwrap_or_default(), call),
     }
 }
 
-fn time(given: Option<TimeOrText>) -> Result<Duration, ApiError> {
+fn shown(marks: &[KeyActionEntry], call: &ApiCall) -> Vec<api::KeyAction> {
+    let marks = marks.iter().map(|entry| zones::mark(entry, call.now));
+    marks.collect()
+}
+
+fn duration(given: Option<TimeOrText>) -> Result<Duration, ApiError> {
     let time = match given {
-        None => return Ok(DEFAULT),
+        None => return Ok(DURATION_DEFAULT),
         Some(TimeOrText::Seconds(seconds)) => Duration::from_secs(seconds),
         Some(TimeOrText::Text(text)) => amend::time(&text).map_err(ApiError::bad)?,
     };
     match time {
-        Duration::ZERO => Err(ApiError::bad("a time of nothing has no meaning here")),
-        time if time > LONGEST => Err(ApiError::bad("the longest time is 365d")),
+        Duration::ZERO => Err(ApiError::bad("a time of nothing has no effect")),
+        time if time > DURATION_MAX => Err(ApiError::bad("the longest time is 365d")),
         time => Ok(time),
     }
 }
 
-const DEFAULT: Duration = Duration::from_secs(3600);
-const LONGEST: Duration = Duration::from_secs(365 * 86_400);
-const LONGEST_REASON: usize = 200;
+const DURATION_DEFAULT: Duration = Duration::from_secs(3600);
+const DURATION_MAX: Duration = Duration::from_secs(365 * 86_400);
+const REASON_MAX: usize = 200;

@@ -1,22 +1,23 @@
 //! `/metrics`: the page of all metrics.
 //!
 //! Counters live where they are counted (zones, backends, the process); here they are only read and written out. A key is
-//! never a label: how many there are is up to clients.
+//! never a label: clients determine how many keys there are.
 
-use super::status::{RELOAD_METRICS, ReloadHandle};
-use super::zones::{ZoneSnapshot, zones};
+use super::endpoints::{ApiCall, Endpoint};
+use super::reload::RELOAD_METRICS;
+use super::response::with_type;
+use super::zones::zones;
 use crate::config::plan::DegradeMode;
-use crate::limits::ShadowZone;
 use crate::proxy::Generation;
 use crate::spool::BUFFER_METRICS;
-use crate::store::StoreStatus;
+use crate::store::ZoneCounts;
 use crate::telemetry::{
     BackgroundTask, COUNTERS, Exposition, LISTENER_METRICS, LOG_METRICS, LOOP_METRICS,
-    ListenerCounters, LogWriter, Metric, PROCESS_METRICS, PROCESS_WIDE_METRICS, TASK_METRICS,
-    describe_loops, metrics, traces,
+    ListenerCounters, Metric, PROCESS_METRICS, PROCESS_WIDE_METRICS, TASK_METRICS, describe_loops,
+    metrics, traces,
 };
 use crate::upstream::breaker::{Breaker, BreakerState};
-use crate::upstream::{QueueStats, Upstream};
+use crate::upstream::{Backend, QueueStats};
 use crate::{limits, proxy, telemetry};
 
 /// Every metric that the page may have.
@@ -39,21 +40,29 @@ pub fn all() -> impl Iterator<Item = &'static Metric> {
     lists.into_iter().flatten().copied()
 }
 
+pub(super) fn endpoints() -> Vec<Endpoint> {
+    let metrics = Endpoint::raw("/metrics", "All metrics, for Prometheus", |call| {
+        Ok(with_type(page(call), Exposition::CONTENT_TYPE))
+    });
+    vec![metrics.text(200, "The metrics.")]
+}
+
 /// The page in Prometheus's text format.
-pub(super) fn page(generation: &Generation, writer: &LogWriter, reloads: &ReloadHandle) -> String {
+fn page(call: &ApiCall) -> String {
+    let generation = &*call.generation;
     let mut page = Exposition::new();
     telemetry::describe_process(&mut page);
     describe_loops(&mut page);
     BackgroundTask::describe_panics(&mut page);
     ListenerCounters::describe_all(&mut page);
     COUNTERS.describe(&mut page);
-    writer.describe(&mut page);
+    call.state.writer.describe(&mut page);
     traces::describe(&mut page);
-    reloads.describe(&mut page);
-    zoned(generation, &mut page);
-    stores(generation, &mut page);
-    upstreams(generation, &mut page);
-    describe(generation, &mut page);
+    call.state.reloads.describe(&mut page);
+    describe_zones(generation, &mut page);
+    describe_stores(generation, &mut page);
+    describe_upstreams(generation, &mut page);
+    describe_conditions(generation, &mut page);
     describe_fallbacks(generation, &mut page);
     generation.bounds.describe(&mut page);
     page.finish()
@@ -75,54 +84,47 @@ metrics! {
     SHADOW_DIFFERS_TOTAL = counter("weir_shadow_differs_total", ["zone", "verdict"], "Requests of which limits that are only proposed said this, and the enforced ones the opposite.");
 }
 
-fn zoned(generation: &Generation, page: &mut Exposition) {
+fn describe_zones(generation: &Generation, page: &mut Exposition) {
     for zone in zones(generation) {
-        let (name, counts) = (zone.name, zone.counts);
-        for (verdict, count) in [
-            ("pass", counts.pass),
-            ("delay", counts.delay),
-            ("refuse", counts.refuse),
-        ] {
-            page.sample(&LIMIT_VERDICTS_TOTAL, &[name, verdict], count);
+        let labels = [zone.name];
+        describe_verdicts(&LIMIT_VERDICTS_TOTAL, zone.name, zone.counts, page);
+        let rate = zone.algorithm.map(|algorithm| algorithm.per_second());
+        page.sample(&ZONE_KEYS, &labels, zone.keys);
+        page.sample(&ZONE_CAPACITY, &labels, zone.capacity);
+        if let Some(rate) = rate {
+            page.sample(&ZONE_RATE, &labels, rate);
         }
-        let labels = [name];
-        held(&zone, page);
+        page.sample(&ZONE_EVICTIONS_TOTAL, &labels, zone.counts.evictions);
+        if let Some(dropped) = zone.penalties_dropped {
+            page.sample(&ZONE_PENALTIES_DROPPED_TOTAL, &labels, dropped);
+        }
         page.histogram(&LIMIT_DELAY_SECONDS, &labels, &zone.delays);
         if let Some(waiting) = zone.waiting {
             page.sample(&LIMIT_QUEUE_LENGTH, &labels, waiting);
         }
         if let Some(shadow) = zone.shadow {
-            shadowed(name, shadow, page);
+            let (counts, differs) = (shadow.zone.store.counts(), shadow.differs());
+            describe_verdicts(&SHADOW_VERDICTS_TOTAL, zone.name, counts, page);
+            for (verdict, count) in [("pass", differs.pass), ("refuse", differs.refuse)] {
+                page.sample(&SHADOW_DIFFERS_TOTAL, &[zone.name, verdict], count);
+            }
         }
     }
     page.sample(&BAD_COSTS_TOTAL, &[], limits::bad_costs());
 }
 
-/// How much a zone holds, and may.
-fn held(zone: &ZoneSnapshot<'_>, page: &mut Exposition) {
-    let labels = [zone.name];
-    page.sample(&ZONE_KEYS, &labels, zone.keys as u64);
-    page.sample(&ZONE_CAPACITY, &labels, zone.capacity as u64);
-    if let Some(algorithm) = zone.algorithm {
-        page.sample(&ZONE_RATE, &labels, algorithm.per_second());
-    }
-    page.sample(&ZONE_EVICTIONS_TOTAL, &labels, zone.counts.evictions);
-    if let Some(dropped) = zone.penalties_dropped {
-        page.sample(&ZONE_PENALTIES_DROPPED_TOTAL, &labels, dropped);
-    }
-}
-
-fn shadowed(name: &str, shadow: &ShadowZone, page: &mut Exposition) {
-    let (counts, differs) = (shadow.zone.store.counts(), shadow.differs());
+fn describe_verdicts(
+    metric: &'static Metric,
+    zone: &str,
+    counts: ZoneCounts,
+    page: &mut Exposition,
+) {
     for (verdict, count) in [
         ("pass", counts.pass),
         ("delay", counts.delay),
         ("refuse", counts.refuse),
     ] {
-        page.sample(&SHADOW_VERDICTS_TOTAL, &[name, verdict], count);
-    }
-    for (verdict, count) in [("pass", differs.pass), ("refuse", differs.refuse)] {
-        page.sample(&SHADOW_DIFFERS_TOTAL, &[name, verdict], count);
+        page.sample(metric, &[zone, verdict], count);
     }
 }
 
@@ -142,28 +144,28 @@ metrics! {
     STORE_RETURNED_REQUESTS_TOTAL = counter("weir_store_returned_requests_total", ["store"], "Leased requests that were given back.");
 }
 
-fn stores(generation: &Generation, page: &mut Exposition) {
+fn describe_stores(generation: &Generation, page: &mut Exposition) {
     for store in &generation.zones.stores {
-        let labels = [store.name()];
         let view = store.view();
-        page.sample(&STORE_DEGRADED, &labels, u64::from(store.is_away()));
-        page.sample(&STORE_GATEWAYS, &labels, u64::from(store.gateways()));
-        page.sample(&STORE_PLACES, &labels, store.places() as u64);
-        page.sample(&STORE_ASKED_TOTAL, &labels, view.asked);
-        page.sample(&STORE_MISSED_TOTAL, &labels, view.missed);
-        page.sample(&STORE_LATE_TOTAL, &labels, view.late);
-        leases(&view, &labels, page);
+        for (metric, value) in [
+            (&STORE_DEGRADED, u64::from(store.is_away())),
+            (&STORE_GATEWAYS, u64::from(store.gateways())),
+            (&STORE_PLACES, store.places() as u64),
+            (&STORE_ASKED_TOTAL, view.asked),
+            (&STORE_MISSED_TOTAL, view.missed),
+            (&STORE_LATE_TOTAL, view.late),
+            (
+                &STORE_LOCAL_KEYS,
+                view.held.iter().map(|held| held.crowded).sum(),
+            ),
+            (&STORE_ROUND_TRIPS_TOTAL, view.asked + view.asked_behind),
+            (&STORE_LOCAL_DECISIONS_TOTAL, view.decided_here),
+            (&STORE_LEASED_REQUESTS_TOTAL, view.leased),
+            (&STORE_RETURNED_REQUESTS_TOTAL, view.returned),
+        ] {
+            page.sample(metric, &[store.name()], value);
+        }
     }
-}
-
-fn leases(view: &StoreStatus, labels: &[&str], page: &mut Exposition) {
-    let local: u64 = view.held.iter().map(|held| held.crowded).sum();
-    page.sample(&STORE_LOCAL_KEYS, labels, local);
-    let asked = view.asked + view.asked_behind;
-    page.sample(&STORE_ROUND_TRIPS_TOTAL, labels, asked);
-    page.sample(&STORE_LOCAL_DECISIONS_TOTAL, labels, view.decided_here);
-    page.sample(&STORE_LEASED_REQUESTS_TOTAL, labels, view.leased);
-    page.sample(&STORE_RETURNED_REQUESTS_TOTAL, labels, view.returned);
 }
 
 metrics! {
@@ -188,141 +190,77 @@ metrics! {
     LOCATION_BREAKER_OPENED_TOTAL = counter("weir_location_breaker_opened_total", ["server", "location"], "How often a circuit breaker has opened.");
 }
 
-fn upstreams(generation: &Generation, page: &mut Exposition) {
-    for (plan, upstream) in generation.plan.upstreams.iter().zip(&generation.upstreams) {
+fn describe_upstreams(generation: &Generation, page: &mut Exposition) {
+    for upstream in &generation.upstreams {
+        let name = upstream.name();
         if let Some(waits) = upstream.waits() {
-            queue(&plan.name, &waits, page);
+            describe_queue(name, &waits, page);
         }
         if let Some(denied) = upstream.denied_retries() {
-            page.sample(&UPSTREAM_RETRIES_DENIED_TOTAL, &[&*plan.name], denied);
+            page.sample(&UPSTREAM_RETRIES_DENIED_TOTAL, &[name], denied);
         }
-        for backend in upstream.backends() {
-            let labels = [&*plan.name, &*backend.name];
-            for (status, count) in backend.counts.answers() {
-                let status = status.to_string();
-                page.sample(
-                    &UPSTREAM_REQUESTS_TOTAL,
-                    &[labels[0], labels[1], &status],
-                    count,
-                );
-            }
-            page.histogram(
-                &UPSTREAM_LATENCY_SECONDS,
-                &labels,
-                &backend.counts.latency(),
-            );
-            page.sample(
-                &UPSTREAM_ACTIVE_REQUESTS,
-                &labels,
-                u64::from(backend.active()),
-            );
-            page.sample(
-                &UPSTREAM_CONNECTIONS_TOTAL,
-                &labels,
-                backend.counts.opened(),
-            );
-            page.sample(&UPSTREAM_REUSED_TOTAL, &labels, backend.counts.reused());
+        for backend in upstream.backends().iter() {
+            describe_backend(name, backend, page);
         }
     }
 }
 
-fn queue(upstream: &str, waits: &QueueStats, page: &mut Exposition) {
-    let name = upstream;
-    page.sample(&UPSTREAM_QUEUE_LENGTH, &[name], waits.waiting);
+fn describe_backend(upstream: &str, backend: &Backend, page: &mut Exposition) {
+    let (counts, labels) = (&backend.counts, [upstream, &*backend.name]);
+    for (status, count) in counts.answers() {
+        let labels = [labels[0], labels[1], &status.to_string()];
+        page.sample(&UPSTREAM_REQUESTS_TOTAL, &labels, count);
+    }
+    page.histogram(&UPSTREAM_LATENCY_SECONDS, &labels, &counts.latency());
+    page.sample(&UPSTREAM_ACTIVE_REQUESTS, &labels, backend.active());
+    page.sample(&UPSTREAM_CONNECTIONS_TOTAL, &labels, counts.opened());
+    page.sample(&UPSTREAM_REUSED_TOTAL, &labels, counts.reused());
+}
+
+fn describe_queue(upstream: &str, waits: &QueueStats, page: &mut Exposition) {
+    page.sample(&UPSTREAM_QUEUE_LENGTH, &[upstream], waits.waiting);
     for (result, count) in [
         ("served", waits.served),
         ("full", waits.full),
         ("timeout", waits.late),
         ("left", waits.left),
     ] {
-        page.sample(&UPSTREAM_QUEUE_TOTAL, &[name, result], count);
+        page.sample(&UPSTREAM_QUEUE_TOTAL, &[upstream, result], count);
     }
-    page.sample(
-        &UPSTREAM_QUEUE_WAIT_SECONDS_TOTAL,
-        &[name],
-        waits.time.as_secs_f64(),
-    );
+    let seconds = waits.time.as_secs_f64();
+    page.sample(&UPSTREAM_QUEUE_WAIT_SECONDS_TOTAL, &[upstream], seconds);
 }
 
-/// What health checks and breakers have to say.
-pub(super) fn describe(generation: &Generation, page: &mut Exposition) {
+/// Name look-ups, health checks and breakers.
+fn describe_conditions(generation: &Generation, page: &mut Exposition) {
     for upstream in &generation.upstreams {
-        describe_names(upstream, page);
+        for name in upstream.names() {
+            let labels = [upstream.name(), &*name.host];
+            page.sample(&UPSTREAM_ADDRESSES, &labels, name.addresses);
+            for (result, count) in [("found", name.found), ("failed", name.failed)] {
+                let labels = [labels[0], labels[1], result];
+                page.sample(&UPSTREAM_LOOKUPS_TOTAL, &labels, count);
+            }
+        }
         for backend in upstream.backends().iter() {
             let labels = [upstream.name(), &*backend.name];
             if let Some(health) = &backend.health {
                 page.sample(&UPSTREAM_HEALTHY, &labels, u32::from(health.is_healthy()));
                 for (result, count) in [("pass", health.passed()), ("fail", health.failed())] {
-                    page.sample(
-                        &UPSTREAM_CHECKS_TOTAL,
-                        &[labels[0], labels[1], result],
-                        count,
-                    );
+                    let labels = [labels[0], labels[1], result];
+                    page.sample(&UPSTREAM_CHECKS_TOTAL, &labels, count);
                 }
             }
             if let Some(breaker) = &backend.breaker {
-                describe_breaker(
-                    breaker,
-                    (&UPSTREAM_BREAKER_STATE, &UPSTREAM_BREAKER_OPENED_TOTAL),
-                    labels,
-                    page,
-                );
+                let metrics = (&UPSTREAM_BREAKER_STATE, &UPSTREAM_BREAKER_OPENED_TOTAL);
+                describe_breaker(breaker, metrics, labels, page);
             }
         }
     }
-    for guard in &generation.guards {
-        let labels = [&*guard.server, &*guard.location];
-        describe_breaker(
-            &guard.breaker,
-            (&LOCATION_BREAKER_STATE, &LOCATION_BREAKER_OPENED_TOTAL),
-            labels,
-            page,
-        );
-    }
-}
-
-/// Names that are looked up again.
-fn describe_names(upstream: &Upstream, page: &mut Exposition) {
-    for name in upstream.names() {
-        let labels = [upstream.name(), &*name.host];
-        page.sample(&UPSTREAM_ADDRESSES, &labels, name.addresses as u64);
-        for (result, count) in [("found", name.found), ("failed", name.failed)] {
-            page.sample(
-                &UPSTREAM_LOOKUPS_TOTAL,
-                &[labels[0], labels[1], result],
-                count,
-            );
-        }
-    }
-}
-
-metrics! {
-    /// The metrics of fallbacks and degrade groups.
-    FALLBACK_METRICS:
-    FALLBACKS_TOTAL = counter("weir_fallbacks_total", ["answer"], "Answers that a fallback gave, by where they came from.");
-    STALE_ANSWERS = gauge("weir_stale_answers", [], "Good answers kept for when there are no others.");
-    STALE_BYTES = gauge("weir_stale_bytes", [], "The memory they take, with those that are being received.");
-    STALE_SKIPPED_TOTAL = counter("weir_stale_skipped_total", [], "Good answers not kept, because there was no room for them while they were received.");
-    DEGRADE_MODE = gauge("weir_degrade_mode", ["group", "mode"], "What holds for a group of locations: 1 for the one that does.");
-}
-
-/// What became of those whose answer was not to be had.
-pub(super) fn describe_fallbacks(generation: &Generation, page: &mut Exposition) {
-    for (way, count) in proxy::taken() {
-        page.sample(&FALLBACKS_TOTAL, &[way], count);
-    }
-    let (answers, bytes) = generation.kept.usage();
-    page.sample(&STALE_ANSWERS, &[], answers as u64);
-    page.sample(&STALE_BYTES, &[], bytes as u64);
-    page.sample(&STALE_SKIPPED_TOTAL, &[], proxy::skipped());
-    for group in &generation.groups {
-        for mode in [DegradeMode::Auto, DegradeMode::Off, DegradeMode::On] {
-            page.sample(
-                &DEGRADE_MODE,
-                &[&group.name, mode.as_str()],
-                u32::from(group.mode() == mode),
-            );
-        }
+    for location in &generation.guards {
+        let labels = [&*location.server, &*location.location];
+        let metrics = (&LOCATION_BREAKER_STATE, &LOCATION_BREAKER_OPENED_TOTAL);
+        describe_breaker(&location.breaker, metrics, labels, page);
     }
 }
 
@@ -338,6 +276,32 @@ fn describe_breaker(
         page.sample(state, &labels, u32::from(one == present));
     }
     page.sample(opened, &labels, breaker.opened());
+}
+
+metrics! {
+    /// The metrics of fallbacks and degrade groups.
+    FALLBACK_METRICS:
+    FALLBACKS_TOTAL = counter("weir_fallbacks_total", ["answer"], "Answers that a fallback gave, by where they came from.");
+    STALE_ANSWERS = gauge("weir_stale_answers", [], "Good answers kept for when there are no others.");
+    STALE_BYTES = gauge("weir_stale_bytes", [], "The memory they take, with those that are being received.");
+    STALE_SKIPPED_TOTAL = counter("weir_stale_skipped_total", [], "Good answers not kept, because there was no room for them while they were received.");
+    DEGRADE_MODE = gauge("weir_degrade_mode", ["group", "mode"], "What holds for a group of locations: 1 for the one that does.");
+}
+
+fn describe_fallbacks(generation: &Generation, page: &mut Exposition) {
+    for (way, count) in proxy::taken() {
+        page.sample(&FALLBACKS_TOTAL, &[way], count);
+    }
+    let (responses, bytes) = generation.kept.usage();
+    page.sample(&STALE_ANSWERS, &[], responses);
+    page.sample(&STALE_BYTES, &[], bytes);
+    page.sample(&STALE_SKIPPED_TOTAL, &[], proxy::skipped());
+    for group in &generation.groups {
+        for mode in [DegradeMode::Auto, DegradeMode::Off, DegradeMode::On] {
+            let is_present = u32::from(group.mode() == mode);
+            page.sample(&DEGRADE_MODE, &[&group.name, mode.as_str()], is_present);
+        }
+    }
 }
 
 #[cfg(test)]

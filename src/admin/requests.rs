@@ -7,56 +7,82 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderName, HeaderValue, Request, StatusCode, Uri, Version, header};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use http::{HeaderName, HeaderValue, Method, Request, StatusCode, Uri, Version, header};
+use serde::Serialize;
+use serde_json::json;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
-use super::endpoints::{ApiError, EventStream, parameter};
-use super::keys::number;
-use super::{endpoints, keys};
+use super::endpoints::{ApiCall, Endpoint};
+use super::response::{self, ApiError, EventStream};
 use crate::algorithm::VerdictKind;
 use crate::api::{
     self, ExplainRequest, Explanation, HeaderLines, Refusal, Refusals, SkippedRefusals,
 };
-use crate::clock::Millis;
 use crate::limits::RuleExplanation;
 use crate::proxy::Generation;
 use crate::telemetry::{self, REFUSALS, RefusalRecord};
 
-/// `POST /api/explain`
-pub(super) fn explain(
-    generation: &Generation,
-    body: &[u8],
-    now: Millis,
-) -> Result<Explanation, ApiError> {
-    let asked: ExplainRequest = endpoints::parse(body)?;
-    let listener = asked
-        .listen
-        .as_deref()
-        .map(|text| listener(generation, text));
+pub(super) fn endpoints() -> Vec<Endpoint> {
+    let stream = "The same as they come, as server-sent events: `refusal` with one of them, `skipped` with the number \
+                  that was not recorded";
+    vec![
+        Endpoint::change_to(
+            Method::POST,
+            "/api/explain",
+            "What would happen to this request, rule by rule; nothing is charged",
+            explain,
+        )
+        .optional_body()
+        .reads_body(),
+        Endpoint::get(
+            "/api/refusals",
+            "The last refusals, with the reason for each",
+            list,
+        )
+        .limit("The maximum number, the latest. Default: 100.")
+        .query(
+            "after",
+            "Only those after the one with this id.",
+            json!({ "type": "integer", "minimum": 0 }),
+        ),
+        Endpoint::raw("/api/refusals/stream", stream, |call| {
+            Ok(response::events(follow(call)?))
+        })
+        .response(
+            200,
+            "The stream.",
+            "text/event-stream",
+            |_| json!({ "type": "string" }),
+        )
+        .error(503, "The maximum number of clients follows already."),
+    ]
+}
+
+fn explain(call: &ApiCall, spec: ExplainRequest) -> Result<Explanation, ApiError> {
+    let generation = &*call.generation;
+    let listener = spec.listen.as_deref();
+    let listener = listener.map(|text| listener_at(generation, text));
     let listener = listener.transpose()?;
-    let remote = asked
+    let remote = spec
         .remote_addr
         .unwrap_or_else(|| Ipv4Addr::LOCALHOST.into());
-    let request = request(asked)?;
     let explanation = generation
-        .explain(request, SocketAddr::new(remote, 0), listener, now)
-        .map_err(|why| ApiError::bad(format!("no such request is answered: {why}")))?;
+        .explain(
+            request(spec)?,
+            SocketAddr::new(remote, 0),
+            listener,
+            call.now,
+        )
+        .map_err(|error| ApiError::bad(format!("no such request is served: {error}")))?;
     let rules = &explanation.rules;
-    let refusals = || {
-        let refusing = rules
-            .iter()
-            .filter(|rule| rule.verdict == VerdictKind::Refuse);
-        refusing.filter(|rule| !rule.dry_run)
-    };
-    let refusal = refusals()
-        .find(|rule| rule.is_first)
-        .or_else(|| refusals().next());
-    let delaying = rules.iter().filter(|rule| !rule.dry_run);
-    let delay = delaying
+    let enforced = || rules.iter().filter(|rule| !rule.dry_run);
+    let mut refusals = enforced().filter(|rule| rule.verdict == VerdictKind::Refuse);
+    let first = refusals.clone().find(|rule| rule.is_first);
+    let refusal = first.or_else(|| refusals.next());
+    let delay = enforced()
         .filter(|rule| matches!(rule.verdict, VerdictKind::Delay(_)))
         .max_by_key(|rule| rule.verdict.wait());
     let decisive = refusal.or(delay);
-    let by = |rule: &RuleExplanation| format!("zone `{}`: {}", rule.zone, rule.reason);
     Ok(Explanation {
         server: explanation.server.into(),
         listen: explanation.listen,
@@ -67,12 +93,12 @@ pub(super) fn explain(
         status: refusal.map(|rule| rule.status.as_u16()),
         wait: decisive.map_or(0.0, |rule| rule.verdict.wait().as_secs_f64()),
         retry_after: refusal.and_then(|rule| seconds(rule.retry_after)),
-        reason: match (decisive, rules.is_empty()) {
-            (Some(rule), _) => by(rule),
-            (None, true) => "no limit holds here".to_owned(),
-            (None, false) => "every limit lets it pass".to_owned(),
+        reason: match decisive {
+            Some(rule) => format!("zone `{}`: {}", rule.zone, rule.reason),
+            None if rules.is_empty() => "no limit applies here".to_owned(),
+            None => "every limit lets it pass".to_owned(),
         },
-        rules: explanation.rules.iter().map(shown).collect(),
+        rules: rules.iter().map(shown).collect(),
         obstacles: explanation.obstacles,
     })
 }
@@ -87,7 +113,7 @@ fn shown(rule: &RuleExplanation) -> api::RuleExplanation {
         burst: rule.burst,
         limit: rule.limit.map(u64::from),
         dry_run: rule.dry_run,
-        state: rule.key_status.as_ref().map(keys::status),
+        state: rule.key_status.as_ref().map(Into::into),
         verdict: rule.verdict.as_str().into(),
         wait: rule.verdict.wait().as_secs_f64(),
         retry_after: seconds(rule.retry_after),
@@ -100,39 +126,33 @@ fn seconds(time: Option<Duration>) -> Option<f64> {
 }
 
 /// The listener at an address, or at a port.
-fn listener(generation: &Generation, text: &str) -> Result<usize, ApiError> {
-    let listeners = || {
-        generation
-            .plan
-            .listeners
-            .iter()
-            .map(|it| it.address.to_string())
-    };
+fn listener_at(generation: &Generation, text: &str) -> Result<usize, ApiError> {
+    let listeners = generation.plan.listeners.iter();
+    let mut addresses = listeners.map(|listener| listener.address.to_string());
     let port = format!(":{text}");
-    let found = listeners().position(|address| address == text || address.ends_with(&port));
+    let known = addresses.clone().take(20).collect::<Vec<_>>().join(", ");
+    let found = addresses.position(|address| address == text || address.ends_with(&port));
     found.ok_or_else(|| {
-        let known: Vec<_> = listeners().take(20).collect();
         ApiError::bad(format!(
-            "nobody listens on `{text}`; there is {}",
-            known.join(", ")
+            "no listener at `{text}`; the listeners are {known}"
         ))
     })
 }
 
-/// The request as it would have come.
-fn request(asked: ExplainRequest) -> Result<Request<()>, ApiError> {
+/// The request as a client would send it.
+fn request(spec: ExplainRequest) -> Result<Request<()>, ApiError> {
     let wrong = |what: &str, text: &str| ApiError::bad(format!("`{text}` is no {what}"));
-    let method = asked.method.as_deref().unwrap_or("GET");
-    let path = asked.path.as_deref().unwrap_or("/");
+    let method = spec.method.as_deref().unwrap_or("GET");
+    let path = spec.path.as_deref().unwrap_or("/");
     let uri: Uri = path.parse().map_err(|_| wrong("path", path))?;
     if !path.starts_with('/') && uri.authority().is_none() && path != "*" {
         return Err(wrong("path", path));
     }
     let mut request = Request::new(());
     *request.method_mut() = method.parse().map_err(|_| wrong("method", method))?;
-    let named = asked.host.is_some() || uri.authority().is_some();
+    let named = spec.host.is_some() || uri.authority().is_some();
     *request.uri_mut() = uri;
-    for (name, lines) in &asked.headers {
+    for (name, lines) in &spec.headers {
         let field: HeaderName = name.parse().map_err(|_| wrong("header field", name))?;
         let values = match lines {
             HeaderLines::One(value) => std::slice::from_ref(value),
@@ -143,7 +163,7 @@ fn request(asked: ExplainRequest) -> Result<Request<()>, ApiError> {
             request.headers_mut().append(&field, value);
         }
     }
-    if let Some(host) = &asked.host {
+    if let Some(host) = &spec.host {
         let host = HeaderValue::from_str(host).map_err(|_| wrong("host", host))?;
         request.headers_mut().insert(header::HOST, host);
     }
@@ -157,18 +177,17 @@ fn request(asked: ExplainRequest) -> Result<Request<()>, ApiError> {
     Ok(request)
 }
 
-/// `GET /api/refusals`
-pub(super) fn list(query: Option<&str>) -> Result<Refusals, ApiError> {
-    let after = parameter(query, "after").map_or(Ok(0), |text| text.parse());
+fn list(call: &ApiCall) -> Result<Refusals, ApiError> {
+    let after = call.query("after").map_or(Ok(0), |text| text.parse());
     let after = after.map_err(|_| ApiError::bad("`after` is the id of a refusal"))?;
-    let refusals = REFUSALS.last(after, number(query, "limit", 100)?);
+    let refusals = REFUSALS.last(after, call.limit(100)?);
     Ok(Refusals {
         refusals: refusals.into_iter().map(refusal).collect(),
         skipped: REFUSALS.skipped(),
     })
 }
 
-/// A refusal as it is shown.
+/// A refusal as the API shows it.
 fn refusal(record: RefusalRecord) -> Refusal {
     Refusal {
         id: record.id,
@@ -190,51 +209,49 @@ fn refusal(record: RefusalRecord) -> Refusal {
     }
 }
 
-/// `GET /api/refusals/stream`
-pub(super) fn stream(listeners: &Arc<Semaphore>) -> Result<EventStream, ApiError> {
-    let seat = Arc::clone(listeners).try_acquire_owned().map_err(|_| {
-        let why = "as many listen already as may; /api/refusals can be asked by anybody";
-        ApiError::new(StatusCode::SERVICE_UNAVAILABLE, why)
+fn follow(call: &ApiCall) -> Result<EventStream, ApiError> {
+    let permit = Arc::clone(&call.state.streams).try_acquire_owned();
+    let permit = permit.map_err(|_| {
+        let error =
+            "the maximum number of clients follows already; /api/refusals has no such limit";
+        ApiError::new(StatusCode::SERVICE_UNAVAILABLE, error)
     })?;
     let (sender, receiver) = mpsc::channel(1);
-    let telling = Box::pin(tell(sender, seat));
-    tokio::spawn(telemetry::isolated(telling, |panic| {
+    let sending = Box::pin(send(sender, permit));
+    tokio::spawn(telemetry::isolated(sending, |panic| {
         tracing::error!("stream of refusals panicked: {panic}");
     }));
     Ok(EventStream(receiver))
 }
 
-/// Looks again and again, until nobody reads.
-async fn tell(sender: mpsc::Sender<Bytes>, _seat: OwnedSemaphorePermit) {
+/// Looks for new refusals again and again, until the client disconnects.
+async fn send(sender: mpsc::Sender<Bytes>, _permit: OwnedSemaphorePermit) {
     let latest = REFUSALS.last(0, 1);
-    let mut after = latest.last().map_or(0, |refused| refused.id);
+    let mut after = latest.last().map_or(0, |record| record.id);
     let mut skipped = REFUSALS.skipped();
     let mut silence = Duration::ZERO;
-    // At once, so that whoever listens knows that it works.
+    // Sent at once, so that the client sees that the stream works.
     let mut text = String::from("retry: 1000\n\n");
     loop {
-        for refused in REFUSALS.last(after, MOST) {
-            after = refused.id;
-            // Only numbers and texts: there is nothing in it that could fail.
-            let json = serde_json::to_string(&refusal(refused)).unwrap_or_default();
-            let _written = write!(text, "event: refusal\nid: {after}\ndata: {json}\n\n");
+        for record in REFUSALS.last(after, BATCH_MAX) {
+            after = record.id;
+            let fields = format!("event: refusal\nid: {after}");
+            event(&mut text, &fields, &refusal(record));
         }
         let now = REFUSALS.skipped();
         if now > skipped {
-            let more = now - std::mem::replace(&mut skipped, now);
-            let json =
-                serde_json::to_string(&SkippedRefusals { skipped: more }).unwrap_or_default();
-            let _written = write!(text, "event: skipped\ndata: {json}\n\n");
+            let skipped = now - std::mem::replace(&mut skipped, now);
+            event(&mut text, "event: skipped", &SkippedRefusals { skipped });
         }
-        if text.is_empty() && silence >= STILL_THERE {
+        if text.is_empty() && silence >= KEEPALIVE {
             text.push_str(": still there\n\n");
         }
         if text.is_empty() {
             silence += PAUSE;
         } else {
             silence = Duration::ZERO;
-            let told = sender.send(Bytes::from(std::mem::take(&mut text)));
-            if told.await.is_err() {
+            let sent = sender.send(Bytes::from(std::mem::take(&mut text)));
+            if sent.await.is_err() {
                 return;
             }
         }
@@ -245,14 +262,20 @@ async fn tell(sender: mpsc::Sender<Bytes>, _seat: OwnedSemaphorePermit) {
     }
 }
 
-/// How many may listen at once.
-pub(super) const LISTENERS: usize = 16;
+fn event(text: &mut String, fields: &str, data: &impl Serialize) {
+    // Only numbers and texts: nothing of it can fail, and neither can writing to a string.
+    let data = serde_json::to_string(data).unwrap_or_default();
+    let _written = write!(text, "{fields}\ndata: {data}\n\n");
+}
 
-/// How many are told at once.
-const MOST: usize = 1000;
+/// How many clients may follow the stream at once.
+pub(super) const STREAMS_MAX: usize = 16;
 
-/// Between two looks.
+/// How many refusals are sent at once.
+const BATCH_MAX: usize = 1000;
+
+/// Between two looks for new refusals.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// After so long without a word, one is said.
-const STILL_THERE: Duration = Duration::from_secs(15);
+/// After so long without an event, a comment is sent.
+const KEEPALIVE: Duration = Duration::from_secs(15);

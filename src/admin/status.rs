@@ -1,74 +1,123 @@
-//! `/api/status`: how it is, in one look.
-//!
-//! `/api/config`: the configuration as it runs, secrets hidden.
-//!
-//! The file's own words, with the numbers in them that were changed since: who looks here at night must not be told of a
-//! limit that does not hold.
-//!
-//! `/api/store`: who shares a store, and how it is.
-//!
-//! Reading the configuration again: who asks, what came of it, and what is known of it afterwards.
+//! `/api/status`, `/api/config`, `/api/store` and `/api/reload`: the process as a whole, and what health checks ask.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use serde_json::{Map, Value};
-use tokio::sync::{mpsc, oneshot};
+use http::{Method, StatusCode};
+use serde_json::{Map, Value, json};
 
+use super::endpoints::{ApiCall, ApiFuture, Endpoint, JSON};
+use super::response::{self, ApiError, ApiResponse};
 use super::zones::zones;
-use super::{Admin, token};
 use crate::api::{
-    ConnectionCounts, FleetMember, LoopLag, ReloadFailure, ReloadReport, RequestCounts, Status,
-    Store, VerdictCounts, ZoneLease,
+    ConnectionCounts, FleetMember, LoopLag, ReloadFailure, ReloadReport, RequestCounts, Schemas,
+    Status, Store, VerdictCounts, ZoneLease,
 };
 use crate::clock::Clock;
-use crate::config::Report;
 use crate::proxy::Generation;
 use crate::store::LeaseHoldings;
-use crate::telemetry::{self, COUNTERS, Exposition, ListenerCounters, REFUSALS, metrics};
+use crate::telemetry::{self, COUNTERS, ListenerCounters, REFUSALS};
 
-/// `GET /api/status`
-pub(super) fn show(admin: &Admin, generation: &Generation) -> Status {
+pub(super) fn endpoints() -> Vec<Endpoint> {
+    vec![
+        Endpoint::raw("/healthz", "Whether the process works", |_| {
+            Ok(response::text(StatusCode::OK, "ok\n"))
+        })
+        .text(200, "It does."),
+        Endpoint::raw("/readyz", "Whether it accepts traffic", |call| {
+            Ok(match call.state.ready.load(Ordering::Relaxed) {
+                true => response::text(StatusCode::OK, "ready\n"),
+                false => response::text(StatusCode::SERVICE_UNAVAILABLE, "not ready\n"),
+            })
+        })
+        .text(200, "It does.")
+        .text(503, "It is starting or stopping."),
+        Endpoint::get("/api/status", "The process at a glance", status),
+        Endpoint::raw(
+            "/api/config",
+            "The running configuration, secrets hidden",
+            |call| Ok(response::with_type(config(&call.generation), JSON)),
+        )
+        .response(200, "OK", JSON, |_| {
+            let description = "The file as it was read, with environment and includes filled in, secrets replaced by `***`.";
+            json!({ "type": "object", "description": description })
+        }),
+        Endpoint::get("/api/store", "Stores shared with other gateways", stores),
+        Endpoint::task("/api/reload", "Reload the configuration", reload)
+            .changes(Method::POST)
+            .response(
+                200,
+                "It is in force.",
+                JSON,
+                Schemas::response::<ReloadReport>,
+            )
+            .error(409, "The process is stopping.")
+            .response(
+                422,
+                "It has errors; the present one stays in force.",
+                JSON,
+                Schemas::response::<ReloadFailure>,
+            ),
+    ]
+}
+
+fn reload(call: &ApiCall) -> ApiFuture<'_, ApiResponse> {
+    Box::pin(async {
+        match call.state.reloads.ask_and_wait().await {
+            Some(Ok(report)) => Ok(response::json(&report)),
+            Some(Err(failure)) => {
+                let mut response = response::json(&failure);
+                *response.status_mut() = StatusCode::UNPROCESSABLE_ENTITY;
+                Ok(response)
+            }
+            None => Err(ApiError::conflict("the process is stopping")),
+        }
+    })
+}
+
+fn status(call: &ApiCall) -> Result<Status, ApiError> {
+    let state = &call.state;
     let mut limits = VerdictCounts::default();
-    for zone in zones(generation) {
+    for zone in zones(&call.generation) {
         limits.pass += zone.counts.pass;
         limits.delay += zone.counts.delay;
         limits.refuse += zone.counts.refuse;
     }
     let (accepted, active) = ListenerCounters::connections();
     let seconds = |late: Duration| late.as_secs_f64();
-    Status {
+    let loops = telemetry::lags().into_iter().map(|lag| LoopLag {
+        lag: lag.last.map(seconds),
+        worst: lag.worst.map(seconds),
+    });
+    let by_status = COUNTERS.by_status();
+    let by_status = by_status.map(|(class, count)| (class.into(), count));
+    Ok(Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         pid: std::process::id(),
         time: u64::try_from(Clock::wall().as_millis()).unwrap_or_default(),
-        uptime: admin.clock.now().since(Default::default()).as_secs_f64(),
-        ready: admin.is_ready(),
-        generation: admin.reloads.generation(),
-        loops: telemetry::lags()
-            .into_iter()
-            .map(|lag| LoopLag {
-                lag: lag.last.map(seconds),
-                worst: lag.worst.map(seconds),
-            })
-            .collect(),
+        uptime: call.now.since(Default::default()).as_secs_f64(),
+        ready: state.ready.load(Ordering::Relaxed),
+        generation: state.reloads.generation(),
+        loops: loops.collect(),
         connections: ConnectionCounts { active, accepted },
         requests: RequestCounts {
             total: COUNTERS.requests(),
-            by_status: COUNTERS
-                .by_status()
-                .map(|(class, count)| (class.into(), count))
-                .collect(),
+            by_status: by_status.collect(),
         },
         limits,
         refusals_skipped: REFUSALS.skipped(),
-        log_lines_lost: admin.writer.lost(),
-        changes: token(generation).is_some(),
-    }
+        log_lines_lost: state.writer.lost(),
+        changes: call
+            .generation
+            .plan
+            .admin
+            .as_ref()
+            .is_some_and(|admin| admin.token.is_some()),
+    })
 }
 
-/// `GET /api/config`
-pub(super) fn shown(generation: &Generation) -> String {
+/// The file's own words, with the numbers that were changed since: a reader must not see a limit that is not in force.
+fn config(generation: &Generation) -> String {
     let source = &generation.plan.source;
     let numbers = &generation.amendment.numbers;
     if numbers.is_empty() {
@@ -82,8 +131,7 @@ pub(super) fn shown(generation: &Generation) -> String {
         let of_zone = of_zone.and_then(|zones| zones.get_mut(&**zone)?.as_object_mut());
         match of_zone {
             Some(own) => {
-                let names = ["rate", "limit"];
-                overlay(own, numbers, &names);
+                overlay(own, numbers, &["rate", "limit"]);
                 in_rules(&mut config, "limit_req", zone, numbers, "burst");
             }
             None => in_rules(&mut config, "limit_conn", zone, numbers, "limit"),
@@ -92,7 +140,7 @@ pub(super) fn shown(generation: &Generation) -> String {
     config.to_string()
 }
 
-/// Puts a number into all rules, wherever they stand, that use a zone.
+/// Puts a number into all rules that use a zone, at any level.
 fn in_rules(
     config: &mut Value,
     kind: &str,
@@ -102,16 +150,19 @@ fn in_rules(
 ) {
     match config {
         Value::Object(fields) => {
-            for (field, value) in fields {
-                match value {
-                    Value::Object(rule) if field == kind => overlay_rule(rule, zone, numbers, name),
-                    Value::Array(rules) if field == kind => {
-                        for rule in rules.iter_mut().filter_map(Value::as_object_mut) {
-                            overlay_rule(rule, zone, numbers, name);
-                        }
+            if let Some(rules) = fields.get_mut(kind) {
+                let rules = match rules {
+                    Value::Array(rules) => rules.as_mut_slice(),
+                    rule => std::slice::from_mut(rule),
+                };
+                for rule in rules.iter_mut().filter_map(Value::as_object_mut) {
+                    if rule.get("zone").is_some_and(|of| of == zone) {
+                        overlay(rule, numbers, &[name]);
                     }
-                    value => in_rules(value, kind, zone, numbers, name),
                 }
+            }
+            for (_, value) in fields.iter_mut().filter(|(field, _)| *field != kind) {
+                in_rules(value, kind, zone, numbers, name);
             }
         }
         Value::Array(values) => {
@@ -123,17 +174,6 @@ fn in_rules(
     }
 }
 
-fn overlay_rule(
-    rule: &mut Map<String, Value>,
-    zone: &str,
-    numbers: &Map<String, Value>,
-    name: &'static str,
-) {
-    if rule.get("zone").is_some_and(|of| of == zone) {
-        overlay(rule, numbers, &[name]);
-    }
-}
-
 fn overlay(own: &mut Map<String, Value>, numbers: &Map<String, Value>, names: &[&'static str]) {
     for name in names {
         if let Some(number) = numbers.get(*name) {
@@ -142,51 +182,41 @@ fn overlay(own: &mut Map<String, Value>, numbers: &Map<String, Value>, names: &[
     }
 }
 
-/// `GET /api/store`
-pub(super) fn list(generation: &Generation) -> Vec<Store> {
-    generation
-        .zones
-        .stores
-        .iter()
-        .enumerate()
-        .map(|(index, store)| {
-            let view = store.view();
-            let requests = generation.plan.req_zones.iter();
-            let requests = requests.map(|zone| (&zone.name, zone.store));
-            let connections = generation.plan.conn_zones.iter();
-            let zones = requests.chain(connections.map(|zone| (&zone.name, zone.store)));
-            Store {
-                name: store.name().to_owned(),
-                degraded: store.is_away(),
-                why: view.outage.map(|outage| outage.why),
-                gateway: view.gateway,
-                gateways: view
-                    .gateways
-                    .into_iter()
-                    .map(|gateway| FleetMember {
-                        name: gateway.name,
-                        seen_ago_ms: gateway.seen_ago,
-                        leases: gateway.held.into_iter().map(lease).collect(),
-                    })
-                    .collect(),
-                zones: zones
-                    .filter(|(_, store)| *store == Some(index))
-                    .map(|(name, _)| name.to_string())
-                    .collect(),
-                places: store.places() as u64,
-                asked: view.asked,
-                missed: view.missed,
-                asked_behind: view.asked_behind,
-                decided_here: view.decided_here,
-                leased: view.leased,
-                returned: view.returned,
-            }
-        })
-        .collect::<Vec<_>>()
+fn stores(call: &ApiCall) -> Result<Vec<Store>, ApiError> {
+    let Generation { plan, zones, .. } = &*call.generation;
+    let zone_stores = || {
+        let req = plan.req_zones.iter().map(|it| (&it.name, it.store));
+        req.chain(plan.conn_zones.iter().map(|it| (&it.name, it.store)))
+    };
+    let stores = zones.stores.iter().enumerate().map(|(index, store)| {
+        let view = store.view();
+        let gateways = view.gateways.into_iter().map(|gateway| FleetMember {
+            name: gateway.name,
+            seen_ago_ms: gateway.seen_ago,
+            leases: gateway.held.into_iter().map(lease).collect(),
+        });
+        let zones = zone_stores().filter(|(_, store)| *store == Some(index));
+        Store {
+            name: store.name().to_owned(),
+            degraded: store.is_away(),
+            why: view.outage.map(|outage| outage.why),
+            gateway: view.gateway,
+            gateways: gateways.collect(),
+            zones: zones.map(|(name, _)| name.to_string()).collect(),
+            places: store.places() as u64,
+            asked: view.asked,
+            missed: view.missed,
+            asked_behind: view.asked_behind,
+            decided_here: view.decided_here,
+            leased: view.leased,
+            returned: view.returned,
+        }
+    });
+    Ok(stores.collect())
 }
 
 fn lease(held: LeaseHoldings) -> ZoneLease {
-    // A number for people: thousandths of requests are exact far beyond what is ever in hand.
+    // Thousandths of requests fit a u32 far beyond what is ever leased.
     let requests = u32::try_from(held.units.milli()).unwrap_or(u32::MAX);
     ZoneLease {
         zone: held.zone.into(),
@@ -195,127 +225,3 @@ fn lease(held: LeaseHoldings) -> ZoneLease {
         local_keys: held.crowded,
     }
 }
-
-metrics! {
-    /// The metrics of reloads.
-    pub(super) RELOAD_METRICS:
-    CONFIG_GENERATION = gauge("weir_config_generation", [], "Number of the configuration in force: 1 at the start, one more with every reload.");
-    CONFIG_LAST_RELOAD_SUCCESS_TIMESTAMP_SECONDS = gauge("weir_config_last_reload_success_timestamp_seconds", [], "When the configuration in force was put in force.");
-    CONFIG_LAST_RELOAD_SUCCESSFUL = gauge("weir_config_last_reload_successful", [], "Whether the last reload succeeded.");
-    CONFIG_RELOAD_FAILURES_TOTAL = counter("weir_config_reload_failures_total", [], "Reloads that changed nothing because something was wrong with the configuration.");
-}
-
-/// What is known of the generations so far, and the way to ask for the next one.
-#[derive(Debug)]
-pub struct ReloadHandle {
-    asked: mpsc::UnboundedSender<ReloadRequest>,
-    generation: AtomicU64,
-    /// When the one in force was put in force, in seconds since 1970.
-    since: AtomicU64,
-    failed: AtomicBool,
-    failures: AtomicU64,
-}
-
-/// Somebody wants the configuration to be read again; whoever waits for the answer is told.
-pub type ReloadRequest = Option<oneshot::Sender<Result<ReloadReport, ReloadFailure>>>;
-
-impl ReloadHandle {
-    /// The first generation is in force; and where those are heard who ask for the next.
-    #[must_use]
-    pub fn new() -> (Arc<Self>, mpsc::UnboundedReceiver<ReloadRequest>) {
-        let (asked, heard) = mpsc::unbounded_channel();
-        let reloads = Self {
-            asked,
-            generation: AtomicU64::new(1),
-            since: AtomicU64::new(Clock::wall().as_secs()),
-            failed: AtomicBool::new(false),
-            failures: AtomicU64::new(0),
-        };
-        (Arc::new(reloads), heard)
-    }
-
-    /// Asks for the configuration to be read again, without waiting for what comes of it.
-    pub fn ask(&self) {
-        // Nobody hears it when the process is about to end.
-        drop(self.asked.send(None));
-    }
-
-    /// Asks, and waits for what comes of it; `None` when the process is about to end.
-    pub async fn ask_and_wait(&self) -> Option<Result<ReloadReport, ReloadFailure>> {
-        let (answer, answered) = oneshot::channel();
-        self.asked.send(Some(answer)).ok()?;
-        answered.await.ok()
-    }
-
-    /// Number of the generation in force.
-    #[must_use]
-    pub fn generation(&self) -> u64 {
-        self.generation.load(Ordering::Relaxed)
-    }
-
-    /// Another generation is in force; with what is to be said of the change besides what is doubtful in its files.
-    pub fn succeeded(&self, report: &Report, changes: Vec<String>) -> ReloadReport {
-        let generation = self.generation.fetch_add(1, Ordering::Relaxed) + 1;
-        self.since.store(Clock::wall().as_secs(), Ordering::Relaxed);
-        self.failed.store(false, Ordering::Relaxed);
-        ReloadReport {
-            generation,
-            warnings: report.lines().chain(changes).collect(),
-        }
-    }
-
-    /// The one in force stays.
-    pub fn failed(&self) {
-        self.failed.store(true, Ordering::Relaxed);
-        self.failures.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(super) fn describe(&self, page: &mut Exposition) {
-        page.sample(&CONFIG_GENERATION, &[], self.generation());
-        page.sample(
-            &CONFIG_LAST_RELOAD_SUCCESS_TIMESTAMP_SECONDS,
-            &[],
-            self.since.load(Ordering::Relaxed),
-        );
-        page.sample(
-            &CONFIG_LAST_RELOAD_SUCCESSFUL,
-            &[],
-            u64::from(!self.failed.load(Ordering::Relaxed)),
-        );
-        page.sample(
-            &CONFIG_RELOAD_FAILURES_TOTAL,
-            &[],
-            self.failures.load(Ordering::Relaxed),
-        );
-    }
-}
-
-impl ReloadFailure {
-    /// Because of what is written in the files.
-    #[must_use]
-    pub fn of(report: &Report) -> Self {
-        Self {
-            error: REFUSED.into(),
-            problems: report.lines().collect(),
-            report: report.to_string(),
-        }
-    }
-
-    /// Because of something else, told with all its causes.
-    #[must_use]
-    pub fn because(error: &dyn std::error::Error) -> Self {
-        let mut text = error.to_string();
-        let mut cause = error.source();
-        while let Some(error) = cause {
-            text = format!("{text}: {error}");
-            cause = error.source();
-        }
-        Self {
-            error: REFUSED.into(),
-            problems: vec![text.clone()],
-            report: format!("error: {text}"),
-        }
-    }
-}
-
-const REFUSED: &str = "the configuration was not taken, everything is as it was";

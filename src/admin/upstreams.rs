@@ -1,58 +1,88 @@
 //! `/api/upstreams`, `/api/breakers` and `/api/groups`: the state of servers, circuit breakers and degrade groups, and
 //! operators' changes to them.
 
-use super::endpoints::ApiError;
+use http::Method;
+
+use super::endpoints::{ApiCall, Endpoint};
+use super::response::ApiError;
 use crate::api::{self, BackendChange, BackendState, BreakerChange, BreakerForce, DegradeChange};
 use crate::config::plan::DegradeMode;
-use crate::proxy::{DegradeGroup, Generation, LocationBreaker};
+use crate::proxy::{DegradeGroup, LocationBreaker};
 use crate::upstream::breaker::{Breaker, ForcedState};
-use crate::upstream::{self, Backend, UnavailableReason};
+use crate::upstream::{Backend, UnavailableReason, Upstream};
 
-/// `GET /api/upstreams`
-pub(super) fn list(generation: &Generation) -> Vec<api::Upstream> {
-    generation
-        .upstreams
-        .iter()
-        .map(|upstream| api::Upstream {
-            name: upstream.name().to_owned(),
-            servers: upstream
-                .backends()
-                .iter()
-                .map(|backend| server(backend))
-                .collect(),
-        })
-        .collect::<Vec<_>>()
+pub(super) fn endpoints() -> Vec<Endpoint> {
+    vec![
+        Endpoint::get("/api/upstreams", "All upstreams and their servers", list),
+        Endpoint::change_to(
+            Method::PATCH,
+            "/api/upstreams/{upstream}/servers/{server}",
+            "Drain, enable or disable a server, or force its breaker",
+            change,
+        )
+        .error(409, "The server has no breaker."),
+        Endpoint::get("/api/breakers", "The breakers of locations", |call| {
+            let breakers = call.generation.guards.iter();
+            Ok(breakers.map(|breaker| shown(breaker)).collect::<Vec<_>>())
+        }),
+        Endpoint::change_to(
+            Method::PATCH,
+            "/api/breakers",
+            "Force one, or let it decide again",
+            change_breaker,
+        )
+        .error(404, "No such breaker."),
+        Endpoint::get(
+            "/api/groups",
+            "Groups of locations that are degraded together",
+            |call| {
+                let groups = call.generation.groups.iter();
+                Ok(groups.map(|group| shown_group(group)).collect::<Vec<_>>())
+            },
+        ),
+        Endpoint::change_to(
+            Method::PATCH,
+            "/api/groups/{group}",
+            "Switch a group",
+            change_group,
+        ),
+    ]
 }
 
-/// `PATCH /api/upstreams/{upstream}/servers/{server}`
-pub(super) fn change(
-    generation: &Generation,
-    name: &str,
-    address: &str,
-    change: &BackendChange,
-) -> Result<api::Backend, ApiError> {
-    if change.state.is_none() && change.breaker.is_none() {
+fn list(call: &ApiCall) -> Result<Vec<api::Upstream>, ApiError> {
+    let upstreams = call.generation.upstreams.iter();
+    let upstreams = upstreams.map(|upstream| api::Upstream {
+        name: upstream.name().to_owned(),
+        servers: upstream.backends().iter().map(|it| server(it)).collect(),
+    });
+    Ok(upstreams.collect())
+}
+
+fn change(call: &ApiCall, change: BackendChange) -> Result<api::Backend, ApiError> {
+    let (name, address) = (call.arg("upstream"), call.arg("server"));
+    let BackendChange { state, breaker } = change;
+    if state.is_none() && breaker.is_none() {
         return Err(ApiError::bad("give it a `state` or a `breaker`"));
     }
-    let upstreams = || generation.upstreams.iter().filter(|it| it.name() == name);
-    if upstreams().next().is_none() {
+    // Several upstreams may have the same name, as where `proxy_pass` names an address in two ways.
+    let upstreams = call.generation.upstreams.iter();
+    let upstreams: Vec<_> = upstreams.filter(|it| it.name() == name).collect();
+    if upstreams.is_empty() {
         return Err(ApiError::missing(format!(
-            "there is no upstream `{name}`; /api/upstreams lists those there are"
+            "there is no upstream `{name}`; /api/upstreams lists all upstreams"
         )));
     }
-    // The same name may stand for several, as where `proxy_pass` names an address in two ways.
     let mut changed = None;
-    for upstream in upstreams() {
+    for upstream in upstreams {
         let backends = upstream.backends();
         for backend in backends.iter().filter(|it| *it.name == *address) {
-            set(upstream, backend, change)?;
+            set(upstream, backend, &change)?;
             changed = Some(server(backend));
         }
     }
     let changed = changed.ok_or_else(|| {
         ApiError::missing(format!("the upstream `{name}` has no server `{address}`"))
     })?;
-    let BackendChange { state, breaker } = change;
     tracing::warn!(
         upstream = name,
         server = address,
@@ -63,11 +93,7 @@ pub(super) fn change(
     Ok(changed)
 }
 
-fn set(
-    upstream: &upstream::Upstream,
-    backend: &Backend,
-    change: &BackendChange,
-) -> Result<(), ApiError> {
+fn set(upstream: &Upstream, backend: &Backend, change: &BackendChange) -> Result<(), ApiError> {
     if let Some(force) = change.breaker
         && !upstream.force(&backend.name, wanted(force))
     {
@@ -77,25 +103,21 @@ fn set(
     let Some(state) = change.state else {
         return Ok(());
     };
-    let (up, down) = match state {
-        BackendState::Down => (
-            Some(UnavailableReason::Down),
-            &[UnavailableReason::Drained][..],
-        ),
-        BackendState::Drain => (
-            Some(UnavailableReason::Drained),
-            &[UnavailableReason::Down][..],
-        ),
-        BackendState::Up => (
-            None,
-            &[UnavailableReason::Down, UnavailableReason::Drained][..],
-        ),
+    let reasons = [UnavailableReason::Down, UnavailableReason::Drained];
+    let reason = match state {
+        BackendState::Down => Some(UnavailableReason::Down),
+        BackendState::Drain => Some(UnavailableReason::Drained),
+        BackendState::Up => None,
     };
-    // First this: in between it must not be asked.
-    if let Some(bar) = up {
-        backend.bar(bar);
+    // The new reason first: the server must not be available in between.
+    if let Some(reason) = reason {
+        backend.bar(reason);
     }
-    down.iter().for_each(|bar| backend.unbar(*bar));
+    for other in reasons {
+        if Some(other) != reason {
+            backend.unbar(other);
+        }
+    }
     Ok(())
 }
 
@@ -113,11 +135,9 @@ fn latency(backend: &Backend) -> Vec<api::LatencyBucket> {
 fn server(backend: &Backend) -> api::Backend {
     let breaker = backend.breaker.as_deref();
     let count = |from| {
-        let answers = backend
-            .counts
-            .answers()
-            .filter(|(status, _)| *status >= from);
-        answers.map(|(_, count)| count).sum()
+        let responses = backend.counts.answers();
+        let responses = responses.filter(|(status, _)| *status >= from);
+        responses.map(|(_, count)| count).sum()
     };
     api::Backend {
         address: backend.name.to_string(),
@@ -140,7 +160,7 @@ fn server(backend: &Backend) -> api::Backend {
     }
 }
 
-/// The state that a breaker is to be forced into; `None` to let it judge for itself.
+/// The state that a breaker is forced into; `None` to let it decide.
 fn wanted(force: BreakerForce) -> Option<ForcedState> {
     match force {
         BreakerForce::Auto => None,
@@ -149,7 +169,7 @@ fn wanted(force: BreakerForce) -> Option<ForcedState> {
     }
 }
 
-/// The state that a breaker is forced into now.
+/// The state that a breaker is in by force.
 fn forced(breaker: &Breaker) -> Option<api::Word> {
     breaker.forced().map(|forced| match forced {
         ForcedState::Closed => "closed".into(),
@@ -157,55 +177,35 @@ fn forced(breaker: &Breaker) -> Option<api::Word> {
     })
 }
 
-/// `GET /api/breakers`
-pub(super) fn list_breakers(generation: &Generation) -> Vec<api::LocationBreaker> {
-    let guards = generation.guards.iter();
-    guards.map(|guard| shown(guard)).collect()
-}
-
-/// `PATCH /api/breakers`
-pub(super) fn change_breaker(
-    generation: &Generation,
-    change: &BreakerChange,
-) -> Result<api::LocationBreaker, ApiError> {
-    let mut guards = generation.guards.iter();
-    let guard = guards
-        .find(|guard| *guard.server == change.server && *guard.location == change.location)
+fn change_breaker(call: &ApiCall, change: BreakerChange) -> Result<api::LocationBreaker, ApiError> {
+    let mut breakers = call.generation.guards.iter();
+    let breaker = breakers
+        .find(|it| *it.server == change.server && *it.location == change.location)
         .ok_or_else(|| {
             ApiError::missing(format!(
-                "no location `{}` of a server `{}` has a circuit breaker; GET lists those that do",
+                "no location `{}` of a server `{}` has a circuit breaker; GET lists all breakers",
                 change.location, change.server
             ))
         })?;
-    guard.breaker.force(wanted(change.breaker));
-    let (server, location) = (&*guard.server, &*guard.location);
+    breaker.breaker.force(wanted(change.breaker));
+    let (server, location) = (&*breaker.server, &*breaker.location);
     tracing::warn!(server, location, wanted = ?change.breaker, "admin: breaker forced");
-    Ok(shown(guard))
+    Ok(shown(breaker))
 }
 
-fn shown(guard: &LocationBreaker) -> api::LocationBreaker {
+fn shown(location: &LocationBreaker) -> api::LocationBreaker {
     api::LocationBreaker {
-        server: guard.server.to_string(),
-        location: guard.location.to_string(),
-        state: guard.breaker.state().as_str().into(),
-        forced: forced(&guard.breaker),
-        opened: guard.breaker.opened(),
+        server: location.server.to_string(),
+        location: location.location.to_string(),
+        state: location.breaker.state().as_str().into(),
+        forced: forced(&location.breaker),
+        opened: location.breaker.opened(),
     }
 }
 
-/// `GET /api/groups`
-pub(super) fn list_groups(generation: &Generation) -> Vec<api::DegradeGroup> {
-    let groups = generation.groups.iter();
-    groups.map(|group| shown_group(group)).collect()
-}
-
-/// `PATCH /api/groups/{group}`
-pub(super) fn change_group(
-    generation: &Generation,
-    name: &str,
-    change: &DegradeChange,
-) -> Result<api::DegradeGroup, ApiError> {
-    let mut groups = generation.groups.iter();
+fn change_group(call: &ApiCall, change: DegradeChange) -> Result<api::DegradeGroup, ApiError> {
+    let name = call.arg("group");
+    let mut groups = call.generation.groups.iter();
     let group = groups
         .find(|group| *group.name == *name)
         .ok_or_else(|| ApiError::missing(format!("there is no group `{name}`")))?;

@@ -1,41 +1,66 @@
-//! `/api/zones`: the zones, the rules that use them, and what operators want of them.
+//! `/api/zones`: the zones of both kinds, the rules that use them, and changes of their numbers until the next reload.
 //!
-//! The zones of both kinds as one list: what `/metrics` and `/api/zones` both read.
-//!
-//! `PATCH /api/zones/ZONE`: other numbers for a zone, until the next reload.
-//!
-//! A plan with these numbers is put in force in the same way as that of a reload: what was counted stays, requests
-//! under way go on by the numbers they began with, and nobody pays for the possibility.
+//! A change puts a plan with the new numbers in force as a reload does: counters stay, and requests in progress keep the
+//! numbers they began with.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use arc_swap::ArcSwap;
+use http::Method;
 use serde_json::{Map, Value};
 
-use super::endpoints::ApiError;
-use super::keys;
+use super::endpoints::{ApiCall, Endpoint};
+use super::response::ApiError;
 use crate::algorithm::{AlgorithmParams, Excess};
-use crate::api::{self, ShadowCounts, ZoneOverride, ZoneRule};
+use crate::api::{self, Schemas, ShadowCounts, ZoneChange, ZoneOverride, ZoneRule};
 use crate::clock::Millis;
 use crate::config::plan::{LocationConf, Part, Plan};
 use crate::config::{self, amend};
-use crate::limits::{ConnZone, KeyAdmin, ReqZone, ShadowZone};
+use crate::limits::{ConnZone, KeyAction, KeyActionEntry, KeyAdmin, ReqZone, ShadowZone};
 use crate::proxy::{Generation, LiveChanges};
 use crate::store::ZoneCounts;
 use crate::telemetry::HistogramSnapshot;
+
+pub(super) fn endpoints() -> Vec<Endpoint> {
+    vec![
+        Endpoint::get(
+            "/api/zones",
+            "All zones: those for requests, then those for connections",
+            list,
+        ),
+        Endpoint::get(
+            "/api/zones/{zone}",
+            "One zone, the rules that use it, and its marked keys",
+            |call| detail(&call.generation, call),
+        ),
+        Endpoint::change_to(
+            Method::PATCH,
+            "/api/zones/{zone}",
+            "Change rate, limit or burst until the next reload",
+            change,
+        )
+        // The values are read as those of a file are, and null counts.
+        .body(Schemas::request::<ZoneChange>, true),
+        Endpoint::change(
+            Method::DELETE,
+            "/api/zones/{zone}/override",
+            "Restore the values of the configuration",
+            restore,
+        ),
+    ]
+}
 
 /// The limits of all `limit_conn` rules by their zone: one walk through the plan for all zones.
 struct ConnLimitsByZone<'p>(HashMap<&'p str, BTreeSet<u32>>);
 
 impl<'p> ConnLimitsByZone<'p> {
     fn of(plan: &'p Plan) -> Self {
-        let mut found: HashMap<_, BTreeSet<u32>> = HashMap::new();
+        let mut limits: HashMap<_, BTreeSet<u32>> = HashMap::new();
         for rule in plan.location_confs().flat_map(|conf| &conf.limit_conn) {
             let zone = &*plan.conn_zones[rule.zone].name;
-            found.entry(zone).or_default().insert(rule.limit);
+            limits.entry(zone).or_default().insert(rule.limit);
         }
-        Self(found)
+        Self(limits)
     }
 
     fn in_zone(&self, name: &str) -> Vec<u32> {
@@ -43,53 +68,36 @@ impl<'p> ConnLimitsByZone<'p> {
     }
 }
 
-/// `GET /api/zones`
-pub(super) fn list(generation: &Generation) -> Vec<api::Zone> {
-    let places = ConnLimitsByZone::of(&generation.plan);
-    zones(generation)
-        .map(|zone| shown(generation, zone, &places))
-        .collect()
+fn list(call: &ApiCall) -> Result<Vec<api::Zone>, ApiError> {
+    let generation = &*call.generation;
+    let limits = ConnLimitsByZone::of(&generation.plan);
+    let zones = zones(generation).map(|zone| shown(generation, zone, &limits));
+    Ok(zones.collect())
 }
 
-/// `GET /api/zones/{zone}`
-pub(super) fn detail(
-    generation: &Generation,
-    name: &str,
-    now: Millis,
-) -> Result<api::ZoneDetail, ApiError> {
-    let found = find(generation, name)?;
-    let zone = zones(generation).find(|zone| zone.name == name);
-    let zone = shown(
-        generation,
-        zone.ok_or_else(|| ApiError::missing("it has just gone"))?,
-        &ConnLimitsByZone::of(&generation.plan),
-    );
-    let plan = &generation.plan;
+fn detail(generation: &Generation, call: &ApiCall) -> Result<api::ZoneDetail, ApiError> {
+    let name = call.arg("zone");
+    let (found, plan) = (find(generation, name)?, &generation.plan);
+    let snapshot = zones(generation).find(|zone| zone.name == name);
+    let snapshot = snapshot.ok_or_else(|| no_zone(name))?;
+    let file = &generation.amendment.file;
+    let marked = found.key_admin().marks(call.now);
     Ok(api::ZoneDetail {
         configured: match found {
             ZoneRef::Conn(..) => None,
-            ZoneRef::Req(index, _) => Some(
-                generation.amendment.file.req_zones[index]
-                    .algorithm
-                    .to_string(),
-            ),
+            ZoneRef::Req(index, _) => Some(file.req_zones[index].algorithm.to_string()),
         },
-        zone,
+        zone: shown(generation, snapshot, &ConnLimitsByZone::of(plan)),
         key: found.key(plan),
         rules: rules(plan, found),
-        marked: found
-            .watch()
-            .marks(now)
-            .iter()
-            .map(|marked| keys::shown(marked, now))
-            .collect(),
+        marked: marked.iter().map(|entry| mark(entry, call.now)).collect(),
     })
 }
 
 fn shown(
     generation: &Generation,
     zone: ZoneSnapshot<'_>,
-    places: &ConnLimitsByZone<'_>,
+    limits: &ConnLimitsByZone<'_>,
 ) -> api::Zone {
     api::Zone {
         name: zone.name.to_owned(),
@@ -101,11 +109,11 @@ fn shown(
         rate: zone.algorithm.map(|algorithm| algorithm.to_string()),
         limits: match zone.algorithm {
             Some(_) => Vec::new(),
-            None => places.in_zone(zone.name),
+            None => limits.in_zone(zone.name),
         },
         keys: zone.keys as u64,
         capacity: zone.capacity as u64,
-        verdicts: keys::verdicts(zone.counts),
+        verdicts: zone.counts.into(),
         evictions: zone.counts.evictions,
         penalties_dropped: zone.penalties_dropped,
         store: zone.store.map(str::to_owned),
@@ -114,7 +122,7 @@ fn shown(
             .numbers
             .get(zone.name)
             .map(ZoneOverride::of),
-        marks: zone.watch.marked() as u64,
+        marks: zone.key_admin.marked() as u64,
         shadow: zone.shadow.map(shadow),
     }
 }
@@ -123,20 +131,44 @@ fn shadow(shadow: &ShadowZone) -> ShadowCounts {
     let (store, differs) = (&shadow.zone.store, shadow.differs());
     ShadowCounts {
         keys: store.len() as u64,
-        verdicts: keys::verdicts(store.counts()),
+        verdicts: store.counts().into(),
         refuses_passed: differs.refuse,
         passes_refused: differs.pass,
     }
 }
 
-/// Where a zone is used.
+impl From<ZoneCounts> for api::VerdictCounts {
+    fn from(counts: ZoneCounts) -> Self {
+        Self {
+            pass: counts.pass,
+            delay: counts.delay,
+            refuse: counts.refuse,
+        }
+    }
+}
+
+/// What an operator has put on a key, as the API shows it now.
+pub(super) fn mark(entry: &KeyActionEntry, now: Millis) -> api::KeyAction {
+    api::KeyAction {
+        key: entry.key.to_string(),
+        mark: entry.mark.as_str().into(),
+        seconds: entry.until.since(now).as_secs_f64(),
+        requests: match entry.mark {
+            KeyAction::Grant(left) => Some(left),
+            KeyAction::Block | KeyAction::Exempt => None,
+        },
+        reason: entry.reason.as_deref().map(str::to_owned),
+    }
+}
+
+/// The rules that use a zone.
 fn rules(plan: &Plan, zone: ZoneRef<'_>) -> Vec<ZoneRule> {
-    let mut found = Vec::new();
+    let mut rules = Vec::new();
     for server in &plan.servers {
         let locations = server.locations.iter().map(|it| (&*it.path.text, &it.conf));
         for (location, conf) in locations.chain([("", &server.fallback)]) {
             for (burst, limit, dry_run) in uses(conf, zone) {
-                found.push(ZoneRule {
+                rules.push(ZoneRule {
                     server: server.name.to_string(),
                     location: location.to_owned(),
                     burst,
@@ -146,11 +178,11 @@ fn rules(plan: &Plan, zone: ZoneRef<'_>) -> Vec<ZoneRule> {
             }
         }
     }
-    found.truncate(MOST_RULES);
-    found
+    rules.truncate(RULES_MAX);
+    rules
 }
 
-/// The numbers of a site's rules that use a zone.
+/// Burst, limit and dry run of a location's rules that use a zone.
 fn uses(conf: &LocationConf, zone: ZoneRef<'_>) -> Vec<(Option<f64>, Option<u32>, bool)> {
     match zone {
         ZoneRef::Conn(index, _) => {
@@ -171,8 +203,8 @@ fn uses(conf: &LocationConf, zone: ZoneRef<'_>) -> Vec<(Option<f64>, Option<u32>
     }
 }
 
-/// Nobody reads on.
-const MOST_RULES: usize = 1000;
+/// A longer list is of no use to a reader.
+const RULES_MAX: usize = 1000;
 
 /// A zone at this moment.
 pub(super) struct ZoneSnapshot<'a> {
@@ -182,17 +214,17 @@ pub(super) struct ZoneSnapshot<'a> {
     pub(super) keys: usize,
     pub(super) capacity: usize,
     pub(super) counts: ZoneCounts,
-    /// What operators know of its keys and want of them.
-    pub(super) watch: &'a KeyAdmin,
+    /// Counts of busy keys, and what operators have put on keys.
+    key_admin: &'a KeyAdmin,
     /// The store it shares with other gateways.
-    pub(super) store: Option<&'a str>,
-    /// How long those had to wait whom it delayed.
+    store: Option<&'a str>,
+    /// How long requests waited that it delayed.
     pub(super) delays: HistogramSnapshot,
-    /// Penalties that were not given for want of room, where its rules give some.
+    /// Penalties not recorded for lack of room, where its rules give penalties.
     pub(super) penalties_dropped: Option<u64>,
-    /// How many stand in line for a place; only a `limit_conn` zone has this.
+    /// Requests that wait for a place; only a `limit_conn` zone has this.
     pub(super) waiting: Option<u64>,
-    /// Where a `shadow` counts in a zone of this name.
+    /// The counters of `shadow` rules of this zone.
     pub(super) shadow: Option<&'a ShadowZone>,
 }
 
@@ -211,7 +243,7 @@ pub(super) fn zones(generation: &Generation) -> impl Iterator<Item = ZoneSnapsho
         keys: zone.store.len(),
         capacity: zone.store.capacity(),
         counts: zone.store.counts(),
-        watch: &zone.watch,
+        key_admin: &zone.watch,
         store: plan.store.map(|store| &*generation.plan.stores[store].name),
         delays: zone.store.delays.read(),
         penalties_dropped: zone.penalties_dropped(),
@@ -224,7 +256,7 @@ pub(super) fn zones(generation: &Generation) -> impl Iterator<Item = ZoneSnapsho
         keys: zone.store.len(),
         capacity: zone.store.capacity(),
         counts: zone.store.counts(),
-        watch: &zone.watch,
+        key_admin: &zone.watch,
         store: plan.store.map(|store| &*generation.plan.stores[store].name),
         delays: zone.delays.read(),
         penalties_dropped: None,
@@ -233,30 +265,31 @@ pub(super) fn zones(generation: &Generation) -> impl Iterator<Item = ZoneSnapsho
     }))
 }
 
-/// A zone that somebody asks for by name, and its place in the plan.
+/// A zone, and its index in the plan.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum ZoneRef<'a> {
-    Conn(usize, &'a ConnZone),
-    Req(usize, &'a ReqZone),
+pub(super) enum ZoneRef<'g> {
+    Conn(usize, &'g ConnZone),
+    Req(usize, &'g ReqZone),
 }
 
 /// The zone of this name.
-pub(super) fn find<'l>(generation: &'l Generation, name: &str) -> Result<ZoneRef<'l>, ApiError> {
-    let position = |mut names: Box<dyn Iterator<Item = &str> + '_>| names.position(|it| it == name);
-    let plan = &generation.plan;
-    if let Some(index) = position(Box::new(plan.req_zones.iter().map(|zone| &*zone.name))) {
-        return Ok(ZoneRef::Req(index, &generation.zones.req[index]));
-    }
-    if let Some(index) = position(Box::new(plan.conn_zones.iter().map(|zone| &*zone.name))) {
-        return Ok(ZoneRef::Conn(index, &generation.zones.conn[index]));
-    }
-    Err(ApiError::missing(format!(
-        "there is no zone `{name}`; /api/zones lists those there are"
-    )))
+pub(super) fn find<'g>(generation: &'g Generation, name: &str) -> Result<ZoneRef<'g>, ApiError> {
+    let (plan, zones) = (&generation.plan, &generation.zones);
+    let req = plan.req_zones.iter().position(|zone| *zone.name == *name);
+    let conn = || plan.conn_zones.iter().position(|zone| *zone.name == *name);
+    req.map(|index| ZoneRef::Req(index, &zones.req[index]))
+        .or_else(|| conn().map(|index| ZoneRef::Conn(index, &zones.conn[index])))
+        .ok_or_else(|| no_zone(name))
+}
+
+fn no_zone(name: &str) -> ApiError {
+    ApiError::missing(format!(
+        "there is no zone `{name}`; /api/zones lists all zones"
+    ))
 }
 
 impl ZoneRef<'_> {
-    /// What its keys are made of, as in the file.
+    /// The template of its keys, as in the file.
     pub(super) fn key(&self, plan: &Plan) -> String {
         let template = match self {
             Self::Conn(index, _) => &plan.conn_zones[*index].key,
@@ -271,7 +304,7 @@ impl ZoneRef<'_> {
         parts.collect()
     }
 
-    pub(super) fn watch(&self) -> &KeyAdmin {
+    pub(super) fn key_admin(&self) -> &KeyAdmin {
         match self {
             Self::Conn(_, zone) => &zone.watch,
             Self::Req(_, zone) => &zone.watch,
@@ -281,83 +314,70 @@ impl ZoneRef<'_> {
 
 /// The largest burst of the rules that use a `limit_req` zone.
 pub(super) fn burst(generation: &Generation, zone: usize) -> Excess {
-    let rules = generation
-        .plan
-        .location_confs()
-        .flat_map(|conf| &conf.limit_req);
-    let rules = rules.filter(|rule| rule.zone == zone);
-    rules.map(|rule| rule.burst).max().unwrap_or_default()
+    let confs = generation.plan.location_confs();
+    let rules = confs.flat_map(|conf| &conf.limit_req);
+    let bursts = rules.filter(|rule| rule.zone == zone).map(|it| it.burst);
+    bursts.max().unwrap_or_default()
 }
 
 /// The largest limit of the rules that use a `limit_conn` zone.
 pub(super) fn limit(generation: &Generation, zone: usize) -> u32 {
-    let rules = generation
-        .plan
-        .location_confs()
-        .flat_map(|conf| &conf.limit_conn);
-    let rules = rules.filter(|rule| rule.zone == zone);
-    rules.map(|rule| rule.limit).max().unwrap_or_default()
+    let confs = generation.plan.location_confs();
+    let rules = confs.flat_map(|conf| &conf.limit_conn);
+    let limits = rules.filter(|rule| rule.zone == zone).map(|it| it.limit);
+    limits.max().unwrap_or_default()
 }
 
-/// Other numbers for a zone; those it has already stay unless they are named, and `null` takes one back.
-pub(super) fn change(
-    generation: &ArcSwap<Generation>,
-    zone: &str,
-    change: &Map<String, Value>,
-) -> Result<Arc<Generation>, ApiError> {
+/// Changes numbers of a zone; those that are not named stay, and `null` restores the file's.
+fn change(call: &ApiCall, change: Map<String, Value>) -> Result<api::ZoneDetail, ApiError> {
     if change.is_empty() {
         return Err(ApiError::bad("give it a `rate`, a `limit` or a `burst`"));
     }
-    let changed = swap(generation, zone, |numbers| {
-        for (name, value) in change {
-            numbers.insert(name.clone(), value.clone());
-        }
-        // Even so it has to be one that could have been given.
-        check_names(change)?;
+    let known = ["burst", "limit", "rate"];
+    let mut nulls = change.iter().filter(|(_, value)| value.is_null());
+    if let Some((name, _)) = nulls.find(|(name, _)| !known.contains(&name.as_str())) {
+        return Err(ApiError::bad(format!("unknown key `{name}`")));
+    }
+    let changed = swap(call, |numbers| {
+        numbers.extend(change.clone());
         numbers.retain(|_, value| !value.is_null());
-        Ok(())
     })?;
-    let change = Value::Object(change.clone());
+    let (zone, change) = (call.arg("zone"), Value::Object(change));
     tracing::warn!(zone, %change, "admin: zone changed until the next reload");
-    Ok(changed)
+    detail(&changed, call)
 }
 
-/// The numbers of the file for a zone.
-pub(super) fn restore(
-    generation: &ArcSwap<Generation>,
-    zone: &str,
-) -> Result<Arc<Generation>, ApiError> {
-    let restored = swap(generation, zone, |numbers| {
-        numbers.clear();
-        Ok(())
-    })?;
-    tracing::warn!(zone, "admin: zone as in the file again");
-    Ok(restored)
+/// Restores the numbers of the file.
+fn restore(call: &ApiCall) -> Result<api::ZoneDetail, ApiError> {
+    let restored = swap(call, Map::clear)?;
+    let zone = call.arg("zone");
+    tracing::warn!(zone, "admin: zone restored to the values of the file");
+    detail(&restored, call)
 }
 
 /// Puts a generation in force that differs in the numbers of one zone.
 fn swap(
-    generation: &ArcSwap<Generation>,
-    zone: &str,
-    change: impl Fn(&mut Map<String, Value>) -> Result<(), ApiError>,
+    call: &ApiCall,
+    change: impl Fn(&mut Map<String, Value>),
 ) -> Result<Arc<Generation>, ApiError> {
+    let (generation, zone) = (&call.state.generation, call.arg("zone"));
     loop {
         let present = generation.load_full();
         find(&present, zone)?;
         let mut amendment = present.amendment.clone();
-        change(amendment.numbers.entry(zone.into()).or_default())?;
+        change(amendment.numbers.entry(zone.into()).or_default());
         amendment.numbers.retain(|_, numbers| !numbers.is_empty());
         let plan = amended(&present, &amendment)?;
         let next = Arc::new(present.amended(plan, amendment));
         let seen = generation.compare_and_swap(&present, Arc::clone(&next));
-        // A reload was faster: it is amended then.
+        // Otherwise a reload was faster: its generation is changed then.
         if Arc::ptr_eq(&seen, &present) {
             return Ok(next);
         }
     }
 }
 
-/// The plan of the file with all other numbers that hold.
+/// The plan of the file with all changed numbers.
 fn amended(generation: &Generation, amendment: &LiveChanges) -> Result<Plan, ApiError> {
     let mut plan = (*amendment.file).clone();
     for (zone, numbers) in &amendment.numbers {
@@ -378,7 +398,7 @@ fn set_numbers(plan: &mut Plan, zone: usize, numbers: &Map<String, Value>) -> Re
     }
     for conf in plan.sites_mut() {
         match numbers {
-            // Whoever has no limit meets no rule.
+            // Unlimited: no rule applies.
             None => conf.limit_req.retain(|rule| rule.zone != zone),
             Some(numbers) => {
                 for rule in conf.limit_req.iter_mut().filter(|it| it.zone == zone) {
@@ -401,14 +421,4 @@ fn set_places(plan: &mut Plan, zone: usize, numbers: &Map<String, Value>) -> Res
         }
     }
     Ok(())
-}
-
-/// What is taken back has to have a name, too.
-fn check_names(change: &Map<String, Value>) -> Result<(), ApiError> {
-    let known = ["burst", "limit", "rate"];
-    let mut taken_back = change.iter().filter(|(_, value)| value.is_null());
-    match taken_back.find(|(name, _)| !known.contains(&name.as_str())) {
-        Some((name, _)) => Err(ApiError::bad(format!("unknown key `{name}`"))),
-        None => Ok(()),
-    }
 }

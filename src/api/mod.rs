@@ -1,11 +1,10 @@
-//! The JSON types of the admin API, each declared once: the server (`admin`) writes the responses and reads the requests, the
-//! CLI reads the responses and writes the requests, and `openapi` describes both.
+//! The JSON types of the admin API, each declared once, for the server (`admin`), the CLI and the OpenAPI document.
 //!
-//! A response word such as a verdict or a state is a [`Word`] and not an enum: a CLI that meets a newer server passes over
-//! fields and shows words that it does not know. What a request may say is an enum: a server refuses what it does not know.
+//! A word in a response, such as a verdict or a state, is a [`Word`] and not an enum: a CLI that meets a newer server ignores
+//! unknown fields and shows unknown words. A word in a request is an enum: the server rejects unknown ones.
 
-mod openapi;
 mod process;
+mod schema;
 mod upstreams;
 mod zones;
 
@@ -14,11 +13,11 @@ use std::borrow::Cow;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use self::openapi::document;
 pub use self::process::{
     ConnectionCounts, FleetMember, LoopLag, ReloadFailure, ReloadReport, RequestCounts, Status,
     Store, ZoneLease,
 };
+pub use self::schema::Schemas;
 pub use self::upstreams::{
     Backend, BackendChange, BackendState, BreakerChange, BreakerForce, DegradeChange, DegradeGroup,
     DegradeMode, LatencyBucket, LocationBreaker, Upstream,

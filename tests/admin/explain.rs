@@ -176,7 +176,7 @@ fn what_is_no_request_is_refused_with_a_reason_and_no_token_is_needed() {
         (r#"{"method":"G T"}"#, "`G T` is no method"),
         (r#"{"remote_addr":"here"}"#, "IP address"),
         (r#"{"headers":{"a b":"c"}}"#, "`a b` is no header field"),
-        (r#"{"listen":"81"}"#, "nobody listens"),
+        (r#"{"listen":"81"}"#, "no listener at `81`"),
         (r#"{"verb":"GET"}"#, "unknown field `verb`"),
     ] {
         let answer = api.send("POST", "/api/explain", "", body);
