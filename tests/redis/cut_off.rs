@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::troubles::Relay;
 use super::{degraded, gateway, hammer, metric};
 use crate::support::redis::Redis;
 use crate::support::{Weir, eventually, millis_since};
@@ -88,4 +89,67 @@ fn a_store_that_is_gone_for_all_leaves_each_its_part_of_the_rate() {
         (150..=most).contains(&passed),
         "{passed} of {most}: {each:?}"
     );
+}
+
+/// One of three gateways is cut off again and again: the others leave it its share soon after, and it is charged what it let pass
+/// before.
+#[test]
+fn a_gateway_that_is_cut_off_now_and_then_adds_less_than_a_burst() {
+    for (mode, credit) in [("exact", 0), ("leased", 3)] {
+        let redis = Redis::start();
+        let relay = Relay::before(redis.address());
+        let start = |url: &str| gateway(&format!("redis: '{url}', mode: {mode}"), ZONE, RULE);
+        let fleet = [
+            start(&relay.url()),
+            start(&redis.url()),
+            start(&redis.url()),
+        ];
+        for weir in &fleet {
+            eventually("the fleet is seen", || {
+                metric(weir, "weir_store_gateways{store=\"shared\"}") == 3
+            });
+        }
+        let begun = Instant::now();
+        let until = begun + Duration::from_secs(6);
+        let clients = fleet
+            .each_ref()
+            .map(Weir::address)
+            .map(|address| thread::spawn(move || hammer(address, until).0));
+        while Instant::now() < until {
+            thread::sleep(Duration::from_millis(700));
+            relay.cut(true);
+            thread::sleep(Duration::from_millis(800));
+            relay.cut(false);
+        }
+        let each = clients.map(|one| one.join().expect("it heard no other status"));
+        let limit = RATE * (millis_since(begun) + 2) / 1_000 + BURST + 1 + credit;
+        let passed: u64 = each.iter().sum();
+        assert!(
+            (limit / 2..=limit + BURST + 1).contains(&passed),
+            "{mode}: {passed} where {limit} may: {each:?}"
+        );
+        assert!(degraded(&fleet[0]) || fleet[0].stderr().contains("is away"));
+    }
+}
+
+/// The others leave a gateway its share within half a second of its last report, and have all of the limit as soon as it is back.
+#[test]
+fn a_silent_gateway_is_missing_soon_and_present_as_soon_as_it_reports() {
+    let redis = Redis::start();
+    let relay = Relay::before(redis.address());
+    let start = |url: &str| gateway(&format!("redis: '{url}', timeout: 1s"), ZONE, RULE);
+    let (other, cut_off) = (start(&redis.url()), start(&relay.url()));
+    let present = |count| {
+        let metric = || metric(&other, "weir_store_gateways{store=\"shared\"}");
+        let begun = Instant::now();
+        eventually("the number of gateways is right", || metric() == count);
+        millis_since(begun)
+    };
+    present(2);
+    relay.cut(true);
+    let noticed = present(1);
+    assert!(noticed < 2_000, "{noticed} ms");
+    relay.cut(false);
+    eventually("the store is back", || !degraded(&cut_off));
+    present(2);
 }

@@ -38,14 +38,17 @@ fn in_hand(seen: &serde_json::Value) -> f64 {
     leases.filter_map(|lease| lease["requests"].as_f64()).sum()
 }
 
-/// How often a script was run on a server, but for those who only say that they are there.
+/// How often a script was run on a server, but for the reports of gateways: each of them writes to one sorted set, and no other
+/// script of a `limit_req` does.
 fn questions(redis: &Redis) -> u64 {
     let stats = redis.cli(&["INFO", "commandstats"]);
-    let line = stats
-        .lines()
-        .find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
-    let calls = line.and_then(|line| line.split(',').next());
-    calls.map_or(0, |calls| calls.parse().expect("a number"))
+    let calls = |command: &str| -> u64 {
+        let name = format!("cmdstat_{command}:calls=");
+        let line = stats.lines().find_map(|line| line.strip_prefix(&name));
+        let calls = line.and_then(|line| line.split(',').next());
+        calls.map_or(0, |calls| calls.parse().expect("a number"))
+    };
+    calls("evalsha").saturating_sub(calls("zadd"))
 }
 
 /// How often that was, when nothing was asked for so long and all that was has been heard.

@@ -39,45 +39,69 @@ fn a_redis_that_is_loading_is_an_outage_until_it_has_loaded() {
     assert!(passed(&[&weir], 20) <= 5, "what was saved is still known");
 }
 
-/// Hands on what a server says, or, as long as it is told to, noise instead.
-struct Relay {
+/// Forwards between one gateway and a server, with faults that can be switched on.
+pub(super) struct Relay {
     address: SocketAddr,
-    noise: Arc<AtomicBool>,
+    faults: Arc<Faults>,
+}
+
+#[derive(Default)]
+struct Faults {
+    /// Responses are replaced with noise.
+    noise: AtomicBool,
+    /// All connections are closed.
+    cut: AtomicBool,
 }
 
 impl Relay {
-    fn before(server: SocketAddr) -> Self {
+    pub(super) fn before(server: SocketAddr) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("there is a free port");
         let address = listener.local_addr().expect("it is bound");
-        let noise = Arc::new(AtomicBool::new(false));
-        let told = Arc::clone(&noise);
+        let faults = Arc::<Faults>::default();
+        let switched = Arc::clone(&faults);
         thread::spawn(move || {
             for client in listener.incoming().map_while(Result::ok) {
                 let Ok(server) = TcpStream::connect(server) else {
                     continue;
                 };
+                client.set_nodelay(true).ok();
+                server.set_nodelay(true).ok();
                 let (from, to) = (client.try_clone(), server.try_clone());
+                let faults = [Arc::clone(&switched), Arc::clone(&switched)];
+                let [requests, responses] = faults;
                 if let (Ok(from), Ok(to)) = (from, to) {
-                    thread::spawn(move || hand_on(from, to, None));
+                    thread::spawn(move || forward(from, to, |_| false, &requests));
                 }
-                let noise = Arc::clone(&told);
-                thread::spawn(move || hand_on(server, client, Some(&noise)));
+                let is_noisy = |faults: &Faults| faults.noise.load(Ordering::SeqCst);
+                thread::spawn(move || forward(server, client, is_noisy, &responses));
             }
         });
-        Self { address, noise }
+        Self { address, faults }
+    }
+
+    pub(super) fn url(&self) -> String {
+        format!("redis://{}", self.address)
+    }
+
+    pub(super) fn cut(&self, cut: bool) {
+        self.faults.cut.store(cut, Ordering::SeqCst);
     }
 }
 
-fn hand_on(mut from: TcpStream, mut to: TcpStream, noise: Option<&AtomicBool>) {
+fn forward(
+    mut from: TcpStream,
+    mut to: TcpStream,
+    is_noisy: impl Fn(&Faults) -> bool,
+    faults: &Faults,
+) {
     let mut buffer = [0; 4096];
     while let Ok(length @ 1..) = from.read(&mut buffer) {
-        let noisy = noise.is_some_and(|noise| noise.load(Ordering::SeqCst));
-        let said = if noisy {
+        let data = if is_noisy(faults) {
             &b"\x00\xffHTTP/1.1 418 \r\n*9\r\n?"[..]
         } else {
             &buffer[..length]
         };
-        if to.write_all(said).is_err() {
+        if faults.cut.load(Ordering::SeqCst) || to.write_all(data).is_err() {
             break;
         }
     }
@@ -90,13 +114,13 @@ fn hand_on(mut from: TcpStream, mut to: TcpStream, noise: Option<&AtomicBool>) {
 fn answers_that_turn_into_noise_are_not_believed() {
     let redis = Redis::start();
     let relay = Relay::before(redis.address());
-    let store = format!("redis: 'redis://{}', timeout: 100ms", relay.address);
+    let store = format!("redis: '{}', timeout: 100ms", relay.url());
     let weir = gateway(&store, "rate: 1r/m", "burst: 8, nodelay: true");
     assert_eq!(passed(&[&weir], 4), 4);
-    relay.noise.store(true, Ordering::SeqCst);
+    relay.faults.noise.store(true, Ordering::SeqCst);
     assert_eq!(passed(&[&weir], 20), 5);
     eventually("the outage is noticed", || degraded(&weir));
-    relay.noise.store(false, Ordering::SeqCst);
+    relay.faults.noise.store(false, Ordering::SeqCst);
     eventually("the store is back", || !degraded(&weir));
     assert!(passed(&[&weir], 20) <= 5);
 }

@@ -65,14 +65,15 @@ impl SharedStore {
 
     /// What is done once for the whole process.
     pub async fn watch(self: Arc<Self>, clock: Clock) {
-        tokio::join!(self.beat(&clock), self.keep(&clock), self.book(&clock));
+        tokio::join!(self.report(&clock), self.keep(&clock), self.book(&clock));
     }
 
-    /// Says that this gateway is there and finds out whether the store is.
-    async fn beat(&self, clock: &Clock) {
-        let mut link = None;
-        let mut way_back = RecoveryProbes::default();
-        let mut was_away = false;
+    /// Reports to the store that this gateway is there, and probes it while it is away.
+    async fn report(&self, clock: &Clock) {
+        let mut reports = Reports::default();
+        let mut recovery = RecoveryProbes::default();
+        // When the store is probed next, while it is away.
+        let mut probe_at: Option<Millis> = None;
         let mut lateness = LateShare::default();
         loop {
             let (asked, late) = (&self.asked, &self.late);
@@ -80,32 +81,39 @@ impl SharedStore {
             if let Some(percent) = lateness.look(clock.now(), asked, late) {
                 self.note_lateness(percent);
             }
-            let away = self.breaker.is_open();
-            if away && !was_away {
-                way_back.begin(clock.now());
-            }
-            let probed = self.probe(&mut link, away, clock).await;
-            self.in_reach.store(probed.is_ok(), Ordering::Relaxed);
-            match probed {
+            let probes = probe_at.is_some_and(|at| clock.now() >= at);
+            let reported = self.report_once(&mut reports, probes, clock).await;
+            let now = clock.now();
+            self.in_reach.store(reported.is_ok(), Ordering::Relaxed);
+            let mut pause = REPORT_INTERVAL;
+            match reported {
                 Ok(in_time) => {
-                    if away && way_back.answered(clock.now(), in_time) && self.breaker.recover() {
-                        self.note_recovery(clock.now());
+                    if probes && recovery.answered(now, in_time) && self.breaker.recover() {
+                        self.note_recovery(now);
+                        probe_at = None;
                     }
                 }
                 Err(why) => {
-                    link = None;
-                    way_back.missed();
-                    self.give_up(clock.now(), why);
+                    reports = Reports::default();
+                    recovery.missed();
+                    self.give_up(now, why);
+                    pause = Duration::MAX;
                 }
             }
-            was_away = away && self.breaker.is_open();
-            let pause = if was_away {
-                way_back.pause()
+            if self.breaker.is_open() {
+                if probe_at.is_none() {
+                    recovery.begin(now);
+                }
+                let next = match probe_at {
+                    Some(at) if at > now => at,
+                    _ => now.after(jittered(recovery.pause())),
+                };
+                probe_at = Some(next);
+                pause = pause.min(next.since(now));
             } else {
-                PRESENCE_INTERVAL
-            };
-            // A fleet that lost its store at one moment must not ask for it in step.
-            let pause = pause.mul_f64(0.75 + fastrand::f64() / 2.0);
+                probe_at = None;
+                pause = jittered(pause.min(REPORT_INTERVAL));
+            }
             tokio::time::sleep(pause).await;
         }
     }
@@ -129,38 +137,48 @@ impl SharedStore {
         }
     }
 
-    /// Whether it answers in time, where that is asked for. What passed without it is charged before it can be back.
-    async fn probe(
+    /// Reports once; whether a probe is answered in time. What passed without the store is charged before it can be back.
+    async fn report_once(
         &self,
-        link: &mut Option<RedisConnection>,
-        away: bool,
+        reports: &mut Reports,
+        probes: bool,
         clock: &Clock,
     ) -> Result<bool, String> {
-        let link = match link {
+        let link = match &mut reports.connection {
             Some(link) => link,
-            None => link.insert(timed(CONNECTED, self.connector.connect()).await?),
+            empty => empty.insert(timed(CONNECTED, self.connector.connect()).await?),
         };
-        let held = LeaseHoldings::write(&self.desk.held());
-        // Taught and warm before it is measured.
-        timed(PROBE_TIMEOUT, link.all_there()).await?;
-        let hello = async |link: &mut RedisConnection| {
-            let saying = self.lists.hello(link, &self.gateway, &held);
-            timed(PROBE_TIMEOUT, saying).await
+        let now = clock.now();
+        let lists = probes
+            || reports
+                .listed
+                .is_none_or(|at| now.since(at) >= LIST_INTERVAL);
+        let held = lists.then(|| LeaseHoldings::write(&self.desk.held()));
+        if lists {
+            // Taught and warm before it is measured.
+            timed(PROBE_TIMEOUT, link.all_there()).await?;
+            reports.listed = Some(now);
+        }
+        let report = async |link: &mut RedisConnection| {
+            let report = self
+                .lists
+                .report(link, &self.gateway, &self.fleet, held.as_deref());
+            timed(PROBE_TIMEOUT, report).await
         };
-        let roll = hello(link).await?;
-        let news = self.fleet.hear(roll, clock.now());
-        self.forget_here(&news.forgotten);
-        if news.lost {
+        let reply = report(link).await?;
+        let change = self.fleet.hear(reply, clock.now());
+        self.forget_here(&change.forgotten);
+        if change.lost {
             tracing::warn!("store \"{}\" has lost its memory", self.name);
             // What was leased there is not charged any more.
-            self.desk.forget();
+            self.desk.lose_leases();
         }
-        if !away {
+        if !probes {
             return Ok(true);
         }
         self.book_all(link, clock.now()).await?;
         let asked = tokio::time::Instant::now();
-        hello(link).await?;
+        report(link).await?;
         Ok(asked.elapsed() <= self.timeout)
     }
 
@@ -210,6 +228,18 @@ impl SharedStore {
     }
 }
 
+/// The connection for reports, and when the list of gateways was last asked for over it.
+#[derive(Default)]
+struct Reports {
+    connection: Option<RedisConnection>,
+    listed: Option<Millis>,
+}
+
+/// A fleet that lost its store at one moment must not ask for it in step.
+fn jittered(pause: Duration) -> Duration {
+    pause.mul_f64(0.75 + fastrand::f64() / 2.0)
+}
+
 /// Waits no longer than this, and says what went wrong in words.
 async fn timed<T>(
     most: Duration,
@@ -231,8 +261,11 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 /// in a hurry leaves behind what others could have had.
 const GOODBYE: Duration = Duration::from_secs(2);
 
-/// How often a gateway says that it is there.
-const PRESENCE_INTERVAL: Duration = Duration::from_secs(1);
+/// How often a gateway reports.
+const REPORT_INTERVAL: Duration = Duration::from_millis(100);
+
+/// How often it asks for the list of all gateways.
+const LIST_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How often a connection is tried that may have nothing to do.
 const IDLE: Duration = Duration::from_secs(10);

@@ -1,11 +1,10 @@
-//! Who shares a store: every gateway says so every second, and hears of the others.
+//! The gateways that share a store: each reports several times a second, and learns which others do.
 //!
-//! What one request counts for, where a gateway cannot count with all the others.
-//!
-//! A gateway that counts alone takes each request for as many as there are gateways, as if each of the others had let
-//! one pass, too. So it has its part of the rate, of a limit, and of what a key had left when it was last seen, and
-//! what it knows of a key stays a picture of what all of them have let pass.
+//! A gateway that cannot reach the store counts each request as many times as there are gateways. So it has its share of the
+//! rate, of a limit, and of what a key had left when it was last seen. The others learn within a few reports that it is silent,
+//! and leave it that share.
 
+use std::collections::VecDeque;
 use std::process;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -36,8 +35,10 @@ pub(super) struct Fleet {
     /// How many there are at least, as the configuration says.
     declared: u32,
     gateways: Mutex<Vec<FleetMember>>,
-    /// How many were heard of within a minute, in the upper half, and how many just now; nothing before the first word.
+    /// How many are listed, in the upper half, and how many of them are present; zero before the first reply.
     counts: AtomicU64,
+    /// The store's time at this gateway's last reports, the oldest first.
+    reported: Mutex<VecDeque<u64>>,
     /// When it last heard it, and when the store turned out to have lost its memory; a millisecond later, nothing for never.
     heard: AtomicU64,
     lost: AtomicU64,
@@ -54,13 +55,22 @@ pub(super) struct FleetChange {
     pub(super) forgotten: Vec<ResetKey>,
 }
 
-/// What a store says of it.
+/// A store's reply to a report.
 #[derive(Debug)]
-pub(super) struct FleetMembers {
-    /// How many were heard of lately; at least one, this.
-    present: u32,
+pub(super) struct FleetReply {
+    /// The store's time, in milliseconds.
+    at: u64,
     /// Whether this gateway was not in the list.
     new: bool,
+    /// How many gateways are listed, and how many of them are present; at least one, this.
+    listed: u32,
+    present: u32,
+    list: Option<FleetList>,
+}
+
+/// All gateways, and the keys that were reset lately.
+#[derive(Debug)]
+struct FleetList {
     forgotten: Vec<ResetKey>,
     gateways: Vec<FleetMember>,
 }
@@ -82,29 +92,59 @@ impl Fleet {
         }
     }
 
-    /// Takes over what a store said `now`.
-    pub(super) fn hear(&self, roll: FleetMembers, now: Millis) -> FleetChange {
+    /// Since when another gateway must have reported to count as present, in the store's time; 0 while too few reports of
+    /// this gateway tell.
+    // Counted in this gateway's own reports: when the store stalls for all, none of them is silent.
+    fn present_since(&self) -> u64 {
+        let reported = self.reported.lock();
+        match reported.len() {
+            MISSED_REPORTS => reported.front().copied().unwrap_or_default(),
+            _ => 0,
+        }
+    }
+
+    /// Takes over what a store replied `now`.
+    pub(super) fn hear(&self, reply: FleetReply, now: Millis) -> FleetChange {
         let before = self.heard.swap(now.0 + 1, Ordering::Relaxed);
-        // Who was not heard of for long is forgotten.
-        let lost = roll.new && before > 0 && now.0 + 1 - before < u64::from(REMEMBERED) / 2;
+        // A gateway that has not reported for long is not remembered.
+        let lost = reply.new && before > 0 && now.0 + 1 - before < u64::from(REMEMBERED) / 2;
         if lost {
             self.lost.store(now.0 + 1, Ordering::Relaxed);
         }
-        let all = u32::try_from(roll.gateways.len()).unwrap_or(u32::MAX);
-        let (mut all, mut present) = (all.max(roll.present), roll.present);
+        let mut reported = self.reported.lock();
+        if lost {
+            reported.clear();
+        }
+        let mut present = reply.present;
+        if reported.len() < MISSED_REPORTS {
+            present = present.max(self.present());
+        } else {
+            reported.pop_front();
+        }
+        reported.push_back(reply.at);
+        drop(reported);
+        let mut listed = reply.listed.max(reply.present);
         if self.has_lost(now, ROLL_CALL) {
-            // The others have not said yet that they are there.
-            (all, present) = (all.max(self.size()), present.max(self.present()));
+            // The others may not have reported to the emptied store yet.
+            listed = listed.max(self.size());
         }
-        let counts = u64::from(all) << 32 | u64::from(present);
+        let counts = u64::from(listed) << 32 | u64::from(present.min(listed));
         self.counts.store(counts, Ordering::Relaxed);
-        *self.gateways.lock() = roll.gateways;
-        let before = std::mem::replace(&mut *self.forgotten.lock(), roll.forgotten.clone());
-        let forgotten = roll.forgotten.into_iter();
-        FleetChange {
+        let mut change = FleetChange {
             lost,
-            forgotten: forgotten.filter(|one| !before.contains(one)).collect(),
+            forgotten: Vec::new(),
+        };
+        if let Some(FleetList {
+            mut forgotten,
+            gateways,
+        }) = reply.list
+        {
+            *self.gateways.lock() = gateways;
+            let before = std::mem::replace(&mut *self.forgotten.lock(), forgotten.clone());
+            forgotten.retain(|key| !before.contains(key));
+            change.forgotten = forgotten;
         }
+        change
     }
 
     /// How many may let requests pass: all that were heard of within a minute and have not said goodbye, and no fewer than there
@@ -174,15 +214,17 @@ impl FleetKeys {
         }
     }
 
-    /// Says that the gateway of this name is there and what it has in hand, and hears who else is.
-    pub(super) async fn hello(
+    /// Reports that the gateway of this name is there; with what it holds in leases, the list of all gateways is asked for.
+    pub(super) async fn report(
         &self,
         link: &mut RedisConnection,
         name: &str,
-        held: &str,
-    ) -> Result<FleetMembers, RedisError> {
-        let answer = self.ask(link, name, "", held).await?;
-        read(&answer).ok_or_else(|| {
+        fleet: &Fleet,
+        held: Option<&str>,
+    ) -> Result<FleetReply, RedisError> {
+        let since = fleet.present_since();
+        let reply = self.ask(link, [name, ""], since, held).await?;
+        read(&reply).ok_or_else(|| {
             (
                 redis::ErrorKind::UnexpectedReturnType,
                 "not an answer of ours",
@@ -212,43 +254,55 @@ impl FleetKeys {
         link: &mut RedisConnection,
         name: &str,
     ) -> Result<(), RedisError> {
-        self.ask(link, "", name, "").await.map(drop)
+        self.ask(link, ["", name], 0, Some("")).await.map(drop)
     }
 
     async fn ask(
         &self,
         link: &mut RedisConnection,
-        here: &str,
-        gone: &str,
-        held: &str,
+        [here, gone]: [&str; 2],
+        since: u64,
+        held: Option<&str>,
     ) -> Result<Value, RedisError> {
-        // Taught anew every time: who asks once a second need not save bytes.
-        let mut command = FLEET.teach();
-        command
-            .arg(3)
-            .arg(&self.names)
-            .arg(&self.held)
-            .arg(&self.forgotten)
-            .arg(here)
-            .arg(THERE)
-            .arg(REMEMBERED)
-            .arg(gone)
-            .arg(held);
-        link.send(&command).await
+        let write = |command: &mut redis::Cmd| {
+            command.arg(3);
+            command.arg(&self.names).arg(&self.held);
+            command.arg(&self.forgotten);
+            command.arg(here).arg(gone).arg(REMEMBERED).arg(since);
+            command.arg(held);
+        };
+        FLEET.perform(link, write).await
     }
 }
 
-fn read(answer: &Value) -> Option<FleetMembers> {
-    let Value::Array(parts) = answer else {
+fn read(reply: &Value) -> Option<FleetReply> {
+    let Value::Array(parts) = reply else {
         return None;
     };
     let [
-        Value::Int(present),
+        Value::Int(at),
         Value::Int(new),
-        Value::Array(forgotten),
-        gateways @ ..,
+        Value::Int(listed),
+        Value::Int(present),
+        list @ ..,
     ] = parts.as_slice()
     else {
+        return None;
+    };
+    Some(FleetReply {
+        at: u64::try_from(*at).ok()?,
+        new: *new == 1,
+        listed: u32::try_from(*listed).ok()?,
+        present: u32::try_from(*present).ok()?.max(1),
+        list: match list {
+            [] => None,
+            list => Some(read_list(list)?),
+        },
+    })
+}
+
+fn read_list(list: &[Value]) -> Option<FleetList> {
+    let [Value::Array(forgotten), gateways @ ..] = list else {
         return None;
     };
     let forgotten = forgotten.chunks(2).filter_map(|part| match part {
@@ -275,18 +329,16 @@ fn read(answer: &Value) -> Option<FleetMembers> {
         }),
         _ => None,
     });
-    Some(FleetMembers {
-        present: u32::try_from(*present).ok()?.max(1),
-        new: *new == 1,
+    Some(FleetList {
         forgotten: forgotten.collect(),
         gateways: gateways.collect::<Option<_>>()?,
     })
 }
 
-/// For how long after its last word a gateway counts as there, in milliseconds.
-const THERE: u32 = 3_500;
+/// A gateway is silent that has not reported while another one has so many times.
+const MISSED_REPORTS: usize = 3;
 
-/// And is still shown, and has its part left to it unless it said goodbye, in milliseconds.
+/// For how long after its last report a gateway is listed, and has its share left to it unless it signed off, in milliseconds.
 const REMEMBERED: u32 = 60_000;
 
 /// How long it may take until all gateways are listed again where the list was lost.
@@ -330,65 +382,71 @@ mod tests {
 
     use super::*;
 
-    fn roll(names: &[(&str, u64)], new: bool) -> FleetMembers {
-        let gateways: Vec<_> = names
-            .iter()
-            .map(|(name, seen_ago)| FleetMember {
-                name: (*name).to_owned(),
-                seen_ago: *seen_ago,
-                held: Vec::new(),
-            })
-            .collect();
-        let present = gateways
-            .iter()
-            .filter(|one| one.seen_ago <= u64::from(THERE))
-            .count();
-        FleetMembers {
-            present: u32::try_from(present).unwrap(),
+    /// The reply to a report that finds these gateways listed, so many of them present.
+    fn reply(listed: u32, present: u32, new: bool) -> FleetReply {
+        FleetReply {
+            at: 1,
             new,
-            forgotten: Vec::new(),
-            gateways,
+            listed,
+            present,
+            list: None,
+        }
+    }
+
+    fn hear_often(fleet: &Fleet, listed: u32, present: u32, now: Millis) {
+        for _ in 0..=MISSED_REPORTS {
+            fleet.hear(reply(listed, present, false), now);
         }
     }
 
     #[test]
-    fn whoever_falls_silent_has_its_part_for_a_minute() {
+    fn a_silent_gateway_is_missing_after_a_few_reports_and_keeps_its_share() {
         let fleet = Fleet::default();
         assert!(!fleet.is_known());
-        fleet.hear(roll(&[("a", 0), ("b", 9), ("c", 8_000)], true), Millis(0));
-        assert_eq!((fleet.size(), fleet.present()), (3, 2));
+        fleet.hear(reply(3, 3, true), Millis(0));
         assert!(fleet.is_known());
-        fleet.hear(roll(&[("a", 0), ("b", 9)], false), Millis(60_000));
-        assert_eq!((fleet.size(), fleet.present()), (2, 2));
+        for _ in 1..MISSED_REPORTS {
+            assert_eq!(fleet.present_since(), 0);
+            fleet.hear(reply(3, 2, false), Millis(0));
+            assert_eq!(fleet.parts(), (3, 3), "it may be slow");
+        }
+        assert_eq!(fleet.present_since(), 1);
+        fleet.hear(reply(3, 2, false), Millis(0));
+        assert_eq!(fleet.parts(), (3, 2));
+        fleet.hear(reply(2, 2, false), Millis(60_000));
+        assert_eq!(fleet.parts(), (2, 2));
     }
 
     #[test]
-    fn a_gateway_that_is_said_to_be_there_keeps_its_part_for_good() {
+    fn a_gateway_is_present_as_soon_as_it_reports() {
+        let fleet = Fleet::default();
+        fleet.hear(reply(1, 1, true), Millis(0));
+        fleet.hear(reply(3, 3, false), Millis(0));
+        assert_eq!(fleet.parts(), (3, 3));
+    }
+
+    #[test]
+    fn a_declared_gateway_keeps_its_share_for_good() {
         let fleet = Fleet::of(Some(3));
         assert_eq!(fleet.parts(), (3, 3), "nothing was heard yet");
-        fleet.hear(roll(&[("a", 0), ("b", 9)], true), Millis(0));
+        fleet.hear(reply(2, 2, true), Millis(0));
         assert_eq!(fleet.parts(), (3, 2));
-        fleet.hear(roll(&[("a", 0)], false), Millis(600_000));
+        hear_often(&fleet, 1, 1, Millis(600_000));
         assert_eq!(fleet.parts(), (3, 1));
-        let more = [("a", 0), ("b", 9), ("c", 9), ("d", 5_000)];
-        fleet.hear(roll(&more, false), Millis(601_000));
+        hear_often(&fleet, 4, 3, Millis(601_000));
         assert_eq!(fleet.parts(), (4, 3));
     }
 
     #[test]
-    fn a_store_without_a_memory_does_not_make_a_fleet_of_one() {
+    fn an_emptied_store_does_not_make_a_fleet_of_one() {
         let fleet = Fleet::default();
-        let all = [("a", 0), ("b", 0), ("c", 0)];
-        assert!(
-            !fleet.hear(roll(&all, true), Millis(0)).lost,
-            "it just came"
-        );
-        assert!(!fleet.hear(roll(&all, false), Millis(1_000)).lost);
-        assert!(fleet.hear(roll(&all[..1], true), Millis(2_000)).lost);
-        assert_eq!((fleet.size(), fleet.present()), (3, 3));
+        assert!(!fleet.hear(reply(3, 3, true), Millis(0)).lost, "it is new");
+        hear_often(&fleet, 3, 3, Millis(1_000));
+        assert!(fleet.hear(reply(1, 1, true), Millis(2_000)).lost);
+        assert_eq!(fleet.parts(), (3, 3));
         assert!(fleet.has_lost(Millis(2_500), Duration::from_secs(1)));
-        fleet.hear(roll(&all[..2], false), Millis(8_000));
-        assert_eq!((fleet.size(), fleet.present()), (2, 2));
+        hear_often(&fleet, 2, 2, Millis(8_000));
+        assert_eq!(fleet.parts(), (2, 2));
     }
 }
 

@@ -174,7 +174,7 @@ const TOGETHER: usize = 32;
 
 /// How long it may take until gateways that still reach the store leave a lost one its part. What passed in that time
 /// is charged in full.
-const GRACE: Duration = Duration::from_secs(5);
+const GRACE: Duration = Duration::from_secs(1);
 
 /// More keys than this are not remembered, some thirty megabytes. Those that come later are not charged.
 const MOST: usize = 100_000;

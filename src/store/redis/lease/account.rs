@@ -43,6 +43,7 @@ pub(super) struct LeaseAccount {
     trusted: bool,
     /// Somebody is asking for more.
     asking: bool,
+    /// When more was last asked for; `None` also where the store has lost its data since.
     asked_at: Option<Millis>,
     /// What was wanted here since.
     used: u64,
@@ -198,7 +199,7 @@ impl LeaseAccount {
             height: Excess(excess.0.saturating_sub(self.left)),
             last: sent,
         };
-        if grant.granted > 0 {
+        if grant.granted > 0 && self.asked_at.is_some() {
             // What is left of another window is not missing from this one.
             let left = if grant.window == self.window {
                 self.left
@@ -227,6 +228,11 @@ impl LeaseAccount {
         }
         self.news = Some((now, grant.remaining));
         self.heard = self.news;
+    }
+
+    /// The store has lost what was leased, and what it may be about to lease.
+    pub(super) fn lose_lease(&mut self) {
+        (self.left, self.size, self.asked_at) = (0, 0, None);
     }
 
     /// What was asked for has not been answered. It may have been heard: what was owed is then charged twice.

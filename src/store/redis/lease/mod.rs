@@ -233,9 +233,11 @@ impl ZoneLeases {
         self.with(key, |entry| entry.account.fail(ask));
     }
 
-    fn forget(&self) {
+    fn lose_leases(&self) {
         for table in &self.tables {
-            table.lock().clear();
+            for entry in table.lock().iter_mut() {
+                entry.account.lose_lease();
+            }
         }
     }
 
@@ -430,10 +432,10 @@ impl LeaseQueue {
         *self.held.lock() = held.collect();
     }
 
-    /// Forgets all that was heard.
-    pub(super) fn forget(&self) {
+    /// Drops all leases, which the store has lost; what it said of the keys before is kept.
+    pub(super) fn lose_leases(&self) {
         for leases in self.zones.lock().iter().filter_map(Weak::upgrade) {
-            leases.forget();
+            leases.lose_leases();
         }
     }
 
