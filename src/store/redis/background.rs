@@ -112,7 +112,7 @@ impl SharedStore {
                 pause = pause.min(next.since(now));
             } else {
                 probe_at = None;
-                pause = jittered(pause.min(REPORT_INTERVAL));
+                pause = pause.min(REPORT_INTERVAL);
             }
             tokio::time::sleep(pause).await;
         }

@@ -199,7 +199,7 @@ pub(super) fn name() -> String {
 /// Where gateways are listed, and where it is said what they have in hand.
 #[derive(Debug)]
 pub(super) struct FleetKeys {
-    names: String,
+    pub(super) names: String,
     held: String,
     forgotten: String,
 }

@@ -25,8 +25,11 @@ pub(super) static LEASE: LazyLock<LuaScript> =
     LazyLock::new(|| LuaScript::counting(include_str!("lease.lua")));
 
 /// How a store is shared.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct FleetShare {
+    /// The list of gateways, where scripts can read it, and the name of this one in it.
+    list: String,
+    gateway: String,
     gateways: u32,
     /// For how many requests one counts, while some gateways are missing that may count alone.
     weight: f64,
@@ -83,7 +86,14 @@ impl SharedStore {
 
     fn sharing(&self, now: Millis) -> FleetShare {
         let (all, present) = self.fleet.parts();
+        // In a cluster the list may lie on another server than the keys.
+        let list = match self.connector.is_cluster() {
+            true => String::new(),
+            false => self.lists.names.clone(),
+        };
         FleetShare {
+            list,
+            gateway: self.gateway.clone(),
             gateways: all,
             weight: f64::from(all.max(present)) / f64::from(present),
             lost: self.fleet.has_lost(now, LOST),
@@ -112,9 +122,10 @@ impl SharedStore {
         for start in (0..tasks.len()).step_by(together) {
             let part = start..tasks.len().min(start + together);
             let (mut link, tasks) = (link.clone(), Arc::clone(&tasks));
+            let sharing = sharing.clone();
             self.desk.asked.fetch_add(1, Ordering::Relaxed);
             asking.spawn(async move {
-                let answer = ask(&mut link, &tasks[part.clone()], sharing).await;
+                let answer = ask(&mut link, &tasks[part.clone()], &sharing).await;
                 (part, answer)
             });
         }
@@ -165,7 +176,7 @@ fn give_up(tasks: &[LeaseTask]) {
 async fn ask(
     link: &mut RedisConnection,
     tasks: &[LeaseTask],
-    sharing: FleetShare,
+    sharing: &FleetShare,
 ) -> Result<Vec<LeaseGrant>, RedisError> {
     let answer = LEASE
         .perform(link, |command| write(command, tasks, sharing))
@@ -179,13 +190,14 @@ async fn ask(
     })
 }
 
-fn write(command: &mut Cmd, tasks: &[LeaseTask], sharing: FleetShare) {
+fn write(command: &mut Cmd, tasks: &[LeaseTask], sharing: &FleetShare) {
     command.arg(tasks.len());
     for task in tasks {
         command.arg(&*task.name);
     }
-    command.arg(u8::from(sharing.lost)).arg(sharing.gateways);
-    command.arg(sharing.weight);
+    command.arg(u8::from(sharing.lost));
+    command.arg(&sharing.list).arg(&sharing.gateway);
+    command.arg(sharing.gateways).arg(sharing.weight);
     for task in tasks {
         let owed = task.spec.script_args(Cost(task.ask.owed));
         let back = task.spec.script_args(Cost(task.ask.back));

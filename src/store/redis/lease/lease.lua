@@ -1,6 +1,6 @@
 -- Leases: what a gateway takes from the shared count before it spends it, for many keys at once and each by itself.
--- ARGV: whether the server is known to have lost its memory, how many gateways share, and for how many requests one counts, then for each
--- key its way of counting, how many requests it is known to have left at most, what is owed, what is given back and in which window it
+-- ARGV: whether the server is known to have lost its memory, the list of gateways (empty in a cluster, where it lies elsewhere) and this
+-- gateway's name in it, how many gateways share, and for how many requests one counts, then for each key its way of counting, how many requests it is known to have left at most, what is owed, what is given back and in which window it
 -- was leased, how many requests are wanted, whether it may be serving a penalty, and four numbers.
 -- Answers with eight numbers for each: what one request would have been told, its excess and how long it would have waited,
 -- how many more would pass now, how many are leased, for how long, in which window, and for how long it serves a penalty.
@@ -15,10 +15,13 @@ local function give_back(name, way, state, back, numbers)
   end
 end
 
-local lost, gateways, weight = ARGV[1] == '1', tonumber(ARGV[2]), tonumber(ARGV[3])
+local lost, gateways, weight = ARGV[1] == '1', tonumber(ARGV[4]), tonumber(ARGV[5])
+-- A list without this gateway is one that began anew since its last report. Called so that it may fail: without the right to, the
+-- next report tells.
+if ARGV[2] ~= '' then lost = lost or redis.pcall('ZSCORE', ARGV[2], ARGV[3]) == false end
 local answers = {}
 for i = 1, #KEYS do
-  local at = 11 * i - 7
+  local at = 11 * i - 5
   local name = ARGV[at]
   local way = ways[name]
   local owed, back, leased_in = tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4])
